@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sums up what the benchmarks wrote: every figure beside its mark.
+
+usage: summary.py DIRECTORY RESULT: reads *.json in DIRECTORY, prints a table, writes RESULT.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import measure
+
+Row = tuple[str, str, str, bool]
+
+
+def ratio_row(name: str, ratio: dict[str, Any], mark: float) -> Row:
+    """A ratio to the hardware's best: judged by the upper end of its interval, since disks vary."""
+    text = f"{ratio['median']:.3f} [{ratio['low90']:.3f}, {ratio['high90']:.3f}]"
+    return name, text, f"at least {mark:.2f}", ratio["high90"] >= mark
+
+
+def staging_row(load: dict[str, Any]) -> Row:
+    ratio = {"median": load["ratio"], "low90": load["ratio_low90"], "high90": load["ratio_high90"]}
+    return ratio_row(f"staging copy, to memcpy, {load['tensors']} tensor(s)", ratio, 0.90)
+
+
+def rows_of(result: dict[str, Any]) -> list[Row]:
+    kind = result["benchmark"]
+    if kind == "durable":
+        return [ratio_row("save() until durable, to fio's write", result["ratio_to_fio"], 0.90)]
+    if kind == "restore":
+        return [ratio_row("restore, to fio's read", result["ratio_to_fio"], 0.90)]
+    if kind == "staging":
+        return [staging_row(load) for load in result["loads"]]
+    if kind == "import":
+        milliseconds = result["seconds"]["median"] * 1e3
+        well = milliseconds < 50 and result["clean"]
+        return [("import libckpt", f"{milliseconds:.1f} ms", "below 50 ms", well)]
+    if kind == "soak":
+        text = "flat" if result["flat"] else "not flat"
+        return [(f"{result['saves']} saves", text, "flat", result["flat"])]
+    rows: list[Row] = []
+    for part in result["results"]:
+        best = part["ratios"]
+        if not best:
+            continue
+        what = f"{part['case']} state, {part['threads']} training thread(s)"
+        lost = best["lost_ratio"]
+        sooner = best["durable_speedup"]
+        peer, other = best["lost_best_peer"], best["durable_best_peer"]
+        text = "not quiet enough" if lost is None else f"{lost:.2f} of {peer}'s"
+        well = lost is not None and lost < 0.5
+        rows.append((f"lost time, {what}", text, "below 0.50", well))
+        rows.append(
+            (f"durable, {what}", f"{sooner:.1f} x sooner than {other}", "at least 3 x", sooner >= 3)
+        )
+    return rows
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    target = Path(sys.argv[2])
+    results = [
+        json.loads(path.read_text())
+        for path in sorted(Path(sys.argv[1]).glob("*.json"))
+        if path != target
+    ]
+    rows = [row for result in results for row in rows_of(result)]
+    measure.table(
+        ["", "measured", "mark", ""],
+        [
+            [name, text, mark, "reached" if well else "NOT REACHED"]
+            for name, text, mark, well in rows
+        ],
+    )
+    if any(result.get("quick") for result in results):
+        print("(--quick: these figures mean nothing)")
+    versions = {
+        key: value for result in results for key, value in result.get("versions", {}).items()
+    }
+    print(
+        "versions: " + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    )
+    print(f"note: {measure.CACHE_NOTE}")
+    marks = [
+        {"figure": name, "measured": text, "mark": mark, "reached": well}
+        for name, text, mark, well in rows
+    ]
+    target.write_text(
+        json.dumps({"schema": 1, "marks": marks, "benchmarks": results}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

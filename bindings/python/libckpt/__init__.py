@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Checkpoints of training state, durable and verified, written behind the training loop.
+
+    with Checkpointer("/nvme/run42", state={"model": model, "optimizer": opt}, every=100) as ckpt:
+        for step in range(ckpt.resume(), total_steps):
+            train_one_step()
+            ckpt.step(step + 1)
+"""
+
+from ._checkpointer import Checkpointer
+from ._engine import VERSION, StepInfo
+from ._errors import (
+    AbortedError,
+    AuthError,
+    CancelledError,
+    CheckpointError,
+    CheckpointWarning,
+    ClosedError,
+    DeviceError,
+    FencedError,
+    ForkedError,
+    FormatError,
+    IncompleteError,
+    IntegrityError,
+    InUseError,
+    LevelError,
+    MismatchError,
+    NetworkError,
+    NotResumedError,
+    QuarantinedError,
+    SkippedError,
+    StepError,
+    StepNotFoundError,
+    StorageError,
+    StoreNotFoundError,
+    TornSnapshotError,
+    UnsupportedError,
+    UnsupportedStateError,
+    VersionError,
+    WaitTimeoutError,
+)
+from ._load import list_steps, load
+from ._save import Progress, Save, SaveInfo
+
+__version__ = VERSION
+
+__all__ = [
+    "AbortedError",
+    "AuthError",
+    "CancelledError",
+    "CheckpointError",
+    "CheckpointWarning",
+    "Checkpointer",
+    "ClosedError",
+    "DeviceError",
+    "FencedError",
+    "ForkedError",
+    "FormatError",
+    "InUseError",
+    "IncompleteError",
+    "IntegrityError",
+    "LevelError",
+    "MismatchError",
+    "NetworkError",
+    "NotResumedError",
+    "Progress",
+    "QuarantinedError",
+    "Save",
+    "SaveInfo",
+    "SkippedError",
+    "StepError",
+    "StepInfo",
+    "StepNotFoundError",
+    "StorageError",
+    "StoreNotFoundError",
+    "TornSnapshotError",
+    "UnsupportedError",
+    "UnsupportedStateError",
+    "VersionError",
+    "WaitTimeoutError",
+    "__version__",
+    "list_steps",
+    "load",
+]
+
+# Shown as libckpt.X wherever they are printed.
+for _name in __all__:
+    _value = globals()[_name]
+    if isinstance(_value, type):
+        _value.__module__ = "libckpt"
+del _name, _value

@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Checkpointer: what a training loop sees of libckpt."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+from . import _errors as errors
+from ._engine import Engine, Options, check, logger
+from ._fence import Fences
+from ._load import Step, check_step, read_newest, store_path
+from ._native import lib
+from ._restore import restore
+from ._save import Progress, Save
+from ._state import Planner, Snapshot
+
+OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
+
+#: With on_error="warn", so many saves that fail one after the other raise.
+_PATIENCE = 3
+#: Beyond the timeout of a save, for the wait for its end.
+_GRACE = 15.0
+#: For saves that were given up, at the end.
+_FAREWELL = 2.0
+
+
+class _Core:
+    """
+    What lives as long as the engine does, apart from the Checkpointer, so that a forgotten one can
+    be closed when it is collected and at the end of the program.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.fences: Fences | None = None
+        #: not yet known to have ended; oldest first
+        self.saves: list[Save] = []
+        self.waits = 0
+        self.waited_ns = 0
+        self.skips = 0
+
+    @property
+    def deadline(self) -> float:
+        """How long a save may take to end, whatever happens."""
+        return self.engine.options.save_timeout + _GRACE
+
+    def fence(self) -> None:
+        """Runs the fence of the last save; raises what it finds."""
+        for save in self.saves:
+            if not save._fenced:
+                start = time.perf_counter()
+                try:
+                    save._fence(self.deadline)
+                finally:
+                    save._loop_time += time.perf_counter() - start
+                if isinstance(save._failure, errors.TornSnapshotError):
+                    save._told = True
+                    raise save._failure
+
+    def finish(self) -> None:
+        """Lets what is under way come to its end, and closes. Raises nothing but interrupts."""
+        if self.engine.closed or self.engine.foreign:
+            return
+        try:
+            for save in self.saves:
+                save._fence(self.deadline)
+            self.engine.drain(self.deadline)
+        except errors.CheckpointError as error:
+            logger.error("closing %s: %s", self.engine.path, error)
+        finally:
+            self.shut()
+
+    def shut(self) -> None:
+        """Closes at once. What is still under way is given up."""
+        if self.fences is not None:
+            self.fences.remove()
+        if self.engine.closed or self.engine.foreign:
+            return
+        try:
+            for save in self.saves:
+                save._cancel()
+            # So that the log says what became of them. A cancelled save does not wait for the disk.
+            if self.saves:
+                self.engine.drain(_FAREWELL)
+        finally:
+            self.engine.close()
+
+
+def _forgotten(core: _Core) -> None:
+    if not core.engine.closed and not core.engine.foreign:
+        warnings.warn(
+            f"the checkpointer of {core.engine.path} was not closed: use `with` or close()",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        core.finish()
+
+
+class Checkpointer:
+    """
+    Saves a training loop's state behind its steps, and resumes it.
+
+        state = {"model": model, "optimizer": optimizer}
+        with Checkpointer("/nvme/run42", state, every=100) as ckpt:
+            for step in range(ckpt.resume(), total_steps):
+                train_one_step()
+                ckpt.step(step + 1)
+
+    `state` is a dict of modules, optimizers, other objects with state_dict() and load_state_dict(),
+    tensors and plain values, nested in dicts, lists and tuples as you like. Random number
+    generators (Python's, NumPy's, torch's) are saved and restored without asking.
+
+    path: directory of the store; made if need be, its parent must exist.
+    every: step(n) saves when n is a multiple of it; None: only save() does.
+    keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
+        keep all.
+    on_error: what to do when a save fails because of the storage. "warn" warns, and raises after
+        three in a row; "raise" raises; a function is called with the error. Integrity errors and
+        misuse always raise.
+    pool_bytes: staging memory; 0: an eighth of the memory there is, 1 GiB at most.
+    io: "auto", "uring" or "threads".
+    busy: what a save does while the last one still runs: "wait" for it, or "skip" itself.
+    save_timeout: seconds after which a save that is not durable is given up.
+    progress: called with a Progress by the thread that waits in resume(), Save.wait() or close().
+    remote: not in this version.
+    new_start: ignore the steps in the store and start a lineage of its own.
+    eager: copy everything before save() returns, for loops in which something else than the
+        optimizers in the state changes parameters.
+    allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
+
+    One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        state: dict[str, Any] | None = None,
+        *,
+        every: int | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        on_error: OnError = "warn",
+        pool_bytes: int = 0,
+        io: Literal["auto", "uring", "threads"] = "auto",
+        busy: Literal["wait", "skip"] = "wait",
+        save_timeout: float = 600.0,
+        progress: Callable[[Progress], object] | None = None,
+        remote: str | None = None,
+        new_start: bool = False,
+        eager: bool = False,
+        allow_pickle: bool = False,
+    ) -> None:
+        if remote is not None:
+            raise errors.UnsupportedError(
+                f"remote={remote!r}: uploads are not in this version; leave it out",
+                code=lib.CKPT_EUNSUPPORTED,
+            )
+        self._every = _positive("every", every)
+        self._on_error = _policy(on_error)
+        options = Options(
+            pool_bytes=pool_bytes,
+            io=_one_of("io", io, ("auto", "uring", "threads")),
+            busy=_one_of("busy", busy, ("wait", "skip")),
+            save_timeout=_seconds(save_timeout),
+            keep_last=_positive("keep_last", keep_last) or 0,
+            keep_every=_positive("keep_every", keep_every) or 0,
+            new_start=new_start,
+            debug=logger.isEnabledFor(10),
+        )
+        self._progress = progress
+        self._eager = eager
+        self._allow_pickle = allow_pickle
+        self._planner = Planner(eager=eager, allow_pickle=allow_pickle)
+        self._streak = 0
+        self._said_eager = False
+        #: for the test that shows what the fence is for
+        self._fence_disabled = False
+        #: the state to save and resume; may be replaced by another dict
+        self.state = state
+        self._core = _Core(Engine(store_path(path), options, log_thread=True))
+        self._core.fences = Fences(self._pass_fence)
+        self._finalizer = weakref.finalize(self, _forgotten, self._core)
+
+    def __repr__(self) -> str:
+        return f"<libckpt.Checkpointer of {self._core.engine.path}>"
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a libckpt.Checkpointer holds threads and open files and cannot be pickled or copied; "
+            "open it in the process that uses it"
+        )
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # The loop's own error is the one to be seen; what fails here is in the log.
+            self._finalizer.detach()
+            self._core.finish()
+            self._review(raising=False)
+
+    # Saving.
+
+    def step(self, n: int) -> Save | None:
+        """Call it after step `n`, with the state as it is then: saves if that is due."""
+        number = check_step(n)
+        self._core.engine.guard()
+        self._review()
+        if self._every is not None and number % self._every == 0:
+            return self.save(number)
+        return None
+
+    def save(self, step: int, state: dict[str, Any] | None = None) -> Save:
+        """
+        Starts to save `state` (or the Checkpointer's) as `step` and returns at once. The steps of
+        a run must ascend. If the save cannot be started, what `on_error` says happens, and the
+        error is in the Save that is returned.
+        """
+        start = time.perf_counter()
+        number = check_step(step)
+        state = self._state_or(state)
+        engine = self._core.engine
+        engine.guard()
+        self._core.fence()
+        self._review()
+        save = Save(engine, number)
+        save._progress = self._progress
+        if not self._wait_for_last(save):
+            return save
+        snapshot = self._planner.snapshot(state)
+        self._prepare(snapshot)
+        try:
+            save._start(snapshot, self._core.deadline)
+        except errors.CheckpointError as error:
+            if error.step is None:
+                error.step = number
+            # What failed after it had started is in the library's log already.
+            if save._failure is None:
+                logger.error("save of step %d to %s failed: %s", number, engine.path, error)
+            save._fail(error)
+            save._settled = save._told = True
+            self._judge(error)
+            return save
+        self._core.saves.append(save)
+        save._loop_time = time.perf_counter() - start
+        return save
+
+    def wait_staged(self) -> None:
+        """
+        Returns when everything that save() was given has been copied. Call it before something else
+        than the optimizers in the state changes parameters, such as an optimizer of your own.
+        """
+        self._core.engine.guard()
+        self._core.fence()
+        self._review()
+
+    def _state_or(self, state: dict[str, Any] | None) -> dict[str, Any]:
+        chosen = self.state if state is None else state
+        if chosen is None:
+            raise errors.UnsupportedStateError(
+                "there is no state: give one to the Checkpointer or to save()"
+            )
+        return chosen
+
+    def _prepare(self, snapshot: Snapshot) -> None:
+        if snapshot.optimizers and not self._eager:
+            assert self._core.fences is not None
+            self._core.fences.guard(snapshot.optimizers)
+        elif not self._said_eager:
+            self._said_eager = True
+            why = "eager=True" if self._eager else "there is no optimizer in the state"
+            logger.info(
+                "%s: everything is copied before save() returns (%s)", self._core.engine.path, why
+            )
+        if snapshot.pickled:
+            logger.warning("pickled into the checkpoint: %s", ", ".join(snapshot.pickled))
+
+    def _pass_fence(self) -> None:
+        """Called by an optimizer of the state before it changes anything."""
+        if self._core.saves and not self._fence_disabled and not self._core.engine.foreign:
+            self._core.fence()
+
+    def _wait_for_last(self, save: Save) -> bool:
+        """True when the save may start; otherwise it has been skipped."""
+        running = [last for last in self._core.saves if not last._is_over()]
+        if not running:
+            return True
+        if self._core.engine.options.busy == "skip":
+            error = errors.SkippedError(
+                f"step {save.step} was skipped: the save of step {running[-1].step} still runs",
+                code=lib.CKPT_ESKIPPED,
+                step=save.step,
+            )
+            self._core.skips += 1
+            self._skip(save, error)
+            return False
+        # Waited for here, in slices, so that Ctrl-C gets through.
+        start = time.perf_counter_ns()
+        self._core.engine.drain(self._core.deadline)
+        self._core.waits += 1
+        self._core.waited_ns += time.perf_counter_ns() - start
+        self._review()
+        return True
+
+    def _skip(self, save: Save, error: errors.CheckpointError) -> None:
+        logger.info("%s", error)
+        save._fail(error)
+        save._settled = True
+
+    # What became of earlier saves.
+
+    def _review(self, *, raising: bool = True) -> None:
+        """Looks at the saves under way: logs those that have ended, and reports failures."""
+        failed: list[Save] = []
+        for save in list(self._core.saves):
+            if save._is_over():
+                self._core.saves.remove(save)
+                self._settle(save)
+                if save._failure is not None:
+                    failed.append(save)
+        for save in failed:
+            assert save._failure is not None
+            told, save._told = save._told, True
+            if raising:
+                self._judge(save._failure, told=told)
+
+    def _settle(self, save: Save) -> None:
+        save._settled = True
+        if save._failure is not None:
+            return
+        self._streak = 0
+        info = save.info
+        logger.info(
+            "step %d: %.1f MiB, %.1f ms of the loop's time, staged in %.3f s, durable in %.3f s",
+            save.step,
+            info.bytes / 2**20,
+            info.loop_time * 1e3,
+            info.stage_time,
+            info.local_time,
+        )
+
+    def _judge(self, error: errors.CheckpointError, *, told: bool = False) -> None:
+        """One more save has failed. `told`: the user has had this exception already."""
+        self._streak += 1
+        if told:
+            return
+        if not error.transient:
+            raise error
+        if callable(self._on_error):
+            self._on_error(error)
+            return
+        if self._on_error == "raise" or self._streak >= _PATIENCE:
+            raise error
+        warnings.warn(
+            f"step {error.step} was not saved, and the training goes on: {error}",
+            errors.CheckpointWarning,
+            stacklevel=4,
+        )
+
+    # Getting it back.
+
+    def resume(self, step: Step = "latest") -> int:
+        """
+        Restores the state in place, and the random number generators, and returns the step to
+        continue from: 0 if nothing was ever committed, or with new_start.
+
+        A newest step that cannot be read or verified is passed over for the next older one, with
+        an error in the log and a warning. An older step may be asked for ("latest~1", or a
+        number); what is saved next then continues from there.
+        """
+        engine = self._core.engine
+        engine.guard()
+        if self.state is None:
+            raise errors.UnsupportedStateError(
+                "there is no state to resume: give one to Checkpointer"
+            )
+        state = self.state
+        self._core.fence()
+        engine.drain(self._core.deadline)
+        self._review()
+        if engine.options.new_start and step == "latest":
+            logger.info("%s: started anew", engine.path)
+            return 0
+        start = time.perf_counter()
+
+        def read(reader: Any) -> None:
+            restore(reader, state, allow_pickle=self._allow_pickle, progress=self._progress)
+            reader.adopt()
+
+        found, _ = read_newest(engine, step, read)
+        if found is None:
+            logger.info("%s holds no step: starting from 0", engine.path)
+            return 0
+        logger.info(
+            "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
+        )
+        return found
+
+    # The rest.
+
+    def close(self) -> None:
+        """
+        Waits for what is under way, saves nothing new, and ends. Ctrl-C meanwhile gives up what is
+        under way and ends at once. Closing twice is harmless.
+        """
+        engine = self._core.engine
+        if engine.closed:
+            return
+        engine.guard()
+        try:
+            self._core.fence()
+            if not engine.drain(self._core.deadline, self._tick):
+                logger.error("closing %s: what is under way does not end", engine.path)
+        finally:
+            self._finalizer.detach()
+            self._core.shut()
+        self._review()
+
+    def _tick(self) -> None:
+        for save in self._core.saves:
+            save._tick()
+
+    def stats(self) -> dict[str, int | str | bool]:
+        """Counters since the store was opened. Times in nanoseconds (`_ns`), sizes in bytes."""
+        stats: dict[str, int | str | bool] = dict(self._core.engine.stats())
+        stats["io"] = {lib.CKPT_IO_URING: "uring", lib.CKPT_IO_THREADS: "threads"}.get(
+            int(stats["io"]), "none"
+        )
+        for name in ("io_direct", "io_registered", "pool_huge"):
+            stats[name] = bool(stats[name])
+        stats["saves_skipped"] = self._core.skips
+        stats["saves_waited"] = self._core.waits
+        stats["saves_waited_ns"] = int(stats["saves_waited_ns"]) + self._core.waited_ns
+        return stats
+
+    def pin(self, step: int) -> None:
+        """Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes."""
+        check(lib.ckpt_engine_pin(self._core.engine.guard(), check_step(step)))
+
+    def unpin(self, step: int) -> None:
+        """Takes the pin off."""
+        check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int or None, not {type(value).__qualname__}")
+    if value < 1:
+        raise ValueError(f"{name}={value}: it must be at least 1, or None")
+    return value
+
+
+def _seconds(value: float) -> float:
+    if not 0 < value <= 86400 * 7:
+        raise ValueError(f"save_timeout={value}: it must be a number of seconds, a week at most")
+    return float(value)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: it must be one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _policy(on_error: OnError) -> OnError:
+    if not callable(on_error) and on_error not in ("warn", "raise"):
+        raise ValueError(f'on_error={on_error!r}: it must be "warn", "raise" or a function')
+    return on_error

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C engine as a Python object: errors, deadlines, the log, and the guard against fork."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from . import _errors as errors
+from ._native import ffi, lib
+
+logger = logging.getLogger("libckpt")
+logger.addHandler(logging.NullHandler())
+
+#: Longest that a C call may hold off a KeyboardInterrupt, in milliseconds.
+SLICE_MS = 100
+
+#: Codes below are the library's, the others are those of errno.
+_LIBRARY_CODES = -10000
+
+_CLASSES: dict[int, type[errors.CheckpointError]] = {
+    lib.CKPT_EINTEGRITY: errors.IntegrityError,
+    lib.CKPT_EINCOMPLETE: errors.IncompleteError,
+    lib.CKPT_EFORMAT: errors.FormatError,
+    lib.CKPT_EVERSION: errors.VersionError,
+    lib.CKPT_ENOSTORE: errors.StoreNotFoundError,
+    lib.CKPT_ENOSTEP: errors.StepNotFoundError,
+    lib.CKPT_EINUSE: errors.InUseError,
+    lib.CKPT_EFENCED: errors.FencedError,
+    lib.CKPT_ENOTRESUMED: errors.NotResumedError,
+    lib.CKPT_ESTEP: errors.StepError,
+    lib.CKPT_ETORN: errors.TornSnapshotError,
+    lib.CKPT_EABORTED: errors.AbortedError,
+    lib.CKPT_ESKIPPED: errors.SkippedError,
+    lib.CKPT_ECLOSED: errors.ClosedError,
+    lib.CKPT_EFORKED: errors.ForkedError,
+    lib.CKPT_ELEVEL: errors.LevelError,
+    lib.CKPT_EMISMATCH: errors.MismatchError,
+    lib.CKPT_EUNSUPPORTED: errors.UnsupportedError,
+    lib.CKPT_EDEVICE: errors.DeviceError,
+    lib.CKPT_EAUTH: errors.AuthError,
+    lib.CKPT_ENETWORK: errors.NetworkError,
+    lib.CKPT_EQUARANTINED: errors.QuarantinedError,
+    -errno.ETIMEDOUT: errors.WaitTimeoutError,
+    -errno.ECANCELED: errors.CancelledError,
+}
+
+_LOG_LEVELS = {
+    lib.CKPT_LOG_ERROR: logging.ERROR,
+    lib.CKPT_LOG_WARN: logging.WARNING,
+    lib.CKPT_LOG_INFO: logging.INFO,
+    lib.CKPT_LOG_DEBUG: logging.DEBUG,
+}
+
+STEP_STATES = {
+    lib.CKPT_STEP_COMMITTED: "committed",
+    lib.CKPT_STEP_ABORTED: "aborted",
+    lib.CKPT_STEP_PENDING: "pending",
+    lib.CKPT_STEP_QUARANTINED: "quarantined",
+    lib.CKPT_STEP_BROKEN: "broken",
+}
+
+
+def text(cdata: Any) -> str:
+    """A C string; bytes that are not UTF-8 are replaced."""
+    return ffi.string(cdata).decode("utf-8", "replace")
+
+
+VERSION = text(lib.ckpt_version())
+
+
+def new_struct(ctype: str) -> Any:
+    """A zeroed struct that knows its size."""
+    made = ffi.new(f"struct {ctype} *")
+    made.size = ffi.sizeof(f"struct {ctype}")
+    return made
+
+
+def error_of(record: Any) -> errors.CheckpointError:
+    """The exception for an error record."""
+    code = int(record.code)
+    system = int(record.sys_errno) or (-code if _LIBRARY_CODES < code < 0 else 0)
+    return _CLASSES.get(code, errors.StorageError)(
+        text(record.message) or text(lib.ckpt_strerror(code)),
+        code=code,
+        errno=system or None,
+        step=_known(record.step),
+        rank=_known(record.rank),
+        tier=text(record.tier) or None,
+        tensor=text(record.tensor) or None,
+        file=text(record.file) or None,
+        offset=_known(record.offset),
+    )
+
+
+def _known(number: Any) -> int | None:
+    return int(number) if number >= 0 else None
+
+
+def last_error(code: int, step: int | None = None) -> errors.CheckpointError:
+    """The exception for the call that has just failed on this thread with `code`."""
+    record = new_struct("ckpt_error")
+    if lib.ckpt_last_error_record(record) != code:
+        record = new_struct("ckpt_error")
+        record.code = code
+        record.step = record.rank = record.offset = -1
+    if step is not None and record.step < 0:
+        record.step = step
+    return error_of(record)
+
+
+def raise_last(code: int, step: int | None = None) -> NoReturn:
+    """Raises it."""
+    raise last_error(code, step)
+
+
+def check(code: int) -> int:
+    """Passes counts and zero through; raises for errors."""
+    if code < 0:
+        raise_last(code)
+    return code
+
+
+def wait_sliced(
+    call: Callable[[int], int],
+    timeout: float | None,
+    tick: Callable[[], None] | None = None,
+    over: Callable[[], object] | None = None,
+) -> int:
+    """
+    Calls `call(milliseconds)` again and again until it no longer answers -ETIMEDOUT, or `timeout`
+    seconds have passed, or `over` says that waiting is no use: what is waited for may itself have
+    failed with -ETIMEDOUT. Between the calls Python handles signals, and `tick` is called.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = SLICE_MS if end is None else math.ceil((end - time.monotonic()) * 1000)
+        code = call(max(0, min(SLICE_MS, left)))
+        if code != -errno.ETIMEDOUT:
+            return code
+        if over is not None and over():
+            return code
+        if tick is not None:
+            tick()
+        if end is not None and time.monotonic() >= end:
+            return code
+
+
+class Options(NamedTuple):
+    """How an engine is opened; zero is the C library's default."""
+
+    pool_bytes: int = 0
+    io: str = "auto"
+    busy: str = "wait"
+    save_timeout: float = 600.0
+    keep_last: int = 0
+    keep_every: int = 0
+    new_start: bool = False
+    read_only: bool = False
+    debug: bool = False
+
+
+class StepInfo(NamedTuple):
+    """One step of a store."""
+
+    step: int
+    generation: int
+    #: committed, aborted, pending, quarantined or broken
+    state: str
+    #: bytes of all shards
+    bytes: int
+    #: seconds since the epoch, by the writer's clock
+    time: float
+    #: number of ranks
+    world: int
+    #: a restore may choose it
+    in_lineage: bool
+    #: why it was aborted or quarantined, or what is broken
+    note: str
+
+
+_IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
+
+
+def _opts(options: Options) -> Any:
+    opts = new_struct("ckpt_engine_opts")
+    if options.new_start:
+        opts.flags |= lib.CKPT_ENGINE_NEW_START
+    if options.read_only:
+        opts.flags |= lib.CKPT_ENGINE_READ_ONLY
+    opts.pool_bytes = options.pool_bytes
+    opts.io = _IO[options.io]
+    # Skipping is decided in Python. A save that is durable may still be on its way out of the
+    # library, and the next one has only to wait a moment.
+    opts.busy = lib.CKPT_BUSY_WAIT
+    opts.save_timeout_ms = max(1, round(options.save_timeout * 1000))
+    opts.keep_last = options.keep_last
+    opts.keep_every = options.keep_every
+    opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
+    return opts
+
+
+class Engine:
+    """
+    One open store. Belongs to the process that made it. `log_thread` starts the thread that
+    forwards the library's log; without it, that is done when the engine is closed.
+    """
+
+    def __init__(self, path: str, options: Options, *, log_thread: bool) -> None:
+        self.path = path
+        self.options = options
+        self.pid = os.getpid()
+        self.ptr: Any = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        ret = ffi.new("struct ckpt_engine **")
+        check(lib.ckpt_engine_open(os.fsencode(path), _opts(options), ret))
+        self.ptr = ret[0]
+        if log_thread:
+            self._thread = threading.Thread(
+                target=_forward_forever,
+                args=(self.ptr, self._stop),
+                name="libckpt-log",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def guard(self) -> Any:
+        """The C handle; raises if it must not be used here."""
+        if os.getpid() != self.pid:
+            raise errors.ForkedError(
+                f"the checkpointer of {self.path} belongs to process {self.pid}; a forked child "
+                "cannot use it: open one of its own, or use it in the parent only",
+                code=lib.CKPT_EFORKED,
+            )
+        if self.ptr is None:
+            raise errors.ClosedError(
+                f"the checkpointer of {self.path} is closed", code=lib.CKPT_ECLOSED
+            )
+        return self.ptr
+
+    @property
+    def closed(self) -> bool:
+        """True once it was closed."""
+        return self.ptr is None
+
+    @property
+    def foreign(self) -> bool:
+        """True in a forked child."""
+        return os.getpid() != self.pid
+
+    def drain(self, timeout: float, tick: Callable[[], None] | None = None) -> bool:
+        """Waits until nothing is under way; False if the time is up first."""
+        ptr = self.guard()
+        code = wait_sliced(lambda ms: lib.ckpt_engine_drain(ptr, ms), timeout, tick)
+        if code == -errno.ETIMEDOUT:
+            return False
+        check(code)
+        return True
+
+    def close(self) -> None:
+        """Ends the engine; what is under way is aborted. Harmless when closed, or in a child."""
+        if self.ptr is None or self.foreign:
+            return
+        ptr, self.ptr = self.ptr, None
+        lib.ckpt_engine_quiet(ptr)
+        if self._thread is None:
+            forward(ptr)
+        elif self._thread is threading.current_thread():
+            # A finalizer may run on the log thread itself: it is not inside the engine now, and
+            # must not enter it again.
+            self._stop.set()
+            forward(ptr)
+        else:
+            self._thread.join()  # it ends when it has handed on every line
+        lib.ckpt_engine_close(ptr)
+
+    def stats(self) -> dict[str, int]:
+        """The C library's counters."""
+        stats = new_struct("ckpt_stats")
+        check(lib.ckpt_engine_stats(self.guard(), stats))
+        return {name: int(getattr(stats, name)) for name in _STATS}
+
+    def steps(self) -> list[StepInfo]:
+        """Reads the store: every step of every generation, newest first."""
+        ret = ffi.new("struct ckpt_catalog **")
+        check(lib.ckpt_catalog_open(self.guard(), ret))
+        try:
+            info = new_struct("ckpt_step_info")
+            found = []
+            for index in range(lib.ckpt_catalog_count(ret[0])):
+                check(lib.ckpt_catalog_step(ret[0], index, info))
+                found.append(_step_info(info))
+            return found
+        finally:
+            lib.ckpt_catalog_free(ret[0])
+
+
+_STATS = (
+    "io",
+    "io_direct",
+    "io_registered",
+    "generation",
+    "saves_started",
+    "saves_committed",
+    "saves_failed",
+    "saves_skipped",
+    "saves_waited",
+    "saves_waited_ns",
+    "bytes_staged",
+    "bytes_written",
+    "bytes_read",
+    "fsyncs",
+    "steps_removed",
+    "pool_bytes",
+    "pool_touched",
+    "pool_starved",
+    "pool_huge",
+    "last_step",
+    "last_stage_ns",
+    "last_local_ns",
+    "last_eager_ns",
+    "threads",
+)
+
+
+def _step_info(info: Any) -> StepInfo:
+    return StepInfo(
+        step=int(info.step),
+        generation=int(info.generation),
+        state=STEP_STATES.get(info.state, "unknown"),
+        bytes=int(info.bytes),
+        time=info.wall_ms / 1000,
+        world=int(info.world),
+        in_lineage=bool(info.in_lineage),
+        note=text(info.note),
+    )
+
+
+def _emit(record: Any) -> None:
+    if record.dropped:
+        logger.warning("%d log lines were lost because nobody read them", record.dropped)
+    logger.log(_LOG_LEVELS.get(record.level, logging.INFO), "%s", text(record.message))
+
+
+def _forward_forever(ptr: Any, stop: threading.Event) -> None:
+    """The log thread: sleeps in C until a line comes or the engine is quietened."""
+    record = new_struct("ckpt_log_record")
+    while not stop.is_set():
+        code = lib.ckpt_engine_log(ptr, lib.CKPT_FOREVER, record)
+        if code == 0:
+            _emit(record)
+        elif code != -errno.ETIMEDOUT:
+            return
+
+
+def forward(ptr: Any) -> None:
+    """Hands on the log lines that wait."""
+    record = new_struct("ckpt_log_record")
+    while lib.ckpt_engine_log(ptr, 0, record) == 0:
+        _emit(record)

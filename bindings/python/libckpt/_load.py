@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a store without a live state: load() and list_steps()."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ._engine import Engine, Options, StepInfo, logger
+from ._errors import (
+    CheckpointError,
+    CheckpointWarning,
+    FormatError,
+    IncompleteError,
+    IntegrityError,
+    MismatchError,
+    StepNotFoundError,
+    StorageError,
+    UnsupportedError,
+)
+from ._native import lib
+from ._reader import Memory, Reader, Stored, optimizer_tensors, references
+from ._save import Progress
+from ._typed import Decoder, Json
+
+Step = int | str
+
+
+def load(
+    store: str | os.PathLike[str],
+    step: Step = "latest",
+    names: Iterable[str] | None = None,
+    allow_pickle: bool = False,
+    *,
+    progress: Callable[[Progress], object] | None = None,
+) -> dict[str, Any]:
+    """
+    Reads a step without a model. Tensors are on the CPU.
+
+    Without `names`, returns the state as it was given to the Checkpointer: a module is a dict of
+    its tensors, an optimizer a dict with "state" (by the names of its parameters) and
+    "param_groups", any other object what its state_dict() returned. With `names` (tensor names, or
+    patterns such as "layers.0.*"), returns these tensors only, by their names, and reads nothing
+    else.
+
+    `step` is a number, "latest", or "latest~1" for the one before. Where "latest" cannot be read or
+    verified, the next older one is taken, with a warning.
+    """
+    engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
+    try:
+        found, value = read_newest(
+            engine, step, lambda reader: _load_from(reader, names, allow_pickle, progress)
+        )
+        if found is None:
+            raise StepNotFoundError(
+                f"{engine.path}: nothing has been committed yet", code=lib.CKPT_ENOSTEP
+            )
+        state: dict[str, Any] = value
+        return state
+    finally:
+        engine.close()
+
+
+def list_steps(store: str | os.PathLike[str], *, everything: bool = False) -> list[StepInfo]:
+    """
+    The steps of a store that may be restored, newest first; with `everything`, also those that were
+    aborted, are quarantined, broken or under way, or belong to a branch that was rolled back.
+    """
+    engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
+    try:
+        return [
+            info
+            for info in engine.steps()
+            if everything or (info.in_lineage and info.state == "committed")
+        ]
+    finally:
+        engine.close()
+
+
+def store_path(store: str | os.PathLike[str]) -> str:
+    """The directory of a store."""
+    path = os.fspath(store)
+    if not isinstance(path, str):
+        raise TypeError(f"a store is named by a str or PathLike, not {type(store).__qualname__}")
+    if re.match(r"[a-z0-9]+://", path):
+        raise UnsupportedError(
+            f"{path}: remote stores are not in this version; give a directory",
+            code=lib.CKPT_EUNSUPPORTED,
+        )
+    return path
+
+
+def parse_step(step: Step) -> int:
+    """A step for C: a number, "latest" or "latest~k"."""
+    if isinstance(step, str):
+        found = re.fullmatch(r"latest(?:~(\d{1,9}))?", step)
+        if found is None:
+            raise ValueError(f'step {step!r}: it must be a number, "latest" or "latest~1"')
+        return int(lib.CKPT_STEP_LATEST) - int(found[1] or 0)
+    return check_step(step)
+
+
+def check_step(step: Any) -> int:
+    """A step's number."""
+    if isinstance(step, bool) or not hasattr(type(step), "__index__"):
+        raise TypeError(f"a step is an int, not {type(step).__qualname__}")
+    number = step.__index__()
+    if not 0 <= number <= lib.CKPT_STEP_MAX:
+        raise ValueError(f"step {number}: it must be from 0 to {lib.CKPT_STEP_MAX}")
+    return int(number)
+
+
+def _is_unreadable(error: CheckpointError) -> bool:
+    """True if an older step may still be good."""
+    return isinstance(error, (IntegrityError, IncompleteError, FormatError)) or (
+        isinstance(error, StorageError) and error.errno == errno.EIO
+    )
+
+
+def read_newest(
+    engine: Engine, step: Step, read: Callable[[Reader], Any]
+) -> tuple[int | None, Any]:
+    """
+    Opens a step and calls `read` with it. For "latest", a step that cannot be read or verified is
+    passed over, loudly. (None, None) if nothing was ever committed.
+    """
+    number = parse_step(step)
+    if number != lib.CKPT_STEP_LATEST:
+        with Reader(engine, number) as reader:
+            return reader.step, read(reader)
+    passed: list[CheckpointError] = []
+    steps = engine.steps()
+    for info in steps:
+        error = _reason_to_pass(info)
+        if error is None and not (info.in_lineage and info.state == "committed"):
+            continue
+        try:
+            if error is not None:
+                raise error
+            with Reader(engine, info.step) as reader:
+                return reader.step, read(reader)
+        except CheckpointError as caught:
+            if not _is_unreadable(caught):
+                raise
+            passed.append(caught)
+            _pass_over(engine, info.step, caught)
+    if passed:
+        raise IntegrityError(
+            f"{engine.path} holds committed steps, and none of them can be read ({len(passed)} "
+            f"were tried); the newest: {passed[0]}",
+            step=passed[0].step,
+        ) from passed[0]
+    elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
+    if elsewhere:
+        raise StepNotFoundError(
+            f"{engine.path} was started anew, and nothing has been committed since; the "
+            f"{elsewhere} steps of before are not restored: pass new_start=True to start from "
+            "nothing again",
+            code=lib.CKPT_ENOSTEP,
+        )
+    return None, None
+
+
+def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
+    """Why a step that was committed once is not tried; None if it may be, or never was."""
+    if info.state == "broken" or (info.in_lineage and info.state == "quarantined"):
+        note = f": {info.note}" if info.note else ""
+        return IntegrityError(f"step {info.step} is {info.state}{note}", step=info.step)
+    return None
+
+
+def _pass_over(engine: Engine, step: int, error: CheckpointError) -> None:
+    message = f"step {step} of {engine.path} is passed over for the next older one: {error}"
+    logger.error("%s", message)
+    warnings.warn(message, CheckpointWarning, stacklevel=5)
+
+
+def _load_from(
+    reader: Reader,
+    names: Iterable[str] | None,
+    allow_pickle: bool,
+    progress: Callable[[Progress], object] | None,
+) -> dict[str, Any]:
+    stored = reader.tensors()
+    memory = Memory(reader, stored)
+    meta = reader.meta()
+    if names is not None or meta is None:
+        chosen = list(stored) if names is None else _choose(names, stored, reader)
+        tensors = {name: memory.want(name, "torch") for name in chosen}
+        reader.read(progress)
+        return tensors
+    try:
+        for name, kind in references(meta["state"]):
+            memory.want(name, kind)
+    except (TypeError, LookupError, ValueError, RecursionError) as error:
+        raise FormatError(f"step {reader.step}: its state is malformed: {error!r}") from error
+    reader.read(progress)
+
+    def special(tag: str, node: Json) -> Any:
+        if tag == "$module":
+            return _module(node, decoder, memory)
+        if tag == "$optimizer":
+            return _optimizer(node, decoder, memory)
+        return decoder.decode(node["state"])
+
+    decoder = Decoder(memory.get, allow_pickle=allow_pickle, special=special)
+    state: dict[str, Any] = decoder.decode(meta["state"])
+    return state
+
+
+def _choose(names: Iterable[str], stored: dict[str, Stored], reader: Reader) -> list[str]:
+    import difflib
+    import fnmatch
+
+    if isinstance(names, str):
+        names = [names]
+    chosen: dict[str, None] = {}
+    for name in names:
+        found = [name] if name in stored else fnmatch.filter(stored, name)
+        if not found:
+            close = difflib.get_close_matches(name, stored, 3)
+            hint = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+            raise MismatchError(
+                f"step {reader.step} holds no tensor {name!r}{hint}",
+                code=lib.CKPT_EMISMATCH,
+                step=reader.step,
+                tensor=name,
+            )
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def _module(node: dict[str, Json], decoder: Decoder, memory: Memory) -> dict[str, Any]:
+    prefix = len(node["prefix"])
+    state = {name[prefix:]: memory.get(name, "torch") for name in node["tensors"]}
+    state.update({key: decoder.decode(value) for key, value in node["extra"].items()})
+    return state
+
+
+def _optimizer(node: dict[str, Json], decoder: Decoder, memory: Memory) -> dict[str, Any]:
+    names = node["params"]
+    state: dict[Any, dict[str, Any]] = {}
+    for index, role, name in optimizer_tensors(node):
+        state.setdefault(names[index], {})[role] = memory.get(name, "torch")
+    for index_text, values in node["values"].items():
+        entry = state.setdefault(names[int(index_text)], {})
+        entry.update({role: decoder.decode(value) for role, value in values.items()})
+    state.update(decoder.decode(node["other"]))
+    groups, first = [], 0
+    for group in node["groups"]:
+        count = group["count"]
+        groups.append({**decoder.decode(group["options"]), "params": names[first : first + count]})
+        first += count
+    return {"state": state, "param_groups": groups, **decoder.decode(node["extra"])}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The tensors of an nn.Module by their fully qualified names.
+
+A module that is saved the way torch.nn.Module does it is walked here, and what was found is checked
+at the next save without walking again. A module that has its own say (an overridden state_dict(),
+hooks, extra state) is asked for its state_dict() every time.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_OVERRIDES = (
+    "state_dict",
+    "_save_to_state_dict",
+    "load_state_dict",
+    "_load_from_state_dict",
+    "get_extra_state",
+    "set_extra_state",
+)
+_HOOKS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_read_tables = operator.attrgetter("_parameters", "_buffers", "_modules")
+_read_hooks = operator.attrgetter(*_HOOKS)
+_read_transient = operator.attrgetter("_non_persistent_buffers_set")
+
+
+def wrapped_child(module: nn.Module) -> str | None:
+    """The child that a wrapper wraps and whose name is no part of a tensor's name."""
+    kind = type(module)
+    if kind.__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
+        return "_orig_mod"
+    parallel = sys.modules.get("torch.nn.parallel")
+    if parallel is not None and isinstance(
+        module, (parallel.DistributedDataParallel, parallel.DataParallel)
+    ):
+        return "module"
+    return None
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside of wrappers."""
+    while (name := wrapped_child(module)) is not None:
+        inner = module._modules[name]
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+def has_own_say(module: nn.Module) -> bool:
+    """True if only the module itself knows its state_dict()."""
+    return any(map(_overrides, module.modules()))
+
+
+def _overrides(module: nn.Module) -> bool:
+    import torch
+
+    if wrapped_child(module) is not None:
+        return False
+    if type(module._parameters) is not dict:  # a script module keeps them elsewhere
+        return True
+    for name in _OVERRIDES:
+        method = getattr(type(module), name)
+        if method is not getattr(torch.nn.Module, name) and not getattr(
+            method, "__module__", ""
+        ).startswith("torch.nn.modules."):
+            return True
+    return any(getattr(module, name) for name in _HOOKS)
+
+
+def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors in the order of state_dict(), parameters and buffers themselves."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield prefix + name, parameter
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            yield prefix + name, buffer
+    wrapped = wrapped_child(module)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from walk(child, prefix if name == wrapped else f"{prefix}{name}.")
+
+
+def parameter_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Names of all parameters, wrappers left out."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield prefix + name, parameter
+    wrapped = wrapped_child(module)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from parameter_names(child, prefix if name == wrapped else f"{prefix}{name}.")
+
+
+def strip_wrappers(name: str) -> str:
+    """A key of a state_dict() without the name that torch.compile puts into it."""
+    return name.replace("_orig_mod.", "")
+
+
+class Shape:
+    """What a module without a say of its own looked like: every table of every submodule."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules = list(module.modules())
+        self._plain = [inner for inner in self._modules if wrapped_child(inner) is None]
+        self._keys, self._values, self._transient = self._read()
+
+    def _read(self) -> tuple[list[str], list[Any], list[str]]:
+        tables = list(chain.from_iterable(map(_read_tables, self._modules)))
+        keys = list(chain.from_iterable(tables))
+        values = list(chain.from_iterable(map(dict.values, tables)))
+        return keys, values, list(chain.from_iterable(map(_read_transient, self._modules)))
+
+    def same(self) -> bool:
+        """True if the module has the same tensors and children under the same names as then."""
+        keys, values, transient = self._read()
+        return (
+            len(values) == len(self._values)
+            and keys == self._keys
+            and transient == self._transient
+            and all(map(operator.is_, values, self._values))
+            and not any(chain.from_iterable(map(_read_hooks, self._plain)))
+        )

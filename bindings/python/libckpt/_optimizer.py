@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The state of an optimizer by parameter and role: "optimizer/state/layers.0.weight/exp_avg".
+
+In the checkpoint's Python state an optimizer is
+
+    {"$optimizer": {"class": name, "prefix": its path,
+                    "params": [names of the parameters, group after group],
+                    "groups": [{"count": n, "options": {...}}, ...],
+                    "state": [{"roles": [...], "params": null (all) | [indices]}, ...],
+                    "values": {index: {role: value that is no tensor}},
+                    "other": state under keys that are no parameters,
+                    "extra": what else its state_dict() holds}}
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ._errors import UnsupportedStateError
+from ._tensors import Described, check_tensor, describe, encode_name, part_of
+from ._typed import Encoder, Json, Path, dump, path_name, path_text
+
+if TYPE_CHECKING:
+    import torch
+
+#: From so many groups on it is cheaper to compare their options than to write them again.
+_MANY_GROUPS = 8
+
+_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+def has_own_say(optimizer: torch.optim.Optimizer) -> bool:
+    """True if only the optimizer itself knows its state_dict()."""
+    import torch
+
+    kind, base = type(optimizer), torch.optim.Optimizer
+    return (
+        kind.state_dict is not base.state_dict
+        or kind.load_state_dict is not base.load_state_dict
+        or _is_hooked(optimizer)
+        or not all(type(state) is dict for state in optimizer.state.values())
+        or any(
+            isinstance(value, torch.Tensor) and value.is_inference()
+            for state in optimizer.state.values()
+            for value in state.values()
+        )
+        or not all(type(role) is str for state in optimizer.state.values() for role in state)
+    )
+
+
+def _is_hooked(optimizer: torch.optim.Optimizer) -> bool:
+    return any(getattr(optimizer, name, None) for name in _HOOKS)
+
+
+def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters, group after group."""
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
+def name_parameters(
+    optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str]
+) -> list[str]:
+    """The names of all parameters, group after group; `known` maps the ids of tensors to names."""
+    names: list[str] = []
+    for number, group in enumerate(optimizer.param_groups):
+        own = group.get("param_names") or [None] * len(group["params"])
+        for index, (parameter, spare) in enumerate(zip(group["params"], own, strict=True)):
+            name = known.get(id(parameter), spare)
+            if name is None:
+                raise UnsupportedStateError(
+                    f"parameter {index} of group {number} of {path_text(path)} (shape "
+                    f"{tuple(parameter.shape)}) belongs to no module in the state, so that its "
+                    "state has no name: put its module into the state as well, or build the "
+                    "optimizer from model.named_parameters()"
+                )
+            names.append(name)
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise UnsupportedStateError(f"{path_text(path)} has several parameters named {twice[:5]}")
+    return names
+
+
+def tensor_name(path: Path, parameter: str, role: str) -> str:
+    """The name of a tensor of an optimizer's state."""
+    return state_tensor_name(path_name(path), parameter, role)
+
+
+def state_tensor_name(prefix: str, parameter: str, role: str) -> str:
+    """The same, from the optimizer's path as text."""
+    return f"{prefix}/state/{parameter}/{role}"
+
+
+class OptimizerSource:
+    """
+    An optimizer in the state. Its tensors are `part` and `described`, and are copied behind the
+    loop, unless it has a say of its own: then they go through the encoder.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str]) -> None:
+        self.optimizer = optimizer
+        self.path = path
+        self.own_say = has_own_say(optimizer)
+        self.params = parameters(optimizer)
+        self.param_names = name_parameters(optimizer, path, known)
+        self.names: set[str] = set()
+        self.described: list[Described] = []
+        self.part = part_of([], [])
+        self._params_text = dump(self.param_names)
+        self._options: list[dict[str, Any]] = []
+        self._options_text = ""
+        if not self.own_say:
+            self._study()
+
+    def _study(self) -> None:
+        """Finds the tensors of the state, and remembers what it looked like."""
+        import torch
+
+        self._keys, self._values = self._read()
+        self._entries = len(self.optimizer.state)
+        self._other_keys = self._find_other_keys()
+        names: list[bytes] = []
+        tensors: list[torch.Tensor] = []
+        roles: dict[tuple[str, ...], list[int]] = {}
+        self._places: list[int] = []  # of the tensors in self._values
+        place = 0
+        for index, parameter in enumerate(self.params):
+            found = []
+            for role, value in (self.optimizer.state.get(parameter) or {}).items():
+                if isinstance(value, torch.Tensor):
+                    names.append(self._add(self.param_names[index], role, value))
+                    tensors.append(value)
+                    self._places.append(place)
+                    found.append(role)
+                place += 1
+            if found:
+                roles.setdefault(tuple(found), []).append(index)
+        self._others = [
+            index
+            for index in range(len(self._values))
+            if not isinstance(self._values[index], torch.Tensor)
+        ]
+        self._state_text = dump(_state_node(roles, len(self.params)))
+        self.part = part_of(names, tensors)
+
+    def _find_other_keys(self) -> list[Any]:
+        import torch
+
+        owned = set(map(id, self.params))
+        other = [key for key in self.optimizer.state if id(key) not in owned]
+        if any(isinstance(key, torch.Tensor) for key in other):
+            raise UnsupportedStateError(
+                f"{path_text(self.path)} has state for a parameter that is in none of its groups: "
+                "delete that state, or add the parameter to a group"
+            )
+        return other
+
+    def _add(self, parameter: str, role: str, value: torch.Tensor) -> bytes:
+        name = tensor_name(self.path, parameter, role)
+        check_tensor(value, name)
+        self.names.add(name)
+        self.described.append(describe(value))
+        return encode_name(name, name)
+
+    def _read(self) -> tuple[list[str], list[Any]]:
+        # A parameter has no entry before the first step.
+        states = [state or {} for state in map(self.optimizer.state.get, self.params)]
+        return (
+            list(chain.from_iterable(states)),
+            list(chain.from_iterable(map(dict.values, states))),
+        )
+
+    def refresh(self) -> list[int] | None:
+        """
+        Looks at the optimizer again. None: it looks different, and a new source must be made.
+        Otherwise the numbers of the tensors that have other memory than before.
+        """
+        params = parameters(self.optimizer)
+        if len(params) != len(self.params) or not all(map(operator.is_, params, self.params)):
+            return None
+        if self.own_say:
+            return []
+        keys, values = self._read()
+        if (
+            keys != self._keys
+            or len(values) != len(self._values)
+            or len(self.optimizer.state) != self._entries
+            or _is_hooked(self.optimizer)
+        ):
+            return None
+        if not all(map(operator.is_, values, self._values)) and not self._replace(values):
+            return None
+        return self._look_again()
+
+    def _replace(self, values: list[Any]) -> bool:
+        """Takes other tensors and values in; False if a tensor came or went."""
+        import torch
+
+        if any(isinstance(values[place], torch.Tensor) for place in self._others):
+            return False
+        tensors = [values[place] for place in self._places]
+        for name, old, new in zip(self.part.names, self.part.tensors, tensors, strict=True):
+            if new is not old:
+                if not isinstance(new, torch.Tensor) or new.is_inference():
+                    return False
+                check_tensor(new, name.decode())
+        self.part = self.part._replace(tensors=tensors)
+        self._values = values
+        return True
+
+    def _look_again(self) -> list[int] | None:
+        """The numbers of the tensors that have other memory; None if any lies otherwise."""
+        if self.part.same():
+            return []
+        moved, views, pointers = [], list(self.part.views), list(self.part.pointers)
+        for number, (tensor, view) in enumerate(zip(self.part.tensors, views, strict=True)):
+            if tensor.dtype != view.dtype or describe(tensor)[:3] != describe(view)[:3]:
+                return None
+            if tensor.data_ptr() != pointers[number]:
+                views[number] = tensor.detach()
+                pointers[number] = tensor.data_ptr()
+                moved.append(number)
+        self.part = self.part._replace(views=views, pointers=pointers)
+        return moved
+
+    def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:
+        """The JSON text. `put` takes the tensors of an optimizer that has a say of its own."""
+        if self.own_say:
+            return self._node_of_own(encoder, put)
+        groups = [
+            {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            for group in self.optimizer.param_groups
+        ]
+        counts = [len(group["params"]) for group in self.optimizer.param_groups]
+        other = {key: self.optimizer.state[key] for key in self._other_keys}
+        return self._text(
+            self._encode_groups(encoder, groups, counts),
+            self._state_text,
+            dump(self._encode_values(encoder)),
+            dump(encoder.encode(other, (self.path, "other"), 4)),
+            "{}",
+        )
+
+    def _text(self, groups: str, state: str, values: str, other: str, extra: str) -> str:
+        kind = dump(type(self.optimizer).__qualname__)
+        prefix = dump(path_name(self.path))
+        return (
+            f'{{"$optimizer":{{"class":{kind},"prefix":{prefix},"params":{self._params_text},"groups":{groups},'
+            f'"state":{state},"values":{values},"other":{other},"extra":{extra}}}}}'
+        )
+
+    def _encode_groups(
+        self, encoder: Encoder, groups: list[dict[str, Any]], counts: list[int]
+    ) -> str:
+        if len(groups) > _MANY_GROUPS and _equal(groups, self._options):
+            return self._options_text
+        text = dump(
+            [
+                {
+                    "count": count,
+                    "options": encoder.encode(group, ((self.path, "param_groups"), number), 6),
+                }
+                for number, (group, count) in enumerate(zip(groups, counts, strict=True))
+            ]
+        )
+        plain = all(_is_plain(value) for group in groups for value in group.values())
+        self._options, self._options_text = (groups, text) if plain else ([], "")
+        return text
+
+    def _encode_values(self, encoder: Encoder) -> Json:
+        if not self._others:
+            return {}
+        import torch
+
+        found: dict[str, Json] = {}
+        for index, parameter in enumerate(self.params):
+            for role, value in (self.optimizer.state.get(parameter) or {}).items():
+                if not isinstance(value, torch.Tensor):
+                    path = (((self.path, "state"), self.param_names[index]), role)
+                    found.setdefault(str(index), {})[role] = encoder.encode(value, path, 6)
+        return found
+
+    def _node_of_own(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:
+        import torch
+
+        state = self.optimizer.state_dict()
+        roles: dict[tuple[str, ...], list[int]] = {}
+        values: dict[str, Json] = {}
+        other: dict[Any, Any] = {}
+        for key, entry in state.get("state", {}).items():
+            if type(key) is not int or not 0 <= key < len(self.params) or type(entry) is not dict:
+                other[key] = entry
+                continue
+            tensors = []
+            for role, value in entry.items():
+                path = (((self.path, "state"), self.param_names[key]), role)
+                if isinstance(value, torch.Tensor) and type(role) is str:
+                    put(tensor_name(self.path, self.param_names[key], role), value)
+                    tensors.append(role)
+                elif type(role) is str:
+                    values.setdefault(str(key), {})[role] = encoder.encode(value, path, 6)
+                else:
+                    raise UnsupportedStateError(f"{path_text(path)}: the role is no string")
+            if tensors:
+                roles.setdefault(tuple(tensors), []).append(key)
+        groups = [
+            {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            for group in state["param_groups"]
+        ]
+        counts = [len(group["params"]) for group in state["param_groups"]]
+        extra = {key: value for key, value in state.items() if key not in ("state", "param_groups")}
+        return self._text(
+            self._encode_groups(encoder, groups, counts),
+            dump(_state_node(roles, len(self.params))),
+            dump(values),
+            dump(encoder.encode(other, (self.path, "other"), 4)),
+            dump(encoder.encode(extra, (self.path, "extra"), 4)),
+        )
+
+
+def _state_node(roles: dict[tuple[str, ...], list[int]], count: int) -> list[Json]:
+    return [
+        {"roles": list(names), "params": None if len(indices) == count else indices}
+        for names, indices in roles.items()
+    ]
+
+
+def expand_state(node: Iterable[Json], count: int) -> Iterable[tuple[int, str]]:
+    """(index of the parameter, role) of every tensor in the "state" of a node."""
+    for entry in node:
+        indices = range(count) if entry["params"] is None else entry["params"]
+        for index in indices:
+            for role in entry["roles"]:
+                yield index, role
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return type(value) in (int, float, bool, str, type(None))
+
+
+def _equal(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> bool:
+    # 1 == True == 1.0, so the types count; repr tells 0.0 from -0.0 and nan from nan alike.
+    return len(a) == len(b) and all(
+        x is y or (x == y and repr(x) == repr(y)) for x, y in zip(a, b, strict=True)
+    )

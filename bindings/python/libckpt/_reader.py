@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step, open for reading: what it holds, memory for it, and the read itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _dtypes
+from ._engine import Engine, check, error_of, new_struct, raise_last, text, wait_sliced
+from ._errors import FormatError, UnsupportedError, VersionError
+from ._native import ffi, lib
+from ._optimizer import expand_state, state_tensor_name
+from ._save import Progress, report
+from ._state import PYTHON_VERSION
+from ._tensors import Described, describe, describe_array, describe_bytes
+from ._typed import Json, tag_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Stored(NamedTuple):
+    """A tensor that the step holds."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    nbytes: int
+    #: the tensor whose bytes it shares, or its own name
+    home: str
+
+    def __str__(self) -> str:
+        return f"{_dtypes.name_of(self.dtype)} {list(self.shape)}"
+
+
+class Reader:
+    """One step, open for reading. Close it."""
+
+    def __init__(self, engine: Engine, step: int) -> None:
+        ret = ffi.new("struct ckpt_restore **")
+        check(lib.ckpt_restore_open(engine.guard(), step, ret))
+        self._ptr: Any = ret[0]
+        self.step = int(lib.ckpt_restore_step(self._ptr))
+        self.generation = int(lib.ckpt_restore_generation(self._ptr))
+        self._targets: list[tuple[bytes, Described]] = []
+        self._keep: list[Any] = []
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancels what still runs and frees the handle."""
+        ptr, self._ptr = self._ptr, None
+        if ptr is not None:
+            lib.ckpt_restore_free(ptr)
+
+    def tensors(self) -> dict[str, Stored]:
+        """Everything that the step holds, by name."""
+        info = new_struct("ckpt_tensor_info")
+        found: dict[str, Stored] = {}
+        for index in range(lib.ckpt_restore_count(self._ptr)):
+            check(lib.ckpt_restore_tensor(self._ptr, index, info))
+            name = text(info.name)
+            found[name] = Stored(
+                name,
+                int(info.dtype),
+                tuple(ffi.unpack(info.shape, info.ndim)) if info.ndim else (),
+                int(info.nbytes),
+                text(info.alias_of) if info.alias_of != ffi.NULL else name,
+            )
+        return found
+
+    def meta(self) -> dict[str, Json] | None:
+        """The Python state; None if another program wrote the step."""
+        ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
+        check(lib.ckpt_restore_meta(self._ptr, ret_json, ret_length))
+        if not ret_length[0]:
+            return None
+        try:
+            meta = json.loads(bytes(ffi.buffer(ret_json[0], ret_length[0])))
+        except (ValueError, RecursionError) as error:
+            raise FormatError(
+                f"step {self.step}: its state is no JSON: {error}", step=self.step
+            ) from error
+        if type(meta) is not dict or type(meta.get("python")) is not dict:
+            return None
+        version = meta["python"].get("version")
+        if type(version) is not int or version > PYTHON_VERSION:
+            raise VersionError(
+                f"step {self.step} was written by libckpt {meta['python'].get('library')}, whose "
+                f"Python state is of version {version}; this one reads version {PYTHON_VERSION}: "
+                "install a newer libckpt",
+                step=self.step,
+            )
+        return meta
+
+    def bind(self, name: str, what: Described, keep: object) -> None:
+        """The tensor `name` goes to this memory, which `keep` keeps alive."""
+        self._targets.append((name.encode(), what))
+        self._keep.append(keep)
+
+    def read(self, progress: Callable[[Progress], object] | None = None) -> None:
+        """Reads everything that was bound, and verifies it."""
+        array, alive = _target_array(self._targets)
+        check(lib.ckpt_restore_bind(self._ptr, array, len(self._targets)))
+        check(lib.ckpt_restore_start(self._ptr))
+        ptr = self._ptr
+        done, total = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+
+        def tick() -> None:
+            if progress is not None:
+                check(lib.ckpt_restore_progress(ptr, done, total))
+                report(progress, Progress("restore", self.step, int(done[0]), int(total[0])))
+
+        code = wait_sliced(lambda ms: lib.ckpt_restore_wait(ptr, ms), None, tick)
+        del alive
+        if code < 0:
+            record = new_struct("ckpt_error")
+            if lib.ckpt_restore_error(ptr, record) != 0:
+                raise error_of(record)
+            raise_last(code)
+        tick()
+
+    def adopt(self) -> None:
+        """This step is the parent of what is saved from now on."""
+        check(lib.ckpt_restore_adopt(self._ptr))
+
+
+def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any]]:
+    array = ffi.new("struct ckpt_target[]", max(len(targets), 1))
+    size = ffi.sizeof("struct ckpt_target")
+    alive: list[Any] = []
+    for item, (name, what) in zip(array, targets, strict=False):
+        item.size = size
+        item.dtype = what.dtype
+        item.ndim = len(what.shape)
+        item.data = ffi.cast("void *", what.pointer)
+        held = [ffi.new("char[]", name), ffi.new("int64_t[]", what.shape or (0,))]
+        item.name, item.shape = held
+        if what.strides is not None:
+            held.append(ffi.new("int64_t[]", what.strides or (0,)))
+            item.strides = held[2]
+        alive += held
+    return array, alive
+
+
+class Memory:
+    """Fresh memory for tensors that have no place in the live state."""
+
+    def __init__(self, reader: Reader, stored: dict[str, Stored]) -> None:
+        self._reader = reader
+        self._stored = stored
+        self._held: dict[tuple[str, str], Any] = {}
+
+    def stored(self, name: object) -> Stored:
+        """What the step says of a name that its Python state mentions."""
+        if type(name) is not str or name not in self._stored:
+            raise FormatError(
+                f"step {self._reader.step}: its state names the tensor {name!r}, which it does not "
+                "hold",
+                step=self._reader.step,
+            )
+        return self._stored[name]
+
+    def want(self, name: str, kind: str) -> Any:
+        """Memory that the tensor will be read to: "torch", "numpy" or "bytes"."""
+        what = self.stored(name)
+        found = self._held.get((what.home, kind))
+        if found is None:
+            found = _allocate(what, kind)
+            self._reader.bind(what.name, _DESCRIBE[kind](found), found)
+            self._held[what.home, kind] = found
+        return found
+
+    def use(self, name: str, memory: torch.Tensor) -> None:
+        """The tensor goes to this memory."""
+        self._held[self.stored(name).home, "torch"] = memory
+        self._reader.bind(name, describe(memory), memory)
+
+    def get(self, name: str, kind: str) -> Any:
+        """Memory that was wanted, for a decoder."""
+        what = self.stored(name)
+        if (what.home, kind) not in self._held:
+            raise FormatError(f"the tensor {name!r} is used in two ways", tensor=name)
+        return self._held[what.home, kind]
+
+
+_DESCRIBE: dict[str, Callable[[Any], Described]] = {
+    "torch": describe,
+    "numpy": describe_array,
+    "bytes": describe_bytes,
+}
+
+
+def _allocate(what: Stored, kind: str) -> Any:
+    if kind == "torch":
+        import torch
+
+        dtype = _dtypes.torch_type(what.dtype)
+        if dtype is None:
+            raise UnsupportedError(
+                f"tensor {what.name!r} is {what}, a type that this version of torch does not have",
+                tensor=what.name,
+            )
+        return torch.empty(what.shape, dtype=dtype)
+    if kind == "bytes":
+        if what.dtype != _dtypes.U8:
+            raise FormatError(f"tensor {what.name!r} is {what}, not bytes", tensor=what.name)
+        return bytearray(what.nbytes)
+    import numpy as np
+
+    numpy_type = _dtypes.numpy_type(what.dtype)
+    if numpy_type is None:
+        raise FormatError(f"tensor {what.name!r} is {what}, which no array holds", tensor=what.name)
+    return np.empty(what.shape, dtype=numpy_type)
+
+
+def references(node: Json) -> Iterator[tuple[Any, str]]:
+    """(name, kind of memory) of every tensor that a node mentions."""
+    if type(node) is list:
+        for item in node:
+            yield from references(item)
+    elif type(node) is dict:
+        tag = tag_of(node)
+        if tag == "$json":
+            yield from references(json.loads(node["$json"]))
+        elif tag == "$tensor":
+            yield node["$tensor"], "torch"
+        elif tag in _KINDS and type(node[tag]) is dict:
+            yield node[tag].get("$tensor"), _KINDS[tag]
+        else:
+            if tag == "$module":
+                yield from ((name, "torch") for name in node[tag]["tensors"])
+            elif tag == "$optimizer":
+                yield from ((name, "torch") for _, _, name in optimizer_tensors(node[tag]))
+            for item in node.values():
+                yield from references(item)
+
+
+def optimizer_tensors(node: dict[str, Json]) -> Iterator[tuple[int, str, str]]:
+    """(index of the parameter, role, name) of every tensor of an optimizer's state."""
+    names = node["params"]
+    for index, role in expand_state(node["state"], len(names)):
+        yield index, role, state_tensor_name(node["prefix"], names[index], role)
+
+
+_KINDS = {"$ndarray": "numpy", "$bytes": "bytes", "$bytearray": "bytes", "$pickle": "bytes"}

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The random number generators that a program has without asking: Python's, NumPy's and torch's.
+
+    {"python": state, "numpy": {...}, "torch": tensor, "cuda": [tensor, ...]}
+
+Each is there if the program has imported its module when it saves.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._engine import logger
+from ._typed import (
+    Decoder,
+    Encoder,
+    Json,
+    Path,
+    decode_legacy,
+    decode_random,
+    encode_legacy,
+    encode_random,
+)
+
+#: The names of their tensors begin with it. No key of a user's state is in the way, because names
+#: that are taken get a number.
+_PATH: Path = (None, "rng")
+
+
+def capture(encoder: Encoder) -> Json:
+    """The state of every generator."""
+    import random
+
+    node: dict[str, Json] = {"python": encode_random(random.getstate())}
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        node["numpy"] = encode_legacy(np.random.get_state(legacy=False))
+    if "torch" in sys.modules:
+        import torch
+
+        node["torch"] = encoder.put_tensor(torch.get_rng_state(), (_PATH, "torch"))
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            node["cuda"] = [
+                encoder.put_tensor(state, ((_PATH, "cuda"), index))
+                for index, state in enumerate(torch.cuda.get_rng_state_all())
+            ]
+    return node
+
+
+def restore(node: Json, decoder: Decoder) -> None:
+    """Puts every generator back, as far as its module can be imported here."""
+    if "python" in node:
+        import random
+
+        random.setstate(decode_random(node["python"]))
+    if "numpy" in node:
+        _restore_numpy(node["numpy"])
+    if "torch" in node:
+        import torch
+
+        torch.set_rng_state(decoder.decode(node["torch"]))
+        _restore_cuda([decoder.decode(state) for state in node.get("cuda", ())])
+
+
+def _restore_numpy(node: Json) -> None:
+    try:
+        import numpy as np
+    except ImportError:
+        logger.warning("the checkpoint holds the state of NumPy's generator, and NumPy is not here")
+        return
+    np.random.set_state(decode_legacy(node))
+
+
+def _restore_cuda(states: list[Any]) -> None:
+    import torch
+
+    if not states:
+        return
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if here < len(states):
+        logger.warning(
+            "the checkpoint holds generators of %d CUDA devices, and %d are here; the state of the "
+            "others is not restored",
+            len(states),
+            here,
+        )
+    for index, state in enumerate(states[:here]):
+        torch.cuda.set_rng_state(state, index)

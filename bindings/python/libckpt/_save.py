@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One save: what the user holds while the library works behind the loop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from . import _errors as errors
+from ._engine import (
+    Engine,
+    check,
+    error_of,
+    last_error,
+    logger,
+    new_struct,
+    raise_last,
+    wait_sliced,
+)
+from ._native import ffi, lib
+from ._state import Behind, Snapshot
+
+_LEVELS = {
+    "staged": lib.CKPT_LEVEL_STAGED,
+    "local": lib.CKPT_LEVEL_LOCAL,
+    "replicated": lib.CKPT_LEVEL_REPLICATED,
+    "remote": lib.CKPT_LEVEL_REMOTE,
+}
+
+
+#: How long a save that was given up may take to let go of its tensors.
+_LET_GO_MS = 10_000
+#: Tensors that a save never let go of: better kept for ever than freed under its reads.
+_stuck: list[Snapshot] = []
+
+
+class Progress(NamedTuple):
+    """How far a save or restore has come."""
+
+    #: "save" or "restore"
+    what: str
+    step: int
+    #: bytes
+    done: int
+    total: int
+
+
+class SaveInfo(NamedTuple):
+    """What is known of a save. Times are in seconds since it started; 0.0: not yet."""
+
+    step: int
+    generation: int
+    staged: bool
+    local: bool
+    failed: bool
+    bytes: int
+    bytes_staged: int
+    bytes_written: int
+    eager_time: float
+    stage_time: float
+    local_time: float
+    #: time in which no staging memory was free
+    starved_time: float
+    #: time that the loop lost: in save() and in the fence
+    loop_time: float
+
+
+def level_number(level: str) -> int:
+    """The number of a level's name."""
+    if level not in _LEVELS:
+        raise ValueError(f"level {level!r}: it must be one of {', '.join(map(repr, _LEVELS))}")
+    return _LEVELS[level]
+
+
+class Save:
+    """
+    One save under way. Made by `Checkpointer.save()` only.
+
+    A save has been staged when its tensors may be changed again, and is local when it is durable on
+    this machine's disk and its manifest is published.
+    """
+
+    _engine: Engine
+
+    def __init__(self, engine: Engine, step: int) -> None:
+        self._engine = engine
+        self._step = step
+        self._pid = os.getpid()
+        self._ptr: Any = None
+        self._lock = threading.RLock()
+        self._behind: Behind | None = None
+        self._fenced = False
+        self._failure: errors.CheckpointError | None = None
+        self._loop_time = 0.0
+        self._progress: Callable[[Progress], object] | None = None
+        #: the user has been told of the failure
+        self._told = False
+        #: the checkpointer has counted and logged the outcome
+        self._settled = False
+
+    def __repr__(self) -> str:
+        return f"<libckpt.Save of step {self._step} in {self._engine.path}>"
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        raise TypeError("a libckpt.Save belongs to its process and cannot be pickled or copied")
+
+    def __del__(self) -> None:
+        ptr = getattr(self, "_ptr", None)
+        if ptr is not None and os.getpid() == self._pid:
+            self._ptr = None
+            lib.ckpt_save_free(ptr)
+
+    @property
+    def step(self) -> int:
+        """The step."""
+        return self._step
+
+    @property
+    def error(self) -> errors.CheckpointError | None:
+        """Why the save failed; None if it has not. Does not wait."""
+        self._guard()
+        self._try_fence()
+        return self._poll()
+
+    @property
+    def info(self) -> SaveInfo:
+        """How far it has come. Does not wait."""
+        self._guard()
+        info = new_struct("ckpt_save_info")
+        if self._ptr is not None:
+            check(lib.ckpt_save_info(self._ptr, info))
+        return SaveInfo(
+            step=self._step,
+            generation=int(info.generation),
+            staged=bool(info.staged),
+            local=bool(info.local),
+            failed=bool(info.failed) or self._failure is not None,
+            bytes=int(info.bytes),
+            bytes_staged=int(info.bytes_staged),
+            bytes_written=int(info.bytes_written),
+            eager_time=info.eager_ns / 1e9,
+            stage_time=info.stage_ns / 1e9,
+            local_time=info.local_ns / 1e9,
+            starved_time=info.starved_ns / 1e9,
+            loop_time=self._loop_time,
+        )
+
+    def wait(self, level: str = "local", timeout: float | None = None) -> None:
+        """
+        Waits until the save has reached `level`. Raises what it failed with, WaitTimeoutError if
+        `timeout` seconds have passed, and LevelError at once for a level that is not configured.
+        """
+        number = level_number(level)
+        self._guard()
+        end = None if timeout is None else time.monotonic() + timeout
+        if self._failure is None:
+            if number not in (lib.CKPT_LEVEL_STAGED, lib.CKPT_LEVEL_LOCAL):
+                check(lib.ckpt_save_wait(self._ptr, number, 0))
+            self._fence(timeout)
+        if self._failure is None:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            self._wait_level(number, left)
+        if self._failure is not None:
+            self._told = True
+            raise self._failure
+
+    def done(self, level: str = "local") -> bool:
+        """True once the save has reached `level` or has failed (see `error`). Does not wait."""
+        number = level_number(level)
+        self._guard()
+        self._try_fence()
+        if self._poll() is not None:
+            return True
+        code = lib.ckpt_save_wait(self._ptr, number, 0)
+        if code == lib.CKPT_ELEVEL:
+            raise_last(code)
+        return code == 0
+
+    # What follows is for the checkpointer.
+
+    def _guard(self) -> None:
+        if os.getpid() != self._pid:
+            raise errors.ForkedError(
+                f"the save of step {self._step} belongs to process {self._pid}; a forked child "
+                "cannot use it",
+                code=lib.CKPT_EFORKED,
+                step=self._step,
+            )
+
+    def _start(self, snapshot: Snapshot, deadline: float) -> None:
+        """Hands the snapshot over. Afterwards its eager tensors may change."""
+        ret = ffi.new("struct ckpt_save **")
+        opts = new_struct("ckpt_save_opts")
+        fenced = bool(snapshot.behind.parts)
+        opts.flags = lib.CKPT_SAVE_FENCED if fenced else 0
+        check(lib.ckpt_save_begin(self._engine.guard(), self._step, opts, ret))
+        self._ptr = ret[0]
+        for block in snapshot.blocks:
+            check(lib.ckpt_save_add(self._ptr, block.array, block.count))
+        for alias, name in snapshot.aliases:
+            check(lib.ckpt_save_add_alias(self._ptr, alias, name))
+        check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
+        # From here on the library reads the tensors: nothing may free them before it has let go.
+        self._behind = snapshot.behind
+        self._fenced = not fenced
+        try:
+            self._copy_eager(deadline)
+        except BaseException:
+            self._give_up(snapshot)
+            raise
+
+    def _copy_eager(self, deadline: float) -> None:
+        ptr = self._ptr
+        check(lib.ckpt_save_start(ptr))
+        code = self._wait(lambda ms: lib.ckpt_save_wait_eager(ptr, ms), deadline)
+        if code == -errno.ETIMEDOUT and self._poll() is None:
+            raise errors.WaitTimeoutError(
+                f"step {self._step}: its tensors were not copied within {deadline:g} s; the save "
+                "was given up",
+                code=code,
+                errno=errno.ETIMEDOUT,
+                step=self._step,
+            )
+        if code < 0:
+            raise self._poll() or _unknown(self._step, code)
+
+    def _wait(self, call: Callable[[int], int], timeout: float | None) -> int:
+        """Calls until there is an answer. -ETIMEDOUT: none, unless `_poll` gives an error."""
+        return wait_sliced(call, timeout, self._tick, self._poll)
+
+    def _give_up(self, snapshot: Snapshot) -> None:
+        """Cancels, and waits until the library has let go of the tensors."""
+        lib.ckpt_save_cancel(self._ptr)
+        code = lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, _LET_GO_MS)
+        if code == -errno.ETIMEDOUT:
+            _stuck.append(snapshot)
+        self._release()
+
+    def _fail(self, error: errors.CheckpointError) -> None:
+        """It never started."""
+        self._failure = error
+        self._release()
+
+    def _release(self) -> None:
+        self._behind = None
+        self._fenced = True
+
+    def _fence(self, timeout: float | None) -> None:
+        """
+        Waits until every tensor has been copied, and compares them with what they were at save().
+        A difference fails the save. Sets `_failure`, and raises nothing but WaitTimeoutError and
+        what a signal handler raises.
+        """
+        with self._lock:
+            if self._fenced or self._failure is not None:
+                return
+            ptr, behind = self._ptr, self._behind
+            assert behind is not None
+            code = self._wait(
+                lambda ms: lib.ckpt_save_wait(ptr, lib.CKPT_LEVEL_STAGED, ms), timeout
+            )
+            if self._failure is not None:
+                return
+            if code == -errno.ETIMEDOUT:
+                raise errors.WaitTimeoutError(
+                    f"step {self._step}: its tensors have not been copied after {timeout:g} s",
+                    code=code,
+                    errno=errno.ETIMEDOUT,
+                    step=self._step,
+                )
+            if code == 0:
+                self._failure = self._compare(behind)
+            else:
+                self._failure = self._read_error() or _unknown(self._step, code)
+            self._release()
+
+    def _compare(self, behind: Behind) -> errors.CheckpointError | None:
+        """What PyTorch counts, and the memory that C samples, must be as it was at save()."""
+        name, how = behind.changed(), "was changed in place"
+        if name is None:
+            name, how = behind.moved(), "was given other memory"
+        if name is None:
+            code = lib.ckpt_save_fence(self._ptr, lib.CKPT_FOREVER)
+            if code == 0:
+                return None
+            found = last_error(code, self._step)
+        else:
+            why = (
+                f"step {self._step}: {name.decode()} {how} before the optimizer's step(), so that "
+                "the checkpoint would mix two steps; the save was failed. Call wait_staged() "
+                "before you change it, or pass eager=True"
+            )
+            check(lib.ckpt_save_fail(self._ptr, lib.CKPT_ETORN, name, why.encode()))
+            found = errors.TornSnapshotError(
+                why, code=lib.CKPT_ETORN, step=self._step, tensor=name.decode()
+            )
+        # The next save can start only when the library knows of it, too.
+        wait_sliced(
+            lambda ms: lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, ms),
+            _LET_GO_MS / 1000,
+            over=self._read_error,
+        )
+        return self._read_error() or found
+
+    def _try_fence(self) -> None:
+        """Runs the fence if that takes no waiting."""
+        if not self._fenced and self._failure is None:
+            code = lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_STAGED, 0)
+            if code != -errno.ETIMEDOUT:
+                self._fence(0)
+
+    def _wait_level(self, number: int, timeout: float | None) -> None:
+        ptr = self._ptr
+        code = self._wait(lambda ms: lib.ckpt_save_wait(ptr, number, ms), timeout)
+        if code == -errno.ETIMEDOUT and self._poll() is None:
+            raise errors.WaitTimeoutError(
+                f"step {self._step}: not there after {timeout:g} s; the save goes on",
+                code=code,
+                errno=errno.ETIMEDOUT,
+                step=self._step,
+            )
+        if code < 0 and self._poll() is None:
+            raise_last(code)
+        if code == 0:
+            self._tick()
+
+    def _poll(self) -> errors.CheckpointError | None:
+        if self._failure is None and self._ptr is not None:
+            self._failure = self._read_error()
+            if self._failure is not None:
+                self._release()
+        return self._failure
+
+    def _read_error(self) -> errors.CheckpointError | None:
+        record = new_struct("ckpt_error")
+        if self._ptr is None or lib.ckpt_save_error(self._ptr, record) == 0:
+            return None
+        return error_of(record)
+
+    def _is_over(self) -> bool:
+        """Committed or failed."""
+        return self._poll() is not None or (
+            self._fenced and lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, 0) == 0
+        )
+
+    def _cancel(self) -> None:
+        if self._ptr is not None and not self._is_over():
+            lib.ckpt_save_cancel(self._ptr)
+
+    def _tick(self) -> None:
+        if self._progress is not None and self._ptr is not None:
+            info = self.info
+            report(self._progress, Progress("save", self._step, info.bytes_written, info.bytes))
+
+
+def _unknown(step: int, code: int) -> errors.CheckpointError:
+    return errors.StorageError(f"step {step}: the save failed", code=code, step=step)
+
+
+def report(progress: Callable[[Progress], object], what: Progress) -> None:
+    """Calls the user's function; what it raises is logged and harms nothing."""
+    try:
+        progress(what)
+    except Exception:
+        logger.exception("the progress callback failed")

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as the C library sees them: which may be saved, and arrays of descriptions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._dtypes import U8, numpy_numbers, torch_numbers
+from ._errors import UnsupportedStateError
+from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    import torch
+
+
+_dtype_of = operator.attrgetter("dtype")
+_version_of = operator.attrgetter("_version")
+
+
+class Described(NamedTuple):
+    """Where the elements are and how they lie."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    #: in elements; None: contiguous
+    strides: tuple[int, ...] | None
+    pointer: int
+
+
+def check_tensor(value: torch.Tensor, where: str) -> None:
+    """Raises for a tensor that cannot be saved, naming it."""
+    reason = _refusal(value)
+    if reason is not None:
+        raise UnsupportedStateError(f"{where} is {reason}", tensor=where)
+
+
+def _refusal(value: torch.Tensor) -> str | None:
+    import torch
+
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    reason = None
+    if kind.__name__ == "DTensor":
+        reason = (
+            "a DTensor: sharded state needs a checkpointer of many ranks, which is not here yet"
+        )
+    elif torch.nn.parameter.is_lazy(value):
+        reason = f"a {name} without a shape: run the model once before it is saved"
+    elif kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        reason = f"a {name}: save a plain torch.Tensor, such as value.as_subclass(torch.Tensor)"
+    elif value.is_meta:
+        reason = "on the meta device and has no data: materialize the model first"
+    elif value.is_nested:
+        reason = "a nested tensor: save value.values() and value.offsets()"
+    elif value.layout != torch.strided:
+        reason = f"of layout {value.layout}: save value.to_dense(), or its indices and values"
+    elif value.is_quantized:
+        reason = "quantized: save value.int_repr() with its scale and zero point"
+    elif value.is_conj() or value.is_neg():
+        reason = "a lazy conjugate or negation: save value.resolve_conj().resolve_neg()"
+    elif value.dtype not in torch_numbers():
+        reason = f"of dtype {value.dtype}: save value.view(torch.uint8)"
+    elif value.device.type != "cpu":
+        reason = f"on {value.device}: this version saves tensors of the CPU only"
+    elif value.dim() > lib.CKPT_NDIM_MAX:
+        reason = f"of {value.dim()} dimensions: {lib.CKPT_NDIM_MAX} are the most"
+    return reason
+
+
+def describe(value: torch.Tensor) -> Described:
+    """Describes a tensor that was checked."""
+    return Described(
+        torch_numbers()[value.dtype],
+        tuple(value.shape),
+        None if value.is_contiguous() else value.stride(),
+        value.data_ptr(),
+    )
+
+
+def describe_array(value: Any) -> Described:
+    """Describes a NumPy array of a type that has a number."""
+    strides = None
+    if not value.flags.c_contiguous:
+        strides = tuple(step // value.itemsize for step in value.strides)
+    return Described(
+        numpy_numbers()[value.dtype], value.shape, strides, value.__array_interface__["data"][0]
+    )
+
+
+def describe_bytes(value: bytes | bytearray) -> Described:
+    """Describes bytes. They do not move, as long as a bytearray keeps its length."""
+    pointer = int(ffi.cast("uintptr_t", ffi.from_buffer("char[]", value)))
+    return Described(U8, (len(value),), None, pointer)
+
+
+def encode_name(name: str, where: str) -> bytes:
+    """A tensor's name for C."""
+    try:
+        data = name.encode("utf-8")
+    except UnicodeEncodeError:
+        data = b"\0"
+    if b"\0" in data or not data or name == "__metadata__":
+        raise UnsupportedStateError(f"{where} has the name {name!r}, which no checkpoint can hold")
+    if len(data) >= lib.CKPT_NAME_MAX:
+        raise UnsupportedStateError(
+            f"{where} has a name of {len(data)} bytes; {lib.CKPT_NAME_MAX - 1} are the most"
+        )
+    return data
+
+
+class Part(NamedTuple):
+    """
+    Tensors that a save describes in one go, and how they lay when they were last looked at. Lists
+    are replaced and never changed, so that a save under way keeps its own.
+    """
+
+    names: list[bytes]
+    tensors: list[torch.Tensor]
+    #: keep the memory, should a tensor be given another
+    views: list[torch.Tensor]
+    pointers: list[int]
+    layout: list[list[Any]]
+
+    def only(self, numbers: list[int]) -> Part:
+        """Some of them."""
+        tensors = [self.tensors[number] for number in numbers]
+        return Part(
+            [self.names[number] for number in numbers],
+            tensors,
+            [self.views[number] for number in numbers],
+            [self.pointers[number] for number in numbers],
+            layout_of(tensors),
+        )
+
+    def same(self) -> bool:
+        """True if every tensor is in the memory it was in, and lies there as it did."""
+        return pointers_of(self.tensors) == self.pointers and layout_of(self.tensors) == self.layout
+
+
+def part_of(names: list[bytes], tensors: list[torch.Tensor]) -> Part:
+    """Looks at tensors that were checked."""
+    views = [tensor.detach() for tensor in tensors]
+    return Part(names, tensors, views, pointers_of(tensors), layout_of(tensors))
+
+
+# Ten thousand tensors are common, and this runs at every save: one pass of C over the list for each
+# thing asked is the quickest that Python has.
+
+
+def pointers_of(tensors: list[torch.Tensor]) -> list[int]:
+    """Where the tensors are."""
+    if not tensors:  # a state without tensors needs no torch
+        return []
+    import torch
+
+    return list(map(torch.Tensor.data_ptr, tensors))
+
+
+def layout_of(tensors: list[torch.Tensor]) -> list[list[Any]]:
+    """
+    What changes when a tensor of the same memory is another one. Strides and the number of elements
+    tell the shape of a contiguous tensor.
+    """
+    if not tensors:
+        return []
+    import torch
+
+    return [
+        list(map(torch.Tensor.numel, tensors)),
+        list(map(torch.Tensor.stride, tensors)),
+        list(map(_dtype_of, tensors)),
+    ]
+
+
+def versions_of(tensors: list[torch.Tensor]) -> list[int]:
+    """How often PyTorch has seen the tensors change."""
+    return list(map(_version_of, tensors))
+
+
+class Block:
+    """
+    Descriptions of tensors in C memory, kept from save to save. `eager` says which are copied
+    before save() returns.
+    """
+
+    def __init__(
+        self, names: Sequence[bytes], described: Sequence[Described], eager: Sequence[bool]
+    ) -> None:
+        self.names = list(names)
+        self.described = list(described)
+        self.eager = list(eager)
+        self.count = len(self.names)
+        self.array = ffi.new("struct ckpt_tensor[]", max(self.count, 1))
+        self._text = ffi.new("char[]", b"\0".join(self.names))
+        self._dims = ffi.new("int64_t[]", _dims(self.described) or [0])
+        self._fill()
+
+    def _fill(self) -> None:
+        text, dims = self._text, self._dims
+        size = ffi.sizeof("struct ckpt_tensor")
+        for item, name, what, eager in zip(
+            self.array, self.names, self.described, self.eager, strict=False
+        ):
+            item.size = size
+            item.flags = lib.CKPT_TENSOR_EAGER if eager else 0
+            item.name = text
+            text += len(name) + 1
+            item.dtype = what.dtype
+            item.ndim = len(what.shape)
+            item.shape = dims
+            dims += len(what.shape)
+            if what.strides is not None:
+                item.strides = dims
+                dims += len(what.strides)
+            item.data = ffi.cast("void *", what.pointer)
+
+    def fits(
+        self, names: Sequence[bytes], described: Sequence[Described], eager: Sequence[bool]
+    ) -> bool:
+        """True if only pointers differ; they are then brought up to date."""
+        if names != self.names or eager != self.eager:
+            return False
+        for index, (new, old) in enumerate(zip(described, self.described, strict=True)):
+            if new != old:
+                if new[:3] != old[:3]:
+                    return False
+                self.move(index, new.pointer)
+        return True
+
+    def move(self, index: int, pointer: int) -> None:
+        """The tensor has new memory."""
+        self.array[index].data = ffi.cast("void *", pointer)
+        self.described[index] = self.described[index]._replace(pointer=pointer)
+
+
+def _dims(described: Sequence[Described]) -> list[int]:
+    flat: list[int] = []
+    for what in described:
+        flat += what.shape
+        if what.strides is not None:
+            flat += what.strides
+    return flat

@@ -1,0 +1,764 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Python values as JSON that keeps their types. No pickle, unless the user asks for it.
+
+What JSON has stays as it is: null, booleans, strings, lists, dicts with string keys, finite floats,
+integers below 2**53. Everything else is an object with one member whose name begins with "$":
+
+    {"$tuple": [...]}  {"$set": [...]}  {"$frozenset": [...]}  {"$deque": [maxlen, ...]}
+    {"$dict": [key, value, ...]}        a dict with other keys, or with keys that begin with "$"
+    {"$odict": [key, value, ...]}       OrderedDict
+    {"$counter": [key, count, ...]}     Counter
+    {"$defaultdict": [factory, key, value, ...]}
+    {"$int": "0x..."}                   an integer of any size
+    {"$float": "inf" | "-inf" | "nan" | 16 hexadecimal digits of another NaN}
+    {"$complex": [real, imaginary]}
+    {"$str": base64}                    a string that UTF-8 or C cannot hold
+    {"$bytes": base64 | tensor}  {"$bytearray": base64 | tensor}
+    {"$range": [start, stop, step]}  {"$path": text}  {"$type": "int"}
+    {"$datetime": text}  {"$date": text}  {"$time": text}  {"$timedelta": [days, s, us]}
+    {"$np": [dtype, base64]}            a NumPy scalar
+    {"$ndarray": tensor | [dtype, shape, base64]}
+    {"$np.dtype": text}  {"$np.random": [bit generator, state]}  {"$random": state}
+    {"$torch.dtype": name}  {"$torch.device": text}  {"$torch.Size": [...]}
+    {"$torch.Generator": tensor}
+    {"$tensor": name}                   bytes that are stored as a tensor
+    {"$json": text}                     a value nested deeper than the index allows
+    {"$pickle": base64 | tensor}        only if the user asked for it
+"""
+
+from __future__ import annotations
+
+import binascii
+import collections
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ._errors import FormatError, UnsupportedError, UnsupportedStateError
+
+if TYPE_CHECKING:
+    import random
+
+Json = Any
+#: Where a value is in the state: (path of its parent, key), or None for the state itself.
+Path = tuple["Path", Any] | None
+
+#: Levels of JSON below which a value is wrapped up as a string; the index allows 32.
+_DEPTH_MAX = 24
+#: Levels of Python containers.
+NESTING_MAX = 100
+#: Bytes from which on a bytes object is stored as a tensor.
+_INLINE_MAX = 4096
+
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple)
+}
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def path_text(path: Path) -> str:
+    """A path as Python would write it: state['opt']['lr']."""
+    keys: list[str] = []
+    while path is not None:
+        path, key = path
+        keys.append(f"[{key!r}]")
+    return "state" + "".join(reversed(keys))
+
+
+def path_name(path: Path) -> str:
+    """A path as a tensor's name: opt/lr."""
+    keys: list[str] = []
+    while path is not None:
+        path, key = path
+        keys.append(str(key))
+    return "/".join(reversed(keys))
+
+
+class Sink(Protocol):
+    """Where an encoder puts what is stored as a tensor."""
+
+    def put_tensor(self, value: Any, path: Path) -> str:
+        """Takes a torch tensor; returns its name."""
+
+    def put_array(self, value: Any, path: Path) -> str:
+        """Takes a NumPy array of a type that has a number; returns its name."""
+
+    def put_bytes(self, value: bytes, path: Path) -> str:
+        """Takes bytes; returns the name of a tensor of U8."""
+
+
+class Encoder:
+    """Turns values into JSON. `other` is asked first about objects that are no plain values."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        allow_pickle: bool = False,
+        other: Callable[[Any, Path, int], Json] | None = None,
+    ) -> None:
+        self._sink = sink
+        self._allow_pickle = allow_pickle
+        self._other = other
+        self._open: set[int] = set()
+        #: how often the value at hand is wrapped up as a string
+        self.wrapped = 0
+        #: paths of what was pickled
+        self.pickled: list[str] = []
+
+    def encode(self, value: Any, path: Path, depth: int = 0) -> Json:
+        """The JSON for `value`, which stands `depth` levels deep."""
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        if kind is str:
+            return _encode_str(value)
+        if kind is int:
+            return value if -_SAFE < value < _SAFE else {"$int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": _float_text(value)}
+        container = _CONTAINERS.get(kind)
+        if container is not None:
+            return self._nested(container, value, path, depth)
+        scalar = _SCALARS.get(kind)
+        node = None if scalar is None else scalar(value)
+        return self._encode_object(value, path, depth) if node is None else node
+
+    def _nested(
+        self,
+        container: Callable[[Encoder, Any, Path, int], Json],
+        value: Any,
+        path: Path,
+        depth: int,
+    ) -> Json:
+        if id(value) in self._open:
+            raise UnsupportedStateError(
+                f"{path_text(path)} contains itself; a checkpoint cannot hold a cycle"
+            )
+        if len(self._open) >= NESTING_MAX:
+            raise UnsupportedStateError(
+                f"{path_text(path)[:200]}... is nested deeper than {NESTING_MAX} levels"
+            )
+        self._open.add(id(value))
+        try:
+            if depth < _DEPTH_MAX:
+                return container(self, value, path, depth)
+            self.wrapped += 1
+            try:
+                return {"$json": dump(container(self, value, path, 0))}
+            finally:
+                self.wrapped -= 1
+        finally:
+            self._open.discard(id(value))
+
+    def _encode_object(self, value: Any, path: Path, depth: int) -> Json:
+        if self._other is not None:
+            node = self._other(value, path, depth)
+            if node is not None:
+                return node
+        if type(value) in (bytes, bytearray):
+            return {f"${type(value).__name__}": self._encode_bytes(bytes(value), path)}
+        for module, encode in (("torch", _encode_torch), ("numpy", _encode_numpy)):
+            if module in sys.modules:
+                node = encode(self, value, path)
+                if node is not None:
+                    return node
+        name = getattr(value, "__name__", None)
+        if isinstance(value, type) and _FACTORIES.get(str(name)) is value:
+            return {"$type": name}
+        node = _encode_library(value)
+        if node is not None:
+            return node
+        if self._allow_pickle:
+            return self._encode_pickle(value, path)
+        raise unsupported(value, path)
+
+    def _encode_bytes(self, value: bytes, path: Path) -> Json:
+        if len(value) > _INLINE_MAX:
+            return {"$tensor": self._sink.put_bytes(value, path)}
+        return _base64(value)
+
+    def _encode_pickle(self, value: Any, path: Path) -> Json:
+        import pickle
+
+        try:
+            data = pickle.dumps(value, protocol=4)
+        except Exception as error:
+            raise UnsupportedStateError(
+                f"{path_text(path)} is a {_type_name(value)}, and pickling it failed: {error}"
+            ) from error
+        self.pickled.append(path_text(path))
+        return {"$pickle": self._encode_bytes(data, path)}
+
+    def put_tensor(self, value: Any, path: Path) -> Json:
+        """Stores a torch tensor."""
+        return {"$tensor": self._sink.put_tensor(value, path)}
+
+    def put_array(self, value: Any, path: Path) -> Json:
+        """Stores a NumPy array of a type that has a number."""
+        return {"$tensor": self._sink.put_array(value, path)}
+
+
+_SAFE = 1 << 53
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def unsupported(value: Any, path: Path) -> UnsupportedStateError:
+    """The error for an object that cannot be expressed: where it is, and what to do."""
+    if isinstance(value, type) or callable(value):
+        hint = "a checkpoint holds data only: leave it out of the state and set it in your program"
+    elif hasattr(value, "_fields") and isinstance(value, tuple):
+        hint = "turn the named tuple into a dict with ._asdict()"
+    elif hasattr(value, "__dataclass_fields__"):
+        hint = "turn the dataclass into a dict with dataclasses.asdict()"
+    elif hasattr(value, "_value_") and hasattr(value, "_name_"):
+        hint = "store the .value of the enum"
+    elif getattr(value, "tzinfo", None) is not None:
+        hint = "its time zone has rules: convert it with .astimezone(datetime.timezone.utc)"
+    elif hasattr(value, "__next__"):
+        hint = (
+            "an iterator has no position that can be saved: keep an index, or give it state_dict()"
+        )
+    else:
+        hint = (
+            "give it state_dict() and load_state_dict(), or turn it into numbers, strings, lists, "
+            "dicts and tensors"
+        )
+    return UnsupportedStateError(
+        f"{path_text(path)} is a {_type_name(value)}, which a checkpoint cannot hold: {hint}; "
+        "allow_pickle=True stores it pickled"
+    )
+
+
+def _base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def _unbase64(data: str) -> bytes:
+    decoded = binascii.a2b_base64(data)
+    if _base64(decoded) != data:  # the decoder passes over what it does not know
+        raise ValueError("malformed base64")
+    return decoded
+
+
+def _plain_text(value: str) -> bool:
+    if value.isascii():
+        return "\0" not in value
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
+def _encode_str(value: str) -> Json:
+    if _plain_text(value):
+        return value
+    return {"$str": _base64(value.encode("utf-8", "surrogatepass"))}
+
+
+_NAN = struct.pack(">d", math.nan)
+
+
+def _float_text(value: float) -> str:
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    bits = struct.pack(">d", value)
+    return "nan" if bits == _NAN else bits.hex()
+
+
+def _homogeneous(values: Any) -> bool:
+    """True if the items can stand in JSON as they are. Long lists of numbers are common."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return bool(min(values) > -_SAFE and max(values) < _SAFE)
+    if kinds == {float}:
+        return all(map(math.isfinite, values))
+    if kinds == {str}:
+        return all(map(_plain_text, values))
+    return kinds <= {bool}
+
+
+def _items(enc: Encoder, values: Any, path: Path, depth: int) -> list[Json]:
+    if _homogeneous(values):
+        return list(values)
+    encode = enc.encode
+    return [encode(value, (path, index), depth) for index, value in enumerate(values)]
+
+
+def _pairs(enc: Encoder, value: Mapping[Any, Any], path: Path, depth: int) -> list[Json]:
+    flat: list[Json] = []
+    for key, item in value.items():
+        if isinstance(key, (list, dict, set)) or not _is_key(key):
+            raise UnsupportedStateError(
+                f"{path_text(path)} has the key {key!r}, a {_type_name(key)}: keys may be strings, "
+                "numbers, None, bytes and tuples of these"
+            )
+        flat.append(enc.encode(key, (path, key), depth + 2))
+        flat.append(enc.encode(item, (path, key), depth + 2))
+    return flat
+
+
+def _is_key(key: Any) -> bool:
+    if type(key) in (tuple, frozenset):
+        return all(map(_is_key, key))
+    if type(key) in (str, int, float, bool, bytes, type(None), complex, range):
+        return True
+    module = type(key).__module__.partition(".")[0]
+    return module in ("numpy", "torch", "datetime", "pathlib") and not hasattr(key, "__len__")
+
+
+def _encode_dict(enc: Encoder, value: dict[Any, Any], path: Path, depth: int) -> Json:
+    for key in value:
+        if type(key) is not str or key[:1] == "$" or not _plain_text(key):
+            return {"$dict": _pairs(enc, value, path, depth)}
+    encode = enc.encode
+    return {key: encode(item, (path, key), depth + 1) for key, item in value.items()}
+
+
+def _encode_list(enc: Encoder, value: list[Any], path: Path, depth: int) -> Json:
+    return _items(enc, value, path, depth + 1)
+
+
+def _encode_set(enc: Encoder, value: Iterable[Any], path: Path, depth: int) -> Json:
+    # The order of a set differs from process to process; the bytes of a checkpoint should not.
+    items = [enc.encode(item, (path, item), depth + 2) for item in value]
+    return {f"${type(value).__name__}": sorted(items, key=dump)}
+
+
+def _encode_defaultdict(enc: Encoder, value: Any, path: Path, depth: int) -> Json:
+    factory = value.default_factory
+    name = None if factory is None else getattr(factory, "__name__", "")
+    if name is not None and _FACTORIES.get(name) is not factory:
+        raise UnsupportedStateError(
+            f"{path_text(path)} is a defaultdict whose factory {factory!r} cannot be stored: use a "
+            f"built-in type, or turn it into a dict"
+        )
+    return {"$defaultdict": [name, *_pairs(enc, value, path, depth)]}
+
+
+_CONTAINERS: dict[type, Callable[[Encoder, Any, Path, int], Json]] = {
+    dict: _encode_dict,
+    list: _encode_list,
+    tuple: lambda enc, value, path, depth: {"$tuple": _items(enc, value, path, depth + 2)},
+    set: _encode_set,
+    frozenset: _encode_set,
+    collections.OrderedDict: lambda enc, value, path, depth: {
+        "$odict": _pairs(enc, value, path, depth)
+    },
+    collections.Counter: lambda enc, value, path, depth: {
+        "$counter": _pairs(enc, value, path, depth)
+    },
+    collections.defaultdict: _encode_defaultdict,
+    collections.deque: lambda enc, value, path, depth: {
+        "$deque": [value.maxlen, *_items(enc, value, path, depth + 2)]
+    },
+}
+
+
+def _encode_float(value: float) -> Json:
+    return value if math.isfinite(value) else {"$float": _float_text(value)}
+
+
+def _encode_int(value: int) -> Json:
+    return value if -_SAFE < value < _SAFE else {"$int": hex(value)}
+
+
+_SCALARS: dict[type, Callable[[Any], Json]] = {
+    complex: lambda value: {"$complex": [_encode_float(value.real), _encode_float(value.imag)]},
+    range: lambda value: {
+        "$range": [_encode_int(n) for n in (value.start, value.stop, value.step)]
+    },
+}
+
+
+def _encode_library(value: Any) -> Json:
+    """Types of modules that are not imported for their sake."""
+    kind = type(value)
+    if kind.__module__ == "datetime":
+        return _encode_time(value)
+    if kind.__module__ == "random":
+        import random
+
+        if kind is random.Random:
+            return {"$random": encode_random(value.getstate())}
+    if kind.__module__.partition(".")[0] == "pathlib":
+        import pathlib
+
+        if kind is type(pathlib.Path()):
+            return {"$path": _encode_str(str(value))}
+    return None
+
+
+def _encode_time(value: Any) -> Json:
+    import datetime
+
+    kind = type(value)
+    if kind is datetime.timedelta:
+        return {"$timedelta": [value.days, value.seconds, value.microseconds]}
+    if kind is datetime.date:
+        return {"$date": value.isoformat()}
+    if kind not in (datetime.datetime, datetime.time) or (
+        value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone
+    ):
+        return None
+    text = value.isoformat()
+    return {f"${kind.__name__}": [text, 1] if value.fold else text}
+
+
+def encode_random(state: tuple[Any, ...]) -> Json:
+    """The state of a random.Random."""
+    version, words, gauss = state
+    gauss = None if gauss is None else _encode_float(gauss)
+    return [version, _base64(struct.pack(f"<{len(words)}I", *words)), gauss]
+
+
+def decode_random(node: Json) -> tuple[Any, ...]:
+    """The reverse, for random.Random.setstate()."""
+    version, words, gauss = node
+    data = _unbase64(words)
+    gauss = None if gauss is None else float(Decoder.plain(gauss))
+    return version, struct.unpack(f"<{len(data) // 4}I", data), gauss
+
+
+def encode_legacy(state: Any) -> Json:
+    """The state of a numpy.random.RandomState."""
+    return {
+        "key": _base64(state["state"]["key"].tobytes()),
+        "pos": state["state"]["pos"],
+        "has_gauss": state["has_gauss"],
+        "gauss": _encode_float(state["gauss"]),
+    }
+
+
+def decode_legacy(node: Json) -> Any:
+    """The reverse, for RandomState.set_state()."""
+    import numpy as np
+
+    key = np.frombuffer(_unbase64(node["key"]), dtype=np.uint32)
+    gauss = float(Decoder.plain(node["gauss"]))
+    return ("MT19937", key, node["pos"], node["has_gauss"], gauss)
+
+
+def _encode_torch(enc: Encoder, value: Any, path: Path) -> Json:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return enc.put_tensor(value, path)
+    if isinstance(value, torch.Size):
+        return {"$torch.Size": list(value)}
+    if isinstance(value, torch.dtype):
+        return {"$torch.dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"$torch.device": str(value)}
+    if isinstance(value, torch.Generator) and value.device.type == "cpu":
+        return {"$torch.Generator": enc.put_tensor(value.get_state(), path)}
+    return None
+
+
+def _encode_numpy(enc: Encoder, value: Any, path: Path) -> Json:
+    import numpy as np
+
+    from ._dtypes import numpy_numbers
+
+    if type(value) is np.ndarray and not value.dtype.hasobject and value.dtype.names is None:
+        if value.dtype in numpy_numbers() and value.dtype.isnative:
+            return {"$ndarray": enc.put_array(value, path)}
+        return {"$ndarray": [value.dtype.str, list(value.shape), _base64(value.tobytes())]}
+    if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.names is None:
+        return {"$np": [value.dtype.str, _base64(value.tobytes())]}
+    if isinstance(value, np.dtype) and not value.hasobject and value.names is None:
+        return {"$np.dtype": value.str}
+    if "numpy.random" not in sys.modules:
+        return None
+    if type(value) is np.random.Generator:
+        return _encode_bits(enc, value.bit_generator, path)
+    if type(value) is np.random.RandomState:
+        return {"$np.random": ["RandomState", encode_legacy(value.get_state(legacy=False))]}
+    if isinstance(value, np.random.BitGenerator):
+        raise unsupported(value, path)
+    return None
+
+
+def _encode_bits(enc: Encoder, bits: Any, path: Path) -> Json:
+    name = type(bits).__name__
+    if name not in _BIT_GENERATORS:
+        raise unsupported(bits, path)
+    return {"$np.random": [name, enc.encode(bits.state, path, 3)]}
+
+
+def dump(node: Json) -> str:
+    """JSON text, always the same for the same node."""
+    return json.dumps(node, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    struct.error,
+    ValueError,
+)
+
+
+class Decoder:
+    """Turns JSON back into values. `get` gives the memory of a tensor by its name, already read."""
+
+    def __init__(
+        self,
+        get: Callable[[str, str], Any],
+        *,
+        allow_pickle: bool = False,
+        special: Callable[[str, Json], Any] | None = None,
+    ) -> None:
+        self._get = get
+        self._special = special
+        self._allow_pickle = allow_pickle
+
+    @staticmethod
+    def plain(node: Json) -> Any:
+        """Decodes a node that holds no tensors."""
+        return Decoder(_no_tensor).decode(node)
+
+    def decode(self, node: Json) -> Any:
+        """The value of a node. Raises FormatError for what no encoder writes."""
+        try:
+            return self._decode(node)
+        except _MALFORMED as error:
+            raise FormatError(f"the checkpoint's Python state is malformed: {error!r}") from error
+
+    def _decode(self, node: Json) -> Any:
+        if type(node) is list:
+            return [self._decode(item) for item in node]
+        if type(node) is not dict:
+            return node
+        tag = tag_of(node)
+        if tag is None:
+            return {key: self._decode(item) for key, item in node.items()}
+        decode = _DECODERS.get(tag)
+        if decode is None and self._special is not None and tag in SPECIAL_TAGS:
+            return self._special(tag, node[tag])
+        if decode is None:
+            raise FormatError(
+                f'the checkpoint\'s Python state holds a "{tag}", which this version does not '
+                "know: install a newer libckpt"
+            )
+        return decode(self, node[tag])
+
+    def pairs(self, flat: list[Json]) -> Iterable[tuple[Any, Any]]:
+        """Keys and values of a flat list."""
+        if len(flat) % 2:
+            raise ValueError("a key without a value")
+        items = [self._decode(item) for item in flat]
+        return zip(items[::2], items[1::2], strict=True)
+
+    def data(self, node: Json) -> bytes:
+        """Bytes stored inline or as a tensor."""
+        if type(node) is dict:
+            return bytes(self._get(node["$tensor"], "bytes"))
+        return _unbase64(node)
+
+    def tensor(self, name: str) -> Any:
+        """A torch tensor."""
+        return self._get(name, "torch")
+
+    def array(self, node: Json) -> Any:
+        """A NumPy array."""
+        import numpy as np
+
+        if type(node) is dict:
+            return self._get(node["$tensor"], "numpy")
+        kind, shape, data = node
+        if not data:
+            return np.zeros(shape, dtype=_np_dtype(kind))
+        return np.frombuffer(_unbase64(data), dtype=_np_dtype(kind)).reshape(shape).copy()
+
+    def pickle(self, node: Json) -> Any:
+        """A pickled object, if that is allowed."""
+        if not self._allow_pickle:
+            raise UnsupportedError(
+                "the checkpoint holds pickled objects, and loading them can run any code that "
+                "whoever wrote it wanted: pass allow_pickle=True only if you trust its origin"
+            )
+        import pickle
+
+        return pickle.loads(self.data(node))  # noqa: S301 - the caller asked for it
+
+
+#: What stands for an object in a state: see _state.py.
+SPECIAL_TAGS = ("$module", "$optimizer", "$object")
+
+
+def tag_of(node: dict[str, Json]) -> str | None:
+    """The tag of a typed node; None for a plain dict."""
+    if len(node) == 1:
+        tag = next(iter(node))
+        if tag[:1] == "$":
+            return tag
+    return None
+
+
+def _no_tensor(name: str, kind: str) -> Any:
+    raise FormatError(f"a tensor ({kind} {name!r}) where a plain value belongs")
+
+
+def _np_dtype(kind: str) -> Any:
+    import numpy as np
+
+    dtype = np.dtype(kind)
+    if dtype.hasobject or dtype.names is not None:
+        raise ValueError(f"a NumPy type {kind!r}")
+    return dtype
+
+
+def _decode_float(_: Decoder, node: str) -> float:
+    if node in ("inf", "-inf", "nan"):
+        return float(node)
+    return float(struct.unpack(">d", bytes.fromhex(node))[0])
+
+
+def _decode_moment(name: str) -> Callable[[Decoder, Json], Any]:
+    def decode(_: Decoder, node: Json) -> Any:
+        import datetime
+
+        text, fold = (node, 0) if type(node) is str else node
+        kind = getattr(datetime, name)
+        return kind.fromisoformat(text).replace(fold=fold)
+
+    return decode
+
+
+def _decode_date(_: Decoder, node: str) -> Any:
+    import datetime
+
+    return datetime.date.fromisoformat(node)
+
+
+def _decode_timedelta(_: Decoder, node: list[int]) -> Any:
+    import datetime
+
+    return datetime.timedelta(*node)
+
+
+def _decode_path(dec: Decoder, node: Json) -> Any:
+    import pathlib
+
+    return pathlib.Path(dec.decode(node))
+
+
+def _decode_np_scalar(_: Decoder, node: Json) -> Any:
+    import numpy as np
+
+    dtype = _np_dtype(node[0])
+    if dtype.itemsize == 0:
+        return np.zeros((), dtype=dtype)[()]
+    return np.frombuffer(_unbase64(node[1]), dtype=dtype)[0]
+
+
+def _decode_np_random(dec: Decoder, node: Json) -> Any:
+    import numpy as np
+
+    name, state = node
+    if name == "RandomState":
+        legacy = np.random.RandomState()
+        legacy.set_state(decode_legacy(state))
+        return legacy
+    if name not in _BIT_GENERATORS:
+        raise ValueError(f"a bit generator {name!r}")
+    bits = getattr(np.random, name)()
+    bits.state = dec.decode(state)
+    return np.random.Generator(bits)
+
+
+def _decode_random_object(_: Decoder, node: Json) -> random.Random:
+    import random
+
+    made = random.Random()  # noqa: S311 - the user's own generator
+    made.setstate(decode_random(node))
+    return made
+
+
+def _decode_torch_dtype(_: Decoder, node: str) -> Any:
+    import torch
+
+    dtype = getattr(torch, node)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"a torch type {node!r}")
+    return dtype
+
+
+def _decode_torch_device(_: Decoder, node: str) -> Any:
+    import torch
+
+    return torch.device(node)
+
+
+def _decode_torch_size(_: Decoder, node: list[int]) -> Any:
+    import torch
+
+    return torch.Size(node)
+
+
+def _decode_torch_generator(dec: Decoder, node: Json) -> Any:
+    import torch
+
+    made = torch.Generator()
+    made.set_state(dec.tensor(node["$tensor"]))
+    return made
+
+
+def _decode_defaultdict(dec: Decoder, node: list[Json]) -> Any:
+    factory = None if node[0] is None else _FACTORIES[node[0]]
+    return collections.defaultdict(factory, dec.pairs(node[1:]))
+
+
+def _decode_deque(dec: Decoder, node: list[Json]) -> Any:
+    return collections.deque((dec._decode(item) for item in node[1:]), maxlen=node[0])
+
+
+_DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
+    "$tuple": lambda dec, node: tuple(dec.decode(node)),
+    "$set": lambda dec, node: set(dec.decode(node)),
+    "$frozenset": lambda dec, node: frozenset(dec.decode(node)),
+    "$deque": _decode_deque,
+    "$dict": lambda dec, node: dict(dec.pairs(node)),
+    "$odict": lambda dec, node: collections.OrderedDict(dec.pairs(node)),
+    "$counter": lambda dec, node: collections.Counter(dict(dec.pairs(node))),
+    "$defaultdict": _decode_defaultdict,
+    "$int": lambda _, node: int(node, 16),
+    "$float": _decode_float,
+    "$complex": lambda dec, node: complex(*dec.decode(node)),
+    "$str": lambda _, node: _unbase64(node).decode("utf-8", "surrogatepass"),
+    "$bytes": lambda dec, node: dec.data(node),
+    "$bytearray": lambda dec, node: bytearray(dec.data(node)),
+    "$range": lambda dec, node: range(*dec.decode(node)),
+    "$path": _decode_path,
+    "$type": lambda _, node: _FACTORIES[node],
+    "$datetime": _decode_moment("datetime"),
+    "$time": _decode_moment("time"),
+    "$date": _decode_date,
+    "$timedelta": _decode_timedelta,
+    "$np": _decode_np_scalar,
+    "$ndarray": lambda dec, node: dec.array(node),
+    "$np.dtype": lambda _, node: _np_dtype(node),
+    "$np.random": _decode_np_random,
+    "$random": _decode_random_object,
+    "$torch.dtype": _decode_torch_dtype,
+    "$torch.device": _decode_torch_device,
+    "$torch.Size": _decode_torch_size,
+    "$torch.Generator": _decode_torch_generator,
+    "$tensor": lambda dec, node: dec.tensor(node),
+    "$json": lambda dec, node: dec.decode(json.loads(node)),
+    "$pickle": lambda dec, node: dec.pickle(node),
+}

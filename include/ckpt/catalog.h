@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a store holds, for programs. Works on an engine opened CKPT_ENGINE_READ_ONLY, except for
+ * removal. Verification never changes anything.
+ */
+#ifndef CKPT_CATALOG_H
+#define CKPT_CATALOG_H
+
+#include <ckpt/types.h>
+#include <ckpt/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ckpt_step_state {
+	CKPT_STEP_COMMITTED = 1,
+	CKPT_STEP_ABORTED = 2, /* its register holds an abort record */
+	CKPT_STEP_PENDING = 3, /* files without a manifest: under way, or left by a dead process */
+	CKPT_STEP_QUARANTINED = 4, /* committed, but failed verification at a restore */
+	CKPT_STEP_BROKEN = 5       /* its manifest does not verify */
+};
+
+struct ckpt_step_info {
+	uint32_t size;  /* sizeof(struct ckpt_step_info), set by the caller */
+	uint32_t state; /* enum ckpt_step_state */
+	uint64_t step;
+	uint64_t generation;
+	uint64_t wall_ms;    /* when the manifest was made, by the writer's clock; a label only */
+	uint64_t bytes;      /* of all shards */
+	uint32_t world;      /* number of ranks */
+	uint32_t in_lineage; /* 1: a restore may choose it */
+	char attempt[32];
+	char note[256]; /* why it was aborted or quarantined, or what is broken */
+};
+
+/*
+ * Reads the store again and lists every step of every generation, newest first.
+ * The list is a snapshot, owned by the caller.
+ */
+CKPT_API int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog);
+CKPT_API size_t ckpt_catalog_count(const struct ckpt_catalog *catalog);
+CKPT_API int ckpt_catalog_step(
+	const struct ckpt_catalog *catalog, size_t index, struct ckpt_step_info *ret_info);
+CKPT_API const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
+CKPT_API void ckpt_catalog_free(struct ckpt_catalog *catalog);
+
+/* One thing that verification found wrong, or one shard that it has finished. */
+struct ckpt_finding {
+	uint32_t size; /* sizeof(struct ckpt_finding), set by the caller */
+	uint32_t rank;
+	uint64_t step;
+	uint64_t generation;
+	struct ckpt_error error; /* code 0: this shard is good */
+};
+
+/*
+ * Verifies one step: manifest, index, and every chunk of every shard against its digest. All findings
+ * are kept, up to 1000. Returns 0 once it has started; ckpt_restore_wait() gives 0 when all is well,
+ * CKPT_EINTEGRITY or CKPT_EINCOMPLETE for the first finding. Nothing is quarantined.
+ * The handle is a restore: wait, progress, cancel, error and free are those of restore.h.
+ */
+CKPT_API int ckpt_verify_start(
+	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+CKPT_API size_t ckpt_verify_count(const struct ckpt_restore *restore);
+CKPT_API int ckpt_verify_finding(
+	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding);
+
+/*
+ * Copies one step, verified on the way, into directory `dest`, which becomes a store of its own that
+ * holds this step (shards plain, index, claim and manifest as they are, durable in that order).
+ * `dest` must not exist or be empty, or be a store of the same run without this step.
+ * The handle is a restore, as above.
+ */
+CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	struct ckpt_restore **ret_restore);
+
+/*
+ * Removes a step: its manifest, then its shards. The engine must not be read only; the store must not
+ * be held by another process. -EBUSY while it is open for restoring anywhere on this machine, and for
+ * the only good step of the lineage.
+ */
+CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

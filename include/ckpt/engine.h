@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine is one rank's hold on a store: its threads, its staging memory, its generation.
+ *
+ * Threads: every function may be called from any thread, except that nothing may run beside
+ * ckpt_engine_close(). Library threads block all signals; the library installs no handlers.
+ * After fork() the child's handle is inert: every call returns CKPT_EFORKED.
+ */
+#ifndef CKPT_ENGINE_H
+#define CKPT_ENGINE_H
+
+#include <ckpt/types.h>
+#include <ckpt/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What to do with a save that comes while the last one still runs. */
+enum ckpt_busy {
+	CKPT_BUSY_WAIT = 0, /* ckpt_save_start() waits for the last one, up to its deadline */
+	CKPT_BUSY_SKIP = 1  /* ckpt_save_start() returns CKPT_ESKIPPED */
+};
+
+/* How to reach the disk. */
+enum ckpt_io_kind {
+	CKPT_IO_AUTO = 0,   /* io_uring where the kernel allows it, else threads */
+	CKPT_IO_URING = 1,  /* io_uring, or fail */
+	CKPT_IO_THREADS = 2 /* pread and pwrite on a pool of threads */
+};
+
+/* Zero is the default of every field. Fields are only ever appended. */
+struct ckpt_engine_opts {
+	uint32_t size;         /* sizeof(struct ckpt_engine_opts) */
+	uint32_t flags;        /* CKPT_ENGINE_* */
+	uint64_t pool_bytes;   /* staging budget; 0: an eighth of the memory this rank may use,
+	                               1 GiB at most; at least four blocks are kept */
+	uint32_t block_bytes;  /* what moves at once; 0: 8 MiB; a power of two, 64 KiB to 64 MiB */
+	uint32_t copy_threads; /* 0: the CPUs this process may run on, 4 at most */
+	uint32_t io;           /* enum ckpt_io_kind */
+	uint32_t io_depth;     /* block requests in flight at once; 0: 16 */
+	uint32_t busy;         /* enum ckpt_busy */
+	uint32_t save_timeout_ms; /* an attempt that is not durable by then is aborted; 0: 600000 */
+	uint64_t keep_last;       /* keep the newest k committed steps; 0: keep all */
+	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
+	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
+	uint32_t reserved;
+};
+
+/* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
+#define CKPT_ENGINE_NEW_START 1u
+/* Read only: claims nothing, creates nothing, and may be opened beside a live writer. */
+#define CKPT_ENGINE_READ_ONLY 2u
+
+/*
+ * Opens the store at directory `path`, which is created if need be (its parent must exist).
+ * `opts` may be NULL. Reads what is there; claims no generation yet.
+ * Errors: CKPT_EINUSE when a live process on this machine holds it, CKPT_EVERSION, CKPT_EFORMAT,
+ * CKPT_ENOSTORE (read only), -ENOTDIR, -EACCES, -EROFS, -ENOSPC, -ENOMEM, -EAGAIN (no thread).
+ */
+CKPT_API int ckpt_engine_open(
+	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
+
+/*
+ * Waits until every save under way is durable or has failed, at most timeout_ms.
+ * -ETIMEDOUT if something is still under way.
+ */
+CKPT_API int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms);
+
+/*
+ * Ends the engine and frees it. What is under way is aborted: drain first. NULL is ignored. Save and
+ * restore handles stay valid to ask and must still be freed. Storage that does not answer within ten
+ * seconds is abandoned, its memory and thread with it, and the log says so.
+ */
+CKPT_API void ckpt_engine_close(struct ckpt_engine *engine);
+
+/* The newest step of the lineage that may be restored. CKPT_ENOSTEP if there is none. */
+CKPT_API int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
+
+/*
+ * Claims a new generation whose parent is the step last restored through this engine (see
+ * ckpt_restore_adopt), or no step on a store without commits and with CKPT_ENGINE_NEW_START.
+ * The first ckpt_save_start() does it by itself. Waits for the disk.
+ * Errors: CKPT_EINUSE, CKPT_ENOTRESUMED, system errors. Claiming twice is not an error.
+ */
+CKPT_API int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);
+
+/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine. */
+CKPT_API int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
+CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
+
+/*
+ * A descriptor that is readable when something has changed: a save or restore reached a level or
+ * failed, or a log line waits. Owned by the engine; read eight bytes from it to clear it.
+ */
+CKPT_API int ckpt_engine_eventfd(const struct ckpt_engine *engine);
+
+/* Counters since the engine was opened. Times in nanoseconds, sizes in bytes. */
+struct ckpt_stats {
+	uint32_t size;          /* sizeof(struct ckpt_stats), set by the caller */
+	uint32_t io;            /* enum ckpt_io_kind in use: URING or THREADS */
+	uint32_t io_direct;     /* 1: O_DIRECT; 0: through the page cache */
+	uint32_t io_registered; /* 1: staging is registered with the ring */
+	uint64_t generation;    /* 0: none claimed yet */
+	uint64_t saves_started;
+	uint64_t saves_committed;
+	uint64_t saves_failed;
+	uint64_t saves_skipped; /* by CKPT_BUSY_SKIP */
+	uint64_t saves_waited;  /* by CKPT_BUSY_WAIT */
+	uint64_t saves_waited_ns;
+	uint64_t bytes_staged;
+	uint64_t bytes_written;
+	uint64_t bytes_read;
+	uint64_t fsyncs;
+	uint64_t steps_removed; /* by retention */
+	uint64_t pool_bytes;    /* staging memory */
+	uint64_t pool_touched;  /* of it, backed by pages already */
+	uint64_t pool_starved;  /* blocks that had to wait for a free slot */
+	uint64_t pool_huge;     /* 1: huge pages asked for and granted or advised */
+	uint64_t last_step;     /* newest step committed by this engine */
+	uint64_t last_stage_ns; /* of the last save: start to STAGED */
+	uint64_t last_local_ns; /* of the last save: start to LOCAL */
+	uint64_t last_eager_ns; /* of the last save: start until its eager tensors were copied */
+	uint64_t threads;       /* threads that the engine runs */
+};
+
+CKPT_API int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);
+
+enum ckpt_log_level {
+	CKPT_LOG_ERROR = 1,
+	CKPT_LOG_WARN = 2,
+	CKPT_LOG_INFO = 3,
+	CKPT_LOG_DEBUG = 4
+};
+
+struct ckpt_log_record {
+	uint32_t size;    /* sizeof(struct ckpt_log_record), set by the caller */
+	uint32_t level;   /* enum ckpt_log_level */
+	uint64_t wall_ms; /* since the epoch */
+	uint64_t dropped; /* lines lost since the last record because nobody read them */
+	char message[1024];
+};
+
+/*
+ * The oldest log line that has not been read; waits up to timeout_ms for one. The last 256 are kept.
+ * -ETIMEDOUT if there is none, CKPT_ECLOSED once ckpt_engine_quiet() was called and none is left.
+ */
+CKPT_API int ckpt_engine_log(
+	struct ckpt_engine *engine, int timeout_ms, struct ckpt_log_record *ret_record);
+
+/* Makes a thread that waits in ckpt_engine_log() return CKPT_ECLOSED. Call it before closing. */
+CKPT_API void ckpt_engine_quiet(struct ckpt_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

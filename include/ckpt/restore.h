@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Getting one step back.
+ *
+ *	ckpt_restore_open(engine, CKPT_STEP_LATEST, &restore);
+ *	ckpt_restore_tensor(restore, i, &info);           what is there
+ *	ckpt_restore_bind(restore, &target);              where it goes
+ *	ckpt_restore_start(restore);
+ *	ckpt_restore_wait(restore, timeout_ms);           read, verified, copied
+ *	ckpt_restore_free(restore);
+ *
+ * No byte reaches bound memory before its chunk has been compared with its digest. A restore that
+ * fails may have filled some targets and not others.
+ *
+ * Threads: as for a save; wait and error from any thread.
+ */
+#ifndef CKPT_RESTORE_H
+#define CKPT_RESTORE_H
+
+#include <ckpt/types.h>
+#include <ckpt/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
+ * its manifest and index. LATEST passes over quarantined steps and says so in the log; a number does
+ * not. The step cannot be removed by retention while it is open.
+ * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left),
+ * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
+ */
+CKPT_API int ckpt_restore_open(
+	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+
+CKPT_API uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
+CKPT_API uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
+
+/* Number of names, aliases included. Names ascend in the order of their offsets; aliases come last. */
+CKPT_API size_t ckpt_restore_count(const struct ckpt_restore *restore);
+
+/* Describes name number `index`. -ERANGE past the last. */
+CKPT_API int ckpt_restore_tensor(
+	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
+
+/* Finds a name. CKPT_EMISMATCH if the step does not hold it. */
+CKPT_API int ckpt_restore_find(
+	const struct ckpt_restore *restore, const char *name, size_t *ret_index);
+
+/* The JSON that ckpt_save_set_meta() was given; length 0 if none. Valid as long as the handle. */
+CKPT_API int ckpt_restore_meta(
+	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+
+/*
+ * Memory that a tensor, or a range of its bytes, is to be copied to. It must stay mapped and be left
+ * alone from start until the end of the restore.
+ */
+struct ckpt_target {
+	uint32_t size;   /* sizeof(struct ckpt_target) */
+	uint32_t device; /* enum ckpt_device_kind */
+	int32_t device_index;
+	uint32_t dtype; /* 0: any; otherwise it must be the tensor's */
+	const char *name;
+	uint64_t offset; /* first byte wanted of the tensor, row-major; 0 with strides */
+	uint64_t length; /* bytes wanted; 0: all from `offset` */
+	void *data;
+	uint32_t ndim; /* with shape: must be the tensor's; 0 and NULL: not compared */
+	uint32_t reserved;
+	const int64_t *shape;
+	const int64_t *strides; /* of the memory, in elements; needs shape. NULL: contiguous */
+};
+
+/* Binds `count` targets. Several targets may name one tensor. Errors: CKPT_EMISMATCH, -EINVAL. */
+CKPT_API int ckpt_restore_bind(
+	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);
+
+/* Starts to read the chunks that the targets need, and only those. */
+CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
+
+/*
+ * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY and CKPT_EINCOMPLETE the step
+ * has been quarantined, unless the engine is read only, and LATEST is now the next older one.
+ */
+CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
+
+/* Bytes of the shard read and verified so far, and in all. Any thread. */
+CKPT_API int ckpt_restore_progress(
+	struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);
+
+/* Asks to give up; the outcome is -ECANCELED or the end that came first. Any thread. */
+CKPT_API void ckpt_restore_cancel(struct ckpt_restore *restore);
+
+/* Makes the step restored the parent of the generation that this engine will claim. */
+CKPT_API int ckpt_restore_adopt(struct ckpt_restore *restore);
+
+CKPT_API int ckpt_restore_error(struct ckpt_restore *restore, struct ckpt_error *ret_error);
+
+/* Cancels what still runs, waits until it has let go of the targets, and frees. NULL is ignored. */
+CKPT_API void ckpt_restore_free(struct ckpt_restore *restore);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saving one step.
+ *
+ *	ckpt_save_begin(engine, step, NULL, &save);
+ *	ckpt_save_add(save, tensors, count);
+ *	ckpt_save_start(save);
+ *	... compute that does not change the tensors ...
+ *	ckpt_save_fence(save, CKPT_FOREVER);
+ *	... change the tensors ...
+ *	ckpt_save_wait(save, CKPT_LEVEL_LOCAL, timeout_ms);
+ *	ckpt_save_free(save);
+ *
+ * Threads: begin, add, start, fence and free from one thread at a time; wait, poll, cancel and error
+ * from any.
+ */
+#ifndef CKPT_SAVE_H
+#define CKPT_SAVE_H
+
+#include <ckpt/types.h>
+#include <ckpt/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ckpt_save_opts {
+	uint32_t size;       /* sizeof(struct ckpt_save_opts) */
+	uint32_t flags;      /* CKPT_SAVE_* */
+	uint32_t timeout_ms; /* of this attempt; 0: the engine's */
+	uint32_t reserved;
+};
+
+/*
+ * Hold the manifest back until ckpt_save_fence() has found the tensors unchanged. Without it the
+ * save is published as soon as it is durable, and the caller answers for its tensors.
+ */
+#define CKPT_SAVE_FENCED 1u
+
+/*
+ * Begins step `step`. Steps of one generation must ascend. `opts` may be NULL.
+ * Errors: CKPT_ESTEP, CKPT_EINUSE, CKPT_ECLOSED, CKPT_EFORKED, -EROFS (engine is read only), -ENOMEM.
+ */
+CKPT_API int ckpt_save_begin(struct ckpt_engine *engine, uint64_t step,
+	const struct ckpt_save_opts *opts, struct ckpt_save **ret_save);
+
+/*
+ * Adds `count` tensors. Names must be unique within the save; they are data, never paths.
+ * Errors: -EINVAL names the tensor and the field, -EEXIST, -ENOMEM. All or none is added.
+ */
+CKPT_API int ckpt_save_add(struct ckpt_save *save, const struct ckpt_tensor *tensors, size_t count);
+
+/* A second name for a tensor that was added: the bytes are stored once. */
+CKPT_API int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *name);
+
+/*
+ * A JSON value (UTF-8) that travels in the index beside the tensors. It is stored as it is, byte for
+ * byte. One per save; a second call replaces the first. At most 64 MiB, 32 levels deep.
+ */
+CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
+
+/*
+ * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
+ * generation on the first save.
+ * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
+ * CKPT_EFENCED; the save has then failed with that error.
+ */
+CKPT_API int ckpt_save_start(struct ckpt_save *save);
+
+/* Waits until the tensors marked CKPT_TENSOR_EAGER have been copied. */
+CKPT_API int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
+
+/*
+ * Waits until all tensors have been copied, then reads a sample of their lines again. What differs
+ * from what was there at ckpt_save_start() fails the save with CKPT_ETORN and names the tensor.
+ * After 0, the caller may change the tensors. Calling it again is harmless.
+ */
+CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
+
+/* Fails the save, unless it is committed already: `why` goes into its error. The caller saw a change. */
+CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why);
+
+/*
+ * Waits until the save has reached `level`: 0, the error it failed with, -ETIMEDOUT, or CKPT_ELEVEL
+ * at once for a level that is not configured. A timeout of 0 asks without waiting.
+ */
+CKPT_API int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int timeout_ms);
+
+/*
+ * Asks to give up. Returns at once; wait for the outcome, which is -ECANCELED, or success if the
+ * manifest was published first.
+ */
+CKPT_API void ckpt_save_cancel(struct ckpt_save *save);
+
+/* Why the save failed. Returns its code, 0 if it has not failed. */
+CKPT_API int ckpt_save_error(struct ckpt_save *save, struct ckpt_error *ret_error);
+
+struct ckpt_save_info {
+	uint32_t size;   /* sizeof(struct ckpt_save_info), set by the caller */
+	uint32_t staged; /* 1: STAGED was reached */
+	uint32_t local;  /* 1: LOCAL was reached */
+	uint32_t failed; /* 1: see ckpt_save_error() */
+	uint64_t step;
+	uint64_t generation;
+	uint64_t bytes; /* of the shard */
+	uint64_t bytes_staged;
+	uint64_t bytes_written;
+	uint64_t eager_ns;   /* start until the eager tensors were copied */
+	uint64_t stage_ns;   /* start until STAGED */
+	uint64_t local_ns;   /* start until LOCAL */
+	uint64_t starved_ns; /* of that, time in which no staging slot was free */
+};
+
+CKPT_API int ckpt_save_info(struct ckpt_save *save, struct ckpt_save_info *ret_info);
+
+/*
+ * Frees the handle. A save that still runs goes on to its end; its tensors must stay as they are
+ * until it is STAGED all the same. NULL is ignored.
+ */
+CKPT_API void ckpt_save_free(struct ckpt_save *save);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

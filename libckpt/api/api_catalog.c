@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public functions of a catalog, a verification, an export. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <ckpt/ckpt.h>
+
+#include "api/api_restore.h"
+#include "api/copyin.h"
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/keeper.h"
+#include "engine/lister.h"
+
+struct ckpt_catalog {
+	struct ckpt_scan scan;
+};
+
+int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog)
+{
+	struct ckpt_lister lister = {0};
+	struct ckpt_error *err = ckpt_error_here();
+
+	if (!engine || !ret_catalog)
+		return ckpt_fail(err, -EINVAL, "engine or ret_catalog is NULL");
+	int r = ckpt_check_fork(engine);
+	if (r < 0)
+		return r;
+	struct ckpt_catalog *catalog = ckpt_alloc(sizeof(*catalog));
+	if (!catalog)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	r = ckpt_command_init(&lister.command, ckpt_runtime_core(engine));
+	if (r < 0) {
+		ckpt_free(catalog);
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	}
+	r = ckpt_runtime_run(engine, &lister.command, ckpt_lister_body, err);
+	if (r < 0) {
+		ckpt_scanner_clear(&lister.scanner);
+		ckpt_free(catalog);
+		return r;
+	}
+	catalog->scan = lister.scanner.scan;
+	*ret_catalog = catalog;
+	return 0;
+}
+
+size_t ckpt_catalog_count(const struct ckpt_catalog *catalog)
+{
+	return catalog->scan.step_count;
+}
+
+int ckpt_catalog_step(
+	const struct ckpt_catalog *catalog, size_t index, struct ckpt_step_info *ret_info)
+{
+	if (index >= catalog->scan.step_count)
+		return ckpt_fail(ckpt_error_here(), -ERANGE, "step %zu of %zu", index,
+			catalog->scan.step_count);
+	const struct ckpt_scan_step *s = &catalog->scan.steps[index];
+	struct ckpt_step_info info = {.size = sizeof(info),
+		.state = s->state,
+		.step = s->step,
+		.generation = s->generation,
+		.wall_ms = s->wall_ms,
+		.bytes = s->bytes,
+		.world = s->world,
+		.in_lineage = s->in_lineage};
+	(void)snprintf(info.attempt, sizeof(info.attempt), "%s", s->attempt);
+	(void)snprintf(info.note, sizeof(info.note), "%s", s->note);
+	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_step_info");
+}
+
+const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog)
+{
+	return catalog->scan.run_id;
+}
+
+void ckpt_catalog_free(struct ckpt_catalog *catalog)
+{
+	if (!catalog)
+		return;
+	ckpt_scan_clear(&catalog->scan);
+	ckpt_free(catalog);
+}
+
+int ckpt_verify_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore)
+{
+	struct ckpt_restore *restore;
+
+	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_NONE, &restore);
+	if (r < 0)
+		return r;
+	ckpt_restore_post_open(restore);
+	*ret_restore = restore;
+	return 0;
+}
+
+size_t ckpt_verify_count(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_finding_count(restore);
+}
+
+int ckpt_verify_finding(
+	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding)
+{
+	if (index >= ckpt_restore_finding_count(restore))
+		return ckpt_fail(ckpt_error_here(), -ERANGE, "finding %zu of %zu", index,
+			ckpt_restore_finding_count(restore));
+	return ckpt_copy_out(ret_finding, ckpt_restore_finding(restore, index),
+		sizeof(struct ckpt_finding), "ckpt_finding");
+}
+
+int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	struct ckpt_restore **ret_restore)
+{
+	struct ckpt_restore *restore;
+
+	if (!dest || !*dest)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "dest is missing");
+	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_STORE, &restore);
+	if (r < 0)
+		return r;
+	int root = -1;
+	r = ckpt_runtime_make_directory(dest, ckpt_error_here(), &root);
+	if (r == 0) {
+		r = ckpt_restore_set_dest(restore, root, dest);
+		if (r < 0)
+			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
+	}
+	if (r < 0) {
+		ckpt_restore_destroy(restore);
+		return r;
+	}
+	ckpt_restore_post_open(restore);
+	*ret_restore = restore;
+	return 0;
+}
+
+int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step)
+{
+	struct ckpt_remover *remover;
+	struct ckpt_error *err = ckpt_error_here();
+
+	if (!engine)
+		return ckpt_fail(err, -EINVAL, "engine is NULL");
+	int r = ckpt_check_fork(engine);
+	if (r < 0)
+		return r;
+	r = ckpt_remover_new(ckpt_runtime_core(engine), step, &remover);
+	if (r < 0)
+		return ckpt_fail(err, r, "out of memory");
+	r = ckpt_runtime_run(engine, ckpt_remover_command(remover), ckpt_remover_body, err);
+	ckpt_remover_free(remover);
+	return r;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public functions of an engine. */
+#include <errno.h>
+#include <string.h>
+#include <ckpt/ckpt.h>
+
+#include "api/copyin.h"
+#include "base/fail.h"
+#include "base/thread.h"
+#include "engine/lister.h"
+
+#define BLOCK_DEFAULT   (UINT32_C(8) << 20)
+#define BLOCK_MIN       (UINT32_C(64) << 10)
+#define BLOCK_MAX       (UINT32_C(64) << 20)
+#define DEPTH_DEFAULT   16
+#define DEPTH_MAX       1024
+#define THREADS_DEFAULT 4
+#define THREADS_MAX     64
+#define TIMEOUT_DEFAULT 600000
+#define KNOWN_FLAGS     (CKPT_ENGINE_NEW_START | CKPT_ENGINE_READ_ONLY)
+
+static int bad_option(const char *field, unsigned long long value, const char *allowed)
+{
+	return ckpt_fail(ckpt_error_here(), -EINVAL, "ckpt_engine_opts.%s is %llu: it must be %s",
+		field, value, allowed);
+}
+
+static void fill_defaults(struct ckpt_engine_opts *o)
+{
+	if (!o->block_bytes)
+		o->block_bytes = BLOCK_DEFAULT;
+	if (!o->pool_bytes)
+		o->pool_bytes = ckpt_pool_default_bytes();
+	if (!o->copy_threads)
+		o->copy_threads = (uint32_t)ckpt_min_u64(ckpt_thread_cpus(), THREADS_DEFAULT);
+	if (!o->io_depth)
+		o->io_depth = DEPTH_DEFAULT;
+	if (!o->save_timeout_ms)
+		o->save_timeout_ms = TIMEOUT_DEFAULT;
+	if (!o->log_level)
+		o->log_level = CKPT_LOG_INFO;
+}
+
+static int check_options(struct ckpt_engine_opts *o)
+{
+	if (o->flags & ~KNOWN_FLAGS)
+		return bad_option("flags", o->flags, "CKPT_ENGINE_* flags");
+	if ((o->flags & KNOWN_FLAGS) == KNOWN_FLAGS)
+		return bad_option("flags", o->flags, "a new start or read only, not both");
+	if (o->block_bytes && (o->block_bytes < BLOCK_MIN || o->block_bytes > BLOCK_MAX ||
+				      (o->block_bytes & (o->block_bytes - 1))))
+		return bad_option(
+			"block_bytes", o->block_bytes, "a power of two, 64 KiB to 64 MiB");
+	if (o->copy_threads > THREADS_MAX)
+		return bad_option("copy_threads", o->copy_threads, "at most 64");
+	if (o->io > CKPT_IO_THREADS)
+		return bad_option("io", o->io, "an enum ckpt_io_kind");
+	if (o->io_depth > DEPTH_MAX)
+		return bad_option("io_depth", o->io_depth, "at most 1024");
+	if (o->busy > CKPT_BUSY_SKIP)
+		return bad_option("busy", o->busy, "an enum ckpt_busy");
+	if (o->save_timeout_ms > INT32_MAX)
+		return bad_option("save_timeout_ms", o->save_timeout_ms, "below 2^31");
+	if (o->log_level > CKPT_LOG_DEBUG)
+		return bad_option("log_level", o->log_level, "an enum ckpt_log_level");
+	fill_defaults(o);
+	return 0;
+}
+
+int ckpt_engine_open(
+	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine)
+{
+	struct ckpt_engine_opts copy = {0};
+	struct ckpt_error *err = ckpt_error_here();
+
+	if (!path || !*path || !ret_engine)
+		return ckpt_fail(err, -EINVAL, "ckpt_engine_open: path or ret_engine is missing");
+	if (opts) {
+		int r = ckpt_copy_in(&copy, sizeof(copy), opts, "ckpt_engine_opts");
+		if (r < 0)
+			return r;
+	}
+	int r = check_options(&copy);
+	if (r < 0)
+		return r;
+	return ckpt_runtime_open(path, &copy, err, ret_engine);
+}
+
+int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms)
+{
+	int r = ckpt_check_fork(engine);
+
+	return r < 0 ? r : ckpt_runtime_drain(engine, timeout_ms, ckpt_error_here());
+}
+
+void ckpt_engine_close(struct ckpt_engine *engine)
+{
+	/* The parent's threads are not there in a child: its memory is all there is to leave. */
+	if (engine && !ckpt_runtime_forked(engine))
+		ckpt_runtime_close(engine);
+}
+
+int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step)
+{
+	struct ckpt_lister lister = {0};
+	struct ckpt_error *err = ckpt_error_here();
+
+	int r = ckpt_check_fork(engine);
+	if (r < 0)
+		return r;
+	r = ckpt_command_init(&lister.command, ckpt_runtime_core(engine));
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	r = ckpt_runtime_run(engine, &lister.command, ckpt_lister_body, err);
+	if (r == 0 && lister.mark_result < 0) {
+		r = lister.mark_result;
+		(void)ckpt_error_copy(&lister.command.error, err);
+	}
+	if (r == 0) {
+		const struct ckpt_scan_step *found =
+			ckpt_lineage_choose(&lister.scanner.scan, CKPT_STEP_LATEST, NULL);
+		if (found)
+			*ret_step = found->step;
+		else
+			r = ckpt_fail(err, CKPT_ENOSTEP, "the lineage holds no good step");
+	}
+	ckpt_scanner_clear(&lister.scanner);
+	return r;
+}
+
+int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation)
+{
+	uint64_t generation = 0;
+	int r = ckpt_check_fork(engine);
+
+	if (r == 0)
+		r = ckpt_runtime_claim(engine, ckpt_error_here(), &generation);
+	if (r == 0 && ret_generation)
+		*ret_generation = generation;
+	return r;
+}
+
+static int set_pin(struct ckpt_engine *engine, uint64_t step, bool pin)
+{
+	struct ckpt_pinner pinner = {.step = step, .pin = pin};
+	struct ckpt_error *err = ckpt_error_here();
+
+	int r = ckpt_check_fork(engine);
+	if (r < 0)
+		return r;
+	r = ckpt_command_init(&pinner.command, ckpt_runtime_core(engine));
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	return ckpt_runtime_run(engine, &pinner.command, ckpt_pinner_body, err);
+}
+
+int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step)
+{
+	return set_pin(engine, step, true);
+}
+
+int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step)
+{
+	return set_pin(engine, step, false);
+}
+
+int ckpt_engine_eventfd(const struct ckpt_engine *engine)
+{
+	return ckpt_runtime_eventfd(engine);
+}
+
+int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats)
+{
+	struct ckpt_stats stats = {0};
+	int r = ckpt_check_fork(engine);
+
+	if (r == 0)
+		r = ckpt_runtime_stats(engine, ckpt_error_here(), &stats);
+	return r < 0 ? r : ckpt_copy_out(ret_stats, &stats, sizeof(stats), "ckpt_stats");
+}
+
+int ckpt_engine_log(struct ckpt_engine *engine, int timeout_ms, struct ckpt_log_record *ret_record)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+	int r = ckpt_check_fork(engine);
+
+	if (r == 0)
+		r = ckpt_log_next(ckpt_runtime_log(engine), timeout_ms, &record);
+	return r < 0 ? r : ckpt_copy_out(ret_record, &record, sizeof(record), "ckpt_log_record");
+}
+
+void ckpt_engine_quiet(struct ckpt_engine *engine)
+{
+	if (engine && !ckpt_runtime_forked(engine))
+		ckpt_log_quiet(ckpt_runtime_log(engine));
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public functions of a restore. */
+#include <errno.h>
+#include <string.h>
+#include <ckpt/ckpt.h>
+
+#include "api/api_restore.h"
+#include "api/copyin.h"
+#include "base/alloc.h"
+#include "base/fail.h"
+
+/* This thread's error becomes the restore's. */
+static int failed(struct ckpt_restore *restore)
+{
+	(void)ckpt_error_copy(ckpt_restore_failure(restore), ckpt_error_here());
+	return ckpt_restore_failure(restore)->code;
+}
+
+static bool gone(struct ckpt_restore *restore)
+{
+	return (ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_GONE) != 0;
+}
+
+int ckpt_api_restore_new(struct ckpt_engine *engine, uint64_t step, enum ckpt_restore_sink sink,
+	struct ckpt_restore **ret_restore)
+{
+	if (!engine || !ret_restore)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "engine or ret_restore is NULL");
+	int r = ckpt_check_fork(engine);
+	if (r < 0)
+		return r;
+	if (step > CKPT_STEP_MAX && UINT64_MAX - step > UINT32_MAX)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "step %llu is over %llu",
+			(unsigned long long)step, (unsigned long long)CKPT_STEP_MAX);
+	r = ckpt_restore_new(ckpt_runtime_core(engine), engine, step, sink, ret_restore);
+	return r < 0 ? ckpt_fail(ckpt_error_here(), r, "out of memory") : 0;
+}
+
+static int check(struct ckpt_restore *restore)
+{
+	if (!restore)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "restore is NULL");
+	if (ckpt_restore_forked(restore))
+		return ckpt_fail(ckpt_error_here(), CKPT_EFORKED,
+			"this restore belongs to the parent of a fork");
+	return 0;
+}
+
+int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore)
+{
+	struct ckpt_restore *restore = NULL;
+
+	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_MEMORY, &restore);
+	if (r < 0)
+		return r;
+	ckpt_restore_post_open(restore);
+	uint32_t bits = ckpt_latch_wait(
+		ckpt_restore_latch(restore), CKPT_DONE_OPENED | CKPT_DONE_END, CKPT_FOREVER);
+	if (bits & CKPT_DONE_END) {
+		r = failed(restore);
+		ckpt_restore_free(restore);
+		return r;
+	}
+	*ret_restore = restore;
+	return 0;
+}
+
+uint64_t ckpt_restore_step(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_chosen_step(restore);
+}
+
+uint64_t ckpt_restore_generation(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_chosen_generation(restore);
+}
+
+size_t ckpt_restore_count(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_name_count(restore);
+}
+
+int ckpt_restore_tensor(
+	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info)
+{
+	struct ckpt_tensor_info info = {.size = sizeof(info)};
+
+	int r = ckpt_restore_name(restore, index, &info);
+	if (r < 0)
+		return ckpt_fail(ckpt_error_here(), r, "name %zu of %zu", index,
+			ckpt_restore_name_count(restore));
+	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_tensor_info");
+}
+
+int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size_t *ret_index)
+{
+	if (!name || !ret_index)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "name or ret_index is NULL");
+	return ckpt_restore_name_find(restore, name, ckpt_error_here(), ret_index);
+}
+
+int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
+{
+	const struct ckpt_index *index = ckpt_restore_index(restore);
+
+	if (!index)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore holds no index");
+	*ret_json = index->meta ? index->meta : "";
+	*ret_length = index->meta ? index->meta_bytes : 0;
+	return 0;
+}
+
+int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count)
+{
+	int r = check(restore);
+
+	if (r < 0 || count == 0)
+		return r;
+	for (size_t i = 0; i < count; i++)
+		if (!targets || targets[i].size != sizeof(*targets))
+			return ckpt_fail(ckpt_error_here(), -EINVAL,
+				"ckpt_target.size must be sizeof(struct ckpt_target) of every "
+				"target");
+	return ckpt_restore_add_targets(restore, targets, count, ckpt_error_here());
+}
+
+int ckpt_restore_start(struct ckpt_restore *restore)
+{
+	int r = check(restore);
+
+	if (r == 0 && !gone(restore))
+		ckpt_restore_post_start(restore);
+	return r;
+}
+
+int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms)
+{
+	int r = check(restore);
+
+	if (r < 0)
+		return r;
+	uint32_t bits = ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_END, timeout_ms);
+	if (!(bits & CKPT_DONE_END))
+		return ckpt_fail(ckpt_error_here(), -ETIMEDOUT, "the restore still runs");
+	return ckpt_restore_failure(restore)->code < 0 ? failed(restore) : 0;
+}
+
+int ckpt_restore_progress(struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total)
+{
+	int r = check(restore);
+
+	if (r == 0)
+		ckpt_restore_counters(restore, ret_done, ret_total);
+	return r;
+}
+
+void ckpt_restore_cancel(struct ckpt_restore *restore)
+{
+	if (restore && !ckpt_restore_forked(restore) && !gone(restore))
+		ckpt_restore_post_cancel(restore);
+}
+
+int ckpt_restore_adopt(struct ckpt_restore *restore)
+{
+	int r = check(restore);
+
+	if (r < 0)
+		return r;
+	uint64_t generation = ckpt_restore_chosen_generation(restore);
+	if (generation == 0)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore has chosen no step");
+	return ckpt_runtime_adopt(ckpt_restore_owner(restore), generation,
+		ckpt_restore_chosen_step(restore), ckpt_error_here());
+}
+
+int ckpt_restore_error(struct ckpt_restore *restore, struct ckpt_error *ret_error)
+{
+	int r = check(restore);
+
+	if (r < 0)
+		return r;
+	if (!(ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_END) ||
+		ckpt_restore_failure(restore)->code == 0)
+		return 0;
+	return ret_error ? ckpt_error_copy(ckpt_restore_failure(restore), ret_error)
+			 : ckpt_restore_failure(restore)->code;
+}
+
+void ckpt_restore_free(struct ckpt_restore *restore)
+{
+	if (!restore || ckpt_restore_forked(restore))
+		return;
+	if (!gone(restore)) {
+		ckpt_restore_post_cancel(restore);
+		ckpt_restore_post_release(restore);
+		(void)ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, CKPT_FOREVER);
+	}
+	ckpt_restore_destroy(restore);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The world as the core sees it: time, randomness, and threads that do work for it. The real one is
+ * env_os.c; the simulator brings its own, so that a seed decides everything.
+ */
+#ifndef CKPT_BASE_ENV_H
+#define CKPT_BASE_ENV_H
+
+#include "base/inbox.h"
+
+struct ckpt_env;
+
+/*
+ * CPU work (copying, digests) handed to a worker. Owned by the worker from ckpt_env_run() until
+ * `node` comes back through the inbox.
+ */
+struct ckpt_job {
+	struct ckpt_node node;              /* run() on the core's thread when the work is done */
+	void (*work)(struct ckpt_job *job); /* on a worker; must not block on anything but memory */
+	struct ckpt_job *next;
+	bool urgent; /* before those that are not: somebody waits */
+};
+
+struct ckpt_env_ops {
+	const char *name;
+	uint64_t (*now_ns)(struct ckpt_env *env);  /* monotonic */
+	uint64_t (*wall_ms)(struct ckpt_env *env); /* since the epoch; labels only */
+	uint64_t (*random)(struct ckpt_env *env);
+	void (*run)(struct ckpt_env *env, struct ckpt_job *job); /* never blocks, cannot fail */
+};
+
+struct ckpt_env {
+	const struct ckpt_env_ops *ops;
+	struct ckpt_inbox *inbox; /* where jobs and requests come back */
+};
+
+uint64_t ckpt_env_now(struct ckpt_env *env);
+uint64_t ckpt_env_wall_ms(struct ckpt_env *env);
+uint64_t ckpt_env_random(struct ckpt_env *env);
+/* Preconditions: work and node.run are set, and the job is not under way. */
+void ckpt_env_run(struct ckpt_env *env, struct ckpt_job *job);
+
+/* The operating system's clock and random source, and `threads` workers that block all signals. */
+struct ckpt_env_os;
+int ckpt_env_os_open(unsigned threads, struct ckpt_inbox *inbox, struct ckpt_env_os **ret_env);
+struct ckpt_env *ckpt_env_os_env(struct ckpt_env_os *os);
+unsigned ckpt_env_os_threads(const struct ckpt_env_os *os);
+/* Finishes the jobs that were handed over, then ends the workers. NULL is ignored. */
+void ckpt_env_os_close(struct ckpt_env_os *os);
+
+#endif

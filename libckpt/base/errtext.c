@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The phrase for every error code. */
+#include "base/fail.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+struct phrase {
+	int code;
+	const char *name;
+	const char *text;
+};
+
+#define PHRASE(code, text)                                                                         \
+	{                                                                                          \
+		code, #code, text                                                                  \
+	}
+
+static const struct phrase phrases[] = {
+	PHRASE(CKPT_EINTEGRITY, "data differ from their digest"),
+	PHRASE(CKPT_EINCOMPLETE, "a file of a committed step is missing or short"),
+	PHRASE(CKPT_EFORMAT, "malformed file"),
+	PHRASE(CKPT_EVERSION, "written by a newer version of the format"),
+	PHRASE(CKPT_ENOSTORE, "no store there"),
+	PHRASE(CKPT_ENOSTEP, "no such step"),
+	PHRASE(CKPT_EINUSE, "the store is held by a live process"),
+	PHRASE(CKPT_EFENCED, "a later generation has taken the store over"),
+	PHRASE(CKPT_ENOTRESUMED, "the store has commits and was not resumed"),
+	PHRASE(CKPT_ESTEP, "the step was decided already or is out of order"),
+	PHRASE(CKPT_ETORN, "a tensor changed before it was copied"),
+	PHRASE(CKPT_EABORTED, "the attempt at this step was aborted"),
+	PHRASE(CKPT_ESKIPPED, "skipped because the last save still runs"),
+	PHRASE(CKPT_ECLOSED, "the engine is closed"),
+	PHRASE(CKPT_EFORKED, "the handle belongs to the parent process"),
+	PHRASE(CKPT_ELEVEL, "that level is not configured"),
+	PHRASE(CKPT_EMISMATCH, "not what the step holds"),
+	PHRASE(CKPT_EUNSUPPORTED, "not supported here"),
+	PHRASE(CKPT_EDEVICE, "the accelerator failed"),
+	PHRASE(CKPT_EAUTH, "not authorised"),
+	PHRASE(CKPT_ENETWORK, "the network or the server failed"),
+	PHRASE(CKPT_EQUARANTINED, "the step is quarantined"),
+};
+
+#define ERRNO_END 160 /* above the greatest errno that Linux has */
+#define TEXT_SIZE 96
+
+/* Filled once, so that a message may hold several texts and none needs freeing. */
+static pthread_once_t filled = PTHREAD_ONCE_INIT;
+static char errno_texts[ERRNO_END][TEXT_SIZE];
+static char code_texts[CKPT_COUNT(phrases)][TEXT_SIZE];
+
+static void fill(void)
+{
+	for (int i = 1; i < ERRNO_END; i++) {
+		const char *name = strerrorname_np(i);
+
+		if (name)
+			(void)snprintf(
+				errno_texts[i], TEXT_SIZE, "%s (%s)", strerrordesc_np(i), name);
+		else
+			(void)snprintf(errno_texts[i], TEXT_SIZE, "unknown error (%d)", i);
+	}
+	for (size_t i = 0; i < CKPT_COUNT(phrases); i++) {
+		(void)snprintf(
+			code_texts[i], TEXT_SIZE, "%s (%s)", phrases[i].text, phrases[i].name);
+	}
+}
+
+/* Index of a library code in `phrases`, or -1. */
+static int find(int code)
+{
+	for (size_t i = 0; i < CKPT_COUNT(phrases); i++) {
+		if (phrases[i].code == code)
+			return (int)i;
+	}
+	return -1;
+}
+
+const char *ckpt_strerror(int code)
+{
+	const char *text = NULL;
+	int at = find(code);
+
+	if (code == 0)
+		return "success";
+	if (at >= 0)
+		return phrases[at].text;
+	if (code < 0 && code > -ERRNO_END)
+		text = strerrordesc_np(-code);
+	return text ? text : "unknown error";
+}
+
+const char *ckpt_code_text(int code)
+{
+	int at = find(code);
+
+	if (code == 0)
+		return "success";
+	(void)pthread_once(&filled, fill);
+	if (at >= 0)
+		return code_texts[at];
+	return code < 0 && code > -ERRNO_END ? errno_texts[-code] : "unknown error";
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the core publishes to the threads of the user: bits that are only ever set, and a wait for
+ * them. The core sets; anyone waits.
+ */
+#ifndef CKPT_BASE_LATCH_H
+#define CKPT_BASE_LATCH_H
+
+#include <pthread.h>
+#include "base/attr.h"
+
+struct ckpt_latch {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint32_t bits; /* guarded by lock */
+};
+
+int ckpt_latch_init(struct ckpt_latch *latch);
+void ckpt_latch_destroy(struct ckpt_latch *latch);
+void ckpt_latch_set(struct ckpt_latch *latch, uint32_t bits);
+uint32_t ckpt_latch_get(struct ckpt_latch *latch);
+/*
+ * Waits until any of `bits` is set and returns all that are; at most timeout_ms (-1: no end, 0: does
+ * not wait), then returns what is set.
+ */
+uint32_t ckpt_latch_wait(struct ckpt_latch *latch, uint32_t bits, int timeout_ms);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The only calls of the members of struct ckpt_device_ops. */
+#include "device/device.h"
+
+void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
+{
+	CKPT_ASSERT(copy->job.node.run);
+	CKPT_ASSERT(copy->direction == CKPT_COPY_TO_STAGING ||
+		    copy->direction == CKPT_COPY_FROM_STAGING);
+	CKPT_ASSERT(copy->segments || copy->count == 0);
+	CKPT_ASSERT(!copy->sampled || copy->direction == CKPT_COPY_TO_STAGING);
+	copy->torn = -1;
+	copy->result = 0;
+	/* From here on the copy is the device's, and may be gone when the call returns. */
+	device->ops->copy(device, copy);
+}
+
+int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size)
+{
+	int r;
+
+	CKPT_ASSERT(base && size > 0);
+	if (!device->ops->pin)
+		return 0;
+	CKPT_ASSERT(device->ops->unpin);
+	r = device->ops->pin(device, base, size);
+	CKPT_ASSERT(r <= 0);
+	return r;
+}
+
+void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size)
+{
+	CKPT_ASSERT(base && size > 0);
+	if (device->ops->unpin)
+		device->ops->unpin(device, base, size);
+}
+
+void ckpt_device_close(struct ckpt_device *device)
+{
+	if (device)
+		device->ops->close(device);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where tensors live. One table; device.c holds the only calls of its members. A copy is owned by the
+ * device from ckpt_device_copy() until its node comes back through the inbox.
+ */
+#ifndef CKPT_DEVICE_DEVICE_H
+#define CKPT_DEVICE_DEVICE_H
+
+#include <ckpt/types.h>
+#include "base/env.h"
+
+/*
+ * A view of memory as elements, the last dimension fastest. A stride may be zero or negative; that of
+ * a dimension of one element means nothing. Scattering to elements that overlap leaves any of theirs.
+ */
+struct ckpt_view {
+	char *data;
+	uint32_t item; /* bytes of an element */
+	uint32_t ndim;
+	const int64_t *shape;
+	const int64_t *strides; /* in elements; NULL: contiguous */
+};
+
+/* `length` bytes of the view's contiguous row-major bytes from `offset` <-> staging. */
+struct ckpt_segment {
+	struct ckpt_view view;
+	uint64_t offset;
+	uint64_t length;
+	char *staged;
+	uint32_t tensor; /* its number, for whoever made the segment */
+	uint64_t sample; /* ckpt_segment_sample() before the copy; see `torn` */
+};
+
+enum ckpt_copy_direction {
+	CKPT_COPY_TO_STAGING = 1,
+	CKPT_COPY_FROM_STAGING = 2,
+};
+
+/* A batch of segments that moves at once, usually a block. */
+struct ckpt_copy {
+	struct ckpt_job job; /* set node.run before: what the core does when all is copied */
+	enum ckpt_copy_direction direction;
+	struct ckpt_segment *segments; /* borrowed until done */
+	size_t count;
+	uint64_t seed; /* of the samples */
+	bool sampled;  /* to staging: compare the staged bytes with each segment's sample */
+	int64_t torn;  /* index of the first segment that differs; -1: none. Set by the device */
+	int result;    /* 0 or a negative code. Set by the device */
+};
+
+struct ckpt_device;
+
+struct ckpt_device_ops {
+	const char *name; /* "host", "cuda" */
+	/* Never blocks: completion through the inbox. */
+	void (*copy)(struct ckpt_device *device, struct ckpt_copy *copy);
+	/* Makes staging memory fit for fast copies (cudaHostRegister); NULL: nothing to do. */
+	int (*pin)(struct ckpt_device *device, void *base, size_t size);
+	void (*unpin)(struct ckpt_device *device, void *base, size_t size);
+	void (*close)(struct ckpt_device *device);
+};
+
+struct ckpt_device {
+	const struct ckpt_device_ops *ops;
+	struct ckpt_env *env;
+};
+
+void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
+/* Before the first copy into [base, base+size), and after the last. 0 or a negative code. */
+int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size);
+void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
+/* No copy may be under way. NULL is ignored. */
+void ckpt_device_close(struct ckpt_device *device);
+
+/* Copies by the workers of the environment. */
+int ckpt_device_host_open(struct ckpt_env *env, struct ckpt_device **ret_device);
+
+/* What a worker does for a host copy; the simulator calls it too, when it decides. */
+void ckpt_host_copy_work(struct ckpt_job *job);
+
+/* `length` of the view's contiguous bytes from `offset`, gathered to `out` or scattered from `in`. */
+void ckpt_view_gather(const struct ckpt_view *view, uint64_t offset, uint64_t length, char *out);
+void ckpt_view_scatter(
+	const struct ckpt_view *view, uint64_t offset, uint64_t length, const char *in);
+/* Row-major without gaps: gather and scatter are one memcpy. */
+bool ckpt_view_contiguous(const struct ckpt_view *view);
+/* Precondition: no dimension is negative, and the size fits 64 bits. */
+uint64_t ckpt_view_bytes(const struct ckpt_view *view);
+
+/*
+ * A hash over a few lines (64 bytes) of a segment, at places that `seed` and the segment decide: the
+ * first and last line and up to two between. `staged` false: of the view; true: of the staged bytes.
+ */
+uint64_t ckpt_segment_sample(const struct ckpt_segment *segment, uint64_t seed, bool staged);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Claiming a generation. */
+#include "engine/claim.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/keeper.h"
+#include "engine/open.h"
+
+/* A commit of the lineage that cannot be read, perhaps: to start beside it would be to lose it. */
+static int check_broken(
+	struct ckpt_core *core, const struct ckpt_scan_step *s, struct ckpt_error *err)
+{
+	unsigned long long step = s->step;
+
+	if (s->state != CKPT_STEP_BROKEN ||
+		!ckpt_lineage_holds(&core->scan, s->generation, s->step))
+		return 0;
+	if (s->code <= CKPT_EINTEGRITY)
+		return ckpt_fail(err, CKPT_ENOTRESUMED,
+			"the manifest of step %llu of the store %s is damaged (%s), and nothing "
+			"was "
+			"resumed: put it back from a copy, or ask for a new start",
+			step, core->parts.label, s->note);
+	return ckpt_fail(err, s->code,
+		"the manifest of step %llu of the store %s cannot be read (%s), so whether there "
+		"is "
+		"something to resume is not known: try again, or ask for a new start",
+		step, core->parts.label, s->note);
+}
+
+/* Whether this core may claim, and with which parent. */
+static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
+{
+	if (core->config.read_only)
+		return ckpt_fail(
+			err, -EROFS, "the store %s was opened read only", core->parts.label);
+	if (core->adopted || core->config.new_start)
+		return 0;
+	int r = ckpt_lineage_mark(&core->scan, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < core->scan.step_count && r == 0; i++) {
+		const struct ckpt_scan_step *s = &core->scan.steps[i];
+		if (s->in_lineage)
+			return ckpt_fail(err, CKPT_ENOTRESUMED,
+				"the store %s holds commits, the newest of step %llu: resume from "
+				"it, or ask for a new start, or use another store",
+				core->parts.label, (unsigned long long)s->step);
+		r = check_broken(core, s, err);
+	}
+	return r;
+}
+
+static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
+{
+	struct ckpt_core *core = c->command.core;
+
+	c->claim = (struct ckpt_claim){.generation = generation,
+		.parent_generation = core->adopted ? core->parent_generation : 0,
+		.parent_step = core->adopted ? core->parent_step : 0,
+		.nonce = ckpt_env_random(core->parts.env),
+		.world = 1,
+		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
+	memcpy(c->claim.run_id, core->marker.run_id, sizeof(c->claim.run_id));
+	memcpy(c->claim.node, core->config.node, sizeof(c->claim.node));
+	return ckpt_claim_encode(&c->claim, &c->buf);
+}
+
+static int lost(struct ckpt_claimer *c, uint64_t generation)
+{
+	return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "local", .file = c->op.path},
+		"another process claimed generation %llu of the store %s since this one opened it: "
+		"stop that job, or give this one a store of its own",
+		(unsigned long long)generation, c->command.core->parts.label);
+}
+
+static int adopt_claim(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_scan_gen gen = {
+		.generation = c->claim.generation, .claimed = true, .claim = c->claim};
+
+	core->generation = c->claim.generation;
+	core->last_step = c->claim.parent_step;
+	core->any_step = c->claim.parent_generation != 0;
+	core->stats.generation = core->generation;
+	ckpt_log(core->parts.log, CKPT_LOG_INFO,
+		"claimed generation %llu of %s, parent generation %llu step %llu",
+		(unsigned long long)core->generation, core->parts.label,
+		(unsigned long long)c->claim.parent_generation,
+		(unsigned long long)c->claim.parent_step);
+	/* In its place already, see below: a claim that is there cannot fail any more. */
+	int r = ckpt_scan_put_gen(&core->scan, &gen);
+	CKPT_ASSERT(r == 0);
+	(void)ckpt_lineage_mark(&core->scan, NULL);
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	return 0;
+}
+
+int ckpt_claim_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c =
+		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_claimer, command);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+	uint64_t newest;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (core->generation)
+		return 0;
+	r = check_parent(core, &c->command.error);
+	if (r < 0)
+		return r;
+	ckpt_store_op_init(op, task, &c->command.error);
+	op->quiet = true;
+	ckpt_store_list(core->store, op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return ckpt_fail(&c->command.error, op->result, "cannot list %s of %s: %s",
+			CKPT_NAME_GENS, core->parts.label, ckpt_code_text(op->result));
+	newest = ckpt_newest_claim(&op->listing);
+	ckpt_free(op->listing.names);
+	op->listing = (struct ckpt_listing){0};
+	if (newest != ckpt_scan_newest_claim(&core->scan))
+		return lost(c, newest);
+	newest = ckpt_max_u64(newest, ckpt_scan_newest(&core->scan));
+	r = encode_claim(c, newest + 1);
+	if (r == -ERANGE)
+		return ckpt_fail(&c->command.error, r,
+			"generation %llu of the store %s is the last one that it can number: "
+			"export the step to go on from into a new store",
+			(unsigned long long)newest, core->parts.label);
+	if (r == 0)
+		r = ckpt_scan_put_gen(
+			&core->scan, &(struct ckpt_scan_gen){.generation = newest + 1});
+	if (r < 0)
+		return ckpt_fail(&c->command.error, r, "out of memory");
+	ckpt_name_claim(c->path, c->claim.generation);
+	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
+	CKPT_AWAIT(task, op->done);
+	/* -ENOENT: the winner has cleared the temporary away. */
+	if (op->result == -EEXIST || op->result == -ENOENT)
+		return lost(c, c->claim.generation);
+	if (op->result < 0)
+		return op->result;
+	if (core->holder.fd >= 0) {
+		ckpt_store_shut(core->store, op, &core->holder);
+		CKPT_AWAIT(task, op->done);
+	}
+	core->holder = c->lock;
+	return adopt_claim(c);
+	CKPT_TASK_END(task);
+}
+
+void ckpt_claimer_clear(struct ckpt_claimer *claimer)
+{
+	ckpt_buf_free(&claimer->buf);
+}

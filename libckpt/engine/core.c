@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core's loop, its timers and its commands. */
+#include "engine/core.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+
+int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
+	const struct ckpt_core_config *config, struct ckpt_error *err)
+{
+	CKPT_ASSERT(config->chunk_bytes > 0 && config->chunk_bytes <= config->block_bytes);
+	*core = (struct ckpt_core){.parts = *parts, .config = *config, .eventfd = -1};
+	core->holder.fd = -1;
+	int r = ckpt_store_file_open(
+		parts->env, &core->sched, parts->io, parts->root, parts->label, &core->store);
+	if (r < 0)
+		return ckpt_fail(
+			err, r, "cannot open the store in %s: %s", parts->label, ckpt_code_text(r));
+	core->stats.size = sizeof(core->stats);
+	return 0;
+}
+
+void ckpt_core_destroy(struct ckpt_core *core)
+{
+	CKPT_ASSERT(ckpt_core_idle(core));
+	ckpt_store_close(core->store);
+	ckpt_scan_clear(&core->scan);
+	ckpt_free(core->pins);
+}
+
+bool ckpt_core_idle(const struct ckpt_core *core)
+{
+	return !core->save && !core->restores && !core->keeper && !core->sched.head;
+}
+
+/* Fires what is due and returns the next deadline. */
+static uint64_t run_timers(struct ckpt_core *core, uint64_t now_ns)
+{
+	for (;;) {
+		struct ckpt_timer *due = NULL;
+		uint64_t next_ns = UINT64_MAX;
+		for (struct ckpt_timer *t = core->timers; t; t = t->next) {
+			if (t->at_ns <= now_ns)
+				due = t;
+			next_ns = ckpt_min_u64(next_ns, t->at_ns);
+		}
+		if (!due)
+			return next_ns;
+		ckpt_core_timer_clear(core, due);
+		due->fire(due);
+		ckpt_sched_run(&core->sched);
+	}
+}
+
+uint64_t ckpt_core_step(struct ckpt_core *core)
+{
+	struct ckpt_node *node = ckpt_inbox_take(core->parts.env->inbox);
+
+	while (node) {
+		/* The node may be freed or pushed again by what it runs. */
+		struct ckpt_node *next = node->next;
+		node->run(node);
+		ckpt_sched_run(&core->sched);
+		node = next;
+	}
+	ckpt_sched_run(&core->sched);
+	return run_timers(core, ckpt_env_now(core->parts.env));
+}
+
+void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint64_t at_ns)
+{
+	CKPT_ASSERT(timer->fire != NULL);
+	ckpt_core_timer_clear(core, timer);
+	timer->at_ns = at_ns;
+	timer->set = true;
+	timer->next = core->timers;
+	core->timers = timer;
+}
+
+void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer)
+{
+	if (!timer->set)
+		return;
+	struct ckpt_timer **link = &core->timers;
+	while (*link && *link != timer)
+		link = &(*link)->next;
+	CKPT_ASSERT(*link == timer);
+	*link = timer->next;
+	timer->set = false;
+}
+
+void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits)
+{
+	/* The descriptor may be gone as soon as somebody sees the bits. */
+	int fd = core->eventfd;
+
+	if (fd >= 0) {
+		uint64_t one = 1;
+		/* A full counter is readable all the same. */
+		ssize_t written = write(fd, &one, sizeof(one));
+		(void)written;
+	}
+	ckpt_latch_set(latch, bits);
+}
+
+int ckpt_command_init(struct ckpt_command *command, struct ckpt_core *core)
+{
+	*command = (struct ckpt_command){.core = core};
+	command->error.size = sizeof(command->error);
+	ckpt_error_clear(&command->error);
+	return ckpt_latch_init(&command->latch);
+}
+
+void ckpt_command_fini(struct ckpt_command *command)
+{
+	ckpt_latch_destroy(&command->latch);
+}
+
+struct ckpt_command *ckpt_command_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_command, task);
+}
+
+static void command_done(struct ckpt_task *task)
+{
+	struct ckpt_command *command = ckpt_command_of(task);
+
+	command->result = task->result;
+	ckpt_core_answer(command->core, &command->latch, CKPT_DONE_END);
+}
+
+static void command_run(struct ckpt_node *node)
+{
+	struct ckpt_command *command = CKPT_CONTAINER(node, struct ckpt_command, node);
+
+	ckpt_task_start(&command->task, &command->core->sched, command->task.body, command_done);
+}
+
+void ckpt_command_post(struct ckpt_command *command, ckpt_task_fn *body)
+{
+	command->node.run = command_run;
+	command->task.body = body;
+	ckpt_inbox_push(command->core->parts.env->inbox, &command->node);
+}

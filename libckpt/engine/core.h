@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The core: every state machine of an engine, on one thread. It sees completions only: it reads no
+ * clock but the environment's, never blocks, and starts everything through the tables. The runtime
+ * (runtime.c) drives it with a real thread; the simulator drives it by hand.
+ *
+ * A state machine ("operation") is posted by another thread, runs as a ckpt_task, and answers through
+ * its own latch. The poster owns the memory; the core has it from the post until the answer.
+ */
+#ifndef CKPT_ENGINE_CORE_H
+#define CKPT_ENGINE_CORE_H
+
+#include "base/env.h"
+#include "base/latch.h"
+#include "base/log.h"
+#include "base/task.h"
+#include "device/device.h"
+#include "engine/scan.h"
+#include "format/manifest.h"
+#include "staging/pool.h"
+#include "store/store.h"
+
+struct ckpt_core;
+struct ckpt_save;
+struct ckpt_restore;
+
+/* Bits that an operation's latch answers with. */
+#define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
+#define CKPT_DONE_STAGED 2u /* save: all tensors are copied */
+#define CKPT_DONE_LOCAL  4u /* save: committed */
+#define CKPT_DONE_END    8u /* the outcome is known; on failure `error` says it */
+#define CKPT_DONE_GONE   16u /* the core has let go of the operation and of all memory it was given */
+
+struct ckpt_core_config {
+	uint32_t block_bytes;
+	uint64_t chunk_bytes;
+	uint64_t keep_last;
+	uint64_t keep_every;
+	uint32_t save_timeout_ms;
+	bool read_only;
+	bool new_start;
+	char node[CKPT_NODE_CHARS];
+};
+
+/* Everything that the core is given; all outlive it, and belong to whoever made it. */
+struct ckpt_core_parts {
+	struct ckpt_env *env;
+	struct ckpt_io *io;
+	int root;          /* directory of the store */
+	const char *label; /* its path, for messages */
+	struct ckpt_device *host;
+	struct ckpt_pool *pool;
+	struct ckpt_log *log; /* may be NULL */
+};
+
+/* A deadline that the core watches. In a list sorted by nothing: there are few. */
+struct ckpt_timer {
+	struct ckpt_timer *next;
+	uint64_t at_ns;
+	void (*fire)(struct ckpt_timer *timer); /* once; the timer is off the list by then */
+	bool set;
+};
+
+/*
+ * An operation that is no save and no restore: open, claim, list, remove, quiesce. The poster waits
+ * for CKPT_DONE_END, which is the last thing that the core does with it.
+ */
+struct ckpt_command {
+	struct ckpt_node node;
+	struct ckpt_task task;
+	struct ckpt_core *core;
+	struct ckpt_latch latch;
+	struct ckpt_error error;
+	int result;
+};
+
+struct ckpt_core {
+	struct ckpt_core_parts parts;
+	struct ckpt_core_config config;
+	struct ckpt_store *store;
+	struct ckpt_sched sched;
+	struct ckpt_timer *timers;
+
+	/* What the store held when it was last read, and what this engine has done since. */
+	bool opened;
+	struct ckpt_marker marker;
+	struct ckpt_scan scan;
+
+	/* The generation. */
+	uint64_t generation;        /* 0: not claimed */
+	bool adopted;               /* a parent was chosen by a restore */
+	uint64_t parent_generation; /* 0: none */
+	uint64_t parent_step;
+	struct ckpt_object holder; /* lock on the newest claim: its predecessor's, then its own */
+	bool fenced;               /* a later generation was seen: nothing is published any more */
+
+	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
+	bool any_step;
+
+	struct ckpt_save *save;        /* the one under way; NULL: none */
+	struct ckpt_restore *restores; /* under way */
+	struct ckpt_keeper *keeper;    /* retention and settling */
+	uint64_t *pins;
+	size_t pin_count;
+	bool closing;
+
+	struct ckpt_task *closer; /* woken when something that was under way has ended */
+	struct ckpt_stats stats;  /* what the core counts itself; see report.h */
+	int eventfd;              /* -1: none; written at every change of a latch */
+};
+
+/* Reads nothing yet: post an open command (open.h) first. */
+int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
+	const struct ckpt_core_config *config, struct ckpt_error *err);
+/* Nothing may be under way. */
+void ckpt_core_destroy(struct ckpt_core *core);
+
+/*
+ * Takes what has come in, fires what is due, and lets every ready task go on until none can.
+ * Returns the next deadline on the environment's clock; UINT64_MAX: none.
+ */
+uint64_t ckpt_core_step(struct ckpt_core *core);
+
+/* Nothing under way, and nothing to come. */
+bool ckpt_core_idle(const struct ckpt_core *core);
+
+void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint64_t at_ns);
+void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
+
+/* Sets the bits and pokes the eventfd. */
+void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits);
+
+/* Commands. Init; set what `body` needs around it; post; wait for END; read `result`, `error`; fini. */
+int ckpt_command_init(struct ckpt_command *command, struct ckpt_core *core);
+void ckpt_command_fini(struct ckpt_command *command);
+/* Any thread. `body` runs as a task and its result is the command's. */
+void ckpt_command_post(struct ckpt_command *command, ckpt_task_fn *body);
+/* From a body: the command around its task. */
+struct ckpt_command *ckpt_command_of(struct ckpt_task *task);
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing a step into another directory: shards, indexes, manifest; or nothing of it. */
+#include "engine/exporter.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "engine/exporter_place.h"
+
+/* What an export that was killed has left under the names that the manifest gives goes first. */
+static int shard_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	const struct ckpt_manifest_rank *rank = e->shard->rank;
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	e->ranks_begun++;
+	ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
+		rank->attempt);
+	ckpt_store_remove(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "remove");
+	if (r < 0)
+		return r;
+	ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
+		rank->attempt);
+	ckpt_store_remove(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "remove");
+	if (r < 0)
+		return r;
+	ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
+		rank->attempt);
+	ckpt_store_create(e->store, &e->op, path,
+		ckpt_align_up(e->shard->index->layout->bytes, e->store->align), &e->file);
+	CKPT_AWAIT(task, e->op.done);
+	return ckpt_exporter_trouble(e, "create");
+	CKPT_TASK_END(task);
+}
+
+static int seal_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	const struct ckpt_manifest_rank *rank = e->shard->rank;
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_seal(e->store, &e->op, &e->file, e->shard->index->layout->bytes);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "seal");
+	if (r < 0)
+		return r;
+	ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
+		rank->attempt);
+	ckpt_store_put(e->store, &e->op, path, e->shard->index_bytes, e->shard->index_length);
+	CKPT_AWAIT(task, e->op.done);
+	return ckpt_exporter_trouble(e, "create");
+	CKPT_TASK_END(task);
+}
+
+static int commit_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_sync(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "sync");
+	if (r < 0)
+		return r;
+	e->publish_tried = true;
+	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_publish(
+		e->store, &e->op, e->path, e->pick->manifest_bytes, e->pick->manifest_length, NULL);
+	CKPT_AWAIT(task, e->op.done);
+	if (e->op.result == -EEXIST)
+		return ckpt_exporter_fail_there(e);
+	/* It is there: what is asked for now comes too late. */
+	return e->op.result < 0 ? ckpt_exporter_trouble(e, "publish") : 0;
+	CKPT_TASK_END(task);
+}
+
+static void exporter_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(ckpt_exporter_of(task)->waiter);
+}
+
+static void start(struct ckpt_exporter *e, ckpt_task_fn *body)
+{
+	ckpt_task_start(&e->task, &e->core->sched, body, exporter_done);
+}
+
+static int unlock_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (e->lock.fd >= 0) {
+		ckpt_store_shut(e->store, &e->op, &e->lock);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	if (e->store)
+		ckpt_store_close(e->store);
+	e->store = NULL;
+	CKPT_TASK_END(task);
+}
+
+/* Takes back what was written; what remains, marker and claim, is a store without this step. */
+static int undo_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	const struct ckpt_manifest_rank *rank;
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	if (e->file.fd >= 0) {
+		ckpt_store_abandon(e->store, &e->op, &e->file);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	for (e->rank = 0; e->rank < e->ranks_begun; e->rank++) {
+		rank = &e->pick->manifest.ranks[e->rank];
+		ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+			rank->rank, rank->attempt);
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+		rank = &e->pick->manifest.ranks[e->rank];
+		ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+			rank->rank, rank->attempt);
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	if (e->dirs_made) {
+		ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+		ckpt_store_rmdir(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+		ckpt_name_generation(path, ckpt_exporter_generation(e));
+		ckpt_store_rmdir(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	return ckpt_task_continue(task, unlock_body);
+	CKPT_TASK_END(task);
+}
+
+void ckpt_exporter_init(struct ckpt_exporter *exporter)
+{
+	exporter->file.fd = -1;
+	exporter->lock.fd = -1;
+	ckpt_store_op_init(&exporter->op, &exporter->task, exporter->err);
+}
+
+void ckpt_exporter_start_prepare(struct ckpt_exporter *exporter)
+{
+	start(exporter, ckpt_exporter_place_body);
+}
+
+void ckpt_exporter_start_shard(struct ckpt_exporter *exporter, const struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(exporter->file.fd < 0 && shard->index);
+	exporter->shard = shard;
+	start(exporter, shard_body);
+}
+
+void ckpt_exporter_start_seal(struct ckpt_exporter *exporter)
+{
+	start(exporter, seal_body);
+}
+
+void ckpt_exporter_start_commit(struct ckpt_exporter *exporter)
+{
+	start(exporter, commit_body);
+}
+
+void ckpt_exporter_start_end(struct ckpt_exporter *exporter, bool failed)
+{
+	exporter->op.err = NULL;
+	start(exporter,
+		failed && !exporter->publish_tried && exporter->store ? undo_body : unlock_body);
+}
+
+void ckpt_exporter_clear(struct ckpt_exporter *exporter)
+{
+	CKPT_ASSERT(!ckpt_task_active(&exporter->task) && !exporter->store);
+	ckpt_free(exporter->marker);
+	ckpt_free(exporter->claim);
+	exporter->marker = NULL;
+	exporter->claim = NULL;
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making another directory a store that holds a step. */
+#include "engine/exporter_place.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/open.h"
+#include "format/sealed.h"
+
+static void drop_data(struct ckpt_exporter *e)
+{
+	ckpt_free(e->op.data);
+	e->op.data = NULL;
+}
+
+int ckpt_exporter_trouble(struct ckpt_exporter *e, const char *doing)
+{
+	if (e->op.result >= 0)
+		return *e->stop;
+	return ckpt_fail_at(e->err, e->op.result,
+		&(struct ckpt_where){.tier = "local", .file = e->op.path}, "cannot %s %s in %s: %s",
+		doing, e->op.path, e->label, ckpt_code_text(e->op.result));
+}
+
+/* Takes a small file of the source as it is. */
+static int take_bytes(struct ckpt_exporter *e, char **ret_bytes, uint64_t *ret_length)
+{
+	if (e->op.result < 0)
+		return ckpt_fail_at(e->err, e->op.result,
+			&(struct ckpt_where){.tier = "local", .file = e->op.path},
+			"cannot read %s in %s: %s", e->op.path, e->core->parts.label,
+			ckpt_code_text(e->op.result));
+	*ret_bytes = e->op.data;
+	*ret_length = e->op.length;
+	e->op.data = NULL;
+	return *e->stop;
+}
+
+static int marker_body(struct ckpt_task *task);
+static int claim_body(struct ckpt_task *task);
+static int lock_body(struct ckpt_task *task);
+static int directories_body(struct ckpt_task *task);
+
+/* What goes over as it is, besides the manifest: the marker and the claim of the generation. */
+int ckpt_exporter_place_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = ckpt_store_file_open(e->core->parts.env, &e->core->sched, e->core->parts.io, e->root,
+		e->label, &e->store);
+	if (r < 0)
+		return ckpt_fail(
+			e->err, r, "cannot open %s to export to: %s", e->label, ckpt_code_text(r));
+	e->op.quiet = true;
+	ckpt_store_get(e->core->store, &e->op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	r = take_bytes(e, &e->marker, &e->marker_length);
+	if (r < 0)
+		return r;
+	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
+	ckpt_store_get(e->core->store, &e->op, e->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	r = take_bytes(e, &e->claim, &e->claim_length);
+	if (r < 0)
+		return r;
+	return ckpt_task_continue(task, marker_body);
+	CKPT_TASK_END(task);
+}
+
+/* The destination has a marker: of the same run? */
+static int check_marker(struct ckpt_exporter *e)
+{
+	struct ckpt_marker marker;
+
+	int r = ckpt_marker_decode(e->op.data, e->op.length, CKPT_NAME_MARKER, e->err, &marker);
+	drop_data(e);
+	if (r < 0)
+		return r;
+	if (strcmp(marker.run_id, e->pick->marker.run_id) != 0)
+		return ckpt_fail_at(e->err, -EEXIST,
+			&(struct ckpt_where){.tier = "local", .file = CKPT_NAME_MARKER},
+			"%s is the store of another run (%s, and this is %s): export to an empty "
+			"directory",
+			e->label, marker.run_id, e->pick->marker.run_id);
+	return *e->stop;
+}
+
+/* What an export leaves that is killed while it publishes the marker does not count. */
+static bool holds_other_things(const struct ckpt_listing *names)
+{
+	static const char leftover[] = CKPT_NAME_MARKER CKPT_STORE_TEMP;
+	const char *end = names->names + names->bytes;
+
+	for (const char *name = names->names; name && name < end; name += strlen(name) + 1)
+		if (strncmp(name, leftover, sizeof(leftover) - 1) != 0)
+			return true;
+	return false;
+}
+
+static int check_empty(struct ckpt_exporter *e)
+{
+	if (e->op.result < 0)
+		return ckpt_exporter_trouble(e, "list");
+	bool other = holds_other_things(&e->op.listing);
+	ckpt_free(e->op.listing.names);
+	e->op.listing = (struct ckpt_listing){0};
+	if (other)
+		return ckpt_fail(e->err, -ENOTEMPTY,
+			"%s is no store, and not empty: export to a directory that is new or "
+			"empty, or to a store of the same run",
+			e->label);
+	return *e->stop;
+}
+
+static int marker_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(e->store, &e->op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	if (e->op.result == -ENOENT) {
+		ckpt_store_list(e->store, &e->op, ".");
+		CKPT_AWAIT(task, e->op.done);
+		r = check_empty(e);
+		if (r < 0)
+			return r;
+		ckpt_store_publish(
+			e->store, &e->op, CKPT_NAME_MARKER, e->marker, e->marker_length, NULL);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_exporter_trouble(e, "write");
+	} else {
+		r = e->op.result < 0 ? ckpt_exporter_trouble(e, "read") : check_marker(e);
+	}
+	if (r < 0)
+		return r;
+	return ckpt_task_continue(task, claim_body);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_exporter_fail_there(struct ckpt_exporter *e)
+{
+	return ckpt_fail_at(e->err, -EEXIST, &(struct ckpt_where){.tier = "local", .file = e->path},
+		"%s has step %llu of generation %llu already (%s): nothing was written", e->label,
+		(unsigned long long)ckpt_exporter_step(e),
+		(unsigned long long)ckpt_exporter_generation(e), e->path);
+}
+
+static int check_claim(struct ckpt_exporter *e)
+{
+	bool same = e->op.length == e->claim_length &&
+		    memcmp(e->op.data, e->claim, e->claim_length) == 0;
+
+	drop_data(e);
+	if (!same)
+		return ckpt_fail_at(e->err, -EEXIST,
+			&(struct ckpt_where){.tier = "local", .file = e->path},
+			"%s has a generation %llu of its own (%s differs): export to an empty "
+			"directory",
+			e->label, (unsigned long long)ckpt_exporter_generation(e), e->path);
+	return *e->stop;
+}
+
+static int claim_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	/* Before the lock, too: a step that is there is a better answer than a store that is held. */
+	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	drop_data(e);
+	if (e->op.result >= 0)
+		return ckpt_exporter_fail_there(e);
+	if (e->op.result != -ENOENT)
+		return ckpt_exporter_trouble(e, "read");
+	ckpt_store_mkdir(e->store, &e->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "make");
+	if (r < 0)
+		return r;
+	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
+	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	if (e->op.result == -ENOENT) {
+		ckpt_store_publish(e->store, &e->op, e->path, e->claim, e->claim_length, NULL);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_exporter_trouble(e, "write");
+	} else {
+		r = e->op.result < 0 ? ckpt_exporter_trouble(e, "read") : check_claim(e);
+	}
+	if (r < 0)
+		return r;
+	return ckpt_task_continue(task, lock_body);
+	CKPT_TASK_END(task);
+}
+
+static uint64_t take_newest(struct ckpt_exporter *e)
+{
+	uint64_t newest = ckpt_newest_claim(&e->op.listing);
+
+	ckpt_free(e->op.listing.names);
+	e->op.listing = (struct ckpt_listing){0};
+	return newest;
+}
+
+static int fail_held(struct ckpt_exporter *e)
+{
+	return ckpt_fail_at(e->err, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "local", .file = e->path},
+		"the store %s is held by a live process: export to a directory of its own",
+		e->label);
+}
+
+static int take_lock(struct ckpt_exporter *e)
+{
+	switch (e->op.result) {
+	case -EAGAIN:
+		return fail_held(e);
+	case -ENOLCK:
+	case -EOPNOTSUPP:
+	case -ENOSYS:
+	case -EINVAL:
+		ckpt_log(e->core->parts.log, CKPT_LOG_WARN,
+			"%s of %s cannot be locked (%s): see to it that nothing else writes there",
+			e->path, e->label, ckpt_code_text(e->op.result));
+		return 0;
+	default:
+		return ckpt_exporter_trouble(e, "lock");
+	}
+}
+
+static int lock_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(e->store, &e->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "list");
+	if (r < 0)
+		return r;
+	e->newest = take_newest(e);
+	ckpt_name_claim(e->path, e->newest);
+	ckpt_store_lock(e->store, &e->op, e->path, false, &e->lock);
+	CKPT_AWAIT(task, e->op.done);
+	r = take_lock(e);
+	if (r < 0)
+		return r;
+	/* Whoever claimed between the listing and the lock lives. */
+	ckpt_store_list(e->store, &e->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "list");
+	if (r < 0)
+		return r;
+	if (take_newest(e) != e->newest)
+		return fail_held(e);
+	return ckpt_task_continue(task, directories_body);
+	CKPT_TASK_END(task);
+}
+
+/* Directories for the step, unless it is there. */
+static int directories_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	drop_data(e);
+	if (e->op.result >= 0)
+		return ckpt_exporter_fail_there(e);
+	if (e->op.result != -ENOENT)
+		return ckpt_exporter_trouble(e, "read");
+	e->dirs_made = true;
+	ckpt_name_generation(path, ckpt_exporter_generation(e));
+	ckpt_store_mkdir(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "make");
+	if (r < 0)
+		return r;
+	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_mkdir(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	return ckpt_exporter_trouble(e, "make");
+	CKPT_TASK_END(task);
+}

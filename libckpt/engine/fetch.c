@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The blocks of a shard on their way out of a file. */
+#include "engine/fetch.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/fetch_block.h"
+
+#define OWN_SLOTS 4
+#define OWN_ALIGN 4096
+
+static uint64_t chunk_end(const struct ckpt_fetch *f, size_t chunk)
+{
+	return f->config.layout->chunks[chunk].offset + f->config.layout->chunks[chunk].length;
+}
+
+static struct ckpt_fetch_block *block_at(struct ckpt_fetch *f, unsigned i)
+{
+	CKPT_ASSERT(f->ring && i <= f->count);
+	return &f->ring[(f->head + i) % f->depth];
+}
+
+void ckpt_fetch_fail(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk)
+{
+	if (f->code && f->code_at <= at)
+		return;
+	f->code = code;
+	f->code_at = at;
+	f->code_chunk = chunk;
+}
+
+int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout, size_t chunk,
+	const char *file, const char *store)
+{
+	const struct ckpt_chunk *c = &layout->chunks[chunk];
+	const struct ckpt_entry *first = ckpt_layout_at(layout, c->offset);
+	const struct ckpt_entry *last = ckpt_layout_at(layout, c->offset + c->length - 1);
+	const char *name = first ? first->name : NULL;
+
+	return ckpt_fail_at(err, CKPT_EINTEGRITY,
+		&(struct ckpt_where){.tier = "local",
+			.file = file,
+			.tensor = name,
+			.has_offset = true,
+			.offset = c->offset},
+		"%s in %.300s: %u bytes at offset %llu do not match their digest (%s%.200s%s): "
+		"they "
+		"have changed since they were written; put the file back from a copy, or use an "
+		"older step",
+		file, store, c->length, (unsigned long long)c->offset,
+		name ? "tensor " : "its header", name ? name : "",
+		last != first ? " and others" : "");
+}
+
+/* Words the failure of this fetch that is told. */
+static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
+{
+	const struct ckpt_fetch_config *c = &f->config;
+
+	if (f->code_chunk != CKPT_FETCH_NO_CHUNK) {
+		(void)ckpt_fetch_fail_chunk(
+			err, c->layout, f->code_chunk, c->file->path, c->core->store->label);
+	} else {
+		const struct ckpt_entry *entry = ckpt_layout_at(c->layout, f->code_at);
+		(void)ckpt_fail_at(err, f->code,
+			&(struct ckpt_where){.tier = "local",
+				.file = c->file->path,
+				.tensor = entry ? entry->name : NULL,
+				.has_offset = true,
+				.offset = f->code_at},
+			"cannot read %s in %s at offset %llu: %s", c->file->path,
+			c->core->store->label, (unsigned long long)f->code_at,
+			ckpt_code_text(f->code));
+	}
+	err->step = (int64_t)c->step;
+	err->rank = (int32_t)c->rank;
+}
+
+void ckpt_fetch_take_failure(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk)
+{
+	struct ckpt_error finding;
+
+	if (!f->config.findings) {
+		ckpt_fetch_fail(f, code, at, chunk);
+		return;
+	}
+	if (ckpt_fetch_stopping(f))
+		return;
+	ckpt_fetch_fail(f, code, at, chunk);
+	ckpt_error_clear(&finding);
+	word(f, &finding);
+	f->noted++;
+	if (ckpt_findings_add(f->config.findings, f->config.generation, &finding) < 0)
+		f->code = -ENOMEM;
+	else if (chunk != CKPT_FETCH_NO_CHUNK && !ckpt_findings_full(f->config.findings))
+		f->code = 0;
+}
+
+/* Slots: the pool's, or its own. */
+
+static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
+{
+	if (!f->own)
+		return ckpt_share_get(&f->share);
+	for (unsigned i = 0; i < OWN_SLOTS; i++) {
+		if (!f->own[i].taken) {
+			f->own[i].taken = true;
+			return &f->own[i];
+		}
+	}
+	return NULL;
+}
+
+static void put_slot(struct ckpt_fetch *f, struct ckpt_slot *slot)
+{
+	if (f->own)
+		slot->taken = false;
+	else
+		ckpt_share_put(&f->share, slot);
+}
+
+/* Memory of its own for blocks that hold the largest chunk. */
+static int make_own(struct ckpt_fetch *f)
+{
+	f->own = ckpt_alloc_array(OWN_SLOTS, sizeof(*f->own));
+	f->own_memory = ckpt_alloc((size_t)OWN_SLOTS * f->unit + OWN_ALIGN);
+	if (!f->own || !f->own_memory)
+		return -ENOMEM;
+	char *data = f->own_memory + (0 - (uintptr_t)f->own_memory) % OWN_ALIGN;
+	for (unsigned i = 0; i < OWN_SLOTS; i++)
+		f->own[i].data = data + (size_t)i * f->unit;
+	return 0;
+}
+
+/* What is wanted. */
+
+/* Everything but the header, which was seen to beforehand. */
+static void want_all(struct ckpt_fetch *f)
+{
+	const struct ckpt_layout *layout = f->config.layout;
+
+	for (size_t i = layout->chunk_count; i > 0; i--) {
+		if (layout->chunks[i - 1].offset < layout->header_bytes)
+			break;
+		f->wanted[(i - 1) / 64] |= UINT64_C(1) << ((i - 1) % 64);
+	}
+}
+
+/*
+ * Finds the next block that holds a wanted byte, or for another store the next one, and sets what is to
+ * be read of it. False: there is none.
+ */
+static bool find_block(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
+{
+	const struct ckpt_layout *layout = f->config.layout;
+	size_t block = f->next;
+
+	while (f->chunk < layout->chunk_count &&
+		(!ckpt_fetch_wants(f, f->chunk) ||
+			chunk_end(f, f->chunk) <= (uint64_t)block * f->unit))
+		f->chunk++;
+	bool left = f->chunk < layout->chunk_count;
+	if (!f->config.dest && left)
+		block = ckpt_max_u64(block, layout->chunks[f->chunk].offset / f->unit);
+	if (block >= f->block_count || (!f->config.dest && !left))
+		return false;
+
+	*b = (struct ckpt_fetch_block){.fetch = f, .segments = b->segments};
+	b->segments.count = 0;
+	b->bad = CKPT_FETCH_NO_CHUNK;
+	b->span = ckpt_blocks_span(layout, f->unit, block);
+	b->from = b->span.first_chunk;
+	f->next = block + 1;
+	uint64_t end = b->span.offset + b->span.length;
+	if (!left || layout->chunks[f->chunk].offset >= end)
+		return true; /* nothing but header */
+	b->lo = ckpt_max_u64(b->span.offset, layout->chunks[f->chunk].offset);
+	size_t last = ckpt_layout_chunk_at(layout, end - 1);
+	while (!ckpt_fetch_wants(f, last))
+		last--;
+	b->hi = ckpt_min_u64(end, chunk_end(f, last));
+	b->tail_wanted = chunk_end(f, last) > end;
+	return true;
+}
+
+static int cut_targets(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
+{
+	const struct ckpt_layout *layout = f->config.layout;
+
+	if (!f->config.targets || b->span.chunk_count == 0)
+		return 0;
+	struct ckpt_cut cut = {.lo = layout->chunks[b->span.first_chunk].offset,
+		.hi = chunk_end(f, b->span.first_chunk + b->span.chunk_count - 1),
+		.block_offset = b->span.offset,
+		.block_bytes = f->unit,
+		.before = b->before,
+		.here = b->slot->data};
+	return ckpt_targets_cut(f->config.targets, &cut, &b->segments);
+}
+
+/* The next block gets its slot and is read. */
+static void begin(struct ckpt_fetch *f, struct ckpt_slot *slot)
+{
+	struct ckpt_fetch_block *b = block_at(f, f->count);
+	const struct ckpt_fetch_block *prior = f->count > 0 ? block_at(f, f->count - 1) : NULL;
+
+	if (prior && prior->tail_wanted)
+		b->before = prior->slot->data;
+	b->slot = slot;
+	f->found = false;
+	f->count++;
+	if (cut_targets(f, b) < 0) {
+		ckpt_fetch_fail(f, ckpt_fail(f->config.err, -ENOMEM, "out of memory"),
+			b->span.offset, CKPT_FETCH_NO_CHUNK);
+		b->state = BLOCK_DONE;
+		return;
+	}
+	ckpt_fetch_block_start(b);
+}
+
+/* Begins as many blocks as there are slots for. False: none. */
+static bool begin_blocks(struct ckpt_fetch *f)
+{
+	bool any = false;
+
+	while (!f->drained && !ckpt_fetch_stopping(f) && f->count < f->depth) {
+		if (!f->found && !find_block(f, block_at(f, f->count))) {
+			f->drained = true;
+			break;
+		}
+		f->found = true;
+		struct ckpt_slot *slot = get_slot(f);
+		if (!slot)
+			break;
+		begin(f, slot);
+		any = true;
+	}
+	return any;
+}
+
+/* Gives slots back that neither their block nor its successor needs. */
+static void release_blocks(struct ckpt_fetch *f)
+{
+	for (unsigned i = 0; i < f->count; i++) {
+		struct ckpt_fetch_block *b = block_at(f, i);
+		bool last = i + 1 == f->count;
+
+		if (b->state != BLOCK_DONE || !b->slot)
+			continue;
+		if (b->tail_wanted &&
+			(last ? !ckpt_fetch_stopping(f) : block_at(f, i + 1)->state != BLOCK_DONE))
+			continue;
+		put_slot(f, b->slot);
+		b->slot = NULL;
+		if (!ckpt_fetch_stopping(f))
+			atomic_fetch_add(f->config.counter, b->verified);
+	}
+	while (f->count > 0 && block_at(f, 0)->state == BLOCK_DONE && !block_at(f, 0)->slot) {
+		f->head = (f->head + 1) % f->depth;
+		f->count--;
+	}
+}
+
+static int prepare(struct ckpt_fetch *f)
+{
+	const struct ckpt_fetch_config *c = &f->config;
+	struct ckpt_pool *pool = c->core->parts.pool;
+	unsigned slots = ckpt_pool_slots(pool);
+
+	if (c->layout->chunk_bytes > CKPT_FETCH_CHUNK_MAX)
+		return ckpt_fail_at(c->err, CKPT_EUNSUPPORTED,
+			&(struct ckpt_where){.tier = "local", .file = c->file->path},
+			"%s has chunks of %llu bytes; this version reads up to %u", c->file->path,
+			(unsigned long long)c->layout->chunk_bytes, CKPT_FETCH_CHUNK_MAX);
+	f->unit = c->core->config.block_bytes;
+	while (f->unit < c->layout->chunk_bytes)
+		f->unit *= 2;
+	f->block_count = ckpt_blocks_count(c->layout, f->unit);
+	f->wanted = ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
+	if (f->unit != c->core->config.block_bytes) {
+		slots = OWN_SLOTS;
+		if (make_own(f) < 0)
+			return ckpt_fail(c->err, -ENOMEM, "out of memory");
+	}
+	f->depth = (unsigned)ckpt_min_u64(ckpt_min_u64(slots, CKPT_FETCH_DEPTH), f->block_count);
+	f->ring = ckpt_alloc_array(f->depth, sizeof(*f->ring));
+	if (!f->wanted || !f->ring)
+		return ckpt_fail(c->err, -ENOMEM, "out of memory");
+	if (c->targets)
+		atomic_store(c->total, ckpt_targets_want(c->targets, c->layout, f->wanted));
+	else
+		want_all(f);
+	if (!f->own)
+		ckpt_share_join(&f->share, pool, &f->task);
+	f->prepared = true;
+	return 0;
+}
+
+static int finish(struct ckpt_fetch *f)
+{
+	if (f->share.pool)
+		ckpt_share_leave(&f->share);
+	if (!f->code)
+		return *f->config.stop;
+	if (!f->config.findings && f->config.err->code == 0)
+		word(f, f->config.err);
+	return f->code;
+}
+
+static int fetch_body(struct ckpt_task *task)
+{
+	struct ckpt_fetch *f = CKPT_CONTAINER(task, struct ckpt_fetch, task);
+
+	if (!f->prepared) {
+		int r = prepare(f);
+		if (r < 0)
+			return r;
+	}
+	do {
+		for (unsigned i = 0; i < f->count; i++)
+			ckpt_fetch_block_advance(block_at(f, i), i > 0 ? block_at(f, i - 1) : NULL);
+		release_blocks(f);
+	} while (begin_blocks(f));
+	return f->count == 0 && (f->drained || ckpt_fetch_stopping(f)) ? finish(f)
+								       : CKPT_TASK_PENDING;
+}
+
+static void fetch_done(struct ckpt_task *task)
+{
+	struct ckpt_fetch *f = CKPT_CONTAINER(task, struct ckpt_fetch, task);
+
+	ckpt_task_wake(f->config.waiter);
+}
+
+void ckpt_fetch_start(struct ckpt_fetch *fetch, const struct ckpt_fetch_config *config)
+{
+	*fetch = (struct ckpt_fetch){.config = *config};
+	ckpt_task_start(&fetch->task, &config->core->sched, fetch_body, fetch_done);
+}
+
+void ckpt_fetch_clear(struct ckpt_fetch *fetch)
+{
+	CKPT_ASSERT(!ckpt_task_active(&fetch->task) && fetch->count == 0);
+	for (unsigned i = 0; fetch->ring && i < fetch->depth; i++)
+		ckpt_free(fetch->ring[i].segments.items);
+	ckpt_free(fetch->ring);
+	ckpt_free(fetch->wanted);
+	ckpt_free(fetch->own);
+	ckpt_free(fetch->own_memory);
+	*fetch = (struct ckpt_fetch){0};
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a shard: block by block into staging slots, several at a time, each chunk compared with its
+ * digest, and only then let out: into targets, into another store, or nowhere.
+ *
+ * A block's slot comes back once its own bytes and, where a chunk straddles its end, its successor's
+ * have been let out. Blocks are begun in order, so two slots are enough to go on.
+ */
+#ifndef CKPT_ENGINE_FETCH_H
+#define CKPT_ENGINE_FETCH_H
+
+#include <stdatomic.h>
+#include "engine/core.h"
+#include "engine/findings.h"
+#include "engine/targets.h"
+#include "staging/share.h"
+
+/* Blocks under way at most, however large the pool. */
+#define CKPT_FETCH_DEPTH     64
+/* The greatest chunk that can be read. */
+#define CKPT_FETCH_CHUNK_MAX (UINT32_C(64) << 20)
+
+struct ckpt_fetch_config {
+	struct ckpt_core *core;
+	const struct ckpt_layout *layout;
+	struct ckpt_object *file;
+	uint64_t generation;
+	uint64_t step;
+	uint32_t rank;
+
+	/* Where the bytes go. Targets (sealed): only what they need is read. */
+	struct ckpt_targets *targets;
+	atomic_uint_fast64_t *total; /* set to the bytes that this will verify */
+	/* Or a file of another store; `header` is the shard's, verified. */
+	struct ckpt_store *dest;
+	struct ckpt_object *dest_file;
+	const char *header;
+	/* Or nowhere: every bad chunk is a finding. */
+	struct ckpt_findings *findings;
+
+	const int *stop;               /* not 0: give up, with this code */
+	struct ckpt_error *err;        /* the first failure in the order of the file */
+	atomic_uint_fast64_t *counter; /* bytes verified and let out are added */
+	struct ckpt_task *waiter;      /* woken at the end */
+	struct ckpt_task *idle;        /* woken when no copy into targets is under way any more */
+};
+
+#define CKPT_FETCH_NO_CHUNK SIZE_MAX
+
+struct ckpt_fetch_block;
+
+struct ckpt_fetch {
+	struct ckpt_fetch_config config;
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	unsigned copies;       /* into targets, under way */
+	size_t noted;          /* findings made */
+
+	/* Its own. */
+	uint32_t unit; /* bytes of a block */
+	size_t block_count;
+	uint64_t *wanted; /* a bit for each chunk */
+	size_t next;      /* block to look at */
+	size_t chunk;     /* no chunk before it is wanted in `next` or behind */
+	bool prepared;
+	bool found;   /* the block after the last one in the ring is known, and waits for a slot */
+	bool drained; /* no block is left to begin */
+	struct ckpt_share share;
+	struct ckpt_fetch_block *ring;
+	unsigned depth;
+	unsigned head;
+	unsigned count;
+	struct ckpt_slot *own; /* instead of the pool's, when chunks are larger than its slots */
+	char *own_memory;
+	/* The failure that comes first in the file, of those that were noticed. */
+	int code;
+	uint64_t code_at;
+	size_t code_chunk; /* CKPT_FETCH_NO_CHUNK: a request failed, not a digest */
+};
+
+/* Everything in `config` outlives the task. */
+void ckpt_fetch_start(struct ckpt_fetch *fetch, const struct ckpt_fetch_config *config);
+/* After the end, or never started. */
+void ckpt_fetch_clear(struct ckpt_fetch *fetch);
+
+/* Records in `err` that a chunk of a shard differs from its digest. */
+int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout, size_t chunk,
+	const char *file, const char *store);
+
+#endif

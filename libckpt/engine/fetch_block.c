@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A block is read, checked against its digests, and let out. */
+#include "engine/fetch_block.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+
+/* Checking. */
+
+static void fill_header(const struct ckpt_fetch_block *b)
+{
+	const struct ckpt_fetch_config *c = &b->fetch->config;
+	uint64_t padded = ckpt_align_up(b->span.length, c->dest->align);
+
+	if (b->span.offset < c->layout->header_bytes)
+		memcpy(b->slot->data, c->header + b->span.offset,
+			ckpt_min_u64(b->span.length, c->layout->header_bytes - b->span.offset));
+	memset(b->slot->data + b->span.length, 0, padded - b->span.length);
+}
+
+static void check_work(struct ckpt_job *job)
+{
+	struct ckpt_fetch_block *b = CKPT_CONTAINER(job, struct ckpt_fetch_block, check);
+	const struct ckpt_fetch *f = b->fetch;
+	size_t end = b->span.first_chunk + b->span.chunk_count;
+
+	if (f->config.dest)
+		fill_header(b);
+	b->bad = CKPT_FETCH_NO_CHUNK;
+	for (; b->from < end; b->from++) {
+		const struct ckpt_chunk *c = &f->config.layout->chunks[b->from];
+		if (!ckpt_fetch_wants(f, b->from))
+			continue;
+		struct ckpt_pieces p = ckpt_blocks_pieces(
+			c->offset, c->length, b->span.offset, f->unit, b->before, b->slot->data);
+		struct ckpt_digest digest =
+			ckpt_digest_of_two(p.head, p.head_length, p.tail, p.tail_length);
+		b->verified += c->length;
+		if (!ckpt_digest_equal(&digest, &c->digest)) {
+			b->bad = b->from++;
+			return;
+		}
+	}
+}
+
+static void check_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_fetch_block *b = CKPT_CONTAINER(job, struct ckpt_fetch_block, check);
+
+	b->state = BLOCK_CHECKED;
+	ckpt_task_wake(&b->fetch->task);
+}
+
+static void start_check(struct ckpt_fetch_block *b)
+{
+	b->state = BLOCK_CHECKING;
+	b->check = (struct ckpt_job){.work = check_work, .urgent = true};
+	b->check.node.run = check_back;
+	ckpt_env_run(b->fetch->config.core->parts.env, &b->check);
+}
+
+/* Letting out. */
+
+static void copy_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_copy *copy = CKPT_CONTAINER(job, struct ckpt_copy, job);
+	struct ckpt_fetch_block *b = CKPT_CONTAINER(copy, struct ckpt_fetch_block, copy);
+	struct ckpt_fetch *f = b->fetch;
+
+	if (copy->result < 0) {
+		(void)ckpt_fail(f->config.err, copy->result, "cannot copy into a target: %s",
+			ckpt_code_text(copy->result));
+		ckpt_fetch_fail(f, copy->result, b->span.offset, CKPT_FETCH_NO_CHUNK);
+	}
+	b->state = BLOCK_DONE;
+	if (--f->copies == 0)
+		ckpt_task_wake(f->config.idle);
+	ckpt_task_wake(&f->task);
+}
+
+static void start_copy(struct ckpt_fetch_block *b)
+{
+	struct ckpt_fetch *f = b->fetch;
+
+	b->state = BLOCK_COPYING;
+	b->copy = (struct ckpt_copy){.direction = CKPT_COPY_FROM_STAGING,
+		.segments = b->segments.items,
+		.count = b->segments.count,
+		.torn = -1};
+	b->copy.job.urgent = true;
+	b->copy.job.node.run = copy_back;
+	f->copies++;
+	ckpt_device_copy(f->config.core->parts.host, &b->copy);
+}
+
+static void start_write(struct ckpt_fetch_block *b)
+{
+	const struct ckpt_fetch_config *c = &b->fetch->config;
+
+	b->state = BLOCK_WRITING;
+	ckpt_store_op_init(&b->op, &b->fetch->task, c->err);
+	ckpt_store_write(c->dest, &b->op, c->dest_file, b->slot->data,
+		ckpt_align_up(b->span.length, c->dest->align), b->span.offset,
+		b->fetch->own ? -1 : (int)b->slot->number);
+}
+
+static void let_out(struct ckpt_fetch_block *b)
+{
+	struct ckpt_fetch *f = b->fetch;
+	bool bad = b->bad != CKPT_FETCH_NO_CHUNK;
+
+	if (bad)
+		ckpt_fetch_take_failure(
+			f, CKPT_EINTEGRITY, f->config.layout->chunks[b->bad].offset, b->bad);
+	if (ckpt_fetch_stopping(f) || (!bad && !f->config.dest && b->segments.count == 0))
+		b->state = BLOCK_DONE;
+	else if (bad)
+		start_check(b); /* of what comes after it */
+	else if (f->config.dest)
+		start_write(b);
+	else
+		start_copy(b);
+}
+
+/* Reading. */
+
+void ckpt_fetch_block_start(struct ckpt_fetch_block *block)
+{
+	struct ckpt_fetch *f = block->fetch;
+	struct ckpt_store *store = f->config.core->store;
+	uint64_t lo = block->lo & ~(uint64_t)(store->align - 1);
+	uint64_t hi = ckpt_align_up(block->hi, store->align);
+
+	if (block->hi == 0) {
+		block->state = BLOCK_READ;
+		return;
+	}
+	CKPT_ASSERT(lo >= block->span.offset && hi <= block->span.offset + f->unit);
+	block->state = BLOCK_READING;
+	ckpt_store_op_init(&block->op, &f->task, NULL);
+	ckpt_store_read(store, &block->op, f->config.file,
+		block->slot->data + (lo - block->span.offset), hi - lo, lo,
+		f->own ? -1 : (int)block->slot->number);
+}
+
+void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior)
+{
+	struct ckpt_fetch *f = block->fetch;
+	/* A chunk that begins in its predecessor waits for both. */
+	bool waits = block->before && prior && prior->state < BLOCK_READ;
+
+	if (block->state == BLOCK_READING && block->op.done) {
+		block->state = BLOCK_READ;
+		if (block->op.result < 0)
+			ckpt_fetch_take_failure(
+				f, block->op.result, block->lo, CKPT_FETCH_NO_CHUNK);
+	}
+	if (block->state == BLOCK_READ && ckpt_fetch_stopping(f))
+		block->state = BLOCK_DONE;
+	if (block->state == BLOCK_READ && !waits)
+		start_check(block);
+	if (block->state == BLOCK_CHECKED)
+		let_out(block);
+	if (block->state == BLOCK_WRITING && block->op.done) {
+		if (block->op.result < 0)
+			ckpt_fetch_fail(
+				f, block->op.result, block->span.offset, CKPT_FETCH_NO_CHUNK);
+		block->state = BLOCK_DONE;
+	}
+}

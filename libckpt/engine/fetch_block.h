@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One block of a fetch on its way; for fetch.c and fetch_block.c only. */
+#ifndef CKPT_ENGINE_FETCH_BLOCK_H
+#define CKPT_ENGINE_FETCH_BLOCK_H
+
+#include "engine/fetch.h"
+
+/* In the order in which a block goes through them. */
+enum block_state {
+	BLOCK_READING = 1,
+	BLOCK_READ,
+	BLOCK_CHECKING,
+	BLOCK_CHECKED,
+	BLOCK_COPYING,
+	BLOCK_WRITING,
+	BLOCK_DONE,
+};
+
+struct ckpt_fetch_block {
+	struct ckpt_fetch *fetch;
+	enum block_state state;
+	struct ckpt_span span;
+	struct ckpt_slot *slot;
+	char *before;     /* its predecessor's memory, when a wanted chunk begins there */
+	bool tail_wanted; /* a wanted chunk goes on in its successor */
+	uint64_t lo;      /* of the bytes that are read, in the shard */
+	uint64_t hi;
+	struct ckpt_store_op op;
+	struct ckpt_job check;
+	size_t from; /* chunk at which the check goes on */
+	size_t bad;  /* chunk at which it stopped; CKPT_FETCH_NO_CHUNK: none */
+	uint64_t verified;
+	struct ckpt_segment_list segments;
+	struct ckpt_copy copy;
+};
+
+static inline bool ckpt_fetch_wants(const struct ckpt_fetch *f, size_t chunk)
+{
+	return f->wanted[chunk / 64] >> (chunk % 64) & 1;
+}
+
+static inline bool ckpt_fetch_stopping(const struct ckpt_fetch *f)
+{
+	return f->code || *f->config.stop;
+}
+
+/* fetch.c: of several failures the first in the file is told, whichever came back first. */
+void ckpt_fetch_fail(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk);
+/* The same, unless everything is to be found: then a bad chunk is noted, and does not end the fetch. */
+void ckpt_fetch_take_failure(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk);
+
+/* fetch_block.c: begins to read, if anything is to be read. */
+void ckpt_fetch_block_start(struct ckpt_fetch_block *block);
+/* Lets it go on as far as it can. `prior` is its predecessor in the ring; NULL: none. */
+void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The keeper: one removal after the other, behind everything else. */
+#include "engine/keeper.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/removal.h"
+
+#define BATCH 16
+
+struct ckpt_keeper {
+	struct ckpt_core *core;
+	struct ckpt_task task;
+	struct ckpt_removal removal;
+	struct ckpt_error error;
+	unsigned want;
+	bool stop;
+	uint64_t busy_above; /* retention: steps up to this one were tried in this round */
+};
+
+static struct ckpt_keeper *keeper_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_keeper, task);
+}
+
+/* The next step of a dead generation that is undecided; false: none. */
+static bool next_unsettled(struct ckpt_keeper *k)
+{
+	struct ckpt_scan *scan = &k->core->scan;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation >= k->core->generation || s->state != CKPT_STEP_PENDING)
+			continue;
+		k->removal.generation = s->generation;
+		k->removal.step = s->step;
+		return true;
+	}
+	return false;
+}
+
+/* The oldest step that retention lets go and that this round has not tried; false: none. */
+static bool next_retired(struct ckpt_keeper *k)
+{
+	struct ckpt_core *core = k->core;
+	size_t chosen[BATCH];
+	size_t n = ckpt_retention_choose(&core->scan, core->config.keep_last,
+		core->config.keep_every, core->pins, core->pin_count, chosen, BATCH);
+
+	for (size_t i = 0; i < n; i++) {
+		const struct ckpt_scan_step *s = &core->scan.steps[chosen[i]];
+		if (s->step <= k->busy_above)
+			continue;
+		k->removal.generation = s->generation;
+		k->removal.step = s->step;
+		return true;
+	}
+	return false;
+}
+
+static void start(struct ckpt_keeper *k, bool settle)
+{
+	struct ckpt_removal *r = &k->removal;
+
+	ckpt_error_clear(&k->error);
+	*r = (struct ckpt_removal){.core = k->core,
+		.waiter = &k->task,
+		.err = &k->error,
+		.generation = r->generation,
+		.step = r->step,
+		.settle = settle};
+	ckpt_removal_start(r);
+}
+
+static void note_settled(struct ckpt_keeper *k)
+{
+	struct ckpt_core *core = k->core;
+	struct ckpt_scan_step *s =
+		ckpt_scan_find(&core->scan, k->removal.generation, k->removal.step);
+
+	if (k->removal.result < 0)
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"cannot settle step %llu of generation %llu in %s: %s",
+			(unsigned long long)k->removal.step,
+			(unsigned long long)k->removal.generation, core->parts.label,
+			k->error.code ? k->error.message : ckpt_code_text(k->removal.result));
+	else
+		ckpt_log(core->parts.log, CKPT_LOG_INFO,
+			"settled step %llu of generation %llu in %s: it was never committed",
+			(unsigned long long)k->removal.step,
+			(unsigned long long)k->removal.generation, core->parts.label);
+	/* Tried once: what failed is left to the next generation. */
+	if (s)
+		s->state = CKPT_STEP_ABORTED;
+}
+
+static void note_retired(struct ckpt_keeper *k)
+{
+	struct ckpt_core *core = k->core;
+	int r = k->removal.result;
+
+	k->busy_above = k->removal.step;
+	if (r == 0) {
+		ckpt_scan_drop(&core->scan, k->removal.generation, k->removal.step);
+		core->stats.steps_removed++;
+		ckpt_log(core->parts.log, CKPT_LOG_DEBUG, "removed step %llu of %s",
+			(unsigned long long)k->removal.step, core->parts.label);
+		return;
+	}
+	ckpt_log(core->parts.log, r == -EBUSY ? CKPT_LOG_DEBUG : CKPT_LOG_WARN,
+		"retention keeps step %llu of %s for now: %s", (unsigned long long)k->removal.step,
+		core->parts.label, k->error.code ? k->error.message : ckpt_code_text(r));
+}
+
+static int keeper_body(struct ckpt_task *task)
+{
+	struct ckpt_keeper *k = keeper_of(task);
+	struct ckpt_core *core = k->core;
+
+	CKPT_TASK_BEGIN(task);
+	while (k->want && !k->stop && !core->fenced) {
+		if (k->want & CKPT_KEEPER_SETTLE) {
+			k->want &= ~CKPT_KEEPER_SETTLE;
+			while (!k->stop && !core->fenced && next_unsettled(k)) {
+				start(k, true);
+				CKPT_AWAIT(task, k->removal.finished);
+				note_settled(k);
+			}
+		} else {
+			k->want &= ~CKPT_KEEPER_RETAIN;
+			k->busy_above = 0;
+			while (!k->stop && !core->fenced && next_retired(k)) {
+				start(k, false);
+				CKPT_AWAIT(task, k->removal.finished);
+				note_retired(k);
+			}
+		}
+	}
+	CKPT_TASK_END(task);
+}
+
+static void keeper_done(struct ckpt_task *task)
+{
+	struct ckpt_keeper *k = keeper_of(task);
+
+	k->core->keeper = NULL;
+	ckpt_task_wake(k->core->closer);
+	ckpt_free(k);
+}
+
+void ckpt_keeper_ask(struct ckpt_core *core, unsigned what)
+{
+	CKPT_ASSERT(core->generation > 0);
+	if (core->closing || core->fenced)
+		return;
+	if (core->keeper) {
+		core->keeper->want |= what;
+		return;
+	}
+	struct ckpt_keeper *k = ckpt_alloc(sizeof(*k));
+	if (!k) {
+		ckpt_log(core->parts.log, CKPT_LOG_WARN, "out of memory: nothing is removed now");
+		return;
+	}
+	k->core = core;
+	k->want = what;
+	k->error.size = sizeof(k->error);
+	core->keeper = k;
+	ckpt_task_start(&k->task, &core->sched, keeper_body, keeper_done);
+}
+
+void ckpt_keeper_stop(struct ckpt_core *core)
+{
+	if (core->keeper)
+		core->keeper->stop = true;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes: the blocks of a save on their way through staging. Copies start in order as slots come free;
+ * a block is written and digested as soon as it is staged, each without waiting for the other.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/save_state.h"
+
+static struct ckpt_lane *lane_of(const struct ckpt_save *save, size_t block)
+{
+	return block < save->plan->block_count ? save->lanes[block] : NULL;
+}
+
+static const struct ckpt_span *span_of(const struct ckpt_save *save, size_t block)
+{
+	return &save->plan->blocks[block].span;
+}
+
+static void free_lane(struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+
+	CKPT_ASSERT(!ckpt_task_active(&lane->task) && lane->digesting == lane->digested);
+	save->lanes[lane->block] = NULL;
+	ckpt_pool_put(save->core->parts.pool, lane->slot);
+	ckpt_free(lane);
+}
+
+/* Frees the lane if neither its own work nor its successor's straddling chunk needs it. */
+static void try_release(struct ckpt_save *save, size_t block)
+{
+	struct ckpt_lane *lane = lane_of(save, block);
+
+	if (!lane || save->hold || !lane->written || !lane->digested ||
+		ckpt_task_active(&lane->task))
+		return;
+	if (block + 1 < save->plan->block_count && span_of(save, block + 1)->straddled) {
+		const struct ckpt_lane *after = lane_of(save, block + 1);
+		/* Blocks start in order here: no lane yet means that it is still to come. */
+		if (block + 1 >= save->next || (after && !after->digested))
+			return;
+	}
+	free_lane(lane);
+}
+
+static void digest_work(struct ckpt_job *job)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, digest);
+	struct ckpt_plan *plan = lane->save->plan;
+	const struct ckpt_span *span = &plan->blocks[lane->block].span;
+
+	for (size_t i = 0; i < span->chunk_count; i++) {
+		struct ckpt_chunk *chunk = &plan->layout->chunks[span->first_chunk + i];
+		struct ckpt_pieces p = ckpt_blocks_pieces(chunk->offset, chunk->length,
+			span->offset, plan->block_bytes,
+			lane->before ? lane->before->slot->data : NULL, lane->slot->data);
+		chunk->digest = ckpt_digest_of_two(p.head, p.head_length, p.tail, p.tail_length);
+	}
+}
+
+static void digest_done(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, digest);
+	struct ckpt_save *save = lane->save;
+	size_t block = lane->block;
+
+	lane->digested = true;
+	save->digested_count++;
+	save->working--;
+	try_release(save, block);
+	if (block > 0)
+		try_release(save, block - 1);
+	ckpt_task_wake(&save->task);
+}
+
+/* Starts the digests of the chunks that end in a block, once all their bytes are staged. */
+static void try_digest(struct ckpt_save *save, size_t block)
+{
+	struct ckpt_lane *lane = lane_of(save, block);
+
+	if (!lane || !lane->staged || lane->digesting || save->code)
+		return;
+	if (span_of(save, block)->straddled) {
+		lane->before = lane_of(save, block - 1);
+		if (!lane->before || !lane->before->staged)
+			return;
+	}
+	lane->digesting = true;
+	lane->digest.work = digest_work;
+	lane->digest.node.run = digest_done;
+	save->working++;
+	ckpt_env_run(save->core->parts.env, &lane->digest);
+}
+
+static void copy_done(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_copy *copy = CKPT_CONTAINER(job, struct ckpt_copy, job);
+	struct ckpt_lane *lane = CKPT_CONTAINER(copy, struct ckpt_lane, copy);
+
+	lane->copied = true;
+	ckpt_task_wake(&lane->task);
+}
+
+static void start_copy(struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+	const struct ckpt_plan_block *block = &save->plan->blocks[lane->block];
+	struct ckpt_segment *segments = &save->plan->segments[block->first_segment];
+	char *at = lane->slot->data;
+
+	for (size_t i = 0; i < block->segment_count; i++) {
+		segments[i].staged = at;
+		at += segments[i].length;
+	}
+	lane->copy = (struct ckpt_copy){.direction = CKPT_COPY_TO_STAGING,
+		.segments = segments,
+		.count = block->segment_count,
+		.seed = save->seed,
+		.sampled = true,
+		.torn = -1};
+	lane->copy.job.urgent = true;
+	lane->copy.job.node.run = copy_done;
+	save->copying++;
+	ckpt_device_copy(save->core->parts.host, &lane->copy);
+}
+
+static void torn(struct ckpt_save *save, const struct ckpt_segment *segment)
+{
+	const char *name = segment->tensor == CKPT_PLAN_HEADER
+				   ? "the header"
+				   : save->tensors[segment->tensor].name;
+
+	ckpt_save_stop(save, ckpt_fail_at(&save->work, CKPT_ETORN,
+				     &(struct ckpt_where){.tier = "memory",
+					     .tensor = name,
+					     .has_offset = true,
+					     .offset = segment->offset},
+				     "tensor %s was changed before its copy for step %llu was "
+				     "complete: wait for "
+				     "the fence (wait_staged) before changing it, or mark it eager",
+				     name, (unsigned long long)save->step));
+}
+
+/* A copy has come back. */
+static void count_staged(struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+	uint64_t since_ns = ckpt_env_now(save->core->parts.env) - save->start_ns;
+
+	save->copying--;
+	if (lane->copy.result < 0)
+		ckpt_save_stop(save,
+			ckpt_fail(&save->work, lane->copy.result, "cannot copy to staging: %s",
+				ckpt_code_text(lane->copy.result)));
+	else if (lane->copy.torn >= 0)
+		torn(save, &lane->copy.segments[lane->copy.torn]);
+	if (save->code) {
+		ckpt_save_answer_end(save);
+		return;
+	}
+	lane->staged = true;
+	save->staged_count++;
+	atomic_fetch_add(&save->bytes_staged, span_of(save, lane->block)->length);
+	if (save->plan->blocks[lane->block].eager && --save->eager_left == 0) {
+		atomic_store(&save->eager_ns, since_ns);
+		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
+	}
+	if (save->staged_count == save->plan->block_count) {
+		atomic_store(&save->stage_ns, since_ns);
+		save->core->stats.last_stage_ns = since_ns;
+		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_STAGED);
+	}
+	try_digest(save, lane->block);
+	try_digest(save, lane->block + 1);
+}
+
+static int lane_write_body(struct ckpt_task *task)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(task, struct ckpt_lane, task);
+	struct ckpt_save *save = lane->save;
+	const struct ckpt_span *span = span_of(save, lane->block);
+	uint64_t padded;
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, save->file_open || save->code);
+	if (save->code)
+		return save->code;
+	padded = ckpt_align_up(span->length, save->core->store->align);
+	memset(lane->slot->data + span->length, 0, padded - span->length);
+	ckpt_store_op_init(&lane->op, task, &save->work);
+	ckpt_store_write(save->core->store, &lane->op, &save->object, lane->slot->data, padded,
+		span->offset, (int)lane->slot->number);
+	CKPT_AWAIT(task, lane->op.done);
+	if (lane->op.result < 0) {
+		save->file_failed = true;
+		/* Without the whole shard in staging there is no second try. */
+		if (!save->hold)
+			ckpt_save_stop(save, lane->op.result);
+		return lane->op.result;
+	}
+	lane->written = true;
+	save->written_count++;
+	atomic_fetch_add(&save->bytes_written, span->length);
+	CKPT_TASK_END(task);
+}
+
+static int lane_body(struct ckpt_task *task)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(task, struct ckpt_lane, task);
+
+	CKPT_TASK_BEGIN(task);
+	/* Stopped before its turn: the end may have been told, and the tensors be gone. */
+	if (lane->save->code)
+		return lane->save->code;
+	start_copy(lane);
+	CKPT_AWAIT(task, lane->copied);
+	count_staged(lane);
+	if (lane->save->code)
+		return lane->save->code;
+	return ckpt_task_continue(task, lane_write_body);
+	CKPT_TASK_END(task);
+}
+
+static void lane_done(struct ckpt_task *task)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(task, struct ckpt_lane, task);
+	struct ckpt_save *save = lane->save;
+
+	save->working--;
+	try_release(save, lane->block);
+	ckpt_task_wake(&save->task);
+}
+
+static int start_lane(struct ckpt_save *save, struct ckpt_slot *slot)
+{
+	struct ckpt_lane *lane = ckpt_alloc(sizeof(*lane));
+
+	if (!lane) {
+		ckpt_pool_put(save->core->parts.pool, slot);
+		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	}
+	lane->save = save;
+	lane->slot = slot;
+	lane->block = save->order ? save->order[save->next] : save->next;
+	save->next++;
+	save->lanes[lane->block] = lane;
+	save->working++;
+	ckpt_task_start(&lane->task, &save->core->sched, lane_body, lane_done);
+	return 0;
+}
+
+static void count_starved(struct ckpt_save *save, bool starved)
+{
+	uint64_t now_ns = ckpt_env_now(save->core->parts.env);
+
+	if (starved && !save->starved_since) {
+		save->starved_since = now_ns;
+		save->core->stats.pool_starved++;
+	} else if (!starved && save->starved_since) {
+		atomic_fetch_add(&save->starved_ns, now_ns - save->starved_since);
+		save->starved_since = 0;
+	}
+}
+
+static int pump_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = CKPT_CONTAINER(task, struct ckpt_save, pump);
+	struct ckpt_slot *slot;
+
+	while (!save->code && save->next < save->plan->block_count) {
+		slot = ckpt_pool_get(save->core->parts.pool);
+		count_starved(save, slot == NULL);
+		if (!slot)
+			return CKPT_TASK_PENDING;
+		int r = start_lane(save, slot);
+		if (r < 0)
+			ckpt_save_stop(save, r);
+	}
+	return 0;
+}
+
+static void pump_done(struct ckpt_task *task)
+{
+	struct ckpt_save *save = CKPT_CONTAINER(task, struct ckpt_save, pump);
+
+	ckpt_pool_set_waiter(save->core->parts.pool, NULL);
+	ckpt_task_wake(&save->task);
+}
+
+/* With room for the whole shard the blocks that somebody waits for come first. */
+static int order_blocks(struct ckpt_save *save)
+{
+	const struct ckpt_plan *plan = save->plan;
+	size_t n = 0;
+
+	for (size_t i = 0; i < plan->block_count; i++)
+		save->eager_left += plan->blocks[i].eager;
+	if (save->eager_left == 0 || !save->hold)
+		return 0;
+	save->order = ckpt_alloc_array(plan->block_count, sizeof(*save->order));
+	if (!save->order)
+		return -ENOMEM;
+	for (int eager = 1; eager >= 0; eager--)
+		for (size_t i = 0; i < plan->block_count; i++)
+			if (plan->blocks[i].eager == (eager == 1))
+				save->order[n++] = i;
+	return 0;
+}
+
+int ckpt_lanes_start(struct ckpt_save *save)
+{
+	struct ckpt_pool *pool = save->core->parts.pool;
+	size_t count = save->plan->block_count;
+
+	save->hold = ckpt_pool_free(pool) >= count;
+	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
+	if (!save->lanes || order_blocks(save) < 0)
+		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	if (save->eager_left == 0)
+		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
+	if (!save->hold) {
+		ckpt_pool_set_waiter(pool, &save->pump);
+		ckpt_task_start(&save->pump, &save->core->sched, pump_body, pump_done);
+		return 0;
+	}
+	/* All slots at once: whoever holds every block may not wait for the last one. */
+	while (save->next < count) {
+		int r = start_lane(save, ckpt_pool_get(pool));
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+void ckpt_lanes_rewrite(struct ckpt_save *save)
+{
+	CKPT_ASSERT(save->hold && save->working == 0);
+	save->written_count = 0;
+	for (size_t i = 0; i < save->plan->block_count; i++) {
+		struct ckpt_lane *lane = save->lanes[i];
+		lane->written = false;
+		save->working++;
+		ckpt_task_start(&lane->task, &save->core->sched, lane_write_body, lane_done);
+	}
+}
+
+void ckpt_lanes_release_all(struct ckpt_save *save)
+{
+	CKPT_ASSERT(ckpt_lanes_quiet(save));
+	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
+		if (save->lanes[i])
+			free_lane(save->lanes[i]);
+}
+
+bool ckpt_lanes_finished(const struct ckpt_save *save)
+{
+	return save->written_count == save->plan->block_count &&
+	       save->digested_count == save->plan->block_count && save->working == 0;
+}
+
+bool ckpt_lanes_quiet(const struct ckpt_save *save)
+{
+	return save->working == 0 && save->copying == 0 && !ckpt_task_active(&save->pump);
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which steps a restore may choose. */
+#include "base/fail.h"
+#include "engine/scan.h"
+
+static bool may_restore(const struct ckpt_scan_step *step)
+{
+	return step->state == CKPT_STEP_COMMITTED || step->state == CKPT_STEP_QUARANTINED;
+}
+
+static void mark_upto(struct ckpt_scan *scan, uint64_t generation, uint64_t limit)
+{
+	for (size_t i = 0; i < scan->step_count; i++) {
+		struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation == generation && s->step <= limit && may_restore(s))
+			s->in_lineage = true;
+	}
+}
+
+int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
+{
+	uint64_t limit = CKPT_STEP_MAX;
+	uint64_t generation = 0;
+
+	for (size_t i = 0; i < scan->step_count; i++)
+		scan->steps[i].in_lineage = false;
+	/* A directory without a claim is no generation: its claim was never durable. */
+	for (size_t i = 0; i < scan->gen_count; i++)
+		if (scan->gens[i].claimed)
+			generation = scan->gens[i].generation;
+	while (generation) {
+		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, generation);
+		/* A store that was exported holds the last generation only. */
+		if (!gen || !gen->claimed)
+			return 0;
+		if (gen->broken) {
+			char path[CKPT_PATH_MAX];
+			ckpt_name_claim(path, generation);
+			return ckpt_fail_at(err, CKPT_EINTEGRITY,
+				&(struct ckpt_where){.tier = "local", .file = path},
+				"%s does not verify, so the parent of generation %llu is not "
+				"known: "
+				"put the file back from a copy, or name a step, or start anew",
+				path, (unsigned long long)generation);
+		}
+		mark_upto(scan, generation, limit);
+		/* The decoder has seen to it that a parent is older than its child. */
+		CKPT_ASSERT(gen->claim.parent_generation < generation);
+		limit = gen->claim.parent_step;
+		generation = gen->claim.parent_generation;
+	}
+	return 0;
+}
+
+bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t step)
+{
+	uint64_t from = ckpt_scan_newest_claim(scan);
+	uint64_t limit = CKPT_STEP_MAX;
+
+	while (from > 0) {
+		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, from);
+		if (!gen || !gen->claimed || gen->broken)
+			return false;
+		if (from == generation)
+			return step <= limit;
+		limit = gen->claim.parent_step;
+		from = gen->claim.parent_generation;
+	}
+	return false;
+}
+
+struct ckpt_scan_step *ckpt_lineage_choose(
+	struct ckpt_scan *scan, uint64_t step, unsigned *ret_passed)
+{
+	uint64_t back = UINT64_MAX - step;
+	bool relative = back <= UINT32_MAX;
+	unsigned passed = 0;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		struct ckpt_scan_step *s = &scan->steps[i];
+		if (!s->in_lineage)
+			continue;
+		if (!relative) {
+			if (s->step == step)
+				return s;
+			continue;
+		}
+		if (s->state == CKPT_STEP_QUARANTINED) {
+			passed++;
+			continue;
+		}
+		if (back == 0) {
+			if (ret_passed)
+				*ret_passed = passed;
+			return s;
+		}
+		back--;
+	}
+	return NULL;
+}
+
+size_t ckpt_lineage_count(const struct ckpt_scan *scan)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < scan->step_count; i++)
+		if (scan->steps[i].in_lineage && scan->steps[i].state == CKPT_STEP_COMMITTED)
+			count++;
+	return count;
+}

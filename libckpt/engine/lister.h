@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The small commands: list the store afresh, adopt a parent, pin, report, close. */
+#ifndef CKPT_ENGINE_LISTER_H
+#define CKPT_ENGINE_LISTER_H
+
+#include "engine/core.h"
+
+/* Reads the store again; `scanner.scan` is the caller's after END, marked unless `mark_result` < 0. */
+struct ckpt_lister {
+	struct ckpt_command command;
+	struct ckpt_scanner scanner;
+	int mark_result;
+};
+int ckpt_lister_body(struct ckpt_task *task);
+
+/*
+ * Makes (generation, step) the parent of the next claim; a generation that was claimed before is left
+ * behind. -EBUSY while a save is under way.
+ */
+struct ckpt_adopter {
+	struct ckpt_command command;
+	uint64_t generation;
+	uint64_t step;
+};
+int ckpt_adopter_body(struct ckpt_task *task);
+
+struct ckpt_pinner {
+	struct ckpt_command command;
+	uint64_t step;
+	bool pin; /* else unpin */
+};
+int ckpt_pinner_body(struct ckpt_task *task);
+
+/* Everything that the core and what it owns have counted. */
+struct ckpt_reporter {
+	struct ckpt_command command;
+	struct ckpt_stats stats;
+};
+int ckpt_reporter_body(struct ckpt_task *task);
+
+/* Stops what is under way and waits until it has ended; then gives the holder's lock back. */
+struct ckpt_closer {
+	struct ckpt_command command;
+	struct ckpt_store_op op;
+};
+int ckpt_closer_body(struct ckpt_task *task);
+
+#endif

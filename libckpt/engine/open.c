@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a store. */
+#include "engine/open.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "format/sealed.h"
+
+static struct ckpt_opener *opener_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_opener, command);
+}
+
+static int encode_marker(struct ckpt_opener *o)
+{
+	struct ckpt_env *env = o->command.core->parts.env;
+	struct ckpt_marker marker = {.wall_ms = ckpt_env_wall_ms(env)};
+
+	(void)snprintf(marker.run_id, sizeof(marker.run_id), "%016llx%016llx",
+		(unsigned long long)ckpt_env_random(env), (unsigned long long)ckpt_env_random(env));
+	return ckpt_marker_encode(&marker, &o->buf);
+}
+
+/* The greatest number of a claim in a listing; 0: none. */
+uint64_t ckpt_newest_claim(const struct ckpt_listing *listing)
+{
+	uint64_t newest = 0;
+	const char *end = listing->names + listing->bytes;
+
+	for (const char *name = listing->names; name && name < end; name += strlen(name) + 1) {
+		uint64_t generation;
+		if (ckpt_parse_claim(name, &generation))
+			newest = ckpt_max_u64(newest, generation);
+	}
+	return newest;
+}
+
+static int in_use(struct ckpt_opener *o, uint64_t generation)
+{
+	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&o->scanner.scan, generation);
+	const char *node = gen && !gen->broken ? gen->claim.node : "unknown";
+
+	ckpt_name_claim(o->path, generation);
+	return ckpt_fail_at(&o->command.error, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "local", .file = o->path},
+		"the store %s is held by a live process (generation %llu, claimed on node %s): "
+		"stop "
+		"that job, or give this one a store of its own",
+		o->command.core->parts.label, (unsigned long long)generation, node);
+}
+
+/* What the store holds. A claim newer than the one that was to be locked belongs to somebody who lives. */
+static int scan_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = opener_of(task);
+	struct ckpt_core *core = o->command.core;
+	uint64_t newest;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_scanner_start(&o->scanner, core->store, &core->sched, task, &o->command.error);
+	CKPT_AWAIT(task, o->scanner.task.finished);
+	if (o->scanner.task.result < 0)
+		return o->scanner.task.result;
+	newest = ckpt_scan_newest_claim(&o->scanner.scan);
+	if (!core->config.read_only && (o->held || newest > o->newest))
+		return in_use(o, ckpt_max_u64(newest, o->newest));
+	core->marker = o->scanner.marker;
+	/* A claim that does not verify matters when a step is to be chosen, and is reported then. */
+	(void)ckpt_lineage_mark(&o->scanner.scan, NULL);
+	core->scan = o->scanner.scan;
+	o->scanner.scan = (struct ckpt_scan){0};
+	core->opened = true;
+	CKPT_TASK_END(task);
+}
+
+/*
+ * Takes the lock that the newest claim's holder keeps while it lives. Before the scan: what a holder
+ * that is about to end still commits would be missing in one that was made before.
+ */
+static int hold_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = opener_of(task);
+	struct ckpt_core *core = o->command.core;
+	struct ckpt_store_op *op = &o->op;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(core->store, op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return ckpt_fail(&o->command.error, op->result, "cannot list %s of %s: %s",
+			CKPT_NAME_GENS, core->parts.label, ckpt_code_text(op->result));
+	o->newest = ckpt_newest_claim(&op->listing);
+	ckpt_free(op->listing.names);
+	op->listing = (struct ckpt_listing){0};
+	if (o->newest > 0) {
+		ckpt_name_claim(o->path, o->newest);
+		ckpt_store_lock(core->store, op, o->path, false, &core->holder);
+		CKPT_AWAIT(task, op->done);
+		/* Said after the scan, which knows whose it is. */
+		o->held = op->result == -EAGAIN;
+		if (op->result < 0 && !o->held && op->result != -ENOENT)
+			return ckpt_fail(&o->command.error, op->result, "cannot lock %s of %s: %s",
+				o->path, core->parts.label, ckpt_code_text(op->result));
+	}
+	return ckpt_task_continue(task, scan_body);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_open_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = opener_of(task);
+	struct ckpt_core *core = o->command.core;
+	struct ckpt_store_op *op = &o->op;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_op_init(op, task, &o->command.error);
+	op->quiet = true;
+	if (!core->config.read_only) {
+		ckpt_store_get(core->store, op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
+		CKPT_AWAIT(task, op->done);
+		ckpt_free(op->data);
+		op->data = NULL;
+		if (op->result == -ENOENT) {
+			r = encode_marker(o);
+			if (r < 0)
+				return ckpt_fail(&o->command.error, r, "out of memory");
+			ckpt_store_publish(
+				core->store, op, CKPT_NAME_MARKER, o->buf.data, o->buf.len, NULL);
+			CKPT_AWAIT(task, op->done);
+			if (op->result < 0 && op->result != -EEXIST)
+				return op->result;
+		} else if (op->result < 0) {
+			return op->result;
+		}
+		ckpt_store_mkdir(core->store, op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, op->done);
+		if (op->result < 0)
+			return op->result;
+	}
+	return ckpt_task_continue(task, core->config.read_only ? scan_body : hold_body);
+	CKPT_TASK_END(task);
+}
+
+void ckpt_opener_clear(struct ckpt_opener *opener)
+{
+	ckpt_scanner_clear(&opener->scanner);
+	ckpt_buf_free(&opener->buf);
+}

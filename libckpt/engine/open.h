@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a store: marker, scan, and the lock on the newest claim that tells whether its holder lives.
+ */
+#ifndef CKPT_ENGINE_OPEN_H
+#define CKPT_ENGINE_OPEN_H
+
+#include "engine/core.h"
+
+struct ckpt_opener {
+	struct ckpt_command command;
+	struct ckpt_scanner scanner;
+	struct ckpt_store_op op;
+	struct ckpt_buf buf;
+	char path[CKPT_PATH_MAX];
+	uint64_t newest; /* claim when the lock was asked for; 0: none */
+	bool held;       /* somebody else has that lock */
+};
+
+/* Post it first, and once. Zeroed but for command_init. */
+int ckpt_open_body(struct ckpt_task *task);
+/* After END. */
+void ckpt_opener_clear(struct ckpt_opener *opener);
+
+/* The greatest number of a claim in a listing of gens/; 0: none. */
+uint64_t ckpt_newest_claim(const struct ckpt_listing *listing);
+
+#endif

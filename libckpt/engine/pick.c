@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From "the latest" to one manifest. */
+#include "engine/pick.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "format/sealed.h"
+
+/* Steps may vanish between the scan and the lock when retention runs beside; not this often. */
+#define TRIES_MAX 5
+
+static bool is_relative(uint64_t wanted)
+{
+	return UINT64_MAX - wanted <= UINT32_MAX;
+}
+
+/* "the latest step", "step 100", "the step 2 before the latest" */
+static const char *wanted_text(uint64_t wanted, char *out, size_t size)
+{
+	if (wanted == CKPT_STEP_LATEST)
+		(void)snprintf(out, size, "the latest step");
+	else if (is_relative(wanted))
+		(void)snprintf(out, size, "the step %llu before the latest",
+			(unsigned long long)(UINT64_MAX - wanted));
+	else
+		(void)snprintf(out, size, "step %llu", (unsigned long long)wanted);
+	return out;
+}
+
+/*
+ * Its manifest could not be read this time, or is of a format that this build does not know: it may be
+ * good. An older step in its place would be a loss that nobody was told of.
+ */
+static bool may_be_good(const struct ckpt_scan_step *step)
+{
+	return step->code == CKPT_EVERSION || step->code > CKPT_EINTEGRITY;
+}
+
+/*
+ * The broken step that `wanted` may mean: of those newer than `chosen`, which are counted, the newest
+ * that may be good, or else the newest. A step whose manifest does not verify is in no lineage; but it
+ * was one of this lineage's, to judge by its names, and whoever asks for it shall hear that it is broken,
+ * not that it never was.
+ */
+static struct ckpt_scan_step *find_broken(struct ckpt_scan *scan, uint64_t wanted,
+	const struct ckpt_scan_step *chosen, unsigned *ret_count)
+{
+	struct ckpt_scan_step *found = NULL;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		struct ckpt_scan_step *s = &scan->steps[i];
+		if (s == chosen)
+			break;
+		if (s->state != CKPT_STEP_BROKEN ||
+			!ckpt_lineage_holds(scan, s->generation, s->step))
+			continue;
+		if (!is_relative(wanted) && s->step != wanted)
+			continue;
+		if (!found || (may_be_good(s) && !may_be_good(found)))
+			found = s;
+		*ret_count += 1;
+	}
+	return found;
+}
+
+/* What this engine knows to be bad stays so, even where it could not be written down. */
+static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
+{
+	for (size_t i = 0; i < scan->step_count; i++) {
+		struct ckpt_scan_step *s = &scan->steps[i];
+		const struct ckpt_scan_step *k = ckpt_scan_find(known, s->generation, s->step);
+		if (k && k->state == CKPT_STEP_QUARANTINED && s->state == CKPT_STEP_COMMITTED &&
+			strcmp(k->attempt, s->attempt) == 0) {
+			s->state = CKPT_STEP_QUARANTINED;
+			memcpy(s->note, k->note, sizeof(s->note));
+		}
+	}
+}
+
+/* Whoever asks for the latest and hears that there is none starts from nothing: only if it is true. */
+static int fail_none(struct ckpt_pick *p)
+{
+	const struct ckpt_scan *scan = &p->scanner.scan;
+	unsigned quarantined = 0;
+	char text[64];
+
+	for (size_t i = 0; scan->steps && i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		quarantined += s->in_lineage && s->state == CKPT_STEP_QUARANTINED;
+	}
+	if (is_relative(p->wanted) && quarantined > 0 && ckpt_lineage_count(scan) == 0)
+		return ckpt_fail(p->err, CKPT_EQUARANTINED,
+			"%s holds committed steps, but all of them (%u) failed verification and "
+			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
+			"start anew",
+			p->core->parts.label, quarantined);
+	if (p->wanted == CKPT_STEP_LATEST)
+		return ckpt_fail(p->err, CKPT_ENOSTEP, "%s holds no step that can be restored",
+			p->core->parts.label);
+	return ckpt_fail(p->err, CKPT_ENOSTEP, "the lineage of %s does not hold %s",
+		p->core->parts.label, wanted_text(p->wanted, text, sizeof(text)));
+}
+
+static int choose(struct ckpt_pick *p)
+{
+	struct ckpt_scan *scan = &p->scanner.scan;
+	unsigned passed = 0;
+	unsigned broken = 0;
+	char text[64];
+
+	overlay(scan, &p->core->scan);
+	int r = ckpt_lineage_mark(scan, p->err);
+	if (r < 0)
+		return r;
+	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
+	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
+	if (bad && (!step || may_be_good(bad)))
+		step = bad;
+	if (!step)
+		return fail_none(p);
+	p->chosen = *step;
+	if (is_relative(p->wanted) && step != bad && passed + broken > 0)
+		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
+			"%s of %s is step %llu: %u quarantined and %u broken newer steps were "
+			"passed over; `ckpt ls` says why",
+			wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label,
+			(unsigned long long)step->step, passed, broken);
+	return 0;
+}
+
+static int vanish(struct ckpt_pick *p)
+{
+	p->vanished = true;
+	return ckpt_fail_at(p->err, CKPT_ENOSTEP,
+		&(struct ckpt_where){.tier = "local", .file = p->path},
+		"step %llu of %s has just been removed", (unsigned long long)p->chosen.step,
+		p->core->parts.label);
+}
+
+/* The lock keeps retention away; where there are no locks there is no retention beside us either. */
+static int take_lock(struct ckpt_pick *p)
+{
+	switch (p->op.result) {
+	case -ENOENT:
+	case -EAGAIN:
+		return vanish(p);
+	case -ENOLCK:
+	case -EOPNOTSUPP:
+	case -ENOSYS:
+	case -EINVAL:
+	case -EROFS:
+		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
+			"%s of %s cannot be locked (%s): see to it that nobody removes the step "
+			"while it is read",
+			p->path, p->core->parts.label, ckpt_code_text(p->op.result));
+		return 0;
+	default:
+		break;
+	}
+	if (p->op.result < 0)
+		return ckpt_fail_at(p->err, p->op.result,
+			&(struct ckpt_where){.tier = "local", .file = p->path},
+			"cannot lock %s of %s: %s", p->path, p->core->parts.label,
+			ckpt_code_text(p->op.result));
+	return 0;
+}
+
+static int take_manifest(struct ckpt_pick *p)
+{
+	struct ckpt_where where = {.tier = "local", .file = p->path};
+	const struct ckpt_manifest *m = &p->manifest;
+
+	if (p->op.result == -ENOENT)
+		return vanish(p);
+	if (p->op.result < 0)
+		return ckpt_fail_at(p->err, p->op.result, &where, "cannot read %s of %s: %s",
+			p->path, p->core->parts.label, ckpt_code_text(p->op.result));
+	p->manifest_bytes = p->op.data;
+	p->manifest_length = p->op.length;
+	p->op.data = NULL;
+	int r = ckpt_manifest_decode(
+		p->manifest_bytes, p->manifest_length, p->path, p->err, &p->manifest);
+	if (r < 0)
+		return r;
+	if (m->generation != p->chosen.generation || m->step != p->chosen.step ||
+		strcmp(m->run_id, p->marker.run_id) != 0)
+		return ckpt_fail_at(p->err, CKPT_EINTEGRITY, &where,
+			"%s is the manifest of generation %llu, step %llu of run %s: it was copied "
+			"here from elsewhere",
+			p->path, (unsigned long long)m->generation, (unsigned long long)m->step,
+			m->run_id);
+	memcpy(p->chosen.attempt, m->attempt, sizeof(p->chosen.attempt));
+	if (p->chosen.state == CKPT_STEP_BROKEN)
+		p->chosen.state = CKPT_STEP_COMMITTED;
+	p->vanished = m->kind != CKPT_MANIFEST_COMMIT;
+	if (p->vanished)
+		return ckpt_fail_at(p->err, CKPT_ENOSTEP, &where, "step %llu was aborted: %s",
+			(unsigned long long)m->step, m->reason);
+	return 0;
+}
+
+static void take_scan(struct ckpt_pick *p)
+{
+	p->marker = p->scanner.marker;
+	ckpt_scanner_clear(&p->scanner);
+}
+
+/* A step named by number has vanished for good; the latest is another one now. */
+static bool try_again(struct ckpt_pick *p)
+{
+	if (!p->vanished || !is_relative(p->wanted) || ++p->tries >= TRIES_MAX)
+		return false;
+	p->vanished = false;
+	ckpt_manifest_clear(&p->manifest);
+	ckpt_free(p->manifest_bytes);
+	p->manifest_bytes = NULL;
+	ckpt_error_clear(p->err);
+	return true;
+}
+
+static int pick_body(struct ckpt_task *task)
+{
+	struct ckpt_pick *p = CKPT_CONTAINER(task, struct ckpt_pick, task);
+	struct ckpt_store *store = p->core->store;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	do {
+		if (p->lock.fd >= 0) {
+			ckpt_store_shut(store, &p->op, &p->lock);
+			CKPT_AWAIT(task, p->op.done);
+		}
+		ckpt_scanner_start(&p->scanner, store, &p->core->sched, task, p->err);
+		CKPT_AWAIT(task, p->scanner.task.finished);
+		r = p->scanner.task.result;
+		if (r == 0) {
+			/* What could not be read beside the way is not why this may fail. */
+			ckpt_error_clear(p->err);
+			r = choose(p);
+		}
+		take_scan(p);
+		if (r == 0)
+			r = *p->stop;
+		if (r < 0)
+			return r;
+		ckpt_name_manifest(p->path, p->chosen.generation, p->chosen.step);
+		ckpt_store_lock(store, &p->op, p->path, true, &p->lock);
+		CKPT_AWAIT(task, p->op.done);
+		r = take_lock(p);
+		if (r == 0)
+			r = *p->stop;
+		if (r == 0) {
+			/* Under the lock: what is read now stays. */
+			ckpt_store_get(store, &p->op, p->path, CKPT_SEALED_MAX);
+			CKPT_AWAIT(task, p->op.done);
+			r = take_manifest(p);
+		}
+	} while (r < 0 && try_again(p));
+	return r;
+	CKPT_TASK_END(task);
+}
+
+static void pick_done(struct ckpt_task *task)
+{
+	struct ckpt_pick *p = CKPT_CONTAINER(task, struct ckpt_pick, task);
+
+	ckpt_task_wake(p->waiter);
+}
+
+void ckpt_pick_start(struct ckpt_pick *pick)
+{
+	pick->lock.fd = -1;
+	ckpt_store_op_init(&pick->op, &pick->task, NULL);
+	ckpt_task_start(&pick->task, &pick->core->sched, pick_body, pick_done);
+}
+
+void ckpt_pick_clear(struct ckpt_pick *pick)
+{
+	CKPT_ASSERT(!ckpt_task_active(&pick->task) && pick->lock.fd < 0);
+	ckpt_manifest_clear(&pick->manifest);
+	ckpt_free(pick->manifest_bytes);
+	pick->manifest_bytes = NULL;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Picking the step that was asked for: reads the store anew, chooses, takes the lock that keeps
+ * retention away, and reads the manifest under it.
+ */
+#ifndef CKPT_ENGINE_PICK_H
+#define CKPT_ENGINE_PICK_H
+
+#include "engine/core.h"
+
+struct ckpt_pick {
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_core *core;
+	uint64_t wanted; /* a number, LATEST or BACK(k) */
+	const int *stop; /* not 0: give up, with this code */
+	struct ckpt_error *err;
+	struct ckpt_task *waiter;
+
+	/* What was picked. */
+	struct ckpt_scan_step chosen; /* generation 0: nothing yet */
+	struct ckpt_marker marker;
+	struct ckpt_manifest manifest;
+	char *manifest_bytes; /* as they are in the store */
+	uint64_t manifest_length;
+	struct ckpt_object lock; /* shared, on the manifest; fd -1: none */
+
+	/* Its own. */
+	struct ckpt_scanner scanner;
+	struct ckpt_store_op op;
+	char path[CKPT_PATH_MAX];
+	unsigned tries;
+	bool vanished;
+};
+
+/* Zeroed, but for core, wanted, stop, err and waiter. */
+void ckpt_pick_start(struct ckpt_pick *pick);
+/* After the end; `lock` has been shut. */
+void ckpt_pick_clear(struct ckpt_pick *pick);
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking one step away. */
+#include "engine/removal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/open.h"
+
+#define MANIFEST_NAME "manifest.json"
+
+static struct ckpt_removal *removal_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_removal, task);
+}
+
+static const char *first_name(struct ckpt_removal *r)
+{
+	return r->names.count ? r->names.names : NULL;
+}
+
+static const char *next_name(struct ckpt_removal *r)
+{
+	const char *next = r->name + strlen(r->name) + 1;
+
+	return next < r->names.names + r->names.bytes ? next : NULL;
+}
+
+static int check_fence(struct ckpt_removal *r)
+{
+	uint64_t newest = ckpt_newest_claim(&r->op.listing);
+	/* Without a generation of its own it holds the newest claim's lock instead. */
+	uint64_t own =
+		r->core->generation ? r->core->generation : ckpt_scan_newest_claim(&r->core->scan);
+
+	ckpt_free(r->op.listing.names);
+	r->op.listing = (struct ckpt_listing){0};
+	if (newest <= own)
+		return 0;
+	r->core->fenced = true;
+	return ckpt_fail(r->err, CKPT_EFENCED,
+		"generation %llu has taken over the store %s: this process removes nothing any "
+		"more",
+		(unsigned long long)newest, r->core->parts.label);
+}
+
+static int encode_settlement(struct ckpt_removal *r)
+{
+	struct ckpt_core *core = r->core;
+	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_ABORT,
+		.generation = r->generation,
+		.step = r->step,
+		.wall_ms = ckpt_env_wall_ms(core->parts.env),
+		.world = 1};
+
+	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
+	ckpt_name_attempt(manifest.attempt, ckpt_env_random(core->parts.env));
+	(void)snprintf(manifest.reason, sizeof(manifest.reason),
+		"its process ended before it was committed; settled by generation %llu",
+		(unsigned long long)core->generation);
+	return ckpt_manifest_encode(&manifest, &r->buf);
+}
+
+/* False: the name is longer than any that this library makes, and so not ours to remove. */
+static bool join(struct ckpt_removal *r)
+{
+	char directory[CKPT_PATH_MAX];
+
+	ckpt_name_step(directory, r->generation, r->step);
+	int length = snprintf(r->path, sizeof(r->path), "%s/%s", directory, r->name);
+	return length > 0 && (size_t)length < sizeof(r->path);
+}
+
+/* What is in the directory, but for a register that is to stay; then the directory. */
+static int empty_body(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+	struct ckpt_store *store = r->core->store;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(r->path, r->generation, r->step);
+	ckpt_store_list(store, &r->op, r->path);
+	CKPT_AWAIT(task, r->op.done);
+	if (r->op.result == -ENOENT)
+		return 0;
+	if (r->op.result < 0)
+		return r->op.result;
+	r->names = r->op.listing;
+	r->op.listing = (struct ckpt_listing){0};
+	for (r->name = first_name(r); r->name; r->name = next_name(r)) {
+		if (r->settle && strcmp(r->name, MANIFEST_NAME) == 0)
+			continue;
+		if (!join(r))
+			continue;
+		ckpt_store_remove(store, &r->op, r->path);
+		CKPT_AWAIT(task, r->op.done);
+		if (r->op.result < 0)
+			return r->op.result;
+	}
+	if (r->settle)
+		return 0;
+	ckpt_name_step(r->path, r->generation, r->step);
+	ckpt_store_rmdir(store, &r->op, r->path);
+	CKPT_AWAIT(task, r->op.done);
+	return r->op.result;
+	CKPT_TASK_END(task);
+}
+
+static int settle_body(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!r->decided) {
+		if (encode_settlement(r) < 0)
+			return ckpt_fail(r->err, -ENOMEM, "out of memory");
+		ckpt_name_manifest(r->path, r->generation, r->step);
+		ckpt_store_publish(r->core->store, &r->op, r->path, r->buf.data, r->buf.len, NULL);
+		CKPT_AWAIT(task, r->op.done);
+		/* Decided after all, or removed to the end by somebody else. */
+		if (r->op.result == -EEXIST || r->op.result == -ENOENT)
+			return 0;
+		if (r->op.result < 0)
+			return r->op.result;
+	}
+	return ckpt_task_continue(task, empty_body);
+	CKPT_TASK_END(task);
+}
+
+static int unlink_body(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+	struct ckpt_store *store = r->core->store;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_manifest(r->path, r->generation, r->step);
+	ckpt_store_lock(store, &r->op, r->path, false, &r->lock);
+	CKPT_AWAIT(task, r->op.done);
+	if (r->op.result == -EAGAIN)
+		return ckpt_fail(r->err, -EBUSY, "step %llu is open for reading",
+			(unsigned long long)r->step);
+	if (r->op.result < 0 && r->op.result != -ENOENT)
+		return r->op.result;
+	ckpt_name_manifest(r->path, r->generation, r->step);
+	ckpt_store_remove(store, &r->op, r->path);
+	CKPT_AWAIT(task, r->op.done);
+	if (r->op.result < 0)
+		return r->op.result;
+	/* Once this is durable no manifest names the shards, and they may go. */
+	ckpt_name_step(r->path, r->generation, r->step);
+	ckpt_store_sync(store, &r->op, r->path);
+	CKPT_AWAIT(task, r->op.done);
+	if (r->op.result < 0)
+		return r->op.result == -ENOENT ? 0 : r->op.result;
+	return ckpt_task_continue(task, empty_body);
+	CKPT_TASK_END(task);
+}
+
+static int removal_body(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+	int result;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(r->core->store, &r->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, r->op.done);
+	if (r->op.result < 0)
+		return r->op.result;
+	result = check_fence(r);
+	if (result < 0)
+		return result;
+	return ckpt_task_continue(task, r->settle ? settle_body : unlink_body);
+	CKPT_TASK_END(task);
+}
+
+static int close_body(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_shut(r->core->store, &r->op, &r->lock);
+	CKPT_AWAIT(task, r->op.done);
+	/* The lock's end changes nothing about what was removed. */
+	return r->result;
+	CKPT_TASK_END(task);
+}
+
+static void close_done(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+
+	ckpt_free(r->names.names);
+	r->names = (struct ckpt_listing){0};
+	ckpt_buf_free(&r->buf);
+	r->finished = true;
+	ckpt_task_wake(r->waiter);
+}
+
+static void removal_done(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+
+	r->result = task->result;
+	if (r->lock.fd < 0) {
+		close_done(task);
+		return;
+	}
+	ckpt_task_start(task, &r->core->sched, close_body, close_done);
+}
+
+void ckpt_removal_start(struct ckpt_removal *removal)
+{
+	CKPT_ASSERT(!ckpt_task_active(&removal->task));
+	removal->finished = false;
+	removal->result = 0;
+	removal->lock.fd = -1;
+	ckpt_store_op_init(&removal->op, &removal->task, removal->err);
+	removal->op.quiet = true;
+	ckpt_task_start(&removal->task, &removal->core->sched, removal_body, removal_done);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking one step away, or settling one that was never decided; see keeper.h for the order. */
+#ifndef CKPT_ENGINE_REMOVAL_H
+#define CKPT_ENGINE_REMOVAL_H
+
+#include "engine/core.h"
+
+struct ckpt_removal {
+	bool finished;
+	int result; /* 0, -EBUSY, CKPT_EFENCED, or why not */
+	struct ckpt_core *core;
+	struct ckpt_task *waiter;
+	struct ckpt_error *err;
+	uint64_t generation;
+	uint64_t step;
+	bool settle;  /* publish an abort record and keep it, instead of unlinking the manifest */
+	bool decided; /* settle: the record is there already, only files are left */
+
+	/* Its own. */
+	struct ckpt_task task;
+	struct ckpt_store_op op;
+	struct ckpt_object lock;
+	struct ckpt_listing names;
+	const char *name;
+	struct ckpt_buf buf;
+	char path[CKPT_PATH_MAX];
+};
+
+/* Fill core, waiter, err, generation, step and the two flags first. */
+void ckpt_removal_start(struct ckpt_removal *removal);
+
+#endif

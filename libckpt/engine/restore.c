@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The handle of a restore: what user threads do with it. */
+#include "engine/restore.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "base/thread.h"
+#include "engine/restore_state.h"
+
+int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
+	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore)
+{
+	struct ckpt_restore *r = ckpt_alloc(sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	r->core = core;
+	r->owner = owner;
+	r->wanted = step;
+	r->sink = sink;
+	r->forks = ckpt_fork_count();
+	r->dest_root = -1;
+	r->pick.lock.fd = -1;
+	ckpt_shard_init(&r->shard);
+	ckpt_error_clear(&r->error);
+	ckpt_error_clear(&r->why);
+	int code = ckpt_latch_init(&r->latch);
+	if (code < 0) {
+		ckpt_free(r);
+		return code;
+	}
+	code = -pthread_mutex_init(&r->lock, NULL);
+	if (code < 0) {
+		ckpt_latch_destroy(&r->latch);
+		ckpt_free(r);
+		return code;
+	}
+	*ret_restore = r;
+	return 0;
+}
+
+int ckpt_restore_set_dest(struct ckpt_restore *restore, int root, const char *label)
+{
+	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE && restore->dest_root < 0);
+	restore->dest_label = ckpt_strdup(label);
+	if (!restore->dest_label)
+		return -ENOMEM;
+	restore->dest_root = root;
+	return 0;
+}
+
+void ckpt_restore_destroy(struct ckpt_restore *restore)
+{
+	if (!restore)
+		return;
+	CKPT_ASSERT(restore->posted == 0 || restore->gone);
+	ckpt_targets_clear(&restore->targets);
+	ckpt_findings_clear(&restore->findings);
+	ckpt_fetch_clear(&restore->fetch);
+	ckpt_exporter_clear(&restore->exporter);
+	ckpt_shard_clear(&restore->shard);
+	ckpt_pick_clear(&restore->pick);
+	if (restore->dest_root >= 0)
+		(void)close(restore->dest_root);
+	ckpt_free(restore->dest_label);
+	(void)pthread_mutex_destroy(&restore->lock);
+	ckpt_latch_destroy(&restore->latch);
+	ckpt_free(restore);
+}
+
+/* Every post is made once, and none after GONE: then the core may be gone as well. */
+static void post(struct ckpt_restore *r, unsigned what, struct ckpt_node *node,
+	void (*run)(struct ckpt_node *node))
+{
+	pthread_mutex_lock(&r->lock);
+	CKPT_ASSERT(what == CKPT_POST_OPEN || r->posted);
+	if (!r->gone && !(r->posted & what)) {
+		r->posted |= what;
+		r->on_way++;
+		node->run = run;
+		ckpt_inbox_push(r->core->parts.env->inbox, node);
+	}
+	pthread_mutex_unlock(&r->lock);
+}
+
+void ckpt_restore_post_open(struct ckpt_restore *restore)
+{
+	CKPT_ASSERT(restore->sink != CKPT_SINK_STORE || restore->dest_root >= 0);
+	post(restore, CKPT_POST_OPEN, &restore->open_node, ckpt_restore_run_open);
+}
+
+void ckpt_restore_post_start(struct ckpt_restore *restore)
+{
+	post(restore, CKPT_POST_START, &restore->start_node, ckpt_restore_run_start);
+}
+
+void ckpt_restore_post_cancel(struct ckpt_restore *restore)
+{
+	post(restore, CKPT_POST_CANCEL, &restore->cancel_node, ckpt_restore_run_cancel);
+}
+
+void ckpt_restore_post_release(struct ckpt_restore *restore)
+{
+	post(restore, CKPT_POST_RELEASE, &restore->release_node, ckpt_restore_run_release);
+}
+
+struct ckpt_engine *ckpt_restore_owner(const struct ckpt_restore *restore)
+{
+	return restore->owner;
+}
+
+bool ckpt_restore_forked(const struct ckpt_restore *restore)
+{
+	return restore->forks != ckpt_fork_count();
+}
+
+struct ckpt_latch *ckpt_restore_latch(struct ckpt_restore *restore)
+{
+	return &restore->latch;
+}
+
+const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore)
+{
+	return &restore->error;
+}
+
+/*
+ * Whether the latch has answered `bit`. Its lock is no part of what a handle that is const promises;
+ * in a child it may be held for ever by a thread that is not there.
+ */
+static bool answered(const struct ckpt_restore *restore, uint32_t bit)
+{
+	struct ckpt_latch *latch = (struct ckpt_latch *)&restore->latch;
+
+	return !ckpt_restore_forked(restore) && (ckpt_latch_get(latch) & bit) != 0;
+}
+
+const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
+{
+	return answered(restore, CKPT_DONE_OPENED) ? restore->shard.index : NULL;
+}
+
+uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore)
+{
+	return atomic_load(&restore->chosen_step);
+}
+
+uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore)
+{
+	return atomic_load(&restore->chosen_generation);
+}
+
+void ckpt_restore_counters(
+	const struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total)
+{
+	if (ret_done)
+		*ret_done = atomic_load(&restore->bytes_done);
+	if (ret_total)
+		*ret_total = atomic_load(&restore->bytes_total);
+}
+
+size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
+{
+	const struct ckpt_index *index = ckpt_restore_index(restore);
+
+	return index ? index->layout->entry_count + index->layout->alias_count : 0;
+}
+
+int ckpt_restore_name(
+	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info)
+{
+	if (index >= ckpt_restore_name_count(restore))
+		return -ERANGE;
+	const struct ckpt_layout *layout = restore->shard.index->layout;
+	const struct ckpt_alias *alias =
+		index < layout->entry_count ? NULL : &layout->aliases[index - layout->entry_count];
+	const struct ckpt_entry *entry =
+		alias ? ckpt_layout_find(layout, alias->target) : &layout->entries[index];
+
+	CKPT_ASSERT(entry);
+	ret_info->dtype = entry->dtype;
+	ret_info->ndim = entry->ndim;
+	ret_info->rank = restore->shard.index->rank;
+	ret_info->name = alias ? alias->name : entry->name;
+	ret_info->shape = entry->shape;
+	ret_info->nbytes = entry->nbytes;
+	ret_info->offset = entry->offset;
+	ret_info->alias_of = alias ? entry->name : NULL;
+	return 0;
+}
+
+static int alias_order(const void *key, const void *alias)
+{
+	return strcmp(key, ((const struct ckpt_alias *)alias)->name);
+}
+
+int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
+	struct ckpt_error *err, size_t *ret_index)
+{
+	const struct ckpt_index *index = ckpt_restore_index(restore);
+	const struct ckpt_layout *layout = index ? index->layout : NULL;
+	const struct ckpt_entry *entry = layout ? ckpt_layout_find(layout, name) : NULL;
+
+	if (!entry)
+		return ckpt_fail_at(err, CKPT_EMISMATCH, &(struct ckpt_where){.tensor = name},
+			"step %llu holds no tensor '%.200s'",
+			(unsigned long long)ckpt_restore_chosen_step(restore), name);
+	if (strcmp(entry->name, name) == 0) {
+		*ret_index = (size_t)(entry - layout->entries);
+		return 0;
+	}
+	const struct ckpt_alias *alias = bsearch(
+		name, layout->aliases, layout->alias_count, sizeof(*layout->aliases), alias_order);
+	CKPT_ASSERT(alias);
+	*ret_index = layout->entry_count + (size_t)(alias - layout->aliases);
+	return 0;
+}
+
+int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_target *targets,
+	size_t count, struct ckpt_error *err)
+{
+	const struct ckpt_index *index = ckpt_restore_index(restore);
+
+	if (!index || restore->sink != CKPT_SINK_MEMORY)
+		return ckpt_fail(err, -EINVAL, "the restore is not open: it takes no targets");
+	pthread_mutex_lock(&restore->lock);
+	bool started = (restore->posted & CKPT_POST_START) != 0;
+	pthread_mutex_unlock(&restore->lock);
+	if (started)
+		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
+	return ckpt_targets_add(&restore->targets, index->layout, targets, count, err);
+}
+
+size_t ckpt_restore_finding_count(const struct ckpt_restore *restore)
+{
+	return answered(restore, CKPT_DONE_END) ? restore->findings.count : 0;
+}
+
+const struct ckpt_finding *ckpt_restore_finding(const struct ckpt_restore *restore, size_t index)
+{
+	CKPT_ASSERT(index < restore->findings.count);
+	return &restore->findings.items[index];
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Getting a step back: restoring it into memory, verifying it, exporting it into another store. One
+ * machine with three sinks:
+ *
+ *	scan -> choose -> manifest -> shared lock on it -> index -> (bind) -> read -> digest -> sink
+ */
+#ifndef CKPT_ENGINE_RESTORE_H
+#define CKPT_ENGINE_RESTORE_H
+
+#include <ckpt/restore.h>
+#include "engine/blocks.h"
+#include "engine/core.h"
+#include "format/index.h"
+
+enum ckpt_restore_sink {
+	CKPT_SINK_MEMORY = 1, /* bound targets */
+	CKPT_SINK_NONE,       /* verify: all findings are kept */
+	CKPT_SINK_STORE,      /* export */
+};
+
+struct ckpt_restore;
+
+/*
+ * Made by a user's thread, then posted. `owner` is kept for whoever asks. The latch answers OPENED when the step is open and waits for
+ * its targets; END once the outcome is known, be it that the opening failed; GONE when the core has
+ * let go, after the release.
+ */
+int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
+	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore);
+/*
+ * Sink STORE, before post_open: where to. `root` is a descriptor of the directory and becomes the
+ * restore's, which closes it; on failure it stays the caller's. `label` is copied. -ENOMEM.
+ */
+int ckpt_restore_set_dest(struct ckpt_restore *restore, int root, const char *label);
+
+#define CKPT_DONE_OPENED 32u /* restore: manifest and index are there, targets may be bound */
+
+/*
+ * Any thread; each works once, and does nothing after GONE: the core may be gone, too. Verify and
+ * export are started together with their opening.
+ */
+void ckpt_restore_post_open(struct ckpt_restore *restore);
+void ckpt_restore_post_start(struct ckpt_restore *restore);
+void ckpt_restore_post_cancel(struct ckpt_restore *restore);
+/* Cancels what still runs and lets go: closes the lock on the step. After it, wait for GONE and free. */
+void ckpt_restore_post_release(struct ckpt_restore *restore);
+/* Never posted, or after GONE. NULL is ignored. */
+void ckpt_restore_destroy(struct ckpt_restore *restore);
+
+/*
+ * The core's thread, when the engine closes: every restore ends with CKPT_ECLOSED, unless it has ended,
+ * and is released. core->restores is empty once all are gone.
+ */
+void ckpt_restore_stop_all(struct ckpt_core *core);
+
+struct ckpt_engine *ckpt_restore_owner(const struct ckpt_restore *restore);
+/* This process is a child of the one that made it. */
+bool ckpt_restore_forked(const struct ckpt_restore *restore);
+struct ckpt_latch *ckpt_restore_latch(struct ckpt_restore *restore);
+const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore); /* after END */
+/* After OPENED; NULL without, and of a verification or an export. */
+const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore);
+/* What was chosen; 0 as long as nothing is. Any thread. */
+uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore);
+uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore);
+/* Bytes verified and let out so far, and in all. Any thread; either pointer may be NULL. */
+void ckpt_restore_counters(
+	const struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);
+
+/* The names of the index: its entries in the order of the shard, then its aliases. After OPENED. */
+size_t ckpt_restore_name_count(const struct ckpt_restore *restore);
+/* Fills everything but `size`. -ERANGE past the last. */
+int ckpt_restore_name(
+	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
+/* The number of a name. CKPT_EMISMATCH, worded into `err`, if the step does not hold it. */
+int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
+	struct ckpt_error *err, size_t *ret_index);
+
+/* Checks and adds targets; user's thread, between OPENED and post_start. Words into `err`. */
+int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_target *targets,
+	size_t count, struct ckpt_error *err);
+
+/* Findings of a verification: by rank, then by file and offset. None before END. */
+size_t ckpt_restore_finding_count(const struct ckpt_restore *restore);
+const struct ckpt_finding *ckpt_restore_finding(const struct ckpt_restore *restore, size_t index);
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A restore on the core's thread, from its opening until the core lets go of it. Its outcome is told
+ * as soon as nothing can write to a target any more: a cancel does not wait for a disk that does not
+ * answer. The memory is let go of only when everything is back.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "engine/restore_state.h"
+
+static struct ckpt_restore *restore_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_restore, task);
+}
+
+/* A post has arrived: when none is on its way the core may let go. */
+static void arrive(struct ckpt_restore *r)
+{
+	pthread_mutex_lock(&r->lock);
+	r->on_way--;
+	pthread_mutex_unlock(&r->lock);
+	ckpt_task_wake(&r->task);
+}
+
+/* True once nobody posts any more, for good. */
+static bool close_posts(struct ckpt_restore *r)
+{
+	pthread_mutex_lock(&r->lock);
+	r->gone = r->on_way == 0;
+	bool gone = r->gone;
+	pthread_mutex_unlock(&r->lock);
+	return gone;
+}
+
+static void halt(struct ckpt_restore *r, int code)
+{
+	if (!r->ended && !r->stop)
+		r->stop = code;
+	ckpt_task_wake(&r->fetch.task);
+	ckpt_task_wake(&r->road);
+	ckpt_task_wake(&r->task);
+}
+
+static void word_stop(struct ckpt_restore *r, struct ckpt_error *err)
+{
+	if (r->stop == CKPT_ECLOSED)
+		(void)ckpt_fail(err, CKPT_ECLOSED, "the engine of %s was closed before the end",
+			r->core->parts.label);
+	else
+		(void)ckpt_fail(err, r->stop, "it was cancelled before the end");
+}
+
+/* The outcome is known: says it, once. */
+static void settle(struct ckpt_restore *r)
+{
+	if (r->ended)
+		return;
+	r->ended = true;
+	if (r->result < 0) {
+		if (r->result == r->stop)
+			word_stop(r, &r->error);
+		else if (r->why.code)
+			r->error = r->why;
+		else
+			(void)ckpt_fail(&r->error, r->result, "cannot read %s: %s",
+				r->core->parts.label, ckpt_code_text(r->result));
+		if (r->error.step < 0 && r->pick.chosen.generation)
+			r->error.step = (int64_t)r->pick.chosen.step;
+	}
+	ckpt_findings_sort(&r->findings);
+	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_END);
+}
+
+static bool must_quarantine(const struct ckpt_restore *r)
+{
+	return r->sink == CKPT_SINK_MEMORY && !r->stop && !r->core->config.read_only &&
+	       !r->core->fenced && r->pick.manifest.ranks &&
+	       r->pick.chosen.state == CKPT_STEP_COMMITTED &&
+	       (r->result == CKPT_EINTEGRITY || r->result == CKPT_EINCOMPLETE);
+}
+
+static void start_pick(struct ckpt_restore *r)
+{
+	r->pick.core = r->core;
+	r->pick.wanted = r->wanted;
+	r->pick.stop = &r->stop;
+	r->pick.err = &r->why;
+	r->pick.waiter = &r->task;
+	ckpt_pick_start(&r->pick);
+}
+
+static void take_pick(struct ckpt_restore *r)
+{
+	r->result = r->pick.task.result ? r->pick.task.result : r->stop;
+	atomic_store(&r->chosen_step, r->pick.chosen.step);
+	atomic_store(&r->chosen_generation, r->pick.chosen.generation);
+	/* A manifest that does not verify is what a verification is there to find. */
+	bool found = r->result == CKPT_EINTEGRITY || r->result == CKPT_EFORMAT ||
+		     r->result == CKPT_EVERSION;
+	if (found && r->sink == CKPT_SINK_NONE && r->pick.chosen.generation) {
+		struct ckpt_error why = r->why;
+		(void)ckpt_road_note(r);
+		r->why = why;
+	}
+}
+
+static void road_done(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(task, struct ckpt_restore, road);
+
+	ckpt_task_wake(&r->task);
+}
+
+static void start_quarantine(struct ckpt_restore *r)
+{
+	r->quarantiner = (struct ckpt_quarantiner){
+		.core = r->core, .step = r->pick.chosen, .why = &r->why, .waiter = &r->task};
+	ckpt_quarantine_start(&r->quarantiner);
+}
+
+static int go_on(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	start_pick(r);
+	CKPT_AWAIT(task, r->pick.task.finished);
+	take_pick(r);
+	if (r->result == 0) {
+		ckpt_task_start(&r->road, &r->core->sched, ckpt_road_of(r->sink), road_done);
+		CKPT_AWAIT(task, r->road.finished);
+		r->result = r->road.result;
+	}
+	if (must_quarantine(r)) {
+		start_quarantine(r);
+		CKPT_AWAIT(task, r->quarantiner.task.finished);
+	}
+	settle(r);
+	CKPT_AWAIT(task, r->released);
+	if (r->pick.lock.fd >= 0) {
+		ckpt_store_op_init(&r->op, task, NULL);
+		ckpt_store_shut(r->core->store, &r->op, &r->pick.lock);
+		CKPT_AWAIT(task, r->op.done);
+	}
+	CKPT_AWAIT(task, close_posts(r));
+	CKPT_TASK_END(task);
+}
+
+static int restore_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	/* Once a manifest may have been published the outcome is what becomes of it. */
+	if (r->stop && !r->ended && r->fetch.copies == 0 && !r->exporter.publish_tried) {
+		r->result = r->stop;
+		settle(r);
+	}
+	return go_on(task);
+}
+
+static void restore_done(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+	struct ckpt_core *core = r->core;
+	struct ckpt_restore **link = &core->restores;
+
+	while (*link != r)
+		link = &(*link)->next;
+	*link = r->next;
+	ckpt_task_wake(core->closer);
+	/* The last thing that is done with it: whoever waits may free it. */
+	ckpt_core_answer(core, &r->latch, CKPT_DONE_GONE);
+}
+
+void ckpt_restore_run_open(struct ckpt_node *node)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(node, struct ckpt_restore, open_node);
+
+	r->next = r->core->restores;
+	r->core->restores = r;
+	if (r->core->closing) {
+		r->stop = CKPT_ECLOSED;
+		r->released = true;
+	}
+	ckpt_task_start(&r->task, &r->core->sched, restore_body, restore_done);
+	arrive(r);
+}
+
+void ckpt_restore_run_start(struct ckpt_node *node)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(node, struct ckpt_restore, start_node);
+
+	r->started = true;
+	ckpt_task_wake(&r->road);
+	arrive(r);
+}
+
+void ckpt_restore_run_cancel(struct ckpt_node *node)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(node, struct ckpt_restore, cancel_node);
+
+	halt(r, -ECANCELED);
+	arrive(r);
+}
+
+void ckpt_restore_run_release(struct ckpt_node *node)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(node, struct ckpt_restore, release_node);
+
+	r->released = true;
+	halt(r, -ECANCELED);
+	arrive(r);
+}
+
+void ckpt_restore_stop_all(struct ckpt_core *core)
+{
+	for (struct ckpt_restore *r = core->restores; r; r = r->next) {
+		r->released = true;
+		halt(r, CKPT_ECLOSED);
+	}
+}

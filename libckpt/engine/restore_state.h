@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a restore consists of; for restore*.c and road.c only. */
+#ifndef CKPT_ENGINE_RESTORE_STATE_H
+#define CKPT_ENGINE_RESTORE_STATE_H
+
+#include <stdatomic.h>
+#include "engine/exporter.h"
+#include "engine/fetch.h"
+#include "engine/findings.h"
+#include "engine/pick.h"
+#include "engine/quarantine.h"
+#include "engine/restore.h"
+#include "engine/shard.h"
+#include "engine/targets.h"
+
+/* What a user's thread may post; bits of `posted`. */
+#define CKPT_POST_OPEN    1u
+#define CKPT_POST_START   2u
+#define CKPT_POST_CANCEL  4u
+#define CKPT_POST_RELEASE 8u
+
+struct ckpt_restore {
+	/* Set when it is made. */
+	struct ckpt_core *core;
+	struct ckpt_engine *owner;
+	uint64_t wanted;
+	enum ckpt_restore_sink sink;
+	unsigned forks;
+	int dest_root; /* -1: none */
+	char *dest_label;
+
+	/* Shared. */
+	struct ckpt_latch latch;
+	struct ckpt_error error; /* written before END is answered, never after */
+	atomic_uint_fast64_t chosen_step;
+	atomic_uint_fast64_t chosen_generation;
+	atomic_uint_fast64_t bytes_done;
+	atomic_uint_fast64_t bytes_total;
+	pthread_mutex_t lock;
+	unsigned posted; /* guarded by lock */
+	unsigned on_way; /* guarded by lock: posts that the core has not run yet */
+	bool gone;       /* guarded by lock: nothing is posted any more */
+
+	/* The user's until the start is posted, then the core's. */
+	struct ckpt_targets targets;
+
+	/* The core's, from post to GONE. */
+	struct ckpt_node open_node;
+	struct ckpt_node start_node;
+	struct ckpt_node cancel_node;
+	struct ckpt_node release_node;
+	struct ckpt_restore *next; /* in core->restores */
+	struct ckpt_task task;     /* the whole: pick, road, quarantine, END, release */
+	struct ckpt_task road;     /* what the sink asks for, with the step that was picked */
+	bool started;
+	bool released;
+	bool ended;
+	int stop;   /* not 0: give up, with this code */
+	int result; /* of the whole */
+	int code;   /* of the road, so far */
+	uint32_t rank;
+	bool rank_bad;         /* a finding was made that the fetch does not know of */
+	struct ckpt_error why; /* failures are worded here first */
+	struct ckpt_store_op op;
+	struct ckpt_pick pick;
+	struct ckpt_shard shard;
+	struct ckpt_fetch fetch;
+	struct ckpt_exporter exporter;
+	struct ckpt_quarantiner quarantiner;
+	struct ckpt_findings findings;
+};
+
+/* restore_run.c: what the posts do on the core's thread. */
+void ckpt_restore_run_open(struct ckpt_node *node);
+void ckpt_restore_run_start(struct ckpt_node *node);
+void ckpt_restore_run_cancel(struct ckpt_node *node);
+void ckpt_restore_run_release(struct ckpt_node *node);
+
+/* road.c: the bodies of `road`, one for each sink. */
+ckpt_task_fn *ckpt_road_of(enum ckpt_restore_sink sink);
+/* Makes a finding of what `why` says, and empties it; not when it is to give up. -ENOMEM. */
+int ckpt_road_note(struct ckpt_restore *restore);
+
+#endif

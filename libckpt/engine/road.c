@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of a step that was picked: into memory, verified, or into another store. */
+#include <errno.h>
+
+#include "base/fail.h"
+#include "engine/restore_state.h"
+
+static struct ckpt_restore *restore_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_restore, road);
+}
+
+static void start_rank(struct ckpt_restore *r, uint32_t rank)
+{
+	r->rank_bad = false;
+	r->shard = (struct ckpt_shard){.core = r->core,
+		.generation = r->pick.chosen.generation,
+		.step = r->pick.chosen.step,
+		.rank = &r->pick.manifest.ranks[rank],
+		.keep_bytes = r->sink == CKPT_SINK_STORE,
+		.stop = &r->stop,
+		.err = &r->why,
+		.waiter = &r->road};
+	ckpt_shard_init(&r->shard);
+	ckpt_shard_start_index(&r->shard);
+}
+
+static void start_fetch(struct ckpt_restore *r)
+{
+	struct ckpt_fetch_config config = {.core = r->core,
+		.layout = r->shard.index->layout,
+		.file = &r->shard.file,
+		.generation = r->pick.chosen.generation,
+		.step = r->pick.chosen.step,
+		.rank = r->shard.rank->rank,
+		.stop = &r->stop,
+		.err = &r->why,
+		.counter = &r->bytes_done,
+		.waiter = &r->road,
+		.idle = &r->task};
+
+	if (r->sink == CKPT_SINK_MEMORY) {
+		config.targets = &r->targets;
+		config.total = &r->bytes_total;
+	} else if (r->sink == CKPT_SINK_NONE) {
+		config.findings = &r->findings;
+	} else {
+		config.dest = r->exporter.store;
+		config.dest_file = &r->exporter.file;
+		config.header = r->shard.header;
+	}
+	ckpt_fetch_start(&r->fetch, &config);
+}
+
+static void end_rank(struct ckpt_restore *r)
+{
+	ckpt_fetch_clear(&r->fetch);
+	ckpt_shard_clear(&r->shard);
+}
+
+static void count_all(struct ckpt_restore *r)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < r->pick.manifest.world; i++)
+		bytes += r->pick.manifest.ranks[i].shard_bytes;
+	atomic_store(&r->bytes_total, bytes);
+}
+
+static void count_header(struct ckpt_restore *r)
+{
+	atomic_fetch_add(&r->bytes_done, r->shard.index->layout->header_bytes);
+}
+
+/* The code of a part that has finished becomes the road's. */
+static bool passed(struct ckpt_restore *r, const struct ckpt_task *part)
+{
+	r->code = part->result;
+	return r->code == 0;
+}
+
+/* Into memory. */
+
+static int check_world(struct ckpt_restore *r)
+{
+	if (r->pick.manifest.world == 1)
+		return 0;
+	return ckpt_fail(&r->why, CKPT_EUNSUPPORTED,
+		"step %llu was written by %u ranks; this version restores the steps of one",
+		(unsigned long long)r->pick.chosen.step, r->pick.manifest.world);
+}
+
+static int memory_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	r->code = check_world(r);
+	if (r->code < 0)
+		return r->code;
+	start_rank(r, 0);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	if (r->shard.task.result < 0)
+		return r->shard.task.result;
+	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_OPENED);
+	CKPT_AWAIT(task, r->started || r->stop);
+	if (r->stop)
+		return r->stop;
+	if (ckpt_targets_seal(&r->targets) < 0)
+		return ckpt_fail(&r->why, -ENOMEM, "out of memory");
+	ckpt_shard_start_open(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	r->code = r->shard.task.result;
+	if (r->code == 0) {
+		start_fetch(r);
+		CKPT_AWAIT(task, r->fetch.task.finished);
+		r->code = r->fetch.task.result;
+		ckpt_fetch_clear(&r->fetch);
+	}
+	ckpt_shard_start_shut(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	return r->code;
+	CKPT_TASK_END(task);
+}
+
+/* Verified. */
+
+int ckpt_road_note(struct ckpt_restore *restore)
+{
+	int r = 0;
+
+	restore->rank_bad = true;
+	if (!restore->stop) {
+		if (restore->why.step < 0)
+			restore->why.step = (int64_t)restore->pick.chosen.step;
+		r = ckpt_findings_add(
+			&restore->findings, restore->pick.chosen.generation, &restore->why);
+	}
+	ckpt_error_clear(&restore->why);
+	return r;
+}
+
+/* What is wrong with a rank is a finding; memory that there is not is a failure. */
+static int note_failure(struct ckpt_restore *r, int code)
+{
+	if (code >= 0 || code == -ENOMEM || r->stop)
+		return code;
+	/* The fetch has noted its own. */
+	if (r->why.code == 0)
+		return 0;
+	return ckpt_road_note(r);
+}
+
+static int note_good(struct ckpt_restore *r)
+{
+	struct ckpt_error good;
+
+	ckpt_error_clear(&good);
+	good.step = (int64_t)r->pick.chosen.step;
+	good.rank = (int32_t)r->shard.rank->rank;
+	ckpt_name_shard(good.file, r->pick.chosen.generation, r->pick.chosen.step,
+		r->shard.rank->rank, r->shard.rank->attempt);
+	return ckpt_findings_add(&r->findings, r->pick.chosen.generation, &good);
+}
+
+/* The code for a verification that went to its end. */
+static int verdict(struct ckpt_restore *r)
+{
+	ckpt_findings_sort(&r->findings);
+	const struct ckpt_error *first = ckpt_findings_first(&r->findings);
+	if (!first)
+		return 0;
+	r->why = *first;
+	return first->code;
+}
+
+/* One rank after the other: its index, its shard's size, its header, and every chunk. */
+static int verify_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	count_all(r);
+	for (r->rank = 0; r->rank < r->pick.manifest.world; r->rank++) {
+		start_rank(r, r->rank);
+		CKPT_AWAIT(task, r->shard.task.finished);
+		r->code = r->shard.task.result;
+		if (r->code == 0) {
+			ckpt_shard_start_open(&r->shard);
+			CKPT_AWAIT(task, r->shard.task.finished);
+			r->code = r->shard.task.result;
+		}
+		if (r->code == 0) {
+			ckpt_shard_start_header(&r->shard);
+			CKPT_AWAIT(task, r->shard.task.finished);
+			/* What follows a bad header may be good or bad: that is to be found, too. */
+			count_header(r);
+			r->code = note_failure(r, r->shard.task.result);
+		}
+		if (r->code == 0 && !ckpt_findings_full(&r->findings)) {
+			start_fetch(r);
+			CKPT_AWAIT(task, r->fetch.task.finished);
+			r->code = r->fetch.task.result;
+			r->rank_bad = r->rank_bad || r->fetch.noted > 0;
+		}
+		r->code = note_failure(r, r->code);
+		if (r->code == 0 && !r->rank_bad)
+			r->code = note_good(r);
+		ckpt_shard_start_shut(&r->shard);
+		CKPT_AWAIT(task, r->shard.task.finished);
+		end_rank(r);
+		if (r->stop || r->code < 0)
+			return r->stop ? r->stop : r->code;
+		if (ckpt_findings_full(&r->findings))
+			break;
+	}
+	return verdict(r);
+	CKPT_TASK_END(task);
+}
+
+/* Into another store. */
+
+static void start_exporter(struct ckpt_restore *r)
+{
+	r->exporter = (struct ckpt_exporter){.core = r->core,
+		.pick = &r->pick,
+		.root = r->dest_root,
+		.label = r->dest_label,
+		.stop = &r->stop,
+		.err = &r->why,
+		.waiter = &r->road};
+	ckpt_exporter_init(&r->exporter);
+	ckpt_exporter_start_prepare(&r->exporter);
+}
+
+static int export_end_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (r->shard.file.fd >= 0) {
+		ckpt_shard_start_shut(&r->shard);
+		CKPT_AWAIT(task, r->shard.task.finished);
+	}
+	end_rank(r);
+	ckpt_exporter_start_end(&r->exporter, r->code < 0);
+	CKPT_AWAIT(task, r->exporter.task.finished);
+	return r->code;
+	CKPT_TASK_END(task);
+}
+
+/* One rank: what verify_body does, with the bytes written on the way. */
+static int export_rank_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	for (; r->rank < r->pick.manifest.world; r->rank++) {
+		start_rank(r, r->rank);
+		CKPT_AWAIT(task, r->shard.task.finished);
+		if (!passed(r, &r->shard.task))
+			break;
+		ckpt_shard_start_open(&r->shard);
+		CKPT_AWAIT(task, r->shard.task.finished);
+		if (!passed(r, &r->shard.task))
+			break;
+		ckpt_shard_start_header(&r->shard);
+		CKPT_AWAIT(task, r->shard.task.finished);
+		if (!passed(r, &r->shard.task))
+			break;
+		count_header(r);
+		ckpt_exporter_start_shard(&r->exporter, &r->shard);
+		CKPT_AWAIT(task, r->exporter.task.finished);
+		if (!passed(r, &r->exporter.task))
+			break;
+		start_fetch(r);
+		CKPT_AWAIT(task, r->fetch.task.finished);
+		if (!passed(r, &r->fetch.task))
+			break;
+		ckpt_exporter_start_seal(&r->exporter);
+		CKPT_AWAIT(task, r->exporter.task.finished);
+		if (!passed(r, &r->exporter.task))
+			break;
+		ckpt_shard_start_shut(&r->shard);
+		CKPT_AWAIT(task, r->shard.task.finished);
+		end_rank(r);
+	}
+	if (r->code == 0) {
+		ckpt_exporter_start_commit(&r->exporter);
+		CKPT_AWAIT(task, r->exporter.task.finished);
+		r->code = r->exporter.task.result;
+	}
+	return ckpt_task_continue(task, export_end_body);
+	CKPT_TASK_END(task);
+}
+
+static int export_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = restore_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	count_all(r);
+	start_exporter(r);
+	CKPT_AWAIT(task, r->exporter.task.finished);
+	r->code = r->exporter.task.result;
+	return ckpt_task_continue(task, r->code < 0 ? export_end_body : export_rank_body);
+	CKPT_TASK_END(task);
+}
+
+ckpt_task_fn *ckpt_road_of(enum ckpt_restore_sink sink)
+{
+	if (sink == CKPT_SINK_MEMORY)
+		return memory_body;
+	return sink == CKPT_SINK_NONE ? verify_body : export_body;
+}

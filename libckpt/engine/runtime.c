@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine's parts: made in order, ended in the opposite one. */
+#include "engine/runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "base/thread.h"
+#include "engine/lister.h"
+#include "engine/open.h"
+#include "engine/runtime_state.h"
+#include "format/layout.h"
+
+#define CLOSE_TIMEOUT_MS 10000
+
+static void *core_thread(void *argument)
+{
+	struct ckpt_engine *engine = argument;
+
+	for (;;) {
+		uint64_t deadline_ns = ckpt_core_step(&engine->core);
+		if (atomic_load(&engine->quit))
+			return NULL;
+		ckpt_inbox_wait(&engine->inbox, deadline_ns);
+	}
+}
+
+struct quitter {
+	struct ckpt_node node;
+	struct ckpt_engine *engine;
+};
+
+static void quit_run(struct ckpt_node *node)
+{
+	atomic_store(&CKPT_CONTAINER(node, struct quitter, node)->engine->quit, true);
+}
+
+/* The directory that holds `path`, which is durable only when that is synced. */
+static int sync_parent(const char *path)
+{
+	char *copy = ckpt_strdup(path);
+	if (!copy)
+		return -ENOMEM;
+	size_t length = strlen(copy);
+	while (length > 1 && copy[length - 1] == '/')
+		copy[--length] = '\0';
+	char *slash = strrchr(copy, '/');
+	if (slash == copy)
+		slash[1] = '\0';
+	else if (slash)
+		*slash = '\0';
+	int fd = open(slash ? copy : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = fd < 0 ? -errno : 0;
+	if (fd >= 0) {
+		r = fsync(fd) < 0 ? -errno : 0;
+		(void)close(fd);
+	}
+	ckpt_free(copy);
+	return r;
+}
+
+static int make_directory(const char *path, struct ckpt_error *err)
+{
+	const struct ckpt_where where = {.tier = "local", .file = path};
+	int r = mkdir(path, 0777) < 0 ? -errno : 0;
+	bool made = r == 0;
+
+	if (r < 0 && r != -EEXIST)
+		return ckpt_fail_at(err, r, &where, "cannot make the directory %s: %s", path,
+			ckpt_code_text(r));
+	r = sync_parent(path);
+	/* A parent that may not be read was not changed either, unless by this mkdir. */
+	if (r < 0 && (made || r != -EACCES))
+		return ckpt_fail_at(err, r, &where, "cannot sync the directory that holds %s: %s",
+			path, ckpt_code_text(r));
+	return 0;
+}
+
+static int open_directory(const char *path, struct ckpt_error *err, int *ret_fd)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0) {
+		int r = errno == ENOENT ? CKPT_ENOSTORE : -errno;
+		return ckpt_fail_at(err, r, &(struct ckpt_where){.tier = "local", .file = path},
+			"cannot open the store %s: %s", path, ckpt_code_text(r));
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int ckpt_runtime_make_directory(const char *path, struct ckpt_error *err, int *ret_fd)
+{
+	int r = make_directory(path, err);
+
+	return r < 0 ? r : open_directory(path, err, ret_fd);
+}
+
+static int open_root(struct ckpt_engine *engine, bool read_only, struct ckpt_error *err)
+{
+	return read_only ? open_directory(engine->label, err, &engine->root)
+			 : ckpt_runtime_make_directory(engine->label, err, &engine->root);
+}
+
+static int open_io(
+	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
+{
+	struct ckpt_io_config config = {.kind = opts->io,
+		.depth = opts->io_depth,
+		.root = engine->root,
+		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
+		.inbox = &engine->inbox};
+
+	int r = ckpt_io_open(&config, &engine->io);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot start I/O: %s", ckpt_code_text(r));
+	r = ckpt_io_register_slots(engine->io, ckpt_pool_base(engine->pool), opts->block_bytes,
+		ckpt_pool_slots(engine->pool));
+	ckpt_log(engine->log, engine->io->probe_error ? CKPT_LOG_WARN : CKPT_LOG_INFO,
+		"%s: I/O by %s%s%s%s%s%s", engine->label, engine->io->ops->name,
+		engine->io->direct ? ", O_DIRECT" : ", through the page cache",
+		r == 0 ? ", staging registered" : "",
+		engine->io->probe_error ? " (io_uring cannot be used: " : "",
+		engine->io->probe_error ? ckpt_code_text(engine->io->probe_error) : "",
+		engine->io->probe_error ? ")" : "");
+	return 0;
+}
+
+static int open_parts(
+	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
+{
+	const struct ckpt_pool_config pool = {.bytes = opts->pool_bytes,
+		.block_bytes = opts->block_bytes,
+		.touch = (opts->flags & CKPT_ENGINE_READ_ONLY) == 0};
+
+	int r = ckpt_log_open(opts->log_level, &engine->log);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot start the log: %s", ckpt_code_text(r));
+	engine->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (engine->eventfd < 0)
+		return ckpt_fail(err, -errno, "cannot make an eventfd: %s", ckpt_code_text(-errno));
+	ckpt_log_set_eventfd(engine->log, engine->eventfd);
+	r = ckpt_inbox_init(&engine->inbox);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a queue: %s", ckpt_code_text(r));
+	engine->inbox_open = true;
+	r = open_root(engine, (opts->flags & CKPT_ENGINE_READ_ONLY) != 0, err);
+	if (r < 0)
+		return r;
+	r = ckpt_env_os_open(opts->copy_threads, &engine->inbox, &engine->env);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot start %u worker threads: %s", opts->copy_threads,
+			ckpt_code_text(r));
+	r = ckpt_pool_open(&pool, err, &engine->pool);
+	if (r < 0)
+		return r;
+	r = ckpt_device_host_open(ckpt_env_os_env(engine->env), &engine->host);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot open the host device: %s", ckpt_code_text(r));
+	return open_io(engine, opts, err);
+}
+
+static int open_core(
+	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
+{
+	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(engine->env),
+		.io = engine->io,
+		.root = engine->root,
+		.label = engine->label,
+		.host = engine->host,
+		.pool = engine->pool,
+		.log = engine->log};
+	struct ckpt_core_config config = {.block_bytes = opts->block_bytes,
+		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, opts->block_bytes),
+		.keep_last = opts->keep_last,
+		.keep_every = opts->keep_every,
+		.save_timeout_ms = opts->save_timeout_ms,
+		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
+		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0};
+
+	if (gethostname(config.node, sizeof(config.node) - 1) < 0)
+		(void)snprintf(config.node, sizeof(config.node), "unknown");
+	int r = ckpt_core_init(&engine->core, &parts, &config, err);
+	if (r < 0)
+		return r;
+	engine->core_open = true;
+	engine->core.eventfd = engine->eventfd;
+	engine->core.stats.io =
+		strcmp(engine->io->ops->name, "io_uring") == 0 ? CKPT_IO_URING : CKPT_IO_THREADS;
+	r = ckpt_thread_start(&engine->thread, "ckpt-core", core_thread, engine);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot start a thread: %s", ckpt_code_text(r));
+	engine->running = true;
+	return 0;
+}
+
+static int read_store(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	struct ckpt_opener opener = {0};
+
+	int r = ckpt_command_init(&opener.command, &engine->core);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	r = ckpt_runtime_run(engine, &opener.command, ckpt_open_body, err);
+	ckpt_opener_clear(&opener);
+	return r;
+}
+
+int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
+	struct ckpt_engine **ret_engine)
+{
+	struct ckpt_engine *engine = ckpt_alloc(sizeof(*engine));
+
+	if (!engine)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	engine->root = -1;
+	engine->eventfd = -1;
+	engine->busy = opts->busy;
+	engine->forks = ckpt_fork_count();
+	int r = -pthread_mutex_init(&engine->lock, NULL);
+	if (r < 0) {
+		ckpt_free(engine);
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	}
+	engine->label = ckpt_strdup(path);
+	r = engine->label ? ckpt_fork_watch() : -ENOMEM;
+	if (r < 0)
+		(void)ckpt_fail(err, r, "cannot open %s: %s", path, ckpt_code_text(r));
+	if (r == 0)
+		r = open_parts(engine, opts, err);
+	if (r == 0)
+		r = open_core(engine, opts, err);
+	if (r == 0)
+		r = read_store(engine, err);
+	if (r < 0) {
+		ckpt_runtime_close(engine);
+		return r;
+	}
+	*ret_engine = engine;
+	return 0;
+}
+
+/* Ends what runs on the core. False: something does not answer. */
+static bool stop_core(struct ckpt_engine *engine)
+{
+	struct quitter quitter = {.node.run = quit_run, .engine = engine};
+	struct ckpt_command *command = &engine->closer.command;
+
+	if (ckpt_command_init(command, &engine->core) < 0)
+		return false;
+	ckpt_command_post(command, ckpt_closer_body);
+	if (!(ckpt_latch_wait(&command->latch, CKPT_DONE_END, CLOSE_TIMEOUT_MS) & CKPT_DONE_END))
+		return false;
+	ckpt_command_fini(command);
+	ckpt_inbox_push(&engine->inbox, &quitter.node);
+	(void)pthread_join(engine->thread, NULL);
+	return true;
+}
+
+void ckpt_runtime_close(struct ckpt_engine *engine)
+{
+	if (engine->running && !stop_core(engine)) {
+		ckpt_log(engine->log, CKPT_LOG_ERROR,
+			"closing %s: the storage did not answer within %d s; its memory and "
+			"threads "
+			"are left behind",
+			engine->label, CLOSE_TIMEOUT_MS / 1000);
+		return;
+	}
+	if (ckpt_io_close(engine->io, CLOSE_TIMEOUT_MS) < 0) {
+		ckpt_log(engine->log, CKPT_LOG_ERROR,
+			"closing %s: its I/O threads do not end and are left behind",
+			engine->label);
+		return;
+	}
+	if (engine->last)
+		ckpt_plan_free(ckpt_save_take_plan(engine->last));
+	ckpt_save_unref(engine->last);
+	if (engine->core_open)
+		ckpt_core_destroy(&engine->core);
+	if (engine->host)
+		ckpt_device_close(engine->host);
+	ckpt_env_os_close(engine->env);
+	ckpt_pool_close(engine->pool);
+	if (engine->root >= 0)
+		(void)close(engine->root);
+	if (engine->inbox_open)
+		ckpt_inbox_destroy(&engine->inbox);
+	ckpt_log_close(engine->log);
+	if (engine->eventfd >= 0)
+		(void)close(engine->eventfd);
+	(void)pthread_mutex_destroy(&engine->lock);
+	ckpt_free(engine->label);
+	ckpt_free(engine);
+}
+
+struct ckpt_core *ckpt_runtime_core(struct ckpt_engine *engine)
+{
+	return &engine->core;
+}
+
+struct ckpt_log *ckpt_runtime_log(struct ckpt_engine *engine)
+{
+	return engine->log;
+}
+
+int ckpt_runtime_eventfd(const struct ckpt_engine *engine)
+{
+	return engine->eventfd;
+}
+
+bool ckpt_runtime_forked(const struct ckpt_engine *engine)
+{
+	return ckpt_fork_count() != engine->forks;
+}

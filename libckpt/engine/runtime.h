@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine as programs have it: a core with a real thread, real files and real workers. */
+#ifndef CKPT_ENGINE_RUNTIME_H
+#define CKPT_ENGINE_RUNTIME_H
+
+#include <ckpt/engine.h>
+#include "engine/core.h"
+#include "engine/save.h"
+
+struct ckpt_engine;
+
+/* `opts` is complete and checked. Words into `err`. */
+int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
+	struct ckpt_engine **ret_engine);
+void ckpt_runtime_close(struct ckpt_engine *engine);
+
+/* Makes a directory if it is not there, durably, and opens it. The descriptor is the caller's. */
+int ckpt_runtime_make_directory(const char *path, struct ckpt_error *err, int *ret_fd);
+
+struct ckpt_core *ckpt_runtime_core(struct ckpt_engine *engine);
+struct ckpt_log *ckpt_runtime_log(struct ckpt_engine *engine);
+int ckpt_runtime_eventfd(const struct ckpt_engine *engine);
+bool ckpt_runtime_forked(const struct ckpt_engine *engine);
+
+/*
+ * Posts a command made on the caller's stack and waits for its end. Returns its result; its failure is
+ * copied to `err`.
+ */
+int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
+	struct ckpt_error *err);
+
+/* Claims, if that has not been done. */
+int ckpt_runtime_claim(
+	struct ckpt_engine *engine, struct ckpt_error *err, uint64_t *ret_generation);
+/* Forgets the generation: the next claim has this parent. */
+int ckpt_runtime_adopt(
+	struct ckpt_engine *engine, uint64_t generation, uint64_t step, struct ckpt_error *err);
+
+/* Whether `step` may follow; see ckpt_save_begin(). */
+int ckpt_runtime_check_step(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err);
+/*
+ * Starts a save by the busy policy: waits for the last one or refuses, claims, prepares, posts. On
+ * failure the save has failed too, and knows why.
+ */
+int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err);
+/* Waits for the save under way. */
+int ckpt_runtime_drain(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err);
+
+int ckpt_runtime_stats(
+	struct ckpt_engine *engine, struct ckpt_error *err, struct ckpt_stats *ret_stats);
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What user threads do before the core has a save: the busy policy, the claim, the order of steps. */
+#include <errno.h>
+
+#include "base/fail.h"
+#include "base/thread.h"
+#include "engine/claim.h"
+#include "engine/lister.h"
+#include "engine/runtime_state.h"
+
+int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
+	struct ckpt_error *err)
+{
+	CKPT_ASSERT(command->core == &engine->core);
+	ckpt_command_post(command, body);
+	(void)ckpt_latch_wait(&command->latch, CKPT_DONE_END, CKPT_FOREVER);
+	int r = command->result;
+	if (r < 0 && command->error.code < 0)
+		(void)ckpt_error_copy(&command->error, err);
+	else if (r < 0)
+		(void)ckpt_fail(err, r, "%s: %s", engine->label, ckpt_code_text(r));
+	ckpt_command_fini(command);
+	return r;
+}
+
+static int claim_locked(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	struct ckpt_claimer claimer = {0};
+
+	if (engine->generation)
+		return 0;
+	int r = ckpt_command_init(&claimer.command, &engine->core);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	r = ckpt_runtime_run(engine, &claimer.command, ckpt_claim_body, err);
+	if (r == 0) {
+		engine->generation = claimer.claim.generation;
+		engine->any_step = claimer.claim.parent_generation != 0;
+		engine->last_step = claimer.claim.parent_step;
+	}
+	ckpt_claimer_clear(&claimer);
+	return r;
+}
+
+int ckpt_runtime_claim(struct ckpt_engine *engine, struct ckpt_error *err, uint64_t *ret_generation)
+{
+	(void)pthread_mutex_lock(&engine->lock);
+	int r = claim_locked(engine, err);
+	if (r == 0)
+		*ret_generation = engine->generation;
+	(void)pthread_mutex_unlock(&engine->lock);
+	return r;
+}
+
+int ckpt_runtime_adopt(
+	struct ckpt_engine *engine, uint64_t generation, uint64_t step, struct ckpt_error *err)
+{
+	struct ckpt_adopter adopter = {.generation = generation, .step = step};
+
+	int r = ckpt_command_init(&adopter.command, &engine->core);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	(void)pthread_mutex_lock(&engine->lock);
+	r = ckpt_runtime_run(engine, &adopter.command, ckpt_adopter_body, err);
+	if (r == 0) {
+		engine->generation = 0;
+		engine->any_step = true;
+		engine->last_step = step;
+	}
+	(void)pthread_mutex_unlock(&engine->lock);
+	return r;
+}
+
+static int check_step_locked(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	if (step > CKPT_STEP_MAX)
+		return ckpt_fail(err, -EINVAL, "step %llu is over %llu", (unsigned long long)step,
+			(unsigned long long)CKPT_STEP_MAX);
+	if (engine->any_step && step <= engine->last_step)
+		return ckpt_fail(err, CKPT_ESTEP,
+			"step %llu is not after step %llu, the last one of this run: resume from "
+			"an "
+			"older step to save it again",
+			(unsigned long long)step, (unsigned long long)engine->last_step);
+	return 0;
+}
+
+int ckpt_runtime_check_step(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	(void)pthread_mutex_lock(&engine->lock);
+	int r = check_step_locked(engine, step, err);
+	(void)pthread_mutex_unlock(&engine->lock);
+	return r;
+}
+
+/* The last save has let go of everything, or the policy says no. */
+static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	struct ckpt_latch *latch = engine->last ? ckpt_save_latch(engine->last) : NULL;
+
+	if (!latch || (ckpt_latch_get(latch) & CKPT_DONE_GONE))
+		return 0;
+	unsigned long long last = ckpt_save_step(engine->last);
+	if (engine->busy == CKPT_BUSY_SKIP) {
+		engine->saves_skipped++;
+		return ckpt_fail(err, CKPT_ESKIPPED,
+			"step %llu was skipped: the save of step %llu still runs",
+			(unsigned long long)step, last);
+	}
+	if (ckpt_save_gate_closed(engine->last))
+		return ckpt_fail(err, -EDEADLK,
+			"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
+			(unsigned long long)step, last);
+	uint64_t before_ns = ckpt_clock_ns();
+	uint32_t bits =
+		ckpt_latch_wait(latch, CKPT_DONE_GONE, (int)engine->core.config.save_timeout_ms);
+	engine->saves_waited++;
+	engine->saves_waited_ns += ckpt_clock_ns() - before_ns;
+	if (!(bits & CKPT_DONE_GONE))
+		return ckpt_fail(err, -ETIMEDOUT,
+			"step %llu cannot start: the storage still holds that of step %llu",
+			(unsigned long long)step, last);
+	return 0;
+}
+
+static int start_locked(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
+{
+	uint64_t step = ckpt_save_step(save);
+
+	int r = wait_for_last(engine, step, err);
+	if (r < 0)
+		return r;
+	r = claim_locked(engine, err);
+	if (r < 0)
+		return r;
+	r = check_step_locked(engine, step, err);
+	if (r < 0)
+		return r;
+	struct ckpt_plan *plan = engine->last ? ckpt_save_take_plan(engine->last) : NULL;
+	ckpt_save_unref(engine->last);
+	engine->last = NULL;
+	r = ckpt_save_prepare(save, &plan, err);
+	if (r < 0)
+		return r;
+	engine->any_step = true;
+	engine->last_step = step;
+	engine->last = ckpt_save_ref(save);
+	ckpt_save_post(save);
+	return 0;
+}
+
+int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
+{
+	(void)pthread_mutex_lock(&engine->lock);
+	int r = start_locked(engine, save, err);
+	(void)pthread_mutex_unlock(&engine->lock);
+	if (r < 0)
+		ckpt_save_refuse(save, err);
+	return r;
+}
+
+int ckpt_runtime_drain(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err)
+{
+	(void)pthread_mutex_lock(&engine->lock);
+	struct ckpt_save *last = engine->last ? ckpt_save_ref(engine->last) : NULL;
+	(void)pthread_mutex_unlock(&engine->lock);
+	if (!last)
+		return 0;
+	uint32_t bits = ckpt_latch_wait(ckpt_save_latch(last), CKPT_DONE_END, timeout_ms);
+	unsigned long long step = ckpt_save_step(last);
+	ckpt_save_unref(last);
+	if (bits & CKPT_DONE_END)
+		return 0;
+	return ckpt_fail(err, -ETIMEDOUT, "the save of step %llu still runs", step);
+}
+
+int ckpt_runtime_stats(
+	struct ckpt_engine *engine, struct ckpt_error *err, struct ckpt_stats *ret_stats)
+{
+	struct ckpt_reporter reporter = {0};
+
+	int r = ckpt_command_init(&reporter.command, &engine->core);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	r = ckpt_runtime_run(engine, &reporter.command, ckpt_reporter_body, err);
+	if (r < 0)
+		return r;
+	*ret_stats = reporter.stats;
+	ret_stats->threads += ckpt_env_os_threads(engine->env);
+	(void)pthread_mutex_lock(&engine->lock);
+	ret_stats->saves_skipped = engine->saves_skipped;
+	ret_stats->saves_waited = engine->saves_waited;
+	ret_stats->saves_waited_ns = engine->saves_waited_ns;
+	(void)pthread_mutex_unlock(&engine->lock);
+	return 0;
+}

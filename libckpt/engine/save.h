@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saving a step: the road from tensors to a published manifest.
+ *
+ *	user thread:  new -> add ... -> prepare (layout, samples, eager copies) -> post
+ *	core:         claim if need be -> mkdir, create | copy -> write, digest -> seal -> index -> sync
+ *	              -> gate (fence) -> fenced by a later generation? -> publish -> LOCAL
+ *
+ * A save that fails lets its copies come back, tells the caller, and cleans up behind: abort record
+ * first or files first, so that a commit and a missing shard never meet.
+ */
+#ifndef CKPT_ENGINE_SAVE_H
+#define CKPT_ENGINE_SAVE_H
+
+#include <ckpt/save.h>
+#include "engine/core.h"
+#include "engine/plan.h"
+
+/* User's thread. `fenced`: hold the manifest back until the gate opens. `owner` is only kept. */
+int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step, bool fenced,
+	uint32_t timeout_ms, struct ckpt_save **ret_save);
+/* Checks and copies descriptions; all or none. Words into `err`. */
+int ckpt_save_put_tensors(struct ckpt_save *save, const struct ckpt_tensor *tensors, size_t count,
+	struct ckpt_error *err);
+int ckpt_save_put_alias(
+	struct ckpt_save *save, const char *alias, const char *name, struct ckpt_error *err);
+int ckpt_save_put_meta(
+	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err);
+
+/*
+ * Lays the shard out, copies small eager tensors, takes the samples. `cache` holds the plan of an
+ * earlier save or NULL: it is used again when the tensors are described alike, else freed; it is NULL
+ * afterwards.
+ */
+int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct ckpt_error *err);
+/* Hands it to the core. The engine has seen to it that no other save is under way. */
+void ckpt_save_post(struct ckpt_save *save);
+
+/* Instead of post: it has failed with this record, and nobody else will say so. */
+void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why);
+
+/* Any thread, after post. */
+/* Fenced, and nobody has opened its gate. */
+bool ckpt_save_gate_closed(struct ckpt_save *save);
+void ckpt_save_post_gate(struct ckpt_save *save);
+void ckpt_save_post_cancel(struct ckpt_save *save);
+/* Fails it with this record, unless it is published already, or was failed so before. */
+void ckpt_save_post_failure(struct ckpt_save *save, const struct ckpt_error *why);
+
+/*
+ * User's thread, after STAGED: reads the samples again. 0, or CKPT_ETORN worded into `err`.
+ */
+int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err);
+
+struct ckpt_latch *ckpt_save_latch(struct ckpt_save *save);
+const struct ckpt_error *ckpt_save_failure(const struct ckpt_save *save); /* after END */
+void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info);
+uint64_t ckpt_save_step(const struct ckpt_save *save);
+struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save);
+bool ckpt_save_started(const struct ckpt_save *save); /* posted or refused */
+bool ckpt_save_gone(struct ckpt_save *save);          /* the core has let go of it */
+bool ckpt_save_forked(const struct ckpt_save *save);  /* made by the parent of this process */
+/* After GONE: takes the plan out, for the next save. NULL if it was taken, or never prepared. */
+struct ckpt_plan *ckpt_save_take_plan(struct ckpt_save *save);
+
+/*
+ * A save is counted: its handle, the core while it runs, and every message on its way are one each.
+ * The last to let go frees. NULL is ignored.
+ */
+struct ckpt_save *ckpt_save_ref(struct ckpt_save *save);
+void ckpt_save_unref(struct ckpt_save *save);
+
+#endif

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save before it starts: what the user's thread puts together. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "base/thread.h"
+#include "engine/save_state.h"
+#include "format/dtype.h"
+#include "format/index.h"
+#include "format/sealed.h"
+
+#define PAGE_ROOM     (UINT64_C(256) << 10)
+#define DRAFT_TENSORS CKPT_TENSORS_MAX
+
+/* Names, shapes and strides: many small things that live as long as the save. */
+struct ckpt_arena_page {
+	struct ckpt_arena_page *next;
+	size_t used;
+	size_t room;
+	max_align_t data[];
+};
+
+static void *arena_take(struct ckpt_save *save, size_t size)
+{
+	struct ckpt_arena_page *page = save->words;
+
+	size = ckpt_align_up(size, sizeof(int64_t));
+	if (!page || page->room - page->used < size) {
+		size_t room = ckpt_max_u64(PAGE_ROOM, size);
+		page = ckpt_alloc(sizeof(*page) + room);
+		if (!page)
+			return NULL;
+		page->room = room;
+		page->next = save->words;
+		save->words = page;
+	}
+	void *data = (char *)page->data + page->used;
+	page->used += size;
+	return data;
+}
+
+static void *arena_copy(struct ckpt_save *save, const void *data, size_t size)
+{
+	void *copy = arena_take(save, size);
+
+	if (copy && size)
+		memcpy(copy, data, size);
+	return copy;
+}
+
+int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step, bool fenced,
+	uint32_t timeout_ms, struct ckpt_save **ret_save)
+{
+	struct ckpt_save *save = ckpt_alloc(sizeof(*save));
+
+	if (!save)
+		return -ENOMEM;
+	int r = ckpt_latch_init(&save->latch);
+	if (r < 0) {
+		ckpt_free(save);
+		return r;
+	}
+	save->core = core;
+	save->owner = owner;
+	save->forks = ckpt_fork_count();
+	save->step = step;
+	save->fenced = fenced;
+	save->timeout_ns =
+		(uint64_t)(timeout_ms ? timeout_ms : core->config.save_timeout_ms) * 1000000;
+	save->error.size = sizeof(save->error);
+	save->work.size = sizeof(save->work);
+	ckpt_error_clear(&save->error);
+	ckpt_error_clear(&save->work);
+	save->object.fd = -1;
+	atomic_init(&save->refs, 1);
+	*ret_save = save;
+	return 0;
+}
+
+static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
+{
+	const char *name = t->name ? t->name : "";
+	uint64_t elements = 1;
+
+	if (!*name || strlen(name) >= CKPT_NAME_MAX)
+		return ckpt_fail(err, -EINVAL, "a tensor's name must have 1 to %d bytes: \"%.80s\"",
+			CKPT_NAME_MAX - 1, name);
+	if (ckpt_dtype_bytes(t->dtype) == 0)
+		return ckpt_fail(err, -EINVAL, "tensor %s: dtype %u is not known", name, t->dtype);
+	if (t->ndim > CKPT_NDIM_MAX || (t->ndim && !t->shape))
+		return ckpt_fail(err, -EINVAL, "tensor %s: ndim %u is over %d, or has no shape",
+			name, t->ndim, CKPT_NDIM_MAX);
+	for (uint32_t i = 0; i < t->ndim; i++) {
+		if (t->shape[i] < 0)
+			return ckpt_fail(err, -EINVAL, "tensor %s: shape[%u] is negative", name, i);
+		if (__builtin_mul_overflow(elements, (uint64_t)t->shape[i], &elements))
+			return ckpt_fail(err, -EINVAL, "tensor %s: its shape overflows", name);
+	}
+	if (elements > CKPT_SHARD_BYTES_MAX)
+		return ckpt_fail(err, -EINVAL, "tensor %s: its shape overflows", name);
+	if (elements && !t->data)
+		return ckpt_fail(err, -EINVAL, "tensor %s: data is NULL", name);
+	if (t->device != CKPT_DEVICE_HOST)
+		return ckpt_fail(err, CKPT_EUNSUPPORTED,
+			"tensor %s: this version saves host memory only: move it to the CPU first",
+			name);
+	if (t->flags & ~CKPT_TENSOR_EAGER)
+		return ckpt_fail(
+			err, -EINVAL, "tensor %s: flags 0x%x are not known", name, t->flags);
+	return 0;
+}
+
+static int copy_tensor(struct ckpt_save *save, const struct ckpt_tensor *from,
+	struct ckpt_tensor *to, struct ckpt_error *err)
+{
+	size_t dims = from->ndim * sizeof(int64_t);
+	int r = check_tensor(from, err);
+
+	if (r < 0)
+		return r;
+	*to = *from;
+	to->name = arena_copy(save, from->name, strlen(from->name) + 1);
+	to->shape = arena_copy(save, from->shape, dims);
+	to->strides = from->strides ? arena_copy(save, from->strides, dims) : NULL;
+	if (!to->name || !to->shape || (from->strides && !to->strides))
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	return 0;
+}
+
+int ckpt_save_put_tensors(struct ckpt_save *save, const struct ckpt_tensor *tensors, size_t count,
+	struct ckpt_error *err)
+{
+	if (count > DRAFT_TENSORS - save->tensor_count)
+		return ckpt_fail(err, -E2BIG, "a save holds at most %d tensors", DRAFT_TENSORS);
+	size_t total = save->tensor_count + count;
+	if (total > save->tensor_room) {
+		size_t room = ckpt_max_u64(total, save->tensor_room * 2);
+		struct ckpt_tensor *grown = ckpt_realloc_array(save->tensors, room, sizeof(*grown));
+		if (!grown)
+			return ckpt_fail(err, -ENOMEM, "out of memory");
+		save->tensors = grown;
+		save->tensor_room = room;
+	}
+	for (size_t i = 0; i < count; i++) {
+		int r = copy_tensor(save, &tensors[i], &save->tensors[save->tensor_count + i], err);
+		if (r < 0)
+			return r;
+	}
+	save->tensor_count = total;
+	return 0;
+}
+
+int ckpt_save_put_alias(
+	struct ckpt_save *save, const char *alias, const char *name, struct ckpt_error *err)
+{
+	struct ckpt_alias *grown =
+		ckpt_realloc_array(save->aliases, save->alias_count + 1, sizeof(*grown));
+
+	if (!grown)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	save->aliases = grown;
+	struct ckpt_alias *a = &grown[save->alias_count];
+	a->name = arena_copy(save, alias, strlen(alias) + 1);
+	a->target = arena_copy(save, name, strlen(name) + 1);
+	if (!a->name || !a->target)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	save->alias_count++;
+	return 0;
+}
+
+int ckpt_save_put_meta(
+	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err)
+{
+	if (length > CKPT_META_MAX)
+		return ckpt_fail(err, -E2BIG, "meta has %zu bytes; at most %llu are kept", length,
+			(unsigned long long)CKPT_META_MAX);
+	int r = ckpt_json_scan(json, length, CKPT_META_VALUES, CKPT_META_DEPTH, "meta", err);
+	if (r < 0)
+		return r;
+	char *copy = ckpt_memdup(json, length);
+	if (!copy)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	ckpt_free(save->meta);
+	save->meta = copy;
+	save->meta_bytes = length;
+	return 0;
+}
+
+static struct ckpt_view view_of(const struct ckpt_tensor *t)
+{
+	return (struct ckpt_view){.data = (char *)(uintptr_t)t->data,
+		.item = ckpt_dtype_bytes(t->dtype),
+		.ndim = t->ndim,
+		.shape = t->shape,
+		.strides = t->strides};
+}
+
+/*
+ * Copies the eager tensors here and now, if they are small: their owner goes on at once, and the
+ * blocks that they share with others need not come first.
+ */
+static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
+{
+	uint64_t total = 0;
+
+	for (size_t i = 0; i < save->tensor_count; i++) {
+		const struct ckpt_tensor *t = &save->tensors[i];
+		struct ckpt_view view = view_of(t);
+		if (t->flags & CKPT_TENSOR_EAGER)
+			total += ckpt_align_up(ckpt_view_bytes(&view), 64);
+		if (total > CKPT_SAVE_INLINE_BYTES)
+			return 0;
+	}
+	if (total == 0)
+		return 0;
+	save->inlined = ckpt_alloc(total);
+	if (!save->inlined)
+		return ckpt_fail(err, -ENOMEM, "out of memory for %llu bytes of eager tensors",
+			(unsigned long long)total);
+	char *at = save->inlined;
+	for (size_t i = 0; i < save->tensor_count; i++) {
+		struct ckpt_tensor *t = &save->tensors[i];
+		if (!(t->flags & CKPT_TENSOR_EAGER))
+			continue;
+		struct ckpt_view view = view_of(t);
+		uint64_t bytes = ckpt_view_bytes(&view);
+		ckpt_view_gather(&view, 0, bytes, at);
+		t->data = at;
+		t->strides = NULL;
+		t->flags &= ~CKPT_TENSOR_EAGER;
+		at += ckpt_align_up(bytes, 64);
+	}
+	return 0;
+}
+
+int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct ckpt_error *err)
+{
+	struct ckpt_core *core = save->core;
+	struct ckpt_plan *plan = *cache;
+
+	*cache = NULL;
+	save->start_ns = ckpt_env_now(core->parts.env);
+	save->seed = ckpt_env_random(core->parts.env);
+	if (plan && !ckpt_plan_fits(plan, save->tensors, save->tensor_count, save->aliases,
+			    save->alias_count)) {
+		ckpt_plan_free(plan);
+		plan = NULL;
+	}
+	if (!plan) {
+		int r = ckpt_plan_build(save->tensors, save->tensor_count, save->aliases,
+			save->alias_count, core->config.chunk_bytes, core->config.block_bytes, err,
+			&plan);
+		if (r < 0)
+			return r;
+	}
+	save->plan = plan;
+	atomic_store(&save->bytes, plan->layout->bytes);
+	int r = inline_eager(save, err);
+	if (r < 0)
+		return r;
+	ckpt_plan_aim(plan, save->tensors);
+	for (size_t i = 0; i < plan->segment_count; i++)
+		plan->segments[i].sample =
+			ckpt_segment_sample(&plan->segments[i], save->seed, false);
+	return 0;
+}
+
+int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < save->plan->segment_count; i++) {
+		const struct ckpt_segment *s = &save->plan->segments[i];
+		if (ckpt_segment_sample(s, save->seed, false) == s->sample)
+			continue;
+		const char *name = s->tensor == CKPT_PLAN_HEADER ? "the header"
+								 : save->tensors[s->tensor].name;
+		return ckpt_fail_at(err, CKPT_ETORN,
+			&(struct ckpt_where){.tier = "memory",
+				.tensor = name,
+				.has_offset = true,
+				.offset = s->offset},
+			"tensor %s was changed between the save of step %llu and its fence: wait "
+			"for "
+			"the fence (wait_staged) before changing it, or mark it eager",
+			name, (unsigned long long)save->step);
+	}
+	return 0;
+}
+
+void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
+{
+	CKPT_ASSERT(why->code < 0 && !ckpt_save_started(save));
+	save->error = *why;
+	save->error.step = (int64_t)save->step;
+	atomic_store(&save->started, true);
+	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
+}
+
+bool ckpt_save_gate_closed(struct ckpt_save *save)
+{
+	return save->fenced && !atomic_load(&save->gate_posted) &&
+	       !(ckpt_latch_get(&save->latch) & CKPT_DONE_END);
+}
+
+struct ckpt_plan *ckpt_save_take_plan(struct ckpt_save *save)
+{
+	struct ckpt_plan *plan = save->plan;
+
+	save->plan = NULL;
+	ckpt_free(save->inlined);
+	save->inlined = NULL;
+	return plan;
+}
+
+struct ckpt_save *ckpt_save_ref(struct ckpt_save *save)
+{
+	atomic_fetch_add(&save->refs, 1);
+	return save;
+}
+
+void ckpt_save_unref(struct ckpt_save *save)
+{
+	if (!save || atomic_fetch_sub(&save->refs, 1) != 1)
+		return;
+	while (save->words) {
+		struct ckpt_arena_page *next = save->words->next;
+		ckpt_free(save->words);
+		save->words = next;
+	}
+	ckpt_plan_free(save->plan);
+	ckpt_buf_free(&save->index);
+	ckpt_buf_free(&save->manifest);
+	ckpt_free(save->inlined);
+	ckpt_free(save->lanes);
+	ckpt_free(save->order);
+	ckpt_free(save->tensors);
+	ckpt_free(save->aliases);
+	ckpt_free(save->meta);
+	ckpt_latch_destroy(&save->latch);
+	ckpt_free(save);
+}
+
+struct ckpt_latch *ckpt_save_latch(struct ckpt_save *save)
+{
+	return &save->latch;
+}
+
+const struct ckpt_error *ckpt_save_failure(const struct ckpt_save *save)
+{
+	return &save->error;
+}
+
+uint64_t ckpt_save_step(const struct ckpt_save *save)
+{
+	return save->step;
+}
+
+struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save)
+{
+	return save->owner;
+}
+
+bool ckpt_save_started(const struct ckpt_save *save)
+{
+	return atomic_load(&save->started);
+}
+
+bool ckpt_save_gone(struct ckpt_save *save)
+{
+	return (ckpt_latch_get(&save->latch) & CKPT_DONE_GONE) != 0;
+}
+
+bool ckpt_save_forked(const struct ckpt_save *save)
+{
+	return save->forks != ckpt_fork_count();
+}
+
+void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
+{
+	uint32_t bits = ckpt_latch_get(&save->latch);
+
+	*ret_info = (struct ckpt_save_info){.size = sizeof(*ret_info),
+		.staged = (bits & CKPT_DONE_STAGED) != 0,
+		.local = (bits & CKPT_DONE_LOCAL) != 0,
+		.failed = (bits & CKPT_DONE_END) && save->error.code < 0,
+		.step = save->step,
+		.generation = atomic_load(&save->generation),
+		.bytes = atomic_load(&save->bytes),
+		.bytes_staged = atomic_load(&save->bytes_staged),
+		.bytes_written = atomic_load(&save->bytes_written),
+		.eager_ns = atomic_load(&save->eager_ns),
+		.stage_ns = atomic_load(&save->stage_ns),
+		.local_ns = atomic_load(&save->local_ns),
+		.starved_ns = atomic_load(&save->starved_ns)};
+}

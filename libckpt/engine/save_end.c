@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a save ends. Committed: said, counted, retention asked. Failed: everything that is with others
+ * comes back, then the files go and the register gets its abort record, in an order in which a commit
+ * whose shard is missing cannot come about:
+ * - Nobody tried to publish: no manifest can name these files. They go first, which also makes room
+ *   for the record on a full disk.
+ * - It was tried and failed: perhaps it is there all the same. Only a record that wins the register
+ *   proves that it is not; without that proof the files stay, for the next generation to settle.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "engine/keeper.h"
+#include "engine/save_state.h"
+
+static struct ckpt_save *save_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_save, task);
+}
+
+static void count_commit(struct ckpt_save *save, uint64_t took_ns)
+{
+	struct ckpt_core *core = save->core;
+
+	core->stats.saves_committed++;
+	core->stats.last_step = save->step;
+	core->stats.last_local_ns = took_ns;
+	core->stats.last_eager_ns = atomic_load(&save->eager_ns);
+	core->stats.bytes_staged += atomic_load(&save->bytes_staged);
+}
+
+static void say_commit(struct ckpt_save *save, uint64_t took_ns)
+{
+	struct ckpt_core *core = save->core;
+	double seconds = (double)took_ns / 1e9;
+	double mib = (double)save->plan->layout->bytes / (1 << 20);
+
+	ckpt_log(core->parts.log, CKPT_LOG_INFO,
+		"step %llu is durable in %s: %.1f MiB in %.3f s (%.0f MiB/s), staged after %.3f "
+		"s%s",
+		(unsigned long long)save->step, core->parts.label, mib, seconds,
+		seconds > 0 ? mib / seconds : 0.0, (double)atomic_load(&save->stage_ns) / 1e9,
+		save->rewritten ? ", written twice" : "");
+}
+
+/* The manifest is durable. */
+static void committed(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	struct ckpt_scan_step found = {.generation = core->generation,
+		.step = save->step,
+		.state = CKPT_STEP_COMMITTED,
+		.in_lineage = true,
+		.wall_ms = ckpt_env_wall_ms(core->parts.env),
+		.bytes = save->plan->layout->bytes,
+		.world = 1};
+	uint64_t took_ns = ckpt_env_now(core->parts.env) - save->start_ns;
+
+	memcpy(found.attempt, save->attempt, sizeof(found.attempt));
+	if (ckpt_scan_put(&core->scan, &found) < 0)
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"out of memory: retention does not see step %llu",
+			(unsigned long long)save->step);
+	atomic_store(&save->local_ns, took_ns);
+	count_commit(save, took_ns);
+	say_commit(save, took_ns);
+	if (save->ended) {
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"step %llu was published after its save had been given up: it is good",
+			(unsigned long long)save->step);
+	} else {
+		ckpt_core_timer_clear(core, &save->timer);
+		save->ended = true;
+		ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
+	}
+	ckpt_keeper_ask(core, CKPT_KEEPER_RETAIN);
+}
+
+static int encode_abort(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_ABORT,
+		.generation = core->generation,
+		.step = save->step,
+		.wall_ms = ckpt_env_wall_ms(core->parts.env),
+		.world = 1};
+
+	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
+	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
+	(void)snprintf(manifest.reason, sizeof(manifest.reason), "%.250s", save->error.message);
+	save->manifest.len = 0;
+	return ckpt_manifest_encode(&manifest, &save->manifest);
+}
+
+/* The abort record, and what depends on whether it won. */
+static int abort_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+	struct ckpt_store *store = core->store;
+
+	CKPT_TASK_BEGIN(task);
+	if (!save->dirs_made || encode_abort(save) < 0)
+		return save->code;
+	ckpt_name_manifest(save->path, core->generation, save->step);
+	save->op.err = NULL;
+	ckpt_store_publish(
+		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
+	CKPT_AWAIT(task, save->op.done);
+	if (save->op.result < 0) {
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"no abort record for step %llu (%s): the next generation settles it",
+			(unsigned long long)save->step, ckpt_code_text(save->op.result));
+		return save->code;
+	}
+	if (!save->publish_tried)
+		return save->code;
+	ckpt_name_shard(save->path, core->generation, save->step, 0, save->shard_attempt);
+	ckpt_store_remove(store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	ckpt_name_index(save->path, core->generation, save->step, 0, save->shard_attempt);
+	ckpt_store_remove(store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	return save->code;
+	CKPT_TASK_END(task);
+}
+
+int ckpt_save_end_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+	struct ckpt_store *store = core->store;
+
+	CKPT_TASK_BEGIN(task);
+	if (save->committed) {
+		committed(save);
+		return 0;
+	}
+	CKPT_ASSERT(save->code < 0);
+	CKPT_AWAIT(task, ckpt_lanes_quiet(save));
+	ckpt_save_answer_end(save);
+	ckpt_lanes_release_all(save);
+	ckpt_store_op_init(&save->op, task, NULL);
+	/* A fenced one stops: what it leaves is its successor's to settle. */
+	if (core->fenced) {
+		if (save->object.fd >= 0) {
+			ckpt_store_shut(store, &save->op, &save->object);
+			CKPT_AWAIT(task, save->op.done);
+		}
+		return save->code;
+	}
+	if (save->object.fd >= 0) {
+		ckpt_store_abandon(store, &save->op, &save->object);
+		CKPT_AWAIT(task, save->op.done);
+	} else if (save->shard_attempt[0] && !save->publish_tried) {
+		ckpt_name_shard(save->path, core->generation, save->step, 0, save->shard_attempt);
+		ckpt_store_remove(store, &save->op, save->path);
+		CKPT_AWAIT(task, save->op.done);
+	}
+	if (save->index_tried && !save->publish_tried) {
+		ckpt_name_index(save->path, core->generation, save->step, 0, save->shard_attempt);
+		ckpt_store_remove(store, &save->op, save->path);
+		CKPT_AWAIT(task, save->op.done);
+	}
+	return ckpt_task_continue(task, abort_body);
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a save consists of; for save*.c and lane.c only. */
+#ifndef CKPT_ENGINE_SAVE_STATE_H
+#define CKPT_ENGINE_SAVE_STATE_H
+
+#include <stdatomic.h>
+#include "engine/save.h"
+
+/* Eager tensors of at most this many bytes together are copied by ckpt_save_start() itself. */
+#define CKPT_SAVE_INLINE_BYTES (UINT64_C(16) << 20)
+
+/* One block on its way: a slot, its copy, its write, and the digests of the chunks that end in it. */
+struct ckpt_lane {
+	struct ckpt_save *save;
+	struct ckpt_slot *slot;
+	size_t block;
+	struct ckpt_task task; /* copy, then write */
+	struct ckpt_copy copy;
+	struct ckpt_job digest;
+	struct ckpt_store_op op;
+	struct ckpt_lane *before; /* of the straddling chunk; set when the digest starts */
+	bool copied;
+	bool staged;
+	bool written;
+	bool digesting;
+	bool digested;
+};
+
+struct ckpt_save {
+	/* The user's, until post. */
+	struct ckpt_core *core;
+	struct ckpt_engine *owner;
+	unsigned forks; /* ckpt_fork_count() when it was made */
+	uint64_t step;
+	bool fenced;
+	struct ckpt_tensor *tensors; /* names, shapes and strides lie in `words` */
+	size_t tensor_count;
+	size_t tensor_room;
+	struct ckpt_arena_page *words;
+	struct ckpt_alias *aliases;
+	size_t alias_count;
+	char *meta;
+	size_t meta_bytes;
+	char *inlined; /* copies of small eager tensors */
+	struct ckpt_plan *plan;
+	uint64_t seed;
+	uint64_t timeout_ns;
+	uint64_t start_ns;
+
+	/* Shared. */
+	atomic_uint refs;
+	struct ckpt_latch latch;
+	atomic_bool started; /* set after the post: what others post comes behind it */
+	atomic_bool gate_posted;
+	atomic_bool cancel_posted;
+	atomic_bool verdict_posted;
+	struct ckpt_error error; /* written before END is answered, never after */
+	atomic_uint_fast64_t generation;
+	atomic_uint_fast64_t bytes;
+	atomic_uint_fast64_t bytes_staged;
+	atomic_uint_fast64_t bytes_written;
+	atomic_uint_fast64_t eager_ns;
+	atomic_uint_fast64_t stage_ns;
+	atomic_uint_fast64_t local_ns;
+	atomic_uint_fast64_t starved_ns;
+
+	/* The core's, from post to GONE. */
+	struct ckpt_node post_node;
+	struct ckpt_node gate_node;
+	struct ckpt_node cancel_node;
+	struct ckpt_node verdict_node;
+	struct ckpt_error verdict; /* of somebody else; written before it is posted */
+	struct ckpt_task task;
+	struct ckpt_task pump; /* starts lanes as slots come free */
+	struct ckpt_timer timer;
+	struct ckpt_store_op op;
+	struct ckpt_error work; /* failures are worded here first */
+	int code;               /* first failure */
+	bool gate;
+	bool ended;
+	bool file_open;
+	bool file_failed; /* of this file: a write or the seal */
+	bool rewritten;   /* the one second try was used */
+	bool hold;        /* slots stay until the file is sealed, so that it can be written again */
+	bool dirs_made;
+	bool index_tried;
+	bool publishing;
+	bool publish_tried;
+	bool committed;
+	char attempt[CKPT_ATTEMPT_CHARS];       /* of the step */
+	char shard_attempt[CKPT_ATTEMPT_CHARS]; /* of the shard's file */
+	struct ckpt_object object;
+	struct ckpt_buf index;
+	struct ckpt_buf manifest;
+	char path[CKPT_PATH_MAX];
+	struct ckpt_lane **lanes; /* by block; NULL: not begun, or done and released */
+	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
+	size_t next;       /* in that order */
+	size_t copying;    /* lanes whose copy is under way */
+	size_t working;    /* lanes whose task or digest is under way */
+	size_t eager_left; /* eager blocks not yet copied */
+	size_t staged_count;
+	size_t written_count;
+	size_t digested_count;
+	uint64_t starved_since;
+};
+
+/* save.c: records the first failure, stops what can be stopped, answers END when copies are back. */
+void ckpt_save_stop(struct ckpt_save *save, int code);
+/* save_end.c: the body that the save's task goes on with, for good or ill. */
+int ckpt_save_end_body(struct ckpt_task *task);
+void ckpt_save_answer_end(struct ckpt_save *save);
+
+/* lane.c */
+int ckpt_lanes_start(struct ckpt_save *save);
+/* Writes every staged block again, into a new file. */
+void ckpt_lanes_rewrite(struct ckpt_save *save);
+/* Returns the slots that are not needed any more; all: after the seal, or at the end. */
+void ckpt_lanes_release_all(struct ckpt_save *save);
+/* Copied, written, digested: all of it. */
+bool ckpt_lanes_finished(const struct ckpt_save *save);
+/* Nothing of the save is with a worker, the device or the disk. */
+bool ckpt_lanes_quiet(const struct ckpt_save *save);
+
+#endif

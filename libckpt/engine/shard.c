@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a manifest's record of a rank to its open, checked files. */
+#include "engine/shard.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/fetch.h"
+
+#define HEADER_ALIGN 4096
+
+static struct ckpt_shard *shard_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_shard, task);
+}
+
+static void job_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job);
+
+	s->job_done = true;
+	ckpt_task_wake(&s->task);
+}
+
+/* Digests and parsing are for a worker: an index may have hundreds of megabytes. */
+static void start_job(struct ckpt_shard *s, void (*work)(struct ckpt_job *))
+{
+	s->job_done = false;
+	ckpt_error_clear(&s->job_error);
+	s->job = (struct ckpt_job){.work = work, .urgent = true};
+	s->job.node.run = job_back;
+	ckpt_env_run(s->core->parts.env, &s->job);
+}
+
+static int take_job(struct ckpt_shard *s)
+{
+	if (s->job_result < 0 && s->err->code == 0)
+		*s->err = s->job_error;
+	return s->job_result;
+}
+
+static int fail_missing(struct ckpt_shard *s, const char *what)
+{
+	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
+		&(struct ckpt_where){.tier = "local", .file = s->path},
+		"%s %s of step %llu is not in %s, though the step was committed: it was written on "
+		"node %s; bring the file back, or use another step",
+		what, s->path, (unsigned long long)s->step, s->core->parts.label, s->rank->node);
+}
+
+static int fail_read(struct ckpt_shard *s, int code)
+{
+	return ckpt_fail_at(s->err, code, &(struct ckpt_where){.tier = "local", .file = s->path},
+		"cannot read %s in %s: %s", s->path, s->core->parts.label, ckpt_code_text(code));
+}
+
+static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
+{
+	struct ckpt_where where = {.tier = "local",
+		.file = s->path,
+		.has_offset = true,
+		.offset = ckpt_min_u64(have, want)};
+
+	return ckpt_fail_at(s->err, have < want ? CKPT_EINCOMPLETE : CKPT_EINTEGRITY, &where,
+		"%s in %s has %s%llu bytes, the manifest says %llu: it was %s; put the file back "
+		"from a copy, or use another step",
+		s->path, s->core->parts.label, have < want ? "only " : "", (unsigned long long)have,
+		(unsigned long long)want, have < want ? "cut" : "added to");
+}
+
+/* The index. */
+
+static void index_work(struct ckpt_job *job)
+{
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job);
+	struct ckpt_digest digest = ckpt_digest_of(s->index_bytes, s->index_length);
+	struct ckpt_where where = {.tier = "local", .file = s->path};
+
+	if (!ckpt_digest_equal(&digest, &s->rank->index_digest)) {
+		s->job_result = ckpt_fail_at(&s->job_error, CKPT_EINTEGRITY, &where,
+			"%s in %s does not match the digest that the manifest has of it: it has "
+			"changed since it was written; put the file back from a copy, or use "
+			"another step",
+			s->path, s->core->parts.label);
+		return;
+	}
+	s->job_result = ckpt_index_decode(
+		s->index_bytes, s->index_length, s->path, &s->job_error, &s->index);
+	if (s->job_result < 0)
+		return;
+	const struct ckpt_layout *layout = s->index->layout;
+	if (s->index->rank != s->rank->rank || layout->bytes != s->rank->shard_bytes)
+		s->job_result = ckpt_fail_at(&s->job_error, CKPT_EFORMAT, &where,
+			"%s describes %llu bytes of rank %u, the manifest %llu bytes of rank %u",
+			s->path, (unsigned long long)layout->bytes, s->index->rank,
+			(unsigned long long)s->rank->shard_bytes, s->rank->rank);
+}
+
+static int take_index(struct ckpt_shard *s)
+{
+	int r = s->op.result;
+
+	if (r == -ENOENT)
+		return fail_missing(s, "the index");
+	if (r == -EFBIG)
+		return ckpt_fail_at(s->err, CKPT_EINTEGRITY,
+			&(struct ckpt_where){.tier = "local", .file = s->path},
+			"%s in %s has more than the %llu bytes that the manifest says: it was "
+			"added to; put the file back from a copy, or use another step",
+			s->path, s->core->parts.label, (unsigned long long)s->rank->index_bytes);
+	if (r < 0)
+		return fail_read(s, r);
+	s->index_bytes = s->op.data;
+	s->index_length = s->op.length;
+	s->op.data = NULL;
+	if (s->index_length != s->rank->index_bytes)
+		return fail_size(s, s->index_length, s->rank->index_bytes);
+	return *s->stop;
+}
+
+static int index_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+	if (s->rank->index_bytes == 0 || s->rank->index_bytes > CKPT_INDEX_MAX)
+		return ckpt_fail_at(s->err, CKPT_EFORMAT,
+			&(struct ckpt_where){.tier = "local", .file = s->path},
+			"the manifest says that %s has %llu bytes, which no index has", s->path,
+			(unsigned long long)s->rank->index_bytes);
+	ckpt_store_get(s->core->store, &s->op, s->path, s->rank->index_bytes);
+	CKPT_AWAIT(task, s->op.done);
+	r = take_index(s);
+	if (r < 0)
+		return r;
+	start_job(s, index_work);
+	CKPT_AWAIT(task, s->job_done);
+	if (!s->keep_bytes) {
+		ckpt_free(s->index_bytes);
+		s->index_bytes = NULL;
+	}
+	return take_job(s);
+	CKPT_TASK_END(task);
+}
+
+/* The shard. */
+
+static int open_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+	ckpt_store_open(s->core->store, &s->op, s->path, &s->file);
+	CKPT_AWAIT(task, s->op.done);
+	if (s->op.result == -ENOENT)
+		return fail_missing(s, "shard");
+	if (s->op.result < 0)
+		return fail_read(s, s->op.result);
+	if (s->op.size != s->rank->shard_bytes)
+		return fail_size(s, s->op.size, s->rank->shard_bytes);
+	CKPT_TASK_END(task);
+}
+
+/* Its header. */
+
+static void header_work(struct ckpt_job *job)
+{
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job);
+	const struct ckpt_layout *layout = s->index->layout;
+
+	for (size_t i = 0; i < layout->chunk_count; i++) {
+		const struct ckpt_chunk *c = &layout->chunks[i];
+		if (c->offset >= layout->header_bytes)
+			break;
+		struct ckpt_digest digest = ckpt_digest_of(s->header + c->offset, c->length);
+		if (!ckpt_digest_equal(&digest, &c->digest)) {
+			s->job_result = ckpt_fetch_fail_chunk(
+				&s->job_error, layout, i, s->path, s->core->parts.label);
+			return;
+		}
+	}
+	s->job_result = ckpt_index_check_header(
+		s->index, s->header, layout->header_bytes, s->path, &s->job_error);
+}
+
+static int make_header(struct ckpt_shard *s)
+{
+	const struct ckpt_layout *layout = s->index->layout;
+
+	/* The chunks of the header end where it ends: the decoder has compared them with the rule. */
+	CKPT_ASSERT(s->core->store->align <= HEADER_ALIGN);
+	if (layout->header_bytes > CKPT_HEADER_MAX)
+		return ckpt_fail_at(s->err, CKPT_EFORMAT,
+			&(struct ckpt_where){.tier = "local", .file = s->path},
+			"%s has a header of %llu bytes, which is more than any reader accepts",
+			s->path, (unsigned long long)layout->header_bytes);
+	s->header_memory = ckpt_alloc((size_t)layout->header_bytes + HEADER_ALIGN);
+	if (!s->header_memory)
+		return ckpt_fail(s->err, -ENOMEM, "out of memory for the header of %s", s->path);
+	s->header = s->header_memory + (0 - (uintptr_t)s->header_memory) % HEADER_ALIGN;
+	s->header_read = 0;
+	return 0;
+}
+
+static int header_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	uint64_t length;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = make_header(s);
+	if (r < 0)
+		return r;
+	while (s->header_read < s->index->layout->header_bytes) {
+		length = ckpt_min_u64(s->core->config.block_bytes,
+			s->index->layout->header_bytes - s->header_read);
+		ckpt_store_read(s->core->store, &s->op, &s->file, s->header + s->header_read,
+			length, s->header_read, -1);
+		CKPT_AWAIT(task, s->op.done);
+		if (s->op.result < 0)
+			return fail_read(s, s->op.result);
+		if (*s->stop)
+			return *s->stop;
+		s->header_read += ckpt_min_u64(s->core->config.block_bytes,
+			s->index->layout->header_bytes - s->header_read);
+	}
+	start_job(s, header_work);
+	CKPT_AWAIT(task, s->job_done);
+	return take_job(s);
+	CKPT_TASK_END(task);
+}
+
+static int shut_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (s->file.fd >= 0) {
+		ckpt_store_shut(s->core->store, &s->op, &s->file);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	CKPT_TASK_END(task);
+}
+
+static void shard_done(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	if (task->result < 0 && s->err->code != 0) {
+		s->err->step = (int64_t)s->step;
+		s->err->rank = (int32_t)s->rank->rank;
+	}
+	ckpt_task_wake(s->waiter);
+}
+
+void ckpt_shard_init(struct ckpt_shard *shard)
+{
+	shard->file.fd = -1;
+}
+
+static void start(struct ckpt_shard *s, ckpt_task_fn *body)
+{
+	ckpt_store_op_init(&s->op, &s->task, NULL);
+	ckpt_task_start(&s->task, &s->core->sched, body, shard_done);
+}
+
+void ckpt_shard_start_index(struct ckpt_shard *shard)
+{
+	start(shard, index_body);
+}
+
+void ckpt_shard_start_open(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->index && shard->file.fd < 0);
+	start(shard, open_body);
+}
+
+void ckpt_shard_start_header(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->file.fd >= 0 && !shard->header_memory);
+	start(shard, header_body);
+}
+
+void ckpt_shard_start_shut(struct ckpt_shard *shard)
+{
+	start(shard, shut_body);
+}
+
+void ckpt_shard_clear(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(!ckpt_task_active(&shard->task) && shard->file.fd < 0);
+	ckpt_index_free(shard->index);
+	ckpt_free(shard->index_bytes);
+	ckpt_free(shard->header_memory);
+	*shard = (struct ckpt_shard){0};
+	shard->file.fd = -1;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element types and their names. */
+#ifndef CKPT_FORMAT_DTYPE_H
+#define CKPT_FORMAT_DTYPE_H
+
+#include <ckpt/types.h>
+#include "base/attr.h"
+
+/* Bytes of an element; 0 for what is no type. */
+uint32_t ckpt_dtype_bytes(uint32_t dtype);
+/* The index's name, such as "BF16" or "C128"; NULL for what is no type. */
+const char *ckpt_dtype_name(uint32_t dtype);
+/* The name in the safetensors header: the same, or "U8" for a type that safetensors lacks. */
+const char *ckpt_dtype_stored(uint32_t dtype);
+/* The type of an index's name; 0 if there is none. */
+uint32_t ckpt_dtype_parse(const char *name);
+
+#endif

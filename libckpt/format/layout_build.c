@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Laying out a shard from what the caller gives. */
+#include "format/layout.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/fail.h"
+#include "base/utf8.h"
+#include "format/dtype.h"
+#include "format/safetensors.h"
+
+#define NAME_SHOWN 200 /* bytes of a name in a message */
+
+/* How much of a name a message shows, whole characters. */
+static int shown(const char *name)
+{
+	return (int)ckpt_utf8_cut(name, strnlen(name, NAME_SHOWN + 4), NAME_SHOWN);
+}
+
+static int refuse(
+	struct ckpt_error *err, int code, const char *what, const char *name, const char *why)
+{
+	struct ckpt_where where = {.tensor = name};
+
+	return ckpt_fail_at(err, code, &where, "%s '%.*s' %s", what, shown(name), name, why);
+}
+
+static int check_name(const char *what, const char *name, size_t number, struct ckpt_error *err)
+{
+	const char *bad = name ? ckpt_layout_bad_name(name, strnlen(name, CKPT_NAME_MAX)) : NULL;
+
+	if (!name)
+		return ckpt_fail(err, -EINVAL, "%s number %zu has no name", what, number);
+	if (*name == 0)
+		return ckpt_fail(err, -EINVAL, "the name of %s number %zu is empty", what, number);
+	if (!bad)
+		return 0;
+	return ckpt_fail_at(err, -EINVAL, &(struct ckpt_where){.tensor = name},
+		"the name '%.*s' of a %s %s: give it another", shown(name), name, what, bad);
+}
+
+static int check_tensor(const struct ckpt_tensor *t, size_t number, struct ckpt_error *err)
+{
+	uint64_t nbytes;
+	int r = check_name("tensor", t->name, number, err);
+
+	if (r < 0)
+		return r;
+	if (ckpt_dtype_bytes(t->dtype) == 0)
+		return refuse(err, -EINVAL, "tensor", t->name,
+			"has a dtype that is none of enum ckpt_dtype");
+	if (t->ndim > CKPT_NDIM_MAX)
+		return refuse(
+			err, -EINVAL, "tensor", t->name, "has an ndim of more than 16: reshape it");
+	if (t->ndim > 0 && !t->shape)
+		return refuse(err, -EINVAL, "tensor", t->name, "has dimensions and no shape");
+	for (uint32_t i = 0; i < t->ndim; i++) {
+		if (t->shape[i] < 0)
+			return refuse(err, -EINVAL, "tensor", t->name,
+				"has a shape with a negative size");
+	}
+	if (!ckpt_layout_box_bytes(t->dtype, t->shape, t->ndim, &nbytes))
+		return refuse(err, -EINVAL, "tensor", t->name,
+			"has a shape of more bytes than a shard may hold (2^46)");
+	return 0;
+}
+
+/* What the pools of a layout must hold. */
+struct pools {
+	size_t texts;
+	size_t dims;
+};
+
+static int check_all(const struct ckpt_tensor *tensors, size_t count,
+	const struct ckpt_alias *aliases, size_t alias_count, struct pools *ret_pools,
+	struct ckpt_error *err)
+{
+	struct pools pools = {0};
+	int r;
+
+	if (count > CKPT_TENSORS_MAX || alias_count > CKPT_TENSORS_MAX - count)
+		return ckpt_fail(err, -E2BIG,
+			"%zu tensors and %zu aliases; a shard holds at most %d: join small ones",
+			count, alias_count, CKPT_TENSORS_MAX);
+	for (size_t i = 0; i < count; i++) {
+		r = check_tensor(&tensors[i], i, err);
+		if (r < 0)
+			return r;
+		pools.texts += strlen(tensors[i].name) + 1;
+		pools.dims += tensors[i].ndim;
+	}
+	for (size_t i = 0; i < alias_count; i++) {
+		r = check_name("alias", aliases[i].name, i, err);
+		if (r == 0)
+			r = check_name("target of an alias", aliases[i].target, i, err);
+		if (r < 0)
+			return r;
+		pools.texts += strlen(aliases[i].name) + strlen(aliases[i].target) + 2;
+	}
+	*ret_pools = pools;
+	return 0;
+}
+
+static int by_order(const void *a, const void *b)
+{
+	return ckpt_layout_order(a, b);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct ckpt_alias *one = a;
+	const struct ckpt_alias *two = b;
+
+	return strcmp(one->name, two->name);
+}
+
+static char *take_text(char **at, const char *text)
+{
+	size_t size = strlen(text) + 1;
+	char *taken = memcpy(*at, text, size);
+
+	*at += size;
+	return taken;
+}
+
+/* Copies the descriptions and puts them in order. Offsets come later. */
+static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
+	const struct ckpt_alias *aliases)
+{
+	char *text = layout->texts;
+	int64_t *dim = layout->dims;
+
+	for (size_t i = 0; i < layout->entry_count; i++) {
+		const struct ckpt_tensor *t = &tensors[i];
+		struct ckpt_entry *e = &layout->entries[i];
+		bool fits;
+
+		*e = (struct ckpt_entry){.name = take_text(&text, t->name),
+			.dtype = t->dtype,
+			.ndim = t->ndim,
+			.shape = dim,
+			.source = (uint32_t)i};
+		if (t->ndim > 0)
+			memcpy(dim, t->shape, t->ndim * sizeof(*dim));
+		dim += t->ndim;
+		fits = ckpt_layout_box_bytes(e->dtype, e->shape, e->ndim, &e->nbytes);
+		CKPT_ASSERT(fits);
+	}
+	for (size_t i = 0; i < layout->alias_count; i++) {
+		layout->aliases[i].name = take_text(&text, aliases[i].name);
+		layout->aliases[i].target = take_text(&text, aliases[i].target);
+	}
+	qsort(layout->entries, layout->entry_count, sizeof(*layout->entries), by_order);
+	qsort(layout->aliases, layout->alias_count, sizeof(*layout->aliases), by_name);
+}
+
+static int check_names(const struct ckpt_layout *layout, struct ckpt_error *err)
+{
+	const char *twice = ckpt_layout_twice(layout);
+	const struct ckpt_alias *loose = ckpt_layout_loose(layout);
+
+	if (twice)
+		return refuse(err, -EEXIST, "name", twice,
+			"is given to two tensors or aliases: names must be unique within a save");
+	if (loose)
+		return ckpt_fail_at(err, -EINVAL, &(struct ckpt_where){.tensor = loose->name},
+			"alias '%.*s' stands for '%.*s', which is no tensor of this save",
+			shown(loose->name), loose->name, shown(loose->target), loose->target);
+	return 0;
+}
+
+/* The header, and with it every offset. */
+static int place(struct ckpt_layout *layout, struct ckpt_error *err)
+{
+	struct ckpt_buf header = {0};
+	int r;
+
+	r = ckpt_safetensors_encode(layout, &header, err);
+	if (r < 0) {
+		ckpt_buf_free(&header);
+		return r;
+	}
+	layout->header = header.data;
+	layout->header_bytes = header.len;
+	layout->bytes = header.len;
+	for (size_t i = 0; i < layout->entry_count; i++) {
+		layout->entries[i].offset = layout->bytes;
+		/* Neither can overflow: each tensor is at most 2^46, and there are 10^6. */
+		layout->bytes += layout->entries[i].nbytes;
+		if (layout->bytes > CKPT_SHARD_BYTES_MAX)
+			return ckpt_fail(err, -E2BIG,
+				"the tensors have more than 2^46 bytes, which is more than a shard "
+				"may hold: spread them over more ranks");
+	}
+	return 0;
+}
+
+int ckpt_layout_build(const struct ckpt_tensor *tensors, size_t count,
+	const struct ckpt_alias *aliases, size_t alias_count, uint64_t chunk_bytes,
+	struct ckpt_error *err, struct ckpt_layout **ret_layout)
+{
+	struct ckpt_layout *layout;
+	struct pools pools = {0};
+	int r;
+
+	CKPT_ASSERT(chunk_bytes >= 1 && chunk_bytes <= CKPT_CHUNK_BYTES_MAX);
+	r = check_all(tensors, count, aliases, alias_count, &pools, err);
+	if (r < 0)
+		return r;
+	layout = ckpt_alloc(sizeof(*layout));
+	if (!layout)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	layout->chunk_bytes = chunk_bytes;
+	layout->entry_count = count;
+	layout->alias_count = alias_count;
+	layout->entries = ckpt_alloc_array(count, sizeof(*layout->entries));
+	layout->aliases = ckpt_alloc_array(alias_count, sizeof(*layout->aliases));
+	layout->texts = ckpt_alloc_array(pools.texts, 1);
+	layout->dims = ckpt_alloc_array(pools.dims, sizeof(*layout->dims));
+	if (!layout->entries || !layout->aliases || !layout->texts || !layout->dims) {
+		r = ckpt_fail(err, -ENOMEM, "out of memory for the layout of %zu tensors", count);
+		goto fail;
+	}
+	fill(layout, tensors, aliases);
+	r = check_names(layout, err);
+	if (r == 0)
+		r = place(layout, err);
+	if (r == 0)
+		r = ckpt_layout_cut(layout, err);
+	if (r < 0)
+		goto fail;
+	*ret_layout = layout;
+	return 0;
+fail:
+	ckpt_layout_free(layout);
+	return r;
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * manifest.json, the register of a step: a commit, which names every rank's index, or an abort. It
+ * grows with the number of ranks, so it is read without a tree in between.
+ */
+#include "format/manifest.h"
+
+#include <ckpt/types.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "format/index.h"
+#include "format/json_put.h"
+#include "format/json_reader.h"
+#include "format/sealed.h"
+
+#define KIND "manifest"
+
+/* Less than the JSON of any rank's record, which bounds what a number of ranks may ask for. */
+#define RANK_JSON_MIN 64
+
+enum member {
+	FORMAT,
+	KIND_,
+	RUN_ID,
+	GENERATION,
+	STEP,
+	OUTCOME,
+	ATTEMPT,
+	WALL_MS,
+	WORLD,
+	REASON,
+	RANKS,
+	DIGEST
+};
+
+static const char *const members[] = {
+	[FORMAT] = "format",
+	[KIND_] = "kind",
+	[RUN_ID] = "run_id",
+	[GENERATION] = "generation",
+	[STEP] = "step",
+	[OUTCOME] = "outcome",
+	[ATTEMPT] = "attempt",
+	[WALL_MS] = "wall_ms",
+	[WORLD] = "world",
+	[REASON] = "reason",
+	[RANKS] = "ranks",
+	[DIGEST] = "digest",
+	NULL,
+};
+
+enum rank_member { RANK, NODE, RANK_ATTEMPT, INDEX_DIGEST, INDEX_BYTES, SHARD_BYTES };
+
+static const char *const rank_members[] = {
+	[RANK] = "rank",
+	[NODE] = "node",
+	[RANK_ATTEMPT] = "attempt",
+	[INDEX_DIGEST] = "index_digest",
+	[INDEX_BYTES] = "index_bytes",
+	[SHARD_BYTES] = "shard_bytes",
+	NULL,
+};
+
+/* Encoding. */
+
+static void put_rank(struct ckpt_buf *out, const struct ckpt_manifest_rank *rank, uint32_t number)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	CKPT_ASSERT(rank->rank == number);
+	CKPT_ASSERT(ckpt_attempt_valid(rank->attempt));
+	CKPT_ASSERT(rank->index_bytes <= CKPT_INDEX_MAX);
+	CKPT_ASSERT(rank->shard_bytes <= CKPT_SHARD_BYTES_MAX);
+	ckpt_digest_hex(&rank->index_digest, hex);
+	ckpt_buf_printf(out, "%s{\"rank\":%u,\"node\":", number > 0 ? "," : "", number);
+	ckpt_put_line(out, rank->node, sizeof(rank->node));
+	ckpt_buf_printf(out,
+		",\"attempt\":\"%s\",\"index_digest\":\"%s\",\"index_bytes\":%" PRIu64
+		",\"shard_bytes\":%" PRIu64 "}",
+		rank->attempt, hex, rank->index_bytes, rank->shard_bytes);
+}
+
+int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
+{
+	bool commit = m->kind == CKPT_MANIFEST_COMMIT;
+
+	CKPT_ASSERT(out->len == 0);
+	CKPT_ASSERT(commit ? m->ranks != NULL : m->kind == CKPT_MANIFEST_ABORT);
+	CKPT_ASSERT(ckpt_run_id_valid(m->run_id) && ckpt_attempt_valid(m->attempt));
+	CKPT_ASSERT(m->generation >= 1 && m->generation <= CKPT_GENERATION_MAX);
+	CKPT_ASSERT(m->step <= CKPT_STEP_MAX);
+	CKPT_ASSERT(m->world >= 1 && m->world <= CKPT_WORLD_MAX);
+	ckpt_put_head(out, KIND);
+	ckpt_buf_printf(out,
+		",\"run_id\":\"%s\",\"generation\":%" PRIu64 ",\"step\":%" PRIu64
+		",\"outcome\":\"%s\",\"attempt\":\"%s\",\"wall_ms\":%" PRIu64 ",\"world\":%u",
+		m->run_id, m->generation, m->step, commit ? "commit" : "abort", m->attempt,
+		ckpt_min_u64(m->wall_ms, INT64_MAX), m->world);
+	if (commit) {
+		ckpt_buf_puts(out, ",\"ranks\":[");
+		for (uint32_t i = 0; i < m->world; i++)
+			put_rank(out, &m->ranks[i], i);
+		ckpt_buf_puts(out, "]");
+	} else {
+		ckpt_buf_puts(out, ",\"reason\":");
+		ckpt_put_line(out, m->reason, sizeof(m->reason));
+	}
+	ckpt_sealed_finish(out);
+	if (out->failed)
+		return -ENOMEM;
+	return out->len > CKPT_SEALED_MAX ? -E2BIG : 0;
+}
+
+/* Decoding. */
+
+static bool read_number(struct ckpt_reader *r, uint64_t min, uint64_t max, uint64_t *ret)
+{
+	uint64_t value;
+
+	if (!ckpt_reader_u64(r, &value))
+		return false;
+	if (value < min || value > max)
+		return ckpt_reader_fail(
+			r, "%" PRIu64 " is not between %" PRIu64 " and %" PRIu64, value, min, max);
+	*ret = value;
+	return true;
+}
+
+static bool read_format(struct ckpt_reader *r, uint64_t version[2])
+{
+	if (!ckpt_reader_open(r, '['))
+		return false;
+	for (int i = 0; i < 2; i++) {
+		if (!ckpt_reader_item(r) || !ckpt_reader_u64(r, &version[i]))
+			return ckpt_reader_fail(r, "\"format\" is not [major,minor]");
+	}
+	return ckpt_reader_take(r, ']');
+}
+
+/* The file's version, before anything is believed that a newer one might say otherwise. */
+static int check_version(const char *data, size_t length, const char *file, struct ckpt_error *err)
+{
+	static const char *const names[] = {"format", "kind", NULL};
+	uint64_t version[2] = {0};
+	struct ckpt_reader r;
+	uint32_t seen = 0;
+	char kind[32];
+	int member;
+
+	ckpt_reader_init(&r, data, length, 0, file, err);
+	(void)ckpt_reader_open(&r, '{');
+	while ((member = ckpt_reader_member(&r, names, &seen)) != CKPT_READER_END) {
+		if (member == 0)
+			(void)read_format(&r, version);
+		else if (member == 1)
+			(void)ckpt_reader_text(&r, kind, sizeof(kind), NULL);
+		else
+			(void)ckpt_reader_skip(&r);
+	}
+	if (ckpt_reader_finish(&r) < 0)
+		return CKPT_EFORMAT;
+	if (!(seen & 1))
+		return ckpt_sealed_lacks("format", file, err);
+	if (!(seen & 2) || strcmp(kind, KIND) != 0)
+		return ckpt_sealed_lacks("kind", file, err);
+	return ckpt_format_check(version[0], version[1], file, err);
+}
+
+static bool read_attempt(struct ckpt_reader *r, char attempt[CKPT_ATTEMPT_CHARS])
+{
+	return ckpt_reader_text(r, attempt, CKPT_ATTEMPT_CHARS, NULL) &&
+	       (ckpt_attempt_valid(attempt) ||
+		       ckpt_reader_fail(r, "an attempt is not 16 lower-case hexadecimal digits"));
+}
+
+static bool read_digest(struct ckpt_reader *r, struct ckpt_digest *digest)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	return ckpt_reader_text(r, hex, sizeof(hex), NULL) &&
+	       (ckpt_digest_parse(hex, digest) ||
+		       ckpt_reader_fail(r, "a digest is not 32 lower-case hexadecimal digits"));
+}
+
+static void read_rank_member(struct ckpt_reader *r, int member, struct ckpt_manifest_rank *rank)
+{
+	uint64_t number = 0;
+
+	switch (member) {
+	case RANK:
+		if (read_number(r, 0, CKPT_WORLD_MAX - 1, &number))
+			rank->rank = (uint32_t)number;
+		break;
+	case NODE:
+		(void)ckpt_reader_text(r, rank->node, sizeof(rank->node), NULL);
+		break;
+	case RANK_ATTEMPT:
+		(void)read_attempt(r, rank->attempt);
+		break;
+	case INDEX_DIGEST:
+		(void)read_digest(r, &rank->index_digest);
+		break;
+	case INDEX_BYTES:
+		(void)read_number(r, 1, CKPT_INDEX_MAX, &rank->index_bytes);
+		break;
+	case SHARD_BYTES:
+		(void)read_number(r, 1, CKPT_SHARD_BYTES_MAX, &rank->shard_bytes);
+		break;
+	default:
+		(void)ckpt_reader_skip(r);
+	}
+}
+
+static void read_rank(struct ckpt_reader *r, uint32_t number, struct ckpt_manifest_rank *rank)
+{
+	const uint32_t all = (UINT32_C(1) << (SHARD_BYTES + 1)) - 1;
+	uint32_t seen = 0;
+	int member;
+
+	(void)ckpt_reader_open(r, '{');
+	while ((member = ckpt_reader_member(r, rank_members, &seen)) != CKPT_READER_END)
+		read_rank_member(r, member, rank);
+	if (seen != all)
+		(void)ckpt_reader_fail(r, "the record of rank %u lacks a member", number);
+	if (rank->rank != number)
+		(void)ckpt_reader_fail(
+			r, "rank %u where %u is due: ranks ascend from 0", rank->rank, number);
+}
+
+/* `at` stands before the array of ranks; the scalars are read. */
+static int read_ranks(struct ckpt_reader *at, size_t length, struct ckpt_manifest *m)
+{
+	struct ckpt_reader *r = at;
+	uint32_t count = 0;
+
+	if (m->world > length / RANK_JSON_MIN) {
+		(void)ckpt_reader_fail(
+			r, "a file of %zu bytes cannot name %u ranks", length, m->world);
+		return CKPT_EFORMAT;
+	}
+	m->ranks = ckpt_alloc_array(m->world, sizeof(*m->ranks));
+	if (!m->ranks)
+		return ckpt_fail(
+			r->err, -ENOMEM, "out of memory for the %u ranks of %s", m->world, r->file);
+	(void)ckpt_reader_open(r, '[');
+	while (ckpt_reader_item(r)) {
+		if (count == m->world) {
+			(void)ckpt_reader_fail(r, "more ranks than its world of %u", m->world);
+			break;
+		}
+		read_rank(r, count, &m->ranks[count]);
+		count++;
+	}
+	if (count < m->world)
+		(void)ckpt_reader_fail(r, "%u ranks of a world of %u", count, m->world);
+	return r->failed ? CKPT_EFORMAT : 0;
+}
+
+static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
+{
+	char outcome[16];
+
+	if (!ckpt_reader_text(r, outcome, sizeof(outcome), NULL))
+		return;
+	if (strcmp(outcome, "commit") == 0)
+		m->kind = CKPT_MANIFEST_COMMIT;
+	else if (strcmp(outcome, "abort") == 0)
+		m->kind = CKPT_MANIFEST_ABORT;
+	else
+		(void)ckpt_reader_fail(r, "its outcome is neither \"commit\" nor \"abort\"");
+}
+
+static void read_run_id(struct ckpt_reader *r, struct ckpt_manifest *m)
+{
+	if (ckpt_reader_text(r, m->run_id, sizeof(m->run_id), NULL) &&
+		!ckpt_run_id_valid(m->run_id))
+		(void)ckpt_reader_fail(r, "its run_id is not 32 lower-case hexadecimal digits");
+}
+
+static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest *m)
+{
+	uint64_t number = 0;
+
+	switch (member) {
+	case RUN_ID:
+		read_run_id(r, m);
+		break;
+	case GENERATION:
+		(void)read_number(r, 1, CKPT_GENERATION_MAX, &m->generation);
+		break;
+	case STEP:
+		(void)read_number(r, 0, CKPT_STEP_MAX, &m->step);
+		break;
+	case OUTCOME:
+		read_outcome(r, m);
+		break;
+	case ATTEMPT:
+		(void)read_attempt(r, m->attempt);
+		break;
+	case WALL_MS:
+		(void)ckpt_reader_u64(r, &m->wall_ms);
+		break;
+	case WORLD:
+		if (read_number(r, 1, CKPT_WORLD_MAX, &number))
+			m->world = (uint32_t)number;
+		break;
+	case REASON:
+		(void)ckpt_reader_text(r, m->reason, sizeof(m->reason), NULL);
+		break;
+	default:
+		(void)ckpt_reader_skip(r);
+	}
+}
+
+static int read_manifest(const char *data, size_t length, const char *file, struct ckpt_error *err,
+	struct ckpt_manifest *m)
+{
+	struct ckpt_reader ranks = {0};
+	struct ckpt_reader r;
+	uint32_t seen = 0;
+	int member;
+
+	ckpt_reader_init(&r, data, length, 0, file, err);
+	(void)ckpt_reader_open(&r, '{');
+	while ((member = ckpt_reader_member(&r, members, &seen)) != CKPT_READER_END) {
+		/* Its members come in any order, and the ranks need the world: they are read last. */
+		if (member == RANKS)
+			ranks = r;
+		read_member(&r, member, m);
+	}
+	if (ckpt_reader_finish(&r) < 0)
+		return CKPT_EFORMAT;
+	for (int i = 0; i <= WORLD; i++) {
+		if (!(seen & UINT32_C(1) << i))
+			return ckpt_sealed_lacks(members[i], file, err);
+	}
+	if (m->kind == CKPT_MANIFEST_ABORT)
+		return seen & UINT32_C(1) << REASON ? 0 : ckpt_sealed_lacks("reason", file, err);
+	if (!(seen & UINT32_C(1) << RANKS))
+		return ckpt_sealed_lacks("ranks", file, err);
+	return read_ranks(&ranks, length, m);
+}
+
+int ckpt_manifest_decode(const void *data, size_t length, const char *file, struct ckpt_error *err,
+	struct ckpt_manifest *ret_manifest)
+{
+	struct ckpt_manifest m = {0};
+	int r;
+
+	r = ckpt_sealed_open(data, length, file, err);
+	if (r == 0)
+		r = check_version(data, length, file, err);
+	if (r == 0)
+		r = read_manifest(data, length, file, err, &m);
+	if (r < 0) {
+		ckpt_manifest_clear(&m);
+		return r;
+	}
+	*ret_manifest = m;
+	return 0;
+}
+
+void ckpt_manifest_clear(struct ckpt_manifest *manifest)
+{
+	ckpt_free(manifest->ranks);
+	manifest->ranks = NULL;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of files in a store. */
+#include "format/naming.h"
+
+#include <ckpt/types.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* "step-" and so many digits: as many as CKPT_STEP_MAX has. */
+#define STEP_DIGITS       10
+#define GENERATION_DIGITS 6
+
+CKPT_PRINTF(2, 3) static void put(char *out, const char *fmt, ...)
+{
+	va_list args;
+	int len;
+
+	va_start(args, fmt);
+	len = vsnprintf(out, CKPT_PATH_MAX, fmt, args);
+	va_end(args);
+	CKPT_ASSERT(len > 0 && len < CKPT_PATH_MAX);
+}
+
+static void check_numbers(uint64_t generation, uint64_t step)
+{
+	CKPT_ASSERT(generation >= 1 && generation <= CKPT_GENERATION_MAX);
+	CKPT_ASSERT(step <= CKPT_STEP_MAX);
+}
+
+void ckpt_name_claim(char *out, uint64_t generation)
+{
+	check_numbers(generation, 0);
+	put(out, CKPT_NAME_GENS "/%0*llu.json", GENERATION_DIGITS, (unsigned long long)generation);
+}
+
+void ckpt_name_generation(char *out, uint64_t generation)
+{
+	check_numbers(generation, 0);
+	put(out, "g%0*llu", GENERATION_DIGITS, (unsigned long long)generation);
+}
+
+/* A path in the directory of a step; `name` empty: the directory. */
+CKPT_PRINTF(4, 5)
+static void put_in_step(char *out, uint64_t generation, uint64_t step, const char *fmt, ...)
+{
+	char name[CKPT_PATH_MAX];
+	va_list args;
+	int len;
+
+	check_numbers(generation, step);
+	va_start(args, fmt);
+	len = vsnprintf(name, sizeof(name), fmt, args);
+	va_end(args);
+	CKPT_ASSERT(len >= 0 && (size_t)len < sizeof(name));
+	put(out, "g%0*llu/step-%0*llu%s", GENERATION_DIGITS, (unsigned long long)generation,
+		STEP_DIGITS, (unsigned long long)step, name);
+}
+
+void ckpt_name_step(char *out, uint64_t generation, uint64_t step)
+{
+	put_in_step(out, generation, step, "%s", "");
+}
+
+void ckpt_name_manifest(char *out, uint64_t generation, uint64_t step)
+{
+	put_in_step(out, generation, step, "/manifest.json");
+}
+
+void ckpt_name_quarantine(char *out, uint64_t generation, uint64_t step)
+{
+	put_in_step(out, generation, step, "/quarantine.json");
+}
+
+void ckpt_name_shard(
+	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
+{
+	CKPT_ASSERT(ckpt_attempt_valid(attempt));
+	put_in_step(out, generation, step, "/rank-%05u.%s.safetensors", rank, attempt);
+}
+
+void ckpt_name_index(
+	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
+{
+	CKPT_ASSERT(ckpt_attempt_valid(attempt));
+	put_in_step(out, generation, step, "/rank-%05u.%s.index", rank, attempt);
+}
+
+void ckpt_name_attempt(char out[CKPT_ATTEMPT_CHARS], uint64_t nonce)
+{
+	int len = snprintf(out, CKPT_ATTEMPT_CHARS, "%016llx", (unsigned long long)nonce);
+
+	CKPT_ASSERT(len == CKPT_ATTEMPT_CHARS - 1);
+}
+
+bool ckpt_attempt_valid(const char *attempt)
+{
+	return strspn(attempt, "0123456789abcdef") == CKPT_ATTEMPT_CHARS - 1 &&
+	       attempt[CKPT_ATTEMPT_CHARS - 1] == 0;
+}
+
+/* `name` is `prefix`, exactly `digits` decimal digits, and `suffix`. */
+static bool parse(const char *name, const char *prefix, unsigned digits, const char *suffix,
+	uint64_t *ret_number)
+{
+	size_t skip = strlen(prefix);
+	uint64_t number = 0;
+
+	if (strncmp(name, prefix, skip) != 0)
+		return false;
+	name += skip;
+	/* A NUL is no digit, so nothing behind the end is read. */
+	for (unsigned i = 0; i < digits; i++) {
+		if (name[i] < '0' || name[i] > '9')
+			return false;
+		number = number * 10 + (uint64_t)(name[i] - '0');
+	}
+	if (strcmp(name + digits, suffix) != 0)
+		return false;
+	*ret_number = number;
+	return true;
+}
+
+bool ckpt_parse_claim(const char *name, uint64_t *ret_generation)
+{
+	uint64_t generation;
+
+	if (!parse(name, "", GENERATION_DIGITS, ".json", &generation) || generation == 0)
+		return false;
+	*ret_generation = generation;
+	return true;
+}
+
+bool ckpt_parse_generation(const char *name, uint64_t *ret_generation)
+{
+	uint64_t generation;
+
+	if (!parse(name, "g", GENERATION_DIGITS, "", &generation) || generation == 0)
+		return false;
+	*ret_generation = generation;
+	return true;
+}
+
+bool ckpt_parse_step(const char *name, uint64_t *ret_step)
+{
+	return parse(name, "step-", STEP_DIGITS, "", ret_step);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a directory's file system takes O_DIRECT: found out by doing it. */
+#ifndef CKPT_IO_IO_DIRECT_H
+#define CKPT_IO_IO_DIRECT_H
+
+#include "base/attr.h"
+
+/* Of memory, offsets and lengths: what staging has. A file system that asks for more gets the cache. */
+#define CKPT_IO_ALIGN 4096
+
+/*
+ * Writes and reads back a file without a name in `root`, or, when it may not write there, reads from
+ * one of the files that are there. False if neither worked, for whatever reason.
+ */
+bool ckpt_io_direct_works(int root, bool read_only);
+
+#endif

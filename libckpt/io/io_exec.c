@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every request as system calls, on the thread that asks. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "io/io.h"
+#include "io/io_list.h"
+#include "io/io_path.h"
+
+/* What one call moves at most: below the kernel's own limit, a multiple of every alignment. */
+#define TRANSFER_MAX (UINT64_C(1) << 30)
+
+static int64_t done(int64_t r)
+{
+	return r < 0 ? -errno : r;
+}
+
+static int64_t do_write(const struct ckpt_io_req *req)
+{
+	return done(TEMP_FAILURE_RETRY(
+		pwrite(req->fd, req->buf, ckpt_min_u64(req->len, TRANSFER_MAX), (off_t)req->off)));
+}
+
+static int64_t do_read(const struct ckpt_io_req *req)
+{
+	return done(TEMP_FAILURE_RETRY(
+		pread(req->fd, req->buf, ckpt_min_u64(req->len, TRANSFER_MAX), (off_t)req->off)));
+}
+
+/*
+ * Only regular files; O_NONBLOCK keeps the open itself from waiting for a FIFO's other end, and must
+ * not stay: a ring takes it for a wish not to wait for the disk.
+ */
+static int64_t do_open(struct ckpt_io_req *req)
+{
+	bool create = req->flags & CKPT_OPEN_CREATE;
+	int direct = req->flags & CKPT_OPEN_DIRECT ? O_DIRECT : 0;
+	int access = create || req->flags & CKPT_OPEN_RDWR ? O_RDWR : O_RDONLY;
+	struct stat st;
+
+	int fd = ckpt_io_path_open(req->root, req->path,
+		access | direct | (create ? O_CREAT | O_EXCL : O_NONBLOCK), 0666);
+	if (fd < 0)
+		return fd;
+	int r = fstat(fd, &st) < 0 ? -errno : 0;
+	if (r == 0 && !S_ISREG(st.st_mode))
+		r = S_ISDIR(st.st_mode) ? -EISDIR : -ENXIO;
+	if (r == 0 && !create && fcntl(fd, F_SETFL, direct) < 0)
+		r = -errno;
+	if (r < 0) {
+		(void)close(fd);
+		return r;
+	}
+	req->size = (uint64_t)st.st_size;
+	return fd;
+}
+
+/*
+ * After EINTR the descriptor is gone, as after everything else that close() may say. A lock ends with
+ * the last copy of its descriptor, and a child may hold one: it is given back by name.
+ */
+static int64_t do_close(const struct ckpt_io_req *req)
+{
+	struct flock none = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+
+	(void)fcntl(req->fd, F_OFD_SETLK, &none);
+	ckpt_fork_forget(req->fd);
+	return close(req->fd) < 0 && errno != EINTR ? -errno : 0;
+}
+
+static int64_t do_lock(const struct ckpt_io_req *req)
+{
+	struct flock lock = {
+		.l_type = req->flags & CKPT_LOCK_SHARED ? F_RDLCK : F_WRLCK,
+		.l_whence = SEEK_SET,
+	};
+	struct stat st;
+
+	if (fcntl(req->fd, F_OFD_SETLK, &lock) < 0)
+		return errno == EACCES ? -EAGAIN : -errno;
+	/* Whoever held it before may have removed the file: such a lock guards nothing. */
+	if (fstat(req->fd, &st) < 0)
+		return -errno;
+	if (st.st_nlink == 0)
+		return -ENOENT;
+	ckpt_fork_close(req->fd);
+	return 0;
+}
+
+static int64_t do_mkdir(const struct ckpt_io_req *req)
+{
+	const char *name;
+	int parent = ckpt_io_path_parent(req->root, req->path, &name);
+
+	if (parent < 0)
+		return parent;
+	int64_t r = done(mkdirat(parent, name, 0777));
+	(void)close(parent);
+	return r;
+}
+
+static int64_t do_unlink(const struct ckpt_io_req *req, int flags)
+{
+	const char *name;
+	int parent = ckpt_io_path_parent(req->root, req->path, &name);
+
+	if (parent < 0)
+		return parent;
+	int64_t r = done(unlinkat(parent, name, flags));
+	(void)close(parent);
+	return r;
+}
+
+/* Where a file system cannot rename without replacing, a second name and the loss of the first. */
+static int64_t rename_new(int from, const char *name, int to, const char *new_name)
+{
+	if (renameat2(from, name, to, new_name, RENAME_NOREPLACE) == 0)
+		return 0;
+	if (errno != EINVAL && errno != ENOSYS)
+		return -errno;
+	if (linkat(from, name, to, new_name, 0) < 0)
+		return -errno;
+	/* The new name is what was asked for; an old one that stays is only litter. */
+	(void)unlinkat(from, name, 0);
+	return 0;
+}
+
+static int64_t do_rename(const struct ckpt_io_req *req)
+{
+	const char *name;
+	const char *new_name;
+	int from = ckpt_io_path_parent(req->root, req->path, &name);
+
+	if (from < 0)
+		return from;
+	int to = ckpt_io_path_parent(req->root, req->new_path, &new_name);
+	int64_t r = to < 0 ? to : rename_new(from, name, to, new_name);
+	if (to >= 0)
+		(void)close(to);
+	(void)close(from);
+	return r;
+}
+
+static int64_t do_sync_dir(const struct ckpt_io_req *req)
+{
+	int fd = ckpt_io_path_open(req->root, req->path, O_RDONLY | O_DIRECTORY, 0);
+
+	if (fd < 0)
+		return fd;
+	/* Once: the kernel reports a failed write-back to one sync alone. */
+	int64_t r = done(fsync(fd));
+	(void)close(fd);
+	return r;
+}
+
+static int64_t do_list(struct ckpt_io_req *req)
+{
+	int fd = ckpt_io_path_open(req->root, req->path, O_RDONLY | O_DIRECTORY, 0);
+
+	return fd < 0 ? fd : ckpt_io_list(fd, &req->listing);
+}
+
+static int64_t execute(struct ckpt_io_req *req)
+{
+	switch (req->op) {
+	case CKPT_IO_OP_WRITE:
+		return do_write(req);
+	case CKPT_IO_OP_READ:
+		return do_read(req);
+	case CKPT_IO_OP_FDATASYNC:
+		return done(fdatasync(req->fd)); /* once, as above */
+	case CKPT_IO_OP_OPEN:
+		return do_open(req);
+	case CKPT_IO_OP_CLOSE:
+		return do_close(req);
+	case CKPT_IO_OP_ALLOCATE:
+		return done(TEMP_FAILURE_RETRY(fallocate(req->fd, 0, 0, (off_t)req->len)));
+	case CKPT_IO_OP_TRUNCATE:
+		return done(TEMP_FAILURE_RETRY(ftruncate(req->fd, (off_t)req->len)));
+	case CKPT_IO_OP_LOCK:
+		return do_lock(req);
+	case CKPT_IO_OP_MKDIR:
+		return do_mkdir(req);
+	case CKPT_IO_OP_RENAME:
+		return do_rename(req);
+	case CKPT_IO_OP_UNLINK:
+		return do_unlink(req, 0);
+	case CKPT_IO_OP_RMDIR:
+		return do_unlink(req, AT_REMOVEDIR);
+	case CKPT_IO_OP_SYNC_DIR:
+		return do_sync_dir(req);
+	case CKPT_IO_OP_LIST:
+		return do_list(req);
+	}
+	return -EINVAL;
+}
+
+void ckpt_io_exec(struct ckpt_io_req *req)
+{
+	req->result = execute(req);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of a memfd: shared, not inherited by children, not in core dumps. */
+#ifndef CKPT_STAGING_MAPPING_H
+#define CKPT_STAGING_MAPPING_H
+
+#include <ckpt/error.h>
+#include "base/attr.h"
+
+#define CKPT_HUGE_PAGE (UINT64_C(2) << 20)
+
+struct ckpt_mapping {
+	char *base; /* aligned to CKPT_HUGE_PAGE */
+	size_t bytes;
+	bool huge;     /* of huge pages, or advised and the kernel heeds it */
+	bool resident; /* every page is there */
+};
+
+/* Of reserved huge pages, all there: `bytes` is a multiple of their size. False if it cannot be had. */
+bool ckpt_mapping_open_huge(size_t bytes, struct ckpt_mapping *ret_mapping);
+/* Of ordinary pages, not there yet. `bytes` is a multiple of 4096. Words into `err`. */
+int ckpt_mapping_open(size_t bytes, struct ckpt_error *err, struct ckpt_mapping *ret_mapping);
+void ckpt_mapping_close(struct ckpt_mapping *mapping);
+
+/* Makes the pages be there and leaves what they hold, whoever writes meanwhile. 0 or -errno. */
+int ckpt_mapping_touch(char *at, size_t bytes);
+/* The same, page by page, for kernels that cannot do it at once (before Linux 5.14). */
+void ckpt_mapping_touch_pages(char *at, size_t bytes);
+
+/*
+ * Whether advice to use huge pages is heeded, from the texts of shmem_enabled: the general one and the
+ * one for this page size, NULL on kernels that lack it.
+ */
+bool ckpt_mapping_advice_heeded(const char *general, const char *of_size);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel's texts about memory, read with care: containers show all kinds of them. */
+#include "staging/memlimit.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "staging/kernel_file.h"
+
+#define BUDGET_MIN (UINT64_C(32) << 20)
+#define BUDGET_MAX (UINT64_C(1) << 30)
+
+#define NO_LIMIT  (UINT64_C(1) << 62) /* v1 says "none" with a number just below 2^63 */
+#define RANKS_MAX 4096
+
+/* Decimal digits at `text`; where they end in *ret_end. Saturates. False if there are none. */
+static bool parse_number(const char *text, uint64_t *ret_value, const char **ret_end)
+{
+	uint64_t value = 0;
+	bool overflow = false;
+	const char *p = text;
+
+	for (; *p >= '0' && *p <= '9'; p++) {
+		overflow |= __builtin_mul_overflow(value, 10, &value);
+		overflow |= __builtin_add_overflow(value, (uint64_t)(*p - '0'), &value);
+	}
+	*ret_value = overflow ? UINT64_MAX : value;
+	*ret_end = p;
+	return p != text;
+}
+
+bool ckpt_memlimit_field(const char *text, const char *key, uint64_t *ret_bytes)
+{
+	size_t len = strlen(key);
+
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		const char *end;
+		uint64_t value;
+
+		line += *line == '\n';
+		if (strncmp(line, key, len) != 0 || !strchr(": \t", line[len]) || !line[len])
+			continue;
+		if (!parse_number(line + len + strspn(line + len, ": \t"), &value, &end))
+			return false;
+		if (strncmp(end, " kB", 3) == 0 && __builtin_mul_overflow(value, 1024, &value))
+			return false;
+		*ret_bytes = value;
+		return true;
+	}
+	return false;
+}
+
+uint64_t ckpt_memlimit_value(const char *text)
+{
+	const char *end;
+	uint64_t value;
+
+	if (!parse_number(text, &value, &end) || value >= NO_LIMIT)
+		return UINT64_MAX;
+	return value;
+}
+
+/* `word` is one of the items, divided by commas, that begin at `list` and end before `end`. */
+static bool has_item(const char *list, const char *end, const char *word)
+{
+	size_t len = strlen(word);
+
+	while (list < end) {
+		const char *comma = memchr(list, ',', (size_t)(end - list));
+		const char *stop = comma ? comma : end;
+
+		if ((size_t)(stop - list) == len && memcmp(list, word, len) == 0)
+			return true;
+		list = stop + 1;
+	}
+	return false;
+}
+
+/* Words and lines of a text; never past its end. */
+struct span {
+	const char *at;
+	size_t len;
+};
+
+static struct span next_line(const char **text)
+{
+	struct span line = {*text, strcspn(*text, "\n")};
+
+	*text += line.len + ((*text)[line.len] == '\n');
+	return line;
+}
+
+static struct span next_word(struct span *line)
+{
+	struct span word = {line->at, 0};
+
+	while (word.len < line->len && word.at[word.len] != ' ')
+		word.len++;
+	line->at += word.len;
+	line->len -= word.len;
+	if (line->len > 0) {
+		line->at++;
+		line->len--;
+	}
+	return word;
+}
+
+static bool equals(struct span span, const char *text)
+{
+	return span.len == strlen(text) && memcmp(span.at, text, span.len) == 0;
+}
+
+/* The group's path in its hierarchy, from lines "number:controllers:path". */
+static bool find_path(const char *groups, bool v2, struct span *ret_path)
+{
+	while (*groups) {
+		struct span line = next_line(&groups);
+		const char *end = line.at + line.len;
+		const char *list = memchr(line.at, ':', line.len);
+		const char *path = list ? memchr(list + 1, ':', (size_t)(end - list - 1)) : NULL;
+
+		if (!path)
+			continue;
+		if (v2 ? path == list + 1 : has_item(list + 1, path, "memory")) {
+			*ret_path = (struct span){path + 1, (size_t)(end - path - 1)};
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Where that hierarchy is mounted, and which of its directories is seen there as the root. */
+static bool find_mount(const char *mounts, bool v2, struct span *ret_root, struct span *ret_point)
+{
+	while (*mounts) {
+		struct span line = next_line(&mounts);
+		struct span word = {NULL, 0};
+		struct span type;
+		bool found;
+
+		/* "36 35 98:0 /root /point options [optional fields] - type source options" */
+		for (int i = 0; i < 3; i++)
+			(void)next_word(&line);
+		*ret_root = next_word(&line);
+		*ret_point = next_word(&line);
+		while (line.len > 0 && !equals(word, "-"))
+			word = next_word(&line);
+		type = next_word(&line);
+		(void)next_word(&line);
+		found = v2 ? equals(type, "cgroup2")
+			   : equals(type, "cgroup") &&
+					has_item(line.at, line.at + line.len, "memory");
+		if (found)
+			return true;
+	}
+	return false;
+}
+
+bool ckpt_memlimit_group(const char *groups, const char *mounts, bool v2, char *ret_dir,
+	size_t size, size_t *ret_top)
+{
+	struct span path;
+	struct span root;
+	struct span point;
+	int n;
+
+	if (!find_path(groups, v2, &path) || !find_mount(mounts, v2, &root, &point))
+		return false;
+	/* In a container the mount shows only a part of the hierarchy, and the path may be the host's. */
+	if (!equals(root, "/")) {
+		bool below = path.len >= root.len && memcmp(path.at, root.at, root.len) == 0 &&
+			     (path.len == root.len || path.at[root.len] == '/');
+
+		path.at += below ? root.len : 0;
+		path.len = below ? path.len - root.len : 0;
+	}
+	/* "/.." is outside of what is seen here. */
+	if (equals(path, "/") || (path.len >= 3 && memcmp(path.at, "/..", 3) == 0))
+		path.len = 0;
+	n = snprintf(ret_dir, size, "%.*s%.*s", (int)point.len, point.at, (int)path.len, path.at);
+	if (n < 0 || (size_t)n >= size)
+		return false;
+	*ret_top = point.len;
+	return true;
+}
+
+static uint64_t read_value(const char *root, const char *dir, const char *name)
+{
+	struct ckpt_buf text = {0};
+	char path[PATH_MAX];
+	uint64_t value = UINT64_MAX;
+	int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
+
+	if (n > 0 && (size_t)n < sizeof(path) && ckpt_kernel_file_read(root, path, &text))
+		value = ckpt_memlimit_value(text.data);
+	ckpt_buf_free(&text);
+	return value;
+}
+
+/* Bytes of the group's page cache, which the kernel drops before it kills. */
+static uint64_t read_cache(const char *root, const char *dir, bool v2)
+{
+	static const char *const keys[2][2] = {
+		{"total_inactive_file", "total_active_file"}, {"inactive_file", "active_file"}};
+	struct ckpt_buf text = {0};
+	char path[PATH_MAX];
+	uint64_t cache = 0;
+	int n = snprintf(path, sizeof(path), "%s/memory.stat", dir);
+
+	if (n > 0 && (size_t)n < sizeof(path) && ckpt_kernel_file_read(root, path, &text)) {
+		for (int i = 0; i < 2; i++) {
+			uint64_t bytes;
+
+			if (ckpt_memlimit_field(text.data, keys[v2][i], &bytes))
+				cache += bytes;
+		}
+	}
+	ckpt_buf_free(&text);
+	return cache;
+}
+
+static void lower(struct ckpt_memlimit *limit, uint64_t available, const char *bound)
+{
+	if (available >= limit->available)
+		return;
+	limit->available = available;
+	limit->bound = bound;
+}
+
+/* One group: what it may use, and what it and those below it use already. */
+static void add_group(const char *root, const char *dir, bool v2, struct ckpt_memlimit *limit)
+{
+	uint64_t most = read_value(root, dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+	uint64_t used;
+
+	if (v2) /* above it the group is slowed down to a crawl */
+		most = ckpt_min_u64(most, read_value(root, dir, "memory.high"));
+	if (most == UINT64_MAX)
+		return;
+	limit->limit = ckpt_min_u64(limit->limit, most);
+	used = read_value(root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+	if (used == UINT64_MAX)
+		used = 0;
+	used -= ckpt_min_u64(used, read_cache(root, dir, v2));
+	lower(limit, most - ckpt_min_u64(most, used), "the limit of the control group");
+}
+
+/* The group of this process and all those around it: each has a limit of its own. */
+static void add_groups(const char *root, const char *groups, const char *mounts, bool v2,
+	struct ckpt_memlimit *limit)
+{
+	char dir[PATH_MAX];
+	size_t top;
+
+	if (!ckpt_memlimit_group(groups, mounts, v2, dir, sizeof(dir), &top))
+		return;
+	for (;;) {
+		char *slash;
+
+		add_group(root, dir, v2, limit);
+		slash = strrchr(dir, '/');
+		if (!slash || (size_t)(slash - dir) < top)
+			return;
+		*slash = 0;
+	}
+}
+
+static void add_machine(const char *root, struct ckpt_memlimit *limit)
+{
+	struct ckpt_buf text = {0};
+	uint64_t bytes;
+	uint64_t used;
+
+	if (!ckpt_kernel_file_read(root, "/proc/meminfo", &text))
+		return;
+	if (ckpt_memlimit_field(text.data, "MemTotal", &bytes))
+		limit->limit = ckpt_min_u64(limit->limit, bytes);
+	if (ckpt_memlimit_field(text.data, "MemAvailable", &bytes))
+		lower(limit, bytes, "the memory of this machine that is free");
+	/* With strict accounting memory ends where the promises do; past it a touch is SIGBUS. */
+	if (read_value(root, "/proc/sys/vm", "overcommit_memory") == 2 &&
+		ckpt_memlimit_field(text.data, "CommitLimit", &bytes) &&
+		ckpt_memlimit_field(text.data, "Committed_AS", &used))
+		lower(limit, bytes - ckpt_min_u64(bytes, used),
+			"the commit limit of this machine (vm.overcommit_memory is 2)");
+	ckpt_buf_free(&text);
+}
+
+void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit)
+{
+	struct ckpt_buf groups = {0};
+	struct ckpt_buf mounts = {0};
+
+	*ret_limit = (struct ckpt_memlimit){UINT64_MAX, UINT64_MAX, "nothing"};
+	add_machine(root, ret_limit);
+	if (ckpt_kernel_file_read(root, "/proc/self/cgroup", &groups) &&
+		ckpt_kernel_file_read(root, "/proc/self/mountinfo", &mounts)) {
+		add_groups(root, groups.data, mounts.data, true, ret_limit);
+		add_groups(root, groups.data, mounts.data, false, ret_limit);
+	}
+	ckpt_buf_free(&groups);
+	ckpt_buf_free(&mounts);
+}
+
+uint64_t ckpt_memlimit_budget(uint64_t limit, const char *local_world_size)
+{
+	uint64_t ranks = 1;
+	const char *end;
+
+	if (local_world_size && (!parse_number(local_world_size, &ranks, &end) || *end != 0 ||
+					ranks == 0 || ranks > RANKS_MAX))
+		ranks = 1;
+	/* A machine that tells nothing is no reason to take much. */
+	if (limit == UINT64_MAX)
+		return BUDGET_MIN;
+	return ckpt_max_u64(BUDGET_MIN, ckpt_min_u64(BUDGET_MAX, limit / ranks / 8));
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much memory this process may use: the machine's, and the limits of its control groups. */
+#ifndef CKPT_STAGING_MEMLIMIT_H
+#define CKPT_STAGING_MEMLIMIT_H
+
+#include "base/attr.h"
+
+struct ckpt_memlimit {
+	uint64_t limit;     /* of all its memory; UINT64_MAX: not known */
+	uint64_t available; /* still to be had, without swapping or being killed */
+	const char *bound;  /* what `available` is bounded by, for messages; static */
+};
+
+/* Reads /proc and the control groups below `root`; "" is the system's. What is not there is no limit. */
+void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit);
+
+/* A process's share of `limit`: an eighth, by the number of ranks on the node if that is known. */
+uint64_t ckpt_memlimit_budget(uint64_t limit, const char *local_world_size);
+
+/* Of texts, for whoever tests: */
+
+/* The number behind `key` in lines like "MemTotal:  24 kB" or "inactive_file 123", in bytes. */
+bool ckpt_memlimit_field(const char *text, const char *key, uint64_t *ret_bytes);
+/* "max" or a number; UINT64_MAX when it says that there is no limit, or nothing sensible. */
+uint64_t ckpt_memlimit_value(const char *text);
+/*
+ * The directory of this process's memory control group, from /proc/self/cgroup and mountinfo; `v2`:
+ * of the unified hierarchy. Its first *ret_top bytes are where the hierarchy is mounted. False: none.
+ */
+bool ckpt_memlimit_group(const char *groups, const char *mounts, bool v2, char *ret_dir,
+	size_t size, size_t *ret_top);
+
+#endif

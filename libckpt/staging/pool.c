@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots, their free list, and the thread that touches them once. */
+#include "staging/pool.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "base/thread.h"
+#include "staging/mapping.h"
+#include "staging/memlimit.h"
+#include "staging/share.h"
+
+/* A slot that was put back is nobody's to read or write. */
+#if defined(__SANITIZE_ADDRESS__)
+#define POISONS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define POISONS 1
+#endif
+#endif
+#ifdef POISONS
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
+#define SLOTS_MAX   (UINT64_C(1) << 26)
+#define TOUCH_BYTES (UINT64_C(2) << 20) /* a few milliseconds: a closing pool waits no longer */
+
+struct ckpt_pool {
+	struct ckpt_mapping mapping;
+	uint32_t block_bytes;
+	unsigned count;
+	unsigned free_count;
+	struct ckpt_slot *slots;
+	struct ckpt_slot *free; /* the one used last first: its pages are there and in the TLB */
+	struct ckpt_task *waiter;
+	struct ckpt_shares shares;
+	char note[256];
+
+	bool touching; /* the thread was started, and is to be joined */
+	pthread_t toucher;
+	atomic_bool stop;
+	atomic_uint threads;
+	_Atomic uint64_t touched;
+};
+
+/* "8 MiB", "64 KiB" */
+struct size_text {
+	char text[32];
+};
+
+static struct size_text size_text(uint64_t bytes)
+{
+	bool mib = bytes >= (UINT64_C(1) << 20);
+	struct size_text size;
+
+	(void)snprintf(size.text, sizeof(size.text), "%llu %s",
+		(unsigned long long)(bytes >> (mib ? 20 : 10)), mib ? "MiB" : "KiB");
+	return size;
+}
+
+/* Lowers the pool to what fits into `room`, notes it, and fails if that is too little. */
+static int fit(struct ckpt_pool *pool, uint64_t room, int code, const char *bound, uint64_t *slots,
+	struct ckpt_error *err)
+{
+	uint64_t fits = room / pool->block_bytes;
+
+	if (fits >= *slots)
+		return 0;
+	if (fits < CKPT_POOL_SLOTS_MIN)
+		return ckpt_fail(err, code,
+			"staging needs %u blocks of %s, and only %s may be used, because of %s: "
+			"make room, raise the limit, or use smaller blocks (block_bytes)",
+			(unsigned)CKPT_POOL_SLOTS_MIN, size_text(pool->block_bytes).text,
+			size_text(room).text, bound);
+	(void)snprintf(pool->note, sizeof(pool->note),
+		"staging memory lowered from %s to %s, because of %s",
+		size_text(*slots * pool->block_bytes).text,
+		size_text(fits * pool->block_bytes).text, bound);
+	*slots = fits;
+	return 0;
+}
+
+/* Growing a file past this limit is not an error but a signal, which would end the process. */
+static uint64_t file_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+		return UINT64_MAX;
+	return limit.rlim_cur;
+}
+
+static int map(struct ckpt_pool *pool, uint64_t slots, struct ckpt_error *err)
+{
+	struct ckpt_memlimit memory;
+	int r;
+
+	r = fit(pool, file_limit(), -EFBIG, "the limit of file sizes (ulimit -f)", &slots, err);
+	if (r < 0)
+		return r;
+	if (pool->block_bytes >= CKPT_HUGE_PAGE &&
+		ckpt_mapping_open_huge(slots * pool->block_bytes, &pool->mapping))
+		return 0;
+	/* Memory that is not there is noticed only when it is touched, and then it is too late. */
+	ckpt_memlimit_read("", &memory);
+	if (memory.available != UINT64_MAX) {
+		r = fit(pool, memory.available - memory.available / 8, -ENOMEM, memory.bound,
+			&slots, err);
+		if (r < 0)
+			return r;
+	}
+	return ckpt_mapping_open(slots * pool->block_bytes, err, &pool->mapping);
+}
+
+static void *touch_body(void *argument)
+{
+	struct ckpt_pool *pool = argument;
+	uint64_t bytes = pool->mapping.bytes;
+
+	for (uint64_t at = 0; at < bytes && !atomic_load(&pool->stop); at += TOUCH_BYTES) {
+		uint64_t n = ckpt_min_u64(TOUCH_BYTES, bytes - at);
+
+		/* Without memory the copies that need it will say so. */
+		if (ckpt_mapping_touch(pool->mapping.base + at, n) < 0)
+			break;
+		atomic_fetch_add(&pool->touched, n);
+	}
+	atomic_store(&pool->threads, 0);
+	return NULL;
+}
+
+static int start_toucher(struct ckpt_pool *pool, struct ckpt_error *err)
+{
+	int r;
+
+	if (pool->mapping.resident) {
+		atomic_store(&pool->touched, pool->mapping.bytes);
+		return 0;
+	}
+	atomic_store(&pool->threads, 1);
+	r = ckpt_thread_start(&pool->toucher, "ckpt-touch", touch_body, pool);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot start the thread that touches staging memory: %s",
+			ckpt_code_text(r));
+	pool->touching = true;
+	return 0;
+}
+
+static int make_slots(struct ckpt_pool *pool, struct ckpt_error *err)
+{
+	pool->count = (unsigned)(pool->mapping.bytes / pool->block_bytes);
+	pool->slots = ckpt_alloc_array(pool->count, sizeof(*pool->slots));
+	if (!pool->slots)
+		return ckpt_fail(err, -ENOMEM, "out of memory for %u staging slots", pool->count);
+	for (unsigned i = pool->count; i-- > 0;) {
+		struct ckpt_slot *slot = &pool->slots[i];
+
+		slot->data = pool->mapping.base + (size_t)i * pool->block_bytes;
+		slot->number = i;
+		slot->next = pool->free;
+		pool->free = slot;
+	}
+	pool->free_count = pool->count;
+	return 0;
+}
+
+int ckpt_pool_open(
+	const struct ckpt_pool_config *config, struct ckpt_error *err, struct ckpt_pool **ret_pool)
+{
+	uint64_t slots = config->bytes / config->block_bytes;
+	struct ckpt_pool *pool;
+	int r;
+
+	CKPT_ASSERT(config->block_bytes > 0 && config->block_bytes % 4096 == 0);
+	slots = ckpt_max_u64(CKPT_POOL_SLOTS_MIN, ckpt_min_u64(slots, SLOTS_MAX));
+	pool = ckpt_alloc(sizeof(*pool));
+	if (!pool)
+		return ckpt_fail(err, -ENOMEM, "out of memory for the staging pool");
+	pool->block_bytes = config->block_bytes;
+	r = map(pool, slots, err);
+	if (r < 0)
+		goto free_pool;
+	r = make_slots(pool, err);
+	if (r < 0)
+		goto unmap;
+	r = config->touch ? start_toucher(pool, err) : 0;
+	if (r < 0)
+		goto unmap;
+	*ret_pool = pool;
+	return 0;
+
+unmap:
+	ckpt_mapping_close(&pool->mapping);
+	ckpt_free(pool->slots);
+free_pool:
+	ckpt_free(pool);
+	return r;
+}
+
+void ckpt_pool_close(struct ckpt_pool *pool)
+{
+	if (!pool)
+		return;
+	CKPT_ASSERT(pool->free_count == pool->count);
+	if (pool->touching) {
+		atomic_store(&pool->stop, true);
+		(void)pthread_join(pool->toucher, NULL);
+	}
+	ASAN_UNPOISON_MEMORY_REGION(pool->mapping.base, pool->mapping.bytes);
+	ckpt_mapping_close(&pool->mapping);
+	ckpt_free(pool->slots);
+	ckpt_free(pool);
+}
+
+struct ckpt_slot *ckpt_pool_get(struct ckpt_pool *pool)
+{
+	struct ckpt_slot *slot = pool->free;
+
+	if (!slot)
+		return NULL;
+	CKPT_ASSERT(!slot->taken && pool->free_count > 0);
+	pool->free = slot->next;
+	pool->free_count--;
+	slot->next = NULL;
+	slot->taken = true;
+	ASAN_UNPOISON_MEMORY_REGION(slot->data, pool->block_bytes);
+	return slot;
+}
+
+void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
+{
+	CKPT_ASSERT(slot->number < pool->count && slot == &pool->slots[slot->number]);
+	CKPT_ASSERT(slot->taken && pool->free_count < pool->count);
+	ASAN_POISON_MEMORY_REGION(slot->data, pool->block_bytes);
+	slot->taken = false;
+	slot->next = pool->free;
+	pool->free = slot;
+	pool->free_count++;
+	/* Readers first: they leave enough to the writer, who would leave nothing to them. */
+	ckpt_shares_wake(&pool->shares);
+	ckpt_task_wake(pool->waiter);
+}
+
+void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter)
+{
+	pool->waiter = waiter;
+}
+
+struct ckpt_shares *ckpt_pool_shares(struct ckpt_pool *pool)
+{
+	return &pool->shares;
+}
+
+void *ckpt_pool_base(const struct ckpt_pool *pool)
+{
+	return pool->mapping.base;
+}
+
+uint64_t ckpt_pool_bytes(const struct ckpt_pool *pool)
+{
+	return pool->mapping.bytes;
+}
+
+unsigned ckpt_pool_slots(const struct ckpt_pool *pool)
+{
+	return pool->count;
+}
+
+unsigned ckpt_pool_free(const struct ckpt_pool *pool)
+{
+	return pool->free_count;
+}
+
+uint64_t ckpt_pool_touched(const struct ckpt_pool *pool)
+{
+	return atomic_load(&pool->touched);
+}
+
+bool ckpt_pool_huge(const struct ckpt_pool *pool)
+{
+	return pool->mapping.huge;
+}
+
+unsigned ckpt_pool_threads(const struct ckpt_pool *pool)
+{
+	return atomic_load(&pool->threads);
+}
+
+const char *ckpt_pool_note(const struct ckpt_pool *pool)
+{
+	return pool->note;
+}
+
+uint64_t ckpt_pool_default_bytes(void)
+{
+	struct ckpt_memlimit memory;
+
+	ckpt_memlimit_read("", &memory);
+	/*
+	 * Launchers (torchrun) say in it how many ranks share this machine. It is nothing that a user
+	 * sets for us, so it is no option; and whoever changes the environment beside other threads
+	 * has that trouble without us.
+	 */
+	/* NOLINTNEXTLINE(concurrency-mt-unsafe) */
+	return ckpt_memlimit_budget(memory.limit, getenv("LOCAL_WORLD_SIZE"));
+}

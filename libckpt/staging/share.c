@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may take how many slots. */
+#include "staging/share.h"
+
+/* What each needs to go on. */
+#define SLOTS_ENOUGH 2
+
+static struct ckpt_share **last_link(struct ckpt_shares *shares)
+{
+	struct ckpt_share **link = &shares->first;
+
+	while (*link)
+		link = &(*link)->next;
+	return link;
+}
+
+/* Lets in, in the order of their coming, as many as can go on. */
+static void admit(struct ckpt_shares *shares, const struct ckpt_pool *pool)
+{
+	unsigned most = (ckpt_pool_slots(pool) - SLOTS_ENOUGH) / SLOTS_ENOUGH;
+
+	for (struct ckpt_share *s = shares->first; s && shares->admitted < most; s = s->next) {
+		if (s->admitted)
+			continue;
+		s->admitted = true;
+		shares->admitted++;
+		ckpt_task_wake(s->task);
+	}
+}
+
+void ckpt_share_join(struct ckpt_share *share, struct ckpt_pool *pool, struct ckpt_task *task)
+{
+	struct ckpt_shares *shares = ckpt_pool_shares(pool);
+
+	CKPT_ASSERT(!share->pool && ckpt_pool_slots(pool) >= CKPT_POOL_SLOTS_MIN);
+	*share = (struct ckpt_share){.pool = pool, .task = task};
+	*last_link(shares) = share;
+	admit(shares, pool);
+}
+
+void ckpt_share_leave(struct ckpt_share *share)
+{
+	struct ckpt_shares *shares = ckpt_pool_shares(share->pool);
+	struct ckpt_share **link = &shares->first;
+
+	CKPT_ASSERT(share->held == 0);
+	while (*link != share)
+		link = &(*link)->next;
+	*link = share->next;
+	shares->admitted -= share->admitted;
+	admit(shares, share->pool);
+	/* The limit of those who stay has risen. */
+	ckpt_shares_wake(shares);
+	*share = (struct ckpt_share){0};
+}
+
+struct ckpt_slot *ckpt_share_get(struct ckpt_share *share)
+{
+	struct ckpt_shares *shares = ckpt_pool_shares(share->pool);
+	unsigned most = ckpt_pool_slots(share->pool) - SLOTS_ENOUGH;
+
+	if (!share->admitted || shares->held >= most)
+		return NULL;
+	/* An even part each; there are slots enough for two, as they were let in. */
+	if (share->held >= most / shares->admitted)
+		return NULL;
+	struct ckpt_slot *slot = ckpt_pool_get(share->pool);
+	if (slot) {
+		share->held++;
+		shares->held++;
+	}
+	return slot;
+}
+
+void ckpt_share_put(struct ckpt_share *share, struct ckpt_slot *slot)
+{
+	CKPT_ASSERT(share->held > 0);
+	share->held--;
+	ckpt_pool_shares(share->pool)->held--;
+	ckpt_pool_put(share->pool, slot);
+}
+
+void ckpt_shares_wake(struct ckpt_shares *shares)
+{
+	struct ckpt_share *first = shares->first;
+
+	for (struct ckpt_share *s = first; s; s = s->next)
+		if (s->admitted)
+			ckpt_task_wake(s->task);
+	/* Turns about: the first of now is the last of next time. */
+	if (first && first->next) {
+		*last_link(shares) = first;
+		shares->first = first->next;
+		first->next = NULL;
+	}
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The only callers of the members of struct ckpt_store_ops: one wrapper for each verb. */
+#include "store/store.h"
+
+#include <string.h>
+
+void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err)
+{
+	*op = (struct ckpt_store_op){.waiter = waiter, .err = err, .slot = -1};
+}
+
+/* `path` may be the operation's own. */
+static void set_path(struct ckpt_store_op *op, const char *path)
+{
+	size_t len = strnlen(path, sizeof(op->path));
+
+	CKPT_ASSERT(len > 0 && len < sizeof(op->path));
+	memmove(op->path, path, len + 1);
+}
+
+static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_store_verb verb)
+{
+	CKPT_ASSERT(!ckpt_task_active(&op->task));
+	op->verb = verb;
+	op->store = s;
+	op->object = NULL;
+	op->data = NULL;
+	op->length = 0;
+	op->offset = 0;
+	op->size = 0;
+	op->slot = -1;
+	op->shared = false;
+	op->locked = false;
+	op->done = false;
+	op->result = 0;
+	op->listing = (struct ckpt_listing){0};
+}
+
+static void submit(struct ckpt_store *s, struct ckpt_store_op *op)
+{
+	s->ops->submit(s, op);
+	CKPT_ASSERT(!op->done);
+}
+
+static void by_path(
+	struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_store_verb verb, const char *path)
+{
+	prepare(s, op, verb);
+	set_path(op, path);
+	submit(s, op);
+}
+
+static void prepare_object(struct ckpt_store *s, struct ckpt_store_op *op,
+	enum ckpt_store_verb verb, struct ckpt_object *object)
+{
+	prepare(s, op, verb);
+	set_path(op, object->path);
+	op->object = object;
+}
+
+void ckpt_store_mkdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
+{
+	by_path(s, op, CKPT_STORE_MKDIR, path);
+}
+
+void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object)
+{
+	CKPT_ASSERT(size <= INT64_MAX);
+	prepare(s, op, CKPT_STORE_CREATE);
+	set_path(op, path);
+	op->size = size;
+	op->object = ret_object;
+	submit(s, op);
+}
+
+static void transfer(struct ckpt_store *s, struct ckpt_store_op *op, void *data, uint64_t length,
+	uint64_t offset, int slot)
+{
+	uint64_t mask = s->align - 1;
+
+	CKPT_ASSERT(op->object->fd >= 0 && length > 0);
+	CKPT_ASSERT(((uintptr_t)data & mask) == 0 && (length & mask) == 0 && (offset & mask) == 0);
+	CKPT_ASSERT(length <= INT64_MAX && offset <= INT64_MAX - length);
+	op->data = data;
+	op->length = length;
+	op->offset = offset;
+	op->slot = slot;
+	submit(s, op);
+}
+
+void ckpt_store_write(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
+	const void *data, uint64_t length, uint64_t offset, int slot)
+{
+	prepare_object(s, op, CKPT_STORE_WRITE, object);
+	transfer(s, op, (void *)(uintptr_t)data, length, offset, slot);
+}
+
+void ckpt_store_seal(
+	struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object, uint64_t size)
+{
+	CKPT_ASSERT(object->fd >= 0 && size <= INT64_MAX);
+	prepare_object(s, op, CKPT_STORE_SEAL, object);
+	op->size = size;
+	submit(s, op);
+}
+
+void ckpt_store_abandon(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object)
+{
+	prepare_object(s, op, CKPT_STORE_ABANDON, object);
+	submit(s, op);
+}
+
+void ckpt_store_put(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length)
+{
+	CKPT_ASSERT((data || length == 0) && length <= INT64_MAX);
+	prepare(s, op, CKPT_STORE_PUT);
+	set_path(op, path);
+	op->data = (void *)(uintptr_t)data;
+	op->length = length;
+	submit(s, op);
+}
+
+void ckpt_store_sync(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
+{
+	by_path(s, op, CKPT_STORE_SYNC, path);
+}
+
+void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length, struct ckpt_object *ret_lock)
+{
+	CKPT_ASSERT(data && length > 0 && length <= INT64_MAX);
+	prepare(s, op, CKPT_STORE_PUBLISH);
+	set_path(op, path);
+	op->data = (void *)(uintptr_t)data;
+	op->length = length;
+	op->locked = ret_lock != NULL;
+	op->object = ret_lock;
+	submit(s, op);
+}
+
+void ckpt_store_get(
+	struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t limit)
+{
+	CKPT_ASSERT(limit < INT64_MAX);
+	prepare(s, op, CKPT_STORE_GET);
+	set_path(op, path);
+	op->size = limit;
+	submit(s, op);
+}
+
+void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	struct ckpt_object *ret_object)
+{
+	prepare(s, op, CKPT_STORE_OPEN);
+	set_path(op, path);
+	op->object = ret_object;
+	submit(s, op);
+}
+
+void ckpt_store_read(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
+	void *data, uint64_t length, uint64_t offset, int slot)
+{
+	prepare_object(s, op, CKPT_STORE_READ, object);
+	transfer(s, op, data, length, offset, slot);
+}
+
+void ckpt_store_shut(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object)
+{
+	CKPT_ASSERT(object->fd >= 0);
+	prepare_object(s, op, CKPT_STORE_CLOSE, object);
+	submit(s, op);
+}
+
+void ckpt_store_list(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
+{
+	by_path(s, op, CKPT_STORE_LIST, path);
+}
+
+void ckpt_store_remove(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
+{
+	by_path(s, op, CKPT_STORE_REMOVE, path);
+}
+
+void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
+{
+	by_path(s, op, CKPT_STORE_RMDIR, path);
+}
+
+void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
+	struct ckpt_object *ret_lock)
+{
+	prepare(s, op, CKPT_STORE_LOCK);
+	set_path(op, path);
+	op->shared = shared;
+	op->object = ret_lock;
+	submit(s, op);
+}
+
+void ckpt_store_close(struct ckpt_store *store)
+{
+	if (store)
+		store->ops->close(store);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where shards, indexes and manifests are kept. One table; store.c holds the only calls of its
+ * members. Everything is asynchronous and runs on the core's thread: an operation is the caller's,
+ * and the store's from its start until `done` is set and `waiter` woken.
+ *
+ * Paths are those of format/naming.h: relative, made by this library, never by what was read.
+ */
+#ifndef CKPT_STORE_STORE_H
+#define CKPT_STORE_STORE_H
+
+#include <ckpt/error.h>
+#include "base/env.h"
+#include "base/task.h"
+#include "format/naming.h"
+#include "io/io.h"
+
+/* PUBLISH writes `path` + this + 16 hexadecimal digits, then renames; a crash may leave that behind. */
+#define CKPT_STORE_TEMP ".tmp-"
+
+enum ckpt_store_verb {
+	CKPT_STORE_MKDIR =
+		1,         /* path. Exists already: fine. Durable on return: the parent is synced */
+	CKPT_STORE_CREATE, /* path, size -> object. A new name, space reserved; -EEXIST */
+	CKPT_STORE_WRITE, /* object, data, length, offset, slot. Aligned as the store asks; whole or an error */
+	CKPT_STORE_SEAL, /* object, size. Cut to its true size and synced; the object is closed, by a failure too */
+	CKPT_STORE_ABANDON, /* object. Closed, if it is open, and unlinked, after a failure */
+	CKPT_STORE_PUT, /* path, data, length. A small new file, synced; -EEXIST. Not yet its name */
+	CKPT_STORE_SYNC, /* path: a directory. Names put into it before are durable */
+	CKPT_STORE_PUBLISH, /* path, data, length, locked -> object. Atomic create, durable on return; -EEXIST.
+	                         After another error the file may be there all the same */
+	CKPT_STORE_GET,  /* path, limit -> data, length. A small whole file; -ENOENT, -EFBIG */
+	CKPT_STORE_OPEN, /* path -> object, size. To read; -ENOENT */
+	CKPT_STORE_READ, /* object, data, length, offset, slot -> size. Whole, but for less than `align` that the
+	                         file's end may cut off; CKPT_EINCOMPLETE when it ends earlier */
+	CKPT_STORE_CLOSE,  /* object */
+	CKPT_STORE_LIST,   /* path -> listing; -ENOENT */
+	CKPT_STORE_REMOVE, /* path. Is not there: fine */
+	CKPT_STORE_RMDIR,  /* path. Is not there or not empty: fine */
+	CKPT_STORE_LOCK, /* path, shared -> object. An open-file lock; -EAGAIN when held, -ENOENT */
+};
+
+/* A file that is open, or a lock that is held. */
+struct ckpt_object {
+	int fd; /* -1: none */
+	char path[CKPT_PATH_MAX];
+};
+
+struct ckpt_store;
+
+struct ckpt_store_op {
+	/* What the caller asks. */
+	enum ckpt_store_verb verb;
+	struct ckpt_store *store;
+	struct ckpt_task *waiter; /* woken when done; NULL: nobody */
+	struct ckpt_error *err;   /* where the failure is worded; NULL: nowhere */
+	char path[CKPT_PATH_MAX];
+	struct ckpt_object *
+		object; /* in: WRITE, SEAL, ABANDON, READ, CLOSE; out: CREATE, OPEN, LOCK, PUBLISH locked */
+	void *data; /* GET allocates it: the caller frees it with ckpt_free */
+	uint64_t length;
+	uint64_t offset;
+	uint64_t size;
+	int slot;
+	bool shared; /* LOCK */
+	bool locked; /* PUBLISH: keep an exclusive lock on what is published, in `object` */
+	bool quiet;  /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
+
+	/* What the store answers. */
+	bool done;
+	int result;
+	struct ckpt_listing listing;
+
+	/* The store's. */
+	struct ckpt_task task;
+	struct ckpt_io_req req;
+	bool asked; /* req is under way */
+	struct ckpt_object temp;
+	char parent[CKPT_PATH_MAX];
+	uint64_t progress;
+	int saved;
+};
+
+struct ckpt_store_ops {
+	const char *name; /* "file" */
+	const char *tier; /* "local" */
+	void (*submit)(struct ckpt_store *store, struct ckpt_store_op *op);
+	/* Frees. Nothing may be under way. */
+	void (*close)(struct ckpt_store *store);
+};
+
+struct ckpt_store {
+	const struct ckpt_store_ops *ops;
+	struct ckpt_env *env;
+	struct ckpt_sched *sched;
+	uint32_t align;  /* of WRITE and READ: data, offset, length */
+	uint64_t fsyncs; /* counters, for stats */
+	uint64_t bytes_written;
+	uint64_t bytes_read;
+	const char *label; /* the store's path, for messages */
+};
+
+/*
+ * The wrappers fill the operation (which must not be under way), check it, and hand it over. The
+ * completion never comes before the wrapper returns.
+ */
+void ckpt_store_mkdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object);
+void ckpt_store_write(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
+	const void *data, uint64_t length, uint64_t offset, int slot);
+void ckpt_store_seal(
+	struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object, uint64_t size);
+void ckpt_store_abandon(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object);
+void ckpt_store_put(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length);
+void ckpt_store_sync(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+/* `ret_lock` NULL: not locked. */
+void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length, struct ckpt_object *ret_lock);
+void ckpt_store_get(
+	struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t limit);
+void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	struct ckpt_object *ret_object);
+void ckpt_store_read(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
+	void *data, uint64_t length, uint64_t offset, int slot);
+void ckpt_store_shut(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object);
+void ckpt_store_list(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+void ckpt_store_remove(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
+	struct ckpt_object *ret_lock);
+
+/* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both afterwards. */
+void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
+
+void ckpt_store_close(struct ckpt_store *store);
+
+/*
+ * The store in a directory. `root` is a descriptor of it, borrowed; `label` its path, for messages,
+ * copied.
+ */
+int ckpt_store_file_open(struct ckpt_env *env, struct ckpt_sched *sched, struct ckpt_io *io,
+	int root, const char *label, struct ckpt_store **ret_store);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs of the directory store that are about large files: written once, sealed, read. */
+#include <errno.h>
+#include <string.h>
+
+#include "store/store_file.h"
+
+#define MIB      ((double)(1 << 20))
+/* Transfers in a row that move less than the alignment: the next one says why, or none does. */
+#define IDLE_MAX 4
+
+static uint64_t align_down(uint64_t n, uint64_t to)
+{
+	return n & ~(to - 1);
+}
+
+/* Of what a transfer can go on at. */
+static uint64_t unit(const struct ckpt_store_op *op)
+{
+	return ckpt_file_store(op)->direct ? op->store->align : 1;
+}
+
+/* In the file, of the first byte that has not been moved. */
+static unsigned long long position(const struct ckpt_store_op *op)
+{
+	return op->offset + op->progress;
+}
+
+/*
+ * This file system does not take O_DIRECT, wherever the io found that it works: files of this store
+ * go through the cache from now on. True if that is new.
+ */
+static bool give_up_direct(const struct ckpt_store_op *op)
+{
+	struct ckpt_store_file *file = ckpt_file_store(op);
+
+	if (op->req.result != -EINVAL || !(op->req.flags & CKPT_OPEN_DIRECT))
+		return false;
+	file->direct = false;
+	return true;
+}
+
+static unsigned direct_flag(const struct ckpt_store_op *op)
+{
+	return ckpt_file_store(op)->direct ? CKPT_OPEN_DIRECT : 0;
+}
+
+/* Space is reserved before the first byte: a disk that is too full says so now. */
+static int reserve_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (op->size > 0) {
+		ckpt_file_ask_length(op, CKPT_IO_OP_ALLOCATE, op->temp.fd, op->size);
+		CKPT_AWAIT(task, !op->asked);
+		r = (int)op->req.result;
+		/* Where space cannot be reserved, a write finds out. */
+		if (r < 0 && r != -EOPNOTSUPP && r != -ENOSYS)
+			return ckpt_file_discard(
+				op, ckpt_file_fail(op, r, "reserve %.1f MiB for %s",
+					    (double)op->size / MIB, op->path));
+	}
+	ckpt_file_give(op, op->temp.fd);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_file_create_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_file_ask_open(op, op->path, CKPT_OPEN_CREATE | direct_flag(op));
+	CKPT_AWAIT(task, !op->asked);
+	if (give_up_direct(op)) {
+		/* The refusal may have come after the file was made. */
+		ckpt_file_ask_path(op, CKPT_IO_OP_UNLINK, op->path);
+		CKPT_AWAIT(task, !op->asked);
+		ckpt_file_ask_open(op, op->path, CKPT_OPEN_CREATE);
+		CKPT_AWAIT(task, !op->asked);
+	}
+	if (op->req.result < 0)
+		return ckpt_file_fail(op, (int)op->req.result, "create %s", op->path);
+	op->temp.fd = (int)op->req.result;
+	memcpy(op->temp.path, op->path, sizeof(op->path));
+	return ckpt_task_continue(task, reserve_body);
+	CKPT_TASK_END(task);
+}
+
+/* Counts what was moved; an error when nothing moves any more. */
+static int count_written(struct ckpt_store_op *op)
+{
+	int64_t moved = op->req.result;
+	uint64_t before = op->progress;
+
+	if (moved < 0)
+		return (int)moved;
+	CKPT_ASSERT((uint64_t)moved <= op->length - before);
+	op->progress += (uint64_t)moved;
+	if (op->progress < op->length)
+		op->progress = align_down(op->progress, unit(op));
+	op->store->bytes_written += op->progress - before;
+	if (op->progress > before)
+		op->saved = 0;
+	else if (moved == 0 || ++op->saved == IDLE_MAX)
+		return -EIO;
+	return 0;
+}
+
+int ckpt_file_write_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	while (op->progress < op->length) {
+		ckpt_file_ask_bytes(op, CKPT_IO_OP_WRITE, op->object->fd, op->progress);
+		CKPT_AWAIT(task, !op->asked);
+		r = count_written(op);
+		if (r < 0)
+			return ckpt_file_fail(op, r, "write %.1f MiB at offset %llu of %s",
+				(double)(op->length - op->progress) / MIB, position(op), op->path);
+	}
+	CKPT_TASK_END(task);
+}
+
+/*
+ * The one sync of a shard. If it fails the kernel has let go of what it could not write, and would
+ * answer a second one with success: nothing is tried again, and the file is not used.
+ */
+int ckpt_file_seal_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_file_ask_length(op, CKPT_IO_OP_TRUNCATE, op->object->fd, op->size);
+	CKPT_AWAIT(task, !op->asked);
+	if (op->req.result < 0) {
+		op->saved = ckpt_file_fail(op, (int)op->req.result, "cut %s to %llu bytes",
+			op->path, (unsigned long long)op->size);
+	} else {
+		ckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->object->fd);
+		CKPT_AWAIT(task, !op->asked);
+		if (op->req.result < 0)
+			op->saved = ckpt_file_fail(op, (int)op->req.result, "sync %s", op->path);
+	}
+	ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->object->fd);
+	CKPT_AWAIT(task, !op->asked);
+	op->object->fd = -1;
+	if (op->saved == 0 && op->req.result < 0)
+		op->saved = ckpt_file_fail(op, (int)op->req.result, "close %s", op->path);
+	return op->saved;
+	CKPT_TASK_END(task);
+}
+
+int ckpt_file_abandon_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (op->object->fd >= 0) {
+		/* What it says does not matter: the file goes. */
+		ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->object->fd);
+		CKPT_AWAIT(task, !op->asked);
+		op->object->fd = -1;
+	}
+	ckpt_file_ask_path(op, CKPT_IO_OP_UNLINK, op->path);
+	CKPT_AWAIT(task, !op->asked);
+	r = (int)op->req.result;
+	return r < 0 && r != -ENOENT ? ckpt_file_fail(op, r, "remove %s", op->path) : 0;
+	CKPT_TASK_END(task);
+}
+
+int ckpt_file_open_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_file_ask_open(op, op->path, direct_flag(op));
+	CKPT_AWAIT(task, !op->asked);
+	if (give_up_direct(op)) {
+		ckpt_file_ask_open(op, op->path, 0);
+		CKPT_AWAIT(task, !op->asked);
+	}
+	if (op->req.result < 0)
+		return ckpt_file_fail(op, (int)op->req.result, "open %s", op->path);
+	op->size = op->req.size;
+	ckpt_file_give(op, (int)op->req.result);
+	CKPT_TASK_END(task);
+}
+
+/*
+ * A direct transfer goes on at a multiple of the alignment only, so what a short one left of the last
+ * one is read again. No more than before: that is the end of the file.
+ */
+int ckpt_file_read_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+	uint64_t end;
+
+	CKPT_TASK_BEGIN(task);
+	while (op->progress < op->length) {
+		ckpt_file_ask_bytes(
+			op, CKPT_IO_OP_READ, op->object->fd, align_down(op->progress, unit(op)));
+		CKPT_AWAIT(task, !op->asked);
+		if (op->req.result < 0)
+			return ckpt_file_fail(op, (int)op->req.result,
+				"read %.1f MiB at offset %llu of %s",
+				(double)(op->length - op->progress) / MIB, position(op), op->path);
+		end = op->req.off - op->offset + (uint64_t)op->req.result;
+		CKPT_ASSERT(end <= op->length);
+		if (end <= op->progress)
+			break;
+		op->progress = end;
+	}
+	op->store->bytes_read += op->progress;
+	op->size = op->progress;
+	if (op->length - op->progress >= op->store->align)
+		return ckpt_file_fail(op, CKPT_EINCOMPLETE,
+			"read %llu bytes at offset %llu of %s, which ends at %llu",
+			(unsigned long long)op->length, (unsigned long long)op->offset, op->path,
+			position(op));
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the scripts share. Source it from the repository's root.
+
+say() { printf '%s\n' "$*"; }
+die() {
+	printf '%s: %s\n' "$0" "$*" >&2
+	exit 1
+}
+
+# Runs a command quietly; shows what it printed when it fails.
+quietly() {
+	local log
+	log=$(mktemp)
+	if ! "$@" >"$log" 2>&1 </dev/null; then
+		cat "$log" >&2
+		rm -f "$log"
+		return 1
+	fi
+	rm -f "$log"
+}
+
+as_root() {
+	if [[ $(id -u) == 0 ]]; then
+		"$@"
+	else
+		sudo -n "$@"
+	fi
+}
+may_be_root() { [[ $(id -u) == 0 ]] || sudo -n true 2>/dev/null; }
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# Installs those of the named Debian packages that are missing, or says which they are.
+need_packages() {
+	local package missing=()
+	if ! command -v dpkg-query >/dev/null; then
+		say "not a Debian system: this needs what Debian calls $*"
+		return
+	fi
+	for package in "$@"; do
+		[[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
+			missing+=("$package")
+	done
+	[[ ${#missing[@]} == 0 ]] && return
+	may_be_root || die "these packages are missing; run: sudo apt-get install ${missing[*]}"
+	say "installing ${missing[*]}"
+	quietly apt_install "${missing[@]}" && return
+	quietly as_root apt-get update || die "apt-get update failed"
+	quietly apt_install "${missing[@]}" || die "apt-get install ${missing[*]} failed"
+}
+
+# The system's program where there is one, else that of the virtual environment.
+system_or_venv() {
+	if [[ -x /usr/bin/$1 ]]; then
+		say "/usr/bin/$1"
+	else
+		say "$PWD/.venv/bin/$1"
+	fi
+}
+# One ninja for all: two of different versions do not read each other's logs.
+meson() { NINJA=$(system_or_venv ninja) "$(system_or_venv meson)" "$@"; }
+ninja() { "$(system_or_venv ninja)" "$@"; }
+
+# Configures build directory $1 with the options that follow; again only when they have changed.
+configure() {
+	local dir=$1
+	shift
+	if [[ ! -f $dir/build.ninja || $(cat "$dir/.options" 2>/dev/null) != "$*" ]]; then
+		rm -rf "$dir"
+		mkdir -p "$dir"
+		meson setup "$dir" "$@" || return 1
+		printf '%s' "$*" >"$dir/.options"
+	fi
+}
+
+# A digest of the content of files and directories.
+digest_of() {
+	find "$@" -type f ! -name '*.pyc' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+}

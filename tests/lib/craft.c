@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/craft.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "format/index.h"
+
+static void must(bool ok, const char *what)
+{
+	if (ok)
+		return;
+	perror(what);
+	abort();
+}
+
+static char *next_text(void)
+{
+	static char texts[16][1024];
+	static unsigned next;
+
+	return texts[next++ % 16];
+}
+
+static const char *below(const char *dir, const char *name)
+{
+	char *out = next_text();
+
+	(void)snprintf(out, 1024, "%s/%s", dir, name);
+	return out;
+}
+
+static void make_directory(const char *dir, const char *name)
+{
+	must(mkdir(below(dir, name), 0777) == 0 || errno == EEXIST, name);
+}
+
+static void write_file(const char *path, const void *data, size_t length)
+{
+	FILE *f = fopen(path, "wb");
+
+	must(f != NULL, path);
+	must(fwrite(data, 1, length, f) == length, path);
+	must(fclose(f) == 0, path);
+}
+
+void craft_store(const char *dir, const char *run_id)
+{
+	struct ckpt_marker marker = {.wall_ms = 1};
+	struct ckpt_buf buf = {0};
+
+	(void)snprintf(marker.run_id, sizeof(marker.run_id), "%s", run_id);
+	must(ckpt_marker_encode(&marker, &buf) == 0, "marker");
+	write_file(below(dir, CKPT_NAME_MARKER), buf.data, buf.len);
+	ckpt_buf_free(&buf);
+	make_directory(dir, CKPT_NAME_GENS);
+}
+
+void craft_claim(const char *dir, const char *run_id, uint64_t generation,
+	uint64_t parent_generation, uint64_t parent_step)
+{
+	struct ckpt_claim claim = {.generation = generation,
+		.parent_generation = parent_generation,
+		.parent_step = parent_step,
+		.nonce = generation * 77,
+		.world = 1,
+		.node = "crafted",
+		.wall_ms = 2};
+	struct ckpt_buf buf = {0};
+	char name[CKPT_PATH_MAX];
+
+	(void)snprintf(claim.run_id, sizeof(claim.run_id), "%s", run_id);
+	must(ckpt_claim_encode(&claim, &buf) == 0, "claim");
+	ckpt_name_claim(name, generation);
+	write_file(below(dir, name), buf.data, buf.len);
+	ckpt_buf_free(&buf);
+	ckpt_name_generation(name, generation);
+	make_directory(dir, name);
+}
+
+static void attempt_of(const struct craft_step *step, char out[CKPT_ATTEMPT_CHARS])
+{
+	ckpt_name_attempt(out, step->generation * 1000000 + step->step);
+}
+
+static void shard_name(const struct craft_step *step, uint32_t rank, char *out)
+{
+	char attempt[CKPT_ATTEMPT_CHARS];
+
+	attempt_of(step, attempt);
+	ckpt_name_shard(out, step->generation, step->step, rank, attempt);
+}
+
+static void index_name(const struct craft_step *step, uint32_t rank, char *out)
+{
+	char attempt[CKPT_ATTEMPT_CHARS];
+
+	attempt_of(step, attempt);
+	ckpt_name_index(out, step->generation, step->step, rank, attempt);
+}
+
+const char *craft_shard_name(const struct craft_step *step, uint32_t rank)
+{
+	char *name = next_text();
+
+	shard_name(step, rank, name);
+	return name;
+}
+
+const char *craft_index_name(const struct craft_step *step, uint32_t rank)
+{
+	char *name = next_text();
+
+	index_name(step, rank, name);
+	return name;
+}
+
+const char *craft_shard(const struct craft_step *step, uint32_t rank)
+{
+	char name[CKPT_PATH_MAX];
+
+	shard_name(step, rank, name);
+	return below(step->dir, name);
+}
+
+const char *craft_index(const struct craft_step *step, uint32_t rank)
+{
+	char name[CKPT_PATH_MAX];
+
+	index_name(step, rank, name);
+	return below(step->dir, name);
+}
+
+const char *craft_manifest(const struct craft_step *step)
+{
+	char name[CKPT_PATH_MAX];
+
+	ckpt_name_manifest(name, step->generation, step->step);
+	return below(step->dir, name);
+}
+
+const char *craft_quarantine(const struct craft_step *step)
+{
+	char name[CKPT_PATH_MAX];
+
+	ckpt_name_quarantine(name, step->generation, step->step);
+	return below(step->dir, name);
+}
+
+/* The bytes of a shard: header, then tensors in their order. */
+static char *make_shard(
+	const struct craft_step *step, const struct ckpt_layout *layout, uint32_t rank)
+{
+	char *shard = malloc(layout->bytes);
+
+	must(shard != NULL, "malloc");
+	memcpy(shard, layout->header, layout->header_bytes);
+	for (size_t i = 0; i < layout->entry_count; i++) {
+		const struct ckpt_entry *e = &layout->entries[i];
+		const char *from = step->tensors[e->source].data;
+		for (uint64_t k = 0; k < e->nbytes; k++)
+			shard[e->offset + k] = (char)(rank ? ~from[k] : from[k]);
+	}
+	for (size_t i = 0; i < layout->chunk_count; i++)
+		layout->chunks[i].digest =
+			ckpt_digest_of(shard + layout->chunks[i].offset, layout->chunks[i].length);
+	return shard;
+}
+
+static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank *record)
+{
+	struct ckpt_layout *layout = NULL;
+	struct ckpt_buf buf = {0};
+	struct ckpt_error err = {.size = sizeof(err)};
+	char tied[] = "tied";
+	struct ckpt_alias alias = {tied, (char *)step->tensors[0].name};
+
+	if (step->alias)
+		alias.name = (char *)step->alias;
+	if (ckpt_layout_build(step->tensors, step->count, &alias, step->alias ? 1 : 0,
+		    step->chunk_bytes, &err, &layout) < 0 ||
+		!layout) {
+		(void)fprintf(stderr, "craft: %s\n", err.message);
+		abort();
+	}
+	char *shard = make_shard(step, layout, record->rank);
+	must(ckpt_index_encode(layout, record->rank, step->meta,
+		     step->meta ? strlen(step->meta) : 0, &buf, &err) == 0,
+		"index");
+	write_file(craft_shard(step, record->rank), shard, layout->bytes);
+	write_file(craft_index(step, record->rank), buf.data, buf.len);
+	record->index_digest = ckpt_digest_of(buf.data, buf.len);
+	record->index_bytes = buf.len;
+	record->shard_bytes = layout->bytes;
+	(void)snprintf(record->node, sizeof(record->node), "node-%u", record->rank);
+	attempt_of(step, record->attempt);
+	free(shard);
+	ckpt_buf_free(&buf);
+	ckpt_layout_free(layout);
+}
+
+void craft_commit(const struct craft_step *step)
+{
+	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_COMMIT,
+		.run_id = CRAFT_RUN,
+		.generation = step->generation,
+		.step = step->step,
+		.wall_ms = 3,
+		.world = step->world};
+	struct ckpt_buf buf = {0};
+	char name[CKPT_PATH_MAX];
+
+	ckpt_name_step(name, step->generation, step->step);
+	make_directory(step->dir, name);
+	attempt_of(step, manifest.attempt);
+	manifest.ranks = calloc(step->world, sizeof(*manifest.ranks));
+	must(manifest.ranks != NULL, "calloc");
+	for (uint32_t i = 0; i < step->world; i++) {
+		manifest.ranks[i].rank = i;
+		write_rank(step, &manifest.ranks[i]);
+	}
+	must(ckpt_manifest_encode(&manifest, &buf) == 0, "manifest");
+	write_file(craft_manifest(step), buf.data, buf.len);
+	ckpt_buf_free(&buf);
+	free(manifest.ranks);
+}
+
+void craft_abort(const char *dir, uint64_t generation, uint64_t step)
+{
+	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_ABORT,
+		.run_id = CRAFT_RUN,
+		.generation = generation,
+		.step = step,
+		.wall_ms = 3,
+		.world = 1,
+		.reason = "a test says so"};
+	struct ckpt_buf buf = {0};
+	char name[CKPT_PATH_MAX];
+
+	ckpt_name_step(name, generation, step);
+	make_directory(dir, name);
+	ckpt_name_attempt(manifest.attempt, 5);
+	must(ckpt_manifest_encode(&manifest, &buf) == 0, "manifest");
+	ckpt_name_manifest(name, generation, step);
+	write_file(below(dir, name), buf.data, buf.len);
+	ckpt_buf_free(&buf);
+}

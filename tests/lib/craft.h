@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stores written by hand: plain files, made with the functions of format/ and nothing else of the
+ * library, so that reading can be tested without saving, and with bytes that no save would write.
+ */
+#ifndef CKPT_TESTS_CRAFT_H
+#define CKPT_TESTS_CRAFT_H
+
+#include <ckpt/types.h>
+#include "format/manifest.h"
+#include "format/naming.h"
+
+#define CRAFT_RUN "0123456789abcdef0123456789abcdef"
+
+/* A step to write. Every rank gets the same tensors, whose bytes a rank above 0 has turned over. */
+struct craft_step {
+	const char *dir;
+	uint64_t generation;
+	uint64_t step;
+	const struct ckpt_tensor *tensors; /* contiguous, with data */
+	size_t count;
+	const char *alias; /* of tensors[0]; NULL: none */
+	const char *meta;  /* NULL: none */
+	uint64_t chunk_bytes;
+	uint32_t world;
+};
+
+/* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */
+void craft_store(const char *dir, const char *run_id);
+void craft_claim(const char *dir, const char *run_id, uint64_t generation,
+	uint64_t parent_generation, uint64_t parent_step);
+void craft_commit(const struct craft_step *step);
+/* A manifest that says why the step was aborted. */
+void craft_abort(const char *dir, uint64_t generation, uint64_t step);
+
+/* Paths of its files. The next eight calls leave the text alone. */
+const char *craft_shard(const struct craft_step *step, uint32_t rank);
+const char *craft_index(const struct craft_step *step, uint32_t rank);
+const char *craft_manifest(const struct craft_step *step);
+const char *craft_quarantine(const struct craft_step *step);
+/* The name below the store, as errors give it. */
+const char *craft_shard_name(const struct craft_step *step, uint32_t rank);
+const char *craft_index_name(const struct craft_step *step, uint32_t rank);
+
+#endif

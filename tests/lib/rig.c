@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/rig.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "engine/lister.h"
+#include "engine/open.h"
+#include "format/layout.h"
+
+#define WAIT_MS 60000
+
+static void must(int r, const char *what, const struct ckpt_error *err)
+{
+	if (r >= 0)
+		return;
+	(void)fprintf(
+		stderr, "rig: %s: %s (%s)\n", what, ckpt_strerror(r), err ? err->message : "");
+	abort();
+}
+
+static bool is_transfer(const struct ckpt_io_req *req)
+{
+	return req->op == CKPT_IO_OP_READ || req->op == CKPT_IO_OP_WRITE;
+}
+
+static void rig_submit(struct ckpt_io *io, struct ckpt_io_req *req)
+{
+	struct rig_io *r = CKPT_CONTAINER(io, struct rig_io, io);
+
+	if (req->op == CKPT_IO_OP_READ)
+		atomic_fetch_add(&r->read_bytes, req->len);
+	pthread_mutex_lock(&r->lock);
+	bool hold = is_transfer(req) && r->passing == 0;
+	if (hold) {
+		req->next = r->held;
+		r->held = req;
+		r->held_count++;
+		(void)pthread_cond_broadcast(&r->changed);
+	} else if (is_transfer(req) && r->passing != SIZE_MAX) {
+		r->passing--;
+	}
+	pthread_mutex_unlock(&r->lock);
+	if (!hold)
+		ckpt_io_submit(r->below, req);
+}
+
+static const struct ckpt_io_ops rig_io_ops = {.name = "held", .submit = rig_submit};
+
+void rig_hold_after(struct rig *rig, size_t passing)
+{
+	pthread_mutex_lock(&rig->io.lock);
+	rig->io.passing = passing;
+	rig->io.held_count = 0;
+	pthread_mutex_unlock(&rig->io.lock);
+}
+
+void rig_let_go(struct rig *rig)
+{
+	struct rig_io *r = &rig->io;
+
+	pthread_mutex_lock(&r->lock);
+	struct ckpt_io_req *req = r->held;
+	r->passing = SIZE_MAX;
+	r->held = NULL;
+	pthread_mutex_unlock(&r->lock);
+	while (req) {
+		struct ckpt_io_req *next = req->next;
+		ckpt_io_submit(r->below, req);
+		req = next;
+	}
+}
+
+void rig_wait_held(struct rig *rig, size_t count)
+{
+	pthread_mutex_lock(&rig->io.lock);
+	while (rig->io.held_count < count)
+		(void)pthread_cond_wait(&rig->io.changed, &rig->io.lock);
+	pthread_mutex_unlock(&rig->io.lock);
+}
+
+bool rig_wait_held_or_end(struct rig *rig, struct ckpt_restore *restore)
+{
+	for (;;) {
+		uint32_t bits = ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_END, 1);
+		pthread_mutex_lock(&rig->io.lock);
+		bool held = rig->io.held_count > 0;
+		pthread_mutex_unlock(&rig->io.lock);
+		if (held || bits & CKPT_DONE_END)
+			return held;
+	}
+}
+
+static int nothing(struct ckpt_task *task)
+{
+	(void)task;
+	return 0;
+}
+
+/* The core has seen everything that was there before; and workers have had time for what it gave them. */
+static void round_trips(struct rig *rig)
+{
+	for (int i = 0; i < 50; i++) {
+		struct ckpt_command command;
+		must(ckpt_command_init(&command, &rig->core), "command", NULL);
+		ckpt_command_post(&command, nothing);
+		(void)ckpt_latch_wait(&command.latch, CKPT_DONE_END, -1);
+		ckpt_command_fini(&command);
+	}
+}
+
+void rig_release_newest(struct rig *rig)
+{
+	struct rig_io *r = &rig->io;
+
+	pthread_mutex_lock(&r->lock);
+	struct ckpt_io_req *req = r->held;
+	CKPT_ASSERT(req);
+	r->held = req->next;
+	pthread_mutex_unlock(&r->lock);
+	ckpt_io_exec(req);
+	ckpt_inbox_push(&rig->inbox, &req->node);
+	round_trips(rig);
+}
+
+#define BLOCK_STANDS 1u
+#define BLOCK_GOES   2u
+#define BLOCK_GONE   4u
+
+static void block_run(struct ckpt_node *node)
+{
+	struct rig_block *block = CKPT_CONTAINER(node, struct rig_block, node);
+
+	ckpt_latch_set(&block->latch, BLOCK_STANDS);
+	(void)ckpt_latch_wait(&block->latch, BLOCK_GOES, -1);
+	ckpt_latch_set(&block->latch, BLOCK_GONE);
+}
+
+void rig_block_post(struct rig *rig, struct rig_block *block)
+{
+	*block = (struct rig_block){.node.run = block_run};
+	must(ckpt_latch_init(&block->latch), "latch", NULL);
+	ckpt_inbox_push(&rig->inbox, &block->node);
+}
+
+void rig_block_wait(struct rig_block *block)
+{
+	(void)ckpt_latch_wait(&block->latch, BLOCK_STANDS, -1);
+}
+
+void rig_block_wait_inbox(struct rig *rig)
+{
+	ckpt_inbox_wait(&rig->inbox, UINT64_MAX);
+}
+
+void rig_block_end(struct rig_block *block)
+{
+	ckpt_latch_set(&block->latch, BLOCK_GOES);
+	(void)ckpt_latch_wait(&block->latch, BLOCK_GONE, -1);
+	ckpt_latch_destroy(&block->latch);
+}
+
+static void *core_thread(void *argument)
+{
+	struct rig *rig = argument;
+
+	while (!atomic_load(&rig->quit)) {
+		uint64_t deadline_ns = ckpt_core_step(&rig->core);
+		if (!atomic_load(&rig->quit))
+			ckpt_inbox_wait(&rig->inbox, deadline_ns);
+	}
+	return NULL;
+}
+
+static void open_io(struct rig *rig)
+{
+	struct ckpt_io_config config = {.kind = CKPT_IO_THREADS, .depth = 4, .inbox = &rig->inbox};
+
+	config.root = -1;
+	must(ckpt_io_threads_open(&config, &rig->io.below), "io", NULL);
+	rig->io.io = *rig->io.below;
+	rig->io.io.ops = &rig_io_ops;
+	rig->io.passing = SIZE_MAX;
+	must(-pthread_mutex_init(&rig->io.lock, NULL), "mutex", NULL);
+	must(-pthread_cond_init(&rig->io.changed, NULL), "cond", NULL);
+}
+
+static void open_store(struct rig *rig)
+{
+	struct ckpt_opener opener = {0};
+
+	must(ckpt_command_init(&opener.command, &rig->core), "command", NULL);
+	ckpt_command_post(&opener.command, ckpt_open_body);
+	(void)ckpt_latch_wait(&opener.command.latch, CKPT_DONE_END, -1);
+	must(opener.command.result, "open", &opener.command.error);
+	ckpt_opener_clear(&opener);
+	ckpt_command_fini(&opener.command);
+}
+
+void rig_open(struct rig *rig, const struct rig_config *config)
+{
+	struct ckpt_pool_config pool = {.bytes = (uint64_t)config->slots * config->block_bytes,
+		.block_bytes = config->block_bytes};
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	*rig = (struct rig){.dir = strdup(config->dir)};
+	rig->root = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	must(rig->root, config->dir, NULL);
+	must(ckpt_log_open(CKPT_LOG_DEBUG, &rig->log), "log", NULL);
+	must(ckpt_inbox_init(&rig->inbox), "inbox", NULL);
+	must(ckpt_env_os_open(2, &rig->inbox, &rig->env), "env", NULL);
+	must(ckpt_pool_open(&pool, &err, &rig->pool), "pool", &err);
+	must(ckpt_device_host_open(ckpt_env_os_env(rig->env), &rig->host), "device", NULL);
+	open_io(rig);
+	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(rig->env),
+		.io = &rig->io.io,
+		.root = rig->root,
+		.label = rig->dir,
+		.host = rig->host,
+		.pool = rig->pool,
+		.log = rig->log};
+	struct ckpt_core_config core = {.block_bytes = config->block_bytes,
+		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, config->block_bytes),
+		.save_timeout_ms = WAIT_MS,
+		.read_only = config->read_only,
+		.node = "rig"};
+	must(ckpt_core_init(&rig->core, &parts, &core, &err), "core", &err);
+	must(ckpt_thread_start(&rig->thread, "rig-core", core_thread, rig), "thread", NULL);
+	open_store(rig);
+}
+
+struct quitter {
+	struct ckpt_node node;
+	struct rig *rig;
+};
+
+static void quit_run(struct ckpt_node *node)
+{
+	atomic_store(&CKPT_CONTAINER(node, struct quitter, node)->rig->quit, true);
+}
+
+void rig_close(struct rig *rig)
+{
+	struct ckpt_closer closer = {0};
+	struct quitter quitter = {.node.run = quit_run, .rig = rig};
+
+	must(ckpt_command_init(&closer.command, &rig->core), "command", NULL);
+	ckpt_command_post(&closer.command, ckpt_closer_body);
+	if (!(ckpt_latch_wait(&closer.command.latch, CKPT_DONE_END, WAIT_MS) & CKPT_DONE_END))
+		must(-ETIMEDOUT, "close", NULL);
+	ckpt_command_fini(&closer.command);
+	ckpt_inbox_push(&rig->inbox, &quitter.node);
+	(void)pthread_join(rig->thread, NULL);
+	CKPT_ASSERT(ckpt_pool_free(rig->pool) == ckpt_pool_slots(rig->pool));
+	must(ckpt_io_close(rig->io.below, WAIT_MS), "io close", NULL);
+	ckpt_core_destroy(&rig->core);
+	ckpt_device_close(rig->host);
+	ckpt_env_os_close(rig->env);
+	ckpt_pool_close(rig->pool);
+	ckpt_inbox_destroy(&rig->inbox);
+	ckpt_log_close(rig->log);
+	(void)pthread_cond_destroy(&rig->io.changed);
+	(void)pthread_mutex_destroy(&rig->io.lock);
+	(void)close(rig->root);
+	free(rig->dir);
+}
+
+bool rig_logged(struct rig *rig, enum ckpt_log_level level, const char *text)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+
+	while (ckpt_log_next(rig->log, 0, &record) == 0)
+		if (record.level <= (uint32_t)level && strstr(record.message, text))
+			return true;
+	return false;
+}
+
+static struct ckpt_restore *make(struct rig *rig, uint64_t step, enum ckpt_restore_sink sink)
+{
+	struct ckpt_restore *restore = NULL;
+
+	must(ckpt_restore_new(&rig->core, NULL, step, sink, &restore), "restore", NULL);
+	return restore;
+}
+
+struct ckpt_restore *rig_restore(struct rig *rig, uint64_t step)
+{
+	struct ckpt_restore *restore = make(rig, step, CKPT_SINK_MEMORY);
+	uint32_t bits = CKPT_DONE_OPENED | CKPT_DONE_END;
+
+	ckpt_restore_post_open(restore);
+	if (!(ckpt_latch_wait(ckpt_restore_latch(restore), bits, WAIT_MS) & bits))
+		must(-ETIMEDOUT, "open", NULL);
+	return restore;
+}
+
+struct ckpt_restore *rig_verify(struct rig *rig, uint64_t step)
+{
+	struct ckpt_restore *restore = make(rig, step, CKPT_SINK_NONE);
+
+	ckpt_restore_post_open(restore);
+	return restore;
+}
+
+struct ckpt_restore *rig_export(struct rig *rig, uint64_t step, const char *dest)
+{
+	struct ckpt_restore *restore = make(rig, step, CKPT_SINK_STORE);
+
+	(void)mkdir(dest, 0777);
+	int root = open(dest, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	must(root, dest, NULL);
+	must(ckpt_restore_set_dest(restore, root, dest), "dest", NULL);
+	ckpt_restore_post_open(restore);
+	return restore;
+}
+
+int rig_wait(struct ckpt_restore *restore)
+{
+	struct ckpt_latch *latch = ckpt_restore_latch(restore);
+
+	if (!(ckpt_latch_wait(latch, CKPT_DONE_END, WAIT_MS) & CKPT_DONE_END))
+		must(-ETIMEDOUT, "end", NULL);
+	return ckpt_restore_failure(restore)->code;
+}
+
+int rig_run(struct ckpt_restore *restore)
+{
+	ckpt_restore_post_start(restore);
+	return rig_wait(restore);
+}
+
+void rig_free(struct ckpt_restore *restore)
+{
+	ckpt_restore_post_release(restore);
+	if (!(ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, WAIT_MS) &
+		    CKPT_DONE_GONE))
+		must(-ETIMEDOUT, "gone", NULL);
+	ckpt_restore_destroy(restore);
+}

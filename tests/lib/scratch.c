@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/scratch.h"
+
+#include <dirent.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void must(int ok, const char *what)
+{
+	if (ok)
+		return;
+	perror(what);
+	exit(99);
+}
+
+char *scratch_make(void)
+{
+	char template[] = "scratch-XXXXXX";
+	must(mkdtemp(template) != NULL, "mkdtemp");
+	char *path = realpath(template, NULL);
+	must(path != NULL, "realpath");
+	return path;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+void scratch_remove(char *path)
+{
+	(void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	free(path);
+}
+
+const char *scratch_join(const char *a, const char *b)
+{
+	static char buffers[8][1024];
+	static unsigned next;
+	char *out = buffers[next++ % 8];
+
+	(void)snprintf(out, sizeof(buffers[0]), "%s/%s", a, b);
+	return out;
+}
+
+static const char *wanted;
+static char found[1024];
+static size_t counted;
+
+static int look_at(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	size_t length = strlen(path);
+
+	(void)st;
+	(void)type;
+	counted += ftw->level > 0;
+	if (!wanted || length < strlen(wanted) || strcmp(path + length - strlen(wanted), wanted))
+		return 0;
+	(void)snprintf(found, sizeof(found), "%s", path);
+	return 1;
+}
+
+const char *scratch_find(const char *dir, const char *suffix)
+{
+	wanted = suffix;
+	return nftw(dir, look_at, 16, FTW_PHYS) == 1 ? found : NULL;
+}
+
+size_t scratch_count(const char *dir)
+{
+	wanted = NULL;
+	counted = 0;
+	(void)nftw(dir, look_at, 16, FTW_PHYS);
+	return counted;
+}
+
+void scratch_flip(const char *path, long offset)
+{
+	FILE *f = fopen(path, "r+b");
+	must(f != NULL, path);
+	must(fseek(f, offset, SEEK_SET) == 0, "fseek");
+	int byte = fgetc(f);
+	must(byte != EOF, "fgetc");
+	must(fseek(f, offset, SEEK_SET) == 0, "fseek");
+	must(fputc(byte ^ 0x10, f) != EOF, "fputc");
+	must(fclose(f) == 0, "fclose");
+}
+
+static size_t entries(const char *dir)
+{
+	size_t n = 0;
+	DIR *d = opendir(dir);
+
+	must(d != NULL, dir);
+	while (readdir(d))
+		n++;
+	(void)closedir(d);
+	return n;
+}
+
+size_t scratch_descriptors(void)
+{
+	return entries("/proc/self/fd");
+}
+
+size_t scratch_threads(void)
+{
+	return entries("/proc/self/task");
+}

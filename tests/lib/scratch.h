@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories for tests, below the working directory so that they lie on a real disk. */
+#ifndef CKPT_TESTS_SCRATCH_H
+#define CKPT_TESTS_SCRATCH_H
+
+#include <stddef.h>
+
+/* Makes an empty directory and returns its path; exits if that fails. Freed by scratch_remove(). */
+char *scratch_make(void);
+/* Removes it with all that is in it. */
+void scratch_remove(char *path);
+/* "a/b" into a buffer that the next eight calls leave alone. */
+const char *scratch_join(const char *a, const char *b);
+/* The first name under `dir` (any depth) that ends in `suffix`, as a path; NULL if there is none. */
+const char *scratch_find(const char *dir, const char *suffix);
+/* Files and directories under `dir`, itself not counted. */
+size_t scratch_count(const char *dir);
+/* Turns over one bit of byte `offset`. */
+void scratch_flip(const char *path, long offset);
+/* Descriptors and threads of this process. */
+size_t scratch_descriptors(void);
+size_t scratch_threads(void);
+
+#endif

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading without a model, whole and in part, and listing."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Training, assert_same, flip, shards
+
+import libckpt
+
+
+@pytest.fixture
+def written(opened: Any) -> Training:
+    training = Training()
+    ckpt = opened(training.state)
+    for step in (1, 2):
+        training.step()
+        ckpt.save(step)
+    ckpt.close()
+    return training
+
+
+def test_the_whole_state(written: Training, store: Path) -> None:
+    held = libckpt.load(store)
+    assert list(held) == ["model", "optimizer", "scheduler", "loader"]
+    assert_same(held["model"], dict(written.model.state_dict()))
+    assert held["scheduler"] == written.scheduler.state_dict()
+    assert held["loader"] == written.loader.state_dict()
+    names = [name for name, _ in written.model.named_parameters()]
+    (group,) = held["optimizer"]["param_groups"]
+    assert group["params"] == names
+    assert group["lr"] == written.optimizer.param_groups[0]["lr"]
+    for name, parameter in written.model.named_parameters():
+        assert_same(held["optimizer"]["state"][name], written.optimizer.state[parameter])
+
+
+def test_what_is_loaded_fits_a_model(written: Training, store: Path) -> None:
+    fresh = Training()
+    fresh.model.load_state_dict(libckpt.load(store)["model"])
+    assert_same(fresh.model.state_dict(), written.model.state_dict())
+
+
+def test_steps_may_be_chosen(written: Training, store: Path) -> None:
+    assert libckpt.load(store, 1)["scheduler"]["last_epoch"] == 1
+    assert libckpt.load(store, "latest~1")["scheduler"]["last_epoch"] == 1
+    assert libckpt.load(store, "latest")["scheduler"]["last_epoch"] == 2
+    with pytest.raises(libckpt.StepNotFoundError):
+        libckpt.load(store, 3)
+    with pytest.raises(ValueError, match="latest"):
+        libckpt.load(store, "last")
+    with pytest.raises(TypeError):
+        libckpt.load(store, 1.0)  # type: ignore[arg-type]
+
+
+def test_parts_are_read_alone(opened: Any, store: Path) -> None:
+    state = {"big": torch.zeros(4_000_000), "small": torch.arange(5), "other": torch.ones(2)}
+    ckpt = opened(state)
+    ckpt.save(1).wait()
+    ckpt.close()
+    assert_same(libckpt.load(store, names=["small"]), {"small": torch.arange(5)})
+    assert list(libckpt.load(store, names="small")) == ["small"]
+    assert sorted(libckpt.load(store, names=["s*", "oth?r"])) == ["other", "small"]
+    told: list[libckpt.Progress] = []
+    libckpt.load(store, names=["small"], progress=told.append)
+    assert told[-1].total < 4_000_000
+    with pytest.raises(libckpt.MismatchError, match="did you mean 'small'"):
+        libckpt.load(store, names=["smal"])
+    # What is not asked for may be broken.
+    flip(shards(store)[0], 8 << 20)
+    assert libckpt.load(store, names=["small"])["small"][4] == 4
+    with (
+        pytest.raises(libckpt.IntegrityError),
+        pytest.warns(libckpt.CheckpointWarning, match="step 1"),
+    ):
+        libckpt.load(store)
+
+
+def test_loading_changes_nothing(written: Training, store: Path) -> None:
+    def stamps() -> list[tuple[str, int, int]]:
+        return [
+            (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted(store.rglob("*"))
+        ]
+
+    flip(shards(store)[-1], 5000)
+    before = stamps()
+    drawn = torch.get_rng_state()
+    with pytest.warns(libckpt.CheckpointWarning):
+        libckpt.load(store)
+    libckpt.list_steps(store, everything=True)
+    assert stamps() == before
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_store_may_be_read_beside_its_writer(opened: Any, store: Path) -> None:
+    state = {"x": torch.zeros(2)}
+    ckpt = opened(state)
+    ckpt.save(1).wait()
+    assert libckpt.load(store)["x"].tolist() == [0, 0]
+    state["x"] += 1
+    ckpt.save(2).wait()
+    assert libckpt.load(store)["x"].tolist() == [1, 1]
+    assert len(libckpt.list_steps(store)) == 2
+
+
+def test_where_there_is_no_store(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(libckpt.StoreNotFoundError) as caught:
+            libckpt.load(path)
+        assert str(path) in str(caught.value)
+        with pytest.raises(libckpt.StoreNotFoundError):
+            libckpt.list_steps(path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(libckpt.UnsupportedError, match="s3://bucket"):
+        libckpt.load("s3://bucket/run")
+    with pytest.raises(TypeError):
+        libckpt.load(b"bytes")  # type: ignore[arg-type]
+
+
+def test_an_empty_store(opened: Any, store: Path) -> None:
+    opened({}).close()
+    assert libckpt.list_steps(store) == []
+    with pytest.raises(libckpt.StepNotFoundError, match="nothing has been committed"):
+        libckpt.load(store)
+
+
+def test_what_the_list_says(opened: Any, store: Path) -> None:
+    ckpt = opened({"x": torch.zeros(1000)})
+    ckpt.save(5).wait()
+    ckpt.close()
+    (info,) = libckpt.list_steps(store)
+    assert info.step == 5
+    assert info.generation == 1
+    assert info.state == "committed"
+    assert info.world == 1
+    assert info.in_lineage
+    assert info.bytes == shards(store)[0].stat().st_size
+    assert abs(info.time - time.time()) < 300
+    assert info.note == ""

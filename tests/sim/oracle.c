@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference model. */
+#include "oracle.h"
+
+#include <ckpt/error.h>
+#include <stdio.h>
+
+/* Of a claim that was seen: its owner may have died before it was durable. */
+#define NOT_TOLD UINT64_MAX
+
+void oracle_start(struct oracle *oracle, struct sim *sim)
+{
+	*oracle = (struct oracle){.sim = sim, .time = 1};
+}
+
+static struct oracle_gen *find_gen(struct oracle *oracle, uint64_t generation)
+{
+	for (size_t i = 0; i < oracle->gen_count; i++)
+		if (oracle->gens[i].generation == generation)
+			return &oracle->gens[i];
+	return NULL;
+}
+
+static struct oracle_record *find_record(struct oracle *oracle, uint64_t generation, uint64_t step)
+{
+	for (size_t i = 0; i < oracle->record_count; i++)
+		if (oracle->records[i].generation == generation && oracle->records[i].step == step)
+			return &oracle->records[i];
+	return NULL;
+}
+
+static bool newer(const struct oracle_record *a, const struct oracle_record *b)
+{
+	return a->generation != b->generation ? a->generation > b->generation : a->step > b->step;
+}
+
+/* In the lineage of `from`; NULL: nobody has claimed yet. */
+static bool in_lineage(const struct oracle *oracle, const struct oracle_gen *from,
+	const struct oracle_record *record)
+{
+	uint64_t limit = UINT64_MAX;
+
+	while (from) {
+		if (from->generation == record->generation)
+			return record->step <= limit;
+		limit = from->parent_step;
+		from = from->parent_generation
+			       ? find_gen((struct oracle *)oracle, from->parent_generation)
+			       : NULL;
+	}
+	return false;
+}
+
+/* A claim that nobody was told of: of a process that asked for one with this parent. */
+static bool explain(struct oracle *oracle, const struct ckpt_claim *claim)
+{
+	for (size_t i = 0; i < oracle->gen_count; i++) {
+		struct oracle_gen *gen = &oracle->gens[i];
+		if (gen->generation == 0 && gen->parent_generation == claim->parent_generation &&
+			gen->parent_step == claim->parent_step) {
+			gen->generation = claim->generation;
+			gen->told_at = NOT_TOLD;
+			return true;
+		}
+	}
+	return false;
+}
+
+void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct ckpt_scan *scan)
+{
+	view->newest = 0;
+	for (size_t i = 0; i < scan->gen_count; i++) {
+		const struct ckpt_scan_gen *seen = &scan->gens[i];
+		if (!seen->claimed)
+			continue;
+		if (!find_gen(oracle, seen->generation) && !explain(oracle, &seen->claim))
+			sim_violation(oracle->sim, "generation %llu was claimed by nobody",
+				(unsigned long long)seen->generation);
+		view->newest = ckpt_max_u64(view->newest, seen->generation);
+	}
+	for (size_t i = 0; i < oracle->gen_count; i++) {
+		struct oracle_gen *gen = &oracle->gens[i];
+		if (gen->generation > view->newest && gen->told_at <= view->time)
+			sim_violation(oracle->sim, "the claim of generation %llu is lost",
+				(unsigned long long)gen->generation);
+		else if (gen->generation > view->newest && gen->told_at == NOT_TOLD)
+			gen->generation = 0;
+	}
+}
+
+void oracle_claiming(
+	struct oracle *oracle, unsigned owner, uint64_t parent_generation, uint64_t parent_step)
+{
+	CKPT_ASSERT(oracle->gen_count < ORACLE_GENS);
+	oracle->gens[oracle->gen_count++] = (struct oracle_gen){
+		.parent_generation = parent_generation, .parent_step = parent_step, .owner = owner};
+}
+
+void oracle_claimed(
+	struct oracle *oracle, struct oracle_view *view, unsigned owner, uint64_t generation)
+{
+	struct oracle_gen *seen = find_gen(oracle, generation);
+	struct oracle_gen *mine = NULL;
+
+	view->newest = generation;
+	if (seen && seen->told_at != NOT_TOLD)
+		sim_violation(oracle->sim, "generation %llu was claimed twice, by p%u and p%u",
+			(unsigned long long)generation, seen->owner, owner);
+	/* Another may have seen it before its owner was told; whose it was, was a guess. */
+	if (seen && seen->told_at == NOT_TOLD)
+		seen->generation = 0;
+	for (size_t i = oracle->gen_count; i > 0 && !mine; i--)
+		if (oracle->gens[i - 1].owner == owner && !oracle->gens[i - 1].generation)
+			mine = &oracle->gens[i - 1];
+	CKPT_ASSERT(mine != NULL);
+	mine->generation = generation;
+	mine->told_at = ++oracle->time;
+}
+
+void oracle_saving(
+	struct oracle *oracle, uint64_t generation, uint64_t step, uint64_t version, unsigned shape)
+{
+	CKPT_ASSERT(oracle->record_count < ORACLE_RECORDS);
+	if (find_record(oracle, generation, step))
+		sim_violation(oracle->sim, "step %llu of generation %llu is saved twice",
+			(unsigned long long)step, (unsigned long long)generation);
+	oracle->records[oracle->record_count++] = (struct oracle_record){.generation = generation,
+		.step = step,
+		.version = version,
+		.shape = shape,
+		.begun_at = ++oracle->time};
+}
+
+static bool pinned(const struct oracle_retention *retention, uint64_t step)
+{
+	for (size_t i = 0; i < retention->pin_count; i++)
+		if (retention->pins[i] == step)
+			return true;
+	return retention->keep_every && step % retention->keep_every == 0;
+}
+
+/*
+ * What retention may take from now on: whatever has keep_last others after it. A save whose outcome
+ * nobody was told counts as one, for it may be there.
+ */
+static void retire(struct oracle *oracle, const struct oracle_gen *newest,
+	const struct oracle_retention *retention)
+{
+	for (size_t i = 0; i < oracle->record_count; i++) {
+		struct oracle_record *r = &oracle->records[i];
+		uint64_t after = 0;
+		if (!in_lineage(oracle, newest, r) || pinned(retention, r->step))
+			continue;
+		for (size_t k = 0; k < oracle->record_count; k++) {
+			const struct oracle_record *other = &oracle->records[k];
+			after += newer(other, r) && in_lineage(oracle, newest, other);
+		}
+		if (after >= retention->keep_last)
+			r->let_go = true;
+	}
+}
+
+void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step, bool told,
+	const struct oracle_retention *retention)
+{
+	struct oracle_record *record = find_record(oracle, generation, step);
+
+	CKPT_ASSERT(record != NULL);
+	bool succeeded = false;
+	for (size_t i = 0; i < oracle->gen_count; i++) {
+		const struct oracle_gen *gen = &oracle->gens[i];
+		if (gen->generation <= generation)
+			continue;
+		succeeded = true;
+		if (told && gen->told_at < record->begun_at)
+			sim_violation(oracle->sim,
+				"step %llu of generation %llu was acknowledged, and generation "
+				"%llu "
+				"had been claimed before it was begun",
+				(unsigned long long)step, (unsigned long long)generation,
+				(unsigned long long)gen->generation);
+	}
+	if (told)
+		record->acked_at = ++oracle->time;
+	/* Once another has claimed, it looks at the claims before it removes, and stops. */
+	if (succeeded)
+		return;
+	if (retention->keep_last > 0)
+		retire(oracle, find_gen(oracle, generation), retention);
+}
+
+bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone)
+{
+	struct oracle_record *record = find_record(oracle, generation, step);
+	bool before = record && record->let_go;
+
+	if (record)
+		record->let_go = gone;
+	return before;
+}
+
+bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
+	uint64_t step)
+{
+	const struct oracle_gen *newest = find_gen((struct oracle *)oracle, view->newest);
+
+	for (size_t i = 0; i < oracle->record_count; i++) {
+		const struct oracle_record *r = &oracle->records[i];
+		if ((r->generation != generation || r->step != step) &&
+			in_lineage(oracle, newest, r))
+			return false;
+	}
+	return true;
+}
+
+void oracle_damaged(struct oracle *oracle, const char *path)
+{
+	unsigned long long generation;
+	unsigned long long step;
+
+	/* NOLINTNEXTLINE(cert-err34-c): a path that the product made, of numbers of a few digits */
+	if (sscanf(path, "g%llu/step-%llu/", &generation, &step) != 2)
+		return;
+	struct oracle_record *record = find_record(oracle, generation, step);
+	if (record)
+		record->damaged = true;
+	oracle->any_damage = true;
+}
+
+bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_record *record)
+{
+	if (!record->acked_at || record->acked_at > view->time || record->let_go || record->damaged)
+		return false;
+	return in_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
+}
+
+uint64_t oracle_told(const struct oracle *oracle, uint64_t generation)
+{
+	const struct oracle_gen *gen = find_gen((struct oracle *)oracle, generation);
+
+	return gen ? gen->told_at : UINT64_MAX;
+}
+
+bool oracle_succeeded(const struct oracle *oracle, unsigned owner, uint64_t generation)
+{
+	for (size_t i = 0; i < oracle->gen_count; i++) {
+		const struct oracle_gen *gen = &oracle->gens[i];
+		if (gen->generation > generation || (!gen->generation && gen->owner != owner))
+			return true;
+	}
+	return false;
+}
+
+size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < oracle->record_count; i++)
+		count += oracle_owes(oracle, view, &oracle->records[i]);
+	return count;
+}
+
+/* The newest that must be found; NULL: none. `asked` is a step, or all of them. */
+static const struct oracle_record *owed(
+	const struct oracle *oracle, const struct oracle_view *view, uint64_t asked)
+{
+	const struct oracle_record *best = NULL;
+
+	for (size_t i = 0; i < oracle->record_count; i++) {
+		const struct oracle_record *r = &oracle->records[i];
+		if (asked <= CKPT_STEP_MAX && r->step != asked)
+			continue;
+		if (oracle_owes(oracle, view, r) && (!best || newer(r, best)))
+			best = r;
+	}
+	return best;
+}
+
+/* Whether a process that sees this claim as the newest may choose `r`. Says why not. */
+static bool may_choose(struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_gen *newest, uint64_t asked, const struct oracle_record *r, char *why,
+	size_t size)
+{
+	if (!in_lineage(oracle, newest, r)) {
+		(void)snprintf(why, size, "not in the lineage of generation %llu",
+			(unsigned long long)(newest ? newest->generation : 0));
+		return false;
+	}
+	if (asked != CKPT_STEP_LATEST)
+		return true;
+	struct oracle_view then = *view;
+	then.newest = newest ? newest->generation : 0;
+	const struct oracle_record *best = owed(oracle, &then, asked);
+	if (!best || !newer(best, r))
+		return true;
+	(void)snprintf(why, size, "but step %llu of generation %llu was acknowledged after it",
+		(unsigned long long)best->step, (unsigned long long)best->generation);
+	return false;
+}
+
+const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct oracle_view *view,
+	uint64_t asked, uint64_t generation, uint64_t step)
+{
+	const struct oracle_record *r = find_record(oracle, generation, step);
+	char why[160] = "";
+
+	if (!r)
+		(void)snprintf(why, sizeof(why), "which was never saved");
+	else if (asked <= CKPT_STEP_MAX && asked != step)
+		(void)snprintf(
+			why, sizeof(why), "but asked for was step %llu", (unsigned long long)asked);
+	else if (may_choose(
+			 oracle, view, find_gen(oracle, view->newest), asked, r, why, sizeof(why)))
+		return r;
+	/* Somebody may have claimed meanwhile. */
+	for (size_t i = 0; r && !view->alone && i < oracle->gen_count; i++) {
+		const struct oracle_gen *gen = &oracle->gens[i];
+		char ignored[160];
+		if ((gen->generation > view->newest || !gen->generation) &&
+			may_choose(oracle, view, gen, asked, r, ignored, sizeof(ignored)))
+			return r;
+	}
+	sim_violation(oracle->sim, "step %llu of generation %llu was chosen, %s",
+		(unsigned long long)step, (unsigned long long)generation, why);
+	return NULL;
+}
+
+void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code)
+{
+	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+
+	if (damage && !oracle->any_damage && view->locks)
+		sim_violation(oracle->sim, "nothing was damaged, but a restore says: %s",
+			ckpt_strerror(code));
+	/* There need not be as many as somebody wants to go back. */
+	bool back = asked > CKPT_STEP_MAX && asked != CKPT_STEP_LATEST;
+	const struct oracle_record *missed = back ? NULL : owed(oracle, view, asked);
+	/* The newest may be damaged and the next one good: it is asked for again. */
+	if (!missed || !view->alone || (damage && asked > CKPT_STEP_MAX))
+		return;
+	sim_violation(oracle->sim,
+		"step %llu of generation %llu was acknowledged, and cannot be restored: %s",
+		(unsigned long long)missed->step, (unsigned long long)missed->generation,
+		ckpt_strerror(code));
+}

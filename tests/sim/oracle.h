@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference model: what was saved, what was acknowledged, and what must hold of every restore. It
+ * knows nothing of files. It is told what the processes were told, and judges what they get.
+ *
+ * - A step acknowledged as durable is restored, bit for bit, by whoever comes after, unless retention
+ *   or a user let it go, its files were damaged, or its generation was left behind.
+ * - Whatever is restored is exactly what was saved under that generation and step.
+ * - The newest of the lineage is chosen, and nothing outside of it: neither what a fenced process
+ *   published nor a branch that was rolled back.
+ * - A generation is claimed once, and its claim never lost. Whoever begins a save after somebody else
+ *   has claimed is not told that it is durable.
+ */
+#ifndef ORACLE_H
+#define ORACLE_H
+
+#include "engine/scan.h"
+#include "sim.h"
+
+#define ORACLE_RECORDS 512
+#define ORACLE_GENS    128
+#define ORACLE_PINS    8
+
+struct oracle_record {
+	uint64_t generation;
+	uint64_t step;
+	uint64_t version;  /* decides every byte of the state */
+	unsigned shape;    /* which of the state's shapes it had */
+	uint64_t begun_at; /* oracle time */
+	uint64_t acked_at; /* oracle time; 0: not acknowledged, so it may be there or not */
+	bool let_go;       /* retention or a user may have removed it */
+	bool damaged;
+};
+
+struct oracle_gen {
+	uint64_t generation; /* 0: perhaps claimed, by a process that was not told */
+	uint64_t parent_generation;
+	uint64_t parent_step;
+	uint64_t told_at;
+	unsigned owner;
+};
+
+struct oracle {
+	struct sim *sim;
+	uint64_t time; /* counts what it is told */
+	struct oracle_record records[ORACLE_RECORDS];
+	size_t record_count;
+	struct oracle_gen gens[ORACLE_GENS];
+	size_t gen_count;
+	bool any_damage;
+};
+
+/* What a process may expect, from the moment at which it began to read the store. */
+struct oracle_view {
+	uint64_t time;
+	uint64_t newest; /* claim, as it saw it; its own once it has one */
+	bool alone;      /* nobody else can claim: then `newest` is the newest */
+	bool locks;      /* all processes are on one machine: what it reads is not removed */
+};
+
+struct oracle_retention {
+	uint64_t keep_last;
+	uint64_t keep_every;
+	uint64_t pins[ORACLE_PINS];
+	size_t pin_count;
+};
+
+void oracle_start(struct oracle *oracle, struct sim *sim);
+
+/* A process has read the store: every claim is known or explained, and none is lost. */
+void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct ckpt_scan *scan);
+/* It asks for a generation with this parent; then it may have got it, and been told so. */
+void oracle_claiming(
+	struct oracle *oracle, unsigned owner, uint64_t parent_generation, uint64_t parent_step);
+void oracle_claimed(
+	struct oracle *oracle, struct oracle_view *view, unsigned owner, uint64_t generation);
+
+void oracle_saving(struct oracle *oracle, uint64_t generation, uint64_t step, uint64_t version,
+	unsigned shape);
+/* It is committed; `told`: and its owner was told so. */
+void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step, bool told,
+	const struct oracle_retention *retention);
+/* A user removes it; false: was told that it stays. Returns how it was before. */
+bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone);
+/* Nothing else was ever saved in its lineage. */
+bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
+	uint64_t step);
+/* A file was damaged. */
+void oracle_damaged(struct oracle *oracle, const char *path);
+
+/*
+ * A step was restored or chosen; `asked` as for ckpt_restore_open(). The record to compare it with, or
+ * NULL: it should not have been.
+ */
+const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct oracle_view *view,
+	uint64_t asked, uint64_t generation, uint64_t step);
+/* There was none, or it could not be read: was that right? */
+void oracle_refused(
+	struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code);
+/* It must be there. */
+bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_record *record);
+/* Somebody may have claimed after `generation`. */
+bool oracle_succeeded(const struct oracle *oracle, unsigned owner, uint64_t generation);
+/* When the owner of a generation was told that it has it; UINT64_MAX: not yet. */
+uint64_t oracle_told(const struct oracle *oracle, uint64_t generation);
+/* Steps that must be there. */
+size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view);
+
+#endif

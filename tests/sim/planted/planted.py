@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs to plant in a copy of the product, each of which the simulated world must find.
+
+`old` is the exact text, which must be there once: a bug that can no longer be planted fails the test.
+"""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One bug: where it goes, and which promise it breaks."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+
+
+PLANTED = [
+    Planted(
+        "shard-not-synced", "libckpt/store/store_file_shard.c",
+        "\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->object->fd);\n",
+        "\t\top->req.result = 0;\n",
+        "a commit whose shard is in the cache only is torn by a power cut"),
+    Planted(
+        "manifest-not-synced", "libckpt/store/store_file_small.c",
+        "\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->temp.fd);\n",
+        "\top->req.result = 0;\n\tif (op->verb == CKPT_STORE_PUT)\n"
+        "\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->temp.fd);\n",
+        "the name of the manifest may be durable before its bytes are"),
+    Planted(
+        "index-not-synced", "libckpt/store/store_file_small.c",
+        "\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->temp.fd);\n",
+        "\top->req.result = 0;\n\tif (op->verb == CKPT_STORE_PUBLISH)\n"
+        "\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->temp.fd);\n",
+        "a manifest is published before the index that it names is durable"),
+    Planted(
+        "step-directory-not-synced", "libckpt/engine/save.c",
+        "\tckpt_store_sync(store, &save->op, save->path);\n\tCKPT_AWAIT(task, save->op.done);\n",
+        "",
+        "the names of shard and index may be lost behind a durable manifest"),
+    Planted(
+        "publish-not-synced", "libckpt/store/store_file_small.c",
+        "\tckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);\n",
+        "\top->req.result = 0;\n",
+        "the rename of an acknowledged manifest may be lost"),
+    Planted(
+        "new-directory-not-synced", "libckpt/store/store_file_names.c",
+        "\tckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);\n",
+        "\top->req.result = 0;\n",
+        "a step's directory may be lost with all that is durable in it"),
+    Planted(
+        "existing-directory-not-synced", "libckpt/store/store_file_names.c",
+        "\tckpt_file_set_parent(op, op->path);\n",
+        "\tif (r == -EEXIST)\n\t\treturn 0;\n\tckpt_file_set_parent(op, op->path);\n",
+        "whoever made the directory may have died before syncing its parent"),
+    Planted(
+        "acknowledged-early", "libckpt/engine/save.c",
+        "\tsave->publishing = true;\n",
+        "\tsave->publishing = true;\n\tsave->ended = true;\n"
+        "\tckpt_core_timer_clear(save->core, &save->timer);\n"
+        "\tckpt_core_answer(save->core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);\n",
+        "LOCAL is told before the manifest is durable"),
+    Planted(
+        "acknowledged-before-sync", "libckpt/store/store_file_small.c",
+        "\treturn ckpt_task_continue(task, publish_sync_body);\n",
+        "\tckpt_file_set_parent(op, op->path);\n\tif (!op->locked)\n\t\treturn 0;\n"
+        "\treturn ckpt_task_continue(task, publish_sync_body);\n",
+        "the rename is taken for the commit"),
+    Planted(
+        "name-used-again", "libckpt/store/store_file_small.c",
+        "\t\t\top->path, (unsigned long long)ckpt_env_random(op->store->env));\n",
+        "\t\t\top->path, 1ULL);\n",
+        "what a dead process has left does not stand in the way of the next one"),
+    Planted(
+        "short-write-taken-for-whole", "libckpt/store/store_file_shard.c",
+        "\top->progress += (uint64_t)moved;\n",
+        "\top->progress = op->length;\n",
+        "the rest of a short write is never written"),
+    Planted(
+        "write-error-ignored", "libckpt/store/store_file_shard.c",
+        "\tif (moved < 0)\n\t\treturn (int)moved;\n",
+        "\tif (moved < 0)\n\t\tmoved = (int64_t)(op->length - before);\n",
+        "a block that was not written is committed"),
+    Planted(
+        "fsync-tried-again", "libckpt/store/store_file_shard.c",
+        "\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->object->fd);\n"
+        "\t\tCKPT_AWAIT(task, !op->asked);\n",
+        "\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->object->fd);\n"
+        "\t\tCKPT_AWAIT(task, !op->asked);\n"
+        "\t\tif (op->req.result < 0) {\n"
+        "\t\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->object->fd);\n"
+        "\t\t\tCKPT_AWAIT(task, !op->asked);\n\t\t}\n",
+        "the second fsync succeeds, and the bytes are not there"),
+    Planted(
+        "manifest-fsync-error-ignored", "libckpt/store/store_file_small.c",
+        "\tif (r < 0)\n\t\treturn ckpt_file_discard(op, ckpt_file_fail(op, r, \"sync %s\", "
+        "op->temp.path));\n",
+        "",
+        "a manifest or index whose sync failed is used all the same"),
+    Planted(
+        "removal-not-synced", "libckpt/engine/removal.c",
+        "\tckpt_store_sync(store, &r->op, r->path);\n\tCKPT_AWAIT(task, r->op.done);\n",
+        "",
+        "shards are unlinked before the unlinked manifest is durably gone"),
+    Planted(
+        "retention-keeps-one-too-few", "libckpt/engine/retention.c",
+        "\t\tif (kept < keep_last) {\n",
+        "\t\tif (kept + 1 < keep_last) {\n",
+        "keep_last steps stay"),
+    Planted(
+        "retention-forgets-pins", "libckpt/engine/retention.c",
+        "\t\tif (pins[i] == step)\n",
+        "\t\tif (pins[i] == step + 1)\n",
+        "a pinned step stays"),
+    Planted(
+        "retention-forgets-every", "libckpt/engine/retention.c",
+        "(keep_every && s->step % keep_every == 0)",
+        "(keep_every && s->step % keep_every == 1)",
+        "every n-th step stays"),
+    Planted(
+        "reader-takes-no-lock", "libckpt/store/store_file_names.c",
+        "\tckpt_file_ask_lock(op, op->temp.fd, op->shared);\n",
+        "\top->req.result = 0;\n\tif (!op->shared)\n"
+        "\t\tckpt_file_ask_lock(op, op->temp.fd, op->shared);\n",
+        "a step that is being read is not removed"),
+    Planted(
+        "removes-though-fenced", "libckpt/engine/removal.c",
+        "\tif (newest <= own)\n",
+        "\tif (newest <= own || newest > 0)\n",
+        "a process that was succeeded removes nothing that its successor needs"),
+    Planted(
+        "publishes-though-fenced", "libckpt/engine/save.c",
+        "\tif (newest <= core->generation)\n",
+        "\tif (newest <= core->generation || newest > 0)\n",
+        "a process that was succeeded is not told that its step is durable"),
+    Planted(
+        "digest-not-compared", "libckpt/engine/fetch_block.c",
+        "\t\tif (!ckpt_digest_equal(&digest, &c->digest)) {\n",
+        "\t\tif (!ckpt_digest_equal(&digest, &c->digest) && f->config.findings) {\n",
+        "damaged bytes are given to the user"),
+    Planted(
+        "gate-ignored", "libckpt/engine/save.c",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n",
+        "\tCKPT_AWAIT(task, true);\n",
+        "a step is published before its fence has found it unchanged"),
+    Planted(
+        "samples-not-compared", "libckpt/engine/save_draft.c",
+        "\t\tif (ckpt_segment_sample(s, save->seed, false) == s->sample)\n",
+        "\t\tif (true)\n",
+        "a change before the fence is noticed"),
+    Planted(
+        "lineage-without-limit", "libckpt/engine/lineage.c",
+        "\t\tif (s->generation == generation && s->step <= limit && may_restore(s))\n",
+        "\t\tif (s->generation == generation && may_restore(s))\n",
+        "a branch that was rolled back is never chosen"),
+    Planted(
+        "parent-forgotten", "libckpt/engine/claim.c",
+        "\t\t.parent_step = core->adopted ? core->parent_step : 0,\n",
+        "\t\t.parent_step = 0,\n",
+        "the lineage goes back to what was resumed from"),
+    Planted(
+        "quarantine-forgotten", "libckpt/engine/lineage.c",
+        "\t\tif (s->state == CKPT_STEP_QUARANTINED) {\n",
+        "\t\tif (s->state == CKPT_STEP_BROKEN) {\n",
+        "a step that failed verification does not stand before a good one"),
+    Planted(
+        "files-removed-after-publish", "libckpt/engine/save_end.c",
+        "\t} else if (save->shard_attempt[0] && !save->publish_tried) {\n",
+        "\t} else if (save->shard_attempt[0]) {\n",
+        "a publication that failed may have taken place: its shard stays"),
+    Planted(
+        "claim-not-locked", "libckpt/store/store_file_small.c",
+        "\tif (op->locked)\n\t\tckpt_file_ask_lock(op, op->temp.fd, false);\n",
+        "\tif (op->locked)\n\t\top->req.result = 0;\n",
+        "a live holder keeps others on its machine away"),
+    Planted(
+        "deadline-not-set", "libckpt/engine/save.c",
+        "\tckpt_core_timer_set(core, &save->timer, save->start_ns + save->timeout_ns);\n",
+        "",
+        "a save that the disk does not answer ends by its deadline"),
+    Planted(
+        "slot-given-back-early", "libckpt/engine/lane.c",
+        "\tif (!lane || save->hold || !lane->written || !lane->digested ||\n",
+        "\tif (!lane || save->hold || !lane->written ||\n",
+        "a slot is used again only when its bytes were digested and written"),
+    Planted(
+        "straddling-block-released", "libckpt/engine/lane.c",
+        "\t\tif (block + 1 >= save->next || (after && !after->digested))\n",
+        "\t\tif (after && !after->digested)\n",
+        "a chunk that goes on in the next block needs this one too"),
+    Planted(
+        "steps-may-repeat", "libckpt/engine/save.c",
+        "\tif (core->any_step && save->step <= core->last_step)\n",
+        "\tif (core->any_step && save->step < core->last_step)\n",
+        "a step is decided once in its generation"),
+    Planted(
+        "last-good-one-removed", "libckpt/engine/remover.c",
+        "ckpt_lineage_count(&core->scan) == 1)",
+        "ckpt_lineage_count(&core->scan) == 0)",
+        "nobody removes the only good step"),
+    Planted(
+        "listing-leaks", "libckpt/engine/save.c",
+        "\tckpt_free(save->op.listing.names);\n",
+        "",
+        "a closed engine has given back all of its memory"),
+    Planted(
+        "lock-leaks", "libckpt/engine/removal.c",
+        "\tif (r->lock.fd < 0) {\n",
+        "\tif (r->lock.fd < 0 || r->result < 0) {\n",
+        "a closed engine has no file open"),
+    Planted(
+        "unreadable-taken-for-broken", "libckpt/engine/pick.c",
+        "\tif (bad && (!step || may_be_good(bad)))\n",
+        "\tif (bad && !step)\n",
+        "an error of reading does not roll an acknowledged step back"),
+]

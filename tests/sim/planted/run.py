@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants each bug of planted.py in a copy of its file and runs seeds until the world finds it.
+
+    run.py --build BUILD [--ninja NINJA] [--seeds N] [--jobs N] [--only NAME ...] [--json FILE]
+
+The build directory must hold a built simulator. A bug that survives fails the test; so does one whose
+text is not there any more. The tree itself is not touched.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from planted import PLANTED
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+def ninja_commands(ninja, build, target):
+    """The commands that ninja runs for a target, last one last."""
+    out = subprocess.run([ninja, "-C", str(build), "-t", "commands", target],
+                         check=True, capture_output=True, text=True).stdout
+    return [line for line in out.splitlines() if line.strip()]
+
+
+class Builder:
+    """Compiles one changed file and links it in front of the library."""
+
+    def __init__(self, ninja, build, scratch):
+        self.build = build
+        self.scratch = scratch
+        commands = ninja_commands(ninja, build, "tests/sim/sim")
+        self.link = shlex.split(commands[-1])
+        self.compile = {}
+        for line in commands:
+            match = re.search(r" -c (\S+)$", line)
+            if match:
+                source = (build / match.group(1)).resolve()
+                self.compile[source] = shlex.split(line)
+
+    def make(self, bug):
+        """Returns the path of a simulator with this bug, or raises."""
+        source = ROOT / bug.file
+        text = source.read_text(encoding="utf-8") if source.exists() else ""
+        if text.count(bug.old) != 1:
+            raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
+        if source not in self.compile:
+            raise LookupError(f"{bug.file} is not compiled into the simulator")
+        changed = self.scratch / f"{bug.name}.c"
+        changed.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+        command = list(self.compile[source])
+        command[command.index("-c") + 1] = str(changed)
+        thing = self.scratch / f"{bug.name}.o"
+        command[command.index("-o") + 1] = str(thing)
+        # Dependencies of the copy are nobody's business.
+        for flag in ("-MF", "-MQ"):
+            command[command.index(flag) + 1] = str(thing) + ".d"
+        subprocess.run(command + ["-w"], cwd=self.build, check=True)
+        program = self.scratch / bug.name
+        link = list(self.link)
+        link[link.index("-o") + 1] = str(program)
+        first = next(i for i, word in enumerate(link) if word.endswith(".o"))
+        link.insert(first, str(thing))
+        subprocess.run(link, cwd=self.build, check=True)
+        return program
+
+
+def hunt(program, seeds):
+    """Seeds that it took, and what was found; None if nothing was."""
+    done = subprocess.run([program, "--seeds", f"1..{seeds}"], check=False,
+                          capture_output=True, text=True)
+    found = re.search(r"^seed (\d+): (.*)$", done.stderr, re.MULTILINE)
+    if done.returncode == 0 or not found:
+        return None
+    return int(found.group(1)), found.group(2)
+
+
+def try_bug(builder, bug, seeds):
+    """Whether it was found, one line that says so, and a record for those who count."""
+    try:
+        found = hunt(builder.make(bug), seeds)
+    except LookupError as error:
+        return None, f"{bug.name:32} CANNOT BE PLANTED: {error}"
+    if not found:
+        return None, f"{bug.name:32} SURVIVED {seeds} seeds: {bug.why}"
+    record = {"name": bug.name, "seeds": found[0], "found": found[1]}
+    return record, f"{bug.name:32} {found[0]:6} seeds: {found[1][:110]}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--ninja", default="ninja")
+    parser.add_argument("--seeds", type=int, default=30000)
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    bugs = [bug for bug in PLANTED if not args.only or bug.name in args.only]
+    results, survivors = [], []
+    with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
+        builder = Builder(args.ninja, args.build.resolve(), pathlib.Path(scratch))
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            tries = [pool.submit(try_bug, builder, bug, args.seeds) for bug in bugs]
+            for bug, attempt in zip(bugs, tries, strict=True):
+                record, line = attempt.result()
+                print(line, flush=True)
+                if record:
+                    results.append(record)
+                else:
+                    survivors.append(bug.name)
+    counts = [r["seeds"] for r in results]
+    median = statistics.median(counts) if counts else 0
+    print(f"{len(results)} of {len(bugs)} planted bugs found, "
+          f"median {median:g} seeds, most {max(counts, default=0)}")
+    if args.json:
+        args.json.write_text(json.dumps({"found": results, "survivors": survivors}, indent=1),
+                             encoding="utf-8")
+    return 1 if survivors or not bugs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A simulated process: the parts around a real core, its death, and what can happen in it next. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "sim_memory.h"
+#include "world.h"
+
+#define ROOT 9 /* stands for the descriptor of the store's directory */
+
+/* One for all: a line is taken out before anybody else can write one. */
+static struct ckpt_log *the_log;
+
+static struct ckpt_log *log_for_all(void)
+{
+	if (!the_log) {
+		int r = ckpt_log_open(CKPT_LOG_DEBUG, &the_log);
+		CKPT_ASSERT(r == 0);
+	}
+	return the_log;
+}
+
+void proc_end_all(void)
+{
+	ckpt_log_close(the_log);
+	the_log = NULL;
+	sim_pool_close_all();
+}
+
+static void tell_log(struct sim_proc *proc)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+
+	while (ckpt_log_next(the_log, 0, &record) == 0)
+		sim_note(&proc->world->sim, proc->id, "log", record.message, record.level, 0, 0);
+}
+
+static int open_core(struct sim_proc *proc, bool reader, bool anew)
+{
+	const struct world_plan *plan = &proc->world->plan;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_core_parts parts = {.env = &proc->env.env,
+		.io = sim_io_of(proc->io),
+		.root = ROOT,
+		.label = "/store",
+		.host = &proc->device.device,
+		.pool = proc->pool,
+		.log = the_log};
+	struct ckpt_core_config config = {.block_bytes = proc->block_bytes,
+		.chunk_bytes = proc->chunk_bytes,
+		.keep_last = plan->keep_last,
+		.keep_every = plan->keep_every,
+		.save_timeout_ms = plan->timeout_ms,
+		.read_only = reader,
+		.new_start = anew,
+		.node = "sim"};
+
+	sim_memory_enter(proc->id);
+	int r = ckpt_core_init(&proc->core, &parts, &config, &err);
+	sim_memory_enter(0);
+	return r;
+}
+
+static void free_parts(struct sim_proc *proc)
+{
+	user_drop(&proc->user);
+	sim_env_die(&proc->env);
+	(void)ckpt_inbox_take(&proc->inbox);
+	ckpt_inbox_destroy(&proc->inbox);
+	for (unsigned i = 0; i < WORLD_PROCS; i++)
+		if (proc->world->procs[i] == proc)
+			proc->world->procs[i] = NULL;
+	free(proc);
+}
+
+struct sim_proc *proc_start(
+	struct world *world, unsigned domain, const struct sim_user_config *config)
+{
+	struct sim_proc *proc = sim_alloc(sizeof(*proc));
+	const struct world_plan *plan = &world->plan;
+	unsigned place = 0;
+
+	while (place < WORLD_PROCS && world->procs[place])
+		place++;
+	CKPT_ASSERT(place < WORLD_PROCS);
+	world->procs[place] = proc;
+	proc->world = world;
+	proc->id = ++world->next_id;
+	proc->domain = domain;
+	proc->deadline_ns = UINT64_MAX;
+	/* Each its own: a store is read with other sizes than it was written with. */
+	proc->block_bytes = 4096u << sim_below(&world->sim, 3);
+	proc->chunk_bytes = UINT64_C(512) << sim_below(&world->sim, 4);
+	proc->slots = (unsigned)sim_between(&world->sim, 4, 16);
+	struct sim_io_config io = {.inbox = &proc->inbox,
+		.owner = proc->id,
+		.domain = domain,
+		.root = ROOT,
+		.align = plan->align,
+		.direct = plan->direct,
+		.refuse_direct = plan->refuse_direct,
+		.refuse_allocate = plan->refuse_allocate,
+		.stuck_ns = (uint64_t)plan->timeout_ms * 3000000};
+	int r = ckpt_inbox_init(&proc->inbox);
+	CKPT_ASSERT(r == 0);
+	sim_env_init(&proc->env, &world->sim, &proc->inbox, proc->id);
+	sim_device_init(&proc->device, &proc->env);
+	proc->io = sim_io_new(&world->sim, world->disk, &io);
+	proc->pool = sim_pool_open(proc->slots, proc->block_bytes);
+	(void)log_for_all();
+	sim_note(&world->sim, proc->id, "starts", config->reader ? "reader" : "writer", domain, 0,
+		0);
+	user_start(&proc->user, proc, config);
+	if (open_core(proc, config->reader, config->anew) < 0) {
+		proc_kill(proc);
+		return NULL;
+	}
+	return proc;
+}
+
+void proc_kill(struct sim_proc *proc)
+{
+	sim_note(&proc->world->sim, proc->id, "dies", "", 0, 0, 0);
+	sim_memory_enter(0);
+	/* First what still reads its memory. */
+	sim_io_die(proc->io);
+	sim_pool_sweep(proc->pool);
+	sim_memory_sweep(proc->id);
+	free_parts(proc);
+}
+
+void proc_reap(struct sim_proc *proc)
+{
+	struct sim *sim = &proc->world->sim;
+	unsigned id = proc->id;
+
+	sim_note(sim, id, "exits", "", 0, 0, 0);
+	tell_log(proc);
+	if (!ckpt_core_idle(&proc->core))
+		sim_violation(sim, "p%u is closed, and its core is not idle", id);
+	if (sim_io_in_flight(proc->io) || proc->env.head)
+		sim_violation(sim, "p%u is closed with requests or jobs under way", id);
+	if (ckpt_pool_free(proc->pool) != ckpt_pool_slots(proc->pool))
+		sim_violation(sim, "p%u is closed with %u of %u staging slots free", id,
+			ckpt_pool_free(proc->pool), ckpt_pool_slots(proc->pool));
+	if (sim->failed) {
+		proc_kill(proc);
+		return;
+	}
+	sim_memory_enter(id);
+	ckpt_core_destroy(&proc->core);
+	sim_memory_enter(0);
+	if (sim_disk_open_count(proc->world->disk, id))
+		sim_violation(sim, "p%u is closed with %u files open", id,
+			sim_disk_open_count(proc->world->disk, id));
+	if (sim_memory_blocks(id))
+		sim_violation(sim, "p%u is closed with %u blocks of memory (%llu bytes) not freed",
+			id, sim_memory_blocks(id), (unsigned long long)sim_memory_bytes(id));
+	sim_pool_sweep(proc->pool);
+	sim_memory_sweep(id);
+	if (sim_io_in_flight(proc->io))
+		sim_io_forget(proc->io);
+	else
+		sim_io_free(proc->io);
+	sim_disk_drop(proc->world->disk, id);
+	free_parts(proc);
+}
+
+static bool core_due(const struct sim_proc *proc)
+{
+	return proc->inbox.head || proc->deadline_ns <= proc->world->sim.now_ns;
+}
+
+static bool user_due(const struct sim_proc *proc)
+{
+	return proc->user.poked || user_next_ns(&proc->user) <= proc->world->sim.now_ns;
+}
+
+unsigned proc_ready(struct sim_proc *proc)
+{
+	unsigned ready = sim_io_ready(proc->io);
+
+	if (proc->frozen)
+		return ready;
+	return ready + sim_env_ready(&proc->env) + core_due(proc) + user_due(proc);
+}
+
+static void step_core(struct sim_proc *proc)
+{
+	proc->deadline_ns = ckpt_core_step(&proc->core);
+	user_observe(&proc->user);
+	proc->user.poked = true;
+	tell_log(proc);
+}
+
+void proc_do(struct sim_proc *proc, unsigned n)
+{
+	unsigned requests = sim_io_ready(proc->io);
+	unsigned jobs = proc->frozen ? 0 : sim_env_ready(&proc->env);
+
+	sim_memory_enter(proc->id);
+	if (n < requests)
+		sim_io_finish(proc->io, n);
+	else if (n < requests + jobs)
+		sim_env_finish(&proc->env, n - requests);
+	else if (n == requests + jobs && core_due(proc))
+		step_core(proc);
+	else
+		user_turn(&proc->user);
+	sim_memory_enter(0);
+	/* Only when nothing is left to be done may a wait be found too long. */
+	if (!proc->frozen && !core_due(proc))
+		user_check(&proc->user);
+}
+
+uint64_t proc_next_ns(const struct sim_proc *proc)
+{
+	uint64_t next_ns = sim_io_next(proc->io);
+
+	if (proc->frozen)
+		return proc->awaits ? next_ns : ckpt_min_u64(next_ns, proc->thaw_ns);
+	next_ns = ckpt_min_u64(next_ns, sim_env_next(&proc->env));
+	next_ns = ckpt_min_u64(next_ns, proc->deadline_ns);
+	return ckpt_min_u64(next_ns, user_next_ns(&proc->user));
+}

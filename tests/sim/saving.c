@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One save of a simulated training, with all that a user may do to it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "user.h"
+#include "world.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      UINT64_C(1000000000)
+/* Beyond the deadline of a save: for copies that must come back, and for the scheduler. */
+#define SLACK       (2 * SECOND)
+#define PATIENCE    (600 * SECOND)
+
+static struct sim_user *user_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct sim_user, saving);
+}
+
+static struct sim *sim_of(const struct sim_user *u)
+{
+	return &u->proc->world->sim;
+}
+
+static uint32_t bits(struct sim_user *u)
+{
+	return ckpt_latch_get(ckpt_save_latch(u->save));
+}
+
+/* Something of it is copied behind the training, and so can be changed too early. */
+static bool can_tear(const struct sim_user *u)
+{
+	const struct sim_shape *shape = u->live.shape;
+
+	for (size_t i = 0; i < shape->count; i++)
+		if (!shape->tensors[i].eager && shape->tensors[i].bytes > 0)
+			return true;
+	return false;
+}
+
+static void pick_ways(struct sim_user *u)
+{
+	struct sim *sim = sim_of(u);
+
+	u->fenced = sim_chance(sim, 6000);
+	u->cheats = u->fenced && sim_chance(sim, sim->mix.early);
+	u->cancels = sim_chance(sim, sim->mix.cancel);
+	u->late = u->fenced && !u->cheats && sim_chance(sim, sim->mix.cancel / 4);
+	u->cheated = false;
+	u->cancelled = false;
+	u->acked = false;
+	u->committed = false;
+	u->computes_ns = sim_chance(sim, 4000) ? sim_below(sim, 12 * MILLISECOND) : 0;
+	if (u->late)
+		u->computes_ns = (uint64_t)u->proc->world->plan.timeout_ms * MILLISECOND + SECOND;
+	if (u->config.careful)
+		u->fenced = u->cheats = u->cancels = u->late = false;
+}
+
+/* The next step of the training: new bytes in every tensor. */
+static void train(struct sim_user *u)
+{
+	struct world *world = u->proc->world;
+
+	if (!u->live.shape || sim_chance(&world->sim, 1000)) {
+		sim_state_free(&u->live);
+		u->shape = (unsigned)sim_below(&world->sim, SIM_SHAPES);
+		sim_state_init(&u->live, &world->shapes[u->shape]);
+	}
+	/* Now and then a step that was saved already, or is older. */
+	u->again = u->posted_ns && u->step == u->saved_step && sim_chance(&world->sim, 200);
+	u->step += u->again ? 0 : sim_between(&world->sim, 1, 3);
+	u->version = sim_random(&world->sim) >> 16;
+	sim_state_fill(&u->live, u->version);
+}
+
+/* From new to post. 0, or why not. */
+static int put_together(struct sim_user *u, struct ckpt_error *err)
+{
+	struct ckpt_core *core = &u->proc->core;
+	struct ckpt_tensor tensors[SIM_TENSORS_MAX];
+	size_t count = u->live.shape->count;
+	size_t first = (size_t)sim_below(sim_of(u), count + 1);
+	char meta[64];
+
+	int r = ckpt_save_new(core, NULL, u->step, u->fenced, 0, &u->save);
+	if (r < 0) {
+		u->save = NULL;
+		return r;
+	}
+	sim_state_tensors(&u->live, tensors);
+	r = ckpt_save_put_tensors(u->save, tensors, first, err);
+	if (r == 0)
+		r = ckpt_save_put_tensors(u->save, tensors + first, count - first, err);
+	if (r == 0 && sim_chance(sim_of(u), 2000))
+		r = ckpt_save_put_alias(u->save, "tied", tensors[0].name, err);
+	int length =
+		snprintf(meta, sizeof(meta), "{\"version\":%llu}", (unsigned long long)u->version);
+	if (r == 0)
+		r = ckpt_save_put_meta(u->save, meta, (size_t)length, err);
+	if (r == 0)
+		r = ckpt_save_prepare(u->save, &u->cache, err);
+	return r;
+}
+
+static void after_end(struct sim_user *u)
+{
+	const struct ckpt_error *why = ckpt_save_failure(u->save);
+	int code = why->code;
+	struct world *world = u->proc->world;
+
+	sim_note(&world->sim, u->proc->id, u->acked ? "saved" : "not saved", why->message,
+		(int64_t)u->generation, (int64_t)u->saved_step, code);
+	if (u->acked == (code < 0))
+		sim_violation(&world->sim, "step %llu is acknowledged, and its error is %d",
+			(unsigned long long)u->saved_step, code);
+	if (u->acked && u->again)
+		sim_violation(&world->sim, "step %llu was saved twice in one generation",
+			(unsigned long long)u->saved_step);
+	if (u->acked && u->cheated)
+		sim_violation(&world->sim,
+			"step %llu was changed before its fence, and is acknowledged",
+			(unsigned long long)u->saved_step);
+	if (code >= 0)
+		return;
+	bool fenced = code == CKPT_EFENCED &&
+		      oracle_succeeded(&world->oracle, u->proc->id, u->generation);
+	bool expected = (code == -ECANCELED && u->cancelled) || (code == CKPT_ESTEP && u->again) ||
+			(code == CKPT_ETORN && u->cheated) || (code == -ETIMEDOUT && u->late);
+	bool closed = u->proc->core.closing && (code == -ECANCELED || code == CKPT_ECLOSED);
+	if (!fenced && !expected && !closed)
+		user_judge(u, "save", code, why);
+	if (fenced)
+		u->failure = code;
+}
+
+static int finish_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, bits(u) & CKPT_DONE_END);
+	user_done(&u->save_wait);
+	after_end(u);
+	/* Copies are back once the end is told: the memory is the user's. */
+	sim_state_fill(&u->live, u->version + 2);
+	user_expect(u, &u->save_wait, "the end of a save", PATIENCE);
+	CKPT_AWAIT(task, bits(u) & CKPT_DONE_GONE);
+	user_done(&u->save_wait);
+	u->cache = ckpt_save_take_plan(u->save);
+	ckpt_save_unref(u->save);
+	u->save = NULL;
+	CKPT_TASK_END(task);
+}
+
+/* The fence, as ckpt_save_fence() does it once everything is staged. */
+static void pass_fence(struct sim_user *u)
+{
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	ckpt_error_clear(&err);
+	int r = ckpt_save_check_samples(u->save, &err);
+	if (r == CKPT_ETORN && u->cheated) {
+		ckpt_save_post_failure(u->save, &err);
+		return;
+	}
+	if (r < 0)
+		sim_violation(
+			sim_of(u), "a fence found a change that nobody made: %s", err.message);
+	if (u->cheated)
+		sim_violation(sim_of(u), "a change before the fence of step %llu went unnoticed",
+			(unsigned long long)u->saved_step);
+	ckpt_save_post_gate(u->save);
+}
+
+static int fence_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, bits(u) & (CKPT_DONE_STAGED | CKPT_DONE_END));
+	if (u->fenced && u->computes_ns > 0) {
+		user_sleep(u, &u->save_wait, u->computes_ns);
+		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || (bits(u) & CKPT_DONE_END));
+		u->save_wait.wake_ns = UINT64_MAX;
+	}
+	if ((bits(u) & (CKPT_DONE_STAGED | CKPT_DONE_END)) == CKPT_DONE_STAGED && u->fenced)
+		pass_fence(u);
+	/* From here on the training may change everything. */
+	if (bits(u) & CKPT_DONE_STAGED)
+		sim_state_fill(&u->live, u->version + 1);
+	return ckpt_task_continue(task, finish_body);
+	CKPT_TASK_END(task);
+}
+
+static void post(struct sim_user *u)
+{
+	struct world *world = u->proc->world;
+
+	u->saved_step = u->step;
+	u->saved_generation = u->generation;
+	u->saved_version = u->version;
+	u->posted_ns = world->sim.now_ns;
+	if (!u->again)
+		oracle_saving(&world->oracle, u->generation, u->step, u->version, u->shape);
+	sim_note(&world->sim, u->proc->id, "save", u->fenced ? "fenced" : "",
+		(int64_t)u->generation, (int64_t)u->step, 0);
+	ckpt_save_post(u->save);
+	user_expect(
+		u, &u->save_wait, "a save", (uint64_t)world->plan.timeout_ms * MILLISECOND + SLACK);
+}
+
+static int saving_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	struct ckpt_error err = {.size = sizeof(err)};
+	uint64_t deadline_ns;
+
+	CKPT_TASK_BEGIN(task);
+	pick_ways(u);
+	train(u);
+	ckpt_error_clear(&err);
+	int r = put_together(u, &err);
+	if (r < 0) {
+		user_judge(u, "prepare", r, &err);
+		ckpt_save_unref(u->save);
+		u->save = NULL;
+		return 0;
+	}
+	post(u);
+	if (u->cheats || u->cancels) {
+		deadline_ns = u->save_wait.deadline_ns;
+		user_sleep(u, &u->save_wait, sim_below(sim_of(u), MILLISECOND));
+		u->save_wait.deadline_ns = deadline_ns;
+		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || (bits(u) & CKPT_DONE_END));
+		u->save_wait.wake_ns = UINT64_MAX;
+	}
+	if (u->cheats && !(bits(u) & CKPT_DONE_END)) {
+		sim_note(sim_of(u), u->proc->id, "too early", "", 0, 0, 0);
+		u->cheated = can_tear(u);
+		sim_state_fill(&u->live, ~u->version);
+	}
+	if (u->cancels && !(bits(u) & CKPT_DONE_END)) {
+		sim_note(sim_of(u), u->proc->id, "cancel", "", 0, 0, 0);
+		u->cancelled = true;
+		ckpt_save_post_cancel(u->save);
+	}
+	return ckpt_task_continue(task, fence_body);
+	CKPT_TASK_END(task);
+}
+
+static void saving_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(&user_of(task)->life);
+}
+
+void saving_start(struct sim_user *user)
+{
+	CKPT_ASSERT(!ckpt_task_active(&user->saving) && !user->save);
+	ckpt_task_start(&user->saving, &user->sched, saving_body, saving_done);
+}
+
+void user_observe(struct sim_user *u)
+{
+	struct world *world = u->proc->world;
+
+	if (!u->save || !u->posted_ns || u->committed || u->saved_step != ckpt_save_step(u->save))
+		return;
+	if (u->again) {
+		u->acked = bits(u) & CKPT_DONE_LOCAL;
+		return;
+	}
+	if (bits(u) & CKPT_DONE_LOCAL) {
+		u->acked = true;
+	} else {
+		/* Published after it was given up: nobody is told, but retention knows. */
+		const struct ckpt_scan_step *found =
+			ckpt_scan_find(&u->proc->core.scan, u->generation, u->saved_step);
+		if (!found || found->state != CKPT_STEP_COMMITTED)
+			return;
+	}
+	u->committed = true;
+	world->saves_acked += u->acked;
+	oracle_committed(&world->oracle, u->generation, u->saved_step, u->acked, &u->retention);
+	sim_note(&world->sim, u->proc->id, u->acked ? "acked" : "committed", "",
+		(int64_t)u->generation, (int64_t)u->saved_step, 0);
+	world_excite(world);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Randomness, history and verdict of a simulated run. */
+#include "sim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/digest.h"
+
+uint64_t sim_mix64(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+void sim_start(struct sim *sim, uint64_t seed, bool verbose)
+{
+	*sim = (struct sim){.seed = seed, .verbose = verbose};
+	sim->random = sim_mix64(seed + UINT64_C(0x9e3779b97f4a7c15));
+	/* Not zero: a clock that starts at zero hides missing initialisations. */
+	sim->now_ns = UINT64_C(1000000000);
+}
+
+uint64_t sim_random(struct sim *sim)
+{
+	sim->random += UINT64_C(0x9e3779b97f4a7c15);
+	return sim_mix64(sim->random);
+}
+
+uint64_t sim_below(struct sim *sim, uint64_t n)
+{
+	CKPT_ASSERT(n > 0);
+	return sim_random(sim) % n;
+}
+
+uint64_t sim_between(struct sim *sim, uint64_t low, uint64_t high)
+{
+	return low + sim_below(sim, high - low + 1);
+}
+
+bool sim_chance(struct sim *sim, unsigned per_10000)
+{
+	return per_10000 > 0 && sim_below(sim, 10000) < per_10000;
+}
+
+static void print_event(const struct sim_event *e)
+{
+	char who[16] = "-";
+
+	if (e->who)
+		(void)snprintf(who, sizeof(who), "p%u", e->who);
+	(void)fprintf(stderr, "%6llu %12.6f  %-4s %-12s %-64s %lld %lld -> %lld\n",
+		(unsigned long long)e->number, (double)e->now_ns / 1e9, who, e->what, e->text,
+		(long long)e->a, (long long)e->b, (long long)e->result);
+}
+
+void sim_note(struct sim *sim, unsigned who, const char *what, const char *text, int64_t a,
+	int64_t b, int64_t result)
+{
+	struct sim_event *e = &sim->kept[sim->events % SIM_KEPT];
+	size_t length = text ? strlen(text) : 0;
+
+	*e = (struct sim_event){.number = sim->events,
+		.now_ns = sim->now_ns,
+		.what = what,
+		.a = a,
+		.b = b,
+		.result = result,
+		.who = who};
+	if (length >= sizeof(e->text)) {
+		text += length - (sizeof(e->text) - 1);
+		length = sizeof(e->text) - 1;
+	}
+	if (length)
+		memcpy(e->text, text, length);
+	uint64_t words[] = {e->now_ns, (uint64_t)a, (uint64_t)b, (uint64_t)result, who,
+		ckpt_hash64(what, strlen(what), 0), ckpt_hash64(e->text, length, 0)};
+	sim->hash = ckpt_hash64(words, sizeof(words), sim->hash);
+	sim->events++;
+	if (sim->verbose)
+		print_event(e);
+}
+
+void sim_violation(struct sim *sim, const char *fmt, ...)
+{
+	va_list args;
+
+	if (sim->failed)
+		return;
+	sim->failed = true;
+	va_start(args, fmt);
+	(void)vsnprintf(sim->why, sizeof(sim->why), fmt, args);
+	va_end(args);
+	sim_note(sim, 0, "VIOLATION", sim->why, 0, 0, 0);
+}
+
+void sim_print_history(const struct sim *sim, unsigned count)
+{
+	uint64_t kept = ckpt_min_u64(ckpt_min_u64(count, SIM_KEPT), sim->events);
+
+	for (uint64_t i = sim->events - kept; i < sim->events; i++)
+		print_event(&sim->kept[i % SIM_KEPT]);
+}
+
+void *sim_alloc(size_t size)
+{
+	void *memory = calloc(1, size ? size : 1);
+
+	if (!memory) {
+		(void)fputs("sim: out of memory\n", stderr);
+		exit(1);
+	}
+	return memory;
+}

@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a simulated program: open, resume, claim, train, close. */
+#include "user.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "world.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      UINT64_C(1000000000)
+/* What has no deadline of its own must end all the same once the disk has answered everything. */
+#define PATIENCE    (600 * SECOND)
+
+static struct sim_user *user_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct sim_user, life);
+}
+
+static struct sim *sim_of(const struct sim_user *user)
+{
+	return &user->proc->world->sim;
+}
+
+static struct ckpt_core *core_of(struct sim_user *user)
+{
+	return &user->proc->core;
+}
+
+void user_sleep(struct sim_user *user, struct sim_wait *wait, uint64_t ns)
+{
+	wait->wake_ns = sim_of(user)->now_ns + ns;
+}
+
+bool user_slept(const struct sim_user *user, const struct sim_wait *wait)
+{
+	return sim_of(user)->now_ns >= wait->wake_ns;
+}
+
+void user_expect(struct sim_user *user, struct sim_wait *wait, const char *what, uint64_t ns)
+{
+	*wait = (struct sim_wait){
+		.wake_ns = UINT64_MAX, .deadline_ns = sim_of(user)->now_ns + ns, .what = what};
+}
+
+void user_done(struct sim_wait *wait)
+{
+	*wait = (struct sim_wait){.wake_ns = UINT64_MAX, .deadline_ns = UINT64_MAX};
+}
+
+void user_judge(struct sim_user *user, const char *what, int code, const struct ckpt_error *error)
+{
+	struct world *world = user->proc->world;
+	const char *message = error && error->message[0] ? error->message : "no message";
+
+	sim_note(&world->sim, user->proc->id, what, message, 0, 0, code);
+	if (error && error->code < 0 && !error->message[0])
+		sim_violation(
+			&world->sim, "%s failed with %s and no message", what, ckpt_strerror(code));
+	if (!world_may_fail(world, code))
+		sim_violation(&world->sim,
+			"%s of p%u failed with %s (%d), and nothing of the kind went wrong: %s",
+			what, user->proc->id, ckpt_strerror(code), code, message);
+}
+
+static bool ended(struct ckpt_command *command)
+{
+	return ckpt_latch_get(&command->latch) & CKPT_DONE_END;
+}
+
+static void post(
+	struct sim_user *user, struct ckpt_command *command, ckpt_task_fn *body, const char *what)
+{
+	sim_note(sim_of(user), user->proc->id, what, "", 0, 0, 0);
+	ckpt_command_post(command, body);
+	user_expect(user, &user->wait, what, PATIENCE);
+}
+
+/* The result of a command that has ended. */
+static int take(struct sim_user *user, struct ckpt_command *command)
+{
+	int r = command->result;
+
+	user_done(&user->wait);
+	if (r < 0 && command->error.code == 0)
+		(void)0; /* a code alone: the runtime words it */
+	ckpt_command_fini(command);
+	return r;
+}
+
+static bool busy(const struct sim_user *u)
+{
+	return ckpt_task_active(&u->saving) || reading_active(&u->aside);
+}
+
+/* Closing: everything that is under way ends, and everything comes back. */
+static int close_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, u->hasty || !busy(u));
+	u->closer = (struct ckpt_closer){0};
+	(void)ckpt_command_init(&u->closer.command, core_of(u));
+	post(u, &u->closer.command, ckpt_closer_body, "close");
+	CKPT_AWAIT(task, ended(&u->closer.command));
+	(void)take(u, &u->closer.command);
+	CKPT_AWAIT(task, !busy(u));
+	ckpt_plan_free(u->cache);
+	u->cache = NULL;
+	u->closed = true;
+	CKPT_TASK_END(task);
+}
+
+/* A step that was saved once, or any. */
+static uint64_t pick_step(struct sim_user *u)
+{
+	const struct oracle *oracle = &u->proc->world->oracle;
+
+	if (oracle->record_count == 0)
+		return 1;
+	return oracle->records[sim_below(sim_of(u), oracle->record_count)].step;
+}
+
+static void note_remove(struct sim_user *u, int code)
+{
+	struct ckpt_command *command = ckpt_remover_command(u->remover);
+
+	if (code == 0 &&
+		oracle_only(&u->proc->world->oracle, &u->view, u->saved_generation, u->saved_step))
+		sim_violation(sim_of(u), "step %llu was the only one, and is removed",
+			(unsigned long long)u->saved_step);
+	if (code == -EBUSY || code == CKPT_ENOSTEP)
+		(void)oracle_let_go(
+			&u->proc->world->oracle, u->saved_generation, u->saved_step, u->was_let_go);
+	if (code < 0 && code != -EBUSY && code != CKPT_ENOSTEP)
+		user_judge(u, "remove", code, &command->error);
+}
+
+/* Removes the newest step that this process saved, if it may. */
+static int remove_body(struct ckpt_task *task);
+/* Pins a step of its own, or lets go of the last pin. */
+static int pin_body(struct ckpt_task *task);
+static int train_body(struct ckpt_task *task);
+static int resume_body(struct ckpt_task *task);
+
+static int remove_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (ckpt_remover_new(core_of(u), u->saved_step, &u->remover) < 0)
+		return ckpt_task_continue(task, train_body);
+	u->was_let_go =
+		oracle_let_go(&u->proc->world->oracle, u->saved_generation, u->saved_step, true);
+	post(u, ckpt_remover_command(u->remover), ckpt_remover_body, "remove");
+	CKPT_AWAIT(task, ended(ckpt_remover_command(u->remover)));
+	user_done(&u->wait);
+	note_remove(u, ckpt_remover_command(u->remover)->result);
+	ckpt_remover_free(u->remover);
+	u->remover = NULL;
+	return ckpt_task_continue(task, train_body);
+	CKPT_TASK_END(task);
+}
+
+static int pin_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	struct oracle_retention *kept = &u->retention;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	u->pinner = (struct ckpt_pinner){.pin = kept->pin_count < ORACLE_PINS / 2};
+	u->pinner.step = u->pinner.pin ? u->saved_step : kept->pins[kept->pin_count - 1];
+	(void)ckpt_command_init(&u->pinner.command, core_of(u));
+	/* From here on it may count, and may not. */
+	if (!u->pinner.pin)
+		kept->pin_count--;
+	post(u, &u->pinner.command, ckpt_pinner_body, "pin");
+	CKPT_AWAIT(task, ended(&u->pinner.command));
+	r = u->pinner.command.result;
+	if (r < 0)
+		user_judge(u, "pin", r, &u->pinner.command.error);
+	(void)take(u, &u->pinner.command);
+	if (r == 0 && u->pinner.pin)
+		kept->pins[kept->pin_count++] = u->pinner.step;
+	return ckpt_task_continue(task, train_body);
+	CKPT_TASK_END(task);
+}
+
+/* What it does between two saves, now and then. */
+static ckpt_task_fn *pick_pause(struct sim_user *u)
+{
+	struct sim *sim = sim_of(u);
+
+	if (u->config.careful || u->saved == 0)
+		return NULL;
+	if (sim_chance(sim, 500))
+		return remove_body;
+	if (sim_chance(sim, 500))
+		return pin_body;
+	if (sim_chance(sim, 300))
+		return resume_body;
+	return NULL;
+}
+
+static void read_aside(struct sim_user *u)
+{
+	struct sim *sim = sim_of(u);
+
+	if (u->config.careful || reading_active(&u->aside) || !sim_chance(sim, 1500))
+		return;
+	u->aside.by_ranges = sim_chance(sim, 5000);
+	u->aside.verify = sim_chance(sim, 2000);
+	u->aside.give_up = sim_chance(sim, sim->mix.cancel);
+	reading_start(&u->aside, u, sim_chance(sim, 3000) ? CKPT_STEP_LATEST : pick_step(u));
+}
+
+static int train_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	ckpt_task_fn *pause;
+
+	CKPT_TASK_BEGIN(task);
+	while (u->saved < u->config.saves && !u->failure) {
+		user_sleep(u, &u->wait, sim_below(sim_of(u), 4 * MILLISECOND));
+		CKPT_AWAIT(task, user_slept(u, &u->wait));
+		user_done(&u->wait);
+		saving_start(u);
+		read_aside(u);
+		if (!u->config.careful && sim_chance(sim_of(u), 200)) {
+			user_sleep(u, &u->wait, sim_below(sim_of(u), 3 * MILLISECOND));
+			CKPT_AWAIT(task, user_slept(u, &u->wait));
+			u->hasty = true;
+			return ckpt_task_continue(task, close_body);
+		}
+		CKPT_AWAIT(task, !ckpt_task_active(&u->saving));
+		u->saved++;
+		pause = u->failure ? NULL : pick_pause(u);
+		if (pause && (pause != resume_body || !reading_active(&u->aside)))
+			return ckpt_task_continue(task, pause);
+	}
+	return ckpt_task_continue(task, close_body);
+	CKPT_TASK_END(task);
+}
+
+static int claimed(struct sim_user *u, int r)
+{
+	struct world *world = u->proc->world;
+	bool others =
+		!u->view.alone || oracle_succeeded(&world->oracle, u->proc->id, u->view.newest);
+
+	if (r == 0) {
+		u->generation = core_of(u)->generation;
+		oracle_claimed(&world->oracle, &u->view, u->proc->id, u->generation);
+		sim_note(&world->sim, u->proc->id, "claimed", "", (int64_t)u->generation, 0, 0);
+		return 0;
+	}
+	bool damaged = r == CKPT_ENOTRESUMED && world->oracle.any_damage;
+	if (!damaged && !(r == CKPT_EINUSE && others))
+		user_judge(u, "claim", r, &u->claimer.command.error);
+	if (damaged)
+		world->anew = true;
+	return r;
+}
+
+static int claim_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	struct ckpt_core *core = core_of(u);
+
+	CKPT_TASK_BEGIN(task);
+	u->claimer = (struct ckpt_claimer){0};
+	(void)ckpt_command_init(&u->claimer.command, core);
+	oracle_claiming(&u->proc->world->oracle, u->proc->id,
+		core->adopted ? core->parent_generation : 0, core->adopted ? core->parent_step : 0);
+	post(u, &u->claimer.command, ckpt_claim_body, "claim");
+	CKPT_AWAIT(task, ended(&u->claimer.command));
+	u->failure = claimed(u, u->claimer.command.result);
+	(void)take(u, &u->claimer.command);
+	ckpt_claimer_clear(&u->claimer);
+	return ckpt_task_continue(task, u->failure ? close_body : train_body);
+	CKPT_TASK_END(task);
+}
+
+static int adopt_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	u->adopter =
+		(struct ckpt_adopter){.generation = u->reading.generation, .step = u->reading.step};
+	(void)ckpt_command_init(&u->adopter.command, core_of(u));
+	post(u, &u->adopter.command, ckpt_adopter_body, "adopt");
+	CKPT_AWAIT(task, ended(&u->adopter.command));
+	u->failure = take(u, &u->adopter.command);
+	if (u->failure)
+		user_judge(u, "adopt", u->failure, NULL);
+	u->step = u->reading.step;
+	u->resumed = true;
+	return ckpt_task_continue(task, u->failure ? close_body : claim_body);
+	CKPT_TASK_END(task);
+}
+
+static uint64_t pick_asked(struct sim_user *u)
+{
+	struct sim *sim = sim_of(u);
+
+	if (u->config.careful || u->tries > 0 || sim_chance(sim, 8500))
+		return CKPT_STEP_LATEST;
+	return sim_chance(sim, 5000) ? CKPT_STEP_BACK(sim_below(sim, 3)) : pick_step(u);
+}
+
+static bool damaged(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
+	       code == CKPT_EQUARANTINED;
+}
+
+/* The newest, or an older one; the next older one if that is damaged; or from the start. */
+static int resume_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (u->config.anew && !u->generation)
+		return ckpt_task_continue(task, claim_body);
+	u->reading.by_ranges = false;
+	u->reading.verify = false;
+	u->reading.give_up = false;
+	for (u->tries = 0; u->tries < 12; u->tries++) {
+		reading_start(&u->reading, u, pick_asked(u));
+		CKPT_AWAIT(task, !reading_active(&u->reading));
+		if (u->reading.result == 0)
+			return ckpt_task_continue(task, adopt_body);
+		if (u->reading.result == CKPT_ENOSTEP && u->reading.asked == CKPT_STEP_LATEST)
+			break;
+		if (u->reading.result != CKPT_ENOSTEP && !damaged(u->reading.result)) {
+			u->failure = u->reading.result;
+			return ckpt_task_continue(task, close_body);
+		}
+	}
+	if (u->tries == 12 && u->config.careful && oracle_owed(&u->proc->world->oracle, &u->view))
+		sim_violation(sim_of(u), "damaged steps stand before good ones");
+	/* Within a generation there is nothing to claim anew. */
+	if (u->generation)
+		return ckpt_task_continue(task, close_body);
+	return ckpt_task_continue(task, claim_body);
+	CKPT_TASK_END(task);
+}
+
+/* The next step that must be there; NULL: all were looked at. */
+static const struct oracle_record *next_owed(struct sim_user *u)
+{
+	const struct oracle *oracle = &u->proc->world->oracle;
+
+	while (u->next_record < oracle->record_count) {
+		const struct oracle_record *r = &oracle->records[u->next_record++];
+		if (oracle_owes(oracle, &u->view, r))
+			return r;
+	}
+	return NULL;
+}
+
+/* The last process of a run restores all that must be there, before it goes on as any other. */
+static int inspect_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	const struct oracle_record *r;
+
+	CKPT_TASK_BEGIN(task);
+	while ((r = next_owed(u))) {
+		reading_start(&u->reading, u, r->step);
+		CKPT_AWAIT(task, !reading_active(&u->reading));
+	}
+	return ckpt_task_continue(task, resume_body);
+	CKPT_TASK_END(task);
+}
+
+static int read_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	struct sim *sim = sim_of(u);
+
+	CKPT_TASK_BEGIN(task);
+	for (; u->saved < u->config.saves; u->saved++) {
+		user_sleep(u, &u->wait, sim_below(sim, 4 * MILLISECOND));
+		CKPT_AWAIT(task, user_slept(u, &u->wait));
+		user_done(&u->wait);
+		u->reading.by_ranges = sim_chance(sim, 3000);
+		u->reading.verify = sim_chance(sim, 3000);
+		u->reading.give_up = sim_chance(sim, sim->mix.cancel);
+		reading_start(
+			&u->reading, u, sim_chance(sim, 5000) ? CKPT_STEP_LATEST : pick_step(u));
+		CKPT_AWAIT(task, !reading_active(&u->reading));
+	}
+	return ckpt_task_continue(task, close_body);
+	CKPT_TASK_END(task);
+}
+
+static int opened(struct sim_user *u, int r)
+{
+	struct world *world = u->proc->world;
+	struct sim_proc *other = world_other_writer(world, u->proc);
+	/* Held before this one looked, and still. */
+	bool held = other && other->domain == u->proc->domain && !other->core.closing &&
+		    other->user.generation &&
+		    oracle_told(&world->oracle, other->user.generation) <= u->view.time;
+
+	if (r == 0) {
+		oracle_opened(&world->oracle, &u->view, &core_of(u)->scan);
+		if (held && other->user.generation == u->view.newest && !u->config.reader)
+			sim_violation(&world->sim,
+				"p%u opened the store that p%u holds on the same machine",
+				u->proc->id, other->id);
+		return 0;
+	}
+	bool in_use = r == CKPT_EINUSE && !u->view.alone;
+	bool no_store = r == CKPT_ENOSTORE && u->config.reader && u->view.newest == 0;
+	if (!in_use && !no_store)
+		user_judge(u, "open", r, &u->opener.command.error);
+	return r;
+}
+
+static int life_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	u->opener = (struct ckpt_opener){0};
+	(void)ckpt_command_init(&u->opener.command, core_of(u));
+	u->view.time = u->proc->world->oracle.time;
+	post(u, &u->opener.command, ckpt_open_body, "open");
+	CKPT_AWAIT(task, ended(&u->opener.command));
+	u->failure = opened(u, u->opener.command.result);
+	(void)take(u, &u->opener.command);
+	ckpt_opener_clear(&u->opener);
+	if (u->failure)
+		return ckpt_task_continue(task, close_body);
+	if (u->config.reader)
+		return ckpt_task_continue(task, read_body);
+	return ckpt_task_continue(task, u->config.careful ? inspect_body : resume_body);
+	CKPT_TASK_END(task);
+}
+
+void user_start(struct sim_user *user, struct sim_proc *proc, const struct sim_user_config *config)
+{
+	const struct world *world = proc->world;
+
+	*user = (struct sim_user){.proc = proc, .config = *config};
+	user->retention = (struct oracle_retention){
+		.keep_last = world->plan.keep_last, .keep_every = world->plan.keep_every};
+	user->view.alone = true;
+	user->view.locks = true;
+	user_done(&user->wait);
+	user_done(&user->save_wait);
+	user_done(&user->reading.wait);
+	user_done(&user->aside.wait);
+	user->poked = true;
+	ckpt_task_start(&user->life, &user->sched, life_body, NULL);
+}
+
+void user_turn(struct sim_user *user)
+{
+	user->poked = false;
+	ckpt_task_wake(&user->life);
+	ckpt_task_wake(&user->saving);
+	ckpt_task_wake(&user->reading.task);
+	ckpt_task_wake(&user->aside.task);
+	ckpt_sched_run(&user->sched);
+}
+
+uint64_t user_next_ns(const struct sim_user *user)
+{
+	uint64_t next_ns = user->wait.wake_ns;
+
+	next_ns = ckpt_min_u64(next_ns, user->save_wait.wake_ns);
+	next_ns = ckpt_min_u64(next_ns, user->reading.wait.wake_ns);
+	return ckpt_min_u64(next_ns, user->aside.wait.wake_ns);
+}
+
+static void check_wait(struct sim_user *user, const struct sim_wait *wait)
+{
+	if (sim_of(user)->now_ns > wait->deadline_ns)
+		sim_violation(sim_of(user), "%s of p%u has not ended by its deadline", wait->what,
+			user->proc->id);
+}
+
+void user_check(struct sim_user *user)
+{
+	check_wait(user, &user->wait);
+	check_wait(user, &user->save_wait);
+	check_wait(user, &user->reading.wait);
+	check_wait(user, &user->aside.wait);
+}
+
+static void excuse_wait(struct sim_wait *wait, uint64_t ns)
+{
+	if (wait->deadline_ns != UINT64_MAX)
+		wait->deadline_ns += ns;
+}
+
+void user_excuse(struct sim_user *user, uint64_t ns)
+{
+	excuse_wait(&user->wait, ns);
+	excuse_wait(&user->save_wait, ns);
+	excuse_wait(&user->reading.wait, ns);
+	excuse_wait(&user->aside.wait, ns);
+}
+
+void user_drop(struct sim_user *user)
+{
+	sim_state_free(&user->live);
+	reading_drop(&user->reading);
+	reading_drop(&user->aside);
+}

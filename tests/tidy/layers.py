@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file includes only headers of its own folder and of the folders below it, and in no circle."""
+
+import re
+
+from tree import line_of
+
+RANKS = {"base": 0, "device": 1, "io": 1, "net": 1}
+RANKS |= {"staging": 2, "codec": 2, "format": 2, "s3": 2, "store": 3, "peer": 3}
+RANKS |= {"engine": 4, "api": 5}
+
+INCLUDE = re.compile(r'^#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+GENERATED = {"config.h"}
+PUBLIC_SYSTEM = {"stddef.h", "stdint.h"}
+
+
+def includes(tree, path):
+    """(line, name between quotes or None, name between angle brackets or None)"""
+    text = tree.files[path]
+    for match in INCLUDE.finditer(text):
+        yield line_of(text, match.start()), match.group(1), match.group(2)
+
+
+def _library(tree):
+    for path in tree.paths(r"^libckpt/.*\.[ch]$"):
+        folder = path.split("/")[1]
+        if folder not in RANKS:
+            yield path, 1, f"{folder}/ is not a layer"
+            continue
+        for line, quoted, _ in includes(tree, path):
+            if quoted is None or quoted in GENERATED:
+                continue
+            other = quoted.split("/")[0]
+            if f"libckpt/{quoted}" not in tree.files:
+                yield path, line, f'"{quoted}" is not a header below libckpt/'
+            elif other != folder and RANKS.get(other, 99) >= RANKS[folder]:
+                yield path, line, f'{folder}/ must not include "{quoted}"'
+
+
+def _public(tree):
+    for path in tree.paths(r"^include/ckpt/"):
+        for line, quoted, angled in includes(tree, path):
+            if quoted or not (angled.startswith("ckpt/") or angled in PUBLIC_SYSTEM):
+                yield path, line, f"a public header must not include {quoted or angled}"
+
+
+def _outside(tree):
+    """Programs, examples and the tests of the interface know the public headers alone."""
+    for path in tree.paths(r"^(tools|examples|tests/api)/.*\.[ch]$"):
+        for line, quoted, _ in includes(tree, path):
+            if quoted and f"libckpt/{quoted}" in tree.files:
+                yield path, line, f'only <ckpt/...> is for programs, not "{quoted}"'
+
+
+def _circles(tree):
+    graph = {}
+    for path in tree.paths(r"^(libckpt|include)/.*\.h$"):
+        names = [
+            f"libckpt/{quoted}" if quoted else f"include/{angled}"
+            for _, quoted, angled in includes(tree, path)
+        ]
+        graph[path] = [name for name in names if name in tree.files]
+    done = set()
+
+    def visit(path, way):
+        if path in way:
+            yield path, 1, "includes itself: " + " -> ".join([*way[way.index(path) :], path])
+        elif path not in done:
+            for other in graph.get(path, []):
+                yield from visit(other, [*way, path])
+            done.add(path)
+
+    for path in graph:
+        yield from visit(path, [])
+
+
+def check(tree):
+    yield from _library(tree)
+    yield from _public(tree)
+    yield from _outside(tree)
+    yield from _circles(tree)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks find what they are there for: each is given things that are wrong, and right ones."""
+
+import sys
+
+import banned
+import layers
+import sizes
+import sources
+import symbols
+import tables
+from tree import Tree
+
+HEAD = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+LONG = HEAD + "int f(void)\n{\n" + "\tg();\n" * 69 + "}\n"
+TABLE = "struct ckpt_io_ops {\n\tconst char *name;\n\tvoid (*submit)(struct ckpt_io *io);\n};\n"
+MAP = "V {\nglobal:\n\tckpt_a;\nlocal:\n\t*;\n};\n"
+SHA = "../sha" + "red/x"
+
+# (check, files with one fault, words of the finding; None: there is none)
+PLANTED = [
+    (layers, {"libckpt/io/a.c": '#include "engine/b.h"\n', "libckpt/engine/b.h": ""}, "must not"),
+    (layers, {"libckpt/io/a.c": '#include "device/b.h"\n', "libckpt/device/b.h": ""}, "must not"),
+    (layers, {"libckpt/io/a.c": '#include "base/b.h"\n', "libckpt/base/b.h": ""}, None),
+    (layers, {"libckpt/io/a.c": '#include "base/b.h"\n'}, "is not a header"),
+    (layers, {"libckpt/misc/a.c": ""}, "not a layer"),
+    (layers, {"include/ckpt/a.h": "#include <stdbool.h>\n"}, "public header"),
+    (layers, {"tools/a.c": '#include "base/b.h"\n', "libckpt/base/b.h": ""}, "for programs"),
+    (
+        layers,
+        {
+            "libckpt/io/a.h": '#include "io/b.h"\n',
+            "libckpt/io/b.h": '#include "io/c.h"\n',
+            "libckpt/io/c.h": '#include "io/a.h"\n',
+        },
+        "includes itself",
+    ),
+    (sizes, {"libckpt/a.c": HEAD + "\n" * 900}, "901 lines"),
+    (sizes, {"libckpt/a.c": HEAD + "\n" * 899}, None),
+    (sizes, {"libckpt/a.c": LONG}, "f: 71 lines"),
+    (sizes, {"a/x.c": HEAD, "b/x.c": HEAD}, "another x.c"),
+    (sizes, {"a/x.h": HEAD, "include/ckpt/x.h": HEAD}, None),
+    (sizes, {"a/x.c": "int a;\n"}, "licence"),
+    (symbols, {symbols.MAP: MAP, "include/ckpt/a.h": "CKPT_API int ckpt_a(int b);\n"}, None),
+    (symbols, {symbols.MAP: MAP}, "ckpt_a is in no public header"),
+    (
+        symbols,
+        {
+            symbols.MAP: MAP,
+            "include/ckpt/a.h": "CKPT_API int ckpt_a(int b);\nCKPT_API int\n ckpt_b(int b);\n",
+        },
+        "ckpt_b of include/ckpt/a.h is missing",
+    ),
+    (
+        symbols,
+        {symbols.MAP: MAP, "include/ckpt/a.h": "CKPT_API int ckpt_a(int b);\nint ckpt_c(int b);\n"},
+        "ckpt_c is not marked",
+    ),
+    (
+        symbols,
+        {
+            symbols.MAP: MAP,
+            "include/ckpt/a.h": "CKPT_API int ckpt_a(int b);\n",
+            symbols.CDEF: "int ckpt_a(int b);\nint ckpt_b(int b);\n",
+        },
+        "ckpt_b is in no public header",
+    ),
+    (banned, {"tools/a.c": "\tstrcpy(a, b);\n"}, "strcpy"),
+    (banned, {"tools/a.c": '/* strcpy(a, b) */ "strcpy(a)"; ckpt_strcpy(a);\n'}, None),
+    (banned, {"libckpt/io/a.c": "\tp = malloc(4);\n"}, "malloc"),
+    (banned, {"libckpt/base/alloc.c": "\tp = malloc(4);\n"}, None),
+    (banned, {"libckpt/engine/a.c": "\tclock_gettime(c, &t);\n"}, "clock"),
+    (banned, {"tests/unit/a.c": "\tusleep(5);\n"}, "by luck"),
+    (banned, {"tests/python/a.py": "    time." + "sleep(1)\n"}, "by luck"),
+    (banned, {"tests/python/a.py": "while f():\n    pass\ntime." + "sleep(1)\n"}, "by luck"),
+    (banned, {"tests/python/a.py": "while f():\n    if g():\n        time." + "sleep(1)\n"}, None),
+    (banned, {"README.md": f"see {SHA}\n"}, "not part of the project"),
+    (banned, {"libckpt/io/a.c": "/* TO" + "DO */\n"}, "finish it"),
+    (tables, {"libckpt/io/io.h": TABLE, "libckpt/io/io.c": "io->ops->submit(io);\n"}, None),
+    (tables, {"libckpt/io/io.h": TABLE}, "no wrapper"),
+    (
+        tables,
+        {
+            "libckpt/io/io.h": TABLE,
+            "libckpt/io/io.c": "",
+            "libckpt/store/a.c": "f(io->ops->submit);\n",
+        },
+        "alone",
+    ),
+    (sources, {"libckpt/io/a.c": ""}, "in no meson.build"),
+    (sources, {"libckpt/io/a.c": "", "libckpt/io/meson.build": "x += files('a.c')\n"}, None),
+]
+
+
+def main():
+    wrong = 0
+    for check, files, words in PLANTED:
+        found = [message for _, _, message in check.check(Tree(files))]
+        good = not found if words is None else len(found) == 1 and words in found[0]
+        if not good:
+            wrong += 1
+            print(f"{check.__name__}: {files}: wanted {words}, found {found}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native programs as a person or a script meets them: output, exit codes, interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from libckpt import Checkpointer
+
+TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
+OK, FAILED, USAGE, INCOMPLETE, INTEGRITY, NOT_FOUND, AUTH, NO_SPACE = 0, 1, 2, 3, 4, 10, 12, 14
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program, *rest = (str(a) for a in arguments)
+    return subprocess.run(
+        [str(TOOLS / program), *rest], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+STATE = {
+    "w": torch.arange(300_000, dtype=torch.float32).reshape(300, 1000),
+    "b": torch.linspace(0, 1, 777, dtype=torch.float64),
+    "note": "hello",
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pristine") / "run"
+    with Checkpointer(str(path), state=dict(STATE)) as ckpt:
+        for step in (10, 20, 30):
+            ckpt.save(step).wait("local", timeout=60)
+    return path
+
+
+@pytest.fixture
+def store(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "run"))
+
+
+def one(store: Path, step: int, suffix: str) -> Path:
+    (path,) = store.glob(f"g*/step-{step:010d}/*{suffix}")
+    return path
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as f:
+        f.seek(offset)
+        byte = f.read(1)[0]
+        f.seek(offset)
+        f.write(bytes([byte ^ 1]))
+
+
+def test_verify_good(store: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
+    result = run("ckpt-verify", store)
+    assert result.returncode == OK, result.stderr
+    assert "3 steps" in result.stdout and "all good" in result.stdout
+    assert {p: p.stat().st_mtime_ns for p in store.rglob("*")} == before
+    result = run("ckpt-verify", store, "--json")
+    *good, summary = lines(result.stdout)
+    assert {g["step"] for g in good} == {10, 20, 30}
+    assert summary["type"] == "summary" and summary["exit"] == 0 and summary["schema"] == 1
+    assert run("ckpt-verify", store, "-q").stdout == ""
+
+
+def test_verify_names_file_offset_tensor(store: Path) -> None:
+    shard = one(store, 20, ".safetensors")
+    size = shard.stat().st_size
+    at = size // 2
+    flip(shard, at)
+    result = run("ckpt-verify", store, "--json")
+    assert result.returncode == INTEGRITY
+    (finding,) = [x for x in lines(result.stdout) if x["type"] == "finding"]
+    error = finding["error"]
+    assert isinstance(error, dict)
+    assert finding["step"] == 20
+    assert error["file"] == str(shard.relative_to(store))
+    assert error["tensor"] == "w"
+    offset = error["offset"]
+    assert isinstance(offset, int) and 4096 <= offset <= at < offset + (1 << 20)
+    text = run("ckpt-verify", store)
+    assert text.returncode == INTEGRITY
+    assert shard.name in text.stdout and "tensor w" in text.stdout
+    # The others are good, and said to be.
+    assert run("ckpt-verify", store, "--step", "30").returncode == OK
+    assert run("ckpt-verify", store, "--step", "latest~1").returncode == INTEGRITY
+
+
+@pytest.mark.parametrize("suffix", [".index", "manifest.json", ".safetensors"])
+def test_verify_finds_any_flip(store: Path, suffix: str) -> None:
+    path = one(store, 30, suffix)
+    for offset in {0, 8, 40, path.stat().st_size // 2, path.stat().st_size - 1}:
+        flip(path, offset)
+        result = run("ckpt-verify", store)
+        assert result.returncode == INTEGRITY, (suffix, offset, result.stdout, result.stderr)
+        flip(path, offset)
+    assert run("ckpt-verify", store).returncode == OK
+
+
+def test_verify_broken_claim(store: Path) -> None:
+    flip(store / "gens" / "000001.json", 20)
+    result = run("ckpt-verify", store)
+    assert result.returncode == INTEGRITY
+    assert "gens/000001.json" in result.stdout
+
+
+def test_verify_missing_and_short(store: Path) -> None:
+    one(store, 10, ".safetensors").unlink()
+    shard = one(store, 20, ".safetensors")
+    os.truncate(shard, shard.stat().st_size - 4096)
+    assert run("ckpt-verify", store).returncode == INCOMPLETE
+    assert run("ckpt-verify", store, "--step", "10").returncode == INCOMPLETE
+    assert run("ckpt-verify", store, "--step", "20").returncode == INCOMPLETE
+    flip(one(store, 30, ".safetensors"), 5000)
+    assert run("ckpt-verify", store).returncode == INTEGRITY
+
+
+def test_restore(store: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "out"
+    result = run("ckpt-restore", store, dest)
+    assert result.returncode == OK, result.stderr
+    assert "step 30" in result.stdout
+    tensors = load_file(one(dest, 30, ".safetensors"))
+    assert torch.equal(tensors["w"], STATE["w"])
+    assert torch.equal(tensors["b"], STATE["b"])
+    # DEST is a store again, byte for byte, and training goes on from it.
+    assert one(dest, 30, ".safetensors").read_bytes() == one(store, 30, ".safetensors").read_bytes()
+    assert run("ckpt-verify", dest).returncode == OK
+    state = {"w": torch.zeros(300, 1000), "b": torch.zeros(777, dtype=torch.float64), "note": ""}
+    with Checkpointer(str(dest), state=state) as ckpt:
+        assert ckpt.resume() == 30
+        assert torch.equal(state["w"], STATE["w"])
+        ckpt.save(40).wait("local", timeout=60)
+    again = run("ckpt-restore", store, dest)
+    assert again.returncode == FAILED
+    assert "30" in again.stderr
+
+
+def test_restore_older_and_json(store: Path, tmp_path: Path) -> None:
+    result = run("ckpt-restore", store, tmp_path / "a", "--step", "latest~2", "--json")
+    (line,) = lines(result.stdout)
+    assert (line["type"], line["step"]) == ("restored", 10)
+
+
+def test_restore_refuses_damage(store: Path, tmp_path: Path) -> None:
+    flip(one(store, 30, ".safetensors"), 700_000)
+    dest = tmp_path / "out"
+    result = run("ckpt-restore", store, dest)
+    assert result.returncode == INTEGRITY
+    assert not list(dest.rglob("manifest.json"))
+    assert not list(dest.rglob("*.safetensors"))
+
+
+def test_ls_and_show(store: Path) -> None:
+    result = run("ckpt", "ls", store)
+    assert result.returncode == OK
+    assert [row.split()[0] for row in result.stdout.splitlines()[2:]] == ["30", "20", "10"]
+    (listing,) = lines(run("ckpt", "ls", store, "--json").stdout)
+    steps = listing["steps"]
+    assert isinstance(steps, list)
+    assert [(s["step"], s["state"], s["lineage"]) for s in steps] == [
+        (30, "committed", True),
+        (20, "committed", True),
+        (10, "committed", True),
+    ]
+    result = run("ckpt", "show", store, "--step", 20)
+    assert result.returncode == OK
+    assert "F32" in result.stdout and "[300, 1000]" in result.stdout
+    (shown,) = lines(run("ckpt", "show", store, "--json").stdout)
+    tensors = shown["tensors"]
+    assert isinstance(tensors, list)
+    assert {t["name"]: t["shape"] for t in tensors}["w"] == [300, 1000]
+    assert "hello" in json.dumps(shown["meta"])
+
+
+def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with Checkpointer(str(path), state={"evil\x1b[2J\n": torch.zeros(3)}) as ckpt:
+        ckpt.save(1).wait("local", timeout=60)
+    result = run("ckpt", "show", path)
+    assert "\x1b" not in result.stdout and "\\x1b" in result.stdout
+    assert result.returncode == OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["ckpt-verify"], USAGE),
+        (["ckpt-verify", "{store}", "--step", "newest"], USAGE),
+        (["ckpt-verify", "{store}", "--step", "-1"], USAGE),
+        (["ckpt-verify", "{store}", "--bogus"], USAGE),
+        (["ckpt-verify", "{store}", "more"], USAGE),
+        (["ckpt-restore", "{store}"], USAGE),
+        (["ckpt", "ls", "{store}", "--step", "1"], USAGE),
+        (["ckpt"], USAGE),
+        (["ckpt", "frobnicate"], USAGE),
+        (["ckpt-verify", "/nonexistent/store"], NOT_FOUND),
+        (["ckpt-verify", "/"], NOT_FOUND),
+        (["ckpt-verify", "/etc/passwd"], NOT_FOUND),
+        (["ckpt-verify", "{store}", "--step", "11"], NOT_FOUND),
+        (["ckpt-verify", "{store}", "--step", "latest~3"], NOT_FOUND),
+        (["ckpt", "show", "{store}", "--step", "99"], NOT_FOUND),
+        (["ckpt", "ls", "/nonexistent"], NOT_FOUND),
+    ],
+)
+def test_exit_codes(store: Path, arguments: list[str], code: int) -> None:
+    result = run(*(a.format(store=store) for a in arguments))
+    assert result.returncode == code, result.stderr
+    assert result.stderr.strip() or result.stdout.strip()
+
+
+@pytest.mark.parametrize("program", [["ckpt-verify"], ["ckpt-restore"], ["ckpt", "ls"], ["ckpt", "show"]])
+def test_help_has_examples(program: list[str]) -> None:
+    result = run(*program, "--help")
+    assert result.returncode == OK
+    assert "usage: " in result.stdout and "Example" in result.stdout
+    assert "Exit status" in result.stdout
+
+
+def test_version() -> None:
+    assert run("ckpt-verify", "--version").stdout.startswith("ckpt-verify (libckpt) 0.1.0")
+
+
+def test_full_destination(store: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "small"
+    dest.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(dest)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs root to mount a small file system")
+    try:
+        result = run("ckpt-restore", store, dest)
+        assert result.returncode == NO_SPACE, result.stderr
+        assert "space" in result.stderr
+    finally:
+        subprocess.run(["umount", str(dest)], check=True)
+
+
+def test_progress_bar_only_on_a_terminal(store: Path) -> None:
+    assert run("ckpt-verify", store).stderr == ""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [str(TOOLS / "ckpt-verify"), str(store), "--progress", "always"],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+    )
+    out, _ = process.communicate(timeout=60)
+    os.close(follower)
+    assert process.returncode == OK
+    assert b"\r" not in out
+    os.close(leader)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """A signal ends a restore promptly, with its exit code, and leaves no half step behind."""
+    path = tmp_path / "big"
+    with Checkpointer(str(path), state={"x": torch.zeros(64 << 20)}) as ckpt:
+        ckpt.save(1).wait("local", timeout=120)
+    dest = tmp_path / "out"
+    process = subprocess.Popen(
+        [str(TOOLS / "ckpt-restore"), str(path), str(dest)], stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while process.poll() is None and not list(dest.rglob("*.safetensors")):
+        assert time.monotonic() < deadline
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    if process.returncode == OK:
+        assert run("ckpt-verify", dest).returncode == OK
+    else:
+        assert process.returncode == code
+        assert not list(dest.rglob("manifest.json"))
+
+
+def test_completion() -> None:
+    script = Path(__file__).parents[2] / "tools" / "completion" / "ckpt.bash"
+    shell = f"""
+        . {script}
+        COMP_WORDS=(ckpt "") COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
+        COMP_WORDS=(ckpt-verify --st) COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
+    """
+    out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == ["ls show verify restore --help --version", "--step"]

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lineage and retention, against what they promise. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/keeper.h"
+#include "engine/scan.h"
+#include "lib/dice.h"
+
+static void add_gen(struct ckpt_scan *scan, uint64_t g, uint64_t parent_g, uint64_t parent_step)
+{
+	struct ckpt_scan_gen gen = {.generation = g,
+		.claimed = true,
+		.claim = {.generation = g,
+			.parent_generation = parent_g,
+			.parent_step = parent_step}};
+
+	assert_int_equal(ckpt_scan_put_gen(scan, &gen), 0);
+}
+
+static void add_step(struct ckpt_scan *scan, uint64_t g, uint64_t step, enum ckpt_step_state state)
+{
+	struct ckpt_scan_step s = {.generation = g, .step = step, .state = state};
+
+	assert_int_equal(ckpt_scan_put(scan, &s), 0);
+}
+
+static uint64_t chosen(struct ckpt_scan *scan, uint64_t step)
+{
+	struct ckpt_scan_step *s = ckpt_lineage_choose(scan, step, NULL);
+
+	return s ? s->generation * 1000000 + s->step : 0;
+}
+
+/* A branch that was rolled back, and a zombie's late commit, are never chosen. */
+static void test_branches(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 100, CKPT_STEP_COMMITTED);
+	add_step(&scan, 1, 200, CKPT_STEP_COMMITTED);
+	add_step(&scan, 1, 300, CKPT_STEP_COMMITTED); /* rolled back over */
+	add_gen(&scan, 2, 1, 200);
+	add_step(&scan, 2, 250, CKPT_STEP_COMMITTED);
+	add_step(&scan, 2, 260, CKPT_STEP_ABORTED);
+	add_step(&scan, 2, 270, CKPT_STEP_PENDING);
+	add_step(&scan, 2, 280, CKPT_STEP_BROKEN);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(ckpt_lineage_count(&scan), 3);
+	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 2000250);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(1)), 1000200);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(2)), 1000100);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(3)), 0);
+	assert_int_equal(chosen(&scan, 300), 0);
+	assert_int_equal(chosen(&scan, 200), 1000200);
+	assert_int_equal(chosen(&scan, 260), 0);
+	ckpt_scan_clear(&scan);
+}
+
+/* A newest generation without commits still cuts its parent's at the claimed step. */
+static void test_empty_generation(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	add_step(&scan, 1, 20, CKPT_STEP_COMMITTED);
+	add_gen(&scan, 2, 1, 10);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 1000010);
+	add_gen(&scan, 3, 0, 0); /* a new start */
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 0);
+	ckpt_scan_clear(&scan);
+}
+
+/* A claim that does not verify is no reason to guess. */
+static void test_broken_claim(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	struct ckpt_error err = {.size = sizeof(err)};
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	add_gen(&scan, 2, 1, 10);
+	scan.gens[1].broken = true;
+	assert_int_equal(ckpt_lineage_mark(&scan, &err), CKPT_EINTEGRITY);
+	assert_string_equal(err.file, "gens/000002.json");
+	ckpt_scan_clear(&scan);
+}
+
+static void test_quarantine(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	unsigned passed = 0;
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	add_step(&scan, 1, 20, CKPT_STEP_QUARANTINED);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(ckpt_lineage_choose(&scan, CKPT_STEP_LATEST, &passed)->step, 10);
+	assert_int_equal(passed, 1);
+	assert_int_equal(chosen(&scan, 20), 1000020);
+	ckpt_scan_clear(&scan);
+}
+
+/* Random stores: what retention chooses never includes what it promised to keep. */
+static void test_retention(void **state)
+{
+	(void)state;
+	struct dice dice = {7};
+	for (int round = 0; round < 2000; round++) {
+		struct ckpt_scan scan = {0};
+		add_gen(&scan, 1, 0, 0);
+		size_t count = (size_t)dice_below(&dice, 12);
+		for (size_t i = 0; i < count; i++)
+			add_step(&scan, 1, (uint64_t)(i + 1) * 10,
+				dice_below(&dice, 5) ? CKPT_STEP_COMMITTED : CKPT_STEP_QUARANTINED);
+		assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+		uint64_t keep = dice_below(&dice, 5);
+		uint64_t every = dice_below(&dice, 4) * 10;
+		uint64_t pin = dice_below(&dice, 12) * 10;
+		size_t max = 1 + (size_t)dice_below(&dice, 16);
+		size_t out[16];
+		size_t n = ckpt_retention_choose(&scan, keep, every, &pin, 1, out, max);
+		assert_true(n <= max);
+		if (keep == 0)
+			assert_int_equal(n, 0);
+		for (size_t i = 0; i < n; i++) {
+			struct ckpt_scan_step *s = &scan.steps[out[i]];
+			assert_true(s->step != pin);
+			assert_true(!every || s->step % every != 0);
+			uint64_t newer_good = 0;
+			for (size_t k = 0; k < scan.step_count; k++)
+				newer_good += scan.steps[k].step > s->step &&
+					      scan.steps[k].state == CKPT_STEP_COMMITTED;
+			assert_true(newer_good >= keep);
+			if (i > 0)
+				assert_true(scan.steps[out[i - 1]].step < s->step);
+		}
+		ckpt_scan_clear(&scan);
+	}
+}
+
+/* The list stays sorted and findable whatever the order of arrival. */
+static void test_scan_order(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	struct dice dice = {3};
+	for (int i = 0; i < 500; i++)
+		add_step(&scan, dice_below(&dice, 5) + 1, dice_below(&dice, 50),
+			CKPT_STEP_COMMITTED);
+	for (size_t i = 1; i < scan.step_count; i++) {
+		const struct ckpt_scan_step *a = &scan.steps[i - 1];
+		const struct ckpt_scan_step *b = &scan.steps[i];
+		assert_true(a->generation > b->generation ||
+			    (a->generation == b->generation && a->step > b->step));
+		assert_ptr_equal(ckpt_scan_find(&scan, b->generation, b->step), b);
+	}
+	size_t before = scan.step_count;
+	ckpt_scan_drop(&scan, scan.steps[3].generation, scan.steps[3].step);
+	ckpt_scan_drop(&scan, 99, 99);
+	assert_int_equal(scan.step_count, before - 1);
+	ckpt_scan_clear(&scan);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_branches),
+		cmocka_unit_test(test_empty_generation),
+		cmocka_unit_test(test_broken_claim),
+		cmocka_unit_test(test_quarantine),
+		cmocka_unit_test(test_retention),
+		cmocka_unit_test(test_scan_order),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

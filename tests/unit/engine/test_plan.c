@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan of a save is taken over by what is described alike, and by nothing else. */
+#include "engine/plan.h"
+
+#include "lib/test.h"
+
+static const int64_t shape[] = {4};
+
+static const struct ckpt_tensor tensors[] = {
+	{.size = sizeof(*tensors), .name = "a", .dtype = CKPT_F32, .ndim = 1, .shape = shape},
+	{.size = sizeof(*tensors), .name = "b", .dtype = CKPT_F32, .ndim = 1, .shape = shape},
+};
+
+static const struct ckpt_alias aliases[] = {{"z", "a"}, {"y", "b"}, {"x", "a"}};
+
+static struct ckpt_plan *build(const struct ckpt_alias *list, size_t count)
+{
+	struct ckpt_plan *plan = NULL;
+
+	assert_int_equal(
+		ckpt_plan_build(tensors, 2, list, count, 1 << 20, 1 << 20, NULL, &plan), 0);
+	return plan;
+}
+
+/* The fingerprint is a filter, no proof: with one that lies, every difference is seen all the same. */
+static void test_aliases(void **state)
+{
+	static const struct ckpt_alias others[][3] = {
+		{{"z", "b"}, {"y", "b"}, {"x", "a"}},
+		{{"w", "a"}, {"y", "b"}, {"x", "a"}},
+		{{"x", "a"}, {"x", "a"}, {"x", "a"}},
+	};
+	struct ckpt_plan *plan = build(aliases, 3);
+
+	(void)state;
+	assert_true(ckpt_plan_fits(plan, tensors, 2, aliases, 3));
+	assert_false(ckpt_plan_fits(plan, tensors, 2, aliases, 2));
+	for (size_t i = 0; i < CKPT_COUNT(others) - 1; i++) {
+		struct ckpt_plan *other = build(others[i], 3);
+		uint64_t fingerprint = plan->fingerprint;
+
+		plan->fingerprint = other->fingerprint;
+		assert_false(ckpt_plan_fits(plan, tensors, 2, others[i], 3));
+		plan->fingerprint = fingerprint;
+		ckpt_plan_free(other);
+	}
+	assert_false(ckpt_plan_fits(plan, tensors, 2, others[CKPT_COUNT(others) - 1], 3));
+	ckpt_plan_free(plan);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_aliases)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Targets: what is refused and in which words; and that every byte asked for arrives once, from the
+ * right place, whatever the targets and the blocks.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/targets.h"
+#include "format/dtype.h"
+#include "lib/dice.h"
+
+#define TENSORS 12
+#define TARGETS 24
+
+static const uint32_t dtypes[] = {CKPT_U8, CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_C128};
+
+struct world {
+	struct ckpt_layout *layout;
+	char names[TENSORS][16];
+	int64_t shapes[TENSORS][3];
+	char *shard;
+};
+
+static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
+{
+	struct ckpt_tensor tensors[TENSORS];
+	char alias[] = "tied";
+	struct ckpt_alias aliases[] = {{alias, w->names[3]}};
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		(void)snprintf(w->names[i], sizeof(w->names[i]), "layer.%zu", i);
+		for (size_t k = 0; k < 3; k++)
+			w->shapes[i][k] = (int64_t)dice_below(d, i == 5 ? 1 : 14);
+		tensors[i] = (struct ckpt_tensor){.size = sizeof(tensors[i]),
+			.name = w->names[i],
+			.dtype = dtypes[dice_below(d, 5)],
+			.ndim = 3,
+			.shape = w->shapes[i]};
+	}
+	assert_int_equal(
+		ckpt_layout_build(tensors, TENSORS, aliases, 1, chunk_bytes, NULL, &w->layout), 0);
+	w->shard = malloc(w->layout->bytes);
+	for (uint64_t i = 0; i < w->layout->bytes; i++)
+		w->shard[i] = (char)dice_next(d);
+}
+
+static void end_world(struct world *w)
+{
+	free(w->shard);
+	ckpt_layout_free(w->layout);
+}
+
+/* Cuts the whole shard block by block, and scatters every segment, as a device does. */
+static uint64_t deliver(struct world *w, struct ckpt_targets *targets, uint32_t block_bytes)
+{
+	struct ckpt_segment_list list = {0};
+	char *memory = malloc(2 * (size_t)block_bytes);
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < ckpt_blocks_count(w->layout, block_bytes); i++) {
+		struct ckpt_span s = ckpt_blocks_span(w->layout, block_bytes, i);
+		if (s.chunk_count == 0)
+			continue;
+		const struct ckpt_chunk *last =
+			&w->layout->chunks[s.first_chunk + s.chunk_count - 1];
+		struct ckpt_cut cut = {.lo = w->layout->chunks[s.first_chunk].offset,
+			.hi = last->offset + last->length,
+			.block_offset = s.offset,
+			.block_bytes = block_bytes,
+			.before = i ? memory : NULL,
+			.here = memory + block_bytes};
+		memset(memory, 0x5a, 2 * (size_t)block_bytes);
+		if (i)
+			memcpy(memory, w->shard + s.offset - block_bytes, block_bytes);
+		memcpy(memory + block_bytes, w->shard + s.offset, s.length);
+		list.count = 0;
+		assert_int_equal(ckpt_targets_cut(targets, &cut, &list), 0);
+		for (size_t k = 0; k < list.count; k++) {
+			const struct ckpt_segment *g = &list.items[k];
+			assert_true(g->length > 0);
+			ckpt_view_scatter(&g->view, g->offset, g->length, g->staged);
+			bytes += g->length;
+		}
+	}
+	free(memory);
+	ckpt_free(list.items);
+	return bytes;
+}
+
+/* A target and what it must hold in the end. */
+struct goal {
+	const struct ckpt_entry *entry;
+	int64_t strides[3];
+	size_t room;
+	char *data;
+	char *expected;
+};
+
+/* Strides of a permutation of the dimensions, with gaps; some negative. Returns element [0,0,0]'s place. */
+static size_t random_strides(
+	struct dice *d, const int64_t *shape, int64_t *strides, size_t *ret_room)
+{
+	size_t order[3] = {0, 1, 2};
+	int64_t step = 1 + (int64_t)dice_below(d, 2);
+	size_t start = 0;
+
+	for (size_t i = 2; i > 0; i--) {
+		size_t k = dice_below(d, i + 1);
+		size_t t = order[i];
+		order[i] = order[k];
+		order[k] = t;
+	}
+	*ret_room = 1;
+	for (size_t i = 0; i < 3; i++) {
+		int64_t n = shape[order[i]];
+		bool back = dice_below(d, 4) == 0;
+		strides[order[i]] = back ? -step : step;
+		if (n > 0) {
+			*ret_room += (size_t)(step * (n - 1));
+			start += back ? (size_t)(step * (n - 1)) : 0;
+		}
+		step = step * (n > 0 ? n : 1) + (int64_t)dice_below(d, 3);
+	}
+	return start;
+}
+
+static void expect_strided(struct goal *g, size_t start, const char *tensor)
+{
+	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
+	const int64_t *n = g->entry->shape;
+
+	for (int64_t i = 0; i < n[0]; i++)
+		for (int64_t j = 0; j < n[1]; j++)
+			for (int64_t k = 0; k < n[2]; k++, tensor += item)
+				memcpy(g->expected +
+						((int64_t)start + i * g->strides[0] +
+							j * g->strides[1] + k * g->strides[2]) *
+							item,
+					tensor, item);
+}
+
+/* A length by which a range ends about where a chunk does. */
+static uint64_t near_cut(struct world *w, struct dice *d, uint64_t from, uint64_t length)
+{
+	const struct ckpt_chunk *c =
+		&w->layout->chunks[ckpt_layout_chunk_at(w->layout, from + length - 1)];
+	uint64_t end = c->offset + dice_below(d, 3) - 1;
+
+	return end > from && end - from < length ? end - from : length;
+}
+
+static void make_goal(struct world *w, struct dice *d, struct goal *g, struct ckpt_target *t)
+{
+	size_t pick = dice_below(d, TENSORS + 1);
+	const char *name = pick == TENSORS ? "tied" : w->names[pick];
+	size_t start = 0;
+
+	g->entry = ckpt_layout_find(w->layout, name);
+	*t = (struct ckpt_target){.size = sizeof(*t), .name = name};
+	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
+	if (dice_below(d, 2)) {
+		start = random_strides(d, g->entry->shape, g->strides, &g->room);
+		g->room *= item;
+		t->dtype = g->entry->dtype;
+		t->ndim = 3;
+		t->shape = g->entry->shape;
+		t->strides = g->strides;
+	} else {
+		t->offset = dice_below(d, g->entry->nbytes + 1);
+		t->length = dice_below(d, g->entry->nbytes - t->offset + 1);
+		if (t->length > 2 && dice_below(d, 2))
+			t->length = near_cut(w, d, g->entry->offset + t->offset, t->length);
+		g->room = t->length ? t->length : g->entry->nbytes - t->offset;
+	}
+	g->data = malloc(g->room + 1);
+	g->expected = malloc(g->room + 1);
+	memset(g->data, 0x33, g->room);
+	memset(g->expected, 0x33, g->room);
+	t->data = g->data + start * item;
+	if (t->strides)
+		expect_strided(g, start, w->shard + g->entry->offset);
+	else
+		memcpy(g->expected, w->shard + g->entry->offset + t->offset, g->room);
+}
+
+/* The chunks that are wanted are those that hold a byte of a target, no more and no less. */
+static void check_want(struct world *w, struct ckpt_targets *targets,
+	const struct ckpt_target *asked, size_t count)
+{
+	uint64_t wanted[1024] = {0};
+	uint64_t bytes = 0;
+
+	assert_true(w->layout->chunk_count < UINT64_C(64) * 1024);
+	uint64_t said = ckpt_targets_want(targets, w->layout, wanted);
+	for (size_t c = 0; c < w->layout->chunk_count; c++) {
+		const struct ckpt_chunk *chunk = &w->layout->chunks[c];
+		bool want = false;
+		for (size_t i = 0; i < count; i++) {
+			const struct ckpt_entry *e = ckpt_layout_find(w->layout, asked[i].name);
+			uint64_t lo = e->offset + asked[i].offset;
+			uint64_t hi =
+				asked[i].length ? lo + asked[i].length : e->offset + e->nbytes;
+			want = want || (lo < hi && lo < chunk->offset + chunk->length &&
+					       hi > chunk->offset);
+		}
+		assert_int_equal(wanted[c / 64] >> (c % 64) & 1, want);
+		bytes += want ? chunk->length : 0;
+	}
+	assert_int_equal(said, bytes);
+}
+
+static void test_delivery(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 200; seed++) {
+		struct dice d = {seed};
+		struct world w;
+		struct goal goals[TARGETS];
+		struct ckpt_target asked[TARGETS];
+		struct ckpt_targets targets = {0};
+		uint64_t chunk_bytes = 1 + dice_below(&d, 3000);
+		uint64_t expected = 0;
+
+		make_world(&w, &d, chunk_bytes);
+		for (size_t i = 0; i < TARGETS; i++) {
+			make_goal(&w, &d, &goals[i], &asked[i]);
+			expected += asked[i].strides ? goals[i].entry->nbytes : goals[i].room;
+		}
+		assert_int_equal(ckpt_targets_add(&targets, w.layout, asked, TARGETS / 2, NULL), 0);
+		assert_int_equal(ckpt_targets_add(&targets, w.layout, asked + TARGETS / 2,
+					 TARGETS - TARGETS / 2, NULL),
+			0);
+		assert_int_equal(ckpt_targets_seal(&targets), 0);
+		check_want(&w, &targets, asked, TARGETS);
+		uint32_t block_bytes = (uint32_t)(chunk_bytes + dice_below(&d, 6000));
+		assert_int_equal(deliver(&w, &targets, block_bytes), expected);
+		for (size_t i = 0; i < TARGETS; i++) {
+			assert_memory_equal(goals[i].data, goals[i].expected, goals[i].room);
+			free(goals[i].data);
+			free(goals[i].expected);
+		}
+		ckpt_targets_clear(&targets);
+		end_world(&w);
+	}
+}
+
+static struct world plain;
+static char memory[1 << 16];
+
+static int setup(void **state)
+{
+	struct dice d = {7};
+
+	(void)state;
+	make_world(&plain, &d, 1024);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	end_world(&plain);
+	return 0;
+}
+
+/* Adds one good target and `bad`: the second is refused in words that hold `says`, and neither is in. */
+static void refused(struct ckpt_target bad, int code, const char *says)
+{
+	struct ckpt_targets targets = {0};
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_target both[2] = {{.name = "layer.1", .data = memory}, bad};
+
+	assert_int_equal(ckpt_targets_add(&targets, plain.layout, both, 2, &err), code);
+	assert_int_equal(err.code, code);
+	if (!strstr(err.message, says))
+		fail_msg("\"%s\" does not say \"%s\"", err.message, says);
+	if (bad.name)
+		assert_string_equal(err.tensor, bad.name);
+	assert_int_equal(targets.count, 0);
+	ckpt_targets_clear(&targets);
+}
+
+static void test_refusals(void **state)
+{
+	const struct ckpt_entry *e = ckpt_layout_find(plain.layout, "layer.2");
+	int64_t other[3] = {e->shape[0], e->shape[1] + 1, e->shape[2]};
+	int64_t huge[3] = {INT64_MAX / 2, 1, 1};
+	int64_t zero[3] = {1, 0, 1};
+	int64_t dims[CKPT_NDIM_MAX + 1] = {0};
+	struct ckpt_target good = {.name = "layer.2", .data = memory};
+	struct ckpt_target t;
+
+	(void)state;
+	assert_true(e->shape[0] > 1 && e->shape[1] > 1);
+	t = good, t.name = NULL;
+	refused(t, -EINVAL, "no tensor name");
+	t = good, t.name = "layer.77";
+	refused(t, CKPT_EMISMATCH, "holds no tensor");
+	t = good, t.dtype = e->dtype == CKPT_F32 ? CKPT_F64 : CKPT_F32;
+	refused(t, CKPT_EMISMATCH, ckpt_dtype_name(e->dtype));
+	t = good, t.dtype = CKPT_DTYPE_END;
+	refused(t, -EINVAL, "element type");
+	t = good, t.ndim = 3, t.shape = other;
+	refused(t, CKPT_EMISMATCH, "shape [");
+	t = good, t.ndim = 2, t.shape = e->shape;
+	refused(t, CKPT_EMISMATCH, "shape [");
+	t = good, t.ndim = 1;
+	refused(t, -EINVAL, "no shape");
+	t = good, t.ndim = CKPT_NDIM_MAX + 1, t.shape = dims;
+	refused(t, -EINVAL, "dimensions");
+	t = good, t.offset = e->nbytes + 1;
+	refused(t, CKPT_EMISMATCH, "asks for");
+	t = good, t.offset = 1, t.length = e->nbytes;
+	refused(t, CKPT_EMISMATCH, "asks for");
+	t = good, t.offset = 8, t.length = UINT64_MAX - 3;
+	refused(t, CKPT_EMISMATCH, "asks for");
+	t = good, t.strides = zero;
+	refused(t, -EINVAL, "strides need a shape");
+	t = good, t.strides = huge, t.shape = e->shape, t.ndim = 3, t.offset = 1;
+	refused(t, -EINVAL, "whole tensor");
+	t = good, t.strides = huge, t.shape = e->shape, t.ndim = 3, t.length = 1;
+	refused(t, -EINVAL, "whole tensor");
+	t = good, t.strides = huge, t.shape = e->shape, t.ndim = 3;
+	refused(t, -EINVAL, "address space");
+	t = good, t.strides = zero, t.shape = e->shape, t.ndim = 3;
+	refused(t, -EINVAL, "share memory");
+	t = good, t.data = NULL;
+	refused(t, -EINVAL, "no memory");
+	t = good, t.device = CKPT_DEVICE_CUDA;
+	refused(t, CKPT_EUNSUPPORTED, "device");
+}
+
+/* Nothing to copy: checked all the same, and then left out. */
+static void test_empty(void **state)
+{
+	const struct ckpt_entry *e = ckpt_layout_find(plain.layout, "layer.5");
+	struct ckpt_targets targets = {0};
+	struct ckpt_target none[2] = {
+		{.name = "layer.5"}, {.name = "layer.2", .offset = 0, .length = 0}};
+	uint64_t wanted[1024] = {0};
+
+	(void)state;
+	assert_int_equal(e->nbytes, 0);
+	none[1].offset = ckpt_layout_find(plain.layout, "layer.2")->nbytes;
+	assert_int_equal(ckpt_targets_add(&targets, plain.layout, none, 2, NULL), 0);
+	assert_int_equal(targets.count, 0);
+	assert_int_equal(ckpt_targets_seal(&targets), 0);
+	assert_int_equal(ckpt_targets_want(&targets, plain.layout, wanted), 0);
+	assert_int_equal(deliver(&plain, &targets, 4096), 0);
+	ckpt_targets_clear(&targets);
+}
+
+/* One target over everything and thousands within it cost no more than their number and overlaps. */
+static void test_many(void **state)
+{
+	int64_t shape = 1 << 22;
+	struct ckpt_tensor tensor = {
+		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 1, .shape = &shape};
+	size_t count = 200000;
+	struct ckpt_target *asked = calloc(count, sizeof(*asked));
+	struct ckpt_targets targets = {0};
+	struct world w = {0};
+	char *to = malloc((size_t)shape);
+
+	(void)state;
+	assert_int_equal(ckpt_layout_build(&tensor, 1, NULL, 0, 4096, NULL, &w.layout), 0);
+	w.shard = calloc(1, w.layout->bytes);
+	for (size_t i = 0; i < count; i++)
+		asked[i] = (struct ckpt_target){.name = "w",
+			.offset = i ? i * 20 : 0,
+			.length = i ? 20 : (uint64_t)shape,
+			.data = to + i * 20};
+	assert_int_equal(ckpt_targets_add(&targets, w.layout, asked, count, NULL), 0);
+	assert_int_equal(ckpt_targets_seal(&targets), 0);
+	clock_t start = clock();
+	assert_int_equal(deliver(&w, &targets, 4096), (uint64_t)shape + (count - 1) * 20);
+	/* Looking at every target for every block would take minutes. */
+	assert_true(clock() - start < 20 * CLOCKS_PER_SEC);
+	ckpt_targets_clear(&targets);
+	free(asked);
+	free(to);
+	end_world(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_delivery),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_empty),
+		cmocka_unit_test(test_many),
+	};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* File names: what they are, and that only they are read back. */
+#include "lib/test.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include <ckpt/types.h>
+#include "format/naming.h"
+
+#define ATTEMPT "0123456789abcdef"
+
+static void test_names(void **state)
+{
+	char out[CKPT_PATH_MAX];
+	char attempt[CKPT_ATTEMPT_CHARS];
+
+	(void)state;
+	ckpt_name_claim(out, 1);
+	assert_string_equal(out, "gens/000001.json");
+	ckpt_name_generation(out, 999999);
+	assert_string_equal(out, "g999999");
+	ckpt_name_step(out, 12, 100);
+	assert_string_equal(out, "g000012/step-0000000100");
+	ckpt_name_step(out, 12, 0);
+	assert_string_equal(out, "g000012/step-0000000000");
+	ckpt_name_manifest(out, 1, CKPT_STEP_MAX);
+	assert_string_equal(out, "g000001/step-9999999999/manifest.json");
+	ckpt_name_quarantine(out, 1, 2);
+	assert_string_equal(out, "g000001/step-0000000002/quarantine.json");
+	ckpt_name_shard(out, 1, 2, 3, ATTEMPT);
+	assert_string_equal(out, "g000001/step-0000000002/rank-00003." ATTEMPT ".safetensors");
+	ckpt_name_index(out, 1, 2, 999999, ATTEMPT);
+	assert_string_equal(out, "g000001/step-0000000002/rank-999999." ATTEMPT ".index");
+	ckpt_name_attempt(attempt, 0xabc);
+	assert_string_equal(attempt, "0000000000000abc");
+	ckpt_name_attempt(attempt, UINT64_MAX);
+	assert_string_equal(attempt, "ffffffffffffffff");
+}
+
+static void test_read_back(void **state)
+{
+	static const uint64_t steps[] = {0, 1, 9, 10, 123456789, CKPT_STEP_MAX - 1, CKPT_STEP_MAX};
+	static const uint64_t generations[] = {1, 9, 10, 99999, 100000, CKPT_GENERATION_MAX};
+	char out[CKPT_PATH_MAX];
+	uint64_t number;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(steps); i++) {
+		ckpt_name_step(out, 1, steps[i]);
+		assert_true(ckpt_parse_step(strchr(out, '/') + 1, &number));
+		assert_int_equal(number, steps[i]);
+	}
+	for (size_t i = 0; i < COUNT(generations); i++) {
+		ckpt_name_generation(out, generations[i]);
+		assert_true(ckpt_parse_generation(out, &number));
+		assert_int_equal(number, generations[i]);
+		ckpt_name_claim(out, generations[i]);
+		assert_true(ckpt_parse_claim(strchr(out, '/') + 1, &number));
+		assert_int_equal(number, generations[i]);
+	}
+}
+
+typedef bool parse_fn(const char *name, uint64_t *ret_number);
+
+/* Every change of one byte of a name that is no digit for a digit is refused, as is every other length. */
+static void check_exact(parse_fn *parse, const char *name)
+{
+	char text[64];
+	size_t length = strlen(name);
+	uint64_t number = 77;
+
+	assert_true(parse(name, &number));
+	for (size_t at = 0; at < length; at++) {
+		for (int byte = 0; byte < 256; byte++) {
+			bool digit = byte >= '0' && byte <= '9';
+			bool was_digit = name[at] >= '0' && name[at] <= '9';
+
+			memcpy(text, name, length + 1);
+			text[at] = (char)byte;
+			number = 77;
+			if (text[at] == name[at] || (digit && was_digit))
+				continue;
+			if (parse(text, &number) || number != 77)
+				fail_msg("'%s' is read as %s", text, name);
+		}
+	}
+	for (size_t cut = 0; cut < length; cut++) {
+		memcpy(text, name, cut);
+		text[cut] = 0;
+		assert_false(parse(text, &number));
+	}
+	memcpy(text, name, length);
+	for (int byte = 1; byte < 256; byte++) {
+		text[length] = (char)byte;
+		text[length + 1] = 0;
+		assert_false(parse(text, &number));
+	}
+}
+
+static void test_only_canonical(void **state)
+{
+	uint64_t number = 77;
+
+	(void)state;
+	check_exact(ckpt_parse_claim, "123456.json");
+	check_exact(ckpt_parse_generation, "g123456");
+	check_exact(ckpt_parse_step, "step-1234567890");
+	/* Generations begin with 1. */
+	assert_false(ckpt_parse_claim("000000.json", &number));
+	assert_false(ckpt_parse_generation("g000000", &number));
+	assert_int_equal(number, 77);
+}
+
+static void test_attempts(void **state)
+{
+	static const char *const bad[] = {"", "0123456789abcde", "0123456789abcdef0",
+		"0123456789ABCDEF", "0123456789abcdeg", "../../../../../..", "0123456789abcde\n"};
+
+	(void)state;
+	assert_true(ckpt_attempt_valid(ATTEMPT));
+	for (size_t i = 0; i < COUNT(bad); i++)
+		assert_false(ckpt_attempt_valid(bad[i]));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_read_back),
+		cmocka_unit_test(test_only_canonical),
+		cmocka_unit_test(test_attempts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staging memory: where it lies, who sees it, and touching it beside its users. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "base/thread.h"
+#include "staging/mapping.h"
+
+#define BYTES   (UINT64_C(8) << 20)
+#define TOUCHED (UINT64_C(16) * 4096)
+
+static int setup(void **state)
+{
+	struct ckpt_mapping *mapping = calloc(1, sizeof(*mapping));
+	struct ckpt_error err;
+
+	ckpt_error_clear(&err);
+	assert_non_null(mapping);
+	assert_int_equal(ckpt_mapping_open(BYTES, &err, mapping), 0);
+	*state = mapping;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	ckpt_mapping_close(*state);
+	free(*state);
+	return 0;
+}
+
+static size_t resident_pages(const char *at, size_t bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	size_t count = bytes / page;
+	unsigned char *seen = malloc(count);
+	size_t resident = 0;
+
+	assert_non_null(seen);
+	assert_int_equal(mincore((void *)at, bytes, seen), 0);
+	for (size_t i = 0; i < count; i++)
+		resident += seen[i] & 1;
+	free(seen);
+	return resident * page;
+}
+
+static void it_is_aligned_zeroed_and_not_there_yet(void **state)
+{
+	struct ckpt_mapping *m = *state;
+
+	assert_int_equal((uintptr_t)m->base % CKPT_HUGE_PAGE, 0);
+	assert_int_equal(m->bytes, BYTES);
+	assert_false(m->resident);
+	assert_int_equal(resident_pages(m->base, m->bytes), 0);
+	for (size_t i = 0; i < m->bytes; i += 4096)
+		assert_int_equal(m->base[i], 0);
+}
+
+static void touching_at_once_makes_all_of_it_there(void **state)
+{
+	struct ckpt_mapping *m = *state;
+
+	m->base[5] = 'x';
+	assert_int_equal(ckpt_mapping_touch(m->base, m->bytes / 2), 0);
+	assert_int_equal(resident_pages(m->base, m->bytes / 2), m->bytes / 2);
+	assert_int_equal(resident_pages(m->base + m->bytes / 2, m->bytes / 2), 0);
+	assert_int_equal(m->base[5], 'x');
+}
+
+static void touching_page_by_page_does_too(void **state)
+{
+	struct ckpt_mapping *m = *state;
+
+	m->base[4096] = 'x';
+	ckpt_mapping_touch_pages(m->base, m->bytes / 2);
+	assert_int_equal(resident_pages(m->base, m->bytes / 2), m->bytes / 2);
+	assert_int_equal(resident_pages(m->base + m->bytes / 2, m->bytes / 2), 0);
+	assert_int_equal(m->base[4096], 'x');
+}
+
+static atomic_bool stop_touching;
+
+static void *touch_again_and_again(void *argument)
+{
+	struct ckpt_mapping *m = argument;
+
+	while (!atomic_load(&stop_touching)) {
+		ckpt_mapping_touch_pages(m->base, TOUCHED);
+		(void)ckpt_mapping_touch(m->base, TOUCHED);
+	}
+	return NULL;
+}
+
+/* Every write must be read back, whatever the toucher does at that moment. */
+static void touching_never_undoes_a_write(void **state)
+{
+	struct ckpt_mapping *m = *state;
+	pthread_t toucher;
+	unsigned lost = 0;
+
+	atomic_store(&stop_touching, false);
+	assert_int_equal(ckpt_thread_start(&toucher, "toucher", touch_again_and_again, m), 0);
+	for (unsigned round = 0; round < 20000; round++) {
+		volatile char *page = m->base + (size_t)(round % 16) * 4096;
+
+		*page = (char)round;
+		lost += *page != (char)round;
+	}
+	atomic_store(&stop_touching, true);
+	assert_int_equal(pthread_join(toucher, NULL), 0);
+	assert_int_equal(lost, 0);
+}
+
+/* How a child ends that reads this byte: 0, or the number of the signal. */
+static int read_in_child(const char *at)
+{
+	const struct rlimit no_core = {0, 0};
+	int status = 0;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		(void)setrlimit(RLIMIT_CORE, &no_core);
+		(void)signal(SIGSEGV, SIG_DFL);
+		(void)*(volatile const char *)at;
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void a_child_does_not_have_it(void **state)
+{
+	struct ckpt_mapping *m = *state;
+	char here = 1;
+
+	m->base[0] = 'x';
+	assert_int_equal(read_in_child(&here), 0);
+	assert_int_equal(read_in_child(m->base), SIGSEGV);
+	assert_int_equal(read_in_child(m->base + m->bytes - 1), SIGSEGV);
+	assert_int_equal(m->base[0], 'x');
+}
+
+/* The flags of the mapping that holds this address, from /proc/self/smaps. */
+static bool has_flag(const char *at, const char *flag)
+{
+	FILE *file = fopen("/proc/self/smaps", "re");
+	char line[512];
+	bool here = false;
+	bool found = false;
+
+	assert_non_null(file);
+	while (fgets(line, sizeof(line), file)) {
+		char *dash;
+		uintptr_t start = strtoull(line, &dash, 16);
+
+		if (dash != line && *dash == '-')
+			here = (uintptr_t)at >= start &&
+			       (uintptr_t)at < strtoull(dash + 1, NULL, 16);
+		if (here && strncmp(line, "VmFlags:", 8) == 0)
+			found = strstr(line, flag) != NULL;
+	}
+	(void)fclose(file);
+	return found;
+}
+
+static void it_is_not_in_core_dumps(void **state)
+{
+	struct ckpt_mapping *m = *state;
+
+	assert_true(has_flag(m->base, " dd"));
+	assert_true(has_flag(m->base + m->bytes - 1, " dd"));
+	assert_true(has_flag(m->base, " dc"));
+}
+
+static void what_cannot_be_mapped_is_said(void **state)
+{
+	struct ckpt_mapping mapping = {0};
+	struct ckpt_error err;
+
+	(void)state;
+	ckpt_error_clear(&err);
+	assert_int_equal(ckpt_mapping_open((size_t)1 << 50, &err, &mapping), -ENOMEM);
+	assert_int_equal(err.code, -ENOMEM);
+	assert_non_null(strstr(err.message, "pool_bytes"));
+	assert_null(mapping.base);
+	/* As many huge pages as that nobody has reserved. */
+	assert_false(ckpt_mapping_open_huge((size_t)1 << 46, &mapping));
+	assert_null(mapping.base);
+}
+
+static void reserved_huge_pages(void **state)
+{
+	struct ckpt_mapping mapping;
+
+	(void)state;
+	if (!ckpt_mapping_open_huge(2 * CKPT_HUGE_PAGE, &mapping)) {
+		print_message("no free huge pages here (vm.nr_hugepages)\n");
+		skip();
+	}
+	assert_true(mapping.huge && mapping.resident);
+	assert_int_equal((uintptr_t)mapping.base % CKPT_HUGE_PAGE, 0);
+	assert_true(has_flag(mapping.base, " ht"));
+	assert_true(has_flag(mapping.base, " dc"));
+	mapping.base[2 * CKPT_HUGE_PAGE - 1] = 'x';
+	assert_int_equal(read_in_child(mapping.base), SIGSEGV);
+	ckpt_mapping_close(&mapping);
+}
+
+static void advice(void **state)
+{
+	const char *never = "always within_size advise [never] deny force\n";
+	const char *advise = "always within_size [advise] never deny force\n";
+
+	(void)state;
+	assert_false(ckpt_mapping_advice_heeded(never, NULL));
+	assert_true(ckpt_mapping_advice_heeded(advise, NULL));
+	assert_true(ckpt_mapping_advice_heeded("[always] within_size advise never\n", NULL));
+	assert_false(ckpt_mapping_advice_heeded("always advise never [deny] force\n", NULL));
+	assert_false(ckpt_mapping_advice_heeded("", NULL));
+	assert_false(ckpt_mapping_advice_heeded("[", NULL));
+	/* The setting of the size, unless it inherits. */
+	assert_false(
+		ckpt_mapping_advice_heeded(never, "always [inherit] within_size advise never\n"));
+	assert_true(
+		ckpt_mapping_advice_heeded(advise, "always [inherit] within_size advise never\n"));
+	assert_true(
+		ckpt_mapping_advice_heeded(never, "always inherit within_size [advise] never\n"));
+	assert_false(
+		ckpt_mapping_advice_heeded(advise, "always inherit within_size advise [never]\n"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			it_is_aligned_zeroed_and_not_there_yet, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			touching_at_once_makes_all_of_it_there, setup, teardown),
+		cmocka_unit_test_setup_teardown(touching_page_by_page_does_too, setup, teardown),
+		cmocka_unit_test_setup_teardown(touching_never_undoes_a_write, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_child_does_not_have_it, setup, teardown),
+		cmocka_unit_test_setup_teardown(it_is_not_in_core_dumps, setup, teardown),
+		cmocka_unit_test(what_cannot_be_mapped_is_said),
+		cmocka_unit_test(reserved_huge_pages),
+		cmocka_unit_test(advice),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

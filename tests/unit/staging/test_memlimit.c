@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel's texts say about memory, as machines and containers of all kinds show them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "staging/memlimit.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
+
+static void fields(void **state)
+{
+	const char *text = "MemTotal:       24684096 kB\n"
+			   "MemTotalish:           1 kB\n"
+			   "MemAvailable:\t 17 kB\n"
+			   "Pages 12\n"
+			   "inactive_file 4096\n"
+			   "Odd:\n"
+			   "Negative: -3 kB\n"
+			   "Last: 9";
+	uint64_t value = 77;
+
+	(void)state;
+	assert_true(ckpt_memlimit_field(text, "MemTotal", &value));
+	assert_int_equal(value, UINT64_C(24684096) * 1024);
+	assert_true(ckpt_memlimit_field(text, "MemAvailable", &value));
+	assert_int_equal(value, 17 * 1024);
+	assert_true(ckpt_memlimit_field(text, "inactive_file", &value));
+	assert_int_equal(value, 4096);
+	assert_true(ckpt_memlimit_field(text, "Last", &value));
+	assert_int_equal(value, 9);
+	value = 77;
+	assert_false(ckpt_memlimit_field(text, "Mem", &value));
+	assert_false(ckpt_memlimit_field(text, "Available", &value));
+	assert_false(ckpt_memlimit_field(text, "Odd", &value));
+	assert_false(ckpt_memlimit_field(text, "Negative", &value));
+	assert_false(ckpt_memlimit_field("", "MemTotal", &value));
+	assert_false(ckpt_memlimit_field("MemTotal", "MemTotal", &value));
+	assert_false(ckpt_memlimit_field("A: 99999999999999999999 kB\n", "A", &value));
+	assert_int_equal(value, 77);
+}
+
+static void values(void **state)
+{
+	(void)state;
+	assert_int_equal(ckpt_memlimit_value("max\n"), UINT64_MAX);
+	assert_int_equal(ckpt_memlimit_value("1073741824\n"), GIB);
+	assert_int_equal(ckpt_memlimit_value("0\n"), 0);
+	/* Version 1's word for no limit, and what no machine has. */
+	assert_int_equal(ckpt_memlimit_value("9223372036854771712\n"), UINT64_MAX);
+	assert_int_equal(ckpt_memlimit_value("99999999999999999999999\n"), UINT64_MAX);
+	assert_int_equal(ckpt_memlimit_value(""), UINT64_MAX);
+	assert_int_equal(ckpt_memlimit_value("-1\n"), UINT64_MAX);
+}
+
+struct group_case {
+	const char *groups;
+	const char *mounts;
+	bool v2;
+	const char *dir; /* NULL: none */
+	const char *top;
+};
+
+static void groups(void **state)
+{
+	static const struct group_case cases[] = {
+		/* Systemd, unified. */
+		{"0::/user.slice/user-1.slice\n",
+			"22 1 0:5 / /proc rw - proc proc rw\n"
+			"30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n",
+			true, "/sys/fs/cgroup/user.slice/user-1.slice", "/sys/fs/cgroup"},
+		/* A container with a namespace of its own. */
+		{"0::/\n", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n", true,
+			"/sys/fs/cgroup", "/sys/fs/cgroup"},
+		/* One without: the path is the host's, the mount shows a part. */
+		{"5:cpu,cpuacct:/docker/ab\n4:memory:/docker/ab/job\n0::/\n",
+			"35 31 0:32 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup "
+			"rw,memory\n",
+			false, "/sys/fs/cgroup/memory/job", "/sys/fs/cgroup/memory"},
+		{"4:memory:/docker/ab\n",
+			"35 31 0:32 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup "
+			"rw,memory\n",
+			false, "/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory"},
+		/* The same beginning is not the same directory. */
+		{"4:memory:/docker/abc\n",
+			"35 31 0:32 /docker/ab /m ro - cgroup cgroup rw,memory\n", false, "/m",
+			"/m"},
+		/* Outside of the namespace. */
+		{"0::/../other\n", "30 23 0:26 / /c ro - cgroup2 cgroup rw\n", true, "/c", "/c"},
+		/* Optional fields, and controllers that share a mount. */
+		{"3:cpu,memory:/a\n",
+			"29 1 0:1 / /cpuset rw shared:1 master:2 - cgroup cgroup rw,cpuset\n"
+			"30 1 0:2 / /both rw shared:1 master:2 - cgroup cgroup "
+			"rw,cpu,memory\n",
+			false, "/both/a", "/both"},
+		/* A path with colons. */
+		{"0::/a:b:c\n", "30 23 0:26 / /c ro - cgroup2 cgroup rw\n", true, "/c/a:b:c", "/c"},
+		/* No such controller, no such mount, nothing at all, nonsense. */
+		{"4:memoryx,xmemory:/a\n", "35 31 0:32 / /m ro - cgroup cgroup rw,memory\n", false,
+			NULL, NULL},
+		{"4:memory:/a\n", "35 31 0:32 / /m ro - cgroup cgroup rw,cpu\n", false, NULL, NULL},
+		{"0::/a\n", "35 31 0:32 / /m ro - cgroup cgroup rw,memory\n", true, NULL, NULL},
+		{"", "", true, NULL, NULL},
+		{"\n\n:\n", "\n- - -\n", true, NULL, NULL},
+		{"0:", "30 23", true, NULL, NULL},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < CKPT_COUNT(cases); i++) {
+		const struct group_case *c = &cases[i];
+		char dir[256] = "";
+		size_t top = 0;
+		bool found =
+			ckpt_memlimit_group(c->groups, c->mounts, c->v2, dir, sizeof(dir), &top);
+
+		assert_int_equal(found, c->dir != NULL);
+		if (!found)
+			continue;
+		assert_string_equal(dir, c->dir);
+		assert_int_equal(top, strlen(c->top));
+	}
+}
+
+static void a_path_too_long_is_no_group(void **state)
+{
+	char groups_text[300];
+	char dir[64];
+	size_t top;
+
+	(void)state;
+	(void)snprintf(groups_text, sizeof(groups_text), "0::/%0200d\n", 0);
+	assert_false(ckpt_memlimit_group(groups_text, "30 23 0:26 / /c ro - cgroup2 cgroup rw\n",
+		true, dir, sizeof(dir), &top));
+}
+
+static void budgets(void **state)
+{
+	(void)state;
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, NULL), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(512 * GIB, NULL), GIB);
+	assert_int_equal(ckpt_memlimit_budget(100 * MIB, NULL), 32 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(0, NULL), 32 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(UINT64_MAX, "1"), 32 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(32 * GIB, "8"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(32 * GIB, "4096"), 32 * MIB);
+	/* What is no number of ranks is not heeded. */
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, ""), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "0"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "-2"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "2x"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, " 2"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "4097"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "99999999999999999999"), 512 * MIB);
+}
+
+/* A machine made of files. */
+static char *tree;
+
+static int make_tree(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	static char name[PATH_MAX];
+
+	(void)state;
+	(void)snprintf(name, sizeof(name), "%s/ckpt-memlimit-XXXXXX", tmp ? tmp : "/tmp");
+	tree = mkdtemp(name);
+	assert_non_null(tree);
+	return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static int remove_tree(void **state)
+{
+	(void)state;
+	return nftw(tree, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void put(const char *path, const char *text)
+{
+	char full[PATH_MAX];
+	FILE *file;
+
+	(void)snprintf(full, sizeof(full), "%s%s", tree, path);
+	for (char *slash = strchr(full + strlen(tree) + 1, '/'); slash;
+		slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		assert_true(mkdir(full, 0777) == 0 || errno == EEXIST);
+		*slash = '/';
+	}
+	file = fopen(full, "w");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static struct ckpt_memlimit read_tree(void)
+{
+	struct ckpt_memlimit limit;
+
+	ckpt_memlimit_read(tree, &limit);
+	return limit;
+}
+
+static void put_machine(void)
+{
+	put("/proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n"
+			     "CommitLimit: 4194304 kB\nCommitted_AS: 1048576 kB\n");
+}
+
+static void a_machine_that_tells_nothing_has_no_limit(void **state)
+{
+	struct ckpt_memlimit limit = read_tree();
+
+	(void)state;
+	assert_true(limit.limit == UINT64_MAX);
+	assert_true(limit.available == UINT64_MAX);
+}
+
+static void a_machine_without_groups(void **state)
+{
+	struct ckpt_memlimit limit;
+
+	(void)state;
+	put_machine();
+	limit = read_tree();
+	assert_int_equal(limit.limit, 16 * GIB);
+	assert_int_equal(limit.available, 8 * GIB);
+	assert_non_null(strstr(limit.bound, "machine"));
+	/* The commit limit counts only where it is enforced. */
+	put("/proc/sys/vm/overcommit_memory", "0\n");
+	assert_int_equal(read_tree().available, 8 * GIB);
+	put("/proc/sys/vm/overcommit_memory", "2\n");
+	limit = read_tree();
+	assert_int_equal(limit.available, 3 * GIB);
+	assert_non_null(strstr(limit.bound, "overcommit_memory"));
+}
+
+static void the_tightest_of_all_groups_around_counts(void **state)
+{
+	struct ckpt_memlimit limit;
+
+	(void)state;
+	put_machine();
+	put("/proc/self/cgroup", "0::/job/step\n");
+	put("/proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+	put("/cg/job/step/memory.max", "max\n");
+	put("/cg/job/step/memory.current", "5\n");
+	assert_int_equal(read_tree().limit, 16 * GIB);
+	put("/cg/job/memory.max", "4294967296\n");
+	put("/cg/job/memory.current", "3221225472\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, 4 * GIB);
+	assert_int_equal(limit.available, GIB);
+	assert_non_null(strstr(limit.bound, "control group"));
+	/* Page cache is given back before anything is killed. */
+	put("/cg/job/memory.stat", "anon 7\ninactive_file 1073741824\nactive_file 536870912\n");
+	assert_int_equal(read_tree().available, 2 * GIB + 512 * MIB);
+	/* Above memory.high nothing is killed, but nothing moves either. */
+	put("/cg/job/step/memory.high", "2147483648\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, 2 * GIB);
+	assert_int_equal(limit.available, 2 * GIB - 5);
+	/* More in use than allowed: nothing is left, and nothing wraps. */
+	put("/cg/job/step/memory.current", "9999999999\n");
+	assert_int_equal(read_tree().available, 0);
+	/* The top has files too where it is the root of a namespace. */
+	put("/cg/memory.max", "1048576\n");
+	assert_int_equal(read_tree().limit, MIB);
+}
+
+static void groups_of_version_1(void **state)
+{
+	struct ckpt_memlimit limit;
+
+	(void)state;
+	put_machine();
+	put("/proc/self/cgroup", "8:memory:/docker/ab/job\n1:name=systemd:/\n0::/\n");
+	put("/proc/self/mountinfo",
+		"35 31 0:32 /docker/ab /cg/memory ro - cgroup cgroup rw,memory\n"
+		"41 31 0:38 / /cg/unified rw - cgroup2 cgroup2 rw\n");
+	put("/cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+	put("/cg/memory/memory.limit_in_bytes", "1073741824\n");
+	put("/cg/memory/memory.usage_in_bytes", "805306368\n");
+	put("/cg/memory/memory.stat",
+		"inactive_file 1\ntotal_inactive_file 268435456\ntotal_active_file 0\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, GIB);
+	assert_int_equal(limit.available, 512 * MIB);
+}
+
+/* Whatever the machine is that this runs on, some memory is found, and not more than there is. */
+static void this_machine(void **state)
+{
+	struct ckpt_memlimit limit;
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	(void)state;
+	ckpt_memlimit_read("", &limit);
+	assert_true(limit.limit <= ram + ram / 8);
+	assert_true(limit.available > 0 && limit.available <= ram);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fields),
+		cmocka_unit_test(values),
+		cmocka_unit_test(groups),
+		cmocka_unit_test(a_path_too_long_is_no_group),
+		cmocka_unit_test(budgets),
+		cmocka_unit_test_setup_teardown(
+			a_machine_that_tells_nothing_has_no_limit, make_tree, remove_tree),
+		cmocka_unit_test_setup_teardown(a_machine_without_groups, make_tree, remove_tree),
+		cmocka_unit_test_setup_teardown(
+			the_tightest_of_all_groups_around_counts, make_tree, remove_tree),
+		cmocka_unit_test_setup_teardown(groups_of_version_1, make_tree, remove_tree),
+		cmocka_unit_test(this_machine),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

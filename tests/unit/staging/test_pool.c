@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool: slots out and back, waiters, the toucher, budgets and limits, and what is left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "base/thread.h"
+#include "staging/pool.h"
+
+#define KIB   UINT64_C(1024)
+#define MIB   (UINT64_C(1) << 20)
+#define BLOCK (UINT32_C(64) << 10)
+
+static struct ckpt_pool *open_pool(uint64_t bytes, uint32_t block_bytes, bool touch)
+{
+	const struct ckpt_pool_config config = {
+		.bytes = bytes, .block_bytes = block_bytes, .touch = touch};
+	struct ckpt_pool *pool = NULL;
+	struct ckpt_error err;
+
+	ckpt_error_clear(&err);
+	if (ckpt_pool_open(&config, &err, &pool) < 0)
+		fail_msg("%s", err.message);
+	assert_non_null(pool);
+	return pool;
+}
+
+static unsigned count_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned count = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		count++;
+	assert_int_equal(closedir(dir), 0);
+	return count;
+}
+
+static void slots_are_apart_aligned_and_usable(void **state)
+{
+	struct ckpt_pool *pool = open_pool(UINT64_C(8) * BLOCK, BLOCK, false);
+	struct ckpt_slot *slots[8];
+	char *base = ckpt_pool_base(pool);
+
+	(void)state;
+	assert_int_equal(ckpt_pool_slots(pool), 8);
+	assert_int_equal(ckpt_pool_bytes(pool), 8 * BLOCK);
+	assert_string_equal(ckpt_pool_note(pool), "");
+	assert_int_equal((uintptr_t)base % 4096, 0);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(ckpt_pool_free(pool), 8 - i);
+		slots[i] = ckpt_pool_get(pool);
+		assert_non_null(slots[i]);
+		assert_int_equal(slots[i]->number, i);
+		assert_ptr_equal(slots[i]->data, base + (size_t)i * BLOCK);
+		memset(slots[i]->data, (int)i + 1, BLOCK);
+	}
+	assert_int_equal(ckpt_pool_free(pool), 0);
+	assert_null(ckpt_pool_get(pool));
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(slots[i]->data[0], i + 1);
+		assert_int_equal(slots[i]->data[BLOCK - 1], i + 1);
+	}
+	/* The one that came back last is given out first. */
+	ckpt_pool_put(pool, slots[2]);
+	ckpt_pool_put(pool, slots[5]);
+	assert_ptr_equal(ckpt_pool_get(pool), slots[5]);
+	assert_ptr_equal(ckpt_pool_get(pool), slots[2]);
+	assert_null(ckpt_pool_get(pool));
+	for (unsigned i = 0; i < 8; i++)
+		ckpt_pool_put(pool, slots[i]);
+	ckpt_pool_close(pool);
+}
+
+struct taker {
+	struct ckpt_task task;
+	struct ckpt_pool *pool;
+	struct ckpt_slot *slot;
+	unsigned looked;
+};
+
+static int take_one(struct ckpt_task *task)
+{
+	struct taker *t = CKPT_CONTAINER(task, struct taker, task);
+
+	t->looked++;
+	t->slot = ckpt_pool_get(t->pool);
+	return t->slot ? 0 : CKPT_TASK_PENDING;
+}
+
+static void a_waiter_is_woken_when_a_slot_comes_back(void **state)
+{
+	struct ckpt_pool *pool = open_pool(UINT64_C(4) * BLOCK, BLOCK, false);
+	struct ckpt_sched sched = {0};
+	struct taker taker = {.pool = pool};
+	struct ckpt_slot *slots[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		slots[i] = ckpt_pool_get(pool);
+	ckpt_pool_set_waiter(pool, &taker.task);
+	ckpt_task_start(&taker.task, &sched, take_one, NULL);
+	ckpt_sched_run(&sched);
+	assert_int_equal(taker.looked, 1);
+	assert_false(taker.task.finished);
+	ckpt_sched_run(&sched);
+	assert_int_equal(taker.looked, 1);
+	ckpt_pool_put(pool, slots[1]);
+	ckpt_sched_run(&sched);
+	assert_true(taker.task.finished);
+	assert_ptr_equal(taker.slot, slots[1]);
+	/* Finished, then nobody: puts go on. */
+	ckpt_pool_put(pool, slots[0]);
+	ckpt_pool_set_waiter(pool, NULL);
+	ckpt_pool_put(pool, slots[1]);
+	ckpt_pool_put(pool, slots[2]);
+	ckpt_pool_put(pool, slots[3]);
+	ckpt_pool_close(pool);
+}
+
+static void budgets_are_rounded_down_to_blocks(void **state)
+{
+	static const struct {
+		uint64_t bytes;
+		uint32_t block_bytes;
+		unsigned slots;
+	} cases[] = {
+		{0, BLOCK, 4},
+		{1, BLOCK, 4},
+		{4 * BLOCK - 1, BLOCK, 4},
+		{5 * BLOCK - 1, BLOCK, 4},
+		{5 * BLOCK, BLOCK, 5},
+		{100 * MIB + 1, 8 * MIB, 12},
+		{10 * KIB, 4096, 4},
+		{17 * KIB, 4096, 4},
+		{20 * KIB, 4096, 5},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < CKPT_COUNT(cases); i++) {
+		struct ckpt_pool *pool = open_pool(cases[i].bytes, cases[i].block_bytes, false);
+
+		assert_int_equal(ckpt_pool_slots(pool), cases[i].slots);
+		assert_int_equal(
+			ckpt_pool_bytes(pool), (uint64_t)cases[i].slots * cases[i].block_bytes);
+		ckpt_pool_close(pool);
+	}
+}
+
+static void the_default_budget_is_within_its_bounds(void **state)
+{
+	uint64_t alone;
+
+	(void)state;
+	assert_int_equal(unsetenv("LOCAL_WORLD_SIZE"), 0);
+	alone = ckpt_pool_default_bytes();
+	assert_true(alone >= 32 * MIB && alone <= 1024 * MIB);
+	assert_int_equal(setenv("LOCAL_WORLD_SIZE", "4096", 1), 0);
+	assert_true(ckpt_pool_default_bytes() <= alone);
+	assert_true(ckpt_pool_default_bytes() >= 32 * MIB);
+	assert_int_equal(unsetenv("LOCAL_WORLD_SIZE"), 0);
+}
+
+/* Waits, by looking, until all is touched; the toucher ends by itself then. */
+static void wait_touched(struct ckpt_pool *pool)
+{
+	uint64_t deadline = ckpt_deadline(60000);
+
+	while (ckpt_pool_threads(pool) > 0) {
+		assert_true(ckpt_clock_ns() < deadline);
+		(void)sched_yield();
+	}
+}
+
+static void all_is_touched_and_what_is_written_meanwhile_stays(void **state)
+{
+	const uint64_t bytes = 64 * MIB;
+	struct ckpt_pool *pool = open_pool(bytes, MIB, true);
+	struct ckpt_slot *slots[64];
+	uint64_t before = 0;
+
+	(void)state;
+	for (int i = 0; i < 64; i++) {
+		uint64_t touched = ckpt_pool_touched(pool);
+
+		assert_true(touched >= before && touched <= bytes);
+		before = touched;
+		slots[i] = ckpt_pool_get(pool);
+		assert_non_null(slots[i]);
+		memset(slots[i]->data, i + 1, MIB);
+	}
+	wait_touched(pool);
+	assert_int_equal(ckpt_pool_touched(pool), bytes);
+	for (int i = 0; i < 64; i++) {
+		for (size_t k = 0; k < MIB; k += 512)
+			assert_int_equal(slots[i]->data[k], i + 1);
+		ckpt_pool_put(pool, slots[i]);
+	}
+	ckpt_pool_close(pool);
+}
+
+static void without_touching_there_is_no_thread(void **state)
+{
+	struct ckpt_pool *pool = open_pool(UINT64_C(4) * BLOCK, BLOCK, false);
+
+	(void)state;
+	assert_int_equal(ckpt_pool_threads(pool), 0);
+	ckpt_pool_close(pool);
+}
+
+/* Closing stops the toucher after a piece, whatever is left: measured by what touching all takes. */
+static void closing_at_once_does_not_wait_for_the_toucher(void **state)
+{
+	const uint64_t bytes = 256 * MIB;
+	uint64_t begin = ckpt_clock_ns();
+	struct ckpt_pool *pool = open_pool(bytes, 8 * MIB, true);
+	bool at_once = ckpt_pool_touched(pool) == bytes;
+	uint64_t whole;
+
+	(void)state;
+	wait_touched(pool);
+	whole = ckpt_clock_ns() - begin;
+	ckpt_pool_close(pool);
+	if (at_once) {
+		print_message("reserved huge pages: there is nothing to touch\n");
+		skip();
+	}
+	begin = ckpt_clock_ns();
+	for (int i = 0; i < 20; i++)
+		ckpt_pool_close(open_pool(bytes, 8 * MIB, true));
+	assert_true(ckpt_clock_ns() - begin < 10 * whole);
+}
+
+static void descriptors_and_memory_are_given_back(void **state)
+{
+	unsigned before = count_fds();
+
+	(void)state;
+	for (int i = 0; i < 50; i++) {
+		struct ckpt_pool *pool = open_pool(UINT64_C(16) * BLOCK, BLOCK, i % 2);
+
+		ckpt_pool_close(pool);
+	}
+	assert_int_equal(count_fds(), before);
+}
+
+static void more_than_there_is_is_lowered_with_a_note(void **state)
+{
+	struct ckpt_pool *pool = open_pool(UINT64_C(1) << 50, (uint32_t)(64 * MIB), false);
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	(void)state;
+	assert_true(ckpt_pool_bytes(pool) < ram);
+	assert_true(ckpt_pool_slots(pool) >= CKPT_POOL_SLOTS_MIN);
+	assert_non_null(strstr(ckpt_pool_note(pool), "lowered"));
+	ckpt_pool_close(pool);
+}
+
+/* A soft limit for one call; the test's own files are not affected. */
+static int open_limited(int resource, rlim_t most, uint64_t bytes, struct ckpt_error *err,
+	struct ckpt_pool **ret_pool)
+{
+	const struct ckpt_pool_config config = {.bytes = bytes, .block_bytes = (uint32_t)MIB};
+	struct rlimit before;
+	struct rlimit limit;
+	int r;
+
+	ckpt_error_clear(err);
+	assert_int_equal(getrlimit(resource, &before), 0);
+	limit = before;
+	limit.rlim_cur = most;
+	assert_int_equal(setrlimit(resource, &limit), 0);
+	r = ckpt_pool_open(&config, err, ret_pool);
+	assert_int_equal(setrlimit(resource, &before), 0);
+	return r;
+}
+
+/* Past this limit a file does not just fail to grow: the process gets a signal. */
+static void the_limit_of_file_sizes_is_kept(void **state)
+{
+	struct ckpt_pool *pool = NULL;
+	struct ckpt_error err;
+
+	(void)state;
+	assert_int_equal(open_limited(RLIMIT_FSIZE, 10 * MIB + 1, 64 * MIB, &err, &pool), 0);
+	assert_int_equal(ckpt_pool_slots(pool), 10);
+	assert_non_null(strstr(ckpt_pool_note(pool), "ulimit -f"));
+	assert_non_null(strstr(ckpt_pool_note(pool), "from 64 MiB to 10 MiB"));
+	ckpt_pool_close(pool);
+	pool = NULL;
+	assert_int_equal(open_limited(RLIMIT_FSIZE, 3 * MIB, 64 * MIB, &err, &pool), -EFBIG);
+	assert_null(pool);
+	assert_int_equal(err.code, -EFBIG);
+	assert_non_null(strstr(err.message, "4 blocks of 1 MiB"));
+	assert_non_null(strstr(err.message, "ulimit -f"));
+}
+
+static void no_descriptor_is_an_error_with_a_reason(void **state)
+{
+	struct ckpt_pool *pool = NULL;
+	struct ckpt_error err;
+
+	(void)state;
+	assert_int_equal(open_limited(RLIMIT_NOFILE, 0, 8 * MIB, &err, &pool), -EMFILE);
+	assert_null(pool);
+	assert_non_null(strstr(err.message, "memfd"));
+	assert_non_null(strstr(err.message, "EMFILE"));
+}
+
+static unsigned allocations_left;
+
+static bool refuse_one(void *user, size_t size)
+{
+	(void)user;
+	(void)size;
+	return allocations_left-- == 0;
+}
+
+static void no_memory_at_any_moment_leaves_nothing_behind(void **state)
+{
+	const struct ckpt_pool_config config = {.bytes = UINT64_C(4) * BLOCK, .block_bytes = BLOCK};
+	unsigned before = count_fds();
+	unsigned refused = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 30; i++) {
+		struct ckpt_pool *pool = NULL;
+		struct ckpt_error err;
+		int r;
+
+		ckpt_error_clear(&err);
+		allocations_left = i;
+		ckpt_alloc_set_hook(refuse_one, NULL);
+		r = ckpt_pool_open(&config, &err, &pool);
+		ckpt_alloc_set_hook(NULL, NULL);
+		if (r < 0) {
+			assert_int_equal(r, -ENOMEM);
+			assert_int_equal(err.code, -ENOMEM);
+			assert_null(pool);
+			refused++;
+		} else {
+			ckpt_pool_close(pool);
+		}
+	}
+	/* The pool itself and its slots; what only reads limits goes on without. */
+	assert_int_equal(refused, 2);
+	assert_int_equal(count_fds(), before);
+}
+
+static void nothing_is_closed_without_harm(void **state)
+{
+	(void)state;
+	ckpt_pool_close(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(slots_are_apart_aligned_and_usable),
+		cmocka_unit_test(a_waiter_is_woken_when_a_slot_comes_back),
+		cmocka_unit_test(budgets_are_rounded_down_to_blocks),
+		cmocka_unit_test(the_default_budget_is_within_its_bounds),
+		cmocka_unit_test(all_is_touched_and_what_is_written_meanwhile_stays),
+		cmocka_unit_test(without_touching_there_is_no_thread),
+		cmocka_unit_test(closing_at_once_does_not_wait_for_the_toucher),
+		cmocka_unit_test(descriptors_and_memory_are_given_back),
+		cmocka_unit_test(more_than_there_is_is_lowered_with_a_note),
+		cmocka_unit_test(the_limit_of_file_sizes_is_kept),
+		cmocka_unit_test(no_descriptor_is_an_error_with_a_reason),
+		cmocka_unit_test(no_memory_at_any_moment_leaves_nothing_behind),
+		cmocka_unit_test(nothing_is_closed_without_harm),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the programs share. */
+#include "cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BACK_MAX UINT64_C(1000000)
+
+enum { OPT_STEP = 256, OPT_JSON, OPT_PROGRESS, OPT_VERSION };
+
+static const struct option options[] = {
+	{"step", required_argument, NULL, OPT_STEP},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"progress", required_argument, NULL, OPT_PROGRESS},
+	{"quiet", no_argument, NULL, 'q'},
+	{"help", no_argument, NULL, 'h'},
+	{"version", no_argument, NULL, OPT_VERSION},
+	{NULL, 0, NULL, 0},
+};
+
+static bool parse_number(const char *text, uint64_t max, uint64_t *ret)
+{
+	char *end = NULL;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	errno = 0;
+	unsigned long long value = strtoull(text, &end, 10);
+	if (errno || *end || value > max)
+		return false;
+	*ret = value;
+	return true;
+}
+
+/* "N", "latest", "latest~K" */
+static bool parse_step(const char *text, uint64_t *ret_step)
+{
+	uint64_t back = 0;
+
+	if (strncmp(text, "latest", 6) != 0)
+		return parse_number(text, CKPT_STEP_MAX, ret_step);
+	if (text[6] && (text[6] != '~' || !parse_number(text + 7, BACK_MAX, &back)))
+		return false;
+	*ret_step = CKPT_STEP_BACK(back);
+	return true;
+}
+
+static bool parse_progress(const char *text, enum cli_progress *ret)
+{
+	static const char *const names[] = {"auto", "always", "never"};
+
+	for (int i = 0; i < 3; i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*ret = (enum cli_progress)i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool misused(const struct cli_program *program, const char *what, const char *value)
+{
+	(void)fprintf(stderr, "%s: %s%s%s\nusage: %s %s\n'%s --help' says more.\n", program->name,
+		what, value ? ": " : "", value ? value : "", program->name, program->usage,
+		program->name);
+	return false;
+}
+
+static bool parse_option(struct cli *cli, int option)
+{
+	const struct cli_program *program = cli->program;
+
+	switch (option) {
+	case OPT_STEP:
+		if (!program->takes_step)
+			return misused(program, "it takes no --step", NULL);
+		if (!parse_step(optarg, &cli->step))
+			return misused(
+				program, "--step takes a number, latest or latest~K", optarg);
+		cli->has_step = true;
+		return true;
+	case OPT_PROGRESS:
+		if (!parse_progress(optarg, &cli->progress))
+			return misused(program, "--progress takes auto, always or never", optarg);
+		return true;
+	case OPT_JSON:
+		cli->json = true;
+		return true;
+	case 'q':
+		cli->quiet = true;
+		return true;
+	default:
+		return misused(program, "unknown option, or one without its value", NULL);
+	}
+}
+
+bool cli_parse(
+	struct cli *cli, const struct cli_program *program, int argc, char **argv, int *ret_exit)
+{
+	int option;
+
+	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST};
+	*ret_exit = CLI_USAGE;
+	optind = 1;
+	opterr = 0;
+	for (;;) {
+		/* A program is one thread until it opens a store. */
+		// NOLINTNEXTLINE(concurrency-mt-unsafe)
+		option = getopt_long(argc, argv, "hq", options, NULL);
+		if (option == -1)
+			break;
+		if (option == 'h') {
+			(void)printf(
+				"usage: %s %s\n\n%s", program->name, program->usage, program->help);
+			*ret_exit = CLI_OK;
+			return false;
+		}
+		if (option == OPT_VERSION) {
+			const char *features = ckpt_features();
+			(void)printf("%s (libckpt) %s%s%s\n", program->name, ckpt_version(),
+				*features ? ", with " : "", features);
+			*ret_exit = CLI_OK;
+			return false;
+		}
+		if (!parse_option(cli, option))
+			return false;
+	}
+	if (argc - optind != program->operands)
+		return misused(program,
+			argc - optind < program->operands ? "something is missing"
+							  : "too much on the command line",
+			NULL);
+	for (int i = 0; i < program->operands; i++)
+		cli->operand[i] = argv[optind + i];
+	if (strncmp(cli->operand[0], "s3://", 5) == 0)
+		return misused(program, "this version reads directories only", cli->operand[0]);
+	return true;
+}
+
+int cli_exit_of(int code)
+{
+	switch (code) {
+	case 0:
+		return CLI_OK;
+	case CKPT_EINCOMPLETE:
+		return CLI_INCOMPLETE;
+	case CKPT_EINTEGRITY:
+	case CKPT_EFORMAT:
+		return CLI_INTEGRITY;
+	case CKPT_ENOSTORE:
+	case CKPT_ENOSTEP:
+	case -ENOENT:
+	case -ENOTDIR:
+		return CLI_NOT_FOUND;
+	case CKPT_EINUSE:
+	case -EBUSY:
+		return CLI_IN_USE;
+	case CKPT_EAUTH:
+	case -EACCES:
+	case -EPERM:
+		return CLI_AUTH;
+	case CKPT_ENETWORK:
+		return CLI_NETWORK;
+	case -ENOSPC:
+	case -EDQUOT:
+		return CLI_NO_SPACE;
+	default:
+		return CLI_FAILED;
+	}
+}
+
+/* Corrupt is worse than missing, missing than anything else that failed. */
+int cli_worse(int a, int b)
+{
+	static const int order[] = {CLI_INTEGRITY, CLI_INCOMPLETE};
+
+	if (a > CLI_SIGNAL || b > CLI_SIGNAL)
+		return a > b ? a : b;
+	for (int i = 0; i < 2; i++)
+		if (a == order[i] || b == order[i])
+			return order[i];
+	return a ? a : b;
+}
+
+int cli_fail(const struct cli *cli, int code)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (cli_interrupted())
+		return CLI_SIGNAL + cli_interrupted();
+	(void)ckpt_last_error_record(&error);
+	if (cli->json) {
+		json_t *object = cli_object("error");
+		(void)json_object_set_new(object, "error", cli_error_object(&error));
+		(void)json_object_set_new(object, "exit", json_integer(cli_exit_of(code)));
+		cli_print_json(object);
+	}
+	(void)fprintf(stderr, "%s: ", cli->program->name);
+	cli_print_text(stderr, ckpt_last_error());
+	(void)fputc('\n', stderr);
+	return cli_exit_of(code);
+}
+
+json_t *cli_object(const char *type)
+{
+	return json_pack("{s:i, s:s}", "schema", CLI_SCHEMA, "type", type);
+}
+
+static void set_text(json_t *object, const char *key, const char *text)
+{
+	json_t *string = json_string(text);
+
+	/* A name that was cut may end inside a character: then it is left out. */
+	if (*text && string)
+		(void)json_object_set(object, key, string);
+	json_decref(string);
+}
+
+json_t *cli_error_object(const struct ckpt_error *error)
+{
+	json_t *object =
+		json_pack("{s:i, s:s}", "code", error->code, "name", ckpt_strerror(error->code));
+
+	set_text(object, "message", error->message);
+	set_text(object, "file", error->file);
+	set_text(object, "tensor", error->tensor);
+	if (error->step >= 0)
+		(void)json_object_set_new(object, "step", json_integer(error->step));
+	if (error->rank >= 0)
+		(void)json_object_set_new(object, "rank", json_integer(error->rank));
+	if (error->offset >= 0)
+		(void)json_object_set_new(object, "offset", json_integer(error->offset));
+	return object;
+}
+
+void cli_print_json(json_t *object)
+{
+	(void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
+	(void)putchar('\n');
+	(void)fflush(stdout);
+	json_decref(object);
+}
+
+const char *cli_bytes(uint64_t bytes, char out[32])
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	double value = (double)bytes;
+	int unit = 0;
+
+	while (value >= 1024 && unit < 5) {
+		value /= 1024;
+		unit++;
+	}
+	(void)snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	return out;
+}
+
+void cli_print_text(FILE *to, const char *text)
+{
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+		if (c < 0x20 || c == 0x7f)
+			(void)fprintf(to, "\\x%02x", c);
+		else
+			(void)fputc(c, to);
+	}
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the programs share: options, exit codes, output, progress, interruption. */
+#ifndef CKPT_TOOLS_CLI_H
+#define CKPT_TOOLS_CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <ckpt/ckpt.h>
+#include <jansson.h>
+
+/* Version of everything that --json prints. Members are only ever added. */
+#define CLI_SCHEMA 1
+
+enum cli_exit {
+	CLI_OK = 0,
+	CLI_FAILED = 1,
+	CLI_USAGE = 2,
+	CLI_INCOMPLETE = 3,
+	CLI_INTEGRITY = 4,
+	CLI_NOT_FOUND = 10,
+	CLI_IN_USE = 11,
+	CLI_AUTH = 12,
+	CLI_NETWORK = 13,
+	CLI_NO_SPACE = 14,
+	CLI_SIGNAL = 128, /* and the signal's number */
+};
+
+enum cli_progress {
+	CLI_PROGRESS_AUTO, /* a bar when standard error is a terminal */
+	CLI_PROGRESS_ALWAYS,
+	CLI_PROGRESS_NEVER,
+};
+
+/* How a program is called. */
+struct cli_program {
+	const char *name;  /* as the user typed it: "ckpt-verify", "ckpt ls" */
+	const char *usage; /* after the name */
+	const char *help;  /* everything below the usage line */
+	int operands;      /* how many it takes */
+	bool takes_step;
+};
+
+/* What the command line said. */
+struct cli {
+	const struct cli_program *program;
+	const char *operand[2];
+	bool has_step;
+	uint64_t step; /* a number, CKPT_STEP_LATEST or CKPT_STEP_BACK(k) */
+	bool json;
+	bool quiet;
+	enum cli_progress progress;
+};
+
+/* Parses; answers --help and --version itself. False: exit with *ret_exit. */
+bool cli_parse(
+	struct cli *cli, const struct cli_program *program, int argc, char **argv, int *ret_exit);
+
+/* The exit code of a library code, and of the worse of two exits. */
+int cli_exit_of(int code);
+int cli_worse(int a, int b);
+
+/* Says on standard error what failed, by the library's last error. Returns the exit code. */
+int cli_fail(const struct cli *cli, int code);
+
+/* Opens the store read only, after catching SIGINT and SIGTERM. */
+int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine);
+
+/* 0, or the signal that asked to stop. */
+int cli_interrupted(void);
+
+/*
+ * Waits for a restore, verification or export, shows how it goes, and cancels it when interrupted.
+ * Returns its code.
+ */
+int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what);
+
+/* One line of JSON. Steals the reference. */
+void cli_print_json(json_t *object);
+/* An object with "schema" and "type". */
+json_t *cli_object(const char *type);
+/* What an error record says, as an object. */
+json_t *cli_error_object(const struct ckpt_error *error);
+
+/* "12.3 MiB" into `out`. */
+const char *cli_bytes(uint64_t bytes, char out[32]);
+/* Text from a checkpoint on a terminal: control characters shown as \xNN. */
+void cli_print_text(FILE *to, const char *text);
+
+int cmd_ls(int argc, char **argv, const char *name);
+int cmd_restore(int argc, char **argv, const char *name);
+int cmd_show(int argc, char **argv, const char *name);
+int cmd_verify(int argc, char **argv, const char *name);
+
+#endif

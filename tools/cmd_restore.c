@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ckpt-restore: one step into a directory, verified on the way. */
+#include "cli.h"
+
+static const char help[] =
+	"Copies one step of a store into DEST, verifying every chunk on the way. DEST is made if "
+	"it\n"
+	"is not there; it holds plain safetensors files then, and is a store again: training can\n"
+	"resume from it. A DEST that was not finished holds no step.\n"
+	"\n"
+	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
+	"  --json                    one JSON object\n"
+	"  --progress auto|always|never\n"
+	"  -q, --quiet               say nothing when all is well\n"
+	"  --version, -h, --help\n"
+	"\n"
+	"Exit status: 0 all well; 1 failed; 2 usage; 3 files are missing or short; 4 bytes differ\n"
+	"from their digest; 10 no such store or step; 12 not authorised; 14 no space; 130, 143\n"
+	"interrupted.\n"
+	"\n"
+	"Examples:\n"
+	"  ckpt-restore /nvme/run42 /data/model\n"
+	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n";
+
+static void say(const struct cli *cli, const struct ckpt_restore *restore, uint64_t bytes)
+{
+	char text[32];
+
+	if (cli->json) {
+		json_t *object = cli_object("restored");
+		(void)json_object_set_new(
+			object, "step", json_integer((json_int_t)ckpt_restore_step(restore)));
+		(void)json_object_set_new(object, "generation",
+			json_integer((json_int_t)ckpt_restore_generation(restore)));
+		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
+		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
+		cli_print_json(object);
+	} else if (!cli->quiet) {
+		(void)printf("step %llu is in %s (%s, verified)\n",
+			(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
+			cli_bytes(bytes, text));
+	}
+}
+
+int cmd_restore(int argc, char **argv, const char *name)
+{
+	const struct cli_program program = {.name = name,
+		.usage = "STORE DEST [--step N] [--json]",
+		.help = help,
+		.operands = 2,
+		.takes_step = true};
+	struct cli cli;
+	struct ckpt_engine *engine = NULL;
+	struct ckpt_restore *restore = NULL;
+	uint64_t done = 0;
+	uint64_t total = 0;
+	int exit_code;
+
+	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
+		return exit_code;
+	int r = cli_open(&cli, &engine);
+	if (r < 0)
+		return cli_fail(&cli, r);
+	r = ckpt_export_start(engine, cli.step, cli.operand[1], &restore);
+	if (r == 0)
+		r = cli_wait(&cli, restore, "restoring");
+	if (r < 0) {
+		exit_code = cli_fail(&cli, r);
+	} else {
+		(void)ckpt_restore_progress(restore, &done, &total);
+		say(&cli, restore, done);
+		exit_code = CLI_OK;
+	}
+	ckpt_restore_free(restore);
+	ckpt_engine_close(engine);
+	return exit_code;
+}

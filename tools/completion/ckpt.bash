@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Completion for ckpt, ckpt-verify and ckpt-restore.
+_ckpt() {
+	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+	local options="--step --json --progress --quiet --version --help"
+	case $previous in
+	--step)
+		mapfile -t COMPREPLY < <(compgen -W "latest latest~1" -- "$current")
+		return
+		;;
+	--progress)
+		mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$current")
+		return
+		;;
+	esac
+	if [[ ${COMP_WORDS[0]##*/} == ckpt && $COMP_CWORD == 1 ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "ls show verify restore --help --version" -- "$current")
+	elif [[ $current == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+	else
+		mapfile -t COMPREPLY < <(compgen -d -- "$current")
+	fi
+}
+complete -o filenames -F _ckpt ckpt ckpt-verify ckpt-restore

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ckpt: the subcommands. */
+#include <string.h>
+
+#include "cli.h"
+
+static const struct {
+	const char *verb;
+	const char *name;
+	int (*run)(int argc, char **argv, const char *name);
+	const char *what;
+} verbs[] = {
+	{"ls", "ckpt ls", cmd_ls, "list the steps of a store"},
+	{"show", "ckpt show", cmd_show, "show what a step holds"},
+	{"verify", "ckpt verify", cmd_verify, "check every chunk (as ckpt-verify)"},
+	{"restore", "ckpt restore", cmd_restore, "copy a step out, verified (as ckpt-restore)"},
+};
+#define VERBS (sizeof(verbs) / sizeof(verbs[0]))
+
+static void usage(FILE *to)
+{
+	(void)fputs("usage: ckpt COMMAND STORE [OPTIONS]\n\n", to);
+	for (size_t i = 0; i < VERBS; i++)
+		(void)fprintf(to, "  %-8s  %s\n", verbs[i].verb, verbs[i].what);
+	(void)fputs("\n'ckpt COMMAND --help' says more.\n\nExample:\n  ckpt ls /nvme/run42\n", to);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2) {
+		usage(stderr);
+		return CLI_USAGE;
+	}
+	for (size_t i = 0; i < VERBS; i++)
+		if (strcmp(argv[1], verbs[i].verb) == 0)
+			return verbs[i].run(argc - 1, argv + 1, verbs[i].name);
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+		strcmp(argv[1], "help") == 0) {
+		usage(stdout);
+		return CLI_OK;
+	}
+	if (strcmp(argv[1], "--version") == 0) {
+		(void)printf("ckpt (libckpt) %s\n", ckpt_version());
+		return CLI_OK;
+	}
+	(void)fprintf(stderr, "ckpt: unknown command: %s\n", argv[1]);
+	usage(stderr);
+	return CLI_USAGE;
+}

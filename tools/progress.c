@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting for something long: a bar, and an end when a signal asks for it. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+#define POLL_MS   100
+#define BAR_CHARS 30
+#define POOL      (UINT64_C(256) << 20)
+
+static volatile sig_atomic_t caught;
+
+static void note_signal(int number)
+{
+	caught = number;
+}
+
+int cli_interrupted(void)
+{
+	return caught;
+}
+
+static void catch_signals(void)
+{
+	/* A second one ends the program at once. */
+	struct sigaction action = {.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND};
+
+	(void)sigemptyset(&action.sa_mask);
+	(void)sigaction(SIGINT, &action, NULL);
+	(void)sigaction(SIGTERM, &action, NULL);
+}
+
+int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine)
+{
+	struct ckpt_engine_opts opts = {.size = sizeof(opts),
+		.flags = CKPT_ENGINE_READ_ONLY,
+		.pool_bytes = POOL,
+		.log_level = CKPT_LOG_WARN};
+
+	catch_signals();
+	return ckpt_engine_open(cli->operand[0], &opts, ret_engine);
+}
+
+static double seconds_now(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void draw(const char *what, uint64_t done, uint64_t total, double seconds)
+{
+	char bar[BAR_CHARS + 1];
+	char a[32];
+	char b[32];
+	char rate[32];
+	double part = total ? (double)done / (double)total : 0;
+	double speed = seconds > 0 ? (double)done / seconds : 0;
+	int filled = (int)(part * BAR_CHARS);
+
+	for (int i = 0; i < BAR_CHARS; i++)
+		bar[i] = i < filled ? '=' : ' ';
+	bar[BAR_CHARS] = '\0';
+	(void)fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %s of %s  %s/s", what, bar, part * 100,
+		cli_bytes(done, a), cli_bytes(total, b), cli_bytes((uint64_t)speed, rate));
+	if (speed > 0 && done < total)
+		(void)fprintf(stderr, "  ETA %.0f s", (double)(total - done) / speed);
+	(void)fflush(stderr);
+}
+
+static bool wants_bar(const struct cli *cli)
+{
+	if (cli->quiet || cli->progress == CLI_PROGRESS_NEVER)
+		return false;
+	return cli->progress == CLI_PROGRESS_ALWAYS || isatty(STDERR_FILENO);
+}
+
+int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what)
+{
+	bool bar = wants_bar(cli);
+	double start = seconds_now();
+	int r;
+
+	while ((r = ckpt_restore_wait(restore, POLL_MS)) == -ETIMEDOUT) {
+		uint64_t done = 0;
+		uint64_t total = 0;
+		if (cli_interrupted())
+			ckpt_restore_cancel(restore);
+		if (bar && ckpt_restore_progress(restore, &done, &total) == 0)
+			draw(what, done, total, seconds_now() - start);
+	}
+	if (bar)
+		(void)fputs("\r\033[K", stderr);
+	return r;
+}
