@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <linux/memfd.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -42,11 +43,13 @@ static int open_memfd(size_t bytes, unsigned flags)
 }
 
 /*
- * Maps at a multiple of a huge page's size, so that huge pages fit. The descriptor is not needed for
- * it any more; kept, it would go to every child and hold the memory for as long as that lives.
+ * Maps `fd`, or private memory if that is -1, at a multiple of a huge page's size, so that huge pages
+ * fit. The descriptor is not needed for it any more; kept, it would go to every child and hold the
+ * memory for as long as that lives.
  */
 static int map_and_close(int fd, size_t bytes, char **ret_base)
 {
+	int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
 	size_t room = bytes + CKPT_HUGE_PAGE;
 	char *start;
 	char *base;
@@ -56,20 +59,18 @@ static int map_and_close(int fd, size_t bytes, char **ret_base)
 	start = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (start == MAP_FAILED) {
 		r = -errno;
-		(void)close(fd);
-		return r;
+		goto close_fd;
 	}
 	head = (size_t)(-(uintptr_t)start % CKPT_HUGE_PAGE);
 	base = start + head;
-	if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+	if (mmap(base, bytes, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED)
 		r = -errno;
-	(void)close(fd);
 	/* A child that wrote to what its parent still writes from would end up in a checkpoint. */
 	if (r == 0 && madvise(base, bytes, MADV_DONTFORK) < 0)
 		r = -errno;
 	if (r < 0) {
 		(void)munmap(start, room);
-		return r;
+		goto close_fd;
 	}
 	/* Model weights do not belong into a core dump; if it cannot be said, so be it. */
 	(void)madvise(base, bytes, MADV_DONTDUMP);
@@ -78,7 +79,11 @@ static int map_and_close(int fd, size_t bytes, char **ret_base)
 	if (head < CKPT_HUGE_PAGE)
 		(void)munmap(base + bytes, CKPT_HUGE_PAGE - head);
 	*ret_base = base;
-	return 0;
+
+close_fd:
+	if (fd >= 0)
+		(void)close(fd);
+	return r;
 }
 
 bool ckpt_mapping_open_huge(size_t bytes, struct ckpt_mapping *ret_mapping)
@@ -116,18 +121,21 @@ bool ckpt_mapping_advice_heeded(const char *general, const char *of_size)
 	const char *text = of_size && !in_force(of_size, "inherit") ? of_size : general;
 
 	return in_force(text, "always") || in_force(text, "within_size") ||
-	       in_force(text, "advise") || in_force(text, "force");
+	       in_force(text, "advise") || in_force(text, "madvise") || in_force(text, "force");
 }
 
-static bool advice_heeded(void)
+/* By `file` and its namesake for huge pages of 2 MiB. */
+static bool advice_heeded(const char *file)
 {
 	struct ckpt_buf general = {0};
 	struct ckpt_buf of_size = {0};
+	char path[128];
 	bool heeded = false;
 
-	if (ckpt_kernel_file_read("", SYS_HUGE "shmem_enabled", &general)) {
-		(void)ckpt_kernel_file_read(
-			"", SYS_HUGE "hugepages-2048kB/shmem_enabled", &of_size);
+	(void)snprintf(path, sizeof(path), SYS_HUGE "%s", file);
+	if (ckpt_kernel_file_read("", path, &general)) {
+		(void)snprintf(path, sizeof(path), SYS_HUGE "hugepages-2048kB/%s", file);
+		(void)ckpt_kernel_file_read("", path, &of_size);
 		heeded = ckpt_mapping_advice_heeded(general.data, of_size.data);
 	}
 	ckpt_buf_free(&general);
@@ -138,14 +146,18 @@ static bool advice_heeded(void)
 int ckpt_mapping_open(size_t bytes, struct ckpt_error *err, struct ckpt_mapping *ret_mapping)
 {
 	struct ckpt_mapping mapping = {.bytes = bytes};
-	int fd;
+	bool file_huge = advice_heeded("shmem_enabled");
+	bool private_huge = !file_huge && advice_heeded("enabled");
+	int fd = -1;
 	int r;
 
 	CKPT_ASSERT(bytes > 0 && bytes % PAGE_BYTES == 0);
-	fd = open_memfd(bytes, 0);
-	if (fd < 0)
-		return ckpt_fail(err, fd, "cannot make a memfd of %zu KiB for staging: %s",
-			bytes >> 10, ckpt_code_text(fd));
+	if (!private_huge) {
+		fd = open_memfd(bytes, 0);
+		if (fd < 0)
+			return ckpt_fail(err, fd, "cannot make a memfd of %zu KiB for staging: %s",
+				bytes >> 10, ckpt_code_text(fd));
+	}
 	r = map_and_close(fd, bytes, &mapping.base);
 	if (r < 0)
 		return ckpt_fail(err, r,
@@ -153,7 +165,7 @@ int ckpt_mapping_open(size_t bytes, struct ckpt_error *err, struct ckpt_mapping 
 			"limit of address space (ulimit -v)",
 			bytes >> 10, ckpt_code_text(r));
 	if (bytes >= CKPT_HUGE_PAGE && madvise(mapping.base, bytes, MADV_HUGEPAGE) == 0)
-		mapping.huge = advice_heeded();
+		mapping.huge = file_huge || private_huge;
 	*ret_mapping = mapping;
 	return 0;
 }

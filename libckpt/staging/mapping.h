@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a memfd: shared, not inherited by children, not in core dumps. */
+/*
+ * Memory for staging: not inherited by children, not in core dumps. It is a memfd's, so that it can be
+ * handed to another process, but where only private memory gets huge pages, it is private: in pages of
+ * 4 KiB a block is hundreds of pieces, which a disk takes as several requests.
+ */
 #ifndef CKPT_STAGING_MAPPING_H
 #define CKPT_STAGING_MAPPING_H
 
@@ -27,8 +31,8 @@ int ckpt_mapping_touch(char *at, size_t bytes);
 void ckpt_mapping_touch_pages(char *at, size_t bytes);
 
 /*
- * Whether advice to use huge pages is heeded, from the texts of shmem_enabled: the general one and the
- * one for this page size, NULL on kernels that lack it.
+ * Whether advice to use huge pages is heeded, from the texts of `enabled` or `shmem_enabled`: the
+ * general one and the one for this page size, NULL on kernels that lack it.
  */
 bool ckpt_mapping_advice_heeded(const char *general, const char *of_size);
 

@@ -155,8 +155,8 @@ static void a_child_does_not_have_it(void **state)
 	assert_int_equal(m->base[0], 'x');
 }
 
-/* The flags of the mapping that holds this address, from /proc/self/smaps. */
-static bool has_flag(const char *at, const char *flag)
+/* Whether a line of /proc/self/smaps about the mapping of this address has `key` and then `text`. */
+static bool smaps_has(const char *at, const char *key, const char *text)
 {
 	FILE *file = fopen("/proc/self/smaps", "re");
 	char line[512];
@@ -171,11 +171,31 @@ static bool has_flag(const char *at, const char *flag)
 		if (dash != line && *dash == '-')
 			here = (uintptr_t)at >= start &&
 			       (uintptr_t)at < strtoull(dash + 1, NULL, 16);
-		if (here && strncmp(line, "VmFlags:", 8) == 0)
-			found = strstr(line, flag) != NULL;
+		if (here && strncmp(line, key, strlen(key)) == 0)
+			found = strstr(line + strlen(key), text) != NULL;
 	}
 	(void)fclose(file);
 	return found;
+}
+
+static bool has_flag(const char *at, const char *flag)
+{
+	return smaps_has(at, "VmFlags:", flag);
+}
+
+/* Where `huge` is promised the kernel has been asked, and gives them if it has any. */
+static void huge_pages_are_asked_for_where_they_are_to_be_had(void **state)
+{
+	struct ckpt_mapping *m = *state;
+
+	if (!m->huge) {
+		print_message("neither kind of memory gets huge pages here\n");
+		skip();
+	}
+	assert_true(has_flag(m->base, " hg"));
+	assert_int_equal(ckpt_mapping_touch(m->base, m->bytes), 0);
+	assert_true(!smaps_has(m->base, "AnonHugePages:", " 0 kB") ||
+		    !smaps_has(m->base, "ShmemPmdMapped:", " 0 kB"));
 }
 
 static void it_is_not_in_core_dumps(void **state)
@@ -231,6 +251,8 @@ static void advice(void **state)
 	assert_true(ckpt_mapping_advice_heeded(advise, NULL));
 	assert_true(ckpt_mapping_advice_heeded("[always] within_size advise never\n", NULL));
 	assert_false(ckpt_mapping_advice_heeded("always advise never [deny] force\n", NULL));
+	assert_true(ckpt_mapping_advice_heeded("always [madvise] never\n", NULL));
+	assert_false(ckpt_mapping_advice_heeded("always madvise [never]\n", NULL));
 	assert_false(ckpt_mapping_advice_heeded("", NULL));
 	assert_false(ckpt_mapping_advice_heeded("[", NULL));
 	/* The setting of the size, unless it inherits. */
@@ -255,6 +277,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(touching_never_undoes_a_write, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_child_does_not_have_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(it_is_not_in_core_dumps, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			huge_pages_are_asked_for_where_they_are_to_be_had, setup, teardown),
 		cmocka_unit_test(what_cannot_be_mapped_is_said),
 		cmocka_unit_test(reserved_huge_pages),
 		cmocka_unit_test(advice),
