@@ -18,7 +18,6 @@ struct ckpt_catalog {
 
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog)
 {
-	struct ckpt_lister lister = {0};
 	struct ckpt_error *err = ckpt_error_here();
 
 	if (!engine || !ret_catalog)
@@ -29,20 +28,23 @@ int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_cata
 	struct ckpt_catalog *catalog = ckpt_alloc(sizeof(*catalog));
 	if (!catalog)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
-	r = ckpt_command_init(&lister.command, ckpt_runtime_core(engine));
-	if (r < 0) {
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_lister), ckpt_lister_clear, err);
+	if (!command) {
 		ckpt_free(catalog);
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+		return -ENOMEM;
 	}
-	r = ckpt_runtime_run(engine, &lister.command, ckpt_lister_body, err);
-	if (r < 0) {
-		ckpt_scanner_clear(&lister.scanner);
+	struct ckpt_lister *lister = CKPT_CONTAINER(command, struct ckpt_lister, command);
+	r = ckpt_runtime_run(engine, command, ckpt_lister_body, err);
+	if (r == 0) {
+		catalog->scan = lister->scanner.scan;
+		lister->scanner.scan = (struct ckpt_scan){0};
+		*ret_catalog = catalog;
+	} else {
 		ckpt_free(catalog);
-		return r;
 	}
-	catalog->scan = lister.scanner.scan;
-	*ret_catalog = catalog;
-	return 0;
+	ckpt_command_unref(command);
+	return r;
 }
 
 size_t ckpt_catalog_count(const struct ckpt_catalog *catalog)
@@ -128,7 +130,7 @@ int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *des
 			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
 	}
 	if (r < 0) {
-		ckpt_restore_destroy(restore);
+		ckpt_restore_unref(restore);
 		return r;
 	}
 	ckpt_restore_post_open(restore);
@@ -138,18 +140,18 @@ int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *des
 
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step)
 {
-	struct ckpt_remover *remover;
 	struct ckpt_error *err = ckpt_error_here();
+	struct ckpt_command *command;
 
 	if (!engine)
 		return ckpt_fail(err, -EINVAL, "engine is NULL");
 	int r = ckpt_check_fork(engine);
 	if (r < 0)
 		return r;
-	r = ckpt_remover_new(ckpt_runtime_core(engine), step, &remover);
-	if (r < 0)
-		return ckpt_fail(err, r, "out of memory");
-	r = ckpt_runtime_run(engine, ckpt_remover_command(remover), ckpt_remover_body, err);
-	ckpt_remover_free(remover);
+	command = ckpt_remover_new(ckpt_runtime_core(engine), step);
+	if (!command)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	r = ckpt_runtime_run(engine, command, ckpt_remover_body, err);
+	ckpt_command_unref(command);
 	return r;
 }

@@ -102,29 +102,30 @@ void ckpt_engine_close(struct ckpt_engine *engine)
 
 int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step)
 {
-	struct ckpt_lister lister = {0};
 	struct ckpt_error *err = ckpt_error_here();
 
 	int r = ckpt_check_fork(engine);
 	if (r < 0)
 		return r;
-	r = ckpt_command_init(&lister.command, ckpt_runtime_core(engine));
-	if (r < 0)
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
-	r = ckpt_runtime_run(engine, &lister.command, ckpt_lister_body, err);
-	if (r == 0 && lister.mark_result < 0) {
-		r = lister.mark_result;
-		(void)ckpt_error_copy(&lister.command.error, err);
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_lister), ckpt_lister_clear, err);
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_lister *lister = CKPT_CONTAINER(command, struct ckpt_lister, command);
+	r = ckpt_runtime_run(engine, command, ckpt_lister_body, err);
+	if (r == 0 && lister->mark_result < 0) {
+		r = lister->mark_result;
+		(void)ckpt_error_copy(&command->error, err);
 	}
 	if (r == 0) {
 		const struct ckpt_scan_step *found =
-			ckpt_lineage_choose(&lister.scanner.scan, CKPT_STEP_LATEST, NULL);
+			ckpt_lineage_choose(&lister->scanner.scan, CKPT_STEP_LATEST, NULL);
 		if (found)
 			*ret_step = found->step;
 		else
 			r = ckpt_fail(err, CKPT_ENOSTEP, "the lineage holds no good step");
 	}
-	ckpt_scanner_clear(&lister.scanner);
+	ckpt_command_unref(command);
 	return r;
 }
 
@@ -142,16 +143,21 @@ int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation)
 
 static int set_pin(struct ckpt_engine *engine, uint64_t step, bool pin)
 {
-	struct ckpt_pinner pinner = {.step = step, .pin = pin};
 	struct ckpt_error *err = ckpt_error_here();
 
 	int r = ckpt_check_fork(engine);
 	if (r < 0)
 		return r;
-	r = ckpt_command_init(&pinner.command, ckpt_runtime_core(engine));
-	if (r < 0)
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
-	return ckpt_runtime_run(engine, &pinner.command, ckpt_pinner_body, err);
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_pinner), NULL, err);
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_pinner *pinner = CKPT_CONTAINER(command, struct ckpt_pinner, command);
+	pinner->step = step;
+	pinner->pin = pin;
+	r = ckpt_runtime_run(engine, command, ckpt_pinner_body, err);
+	ckpt_command_unref(command);
+	return r;
 }
 
 int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step)

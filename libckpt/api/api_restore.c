@@ -9,6 +9,8 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 
+#define FREE_TIMEOUT_MS 10000 /* as ckpt_engine_close() */
+
 /* This thread's error becomes the restore's. */
 static int failed(struct ckpt_restore *restore)
 {
@@ -54,8 +56,14 @@ int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_res
 	if (r < 0)
 		return r;
 	ckpt_restore_post_open(restore);
-	uint32_t bits = ckpt_latch_wait(
-		ckpt_restore_latch(restore), CKPT_DONE_OPENED | CKPT_DONE_END, CKPT_FOREVER);
+	uint32_t bits =
+		ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_OPENED | CKPT_DONE_END,
+			(int)ckpt_runtime_core(engine)->config.save_timeout_ms);
+	if (!(bits & (CKPT_DONE_OPENED | CKPT_DONE_END))) {
+		r = ckpt_runtime_no_answer(engine, ckpt_error_here());
+		ckpt_restore_free(restore);
+		return r;
+	}
 	if (bits & CKPT_DONE_END) {
 		r = failed(restore);
 		ckpt_restore_free(restore);
@@ -191,9 +199,13 @@ void ckpt_restore_free(struct ckpt_restore *restore)
 	if (!restore || ckpt_restore_forked(restore))
 		return;
 	if (!gone(restore)) {
+		struct ckpt_latch *latch = ckpt_restore_latch(restore);
 		ckpt_restore_post_cancel(restore);
 		ckpt_restore_post_release(restore);
-		(void)ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, CKPT_FOREVER);
+		/* Its end is that nothing is copied into targets any more, and waits for no disk. */
+		if (ckpt_restore_has_targets(restore))
+			(void)ckpt_latch_wait(latch, CKPT_DONE_END, CKPT_FOREVER);
+		(void)ckpt_latch_wait(latch, CKPT_DONE_GONE, FREE_TIMEOUT_MS);
 	}
-	ckpt_restore_destroy(restore);
+	ckpt_restore_unref(restore);
 }

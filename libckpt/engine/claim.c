@@ -9,6 +9,14 @@
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/open.h"
+#include "format/sealed.h"
+
+static ckpt_task_fn publish_body;
+
+static struct ckpt_claimer *claimer_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_claimer, work);
+}
 
 /* A commit of the lineage that cannot be read, perhaps: to start beside it would be to lose it. */
 static int check_broken(
@@ -70,6 +78,37 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 	return ckpt_claim_encode(&c->claim, &c->buf);
 }
 
+/* This core has claimed before: says what. */
+static int repeat(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&core->scan, core->generation);
+
+	CKPT_ASSERT(gen && gen->claimed);
+	c->claim = gen->claim;
+	return 0;
+}
+
+/*
+ * A claim that could not be synced may be there all the same. It is as if a process that died had made
+ * it: the next one comes after it. False: the one there is somebody else's.
+ */
+static bool take_own_try(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_scan_gen gen = {.generation = c->newest, .claimed = true};
+
+	int r = ckpt_claim_decode(c->op.data, c->op.length, c->path, NULL, &gen.claim);
+	ckpt_free(c->op.data);
+	c->op.data = NULL;
+	if (r < 0 || gen.claim.nonce != core->tried_nonce)
+		return false;
+	/* In its place since it was tried. */
+	r = ckpt_scan_put_gen(&core->scan, &gen);
+	CKPT_ASSERT(r == 0);
+	return true;
+}
+
 static int lost(struct ckpt_claimer *c, uint64_t generation)
 {
 	return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
@@ -102,35 +141,12 @@ static int adopt_claim(struct ckpt_claimer *c)
 	return 0;
 }
 
-int ckpt_claim_body(struct ckpt_task *task)
+/* Chooses the number after `newest`, and makes room for what must not fail later. */
+static int prepare(struct ckpt_claimer *c, uint64_t newest)
 {
-	struct ckpt_claimer *c =
-		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_claimer, command);
 	struct ckpt_core *core = c->command.core;
-	struct ckpt_store_op *op = &c->op;
-	uint64_t newest;
-	int r;
+	int r = encode_claim(c, newest + 1);
 
-	CKPT_TASK_BEGIN(task);
-	if (core->generation)
-		return 0;
-	r = check_parent(core, &c->command.error);
-	if (r < 0)
-		return r;
-	ckpt_store_op_init(op, task, &c->command.error);
-	op->quiet = true;
-	ckpt_store_list(core->store, op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, op->done);
-	if (op->result < 0)
-		return ckpt_fail(&c->command.error, op->result, "cannot list %s of %s: %s",
-			CKPT_NAME_GENS, core->parts.label, ckpt_code_text(op->result));
-	newest = ckpt_newest_claim(&op->listing);
-	ckpt_free(op->listing.names);
-	op->listing = (struct ckpt_listing){0};
-	if (newest != ckpt_scan_newest_claim(&core->scan))
-		return lost(c, newest);
-	newest = ckpt_max_u64(newest, ckpt_scan_newest(&core->scan));
-	r = encode_claim(c, newest + 1);
 	if (r == -ERANGE)
 		return ckpt_fail(&c->command.error, r,
 			"generation %llu of the store %s is the last one that it can number: "
@@ -141,7 +157,55 @@ int ckpt_claim_body(struct ckpt_task *task)
 			&core->scan, &(struct ckpt_scan_gen){.generation = newest + 1});
 	if (r < 0)
 		return ckpt_fail(&c->command.error, r, "out of memory");
+	core->tried_generation = c->claim.generation;
+	core->tried_nonce = c->claim.nonce;
 	ckpt_name_claim(c->path, c->claim.generation);
+	return 0;
+}
+
+/* Nothing but this core's own tries may have come since the scan. */
+static int look_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(core->store, op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return ckpt_fail(&c->command.error, op->result, "cannot list %s of %s: %s",
+			CKPT_NAME_GENS, core->parts.label, ckpt_code_text(op->result));
+	c->newest = ckpt_newest_claim(&op->listing);
+	ckpt_free(op->listing.names);
+	op->listing = (struct ckpt_listing){0};
+	if (c->newest == ckpt_scan_newest_claim(&core->scan))
+		return ckpt_task_continue(task, publish_body);
+	if (c->newest != core->tried_generation)
+		return lost(c, c->newest);
+	ckpt_name_claim(c->path, c->newest);
+	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return ckpt_fail(&c->command.error, op->result, "cannot read %s of %s: %s", c->path,
+			core->parts.label, ckpt_code_text(op->result));
+	if (!take_own_try(c))
+		return lost(c, c->newest);
+	return ckpt_task_continue(task, publish_body);
+	CKPT_TASK_END(task);
+}
+
+static int publish_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = prepare(c, ckpt_max_u64(c->newest, ckpt_scan_newest(&core->scan)));
+	if (r < 0)
+		return r;
 	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
 	CKPT_AWAIT(task, op->done);
 	/* -ENOENT: the winner has cleared the temporary away. */
@@ -158,7 +222,42 @@ int ckpt_claim_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-void ckpt_claimer_clear(struct ckpt_claimer *claimer)
+static void work_done(struct ckpt_task *task)
 {
+	ckpt_task_wake(&claimer_of(task)->command.task);
+}
+
+int ckpt_claim_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c =
+		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_claimer, command);
+	struct ckpt_core *core = c->command.core;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (core->claiming)
+		return ckpt_fail(&c->command.error, -EBUSY,
+			"an earlier claim of the store %s has not ended: its storage does not "
+			"answer",
+			core->parts.label);
+	if (core->generation)
+		return repeat(c);
+	r = check_parent(core, &c->command.error);
+	if (r < 0)
+		return r;
+	core->claiming = true;
+	ckpt_store_op_init(&c->op, &c->work, &c->command.error);
+	c->op.quiet = true;
+	ckpt_task_start(&c->work, &core->sched, look_body, work_done);
+	CKPT_AWAIT(task, c->work.finished);
+	core->claiming = false;
+	return c->work.result;
+	CKPT_TASK_END(task);
+}
+
+void ckpt_claimer_clear(struct ckpt_command *command)
+{
+	struct ckpt_claimer *claimer = CKPT_CONTAINER(command, struct ckpt_claimer, command);
+
 	ckpt_buf_free(&claimer->buf);
 }

@@ -33,7 +33,8 @@ void ckpt_core_destroy(struct ckpt_core *core)
 
 bool ckpt_core_idle(const struct ckpt_core *core)
 {
-	return !core->save && !core->restores && !core->keeper && !core->sched.head;
+	return !core->save && !core->restores && !core->keeper && core->commands == 0 &&
+	       !core->sched.head;
 }
 
 /* Fires what is due and returns the next deadline. */
@@ -119,6 +120,33 @@ void ckpt_command_fini(struct ckpt_command *command)
 	ckpt_latch_destroy(&command->latch);
 }
 
+struct ckpt_command *ckpt_command_new(
+	struct ckpt_core *core, size_t size, void (*clear)(struct ckpt_command *command))
+{
+	struct ckpt_command *command = ckpt_alloc(size);
+
+	CKPT_ASSERT(size >= sizeof(*command));
+	if (!command)
+		return NULL;
+	if (ckpt_command_init(command, core) < 0) {
+		ckpt_free(command);
+		return NULL;
+	}
+	command->clear = clear;
+	atomic_store(&command->owners, 1);
+	return command;
+}
+
+void ckpt_command_unref(struct ckpt_command *command)
+{
+	if (atomic_fetch_sub(&command->owners, 1) > 1)
+		return;
+	if (command->clear)
+		command->clear(command);
+	ckpt_command_fini(command);
+	ckpt_free(command);
+}
+
 struct ckpt_command *ckpt_command_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_command, task);
@@ -128,14 +156,22 @@ static void command_done(struct ckpt_task *task)
 {
 	struct ckpt_command *command = ckpt_command_of(task);
 
+	struct ckpt_core *core = command->core;
+	bool shared = atomic_load(&command->owners) > 0;
+
 	command->result = task->result;
-	ckpt_core_answer(command->core, &command->latch, CKPT_DONE_END);
+	core->commands--;
+	ckpt_task_wake(core->closer);
+	ckpt_core_answer(core, &command->latch, CKPT_DONE_END);
+	if (shared)
+		ckpt_command_unref(command);
 }
 
 static void command_run(struct ckpt_node *node)
 {
 	struct ckpt_command *command = CKPT_CONTAINER(node, struct ckpt_command, node);
 
+	command->core->commands++;
 	ckpt_task_start(&command->task, &command->core->sched, command->task.body, command_done);
 }
 
@@ -143,5 +179,7 @@ void ckpt_command_post(struct ckpt_command *command, ckpt_task_fn *body)
 {
 	command->node.run = command_run;
 	command->task.body = body;
+	if (atomic_load(&command->owners) > 0)
+		atomic_fetch_add(&command->owners, 1);
 	ckpt_inbox_push(command->core->parts.env->inbox, &command->node);
 }

@@ -10,6 +10,7 @@
 #ifndef CKPT_ENGINE_CORE_H
 #define CKPT_ENGINE_CORE_H
 
+#include <stdatomic.h>
 #include "base/env.h"
 #include "base/latch.h"
 #include "base/log.h"
@@ -63,7 +64,7 @@ struct ckpt_timer {
 
 /*
  * An operation that is no save and no restore: open, claim, list, remove, quiesce. The poster waits
- * for CKPT_DONE_END, which is the last thing that the core does with it.
+ * for CKPT_DONE_END.
  */
 struct ckpt_command {
 	struct ckpt_node node;
@@ -72,6 +73,8 @@ struct ckpt_command {
 	struct ckpt_latch latch;
 	struct ckpt_error error;
 	int result;
+	atomic_uint owners; /* 0: of ckpt_command_init() */
+	void (*clear)(struct ckpt_command *command);
 };
 
 struct ckpt_core {
@@ -93,6 +96,10 @@ struct ckpt_core {
 	uint64_t parent_step;
 	struct ckpt_object holder; /* lock on the newest claim: its predecessor's, then its own */
 	bool fenced;               /* a later generation was seen: nothing is published any more */
+	bool claiming;
+	uint64_t
+		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
+	uint64_t tried_nonce;
 
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;
@@ -100,6 +107,7 @@ struct ckpt_core {
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
 	struct ckpt_keeper *keeper;    /* retention and settling */
+	unsigned commands;             /* under way */
 	uint64_t *pins;
 	size_t pin_count;
 	bool closing;
@@ -130,9 +138,20 @@ void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
 /* Sets the bits and pokes the eventfd. */
 void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits);
 
-/* Commands. Init; set what `body` needs around it; post; wait for END; read `result`, `error`; fini. */
+/*
+ * Commands of a poster that sees each to its end. Init; set what `body` needs around it; post; wait
+ * for END, the last thing that the core does with it; read `result`, `error`; fini.
+ */
 int ckpt_command_init(struct ckpt_command *command, struct ckpt_core *core);
 void ckpt_command_fini(struct ckpt_command *command);
+/*
+ * Commands of a poster that may give up waiting: the core owns it too from the post on, and it goes
+ * when both have let go. `size` is that of the struct that begins with it; `clear` (or NULL) frees
+ * what that struct holds. NULL: out of memory.
+ */
+struct ckpt_command *ckpt_command_new(
+	struct ckpt_core *core, size_t size, void (*clear)(struct ckpt_command *command));
+void ckpt_command_unref(struct ckpt_command *command);
 /* Any thread. `body` runs as a task and its result is the command's. */
 void ckpt_command_post(struct ckpt_command *command, ckpt_task_fn *body);
 /* From a body: the command around its task. */

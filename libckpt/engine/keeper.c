@@ -8,8 +8,6 @@
 #include "base/fail.h"
 #include "engine/removal.h"
 
-#define BATCH 16
-
 struct ckpt_keeper {
 	struct ckpt_core *core;
 	struct ckpt_task task;
@@ -17,7 +15,9 @@ struct ckpt_keeper {
 	struct ckpt_error error;
 	unsigned want;
 	bool stop;
-	uint64_t busy_above; /* retention: steps up to this one were tried in this round */
+	/* Retention: steps up to this one were tried in this round. */
+	uint64_t tried_generation;
+	uint64_t tried_step;
 };
 
 static struct ckpt_keeper *keeper_of(struct ckpt_task *task)
@@ -45,19 +45,19 @@ static bool next_unsettled(struct ckpt_keeper *k)
 static bool next_retired(struct ckpt_keeper *k)
 {
 	struct ckpt_core *core = k->core;
-	size_t chosen[BATCH];
-	size_t n = ckpt_retention_choose(&core->scan, core->config.keep_last,
-		core->config.keep_every, core->pins, core->pin_count, chosen, BATCH);
+	const struct ckpt_retention keep = {.keep_last = core->config.keep_last,
+		.keep_every = core->config.keep_every,
+		.pins = core->pins,
+		.pin_count = core->pin_count};
 
-	for (size_t i = 0; i < n; i++) {
-		const struct ckpt_scan_step *s = &core->scan.steps[chosen[i]];
-		if (s->step <= k->busy_above)
-			continue;
-		k->removal.generation = s->generation;
-		k->removal.step = s->step;
-		return true;
-	}
-	return false;
+	ckpt_lineage_mark_rolled_back(&core->scan);
+	const struct ckpt_scan_step *s =
+		ckpt_retention_next(&core->scan, &keep, k->tried_generation, k->tried_step);
+	if (!s)
+		return false;
+	k->removal.generation = s->generation;
+	k->removal.step = s->step;
+	return true;
 }
 
 static void start(struct ckpt_keeper *k, bool settle)
@@ -101,7 +101,8 @@ static void note_retired(struct ckpt_keeper *k)
 	struct ckpt_core *core = k->core;
 	int r = k->removal.result;
 
-	k->busy_above = k->removal.step;
+	k->tried_generation = k->removal.generation;
+	k->tried_step = k->removal.step;
 	if (r == 0) {
 		ckpt_scan_drop(&core->scan, k->removal.generation, k->removal.step);
 		core->stats.steps_removed++;
@@ -130,7 +131,8 @@ static int keeper_body(struct ckpt_task *task)
 			}
 		} else {
 			k->want &= ~CKPT_KEEPER_RETAIN;
-			k->busy_above = 0;
+			k->tried_generation = 0;
+			k->tried_step = 0;
 			while (!k->stop && !core->fenced && next_retired(k)) {
 				start(k, false);
 				CKPT_AWAIT(task, k->removal.finished);

@@ -21,19 +21,27 @@ void ckpt_keeper_ask(struct ckpt_core *core, unsigned what);
 /* Stops after the file at hand. */
 void ckpt_keeper_stop(struct ckpt_core *core);
 
-/* Removing one step by its number, as a command of its own: see ckpt_catalog_remove(). */
-struct ckpt_remover;
-int ckpt_remover_new(struct ckpt_core *core, uint64_t step, struct ckpt_remover **ret_remover);
-struct ckpt_command *ckpt_remover_command(struct ckpt_remover *remover);
+/* Removing one step by its number, as a command: see ckpt_catalog_remove(). NULL: out of memory. */
+struct ckpt_command *ckpt_remover_new(struct ckpt_core *core, uint64_t step);
 int ckpt_remover_body(struct ckpt_task *task);
-void ckpt_remover_free(struct ckpt_remover *remover);
 
 /*
- * Which steps of the lineage retention lets go: not the newest keep_last, not every keep_every-th, not
- * a pinned one, never the newest. Writes at most `max` indexes into scan->steps, oldest first.
- * Quarantined steps do not count as kept, but stay while they are newer than the oldest that is.
+ * What is kept: of the lineage the newest `keep_last` (0: all), every keep_every-th (0: none), and what
+ * is pinned. Quarantined steps do not count as kept, but stay while they are newer than the oldest that
+ * is; so do steps that were rolled back.
  */
-size_t ckpt_retention_choose(const struct ckpt_scan *scan, uint64_t keep_last, uint64_t keep_every,
-	const uint64_t *pins, size_t pin_count, size_t *ret_indexes, size_t max);
+struct ckpt_retention {
+	uint64_t keep_last;
+	uint64_t keep_every;
+	const uint64_t *pins;
+	size_t pin_count;
+};
+
+/*
+ * The oldest step, by generation and number, that is let go and comes after (generation, step); NULL:
+ * there is none. Never the newest of the lineage. Marked, rolled back ones as well.
+ */
+const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
+	const struct ckpt_retention *keep, uint64_t generation, uint64_t step);
 
 #endif

@@ -52,6 +52,31 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 	return 0;
 }
 
+/* The first generation of the run that `generation` belongs to; 0: a claim on the way is not there. */
+static uint64_t beginning(struct ckpt_scan *scan, uint64_t generation)
+{
+	for (;;) {
+		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, generation);
+		if (!gen || !gen->claimed || gen->broken)
+			return 0;
+		if (gen->claim.parent_generation == 0)
+			return generation;
+		generation = gen->claim.parent_generation;
+	}
+}
+
+void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan)
+{
+	uint64_t newest = ckpt_scan_newest_claim(scan);
+	uint64_t first = newest ? beginning(scan, newest) : 0;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		struct ckpt_scan_step *s = &scan->steps[i];
+		s->rolled_back = first > 0 && !s->in_lineage && may_restore(s) &&
+				 s->generation < newest && beginning(scan, s->generation) == first;
+	}
+}
+
 bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t step)
 {
 	uint64_t from = ckpt_scan_newest_claim(scan);

@@ -25,6 +25,11 @@ int ckpt_lister_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+void ckpt_lister_clear(struct ckpt_command *command)
+{
+	ckpt_scanner_clear(&CKPT_CONTAINER(command, struct ckpt_lister, command)->scanner);
+}
+
 int ckpt_adopter_body(struct ckpt_task *task)
 {
 	struct ckpt_adopter *a =
@@ -105,7 +110,8 @@ int ckpt_closer_body(struct ckpt_task *task)
 			core->save, ckpt_fail(&core->save->work, -ECANCELED,
 					    "the engine was closed before step %llu was durable",
 					    (unsigned long long)core->save->step));
-	CKPT_AWAIT(task, !core->save && !core->keeper && !core->restores);
+	/* The one command left is this one. */
+	CKPT_AWAIT(task, !core->save && !core->keeper && !core->restores && core->commands == 1);
 	core->closer = NULL;
 	if (core->holder.fd >= 0) {
 		ckpt_store_op_init(&c->op, task, NULL);

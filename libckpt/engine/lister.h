@@ -12,6 +12,7 @@ struct ckpt_lister {
 	int mark_result;
 };
 int ckpt_lister_body(struct ckpt_task *task);
+void ckpt_lister_clear(struct ckpt_command *command);
 
 /*
  * Makes (generation, step) the parent of the next claim; a generation that was claimed before is left

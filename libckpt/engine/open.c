@@ -146,8 +146,10 @@ int ckpt_open_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-void ckpt_opener_clear(struct ckpt_opener *opener)
+void ckpt_opener_clear(struct ckpt_command *command)
 {
+	struct ckpt_opener *opener = CKPT_CONTAINER(command, struct ckpt_opener, command);
+
 	ckpt_scanner_clear(&opener->scanner);
 	ckpt_buf_free(&opener->buf);
 }

@@ -20,7 +20,7 @@ struct ckpt_opener {
 /* Post it first, and once. Zeroed but for command_init. */
 int ckpt_open_body(struct ckpt_task *task);
 /* After END. */
-void ckpt_opener_clear(struct ckpt_opener *opener);
+void ckpt_opener_clear(struct ckpt_command *command);
 
 /* The greatest number of a claim in a listing of gens/; 0: none. */
 uint64_t ckpt_newest_claim(const struct ckpt_listing *listing);

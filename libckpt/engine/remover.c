@@ -13,33 +13,18 @@ struct ckpt_remover {
 	uint64_t step;
 };
 
-int ckpt_remover_new(struct ckpt_core *core, uint64_t step, struct ckpt_remover **ret_remover)
+static struct ckpt_remover *remover_of(struct ckpt_command *command)
 {
-	struct ckpt_remover *remover = ckpt_alloc(sizeof(*remover));
-
-	if (!remover)
-		return -ENOMEM;
-	remover->step = step;
-	int r = ckpt_command_init(&remover->command, core);
-	if (r < 0) {
-		ckpt_free(remover);
-		return r;
-	}
-	*ret_remover = remover;
-	return 0;
+	return CKPT_CONTAINER(command, struct ckpt_remover, command);
 }
 
-struct ckpt_command *ckpt_remover_command(struct ckpt_remover *remover)
+struct ckpt_command *ckpt_remover_new(struct ckpt_core *core, uint64_t step)
 {
-	return &remover->command;
-}
+	struct ckpt_command *command = ckpt_command_new(core, sizeof(struct ckpt_remover), NULL);
 
-void ckpt_remover_free(struct ckpt_remover *remover)
-{
-	if (!remover)
-		return;
-	ckpt_command_fini(&remover->command);
-	ckpt_free(remover);
+	if (command)
+		remover_of(command)->step = step;
+	return command;
 }
 
 /* Finds the step and says why it may not go. */
@@ -69,8 +54,7 @@ static int choose(struct ckpt_remover *remover)
 
 int ckpt_remover_body(struct ckpt_task *task)
 {
-	struct ckpt_remover *remover =
-		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_remover, command);
+	struct ckpt_remover *remover = remover_of(ckpt_command_of(task));
 	struct ckpt_removal *removal = &remover->removal;
 	struct ckpt_core *core = remover->command.core;
 	int r;

@@ -19,6 +19,7 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 
 	if (!r)
 		return -ENOMEM;
+	atomic_store(&r->owners, 1);
 	r->core = core;
 	r->owner = owner;
 	r->wanted = step;
@@ -54,9 +55,9 @@ int ckpt_restore_set_dest(struct ckpt_restore *restore, int root, const char *la
 	return 0;
 }
 
-void ckpt_restore_destroy(struct ckpt_restore *restore)
+void ckpt_restore_unref(struct ckpt_restore *restore)
 {
-	if (!restore)
+	if (!restore || atomic_fetch_sub(&restore->owners, 1) > 1)
 		return;
 	CKPT_ASSERT(restore->posted == 0 || restore->gone);
 	ckpt_targets_clear(&restore->targets);
@@ -91,6 +92,7 @@ static void post(struct ckpt_restore *r, unsigned what, struct ckpt_node *node,
 void ckpt_restore_post_open(struct ckpt_restore *restore)
 {
 	CKPT_ASSERT(restore->sink != CKPT_SINK_STORE || restore->dest_root >= 0);
+	atomic_fetch_add(&restore->owners, 1);
 	post(restore, CKPT_POST_OPEN, &restore->open_node, ckpt_restore_run_open);
 }
 
@@ -234,6 +236,11 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
 	return ckpt_targets_add(&restore->targets, index->layout, targets, count, err);
+}
+
+bool ckpt_restore_has_targets(const struct ckpt_restore *restore)
+{
+	return restore->sink == CKPT_SINK_MEMORY;
 }
 
 size_t ckpt_restore_finding_count(const struct ckpt_restore *restore)

@@ -45,8 +45,11 @@ void ckpt_restore_post_start(struct ckpt_restore *restore);
 void ckpt_restore_post_cancel(struct ckpt_restore *restore);
 /* Cancels what still runs and lets go: closes the lock on the step. After it, wait for GONE and free. */
 void ckpt_restore_post_release(struct ckpt_restore *restore);
-/* Never posted, or after GONE. NULL is ignored. */
-void ckpt_restore_destroy(struct ckpt_restore *restore);
+/*
+ * Never posted, or after the release was posted and, if there are targets, END: it goes when the core
+ * has let go of it, too, so that storage that hangs holds nobody for ever. NULL is ignored.
+ */
+void ckpt_restore_unref(struct ckpt_restore *restore);
 
 /*
  * The core's thread, when the engine closes: every restore ends with CKPT_ECLOSED, unless it has ended,
@@ -80,6 +83,9 @@ int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 /* Checks and adds targets; user's thread, between OPENED and post_start. Words into `err`. */
 int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_target *targets,
 	size_t count, struct ckpt_error *err);
+
+/* Whether any target was added. User's thread. */
+bool ckpt_restore_has_targets(const struct ckpt_restore *restore);
 
 /* Findings of a verification: by rank, then by file and offset. None before END. */
 size_t ckpt_restore_finding_count(const struct ckpt_restore *restore);

@@ -170,8 +170,8 @@ static void restore_done(struct ckpt_task *task)
 		link = &(*link)->next;
 	*link = r->next;
 	ckpt_task_wake(core->closer);
-	/* The last thing that is done with it: whoever waits may free it. */
 	ckpt_core_answer(core, &r->latch, CKPT_DONE_GONE);
+	ckpt_restore_unref(r);
 }
 
 void ckpt_restore_run_open(struct ckpt_node *node)

@@ -30,6 +30,7 @@ struct ckpt_restore {
 	char *dest_label;
 
 	/* Shared. */
+	atomic_uint owners; /* the user, and the core from the opening until GONE */
 	struct ckpt_latch latch;
 	struct ckpt_error error; /* written before END is answered, never after */
 	atomic_uint_fast64_t chosen_step;

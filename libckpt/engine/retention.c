@@ -2,44 +2,32 @@
 /* Which steps retention lets go. */
 #include "engine/keeper.h"
 
-static bool pinned(const uint64_t *pins, size_t pin_count, uint64_t step)
+static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
 {
-	for (size_t i = 0; i < pin_count; i++)
-		if (pins[i] == step)
+	if (s->in_lineage && keep->keep_every && s->step % keep->keep_every == 0)
+		return true;
+	for (size_t i = 0; i < keep->pin_count; i++)
+		if (keep->pins[i] == s->step)
 			return true;
 	return false;
 }
 
-size_t ckpt_retention_choose(const struct ckpt_scan *scan, uint64_t keep_last, uint64_t keep_every,
-	const uint64_t *pins, size_t pin_count, size_t *ret_indexes, size_t max)
+const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
+	const struct ckpt_retention *keep, uint64_t generation, uint64_t step)
 {
+	const struct ckpt_scan_step *oldest = NULL;
 	uint64_t kept = 0;
-	size_t chosen = 0;
 
-	if (keep_last == 0)
-		return 0;
+	if (keep->keep_last == 0)
+		return NULL;
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
-		if (!s->in_lineage)
-			continue;
-		if (kept < keep_last) {
-			kept += s->state == CKPT_STEP_COMMITTED;
-			continue;
-		}
-		if ((keep_every && s->step % keep_every == 0) || pinned(pins, pin_count, s->step))
-			continue;
-		/* Walked newest first, wanted oldest first: keep the last `max` of them. */
-		if (chosen == max) {
-			for (size_t k = 1; k < max; k++)
-				ret_indexes[k - 1] = ret_indexes[k];
-			chosen--;
-		}
-		ret_indexes[chosen++] = i;
+		if (s->generation < generation || (s->generation == generation && s->step <= step))
+			break; /* newest first: what follows is older still */
+		if (kept < keep->keep_last)
+			kept += s->in_lineage && s->state == CKPT_STEP_COMMITTED;
+		else if ((s->in_lineage || s->rolled_back) && !is_kept(keep, s))
+			oldest = s;
 	}
-	for (size_t low = 0, high = chosen; low + 1 < high; low++) {
-		size_t swap = ret_indexes[low];
-		ret_indexes[low] = ret_indexes[--high];
-		ret_indexes[high] = swap;
-	}
-	return chosen;
+	return oldest;
 }

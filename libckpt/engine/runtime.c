@@ -205,13 +205,13 @@ static int open_core(
 
 static int read_store(struct ckpt_engine *engine, struct ckpt_error *err)
 {
-	struct ckpt_opener opener = {0};
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_opener), ckpt_opener_clear, err);
 
-	int r = ckpt_command_init(&opener.command, &engine->core);
-	if (r < 0)
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
-	r = ckpt_runtime_run(engine, &opener.command, ckpt_open_body, err);
-	ckpt_opener_clear(&opener);
+	if (!command)
+		return -ENOMEM;
+	int r = ckpt_runtime_run(engine, command, ckpt_open_body, err);
+	ckpt_command_unref(command);
 	return r;
 }
 
@@ -228,6 +228,12 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 	engine->forks = ckpt_fork_count();
 	int r = -pthread_mutex_init(&engine->lock, NULL);
 	if (r < 0) {
+		ckpt_free(engine);
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	}
+	r = ckpt_cond_init(&engine->turn_over);
+	if (r < 0) {
+		(void)pthread_mutex_destroy(&engine->lock);
 		ckpt_free(engine);
 		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
 	}
@@ -298,6 +304,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	ckpt_log_close(engine->log);
 	if (engine->eventfd >= 0)
 		(void)close(engine->eventfd);
+	(void)pthread_cond_destroy(&engine->turn_over);
 	(void)pthread_mutex_destroy(&engine->lock);
 	ckpt_free(engine->label);
 	ckpt_free(engine);

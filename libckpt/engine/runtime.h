@@ -22,12 +22,19 @@ struct ckpt_log *ckpt_runtime_log(struct ckpt_engine *engine);
 int ckpt_runtime_eventfd(const struct ckpt_engine *engine);
 bool ckpt_runtime_forked(const struct ckpt_engine *engine);
 
+/* A command for ckpt_runtime_run(); see ckpt_command_new(). NULL: out of memory, worded into `err`. */
+struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
+	void (*clear)(struct ckpt_command *command), struct ckpt_error *err);
 /*
- * Posts a command made on the caller's stack and waits for its end. Returns its result; its failure is
- * copied to `err`.
+ * Posts a command and waits for its end, at most save_timeout_ms: storage that hangs holds nobody for
+ * ever. Returns its result, which alone may be read then, or -ETIMEDOUT; its failure is copied to `err`.
+ * The caller still has its reference.
  */
 int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
 	struct ckpt_error *err);
+
+/* Words -ETIMEDOUT: the storage hangs. */
+int ckpt_runtime_no_answer(struct ckpt_engine *engine, struct ckpt_error *err);
 
 /* Claims, if that has not been done. */
 int ckpt_runtime_claim(

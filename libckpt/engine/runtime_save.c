@@ -8,66 +8,131 @@
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
 
+struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
+	void (*clear)(struct ckpt_command *command), struct ckpt_error *err)
+{
+	struct ckpt_command *command = ckpt_command_new(&engine->core, size, clear);
+
+	if (!command)
+		(void)ckpt_fail(err, -ENOMEM, "out of memory");
+	return command;
+}
+
+int ckpt_runtime_no_answer(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	return ckpt_fail_at(err, -ETIMEDOUT,
+		&(struct ckpt_where){.tier = "local", .file = engine->label},
+		"the storage of %s has not answered within %u ms: see whether its disk hangs",
+		engine->label, engine->core.config.save_timeout_ms);
+}
+
 int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
 	struct ckpt_error *err)
 {
 	CKPT_ASSERT(command->core == &engine->core);
 	ckpt_command_post(command, body);
-	(void)ckpt_latch_wait(&command->latch, CKPT_DONE_END, CKPT_FOREVER);
+	uint32_t bits = ckpt_latch_wait(
+		&command->latch, CKPT_DONE_END, (int)engine->core.config.save_timeout_ms);
+	if (!(bits & CKPT_DONE_END))
+		return ckpt_runtime_no_answer(engine, err);
 	int r = command->result;
 	if (r < 0 && command->error.code < 0)
 		(void)ckpt_error_copy(&command->error, err);
 	else if (r < 0)
 		(void)ckpt_fail(err, r, "%s: %s", engine->label, ckpt_code_text(r));
-	ckpt_command_fini(command);
 	return r;
 }
 
-static int claim_locked(struct ckpt_engine *engine, struct ckpt_error *err)
+/* One thread at a time goes on from here to end_turn(). */
+static int take_turn(struct ckpt_engine *engine, struct ckpt_error *err)
 {
-	struct ckpt_claimer claimer = {0};
+	uint64_t deadline = ckpt_deadline((int)engine->core.config.save_timeout_ms);
+	bool mine;
 
+	(void)pthread_mutex_lock(&engine->lock);
+	while (engine->turn && ckpt_cond_wait_until(&engine->turn_over, &engine->lock, deadline))
+		;
+	mine = !engine->turn;
+	engine->turn = true;
+	(void)pthread_mutex_unlock(&engine->lock);
+	return mine ? 0 : ckpt_runtime_no_answer(engine, err);
+}
+
+static void end_turn(struct ckpt_engine *engine)
+{
+	(void)pthread_mutex_lock(&engine->lock);
+	engine->turn = false;
+	(void)pthread_cond_signal(&engine->turn_over);
+	(void)pthread_mutex_unlock(&engine->lock);
+}
+
+/* What follows is of whoever has the turn. */
+
+static int claim_in_turn(struct ckpt_engine *engine, struct ckpt_error *err)
+{
 	if (engine->generation)
 		return 0;
-	int r = ckpt_command_init(&claimer.command, &engine->core);
-	if (r < 0)
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
-	r = ckpt_runtime_run(engine, &claimer.command, ckpt_claim_body, err);
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_claimer), ckpt_claimer_clear, err);
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_claimer *claimer = CKPT_CONTAINER(command, struct ckpt_claimer, command);
+	int r = ckpt_runtime_run(engine, command, ckpt_claim_body, err);
 	if (r == 0) {
-		engine->generation = claimer.claim.generation;
-		engine->any_step = claimer.claim.parent_generation != 0;
-		engine->last_step = claimer.claim.parent_step;
+		(void)pthread_mutex_lock(&engine->lock);
+		engine->generation = claimer->claim.generation;
+		engine->any_step = claimer->claim.parent_generation != 0;
+		engine->last_step = claimer->claim.parent_step;
+		(void)pthread_mutex_unlock(&engine->lock);
 	}
-	ckpt_claimer_clear(&claimer);
+	ckpt_command_unref(command);
+	return r;
+}
+
+static int adopt_in_turn(
+	struct ckpt_engine *engine, uint64_t generation, uint64_t step, struct ckpt_error *err)
+{
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_adopter), NULL, err);
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_adopter *adopter = CKPT_CONTAINER(command, struct ckpt_adopter, command);
+	adopter->generation = generation;
+	adopter->step = step;
+	int r = ckpt_runtime_run(engine, command, ckpt_adopter_body, err);
+	if (r == 0) {
+		(void)pthread_mutex_lock(&engine->lock);
+		engine->generation = 0;
+		engine->any_step = true;
+		engine->last_step = step;
+		(void)pthread_mutex_unlock(&engine->lock);
+	}
+	ckpt_command_unref(command);
 	return r;
 }
 
 int ckpt_runtime_claim(struct ckpt_engine *engine, struct ckpt_error *err, uint64_t *ret_generation)
 {
-	(void)pthread_mutex_lock(&engine->lock);
-	int r = claim_locked(engine, err);
+	int r = take_turn(engine, err);
+
+	if (r < 0)
+		return r;
+	r = claim_in_turn(engine, err);
 	if (r == 0)
 		*ret_generation = engine->generation;
-	(void)pthread_mutex_unlock(&engine->lock);
+	end_turn(engine);
 	return r;
 }
 
 int ckpt_runtime_adopt(
 	struct ckpt_engine *engine, uint64_t generation, uint64_t step, struct ckpt_error *err)
 {
-	struct ckpt_adopter adopter = {.generation = generation, .step = step};
+	int r = take_turn(engine, err);
 
-	int r = ckpt_command_init(&adopter.command, &engine->core);
 	if (r < 0)
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
-	(void)pthread_mutex_lock(&engine->lock);
-	r = ckpt_runtime_run(engine, &adopter.command, ckpt_adopter_body, err);
-	if (r == 0) {
-		engine->generation = 0;
-		engine->any_step = true;
-		engine->last_step = step;
-	}
-	(void)pthread_mutex_unlock(&engine->lock);
+		return r;
+	r = adopt_in_turn(engine, generation, step, err);
+	end_turn(engine);
 	return r;
 }
 
@@ -102,7 +167,7 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 		return 0;
 	unsigned long long last = ckpt_save_step(engine->last);
 	if (engine->busy == CKPT_BUSY_SKIP) {
-		engine->saves_skipped++;
+		atomic_fetch_add(&engine->saves_skipped, 1);
 		return ckpt_fail(err, CKPT_ESKIPPED,
 			"step %llu was skipped: the save of step %llu still runs",
 			(unsigned long long)step, last);
@@ -114,8 +179,8 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 	uint64_t before_ns = ckpt_clock_ns();
 	uint32_t bits =
 		ckpt_latch_wait(latch, CKPT_DONE_GONE, (int)engine->core.config.save_timeout_ms);
-	engine->saves_waited++;
-	engine->saves_waited_ns += ckpt_clock_ns() - before_ns;
+	atomic_fetch_add(&engine->saves_waited, 1);
+	atomic_fetch_add(&engine->saves_waited_ns, ckpt_clock_ns() - before_ns);
 	if (!(bits & CKPT_DONE_GONE))
 		return ckpt_fail(err, -ETIMEDOUT,
 			"step %llu cannot start: the storage still holds that of step %llu",
@@ -123,37 +188,42 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 	return 0;
 }
 
-static int start_locked(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
+static int start_in_turn(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
 {
 	uint64_t step = ckpt_save_step(save);
 
 	int r = wait_for_last(engine, step, err);
 	if (r < 0)
 		return r;
-	r = claim_locked(engine, err);
+	r = claim_in_turn(engine, err);
 	if (r < 0)
 		return r;
-	r = check_step_locked(engine, step, err);
+	r = ckpt_runtime_check_step(engine, step, err);
 	if (r < 0)
 		return r;
 	struct ckpt_plan *plan = engine->last ? ckpt_save_take_plan(engine->last) : NULL;
+	r = ckpt_save_prepare(save, &plan, err);
+	(void)pthread_mutex_lock(&engine->lock);
 	ckpt_save_unref(engine->last);
 	engine->last = NULL;
-	r = ckpt_save_prepare(save, &plan, err);
-	if (r < 0)
-		return r;
-	engine->any_step = true;
-	engine->last_step = step;
-	engine->last = ckpt_save_ref(save);
-	ckpt_save_post(save);
-	return 0;
+	if (r == 0) {
+		engine->any_step = true;
+		engine->last_step = step;
+		engine->last = ckpt_save_ref(save);
+		ckpt_save_post(save);
+	}
+	(void)pthread_mutex_unlock(&engine->lock);
+	return r;
 }
 
 int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
 {
-	(void)pthread_mutex_lock(&engine->lock);
-	int r = start_locked(engine, save, err);
-	(void)pthread_mutex_unlock(&engine->lock);
+	int r = take_turn(engine, err);
+
+	if (r == 0) {
+		r = start_in_turn(engine, save, err);
+		end_turn(engine);
+	}
 	if (r < 0)
 		ckpt_save_refuse(save, err);
 	return r;
@@ -177,20 +247,18 @@ int ckpt_runtime_drain(struct ckpt_engine *engine, int timeout_ms, struct ckpt_e
 int ckpt_runtime_stats(
 	struct ckpt_engine *engine, struct ckpt_error *err, struct ckpt_stats *ret_stats)
 {
-	struct ckpt_reporter reporter = {0};
-
-	int r = ckpt_command_init(&reporter.command, &engine->core);
-	if (r < 0)
-		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
-	r = ckpt_runtime_run(engine, &reporter.command, ckpt_reporter_body, err);
-	if (r < 0)
-		return r;
-	*ret_stats = reporter.stats;
-	ret_stats->threads += ckpt_env_os_threads(engine->env);
-	(void)pthread_mutex_lock(&engine->lock);
-	ret_stats->saves_skipped = engine->saves_skipped;
-	ret_stats->saves_waited = engine->saves_waited;
-	ret_stats->saves_waited_ns = engine->saves_waited_ns;
-	(void)pthread_mutex_unlock(&engine->lock);
-	return 0;
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_reporter), NULL, err);
+	if (!command)
+		return -ENOMEM;
+	int r = ckpt_runtime_run(engine, command, ckpt_reporter_body, err);
+	if (r == 0) {
+		*ret_stats = CKPT_CONTAINER(command, struct ckpt_reporter, command)->stats;
+		ret_stats->threads += ckpt_env_os_threads(engine->env);
+		ret_stats->saves_skipped = atomic_load(&engine->saves_skipped);
+		ret_stats->saves_waited = atomic_load(&engine->saves_waited);
+		ret_stats->saves_waited_ns = atomic_load(&engine->saves_waited_ns);
+	}
+	ckpt_command_unref(command);
+	return r;
 }

@@ -27,15 +27,20 @@ struct ckpt_engine {
 	struct ckpt_closer closer;
 	enum ckpt_busy busy;
 
-	/* Of the threads that save: one at a time is between start's first and last line. */
+	/*
+	 * Of the threads that save. Whoever has the turn starts a save, claims or adopts; it may wait
+	 * for the disk meanwhile, and does so without the lock.
+	 */
 	pthread_mutex_t lock;
+	pthread_cond_t turn_over;
+	bool turn;              /* somebody has it */
 	struct ckpt_save *last; /* the newest that was posted; a reference */
 	uint64_t generation;    /* 0: to be claimed */
 	bool any_step;
 	uint64_t last_step;
-	uint64_t saves_skipped;
-	uint64_t saves_waited;
-	uint64_t saves_waited_ns;
+	atomic_uint_fast64_t saves_skipped;
+	atomic_uint_fast64_t saves_waited;
+	atomic_uint_fast64_t saves_waited_ns;
 };
 
 #endif

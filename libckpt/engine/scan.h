@@ -23,6 +23,7 @@ struct ckpt_scan_step {
 	uint64_t step;
 	enum ckpt_step_state state;
 	bool in_lineage;
+	bool rolled_back; /* may be restored by nobody: its branch of this run was left behind */
 	uint64_t wall_ms;
 	uint64_t bytes; /* of all shards */
 	uint32_t world;
@@ -57,6 +58,13 @@ int ckpt_scan_put_gen(struct ckpt_scan *scan, const struct ckpt_scan_gen *gen);
  * when the claim of a generation on the way does not verify: then what is newest cannot be known.
  */
 int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err);
+
+/*
+ * Marks rolled_back on every committed (or quarantined) step of an older generation that is not in the
+ * lineage, but descends from the same beginning: not on those of a run that was here before a new
+ * start. Precondition: marked.
+ */
+void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan);
 
 /*
  * The step that a restore of `step` (a number, LATEST or BACK(k)) means; NULL: CKPT_ENOSTEP.

@@ -199,7 +199,7 @@ static void open_store(struct rig *rig)
 	ckpt_command_post(&opener.command, ckpt_open_body);
 	(void)ckpt_latch_wait(&opener.command.latch, CKPT_DONE_END, -1);
 	must(opener.command.result, "open", &opener.command.error);
-	ckpt_opener_clear(&opener);
+	ckpt_opener_clear(&opener.command);
 	ckpt_command_fini(&opener.command);
 }
 
@@ -341,5 +341,5 @@ void rig_free(struct ckpt_restore *restore)
 	if (!(ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, WAIT_MS) &
 		    CKPT_DONE_GONE))
 		must(-ETIMEDOUT, "gone", NULL);
-	ckpt_restore_destroy(restore);
+	ckpt_restore_unref(restore);
 }

@@ -33,6 +33,7 @@ def opened(store: Path) -> Iterator[Callable[..., libckpt.Checkpointer]]:
 
     def open_one(state: Any = None, **options: Any) -> libckpt.Checkpointer:
         options.setdefault("pool_bytes", 1 << 20)
+        options.setdefault("eager", False)  # what is small is copied behind the loop, too
         made.append(libckpt.Checkpointer(options.pop("path", store), state, **options))
         return made[-1]
 

@@ -224,6 +224,25 @@ def test_without_an_optimizer_everything_is_eager_and_that_is_said_once(
     assert caplog.text.count("everything is copied before save() returns") == 1
 
 
+@pytest.mark.parametrize(("width", "small"), [(200, True), (2200, False)])
+def test_what_is_small_is_copied_at_once(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture, width: int, small: bool
+) -> None:
+    caplog.set_level(logging.INFO, "libckpt")
+    model = torch.nn.Linear(width, width)
+    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=1.0)}
+    ckpt = opened(state, eager=None)
+    then = model.weight.detach().clone()
+    save = ckpt.save(1)
+    if small:  # and may be changed by anyone
+        with torch.no_grad():
+            model.weight.zero_()
+    save.wait()
+    assert ("(it is small)" in caplog.text) is small
+    assert bool(state["optimizer"]._optimizer_step_pre_hooks) is not small
+    assert torch.equal(libckpt.load(store, step=1)["model"]["weight"], then)
+
+
 def test_every_checkpoint_has_its_line_in_the_log(
     opened: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

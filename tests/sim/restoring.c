@@ -176,7 +176,7 @@ static int release_body(struct ckpt_task *task)
 	user_expect(r->user, &r->wait, "release", PATIENCE);
 	CKPT_AWAIT(task, bits(r) & CKPT_DONE_GONE);
 	user_done(&r->wait);
-	ckpt_restore_destroy(r->restore);
+	ckpt_restore_unref(r->restore);
 	r->restore = NULL;
 	reading_drop(r);
 	CKPT_TASK_END(task);

@@ -125,8 +125,6 @@ static uint64_t pick_step(struct sim_user *u)
 
 static void note_remove(struct sim_user *u, int code)
 {
-	struct ckpt_command *command = ckpt_remover_command(u->remover);
-
 	if (code == 0 &&
 		oracle_only(&u->proc->world->oracle, &u->view, u->saved_generation, u->saved_step))
 		sim_violation(sim_of(u), "step %llu was the only one, and is removed",
@@ -135,7 +133,7 @@ static void note_remove(struct sim_user *u, int code)
 		(void)oracle_let_go(
 			&u->proc->world->oracle, u->saved_generation, u->saved_step, u->was_let_go);
 	if (code < 0 && code != -EBUSY && code != CKPT_ENOSTEP)
-		user_judge(u, "remove", code, &command->error);
+		user_judge(u, "remove", code, &u->remover->error);
 }
 
 /* Removes the newest step that this process saved, if it may. */
@@ -150,15 +148,16 @@ static int remove_body(struct ckpt_task *task)
 	struct sim_user *u = user_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (ckpt_remover_new(core_of(u), u->saved_step, &u->remover) < 0)
+	u->remover = ckpt_remover_new(core_of(u), u->saved_step);
+	if (!u->remover)
 		return ckpt_task_continue(task, train_body);
 	u->was_let_go =
 		oracle_let_go(&u->proc->world->oracle, u->saved_generation, u->saved_step, true);
-	post(u, ckpt_remover_command(u->remover), ckpt_remover_body, "remove");
-	CKPT_AWAIT(task, ended(ckpt_remover_command(u->remover)));
+	post(u, u->remover, ckpt_remover_body, "remove");
+	CKPT_AWAIT(task, ended(u->remover));
 	user_done(&u->wait);
-	note_remove(u, ckpt_remover_command(u->remover)->result);
-	ckpt_remover_free(u->remover);
+	note_remove(u, u->remover->result);
+	ckpt_command_unref(u->remover);
 	u->remover = NULL;
 	return ckpt_task_continue(task, train_body);
 	CKPT_TASK_END(task);
@@ -279,7 +278,7 @@ static int claim_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, ended(&u->claimer.command));
 	u->failure = claimed(u, u->claimer.command.result);
 	(void)take(u, &u->claimer.command);
-	ckpt_claimer_clear(&u->claimer);
+	ckpt_claimer_clear(&u->claimer.command);
 	return ckpt_task_continue(task, u->failure ? close_body : train_body);
 	CKPT_TASK_END(task);
 }
@@ -435,7 +434,7 @@ static int life_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, ended(&u->opener.command));
 	u->failure = opened(u, u->opener.command.result);
 	(void)take(u, &u->opener.command);
-	ckpt_opener_clear(&u->opener);
+	ckpt_opener_clear(&u->opener.command);
 	if (u->failure)
 		return ckpt_task_continue(task, close_body);
 	if (u->config.reader)

@@ -85,7 +85,7 @@ struct sim_user {
 	struct ckpt_adopter adopter;
 	struct ckpt_closer closer;
 	struct ckpt_pinner pinner;
-	struct ckpt_remover *remover;
+	struct ckpt_command *remover;
 	bool was_let_go; /* what it removes, before */
 
 	/* The save under way. */

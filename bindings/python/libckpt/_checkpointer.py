@@ -18,7 +18,7 @@ from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._restore import restore
 from ._save import Progress, Save
-from ._state import Planner, Snapshot
+from ._state import SMALL_BYTES, Planner, Snapshot
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -130,8 +130,9 @@ class Checkpointer:
     progress: called with a Progress by the thread that waits in resume(), Save.wait() or close().
     remote: not in this version.
     new_start: ignore the steps in the store and start a lineage of its own.
-    eager: copy everything before save() returns, for loops in which something else than the
-        optimizers in the state changes parameters.
+    eager: True: copy everything before save() returns, for loops in which something else than the
+        optimizers in the state changes parameters. None: if that is little, which takes no longer
+        than to watch it. False: never what can be copied behind the loop.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
@@ -153,7 +154,7 @@ class Checkpointer:
         progress: Callable[[Progress], object] | None = None,
         remote: str | None = None,
         new_start: bool = False,
-        eager: bool = False,
+        eager: bool | None = None,
         allow_pickle: bool = False,
     ) -> None:
         if remote is not None:
@@ -174,9 +175,7 @@ class Checkpointer:
             debug=logger.isEnabledFor(10),
         )
         self._progress = progress
-        self._eager = eager
         self._allow_pickle = allow_pickle
-        self._planner = Planner(eager=eager, allow_pickle=allow_pickle)
         self._streak = 0
         self._said_eager = False
         #: for the test that shows what the fence is for
@@ -185,6 +184,12 @@ class Checkpointer:
         self.state = state
         self._core = _Core(Engine(store_path(path), options, log_thread=True))
         self._core.fences = Fences(self._pass_fence)
+        half = self._core.engine.stats()["pool_bytes"] // 2
+        self._planner = Planner(
+            eager=bool(eager),
+            small_bytes=min(SMALL_BYTES, half) if eager is None else 0,
+            allow_pickle=allow_pickle,
+        )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
     def __repr__(self) -> str:
@@ -277,14 +282,15 @@ class Checkpointer:
         return chosen
 
     def _prepare(self, snapshot: Snapshot) -> None:
-        if snapshot.optimizers and not self._eager:
+        if snapshot.behind.parts:
             assert self._core.fences is not None
             self._core.fences.guard(snapshot.optimizers)
         elif not self._said_eager:
             self._said_eager = True
-            why = "eager=True" if self._eager else "there is no optimizer in the state"
             logger.info(
-                "%s: everything is copied before save() returns (%s)", self._core.engine.path, why
+                "%s: everything is copied before save() returns (%s)",
+                self._core.engine.path,
+                snapshot.why_eager,
             )
         if snapshot.pickled:
             logger.warning("pickled into the checkpoint: %s", ", ".join(snapshot.pickled))

@@ -68,6 +68,10 @@ def _first(names: list[bytes], now: list[int], then: list[int]) -> bytes:
     return next(name for name, a, b in zip(names, now, then, strict=True) if a != b)
 
 
+#: Up to so many bytes are sooner copied than watched while they are copied behind the loop.
+SMALL_BYTES = 32 << 20
+
+
 class Snapshot(NamedTuple):
     """What one save hands to the C library."""
 
@@ -78,6 +82,8 @@ class Snapshot(NamedTuple):
     #: what must live until the eager tensors have been copied
     keep: list[Any]
     optimizers: list[torch.optim.Optimizer]
+    #: why nothing is copied behind the loop
+    why_eager: str
     pickled: list[str]
 
 
@@ -347,13 +353,18 @@ class _Walked(NamedTuple):
     #: those whose names are from tensors beside the modules
     borrowed: dict[int, str]
     block: Block
+    #: what could be copied behind the loop is little, and copied before it goes on
+    small: bool
 
 
 class Planner:
     """Turns a state into snapshots; remembers the last one. One thread at a time."""
 
-    def __init__(self, *, eager: bool = False, allow_pickle: bool = False) -> None:
+    def __init__(
+        self, *, eager: bool = False, small_bytes: int = 0, allow_pickle: bool = False
+    ) -> None:
         self._eager = eager
+        self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
         self._walked: _Walked | None = None
         self._slow: Block | None = None
@@ -437,6 +448,9 @@ class Planner:
             names += source.part.names
             described += source.described
             eager += [self._eager] * len(source.described)
+        small = self._is_small(modules, sources, sink)
+        if small:
+            eager = [True] * len(eager)
         return _Walked(
             specials=specials,
             modules=modules,
@@ -444,16 +458,33 @@ class Planner:
             owned=owned,
             borrowed={key: name for key, name in sink.ids.items() if key in owned},
             block=Block(names, described, eager),
+            small=small,
         )
+
+    def _why_eager(self, walked: _Walked) -> str:
+        if self._eager:
+            return "eager=True"
+        if not walked.sources:
+            return "there is no optimizer in the state"
+        return "it is small"
+
+    def _is_small(self, modules: _Modules, sources: list[OptimizerSource], sink: _Sink) -> bool:
+        if self._eager:
+            return False
+        late = [*modules.behind.tensors, *(owner for _, owner in sink.behind)]
+        late += [tensor for source in sources for tensor in source.part.tensors]
+        return sum(tensor.nbytes for tensor in late) <= self._small_bytes
 
     def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes) -> Snapshot:
         sink = writer.sink
-        parts = [walked.modules.behind]
-        if not self._eager:
-            parts += [source.part for source in walked.sources]
-        if sink.behind:
-            names = [sink.names[number] for number, _ in sink.behind]
-            parts.append(part_of(names, [owner for _, owner in sink.behind]))
+        parts: list[Part] = []
+        if walked.small:
+            sink.eager = [True] * len(sink.eager)
+        elif not self._eager:
+            parts = [walked.modules.behind, *(source.part for source in walked.sources)]
+            if sink.behind:
+                names = [sink.names[number] for number, _ in sink.behind]
+                parts.append(part_of(names, [owner for _, owner in sink.behind]))
         parts = [part for part in parts if part.names]
         if self._slow is None or not self._slow.fits(sink.names, sink.described, sink.eager):
             self._slow = Block(sink.names, sink.described, sink.eager)
@@ -464,6 +495,7 @@ class Planner:
             behind=Behind(parts, [versions_of(part.tensors) for part in parts]),
             keep=sink.keep,
             optimizers=[source.optimizer for source in walked.sources],
+            why_eager=self._why_eager(walked),
             pickled=writer.encoder.pickled,
         )
 

@@ -320,7 +320,7 @@ static void test_no_memory(void **state)
 				rig_free(r);
 			} else {
 				(void)close(root);
-				ckpt_restore_destroy(r);
+				ckpt_restore_unref(r);
 			}
 		}
 		(void)reading_allow_allocations();

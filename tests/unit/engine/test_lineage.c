@@ -110,7 +110,7 @@ static void test_quarantine(void **state)
 	ckpt_scan_clear(&scan);
 }
 
-/* Random stores: what retention chooses never includes what it promised to keep. */
+/* Random stores: what retention lets go never includes what it promised to keep. */
 static void test_retention(void **state)
 {
 	(void)state;
@@ -118,34 +118,75 @@ static void test_retention(void **state)
 	for (int round = 0; round < 2000; round++) {
 		struct ckpt_scan scan = {0};
 		add_gen(&scan, 1, 0, 0);
-		size_t count = (size_t)dice_below(&dice, 12);
+		size_t count = (size_t)dice_below(&dice, 40);
 		for (size_t i = 0; i < count; i++)
 			add_step(&scan, 1, (uint64_t)(i + 1) * 10,
 				dice_below(&dice, 5) ? CKPT_STEP_COMMITTED : CKPT_STEP_QUARANTINED);
 		assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
-		uint64_t keep = dice_below(&dice, 5);
-		uint64_t every = dice_below(&dice, 4) * 10;
 		uint64_t pin = dice_below(&dice, 12) * 10;
-		size_t max = 1 + (size_t)dice_below(&dice, 16);
-		size_t out[16];
-		size_t n = ckpt_retention_choose(&scan, keep, every, &pin, 1, out, max);
-		assert_true(n <= max);
-		if (keep == 0)
-			assert_int_equal(n, 0);
-		for (size_t i = 0; i < n; i++) {
-			struct ckpt_scan_step *s = &scan.steps[out[i]];
+		struct ckpt_retention keep = {.keep_last = dice_below(&dice, 5),
+			.keep_every = dice_below(&dice, 4) * 10,
+			.pins = &pin,
+			.pin_count = 1};
+		const struct ckpt_scan_step *s = ckpt_retention_next(&scan, &keep, 0, 0);
+		uint64_t before = 0;
+		for (; s; s = ckpt_retention_next(&scan, &keep, s->generation, s->step)) {
+			assert_true(keep.keep_last > 0);
 			assert_true(s->step != pin);
-			assert_true(!every || s->step % every != 0);
+			assert_true(!keep.keep_every || s->step % keep.keep_every != 0);
 			uint64_t newer_good = 0;
 			for (size_t k = 0; k < scan.step_count; k++)
 				newer_good += scan.steps[k].step > s->step &&
 					      scan.steps[k].state == CKPT_STEP_COMMITTED;
-			assert_true(newer_good >= keep);
-			if (i > 0)
-				assert_true(scan.steps[out[i - 1]].step < s->step);
+			assert_true(newer_good >= keep.keep_last);
+			assert_true(before < s->step);
+			before = s->step;
 		}
 		ckpt_scan_clear(&scan);
 	}
+}
+
+static uint64_t next_of(
+	struct ckpt_scan *scan, uint64_t keep_last, uint64_t generation, uint64_t step)
+{
+	const struct ckpt_retention keep = {.keep_last = keep_last, .keep_every = 10};
+
+	assert_int_equal(ckpt_lineage_mark(scan, NULL), 0);
+	ckpt_lineage_mark_rolled_back(scan);
+	const struct ckpt_scan_step *s = ckpt_retention_next(scan, &keep, generation, step);
+	return s ? s->generation * 1000000 + s->step : 0;
+}
+
+/*
+ * Branches that were rolled back go when as many good steps as are kept have come after them. What a
+ * run left that was here before a new start stays.
+ */
+static void test_rolled_back(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	add_gen(&scan, 2, 0, 0); /* a new start */
+	add_step(&scan, 2, 10, CKPT_STEP_COMMITTED);
+	add_step(&scan, 2, 20, CKPT_STEP_COMMITTED);
+	add_step(&scan, 2, 30, CKPT_STEP_COMMITTED);
+	add_gen(&scan, 3, 2, 20);
+	add_step(&scan, 3, 30, CKPT_STEP_COMMITTED);
+	add_step(&scan, 3, 40, CKPT_STEP_PENDING);
+	add_gen(&scan, 4, 2, 10); /* leaves 20 and 30 of the second and all of the third behind */
+	add_step(&scan, 4, 11, CKPT_STEP_COMMITTED);
+	assert_int_equal(next_of(&scan, 2, 0, 0), 0);
+	add_step(&scan, 4, 12, CKPT_STEP_COMMITTED);
+	assert_int_equal(next_of(&scan, 0, 0, 0), 0);
+	assert_int_equal(next_of(&scan, 3, 0, 0), 0);
+	assert_int_equal(next_of(&scan, 2, 0, 0), 2000020);
+	assert_int_equal(next_of(&scan, 2, 2, 20), 2000030);
+	assert_int_equal(next_of(&scan, 2, 2, 30), 3000030);
+	assert_int_equal(next_of(&scan, 2, 3, 30), 0);
+	scan.gens[2].broken = true; /* whose it is cannot be known */
+	assert_int_equal(next_of(&scan, 2, 2, 30), 0);
+	ckpt_scan_clear(&scan);
 }
 
 /* The list stays sorted and findable whatever the order of arrival. */
@@ -179,6 +220,7 @@ int main(void)
 		cmocka_unit_test(test_broken_claim),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
+		cmocka_unit_test(test_rolled_back),
 		cmocka_unit_test(test_scan_order),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

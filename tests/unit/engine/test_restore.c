@@ -585,7 +585,7 @@ static void test_release(void **state)
 	ckpt_restore_post_open(r);
 	rig_free(r);
 	assert_int_equal(ckpt_restore_new(&t->rig.core, NULL, 30, CKPT_SINK_MEMORY, &r), 0);
-	ckpt_restore_destroy(r);
+	ckpt_restore_unref(r);
 }
 
 /* A post that is on its way when all else is over: the core lets go only when it has arrived. */
