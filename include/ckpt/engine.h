@@ -5,6 +5,10 @@
  * Threads: every function may be called from any thread, except that nothing may run beside
  * ckpt_engine_close(). Library threads block all signals; the library installs no handlers.
  * After fork() the child's handle is inert: every call returns CKPT_EFORKED.
+ *
+ * Calls without a timeout of their own that need the storage return -ETIMEDOUT when it has not answered
+ * within save_timeout_ms, and not before ten seconds. What they began goes on; a claim that was given
+ * up this way may be asked for again, and is refused with -EBUSY until the first has ended.
  */
 #ifndef CKPT_ENGINE_H
 #define CKPT_ENGINE_H

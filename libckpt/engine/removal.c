@@ -137,14 +137,6 @@ static int unlink_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_manifest(r->path, r->generation, r->step);
-	ckpt_store_lock(store, &r->op, r->path, false, &r->lock);
-	CKPT_AWAIT(task, r->op.done);
-	if (r->op.result == -EAGAIN)
-		return ckpt_fail(r->err, -EBUSY, "step %llu is open for reading",
-			(unsigned long long)r->step);
-	if (r->op.result < 0 && r->op.result != -ENOENT)
-		return r->op.result;
-	ckpt_name_manifest(r->path, r->generation, r->step);
 	ckpt_store_remove(store, &r->op, r->path);
 	CKPT_AWAIT(task, r->op.done);
 	if (r->op.result < 0)
@@ -159,7 +151,8 @@ static int unlink_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static int removal_body(struct ckpt_task *task)
+/* Looked at last: nobody may have taken over when the first file goes. */
+static int fence_body(struct ckpt_task *task)
 {
 	struct ckpt_removal *r = removal_of(task);
 	int result;
@@ -173,6 +166,23 @@ static int removal_body(struct ckpt_task *task)
 	if (result < 0)
 		return result;
 	return ckpt_task_continue(task, r->settle ? settle_body : unlink_body);
+	CKPT_TASK_END(task);
+}
+
+static int lock_body(struct ckpt_task *task)
+{
+	struct ckpt_removal *r = removal_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_manifest(r->path, r->generation, r->step);
+	ckpt_store_lock(r->core->store, &r->op, r->path, false, &r->lock);
+	CKPT_AWAIT(task, r->op.done);
+	if (r->op.result == -EAGAIN)
+		return ckpt_fail(r->err, -EBUSY, "step %llu is open for reading",
+			(unsigned long long)r->step);
+	if (r->op.result < 0 && r->op.result != -ENOENT)
+		return r->op.result;
+	return ckpt_task_continue(task, fence_body);
 	CKPT_TASK_END(task);
 }
 
@@ -219,5 +229,6 @@ void ckpt_removal_start(struct ckpt_removal *removal)
 	removal->lock.fd = -1;
 	ckpt_store_op_init(&removal->op, &removal->task, removal->err);
 	removal->op.quiet = true;
-	ckpt_task_start(&removal->task, &removal->core->sched, removal_body, removal_done);
+	ckpt_task_start(&removal->task, &removal->core->sched,
+		removal->settle ? fence_body : lock_body, removal_done);
 }

@@ -163,6 +163,9 @@ static int open_parts(
 	r = ckpt_pool_open(&pool, err, &engine->pool);
 	if (r < 0)
 		return r;
+	if (*ckpt_pool_note(engine->pool))
+		ckpt_log(engine->log, CKPT_LOG_WARN, "%s: %s", engine->label,
+			ckpt_pool_note(engine->pool));
 	r = ckpt_device_host_open(ckpt_env_os_env(engine->env), &engine->host);
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot open the host device: %s", ckpt_code_text(r));

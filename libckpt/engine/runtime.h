@@ -26,14 +26,15 @@ bool ckpt_runtime_forked(const struct ckpt_engine *engine);
 struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
 	void (*clear)(struct ckpt_command *command), struct ckpt_error *err);
 /*
- * Posts a command and waits for its end, at most save_timeout_ms: storage that hangs holds nobody for
- * ever. Returns its result, which alone may be read then, or -ETIMEDOUT; its failure is copied to `err`.
+ * Posts a command and waits for its end, with patience: storage that hangs holds nobody for ever. Returns its result, which alone may be read then, or -ETIMEDOUT; its failure is copied to `err`.
  * The caller still has its reference.
  */
 int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
 	struct ckpt_error *err);
 
-/* Words -ETIMEDOUT: the storage hangs. */
+/* How long the storage may take to answer a call: save_timeout_ms, and ten seconds at least. */
+int ckpt_runtime_patience_ms(const struct ckpt_engine *engine);
+/* Words -ETIMEDOUT: it does not. */
 int ckpt_runtime_no_answer(struct ckpt_engine *engine, struct ckpt_error *err);
 
 /* Claims, if that has not been done. */

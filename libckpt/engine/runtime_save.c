@@ -8,6 +8,8 @@
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
 
+#define PATIENCE_MIN_MS 10000 /* a store with thousands of steps takes a while to read */
+
 struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
 	void (*clear)(struct ckpt_command *command), struct ckpt_error *err)
 {
@@ -18,12 +20,17 @@ struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t siz
 	return command;
 }
 
+int ckpt_runtime_patience_ms(const struct ckpt_engine *engine)
+{
+	return (int)ckpt_max_u64(engine->core.config.save_timeout_ms, PATIENCE_MIN_MS);
+}
+
 int ckpt_runtime_no_answer(struct ckpt_engine *engine, struct ckpt_error *err)
 {
 	return ckpt_fail_at(err, -ETIMEDOUT,
 		&(struct ckpt_where){.tier = "local", .file = engine->label},
-		"the storage of %s has not answered within %u ms: see whether its disk hangs",
-		engine->label, engine->core.config.save_timeout_ms);
+		"the storage of %s has not answered within %d s: see whether its disk hangs",
+		engine->label, ckpt_runtime_patience_ms(engine) / 1000);
 }
 
 int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
@@ -31,8 +38,8 @@ int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, c
 {
 	CKPT_ASSERT(command->core == &engine->core);
 	ckpt_command_post(command, body);
-	uint32_t bits = ckpt_latch_wait(
-		&command->latch, CKPT_DONE_END, (int)engine->core.config.save_timeout_ms);
+	uint32_t bits =
+		ckpt_latch_wait(&command->latch, CKPT_DONE_END, ckpt_runtime_patience_ms(engine));
 	if (!(bits & CKPT_DONE_END))
 		return ckpt_runtime_no_answer(engine, err);
 	int r = command->result;
@@ -46,7 +53,7 @@ int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, c
 /* One thread at a time goes on from here to end_turn(). */
 static int take_turn(struct ckpt_engine *engine, struct ckpt_error *err)
 {
-	uint64_t deadline = ckpt_deadline((int)engine->core.config.save_timeout_ms);
+	uint64_t deadline = ckpt_deadline(ckpt_runtime_patience_ms(engine));
 	bool mine;
 
 	(void)pthread_mutex_lock(&engine->lock);

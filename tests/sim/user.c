@@ -257,12 +257,17 @@ static int claimed(struct sim_user *u, int r)
 		return 0;
 	}
 	bool damaged = r == CKPT_ENOTRESUMED && world->oracle.any_damage;
-	if (!damaged && !(r == CKPT_EINUSE && others))
+	if (r == CKPT_EINUSE && !others)
+		sim_violation(&world->sim, "p%u is alone, and its claim finds another process",
+			u->proc->id);
+	else if (!damaged && r != CKPT_EINUSE)
 		user_judge(u, "claim", r, &u->claimer.command.error);
 	if (damaged)
 		world->anew = true;
 	return r;
 }
+
+#define CLAIMS_MAX 4
 
 static int claim_body(struct ckpt_task *task)
 {
@@ -279,6 +284,9 @@ static int claim_body(struct ckpt_task *task)
 	u->failure = claimed(u, u->claimer.command.result);
 	(void)take(u, &u->claimer.command);
 	ckpt_claimer_clear(&u->claimer.command);
+	/* What may be there although it failed must not be in the way of the next one. */
+	if (u->failure == -EIO && ++u->claims < CLAIMS_MAX)
+		return ckpt_task_continue(task, claim_body);
 	return ckpt_task_continue(task, u->failure ? close_body : train_body);
 	CKPT_TASK_END(task);
 }

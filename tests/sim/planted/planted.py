@@ -19,6 +19,11 @@ class Planted:
 
 PLANTED = [
     Planted(
+        "own-claim-not-known", "libckpt/engine/claim.c",
+        "\tif (c->newest != core->tried_generation)\n",
+        "\tif (true)\n",
+        "a claim that failed, but is there, is taken for another process's"),
+    Planted(
         "shard-not-synced", "libckpt/store/store_file_shard.c",
         "\t\tckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->object->fd);\n",
         "\t\top->req.result = 0;\n",
@@ -106,18 +111,18 @@ PLANTED = [
         "shards are unlinked before the unlinked manifest is durably gone"),
     Planted(
         "retention-keeps-one-too-few", "libckpt/engine/retention.c",
-        "\t\tif (kept < keep_last) {\n",
-        "\t\tif (kept + 1 < keep_last) {\n",
+        "\t\tif (kept < keep->keep_last)\n",
+        "\t\tif (kept + 1 < keep->keep_last)\n",
         "keep_last steps stay"),
     Planted(
         "retention-forgets-pins", "libckpt/engine/retention.c",
-        "\t\tif (pins[i] == step)\n",
-        "\t\tif (pins[i] == step + 1)\n",
+        "\t\tif (keep->pins[i] == s->step)\n",
+        "\t\tif (keep->pins[i] == s->step + 1)\n",
         "a pinned step stays"),
     Planted(
         "retention-forgets-every", "libckpt/engine/retention.c",
-        "(keep_every && s->step % keep_every == 0)",
-        "(keep_every && s->step % keep_every == 1)",
+        "keep->keep_every && s->step % keep->keep_every == 0",
+        "keep->keep_every && s->step % keep->keep_every == 1",
         "every n-th step stays"),
     Planted(
         "reader-takes-no-lock", "libckpt/store/store_file_names.c",

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/lister.h"
 #include "lib/dice.h"
 #include "lib/reading.h"
 
@@ -574,6 +575,41 @@ static void test_cancel_anywhere(void **state)
 	}
 }
 
+/* Its owner goes while the disk hangs: targets are free at once, the rest when the disk is back. */
+static void test_abandoned(void **state)
+{
+	struct reading *t = *state;
+	struct ckpt_restore *r = rig_restore(&t->rig, 30);
+	struct reading_copy copy;
+
+	reading_bind_all(t, r, &copy);
+	rig_hold_after(&t->rig, 0);
+	ckpt_restore_post_start(r);
+	rig_wait_held(&t->rig, 1);
+	ckpt_restore_post_cancel(r);
+	ckpt_restore_post_release(r);
+	assert_int_equal(rig_wait(r), -ECANCELED);
+	ckpt_restore_unref(r);
+	reading_free_copy(&copy);
+	rig_let_go(&t->rig);
+}
+
+/* The same of a command, whose result nobody takes. */
+static void test_command_abandoned(void **state)
+{
+	struct reading *t = *state;
+	struct rig_block block;
+	struct ckpt_command *command =
+		ckpt_command_new(&t->rig.core, sizeof(struct ckpt_lister), ckpt_lister_clear);
+
+	assert_non_null(command);
+	rig_block_post(&t->rig, &block);
+	rig_block_wait(&block);
+	ckpt_command_post(command, ckpt_lister_body);
+	ckpt_command_unref(command);
+	rig_block_end(&block);
+}
+
 /* Let go of without having been started, or before it is open. */
 static void test_release(void **state)
 {
@@ -708,6 +744,8 @@ int main(void)
 		TEST(test_cancel),
 		TEST(test_backwards),
 		TEST(test_cancel_anywhere),
+		TEST(test_abandoned),
+		TEST(test_command_abandoned),
 		TEST(test_release),
 		TEST(test_late_post),
 		TEST(test_close),
