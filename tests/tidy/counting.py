@@ -2,6 +2,7 @@
 """scripts/count_tests.py counts what it is given, and lets no failure and no unlisted skip through."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -46,6 +47,16 @@ CASES = [
         "# why\nbuild/test_x/test_b it needs what is not here\n",
         "2 passed, 0 failed, 1 skipped",
         0,
+    ),
+    (
+        "passed",
+        meson("OK", SKIPPED_B),
+        "build/test_x/test_b (not root) it mounts\n",
+        *(
+            ("2 passed, 1 failed, 0 skipped", 1)
+            if os.geteuid() == 0
+            else ("2 passed, 0 failed, 1 skipped", 0)
+        ),
     ),
     ("failed", None, "", "0 passed, 1 failed, 0 skipped", 1),
 ]

@@ -134,14 +134,17 @@ static void only_files(struct io_rig *rig)
 	assert_int_equal(mkfifo(at(rig, "fifo"), 0600), 0);
 	assert_int_equal(symlink("/etc/passwd", at(rig, "link")), 0);
 	assert_int_equal(symlink("nowhere", at(rig, "dangling")), 0);
-	assert_int_equal(mknod(at(rig, "null"), S_IFCHR | 0600, 0x103), 0);
+	/* Only root may make one. */
+	bool device = mknod(at(rig, "null"), S_IFCHR | 0600, 0x103) == 0;
+	assert_true(device || errno == EPERM);
 	static const unsigned ways[] = {0, CKPT_OPEN_RDWR};
 	for (size_t i = 0; i < COUNT(ways); i++) {
 		/* A FIFO without a writer would keep a plain open waiting for ever. */
 		assert_int_equal(io_rig_open_file(rig, "fifo", ways[i]), -ENXIO);
 		assert_int_equal(io_rig_open_file(rig, "dir", ways[i]), -EISDIR);
 		assert_int_equal(io_rig_open_file(rig, "link", ways[i]), -ELOOP);
-		assert_int_equal(io_rig_open_file(rig, "null", ways[i]), -ENXIO);
+		if (device)
+			assert_int_equal(io_rig_open_file(rig, "null", ways[i]), -ENXIO);
 	}
 	assert_int_equal(io_rig_open_file(rig, "dangling", CKPT_OPEN_CREATE), -EEXIST);
 	assert_int_equal(io_rig_open_file(rig, "fifo", CKPT_OPEN_CREATE), -EEXIST);
