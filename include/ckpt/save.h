@@ -27,7 +27,7 @@ extern "C" {
 struct ckpt_save_opts {
 	uint32_t size;       /* sizeof(struct ckpt_save_opts) */
 	uint32_t flags;      /* CKPT_SAVE_* */
-	uint32_t timeout_ms; /* of this attempt; 0: the engine's */
+	uint32_t timeout_ms; /* of this attempt, see save_timeout_ms; 0: the engine's */
 	uint32_t reserved;
 };
 
@@ -82,7 +82,9 @@ CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor
 
 /*
  * Waits until the save has reached `level`: 0, the error it failed with, -ETIMEDOUT, or CKPT_ELEVEL
- * at once for a level that is not configured. A timeout of 0 asks without waiting.
+ * at once for a level that is not configured. A timeout of 0 asks without waiting. Once the manifest
+ * is being published, what becomes of it is the outcome: then the save's own timeout, a cancel and
+ * ckpt_save_fail() come too late, and only this timeout ends a wait for storage that hangs.
  */
 CKPT_API int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int timeout_ms);
 
