@@ -11,8 +11,8 @@
  *	ckpt_save_wait(save, CKPT_LEVEL_LOCAL, timeout_ms);
  *	ckpt_save_free(save);
  *
- * Threads: begin, add, start, fence and free from one thread at a time; wait, poll, cancel and error
- * from any.
+ * Threads: begin, add, start, fail, fence and free from one thread at a time; wait, cancel, error and
+ * info from any.
  */
 #ifndef CKPT_SAVE_H
 #define CKPT_SAVE_H
@@ -63,7 +63,8 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
- * CKPT_EFENCED; the save has then failed with that error.
+ * CKPT_EFENCED; the save has then failed with that error. What ckpt_save_fail() was given, if it was
+ * called before.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 
@@ -77,7 +78,10 @@ CKPT_API int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
  */
 CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 
-/* Fails the save, unless it is committed already: `why` goes into its error. The caller saw a change. */
+/*
+ * Fails the save, unless its manifest is being published already: `code` and `why` become its error.
+ * The caller saw a change. One that has not started has failed on return, and cannot start.
+ */
 CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why);
 
 /*

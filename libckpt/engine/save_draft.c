@@ -293,6 +293,7 @@ void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 	CKPT_ASSERT(why->code < 0 && !ckpt_save_started(save));
 	save->error = *why;
 	save->error.step = (int64_t)save->step;
+	save->refused = true;
 	atomic_store(&save->started, true);
 	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
 }
@@ -364,6 +365,11 @@ struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save)
 bool ckpt_save_started(const struct ckpt_save *save)
 {
 	return atomic_load(&save->started);
+}
+
+bool ckpt_save_refused(const struct ckpt_save *save)
+{
+	return ckpt_save_started(save) && save->refused;
 }
 
 bool ckpt_save_gone(struct ckpt_save *save)

@@ -46,6 +46,7 @@ struct ckpt_save {
 	uint64_t seed;
 	uint64_t timeout_ns;
 	uint64_t start_ns;
+	bool refused;
 
 	/* Shared. */
 	atomic_uint refs;
