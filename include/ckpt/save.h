@@ -98,7 +98,11 @@ CKPT_API int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int t
  */
 CKPT_API void ckpt_save_cancel(struct ckpt_save *save);
 
-/* Why the save failed. Returns its code, 0 if it has not failed. */
+/*
+ * Why the save failed. Returns its code, 0 if it has not failed; `ret_error` may be NULL. The call
+ * itself fails with -EINVAL (`save` is NULL) or CKPT_EFORKED, and leaves `ret_error` alone then, as
+ * it does when there is no failure.
+ */
 CKPT_API int ckpt_save_error(struct ckpt_save *save, struct ckpt_error *ret_error);
 
 struct ckpt_save_info {
@@ -117,6 +121,7 @@ struct ckpt_save_info {
 	uint64_t starved_ns; /* of that, time in which no staging slot was free */
 };
 
+/* Errors: CKPT_EFORKED, -EINVAL (`save` or `ret_info` is NULL, or its size is not set). */
 CKPT_API int ckpt_save_info(struct ckpt_save *save, struct ckpt_save_info *ret_info);
 
 /*

@@ -370,17 +370,27 @@ static void test_fork(void **state)
 {
 	(void)state;
 	struct ckpt_engine *engine = kit_open(dir, 0);
-	struct ckpt_save *save = kit_start(engine, 1, CKPT_SAVE_FENCED, v, 2);
+	struct ckpt_restore *parents = NULL;
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_restore_open(engine, 1, &parents));
+	struct ckpt_save *save = kit_start(engine, 2, CKPT_SAVE_FENCED, v, 2);
 	pid_t child = fork();
 	if (child == 0) {
 		struct ckpt_stats stats = {.size = sizeof(stats)};
+		struct ckpt_save_info info = {.size = sizeof(info)};
+		struct ckpt_error error = {.size = sizeof(error)};
 		struct ckpt_restore *restore = NULL;
 		int bad = 0;
 		bad |= ckpt_engine_stats(engine, &stats) != CKPT_EFORKED;
-		bad |= begin(engine, 2) != CKPT_EFORKED;
+		bad |= begin(engine, 3) != CKPT_EFORKED;
+		bad |= ckpt_save_info(save, &info) != CKPT_EFORKED;
+		bad |= ckpt_save_error(save, &error) != CKPT_EFORKED;
+		bad |= ckpt_restore_error(parents, &error) != CKPT_EFORKED;
+		bad |= error.code != 0;
 		bad |= ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 1000) != CKPT_EFORKED;
 		bad |= ckpt_save_fence(save, 1000) != CKPT_EFORKED;
 		bad |= ckpt_restore_open(engine, 1, &restore) != CKPT_EFORKED;
+		ckpt_restore_free(parents);
 		ckpt_save_free(save);
 		ckpt_engine_close(engine);
 		_exit(bad);
@@ -390,6 +400,12 @@ static void test_fork(void **state)
 	assert_int_equal(status, 0);
 	must_work(ckpt_save_fence(save, TIMEOUT_MS));
 	must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS));
+	assert_int_equal(ckpt_save_error(save, NULL), 0);
+	assert_int_equal(ckpt_save_info(save, NULL), -EINVAL);
+	assert_int_equal(ckpt_save_error(NULL, NULL), -EINVAL);
+	assert_int_equal(ckpt_restore_error(parents, NULL), 0);
+	assert_int_equal(ckpt_restore_error(NULL, NULL), -EINVAL);
+	ckpt_restore_free(parents);
 	ckpt_save_free(save);
 	ckpt_engine_close(engine);
 }
