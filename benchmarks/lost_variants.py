@@ -122,7 +122,7 @@ def _dcp(model: Any, optimizer: Any, *, process: bool, behind: bool, durable: bo
 
     if process:
         # By default every tensor in shared memory is a descriptor, and 10,000 are too many.
-        torch.multiprocessing.set_sharing_strategy("file_system")
+        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "0")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -57,7 +57,8 @@ class Block(nn.Module):
             q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
         )
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
+        x = x + self.mlp(self.norm2(x))
+        return x
 
 
 class GPT(nn.Module):

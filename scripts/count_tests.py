@@ -16,6 +16,9 @@ import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+
+Outcome = tuple[str, str]  # a test's name, and how it ended
 
 NOT_ROOT = "(not root) "  # such a reason counts for other users only
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -29,13 +32,13 @@ REPORTS = {
 OUTCOMES = {"OK": PASSED, "EXPECTEDFAIL": PASSED, "SKIP": SKIPPED}
 
 
-def cmocka_tests(name, output):
+def cmocka_tests(name: str, output: str) -> Iterator[Outcome]:
     """The tests inside one cmocka program, by their last lines: `[       OK ] test_x`."""
     for mark, test in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", output, re.MULTILINE):
         yield f"{name}/{test}", {"OK": PASSED, "FAILED": FAILED, "SKIPPED": SKIPPED}[mark]
 
 
-def meson_tests(path):
+def meson_tests(path: pathlib.Path) -> Iterator[Outcome]:
     build = path.name.removesuffix(".meson.json")
     for line in path.read_text().splitlines():
         test = json.loads(line)
@@ -48,7 +51,7 @@ def meson_tests(path):
         yield from inner.items() if inner else [(name, outcome)]
 
 
-def pytest_tests(path):
+def pytest_tests(path: pathlib.Path) -> Iterator[Outcome]:
     report = path.name.removesuffix(".junit.xml")
     for case in ET.parse(path).getroot().iter("testcase"):
         name = f"{report}/{case.get('classname')}::{case.get('name')}"
@@ -61,10 +64,10 @@ def pytest_tests(path):
             yield name, PASSED
 
 
-def collect(logs):
+def collect(logs: pathlib.Path) -> Iterator[Outcome]:
     for line in (logs / "parts").read_text().splitlines():
         outcome, part = line.split()
-        tests = []
+        tests: list[Outcome] = []
         for path in (logs / name for name in REPORTS.get(part, ())):
             if path.exists():
                 tests += pytest_tests(path) if path.suffix == ".xml" else meson_tests(path)
@@ -76,7 +79,7 @@ def collect(logs):
             yield part, FAILED
 
 
-def reasons(path):
+def reasons(path: pathlib.Path) -> Iterator[str]:
     for line in path.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             pattern, _, reason = line.partition(" ")
@@ -86,7 +89,7 @@ def reasons(path):
                 yield pattern
 
 
-def main():
+def main() -> int:
     logs, skips = map(pathlib.Path, sys.argv[1:])
     allowed = list(reasons(skips))
     count = {PASSED: 0, FAILED: 0, SKIPPED: 0}

@@ -149,6 +149,7 @@ int cli_exit_of(int code)
 		return CLI_INCOMPLETE;
 	case CKPT_EINTEGRITY:
 	case CKPT_EFORMAT:
+	case CKPT_EQUARANTINED:
 		return CLI_INTEGRITY;
 	case CKPT_ENOSTORE:
 	case CKPT_ENOSTEP:

@@ -94,6 +94,11 @@ CKPT_API void ckpt_restore_cancel(struct ckpt_restore *restore);
 /* Makes the step restored the parent of the generation that this engine will claim. */
 CKPT_API int ckpt_restore_adopt(struct ckpt_restore *restore);
 
+/*
+ * Why the restore failed. Returns its code, 0 if it has not failed; `ret_error` may be NULL. The call
+ * itself fails with -EINVAL (`restore` is NULL) or CKPT_EFORKED, and leaves `ret_error` alone then,
+ * as it does when there is no failure.
+ */
 CKPT_API int ckpt_restore_error(struct ckpt_restore *restore, struct ckpt_error *ret_error);
 
 /* Cancels what still runs, waits until it has let go of the targets, and frees. NULL is ignored. */

@@ -11,8 +11,8 @@
  *	ckpt_save_wait(save, CKPT_LEVEL_LOCAL, timeout_ms);
  *	ckpt_save_free(save);
  *
- * Threads: begin, add, start, fence and free from one thread at a time; wait, poll, cancel and error
- * from any.
+ * Threads: begin, add, start, fail, fence and free from one thread at a time; wait, cancel, error and
+ * info from any.
  */
 #ifndef CKPT_SAVE_H
 #define CKPT_SAVE_H
@@ -27,7 +27,7 @@ extern "C" {
 struct ckpt_save_opts {
 	uint32_t size;       /* sizeof(struct ckpt_save_opts) */
 	uint32_t flags;      /* CKPT_SAVE_* */
-	uint32_t timeout_ms; /* of this attempt; 0: the engine's */
+	uint32_t timeout_ms; /* of this attempt, see save_timeout_ms; 0: the engine's */
 	uint32_t reserved;
 };
 
@@ -63,7 +63,8 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
- * CKPT_EFENCED; the save has then failed with that error.
+ * CKPT_EFENCED; the save has then failed with that error. What ckpt_save_fail() was given, if it was
+ * called before.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 
@@ -77,12 +78,17 @@ CKPT_API int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
  */
 CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 
-/* Fails the save, unless it is committed already: `why` goes into its error. The caller saw a change. */
+/*
+ * Fails the save, unless its manifest is being published already: `code` and `why` become its error.
+ * The caller saw a change. One that has not started has failed on return, and cannot start.
+ */
 CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why);
 
 /*
  * Waits until the save has reached `level`: 0, the error it failed with, -ETIMEDOUT, or CKPT_ELEVEL
- * at once for a level that is not configured. A timeout of 0 asks without waiting.
+ * at once for a level that is not configured. A timeout of 0 asks without waiting. Once the manifest
+ * is being published, what becomes of it is the outcome: then the save's own timeout, a cancel and
+ * ckpt_save_fail() come too late, and only this timeout ends a wait for storage that hangs.
  */
 CKPT_API int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int timeout_ms);
 
@@ -92,7 +98,11 @@ CKPT_API int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int t
  */
 CKPT_API void ckpt_save_cancel(struct ckpt_save *save);
 
-/* Why the save failed. Returns its code, 0 if it has not failed. */
+/*
+ * Why the save failed. Returns its code, 0 if it has not failed; `ret_error` may be NULL. The call
+ * itself fails with -EINVAL (`save` is NULL) or CKPT_EFORKED, and leaves `ret_error` alone then, as
+ * it does when there is no failure.
+ */
 CKPT_API int ckpt_save_error(struct ckpt_save *save, struct ckpt_error *ret_error);
 
 struct ckpt_save_info {
@@ -111,6 +121,7 @@ struct ckpt_save_info {
 	uint64_t starved_ns; /* of that, time in which no staging slot was free */
 };
 
+/* Errors: CKPT_EFORKED, -EINVAL (`save` or `ret_info` is NULL, or its size is not set). */
 CKPT_API int ckpt_save_info(struct ckpt_save *save, struct ckpt_save_info *ret_info);
 
 /*

@@ -50,12 +50,21 @@ static int check(struct ckpt_save *save)
 	return 0;
 }
 
+/* This thread's error becomes the save's. */
+static int failed(struct ckpt_save *save)
+{
+	(void)ckpt_error_copy(ckpt_save_failure(save), ckpt_error_here());
+	return ckpt_save_failure(save)->code;
+}
+
 /* Descriptions can be changed until start. */
 static int check_draft(struct ckpt_save *save)
 {
 	int r = check(save);
 
-	if (r == 0 && ckpt_save_started(save))
+	if (r == 0 && ckpt_save_refused(save))
+		r = failed(save);
+	else if (r == 0 && ckpt_save_started(save))
 		r = ckpt_fail(ckpt_error_here(), -EINVAL, "the save of step %llu has started",
 			(unsigned long long)ckpt_save_step(save));
 	return r;
@@ -104,13 +113,6 @@ int ckpt_save_start(struct ckpt_save *save)
 	int r = check_draft(save);
 
 	return r < 0 ? r : ckpt_runtime_start(ckpt_save_owner(save), save, ckpt_error_here());
-}
-
-/* This thread's error becomes the save's. */
-static int failed(struct ckpt_save *save)
-{
-	(void)ckpt_error_copy(ckpt_save_failure(save), ckpt_error_here());
-	return ckpt_save_failure(save)->code;
 }
 
 /* Waits for `bits` or the end. 0: they are there. */
@@ -173,9 +175,10 @@ int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const c
 	ckpt_error_clear(&verdict);
 	(void)ckpt_fail_at(&verdict, code, &(struct ckpt_where){.tier = "memory", .tensor = tensor},
 		"%s", why);
-	if (!ckpt_save_started(save) || ckpt_save_gone(save))
-		return 0;
-	ckpt_save_post_failure(save, &verdict);
+	if (!ckpt_save_started(save))
+		ckpt_save_refuse(save, &verdict);
+	else if (!ckpt_save_gone(save))
+		ckpt_save_post_failure(save, &verdict);
 	return 0;
 }
 

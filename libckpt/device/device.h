@@ -86,6 +86,11 @@ void ckpt_view_scatter(
 bool ckpt_view_contiguous(const struct ckpt_view *view);
 /* Precondition: no dimension is negative, and the size fits 64 bits. */
 uint64_t ckpt_view_bytes(const struct ckpt_view *view);
+/*
+ * The first dimension with whose stride the elements span more than a pointer can; -1: none, and only
+ * then may the functions above be called. No dimension may be negative.
+ */
+int ckpt_view_stray(const struct ckpt_view *view);
 
 /*
  * A hash over a few lines (64 bytes) of a segment, at places that `seed` and the segment decide: the

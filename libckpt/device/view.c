@@ -42,6 +42,24 @@ uint64_t ckpt_view_bytes(const struct ckpt_view *view)
 	return empty ? 0 : bytes;
 }
 
+int ckpt_view_stray(const struct ckpt_view *view)
+{
+	uint64_t reach = view->item;
+
+	for (uint32_t i = 0; view->strides && i < view->ndim; i++) {
+		int64_t stride = view->strides[i];
+		uint64_t bytes = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+
+		if (view->shape[i] < 2)
+			continue;
+		if (__builtin_mul_overflow(bytes, (uint64_t)view->shape[i] - 1, &bytes) ||
+			__builtin_mul_overflow(bytes, view->item, &bytes) ||
+			__builtin_add_overflow(reach, bytes, &reach) || reach > INT64_MAX)
+			return (int)i;
+	}
+	return -1;
+}
+
 /* Adds an inner dimension; one whose whole extent is a step of the dimension before joins that. */
 static void add_dimension(struct grid *grid, int64_t count, int64_t step)
 {

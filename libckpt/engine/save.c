@@ -50,6 +50,16 @@ static void timed_out(struct ckpt_timer *timer)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(timer, struct ckpt_save, timer);
 
+	/* A manifest on its way may win: nobody is told a failure that may turn out to be a step. */
+	if (save->publishing) {
+		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+			"step %llu is past its deadline of %llu s, and its manifest is being "
+			"published in %s: the save ends when the storage answers",
+			(unsigned long long)save->step,
+			(unsigned long long)(save->timeout_ns / 1000000000),
+			save->core->parts.label);
+		return;
+	}
 	ckpt_save_stop(
 		save, ckpt_fail_at(&save->work, -ETIMEDOUT, &(struct ckpt_where){.tier = "local"},
 			      "step %llu was not durable in %s within %llu s (%llu of %llu bytes "
@@ -363,7 +373,7 @@ static void cancel_run(struct ckpt_node *node)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, cancel_node);
 
-	/* A manifest on its way may win: then that is the outcome. */
+	/* As for the deadline: a manifest on its way may win. */
 	if (!save->ended && !save->publishing)
 		ckpt_save_stop(save,
 			ckpt_fail(&save->work, -ECANCELED, "the save of step %llu was cancelled",
@@ -384,7 +394,7 @@ static void verdict_run(struct ckpt_node *node)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, verdict_node);
 
-	/* As for a cancel: a manifest on its way may win, and then that is the outcome. */
+	/* As for the deadline: a manifest on its way may win. */
 	if (!save->ended && !save->code && !save->publishing) {
 		save->work = save->verdict;
 		ckpt_save_stop(save, save->verdict.code);

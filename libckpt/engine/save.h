@@ -58,6 +58,7 @@ void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
 uint64_t ckpt_save_step(const struct ckpt_save *save);
 struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save);
 bool ckpt_save_started(const struct ckpt_save *save); /* posted or refused */
+bool ckpt_save_refused(const struct ckpt_save *save); /* it was never posted, and never will be */
 bool ckpt_save_gone(struct ckpt_save *save);          /* the core has let go of it */
 bool ckpt_save_forked(const struct ckpt_save *save);  /* made by the parent of this process */
 /* After GONE: takes the plan out, for the next save. NULL if it was taken, or never prepared. */

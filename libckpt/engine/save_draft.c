@@ -79,6 +79,15 @@ int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t st
 	return 0;
 }
 
+static struct ckpt_view view_of(const struct ckpt_tensor *t)
+{
+	return (struct ckpt_view){.data = (char *)(uintptr_t)t->data,
+		.item = ckpt_dtype_bytes(t->dtype),
+		.ndim = t->ndim,
+		.shape = t->shape,
+		.strides = t->strides};
+}
+
 static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 {
 	const char *name = t->name ? t->name : "";
@@ -109,6 +118,12 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 	if (t->flags & ~CKPT_TENSOR_EAGER)
 		return ckpt_fail(
 			err, -EINVAL, "tensor %s: flags 0x%x are not known", name, t->flags);
+	struct ckpt_view view = view_of(t);
+	int stray = elements ? ckpt_view_stray(&view) : -1;
+	if (stray >= 0)
+		return ckpt_fail(err, -EINVAL,
+			"tensor %s: strides[%d] is %lld, which leaves the address space", name,
+			stray, (long long)t->strides[stray]);
 	return 0;
 }
 
@@ -186,15 +201,6 @@ int ckpt_save_put_meta(
 	save->meta = copy;
 	save->meta_bytes = length;
 	return 0;
-}
-
-static struct ckpt_view view_of(const struct ckpt_tensor *t)
-{
-	return (struct ckpt_view){.data = (char *)(uintptr_t)t->data,
-		.item = ckpt_dtype_bytes(t->dtype),
-		.ndim = t->ndim,
-		.shape = t->shape,
-		.strides = t->strides};
 }
 
 /*
@@ -293,6 +299,7 @@ void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 	CKPT_ASSERT(why->code < 0 && !ckpt_save_started(save));
 	save->error = *why;
 	save->error.step = (int64_t)save->step;
+	save->refused = true;
 	atomic_store(&save->started, true);
 	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
 }
@@ -364,6 +371,11 @@ struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save)
 bool ckpt_save_started(const struct ckpt_save *save)
 {
 	return atomic_load(&save->started);
+}
+
+bool ckpt_save_refused(const struct ckpt_save *save)
+{
+	return ckpt_save_started(save) && save->refused;
 }
 
 bool ckpt_save_gone(struct ckpt_save *save)

@@ -67,15 +67,9 @@ static void committed(struct ckpt_save *save)
 	atomic_store(&save->local_ns, took_ns);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
-	if (save->ended) {
-		ckpt_log(core->parts.log, CKPT_LOG_WARN,
-			"step %llu was published after its save had been given up: it is good",
-			(unsigned long long)save->step);
-	} else {
-		ckpt_core_timer_clear(core, &save->timer);
-		save->ended = true;
-		ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
-	}
+	ckpt_core_timer_clear(core, &save->timer);
+	save->ended = true;
+	ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
 	ckpt_keeper_ask(core, CKPT_KEEPER_RETAIN);
 }
 

@@ -46,6 +46,7 @@ struct ckpt_save {
 	uint64_t seed;
 	uint64_t timeout_ns;
 	uint64_t start_ns;
+	bool refused;
 
 	/* Shared. */
 	atomic_uint refs;
@@ -84,7 +85,7 @@ struct ckpt_save {
 	bool hold;        /* slots stay until the file is sealed, so that it can be written again */
 	bool dirs_made;
 	bool index_tried;
-	bool publishing;
+	bool publishing; /* the outcome is what becomes of it: neither deadline, cancel nor verdict */
 	bool publish_tried;
 	bool committed;
 	char attempt[CKPT_ATTEMPT_CHARS];       /* of the step */

@@ -98,25 +98,17 @@ static int check_match(
 /* The strides stay within what a pointer can span, and no two elements share memory by a zero stride. */
 static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt_error *err)
 {
-	uint64_t reach = item;
+	struct ckpt_view view = {t->data, item, t->ndim, t->shape, t->strides};
+	int stray = ckpt_view_stray(&view);
 
-	for (uint32_t i = 0; i < t->ndim; i++) {
-		uint64_t stride =
-			t->strides[i] < 0 ? 0 - (uint64_t)t->strides[i] : (uint64_t)t->strides[i];
-		uint64_t bytes;
-
-		if (t->shape[i] < 2)
-			continue;
-		if (stride == 0)
+	for (uint32_t i = 0; i < t->ndim; i++)
+		if (t->shape[i] > 1 && t->strides[i] == 0)
 			return refuse(err, -EINVAL, t->name,
 				"stride 0 in dimension %u: its elements would share memory", i);
-		if (__builtin_mul_overflow(stride, (uint64_t)t->shape[i] - 1, &bytes) ||
-			__builtin_mul_overflow(bytes, item, &bytes) ||
-			__builtin_add_overflow(reach, bytes, &reach) || reach > INT64_MAX)
-			return refuse(err, -EINVAL, t->name,
-				"stride %lld in dimension %u leaves the address space",
-				(long long)t->strides[i], i);
-	}
+	if (stray >= 0)
+		return refuse(err, -EINVAL, t->name,
+			"stride %lld in dimension %d leaves the address space",
+			(long long)t->strides[stray], stray);
 	return 0;
 }
 

@@ -42,7 +42,8 @@ enum ckpt_store_verb {
 
 /* A file that is open, or a lock that is held. */
 struct ckpt_object {
-	int fd; /* -1: none */
+	int fd;      /* -1: none */
+	bool direct; /* the store's: transfers must be aligned */
 	char path[CKPT_PATH_MAX];
 };
 

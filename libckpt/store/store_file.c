@@ -94,6 +94,7 @@ void ckpt_file_give(struct ckpt_store_op *op, int fd)
 {
 	CKPT_ASSERT(op->object && fd >= 0);
 	op->object->fd = fd;
+	op->object->direct = op->temp.direct;
 	memcpy(op->object->path, op->path, sizeof(op->path));
 }
 
@@ -165,6 +166,7 @@ static void file_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_LOCK);
 	op->asked = false;
 	op->temp.fd = -1;
+	op->temp.direct = false;
 	op->temp.path[0] = 0;
 	op->progress = 0;
 	op->saved = 0;

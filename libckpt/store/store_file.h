@@ -9,7 +9,7 @@ struct ckpt_store_file {
 	struct ckpt_store store;
 	struct ckpt_io *io;
 	int root;    /* borrowed */
-	bool direct; /* shards are opened with O_DIRECT */
+	bool direct; /* shards are opened with O_DIRECT, from now on */
 	char label[];
 };
 
@@ -26,7 +26,7 @@ void ckpt_file_ask_length(struct ckpt_store_op *op, enum ckpt_io_op what, int fd
 /* WRITE and READ of [done, op->length) of op->data, which lies at op->offset in the file. */
 void ckpt_file_ask_bytes(struct ckpt_store_op *op, enum ckpt_io_op what, int fd, uint64_t done);
 
-/* Hands `fd` to the caller: op->object is op->path, open. */
+/* Hands `fd` to the caller: op->object is op->path, open, and direct if op->temp is. */
 void ckpt_file_give(struct ckpt_store_op *op, int fd);
 
 /* Sets op->parent to the directory that holds `path`. */

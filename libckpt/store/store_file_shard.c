@@ -17,7 +17,7 @@ static uint64_t align_down(uint64_t n, uint64_t to)
 /* Of what a transfer can go on at. */
 static uint64_t unit(const struct ckpt_store_op *op)
 {
-	return ckpt_file_store(op)->direct ? op->store->align : 1;
+	return op->object->direct ? op->store->align : 1;
 }
 
 /* In the file, of the first byte that has not been moved. */
@@ -27,8 +27,8 @@ static unsigned long long position(const struct ckpt_store_op *op)
 }
 
 /*
- * This file system does not take O_DIRECT, wherever the io found that it works: files of this store
- * go through the cache from now on. True if that is new.
+ * This file system does not take O_DIRECT, wherever the io found that it works: files that this store
+ * opens from now on go through the cache. True if that is new.
  */
 static bool give_up_direct(const struct ckpt_store_op *op)
 {
@@ -83,6 +83,7 @@ int ckpt_file_create_body(struct ckpt_task *task)
 	if (op->req.result < 0)
 		return ckpt_file_fail(op, (int)op->req.result, "create %s", op->path);
 	op->temp.fd = (int)op->req.result;
+	op->temp.direct = op->req.flags & CKPT_OPEN_DIRECT;
 	memcpy(op->temp.path, op->path, sizeof(op->path));
 	return ckpt_task_continue(task, reserve_body);
 	CKPT_TASK_END(task);
@@ -187,6 +188,7 @@ int ckpt_file_open_body(struct ckpt_task *task)
 	if (op->req.result < 0)
 		return ckpt_file_fail(op, (int)op->req.result, "open %s", op->path);
 	op->size = op->req.size;
+	op->temp.direct = op->req.flags & CKPT_OPEN_DIRECT;
 	ckpt_file_give(op, (int)op->req.result);
 	CKPT_TASK_END(task);
 }

@@ -240,6 +240,40 @@ static void test_caller_fails_it(void **state)
 	ckpt_engine_close(engine);
 }
 
+/* Before the start, too: it never starts, whoever asks is told why, and the step is still to be had. */
+static void test_caller_fails_it_early(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(dir, 0);
+	struct ckpt_save *save = NULL;
+	struct ckpt_tensor tensor = kit_tensor(&v[0]);
+	struct ckpt_save_info info = {.size = sizeof(info)};
+	struct ckpt_error error = {.size = sizeof(error)};
+	must_work(ckpt_save_begin(engine, 1, NULL, &save));
+	must_work(ckpt_save_add(save, &tensor, 1));
+	must_work(ckpt_save_fail(save, CKPT_ETORN, "w", "it was changed meanwhile"));
+	assert_int_equal(ckpt_save_error(save, &error), CKPT_ETORN);
+	assert_string_equal(error.message, "it was changed meanwhile");
+	assert_string_equal(error.tensor, "w");
+	assert_int_equal(error.step, 1);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ckpt_save_start(save), CKPT_ETORN);
+		assert_string_equal(ckpt_last_error(), "it was changed meanwhile");
+	}
+	assert_int_equal(ckpt_save_add(save, &tensor, 1), CKPT_ETORN);
+	/* The first verdict stays. */
+	must_work(ckpt_save_fail(save, CKPT_EDEVICE, NULL, "another reason"));
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), CKPT_ETORN);
+	assert_int_equal(ckpt_save_wait_eager(save, TIMEOUT_MS), CKPT_ETORN);
+	assert_int_equal(ckpt_save_fence(save, TIMEOUT_MS), CKPT_ETORN);
+	must_work(ckpt_save_info(save, &info));
+	assert_int_equal(info.failed, 1);
+	ckpt_save_cancel(save);
+	ckpt_save_free(save);
+	must_work(kit_save(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+}
+
 /* Eager tensors are the caller's again at once; small and large ones. */
 static void test_eager(void **state)
 {
@@ -336,17 +370,27 @@ static void test_fork(void **state)
 {
 	(void)state;
 	struct ckpt_engine *engine = kit_open(dir, 0);
-	struct ckpt_save *save = kit_start(engine, 1, CKPT_SAVE_FENCED, v, 2);
+	struct ckpt_restore *parents = NULL;
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_restore_open(engine, 1, &parents));
+	struct ckpt_save *save = kit_start(engine, 2, CKPT_SAVE_FENCED, v, 2);
 	pid_t child = fork();
 	if (child == 0) {
 		struct ckpt_stats stats = {.size = sizeof(stats)};
+		struct ckpt_save_info info = {.size = sizeof(info)};
+		struct ckpt_error error = {.size = sizeof(error)};
 		struct ckpt_restore *restore = NULL;
 		int bad = 0;
 		bad |= ckpt_engine_stats(engine, &stats) != CKPT_EFORKED;
-		bad |= begin(engine, 2) != CKPT_EFORKED;
+		bad |= begin(engine, 3) != CKPT_EFORKED;
+		bad |= ckpt_save_info(save, &info) != CKPT_EFORKED;
+		bad |= ckpt_save_error(save, &error) != CKPT_EFORKED;
+		bad |= ckpt_restore_error(parents, &error) != CKPT_EFORKED;
+		bad |= error.code != 0;
 		bad |= ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 1000) != CKPT_EFORKED;
 		bad |= ckpt_save_fence(save, 1000) != CKPT_EFORKED;
 		bad |= ckpt_restore_open(engine, 1, &restore) != CKPT_EFORKED;
+		ckpt_restore_free(parents);
 		ckpt_save_free(save);
 		ckpt_engine_close(engine);
 		_exit(bad);
@@ -356,6 +400,12 @@ static void test_fork(void **state)
 	assert_int_equal(status, 0);
 	must_work(ckpt_save_fence(save, TIMEOUT_MS));
 	must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS));
+	assert_int_equal(ckpt_save_error(save, NULL), 0);
+	assert_int_equal(ckpt_save_info(save, NULL), -EINVAL);
+	assert_int_equal(ckpt_save_error(NULL, NULL), -EINVAL);
+	assert_int_equal(ckpt_restore_error(parents, NULL), 0);
+	assert_int_equal(ckpt_restore_error(NULL, NULL), -EINVAL);
+	ckpt_restore_free(parents);
 	ckpt_save_free(save);
 	ckpt_engine_close(engine);
 }
@@ -505,8 +555,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {T(test_steps_ascend), T(test_not_resumed),
 		T(test_in_use), T(test_race_for_the_first_claim), T(test_fenced), T(test_gate),
 		T(test_torn_before_the_copy), T(test_torn_after_the_copy), T(test_caller_fails_it),
-		T(test_eager), T(test_busy), T(test_cancel), T(test_close_under_way), T(test_fork),
-		T(test_fork_keeps_no_lock), T(test_last_generation), T(test_retention),
-		T(test_remove), T(test_flat)};
+		T(test_caller_fails_it_early), T(test_eager), T(test_busy), T(test_cancel),
+		T(test_close_under_way), T(test_fork), T(test_fork_keeps_no_lock),
+		T(test_last_generation), T(test_retention), T(test_remove), T(test_flat)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,7 +160,7 @@ static void retire(struct oracle *oracle, const struct oracle_gen *newest,
 	}
 }
 
-void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step, bool told,
+void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 	const struct oracle_retention *retention)
 {
 	struct oracle_record *record = find_record(oracle, generation, step);
@@ -172,7 +172,7 @@ void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 		if (gen->generation <= generation)
 			continue;
 		succeeded = true;
-		if (told && gen->told_at < record->begun_at)
+		if (gen->told_at < record->begun_at)
 			sim_violation(oracle->sim,
 				"step %llu of generation %llu was acknowledged, and generation "
 				"%llu "
@@ -180,8 +180,7 @@ void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 				(unsigned long long)step, (unsigned long long)generation,
 				(unsigned long long)gen->generation);
 	}
-	if (told)
-		record->acked_at = ++oracle->time;
+	record->acked_at = ++oracle->time;
 	/* Once another has claimed, it looks at the claims before it removes, and stops. */
 	if (succeeded)
 		return;

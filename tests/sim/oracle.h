@@ -77,8 +77,8 @@ void oracle_claimed(
 
 void oracle_saving(struct oracle *oracle, uint64_t generation, uint64_t step, uint64_t version,
 	unsigned shape);
-/* It is committed; `told`: and its owner was told so. */
-void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step, bool told,
+/* It is committed, and its owner was told so. */
+void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 	const struct oracle_retention *retention);
 /* A user removes it; false: was told that it stays. Returns how it was before. */
 bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "engine/save_state.h"
 #include "user.h"
 #include "world.h"
 
@@ -262,29 +263,32 @@ void saving_start(struct sim_user *user)
 	ckpt_task_start(&user->saving, &user->sched, saving_body, saving_done);
 }
 
+/* A manifest on its way is waited for, however long the disk takes: the deadline counts no more. */
+static void observe_publishing(struct sim_user *u)
+{
+	if (u->save->publishing && u->save_wait.deadline_ns != UINT64_MAX)
+		u->save_wait.deadline_ns =
+			ckpt_max_u64(u->save_wait.deadline_ns, u->posted_ns + PATIENCE);
+}
+
 void user_observe(struct sim_user *u)
 {
 	struct world *world = u->proc->world;
 
 	if (!u->save || !u->posted_ns || u->committed || u->saved_step != ckpt_save_step(u->save))
 		return;
-	if (u->again) {
-		u->acked = bits(u) & CKPT_DONE_LOCAL;
+	observe_publishing(u);
+	u->acked = bits(u) & CKPT_DONE_LOCAL;
+	if (!u->acked || u->again)
 		return;
-	}
-	if (bits(u) & CKPT_DONE_LOCAL) {
-		u->acked = true;
-	} else {
-		/* Published after it was given up: nobody is told, but retention knows. */
-		const struct ckpt_scan_step *found =
-			ckpt_scan_find(&u->proc->core.scan, u->generation, u->saved_step);
-		if (!found || found->state != CKPT_STEP_COMMITTED)
-			return;
-	}
+	if (ckpt_save_failure(u->save)->code < 0)
+		sim_violation(&world->sim,
+			"step %llu was published after its owner was told that it failed",
+			(unsigned long long)u->saved_step);
 	u->committed = true;
-	world->saves_acked += u->acked;
-	oracle_committed(&world->oracle, u->generation, u->saved_step, u->acked, &u->retention);
-	sim_note(&world->sim, u->proc->id, u->acked ? "acked" : "committed", "",
-		(int64_t)u->generation, (int64_t)u->saved_step, 0);
+	world->saves_acked++;
+	oracle_committed(&world->oracle, u->generation, u->saved_step, &u->retention);
+	sim_note(&world->sim, u->proc->id, "acked", "", (int64_t)u->generation,
+		(int64_t)u->saved_step, 0);
 	world_excite(world);
 }

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from libckpt import Checkpointer
+from libckpt import Checkpointer, CheckpointWarning, IntegrityError
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
 OK, FAILED, USAGE, INCOMPLETE, INTEGRITY, NOT_FOUND, AUTH, NO_SPACE = 0, 1, 2, 3, 4, 10, 12, 14
@@ -166,6 +166,24 @@ def test_restore_refuses_damage(store: Path, tmp_path: Path) -> None:
     assert result.returncode == INTEGRITY
     assert not list(dest.rglob("manifest.json"))
     assert not list(dest.rglob("*.safetensors"))
+
+
+def test_all_quarantined(store: Path, tmp_path: Path) -> None:
+    """Whoever asks for the newest gets no step because none verified: that is no mere failure."""
+    for step in (10, 20, 30):
+        flip(one(store, step, ".safetensors"), 700_000)
+    with (
+        pytest.warns(CheckpointWarning),
+        pytest.raises(IntegrityError),
+        Checkpointer(str(store), state=dict(STATE)) as ckpt,
+    ):
+        ckpt.resume()
+    assert len(list(store.rglob("quarantine.json"))) == 3
+    assert run("ckpt-restore", store, tmp_path / "out").returncode == INTEGRITY
+    assert run("ckpt", "show", store).returncode == INTEGRITY
+    assert run("ckpt-verify", store, "--step", "latest").returncode == INTEGRITY
+    # A number is asked for all the same, and says what is wrong with it.
+    assert run("ckpt-verify", store, "--step", "20").returncode == INTEGRITY
 
 
 def test_ls_and_show(store: Path) -> None:

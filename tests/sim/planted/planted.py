@@ -186,6 +186,11 @@ PLANTED = [
         "",
         "a save that the disk does not answer ends by its deadline"),
     Planted(
+        "deadline-while-publishing", "libckpt/engine/save.c",
+        "\tif (save->publishing) {\n",
+        "\tif (save->publishing && save->committed) {\n",
+        "a step that was given up does not become good afterwards"),
+    Planted(
         "slot-given-back-early", "libckpt/engine/lane.c",
         "\tif (!lane || save->hold || !lane->written || !lane->digested ||\n",
         "\tif (!lane || save->hold || !lane->written ||\n",

@@ -386,6 +386,34 @@ static void stream_copy_copies_all_and_no_more(void **state)
 	free(to);
 }
 
+static void strides_that_lead_nowhere_are_found(void **state)
+{
+	static const int64_t shape[3] = {3, 1, 2};
+	static const struct {
+		int64_t strides[3];
+		int stray;
+	} cases[] = {
+		{{2, 7, 1}, -1},
+		{{0, INT64_MIN, -1}, -1},
+		{{INT64_MAX, 1, 1}, 0},
+		{{INT64_MIN, 1, 1}, 0},
+		{{1, 1, INT64_MAX / 8}, 2},
+		{{1, 1, INT64_MIN}, 2},
+		/* Two that would do, and are too far together. */
+		{{INT64_MAX / 32 + 1, 1, -(INT64_MAX / 16)}, 2},
+		{{INT64_MAX / 32, 1, -(INT64_MAX / 32)}, -1},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ckpt_view view = {
+			.item = 8, .ndim = 3, .shape = shape, .strides = cases[i].strides};
+		assert_int_equal(ckpt_view_stray(&view), cases[i].stray);
+		view.strides = NULL;
+		assert_int_equal(ckpt_view_stray(&view), -1);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -396,6 +424,7 @@ int main(void)
 		cmocka_unit_test(long_rows),
 		cmocka_unit_test(a_scalar_and_a_view_without_strides),
 		cmocka_unit_test(an_empty_view_has_no_bytes),
+		cmocka_unit_test(strides_that_lead_nowhere_are_found),
 		cmocka_unit_test(stream_copy_copies_all_and_no_more),
 	};
 

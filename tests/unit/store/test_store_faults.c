@@ -484,6 +484,38 @@ static void test_direct_refused_to_a_reader(void **state)
 	assert_int_equal(store_rig_create(&s->rig, "g", PAGE, &object), -EINVAL);
 }
 
+/* Files that were open before stay direct: what is left of a short transfer must suit them. */
+static void test_direct_refused_midway(void **state)
+{
+	static const enum ckpt_io_op ops[] = {CKPT_IO_OP_WRITE, CKPT_IO_OP_READ};
+	struct scene *s = *state;
+	struct ckpt_object old = {.fd = -1};
+	struct ckpt_object new = {.fd = -1};
+
+	if (!s->fault.tap.io.direct)
+		skip();
+	assert_int_equal(store_rig_create(&s->rig, "old", PAGE, &old), 0);
+	(void)io_fault_add(
+		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .error = -EINVAL});
+	assert_int_equal(store_rig_create(&s->rig, "new", PAGE, &new), 0);
+	for (size_t i = 0; i < COUNT(ops); i++) {
+		io_fault_clear(&s->fault);
+		unsigned rule =
+			io_fault_add(&s->fault, (struct io_fault_rule){.op = ops[i], .error = 100});
+		assert_int_equal(i == 0 ? store_rig_write(&s->rig, &old, page, PAGE, 0)
+					: store_rig_read(&s->rig, &old, page, PAGE, 0),
+			0);
+		assert_int_equal(s->fault.seen[rule], 2);
+	}
+	/* The other one goes on at any byte. */
+	io_fault_clear(&s->fault);
+	(void)io_fault_add(&s->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .shorten = 100, .count = 40});
+	assert_int_equal(store_rig_write(&s->rig, &new, page, PAGE, 0), 0);
+	assert_int_equal(store_rig_shut(&s->rig, &old), 0);
+	assert_int_equal(store_rig_shut(&s->rig, &new), 0);
+}
+
 /* The kernel forgets a failed sync; we do not. */
 static void test_sync_is_final(void **state)
 {
@@ -670,6 +702,7 @@ int main(void)
 		SCENE(test_reserving),
 		SCENE(test_direct_refused),
 		SCENE(test_direct_refused_to_a_reader),
+		SCENE(test_direct_refused_midway),
 		SCENE(test_sync_is_final),
 		SCENE(test_publish_unsynced),
 		SCENE(test_advice),

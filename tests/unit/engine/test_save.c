@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save on a disk that hangs: what it is told depends on how far its manifest has come. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/fail.h"
+#include "engine/claim.h"
+#include "engine/save.h"
+#include "lib/rig.h"
+#include "lib/scratch.h"
+
+#define BLOCK      UINT32_C(65536)
+#define DEADLINE   1000 /* ms */
+#define LATER      (DEADLINE + 500)
+#define PATIENT    30000
+/* Transfers of a save of one block: the shard, its index, its manifest. */
+#define OF_A_SHARD 0
+#define OF_A_STEP  2
+
+struct scene {
+	char *dir;
+	struct rig rig;
+	float data[1000];
+};
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+	struct ckpt_claimer claimer = {0};
+
+	s->dir = scratch_make();
+	rig_open(&s->rig,
+		&(struct rig_config){
+			.dir = s->dir, .block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN});
+	assert_int_equal(ckpt_command_init(&claimer.command, &s->rig.core), 0);
+	ckpt_command_post(&claimer.command, ckpt_claim_body);
+	(void)ckpt_latch_wait(&claimer.command.latch, CKPT_DONE_END, PATIENT);
+	assert_int_equal(claimer.command.result, 0);
+	ckpt_claimer_clear(&claimer.command);
+	ckpt_command_fini(&claimer.command);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	rig_let_go(&s->rig);
+	rig_close(&s->rig);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+/* Posts a save, and waits until the disk holds the transfer after the first `passing`. */
+static struct ckpt_save *save_held(struct scene *s, size_t passing)
+{
+	const int64_t shape = COUNT(s->data);
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = s->data};
+	struct ckpt_plan *cache = NULL;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_save *save = NULL;
+
+	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, 1, false, DEADLINE, &save), 0);
+	assert_int_equal(ckpt_save_put_tensors(save, &tensor, 1, &err), 0);
+	assert_int_equal(ckpt_save_prepare(save, &cache, &err), 0);
+	rig_hold_after(&s->rig, passing);
+	ckpt_save_post(save);
+	rig_wait_held(&s->rig, 1);
+	return save;
+}
+
+static uint32_t wait_for(struct ckpt_save *save, uint32_t bits, int timeout_ms)
+{
+	return ckpt_latch_wait(ckpt_save_latch(save), bits, timeout_ms) & bits;
+}
+
+static void let_go(struct scene *s, struct ckpt_save *save)
+{
+	rig_let_go(&s->rig);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
+	ckpt_save_unref(save);
+}
+
+/* Nothing names its files yet: the deadline ends it. */
+static void test_deadline_before_publishing(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = save_held(s, OF_A_SHARD);
+
+	assert_int_not_equal(wait_for(save, CKPT_DONE_END, PATIENT), 0);
+	assert_int_equal(ckpt_save_failure(save)->code, -ETIMEDOUT);
+	let_go(s, save);
+	assert_null(scratch_find(s->dir, ".safetensors"));
+}
+
+/* The manifest is on its way, and will arrive: no deadline, cancel or verdict says otherwise. */
+static void test_deadline_while_publishing(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = save_held(s, OF_A_STEP);
+	struct ckpt_error verdict = {.size = sizeof(verdict)};
+
+	ckpt_error_clear(&verdict);
+	(void)ckpt_fail(&verdict, CKPT_ETORN, "somebody saw a change");
+	ckpt_save_post_failure(save, &verdict);
+	ckpt_save_post_cancel(save);
+	assert_int_equal(wait_for(save, CKPT_DONE_END, LATER), 0);
+	assert_true(rig_logged(&s->rig, CKPT_LOG_WARN, "past its deadline"));
+	rig_let_go(&s->rig);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_END, PATIENT), 0);
+	assert_int_equal(ckpt_save_failure(save)->code, 0);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_LOCAL, 0), 0);
+	let_go(s, save);
+	assert_non_null(scratch_find(s->dir, "manifest.json"));
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_deadline_before_publishing),
+		SCENE(test_deadline_while_publishing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
