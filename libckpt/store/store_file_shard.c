@@ -77,6 +77,9 @@ int ckpt_file_create_body(struct ckpt_task *task)
 		/* The refusal may have come after the file was made. */
 		ckpt_file_ask_path(op, CKPT_IO_OP_UNLINK, op->path);
 		CKPT_AWAIT(task, !op->asked);
+		/* Otherwise its name would be taken, and that would look like another process. */
+		if (op->req.result < 0 && op->req.result != -ENOENT)
+			return ckpt_file_fail(op, (int)op->req.result, "create %s", op->path);
 		ckpt_file_ask_open(op, op->path, CKPT_OPEN_CREATE);
 		CKPT_AWAIT(task, !op->asked);
 	}

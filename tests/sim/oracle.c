@@ -60,6 +60,7 @@ static bool explain(struct oracle *oracle, const struct ckpt_claim *claim)
 			gen->parent_step == claim->parent_step) {
 			gen->generation = claim->generation;
 			gen->told_at = NOT_TOLD;
+			gen->seen_at = ++oracle->time;
 			return true;
 		}
 	}
@@ -83,7 +84,9 @@ void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct
 		if (gen->generation > view->newest && gen->told_at <= view->time)
 			sim_violation(oracle->sim, "the claim of generation %llu is lost",
 				(unsigned long long)gen->generation);
-		else if (gen->generation > view->newest && gen->told_at == NOT_TOLD)
+		/* Seen by another, and gone with a power cut; or this one looked earlier. */
+		else if (gen->generation > view->newest && gen->told_at == NOT_TOLD &&
+			 gen->seen_at <= view->time)
 			gen->generation = 0;
 	}
 }

@@ -37,6 +37,7 @@ struct oracle_gen {
 	uint64_t parent_generation;
 	uint64_t parent_step;
 	uint64_t told_at;
+	uint64_t seen_at; /* by another, before its owner was told */
 	unsigned owner;
 };
 

@@ -201,7 +201,9 @@ static void post(struct sim_user *u)
 	struct world *world = u->proc->world;
 
 	u->saved_step = u->step;
-	u->saved_generation = u->generation;
+	/* A step that is saved again may be of the generation before. */
+	if (!u->again)
+		u->saved_generation = u->generation;
 	u->saved_version = u->version;
 	u->posted_ns = world->sim.now_ns;
 	if (!u->again)
