@@ -113,15 +113,13 @@ int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step)
 		return -ENOMEM;
 	struct ckpt_lister *lister = CKPT_CONTAINER(command, struct ckpt_lister, command);
 	r = ckpt_runtime_run(engine, command, ckpt_lister_body, err);
-	if (r == 0 && lister->mark_result < 0) {
-		r = lister->mark_result;
-		(void)ckpt_error_copy(&command->error, err);
-	}
 	if (r == 0) {
 		const struct ckpt_scan_step *found =
 			ckpt_lineage_choose(&lister->scanner.scan, CKPT_STEP_LATEST, NULL);
 		if (found)
 			*ret_step = found->step;
+		else if (lister->mark_result < 0)
+			r = ckpt_error_copy(&command->error, err);
 		else
 			r = ckpt_fail(err, CKPT_ENOSTEP, "the lineage holds no good step");
 	}

@@ -56,9 +56,8 @@ int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_res
 	if (r < 0)
 		return r;
 	ckpt_restore_post_open(restore);
-	uint32_t bits =
-		ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_OPENED | CKPT_DONE_END,
-			ckpt_runtime_patience_ms(engine));
+	uint32_t bits = ckpt_latch_wait(ckpt_restore_latch(restore),
+		CKPT_DONE_OPENED | CKPT_DONE_END, ckpt_runtime_patience_ms(engine));
 	if (!(bits & (CKPT_DONE_OPENED | CKPT_DONE_END))) {
 		r = ckpt_runtime_no_answer(engine, ckpt_error_here());
 		ckpt_restore_free(restore);

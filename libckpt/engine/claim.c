@@ -48,9 +48,8 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 			err, -EROFS, "the store %s was opened read only", core->parts.label);
 	if (core->adopted || core->config.new_start)
 		return 0;
-	int r = ckpt_lineage_mark(&core->scan, err);
-	if (r < 0)
-		return r;
+	int unknown = ckpt_lineage_mark(&core->scan, err);
+	int r = 0;
 	for (size_t i = 0; i < core->scan.step_count && r == 0; i++) {
 		const struct ckpt_scan_step *s = &core->scan.steps[i];
 		if (s->in_lineage)
@@ -60,7 +59,7 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 				core->parts.label, (unsigned long long)s->step);
 		r = check_broken(core, s, err);
 	}
-	return r;
+	return r < 0 ? r : unknown;
 }
 
 static int encode_claim(struct ckpt_claimer *c, uint64_t generation)

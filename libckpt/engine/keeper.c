@@ -15,6 +15,7 @@ struct ckpt_keeper {
 	struct ckpt_error error;
 	unsigned want;
 	bool stop;
+	bool tidy; /* this round is for records of aborted steps only */
 	/* Retention: steps up to this one were tried in this round. */
 	uint64_t tried_generation;
 	uint64_t tried_step;
@@ -45,7 +46,7 @@ static bool next_unsettled(struct ckpt_keeper *k)
 static bool next_retired(struct ckpt_keeper *k)
 {
 	struct ckpt_core *core = k->core;
-	const struct ckpt_retention keep = {.keep_last = core->config.keep_last,
+	const struct ckpt_retention keep = {.keep_last = k->tidy ? 0 : core->config.keep_last,
 		.keep_every = core->config.keep_every,
 		.pins = core->pins,
 		.pin_count = core->pin_count};
@@ -104,8 +105,10 @@ static void note_retired(struct ckpt_keeper *k)
 	k->tried_generation = k->removal.generation;
 	k->tried_step = k->removal.step;
 	if (r == 0) {
+		const struct ckpt_scan_step *s =
+			ckpt_scan_find(&core->scan, k->removal.generation, k->removal.step);
+		core->stats.steps_removed += s && s->state != CKPT_STEP_ABORTED;
 		ckpt_scan_drop(&core->scan, k->removal.generation, k->removal.step);
-		core->stats.steps_removed++;
 		ckpt_log(core->parts.log, CKPT_LOG_DEBUG, "removed step %llu of %s",
 			(unsigned long long)k->removal.step, core->parts.label);
 		return;
@@ -130,7 +133,8 @@ static int keeper_body(struct ckpt_task *task)
 				note_settled(k);
 			}
 		} else {
-			k->want &= ~CKPT_KEEPER_RETAIN;
+			k->tidy = !(k->want & CKPT_KEEPER_RETAIN);
+			k->want &= ~(CKPT_KEEPER_RETAIN | CKPT_KEEPER_TIDY);
 			k->tried_generation = 0;
 			k->tried_step = 0;
 			while (!k->stop && !core->fenced && next_retired(k)) {

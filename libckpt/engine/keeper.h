@@ -15,6 +15,7 @@
 
 #define CKPT_KEEPER_SETTLE 1u
 #define CKPT_KEEPER_RETAIN 2u
+#define CKPT_KEEPER_TIDY   4u /* of retention, the records of aborted steps only */
 
 /* Has the keeper do so, now or after what it is doing. Needs a generation. */
 void ckpt_keeper_ask(struct ckpt_core *core, unsigned what);
@@ -24,6 +25,9 @@ void ckpt_keeper_stop(struct ckpt_core *core);
 /* Removing one step by its number, as a command: see ckpt_catalog_remove(). NULL: out of memory. */
 struct ckpt_command *ckpt_remover_new(struct ckpt_core *core, uint64_t step);
 int ckpt_remover_body(struct ckpt_task *task);
+
+/* Records of aborted steps that are kept, for whoever looks for what went wrong. */
+#define CKPT_ABORTED_KEPT 8
 
 /*
  * What is kept: of the lineage the newest `keep_last` (0: all), every keep_every-th (0: none), and what
@@ -39,7 +43,9 @@ struct ckpt_retention {
 
 /*
  * The oldest step, by generation and number, that is let go and comes after (generation, step); NULL:
- * there is none. Never the newest of the lineage. Marked, rolled back ones as well.
+ * there is none. Never the newest of the lineage. Marked, rolled back ones as well. The record of an
+ * aborted step goes when CKPT_ABORTED_KEPT newer ones are there, whatever is kept: whoever comes late to
+ * publish in its place finds neither its file nor the directory.
  */
 const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 	const struct ckpt_retention *keep, uint64_t generation, uint64_t step);

@@ -33,17 +33,17 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 		/* A store that was exported holds the last generation only. */
 		if (!gen || !gen->claimed)
 			return 0;
+		/* Its own steps name it; only what came before it is told by its claim. */
+		mark_upto(scan, generation, limit);
 		if (gen->broken) {
 			char path[CKPT_PATH_MAX];
 			ckpt_name_claim(path, generation);
 			return ckpt_fail_at(err, CKPT_EINTEGRITY,
 				&(struct ckpt_where){.tier = "local", .file = path},
-				"%s does not verify, so the parent of generation %llu is not "
-				"known: "
-				"put the file back from a copy, or name a step, or start anew",
+				"%s does not verify, so which steps came before generation %llu "
+				"is not known: put the file back from a copy, or start anew",
 				path, (unsigned long long)generation);
 		}
-		mark_upto(scan, generation, limit);
 		/* The decoder has seen to it that a parent is older than its child. */
 		CKPT_ASSERT(gen->claim.parent_generation < generation);
 		limit = gen->claim.parent_step;
@@ -84,10 +84,12 @@ bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t st
 
 	while (from > 0) {
 		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, from);
-		if (!gen || !gen->claimed || gen->broken)
+		if (!gen || !gen->claimed)
 			return false;
 		if (from == generation)
 			return step <= limit;
+		if (gen->broken)
+			return false;
 		limit = gen->claim.parent_step;
 		from = gen->claim.parent_generation;
 	}

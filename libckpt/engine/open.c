@@ -110,39 +110,83 @@ static int hold_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static int gens_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = opener_of(task);
+	struct ckpt_core *core = o->command.core;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_mkdir(core->store, &o->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, o->op.done);
+	if (o->op.result < 0)
+		return o->op.result;
+	return ckpt_task_continue(task, hold_body);
+	CKPT_TASK_END(task);
+}
+
+static int lost_marker(struct ckpt_opener *o, uint64_t generation)
+{
+	return ckpt_fail_at(&o->command.error, CKPT_EINCOMPLETE,
+		&(struct ckpt_where){.tier = "local", .file = CKPT_NAME_MARKER},
+		"%s holds generations (the newest is %llu), but its %s is missing, and another one "
+		"would make strangers of them: put it back from a copy, or use another directory",
+		o->command.core->parts.label, (unsigned long long)generation, CKPT_NAME_MARKER);
+}
+
+/* A store without a marker is made, unless it is one that has lost it. */
+static int marker_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = opener_of(task);
+	struct ckpt_core *core = o->command.core;
+	struct ckpt_store_op *op = &o->op;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(core->store, op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0 && op->result != -ENOENT)
+		return op->result;
+	o->newest = op->result == 0 ? ckpt_newest_claim(&op->listing) : 0;
+	ckpt_free(op->listing.names);
+	op->listing = (struct ckpt_listing){0};
+	/* Another process may have made all of it since this one looked for the marker. */
+	ckpt_store_get(core->store, op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, op->done);
+	ckpt_free(op->data);
+	op->data = NULL;
+	if (op->result == 0)
+		return ckpt_task_continue(task, gens_body);
+	if (op->result != -ENOENT)
+		return op->result;
+	if (o->newest > 0)
+		return lost_marker(o, o->newest);
+	if (encode_marker(o) < 0)
+		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
+	ckpt_store_publish(core->store, op, CKPT_NAME_MARKER, o->buf.data, o->buf.len, NULL);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0 && op->result != -EEXIST)
+		return op->result;
+	return ckpt_task_continue(task, gens_body);
+	CKPT_TASK_END(task);
+}
+
 int ckpt_open_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
 	struct ckpt_store_op *op = &o->op;
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_store_op_init(op, task, &o->command.error);
 	op->quiet = true;
-	if (!core->config.read_only) {
-		ckpt_store_get(core->store, op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
-		CKPT_AWAIT(task, op->done);
-		ckpt_free(op->data);
-		op->data = NULL;
-		if (op->result == -ENOENT) {
-			r = encode_marker(o);
-			if (r < 0)
-				return ckpt_fail(&o->command.error, r, "out of memory");
-			ckpt_store_publish(
-				core->store, op, CKPT_NAME_MARKER, o->buf.data, o->buf.len, NULL);
-			CKPT_AWAIT(task, op->done);
-			if (op->result < 0 && op->result != -EEXIST)
-				return op->result;
-		} else if (op->result < 0) {
-			return op->result;
-		}
-		ckpt_store_mkdir(core->store, op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, op->done);
-		if (op->result < 0)
-			return op->result;
-	}
-	return ckpt_task_continue(task, core->config.read_only ? scan_body : hold_body);
+	if (core->config.read_only)
+		return ckpt_task_continue(task, scan_body);
+	ckpt_store_get(core->store, op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, op->done);
+	ckpt_free(op->data);
+	op->data = NULL;
+	if (op->result < 0 && op->result != -ENOENT)
+		return op->result;
+	return ckpt_task_continue(task, op->result == 0 ? gens_body : marker_body);
 	CKPT_TASK_END(task);
 }
 

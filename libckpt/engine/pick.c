@@ -37,7 +37,8 @@ static const char *wanted_text(uint64_t wanted, char *out, size_t size)
  */
 static bool may_be_good(const struct ckpt_scan_step *step)
 {
-	return step->code == CKPT_EVERSION || step->code > CKPT_EINTEGRITY;
+	return step->code == CKPT_EVERSION ||
+	       (step->code > CKPT_EINTEGRITY && !ckpt_store_is_no_file(step->code));
 }
 
 /*
@@ -114,14 +115,17 @@ static int choose(struct ckpt_pick *p)
 
 	overlay(scan, &p->core->scan);
 	int r = ckpt_lineage_mark(scan, p->err);
-	if (r < 0)
-		return r;
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
 	if (bad && (!step || may_be_good(bad)))
 		step = bad;
 	if (!step)
-		return fail_none(p);
+		return r < 0 ? r : fail_none(p);
+	/* What came before the part that is known does not matter: it is all older. */
+	if (r < 0) {
+		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "%s", p->err->message);
+		ckpt_error_clear(p->err);
+	}
 	p->chosen = *step;
 	if (is_relative(p->wanted) && step != bad && passed + broken > 0)
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,

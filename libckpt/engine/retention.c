@@ -17,17 +17,22 @@ const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 {
 	const struct ckpt_scan_step *oldest = NULL;
 	uint64_t kept = 0;
+	unsigned aborted = 0;
 
-	if (keep->keep_last == 0)
-		return NULL;
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->generation < generation || (s->generation == generation && s->step <= step))
 			break; /* newest first: what follows is older still */
-		if (kept < keep->keep_last)
+		if (s->state == CKPT_STEP_ABORTED) {
+			if (++aborted > CKPT_ABORTED_KEPT)
+				oldest = s;
+		} else if (keep->keep_last == 0) {
+			continue;
+		} else if (kept < keep->keep_last) {
 			kept += s->in_lineage && s->state == CKPT_STEP_COMMITTED;
-		else if ((s->in_lineage || s->rolled_back) && !is_kept(keep, s))
+		} else if ((s->in_lineage || s->rolled_back) && !is_kept(keep, s)) {
 			oldest = s;
+		}
 	}
 	return oldest;
 }

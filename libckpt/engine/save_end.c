@@ -89,6 +89,18 @@ static int encode_abort(struct ckpt_save *save)
 	return ckpt_manifest_encode(&manifest, &save->manifest);
 }
 
+/* Thousands of failed saves shall not leave thousands of records. */
+static void note_abort(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	struct ckpt_scan_step aborted = {
+		.generation = core->generation, .step = save->step, .state = CKPT_STEP_ABORTED};
+
+	/* Without memory it stays until the next engine reads the store. */
+	if (ckpt_scan_put(&core->scan, &aborted) == 0)
+		ckpt_keeper_ask(core, CKPT_KEEPER_TIDY);
+}
+
 /* The abort record, and what depends on whether it won. */
 static int abort_body(struct ckpt_task *task)
 {
@@ -110,14 +122,15 @@ static int abort_body(struct ckpt_task *task)
 			(unsigned long long)save->step, ckpt_code_text(save->op.result));
 		return save->code;
 	}
-	if (!save->publish_tried)
-		return save->code;
-	ckpt_name_shard(save->path, core->generation, save->step, 0, save->shard_attempt);
-	ckpt_store_remove(store, &save->op, save->path);
-	CKPT_AWAIT(task, save->op.done);
-	ckpt_name_index(save->path, core->generation, save->step, 0, save->shard_attempt);
-	ckpt_store_remove(store, &save->op, save->path);
-	CKPT_AWAIT(task, save->op.done);
+	if (save->publish_tried) {
+		ckpt_name_shard(save->path, core->generation, save->step, 0, save->shard_attempt);
+		ckpt_store_remove(store, &save->op, save->path);
+		CKPT_AWAIT(task, save->op.done);
+		ckpt_name_index(save->path, core->generation, save->step, 0, save->shard_attempt);
+		ckpt_store_remove(store, &save->op, save->path);
+		CKPT_AWAIT(task, save->op.done);
+	}
+	note_abort(save);
 	return save->code;
 	CKPT_TASK_END(task);
 }

@@ -55,7 +55,8 @@ int ckpt_scan_put_gen(struct ckpt_scan *scan, const struct ckpt_scan_gen *gen);
 /*
  * Marks in_lineage on every committed (or quarantined) step that a restore may choose: those of the
  * newest generation, then its parent's up to the step it was claimed from, and so on. CKPT_EINTEGRITY
- * when the claim of a generation on the way does not verify: then what is newest cannot be known.
+ * when the claim of a generation on the way does not verify: its own steps are marked, and what came
+ * before it is not known.
  */
 int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err);
 
@@ -75,8 +76,8 @@ struct ckpt_scan_step *ckpt_lineage_choose(
 	struct ckpt_scan *scan, uint64_t step, unsigned *ret_passed);
 
 /*
- * Whether a step is one of the lineage by its names, whatever its state. False where a claim on the way
- * is missing or does not verify.
+ * Whether a step is one of the lineage by its names, whatever its state. False where a claim of a later
+ * generation on the way is missing or does not verify.
  */
 bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 

@@ -46,9 +46,11 @@ static int fail_missing(struct ckpt_shard *s, const char *what)
 {
 	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
 		&(struct ckpt_where){.tier = "local", .file = s->path},
-		"%s %s of step %llu is not in %s, though the step was committed: it was written on "
-		"node %s; bring the file back, or use another step",
-		what, s->path, (unsigned long long)s->step, s->core->parts.label, s->rank->node);
+		"%s %s of step %llu is not in %s%s%s, though the step was committed: it was "
+		"written on node %s; bring the file back, or use another step",
+		what, s->path, (unsigned long long)s->step, s->core->parts.label,
+		s->op.result == -ENOENT ? "" : ", but something else: ",
+		s->op.result == -ENOENT ? "" : ckpt_code_text(s->op.result), s->rank->node);
 }
 
 static int fail_read(struct ckpt_shard *s, int code)
@@ -103,7 +105,7 @@ static int take_index(struct ckpt_shard *s)
 {
 	int r = s->op.result;
 
-	if (r == -ENOENT)
+	if (r == -ENOENT || (ckpt_store_is_no_file(r) && r != -EFBIG))
 		return fail_missing(s, "the index");
 	if (r == -EFBIG)
 		return ckpt_fail_at(s->err, CKPT_EINTEGRITY,
@@ -158,7 +160,7 @@ static int open_body(struct ckpt_task *task)
 	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
 	ckpt_store_open(s->core->store, &s->op, s->path, &s->file);
 	CKPT_AWAIT(task, s->op.done);
-	if (s->op.result == -ENOENT)
+	if (s->op.result == -ENOENT || ckpt_store_is_no_file(s->op.result))
 		return fail_missing(s, "shard");
 	if (s->op.result < 0)
 		return fail_read(s, s->op.result);

@@ -2,6 +2,7 @@
 /* The only callers of the members of struct ckpt_store_ops: one wrapper for each verb. */
 #include "store/store.h"
 
+#include <errno.h>
 #include <string.h>
 
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err)
@@ -202,4 +203,10 @@ void ckpt_store_close(struct ckpt_store *store)
 {
 	if (store)
 		store->ops->close(store);
+}
+
+bool ckpt_store_is_no_file(int code)
+{
+	return code == -EISDIR || code == -ELOOP || code == -ENXIO || code == -ENOTDIR ||
+	       code == -EFBIG;
 }

@@ -132,6 +132,9 @@ void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock);
 
+/* A code that says that what is there is no regular file, or too large to be what it should: damage. */
+bool ckpt_store_is_no_file(int code);
+
 /* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both afterwards. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 

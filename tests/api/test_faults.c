@@ -367,6 +367,87 @@ static void test_incomplete(void **state)
 	ckpt_engine_close(engine);
 }
 
+/* What stands where a file was is no file: as if it were missing, and the older step is there. */
+static void test_not_a_file(void **state)
+{
+	(void)state;
+	static const char *const suffixes[] = {".safetensors", ".index", "manifest.json"};
+	for (size_t i = 0; i < 3; i++) {
+		char *store = scratch_make();
+		struct ckpt_engine *engine = kit_open(store, 0);
+		must_work(kit_save(engine, 1, v, 2));
+		must_work(kit_save(engine, 2, v, 2));
+		char step[512];
+		(void)snprintf(step, sizeof(step), "%s/g000001/step-0000000002", store);
+		char *file = strdup(scratch_find(step, suffixes[i]));
+		assert_int_equal(unlink(file), 0);
+		assert_int_equal(i == 1 ? symlink("/etc/passwd", file) : mkdir(file, 0777), 0);
+		if (i < 2) {
+			assert_int_equal(
+				kit_compare(engine, CKPT_STEP_LATEST, v, 2), CKPT_EINCOMPLETE);
+			assert_non_null(strstr(ckpt_last_error(), suffixes[i]));
+		}
+		must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 2));
+		ckpt_engine_close(engine);
+		free(file);
+		scratch_remove(store);
+	}
+}
+
+/* Without its marker a store is not made anew over what it holds. */
+static void test_marker_lost(void **state)
+{
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = kit_open(dir, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+	engine = NULL;
+	char *marker = strdup(scratch_join(dir, "ckpt.json"));
+	char *aside = strdup(scratch_join(dir, "aside"));
+	assert_int_equal(rename(marker, aside), 0);
+	assert_int_equal(ckpt_engine_open(dir, &opts, &engine), CKPT_EINCOMPLETE);
+	assert_non_null(strstr(ckpt_last_error(), "ckpt.json"));
+	opts.flags = CKPT_ENGINE_NEW_START;
+	assert_int_equal(ckpt_engine_open(dir, &opts, &engine), CKPT_EINCOMPLETE);
+	assert_int_equal(access(marker, F_OK), -1);
+	assert_int_equal(rename(aside, marker), 0);
+	engine = kit_open(dir, 0);
+	assert_int_equal(kit_resume(engine), 1);
+	ckpt_engine_close(engine);
+	free(marker);
+	free(aside);
+}
+
+/* A claim that does not verify hides what came before it, and only that. */
+static void test_claim_damaged(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(dir, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+	engine = kit_open(dir, 0);
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(ckpt_engine_claim(engine, NULL));
+	ckpt_engine_close(engine);
+	/* The second one has no steps, and the first one's may not be its own any more. */
+	scratch_flip(scratch_join(dir, "gens/000002.json"), 60);
+	engine = kit_open(dir, 0);
+	assert_int_equal(kit_compare(engine, CKPT_STEP_LATEST, v, 2), CKPT_EINTEGRITY);
+	assert_non_null(strstr(ckpt_last_error(), "gens/000002.json"));
+	assert_int_equal(ckpt_engine_claim(engine, NULL), CKPT_EINTEGRITY);
+	ckpt_engine_close(engine);
+	scratch_flip(scratch_join(dir, "gens/000002.json"), 60);
+	/* The first one's claim says nothing that is needed. */
+	scratch_flip(scratch_join(dir, "gens/000001.json"), 60);
+	engine = kit_open(dir, 0);
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 2));
+	must_work(kit_compare(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+}
+
 /* A directory that is no store, a store of a newer format, a marker that is a FIFO or a link. */
 static void test_strange_stores(void **state)
 {
@@ -419,6 +500,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {T(test_full_disk), T(test_no_inodes), T(test_read_only),
 		T(test_vanished), T(test_no_permission), T(test_no_ring), T(test_little_memlock),
 		T(test_little_shm), T(test_sigterm), T(test_damage), T(test_incomplete),
+		T(test_not_a_file), T(test_marker_lost), T(test_claim_damaged),
 		T(test_strange_stores), T(test_settled)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -304,6 +304,34 @@ static void test_eager(void **state)
 	kit_clear(&large);
 }
 
+/* Failed saves leave records, and not more than a few. */
+static void test_failed_saves_leave_little(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(dir, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	for (uint64_t step = 2; step <= 40; step++) {
+		struct ckpt_save_info info = {.size = sizeof(info)};
+		struct ckpt_save *save = kit_start(engine, step, CKPT_SAVE_FENCED, v, 2);
+		/* Until its shard is there. */
+		do
+			must_work(ckpt_save_info(save, &info));
+		while (info.bytes_written < info.bytes);
+		must_work(ckpt_save_fail(save, -ECANCELED, NULL, "on purpose"));
+		assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), -ECANCELED);
+		ckpt_save_free(save);
+	}
+	must_work(kit_save(engine, 41, v, 2));
+	ckpt_engine_close(engine);
+	engine = kit_open(dir, CKPT_ENGINE_READ_ONLY);
+	must_work(kit_compare(engine, 1, v, 2));
+	must_work(kit_compare(engine, 41, v, 2));
+	ckpt_engine_close(engine);
+	/* Two steps of a manifest, a shard and an index; eight records, and those not yet removed. */
+	size_t left = scratch_count(scratch_join(dir, "g000001"));
+	assert_in_range(left, 2 * 4 + 8 * 2, 2 * 4 + 12 * 2);
+}
+
 /* Skip is an answer at once; waiting is counted. */
 static void test_busy(void **state)
 {
@@ -555,8 +583,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {T(test_steps_ascend), T(test_not_resumed),
 		T(test_in_use), T(test_race_for_the_first_claim), T(test_fenced), T(test_gate),
 		T(test_torn_before_the_copy), T(test_torn_after_the_copy), T(test_caller_fails_it),
-		T(test_caller_fails_it_early), T(test_eager), T(test_busy), T(test_cancel),
-		T(test_close_under_way), T(test_fork), T(test_fork_keeps_no_lock),
-		T(test_last_generation), T(test_retention), T(test_remove), T(test_flat)};
+		T(test_caller_fails_it_early), T(test_eager), T(test_failed_saves_leave_little),
+		T(test_busy), T(test_cancel), T(test_close_under_way), T(test_fork),
+		T(test_fork_keeps_no_lock), T(test_last_generation), T(test_retention),
+		T(test_remove), T(test_flat)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
