@@ -111,8 +111,8 @@ PLANTED = [
         "shards are unlinked before the unlinked manifest is durably gone"),
     Planted(
         "retention-keeps-one-too-few", "libckpt/engine/retention.c",
-        "\t\tif (kept < keep->keep_last)\n",
-        "\t\tif (kept + 1 < keep->keep_last)\n",
+        "(kept < keep->keep_last) {\n",
+        "(kept + 1 < keep->keep_last) {\n",
         "keep_last steps stay"),
     Planted(
         "retention-forgets-pins", "libckpt/engine/retention.c",
