@@ -77,7 +77,7 @@ struct sim_user {
 	uint64_t step;       /* of the training */
 	uint64_t version;
 	unsigned tries;
-	unsigned claims; /* that failed */
+	unsigned claims;    /* that failed */
 	size_t next_record; /* careful: the next one to look at */
 
 	/* Commands: one at a time. */
