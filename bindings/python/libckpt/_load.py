@@ -29,6 +29,9 @@ from ._typed import Decoder, Json
 
 Step = int | str
 
+#: So often a step is chosen anew because the chosen one was removed by the store's writer.
+_TRIES = 10
+
 
 def load(
     store: str | os.PathLike[str],
@@ -130,30 +133,71 @@ def read_newest(
     """
     number = parse_step(step)
     if number != lib.CKPT_STEP_LATEST:
-        with Reader(engine, number) as reader:
+        with _open(engine, number) as reader:
             return reader.step, read(reader)
-    passed: list[CheckpointError] = []
+    passed: dict[tuple[int, int], CheckpointError] = {}
+    removed: StepNotFoundError | None = None
+    for _ in range(_TRIES):
+        try:
+            return _read_latest(engine, read, passed)
+        except _RemovedError as error:
+            removed = error.found
+    assert removed is not None
+    raise removed
+
+
+class _RemovedError(Exception):
+    """The step that was chosen is no longer there: `found` says so. There is a newer one."""
+
+    def __init__(self, found: StepNotFoundError) -> None:
+        super().__init__()
+        self.found = found
+
+
+def _open(engine: Engine, number: int) -> Reader:
+    """
+    Opens a step. The library, too, chooses again when the one before the latest is removed before
+    it is open, but a writer that commits without a pause may be quicker than it is patient.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return Reader(engine, number)
+        except StepNotFoundError as error:
+            # Of a step that was found the error names the manifest; of one that never was, nothing.
+            if error.file is None or number <= lib.CKPT_STEP_MAX:
+                raise
+    return Reader(engine, number)
+
+
+def _read_latest(
+    engine: Engine, read: Callable[[Reader], Any], passed: dict[tuple[int, int], CheckpointError]
+) -> tuple[int | None, Any]:
+    """Reads the newest step that is good; `passed` are those that are known not to be."""
     steps = engine.steps()
     for info in steps:
+        key = info.generation, info.step
         error = _reason_to_pass(info)
-        if error is None and not (info.in_lineage and info.state == "committed"):
+        if key in passed or (
+            error is None and not (info.in_lineage and info.state == "committed")
+        ):
             continue
         try:
             if error is not None:
                 raise error
-            with Reader(engine, info.step) as reader:
+            with _open_listed(engine, info.step) as reader:
                 return reader.step, read(reader)
         except CheckpointError as caught:
             if not _is_unreadable(caught):
                 raise
-            passed.append(caught)
+            passed[key] = caught
             _pass_over(engine, info.step, caught)
     if passed:
+        newest = next(iter(passed.values()))
         raise IntegrityError(
             f"{engine.path} holds committed steps, and none of them can be read ({len(passed)} "
-            f"were tried); the newest: {passed[0]}",
-            step=passed[0].step,
-        ) from passed[0]
+            f"were tried); the newest: {newest}",
+            step=newest.step,
+        ) from newest
     elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
     if elsewhere:
         raise StepNotFoundError(
@@ -163,6 +207,13 @@ def read_newest(
             code=lib.CKPT_ENOSTEP,
         )
     return None, None
+
+
+def _open_listed(engine: Engine, number: int) -> Reader:
+    try:
+        return Reader(engine, number)
+    except StepNotFoundError as error:
+        raise _RemovedError(error) from error
 
 
 def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
@@ -176,7 +227,7 @@ def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
 def _pass_over(engine: Engine, step: int, error: CheckpointError) -> None:
     message = f"step {step} of {engine.path} is passed over for the next older one: {error}"
     logger.error("%s", message)
-    warnings.warn(message, CheckpointWarning, stacklevel=5)
+    warnings.warn(message, CheckpointWarning, stacklevel=6)
 
 
 def _load_from(
