@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading without a model, whole and in part, and listing."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,28 @@ def test_one_before_the_latest_is_chosen_again_too(
     with pytest.raises(libckpt.StepNotFoundError, match="does not hold"):
         libckpt.load(store, "latest~9")
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("how", ["emptied", "flipped"])
+def test_a_damaged_claim_is_no_new_start(opened: Any, store: Path, how: str) -> None:
+    """What it says never leads anybody into leaving the run behind."""
+    state = {"n": 0}
+    for number in (5, 6, 7):
+        ckpt = opened(state)
+        ckpt.resume()
+        ckpt.save(number).wait()
+        ckpt.close()
+    # The newest generation has committed nothing, and what it continues from is not to be known.
+    for generation in (2, 3):
+        shutil.rmtree(next(store.glob(f"g*{generation}")) / f"step-{4 + generation:010d}")
+    claim = store / "gens" / "000002.json"
+    if how == "emptied":
+        claim.write_bytes(b"")
+    else:
+        flip(claim, 40)
+    for read in (lambda: opened(state).resume(), lambda: libckpt.load(store)):
+        with pytest.raises(libckpt.IntegrityError, match=r"gens/000002\.json") as caught:
+            read()
+        assert caught.value.code == -10001
+        assert "started anew" not in str(caught.value)
+        assert "new_start" not in str(caught.value)

@@ -177,9 +177,7 @@ def _read_latest(
     for info in steps:
         key = info.generation, info.step
         error = _reason_to_pass(info)
-        if key in passed or (
-            error is None and not (info.in_lineage and info.state == "committed")
-        ):
+        if key in passed or (error is None and not (info.in_lineage and info.state == "committed")):
             continue
         try:
             if error is not None:
@@ -199,14 +197,7 @@ def _read_latest(
             step=newest.step,
         ) from newest
     elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
-    if elsewhere:
-        raise StepNotFoundError(
-            f"{engine.path} was started anew, and nothing has been committed since; the "
-            f"{elsewhere} steps of before are not restored: pass new_start=True to start from "
-            "nothing again",
-            code=lib.CKPT_ENOSTEP,
-        )
-    return None, None
+    return _nothing_there(engine, read, elsewhere) if elsewhere else (None, None)
 
 
 def _open_listed(engine: Engine, number: int) -> Reader:
@@ -214,6 +205,26 @@ def _open_listed(engine: Engine, number: int) -> Reader:
         return Reader(engine, number)
     except StepNotFoundError as error:
         raise _RemovedError(error) from error
+
+
+def _nothing_there(
+    engine: Engine, read: Callable[[Reader], Any], elsewhere: int
+) -> tuple[int | None, Any]:
+    """
+    No step of the list may be chosen, and there are some. The library knows whether that is so
+    because a new start was asked for, or because a file that says what belongs to what is damaged.
+    """
+    try:
+        with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
+            return reader.step, read(reader)  # it has just been committed
+    except StepNotFoundError as error:
+        raise StepNotFoundError(
+            f"{engine.path} holds no step of its newest start: it was started anew, or from an "
+            f"older step, and nothing has been committed since. The {elsewhere} steps of before "
+            "are still there (`ckpt ls` lists them), but a restore does not choose them by "
+            "itself; new_start=True leaves them alone and starts from nothing",
+            code=lib.CKPT_ENOSTEP,
+        ) from error
 
 
 def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
