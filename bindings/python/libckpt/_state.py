@@ -11,17 +11,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
 from ._engine import VERSION
 from ._errors import UnsupportedStateError
-from ._modules import Shape, has_own_say, parameter_names, strip_wrappers, unwrap, walk
+from ._modules import (
+    Shape,
+    has_own_say,
+    own_memory,
+    parameter_names,
+    strip_wrappers,
+    unwrap,
+    walk,
+)
 from ._optimizer import OptimizerSource, parameters
 from ._tensors import (
     Block,
     Described,
     Part,
+    check_place,
     check_tensor,
     describe,
     describe_array,
@@ -302,6 +312,7 @@ class _Modules:
 
     def _add(self, name: str, tensor: torch.Tensor, owned: bool) -> None:
         what = describe(tensor)
+        check_place(what, name)
         key = _key_of(what)
         data = encode_name(name, name)
         if key is not None and key in self.keys:
@@ -438,6 +449,9 @@ class Planner:
             for special in specials
             if _is_optimizer(special.value)
         ]
+        for parameter in chain.from_iterable(source.params for source in sources):
+            if id(parameter) in sink.ids:  # the optimizer holds it, so that it cannot be replaced
+                check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
         eager = list(modules.eager)
         used = set(modules.used) | sink.used
@@ -602,10 +616,14 @@ class _Writer:
         import torch
 
         names, extra = [], {}
-        for key, value in unwrap(module).state_dict().items():
+        inner = unwrap(module)
+        own = own_memory(inner)
+        for key, value in inner.state_dict().items():
             name = prefix + strip_wrappers(key)
             if isinstance(value, torch.Tensor):
                 self.sink.put_named(name, value, path)
+                if value.data_ptr() in own:  # what it made for the occasion, it can take back
+                    check_place(describe(value), name)
                 names.append(name)
             else:
                 extra[strip_wrappers(key)] = self.encoder.encode(value, (path, key), 8)
