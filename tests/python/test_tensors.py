@@ -388,6 +388,24 @@ def test_a_target_that_the_library_refuses_is_no_storage_error(opened: Any, stor
     assert not isinstance(caught.value, OSError)
 
 
+def test_a_member_of_a_structured_array(opened: Any, store: Path) -> None:
+    """Its elements are no whole number of elements apart."""
+
+    def make() -> Any:
+        return np.zeros(3, [("a", "i1"), ("b", "<f4"), ("c", "<f8", (2,))])
+
+    table = make()
+    table["b"] = [1, 2, 3]
+    table["c"] = np.arange(6).reshape(3, 2)
+    saved(opened, {"b": table["b"], "c": table["c"]})
+    held = libckpt.load(store)
+    live = {"b": make()["b"], "c": make()["c"]}
+    opened(live).resume()
+    for name in ("b", "c"):
+        assert np.array_equal(held[name], table[name])
+        assert np.array_equal(live[name], table[name])
+
+
 def test_inference_tensors(opened: Any, store: Path) -> None:
     with torch.inference_mode():
         model = nn.Linear(2, 2)

@@ -37,6 +37,7 @@ from ._tensors import (
     describe_array,
     describe_bytes,
     encode_name,
+    is_whole,
     part_of,
     pointers_of,
     versions_of,
@@ -216,6 +217,8 @@ class _Sink:
     def put_array(self, value: Any, path: Path) -> str:
         """Stores a NumPy array."""
         name = self._free_name(path)
+        if not is_whole(value):  # one member of a structured array
+            value = value.copy()
         self.keep.append(value)
         self._add(name, path, describe_array(value), None)
         return name
