@@ -119,6 +119,11 @@ def test_where_there_is_no_store(tmp_path: Path) -> None:
         libckpt.load("s3://bucket/run")
     with pytest.raises(TypeError):
         libckpt.load(b"bytes")  # type: ignore[arg-type]
+    for read in (libckpt.load, libckpt.list_steps):
+        with pytest.raises(ValueError, match="NUL"):
+            read(f"{tmp_path}\0/../elsewhere")
+    with pytest.raises(TypeError, match="progress"):
+        libckpt.load(tmp_path, progress=3)  # type: ignore[arg-type]
 
 
 def test_an_empty_store(opened: Any, store: Path) -> None:

@@ -109,9 +109,28 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         {"io": "dma"},
         {"busy": "drop"},
         {"save_timeout": 0},
+        {"save_timeout": float("nan")},
+        {"save_timeout": float("inf")},
+        {"pool_bytes": -1},
+        {"pool_bytes": 2**64},
+        {"every": 2**70},
+        {"keep_last": 2**70},
+        {"keep_every": 2**63},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             libckpt.Checkpointer(store, {}, **wrong)
+    for wrong in (
+        {"progress": 3},
+        {"on_error": 3},
+        {"on_error": None},
+        {"pool_bytes": 1e6},
+        {"keep_last": "3"},
+        {"save_timeout": "60"},
+    ):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            libckpt.Checkpointer(store, {}, **wrong)
+    with pytest.raises(ValueError, match="NUL"):
+        libckpt.Checkpointer(f"{store}\0more", {})
     with pytest.raises(TypeError):
         libckpt.Checkpointer(store, {}, every=1.5)  # type: ignore[arg-type]
     with pytest.raises(libckpt.UnsupportedError, match="remote"):
@@ -201,7 +220,16 @@ def test_a_wait_has_a_deadline(opened: Any) -> None:
     with pytest.raises(libckpt.WaitTimeoutError, match="step 1") as caught:
         save.wait(timeout=0)
     assert isinstance(caught.value, TimeoutError)
-    save.wait()
+    for wrong, kind in ((float("nan"), ValueError), ("1", TypeError), (True, TypeError)):
+        with pytest.raises(kind, match="timeout"):
+            save.wait(timeout=wrong)
+    model = torch.nn.Linear(5000, 5000)
+    behind = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    with pytest.raises(libckpt.WaitTimeoutError):
+        ckpt.save(2, behind).wait(timeout=float("-inf"))
+    save.wait(timeout=float("inf"))
+    ckpt.save(3).wait(timeout=1e306)
+    ckpt.save(4).wait()
 
 
 def test_a_save_that_takes_too_long_is_given_up(opened: Any, store: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import time
 import warnings
@@ -17,7 +18,7 @@ from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._restore import restore
-from ._save import Progress, Save
+from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
@@ -162,15 +163,16 @@ class Checkpointer:
                 f"remote={remote!r}: uploads are not in this version; leave it out",
                 code=lib.CKPT_EUNSUPPORTED,
             )
-        self._every = _positive("every", every)
+        callback("progress", progress)
+        self._every = _count("every", every, 1)
         self._on_error = _policy(on_error)
         options = Options(
-            pool_bytes=pool_bytes,
+            pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
             io=_one_of("io", io, ("auto", "uring", "threads")),
             busy=_one_of("busy", busy, ("wait", "skip")),
             save_timeout=_seconds(save_timeout),
-            keep_last=_positive("keep_last", keep_last) or 0,
-            keep_every=_positive("keep_every", keep_every) or 0,
+            keep_last=_count("keep_last", keep_last, 1) or 0,
+            keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=new_start,
             debug=logger.isEnabledFor(10),
         )
@@ -462,17 +464,20 @@ class Checkpointer:
         check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
 
 
-def _positive(name: str, value: int | None) -> int | None:
+def _count(name: str, value: int | None, least: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise TypeError(f"{name} must be an int or None, not {type(value).__qualname__}")
-    if value < 1:
-        raise ValueError(f"{name}={value}: it must be at least 1, or None")
-    return value
+    number = value.__index__()
+    if not least <= number < 1 << 63:
+        raise ValueError(f"{name}={number}: it must be from {least} to 2**63 - 1, or None")
+    return number
 
 
 def _seconds(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"save_timeout must be a number, not {type(value).__qualname__}")
     if not 0 < value <= 86400 * 7:
         raise ValueError(f"save_timeout={value}: it must be a number of seconds, a week at most")
     return float(value)
@@ -485,6 +490,10 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _policy(on_error: OnError) -> OnError:
-    if not callable(on_error) and on_error not in ("warn", "raise"):
+    if not callable(on_error) and not isinstance(on_error, str):
+        raise TypeError(
+            f'on_error must be "warn", "raise" or a function, not {type(on_error).__qualname__}'
+        )
+    if isinstance(on_error, str) and on_error not in ("warn", "raise"):
         raise ValueError(f'on_error={on_error!r}: it must be "warn", "raise" or a function')
     return on_error

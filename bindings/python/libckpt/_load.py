@@ -24,7 +24,7 @@ from ._errors import (
 )
 from ._native import lib
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
-from ._save import Progress
+from ._save import Progress, callback
 from ._typed import Decoder, Json
 
 Step = int | str
@@ -53,6 +53,7 @@ def load(
     `step` is a number, "latest", or "latest~1" for the one before. Where "latest" cannot be read or
     verified, the next older one is taken, with a warning.
     """
+    callback("progress", progress)
     engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
     try:
         found, value = read_newest(
@@ -89,6 +90,8 @@ def store_path(store: str | os.PathLike[str]) -> str:
     path = os.fspath(store)
     if not isinstance(path, str):
         raise TypeError(f"a store is named by a str or PathLike, not {type(store).__qualname__}")
+    if "\0" in path:
+        raise ValueError(f"{path!r}: no path has a NUL in it")
     if re.match(r"[a-z0-9]+://", path):
         raise UnsupportedError(
             f"{path}: remote stores are not in this version; give a directory",
