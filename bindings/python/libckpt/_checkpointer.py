@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
+from ._early import check_early
 from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._restore import restore
 from ._save import Progress, Save, callback
-from ._state import SMALL_BYTES, Planner, Snapshot
+from ._state import SMALL_BYTES, Planner, Snapshot, check_state
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -164,6 +165,8 @@ class Checkpointer:
                 code=lib.CKPT_EUNSUPPORTED,
             )
         callback("progress", progress)
+        if state is not None:
+            check_state(state)
         self._every = _count("every", every, 1)
         self._on_error = _policy(on_error)
         options = Options(
@@ -389,6 +392,10 @@ class Checkpointer:
         A newest step that cannot be read or verified is passed over for the next older one, with
         an error in the log and a warning. An older step may be asked for ("latest~1", or a
         number); what is saved next then continues from there.
+
+        Where there is nothing to restore, a state that could not be saved is refused here rather
+        than when the first save is due, as far as that can be known without asking its objects for
+        their state_dict().
         """
         engine = self._core.engine
         engine.guard()
@@ -397,10 +404,12 @@ class Checkpointer:
                 "there is no state to resume: give one to Checkpointer"
             )
         state = self.state
+        check_state(state)
         self._core.fence()
         engine.drain(self._core.deadline)
         self._review()
         if engine.options.new_start and step == "latest":
+            check_early(state, allow_pickle=self._allow_pickle)
             logger.info("%s: started anew", engine.path)
             return 0
         start = time.perf_counter()
@@ -411,6 +420,7 @@ class Checkpointer:
 
         found, _ = read_newest(engine, step, read)
         if found is None:
+            check_early(state, allow_pickle=self._allow_pickle)
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
         logger.info(
