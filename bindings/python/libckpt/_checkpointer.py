@@ -122,8 +122,11 @@ class Checkpointer:
     every: step(n) saves when n is a multiple of it; None: only save() does.
     keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
         keep all.
-    on_error: what to do when a save fails because of the storage. "warn" warns, and raises after
-        three in a row; "raise" raises; a function is called with the error. Integrity errors and
+    on_error: what to do when a save fails because of the storage: "warn" warns, and raises from the
+        third in a row on; "raise" raises; a function is called with the error. That happens in the
+        loop's thread: in the save() that cannot start, or in the next call of this object. What
+        Save.wait() has raised counts for the three in a row, but is not reported a second time:
+        neither by a warning, nor by another exception, nor to the function. Integrity errors and
         misuse always raise.
     pool_bytes: staging memory; 0: an eighth of the memory there is, 1 GiB at most.
     io: "auto", "uring" or "threads".
@@ -134,7 +137,10 @@ class Checkpointer:
     new_start: ignore the steps in the store and start a lineage of its own.
     eager: True: copy everything before save() returns, for loops in which something else than the
         optimizers in the state changes parameters. None: if that is little, which takes no longer
-        than to watch it. False: never what can be copied behind the loop.
+        than to watch it. False: never what can be copied behind the loop. There, changes that
+        PyTorch counts (in-place operations, tensors that are replaced) are always noticed, and fail
+        the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
+        are noticed by comparing samples, so that one to a few rows may not be.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
@@ -387,7 +393,8 @@ class Checkpointer:
     def resume(self, step: Step = "latest") -> int:
         """
         Restores the state in place, and the random number generators, and returns the step to
-        continue from: 0 if nothing was ever committed, or with new_start.
+        continue from: 0 if nothing was ever committed, or with new_start. (A tensor or array in a
+        dict or list that cannot be written to, or whose elements share memory, is replaced.)
 
         A newest step that cannot be read or verified is passed over for the next older one, with
         an error in the log and a warning. An older step may be asked for ("latest~1", or a
