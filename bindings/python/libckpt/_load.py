@@ -234,7 +234,11 @@ def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
     """Why a step that was committed once is not tried; None if it may be, or never was."""
     if info.state == "broken" or (info.in_lineage and info.state == "quarantined"):
         note = f": {info.note}" if info.note else ""
-        return IntegrityError(f"step {info.step} is {info.state}{note}", step=info.step)
+        cure = ""
+        if info.state == "quarantined":
+            where = f"g{info.generation:06d}/step-{info.step:010d}/quarantine.json"
+            cure = f" (if its files are good again, remove {where})"
+        return IntegrityError(f"step {info.step} is {info.state}{note}{cure}", step=info.step)
     return None
 
 
