@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading without a model, whole and in part, and listing."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,11 @@ def test_where_there_is_no_store(tmp_path: Path) -> None:
         libckpt.load("s3://bucket/run")
     with pytest.raises(TypeError):
         libckpt.load(b"bytes")  # type: ignore[arg-type]
+    for read in (libckpt.load, libckpt.list_steps):
+        with pytest.raises(ValueError, match="NUL"):
+            read(f"{tmp_path}\0/../elsewhere")
+    with pytest.raises(TypeError, match="progress"):
+        libckpt.load(tmp_path, progress=3)  # type: ignore[arg-type]
 
 
 def test_an_empty_store(opened: Any, store: Path) -> None:
@@ -140,3 +146,98 @@ def test_what_the_list_says(opened: Any, store: Path) -> None:
     assert info.bytes == shards(store)[0].stat().st_size
     assert abs(info.time - time.time()) < 300
     assert info.note == ""
+
+
+def test_the_latest_is_chosen_again_when_retention_removes_it(
+    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that is always quicker, between the choice and the opening."""
+    from libckpt._engine import Engine
+
+    state = {"n": 1}
+    ckpt = opened(state, keep_last=1)
+    ckpt.save(1).wait()
+    listed = Engine.steps
+    left = 5
+
+    def write() -> None:
+        for _ in range(3):
+            state["n"] += 1
+            ckpt.save(state["n"]).wait()
+        while len(list(store.glob("g*/step-*/manifest.json"))) > 1:
+            time.sleep(0.001)  # what the newest step makes superfluous is removed behind the loop
+
+    def steps(engine: Engine) -> Any:
+        nonlocal left
+        found = listed(engine)
+        if left:
+            left -= 1
+            write()
+        return found
+
+    monkeypatch.setattr(Engine, "steps", steps)
+    assert libckpt.load(store) == {"n": 16}
+    # There is an end to it, and the error is the library's.
+    left = 100
+    with pytest.raises(libckpt.StepNotFoundError, match="step"):
+        libckpt.load(store)
+    assert left == 90
+    left = 0
+    assert libckpt.load(store) == {"n": 46}
+
+
+def test_one_before_the_latest_is_chosen_again_too(
+    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from libckpt import _load
+
+    state = {"n": 1}
+    ckpt = opened(state)
+    for state["n"] in (1, 2):
+        ckpt.save(state["n"]).wait()
+    asked: list[int] = []
+
+    class Vanishing(_load.Reader):
+        """As when the library has lost the race as often as it tries."""
+
+        def __init__(self, engine: Any, step: int) -> None:
+            asked.append(step)
+            if len(asked) % 4:
+                raise libckpt.StepNotFoundError("just removed", file="g0000000001/x/manifest.json")
+            super().__init__(engine, step)
+
+    monkeypatch.setattr(_load, "Reader", Vanishing)
+    assert libckpt.load(store, "latest~1") == {"n": 1}
+    assert len(asked) == 4
+    with pytest.raises(libckpt.StepNotFoundError, match="just removed"):
+        libckpt.load(store, 1)
+    assert len(asked) == 5
+    asked[:] = [0, 0, 0]
+    with pytest.raises(libckpt.StepNotFoundError, match="does not hold"):
+        libckpt.load(store, "latest~9")
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("how", ["emptied", "flipped"])
+def test_a_damaged_claim_is_no_new_start(opened: Any, store: Path, how: str) -> None:
+    """What it says never leads anybody into leaving the run behind."""
+    state = {"n": 0}
+    for number in (5, 6, 7):
+        ckpt = opened(state)
+        ckpt.resume()
+        ckpt.save(number).wait()
+        ckpt.close()
+    # The newest generation has committed nothing, and what it continues from is not to be known.
+    for generation in (2, 3):
+        shutil.rmtree(next(store.glob(f"g*{generation}")) / f"step-{4 + generation:010d}")
+    claim = store / "gens" / "000002.json"
+    if how == "emptied":
+        claim.write_bytes(b"")
+    else:
+        flip(claim, 40)
+    for read in (lambda: opened(state).resume(), lambda: libckpt.load(store)):
+        with pytest.raises(libckpt.IntegrityError, match=r"gens/000002\.json") as caught:
+            read()
+        assert caught.value.code == -10001
+        assert "started anew" not in str(caught.value)
+        assert "new_start" not in str(caught.value)

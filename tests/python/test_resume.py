@@ -3,6 +3,7 @@
 
 import copy
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,24 @@ def test_a_newest_step_that_is_bad_is_passed_over_loudly(
     # The bad step is behind us: the run goes on past it.
     ckpt.save(3).wait()
     ckpt.close()
+    assert opened(state).resume() == 3
+
+
+def test_a_step_comes_back_from_quarantine(opened: Any, store: Path) -> None:
+    """As README.md says it, and as the warning does."""
+    state = three_steps(opened)
+    shard = shards(store)[-1]
+    flip(shard, 5000)
+    ckpt = opened(state)
+    with pytest.warns(libckpt.CheckpointWarning, match="step 3"):
+        assert ckpt.resume() == 2
+    flip(shard, 5000)
+    note = shard.parent / "quarantine.json"
+    said = re.escape(f"(if its files are good again, remove {note.relative_to(store)})")
+    with pytest.warns(libckpt.CheckpointWarning, match=said):
+        assert ckpt.resume() == 2
+    ckpt.close()
+    note.unlink()
     assert opened(state).resume() == 3
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,28 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         {"io": "dma"},
         {"busy": "drop"},
         {"save_timeout": 0},
+        {"save_timeout": float("nan")},
+        {"save_timeout": float("inf")},
+        {"pool_bytes": -1},
+        {"pool_bytes": 2**64},
+        {"every": 2**70},
+        {"keep_last": 2**70},
+        {"keep_every": 2**63},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             libckpt.Checkpointer(store, {}, **wrong)
+    for wrong in (
+        {"progress": 3},
+        {"on_error": 3},
+        {"on_error": None},
+        {"pool_bytes": 1e6},
+        {"keep_last": "3"},
+        {"save_timeout": "60"},
+    ):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            libckpt.Checkpointer(store, {}, **wrong)
+    with pytest.raises(ValueError, match="NUL"):
+        libckpt.Checkpointer(f"{store}\0more", {})
     with pytest.raises(TypeError):
         libckpt.Checkpointer(store, {}, every=1.5)  # type: ignore[arg-type]
     with pytest.raises(libckpt.UnsupportedError, match="remote"):
@@ -201,7 +221,16 @@ def test_a_wait_has_a_deadline(opened: Any) -> None:
     with pytest.raises(libckpt.WaitTimeoutError, match="step 1") as caught:
         save.wait(timeout=0)
     assert isinstance(caught.value, TimeoutError)
-    save.wait()
+    for wrong, kind in ((float("nan"), ValueError), ("1", TypeError), (True, TypeError)):
+        with pytest.raises(kind, match="timeout"):
+            save.wait(timeout=wrong)
+    model = torch.nn.Linear(5000, 5000)
+    behind = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    with pytest.raises(libckpt.WaitTimeoutError):
+        ckpt.save(2, behind).wait(timeout=float("-inf"))
+    save.wait(timeout=float("inf"))
+    ckpt.save(3).wait(timeout=1e306)
+    ckpt.save(4).wait()
 
 
 def test_a_save_that_takes_too_long_is_given_up(opened: Any, store: Path) -> None:
@@ -212,6 +241,54 @@ def test_a_save_that_takes_too_long_is_given_up(opened: Any, store: Path) -> Non
     assert isinstance(save.error, libckpt.WaitTimeoutError)
     ckpt.close()
     assert steps_of(store) == []
+
+
+def block(store: Path, *steps: int) -> None:
+    """Makes the saves of these steps fail: something else is where their directory should be."""
+    for step in steps:
+        (store / "g000001" / f"step-{step:010d}").touch()
+
+
+def ended(save: libckpt.Save) -> None:
+    while not save.done():
+        time.sleep(0.001)
+
+
+def test_failures_that_wait_has_raised_count_and_are_not_told_twice(
+    opened: Any, store: Path
+) -> None:
+    ckpt = opened({"x": torch.zeros(3)})
+    ckpt.save(1).wait()
+    block(store, 2, 3, 4, 5, 7, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in (2, 3):
+            with pytest.raises(libckpt.StorageError, match=f"step-{step:010d}"):
+                ckpt.save(step).wait()
+    ended(ckpt.save(4))
+    with pytest.raises(libckpt.StorageError, match="step-0000000004"):
+        ckpt.step(4)
+    ended(ckpt.save(5))
+    with pytest.raises(libckpt.StorageError, match="step-0000000005"):
+        ckpt.step(5)
+    ckpt.save(6).wait()  # and the count starts again
+    ended(ckpt.save(7))
+    with pytest.warns(libckpt.CheckpointWarning, match="step 7 was not saved"):
+        ckpt.step(7)
+
+
+def test_a_function_is_told_of_what_nobody_waited_for(opened: Any, store: Path) -> None:
+    told: list[libckpt.CheckpointError] = []
+    ckpt = opened({"x": torch.zeros(3)}, on_error=told.append)
+    ckpt.save(1).wait()
+    block(store, 2, 3, 4, 5)
+    with pytest.raises(libckpt.StorageError):
+        ckpt.save(2).wait()
+    for step in (3, 4, 5):
+        ended(ckpt.save(step))
+        ckpt.step(step)
+    ckpt.close()
+    assert [error.step for error in told] == [3, 4, 5]
 
 
 def test_without_an_optimizer_everything_is_eager_and_that_is_said_once(

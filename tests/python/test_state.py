@@ -31,12 +31,89 @@ def stepped(model: nn.Module, kind: Any = torch.optim.AdamW, **options: Any) -> 
     return optimizer
 
 
-def test_a_state_is_a_dict_with_string_keys(opened: Any) -> None:
+def test_a_state_is_a_dict_with_string_keys(opened: Any, store: Path) -> None:
     ckpt = opened({})
     for wrong in ([1], {1: 2}, nn.Linear(1, 1)):
-        with pytest.raises(libckpt.UnsupportedStateError, match="a dict with strings"):
+        with pytest.raises(libckpt.UnsupportedStateError, match="a dict with strings") as caught:
             ckpt.save(1, wrong)
+        with pytest.raises(libckpt.UnsupportedStateError) as early:
+            libckpt.Checkpointer(store.parent / "other", wrong)
+        assert str(early.value) == str(caught.value)
+        ckpt.state = wrong
+        with pytest.raises(libckpt.UnsupportedStateError, match="a dict with strings"):
+            ckpt.resume()
+    assert not (store.parent / "other").exists()
     ckpt.save(1, {}).wait()
+
+
+class Silent:
+    """Must not be asked before it is to be saved."""
+
+    def state_dict(self) -> dict[str, int]:
+        raise AssertionError("asked")
+
+    load_state_dict = state_dict
+
+
+def hopeless() -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    deep: Any = torch.optim.SGD(model.parameters())
+    for _ in range(40):
+        deep = [deep]
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    shared = nn.Module()
+    shared.register_buffer("mask", torch.ones(1, 3).expand(4, 3))
+    return {
+        "loader": torch.utils.data.DataLoader(list(range(4))),  # type: ignore[arg-type]
+        "object": {"a": [object()]},
+        "function": (len, 1),
+        "tensor": [torch.eye(3).to_sparse()],
+        "module": nn.ModuleDict({"a": nn.ParameterDict({"b": torch.eye(2).cfloat().conj()})}),
+        "place": shared,
+        "optimizer": stepped(nn.Linear(1, 1)),
+        "deep": deep,
+        "cycle": cycle,
+        "twice": [model, [model]],
+    }
+
+
+@pytest.mark.parametrize("kind", hopeless())
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_cannot_be_saved_is_refused_before_the_loop(
+    opened: Any, store: Path, kind: str, anew: bool
+) -> None:
+    """With the words that save() would have."""
+    bad = hopeless()[kind]
+    ckpt = opened({kind: bad}, new_start=anew)
+    with pytest.raises(libckpt.UnsupportedStateError) as early:
+        ckpt.resume()
+    with pytest.raises(libckpt.UnsupportedStateError) as late:
+        ckpt.save(1)
+    assert str(early.value) == str(late.value)
+
+
+def test_what_may_still_become_good_is_not_refused(opened: Any) -> None:
+    with torch.device("meta"):
+        model = nn.ModuleList([nn.Linear(2, 2), nn.LazyLinear(3)])
+    state = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters()),
+        "objects": [Silent(), {"a": Silent()}],
+        "arrays": np.zeros(3),
+        "bytes": b"x" * 9000,
+        "pickled": Own(),
+        "generator": torch.Generator(),
+        "expanded": torch.ones(1).expand(3),
+        "extra": Extra(),
+    }
+    ckpt = opened(state, allow_pickle=True)
+    assert ckpt.resume() == 0
+    # Nor is what a step replaces.
+    ckpt.save(1, {"a": 1, "cfg": [1]}).wait()
+    ckpt.state = {"a": object(), "cfg": object()}
+    assert ckpt.resume() == 1
+    assert ckpt.state == {"a": 1, "cfg": [1]}
 
 
 def test_nesting_of_everything(opened: Any, store: Path) -> None:

@@ -257,6 +257,155 @@ def test_numpy_arrays(opened: Any, store: Path) -> None:
             assert live[name] is objects[name]
 
 
+def sharing(kind: str) -> torch.Tensor:
+    return {
+        "expanded": torch.ones(1, 3).expand(4, 3),
+        "windows": torch.arange(6.0).unfold(0, 3, 1),
+        "strided": torch.arange(9.0).as_strided((2, 3), (2, 2)),
+    }[kind]
+
+
+class Buffered(nn.Module):
+    def __init__(self, value: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", value)
+
+
+class Asked(Buffered):
+    """Has a say of its own in what is saved."""
+
+    def get_extra_state(self) -> int:
+        return 1
+
+    def set_extra_state(self, state: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["expanded", "windows", "strided"])
+@pytest.mark.parametrize("build", [Buffered, Asked])
+def test_what_could_not_be_restored_in_place_is_not_saved(
+    opened: Any, store: Path, kind: str, build: Any
+) -> None:
+    ckpt = opened({"model": build(sharing(kind))})
+    with pytest.raises(libckpt.UnsupportedStateError, match=r"mask has .* share memory") as caught:
+        ckpt.save(1)
+    assert ".clone(" in str(caught.value)
+    assert caught.value.tensor == "mask"
+    own = sharing(kind).clone(memory_format=torch.contiguous_format)  # as it says
+    ckpt.state = {"model": build(own)}
+    ckpt.save(1).wait()
+    # A model that was built so again is told the same, and nothing is read to it.
+    ckpt.state = {"model": build(torch.zeros_like(own)[:1].expand_as(own))}
+    with pytest.raises(libckpt.UnsupportedStateError, match=r"mask has .* share memory"):
+        ckpt.resume()
+    fresh = build(torch.zeros_like(own))
+    ckpt.state = {"model": fresh}
+    assert ckpt.resume() == 1
+    assert torch.equal(fresh.mask, own)
+
+
+def test_in_a_container_it_is_replaced(opened: Any) -> None:
+    def make(zero: bool) -> dict[str, Any]:
+        factor = 0 if zero else 1
+        shown = np.zeros((3, 2)) if zero else np.arange(6.0).reshape(3, 2)
+        shown.flags.writeable = False
+        return {
+            "expanded": (torch.tensor([1.0, 2.0]) * factor).expand(3, 2),
+            "windows": [(torch.arange(6.0) * factor).unfold(0, 3, 1)],
+            "broadcast": np.broadcast_to(np.arange(3.0) * factor, (2, 3)),
+            "read only": (shown,),
+        }
+
+    saved(opened, make(zero=False))
+    live = make(zero=True)
+    untouched = live["expanded"]
+    assert opened(live).resume() == 1
+    want = make(zero=False)
+    assert_same(live["expanded"], want["expanded"])
+    assert_same(live["windows"], want["windows"])
+    assert np.array_equal(live["broadcast"], want["broadcast"])
+    assert np.array_equal(live["read only"][0], want["read only"][0])
+    assert not untouched.any()
+
+
+def test_what_an_optimizer_holds_is_never_replaced(opened: Any) -> None:
+    weight = torch.ones(1, 3).expand(2, 3).requires_grad_()
+    for eager in (True, False):
+        ckpt = opened({"w": weight, "o": torch.optim.SGD([weight])}, eager=eager)
+        with pytest.raises(libckpt.UnsupportedStateError, match=r"w has .* share memory"):
+            ckpt.save(1)
+        ckpt.close()
+    saved(opened, {"w": (own := weight.detach().clone()), "o": torch.optim.SGD([own])})
+    with pytest.raises(libckpt.UnsupportedStateError, match=r"w has .* share memory"):
+        opened({"w": weight, "o": torch.optim.SGD([weight])}).resume()
+
+
+def test_moments_that_share_memory_are_replaced(opened: Any) -> None:
+    model = nn.Linear(3, 4, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    optimizer.state[model.weight]["momentum_buffer"] = torch.rand(1, 3).expand(4, 3)
+    then = optimizer.state[model.weight]["momentum_buffer"].clone()
+    state = {"model": model, "o": optimizer}
+    ckpt = opened(state)
+    ckpt.save(1).wait()
+    assert ckpt.resume() == 1
+    assert torch.equal(optimizer.state[model.weight]["momentum_buffer"], then)
+
+
+def test_elements_that_share_memory_are_told_from_those_that_do_not() -> None:
+    from libckpt._tensors import describe, overlaps
+
+    base = torch.zeros(500)
+    random = np.random.default_rng(11)
+    seen = {True: 0, False: 0}
+    for _ in range(3000):
+        dims = int(random.integers(1, 4))
+        shape = tuple(int(n) for n in random.integers(0, 6, dims))
+        strides = tuple(int(n) for n in random.integers(0, 12, dims))
+        tensor = base.as_strided(shape, strides)
+        places = {
+            sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(shape)
+        }
+        want = len(places) < tensor.numel()
+        assert overlaps(describe(tensor)) is want, (shape, strides)
+        seen[want] += 1
+    assert min(seen.values()) > 500
+    # Between one another, and no element twice.
+    assert not overlaps(describe(base.as_strided((2, 3), (3, 2))))
+
+
+def test_a_target_that_the_library_refuses_is_no_storage_error(opened: Any, store: Path) -> None:
+    from libckpt._reader import Reader
+    from libckpt._tensors import describe
+
+    ckpt = opened({"x": torch.zeros(4, 3)})
+    ckpt.save(1).wait()
+    target = torch.zeros(1, 3).expand(4, 3)
+    with Reader(ckpt._core.engine, 1) as reader:
+        reader.bind("x", describe(target), target)
+        with pytest.raises(libckpt.UnsupportedStateError, match="'x'") as caught:
+            reader.read()
+    assert not isinstance(caught.value, OSError)
+
+
+def test_a_member_of_a_structured_array(opened: Any, store: Path) -> None:
+    """Its elements are no whole number of elements apart."""
+
+    def make() -> Any:
+        return np.zeros(3, [("a", "i1"), ("b", "<f4"), ("c", "<f8", (2,))])
+
+    table = make()
+    table["b"] = [1, 2, 3]
+    table["c"] = np.arange(6).reshape(3, 2)
+    saved(opened, {"b": table["b"], "c": table["c"]})
+    held = libckpt.load(store)
+    live = {"b": make()["b"], "c": make()["c"]}
+    opened(live).resume()
+    for name in ("b", "c"):
+        assert np.array_equal(held[name], table[name])
+        assert np.array_equal(live[name], table[name])
+
+
 def test_inference_tensors(opened: Any, store: Path) -> None:
     with torch.inference_mode():
         model = nn.Linear(2, 2)

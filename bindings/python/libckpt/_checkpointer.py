@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import time
 import warnings
@@ -12,13 +13,14 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
+from ._early import check_early
 from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._restore import restore
-from ._save import Progress, Save
-from ._state import SMALL_BYTES, Planner, Snapshot
+from ._save import Progress, Save, callback
+from ._state import SMALL_BYTES, Planner, Snapshot, check_state
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -120,8 +122,11 @@ class Checkpointer:
     every: step(n) saves when n is a multiple of it; None: only save() does.
     keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
         keep all.
-    on_error: what to do when a save fails because of the storage. "warn" warns, and raises after
-        three in a row; "raise" raises; a function is called with the error. Integrity errors and
+    on_error: what to do when a save fails because of the storage: "warn" warns, and raises from the
+        third in a row on; "raise" raises; a function is called with the error. That happens in the
+        loop's thread: in the save() that cannot start, or in the next call of this object. What
+        Save.wait() has raised counts for the three in a row, but is not reported a second time:
+        neither by a warning, nor by another exception, nor to the function. Integrity errors and
         misuse always raise.
     pool_bytes: staging memory; 0: an eighth of the memory there is, 1 GiB at most.
     io: "auto", "uring" or "threads".
@@ -132,7 +137,10 @@ class Checkpointer:
     new_start: ignore the steps in the store and start a lineage of its own.
     eager: True: copy everything before save() returns, for loops in which something else than the
         optimizers in the state changes parameters. None: if that is little, which takes no longer
-        than to watch it. False: never what can be copied behind the loop.
+        than to watch it. False: never what can be copied behind the loop. There, changes that
+        PyTorch counts (in-place operations, tensors that are replaced) are always noticed, and fail
+        the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
+        are noticed by comparing samples, so that one to a few rows may not be.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
@@ -162,15 +170,18 @@ class Checkpointer:
                 f"remote={remote!r}: uploads are not in this version; leave it out",
                 code=lib.CKPT_EUNSUPPORTED,
             )
-        self._every = _positive("every", every)
+        callback("progress", progress)
+        if state is not None:
+            check_state(state)
+        self._every = _count("every", every, 1)
         self._on_error = _policy(on_error)
         options = Options(
-            pool_bytes=pool_bytes,
+            pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
             io=_one_of("io", io, ("auto", "uring", "threads")),
             busy=_one_of("busy", busy, ("wait", "skip")),
             save_timeout=_seconds(save_timeout),
-            keep_last=_positive("keep_last", keep_last) or 0,
-            keep_every=_positive("keep_every", keep_every) or 0,
+            keep_last=_count("keep_last", keep_last, 1) or 0,
+            keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=new_start,
             debug=logger.isEnabledFor(10),
         )
@@ -382,11 +393,16 @@ class Checkpointer:
     def resume(self, step: Step = "latest") -> int:
         """
         Restores the state in place, and the random number generators, and returns the step to
-        continue from: 0 if nothing was ever committed, or with new_start.
+        continue from: 0 if nothing was ever committed, or with new_start. (A tensor or array in a
+        dict or list that cannot be written to, or whose elements share memory, is replaced.)
 
         A newest step that cannot be read or verified is passed over for the next older one, with
         an error in the log and a warning. An older step may be asked for ("latest~1", or a
         number); what is saved next then continues from there.
+
+        Where there is nothing to restore, a state that could not be saved is refused here rather
+        than when the first save is due, as far as that can be known without asking its objects for
+        their state_dict().
         """
         engine = self._core.engine
         engine.guard()
@@ -395,10 +411,12 @@ class Checkpointer:
                 "there is no state to resume: give one to Checkpointer"
             )
         state = self.state
+        check_state(state)
         self._core.fence()
         engine.drain(self._core.deadline)
         self._review()
         if engine.options.new_start and step == "latest":
+            check_early(state, allow_pickle=self._allow_pickle)
             logger.info("%s: started anew", engine.path)
             return 0
         start = time.perf_counter()
@@ -409,6 +427,7 @@ class Checkpointer:
 
         found, _ = read_newest(engine, step, read)
         if found is None:
+            check_early(state, allow_pickle=self._allow_pickle)
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
         logger.info(
@@ -462,17 +481,20 @@ class Checkpointer:
         check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
 
 
-def _positive(name: str, value: int | None) -> int | None:
+def _count(name: str, value: int | None, least: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise TypeError(f"{name} must be an int or None, not {type(value).__qualname__}")
-    if value < 1:
-        raise ValueError(f"{name}={value}: it must be at least 1, or None")
-    return value
+    number = value.__index__()
+    if not least <= number < 1 << 63:
+        raise ValueError(f"{name}={number}: it must be from {least} to 2**63 - 1, or None")
+    return number
 
 
 def _seconds(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"save_timeout must be a number, not {type(value).__qualname__}")
     if not 0 < value <= 86400 * 7:
         raise ValueError(f"save_timeout={value}: it must be a number of seconds, a week at most")
     return float(value)
@@ -485,6 +507,10 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _policy(on_error: OnError) -> OnError:
-    if not callable(on_error) and on_error not in ("warn", "raise"):
+    if not callable(on_error) and not isinstance(on_error, str):
+        raise TypeError(
+            f'on_error must be "warn", "raise" or a function, not {type(on_error).__qualname__}'
+        )
+    if isinstance(on_error, str) and on_error not in ("warn", "raise"):
         raise ValueError(f'on_error={on_error!r}: it must be "warn", "raise" or a function')
     return on_error

@@ -24,10 +24,13 @@ from ._errors import (
 )
 from ._native import lib
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
-from ._save import Progress
+from ._save import Progress, callback
 from ._typed import Decoder, Json
 
 Step = int | str
+
+#: So often a step is chosen anew because the chosen one was removed by the store's writer.
+_TRIES = 10
 
 
 def load(
@@ -50,6 +53,7 @@ def load(
     `step` is a number, "latest", or "latest~1" for the one before. Where "latest" cannot be read or
     verified, the next older one is taken, with a warning.
     """
+    callback("progress", progress)
     engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
     try:
         found, value = read_newest(
@@ -86,6 +90,8 @@ def store_path(store: str | os.PathLike[str]) -> str:
     path = os.fspath(store)
     if not isinstance(path, str):
         raise TypeError(f"a store is named by a str or PathLike, not {type(store).__qualname__}")
+    if "\0" in path:
+        raise ValueError(f"{path!r}: no path has a NUL in it")
     if re.match(r"[a-z0-9]+://", path):
         raise UnsupportedError(
             f"{path}: remote stores are not in this version; give a directory",
@@ -130,53 +136,116 @@ def read_newest(
     """
     number = parse_step(step)
     if number != lib.CKPT_STEP_LATEST:
-        with Reader(engine, number) as reader:
+        with _open(engine, number) as reader:
             return reader.step, read(reader)
-    passed: list[CheckpointError] = []
+    passed: dict[tuple[int, int], CheckpointError] = {}
+    removed: StepNotFoundError | None = None
+    for _ in range(_TRIES):
+        try:
+            return _read_latest(engine, read, passed)
+        except _RemovedError as error:
+            removed = error.found
+    assert removed is not None
+    raise removed
+
+
+class _RemovedError(Exception):
+    """The step that was chosen is no longer there: `found` says so. There is a newer one."""
+
+    def __init__(self, found: StepNotFoundError) -> None:
+        super().__init__()
+        self.found = found
+
+
+def _open(engine: Engine, number: int) -> Reader:
+    """
+    Opens a step. The library, too, chooses again when the one before the latest is removed before
+    it is open, but a writer that commits without a pause may be quicker than it is patient.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return Reader(engine, number)
+        except StepNotFoundError as error:
+            # Of a step that was found the error names the manifest; of one that never was, nothing.
+            if error.file is None or number <= lib.CKPT_STEP_MAX:
+                raise
+    return Reader(engine, number)
+
+
+def _read_latest(
+    engine: Engine, read: Callable[[Reader], Any], passed: dict[tuple[int, int], CheckpointError]
+) -> tuple[int | None, Any]:
+    """Reads the newest step that is good; `passed` are those that are known not to be."""
     steps = engine.steps()
     for info in steps:
+        key = info.generation, info.step
         error = _reason_to_pass(info)
-        if error is None and not (info.in_lineage and info.state == "committed"):
+        if key in passed or (error is None and not (info.in_lineage and info.state == "committed")):
             continue
         try:
             if error is not None:
                 raise error
-            with Reader(engine, info.step) as reader:
+            with _open_listed(engine, info.step) as reader:
                 return reader.step, read(reader)
         except CheckpointError as caught:
             if not _is_unreadable(caught):
                 raise
-            passed.append(caught)
+            passed[key] = caught
             _pass_over(engine, info.step, caught)
     if passed:
+        newest = next(iter(passed.values()))
         raise IntegrityError(
             f"{engine.path} holds committed steps, and none of them can be read ({len(passed)} "
-            f"were tried); the newest: {passed[0]}",
-            step=passed[0].step,
-        ) from passed[0]
+            f"were tried); the newest: {newest}",
+            step=newest.step,
+        ) from newest
     elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
-    if elsewhere:
+    return _nothing_there(engine, read, elsewhere) if elsewhere else (None, None)
+
+
+def _open_listed(engine: Engine, number: int) -> Reader:
+    try:
+        return Reader(engine, number)
+    except StepNotFoundError as error:
+        raise _RemovedError(error) from error
+
+
+def _nothing_there(
+    engine: Engine, read: Callable[[Reader], Any], elsewhere: int
+) -> tuple[int | None, Any]:
+    """
+    No step of the list may be chosen, and there are some. The library knows whether that is so
+    because a new start was asked for, or because a file that says what belongs to what is damaged.
+    """
+    try:
+        with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
+            return reader.step, read(reader)  # it has just been committed
+    except StepNotFoundError as error:
         raise StepNotFoundError(
-            f"{engine.path} was started anew, and nothing has been committed since; the "
-            f"{elsewhere} steps of before are not restored: pass new_start=True to start from "
-            "nothing again",
+            f"{engine.path} holds no step of its newest start: it was started anew, or from an "
+            f"older step, and nothing has been committed since. The {elsewhere} steps of before "
+            "are still there (`ckpt ls` lists them), but a restore does not choose them by "
+            "itself; new_start=True leaves them alone and starts from nothing",
             code=lib.CKPT_ENOSTEP,
-        )
-    return None, None
+        ) from error
 
 
 def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
     """Why a step that was committed once is not tried; None if it may be, or never was."""
     if info.state == "broken" or (info.in_lineage and info.state == "quarantined"):
         note = f": {info.note}" if info.note else ""
-        return IntegrityError(f"step {info.step} is {info.state}{note}", step=info.step)
+        cure = ""
+        if info.state == "quarantined":
+            where = f"g{info.generation:06d}/step-{info.step:010d}/quarantine.json"
+            cure = f" (if its files are good again, remove {where})"
+        return IntegrityError(f"step {info.step} is {info.state}{note}{cure}", step=info.step)
     return None
 
 
 def _pass_over(engine: Engine, step: int, error: CheckpointError) -> None:
     message = f"step {step} of {engine.path} is passed over for the next older one: {error}"
     logger.error("%s", message)
-    warnings.warn(message, CheckpointWarning, stacklevel=5)
+    warnings.warn(message, CheckpointWarning, stacklevel=6)
 
 
 def _load_from(

@@ -107,6 +107,11 @@ def parameter_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
             yield from parameter_names(child, prefix if name == wrapped else f"{prefix}{name}.")
 
 
+def own_memory(module: nn.Module) -> set[int]:
+    """Where the parameters and buffers are."""
+    return {tensor.data_ptr() for tensor in chain(module.parameters(), module.buffers())}
+
+
 def strip_wrappers(name: str) -> str:
     """A key of a state_dict() without the name that torch.compile puts into it."""
     return name.replace("_orig_mod.", "")

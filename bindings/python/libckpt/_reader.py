@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes
-from ._engine import Engine, check, error_of, new_struct, raise_last, text, wait_sliced
-from ._errors import FormatError, UnsupportedError, VersionError
+from ._engine import (
+    Engine,
+    check,
+    error_of,
+    last_error,
+    new_struct,
+    raise_last,
+    text,
+    wait_sliced,
+)
+from ._errors import FormatError, UnsupportedError, UnsupportedStateError, VersionError
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
 from ._save import Progress, report
@@ -107,7 +117,11 @@ class Reader:
     def read(self, progress: Callable[[Progress], object] | None = None) -> None:
         """Reads everything that was bound, and verifies it."""
         array, alive = _target_array(self._targets)
-        check(lib.ckpt_restore_bind(self._ptr, array, len(self._targets)))
+        code = lib.ckpt_restore_bind(self._ptr, array, len(self._targets))
+        if code == -errno.EINVAL:  # nothing is wrong with the store
+            found = last_error(code, self.step)
+            raise UnsupportedStateError(found.message, step=self.step, tensor=found.tensor)
+        check(code)
         check(lib.ckpt_restore_start(self._ptr))
         ptr = self._ptr
         done, total = ffi.new("uint64_t *"), ffi.new("uint64_t *")

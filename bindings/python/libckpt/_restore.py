@@ -16,13 +16,27 @@ from typing import TYPE_CHECKING, Any
 from . import _dtypes, _rng
 from ._engine import logger
 from ._errors import CheckpointError, FormatError, MismatchError, UnsupportedStateError
-from ._modules import has_own_say, parameter_names, strip_wrappers, unwrap, walk
+from ._modules import (
+    has_own_say,
+    own_memory,
+    parameter_names,
+    strip_wrappers,
+    unwrap,
+    walk,
+)
 from ._optimizer import has_own_say as optimizer_has_own_say
 from ._optimizer import name_parameters, parameters
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
 from ._state import is_stateful
-from ._tensors import check_tensor, describe, describe_array
+from ._tensors import (
+    check_place,
+    check_tensor,
+    describe,
+    describe_array,
+    is_whole,
+    overlaps,
+)
 from ._typed import SPECIAL_TAGS, Decoder, Json, Path, path_text, tag_of
 
 if TYPE_CHECKING:
@@ -74,6 +88,8 @@ class _Live:
         self._names: dict[int, str] = {}
         self._optimizers: list[_Optimizer] = []
         self._loads: dict[int, Callable[[], None]] = {}
+        #: tensors and arrays in containers that cannot take bytes, and are replaced
+        self._replaced: set[int] = set()
 
     def match(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
         """Compares; raises MismatchError that lists everything that is different."""
@@ -171,9 +187,14 @@ class _Live:
                 self.problem("missing", path_text((path, key)))
 
     def _match_tensor(self, stored: Stored, live: torch.Tensor, path: Path) -> None:
-        if self.fits(stored, live, path_text(path)):
+        if not self.fits(stored, live, path_text(path)):
+            return
+        self._names.setdefault(id(live), stored.name)
+        if overlaps(describe(live)):
+            self._memory.want(stored.name, "torch")
+            self._replaced.add(id(live))
+        else:
             self._memory.use(stored.name, live)
-            self._names.setdefault(id(live), stored.name)
 
     def fits(self, stored: Stored, live: torch.Tensor, where: str) -> bool:
         """True if the live tensor can take the bytes; otherwise a problem is noted."""
@@ -187,13 +208,16 @@ class _Live:
 
     def _match_array(self, stored: Stored, live: Any, path: Path) -> None:
         number = _dtypes.numpy_numbers().get(live.dtype)
-        if (number, live.shape) != (stored.dtype, stored.shape) or not live.flags.writeable:
+        if (number, live.shape) != (stored.dtype, stored.shape):
             self.problem(
                 "changed",
                 f"{path_text(path)} is {live.dtype} {list(live.shape)}, and was {stored}",
             )
-            return
-        self._reader.bind(stored.name, describe_array(live), live)
+        elif not live.flags.writeable or not is_whole(live) or overlaps(describe_array(live)):
+            self._memory.want(stored.name, "numpy")
+            self._replaced.add(id(live))
+        else:
+            self._reader.bind(stored.name, describe_array(live), live)
 
     def _match_special(self, tag: str, node: Json, live: Any, path: Path) -> None:
         import torch
@@ -238,7 +262,14 @@ class _Live:
 
     def bind(self, name: str, tensor: torch.Tensor) -> None:
         """The tensor of that name goes to this memory."""
-        self._reader.bind(name, describe(tensor), tensor)
+        what = describe(tensor)
+        check_place(what, name)
+        self._reader.bind(name, what, tensor)
+
+    def check_kept(self, tensor: torch.Tensor) -> None:
+        """Raises for a tensor that is to be replaced, and that an optimizer holds."""
+        if id(tensor) in self._replaced:
+            check_place(describe(tensor), self._names[id(tensor)])
 
     def want(self, node: Json, path: Path) -> None:
         """Memory for everything that a node without counterpart mentions."""
@@ -262,10 +293,10 @@ class _Live:
             if load is not None:
                 load()
             return live
-        if tag == "$tensor" and _is_tensor(live):
-            return live
-        if tag == "$ndarray" and _is_array(live) and type(node[tag]) is dict:
-            return live
+        if (tag == "$tensor" and _is_tensor(live)) or (
+            tag == "$ndarray" and _is_array(live) and type(node[tag]) is dict
+        ):
+            return self._decoder.decode(node) if id(live) in self._replaced else live
         children = _dict_items(node)
         if children is not None and isinstance(live, dict):
             new = {
@@ -335,6 +366,7 @@ class _Module:
         import torch
 
         inner = unwrap(self._module)
+        own = own_memory(inner)
         state = inner.state_dict()
         keys = {strip_wrappers(key): key for key in state}
         extra = self._node["extra"]
@@ -345,6 +377,8 @@ class _Module:
             elif name in extra:
                 self._live.want(extra[name], (self._path, name))
             elif self._live.fits(saved[name], value, self._prefix + name):
+                if value.data_ptr() in own:
+                    check_place(describe(value), self._prefix + name)
                 self._live.want_tensor(saved[name].name)
 
         def load() -> None:
@@ -407,6 +441,8 @@ class _Optimizer:
         if not self._match_groups(here):
             return
         by_name = dict(zip(here, parameters(self._optimizer), strict=True))
+        for parameter in by_name.values():
+            self._live.check_kept(parameter)
         self._params = {index: by_name[name] for index, name in enumerate(self._node["params"])}
         own_say = optimizer_has_own_say(self._optimizer)
         for index, role, name in optimizer_tensors(self._node):
@@ -443,7 +479,7 @@ class _Optimizer:
         import torch
 
         old = (self._optimizer.state.get(parameter) or {}).get(role)
-        if isinstance(old, torch.Tensor):
+        if isinstance(old, torch.Tensor) and not overlaps(describe(old)):
             if self._live.fits(stored, old, stored.name):
                 self._live.bind(stored.name, old)
             return old
@@ -650,6 +686,9 @@ def _tensor_into(live: Any, value: Any) -> bool:
     if not _is_tensor(live) or live.shape != value.shape or live.dtype != value.dtype:
         return False
     import torch
+
+    if overlaps(describe(live)):
+        return False
 
     with torch.no_grad():
         live.copy_(value)

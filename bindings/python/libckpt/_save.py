@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import math
+import numbers
 import os
 import threading
 import time
@@ -32,6 +34,8 @@ _LEVELS = {
 }
 
 
+#: Seconds; nobody lives to see it.
+_FOREVER = 1e10
 #: How long a save that was given up may take to let go of its tensors.
 _LET_GO_MS = 10_000
 #: Tensors that a save never let go of: better kept for ever than freed under its reads.
@@ -155,6 +159,7 @@ class Save:
         `timeout` seconds have passed, and LevelError at once for a level that is not configured.
         """
         number = level_number(level)
+        timeout = _seconds_or_none(timeout)
         self._guard()
         end = None if timeout is None else time.monotonic() + timeout
         if self._failure is None:
@@ -355,6 +360,22 @@ class Save:
         if self._progress is not None and self._ptr is not None:
             info = self.info
             report(self._progress, Progress("save", self._step, info.bytes_written, info.bytes))
+
+
+def _seconds_or_none(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout must be a number or None, not {type(timeout).__qualname__}")
+    if math.isnan(timeout):
+        raise ValueError(f"timeout={timeout}: it must be a number of seconds, or None")
+    return None if timeout > _FOREVER else max(0.0, float(timeout))
+
+
+def callback(name: str, value: Callable[..., object] | None) -> None:
+    """Raises if an argument is no function."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function or None, not {type(value).__qualname__}")
 
 
 def _unknown(step: int, code: int) -> errors.CheckpointError:

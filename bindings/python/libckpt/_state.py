@@ -11,22 +11,33 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
 from ._engine import VERSION
 from ._errors import UnsupportedStateError
-from ._modules import Shape, has_own_say, parameter_names, strip_wrappers, unwrap, walk
+from ._modules import (
+    Shape,
+    has_own_say,
+    own_memory,
+    parameter_names,
+    strip_wrappers,
+    unwrap,
+    walk,
+)
 from ._optimizer import OptimizerSource, parameters
 from ._tensors import (
     Block,
     Described,
     Part,
+    check_place,
     check_tensor,
     describe,
     describe_array,
     describe_bytes,
     encode_name,
+    is_whole,
     part_of,
     pointers_of,
     versions_of,
@@ -87,7 +98,9 @@ class Snapshot(NamedTuple):
     pickled: list[str]
 
 
-class _Special(NamedTuple):
+class Special(NamedTuple):
+    """A module or an optimizer, and where it is."""
+
     path: Path
     value: Any
 
@@ -102,14 +115,29 @@ def _key_of(what: Described) -> _Key | None:
     return what.pointer, what.dtype, what.shape, what.strides
 
 
-def _is_module(value: Any) -> bool:
+def is_module(value: Any) -> bool:
+    """True for a module of torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _is_optimizer(value: Any) -> bool:
+def is_optimizer(value: Any) -> bool:
+    """True for an optimizer of torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.optim.Optimizer)
+
+
+def check_state(state: Any) -> None:
+    """Raises for a state that is no dict of names."""
+    if not isinstance(state, dict):
+        raise UnsupportedStateError(
+            f"the state is a {type(state).__qualname__}: it must be a dict with strings as keys"
+        )
+    for key in state:
+        if type(key) is not str:
+            raise UnsupportedStateError(
+                f"the state has the key {key!r}: it must be a dict with strings as keys"
+            )
 
 
 def is_stateful(value: Any) -> bool:
@@ -131,11 +159,17 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(value)
 
 
-def _find(value: Any, path: Path, found: list[_Special], depth: int = 0) -> None:
+def find_specials(state: dict[str, Any]) -> list[Special]:
     """Finds the modules and optimizers in a state."""
+    found: list[Special] = []
+    _find(state, None, found)
+    return found
+
+
+def _find(value: Any, path: Path, found: list[Special], depth: int = 0) -> None:
     for key, item in _children(value):
-        if _is_module(item) or _is_optimizer(item):
-            found.append(_Special((path, key), item))
+        if is_module(item) or is_optimizer(item):
+            found.append(Special((path, key), item))
         elif depth < NESTING_MAX:  # the encoder words the error
             _find(item, (path, key), found, depth + 1)
 
@@ -206,6 +240,8 @@ class _Sink:
     def put_array(self, value: Any, path: Path) -> str:
         """Stores a NumPy array."""
         name = self._free_name(path)
+        if not is_whole(value):  # one member of a structured array
+            value = value.copy()
         self.keep.append(value)
         self._add(name, path, describe_array(value), None)
         return name
@@ -250,7 +286,7 @@ class _Modules:
     """The modules of a state that have no say of their own: walked once, then compared."""
 
     def __init__(
-        self, specials: list[_Special], plain: Path, owned: dict[int, torch.Tensor]
+        self, specials: list[Special], plain: Path, owned: dict[int, torch.Tensor]
     ) -> None:
         self.names: list[bytes] = []
         self.described: list[Described] = []
@@ -269,10 +305,8 @@ class _Modules:
         self._others: list[torch.nn.Module] = []
         for special in specials:
             if id(special.value) in self.texts:
-                raise UnsupportedStateError(
-                    f"{path_text(special.path)} is in the state twice: put every module in once"
-                )
-            prefix = "" if special.path == plain else path_name(special.path) + "/"
+                raise there_twice(special.path)
+            prefix = _prefix(special, plain)
             if has_own_say(special.value):
                 self.own_say[id(special.value)] = prefix
                 self._others.append(special.value)
@@ -286,7 +320,7 @@ class _Modules:
         late = [index for index, eager in enumerate(self.eager) if not eager]
         self.behind = self._part.only(late)
 
-    def _add_module(self, special: _Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
+    def _add_module(self, special: Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
         self._shapes.append(Shape(special.value))
         names = []
         for name, tensor in walk(special.value, prefix):
@@ -302,6 +336,7 @@ class _Modules:
 
     def _add(self, name: str, tensor: torch.Tensor, owned: bool) -> None:
         what = describe(tensor)
+        check_place(what, name)
         key = _key_of(what)
         data = encode_name(name, name)
         if key is not None and key in self.keys:
@@ -345,7 +380,7 @@ def module_text(
 class _Walked(NamedTuple):
     """What is kept between saves: the description of all modules and optimizers."""
 
-    specials: list[_Special]
+    specials: list[Special]
     modules: _Modules
     sources: list[OptimizerSource]
     #: parameters that the optimizers own, by id
@@ -371,12 +406,8 @@ class Planner:
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
-        if not isinstance(state, dict) or not all(type(key) is str for key in state):
-            raise UnsupportedStateError(
-                f"the state is a {type(state).__qualname__}: it must be a dict with strings as keys"
-            )
-        specials: list[_Special] = []
-        _find(state, None, specials)
+        check_state(state)
+        specials = find_specials(state)
         walked = self._walked
         self._walked = None  # should anything below fail
         if walked is not None and not self._still(walked, specials):
@@ -393,7 +424,7 @@ class Planner:
         self._walked = walked
         return self._assemble(walked, writer, meta)
 
-    def _still(self, walked: _Walked, specials: list[_Special]) -> bool:
+    def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
         if len(specials) != len(walked.specials) or not all(
             new.value is old.value and new.path == old.path
@@ -412,22 +443,22 @@ class Planner:
             first += len(source.described)
         return True
 
-    def _walk_modules(self, specials: list[_Special]) -> tuple[_Modules, dict[int, torch.Tensor]]:
+    def _walk_modules(self, specials: list[Special]) -> tuple[_Modules, dict[int, torch.Tensor]]:
         owned = {}
         if not self._eager:
             owned = {
                 id(parameter): parameter
                 for special in specials
-                if _is_optimizer(special.value)
+                if is_optimizer(special.value)
                 for parameter in parameters(special.value)
                 if not parameter.is_inference()
             }
-        found = [special for special in specials if _is_module(special.value)]
+        found = [special for special in specials if is_module(special.value)]
         return _Modules(found, _plain_path(found), owned), owned
 
     def _walk_optimizers(
         self,
-        specials: list[_Special],
+        specials: list[Special],
         modules: _Modules,
         owned: dict[int, torch.Tensor],
         sink: _Sink,
@@ -436,8 +467,11 @@ class Planner:
         sources = [
             OptimizerSource(special.value, special.path, known)
             for special in specials
-            if _is_optimizer(special.value)
+            if is_optimizer(special.value)
         ]
+        for parameter in chain.from_iterable(source.params for source in sources):
+            if id(parameter) in sink.ids:  # the optimizer holds it, so that it cannot be replaced
+                check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
         eager = list(modules.eager)
         used = set(modules.used) | sink.used
@@ -500,7 +534,7 @@ class Planner:
         )
 
 
-def _plain_path(modules: list[_Special]) -> Path:
+def _plain_path(modules: list[Special]) -> Path:
     """
     The module whose tensors have no prefix: the one under "model", or else the first. The names of
     all others begin with their path.
@@ -509,6 +543,15 @@ def _plain_path(modules: list[_Special]) -> Path:
         if special.path == (None, "model"):
             return special.path
     return modules[0].path if modules else None
+
+
+def _prefix(special: Special, plain: Path) -> str:
+    return "" if special.path == plain else path_name(special.path) + "/"
+
+
+def prefix_of(special: Special, modules: list[Special]) -> str:
+    """What the names of a module's tensors begin with; `modules` are all that there are."""
+    return _prefix(special, _plain_path(modules))
 
 
 def _lends_the_same(walked: _Walked, sink: _Sink) -> bool:
@@ -574,23 +617,19 @@ class _Writer:
         return f"\0{len(self._texts) - 1}"
 
     def _other(self, value: Any, path: Path, depth: int) -> Json:
-        if _is_module(value) or _is_optimizer(value):
+        if is_module(value) or is_optimizer(value):
             if (
                 self._inside
                 or self.encoder.wrapped
                 or id(value) in self._optimizers
                 or id(value) not in self._specials
             ):
-                raise UnsupportedStateError(
-                    f"{path_text(path)} is a {type(value).__qualname__} inside of the state of "
-                    "another object, nested too deep, or there twice: put it into the state itself "
-                    "or into a dict or list in it, once"
-                )
-            if _is_optimizer(value):
+                raise misplaced(value, path)
+            if is_optimizer(value):
                 self._optimizers[id(value)] = len(self._texts)
                 return self._token("")
             return self._token(self._module(value, path))
-        _refuse_loader(value, path)
+        refuse_loader(value, path)
         if is_stateful(value):
             return self._object(value, path, depth)
         return None
@@ -602,10 +641,14 @@ class _Writer:
         import torch
 
         names, extra = [], {}
-        for key, value in unwrap(module).state_dict().items():
+        inner = unwrap(module)
+        own = own_memory(inner)
+        for key, value in inner.state_dict().items():
             name = prefix + strip_wrappers(key)
             if isinstance(value, torch.Tensor):
                 self.sink.put_named(name, value, path)
+                if value.data_ptr() in own:  # what it made for the occasion, it can take back
+                    check_place(describe(value), name)
                 names.append(name)
             else:
                 extra[strip_wrappers(key)] = self.encoder.encode(value, (path, key), 8)
@@ -613,11 +656,7 @@ class _Writer:
 
     def _object(self, value: Any, path: Path, depth: int) -> Json:
         if self._inside or self.encoder.wrapped:
-            raise UnsupportedStateError(
-                f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another "
-                "object, or nested too deep: put its state_dict() there, or the object into the "
-                "state itself"
-            )
+            raise misplaced_object(value, path)
         self._inside = True
         try:
             node = self.encoder.encode(value.state_dict(), path, depth + 2)
@@ -626,7 +665,32 @@ class _Writer:
         return {"$object": {"class": type(value).__qualname__, "state": node}}
 
 
-def _refuse_loader(value: Any, path: Path) -> None:
+def there_twice(path: Path) -> UnsupportedStateError:
+    """A module that has been met before."""
+    return UnsupportedStateError(
+        f"{path_text(path)} is in the state twice: put every module in once"
+    )
+
+
+def misplaced(value: Any, path: Path) -> UnsupportedStateError:
+    """A module or an optimizer where none can be restored."""
+    return UnsupportedStateError(
+        f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
+        "nested too deep, or there twice: put it into the state itself or into a dict or list in "
+        "it, once"
+    )
+
+
+def misplaced_object(value: Any, path: Path) -> UnsupportedStateError:
+    """An object with a state_dict() where none can be restored."""
+    return UnsupportedStateError(
+        f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
+        "or nested too deep: put its state_dict() there, or the object into the state itself"
+    )
+
+
+def refuse_loader(value: Any, path: Path) -> None:
+    """Raises for a loader that would start from the beginning again."""
     data = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(value, data.DataLoader) and not is_stateful(value):
         raise UnsupportedStateError(

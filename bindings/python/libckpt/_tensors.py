@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,8 +80,51 @@ def describe(value: torch.Tensor) -> Described:
     )
 
 
+def overlaps(what: Described) -> bool:
+    """True if elements share memory, so that no bytes can be read to it."""
+    if what.strides is None or 0 in what.shape:
+        return False
+    reach, apart = 0, True
+    dims = [(abs(step), n) for step, n in zip(what.strides, what.shape, strict=True) if n > 1]
+    for step, count in sorted(dims):
+        if step == 0:
+            return True
+        apart = apart and step > reach
+        reach += step * (count - 1)
+    # Dimensions that lie between one another are rare: one bit for every place that is taken.
+    return not apart and _places(dims).bit_count() < math.prod(what.shape)
+
+
+def _places(dims: list[tuple[int, int]]) -> int:
+    taken = 1
+    for step, count in dims:
+        done = 1
+        while done < count:
+            more = min(done, count - done)
+            taken |= taken << (step * more)
+            done += more
+    return taken
+
+
+def check_place(what: Described, where: str) -> None:
+    """Raises for a tensor that is to be restored in place and cannot be, naming it."""
+    if overlaps(what):
+        raise UnsupportedStateError(
+            f"{where} has elements that share memory (shape {list(what.shape)}, strides "
+            f"{list(what.strides or ())}), so that it could be saved, but not restored in place: "
+            "replace it by a copy of its own, as .clone(memory_format=torch.contiguous_format) "
+            "makes",
+            tensor=where,
+        )
+
+
+def is_whole(value: Any) -> bool:
+    """True if the elements of a NumPy array are a whole number of elements apart."""
+    return not any(step % (value.itemsize or 1) for step in value.strides)
+
+
 def describe_array(value: Any) -> Described:
-    """Describes a NumPy array of a type that has a number."""
+    """Describes a NumPy array that is whole, of a type that has a number."""
     strides = None
     if not value.flags.c_contiguous:
         strides = tuple(step // value.itemsize for step in value.strides)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What can be said against a state before anything is saved.
+
+A run that saves every thousand steps should not learn at its thousandth that it cannot. No object
+is asked for its state_dict() here (a loader may start its workers to answer), and tensors that have
+no data yet may get it before the first save.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._modules import has_own_say, parameter_names, unwrap, walk
+from ._optimizer import name_parameters
+from ._state import (
+    Special,
+    check_state,
+    find_specials,
+    is_module,
+    is_optimizer,
+    is_stateful,
+    misplaced,
+    misplaced_object,
+    prefix_of,
+    refuse_loader,
+    there_twice,
+)
+from ._tensors import check_place, check_tensor, describe
+from ._typed import Encoder, Json, Path, path_name, path_text
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_early(state: dict[str, Any], *, allow_pickle: bool) -> None:
+    """Raises what save() would raise, as far as it can be known."""
+    check_state(state)
+    specials = find_specials(state)
+    names = _Nowhere()
+    modules = _check_modules([special for special in specials if is_module(special.value)])
+    _Check(specials, names, allow_pickle).encoder.encode(state, None, 1)
+    for special in specials:
+        if is_optimizer(special.value):
+            name_parameters(special.value, special.path, {**names.ids, **modules})
+
+
+def _check_modules(modules: list[Special]) -> dict[int, str]:
+    """Checks their tensors; returns the names of their parameters by their ids."""
+    names: dict[int, str] = {}
+    seen: set[int] = set()
+    for special in modules:
+        if id(special.value) in seen:
+            raise there_twice(special.path)
+        seen.add(id(special.value))
+        prefix = prefix_of(special, modules)
+        if not has_own_say(special.value):
+            for name, tensor in walk(special.value, prefix):
+                if not _is_unborn(tensor):
+                    check_tensor(tensor, name)
+                    check_place(describe(tensor), name)
+        for name, tensor in parameter_names(unwrap(special.value), prefix):
+            names.setdefault(id(tensor), name)
+    return names
+
+
+def _is_unborn(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return bool(torch.nn.parameter.is_lazy(tensor) or tensor.is_meta)
+
+
+class _Nowhere:
+    """A sink that stores nothing."""
+
+    def __init__(self) -> None:
+        self.ids: dict[int, str] = {}
+
+    def put_tensor(self, value: torch.Tensor, path: Path) -> str:
+        """Checks it."""
+        if not _is_unborn(value):
+            check_tensor(value, path_text(path))
+        return self.ids.setdefault(id(value), path_name(path))
+
+    def put_array(self, value: Any, path: Path) -> str:  # noqa: ARG002 - there is nothing to see
+        """Every one can be stored."""
+        return ""
+
+    def put_bytes(self, value: bytes, path: Path) -> str:  # noqa: ARG002
+        """Every one can be stored."""
+        return ""
+
+
+class _Check:
+    """Encodes what is plain, and looks at the place of what is not."""
+
+    def __init__(self, specials: list[Special], sink: _Nowhere, allow_pickle: bool) -> None:
+        self.encoder = Encoder(sink, allow_pickle=allow_pickle, other=self._other)
+        self._specials = {id(special.value) for special in specials}
+        self._seen: set[int] = set()
+
+    def _other(self, value: Any, path: Path, _depth: int) -> Json:
+        if is_module(value) or is_optimizer(value):
+            if self.encoder.wrapped or id(value) in self._seen or id(value) not in self._specials:
+                raise misplaced(value, path)
+            self._seen.add(id(value))
+            return ""
+        refuse_loader(value, path)
+        if not is_stateful(value):
+            return None
+        if self.encoder.wrapped:
+            raise misplaced_object(value, path)
+        return ""
