@@ -3,9 +3,11 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BACK_MAX UINT64_C(1000000)
 
@@ -237,11 +239,43 @@ json_t *cli_error_object(const struct ckpt_error *error)
 	return object;
 }
 
+/* Why standard output could not be written, the first time that it could not. */
+static int lost;
+
+static void flush(void)
+{
+	errno = 0;
+	if ((fflush(stdout) != 0 || ferror(stdout)) && !lost)
+		lost = errno ? errno : EIO;
+}
+
+void cli_begin(void)
+{
+	/* A store that took the number of a closed stream would be written to. */
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+			(void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+int cli_end(const char *name, int exit_code)
+{
+	flush();
+	/* Some file systems tell only now. A stream that was closed from the start loses nothing. */
+	if (fclose(stdout) != 0 && !lost)
+		lost = errno;
+	if (!lost)
+		return exit_code;
+	if (lost != EPIPE)
+		(void)fprintf(
+			stderr, "%s: cannot write the output: %s\n", name, ckpt_strerror(-lost));
+	return exit_code ? exit_code : CLI_FAILED;
+}
+
 void cli_print_json(json_t *object)
 {
 	(void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
 	(void)putchar('\n');
-	(void)fflush(stdout);
+	flush();
 	json_decref(object);
 }
 

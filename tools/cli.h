@@ -74,6 +74,14 @@ int cli_interrupted(void);
  */
 int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what);
 
+/* Before anything is opened. */
+void cli_begin(void);
+/*
+ * The exit code of a program that ends with `exit_code`: lost output is a failure that it says. Once a
+ * reader has closed its pipe it wants no more, which is nothing to complain of.
+ */
+int cli_end(const char *name, int exit_code);
+
 /* One line of JSON. Steals the reference. */
 void cli_print_json(json_t *object);
 /* An object with "schema" and "type". */

@@ -316,3 +316,60 @@ def test_completion() -> None:
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == ["ls show verify restore --help --version", "--step"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ckpt", "ls", "{store}"],
+        ["ckpt", "show", "{store}", "--json"],
+        ["ckpt-verify", "{store}"],
+        ["ckpt-verify", "{store}", "--json"],
+        ["ckpt-restore", "{store}", "{dest}"],
+        ["ckpt", "--help"],
+        ["ckpt-verify", "--version"],
+    ],
+)
+@pytest.mark.parametrize("lost", [">/dev/full", ">&-"])
+def test_lost_output_is_a_failure(
+    store: Path, tmp_path: Path, command: list[str], lost: str
+) -> None:
+    words = [w.format(store=store, dest=tmp_path / "out") for w in command]
+    result = subprocess.run(
+        ["sh", "-c", f'"$0" "$@" {lost}', str(TOOLS / words[0]), *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == FAILED
+    assert "cannot write the output" in result.stderr
+
+
+def test_a_worse_exit_code_outlives_lost_output(store: Path) -> None:
+    flip(one(store, 20, ".safetensors"), 700_000)
+    with open("/dev/full", "w") as full:
+        code = subprocess.call([TOOLS / "ckpt-verify", store], stdout=full, stderr=full)
+    assert code == INTEGRITY
+
+
+def test_closed_pipe_is_quiet(store: Path) -> None:
+    """Whoever closes the pipe has read enough."""
+    for ignored in (False, True):
+        reader, writer = os.pipe()
+        os.close(reader)
+        old = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        try:
+            result = subprocess.run(
+                [TOOLS / "ckpt-verify", store, "--json"],
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                restore_signals=not ignored,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            signal.signal(signal.SIGPIPE, old)
+            os.close(writer)
+        assert result.returncode == (FAILED if ignored else -signal.SIGPIPE)
+        assert result.stderr == b""
