@@ -77,12 +77,11 @@ static bool parse_option(struct cli *cli, int option)
 
 	switch (option) {
 	case OPT_STEP:
-		if (!program->takes_step)
-			return misused(program, "it takes no --step", NULL);
 		if (!parse_step(optarg, &cli->step))
 			return misused(
 				program, "--step takes a number, latest or latest~K", optarg);
 		cli->has_step = true;
+		cli->step_text = optarg;
 		return true;
 	case OPT_PROGRESS:
 		if (!parse_progress(optarg, &cli->progress))
@@ -99,47 +98,89 @@ static bool parse_option(struct cli *cli, int option)
 	}
 }
 
+/* A name that getopt has completed: it may mean another option in a later version. */
+static bool abbreviated(const struct option *option, char **argv)
+{
+	const char *word = argv[optind - 1];
+
+	if (optarg == word)
+		word = argv[optind - 2];
+	return strcspn(word + 2, "=") != strlen(option->name);
+}
+
+static bool takes(const struct cli_program *program, int option)
+{
+	switch (option) {
+	case OPT_STEP:
+		return program->takes_step;
+	case OPT_PROGRESS:
+		return program->takes_progress;
+	case 'q':
+		return program->takes_quiet;
+	default:
+		return true;
+	}
+}
+
+static void answer(const struct cli_program *program, int option)
+{
+	const char *features = ckpt_features();
+
+	if (option == 'h')
+		(void)printf("usage: %s %s\n\n%s", program->name, program->usage, program->help);
+	else
+		(void)printf("%s (libckpt) %s%s%s\n", program->name, ckpt_version(),
+			*features ? ", with " : "", features);
+}
+
+static bool parse_operands(struct cli *cli, int argc, char **argv)
+{
+	const struct cli_program *program = cli->program;
+
+	if (argc - optind != program->operands)
+		return misused(program,
+			argc - optind < program->operands ? "something is missing"
+							  : "too much on the command line",
+			NULL);
+	for (int i = 0; i < program->operands; i++) {
+		cli->operand[i] = argv[optind + i];
+		if (!*cli->operand[i])
+			return misused(program,
+				i ? "the name of DEST is empty" : "the name of STORE is empty",
+				NULL);
+	}
+	if (strncmp(cli->operand[0], "s3://", 5) == 0)
+		return misused(program, "this version reads directories only", cli->operand[0]);
+	return true;
+}
+
 bool cli_parse(
 	struct cli *cli, const struct cli_program *program, int argc, char **argv, int *ret_exit)
 {
-	int option;
-
 	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST};
 	*ret_exit = CLI_USAGE;
 	optind = 1;
 	opterr = 0;
 	for (;;) {
+		int index = -1;
 		/* A program is one thread until it opens a store. */
 		// NOLINTNEXTLINE(concurrency-mt-unsafe)
-		option = getopt_long(argc, argv, "hq", options, NULL);
+		int option = getopt_long(argc, argv, "hq", options, &index);
 		if (option == -1)
-			break;
-		if (option == 'h') {
-			(void)printf(
-				"usage: %s %s\n\n%s", program->name, program->usage, program->help);
-			*ret_exit = CLI_OK;
-			return false;
-		}
-		if (option == OPT_VERSION) {
-			const char *features = ckpt_features();
-			(void)printf("%s (libckpt) %s%s%s\n", program->name, ckpt_version(),
-				*features ? ", with " : "", features);
+			return parse_operands(cli, argc, argv);
+		if (index >= 0 && abbreviated(&options[index], argv))
+			return misused(program, "options are written out", options[index].name);
+		if (!takes(program, option))
+			return misused(program, "it takes no such option",
+				index >= 0 ? options[index].name : "q");
+		if (option == 'h' || option == OPT_VERSION) {
+			answer(program, option);
 			*ret_exit = CLI_OK;
 			return false;
 		}
 		if (!parse_option(cli, option))
 			return false;
 	}
-	if (argc - optind != program->operands)
-		return misused(program,
-			argc - optind < program->operands ? "something is missing"
-							  : "too much on the command line",
-			NULL);
-	for (int i = 0; i < program->operands; i++)
-		cli->operand[i] = argv[optind + i];
-	if (strncmp(cli->operand[0], "s3://", 5) == 0)
-		return misused(program, "this version reads directories only", cli->operand[0]);
-	return true;
 }
 
 int cli_exit_of(int code)
@@ -155,8 +196,6 @@ int cli_exit_of(int code)
 		return CLI_INTEGRITY;
 	case CKPT_ENOSTORE:
 	case CKPT_ENOSTEP:
-	case -ENOENT:
-	case -ENOTDIR:
 		return CLI_NOT_FOUND;
 	case CKPT_EINUSE:
 	case -EBUSY:
@@ -188,23 +227,33 @@ int cli_worse(int a, int b)
 	return a ? a : b;
 }
 
-int cli_fail(const struct cli *cli, int code)
+int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	if (cli_interrupted())
-		return CLI_SIGNAL + cli_interrupted();
 	(void)ckpt_last_error_record(&error);
+	/* Whatever else stopped, it stopped because of the signal. */
+	if (cli_interrupted())
+		exit_code = CLI_SIGNAL + cli_interrupted();
 	if (cli->json) {
 		json_t *object = cli_object("error");
 		(void)json_object_set_new(object, "error", cli_error_object(&error));
-		(void)json_object_set_new(object, "exit", json_integer(cli_exit_of(code)));
+		(void)json_object_set_new(object, "exit", json_integer(exit_code));
 		cli_print_json(object);
 	}
 	(void)fprintf(stderr, "%s: ", cli->program->name);
-	cli_print_text(stderr, ckpt_last_error());
+	if (about) {
+		cli_print_text(stderr, about);
+		(void)fputs(": ", stderr);
+	}
+	cli_print_text(stderr, cli_interrupted() ? "interrupted" : ckpt_last_error());
 	(void)fputc('\n', stderr);
-	return cli_exit_of(code);
+	return exit_code;
+}
+
+int cli_fail(const struct cli *cli, int code)
+{
+	return cli_fail_with(cli, cli_exit_of(code), NULL);
 }
 
 json_t *cli_object(const char *type)

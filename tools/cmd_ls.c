@@ -99,10 +99,10 @@ int cmd_ls(int argc, char **argv, const char *name)
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
-	r = ckpt_catalog_open(engine, &catalog);
+	exit_code = cli_open(&cli, &engine);
+	if (exit_code)
+		return exit_code;
+	int r = ckpt_catalog_open(engine, &catalog);
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckpt-restore: one step into a directory, verified on the way. */
+#include <string.h>
+
 #include "cli.h"
 
 static const char help[] =
@@ -43,13 +45,40 @@ static void say(const struct cli *cli, const struct ckpt_restore *restore, uint6
 	}
 }
 
+/*
+ * Files in the root of a store are its marker, and that of STORE was good when it was opened.
+ * Everything else that a restore reads in DEST is only there if it is another's.
+ */
+static bool about_dest(struct ckpt_restore *restore, int code)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (code != CKPT_EINTEGRITY && code != CKPT_EFORMAT)
+		return false;
+	(void)ckpt_restore_error(restore, &error);
+	return *error.file && !strchr(error.file, '/');
+}
+
+/* DEST cannot be used: that says nothing about STORE or its steps. */
+static int fail_dest(const struct cli *cli, int code)
+{
+	int exit_code = cli_exit_of(code);
+	bool named = strstr(ckpt_last_error(), cli->operand[1]) != NULL;
+
+	if (exit_code != CLI_IN_USE && exit_code != CLI_AUTH && exit_code != CLI_NO_SPACE)
+		exit_code = CLI_FAILED;
+	return cli_fail_with(cli, exit_code, named ? NULL : cli->operand[1]);
+}
+
 int cmd_restore(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
 		.usage = "STORE DEST [--step N] [--json]",
 		.help = help,
 		.operands = 2,
-		.takes_step = true};
+		.takes_step = true,
+		.takes_quiet = true,
+		.takes_progress = true};
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
@@ -59,14 +88,17 @@ int cmd_restore(int argc, char **argv, const char *name)
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
-	r = ckpt_export_start(engine, cli.step, cli.operand[1], &restore);
-	if (r == 0)
+	exit_code = cli_open(&cli, &engine);
+	if (exit_code)
+		return exit_code;
+	int r = ckpt_export_start(engine, cli.step, cli.operand[1], &restore);
+	bool dest = r < 0;
+	if (r == 0) {
 		r = cli_wait(&cli, restore, "restoring");
+		dest = about_dest(restore, r);
+	}
 	if (r < 0) {
-		exit_code = cli_fail(&cli, r);
+		exit_code = dest ? fail_dest(&cli, r) : cli_fail(&cli, r);
 	} else {
 		(void)ckpt_restore_progress(restore, &done, &total);
 		say(&cli, restore, done);

@@ -191,22 +191,24 @@ int cmd_verify(int argc, char **argv, const char *name)
 		.usage = "STORE [--step N] [--json]",
 		.help = help,
 		.operands = 1,
-		.takes_step = true};
+		.takes_step = true,
+		.takes_quiet = true,
+		.takes_progress = true};
 	struct cli cli;
 	struct verification v = {.cli = &cli};
 	int exit_code;
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &v.engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
+	exit_code = cli_open(&cli, &v.engine);
+	if (exit_code)
+		return exit_code;
 	if (cli.has_step) {
 		verify_step(&v, cli.step);
 	} else {
 		/* Not in the argument itself: it sets v.exit too, and C has no order there. */
-		r = verify_lineage(&v);
-		v.exit = cli_worse(v.exit, r);
+		exit_code = verify_lineage(&v);
+		v.exit = cli_worse(v.exit, exit_code);
 	}
 	if (cli_interrupted())
 		v.exit = CLI_SIGNAL + cli_interrupted();

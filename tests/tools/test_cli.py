@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from libckpt import Checkpointer, CheckpointWarning, IntegrityError
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
-OK, FAILED, USAGE, INCOMPLETE, INTEGRITY, NOT_FOUND, AUTH, NO_SPACE = 0, 1, 2, 3, 4, 10, 12, 14
+OK, FAILED, USAGE, INCOMPLETE, INTEGRITY = 0, 1, 2, 3, 4
+NOT_FOUND, IN_USE, AUTH, NO_SPACE = 10, 11, 12, 14
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -227,6 +228,16 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
         (["ckpt-verify", "{store}", "more"], USAGE),
         (["ckpt-restore", "{store}"], USAGE),
         (["ckpt", "ls", "{store}", "--step", "1"], USAGE),
+        (["ckpt", "ls", "{store}", "-q"], USAGE),
+        (["ckpt", "ls", "{store}", "--progress", "never"], USAGE),
+        (["ckpt", "show", "{store}", "--progress=never"], USAGE),
+        (["ckpt-verify", "{store}", "--js"], USAGE),
+        (["ckpt-verify", "{store}", "--ste", "20"], USAGE),
+        (["ckpt-verify", "--prog=never", "{store}"], USAGE),
+        (["ckpt-verify", ""], USAGE),
+        (["ckpt-restore", "", "{store}/../out"], USAGE),
+        (["ckpt-restore", "{store}", ""], USAGE),
+        (["ckpt-verify", "--step=20", "{store}", "--progress", "never", "--quiet", "--json"], OK),
         (["ckpt"], USAGE),
         (["ckpt", "frobnicate"], USAGE),
         (["ckpt-verify", "/nonexistent/store"], NOT_FOUND),
@@ -242,6 +253,7 @@ def test_exit_codes(store: Path, arguments: list[str], code: int) -> None:
     result = run(*(a.format(store=store) for a in arguments))
     assert result.returncode == code, result.stderr
     assert result.stderr.strip() or result.stdout.strip()
+    assert code != USAGE or "usage: " in result.stderr
 
 
 @pytest.mark.parametrize("program", [["ckpt-verify"], ["ckpt-restore"], ["ckpt", "ls"], ["ckpt", "show"]])
@@ -373,3 +385,28 @@ def test_closed_pipe_is_quiet(store: Path) -> None:
             os.close(writer)
         assert result.returncode == (FAILED if ignored else -signal.SIGPIPE)
         assert result.stderr == b""
+
+
+def test_errors_about_the_destination(store: Path, tmp_path: Path) -> None:
+    """They say nothing about STORE: a script that asks whether a step is there must not hear no."""
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "nowhere")
+    file = tmp_path / "file"
+    file.write_text("mine")
+    damaged = tmp_path / "damaged"
+    assert run("ckpt-restore", store, damaged, "--step", "10").returncode == OK
+    (marker,) = (p for p in damaged.iterdir() if p.is_file())
+    flip(marker, 20)
+    for dest in (tmp_path / "no" / "parent", dangling, file, file / "below", damaged):
+        result = run("ckpt-restore", store, dest, "--json")
+        assert result.returncode == FAILED, (dest, result.stderr)
+        (line,) = lines(result.stdout)
+        assert (line["type"], line["exit"]) == ("error", FAILED)
+        assert str(dest) in result.stderr
+    held = tmp_path / "held"
+    assert run("ckpt-restore", store, held, "--step", "10").returncode == OK
+    with Checkpointer(str(held), state=dict(STATE)) as ckpt:
+        ckpt.resume()
+        ckpt.save(11).wait("local", timeout=60)
+        assert run("ckpt-restore", store, held, "--step", "20").returncode == IN_USE
+    assert file.read_text() == "mine"
