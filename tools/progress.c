@@ -26,8 +26,9 @@ int cli_interrupted(void)
 
 static void catch_signals(void)
 {
-	/* A second one ends the program at once. */
-	struct sigaction action = {.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND};
+	/* A second one ends the program at once. Output that a signal comes upon is not lost. */
+	struct sigaction action = {
+		.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
 
 	(void)sigemptyset(&action.sa_mask);
 	(void)sigaction(SIGINT, &action, NULL);

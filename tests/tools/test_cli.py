@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import fcntl
 import json
 import os
 import pty
 import shutil
 import signal
 import subprocess
+import termios
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -305,18 +311,49 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, code: int) -> None:
         ckpt.save(1).wait("local", timeout=120)
     dest = tmp_path / "out"
     process = subprocess.Popen(
-        [str(TOOLS / "ckpt-restore"), str(path), str(dest)], stderr=subprocess.PIPE
+        [str(TOOLS / "ckpt-restore"), str(path), str(dest), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 60
     while process.poll() is None and not list(dest.rglob("*.safetensors")):
         assert time.monotonic() < deadline
     process.send_signal(number)
-    process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
+    (line,) = lines(out)
     if process.returncode == OK:
         assert run("ckpt-verify", dest).returncode == OK
+        assert line["type"] == "restored"
     else:
         assert process.returncode == code
         assert not list(dest.rglob("manifest.json"))
+        assert (line["type"], line["exit"]) == ("error", code)
+        assert err == "ckpt-restore: interrupted\n"
+
+    verify = subprocess.Popen(
+        [str(TOOLS / "ckpt-verify"), str(path), "--progress", "always"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert verify.stderr is not None
+    verify.stderr.read(1)
+    verify.send_signal(number)
+    out, _ = verify.communicate(timeout=60)
+    assert "NOT good" not in out
+    assert out.endswith(": interrupted\n" if verify.returncode == code else ": all good\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_verify_interrupted_json(store: Path, number: signal.Signals) -> None:
+    with paused(store) as pause:
+        pause.process.send_signal(number)
+        *steps, summary = pause.finish()
+        assert pause.process.returncode == 128 + number
+    assert [(s["type"], s["step"]) for s in steps] == [("good", 30), ("good", 20)]
+    assert (summary["exit"], summary["findings"]) == (128 + number, 0)
+    assert summary["interrupted"] is True
 
 
 def test_completion() -> None:
@@ -410,3 +447,205 @@ def test_errors_about_the_destination(store: Path, tmp_path: Path) -> None:
         ckpt.save(11).wait("local", timeout=60)
         assert run("ckpt-restore", store, held, "--step", "20").returncode == IN_USE
     assert file.read_text() == "mine"
+
+
+class Paused:
+    """ckpt-verify --json, stopped at its second line because the pipe has no room for that one."""
+
+    def __init__(self, store: Path) -> None:
+        self.reader, writer = os.pipe()
+        capacity = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        self.filled = capacity - 300
+        os.write(writer, b" " * self.filled)
+        self.process = subprocess.Popen([TOOLS / "ckpt-verify", store, "--json"], stdout=writer)
+        os.close(writer)
+        deadline = time.monotonic() + 60
+        while self.waiting() == self.filled:
+            assert time.monotonic() < deadline and self.process.poll() is None
+
+    def waiting(self) -> int:
+        return int.from_bytes(fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)), "little")
+
+    def finish(self) -> list[dict[str, object]]:
+        with open(self.reader) as pipe:
+            text = pipe.read()
+        self.process.wait(timeout=60)
+        return lines(text.lstrip())
+
+
+@contextlib.contextmanager
+def paused(store: Path) -> Iterator[Paused]:
+    pause = Paused(store)
+    try:
+        yield pause
+    finally:
+        pause.process.kill()
+        pause.process.wait()
+
+
+def remove(store: Path, step: int) -> None:
+    """As retention does: the manifest first."""
+    manifest = one(store, step, "manifest.json")
+    manifest.unlink()
+    shutil.rmtree(manifest.parent)
+
+
+def test_verify_beside_retention(store: Path) -> None:
+    """A step that goes between the listing and its reading is no finding."""
+    with paused(store) as pause:
+        remove(store, 10)
+        *steps, summary = pause.finish()
+        assert pause.process.returncode == OK
+    assert [(s["type"], s["step"]) for s in steps] == [("good", 30), ("good", 20), ("removed", 10)]
+    assert (summary["steps"], summary["removed"], summary["findings"]) == (2, 1, 0)
+
+
+def test_verify_lists_again_when_all_are_gone(store: Path, tmp_path: Path) -> None:
+    """Damaged manifests make it pause before the first good step; each is said once."""
+    with Checkpointer(str(store), state=dict(STATE)) as ckpt:
+        ckpt.resume()
+        ckpt.save(40).wait("local", timeout=60)
+        ckpt.save(50).wait("local", timeout=60)
+    for step in (40, 50):
+        flip(one(store, step, "manifest.json"), 60)
+    later = one(store, 10, "manifest.json").parent
+    later.rename(tmp_path / "later")
+    with paused(store) as pause:
+        remove(store, 30)
+        remove(store, 20)
+        (tmp_path / "later").rename(later)
+        *steps, summary = pause.finish()
+        assert pause.process.returncode == INTEGRITY
+    assert [(s["type"], s["step"]) for s in steps] == [
+        ("finding", 50),
+        ("finding", 40),
+        ("removed", 30),
+        ("removed", 20),
+        ("good", 10),
+    ]
+    assert (summary["steps"], summary["removed"], summary["findings"]) == (1, 2, 2)
+
+
+def test_verify_beside_a_writer_that_keeps_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    stop = threading.Event()
+    written = []
+
+    def write() -> None:
+        with Checkpointer(str(path), state={"w": torch.zeros(1000)}, keep_last=1) as ckpt:
+            while not stop.is_set():
+                written.append(len(written) + 1)
+                ckpt.save(written[-1]).wait("local", timeout=60)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while len(written) < 3:
+            assert writer.is_alive()
+        results = [run("ckpt-verify", path) for _ in range(20)]
+    finally:
+        stop.set()
+        writer.join()
+    assert [r.returncode for r in results] == [OK] * len(results), results
+    assert len(written) > 3, "nothing was written, and nothing removed, beside the verification"
+
+
+def test_verify_beside_somebody_who_takes_no_lock(pristine: Path, tmp_path: Path) -> None:
+    """Where locks do not work a step may go while it is read."""
+    for part in range(12):
+        store = Path(shutil.copytree(pristine, tmp_path / str(part)))
+        process = subprocess.Popen(
+            [TOOLS / "ckpt-verify", store], stdout=subprocess.PIPE, text=True
+        )
+        for step in (30, 20, 10)[: 1 + part % 2]:
+            remove(store, step)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == OK, out
+        assert "all good" in out
+
+
+def reseal(manifest: Path, change: tuple[bytes, bytes]) -> None:
+    """Changes a manifest so that it verifies: as another version of the program would write it."""
+    body = manifest.read_bytes().rpartition(b',"digest":')[0]
+    assert change[0] in body
+    body = body.replace(*change)
+    manifest.write_bytes(body + b',"digest":"' + digest(body) + b'"}\n')
+
+
+def digest(data: bytes) -> bytes:
+    library = ctypes.CDLL("libxxhash.so.0")
+    pair = type("Pair", (ctypes.Structure,), {"_fields_": [("l", ctypes.c_uint64), ("h", ctypes.c_uint64)]})
+    library.XXH3_128bits.restype = pair
+    library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    value = library.XXH3_128bits(data, len(data))
+    return b"%016x%016x" % (value.h, value.l)
+
+
+def unreadable(manifest: Path) -> None:
+    manifest.unlink()
+    manifest.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "headline", "detail"),
+    [
+        (lambda m: flip(m, 60), INTEGRITY, "data differ from their digest", "put it back"),
+        (lambda m: os.truncate(m, 100), INTEGRITY, "malformed file", "cut short"),
+        (
+            lambda m: reseal(m, (b'"world":1', b'"world":2')),
+            INTEGRITY,
+            "malformed file",
+            "",
+        ),
+        (
+            lambda m: reseal(m, (b'"format":[1,0]', b'"format":[9,0]')),
+            FAILED,
+            "newer",
+            "install libckpt 9.0 or newer",
+        ),
+        (unreadable, FAILED, "Is a directory", ""),
+        (lambda m: (m.unlink(), os.mkfifo(m)), FAILED, "No such device", ""),
+        (lambda m: reseal(m, (b'"step":20', b'"step":21')), INTEGRITY, "digest", "another step"),
+    ],
+    ids=["damaged", "short", "malformed", "newer", "directory", "fifo", "strange"],
+)
+def test_verify_says_why_a_manifest_is_bad(
+    store: Path, damage: Callable[[Path], object], code: int, headline: str, detail: str
+) -> None:
+    manifest = one(store, 20, "manifest.json")
+    damage(manifest)
+    name = str(manifest.relative_to(store))
+    result = run("ckpt-verify", store)
+    assert result.returncode == code, result.stdout
+    rows = result.stdout.splitlines()
+    at = next(i for i, row in enumerate(rows) if row.startswith("step 20: "))
+    assert headline in rows[at] and rows[at].endswith(name)
+    assert name in rows[at + 1] and detail in rows[at + 1]
+    assert "2 steps" in rows[-1] and "NOT good" in rows[-1]
+    # By its number it is the same.
+    assert run("ckpt-verify", store, "--step", "20").returncode == code
+
+
+def test_verify_without_permission(store: Path, tmp_path: Path) -> None:
+    manifest = one(store, 20, "manifest.json")
+    manifest.chmod(0)
+    command = [str(TOOLS / "ckpt-verify"), str(store)]
+    if os.geteuid() == 0:
+        drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+        if not shutil.which("setpriv") or subprocess.call([*drop, "true"]):
+            pytest.skip("root cannot give its rights up here")
+        command = drop + command
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == AUTH, result.stdout
+    assert "Permission denied" in result.stdout
+
+
+def test_no_such_step_is_no_step_0(store: Path) -> None:
+    flip(store / "gens" / "000001.json", 20)
+    assert "step 0" not in run("ckpt-verify", store).stdout
+    flip(store / "gens" / "000001.json", 20)
+    for extra in ([], ["--json"]):
+        result = run("ckpt-verify", store, "--step", "latest~9", *extra)
+        assert result.returncode == NOT_FOUND
+        assert "9 before the latest" in result.stderr
+        assert "step 0" not in result.stdout and '"step":0' not in result.stdout
