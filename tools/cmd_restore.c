@@ -9,6 +9,7 @@ static const char help[] =
 	"it\n"
 	"is not there; it holds plain safetensors files then, and is a store again: training can\n"
 	"resume from it. A DEST that was not finished holds no step.\n"
+	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
 	"\n"
 	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
 	"  --json                    one JSON object\n"
@@ -16,18 +17,59 @@ static const char help[] =
 	"  -q, --quiet               say nothing when all is well\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3 files are missing or short; 4 bytes differ\n"
-	"from their digest, or did so before: every step is quarantined; 10 no such store or "
-	"step;\n"
-	"12 not authorised; 14 no space; 130, 143 interrupted.\n"
+	"Exit status: 0 all well; 1 failed, or DEST cannot be used; 2 usage; 3 files are missing\n"
+	"or short; 4 bytes differ from their digest, or did so before: every step is quarantined;\n"
+	"10 no such store or step; 11 a live process holds DEST; 12 not authorised; 14 no space;\n"
+	"130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-restore /nvme/run42 /data/model\n"
 	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n";
 
-static void say(const struct cli *cli, const struct ckpt_restore *restore, uint64_t bytes)
+/* One step that a restore would have chosen over the one that it did choose. */
+static void say_passed(const struct cli *cli, const struct ckpt_step_info *info, json_t *list)
+{
+	bool broken = info->state == CKPT_STEP_BROKEN;
+	json_t *object = json_pack("{s:I, s:I, s:s}", "step", (json_int_t)info->step, "generation",
+		(json_int_t)info->generation, "state", broken ? "broken" : "quarantined");
+
+	(void)json_object_set_new(object, "note", json_string(info->note));
+	(void)json_array_append_new(list, object);
+	(void)fprintf(stderr, "%s: step %llu was passed over: %s: ", cli->program->name,
+		(unsigned long long)info->step,
+		broken ? "its manifest is damaged" : "it is quarantined");
+	cli_print_text(stderr, info->note);
+	(void)fputc('\n', stderr);
+}
+
+/* Says what is newer than the step chosen, and no good. The caller owns the list. */
+static json_t *say_all_passed(
+	const struct cli *cli, struct ckpt_engine *engine, const struct ckpt_restore *restore)
+{
+	uint64_t generation = ckpt_restore_generation(restore);
+	struct ckpt_catalog *catalog = NULL;
+	json_t *list = json_array();
+
+	/* A number is no wish for the newest. */
+	if (cli->step <= CKPT_STEP_MAX || ckpt_catalog_open(engine, &catalog) < 0)
+		return list;
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		(void)ckpt_catalog_step(catalog, i, &info);
+		bool newer = info.generation != generation ? info.generation > generation
+							   : info.step > ckpt_restore_step(restore);
+		if (newer && info.passed_over)
+			say_passed(cli, &info, list);
+	}
+	ckpt_catalog_free(catalog);
+	return list;
+}
+
+static void say(const struct cli *cli, struct ckpt_engine *engine,
+	const struct ckpt_restore *restore, uint64_t bytes)
 {
 	char text[32];
+	json_t *passed = say_all_passed(cli, engine, restore);
 
 	if (cli->json) {
 		json_t *object = cli_object("restored");
@@ -37,12 +79,14 @@ static void say(const struct cli *cli, const struct ckpt_restore *restore, uint6
 			json_integer((json_int_t)ckpt_restore_generation(restore)));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
+		(void)json_object_set(object, "passed_over", passed);
 		cli_print_json(object);
 	} else if (!cli->quiet) {
 		(void)printf("step %llu is in %s (%s, verified)\n",
 			(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
 			cli_bytes(bytes, text));
 	}
+	json_decref(passed);
 }
 
 /*
@@ -101,7 +145,7 @@ int cmd_restore(int argc, char **argv, const char *name)
 		exit_code = dest ? fail_dest(&cli, r) : cli_fail(&cli, r);
 	} else {
 		(void)ckpt_restore_progress(restore, &done, &total);
-		say(&cli, restore, done);
+		say(&cli, engine, restore, done);
 		exit_code = CLI_OK;
 	}
 	ckpt_restore_free(restore);

@@ -112,7 +112,7 @@ static void print_text(const struct cli *cli, const struct ckpt_restore *restore
 int cmd_show(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [--step N] [--json]",
+		.usage = "STORE [--step N] [--json] [-q]",
 		.help = help,
 		.operands = 1,
 		.takes_step = true,

@@ -12,18 +12,23 @@
 
 static const char help[] =
 	"Checks committed steps of a store: their manifests, indexes, and every chunk of every\n"
-	"shard against its digest. Without --step every committed step of the lineage is checked.\n"
-	"Changes nothing.\n"
+	"shard against its digest. Without --step every committed step of the lineage is checked,\n"
+	"quarantined ones too; one that is removed meanwhile is no finding. Changes nothing.\n"
 	"\n"
 	"  --step N|latest|latest~K  one step only\n"
-	"  --json                    one JSON object per line: findings, good shards, a summary\n"
+	"  --json                    one JSON object per line: findings, good shards, steps "
+	"removed\n"
+	"                            meanwhile, quarantined steps that are good now, a summary\n"
 	"  --progress auto|always|never\n"
 	"  -q, --quiet               say nothing but what is wrong\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3 files are missing or short; 4 bytes differ\n"
-	"from their digest (file, offset and tensor are named), or did so before: every step is\n"
-	"quarantined; 10 no such store or step; 12 not authorised; 130, 143 interrupted.\n"
+	"Exit status: 0 all well; 1 failed, or a manifest cannot be read or is of a newer format;\n"
+	"2 usage; 3 files are missing or short; 4 bytes differ from their digest (file, offset "
+	"and\n"
+	"tensor are named), a file is malformed, or every step is quarantined; 10 no such store "
+	"or\n"
+	"step; 12 not authorised; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-verify /nvme/run42\n"
@@ -121,6 +126,25 @@ static void say_removed(struct verification *v, const struct ckpt_step_info *lis
 		(void)printf("step %llu: removed meanwhile\n", (unsigned long long)listed->step);
 }
 
+/* Somebody has put its files back, and restores do not know it. */
+static void say_quarantined(struct verification *v, const struct ckpt_step_info *info)
+{
+	char file[64];
+
+	(void)snprintf(file, sizeof(file), "g%06llu/step-%010llu/quarantine.json",
+		(unsigned long long)info->generation, (unsigned long long)info->step);
+	if (v->cli->json) {
+		json_t *object = step_object("quarantined", info->step, info->generation);
+		(void)json_object_set_new(object, "file", json_string(file));
+		(void)json_object_set_new(object, "note", json_string(info->note));
+		cli_print_json(object);
+	} else if (!v->cli->quiet) {
+		(void)printf("step %llu is quarantined, but its files are good now: remove %s to "
+			     "let restores choose it again\n",
+			(unsigned long long)info->step, file);
+	}
+}
+
 /* A step as it is now; false: it is not there, or cannot be listed. */
 static bool look_up(
 	struct verification *v, uint64_t generation, uint64_t step, struct ckpt_step_info *ret_info)
@@ -171,6 +195,7 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 	const struct ckpt_step_info *listed, int code)
 {
 	uint64_t generation = ckpt_restore_generation(restore);
+	struct ckpt_step_info now;
 	uint64_t done = 0;
 	uint64_t total = 0;
 
@@ -187,6 +212,10 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 		!cli_interrupted())
 		say_failure(
 			v, listed ? listed->step : ckpt_restore_step(restore), generation, code);
+	if (code == 0 && !listed && look_up(v, generation, ckpt_restore_step(restore), &now))
+		listed = &now;
+	if (code == 0 && listed && listed->state == CKPT_STEP_QUARANTINED)
+		say_quarantined(v, listed);
 	if (ckpt_restore_progress(restore, &done, &total) == 0)
 		v->bytes += done;
 	v->steps += code != -ECANCELED;

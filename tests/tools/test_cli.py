@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -270,6 +271,21 @@ def test_help_has_examples(program: list[str]) -> None:
     assert "Exit status" in result.stdout
 
 
+PAGES = Path(__file__).parents[2] / "tools" / "man"
+
+
+@pytest.mark.parametrize("program", ["ckpt-verify", "ckpt-restore"])
+def test_manual_has_every_exit_code_of_the_help(program: str) -> None:
+    status = run(program, "--help").stdout.split("Exit status: ")[1].split("Examples")[0]
+    told = set(re.findall(r"(?:^|[;,])\s*(\d+)\b", status)) | {"130"}
+    page = (PAGES / f"{program}.1").read_text()
+    table = page.split(".TS")[1].split(".TE")[0]
+    assert {"0", "1", "2", "3", "4", "10", "12"} <= told
+    assert told == set(re.findall(r"^(\d+)[;,]", table, re.M)) | {"143"}
+    for code in (11, 14):
+        assert (str(code) in told) == (program == "ckpt-restore")
+
+
 def test_version() -> None:
     assert run("ckpt-verify", "--version").stdout.startswith("ckpt-verify (libckpt) 0.1.0")
 
@@ -362,9 +378,14 @@ def test_completion() -> None:
         . {script}
         COMP_WORDS=(ckpt "") COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
         COMP_WORDS=(ckpt-verify --st) COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
+        COMP_WORDS=(ckpt ls --) COMP_CWORD=2; _ckpt; echo "${{COMPREPLY[*]}}"
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines() == ["ls show verify restore --help --version", "--step"]
+    assert out.splitlines() == [
+        "ls show verify restore --help --version",
+        "--step",
+        "--json --version --help",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -649,3 +670,68 @@ def test_no_such_step_is_no_step_0(store: Path) -> None:
         assert result.returncode == NOT_FOUND
         assert "9 before the latest" in result.stderr
         assert "step 0" not in result.stdout and '"step":0' not in result.stdout
+
+
+def quarantine(store: Path, step: int) -> None:
+    shard = one(store, step, ".safetensors")
+    flip(shard, 700_000)
+    with (
+        pytest.warns(CheckpointWarning),
+        Checkpointer(str(store), state=dict(STATE)) as ckpt,
+    ):
+        assert ckpt.resume() != step
+    flip(shard, 700_000)
+    assert one(store, step, "quarantine.json").exists()
+
+
+def test_restore_says_what_it_passes_over(store: Path, tmp_path: Path) -> None:
+    quarantine(store, 30)
+    flip(one(store, 20, "manifest.json"), 60)
+    result = run("ckpt-restore", store, tmp_path / "a", "-q")
+    assert (result.returncode, result.stdout) == (OK, "")
+    rows = result.stderr.splitlines()
+    assert len(rows) == 2
+    assert "step 30 was passed over: it is quarantined: " in rows[0]
+    assert "step 20 was passed over: its manifest is damaged: " in rows[1]
+    (line,) = lines(run("ckpt-restore", store, tmp_path / "b", "--json").stdout)
+    passed = line["passed_over"]
+    assert isinstance(passed, list) and line["step"] == 10
+    assert [(p["step"], p["state"]) for p in passed] == [(30, "quarantined"), (20, "broken")]
+    # A number is what was asked for: nothing was passed over.
+    result = run("ckpt-restore", store, tmp_path / "c", "--step", "10", "--json")
+    assert lines(result.stdout)[0]["passed_over"] == []
+    assert result.stderr == ""
+    # Training went on from step 10: what is on the branch that was left is passed over by nobody.
+    with (
+        pytest.warns(CheckpointWarning),
+        Checkpointer(str(store), state=dict(STATE)) as ckpt,
+    ):
+        assert ckpt.resume() == 10
+        ckpt.save(11).wait("local", timeout=60)
+        ckpt.save(12).wait("local", timeout=60)
+    flip(one(store, 12, "manifest.json"), 60)
+    flip(one(store, 11, "manifest.json"), 60)
+    (line,) = lines(run("ckpt-restore", store, tmp_path / "d", "--json").stdout)
+    passed = line["passed_over"]
+    assert isinstance(passed, list) and line["step"] == 10
+    assert [p["step"] for p in passed] == [12, 11]
+
+
+def test_verify_says_what_lifts_a_quarantine(store: Path) -> None:
+    quarantine(store, 30)
+    for extra in ([], ["--step", "30"]):
+        result = run("ckpt-verify", store, *extra)
+        assert result.returncode == OK
+        (row,) = (r for r in result.stdout.splitlines() if "quarantined" in r)
+        assert "its files are good now: remove g000001/step-0000000030/quarantine.json" in row
+        (line,) = (
+            x
+            for x in lines(run("ckpt-verify", store, "--json", *extra).stdout)
+            if x["type"] == "quarantined"
+        )
+        assert line["step"] == 30
+        (store / str(line["file"])).stat()
+    # What it says helps.
+    (store / str(line["file"])).unlink()
+    assert "quarantined" not in run("ckpt-verify", store).stdout
+    assert "step 30" in run("ckpt-restore", store, store.with_name("out")).stdout
