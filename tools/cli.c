@@ -3,9 +3,11 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BACK_MAX UINT64_C(1000000)
 
@@ -75,12 +77,11 @@ static bool parse_option(struct cli *cli, int option)
 
 	switch (option) {
 	case OPT_STEP:
-		if (!program->takes_step)
-			return misused(program, "it takes no --step", NULL);
 		if (!parse_step(optarg, &cli->step))
 			return misused(
 				program, "--step takes a number, latest or latest~K", optarg);
 		cli->has_step = true;
+		cli->step_text = optarg;
 		return true;
 	case OPT_PROGRESS:
 		if (!parse_progress(optarg, &cli->progress))
@@ -97,47 +98,89 @@ static bool parse_option(struct cli *cli, int option)
 	}
 }
 
+/* A name that getopt has completed: it may mean another option in a later version. */
+static bool abbreviated(const struct option *option, char **argv)
+{
+	const char *word = argv[optind - 1];
+
+	if (optarg == word)
+		word = argv[optind - 2];
+	return strcspn(word + 2, "=") != strlen(option->name);
+}
+
+static bool takes(const struct cli_program *program, int option)
+{
+	switch (option) {
+	case OPT_STEP:
+		return program->takes_step;
+	case OPT_PROGRESS:
+		return program->takes_progress;
+	case 'q':
+		return program->takes_quiet;
+	default:
+		return true;
+	}
+}
+
+static void answer(const struct cli_program *program, int option)
+{
+	const char *features = ckpt_features();
+
+	if (option == 'h')
+		(void)printf("usage: %s %s\n\n%s", program->name, program->usage, program->help);
+	else
+		(void)printf("%s (libckpt) %s%s%s\n", program->name, ckpt_version(),
+			*features ? ", with " : "", features);
+}
+
+static bool parse_operands(struct cli *cli, int argc, char **argv)
+{
+	const struct cli_program *program = cli->program;
+
+	if (argc - optind != program->operands)
+		return misused(program,
+			argc - optind < program->operands ? "something is missing"
+							  : "too much on the command line",
+			NULL);
+	for (int i = 0; i < program->operands; i++) {
+		cli->operand[i] = argv[optind + i];
+		if (!*cli->operand[i])
+			return misused(program,
+				i ? "the name of DEST is empty" : "the name of STORE is empty",
+				NULL);
+	}
+	if (strncmp(cli->operand[0], "s3://", 5) == 0)
+		return misused(program, "this version reads directories only", cli->operand[0]);
+	return true;
+}
+
 bool cli_parse(
 	struct cli *cli, const struct cli_program *program, int argc, char **argv, int *ret_exit)
 {
-	int option;
-
 	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST};
 	*ret_exit = CLI_USAGE;
 	optind = 1;
 	opterr = 0;
 	for (;;) {
+		int index = -1;
 		/* A program is one thread until it opens a store. */
 		// NOLINTNEXTLINE(concurrency-mt-unsafe)
-		option = getopt_long(argc, argv, "hq", options, NULL);
+		int option = getopt_long(argc, argv, "hq", options, &index);
 		if (option == -1)
-			break;
-		if (option == 'h') {
-			(void)printf(
-				"usage: %s %s\n\n%s", program->name, program->usage, program->help);
-			*ret_exit = CLI_OK;
-			return false;
-		}
-		if (option == OPT_VERSION) {
-			const char *features = ckpt_features();
-			(void)printf("%s (libckpt) %s%s%s\n", program->name, ckpt_version(),
-				*features ? ", with " : "", features);
+			return parse_operands(cli, argc, argv);
+		if (index >= 0 && abbreviated(&options[index], argv))
+			return misused(program, "options are written out", options[index].name);
+		if (!takes(program, option))
+			return misused(program, "it takes no such option",
+				index >= 0 ? options[index].name : "q");
+		if (option == 'h' || option == OPT_VERSION) {
+			answer(program, option);
 			*ret_exit = CLI_OK;
 			return false;
 		}
 		if (!parse_option(cli, option))
 			return false;
 	}
-	if (argc - optind != program->operands)
-		return misused(program,
-			argc - optind < program->operands ? "something is missing"
-							  : "too much on the command line",
-			NULL);
-	for (int i = 0; i < program->operands; i++)
-		cli->operand[i] = argv[optind + i];
-	if (strncmp(cli->operand[0], "s3://", 5) == 0)
-		return misused(program, "this version reads directories only", cli->operand[0]);
-	return true;
 }
 
 int cli_exit_of(int code)
@@ -153,8 +196,6 @@ int cli_exit_of(int code)
 		return CLI_INTEGRITY;
 	case CKPT_ENOSTORE:
 	case CKPT_ENOSTEP:
-	case -ENOENT:
-	case -ENOTDIR:
 		return CLI_NOT_FOUND;
 	case CKPT_EINUSE:
 	case -EBUSY:
@@ -186,23 +227,33 @@ int cli_worse(int a, int b)
 	return a ? a : b;
 }
 
-int cli_fail(const struct cli *cli, int code)
+int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	if (cli_interrupted())
-		return CLI_SIGNAL + cli_interrupted();
 	(void)ckpt_last_error_record(&error);
+	/* Whatever else stopped, it stopped because of the signal. */
+	if (cli_interrupted())
+		exit_code = CLI_SIGNAL + cli_interrupted();
 	if (cli->json) {
 		json_t *object = cli_object("error");
 		(void)json_object_set_new(object, "error", cli_error_object(&error));
-		(void)json_object_set_new(object, "exit", json_integer(cli_exit_of(code)));
+		(void)json_object_set_new(object, "exit", json_integer(exit_code));
 		cli_print_json(object);
 	}
 	(void)fprintf(stderr, "%s: ", cli->program->name);
-	cli_print_text(stderr, ckpt_last_error());
+	if (about) {
+		cli_print_text(stderr, about);
+		(void)fputs(": ", stderr);
+	}
+	cli_print_text(stderr, cli_interrupted() ? "interrupted" : ckpt_last_error());
 	(void)fputc('\n', stderr);
-	return cli_exit_of(code);
+	return exit_code;
+}
+
+int cli_fail(const struct cli *cli, int code)
+{
+	return cli_fail_with(cli, cli_exit_of(code), NULL);
 }
 
 json_t *cli_object(const char *type)
@@ -237,11 +288,43 @@ json_t *cli_error_object(const struct ckpt_error *error)
 	return object;
 }
 
+/* Why standard output could not be written, the first time that it could not. */
+static int lost;
+
+static void flush(void)
+{
+	errno = 0;
+	if ((fflush(stdout) != 0 || ferror(stdout)) && !lost)
+		lost = errno ? errno : EIO;
+}
+
+void cli_begin(void)
+{
+	/* A store that took the number of a closed stream would be written to. */
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+			(void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+int cli_end(const char *name, int exit_code)
+{
+	flush();
+	/* Some file systems tell only now. A stream that was closed from the start loses nothing. */
+	if (fclose(stdout) != 0 && !lost)
+		lost = errno;
+	if (!lost)
+		return exit_code;
+	if (lost != EPIPE)
+		(void)fprintf(
+			stderr, "%s: cannot write the output: %s\n", name, ckpt_strerror(-lost));
+	return exit_code ? exit_code : CLI_FAILED;
+}
+
 void cli_print_json(json_t *object)
 {
 	(void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
 	(void)putchar('\n');
-	(void)fflush(stdout);
+	flush();
 	json_decref(object);
 }
 

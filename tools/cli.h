@@ -38,6 +38,8 @@ struct cli_program {
 	const char *help;  /* everything below the usage line */
 	int operands;      /* how many it takes */
 	bool takes_step;
+	bool takes_quiet;
+	bool takes_progress;
 };
 
 /* What the command line said. */
@@ -45,7 +47,8 @@ struct cli {
 	const struct cli_program *program;
 	const char *operand[2];
 	bool has_step;
-	uint64_t step; /* a number, CKPT_STEP_LATEST or CKPT_STEP_BACK(k) */
+	uint64_t step;         /* a number, CKPT_STEP_LATEST or CKPT_STEP_BACK(k) */
+	const char *step_text; /* the same as the user typed it */
 	bool json;
 	bool quiet;
 	enum cli_progress progress;
@@ -61,8 +64,10 @@ int cli_worse(int a, int b);
 
 /* Says on standard error what failed, by the library's last error. Returns the exit code. */
 int cli_fail(const struct cli *cli, int code);
+/* The same with an exit code that the caller knows better; `about` (may be NULL) goes in front. */
+int cli_fail_with(const struct cli *cli, int exit_code, const char *about);
 
-/* Opens the store read only, after catching SIGINT and SIGTERM. */
+/* Opens the store read only, after catching SIGINT and SIGTERM. Returns an exit code: it has said why. */
 int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine);
 
 /* 0, or the signal that asked to stop. */
@@ -73,6 +78,14 @@ int cli_interrupted(void);
  * Returns its code.
  */
 int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what);
+
+/* Before anything is opened. */
+void cli_begin(void);
+/*
+ * The exit code of a program that ends with `exit_code`: lost output is a failure that it says. Once a
+ * reader has closed its pipe it wants no more, which is nothing to complain of.
+ */
+int cli_end(const char *name, int exit_code);
 
 /* One line of JSON. Steals the reference. */
 void cli_print_json(json_t *object);

@@ -5,9 +5,10 @@
 #include "cli.h"
 
 static const char help[] =
-	"Lists every step of a store, newest first: whether it is committed, whether a restore "
-	"may\n"
-	"choose it (lineage), its size and age.\n"
+	"Lists every step of a store, newest first: its state, whether a restore may choose it\n"
+	"(LINEAGE), its size and age. A restore of the newest passes over a quarantined step even\n"
+	"where LINEAGE says yes: such a step is restored by its number only. A broken step has a\n"
+	"manifest that cannot be read or does not verify.\n"
 	"\n"
 	"  --json       one JSON object\n"
 	"  --version, -h, --help\n"
@@ -99,10 +100,10 @@ int cmd_ls(int argc, char **argv, const char *name)
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
-	r = ckpt_catalog_open(engine, &catalog);
+	exit_code = cli_open(&cli, &engine);
+	if (exit_code)
+		return exit_code;
+	int r = ckpt_catalog_open(engine, &catalog);
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {

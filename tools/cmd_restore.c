@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckpt-restore: one step into a directory, verified on the way. */
+#include <string.h>
+
 #include "cli.h"
 
 static const char help[] =
@@ -7,6 +9,7 @@ static const char help[] =
 	"it\n"
 	"is not there; it holds plain safetensors files then, and is a store again: training can\n"
 	"resume from it. A DEST that was not finished holds no step.\n"
+	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
 	"\n"
 	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
 	"  --json                    one JSON object\n"
@@ -14,18 +17,59 @@ static const char help[] =
 	"  -q, --quiet               say nothing when all is well\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3 files are missing or short; 4 bytes differ\n"
-	"from their digest, or did so before: every step is quarantined; 10 no such store or "
-	"step;\n"
-	"12 not authorised; 14 no space; 130, 143 interrupted.\n"
+	"Exit status: 0 all well; 1 failed, or DEST cannot be used; 2 usage; 3 files are missing\n"
+	"or short; 4 bytes differ from their digest, or did so before: every step is quarantined;\n"
+	"10 no such store or step; 11 a live process holds DEST; 12 not authorised; 14 no space;\n"
+	"130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-restore /nvme/run42 /data/model\n"
 	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n";
 
-static void say(const struct cli *cli, const struct ckpt_restore *restore, uint64_t bytes)
+/* One step that a restore would have chosen over the one that it did choose. */
+static void say_passed(const struct cli *cli, const struct ckpt_step_info *info, json_t *list)
+{
+	bool broken = info->state == CKPT_STEP_BROKEN;
+	json_t *object = json_pack("{s:I, s:I, s:s}", "step", (json_int_t)info->step, "generation",
+		(json_int_t)info->generation, "state", broken ? "broken" : "quarantined");
+
+	(void)json_object_set_new(object, "note", json_string(info->note));
+	(void)json_array_append_new(list, object);
+	(void)fprintf(stderr, "%s: step %llu was passed over: %s: ", cli->program->name,
+		(unsigned long long)info->step,
+		broken ? "its manifest is damaged" : "it is quarantined");
+	cli_print_text(stderr, info->note);
+	(void)fputc('\n', stderr);
+}
+
+/* Says what is newer than the step chosen, and no good. The caller owns the list. */
+static json_t *say_all_passed(
+	const struct cli *cli, struct ckpt_engine *engine, const struct ckpt_restore *restore)
+{
+	uint64_t generation = ckpt_restore_generation(restore);
+	struct ckpt_catalog *catalog = NULL;
+	json_t *list = json_array();
+
+	/* A number is no wish for the newest. */
+	if (cli->step <= CKPT_STEP_MAX || ckpt_catalog_open(engine, &catalog) < 0)
+		return list;
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		(void)ckpt_catalog_step(catalog, i, &info);
+		bool newer = info.generation != generation ? info.generation > generation
+							   : info.step > ckpt_restore_step(restore);
+		if (newer && info.passed_over)
+			say_passed(cli, &info, list);
+	}
+	ckpt_catalog_free(catalog);
+	return list;
+}
+
+static void say(const struct cli *cli, struct ckpt_engine *engine,
+	const struct ckpt_restore *restore, uint64_t bytes)
 {
 	char text[32];
+	json_t *passed = say_all_passed(cli, engine, restore);
 
 	if (cli->json) {
 		json_t *object = cli_object("restored");
@@ -35,12 +79,39 @@ static void say(const struct cli *cli, const struct ckpt_restore *restore, uint6
 			json_integer((json_int_t)ckpt_restore_generation(restore)));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
+		(void)json_object_set(object, "passed_over", passed);
 		cli_print_json(object);
 	} else if (!cli->quiet) {
 		(void)printf("step %llu is in %s (%s, verified)\n",
 			(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
 			cli_bytes(bytes, text));
 	}
+	json_decref(passed);
+}
+
+/*
+ * Files in the root of a store are its marker, and that of STORE was good when it was opened.
+ * Everything else that a restore reads in DEST is only there if it is another's.
+ */
+static bool about_dest(struct ckpt_restore *restore, int code)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (code != CKPT_EINTEGRITY && code != CKPT_EFORMAT)
+		return false;
+	(void)ckpt_restore_error(restore, &error);
+	return *error.file && !strchr(error.file, '/');
+}
+
+/* DEST cannot be used: that says nothing about STORE or its steps. */
+static int fail_dest(const struct cli *cli, int code)
+{
+	int exit_code = cli_exit_of(code);
+	bool named = strstr(ckpt_last_error(), cli->operand[1]) != NULL;
+
+	if (exit_code != CLI_IN_USE && exit_code != CLI_AUTH && exit_code != CLI_NO_SPACE)
+		exit_code = CLI_FAILED;
+	return cli_fail_with(cli, exit_code, named ? NULL : cli->operand[1]);
 }
 
 int cmd_restore(int argc, char **argv, const char *name)
@@ -49,7 +120,9 @@ int cmd_restore(int argc, char **argv, const char *name)
 		.usage = "STORE DEST [--step N] [--json]",
 		.help = help,
 		.operands = 2,
-		.takes_step = true};
+		.takes_step = true,
+		.takes_quiet = true,
+		.takes_progress = true};
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
@@ -59,17 +132,20 @@ int cmd_restore(int argc, char **argv, const char *name)
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
-	r = ckpt_export_start(engine, cli.step, cli.operand[1], &restore);
-	if (r == 0)
+	exit_code = cli_open(&cli, &engine);
+	if (exit_code)
+		return exit_code;
+	int r = ckpt_export_start(engine, cli.step, cli.operand[1], &restore);
+	bool dest = r < 0;
+	if (r == 0) {
 		r = cli_wait(&cli, restore, "restoring");
+		dest = about_dest(restore, r);
+	}
 	if (r < 0) {
-		exit_code = cli_fail(&cli, r);
+		exit_code = dest ? fail_dest(&cli, r) : cli_fail(&cli, r);
 	} else {
 		(void)ckpt_restore_progress(restore, &done, &total);
-		say(&cli, restore, done);
+		say(&cli, engine, restore, done);
 		exit_code = CLI_OK;
 	}
 	ckpt_restore_free(restore);

@@ -112,10 +112,11 @@ static void print_text(const struct cli *cli, const struct ckpt_restore *restore
 int cmd_show(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [--step N] [--json]",
+		.usage = "STORE [--step N] [--json] [-q]",
 		.help = help,
 		.operands = 1,
-		.takes_step = true};
+		.takes_step = true,
+		.takes_quiet = true};
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
@@ -123,10 +124,10 @@ int cmd_show(int argc, char **argv, const char *name)
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
-	r = ckpt_restore_open(engine, cli.step, &restore);
+	exit_code = cli_open(&cli, &engine);
+	if (exit_code)
+		return exit_code;
+	int r = ckpt_restore_open(engine, cli.step, &restore);
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {

@@ -5,20 +5,30 @@
 
 #include "cli.h"
 
+/* How often a store is listed that loses every step between its listing and their reading. */
+#define LISTINGS_MAX 5
+/* In place of a step, where something is wrong with none. */
+#define NO_STEP      UINT64_MAX
+
 static const char help[] =
 	"Checks committed steps of a store: their manifests, indexes, and every chunk of every\n"
-	"shard against its digest. Without --step every committed step of the lineage is checked.\n"
-	"Changes nothing.\n"
+	"shard against its digest. Without --step every committed step of the lineage is checked,\n"
+	"quarantined ones too; one that is removed meanwhile is no finding. Changes nothing.\n"
 	"\n"
 	"  --step N|latest|latest~K  one step only\n"
-	"  --json                    one JSON object per line: findings, good shards, a summary\n"
+	"  --json                    one JSON object per line: findings, good shards, steps "
+	"removed\n"
+	"                            meanwhile, quarantined steps that are good now, a summary\n"
 	"  --progress auto|always|never\n"
 	"  -q, --quiet               say nothing but what is wrong\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3 files are missing or short; 4 bytes differ\n"
-	"from their digest (file, offset and tensor are named), or did so before: every step is\n"
-	"quarantined; 10 no such store or step; 12 not authorised; 130, 143 interrupted.\n"
+	"Exit status: 0 all well; 1 failed, or a manifest cannot be read or is of a newer format;\n"
+	"2 usage; 3 files are missing or short; 4 bytes differ from their digest (file, offset "
+	"and\n"
+	"tensor are named), a file is malformed, or every step is quarantined; 10 no such store "
+	"or\n"
+	"step; 12 not authorised; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-verify /nvme/run42\n"
@@ -28,10 +38,24 @@ struct verification {
 	const struct cli *cli;
 	struct ckpt_engine *engine;
 	int exit;
+	bool failed; /* what could not be begun has been said; there is nothing to sum up */
 	unsigned steps;
 	unsigned findings;
+	unsigned removed;
 	uint64_t bytes;
 };
+
+static json_t *step_object(const char *type, uint64_t step, uint64_t generation)
+{
+	json_t *object = cli_object(type);
+
+	if (step != NO_STEP)
+		(void)json_object_set_new(object, "step", json_integer((json_int_t)step));
+	if (generation)
+		(void)json_object_set_new(
+			object, "generation", json_integer((json_int_t)generation));
+	return object;
+}
 
 static void say_finding(struct verification *v, const struct ckpt_finding *f)
 {
@@ -40,17 +64,17 @@ static void say_finding(struct verification *v, const struct ckpt_finding *f)
 	v->findings++;
 	v->exit = cli_worse(v->exit, cli_exit_of(e->code));
 	if (v->cli->json) {
-		json_t *object = cli_object("finding");
-		(void)json_object_set_new(object, "step", json_integer((json_int_t)f->step));
-		(void)json_object_set_new(
-			object, "generation", json_integer((json_int_t)f->generation));
+		json_t *object = step_object("finding", f->step, f->generation);
 		(void)json_object_set_new(object, "error", cli_error_object(e));
 		cli_print_json(object);
 		return;
 	}
-	(void)printf("step %llu: %s: ", (unsigned long long)f->step, ckpt_strerror(e->code));
-	if (*e->file)
-		cli_print_text(stdout, e->file);
+	if (f->step != NO_STEP)
+		(void)printf("step %llu", (unsigned long long)f->step);
+	else
+		(void)fputs("the store", stdout);
+	(void)printf(": %s%s", ckpt_strerror(e->code), *e->file ? ": " : "");
+	cli_print_text(stdout, e->file);
 	if (e->offset >= 0)
 		(void)printf(" at offset %lld", (long long)e->offset);
 	if (*e->tensor) {
@@ -65,10 +89,7 @@ static void say_finding(struct verification *v, const struct ckpt_finding *f)
 static void say_good(const struct verification *v, const struct ckpt_finding *f)
 {
 	if (v->cli->json) {
-		json_t *object = cli_object("good");
-		(void)json_object_set_new(object, "step", json_integer((json_int_t)f->step));
-		(void)json_object_set_new(
-			object, "generation", json_integer((json_int_t)f->generation));
+		json_t *object = step_object("good", f->step, f->generation);
 		(void)json_object_set_new(object, "rank", json_integer(f->rank));
 		(void)json_object_set_new(object, "file", json_string(f->error.file));
 		cli_print_json(object);
@@ -78,10 +99,16 @@ static void say_good(const struct verification *v, const struct ckpt_finding *f)
 	}
 }
 
-/* A failure that is no finding: the step cannot be looked at. */
-static void say_failure(struct verification *v, uint64_t step, int code)
+static void fail(struct verification *v, int code)
 {
-	struct ckpt_finding f = {.size = sizeof(f), .step = step};
+	v->exit = cli_worse(v->exit, cli_fail(v->cli, code));
+	v->failed = true;
+}
+
+/* A failure that is no finding: the step cannot be looked at. */
+static void say_failure(struct verification *v, uint64_t step, uint64_t generation, int code)
+{
+	struct ckpt_finding f = {.size = sizeof(f), .step = step, .generation = generation};
 
 	f.error.size = sizeof(f.error);
 	(void)ckpt_last_error_record(&f.error);
@@ -89,25 +116,69 @@ static void say_failure(struct verification *v, uint64_t step, int code)
 	say_finding(v, &f);
 }
 
-static void verify_step(struct verification *v, uint64_t step)
+/* Retention has removed it since it was listed. That is how it should be. */
+static void say_removed(struct verification *v, const struct ckpt_step_info *listed)
 {
-	struct ckpt_restore *restore = NULL;
-	char what[64];
-	uint64_t done = 0;
-	uint64_t total = 0;
+	v->removed++;
+	if (v->cli->json)
+		cli_print_json(step_object("removed", listed->step, listed->generation));
+	else if (!v->cli->quiet)
+		(void)printf("step %llu: removed meanwhile\n", (unsigned long long)listed->step);
+}
 
-	int r = ckpt_verify_start(v->engine, step, &restore);
-	if (r < 0) {
-		say_failure(v, step, r);
-		return;
+/* Somebody has put its files back, and restores do not know it. */
+static void say_quarantined(struct verification *v, const struct ckpt_step_info *info)
+{
+	char file[64];
+
+	(void)snprintf(file, sizeof(file), "g%06llu/step-%010llu/quarantine.json",
+		(unsigned long long)info->generation, (unsigned long long)info->step);
+	if (v->cli->json) {
+		json_t *object = step_object("quarantined", info->step, info->generation);
+		(void)json_object_set_new(object, "file", json_string(file));
+		(void)json_object_set_new(object, "note", json_string(info->note));
+		cli_print_json(object);
+	} else if (!v->cli->quiet) {
+		(void)printf("step %llu is quarantined, but its files are good now: remove %s to "
+			     "let restores choose it again\n",
+			(unsigned long long)info->step, file);
 	}
-	if (step <= CKPT_STEP_MAX)
-		(void)snprintf(what, sizeof(what), "step %llu", (unsigned long long)step);
-	else
-		(void)snprintf(what, sizeof(what), "verifying");
-	r = cli_wait(v->cli, restore, what);
-	size_t count = ckpt_verify_count(restore);
-	for (size_t i = 0; i < count; i++) {
+}
+
+/* A step as it is now; false: it is not there, or cannot be listed. */
+static bool look_up(
+	struct verification *v, uint64_t generation, uint64_t step, struct ckpt_step_info *ret_info)
+{
+	struct ckpt_catalog *catalog = NULL;
+	bool found = false;
+
+	if (ckpt_catalog_open(v->engine, &catalog) < 0)
+		return false;
+	for (size_t i = 0; i < ckpt_catalog_count(catalog) && !found; i++) {
+		*ret_info = (struct ckpt_step_info){.size = sizeof(*ret_info)};
+		(void)ckpt_catalog_step(catalog, i, ret_info);
+		found = ret_info->generation == generation && ret_info->step == step;
+	}
+	ckpt_catalog_free(catalog);
+	return found;
+}
+
+/* The manifest is what goes first. */
+static bool was_removed(struct verification *v, const struct ckpt_step_info *listed, int code)
+{
+	struct ckpt_step_info now;
+
+	if (code == CKPT_ENOSTEP)
+		return true;
+	if (code != CKPT_EINCOMPLETE)
+		return false;
+	return !look_up(v, listed->generation, listed->step, &now) ||
+	       now.state == CKPT_STEP_PENDING;
+}
+
+static void say_findings(struct verification *v, const struct ckpt_restore *restore)
+{
+	for (size_t i = 0; i < ckpt_verify_count(restore); i++) {
 		struct ckpt_finding f = {.size = sizeof(f)};
 		f.error.size = sizeof(f.error);
 		if (ckpt_verify_finding(restore, i, &f) < 0)
@@ -117,11 +188,53 @@ static void verify_step(struct verification *v, uint64_t step)
 		else
 			say_good(v, &f);
 	}
-	if (r < 0 && (count == 0 || r == -ECANCELED) && !cli_interrupted())
-		say_failure(v, step <= CKPT_STEP_MAX ? step : 0, r);
+}
+
+/* The end of one step. `listed` is NULL when it was asked for. */
+static void take_outcome(struct verification *v, struct ckpt_restore *restore,
+	const struct ckpt_step_info *listed, int code)
+{
+	uint64_t generation = ckpt_restore_generation(restore);
+	struct ckpt_step_info now;
+	uint64_t done = 0;
+	uint64_t total = 0;
+
+	if (listed && was_removed(v, listed, code)) {
+		say_removed(v, listed);
+		return;
+	}
+	if (!listed && !cli_interrupted() && (code == CKPT_ENOSTEP || (code < 0 && !generation))) {
+		fail(v, code);
+		return;
+	}
+	say_findings(v, restore);
+	if (code < 0 && (ckpt_verify_count(restore) == 0 || code == -ECANCELED) &&
+		!cli_interrupted())
+		say_failure(
+			v, listed ? listed->step : ckpt_restore_step(restore), generation, code);
+	if (code == 0 && !listed && look_up(v, generation, ckpt_restore_step(restore), &now))
+		listed = &now;
+	if (code == 0 && listed && listed->state == CKPT_STEP_QUARANTINED)
+		say_quarantined(v, listed);
 	if (ckpt_restore_progress(restore, &done, &total) == 0)
 		v->bytes += done;
-	v->steps++;
+	v->steps += code != -ECANCELED;
+}
+
+static void verify_step(struct verification *v, uint64_t step, const struct ckpt_step_info *listed)
+{
+	struct ckpt_restore *restore = NULL;
+	char what[64] = "verifying";
+
+	int r = ckpt_verify_start(v->engine, step, &restore);
+	if (r < 0) {
+		fail(v, r);
+		return;
+	}
+	if (step <= CKPT_STEP_MAX)
+		(void)snprintf(what, sizeof(what), "step %llu", (unsigned long long)step);
+	r = cli_wait(v->cli, restore, what);
+	take_outcome(v, restore, listed, r);
 	ckpt_restore_free(restore);
 }
 
@@ -130,58 +243,108 @@ static void say_broken(struct verification *v, const struct ckpt_step_info *info
 {
 	struct ckpt_finding f = {
 		.size = sizeof(f), .step = info->step, .generation = info->generation};
+	struct ckpt_error *e = &f.error;
+	/* Codes of the library have sentences of their own. */
+	bool system = info->code > CKPT_EINTEGRITY;
 
-	f.error = (struct ckpt_error){.size = sizeof(f.error),
-		.code = CKPT_EINTEGRITY,
+	*e = (struct ckpt_error){.size = sizeof(*e),
+		.code = info->code,
 		.step = (int64_t)info->step,
 		.offset = -1,
 		.rank = -1};
-	(void)snprintf(f.error.file, sizeof(f.error.file), "g%06llu/step-%010llu/manifest.json",
+	(void)snprintf(e->file, sizeof(e->file), "g%06llu/step-%010llu/manifest.json",
 		(unsigned long long)info->generation, (unsigned long long)info->step);
-	(void)snprintf(f.error.message, sizeof(f.error.message), "%s", info->note);
+	if (system)
+		(void)snprintf(
+			e->message, sizeof(e->message), "cannot read %s: %s", e->file, info->note);
+	else if (strstr(info->note, e->file))
+		(void)snprintf(e->message, sizeof(e->message), "%s", info->note);
+	else
+		(void)snprintf(e->message, sizeof(e->message), "%s: %s", e->file, info->note);
 	say_finding(v, &f);
 }
 
-static int verify_lineage(struct verification *v)
+/* Whether it was broken in the listing before this one (NULL: there was none). */
+static bool said_before(const struct ckpt_catalog *before, const struct ckpt_step_info *info)
 {
-	struct ckpt_catalog *catalog = NULL;
-	uint64_t latest = 0;
+	for (size_t i = 0; before && i < ckpt_catalog_count(before); i++) {
+		struct ckpt_step_info old = {.size = sizeof(old)};
+		(void)ckpt_catalog_step(before, i, &old);
+		if (old.generation == info->generation && old.step == info->step)
+			return old.state == CKPT_STEP_BROKEN;
+	}
+	return false;
+}
 
-	int r = ckpt_catalog_open(v->engine, &catalog);
-	if (r < 0)
-		return cli_fail(v->cli, r);
+static void verify_listed(struct verification *v, const struct ckpt_catalog *catalog,
+	const struct ckpt_catalog *before)
+{
 	for (size_t i = 0; i < ckpt_catalog_count(catalog) && !cli_interrupted(); i++) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
 		(void)ckpt_catalog_step(catalog, i, &info);
-		if (info.state == CKPT_STEP_BROKEN)
+		if (info.in_lineage)
+			verify_step(v, info.step, &info);
+		else if (info.state == CKPT_STEP_BROKEN && !said_before(before, &info))
 			say_broken(v, &info);
-		else if (info.in_lineage)
-			verify_step(v, info.step);
 	}
-	ckpt_catalog_free(catalog);
-	/* Also says when the lineage cannot be known, because a claim does not verify. */
-	r = ckpt_engine_latest(v->engine, &latest);
-	if (r < 0 && r != CKPT_ENOSTEP)
-		say_failure(v, 0, r);
-	if (v->steps == 0 && v->findings == 0 && !cli_interrupted())
-		return cli_fail(v->cli, r < 0 ? r : CKPT_ENOSTEP);
-	return CLI_OK;
 }
 
-static void summarise(const struct verification *v)
+static void verify_lineage(struct verification *v)
+{
+	struct ckpt_catalog *before = NULL;
+	uint64_t latest = 0;
+	unsigned removed;
+	int tries = 0;
+	int r;
+
+	do {
+		struct ckpt_catalog *catalog = NULL;
+		r = ckpt_catalog_open(v->engine, &catalog);
+		if (r < 0)
+			break;
+		removed = v->removed;
+		verify_listed(v, catalog, before);
+		ckpt_catalog_free(before);
+		before = catalog;
+		/* Nothing of what it listed is there: there may be newer steps by now. */
+	} while (v->steps == 0 && v->removed > removed && !cli_interrupted() &&
+		 ++tries < LISTINGS_MAX);
+	ckpt_catalog_free(before);
+	if (cli_interrupted() || v->failed)
+		return;
+	/* Also says when the lineage cannot be known, because a claim does not verify. */
+	if (r == 0)
+		r = ckpt_engine_latest(v->engine, &latest);
+	if (r < 0 && r != CKPT_ENOSTEP)
+		say_failure(v, NO_STEP, 0, r);
+	if (v->steps == 0 && v->findings == 0)
+		fail(v, CKPT_ENOSTEP);
+}
+
+static void summarise(const struct verification *v, bool bad)
 {
 	char bytes[32];
+	char removed[64] = "";
+	const char *verdict = bad ? "NOT good" : "all good";
 
+	if (cli_interrupted())
+		verdict = bad ? "NOT good, and interrupted" : "interrupted";
 	if (v->cli->json) {
 		json_t *object = cli_object("summary");
 		(void)json_object_set_new(object, "steps", json_integer(v->steps));
+		(void)json_object_set_new(object, "removed", json_integer(v->removed));
 		(void)json_object_set_new(object, "findings", json_integer(v->findings));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
+		(void)json_object_set_new(
+			object, "interrupted", json_boolean(cli_interrupted() != 0));
 		(void)json_object_set_new(object, "exit", json_integer(v->exit));
 		cli_print_json(object);
 	} else if (!v->cli->quiet || v->exit) {
-		(void)printf("%u step%s, %s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
-			cli_bytes(v->bytes, bytes), v->exit ? "NOT good" : "all good");
+		if (v->removed)
+			(void)snprintf(
+				removed, sizeof(removed), "%u removed meanwhile, ", v->removed);
+		(void)printf("%u step%s, %s%s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
+			removed, cli_bytes(v->bytes, bytes), verdict);
 	}
 }
 
@@ -191,27 +354,28 @@ int cmd_verify(int argc, char **argv, const char *name)
 		.usage = "STORE [--step N] [--json]",
 		.help = help,
 		.operands = 1,
-		.takes_step = true};
+		.takes_step = true,
+		.takes_quiet = true,
+		.takes_progress = true};
 	struct cli cli;
 	struct verification v = {.cli = &cli};
 	int exit_code;
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
 		return exit_code;
-	int r = cli_open(&cli, &v.engine);
-	if (r < 0)
-		return cli_fail(&cli, r);
-	if (cli.has_step) {
-		verify_step(&v, cli.step);
-	} else {
-		/* Not in the argument itself: it sets v.exit too, and C has no order there. */
-		r = verify_lineage(&v);
-		v.exit = cli_worse(v.exit, r);
-	}
+	exit_code = cli_open(&cli, &v.engine);
+	if (exit_code)
+		return exit_code;
+	if (cli.has_step)
+		verify_step(&v, cli.step, NULL);
+	else
+		verify_lineage(&v);
+	/* What the signal came for is the exit code; whether something was found is in the words. */
+	bool bad = v.exit != CLI_OK;
 	if (cli_interrupted())
 		v.exit = CLI_SIGNAL + cli_interrupted();
-	if (v.steps + v.findings > 0)
-		summarise(&v);
+	if (!v.failed)
+		summarise(&v, bad);
 	ckpt_engine_close(v.engine);
 	return v.exit;
 }

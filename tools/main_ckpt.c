@@ -25,7 +25,7 @@ static void usage(FILE *to)
 	(void)fputs("\n'ckpt COMMAND --help' says more.\n\nExample:\n  ckpt ls /nvme/run42\n", to);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	if (argc < 2) {
 		usage(stderr);
@@ -46,4 +46,10 @@ int main(int argc, char **argv)
 	(void)fprintf(stderr, "ckpt: unknown command: %s\n", argv[1]);
 	usage(stderr);
 	return CLI_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+	cli_begin();
+	return cli_end("ckpt", run(argc, argv));
 }

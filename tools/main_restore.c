@@ -3,5 +3,6 @@
 
 int main(int argc, char **argv)
 {
-	return cmd_restore(argc, argv, "ckpt-restore");
+	cli_begin();
+	return cli_end("ckpt-restore", cmd_restore(argc, argv, "ckpt-restore"));
 }

@@ -3,5 +3,6 @@
 
 int main(int argc, char **argv)
 {
-	return cmd_verify(argc, argv, "ckpt-verify");
+	cli_begin();
+	return cli_end("ckpt-verify", cmd_verify(argc, argv, "ckpt-verify"));
 }

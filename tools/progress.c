@@ -26,8 +26,9 @@ int cli_interrupted(void)
 
 static void catch_signals(void)
 {
-	/* A second one ends the program at once. */
-	struct sigaction action = {.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND};
+	/* A second one ends the program at once. Output that a signal comes upon is not lost. */
+	struct sigaction action = {
+		.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
 
 	(void)sigemptyset(&action.sa_mask);
 	(void)sigaction(SIGINT, &action, NULL);
@@ -40,9 +41,17 @@ int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine)
 		.flags = CKPT_ENGINE_READ_ONLY,
 		.pool_bytes = POOL,
 		.log_level = CKPT_LOG_WARN};
+	struct ckpt_error error = {.size = sizeof(error)};
 
 	catch_signals();
-	return ckpt_engine_open(cli->operand[0], &opts, ret_engine);
+	int r = ckpt_engine_open(cli->operand[0], &opts, ret_engine);
+	if (r == 0)
+		return CLI_OK;
+	/* A file is no store. Of a name within a store this means something else. */
+	(void)ckpt_last_error_record(&error);
+	if (r == -ENOTDIR && strcmp(error.file, cli->operand[0]) == 0)
+		return cli_fail_with(cli, CLI_NOT_FOUND, NULL);
+	return cli_fail(cli, r);
 }
 
 static double seconds_now(void)

@@ -323,6 +323,8 @@ struct ckpt_step_info {
 	uint32_t in_lineage;
 	char attempt[32];
 	char note[256];
+	int32_t code;
+	uint32_t passed_over;
 };
 
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog);

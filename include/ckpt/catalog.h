@@ -32,6 +32,13 @@ struct ckpt_step_info {
 	uint32_t in_lineage; /* 1: a restore may choose it */
 	char attempt[32];
 	char note[256]; /* why it was aborted or quarantined, or what is broken */
+	/*
+	 * BROKEN: why, else 0. CKPT_EINTEGRITY, CKPT_EFORMAT; and where it may be good all the same,
+	 * CKPT_EVERSION or the system error of reading its manifest.
+	 */
+	int32_t code;
+	/* 1: quarantined or broken, a restore of the latest would have chosen it over what is older */
+	uint32_t passed_over;
 };
 
 /*

@@ -4,7 +4,7 @@
  *
  *	ckpt_restore_open(engine, CKPT_STEP_LATEST, &restore);
  *	ckpt_restore_tensor(restore, i, &info);           what is there
- *	ckpt_restore_bind(restore, &target);              where it goes
+ *	ckpt_restore_bind(restore, &target, 1);           where it goes
  *	ckpt_restore_start(restore);
  *	ckpt_restore_wait(restore, timeout_ms);           read, verified, copied
  *	ckpt_restore_free(restore);

@@ -16,6 +16,12 @@ struct ckpt_catalog {
 	struct ckpt_scan scan;
 };
 
+static bool passed_over(struct ckpt_scan *scan, const struct ckpt_scan_step *s)
+{
+	return (s->state == CKPT_STEP_QUARANTINED && s->in_lineage) ||
+	       (s->state == CKPT_STEP_BROKEN && ckpt_lineage_holds(scan, s->generation, s->step));
+}
+
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog)
 {
 	struct ckpt_error *err = ckpt_error_here();
@@ -58,7 +64,9 @@ int ckpt_catalog_step(
 	if (index >= catalog->scan.step_count)
 		return ckpt_fail(ckpt_error_here(), -ERANGE, "step %zu of %zu", index,
 			catalog->scan.step_count);
-	const struct ckpt_scan_step *s = &catalog->scan.steps[index];
+	/* Looking for a claim changes nothing. */
+	struct ckpt_scan *scan = (struct ckpt_scan *)&catalog->scan;
+	const struct ckpt_scan_step *s = &scan->steps[index];
 	struct ckpt_step_info info = {.size = sizeof(info),
 		.state = s->state,
 		.step = s->step,
@@ -66,7 +74,9 @@ int ckpt_catalog_step(
 		.wall_ms = s->wall_ms,
 		.bytes = s->bytes,
 		.world = s->world,
-		.in_lineage = s->in_lineage};
+		.in_lineage = s->in_lineage,
+		.code = s->state == CKPT_STEP_BROKEN ? s->code : 0,
+		.passed_over = passed_over(scan, s)};
 	(void)snprintf(info.attempt, sizeof(info.attempt), "%s", s->attempt);
 	(void)snprintf(info.note, sizeof(info.note), "%s", s->note);
 	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_step_info");

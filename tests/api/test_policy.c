@@ -537,6 +537,56 @@ static void test_retention(void **state)
 	ckpt_engine_close(engine);
 }
 
+static struct ckpt_step_info info_of(struct ckpt_engine *engine, uint64_t step, uint32_t size)
+{
+	struct ckpt_catalog *catalog = NULL;
+	struct ckpt_step_info info = {0};
+
+	must_work(ckpt_catalog_open(engine, &catalog));
+	for (size_t i = 0; i < ckpt_catalog_count(catalog) && info.step != step; i++) {
+		memset(&info, 0xff, sizeof(info));
+		info.size = size;
+		must_work(ckpt_catalog_step(catalog, i, &info));
+	}
+	ckpt_catalog_free(catalog);
+	assert_int_equal(info.step, step);
+	return info;
+}
+
+/* Why a manifest is broken, and whether its step is of the lineage; a caller of an older build. */
+static void test_listing_broken(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(dir, 0);
+	must_work(kit_save(engine, 10, v, 2));
+	must_work(kit_save(engine, 20, v, 2));
+	must_work(kit_save(engine, 30, v, 2));
+	struct ckpt_restore *restore = NULL;
+	must_work(ckpt_restore_open(engine, 20, &restore));
+	must_work(ckpt_restore_adopt(restore));
+	ckpt_restore_free(restore);
+	must_work(kit_save(engine, 40, v, 2));
+	ckpt_engine_close(engine);
+	scratch_flip(scratch_join(dir, "g000001/step-0000000020/manifest.json"), 60);
+	scratch_flip(scratch_join(dir, "g000001/step-0000000030/manifest.json"), 60);
+	scratch_flip(scratch_join(dir, "g000002/step-0000000040/manifest.json"), 60);
+
+	engine = kit_open(dir, CKPT_ENGINE_READ_ONLY);
+	uint32_t now = sizeof(struct ckpt_step_info);
+	uint32_t before = offsetof(struct ckpt_step_info, code);
+	assert_int_equal(info_of(engine, 40, now).code, CKPT_EINTEGRITY);
+	assert_int_equal(info_of(engine, 40, now).passed_over, 1);
+	assert_int_equal(info_of(engine, 20, now).passed_over, 1);
+	/* Its branch was left before it was damaged. */
+	assert_int_equal(info_of(engine, 30, now).code, CKPT_EINTEGRITY);
+	assert_int_equal(info_of(engine, 30, now).passed_over, 0);
+	assert_int_equal(info_of(engine, 10, now).code, 0);
+	assert_int_equal(info_of(engine, 10, now).passed_over, 0);
+	assert_int_equal(info_of(engine, 40, before).state, CKPT_STEP_BROKEN);
+	assert_int_equal(info_of(engine, 40, before).code, -1);
+	ckpt_engine_close(engine);
+}
+
 /* Removing by hand: not the only good one, not an open one. */
 static void test_remove(void **state)
 {
@@ -586,6 +636,6 @@ int main(void)
 		T(test_caller_fails_it_early), T(test_eager), T(test_failed_saves_leave_little),
 		T(test_busy), T(test_cancel), T(test_close_under_way), T(test_fork),
 		T(test_fork_keeps_no_lock), T(test_last_generation), T(test_retention),
-		T(test_remove), T(test_flat)};
+		T(test_listing_broken), T(test_remove), T(test_flat)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

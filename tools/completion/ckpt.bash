@@ -4,6 +4,10 @@
 _ckpt() {
 	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
 	local options="--step --json --progress --quiet --version --help"
+	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
+	ckpt:ls) options="--json --version --help" ;;
+	ckpt:show) options="--step --json --quiet --version --help" ;;
+	esac
 	case $previous in
 	--step)
 		mapfile -t COMPREPLY < <(compgen -W "latest latest~1" -- "$current")
