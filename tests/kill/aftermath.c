@@ -11,7 +11,7 @@
 
 #include "kill/deed.h"
 
-#define TRIES_MAX 32
+#define TRIES_MAX 8192
 #define MORE      900
 
 /* In the order of time, which is that of the lineage. */
@@ -66,7 +66,7 @@ static void take_line(struct history *h, const char *line)
 	int n = sscanf(
 		line, "%15s %u %u", verb, &a, &b); /* NOLINT(cert-err34-c): written by deed.c */
 
-	if (n == 3 && strcmp(verb, "try") == 0 && h->count < TRIES_MAX)
+	if (n == 3 && strcmp(verb, "try") == 0 && h->count < TRIES_MAX - 1)
 		h->tries[h->count++] = (struct attempt){.step = a, .seed = b};
 	else if (n == 3 && strcmp(verb, "ack") == 0) {
 		for (unsigned i = 0; i < h->count; i++)
@@ -79,7 +79,8 @@ static void take_line(struct history *h, const char *line)
 		each(h, a, mark_bad, 0);
 	else if (n == 2 && strcmp(verb, "export") == 0)
 		h->exported = a;
-	else
+	else if (strcmp(verb, "claim") != 0 && strcmp(verb, "end") != 0 &&
+		 strcmp(verb, "told") != 0)
 		deed_die("the log says \"%s\"", line);
 }
 
@@ -175,7 +176,7 @@ static unsigned resume(struct deed *d, const struct history *h, bool adopt)
 		if (h->tries[i].present)
 			newest = &h->tries[i];
 	int r = deed_restore(d, CKPT_STEP_LATEST, adopt);
-	if (r == CKPT_EINTEGRITY && h->tries[2].bad)
+	if (r == CKPT_EINTEGRITY && h->count > 2 && h->tries[2].bad)
 		r = deed_restore(d, newest ? newest->step : CKPT_STEP_LATEST, adopt);
 	if (!newest) {
 		if (r != CKPT_ENOSTEP)
@@ -223,8 +224,9 @@ static void look_at_copy(struct deed *d, struct history *h)
 
 void deed_aftermath(struct deed *deed)
 {
-	struct history h = {.count = 0};
+	static struct history h;
 
+	h = (struct history){0};
 	read_log(&h, deed->store);
 	int r = try_open(deed, deed->store, CKPT_ENGINE_READ_ONLY);
 	if (r < 0 && r != CKPT_ENOSTORE)

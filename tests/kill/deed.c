@@ -64,6 +64,15 @@ void deed_init(struct deed *deed, const char *root)
 	}
 }
 
+void deed_free(struct deed *deed)
+{
+	(void)close(deed->log);
+	free(deed->store);
+	free(deed->dest);
+	for (int i = 0; i < DEED_TENSORS; i++)
+		free(deed->live[i]);
+}
+
 void deed_log(struct deed *deed, const char *fmt, ...)
 {
 	char line[80];

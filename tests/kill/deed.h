@@ -9,6 +9,12 @@
  *	gone STEP        its removal was acknowledged
  *	bad STEP         its bytes were damaged on purpose
  *	export STEP      its export was acknowledged
+ *
+ * Of several processes (rivals.c), each with a number:
+ *
+ *	claim GENERATION STEP ID    holds the store from now on, and goes on from STEP
+ *	end ID                      lets it go now, or is killed
+ *	told ID CODE                was refused
  */
 #ifndef CKPT_TESTS_DEED_H
 #define CKPT_TESTS_DEED_H
@@ -20,8 +26,8 @@
 #define DEED_TIMEOUT_MS 60000
 
 struct deed {
-	const char *store;
-	const char *dest; /* of an export */
+	char *store;
+	char *dest; /* of an export */
 	int log;
 	struct ckpt_engine_opts opts;
 	struct ckpt_engine *engine;
@@ -36,6 +42,7 @@ void deed_check(int r, const char *call);
 
 /* ROOT/store, ROOT/dest and ROOT/log; the backend is that of CKPT_TEST_IO. */
 void deed_init(struct deed *deed, const char *root);
+void deed_free(struct deed *deed);
 void deed_log(struct deed *deed, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void deed_open(struct deed *deed, uint32_t flags);
 void deed_close(struct deed *deed);
@@ -51,7 +58,7 @@ int deed_restore(struct deed *deed, uint64_t step, bool adopt);
 int deed_verify(struct deed *deed, uint64_t step);
 int deed_export(struct deed *deed, uint64_t step);
 
-/* The scenarios, and what must hold afterwards. */
+/* What must hold afterwards. */
 void deed_aftermath(struct deed *deed);
 
 #endif
