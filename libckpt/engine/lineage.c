@@ -17,6 +17,31 @@ static void mark_upto(struct ckpt_scan *scan, uint64_t generation, uint64_t limi
 	}
 }
 
+/*
+ * A generation is claimed before anything is committed in it, and claims are never removed: where there is
+ * a commit and no claim, the claim was lost. Looks at generations `from` to `to`, up to step `limit`.
+ */
+static int check_lost(
+	struct ckpt_scan *scan, uint64_t from, uint64_t to, uint64_t limit, struct ckpt_error *err)
+{
+	char path[CKPT_PATH_MAX];
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation < from || s->generation > to || s->step > limit ||
+			!may_restore(s))
+			continue;
+		ckpt_name_claim(path, s->generation);
+		return ckpt_fail_at(err, CKPT_EINCOMPLETE,
+			&(struct ckpt_where){.tier = "local", .file = path},
+			"%s is not there, though step %llu was committed in generation %llu, so "
+			"which steps belong to the lineage is not known: put the file back from a "
+			"copy, or start anew",
+			path, (unsigned long long)s->step, (unsigned long long)s->generation);
+	}
+	return 0;
+}
+
 int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 {
 	uint64_t limit = CKPT_STEP_MAX;
@@ -24,15 +49,18 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 
 	for (size_t i = 0; i < scan->step_count; i++)
 		scan->steps[i].in_lineage = false;
-	/* A directory without a claim is no generation: its claim was never durable. */
+	/* A directory without a claim and without a commit is no generation. */
 	for (size_t i = 0; i < scan->gen_count; i++)
 		if (scan->gens[i].claimed)
 			generation = scan->gens[i].generation;
+	int r = check_lost(scan, generation + 1, UINT64_MAX, CKPT_STEP_MAX, err);
+	if (r < 0)
+		return r;
 	while (generation) {
 		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, generation);
 		/* A store that was exported holds the last generation only. */
 		if (!gen || !gen->claimed)
-			return 0;
+			return check_lost(scan, generation, generation, limit, err);
 		/* Its own steps name it; only what came before it is told by its claim. */
 		mark_upto(scan, generation, limit);
 		if (gen->broken) {

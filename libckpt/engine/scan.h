@@ -99,6 +99,7 @@ struct ckpt_scanner {
 	/* Its own. */
 	struct ckpt_task *waiter;
 	struct ckpt_store_op op;
+	struct ckpt_listing directories; /* in the root, before the claims were listed */
 	struct ckpt_listing names;
 	struct ckpt_listing inner;
 	const char *name;

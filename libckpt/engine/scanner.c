@@ -102,7 +102,7 @@ static bool next_step(struct ckpt_scanner *s)
 /* The next directory of a generation in the root's listing. */
 static bool next_generation(struct ckpt_scanner *s)
 {
-	while ((s->name = next_name(&s->names, s->name)))
+	while ((s->name = next_name(&s->directories, s->name)))
 		if (ckpt_parse_generation(s->name, &s->generation))
 			return true;
 	return false;
@@ -175,11 +175,6 @@ static int steps_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_store_list(s->store, op, ".");
-	CKPT_AWAIT(task, op->done);
-	if (op->result < 0)
-		return op->result;
-	take_listing(&s->names, op);
 	for (s->name = NULL; next_generation(s);) {
 		ckpt_store_list(s->store, op, s->name);
 		CKPT_AWAIT(task, op->done);
@@ -231,7 +226,15 @@ static int claims_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 
-	/* Claims before steps: no step is listed whose generation is not known. */
+	/*
+	 * Directories, claims, steps: a directory that is seen was claimed before, and no step is listed
+	 * whose generation is not known.
+	 */
+	ckpt_store_list(s->store, op, ".");
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return op->result;
+	take_listing(&s->directories, op);
 	ckpt_store_list(s->store, op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, op->done);
 	if (op->result < 0 && op->result != -ENOENT)
@@ -255,8 +258,10 @@ static void scanner_done(struct ckpt_task *task)
 
 	ckpt_free(s->names.names);
 	ckpt_free(s->inner.names);
+	ckpt_free(s->directories.names);
 	s->names = (struct ckpt_listing){0};
 	s->inner = (struct ckpt_listing){0};
+	s->directories = (struct ckpt_listing){0};
 	ckpt_task_wake(s->waiter);
 }
 

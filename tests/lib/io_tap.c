@@ -34,12 +34,7 @@ static void note_file(struct io_tap *tap, const struct io_tap_req *r)
 		tap->paths[r->req.result] = strdup(r->req.path);
 		tap->open_files++;
 	}
-	if (r->req.op == CKPT_IO_OP_CLOSE) {
-		CKPT_ASSERT(tap->paths[r->req.fd]);
-		free(tap->paths[r->req.fd]);
-		tap->paths[r->req.fd] = NULL;
-		tap->open_files--;
-	}
+	tap->open_files -= r->req.op == CKPT_IO_OP_CLOSE;
 }
 
 static void answered(struct ckpt_node *node)
@@ -56,6 +51,7 @@ static void answered(struct ckpt_node *node)
 	outer->result = r->req.result;
 	outer->size = r->req.size;
 	outer->listing = r->req.listing;
+	free(r->closing);
 	free(r);
 	outer->node.run(&outer->node);
 }
@@ -70,6 +66,11 @@ static void tap_submit(struct ckpt_io *io, struct ckpt_io_req *outer)
 	r->req.node.run = answered;
 	r->path = outer->path ? outer->path : tap->paths[outer->fd];
 	CKPT_ASSERT(r->path);
+	/* Its number may be another file's before the core hears that it is closed. */
+	if (outer->op == CKPT_IO_OP_CLOSE) {
+		r->closing = tap->paths[outer->fd];
+		tap->paths[outer->fd] = NULL;
+	}
 	tap->in_flight++;
 	switch (tap->before ? tap->before(tap, r) : IO_TAP_PASS) {
 	case IO_TAP_PASS:

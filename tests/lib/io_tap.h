@@ -17,6 +17,7 @@ struct io_tap_req {
 	struct ckpt_io_req *outer;
 	struct io_tap *tap;
 	const char *path; /* of the file that it is about */
+	char *closing;    /* that path, of a CLOSE */
 	int verdict;      /* of the tap's user */
 	struct io_tap_req *next;
 };

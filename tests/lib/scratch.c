@@ -25,6 +25,17 @@ char *scratch_make(void)
 	return path;
 }
 
+char *scratch_make_in_memory(void)
+{
+	char template[] = "/dev/shm/ckpt-scratch-XXXXXX";
+
+	if (!mkdtemp(template))
+		return scratch_make();
+	char *path = strdup(template);
+	must(path != NULL, "strdup");
+	return path;
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st;

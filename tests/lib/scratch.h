@@ -7,6 +7,8 @@
 
 /* Makes an empty directory and returns its path; exits if that fails. Freed by scratch_remove(). */
 char *scratch_make(void);
+/* The same in memory where there is /dev/shm: for tests that write much and ask nothing of the disk. */
+char *scratch_make_in_memory(void);
 /* Removes it with all that is in it. */
 void scratch_remove(char *path);
 /* "a/b" into a buffer that the next eight calls leave alone. */

@@ -95,6 +95,31 @@ static void test_broken_claim(void **state)
 	ckpt_scan_clear(&scan);
 }
 
+/* Nor is one that was lost: the store would pose as one without commits, or with fewer. */
+static void test_lost_claim(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	struct ckpt_error err = {.size = sizeof(err)};
+	add_gen(&scan, 2, 1, 10); /* of a store that was exported: nothing of 1 is here */
+	add_step(&scan, 2, 20, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, &err), 0);
+	add_step(&scan, 1, 15, CKPT_STEP_COMMITTED); /* rolled back: not on the way */
+	add_step(&scan, 3, 30, CKPT_STEP_PENDING);
+	assert_int_equal(ckpt_lineage_mark(&scan, &err), 0);
+	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 2000020);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, &err), CKPT_EINCOMPLETE);
+	assert_string_equal(err.file, "gens/000001.json");
+	add_gen(&scan, 1, 0, 0);
+	assert_int_equal(ckpt_lineage_mark(&scan, &err), 0);
+	err = (struct ckpt_error){.size = sizeof(err)};
+	add_step(&scan, 3, 31, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, &err), CKPT_EINCOMPLETE);
+	assert_string_equal(err.file, "gens/000003.json");
+	ckpt_scan_clear(&scan);
+}
+
 static void test_quarantine(void **state)
 {
 	(void)state;
@@ -218,6 +243,7 @@ int main(void)
 		cmocka_unit_test(test_branches),
 		cmocka_unit_test(test_empty_generation),
 		cmocka_unit_test(test_broken_claim),
+		cmocka_unit_test(test_lost_claim),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
 		cmocka_unit_test(test_rolled_back),

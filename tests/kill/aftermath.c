@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold after a kill, whenever it came: what was acknowledged and not let go is there, bit for
+ * bit; what is there is whole; the newest of it is chosen; and the work goes on.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kill/deed.h"
+
+#define TRIES_MAX 8192
+#define MORE      900
+
+/* In the order of time, which is that of the lineage. */
+struct attempt {
+	unsigned step;
+	unsigned seed;
+	bool acked;
+	bool let;
+	unsigned by;
+	bool gone;
+	bool bad;
+	bool present;
+};
+
+struct history {
+	struct attempt tries[TRIES_MAX];
+	unsigned count;
+	unsigned exported;
+};
+
+static void each(
+	struct history *h, unsigned step, void (*mark)(struct attempt *, unsigned), unsigned x)
+{
+	for (unsigned i = 0; i < h->count; i++)
+		if (h->tries[i].step == step)
+			mark(&h->tries[i], x);
+}
+
+static void mark_let(struct attempt *t, unsigned by)
+{
+	t->by = t->let && t->by == 0 ? 0 : by;
+	t->let = true;
+}
+
+static void mark_gone(struct attempt *t, unsigned x)
+{
+	(void)x;
+	t->gone = true;
+}
+
+static void mark_bad(struct attempt *t, unsigned x)
+{
+	(void)x;
+	t->bad = true;
+}
+
+static void take_line(struct history *h, const char *line)
+{
+	char verb[16];
+	unsigned a = 0;
+	unsigned b = 0;
+	int n = sscanf(
+		line, "%15s %u %u", verb, &a, &b); /* NOLINT(cert-err34-c): written by deed.c */
+
+	if (n == 3 && strcmp(verb, "try") == 0 && h->count < TRIES_MAX - 1)
+		h->tries[h->count++] = (struct attempt){.step = a, .seed = b};
+	else if (n == 3 && strcmp(verb, "ack") == 0) {
+		for (unsigned i = 0; i < h->count; i++)
+			h->tries[i].acked |= h->tries[i].step == a && h->tries[i].seed == b;
+	} else if (n == 3 && strcmp(verb, "let") == 0)
+		each(h, a, mark_let, b);
+	else if (n == 2 && strcmp(verb, "gone") == 0)
+		each(h, a, mark_gone, 0);
+	else if (n == 2 && strcmp(verb, "bad") == 0)
+		each(h, a, mark_bad, 0);
+	else if (n == 2 && strcmp(verb, "export") == 0)
+		h->exported = a;
+	else if (strcmp(verb, "claim") != 0 && strcmp(verb, "end") != 0 &&
+		 strcmp(verb, "told") != 0)
+		deed_die("the log says \"%s\"", line);
+}
+
+static void read_log(struct history *h, const char *store)
+{
+	char line[80];
+	char path[600];
+
+	(void)snprintf(path, sizeof(path), "%.*s/log", (int)(strrchr(store, '/') - store), store);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		deed_die("%s: %s", path, strerror(errno));
+	while (fgets(line, sizeof(line), f))
+		take_line(h, line);
+	(void)fclose(f);
+}
+
+/* A committed step is what one attempt at it wrote, all of it. */
+static void look_at_step(struct deed *d, struct history *h, unsigned step)
+{
+	bool bad = false;
+
+	for (unsigned i = 0; i < h->count; i++)
+		bad |= h->tries[i].step == step && h->tries[i].bad;
+	int r = deed_verify(d, step);
+	if (bad && r == CKPT_EINTEGRITY)
+		return;
+	if (r < 0)
+		deed_die("step %u is committed and does not verify: %d: %s", step, r,
+			ckpt_last_error());
+	r = deed_restore(d, step, false);
+	if (r != (int)step)
+		deed_die("step %u is committed and not restored: %d: %s", step, r,
+			ckpt_last_error());
+	for (unsigned i = h->count; i > 0; i--) {
+		struct attempt *t = &h->tries[i - 1];
+		if (t->step == step && deed_is(d, t->seed)) {
+			t->present = true;
+			return;
+		}
+	}
+	deed_die("step %u holds what nobody has saved", step);
+}
+
+/* Whether `step` has been committed, by what is there: it, or one that came after it. */
+static bool was_committed(const struct history *h, unsigned step)
+{
+	bool passed = false;
+
+	for (unsigned i = 0; i < h->count; i++) {
+		passed |= h->tries[i].step == step;
+		if (passed && h->tries[i].present)
+			return true;
+	}
+	return false;
+}
+
+static void look_at_all(struct deed *d, struct history *h)
+{
+	struct ckpt_catalog *catalog = NULL;
+
+	for (unsigned i = 0; i < h->count; i++)
+		h->tries[i].present = false;
+	if (d->engine) {
+		deed_must(ckpt_catalog_open(d->engine, &catalog));
+		for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+			struct ckpt_step_info info = {.size = sizeof(info)};
+			deed_must(ckpt_catalog_step(catalog, i, &info));
+			if (info.state == CKPT_STEP_BROKEN)
+				deed_die("step %u is broken: %s", (unsigned)info.step, info.note);
+			if (info.state == CKPT_STEP_COMMITTED && info.in_lineage)
+				look_at_step(d, h, (unsigned)info.step);
+		}
+		ckpt_catalog_free(catalog);
+	}
+	for (unsigned i = 0; i < h->count; i++) {
+		const struct attempt *t = &h->tries[i];
+		bool may_miss =
+			!t->acked || t->bad || (t->let && (!t->by || was_committed(h, t->by)));
+		if (!t->present && !may_miss)
+			deed_die("step %u was acknowledged and is not there", t->step);
+		if (t->gone && t->present)
+			deed_die("step %u was removed and is there", t->step);
+	}
+}
+
+/* The newest of what is there is what a restore of the latest gives; 0: there is nothing. */
+static unsigned resume(struct deed *d, const struct history *h, bool adopt)
+{
+	const struct attempt *newest = NULL;
+
+	for (unsigned i = 0; i < h->count; i++)
+		if (h->tries[i].present)
+			newest = &h->tries[i];
+	int r = deed_restore(d, CKPT_STEP_LATEST, adopt);
+	if (r == CKPT_EINTEGRITY && h->count > 2 && h->tries[2].bad)
+		r = deed_restore(d, newest ? newest->step : CKPT_STEP_LATEST, adopt);
+	if (!newest) {
+		if (r != CKPT_ENOSTEP)
+			deed_die(
+				"there is nothing, and the latest is %d: %s", r, ckpt_last_error());
+		return 0;
+	}
+	if (r != (int)newest->step || !deed_is(d, newest->seed))
+		deed_die("the latest is %d, not what was saved as %u: %s", r, newest->step,
+			ckpt_last_error());
+	return newest->step;
+}
+
+static int try_open(struct deed *d, const char *path, uint32_t flags)
+{
+	d->opts.flags = flags;
+	d->engine = NULL;
+	return ckpt_engine_open(path, &d->opts, &d->engine);
+}
+
+/* The copy is whole or not there; if it was not, it can be made now. */
+static void look_at_copy(struct deed *d, struct history *h)
+{
+	struct stat st;
+
+	if (stat(d->dest, &st) < 0) {
+		if (h->exported)
+			deed_die("the exported store is not there");
+		return;
+	}
+	if (try_open(d, d->store, CKPT_ENGINE_READ_ONLY) < 0)
+		deed_die("the store: %s", ckpt_last_error());
+	int r = deed_export(d, 2);
+	if (r < 0 && r != -EEXIST)
+		deed_die("exporting again: %d: %s", r, ckpt_last_error());
+	if (r == 0 && h->exported)
+		deed_die("the step was exported, and could be once more");
+	deed_close(d);
+	deed_must(try_open(d, d->dest, CKPT_ENGINE_READ_ONLY));
+	deed_must(deed_verify(d, 2));
+	if (deed_restore(d, 2, false) != 2 || !deed_is(d, 2))
+		deed_die("the exported step is not what was saved: %s", ckpt_last_error());
+	deed_close(d);
+}
+
+void deed_aftermath(struct deed *deed)
+{
+	static struct history h;
+
+	h = (struct history){0};
+	read_log(&h, deed->store);
+	int r = try_open(deed, deed->store, CKPT_ENGINE_READ_ONLY);
+	if (r < 0 && r != CKPT_ENOSTORE)
+		deed_die("open: %d: %s", r, ckpt_last_error());
+	look_at_all(deed, &h);
+	if (deed->engine) {
+		(void)resume(deed, &h, false);
+		deed_close(deed);
+	}
+	look_at_copy(deed, &h);
+	deed->opts.keep_last = 0;
+	if (try_open(deed, deed->store, 0) < 0)
+		deed_die("open to go on: %s", ckpt_last_error());
+	bool acked = false;
+	for (unsigned i = 0; i < h.count; i++)
+		acked |= h.tries[i].acked;
+	/* Only what was let go is there then: a start of its own goes on as one. */
+	if (resume(deed, &h, true) == 0 && acked) {
+		deed_close(deed);
+		deed_open(deed, CKPT_ENGINE_NEW_START);
+	}
+	h.tries[h.count++] = (struct attempt){.step = MORE, .seed = MORE, .acked = true};
+	deed_save(deed, MORE, MORE);
+	deed_close(deed);
+	deed_open(deed, CKPT_ENGINE_READ_ONLY);
+	look_at_all(deed, &h);
+	(void)resume(deed, &h, false);
+	deed_close(deed);
+}
