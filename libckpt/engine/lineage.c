@@ -36,7 +36,7 @@ static int check_lost(
 			&(struct ckpt_where){.tier = "local", .file = path},
 			"%s is not there, though step %llu was committed in generation %llu, so "
 			"which steps belong to the lineage is not known: put the file back from a "
-			"copy, or start anew",
+			"copy",
 			path, (unsigned long long)s->step, (unsigned long long)s->generation);
 	}
 	return 0;
@@ -69,7 +69,7 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 			return ckpt_fail_at(err, CKPT_EINTEGRITY,
 				&(struct ckpt_where){.tier = "local", .file = path},
 				"%s does not verify, so which steps came before generation %llu "
-				"is not known: put the file back from a copy, or start anew",
+				"is not known: put the file back from a copy",
 				path, (unsigned long long)generation);
 		}
 		/* The decoder has seen to it that a parent is older than its child. */

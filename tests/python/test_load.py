@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading without a model, whole and in part, and listing."""
 
+import errno
 import shutil
 import time
 from pathlib import Path
@@ -241,3 +242,38 @@ def test_a_damaged_claim_is_no_new_start(opened: Any, store: Path, how: str) -> 
         assert caught.value.code == -10001
         assert "started anew" not in str(caught.value)
         assert "new_start" not in str(caught.value)
+
+
+def test_a_manifest_that_is_no_file_is_passed_over(opened: Any, store: Path) -> None:
+    ckpt = opened({"x": torch.zeros(3)})
+    for step in (1, 2):
+        ckpt.save(step).wait()
+    ckpt.close()
+    manifest = next(store.glob("g*/step-0000000002/manifest.json"))
+    manifest.unlink()
+    manifest.mkdir()
+    with pytest.warns(libckpt.CheckpointWarning, match="step 2"):
+        assert opened({"x": torch.zeros(3)}).resume() == 1
+
+
+def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:
+    """It may be good: an older step in its place would be a loss."""
+    from libckpt._engine import StepInfo
+    from libckpt._native import lib
+
+    from libckpt import _load
+
+    for code, passed in (
+        (-errno.EACCES, False),
+        (-errno.EMFILE, False),
+        (lib.CKPT_EVERSION, False),
+        (-errno.EIO, True),
+        (lib.CKPT_EFORMAT, True),
+        (lib.CKPT_EINTEGRITY, True),
+    ):
+        info = StepInfo(7, 1, "broken", 0, 0.0, 1, False, "so", code, passed_over=True)
+        error = _load._reason_to_pass(info)
+        assert error is not None
+        assert error.step == 7
+        assert _load._is_unreadable(error) is passed
+        assert _load._reason_to_pass(info._replace(passed_over=False)) is None

@@ -86,7 +86,7 @@ def error_of(record: Any) -> errors.CheckpointError:
     """The exception for an error record."""
     code = int(record.code)
     system = int(record.sys_errno) or (-code if _LIBRARY_CODES < code < 0 else 0)
-    return _CLASSES.get(code, errors.StorageError)(
+    return error_class(code)(
         text(record.message) or text(lib.ckpt_strerror(code)),
         code=code,
         errno=system or None,
@@ -101,6 +101,11 @@ def error_of(record: Any) -> errors.CheckpointError:
 
 def _known(number: Any) -> int | None:
     return int(number) if number >= 0 else None
+
+
+def error_class(code: int) -> type[errors.CheckpointError]:
+    """The class of exceptions for a code."""
+    return _CLASSES.get(code, errors.StorageError)
 
 
 def last_error(code: int, step: int | None = None) -> errors.CheckpointError:
@@ -183,6 +188,10 @@ class StepInfo(NamedTuple):
     in_lineage: bool
     #: why it was aborted or quarantined, or what is broken
     note: str
+    #: of a broken one: the library's code, or a negative errno if it may be good all the same
+    code: int
+    #: quarantined or broken, and newer than what a restore chooses instead
+    passed_over: bool
 
 
 _IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
@@ -340,6 +349,8 @@ def _step_info(info: Any) -> StepInfo:
         world=int(info.world),
         in_lineage=bool(info.in_lineage),
         note=text(info.note),
+        code=int(info.code),
+        passed_over=bool(info.passed_over),
     )
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._engine import Engine, Options, StepInfo, logger
+from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
     CheckpointError,
     CheckpointWarning,
@@ -120,10 +120,14 @@ def check_step(step: Any) -> int:
     return int(number)
 
 
+#: System errors that say that the file is damaged, or that something else is in its place.
+_DAMAGE = {errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EFBIG}
+
+
 def _is_unreadable(error: CheckpointError) -> bool:
     """True if an older step may still be good."""
     return isinstance(error, (IntegrityError, IncompleteError, FormatError)) or (
-        isinstance(error, StorageError) and error.errno == errno.EIO
+        isinstance(error, StorageError) and error.errno in _DAMAGE
     )
 
 
@@ -232,14 +236,22 @@ def _nothing_there(
 
 def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
     """Why a step that was committed once is not tried; None if it may be, or never was."""
-    if info.state == "broken" or (info.in_lineage and info.state == "quarantined"):
-        note = f": {info.note}" if info.note else ""
-        cure = ""
-        if info.state == "quarantined":
-            where = f"g{info.generation:06d}/step-{info.step:010d}/quarantine.json"
-            cure = f" (if its files are good again, remove {where})"
-        return IntegrityError(f"step {info.step} is {info.state}{note}{cure}", step=info.step)
-    return None
+    if not info.passed_over:
+        return None
+    note = f": {info.note}" if info.note else ""
+    where = f"g{info.generation:06d}/step-{info.step:010d}"
+    if info.state == "quarantined":
+        cure = f" (if its files are good again, remove {where}/quarantine.json)"
+        return IntegrityError(f"step {info.step} is quarantined{note}{cure}", step=info.step)
+    # What could not be read this time may be good: then an older one in its place would be a loss.
+    system = -info.code if info.code > lib.CKPT_EINTEGRITY else None
+    return error_class(info.code)(
+        f"the manifest of step {info.step} is broken{note}",
+        code=info.code,
+        errno=system,
+        step=info.step,
+        file=f"{where}/manifest.json",
+    )
 
 
 def _pass_over(engine: Engine, step: int, error: CheckpointError) -> None:
