@@ -6,7 +6,7 @@
 #include "cli.h"
 
 /* How often a store is listed that loses every step between its listing and their reading. */
-#define LISTINGS_MAX 5
+#define LISTINGS_MAX 50
 /* In place of a step, where something is wrong with none. */
 #define NO_STEP      UINT64_MAX
 
