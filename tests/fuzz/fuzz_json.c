@@ -99,15 +99,69 @@ static bool only_jansson_minds(const json_error_t *why)
 	       code == json_error_null_byte_in_key;
 }
 
+/* Values and levels of a tree, keys not counted. */
+static size_t measure(const json_t *value, unsigned depth, unsigned *ret_depth)
+{
+	size_t count = 1;
+	const char *key;
+	const json_t *item;
+	json_t *member;
+	size_t i;
+
+	depth += json_is_object(value) || json_is_array(value);
+	if (depth > *ret_depth)
+		*ret_depth = depth;
+	json_array_foreach(value, i, item) count += measure(item, depth, ret_depth);
+	json_object_foreach((json_t *)value, key, member) count +=
+		measure(member, depth, ret_depth);
+	return count;
+}
+
+/* With other limits than FORMAT.md's: they hold exactly. */
 static void check_limits(const char *text, size_t length, unsigned depth, size_t values)
 {
 	struct ckpt_error err = {0};
 	int r = ckpt_json_scan(text, length, values, depth, FUZZ_FILE, &err);
+	json_t *value =
+		memchr(text, 0, length)
+			? NULL
+			: json_loadb(text, length,
+				  JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
+	unsigned deepest = 0;
+	size_t count;
 
 	fuzz_check_error(&err, r, length);
+	if (value) {
+		count = measure(value, 0, &deepest);
+		FUZZ_CHECK((r == 0) == (count <= values && deepest <= depth));
+		json_decref(value);
+	}
 	/* What passes with less passes with more. */
 	FUZZ_CHECK(
 		r < 0 || ckpt_json_scan(text, length, values + 1, depth + 1, FUZZ_FILE, NULL) == 0);
+}
+
+/* A whole number that stands first: jansson has none above 2^63-1 either, but for that it refuses all. */
+static void check_first_number(const char *text, size_t length)
+{
+	struct ckpt_reader r;
+	uint64_t number = 77;
+	unsigned __int128 value = 0;
+	size_t digits = 0;
+	bool good;
+
+	ckpt_reader_init(&r, text, length, 0, FUZZ_FILE, NULL);
+	good = ckpt_reader_u64(&r, &number);
+	while (length > 0 && strchr(" \n\t\r", *text) && *text)
+		text++, length--;
+	for (; digits < length && text[digits] >= '0' && text[digits] <= '9'; digits++) {
+		if (value <= INT64_MAX)
+			value = value * 10 + (unsigned)(text[digits] - '0');
+	}
+	FUZZ_CHECK(
+		good == (digits > 0 && value <= INT64_MAX && (digits == 1 || *text != '0') &&
+				!(digits < length && text[digits] && strchr(".eE", text[digits]))));
+	FUZZ_CHECK(number == (good ? (uint64_t)value : 77));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -123,6 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	length = size - 2;
 	check_limits(text, length, data[0] % 63, data[1]);
+	check_first_number(text, length);
 	fuzz_memory_begin(0);
 	r = ckpt_json_scan(text, length, VALUES, DEPTH, FUZZ_FILE, &err);
 	FUZZ_CHECK(fuzz_memory_end(0) == 0);

@@ -159,9 +159,14 @@ def quarantine():
         reason="chunk 3 differs",
         wall_ms=1700000000000,
     )
+
+    def with_code(code):
+        return seal(json.dumps(good)[:-1].replace("-10001", code))
+
     yield "golden", (STEP / "quarantine.json").read_bytes()
-    yield "code-zero", seal({**good, "code": 0})
+    yield "code-zero", with_code("0")
     yield "code-positive", seal({**good, "code": 1})
+    yield "code-minus-zero", with_code("-0")
     yield "code-least", seal({**good, "code": -(2**31)})
     yield "code-too-small", seal({**good, "code": -(2**31) - 1})
     yield "code-2-to-the-32", seal({**good, "code": 2**32 - 10001})
@@ -466,6 +471,8 @@ def headers():
         "offsets-swapped": "{" + a.replace("[0,10]", "[10,0]") + "}",
         "offsets-of-three": "{" + a.replace("[0,10]", "[0,10,10]") + "}",
         "offsets-greatest": "{" + a.replace("[0,10]", f"[0,{BIG}]") + "}",
+        "shape-of-none": "{" + a.replace("[10]", "[]") + "}",
+        "offsets-of-one": "{" + a.replace("[0,10]", "[0]") + "}",
         "shape-of-one-more": "{" + a.replace("[10]", "[10,1]") + "}",
         "dtype-twice": "{" + a.replace('"dtype"', '"dtype":"U8","dtype"') + "}",
         "unknown-member": "{" + a.replace('"dtype"', '"x":[1e999],"dtype"') + "}",
@@ -537,6 +544,9 @@ def json_texts():
         "number-of-400-digits": "1" * 400,
         "1e999": "1e999",
         "leading-zero": "01",
+        "surrogate-edges": '["\\ud7ff\\ud800\\udc00\\udbff\\udfff\\ue000"]',
+        "high-surrogate-then-e000": '"\\ud800\\ue000"',
+        "high-surrogate-twice": '"\\udbff\\udbff"',
         "half-surrogate": '"\\ud800"',
         "surrogates-swapped": '"\\ude00\\ud83d"',
         "nul-escaped": '"a\\u0000b"',
