@@ -27,6 +27,7 @@ REPORTS = {
     "asan": ["build-asan.meson.json", "asan-tools.junit.xml"],
     "tsan": ["build-tsan.meson.json"],
     "minimal": ["build-minimal.meson.json"],
+    "fuzz": ["build-fuzz.meson.json"],
     "python": ["python.junit.xml"],
 }
 OUTCOMES = {"OK": PASSED, "EXPECTEDFAIL": PASSED, "SKIP": SKIPPED}

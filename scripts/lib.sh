@@ -76,6 +76,15 @@ configure() {
 	fi
 }
 
+# The fuzz targets, in directory $1; what follows is for the compiler as well.
+configure_fuzz() {
+	local dir=$1
+	shift
+	CC=clang quietly configure "$dir" -Dwerror=true -Dfuzz=enabled -Doptimization=1 \
+		-Db_sanitize=address,undefined -Db_lundef=false \
+		"-Dc_args=-fno-sanitize-recover=all $*" "-Dc_link_args=$*"
+}
+
 # A digest of the content of files and directories.
 digest_of() {
 	find "$@" -type f ! -name '*.pyc' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum

@@ -59,22 +59,36 @@ size_t ckpt_utf8_cut(const char *text, size_t len, size_t max)
 	return max - cut < 4 ? cut : max;
 }
 
+/* Whether a line may hold the character at `text`, whose bytes are given back; at least 1. */
+static bool printable(const char *text, size_t left, size_t *ret_bytes)
+{
+	const unsigned char *p = (const unsigned char *)text;
+	size_t n = ckpt_utf8_char(text, left);
+
+	*ret_bytes = n > 0 ? n : 1;
+	if (n == 1)
+		return p[0] >= 0x20 && p[0] != 0x7f;
+	/* U+0080 to U+009F: terminals obey some of them. */
+	return n > 0 && !(n == 2 && p[0] == 0xc2 && p[1] < 0xa0);
+}
+
+bool ckpt_utf8_is_line(const char *text)
+{
+	size_t left = strlen(text);
+
+	for (size_t n; left > 0; text += n, left -= n) {
+		if (!printable(text, left, &n))
+			return false;
+	}
+	return true;
+}
+
 void ckpt_utf8_line(char *text)
 {
 	size_t left = strlen(text);
-	unsigned char *p = (unsigned char *)text;
 
-	while (left > 0) {
-		size_t n = ckpt_utf8_char((const char *)p, left);
-		bool control = n == 1 && (p[0] < 0x20 || p[0] == 0x7f);
-
-		/* U+0080 to U+009F: terminals obey some of them. */
-		control = control || (n == 2 && p[0] == 0xc2 && p[1] < 0xa0);
-		if (n == 0)
-			n = 1, control = true;
-		if (control)
-			memset(p, '?', n);
-		p += n;
-		left -= n;
+	for (size_t n; left > 0; text += n, left -= n) {
+		if (!printable(text, left, &n))
+			memset(text, '?', n);
 	}
 }

@@ -16,5 +16,7 @@ size_t ckpt_utf8_cut(const char *text, size_t len, size_t max);
  * become '?'. What a hostile name holds can then neither forge a line of a log nor steer a terminal.
  */
 void ckpt_utf8_line(char *text);
+/* Whether it is one already. */
+bool ckpt_utf8_is_line(const char *text);
 
 #endif

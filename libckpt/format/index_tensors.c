@@ -190,6 +190,15 @@ static void keep_tensor(struct loader *l, const struct draft *d)
 			d->name);
 }
 
+/* There is room for no other name. */
+static bool full(struct loader *l)
+{
+	if (l->entries + l->aliases < CKPT_TENSORS_MAX)
+		return false;
+	(void)ckpt_reader_fail(l->r, "more than %d tensors and aliases", CKPT_TENSORS_MAX);
+	return true;
+}
+
 static void read_tensor(struct loader *l)
 {
 	struct draft *d = &l->draft;
@@ -197,10 +206,8 @@ static void read_tensor(struct loader *l)
 	read_draft(l->r, d);
 	if (!check_draft(l, d))
 		return;
-	if (l->entries == CKPT_TENSORS_MAX) {
-		(void)ckpt_reader_fail(l->r, "more than %d tensors", CKPT_TENSORS_MAX);
+	if (full(l))
 		return;
-	}
 	if (l->keep)
 		keep_tensor(l, d);
 	else
@@ -235,10 +242,8 @@ static void read_alias(struct loader *l)
 		(void)ckpt_reader_fail(l->r, "an alias lacks its name or its target");
 		return;
 	}
-	if (l->aliases == CKPT_TENSORS_MAX) {
-		(void)ckpt_reader_fail(l->r, "more than %d aliases", CKPT_TENSORS_MAX);
+	if (full(l))
 		return;
-	}
 	if (l->keep) {
 		struct ckpt_alias *a = &l->layout->aliases[l->aliases];
 

@@ -38,8 +38,8 @@ enum member {
 };
 
 static const char *const members[] = {
-	[FORMAT] = "format",
-	[KIND_] = "kind",
+	[FORMAT] = CKPT_SEALED_FORMAT,
+	[KIND_] = CKPT_SEALED_KIND,
 	[RUN_ID] = "run_id",
 	[GENERATION] = "generation",
 	[STEP] = "step",
@@ -49,7 +49,7 @@ static const char *const members[] = {
 	[WORLD] = "world",
 	[REASON] = "reason",
 	[RANKS] = "ranks",
-	[DIGEST] = "digest",
+	[DIGEST] = CKPT_SEALED_DIGEST,
 	NULL,
 };
 
@@ -117,66 +117,6 @@ int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
 
 /* Decoding. */
 
-static bool read_number(struct ckpt_reader *r, uint64_t min, uint64_t max, uint64_t *ret)
-{
-	uint64_t value;
-
-	if (!ckpt_reader_u64(r, &value))
-		return false;
-	if (value < min || value > max)
-		return ckpt_reader_fail(
-			r, "%" PRIu64 " is not between %" PRIu64 " and %" PRIu64, value, min, max);
-	*ret = value;
-	return true;
-}
-
-static bool read_format(struct ckpt_reader *r, uint64_t version[2])
-{
-	if (!ckpt_reader_open(r, '['))
-		return false;
-	for (int i = 0; i < 2; i++) {
-		if (!ckpt_reader_item(r) || !ckpt_reader_u64(r, &version[i]))
-			return ckpt_reader_fail(r, "\"format\" is not [major,minor]");
-	}
-	return ckpt_reader_take(r, ']');
-}
-
-/* The file's version, before anything is believed that a newer one might say otherwise. */
-static int check_version(const char *data, size_t length, const char *file, struct ckpt_error *err)
-{
-	static const char *const names[] = {"format", "kind", NULL};
-	uint64_t version[2] = {0};
-	struct ckpt_reader r;
-	uint32_t seen = 0;
-	char kind[32];
-	int member;
-
-	ckpt_reader_init(&r, data, length, 0, file, err);
-	(void)ckpt_reader_open(&r, '{');
-	while ((member = ckpt_reader_member(&r, names, &seen)) != CKPT_READER_END) {
-		if (member == 0)
-			(void)read_format(&r, version);
-		else if (member == 1)
-			(void)ckpt_reader_text(&r, kind, sizeof(kind), NULL);
-		else
-			(void)ckpt_reader_skip(&r);
-	}
-	if (ckpt_reader_finish(&r) < 0)
-		return CKPT_EFORMAT;
-	if (!(seen & 1))
-		return ckpt_sealed_lacks("format", file, err);
-	if (!(seen & 2) || strcmp(kind, KIND) != 0)
-		return ckpt_sealed_lacks("kind", file, err);
-	return ckpt_format_check(version[0], version[1], file, err);
-}
-
-static bool read_attempt(struct ckpt_reader *r, char attempt[CKPT_ATTEMPT_CHARS])
-{
-	return ckpt_reader_text(r, attempt, CKPT_ATTEMPT_CHARS, NULL) &&
-	       (ckpt_attempt_valid(attempt) ||
-		       ckpt_reader_fail(r, "an attempt is not 16 lower-case hexadecimal digits"));
-}
-
 static bool read_digest(struct ckpt_reader *r, struct ckpt_digest *digest)
 {
 	char hex[CKPT_DIGEST_HEX];
@@ -192,23 +132,23 @@ static void read_rank_member(struct ckpt_reader *r, int member, struct ckpt_mani
 
 	switch (member) {
 	case RANK:
-		if (read_number(r, 0, CKPT_WORLD_MAX - 1, &number))
+		if (ckpt_sealed_number(r, 0, CKPT_WORLD_MAX - 1, &number))
 			rank->rank = (uint32_t)number;
 		break;
 	case NODE:
-		(void)ckpt_reader_text(r, rank->node, sizeof(rank->node), NULL);
+		(void)ckpt_sealed_line(r, rank->node, sizeof(rank->node));
 		break;
 	case RANK_ATTEMPT:
-		(void)read_attempt(r, rank->attempt);
+		(void)ckpt_sealed_attempt(r, rank->attempt);
 		break;
 	case INDEX_DIGEST:
 		(void)read_digest(r, &rank->index_digest);
 		break;
 	case INDEX_BYTES:
-		(void)read_number(r, 1, CKPT_INDEX_MAX, &rank->index_bytes);
+		(void)ckpt_sealed_number(r, 1, CKPT_INDEX_MAX, &rank->index_bytes);
 		break;
 	case SHARD_BYTES:
-		(void)read_number(r, 1, CKPT_SHARD_BYTES_MAX, &rank->shard_bytes);
+		(void)ckpt_sealed_number(r, 1, CKPT_SHARD_BYTES_MAX, &rank->shard_bytes);
 		break;
 	default:
 		(void)ckpt_reader_skip(r);
@@ -274,42 +214,35 @@ static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
 		(void)ckpt_reader_fail(r, "its outcome is neither \"commit\" nor \"abort\"");
 }
 
-static void read_run_id(struct ckpt_reader *r, struct ckpt_manifest *m)
-{
-	if (ckpt_reader_text(r, m->run_id, sizeof(m->run_id), NULL) &&
-		!ckpt_run_id_valid(m->run_id))
-		(void)ckpt_reader_fail(r, "its run_id is not 32 lower-case hexadecimal digits");
-}
-
 static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest *m)
 {
 	uint64_t number = 0;
 
 	switch (member) {
 	case RUN_ID:
-		read_run_id(r, m);
+		(void)ckpt_sealed_run_id(r, m->run_id);
 		break;
 	case GENERATION:
-		(void)read_number(r, 1, CKPT_GENERATION_MAX, &m->generation);
+		(void)ckpt_sealed_number(r, 1, CKPT_GENERATION_MAX, &m->generation);
 		break;
 	case STEP:
-		(void)read_number(r, 0, CKPT_STEP_MAX, &m->step);
+		(void)ckpt_sealed_number(r, 0, CKPT_STEP_MAX, &m->step);
 		break;
 	case OUTCOME:
 		read_outcome(r, m);
 		break;
 	case ATTEMPT:
-		(void)read_attempt(r, m->attempt);
+		(void)ckpt_sealed_attempt(r, m->attempt);
 		break;
 	case WALL_MS:
 		(void)ckpt_reader_u64(r, &m->wall_ms);
 		break;
 	case WORLD:
-		if (read_number(r, 1, CKPT_WORLD_MAX, &number))
+		if (ckpt_sealed_number(r, 1, CKPT_WORLD_MAX, &number))
 			m->world = (uint32_t)number;
 		break;
 	case REASON:
-		(void)ckpt_reader_text(r, m->reason, sizeof(m->reason), NULL);
+		(void)ckpt_sealed_line(r, m->reason, sizeof(m->reason));
 		break;
 	default:
 		(void)ckpt_reader_skip(r);
@@ -351,9 +284,7 @@ int ckpt_manifest_decode(const void *data, size_t length, const char *file, stru
 	struct ckpt_manifest m = {0};
 	int r;
 
-	r = ckpt_sealed_open(data, length, file, err);
-	if (r == 0)
-		r = check_version(data, length, file, err);
+	r = ckpt_sealed_check(data, length, KIND, file, err);
 	if (r == 0)
 		r = read_manifest(data, length, file, err, &m);
 	if (r < 0) {

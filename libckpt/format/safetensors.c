@@ -165,9 +165,18 @@ static int differs(const struct ckpt_reader *r, const struct ckpt_entry *e, cons
 		e ? e->name : "");
 }
 
+static bool is_metadata(const struct ckpt_reader_string *key)
+{
+	static const char name[] = "__metadata__";
+
+	return !key->cut && !key->nul && key->length == sizeof(name) - 1 &&
+	       memcmp(key->out, name, sizeof(name) - 1) == 0;
+}
+
 static int compare(struct ckpt_reader *r, const struct ckpt_layout *layout)
 {
 	char name[CKPT_NAME_MAX];
+	bool described = false;
 	size_t next = 0;
 
 	if (!ckpt_reader_open(r, '{'))
@@ -178,7 +187,10 @@ static int compare(struct ckpt_reader *r, const struct ckpt_layout *layout)
 
 		if (!ckpt_reader_key(r, &key))
 			break;
-		if (!key.cut && key.length == 12 && memcmp(name, "__metadata__", 12) == 0) {
+		if (is_metadata(&key)) {
+			if (described)
+				(void)ckpt_reader_fail(r, "\"__metadata__\" is there twice");
+			described = true;
 			(void)ckpt_reader_skip(r);
 			continue;
 		}

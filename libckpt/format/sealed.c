@@ -3,19 +3,11 @@
 #include "format/sealed.h"
 
 #include <ckpt/version.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/digest.h"
 #include "base/fail.h"
-
-/*
- * A value costs jansson at most some 330 bytes (a member that holds an empty object), so this many stay
- * near 20 MiB. The files that are parsed so hold a dozen values.
- */
-#define VALUES_MAX 65536
-#define DEPTH_MAX  32
 
 #define SEAL_HEAD  ",\"digest\":\""
 #define SEAL_TAIL  "\"}\n"
@@ -69,47 +61,6 @@ int ckpt_sealed_open(const void *data, size_t length, const char *file, struct c
 	return 0;
 }
 
-/*
- * The bytes have passed the scan, so their syntax is right. What jansson may still refuse has a code of
- * its own; where it finds fault with the syntax all the same, an allocation has failed.
- */
-static bool out_of_memory(const json_error_t *why)
-{
-	switch (json_error_code(why)) {
-	case json_error_duplicate_key:
-	case json_error_numeric_overflow:
-	case json_error_null_character:
-	case json_error_null_byte_in_key:
-		return false;
-	default:
-		return true;
-	}
-}
-
-int ckpt_sealed_parse(const void *data, size_t length, const char *file, struct ckpt_error *err,
-	json_t **ret_object)
-{
-	json_error_t why;
-	json_t *object;
-	int r;
-
-	r = ckpt_sealed_open(data, length, file, err);
-	if (r < 0)
-		return r;
-	r = ckpt_json_scan(data, length, VALUES_MAX, DEPTH_MAX, file, err);
-	if (r < 0)
-		return r;
-	object = json_loadb(data, length, JSON_REJECT_DUPLICATES, &why);
-	if (!object && out_of_memory(&why))
-		return ckpt_fail(err, -ENOMEM, "out of memory reading %s", file);
-	if (!object)
-		return refuse(err, CKPT_EFORMAT, file, why.text);
-	/* An array cannot end in a digest, nor can a text or number. */
-	CKPT_ASSERT(json_is_object(object));
-	*ret_object = object;
-	return 0;
-}
-
 int ckpt_format_check(uint64_t major, uint64_t minor, const char *file, struct ckpt_error *err)
 {
 	struct ckpt_where where = {.file = file};
@@ -126,59 +77,71 @@ int ckpt_format_check(uint64_t major, uint64_t minor, const char *file, struct c
 		file, major, minor, CKPT_VERSION, CKPT_FORMAT_MAJOR, major);
 }
 
-int ckpt_sealed_check(
-	const json_t *object, const char *kind, const char *file, struct ckpt_error *err)
+static bool read_format(struct ckpt_reader *r, uint64_t version[2])
 {
-	const json_t *format = json_object_get(object, "format");
-	json_int_t major = json_integer_value(json_array_get(format, 0));
-	json_int_t minor = json_integer_value(json_array_get(format, 1));
-	const char *is;
-	int r;
+	if (!ckpt_reader_open(r, '['))
+		return false;
+	for (int i = 0; i < 2; i++) {
+		if (!ckpt_reader_item(r) || !ckpt_reader_u64(r, &version[i]))
+			return false;
+	}
+	return ckpt_reader_take(r, ']');
+}
 
-	if (json_array_size(format) != 2 || !json_is_integer(json_array_get(format, 0)) ||
-		!json_is_integer(json_array_get(format, 1)) || major < 0 || minor < 0)
+/* Version and kind, before anything is believed that a newer version might say otherwise. */
+static int check_head(
+	const char *data, size_t length, const char *kind, const char *file, struct ckpt_error *err)
+{
+	static const char *const names[] = {CKPT_SEALED_FORMAT, CKPT_SEALED_KIND, NULL};
+	uint64_t version[2] = {0};
+	bool versioned = false;
+	bool same = false;
+	struct ckpt_reader r;
+	uint32_t seen = 0;
+	char text[32];
+	int member;
+	int rc;
+
+	ckpt_reader_init(&r, data, length, 0, file, err);
+	(void)ckpt_reader_open(&r, '{');
+	while (seen != 3 && (member = ckpt_reader_member(&r, names, &seen)) != CKPT_READER_END) {
+		struct ckpt_reader value = r;
+
+		value.err = NULL;
+		if (member == 0)
+			versioned = read_format(&value, version);
+		if (member == 1)
+			same = ckpt_reader_text(&value, text, sizeof(text), NULL) &&
+			       strcmp(text, kind) == 0;
+		(void)ckpt_reader_skip(&r);
+	}
+	if (r.failed)
+		return CKPT_EFORMAT;
+	if (!versioned)
 		return refuse(err, CKPT_EFORMAT, file, "has no \"format\":[major,minor]");
-	r = ckpt_format_check((uint64_t)major, (uint64_t)minor, file, err);
-	if (r < 0)
-		return r;
-	if (ckpt_json_text(object, "kind", &is) && strcmp(is, kind) == 0)
+	rc = ckpt_format_check(version[0], version[1], file, err);
+	if (rc < 0)
+		return rc;
+	if (same)
 		return 0;
 	return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.file = file},
 		"%s is not of kind \"%s\"", file, kind);
 }
 
-bool ckpt_json_u64(const json_t *object, const char *key, uint64_t *ret)
+int ckpt_sealed_check(
+	const void *data, size_t length, const char *kind, const char *file, struct ckpt_error *err)
 {
-	const json_t *value = json_object_get(object, key);
+	int r = ckpt_sealed_open(data, length, file, err);
 
-	if (!json_is_integer(value) || json_integer_value(value) < 0)
-		return false;
-	*ret = (uint64_t)json_integer_value(value);
-	return true;
+	if (r == 0)
+		r = ckpt_json_scan(data, length, SIZE_MAX, CKPT_SEALED_DEPTH, file, err);
+	if (r == 0)
+		r = check_head(data, length, kind, file, err);
+	return r;
 }
 
 int ckpt_sealed_lacks(const char *key, const char *file, struct ckpt_error *err)
 {
 	return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.file = file},
 		"%s is malformed: \"%s\" is missing, or not what it must be", file, key);
-}
-
-bool ckpt_json_text(const json_t *object, const char *key, const char **ret)
-{
-	const json_t *value = json_object_get(object, key);
-
-	if (!json_is_string(value))
-		return false;
-	*ret = json_string_value(value);
-	return true;
-}
-
-bool ckpt_json_copy(const json_t *object, const char *key, char *ret_text, size_t size)
-{
-	const json_t *value = json_object_get(object, key);
-
-	if (!json_is_string(value) || json_string_length(value) >= size)
-		return false;
-	memcpy(ret_text, json_string_value(value), json_string_length(value) + 1);
-	return true;
 }

@@ -39,72 +39,100 @@ int ckpt_claim_encode(const struct ckpt_claim *claim, struct ckpt_buf *out)
 	return out->failed ? -ENOMEM : 0;
 }
 
-static bool read_parent(const json_t *object, struct ckpt_claim *claim)
-{
-	const json_t *parent = json_object_get(object, "parent");
+enum member { FORMAT, KIND_, DIGEST, RUN_ID, GENERATION, PARENT, NONCE, WORLD, NODE, WALL_MS };
 
-	if (json_is_null(parent))
-		return true;
-	/* Older than its child: the lineage has an end. */
-	return ckpt_json_u64(parent, "generation", &claim->parent_generation) &&
-	       claim->parent_generation >= 1 && claim->parent_generation < claim->generation &&
-	       ckpt_json_u64(parent, "step", &claim->parent_step) &&
-	       claim->parent_step <= CKPT_STEP_MAX;
+static const char *const members[] = {
+	[FORMAT] = CKPT_SEALED_FORMAT,
+	[KIND_] = CKPT_SEALED_KIND,
+	[DIGEST] = CKPT_SEALED_DIGEST,
+	[RUN_ID] = "run_id",
+	[GENERATION] = "generation",
+	[PARENT] = "parent",
+	[NONCE] = "nonce",
+	[WORLD] = "world",
+	[NODE] = "node",
+	[WALL_MS] = "wall_ms",
+	NULL,
+};
+
+static bool read_parent(struct ckpt_reader *r, struct ckpt_claim *claim)
+{
+	static const char *const names[] = {"generation", "step", NULL};
+	uint32_t seen = 0;
+	int member;
+
+	/* Null: it began anew. */
+	if (ckpt_reader_peek(r) == 'n')
+		return ckpt_reader_scalar(r);
+	(void)ckpt_reader_open(r, '{');
+	while ((member = ckpt_reader_member(r, names, &seen)) != CKPT_READER_END) {
+		if (member == 0)
+			(void)ckpt_sealed_number(
+				r, 1, CKPT_GENERATION_MAX, &claim->parent_generation);
+		else if (member == 1)
+			(void)ckpt_sealed_number(r, 0, CKPT_STEP_MAX, &claim->parent_step);
+		else
+			(void)ckpt_reader_skip(r);
+	}
+	return !r->failed && seen == 3;
 }
 
 /* A number of 64 bits, more than JSON's numbers carry everywhere, is written as an attempt is. */
-static bool read_nonce(const json_t *object, uint64_t *ret_nonce)
+static bool read_nonce(struct ckpt_reader *r, uint64_t *ret_nonce)
 {
-	const char *nonce;
+	char nonce[CKPT_ATTEMPT_CHARS];
 
-	if (!ckpt_json_text(object, "nonce", &nonce) || !ckpt_attempt_valid(nonce))
+	if (!ckpt_sealed_attempt(r, nonce))
 		return false;
 	*ret_nonce = strtoull(nonce, NULL, 16);
 	return true;
 }
 
-/* The member that is missing or wrong; NULL: none. */
-static const char *read_claim(const json_t *object, struct ckpt_claim *claim)
+static bool read_world(struct ckpt_reader *r, uint32_t *ret_world)
 {
 	uint64_t world;
 
-	if (!ckpt_json_copy(object, "run_id", claim->run_id, sizeof(claim->run_id)) ||
-		!ckpt_run_id_valid(claim->run_id))
-		return "run_id";
-	if (!ckpt_json_u64(object, "generation", &claim->generation) || claim->generation < 1 ||
-		claim->generation > CKPT_GENERATION_MAX)
-		return "generation";
-	if (!read_parent(object, claim))
-		return "parent";
-	if (!read_nonce(object, &claim->nonce))
-		return "nonce";
-	if (!ckpt_json_u64(object, "world", &world) || world < 1 || world > CKPT_WORLD_MAX)
-		return "world";
-	claim->world = (uint32_t)world;
-	if (!ckpt_json_copy(object, "node", claim->node, sizeof(claim->node)))
-		return "node";
-	if (!ckpt_json_u64(object, "wall_ms", &claim->wall_ms))
-		return "wall_ms";
-	return NULL;
+	if (!ckpt_sealed_number(r, 1, CKPT_WORLD_MAX, &world))
+		return false;
+	*ret_world = (uint32_t)world;
+	return true;
+}
+
+static bool read_member(struct ckpt_reader *r, int member, void *user)
+{
+	struct ckpt_claim *claim = user;
+
+	switch (member) {
+	case RUN_ID:
+		return ckpt_sealed_run_id(r, claim->run_id);
+	case GENERATION:
+		return ckpt_sealed_number(r, 1, CKPT_GENERATION_MAX, &claim->generation);
+	case PARENT:
+		return read_parent(r, claim);
+	case NONCE:
+		return read_nonce(r, &claim->nonce);
+	case WORLD:
+		return read_world(r, &claim->world);
+	case NODE:
+		return ckpt_sealed_line(r, claim->node, sizeof(claim->node));
+	case WALL_MS:
+		return ckpt_reader_u64(r, &claim->wall_ms);
+	default:
+		return ckpt_reader_skip(r);
+	}
 }
 
 int ckpt_claim_decode(const void *data, size_t length, const char *file, struct ckpt_error *err,
 	struct ckpt_claim *ret_claim)
 {
 	struct ckpt_claim claim = {0};
-	const char *lacks;
-	json_t *object;
-	int r;
+	int r = ckpt_sealed_check(data, length, KIND, file, err);
 
-	r = ckpt_sealed_parse(data, length, file, err, &object);
-	if (r < 0)
-		return r;
-	r = ckpt_sealed_check(object, KIND, file, err);
-	if (r == 0) {
-		lacks = read_claim(object, &claim);
-		r = lacks ? ckpt_sealed_lacks(lacks, file, err) : 0;
-	}
-	json_decref(object);
+	if (r == 0)
+		r = ckpt_sealed_read(data, length, members, read_member, &claim, file, err);
+	/* Older than its child: the lineage has an end. */
+	if (r == 0 && claim.parent_generation >= claim.generation)
+		r = ckpt_sealed_lacks(members[PARENT], file, err);
 	if (r == 0)
 		*ret_claim = claim;
 	return r;

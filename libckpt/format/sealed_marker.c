@@ -28,41 +28,52 @@ int ckpt_marker_encode(const struct ckpt_marker *marker, struct ckpt_buf *out)
 	return out->failed ? -ENOMEM : 0;
 }
 
-/* The member that is missing or wrong; NULL: none. */
-static const char *read_marker(const json_t *object, struct ckpt_marker *marker)
-{
-	const char *scope;
+enum member { FORMAT, KIND_, DIGEST, RUN_ID, SCOPE, WALL_MS };
 
-	if (!ckpt_json_copy(object, "run_id", marker->run_id, sizeof(marker->run_id)) ||
-		!ckpt_run_id_valid(marker->run_id))
-		return "run_id";
-	if (!ckpt_json_text(object, "scope", &scope))
-		return "scope";
-	marker->shared = strcmp(scope, "shared") == 0;
-	if (!marker->shared && strcmp(scope, "node") != 0)
-		return "scope";
-	if (!ckpt_json_u64(object, "wall_ms", &marker->wall_ms))
-		return "wall_ms";
-	return NULL;
+static const char *const members[] = {
+	[FORMAT] = CKPT_SEALED_FORMAT,
+	[KIND_] = CKPT_SEALED_KIND,
+	[DIGEST] = CKPT_SEALED_DIGEST,
+	[RUN_ID] = "run_id",
+	[SCOPE] = "scope",
+	[WALL_MS] = "wall_ms",
+	NULL,
+};
+
+static bool read_scope(struct ckpt_reader *r, bool *ret_shared)
+{
+	char scope[16];
+
+	if (!ckpt_reader_text(r, scope, sizeof(scope), NULL))
+		return false;
+	*ret_shared = strcmp(scope, "shared") == 0;
+	return *ret_shared || strcmp(scope, "node") == 0;
+}
+
+static bool read_member(struct ckpt_reader *r, int member, void *user)
+{
+	struct ckpt_marker *marker = user;
+
+	switch (member) {
+	case RUN_ID:
+		return ckpt_sealed_run_id(r, marker->run_id);
+	case SCOPE:
+		return read_scope(r, &marker->shared);
+	case WALL_MS:
+		return ckpt_reader_u64(r, &marker->wall_ms);
+	default:
+		return ckpt_reader_skip(r);
+	}
 }
 
 int ckpt_marker_decode(const void *data, size_t length, const char *file, struct ckpt_error *err,
 	struct ckpt_marker *ret_marker)
 {
 	struct ckpt_marker marker = {0};
-	const char *lacks;
-	json_t *object;
-	int r;
+	int r = ckpt_sealed_check(data, length, KIND, file, err);
 
-	r = ckpt_sealed_parse(data, length, file, err, &object);
-	if (r < 0)
-		return r;
-	r = ckpt_sealed_check(object, KIND, file, err);
-	if (r == 0) {
-		lacks = read_marker(object, &marker);
-		r = lacks ? ckpt_sealed_lacks(lacks, file, err) : 0;
-	}
-	json_decref(object);
+	if (r == 0)
+		r = ckpt_sealed_read(data, length, members, read_member, &marker, file, err);
 	if (r == 0)
 		*ret_marker = marker;
 	return r;

@@ -16,6 +16,7 @@ int ckpt_quarantine_encode(const struct ckpt_quarantine *note, struct ckpt_buf *
 	CKPT_ASSERT(out->len == 0);
 	CKPT_ASSERT(note->generation >= 1 && note->generation <= CKPT_GENERATION_MAX);
 	CKPT_ASSERT(note->step <= CKPT_STEP_MAX);
+	CKPT_ASSERT(note->code < 0);
 	ckpt_put_head(out, KIND);
 	ckpt_buf_printf(out,
 		",\"generation\":%" PRIu64 ",\"step\":%" PRIu64 ",\"code\":%d,\"reason\":",
@@ -27,44 +28,60 @@ int ckpt_quarantine_encode(const struct ckpt_quarantine *note, struct ckpt_buf *
 	return out->failed ? -ENOMEM : 0;
 }
 
-/* The member that is missing or wrong; NULL: none. */
-static const char *read_note(const json_t *object, struct ckpt_quarantine *note)
-{
-	const json_t *code = json_object_get(object, "code");
+enum member { FORMAT, KIND_, DIGEST, GENERATION, STEP, CODE, REASON, WALL_MS };
 
-	if (!ckpt_json_u64(object, "generation", &note->generation) || note->generation < 1 ||
-		note->generation > CKPT_GENERATION_MAX)
-		return "generation";
-	if (!ckpt_json_u64(object, "step", &note->step) || note->step > CKPT_STEP_MAX)
-		return "step";
-	if (!json_is_integer(code) || json_integer_value(code) < INT32_MIN ||
-		json_integer_value(code) > INT32_MAX)
-		return "code";
-	note->code = (int)json_integer_value(code);
-	if (!ckpt_json_copy(object, "reason", note->reason, sizeof(note->reason)))
-		return "reason";
-	if (!ckpt_json_u64(object, "wall_ms", &note->wall_ms))
-		return "wall_ms";
-	return NULL;
+static const char *const members[] = {
+	[FORMAT] = CKPT_SEALED_FORMAT,
+	[KIND_] = CKPT_SEALED_KIND,
+	[DIGEST] = CKPT_SEALED_DIGEST,
+	[GENERATION] = "generation",
+	[STEP] = "step",
+	[CODE] = "code",
+	[REASON] = "reason",
+	[WALL_MS] = "wall_ms",
+	NULL,
+};
+
+/* A negative number of 32 bits. */
+static bool read_code(struct ckpt_reader *r, int *ret_code)
+{
+	uint64_t number;
+
+	if (!ckpt_reader_take(r, '-') ||
+		!ckpt_sealed_number(r, 1, (uint64_t)INT32_MAX + 1, &number))
+		return false;
+	*ret_code = (int)-(int64_t)number;
+	return true;
+}
+
+static bool read_member(struct ckpt_reader *r, int member, void *user)
+{
+	struct ckpt_quarantine *note = user;
+
+	switch (member) {
+	case GENERATION:
+		return ckpt_sealed_number(r, 1, CKPT_GENERATION_MAX, &note->generation);
+	case STEP:
+		return ckpt_sealed_number(r, 0, CKPT_STEP_MAX, &note->step);
+	case CODE:
+		return read_code(r, &note->code);
+	case REASON:
+		return ckpt_sealed_line(r, note->reason, sizeof(note->reason));
+	case WALL_MS:
+		return ckpt_reader_u64(r, &note->wall_ms);
+	default:
+		return ckpt_reader_skip(r);
+	}
 }
 
 int ckpt_quarantine_decode(const void *data, size_t length, const char *file,
 	struct ckpt_error *err, struct ckpt_quarantine *ret_note)
 {
 	struct ckpt_quarantine note = {0};
-	const char *lacks;
-	json_t *object;
-	int r;
+	int r = ckpt_sealed_check(data, length, KIND, file, err);
 
-	r = ckpt_sealed_parse(data, length, file, err, &object);
-	if (r < 0)
-		return r;
-	r = ckpt_sealed_check(object, KIND, file, err);
-	if (r == 0) {
-		lacks = read_note(object, &note);
-		r = lacks ? ckpt_sealed_lacks(lacks, file, err) : 0;
-	}
-	json_decref(object);
+	if (r == 0)
+		r = ckpt_sealed_read(data, length, members, read_member, &note, file, err);
 	if (r == 0)
 		*ret_note = note;
 	return r;

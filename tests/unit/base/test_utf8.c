@@ -90,8 +90,14 @@ static void test_line(void **state)
 	char empty[] = "";
 
 	(void)state;
+	assert_false(ckpt_utf8_is_line(text));
 	ckpt_utf8_line(text);
 	assert_string_equal(text, "a?b?[0m?????? \xc3\xa9");
+	assert_true(ckpt_utf8_is_line(text));
+	assert_true(ckpt_utf8_is_line(""));
+	assert_false(ckpt_utf8_is_line("a\xc3"));
+	assert_false(ckpt_utf8_is_line("\xc2\x9f"));
+	assert_true(ckpt_utf8_is_line("\xc2\xa0"));
 	ckpt_utf8_line(empty);
 	assert_string_equal(empty, "");
 }

@@ -2,6 +2,7 @@
 /* JSON: what the scan and the reader take, what they refuse, and that jansson agrees. */
 #include "lib/test.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

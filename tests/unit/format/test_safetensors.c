@@ -165,6 +165,12 @@ static void test_other_writers(void **state)
 		 "\"__metadata__\":{\"format\":\"np\",\"x\":\"y\"},"
 		 "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[12,13]} }",
 			NULL},
+		{"{\"__metadata__\":{},"
+		 "\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},"
+		 "\"__metadata__\":{\"format\":\"pt\"},"
+		 "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[12,13]}}",
+			"\"__metadata__\" is there twice"},
+		{"{\"__metadata__\\u0000\":{}}", "expected tensor 'a'"},
 		{"{\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[12,13]},"
 		 "\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}",
 			"expected tensor 'a'"},

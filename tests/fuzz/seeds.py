@@ -1,0 +1,595 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the named files of the corpus: the golden store's, and malicious ones made by hand.
+
+usage: seeds.py [CORPUS]     default: the folder corpus/ beside this file
+
+What a fuzzer has found is named by its hash and stays. The sizes are small: what large files cost is
+tested in tests/unit/format/test_hostile_size.c.
+"""
+
+import ctypes
+import json
+import pathlib
+import struct
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOLDEN = HERE.parent / "golden/v1"
+STEP = GOLDEN / "g000001/step-0000000100"
+NAME = "rank-00000.00112233445566ff"
+RUN = "0123456789abcdef0123456789abcdef"
+ATTEMPT = "0123456789abcdef"
+DIGEST = "99aa06d3014798d86001c324468d497f"
+HEAD = struct.Struct("<8s4I6Q")
+RECORD = struct.Struct("<QI16s")
+BIG = 2**63
+
+
+class _Hash(ctypes.Structure):
+    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
+
+
+def digest(data):
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_128bits.restype = _Hash
+    library.XXH3_128bits.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    found = library.XXH3_128bits(data, len(data))
+    return struct.pack(">QQ", found.high, found.low)
+
+
+def seal(body):
+    """`body` is text, or members."""
+    if isinstance(body, dict):
+        body = json.dumps(body, separators=(",", ":"), ensure_ascii=False)[:-1]
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
+    return data + b',"digest":"' + digest(data).hex().encode() + b'"}\n'
+
+
+def head(kind, **members):
+    return {"format": [1, 0], "kind": kind, **members}
+
+
+def nested(depth, inner="0"):
+    return "[" * depth + inner + "]" * depth
+
+
+def with_raw(members, raw):
+    """The members, and JSON that json.dumps() would not write."""
+    return seal(json.dumps(members, separators=(",", ":"))[:-1] + "," + raw)
+
+
+def sealed_malice(good):
+    """What any sealed file may be done to."""
+    yield "newer-major", seal({**good, "format": [2, 0]})
+    yield "newer-major-other-kind", seal({**good, "format": [2, 0], "kind": "k" * 100})
+    yield "newer-minor-more-members", seal({**good, "format": [1, 9], "more": {"a": [1, None]}})
+    yield "format-zero", seal({**good, "format": [0, 0]})
+    yield "format-huge", seal({**good, "format": [BIG - 1, BIG - 1]})
+    yield "format-with-a-sign", seal('{"format":[10000000000,-0],"kind":"' + good["kind"] + '"')
+    yield "format-of-three", seal({**good, "format": [1, 0, 0]})
+    yield "other-kind", seal({**good, "kind": "other"})
+    yield "digest-twice", with_raw(good, f'"digest":"{DIGEST}"')
+    yield "member-twice", with_raw(good, '"kind":"' + good["kind"] + '"')
+    yield "member-twice-escaped", with_raw(good, '"\\u006bind":"' + good["kind"] + '"')
+    yield "unknown-member-twice", with_raw(good, '"x":1,"x":2')
+    yield "nested-32", with_raw(good, '"x":' + nested(31))
+    yield "nested-33", with_raw(good, '"x":' + nested(32))
+    yield "nested-500", with_raw(good, '"x":' + nested(500))
+    yield "never-closed", with_raw(good, '"x":' + "[" * 300)
+    yield "many-empty-objects", with_raw(good, '"x":[' + ",".join(["{}"] * 500) + "]")
+    yield "nul-in-text", with_raw(good, '"x":"\\u0000"')
+    yield "nul-in-key", with_raw(good, '"\\u0000":1')
+    yield "half-surrogate", with_raw(good, '"x":"\\ud800"')
+    yield "not-utf8", seal(json.dumps(good).encode()[:-1] + b',"x":"\xff\xc0\x80"')
+    yield "byte-order-mark", seal(b"\xef\xbb\xbf" + json.dumps(good).encode()[:-1])
+    yield "number-of-2-to-the-63", with_raw(good, f'"x":{BIG}')
+    yield "number-of-1e999", with_raw(good, '"x":1e999')
+    yield "number-of-500-digits", with_raw(good, '"x":' + "9" * 500)
+    yield "only-a-seal", seal("")
+    yield "sealed-text", seal('"a"')
+    yield "white-space-within", seal(json.dumps(good, indent="\t\r\n ")[:-1])
+    yield "cut-short", seal(good)[:-1]
+    yield "something-behind", seal(good) + b"\n"
+    yield "wrong-digest", seal(good)[:-40] + b"0" * 37 + b'"}\n'
+    for key in good:
+        yield f"without-{key}", seal({k: v for k, v in good.items() if k != key})
+    for key, value in good.items():
+        if isinstance(value, int):
+            for name, number in (("negative", -1), ("greatest", BIG - 1)):
+                yield f"{key}-{name}", seal({**good, key: number})
+            yield f"{key}-half", seal({**good, key: 0.5})
+
+
+def texts(good, key, most):
+    yield f"{key}-longest", seal({**good, key: "x" * most})
+    yield f"{key}-too-long", seal({**good, key: "x" * (most + 1)})
+    yield f"{key}-empty", seal({**good, key: ""})
+    yield f"{key}-is-a-path", seal({**good, key: "../../../etc/passwd"})
+    yield f"{key}-of-control-bytes", seal({**good, key: "a\n\u001b[2J\u0085b"})
+    yield f"{key}-utf8-at-its-end", seal({**good, key: "x" * (most - 3) + "\u20ac"})
+
+
+def marker():
+    good = head("store", run_id=RUN, scope="node", wall_ms=1700000000000)
+    yield "golden", (GOLDEN / "ckpt.json").read_bytes()
+    yield "shared", seal({**good, "scope": "shared"})
+    yield "scope-unknown", seal({**good, "scope": "world"})
+    yield "run-id-upper-case", seal({**good, "run_id": RUN.upper()})
+    yield "run-id-is-a-path", seal({**good, "run_id": "../" * 10 + "aa"})
+    yield "run-id-too-long", seal({**good, "run_id": RUN + "0"})
+    yield from sealed_malice(good)
+
+
+def claim():
+    good = head(
+        "claim",
+        run_id=RUN,
+        generation=2,
+        parent={"generation": 1, "step": 100},
+        nonce=ATTEMPT,
+        world=8,
+        node="node-7",
+        wall_ms=1700000000000,
+    )
+    yield "golden-first", (GOLDEN / "gens/000001.json").read_bytes()
+    yield "golden-second", (GOLDEN / "gens/000002.json").read_bytes()
+    yield "no-parent", seal({**good, "parent": None})
+    yield "its-own-parent", seal({**good, "parent": {"generation": 2, "step": 1}})
+    yield "parent-to-come", seal({**good, "parent": {"generation": 3, "step": 1}})
+    yield "parent-zero", seal({**good, "parent": {"generation": 0, "step": 1}})
+    yield "parent-step-greatest", seal({**good, "parent": {"generation": 1, "step": 9999999999}})
+    yield "parent-step-too-great", seal({**good, "parent": {"generation": 1, "step": 10**10}})
+    yield "parent-an-array", seal({**good, "parent": [1, 100]})
+    yield "world-zero", seal({**good, "world": 0})
+    yield "world-of-a-million", seal({**good, "world": 10**6})
+    yield "world-of-2-to-the-32", seal({**good, "world": 2**32})
+    yield "nonce-a-number", seal({**good, "nonce": 1})
+    yield "nonce-upper-case", seal({**good, "nonce": ATTEMPT.upper()})
+    yield "generation-a-million", seal({**good, "generation": 10**6})
+    yield from texts(good, "node", 64)
+    yield from sealed_malice(good)
+
+
+def quarantine():
+    good = head(
+        "quarantine",
+        generation=1,
+        step=100,
+        code=-10001,
+        reason="chunk 3 differs",
+        wall_ms=1700000000000,
+    )
+
+    def with_code(code):
+        return seal(json.dumps(good)[:-1].replace("-10001", code))
+
+    yield "golden", (STEP / "quarantine.json").read_bytes()
+    yield "code-zero", with_code("0")
+    yield "code-positive", seal({**good, "code": 1})
+    yield "code-minus-zero", with_code("-0")
+    yield "code-least", seal({**good, "code": -(2**31)})
+    yield "code-too-small", seal({**good, "code": -(2**31) - 1})
+    yield "code-2-to-the-32", seal({**good, "code": 2**32 - 10001})
+    yield from texts(good, "reason", 511)
+    yield from sealed_malice(good)
+
+
+def rank_record(number, **changes):
+    return {
+        "rank": number,
+        "node": f"node-{number}",
+        "attempt": f"{number:016x}",
+        "index_digest": DIGEST,
+        "index_bytes": 2437,
+        "shard_bytes": 14241,
+        **changes,
+    }
+
+
+def manifest():
+    good = head(
+        "manifest",
+        run_id=RUN,
+        generation=1,
+        step=100,
+        outcome="commit",
+        attempt=ATTEMPT,
+        wall_ms=1700000000000,
+        world=2,
+        ranks=[rank_record(0), rank_record(1)],
+    )
+    abort = {**good, "outcome": "abort", "reason": "a rank was late"}
+    del abort["ranks"]
+
+    def with_rank(**changes):
+        return seal({**good, "ranks": [rank_record(0), rank_record(1, **changes)]})
+
+    yield "golden-commit", (STEP / "manifest.json").read_bytes()
+    yield "golden-abort", (GOLDEN / "g000002/step-0000000110/manifest.json").read_bytes()
+    yield "ranks-before-world", seal({"ranks": good["ranks"], **good})
+    yield "sixty-ranks", seal({**good, "world": 60, "ranks": [rank_record(i) for i in range(60)]})
+    yield "world-of-a-million", seal({**good, "world": 10**6})
+    yield "world-of-2-to-the-32", seal({**good, "world": 2**32 + 2})
+    yield "world-zero", seal({**good, "world": 0, "ranks": []})
+    yield "more-ranks-than-world", seal({**good, "world": 1})
+    yield "fewer-ranks-than-world", seal({**good, "world": 3})
+    yield "ranks-descend", seal({**good, "ranks": good["ranks"][::-1]})
+    yield "rank-twice", seal({**good, "ranks": [rank_record(0), rank_record(0)]})
+    yield "rank-of-2-to-the-32", with_rank(rank=2**32 + 1)
+    yield "ranks-an-object", seal({**good, "ranks": {"0": rank_record(0)}})
+    yield "attempt-is-a-path", with_rank(attempt="../../../../etc/")
+    yield "attempt-with-nul", seal(json.dumps(good)[:-1].replace("0000000000000001", "\\u0000"))
+    yield "index-of-2-to-the-30", with_rank(index_bytes=2**30)
+    yield "index-too-long", with_rank(index_bytes=2**30 + 1)
+    yield "index-empty", with_rank(index_bytes=0)
+    yield "shard-of-2-to-the-46", with_rank(shard_bytes=2**46)
+    yield "shard-too-long", with_rank(shard_bytes=2**46 + 1)
+    yield "digest-upper-case", with_rank(index_digest=DIGEST.upper())
+    yield "node-of-control-bytes", with_rank(node="\u001b[2J\n")
+    yield "node-too-long", with_rank(node="x" * 65)
+    yield "unknown-outcome", seal({**good, "outcome": "maybe"})
+    yield "commit-with-a-reason", seal({**good, "reason": "none"})
+    yield "abort-with-ranks", seal({**abort, "ranks": good["ranks"]})
+    yield "abort-with-hostile-ranks", seal({**abort, "ranks": [[[["x"]]]]})
+    for name, data in texts(abort, "reason", 255):
+        yield f"abort-{name}", data
+    yield from sealed_malice(good)
+
+
+def chunks(header, sizes, most):
+    lengths, shared = [], 0
+
+    def alone(left):
+        while left:
+            lengths.append(min(left, most))
+            left -= lengths[-1]
+
+    alone(header)
+    for size in sizes:
+        if shared and (size >= most or shared + size > most):
+            lengths.append(shared)
+            shared = 0
+        if size >= most:
+            alone(size)
+        else:
+            shared += size
+    return lengths + ([shared] if shared else [])
+
+
+def index(tensors, sizes=(), meta=b"", header=4096, most=4096, **changes):
+    """`tensors` is the JSON; `changes` are numbers of the head that lie."""
+    text = tensors.encode("utf-8", "surrogatepass")
+    lengths = chunks(header, sizes, most)
+    numbers = {
+        "major": 1,
+        "minor": 0,
+        "head": 72,
+        "rank": 0,
+        "shard": header + sum(sizes),
+        "headers": header,
+        "chunk": most,
+        "tensor": len(text),
+        "metas": len(meta),
+        "chunks": len(lengths),
+        **changes,
+    }
+    data = HEAD.pack(b"CKPTIDX\0", *numbers.values()) + text + meta
+    at = 0
+    for i, length in enumerate(lengths):
+        data += RECORD.pack(at, length, digest(bytes([i % 256])))
+        at += length
+    return data + digest(data)
+
+
+def tensor(name, dtype, shape, offset, **more):
+    return {"name": name, "dtype": dtype, "shape": shape, "offset": offset, **more}
+
+
+def tensors_json(tensors, aliases=()):
+    return json.dumps(
+        {"tensors": tensors, "aliases": [{"name": a, "target": b} for a, b in aliases]},
+        separators=(",", ":"),
+    )
+
+
+def one(shape, size, name="a", dtype="U8", offset=4096, **more):
+    return index(tensors_json([tensor(name, dtype, shape, offset, **more)]), [size])
+
+
+def indexes():
+    """Name, index: some good, most not."""
+    ten = tensors_json([tensor("a", "U8", [10], 4096)])
+    mixed = [
+        tensor("c", "C128", [2, 2], 4096),
+        tensor("w", "F64", [700], 4160),
+        tensor("x", "C32", [3], 9760),
+        tensor("b", "BF16", [4, 0], 9772),
+        tensor("q", "F8_E4M3FNUZ", [50], 9772),
+        tensor("s", "BOOL", [], 9822),
+    ]
+    yield "golden", (STEP / f"{NAME}.index").read_bytes()
+    yield "nothing", index('{"tensors":[]}')
+    yield "ten-bytes", index(ten, [10])
+    yield (
+        "mixed",
+        index(
+            tensors_json(mixed, [("0", "w"), ("z", "s")]),
+            [64, 5600, 12, 0, 50, 1],
+            b'{"python":{"version":1}}',
+        ),
+    )
+    yield "chunks-of-one-byte", index(ten, [10], header=4096, most=1)[:4000]
+    yield "chunks-of-64-bytes", index(ten, [10], most=64)
+    yield (
+        "hostile-names",
+        index(
+            tensors_json(
+                [
+                    tensor("\u001b[2J", "U8", [1], 4096),
+                    tensor("../../etc/passwd", "U8", [1], 4097),
+                    tensor("/", "U8", [1], 4098),
+                    tensor("a\nb", "U8", [1], 4099),
+                ]
+            ),
+            [1, 1, 1, 1],
+        ),
+    )
+    yield "name-of-nul", index(ten.replace('"a"', '"\\u0000"'), [10])
+    yield "name-of-1023-bytes", one([10], 10, name="n" * 1023)
+    yield "name-of-1024-bytes", one([10], 10, name="n" * 1024)
+    yield "name-reserved", one([10], 10, name="__metadata__")
+    yield "name-empty", one([10], 10, name="")
+    yield from bad_places(ten)
+    yield from bad_parts(ten)
+
+
+def bad_places(ten):
+    """Where tensors lie, and in which order."""
+    yield (
+        "overlap",
+        index(tensors_json([tensor("a", "U8", [6], 4096), tensor("b", "U8", [6], 4100)]), [6, 4]),
+    )
+    yield (
+        "hole",
+        index(tensors_json([tensor("a", "U8", [4], 4096), tensor("b", "U8", [5], 4101)]), [4, 6]),
+    )
+    yield "in-the-header", one([10], 10, offset=0)
+    yield "out-of-the-shard", one([11], 10)
+    yield "product-wraps-to-ten", one([5534023222112865486, 10], 10)
+    yield "zero-times-everything", one([0, BIG - 1, 3], 0)
+    yield "sixteen-dimensions", one([1] * 15 + [10], 10)
+    yield "seventeen-dimensions", one([1] * 16 + [10], 10)
+    yield (
+        "of-2-to-the-45-bytes",
+        index(tensors_json([tensor("a", "U8", [2**45], 4096)]), [], shard=4096 + 2**45),
+    )
+    yield (
+        "out-of-order",
+        index(tensors_json([tensor("b", "U8", [5], 4096), tensor("a", "U8", [5], 4101)]), [5, 5]),
+    )
+    yield (
+        "same-name-other-type",
+        index(tensors_json([tensor("a", "U16", [2], 4096), tensor("a", "U8", [6], 4100)]), [4, 6]),
+    )
+    yield "member-twice", index(ten.replace('"name":"a"', '"name":"a","name":"a"'), [10])
+    yield (
+        "aliases-before-tensors",
+        index(
+            '{"aliases":[{"name":"b","target":"a"}],' + ten[1:].replace(',"aliases":[]', ""), [10]
+        ),
+    )
+
+
+def bad_parts(ten):
+    """Aliases, boxes, meta, numbers of the head: what an index of one tensor may be made to say."""
+    for name, aliases in (
+        ("alias-of-alias", [("b", "a"), ("c", "b")]),
+        ("alias-of-nothing", [("b", "x")]),
+        ("alias-of-itself", [("b", "b")]),
+        ("alias-named-as-tensor", [("a", "a")]),
+        ("alias-twice", [("b", "a"), ("b", "a")]),
+        ("aliases-out-of-order", [("c", "a"), ("b", "a")]),
+    ):
+        yield name, index(tensors_json([tensor("a", "U8", [10], 4096)], aliases), [10])
+    whole = tensor("a", "U8", [2, 5], 4096, global_shape=[8, 5], global_start=[6, 0])
+    yield "box", index(tensors_json([whole]), [10])
+    for name, shape, start in (
+        ("box-reaches-out", [8, 5], [7, 0]),
+        ("box-start-greatest", [8, 5], [BIG - 1, 0]),
+        ("box-whole-overflows", [2**32, 2**31], [0, 0]),
+        ("box-of-other-dimensions", [8], [6]),
+    ):
+        yield (
+            name,
+            index(tensors_json([{**whole, "global_shape": shape, "global_start": start}]), [10]),
+        )
+    yield (
+        "empty-box-of-much",
+        index(tensors_json([tensor("a", "U8", [0, 5], 4096, global_shape=[2**40, 5])]), [0]),
+    )
+    for name, meta in (
+        ("meta-nested-32", nested(32)),
+        ("meta-nested-33", nested(33)),
+        ("meta-of-odd-numbers", "[1e999,-0,0.1e-9," + "9" * 300 + "]"),
+        ("meta-with-nul", '{"\\u0000":"\\u0000"}'),
+        ("meta-cut-short", '{"a":['),
+        ("meta-of-spaces", "   "),
+    ):
+        yield name, index(ten, [10], meta.encode())
+    edges = {
+        "major": 2,
+        "minor": 7,
+        "head": 73,
+        "rank": 10**6,
+        "shard": 2**64 - 1,
+        "headers": 2**64 - 4096,
+        "chunk": 0,
+        "tensor": 2**64 - 1,
+        "metas": 2**64 - 1,
+        "chunks": 2**64 // 28 + 1,
+    }
+    for key, value in edges.items():
+        yield f"head-{key}-{value}", index(ten, [10], **{key: value})
+    newer = index(ten, [10], minor=1)[:-16] + b"more"
+    yield "newer-minor-more-behind", newer + digest(newer)
+    yield "many-brackets", index('{"x":' + "[" * 400, [10])
+    yield "record-elsewhere", flip(index(ten, [10]), -16 - 28)
+    yield "wrong-digest", flip(index(ten, [10]), -1)
+
+
+def flip(data, at):
+    changed = bytearray(data)
+    changed[at] ^= 1
+    if at != -1:
+        changed[-16:] = digest(bytes(changed[:-16]))
+    return bytes(changed)
+
+
+def header_input(index_bytes, text, flags=0):
+    return bytes([flags]) + struct.pack("<I", len(index_bytes))[:3] + index_bytes + text
+
+
+def headers():
+    shard = (STEP / f"{NAME}.safetensors").read_bytes()
+    size = 8 + struct.unpack("<Q", shard[:8])[0]
+    golden = (STEP / f"{NAME}.index").read_bytes()
+    ten = index(tensors_json([tensor("a", "U8", [10], 4096)]), [10])
+    a = '"a":{"dtype":"U8","shape":[10],"data_offsets":[0,10]}'
+    yield "golden", header_input(golden, shard[8:size].rstrip(b" "))
+    yield "golden-whole", header_input(golden, shard[:size], 1)
+    cases = {
+        "good": "{" + a + "}",
+        "other-metadata": '{"__metadata__":{"x":"y"},' + a + "}",
+        "metadata-last": "{" + a + ',"__metadata__":{}}',
+        "metadata-twice": '{"__metadata__":{},' + a + ',"__metadata__":{"b":"c"}}',
+        "metadata-with-nul": '{"__metadata__\\u0000":{},' + a + "}",
+        "metadata-nested": '{"__metadata__":' + nested(100) + "," + a + "}",
+        "tensor-twice": "{" + a + "," + a + "}",
+        "tensor-too-many": "{" + a + ',"b":{"dtype":"U8","shape":[0],"data_offsets":[10,10]}}',
+        "tensor-missing": "{}",
+        "name-with-nul": "{" + a.replace('"a"', '"a\\u0000"') + "}",
+        "offsets-swapped": "{" + a.replace("[0,10]", "[10,0]") + "}",
+        "offsets-of-three": "{" + a.replace("[0,10]", "[0,10,10]") + "}",
+        "offsets-greatest": "{" + a.replace("[0,10]", f"[0,{BIG}]") + "}",
+        "shape-of-none": "{" + a.replace("[10]", "[]") + "}",
+        "offsets-of-one": "{" + a.replace("[0,10]", "[0]") + "}",
+        "shape-of-one-more": "{" + a.replace("[10]", "[10,1]") + "}",
+        "dtype-twice": "{" + a.replace('"dtype"', '"dtype":"U8","dtype"') + "}",
+        "unknown-member": "{" + a.replace('"dtype"', '"x":[1e999],"dtype"') + "}",
+        "something-behind": "{" + a + "}x",
+        "an-array": "[" + a + "]",
+    }
+    for name, text in cases.items():
+        yield name, header_input(ten, text.encode())
+    whole = ("{" + a + "}").encode().ljust(4088)
+    for name, length in (
+        ("length-zero", 0),
+        ("length-greatest", 2**64 - 1),
+        ("length-wraps", 2**64 - 8),
+        ("length-one-less", 4087),
+    ):
+        yield name, header_input(ten, struct.pack("<Q", length) + whole, 1)
+    yield "length-cut-off", header_input(ten, b"\xf8\x0f", 1)
+
+
+def names():
+    numbers = struct.pack("<QQIxxxx", 0, 9999999999, 999999)
+    for name in (
+        "000001.json",
+        "999999.json",
+        "000000.json",
+        "1.json",
+        "0000001.json",
+        "000001.json.bak",
+        "g000001",
+        "g999999",
+        "g000000",
+        "G000001",
+        "g1",
+        "step-0000000000",
+        "step-9999999999",
+        "step-100",
+        "step-00000000100",
+        "step--000000001",
+        "step-+000000001",
+        "step- 000000001",
+        ATTEMPT,
+        ATTEMPT.upper(),
+        ATTEMPT + "0",
+        "../../../../etc/",
+        "..",
+        ".",
+        "/",
+        "",
+        f"manifest.json.tmp-{ATTEMPT}",
+        f"rank-00000.{ATTEMPT}.index",
+    ):
+        label = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
+        label = label if label == label.lower() else f"upper-case-{label.lower()}"
+        yield f"name-{label}", numbers + name.encode()
+    yield "digits-of-another-script", numbers + "step-\u0660\u0660\u0660\u0660".encode()
+    yield "nul-within", numbers + b"g00\x000001"
+
+
+def json_texts():
+    texts = {
+        "object": '{"a":[1,-2.5e+3,"\\u00e4\\ud83d\\ude00",{"b":null}],"c":true}',
+        "array-of-all": '[0,-0,1E9,0.5,true,false,null,"",[],{}," \\"\\\\\\/\\b\\f\\n\\r\\t"]',
+        "nested-32": nested(32),
+        "nested-33": nested(33),
+        "nested-300": nested(300),
+        "empty-objects": "[" + ",".join(["{}"] * 400) + "]",
+        "greatest-number": str(BIG - 1),
+        "too-great-number": str(BIG),
+        "number-of-400-digits": "1" * 400,
+        "1e999": "1e999",
+        "leading-zero": "01",
+        "surrogate-edges": '["\\ud7ff\\ud800\\udc00\\udbff\\udfff\\ue000"]',
+        "high-surrogate-then-e000": '"\\ud800\\ue000"',
+        "high-surrogate-twice": '"\\udbff\\udbff"',
+        "half-surrogate": '"\\ud800"',
+        "surrogates-swapped": '"\\ude00\\ud83d"',
+        "nul-escaped": '"a\\u0000b"',
+        "nul-in-key": '{"\\u0000":1}',
+        "keys-twice": '{"a":1,"\\u0061":2}',
+        "control-byte": '"\x1f"',
+        "delete-byte": '"\x7f"',
+        "cut-in-escape": '"\\u12',
+        "cut-in-word": "tru",
+        "two-values": "1 2",
+        "empty": "",
+        "white-space": " \t\r\n[ 1 , 2 ] ",
+        "comment": "/**/1",
+        "nan": "NaN",
+        "never-closed": '{"a":' * 100,
+    }
+    for name, text in texts.items():
+        yield name, b"\x20\xff" + text.encode()
+    yield "overlong-utf8", b'\x20\xff"\xc0\x80"'
+    yield "surrogate-utf8", b'\x20\xff"\xed\xa0\x80"'
+    yield "utf8-cut-off", b'\x20\xff"\xf0\x9f\x98'
+
+
+TARGETS = {
+    "marker": marker,
+    "claim": claim,
+    "quarantine": quarantine,
+    "manifest": manifest,
+    "index": indexes,
+    "header": headers,
+    "names": names,
+    "json": json_texts,
+}
+
+
+def main():
+    corpus = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "corpus"
+    for target, make in TARGETS.items():
+        folder = corpus / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in make():
+            (folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
