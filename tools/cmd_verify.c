@@ -291,6 +291,7 @@ static void verify_listed(struct verification *v, const struct ckpt_catalog *cat
 
 static void verify_lineage(struct verification *v)
 {
+	struct ckpt_finding f = {.size = sizeof(f), .step = NO_STEP, .error.size = sizeof(f.error)};
 	struct ckpt_catalog *before = NULL;
 	uint64_t latest = 0;
 	unsigned removed;
@@ -309,16 +310,16 @@ static void verify_lineage(struct verification *v)
 		/* Nothing of what it listed is there: there may be newer steps by now. */
 	} while (v->steps == 0 && v->removed > removed && !cli_interrupted() &&
 		 ++tries < LISTINGS_MAX);
+	if (before && ckpt_catalog_error(before, &f.error) < 0)
+		say_finding(v, &f);
 	ckpt_catalog_free(before);
-	if (cli_interrupted() || v->failed)
-		return;
-	/* Also says when the lineage cannot be known, because a claim does not verify. */
-	if (r == 0)
-		r = ckpt_engine_latest(v->engine, &latest);
-	if (r < 0 && r != CKPT_ENOSTEP)
+	if (r < 0 && !cli_interrupted() && !v->failed)
 		say_failure(v, NO_STEP, 0, r);
-	if (v->steps == 0 && v->findings == 0)
-		fail(v, CKPT_ENOSTEP);
+	if (v->steps == 0 && v->findings == 0 && !v->failed && !cli_interrupted()) {
+		/* For its sentence, where the last listing held nothing at all. */
+		r = ckpt_engine_latest(v->engine, &latest);
+		fail(v, r < 0 ? r : CKPT_ENOSTEP);
+	}
 }
 
 static void summarise(const struct verification *v, bool bad)

@@ -331,6 +331,7 @@ int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_cata
 size_t ckpt_catalog_count(const struct ckpt_catalog *catalog);
 int ckpt_catalog_step(
 	const struct ckpt_catalog *catalog, size_t index, struct ckpt_step_info *ret_info);
+int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *ret_error);
 const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
 void ckpt_catalog_free(struct ckpt_catalog *catalog);
 

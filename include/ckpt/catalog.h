@@ -49,6 +49,11 @@ CKPT_API int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog *
 CKPT_API size_t ckpt_catalog_count(const struct ckpt_catalog *catalog);
 CKPT_API int ckpt_catalog_step(
 	const struct ckpt_catalog *catalog, size_t index, struct ckpt_step_info *ret_info);
+/*
+ * 0, or why the list does not know the whole lineage: CKPT_EINTEGRITY, a claim does not verify, and steps
+ * that came before its generation are not marked. `ret_error` may be NULL.
+ */
+CKPT_API int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *ret_error);
 CKPT_API const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
 CKPT_API void ckpt_catalog_free(struct ckpt_catalog *catalog);
 

@@ -14,6 +14,7 @@
 
 struct ckpt_catalog {
 	struct ckpt_scan scan;
+	struct ckpt_error error; /* why the lineage is not known as a whole */
 };
 
 static bool passed_over(struct ckpt_scan *scan, const struct ckpt_scan_step *s)
@@ -45,6 +46,9 @@ int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_cata
 	if (r == 0) {
 		catalog->scan = lister->scanner.scan;
 		lister->scanner.scan = (struct ckpt_scan){0};
+		ckpt_error_clear(&catalog->error);
+		if (lister->mark_result < 0)
+			catalog->error = command->error;
 		*ret_catalog = catalog;
 	} else {
 		ckpt_free(catalog);
@@ -80,6 +84,13 @@ int ckpt_catalog_step(
 	(void)snprintf(info.attempt, sizeof(info.attempt), "%s", s->attempt);
 	(void)snprintf(info.note, sizeof(info.note), "%s", s->note);
 	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_step_info");
+}
+
+int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *ret_error)
+{
+	if (catalog->error.code < 0 && ret_error)
+		return ckpt_error_copy(&catalog->error, ret_error);
+	return catalog->error.code;
 }
 
 const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog)
