@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-FRESH = 20000
+FRESH = 50000
 SEED = 1
 LIMITS = ["-timeout=20", "-rss_limit_mb=1024", "-max_len=8192"]
 
