@@ -165,6 +165,8 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 HEADER = """
     import os, sys, time, signal, threading
+    # Who runs the tests in the background of a shell has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, {tests!r})
     import torch
     import libckpt
