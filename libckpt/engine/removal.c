@@ -40,6 +40,10 @@ static int check_fence(struct ckpt_removal *r)
 	r->op.listing = (struct ckpt_listing){0};
 	if (newest <= own)
 		return 0;
+	/* Perhaps it is this process's own claim, on its way. */
+	if (r->core->claiming && newest == r->core->tried_generation)
+		return ckpt_fail(r->err, -EBUSY, "generation %llu is just being claimed",
+			(unsigned long long)newest);
 	r->core->fenced = true;
 	return ckpt_fail(r->err, CKPT_EFENCED,
 		"generation %llu has taken over the store %s: this process removes nothing any "
