@@ -12,8 +12,7 @@
 #include "base/thread.h"
 #include "lib/scratch.h"
 
-#define WAIT_MS   30000
-#define SETTLE_MS 10000
+#define WAIT_MS 30000
 
 static void must(bool ok, const char *what)
 {
@@ -190,18 +189,6 @@ bool rig_filled(const void *data, size_t size, unsigned seed)
 	for (size_t i = 0; i < size; i++)
 		if (((const unsigned char *)data)[i] != byte_at(i, seed))
 			return false;
-	return true;
-}
-
-bool rig_threads_settle(size_t threads)
-{
-	uint64_t deadline_ns = ckpt_deadline(SETTLE_MS);
-
-	while (scratch_threads() != threads) {
-		if (ckpt_clock_ns() > deadline_ns)
-			return false;
-		(void)sched_yield();
-	}
 	return true;
 }
 

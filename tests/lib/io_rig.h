@@ -58,7 +58,6 @@ bool rig_filled(const void *data, size_t size, unsigned seed);
  * Waits until this process has `threads` threads, ten seconds at most: one that was joined may stay
  * visible for a moment.
  */
-bool rig_threads_settle(size_t threads);
 
 /* io_uring works here; else says on standard error that the test does without. */
 bool rig_has_uring(void);

@@ -3,10 +3,13 @@
 
 #include <dirent.h>
 #include <ftw.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { SETTLE_MS = 10000 };
 
 static void must(int ok, const char *what)
 {
@@ -120,7 +123,38 @@ size_t scratch_descriptors(void)
 	return entries("/proc/self/fd");
 }
 
+/* The kernel's own workers for our rings stand among our tasks; they come and go as it likes. */
+static bool kernel_worker(const char *task)
+{
+	char path[64], name[32] = "";
+
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/comm", task);
+	FILE *f = fopen(path, "r");
+	if (!f)
+		return false;
+	bool found = fgets(name, sizeof(name), f) && strncmp(name, "iou-", 4) == 0;
+	(void)fclose(f);
+	return found;
+}
+
 size_t scratch_threads(void)
 {
-	return entries("/proc/self/task");
+	size_t n = 0;
+	DIR *d = opendir("/proc/self/task");
+
+	must(d != NULL, "/proc/self/task");
+	for (const struct dirent *e; (e = readdir(d));)
+		n += e->d_name[0] != '.' && !kernel_worker(e->d_name);
+	(void)closedir(d);
+	return n;
+}
+
+bool scratch_threads_settle(size_t threads)
+{
+	for (int waited_ms = 0; scratch_threads() != threads; waited_ms++) {
+		if (waited_ms == SETTLE_MS)
+			return false;
+		(void)usleep(1000);
+	}
+	return true;
 }

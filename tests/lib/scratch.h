@@ -3,6 +3,7 @@
 #ifndef CKPT_TESTS_SCRATCH_H
 #define CKPT_TESTS_SCRATCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Makes an empty directory and returns its path; exits if that fails. Freed by scratch_remove(). */
@@ -19,8 +20,10 @@ const char *scratch_find(const char *dir, const char *suffix);
 size_t scratch_count(const char *dir);
 /* Turns over one bit of byte `offset`. */
 void scratch_flip(const char *path, long offset);
-/* Descriptors and threads of this process. */
+/* Descriptors and threads of this process. A thread that was joined may be counted for a moment more. */
 size_t scratch_descriptors(void);
 size_t scratch_threads(void);
+/* Waits until there are `threads`; false: there are not, after 10 seconds. */
+bool scratch_threads_settle(size_t threads);
 
 #endif

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
 import subprocess
 import sys
@@ -163,6 +164,19 @@ def bits(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
+def own_threads() -> list[str]:
+    """Names of this process's threads, without the workers that the kernel has for our rings."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+        except OSError:  # it has just ended
+            continue
+        if not name.startswith("iou-"):
+            names.append(name)
+    return sorted(names)
+
+
 HEADER = """
     import os, sys, time, signal, threading
     # Who runs the tests in the background of a shell has it ignored.
@@ -170,7 +184,7 @@ HEADER = """
     sys.path.insert(0, {tests!r})
     import torch
     import libckpt
-    from conftest import Training
+    from conftest import Training, own_threads
     store = {store!r}
 """
 
