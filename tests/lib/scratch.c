@@ -30,8 +30,11 @@ char *scratch_make(void)
 
 char *scratch_make_in_memory(void)
 {
-	char template[] = "/dev/shm/ckpt-scratch-XXXXXX";
+	const char *memory = getenv("CKPT_TEST_SHM");
+	char template[256];
 
+	(void)snprintf(
+		template, sizeof(template), "%s/ckpt-scratch-XXXXXX", memory ? memory : "/dev/shm");
 	if (!mkdtemp(template))
 		return scratch_make();
 	char *path = strdup(template);

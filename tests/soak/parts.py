@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a soak is made of: the commands that do a slice of each part, and how much is wanted."""
+from __future__ import annotations
+
+import pathlib
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+TESTS = BUILD / "tests"
+PYTHON = str(ROOT / ".venv/bin/python")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One command of at most a few minutes, which prints what it counted as its last line."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """`slice_of(n)` is the n-th slice; no n comes twice, so seeds can be made of it."""
+
+    name: str
+    what: str
+    unit: str  # the count that is set against the goal
+    goal: int
+    slice_of: Callable[[int], Slice]
+    needs: tuple[str, ...] = ()  # what ninja has to build for it
+
+
+BACKENDS = ("uring", "threads")
+SIM_FIRST = 1_000_000  # below are the seeds of the tests
+SIM_CHUNK = 20_000
+
+
+def simulated(n: int) -> Slice:
+    first = SIM_FIRST + n * SIM_CHUNK
+    return Slice([str(TESTS / "sim/sim"), "--seeds", f"{first}..{first + SIM_CHUNK - 1}",
+                  "--keep-going"])
+
+
+def scenarios() -> list[str]:
+    """The kill points' scenarios, as the program lists them."""
+    return subprocess.run([TESTS / "kill/scenario", "list"], check=True, capture_output=True,
+                          text=True).stdout.split()
+
+
+def killed(n: int) -> Slice:
+    """Every point of one scenario, one backend, one kind; in turn."""
+    names = scenarios()
+    scenario = names[n % len(names)]
+    n //= len(names)
+    kind, program = (("calls", "scenario"), ("events", "scenario_tapped"))[n % 2]
+    backend = BACKENDS[n // 2 % 2]
+    environment = {"CKPT_TEST_IO": backend}
+    if backend == "uring":
+        environment["CKPT_TEST_KILL_DISK"] = "1"
+    return Slice([str(TESTS / "kill/killer"), kind, str(TESTS / "kill" / program), "0", scenario],
+                 environment)
+
+
+def rivals(n: int) -> Slice:
+    return Slice([str(TESTS / "kill/rivals"), "40", "60", str(1000 + n)],
+                 {"CKPT_TEST_IO": BACKENDS[n % 2]})
+
+
+def damaged(n: int) -> Slice:
+    kinds = ("bytes", "bits", "lengths", "blocks", "writers")
+    if n < len(kinds):
+        return Slice([str(TESTS / "damage/damage"), kinds[n], "all"])
+    return Slice([str(TESTS / "damage/damage"), "random", str(1000 + n), "20000"])
+
+
+def targets() -> list[str]:
+    return sorted(p.name for p in (ROOT / "tests/fuzz/corpus").iterdir() if p.is_dir())
+
+
+def fuzzed(target: str) -> Callable[[int], Slice]:
+    return lambda n: Slice([str(ROOT / "scripts/fuzz"), "--minutes", "3", target])
+
+
+PARTS = [
+    Part("sim", "seeds of the simulated world", "seeds", 3_000_000, simulated, ("tests/sim/sim",)),
+    Part("kill", "kill points: system calls and disk requests", "kills", 10_000, killed,
+         ("tests/kill/killer", "tests/kill/scenario", "tests/kill/scenario_tapped")),
+    Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
+         ("tests/kill/rivals",)),
+    Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
+    *(Part(f"fuzz {t}", f"fuzzing: {t}, CPU seconds", "seconds", 1800, fuzzed(t))
+      for t in targets()),
+]
+
+
+def parse_counts(output: str) -> dict[str, int] | None:
+    """The numbers of the last line, `counts NAME=VALUE ...`; None if it is another one."""
+    lines = output.strip().splitlines()
+    if not lines or not lines[-1].startswith("counts "):
+        return None
+    counts = {}
+    for word in lines[-1].split()[1:]:
+        name, _, value = word.partition("=")
+        if value.lstrip("-").isdigit():
+            counts[name] = int(value)
+    return counts
+
+
