@@ -3,13 +3,15 @@
 
 #include <dirent.h>
 #include <ftw.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { SETTLE_MS = 10000 };
+enum { SETTLE_S = 10 };
 
 static void must(int ok, const char *what)
 {
@@ -152,12 +154,22 @@ size_t scratch_threads(void)
 	return n;
 }
 
+static time_t seconds_now(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec;
+}
+
 bool scratch_threads_settle(size_t threads)
 {
-	for (int waited_ms = 0; scratch_threads() != threads; waited_ms++) {
-		if (waited_ms == SETTLE_MS)
+	time_t deadline = seconds_now() + SETTLE_S;
+
+	while (scratch_threads() != threads) {
+		if (seconds_now() > deadline)
 			return false;
-		(void)usleep(1000);
+		(void)sched_yield();
 	}
 	return true;
 }
