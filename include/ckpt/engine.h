@@ -44,8 +44,8 @@ struct ckpt_engine_opts {
 	uint32_t io;           /* enum ckpt_io_kind */
 	uint32_t io_depth;     /* block requests in flight at once; 0: 16 */
 	uint32_t busy;         /* enum ckpt_busy */
-	uint32_t save_timeout_ms; /* an attempt whose manifest is not being published by then is
-	                               aborted; 0: 600000 */
+	uint32_t save_timeout_ms; /* an attempt that is not durable by then has failed, see
+	                               ckpt_save_wait(); 0: 600000 */
 	uint64_t keep_last;       /* keep the newest k committed steps; 0: keep all */
 	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */

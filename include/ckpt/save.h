@@ -87,8 +87,9 @@ CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor
 /*
  * Waits until the save has reached `level`: 0, the error it failed with, -ETIMEDOUT, or CKPT_ELEVEL
  * at once for a level that is not configured. A timeout of 0 asks without waiting. Once the manifest
- * is being published, what becomes of it is the outcome: then the save's own timeout, a cancel and
- * ckpt_save_fail() come too late, and only this timeout ends a wait for storage that hangs.
+ * is being published, a cancel and ckpt_save_fail() come too late: what becomes of it is the outcome.
+ * If the storage has not said so by the save's own timeout, the save has failed with -ETIMEDOUT, and
+ * the step may turn out to be there all the same: the error says that it is not known.
  */
 CKPT_API int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int timeout_ms);
 

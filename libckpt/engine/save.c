@@ -50,14 +50,15 @@ static void timed_out(struct ckpt_timer *timer)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(timer, struct ckpt_save, timer);
 
-	/* A manifest on its way may win: nobody is told a failure that may turn out to be a step. */
+	/* A manifest on its way may win: the caller is told that nobody knows, and it goes on. */
 	if (save->publishing) {
-		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
-			"step %llu is past its deadline of %llu s, and its manifest is being "
-			"published in %s: the save ends when the storage answers",
-			(unsigned long long)save->step,
-			(unsigned long long)(save->timeout_ns / 1000000000),
-			save->core->parts.label);
+		(void)ckpt_fail_at(&save->work, -ETIMEDOUT, &(struct ckpt_where){.tier = "local"},
+			"whether step %llu is durable in %s was not known within %llu s: its "
+			"manifest was being published, and the storage did not answer; list the "
+			"steps once it does",
+			(unsigned long long)save->step, save->core->parts.label,
+			(unsigned long long)(save->timeout_ns / 1000000000));
+		ckpt_save_answer_end(save);
 		return;
 	}
 	ckpt_save_stop(
@@ -373,7 +374,7 @@ static void cancel_run(struct ckpt_node *node)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, cancel_node);
 
-	/* As for the deadline: a manifest on its way may win. */
+	/* A manifest on its way may win, and its outcome is told unless the deadline comes first. */
 	if (!save->ended && !save->publishing)
 		ckpt_save_stop(save,
 			ckpt_fail(&save->work, -ECANCELED, "the save of step %llu was cancelled",
@@ -394,7 +395,7 @@ static void verdict_run(struct ckpt_node *node)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, verdict_node);
 
-	/* As for the deadline: a manifest on its way may win. */
+	/* As for a cancel. */
 	if (!save->ended && !save->code && !save->publishing) {
 		save->work = save->verdict;
 		ckpt_save_stop(save, save->verdict.code);

@@ -40,10 +40,11 @@ static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 
 	ckpt_log(core->parts.log, CKPT_LOG_INFO,
 		"step %llu is durable in %s: %.1f MiB in %.3f s (%.0f MiB/s), staged after %.3f "
-		"s%s",
+		"s%s%s",
 		(unsigned long long)save->step, core->parts.label, mib, seconds,
 		seconds > 0 ? mib / seconds : 0.0, (double)atomic_load(&save->stage_ns) / 1e9,
-		save->rewritten ? ", written twice" : "");
+		save->rewritten ? ", written twice" : "",
+		save->ended ? "; its save had been given up" : "");
 }
 
 /* The manifest is durable. */
@@ -67,9 +68,14 @@ static void committed(struct ckpt_save *save)
 	atomic_store(&save->local_ns, took_ns);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
-	ckpt_core_timer_clear(core, &save->timer);
-	save->ended = true;
-	ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
+	/* Past its deadline it was answered, and what was said stays. */
+	if (save->ended) {
+		core->stats.saves_failed--;
+	} else {
+		ckpt_core_timer_clear(core, &save->timer);
+		save->ended = true;
+		ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
+	}
 	ckpt_keeper_ask(core, CKPT_KEEPER_RETAIN);
 }
 

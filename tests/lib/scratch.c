@@ -137,9 +137,9 @@ static bool kernel_worker(const char *task)
 	FILE *f = fopen(path, "r");
 	if (!f)
 		return false;
-	bool found = fgets(name, sizeof(name), f) && strncmp(name, "iou-", 4) == 0;
+	bool named = fgets(name, sizeof(name), f) && strncmp(name, "iou-", 4) == 0;
 	(void)fclose(f);
-	return found;
+	return named;
 }
 
 size_t scratch_threads(void)
