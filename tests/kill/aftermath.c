@@ -84,12 +84,9 @@ static void take_line(struct history *h, const char *line)
 		deed_die("the log says \"%s\"", line);
 }
 
-static void read_log(struct history *h, const char *store)
+static void read_log(struct history *h, const char *path)
 {
 	char line[80];
-	char path[600];
-
-	(void)snprintf(path, sizeof(path), "%.*s/log", (int)(strrchr(store, '/') - store), store);
 	FILE *f = fopen(path, "re");
 	if (!f)
 		deed_die("%s: %s", path, strerror(errno));
@@ -167,6 +164,15 @@ static void look_at_all(struct deed *d, struct history *h)
 	}
 }
 
+static bool any_bad(const struct history *h)
+{
+	bool bad = false;
+
+	for (unsigned i = 0; i < h->count; i++)
+		bad |= h->tries[i].bad;
+	return bad;
+}
+
 /* The newest of what is there is what a restore of the latest gives; 0: there is nothing. */
 static unsigned resume(struct deed *d, const struct history *h, bool adopt)
 {
@@ -176,7 +182,7 @@ static unsigned resume(struct deed *d, const struct history *h, bool adopt)
 		if (h->tries[i].present)
 			newest = &h->tries[i];
 	int r = deed_restore(d, CKPT_STEP_LATEST, adopt);
-	if (r == CKPT_EINTEGRITY && h->count > 2 && h->tries[2].bad)
+	if (r == CKPT_EINTEGRITY && any_bad(h))
 		r = deed_restore(d, newest ? newest->step : CKPT_STEP_LATEST, adopt);
 	if (!newest) {
 		if (r != CKPT_ENOSTEP)
@@ -227,7 +233,7 @@ void deed_aftermath(struct deed *deed)
 	static struct history h;
 
 	h = (struct history){0};
-	read_log(&h, deed->store);
+	read_log(&h, deed->log_path);
 	int r = try_open(deed, deed->store, CKPT_ENGINE_READ_ONLY);
 	if (r < 0 && r != CKPT_ENOSTORE)
 		deed_die("open: %d: %s", r, ckpt_last_error());

@@ -28,7 +28,10 @@
 struct deed {
 	char *store;
 	char *dest; /* of an export */
+	char *log_path;
 	int log;
+	/* Gets every line instead of the log, if it is set. */
+	void (*tell)(struct deed *deed, const char *line, size_t length);
 	struct ckpt_engine_opts opts;
 	struct ckpt_engine *engine;
 	float *live[DEED_TENSORS]; /* the state that is saved, and restored into */
@@ -40,7 +43,9 @@ void deed_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noretur
 #define deed_must(call) deed_check((call), #call)
 void deed_check(int r, const char *call);
 
-/* ROOT/store, ROOT/dest and ROOT/log; the backend is that of CKPT_TEST_IO. */
+/*
+ * ROOT/store, ROOT/dest and ROOT/log, or the file of CKPT_TEST_LOG; the backend is that of CKPT_TEST_IO.
+ */
 void deed_init(struct deed *deed, const char *root);
 void deed_free(struct deed *deed);
 void deed_log(struct deed *deed, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
