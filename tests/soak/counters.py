@@ -2,9 +2,14 @@
 """What was counted on which commit: a file that is tracked, and the report that is made of it."""
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parts import Part
 
 PRODUCT = ("libckpt", "include", "tools", "bindings/python")
 
@@ -18,26 +23,26 @@ class Record:
         self.state: dict = {"next": {}, "commits": {}}
         if self.path.exists():
             self.state = json.loads(self.path.read_text(encoding="utf-8"))
-        self.product = self._product()
         self.commit = self._git("rev-parse", "--short=12", "HEAD")
-        if self._git("status", "--porcelain", "--untracked-files=no", "--", *PRODUCT):
-            self.commit += "+"
-            self.product += "+"
+        self.changed = bool(self._git("status", "--porcelain", "--untracked-files=no", "--",
+                                      *PRODUCT))
+        self.hashes: dict[tuple[str, ...], str] = {}
 
     def _git(self, *words: str) -> str:
         return subprocess.run(["git", "-C", str(self.root), *words], check=True,
                               capture_output=True, text=True).stdout.strip()
 
-    def _product(self) -> str:
-        """One name for the sources of what is tested: commits that only touch tests share it."""
-        trees = [self._git("rev-parse", f"HEAD:{folder}") for folder in PRODUCT]
-        return subprocess.run(["git", "hash-object", "--stdin"], input="\n".join(trees), check=True,
-                              capture_output=True, text=True).stdout[:12]
+    def sources(self, folders: tuple[str, ...]) -> str:
+        """One name for the sources of what is tested: what other commits do does not change it."""
+        if folders not in self.hashes:
+            trees = "\n".join(self._git("rev-parse", f"HEAD:{folder}") for folder in folders)
+            name = hashlib.sha256(trees.encode()).hexdigest()[:12]
+            self.hashes[folders] = name + ("+" if self.changed else "")
+        return self.hashes[folders]
 
-    def _parts(self) -> dict:
-        here = self.state["commits"].setdefault(
-            self.commit, {"product": self.product, "parts": {}, "failed": []})
-        return here["parts"]
+    def _here(self) -> dict:
+        name = self.commit + ("+" if self.changed else "")
+        return self.state["commits"].setdefault(name, {"parts": {}, "failed": []})
 
     def take(self, part: str) -> int:
         """The number of the next slice. It is not given twice, even if this run is killed."""
@@ -51,46 +56,46 @@ class Record:
         self.state["next"][part] = min(self.state["next"][part], number)
         self.save()
 
-    def add(self, part: str, counts: dict[str, int], seconds: float) -> None:
-        mine = self._parts().setdefault(part, {"wall_s": 0, "slices": 0})
+    def add(self, part: Part, counts: dict[str, int], seconds: float) -> None:
+        fresh = {"sources": self.sources(part.sources), "wall_s": 0, "slices": 0}
+        mine = self._here()["parts"].setdefault(part.name, fresh)
         mine["wall_s"] = round(mine["wall_s"] + seconds, 1)
         mine["slices"] += 1
         for name, value in counts.items():
             mine[name] = mine.get(name, 0) + value
 
-    def fail(self, part: str, command: str, code: int) -> None:
-        self._parts()
-        self.state["commits"][self.commit]["failed"].append(
-            {"part": part, "command": command, "code": code})
+    def fail(self, part: Part, command: str, code: int) -> None:
+        self._here()["failed"].append({"part": part.name, "command": command, "code": code})
 
     def save(self) -> None:
         fresh = self.path.with_suffix(".json.tmp")
         fresh.write_text(json.dumps(self.state, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         fresh.replace(self.path)
 
-    def total(self, part: str, product: str | None = None) -> dict[str, float]:
-        """What was counted of a part, on one product or on all."""
+    def total(self, part: Part, all_sources: bool = False) -> dict[str, float]:
+        """What was counted of a part, with the sources as they are or on all commits."""
         sums: dict[str, float] = {}
         for commit in self.state["commits"].values():
-            if product is None or commit["product"] == product:
-                for name, value in commit["parts"].get(part, {}).items():
-                    sums[name] = sums.get(name, 0) + value
+            counts = commit["parts"].get(part.name, {})
+            if all_sources or counts.get("sources") == self.sources(part.sources):
+                for name, value in counts.items():
+                    if name != "sources":
+                        sums[name] = sums.get(name, 0) + value
         return sums
 
-    def count(self, part: str, unit: str) -> float:
-        return self.total(part, self.product).get(unit, 0)
+    def count(self, part: Part) -> float:
+        return self.total(part).get(part.unit, 0)
 
-    def report(self, parts: list) -> str:
-        """A page: this product against the goals, what failed, and what earlier ones have had."""
-        commits = [name for name, c in self.state["commits"].items()
-                   if c["product"] == self.product]
+    def report(self, parts: list[Part]) -> str:
+        """A page: these sources against the goals, what failed, and what earlier ones have had."""
         lines = ["# What the soak has run", "",
-                 f"Written by `scripts/soak`. Product {self.product}; commits with these sources: "
-                 f"{', '.join(sorted(commits)) or 'none was run'}.", "",
-                 "| part | count | goal | slices | hours | a second | on all commits |",
+                 "Written by `scripts/soak`. A part counts for the sources that it tests, as they "
+                 f"are in {self.commit}{' with changes' if self.changed else ''}; the last column "
+                 "has all that were ever run.", "",
+                 "| part | count | goal | slices | hours | a second | ever |",
                  "|---|--:|--:|--:|--:|--:|--:|"]
         for part in parts:
-            here, ever = self.total(part.name, self.product), self.total(part.name)
+            here, ever = self.total(part), self.total(part, all_sources=True)
             count, wall = here.get(part.unit, 0), here.get("wall_s", 0)
             rate = f"{count / wall:,.1f}" if wall and part.unit != "seconds" else ""
             lines.append(f"| {part.name}: {part.what} | {count:,} | {part.goal:,} "

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from counters import PRODUCT
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 TESTS = BUILD / "tests"
@@ -31,6 +33,7 @@ class Part:
     goal: int
     slice_of: Callable[[int], Slice]
     needs: tuple[str, ...] = ()  # what ninja has to build for it
+    sources: tuple[str, ...] = PRODUCT  # what it tests
 
 
 BACKENDS = ("uring", "threads")
@@ -76,6 +79,18 @@ def damaged(n: int) -> Slice:
     return Slice([str(TESTS / "damage/damage"), "random", str(1000 + n), "20000"])
 
 
+# What the fuzz targets are linked with.
+READERS = ("libckpt/base", "libckpt/format")
+CRASH = ("tests/crash/recorder", "tests/crash/replay", "tests/crash/cuts")
+
+
+def crashed(script: str, count: str, fs: str) -> Callable[[int], Slice]:
+    """Another seed, the backends in turn."""
+    return lambda n: Slice([PYTHON, str(ROOT / "tests/crash" / script), "--fs", fs, "--backend",
+                            BACKENDS[n % 2], "--seed", str(1000 + n), count, "200", "--build",
+                            str(BUILD)])
+
+
 def targets() -> list[str]:
     return sorted(p.name for p in (ROOT / "tests/fuzz/corpus").iterdir() if p.is_dir())
 
@@ -91,8 +106,12 @@ PARTS = [
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
-    *(Part(f"fuzz {t}", f"fuzzing: {t}, CPU seconds", "seconds", 1800, fuzzed(t))
-      for t in targets()),
+    *(Part(f"images {fs}", f"crash images of {fs}", "images", 700,
+           crashed("images.py", "--images", fs), CRASH) for fs in ("ext4", "xfs", "btrfs")),
+    *(Part(f"cuts {fs}", f"power cuts by the shutdown of {fs}", "cuts", 500,
+           crashed("cuts.py", "--cuts", fs), CRASH) for fs in ("ext4", "xfs")),
+    *(Part(f"fuzz {t}", f"fuzzing: {t}, CPU seconds", "seconds", 1800, fuzzed(t),
+           sources=READERS) for t in targets()),
 ]
 
 

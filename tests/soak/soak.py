@@ -81,11 +81,11 @@ def note(record, done):
     """Adds what a slice has counted, or how it failed. Returns whether all was well."""
     output = done.log.read_text(encoding="utf-8", errors="replace")
     counts = parts.parse_counts(output)
-    record.add(done.part.name, counts or {}, time.monotonic() - done.begun)
+    record.add(done.part, counts or {}, time.monotonic() - done.begun)
     if done.process.returncode == 0 and counts is not None:
         done.log.unlink()
         return True
-    record.fail(done.part.name, done.command(), done.process.returncode)
+    record.fail(done.part, done.command(), done.process.returncode)
     print(f"FAILED ({done.process.returncode}): {done.command()}\n  {done.log}\n"
           + "\n".join("  " + line for line in output.strip().splitlines()[-5:]), flush=True)
     return False
@@ -100,7 +100,7 @@ def soak(record, wanted, jobs, seconds):
             while len(under_way) < jobs and time.monotonic() < end:
                 busy = [r.part.name for r in under_way]
                 part = min((p for p in wanted if p.name not in busy or len(wanted) < jobs),
-                           key=lambda p: record.count(p.name, p.unit) / p.goal)
+                           key=lambda p: record.count(p) / p.goal)
                 under_way.append(Running(part, record.take(part.name)))
             for done in [r for r in under_way if r.ended()]:
                 under_way.remove(done)
