@@ -47,6 +47,7 @@ struct sim_inode {
 	bool dir;
 	bool linked; /* has a name in the cached tree */
 	bool marked;
+	size_t number; /* of whoever walks all of them */
 	unsigned opens;
 	char label[SIM_NAME_CHARS]; /* its last name, for the history */
 	struct sim_change *changes; /* oldest first */
