@@ -215,24 +215,35 @@ bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, ui
 	return true;
 }
 
-void oracle_damaged(struct oracle *oracle, const char *path)
+void oracle_damaged(struct oracle *oracle, const char *path, bool passing)
 {
 	unsigned long long generation;
 	unsigned long long step;
+
+	oracle->hits++;
 
 	/* NOLINTNEXTLINE(cert-err34-c): a path that the product made, of numbers of a few digits */
 	if (sscanf(path, "g%llu/step-%llu/", &generation, &step) != 2)
 		return;
 	struct oracle_record *record = find_record(oracle, generation, step);
-	if (record)
+	if (record && passing)
+		record->doubted = true;
+	else if (record)
 		record->damaged = true;
 	oracle->any_damage = true;
+}
+
+void oracle_healed(struct oracle *oracle)
+{
+	oracle->healed = true;
 }
 
 bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record)
 {
 	if (!record->acked_at || record->acked_at > view->time || record->let_go || record->damaged)
+		return false;
+	if (record->doubted && !oracle->healed)
 		return false;
 	return in_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
 }
@@ -259,7 +270,8 @@ size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
 	size_t count = 0;
 
 	for (size_t i = 0; i < oracle->record_count; i++)
-		count += oracle_owes(oracle, view, &oracle->records[i]);
+		count += !oracle->records[i].doubted &&
+			 oracle_owes(oracle, view, &oracle->records[i]);
 	return count;
 }
 
@@ -272,6 +284,9 @@ static const struct oracle_record *owed(
 	for (size_t i = 0; i < oracle->record_count; i++) {
 		const struct oracle_record *r = &oracle->records[i];
 		if (asked <= CKPT_STEP_MAX && r->step != asked)
+			continue;
+		/* Once it was marked bad it is given only to those who ask for it by its number. */
+		if (asked > CKPT_STEP_MAX && r->doubted)
 			continue;
 		if (oracle_owes(oracle, view, r) && (!best || newer(r, best)))
 			best = r;
@@ -328,13 +343,38 @@ const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct or
 	return NULL;
 }
 
-void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code)
+/* Damage that is spoken of must be there, and be named. */
+static void judge_damage(struct oracle *oracle, int code, const struct oracle_named *named)
 {
-	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+	const struct oracle_record *r =
+		named->generation ? find_record(oracle, named->generation, named->step) : NULL;
 
-	if (damage && !oracle->any_damage && view->locks)
+	if (!oracle->any_damage)
 		sim_violation(oracle->sim, "nothing was damaged, but a restore says: %s",
 			ckpt_strerror(code));
+	else if (code == CKPT_EQUARANTINED)
+		return;
+	else if (!r)
+		sim_violation(oracle->sim, "a restore says %s, and not of which step",
+			ckpt_strerror(code));
+	else if (!r->damaged && !r->doubted)
+		sim_violation(oracle->sim,
+			"step %llu of generation %llu was not damaged, but a restore says: %s",
+			(unsigned long long)r->step, (unsigned long long)r->generation,
+			ckpt_strerror(code));
+	else if (!named->said)
+		sim_violation(oracle->sim,
+			"the error about the damage of step %llu names no step, or no file",
+			(unsigned long long)r->step);
+}
+
+void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code,
+	const struct oracle_named *named)
+{
+	bool damage = code != CKPT_ENOSTEP;
+
+	if (damage && view->locks)
+		judge_damage(oracle, code, named);
 	/* There need not be as many as somebody wants to go back. */
 	bool back = asked > CKPT_STEP_MAX && asked != CKPT_STEP_LATEST;
 	const struct oracle_record *missed = back ? NULL : owed(oracle, view, asked);

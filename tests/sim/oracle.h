@@ -30,6 +30,7 @@ struct oracle_record {
 	uint64_t acked_at; /* oracle time; 0: not acknowledged, so it may be there or not */
 	bool let_go;       /* retention or a user may have removed it */
 	bool damaged;
+	bool doubted; /* a read of it was answered with something else; it may be marked bad for that */
 };
 
 struct oracle_gen {
@@ -49,6 +50,8 @@ struct oracle {
 	struct oracle_gen gens[ORACLE_GENS];
 	size_t gen_count;
 	bool any_damage;
+	uint64_t hits; /* of lies and damage, so far */
+	bool healed;
 };
 
 /* What a process may expect, from the moment at which it began to read the store. */
@@ -81,13 +84,18 @@ void oracle_saving(struct oracle *oracle, uint64_t generation, uint64_t step, ui
 /* It is committed, and its owner was told so. */
 void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 	const struct oracle_retention *retention);
+/* Nothing goes wrong any more: what could not be read now and then can be. */
+void oracle_healed(struct oracle *oracle);
 /* A user removes it; false: was told that it stays. Returns how it was before. */
 bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone);
 /* Nothing else was ever saved in its lineage. */
 bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
 	uint64_t step);
-/* A file was damaged. */
-void oracle_damaged(struct oracle *oracle, const char *path);
+/*
+ * A file was damaged, or, `passing`, read wrongly: nothing is owed of its step any more, or not to those
+ * who ask for the latest. Of all others everything is.
+ */
+void oracle_damaged(struct oracle *oracle, const char *path, bool passing);
 
 /*
  * A step was restored or chosen; `asked` as for ckpt_restore_open(). The record to compare it with, or
@@ -95,9 +103,15 @@ void oracle_damaged(struct oracle *oracle, const char *path);
  */
 const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct oracle_view *view,
 	uint64_t asked, uint64_t generation, uint64_t step);
-/* There was none, or it could not be read: was that right? */
-void oracle_refused(
-	struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code);
+/* A step that was refused, as the refusal names it. */
+struct oracle_named {
+	uint64_t generation; /* 0: none */
+	uint64_t step;
+	bool said; /* in the error itself, with a file */
+};
+/* There was none, or it could not be read: was that right, and does it say which? */
+void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code,
+	const struct oracle_named *named);
 /* It must be there. */
 bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record);
@@ -105,7 +119,7 @@ bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 bool oracle_succeeded(const struct oracle *oracle, unsigned owner, uint64_t generation);
 /* When the owner of a generation was told that it has it; UINT64_MAX: not yet. */
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation);
-/* Steps that must be there. */
+/* Steps that must be there, and that nobody can have marked bad. */
 size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view);
 
 #endif
