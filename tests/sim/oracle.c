@@ -51,6 +51,37 @@ static bool in_lineage(const struct oracle *oracle, const struct oracle_gen *fro
 	return false;
 }
 
+static bool harmed(const struct oracle *oracle, enum oracle_harm harm)
+{
+	return harm == ORACLE_DAMAGED || (harm == ORACLE_DOUBTED && !oracle->healed);
+}
+
+/* In the lineage of `from`, as far as claims that can be read tell. */
+static bool in_known_lineage(const struct oracle *oracle, const struct oracle_gen *from,
+	const struct oracle_record *record)
+{
+	const struct oracle_gen *gen = from;
+
+	while (gen && gen->generation > record->generation) {
+		if (gen->generation < ORACLE_GENS &&
+			harmed(oracle, oracle->claims[gen->generation]))
+			return false;
+		gen = gen->parent_generation
+			      ? find_gen((struct oracle *)oracle, gen->parent_generation)
+			      : NULL;
+	}
+	return in_lineage(oracle, from, record);
+}
+
+bool oracle_shaken(const struct oracle *oracle)
+{
+	bool shaken = oracle->marker != ORACLE_WHOLE;
+
+	for (size_t i = 0; i < ORACLE_GENS; i++)
+		shaken |= oracle->claims[i] != ORACLE_WHOLE;
+	return shaken;
+}
+
 /* A claim that nobody was told of: of a process that asked for one with this parent. */
 static bool explain(struct oracle *oracle, const struct ckpt_claim *claim)
 {
@@ -74,7 +105,9 @@ void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct
 		const struct ckpt_scan_gen *seen = &scan->gens[i];
 		if (!seen->claimed)
 			continue;
-		if (!find_gen(oracle, seen->generation) && !explain(oracle, &seen->claim))
+		if (!find_gen(oracle, seen->generation) &&
+			(seen->broken ? oracle->claims[seen->generation] == ORACLE_WHOLE
+				      : !explain(oracle, &seen->claim)))
 			sim_violation(oracle->sim, "generation %llu was claimed by nobody",
 				(unsigned long long)seen->generation);
 		view->newest = ckpt_max_u64(view->newest, seen->generation);
@@ -215,22 +248,30 @@ bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, ui
 	return true;
 }
 
+static void worsen(enum oracle_harm *harm, bool passing)
+{
+	*harm = passing && *harm != ORACLE_DAMAGED ? ORACLE_DOUBTED : ORACLE_DAMAGED;
+}
+
 void oracle_damaged(struct oracle *oracle, const char *path, bool passing)
 {
 	unsigned long long generation;
 	unsigned long long step;
 
 	oracle->hits++;
-
-	/* NOLINTNEXTLINE(cert-err34-c): a path that the product made, of numbers of a few digits */
-	if (sscanf(path, "g%llu/step-%llu/", &generation, &step) != 2)
-		return;
-	struct oracle_record *record = find_record(oracle, generation, step);
-	if (record && passing)
-		record->doubted = true;
-	else if (record)
-		record->damaged = true;
 	oracle->any_damage = true;
+	/* NOLINTBEGIN(cert-err34-c): paths that the product made, of numbers of a few digits */
+	if (sscanf(path, "g%llu/step-%llu/", &generation, &step) == 2) {
+		struct oracle_record *record = find_record(oracle, generation, step);
+		if (record)
+			worsen(&record->harm, passing);
+	} else if (sscanf(path, "gens/%llu.json", &generation) == 1) {
+		CKPT_ASSERT(generation < ORACLE_GENS);
+		worsen(&oracle->claims[generation], passing);
+	} else {
+		worsen(&oracle->marker, passing);
+	}
+	/* NOLINTEND(cert-err34-c) */
 }
 
 void oracle_healed(struct oracle *oracle)
@@ -241,11 +282,10 @@ void oracle_healed(struct oracle *oracle)
 bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record)
 {
-	if (!record->acked_at || record->acked_at > view->time || record->let_go || record->damaged)
+	if (!record->acked_at || record->acked_at > view->time || record->let_go ||
+		harmed(oracle, record->harm) || harmed(oracle, oracle->marker))
 		return false;
-	if (record->doubted && !oracle->healed)
-		return false;
-	return in_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
+	return in_known_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
 }
 
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation)
@@ -270,7 +310,7 @@ size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
 	size_t count = 0;
 
 	for (size_t i = 0; i < oracle->record_count; i++)
-		count += !oracle->records[i].doubted &&
+		count += oracle->records[i].harm == ORACLE_WHOLE &&
 			 oracle_owes(oracle, view, &oracle->records[i]);
 	return count;
 }
@@ -286,7 +326,7 @@ static const struct oracle_record *owed(
 		if (asked <= CKPT_STEP_MAX && r->step != asked)
 			continue;
 		/* Once it was marked bad it is given only to those who ask for it by its number. */
-		if (asked > CKPT_STEP_MAX && r->doubted)
+		if (asked > CKPT_STEP_MAX && r->harm != ORACLE_WHOLE)
 			continue;
 		if (oracle_owes(oracle, view, r) && (!best || newer(r, best)))
 			best = r;
@@ -354,18 +394,17 @@ static void judge_damage(struct oracle *oracle, int code, const struct oracle_na
 			ckpt_strerror(code));
 	else if (code == CKPT_EQUARANTINED)
 		return;
-	else if (!r)
+	else if (!r && !oracle_shaken(oracle))
 		sim_violation(oracle->sim, "a restore says %s, and not of which step",
 			ckpt_strerror(code));
-	else if (!r->damaged && !r->doubted)
+	else if (r && r->harm == ORACLE_WHOLE)
 		sim_violation(oracle->sim,
 			"step %llu of generation %llu was not damaged, but a restore says: %s",
 			(unsigned long long)r->step, (unsigned long long)r->generation,
 			ckpt_strerror(code));
 	else if (!named->said)
-		sim_violation(oracle->sim,
-			"the error about the damage of step %llu names no step, or no file",
-			(unsigned long long)r->step);
+		sim_violation(oracle->sim, "an error about damage (%s) does not say of what",
+			ckpt_strerror(code));
 }
 
 void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code,

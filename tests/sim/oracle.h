@@ -21,6 +21,13 @@
 #define ORACLE_GENS    128
 #define ORACLE_PINS    8
 
+/* What a disk that lies has done to a file. */
+enum oracle_harm {
+	ORACLE_WHOLE,
+	ORACLE_DOUBTED, /* a read was answered with something else; it may be marked bad for that */
+	ORACLE_DAMAGED,
+};
+
 struct oracle_record {
 	uint64_t generation;
 	uint64_t step;
@@ -29,8 +36,7 @@ struct oracle_record {
 	uint64_t begun_at; /* oracle time */
 	uint64_t acked_at; /* oracle time; 0: not acknowledged, so it may be there or not */
 	bool let_go;       /* retention or a user may have removed it */
-	bool damaged;
-	bool doubted; /* a read of it was answered with something else; it may be marked bad for that */
+	enum oracle_harm harm;
 };
 
 struct oracle_gen {
@@ -49,6 +55,8 @@ struct oracle {
 	size_t record_count;
 	struct oracle_gen gens[ORACLE_GENS];
 	size_t gen_count;
+	enum oracle_harm marker;
+	enum oracle_harm claims[ORACLE_GENS]; /* by generation */
 	bool any_damage;
 	uint64_t hits; /* of lies and damage, so far */
 	bool healed;
@@ -93,7 +101,8 @@ bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, ui
 	uint64_t step);
 /*
  * A file was damaged, or, `passing`, read wrongly: nothing is owed of its step any more, or not to those
- * who ask for the latest. Of all others everything is.
+ * who ask for the latest. Of all others everything is. Behind a claim nothing is owed of the generations
+ * before it, and without its marker of the whole store.
  */
 void oracle_damaged(struct oracle *oracle, const char *path, bool passing);
 
@@ -115,6 +124,8 @@ void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint6
 /* It must be there. */
 bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record);
+/* Something besides steps was damaged: a claim, or the marker. */
+bool oracle_shaken(const struct oracle *oracle);
 /* Somebody may have claimed after `generation`. */
 bool oracle_succeeded(const struct oracle *oracle, unsigned owner, uint64_t generation);
 /* When the owner of a generation was told that it has it; UINT64_MAX: not yet. */

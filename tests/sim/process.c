@@ -8,13 +8,14 @@
 #include "world.h"
 
 /* Bytes for each of what an engine has to do with. */
-#define MEMORY_BASE   60000
-#define MEMORY_SAVE   275000 /* its names and shapes are kept in pieces of 256 KiB */
-#define MEMORY_STEP   2000
-#define MEMORY_CLAIM  1200
-#define MEMORY_TENSOR 1500
-#define MEMORY_BLOCK  1600
-#define MEMORY_CHUNK  400
+#define MEMORY_BASE    60000
+#define MEMORY_SAVE    275000 /* its names and shapes are kept in pieces of 256 KiB */
+#define MEMORY_STEP    2000
+#define MEMORY_CLAIM   1200
+#define MEMORY_TENSOR  1500
+#define MEMORY_BLOCK   1600
+#define MEMORY_CHUNK   400
+#define MEMORY_FINDING 6000 /* one of every chunk that is damaged, in an array that grows */
 
 #define ROOT 9 /* stands for the descriptor of the store's directory */
 
@@ -231,9 +232,10 @@ static uint64_t budget(const struct sim_proc *proc, bool saving)
 	}
 	uint64_t blocks = bytes / proc->block_bytes + 2;
 	uint64_t chunks = bytes / 512 + tensors + 8;
+	uint64_t chunk = MEMORY_CHUNK + (rank->oracle.any_damage ? MEMORY_FINDING : 0);
 	return MEMORY_BASE + (saving ? MEMORY_SAVE : 0) + rank->oracle.record_count * MEMORY_STEP +
 	       rank->oracle.gen_count * MEMORY_CLAIM + tensors * MEMORY_TENSOR +
-	       blocks * MEMORY_BLOCK + chunks * MEMORY_CHUNK;
+	       blocks * MEMORY_BLOCK + chunks * chunk;
 }
 
 static void check_memory(struct sim_proc *proc, bool saving)

@@ -70,8 +70,10 @@ static int failed(struct sim_reading *r, int code)
 		const struct oracle_named named = {
 			.generation = ckpt_restore_chosen_generation(r->restore),
 			.step = ckpt_restore_chosen_step(r->restore),
-			.said = error->step >= 0 && error->file[0] &&
-				(uint64_t)error->step == ckpt_restore_chosen_step(r->restore)};
+			.said = error->file[0] &&
+				(!ckpt_restore_chosen_generation(r->restore) ||
+					error->step ==
+						(int64_t)ckpt_restore_chosen_step(r->restore))};
 		oracle_refused(
 			&r->user->proc->rank->oracle, &r->user->view, r->asked, code, &named);
 		world->counts.refused += code != CKPT_ENOSTEP;

@@ -77,7 +77,8 @@ static void train(struct sim_user *u)
 		sim_state_init(&u->live, &u->proc->rank->shapes[u->shape]);
 	}
 	/* Now and then a step that was saved already, or is older. */
-	u->again = u->posted_ns && u->step == u->saved_step && sim_chance(&world->sim, 200);
+	u->again = u->posted_ns && u->step == u->saved_step && u->step == u->last_step &&
+		   sim_chance(&world->sim, 200);
 	u->step += u->again ? 0 : sim_between(&world->sim, 1, 3);
 	u->version = sim_random(&world->sim) >> 16;
 	sim_state_fill(&u->live, u->version);
@@ -209,7 +210,7 @@ static void post(struct sim_user *u)
 {
 	struct world *world = u->proc->world;
 
-	u->saved_step = u->step;
+	u->saved_step = u->last_step = u->step;
 	/* A step that is saved again may be of the generation before. */
 	if (!u->again)
 		u->saved_generation = u->generation;

@@ -116,8 +116,11 @@ void sim_disk_tell(struct sim_disk *disk, sim_hit_fn *hit, void *user);
 /* Damages one durable file below `path` (a directory) for good: a bit, zeroes, a piece of its own. */
 void sim_disk_rot(struct sim_disk *disk, const char *path);
 
-/* Lies are told of files of steps. Of the store's marker and claims there is nothing to fall back to. */
-bool sim_disk_may_lie(const struct sim_inode *inode);
+/*
+ * Whether a lie that is due is told of this file: mostly of those of steps. Without its marker and claims
+ * a store has nothing to fall back to, and the rest of the run nothing to find.
+ */
+bool sim_disk_may_lie(struct sim_disk *disk, const struct sim_inode *inode);
 /* A write that is acknowledged, and after every sync the old bytes are still there. */
 int64_t sim_disk_lose(struct sim_disk *disk, struct sim_inode *inode, const void *data,
 	uint64_t len, uint64_t off);

@@ -139,10 +139,9 @@ static int64_t do_write(struct sim_io *io, const struct sim_file *file, struct c
 			(void)sim_disk_write(io->disk, file->inode, req->buf, len, req->off);
 		return -EIO;
 	}
-	bool may_lie = sim_disk_may_lie(file->inode);
-	if (may_lie && sim_fault(io->sim, SIM_LOST_WRITE))
+	if (sim_fault(io->sim, SIM_LOST_WRITE) && sim_disk_may_lie(io->disk, file->inode))
 		return sim_disk_lose(io->disk, file->inode, req->buf, len, req->off);
-	if (may_lie && sim_fault(io->sim, SIM_ASTRAY))
+	if (sim_fault(io->sim, SIM_ASTRAY) && sim_disk_may_lie(io->disk, file->inode))
 		return sim_disk_misplace(io->disk, file->inode, req->buf, len, req->off);
 	return sim_disk_write(io->disk, file->inode, req->buf, len, req->off);
 }
@@ -152,7 +151,7 @@ static int64_t do_read(struct sim_io *io, const struct sim_file *file, struct ck
 	if (sim_fault(io->sim, SIM_EIO_READ))
 		return -EIO;
 	int64_t r = sim_disk_read(file->inode, req->buf, shorten(io, file, req->len), req->off);
-	if (r > 0 && sim_disk_may_lie(file->inode) && sim_fault(io->sim, SIM_STALE_READ))
+	if (r > 0 && sim_fault(io->sim, SIM_STALE_READ) && sim_disk_may_lie(io->disk, file->inode))
 		sim_disk_confuse(io->disk, file->inode, req->buf, (uint64_t)r, req->off);
 	return r;
 }

@@ -304,6 +304,12 @@ static int train_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static bool damaged(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
+	       code == CKPT_EQUARANTINED;
+}
+
 static int claimed(struct sim_user *u, int r)
 {
 	struct world *world = u->proc->world;
@@ -317,15 +323,17 @@ static int claimed(struct sim_user *u, int r)
 		sim_tell(&world->sim, u->proc->id, "claimed", "", (int64_t)u->generation, 0, 0);
 		return 0;
 	}
-	bool damaged = r == CKPT_ENOTRESUMED && rank->oracle.any_damage;
-	if (r == CKPT_EINUSE && !others)
+	bool harm = (r == CKPT_ENOTRESUMED && rank->oracle.any_damage) ||
+		    (damaged(r) && oracle_shaken(&rank->oracle));
+	/* Its own claim, if it cannot be read, is taken for that of another one. */
+	if (r == CKPT_EINUSE && !others && !oracle_shaken(&rank->oracle))
 		sim_violation(&world->sim, "p%u is alone, and its claim finds another process",
 			u->proc->id);
 	/* What was there when it opened may be another one's past by now. */
-	else if (!damaged && r != CKPT_EINUSE && !(others && r == CKPT_ENOTRESUMED))
+	else if (!harm && r != CKPT_EINUSE && !(others && r == CKPT_ENOTRESUMED))
 		user_judge(u, "claim", r, reason(u, r));
 	world->counts.told += r == CKPT_EINUSE;
-	if (damaged)
+	if (harm)
 		rank->anew = true;
 	return r;
 }
@@ -399,7 +407,7 @@ static int adopt_body(struct ckpt_task *task)
 	if (u->failure)
 		user_judge(u, "adopt", u->failure, reason(u, u->failure));
 	let_go(u);
-	u->step = u->reading.step;
+	u->step = u->last_step = u->reading.step;
 	u->resumed = true;
 	return ckpt_task_continue(task, u->failure ? close_body : claim_body);
 	CKPT_TASK_END(task);
@@ -412,12 +420,6 @@ static uint64_t pick_asked(struct sim_user *u)
 	if (u->config.careful || u->tries > 0 || sim_chance(sim, 8500))
 		return CKPT_STEP_LATEST;
 	return sim_chance(sim, 5000) ? CKPT_STEP_BACK(sim_below(sim, 3)) : pick_step(u);
-}
-
-static bool damaged(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == CKPT_EQUARANTINED;
 }
 
 /* The newest, or an older one; the next older one if that is damaged; or from the start. */
@@ -529,8 +531,9 @@ static int opened(struct sim_user *u, int r)
 		return 0;
 	}
 	bool in_use = r == CKPT_EINUSE && !u->view.alone;
+	bool harm = damaged(r) && oracle->marker != ORACLE_WHOLE;
 	bool no_store = r == CKPT_ENOSTORE && u->config.reader && u->view.newest == 0;
-	if (!in_use && !no_store)
+	if (!in_use && !no_store && !harm)
 		user_judge(u, "open", r, reason(u, r));
 	world->counts.told += in_use;
 	return r;

@@ -80,6 +80,7 @@ struct sim_user {
 	struct oracle_retention retention;
 	uint64_t generation; /* as it was told */
 	uint64_t step;       /* of the training */
+	uint64_t last_step;  /* that was begun, or resumed from */
 	uint64_t version;
 	unsigned tries;
 	unsigned claims; /* that failed */

@@ -36,7 +36,7 @@ bool world_may_fail(const struct world *world, int code)
 		       fired[SIM_FREEZE] || fired[SIM_JOB_SLOW];
 	case -EBUSY:
 		/* What was given up waiting for goes on. */
-		return fired[SIM_STUCK] || fired[SIM_HANG];
+		return world->counts.abandoned > 0;
 	case CKPT_EDEVICE:
 		return fired[SIM_DEVICE_FAIL];
 	case -EROFS:
