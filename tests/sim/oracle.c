@@ -288,6 +288,43 @@ bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	return in_known_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
 }
 
+/* As what it is; or as bad, or as not to be read this time. */
+static bool lists(const struct ckpt_scan *scan, const struct oracle_record *record)
+{
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation != record->generation || s->step != record->step)
+			continue;
+		return s->state == CKPT_STEP_COMMITTED ||
+		       (s->state == CKPT_STEP_QUARANTINED && record->harm != ORACLE_WHOLE) ||
+		       (s->state == CKPT_STEP_BROKEN && s->code > CKPT_EINTEGRITY);
+	}
+	return false;
+}
+
+void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan *scan)
+{
+	struct oracle_view view = {.time = since};
+
+	for (size_t i = 0; i < scan->gen_count; i++)
+		if (scan->gens[i].claimed)
+			view.newest = scan->gens[i].generation;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->state == CKPT_STEP_COMMITTED && !find_record(oracle, s->generation, s->step))
+			sim_violation(oracle->sim,
+				"step %llu of generation %llu is listed, and was never saved",
+				(unsigned long long)s->step, (unsigned long long)s->generation);
+	}
+	for (size_t i = 0; i < oracle->record_count; i++) {
+		const struct oracle_record *r = &oracle->records[i];
+		if (oracle_owes(oracle, &view, r) && !lists(scan, r))
+			sim_violation(oracle->sim,
+				"step %llu of generation %llu was acknowledged, and is not listed",
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+	}
+}
+
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation)
 {
 	const struct oracle_gen *gen = find_gen((struct oracle *)oracle, generation);

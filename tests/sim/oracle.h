@@ -81,6 +81,8 @@ void oracle_start(struct oracle *oracle, struct sim *sim);
 
 /* A process has read the store: every claim is known or explained, and none is lost. */
 void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct ckpt_scan *scan);
+/* It has listed it: whatever was owed at `since` and still is, and nothing that was never saved. */
+void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan *scan);
 /* It asks for a generation with this parent; then it may have got it, and been told so. */
 void oracle_claiming(
 	struct oracle *oracle, unsigned owner, uint64_t parent_generation, uint64_t parent_step);

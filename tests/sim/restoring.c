@@ -60,7 +60,7 @@ static int failed(struct sim_reading *r, int code)
 	sim_tell(&world->sim, r->user->proc->id, "not restored",
 		r->restore ? ckpt_restore_failure(r->restore)->message : "", (int64_t)r->asked, 0,
 		code);
-	if (known && r->vouched && code != CKPT_ENOSTEP &&
+	if (known && r->vouched && r->user->view.locks && code != CKPT_ENOSTEP &&
 		r->vouched == 1 + r->user->proc->rank->oracle.hits &&
 		r->vouched_generation == ckpt_restore_chosen_generation(r->restore))
 		sim_violation(&world->sim, "step %llu was verified and found good, and is refused",

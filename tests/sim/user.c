@@ -482,16 +482,48 @@ static int inspect_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static int read_body(struct ckpt_task *task);
+
+static void listed(struct sim_user *u, int r)
+{
+	struct oracle *oracle = &u->proc->rank->oracle;
+	struct ckpt_lister *lister = CKPT_CONTAINER(u->command, struct ckpt_lister, command);
+
+	if (r == 0)
+		oracle_listed(oracle, u->listing_since, &lister->scanner.scan);
+	else if (!damaged(r) || oracle->marker == ORACLE_WHOLE)
+		user_judge(u, "list", r, reason(u, r));
+}
+
+static int list_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(u, sizeof(struct ckpt_lister), ckpt_lister_clear))
+		return ckpt_task_continue(task, read_body);
+	u->listing_since = u->proc->rank->oracle.time;
+	post(u, ckpt_lister_body, "list", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	listed(u, take(u));
+	let_go(u);
+	return ckpt_task_continue(task, read_body);
+	CKPT_TASK_END(task);
+}
+
 static int read_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
 	struct sim *sim = sim_of(u);
 
 	CKPT_TASK_BEGIN(task);
-	for (; u->saved < u->config.saves; u->saved++) {
+	while (u->saved < u->config.saves) {
 		user_sleep(u, &u->wait, sim_below(sim, 4 * MILLISECOND));
 		CKPT_AWAIT(task, user_slept(u, &u->wait));
 		user_done(&u->wait);
+		u->saved++;
+		if (sim_chance(sim, 3000))
+			return ckpt_task_continue(task, list_body);
 		u->reading.by_ranges = sim_chance(sim, 3000);
 		u->reading.verify = sim_chance(sim, 3000);
 		u->reading.give_up = sim_fault(sim, SIM_CANCEL);

@@ -92,6 +92,7 @@ struct sim_user {
 	struct ckpt_command *command;
 	struct ckpt_closer closer;
 	bool claiming;
+	uint64_t listing_since;
 	bool was_let_go;  /* what it removes, before */
 	bool left_behind; /* its storage did not let it close: it exits all the same */
 

@@ -43,10 +43,10 @@ static void pick_mix(struct sim *sim)
 		if (sim_chance(sim, swarm[i].runs))
 			sim->mix[swarm[i].kind] = (unsigned)sim_between(sim, 1, swarm[i].most);
 	sim->mix[SIM_READERS] = 2500;
-	sim->mix[SIM_RIVALS] = 1500;
+	sim->mix[SIM_RIVALS] = 2000;
 	sim->mix[SIM_ZOMBIES] = 3000;
 	sim->mix[SIM_SISTERS] = 1500;
-	if (sim_chance(sim, 700))
+	if (sim_chance(sim, 1500))
 		sim->mix[SIM_RACES] = 5000;
 }
 
