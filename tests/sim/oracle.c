@@ -51,6 +51,37 @@ static bool in_lineage(const struct oracle *oracle, const struct oracle_gen *fro
 	return false;
 }
 
+static bool harmed(const struct oracle *oracle, enum oracle_harm harm)
+{
+	return harm == ORACLE_DAMAGED || (harm == ORACLE_DOUBTED && !oracle->healed);
+}
+
+/* In the lineage of `from`, as far as claims that can be read tell. */
+static bool in_known_lineage(const struct oracle *oracle, const struct oracle_gen *from,
+	const struct oracle_record *record)
+{
+	const struct oracle_gen *gen = from;
+
+	while (gen && gen->generation > record->generation) {
+		if (gen->generation < ORACLE_GENS &&
+			harmed(oracle, oracle->claims[gen->generation]))
+			return false;
+		gen = gen->parent_generation
+			      ? find_gen((struct oracle *)oracle, gen->parent_generation)
+			      : NULL;
+	}
+	return in_lineage(oracle, from, record);
+}
+
+bool oracle_shaken(const struct oracle *oracle)
+{
+	bool shaken = oracle->marker != ORACLE_WHOLE;
+
+	for (size_t i = 0; i < ORACLE_GENS; i++)
+		shaken |= oracle->claims[i] != ORACLE_WHOLE;
+	return shaken;
+}
+
 /* A claim that nobody was told of: of a process that asked for one with this parent. */
 static bool explain(struct oracle *oracle, const struct ckpt_claim *claim)
 {
@@ -74,7 +105,9 @@ void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct
 		const struct ckpt_scan_gen *seen = &scan->gens[i];
 		if (!seen->claimed)
 			continue;
-		if (!find_gen(oracle, seen->generation) && !explain(oracle, &seen->claim))
+		if (!find_gen(oracle, seen->generation) &&
+			(seen->broken ? oracle->claims[seen->generation] == ORACLE_WHOLE
+				      : !explain(oracle, &seen->claim)))
 			sim_violation(oracle->sim, "generation %llu was claimed by nobody",
 				(unsigned long long)seen->generation);
 		view->newest = ckpt_max_u64(view->newest, seen->generation);
@@ -215,26 +248,81 @@ bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, ui
 	return true;
 }
 
-void oracle_damaged(struct oracle *oracle, const char *path)
+static void worsen(enum oracle_harm *harm, bool passing)
+{
+	*harm = passing && *harm != ORACLE_DAMAGED ? ORACLE_DOUBTED : ORACLE_DAMAGED;
+}
+
+void oracle_damaged(struct oracle *oracle, const char *path, bool passing)
 {
 	unsigned long long generation;
 	unsigned long long step;
 
-	/* NOLINTNEXTLINE(cert-err34-c): a path that the product made, of numbers of a few digits */
-	if (sscanf(path, "g%llu/step-%llu/", &generation, &step) != 2)
-		return;
-	struct oracle_record *record = find_record(oracle, generation, step);
-	if (record)
-		record->damaged = true;
+	oracle->hits++;
 	oracle->any_damage = true;
+	/* NOLINTBEGIN(cert-err34-c): paths that the product made, of numbers of a few digits */
+	if (sscanf(path, "g%llu/step-%llu/", &generation, &step) == 2) {
+		struct oracle_record *record = find_record(oracle, generation, step);
+		if (record)
+			worsen(&record->harm, passing);
+	} else if (sscanf(path, "gens/%llu.json", &generation) == 1) {
+		CKPT_ASSERT(generation < ORACLE_GENS);
+		worsen(&oracle->claims[generation], passing);
+	} else {
+		worsen(&oracle->marker, passing);
+	}
+	/* NOLINTEND(cert-err34-c) */
+}
+
+void oracle_healed(struct oracle *oracle)
+{
+	oracle->healed = true;
 }
 
 bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record)
 {
-	if (!record->acked_at || record->acked_at > view->time || record->let_go || record->damaged)
+	if (!record->acked_at || record->acked_at > view->time || record->let_go ||
+		harmed(oracle, record->harm) || harmed(oracle, oracle->marker))
 		return false;
-	return in_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
+	return in_known_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
+}
+
+/* As what it is; or as bad, or as not to be read this time. */
+static bool lists(const struct ckpt_scan *scan, const struct oracle_record *record)
+{
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation != record->generation || s->step != record->step)
+			continue;
+		return s->state == CKPT_STEP_COMMITTED ||
+		       (s->state == CKPT_STEP_QUARANTINED && record->harm != ORACLE_WHOLE) ||
+		       (s->state == CKPT_STEP_BROKEN && s->code > CKPT_EINTEGRITY);
+	}
+	return false;
+}
+
+void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan *scan)
+{
+	struct oracle_view view = {.time = since};
+
+	for (size_t i = 0; i < scan->gen_count; i++)
+		if (scan->gens[i].claimed)
+			view.newest = scan->gens[i].generation;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->state == CKPT_STEP_COMMITTED && !find_record(oracle, s->generation, s->step))
+			sim_violation(oracle->sim,
+				"step %llu of generation %llu is listed, and was never saved",
+				(unsigned long long)s->step, (unsigned long long)s->generation);
+	}
+	for (size_t i = 0; i < oracle->record_count; i++) {
+		const struct oracle_record *r = &oracle->records[i];
+		if (oracle_owes(oracle, &view, r) && !lists(scan, r))
+			sim_violation(oracle->sim,
+				"step %llu of generation %llu was acknowledged, and is not listed",
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+	}
 }
 
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation)
@@ -259,7 +347,8 @@ size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
 	size_t count = 0;
 
 	for (size_t i = 0; i < oracle->record_count; i++)
-		count += oracle_owes(oracle, view, &oracle->records[i]);
+		count += oracle->records[i].harm == ORACLE_WHOLE &&
+			 oracle_owes(oracle, view, &oracle->records[i]);
 	return count;
 }
 
@@ -272,6 +361,9 @@ static const struct oracle_record *owed(
 	for (size_t i = 0; i < oracle->record_count; i++) {
 		const struct oracle_record *r = &oracle->records[i];
 		if (asked <= CKPT_STEP_MAX && r->step != asked)
+			continue;
+		/* Once it was marked bad it is given only to those who ask for it by its number. */
+		if (asked > CKPT_STEP_MAX && r->harm != ORACLE_WHOLE)
 			continue;
 		if (oracle_owes(oracle, view, r) && (!best || newer(r, best)))
 			best = r;
@@ -328,13 +420,37 @@ const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct or
 	return NULL;
 }
 
-void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code)
+/* Damage that is spoken of must be there, and be named. */
+static void judge_damage(struct oracle *oracle, int code, const struct oracle_named *named)
 {
-	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+	const struct oracle_record *r =
+		named->generation ? find_record(oracle, named->generation, named->step) : NULL;
 
-	if (damage && !oracle->any_damage && view->locks)
+	if (!oracle->any_damage)
 		sim_violation(oracle->sim, "nothing was damaged, but a restore says: %s",
 			ckpt_strerror(code));
+	else if (code == CKPT_EQUARANTINED)
+		return;
+	else if (!r && !oracle_shaken(oracle))
+		sim_violation(oracle->sim, "a restore says %s, and not of which step",
+			ckpt_strerror(code));
+	else if (r && r->harm == ORACLE_WHOLE)
+		sim_violation(oracle->sim,
+			"step %llu of generation %llu was not damaged, but a restore says: %s",
+			(unsigned long long)r->step, (unsigned long long)r->generation,
+			ckpt_strerror(code));
+	else if (!named->said)
+		sim_violation(oracle->sim, "an error about damage (%s) does not say of what",
+			ckpt_strerror(code));
+}
+
+void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code,
+	const struct oracle_named *named)
+{
+	bool damage = code != CKPT_ENOSTEP;
+
+	if (damage && view->locks)
+		judge_damage(oracle, code, named);
 	/* There need not be as many as somebody wants to go back. */
 	bool back = asked > CKPT_STEP_MAX && asked != CKPT_STEP_LATEST;
 	const struct oracle_record *missed = back ? NULL : owed(oracle, view, asked);

@@ -21,6 +21,13 @@
 #define ORACLE_GENS    128
 #define ORACLE_PINS    8
 
+/* What a disk that lies has done to a file. */
+enum oracle_harm {
+	ORACLE_WHOLE,
+	ORACLE_DOUBTED, /* a read was answered with something else; it may be marked bad for that */
+	ORACLE_DAMAGED,
+};
+
 struct oracle_record {
 	uint64_t generation;
 	uint64_t step;
@@ -29,7 +36,7 @@ struct oracle_record {
 	uint64_t begun_at; /* oracle time */
 	uint64_t acked_at; /* oracle time; 0: not acknowledged, so it may be there or not */
 	bool let_go;       /* retention or a user may have removed it */
-	bool damaged;
+	enum oracle_harm harm;
 };
 
 struct oracle_gen {
@@ -48,7 +55,11 @@ struct oracle {
 	size_t record_count;
 	struct oracle_gen gens[ORACLE_GENS];
 	size_t gen_count;
+	enum oracle_harm marker;
+	enum oracle_harm claims[ORACLE_GENS]; /* by generation */
 	bool any_damage;
+	uint64_t hits; /* of lies and damage, so far */
+	bool healed;
 };
 
 /* What a process may expect, from the moment at which it began to read the store. */
@@ -70,6 +81,8 @@ void oracle_start(struct oracle *oracle, struct sim *sim);
 
 /* A process has read the store: every claim is known or explained, and none is lost. */
 void oracle_opened(struct oracle *oracle, struct oracle_view *view, const struct ckpt_scan *scan);
+/* It has listed it: whatever was owed at `since` and still is, and nothing that was never saved. */
+void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan *scan);
 /* It asks for a generation with this parent; then it may have got it, and been told so. */
 void oracle_claiming(
 	struct oracle *oracle, unsigned owner, uint64_t parent_generation, uint64_t parent_step);
@@ -81,13 +94,19 @@ void oracle_saving(struct oracle *oracle, uint64_t generation, uint64_t step, ui
 /* It is committed, and its owner was told so. */
 void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 	const struct oracle_retention *retention);
+/* Nothing goes wrong any more: what could not be read now and then can be. */
+void oracle_healed(struct oracle *oracle);
 /* A user removes it; false: was told that it stays. Returns how it was before. */
 bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone);
 /* Nothing else was ever saved in its lineage. */
 bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
 	uint64_t step);
-/* A file was damaged. */
-void oracle_damaged(struct oracle *oracle, const char *path);
+/*
+ * A file was damaged, or, `passing`, read wrongly: nothing is owed of its step any more, or not to those
+ * who ask for the latest. Of all others everything is. Behind a claim nothing is owed of the generations
+ * before it, and without its marker of the whole store.
+ */
+void oracle_damaged(struct oracle *oracle, const char *path, bool passing);
 
 /*
  * A step was restored or chosen; `asked` as for ckpt_restore_open(). The record to compare it with, or
@@ -95,17 +114,25 @@ void oracle_damaged(struct oracle *oracle, const char *path);
  */
 const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct oracle_view *view,
 	uint64_t asked, uint64_t generation, uint64_t step);
-/* There was none, or it could not be read: was that right? */
-void oracle_refused(
-	struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code);
+/* A step that was refused, as the refusal names it. */
+struct oracle_named {
+	uint64_t generation; /* 0: none */
+	uint64_t step;
+	bool said; /* in the error itself, with a file */
+};
+/* There was none, or it could not be read: was that right, and does it say which? */
+void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint64_t asked, int code,
+	const struct oracle_named *named);
 /* It must be there. */
 bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record);
+/* Something besides steps was damaged: a claim, or the marker. */
+bool oracle_shaken(const struct oracle *oracle);
 /* Somebody may have claimed after `generation`. */
 bool oracle_succeeded(const struct oracle *oracle, unsigned owner, uint64_t generation);
 /* When the owner of a generation was told that it has it; UINT64_MAX: not yet. */
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation);
-/* Steps that must be there. */
+/* Steps that must be there, and that nobody can have marked bad. */
 size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view);
 
 #endif

@@ -7,6 +7,16 @@
 #include "sim_memory.h"
 #include "world.h"
 
+/* Bytes for each of what an engine has to do with. */
+#define MEMORY_BASE    60000
+#define MEMORY_SAVE    275000 /* its names and shapes are kept in pieces of 256 KiB */
+#define MEMORY_STEP    2000
+#define MEMORY_CLAIM   1200
+#define MEMORY_TENSOR  1500
+#define MEMORY_BLOCK   1600
+#define MEMORY_CHUNK   400
+#define MEMORY_FINDING 6000 /* one of every chunk that is damaged, in an array that grows */
+
 #define ROOT 9 /* stands for the descriptor of the store's directory */
 
 /* One for all: a line is taken out before anybody else can write one. */
@@ -75,19 +85,21 @@ static void free_parts(struct sim_proc *proc)
 }
 
 struct sim_proc *proc_start(
-	struct world *world, unsigned domain, const struct sim_user_config *config)
+	struct sim_rank *rank, unsigned node, const struct sim_user_config *config)
 {
+	struct world *world = rank->world;
 	struct sim_proc *proc = sim_alloc(sizeof(*proc));
 	const struct world_plan *plan = &world->plan;
-	unsigned place = 0;
+	unsigned place = rank->number * WORLD_SEATS;
 
-	while (place < WORLD_PROCS && world->procs[place])
+	while (world->procs[place])
 		place++;
-	CKPT_ASSERT(place < WORLD_PROCS);
+	CKPT_ASSERT(place < (rank->number + 1) * WORLD_SEATS);
 	world->procs[place] = proc;
 	proc->world = world;
+	proc->rank = rank;
 	proc->id = ++world->next_id;
-	proc->domain = domain;
+	proc->node = node;
 	proc->deadline_ns = UINT64_MAX;
 	/* Each its own: a store is read with other sizes than it was written with. */
 	proc->block_bytes = 4096u << sim_below(&world->sim, 3);
@@ -95,7 +107,7 @@ struct sim_proc *proc_start(
 	proc->slots = (unsigned)sim_between(&world->sim, 4, 16);
 	struct sim_io_config io = {.inbox = &proc->inbox,
 		.owner = proc->id,
-		.domain = domain,
+		.node = node,
 		.root = ROOT,
 		.align = plan->align,
 		.direct = plan->direct,
@@ -104,13 +116,13 @@ struct sim_proc *proc_start(
 		.stuck_ns = (uint64_t)plan->timeout_ms * 3000000};
 	int r = ckpt_inbox_init(&proc->inbox);
 	CKPT_ASSERT(r == 0);
-	sim_env_init(&proc->env, &world->sim, &proc->inbox, proc->id);
+	sim_env_init(&proc->env, &world->sim, &proc->inbox, proc->id, node);
 	sim_device_init(&proc->device, &proc->env);
-	proc->io = sim_io_new(&world->sim, world->disk, &io);
+	proc->io = sim_io_new(&world->sim, rank->disk, &io);
 	proc->pool = sim_pool_open(proc->slots, proc->block_bytes);
 	(void)log_for_all();
-	sim_note(&world->sim, proc->id, "starts", config->reader ? "reader" : "writer", domain, 0,
-		0);
+	sim_tell(&world->sim, proc->id, "starts", config->reader ? "reader" : "writer", node,
+		rank->number, 0);
 	user_start(&proc->user, proc, config);
 	if (open_core(proc, config->reader, config->anew) < 0) {
 		proc_kill(proc);
@@ -121,7 +133,7 @@ struct sim_proc *proc_start(
 
 void proc_kill(struct sim_proc *proc)
 {
-	sim_note(&proc->world->sim, proc->id, "dies", "", 0, 0, 0);
+	sim_tell(&proc->world->sim, proc->id, "dies", "", 0, 0, 0);
 	sim_memory_enter(0);
 	/* First what still reads its memory. */
 	sim_io_die(proc->io);
@@ -135,7 +147,7 @@ void proc_reap(struct sim_proc *proc)
 	struct sim *sim = &proc->world->sim;
 	unsigned id = proc->id;
 
-	sim_note(sim, id, "exits", "", 0, 0, 0);
+	sim_tell(sim, id, "exits", "", 0, 0, 0);
 	tell_log(proc);
 	if (!ckpt_core_idle(&proc->core))
 		sim_violation(sim, "p%u is closed, and its core is not idle", id);
@@ -151,9 +163,9 @@ void proc_reap(struct sim_proc *proc)
 	sim_memory_enter(id);
 	ckpt_core_destroy(&proc->core);
 	sim_memory_enter(0);
-	if (sim_disk_open_count(proc->world->disk, id))
+	if (sim_disk_open_count(proc->rank->disk, id))
 		sim_violation(sim, "p%u is closed with %u files open", id,
-			sim_disk_open_count(proc->world->disk, id));
+			sim_disk_open_count(proc->rank->disk, id));
 	if (sim_memory_blocks(id))
 		sim_violation(sim, "p%u is closed with %u blocks of memory (%llu bytes) not freed",
 			id, sim_memory_blocks(id), (unsigned long long)sim_memory_bytes(id));
@@ -163,7 +175,7 @@ void proc_reap(struct sim_proc *proc)
 		sim_io_forget(proc->io);
 	else
 		sim_io_free(proc->io);
-	sim_disk_drop(proc->world->disk, id);
+	sim_disk_drop(proc->rank->disk, id);
 	free_parts(proc);
 }
 
@@ -188,16 +200,61 @@ unsigned proc_ready(struct sim_proc *proc)
 
 static void step_core(struct sim_proc *proc)
 {
-	proc->deadline_ns = ckpt_core_step(&proc->core);
+	uint64_t deadline_ns = ckpt_core_step(&proc->core);
+
+	proc->deadline_ns =
+		deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - proc->env.ahead_ns;
 	user_observe(&proc->user);
 	proc->user.poked = true;
+	if (ckpt_core_idle(&proc->core) &&
+		ckpt_pool_free(proc->pool) != ckpt_pool_slots(proc->pool))
+		sim_violation(&proc->world->sim, "p%u does nothing, and holds %u staging slots",
+			proc->id, ckpt_pool_slots(proc->pool) - ckpt_pool_free(proc->pool));
 	tell_log(proc);
+}
+
+/*
+ * What an engine may hold beside its staging: something for itself, for every step and generation of its
+ * store, and for every tensor, block and chunk of a save and of two restores.
+ */
+static uint64_t budget(const struct sim_proc *proc, bool saving)
+{
+	const struct sim_rank *rank = proc->rank;
+	uint64_t tensors = 0;
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < SIM_SHAPES; i++) {
+		uint64_t sum = 0;
+		for (size_t k = 0; k < rank->shapes[i].count; k++)
+			sum += rank->shapes[i].tensors[k].bytes;
+		tensors = ckpt_max_u64(tensors, rank->shapes[i].count);
+		bytes = ckpt_max_u64(bytes, sum);
+	}
+	uint64_t blocks = bytes / proc->block_bytes + 2;
+	uint64_t chunks = bytes / 512 + tensors + 8;
+	uint64_t chunk = MEMORY_CHUNK + (rank->oracle.any_damage ? MEMORY_FINDING : 0);
+	return MEMORY_BASE + (saving ? MEMORY_SAVE : 0) + rank->oracle.record_count * MEMORY_STEP +
+	       rank->oracle.gen_count * MEMORY_CLAIM + tensors * MEMORY_TENSOR +
+	       blocks * MEMORY_BLOCK + chunks * chunk;
+}
+
+static void check_memory(struct sim_proc *proc, bool saving)
+{
+	uint64_t most = sim_memory_most(proc->id);
+
+	if (most <= MEMORY_BASE)
+		return;
+	uint64_t allowed = budget(proc, saving);
+	if (most > allowed)
+		sim_violation(&proc->world->sim, "p%u holds %llu bytes of memory, and may %llu",
+			proc->id, (unsigned long long)most, (unsigned long long)allowed);
 }
 
 void proc_do(struct sim_proc *proc, unsigned n)
 {
 	unsigned requests = sim_io_ready(proc->io);
 	unsigned jobs = proc->frozen ? 0 : sim_env_ready(&proc->env);
+	unsigned saves = proc->user.save ? 0 : proc->user.begun;
 
 	sim_memory_enter(proc->id);
 	if (n < requests)
@@ -209,6 +266,7 @@ void proc_do(struct sim_proc *proc, unsigned n)
 	else
 		user_turn(&proc->user);
 	sim_memory_enter(0);
+	check_memory(proc, saves != proc->user.begun);
 	/* Only when nothing is left to be done may a wait be found too long. */
 	if (!proc->frozen && !core_due(proc))
 		user_check(&proc->user);

@@ -10,7 +10,10 @@
 #include "world.h"
 
 #define MILLISECOND UINT64_C(1000000)
-#define PATIENCE    (UINT64_C(600000) * MILLISECOND)
+/* Of a program that restores; of the runtime when it frees; and what a call may take beyond. */
+#define PATIENCE    (10000 * MILLISECOND)
+#define FREE_NS     (10000 * MILLISECOND)
+#define SLACK       (2000 * MILLISECOND)
 
 static struct sim_reading *reading_of(struct ckpt_task *task)
 {
@@ -49,16 +52,33 @@ bool reading_active(const struct sim_reading *reading)
 static int failed(struct sim_reading *r, int code)
 {
 	struct world *world = r->user->proc->world;
-	bool by_user = (code == -ECANCELED && r->give_up) ||
+	bool by_user = (code == -ECANCELED && r->gave_up) ||
 		       (code == CKPT_ECLOSED && r->user->proc->core.closing);
 	bool known = code == CKPT_ENOSTEP || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
 		     code == CKPT_EFORMAT || code == CKPT_EQUARANTINED;
 
-	sim_note(&world->sim, r->user->proc->id, "not restored",
+	sim_tell(&world->sim, r->user->proc->id, "not restored",
 		r->restore ? ckpt_restore_failure(r->restore)->message : "", (int64_t)r->asked, 0,
 		code);
-	if (known)
-		oracle_refused(&world->oracle, &r->user->view, r->asked, code);
+	if (known && r->vouched && r->user->view.locks && code != CKPT_ENOSTEP &&
+		r->vouched == 1 + r->user->proc->rank->oracle.hits &&
+		r->vouched_generation == ckpt_restore_chosen_generation(r->restore))
+		sim_violation(&world->sim, "step %llu was verified and found good, and is refused",
+			(unsigned long long)r->asked);
+	if (known) {
+		const struct ckpt_error *error = ckpt_restore_failure(r->restore);
+		const struct oracle_named named = {
+			.generation = ckpt_restore_chosen_generation(r->restore),
+			.step = ckpt_restore_chosen_step(r->restore),
+			.said = error->file[0] &&
+				(!ckpt_restore_chosen_generation(r->restore) ||
+					error->step ==
+						(int64_t)ckpt_restore_chosen_step(r->restore))};
+		oracle_refused(
+			&r->user->proc->rank->oracle, &r->user->view, r->asked, code, &named);
+		world->counts.refused += code != CKPT_ENOSTEP;
+	} else if (by_user && !r->give_up && code == -ECANCELED)
+		user_judge(r->user, "restore", -ETIMEDOUT, NULL);
 	else if (!by_user)
 		user_judge(r->user, r->verify ? "verify" : "restore", code,
 			r->restore ? ckpt_restore_failure(r->restore) : NULL);
@@ -69,7 +89,7 @@ static int bind_all(struct sim_reading *r)
 {
 	struct ckpt_target targets[SIM_TENSORS_MAX];
 
-	sim_state_init(&r->into, &r->user->proc->world->shapes[r->record->shape]);
+	sim_state_init(&r->into, &r->user->proc->rank->shapes[r->record->shape]);
 	sim_state_poison(&r->into);
 	sim_state_targets(&r->into, targets);
 	return ckpt_restore_add_targets(r->restore, targets, r->into.shape->count, &r->error);
@@ -77,7 +97,7 @@ static int bind_all(struct sim_reading *r)
 
 static int bind_ranges(struct sim_reading *r)
 {
-	const struct sim_shape *shape = &r->user->proc->world->shapes[r->record->shape];
+	const struct sim_shape *shape = &r->user->proc->rank->shapes[r->record->shape];
 	size_t count = (size_t)sim_between(sim_of(r), 1, CKPT_COUNT(r->ranges));
 
 	for (size_t i = 0; i < count; i++) {
@@ -111,7 +131,8 @@ static int opened(struct sim_reading *r)
 
 	r->generation = ckpt_restore_chosen_generation(r->restore);
 	r->step = ckpt_restore_chosen_step(r->restore);
-	r->record = oracle_chosen(&world->oracle, &r->user->view, r->asked, r->generation, r->step);
+	r->record = oracle_chosen(
+		&r->user->proc->rank->oracle, &r->user->view, r->asked, r->generation, r->step);
 	if (!r->record)
 		return -EPROTO;
 	const struct ckpt_index *index = ckpt_restore_index(r->restore);
@@ -131,7 +152,7 @@ static int opened(struct sim_reading *r)
 static void compare(struct sim_reading *r)
 {
 	struct world *world = r->user->proc->world;
-	const struct sim_shape *shape = &world->shapes[r->record->shape];
+	const struct sim_shape *shape = &r->user->proc->rank->shapes[r->record->shape];
 	const char *name = r->by_ranges ? NULL : sim_state_check(&r->into, r->record->version);
 
 	for (size_t i = 0; i < r->range_count; i++)
@@ -142,14 +163,13 @@ static void compare(struct sim_reading *r)
 		sim_violation(&world->sim,
 			"tensor %s of step %llu of generation %llu came back different", name,
 			(unsigned long long)r->step, (unsigned long long)r->generation);
-	world->restores_checked++;
-	sim_note(&world->sim, r->user->proc->id, "restored", "", (int64_t)r->generation,
+	world->counts.restored++;
+	sim_tell(&world->sim, r->user->proc->id, "restored", "", (int64_t)r->generation,
 		(int64_t)r->step, 0);
 }
 
 static void judge_end(struct sim_reading *r)
 {
-	struct world *world = r->user->proc->world;
 	int code = ckpt_restore_failure(r->restore)->code;
 
 	if (code < 0) {
@@ -158,27 +178,69 @@ static void judge_end(struct sim_reading *r)
 	}
 	if (r->verify) {
 		/* Found good: it must be one that was saved. */
-		(void)oracle_chosen(&world->oracle, &r->user->view, r->asked,
-			ckpt_restore_chosen_generation(r->restore),
-			ckpt_restore_chosen_step(r->restore));
+		r->generation = ckpt_restore_chosen_generation(r->restore);
+		r->step = ckpt_restore_chosen_step(r->restore);
+		(void)oracle_chosen(&r->user->proc->rank->oracle, &r->user->view, r->asked,
+			r->generation, r->step);
+		r->good = true;
 		return;
 	}
 	if (r->record)
 		compare(r);
 }
 
+/*
+ * As ckpt_restore_free(): waits until nothing is copied into the targets any more, which no disk can
+ * hold up; for the core to let go, it waits a while.
+ */
 static int release_body(struct ckpt_task *task)
 {
 	struct sim_reading *r = reading_of(task);
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_restore_post_release(r->restore);
-	user_expect(r->user, &r->wait, "release", PATIENCE);
-	CKPT_AWAIT(task, bits(r) & CKPT_DONE_GONE);
+	user_expect(r->user, &r->wait, "the end of a restore that is released", SLACK);
+	CKPT_AWAIT(task, bits(r) & (CKPT_DONE_END | CKPT_DONE_GONE));
+	user_expect(r->user, &r->wait, "release", FREE_NS + SLACK);
+	user_sleep(r->user, &r->wait, FREE_NS);
+	CKPT_AWAIT(task, (bits(r) & CKPT_DONE_GONE) || user_slept(r->user, &r->wait));
+	if (!(bits(r) & CKPT_DONE_GONE))
+		r->user->proc->world->counts.abandoned++;
 	user_done(&r->wait);
 	ckpt_restore_unref(r->restore);
 	r->restore = NULL;
 	reading_drop(r);
+	CKPT_TASK_END(task);
+}
+
+/* Patience is over: it must end now, whatever its storage does. */
+static int give_up_body(struct ckpt_task *task)
+{
+	struct sim_reading *r = reading_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	sim_note(sim_of(r), r->user->proc->id, "gives up", "restore", 0, 0, 0);
+	r->gave_up = true;
+	ckpt_restore_post_cancel(r->restore);
+	user_expect(r->user, &r->wait, "a restore that was given up", SLACK);
+	CKPT_AWAIT(task, bits(r) & CKPT_DONE_END);
+	user_done(&r->wait);
+	judge_end(r);
+	return ckpt_task_continue(task, release_body);
+	CKPT_TASK_END(task);
+}
+
+static int run_body(struct ckpt_task *task)
+{
+	struct sim_reading *r = reading_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, (bits(r) & CKPT_DONE_END) || user_slept(r->user, &r->wait));
+	if (!(bits(r) & CKPT_DONE_END))
+		return ckpt_task_continue(task, give_up_body);
+	user_done(&r->wait);
+	judge_end(r);
+	return ckpt_task_continue(task, release_body);
 	CKPT_TASK_END(task);
 }
 
@@ -197,23 +259,22 @@ static int reading_body(struct ckpt_task *task)
 	sim_note(sim_of(r), r->user->proc->id, r->verify ? "verify" : "restore", "",
 		(int64_t)r->asked, 0, 0);
 	ckpt_restore_post_open(r->restore);
-	if (r->give_up) {
-		user_sleep(r->user, &r->wait, sim_below(sim_of(r), 3 * MILLISECOND));
-		CKPT_AWAIT(task, user_slept(r->user, &r->wait) || (bits(r) & CKPT_DONE_END));
-		ckpt_restore_post_cancel(r->restore);
-	}
-	user_expect(r->user, &r->wait, "restore", PATIENCE);
-	CKPT_AWAIT(task, bits(r) & (CKPT_DONE_END | (r->verify ? 0 : CKPT_DONE_OPENED)));
+	user_expect(r->user, &r->wait, "restore", PATIENCE + SLACK);
+	user_sleep(
+		r->user, &r->wait, r->give_up ? sim_below(sim_of(r), 3 * MILLISECOND) : PATIENCE);
+	if (r->verify)
+		return ckpt_task_continue(task, run_body);
+	CKPT_AWAIT(task,
+		(bits(r) & (CKPT_DONE_END | CKPT_DONE_OPENED)) || user_slept(r->user, &r->wait));
+	if (!(bits(r) & (CKPT_DONE_END | CKPT_DONE_OPENED)))
+		return ckpt_task_continue(task, give_up_body);
 	if (!(bits(r) & CKPT_DONE_END)) {
 		r->result = opened(r);
 		if (r->result < 0)
 			return ckpt_task_continue(task, release_body);
 		ckpt_restore_post_start(r->restore);
-		CKPT_AWAIT(task, bits(r) & CKPT_DONE_END);
 	}
-	user_done(&r->wait);
-	judge_end(r);
-	return ckpt_task_continue(task, release_body);
+	return ckpt_task_continue(task, run_body);
 	CKPT_TASK_END(task);
 }
 
@@ -228,6 +289,8 @@ void reading_start(struct sim_reading *reading, struct sim_user *user, uint64_t 
 	reading->user = user;
 	reading->asked = asked;
 	reading->result = 0;
+	reading->gave_up = false;
+	reading->good = false;
 	reading->record = NULL;
 	reading->error = (struct ckpt_error){.size = sizeof(reading->error)};
 	ckpt_task_start(&reading->task, &user->sched, reading_body, reading_done);

@@ -6,6 +6,7 @@
 
 #include "base/fail.h"
 #include "engine/save_state.h"
+#include "format/naming.h"
 #include "user.h"
 #include "world.h"
 
@@ -13,7 +14,6 @@
 #define SECOND      UINT64_C(1000000000)
 /* Beyond the deadline of a save: for copies that must come back, and for the scheduler. */
 #define SLACK       (2 * SECOND)
-#define PATIENCE    (600 * SECOND)
 
 static struct sim_user *user_of(struct ckpt_task *task)
 {
@@ -28,6 +28,11 @@ static struct sim *sim_of(const struct sim_user *u)
 static uint32_t bits(struct sim_user *u)
 {
 	return ckpt_latch_get(ckpt_save_latch(u->save));
+}
+
+static uint64_t timeout_ns(const struct sim_user *u)
+{
+	return u->proc->world->plan.timeout_ms * MILLISECOND;
 }
 
 /* Something of it is copied behind the training, and so can be changed too early. */
@@ -46,16 +51,17 @@ static void pick_ways(struct sim_user *u)
 	struct sim *sim = sim_of(u);
 
 	u->fenced = sim_chance(sim, 6000);
-	u->cheats = u->fenced && sim_chance(sim, sim->mix.early);
-	u->cancels = sim_chance(sim, sim->mix.cancel);
-	u->late = u->fenced && !u->cheats && sim_chance(sim, sim->mix.cancel / 4);
+	u->cheats = u->fenced && sim_fault(sim, SIM_EARLY);
+	u->cancels = sim_fault(sim, SIM_CANCEL);
+	u->late = u->fenced && !u->cheats && sim_chance(sim, 2500) && sim_fault(sim, SIM_CANCEL);
 	u->cheated = false;
 	u->cancelled = false;
+	u->too_late = false;
 	u->acked = false;
 	u->committed = false;
 	u->computes_ns = sim_chance(sim, 4000) ? sim_below(sim, 12 * MILLISECOND) : 0;
 	if (u->late)
-		u->computes_ns = (uint64_t)u->proc->world->plan.timeout_ms * MILLISECOND + SECOND;
+		u->computes_ns = timeout_ns(u) + SECOND;
 	if (u->config.careful)
 		u->fenced = u->cheats = u->cancels = u->late = false;
 }
@@ -68,10 +74,11 @@ static void train(struct sim_user *u)
 	if (!u->live.shape || sim_chance(&world->sim, 1000)) {
 		sim_state_free(&u->live);
 		u->shape = (unsigned)sim_below(&world->sim, SIM_SHAPES);
-		sim_state_init(&u->live, &world->shapes[u->shape]);
+		sim_state_init(&u->live, &u->proc->rank->shapes[u->shape]);
 	}
 	/* Now and then a step that was saved already, or is older. */
-	u->again = u->posted_ns && u->step == u->saved_step && sim_chance(&world->sim, 200);
+	u->again = u->posted_ns && u->step == u->saved_step && u->step == u->last_step &&
+		   sim_chance(&world->sim, 200);
 	u->step += u->again ? 0 : sim_between(&world->sim, 1, 3);
 	u->version = sim_random(&world->sim) >> 16;
 	sim_state_fill(&u->live, u->version);
@@ -86,6 +93,7 @@ static int put_together(struct sim_user *u, struct ckpt_error *err)
 	size_t first = (size_t)sim_below(sim_of(u), count + 1);
 	char meta[64];
 
+	u->begun++;
 	int r = ckpt_save_new(core, NULL, u->step, u->fenced, 0, &u->save);
 	if (r < 0) {
 		u->save = NULL;
@@ -112,7 +120,7 @@ static void after_end(struct sim_user *u)
 	int code = why->code;
 	struct world *world = u->proc->world;
 
-	sim_note(&world->sim, u->proc->id, u->acked ? "saved" : "not saved", why->message,
+	sim_tell(&world->sim, u->proc->id, u->acked ? "saved" : "not saved", why->message,
 		(int64_t)u->generation, (int64_t)u->saved_step, code);
 	if (u->acked == (code < 0))
 		sim_violation(&world->sim, "step %llu is acknowledged, and its error is %d",
@@ -127,7 +135,7 @@ static void after_end(struct sim_user *u)
 	if (code >= 0)
 		return;
 	bool fenced = code == CKPT_EFENCED &&
-		      oracle_succeeded(&world->oracle, u->proc->id, u->generation);
+		      oracle_succeeded(&u->proc->rank->oracle, u->proc->id, u->generation);
 	bool expected = (code == -ECANCELED && u->cancelled) || (code == CKPT_ESTEP && u->again) ||
 			(code == CKPT_ETORN && u->cheated) || (code == -ETIMEDOUT && u->late);
 	bool closed = u->proc->core.closing && (code == -ECANCELED || code == CKPT_ECLOSED);
@@ -135,6 +143,7 @@ static void after_end(struct sim_user *u)
 		user_judge(u, "save", code, why);
 	if (fenced)
 		u->failure = code;
+	world->counts.told += fenced;
 }
 
 static int finish_body(struct ckpt_task *task)
@@ -147,7 +156,8 @@ static int finish_body(struct ckpt_task *task)
 	after_end(u);
 	/* Copies are back once the end is told: the memory is the user's. */
 	sim_state_fill(&u->live, u->version + 2);
-	user_expect(u, &u->save_wait, "the end of a save", PATIENCE);
+	/* When the storage lets go of it, nobody can say. */
+	u->save_wait.what = "what is left of a save";
 	CKPT_AWAIT(task, bits(u) & CKPT_DONE_GONE);
 	user_done(&u->save_wait);
 	u->cache = ckpt_save_take_plan(u->save);
@@ -200,19 +210,18 @@ static void post(struct sim_user *u)
 {
 	struct world *world = u->proc->world;
 
-	u->saved_step = u->step;
+	u->saved_step = u->last_step = u->step;
 	/* A step that is saved again may be of the generation before. */
 	if (!u->again)
 		u->saved_generation = u->generation;
 	u->saved_version = u->version;
 	u->posted_ns = world->sim.now_ns;
 	if (!u->again)
-		oracle_saving(&world->oracle, u->generation, u->step, u->version, u->shape);
-	sim_note(&world->sim, u->proc->id, "save", u->fenced ? "fenced" : "",
+		oracle_saving(&u->proc->rank->oracle, u->generation, u->step, u->version, u->shape);
+	sim_tell(&world->sim, u->proc->id, "save", u->fenced ? "fenced" : "",
 		(int64_t)u->generation, (int64_t)u->step, 0);
 	ckpt_save_post(u->save);
-	user_expect(
-		u, &u->save_wait, "a save", (uint64_t)world->plan.timeout_ms * MILLISECOND + SLACK);
+	user_expect(u, &u->save_wait, "a save", timeout_ns(u) + SLACK);
 }
 
 static int saving_body(struct ckpt_task *task)
@@ -249,6 +258,7 @@ static int saving_body(struct ckpt_task *task)
 		sim_note(sim_of(u), u->proc->id, "cancel", "", 0, 0, 0);
 		u->cancelled = true;
 		ckpt_save_post_cancel(u->save);
+		user_hurry(u, &u->save_wait, "a save that was cancelled", SLACK);
 	}
 	return ckpt_task_continue(task, fence_body);
 	CKPT_TASK_END(task);
@@ -265,32 +275,39 @@ void saving_start(struct sim_user *user)
 	ckpt_task_start(&user->saving, &user->sched, saving_body, saving_done);
 }
 
-/* A manifest on its way is waited for, however long the disk takes: the deadline counts no more. */
+/* A cancel that finds the manifest on its way comes too late: the deadline counts as before. */
 static void observe_publishing(struct sim_user *u)
 {
-	if (u->save->publishing && u->save_wait.deadline_ns != UINT64_MAX)
-		u->save_wait.deadline_ns =
-			ckpt_max_u64(u->save_wait.deadline_ns, u->posted_ns + PATIENCE);
+	if (u->save->publishing && u->cancelled && !u->too_late) {
+		u->too_late = true;
+		u->save_wait.deadline_ns = sim_of(u)->now_ns + timeout_ns(u) + SLACK;
+	}
 }
 
 void user_observe(struct sim_user *u)
 {
 	struct world *world = u->proc->world;
+	char path[CKPT_PATH_MAX];
 
 	if (!u->save || !u->posted_ns || u->committed || u->saved_step != ckpt_save_step(u->save))
 		return;
 	observe_publishing(u);
 	u->acked = bits(u) & CKPT_DONE_LOCAL;
-	if (!u->acked || u->again)
+	bool late = u->save->committed && (bits(u) & CKPT_DONE_END) && !u->acked;
+	if ((!u->acked && !late) || u->again)
 		return;
-	if (ckpt_save_failure(u->save)->code < 0)
+	/* Past its deadline it is there without anybody being told; otherwise that would be a lie. */
+	if (ckpt_save_failure(u->save)->code < 0 &&
+		!(late && ckpt_save_failure(u->save)->code == -ETIMEDOUT))
 		sim_violation(&world->sim,
 			"step %llu was published after its owner was told that it failed",
 			(unsigned long long)u->saved_step);
 	u->committed = true;
-	world->saves_acked++;
-	oracle_committed(&world->oracle, u->generation, u->saved_step, &u->retention);
-	sim_note(&world->sim, u->proc->id, "acked", "", (int64_t)u->generation,
+	world->counts.acked += u->acked;
+	oracle_committed(&u->proc->rank->oracle, u->generation, u->saved_step, &u->retention);
+	ckpt_name_step(path, u->generation, u->saved_step);
+	sim_disk_seal(u->proc->rank->disk, path);
+	sim_tell(&world->sim, u->proc->id, "acked", "", (int64_t)u->generation,
 		(int64_t)u->saved_step, 0);
 	world_excite(world);
 }

@@ -3,7 +3,6 @@
 #include "sim_inode.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@ static void settle(
 	case SIM_DATA:
 		for (uint64_t at = 0; at < change->len; at += SIM_SECTOR) {
 			uint64_t length = ckpt_min_u64(SIM_SECTOR, change->len - at);
-			if (!torn || sim_chance(disk->sim, 5000))
+			if (!change->lost && (!torn || sim_chance(disk->sim, 5000)))
 				memcpy(inode->durable + change->off + at, change->data + at,
 					length);
 		}
@@ -198,6 +197,7 @@ void sim_disk_cut(struct sim_disk *disk, const struct sim_cut *cut)
 {
 	CKPT_ASSERT(!disk->files);
 	disk->stopped = false;
+	disk->hung_until_ns = 0;
 	cut_late(disk);
 	for (struct sim_inode *i = disk->inodes; i; i = i->next) {
 		cut_inode(disk, i, cut);
@@ -217,22 +217,15 @@ void sim_disk_cut(struct sim_disk *disk, const struct sim_cut *cut)
 }
 
 /* Every file below `dir` with something in it; `at` counts down to the one that is wanted. */
-static struct sim_inode *pick_file(
-	struct sim_inode *dir, const char *path, size_t *at, char *ret_path, size_t size)
+static struct sim_inode *pick_file(struct sim_inode *dir, size_t *at)
 {
 	for (size_t i = 0; i < dir->durable_names.count; i++) {
-		struct sim_entry *entry = &dir->durable_names.at[i];
-		char inner[256];
-		(void)snprintf(inner, sizeof(inner), "%s/%s", path, entry->name);
-		if (entry->inode->dir) {
-			struct sim_inode *found =
-				pick_file(entry->inode, inner, at, ret_path, size);
-			if (found)
-				return found;
-		} else if (entry->inode->durable_size > 0 && (*at)-- == 0) {
-			(void)snprintf(ret_path, size, "%s", inner);
-			return entry->inode;
-		}
+		struct sim_inode *inode = dir->durable_names.at[i].inode;
+		struct sim_inode *found = inode->dir ? pick_file(inode, at) : NULL;
+		if (found)
+			return found;
+		if (!inode->dir && inode->durable_size > 0 && (*at)-- == 0)
+			return inode;
 	}
 	return NULL;
 }
@@ -265,21 +258,21 @@ static void damage(struct sim_disk *disk, struct sim_inode *inode)
 	inode->cached_size = inode->durable_size;
 }
 
-bool sim_disk_rot(struct sim_disk *disk, const char *path, char *ret_path, size_t size)
+void sim_disk_rot(struct sim_disk *disk, const char *path)
 {
 	struct sim_inode *dir = sim_disk_find(disk, path);
 	size_t count = SIZE_MAX;
 
 	if (!dir || !dir->dir)
-		return false;
+		return;
 	CKPT_ASSERT(!dir->changes);
-	(void)pick_file(dir, path, &count, ret_path, size);
+	(void)pick_file(dir, &count);
 	count = SIZE_MAX - count;
 	if (count == 0)
-		return false;
+		return;
 	size_t at = (size_t)sim_below(disk->sim, count);
-	struct sim_inode *inode = pick_file(dir, path, &at, ret_path, size);
+	struct sim_inode *inode = pick_file(dir, &at);
 	CKPT_ASSERT(inode != NULL);
 	damage(disk, inode);
-	return true;
+	sim_disk_hit(disk, inode, "rot", false);
 }

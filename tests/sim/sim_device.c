@@ -23,7 +23,7 @@ static void sim_copy(struct ckpt_device *base, struct ckpt_copy *copy)
 	struct sim_device *device = CKPT_CONTAINER(base, struct sim_device, device);
 	struct sim *sim = device->env->sim;
 
-	copy->job.work = sim_chance(sim, sim->mix.device_fail) ? failing_work : copy_work;
+	copy->job.work = sim_fault(sim, SIM_DEVICE_FAIL) ? failing_work : copy_work;
 	copy->job.urgent = true;
 	ckpt_env_run(base->env, &copy->job);
 }

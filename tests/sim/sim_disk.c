@@ -229,6 +229,14 @@ bool sim_disk_exists(struct sim_disk *disk, const char *path)
 	return sim_disk_find(disk, path) != NULL;
 }
 
+static void set_path(struct sim_inode *inode, const char *path)
+{
+	size_t length = strlen(path);
+
+	CKPT_ASSERT(length < SIM_PATH_CHARS);
+	memcpy(inode->path, path, length + 1);
+}
+
 /* A new name in the cached tree. */
 static int create(struct sim_disk *disk, const char *path, bool is_dir, struct sim_inode **ret)
 {
@@ -246,11 +254,12 @@ static int create(struct sim_disk *disk, const char *path, bool is_dir, struct s
 		return -ENOSPC;
 	*ret = inode_new(disk, is_dir, name);
 	(*ret)->linked = true;
+	set_path(*ret, path);
 	change_name(disk, dir, SIM_ADD, name, NULL, *ret);
 	return 0;
 }
 
-int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned domain, const char *path,
+int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned node, const char *path,
 	unsigned flags, uint64_t *ret_size)
 {
 	struct sim_inode *inode;
@@ -271,7 +280,7 @@ int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned domain, const 
 		.inode = inode,
 		.fd = disk->next_fd++,
 		.owner = owner,
-		.domain = domain,
+		.node = node,
 		.flags = flags};
 	disk->files = file;
 	inode->opens++;
@@ -309,6 +318,7 @@ int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_pat
 		return -EROFS;
 	struct sim_inode *inode = entry->inode;
 	copy_name(inode->label, new_name);
+	set_path(inode, new_path);
 	change_name(disk, dir, SIM_MOVE, name, new_name, inode);
 	return 0;
 }
@@ -423,6 +433,24 @@ unsigned sim_disk_open_count(const struct sim_disk *disk, unsigned owner)
 	return count;
 }
 
+void sim_disk_seal(struct sim_disk *disk, const char *path)
+{
+	struct sim_inode *dir = sim_disk_find(disk, path);
+
+	for (size_t i = 0; dir && i < dir->cached_names.count; i++) {
+		const struct sim_entry *entry = &dir->cached_names.at[i];
+		/* A temporary name is of somebody who tries to publish something else. */
+		entry->inode->sealed |= strstr(entry->name, ".tmp-") == NULL;
+	}
+}
+
+static void check_sealed(struct sim_disk *disk, const struct sim_inode *inode)
+{
+	if (inode->sealed)
+		sim_violation(disk->sim, "%s belongs to a step that is durable, and is overwritten",
+			inode->path);
+}
+
 static void grow(struct sim_inode *inode, uint64_t size)
 {
 	uint64_t room = inode->room ? inode->room : 4096;
@@ -470,6 +498,7 @@ int64_t sim_disk_write(struct sim_disk *disk, struct sim_inode *inode, const voi
 {
 	if (disk->stopped)
 		return -EROFS;
+	check_sealed(disk, inode);
 	if (!reserve(disk, inode, off + len))
 		return -ENOSPC;
 	grow(inode, off + len);
@@ -494,6 +523,7 @@ int sim_disk_allocate(struct sim_disk *disk, struct sim_inode *inode, uint64_t l
 {
 	if (disk->stopped)
 		return -EROFS;
+	check_sealed(disk, inode);
 	if (!reserve(disk, inode, len))
 		return -ENOSPC;
 	if (len > inode->cached_size)
@@ -507,11 +537,22 @@ int sim_disk_truncate(struct sim_disk *disk, struct sim_inode *inode, uint64_t l
 
 	if (disk->stopped)
 		return -EROFS;
+	check_sealed(disk, inode);
 	if (!reserve(disk, inode, len))
 		return -ENOSPC;
 	set_size(disk, inode, len);
 	inode->reserved = ckpt_min_u64(inode->reserved, end);
 	return 0;
+}
+
+void sim_disk_hang(struct sim_disk *disk, uint64_t until_ns)
+{
+	disk->hung_until_ns = until_ns;
+}
+
+uint64_t sim_disk_hung_until(const struct sim_disk *disk)
+{
+	return disk->hung_until_ns;
 }
 
 int sim_disk_lock(struct sim_disk *disk, struct sim_file *file, bool shared)
@@ -520,7 +561,7 @@ int sim_disk_lock(struct sim_disk *disk, struct sim_file *file, bool shared)
 	if (!file->inode->linked)
 		return -ENOENT;
 	for (const struct sim_file *f = disk->files; f; f = f->next) {
-		if (f == file || f->inode != file->inode || f->domain != file->domain)
+		if (f == file || f->inode != file->inode || f->node != file->node)
 			continue;
 		if (f->lock == SIM_EXCLUSIVE || (f->lock == SIM_SHARED && !shared))
 			return -EAGAIN;

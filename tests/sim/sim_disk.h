@@ -29,7 +29,7 @@ struct sim_file {
 	unsigned owner;
 	unsigned flags; /* CKPT_OPEN_* */
 	enum sim_lock lock;
-	unsigned domain; /* machine: locks do not reach beyond it */
+	unsigned node; /* machine: locks do not reach beyond it */
 };
 
 /* A write of a dead process that has not reached the disk. */
@@ -53,7 +53,7 @@ uint64_t sim_disk_mark(const struct sim_disk *disk);
 bool sim_path_valid(const char *path);
 
 /* Names. 0 or -errno. */
-int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned domain, const char *path,
+int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned node, const char *path,
 	unsigned flags, uint64_t *ret_size);
 int sim_disk_mkdir(struct sim_disk *disk, const char *path);
 int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_path);
@@ -80,6 +80,9 @@ int sim_disk_allocate(struct sim_disk *disk, struct sim_inode *inode, uint64_t l
 int sim_disk_truncate(struct sim_disk *disk, struct sim_inode *inode, uint64_t len);
 /* Makes durable what was changed up to `mark`. `fail`: does not, and no later sync will. */
 int sim_disk_fdatasync(struct sim_disk *disk, struct sim_inode *inode, uint64_t mark, bool fail);
+/* Until then it answers nothing. */
+void sim_disk_hang(struct sim_disk *disk, uint64_t until_ns);
+uint64_t sim_disk_hung_until(const struct sim_disk *disk);
 int sim_disk_lock(struct sim_disk *disk, struct sim_file *file, bool shared);
 
 /* A process is dead: its files are closed, its locks let go. */
@@ -104,10 +107,32 @@ void sim_disk_cut(struct sim_disk *disk, const struct sim_cut *cut);
 struct sim_cut sim_cut_pick(struct sim *sim);
 
 /*
- * Damages one durable file below `path` (a directory) for good: a bit, a sector of zeroes, a sector
- * that belongs elsewhere. Writes the file's path; false if there is none.
+ * Who is told what a lie of the disk has hit, or damage, by the path of the file. `passing`: only a
+ * read found it so.
  */
-bool sim_disk_rot(struct sim_disk *disk, const char *path, char *ret_path, size_t size);
+typedef void sim_hit_fn(void *user, const char *path, bool passing);
+void sim_disk_tell(struct sim_disk *disk, sim_hit_fn *hit, void *user);
+
+/* Damages one durable file below `path` (a directory) for good: a bit, zeroes, a piece of its own. */
+void sim_disk_rot(struct sim_disk *disk, const char *path);
+
+/*
+ * Whether a lie that is due is told of this file: mostly of those of steps. Without its marker and claims
+ * a store has nothing to fall back to, and the rest of the run nothing to find.
+ */
+bool sim_disk_may_lie(struct sim_disk *disk, const struct sim_inode *inode);
+/* A write that is acknowledged, and after every sync the old bytes are still there. */
+int64_t sim_disk_lose(struct sim_disk *disk, struct sim_inode *inode, const void *data,
+	uint64_t len, uint64_t off);
+/* The same, and the bytes overwrite others: of this file, or of another one. */
+int64_t sim_disk_misplace(struct sim_disk *disk, struct sim_inode *inode, const void *data,
+	uint64_t len, uint64_t off);
+/* What was read is in part what was there before, or what is elsewhere. */
+void sim_disk_confuse(
+	struct sim_disk *disk, struct sim_inode *inode, void *data, uint64_t len, uint64_t off);
+
+/* The files of a directory are written: whoever changes one of them from now on, overwrites it. */
+void sim_disk_seal(struct sim_disk *disk, const char *path);
 
 /* Bytes in use, and what there is. */
 uint64_t sim_disk_used(const struct sim_disk *disk);

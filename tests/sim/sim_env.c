@@ -20,12 +20,12 @@ static struct sim_env *env_of(struct ckpt_env *env)
 
 static uint64_t sim_now_ns(struct ckpt_env *env)
 {
-	return env_of(env)->sim->now_ns;
+	return env_of(env)->sim->now_ns + env_of(env)->ahead_ns;
 }
 
 static uint64_t sim_wall_ms(struct ckpt_env *env)
 {
-	return UINT64_C(1700000000000) + env_of(env)->sim->now_ns / MILLISECOND;
+	return env_of(env)->wall_ms + env_of(env)->sim->now_ns / MILLISECOND;
 }
 
 static uint64_t sim_env_random(struct ckpt_env *env)
@@ -39,7 +39,7 @@ static void sim_run(struct ckpt_env *base, struct ckpt_job *job)
 	struct sim *sim = env->sim;
 	struct sim_work *work = sim_alloc(sizeof(*work));
 	struct sim_work **link = &env->head;
-	bool slow = sim_chance(sim, sim->mix.job_slow);
+	bool slow = sim_fault(sim, SIM_JOB_SLOW);
 
 	while (*link)
 		link = &(*link)->next;
@@ -57,10 +57,17 @@ static const struct ckpt_env_ops sim_env_ops = {
 	.run = sim_run,
 };
 
-void sim_env_init(struct sim_env *env, struct sim *sim, struct ckpt_inbox *inbox, unsigned owner)
+void sim_env_init(struct sim_env *env, struct sim *sim, struct ckpt_inbox *inbox, unsigned owner,
+	unsigned node)
 {
-	*env = (struct sim_env){
-		.env = {.ops = &sim_env_ops, .inbox = inbox}, .sim = sim, .owner = owner};
+	uint64_t skew = sim_mix64(sim->seed ^ (uint64_t)node << 40);
+
+	/* How long each machine has been up; and what day it is there, give or take three years. */
+	*env = (struct sim_env){.env = {.ops = &sim_env_ops, .inbox = inbox},
+		.sim = sim,
+		.owner = owner,
+		.ahead_ns = skew % 1000000 * UINT64_C(1000000000),
+		.wall_ms = UINT64_C(1600000000000) + skew % UINT64_C(200000000000)};
 }
 
 unsigned sim_env_ready(const struct sim_env *env)

@@ -11,9 +11,13 @@ struct sim_env {
 	struct sim *sim;
 	struct sim_work *head; /* oldest first */
 	unsigned owner;
+	uint64_t ahead_ns; /* the clocks of its machine, of the world's */
+	uint64_t wall_ms;
 };
 
-void sim_env_init(struct sim_env *env, struct sim *sim, struct ckpt_inbox *inbox, unsigned owner);
+/* `node`: its machine, which has clocks of its own. */
+void sim_env_init(struct sim_env *env, struct sim *sim, struct ckpt_inbox *inbox, unsigned owner,
+	unsigned node);
 
 /* Jobs that a worker could finish now, and when the next one could; UINT64_MAX: there is none. */
 unsigned sim_env_ready(const struct sim_env *env);

@@ -7,6 +7,7 @@
 
 #define SIM_SECTOR     512
 #define SIM_NAME_CHARS 80
+#define SIM_PATH_CHARS 192
 #define SIM_INODE_COST 512 /* bytes of disk that a name takes */
 
 struct sim_entry {
@@ -34,6 +35,7 @@ struct sim_change {
 	uint64_t seq;
 	enum sim_change_kind kind;
 	bool doomed; /* its sync has failed: clean, so no later sync saves it */
+	bool lost;   /* its sync succeeds, and does not save it */
 	uint64_t off;
 	uint64_t len;
 	struct sim_inode *inode;
@@ -48,8 +50,10 @@ struct sim_inode {
 	bool linked; /* has a name in the cached tree */
 	bool marked;
 	size_t number; /* of whoever walks all of them */
+	bool sealed; /* may not be written any more */
 	unsigned opens;
 	char label[SIM_NAME_CHARS]; /* its last name, for the history */
+	char path[SIM_PATH_CHARS];
 	struct sim_change *changes; /* oldest first */
 	struct sim_change **last;
 
@@ -76,6 +80,9 @@ struct sim_disk {
 	uint64_t space;
 	int next_fd;
 	bool stopped;
+	uint64_t hung_until_ns;
+	sim_hit_fn *hit;
+	void *hit_user;
 };
 
 struct sim_entry *sim_names_find(struct sim_names *names, const char *name);
@@ -83,6 +90,9 @@ void sim_names_set(struct sim_names *names, const char *name, struct sim_inode *
 void sim_names_drop(struct sim_names *names, const char *name);
 void sim_names_apply(struct sim_names *names, const struct sim_change *change);
 struct sim_inode *sim_disk_find(struct sim_disk *disk, const char *path);
+/* Tells the lie or damage. */
+void sim_disk_hit(
+	struct sim_disk *disk, const struct sim_inode *inode, const char *how, bool passing);
 void sim_inode_free(struct sim_inode *inode);
 
 #endif

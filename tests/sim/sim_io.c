@@ -93,9 +93,9 @@ static uint64_t latency(struct sim_io *io)
 {
 	struct sim *sim = io->sim;
 
-	if (sim_chance(sim, sim->mix.stuck))
+	if (sim_fault(sim, SIM_STUCK))
 		return io->config.stuck_ns;
-	if (sim_chance(sim, sim->mix.slow))
+	if (sim_fault(sim, SIM_SLOW))
 		return sim_between(sim, MILLISECOND, 60 * MILLISECOND);
 	return sim_between(sim, MICROSECOND, 200 * MICROSECOND);
 }
@@ -124,7 +124,7 @@ static uint64_t shorten(struct sim_io *io, const struct sim_file *file, uint64_t
 {
 	uint64_t unit = file->flags & CKPT_OPEN_DIRECT ? io->config.align : 1;
 
-	if (len <= unit || !sim_chance(io->sim, io->sim->mix.short_io))
+	if (len <= unit || !sim_fault(io->sim, SIM_SHORT_IO))
 		return len;
 	return ckpt_max_u64(sim_below(io->sim, len) / unit * unit, unit);
 }
@@ -133,20 +133,27 @@ static int64_t do_write(struct sim_io *io, const struct sim_file *file, struct c
 {
 	uint64_t len = shorten(io, file, req->len);
 
-	if (sim_chance(io->sim, io->sim->mix.eio_write)) {
+	if (sim_fault(io->sim, SIM_EIO_WRITE)) {
 		/* What of it is on the disk, nobody knows. */
 		if (sim_chance(io->sim, 5000))
 			(void)sim_disk_write(io->disk, file->inode, req->buf, len, req->off);
 		return -EIO;
 	}
+	if (sim_fault(io->sim, SIM_LOST_WRITE) && sim_disk_may_lie(io->disk, file->inode))
+		return sim_disk_lose(io->disk, file->inode, req->buf, len, req->off);
+	if (sim_fault(io->sim, SIM_ASTRAY) && sim_disk_may_lie(io->disk, file->inode))
+		return sim_disk_misplace(io->disk, file->inode, req->buf, len, req->off);
 	return sim_disk_write(io->disk, file->inode, req->buf, len, req->off);
 }
 
 static int64_t do_read(struct sim_io *io, const struct sim_file *file, struct ckpt_io_req *req)
 {
-	if (sim_chance(io->sim, io->sim->mix.eio_read))
+	if (sim_fault(io->sim, SIM_EIO_READ))
 		return -EIO;
-	return sim_disk_read(file->inode, req->buf, shorten(io, file, req->len), req->off);
+	int64_t r = sim_disk_read(file->inode, req->buf, shorten(io, file, req->len), req->off);
+	if (r > 0 && sim_fault(io->sim, SIM_STALE_READ) && sim_disk_may_lie(io->disk, file->inode))
+		sim_disk_confuse(io->disk, file->inode, req->buf, (uint64_t)r, req->off);
+	return r;
 }
 
 static int do_list(struct sim_io *io, struct ckpt_io_req *req)
@@ -170,7 +177,6 @@ static int64_t do_fd(struct sim_io *io, const struct sim_request *request)
 {
 	struct ckpt_io_req *req = request->req;
 	struct sim_file *file = sim_disk_file(io->disk, io->config.owner, req->fd);
-	unsigned eio_sync = io->sim->mix.eio_sync;
 
 	if (!file) {
 		sim_violation(io->sim, "%s of file %d, closed while it was under way",
@@ -184,7 +190,7 @@ static int64_t do_fd(struct sim_io *io, const struct sim_request *request)
 		return do_read(io, file, req);
 	case CKPT_IO_OP_FDATASYNC:
 		return sim_disk_fdatasync(
-			io->disk, file->inode, request->mark, sim_chance(io->sim, eio_sync));
+			io->disk, file->inode, request->mark, sim_fault(io->sim, SIM_EIO_SYNC));
 	case CKPT_IO_OP_ALLOCATE:
 		if (io->config.refuse_allocate)
 			return -EOPNOTSUPP;
@@ -205,8 +211,8 @@ static int refuse_direct(struct sim_io *io, const struct ckpt_io_req *req)
 	uint64_t size;
 
 	if ((req->flags & CKPT_OPEN_CREATE) && sim_chance(io->sim, 5000)) {
-		int fd = sim_disk_open(io->disk, io->config.owner, io->config.domain, req->path,
-			req->flags, &size);
+		int fd = sim_disk_open(
+			io->disk, io->config.owner, io->config.node, req->path, req->flags, &size);
 		if (fd < 0)
 			return fd;
 		sim_disk_close(io->disk, sim_disk_file(io->disk, io->config.owner, fd));
@@ -217,13 +223,12 @@ static int refuse_direct(struct sim_io *io, const struct ckpt_io_req *req)
 static int64_t do_path(struct sim_io *io, const struct sim_request *request)
 {
 	struct ckpt_io_req *req = request->req;
-	unsigned eio_dir = io->sim->mix.eio_dir;
 
 	switch (req->op) {
 	case CKPT_IO_OP_OPEN:
 		if ((req->flags & CKPT_OPEN_DIRECT) && io->config.refuse_direct)
 			return refuse_direct(io, req);
-		return sim_disk_open(io->disk, io->config.owner, io->config.domain, req->path,
+		return sim_disk_open(io->disk, io->config.owner, io->config.node, req->path,
 			req->flags, &req->size);
 	case CKPT_IO_OP_MKDIR:
 		return sim_disk_mkdir(io->disk, req->path);
@@ -235,7 +240,7 @@ static int64_t do_path(struct sim_io *io, const struct sim_request *request)
 		return sim_disk_rmdir(io->disk, req->path);
 	case CKPT_IO_OP_SYNC_DIR:
 		return sim_disk_sync_dir(
-			io->disk, req->path, request->mark, sim_chance(io->sim, eio_dir));
+			io->disk, req->path, request->mark, sim_fault(io->sim, SIM_EIO_DIR));
 	default:
 		return do_list(io, req);
 	}
@@ -258,8 +263,7 @@ static int64_t execute(struct sim_io *io, const struct sim_request *request)
 			last            ? last
 			: req->new_path ? req->new_path
 					: "");
-		bool fails = req->op != CKPT_IO_OP_SYNC_DIR &&
-			     sim_chance(io->sim, io->sim->mix.eio_other);
+		bool fails = req->op != CKPT_IO_OP_SYNC_DIR && sim_fault(io->sim, SIM_EIO_OTHER);
 		/* An error does not say that nothing has happened. An open one would leak. */
 		bool happens =
 			!fails || (req->op != CKPT_IO_OP_OPEN && req->op != CKPT_IO_OP_LIST &&
@@ -278,6 +282,8 @@ unsigned sim_io_ready(const struct sim_io *io)
 {
 	unsigned count = 0;
 
+	if (sim_disk_hung_until(io->disk) > io->sim->now_ns)
+		return 0;
 	for (const struct sim_request *r = io->head; r; r = r->next)
 		count += r->ready_ns <= io->sim->now_ns;
 	return count;
@@ -289,7 +295,8 @@ uint64_t sim_io_next(const struct sim_io *io)
 
 	for (const struct sim_request *r = io->head; r; r = r->next)
 		next_ns = ckpt_min_u64(next_ns, r->ready_ns);
-	return next_ns;
+	return next_ns == UINT64_MAX ? next_ns
+				     : ckpt_max_u64(next_ns, sim_disk_hung_until(io->disk));
 }
 
 unsigned sim_io_in_flight(const struct sim_io *io)

@@ -14,9 +14,9 @@ struct sim_io;
 
 struct sim_io_config {
 	struct ckpt_inbox *inbox;
-	unsigned owner;  /* process */
-	unsigned domain; /* machine: locks do not reach beyond it */
-	int root;        /* the number that stands for the store's directory */
+	unsigned owner; /* process */
+	unsigned node;  /* machine: locks do not reach beyond it */
+	int root;       /* the number that stands for the store's directory */
 	uint32_t align;
 	bool direct;
 	bool refuse_direct; /* says so only when a file is opened */

@@ -16,9 +16,46 @@ uint64_t sim_mix64(uint64_t x)
 	return x ^ (x >> 31);
 }
 
-void sim_start(struct sim *sim, uint64_t seed, bool verbose)
+static const char *const fault_names[SIM_FAULTS] = {
+	[SIM_EIO_WRITE] = "eio-write",
+	[SIM_EIO_READ] = "eio-read",
+	[SIM_EIO_SYNC] = "eio-sync",
+	[SIM_EIO_DIR] = "eio-dir",
+	[SIM_EIO_OTHER] = "eio-other",
+	[SIM_SHORT_IO] = "short-io",
+	[SIM_STUCK] = "stuck",
+	[SIM_SLOW] = "slow",
+	[SIM_HANG] = "hang",
+	[SIM_JOB_SLOW] = "job-slow",
+	[SIM_DEVICE_FAIL] = "device-fail",
+	[SIM_NO_MEMORY] = "no-memory",
+	[SIM_KILL] = "kill",
+	[SIM_CUT] = "cut",
+	[SIM_JUMP] = "jump",
+	[SIM_FREEZE] = "freeze",
+	[SIM_EARLY] = "early",
+	[SIM_CANCEL] = "cancel",
+	[SIM_FULL] = "full",
+	[SIM_ROT] = "rot",
+	[SIM_LOST_WRITE] = "lost-write",
+	[SIM_ASTRAY] = "astray",
+	[SIM_STALE_READ] = "stale-read",
+	[SIM_READERS] = "readers",
+	[SIM_RIVALS] = "rivals",
+	[SIM_ZOMBIES] = "zombies",
+	[SIM_RACES] = "races",
+	[SIM_SISTERS] = "sisters",
+};
+
+const char *sim_fault_name(enum sim_fault kind)
 {
-	*sim = (struct sim){.seed = seed, .verbose = verbose};
+	CKPT_ASSERT(kind < SIM_FAULTS);
+	return fault_names[kind];
+}
+
+void sim_start(struct sim *sim, uint64_t seed, const struct sim_options *options)
+{
+	*sim = (struct sim){.seed = seed, .without = options->without, .verbose = options->verbose};
 	sim->random = sim_mix64(seed + UINT64_C(0x9e3779b97f4a7c15));
 	/* Not zero: a clock that starts at zero hides missing initialisations. */
 	sim->now_ns = UINT64_C(1000000000);
@@ -44,6 +81,19 @@ uint64_t sim_between(struct sim *sim, uint64_t low, uint64_t high)
 bool sim_chance(struct sim *sim, unsigned per_10000)
 {
 	return per_10000 > 0 && sim_below(sim, 10000) < per_10000;
+}
+
+bool sim_fault_times(struct sim *sim, enum sim_fault kind, unsigned times)
+{
+	if (!sim_chance(sim, sim->mix[kind] * times) || (sim->without >> kind & 1))
+		return false;
+	sim->fired[kind]++;
+	return true;
+}
+
+bool sim_fault(struct sim *sim, enum sim_fault kind)
+{
+	return sim_fault_times(sim, kind, 1);
 }
 
 static void print_event(const struct sim_event *e)
@@ -84,6 +134,13 @@ void sim_note(struct sim *sim, unsigned who, const char *what, const char *text,
 		print_event(e);
 }
 
+void sim_tell(struct sim *sim, unsigned who, const char *what, const char *text, int64_t a,
+	int64_t b, int64_t result)
+{
+	sim_note(sim, who, what, text, a, b, result);
+	sim->story[sim->story_count++ % SIM_STORY] = sim->kept[(sim->events - 1) % SIM_KEPT];
+}
+
 void sim_violation(struct sim *sim, const char *fmt, ...)
 {
 	va_list args;
@@ -97,12 +154,30 @@ void sim_violation(struct sim *sim, const char *fmt, ...)
 	sim_note(sim, 0, "VIOLATION", sim->why, 0, 0, 0);
 }
 
+/* The last of a ring's events before number `before`. */
+static void print_ring(
+	const struct sim_event *ring, uint64_t room, uint64_t count, uint64_t most, uint64_t before)
+{
+	uint64_t kept = ckpt_min_u64(ckpt_min_u64(most, room), count);
+
+	for (uint64_t i = count - kept; i < count; i++)
+		if (ring[i % room].number < before)
+			print_event(&ring[i % room]);
+}
+
 void sim_print_history(const struct sim *sim, unsigned count)
 {
-	uint64_t kept = ckpt_min_u64(ckpt_min_u64(count, SIM_KEPT), sim->events);
+	uint64_t from = sim->events - ckpt_min_u64(count, sim->events);
 
-	for (uint64_t i = sim->events - kept; i < sim->events; i++)
-		print_event(&sim->kept[i % SIM_KEPT]);
+	print_ring(sim->story, SIM_STORY, sim->story_count, count, from);
+	(void)fputs("   ...\n", stderr);
+	print_ring(sim->kept, SIM_KEPT, sim->events, count, UINT64_MAX);
+	(void)fputs("went wrong:", stderr);
+	for (unsigned i = 0; i < SIM_FAULTS; i++)
+		if (sim->fired[i])
+			(void)fprintf(stderr, " %s %llu", fault_names[i],
+				(unsigned long long)sim->fired[i]);
+	(void)fputs("\n", stderr);
 }
 
 void *sim_alloc(size_t size)

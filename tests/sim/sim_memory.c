@@ -26,14 +26,22 @@ struct taken {
 	struct ckpt_slot *slot;
 };
 
-/* Three processes at most, of as many sizes as a plan may pick. */
-#define POOLS 128
+/* Nine processes at most, of as many sizes as a plan may pick. */
+#define POOLS 512
 struct kept_pool {
 	struct ckpt_pool *pool;
 	bool used;
 };
 
+/* Processes of one run. */
+#define OWNERS 1024
+struct usage {
+	uint64_t bytes;
+	uint64_t most;
+};
+
 static struct kept_pool kept[POOLS];
+static struct usage usage[OWNERS];
 static unsigned current;
 static struct block *blocks;
 static struct taken taken[SLOTS];
@@ -67,6 +75,9 @@ void *__wrap_ckpt_alloc(size_t size)
 	if (blocks)
 		blocks->prev = block;
 	blocks = block;
+	struct usage *mine = &usage[current];
+	mine->bytes += size;
+	mine->most = ckpt_max_u64(mine->most, mine->bytes);
 	return block->data;
 }
 
@@ -87,6 +98,7 @@ static void release(struct block *block)
 	if (block->next)
 		block->next->prev = block->prev;
 	block->magic = 0;
+	usage[block->owner].bytes -= block->size;
 	__real_ckpt_free(block);
 }
 
@@ -163,7 +175,7 @@ static bool fails(void *user, size_t size)
 	struct sim *sim = user;
 
 	(void)size;
-	if (!current || !sim_chance(sim, sim->mix.no_memory))
+	if (!current || !sim_fault(sim, SIM_NO_MEMORY))
 		return false;
 	sim_note(sim, current, "no memory", "", (int64_t)size, 0, 0);
 	return true;
@@ -171,12 +183,15 @@ static bool fails(void *user, size_t size)
 
 void sim_memory_start(struct sim *sim)
 {
+	/* What the world itself holds of the product's, such as the log, stays. */
+	memset(&usage[1], 0, sizeof(usage) - sizeof(usage[0]));
 	current = 0;
 	ckpt_alloc_set_hook(sim ? fails : NULL, sim);
 }
 
 void sim_memory_enter(unsigned owner)
 {
+	CKPT_ASSERT(owner < OWNERS);
 	current = owner;
 }
 
@@ -191,12 +206,15 @@ unsigned sim_memory_blocks(unsigned owner)
 
 uint64_t sim_memory_bytes(unsigned owner)
 {
-	uint64_t bytes = 0;
+	return usage[owner].bytes;
+}
 
-	for (const struct block *b = blocks; b; b = b->next)
-		if (b->owner == owner)
-			bytes += b->size;
-	return bytes;
+uint64_t sim_memory_most(unsigned owner)
+{
+	uint64_t most = usage[owner].most;
+
+	usage[owner].most = usage[owner].bytes;
+	return most;
 }
 
 bool sim_memory_empty(void)

@@ -19,6 +19,8 @@ void sim_memory_enter(unsigned owner);
 /* Blocks, and bytes, that a process holds. */
 unsigned sim_memory_blocks(unsigned owner);
 uint64_t sim_memory_bytes(unsigned owner);
+/* The most bytes that it held at once since this was last asked. */
+uint64_t sim_memory_most(unsigned owner);
 /* No process holds anything, nor any pool. */
 bool sim_memory_empty(void);
 /* Frees all that a dead process held. */

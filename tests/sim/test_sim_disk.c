@@ -21,7 +21,7 @@ struct fixture {
 
 static void start(struct fixture *f, uint64_t seed)
 {
-	sim_start(&f->sim, seed, false);
+	sim_start(&f->sim, seed, &(struct sim_options){0});
 	f->disk = sim_disk_new(&f->sim);
 }
 
@@ -417,7 +417,7 @@ static struct sim_io *start_io(struct fixture *f, struct pair *p, unsigned owner
 {
 	struct sim_io_config config = {.inbox = &p->inbox,
 		.owner = owner,
-		.domain = 1,
+		.node = 1,
 		.root = 7,
 		.align = 512,
 		.direct = direct,
@@ -583,8 +583,8 @@ static void errors_come_as_often_as_asked_for(void **state)
 
 	(void)state;
 	start(&f, 3);
-	f.sim.mix.eio_write = 1000;
-	f.sim.mix.short_io = 1000;
+	f.sim.mix[SIM_EIO_WRITE] = 1000;
+	f.sim.mix[SIM_SHORT_IO] = 1000;
 	struct sim_io *io = start_io(&f, &p, 1, true);
 	struct sim_file *file = open_file(&f, "x", CKPT_OPEN_CREATE | CKPT_OPEN_DIRECT);
 	for (unsigned i = 0; i < 1000; i++) {

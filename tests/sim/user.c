@@ -10,8 +10,6 @@
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      UINT64_C(1000000000)
-/* What has no deadline of its own must end all the same once the disk has answered everything. */
-#define PATIENCE    (600 * SECOND)
 
 static struct sim_user *user_of(struct ckpt_task *task)
 {
@@ -44,6 +42,12 @@ void user_expect(struct sim_user *user, struct sim_wait *wait, const char *what,
 		.wake_ns = UINT64_MAX, .deadline_ns = sim_of(user)->now_ns + ns, .what = what};
 }
 
+void user_hurry(struct sim_user *user, struct sim_wait *wait, const char *what, uint64_t ns)
+{
+	wait->what = what;
+	wait->deadline_ns = ckpt_min_u64(wait->deadline_ns, sim_of(user)->now_ns + ns);
+}
+
 void user_done(struct sim_wait *wait)
 {
 	*wait = (struct sim_wait){.wake_ns = UINT64_MAX, .deadline_ns = UINT64_MAX};
@@ -64,29 +68,62 @@ void user_judge(struct sim_user *user, const char *what, int code, const struct 
 			what, user->proc->id, ckpt_strerror(code), code, message);
 }
 
-static bool ended(struct ckpt_command *command)
+/* As long as the runtime waits for the answer to a command; and for the last one of all. */
+#define CALL_NS  (10 * SECOND)
+#define CLOSE_NS (10 * SECOND)
+
+/* A command, or NULL: then there is nothing but to go on without. */
+static struct ckpt_command *prepare(
+	struct sim_user *u, size_t size, void (*clear)(struct ckpt_command *command))
 {
-	return ckpt_latch_get(&command->latch) & CKPT_DONE_END;
+	CKPT_ASSERT(!u->command);
+	u->command = ckpt_command_new(core_of(u), size, clear);
+	return u->command;
 }
 
-static void post(
-	struct sim_user *user, struct ckpt_command *command, ckpt_task_fn *body, const char *what)
+static void post(struct sim_user *user, ckpt_task_fn *body, const char *what, uint64_t ns)
 {
 	sim_note(sim_of(user), user->proc->id, what, "", 0, 0, 0);
-	ckpt_command_post(command, body);
-	user_expect(user, &user->wait, what, PATIENCE);
+	ckpt_command_post(user->command, body);
+	user_expect(user, &user->wait, what, ns + SECOND);
+	user_sleep(user, &user->wait, ns);
 }
 
-/* The result of a command that has ended. */
-static int take(struct sim_user *user, struct ckpt_command *command)
+static bool ended(const struct sim_user *user)
 {
-	int r = command->result;
+	return ckpt_latch_get(&user->command->latch) & CKPT_DONE_END;
+}
 
+/* The answer, or the user's patience is over. */
+static bool answered(const struct sim_user *user)
+{
+	return ended(user) || user_slept(user, &user->wait);
+}
+
+/* The result: -ETIMEDOUT if the command has not ended. */
+static int take(struct sim_user *user)
+{
+	int r = user->command->result;
+
+	if (!ended(user)) {
+		sim_tell(sim_of(user), user->proc->id, "gives up", user->wait.what, 0, 0, 0);
+		user->proc->world->counts.abandoned++;
+		r = -ETIMEDOUT;
+	}
 	user_done(&user->wait);
-	if (r < 0 && command->error.code == 0)
-		(void)0; /* a code alone: the runtime words it */
-	ckpt_command_fini(command);
 	return r;
+}
+
+static const struct ckpt_error *reason(const struct sim_user *user, int code)
+{
+	return user->command && code != -ETIMEDOUT ? &user->command->error : NULL;
+}
+
+static void let_go(struct sim_user *user)
+{
+	if (user->command)
+		ckpt_command_unref(user->command);
+	user->command = NULL;
 }
 
 static bool busy(const struct sim_user *u)
@@ -98,14 +135,26 @@ static bool busy(const struct sim_user *u)
 static int close_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
+	int r;
 
 	CKPT_TASK_BEGIN(task);
-	CKPT_AWAIT(task, u->hasty || !busy(u));
+	user_sleep(u, &u->wait, CALL_NS);
+	CKPT_AWAIT(task, u->hasty || !busy(u) || user_slept(u, &u->wait));
+	user_done(&u->wait);
+	/* As in the runtime, this one lies in memory that is there already. */
 	u->closer = (struct ckpt_closer){0};
 	(void)ckpt_command_init(&u->closer.command, core_of(u));
-	post(u, &u->closer.command, ckpt_closer_body, "close");
-	CKPT_AWAIT(task, ended(&u->closer.command));
-	(void)take(u, &u->closer.command);
+	u->command = &u->closer.command;
+	post(u, ckpt_closer_body, "close", CLOSE_NS);
+	CKPT_AWAIT(task, answered(u));
+	r = take(u);
+	if (r < 0) {
+		user_judge(u, "close", r, NULL);
+		u->left_behind = true;
+		return 0;
+	}
+	ckpt_command_fini(u->command);
+	u->command = NULL;
 	CKPT_AWAIT(task, !busy(u));
 	ckpt_plan_free(u->cache);
 	u->cache = NULL;
@@ -116,7 +165,7 @@ static int close_body(struct ckpt_task *task)
 /* A step that was saved once, or any. */
 static uint64_t pick_step(struct sim_user *u)
 {
-	const struct oracle *oracle = &u->proc->world->oracle;
+	const struct oracle *oracle = &u->proc->rank->oracle;
 
 	if (oracle->record_count == 0)
 		return 1;
@@ -126,14 +175,14 @@ static uint64_t pick_step(struct sim_user *u)
 static void note_remove(struct sim_user *u, int code)
 {
 	if (code == 0 &&
-		oracle_only(&u->proc->world->oracle, &u->view, u->saved_generation, u->saved_step))
+		oracle_only(&u->proc->rank->oracle, &u->view, u->saved_generation, u->saved_step))
 		sim_violation(sim_of(u), "step %llu was the only one, and is removed",
 			(unsigned long long)u->saved_step);
 	if (code == -EBUSY || code == CKPT_ENOSTEP)
 		(void)oracle_let_go(
-			&u->proc->world->oracle, u->saved_generation, u->saved_step, u->was_let_go);
+			&u->proc->rank->oracle, u->saved_generation, u->saved_step, u->was_let_go);
 	if (code < 0 && code != -EBUSY && code != CKPT_ENOSTEP)
-		user_judge(u, "remove", code, &u->remover->error);
+		user_judge(u, "remove", code, reason(u, code));
 }
 
 /* Removes the newest step that this process saved, if it may. */
@@ -148,17 +197,15 @@ static int remove_body(struct ckpt_task *task)
 	struct sim_user *u = user_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	u->remover = ckpt_remover_new(core_of(u), u->saved_step);
-	if (!u->remover)
+	u->command = ckpt_remover_new(core_of(u), u->saved_step);
+	if (!u->command)
 		return ckpt_task_continue(task, train_body);
 	u->was_let_go =
-		oracle_let_go(&u->proc->world->oracle, u->saved_generation, u->saved_step, true);
-	post(u, u->remover, ckpt_remover_body, "remove");
-	CKPT_AWAIT(task, ended(u->remover));
-	user_done(&u->wait);
-	note_remove(u, u->remover->result);
-	ckpt_command_unref(u->remover);
-	u->remover = NULL;
+		oracle_let_go(&u->proc->rank->oracle, u->saved_generation, u->saved_step, true);
+	post(u, ckpt_remover_body, "remove", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	note_remove(u, take(u));
+	let_go(u);
 	return ckpt_task_continue(task, train_body);
 	CKPT_TASK_END(task);
 }
@@ -167,23 +214,28 @@ static int pin_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
 	struct oracle_retention *kept = &u->retention;
+	struct ckpt_pinner *pinner;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	u->pinner = (struct ckpt_pinner){.pin = kept->pin_count < ORACLE_PINS / 2};
-	u->pinner.step = u->pinner.pin ? u->saved_step : kept->pins[kept->pin_count - 1];
-	(void)ckpt_command_init(&u->pinner.command, core_of(u));
+	if (!prepare(u, sizeof(*pinner), NULL))
+		return ckpt_task_continue(task, train_body);
+	pinner = CKPT_CONTAINER(u->command, struct ckpt_pinner, command);
+	u->pins = kept->pin_count < ORACLE_PINS / 2;
+	u->pin = u->pins ? u->saved_step : kept->pins[kept->pin_count - 1];
+	pinner->pin = u->pins;
+	pinner->step = u->pin;
 	/* From here on it may count, and may not. */
-	if (!u->pinner.pin)
+	if (!u->pins)
 		kept->pin_count--;
-	post(u, &u->pinner.command, ckpt_pinner_body, "pin");
-	CKPT_AWAIT(task, ended(&u->pinner.command));
-	r = u->pinner.command.result;
+	post(u, ckpt_pinner_body, "pin", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	r = take(u);
 	if (r < 0)
-		user_judge(u, "pin", r, &u->pinner.command.error);
-	(void)take(u, &u->pinner.command);
-	if (r == 0 && u->pinner.pin)
-		kept->pins[kept->pin_count++] = u->pinner.step;
+		user_judge(u, "pin", r, reason(u, r));
+	let_go(u);
+	if (r == 0 && u->pins)
+		kept->pins[kept->pin_count++] = u->pin;
 	return ckpt_task_continue(task, train_body);
 	CKPT_TASK_END(task);
 }
@@ -212,7 +264,7 @@ static void read_aside(struct sim_user *u)
 		return;
 	u->aside.by_ranges = sim_chance(sim, 5000);
 	u->aside.verify = sim_chance(sim, 2000);
-	u->aside.give_up = sim_chance(sim, sim->mix.cancel);
+	u->aside.give_up = sim_fault(sim, SIM_CANCEL);
 	reading_start(&u->aside, u, sim_chance(sim, 3000) ? CKPT_STEP_LATEST : pick_step(u));
 }
 
@@ -234,7 +286,15 @@ static int train_body(struct ckpt_task *task)
 			u->hasty = true;
 			return ckpt_task_continue(task, close_body);
 		}
-		CKPT_AWAIT(task, !ckpt_task_active(&u->saving));
+		/* As long as the next one would wait for this one. */
+		user_sleep(u, &u->wait, u->proc->world->plan.timeout_ms * MILLISECOND + CALL_NS);
+		CKPT_AWAIT(task, !ckpt_task_active(&u->saving) || user_slept(u, &u->wait));
+		user_done(&u->wait);
+		if (ckpt_task_active(&u->saving)) {
+			u->proc->world->counts.abandoned++;
+			u->hasty = true;
+			break;
+		}
 		u->saved++;
 		pause = u->failure ? NULL : pick_pause(u);
 		if (pause && (pause != resume_body || !reading_active(&u->aside)))
@@ -244,27 +304,50 @@ static int train_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static bool damaged(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
+	       code == CKPT_EQUARANTINED;
+}
+
 static int claimed(struct sim_user *u, int r)
 {
 	struct world *world = u->proc->world;
+	struct sim_rank *rank = u->proc->rank;
 	bool others =
-		!u->view.alone || oracle_succeeded(&world->oracle, u->proc->id, u->view.newest);
+		!u->view.alone || oracle_succeeded(&rank->oracle, u->proc->id, u->view.newest);
 
 	if (r == 0) {
 		u->generation = core_of(u)->generation;
-		oracle_claimed(&world->oracle, &u->view, u->proc->id, u->generation);
-		sim_note(&world->sim, u->proc->id, "claimed", "", (int64_t)u->generation, 0, 0);
+		oracle_claimed(&rank->oracle, &u->view, u->proc->id, u->generation);
+		sim_tell(&world->sim, u->proc->id, "claimed", "", (int64_t)u->generation, 0, 0);
 		return 0;
 	}
-	bool damaged = r == CKPT_ENOTRESUMED && world->oracle.any_damage;
-	if (r == CKPT_EINUSE && !others)
+	bool harm = (r == CKPT_ENOTRESUMED && rank->oracle.any_damage) ||
+		    (damaged(r) && oracle_shaken(&rank->oracle));
+	/* Its own claim, if it cannot be read, is taken for that of another one. */
+	if (r == CKPT_EINUSE && !others && !oracle_shaken(&rank->oracle))
 		sim_violation(&world->sim, "p%u is alone, and its claim finds another process",
 			u->proc->id);
-	else if (!damaged && r != CKPT_EINUSE)
-		user_judge(u, "claim", r, &u->claimer.command.error);
-	if (damaged)
-		world->anew = true;
+	/* What was there when it opened may be another one's past by now. */
+	else if (!harm && r != CKPT_EINUSE && !(others && r == CKPT_ENOTRESUMED))
+		user_judge(u, "claim", r, reason(u, r));
+	world->counts.told += r == CKPT_EINUSE;
+	if (harm)
+		rank->anew = true;
 	return r;
+}
+
+/* Two at once, as far as this one can see. */
+static void meet_rivals(struct sim_user *u)
+{
+	struct sim_rank *rank = u->proc->rank;
+	const struct sim_proc *other = world_other_writer(rank, u->proc);
+
+	if (!other)
+		return;
+	rank->rivalled |= other->user.claiming || other->user.generation;
+	u->proc->world->counts.races += other->user.claiming;
 }
 
 #define CLAIMS_MAX 4
@@ -275,18 +358,31 @@ static int claim_body(struct ckpt_task *task)
 	struct ckpt_core *core = core_of(u);
 
 	CKPT_TASK_BEGIN(task);
-	u->claimer = (struct ckpt_claimer){0};
-	(void)ckpt_command_init(&u->claimer.command, core);
-	oracle_claiming(&u->proc->world->oracle, u->proc->id,
-		core->adopted ? core->parent_generation : 0, core->adopted ? core->parent_step : 0);
-	post(u, &u->claimer.command, ckpt_claim_body, "claim");
-	CKPT_AWAIT(task, ended(&u->claimer.command));
-	u->failure = claimed(u, u->claimer.command.result);
-	(void)take(u, &u->claimer.command);
-	ckpt_claimer_clear(&u->claimer.command);
+	if (!prepare(u, sizeof(struct ckpt_claimer), ckpt_claimer_clear)) {
+		u->failure = -ENOMEM;
+		return ckpt_task_continue(task, close_body);
+	}
+	/* One that was given up is under way, or has got it. */
+	if (!core->claiming && !core->generation)
+		oracle_claiming(&u->proc->rank->oracle, u->proc->id,
+			core->adopted ? core->parent_generation : 0,
+			core->adopted ? core->parent_step : 0);
+	u->claiming = true;
+	meet_rivals(u);
+	post(u, ckpt_claim_body, "claim", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	u->failure = take(u);
+	u->failure = claimed(u, u->failure);
+	let_go(u);
+	u->claiming = false;
 	/* What may be there although it failed must not be in the way of the next one. */
-	if (u->failure == -EIO && ++u->claims < CLAIMS_MAX)
+	if ((u->failure == -EIO || u->failure == -ETIMEDOUT || u->failure == -EBUSY) &&
+		++u->claims < CLAIMS_MAX) {
+		user_sleep(u, &u->wait, u->failure == -EIO ? 0 : 3 * SECOND);
+		CKPT_AWAIT(task, user_slept(u, &u->wait));
+		user_done(&u->wait);
 		return ckpt_task_continue(task, claim_body);
+	}
 	return ckpt_task_continue(task, u->failure ? close_body : train_body);
 	CKPT_TASK_END(task);
 }
@@ -295,16 +391,23 @@ static int adopt_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
 
+	struct ckpt_adopter *adopter;
+
 	CKPT_TASK_BEGIN(task);
-	u->adopter =
-		(struct ckpt_adopter){.generation = u->reading.generation, .step = u->reading.step};
-	(void)ckpt_command_init(&u->adopter.command, core_of(u));
-	post(u, &u->adopter.command, ckpt_adopter_body, "adopt");
-	CKPT_AWAIT(task, ended(&u->adopter.command));
-	u->failure = take(u, &u->adopter.command);
+	if (!prepare(u, sizeof(*adopter), NULL)) {
+		u->failure = -ENOMEM;
+		return ckpt_task_continue(task, close_body);
+	}
+	adopter = CKPT_CONTAINER(u->command, struct ckpt_adopter, command);
+	adopter->generation = u->reading.generation;
+	adopter->step = u->reading.step;
+	post(u, ckpt_adopter_body, "adopt", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	u->failure = take(u);
 	if (u->failure)
-		user_judge(u, "adopt", u->failure, NULL);
-	u->step = u->reading.step;
+		user_judge(u, "adopt", u->failure, reason(u, u->failure));
+	let_go(u);
+	u->step = u->last_step = u->reading.step;
 	u->resumed = true;
 	return ckpt_task_continue(task, u->failure ? close_body : claim_body);
 	CKPT_TASK_END(task);
@@ -317,12 +420,6 @@ static uint64_t pick_asked(struct sim_user *u)
 	if (u->config.careful || u->tries > 0 || sim_chance(sim, 8500))
 		return CKPT_STEP_LATEST;
 	return sim_chance(sim, 5000) ? CKPT_STEP_BACK(sim_below(sim, 3)) : pick_step(u);
-}
-
-static bool damaged(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == CKPT_EQUARANTINED;
 }
 
 /* The newest, or an older one; the next older one if that is damaged; or from the start. */
@@ -348,7 +445,7 @@ static int resume_body(struct ckpt_task *task)
 			return ckpt_task_continue(task, close_body);
 		}
 	}
-	if (u->tries == 12 && u->config.careful && oracle_owed(&u->proc->world->oracle, &u->view))
+	if (u->tries == 12 && u->config.careful && oracle_owed(&u->proc->rank->oracle, &u->view))
 		sim_violation(sim_of(u), "damaged steps stand before good ones");
 	/* Within a generation there is nothing to claim anew. */
 	if (u->generation)
@@ -360,7 +457,7 @@ static int resume_body(struct ckpt_task *task)
 /* The next step that must be there; NULL: all were looked at. */
 static const struct oracle_record *next_owed(struct sim_user *u)
 {
-	const struct oracle *oracle = &u->proc->world->oracle;
+	const struct oracle *oracle = &u->proc->rank->oracle;
 
 	while (u->next_record < oracle->record_count) {
 		const struct oracle_record *r = &oracle->records[u->next_record++];
@@ -385,22 +482,63 @@ static int inspect_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static int read_body(struct ckpt_task *task);
+
+static void listed(struct sim_user *u, int r)
+{
+	struct oracle *oracle = &u->proc->rank->oracle;
+	struct ckpt_lister *lister = CKPT_CONTAINER(u->command, struct ckpt_lister, command);
+
+	if (r == 0)
+		oracle_listed(oracle, u->listing_since, &lister->scanner.scan);
+	else if (!damaged(r) || oracle->marker == ORACLE_WHOLE)
+		user_judge(u, "list", r, reason(u, r));
+}
+
+static int list_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(u, sizeof(struct ckpt_lister), ckpt_lister_clear))
+		return ckpt_task_continue(task, read_body);
+	u->listing_since = u->proc->rank->oracle.time;
+	post(u, ckpt_lister_body, "list", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	listed(u, take(u));
+	let_go(u);
+	return ckpt_task_continue(task, read_body);
+	CKPT_TASK_END(task);
+}
+
 static int read_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
 	struct sim *sim = sim_of(u);
 
 	CKPT_TASK_BEGIN(task);
-	for (; u->saved < u->config.saves; u->saved++) {
+	while (u->saved < u->config.saves) {
 		user_sleep(u, &u->wait, sim_below(sim, 4 * MILLISECOND));
 		CKPT_AWAIT(task, user_slept(u, &u->wait));
 		user_done(&u->wait);
+		u->saved++;
+		if (sim_chance(sim, 3000))
+			return ckpt_task_continue(task, list_body);
 		u->reading.by_ranges = sim_chance(sim, 3000);
 		u->reading.verify = sim_chance(sim, 3000);
-		u->reading.give_up = sim_chance(sim, sim->mix.cancel);
+		u->reading.give_up = sim_fault(sim, SIM_CANCEL);
 		reading_start(
 			&u->reading, u, sim_chance(sim, 5000) ? CKPT_STEP_LATEST : pick_step(u));
 		CKPT_AWAIT(task, !reading_active(&u->reading));
+		/* What was found good must be good. */
+		if (!u->reading.good)
+			continue;
+		u->reading.verify = u->reading.give_up = u->reading.by_ranges = false;
+		u->reading.vouched = 1 + u->proc->rank->oracle.hits;
+		u->reading.vouched_generation = u->reading.generation;
+		reading_start(&u->reading, u, u->reading.step);
+		CKPT_AWAIT(task, !reading_active(&u->reading));
+		u->reading.vouched = 0;
 	}
 	return ckpt_task_continue(task, close_body);
 	CKPT_TASK_END(task);
@@ -409,14 +547,15 @@ static int read_body(struct ckpt_task *task)
 static int opened(struct sim_user *u, int r)
 {
 	struct world *world = u->proc->world;
-	struct sim_proc *other = world_other_writer(world, u->proc);
+	struct oracle *oracle = &u->proc->rank->oracle;
+	struct sim_proc *other = world_other_writer(u->proc->rank, u->proc);
 	/* Held before this one looked, and still. */
-	bool held = other && other->domain == u->proc->domain && !other->core.closing &&
+	bool held = other && other->node == u->proc->node && !other->core.closing &&
 		    other->user.generation &&
-		    oracle_told(&world->oracle, other->user.generation) <= u->view.time;
+		    oracle_told(oracle, other->user.generation) <= u->view.time;
 
 	if (r == 0) {
-		oracle_opened(&world->oracle, &u->view, &core_of(u)->scan);
+		oracle_opened(oracle, &u->view, &core_of(u)->scan);
 		if (held && other->user.generation == u->view.newest && !u->config.reader)
 			sim_violation(&world->sim,
 				"p%u opened the store that p%u holds on the same machine",
@@ -424,9 +563,11 @@ static int opened(struct sim_user *u, int r)
 		return 0;
 	}
 	bool in_use = r == CKPT_EINUSE && !u->view.alone;
+	bool harm = damaged(r) && oracle->marker != ORACLE_WHOLE;
 	bool no_store = r == CKPT_ENOSTORE && u->config.reader && u->view.newest == 0;
-	if (!in_use && !no_store)
-		user_judge(u, "open", r, &u->opener.command.error);
+	if (!in_use && !no_store && !harm)
+		user_judge(u, "open", r, reason(u, r));
+	world->counts.told += in_use;
 	return r;
 }
 
@@ -435,14 +576,16 @@ static int life_body(struct ckpt_task *task)
 	struct sim_user *u = user_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	u->opener = (struct ckpt_opener){0};
-	(void)ckpt_command_init(&u->opener.command, core_of(u));
-	u->view.time = u->proc->world->oracle.time;
-	post(u, &u->opener.command, ckpt_open_body, "open");
-	CKPT_AWAIT(task, ended(&u->opener.command));
-	u->failure = opened(u, u->opener.command.result);
-	(void)take(u, &u->opener.command);
-	ckpt_opener_clear(&u->opener.command);
+	if (!prepare(u, sizeof(struct ckpt_opener), ckpt_opener_clear)) {
+		u->failure = -ENOMEM;
+		return ckpt_task_continue(task, close_body);
+	}
+	u->view.time = u->proc->rank->oracle.time;
+	post(u, ckpt_open_body, "open", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	u->failure = take(u);
+	u->failure = opened(u, u->failure);
+	let_go(u);
 	if (u->failure)
 		return ckpt_task_continue(task, close_body);
 	if (u->config.reader)

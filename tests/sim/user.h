@@ -38,8 +38,13 @@ struct sim_reading {
 	struct sim_user *user;
 	uint64_t asked;
 	bool by_ranges;
-	bool verify; /* reads all of it, and restores nothing */
-	bool give_up;
+	bool verify;  /* reads all of it, and restores nothing */
+	bool give_up; /* soon; as everybody does in the end */
+	bool gave_up;
+	bool good; /* as a verification found it */
+	uint64_t
+		vouched; /* lies so far when this step was verified and found good; 0: it was not */
+	uint64_t vouched_generation;
 	int result;
 	uint64_t generation;
 	uint64_t step;
@@ -75,19 +80,21 @@ struct sim_user {
 	struct oracle_retention retention;
 	uint64_t generation; /* as it was told */
 	uint64_t step;       /* of the training */
+	uint64_t last_step;  /* that was begun, or resumed from */
 	uint64_t version;
 	unsigned tries;
-	unsigned claims;    /* that failed */
+	unsigned claims; /* that failed */
+	uint64_t pin;
+	bool pins;
 	size_t next_record; /* careful: the next one to look at */
 
-	/* Commands: one at a time. */
-	struct ckpt_opener opener;
-	struct ckpt_claimer claimer;
-	struct ckpt_adopter adopter;
+	/* Commands: one at a time. A wait for one may be given up; the core then ends it alone. */
+	struct ckpt_command *command;
 	struct ckpt_closer closer;
-	struct ckpt_pinner pinner;
-	struct ckpt_command *remover;
-	bool was_let_go; /* what it removes, before */
+	bool claiming;
+	uint64_t listing_since;
+	bool was_let_go;  /* what it removes, before */
+	bool left_behind; /* its storage did not let it close: it exits all the same */
 
 	/* The save under way. */
 	struct ckpt_task saving;
@@ -97,6 +104,7 @@ struct sim_user {
 	struct sim_state live;
 	unsigned shape;
 	unsigned saved;
+	unsigned begun; /* saves that were put together, or tried to be */
 	uint64_t saved_step;
 	uint64_t saved_generation;
 	uint64_t saved_version;
@@ -106,6 +114,7 @@ struct sim_user {
 	bool cheated; /* and did so before they were staged */
 	bool cancels;
 	bool cancelled;
+	bool too_late;        /* the cancel came when the manifest was on its way */
 	bool again;           /* of a step that was decided already */
 	bool late;            /* reaches the fence only after the deadline */
 	uint64_t computes_ns; /* from STAGED to the fence */
@@ -140,6 +149,8 @@ void user_sleep(struct sim_user *user, struct sim_wait *wait, uint64_t ns);
 bool user_slept(const struct sim_user *user, const struct sim_wait *wait);
 void user_expect(struct sim_user *user, struct sim_wait *wait, const char *what, uint64_t ns);
 void user_done(struct sim_wait *wait);
+/* It has come to an end that it can have come to alone: no more than `ns` from now on. */
+void user_hurry(struct sim_user *user, struct sim_wait *wait, const char *what, uint64_t ns);
 /* Something failed: may it? If not, that is a violation. */
 void user_judge(struct sim_user *user, const char *what, int code, const struct ckpt_error *error);
 

@@ -186,10 +186,15 @@ PLANTED = [
         "",
         "a save that the disk does not answer ends by its deadline"),
     Planted(
-        "deadline-while-publishing", "libckpt/engine/save.c",
-        "\tif (save->publishing) {\n",
-        "\tif (save->publishing && save->committed) {\n",
+        "given-up-and-answered", "libckpt/engine/save_end.c",
+        "\tif (save->ended) {\n",
+        "\tif (save->ended && !save->committed) {\n",
         "a step that was given up does not become good afterwards"),
+    Planted(
+        "deadline-waits-for-manifest", "libckpt/engine/save.c",
+        "\t\tckpt_save_answer_end(save);\n\t\treturn;\n",
+        "\t\treturn;\n",
+        "a save ends by its deadline, whatever becomes of its manifest"),
     Planted(
         "slot-given-back-early", "libckpt/engine/lane.c",
         "\tif (!lane || save->hold || !lane->written || !lane->digested ||\n",
