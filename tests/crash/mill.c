@@ -17,7 +17,7 @@ void mill_init(struct mill *mill, const struct mill_setup *setup)
 		.stepped = setup->stepped};
 	int r = ckpt_inbox_init(&mill->inbox);
 	CKPT_ASSERT(r == 0);
-	sim_env_init(&mill->env, setup->sim, &mill->inbox, setup->owner);
+	sim_env_init(&mill->env, setup->sim, &mill->inbox, setup->owner, 0);
 	sim_device_init(&mill->device, &mill->env);
 	mill->pool = sim_pool_open(SLOTS, setup->block_bytes);
 }
