@@ -5,6 +5,7 @@
 """
 
 import os
+import subprocess
 import sys
 
 import stage
@@ -17,10 +18,17 @@ def main() -> int:
     stage.need(f"mkfs.{options.fs}")
     os.environ["CKPT_TEST_IO"] = options.backend
     program = options.build.resolve() / "tests" / "crash" / "cuts"
+    if options.drop:
+        os.environ["CKPT_TEST_DROP"] = options.drop
+        program = program.with_name("cuts_dropping")
     with stage.memory() as place:
         base, size = stage.make(options.fs, place)
         arguments = [program, base, size, options.fs, place, options.seed, options.cuts]
-        return stage.run(arguments).returncode
+        ended = stage.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if options.drop and ended.returncode != stage.SKIPPED:
+        return stage.found(ended.stdout, options.drop)
+    print(ended.stdout, end="")
+    return ended.returncode
 
 
 if __name__ == "__main__":

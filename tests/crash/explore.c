@@ -9,7 +9,9 @@
  *
  * --limit: states.h. --drop: a kind of sync is left out (drop_io.h), and some state must show it.
  */
+#include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +143,8 @@ static void remove_one(struct explorer *x, struct mill *mill)
 	int r = mill_remove(mill, step);
 	if (r == 0)
 		past_gone(&x->past, step);
-	else if (r != MILL_DEAD && r != CKPT_ENOSTEP)
+	/* Retention may be at it, or done with it. */
+	else if (r != MILL_DEAD && r != CKPT_ENOSTEP && r != -EBUSY)
 		sim_violation(&x->sim, "removing step %llu: %d", (unsigned long long)step, r);
 }
 
@@ -273,18 +276,31 @@ static void explore_seed(struct explorer *x, uint64_t seed)
 	sim_disk_free(x->disk);
 }
 
+static void show(const struct explorer *x, const char *why)
+{
+	sim_print_history(&x->sim, 60);
+	(void)printf("seed %llu does not hold: %s\nrepeat: explore --seed %llu --limit %llu\n",
+		(unsigned long long)x->sim.seed, why, (unsigned long long)x->sim.seed,
+		(unsigned long long)x->states.limit);
+	(void)fflush(stdout);
+}
+
+static struct explorer *the_explorer;
+
+static void crashed(int number)
+{
+	(void)signal(number, SIG_DFL);
+	show(the_explorer, number == SIGABRT ? "an assertion failed" : "a bad access");
+	(void)raise(number);
+}
+
 static int report(const struct explorer *x, uint64_t first, uint64_t seed, double seconds)
 {
 	const struct states *s = &x->states;
 	int failed = x->sim.failed;
 
-	if (failed && !x->rule) {
-		sim_print_history(&x->sim, 60);
-		(void)printf(
-			"seed %llu does not hold: %s\nrepeat: explore --seed %llu --limit %llu\n",
-			(unsigned long long)seed, x->sim.why, (unsigned long long)seed,
-			(unsigned long long)s->limit);
-	}
+	if (failed && !x->rule)
+		show(x, x->sim.why);
 	if (x->rule)
 		(void)printf("without the sync \"%s\": %s, after %llu seeds\n", x->rule,
 			failed ? x->sim.why : "nothing was found",
@@ -306,6 +322,9 @@ static int explore(uint64_t first, uint64_t states, uint64_t limit, const char *
 	struct timespec end;
 	uint64_t seed = first;
 
+	the_explorer = x;
+	(void)signal(SIGABRT, crashed);
+	(void)signal(SIGSEGV, crashed);
 	x->rule = rule;
 	x->wanted = states;
 	x->states.limit = limit;

@@ -82,7 +82,9 @@ static void judge_open(struct recovery *r, struct mill *mill, int code)
 
 void recovery_read(struct recovery *recovery, const struct states *states)
 {
-	struct mill_setup setup = {.sim = recovery->sim,
+	/* Its own, so that the history is that of what came before. */
+	static struct sim sim;
+	struct mill_setup setup = {.sim = &sim,
 		.owner = RECOVERY_READER,
 		.read_only = true,
 		.block_bytes = BLOCK,
@@ -90,8 +92,10 @@ void recovery_read(struct recovery *recovery, const struct states *states)
 		.advance = advance_now};
 	struct mill mill;
 	struct view_io view;
-	uint64_t now_ns = recovery->sim->now_ns;
 
+	if (!sim.seed)
+		sim_start(&sim, 1, false);
+	sim.now_ns = recovery->sim->now_ns;
 	mill_init(&mill, &setup);
 	view_io_init(&view, &mill.inbox, &states->variants, states->root);
 	judge_open(recovery, &mill, mill_open(&mill, &setup, &view.io));
@@ -100,7 +104,8 @@ void recovery_read(struct recovery *recovery, const struct states *states)
 	if (!mill.dead && (view_io_open_count(&view) || sim_memory_blocks(RECOVERY_READER)))
 		sim_violation(recovery->sim, "a reader leaves files open or memory behind");
 	mill_sweep(&mill);
-	recovery->sim->now_ns = now_ns;
+	if (sim.failed)
+		sim_violation(recovery->sim, "%s", sim.why);
 }
 
 static void no_matter(struct mill *mill, uint64_t step)
