@@ -253,7 +253,7 @@ static void make_shape(struct sim_shape *shape)
 
 static void explore_seed(struct explorer *x, uint64_t seed)
 {
-	sim_start(&x->sim, seed, false);
+	sim_start(&x->sim, seed, &(struct sim_options){0});
 	sim_memory_start(NULL);
 	x->past = (struct past){0};
 	make_shape(&x->shape);

@@ -94,7 +94,7 @@ void recovery_read(struct recovery *recovery, const struct states *states)
 	struct view_io view;
 
 	if (!sim.seed)
-		sim_start(&sim, 1, false);
+		sim_start(&sim, 1, &(struct sim_options){0});
 	sim.now_ns = recovery->sim->now_ns;
 	mill_init(&mill, &setup);
 	view_io_init(&view, &mill.inbox, &states->variants, states->root);
@@ -178,7 +178,7 @@ void recovery_go_on(struct recovery *recovery, const struct states *states, uint
 	struct past past = *recovery->past;
 	struct recovery r = *recovery;
 
-	sim_start(&sim, seed, false);
+	sim_start(&sim, seed, &(struct sim_options){0});
 	struct sim_disk *disk = variants_copy(&states->variants, states->root, &sim);
 	r.past = &past;
 	run_on(&r, &sim, disk, true, &past);
