@@ -79,6 +79,12 @@ def damaged(n: int) -> Slice:
     return Slice([str(TESTS / "damage/damage"), "random", str(1000 + n), "20000"])
 
 
+def explored(n: int) -> Slice:
+    """A slice needs some tens of seeds."""
+    return Slice([str(TESTS / "crash/explore"), "--seed", str(1000 * (n + 1)), "--states",
+                  "1000000", "--limit", "4096"])
+
+
 # What the fuzz targets are linked with.
 READERS = ("libckpt/base", "libckpt/format")
 CRASH = ("tests/crash/recorder", "tests/crash/replay", "tests/crash/cuts")
@@ -106,6 +112,8 @@ PARTS = [
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
+    Part("states", "states that a power cut may leave of a simulated disk", "states", 10_000_000,
+         explored, ("tests/crash/explore",)),
     *(Part(f"images {fs}", f"crash images of {fs}", "images", 700,
            crashed("images.py", "--images", fs), CRASH) for fs in ("ext4", "xfs", "btrfs")),
     *(Part(f"cuts {fs}", f"power cuts by the shutdown of {fs}", "cuts", 500,
