@@ -3,8 +3,8 @@
  * usage: cuts BASE BYTES FS DIR SEED CUTS
  *
  * Power cuts by the file system's own hand: a process trains (life.h) on the file system BASE, mounted at
- * DIR/disk; at some moment the file system is shut down, with nothing written any more, not even its
- * journal. Then it is mounted again and looked at (kill/aftermath.c).
+ * DIR/disk; at some moment, so many lines of its log and microseconds later, the file system is shut down,
+ * with nothing written any more, not even its journal. Then it is mounted again and looked at (kill/aftermath.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,16 +25,29 @@
 #define SHUTDOWN     _IOR('X', 125, uint32_t)
 #define NO_LOG_FLUSH 2u
 #define PATIENCE     120
-#define SPAN_US      40000 /* how long a process lives, about */
+#define LINES        16
+#define SEEDS        100000 /* of a cut, for every seed of a run */
+#define SPAN_US      8000
 
 struct cutter {
 	struct wlog nothing;
 	struct crash_disk disk; /* as it was made, again and again */
 	struct ground ground;
 	char log_path[300];
-	unsigned early; /* the process was done before the power went */
+	int lines[2];   /* a pipe: a byte for every line of the log */
+	bool any_ack;   /* before the cut at hand */
+	unsigned acked; /* cuts after something was acknowledged */
 	unsigned failed;
 };
+
+static struct cutter *the_cutter;
+
+static void tell(struct deed *deed, const char *line, size_t length)
+{
+	if (write(deed->log, line, length) != (ssize_t)length ||
+		write(the_cutter->lines[1], line, 1) != 1)
+		deed_die("log: %s", strerror(errno));
+}
 
 /* The life before the cut; of its last process only what it did up to then is there. */
 static pid_t train(const struct cutter *c, uint64_t seed)
@@ -52,8 +65,27 @@ static pid_t train(const struct cutter *c, uint64_t seed)
 	if (nothing >= 0) /* it will complain when the disk is gone */
 		(void)dup2(nothing, 2);
 	life_init(&life, c->ground.dir, seed);
+	life.deed.tell = tell;
+	(void)close(c->lines[0]);
 	for (;;)
 		life_phase(&life, false);
+}
+
+/* Until so many lines were written, and a little. False: the process has ended before. */
+static bool await(struct cutter *c, uint64_t lines, uint64_t us)
+{
+	char line;
+
+	(void)close(c->lines[1]);
+	for (uint64_t i = 0; i < lines; i++) {
+		if (read(c->lines[0], &line, 1) != 1)
+			return false;
+		/* "ack", and no other begins so. */
+		c->acked += line == 'a' && !c->any_ack;
+		c->any_ack |= line == 'a';
+	}
+	life_pause(us);
+	return true;
 }
 
 static bool shut_down(const struct cutter *c)
@@ -109,11 +141,17 @@ static void cut_once(struct cutter *c, uint64_t seed)
 	int r = ground_mount(&c->ground);
 	if (r < 0)
 		deed_die("mount: %s", strerror(-r));
+	c->any_ack = false;
+	if (pipe2(c->lines, O_CLOEXEC) < 0)
+		deed_die("pipe: %s", strerror(errno));
 	pid_t child = train(c, dice_next(&dice));
 	if (child < 0)
 		deed_die("fork failed");
-	life_pause(dice_below(&dice, SPAN_US));
-	bool gone = waitpid(child, &status, WNOHANG) == child;
+	uint64_t lines = dice_below(&dice, LINES);
+	uint64_t us = dice_below(&dice, SPAN_US);
+	bool alive = await(c, lines, us);
+	bool gone = waitpid(child, &status, alive ? WNOHANG : 0) == child;
+	(void)close(c->lines[0]);
 	if (!shut_down(c)) {
 		(void)kill(child, SIGKILL);
 		(void)printf(
@@ -128,7 +166,8 @@ static void cut_once(struct cutter *c, uint64_t seed)
 		deed_die("mount after the cut: %s", strerror(-r));
 	if (gone || !held(c)) {
 		c->failed += !gone;
-		(void)printf("cut %llu does not hold\n", (unsigned long long)seed);
+		(void)printf("cut %llu does not hold%s\n", (unsigned long long)seed,
+			gone ? ": the training ended before it" : "");
 	}
 	ground_unmount(&c->ground);
 }
@@ -141,6 +180,7 @@ int main(int argc, char **argv)
 
 	if (argc != 7)
 		deed_die("usage: cuts BASE BYTES FS DIR SEED CUTS");
+	the_cutter = &c;
 	ground_bind();
 	(void)setvbuf(stdout, NULL, _IOLBF, 0);
 	c.nothing = (struct wlog){.entries = &none, .count = 1};
@@ -153,9 +193,10 @@ int main(int argc, char **argv)
 	uint64_t seed = strtoull(argv[5], NULL, 0);
 	uint64_t count = strtoull(argv[6], NULL, 0);
 	for (uint64_t i = 0; i < count; i++)
-		cut_once(&c, seed + i);
+		cut_once(&c, seed * SEEDS + i);
 	ground_close(&c.ground);
 	crash_disk_close(&c.disk);
-	(void)printf("counts cuts=%llu failed=%u\n", (unsigned long long)count, c.failed);
+	(void)printf("counts cuts=%llu acked=%u failed=%u\n", (unsigned long long)count, c.acked,
+		c.failed);
 	return c.failed ? 1 : 0;
 }

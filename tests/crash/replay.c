@@ -39,6 +39,7 @@ struct replay {
 	size_t count;
 	bool any_bad; /* in the log as it was at the cut */
 	unsigned prefixes;
+	unsigned acked; /* images of moments at which something was acknowledged */
 	unsigned failed;
 	unsigned unmountable;
 };
@@ -111,6 +112,7 @@ static void write_log(struct replay *r, size_t at)
 
 	if (!f)
 		deed_die("%s: %s", r->log_path, strerror(errno));
+	bool acked = false;
 	r->any_bad = false;
 	for (size_t i = 0; i <= at; i++) {
 		const struct wlog_mark *mark = mark_of(r, i);
@@ -118,7 +120,9 @@ static void write_log(struct replay *r, size_t at)
 			continue;
 		(void)fputs(mark->line, f);
 		r->any_bad |= strncmp(mark->line, "bad ", 4) == 0;
+		acked |= strncmp(mark->line, "ack ", 4) == 0;
 	}
+	r->acked += acked;
 	(void)fclose(f);
 }
 
@@ -219,7 +223,7 @@ int main(int argc, char **argv)
 	crash_disk_close(&r.disk);
 	wlog_close(&r.log);
 	free(r.cuts);
-	(void)printf("counts images=%zu prefixes=%u unmountable=%u failed=%u\n", r.count,
-		r.prefixes, r.unmountable, r.failed);
+	(void)printf("counts images=%zu prefixes=%u acked=%u unmountable=%u failed=%u\n", r.count,
+		r.prefixes, r.acked, r.unmountable, r.failed);
 	return r.failed || r.unmountable ? 1 : 0;
 }
