@@ -291,6 +291,7 @@ void reading_start(struct sim_reading *reading, struct sim_user *user, uint64_t 
 	reading->result = 0;
 	reading->gave_up = false;
 	reading->good = false;
+	reading->hits = user->proc->rank->oracle.hits;
 	reading->record = NULL;
 	reading->error = (struct ckpt_error){.size = sizeof(reading->error)};
 	ckpt_task_start(&reading->task, &user->sched, reading_body, reading_done);

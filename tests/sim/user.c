@@ -172,6 +172,12 @@ static uint64_t pick_step(struct sim_user *u)
 	return oracle->records[sim_below(sim_of(u), oracle->record_count)].step;
 }
 
+static bool damaged(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
+	       code == CKPT_EQUARANTINED;
+}
+
 static void note_remove(struct sim_user *u, int code)
 {
 	if (code == 0 &&
@@ -181,7 +187,8 @@ static void note_remove(struct sim_user *u, int code)
 	if (code == -EBUSY || code == CKPT_ENOSTEP)
 		(void)oracle_let_go(
 			&u->proc->rank->oracle, u->saved_generation, u->saved_step, u->was_let_go);
-	if (code < 0 && code != -EBUSY && code != CKPT_ENOSTEP)
+	bool harm = damaged(code) && oracle_shaken(&u->proc->rank->oracle);
+	if (code < 0 && code != -EBUSY && code != CKPT_ENOSTEP && !harm)
 		user_judge(u, "remove", code, reason(u, code));
 }
 
@@ -302,12 +309,6 @@ static int train_body(struct ckpt_task *task)
 	}
 	return ckpt_task_continue(task, close_body);
 	CKPT_TASK_END(task);
-}
-
-static bool damaged(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == CKPT_EQUARANTINED;
 }
 
 static int claimed(struct sim_user *u, int r)
@@ -534,7 +535,7 @@ static int read_body(struct ckpt_task *task)
 		if (!u->reading.good)
 			continue;
 		u->reading.verify = u->reading.give_up = u->reading.by_ranges = false;
-		u->reading.vouched = 1 + u->proc->rank->oracle.hits;
+		u->reading.vouched = 1 + u->reading.hits;
 		u->reading.vouched_generation = u->reading.generation;
 		reading_start(&u->reading, u, u->reading.step);
 		CKPT_AWAIT(task, !reading_active(&u->reading));

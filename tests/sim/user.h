@@ -41,9 +41,9 @@ struct sim_reading {
 	bool verify;  /* reads all of it, and restores nothing */
 	bool give_up; /* soon; as everybody does in the end */
 	bool gave_up;
-	bool good; /* as a verification found it */
-	uint64_t
-		vouched; /* lies so far when this step was verified and found good; 0: it was not */
+	bool good;        /* as a verification found it */
+	uint64_t hits;    /* lies so far when it began */
+	uint64_t vouched; /* one more than when it was verified and found good; 0: it was not */
 	uint64_t vouched_generation;
 	int result;
 	uint64_t generation;
