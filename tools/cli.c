@@ -298,8 +298,19 @@ static void flush(void)
 		lost = errno ? errno : EIO;
 }
 
+/* Without memory a text in JSON comes out with parts missing: it counts as lost. */
+static void *get_memory(size_t size)
+{
+	void *memory = malloc(size);
+
+	if (!memory && !lost)
+		lost = ENOMEM;
+	return memory;
+}
+
 void cli_begin(void)
 {
+	json_set_alloc_funcs(get_memory, free);
 	/* A store that took the number of a closed stream would be written to. */
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)

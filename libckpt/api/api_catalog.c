@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <ckpt/ckpt.h>
 
 #include "api/api_restore.h"
@@ -147,8 +148,10 @@ int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *des
 	r = ckpt_runtime_make_directory(dest, ckpt_error_here(), &root);
 	if (r == 0) {
 		r = ckpt_restore_set_dest(restore, root, dest);
-		if (r < 0)
+		if (r < 0) {
+			(void)close(root);
 			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
+		}
 	}
 	if (r < 0) {
 		ckpt_restore_unref(restore);

@@ -196,6 +196,11 @@ static int open_core(
 	if (r < 0)
 		return r;
 	engine->core_open = true;
+	/* Made now: an end may not depend on what could be lacking by then. */
+	r = ckpt_command_init(&engine->closer.command, &engine->core);
+	if (r < 0)
+		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
+	engine->closer_open = true;
 	engine->core.eventfd = engine->eventfd;
 	engine->core.stats.io =
 		strcmp(engine->io->ops->name, "io_uring") == 0 ? CKPT_IO_URING : CKPT_IO_THREADS;
@@ -264,12 +269,9 @@ static bool stop_core(struct ckpt_engine *engine)
 	struct quitter quitter = {.node.run = quit_run, .engine = engine};
 	struct ckpt_command *command = &engine->closer.command;
 
-	if (ckpt_command_init(command, &engine->core) < 0)
-		return false;
 	ckpt_command_post(command, ckpt_closer_body);
 	if (!(ckpt_latch_wait(&command->latch, CKPT_DONE_END, CLOSE_TIMEOUT_MS) & CKPT_DONE_END))
 		return false;
-	ckpt_command_fini(command);
 	ckpt_inbox_push(&engine->inbox, &quitter.node);
 	(void)pthread_join(engine->thread, NULL);
 	return true;
@@ -294,6 +296,8 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	if (engine->last)
 		ckpt_plan_free(ckpt_save_take_plan(engine->last));
 	ckpt_save_unref(engine->last);
+	if (engine->closer_open)
+		ckpt_command_fini(&engine->closer.command);
 	if (engine->core_open)
 		ckpt_core_destroy(&engine->core);
 	if (engine->host)

@@ -21,6 +21,7 @@ struct ckpt_engine {
 	struct ckpt_io *io;
 	bool inbox_open;
 	bool core_open;
+	bool closer_open;
 	bool running;
 	pthread_t thread;
 	atomic_bool quit;

@@ -174,7 +174,8 @@ void ckpt_mapping_close(struct ckpt_mapping *mapping)
 {
 	int r = munmap(mapping->base, mapping->bytes);
 
-	CKPT_ASSERT(r == 0);
+	/* Cut out of a mapping that has grown together with its neighbour it takes one more: it stays then. */
+	CKPT_ASSERT(r == 0 || errno == ENOMEM);
 	mapping->base = NULL;
 }
 

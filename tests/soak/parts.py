@@ -39,6 +39,7 @@ class Part:
 BACKENDS = ("uring", "threads")
 SIM_FIRST = 1_000_000  # below are the seeds of the tests
 SIM_CHUNK = 20_000
+TORTURE_SLICES = 24
 
 
 def simulated(n: int) -> Slice:
@@ -70,6 +71,11 @@ def killed(n: int) -> Slice:
 def rivals(n: int) -> Slice:
     return Slice([str(TESTS / "kill/rivals"), "40", "60", str(1000 + n)],
                  {"CKPT_TEST_IO": BACKENDS[n % 2]})
+
+
+def tortured(n: int) -> Slice:
+    return Slice([str(TESTS / "torture/torture"), "all", "--slice",
+                  f"{n % TORTURE_SLICES}/{TORTURE_SLICES}"])
 
 
 def damaged(n: int) -> Slice:
@@ -111,6 +117,7 @@ PARTS = [
          ("tests/kill/killer", "tests/kill/scenario", "tests/kill/scenario_tapped")),
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
+    Part("torture", "calls made to fail", "runs", 40_000, tortured, ("tests/torture/torture",)),
     Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
     Part("states", "states that a power cut may leave of a simulated disk", "states", 10_000_000,
          explored, ("tests/crash/explore",)),

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torture/errands.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void torture_wrong(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	(void)fputs("wrong: ", stderr);
+	(void)vfprintf(stderr, fmt, args);
+	va_end(args);
+	(void)fputc('\n', stderr);
+	_exit(3);
+}
+
+int torture_answer(int r, const char *call)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (r >= 0)
+		return r;
+	int code = ckpt_last_error_record(&error);
+	if (!*error.message)
+		torture_wrong("%s: %d, without a sentence", call, r);
+	if (code != r)
+		torture_wrong("%s: %d, and the error is %d: %s", call, r, code, ckpt_last_error());
+	return r;
+}
+
+/* With nothing made to fail, nothing may. */
+bool errand_outcome(bool good, const char *what, unsigned step)
+{
+	if (!good && torture->plans == 0)
+		torture_wrong("undisturbed, and cannot %s %u: %s", what, step, ckpt_last_error());
+	return good;
+}
+
+/* What is done. */
+
+bool errand_open(struct deed *d, uint32_t flags)
+{
+	d->opts.flags = flags;
+	d->engine = NULL;
+	return errand_outcome(
+		CALL(ckpt_engine_open(d->store, &d->opts, &d->engine)) == 0, "open with", flags);
+}
+
+void errand_close(struct deed *d)
+{
+	DO(ckpt_engine_close(d->engine));
+	d->engine = NULL;
+}
+
+static const char *const tensor_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
+static const int64_t tensor_counts[DEED_TENSORS] = {40000, 100, 9000};
+
+static bool add_tensors(struct deed *d, struct ckpt_save *save)
+{
+	static const char meta[] = "{\"epoch\": 1}";
+
+	for (int i = 0; i < DEED_TENSORS; i++) {
+		struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.flags = i == 1 ? CKPT_TENSOR_EAGER : 0,
+			.name = tensor_names[i],
+			.dtype = CKPT_F32,
+			.ndim = 1,
+			.shape = &tensor_counts[i],
+			.data = d->live[i]};
+		if (CALL(ckpt_save_add(save, &tensor, 1)) < 0)
+			return false;
+	}
+	const struct trial *trial = &torture_trials[torture->scenario];
+	if (trial->extra > 0) {
+		static char *zeros;
+		int64_t bytes = (int64_t)trial->extra;
+		struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.flags = CKPT_TENSOR_EAGER,
+			.name = "extra",
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &bytes};
+		if (!zeros)
+			zeros = calloc(1, trial->extra);
+		tensor.data = zeros;
+		if (CALL(ckpt_save_add(save, &tensor, 1)) < 0)
+			return false;
+	}
+	return CALL(ckpt_save_add_alias(save, "tied", "head")) == 0 &&
+	       CALL(ckpt_save_set_meta(save, meta, sizeof(meta) - 1)) == 0;
+}
+
+/* NULL: it did not come about. */
+struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags)
+{
+	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
+	struct ckpt_save *save = NULL;
+
+	deed_fill(d, seed);
+	if (CALL(ckpt_save_begin(d->engine, step, &opts, &save)) < 0)
+		return NULL;
+	bool added = add_tensors(d, save);
+	deed_log(d, "try %u %u\n", step, seed);
+	if (added && CALL(ckpt_save_start(save)) == 0)
+		return save;
+	DO(ckpt_save_free(save));
+	return NULL;
+}
+
+/* True: it is durable. */
+bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (!save)
+		return false;
+	int r = CALL(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, DEED_TIMEOUT_MS));
+	if (r == 0)
+		deed_log(d, "ack %u %u\n", step, seed);
+	else if (r == -ETIMEDOUT && ckpt_save_error(save, NULL) == 0)
+		torture_wrong("step %u: no outcome", step);
+	else if (ckpt_save_error(save, &error) != r || !*error.message)
+		torture_wrong("step %u: %d, and its error is %d: \"%s\"", step, r, error.code,
+			error.message);
+	DO(ckpt_save_free(save));
+	return r == 0;
+}
+
+bool errand_save(struct deed *d, unsigned step, unsigned seed)
+{
+	return errand_outcome(
+		errand_finish(d, errand_start(d, step, seed, 0), step, seed), "save", step);
+}
+
+bool errand_bind(struct deed *d, struct ckpt_restore *restore)
+{
+	for (int i = 0; i < DEED_TENSORS; i++) {
+		struct ckpt_target target = {.size = sizeof(target),
+			.dtype = CKPT_F32,
+			.name = tensor_names[i],
+			.ndim = 1,
+			.shape = &tensor_counts[i],
+			.data = d->live[i]};
+		memset(d->live[i], 0xee, (size_t)tensor_counts[i] * sizeof(float));
+		if (CALL(ckpt_restore_bind(restore, &target, 1)) < 0)
+			return false;
+	}
+	return true;
+}
+
+/* Restores `step`, which is to be `expected`, saved with seed `seed`. */
+bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt)
+{
+	struct ckpt_restore *handle = NULL;
+	int r = CALL(ckpt_restore_open(d->engine, step, &handle));
+
+	if (r < 0) {
+		if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || r == CKPT_EFORMAT)
+			torture_wrong("step %u is good, and is called %d: %s", expected, r,
+				ckpt_last_error());
+		return errand_outcome(false, "restore", expected);
+	}
+	bool bound = errand_bind(d, handle);
+	if (bound && CALL(ckpt_restore_start(handle)) == 0)
+		r = CALL(ckpt_restore_wait(handle, DEED_TIMEOUT_MS));
+	else
+		r = -1;
+	if (r == -ETIMEDOUT || r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE)
+		torture_wrong("restoring step %u: %d: %s", expected, r, ckpt_last_error());
+	if (r == 0 && ckpt_restore_step(handle) != expected)
+		torture_wrong(
+			"restored step %u, not %u", (unsigned)ckpt_restore_step(handle), expected);
+	if (r == 0 && !deed_is(d, seed))
+		torture_wrong("step %u is not what was saved", expected);
+	if (r == 0 && adopt)
+		r = CALL(ckpt_restore_adopt(handle));
+	DO(ckpt_restore_free(handle));
+	return errand_outcome(r == 0, "restore", expected);
+}
+
+bool errand_resume(struct deed *d, unsigned step)
+{
+	return errand_restore(d, CKPT_STEP_LATEST, step, step, true);
+}
+
+void errand_verify(struct deed *d, uint64_t step, bool bad)
+{
+	struct ckpt_restore *handle = NULL;
+
+	if (!errand_outcome(CALL(ckpt_verify_start(d->engine, step, &handle)) == 0, "verify",
+		    (unsigned)step))
+		return;
+	int r = CALL(ckpt_restore_wait(handle, DEED_TIMEOUT_MS));
+	if ((r == CKPT_EINTEGRITY && !bad) || r == CKPT_EINCOMPLETE || r == -ETIMEDOUT)
+		torture_wrong("step %u is good, and verifies with %d", (unsigned)step, r);
+	if (r == 0 && bad)
+		torture_wrong("step %u is damaged, and verifies", (unsigned)step);
+	(void)errand_outcome(r == 0 || bad, "verify", (unsigned)step);
+	for (size_t i = 0; i < ckpt_verify_count(handle); i++) {
+		struct ckpt_finding finding = {.size = sizeof(finding)};
+		finding.error.size = sizeof(finding.error);
+		(void)CALL(ckpt_verify_finding(handle, i, &finding));
+		if (finding.error.code && !*finding.error.message)
+			torture_wrong("a finding without a sentence");
+		if (finding.error.code && r == 0)
+			torture_wrong("findings, and all is well");
+	}
+	DO(ckpt_restore_free(handle));
+}
+
+void errand_list(struct deed *d, size_t expected)
+{
+	struct ckpt_catalog *catalog = NULL;
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+	uint64_t latest = 0;
+
+	if (errand_outcome(CALL(ckpt_catalog_open(d->engine, &catalog)) == 0, "list", 0)) {
+		if (ckpt_catalog_count(catalog) != expected)
+			torture_wrong("%zu steps are listed, not %zu", ckpt_catalog_count(catalog),
+				expected);
+		for (size_t i = 0; i < expected; i++) {
+			struct ckpt_step_info info = {.size = sizeof(info)};
+			(void)CALL(ckpt_catalog_step(catalog, i, &info));
+		}
+		DO(ckpt_catalog_free(catalog));
+	}
+	if (CALL(ckpt_engine_latest(d->engine, &latest)) == 0 && latest != 3)
+		torture_wrong("the latest is %u", (unsigned)latest);
+	(void)CALL(ckpt_engine_stats(d->engine, &stats));
+}
+
+static void bind_many(struct ckpt_restore *handle)
+{
+	static float memory[20][200];
+	static const int64_t stride = 2;
+
+	for (int i = 0; i < 20; i++) {
+		struct ckpt_target target = {.size = sizeof(target),
+			.name = tensor_names[1],
+			.data = memory[i],
+			.ndim = 1,
+			.shape = &tensor_counts[1],
+			.strides = &stride};
+		if (CALL(ckpt_restore_bind(handle, &target, 1)) < 0)
+			return;
+	}
+}
+
+void errand_inspect(struct deed *d)
+{
+	struct ckpt_restore *handle = NULL;
+	const char *meta = NULL;
+	size_t length = 0;
+	size_t at = 0;
+
+	if (CALL(ckpt_restore_open(d->engine, CKPT_STEP_BACK(1), &handle)) < 0)
+		return;
+	if (ckpt_restore_step(handle) != 2)
+		torture_wrong(
+			"the step before the latest is %u", (unsigned)ckpt_restore_step(handle));
+	(void)CALL(ckpt_restore_meta(handle, &meta, &length));
+	(void)CALL(ckpt_restore_find(handle, "head", &at));
+	for (size_t i = 0; i < ckpt_restore_count(handle); i++) {
+		struct ckpt_tensor_info info = {.size = sizeof(info)};
+		(void)CALL(ckpt_restore_tensor(handle, i, &info));
+	}
+	bind_many(handle);
+	DO(ckpt_restore_cancel(handle));
+	DO(ckpt_restore_free(handle));
+}

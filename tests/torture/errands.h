@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a trial has the library do. Any call may fail; an answer that is not true ends the run. With nothing
+ * made to fail, nothing may.
+ */
+#ifndef CKPT_TESTS_ERRANDS_H
+#define CKPT_TESTS_ERRANDS_H
+
+#include "torture/torture.h"
+
+/* Passes `good` on; in an undisturbed run it must be. */
+bool errand_outcome(bool good, const char *what, unsigned step);
+
+bool errand_open(struct deed *d, uint32_t flags);
+void errand_close(struct deed *d);
+/* NULL: it did not come about. */
+struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags);
+/* True: it is durable. `save` may be NULL. */
+bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed);
+bool errand_save(struct deed *d, unsigned step, unsigned seed);
+bool errand_bind(struct deed *d, struct ckpt_restore *restore);
+/* Restores `step`, which is to be `expected`, saved with seed `seed`. */
+bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt);
+/* From the latest, which is to be this one. */
+bool errand_resume(struct deed *d, unsigned step);
+void errand_verify(struct deed *d, uint64_t step, bool bad);
+/* Lists so many steps, of which 3 is the latest. */
+void errand_list(struct deed *d, size_t expected);
+/* Looks at what the step before the latest holds. */
+void errand_inspect(struct deed *d);
+
+#endif
