@@ -605,6 +605,173 @@ static void errors_come_as_often_as_asked_for(void **state)
 	sim_disk_free(f.disk);
 }
 
+#define STEP "g000001/step-0000000001"
+
+struct hits {
+	unsigned passing;
+	unsigned on[2]; /* STEP "/x", STEP "/y" */
+};
+
+static void told(void *user, const char *path, bool passing)
+{
+	struct hits *hits = user;
+
+	assert_int_equal(strncmp(path, STEP "/", strlen(STEP) + 1), 0);
+	hits->passing += passing;
+	hits->on[path[strlen(STEP) + 1] == 'y'] += !passing;
+}
+
+/* Two files of a step, of one byte each, all of it durable. */
+static void start_step(struct fixture *f, uint64_t seed, struct hits *hits, struct sim_file *ret[2])
+{
+	*hits = (struct hits){0};
+	start(f, seed);
+	sim_disk_tell(f->disk, told, hits);
+	assert_int_equal(sim_disk_mkdir(f->disk, "g000001"), 0);
+	assert_int_equal(sim_disk_mkdir(f->disk, STEP), 0);
+	ret[0] = make_file(f, STEP "/x");
+	ret[1] = make_file(f, STEP "/y");
+	put(f, ret[0], 'x', 4096, 0);
+	put(f, ret[1], 'y', 4096, 0);
+	sync_file(f, ret[0]);
+	sync_file(f, ret[1]);
+	sync_dir(f, STEP);
+	sync_dir(f, "g000001");
+	sync_dir(f, ".");
+}
+
+/* Bytes of the file that are not `byte`. */
+static size_t count_others(struct fixture *f, const char *path, char byte)
+{
+	char data[8192];
+	size_t count = 0;
+
+	assert_int_equal(read_file(f, path, data, sizeof(data)), 4096);
+	for (size_t i = 0; i < 4096; i++)
+		count += data[i] != byte;
+	return count;
+}
+
+/* At once, or when the cache is gone; and no sync says so. */
+static void a_lost_write_is_lost_and_told(void **state)
+{
+	unsigned seen = 0;
+
+	(void)state;
+	for (uint64_t seed = 0; seed < CUTS; seed++) {
+		struct fixture f;
+		struct hits hits;
+		struct sim_file *files[2];
+		char data[512] = "lost";
+
+		start_step(&f, seed, &hits, files);
+		assert_int_equal(sim_disk_lose(f.disk, files[0]->inode, data, 512, 1024), 512);
+		put(&f, files[0], 'z', 512, 2048);
+		sync_file(&f, files[0]);
+		assert_int_equal(hits.on[0], 1);
+		assert_int_equal(hits.on[1] + hits.passing, 0);
+		seen += count_others(&f, STEP "/x", 'x') == 1024;
+		cut(&f, sim_cut_pick(&f.sim));
+		assert_int_equal(count_others(&f, STEP "/x", 'x'), 512);
+		assert_int_equal(count_others(&f, STEP "/y", 'y'), 0);
+		sim_disk_free(f.disk);
+	}
+	assert_in_range(seen, CUTS / 3, CUTS * 2 / 3);
+}
+
+static void a_misplaced_write_hits_what_is_told(void **state)
+{
+	unsigned other = 0;
+
+	(void)state;
+	for (uint64_t seed = 0; seed < CUTS; seed++) {
+		struct fixture f;
+		struct hits hits;
+		struct sim_file *files[2];
+		char data[512] = "misplaced";
+
+		start_step(&f, seed, &hits, files);
+		assert_int_equal(sim_disk_misplace(f.disk, files[0]->inode, data, 512, 1024), 512);
+		sync_file(&f, files[0]);
+		cut(&f, lose_all);
+		size_t here = count_others(&f, STEP "/x", 'x');
+		size_t there = count_others(&f, STEP "/y", 'y');
+		/* Told of the file that was meant, and of the one that was hit. */
+		assert_int_equal(hits.on[0], here ? 2 : 1);
+		assert_int_equal(hits.on[1], there ? 1 : 0);
+		/* By chance it lands where it should. */
+		assert_int_equal(here + there, hits.on[0] + hits.on[1] > 1 ? 512 : 0);
+		other += there > 0;
+		sim_disk_free(f.disk);
+	}
+	assert_in_range(other, CUTS / 5, CUTS * 4 / 5);
+}
+
+static void a_confused_read_leaves_the_disk_as_it_is(void **state)
+{
+	unsigned confused = 0;
+
+	(void)state;
+	for (uint64_t seed = 0; seed < CUTS; seed++) {
+		struct fixture f;
+		struct hits hits;
+		struct sim_file *files[2];
+		char data[4096];
+		size_t wrong = 0;
+
+		start_step(&f, seed, &hits, files);
+		assert_int_equal(sim_disk_read(files[0]->inode, data, 4096, 0), 4096);
+		sim_disk_confuse(f.disk, files[0]->inode, data, 4096, 0);
+		for (size_t i = 0; i < sizeof(data); i++)
+			wrong += data[i] != 'x';
+		assert_int_equal(hits.passing, wrong > 0);
+		assert_int_equal(hits.on[0] + hits.on[1], 0);
+		assert_int_equal(count_others(&f, STEP "/x", 'x'), 0);
+		confused += wrong > 0;
+		sim_disk_free(f.disk);
+	}
+	assert_true(confused > CUTS / 10);
+}
+
+static void a_sealed_file_is_not_written(void **state)
+{
+	struct fixture f;
+	struct hits hits;
+	struct sim_file *files[2];
+
+	(void)state;
+	start_step(&f, 1, &hits, files);
+	struct sim_file *temporary = make_file(&f, STEP "/z.tmp-1");
+	sim_disk_seal(f.disk, STEP);
+	put(&f, temporary, 'z', 512, 0);
+	assert_false(f.sim.failed);
+	put(&f, files[1], 'z', 512, 0);
+	assert_true(f.sim.failed);
+	sim_disk_free(f.disk);
+}
+
+static void a_disk_that_hangs_answers_later(void **state)
+{
+	struct fixture f;
+	struct pair p;
+
+	(void)state;
+	start(&f, 5);
+	struct sim_io *io = start_io(&f, &p, 1, false);
+	struct sim_file *file = make_file(&f, "x");
+	submit_write(io, &p, &p.first, file->fd, 512, 0);
+	f.sim.now_ns = sim_io_next(io);
+	assert_int_equal(sim_io_ready(io), 1);
+	sim_disk_hang(f.disk, f.sim.now_ns + 1000);
+	assert_int_equal(sim_io_ready(io), 0);
+	assert_int_equal(sim_io_next(io), f.sim.now_ns + 1000);
+	f.sim.now_ns += 1000;
+	assert_int_equal(sim_io_ready(io), 1);
+	sim_io_forget(io);
+	end_io(&p);
+	sim_disk_free(f.disk);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -627,6 +794,11 @@ int main(void)
 		cmocka_unit_test(writes_of_the_dead_land_late),
 		cmocka_unit_test(forbidden_requests_are_told),
 		cmocka_unit_test(errors_come_as_often_as_asked_for),
+		cmocka_unit_test(a_lost_write_is_lost_and_told),
+		cmocka_unit_test(a_misplaced_write_hits_what_is_told),
+		cmocka_unit_test(a_confused_read_leaves_the_disk_as_it_is),
+		cmocka_unit_test(a_sealed_file_is_not_written),
+		cmocka_unit_test(a_disk_that_hangs_answers_later),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
