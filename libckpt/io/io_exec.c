@@ -145,6 +145,20 @@ static int64_t do_rename(const struct ckpt_io_req *req)
 	return r;
 }
 
+/*
+ * An XFS that was shut down, after an error of its disk, answers 0 to the sync of a directory whose changes
+ * it has just thrown away; to an open, EIO.
+ */
+static int64_t still_runs(int dir)
+{
+	int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	(void)close(fd);
+	return 0;
+}
+
 static int64_t do_sync_dir(const struct ckpt_io_req *req)
 {
 	int fd = ckpt_io_path_open(req->root, req->path, O_RDONLY | O_DIRECTORY, 0);
@@ -153,6 +167,8 @@ static int64_t do_sync_dir(const struct ckpt_io_req *req)
 		return fd;
 	/* Once: the kernel reports a failed write-back to one sync alone. */
 	int64_t r = done(fsync(fd));
+	if (r == 0)
+		r = still_runs(fd);
 	(void)close(fd);
 	return r;
 }

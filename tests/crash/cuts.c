@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,12 +21,9 @@
 #include "ground.h"
 #include "life.h"
 
-#define SHUTDOWN     _IOR('X', 125, uint32_t)
-#define NO_LOG_FLUSH 2u
-#define PATIENCE     120
-#define LINES        16
-#define SEEDS        100000 /* of a cut, for every seed of a run */
-#define SPAN_US      8000
+#define PATIENCE 120
+#define LINES    16
+#define SPAN_US  8000
 
 struct cutter {
 	struct wlog nothing;
@@ -88,18 +84,6 @@ static bool await(struct cutter *c, uint64_t lines, uint64_t us)
 	return true;
 }
 
-static bool shut_down(const struct cutter *c)
-{
-	uint32_t how = NO_LOG_FLUSH;
-	int fd = open(c->ground.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		deed_die("%s: %s", c->ground.dir, strerror(errno));
-	int r = ioctl(fd, SHUTDOWN, &how);
-	(void)close(fd);
-	return r == 0;
-}
-
 static bool held(const struct cutter *c)
 {
 	int status = -1;
@@ -131,6 +115,18 @@ static void end_training(struct cutter *c, pid_t child, bool gone)
 		deed_die("waitpid: %s", strerror(errno));
 }
 
+/* What the processes had said up to then. */
+static void show_log(const struct cutter *c)
+{
+	char line[80];
+	FILE *f = fopen(c->log_path, "re");
+
+	while (f && fgets(line, sizeof(line), f))
+		(void)printf("\t%s", line);
+	if (f)
+		(void)fclose(f);
+}
+
 static void cut_once(struct cutter *c, uint64_t seed)
 {
 	struct dice dice = {.state = seed};
@@ -152,13 +148,7 @@ static void cut_once(struct cutter *c, uint64_t seed)
 	bool alive = await(c, lines, us);
 	bool gone = waitpid(child, &status, alive ? WNOHANG : 0) == child;
 	(void)close(c->lines[0]);
-	if (!shut_down(c)) {
-		(void)kill(child, SIGKILL);
-		(void)printf(
-			"skipped: %s cannot be shut down: %s\n", c->ground.fs, strerror(errno));
-		(void)fflush(stdout);
-		_exit(GROUND_SKIPPED);
-	}
+	ground_shut_down(&c->ground);
 	end_training(c, child, gone);
 	ground_unmount(&c->ground);
 	r = ground_mount(&c->ground);
@@ -168,6 +158,7 @@ static void cut_once(struct cutter *c, uint64_t seed)
 		c->failed += !gone;
 		(void)printf("cut %llu does not hold%s\n", (unsigned long long)seed,
 			gone ? ": the training ended before it" : "");
+		show_log(c);
 	}
 	ground_unmount(&c->ground);
 }
@@ -193,7 +184,7 @@ int main(int argc, char **argv)
 	uint64_t seed = strtoull(argv[5], NULL, 0);
 	uint64_t count = strtoull(argv[6], NULL, 0);
 	for (uint64_t i = 0; i < count; i++)
-		cut_once(&c, seed * SEEDS + i);
+		cut_once(&c, seed + i);
 	ground_close(&c.ground);
 	crash_disk_close(&c.disk);
 	(void)printf("counts cuts=%llu acked=%u failed=%u\n", (unsigned long long)count, c.acked,

@@ -19,9 +19,11 @@
 
 #include "kill/deed.h"
 
-#define TRIES     50
-#define PATIENCE  20 /* seconds */
-#define LOOKS_MAX 100000
+#define SHUTDOWN     _IOR('X', 125, uint32_t)
+#define NO_LOG_FLUSH 2u
+#define TRIES        50
+#define PATIENCE     20 /* seconds */
+#define LOOKS_MAX    100000
 
 void ground_bind(void)
 {
@@ -97,6 +99,18 @@ void ground_unmount(struct ground *ground)
 		(void)poll(NULL, 0, 1);
 	}
 	deed_die("%s cannot be unmounted: %s", ground->dir, strerror(errno));
+}
+
+void ground_shut_down(struct ground *ground)
+{
+	uint32_t how = NO_LOG_FLUSH;
+	int fd = open(ground->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		deed_die("%s: %s", ground->dir, strerror(errno));
+	if (ioctl(fd, SHUTDOWN, &how) < 0)
+		skip("a file system cannot be shut down");
+	(void)close(fd);
 }
 
 int ground_run(char *const *arguments, bool quiet)

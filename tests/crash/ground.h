@@ -24,6 +24,8 @@ void ground_close(struct ground *ground);
 int ground_mount(struct ground *ground);
 /* Waits until nobody uses it any more. */
 void ground_unmount(struct ground *ground);
+/* At once, with nothing written any more. Ends the program, with 77, where that is not to be had. */
+void ground_shut_down(struct ground *ground);
 /* Runs a program to its end, its output thrown away if `quiet`. Its status, as of waitpid(). */
 int ground_run(char *const *arguments, bool quiet);
 

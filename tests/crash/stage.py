@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where crash tests play: mounts of their own, memory, file systems in files. All of it goes with them."""
+"""Where crash tests play: mounts, memory and file systems of their own, which go with them."""
 
 import argparse
 import contextlib
@@ -67,7 +67,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str | None 
 
 @contextlib.contextmanager
 def memory() -> Iterator[pathlib.Path]:
-    """A directory in memory that nobody else sees, and that goes with this process whatever ends it."""
+    """A directory in memory that nobody else sees; it goes with this process, whatever ends it."""
     if os.geteuid() != 0:
         skip("needs root")
     if libc.unshare(CLONE_NEWNS) < 0:
