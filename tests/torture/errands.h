@@ -11,6 +11,9 @@
 /* Passes `good` on; in an undisturbed run it must be. */
 bool errand_outcome(bool good, const char *what, unsigned step);
 
+/* Whether a wait has come to its own end, for nothing. */
+bool errand_endless(int r);
+
 bool errand_open(struct deed *d, uint32_t flags);
 void errand_close(struct deed *d);
 /* NULL: it did not come about. */
