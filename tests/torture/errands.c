@@ -39,6 +39,36 @@ bool errand_endless(int r)
 	return r == -ETIMEDOUT && !atomic_load(&torture->silent);
 }
 
+/* A second of a wait has passed: whether to go on with it. Nothing comes of a ring that is gone. */
+static bool patient(int waited_ms)
+{
+	return waited_ms < (atomic_load(&torture->silent) ? TORTURE_SILENT_MS : TORTURE_WAIT_MS);
+}
+
+int errand_wait(struct ckpt_restore *restore)
+{
+	int waited_ms = 0;
+	int r;
+
+	do {
+		r = CALL(ckpt_restore_wait(restore, 1000));
+		waited_ms += 1000;
+	} while (r == -ETIMEDOUT && patient(waited_ms));
+	return r;
+}
+
+static int wait_save(struct ckpt_save *save, enum ckpt_level level)
+{
+	int waited_ms = 0;
+	int r;
+
+	do {
+		r = CALL(ckpt_save_wait(save, level, 1000));
+		waited_ms += 1000;
+	} while (r == -ETIMEDOUT && ckpt_save_error(save, NULL) == 0 && patient(waited_ms));
+	return r;
+}
+
 bool errand_outcome(bool good, const char *what, unsigned step)
 {
 	if (!good && torture->plans == 0)
@@ -120,7 +150,7 @@ bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsign
 
 	if (!save)
 		return false;
-	int r = CALL(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TORTURE_WAIT_MS));
+	int r = wait_save(save, CKPT_LEVEL_LOCAL);
 	if (r == 0)
 		deed_log(d, "ack %u %u\n", step, seed);
 	else if (errand_endless(r) && ckpt_save_error(save, NULL) == 0)
@@ -167,7 +197,7 @@ bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned s
 	}
 	bool bound = errand_bind(d, handle);
 	if (bound && CALL(ckpt_restore_start(handle)) == 0)
-		r = CALL(ckpt_restore_wait(handle, TORTURE_WAIT_MS));
+		r = errand_wait(handle);
 	else
 		r = -1;
 	if (errand_endless(r) || r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE)
@@ -195,7 +225,7 @@ void errand_verify(struct deed *d, uint64_t step, bool bad)
 	if (!errand_outcome(CALL(ckpt_verify_start(d->engine, step, &handle)) == 0, "verify",
 		    (unsigned)step))
 		return;
-	int r = CALL(ckpt_restore_wait(handle, TORTURE_WAIT_MS));
+	int r = errand_wait(handle);
 	if ((r == CKPT_EINTEGRITY && !bad) || r == CKPT_EINCOMPLETE || errand_endless(r))
 		torture_wrong("step %u is good, and verifies with %d", (unsigned)step, r);
 	if (r == 0 && bad)

@@ -204,7 +204,7 @@ static void run_export(struct deed *d)
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
 	if (CALL(ckpt_export_start(d->engine, 2, d->dest, &handle)) == 0) {
-		int r = CALL(ckpt_restore_wait(handle, TORTURE_WAIT_MS));
+		int r = errand_wait(handle);
 		if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
 			torture_wrong("step 2 is good, and the export says %d", r);
 		if (errand_outcome(r == 0, "export", 2))
@@ -224,7 +224,7 @@ static void run_quarantine(struct deed *d)
 	int r = CALL(ckpt_restore_open(d->engine, CKPT_STEP_LATEST, &handle));
 	if (r == 0) {
 		if (errand_bind(d, handle) && CALL(ckpt_restore_start(handle)) == 0 &&
-			CALL(ckpt_restore_wait(handle, TORTURE_WAIT_MS)) == 0)
+			errand_wait(handle) == 0)
 			torture_wrong("the damaged step was restored");
 		DO(ckpt_restore_free(handle));
 	}
