@@ -106,6 +106,19 @@ static int fail_none(struct ckpt_pick *p)
 		p->core->parts.label, wanted_text(p->wanted, text, sizeof(text)));
 }
 
+/* Which step is the k-th before the latest cannot be told where one of them may be good or not. */
+static int fail_untold(struct ckpt_pick *p, const struct ckpt_scan_step *step)
+{
+	char path[CKPT_PATH_MAX];
+	char text[64];
+
+	ckpt_name_manifest(path, step->generation, step->step);
+	ckpt_error_clear(p->err);
+	return ckpt_fail_at(p->err, step->code, &(struct ckpt_where){.tier = "local", .file = path},
+		"which is %s of %s cannot be told: %s could not be read: %s",
+		wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label, path, step->note);
+}
+
 static int choose(struct ckpt_pick *p)
 {
 	struct ckpt_scan *scan = &p->scanner.scan;
@@ -117,6 +130,8 @@ static int choose(struct ckpt_pick *p)
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
+	if (bad && may_be_good(bad) && is_relative(p->wanted) && p->wanted != CKPT_STEP_LATEST)
+		return fail_untold(p, bad);
 	if (bad && (!step || may_be_good(bad)))
 		step = bad;
 	if (!step)

@@ -39,7 +39,7 @@ class Part:
 BACKENDS = ("uring", "threads")
 SIM_FIRST = 1_000_000  # below are the seeds of the tests
 SIM_CHUNK = 20_000
-TORTURE_SLICES = 24
+TORTURE_SLICES = 48  # about a thousand runs each
 
 
 def simulated(n: int) -> Slice:
@@ -117,7 +117,7 @@ PARTS = [
          ("tests/kill/killer", "tests/kill/scenario", "tests/kill/scenario_tapped")),
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
-    Part("torture", "calls made to fail", "runs", 40_000, tortured, ("tests/torture/torture",)),
+    Part("torture", "calls made to fail", "runs", 55_000, tortured, ("tests/torture/torture",)),
     Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
     Part("states", "states that a power cut may leave of a simulated disk", "states", 10_000_000,
          explored, ("tests/crash/explore",)),

@@ -34,15 +34,47 @@ int torture_answer(int r, const char *call)
 	return r;
 }
 
-/* With nothing made to fail, nothing may. */
+bool errand_endless(int r)
+{
+	return r == -ETIMEDOUT && !atomic_load(&torture->silent);
+}
+
+/* A second of a wait has passed: whether to go on with it. Nothing comes of a ring that is gone. */
+static bool patient(int waited_ms)
+{
+	return waited_ms < (atomic_load(&torture->silent) ? TORTURE_SILENT_MS : TORTURE_WAIT_MS);
+}
+
+int errand_wait(struct ckpt_restore *restore)
+{
+	int waited_ms = 0;
+	int r;
+
+	do {
+		r = CALL(ckpt_restore_wait(restore, 1000));
+		waited_ms += 1000;
+	} while (r == -ETIMEDOUT && patient(waited_ms));
+	return r;
+}
+
+static int wait_save(struct ckpt_save *save, enum ckpt_level level)
+{
+	int waited_ms = 0;
+	int r;
+
+	do {
+		r = CALL(ckpt_save_wait(save, level, 1000));
+		waited_ms += 1000;
+	} while (r == -ETIMEDOUT && ckpt_save_error(save, NULL) == 0 && patient(waited_ms));
+	return r;
+}
+
 bool errand_outcome(bool good, const char *what, unsigned step)
 {
 	if (!good && torture->plans == 0)
 		torture_wrong("undisturbed, and cannot %s %u: %s", what, step, ckpt_last_error());
 	return good;
 }
-
-/* What is done. */
 
 bool errand_open(struct deed *d, uint32_t flags)
 {
@@ -96,7 +128,6 @@ static bool add_tensors(struct deed *d, struct ckpt_save *save)
 	       CALL(ckpt_save_set_meta(save, meta, sizeof(meta) - 1)) == 0;
 }
 
-/* NULL: it did not come about. */
 struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags)
 {
 	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
@@ -113,19 +144,18 @@ struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uin
 	return NULL;
 }
 
-/* True: it is durable. */
 bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
 	if (!save)
 		return false;
-	int r = CALL(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, DEED_TIMEOUT_MS));
+	int r = wait_save(save, CKPT_LEVEL_LOCAL);
 	if (r == 0)
 		deed_log(d, "ack %u %u\n", step, seed);
-	else if (r == -ETIMEDOUT && ckpt_save_error(save, NULL) == 0)
+	else if (errand_endless(r) && ckpt_save_error(save, NULL) == 0)
 		torture_wrong("step %u: no outcome", step);
-	else if (ckpt_save_error(save, &error) != r || !*error.message)
+	else if (ckpt_save_error(save, &error) != r ? r != -ETIMEDOUT : !*error.message)
 		torture_wrong("step %u: %d, and its error is %d: \"%s\"", step, r, error.code,
 			error.message);
 	DO(ckpt_save_free(save));
@@ -154,7 +184,6 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore)
 	return true;
 }
 
-/* Restores `step`, which is to be `expected`, saved with seed `seed`. */
 bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt)
 {
 	struct ckpt_restore *handle = NULL;
@@ -168,10 +197,10 @@ bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned s
 	}
 	bool bound = errand_bind(d, handle);
 	if (bound && CALL(ckpt_restore_start(handle)) == 0)
-		r = CALL(ckpt_restore_wait(handle, DEED_TIMEOUT_MS));
+		r = errand_wait(handle);
 	else
 		r = -1;
-	if (r == -ETIMEDOUT || r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE)
+	if (errand_endless(r) || r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE)
 		torture_wrong("restoring step %u: %d: %s", expected, r, ckpt_last_error());
 	if (r == 0 && ckpt_restore_step(handle) != expected)
 		torture_wrong(
@@ -196,8 +225,8 @@ void errand_verify(struct deed *d, uint64_t step, bool bad)
 	if (!errand_outcome(CALL(ckpt_verify_start(d->engine, step, &handle)) == 0, "verify",
 		    (unsigned)step))
 		return;
-	int r = CALL(ckpt_restore_wait(handle, DEED_TIMEOUT_MS));
-	if ((r == CKPT_EINTEGRITY && !bad) || r == CKPT_EINCOMPLETE || r == -ETIMEDOUT)
+	int r = errand_wait(handle);
+	if ((r == CKPT_EINTEGRITY && !bad) || r == CKPT_EINCOMPLETE || errand_endless(r))
 		torture_wrong("step %u is good, and verifies with %d", (unsigned)step, r);
 	if (r == 0 && bad)
 		torture_wrong("step %u is damaged, and verifies", (unsigned)step);

@@ -11,6 +11,9 @@
 /* Passes `good` on; in an undisturbed run it must be. */
 bool errand_outcome(bool good, const char *what, unsigned step);
 
+/* Whether a wait has come to its own end, for nothing. */
+bool errand_endless(int r);
+
 bool errand_open(struct deed *d, uint32_t flags);
 void errand_close(struct deed *d);
 /* NULL: it did not come about. */
@@ -23,6 +26,8 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore);
 bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt);
 /* From the latest, which is to be this one. */
 bool errand_resume(struct deed *d, unsigned step);
+/* For its end; -ETIMEDOUT: there is none. */
+int errand_wait(struct ckpt_restore *restore);
 void errand_verify(struct deed *d, uint64_t step, bool bad);
 /* Lists so many steps, of which 3 is the latest. */
 void errand_list(struct deed *d, size_t expected);

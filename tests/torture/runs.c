@@ -150,7 +150,7 @@ static void run_trial(unsigned scenario)
 	size_t threads = scratch_threads();
 	torture_alloc_begin();
 	trial->run(&d);
-	if (atomic_load(&torture->abandoned))
+	if (atomic_load(&torture->abandoned) || atomic_load(&torture->silent))
 		_exit(0);
 	if (!scratch_threads_settle(threads))
 		torture_wrong("%zu threads, and there were %zu", scratch_threads(), threads);
@@ -226,6 +226,7 @@ static void set_plans(unsigned scenario, const struct torture_plan *plan, unsign
 	torture->scenario = scenario;
 	torture->plans = plans;
 	atomic_store(&torture->abandoned, false);
+	atomic_store(&torture->silent, false);
 	atomic_store(&torture->events, 0);
 	for (unsigned i = 0; i < plans; i++) {
 		torture->plan[i] = plan[i];

@@ -25,15 +25,17 @@ enum torture_kind {
 	TORTURE_KINDS,
 };
 
-#define TORTURE_SITES    16384
-#define TORTURE_FRAMES   24
-#define TORTURE_CODES    6
-#define TORTURE_PLANS    3
-#define TORTURE_SLOTS    64
-#define TORTURE_JOBS     16
-#define TORTURE_SOFT     0x10000 /* a code that calls are to bear by themselves: never for ever */
-#define TORTURE_SHORT    (-0x20000) /* not a failure: half of the bytes */
-#define TORTURE_DEADLINE 60000      /* milliseconds that a run may take */
+#define TORTURE_SITES     16384
+#define TORTURE_FRAMES    24
+#define TORTURE_CODES     6
+#define TORTURE_PLANS     3
+#define TORTURE_SLOTS     64
+#define TORTURE_JOBS      16
+#define TORTURE_SOFT      0x10000 /* a code that calls are to bear by themselves: never for ever */
+#define TORTURE_SHORT     (-0x20000) /* not a failure: half of the bytes */
+#define TORTURE_WAIT_MS   25000      /* of a trial for one thing: longer than a save may take */
+#define TORTURE_SILENT_MS 3000       /* the same, for what the kernel will not answer */
+#define TORTURE_DEADLINE  150000 /* milliseconds that a run may take; its waits give up before */
 
 /* A function whose calls are counted. */
 struct torture_call {
@@ -73,6 +75,8 @@ struct torture_run {
 	struct torture_plan plan[TORTURE_PLANS];
 	atomic_uint fired[TORTURE_PLANS];
 	atomic_bool abandoned; /* storage did not answer: what is left behind is no leak */
+	/* The kernel does not answer for what it was given: what has no end of its own has none. */
+	atomic_bool silent;
 	atomic_uint events;
 	/* Of armed threads: who is inside of a call that is counted. For the tracer. */
 	struct torture_slot {

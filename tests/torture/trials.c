@@ -74,7 +74,7 @@ static void run_overlapping(struct deed *d)
 	for (unsigned i = 0; i < 3; i++) {
 		if (i > 0 && saves[i - 1])
 			(void)CALL(
-				ckpt_save_wait(saves[i - 1], CKPT_LEVEL_STAGED, DEED_TIMEOUT_MS));
+				ckpt_save_wait(saves[i - 1], CKPT_LEVEL_STAGED, TORTURE_WAIT_MS));
 		saves[i] = errand_start(d, i + 1, 101 + i, 0);
 		if (i > 0)
 			(void)errand_finish(d, saves[i - 1], i, 100 + i);
@@ -92,9 +92,9 @@ static void run_fenced(struct deed *d)
 	(void)CALL(ckpt_engine_claim(d->engine, &generation));
 	struct ckpt_save *handle = errand_start(d, 1, 101, CKPT_SAVE_FENCED);
 	if (handle) {
-		int r = CALL(ckpt_save_wait_eager(handle, DEED_TIMEOUT_MS));
+		int r = CALL(ckpt_save_wait_eager(handle, TORTURE_WAIT_MS));
 		if (r == 0)
-			r = CALL(ckpt_save_fence(handle, DEED_TIMEOUT_MS));
+			r = CALL(ckpt_save_fence(handle, TORTURE_WAIT_MS));
 		if (r == CKPT_ETORN)
 			torture_wrong("nobody has changed a tensor");
 		if (r < 0)
@@ -120,7 +120,7 @@ static void run_retention(struct deed *d)
 		deed_log(d, "let %u %u\n", step - 2, step);
 		(void)errand_save(d, step, 100 + step);
 	}
-	(void)CALL(ckpt_engine_drain(d->engine, DEED_TIMEOUT_MS));
+	(void)CALL(ckpt_engine_drain(d->engine, TORTURE_WAIT_MS));
 	errand_close(d);
 }
 
@@ -204,8 +204,8 @@ static void run_export(struct deed *d)
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
 	if (CALL(ckpt_export_start(d->engine, 2, d->dest, &handle)) == 0) {
-		int r = CALL(ckpt_restore_wait(handle, DEED_TIMEOUT_MS));
-		if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || r == -ETIMEDOUT)
+		int r = errand_wait(handle);
+		if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
 			torture_wrong("step 2 is good, and the export says %d", r);
 		if (errand_outcome(r == 0, "export", 2))
 			deed_log(d, "export 2\n");
@@ -224,7 +224,7 @@ static void run_quarantine(struct deed *d)
 	int r = CALL(ckpt_restore_open(d->engine, CKPT_STEP_LATEST, &handle));
 	if (r == 0) {
 		if (errand_bind(d, handle) && CALL(ckpt_restore_start(handle)) == 0 &&
-			CALL(ckpt_restore_wait(handle, DEED_TIMEOUT_MS)) == 0)
+			errand_wait(handle) == 0)
 			torture_wrong("the damaged step was restored");
 		DO(ckpt_restore_free(handle));
 	}

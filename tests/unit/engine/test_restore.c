@@ -717,6 +717,36 @@ static void test_no_memory(void **state)
 	assert_true(failed > 20);
 }
 
+/* A manifest that could not be read once may be that of a good step: the one before it is not another. */
+static void test_no_memory_while_counting_back(void **state)
+{
+	struct reading *t = *state;
+	size_t failed = 0;
+	bool was_reached = true;
+
+	for (size_t n = 1; was_reached; n++) {
+		struct ckpt_restore *r = NULL;
+		reading_fail_allocation(n);
+		int code = ckpt_restore_new(
+			&t->rig.core, NULL, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY, &r);
+		if (code == 0) {
+			ckpt_restore_post_open(r);
+			(void)ckpt_latch_wait(
+				ckpt_restore_latch(r), CKPT_DONE_OPENED | CKPT_DONE_END, -1);
+			code = ckpt_restore_failure(r)->code;
+			if (code == 0)
+				assert_int_equal(ckpt_restore_chosen_step(r), 20);
+			else
+				assert_string_not_equal(ckpt_restore_failure(r)->message, "");
+			rig_free(r);
+		}
+		was_reached = reading_allow_allocations();
+		failed += code == -ENOMEM;
+		assert_true(code == 0 || code == -ENOMEM);
+	}
+	assert_true(failed > 10);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, reading_setup, reading_teardown)
 
 int main(void)
@@ -751,6 +781,7 @@ int main(void)
 		TEST(test_close),
 		TEST(test_late_targets),
 		TEST(test_no_memory),
+		TEST(test_no_memory_while_counting_back),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
