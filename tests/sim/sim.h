@@ -65,6 +65,7 @@ struct sim {
 	bool verbose;
 	bool failed; /* something that must hold does not; `why` says what */
 	char why[600];
+	bool troubled; /* a request failed that nobody has asked to fail */
 	uint64_t hash; /* of every event so far */
 	uint64_t events;
 	struct sim_event kept[SIM_KEPT];
