@@ -8,6 +8,7 @@
 
 #include "engine/keeper.h"
 #include "format/naming.h"
+#include "store/store.h"
 #include "sim_inode.h"
 #include "world.h"
 
@@ -81,18 +82,22 @@ static void walk(struct sim_disk *disk, void (*see)(void *arg, uint64_t generati
 	free(names);
 }
 
-/* Files of a step. */
+/* Files of a step, but for what a publication that failed has left. */
 static size_t count_files(struct sim_disk *disk, uint64_t generation, uint64_t step)
 {
 	char path[CKPT_PATH_MAX];
 	char *names;
 	size_t bytes;
 	size_t count = 0;
+	size_t temporary = 0;
 
 	ckpt_name_step(path, generation, step);
-	if (sim_disk_list(disk, path, &names, &bytes, &count) == 0)
-		free(names);
-	return count;
+	if (sim_disk_list(disk, path, &names, &bytes, &count) < 0)
+		return 0;
+	for (char *name = names; name < names + bytes; name += strlen(name) + 1)
+		temporary += disk->sim->trouble_at && strstr(name, CKPT_STORE_TEMP) != NULL;
+	free(names);
+	return count - temporary;
 }
 
 /* For whoever looks for what went wrong: where it was written, or why it was not. */
@@ -145,7 +150,7 @@ void audit_store(struct sim *sim, struct sim_disk *disk, const struct oracle *or
 		.oracle = oracle,
 		.generation = generation,
 		.damage = oracle->any_damage,
-		.strict = !sim->troubled && !oracle->any_damage};
+		.strict = !sim->trouble_at && !oracle->any_damage};
 
 	char path[CKPT_PATH_MAX];
 
@@ -223,12 +228,13 @@ void audit_visible(struct sim *sim, struct sim_disk *disk, const struct oracle *
 		walk(disk, see_whole, &visit);
 }
 
-void audit_failed(struct sim *sim, struct sim_disk *disk, uint64_t generation, uint64_t step)
+void audit_failed(
+	struct sim *sim, struct sim_disk *disk, uint64_t generation, uint64_t step, uint64_t since)
 {
 	enum remains remains = look_at(disk, generation, step);
 
-	/* Without memory, space or a disk that works there may be more, or no record. */
-	if (sim->troubled || remains == GONE ||
+	/* Where the disk did not work for a while, what has failed may have taken place all the same. */
+	if (sim->trouble_at > since || remains == GONE || (sim->trouble_at && remains != ABORTED) ||
 		(remains == ABORTED && count_files(disk, generation, step) == 1))
 		return;
 	sim_violation(sim, "the failed save of step %llu of generation %llu left %zu files%s",

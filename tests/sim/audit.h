@@ -23,8 +23,12 @@ void audit_store(struct sim *sim, struct sim_disk *disk, const struct oracle *or
  */
 void audit_visible(struct sim *sim, struct sim_disk *disk, const struct oracle *oracle);
 
-/* A save has failed, and its core has let go of it: there is its record, and nothing else. */
-void audit_failed(struct sim *sim, struct sim_disk *disk, uint64_t generation, uint64_t step);
+/*
+ * A save has failed, and its core has let go of it: there is its record, and nothing else. `since`: the
+ * event at which it began to clean up.
+ */
+void audit_failed(
+	struct sim *sim, struct sim_disk *disk, uint64_t generation, uint64_t step, uint64_t since);
 
 /* A step was removed, and its user was told so. */
 void audit_removed(struct sim *sim, struct sim_disk *disk, uint64_t generation, uint64_t step);

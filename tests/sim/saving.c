@@ -178,9 +178,10 @@ static bool is_alone_to_blame(struct sim_user *u)
 	const struct world *world = u->proc->world;
 	const struct oracle *oracle = &u->proc->rank->oracle;
 
-	return ckpt_save_failure(u->save)->code < 0 && !u->save->committed && !u->again &&
-	       !u->proc->core.fenced && !oracle_succeeded(oracle, u->proc->id, u->generation) &&
-	       !oracle->any_damage && !world->counts.lies && !world_may_fail(world, -ENOMEM);
+	return ckpt_save_failure(u->save)->code < 0 && !u->save->committed && !u->save->rewritten &&
+	       !u->again && !u->proc->core.fenced &&
+	       !oracle_succeeded(oracle, u->proc->id, u->generation) && !oracle->any_damage &&
+	       !world->counts.lies && !world_may_fail(world, -ENOMEM);
 }
 
 static int finish_body(struct ckpt_task *task)
@@ -191,6 +192,7 @@ static int finish_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, bits(u) & CKPT_DONE_END);
 	user_done(&u->save_wait);
 	after_end(u);
+	u->told = sim_of(u)->events;
 	/* Too late, or once more. */
 	if (u->cancels)
 		ckpt_save_post_cancel(u->save);
@@ -202,7 +204,7 @@ static int finish_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, (bits(u) & CKPT_DONE_GONE) && !u->proc->inbox.head);
 	user_done(&u->save_wait);
 	if (is_alone_to_blame(u))
-		audit_failed(sim_of(u), u->proc->rank->disk, u->generation, u->saved_step);
+		audit_failed(sim_of(u), u->proc->rank->disk, u->generation, u->saved_step, u->told);
 	u->cache = ckpt_save_take_plan(u->save);
 	ckpt_save_unref(u->save);
 	u->save = NULL;

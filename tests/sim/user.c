@@ -326,7 +326,7 @@ static bool is_quiet(struct sim_user *u)
 		return false;
 	if (u->config.careful)
 		return true;
-	return !u->disturbs && !world->sim.troubled && !world->plan.readers &&
+	return !u->disturbs && !world->sim.trouble_at && !world->plan.readers &&
 	       !world->plan.rivals && !world->plan.zombies && !world_may_fail(world, -ENOMEM) &&
 	       u->view.alone && !u->proc->core.fenced;
 }

@@ -124,6 +124,7 @@ struct sim_user {
 	bool again;           /* of a step that was decided already */
 	bool late;            /* reaches the fence only after the deadline */
 	uint64_t computes_ns; /* from STAGED to the fence */
+	uint64_t told;        /* event at which it was told the end */
 	bool acked;
 	bool committed;
 

@@ -118,6 +118,10 @@ static void test_committed(void **state)
 	assert_int_equal(s->rig.core.stats.last_local_ns, atomic_load(&save->local_ns));
 	assert_int_equal(s->rig.core.stats.bytes_staged, atomic_load(&save->bytes));
 	assert_true(rig_logged(&s->rig, CKPT_LOG_INFO, "step 7 is durable in"));
+	ckpt_save_unref(save);
+	save = prepare_save(s, 8);
+	ckpt_save_post(save);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
 	assert_false(rig_logged(&s->rig, CKPT_LOG_WARN, ""));
 	ckpt_save_unref(save);
 }
