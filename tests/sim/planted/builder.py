@@ -91,7 +91,8 @@ LIMITED = ["/bin/sh", "-c", 'ulimit -v 4000000; ulimit -c 0; exec "$@"', "sh"]
 
 def hunt(program, first, last):
     """The seed that finds it, and what was found; None if nothing was."""
-    done = subprocess.run([*LIMITED, program, "--seeds", f"{first}..{last}", "--limit", "2"],
+    done = subprocess.run([*LIMITED, program, "--seeds", f"{first}..{last}", "--limit", "2",
+                           "--quiet"],
                           check=False, capture_output=True, text=True, errors="replace")
     if done.returncode == 0:
         return None
