@@ -194,6 +194,21 @@ static int look_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/*
+ * The number that the next claim comes after. The place of a try that failed is free, by the listing: to
+ * leap over it would be to leap over whoever takes it meanwhile.
+ */
+static uint64_t last_taken(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	uint64_t newest = ckpt_max_u64(c->newest, ckpt_scan_newest(&core->scan));
+
+	if (newest > 0 && newest == core->tried_generation &&
+		!ckpt_scan_gen(&core->scan, newest)->claimed)
+		newest--;
+	return newest;
+}
+
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_claimer *c = claimer_of(task);
@@ -202,7 +217,7 @@ static int publish_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	r = prepare(c, ckpt_max_u64(c->newest, ckpt_scan_newest(&core->scan)));
+	r = prepare(c, last_taken(c));
 	if (r < 0)
 		return r;
 	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);

@@ -280,9 +280,10 @@ static int save_body(struct ckpt_task *task)
 	ckpt_name_step(save->path, core->generation, save->step);
 	ckpt_store_mkdir(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
+	/* Also of a save that was stopped meanwhile: it leaves its record there. */
+	save->dirs_made = save->op.result >= 0;
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	save->dirs_made = true;
 	return ckpt_task_continue(task, file_body);
 	CKPT_TASK_END(task);
 }

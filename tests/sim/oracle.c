@@ -132,12 +132,32 @@ void oracle_claiming(
 		.parent_generation = parent_generation, .parent_step = parent_step, .owner = owner};
 }
 
+void oracle_not_claimed(struct oracle *oracle, unsigned owner)
+{
+	for (size_t i = oracle->gen_count; i > 0; i--) {
+		struct oracle_gen *gen = &oracle->gens[i - 1];
+		if (gen->owner != owner || gen->generation)
+			continue;
+		*gen = oracle->gens[--oracle->gen_count];
+		return;
+	}
+}
+
 void oracle_claimed(
 	struct oracle *oracle, struct oracle_view *view, unsigned owner, uint64_t generation)
 {
 	struct oracle_gen *seen = find_gen(oracle, generation);
 	struct oracle_gen *mine = NULL;
 
+	for (size_t i = 0; i < oracle->gen_count; i++) {
+		const struct oracle_gen *gen = &oracle->gens[i];
+		if (gen->owner != owner && gen->generation > view->newest &&
+			gen->generation < generation)
+			sim_violation(oracle->sim,
+				"p%u has claimed generation %llu, and had not seen generation %llu",
+				owner, (unsigned long long)generation,
+				(unsigned long long)gen->generation);
+	}
 	view->newest = generation;
 	if (seen && seen->told_at != NOT_TOLD)
 		sim_violation(oracle->sim, "generation %llu was claimed twice, by p%u and p%u",
@@ -167,12 +187,50 @@ void oracle_saving(
 		.begun_at = ++oracle->time};
 }
 
-static bool pinned(const struct oracle_retention *retention, uint64_t step)
+bool oracle_stays(const struct oracle_retention *retention, uint64_t step, bool lineage)
 {
 	for (size_t i = 0; i < retention->pin_count; i++)
 		if (retention->pins[i] == step)
 			return true;
-	return retention->keep_every && step % retention->keep_every == 0;
+	return lineage && retention->keep_every && step % retention->keep_every == 0;
+}
+
+bool oracle_reaches(
+	const struct oracle *oracle, uint64_t generation, const struct oracle_record *record)
+{
+	return in_lineage(oracle, find_gen((struct oracle *)oracle, generation), record);
+}
+
+void oracle_leave(struct oracle *oracle, uint64_t generation)
+{
+	for (size_t i = 0; i < oracle->gen_count; i++)
+		oracle->gens[i].left |=
+			generation == UINT64_MAX || oracle->gens[i].generation == generation;
+}
+
+bool oracle_left(const struct oracle *oracle, uint64_t generation)
+{
+	const struct oracle_gen *gen = find_gen((struct oracle *)oracle, generation);
+
+	return !gen || gen->left;
+}
+
+/* The first generation of a run; 0: one on the way is not known. */
+static uint64_t beginning(const struct oracle *oracle, uint64_t generation)
+{
+	const struct oracle_gen *gen = find_gen((struct oracle *)oracle, generation);
+
+	while (gen && gen->parent_generation)
+		gen = find_gen((struct oracle *)oracle, gen->parent_generation);
+	return gen ? gen->generation : 0;
+}
+
+bool oracle_same_run(
+	const struct oracle *oracle, uint64_t generation, const struct oracle_record *record)
+{
+	uint64_t first = beginning(oracle, generation);
+
+	return first && beginning(oracle, record->generation) == first;
 }
 
 /*
@@ -185,7 +243,7 @@ static void retire(struct oracle *oracle, const struct oracle_gen *newest,
 	for (size_t i = 0; i < oracle->record_count; i++) {
 		struct oracle_record *r = &oracle->records[i];
 		uint64_t after = 0;
-		if (!in_lineage(oracle, newest, r) || pinned(retention, r->step))
+		if (!in_lineage(oracle, newest, r) || oracle_stays(retention, r->step, true))
 			continue;
 		for (size_t k = 0; k < oracle->record_count; k++) {
 			const struct oracle_record *other = &oracle->records[k];
@@ -323,6 +381,16 @@ void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan
 				"step %llu of generation %llu was acknowledged, and is not listed",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
 	}
+}
+
+bool oracle_owes_step(const struct oracle *oracle, const struct oracle_view *view,
+	uint64_t generation, uint64_t step)
+{
+	const struct oracle_record *r = find_record((struct oracle *)oracle, generation, step);
+	struct oracle_view now = *view;
+
+	now.time = oracle->time;
+	return r && oracle_owes(oracle, &now, r);
 }
 
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation)

@@ -46,6 +46,7 @@ struct oracle_gen {
 	uint64_t told_at;
 	uint64_t seen_at; /* by another, before its owner was told */
 	unsigned owner;
+	bool left; /* what is on the disk of it may be half done: somebody died over it */
 };
 
 struct oracle {
@@ -86,6 +87,8 @@ void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan
 /* It asks for a generation with this parent; then it may have got it, and been told so. */
 void oracle_claiming(
 	struct oracle *oracle, unsigned owner, uint64_t parent_generation, uint64_t parent_step);
+/* It was told that it has not, before anything was tried. */
+void oracle_not_claimed(struct oracle *oracle, unsigned owner);
 void oracle_claimed(
 	struct oracle *oracle, struct oracle_view *view, unsigned owner, uint64_t generation);
 
@@ -128,10 +131,23 @@ bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 	const struct oracle_record *record);
 /* Something besides steps was damaged: a claim, or the marker. */
 bool oracle_shaken(const struct oracle *oracle);
+/* The same, whoever was told of it, and when. */
+bool oracle_owes_step(const struct oracle *oracle, const struct oracle_view *view,
+	uint64_t generation, uint64_t step);
 /* Somebody may have claimed after `generation`. */
 bool oracle_succeeded(const struct oracle *oracle, unsigned owner, uint64_t generation);
 /* When the owner of a generation was told that it has it; UINT64_MAX: not yet. */
 uint64_t oracle_told(const struct oracle *oracle, uint64_t generation);
+/* In the lineage of whoever holds `generation`; of it or of a branch of its run that was left behind. */
+bool oracle_reaches(
+	const struct oracle *oracle, uint64_t generation, const struct oracle_record *record);
+bool oracle_same_run(
+	const struct oracle *oracle, uint64_t generation, const struct oracle_record *record);
+/* Whatever comes after it: pinned, or one of every so many of the lineage. */
+bool oracle_stays(const struct oracle_retention *retention, uint64_t step, bool in_lineage);
+/* A process has died or stands still over `generation`, or, UINT64_MAX, over any that there is. */
+void oracle_leave(struct oracle *oracle, uint64_t generation);
+bool oracle_left(const struct oracle *oracle, uint64_t generation);
 /* Steps that must be there, and that nobody can have marked bad. */
 size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view);
 

@@ -64,7 +64,7 @@ static int open_core(struct sim_proc *proc, bool reader, bool anew)
 		.save_timeout_ms = plan->timeout_ms,
 		.read_only = reader,
 		.new_start = anew,
-		.node = "sim"};
+		.node = WORLD_NODE};
 
 	sim_memory_enter(proc->id);
 	int r = ckpt_core_init(&proc->core, &parts, &config, &err);
@@ -134,6 +134,7 @@ struct sim_proc *proc_start(
 void proc_kill(struct sim_proc *proc)
 {
 	sim_tell(&proc->world->sim, proc->id, "dies", "", 0, 0, 0);
+	oracle_leave(&proc->rank->oracle, proc->core.keeper ? UINT64_MAX : proc->user.generation);
 	sim_memory_enter(0);
 	/* First what still reads its memory. */
 	sim_io_die(proc->io);

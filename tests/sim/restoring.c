@@ -30,6 +30,15 @@ static uint32_t bits(struct sim_reading *r)
 	return ckpt_latch_get(ckpt_restore_latch(r->restore));
 }
 
+/* What its program knew when it began, and who has come since. */
+static struct oracle_view view_of(const struct sim_reading *r)
+{
+	struct oracle_view view = r->user->view;
+
+	view.time = r->time;
+	return view;
+}
+
 static void free_ranges(struct sim_reading *r)
 {
 	for (size_t i = 0; i < r->range_count; i++)
@@ -52,6 +61,7 @@ bool reading_active(const struct sim_reading *reading)
 static int failed(struct sim_reading *r, int code)
 {
 	struct world *world = r->user->proc->world;
+	struct oracle_view view = view_of(r);
 	bool by_user = (code == -ECANCELED && r->gave_up) ||
 		       (code == CKPT_ECLOSED && r->user->proc->core.closing);
 	bool known = code == CKPT_ENOSTEP || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
@@ -74,8 +84,7 @@ static int failed(struct sim_reading *r, int code)
 				(!ckpt_restore_chosen_generation(r->restore) ||
 					error->step ==
 						(int64_t)ckpt_restore_chosen_step(r->restore))};
-		oracle_refused(
-			&r->user->proc->rank->oracle, &r->user->view, r->asked, code, &named);
+		oracle_refused(&r->user->proc->rank->oracle, &view, r->asked, code, &named);
 		world->counts.refused += code != CKPT_ENOSTEP;
 	} else if (by_user && !r->give_up && code == -ECANCELED)
 		user_judge(r->user, "restore", -ETIMEDOUT, NULL);
@@ -128,11 +137,12 @@ static int bind_ranges(struct sim_reading *r)
 static int opened(struct sim_reading *r)
 {
 	struct world *world = r->user->proc->world;
+	struct oracle_view view = view_of(r);
 
 	r->generation = ckpt_restore_chosen_generation(r->restore);
 	r->step = ckpt_restore_chosen_step(r->restore);
 	r->record = oracle_chosen(
-		&r->user->proc->rank->oracle, &r->user->view, r->asked, r->generation, r->step);
+		&r->user->proc->rank->oracle, &view, r->asked, r->generation, r->step);
 	if (!r->record)
 		return -EPROTO;
 	const struct ckpt_index *index = ckpt_restore_index(r->restore);
@@ -170,6 +180,7 @@ static void compare(struct sim_reading *r)
 
 static void judge_end(struct sim_reading *r)
 {
+	struct oracle_view view = view_of(r);
 	int code = ckpt_restore_failure(r->restore)->code;
 
 	if (code < 0) {
@@ -180,8 +191,8 @@ static void judge_end(struct sim_reading *r)
 		/* Found good: it must be one that was saved. */
 		r->generation = ckpt_restore_chosen_generation(r->restore);
 		r->step = ckpt_restore_chosen_step(r->restore);
-		(void)oracle_chosen(&r->user->proc->rank->oracle, &r->user->view, r->asked,
-			r->generation, r->step);
+		(void)oracle_chosen(
+			&r->user->proc->rank->oracle, &view, r->asked, r->generation, r->step);
 		r->good = true;
 		return;
 	}
@@ -288,6 +299,7 @@ void reading_start(struct sim_reading *reading, struct sim_user *user, uint64_t 
 	CKPT_ASSERT(!reading_active(reading));
 	reading->user = user;
 	reading->asked = asked;
+	reading->time = user->view.time;
 	reading->result = 0;
 	reading->gave_up = false;
 	reading->good = false;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "audit.h"
 #include "base/fail.h"
 #include "engine/save_state.h"
 #include "format/naming.h"
@@ -114,6 +115,14 @@ static int put_together(struct sim_user *u, struct ckpt_error *err)
 	return r;
 }
 
+/* Its bytes did not get to the disk. */
+static bool of_the_shard(const struct ckpt_error *why)
+{
+	bool moved = strstr(why->message, "cannot write ") || strstr(why->message, "cannot sync ");
+
+	return moved && strstr(why->message, ".safetensors in ");
+}
+
 static void after_end(struct sim_user *u)
 {
 	const struct ckpt_error *why = ckpt_save_failure(u->save);
@@ -125,6 +134,11 @@ static void after_end(struct sim_user *u)
 	if (u->acked == (code < 0))
 		sim_violation(&world->sim, "step %llu is acknowledged, and its error is %d",
 			(unsigned long long)u->saved_step, code);
+	if (code < 0 && (why->step != (int64_t)u->saved_step || why->rank != 0))
+		sim_violation(&world->sim,
+			"the error of step %llu is said to be of step %lld, rank %lld",
+			(unsigned long long)u->saved_step, (long long)why->step,
+			(long long)why->rank);
 	if (u->acked && u->again)
 		sim_violation(&world->sim, "step %llu was saved twice in one generation",
 			(unsigned long long)u->saved_step);
@@ -144,6 +158,30 @@ static void after_end(struct sim_user *u)
 	if (fenced)
 		u->failure = code;
 	world->counts.told += fenced;
+	if (fenced && !u->proc->core.fenced)
+		sim_violation(&world->sim, "p%u was told that it is succeeded, and forgets it",
+			u->proc->id);
+	/* What ended it beside that. */
+	bool other =
+		u->cancels || u->cheats || u->proc->core.closing ||
+		world->sim.now_ns >= u->posted_ns + (uint64_t)world->plan.timeout_ms * MILLISECOND;
+	if (code == -EIO && !other && u->save->hold && !u->save->rewritten && of_the_shard(why))
+		sim_violation(&world->sim,
+			"the shard of step %llu failed, staging holds all of it, and it is not "
+			"written again: %s",
+			(unsigned long long)u->saved_step, why->message);
+}
+
+/* Nobody and nothing has kept the save that failed from being cleaned up. */
+static bool is_alone_to_blame(struct sim_user *u)
+{
+	const struct world *world = u->proc->world;
+	const struct oracle *oracle = &u->proc->rank->oracle;
+
+	return ckpt_save_failure(u->save)->code < 0 && !u->save->committed && !u->save->rewritten &&
+	       !u->again && !u->proc->core.fenced &&
+	       !oracle_succeeded(oracle, u->proc->id, u->generation) && !oracle->any_damage &&
+	       !world->counts.lies && !world_may_fail(world, -ENOMEM);
 }
 
 static int finish_body(struct ckpt_task *task)
@@ -154,12 +192,19 @@ static int finish_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, bits(u) & CKPT_DONE_END);
 	user_done(&u->save_wait);
 	after_end(u);
+	u->told = sim_of(u)->events;
+	/* Too late, or once more. */
+	if (u->cancels)
+		ckpt_save_post_cancel(u->save);
 	/* Copies are back once the end is told: the memory is the user's. */
 	sim_state_fill(&u->live, u->version + 2);
 	/* When the storage lets go of it, nobody can say. */
 	u->save_wait.what = "what is left of a save";
-	CKPT_AWAIT(task, bits(u) & CKPT_DONE_GONE);
+	/* What was posted holds the save until it is looked at. */
+	CKPT_AWAIT(task, (bits(u) & CKPT_DONE_GONE) && !u->proc->inbox.head);
 	user_done(&u->save_wait);
+	if (is_alone_to_blame(u))
+		audit_failed(sim_of(u), u->proc->rank->disk, u->generation, u->saved_step, u->told);
 	u->cache = ckpt_save_take_plan(u->save);
 	ckpt_save_unref(u->save);
 	u->save = NULL;
@@ -175,6 +220,8 @@ static void pass_fence(struct sim_user *u)
 	int r = ckpt_save_check_samples(u->save, &err);
 	if (r == CKPT_ETORN && u->cheated) {
 		ckpt_save_post_failure(u->save, &err);
+		/* Whoever says it twice has said it once; so for all that is posted. */
+		ckpt_save_post_failure(u->save, &err);
 		return;
 	}
 	if (r < 0)
@@ -183,6 +230,7 @@ static void pass_fence(struct sim_user *u)
 	if (u->cheated)
 		sim_violation(sim_of(u), "a change before the fence of step %llu went unnoticed",
 			(unsigned long long)u->saved_step);
+	ckpt_save_post_gate(u->save);
 	ckpt_save_post_gate(u->save);
 }
 
@@ -220,6 +268,7 @@ static void post(struct sim_user *u)
 		oracle_saving(&u->proc->rank->oracle, u->generation, u->step, u->version, u->shape);
 	sim_tell(&world->sim, u->proc->id, "save", u->fenced ? "fenced" : "",
 		(int64_t)u->generation, (int64_t)u->step, 0);
+	u->counts.posted++;
 	ckpt_save_post(u->save);
 	user_expect(u, &u->save_wait, "a save", timeout_ns(u) + SLACK);
 }
@@ -304,7 +353,13 @@ void user_observe(struct sim_user *u)
 			(unsigned long long)u->saved_step);
 	u->committed = true;
 	world->counts.acked += u->acked;
+	u->counts.acked++;
+	u->counts.last_acked = u->saved_step;
+	u->retained = u->retention;
 	oracle_committed(&u->proc->rank->oracle, u->generation, u->saved_step, &u->retention);
+	/* Alone, it knows of everything that there is. */
+	if (u->view.alone)
+		u->view.time = u->proc->rank->oracle.time;
 	ckpt_name_step(path, u->generation, u->saved_step);
 	sim_disk_seal(u->proc->rank->disk, path);
 	sim_tell(&world->sim, u->proc->id, "acked", "", (int64_t)u->generation,

@@ -3,6 +3,7 @@
  * Runs seeds of the simulated world.
  *
  *	sim --seeds A..B [--only KIND,...] [--verbose] [--twice] [--quiet] [--keep-going]
+ *	    [--limit SECONDS]
  *
  * A seed that fails is run again without one kind of trouble after the other, and prints the shortest
  * history that still fails, and the command that repeats it. Exit code 0: every seed holds; 1: one does
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@ struct options {
 	bool twice;
 	bool quiet;
 	bool keep_going;
+	unsigned limit;
 };
 
 static struct world *the_world;
@@ -60,8 +63,18 @@ static void show(const struct world *world, const char *why)
 static void crashed(int number)
 {
 	(void)signal(number, SIG_DFL);
-	show(the_world, number == SIGABRT ? "an assertion failed" : "a bad access");
+	show(the_world, number == SIGABRT     ? "an assertion failed"
+			: number == SIGVTALRM ? "it does not end"
+					      : "a bad access");
 	(void)raise(number);
+}
+
+/* Of its own time, for one seed: whoever loops without an event is found by nothing else. 0: no limit. */
+static void set_limit(unsigned seconds)
+{
+	struct itimerval limit = {.it_value.tv_sec = seconds};
+
+	(void)setitimer(ITIMER_VIRTUAL, &limit, NULL);
 }
 
 /*
@@ -187,7 +200,8 @@ static bool parse(int argc, char **argv, struct options *options)
 	static const struct option names[] = {{"seeds", required_argument, NULL, 's'},
 		{"verbose", no_argument, NULL, 'v'}, {"twice", no_argument, NULL, 't'},
 		{"quiet", no_argument, NULL, 'q'}, {"keep-going", no_argument, NULL, 'k'},
-		{"only", required_argument, NULL, 'o'}, {NULL, 0, NULL, 0}};
+		{"only", required_argument, NULL, 'o'}, {"limit", required_argument, NULL, 'l'},
+		{NULL, 0, NULL, 0}};
 
 	*options = (struct options){.first = 1};
 	for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -199,6 +213,8 @@ static bool parse(int argc, char **argv, struct options *options)
 		options->twice |= c == 't';
 		options->quiet |= c == 'q';
 		options->keep_going |= c == 'k';
+		if (c == 'l')
+			options->limit = (unsigned)strtoul(optarg, NULL, 10);
 		if (c == '?')
 			return false;
 	}
@@ -240,17 +256,20 @@ int main(int argc, char **argv)
 	if (!parse(argc, argv, &options)) {
 		(void)fprintf(stderr,
 			"usage: %s --seeds A..B [--only KIND,...] [--verbose] [--twice] [--quiet] "
-			"[--keep-going]\n",
+			"[--keep-going] [--limit SECONDS]\n",
 			the_program);
 		return 2;
 	}
 	the_world = sim_alloc(sizeof(*the_world));
 	(void)signal(SIGABRT, crashed);
 	(void)signal(SIGSEGV, crashed);
+	(void)signal(SIGVTALRM, crashed);
 	double begin = now();
-	for (uint64_t seed = options.first; seed <= options.last; seed++)
+	for (uint64_t seed = options.first; seed <= options.last; seed++) {
+		set_limit(options.limit);
 		if (!run_seed(the_world, seed, &options, &totals) && !options.keep_going)
 			break;
+	}
 	if (!options.quiet)
 		print_totals(&options, &totals, now() - begin);
 	proc_end_all();

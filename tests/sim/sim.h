@@ -65,7 +65,8 @@ struct sim {
 	bool verbose;
 	bool failed; /* something that must hold does not; `why` says what */
 	char why[600];
-	uint64_t hash; /* of every event so far */
+	uint64_t trouble_at; /* the last event that failed for want of a disk that works; 0: none */
+	uint64_t hash;       /* of every event so far */
 	uint64_t events;
 	struct sim_event kept[SIM_KEPT];
 	struct sim_event story[SIM_STORY]; /* what matters of it: see sim_tell() */

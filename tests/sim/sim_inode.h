@@ -50,7 +50,7 @@ struct sim_inode {
 	bool linked; /* has a name in the cached tree */
 	bool marked;
 	size_t number; /* of whoever walks all of them */
-	bool sealed; /* may not be written any more */
+	bool sealed;   /* may not be written any more */
 	unsigned opens;
 	char label[SIM_NAME_CHARS]; /* its last name, for the history */
 	char path[SIM_PATH_CHARS];

@@ -3,6 +3,7 @@
 #include "sim.h"
 
 #include <stdarg.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,8 @@ void sim_note(struct sim *sim, unsigned who, const char *what, const char *text,
 		memcpy(e->text, text, length);
 	uint64_t words[] = {e->now_ns, (uint64_t)a, (uint64_t)b, (uint64_t)result, who,
 		ckpt_hash64(what, strlen(what), 0), ckpt_hash64(e->text, length, 0)};
+	if (result == -EIO || result == -EROFS || result == -ENOSPC)
+		sim->trouble_at = sim->events;
 	sim->hash = ckpt_hash64(words, sizeof(words), sim->hash);
 	sim->events++;
 	if (sim->verbose)

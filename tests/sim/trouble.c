@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What goes wrong with machines, disks and processes as a whole. */
+#include "audit.h"
 #include "format/naming.h"
 #include "world.h"
 
@@ -23,6 +24,7 @@ static void kill_one(struct world *world)
 		return;
 	struct sim_rank *rank = victim->rank;
 	proc_kill(victim);
+	audit_visible(&world->sim, rank->disk, &rank->oracle);
 	world_schedule(rank);
 }
 
@@ -50,7 +52,9 @@ static void cut_rank(struct sim_rank *rank)
 		if (world->procs[i] && world->procs[i]->rank == rank)
 			proc_kill(world->procs[i]);
 	sim_tell(sim, 0, "POWER CUT", "", cut.data, cut.names, cut.sizes);
+	oracle_leave(&rank->oracle, UINT64_MAX);
 	sim_disk_cut(rank->disk, &cut);
+	audit_visible(sim, rank->disk, &rank->oracle);
 	if (sim_fault(sim, SIM_ROT))
 		rot_some(rank);
 	world_schedule(rank);
@@ -122,6 +126,7 @@ static void freeze_one(struct world *world)
 	if (successor && world->plan.keep_last > 0 && proc->core.keeper)
 		return;
 	proc->frozen = true;
+	oracle_leave(&proc->rank->oracle, UINT64_MAX);
 	proc->thaw_ns = sim->now_ns + sim_below(sim, 300 * MILLISECOND);
 	sim_tell(sim, proc->id, "freezes", "", 0, 0, 0);
 	user_excuse(&proc->user, proc->thaw_ns - sim->now_ns);

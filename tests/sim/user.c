@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "audit.h"
 #include "base/alloc.h"
 #include "world.h"
 
@@ -156,6 +157,7 @@ static int close_body(struct ckpt_task *task)
 	ckpt_command_fini(u->command);
 	u->command = NULL;
 	CKPT_AWAIT(task, !busy(u));
+	audit_counts(u);
 	ckpt_plan_free(u->cache);
 	u->cache = NULL;
 	u->closed = true;
@@ -178,12 +180,34 @@ static bool damaged(int code)
 	       code == CKPT_EQUARANTINED;
 }
 
+/* That it stays, or is not there, must have a reason. */
+static void judge_refusal(struct sim_user *u, int code)
+{
+	struct world *world = u->proc->world;
+	bool read = reading_active(&u->aside) || !u->view.alone || !world_alone(world, u->proc);
+
+	if (u->proc->rank->oracle.any_damage || world_may_fail(world, -ENOMEM))
+		return;
+	if (code == CKPT_ENOSTEP && u->was_owed)
+		sim_violation(&world->sim,
+			"step %llu is to be removed, and is said not to be there",
+			(unsigned long long)u->saved_step);
+	if (code == -EBUSY && !read && u->was_owed &&
+		oracle_owed(&u->proc->rank->oracle, &u->view) > 0)
+		sim_violation(&world->sim, "step %llu is not removed, and nobody uses it",
+			(unsigned long long)u->saved_step);
+}
+
 static void note_remove(struct sim_user *u, int code)
 {
 	if (code == 0 &&
 		oracle_only(&u->proc->rank->oracle, &u->view, u->saved_generation, u->saved_step))
 		sim_violation(sim_of(u), "step %llu was the only one, and is removed",
 			(unsigned long long)u->saved_step);
+	/* A successor may have found it half gone, and recorded that. */
+	if (code == 0 && !oracle_succeeded(&u->proc->rank->oracle, u->proc->id, u->generation))
+		audit_removed(sim_of(u), u->proc->rank->disk, u->saved_generation, u->saved_step);
+	judge_refusal(u, code);
 	if (code == -EBUSY || code == CKPT_ENOSTEP)
 		(void)oracle_let_go(
 			&u->proc->rank->oracle, u->saved_generation, u->saved_step, u->was_let_go);
@@ -207,6 +231,8 @@ static int remove_body(struct ckpt_task *task)
 	u->command = ckpt_remover_new(core_of(u), u->saved_step);
 	if (!u->command)
 		return ckpt_task_continue(task, train_body);
+	u->was_owed = oracle_owes_step(
+		&u->proc->rank->oracle, &u->view, u->saved_generation, u->saved_step);
 	u->was_let_go =
 		oracle_let_go(&u->proc->rank->oracle, u->saved_generation, u->saved_step, true);
 	post(u, ckpt_remover_body, "remove", CALL_NS);
@@ -247,6 +273,26 @@ static int pin_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Claims once more: it is told what it has. */
+static int reclaim_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(u, sizeof(struct ckpt_claimer), ckpt_claimer_clear))
+		return ckpt_task_continue(task, train_body);
+	post(u, ckpt_claim_body, "claim", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	r = take(u);
+	if ((r < 0 && r != -ETIMEDOUT) || core_of(u)->generation != u->generation)
+		sim_violation(sim_of(u), "p%u has generation %llu, and is told %d", u->proc->id,
+			(unsigned long long)u->generation, r);
+	let_go(u);
+	return ckpt_task_continue(task, train_body);
+	CKPT_TASK_END(task);
+}
+
 /* What it does between two saves, now and then. */
 static ckpt_task_fn *pick_pause(struct sim_user *u)
 {
@@ -260,6 +306,8 @@ static ckpt_task_fn *pick_pause(struct sim_user *u)
 		return pin_body;
 	if (sim_chance(sim, 300))
 		return resume_body;
+	if (sim_chance(sim, 100))
+		return reclaim_body;
 	return NULL;
 }
 
@@ -272,7 +320,22 @@ static void read_aside(struct sim_user *u)
 	u->aside.by_ranges = sim_chance(sim, 5000);
 	u->aside.verify = sim_chance(sim, 2000);
 	u->aside.give_up = sim_fault(sim, SIM_CANCEL);
+	u->disturbs = true;
 	reading_start(&u->aside, u, sim_chance(sim, 3000) ? CKPT_STEP_LATEST : pick_step(u));
+}
+
+/* Nothing and nobody has kept its keeper from what it does after every commit. */
+static bool is_quiet(struct sim_user *u)
+{
+	const struct world *world = u->proc->world;
+
+	if (u->counts.acked == 0 || u->counts.last_acked != u->saved_step)
+		return false;
+	if (u->config.careful)
+		return true;
+	return !u->disturbs && !world->sim.trouble_at && !world->plan.readers &&
+	       !world->plan.rivals && !world->plan.zombies && !world_may_fail(world, -ENOMEM) &&
+	       u->view.alone && !u->proc->core.fenced;
 }
 
 static int train_body(struct ckpt_task *task)
@@ -307,6 +370,14 @@ static int train_body(struct ckpt_task *task)
 		if (pause && (pause != resume_body || !reading_active(&u->aside)))
 			return ckpt_task_continue(task, pause);
 	}
+	if (u->failure || !is_quiet(u))
+		return ckpt_task_continue(task, close_body);
+	user_expect(u, &u->wait, "what retention removes", 600 * SECOND);
+	CKPT_AWAIT(task, !core_of(u)->keeper);
+	user_done(&u->wait);
+	if (is_quiet(u))
+		audit_store(sim_of(u), u->proc->rank->disk, &u->proc->rank->oracle, u->generation,
+			&u->retained);
 	return ckpt_task_continue(task, close_body);
 	CKPT_TASK_END(task);
 }
@@ -318,6 +389,15 @@ static int claimed(struct sim_user *u, int r)
 	bool others =
 		!u->view.alone || oracle_succeeded(&rank->oracle, u->proc->id, u->view.newest);
 
+	/* Nobody starts beside what there is to be resumed. */
+	if (r == 0 && u->careless && oracle_owed(&u->proc->rank->oracle, &u->view) > 0)
+		sim_violation(&world->sim,
+			"p%u has claimed, and has not resumed from what was acknowledged",
+			u->proc->id);
+	if (r == CKPT_ENOTRESUMED)
+		oracle_not_claimed(&u->proc->rank->oracle, u->proc->id);
+	if (r == CKPT_ENOTRESUMED && u->careless)
+		return r;
 	if (r == 0) {
 		u->generation = core_of(u)->generation;
 		oracle_claimed(&rank->oracle, &u->view, u->proc->id, u->generation);
@@ -376,6 +456,12 @@ static int claim_body(struct ckpt_task *task)
 	u->failure = claimed(u, u->failure);
 	let_go(u);
 	u->claiming = false;
+	if (u->careless && u->failure == CKPT_ENOTRESUMED) {
+		u->careless = false;
+		u->failure = 0;
+		return ckpt_task_continue(task, resume_body);
+	}
+	u->careless = false;
 	/* What may be there although it failed must not be in the way of the next one. */
 	if ((u->failure == -EIO || u->failure == -ETIMEDOUT || u->failure == -EBUSY) &&
 		++u->claims < CLAIMS_MAX) {
@@ -431,6 +517,12 @@ static int resume_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (u->config.anew && !u->generation)
 		return ckpt_task_continue(task, claim_body);
+	if (!u->config.careful && !u->generation && !u->hurried) {
+		u->hurried = true;
+		u->careless = sim_chance(sim_of(u), 500);
+		if (u->careless)
+			return ckpt_task_continue(task, claim_body);
+	}
 	u->reading.by_ranges = false;
 	u->reading.verify = false;
 	u->reading.give_up = false;
@@ -480,6 +572,34 @@ static int inspect_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, !reading_active(&u->reading));
 	}
 	return ckpt_task_continue(task, resume_body);
+	CKPT_TASK_END(task);
+}
+
+/* Who has opened to read only changes nothing. */
+static int intrude_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(u, sizeof(struct ckpt_claimer), ckpt_claimer_clear))
+		return ckpt_task_continue(task, close_body);
+	post(u, ckpt_claim_body, "claim", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	r = take(u);
+	if (r != -EROFS && r != -ETIMEDOUT)
+		sim_violation(sim_of(u), "reader p%u may claim", u->proc->id);
+	let_go(u);
+	u->command = ckpt_remover_new(core_of(u), pick_step(u));
+	if (!u->command)
+		return ckpt_task_continue(task, close_body);
+	post(u, ckpt_remover_body, "remove", CALL_NS);
+	CKPT_AWAIT(task, answered(u));
+	r = take(u);
+	if (r != -EROFS && r != -ETIMEDOUT)
+		sim_violation(sim_of(u), "reader p%u may remove", u->proc->id);
+	let_go(u);
+	return ckpt_task_continue(task, close_body);
 	CKPT_TASK_END(task);
 }
 
@@ -541,7 +661,7 @@ static int read_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, !reading_active(&u->reading));
 		u->reading.vouched = 0;
 	}
-	return ckpt_task_continue(task, close_body);
+	return ckpt_task_continue(task, sim_chance(sim, 3000) ? intrude_body : close_body);
 	CKPT_TASK_END(task);
 }
 

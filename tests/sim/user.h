@@ -37,6 +37,7 @@ struct sim_reading {
 	struct ckpt_task task;
 	struct sim_user *user;
 	uint64_t asked;
+	uint64_t time; /* of the oracle, up to which it must know what was acknowledged */
 	bool by_ranges;
 	bool verify;  /* reads all of it, and restores nothing */
 	bool give_up; /* soon; as everybody does in the end */
@@ -74,7 +75,9 @@ struct sim_user {
 	bool hasty;                 /* closes without waiting for what is under way */
 	bool closed;
 	bool resumed;
-	int failure; /* it ends because of this */
+	bool hurried;  /* has had its chance to be careless */
+	bool careless; /* claims without having looked for something to resume */
+	int failure;   /* it ends because of this */
 
 	struct oracle_view view;
 	struct oracle_retention retention;
@@ -86,6 +89,8 @@ struct sim_user {
 	unsigned claims; /* that failed */
 	uint64_t pin;
 	bool pins;
+	struct oracle_retention retained; /* when the last commit was acknowledged */
+	bool disturbs; /* retention may have met a step that somebody read, or that it could not know of */
 	size_t next_record; /* careful: the next one to look at */
 
 	/* Commands: one at a time. A wait for one may be given up; the core then ends it alone. */
@@ -93,7 +98,8 @@ struct sim_user {
 	struct ckpt_closer closer;
 	bool claiming;
 	uint64_t listing_since;
-	bool was_let_go;  /* what it removes, before */
+	bool was_let_go; /* what it removes, before */
+	bool was_owed;
 	bool left_behind; /* its storage did not let it close: it exits all the same */
 
 	/* The save under way. */
@@ -118,8 +124,15 @@ struct sim_user {
 	bool again;           /* of a step that was decided already */
 	bool late;            /* reaches the fence only after the deadline */
 	uint64_t computes_ns; /* from STAGED to the fence */
+	uint64_t told;        /* event at which it was told the end */
 	bool acked;
 	bool committed;
+
+	struct {
+		uint64_t posted;
+		uint64_t acked;
+		uint64_t last_acked;
+	} counts;
 };
 
 void user_start(struct sim_user *user, struct sim_proc *proc, const struct sim_user_config *config);

@@ -67,6 +67,14 @@ bool world_rivalled(const struct world *world)
 	return false;
 }
 
+bool world_alone(const struct world *world, const struct sim_proc *proc)
+{
+	for (unsigned i = 0; i < WORLD_PROCS; i++)
+		if (world->procs[i] && world->procs[i] != proc)
+			return false;
+	return true;
+}
+
 void world_excite(struct world *world)
 {
 	world->exciting = 12;

@@ -17,6 +17,7 @@
 #define WORLD_RANKS 3
 #define WORLD_SEATS 3 /* processes of a rank at once */
 #define WORLD_PROCS (WORLD_RANKS * WORLD_SEATS)
+#define WORLD_NODE  "sim"
 
 /*
  * A rank of the training: its store, on the disk of one machine, and what must hold of it. Each is a
@@ -114,6 +115,7 @@ bool world_rivalled(const struct world *world);
 
 /* For the users. */
 struct sim_proc *world_other_writer(const struct sim_rank *rank, const struct sim_proc *proc);
+bool world_alone(const struct world *world, const struct sim_proc *proc);
 /* A failure with this code can have come from what went wrong in this run. */
 bool world_may_fail(const struct world *world, int code);
 void world_excite(struct world *world);

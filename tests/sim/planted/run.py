@@ -12,82 +12,28 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import re
-import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 
+from builder import ROOT, Builder, hunt
 from planted import PLANTED
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
 
-
-def ninja_commands(ninja, build, target):
-    """The commands that ninja runs for a target, last one last."""
-    out = subprocess.run([ninja, "-C", str(build), "-t", "commands", target],
-                         check=True, capture_output=True, text=True).stdout
-    return [line for line in out.splitlines() if line.strip()]
-
-
-class Builder:
-    """Compiles one changed file and links it in front of the library."""
-
-    def __init__(self, ninja, build, scratch):
-        self.build = build
-        self.scratch = scratch
-        commands = ninja_commands(ninja, build, "tests/sim/sim")
-        self.link = shlex.split(commands[-1])
-        self.compile = {}
-        for line in commands:
-            match = re.search(r" -c (\S+)$", line)
-            if match:
-                source = (build / match.group(1)).resolve()
-                self.compile[source] = shlex.split(line)
-
-    def make(self, bug):
-        """Returns the path of a simulator with this bug, or raises."""
-        source = ROOT / bug.file
-        text = source.read_text(encoding="utf-8") if source.exists() else ""
-        if text.count(bug.old) != 1:
-            raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
-        if source not in self.compile:
-            raise LookupError(f"{bug.file} is not compiled into the simulator")
-        changed = self.scratch / f"{bug.name}.c"
-        changed.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
-        command = list(self.compile[source])
-        command[command.index("-c") + 1] = str(changed)
-        thing = self.scratch / f"{bug.name}.o"
-        command[command.index("-o") + 1] = str(thing)
-        # Dependencies of the copy are nobody's business.
-        for flag in ("-MF", "-MQ"):
-            command[command.index(flag) + 1] = str(thing) + ".d"
-        subprocess.run(command + ["-w"], cwd=self.build, check=True)
-        program = self.scratch / bug.name
-        link = list(self.link)
-        link[link.index("-o") + 1] = str(program)
-        first = next(i for i, word in enumerate(link) if word.endswith(".o"))
-        link.insert(first, str(thing))
-        subprocess.run(link, cwd=self.build, check=True)
-        return program
-
-
-def hunt(program, seeds):
-    """Seeds that it took, and what was found; None if nothing was."""
-    done = subprocess.run([program, "--seeds", f"1..{seeds}"], check=False,
-                          capture_output=True, text=True)
-    found = re.search(r"^seed (\d+): (.*)$", done.stderr, re.MULTILINE)
-    if done.returncode == 0 or not found:
-        return None
-    return int(found.group(1)), found.group(2)
+def make(builder, bug):
+    """Returns the path of a simulator with this bug, or raises."""
+    source = ROOT / bug.file
+    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    if text.count(bug.old) != 1:
+        raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
+    changed = text.replace(bug.old, bug.new).encode()
+    return builder.link(builder.make_object(bug.file, changed, bug.name))
 
 
 def try_bug(builder, bug, seeds):
     """Whether it was found, one line that says so, and a record for those who count."""
     try:
-        found = hunt(builder.make(bug), seeds)
+        found = hunt(make(builder, bug), 1, seeds)
     except LookupError as error:
         return None, f"{bug.name:32} CANNOT BE PLANTED: {error}"
     if not found:

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save on a disk that hangs: what it is told depends on how far its manifest has come. */
+/*
+ * What a save says when it is durable; and, on a disk that hangs, what it is told: that depends on how
+ * far its manifest has come.
+ */
 #include "lib/test.h"
 
 #include <errno.h>
@@ -8,7 +11,7 @@
 
 #include "base/fail.h"
 #include "engine/claim.h"
-#include "engine/save.h"
+#include "engine/save_state.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
 
@@ -55,8 +58,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Posts a save, and waits until the disk holds the transfer after the first `passing`. */
-static struct ckpt_save *save_held(struct scene *s, size_t passing)
+static struct ckpt_save *prepare_save(struct scene *s, uint64_t step)
 {
 	const int64_t shape = COUNT(s->data);
 	struct ckpt_tensor tensor = {.size = sizeof(tensor),
@@ -69,9 +71,17 @@ static struct ckpt_save *save_held(struct scene *s, size_t passing)
 	struct ckpt_error err = {.size = sizeof(err)};
 	struct ckpt_save *save = NULL;
 
-	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, 1, false, DEADLINE, &save), 0);
+	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, step, false, DEADLINE, &save), 0);
 	assert_int_equal(ckpt_save_put_tensors(save, &tensor, 1, &err), 0);
 	assert_int_equal(ckpt_save_prepare(save, &cache, &err), 0);
+	return save;
+}
+
+/* Posts a save, and waits until the disk holds the transfer after the first `passing`. */
+static struct ckpt_save *save_held(struct scene *s, size_t passing)
+{
+	struct ckpt_save *save = prepare_save(s, 1);
+
 	rig_hold_after(&s->rig, passing);
 	ckpt_save_post(save);
 	rig_wait_held(&s->rig, 1);
@@ -87,6 +97,50 @@ static void let_go(struct scene *s, struct ckpt_save *save)
 {
 	rig_let_go(&s->rig);
 	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
+	ckpt_save_unref(save);
+}
+
+/* What a save says of itself once it is durable. */
+static void test_committed(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = prepare_save(s, 7);
+
+	assert_false(ckpt_save_started(save));
+	ckpt_save_post(save);
+	assert_true(ckpt_save_started(save));
+	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
+	assert_int_equal(wait_for(save, CKPT_DONE_LOCAL | CKPT_DONE_END, 0),
+		CKPT_DONE_LOCAL | CKPT_DONE_END);
+	assert_int_equal(atomic_load(&save->generation), s->rig.core.generation);
+	assert_true(atomic_load(&save->local_ns) >= atomic_load(&save->stage_ns));
+	assert_true(atomic_load(&save->stage_ns) > 0);
+	assert_int_equal(s->rig.core.stats.last_local_ns, atomic_load(&save->local_ns));
+	assert_int_equal(s->rig.core.stats.bytes_staged, atomic_load(&save->bytes));
+	assert_true(rig_logged(&s->rig, CKPT_LOG_INFO, "step 7 is durable in"));
+	ckpt_save_unref(save);
+	save = prepare_save(s, 8);
+	ckpt_save_post(save);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
+	assert_false(rig_logged(&s->rig, CKPT_LOG_WARN, ""));
+	ckpt_save_unref(save);
+}
+
+/* The engine is closing: nothing begins any more. */
+static void test_closing(void **state)
+{
+	struct scene *s = *state;
+	struct rig_block block;
+
+	rig_block_post(&s->rig, &block);
+	rig_block_wait(&block);
+	struct ckpt_save *save = prepare_save(s, 1);
+	s->rig.core.closing = true;
+	ckpt_save_post(save);
+	rig_block_end(&block);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
+	assert_int_equal(ckpt_save_failure(save)->code, CKPT_ECLOSED);
+	assert_null(scratch_find(s->dir, "step-0000000001"));
 	ckpt_save_unref(save);
 }
 
@@ -136,6 +190,8 @@ static void test_deadline_while_publishing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		SCENE(test_committed),
+		SCENE(test_closing),
 		SCENE(test_deadline_before_publishing),
 		SCENE(test_deadline_while_publishing),
 	};
