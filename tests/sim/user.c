@@ -547,29 +547,47 @@ static int resume_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The next step that must be there; NULL: all were looked at. */
-static const struct oracle_record *next_owed(struct sim_user *u)
+/* The next step that must be there, or that the disk has lied about; NULL: all were looked at. */
+static const struct oracle_record *next_record(struct sim_user *u)
 {
 	const struct oracle *oracle = &u->proc->rank->oracle;
 
 	while (u->next_record < oracle->record_count) {
 		const struct oracle_record *r = &oracle->records[u->next_record++];
-		if (oracle_owes(oracle, &u->view, r))
+		if (r->harm != ORACLE_WHOLE || oracle_owes(oracle, &u->view, r))
 			return r;
 	}
 	return NULL;
 }
 
-/* The last process of a run restores all that must be there, before it goes on as any other. */
+/* What was found good is asked for at once. */
+static void take_at_its_word(struct sim_user *u)
+{
+	u->reading.verify = u->reading.give_up = u->reading.by_ranges = false;
+	u->reading.vouched = 1 + u->reading.hits;
+	u->reading.vouched_generation = u->reading.generation;
+	reading_start(&u->reading, u, u->reading.step);
+}
+
+/*
+ * The last process of a run restores all that must be there, and verifies what may be damaged, before it
+ * goes on as any other.
+ */
 static int inspect_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
 	const struct oracle_record *r;
 
 	CKPT_TASK_BEGIN(task);
-	while ((r = next_owed(u))) {
+	while ((r = next_record(u))) {
+		u->reading.verify = r->harm != ORACLE_WHOLE;
 		reading_start(&u->reading, u, r->step);
 		CKPT_AWAIT(task, !reading_active(&u->reading));
+		if (!u->reading.good)
+			continue;
+		take_at_its_word(u);
+		CKPT_AWAIT(task, !reading_active(&u->reading));
+		u->reading.vouched = 0;
 	}
 	return ckpt_task_continue(task, resume_body);
 	CKPT_TASK_END(task);
@@ -651,13 +669,9 @@ static int read_body(struct ckpt_task *task)
 		reading_start(
 			&u->reading, u, sim_chance(sim, 5000) ? CKPT_STEP_LATEST : pick_step(u));
 		CKPT_AWAIT(task, !reading_active(&u->reading));
-		/* What was found good must be good. */
 		if (!u->reading.good)
 			continue;
-		u->reading.verify = u->reading.give_up = u->reading.by_ranges = false;
-		u->reading.vouched = 1 + u->reading.hits;
-		u->reading.vouched_generation = u->reading.generation;
-		reading_start(&u->reading, u, u->reading.step);
+		take_at_its_word(u);
 		CKPT_AWAIT(task, !reading_active(&u->reading));
 		u->reading.vouched = 0;
 	}
