@@ -133,11 +133,12 @@ struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uin
 	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
 	struct ckpt_save *save = NULL;
 
+	/* Tried, even if it does not begin: retention counts from the next one then. */
+	deed_log(d, "try %u %u\n", step, seed);
 	deed_fill(d, seed);
 	if (CALL(ckpt_save_begin(d->engine, step, &opts, &save)) < 0)
 		return NULL;
 	bool added = add_tensors(d, save);
-	deed_log(d, "try %u %u\n", step, seed);
 	if (added && CALL(ckpt_save_start(save)) == 0)
 		return save;
 	DO(ckpt_save_free(save));
