@@ -18,6 +18,11 @@
 /* Stays on in release builds: what it checks costs nothing beside what follows it. */
 #define CKPT_ASSERT(cond) ((cond) ? (void)0 : ckpt_assert_failed(#cond, __FILE__, __LINE__))
 
+/* The same in a switch: no other case comes. */
+/* clang-format off */
+#define CKPT_ASSERT_NO_OTHER default: ckpt_assert_failed("no other case", __FILE__, __LINE__)
+/* clang-format on */
+
 __attribute__((noreturn, cold)) void ckpt_assert_failed(
 	const char *cond, const char *file, int line);
 

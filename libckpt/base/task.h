@@ -68,7 +68,7 @@ bool ckpt_task_active(const struct ckpt_task *task);
 void ckpt_sched_run(struct ckpt_sched *sched);
 
 /* clang-format off */
-#define CKPT_TASK_BEGIN(task) switch ((task)->line) { case 0:
+#define CKPT_TASK_BEGIN(task) switch ((task)->line) { CKPT_ASSERT_NO_OTHER; case 0:
 #define CKPT_TASK_END(task) } return 0
 #define CKPT_AWAIT(task, cond)                                                                     \
 	do {                                                                                       \

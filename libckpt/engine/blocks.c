@@ -26,7 +26,7 @@ struct ckpt_span ckpt_blocks_span(
 	span.first_chunk = ckpt_layout_chunk_at(layout, offset);
 	size_t last = ckpt_layout_chunk_at(layout, end - 1);
 	span.chunk_count = last - span.first_chunk + (chunk_end(layout, last) <= end);
-	span.straddled = span.chunk_count > 0 && layout->chunks[span.first_chunk].offset < offset;
+	span.straddled = layout->chunks[span.first_chunk].offset < offset;
 	return span;
 }
 

@@ -32,13 +32,20 @@ void ckpt_fetch_fail(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk)
 	f->code_chunk = chunk;
 }
 
+/* The tensor that a byte belongs to; NULL: the header. */
+static const char *name_at(const struct ckpt_layout *layout, uint64_t offset)
+{
+	const struct ckpt_entry *entry = ckpt_layout_at(layout, offset);
+
+	return entry ? entry->name : NULL;
+}
+
 int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout, size_t chunk,
 	const char *file, const char *store)
 {
 	const struct ckpt_chunk *c = &layout->chunks[chunk];
-	const struct ckpt_entry *first = ckpt_layout_at(layout, c->offset);
-	const struct ckpt_entry *last = ckpt_layout_at(layout, c->offset + c->length - 1);
-	const char *name = first ? first->name : NULL;
+	const char *name = name_at(layout, c->offset);
+	const char *last = name_at(layout, c->offset + c->length - 1);
 
 	return ckpt_fail_at(err, CKPT_EINTEGRITY,
 		&(struct ckpt_where){.tier = "local",
@@ -52,7 +59,7 @@ int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layo
 		"older step",
 		file, store, c->length, (unsigned long long)c->offset,
 		name ? "tensor " : "its header", name ? name : "",
-		last != first ? " and others" : "");
+		last != name ? " and others" : "");
 }
 
 /* Words the failure of this fetch that is told. */
@@ -64,11 +71,10 @@ static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 		(void)ckpt_fetch_fail_chunk(
 			err, c->layout, f->code_chunk, c->file->path, c->core->store->label);
 	} else {
-		const struct ckpt_entry *entry = ckpt_layout_at(c->layout, f->code_at);
 		(void)ckpt_fail_at(err, f->code,
 			&(struct ckpt_where){.tier = "local",
 				.file = c->file->path,
-				.tensor = entry ? entry->name : NULL,
+				.tensor = name_at(c->layout, f->code_at),
 				.has_offset = true,
 				.offset = f->code_at},
 			"cannot read %s in %s at offset %llu: %s", c->file->path,
@@ -103,15 +109,17 @@ void ckpt_fetch_take_failure(struct ckpt_fetch *f, int code, uint64_t at, size_t
 
 static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 {
+	unsigned i = 0;
+
 	if (!f->own)
 		return ckpt_share_get(&f->share);
-	for (unsigned i = 0; i < OWN_SLOTS; i++) {
-		if (!f->own[i].taken) {
-			f->own[i].taken = true;
-			return &f->own[i];
-		}
+	/* A block in the ring has one at most, and the ring is not full. */
+	while (f->own[i].taken) {
+		i++;
+		CKPT_ASSERT(i < OWN_SLOTS);
 	}
-	return NULL;
+	f->own[i].taken = true;
+	return &f->own[i];
 }
 
 static void put_slot(struct ckpt_fetch *f, struct ckpt_slot *slot)
@@ -142,11 +150,10 @@ static void want_all(struct ckpt_fetch *f)
 {
 	const struct ckpt_layout *layout = f->config.layout;
 
-	for (size_t i = layout->chunk_count; i > 0; i--) {
-		if (layout->chunks[i - 1].offset < layout->header_bytes)
-			break;
-		f->wanted[(i - 1) / 64] |= UINT64_C(1) << ((i - 1) % 64);
-	}
+	/* The first one is the header's. */
+	for (size_t i = layout->chunk_count - 1; layout->chunks[i].offset >= layout->header_bytes;
+		i--)
+		f->wanted[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
 /*
@@ -190,8 +197,10 @@ static int cut_targets(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
 {
 	const struct ckpt_layout *layout = f->config.layout;
 
-	if (!f->config.targets || b->span.chunk_count == 0)
+	if (!f->config.targets)
 		return 0;
+	/* No chunk is larger than a block. */
+	CKPT_ASSERT(b->span.chunk_count > 0);
 	struct ckpt_cut cut = {.lo = layout->chunks[b->span.first_chunk].offset,
 		.hi = chunk_end(f, b->span.first_chunk + b->span.chunk_count - 1),
 		.block_offset = b->span.offset,

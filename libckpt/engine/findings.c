@@ -43,9 +43,9 @@ static int by_place(const void *a, const void *b)
 	const struct ckpt_finding *x = a;
 	const struct ckpt_finding *y = b;
 
-	if (x->rank != y->rank)
-		return x->rank < y->rank ? -1 : 1;
-	int r = strcmp(x->error.file, y->error.file);
+	int r = (x->rank > y->rank) - (x->rank < y->rank);
+	if (r == 0)
+		r = strcmp(x->error.file, y->error.file);
 	if (r != 0)
 		return r;
 	return (x->error.offset > y->error.offset) - (x->error.offset < y->error.offset);

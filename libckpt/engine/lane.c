@@ -35,8 +35,7 @@ static void try_release(struct ckpt_save *save, size_t block)
 {
 	struct ckpt_lane *lane = lane_of(save, block);
 
-	if (!lane || save->hold || !lane->written || !lane->digested ||
-		ckpt_task_active(&lane->task))
+	if (!lane || save->hold || !lane->written || !lane->digested)
 		return;
 	if (block + 1 < save->plan->block_count && span_of(save, block + 1)->straddled) {
 		const struct ckpt_lane *after = lane_of(save, block + 1);
@@ -83,11 +82,13 @@ static void try_digest(struct ckpt_save *save, size_t block)
 {
 	struct ckpt_lane *lane = lane_of(save, block);
 
-	if (!lane || !lane->staged || lane->digesting || save->code)
+	if (!lane || !lane->staged || lane->digesting)
 		return;
 	if (span_of(save, block)->straddled) {
+		/* Started before this one, and kept until this one is digested. */
 		lane->before = lane_of(save, block - 1);
-		if (!lane->before || !lane->before->staged)
+		CKPT_ASSERT(lane->before);
+		if (!lane->before->staged)
 			return;
 	}
 	lane->digesting = true;
@@ -361,10 +362,11 @@ void ckpt_lanes_release_all(struct ckpt_save *save)
 bool ckpt_lanes_finished(const struct ckpt_save *save)
 {
 	return save->written_count == save->plan->block_count &&
-	       save->digested_count == save->plan->block_count && save->working == 0;
+	       save->digested_count == save->plan->block_count;
 }
 
 bool ckpt_lanes_quiet(const struct ckpt_save *save)
 {
-	return save->working == 0 && save->copying == 0 && !ckpt_task_active(&save->pump);
+	CKPT_ASSERT(save->copying <= save->working);
+	return save->working == 0 && !ckpt_task_active(&save->pump);
 }

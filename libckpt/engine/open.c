@@ -31,7 +31,7 @@ uint64_t ckpt_newest_claim(const struct ckpt_listing *listing)
 	uint64_t newest = 0;
 	const char *end = listing->names + listing->bytes;
 
-	for (const char *name = listing->names; name && name < end; name += strlen(name) + 1) {
+	for (const char *name = listing->names; name < end; name += strlen(name) + 1) {
 		uint64_t generation;
 		if (ckpt_parse_claim(name, &generation))
 			newest = ckpt_max_u64(newest, generation);

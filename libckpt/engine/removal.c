@@ -75,7 +75,7 @@ static bool join(struct ckpt_removal *r)
 
 	ckpt_name_step(directory, r->generation, r->step);
 	int length = snprintf(r->path, sizeof(r->path), "%s/%s", directory, r->name);
-	return length > 0 && (size_t)length < sizeof(r->path);
+	return (size_t)length < sizeof(r->path);
 }
 
 /* What is in the directory, but for a register that is to stay; then the directory. */
@@ -118,18 +118,16 @@ static int settle_body(struct ckpt_task *task)
 	struct ckpt_removal *r = removal_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (!r->decided) {
-		if (encode_settlement(r) < 0)
-			return ckpt_fail(r->err, -ENOMEM, "out of memory");
-		ckpt_name_manifest(r->path, r->generation, r->step);
-		ckpt_store_publish(r->core->store, &r->op, r->path, r->buf.data, r->buf.len, NULL);
-		CKPT_AWAIT(task, r->op.done);
-		/* Decided after all, or removed to the end by somebody else. */
-		if (r->op.result == -EEXIST || r->op.result == -ENOENT)
-			return 0;
-		if (r->op.result < 0)
-			return r->op.result;
-	}
+	if (encode_settlement(r) < 0)
+		return ckpt_fail(r->err, -ENOMEM, "out of memory");
+	ckpt_name_manifest(r->path, r->generation, r->step);
+	ckpt_store_publish(r->core->store, &r->op, r->path, r->buf.data, r->buf.len, NULL);
+	CKPT_AWAIT(task, r->op.done);
+	/* Decided after all, or removed to the end by somebody else. */
+	if (r->op.result == -EEXIST || r->op.result == -ENOENT)
+		return 0;
+	if (r->op.result < 0)
+		return r->op.result;
 	return ckpt_task_continue(task, empty_body);
 	CKPT_TASK_END(task);
 }

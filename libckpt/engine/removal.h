@@ -13,8 +13,7 @@ struct ckpt_removal {
 	struct ckpt_error *err;
 	uint64_t generation;
 	uint64_t step;
-	bool settle;  /* publish an abort record and keep it, instead of unlinking the manifest */
-	bool decided; /* settle: the record is there already, only files are left */
+	bool settle; /* publish an abort record and keep it, instead of unlinking the manifest */
 
 	/* Its own. */
 	struct ckpt_task task;

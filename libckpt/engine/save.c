@@ -31,8 +31,8 @@ void ckpt_save_answer_end(struct ckpt_save *save)
 
 void ckpt_save_stop(struct ckpt_save *save, int code)
 {
-	CKPT_ASSERT(code < 0);
-	if (save->code || save->committed)
+	CKPT_ASSERT(code < 0 && !save->committed);
+	if (save->code)
 		return;
 	/* The place that found it may have had no words: a code without a sentence is no message. */
 	(void)ckpt_fail(&save->work, code, "save of step %llu: %s", (unsigned long long)save->step,
@@ -313,9 +313,8 @@ static void save_done(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 
-	CKPT_ASSERT(save->ended);
-	if (save->core->save == save)
-		save->core->save = NULL;
+	CKPT_ASSERT(save->ended && save->core->save == save);
+	save->core->save = NULL;
 	ckpt_task_wake(save->core->closer);
 	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_GONE);
 	ckpt_save_unref(save);

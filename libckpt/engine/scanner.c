@@ -30,7 +30,8 @@ static int take_claim(struct ckpt_scanner *s)
 	struct ckpt_error why = {.size = sizeof(why)};
 
 	int r = ckpt_claim_decode(s->op.data, s->op.length, s->op.path, &why, &gen.claim);
-	if (r == -ENOMEM || r == CKPT_EVERSION)
+	CKPT_ASSERT(r != -ENOMEM); /* it is read without a tree */
+	if (r == CKPT_EVERSION)
 		return ckpt_fail(s->err, r, "%s", why.message);
 	gen.broken = r < 0 || gen.claim.generation != s->generation ||
 		     strcmp(gen.claim.run_id, s->marker.run_id) != 0;

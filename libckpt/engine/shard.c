@@ -37,7 +37,7 @@ static void start_job(struct ckpt_shard *s, void (*work)(struct ckpt_job *))
 
 static int take_job(struct ckpt_shard *s)
 {
-	if (s->job_result < 0 && s->err->code == 0)
+	if (s->job_result < 0)
 		*s->err = s->job_error;
 	return s->job_result;
 }
@@ -130,11 +130,8 @@ static int index_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
-	if (s->rank->index_bytes == 0 || s->rank->index_bytes > CKPT_INDEX_MAX)
-		return ckpt_fail_at(s->err, CKPT_EFORMAT,
-			&(struct ckpt_where){.tier = "local", .file = s->path},
-			"the manifest says that %s has %llu bytes, which no index has", s->path,
-			(unsigned long long)s->rank->index_bytes);
+	/* The decoder of the manifest has seen to it. */
+	CKPT_ASSERT(s->rank->index_bytes > 0 && s->rank->index_bytes <= CKPT_INDEX_MAX);
 	ckpt_store_get(s->core->store, &s->op, s->path, s->rank->index_bytes);
 	CKPT_AWAIT(task, s->op.done);
 	r = take_index(s);
@@ -197,11 +194,8 @@ static int make_header(struct ckpt_shard *s)
 
 	/* The chunks of the header end where it ends: the decoder has compared them with the rule. */
 	CKPT_ASSERT(s->core->store->align <= HEADER_ALIGN);
-	if (layout->header_bytes > CKPT_HEADER_MAX)
-		return ckpt_fail_at(s->err, CKPT_EFORMAT,
-			&(struct ckpt_where){.tier = "local", .file = s->path},
-			"%s has a header of %llu bytes, which is more than any reader accepts",
-			s->path, (unsigned long long)layout->header_bytes);
+	/* So has that of the index, whose bound is about what follows the header's length. */
+	CKPT_ASSERT(layout->header_bytes <= CKPT_HEADER_MAX + sizeof(uint64_t));
 	s->header_memory = ckpt_alloc((size_t)layout->header_bytes + HEADER_ALIGN);
 	if (!s->header_memory)
 		return ckpt_fail(s->err, -ENOMEM, "out of memory for the header of %s", s->path);

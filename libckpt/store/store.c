@@ -201,8 +201,7 @@ void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 
 void ckpt_store_close(struct ckpt_store *store)
 {
-	if (store)
-		store->ops->close(store);
+	store->ops->close(store);
 }
 
 bool ckpt_store_is_no_file(int code)

@@ -570,6 +570,136 @@ def json_texts():
     yield "utf8-cut-off", b'\x20\xff"\xf0\x9f\x98'
 
 
+def command_lines():
+    """What a user types after the name of the program: ckpt, ckpt-verify, ckpt-restore."""
+    lines = {
+        "no-arguments": (0,),
+        "help": (0, "--help"),
+        "version": (0, "--version"),
+        "ls": (0, "ls", "s"),
+        "ls-json": (0, "ls", "b", "--json"),
+        "show": (0, "show", "s", "--step=10", "--json"),
+        "show-step": (0, "show", "--step", "latest~1", "s"),
+        "ckpt-verify-all": (0, "verify", "b", "--json"),
+        "ckpt-restore": (0, "restore", "s", "d", "--json"),
+        "unknown-command": (0, "lss", "s"),
+        "step-of-too-many-digits": (0, "show", "s", "--step=18446744073709551616"),
+        "verify": (1, "s"),
+        "verify-quiet": (1, "-q", "s", "--step", "20"),
+        "verify-damaged": (1, "b", "--progress=always"),
+        "verify-nothing": (1, "none"),
+        "clustered": (1, "-qqh", "s"),
+        "abbreviated": (1, "--js", "s"),
+        "option-without-value": (1, "s", "--step"),
+        "value-where-none-belongs": (1, "--json=1", "s"),
+        "option-after-dashes": (1, "--", "--json"),
+        "only-dashes": (1, "--"),
+        "empty-name": (1, ""),
+        "remote": (1, "s3://bucket/run"),
+        "control-characters": (1, "\x1b[2J\x07"),
+        "too-many": (1, "s", "b", "d"),
+        "restore": (2, "s", "d"),
+        "restore-damaged": (2, "b", "d", "--json"),
+        "restore-older": (2, "b", "d", "--step=latest~1", "--json"),
+        "restore-into-itself": (2, "s", "s"),
+        "restore-into-another": (2, "s", "b"),
+        "restore-below-itself": (2, "s", "s/d"),
+        "restore-nowhere": (2, "s", "d/e/f"),
+        "restore-to-nothing": (2, "s", ""),
+    }
+    for name, (program, *arguments) in lines.items():
+        yield name, bytes([program]) + b"".join(word.encode() + b"\0" for word in arguments)
+
+
+def states_that_load():
+    """The Python state of a step: what load() decodes."""
+    optimizer = {
+        "class": "torch.optim.SGD",
+        "prefix": "opt",
+        "params": ["w"],
+        "groups": [{"count": 1, "options": {"lr": 0.1}}],
+        "state": [{"roles": ["m"], "params": None}],
+        "values": {"0": {"step": 3}},
+        "other": {"$dict": []},
+        "extra": {},
+    }
+    return {
+        "plain": {"a": [1, 2.5, None, True, "text"], "b": {"c": -1}},
+        "containers": {
+            "$tuple": [{"$set": [1, 2]}, {"$deque": [3, 1]}, {"$defaultdict": ["int", "a", 1]}]
+        },
+        "numbers": [{"$int": "0x10000000000000000"}, {"$float": "nan"}, {"$complex": [1, 2]}],
+        "bytes": [{"$bytes": "AAECAw=="}, {"$bytearray": {"$tensor": "b"}}, {"$str": "7aCA"}],
+        "times": [
+            {"$datetime": ["2020-02-29T12:00:00+01:00", 1]},
+            {"$date": "2020-02-29"},
+            {"$timedelta": [1, 2, 3]},
+        ],
+        "numpy": [
+            {"$np": ["<f8", "AAAAAAAA8D8="]},
+            {"$ndarray": ["<U1", [1], "YQAAAA=="]},
+            {"$ndarray": {"$tensor": "t"}},
+            {"$np.dtype": "<M8[ns]"},
+        ],
+        "torch": [
+            {"$tensor": "t"},
+            {"$torch.dtype": "float32"},
+            {"$torch.device": "cpu"},
+            {"$torch.Size": [1, 2]},
+            {"$torch.Generator": {"$tensor": "g"}},
+        ],
+        "optimizer": {"opt": {"$optimizer": optimizer}},
+        "module": {"$module": {"prefix": "", "tensors": ["t"], "extra": {"n": {"$int": "1"}}}},
+        "object": {"$object": {"class": "x", "state": {"epoch": 3}}},
+        "json-in-json": {"$json": '{"$json":"{\\"$tuple\\":[1]}"}'},
+    }
+
+
+def states_that_lie():
+    """And what it refuses."""
+    mt19937 = {"key": {"$ndarray": ["<u4", [1], "AAAAAA=="]}, "pos": 624}
+    philox = {
+        "bit_generator": "Philox",
+        "state": {
+            "counter": {"$ndarray": ["<u8", [4], "A" * 42 + "A="]},
+            "key": {"$ndarray": ["<u8", [2], "A" * 22 + "=="]},
+        },
+        "buffer": {"$ndarray": ["<u8", [4], "A" * 42 + "A="]},
+        "buffer_pos": -100000,
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    return {
+        "pickle": {"$pickle": "gASVHQAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjAJpZJSFlFKULg=="},
+        "array-of-a-tebibyte": {"$ndarray": ["<f8", [137438953472], ""]},
+        "text-of-no-length": {"$ndarray": ["S0", [137438953472], ""]},
+        "type-that-imports": {"$torch.dtype": "_dynamo"},
+        "device-by-number": {"$torch.device": 0},
+        "device-unknown": {"$torch.device": "warp:9"},
+        "generator-of-another-size": {"$torch.Generator": {"$tensor": "t"}},
+        "generator-beyond-its-state": {"$np.random": ["Philox", philox]},
+        "legacy-generator-beyond-its-state": {
+            "$np.random": [
+                "RandomState",
+                {"key": "AAAA" * 832, "pos": 100000, "has_gauss": 0, "gauss": 0.0},
+            ]
+        },
+        "short-key": {"$np.random": ["MT19937", {"bit_generator": "MT19937", "state": mt19937}]},
+        "unknown-tag": {"$future": 1},
+        "tag-of-a-list": {"$type": ["int"]},
+        "tensor-that-is-not-there": {"$tensor": "nothing"},
+        "unhashable-key": {"$dict": [[1], 2]},
+    }
+
+
+def states():
+    for name, node in {**states_that_load(), **states_that_lie()}.items():
+        yield name, json.dumps(node, separators=(",", ":")).encode()
+    yield "deep", nested(900).encode()
+    yield "deep-tuples", (b'{"$tuple":[' * 200 + b"1" + b"]}" * 200)
+    yield "too-deep", nested(20000).encode()
+
+
 TARGETS = {
     "marker": marker,
     "claim": claim,
@@ -579,6 +709,8 @@ TARGETS = {
     "header": headers,
     "names": names,
     "json": json_texts,
+    "cli": command_lines,
+    "state": states,
 }
 
 

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "format/index.h"
+#include "format/sealed.h"
 
 static void must(bool ok, const char *what)
 {
@@ -248,4 +249,31 @@ void craft_abort(const char *dir, uint64_t generation, uint64_t step)
 	ckpt_name_manifest(name, generation, step);
 	write_file(below(dir, name), buf.data, buf.len);
 	ckpt_buf_free(&buf);
+}
+
+void craft_seal(struct ckpt_buf *buf, const char *path)
+{
+	ckpt_sealed_finish(buf);
+	must(!buf->failed, "seal");
+	write_file(path, buf->data, buf->len);
+	ckpt_buf_free(buf);
+}
+
+void craft_edit(const struct craft_step *step, void (*edit)(struct ckpt_manifest *manifest))
+{
+	const char *path = craft_manifest(step);
+	struct ckpt_manifest manifest;
+	struct ckpt_buf buf = {0};
+	char text[65536];
+	FILE *f = fopen(path, "rb");
+
+	must(f != NULL, path);
+	size_t length = fread(text, 1, sizeof(text), f);
+	must(fclose(f) == 0, path);
+	must(ckpt_manifest_decode(text, length, path, NULL, &manifest) == 0, "manifest");
+	edit(&manifest);
+	must(ckpt_manifest_encode(&manifest, &buf) == 0, "manifest");
+	write_file(path, buf.data, buf.len);
+	ckpt_buf_free(&buf);
+	ckpt_manifest_clear(&manifest);
 }

@@ -9,6 +9,7 @@
 #include <ckpt/types.h>
 #include "format/manifest.h"
 #include "format/naming.h"
+#include "base/buf.h"
 
 #define CRAFT_RUN "0123456789abcdef0123456789abcdef"
 
@@ -32,6 +33,11 @@ void craft_claim(const char *dir, const char *run_id, uint64_t generation,
 void craft_commit(const struct craft_step *step);
 /* A manifest that says why the step was aborted. */
 void craft_abort(const char *dir, uint64_t generation, uint64_t step);
+
+/* Seals an object that lacks its closing brace, and writes it; `buf` is free afterwards. */
+void craft_seal(struct ckpt_buf *buf, const char *path);
+/* Reads the manifest of a step, has it changed, and writes it anew. */
+void craft_edit(const struct craft_step *step, void (*edit)(struct ckpt_manifest *manifest));
 
 /* Paths of its files. The next eight calls leave the text alone. */
 const char *craft_shard(const struct craft_step *step, uint32_t rank);

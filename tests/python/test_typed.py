@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed JSON gives back what it was given: the same types, the same bits."""
 
+import base64
 import collections
 import dataclasses
 import datetime
@@ -10,6 +11,8 @@ import math
 import pathlib
 import random
 import struct
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,6 +300,9 @@ def test_pickles_need_leave_to_be_written_and_to_be_read() -> None:
         encoder.encode({"f": lambda: 1}, None)
 
 
+LEGACY = {"key": base64.b64encode(bytes(2496)).decode(), "has_gauss": 0, "gauss": 0.0}
+
+
 @pytest.mark.parametrize(
     "node",
     [
@@ -315,11 +321,40 @@ def test_pickles_need_leave_to_be_written_and_to_be_read() -> None:
         {"$type": "object"},
         {"$json": "["},
         {"$set": [[1]]},
+        {"$ndarray": ["<f8", [2**37], ""]},
+        {"$ndarray": ["S0", [2**37], ""]},
+        {"$np.dtype": None},
+        {"$np.dtype": "0x10"},
+        {"$np.dtype": "i4,i4"},
+        {"$torch.device": 0},
+        {"$torch.device": "warp:9"},
+        {"$torch.Generator": {"$tensor": "short"}},
+        {"$np.random": ["RandomState", {**LEGACY, "pos": 625}]},
+        {"$np.random": ["RandomState", {**LEGACY, "pos": -1}]},
+        {"$np.random": ["MT19937", {"state": {"pos": 625}}]},
+        {"$np.random": ["Philox", {"buffer_pos": -1}]},
     ],
 )
 def test_a_hostile_node_is_an_error_of_the_format(node: Any) -> None:
+    memory = Memory()
+    memory.held["short"] = torch.zeros(4, dtype=torch.uint8)
     with pytest.raises(FormatError):
-        Decoder(Memory().get).decode(node)
+        Decoder(memory.get).decode(node)
+
+
+def test_a_hostile_node_imports_nothing() -> None:
+    """torch imports some modules when it is asked for them by name."""
+    code = (
+        "import sys, torch\n"
+        "from libckpt._typed import Decoder\n"
+        "before = set(sys.modules)\n"
+        "try:\n"
+        "    Decoder(None).decode({'$torch.dtype': '_dynamo'})\n"
+        "except Exception as error:\n"
+        "    assert type(error).__name__ == 'FormatError', error\n"
+        "assert 'torch._dynamo' not in set(sys.modules) - before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_hostile_depth_is_an_error_of_the_format() -> None:

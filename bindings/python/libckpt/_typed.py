@@ -33,6 +33,7 @@ import binascii
 import collections
 import json
 import math
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -430,6 +431,18 @@ def decode_random(node: Json) -> tuple[Any, ...]:
     return version, struct.unpack(f"<{len(data) // 4}I", data), gauss
 
 
+#: Words of state that a generator goes through. NumPy reads where it is told that it stopped.
+_MT19937_WORDS = 624
+_PHILOX_WORDS = 4
+
+
+def _position(value: Json, words: int) -> int:
+    """A place in the state of a generator."""
+    if type(value) is not int or not 0 <= value <= words:
+        raise ValueError(f"a generator at word {value!r} of {words}")
+    return value
+
+
 def encode_legacy(state: Any) -> Json:
     """The state of a numpy.random.RandomState."""
     return {
@@ -446,7 +459,8 @@ def decode_legacy(node: Json) -> Any:
 
     key = np.frombuffer(_unbase64(node["key"]), dtype=np.uint32)
     gauss = float(Decoder.plain(node["gauss"]))
-    return ("MT19937", key, node["pos"], node["has_gauss"], gauss)
+    pos = _position(node["pos"], _MT19937_WORDS)
+    return ("MT19937", key, pos, node["has_gauss"], gauss)
 
 
 def _encode_torch(enc: Encoder, value: Any, path: Path) -> Json:
@@ -579,10 +593,14 @@ class Decoder:
 
         if type(node) is dict:
             return self._get(node["$tensor"], "numpy")
-        kind, shape, data = node
-        if not data:
-            return np.zeros(shape, dtype=_np_dtype(kind))
-        return np.frombuffer(_unbase64(data), dtype=_np_dtype(kind)).reshape(shape).copy()
+        kind, shape, text = node
+        dtype, data = _np_dtype(kind), _unbase64(text)
+        if data:
+            return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
+        # Text without a character takes memory all the same, as much as the shape says.
+        if math.prod(shape) and (dtype.itemsize or dtype.kind != "V"):
+            raise ValueError(f"an array of shape {shape!r} without bytes")
+        return np.zeros(shape, dtype=dtype)
 
     def pickle(self, node: Json) -> Any:
         """A pickled object, if that is allowed."""
@@ -616,6 +634,9 @@ def _no_tensor(name: str, kind: str) -> Any:
 def _np_dtype(kind: str) -> Any:
     import numpy as np
 
+    # NumPy also takes what dtype.str never says, and has some of that parsed as Python.
+    if type(kind) is not str or not re.fullmatch(r"[<>|]?[A-Za-z][0-9]*(\[\w+\])?", kind):
+        raise ValueError(f"a NumPy type {kind!r}")
     dtype = np.dtype(kind)
     if dtype.hasobject or dtype.names is not None:
         raise ValueError(f"a NumPy type {kind!r}")
@@ -677,7 +698,12 @@ def _decode_np_random(dec: Decoder, node: Json) -> Any:
     if name not in _BIT_GENERATORS:
         raise ValueError(f"a bit generator {name!r}")
     bits = getattr(np.random, name)()
-    bits.state = dec.decode(state)
+    found = dec.decode(state)
+    if name == "MT19937":
+        _position(found["state"]["pos"], _MT19937_WORDS)
+    elif name == "Philox":
+        _position(found["buffer_pos"], _PHILOX_WORDS)
+    bits.state = found
     return np.random.Generator(bits)
 
 
@@ -692,7 +718,8 @@ def _decode_random_object(_: Decoder, node: Json) -> random.Random:
 def _decode_torch_dtype(_: Decoder, node: str) -> Any:
     import torch
 
-    dtype = getattr(torch, node)
+    # Not getattr(): torch imports what it is asked for.
+    dtype = vars(torch).get(node)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"a torch type {node!r}")
     return dtype
@@ -701,7 +728,12 @@ def _decode_torch_dtype(_: Decoder, node: str) -> Any:
 def _decode_torch_device(_: Decoder, node: str) -> Any:
     import torch
 
-    return torch.device(node)
+    if type(node) is not str:
+        raise TypeError(f"a torch device {node!r}")
+    try:
+        return torch.device(node)
+    except RuntimeError as error:
+        raise ValueError(f"a torch device {node!r}: {error}") from error
 
 
 def _decode_torch_size(_: Decoder, node: list[int]) -> Any:
@@ -714,7 +746,10 @@ def _decode_torch_generator(dec: Decoder, node: Json) -> Any:
     import torch
 
     made = torch.Generator()
-    made.set_state(dec.tensor(node["$tensor"]))
+    try:
+        made.set_state(dec.tensor(node["$tensor"]))
+    except RuntimeError as error:
+        raise ValueError(f"the state of a torch generator: {error}") from error
     return made
 
 

@@ -197,8 +197,8 @@ PLANTED = [
         "a save ends by its deadline, whatever becomes of its manifest"),
     Planted(
         "slot-given-back-early", "libckpt/engine/lane.c",
-        "\tif (!lane || save->hold || !lane->written || !lane->digested ||\n",
-        "\tif (!lane || save->hold || !lane->written ||\n",
+        "\tif (!lane || save->hold || !lane->written || !lane->digested)\n",
+        "\tif (!lane || save->hold || !lane->written)\n",
         "a slot is used again only when its bytes were digested and written"),
     Planted(
         "straddling-block-released", "libckpt/engine/lane.c",

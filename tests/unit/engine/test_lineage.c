@@ -237,6 +237,65 @@ static void test_scan_order(void **state)
 	ckpt_scan_clear(&scan);
 }
 
+/* A directory without a claim, where a claim names it as the parent: it is as if it were not there. */
+static void test_parent_without_claim(void **state)
+{
+	const struct ckpt_scan_gen bare = {.generation = 2};
+	struct ckpt_scan scan = {0};
+
+	(void)state;
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_scan_put_gen(&scan, &bare), 0);
+	add_gen(&scan, 3, 2, 20);
+	add_step(&scan, 3, 30, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(ckpt_lineage_count(&scan), 1);
+	assert_false(ckpt_lineage_holds(&scan, 1, 10));
+	assert_false(ckpt_lineage_holds(&scan, 2, 10));
+	assert_true(ckpt_lineage_holds(&scan, 3, 30));
+	/* Where it began is not known, and so not what descends from there. */
+	ckpt_lineage_mark_rolled_back(&scan);
+	assert_false(scan.steps[1].rolled_back);
+	/* The same where not even a directory is left. */
+	add_gen(&scan, 5, 4, 40);
+	assert_false(ckpt_lineage_holds(&scan, 4, 10));
+	ckpt_lineage_mark_rolled_back(&scan);
+	assert_false(scan.steps[0].rolled_back);
+	ckpt_scan_clear(&scan);
+}
+
+/* What came before a damaged claim is in no lineage that is known. */
+static void test_before_broken_claim(void **state)
+{
+	struct ckpt_scan scan = {0};
+
+	(void)state;
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	add_gen(&scan, 2, 1, 10);
+	add_step(&scan, 2, 20, CKPT_STEP_COMMITTED);
+	scan.gens[1].broken = true;
+	assert_true(ckpt_lineage_holds(&scan, 2, 20));
+	assert_false(ckpt_lineage_holds(&scan, 1, 10));
+	ckpt_scan_clear(&scan);
+}
+
+/* Nothing is rolled back in a store that nobody has claimed; nor what a later writer left unmarked. */
+static void test_nothing_rolled_back(void **state)
+{
+	struct ckpt_scan scan = {0};
+
+	(void)state;
+	add_step(&scan, 1, 10, CKPT_STEP_COMMITTED);
+	ckpt_lineage_mark_rolled_back(&scan);
+	assert_false(scan.steps[0].rolled_back);
+	add_gen(&scan, 1, 0, 0);
+	ckpt_lineage_mark_rolled_back(&scan);
+	assert_false(scan.steps[0].rolled_back);
+	ckpt_scan_clear(&scan);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -248,6 +307,9 @@ int main(void)
 		cmocka_unit_test(test_retention),
 		cmocka_unit_test(test_rolled_back),
 		cmocka_unit_test(test_scan_order),
+		cmocka_unit_test(test_parent_without_claim),
+		cmocka_unit_test(test_before_broken_claim),
+		cmocka_unit_test(test_nothing_rolled_back),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

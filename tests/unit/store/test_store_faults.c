@@ -464,6 +464,22 @@ static void test_direct_refused(void **state)
 	assert_string_equal(store_rig_names(&s->rig, "."), "f g");
 }
 
+/* A file that was made all the same, and does not go again: its name would look like another's. */
+static void test_direct_refused_and_left(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_object object = {.fd = -1};
+
+	if (!s->fault.tap.io.direct)
+		skip();
+	(void)io_fault_add(&s->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .error = -EINVAL, .late = true});
+	(void)io_fault_add(
+		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK, .error = -EIO});
+	assert_int_equal(store_rig_create(&s->rig, "g", PAGE, &object), -EIO);
+	assert_int_equal(object.fd, -1);
+}
+
 static void test_direct_refused_to_a_reader(void **state)
 {
 	struct scene *s = *state;
@@ -701,6 +717,7 @@ int main(void)
 		SCENE(test_vanishing_end),
 		SCENE(test_reserving),
 		SCENE(test_direct_refused),
+		SCENE(test_direct_refused_and_left),
 		SCENE(test_direct_refused_to_a_reader),
 		SCENE(test_direct_refused_midway),
 		SCENE(test_sync_is_final),

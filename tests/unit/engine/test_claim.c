@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a store and claiming a generation: who may, who may not, and what they are told. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+#define OTHER_RUN "fedcba9876543210fedcba9876543210"
+#define ALWAYS    IO_FAULT_ALWAYS
+
+struct scene {
+	char *dir;
+	struct core_rig rig;
+	struct core_rig_config config;
+};
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	s->config.dir = s->dir;
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static struct craft_step craft(struct scene *s, uint64_t step)
+{
+	static const int64_t shape = 100;
+	static float data[100];
+	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	struct craft_step made = {.dir = s->dir,
+		.generation = 1,
+		.step = step,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = 16384,
+		.world = 1};
+
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_commit(&made);
+	return made;
+}
+
+static unsigned add(struct scene *s, struct io_fault_rule rule)
+{
+	return io_fault_add(&s->rig.fault, rule);
+}
+
+/* One claim for one core: the second call says what the first one claimed. */
+static void test_twice(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.core.generation, 1);
+	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
+	core_rig_close(&s->rig);
+}
+
+static void test_read_only(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	s->config.read_only = true;
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), -EROFS);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), -EROFS);
+	assert_int_equal(core_rig_remove(&s->rig, 10), -EROFS);
+	core_rig_close(&s->rig);
+}
+
+/* A commit that could not be read may be one to resume from: not known is not none. */
+static void test_unreadable_commit(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_make(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "manifest.json",
+		       .error = -EIO,
+		       .count = ALWAYS});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "cannot be read"));
+	core_rig_close(&s->rig);
+}
+
+/* The storage hangs: the next one who asks is told at once. */
+static void test_claim_under_way(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = "gens", .hold = true});
+	assert_int_equal(core_rig_claim(&s->rig), 1);
+	assert_int_equal(core_rig_claim(&s->rig), -EBUSY);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.core.generation, 1);
+	core_rig_close(&s->rig);
+}
+
+/* A claim whose sync failed may be there: it is passed, not taken for a stranger's. */
+static void test_own_try(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.core.generation, 2);
+	core_rig_close(&s->rig);
+}
+
+/* The number that this one tried was taken by another meanwhile: it is another's. */
+static void taken(struct scene *s, bool damaged)
+{
+	core_rig_open(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	craft_claim(s->dir, s->rig.core.marker.run_id, 1, 0, 0);
+	if (damaged)
+		scratch_flip(scratch_join(s->dir, "gens/000001.json"), 20);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	assert_non_null(strstr(s->rig.err.message, "another process claimed generation 1"));
+	core_rig_close(&s->rig);
+}
+
+static void test_number_taken(void **state)
+{
+	taken(*state, false);
+}
+
+static void test_number_taken_and_damaged(void **state)
+{
+	taken(*state, true);
+}
+
+/* Whoever won has cleared the loser's temporary name away. */
+static void test_lost_race(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -ENOENT});
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	core_rig_close(&s->rig);
+}
+
+/* A live holder is seen by its lock, whatever its claim looks like now. */
+static void test_held(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig other;
+
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	core_rig_make(&other, &s->config);
+	assert_int_equal(core_rig_open_store(&other), CKPT_EINUSE);
+	assert_non_null(strstr(other.err.message, "node rig"));
+	core_rig_close(&other);
+
+	scratch_flip(scratch_join(s->dir, "gens/000001.json"), 20);
+	core_rig_make(&other, &s->config);
+	assert_int_equal(core_rig_open_store(&other), CKPT_EINUSE);
+	assert_non_null(strstr(other.err.message, "node unknown"));
+	core_rig_close(&other);
+
+	/* It goes away between the look at its lock and the scan. */
+	core_rig_make(&other, &s->config);
+	(void)io_fault_add(&other.fault, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+						 .path = "gens/000001.json",
+						 .nth = 2,
+						 .error = -ENOENT});
+	assert_int_equal(core_rig_open_store(&other), CKPT_EINUSE);
+	assert_non_null(strstr(other.err.message, "node unknown"));
+	core_rig_close(&other);
+	core_rig_close(&s->rig);
+}
+
+/* A claim that vanishes before it is locked is nobody's. */
+static void test_claim_vanishes(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_make(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "gens/000001.json", .error = -ENOENT});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	assert_int_equal(s->rig.core.scan.step_count, 1);
+	core_rig_close(&s->rig);
+}
+
+/* A claim of a newer format may say anything: nobody guesses. */
+static void test_newer_claim(void **state)
+{
+	struct scene *s = *state;
+	static const char text[] = "{\"format\":[9,0],\"kind\":\"claim\"";
+	struct ckpt_buf buf = {0};
+
+	craft(s, 10);
+	ckpt_buf_put(&buf, text, strlen(text));
+	craft_seal(&buf, scratch_join(s->dir, "gens/000002.json"));
+	core_rig_make(&s->rig, &s->config);
+	assert_int_equal(core_rig_open_store(&s->rig), CKPT_EVERSION);
+	core_rig_close(&s->rig);
+}
+
+/* A claim that was copied from another generation or another run says nothing about this one. */
+static void copied_claim(struct scene *s, const char *run, uint64_t generation)
+{
+	struct craft_step step = craft(s, 10);
+	char from[512];
+
+	craft_claim(s->dir, run, generation, 0, 0);
+	(void)snprintf(
+		from, sizeof(from), "%s/gens/%06llu.json", s->dir, (unsigned long long)generation);
+	if (generation != 2)
+		assert_int_equal(rename(from, scratch_join(s->dir, "gens/000002.json")), 0);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINTEGRITY);
+	assert_non_null(strstr(s->rig.err.message, "gens/000002.json does not verify"));
+	assert_int_equal(core_rig_remove(&s->rig, step.step), CKPT_EINTEGRITY);
+	core_rig_close(&s->rig);
+}
+
+static void test_claim_of_another_generation(void **state)
+{
+	copied_claim(*state, CRAFT_RUN, 3);
+}
+
+static void test_claim_of_another_run(void **state)
+{
+	copied_claim(*state, OTHER_RUN, 2);
+}
+
+/* What others have put beside the library's files is theirs. */
+static void test_strange_names(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	assert_int_equal(mkdir(scratch_join(s->dir, "g000001/notes"), 0777), 0);
+	assert_int_equal(mkdir(scratch_join(s->dir, "lost+found"), 0777), 0);
+	assert_int_equal(mkdir(scratch_join(s->dir, "gens/old"), 0777), 0);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(s->rig.core.scan.step_count, 1);
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
+	core_rig_close(&s->rig);
+}
+
+/* A generation's directory that goes away while it is read holds no steps. */
+static void test_directory_vanishes(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_make(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = "g000001", .error = -ENOENT});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	assert_int_equal(s->rig.core.scan.step_count, 0);
+	core_rig_close(&s->rig);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_twice),
+		SCENE(test_read_only),
+		SCENE(test_unreadable_commit),
+		SCENE(test_claim_under_way),
+		SCENE(test_own_try),
+		SCENE(test_number_taken),
+		SCENE(test_number_taken_and_damaged),
+		SCENE(test_lost_race),
+		SCENE(test_held),
+		SCENE(test_claim_vanishes),
+		SCENE(test_newer_claim),
+		SCENE(test_claim_of_another_generation),
+		SCENE(test_claim_of_another_run),
+		SCENE(test_strange_names),
+		SCENE(test_directory_vanishes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

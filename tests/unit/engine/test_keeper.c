@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Retention and settling: what they do when they cannot, when they are beaten, and when they are fenced. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+struct scene {
+	char *dir;
+	struct core_rig rig;
+	struct craft_step oldest; /* 5, committed */
+	struct craft_step old;    /* 10, committed */
+	struct craft_step dead;   /* 30, undecided */
+};
+
+static struct craft_step craft(struct scene *s, uint64_t step)
+{
+	static const int64_t shape = 1000;
+	static float data[1000];
+	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	struct craft_step made = {.dir = s->dir,
+		.generation = 1,
+		.step = step,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = 16384,
+		.world = 1};
+
+	craft_commit(&made);
+	return made;
+}
+
+/* A store that goes on from step 10, with retention that keeps one; nothing has been claimed. */
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->oldest = craft(s, 5);
+	s->old = craft(s, 10);
+	s->dead = craft(s, 30);
+	assert_int_equal(unlink(craft_manifest(&s->dead)), 0);
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .keep_last = 1});
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_close(&s->rig);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static unsigned add(struct scene *s, struct io_fault_rule rule)
+{
+	return io_fault_add(&s->rig.fault, rule);
+}
+
+static bool is_there(const char *path)
+{
+	return access(path, F_OK) == 0;
+}
+
+static void test_settled(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "settled step 30"));
+	assert_true(is_there(craft_manifest(&s->dead)));
+	assert_false(is_there(craft_shard(&s->dead, 0)));
+}
+
+/* The directory of claims is gone for a moment: nothing is removed, and it is said. */
+static void test_no_fence_to_look_at(void **state)
+{
+	struct scene *s = *state;
+
+	/* The claim looks there first, then whoever settles; then a save, then retention. */
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 2, .error = -ENOENT});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 4, .error = -ENOENT});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot settle step 30"));
+	assert_true(is_there(craft_shard(&s->dead, 0)));
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "retention keeps step 5"));
+	assert_true(is_there(craft_manifest(&s->oldest)));
+	/* Once more with the next save. */
+	assert_int_equal(core_rig_save(&s->rig, 50), 0);
+	assert_false(is_there(craft_manifest(&s->oldest)));
+}
+
+/* Whoever comes late to publish has removed the directory, or its record has won: nothing to settle. */
+static void test_settled_by_others(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000030/manifest.json", .error = -ENOENT});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "settled step 30"));
+	assert_true(is_there(craft_shard(&s->dead, 0)));
+}
+
+/* The user removes what retention is just about to: both are content, and it counts once. */
+static void test_removed_by_user(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000010/manifest.json", .hold = true});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
+	assert_false(is_there(craft_manifest(&s->old)));
+	core_rig_let_go(&s->rig);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_DEBUG, "removed step 10"));
+	assert_int_equal(s->rig.core.stats.steps_removed, 1);
+}
+
+/* The step's directory goes away beneath: that is what was wanted. */
+static void test_directory_gone(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_LIST, .path = "step-0000000010", .error = -ENOENT});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(s->rig.core.stats.steps_removed, 2);
+	assert_false(is_there(craft_manifest(&s->old)));
+}
+
+/* Some file systems say it so when a directory is not empty. */
+static void test_directory_not_empty(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RMDIR, .error = -EEXIST});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(s->rig.core.stats.steps_removed, 2);
+}
+
+/* A name that no library has made is not removed, whatever its length. */
+static void test_strange_file(void **state)
+{
+	struct scene *s = *state;
+	char name[256];
+	char path[512];
+
+	memset(name, 'x', 250);
+	name[250] = 0;
+	const char *beside = craft_manifest(&s->old);
+	(void)snprintf(
+		path, sizeof(path), "%.*s/%s", (int)(strrchr(beside, '/') - beside), beside, name);
+	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+	assert_true(fd >= 0);
+	(void)close(fd);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(s->rig.core.stats.steps_removed, 2);
+	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(craft_shard(&s->old, 0)));
+	assert_true(is_there(path));
+}
+
+/* A successor has claimed while this one settles: it stops there, whatever else it was to do. */
+static void test_fenced_while_settling(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 2, .hold = true});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	craft_claim(s->dir, CRAFT_RUN, 3, 2, 40);
+	core_rig_let_go(&s->rig);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot settle step 30"));
+	assert_true(s->rig.core.fenced);
+	assert_true(is_there(craft_shard(&s->dead, 0)));
+	assert_true(is_there(craft_manifest(&s->old)));
+	assert_null(s->rig.core.keeper);
+	assert_int_equal(core_rig_save(&s->rig, 50), CKPT_EFENCED);
+}
+
+/* Published before it knew: the step counts, and nothing is removed for it. */
+static void test_fenced_while_publishing(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000040/manifest.json", .hold = true});
+	struct ckpt_save *save = core_rig_prepare(&s->rig, 40, 1, 1000, 0);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	craft_claim(s->dir, CRAFT_RUN, 3, 2, 10);
+	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_true(is_there(craft_manifest(&s->old)));
+}
+
+/* A claim that is newer than the one this process is just making is a successor's. */
+static void test_fenced_while_claiming(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .hold = true});
+	assert_int_equal(core_rig_claim(&s->rig), 1);
+	craft_claim(s->dir, CRAFT_RUN, 3, 1, 10);
+	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
+	assert_true(is_there(craft_manifest(&s->oldest)));
+}
+
+/* What a fenced save leaves behind is its successor's to settle: it closes its file, no more. */
+static void test_fenced_while_writing(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .hold = true});
+	struct ckpt_save *save = core_rig_prepare(&s->rig, 40, 1, 1000, 0);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	craft_claim(s->dir, CRAFT_RUN, 3, 2, 10);
+	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
+	ckpt_save_post_cancel(save);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
+	assert_non_null(scratch_find(scratch_join(s->dir, "g000002"), ".safetensors"));
+	assert_null(scratch_find(scratch_join(s->dir, "g000002"), "manifest.json"));
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_settled),
+		SCENE(test_no_fence_to_look_at),
+		SCENE(test_settled_by_others),
+		SCENE(test_removed_by_user),
+		SCENE(test_directory_gone),
+		SCENE(test_directory_not_empty),
+		SCENE(test_strange_file),
+		SCENE(test_fenced_while_settling),
+		SCENE(test_fenced_while_publishing),
+		SCENE(test_fenced_while_claiming),
+		SCENE(test_fenced_while_writing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

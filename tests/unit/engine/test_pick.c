@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which step a restore takes, and what it says of those that it cannot. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+#define OTHER_RUN "fedcba9876543210fedcba9876543210"
+#define ALWAYS    IO_FAULT_ALWAYS
+#define STEPS     3
+
+struct scene {
+	char *dir;
+	struct core_rig rig;
+	struct craft_step steps[STEPS]; /* 10, 20, 30 */
+	float data[10000];
+};
+
+static int set_up(void **state)
+{
+	static const int64_t shape = 10000;
+	static struct ckpt_tensor tensor = {
+		.size = sizeof(tensor), .name = "w", .dtype = CKPT_F32, .ndim = 1, .shape = &shape};
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	tensor.data = s->data;
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	for (size_t i = 0; i < STEPS; i++) {
+		s->steps[i] = (struct craft_step){.dir = s->dir,
+			.generation = 1,
+			.step = 10 * (i + 1),
+			.tensors = &tensor,
+			.count = 1,
+			.chunk_bytes = 16384,
+			.world = 1};
+		craft_commit(&s->steps[i]);
+	}
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_close(&s->rig);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static unsigned add(struct scene *s, struct io_fault_rule rule)
+{
+	return io_fault_add(&s->rig.fault, rule);
+}
+
+static void unreadable(struct scene *s, const char *step)
+{
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = step, .error = -EIO, .count = ALWAYS});
+}
+
+static int latest(struct scene *s, uint64_t *ret_step)
+{
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_NONE, NULL);
+
+	*ret_step = ckpt_restore_chosen_step(r);
+	return core_rig_end(&s->rig, r);
+}
+
+/* An older step in the place of one that may be good would be a loss that nobody is told of. */
+static void test_may_be_good(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	scratch_flip(craft_manifest(&s->steps[2]), 30);
+	unreadable(s, "000020/manifest.json");
+	assert_int_equal(latest(s, &step), -EIO);
+	assert_int_equal(step, 20);
+}
+
+/* Of two that may be good the newer one is meant. */
+static void test_two_may_be_good(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	unreadable(s, "000020/manifest.json");
+	unreadable(s, "000030/manifest.json");
+	assert_int_equal(latest(s, &step), -EIO);
+	assert_int_equal(step, 30);
+}
+
+/* Two that are damaged: the one below them is good. */
+static void test_two_damaged(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	scratch_flip(craft_manifest(&s->steps[1]), 30);
+	scratch_flip(craft_manifest(&s->steps[2]), 30);
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 10);
+}
+
+/* A newer version has written it: it may be good, and this build cannot tell. */
+static void test_newer_manifest(void **state)
+{
+	static const char text[] = "{\"format\":[9,0],\"kind\":\"commit\"";
+	struct scene *s = *state;
+	struct ckpt_buf buf = {0};
+	uint64_t step;
+
+	ckpt_buf_put(&buf, text, strlen(text));
+	craft_seal(&buf, craft_manifest(&s->steps[2]));
+	assert_int_equal(latest(s, &step), CKPT_EVERSION);
+	assert_int_equal(step, 30);
+	assert_int_equal(core_rig_read(&s->rig, 20, CKPT_SINK_MEMORY), 0);
+}
+
+/* Damaged, and the note could not be written: this engine knows it all the same. */
+static void test_note_lost(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+		       .path = "quarantine.json",
+		       .error = -EIO,
+		       .count = ALWAYS});
+	assert_int_equal(
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "could not be written"));
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 20);
+}
+
+static void another_attempt(struct ckpt_manifest *manifest)
+{
+	memset(manifest->attempt, 'a', CKPT_ATTEMPT_CHARS - 1);
+}
+
+/* What has come in its place since is another attempt, and judged anew. */
+static void test_another_attempt(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	test_note_lost(state);
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 20);
+	craft_edit(&s->steps[2], another_attempt);
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 30);
+}
+
+/* Fewer good ones than asked for, one of them quarantined: there is no such step. */
+static void test_too_far_back(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), 0);
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(2), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
+	assert_non_null(strstr(s->rig.err.message, "does not hold the step 2 before the latest"));
+}
+
+/* A quarantined step may be removed as long as a good one is left, and when none is. */
+static void test_remove_quarantined(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 20), -EBUSY);
+	assert_int_equal(core_rig_remove(&s->rig, 30), 0);
+	assert_int_not_equal(access(craft_manifest(&s->steps[2]), F_OK), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 30), CKPT_ENOSTEP);
+}
+
+/* Where there are no locks there is no retention beside the reader either; it is warned. */
+static void test_no_locks(void **state)
+{
+	static const int codes[] = {-ENOLCK, -EOPNOTSUPP, -ENOSYS, -EINVAL, -EROFS};
+	struct scene *s = *state;
+	uint64_t step;
+
+	for (size_t i = 0; i < COUNT(codes); i++) {
+		io_fault_clear(&s->rig.fault);
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = codes[i]});
+		assert_int_equal(latest(s, &step), 0);
+		assert_int_equal(step, 30);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot be locked"));
+	}
+	io_fault_clear(&s->rig.fault);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EIO});
+	assert_int_equal(latest(s, &step), -EIO);
+}
+
+/* Removed between the lock and the look: the latest is another one now; a number is gone for good. */
+static void test_vanishes(void **state)
+{
+	/* The scan opens it, the lock does, and then whoever reads it. */
+	const struct io_fault_rule gone = {
+		.op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .nth = 3, .error = -ENOENT};
+	struct scene *s = *state;
+	uint64_t step;
+
+	add(s, gone);
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 30);
+	io_fault_clear(&s->rig.fault);
+	add(s, gone);
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_ENOSTEP);
+	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
+}
+
+/* Somebody who removes for ever is not waited for. */
+static void test_vanishes_always(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	unsigned rule = add(s,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = ALWAYS});
+	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
+	assert_int_equal(s->rig.fault.hits[rule], 5);
+}
+
+static void of_another_run(struct ckpt_manifest *manifest)
+{
+	memcpy(manifest->run_id, OTHER_RUN, sizeof(OTHER_RUN));
+}
+
+static void of_another_step(struct ckpt_manifest *manifest)
+{
+	manifest->step = 29;
+}
+
+static void of_another_generation(struct ckpt_manifest *manifest)
+{
+	manifest->generation = 2;
+}
+
+/* A manifest that was copied here from elsewhere describes files that are not here. */
+static void copied(struct scene *s, void (*edit)(struct ckpt_manifest *))
+{
+	uint64_t step;
+
+	craft_edit(&s->steps[2], edit);
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_non_null(strstr(s->rig.err.message, "copied here from elsewhere"));
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 20);
+	assert_int_not_equal(access(craft_quarantine(&s->steps[2]), F_OK), 0);
+}
+
+static void test_of_another_run(void **state)
+{
+	copied(*state, of_another_run);
+}
+
+static void test_of_another_step(void **state)
+{
+	copied(*state, of_another_step);
+}
+
+static void test_of_another_generation(void **state)
+{
+	copied(*state, of_another_generation);
+}
+
+/* What stands in the place of a manifest is damage, and no reason to wait for it. */
+static void test_no_file(void **state)
+{
+	static const int codes[] = {-EISDIR, -ELOOP, -ENXIO, -ENOTDIR};
+	struct scene *s = *state;
+	uint64_t step;
+
+	for (size_t i = 0; i < COUNT(codes); i++) {
+		io_fault_clear(&s->rig.fault);
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+			       .path = "000030/manifest.json",
+			       .error = codes[i],
+			       .count = ALWAYS});
+		assert_int_equal(latest(s, &step), 0);
+		assert_int_equal(step, 20);
+	}
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_may_be_good),
+		SCENE(test_two_may_be_good),
+		SCENE(test_two_damaged),
+		SCENE(test_newer_manifest),
+		SCENE(test_note_lost),
+		SCENE(test_another_attempt),
+		SCENE(test_too_far_back),
+		SCENE(test_remove_quarantined),
+		SCENE(test_no_locks),
+		SCENE(test_no_file),
+		SCENE(test_vanishes),
+		SCENE(test_vanishes_always),
+		SCENE(test_of_another_run),
+		SCENE(test_of_another_step),
+		SCENE(test_of_another_generation),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
