@@ -221,6 +221,19 @@ static void test_claim_vanishes(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* Generations without the marker that names their run: another one would make strangers of them. */
+static void test_marker_lost(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	assert_int_equal(unlink(scratch_join(s->dir, "ckpt.json")), 0);
+	core_rig_make(&s->rig, &s->config);
+	assert_int_equal(core_rig_open_store(&s->rig), CKPT_EINCOMPLETE);
+	core_rig_close(&s->rig);
+	assert_int_not_equal(access(scratch_join(s->dir, "ckpt.json"), F_OK), 0);
+}
+
 /* A claim of a newer format may say anything: nobody guesses. */
 static void test_newer_claim(void **state)
 {
@@ -307,6 +320,7 @@ int main(void)
 		SCENE(test_lost_race),
 		SCENE(test_held),
 		SCENE(test_claim_vanishes),
+		SCENE(test_marker_lost),
 		SCENE(test_newer_claim),
 		SCENE(test_claim_of_another_generation),
 		SCENE(test_claim_of_another_run),

@@ -223,6 +223,19 @@ static void test_fenced_while_publishing(void **state)
 	assert_true(is_there(craft_manifest(&s->old)));
 }
 
+/* The newest claim is this process's own, on its way: no successor's, and not yet its own either. */
+static void test_removed_while_claiming(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .hold = true});
+	assert_int_equal(core_rig_claim(&s->rig), 1);
+	assert_int_equal(core_rig_remove(&s->rig, 5), -EBUSY);
+	assert_false(s->rig.core.fenced);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+}
+
 /* A claim that is newer than the one this process is just making is a successor's. */
 static void test_fenced_while_claiming(void **state)
 {
@@ -268,6 +281,7 @@ int main(void)
 		SCENE(test_strange_file),
 		SCENE(test_fenced_while_settling),
 		SCENE(test_fenced_while_publishing),
+		SCENE(test_removed_while_claiming),
 		SCENE(test_fenced_while_claiming),
 		SCENE(test_fenced_while_writing),
 	};

@@ -348,6 +348,23 @@ static void test_index_of_another_size(void **state)
 	assert_non_null(strstr(s->rig.err.message, "the manifest"));
 }
 
+/* Something else stands where a file was: the file is missing, and it is said what is there. */
+static void test_no_files(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = SHARD, .error = -EISDIR});
+	assert_int_equal(read_into(s, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
+	assert_non_null(strstr(s->rig.err.message, "but something else"));
+	io_fault_clear(&s->rig.fault);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = craft_index_name(&s->step, 0),
+		       .error = -ELOOP});
+	assert_int_equal(read_into(s, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
+	assert_non_null(strstr(s->rig.err.message, "but something else"));
+}
+
 /* Step 0 is a step. */
 static void test_step_zero(void **state)
 {
@@ -413,6 +430,7 @@ int main(void)
 		SCENE(test_last_finding),
 		SCENE(test_index_of_another_rank),
 		SCENE(test_index_of_another_size),
+		SCENE(test_no_files),
 		SCENE(test_step_zero),
 		SCENE(test_header_unreadable),
 		SCENE(test_copy_not_made),
