@@ -234,7 +234,8 @@ void audit_failed(
 	enum remains remains = look_at(disk, generation, step);
 
 	/* Where the disk did not work for a while, what has failed may have taken place all the same. */
-	if (sim->trouble_at >= since || remains == GONE || (sim->trouble_at && remains != ABORTED) ||
+	if (sim->trouble_at >= since || remains == GONE ||
+		(sim->trouble_at && remains != ABORTED) ||
 		(remains == ABORTED && count_files(disk, generation, step) == 1))
 		return;
 	sim_violation(sim, "the failed save of step %llu of generation %llu left %zu files%s",
