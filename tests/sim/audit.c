@@ -159,7 +159,8 @@ void audit_store(struct sim *sim, struct sim_disk *disk, const struct oracle *or
 	if (!sim_disk_exists(disk, path) || !holds(sim_disk_find(disk, path), "\"" WORLD_NODE "\""))
 		sim_violation(sim, "the claim of generation %llu does not say where",
 			(unsigned long long)generation);
-	if (visit.aborted > CKPT_ABORTED_KEPT)
+	/* One that is damaged is no record any more. */
+	if (visit.aborted > CKPT_ABORTED_KEPT && !oracle->any_damage)
 		sim_violation(sim, "%u records of aborted steps are kept", visit.aborted);
 	/* What is damaged nobody judges by itself. */
 	for (size_t i = 0; i < oracle->record_count && !oracle->any_damage; i++) {
@@ -234,7 +235,8 @@ void audit_failed(
 	enum remains remains = look_at(disk, generation, step);
 
 	/* Where the disk did not work for a while, what has failed may have taken place all the same. */
-	if (sim->trouble_at > since || remains == GONE || (sim->trouble_at && remains != ABORTED) ||
+	if (sim->trouble_at >= since || remains == GONE ||
+		(sim->trouble_at && remains != ABORTED) ||
 		(remains == ABORTED && count_files(disk, generation, step) == 1))
 		return;
 	sim_violation(sim, "the failed save of step %llu of generation %llu left %zu files%s",

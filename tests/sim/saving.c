@@ -80,7 +80,9 @@ static void train(struct sim_user *u)
 	/* Now and then a step that was saved already, or is older. */
 	u->again = u->posted_ns && u->step == u->saved_step && u->step == u->last_step &&
 		   sim_chance(&world->sim, 200);
-	u->step += u->again ? 0 : sim_between(&world->sim, 1, 3);
+	/* The first step of all may be step 0. */
+	bool first = u->counts.posted == 0 && u->step == 0 && !u->resumed;
+	u->step += u->again ? 0 : sim_between(&world->sim, first ? 0 : 1, 3);
 	u->version = sim_random(&world->sim) >> 16;
 	sim_state_fill(&u->live, u->version);
 }
@@ -192,7 +194,6 @@ static int finish_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, bits(u) & CKPT_DONE_END);
 	user_done(&u->save_wait);
 	after_end(u);
-	u->told = sim_of(u)->events;
 	/* Too late, or once more. */
 	if (u->cancels)
 		ckpt_save_post_cancel(u->save);
@@ -264,6 +265,7 @@ static void post(struct sim_user *u)
 		u->saved_generation = u->generation;
 	u->saved_version = u->version;
 	u->posted_ns = world->sim.now_ns;
+	u->told = 0;
 	if (!u->again)
 		oracle_saving(&u->proc->rank->oracle, u->generation, u->step, u->version, u->shape);
 	sim_tell(&world->sim, u->proc->id, "save", u->fenced ? "fenced" : "",
@@ -340,6 +342,8 @@ void user_observe(struct sim_user *u)
 
 	if (!u->save || !u->posted_ns || u->committed || u->saved_step != ckpt_save_step(u->save))
 		return;
+	if (!u->told && (bits(u) & CKPT_DONE_END))
+		u->told = world->sim.events;
 	observe_publishing(u);
 	u->acked = bits(u) & CKPT_DONE_LOCAL;
 	bool late = u->save->committed && (bits(u) & CKPT_DONE_END) && !u->acked;

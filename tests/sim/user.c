@@ -298,7 +298,7 @@ static ckpt_task_fn *pick_pause(struct sim_user *u)
 {
 	struct sim *sim = sim_of(u);
 
-	if (u->config.careful || u->saved == 0)
+	if (u->config.careful || u->counts.posted == 0)
 		return NULL;
 	if (sim_chance(sim, 500))
 		return remove_body;
