@@ -119,7 +119,8 @@ struct visit {
 	uint64_t generation;
 	unsigned aborted;
 	bool damage;
-	bool strict; /* the disk kept nobody from cleaning up */
+	/* The disk kept nobody from cleaning up, and nobody wrote on in what a successor had cleaned. */
+	bool strict;
 };
 
 static void see_step(void *arg, uint64_t generation, uint64_t step)
@@ -142,21 +143,24 @@ static void see_step(void *arg, uint64_t generation, uint64_t step)
 			(unsigned long long)step, (unsigned long long)generation, files);
 }
 
-void audit_store(struct sim *sim, struct sim_disk *disk, const struct oracle *oracle,
-	uint64_t generation, const struct oracle_retention *retention)
+void audit_store(struct sim *sim, const struct sim_rank *rank, uint64_t generation,
+	const struct oracle_retention *retention)
 {
+	struct sim_disk *disk = rank->disk;
+	const struct oracle *oracle = &rank->oracle;
 	struct visit visit = {.sim = sim,
 		.disk = disk,
 		.oracle = oracle,
 		.generation = generation,
 		.damage = oracle->any_damage,
-		.strict = !sim->trouble_at && !oracle->any_damage};
+		.strict = !sim->trouble_at && !oracle->any_damage && !rank->rivalled};
 
 	char path[CKPT_PATH_MAX];
 
 	walk(disk, see_step, &visit);
 	ckpt_name_claim(path, generation);
-	if (!sim_disk_exists(disk, path) || !holds(sim_disk_find(disk, path), "\"" WORLD_NODE "\""))
+	if (!visit.damage && (!sim_disk_exists(disk, path) ||
+				     !holds(sim_disk_find(disk, path), "\"" WORLD_NODE "\"")))
 		sim_violation(sim, "the claim of generation %llu does not say where",
 			(unsigned long long)generation);
 	/* One that is damaged is no record any more. */

@@ -10,12 +10,14 @@
 #include "sim_disk.h"
 #include "user.h"
 
+struct sim_rank;
+
 /*
  * Nothing goes wrong any more, and the holder of the newest generation has nothing to remove: what
  * retention lets go is gone, and every step of a generation before it is decided.
  */
-void audit_store(struct sim *sim, struct sim_disk *disk, const struct oracle *oracle,
-	uint64_t generation, const struct oracle_retention *retention);
+void audit_store(struct sim *sim, const struct sim_rank *rank, uint64_t generation,
+	const struct oracle_retention *retention);
 
 /*
  * At any moment, and after any power cut: a manifest that commits is there only as long as all that it

@@ -151,8 +151,9 @@ void oracle_claimed(
 
 	for (size_t i = 0; i < oracle->gen_count; i++) {
 		const struct oracle_gen *gen = &oracle->gens[i];
-		if (gen->owner != owner && gen->generation > view->newest &&
-			gen->generation < generation)
+		/* One that nobody was told of may be this process's own. */
+		if (gen->owner != owner && gen->told_at != NOT_TOLD &&
+			gen->generation > view->newest && gen->generation < generation)
 			sim_violation(oracle->sim,
 				"p%u has claimed generation %llu, and had not seen generation %llu",
 				owner, (unsigned long long)generation,

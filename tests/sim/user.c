@@ -376,8 +376,7 @@ static int train_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, !core_of(u)->keeper);
 	user_done(&u->wait);
 	if (is_quiet(u))
-		audit_store(sim_of(u), u->proc->rank->disk, &u->proc->rank->oracle, u->generation,
-			&u->retained);
+		audit_store(sim_of(u), u->proc->rank, u->generation, &u->retained);
 	return ckpt_task_continue(task, close_body);
 	CKPT_TASK_END(task);
 }

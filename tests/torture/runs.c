@@ -17,7 +17,7 @@
 #include "lib/scratch.h"
 #include "torture/torture.h"
 
-#ifdef TORTURE_SANITIZED
+#ifdef TORTURE_LEAKS
 #include <sanitizer/lsan_interface.h>
 #else
 #define __lsan_do_recoverable_leak_check() 0
