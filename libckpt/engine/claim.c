@@ -69,7 +69,9 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 	c->claim = (struct ckpt_claim){.generation = generation,
 		.parent_generation = core->adopted ? core->parent_generation : 0,
 		.parent_step = core->adopted ? core->parent_step : 0,
-		.nonce = ckpt_env_random(core->parts.env),
+		/* A number that is tried again: what the first try left may show itself late. */
+		.nonce = generation == core->tried_generation ? core->tried_nonce
+							      : ckpt_env_random(core->parts.env),
 		.world = 1,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
 	memcpy(c->claim.run_id, core->marker.run_id, sizeof(c->claim.run_id));

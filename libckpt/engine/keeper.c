@@ -92,9 +92,9 @@ static void note_settled(struct ckpt_keeper *k)
 			"settled step %llu of generation %llu in %s: it was never committed",
 			(unsigned long long)k->removal.step,
 			(unsigned long long)k->removal.generation, core->parts.label);
-	/* Tried once: what failed is left to the next generation. Nobody else drops what is pending. */
-	CKPT_ASSERT(s);
-	s->state = CKPT_STEP_ABORTED;
+	/* Tried once: what failed is left to the next generation. */
+	if (s)
+		s->state = CKPT_STEP_ABORTED;
 }
 
 static void note_retired(struct ckpt_keeper *k)

@@ -130,7 +130,8 @@ static int choose(struct ckpt_pick *p)
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
-	if (bad && may_be_good(bad) && is_relative(p->wanted) && p->wanted != CKPT_STEP_LATEST)
+	if (bad && (!step || may_be_good(bad)) && is_relative(p->wanted) &&
+		p->wanted != CKPT_STEP_LATEST)
 		return fail_untold(p, bad);
 	if (bad && (!step || may_be_good(bad)))
 		step = bad;

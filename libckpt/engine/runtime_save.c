@@ -8,7 +8,10 @@
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
 
-#define PATIENCE_MIN_MS 10000 /* a store with thousands of steps takes a while to read */
+#define PATIENCE_MIN_MS  10000 /* a store with thousands of steps takes a while to read */
+/* For a save that has ended and is cleaned up: a second or so, if the storage answers at all. */
+#define WAIT_PATIENCE_MS 10000
+#define SKIP_PATIENCE_MS 250
 
 struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
 	void (*clear)(struct ckpt_command *command), struct ckpt_error *err)
@@ -173,19 +176,25 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 	if (!latch || (ckpt_latch_get(latch) & CKPT_DONE_GONE))
 		return 0;
 	unsigned long long last = ckpt_save_step(engine->last);
-	if (engine->busy == CKPT_BUSY_SKIP) {
+	/* What has ended is only cleaned up, unless the storage hangs. */
+	bool ended = ckpt_latch_get(latch) & CKPT_DONE_END;
+	uint64_t patience_ms = engine->core.config.save_timeout_ms;
+	if (engine->busy == CKPT_BUSY_SKIP)
+		patience_ms = ended ? ckpt_min_u64(patience_ms, SKIP_PATIENCE_MS) : 0;
+	else if (ended)
+		patience_ms = ckpt_min_u64(patience_ms, WAIT_PATIENCE_MS);
+	else if (ckpt_save_gate_closed(engine->last))
+		return ckpt_fail(err, -EDEADLK,
+			"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
+			(unsigned long long)step, last);
+	uint64_t before_ns = ckpt_clock_ns();
+	uint32_t bits = ckpt_latch_wait(latch, CKPT_DONE_GONE, (int)patience_ms);
+	if (!(bits & CKPT_DONE_GONE) && engine->busy == CKPT_BUSY_SKIP) {
 		atomic_fetch_add(&engine->saves_skipped, 1);
 		return ckpt_fail(err, CKPT_ESKIPPED,
 			"step %llu was skipped: the save of step %llu still runs",
 			(unsigned long long)step, last);
 	}
-	if (ckpt_save_gate_closed(engine->last))
-		return ckpt_fail(err, -EDEADLK,
-			"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
-			(unsigned long long)step, last);
-	uint64_t before_ns = ckpt_clock_ns();
-	uint32_t bits =
-		ckpt_latch_wait(latch, CKPT_DONE_GONE, (int)engine->core.config.save_timeout_ms);
 	atomic_fetch_add(&engine->saves_waited, 1);
 	atomic_fetch_add(&engine->saves_waited_ns, ckpt_clock_ns() - before_ns);
 	if (!(bits & CKPT_DONE_GONE))

@@ -150,6 +150,16 @@ static void drop_listing(struct ckpt_save *save)
 }
 
 /* Everything is durable but the name of the manifest: look at the fence, then publish. */
+/* Whoever waited was told that nobody knew: now it is known. */
+static void note_late(struct ckpt_save *save)
+{
+	if (save->ended)
+		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+			"step %llu is not durable in %s, whose storage has answered at last: %s",
+			(unsigned long long)save->step, save->core->parts.label,
+			ckpt_code_text(save->op.result));
+}
+
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -177,8 +187,10 @@ static int publish_body(struct ckpt_task *task)
 		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);
 	save->publishing = false;
-	if (save->op.result < 0)
+	if (save->op.result < 0) {
+		note_late(save);
 		return fail_body(task, save->op.result);
+	}
 	save->committed = true;
 	return ckpt_task_continue(task, ckpt_save_end_body);
 	CKPT_TASK_END(task);

@@ -65,13 +65,13 @@ static void committed(struct ckpt_save *save)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
-	atomic_store(&save->local_ns, took_ns);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */
 	if (save->ended) {
 		core->stats.saves_failed--;
 	} else {
+		atomic_store(&save->local_ns, took_ns);
 		ckpt_core_timer_clear(core, &save->timer);
 		save->ended = true;
 		ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
@@ -90,7 +90,10 @@ static int encode_abort(struct ckpt_save *save)
 
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
-	(void)snprintf(manifest.reason, sizeof(manifest.reason), "%.250s", save->error.message);
+	(void)snprintf(manifest.reason, sizeof(manifest.reason), "%.250s",
+		save->publish_tried && save->error.code == -ETIMEDOUT
+			? "its deadline passed while it was being published, which failed"
+			: save->error.message);
 	save->manifest.len = 0;
 	return ckpt_manifest_encode(&manifest, &save->manifest);
 }

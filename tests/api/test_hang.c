@@ -166,6 +166,49 @@ static void test_save_hangs(void **state)
 	in_child(save_hangs);
 }
 
+/* A save has ended, and the disk still holds it. */
+static void next_while_it_hangs(enum ckpt_busy busy, int code, int seconds)
+{
+	int disk = mount_disk();
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = NULL;
+
+	opts.busy = busy;
+	opts.save_timeout_ms = 60000;
+	CHECK(ckpt_engine_open(scratch_join(dir, "disk/store"), &opts, &engine) == 0);
+	CHECK(kit_save(engine, 1, v, 2) == 0);
+	freeze(disk);
+	struct ckpt_save *save = kit_start(engine, 2, 0, v, 2);
+	ckpt_save_cancel(save);
+	CHECK(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS) == -ECANCELED);
+	time_t began = time(NULL);
+	CHECK(kit_save(engine, 3, v, 2) == code);
+	CHECK(time(NULL) - began <= seconds);
+	thaw(disk);
+	ckpt_save_free(save);
+	ckpt_engine_close(engine);
+}
+
+static void next_is_skipped(void)
+{
+	next_while_it_hangs(CKPT_BUSY_SKIP, CKPT_ESKIPPED, PATIENCE / 2);
+}
+
+static void next_waits(void)
+{
+	next_while_it_hangs(CKPT_BUSY_WAIT, -ETIMEDOUT, 2 * PATIENCE);
+}
+
+/* What has ended hinders the next one only as long as the disk does, and no longer than the policy says. */
+static void test_next_save(void **state)
+{
+	(void)state;
+	in_child(next_is_skipped);
+	scratch_remove(dir);
+	dir = scratch_make();
+	in_child(next_waits);
+}
+
 static void claim_hangs(void)
 {
 	int disk = mount_disk();
@@ -224,6 +267,6 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_save_hangs), T(test_claim_hangs), T(test_close_hangs)};
+		T(test_save_hangs), T(test_next_save), T(test_claim_hangs), T(test_close_hangs)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,12 @@
  */
 #include "lib/test.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fail.h"
 #include "engine/claim.h"
@@ -187,6 +190,50 @@ static void test_deadline_while_publishing(void **state)
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
+/* Takes the temporary of a manifest that is being published away. */
+static void steal_manifest(const struct scene *s)
+{
+	char *step = strdup(scratch_join(s->dir, "g000001/step-0000000001"));
+	unsigned stolen = 0;
+	DIR *d = opendir(step);
+
+	assert_non_null(d);
+	for (const struct dirent *e; (e = readdir(d));)
+		if (strncmp(e->d_name, "manifest.json", strlen("manifest.json")) == 0)
+			stolen += unlink(scratch_join(step, e->d_name)) == 0;
+	(void)closedir(d);
+	free(step);
+	assert_int_equal(stolen, 1);
+}
+
+static bool holds(const char *path, const char *text)
+{
+	char data[1000] = "";
+	FILE *f = fopen(path, "r");
+
+	assert_non_null(f);
+	size_t n = fread(data, 1, sizeof(data) - 1, f);
+	(void)fclose(f);
+	return n > 0 && strstr(data, text) != NULL;
+}
+
+/* It does not win in the end: the log says so, and the record says why there is no such step. */
+static void test_deadline_and_not_published(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = save_held(s, OF_A_STEP);
+
+	assert_int_not_equal(wait_for(save, CKPT_DONE_END, PATIENT), 0);
+	assert_int_equal(ckpt_save_failure(save)->code, -ETIMEDOUT);
+	steal_manifest(s);
+	let_go(s, save);
+	assert_true(rig_logged(&s->rig, CKPT_LOG_WARN, "answered at last"));
+	assert_true(holds(scratch_find(s->dir, "manifest.json"), "being published, which failed"));
+	assert_null(scratch_find(s->dir, ".safetensors"));
+	assert_int_equal(s->rig.core.stats.saves_failed, 1);
+	assert_int_equal(s->rig.core.stats.saves_committed, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -194,6 +241,7 @@ int main(void)
 		SCENE(test_closing),
 		SCENE(test_deadline_before_publishing),
 		SCENE(test_deadline_while_publishing),
+		SCENE(test_deadline_and_not_published),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
