@@ -20,7 +20,10 @@
 extern "C" {
 #endif
 
-/* What to do with a save that comes while the last one still runs. */
+/*
+ * What to do with a save that comes while the last one still runs. One that has ended, and whose files the
+ * storage still holds, is waited for ten seconds (WAIT; then -ETIMEDOUT) or one (SKIP).
+ */
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0, /* ckpt_save_start() waits for the last one, up to its deadline */
 	CKPT_BUSY_SKIP = 1  /* ckpt_save_start() returns CKPT_ESKIPPED */

@@ -9,9 +9,9 @@
 #include "engine/runtime_state.h"
 
 #define PATIENCE_MIN_MS  10000 /* a store with thousands of steps takes a while to read */
-/* For a save that has ended and is cleaned up: a second or so, if the storage answers at all. */
+/* For a save that has ended and is cleaned up: soon over, if the storage answers at all. */
 #define WAIT_PATIENCE_MS 10000
-#define SKIP_PATIENCE_MS 250
+#define SKIP_PATIENCE_MS 1000
 
 struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
 	void (*clear)(struct ckpt_command *command), struct ckpt_error *err)

@@ -8,8 +8,9 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode != 0:
         pytest.skip("mounting a small file system needs root")
     yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.fixture
+def frozen_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[bool], None]]]:
+    """A file system, and what freezes it (True) and thaws it."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(48 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    done = subprocess.run(["mount", "-o", "loop", image, disk], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting a file system needs root and loop devices")
+    frozen = False
+
+    def freeze(on: bool) -> None:
+        nonlocal frozen
+        subprocess.run(["fsfreeze", "-f" if on else "-u", disk], check=True)
+        frozen = on
+
+    yield disk, freeze
+    if frozen:
+        freeze(False)
     subprocess.run(["umount", "-l", disk], check=True)
 
 
@@ -225,3 +250,27 @@ def test_no_permission(opened: Any, store: Path, tmp_path: Path) -> None:
     assert isinstance(error, libckpt.StorageError)
     assert error.errno == errno.EACCES
     assert str(locked) in str(error)
+
+
+def test_a_save_is_skipped_while_the_disk_holds_one_that_has_ended(
+    opened: Any, frozen_disk: tuple[Path, Callable[[bool], None]]
+) -> None:
+    disk, freeze = frozen_disk
+    ckpt = opened(state_of(), path=disk / "store", busy="skip", save_timeout=2)
+    ckpt.save(1).wait()
+    freeze(True)
+    with pytest.raises(libckpt.WaitTimeoutError) as caught:
+        ckpt.save(2).wait()
+    assert caught.value.step == 2
+    begun = time.monotonic()
+    for step in (3, 4, 5):  # and not a third failure in a row
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", libckpt.CheckpointWarning)
+            assert isinstance(ckpt.save(step).error, libckpt.SkippedError)
+    assert time.monotonic() - begun < 30
+    assert ckpt.stats()["saves_skipped"] == 3
+    freeze(False)
+    while isinstance(ckpt.save(6).error, libckpt.SkippedError):
+        assert time.monotonic() - begun < 60
+    ckpt.close()
+    assert 6 in {step.step for step in libckpt.list_steps(disk / "store")}

@@ -127,7 +127,8 @@ scalars = st.one_of(
     st.sampled_from([torch.float32, torch.bfloat16, torch.device("cpu"), torch.Size([2, 0])]),
     st.sampled_from([pathlib.Path("/a/b"), pathlib.Path("x")]),
     st.sampled_from([np.arange(6).reshape(2, 3), np.array([["a", "bc"]]), np.zeros((0, 3), "f2")]),
-    st.sampled_from([np.array(5.0), np.array([], "U"), np.array(["2020"], "M8[D]")]),
+    st.sampled_from([np.zeros(3, [("a", "S0"), ("b", "i4")])["a"], np.array([], "U")]),
+    st.sampled_from([np.array(5.0), np.array(["2020"], "M8[D]")]),
 )
 
 
@@ -322,7 +323,13 @@ LEGACY = {"key": base64.b64encode(bytes(2496)).decode(), "has_gauss": 0, "gauss"
         {"$json": "["},
         {"$set": [[1]]},
         {"$ndarray": ["<f8", [2**37], ""]},
-        {"$ndarray": ["S0", [2**37], ""]},
+        {"$ndarray": ["<f8", [1] * 10**5, ""]},
+        {"$tuple": {"$range": [0, 10**15, 1]}},
+        {"$set": {"$range": [0, 10**15, 1]}},
+        {"$frozenset": {"$range": [0, 10**15, 1]}},
+        {"$complex": {"$range": [0, 10**15, 1]}},
+        {"$range": {"$range": [0, 10**15, 1]}},
+        {"$np.random": ["SFC64", {"state": {"state": {"$range": [0, 10**15, 1]}}}]},
         {"$np.dtype": None},
         {"$np.dtype": "0x10"},
         {"$np.dtype": "i4,i4"},

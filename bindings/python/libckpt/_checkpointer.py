@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import numbers
 import os
 import time
@@ -261,6 +262,12 @@ class Checkpointer:
         self._prepare(snapshot)
         try:
             save._start(snapshot, self._core.deadline)
+        except errors.SkippedError as error:
+            # The storage still holds what is left of an earlier one.
+            error.step = number
+            self._core.skips += 1
+            self._skip(save, error)
+            return save
         except errors.CheckpointError as error:
             if error.step is None:
                 error.step = number
@@ -382,8 +389,10 @@ class Checkpointer:
             return
         if self._on_error == "raise" or self._streak >= _PATIENCE:
             raise error
+        # Past its deadline it may turn out to be there: the error says so then.
+        what = "was not saved in time" if error.code == -errno.ETIMEDOUT else "was not saved"
         warnings.warn(
-            f"step {error.step} was not saved, and the training goes on: {error}",
+            f"step {error.step} {what}, and the training goes on: {error}",
             errors.CheckpointWarning,
             stacklevel=4,
         )

@@ -205,9 +205,9 @@ def _opts(options: Options) -> Any:
         opts.flags |= lib.CKPT_ENGINE_READ_ONLY
     opts.pool_bytes = options.pool_bytes
     opts.io = _IO[options.io]
-    # Skipping is decided in Python. A save that is durable may still be on its way out of the
-    # library, and the next one has only to wait a moment.
-    opts.busy = lib.CKPT_BUSY_WAIT
+    # Whether one runs is seen in Python first. What has ended is on its way out of the library,
+    # and the next one has only to wait a moment, unless the storage hangs.
+    opts.busy = lib.CKPT_BUSY_SKIP if options.busy == "skip" else lib.CKPT_BUSY_WAIT
     opts.save_timeout_ms = max(1, round(options.save_timeout * 1000))
     opts.keep_last = options.keep_last
     opts.keep_every = options.keep_every

@@ -241,7 +241,8 @@ class Save:
         """Cancels, and waits until the library has let go of the tensors."""
         lib.ckpt_save_cancel(self._ptr)
         code = lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, _LET_GO_MS)
-        if code == -errno.ETIMEDOUT:
+        # Its own failure may have that code, too; then it has let go.
+        if code == -errno.ETIMEDOUT and self._read_error() is None:
             _stuck.append(snapshot)
         self._release()
 

@@ -52,6 +52,8 @@ Path = tuple["Path", Any] | None
 _DEPTH_MAX = 24
 #: Levels of Python containers.
 NESTING_MAX = 100
+#: Dimensions of an array: NumPy has no more.
+_NDIM_MAX = 64
 #: Bytes from which on a bytes object is stored as a tensor.
 _INLINE_MAX = 4096
 
@@ -570,6 +572,13 @@ class Decoder:
             )
         return decode(self, node[tag])
 
+    def items(self, node: Json) -> list[Any]:
+        """What a list holds. A range in its place would be as long as it says."""
+        if type(node) is not list:
+            raise TypeError(f"a {type(node).__name__} where a list belongs")
+        items: list[Any] = self.decode(node)
+        return items
+
     def pairs(self, flat: list[Json]) -> Iterable[tuple[Any, Any]]:
         """Keys and values of a flat list."""
         if len(flat) % 2:
@@ -597,10 +606,12 @@ class Decoder:
         dtype, data = _np_dtype(kind), _unbase64(text)
         if data:
             return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
-        # Text without a character takes memory all the same, as much as the shape says.
-        if math.prod(shape) and (dtype.itemsize or dtype.kind != "V"):
+        if len(shape) > _NDIM_MAX:
+            raise ValueError(f"an array of {len(shape)} dimensions")
+        if math.prod(shape) and dtype.itemsize:
             raise ValueError(f"an array of shape {shape!r} without bytes")
-        return np.zeros(shape, dtype=dtype)
+        # Not zeros(), which makes text of no character one character long, and as much memory.
+        return np.ndarray(shape, dtype=dtype)
 
     def pickle(self, node: Json) -> Any:
         """A pickled object, if that is allowed."""
@@ -687,6 +698,15 @@ def _decode_np_scalar(_: Decoder, node: Json) -> Any:
     return np.frombuffer(_unbase64(node[1]), dtype=dtype)[0]
 
 
+def _no_range(value: Any) -> None:
+    """NumPy would write one out, however long it is."""
+    if isinstance(value, range):
+        raise TypeError("a range in the state of a generator")
+    if isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _no_range(item)
+
+
 def _decode_np_random(dec: Decoder, node: Json) -> Any:
     import numpy as np
 
@@ -699,6 +719,7 @@ def _decode_np_random(dec: Decoder, node: Json) -> Any:
         raise ValueError(f"a bit generator {name!r}")
     bits = getattr(np.random, name)()
     found = dec.decode(state)
+    _no_range(found)
     if name == "MT19937":
         _position(found["state"]["pos"], _MT19937_WORDS)
     elif name == "Philox":
@@ -763,9 +784,9 @@ def _decode_deque(dec: Decoder, node: list[Json]) -> Any:
 
 
 _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
-    "$tuple": lambda dec, node: tuple(dec.decode(node)),
-    "$set": lambda dec, node: set(dec.decode(node)),
-    "$frozenset": lambda dec, node: frozenset(dec.decode(node)),
+    "$tuple": lambda dec, node: tuple(dec.items(node)),
+    "$set": lambda dec, node: set(dec.items(node)),
+    "$frozenset": lambda dec, node: frozenset(dec.items(node)),
     "$deque": _decode_deque,
     "$dict": lambda dec, node: dict(dec.pairs(node)),
     "$odict": lambda dec, node: collections.OrderedDict(dec.pairs(node)),
@@ -773,11 +794,11 @@ _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "$defaultdict": _decode_defaultdict,
     "$int": lambda _, node: int(node, 16),
     "$float": _decode_float,
-    "$complex": lambda dec, node: complex(*dec.decode(node)),
+    "$complex": lambda dec, node: complex(*dec.items(node)),
     "$str": lambda _, node: _unbase64(node).decode("utf-8", "surrogatepass"),
     "$bytes": lambda dec, node: dec.data(node),
     "$bytearray": lambda dec, node: bytearray(dec.data(node)),
-    "$range": lambda dec, node: range(*dec.decode(node)),
+    "$range": lambda dec, node: range(*dec.items(node)),
     "$path": _decode_path,
     "$type": lambda _, node: _FACTORIES[node],
     "$datetime": _decode_moment("datetime"),
