@@ -37,7 +37,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 REPORT = HERE / "report.json"
 SURVIVORS = HERE / "survivors.txt"
 SAVE_SECONDS = 5
-TEST_SECONDS = 120
+TEST_SECONDS = 60
 
 
 def digest_of(text):

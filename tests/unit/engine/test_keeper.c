@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/lister.h"
+#include "engine/save_state.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -420,12 +421,24 @@ static void test_fenced_while_writing(void **state)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .hold = true});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 40, 1, 1000, 0);
+	/* In a process without standard input its file has that number. */
+	int input = dup(STDIN_FILENO);
+	assert_int_equal(close(STDIN_FILENO), 0);
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	assert_int_equal(save->object.fd, STDIN_FILENO);
 	craft_claim(s->dir, CRAFT_RUN, 3, 2, 10);
 	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
 	ckpt_save_post_cancel(save);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_CLOSE, .path = ".safetensors", .hold = true});
+	core_rig_let_go(&s->rig);
+	/* What is under way is waited for. */
+	assert_false(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
+	assert_int_equal(s->rig.fault.tap.open_files, 1);
+	assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+	assert_int_equal(close(input), 0);
 	assert_non_null(scratch_find(scratch_join(s->dir, "g000002"), ".safetensors"));
 	assert_null(scratch_find(scratch_join(s->dir, "g000002"), "manifest.json"));
 }
