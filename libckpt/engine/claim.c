@@ -48,7 +48,7 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 			err, -EROFS, "the store %s was opened read only", core->parts.label);
 	if (core->adopted || core->config.new_start)
 		return 0;
-	int unknown = ckpt_lineage_mark(&core->scan, err);
+	(void)ckpt_lineage_mark(&core->scan, NULL);
 	int r = 0;
 	for (size_t i = 0; i < core->scan.step_count && r == 0; i++) {
 		const struct ckpt_scan_step *s = &core->scan.steps[i];
@@ -59,7 +59,7 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 				core->parts.label, (unsigned long long)s->step);
 		r = check_broken(core, s, err);
 	}
-	return r < 0 ? r : unknown;
+	return r < 0 ? r : ckpt_lineage_mark(&core->scan, err);
 }
 
 static int encode_claim(struct ckpt_claimer *c, uint64_t generation)

@@ -257,11 +257,8 @@ static int pick_body(struct ckpt_task *task)
 		ckpt_scanner_start(&p->scanner, store, &p->core->sched, task, p->err);
 		CKPT_AWAIT(task, p->scanner.task.finished);
 		r = p->scanner.task.result;
-		if (r == 0) {
-			/* What could not be read beside the way is not why this may fail. */
-			ckpt_error_clear(p->err);
+		if (r == 0)
 			r = choose(p);
-		}
 		take_scan(p);
 		if (r == 0)
 			r = *p->stop;

@@ -40,9 +40,11 @@ static int check_fence(struct ckpt_removal *r)
 	r->op.listing = (struct ckpt_listing){0};
 	if (newest <= own)
 		return 0;
-	/* Perhaps it is this process's own claim, on its way. */
-	if (r->core->claiming && newest == r->core->tried_generation)
-		return ckpt_fail(r->err, -EBUSY, "generation %llu is just being claimed",
+	/* Perhaps it is this process's own claim, on its way, or failed and there all the same. */
+	if (newest == r->core->tried_generation)
+		return ckpt_fail(r->err, -EBUSY,
+			"generation %llu is just being claimed, perhaps by this process: claim it "
+			"first",
 			(unsigned long long)newest);
 	r->core->fenced = true;
 	return ckpt_fail(r->err, CKPT_EFENCED,

@@ -149,7 +149,6 @@ static void drop_listing(struct ckpt_save *save)
 	save->op.listing = (struct ckpt_listing){0};
 }
 
-/* Everything is durable but the name of the manifest: look at the fence, then publish. */
 /* Whoever waited was told that nobody knew: now it is known. */
 static void note_late(struct ckpt_save *save)
 {
@@ -160,6 +159,7 @@ static void note_late(struct ckpt_save *save)
 			ckpt_code_text(save->op.result));
 }
 
+/* Everything is durable but the name of the manifest: look at the fence, then publish. */
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);

@@ -203,6 +203,8 @@ static int steps_body(struct ckpt_task *task)
 					take_quarantine(s);
 				drop_data(op);
 			}
+			/* What cannot be read is noted; the words are not for what fails later. */
+			ckpt_error_clear(s->err);
 			r = ckpt_scan_put(&s->scan, &s->found);
 			if (r < 0)
 				return ckpt_fail(s->err, r, "out of memory");

@@ -219,6 +219,8 @@ static int command(struct core_rig *rig, struct ckpt_command *command, ckpt_task
 	if (ckpt_latch_get(&command->latch) & CKPT_DONE_END) {
 		code = command->result;
 		rig->err = command->error;
+		must(code >= 0 || rig->err.code == 0 || rig->err.code == code,
+			"a command's code and its error differ");
 	}
 	ckpt_command_unref(command);
 	return code;

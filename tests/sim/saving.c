@@ -309,6 +309,7 @@ static int saving_body(struct ckpt_task *task)
 		sim_note(sim_of(u), u->proc->id, "cancel", "", 0, 0, 0);
 		u->cancelled = true;
 		ckpt_save_post_cancel(u->save);
+		ckpt_save_post_cancel(u->save);
 		user_hurry(u, &u->save_wait, "a save that was cancelled", SLACK);
 	}
 	return ckpt_task_continue(task, fence_body);

@@ -259,6 +259,14 @@ static int create(struct sim_disk *disk, const char *path, bool is_dir, struct s
 	return 0;
 }
 
+/* Now and then 0, which is a file as any other where standard input is closed. */
+static int pick_fd(struct sim_disk *disk, unsigned owner)
+{
+	int fd = disk->next_fd++;
+
+	return fd % 3 == 0 && !sim_disk_file(disk, owner, 0) ? 0 : fd;
+}
+
 int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned node, const char *path,
 	unsigned flags, uint64_t *ret_size)
 {
@@ -278,7 +286,7 @@ int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned node, const ch
 	struct sim_file *file = sim_alloc(sizeof(*file));
 	*file = (struct sim_file){.next = disk->files,
 		.inode = inode,
-		.fd = disk->next_fd++,
+		.fd = pick_fd(disk, owner),
 		.owner = owner,
 		.node = node,
 		.flags = flags};

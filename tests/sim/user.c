@@ -105,11 +105,15 @@ static bool answered(const struct sim_user *user)
 static int take(struct sim_user *user)
 {
 	int r = user->command->result;
+	int said = user->command->error.code;
 
 	if (!ended(user)) {
 		sim_tell(sim_of(user), user->proc->id, "gives up", user->wait.what, 0, 0, 0);
 		user->proc->world->counts.abandoned++;
 		r = -ETIMEDOUT;
+	} else if (r < 0 && said < 0 && r != said) {
+		sim_violation(sim_of(user), "%s of p%u ended with %d, and its error says %d: %s",
+			user->wait.what, user->proc->id, r, said, user->command->error.message);
 	}
 	user_done(&user->wait);
 	return r;

@@ -37,7 +37,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 REPORT = HERE / "report.json"
 SURVIVORS = HERE / "survivors.txt"
 SAVE_SECONDS = 5
-TEST_SECONDS = 120
+TEST_SECONDS = 60
 
 
 def digest_of(text):
@@ -94,16 +94,19 @@ class Report:
             entry["mutants"] = {name: verdict for name, verdict in entry["mutants"].items()
                                 if not verdict.startswith("survived")}
 
+    def is_current(self, file):
+        """It was found with the file as it is."""
+        entry = self.files.get(file)
+        return entry is not None and entry["digest"] == digest_of((ROOT / file).read_bytes())
+
     def verdict(self, name, file):
         entry = self.files.get(file)
         return entry["mutants"].get(name) if entry else None
 
     def start(self, file, names):
         """Forgets what was said of another text of the file."""
-        digest = digest_of((ROOT / file).read_bytes())
-        entry = self.files.get(file)
-        if not entry or entry["digest"] != digest:
-            self.files[file] = {"digest": digest, "mutants": {}}
+        if not self.is_current(file):
+            self.files[file] = {"digest": digest_of((ROOT / file).read_bytes()), "mutants": {}}
         mutants = self.files[file]["mutants"]
         for name in [n for n in mutants if n not in names]:
             del mutants[name]
@@ -228,14 +231,21 @@ def commit():
 
 
 def run_sample(args, builder):
-    """Some that the world found quickly: they must be found again."""
+    """Some that the world found quickly: they must be found again. What was said of another text of a
+    file says nothing about this one."""
     everything = enumerated()
     report = Report()
-    stale = [n for n in read_survivors() if n not in everything]
+    files = {scope.file for scope in SCOPE}
+    known = {file for file in files if report.is_current(file)}
+    stale = [n for n in read_survivors()
+             if n not in everything and "libckpt/" + n.split(":")[0] not in files - known]
     for name in stale:
         print(f"survivors.txt: there is no such mutant: {name}")
-    quick = [n for n, (m, _) in everything.items()
-             if re.fullmatch(r"sim \d{1,3}", report.verdict(n, m.file) or "")]
+    quick = [n for n, (m, _) in everything.items() if m.file in known and
+             re.fullmatch(r"sim \d{1,3}", report.verdict(n, m.file) or "")]
+    if not quick and not stale:
+        print("skipped: report.json is older than every file of scope.py; --all looks at them again")
+        return 77
     names = random.Random(commit()).sample(quick, min(args.sample, len(quick)))  # noqa: S311
     work = [everything[name] for name in names]
     for mutant, _ in work:
@@ -249,7 +259,7 @@ def run_sample(args, builder):
             missed += verdict.startswith("survived")
             print(f"{mutant.name:60} {verdict:20} {said[:100]}", flush=True)
     print(f"counts mutants={len(everything)} sampled={len(work)} missed={missed} stale={len(stale)}")
-    return 1 if missed or stale or not work else 0
+    return 1 if missed or stale else 0
 
 
 def main():

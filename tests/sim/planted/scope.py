@@ -2,8 +2,11 @@
 """Which files mutants are made of, what each decides, and the tests that see what the world cannot."""
 from dataclasses import dataclass
 
-SAVE = ("tests/unit/engine/test_save", "tests/api/test_policy")
-STORE = ("tests/unit/test_lineage", "tests/api/test_faults", "tests/api/test_policy")
+SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", "tests/unit/engine/test_save",
+        "tests/api/test_policy")
+STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
+         "tests/unit/engine/test_pick", "tests/unit/test_lineage",
+         "tests/api/test_faults", "tests/api/test_policy")
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,82 @@ static void test_unreadable_commit(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* A commit that is damaged may be what is to be resumed; one of a branch that was left is not. */
+static void test_damaged_commit(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step step = craft(s, 10);
+
+	scratch_flip(craft_manifest(&step), 20);
+	craft_abort(s->dir, 1, 5);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
+	assert_non_null(strstr(s->rig.err.message, "is damaged"));
+	core_rig_close(&s->rig);
+	craft_claim(s->dir, CRAFT_RUN, 2, 0, 0);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	core_rig_close(&s->rig);
+}
+
+/* What it is told to resume is of the generation whose claim is damaged: that comes first. */
+static void test_commit_after_damaged_claim(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step step = craft(s, 10);
+
+	craft_claim(s->dir, CRAFT_RUN, 2, 1, 10);
+	step.generation = 2;
+	step.step = 20;
+	craft_commit(&step);
+	scratch_flip(scratch_join(s->dir, "gens/000002.json"), 20);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
+	assert_non_null(strstr(s->rig.err.message, "the newest of step 20"));
+	core_rig_close(&s->rig);
+}
+
+/* Steps go on after the one that was resumed from. */
+static void test_order_after_resume(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 10), CKPT_ESTEP);
+	assert_int_equal(core_rig_save(&s->rig, 11), 0);
+	core_rig_close(&s->rig);
+}
+
+static void test_last_number(void **state)
+{
+	struct scene *s = *state;
+
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, CKPT_GENERATION_MAX, 0, 0);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), -ERANGE);
+	assert_non_null(strstr(s->rig.err.message, "is the last one that it can number"));
+	core_rig_close(&s->rig);
+}
+
+/* A directory whose claim is gone keeps its number; the place of a try that failed is free. */
+static void test_next_number(void **state)
+{
+	struct scene *s = *state;
+
+	craft_store(s->dir, CRAFT_RUN);
+	assert_int_equal(mkdir(scratch_join(s->dir, "g000003"), 0777), 0);
+	core_rig_open(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.core.generation, 4);
+	core_rig_close(&s->rig);
+}
+
 /* The storage hangs: the next one who asks is told at once. */
 static void test_claim_under_way(void **state)
 {
@@ -138,6 +214,21 @@ static void test_own_try(void **state)
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(s->rig.core.generation, 2);
+	core_rig_close(&s->rig);
+}
+
+/* Whose claim it is that is in the way cannot be read: this is not known to be another's. */
+static void test_own_try_unreadable(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "gens/000001.json", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
 	core_rig_close(&s->rig);
 }
 
@@ -173,6 +264,8 @@ static void test_lost_race(void **state)
 	core_rig_open(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -ENOENT});
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EEXIST});
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
 	core_rig_close(&s->rig);
 }
 
@@ -204,6 +297,30 @@ static void test_held(void **state)
 	assert_int_equal(core_rig_open_store(&other), CKPT_EINUSE);
 	assert_non_null(strstr(other.err.message, "node unknown"));
 	core_rig_close(&other);
+	core_rig_close(&s->rig);
+}
+
+/* What cannot be read beside the way is not why the store cannot be had. */
+static void test_held_and_unreadable(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig other;
+	const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_OPEN, .path = "quarantine.json", .error = -EIO},
+		{.op = CKPT_IO_OP_READ, .path = "000001/manifest.json", .error = -EIO},
+	};
+
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 1), 0);
+	for (size_t i = 0; i < CKPT_COUNT(rules); i++) {
+		core_rig_make(&other, &s->config);
+		(void)io_fault_add(&other.fault, rules[i]);
+		assert_int_equal(core_rig_open_store(&other), CKPT_EINUSE);
+		assert_int_equal(other.fault.hits[0], 1);
+		assert_non_null(strstr(other.err.message, "node rig"));
+		core_rig_close(&other);
+	}
 	core_rig_close(&s->rig);
 }
 
@@ -313,12 +430,19 @@ int main(void)
 		SCENE(test_twice),
 		SCENE(test_read_only),
 		SCENE(test_unreadable_commit),
+		SCENE(test_damaged_commit),
+		SCENE(test_commit_after_damaged_claim),
+		SCENE(test_order_after_resume),
+		SCENE(test_last_number),
+		SCENE(test_next_number),
 		SCENE(test_claim_under_way),
+		SCENE(test_own_try_unreadable),
 		SCENE(test_own_try),
 		SCENE(test_number_taken),
 		SCENE(test_number_taken_and_damaged),
 		SCENE(test_lost_race),
 		SCENE(test_held),
+		SCENE(test_held_and_unreadable),
 		SCENE(test_claim_vanishes),
 		SCENE(test_marker_lost),
 		SCENE(test_newer_claim),

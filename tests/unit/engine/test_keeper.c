@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/lister.h"
+#include "engine/save_state.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -19,6 +21,7 @@ struct scene {
 	struct craft_step oldest; /* 5, committed */
 	struct craft_step old;    /* 10, committed */
 	struct craft_step dead;   /* 30, undecided */
+	struct ckpt_command *closer;
 };
 
 static struct craft_step craft(struct scene *s, uint64_t step)
@@ -65,6 +68,9 @@ static int tear_down(void **state)
 {
 	struct scene *s = *state;
 
+	core_rig_let_go(&s->rig);
+	if (s->closer)
+		ckpt_command_unref(s->closer);
 	core_rig_close(&s->rig);
 	scratch_remove(s->dir);
 	free(s);
@@ -79,6 +85,15 @@ static unsigned add(struct scene *s, struct io_fault_rule rule)
 static bool is_there(const char *path)
 {
 	return access(path, F_OK) == 0;
+}
+
+/* The engine begins to close, and does not end for what is held. */
+static void begin_to_close(struct scene *s)
+{
+	s->closer = ckpt_command_new(&s->rig.core, sizeof(struct ckpt_closer), NULL);
+	ckpt_command_post(s->closer, ckpt_closer_body);
+	core_rig_run(&s->rig);
+	assert_false(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
 }
 
 static void test_settled(void **state)
@@ -112,16 +127,139 @@ static void test_no_fence_to_look_at(void **state)
 	assert_false(is_there(craft_manifest(&s->oldest)));
 }
 
+static void settle(struct scene *s, int error)
+{
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000030/manifest.json", .error = error});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_true(is_there(craft_shard(&s->dead, 0)));
+}
+
 /* Whoever comes late to publish has removed the directory, or its record has won: nothing to settle. */
 static void test_settled_by_others(void **state)
 {
+	settle(*state, -ENOENT);
+	assert_true(
+		core_rig_logged(&((struct scene *)*state)->rig, CKPT_LOG_INFO, "settled step 30"));
+}
+
+static void test_decided_by_others(void **state)
+{
+	settle(*state, -EEXIST);
+	assert_true(
+		core_rig_logged(&((struct scene *)*state)->rig, CKPT_LOG_INFO, "settled step 30"));
+}
+
+/* Without a record that has won, perhaps a manifest has: what it names stays. */
+static void test_not_settled(void **state)
+{
+	settle(*state, -EIO);
+	assert_true(core_rig_logged(
+		&((struct scene *)*state)->rig, CKPT_LOG_WARN, "cannot settle step 30"));
+}
+
+/* Whatever fails, it says so and goes no further; and goes on when it is asked again. */
+static void test_bad_disk(void **state)
+{
+	struct scene *s = *state;
+	const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_OPEN, .path = "000005/manifest.json", .error = -EIO},
+		{.op = CKPT_IO_OP_UNLINK, .path = "000005/manifest.json", .error = -EIO},
+		{.op = CKPT_IO_OP_SYNC_DIR, .path = "000005", .error = -EIO},
+		{.op = CKPT_IO_OP_LIST, .path = "000005", .error = -EIO},
+		{.op = CKPT_IO_OP_UNLINK, .path = ".safetensors", .error = -EIO},
+	};
+
+	for (size_t i = 0; i < CKPT_COUNT(rules); i++) {
+		io_fault_clear(&s->rig.fault);
+		add(s, rules[i]);
+		assert_int_equal(core_rig_remove(&s->rig, 5), -EIO);
+		assert_int_equal(s->rig.err.code, -EIO);
+		assert_int_equal(s->rig.fault.hits[0], 1);
+		assert_true(is_there(craft_shard(&s->oldest, 0)));
+	}
+	/* Somebody reads it. */
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_LOCK, .path = "000010/manifest.json", .error = -EAGAIN});
+	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+	assert_false(is_there(craft_shard(&s->oldest, 0)));
+	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_ENOSTEP);
+}
+
+/* What retention cannot remove stays where it is known, and is tried again after the next commit. */
+static void test_bad_disk_for_retention(void **state)
+{
 	struct scene *s = *state;
 
-	add(s, (struct io_fault_rule){
-		       .op = CKPT_IO_OP_RENAME, .path = "000030/manifest.json", .error = -ENOENT});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "settled step 30"));
-	assert_true(is_there(craft_shard(&s->dead, 0)));
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = "000005/manifest.json", .error = -EIO});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = "000010/manifest.json", .hold = true});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "retention keeps step 5"));
+	assert_true(is_there(craft_manifest(&s->oldest)));
+	/* The next commit comes before the round has ended: it is followed by one more. */
+	assert_int_equal(core_rig_save(&s->rig, 50), 0);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(s->rig.core.stats.steps_removed, 3);
+	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(craft_manifest(&s->oldest)));
+}
+
+/* Closing waits for the removal that is under way, and for no other. */
+static void test_closing_while_retiring(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = "000005/manifest.json", .hold = true});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	begin_to_close(s);
+	core_rig_let_go(&s->rig);
+	assert_true(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
+	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_true(is_there(craft_manifest(&s->old)));
+}
+
+static void test_closing_while_settling(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 20);
+	struct craft_step dead = s->dead;
+	dead.step = 20;
+	assert_int_equal(unlink(craft_manifest(&dead)), 0);
+	core_rig_close(&s->rig);
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .keep_last = 1});
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "step-", .hold = true});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	begin_to_close(s);
+	core_rig_let_go(&s->rig);
+	assert_true(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
+	/* The newest first. */
+	assert_false(is_there(craft_shard(&s->dead, 0)));
+	assert_true(is_there(craft_shard(&dead, 0)));
+}
+
+/* A commit that comes while the engine closes lets nothing go any more. */
+static void test_committed_while_closing(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000040/manifest.json", .hold = true});
+	struct ckpt_save *save = core_rig_prepare(&s->rig, 40, 1, 1000, 0);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	begin_to_close(s);
+	core_rig_let_go(&s->rig);
+	assert_true(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_true(is_there(craft_manifest(&s->old)));
 }
 
 /* The user removes what retention is just about to: both are content, and it counts once. */
@@ -231,9 +369,35 @@ static void test_removed_while_claiming(void **state)
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .hold = true});
 	assert_int_equal(core_rig_claim(&s->rig), 1);
 	assert_int_equal(core_rig_remove(&s->rig, 5), -EBUSY);
+	assert_non_null(strstr(s->rig.err.message, "is just being claimed"));
 	assert_false(s->rig.core.fenced);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+}
+
+/* A claim that failed may be there all the same: it fences nobody who made it. */
+static void test_removed_after_failed_claim(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_int_equal(core_rig_remove(&s->rig, 5), -EBUSY);
+	assert_false(s->rig.core.fenced);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+}
+
+/* Who cannot have the memory to ask is told so. */
+static void test_no_memory_to_ask(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_count_allocations(&s->rig, 1);
+	assert_int_equal(core_rig_remove(&s->rig, 5), -ENOMEM);
+	(void)core_rig_allocations(&s->rig);
+	assert_true(is_there(craft_manifest(&s->oldest)));
 }
 
 /* A claim that is newer than the one this process is just making is a successor's. */
@@ -257,12 +421,24 @@ static void test_fenced_while_writing(void **state)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .hold = true});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 40, 1, 1000, 0);
+	/* In a process without standard input its file has that number. */
+	int input = dup(STDIN_FILENO);
+	assert_int_equal(close(STDIN_FILENO), 0);
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	assert_int_equal(save->object.fd, STDIN_FILENO);
 	craft_claim(s->dir, CRAFT_RUN, 3, 2, 10);
 	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
 	ckpt_save_post_cancel(save);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_CLOSE, .path = ".safetensors", .hold = true});
+	core_rig_let_go(&s->rig);
+	/* What is under way is waited for. */
+	assert_false(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
+	assert_int_equal(s->rig.fault.tap.open_files, 1);
+	assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+	assert_int_equal(close(input), 0);
 	assert_non_null(scratch_find(scratch_join(s->dir, "g000002"), ".safetensors"));
 	assert_null(scratch_find(scratch_join(s->dir, "g000002"), "manifest.json"));
 }
@@ -275,6 +451,15 @@ int main(void)
 		SCENE(test_settled),
 		SCENE(test_no_fence_to_look_at),
 		SCENE(test_settled_by_others),
+		SCENE(test_decided_by_others),
+		SCENE(test_not_settled),
+		SCENE(test_bad_disk),
+		SCENE(test_bad_disk_for_retention),
+		SCENE(test_closing_while_retiring),
+		SCENE(test_closing_while_settling),
+		SCENE(test_committed_while_closing),
+		SCENE(test_removed_after_failed_claim),
+		SCENE(test_no_memory_to_ask),
 		SCENE(test_removed_by_user),
 		SCENE(test_directory_gone),
 		SCENE(test_directory_not_empty),

@@ -182,6 +182,24 @@ static uint64_t next_of(
 	return s ? s->generation * 1000000 + s->step : 0;
 }
 
+/* What was tried comes no more, whatever generation it is of. */
+static void test_tried(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+
+	add_gen(&scan, 1, 0, 0);
+	add_gen(&scan, 2, 1, 9);
+	add_step(&scan, 1, 9, CKPT_STEP_COMMITTED);
+	for (uint64_t step = 11; step < 15; step++)
+		add_step(&scan, 2, step, CKPT_STEP_COMMITTED);
+	assert_int_equal(next_of(&scan, 1, 0, 0), 1000009);
+	assert_int_equal(next_of(&scan, 1, 1, 9), 2000011);
+	assert_int_equal(next_of(&scan, 1, 2, 11), 2000012);
+	assert_int_equal(next_of(&scan, 1, 2, 13), 0);
+	ckpt_scan_clear(&scan);
+}
+
 /*
  * Branches that were rolled back go when as many good steps as are kept have come after them. What a
  * run left that was here before a new start stays.
@@ -305,6 +323,7 @@ int main(void)
 		cmocka_unit_test(test_lost_claim),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
+		cmocka_unit_test(test_tried),
 		cmocka_unit_test(test_rolled_back),
 		cmocka_unit_test(test_scan_order),
 		cmocka_unit_test(test_parent_without_claim),

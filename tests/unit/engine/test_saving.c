@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "engine/keeper.h"
 #include "engine/lister.h"
 #include "engine/plan.h"
 #include "engine/save_state.h"
@@ -76,6 +77,8 @@ static void test_stopped_while_copying(void **state)
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, FLOATS, 0);
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
 	assert_false(ckpt_save_refused(save));
+	/* Whoever says it twice has said it once. */
+	ckpt_save_post_cancel(save);
 	ckpt_save_post_cancel(save);
 	core_rig_run(&s->rig);
 	ckpt_save_post_failure(save, &verdict);
@@ -90,11 +93,15 @@ static void test_stopped_while_copying(void **state)
 static void test_cancelled_after_the_end(void **state)
 {
 	struct scene *s = *state;
+	struct ckpt_error verdict = {.size = sizeof(verdict)};
 
 	open_rig(s, &(struct core_rig_config){0});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, 100, 0);
 	assert_int_equal(core_rig_post(&s->rig, save), 0);
 	ckpt_save_post_cancel(save);
+	ckpt_error_clear(&verdict);
+	(void)ckpt_fail(&verdict, CKPT_ETORN, "somebody saw a change");
+	ckpt_save_post_failure(save, &verdict);
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
 	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_MEMORY), 0);
 }
@@ -165,6 +172,107 @@ static void test_too_large(void **state)
 		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -EFBIG});
 	assert_int_equal(core_rig_save(&s->rig, 1), -EFBIG);
 	assert_non_null(strstr(s->rig.err.message, "ulimit -f"));
+}
+
+/* A file whose write failed is written once more, under another name, and no third time. */
+static void test_written_again(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){.slots = 12});
+	unsigned rule =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -EIO});
+	assert_int_equal(core_rig_save(&s->rig, 1), 0);
+	assert_int_equal(s->rig.fault.hits[rule], 1);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "again under another name"));
+	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_MEMORY), 0);
+	rule = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC,
+			      .path = ".safetensors",
+			      .error = -EIO,
+			      .count = 2});
+	assert_int_equal(core_rig_save(&s->rig, 2), -EIO);
+	assert_int_equal(s->rig.fault.hits[rule], 2);
+	assert_null(scratch_find(scratch_join(s->dir, "g000001/step-0000000002"), ".safetensors"));
+}
+
+/* A full disk is full for another file as well: this is no bad block. */
+static void test_full_is_not_tried_again(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){.slots = 12});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -ENOSPC});
+	assert_int_equal(core_rig_save(&s->rig, 1), -ENOSPC);
+}
+
+/* What became of the bad file is not what the save fails with later. */
+static void test_failed_after_writing_again(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){.slots = 12});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -EIO});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = ".safetensors", .error = -EACCES});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = ".index", .error = -ENOSPC});
+	assert_int_equal(core_rig_save(&s->rig, 1), -ENOSPC);
+	assert_non_null(strstr(s->rig.err.message, ".index"));
+}
+
+/* A manifest that could not be published: once the record of that has won, the files go. */
+static void test_failed_publication(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){0});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000001/manifest.json", .error = -EIO});
+	assert_int_equal(core_rig_save(&s->rig, 1), -EIO);
+	const char *step = scratch_join(s->dir, "g000001/step-0000000001");
+	assert_non_null(scratch_find(step, "manifest.json"));
+	assert_null(scratch_find(step, ".safetensors"));
+	assert_null(scratch_find(step, ".index"));
+	assert_int_equal(core_rig_save(&s->rig, 2), 0);
+}
+
+/* Records of aborted steps are kept for a while, not for ever. */
+static void test_many_failures(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){0});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
+		       .path = ".safetensors",
+		       .error = -ENOSPC,
+		       .count = ALWAYS});
+	for (uint64_t step = 1; step <= CKPT_ABORTED_KEPT + 1; step++) {
+		assert_non_null(step == 1 ? s->dir : scratch_find(s->dir, "0000000001"));
+		assert_int_equal(core_rig_save(&s->rig, step), -ENOSPC);
+	}
+	assert_null(scratch_find(s->dir, "0000000001"));
+	assert_non_null(scratch_find(s->dir, "0000000002"));
+}
+
+/* Whichever piece of memory is not to be had: it is saved, or it has failed. */
+static void test_no_memory(void **state)
+{
+	struct scene *s = *state;
+	size_t all = 0;
+
+	open_rig(s, &(struct core_rig_config){0});
+	for (size_t n = 1; n == 1 || all >= n - 1; n++) {
+		struct ckpt_save *save = core_rig_prepare(&s->rig, n, 2, 100, 0);
+		core_rig_count_allocations(&s->rig, n);
+		int r = core_rig_post(&s->rig, save);
+		all = core_rig_allocations(&s->rig);
+		assert_true(r == 0 || r == -ENOMEM);
+		assert_int_equal(core_rig_end_save(&s->rig, save), r);
+		assert_int_equal(core_rig_read(&s->rig, n, CKPT_SINK_MEMORY), r ? CKPT_ENOSTEP : 0);
+	}
+	assert_true(all > 5);
 }
 
 /* A save that fails, and then cannot note it for want of memory, has failed as it would have. */
@@ -320,6 +428,12 @@ int main(void)
 		SCENE(test_cancelled_while_starved),
 		SCENE(test_failed_while_starved),
 		SCENE(test_too_large),
+		SCENE(test_written_again),
+		SCENE(test_full_is_not_tried_again),
+		SCENE(test_failed_after_writing_again),
+		SCENE(test_failed_publication),
+		SCENE(test_many_failures),
+		SCENE(test_no_memory),
 		SCENE(test_failed_without_memory),
 		SCENE(test_torn_header),
 		SCENE(test_large_eager),
