@@ -114,6 +114,8 @@ static int fail_untold(struct ckpt_pick *p, const struct ckpt_scan_step *step)
 
 	ckpt_name_manifest(path, step->generation, step->step);
 	ckpt_error_clear(p->err);
+	/* The record names it. */
+	p->chosen = *step;
 	return ckpt_fail_at(p->err, step->code, &(struct ckpt_where){.tier = "local", .file = path},
 		"which is %s of %s cannot be told: %s could not be read: %s",
 		wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label, path, step->note);
