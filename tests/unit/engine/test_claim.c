@@ -182,8 +182,14 @@ static void test_next_number(void **state)
 	craft_store(s->dir, CRAFT_RUN);
 	assert_int_equal(mkdir(scratch_join(s->dir, "g000003"), 0777), 0);
 	core_rig_open(&s->rig, &s->config);
-	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO, .count = 2});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	/* What the first try left may show itself after the second one: it is known by its nonce. */
+	uint64_t nonce = s->rig.core.tried_nonce;
+	assert_int_not_equal(nonce, 0);
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_int_equal(s->rig.core.tried_nonce, nonce);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(s->rig.core.generation, 4);
 	core_rig_close(&s->rig);
