@@ -174,6 +174,25 @@ static void test_last_number(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* What could fail for want of memory fails before anything is claimed. */
+static void test_no_memory(void **state)
+{
+	struct scene *s = *state;
+	size_t n = 0;
+	int r;
+
+	core_rig_open(&s->rig, &s->config);
+	do {
+		core_rig_count_allocations(&s->rig, ++n);
+		r = core_rig_claim(&s->rig);
+		(void)core_rig_allocations(&s->rig);
+		assert_int_equal(s->rig.core.generation, r == 0 ? 1 : 0);
+	} while (r == -ENOMEM);
+	assert_int_equal(r, 0);
+	assert_true(n > 3);
+	core_rig_close(&s->rig);
+}
+
 /* A directory whose claim is gone keeps its number; the place of a try that failed is free. */
 static void test_next_number(void **state)
 {
@@ -440,6 +459,7 @@ int main(void)
 		SCENE(test_commit_after_damaged_claim),
 		SCENE(test_order_after_resume),
 		SCENE(test_last_number),
+		SCENE(test_no_memory),
 		SCENE(test_next_number),
 		SCENE(test_claim_under_way),
 		SCENE(test_own_try_unreadable),
