@@ -43,8 +43,8 @@ static int check_fence(struct ckpt_removal *r)
 	/* Perhaps it is this process's own claim, on its way, or failed and there all the same. */
 	if (newest == r->core->tried_generation)
 		return ckpt_fail(r->err, -EBUSY,
-			"generation %llu is just being claimed, perhaps by this process: claim it "
-			"first",
+			"generation %llu is just being claimed, or a claim of this process failed "
+			"and is there all the same: try again when a save is under way",
 			(unsigned long long)newest);
 	r->core->fenced = true;
 	return ckpt_fail(r->err, CKPT_EFENCED,

@@ -57,19 +57,6 @@ bool reading_active(const struct sim_reading *reading)
 	return ckpt_task_active(&reading->task);
 }
 
-/* Of several it could not choose one: the file says which is in the way. */
-static void name_by_file(const char *file, struct oracle_named *named)
-{
-	unsigned long long generation;
-	unsigned long long step;
-
-	/* NOLINTNEXTLINE(cert-err34-c): a path that the product made */
-	if (sscanf(file, "g%llu/step-%llu/", &generation, &step) != 2)
-		return;
-	named->generation = generation;
-	named->step = step;
-}
-
 /* What it failed with, if it did, must be explained by what the oracle knows or what goes wrong. */
 static int failed(struct sim_reading *r, int code)
 {
@@ -90,15 +77,13 @@ static int failed(struct sim_reading *r, int code)
 			(unsigned long long)r->asked);
 	if (known) {
 		const struct ckpt_error *error = ckpt_restore_failure(r->restore);
-		struct oracle_named named = {
+		const struct oracle_named named = {
 			.generation = ckpt_restore_chosen_generation(r->restore),
 			.step = ckpt_restore_chosen_step(r->restore),
 			.said = error->file[0] &&
 				(!ckpt_restore_chosen_generation(r->restore) ||
 					error->step ==
 						(int64_t)ckpt_restore_chosen_step(r->restore))};
-		if (!named.generation)
-			name_by_file(error->file, &named);
 		oracle_refused(&r->user->proc->rank->oracle, &view, r->asked, code, &named);
 		world->counts.refused += code != CKPT_ENOSTEP;
 	} else if (by_user && !r->give_up && code == -ECANCELED)

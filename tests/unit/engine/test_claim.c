@@ -174,6 +174,25 @@ static void test_last_number(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* What could fail for want of memory fails before anything is claimed. */
+static void test_no_memory(void **state)
+{
+	struct scene *s = *state;
+	size_t n = 0;
+	int r;
+
+	core_rig_open(&s->rig, &s->config);
+	do {
+		core_rig_count_allocations(&s->rig, ++n);
+		r = core_rig_claim(&s->rig);
+		(void)core_rig_allocations(&s->rig);
+		assert_int_equal(s->rig.core.generation, r == 0 ? 1 : 0);
+	} while (r == -ENOMEM);
+	assert_int_equal(r, 0);
+	assert_true(n > 3);
+	core_rig_close(&s->rig);
+}
+
 /* A directory whose claim is gone keeps its number; the place of a try that failed is free. */
 static void test_next_number(void **state)
 {
@@ -182,8 +201,14 @@ static void test_next_number(void **state)
 	craft_store(s->dir, CRAFT_RUN);
 	assert_int_equal(mkdir(scratch_join(s->dir, "g000003"), 0777), 0);
 	core_rig_open(&s->rig, &s->config);
-	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO, .count = 2});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	/* What the first try left may show itself after the second one: it is known by its nonce. */
+	uint64_t nonce = s->rig.core.tried_nonce;
+	assert_int_not_equal(nonce, 0);
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_int_equal(s->rig.core.tried_nonce, nonce);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(s->rig.core.generation, 4);
 	core_rig_close(&s->rig);
@@ -434,6 +459,7 @@ int main(void)
 		SCENE(test_commit_after_damaged_claim),
 		SCENE(test_order_after_resume),
 		SCENE(test_last_number),
+		SCENE(test_no_memory),
 		SCENE(test_next_number),
 		SCENE(test_claim_under_way),
 		SCENE(test_own_try_unreadable),

@@ -342,6 +342,7 @@ static void test_fenced_while_settling(void **state)
 	assert_true(is_there(craft_manifest(&s->old)));
 	assert_null(s->rig.core.keeper);
 	assert_int_equal(core_rig_save(&s->rig, 50), CKPT_EFENCED);
+	assert_null(scratch_find(s->dir, "step-0000000050"));
 }
 
 /* Published before it knew: the step counts, and nothing is removed for it. */

@@ -197,6 +197,9 @@ static void test_tried(void **state)
 	assert_int_equal(next_of(&scan, 1, 1, 9), 2000011);
 	assert_int_equal(next_of(&scan, 1, 2, 11), 2000012);
 	assert_int_equal(next_of(&scan, 1, 2, 13), 0);
+	/* Nor when the last one that was tried is gone. */
+	ckpt_scan_drop(&scan, 2, 11);
+	assert_int_equal(next_of(&scan, 1, 2, 11), 2000012);
 	ckpt_scan_clear(&scan);
 }
 

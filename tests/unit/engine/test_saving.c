@@ -222,6 +222,35 @@ static void test_failed_after_writing_again(void **state)
 	assert_non_null(strstr(s->rig.err.message, ".index"));
 }
 
+/* The record of a save that failed says why. */
+static bool is_said(struct scene *s, const char *why)
+{
+	char text[2000] = "";
+	FILE *f = fopen(scratch_join(s->dir, "g000001/step-0000000001/manifest.json"), "r");
+
+	assert_non_null(f);
+	size_t length = fread(text, 1, sizeof(text) - 1, f);
+	(void)fclose(f);
+	return length > 0 && strstr(text, why);
+}
+
+/* Its deadline passes before there is anything to publish. */
+static void test_too_late(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){0});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .hold = true});
+	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, 100, 0);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	core_rig_sleep(&s->rig, 2000);
+	assert_true(bits(save) & CKPT_DONE_END);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end_save(&s->rig, save), -ETIMEDOUT);
+	assert_true(is_said(s, "step 1 was not durable in"));
+}
+
 /* A manifest that could not be published: once the record of that has won, the files go. */
 static void test_failed_publication(void **state)
 {
@@ -235,7 +264,9 @@ static void test_failed_publication(void **state)
 	assert_non_null(scratch_find(step, "manifest.json"));
 	assert_null(scratch_find(step, ".safetensors"));
 	assert_null(scratch_find(step, ".index"));
+	assert_true(is_said(s, "cannot publish"));
 	assert_int_equal(core_rig_save(&s->rig, 2), 0);
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, "has answered at last"));
 }
 
 /* Records of aborted steps are kept for a while, not for ever. */
@@ -431,6 +462,7 @@ int main(void)
 		SCENE(test_written_again),
 		SCENE(test_full_is_not_tried_again),
 		SCENE(test_failed_after_writing_again),
+		SCENE(test_too_late),
 		SCENE(test_failed_publication),
 		SCENE(test_many_failures),
 		SCENE(test_no_memory),
