@@ -158,6 +158,41 @@ static void test_not_settled(void **state)
 		&((struct scene *)*state)->rig, CKPT_LOG_WARN, "cannot settle step 30"));
 }
 
+/* The store as it is now, for whoever reads it. */
+static enum ckpt_step_state state_of(struct scene *s, uint64_t step)
+{
+	struct core_rig reader;
+
+	core_rig_open(&reader, &(struct core_rig_config){.dir = s->dir, .read_only = true});
+	const struct ckpt_scan_step *found = ckpt_scan_find(&reader.core.scan, 1, step);
+	assert_non_null(found);
+	enum ckpt_step_state state = found->state;
+	core_rig_close(&reader);
+	return state;
+}
+
+/* A record is whole, or there is none. */
+static void test_settled_without_memory(void **state)
+{
+	struct scene *s = *state;
+	bool more = true;
+
+	for (size_t n = 1; more; n++) {
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 2, .hold = true});
+		assert_int_equal(core_rig_claim(&s->rig), 0);
+		core_rig_count_allocations(&s->rig, n);
+		core_rig_let_go(&s->rig);
+		more = core_rig_allocations(&s->rig) >= n;
+		bool settled = state_of(s, 30) == CKPT_STEP_ABORTED;
+		assert_true(settled || state_of(s, 30) == CKPT_STEP_PENDING);
+		assert_true(settled || (more && is_there(craft_shard(&s->dead, 0))));
+		(void)tear_down(state);
+		(void)set_up(state);
+		s = *state;
+	}
+}
+
 /* Whatever fails, it says so and goes no further; and goes on when it is asked again. */
 static void test_bad_disk(void **state)
 {
@@ -454,6 +489,7 @@ int main(void)
 		SCENE(test_settled_by_others),
 		SCENE(test_decided_by_others),
 		SCENE(test_not_settled),
+		SCENE(test_settled_without_memory),
 		SCENE(test_bad_disk),
 		SCENE(test_bad_disk_for_retention),
 		SCENE(test_closing_while_retiring),
