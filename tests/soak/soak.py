@@ -140,7 +140,9 @@ def main():
     if not args.report:
         build(wanted)
         LOGS.mkdir(exist_ok=True)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # Who starts it in the background of a shell has the one ignored.
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(stop, signal.default_int_handler)
         try:
             well = soak(record, wanted, args.jobs, args.hours * 3600)
         except KeyboardInterrupt:
