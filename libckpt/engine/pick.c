@@ -132,10 +132,10 @@ static int choose(struct ckpt_pick *p)
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
-	if (bad && (!step || may_be_good(bad)) && is_relative(p->wanted) &&
-		p->wanted != CKPT_STEP_LATEST)
+	bool in_the_way = bad && (!step || may_be_good(bad));
+	if (in_the_way && is_relative(p->wanted) && p->wanted != CKPT_STEP_LATEST)
 		return fail_untold(p, bad);
-	if (bad && (!step || may_be_good(bad)))
+	if (in_the_way)
 		step = bad;
 	if (!step)
 		return r < 0 ? r : fail_none(p);

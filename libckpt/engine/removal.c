@@ -44,7 +44,7 @@ static int check_fence(struct ckpt_removal *r)
 	if (newest == r->core->tried_generation)
 		return ckpt_fail(r->err, -EBUSY,
 			"generation %llu is just being claimed, or a claim of this process failed "
-			"and is there all the same: try again when a save is under way",
+			"and is there all the same: try again after the next save",
 			(unsigned long long)newest);
 	r->core->fenced = true;
 	return ckpt_fail(r->err, CKPT_EFENCED,
