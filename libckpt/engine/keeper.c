@@ -78,8 +78,6 @@ static void start(struct ckpt_keeper *k, bool settle)
 static void note_settled(struct ckpt_keeper *k)
 {
 	struct ckpt_core *core = k->core;
-	struct ckpt_scan_step *s =
-		ckpt_scan_find(&core->scan, k->removal.generation, k->removal.step);
 
 	if (k->removal.result < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
@@ -93,8 +91,7 @@ static void note_settled(struct ckpt_keeper *k)
 			(unsigned long long)k->removal.step,
 			(unsigned long long)k->removal.generation, core->parts.label);
 	/* Tried once: what failed is left to the next generation. */
-	if (s)
-		s->state = CKPT_STEP_ABORTED;
+	ckpt_scan_set_state(&core->scan, k->removal.generation, k->removal.step, CKPT_STEP_ABORTED);
 }
 
 static void note_retired(struct ckpt_keeper *k)

@@ -90,6 +90,15 @@ int ckpt_scan_put(struct ckpt_scan *scan, const struct ckpt_scan_step *step)
 	return 0;
 }
 
+void ckpt_scan_set_state(
+	struct ckpt_scan *scan, uint64_t generation, uint64_t step, enum ckpt_step_state state)
+{
+	struct ckpt_scan_step *s = ckpt_scan_find(scan, generation, step);
+
+	if (s)
+		s->state = state;
+}
+
 void ckpt_scan_drop(struct ckpt_scan *scan, uint64_t generation, uint64_t step)
 {
 	struct ckpt_scan_step *old = ckpt_scan_find(scan, generation, step);

@@ -49,6 +49,9 @@ struct ckpt_scan_gen *ckpt_scan_gen(struct ckpt_scan *scan, uint64_t generation)
 struct ckpt_scan_step *ckpt_scan_find(struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 /* Adds or replaces a step, in its place. -ENOMEM. */
 int ckpt_scan_put(struct ckpt_scan *scan, const struct ckpt_scan_step *step);
+/* Nothing happens to a step that is not there: somebody else may have removed it meanwhile. */
+void ckpt_scan_set_state(
+	struct ckpt_scan *scan, uint64_t generation, uint64_t step, enum ckpt_step_state state);
 void ckpt_scan_drop(struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 int ckpt_scan_put_gen(struct ckpt_scan *scan, const struct ckpt_scan_gen *gen);
 

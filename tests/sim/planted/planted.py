@@ -227,7 +227,7 @@ PLANTED = [
         "a closed engine has no file open"),
     Planted(
         "unreadable-taken-for-broken", "libckpt/engine/pick.c",
-        "\tif (bad && (!step || may_be_good(bad)))\n",
-        "\tif (bad && !step)\n",
+        "\tbool in_the_way = bad && (!step || may_be_good(bad));\n",
+        "\tbool in_the_way = bad && !step;\n",
         "an error of reading does not roll an acknowledged step back"),
 ]

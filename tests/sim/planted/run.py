@@ -3,6 +3,7 @@
 """Plants each bug of planted.py in a copy of its file and runs seeds until the world finds it.
 
     run.py --build BUILD [--ninja NINJA] [--seeds N] [--jobs N] [--only NAME ...] [--json FILE]
+    run.py --check
 
 The build directory must hold a built simulator. A bug that survives fails the test; so does one whose
 text is not there any more. The tree itself is not touched.
@@ -20,20 +21,33 @@ from builder import ROOT, Builder, hunt
 from planted import PLANTED
 
 
-def make(builder, bug):
-    """Returns the path of a simulator with this bug, or raises."""
+def plant(bug):
+    """Returns the source with this bug in it, or raises."""
     source = ROOT / bug.file
     text = source.read_text(encoding="utf-8") if source.exists() else ""
     if text.count(bug.old) != 1:
         raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
-    changed = text.replace(bug.old, bug.new).encode()
-    return builder.link(builder.make_object(bug.file, changed, bug.name))
+    return text.replace(bug.old, bug.new).encode()
+
+
+def check():
+    """Whether each can be planted; nothing is built."""
+    lost = 0
+    for bug in PLANTED:
+        try:
+            plant(bug)
+        except LookupError as error:
+            print(f"{bug.name}: CANNOT BE PLANTED: {error}")
+            lost += 1
+    print(f"{len(PLANTED) - lost} of {len(PLANTED)} bugs can be planted")
+    return 1 if lost or not PLANTED else 0
 
 
 def try_bug(builder, bug, seeds):
     """Whether it was found, one line that says so, and a record for those who count."""
     try:
-        found = hunt(make(builder, bug), 1, seeds)
+        changed = builder.make_object(bug.file, plant(bug), bug.name)
+        found = hunt(builder.link(changed), 1, seeds)
     except LookupError as error:
         return None, f"{bug.name:32} CANNOT BE PLANTED: {error}"
     if not found:
@@ -44,13 +58,18 @@ def try_bug(builder, bug, seeds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--ninja", default="ninja")
     parser.add_argument("--seeds", type=int, default=30000)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true", help="only whether each can be planted")
     args = parser.parse_args()
+    if args.check:
+        return check()
+    if not args.build:
+        parser.error("--build or --check")
     bugs = [bug for bug in PLANTED if not args.only or bug.name in args.only]
     results, survivors = [], []
     with tempfile.TemporaryDirectory(prefix="planted-") as scratch:

@@ -252,6 +252,12 @@ static void test_scan_order(void **state)
 		assert_ptr_equal(ckpt_scan_find(&scan, b->generation, b->step), b);
 	}
 	size_t before = scan.step_count;
+	ckpt_scan_set_state(&scan, scan.steps[3].generation, scan.steps[3].step, CKPT_STEP_ABORTED);
+	ckpt_scan_set_state(&scan, 99, 99, CKPT_STEP_ABORTED);
+	assert_int_equal(scan.step_count, before);
+	for (size_t i = 0; i < scan.step_count; i++)
+		assert_int_equal(
+			scan.steps[i].state, i == 3 ? CKPT_STEP_ABORTED : CKPT_STEP_COMMITTED);
 	ckpt_scan_drop(&scan, scan.steps[3].generation, scan.steps[3].step);
 	ckpt_scan_drop(&scan, 99, 99);
 	assert_int_equal(scan.step_count, before - 1);

@@ -61,7 +61,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static struct ckpt_save *prepare_save(struct scene *s, uint64_t step)
+static struct ckpt_save *prepare(struct scene *s, uint64_t step, bool fenced)
 {
 	const int64_t shape = COUNT(s->data);
 	struct ckpt_tensor tensor = {.size = sizeof(tensor),
@@ -74,10 +74,15 @@ static struct ckpt_save *prepare_save(struct scene *s, uint64_t step)
 	struct ckpt_error err = {.size = sizeof(err)};
 	struct ckpt_save *save = NULL;
 
-	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, step, false, DEADLINE, &save), 0);
+	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, step, fenced, DEADLINE, &save), 0);
 	assert_int_equal(ckpt_save_put_tensors(save, &tensor, 1, &err), 0);
 	assert_int_equal(ckpt_save_prepare(save, &cache, &err), 0);
 	return save;
+}
+
+static struct ckpt_save *prepare_save(struct scene *s, uint64_t step)
+{
+	return prepare(s, step, false);
 }
 
 /* Posts a save, and waits until the disk holds the transfer after the first `passing`. */
@@ -144,6 +149,21 @@ static void test_closing(void **state)
 	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
 	assert_int_equal(ckpt_save_failure(save)->code, CKPT_ECLOSED);
 	assert_null(scratch_find(s->dir, "step-0000000001"));
+	ckpt_save_unref(save);
+}
+
+/* Nobody comes to open its gate: it is closed until the deadline ends the save, and then there is none. */
+static void test_gate_never_opened(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = prepare(s, 1, true);
+
+	ckpt_save_post(save);
+	assert_int_not_equal(wait_for(save, CKPT_DONE_STAGED, PATIENT), 0);
+	assert_true(ckpt_save_gate_closed(save));
+	assert_int_not_equal(wait_for(save, CKPT_DONE_GONE, PATIENT), 0);
+	assert_int_equal(ckpt_save_failure(save)->code, -ETIMEDOUT);
+	assert_false(ckpt_save_gate_closed(save));
 	ckpt_save_unref(save);
 }
 
@@ -239,6 +259,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_committed),
 		SCENE(test_closing),
+		SCENE(test_gate_never_opened),
 		SCENE(test_deadline_before_publishing),
 		SCENE(test_deadline_while_publishing),
 		SCENE(test_deadline_and_not_published),
