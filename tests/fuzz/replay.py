@@ -16,7 +16,8 @@ FRESH = 50000
 #: Each opens a store.
 FRESH_SLOW = {"cli": 1500, "state": 4000}
 SEED = 1
-LIMITS = ["-timeout=20", "-rss_limit_mb=1024", "-max_len=8192"]
+#: libFuzzer's own code for a finding is 77, which means here that a program cannot run.
+LIMITS = ["-timeout=20", "-rss_limit_mb=1024", "-max_len=8192", "-error_exitcode=76"]
 
 
 def run(command, folder):
