@@ -101,6 +101,13 @@ class Record:
             lines.append(f"| {part.name}: {part.what} | {count:,} | {part.goal:,} "
                          f"| {here.get('slices', 0)} | {wall / 3600:.2f} | {rate} "
                          f"| {ever.get(part.unit, 0):,} |")
+        for part in (p for p in parts if p.name == "coverage"):
+            sums = self.total(part)
+            if sums.get("branches"):
+                lines += ["", "Branches that the tests take: "
+                          f"{100 * sums['whole_taken'] / sums['whole']:.2f} % of those that commit, "
+                          "recover, retain, fence, verify and store; "
+                          f"{100 * sums['taken'] / sums['branches']:.2f} % of the library."]
         failed = [(name, f) for name, c in self.state["commits"].items() for f in c["failed"]]
         lines += ["", "## What failed", ""]
         lines += [f"- {name}: `{f['command']}` ended with {f['code']}" for name, f in failed]

@@ -91,6 +91,21 @@ def explored(n: int) -> Slice:
                   "1000000", "--limit", "4096"])
 
 
+def planted(n: int) -> Slice:
+    """Those by hand, with other seeds than the tests' and every other slice's."""
+    return Slice([PYTHON, str(ROOT / "tests/sim/planted/run.py"), "--build", str(BUILD), "--jobs",
+                  "1", "--first", str(SIM_FIRST * 10 + n * 100_000)])
+
+
+def mutated(n: int) -> Slice:
+    return Slice([PYTHON, str(ROOT / "tests/sim/planted/enumerate.py"), "--build", str(BUILD),
+                  "--jobs", "1", "--sample", "40", "--draw", str(n + 1)])
+
+
+def covered(n: int) -> Slice:
+    return Slice([str(ROOT / "scripts/coverage")])
+
+
 # What the fuzz targets are linked with.
 READERS = ("libckpt/base", "libckpt/format")
 CRASH = ("tests/crash/recorder", "tests/crash/replay", "tests/crash/cuts")
@@ -113,6 +128,11 @@ def fuzzed(target: str) -> Callable[[int], Slice]:
 
 PARTS = [
     Part("sim", "seeds of the simulated world", "seeds", 3_000_000, simulated, ("tests/sim/sim",)),
+    Part("planted", "bugs planted by hand, each found again", "found", 400, planted,
+         ("tests/sim/sim",)),
+    Part("mutants", "mutants of the report, each found again", "mutants", 400, mutated,
+         ("tests/sim/sim",)),
+    Part("coverage", "runs of scripts/coverage", "slices", 1, covered),
     Part("kill", "kill points: system calls and disk requests", "kills", 10_000, killed,
          ("tests/kill/killer", "tests/kill/scenario", "tests/kill/scenario_tapped")),
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,

@@ -29,6 +29,7 @@ ROOT = parts.ROOT
 LOGS = parts.BUILD / "soak"
 LIMIT_S = 1800  # a slice that takes longer hangs
 GRACE_S = 30
+CANNOT = 77  # as meson has it: this machine lacks something
 
 
 class Running:
@@ -77,10 +78,17 @@ class Running:
         return " ".join(words).replace(f"{ROOT}/", "")
 
 
-def note(record, done):
+def note(record, done, wanted):
     """Adds what a slice has counted, or how it failed. Returns whether all was well."""
     output = done.log.read_text(encoding="utf-8", errors="replace")
     counts = parts.parse_counts(output)
+    if done.process.returncode == CANNOT:
+        print(f"{done.part.name} is skipped: {(output.strip().splitlines() or ['?'])[-1]}", flush=True)
+        if done.part in wanted:
+            wanted.remove(done.part)
+        record.give_back(done.part.name, done.number)
+        done.log.unlink()
+        return True
     record.add(done.part, counts or {}, time.monotonic() - done.begun)
     if done.process.returncode == 0 and counts is not None:
         done.log.unlink()
@@ -96,15 +104,15 @@ def soak(record, wanted, jobs, seconds):
     end = time.monotonic() + seconds
     under_way, well = [], True
     try:
-        while under_way or time.monotonic() < end:
-            while len(under_way) < jobs and time.monotonic() < end:
+        while under_way or (wanted and time.monotonic() < end):
+            while wanted and len(under_way) < jobs and time.monotonic() < end:
                 busy = [r.part.name for r in under_way]
-                part = min((p for p in wanted if p.name not in busy or len(wanted) < jobs),
+                part = min((p for p in wanted if p.name not in busy or len(wanted) <= len(busy)),
                            key=lambda p: record.count(p) / p.goal)
                 under_way.append(Running(part, record.take(part.name)))
             for done in [r for r in under_way if r.ended()]:
                 under_way.remove(done)
-                well = note(record, done) and well
+                well = note(record, done, wanted) and well
                 record.save()
             time.sleep(0.05)
     finally:
