@@ -259,7 +259,7 @@ def test_a_save_is_skipped_while_the_disk_holds_one_that_has_ended(
     ckpt = opened(state_of(), path=disk / "store", busy="skip", save_timeout=2)
     ckpt.save(1).wait()
     freeze(True)
-    with pytest.raises(libckpt.WaitTimeoutError) as caught:
+    with pytest.raises(libckpt.DeadlineError) as caught:
         ckpt.save(2).wait()
     assert caught.value.step == 2
     begun = time.monotonic()

@@ -47,7 +47,7 @@ _CLASSES: dict[int, type[errors.CheckpointError]] = {
     lib.CKPT_EAUTH: errors.AuthError,
     lib.CKPT_ENETWORK: errors.NetworkError,
     lib.CKPT_EQUARANTINED: errors.QuarantinedError,
-    -errno.ETIMEDOUT: errors.WaitTimeoutError,
+    -errno.ETIMEDOUT: errors.DeadlineError,
     -errno.ECANCELED: errors.CancelledError,
 }
 

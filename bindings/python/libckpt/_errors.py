@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "ClosedError",
+    "DeadlineError",
     "DeviceError",
     "FencedError",
     "ForkedError",
@@ -96,7 +97,7 @@ class StorageError(CheckpointError, OSError):
 
 
 class WaitTimeoutError(CheckpointError, TimeoutError):
-    """A deadline passed. The save or restore that was waited for may still go on."""
+    """The `timeout` of a call passed. What was waited for goes on."""
 
     transient = True
 
@@ -104,6 +105,12 @@ class WaitTimeoutError(CheckpointError, TimeoutError):
         super().__init__(message, **fields)
         self.strerror = os.strerror(self.errno) if self.errno else None
         self.filename = self.file
+
+
+class DeadlineError(CheckpointError):
+    """The save was not durable within `save_timeout` and was given up. Waiting again is no use."""
+
+    transient = True
 
 
 class AbortedError(CheckpointError):

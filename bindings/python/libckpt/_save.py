@@ -155,8 +155,9 @@ class Save:
 
     def wait(self, level: str = "local", timeout: float | None = None) -> None:
         """
-        Waits until the save has reached `level`. Raises what it failed with, WaitTimeoutError if
-        `timeout` seconds have passed, and LevelError at once for a level that is not configured.
+        Waits until the save has reached `level`. Raises what it failed with (DeadlineError if that
+        was its own deadline), WaitTimeoutError if `timeout` seconds have passed, and LevelError at
+        once for a level that is not configured.
         """
         number = level_number(level)
         timeout = _seconds_or_none(timeout)
@@ -223,7 +224,7 @@ class Save:
         check(lib.ckpt_save_start(ptr))
         code = self._wait(lambda ms: lib.ckpt_save_wait_eager(ptr, ms), deadline)
         if code == -errno.ETIMEDOUT and self._poll() is None:
-            raise errors.WaitTimeoutError(
+            raise errors.DeadlineError(
                 f"step {self._step}: its tensors were not copied within {deadline:g} s; the save "
                 "was given up",
                 code=code,
