@@ -52,7 +52,15 @@ struct ckpt_engine_opts {
 	uint64_t keep_last;       /* keep the newest k committed steps; 0: keep all */
 	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
+	uint32_t rank;            /* of this process, 0 to world - 1 */
+	uint32_t world;           /* processes that save together; 0: 1 */
 	uint32_t reserved;
+	/*
+	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the
+	 * job ever has (a launcher's job id and restart count, or random digits that rank 0 has told the
+	 * others). 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot. Borrowed until the return.
+	 */
+	const char *session;
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */

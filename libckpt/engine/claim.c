@@ -72,7 +72,7 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 		/* A number that is tried again: what the first try left may show itself late. */
 		.nonce = generation == core->tried_generation ? core->tried_nonce
 							      : ckpt_env_random(core->parts.env),
-		.world = 1,
+		.world = core->config.world,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
 	memcpy(c->claim.run_id, core->marker.run_id, sizeof(c->claim.run_id));
 	memcpy(c->claim.node, core->config.node, sizeof(c->claim.node));
@@ -119,7 +119,7 @@ static int lost(struct ckpt_claimer *c, uint64_t generation)
 		(unsigned long long)generation, c->command.core->parts.label);
 }
 
-static int adopt_claim(struct ckpt_claimer *c)
+int ckpt_claim_adopt(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
 	struct ckpt_scan_gen gen = {
@@ -234,7 +234,7 @@ static int publish_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, op->done);
 	}
 	core->holder = c->lock;
-	return adopt_claim(c);
+	return ckpt_claim_adopt(c);
 	CKPT_TASK_END(task);
 }
 
@@ -264,8 +264,13 @@ int ckpt_claim_body(struct ckpt_task *task)
 	core->claiming = true;
 	ckpt_store_op_init(&c->op, &c->work, &c->command.error);
 	c->op.quiet = true;
-	ckpt_task_start(&c->work, &core->sched, look_body, work_done);
+	ckpt_task_start(&c->work, &core->sched,
+		core->config.rank == 0 ? look_body : ckpt_claim_follow_body, work_done);
 	CKPT_AWAIT(task, c->work.finished);
+	if (core->exchange && core->config.rank == 0 && ckpt_claim_tell(c)) {
+		CKPT_AWAIT(task, c->talk.task.finished);
+		ckpt_claim_told(c);
+	}
 	core->claiming = false;
 	return c->work.result;
 	CKPT_TASK_END(task);
@@ -276,4 +281,5 @@ void ckpt_claimer_clear(struct ckpt_command *command)
 	struct ckpt_claimer *claimer = CKPT_CONTAINER(command, struct ckpt_claimer, command);
 
 	ckpt_buf_free(&claimer->buf);
+	ckpt_buf_free(&claimer->words);
 }

@@ -3,7 +3,8 @@
 #ifndef CKPT_ENGINE_CLAIM_H
 #define CKPT_ENGINE_CLAIM_H
 
-#include "engine/core.h"
+#include "engine/talk.h"
+#include "exchange/rank_record.h"
 
 struct ckpt_claimer {
 	struct ckpt_command command;
@@ -14,6 +15,11 @@ struct ckpt_claimer {
 	char path[CKPT_PATH_MAX];
 	struct ckpt_task work;
 	uint64_t newest; /* claim that is there; 0: none */
+
+	/* With other ranks. */
+	struct ckpt_talk talk;
+	struct ckpt_buf words;
+	int never; /* 0: stops nothing */
 };
 
 /*
@@ -21,6 +27,13 @@ struct ckpt_claimer {
  * Afterwards what dead generations left behind is settled in the background.
  */
 int ckpt_claim_body(struct ckpt_task *task);
+/* The claim is there: this core's generation from now on. Its place in the scan is made already. */
+int ckpt_claim_adopt(struct ckpt_claimer *claimer);
+/* Body of `work` on any rank but 0: hears what rank 0 has claimed. */
+int ckpt_claim_follow_body(struct ckpt_task *task);
+/* Rank 0: begins to tell how its claim has ended; false: without memory. Then await the talk. */
+bool ckpt_claim_tell(struct ckpt_claimer *claimer);
+void ckpt_claim_told(struct ckpt_claimer *claimer);
 /* After END. */
 void ckpt_claimer_clear(struct ckpt_command *command);
 

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "exchange/exchange_dir.h"
 
 int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)
@@ -14,18 +15,28 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	CKPT_ASSERT(config->chunk_bytes > 0 && config->chunk_bytes <= config->block_bytes);
 	*core = (struct ckpt_core){.parts = *parts, .config = *config, .eventfd = -1};
 	core->holder.fd = -1;
+	core->config.world = config->world ? config->world : 1;
+	CKPT_ASSERT(config->rank < core->config.world);
 	int r = ckpt_store_file_open(
 		parts->env, &core->sched, parts->io, parts->root, parts->label, &core->store);
 	if (r < 0)
 		return ckpt_fail(
 			err, r, "cannot open the store in %s: %s", parts->label, ckpt_code_text(r));
 	core->stats.size = sizeof(core->stats);
+	if (core->config.world == 1)
+		return 0;
+	r = ckpt_exchange_dir_open(&core->sched, core->store, config->session, &core->exchange);
+	if (r < 0) {
+		ckpt_store_close(core->store);
+		return ckpt_fail(err, r, "out of memory");
+	}
 	return 0;
 }
 
 void ckpt_core_destroy(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
+	ckpt_exchange_close(core->exchange);
 	ckpt_store_close(core->store);
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->pins);

@@ -17,6 +17,7 @@
 #include "base/task.h"
 #include "device/device.h"
 #include "engine/scan.h"
+#include "exchange/exchange.h"
 #include "format/manifest.h"
 #include "staging/pool.h"
 #include "store/store.h"
@@ -40,6 +41,9 @@ struct ckpt_core_config {
 	uint32_t save_timeout_ms;
 	bool read_only;
 	bool new_start;
+	uint32_t rank;
+	uint32_t world; /* 0 and 1: nobody else */
+	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
 
@@ -81,6 +85,7 @@ struct ckpt_core {
 	struct ckpt_core_parts parts;
 	struct ckpt_core_config config;
 	struct ckpt_store *store;
+	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
 	struct ckpt_sched sched;
 	struct ckpt_timer *timers;
 
@@ -100,6 +105,8 @@ struct ckpt_core {
 	uint64_t
 		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
 	uint64_t tried_nonce;
+	uint32_t claims;      /* of this session that were made */
+	uint32_t claim_tries; /* of the next one */
 
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;

@@ -156,7 +156,8 @@ static void keeper_done(struct ckpt_task *task)
 void ckpt_keeper_ask(struct ckpt_core *core, unsigned what)
 {
 	CKPT_ASSERT(core->generation > 0);
-	if (core->closing || core->fenced)
+	/* One rank of a job keeps the store. */
+	if (core->closing || core->fenced || core->config.rank > 0)
 		return;
 	if (core->keeper) {
 		core->keeper->want |= what;

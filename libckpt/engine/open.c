@@ -66,7 +66,7 @@ static int scan_body(struct ckpt_task *task)
 	if (o->scanner.task.result < 0)
 		return o->scanner.task.result;
 	newest = ckpt_scan_newest_claim(&o->scanner.scan);
-	if (!core->config.read_only && (o->held || newest > o->newest))
+	if (!core->config.read_only && core->config.rank == 0 && (o->held || newest > o->newest))
 		return in_use(o, ckpt_max_u64(newest, o->newest));
 	core->marker = o->scanner.marker;
 	/* A claim that does not verify matters when a step is to be chosen, and is reported then. */
@@ -120,7 +120,8 @@ static int gens_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, o->op.done);
 	if (o->op.result < 0)
 		return o->op.result;
-	return ckpt_task_continue(task, hold_body);
+	/* Rank 0 holds the store for all of a job. */
+	return ckpt_task_continue(task, core->config.rank == 0 ? hold_body : scan_body);
 	CKPT_TASK_END(task);
 }
 

@@ -188,8 +188,12 @@ static int open_core(
 		.keep_every = opts->keep_every,
 		.save_timeout_ms = opts->save_timeout_ms,
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
-		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0};
+		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
+		.rank = opts->rank,
+		.world = opts->world};
 
+	if (opts->session)
+		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);
 	if (gethostname(config.node, sizeof(config.node) - 1) < 0)
 		(void)snprintf(config.node, sizeof(config.node), "unknown");
 	int r = ckpt_core_init(&engine->core, &parts, &config, err);

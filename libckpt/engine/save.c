@@ -21,7 +21,7 @@ void ckpt_save_answer_end(struct ckpt_save *save)
 	save->ended = true;
 	save->error = save->work;
 	save->error.step = (int64_t)save->step;
-	save->error.rank = 0;
+	save->error.rank = (int32_t)save->core->config.rank;
 	ckpt_core_timer_clear(save->core, &save->timer);
 	save->core->stats.saves_failed++;
 	ckpt_log(save->core->parts.log, CKPT_LOG_ERROR, "save of step %llu to %s failed: %s",
@@ -41,6 +41,7 @@ void ckpt_save_stop(struct ckpt_save *save, int code)
 	ckpt_save_answer_end(save);
 	ckpt_task_wake(&save->task);
 	ckpt_task_wake(&save->pump);
+	ckpt_task_wake(save->ranks ? &save->ranks->talk.task : NULL);
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			ckpt_task_wake(&save->lanes[i]->task);
@@ -84,7 +85,8 @@ static int look(struct ckpt_save *save)
 static void name_shard(struct ckpt_save *save)
 {
 	ckpt_name_attempt(save->shard_attempt, ckpt_env_random(save->core->parts.env));
-	ckpt_name_shard(save->path, save->core->generation, save->step, 0, save->shard_attempt);
+	ckpt_name_shard(save->path, save->core->generation, save->step, save->core->config.rank,
+		save->shard_attempt);
 }
 
 /* Whether a file that failed may be written once more, from staging, under a new name. */
@@ -95,26 +97,35 @@ static bool may_rewrite(const struct ckpt_save *save)
 
 static int encode_index(struct ckpt_save *save)
 {
-	return ckpt_index_encode(
-		save->plan->layout, 0, save->meta, save->meta_bytes, &save->index, &save->work);
+	return ckpt_index_encode(save->plan->layout, save->core->config.rank, save->meta,
+		save->meta_bytes, &save->index, &save->work);
+}
+
+void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank)
+{
+	const struct ckpt_core *core = save->core;
+
+	*ret_rank = (struct ckpt_manifest_rank){.rank = core->config.rank,
+		.index_digest = ckpt_digest_of(save->index.data, save->index.len),
+		.index_bytes = save->index.len,
+		.shard_bytes = save->plan->layout->bytes};
+	memcpy(ret_rank->node, core->config.node, sizeof(ret_rank->node));
+	memcpy(ret_rank->attempt, save->shard_attempt, sizeof(ret_rank->attempt));
 }
 
 static int encode_manifest(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
-	struct ckpt_manifest_rank rank = {.rank = 0,
-		.index_digest = ckpt_digest_of(save->index.data, save->index.len),
-		.index_bytes = save->index.len,
-		.shard_bytes = save->plan->layout->bytes};
+	struct ckpt_manifest_rank own;
 	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_COMMIT,
 		.generation = core->generation,
 		.step = save->step,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
-		.world = 1,
-		.ranks = &rank};
+		.world = core->config.world,
+		.ranks = save->ranks ? save->ranks->all : &own};
 
-	memcpy(rank.node, core->config.node, sizeof(rank.node));
-	memcpy(rank.attempt, save->shard_attempt, sizeof(rank.attempt));
+	if (!save->ranks)
+		ckpt_save_own_rank(save, &own);
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	int r = ckpt_manifest_encode(&manifest, &save->manifest);
@@ -159,17 +170,13 @@ static void note_late(struct ckpt_save *save)
 			ckpt_code_text(save->op.result));
 }
 
-/* Everything is durable but the name of the manifest: look at the fence, then publish. */
-static int publish_body(struct ckpt_task *task)
+int ckpt_save_publish_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 	struct ckpt_store *store = save->core->store;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
-	if (save->code)
-		return fail_body(task, save->code);
 	ckpt_store_list(store, &save->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, save->op.done);
 	r = look(save);
@@ -187,12 +194,29 @@ static int publish_body(struct ckpt_task *task)
 		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);
 	save->publishing = false;
+	save->publish_lost = save->op.result == -EEXIST;
 	if (save->op.result < 0) {
 		note_late(save);
 		return fail_body(task, save->op.result);
 	}
 	save->committed = true;
 	return ckpt_task_continue(task, ckpt_save_end_body);
+	CKPT_TASK_END(task);
+}
+
+/* Everything is durable but the name of the manifest. */
+static int gate_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
+	if (save->code)
+		return fail_body(task, save->code);
+	if (!save->ranks)
+		return ckpt_task_continue(task, ckpt_save_publish_body);
+	return ckpt_task_continue(task,
+		save->core->config.rank == 0 ? ckpt_save_gather_body : ckpt_save_follow_body);
 	CKPT_TASK_END(task);
 }
 
@@ -207,7 +231,8 @@ static int index_body(struct ckpt_task *task)
 	r = encode_index(save);
 	if (r < 0)
 		return fail_body(task, r);
-	ckpt_name_index(save->path, save->core->generation, save->step, 0, save->shard_attempt);
+	ckpt_name_index(save->path, save->core->generation, save->step, save->core->config.rank,
+		save->shard_attempt);
 	save->index_tried = true;
 	ckpt_store_put(store, &save->op, save->path, save->index.data, save->index.len);
 	CKPT_AWAIT(task, save->op.done);
@@ -219,7 +244,7 @@ static int index_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	return ckpt_task_continue(task, publish_body);
+	return ckpt_task_continue(task, gate_body);
 	CKPT_TASK_END(task);
 }
 
@@ -280,6 +305,8 @@ static int save_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	r = ckpt_lanes_start(save);
+	if (r == 0 && core->config.world > 1)
+		r = ckpt_save_ranks_new(core->config.rank, core->config.world, &save->ranks);
 	if (r < 0)
 		return fail_body(task, r);
 	ckpt_store_op_init(&save->op, task, &save->work);

@@ -338,6 +338,7 @@ void ckpt_save_unref(struct ckpt_save *save)
 	ckpt_plan_free(save->plan);
 	ckpt_buf_free(&save->index);
 	ckpt_buf_free(&save->manifest);
+	ckpt_save_ranks_free(save->ranks);
 	ckpt_free(save->inlined);
 	ckpt_free(save->lanes);
 	ckpt_free(save->order);

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include "engine/save.h"
+#include "engine/save_ranks.h"
 
 /* Eager tensors of at most this many bytes together are copied by ckpt_save_start() itself. */
 #define CKPT_SAVE_INLINE_BYTES (UINT64_C(16) << 20)
@@ -87,6 +88,7 @@ struct ckpt_save {
 	bool index_tried;
 	bool publishing; /* the outcome is what becomes of it: neither deadline, cancel nor verdict */
 	bool publish_tried;
+	bool publish_lost; /* somebody else's record was there */
 	bool committed;
 	char attempt[CKPT_ATTEMPT_CHARS];       /* of the step */
 	char shard_attempt[CKPT_ATTEMPT_CHARS]; /* of the shard's file */
@@ -94,6 +96,7 @@ struct ckpt_save {
 	struct ckpt_buf index;
 	struct ckpt_buf manifest;
 	char path[CKPT_PATH_MAX];
+	struct ckpt_save_ranks *ranks; /* NULL: this rank is alone */
 	struct ckpt_lane **lanes; /* by block; NULL: not begun, or done and released */
 	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
 	size_t next;       /* in that order */
@@ -108,8 +111,14 @@ struct ckpt_save {
 
 /* save.c: records the first failure, stops what can be stopped, answers END when copies are back. */
 void ckpt_save_stop(struct ckpt_save *save, int code);
+/* What the manifest says of this rank. */
+void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
+/* Body: looks at the fence, then publishes the manifest. */
+int ckpt_save_publish_body(struct ckpt_task *task);
 /* save_end.c: the body that the save's task goes on with, for good or ill. */
 int ckpt_save_end_body(struct ckpt_task *task);
+/* Into save->manifest. -ENOMEM. */
+int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason);
 void ckpt_save_answer_end(struct ckpt_save *save);
 
 /* lane.c */

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank claims for all: rank 0. The others hear of it, and of its failures. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "engine/claim.h"
+
+#define TELL_MAX_NS UINT64_C(10000000000)
+
+static struct ckpt_claimer *claimer_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_claimer, work);
+}
+
+static void prepare_talk(struct ckpt_claimer *c, struct ckpt_task *waiter, uint64_t timeout_ns,
+	struct ckpt_error *err)
+{
+	struct ckpt_core *core = c->command.core;
+
+	memset(c->talk.items, 0, 2 * sizeof(c->talk.items[0]));
+	c->talk.core = core;
+	c->talk.stop = &c->never;
+	c->talk.deadline_ns = ckpt_env_now(core->parts.env) + timeout_ns;
+	c->talk.err = err;
+	c->talk.waiter = waiter;
+}
+
+bool ckpt_claim_tell(struct ckpt_claimer *claimer)
+{
+	struct ckpt_core *core = claimer->command.core;
+	struct ckpt_exchange_item *item = &claimer->talk.items[0];
+	struct ckpt_verdict verdict = {.code = claimer->work.result};
+
+	prepare_talk(claimer, &claimer->command.task, TELL_MAX_NS, NULL);
+	claimer->talk.count = 1;
+	if (verdict.code == 0) {
+		ckpt_key_claim(item->key, core->claims + 1);
+		item->data = claimer->buf.data;
+		item->length = claimer->buf.len;
+	} else {
+		(void)snprintf(verdict.reason, sizeof(verdict.reason), "%.250s",
+			claimer->command.error.code ? claimer->command.error.message
+						    : ckpt_code_text(verdict.code));
+		ckpt_key_claim_failed(item->key, core->claims + 1, core->claim_tries);
+		if (ckpt_verdict_encode(&verdict, &claimer->words) < 0)
+			return false;
+		item->data = claimer->words.data;
+		item->length = claimer->words.len;
+	}
+	ckpt_talk_tell(&claimer->talk);
+	return true;
+}
+
+static void count_claim(struct ckpt_core *core, bool made)
+{
+	core->claims += made;
+	core->claim_tries = made ? 0 : core->claim_tries + 1;
+}
+
+void ckpt_claim_told(struct ckpt_claimer *claimer)
+{
+	struct ckpt_core *core = claimer->command.core;
+
+	count_claim(core, claimer->work.result == 0);
+	if (claimer->talk.task.result < 0)
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"the other ranks of %s were not told of the claim: %s", core->parts.label,
+			claimer->talk.why.message);
+}
+
+/* Of another store, or of a job whose ranks have resumed from different steps. */
+static int check_claim(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	const struct ckpt_claim *claim = &c->claim;
+	struct ckpt_error *err = &c->command.error;
+	uint64_t parent = core->adopted ? core->parent_generation : 0;
+	uint64_t step = core->adopted ? core->parent_step : 0;
+
+	if (strcmp(claim->run_id, core->marker.run_id) != 0)
+		return ckpt_fail(err, CKPT_EMISMATCH,
+			"rank 0 saves into another store than rank %u does into %s: give all ranks "
+			"one directory that they share",
+			core->config.rank, core->parts.label);
+	if (claim->world != core->config.world)
+		return ckpt_fail(err, CKPT_EMISMATCH,
+			"rank 0 is one of %u ranks, and rank %u one of %u: give all the same world",
+			claim->world, core->config.rank, core->config.world);
+	if (claim->parent_generation != parent || claim->parent_step != step)
+		return ckpt_fail(err, CKPT_EMISMATCH,
+			"rank 0 goes on from step %llu of generation %llu, and rank %u from step "
+			"%llu of generation %llu: resume all ranks from one step",
+			(unsigned long long)claim->parent_step,
+			(unsigned long long)claim->parent_generation, core->config.rank,
+			(unsigned long long)step, (unsigned long long)parent);
+	return 0;
+}
+
+static int take_claim(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	const struct ckpt_exchange_item *item = &c->talk.items[0];
+	struct ckpt_error *err = &c->command.error;
+
+	int r = ckpt_claim_decode(item->data, item->length, item->key, err, &c->claim);
+	if (r == 0)
+		r = check_claim(c);
+	if (r < 0)
+		return r;
+	r = ckpt_scan_put_gen(
+		&core->scan, &(struct ckpt_scan_gen){.generation = c->claim.generation});
+	if (r < 0)
+		return ckpt_fail(err, r, "out of memory");
+	return ckpt_claim_adopt(c);
+}
+
+static int take_failure(struct ckpt_claimer *c)
+{
+	const struct ckpt_exchange_item *item = &c->talk.items[1];
+	struct ckpt_verdict verdict;
+
+	int r = ckpt_verdict_decode(
+		item->data, item->length, item->key, &c->command.error, &verdict);
+	if (r < 0)
+		return r;
+	return ckpt_fail(&c->command.error, verdict.code ? verdict.code : CKPT_EFORMAT,
+		"rank 0 could not claim a generation: %s", verdict.reason);
+}
+
+int ckpt_claim_follow_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	/* Before whoever asked for it gives up. */
+	prepare_talk(c, task, (uint64_t)core->config.save_timeout_ms * 1000000 / 4 * 3,
+		&c->command.error);
+	c->talk.count = 2;
+	ckpt_key_claim(c->talk.items[0].key, core->claims + 1);
+	ckpt_key_claim_failed(c->talk.items[1].key, core->claims + 1, core->claim_tries);
+	ckpt_talk_hear(&c->talk);
+	CKPT_AWAIT(task, c->talk.task.finished);
+	r = c->talk.task.result;
+	/* A claim that was made counts, whatever was tried before. */
+	if (r == 0)
+		r = c->talk.items[0].data ? take_claim(c) : take_failure(c);
+	ckpt_exchange_items_clear(c->talk.items, c->talk.count);
+	count_claim(core, r == 0);
+	return r;
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Telling and hearing. */
+#include "engine/talk.h"
+
+#include <errno.h>
+
+#include "base/fail.h"
+
+/* Asked again after this, and then ever more seldom: thousands of ranks may be asking. */
+#define PAUSE_MIN_NS UINT64_C(500000)
+#define PAUSE_MAX_NS UINT64_C(100000000)
+
+static struct ckpt_talk *talk_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_talk, task);
+}
+
+static void timer_fired(struct ckpt_timer *timer)
+{
+	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_talk, timer)->task);
+}
+
+static bool heard(const struct ckpt_talk *talk)
+{
+	for (size_t i = 0; i < talk->count; i++)
+		if (talk->items[i].data)
+			return true;
+	return false;
+}
+
+static int late(struct ckpt_talk *talk)
+{
+	const struct ckpt_core *core = talk->core;
+
+	if (talk->why.code)
+		return ckpt_fail(talk->err, -ETIMEDOUT,
+			"the ranks of %s do not reach each other: %s", core->parts.label,
+			talk->why.message);
+	return ckpt_fail(talk->err, -ETIMEDOUT, "the other ranks of %s have not answered in time",
+		core->parts.label);
+}
+
+/* Until it is time to try again. */
+static void pause(struct ckpt_talk *talk)
+{
+	uint64_t now_ns = ckpt_env_now(talk->core->parts.env);
+
+	talk->timer.fire = timer_fired;
+	ckpt_core_timer_set(talk->core, &talk->timer,
+		ckpt_min_u64(now_ns + talk->pause_ns, talk->deadline_ns));
+	talk->pause_ns = ckpt_min_u64(talk->pause_ns + talk->pause_ns / 2, PAUSE_MAX_NS);
+}
+
+/* What the owner is told when nothing more is tried; 0: go on. */
+static int over(struct ckpt_talk *talk)
+{
+	if (*talk->stop)
+		return *talk->stop;
+	return ckpt_env_now(talk->core->parts.env) < talk->deadline_ns ? 0 : late(talk);
+}
+
+static int tell_body(struct ckpt_task *task)
+{
+	struct ckpt_talk *talk = talk_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (;;) {
+		ckpt_error_clear(&talk->why);
+		ckpt_exchange_put(talk->core->exchange, &talk->op, talk->items, talk->count);
+		CKPT_AWAIT(task, talk->op.done);
+		if (talk->op.result == 0)
+			return 0;
+		pause(talk);
+		CKPT_AWAIT(task, !talk->timer.set || *talk->stop);
+		ckpt_core_timer_clear(talk->core, &talk->timer);
+		r = over(talk);
+		if (r < 0)
+			return r;
+	}
+	CKPT_TASK_END(task);
+}
+
+static int hear_body(struct ckpt_task *task)
+{
+	struct ckpt_talk *talk = talk_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (;;) {
+		ckpt_error_clear(&talk->why);
+		ckpt_exchange_get(talk->core->exchange, &talk->op, talk->items, talk->count);
+		CKPT_AWAIT(task, talk->op.done);
+		/* Also of one that has failed at a later item. */
+		if (heard(talk))
+			return 0;
+		pause(talk);
+		CKPT_AWAIT(task, !talk->timer.set || *talk->stop);
+		ckpt_core_timer_clear(talk->core, &talk->timer);
+		r = over(talk);
+		if (r < 0)
+			return r;
+	}
+	CKPT_TASK_END(task);
+}
+
+static void talk_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(talk_of(task)->waiter);
+}
+
+static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
+{
+	CKPT_ASSERT(!ckpt_task_active(&talk->task) && talk->core->exchange);
+	ckpt_exchange_op_init(&talk->op, &talk->task, &talk->why);
+	ckpt_error_clear(&talk->why);
+	talk->pause_ns = PAUSE_MIN_NS;
+	ckpt_task_start(&talk->task, &talk->core->sched, body, talk_done);
+}
+
+void ckpt_talk_tell(struct ckpt_talk *talk)
+{
+	start(talk, tell_body);
+}
+
+void ckpt_talk_hear(struct ckpt_talk *talk)
+{
+	for (size_t i = 0; i < talk->count; i++) {
+		talk->items[i].data = NULL;
+		talk->items[i].length = 0;
+	}
+	start(talk, hear_body);
+}

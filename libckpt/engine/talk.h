@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Telling the other ranks something, or waiting until one of several things has been told. What the
+ * exchange refuses or loses is tried again, with growing pauses, until it works, the deadline comes, or
+ * the owner stops it.
+ */
+#ifndef CKPT_ENGINE_TALK_H
+#define CKPT_ENGINE_TALK_H
+
+#include "engine/core.h"
+#include "exchange/exchange.h"
+
+struct ckpt_talk {
+	struct ckpt_task task; /* await `finished`, look at `result` */
+
+	/* Set by the owner before it starts. */
+	struct ckpt_core *core;
+	const int *stop;          /* not 0: give up, with this code. Whoever sets it wakes the task */
+	uint64_t deadline_ns;     /* -ETIMEDOUT then; UINT64_MAX: none */
+	struct ckpt_error *err;   /* worded: why the deadline came */
+	struct ckpt_task *waiter; /* woken at the end */
+	struct ckpt_exchange_item items[CKPT_EXCHANGE_BATCH];
+	size_t count;
+
+	/* Its own. */
+	struct ckpt_exchange_op op;
+	struct ckpt_error why; /* the last failure of the exchange */
+	struct ckpt_timer timer;
+	uint64_t pause_ns;
+};
+
+/* The items' keys and data are set; they stay the owner's. */
+void ckpt_talk_tell(struct ckpt_talk *talk);
+/* The items' keys are set. Ends as soon as one of them has data, which are the owner's to free. */
+void ckpt_talk_hear(struct ckpt_talk *talk);
+
+#endif

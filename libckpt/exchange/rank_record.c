@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of the exchange. */
+#include "exchange/rank_record.h"
+
+#include <inttypes.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "exchange/exchange.h"
+#include "format/index.h"
+#include "format/json_put.h"
+#include "format/sealed.h"
+
+#define VERDICT_KIND "verdict"
+#define RANK_KIND    "rank"
+
+enum member {
+	FORMAT,
+	KIND_,
+	DIGEST,
+	CODE,
+	REASON,
+	RANK,
+	NODE,
+	ATTEMPT,
+	INDEX_DIGEST,
+	INDEX_BYTES,
+	SHARD_BYTES
+};
+
+#define COMMON                                                                                     \
+	[FORMAT] = CKPT_SEALED_FORMAT, [KIND_] = CKPT_SEALED_KIND, [DIGEST] = CKPT_SEALED_DIGEST,  \
+	[CODE] = "code", [REASON] = "reason"
+
+static const char *const verdict_members[] = {COMMON, NULL};
+static const char *const rank_members[] = {
+	COMMON,
+	[RANK] = "rank",
+	[NODE] = "node",
+	[ATTEMPT] = "attempt",
+	[INDEX_DIGEST] = "index_digest",
+	[INDEX_BYTES] = "index_bytes",
+	[SHARD_BYTES] = "shard_bytes",
+	NULL,
+};
+
+/* Codes are negative, and JSON of this format has no sign: its amount is what is written. */
+static void put_verdict(const struct ckpt_verdict *verdict, struct ckpt_buf *out)
+{
+	CKPT_ASSERT(verdict->code <= 0);
+	ckpt_buf_printf(out, ",\"code\":%lld,\"reason\":", -(long long)verdict->code);
+	ckpt_put_line(out, verdict->reason, sizeof(verdict->reason));
+}
+
+int ckpt_verdict_encode(const struct ckpt_verdict *verdict, struct ckpt_buf *out)
+{
+	ckpt_put_head(out, VERDICT_KIND);
+	put_verdict(verdict, out);
+	ckpt_sealed_finish(out);
+	return out->failed ? -ENOMEM : 0;
+}
+
+int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_buf *out)
+{
+	const struct ckpt_manifest_rank *rank = &record->rank;
+	char hex[CKPT_DIGEST_HEX];
+
+	CKPT_ASSERT(record->verdict.code < 0 || ckpt_attempt_valid(rank->attempt));
+	ckpt_digest_hex(&rank->index_digest, hex);
+	ckpt_put_head(out, RANK_KIND);
+	put_verdict(&record->verdict, out);
+	ckpt_buf_printf(out, ",\"rank\":%u,\"node\":", rank->rank);
+	ckpt_put_line(out, rank->node, sizeof(rank->node));
+	ckpt_buf_printf(out,
+		",\"attempt\":\"%s\",\"index_digest\":\"%s\",\"index_bytes\":%" PRIu64
+		",\"shard_bytes\":%" PRIu64,
+		record->verdict.code < 0 ? "0000000000000000" : rank->attempt, hex,
+		rank->index_bytes, rank->shard_bytes);
+	ckpt_sealed_finish(out);
+	return out->failed ? -ENOMEM : 0;
+}
+
+static bool read_digest(struct ckpt_reader *r, struct ckpt_digest *digest)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	return ckpt_reader_text(r, hex, sizeof(hex), NULL) && ckpt_digest_parse(hex, digest);
+}
+
+static bool read_verdict(struct ckpt_reader *r, int member, struct ckpt_verdict *verdict)
+{
+	uint64_t number;
+
+	if (member == REASON)
+		return ckpt_sealed_line(r, verdict->reason, sizeof(verdict->reason));
+	if (member != CODE)
+		return ckpt_reader_skip(r);
+	if (!ckpt_sealed_number(r, 0, INT32_MAX, &number))
+		return false;
+	verdict->code = -(int)number;
+	return true;
+}
+
+static bool read_verdict_member(struct ckpt_reader *r, int member, void *user)
+{
+	return read_verdict(r, member, user);
+}
+
+static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
+{
+	struct ckpt_rank_record *record = user;
+	struct ckpt_manifest_rank *rank = &record->rank;
+	uint64_t number;
+
+	switch (member) {
+	case RANK:
+		if (!ckpt_sealed_number(r, 0, CKPT_WORLD_MAX - 1, &number))
+			return false;
+		rank->rank = (uint32_t)number;
+		return true;
+	case NODE:
+		return ckpt_sealed_line(r, rank->node, sizeof(rank->node));
+	case ATTEMPT:
+		return ckpt_sealed_attempt(r, rank->attempt);
+	case INDEX_DIGEST:
+		return read_digest(r, &rank->index_digest);
+	case INDEX_BYTES:
+		return ckpt_sealed_number(r, 0, CKPT_INDEX_MAX, &rank->index_bytes);
+	case SHARD_BYTES:
+		return ckpt_sealed_number(r, 0, CKPT_SHARD_BYTES_MAX, &rank->shard_bytes);
+	default:
+		return read_verdict(r, member, &record->verdict);
+	}
+}
+
+int ckpt_verdict_decode(const void *data, size_t length, const char *key, struct ckpt_error *err,
+	struct ckpt_verdict *ret_verdict)
+{
+	struct ckpt_verdict verdict = {0};
+	int r = ckpt_sealed_check(data, length, VERDICT_KIND, key, err);
+
+	if (r == 0)
+		r = ckpt_sealed_read(data, length, verdict_members, read_verdict_member, &verdict,
+			key, err);
+	if (r == 0)
+		*ret_verdict = verdict;
+	return r;
+}
+
+int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
+	struct ckpt_error *err, struct ckpt_rank_record *ret_record)
+{
+	struct ckpt_rank_record record = {0};
+	int r = ckpt_sealed_check(data, length, RANK_KIND, key, err);
+
+	if (r == 0)
+		r = ckpt_sealed_read(
+			data, length, rank_members, read_rank_member, &record, key, err);
+	if (r == 0)
+		*ret_record = record;
+	return r;
+}
+
+CKPT_PRINTF(2, 3) static void put_key(char *out, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	int n = vsnprintf(out, CKPT_EXCHANGE_KEY_MAX, fmt, args);
+	va_end(args);
+	CKPT_ASSERT(n > 0 && n < CKPT_EXCHANGE_KEY_MAX);
+}
+
+void ckpt_key_claim(char *out, uint32_t number)
+{
+	put_key(out, "claim-%u", number);
+}
+
+void ckpt_key_claim_failed(char *out, uint32_t number, uint32_t attempt)
+{
+	put_key(out, "claim-%u-failed-%u", number, attempt);
+}
+
+void ckpt_key_rank(char *out, uint64_t generation, uint64_t step, uint32_t rank)
+{
+	put_key(out, "g%" PRIu64 "-s%" PRIu64 "-r%u", generation, step, rank);
+}
+
+void ckpt_key_outcome(char *out, uint64_t generation, uint64_t step)
+{
+	put_key(out, "g%" PRIu64 "-s%" PRIu64, generation, step);
+}

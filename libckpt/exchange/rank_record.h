@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The values of the exchange: what ranks tell each other about a step or a claim, sealed like every small
+ * file of a store, and the keys that they go by. Pure.
+ */
+#ifndef CKPT_EXCHANGE_RANK_RECORD_H
+#define CKPT_EXCHANGE_RANK_RECORD_H
+
+#include "format/manifest.h"
+
+/* How something ended, for all. */
+struct ckpt_verdict {
+	int code; /* 0: well; else what it failed with */
+	char reason[256];
+};
+
+/* One rank's part of a step: durable, and then `rank` is what the manifest says; or failed. */
+struct ckpt_rank_record {
+	struct ckpt_verdict verdict;
+	struct ckpt_manifest_rank rank;
+};
+
+/* Into an empty `out`. -ENOMEM. */
+int ckpt_verdict_encode(const struct ckpt_verdict *verdict, struct ckpt_buf *out);
+int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_buf *out);
+/* CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION; `key` is for messages. *ret stays as it was then. */
+int ckpt_verdict_decode(const void *data, size_t length, const char *key, struct ckpt_error *err,
+	struct ckpt_verdict *ret_verdict);
+int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
+	struct ckpt_error *err, struct ckpt_rank_record *ret_record);
+
+/* Keys, of CKPT_EXCHANGE_KEY_MAX bytes. Claim `number` of the session; the try of it that failed. */
+void ckpt_key_claim(char *out, uint32_t number);
+void ckpt_key_claim_failed(char *out, uint32_t number, uint32_t attempt);
+void ckpt_key_rank(char *out, uint64_t generation, uint64_t step, uint32_t rank);
+void ckpt_key_outcome(char *out, uint64_t generation, uint64_t step);
+
+#endif
