@@ -69,7 +69,8 @@ static int check_options(struct ckpt_engine_opts *o)
 		return bad_option("rank", o->rank, "below world");
 	if (o->world > 1 && (!o->session || !ckpt_session_valid(o->session)))
 		return ckpt_fail(ckpt_error_here(), -EINVAL,
-			"ckpt_engine_open: session is '%.80s', and must be 1 to 64 of A-Z a-z 0-9 . _ - "
+			"ckpt_engine_open: session is '%.80s', and must be 1 to 64 of A-Z a-z 0-9 "
+			". _ - "
 			"that all ranks of this start of the job give",
 			o->session ? o->session : "");
 	fill_defaults(o);

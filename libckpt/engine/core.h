@@ -42,7 +42,7 @@ struct ckpt_core_config {
 	bool read_only;
 	bool new_start;
 	uint32_t rank;
-	uint32_t world; /* 0 and 1: nobody else */
+	uint32_t world;                     /* 0 and 1: nobody else */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };

@@ -215,8 +215,8 @@ static int gate_body(struct ckpt_task *task)
 		return fail_body(task, save->code);
 	if (!save->ranks)
 		return ckpt_task_continue(task, ckpt_save_publish_body);
-	return ckpt_task_continue(task,
-		save->core->config.rank == 0 ? ckpt_save_gather_body : ckpt_save_follow_body);
+	return ckpt_task_continue(
+		task, save->core->config.rank == 0 ? ckpt_save_gather_body : ckpt_save_follow_body);
 	CKPT_TASK_END(task);
 }
 

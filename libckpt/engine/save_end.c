@@ -97,10 +97,10 @@ int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason)
 
 static int encode_abort(struct ckpt_save *save)
 {
-	return ckpt_save_encode_abort(save,
-		save->publish_tried && save->error.code == -ETIMEDOUT
-			? "its deadline passed while it was being published, which failed"
-			: save->error.message);
+	return ckpt_save_encode_abort(
+		save, save->publish_tried && save->error.code == -ETIMEDOUT
+			      ? "its deadline passed while it was being published, which failed"
+			      : save->error.message);
 }
 
 /* Thousands of failed saves shall not leave thousands of records. */

@@ -168,8 +168,8 @@ static int encode_failure(struct ckpt_save *save)
 
 	record.rank.rank = save->core->config.rank;
 	memcpy(record.rank.node, save->core->config.node, sizeof(record.rank.node));
-	(void)snprintf(record.verdict.reason, sizeof(record.verdict.reason), "%.250s",
-		save->work.message);
+	(void)snprintf(
+		record.verdict.reason, sizeof(record.verdict.reason), "%.250s", save->work.message);
 	save->ranks->words.len = 0;
 	return ckpt_rank_record_encode(&record, &save->ranks->words);
 }
@@ -187,8 +187,7 @@ int ckpt_save_tell_body(struct ckpt_task *task)
 		return save->committed ? 0 : save->code;
 	if ((first ? encode_outcome(save) : encode_failure(save)) < 0)
 		return save->committed ? 0 : save->code;
-	prepare_talk(
-		save, &save->ranks->never, ckpt_env_now(core->parts.env) + TELL_MAX_NS, NULL);
+	prepare_talk(save, &save->ranks->never, ckpt_env_now(core->parts.env) + TELL_MAX_NS, NULL);
 	if (first)
 		ckpt_key_outcome(save->ranks->talk.items[0].key, core->generation, save->step);
 	else
@@ -245,8 +244,8 @@ static int read_register(struct ckpt_save *save)
 
 static int encode_abort(struct ckpt_save *save)
 {
-	(void)ckpt_fail(&save->work, -ETIMEDOUT,
-		"rank %u has not heard of the outcome in time", save->core->config.rank);
+	(void)ckpt_fail(&save->work, -ETIMEDOUT, "rank %u has not heard of the outcome in time",
+		save->core->config.rank);
 	int r = ckpt_save_encode_abort(save, save->work.message);
 	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
 }
@@ -270,6 +269,13 @@ static int register_body(struct ckpt_task *task)
 		return give_up(task, aborted(save, "rank 0 did not answer in time"));
 	if (save->op.result != -EEXIST)
 		return give_up(task, save->op.result);
+	/* What is there may be so new that a power cut would take its name away. */
+	ckpt_name_step(save->path, save->core->generation, save->step);
+	ckpt_store_sync(store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	if (save->op.result < 0)
+		return give_up(task, save->op.result);
+	ckpt_name_manifest(save->path, save->core->generation, save->step);
 	ckpt_store_get(store, &save->op, save->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, save->op.done);
 	r = save->op.result == 0 ? read_register(save) : save->op.result;
@@ -331,8 +337,8 @@ int ckpt_save_follow_body(struct ckpt_task *task)
 	save->publish_tried = true;
 	prepare_talk(save, &save->ranks->never,
 		save->start_ns + save->timeout_ns - margin_ns(save) / 2, &save->work);
-	ckpt_key_rank(save->ranks->talk.items[0].key, core->generation, save->step,
-		core->config.rank);
+	ckpt_key_rank(
+		save->ranks->talk.items[0].key, core->generation, save->step, core->config.rank);
 	tell(save);
 	CKPT_AWAIT(task, save->ranks->talk.task.finished);
 	return ckpt_task_continue(

@@ -97,7 +97,7 @@ struct ckpt_save {
 	struct ckpt_buf manifest;
 	char path[CKPT_PATH_MAX];
 	struct ckpt_save_ranks *ranks; /* NULL: this rank is alone */
-	struct ckpt_lane **lanes; /* by block; NULL: not begun, or done and released */
+	struct ckpt_lane **lanes;      /* by block; NULL: not begun, or done and released */
 	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
 	size_t next;       /* in that order */
 	size_t copying;    /* lanes whose copy is under way */

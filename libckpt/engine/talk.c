@@ -46,8 +46,8 @@ static void pause(struct ckpt_talk *talk)
 	uint64_t now_ns = ckpt_env_now(talk->core->parts.env);
 
 	talk->timer.fire = timer_fired;
-	ckpt_core_timer_set(talk->core, &talk->timer,
-		ckpt_min_u64(now_ns + talk->pause_ns, talk->deadline_ns));
+	ckpt_core_timer_set(
+		talk->core, &talk->timer, ckpt_min_u64(now_ns + talk->pause_ns, talk->deadline_ns));
 	talk->pause_ns = ckpt_min_u64(talk->pause_ns + talk->pause_ns / 2, PAUSE_MAX_NS);
 }
 

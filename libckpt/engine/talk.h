@@ -15,9 +15,9 @@ struct ckpt_talk {
 
 	/* Set by the owner before it starts. */
 	struct ckpt_core *core;
-	const int *stop;          /* not 0: give up, with this code. Whoever sets it wakes the task */
-	uint64_t deadline_ns;     /* -ETIMEDOUT then; UINT64_MAX: none */
-	struct ckpt_error *err;   /* worded: why the deadline came */
+	const int *stop;        /* not 0: give up, with this code. Whoever sets it wakes the task */
+	uint64_t deadline_ns;   /* -ETIMEDOUT then; UINT64_MAX: none */
+	struct ckpt_error *err; /* worded: why the deadline came */
 	struct ckpt_task *waiter; /* woken at the end */
 	struct ckpt_exchange_item items[CKPT_EXCHANGE_BATCH];
 	size_t count;

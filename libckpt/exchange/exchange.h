@@ -21,9 +21,10 @@
 #define CKPT_EXCHANGE_BATCH     64 /* items of one operation */
 
 enum ckpt_exchange_verb {
-	CKPT_EXCHANGE_PUT = 1, /* each key gets its value. A key is put once: the same value again is fine */
-	CKPT_EXCHANGE_GET,     /* the values of those keys that are there */
-	CKPT_EXCHANGE_DROP,    /* nobody asks for these keys any more */
+	CKPT_EXCHANGE_PUT =
+		1, /* each key gets its value. A key is put once: the same value again is fine */
+	CKPT_EXCHANGE_GET,  /* the values of those keys that are there */
+	CKPT_EXCHANGE_DROP, /* nobody asks for these keys any more */
 };
 
 /* A key: lower-case letters, digits and `-`, see rank_record.h. GET answers with data, or NULL: not there. */

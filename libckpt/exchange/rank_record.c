@@ -141,8 +141,8 @@ int ckpt_verdict_decode(const void *data, size_t length, const char *key, struct
 	int r = ckpt_sealed_check(data, length, VERDICT_KIND, key, err);
 
 	if (r == 0)
-		r = ckpt_sealed_read(data, length, verdict_members, read_verdict_member, &verdict,
-			key, err);
+		r = ckpt_sealed_read(
+			data, length, verdict_members, read_verdict_member, &verdict, key, err);
 	if (r == 0)
 		*ret_verdict = verdict;
 	return r;

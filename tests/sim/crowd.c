@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * usage: crowd --seeds A..B [--verbose] [--keep-going]
+ *
+ * Jobs of two to six ranks in the simulated world; see crowd.h. A seed decides everything.
+ */
+#include "crowd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/fail.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      UINT64_C(1000000000)
+#define TURNS_MAX   2000000
+#define ROOT        9 /* stands for the descriptor of the store's directory */
+
+static struct ckpt_log *the_log;
+
+/* Members. */
+
+static void tell_log(struct crowd_member *m)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+
+	while (ckpt_log_next(the_log, 0, &record) == 0)
+		sim_note(&m->crowd->sim, m->id, "log", record.message, record.level, 0, 0);
+}
+
+static int open_core(struct crowd_member *m)
+{
+	struct crowd *crowd = m->crowd;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_core_parts parts = {.env = &m->env.env,
+		.io = sim_io_of(m->io),
+		.root = ROOT,
+		.label = "/store",
+		.host = &m->device.device,
+		.pool = m->pool,
+		.log = the_log};
+	struct ckpt_core_config config = {.block_bytes = 4096,
+		.chunk_bytes = 1024,
+		.keep_last = crowd->keep_last,
+		.save_timeout_ms = crowd->timeout_ms,
+		.rank = m->rank,
+		.world = crowd->world};
+
+	(void)snprintf(config.session, sizeof(config.session), "start-%u", m->job->number);
+	(void)snprintf(config.node, sizeof(config.node), "node-%u", m->rank);
+	sim_memory_enter(m->id);
+	int r = ckpt_core_init(&m->core, &parts, &config, &err);
+	sim_memory_enter(0);
+	return r;
+}
+
+static void free_member(struct crowd_member *m)
+{
+	sim_state_free(&m->live);
+	sim_env_die(&m->env);
+	(void)ckpt_inbox_take(&m->inbox);
+	ckpt_inbox_destroy(&m->inbox);
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (m->crowd->members[i] == m)
+			m->crowd->members[i] = NULL;
+	m->job->ending = true;
+	free(m);
+}
+
+static void kill_member(struct crowd_member *m)
+{
+	sim_tell(&m->crowd->sim, m->id, "dies", "", m->rank, 0, 0);
+	sim_memory_enter(0);
+	sim_io_die(m->io);
+	sim_pool_sweep(m->pool);
+	sim_memory_sweep(m->id);
+	free_member(m);
+}
+
+/* It has closed: nothing of it may be left. */
+static void reap_member(struct crowd_member *m)
+{
+	struct sim *sim = &m->crowd->sim;
+
+	sim_tell(sim, m->id, "exits", "", m->rank, 0, 0);
+	tell_log(m);
+	if (!ckpt_core_idle(&m->core) || m->env.head ||
+		ckpt_pool_free(m->pool) != ckpt_pool_slots(m->pool)) {
+		sim_violation(sim, "p%u is closed, and something of it is under way", m->id);
+		kill_member(m);
+		return;
+	}
+	sim_memory_enter(m->id);
+	ckpt_core_destroy(&m->core);
+	sim_memory_enter(0);
+	if (sim_disk_open_count(m->crowd->disk, m->id))
+		sim_violation(sim, "p%u is closed with files open", m->id);
+	if (sim_memory_blocks(m->id))
+		sim_violation(sim, "p%u is closed with %u blocks of memory not freed", m->id,
+			sim_memory_blocks(m->id));
+	sim_pool_sweep(m->pool);
+	sim_memory_sweep(m->id);
+	if (sim_io_in_flight(m->io))
+		sim_io_forget(m->io);
+	else
+		sim_io_free(m->io);
+	sim_disk_drop(m->crowd->disk, m->id);
+	free_member(m);
+}
+
+static void start_member(struct crowd *crowd, struct crowd_job *job, uint32_t rank)
+{
+	struct crowd_member *m = sim_alloc(sizeof(*m));
+	unsigned place = 0;
+	unsigned node = crowd->apart ? 1 + rank : 1;
+
+	while (crowd->members[place])
+		place++;
+	CKPT_ASSERT(place < CROWD_MEMBERS);
+	crowd->members[place] = m;
+	/* What is left of an earlier start is on other machines: locks do not reach there. */
+	if (crowd->overlap)
+		node += 100 * job->number;
+	*m = (struct crowd_member){.crowd = crowd,
+		.job = job,
+		.rank = rank,
+		.id = ++crowd->next_id,
+		.deadline_ns = UINT64_MAX};
+	struct sim_io_config io = {.inbox = &m->inbox,
+		.owner = m->id,
+		.node = node,
+		.root = ROOT,
+		.align = 512,
+		.direct = true,
+		.stuck_ns = (uint64_t)crowd->timeout_ms * 3 * MILLISECOND};
+	int r = ckpt_inbox_init(&m->inbox);
+	CKPT_ASSERT(r == 0);
+	sim_env_init(&m->env, &crowd->sim, &m->inbox, m->id, node);
+	sim_device_init(&m->device, &m->env);
+	m->io = sim_io_new(&crowd->sim, crowd->disk, &io);
+	m->pool = sim_pool_open(8, 4096);
+	sim_tell(&crowd->sim, m->id, "starts", "", node, rank, job->number);
+	crowd_life_start(m);
+	if (open_core(m) < 0)
+		kill_member(m);
+}
+
+static bool core_due(const struct crowd_member *m)
+{
+	return m->inbox.head || m->deadline_ns <= m->crowd->sim.now_ns;
+}
+
+static bool life_due(const struct crowd_member *m)
+{
+	return m->poked || m->wake_ns <= m->crowd->sim.now_ns;
+}
+
+static unsigned ready(const struct crowd_member *m)
+{
+	unsigned n = sim_io_ready(m->io);
+
+	return m->frozen ? n : n + sim_env_ready(&m->env) + core_due(m) + life_due(m);
+}
+
+static void step_core(struct crowd_member *m)
+{
+	uint64_t deadline_ns = ckpt_core_step(&m->core);
+
+	m->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - m->env.ahead_ns;
+	crowd_observe(m);
+	m->poked = true;
+	tell_log(m);
+}
+
+static void do_one(struct crowd_member *m, unsigned n)
+{
+	unsigned requests = sim_io_ready(m->io);
+	unsigned jobs = m->frozen ? 0 : sim_env_ready(&m->env);
+
+	sim_memory_enter(m->id);
+	if (n < requests) {
+		sim_io_finish(m->io, n);
+	} else if (n < requests + jobs) {
+		sim_env_finish(&m->env, n - requests);
+	} else if (n == requests + jobs && core_due(m)) {
+		step_core(m);
+	} else {
+		m->poked = false;
+		ckpt_task_wake(&m->life);
+		ckpt_sched_run(&m->sched);
+	}
+	sim_memory_enter(0);
+	if (!m->frozen && !core_due(m) && m->crowd->sim.now_ns > m->late_ns)
+		sim_violation(&m->crowd->sim, "%s of rank %u (p%u) has not ended by its deadline",
+			m->waits, m->rank, m->id);
+}
+
+static uint64_t next_ns(const struct crowd_member *m)
+{
+	uint64_t ns = sim_io_next(m->io);
+
+	if (m->frozen)
+		return ckpt_min_u64(ns, m->thaw_ns);
+	ns = ckpt_min_u64(ns, sim_env_next(&m->env));
+	return ckpt_min_u64(ns, ckpt_min_u64(m->deadline_ns, m->wake_ns));
+}
+
+/* The launcher. */
+
+static unsigned count_members(const struct crowd *crowd, const struct crowd_job *job)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		n += crowd->members[i] && (!job || crowd->members[i]->job == job);
+	return n;
+}
+
+static struct crowd_job *newest_job(struct crowd *crowd)
+{
+	struct crowd_job *newest = NULL;
+
+	for (unsigned i = 0; i < CROWD_STARTS; i++)
+		if (crowd->job[i].used && (!newest || crowd->job[i].number > newest->number))
+			newest = &crowd->job[i];
+	return newest;
+}
+
+static void start_job(struct crowd *crowd)
+{
+	struct crowd_job *job = crowd->job;
+
+	while (job->used)
+		job++;
+	crowd->starts--;
+	*job = (struct crowd_job){.used = true,
+		.number = ++crowd->jobs,
+		.careful = crowd->healed,
+		.saves = crowd->healed ? 2 : (unsigned)sim_between(&crowd->sim, 1, 5)};
+	for (uint32_t rank = 0; rank < crowd->world; rank++)
+		start_member(crowd, job, rank);
+}
+
+static bool may_start(struct crowd *crowd)
+{
+	const struct crowd_job *newest = newest_job(crowd);
+	unsigned used = 0;
+
+	for (unsigned i = 0; i < CROWD_STARTS; i++)
+		used += crowd->job[i].used;
+	return crowd->starts > 0 && used < CROWD_STARTS &&
+	       (!newest || (crowd->overlap && newest->ending && !crowd->healed));
+}
+
+static void look_after(struct crowd *crowd)
+{
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
+		struct crowd_member *m = crowd->members[i];
+		if (!m)
+			continue;
+		if (m->frozen && m->thaw_ns <= crowd->sim.now_ns) {
+			m->frozen = false;
+			sim_tell(&crowd->sim, m->id, "thaws", "", m->rank, 0, 0);
+		}
+		if (m->left_behind)
+			kill_member(m);
+		else if (m->closed && !m->inbox.head)
+			reap_member(m);
+	}
+	for (unsigned i = 0; i < CROWD_STARTS; i++) {
+		struct crowd_job *job = &crowd->job[i];
+		if (job->used && count_members(crowd, job) == 0) {
+			job->used = false;
+			crowd->spawn_ns =
+				crowd->sim.now_ns + sim_below(&crowd->sim, 50 * MILLISECOND);
+		}
+	}
+}
+
+static struct crowd_member *any_member(struct crowd *crowd)
+{
+	return crowd->members[sim_below(&crowd->sim, CROWD_MEMBERS)];
+}
+
+static void cut_power(struct crowd *crowd)
+{
+	struct sim_cut cut = sim_cut_pick(&crowd->sim);
+
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (crowd->members[i])
+			kill_member(crowd->members[i]);
+	sim_tell(&crowd->sim, 0, "POWER CUT", "", cut.data, cut.names, cut.sizes);
+	sim_disk_cut(crowd->disk, &cut);
+}
+
+static void freeze(struct crowd *crowd)
+{
+	struct crowd_member *m = any_member(crowd);
+	uint64_t ns = sim_below(&crowd->sim, 4 * SECOND);
+
+	if (!m || m->frozen)
+		return;
+	m->frozen = true;
+	m->thaw_ns = crowd->sim.now_ns + ns;
+	if (m->late_ns != UINT64_MAX)
+		m->late_ns += ns + SECOND;
+	sim_tell(&crowd->sim, m->id, "freezes", "", m->rank, (int64_t)ns, 0);
+}
+
+static void trouble(struct crowd *crowd)
+{
+	struct sim *sim = &crowd->sim;
+	struct crowd_member *m;
+
+	if (sim_fault(sim, SIM_KILL) && (m = any_member(crowd)))
+		kill_member(m);
+	if (sim_fault(sim, SIM_CUT) || (sim_disk_stopped(crowd->disk) && sim_chance(sim, 300)))
+		cut_power(crowd);
+	if (sim_fault(sim, SIM_FREEZE))
+		freeze(crowd);
+	if (sim_fault(sim, SIM_HANG)) {
+		uint64_t ns = sim_below(sim, 4 * SECOND);
+		sim_tell(sim, 0, "HANGS", "", (int64_t)ns, 0, 0);
+		sim_disk_hang(crowd->disk, sim->now_ns + ns);
+	}
+	/* The launcher ends a start of which somebody has ended: soon, or after a while. */
+	m = any_member(crowd);
+	if (m && m->job->ending && sim_chance(sim, 20))
+		kill_member(m);
+}
+
+static void end_waiting(struct crowd *crowd)
+{
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (crowd->members[i] && crowd->members[i]->job->ending)
+			kill_member(crowd->members[i]);
+}
+
+static bool do_something(struct crowd *crowd)
+{
+	unsigned total = 0;
+	unsigned n;
+
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		total += crowd->members[i] ? ready(crowd->members[i]) : 0;
+	if (total == 0)
+		return false;
+	n = (unsigned)sim_below(&crowd->sim, total);
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
+		unsigned mine = crowd->members[i] ? ready(crowd->members[i]) : 0;
+		if (n < mine) {
+			do_one(crowd->members[i], n);
+			break;
+		}
+		n -= mine;
+	}
+	crowd->sim.now_ns += sim_below(&crowd->sim, 15000);
+	return true;
+}
+
+static bool advance(struct crowd *crowd)
+{
+	uint64_t ns = sim_disk_land(crowd->disk);
+
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (crowd->members[i])
+			ns = ckpt_min_u64(ns, next_ns(crowd->members[i]));
+	if (may_start(crowd))
+		ns = ckpt_min_u64(ns, crowd->spawn_ns);
+	if (ns == UINT64_MAX)
+		return false;
+	crowd->sim.now_ns = ckpt_max_u64(crowd->sim.now_ns, ns);
+	return true;
+}
+
+static void turn(struct crowd *crowd)
+{
+	look_after(crowd);
+	(void)sim_disk_land(crowd->disk);
+	if (may_start(crowd) && crowd->spawn_ns <= crowd->sim.now_ns)
+		start_job(crowd);
+	if (!crowd->healed)
+		trouble(crowd);
+	if (do_something(crowd))
+		return;
+	look_after(crowd);
+	if (do_something(crowd) || advance(crowd))
+		return;
+	/* Who waits for a rank that is not there any more waits for the launcher. */
+	if (count_members(crowd, NULL) > 0 && !crowd->healed)
+		end_waiting(crowd);
+	else if (count_members(crowd, NULL) > 0)
+		sim_violation(&crowd->sim, "ranks wait for what will never come");
+	else
+		crowd->starts = 0;
+}
+
+static void heal(struct crowd *crowd)
+{
+	memset(crowd->sim.mix, 0, sizeof(crowd->sim.mix));
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (crowd->members[i])
+			kill_member(crowd->members[i]);
+	if (sim_disk_stopped(crowd->disk) || sim_chance(&crowd->sim, 5000))
+		cut_power(crowd);
+	sim_disk_hang(crowd->disk, 0);
+	memset(crowd->job, 0, sizeof(crowd->job));
+	crowd->healed = true;
+	crowd->starts = 1;
+	crowd->spawn_ns = crowd->sim.now_ns;
+	sim_tell(&crowd->sim, 0, "healed", "", 0, 0, 0);
+}
+
+static void pick(struct crowd *crowd)
+{
+	static const struct {
+		enum sim_fault kind;
+		unsigned runs, most;
+	} swarm[] = {{SIM_EIO_WRITE, 1500, 200}, {SIM_EIO_READ, 1000, 100},
+		{SIM_EIO_SYNC, 2000, 500}, {SIM_EIO_DIR, 2000, 500}, {SIM_EIO_OTHER, 1500, 200},
+		{SIM_STUCK, 1000, 40}, {SIM_SLOW, 3000, 1500}, {SIM_HANG, 1000, 20},
+		{SIM_JOB_SLOW, 2000, 2000}, {SIM_NO_MEMORY, 1500, 60}, {SIM_KILL, 7000, 20},
+		{SIM_CUT, 5000, 10}, {SIM_FREEZE, 3000, 20}, {SIM_CANCEL, 2000, 2000}};
+	struct sim *sim = &crowd->sim;
+
+	for (size_t i = 0; i < CKPT_COUNT(swarm); i++)
+		if (sim_chance(sim, swarm[i].runs))
+			sim->mix[swarm[i].kind] = (unsigned)sim_between(sim, 1, swarm[i].most);
+	crowd->world = (unsigned)sim_between(sim, 2, CROWD_RANKS);
+	crowd->starts = (unsigned)sim_between(sim, 1, 5);
+	crowd->timeout_ms = 4000;
+	crowd->keep_last = sim_chance(sim, 5000) ? 0 : sim_between(sim, 1, 2);
+	crowd->apart = sim_chance(sim, 5000);
+	crowd->overlap = sim_chance(sim, 5000);
+	/* To take a file away from one who has read the store and not claimed yet is for locks to decide. */
+	if (crowd->overlap)
+		crowd->keep_last = 0;
+	crowd->disk = sim_disk_new(sim);
+	sim_shapes_pick(sim, crowd->shapes);
+}
+
+static bool goes_on(struct crowd *crowd)
+{
+	if (++crowd->turns > TURNS_MAX)
+		sim_violation(&crowd->sim, "the run does not end");
+	return !crowd->sim.failed && (crowd->starts > 0 || count_members(crowd, NULL) > 0);
+}
+
+static bool run(struct crowd *crowd, uint64_t seed, bool verbose)
+{
+	uint64_t durable;
+
+	*crowd = (struct crowd){0};
+	sim_start(&crowd->sim, seed, &(struct sim_options){.verbose = verbose});
+	sim_memory_start(&crowd->sim);
+	pick(crowd);
+	uint64_t events = sim_between(&crowd->sim, 1000, 20000);
+	while (crowd->sim.events < events && goes_on(crowd))
+		turn(crowd);
+	if (!crowd->sim.failed)
+		heal(crowd);
+	durable = crowd->durable;
+	while (goes_on(crowd))
+		turn(crowd);
+	if (!crowd->sim.failed && crowd->durable != durable + 2)
+		sim_violation(&crowd->sim, "nothing goes wrong, and %llu of 2 steps were saved",
+			(unsigned long long)(crowd->durable - durable));
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (crowd->members[i])
+			kill_member(crowd->members[i]);
+	sim_disk_free(crowd->disk);
+	sim_memory_start(NULL);
+	CKPT_ASSERT(sim_memory_empty());
+	return !crowd->sim.failed;
+}
+
+int main(int argc, char **argv)
+{
+	struct crowd *crowd = sim_alloc(sizeof(*crowd));
+	uint64_t first = 0;
+	uint64_t last = 0;
+	bool verbose = false;
+	bool keep_going = false;
+	struct {
+		uint64_t seeds, failed, events, durable, aborted, hash;
+	} sum = {0};
+
+	for (int i = 1; i < argc; i++) {
+		verbose |= strcmp(argv[i], "--verbose") == 0;
+		keep_going |= strcmp(argv[i], "--keep-going") == 0;
+		if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) {
+			char *end;
+			first = last = strtoull(argv[++i], &end, 10);
+			if (strncmp(end, "..", 2) == 0)
+				last = strtoull(end + 2, NULL, 10);
+		}
+	}
+	if (first == 0 || last < first) {
+		(void)fprintf(
+			stderr, "usage: %s --seeds A..B [--verbose] [--keep-going]\n", argv[0]);
+		return 2;
+	}
+	int r = ckpt_log_open(CKPT_LOG_DEBUG, &the_log);
+	CKPT_ASSERT(r == 0);
+	clock_t begin = clock();
+	for (uint64_t seed = first; seed <= last; seed++) {
+		bool good = run(crowd, seed, verbose);
+		sum.seeds++;
+		sum.events += crowd->sim.events;
+		sum.durable += crowd->durable;
+		sum.aborted += crowd->aborted;
+		sum.hash = sim_mix64(sum.hash ^ crowd->sim.hash);
+		if (good)
+			continue;
+		sum.failed++;
+		sim_print_history(&crowd->sim, 60);
+		(void)fprintf(stderr, "seed %llu: %s\n  %s --seeds %llu --verbose\n",
+			(unsigned long long)seed, crowd->sim.why, argv[0],
+			(unsigned long long)seed);
+		if (!keep_going)
+			break;
+	}
+	double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+	(void)printf("%.0f runs a second, hash %016llx\n",
+		seconds > 0 ? (double)sum.seeds / seconds : 0.0, (unsigned long long)sum.hash);
+	(void)printf("counts seeds=%llu failed=%llu events=%llu durable=%llu not_saved=%llu\n",
+		(unsigned long long)sum.seeds, (unsigned long long)sum.failed,
+		(unsigned long long)sum.events, (unsigned long long)sum.durable,
+		(unsigned long long)sum.aborted);
+	ckpt_log_close(the_log);
+	sim_pool_close_all();
+	free(crowd);
+	return sum.failed ? 1 : 0;
+}

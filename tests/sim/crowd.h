@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs of several ranks on one store that they share: real cores, one for each rank, in the simulated
+ * world's parts. Starts of the job follow one another, and now and then the last one is still there when
+ * the next begins. What must hold: one outcome of a step for all ranks, and what anybody was told is durable
+ * is found by whoever comes after, whole.
+ */
+#ifndef CROWD_H
+#define CROWD_H
+
+#include "engine/claim.h"
+#include "engine/lister.h"
+#include "engine/open.h"
+#include "engine/restore.h"
+#include "engine/save_state.h"
+#include "sim_device.h"
+#include "sim_disk.h"
+#include "sim_io.h"
+#include "sim_memory.h"
+#include "sim_state.h"
+
+#define CROWD_RANKS   6
+#define CROWD_STARTS  3 /* of the job at once: the newest, and what is left of those before */
+#define CROWD_MEMBERS (CROWD_RANKS * CROWD_STARTS)
+#define CROWD_RECORDS 256
+
+/* What one rank was told of its save. */
+enum crowd_told { CROWD_NOTHING, CROWD_DURABLE, CROWD_FAILED, CROWD_UNKNOWN };
+
+struct crowd_record {
+	uint64_t generation;
+	uint64_t step;
+	uint64_t begun_at; /* crowd time */
+	unsigned ranks;    /* that have begun it */
+	uint64_t acked_at; /* crowd time at which the first rank was told; 0: none was */
+	uint64_t versions[CROWD_RANKS];
+	enum crowd_told told[CROWD_RANKS];
+};
+
+/* One start of the job. */
+struct crowd_job {
+	bool used;
+	unsigned number;
+	bool careful; /* nothing goes wrong any more: all must go well */
+	bool chosen;  /* rank 0 has said where to go on from */
+	uint64_t generation;
+	uint64_t step; /* generation 0: from the start */
+	uint64_t view; /* crowd time at which rank 0 began to look */
+	unsigned saves;
+	bool ending; /* the launcher has seen one of them end */
+};
+
+struct crowd;
+
+struct crowd_member {
+	struct crowd *crowd;
+	struct crowd_job *job;
+	uint32_t rank;
+	unsigned id;
+	struct ckpt_inbox inbox;
+	struct sim_env env;
+	struct sim_io *io;
+	struct sim_device device;
+	struct ckpt_pool *pool;
+	struct ckpt_core core;
+	uint64_t deadline_ns; /* the core's next */
+	bool frozen;
+	uint64_t thaw_ns;
+
+	/* Its program. */
+	struct ckpt_sched sched;
+	struct ckpt_task life;
+	uint64_t wake_ns;
+	uint64_t late_ns; /* what it waits for must have come by then */
+	const char *waits;
+	bool poked;
+	bool closed;
+	bool left_behind;
+	int failure;
+	unsigned saved;
+	uint64_t step;
+	struct sim_state live;
+	struct ckpt_plan *cache;
+	struct ckpt_command *command;
+	struct ckpt_closer closer;
+	struct ckpt_save *save;
+	bool fenced;
+	struct crowd_record *record; /* of the save */
+	struct ckpt_restore *verify;
+};
+
+struct crowd {
+	struct sim sim;
+	unsigned world;  /* ranks */
+	unsigned starts; /* of the job that are still to come */
+	unsigned jobs;   /* so far */
+	uint64_t spawn_ns;
+	uint32_t timeout_ms;
+	uint64_t keep_last;
+	bool apart;   /* every rank on a machine of its own */
+	bool overlap; /* a start may come before the last one is gone */
+	bool healed;
+	struct sim_disk *disk;
+	struct sim_shape shapes[SIM_SHAPES];
+	struct crowd_job job[CROWD_STARTS];
+	struct crowd_member *members[CROWD_MEMBERS];
+	unsigned next_id;
+	unsigned turns;
+	struct crowd_record records[CROWD_RECORDS];
+	size_t record_count;
+	uint64_t time;
+	uint64_t claimed_at[64]; /* by generation: when somebody was told of it first; 0: nobody */
+	uint64_t durable;        /* saves that some rank was told of, counted once for a step */
+	uint64_t aborted;
+};
+
+/* crowd_life.c: what a rank's program does. */
+void crowd_life_start(struct crowd_member *member);
+/* After every step of the core: what it was told, at the moment at which it was. */
+void crowd_observe(struct crowd_member *member);
+
+/* crowd_truth.c: what must hold. */
+struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint64_t step);
+void crowd_began(struct crowd_member *member, uint64_t version);
+void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text);
+void crowd_claimed(struct crowd_member *member);
+/* Rank 0 has chosen job->step, and `scan` is what it finds in the store. */
+void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan);
+/* Nothing goes wrong, or a start of the job is alone to blame: did it have a reason to fail so? */
+void crowd_judge(struct crowd_member *member, const char *what, int code, const char *message);
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program of one rank: open, agree where to go on from, claim, save, close. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "crowd.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      UINT64_C(1000000000)
+/* As long as the runtime waits for the answer to a command. */
+#define CALL_NS     (10 * SECOND)
+/* Beyond a deadline: for copies that must come back, and for the scheduler. */
+#define SLACK       (2 * SECOND)
+
+static struct crowd_member *member_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct crowd_member, life);
+}
+
+static struct sim *sim_of(const struct crowd_member *m)
+{
+	return &m->crowd->sim;
+}
+
+static void sleep_for(struct crowd_member *m, uint64_t ns)
+{
+	m->wake_ns = sim_of(m)->now_ns + ns;
+}
+
+static bool slept(struct crowd_member *m)
+{
+	if (sim_of(m)->now_ns < m->wake_ns)
+		return false;
+	m->wake_ns = UINT64_MAX;
+	return true;
+}
+
+static void expect(struct crowd_member *m, const char *what, uint64_t ns)
+{
+	m->waits = what;
+	m->late_ns = sim_of(m)->now_ns + ns;
+}
+
+static void came(struct crowd_member *m)
+{
+	m->waits = NULL;
+	m->late_ns = UINT64_MAX;
+	m->wake_ns = UINT64_MAX;
+}
+
+/* Commands. */
+
+static bool prepare(
+	struct crowd_member *m, size_t size, void (*clear)(struct ckpt_command *command))
+{
+	CKPT_ASSERT(!m->command);
+	m->command = ckpt_command_new(&m->core, size, clear);
+	if (!m->command)
+		m->failure = -ENOMEM;
+	return m->command != NULL;
+}
+
+static void post(struct crowd_member *m, ckpt_task_fn *body, const char *what)
+{
+	sim_note(sim_of(m), m->id, what, "", m->rank, 0, 0);
+	ckpt_command_post(m->command, body);
+	expect(m, what, CALL_NS + SLACK);
+	sleep_for(m, CALL_NS);
+}
+
+static bool answered(struct crowd_member *m)
+{
+	return (ckpt_latch_get(&m->command->latch) & CKPT_DONE_END) ||
+	       sim_of(m)->now_ns >= m->wake_ns;
+}
+
+static int take(struct crowd_member *m)
+{
+	bool ended = ckpt_latch_get(&m->command->latch) & CKPT_DONE_END;
+	int r = ended ? m->command->result : -ETIMEDOUT;
+	const char *what = m->waits;
+
+	came(m);
+	if (r < 0)
+		crowd_judge(m, what, r,
+			ended && m->command->error.code ? m->command->error.message
+							: ckpt_code_text(r));
+	return r;
+}
+
+static void let_go(struct crowd_member *m)
+{
+	ckpt_command_unref(m->command);
+	m->command = NULL;
+}
+
+/* Closing. */
+
+static int close_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	m->closer = (struct ckpt_closer){0};
+	(void)ckpt_command_init(&m->closer.command, &m->core);
+	m->command = &m->closer.command;
+	post(m, ckpt_closer_body, "close");
+	CKPT_AWAIT(task, answered(m));
+	r = take(m);
+	if (r < 0) {
+		m->left_behind = true;
+		return 0;
+	}
+	ckpt_command_fini(m->command);
+	m->command = NULL;
+	if (m->save) {
+		ckpt_plan_free(ckpt_save_take_plan(m->save));
+		ckpt_save_unref(m->save);
+		m->save = NULL;
+	}
+	ckpt_plan_free(m->cache);
+	m->cache = NULL;
+	m->closed = true;
+	CKPT_TASK_END(task);
+}
+
+/* Saving. */
+
+static uint32_t bits(const struct crowd_member *m)
+{
+	return ckpt_latch_get(ckpt_save_latch(m->save));
+}
+
+/* The same on every rank: who counts the steps is the training. */
+static uint64_t next_step(const struct crowd_member *m)
+{
+	uint64_t drawn = sim_mix64(m->job->number * 1000 + m->saved);
+
+	/* The first of all may be step 0. */
+	bool first = m->job->generation == 0 && m->saved == 0;
+
+	return m->step + (first ? drawn % 2 : 1 + drawn % 3);
+}
+
+static int put_together(struct crowd_member *m, uint64_t version, struct ckpt_error *err)
+{
+	struct ckpt_tensor tensors[SIM_TENSORS_MAX];
+	char meta[64];
+
+	int r = ckpt_save_new(&m->core, NULL, m->step, m->fenced, 0, &m->save);
+	if (r < 0) {
+		m->save = NULL;
+		return r;
+	}
+	sim_state_tensors(&m->live, tensors);
+	r = ckpt_save_put_tensors(m->save, tensors, m->live.shape->count, err);
+	int length =
+		snprintf(meta, sizeof(meta), "{\"version\":%llu}", (unsigned long long)version);
+	if (r == 0)
+		r = ckpt_save_put_meta(m->save, meta, (size_t)length, err);
+	if (r == 0)
+		r = ckpt_save_prepare(m->save, &m->cache, err);
+	return r;
+}
+
+/* False: without memory for it. */
+static bool start_save(struct crowd_member *m)
+{
+	struct sim *sim = sim_of(m);
+	struct ckpt_error err = {.size = sizeof(err)};
+	uint64_t version = sim_random(sim) >> 16;
+
+	ckpt_error_clear(&err);
+	m->step = next_step(m);
+	m->saved++;
+	m->fenced = !m->job->careful && sim_chance(sim, 4000);
+	sim_state_fill(&m->live, version);
+	int r = put_together(m, version, &err);
+	if (r < 0) {
+		crowd_judge(m, "prepare", r, ckpt_code_text(r));
+		ckpt_save_unref(m->save);
+		m->save = NULL;
+		return false;
+	}
+	crowd_began(m, version);
+	sim_tell(sim, m->id, "save", m->fenced ? "fenced" : "", (int64_t)m->core.generation,
+		(int64_t)m->step, m->rank);
+	ckpt_save_post(m->save);
+	expect(m, "a save", m->crowd->timeout_ms * MILLISECOND + SLACK);
+	return true;
+}
+
+static int train_body(struct ckpt_task *task);
+
+static int end_save_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, bits(m) & CKPT_DONE_END);
+	came(m);
+	/* As long as the next one would wait for it. */
+	sleep_for(m, m->crowd->timeout_ms * MILLISECOND + CALL_NS);
+	CKPT_AWAIT(task,
+		((bits(m) & CKPT_DONE_GONE) && !m->inbox.head) || sim_of(m)->now_ns >= m->wake_ns);
+	came(m);
+	if (!(bits(m) & CKPT_DONE_GONE))
+		return ckpt_task_continue(task, close_body);
+	m->cache = ckpt_save_take_plan(m->save);
+	ckpt_save_unref(m->save);
+	m->save = NULL;
+	return ckpt_task_continue(task, train_body);
+	CKPT_TASK_END(task);
+}
+
+static int save_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+	struct sim *sim = sim_of(m);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, bits(m) & (CKPT_DONE_STAGED | CKPT_DONE_END));
+	if (m->fenced && !(bits(m) & CKPT_DONE_END)) {
+		sleep_for(m, sim_below(sim, 8 * MILLISECOND));
+		CKPT_AWAIT(task, slept(m) || (bits(m) & CKPT_DONE_END));
+		m->wake_ns = UINT64_MAX;
+		if (sim_fault(sim, SIM_CANCEL))
+			ckpt_save_post_cancel(m->save);
+		else
+			ckpt_save_post_gate(m->save);
+	}
+	return ckpt_task_continue(task, end_save_body);
+	CKPT_TASK_END(task);
+}
+
+static int train_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	while (m->saved < m->job->saves && !m->core.fenced) {
+		sleep_for(m, sim_below(sim_of(m), 3 * MILLISECOND));
+		CKPT_AWAIT(task, slept(m));
+		if (start_save(m))
+			return ckpt_task_continue(task, save_body);
+	}
+	return ckpt_task_continue(task, close_body);
+	CKPT_TASK_END(task);
+}
+
+/* Claiming. */
+
+static int claim_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(m, sizeof(struct ckpt_claimer), ckpt_claimer_clear))
+		return ckpt_task_continue(task, close_body);
+	post(m, ckpt_claim_body, "claim");
+	CKPT_AWAIT(task, answered(m));
+	m->failure = take(m);
+	let_go(m);
+	if (m->failure)
+		return ckpt_task_continue(task, close_body);
+	crowd_claimed(m);
+	sim_state_init(&m->live, &m->crowd->shapes[m->rank % SIM_SHAPES]);
+	return ckpt_task_continue(task, train_body);
+	CKPT_TASK_END(task);
+}
+
+static int adopt_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+	struct ckpt_adopter *adopter;
+
+	CKPT_TASK_BEGIN(task);
+	if (m->job->generation == 0)
+		return ckpt_task_continue(task, claim_body);
+	if (!prepare(m, sizeof(*adopter), NULL))
+		return ckpt_task_continue(task, close_body);
+	adopter = CKPT_CONTAINER(m->command, struct ckpt_adopter, command);
+	adopter->generation = m->job->generation;
+	adopter->step = m->job->step;
+	post(m, ckpt_adopter_body, "adopt");
+	CKPT_AWAIT(task, answered(m));
+	m->failure = take(m);
+	let_go(m);
+	m->step = m->job->step;
+	return ckpt_task_continue(task, m->failure ? close_body : claim_body);
+	CKPT_TASK_END(task);
+}
+
+/* Rank 0 has told the others where to go on from: in a real job that is resume()'s. */
+static int tell_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+	struct ckpt_lister *lister;
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(m, sizeof(*lister), ckpt_lister_clear))
+		return ckpt_task_continue(task, close_body);
+	post(m, ckpt_lister_body, "list");
+	CKPT_AWAIT(task, answered(m));
+	m->failure = take(m);
+	lister = CKPT_CONTAINER(m->command, struct ckpt_lister, command);
+	if (m->failure == 0)
+		crowd_chose(m, &lister->scanner.scan);
+	let_go(m);
+	if (m->failure)
+		return ckpt_task_continue(task, close_body);
+	m->job->chosen = true;
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (m->crowd->members[i])
+			m->crowd->members[i]->poked = true;
+	return ckpt_task_continue(task, adopt_body);
+	CKPT_TASK_END(task);
+}
+
+/* The newest step: its every byte, of every rank. Returns 0, or why not. */
+static int take_choice(struct crowd_member *m)
+{
+	bool ended = ckpt_latch_get(ckpt_restore_latch(m->verify)) & CKPT_DONE_END;
+	const struct ckpt_error *why = ckpt_restore_failure(m->verify);
+	int r = ended ? why->code : -ETIMEDOUT;
+
+	m->job->generation = ckpt_restore_chosen_generation(m->verify);
+	m->job->step = ckpt_restore_chosen_step(m->verify);
+	if (r == CKPT_ENOSTEP) {
+		m->job->generation = m->job->step = 0;
+		return 0;
+	}
+	if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || r == CKPT_EFORMAT)
+		sim_violation(sim_of(m), "step %llu of generation %llu is bad: %s",
+			(unsigned long long)m->job->step, (unsigned long long)m->job->generation,
+			why->message);
+	if (r < 0)
+		crowd_judge(m, "verify", r, ended ? why->message : ckpt_code_text(r));
+	return r;
+}
+
+static int choose_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	m->job->view = m->crowd->time;
+	if (ckpt_restore_new(&m->core, NULL, CKPT_STEP_LATEST, CKPT_SINK_NONE, &m->verify) < 0)
+		return ckpt_task_continue(task, close_body);
+	ckpt_restore_post_open(m->verify);
+	expect(m, "a verification", 600 * SECOND);
+	sleep_for(m, CALL_NS);
+	CKPT_AWAIT(task, (ckpt_latch_get(ckpt_restore_latch(m->verify)) & CKPT_DONE_END) ||
+				 sim_of(m)->now_ns >= m->wake_ns);
+	came(m);
+	m->failure = take_choice(m);
+	ckpt_restore_post_release(m->verify);
+	ckpt_restore_unref(m->verify);
+	m->verify = NULL;
+	return ckpt_task_continue(task, m->failure ? close_body : tell_body);
+	CKPT_TASK_END(task);
+}
+
+static int life_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!prepare(m, sizeof(struct ckpt_opener), ckpt_opener_clear))
+		return ckpt_task_continue(task, close_body);
+	post(m, ckpt_open_body, "open");
+	CKPT_AWAIT(task, answered(m));
+	m->failure = take(m);
+	let_go(m);
+	if (m->failure)
+		return ckpt_task_continue(task, close_body);
+	if (m->rank == 0)
+		return ckpt_task_continue(task, choose_body);
+	/* The launcher ends those who wait for a rank 0 that is not there. */
+	CKPT_AWAIT(task, m->job->chosen);
+	return ckpt_task_continue(task, adopt_body);
+	CKPT_TASK_END(task);
+}
+
+void crowd_life_start(struct crowd_member *member)
+{
+	member->poked = true;
+	came(member);
+	ckpt_task_start(&member->life, &member->sched, life_body, NULL);
+}
+
+void crowd_observe(struct crowd_member *member)
+{
+	const struct ckpt_error *why;
+
+	if (!member->save || !member->record ||
+		member->record->step != ckpt_save_step(member->save))
+		return;
+	enum crowd_told before = member->record->told[member->rank];
+	uint32_t now = bits(member);
+	if (before == CROWD_NOTHING && (now & CKPT_DONE_LOCAL)) {
+		crowd_told(member, CROWD_DURABLE, 0, "");
+	} else if (before == CROWD_NOTHING && (now & CKPT_DONE_END)) {
+		why = ckpt_save_failure(member->save);
+		/* Rank 0 may have published it all the same; the others say so. */
+		bool unknown = member->save->publish_tried && !member->save->ranks->settled;
+		crowd_told(member, unknown ? CROWD_UNKNOWN : CROWD_FAILED, why->code, why->message);
+		if (!unknown || member->job->careful)
+			crowd_judge(member, "save", why->code, why->message);
+	} else if (before == CROWD_UNKNOWN && member->save->committed) {
+		crowd_told(member, CROWD_DURABLE, 0, "late");
+	}
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of jobs of several ranks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "crowd.h"
+#include "format/naming.h"
+#include "sim_inode.h"
+
+struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint64_t step)
+{
+	for (size_t i = 0; i < crowd->record_count; i++)
+		if (crowd->records[i].generation == generation && crowd->records[i].step == step)
+			return &crowd->records[i];
+	return NULL;
+}
+
+void crowd_began(struct crowd_member *member, uint64_t version)
+{
+	struct crowd *crowd = member->crowd;
+	uint64_t generation = member->core.generation;
+	struct crowd_record *r = crowd_record(crowd, generation, member->step);
+
+	if (!r) {
+		CKPT_ASSERT(crowd->record_count < CROWD_RECORDS);
+		r = &crowd->records[crowd->record_count++];
+		*r = (struct crowd_record){
+			.generation = generation, .step = member->step, .begun_at = ++crowd->time};
+	}
+	r->ranks++;
+	r->versions[member->rank] = version;
+	member->record = r;
+}
+
+/* A commit that was begun after somebody else had the store. */
+static bool fenced_out(const struct crowd *crowd, const struct crowd_record *r)
+{
+	for (uint64_t g = r->generation + 1; g < CKPT_COUNT(crowd->claimed_at); g++)
+		if (crowd->claimed_at[g] && crowd->claimed_at[g] < r->begun_at)
+			return true;
+	return false;
+}
+
+void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text)
+{
+	struct crowd *crowd = member->crowd;
+	struct crowd_record *r = member->record;
+
+	sim_tell(&crowd->sim, member->id, told == CROWD_DURABLE ? "acked" : "not saved", text,
+		(int64_t)r->generation, (int64_t)r->step, code);
+	r->told[member->rank] = told;
+	if (told == CROWD_DURABLE) {
+		crowd->durable += r->acked_at == 0;
+		r->acked_at = r->acked_at ? r->acked_at : ++crowd->time;
+		if (fenced_out(crowd, r))
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu was begun after its successor had "
+				"claimed, and is acknowledged",
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+	}
+	crowd->aborted += told == CROWD_FAILED;
+	if (!r->acked_at)
+		return;
+	for (uint32_t i = 0; i < crowd->world; i++)
+		if (r->told[i] == CROWD_FAILED)
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu is durable, and rank %u was told "
+				"that it is not",
+				(unsigned long long)r->step, (unsigned long long)r->generation, i);
+	if (r->ranks < crowd->world)
+		sim_violation(&crowd->sim,
+			"step %llu of generation %llu is durable, and %u of %u ranks saved it",
+			(unsigned long long)r->step, (unsigned long long)r->generation, r->ranks,
+			crowd->world);
+}
+
+void crowd_claimed(struct crowd_member *member)
+{
+	struct crowd *crowd = member->crowd;
+	uint64_t g = member->core.generation;
+
+	CKPT_ASSERT(g < CKPT_COUNT(crowd->claimed_at));
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
+		const struct crowd_member *other = crowd->members[i];
+		if (other && other->core.generation == g && other->job != member->job)
+			sim_violation(&crowd->sim, "generation %llu is of two jobs",
+				(unsigned long long)g);
+	}
+	if (!crowd->claimed_at[g])
+		crowd->claimed_at[g] = ++crowd->time;
+	sim_tell(&crowd->sim, member->id, "claimed", "", (int64_t)g, member->rank, 0);
+}
+
+/* Whether a restore that starts from the newest claim of `scan` may choose it. */
+static bool in_lineage(struct ckpt_scan *scan, const struct crowd_record *r)
+{
+	const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, ckpt_scan_newest_claim(scan));
+	uint64_t limit = UINT64_MAX;
+
+	while (gen && gen->claimed) {
+		if (gen->generation == r->generation)
+			return r->step <= limit;
+		limit = gen->claim.parent_step;
+		gen = gen->claim.parent_generation
+			      ? ckpt_scan_gen(scan, gen->claim.parent_generation)
+			      : NULL;
+	}
+	return false;
+}
+
+/* The index of a rank, as the manifest names it; NULL: there is none. */
+static const struct sim_inode *find_index(
+	struct crowd *crowd, const struct crowd_record *r, uint32_t rank, const char *manifest)
+{
+	char path[CKPT_PATH_MAX];
+	char word[32];
+	char attempt[CKPT_ATTEMPT_CHARS] = "";
+
+	(void)snprintf(word, sizeof(word), "{\"rank\":%u,", rank);
+	const char *at = strstr(manifest, word);
+	at = at ? strstr(at, "\"attempt\":\"") : NULL;
+	if (!at)
+		return NULL;
+	memcpy(attempt, at + strlen("\"attempt\":\""), sizeof(attempt) - 1);
+	ckpt_name_index(path, r->generation, r->step, rank, attempt);
+	return sim_disk_exists(crowd->disk, path) ? sim_disk_find(crowd->disk, path) : NULL;
+}
+
+/* Every rank's index is there, and is of what that rank had in this save. */
+static void check_step(struct crowd *crowd, const struct crowd_record *r)
+{
+	char path[CKPT_PATH_MAX];
+	char manifest[8192];
+	char meta[64];
+
+	ckpt_name_manifest(path, r->generation, r->step);
+	const struct sim_inode *file = sim_disk_find(crowd->disk, path);
+	size_t length = ckpt_min_u64(file->cached_size, sizeof(manifest) - 1);
+	memcpy(manifest, file->cached, length);
+	manifest[length] = '\0';
+	for (uint32_t i = 0; i < crowd->world; i++) {
+		const struct sim_inode *index = find_index(crowd, r, i, manifest);
+		(void)snprintf(meta, sizeof(meta), "{\"version\":%llu}",
+			(unsigned long long)r->versions[i]);
+		if (!index || !memmem(index->cached, index->cached_size, meta, strlen(meta)))
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu: the part of rank %u is %s",
+				(unsigned long long)r->step, (unsigned long long)r->generation, i,
+				index ? "another one's" : "not there");
+	}
+}
+
+void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
+{
+	struct crowd *crowd = member->crowd;
+	const struct crowd_job *chosen = member->job->generation ? member->job : NULL;
+
+	sim_tell(&crowd->sim, member->id, "chose", "", (int64_t)member->job->generation,
+		(int64_t)member->job->step, 0);
+	for (size_t i = 0; i < crowd->record_count; i++) {
+		const struct crowd_record *r = &crowd->records[i];
+		bool newer = !chosen || r->generation > chosen->generation ||
+			     (r->generation == chosen->generation && r->step > chosen->step);
+		if (r->acked_at && r->acked_at <= member->job->view && newer && in_lineage(scan, r))
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu was acknowledged, and is not chosen",
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+	}
+	if (!chosen)
+		return;
+	const struct crowd_record *r = crowd_record(crowd, chosen->generation, chosen->step);
+	if (!r || r->ranks < crowd->world) {
+		sim_violation(&crowd->sim,
+			"step %llu of generation %llu was chosen, and not all ranks saved it",
+			(unsigned long long)chosen->step, (unsigned long long)chosen->generation);
+		return;
+	}
+	for (uint32_t i = 0; i < crowd->world; i++)
+		if (r->told[i] == CROWD_FAILED)
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu was chosen, and rank %u was told "
+				"that it failed",
+				(unsigned long long)r->step, (unsigned long long)r->generation, i);
+	check_step(crowd, r);
+}
+
+void crowd_judge(struct crowd_member *member, const char *what, int code, const char *message)
+{
+	struct sim *sim = &member->crowd->sim;
+
+	sim_note(sim, member->id, what, message, 0, 0, code);
+	if (!message[0])
+		sim_violation(
+			sim, "%s of p%u failed with %d and no message", what, member->id, code);
+	if (member->job->careful)
+		sim_violation(sim, "%s of rank %u failed with %d, and nothing went wrong: %s", what,
+			member->rank, code, message);
+}
