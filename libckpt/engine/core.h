@@ -23,6 +23,7 @@
 #include "store/store.h"
 
 struct ckpt_core;
+struct ckpt_talk;
 struct ckpt_save;
 struct ckpt_restore;
 
@@ -113,6 +114,7 @@ struct ckpt_core {
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
+	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_keeper *keeper;    /* retention and settling */
 	unsigned commands;             /* under way */
 	uint64_t *pins;

@@ -56,6 +56,10 @@ static int over(struct ckpt_talk *talk)
 {
 	if (*talk->stop)
 		return *talk->stop;
+	if (talk->core->closing)
+		return ckpt_fail(talk->err, CKPT_ECLOSED,
+			"the engine of %s was closed before the other ranks had answered",
+			talk->core->parts.label);
 	return ckpt_env_now(talk->core->parts.env) < talk->deadline_ns ? 0 : late(talk);
 }
 
@@ -72,7 +76,7 @@ static int tell_body(struct ckpt_task *task)
 		if (talk->op.result == 0)
 			return 0;
 		pause(talk);
-		CKPT_AWAIT(task, !talk->timer.set || *talk->stop);
+		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
 		ckpt_core_timer_clear(talk->core, &talk->timer);
 		r = over(talk);
 		if (r < 0)
@@ -95,7 +99,7 @@ static int hear_body(struct ckpt_task *task)
 		if (heard(talk))
 			return 0;
 		pause(talk);
-		CKPT_AWAIT(task, !talk->timer.set || *talk->stop);
+		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
 		ckpt_core_timer_clear(talk->core, &talk->timer);
 		r = over(talk);
 		if (r < 0)
@@ -106,7 +110,20 @@ static int hear_body(struct ckpt_task *task)
 
 static void talk_done(struct ckpt_task *task)
 {
-	ckpt_task_wake(talk_of(task)->waiter);
+	struct ckpt_talk *talk = talk_of(task);
+	struct ckpt_talk **link = &talk->core->talks;
+
+	while (*link != talk)
+		link = &(*link)->next;
+	*link = talk->next;
+	ckpt_task_wake(talk->waiter);
+}
+
+void ckpt_talk_stop_all(struct ckpt_core *core)
+{
+	CKPT_ASSERT(core->closing);
+	for (struct ckpt_talk *talk = core->talks; talk; talk = talk->next)
+		ckpt_task_wake(&talk->task);
 }
 
 static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
@@ -115,6 +132,8 @@ static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
 	ckpt_exchange_op_init(&talk->op, &talk->task, &talk->why);
 	ckpt_error_clear(&talk->why);
 	talk->pause_ns = PAUSE_MIN_NS;
+	talk->next = talk->core->talks;
+	talk->core->talks = talk;
 	ckpt_task_start(&talk->task, &talk->core->sched, body, talk_done);
 }
 

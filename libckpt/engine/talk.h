@@ -23,6 +23,7 @@ struct ckpt_talk {
 	size_t count;
 
 	/* Its own. */
+	struct ckpt_talk *next; /* in core->talks */
 	struct ckpt_exchange_op op;
 	struct ckpt_error why; /* the last failure of the exchange */
 	struct ckpt_timer timer;
@@ -31,6 +32,8 @@ struct ckpt_talk {
 
 /* The items' keys and data are set; they stay the owner's. */
 void ckpt_talk_tell(struct ckpt_talk *talk);
+/* The engine closes: what is not answered at once is not tried again. CKPT_ECLOSED. */
+void ckpt_talk_stop_all(struct ckpt_core *core);
 /* The items' keys are set. Ends as soon as one of them has data, which are the owner's to free. */
 void ckpt_talk_hear(struct ckpt_talk *talk);
 

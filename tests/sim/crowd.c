@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * usage: crowd --seeds A..B [--verbose] [--keep-going]
- *
- * Jobs of two to six ranks in the simulated world; see crowd.h. A seed decides everything.
- */
+/* Jobs of two to six ranks: their scheduler, their launcher, and what goes wrong; see crowd.h. */
 #include "crowd.h"
+#include "sim_main.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/fail.h"
 
@@ -53,6 +49,9 @@ static int open_core(struct crowd_member *m)
 	sim_memory_enter(m->id);
 	int r = ckpt_core_init(&m->core, &parts, &config, &err);
 	sim_memory_enter(0);
+	if (r == 0)
+		m->core.exchange =
+			crowd_exchange_new(&crowd->sim, &crowd->weather, m->core.exchange);
 	return r;
 }
 
@@ -73,6 +72,7 @@ static void kill_member(struct crowd_member *m)
 {
 	sim_tell(&m->crowd->sim, m->id, "dies", "", m->rank, 0, 0);
 	sim_memory_enter(0);
+	crowd_exchange_forget(m->core.exchange);
 	sim_io_die(m->io);
 	sim_pool_sweep(m->pool);
 	sim_memory_sweep(m->id);
@@ -149,7 +149,7 @@ static void start_member(struct crowd *crowd, struct crowd_job *job, uint32_t ra
 
 static bool core_due(const struct crowd_member *m)
 {
-	return m->inbox.head || m->deadline_ns <= m->crowd->sim.now_ns;
+	return m->inbox.head || m->kicked || m->deadline_ns <= m->crowd->sim.now_ns;
 }
 
 static bool life_due(const struct crowd_member *m)
@@ -166,9 +166,12 @@ static unsigned ready(const struct crowd_member *m)
 
 static void step_core(struct crowd_member *m)
 {
+	m->kicked = false;
 	uint64_t deadline_ns = ckpt_core_step(&m->core);
 
 	m->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - m->env.ahead_ns;
+	if (m->core.keeper && m->rank > 0)
+		sim_violation(&m->crowd->sim, "rank %u keeps the store", m->rank);
 	crowd_observe(m);
 	m->poked = true;
 	tell_log(m);
@@ -197,12 +200,13 @@ static void do_one(struct crowd_member *m, unsigned n)
 			m->waits, m->rank, m->id);
 }
 
-static uint64_t next_ns(const struct crowd_member *m)
+static uint64_t next_ns(struct crowd_member *m)
 {
 	uint64_t ns = sim_io_next(m->io);
 
 	if (m->frozen)
 		return ckpt_min_u64(ns, m->thaw_ns);
+	ns = ckpt_min_u64(ns, crowd_exchange_land(m->core.exchange, &m->kicked));
 	ns = ckpt_min_u64(ns, sim_env_next(&m->env));
 	return ckpt_min_u64(ns, ckpt_min_u64(m->deadline_ns, m->wake_ns));
 }
@@ -235,6 +239,8 @@ static void start_job(struct crowd *crowd)
 	while (job->used)
 		job++;
 	crowd->starts--;
+	/* It comes with a server of its own. */
+	crowd->weather.dead = crowd->weather.silent = false;
 	*job = (struct crowd_job){.used = true,
 		.number = ++crowd->jobs,
 		.careful = crowd->healed,
@@ -254,6 +260,18 @@ static bool may_start(struct crowd *crowd)
 	       (!newest || (crowd->overlap && newest->ending && !crowd->healed));
 }
 
+/* It has not come to an end: its storage hangs, or its exchange. */
+static void leave_behind(struct crowd_member *m)
+{
+	struct crowd *crowd = m->crowd;
+	const uint64_t *fired = crowd->sim.fired;
+
+	if (!fired[SIM_HANG] && !fired[SIM_STUCK] && !fired[SIM_SLOW] && !fired[SIM_FREEZE] &&
+		!crowd->stormed)
+		sim_violation(&crowd->sim, "rank %u (p%u) does not close", m->rank, m->id);
+	kill_member(m);
+}
+
 static void look_after(struct crowd *crowd)
 {
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
@@ -264,8 +282,10 @@ static void look_after(struct crowd *crowd)
 			m->frozen = false;
 			sim_tell(&crowd->sim, m->id, "thaws", "", m->rank, 0, 0);
 		}
+		if (!m->frozen)
+			(void)crowd_exchange_land(m->core.exchange, &m->kicked);
 		if (m->left_behind)
-			kill_member(m);
+			leave_behind(m);
 		else if (m->closed && !m->inbox.head)
 			reap_member(m);
 	}
@@ -324,6 +344,12 @@ static void trouble(struct crowd *crowd)
 		uint64_t ns = sim_below(sim, 4 * SECOND);
 		sim_tell(sim, 0, "HANGS", "", (int64_t)ns, 0, 0);
 		sim_disk_hang(crowd->disk, sim->now_ns + ns);
+	}
+	if (crowd->storms && sim_chance(sim, crowd->storms)) {
+		crowd->stormed = true;
+		crowd->weather.dead = sim_chance(sim, 5000);
+		crowd->weather.silent = !crowd->weather.dead && sim_chance(sim, 5000);
+		sim_tell(sim, 0, "storm", "", crowd->weather.dead, crowd->weather.silent, 0);
 	}
 	/* The launcher ends a start of which somebody has ended: soon, or after a while. */
 	m = any_member(crowd);
@@ -400,6 +426,9 @@ static void turn(struct crowd *crowd)
 static void heal(struct crowd *crowd)
 {
 	memset(crowd->sim.mix, 0, sizeof(crowd->sim.mix));
+	/* What is lost and late may stay so: that keeps nobody from saving. */
+	crowd->storms = 0;
+	crowd->weather.dead = crowd->weather.silent = false;
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
 		if (crowd->members[i])
 			kill_member(crowd->members[i]);
@@ -430,7 +459,13 @@ static void pick(struct crowd *crowd)
 			sim->mix[swarm[i].kind] = (unsigned)sim_between(sim, 1, swarm[i].most);
 	crowd->world = (unsigned)sim_between(sim, 2, CROWD_RANKS);
 	crowd->starts = (unsigned)sim_between(sim, 1, 5);
-	crowd->timeout_ms = 4000;
+	/* Longer than anybody waits for a close, or shorter. */
+	crowd->timeout_ms = sim_chance(sim, 5000) ? 4000 : 40000;
+	if (sim_chance(sim, 4000))
+		crowd->weather = (struct crowd_weather){.lost = (unsigned)sim_below(sim, 3000),
+			.late = (unsigned)sim_below(sim, 5000),
+			.late_ns = sim_below(sim, 50 * MILLISECOND)};
+	crowd->storms = sim_chance(sim, 1500) ? 10 : 0;
 	crowd->keep_last = sim_chance(sim, 5000) ? 0 : sim_between(sim, 1, 2);
 	crowd->apart = sim_chance(sim, 5000);
 	crowd->overlap = sim_chance(sim, 5000);
@@ -448,12 +483,10 @@ static bool goes_on(struct crowd *crowd)
 	return !crowd->sim.failed && (crowd->starts > 0 || count_members(crowd, NULL) > 0);
 }
 
-static bool run(struct crowd *crowd, uint64_t seed, bool verbose)
+static bool crowd_run(struct crowd *crowd, uint64_t seed, const struct sim_options *options)
 {
-	uint64_t durable;
-
 	*crowd = (struct crowd){0};
-	sim_start(&crowd->sim, seed, &(struct sim_options){.verbose = verbose});
+	sim_start(&crowd->sim, seed, options);
 	sim_memory_start(&crowd->sim);
 	pick(crowd);
 	uint64_t events = sim_between(&crowd->sim, 1000, 20000);
@@ -461,7 +494,7 @@ static bool run(struct crowd *crowd, uint64_t seed, bool verbose)
 		turn(crowd);
 	if (!crowd->sim.failed)
 		heal(crowd);
-	durable = crowd->durable;
+	uint64_t durable = crowd->durable;
 	while (goes_on(crowd))
 		turn(crowd);
 	if (!crowd->sim.failed && crowd->durable != durable + 2)
@@ -476,61 +509,46 @@ static bool run(struct crowd *crowd, uint64_t seed, bool verbose)
 	return !crowd->sim.failed;
 }
 
+static struct crowd *the_crowd;
+static uint64_t sum_durable;
+static uint64_t sum_not_saved;
+static uint64_t sum_starts;
+
+static bool run(uint64_t seed, const struct sim_options *options)
+{
+	return crowd_run(the_crowd, seed, options);
+}
+
+static const struct sim *sim(void)
+{
+	return &the_crowd->sim;
+}
+
+static void count(void)
+{
+	sum_durable += the_crowd->durable;
+	sum_not_saved += the_crowd->not_saved;
+	sum_starts += the_crowd->jobs;
+}
+
+static void print(void)
+{
+	(void)printf(" acknowledged=%llu not_saved=%llu starts=%llu",
+		(unsigned long long)sum_durable, (unsigned long long)sum_not_saved,
+		(unsigned long long)sum_starts);
+}
+
 int main(int argc, char **argv)
 {
-	struct crowd *crowd = sim_alloc(sizeof(*crowd));
-	uint64_t first = 0;
-	uint64_t last = 0;
-	bool verbose = false;
-	bool keep_going = false;
-	struct {
-		uint64_t seeds, failed, events, durable, aborted, hash;
-	} sum = {0};
+	static const struct sim_program program = {
+		.run = run, .sim = sim, .count = count, .print = print};
 
-	for (int i = 1; i < argc; i++) {
-		verbose |= strcmp(argv[i], "--verbose") == 0;
-		keep_going |= strcmp(argv[i], "--keep-going") == 0;
-		if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) {
-			char *end;
-			first = last = strtoull(argv[++i], &end, 10);
-			if (strncmp(end, "..", 2) == 0)
-				last = strtoull(end + 2, NULL, 10);
-		}
-	}
-	if (first == 0 || last < first) {
-		(void)fprintf(
-			stderr, "usage: %s --seeds A..B [--verbose] [--keep-going]\n", argv[0]);
-		return 2;
-	}
+	the_crowd = sim_alloc(sizeof(*the_crowd));
 	int r = ckpt_log_open(CKPT_LOG_DEBUG, &the_log);
 	CKPT_ASSERT(r == 0);
-	clock_t begin = clock();
-	for (uint64_t seed = first; seed <= last; seed++) {
-		bool good = run(crowd, seed, verbose);
-		sum.seeds++;
-		sum.events += crowd->sim.events;
-		sum.durable += crowd->durable;
-		sum.aborted += crowd->aborted;
-		sum.hash = sim_mix64(sum.hash ^ crowd->sim.hash);
-		if (good)
-			continue;
-		sum.failed++;
-		sim_print_history(&crowd->sim, 60);
-		(void)fprintf(stderr, "seed %llu: %s\n  %s --seeds %llu --verbose\n",
-			(unsigned long long)seed, crowd->sim.why, argv[0],
-			(unsigned long long)seed);
-		if (!keep_going)
-			break;
-	}
-	double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
-	(void)printf("%.0f runs a second, hash %016llx\n",
-		seconds > 0 ? (double)sum.seeds / seconds : 0.0, (unsigned long long)sum.hash);
-	(void)printf("counts seeds=%llu failed=%llu events=%llu durable=%llu not_saved=%llu\n",
-		(unsigned long long)sum.seeds, (unsigned long long)sum.failed,
-		(unsigned long long)sum.events, (unsigned long long)sum.durable,
-		(unsigned long long)sum.aborted);
+	int code = sim_main(argc, argv, &program);
 	ckpt_log_close(the_log);
 	sim_pool_close_all();
-	free(crowd);
-	return sum.failed ? 1 : 0;
+	free(the_crowd);
+	return code;
 }

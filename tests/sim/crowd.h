@@ -8,6 +8,7 @@
 #ifndef CROWD_H
 #define CROWD_H
 
+#include "crowd_exchange.h"
 #include "engine/claim.h"
 #include "engine/lister.h"
 #include "engine/open.h"
@@ -35,6 +36,7 @@ struct crowd_record {
 	uint64_t acked_at; /* crowd time at which the first rank was told; 0: none was */
 	uint64_t versions[CROWD_RANKS];
 	enum crowd_told told[CROWD_RANKS];
+	bool passed[CROWD_RANKS]; /* its gate, if it had one */
 };
 
 /* One start of the job. */
@@ -64,6 +66,7 @@ struct crowd_member {
 	struct ckpt_pool *pool;
 	struct ckpt_core core;
 	uint64_t deadline_ns; /* the core's next */
+	bool kicked;          /* something has come that is no message */
 	bool frozen;
 	uint64_t thaw_ns;
 
@@ -85,6 +88,7 @@ struct crowd_member {
 	struct ckpt_closer closer;
 	struct ckpt_save *save;
 	bool fenced;
+	bool astray;                 /* it goes on from another step than the others */
 	struct crowd_record *record; /* of the save */
 	struct ckpt_restore *verify;
 };
@@ -111,7 +115,11 @@ struct crowd {
 	uint64_t time;
 	uint64_t claimed_at[64]; /* by generation: when somebody was told of it first; 0: nobody */
 	uint64_t durable;        /* saves that some rank was told of, counted once for a step */
-	uint64_t aborted;
+	uint64_t not_saved;      /* answers to ranks */
+	struct crowd_weather weather; /* of the exchange */
+	unsigned storms;              /* how often that changes, in chances per 10,000 and event */
+	bool stormed;                 /* it was dead or silent for a while */
+	uint64_t strays;
 };
 
 /* crowd_life.c: what a rank's program does. */
@@ -126,7 +134,9 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 void crowd_claimed(struct crowd_member *member);
 /* Rank 0 has chosen job->step, and `scan` is what it finds in the store. */
 void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan);
-/* Nothing goes wrong, or a start of the job is alone to blame: did it have a reason to fail so? */
+/* The gate of its save is open. */
+void crowd_passed(struct crowd_member *member);
+/* Did it have a reason to fail so? If not, that is a violation. */
 void crowd_judge(struct crowd_member *member, const char *what, int code, const char *message);
 
 #endif

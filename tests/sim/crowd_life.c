@@ -187,6 +187,8 @@ static bool start_save(struct crowd_member *m)
 		return false;
 	}
 	crowd_began(m, version);
+	if (!m->fenced)
+		crowd_passed(m);
 	sim_tell(sim, m->id, "save", m->fenced ? "fenced" : "", (int64_t)m->core.generation,
 		(int64_t)m->step, m->rank);
 	ckpt_save_post(m->save);
@@ -228,10 +230,12 @@ static int save_body(struct ckpt_task *task)
 		sleep_for(m, sim_below(sim, 8 * MILLISECOND));
 		CKPT_AWAIT(task, slept(m) || (bits(m) & CKPT_DONE_END));
 		m->wake_ns = UINT64_MAX;
-		if (sim_fault(sim, SIM_CANCEL))
+		if (sim_fault(sim, SIM_CANCEL)) {
 			ckpt_save_post_cancel(m->save);
-		else
+		} else {
+			crowd_passed(m);
 			ckpt_save_post_gate(m->save);
+		}
 	}
 	return ckpt_task_continue(task, end_save_body);
 	CKPT_TASK_END(task);
@@ -265,6 +269,8 @@ static int claim_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, answered(m));
 	m->failure = take(m);
 	let_go(m);
+	if (m->failure == 0 && m->astray)
+		sim_violation(sim_of(m), "rank %u goes on from another step than rank 0", m->rank);
 	if (m->failure)
 		return ckpt_task_continue(task, close_body);
 	crowd_claimed(m);
@@ -286,6 +292,10 @@ static int adopt_body(struct ckpt_task *task)
 	adopter = CKPT_CONTAINER(m->command, struct ckpt_adopter, command);
 	adopter->generation = m->job->generation;
 	adopter->step = m->job->step;
+	/* Somebody has told this rank to resume from another one. */
+	m->astray = m->rank > 0 && !m->job->careful && sim_chance(sim_of(m), 100);
+	m->crowd->strays += m->astray;
+	adopter->step += m->astray;
 	post(m, ckpt_adopter_body, "adopt");
 	CKPT_AWAIT(task, answered(m));
 	m->failure = take(m);

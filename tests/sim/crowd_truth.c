@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold of jobs of several ranks. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,7 +59,7 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 				"claimed, and is acknowledged",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
 	}
-	crowd->aborted += told == CROWD_FAILED;
+	crowd->not_saved += told == CROWD_FAILED;
 	if (!r->acked_at)
 		return;
 	for (uint32_t i = 0; i < crowd->world; i++)
@@ -67,11 +68,22 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 				"step %llu of generation %llu is durable, and rank %u was told "
 				"that it is not",
 				(unsigned long long)r->step, (unsigned long long)r->generation, i);
+	for (uint32_t i = 0; i < crowd->world; i++)
+		if (!r->passed[i])
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu is durable, and the gate of rank %u "
+				"is closed",
+				(unsigned long long)r->step, (unsigned long long)r->generation, i);
 	if (r->ranks < crowd->world)
 		sim_violation(&crowd->sim,
 			"step %llu of generation %llu is durable, and %u of %u ranks saved it",
 			(unsigned long long)r->step, (unsigned long long)r->generation, r->ranks,
 			crowd->world);
+}
+
+void crowd_passed(struct crowd_member *member)
+{
+	member->record->passed[member->rank] = true;
 }
 
 void crowd_claimed(struct crowd_member *member)
@@ -184,15 +196,27 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 	check_step(crowd, r);
 }
 
+/* Nothing has gone wrong but that the exchange loses and delays, and users who change their mind. */
+static bool is_quiet(const struct crowd *crowd)
+{
+	for (unsigned i = 0; i < SIM_FAULTS; i++)
+		if (crowd->sim.fired[i] && i != SIM_CANCEL)
+			return false;
+	return !crowd->stormed && !crowd->strays && crowd->jobs == 1;
+}
+
 void crowd_judge(struct crowd_member *member, const char *what, int code, const char *message)
 {
-	struct sim *sim = &member->crowd->sim;
+	struct crowd *crowd = member->crowd;
+	struct sim *sim = &crowd->sim;
+	bool changed =
+		crowd->sim.fired[SIM_CANCEL] && (code == -ECANCELED || code == CKPT_EABORTED);
 
 	sim_note(sim, member->id, what, message, 0, 0, code);
 	if (!message[0])
 		sim_violation(
 			sim, "%s of p%u failed with %d and no message", what, member->id, code);
-	if (member->job->careful)
+	if (member->job->careful || (is_quiet(crowd) && !changed))
 		sim_violation(sim, "%s of rank %u failed with %d, and nothing went wrong: %s", what,
 			member->rank, code, message);
 }

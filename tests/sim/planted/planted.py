@@ -15,7 +15,10 @@ class Planted:
     old: str
     new: str
     why: str
+    world: str = "tests/sim/sim"  # the program that must find it
 
+
+CROWD = "tests/sim/crowd"
 
 PLANTED = [
     Planted(
@@ -230,4 +233,83 @@ PLANTED = [
         "\tbool in_the_way = bad && (!step || may_be_good(bad));\n",
         "\tbool in_the_way = bad && !step;\n",
         "an error of reading does not roll an acknowledged step back"),
+    Planted(
+        "rank-counted-twice", "libckpt/engine/save_ranks.c",
+        "\tx->heard += x->all[record.rank.rank].attempt[0] == '\\0';\n",
+        "\tx->heard += 2;\n",
+        "a step is published when all ranks have said that they are durable", CROWD),
+    Planted(
+        "failure-taken-for-part", "libckpt/engine/save_ranks.c",
+        "\tif (record.verdict.code < 0)\n",
+        "\tif (false)\n",
+        "a rank that failed makes the step fail", CROWD),
+    Planted(
+        "told-before-durable", "libckpt/engine/save.c",
+        "\tif (look(save) < 0)\n\t\treturn fail_body(task, save->code);\n"
+        "\treturn ckpt_task_continue(task, gate_body);\n",
+        "\treturn ckpt_task_continue(task, gate_body);\n",
+        "a rank says that it is durable when it is", CROWD),
+    Planted(
+        "register-not-synced", "libckpt/engine/save_ranks.c",
+        "\tckpt_store_sync(store, &save->op, save->path);\n",
+        "\tckpt_name_manifest(save->path, save->core->generation, save->step);\n"
+        "\tckpt_store_get(store, &save->op, save->path, CKPT_SEALED_MAX);\n",
+        "what another rank finds in the register is durable before it is acknowledged", CROWD),
+    Planted(
+        "register-not-read", "libckpt/engine/save_ranks.c",
+        "\tif (save->op.result != -EEXIST)\n",
+        "\tif (save->op.result == -EEXIST)\n\t\treturn give_up(task, aborted(save, \"?\"));\n"
+        "\tif (save->op.result != -EEXIST)\n",
+        "who loses the register is told what won", CROWD),
+    Planted(
+        "outcome-not-heard", "libckpt/engine/save_ranks.c",
+        "\tif (r == 0 && verdict.code < 0)\n\t\tr = aborted(save, verdict.reason);\n",
+        "",
+        "an abort is an abort for all", CROWD),
+    Planted(
+        "failure-not-told", "libckpt/engine/save_ranks.c",
+        "\ttell(save);\n\tCKPT_AWAIT(task, save->ranks->talk.task.finished);\n"
+        "\treturn save->committed",
+        "\treturn save->committed",
+        "the others hear of a failure before their deadline", CROWD),
+    Planted(
+        "told-although-unknown", "libckpt/engine/save_ranks.c",
+        "\tif (first ? !save->committed && !save->ranks->settled\n",
+        "\tif (first ? false\n",
+        "rank 0 does not say that a step failed which may be there", CROWD),
+    Planted(
+        "files-removed-unsettled", "libckpt/engine/save_end.c",
+        "\t\treturn save->ranks && save->ranks->settled && save->publish_tried\n",
+        "\t\treturn save->ranks && save->publish_tried\n",
+        "files that a manifest may name stay", CROWD),
+    Planted(
+        "parent-not-compared", "libckpt/engine/claim_ranks.c",
+        "\tif (claim->parent_generation != parent || claim->parent_step != step)\n",
+        "\tif (false)\n",
+        "all ranks go on from one step", CROWD),
+    Planted(
+        "every-rank-keeps", "libckpt/engine/keeper.c",
+        "\tif (core->closing || core->fenced || core->config.rank > 0)\n",
+        "\tif (core->closing || core->fenced)\n",
+        "one rank keeps the store", CROWD),
+    Planted(
+        "every-rank-holds", "libckpt/engine/open.c",
+        "\treturn ckpt_task_continue(task, core->config.rank == 0 ? hold_body : scan_body);\n",
+        "\treturn ckpt_task_continue(task, hold_body);\n",
+        "the ranks of a job do not shut each other out", CROWD),
+    Planted(
+        "talk-without-deadline", "libckpt/engine/talk.c",
+        "\treturn ckpt_env_now(talk->core->parts.env) < talk->deadline_ns ? 0 : late(talk);\n",
+        "\treturn 0;\n",
+        "a rank that is not there keeps nobody past the deadline", CROWD),
+    Planted(
+        "talk-tried-once", "libckpt/engine/talk.c",
+        "\t\tif (talk->op.result == 0)\n\t\t\treturn 0;\n",
+        "\t\treturn 0;\n",
+        "what the exchange refuses is told again", CROWD),
+    Planted(
+        "stop-not-heeded", "libckpt/engine/talk.c",
+        "\tif (*talk->stop)\n\t\treturn *talk->stop;\n",
+        "",
+        "a save that is stopped ends, whoever it was waiting for", CROWD),
 ]
