@@ -263,12 +263,8 @@ static bool may_start(struct crowd *crowd)
 /* It has not come to an end: its storage hangs, or its exchange. */
 static void leave_behind(struct crowd_member *m)
 {
-	struct crowd *crowd = m->crowd;
-	const uint64_t *fired = crowd->sim.fired;
-
-	if (!fired[SIM_HANG] && !fired[SIM_STUCK] && !fired[SIM_SLOW] && !fired[SIM_FREEZE] &&
-		!crowd->stormed)
-		sim_violation(&crowd->sim, "rank %u (p%u) does not close", m->rank, m->id);
+	if (!crowd_hung(m->crowd))
+		sim_violation(&m->crowd->sim, "rank %u (p%u) does not close", m->rank, m->id);
 	kill_member(m);
 }
 
@@ -451,7 +447,7 @@ static void pick(struct crowd *crowd)
 		{SIM_EIO_SYNC, 2000, 500}, {SIM_EIO_DIR, 2000, 500}, {SIM_EIO_OTHER, 1500, 200},
 		{SIM_STUCK, 1000, 40}, {SIM_SLOW, 3000, 1500}, {SIM_HANG, 1000, 20},
 		{SIM_JOB_SLOW, 2000, 2000}, {SIM_NO_MEMORY, 1500, 60}, {SIM_KILL, 7000, 20},
-		{SIM_CUT, 5000, 10}, {SIM_FREEZE, 3000, 20}, {SIM_CANCEL, 2000, 2000}};
+		{SIM_CUT, 5000, 10}, {SIM_FREEZE, 3000, 20}, {SIM_CANCEL, 2500, 6000}};
 	struct sim *sim = &crowd->sim;
 
 	for (size_t i = 0; i < CKPT_COUNT(swarm); i++)

@@ -134,6 +134,8 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 void crowd_claimed(struct crowd_member *member);
 /* Rank 0 has chosen job->step, and `scan` is what it finds in the store. */
 void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan);
+/* Something took its time: storage, a worker, the exchange, a whole process. */
+bool crowd_hung(const struct crowd *crowd);
 /* The gate of its save is open. */
 void crowd_passed(struct crowd_member *member);
 /* Did it have a reason to fail so? If not, that is a violation. */

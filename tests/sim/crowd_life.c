@@ -201,17 +201,31 @@ static int train_body(struct ckpt_task *task);
 static int end_save_body(struct ckpt_task *task)
 {
 	struct crowd_member *m = member_of(task);
+	struct sim *sim = sim_of(m);
 
 	CKPT_TASK_BEGIN(task);
+	/* Somebody changes his mind while the others may have been told already. */
+	if (sim_fault(sim, SIM_CANCEL)) {
+		m->wake_ns = sim->now_ns + sim_below(sim, 5 * MILLISECOND);
+		CKPT_AWAIT(task, slept(m) || (bits(m) & CKPT_DONE_END));
+		m->wake_ns = UINT64_MAX;
+		ckpt_save_post_cancel(m->save);
+	}
 	CKPT_AWAIT(task, bits(m) & CKPT_DONE_END);
 	came(m);
-	/* As long as the next one would wait for it. */
-	sleep_for(m, m->crowd->timeout_ms * MILLISECOND + CALL_NS);
+	/* What is left of it goes soon, or, if its end is not known yet, by its deadline. */
+	sleep_for(m, (m->record->told[m->rank] == CROWD_UNKNOWN ? m->crowd->timeout_ms * MILLISECOND
+								: 0) +
+			     CALL_NS);
 	CKPT_AWAIT(task,
 		((bits(m) & CKPT_DONE_GONE) && !m->inbox.head) || sim_of(m)->now_ns >= m->wake_ns);
 	came(m);
-	if (!(bits(m) & CKPT_DONE_GONE))
+	if (!(bits(m) & CKPT_DONE_GONE)) {
+		if (!crowd_hung(m->crowd))
+			sim_violation(sim, "what is left of step %llu of rank %u does not go",
+				(unsigned long long)m->step, m->rank);
 		return ckpt_task_continue(task, close_body);
+	}
 	m->cache = ckpt_save_take_plan(m->save);
 	ckpt_save_unref(m->save);
 	m->save = NULL;
@@ -227,7 +241,9 @@ static int save_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	CKPT_AWAIT(task, bits(m) & (CKPT_DONE_STAGED | CKPT_DONE_END));
 	if (m->fenced && !(bits(m) & CKPT_DONE_END)) {
-		sleep_for(m, sim_below(sim, 8 * MILLISECOND));
+		sleep_for(m, sim_below(sim, sim_chance(sim, 1000)
+						    ? m->crowd->timeout_ms * MILLISECOND / 2
+						    : 8 * MILLISECOND));
 		CKPT_AWAIT(task, slept(m) || (bits(m) & CKPT_DONE_END));
 		m->wake_ns = UINT64_MAX;
 		if (sim_fault(sim, SIM_CANCEL)) {

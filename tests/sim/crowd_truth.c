@@ -196,6 +196,14 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 	check_step(crowd, r);
 }
 
+bool crowd_hung(const struct crowd *crowd)
+{
+	const uint64_t *fired = crowd->sim.fired;
+
+	return fired[SIM_HANG] || fired[SIM_STUCK] || fired[SIM_SLOW] || fired[SIM_FREEZE] ||
+	       crowd->stormed;
+}
+
 /* Nothing has gone wrong but that the exchange loses and delays, and users who change their mind. */
 static bool is_quiet(const struct crowd *crowd)
 {

@@ -244,11 +244,10 @@ PLANTED = [
         "\tif (false)\n",
         "a rank that failed makes the step fail", CROWD),
     Planted(
-        "told-before-durable", "libckpt/engine/save.c",
-        "\tif (look(save) < 0)\n\t\treturn fail_body(task, save->code);\n"
-        "\treturn ckpt_task_continue(task, gate_body);\n",
-        "\treturn ckpt_task_continue(task, gate_body);\n",
-        "a rank says that it is durable when it is", CROWD),
+        "gate-of-one-ignored", "libckpt/engine/save.c",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate || save->core->config.rank);\n",
+        "no rank is part of a step before its gate is open", CROWD),
     Planted(
         "register-not-synced", "libckpt/engine/save_ranks.c",
         "\tckpt_store_sync(store, &save->op, save->path);\n",
