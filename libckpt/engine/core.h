@@ -106,8 +106,10 @@ struct ckpt_core {
 	uint64_t
 		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
 	uint64_t tried_nonce;
-	uint32_t claims;      /* of this session that were made */
-	uint32_t claim_tries; /* of the next one */
+	uint32_t claims;          /* of this session that were made */
+	uint32_t claim_tries;     /* of the next one */
+	uint64_t told_generation; /* step of which keys are in the exchange; 0: none */
+	uint64_t told_step;
 
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;

@@ -174,6 +174,46 @@ static int encode_failure(struct ckpt_save *save)
 	return ckpt_rank_record_encode(&record, &save->ranks->words);
 }
 
+/* The outcome of the step before, under the number of rank 0, and what the others told. */
+static void name_last_told(struct ckpt_save *save)
+{
+	const struct ckpt_core *core = save->core;
+	struct ckpt_save_ranks *x = save->ranks;
+
+	prepare_talk(save, &x->never, UINT64_MAX, NULL);
+	x->talk.count = 0;
+	for (; x->from < core->config.world && x->talk.count < CKPT_EXCHANGE_BATCH; x->from++) {
+		char *key = x->talk.items[x->talk.count++].key;
+		if (x->from == 0)
+			ckpt_key_outcome(key, core->told_generation, core->told_step);
+		else
+			ckpt_key_rank(key, core->told_generation, core->told_step, x->from);
+	}
+}
+
+/*
+ * All have told of this step, so nobody asks for the one before it. A step whose ranks were not all heard of
+ * leaves its keys: they go with the session.
+ */
+static int drop_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+	struct ckpt_save_ranks *x = save->ranks;
+
+	CKPT_TASK_BEGIN(task);
+	x->from = 0;
+	while (core->told_generation && x->from < core->config.world) {
+		name_last_told(save);
+		ckpt_talk_drop(&x->talk);
+		CKPT_AWAIT(task, x->talk.task.finished);
+	}
+	core->told_generation = core->generation;
+	core->told_step = save->step;
+	return save->committed ? 0 : save->code;
+	CKPT_TASK_END(task);
+}
+
 /* Rank 0 tells the outcome; another, that it has failed, unless its part was told already. */
 int ckpt_save_tell_body(struct ckpt_task *task)
 {
@@ -195,6 +235,8 @@ int ckpt_save_tell_body(struct ckpt_task *task)
 			core->config.rank);
 	tell(save);
 	CKPT_AWAIT(task, save->ranks->talk.task.finished);
+	if (first && save->ranks->heard == core->config.world)
+		return ckpt_task_continue(task, drop_body);
 	return save->committed ? 0 : save->code;
 	CKPT_TASK_END(task);
 }

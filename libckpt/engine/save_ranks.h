@@ -18,7 +18,7 @@ struct ckpt_save_ranks {
 	struct ckpt_buf words;          /* what is being told */
 	struct ckpt_manifest_rank *all; /* rank 0: by rank; `attempt` empty: not heard of */
 	uint32_t heard;
-	uint32_t from; /* rank to ask for next */
+	uint32_t from; /* rank to ask for next; to drop next, after the end */
 	bool told;     /* this rank's part may be known to rank 0: its files may be named */
 	bool settled;  /* there is no manifest that names the files, and there will be none */
 	int never;     /* 0: stops nothing */

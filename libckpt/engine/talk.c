@@ -85,6 +85,17 @@ static int tell_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static int drop_body(struct ckpt_task *task)
+{
+	struct ckpt_talk *talk = talk_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_exchange_drop(talk->core->exchange, &talk->op, talk->items, talk->count);
+	CKPT_AWAIT(task, talk->op.done);
+	return talk->op.result;
+	CKPT_TASK_END(task);
+}
+
 static int hear_body(struct ckpt_task *task)
 {
 	struct ckpt_talk *talk = talk_of(task);
@@ -142,11 +153,21 @@ void ckpt_talk_tell(struct ckpt_talk *talk)
 	start(talk, tell_body);
 }
 
-void ckpt_talk_hear(struct ckpt_talk *talk)
+static void start_empty(struct ckpt_talk *talk, ckpt_task_fn *body)
 {
 	for (size_t i = 0; i < talk->count; i++) {
 		talk->items[i].data = NULL;
 		talk->items[i].length = 0;
 	}
-	start(talk, hear_body);
+	start(talk, body);
+}
+
+void ckpt_talk_hear(struct ckpt_talk *talk)
+{
+	start_empty(talk, hear_body);
+}
+
+void ckpt_talk_drop(struct ckpt_talk *talk)
+{
+	start_empty(talk, drop_body);
 }

@@ -34,6 +34,8 @@ struct ckpt_talk {
 void ckpt_talk_tell(struct ckpt_talk *talk);
 /* The engine closes: what is not answered at once is not tried again. CKPT_ECLOSED. */
 void ckpt_talk_stop_all(struct ckpt_core *core);
+/* The items' keys are set: nobody asks for them any more. Tried once. */
+void ckpt_talk_drop(struct ckpt_talk *talk);
 /* The items' keys are set. Ends as soon as one of them has data, which are the owner's to free. */
 void ckpt_talk_hear(struct ckpt_talk *talk);
 
