@@ -105,6 +105,9 @@ static void test_written(void **state)
 
 	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
 	assert_true(is_noted(s));
+	/* That is said once. */
+	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "is quarantined: "));
 }
 
 static void test_not_written(void **state)
