@@ -71,10 +71,16 @@ static void test_new(void **state)
 {
 	struct scene *s = *state;
 	struct ckpt_restore *r;
+	size_t index;
+	char byte;
+	struct ckpt_target target = {
+		.size = sizeof(target), .name = "w", .length = 1, .data = &byte};
 
 	assert_int_equal(ckpt_restore_new(&s->rig.core, NULL, 10, CKPT_SINK_MEMORY, &r), 0);
 	assert_null(ckpt_restore_index(r));
+	assert_int_equal(ckpt_restore_name_find(r, "w", &s->rig.err, &index), CKPT_EMISMATCH);
 	assert_int_equal(ckpt_restore_name_count(r), 0);
+	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), -EINVAL);
 	assert_int_equal(ckpt_restore_finding_count(r), 0);
 	assert_int_equal(ckpt_restore_failure(r)->code, 0);
 	assert_int_equal(ckpt_restore_failure(r)->size, sizeof(struct ckpt_error));
