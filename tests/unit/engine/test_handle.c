@@ -81,6 +81,7 @@ static void test_new(void **state)
 	assert_int_equal(ckpt_restore_name_find(r, "w", &s->rig.err, &index), CKPT_EMISMATCH);
 	assert_int_equal(ckpt_restore_name_count(r), 0);
 	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), -EINVAL);
+	assert_true(ckpt_restore_has_targets(r));
 	assert_int_equal(ckpt_restore_finding_count(r), 0);
 	assert_int_equal(ckpt_restore_failure(r)->code, 0);
 	assert_int_equal(ckpt_restore_failure(r)->size, sizeof(struct ckpt_error));
@@ -144,6 +145,7 @@ static void test_findings(void **state)
 	/* It has an index, which no tensors are bound by. */
 	assert_non_null(r->shard.index);
 	assert_null(ckpt_restore_index(r));
+	assert_false(ckpt_restore_has_targets(r));
 	io_fault_clear(&s->rig.fault);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(ckpt_restore_finding_count(r), 1);
