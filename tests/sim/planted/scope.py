@@ -8,10 +8,13 @@ STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
          "tests/unit/engine/test_pick", "tests/unit/test_lineage",
          "tests/api/test_faults", "tests/api/test_policy")
 
-CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick", "tests/unit/engine/test_claim",
-          "tests/unit/engine/test_keeper", "tests/unit/engine/test_reading",
-          "tests/unit/engine/test_restore")
-HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_reading",
+CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
+          "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
+          "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
+          "tests/unit/engine/test_claim", "tests/unit/engine/test_keeper",
+          "tests/unit/engine/test_reading", "tests/unit/engine/test_restore")
+HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
+          "tests/unit/engine/test_reading",
           "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",
           "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
           "tests/api/test_roundtrip")
@@ -35,8 +38,11 @@ SCOPE = [
     Scope("libckpt/engine/removal.c", "the order of a removal, and who may not be removed", STORE),
     Scope("libckpt/engine/remover.c", "what a user may remove", STORE),
     Scope("libckpt/engine/lineage.c", "which steps a restore may choose", CHOICE),
+    Scope("libckpt/engine/pick.c", "which step is restored, and what is said of others", CHOICE),
+    Scope("libckpt/engine/scanner.c", "what is there, and what of it verifies", CHOICE),
     Scope("libckpt/engine/scan.c", "what is known to be there", CHOICE),
-    Scope("libckpt/engine/quarantine.c", "what is known to be bad",
-          ("tests/unit/engine/test_quarantine", *CHOICE)),
+    Scope("libckpt/engine/open.c", "whose store it is", CHOICE),
+    Scope("libckpt/engine/quarantine.c", "what is known to be bad", CHOICE),
     Scope("libckpt/engine/findings.c", "what a verification has found", HANDLE),
+    Scope("libckpt/engine/restore.c", "what a restore is told, and tells", HANDLE),
 ]
