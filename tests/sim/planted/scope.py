@@ -7,6 +7,8 @@ SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", "tests
 STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
          "tests/unit/engine/test_pick", "tests/unit/test_lineage",
          "tests/api/test_faults", "tests/api/test_policy")
+VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs",
+         "tests/unit/store/test_store_faults", "tests/unit/store/test_store_real")
 
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
@@ -45,4 +47,9 @@ SCOPE = [
     Scope("libckpt/engine/quarantine.c", "what is known to be bad", CHOICE),
     Scope("libckpt/engine/findings.c", "what a verification has found", HANDLE),
     Scope("libckpt/engine/restore.c", "what a restore is told, and tells", HANDLE),
+    Scope("libckpt/store/store_file_small.c", "when a small file is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_shard.c", "when a shard is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_names.c", "names, their syncs and locks", VERBS),
+    Scope("libckpt/store/store_file.c", "what all verbs of the directory store are made of", VERBS),
+    Scope("libckpt/store/store.c", "the only calls of a store's table", VERBS),
 ]
