@@ -9,7 +9,6 @@ STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
          "tests/api/test_faults", "tests/api/test_policy")
 VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs",
          "tests/unit/store/test_store_faults", "tests/unit/store/test_store_real")
-
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
           "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
@@ -47,10 +46,16 @@ SCOPE = [
     Scope("libckpt/engine/quarantine.c", "what is known to be bad", CHOICE),
     Scope("libckpt/engine/findings.c", "what a verification has found", HANDLE),
     Scope("libckpt/engine/restore.c", "what a restore is told, and tells", HANDLE),
+    Scope("libckpt/engine/lister.c", "resuming from an older step, pins, and the end of a core",
+          ("tests/unit/engine/test_lister", "tests/unit/engine/test_claim",
+           "tests/unit/engine/test_keeper", "tests/unit/engine/test_saving", "tests/api/test_policy")),
+    Scope("libckpt/engine/blocks.c", "which bytes of a block are whose",
+          ("tests/unit/test_blocks",)),
     Scope("libckpt/store/store_file_small.c", "when a small file is there, and whole", VERBS),
     Scope("libckpt/store/store_file_shard.c", "when a shard is there, and whole", VERBS),
     Scope("libckpt/store/store_file_names.c", "names, their syncs and locks", VERBS),
     Scope("libckpt/store/store_file.c", "what all verbs of the directory store are made of", VERBS),
+    Scope("libckpt/store/store_file_error.c", "what is said of a failure, and when nothing is", VERBS),
     Scope("libckpt/store/store.c", "the only calls of a store's table",
           ("tests/unit/store/test_store_table", *VERBS)),
 ]
