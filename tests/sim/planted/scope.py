@@ -7,6 +7,8 @@ SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", "tests
 STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
          "tests/unit/engine/test_pick", "tests/unit/test_lineage",
          "tests/api/test_faults", "tests/api/test_policy")
+VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs",
+         "tests/unit/store/test_store_faults", "tests/unit/store/test_store_real")
 
 
 @dataclass(frozen=True)
@@ -26,4 +28,9 @@ SCOPE = [
     Scope("libckpt/engine/keeper.c", "when steps go, and what dead processes left", STORE),
     Scope("libckpt/engine/removal.c", "the order of a removal, and who may not be removed", STORE),
     Scope("libckpt/engine/remover.c", "what a user may remove", STORE),
+    Scope("libckpt/store/store_file_small.c", "when a small file is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_shard.c", "when a shard is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_names.c", "names, their syncs and locks", VERBS),
+    Scope("libckpt/store/store_file.c", "what all verbs of the directory store are made of", VERBS),
+    Scope("libckpt/store/store.c", "the only calls of a store's table", VERBS),
 ]
