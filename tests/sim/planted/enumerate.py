@@ -193,13 +193,15 @@ def is_settled(verdict, seeds, eager):
 def run_all(args, builder):
     report = Report(args.fresh)
     everything = enumerated()
+    chosen = {name: one for name, one in everything.items()
+              if not args.only or any(fnmatch.fnmatchcase(name, p) for p in args.only)}
     for scope in SCOPE:
-        report.start(scope, {n for n, (m, _) in everything.items() if m.file == scope.file})
+        if any(mutant.file == scope.file for mutant, _ in chosen.values()):
+            report.start(scope, {n for n, (m, _) in everything.items() if m.file == scope.file})
     work = []
-    for name, (mutant, scope) in everything.items():
-        chosen = not args.only or any(fnmatch.fnmatchcase(name, p) for p in args.only)
+    for name, (mutant, scope) in chosen.items():
         before = report.verdict(name, mutant.file)
-        if chosen and (args.again or not is_settled(before, args.seeds, args.eager)):
+        if args.again or not is_settled(before, args.seeds, args.eager):
             tests = None if args.world else scope.tests
             work.append((mutant, tests, None if args.again else before))
     for file in {mutant.file for mutant, _, _ in work}:
@@ -221,7 +223,7 @@ def summary(report, everything):
     counts = {"sim": 0, "test": 0, "same": 0, "no": 0, "survived": 0, "untested": 0, "unknown": 0}
     seeds, open_ones, wrong = [], [], [n for n in reasons if n not in everything]
     for name, (mutant, _) in everything.items():
-        verdict = report.verdict(name, mutant.file)
+        verdict = report.verdict(name, mutant.file) if report.is_current(mutant.file) else None
         kind = verdict.split(" ")[0] if verdict else "unknown"
         counts[kind] += 1
         if kind == "sim":
