@@ -86,23 +86,18 @@ class Report:
         self.world = world_digest()
         self.saved = 0.0
         if REPORT.exists() and not fresh:
-            report = json.loads(REPORT.read_text(encoding="utf-8"))
-            self.files = report["files"]
-            if report["world"] != self.world:
-                self.forget_survivors()
+            self.files = json.loads(REPORT.read_text(encoding="utf-8"))["files"]
             for scope in SCOPE:
-                self.forget_tests(scope)
+                self.forget_survivors(scope)
 
-    def forget_survivors(self):
-        """Another world may find what this one did not."""
-        for entry in self.files.values():
+    def forget_survivors(self, scope):
+        """Another world may find what this one did not; so may other tests, for which no seed need be
+        run again."""
+        entry = self.files.get(scope.file)
+        if entry and entry.get("world") != self.world:
             entry["mutants"] = {name: verdict for name, verdict in entry["mutants"].items()
                                 if not verdict.startswith(("survived", "untested"))}
-
-    def forget_tests(self, scope):
-        """So may other tests, for which no seed need be run again."""
-        entry = self.files.get(scope.file)
-        if entry and entry.get("tests") != tests_digest(scope):
+        elif entry and entry.get("tests") != tests_digest(scope):
             entry["mutants"] = {name: verdict.replace("survived", "untested")
                                 for name, verdict in entry["mutants"].items()}
 
@@ -119,7 +114,7 @@ class Report:
         """Forgets what was said of another text of the file."""
         if not self.is_current(scope.file):
             self.files[scope.file] = {"digest": digest_of((ROOT / scope.file).read_bytes()), "mutants": {}}
-        self.files[scope.file]["tests"] = tests_digest(scope)
+        self.files[scope.file].update(tests=tests_digest(scope), world=self.world)
         mutants = self.files[scope.file]["mutants"]
         for name in [n for n in mutants if n not in names]:
             del mutants[name]
@@ -131,8 +126,7 @@ class Report:
 
     def save(self):
         fresh = REPORT.with_suffix(".json.tmp")
-        report = {"world": self.world, "files": self.files}
-        fresh.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        fresh.write_text(json.dumps({"files": self.files}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         fresh.replace(REPORT)
         self.saved = time.monotonic()
 
