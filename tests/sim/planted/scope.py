@@ -32,5 +32,6 @@ SCOPE = [
     Scope("libckpt/store/store_file_shard.c", "when a shard is there, and whole", VERBS),
     Scope("libckpt/store/store_file_names.c", "names, their syncs and locks", VERBS),
     Scope("libckpt/store/store_file.c", "what all verbs of the directory store are made of", VERBS),
-    Scope("libckpt/store/store.c", "the only calls of a store's table", VERBS),
+    Scope("libckpt/store/store.c", "the only calls of a store's table",
+          ("tests/unit/store/test_store_table", *VERBS)),
 ]
