@@ -423,6 +423,13 @@ static void test_vanishing_end(void **state)
 	assert_int_equal(store_rig_get(&s->rig, "f", 100, &text), 0);
 	assert_int_equal(s->rig.op.length, 0);
 	ckpt_free(text);
+	/* What came before an error is not given either. */
+	io_fault_clear(&s->fault);
+	(void)io_fault_add(
+		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .nth = 2, .error = -EIO});
+	(void)io_fault_add(&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .shorten = 1});
+	assert_int_equal(store_rig_get(&s->rig, "f", 100, &text), -EIO);
+	assert_int_equal(s->rig.op.length, 0);
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), 0);
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(
