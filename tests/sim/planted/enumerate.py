@@ -87,19 +87,7 @@ class Report:
         self.saved = 0.0
         if REPORT.exists() and not fresh:
             self.files = json.loads(REPORT.read_text(encoding="utf-8"))["files"]
-            for scope in SCOPE:
-                self.forget_survivors(scope)
-
-    def forget_survivors(self, scope):
-        """Another world may find what this one did not; so may other tests, for which no seed need be
-        run again."""
-        entry = self.files.get(scope.file)
-        if entry and entry.get("world") != self.world:
-            entry["mutants"] = {name: verdict for name, verdict in entry["mutants"].items()
-                                if not verdict.startswith(("survived", "untested"))}
-        elif entry and entry.get("tests") != tests_digest(scope):
-            entry["mutants"] = {name: verdict.replace("survived", "untested")
-                                for name, verdict in entry["mutants"].items()}
+        self.tests = {scope.file: tests_digest(scope) for scope in SCOPE}
 
     def is_current(self, file):
         """It was found with the file as it is."""
@@ -107,17 +95,24 @@ class Report:
         return entry is not None and entry["digest"] == digest_of((ROOT / file).read_bytes())
 
     def verdict(self, name, file):
-        entry = self.files.get(file)
-        return entry["mutants"].get(name) if entry else None
+        """None if it was said of another text of the file. Another world may find what that one did not;
+        so may other tests, for which no seed need be run again."""
+        if not self.is_current(file):
+            return None
+        entry = self.files[file]
+        verdict = entry["mutants"].get(name)
+        if not verdict or not verdict.startswith(("survived", "untested")):
+            return verdict
+        if entry.get("world") != self.world:
+            return None
+        return verdict if entry.get("tests") == self.tests[file] else verdict.replace("survived", "untested")
 
-    def start(self, scope, names):
-        """Forgets what was said of another text of the file."""
-        if not self.is_current(scope.file):
-            self.files[scope.file] = {"digest": digest_of((ROOT / scope.file).read_bytes()), "mutants": {}}
-        self.files[scope.file].update(tests=tests_digest(scope), world=self.world)
-        mutants = self.files[scope.file]["mutants"]
-        for name in [n for n in mutants if n not in names]:
-            del mutants[name]
+    def start(self, file, names):
+        """Keeps what still holds."""
+        verdicts = {name: self.verdict(name, file) for name in names}
+        self.files[file] = {
+            "digest": digest_of((ROOT / file).read_bytes()), "world": self.world, "tests": self.tests[file],
+            "mutants": {name: verdict for name, verdict in verdicts.items() if verdict}}
 
     def put(self, name, file, verdict):
         self.files[file]["mutants"][name] = verdict
@@ -191,7 +186,7 @@ def run_all(args, builder):
               if not args.only or any(fnmatch.fnmatchcase(name, p) for p in args.only)}
     for scope in SCOPE:
         if any(mutant.file == scope.file for mutant, _ in chosen.values()):
-            report.start(scope, {n for n, (m, _) in everything.items() if m.file == scope.file})
+            report.start(scope.file, {n for n, (m, _) in everything.items() if m.file == scope.file})
     work = []
     for name, (mutant, scope) in chosen.items():
         before = report.verdict(name, mutant.file)
@@ -217,7 +212,7 @@ def summary(report, everything):
     counts = {"sim": 0, "test": 0, "same": 0, "no": 0, "survived": 0, "untested": 0, "unknown": 0}
     seeds, open_ones, wrong = [], [], [n for n in reasons if n not in everything]
     for name, (mutant, _) in everything.items():
-        verdict = report.verdict(name, mutant.file) if report.is_current(mutant.file) else None
+        verdict = report.verdict(name, mutant.file)
         kind = verdict.split(" ")[0] if verdict else "unknown"
         counts[kind] += 1
         if kind == "sim":
