@@ -711,6 +711,7 @@ static void test_advice(void **state)
 	};
 	struct scene *s = *state;
 	struct ckpt_object object = {.fd = -1};
+	char *text;
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		io_fault_clear(&s->fault);
@@ -719,9 +720,21 @@ static void test_advice(void **state)
 		assert_non_null(strstr(s->rig.err.message, cases[i].text));
 		assert_non_null(strstr(s->rig.err.message, "cannot create f in "));
 		assert_int_equal(s->rig.err.sys_errno, -cases[i].code);
+		assert_int_equal(s->rig.err.offset, -1);
 	}
-	/* Of a file that is not there to be read there is nothing to advise. */
 	io_fault_clear(&s->fault);
+	/* Every verb that makes something says the same of a directory that has gone. */
+	assert_int_equal(store_rig_mkdir(&s->rig, "none/d"), -ENOENT);
+	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_int_equal(store_rig_put(&s->rig, "none/f", "text"), -ENOENT);
+	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_int_equal(store_rig_publish(&s->rig, "none/f", "text", NULL), -ENOENT);
+	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	/* Of a file that is not there to be read, or too large to be, there is nothing to advise. */
+	io_fault_clear(&s->fault);
+	assert_int_equal(store_rig_put(&s->rig, "large", "text"), 0);
+	assert_int_equal(store_rig_get(&s->rig, "large", 3, &text), -EFBIG);
+	assert_null(strstr(s->rig.err.message, "ulimit"));
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), -ENOENT);
 	assert_null(strstr(s->rig.err.message, "mounted"));
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
