@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a store's table gets to see of each verb, whatever the operation was used for before. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,13 +44,18 @@ struct scene {
 	char *data;
 };
 
+static void set_path(char *path, const char *text)
+{
+	(void)snprintf(path, CKPT_PATH_MAX, "%s", text);
+}
+
 static int set_up(void **state)
 {
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->table.store = (struct ckpt_store){.ops = &table_ops, .align = PAGE, .label = "label"};
 	s->object.fd = 7;
-	strcpy(s->object.path, "g/object");
+	set_path(s->object.path, "g/object");
 	s->given.fd = -1;
 	s->data = rig_pages(2 * PAGE);
 	ckpt_store_op_init(&s->op, &s->waiter, &s->err);
@@ -76,7 +82,7 @@ static struct ckpt_store_op *used(struct scene *s)
 
 	op->verb = CKPT_STORE_LOCK;
 	op->store = NULL;
-	strcpy(op->path, "what/was/there/before");
+	set_path(op->path, "what/was/there/before");
 	op->object = &s->given;
 	op->data = s->data + PAGE;
 	op->length = 11;
