@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A shard on its way out of a file: which bytes are read, what arrives, and what is told of the rest. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/fetch.h"
+#include "engine/findings.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/dice.h"
+#include "lib/heap.h"
+#include "lib/scratch.h"
+
+#define SHARD   ".safetensors"
+#define BLOCK   UINT32_C(8192)
+#define TENSORS 5
+#define READS   512
+
+struct range {
+	uint64_t offset;
+	uint64_t length;
+};
+
+struct scene {
+	char *dir;
+	struct core_rig rig;
+	struct craft_step step;
+	struct ckpt_tensor tensors[TENSORS];
+	int64_t shapes[TENSORS];
+	char names[TENSORS][16];
+	char *data[TENSORS];
+	struct range reads[READS]; /* of shards, as they were asked for */
+	size_t read_count;
+	enum io_tap_way (*before)(struct io_tap *tap, struct io_tap_req *req);
+};
+
+static struct scene *watching;
+
+static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
+{
+	struct scene *s = watching;
+
+	if (r->req.op == CKPT_IO_OP_READ && strstr(r->path, SHARD)) {
+		assert_true(s->read_count < READS);
+		s->reads[s->read_count++] = (struct range){r->req.off, r->req.len};
+	}
+	return s->before(tap, r);
+}
+
+static int set_up(void **state)
+{
+	/* About the block of a chunk's end, the last of all, and more than one word of chunks. */
+	static const size_t bytes[TENSORS] = {20000, 1, 3 * (size_t)BLOCK, 70001, 90000};
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	for (size_t i = 0; i < TENSORS; i++) {
+		s->data[i] = malloc(bytes[i]);
+		for (size_t k = 0; k < bytes[i]; k++)
+			s->data[i][k] = (char)((k + i * 77) * 2654435761u >> 13);
+		s->shapes[i] = (int64_t)bytes[i];
+		(void)snprintf(s->names[i], sizeof(s->names[i]), "w%zu", i);
+		s->tensors[i] = (struct ckpt_tensor){.size = sizeof(s->tensors[i]),
+			.name = s->names[i],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &s->shapes[i],
+			.data = s->data[i]};
+	}
+	s->step = (struct craft_step){.dir = s->dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = s->tensors,
+		.count = TENSORS,
+		.chunk_bytes = 4096,
+		.world = 1};
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_close(&s->rig);
+	scratch_remove(s->dir);
+	for (size_t i = 0; i < TENSORS; i++)
+		free(s->data[i]);
+	free(s);
+	return 0;
+}
+
+/* The step with chunks of this size, and a rig with blocks of 8 KiB. */
+static void commit(struct scene *s, uint64_t chunk_bytes)
+{
+	s->step.chunk_bytes = chunk_bytes;
+	craft_commit(&s->step);
+	core_rig_open(&s->rig,
+		&(struct core_rig_config){.dir = s->dir, .block_bytes = BLOCK, .slots = 6});
+	watching = s;
+	s->before = s->rig.fault.tap.before;
+	s->rig.fault.tap.before = watch;
+}
+
+static unsigned add(struct scene *s, struct io_fault_rule rule)
+{
+	return io_fault_add(&s->rig.fault, rule);
+}
+
+static uint64_t header_bytes(struct scene *s)
+{
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	uint64_t bytes = ckpt_restore_index(r)->layout->header_bytes;
+
+	(void)core_rig_end(&s->rig, r);
+	return bytes;
+}
+
+static struct ckpt_restore *verify(struct scene *s)
+{
+	s->read_count = 0;
+	return core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
+}
+
+static const struct ckpt_error *finding(struct ckpt_restore *r, size_t i)
+{
+	assert_true(i < ckpt_restore_finding_count(r));
+	return &ckpt_restore_finding(r, i)->error;
+}
+
+static uint64_t done_bytes(struct ckpt_restore *r)
+{
+	uint64_t done;
+	uint64_t total;
+
+	ckpt_restore_counters(r, &done, &total);
+	return done;
+}
+
+/* What must be read, worked out byte by byte: of each block from the first wanted one to the last. */
+struct needs {
+	bool chunks[4096];
+	uint64_t bytes;
+	struct range reads[READS];
+	size_t count;
+};
+
+static void need(struct needs *n, const struct ckpt_layout *layout, uint64_t lo, uint64_t hi)
+{
+	assert_true(layout->chunk_count <= COUNT(n->chunks));
+	for (size_t i = 0; i < layout->chunk_count; i++) {
+		const struct ckpt_chunk *c = &layout->chunks[i];
+		if (c->offset >= hi || c->offset + c->length <= lo || n->chunks[i])
+			continue;
+		n->chunks[i] = true;
+		n->bytes += c->length;
+	}
+}
+
+static void need_reads(struct needs *n, const struct ckpt_layout *layout, uint64_t unit)
+{
+	for (uint64_t at = 0; at < layout->bytes; at += unit) {
+		uint64_t first = UINT64_MAX;
+		uint64_t last = 0;
+		for (size_t i = 0; i < layout->chunk_count; i++) {
+			const struct ckpt_chunk *c = &layout->chunks[i];
+			uint64_t lo = ckpt_max_u64(c->offset, at);
+			uint64_t hi = ckpt_min_u64(c->offset + c->length, at + unit);
+			if (!n->chunks[i] || lo >= hi)
+				continue;
+			first = ckpt_min_u64(first, lo);
+			last = ckpt_max_u64(last, hi);
+		}
+		if (last)
+			n->reads[n->count++] = (struct range){first, last - first};
+	}
+}
+
+struct piece {
+	size_t tensor;
+	uint64_t offset;
+	uint64_t length;
+	char *data;
+};
+
+/* Binds these; runs; compares what came, what was read, and what was counted. */
+static void read_pieces(struct scene *s, struct piece *pieces, size_t count, uint64_t unit)
+{
+	struct needs *n = calloc(1, sizeof(*n));
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	const struct ckpt_layout *layout = ckpt_restore_index(r)->layout;
+	uint64_t done;
+	uint64_t total;
+
+	for (size_t i = 0; i < count; i++) {
+		struct piece *p = &pieces[i];
+		p->data = malloc(p->length);
+		struct ckpt_target target = {.size = sizeof(target),
+			.name = s->names[p->tensor],
+			.offset = p->offset,
+			.length = p->length,
+			.data = p->data};
+		assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+		size_t at = 0;
+		while (strcmp(layout->entries[at].name, s->names[p->tensor]) != 0)
+			at++;
+		uint64_t lo = layout->entries[at].offset + p->offset;
+		need(n, layout, lo, lo + p->length);
+	}
+	need_reads(n, layout, unit);
+	s->read_count = 0;
+	ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	ckpt_restore_counters(r, &done, &total);
+	assert_int_equal(total, n->bytes);
+	assert_int_equal(done, n->bytes);
+	assert_int_equal(s->read_count, n->count);
+	assert_memory_equal(s->reads, n->reads, n->count * sizeof(*n->reads));
+	for (size_t i = 0; i < count; i++)
+		assert_memory_equal(pieces[i].data, s->data[pieces[i].tensor] + pieces[i].offset,
+			pieces[i].length);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	for (size_t i = 0; i < count; i++)
+		free(pieces[i].data);
+	free(n);
+}
+
+static void some_pieces(struct scene *s, uint64_t chunk_bytes, uint64_t unit)
+{
+	struct piece pieces[3];
+
+	commit(s, chunk_bytes);
+	for (uint64_t seed = 1; seed <= 60; seed++) {
+		struct dice d = {seed};
+		size_t count = 1 + (size_t)dice_below(&d, COUNT(pieces));
+		for (size_t i = 0; i < count; i++) {
+			size_t tensor = (size_t)dice_below(&d, TENSORS);
+			uint64_t bytes = (uint64_t)s->shapes[tensor];
+			/* Some end or begin where a chunk does. */
+			uint64_t grain = dice_below(&d, 2) ? 1 : chunk_bytes;
+			uint64_t lo = dice_below(&d, bytes) / grain * grain;
+			uint64_t length = ckpt_min_u64(
+				bytes - lo, (dice_below(&d, 9000) / grain + 1) * grain);
+			pieces[i] = (struct piece){tensor, lo, length, NULL};
+		}
+		read_pieces(s, pieces, count, unit);
+	}
+	/* And all of it. */
+	struct piece all[TENSORS];
+	for (size_t i = 0; i < TENSORS; i++)
+		all[i] = (struct piece){i, 0, (uint64_t)s->shapes[i], NULL};
+	read_pieces(s, all, TENSORS, unit);
+}
+
+static void test_pieces_of_small_chunks(void **state)
+{
+	some_pieces(*state, 1000, BLOCK);
+}
+
+static void test_pieces_of_chunks(void **state)
+{
+	some_pieces(*state, 4096, BLOCK);
+}
+
+static void test_pieces_of_blocks(void **state)
+{
+	some_pieces(*state, BLOCK, BLOCK);
+}
+
+/* Through memory of its own, which is used again and again. */
+static void test_pieces_of_large_chunks(void **state)
+{
+	some_pieces(*state, 20000, UINT64_C(4) * BLOCK);
+}
+
+/* What was let out came before the block of a bad byte in w3. */
+static void check_let_out(struct scene *s, uint64_t bad)
+{
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	const struct ckpt_layout *layout = ckpt_restore_index(r)->layout;
+	struct needs *n = calloc(1, sizeof(*n));
+	char *memory = malloc((size_t)s->shapes[3]);
+	struct ckpt_target target = {.size = sizeof(target), .name = "w3", .data = memory};
+
+	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+	need(n, layout, ckpt_layout_at(layout, bad)->offset, bad / BLOCK * BLOCK);
+	ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	assert_true(done_bytes(r) <= n->bytes);
+	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
+	free(memory);
+	free(n);
+}
+
+/* What differs from its digest is told in words that say so, and is not counted as read. */
+static void test_changed_chunk(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 4096);
+	uint64_t header = header_bytes(s);
+	scratch_flip(craft_shard(&s->step, 0), (long)(header + 50000));
+	struct ckpt_restore *r = verify(s);
+	assert_int_equal(ckpt_restore_finding_count(r), 1);
+	assert_int_equal(finding(r, 0)->code, CKPT_EINTEGRITY);
+	assert_non_null(strstr(finding(r, 0)->message, "do not match their digest"));
+	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
+	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_non_null(strstr(s->rig.err.message, "do not match their digest"));
+	check_let_out(s, header + 50000);
+}
+
+/* A part that cannot be read ends a verification: it is the one finding, and nothing behind it is read. */
+static void test_unreadable(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 4096);
+	/* The header is read first, then block after block. */
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 4, .error = -EIO});
+	struct ckpt_restore *r = verify(s);
+	assert_int_equal(ckpt_restore_finding_count(r), 1);
+	assert_int_equal(finding(r, 0)->code, -EIO);
+	assert_int_equal(finding(r, 0)->offset, UINT64_C(2) * BLOCK);
+	assert_string_equal(finding(r, 0)->tensor, "w0");
+	assert_int_equal(s->read_count, 5);
+	assert_int_equal(core_rig_end(&s->rig, r), -EIO);
+}
+
+/* More is wrong than is kept: what comes behind is not read. */
+static void test_full(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 50);
+	uint64_t header = header_bytes(s);
+	for (uint64_t i = 0; i < CKPT_FINDINGS_MAX; i++)
+		scratch_flip(craft_shard(&s->step, 0), (long)(header + 50 * i));
+	struct ckpt_restore *r = verify(s);
+	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
+	uint64_t last = (header + UINT64_C(50) * (CKPT_FINDINGS_MAX - 1)) / BLOCK;
+	assert_true(s->read_count <= 1 + last + 1 + 4);
+	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
+}
+
+/* Without memory it fails and says so, or does what it is to do: never less, and nothing is left behind. */
+static void sweep(struct scene *s, enum ckpt_restore_sink sink, int code)
+{
+	for (size_t n = 1, done = 0; !done; n++) {
+		size_t blocks = heap_blocks();
+		core_rig_count_allocations(&s->rig, n);
+		int r = core_rig_read(&s->rig, 10, sink);
+		done = core_rig_allocations(&s->rig) < n;
+		assert_true(r == code || (r == -ENOMEM && !done));
+		assert_int_equal(heap_blocks(), blocks);
+	}
+}
+
+static void sweep_all(struct scene *s, uint64_t chunk_bytes)
+{
+	commit(s, chunk_bytes);
+	sweep(s, CKPT_SINK_MEMORY, 0);
+	sweep(s, CKPT_SINK_NONE, 0);
+	scratch_flip(craft_shard(&s->step, 0), 100000);
+	sweep(s, CKPT_SINK_NONE, CKPT_EINTEGRITY);
+}
+
+static void test_no_memory(void **state)
+{
+	sweep_all(*state, 4096);
+}
+
+static void test_no_memory_for_large_chunks(void **state)
+{
+	sweep_all(*state, 20000);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_pieces_of_small_chunks),
+		SCENE(test_pieces_of_chunks),
+		SCENE(test_pieces_of_blocks),
+		SCENE(test_pieces_of_large_chunks),
+		SCENE(test_changed_chunk),
+		SCENE(test_unreadable),
+		SCENE(test_full),
+		SCENE(test_no_memory),
+		SCENE(test_no_memory_for_large_chunks),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
