@@ -9,6 +9,7 @@
 
 #include "engine/fetch.h"
 #include "engine/findings.h"
+#include "engine/restore_state.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/dice.h"
@@ -31,7 +32,7 @@ struct scene {
 	struct craft_step step;
 	struct ckpt_tensor tensors[TENSORS];
 	int64_t shapes[TENSORS];
-	char names[TENSORS][16];
+	char names[TENSORS][CKPT_NAME_MAX];
 	char *data[TENSORS];
 	struct range reads[READS]; /* of shards, as they were asked for */
 	size_t read_count;
@@ -77,6 +78,7 @@ static int set_up(void **state)
 		.tensors = s->tensors,
 		.count = TENSORS,
 		.chunk_bytes = 4096,
+		.alias = "tied",
 		.world = 1};
 	craft_store(s->dir, CRAFT_RUN);
 	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
@@ -96,16 +98,21 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* The step with chunks of this size, and a rig with blocks of 8 KiB. */
-static void commit(struct scene *s, uint64_t chunk_bytes)
+static void commit_for(struct scene *s, uint64_t chunk_bytes, uint32_t block_bytes)
 {
 	s->step.chunk_bytes = chunk_bytes;
 	craft_commit(&s->step);
 	core_rig_open(&s->rig,
-		&(struct core_rig_config){.dir = s->dir, .block_bytes = BLOCK, .slots = 6});
+		&(struct core_rig_config){.dir = s->dir, .block_bytes = block_bytes, .slots = 6});
 	watching = s;
 	s->before = s->rig.fault.tap.before;
 	s->rig.fault.tap.before = watch;
+}
+
+/* The step with chunks of this size, and a rig with blocks of 8 KiB. */
+static void commit(struct scene *s, uint64_t chunk_bytes)
+{
+	commit_for(s, chunk_bytes, BLOCK);
 }
 
 static unsigned add(struct scene *s, struct io_fault_rule rule)
@@ -350,13 +357,90 @@ static void test_full(void **state)
 	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
 }
 
+/* A header of more than one block comes block by block, and a verification that is stopped leaves the rest. */
+static void test_header_of_blocks(void **state)
+{
+	struct scene *s = *state;
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		memset(s->names[i], 'a' + (int)i, CKPT_NAME_MAX - 1);
+		s->names[i][CKPT_NAME_MAX - 1] = 0;
+	}
+	s->step.alias = NULL;
+	commit_for(s, 4096, 4096);
+	uint64_t header = header_bytes(s);
+	struct ckpt_restore *r = verify(s);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	assert_true(header > 4096 && header <= 8192);
+	struct range first = {0, 4096};
+	struct range second = {4096, header - 4096};
+	assert_memory_equal(&s->reads[0], &first, sizeof(first));
+	assert_memory_equal(&s->reads[1], &second, sizeof(second));
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = SHARD, .hold = true});
+	r = verify(s);
+	ckpt_restore_post_cancel(r);
+	core_rig_run(&s->rig);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(s->read_count, 1);
+	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+}
+
+/* What is large is let go of when it is not needed any more, not when the restore is. */
+static void test_memory_is_let_go(void **state)
+{
+	struct scene *s = *state;
+	char *memory = malloc((size_t)s->shapes[0]);
+	struct ckpt_target target = {.size = sizeof(target), .name = "w0", .data = memory};
+
+	commit(s, 20000);
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	assert_null(r->shard.index_bytes);
+	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+	ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
+	assert_null(r->fetch.own_memory);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	free(memory);
+}
+
+/* What fails once the step is known names it, and whose part of it. */
+static void test_no_memory_is_told(void **state)
+{
+	struct scene *s = *state;
+	char *memory = malloc((size_t)s->shapes[0]);
+	struct ckpt_target target = {.size = sizeof(target), .name = "w0", .data = memory};
+
+	commit(s, 20000);
+	for (size_t n = 1, done = 0; !done; n++) {
+		struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+		assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+		core_rig_count_allocations(&s->rig, n);
+		ckpt_restore_post_start(r);
+		core_rig_run(&s->rig);
+		done = core_rig_allocations(&s->rig) < n;
+		assert_int_equal(core_rig_end(&s->rig, r), done ? 0 : -ENOMEM);
+		if (done)
+			continue;
+		assert_int_equal(s->rig.err.step, 10);
+		assert_int_equal(s->rig.err.rank, 0);
+	}
+	free(memory);
+}
+
 /* Without memory it fails and says so, or does what it is to do: never less, and nothing is left behind. */
 static void sweep(struct scene *s, enum ckpt_restore_sink sink, int code)
 {
+	char copy[32];
+
 	for (size_t n = 1, done = 0; !done; n++) {
+		(void)snprintf(copy, sizeof(copy), "copy-%zu", n);
+		const char *dest = scratch_join(s->dir, copy);
 		size_t blocks = heap_blocks();
+		s->read_count = 0;
 		core_rig_count_allocations(&s->rig, n);
-		int r = core_rig_read(&s->rig, 10, sink);
+		int r = sink == CKPT_SINK_STORE ? core_rig_export(&s->rig, 10, dest)
+						: core_rig_read(&s->rig, 10, sink);
 		done = core_rig_allocations(&s->rig) < n;
 		assert_true(r == code || (r == -ENOMEM && !done));
 		assert_int_equal(heap_blocks(), blocks);
@@ -370,6 +454,17 @@ static void sweep_all(struct scene *s, uint64_t chunk_bytes)
 	sweep(s, CKPT_SINK_NONE, 0);
 	scratch_flip(craft_shard(&s->step, 0), 100000);
 	sweep(s, CKPT_SINK_NONE, CKPT_EINTEGRITY);
+}
+
+/* Of several ranks each lets go of what it had before the next one begins. */
+static void test_no_memory_for_ranks(void **state)
+{
+	struct scene *s = *state;
+
+	s->step.world = 3;
+	commit(s, 20000);
+	sweep(s, CKPT_SINK_NONE, 0);
+	sweep(s, CKPT_SINK_STORE, 0);
 }
 
 static void test_no_memory(void **state)
@@ -394,6 +489,10 @@ int main(void)
 		SCENE(test_changed_chunk),
 		SCENE(test_unreadable),
 		SCENE(test_full),
+		SCENE(test_header_of_blocks),
+		SCENE(test_memory_is_let_go),
+		SCENE(test_no_memory_is_told),
+		SCENE(test_no_memory_for_ranks),
 		SCENE(test_no_memory),
 		SCENE(test_no_memory_for_large_chunks),
 	};
