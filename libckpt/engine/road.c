@@ -131,8 +131,7 @@ int ckpt_road_note(struct ckpt_restore *restore)
 
 	restore->rank_bad = true;
 	if (!restore->stop) {
-		if (restore->why.step < 0)
-			restore->why.step = (int64_t)restore->pick.chosen.step;
+		restore->why.step = (int64_t)restore->pick.chosen.step;
 		r = ckpt_findings_add(
 			&restore->findings, restore->pick.chosen.generation, &restore->why);
 	}
@@ -143,9 +142,9 @@ int ckpt_road_note(struct ckpt_restore *restore)
 /* What is wrong with a rank is a finding; memory that there is not is a failure. */
 static int note_failure(struct ckpt_restore *r, int code)
 {
-	if (code >= 0 || code == -ENOMEM || r->stop)
+	if (code == -ENOMEM || r->stop)
 		return code;
-	/* The fetch has noted its own. */
+	/* All is well, or the fetch has noted its own. */
 	if (r->why.code == 0)
 		return 0;
 	return ckpt_road_note(r);

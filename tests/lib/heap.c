@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 
-#define FENCE 64
+#define FENCE 512
 
 struct block {
 	size_t size;

@@ -378,6 +378,7 @@ static void test_header_of_blocks(void **state)
 	assert_memory_equal(&s->reads[1], &second, sizeof(second));
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = SHARD, .hold = true});
 	r = verify(s);
+	assert_int_equal(done_bytes(r), 0);
 	ckpt_restore_post_cancel(r);
 	core_rig_run(&s->rig);
 	core_rig_let_go(&s->rig);
@@ -404,6 +405,43 @@ static void test_memory_is_let_go(void **state)
 	free(memory);
 }
 
+/* A restore that is cancelled before it was started does not come near its targets, nor the shard. */
+static void test_cancelled_before_the_start(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 4096);
+	unsigned opened =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_OPEN, .path = SHARD, .nth = IO_FAULT_ALWAYS});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	ckpt_restore_post_cancel(r);
+	core_rig_run(&s->rig);
+	assert_false(r->targets.sealed);
+	assert_int_equal(s->rig.fault.seen[opened], 0);
+	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+}
+
+/* Of all that is wrong the first in the file is told, in whatever order it was found. */
+static void test_first_of_findings(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 4096);
+	uint64_t header = header_bytes(s);
+	scratch_flip(craft_shard(&s->step, 0), (long)(header + 1));
+	scratch_flip(craft_shard(&s->step, 0), (long)(header + 20000));
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 2, .hold = true});
+	struct ckpt_restore *r = verify(s);
+	assert_int_equal(r->findings.count, 1);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(ckpt_restore_finding_count(r), 2);
+	assert_int_equal(finding(r, 0)->offset, header);
+	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
+	assert_int_equal(s->rig.err.offset, header);
+}
+
 /* What fails once the step is known names it, and whose part of it. */
 static void test_no_memory_is_told(void **state)
 {
@@ -428,6 +466,18 @@ static void test_no_memory_is_told(void **state)
 	free(memory);
 }
 
+/* That there is no memory is a failure, and says nothing about the step. */
+static int verify_without(struct scene *s)
+{
+	struct ckpt_restore *r = verify(s);
+
+	if (!r)
+		return -ENOMEM;
+	for (size_t i = 0; i < r->findings.count; i++)
+		assert_int_not_equal(r->findings.items[i].error.code, -ENOMEM);
+	return core_rig_end(&s->rig, r);
+}
+
 /* Without memory it fails and says so, or does what it is to do: never less, and nothing is left behind. */
 static void sweep(struct scene *s, enum ckpt_restore_sink sink, int code)
 {
@@ -438,9 +488,14 @@ static void sweep(struct scene *s, enum ckpt_restore_sink sink, int code)
 		const char *dest = scratch_join(s->dir, copy);
 		size_t blocks = heap_blocks();
 		s->read_count = 0;
+		int r;
 		core_rig_count_allocations(&s->rig, n);
-		int r = sink == CKPT_SINK_STORE ? core_rig_export(&s->rig, 10, dest)
-						: core_rig_read(&s->rig, 10, sink);
+		if (sink == CKPT_SINK_STORE)
+			r = core_rig_export(&s->rig, 10, dest);
+		else if (sink == CKPT_SINK_NONE)
+			r = verify_without(s);
+		else
+			r = core_rig_read(&s->rig, 10, sink);
 		done = core_rig_allocations(&s->rig) < n;
 		assert_true(r == code || (r == -ENOMEM && !done));
 		assert_int_equal(heap_blocks(), blocks);
@@ -460,9 +515,16 @@ static void sweep_all(struct scene *s, uint64_t chunk_bytes)
 static void test_no_memory_for_ranks(void **state)
 {
 	struct scene *s = *state;
+	uint64_t done;
+	uint64_t total;
 
 	s->step.world = 3;
 	commit(s, 20000);
+	struct ckpt_restore *r = verify(s);
+	ckpt_restore_counters(r, &done, &total);
+	assert_int_equal(total, 3 * r->pick.manifest.ranks[0].shard_bytes);
+	assert_int_equal(done, total);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
 	sweep(s, CKPT_SINK_NONE, 0);
 	sweep(s, CKPT_SINK_STORE, 0);
 }
@@ -491,6 +553,8 @@ int main(void)
 		SCENE(test_full),
 		SCENE(test_header_of_blocks),
 		SCENE(test_memory_is_let_go),
+		SCENE(test_cancelled_before_the_start),
+		SCENE(test_first_of_findings),
 		SCENE(test_no_memory_is_told),
 		SCENE(test_no_memory_for_ranks),
 		SCENE(test_no_memory),

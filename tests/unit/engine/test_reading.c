@@ -304,11 +304,15 @@ static void test_last_finding(void **state)
 		scratch_flip(shard, header + 50 * i);
 	scratch_flip(craft_shard(&s->step, 1), 20);
 	scratch_flip(craft_shard(&s->step, 1), header);
+	unsigned reads = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+					.path = craft_shard_name(&s->step, 1),
+					.nth = IO_FAULT_ALWAYS});
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
 	const struct ckpt_finding *last = ckpt_restore_finding(r, CKPT_FINDINGS_MAX - 1);
 	assert_int_equal(last->rank, 1);
 	assert_int_equal(last->error.offset, 0);
+	assert_int_equal(s->rig.fault.seen[reads], 1);
 	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
 }
 
