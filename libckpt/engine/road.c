@@ -208,8 +208,8 @@ static int verify_body(struct ckpt_task *task)
 		ckpt_shard_start_shut(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		end_rank(r);
-		if (r->stop || r->code < 0)
-			return r->stop ? r->stop : r->code;
+		if (r->code < 0)
+			return r->code;
 		if (ckpt_findings_full(&r->findings))
 			break;
 	}

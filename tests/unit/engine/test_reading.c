@@ -289,7 +289,7 @@ static void test_last_finding(void **state)
 	struct ckpt_restore *r;
 
 	s->step.chunk_bytes = 50;
-	s->step.world = 2;
+	s->step.world = 3;
 	commit(s);
 	shard = craft_shard(&s->step, 0);
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
@@ -307,8 +307,12 @@ static void test_last_finding(void **state)
 	unsigned reads = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
 					.path = craft_shard_name(&s->step, 1),
 					.nth = IO_FAULT_ALWAYS});
+	unsigned next = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+				       .path = craft_index_name(&s->step, 2),
+				       .nth = IO_FAULT_ALWAYS});
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
+	assert_int_equal(s->rig.fault.seen[next], 0);
 	const struct ckpt_finding *last = ckpt_restore_finding(r, CKPT_FINDINGS_MAX - 1);
 	assert_int_equal(last->rank, 1);
 	assert_int_equal(last->error.offset, 0);
