@@ -241,8 +241,7 @@ static int export_end_body(struct ckpt_task *task)
 		ckpt_shard_start_shut(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 	}
-	end_rank(r);
-	ckpt_exporter_start_end(&r->exporter, r->code < 0);
+	ckpt_exporter_start_end(&r->exporter);
 	CKPT_AWAIT(task, r->exporter.task.finished);
 	return r->code;
 	CKPT_TASK_END(task);

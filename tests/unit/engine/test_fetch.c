@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/fetch.h"
 #include "engine/findings.h"
@@ -36,6 +37,7 @@ struct scene {
 	char *data[TENSORS];
 	struct range reads[READS]; /* of shards, as they were asked for */
 	size_t read_count;
+	bool shut_0; /* descriptor 0 */
 	enum io_tap_way (*before)(struct io_tap *tap, struct io_tap_req *req);
 };
 
@@ -49,6 +51,8 @@ static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
 		assert_true(s->read_count < READS);
 		s->reads[s->read_count++] = (struct range){r->req.off, r->req.len};
 	}
+	if (r->req.op == CKPT_IO_OP_CLOSE && r->req.fd == 0)
+		s->shut_0 = true;
 	return s->before(tap, r);
 }
 
@@ -442,6 +446,47 @@ static void test_first_of_findings(void **state)
 	assert_int_equal(s->rig.err.offset, header);
 }
 
+/* Descriptor 0 is one like any other: it is shut when it is not needed any more. */
+static void with_no_stdin(
+	struct scene *s, const struct io_fault_rule *open, enum ckpt_restore_sink sink, int error)
+{
+	int stdin_fd = dup(STDIN_FILENO);
+	const char *dest = sink == CKPT_SINK_STORE ? scratch_join(s->dir, "copy") : NULL;
+
+	commit(s, 4096);
+	add(s, *open);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = SHARD, .nth = 3, .error = error});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, sink, dest);
+	(void)close(STDIN_FILENO);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end(&s->rig, r), error);
+	assert_true(s->shut_0);
+	assert_int_equal(dup2(stdin_fd, STDIN_FILENO), STDIN_FILENO);
+	(void)close(stdin_fd);
+}
+
+static const struct io_fault_rule shard = {.op = CKPT_IO_OP_OPEN, .path = SHARD, .hold = true};
+
+static void test_shard_is_shut(void **state)
+{
+	with_no_stdin(*state, &shard, CKPT_SINK_NONE, 0);
+}
+
+static void test_shard_is_shut_after_a_failure(void **state)
+{
+	with_no_stdin(*state, &shard, CKPT_SINK_STORE, -EIO);
+}
+
+static void test_manifest_is_let_go(void **state)
+{
+	/* The scan opens it first, and then who locks it. */
+	const struct io_fault_rule manifest = {
+		.op = CKPT_IO_OP_OPEN, .path = "manifest.json", .nth = 2, .hold = true};
+
+	with_no_stdin(*state, &manifest, CKPT_SINK_NONE, 0);
+}
+
 /* What fails once the step is known names it, and whose part of it. */
 static void test_no_memory_is_told(void **state)
 {
@@ -559,6 +604,9 @@ int main(void)
 		SCENE(test_memory_is_let_go),
 		SCENE(test_cancelled_before_the_start),
 		SCENE(test_first_of_findings),
+		SCENE(test_shard_is_shut),
+		SCENE(test_shard_is_shut_after_a_failure),
+		SCENE(test_manifest_is_let_go),
 		SCENE(test_no_memory_is_told),
 		SCENE(test_no_memory_for_ranks),
 		SCENE(test_no_memory),

@@ -420,6 +420,34 @@ static void test_copy_not_written(void **state)
 	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
 }
 
+/* Of two ranks the first could not be made durable: that the second could helps nobody. */
+static void test_copy_not_synced(void **state)
+{
+	struct scene *s = *state;
+
+	s->step.world = 2;
+	commit(s);
+	unsigned syncs =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_FDATASYNC, .path = "rank-00000.", .error = -EIO});
+	assert_int_equal(export(s), -EIO);
+	assert_int_equal(s->rig.fault.hits[syncs], 1);
+	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
+}
+
+static void test_copy_not_published(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s);
+	unsigned writes =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_WRITE, .path = "manifest.json", .error = -EIO});
+	assert_int_equal(export(s), -EIO);
+	assert_int_equal(s->rig.fault.hits[writes], 1);
+	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -443,6 +471,8 @@ int main(void)
 		SCENE(test_header_unreadable),
 		SCENE(test_copy_not_made),
 		SCENE(test_copy_not_written),
+		SCENE(test_copy_not_synced),
+		SCENE(test_copy_not_published),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
