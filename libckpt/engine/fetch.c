@@ -232,7 +232,7 @@ static bool begin_blocks(struct ckpt_fetch *f)
 {
 	bool any = false;
 
-	while (!f->drained && !ckpt_fetch_stopping(f) && f->count < f->depth) {
+	while (!ckpt_fetch_stopping(f) && f->count < f->depth) {
 		if (!f->found && !find_block(f, block_at(f, f->count))) {
 			f->drained = true;
 			break;
@@ -264,7 +264,7 @@ static void release_blocks(struct ckpt_fetch *f)
 		if (!ckpt_fetch_stopping(f))
 			atomic_fetch_add(f->config.counter, b->verified);
 	}
-	while (f->count > 0 && block_at(f, 0)->state == BLOCK_DONE && !block_at(f, 0)->slot) {
+	while (f->count > 0 && !block_at(f, 0)->slot) {
 		f->head = (f->head + 1) % f->depth;
 		f->count--;
 	}

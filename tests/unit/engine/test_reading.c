@@ -448,6 +448,21 @@ static void test_copy_not_published(void **state)
 	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
 }
 
+/* A destination that has the step already, or cannot be made, ends it before anything is read. */
+static void test_copy_is_there(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s);
+	assert_int_equal(export(s), 0);
+	unsigned opened =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_OPEN, .path = SHARD, .nth = IO_FAULT_ALWAYS});
+	assert_int_equal(export(s), -EEXIST);
+	assert_int_equal(s->rig.fault.seen[opened], 0);
+	check_copy(s);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -471,6 +486,7 @@ int main(void)
 		SCENE(test_header_unreadable),
 		SCENE(test_copy_not_made),
 		SCENE(test_copy_not_written),
+		SCENE(test_copy_is_there),
 		SCENE(test_copy_not_synced),
 		SCENE(test_copy_not_published),
 	};
