@@ -59,7 +59,7 @@ static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
 static int set_up(void **state)
 {
 	/* About the block of a chunk's end, the last of all, and more than one word of chunks. */
-	static const size_t bytes[TENSORS] = {20000, 1, 3 * (size_t)BLOCK, 70001, 90000};
+	static const size_t bytes[TENSORS] = {20000, 1, 3 * (size_t)BLOCK, 70001, 190000};
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
@@ -102,12 +102,12 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void commit_for(struct scene *s, uint64_t chunk_bytes, uint32_t block_bytes)
+static void commit_for(struct scene *s, uint64_t chunk_bytes, uint32_t block_bytes, unsigned slots)
 {
 	s->step.chunk_bytes = chunk_bytes;
 	craft_commit(&s->step);
-	core_rig_open(&s->rig,
-		&(struct core_rig_config){.dir = s->dir, .block_bytes = block_bytes, .slots = 6});
+	core_rig_open(&s->rig, &(struct core_rig_config){
+				       .dir = s->dir, .block_bytes = block_bytes, .slots = slots});
 	watching = s;
 	s->before = s->rig.fault.tap.before;
 	s->rig.fault.tap.before = watch;
@@ -116,7 +116,7 @@ static void commit_for(struct scene *s, uint64_t chunk_bytes, uint32_t block_byt
 /* The step with chunks of this size, and a rig with blocks of 8 KiB. */
 static void commit(struct scene *s, uint64_t chunk_bytes)
 {
-	commit_for(s, chunk_bytes, BLOCK);
+	commit_for(s, chunk_bytes, BLOCK, 6);
 }
 
 static unsigned add(struct scene *s, struct io_fault_rule rule)
@@ -309,6 +309,44 @@ static void check_let_out(struct scene *s, uint64_t bad)
 	free(n);
 }
 
+/* The greatest chunk that can be read, which is larger than the shard. */
+static void test_greatest_chunk(void **state)
+{
+	struct scene *s = *state;
+	struct piece piece = {2, 5, 1000, NULL};
+
+	commit(s, CKPT_FETCH_CHUNK_MAX);
+	read_pieces(s, &piece, 1, CKPT_FETCH_CHUNK_MAX);
+}
+
+/* However large the pool, so many blocks are under way at once and no more. */
+static void test_depth(void **state)
+{
+	struct scene *s = *state;
+	char *memory[TENSORS];
+
+	commit_for(s, 4096, 4096, CKPT_FETCH_DEPTH + 10);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+		       .path = SHARD,
+		       .count = IO_FAULT_ALWAYS,
+		       .hold = true});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	for (size_t i = 0; i < TENSORS; i++) {
+		memory[i] = malloc((size_t)s->shapes[i]);
+		struct ckpt_target target = {
+			.size = sizeof(target), .name = s->names[i], .data = memory[i]};
+		assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+	}
+	ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	assert_int_equal(s->read_count, CKPT_FETCH_DEPTH);
+	io_fault_clear(&s->rig.fault);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	for (size_t i = 0; i < TENSORS; i++)
+		free(memory[i]);
+}
+
 /* What differs from its digest is told in words that say so, and is not counted as read. */
 static void test_changed_chunk(void **state)
 {
@@ -371,7 +409,7 @@ static void test_header_of_blocks(void **state)
 		s->names[i][CKPT_NAME_MAX - 1] = 0;
 	}
 	s->step.alias = NULL;
-	commit_for(s, 4096, 4096);
+	commit_for(s, 4096, 4096, 6);
 	uint64_t header = header_bytes(s);
 	struct ckpt_restore *r = verify(s);
 	assert_int_equal(core_rig_end(&s->rig, r), 0);
@@ -597,6 +635,8 @@ int main(void)
 		SCENE(test_pieces_of_chunks),
 		SCENE(test_pieces_of_blocks),
 		SCENE(test_pieces_of_large_chunks),
+		SCENE(test_greatest_chunk),
+		SCENE(test_depth),
 		SCENE(test_changed_chunk),
 		SCENE(test_unreadable),
 		SCENE(test_full),
