@@ -61,7 +61,7 @@ int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layo
 		last != name ? " and others" : "");
 }
 
-/* Words the failure of this fetch that is told. */
+/* Words the failure of this fetch that is told, unless that was done where it was found. */
 static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 {
 	const struct ckpt_fetch_config *c = &f->config;
@@ -311,7 +311,7 @@ static int finish(struct ckpt_fetch *f)
 		ckpt_share_leave(&f->share);
 	if (!f->code)
 		return *f->config.stop;
-	if (!f->config.findings && f->config.err->code == 0)
+	if (!f->config.findings)
 		word(f, f->config.err);
 	return f->code;
 }

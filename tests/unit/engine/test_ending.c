@@ -267,6 +267,24 @@ static void test_closed_and_cancelled(void **state)
 	assert_int_equal(s->rig.err.step, 10);
 }
 
+/* Once nothing is copied into memory any more it ends, whatever the disk does. */
+static void test_cancelled_on_a_disk_that_hangs(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 2, .hold = true});
+	struct ckpt_restore *r = copying(s);
+	cancel(s, r);
+	assert_false(bits(r) & CKPT_DONE_END);
+	core_rig_do_jobs(&s->rig);
+	core_rig_run(&s->rig);
+	assert_true(bits(r) & CKPT_DONE_END);
+	assert_int_equal(s->rig.fault.tap.in_flight, 1);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(end(s, r), -ECANCELED);
+}
+
 /* Nothing begins once the engine closes; what has ended stays as it ended. */
 static void test_opened_while_closing(void **state)
 {
@@ -455,6 +473,7 @@ int main(void)
 		SCENE(test_cancelled_with_findings),
 		SCENE(test_cancelled_and_closed),
 		SCENE(test_closed_and_cancelled),
+		SCENE(test_cancelled_on_a_disk_that_hangs),
 		SCENE(test_opened_while_closing),
 		SCENE(test_many),
 		SCENE(test_cancelled_before_a_step_is_known),

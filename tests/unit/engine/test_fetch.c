@@ -37,7 +37,10 @@ struct scene {
 	char *data[TENSORS];
 	struct range reads[READS]; /* of shards, as they were asked for */
 	size_t read_count;
-	bool shut_0; /* descriptor 0 */
+	bool shut_0;      /* descriptor 0 */
+	uint64_t written; /* of a shard that is shorter than what is written of it */
+	unsigned beyond;  /* bytes behind that */
+	unsigned nonzero; /* of them */
 	enum io_tap_way (*before)(struct io_tap *tap, struct io_tap_req *req);
 };
 
@@ -50,6 +53,13 @@ static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
 	if (r->req.op == CKPT_IO_OP_READ && strstr(r->path, SHARD)) {
 		assert_true(s->read_count < READS);
 		s->reads[s->read_count++] = (struct range){r->req.off, r->req.len};
+	}
+	if (s->written && r->req.op == CKPT_IO_OP_WRITE && strstr(r->path, SHARD)) {
+		const char *bytes = r->req.buf;
+		for (uint64_t i = 0; i < r->req.len; i++) {
+			s->beyond += r->req.off + i >= s->written;
+			s->nonzero += r->req.off + i >= s->written && bytes[i] != 0;
+		}
 	}
 	if (r->req.op == CKPT_IO_OP_CLOSE && r->req.fd == 0)
 		s->shut_0 = true;
@@ -347,6 +357,94 @@ static void test_depth(void **state)
 		free(memory[i]);
 }
 
+/* Who reads through memory of its own takes nothing of the pool from others. */
+static void test_own_memory_is_no_share(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_target target = {.size = sizeof(target), .name = "w0"};
+	struct ckpt_restore *r[2];
+	char *memory[2];
+
+	struct craft_step large = s->step;
+	large.step = 20;
+	large.chunk_bytes = 20000;
+	craft_commit(&large);
+	/* Slots for one reader. */
+	commit_for(s, 4096, BLOCK, CKPT_POOL_SLOTS_MIN);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+		       .path = craft_shard_name(&large, 0),
+		       .count = IO_FAULT_ALWAYS,
+		       .hold = true});
+	for (size_t i = 0; i < COUNT(r); i++) {
+		memory[i] = malloc((size_t)s->shapes[0]);
+		target.data = memory[i];
+		r[i] = core_rig_begin(&s->rig, 20 - 10 * i, CKPT_SINK_MEMORY, NULL);
+		assert_int_equal(ckpt_restore_add_targets(r[i], &target, 1, &s->rig.err), 0);
+		ckpt_restore_post_start(r[i]);
+		core_rig_run(&s->rig);
+	}
+	assert_false(ckpt_latch_get(ckpt_restore_latch(r[0])) & CKPT_DONE_END);
+	assert_int_equal(core_rig_end(&s->rig, r[1]), 0);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end(&s->rig, r[0]), 0);
+	free(memory[0]);
+	free(memory[1]);
+}
+
+/* The copy is a store, and its step good. */
+static void check_copy(struct scene *s)
+{
+	struct core_rig copy;
+
+	core_rig_open(&copy,
+		&(struct core_rig_config){.dir = scratch_join(s->dir, "copy"), .read_only = true});
+	assert_int_equal(core_rig_read(&copy, CKPT_STEP_LATEST, CKPT_SINK_NONE), 0);
+	core_rig_close(&copy);
+}
+
+/* A copy whose header is longer than all memory for its blocks. */
+static void test_copy_of_a_long_header(void **state)
+{
+	enum { MANY = 100 };
+	static struct ckpt_tensor tensors[MANY + 1];
+	static char names[MANY][CKPT_NAME_MAX];
+	static const int64_t none[] = {0, 7};
+	struct scene *s = *state;
+
+	for (size_t i = 0; i < MANY; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "%01000zu", i);
+		tensors[i] = (struct ckpt_tensor){.size = sizeof(tensors[i]),
+			.name = names[i],
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = none};
+	}
+	tensors[MANY] = s->tensors[0];
+	s->step.tensors = tensors;
+	s->step.count = MANY + 1;
+	commit(s, BLOCK + 1000);
+	assert_true(header_bytes(s) > UINT64_C(5) * 2 * BLOCK);
+	assert_int_equal(core_rig_export(&s->rig, 10, scratch_join(s->dir, "copy")), 0);
+	check_copy(s);
+}
+
+/* Where files are written in whole sectors, what lay in memory behind the last byte stays there. */
+static void test_copy_in_sectors(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 4096);
+	struct ckpt_restore *r = verify(s);
+	s->written = r->pick.manifest.ranks[0].shard_bytes;
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	s->rig.fault.tap.io.align = 4096;
+	assert_int_equal(core_rig_export(&s->rig, 10, scratch_join(s->dir, "copy")), 0);
+	s->rig.fault.tap.io.align = 1;
+	assert_true(s->beyond > 0);
+	assert_int_equal(s->nonzero, 0);
+	check_copy(s);
+}
+
 /* What differs from its digest is told in words that say so, and is not counted as read. */
 static void test_changed_chunk(void **state)
 {
@@ -637,6 +735,9 @@ int main(void)
 		SCENE(test_pieces_of_large_chunks),
 		SCENE(test_greatest_chunk),
 		SCENE(test_depth),
+		SCENE(test_own_memory_is_no_share),
+		SCENE(test_copy_of_a_long_header),
+		SCENE(test_copy_in_sectors),
 		SCENE(test_changed_chunk),
 		SCENE(test_unreadable),
 		SCENE(test_full),
