@@ -189,6 +189,8 @@ static struct ckpt_restore *copying(struct scene *s)
 	core_rig_do_jobs(&s->rig);
 	core_rig_run(&s->rig);
 	assert_true(r->fetch.copies > 0);
+	/* Before the work for a save, which may be long. */
+	assert_true(s->rig.held->urgent);
 	return r;
 }
 
@@ -464,6 +466,34 @@ static void test_cancelled_while_publishing(void **state)
 	assert_non_null(scratch_find(dest, "manifest.json"));
 }
 
+/* How much there is to do is known before anything is done, and a header counts once it was looked at. */
+static void test_counts(void **state)
+{
+	struct scene *s = *state;
+	uint64_t done;
+	uint64_t total;
+
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = CKPT_NAME_MARKER, .nth = 2, .hold = true});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = SHARD, .nth = 2, .hold = true});
+	struct ckpt_restore *r =
+		core_rig_begin(&s->rig, 10, CKPT_SINK_STORE, scratch_join(s->dir, "copy"));
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	ckpt_restore_counters(r, &done, &total);
+	assert_int_equal(total, r->pick.manifest.ranks[0].shard_bytes);
+	assert_int_equal(done, 0);
+	(void)io_tap_release(&s->rig.fault.tap);
+	core_rig_run(&s->rig);
+	assert_int_equal(s->rig.fault.hits[1], 1);
+	ckpt_restore_counters(r, &done, &total);
+	assert_int_equal(done, r->shard.index->layout->header_bytes);
+	core_rig_let_go(&s->rig);
+	ckpt_restore_counters(r, &done, &total);
+	assert_int_equal(done, total);
+	assert_int_equal(end(s, r), 0);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -482,6 +512,7 @@ int main(void)
 		SCENE(test_bad_manifests),
 		SCENE(test_bad_marker),
 		SCENE(test_cancelled_while_publishing),
+		SCENE(test_counts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

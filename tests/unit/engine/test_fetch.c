@@ -37,14 +37,26 @@ struct scene {
 	char *data[TENSORS];
 	struct range reads[READS]; /* of shards, as they were asked for */
 	size_t read_count;
-	bool shut_0;      /* descriptor 0 */
-	uint64_t written; /* of a shard that is shorter than what is written of it */
-	unsigned beyond;  /* bytes behind that */
-	unsigned nonzero; /* of them */
+	unsigned wrong_slots; /* said to lie where they do not */
+	bool shut_0;          /* descriptor 0 */
+	uint64_t written;     /* of a shard that is shorter than what is written of it */
+	unsigned beyond;      /* bytes behind that */
+	unsigned nonzero;     /* of them */
 	enum io_tap_way (*before)(struct io_tap *tap, struct io_tap_req *req);
 };
 
 static struct scene *watching;
+
+/* The slot of the pool that a transfer must name; -1: its memory lies elsewhere. */
+static int slot_of(struct scene *s, const char *memory)
+{
+	const char *base = ckpt_pool_base(s->rig.pool);
+	uint64_t bytes = ckpt_pool_bytes(s->rig.pool);
+
+	if (memory < base || memory >= base + bytes)
+		return -1;
+	return (int)((uint64_t)(memory - base) / (bytes / ckpt_pool_slots(s->rig.pool)));
+}
 
 static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
 {
@@ -54,6 +66,9 @@ static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
 		assert_true(s->read_count < READS);
 		s->reads[s->read_count++] = (struct range){r->req.off, r->req.len};
 	}
+	if ((r->req.op == CKPT_IO_OP_READ || r->req.op == CKPT_IO_OP_WRITE) &&
+		strstr(r->path, SHARD))
+		s->wrong_slots += r->req.slot != slot_of(s, r->req.buf);
 	if (s->written && r->req.op == CKPT_IO_OP_WRITE && strstr(r->path, SHARD)) {
 		const char *bytes = r->req.buf;
 		for (uint64_t i = 0; i < r->req.len; i++) {
@@ -104,6 +119,7 @@ static int tear_down(void **state)
 {
 	struct scene *s = *state;
 
+	assert_int_equal(s->wrong_slots, 0);
 	core_rig_close(&s->rig);
 	scratch_remove(s->dir);
 	for (size_t i = 0; i < TENSORS; i++)
