@@ -578,15 +578,16 @@ static void test_cancelled_before_the_start(void **state)
 	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
 }
 
-/* Of all that is wrong the first in the file is told, in whatever order it was found. */
-static void test_first_of_findings(void **state)
+/*
+ * Of all that is wrong the first in the file is told, in whatever order it was found. While the first
+ * block is still to come, the third one is looked at all the same.
+ */
+static void first_of_findings(struct scene *s, uint64_t chunk_bytes, uint64_t second)
 {
-	struct scene *s = *state;
-
-	commit(s, 4096);
+	commit(s, chunk_bytes);
 	uint64_t header = header_bytes(s);
 	scratch_flip(craft_shard(&s->step, 0), (long)(header + 1));
-	scratch_flip(craft_shard(&s->step, 0), (long)(header + 20000));
+	scratch_flip(craft_shard(&s->step, 0), (long)(header + second));
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 2, .hold = true});
 	struct ckpt_restore *r = verify(s);
@@ -596,6 +597,33 @@ static void test_first_of_findings(void **state)
 	assert_int_equal(finding(r, 0)->offset, header);
 	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
 	assert_int_equal(s->rig.err.offset, header);
+}
+
+static void test_first_of_findings(void **state)
+{
+	first_of_findings(*state, 4096, 20000);
+}
+
+/* The third chunk begins in the second block. */
+static void test_first_of_findings_that_straddle(void **state)
+{
+	first_of_findings(*state, 5000, 12000);
+}
+
+/* One block could not be written; that one before it was, later, mends nothing. */
+static void test_copy_written_late(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s, 4096);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARD, .hold = true});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = SHARD, .nth = 2, .error = -EIO});
+	struct ckpt_restore *r =
+		core_rig_begin(&s->rig, 10, CKPT_SINK_STORE, scratch_join(s->dir, "copy"));
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end(&s->rig, r), -EIO);
+	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
 }
 
 /* Descriptor 0 is one like any other: it is shut when it is not needed any more. */
@@ -761,6 +789,8 @@ int main(void)
 		SCENE(test_memory_is_let_go),
 		SCENE(test_cancelled_before_the_start),
 		SCENE(test_first_of_findings),
+		SCENE(test_first_of_findings_that_straddle),
+		SCENE(test_copy_written_late),
 		SCENE(test_shard_is_shut),
 		SCENE(test_shard_is_shut_after_a_failure),
 		SCENE(test_manifest_is_let_go),
