@@ -383,9 +383,15 @@ static void test_no_quarantine(void **state)
 {
 	struct scene *s = *state;
 
-	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = SHARD, .error = -EIO});
-	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY), -EIO);
-	check_note(s, false);
+	static const enum ckpt_io_op ops[] = {CKPT_IO_OP_OPEN, CKPT_IO_OP_READ};
+
+	for (size_t i = 0; i < COUNT(ops); i++) {
+		add(s, (struct io_fault_rule){.op = ops[i], .path = SHARD, .error = -EIO});
+		assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY), -EIO);
+		assert_non_null(strstr(s->rig.err.message, "cannot read"));
+		check_note(s, false);
+		io_fault_clear(&s->rig.fault);
+	}
 	scratch_flip(craft_manifest(&s->step), 40);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 	assert_int_equal(r->findings.count, 0);
