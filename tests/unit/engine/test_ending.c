@@ -472,6 +472,50 @@ static void test_cancelled_while_publishing(void **state)
 	assert_non_null(scratch_find(dest, "manifest.json"));
 }
 
+/* A copy that failed is told of once what was written of it is gone. */
+static void test_copy_taken_back(void **state)
+{
+	struct scene *s = *state;
+	const char *dest = scratch_join(s->dir, "copy");
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARD, .error = -EIO});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RMDIR, .hold = true});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_STORE, dest);
+	assert_int_equal(s->rig.fault.hits[1], 1);
+	assert_false(bits(r) & CKPT_DONE_END);
+	core_rig_let_go(&s->rig);
+	assert_true(bits(r) & CKPT_DONE_END);
+	assert_null(scratch_find(dest, SHARD));
+	assert_int_equal(end(s, r), -EIO);
+}
+
+static void failing_work(struct ckpt_job *job)
+{
+	CKPT_CONTAINER(job, struct ckpt_copy, job)->result = CKPT_EDEVICE;
+}
+
+static void failing_copy(struct ckpt_device *device, struct ckpt_copy *copy)
+{
+	copy->job.work = failing_work;
+	ckpt_env_run(device->env, &copy->job);
+}
+
+/* Bytes that did not arrive are a failure, and not the step's. */
+static void test_device_fails(void **state)
+{
+	static const struct ckpt_device_ops failing = {.name = "failing", .copy = failing_copy};
+	struct scene *s = *state;
+	const struct ckpt_device_ops *ops = s->rig.host->ops;
+	struct ckpt_restore *r = begin(s, 10, CKPT_SINK_MEMORY);
+
+	s->rig.host->ops = &failing;
+	start(s, r);
+	s->rig.host->ops = ops;
+	assert_int_equal(end(s, r), CKPT_EDEVICE);
+	assert_non_null(strstr(s->rig.err.message, "cannot copy into a target"));
+	check_note(s, false);
+}
+
 /* How much there is to do is known before anything is done, and a header counts once it was looked at. */
 static void test_counts(void **state)
 {
@@ -518,6 +562,8 @@ int main(void)
 		SCENE(test_bad_manifests),
 		SCENE(test_bad_marker),
 		SCENE(test_cancelled_while_publishing),
+		SCENE(test_copy_taken_back),
+		SCENE(test_device_fails),
 		SCENE(test_counts),
 	};
 
