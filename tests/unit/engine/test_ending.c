@@ -516,6 +516,56 @@ static void test_device_fails(void **state)
 	check_note(s, false);
 }
 
+/* Cancelled while it waits for staging that another one has: it does not wait any longer. */
+static void test_cancelled_without_staging(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *first = begin(s, 10, CKPT_SINK_MEMORY);
+	struct ckpt_restore *second = begin(s, 10, CKPT_SINK_MEMORY);
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+		       .path = SHARD,
+		       .count = IO_FAULT_ALWAYS,
+		       .hold = true});
+	start(s, first);
+	unsigned reads = s->rig.fault.tap.in_flight;
+	start(s, second);
+	assert_int_equal(s->rig.fault.tap.in_flight, reads);
+	ckpt_restore_post_release(second);
+	core_rig_run(&s->rig);
+	assert_true(bits(second) & CKPT_DONE_GONE);
+	assert_int_equal(end(s, second), -ECANCELED);
+	io_fault_clear(&s->rig.fault);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(end(s, first), 0);
+}
+
+struct late_start {
+	struct ckpt_node node;
+	struct ckpt_restore *restore;
+};
+
+static void post_late_start(struct ckpt_node *node)
+{
+	ckpt_restore_post_start(CKPT_CONTAINER(node, struct late_start, node)->restore);
+}
+
+/* Posted between its release and the moment at which the core would let go: it waits for that, too. */
+static void test_started_while_it_goes(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 77, CKPT_SINK_MEMORY, NULL);
+	struct late_start late = {.node.run = post_late_start, .restore = r};
+
+	assert_int_equal(ckpt_restore_failure(r)->code, CKPT_ENOSTEP);
+	/* The core has taken the release from its inbox, and not yet what follows. */
+	ckpt_inbox_push(&s->rig.inbox, &late.node);
+	ckpt_restore_post_release(r);
+	core_rig_run(&s->rig);
+	assert_true(bits(r) & CKPT_DONE_GONE);
+	ckpt_restore_unref(r);
+}
+
 /* How much there is to do is known before anything is done, and a header counts once it was looked at. */
 static void test_counts(void **state)
 {
@@ -564,6 +614,8 @@ int main(void)
 		SCENE(test_cancelled_while_publishing),
 		SCENE(test_copy_taken_back),
 		SCENE(test_device_fails),
+		SCENE(test_started_while_it_goes),
+		SCENE(test_cancelled_without_staging),
 		SCENE(test_counts),
 	};
 
