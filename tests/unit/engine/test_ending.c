@@ -335,7 +335,6 @@ static void test_cancelled_before_a_step_is_known(void **state)
 	assert_int_equal(s->rig.err.step, -1);
 }
 
-/* That it is stopped shows on no step: it is as good as it was. */
 static void check_note(struct scene *s, bool there)
 {
 	assert_int_equal(access(craft_quarantine(&s->step), F_OK), there ? 0 : -1);
@@ -396,6 +395,58 @@ static void test_no_quarantine(void **state)
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 	assert_int_equal(r->findings.count, 0);
 	assert_int_equal(end(s, r), CKPT_EINTEGRITY);
+	check_note(s, false);
+}
+
+/* The scan opens the manifest, the lock does, and then whoever reads it: that waits. */
+static struct ckpt_restore *reading_manifest(struct scene *s)
+{
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "manifest.json", .nth = 3, .hold = true});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	return r;
+}
+
+/* Damaged between the scan, which found it good, and its being read. */
+static void test_manifest_goes_bad(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *r = reading_manifest(s);
+
+	scratch_flip(craft_manifest(&s->step), 40);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(end(s, r), CKPT_EINTEGRITY);
+	check_note(s, false);
+}
+
+/* Cancelled at the manifest: the step's files are not touched. */
+static void test_cancelled_at_the_manifest(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *r = reading_manifest(s);
+	unsigned opened = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+					 .path = craft_index_name(&s->step, 0),
+					 .nth = IO_FAULT_ALWAYS});
+
+	cancel(s, r);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(s->rig.fault.seen[opened], 0);
+	assert_int_equal(end(s, r), -ECANCELED);
+}
+
+/* Cancelled when the damage was seen and bytes were still on their way: nothing is written any more. */
+static void test_cancelled_with_damage(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->step, 0), 10000);
+	struct ckpt_restore *r = copying(s);
+	assert_int_equal(r->fetch.code, CKPT_EINTEGRITY);
+	cancel(s, r);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(r->result, CKPT_EINTEGRITY);
+	assert_int_equal(end(s, r), -ECANCELED);
 	check_note(s, false);
 }
 
@@ -616,6 +667,9 @@ int main(void)
 		SCENE(test_device_fails),
 		SCENE(test_started_while_it_goes),
 		SCENE(test_cancelled_without_staging),
+		SCENE(test_manifest_goes_bad),
+		SCENE(test_cancelled_at_the_manifest),
+		SCENE(test_cancelled_with_damage),
 		SCENE(test_counts),
 	};
 
