@@ -205,6 +205,8 @@ static void test_told_when_it_is_known(void **state)
 	start(s, r);
 	assert_int_equal(watched.times, 1);
 	assert_int_equal(watched.code, CKPT_EINTEGRITY);
+	/* The step is its reader's until that lets go of it. */
+	assert_false(bits(r) & CKPT_DONE_GONE);
 	assert_int_equal(end(s, r), CKPT_EINTEGRITY);
 	assert_string_equal(s->rig.err.tensor, "w");
 }

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks of a save on their way through staging: what is counted, what is written, who comes first. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan.h"
+#include "engine/save_state.h"
+#include "lib/core_rig.h"
+#include "lib/scratch.h"
+
+#define SHARD          ".safetensors"
+#define MIB            (1 << 20)
+#define MILLISECOND    UINT64_C(1000000)
+#define BLOCK          65536
+/* Of blocks of 64 KiB with a header of 4 KiB. */
+#define FLOATS(blocks) ((size_t)(blocks)*BLOCK / sizeof(float) - 2048)
+
+struct scene {
+	char *dir;
+	struct core_rig rig;
+	uint64_t bytes;    /* of the shard */
+	unsigned beyond;   /* bytes written behind it */
+	unsigned nonzero;  /* of them */
+	unsigned misnamed; /* writes from another slot than they say */
+	enum io_tap_way (*before)(struct io_tap *tap, struct io_tap_req *req);
+};
+
+static struct scene *watching;
+
+static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
+{
+	struct scene *s = watching;
+
+	if (r->req.op == CKPT_IO_OP_WRITE && strstr(r->path, SHARD)) {
+		const char *bytes = r->req.buf;
+		const char *base = ckpt_pool_base(s->rig.pool);
+		s->misnamed += (bytes - base) / BLOCK != r->req.slot;
+		for (uint64_t i = 0; i < r->req.len; i++) {
+			s->beyond += r->req.off + i >= s->bytes;
+			s->nonzero += r->req.off + i >= s->bytes && bytes[i] != 0;
+		}
+	}
+	return s->before(tap, r);
+}
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_close(&s->rig);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static void open_rig(struct scene *s, unsigned slots)
+{
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .slots = slots});
+	watching = s;
+	s->before = s->rig.fault.tap.before;
+	s->rig.fault.tap.before = watch;
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+}
+
+static unsigned add(struct scene *s, struct io_fault_rule rule)
+{
+	return io_fault_add(&s->rig.fault, rule);
+}
+
+static uint32_t bits(struct ckpt_save *save)
+{
+	return ckpt_latch_get(ckpt_save_latch(save));
+}
+
+static struct ckpt_save *prepare(struct scene *s, uint64_t step, size_t blocks)
+{
+	struct ckpt_save *save = core_rig_prepare(&s->rig, step, 1, FLOATS(blocks), 0);
+
+	assert_int_equal(save->plan->block_count, blocks);
+	s->bytes = save->plan->layout->bytes;
+	return save;
+}
+
+/* Time and bytes, with room for all blocks. */
+static void test_counts(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, 8);
+	s->rig.hold_jobs = true;
+	struct ckpt_save *save = prepare(s, 1, 6);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	/* Nobody waits for an eager block where there is none. */
+	assert_int_equal(bits(save), CKPT_DONE_EAGER);
+	/* Before the digests of this and other saves. */
+	for (const struct ckpt_job *job = s->rig.held; job; job = job->next)
+		assert_true(job->urgent);
+	assert_int_equal(atomic_load(&save->bytes_staged), 0);
+	core_rig_sleep(&s->rig, 5);
+	core_rig_do_jobs(&s->rig);
+	core_rig_run(&s->rig);
+	assert_int_equal(bits(save), CKPT_DONE_EAGER | CKPT_DONE_STAGED);
+	assert_int_equal(atomic_load(&save->bytes_staged), s->bytes);
+	assert_int_equal(atomic_load(&save->stage_ns), 5 * MILLISECOND);
+	assert_int_equal(s->rig.core.stats.last_stage_ns, 5 * MILLISECOND);
+	/* All is written by now, and not digested. */
+	assert_int_equal(atomic_load(&save->bytes_written), s->bytes);
+	assert_int_equal(ckpt_pool_free(s->rig.pool), 2);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(atomic_load(&save->starved_ns), 0);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_int_equal(s->rig.core.stats.pool_starved, 0);
+	assert_int_equal(s->misnamed, 0);
+	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_NONE), 0);
+}
+
+/* The time without a slot; once for each time that it came to that. */
+static void test_starved(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, 4);
+	s->rig.hold_jobs = true;
+	struct ckpt_save *save = prepare(s, 1, 6);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	assert_int_equal(s->rig.core.stats.pool_starved, 1);
+	core_rig_sleep(&s->rig, 3);
+	assert_int_equal(s->rig.core.stats.pool_starved, 1);
+	assert_int_equal(atomic_load(&save->starved_ns), 0);
+	/* The copies, then the digests. */
+	core_rig_do_jobs(&s->rig);
+	core_rig_run(&s->rig);
+	core_rig_sleep(&s->rig, 4);
+	core_rig_do_jobs(&s->rig);
+	core_rig_run(&s->rig);
+	assert_int_equal(atomic_load(&save->starved_ns), 7 * MILLISECOND);
+	/* Two are left, and slots for three: the fourth block's is kept for the chunk that goes on. */
+	assert_int_equal(save->next, 6);
+	core_rig_sleep(&s->rig, 10);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(atomic_load(&save->starved_ns), 7 * MILLISECOND);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_NONE), 0);
+}
+
+/* Slots for exactly all blocks: whatever was not written is written again. */
+static void test_room_for_all(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, 4);
+	unsigned writes = add(
+		s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARD, .error = -EIO});
+	struct ckpt_save *save = prepare(s, 1, 4);
+	assert_int_equal(core_rig_post(&s->rig, save), 0);
+	assert_int_equal(s->rig.fault.hits[writes], 1);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_NONE), 0);
+	/* With one block more there is no second time. */
+	io_fault_clear(&s->rig.fault);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARD, .error = -EIO});
+	save = prepare(s, 2, 5);
+	assert_int_equal(core_rig_post(&s->rig, save), -EIO);
+	assert_int_equal(core_rig_end_save(&s->rig, save), -EIO);
+}
+
+/* Where files are written in whole sectors nothing but zeros comes behind the last byte. */
+static void test_sectors(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, 4);
+	s->rig.core.store->align = 4096;
+	for (uint64_t step = 1; step <= 2; step++) {
+		struct ckpt_save *save =
+			core_rig_prepare(&s->rig, step, 1, FLOATS(4) - (step == 2 ? 100 : 0), 0);
+		s->bytes = save->plan->layout->bytes;
+		assert_int_equal(core_rig_post(&s->rig, save), 0);
+		assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	}
+	s->rig.core.store->align = 1;
+	assert_true(s->beyond > 0);
+	assert_int_equal(s->nonzero, 0);
+	assert_int_equal(core_rig_read(&s->rig, 2, CKPT_SINK_NONE), 0);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_counts),
+		SCENE(test_starved),
+		SCENE(test_room_for_all),
+		SCENE(test_sectors),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
