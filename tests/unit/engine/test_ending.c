@@ -224,6 +224,7 @@ static void test_cancelled_with_findings(void **state)
 		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 6, .hold = true});
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	/* The second block has been looked at, then the first; another one is on its way. */
+	assert_int_equal(r->findings.count, 1);
 	(void)io_tap_release(&s->rig.fault.tap);
 	core_rig_run(&s->rig);
 	watched.restore = r;
