@@ -178,6 +178,14 @@ static void test_slots_come_back(void **state)
 	/* The last two are copied. */
 	assert_int_equal(save->copying, 2);
 	assert_int_equal(ckpt_pool_free(s->rig.pool), 2);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC, .path = SHARD, .hold = true});
+	for (unsigned i = 0; i < 2; i++) {
+		core_rig_do_jobs(&s->rig);
+		core_rig_run(&s->rig);
+	}
+	/* All is written, and not durable yet. */
+	assert_false(bits(save) & CKPT_DONE_END);
+	assert_int_equal(ckpt_pool_free(s->rig.pool), 4);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
 	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_NONE), 0);
