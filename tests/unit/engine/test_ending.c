@@ -534,7 +534,14 @@ static void test_copy_taken_back(void **state)
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARD, .error = -EIO});
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RMDIR, .hold = true});
+	/* The shard that is read is closed first. */
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_CLOSE, .path = SHARD, .hold = true});
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_STORE, dest);
+	assert_int_equal(s->rig.fault.hits[2], 1);
+	assert_int_equal(s->rig.fault.hits[1], 0);
+	assert_false(bits(r) & CKPT_DONE_END);
+	(void)io_tap_release(&s->rig.fault.tap);
+	core_rig_run(&s->rig);
 	assert_int_equal(s->rig.fault.hits[1], 1);
 	assert_false(bits(r) & CKPT_DONE_END);
 	core_rig_let_go(&s->rig);
