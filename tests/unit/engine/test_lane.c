@@ -191,6 +191,49 @@ static void test_slots_come_back(void **state)
 	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_NONE), 0);
 }
 
+/* A tensor that was changed too early is named, and where. */
+static void test_torn(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, 8);
+	struct ckpt_save *save = prepare(s, 1, 6);
+	char *data = (char *)save->tensors[0].data;
+	/* All of it from the second block on. */
+	for (size_t i = BLOCK; i < FLOATS(6) * sizeof(float); i++)
+		data[i] = (char)~data[i];
+	assert_int_equal(core_rig_post(&s->rig, save), CKPT_ETORN);
+	assert_int_equal(core_rig_end_save(&s->rig, save), CKPT_ETORN);
+	assert_string_equal(s->rig.err.tensor, "w0");
+	assert_non_null(strstr(s->rig.err.message, "tensor w0"));
+	/* The part of it that the second block has. */
+	assert_int_equal(s->rig.err.offset, BLOCK - 4096);
+	assert_null(scratch_find(s->dir, SHARD));
+}
+
+/* Cancelled while it is copied: told as soon as nothing reads the tensors, whatever the disk does. */
+static void test_cancelled(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, 8);
+	s->rig.hold_jobs = true;
+	unsigned opens =
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = SHARD, .hold = true});
+	struct ckpt_save *save = prepare(s, 1, 6);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	assert_int_equal(s->rig.fault.hits[opens], 1);
+	ckpt_save_post_cancel(save);
+	core_rig_run(&s->rig);
+	assert_false(bits(save) & CKPT_DONE_END);
+	core_rig_do_jobs(&s->rig);
+	core_rig_run(&s->rig);
+	assert_int_equal(bits(save), CKPT_DONE_EAGER | CKPT_DONE_END);
+	assert_int_equal(atomic_load(&save->bytes_staged), 0);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
+}
+
 /* Slots for exactly all blocks: whatever was not written is written again. */
 static void test_room_for_all(void **state)
 {
@@ -239,6 +282,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_counts),
 		SCENE(test_starved),
+		SCENE(test_torn),
+		SCENE(test_cancelled),
 		SCENE(test_slots_come_back),
 		SCENE(test_room_for_all),
 		SCENE(test_sectors),
