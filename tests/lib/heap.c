@@ -59,6 +59,8 @@ void __wrap_ckpt_free(void *ptr)
 		abort();
 	}
 	blocks--;
+	/* Whoever still has a pointer to it finds nonsense. */
+	memset(block->data, 0x5c, block->size);
 	__real_ckpt_free(block);
 }
 

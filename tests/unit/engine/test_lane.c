@@ -46,6 +46,28 @@ static enum io_tap_way watch(struct io_tap *tap, struct io_tap_req *r)
 	return s->before(tap, r);
 }
 
+/* What a save has counted at the moment at which somebody can see that it is staged. */
+static struct {
+	struct ckpt_save *save;
+	uint64_t stage_ns;
+	uint64_t last_ns;
+} told;
+
+/* The linker puts this in the place of the function itself. */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+void __real_ckpt_latch_set(struct ckpt_latch *latch, uint32_t bits);
+void __wrap_ckpt_latch_set(struct ckpt_latch *latch, uint32_t bits);
+
+void __wrap_ckpt_latch_set(struct ckpt_latch *latch, uint32_t bits)
+{
+	if (told.save && latch == ckpt_save_latch(told.save) && bits & CKPT_DONE_STAGED) {
+		told.stage_ns = atomic_load(&told.save->stage_ns);
+		told.last_ns = told.save->core->stats.last_stage_ns;
+	}
+	__real_ckpt_latch_set(latch, bits);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
 static int set_up(void **state)
 {
 	struct scene *s = calloc(1, sizeof(*s));
@@ -109,19 +131,22 @@ static void test_counts(void **state)
 	s->rig.hold_jobs = true;
 	struct ckpt_save *save = prepare(s, 1, 6);
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
-	/* Nobody waits for an eager block where there is none. */
+	/* Nobody waits for an eager block where there is none, and no order is made for it. */
+	assert_null(save->order);
 	assert_int_equal(bits(save), CKPT_DONE_EAGER);
 	/* Before the digests of this and other saves. */
 	for (const struct ckpt_job *job = s->rig.held; job; job = job->next)
 		assert_true(job->urgent);
 	assert_int_equal(atomic_load(&save->bytes_staged), 0);
+	told.save = save;
 	core_rig_sleep(&s->rig, 5);
 	core_rig_do_jobs(&s->rig);
 	core_rig_run(&s->rig);
 	assert_int_equal(bits(save), CKPT_DONE_EAGER | CKPT_DONE_STAGED);
 	assert_int_equal(atomic_load(&save->bytes_staged), s->bytes);
-	assert_int_equal(atomic_load(&save->stage_ns), 5 * MILLISECOND);
-	assert_int_equal(s->rig.core.stats.last_stage_ns, 5 * MILLISECOND);
+	told.save = NULL;
+	assert_int_equal(told.stage_ns, 5 * MILLISECOND);
+	assert_int_equal(told.last_ns, 5 * MILLISECOND);
 	/* All is written by now, and not digested. */
 	assert_int_equal(atomic_load(&save->bytes_written), s->bytes);
 	assert_int_equal(ckpt_pool_free(s->rig.pool), 2);
@@ -144,6 +169,9 @@ static void test_starved(void **state)
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
 	assert_int_equal(s->rig.core.stats.pool_starved, 1);
 	core_rig_sleep(&s->rig, 3);
+	/* A slot came back, and somebody else has it. */
+	ckpt_task_wake(&save->pump);
+	core_rig_run(&s->rig);
 	assert_int_equal(s->rig.core.stats.pool_starved, 1);
 	assert_int_equal(atomic_load(&save->starved_ns), 0);
 	/* The copies, then the digests. */
@@ -159,6 +187,8 @@ static void test_starved(void **state)
 	core_rig_let_go(&s->rig);
 	assert_int_equal(atomic_load(&save->starved_ns), 7 * MILLISECOND);
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	/* Nobody waits for slots any more. */
+	ckpt_pool_put(s->rig.pool, ckpt_pool_get(s->rig.pool));
 	assert_int_equal(core_rig_read(&s->rig, 1, CKPT_SINK_NONE), 0);
 }
 
@@ -234,6 +264,117 @@ static void test_cancelled(void **state)
 	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
 }
 
+/* A tensor, and an eager one behind it that is too large to be copied on the spot. Its jobs are held. */
+static struct ckpt_save *post_eager(struct scene *s, unsigned slots, char *data)
+{
+	static const int64_t shapes[] = {3 * MIB, 18 * MIB};
+	const struct core_rig_config config = {
+		.dir = s->dir, .slots = slots, .block_bytes = MIB, .chunk_bytes = MIB};
+	struct ckpt_save *save = NULL;
+
+	core_rig_open(&s->rig, &config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, 1, false, 0, &save), 0);
+	for (size_t i = 0; i < COUNT(shapes); i++) {
+		struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.name = i ? "b" : "a",
+			.dtype = CKPT_U8,
+			.flags = i ? CKPT_TENSOR_EAGER : 0,
+			.ndim = 1,
+			.shape = &shapes[i],
+			.data = data};
+		assert_int_equal(ckpt_save_put_tensors(save, &tensor, 1, &s->rig.err), 0);
+	}
+	assert_int_equal(ckpt_save_prepare(save, &s->rig.plan, &s->rig.err), 0);
+	assert_false(save->plan->blocks[0].eager);
+	assert_true(save->plan->blocks[save->plan->block_count - 1].eager);
+	s->rig.hold_jobs = true;
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	return save;
+}
+
+static void end_eager(struct scene *s, struct ckpt_save *save, char *data)
+{
+	assert_true(bits(save) & CKPT_DONE_EAGER);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	free(data);
+}
+
+/* Without room for all the blocks come in order: told when the last eager one is copied, and not before. */
+static void test_eager_comes_last(void **state)
+{
+	struct scene *s = *state;
+	char *data = calloc(18, MIB);
+	struct ckpt_save *save = post_eager(s, 4, data);
+	uint64_t ms = 0;
+
+	for (; save->staged_count < save->plan->block_count; ms++) {
+		assert_false(bits(save) & CKPT_DONE_EAGER);
+		core_rig_sleep(&s->rig, 1);
+		core_rig_do_jobs(&s->rig);
+		core_rig_run(&s->rig);
+	}
+	assert_int_equal(atomic_load(&save->eager_ns), ms * MILLISECOND);
+	end_eager(s, save, data);
+}
+
+static bool is_eager(const struct ckpt_job *job)
+{
+	const struct ckpt_copy *copy = CKPT_CONTAINER(job, struct ckpt_copy, job);
+	const struct ckpt_lane *lane = CKPT_CONTAINER(copy, struct ckpt_lane, copy);
+
+	return lane->save->plan->blocks[lane->block].eager;
+}
+
+/* With room for all the eager ones are copied before the others. */
+static void test_eager_comes_first(void **state)
+{
+	struct scene *s = *state;
+	char *data = calloc(18, MIB);
+	struct ckpt_save *save = post_eager(s, 24, data);
+
+	/* The newest is the first of the list. */
+	assert_false(is_eager(s->rig.held));
+	for (const struct ckpt_job *job = s->rig.held; job->next; job = job->next)
+		assert_true(is_eager(job) <= is_eager(job->next));
+	core_rig_do_jobs(&s->rig);
+	core_rig_run(&s->rig);
+	end_eager(s, save, data);
+}
+
+/* Stopped before all lanes have begun: the end is told, and none of them reads a tensor any more. */
+static void no_memory(struct scene *s, unsigned slots)
+{
+	int code = -ENOMEM;
+
+	open_rig(s, slots);
+	for (size_t n = 1; code == -ENOMEM; n++) {
+		struct ckpt_save *save = prepare(s, n, 6);
+		s->rig.hold_jobs = true;
+		core_rig_count_allocations(&s->rig, n);
+		code = core_rig_post(&s->rig, save);
+		(void)core_rig_allocations(&s->rig);
+		if (code == -ENOMEM)
+			assert_null(s->rig.held);
+		else
+			assert_true(n > ckpt_min_u64(slots, 6));
+		core_rig_let_go(&s->rig);
+		code = core_rig_end_save(&s->rig, save);
+	}
+	assert_int_equal(code, 0);
+}
+
+static void test_no_memory(void **state)
+{
+	no_memory(*state, 8);
+}
+
+static void test_no_memory_for_the_next(void **state)
+{
+	no_memory(*state, 4);
+}
+
 /* Slots for exactly all blocks: whatever was not written is written again. */
 static void test_room_for_all(void **state)
 {
@@ -282,6 +423,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_counts),
 		SCENE(test_starved),
+		SCENE(test_eager_comes_last),
+		SCENE(test_eager_comes_first),
+		SCENE(test_no_memory),
+		SCENE(test_no_memory_for_the_next),
 		SCENE(test_torn),
 		SCENE(test_cancelled),
 		SCENE(test_slots_come_back),
