@@ -133,6 +133,8 @@ static void test_counts(void **state)
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
 	/* Nobody waits for an eager block where there is none, and no order is made for it. */
 	assert_null(save->order);
+	/* All slots were taken at once: there is no task that would wait for one. */
+	assert_null(save->pump.sched);
 	assert_int_equal(bits(save), CKPT_DONE_EAGER);
 	/* Before the digests of this and other saves. */
 	for (const struct ckpt_job *job = s->rig.held; job; job = job->next)
