@@ -377,6 +377,27 @@ static void test_no_memory_for_the_next(void **state)
 	no_memory(*state, 4);
 }
 
+/* Cancelled before it had a single slot: it lets go only when nothing of it waits for one. */
+static void test_cancelled_without_a_slot(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_slot *slots[4];
+
+	open_rig(s, COUNT(slots));
+	for (size_t i = 0; i < COUNT(slots); i++)
+		slots[i] = ckpt_pool_get(s->rig.pool);
+	struct ckpt_save *save = prepare(s, 1, 6);
+	assert_int_equal(core_rig_post(&s->rig, save), 1);
+	ckpt_save_post_cancel(save);
+	core_rig_run(&s->rig);
+	assert_true(bits(save) & CKPT_DONE_GONE);
+	assert_false(ckpt_task_active(&save->pump));
+	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
+	for (size_t i = 0; i < COUNT(slots); i++)
+		ckpt_pool_put(s->rig.pool, slots[i]);
+	core_rig_run(&s->rig);
+}
+
 /* Slots for exactly all blocks: whatever was not written is written again. */
 static void test_room_for_all(void **state)
 {
@@ -429,6 +450,7 @@ int main(void)
 		SCENE(test_eager_comes_first),
 		SCENE(test_no_memory),
 		SCENE(test_no_memory_for_the_next),
+		SCENE(test_cancelled_without_a_slot),
 		SCENE(test_torn),
 		SCENE(test_cancelled),
 		SCENE(test_slots_come_back),
