@@ -8,7 +8,8 @@
 
 #include "base/alloc.h"
 
-#define FENCE 512
+#define FENCE    512
+#define NONSENSE 65536
 
 struct block {
 	size_t size;
@@ -60,7 +61,7 @@ void __wrap_ckpt_free(void *ptr)
 	}
 	blocks--;
 	/* Whoever still has a pointer to it finds nonsense. */
-	memset(block->data, 0x5c, block->size);
+	memset(block->data, 0x5c, ckpt_min_u64(block->size, NONSENSE));
 	__real_ckpt_free(block);
 }
 
