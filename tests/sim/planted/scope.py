@@ -9,6 +9,12 @@ STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
          "tests/api/test_faults", "tests/api/test_policy")
 VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs",
          "tests/unit/store/test_store_faults", "tests/unit/store/test_store_real")
+LANE = ("tests/unit/engine/test_lane", "tests/unit/engine/test_saving",
+        "tests/unit/engine/test_save", "tests/api/test_policy")
+# The simulated programs restore and verify; none exports.
+READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending",
+        "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
+        "tests/unit/engine/test_restore", "tests/unit/engine/test_export")
 
 
 @dataclass(frozen=True)
@@ -40,4 +46,10 @@ SCOPE = [
     Scope("libckpt/store/store_file_error.c", "what is said of a failure, and when nothing is", VERBS),
     Scope("libckpt/store/store.c", "the only calls of a store's table",
           ("tests/unit/store/test_store_table", *VERBS)),
+    Scope("libckpt/engine/fetch.c", "what is read of a shard, and which failure is told", READ),
+    Scope("libckpt/engine/fetch_block.c", "what is compared with its digest, and let out", READ),
+    Scope("libckpt/engine/shard.c", "an index, a size, a header that are not the step's", READ),
+    Scope("libckpt/engine/road.c", "what becomes of a step that is read", READ),
+    Scope("libckpt/engine/restore_run.c", "when a restore ends, and what is told of it", READ),
+    Scope("libckpt/engine/lane.c", "what is copied, written and digested of a save", LANE),
 ]
