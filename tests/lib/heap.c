@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "lib/heap.h"
+#include "lib/fence.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -99,7 +99,7 @@ char *__wrap_ckpt_strdup(const char *text)
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-size_t heap_blocks(void)
+size_t fence_blocks(void)
 {
 	return blocks;
 }

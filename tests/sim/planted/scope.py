@@ -16,6 +16,17 @@ READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending",
         "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
         "tests/unit/engine/test_restore", "tests/unit/engine/test_export")
 
+CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
+          "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
+          "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
+          "tests/unit/engine/test_claim", "tests/unit/engine/test_keeper",
+          "tests/unit/engine/test_reading", "tests/unit/engine/test_restore")
+HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
+          "tests/unit/engine/test_reading",
+          "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",
+          "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
+          "tests/api/test_roundtrip")
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -52,4 +63,12 @@ SCOPE = [
     Scope("libckpt/engine/road.c", "what becomes of a step that is read", READ),
     Scope("libckpt/engine/restore_run.c", "when a restore ends, and what is told of it", READ),
     Scope("libckpt/engine/lane.c", "what is copied, written and digested of a save", LANE),
+    Scope("libckpt/engine/lineage.c", "which steps a restore may choose", CHOICE),
+    Scope("libckpt/engine/pick.c", "which step is restored, and what is said of others", CHOICE),
+    Scope("libckpt/engine/scanner.c", "what is there, and what of it verifies", CHOICE),
+    Scope("libckpt/engine/scan.c", "what is known to be there", CHOICE),
+    Scope("libckpt/engine/open.c", "whose store it is", CHOICE),
+    Scope("libckpt/engine/quarantine.c", "what is known to be bad", CHOICE),
+    Scope("libckpt/engine/findings.c", "what a verification has found", HANDLE),
+    Scope("libckpt/engine/restore.c", "what a restore is told, and tells", HANDLE),
 ]
