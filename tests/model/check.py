@@ -9,7 +9,7 @@ negative variants, which leaves out or swaps one step of the code, must be found
 that is named here: a model that cannot fail shows nothing. A limit is a violation of something that the
 code does not promise, kept so that it is seen when that changes.
 
---long runs larger parameters as well (an hour; up to 12 GiB). --only takes the variants with WORD in their
+--long runs larger parameters as well (ten minutes, and some GiB). --only takes the variants with WORD in their
 name. Exit 77: there is no spin.
 """
 
