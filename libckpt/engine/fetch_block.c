@@ -104,7 +104,7 @@ static void start_write(struct ckpt_fetch_block *b)
 	ckpt_store_op_init(&b->op, &b->fetch->task, c->err);
 	ckpt_store_write(c->dest, &b->op, c->dest_file, b->slot->data,
 		ckpt_align_up(b->span.length, c->dest->align), b->span.offset,
-		b->fetch->own ? -1 : (int)b->slot->number);
+		b->fetch->own_memory ? -1 : (int)b->slot->number);
 }
 
 static void let_out(struct ckpt_fetch_block *b)
@@ -143,7 +143,7 @@ void ckpt_fetch_block_start(struct ckpt_fetch_block *block)
 	ckpt_store_op_init(&block->op, &f->task, NULL);
 	ckpt_store_read(store, &block->op, f->config.file,
 		block->slot->data + (lo - block->span.offset), hi - lo, lo,
-		f->own ? -1 : (int)block->slot->number);
+		f->own_memory ? -1 : (int)block->slot->number);
 }
 
 void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior)
