@@ -268,8 +268,8 @@ PLANTED = [
     Planted(
         "failure-not-told", "libckpt/engine/save_ranks.c",
         "\ttell(save);\n\tCKPT_AWAIT(task, save->ranks->talk.task.finished);\n"
-        "\treturn save->committed",
-        "\treturn save->committed",
+        "\tif (first && ",
+        "\tif (first && ",
         "the others hear of a failure before their deadline", CROWD),
     Planted(
         "told-although-unknown", "libckpt/engine/save_ranks.c",
