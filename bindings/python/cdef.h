@@ -77,6 +77,8 @@ struct ckpt_tensor {
 	const void *data;
 	uint32_t device;
 	int32_t device_index;
+	const int64_t *global_shape;
+	const int64_t *global_start;
 };
 
 struct ckpt_tensor_info {

@@ -95,6 +95,9 @@ struct ckpt_tensor {
 	const void *data;       /* element [0,0,...]; NULL only when there are no elements */
 	uint32_t device;        /* enum ckpt_device_kind */
 	int32_t device_index;
+	const int64_t
+		*global_shape; /* of the tensor that this is a box of; NULL: this is all of it */
+	const int64_t *global_start; /* where the box begins in it; NULL: at 0 in every dimension */
 };
 
 /* A tensor that a step holds. Pointers are valid as long as the handle that it was asked of. */
