@@ -143,6 +143,18 @@ bool ckpt_box_together(const struct ckpt_box *box, const int64_t *shape, uint32_
 	       ckpt_box_volume(box) * item;
 }
 
+const char *ckpt_shape_text(const int64_t *shape, uint32_t ndim, char out[CKPT_SHAPE_CHARS])
+{
+	size_t at = 0;
+
+	out[at++] = '[';
+	for (uint32_t i = 0; i < ndim; i++)
+		at += (size_t)snprintf(out + at, CKPT_SHAPE_CHARS - at, "%s%lld", i ? ", " : "",
+			(long long)shape[i]);
+	(void)snprintf(out + at, CKPT_SHAPE_CHARS - at, "]");
+	return out;
+}
+
 const char *ckpt_box_text(const struct ckpt_box *box, char out[CKPT_BOX_CHARS])
 {
 	size_t at = 0;

@@ -42,6 +42,9 @@ uint64_t ckpt_box_end(const struct ckpt_box *box, const int64_t *shape, uint32_t
 /* Its bytes lie together, first to last. */
 bool ckpt_box_together(const struct ckpt_box *box, const int64_t *shape, uint32_t item);
 
+/* "[2, 3]", for messages. */
+#define CKPT_SHAPE_CHARS ((size_t)CKPT_NDIM_MAX * 22 + 3)
+const char *ckpt_shape_text(const int64_t *shape, uint32_t ndim, char out[CKPT_SHAPE_CHARS]);
 /* "[0:2, 4:8]", for messages. */
 #define CKPT_BOX_CHARS ((size_t)CKPT_NDIM_MAX * 44 + 3)
 const char *ckpt_box_text(const struct ckpt_box *box, char out[CKPT_BOX_CHARS]);

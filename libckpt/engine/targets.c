@@ -10,22 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/box.h"
 #include "format/dtype.h"
-
-#define SHAPE_CHARS (CKPT_NDIM_MAX * 22 + 3)
-
-/* "[2, 3]" */
-static const char *shape_text(const int64_t *shape, uint32_t ndim, char out[SHAPE_CHARS])
-{
-	size_t at = 0;
-
-	out[at++] = '[';
-	for (uint32_t i = 0; i < ndim; i++)
-		at += (size_t)snprintf(
-			out + at, SHAPE_CHARS - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
-	(void)snprintf(out + at, SHAPE_CHARS - at, "]");
-	return out;
-}
 
 CKPT_PRINTF(4, 5)
 static int refuse(struct ckpt_error *err, int code, const char *name, const char *fmt, ...)
@@ -67,8 +53,8 @@ static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
 static int check_match(
 	const struct ckpt_target *t, const struct ckpt_entry *entry, struct ckpt_error *err)
 {
-	char have[SHAPE_CHARS];
-	char want[SHAPE_CHARS];
+	char have[CKPT_SHAPE_CHARS];
+	char want[CKPT_SHAPE_CHARS];
 
 	if (!entry)
 		return refuse(
@@ -81,8 +67,8 @@ static int check_match(
 							t->ndim * sizeof(*t->shape)) != 0)))
 		return refuse(err, CKPT_EMISMATCH, t->name,
 			"the step holds shape %s, the target has %s",
-			shape_text(entry->shape, entry->ndim, have),
-			shape_text(t->shape, t->ndim, want));
+			ckpt_shape_text(entry->shape, entry->ndim, have),
+			ckpt_shape_text(t->shape, t->ndim, want));
 	if (t->offset > entry->nbytes || t->length > entry->nbytes - t->offset)
 		return refuse(err, CKPT_EMISMATCH, t->name,
 			"the step holds %llu bytes, the target asks for %llu from byte %llu on",
