@@ -91,6 +91,8 @@ struct ckpt_tensor_info {
 	uint64_t nbytes;
 	uint64_t offset;
 	const char *alias_of;
+	uint32_t pieces;
+	uint32_t reserved;
 };
 
 /* error.h */
@@ -293,6 +295,7 @@ struct ckpt_target {
 	uint32_t reserved;
 	const int64_t *shape;
 	const int64_t *strides;
+	const int64_t *start;
 };
 
 int ckpt_restore_bind(

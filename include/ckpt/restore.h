@@ -53,8 +53,9 @@ CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
 
 /*
- * Memory that a tensor, or a range of its bytes, is to be copied to. It must stay mapped and be left
- * alone from start until the end of the restore.
+ * Memory that a tensor, a box of it, or a range of its bytes, is to be copied to. It must stay mapped
+ * and be left alone from start until the end of the restore. How many ranks wrote the tensor, and who
+ * of them which part, does not matter; a range of bytes can be had of one that a rank holds whole.
  */
 struct ckpt_target {
 	uint32_t size;   /* sizeof(struct ckpt_target) */
@@ -69,6 +70,8 @@ struct ckpt_target {
 	uint32_t reserved;
 	const int64_t *shape;
 	const int64_t *strides; /* of the memory, in elements; needs shape. NULL: contiguous */
+	const int64_t
+		*start; /* where the box of that shape begins in the tensor; NULL: all of it */
 };
 
 /* Binds `count` targets. Several targets may name one tensor. Errors: CKPT_EMISMATCH, -EINVAL. */

@@ -123,12 +123,14 @@ int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *ta
 
 	if (r < 0 || count == 0)
 		return r;
-	for (size_t i = 0; i < count; i++)
-		if (!targets || targets[i].size != sizeof(*targets))
-			return ckpt_fail(ckpt_error_here(), -EINVAL,
-				"ckpt_target.size must be sizeof(struct ckpt_target) of every "
-				"target");
-	return ckpt_restore_add_targets(restore, targets, count, ckpt_error_here());
+	struct ckpt_target *copies = NULL;
+	r = ckpt_copy_in_all((void **)&copies, sizeof(*targets),
+		offsetof(struct ckpt_target, start), targets, count, "ckpt_target");
+	if (r == 0)
+		r = ckpt_restore_add_targets(
+			restore, copies ? copies : targets, count, ckpt_error_here());
+	ckpt_free(copies);
+	return r;
 }
 
 int ckpt_restore_start(struct ckpt_restore *restore)

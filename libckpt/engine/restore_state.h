@@ -4,6 +4,7 @@
 #define CKPT_ENGINE_RESTORE_STATE_H
 
 #include <stdatomic.h>
+#include "engine/binder.h"
 #include "engine/exporter.h"
 #include "engine/fetch.h"
 #include "engine/findings.h"
@@ -11,7 +12,6 @@
 #include "engine/quarantine.h"
 #include "engine/restore.h"
 #include "engine/shard.h"
-#include "engine/targets.h"
 
 /* What a user's thread may post; bits of `posted`. */
 #define CKPT_POST_OPEN    1u
@@ -43,7 +43,7 @@ struct ckpt_restore {
 	bool gone;       /* guarded by lock: nothing is posted any more */
 
 	/* The user's until the start is posted, then the core's. */
-	struct ckpt_targets targets;
+	struct ckpt_binder binder;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node open_node;
@@ -65,6 +65,7 @@ struct ckpt_restore {
 	struct ckpt_store_op op;
 	struct ckpt_pick pick;
 	struct ckpt_shard shard;
+	struct ckpt_wholes *wholes;
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
 	struct ckpt_quarantiner quarantiner;

@@ -40,7 +40,7 @@ static void start_fetch(struct ckpt_restore *r)
 		.idle = &r->task};
 
 	if (r->sink == CKPT_SINK_MEMORY) {
-		config.targets = &r->targets;
+		config.targets = &r->binder.ranks[0];
 		config.total = &r->bytes_total;
 	} else if (r->sink == CKPT_SINK_NONE) {
 		config.findings = &r->findings;
@@ -90,6 +90,18 @@ static int check_world(struct ckpt_restore *r)
 		(unsigned long long)r->pick.chosen.step, r->pick.manifest.world);
 }
 
+static int open_wholes(struct ckpt_restore *r)
+{
+	const struct ckpt_index *index = r->shard.index;
+
+	int code = ckpt_wholes_build(&index, 1, &r->why, &r->wholes);
+	if (code < 0)
+		return code;
+	return ckpt_binder_init(&r->binder, r->wholes, 1) < 0
+		       ? ckpt_fail(&r->why, -ENOMEM, "out of memory")
+		       : 0;
+}
+
 static int memory_body(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = restore_of(task);
@@ -102,11 +114,14 @@ static int memory_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, r->shard.task.finished);
 	if (r->shard.task.result < 0)
 		return r->shard.task.result;
+	r->code = open_wholes(r);
+	if (r->code < 0)
+		return r->code;
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_OPENED);
 	CKPT_AWAIT(task, r->started || r->stop);
 	if (r->stop)
 		return r->stop;
-	if (ckpt_targets_seal(&r->targets) < 0)
+	if (ckpt_targets_seal(&r->binder.ranks[0]) < 0)
 		return ckpt_fail(&r->why, -ENOMEM, "out of memory");
 	ckpt_shard_start_open(&r->shard);
 	CKPT_AWAIT(task, r->shard.task.finished);

@@ -77,6 +77,46 @@ static void test_tensors(void **state)
 		kit_clear(&v[i]);
 }
 
+#define TARGET_FIRST offsetof(struct ckpt_target, start)
+
+/* Targets of a caller that knows of no boxes, and of one that knows of more. */
+static void test_targets(void **state)
+{
+	static const uint32_t sizes[] = {TARGET_FIRST, sizeof(struct ckpt_target),
+		sizeof(struct ckpt_target) + 8, TARGET_FIRST - 1};
+	struct kit_vector v;
+	float out[2][50];
+
+	(void)state;
+	kit_fill(&v, "a", 100, 1);
+	struct ckpt_engine *engine = kit_open(dir, 0);
+	must_work(kit_save(engine, 1, &v, 1));
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct ckpt_restore *restore = NULL;
+		char *all = calloc(2, sizes[i]);
+		for (size_t k = 0; k < 2; k++) {
+			struct ckpt_target t = {.size = sizes[i],
+				.name = "a",
+				.offset = k * sizeof(out[0]),
+				.length = sizeof(out[0]),
+				.data = out[k]};
+			memcpy(all + k * sizes[i], &t, sizes[i] < sizeof(t) ? sizes[i] : sizeof(t));
+		}
+		memset(out, 0, sizeof(out));
+		must_work(ckpt_restore_open(engine, 1, &restore));
+		int r = ckpt_restore_bind(restore, (const struct ckpt_target *)(void *)all, 2);
+		assert_int_equal(r, sizes[i] < TARGET_FIRST ? -EINVAL : 0);
+		must_work(ckpt_restore_start(restore));
+		must_work(ckpt_restore_wait(restore, TIMEOUT_MS));
+		ckpt_restore_free(restore);
+		if (r == 0)
+			assert_memory_equal(out, v.data, sizeof(out));
+		free(all);
+	}
+	ckpt_engine_close(engine);
+	kit_clear(&v);
+}
+
 static void test_bad_sizes(void **state)
 {
 	static const uint32_t bad[] = {0, 3, 4, TENSOR_FIRST - 1, 4097, UINT32_MAX};
@@ -106,6 +146,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_tensors, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_targets, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_sizes, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
