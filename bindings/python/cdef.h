@@ -275,12 +275,15 @@ void ckpt_save_free(struct ckpt_save *save);
 int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
+uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 size_t ckpt_restore_count(const struct ckpt_restore *restore);
 int ckpt_restore_tensor(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
 int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length);
 
 struct ckpt_target {
 	uint32_t size;

@@ -106,15 +106,30 @@ int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size
 	return ckpt_restore_name_find(restore, name, ckpt_error_here(), ret_index);
 }
 
-int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
+uint32_t ckpt_restore_world(const struct ckpt_restore *restore)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
+	return ckpt_restore_ranks(restore);
+}
 
-	if (!index)
+int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length)
+{
+	uint32_t world = ckpt_restore_ranks(restore);
+
+	if (world == 0)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore holds no index");
+	if (rank >= world)
+		return ckpt_fail(ckpt_error_here(), -ERANGE,
+			"rank %u of a step that %u ranks wrote", rank, world);
+	const struct ckpt_index *index = ckpt_restore_rank_index(restore, rank);
 	*ret_json = index->meta ? index->meta : "";
 	*ret_length = index->meta ? index->meta_bytes : 0;
 	return 0;
+}
+
+int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
+{
+	return ckpt_restore_rank_meta(restore, 0, ret_json, ret_length);
 }
 
 int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count)

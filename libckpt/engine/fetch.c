@@ -299,7 +299,7 @@ static int prepare(struct ckpt_fetch *f)
 	if (!f->wanted || !f->ring)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (c->targets)
-		atomic_store(c->total, ckpt_targets_want(c->targets, c->layout, f->wanted));
+		(void)ckpt_targets_want(c->targets, c->layout, f->wanted);
 	else
 		want_all(f);
 	if (!f->own)

@@ -30,7 +30,6 @@ struct ckpt_fetch_config {
 
 	/* Where the bytes go. Targets (sealed): only what they need is read. */
 	struct ckpt_targets *targets;
-	atomic_uint_fast64_t *total; /* set to the bytes that this will verify */
 	/* Or a file of another store; `header` is the shard's, verified. */
 	struct ckpt_store *dest;
 	struct ckpt_object *dest_file;

@@ -60,8 +60,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	if (!restore || atomic_fetch_sub(&restore->owners, 1) > 1)
 		return;
 	CKPT_ASSERT(restore->posted == 0 || restore->gone);
-	ckpt_binder_clear(&restore->binder);
-	ckpt_wholes_free(restore->wholes);
+	ckpt_gather_clear(&restore->gather);
 	ckpt_findings_clear(&restore->findings);
 	ckpt_fetch_clear(&restore->fetch);
 	ckpt_exporter_clear(&restore->exporter);
@@ -145,7 +144,18 @@ static bool answered(const struct ckpt_restore *restore, uint32_t bit)
 
 const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
 {
-	return answered(restore, CKPT_DONE_OPENED) ? restore->shard.index : NULL;
+	return answered(restore, CKPT_DONE_OPENED) ? restore->gather.indexes[0] : NULL;
+}
+
+uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
+{
+	return answered(restore, CKPT_DONE_OPENED) ? restore->pick.manifest.world : 0;
+}
+
+const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)
+{
+	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
+	return restore->gather.indexes[rank];
 }
 
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore)
@@ -170,7 +180,7 @@ void ckpt_restore_counters(
 /* The tensors that the step holds. After OPENED; NULL without. */
 static const struct ckpt_layout *names_of(const struct ckpt_restore *restore)
 {
-	return ckpt_restore_index(restore) ? restore->wholes->names : NULL;
+	return ckpt_restore_index(restore) ? restore->gather.wholes->names : NULL;
 }
 
 size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
@@ -193,7 +203,7 @@ int ckpt_restore_name(
 	size_t count = 0;
 
 	CKPT_ASSERT(entry);
-	const struct ckpt_part *parts = ckpt_wholes_parts(restore->wholes, entry, &count);
+	const struct ckpt_part *parts = ckpt_wholes_parts(restore->gather.wholes, entry, &count);
 	ret_info->dtype = entry->dtype;
 	ret_info->ndim = entry->ndim;
 	ret_info->rank = parts->rank;
@@ -247,7 +257,7 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	pthread_mutex_unlock(&restore->lock);
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
-	return ckpt_binder_add(&restore->binder, targets, count, err);
+	return ckpt_binder_add(&restore->gather.binder, targets, count, err);
 }
 
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore)

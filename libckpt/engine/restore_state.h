@@ -4,10 +4,10 @@
 #define CKPT_ENGINE_RESTORE_STATE_H
 
 #include <stdatomic.h>
-#include "engine/binder.h"
 #include "engine/exporter.h"
 #include "engine/fetch.h"
 #include "engine/findings.h"
+#include "engine/gather.h"
 #include "engine/pick.h"
 #include "engine/quarantine.h"
 #include "engine/restore.h"
@@ -42,8 +42,8 @@ struct ckpt_restore {
 	unsigned on_way; /* guarded by lock: posts that the core has not run yet */
 	bool gone;       /* guarded by lock: nothing is posted any more */
 
-	/* The user's until the start is posted, then the core's. */
-	struct ckpt_binder binder;
+	/* Of a restore into memory. Its binder is the user's from OPENED until the start is posted. */
+	struct ckpt_gather gather;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node open_node;
@@ -65,7 +65,6 @@ struct ckpt_restore {
 	struct ckpt_store_op op;
 	struct ckpt_pick pick;
 	struct ckpt_shard shard;
-	struct ckpt_wholes *wholes;
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
 	struct ckpt_quarantiner quarantiner;
