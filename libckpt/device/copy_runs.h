@@ -15,7 +15,7 @@ static inline __attribute__((always_inline)) void ckpt_copy_sized(char *restrict
 
 /* `count` runs. Sizes of common elements are known to the compiler, which makes moves of them. */
 static inline void ckpt_copy_runs(char *restrict to, int64_t to_step, const char *restrict from,
-	int64_t from_step, uint64_t count, uint64_t run)
+	int64_t from_step, uint64_t count, size_t run)
 {
 	switch (run) {
 	case 1:
@@ -37,6 +37,16 @@ static inline void ckpt_copy_runs(char *restrict to, int64_t to_step, const char
 		for (int64_t i = 0; i < (int64_t)count; i++)
 			ckpt_stream_copy(to + i * to_step, from + i * from_step, run);
 	}
+}
+
+/* The same into memory that nobody reads soon. */
+static inline void ckpt_scatter_runs(char *restrict to, int64_t to_step, const char *restrict from,
+	int64_t from_step, uint64_t count, size_t run)
+{
+	if (run < CKPT_STREAM_RUN)
+		ckpt_copy_runs(to, to_step, from, from_step, count, run);
+	else
+		ckpt_stream_runs(to, to_step, from, from_step, count, run);
 }
 
 #endif

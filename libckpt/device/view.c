@@ -224,7 +224,7 @@ static void copy_rows(const struct grid *grid, int64_t at, uint64_t rows, char *
 			ckpt_copy_runs(
 				flat + row * flat_row, run, view, column_step, columns, grid->run);
 		else
-			ckpt_copy_runs(
+			ckpt_scatter_runs(
 				view, column_step, flat + row * flat_row, run, columns, grid->run);
 	}
 }
@@ -286,7 +286,7 @@ static void copy_whole(
 		} else if (gather) {
 			ckpt_copy_runs(flat, (int64_t)grid->run, view, step, n, grid->run);
 		} else {
-			ckpt_copy_runs(view, step, flat, (int64_t)grid->run, n, grid->run);
+			ckpt_scatter_runs(view, step, flat, (int64_t)grid->run, n, grid->run);
 		}
 		advance(grid, &cursor, rows);
 		flat += n * grid->run;

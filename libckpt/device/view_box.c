@@ -133,7 +133,7 @@ void ckpt_view_scatter_box(const struct ckpt_view *view, const int64_t *around, 
 	do {
 		n = whole_runs(&w, &p, offset, end);
 		if (n > 0) {
-			ckpt_copy_runs(p.to, w.dims[0].to, in + (p.from - offset),
+			ckpt_scatter_runs(p.to, w.dims[0].to, in + (p.from - offset),
 				(int64_t)w.dims[0].from, n, w.run);
 			continue;
 		}

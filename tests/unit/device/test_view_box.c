@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "device/stream_copy.h"
 #include "lib/dice.h"
 
 #define NDIM 5
@@ -159,6 +160,40 @@ static void test_ranges(void **state)
 	}
 }
 
+/* Runs of any length and place, with steps to either side. */
+static void test_runs(void **state)
+{
+	const size_t cap = 40000;
+	char *from = malloc(cap);
+	char *to = malloc(cap);
+	char *expected = malloc(cap);
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 500; seed++) {
+		struct dice d = {seed};
+		size_t run = 1 + dice_below(&d, dice_below(&d, 2) ? 100 : 1500);
+		int64_t to_step = (int64_t)(run + dice_below(&d, 300));
+		int64_t from_step = (int64_t)(run + dice_below(&d, 100));
+		uint64_t count = 1 + dice_below(&d, 20);
+		bool back = dice_below(&d, 3) == 0;
+
+		for (size_t i = 0; i < cap; i++)
+			from[i] = (char)dice_next(&d);
+		memset(to, 0x44, cap);
+		memset(expected, 0x44, cap);
+		int64_t at = (int64_t)dice_below(&d, 64);
+		if (back)
+			at += to_step * (int64_t)(count - 1), to_step = -to_step;
+		for (int64_t i = 0; i < (int64_t)count; i++)
+			memcpy(expected + at + i * to_step, from + i * from_step, run);
+		ckpt_stream_runs(to + at, to_step, from, from_step, count, run);
+		assert_memory_equal(to, expected, cap);
+	}
+	free(from);
+	free(to);
+	free(expected);
+}
+
 /* As a device gets it: a segment that says what is around its view. */
 static void test_copy(void **state)
 {
@@ -184,6 +219,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ranges),
+		cmocka_unit_test(test_runs),
 		cmocka_unit_test(test_copy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
