@@ -160,9 +160,12 @@ const char *ckpt_box_text(const struct ckpt_box *box, char out[CKPT_BOX_CHARS])
 	size_t at = 0;
 
 	out[at++] = '[';
-	for (uint32_t i = 0; i < box->ndim; i++)
+	for (uint32_t i = 0; i < box->ndim; i++) {
+		int64_t end = box->start[i] + box->shape[i];
+
 		at += (size_t)snprintf(out + at, CKPT_BOX_CHARS - at, "%s%lld:%lld", i ? ", " : "",
-			(long long)box->start[i], (long long)(box->start[i] + box->shape[i]));
+			(long long)box->start[i], (long long)end);
+	}
 	(void)snprintf(out + at, CKPT_BOX_CHARS - at, "]");
 	return out;
 }

@@ -189,12 +189,14 @@ static void unite_back(struct ckpt_node *node)
 	ckpt_task_wake(&g->task);
 }
 
-/* One rank's tensors are soon told; those of many are for a worker. */
+/* What is to be put together of many ranks is for a worker. */
 static void start_unite(struct ckpt_gather *g)
 {
+	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
+
 	g->job = (struct ckpt_job){.work = unite_work, .urgent = true};
 	g->job.node.run = unite_back;
-	g->job_done = world_of(g) == 1;
+	g->job_done = ckpt_wholes_are_plain(indexes, world_of(g));
 	if (g->job_done)
 		unite_work(&g->job);
 	else

@@ -215,8 +215,7 @@ no_memory:
 	return ckpt_fail(err, -ENOMEM, "out of memory for the tensors of %u ranks", world);
 }
 
-/* One rank that holds nothing but wholes: what its index says. */
-static bool is_plain(const struct ckpt_index *const *indexes, uint32_t world)
+bool ckpt_wholes_are_plain(const struct ckpt_index *const *indexes, uint32_t world)
 {
 	const struct ckpt_layout *l = indexes[0]->layout;
 
@@ -245,8 +244,8 @@ int ckpt_wholes_build(const struct ckpt_index *const *indexes, uint32_t world,
 	CKPT_ASSERT(world > 0);
 	if (!w)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
-	int r = is_plain(indexes, world) ? take(w, indexes[0]->layout, err)
-					 : unite(w, indexes, world, err);
+	int r = ckpt_wholes_are_plain(indexes, world) ? take(w, indexes[0]->layout, err)
+						      : unite(w, indexes, world, err);
 	if (r < 0)
 		ckpt_wholes_free(w);
 	else

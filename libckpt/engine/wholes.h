@@ -25,6 +25,8 @@ struct ckpt_wholes {
 	size_t *firsts; /* of each whole, by its `source`; NULL: one part each, in order */
 };
 
+/* One rank that holds nothing but wholes: its index says it all, and there is nothing to put together. */
+bool ckpt_wholes_are_plain(const struct ckpt_index *const *indexes, uint32_t world);
 /*
  * -ENOMEM, or CKPT_EFORMAT: two ranks do not agree about a name. Words into `err`, both ranks named.
  * `world` is at least 1.
