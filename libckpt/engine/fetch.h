@@ -57,7 +57,7 @@ struct ckpt_fetch {
 	/* Its own. */
 	uint32_t unit; /* bytes of a block */
 	size_t block_count;
-	uint64_t *wanted; /* a bit for each chunk */
+	uint64_t *wanted; /* a bit for each chunk; the targets', if there are some */
 	size_t next;      /* block to look at */
 	size_t chunk;     /* no chunk before it is wanted in `next` or behind */
 	bool prepared;

@@ -150,11 +150,11 @@ static bool pump(struct ckpt_gather *g)
 	return !busy;
 }
 
-static int start_ways(struct ckpt_gather *g, ckpt_task_fn *body)
+static int start_ways(struct ckpt_gather *g, ckpt_task_fn *body, unsigned most)
 {
 	g->way_body = body;
 	g->next = 0;
-	g->way_count = (unsigned)ckpt_min_u64(world_of(g), CKPT_GATHER_WAYS);
+	g->way_count = (unsigned)ckpt_min_u64(world_of(g), most);
 	g->ways = ckpt_alloc_array(g->way_count, sizeof(*g->ways));
 	if (!g->ways)
 		g->way_count = 0;
@@ -213,7 +213,7 @@ static int open_body(struct ckpt_task *task)
 	g->indexes = ckpt_alloc_array(world_of(g), sizeof(struct ckpt_index *));
 	if (!g->indexes)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
-	r = start_ways(g, index_body);
+	r = start_ways(g, index_body, CKPT_GATHER_INDEXES);
 	if (r < 0)
 		return r;
 	CKPT_AWAIT(task, pump(g));
@@ -235,23 +235,18 @@ static int open_body(struct ckpt_task *task)
 /* Puts what is wanted of each shard in order, and counts the bytes of its chunks. */
 static int seal(struct ckpt_gather *g)
 {
-	uint64_t bytes = 0;
+	uint64_t total = 0;
 
 	for (uint32_t i = 0; i < world_of(g); i++) {
-		struct ckpt_targets *targets = &g->binder.ranks[i];
-		const struct ckpt_layout *layout = g->indexes[i]->layout;
+		uint64_t bytes = 0;
 
 		if (!is_wanted(g, i))
 			continue;
-		uint64_t *wanted = ckpt_alloc_array(layout->chunk_count / 64 + 1, sizeof(*wanted));
-		if (!wanted || ckpt_targets_seal(targets) < 0) {
-			ckpt_free(wanted);
+		if (ckpt_targets_seal(&g->binder.ranks[i], g->indexes[i]->layout, &bytes) < 0)
 			return ckpt_fail(g->err, -ENOMEM, "out of memory");
-		}
-		bytes += ckpt_targets_want(targets, layout, wanted);
-		ckpt_free(wanted);
+		total += bytes;
 	}
-	atomic_store(g->total, bytes);
+	atomic_store(g->total, total);
 	return 0;
 }
 
@@ -264,7 +259,7 @@ static int fill_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	r = seal(g);
 	if (r == 0)
-		r = start_ways(g, shard_body);
+		r = start_ways(g, shard_body, CKPT_GATHER_SHARDS);
 	if (r < 0)
 		return r;
 	CKPT_AWAIT(task, pump(g));

@@ -11,8 +11,12 @@
 #include "engine/pick.h"
 #include "engine/shard.h"
 
-/* Ranks under way at once. One shard keeps a disk busy; more hide what opening and ending takes. */
-#define CKPT_GATHER_WAYS 4
+/*
+ * Ranks under way at once. An index takes its time to be asked for; one shard keeps a disk busy, and
+ * more hide what opening and ending takes.
+ */
+#define CKPT_GATHER_INDEXES 16
+#define CKPT_GATHER_SHARDS  4
 
 struct ckpt_gather;
 

@@ -114,23 +114,12 @@ static int by_place(const void *a, const void *b)
 	return (x->hi > y->hi) - (x->hi < y->hi);
 }
 
-int ckpt_targets_seal(struct ckpt_targets *targets)
-{
-	CKPT_ASSERT(!targets->sealed);
-	targets->active = ckpt_alloc_array(targets->count, sizeof(*targets->active));
-	if (!targets->active)
-		return -ENOMEM;
-	if (targets->count > 0)
-		qsort(targets->items, targets->count, sizeof(*targets->items), by_place);
-	targets->sealed = true;
-	return 0;
-}
-
 void ckpt_targets_clear(struct ckpt_targets *targets)
 {
 	ckpt_free(targets->items);
 	ckpt_free(targets->dims);
 	ckpt_free(targets->active);
+	ckpt_free(targets->wanted);
 	*targets = (struct ckpt_targets){0};
 }
 
@@ -150,13 +139,13 @@ static bool box_touches(const struct ckpt_targets *targets, const struct ckpt_bo
 	return ckpt_box_seek(&in, around, b->item, from) < chunk->offset + chunk->length - b->base;
 }
 
-uint64_t ckpt_targets_want(
-	const struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *wanted)
+/* Returns the sum of the lengths of the chunks that it marks. */
+static uint64_t mark(const struct ckpt_targets *targets, const struct ckpt_layout *layout)
 {
+	uint64_t *wanted = targets->wanted;
 	uint64_t bytes = 0;
 	size_t next = 0; /* chunks below that any range wants have been seen to */
 
-	CKPT_ASSERT(targets->sealed);
 	for (size_t i = 0; i < targets->count; i++) {
 		const struct ckpt_bound *b = &targets->items[i];
 		size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
@@ -177,6 +166,21 @@ uint64_t ckpt_targets_want(
 			next = chunk;
 	}
 	return bytes;
+}
+
+int ckpt_targets_seal(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes)
+{
+	CKPT_ASSERT(!targets->sealed);
+	targets->active = ckpt_alloc_array(targets->count, sizeof(*targets->active));
+	targets->wanted = ckpt_alloc_array(layout->chunk_count / 64 + 1, sizeof(*targets->wanted));
+	if (!targets->active || !targets->wanted)
+		return -ENOMEM;
+	if (targets->count > 0)
+		qsort(targets->items, targets->count, sizeof(*targets->items), by_place);
+	targets->sealed = true;
+	*ret_bytes = mark(targets, layout);
+	return 0;
 }
 
 static struct ckpt_view view_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)

@@ -36,6 +36,7 @@ struct ckpt_targets {
 	size_t kept;
 	size_t kept_dims;
 
+	uint64_t *wanted; /* sealed: a bit for each chunk of the shard */
 	/* The sweep: targets below `next` have begun; those of them that have not ended are active. */
 	bool sealed;
 	size_t next;
@@ -60,16 +61,13 @@ int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const stru
 /* Keeps what has been put, or forgets what was put since the last time. */
 void ckpt_targets_keep(struct ckpt_targets *targets);
 void ckpt_targets_forget(struct ckpt_targets *targets);
-/* Sorts. Nothing can be put any more. -ENOMEM. */
-int ckpt_targets_seal(struct ckpt_targets *targets);
-void ckpt_targets_clear(struct ckpt_targets *targets);
-
 /*
- * Marks in `wanted`, one bit for each chunk, the chunks that hold a byte of a target. Sealed.
- * Returns the sum of their lengths.
+ * Sorts, and marks the chunks that hold a byte of a target. Nothing can be put any more. Sets the sum
+ * of their lengths. -ENOMEM.
  */
-uint64_t ckpt_targets_want(
-	const struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *wanted);
+int ckpt_targets_seal(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes);
+void ckpt_targets_clear(struct ckpt_targets *targets);
 
 /*
  * Fills `list` with the segments of all targets in bytes [lo, hi) of the shard, which lie in block
