@@ -11,12 +11,14 @@
 
 #define BACK_MAX UINT64_C(1000000)
 
-enum { OPT_STEP = 256, OPT_JSON, OPT_PROGRESS, OPT_VERSION };
+enum { OPT_STEP = 256, OPT_JSON, OPT_PROGRESS, OPT_VERSION, OPT_CONSOLIDATE, OPT_FILE_SIZE };
 
 static const struct option options[] = {
 	{"step", required_argument, NULL, OPT_STEP},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"progress", required_argument, NULL, OPT_PROGRESS},
+	{"consolidate", no_argument, NULL, OPT_CONSOLIDATE},
+	{"file-size", required_argument, NULL, OPT_FILE_SIZE},
 	{"quiet", no_argument, NULL, 'q'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, OPT_VERSION},
@@ -48,6 +50,28 @@ static bool parse_step(const char *text, uint64_t *ret_step)
 		return false;
 	*ret_step = CKPT_STEP_BACK(back);
 	return true;
+}
+
+/* "500000", "5GiB": bytes, 1 at least. */
+static bool parse_size(const char *text, uint64_t *ret_bytes)
+{
+	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+	char digits[24] = "";
+	size_t length = strspn(text, "0123456789");
+	uint64_t number = 0;
+
+	if (length >= sizeof(digits))
+		return false;
+	memcpy(digits, text, length);
+	for (unsigned i = 0; i < 5; i++) {
+		if (strcmp(text + length, units[i]) != 0)
+			continue;
+		if (!parse_number(digits, (UINT64_C(1) << 62) >> (10 * i), &number) || number == 0)
+			return false;
+		*ret_bytes = number << (10 * i);
+		return true;
+	}
+	return false;
 }
 
 static bool parse_progress(const char *text, enum cli_progress *ret)
@@ -87,6 +111,15 @@ static bool parse_option(struct cli *cli, int option)
 		if (!parse_progress(optarg, &cli->progress))
 			return misused(program, "--progress takes auto, always or never", optarg);
 		return true;
+	case OPT_FILE_SIZE:
+		if (!parse_size(optarg, &cli->file_size))
+			return misused(program,
+				"--file-size takes bytes, or a number of KiB, MiB, GiB or TiB",
+				optarg);
+		return true;
+	case OPT_CONSOLIDATE:
+		cli->consolidate = true;
+		return true;
 	case OPT_JSON:
 		cli->json = true;
 		return true;
@@ -115,6 +148,9 @@ static bool takes(const struct cli_program *program, int option)
 		return program->takes_step;
 	case OPT_PROGRESS:
 		return program->takes_progress;
+	case OPT_CONSOLIDATE:
+	case OPT_FILE_SIZE:
+		return program->takes_consolidate;
 	case 'q':
 		return program->takes_quiet;
 	default:
@@ -149,6 +185,8 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 				i ? "the name of DEST is empty" : "the name of STORE is empty",
 				NULL);
 	}
+	if (cli->file_size && !cli->consolidate)
+		return misused(program, "--file-size is for --consolidate", NULL);
 	if (strncmp(cli->operand[0], "s3://", 5) == 0)
 		return misused(program, "this version reads directories only", cli->operand[0]);
 	return true;
@@ -227,17 +265,15 @@ int cli_worse(int a, int b)
 	return a ? a : b;
 }
 
-int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
+static int fail(const struct cli *cli, int exit_code, const char *about,
+	const struct ckpt_error *error, const char *message)
 {
-	struct ckpt_error error = {.size = sizeof(error)};
-
-	(void)ckpt_last_error_record(&error);
 	/* Whatever else stopped, it stopped because of the signal. */
 	if (cli_interrupted())
 		exit_code = CLI_SIGNAL + cli_interrupted();
 	if (cli->json) {
 		json_t *object = cli_object("error");
-		(void)json_object_set_new(object, "error", cli_error_object(&error));
+		(void)json_object_set_new(object, "error", cli_error_object(error));
 		(void)json_object_set_new(object, "exit", json_integer(exit_code));
 		cli_print_json(object);
 	}
@@ -246,9 +282,22 @@ int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
 		cli_print_text(stderr, about);
 		(void)fputs(": ", stderr);
 	}
-	cli_print_text(stderr, cli_interrupted() ? "interrupted" : ckpt_last_error());
+	cli_print_text(stderr, cli_interrupted() ? "interrupted" : message);
 	(void)fputc('\n', stderr);
 	return exit_code;
+}
+
+int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	(void)ckpt_last_error_record(&error);
+	return fail(cli, exit_code, about, &error, ckpt_last_error());
+}
+
+int cli_fail_record(const struct cli *cli, int exit_code, const struct ckpt_error *error)
+{
+	return fail(cli, exit_code, NULL, error, error->message);
 }
 
 int cli_fail(const struct cli *cli, int code)

@@ -77,6 +77,8 @@ struct ckpt_tensor {
 	const void *data;
 	uint32_t device;
 	int32_t device_index;
+	const int64_t *global_shape;
+	const int64_t *global_start;
 };
 
 struct ckpt_tensor_info {
@@ -89,6 +91,8 @@ struct ckpt_tensor_info {
 	uint64_t nbytes;
 	uint64_t offset;
 	const char *alias_of;
+	uint32_t pieces;
+	uint32_t reserved;
 };
 
 /* error.h */
@@ -271,12 +275,15 @@ void ckpt_save_free(struct ckpt_save *save);
 int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
+uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 size_t ckpt_restore_count(const struct ckpt_restore *restore);
 int ckpt_restore_tensor(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
 int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length);
 
 struct ckpt_target {
 	uint32_t size;
@@ -291,6 +298,7 @@ struct ckpt_target {
 	uint32_t reserved;
 	const int64_t *shape;
 	const int64_t *strides;
+	const int64_t *start;
 };
 
 int ckpt_restore_bind(

@@ -26,7 +26,7 @@ extern "C" {
 
 /*
  * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
- * its manifest and index. LATEST passes over quarantined steps and says so in the log; a number does
+ * its manifest and the indexes of all ranks that wrote it. LATEST passes over quarantined steps and says so in the log; a number does
  * not. The step cannot be removed by retention while it is open.
  * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
@@ -37,7 +37,13 @@ CKPT_API int ckpt_restore_open(
 CKPT_API uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 CKPT_API uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
 
-/* Number of names, aliases included. Names ascend in the order of their offsets; aliases come last. */
+/* How many ranks wrote the step. */
+CKPT_API uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
+
+/*
+ * Number of names, aliases included. They are those of the tensors as wholes, whichever ranks hold
+ * them; in the order in which one shard would hold them; aliases come last.
+ */
 CKPT_API size_t ckpt_restore_count(const struct ckpt_restore *restore);
 
 /* Describes name number `index`. -ERANGE past the last. */
@@ -48,13 +54,19 @@ CKPT_API int ckpt_restore_tensor(
 CKPT_API int ckpt_restore_find(
 	const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 
-/* The JSON that ckpt_save_set_meta() was given; length 0 if none. Valid as long as the handle. */
+/*
+ * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
+ * long as the handle. -ERANGE past the last rank.
+ */
 CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+CKPT_API int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank,
+	const char **ret_json, size_t *ret_length);
 
 /*
- * Memory that a tensor, or a range of its bytes, is to be copied to. It must stay mapped and be left
- * alone from start until the end of the restore.
+ * Memory that a tensor, a box of it, or a range of its bytes, is to be copied to. It must stay mapped
+ * and be left alone from start until the end of the restore. How many ranks wrote the tensor, and who
+ * of them which part, does not matter; a range of bytes can be had of one that a rank holds whole.
  */
 struct ckpt_target {
 	uint32_t size;   /* sizeof(struct ckpt_target) */
@@ -69,6 +81,8 @@ struct ckpt_target {
 	uint32_t reserved;
 	const int64_t *shape;
 	const int64_t *strides; /* of the memory, in elements; needs shape. NULL: contiguous */
+	const int64_t
+		*start; /* where the box of that shape begins in the tensor; NULL: all of it */
 };
 
 /* Binds `count` targets. Several targets may name one tensor. Errors: CKPT_EMISMATCH, -EINVAL. */
@@ -84,7 +98,7 @@ CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
  */
 CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
 
-/* Bytes of the shard read and verified so far, and in all. Any thread. */
+/* Bytes of the shards read and verified so far, and in all. Any thread. */
 CKPT_API int ckpt_restore_progress(
 	struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);
 

@@ -76,14 +76,14 @@ int ckpt_save_add(struct ckpt_save *save, const struct ckpt_tensor *tensors, siz
 
 	if (r < 0 || count == 0)
 		return r;
-	if (!tensors || tensors[0].size != sizeof(*tensors))
-		return ckpt_fail(ckpt_error_here(), -EINVAL,
-			"ckpt_tensor.size must be sizeof(struct ckpt_tensor) of every tensor");
-	for (size_t i = 1; i < count; i++)
-		if (tensors[i].size != sizeof(*tensors))
-			return ckpt_fail(ckpt_error_here(), -EINVAL,
-				"ckpt_tensor.size of number %zu is %u", i, tensors[i].size);
-	return ckpt_save_put_tensors(save, tensors, count, ckpt_error_here());
+	struct ckpt_tensor *copies = NULL;
+	r = ckpt_copy_in_all((void **)&copies, sizeof(*tensors),
+		offsetof(struct ckpt_tensor, global_shape), tensors, count, "ckpt_tensor");
+	if (r == 0)
+		r = ckpt_save_put_tensors(
+			save, copies ? copies : tensors, count, ckpt_error_here());
+	ckpt_free(copies);
+	return r;
 }
 
 int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *name)

@@ -26,6 +26,10 @@ static uint64_t fingerprint(const struct ckpt_tensor *tensors, size_t count,
 		uint32_t kind[2] = {t->dtype, t->ndim};
 		hash = mix(hash, kind, sizeof(kind));
 		hash = mix(hash, t->shape, t->ndim * sizeof(*t->shape));
+		if (t->global_shape)
+			hash = mix(hash, t->global_shape, t->ndim * sizeof(*t->shape));
+		if (t->global_start)
+			hash = mix(hash, t->global_start, t->ndim * sizeof(*t->shape));
 		hash = mix(hash, t->name, strlen(t->name) + 1);
 	}
 	for (size_t i = 0; i < alias_count; i++) {
@@ -33,6 +37,21 @@ static uint64_t fingerprint(const struct ckpt_tensor *tensors, size_t count,
 		hash = mix(hash, aliases[i].target, strlen(aliases[i].target) + 1);
 	}
 	return hash;
+}
+
+/* The same box of the same whole. The layout leaves out what says nothing. */
+static bool same_box(const struct ckpt_entry *e, const struct ckpt_tensor *t)
+{
+	for (uint32_t i = 0; i < t->ndim; i++) {
+		int64_t whole = t->global_shape ? t->global_shape[i] : t->shape[i];
+		int64_t start = t->global_start ? t->global_start[i] : 0;
+
+		if (e->shape[i] != t->shape[i] ||
+			(e->global_shape ? e->global_shape[i] : e->shape[i]) != whole ||
+			(e->global_start ? e->global_start[i] : 0) != start)
+			return false;
+	}
+	return true;
 }
 
 bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tensors, size_t count,
@@ -48,7 +67,7 @@ bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tens
 		const struct ckpt_entry *e = &layout->entries[i];
 		const struct ckpt_tensor *t = &tensors[e->source];
 		if (e->dtype != t->dtype || e->ndim != t->ndim || strcmp(e->name, t->name) != 0 ||
-			(t->ndim && memcmp(e->shape, t->shape, t->ndim * sizeof(*t->shape)) != 0))
+			!same_box(e, t))
 			return false;
 	}
 	for (size_t i = 0; i < alias_count; i++) {

@@ -60,7 +60,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	if (!restore || atomic_fetch_sub(&restore->owners, 1) > 1)
 		return;
 	CKPT_ASSERT(restore->posted == 0 || restore->gone);
-	ckpt_targets_clear(&restore->targets);
+	ckpt_gather_clear(&restore->gather);
 	ckpt_findings_clear(&restore->findings);
 	ckpt_fetch_clear(&restore->fetch);
 	ckpt_exporter_clear(&restore->exporter);
@@ -144,7 +144,18 @@ static bool answered(const struct ckpt_restore *restore, uint32_t bit)
 
 const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
 {
-	return answered(restore, CKPT_DONE_OPENED) ? restore->shard.index : NULL;
+	return answered(restore, CKPT_DONE_OPENED) ? restore->gather.indexes[0] : NULL;
+}
+
+uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
+{
+	return answered(restore, CKPT_DONE_OPENED) ? restore->pick.manifest.world : 0;
+}
+
+const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)
+{
+	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
+	return restore->gather.indexes[rank];
 }
 
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore)
@@ -166,11 +177,17 @@ void ckpt_restore_counters(
 		*ret_total = atomic_load(&restore->bytes_total);
 }
 
+/* The tensors that the step holds. After OPENED; NULL without. */
+static const struct ckpt_layout *names_of(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_index(restore) ? restore->gather.wholes->names : NULL;
+}
+
 size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
+	const struct ckpt_layout *names = names_of(restore);
 
-	return index ? index->layout->entry_count + index->layout->alias_count : 0;
+	return names ? names->entry_count + names->alias_count : 0;
 }
 
 int ckpt_restore_name(
@@ -178,21 +195,27 @@ int ckpt_restore_name(
 {
 	if (index >= ckpt_restore_name_count(restore))
 		return -ERANGE;
-	const struct ckpt_layout *layout = restore->shard.index->layout;
+	const struct ckpt_layout *names = names_of(restore);
 	const struct ckpt_alias *alias =
-		index < layout->entry_count ? NULL : &layout->aliases[index - layout->entry_count];
+		index < names->entry_count ? NULL : &names->aliases[index - names->entry_count];
 	const struct ckpt_entry *entry =
-		alias ? ckpt_layout_find(layout, alias->target) : &layout->entries[index];
+		alias ? ckpt_layout_find(names, alias->target) : &names->entries[index];
+	size_t count = 0;
 
 	CKPT_ASSERT(entry);
+	const struct ckpt_part *parts = ckpt_wholes_parts(restore->gather.wholes, entry, &count);
 	ret_info->dtype = entry->dtype;
 	ret_info->ndim = entry->ndim;
-	ret_info->rank = restore->shard.index->rank;
+	ret_info->rank = parts->rank;
 	ret_info->name = alias ? alias->name : entry->name;
 	ret_info->shape = entry->shape;
 	ret_info->nbytes = entry->nbytes;
-	ret_info->offset = entry->offset;
+	ret_info->offset = parts->entry->offset;
 	ret_info->alias_of = alias ? entry->name : NULL;
+	ret_info->pieces = 1;
+	for (size_t i = 1; i < count; i++)
+		ret_info->pieces += !ckpt_part_same(&parts[i - 1], &parts[i]);
+	ret_info->reserved = 0;
 	return 0;
 }
 
@@ -204,8 +227,7 @@ static int alias_order(const void *key, const void *alias)
 int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 	struct ckpt_error *err, size_t *ret_index)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
-	const struct ckpt_layout *layout = index ? index->layout : NULL;
+	const struct ckpt_layout *layout = names_of(restore);
 	const struct ckpt_entry *entry = layout ? ckpt_layout_find(layout, name) : NULL;
 
 	if (!entry)
@@ -235,7 +257,7 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	pthread_mutex_unlock(&restore->lock);
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
-	return ckpt_targets_add(&restore->targets, index->layout, targets, count, err);
+	return ckpt_binder_add(&restore->gather.binder, targets, count, err);
 }
 
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore)

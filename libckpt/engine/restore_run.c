@@ -38,6 +38,7 @@ static void halt(struct ckpt_restore *r, int code)
 {
 	if (!r->stop)
 		r->stop = code;
+	ckpt_gather_stop(&r->gather, r->stop);
 	ckpt_task_wake(&r->fetch.task);
 	ckpt_task_wake(&r->road);
 	ckpt_task_wake(&r->task);
@@ -153,7 +154,8 @@ static int restore_body(struct ckpt_task *task)
 	struct ckpt_restore *r = restore_of(task);
 
 	/* Once a manifest may have been published the outcome is what becomes of it. */
-	if (r->stop && !r->ended && r->fetch.copies == 0 && !r->exporter.publish_tried) {
+	if (r->stop && !r->ended && ckpt_gather_copies(&r->gather) == 0 &&
+		!r->exporter.publish_tried) {
 		r->result = r->stop;
 		settle(r);
 	}

@@ -7,11 +7,11 @@
 #include "engine/exporter.h"
 #include "engine/fetch.h"
 #include "engine/findings.h"
+#include "engine/gather.h"
 #include "engine/pick.h"
 #include "engine/quarantine.h"
 #include "engine/restore.h"
 #include "engine/shard.h"
-#include "engine/targets.h"
 
 /* What a user's thread may post; bits of `posted`. */
 #define CKPT_POST_OPEN    1u
@@ -42,8 +42,8 @@ struct ckpt_restore {
 	unsigned on_way; /* guarded by lock: posts that the core has not run yet */
 	bool gone;       /* guarded by lock: nothing is posted any more */
 
-	/* The user's until the start is posted, then the core's. */
-	struct ckpt_targets targets;
+	/* Of a restore into memory. Its binder is the user's from OPENED until the start is posted. */
+	struct ckpt_gather gather;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node open_node;

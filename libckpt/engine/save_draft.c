@@ -109,6 +109,8 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 	}
 	if (elements > CKPT_SHARD_BYTES_MAX)
 		return ckpt_fail(err, -EINVAL, "tensor %s: its shape overflows", name);
+	if (ckpt_layout_bad_box(t))
+		return ckpt_fail(err, -EINVAL, "tensor %s %s", name, ckpt_layout_bad_box(t));
 	if (elements && !t->data)
 		return ckpt_fail(err, -EINVAL, "tensor %s: data is NULL", name);
 	if (t->device != CKPT_DEVICE_HOST)
@@ -139,7 +141,11 @@ static int copy_tensor(struct ckpt_save *save, const struct ckpt_tensor *from,
 	to->name = arena_copy(save, from->name, strlen(from->name) + 1);
 	to->shape = arena_copy(save, from->shape, dims);
 	to->strides = from->strides ? arena_copy(save, from->strides, dims) : NULL;
-	if (!to->name || !to->shape || (from->strides && !to->strides))
+	to->global_shape = from->global_shape ? arena_copy(save, from->global_shape, dims) : NULL;
+	to->global_start = from->global_start ? arena_copy(save, from->global_start, dims) : NULL;
+	if (!to->name || !to->shape || (from->strides && !to->strides) ||
+		(from->global_shape && !to->global_shape) ||
+		(from->global_start && !to->global_start))
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	return 0;
 }

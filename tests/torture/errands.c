@@ -93,6 +93,38 @@ void errand_close(struct deed *d)
 static const char *const tensor_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
 static const int64_t tensor_counts[DEED_TENSORS] = {40000, 100, 9000};
 
+#define GRID_ROWS    60
+#define GRID_COLUMNS 50
+
+/* The upper half of a grid: a box of a tensor of which nobody has the rest. */
+static float grid[GRID_ROWS][GRID_COLUMNS];
+static const int64_t grid_shape[] = {GRID_ROWS, GRID_COLUMNS};
+static const int64_t grid_whole[] = {2L * GRID_ROWS, GRID_COLUMNS};
+static const int64_t grid_start[] = {0, 0};
+
+static bool add_box(struct ckpt_save *save)
+{
+	struct ckpt_tensor now = {.size = sizeof(now),
+		.name = "grid",
+		.dtype = CKPT_F32,
+		.ndim = 2,
+		.shape = grid_shape,
+		.data = grid,
+		.global_shape = grid_whole,
+		.global_start = grid_start};
+	struct ckpt_tensor then = {.size = offsetof(struct ckpt_tensor, global_shape),
+		.name = "plain",
+		.dtype = CKPT_F32,
+		.ndim = 2,
+		.shape = grid_shape,
+		.data = grid};
+
+	for (int i = 0; i < GRID_ROWS; i++)
+		for (int k = 0; k < GRID_COLUMNS; k++)
+			grid[i][k] = (float)(i * GRID_COLUMNS + k);
+	return CALL(ckpt_save_add(save, &now, 1)) == 0 && CALL(ckpt_save_add(save, &then, 1)) == 0;
+}
+
 static bool add_tensors(struct deed *d, struct ckpt_save *save)
 {
 	static const char meta[] = "{\"epoch\": 1}";
@@ -109,6 +141,8 @@ static bool add_tensors(struct deed *d, struct ckpt_save *save)
 			return false;
 	}
 	const struct trial *trial = &torture_trials[torture->scenario];
+	if (trial->boxed && !add_box(save))
+		return false;
 	if (trial->extra > 0) {
 		static char *zeros;
 		int64_t bytes = (int64_t)trial->extra;
@@ -302,5 +336,69 @@ void errand_inspect(struct deed *d)
 	}
 	bind_many(handle);
 	DO(ckpt_restore_cancel(handle));
+	DO(ckpt_restore_free(handle));
+}
+
+/* Columns 10 to 29 of rows 20 to 49, together and with gaps; many, so that lists grow. */
+static bool bind_boxes(struct ckpt_restore *handle, float (*out)[30 * 20], unsigned count)
+{
+	static const int64_t start[] = {20, 10};
+	static const int64_t shape[] = {30, 20};
+	static const int64_t strides[] = {1, 30};
+
+	for (unsigned i = 0; i < count; i++) {
+		struct ckpt_target target = {.size = sizeof(target),
+			.name = "grid",
+			.data = out[i],
+			.ndim = 2,
+			.shape = shape,
+			.strides = i % 2 ? strides : NULL,
+			.start = start};
+		if (CALL(ckpt_restore_bind(handle, &target, 1)) < 0)
+			return false;
+	}
+	struct ckpt_target older = {.size = offsetof(struct ckpt_target, start),
+		.name = "plain",
+		.data = out[count],
+		.length = sizeof(out[0])};
+	return CALL(ckpt_restore_bind(handle, &older, 1)) == 0;
+}
+
+static void check_boxes(float (*out)[30 * 20], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		for (int row = 0; row < 30; row++)
+			for (int column = 0; column < 20; column++) {
+				float got = out[i][i % 2 ? row + 30 * column : 20 * row + column];
+				if (got != grid[20 + row][10 + column])
+					torture_wrong("a box has %g in [%d, %d]", (double)got, row,
+						column);
+			}
+	if (memcmp(out[count], grid, sizeof(out[0])) != 0)
+		torture_wrong("a range is not what was saved");
+}
+
+void errand_box(struct deed *d)
+{
+	static float out[21][30 * 20];
+	struct ckpt_restore *handle = NULL;
+	const char *meta = NULL;
+	size_t length = 0;
+	int64_t whole = 0;
+	struct ckpt_target all = {.size = sizeof(all), .name = "grid", .data = &whole};
+
+	if (CALL(ckpt_restore_open(d->engine, CKPT_STEP_LATEST, &handle)) < 0)
+		return;
+	if (CALL(ckpt_restore_rank_meta(handle, 0, &meta, &length)) == 0 && length == 0)
+		torture_wrong("meta is gone");
+	int r = CALL(ckpt_restore_bind(handle, &all, 1));
+	if (r != CKPT_EMISMATCH && r != -ENOMEM)
+		torture_wrong("half a tensor is taken for all of it: %d", r);
+	if (bind_boxes(handle, out, 20) && CALL(ckpt_restore_start(handle)) == 0) {
+		r = errand_wait(handle);
+		if (r == 0)
+			check_boxes(out, 20);
+		(void)errand_outcome(r == 0, "boxes", 1);
+	}
 	DO(ckpt_restore_free(handle));
 }

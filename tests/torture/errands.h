@@ -26,6 +26,8 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore);
 bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt);
 /* From the latest, which is to be this one. */
 bool errand_resume(struct deed *d, unsigned step);
+/* Boxes of what a trial that is `boxed` has saved, in gathered pieces and from strided memory. */
+void errand_box(struct deed *d);
 /* For its end; -ETIMEDOUT: there is none. */
 int errand_wait(struct ckpt_restore *restore);
 void errand_verify(struct deed *d, uint64_t step, bool bad);

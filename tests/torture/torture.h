@@ -151,6 +151,7 @@ struct trial {
 	uint64_t pool; /* 0: as small as it may be */
 	uint32_t block;
 	size_t extra; /* bytes of one more tensor, which is eager */
+	bool boxed;   /* it saves a box of a tensor, too, in the words of an older caller */
 };
 
 /* What is odd about the machine, from the beginning of the run. */

@@ -65,6 +65,15 @@ static void run_first(struct deed *d)
 	errand_close(d);
 }
 
+static void run_boxes(struct deed *d)
+{
+	if (!errand_open(d, 0))
+		return;
+	if (errand_save(d, 1, 101))
+		errand_box(d);
+	errand_close(d);
+}
+
 static void run_overlapping(struct deed *d)
 {
 	struct ckpt_save *saves[3] = {NULL};
@@ -330,6 +339,7 @@ const struct trial torture_trials[] = {
 	{"eager", prepare_none, run_fenced, THREADS, .odd = TORTURE_HUGE_PAGES, .extra = (32 << 20) + 64,
 		.block = 8 << 20, .pool = 48 << 20},
 	{"fenced", prepare_none, run_fenced, THREADS},
+	{"boxes", prepare_none, run_boxes, THREADS, .boxed = true},
 	{"retention", prepare_three, run_retention, THREADS},
 	{"pinned", prepare_three, run_pinned, THREADS},
 	{"restore", prepare_three, run_restore, RING},

@@ -556,7 +556,7 @@ static void test_memory_is_let_go(void **state)
 	ckpt_restore_post_start(r);
 	core_rig_run(&s->rig);
 	assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
-	assert_null(r->fetch.own_memory);
+	assert_null(r->gather.ways);
 	assert_int_equal(core_rig_end(&s->rig, r), 0);
 	free(memory);
 }
@@ -573,7 +573,7 @@ static void test_cancelled_before_the_start(void **state)
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 	ckpt_restore_post_cancel(r);
 	core_rig_run(&s->rig);
-	assert_false(r->targets.sealed);
+	assert_null(r->gather.ways);
 	assert_int_equal(s->rig.fault.seen[opened], 0);
 	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
 }

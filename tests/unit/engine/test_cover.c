@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is wanted is covered once, from whatever boxes there are; what nobody holds is found missing. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/cover.h"
+#include "lib/dice.h"
+
+#define SIDE      9
+#define PARTS_MAX 80
+#define CELLS     (SIDE * SIDE * SIDE)
+
+struct scene {
+	uint32_t ndim;
+	int64_t shape[3];
+	struct ckpt_entry entries[PARTS_MAX];
+	int64_t boxes[PARTS_MAX][6];
+	struct ckpt_part parts[PARTS_MAX];
+	size_t count;
+};
+
+static void add_part(struct scene *s, const struct ckpt_box *box)
+{
+	struct ckpt_entry *e = &s->entries[s->count];
+	int64_t *dims = s->boxes[s->count];
+
+	memcpy(dims, box->start, sizeof(*dims) * 3);
+	memcpy(dims + 3, box->shape, sizeof(*dims) * 3);
+	*e = (struct ckpt_entry){
+		.ndim = s->ndim, .shape = dims + 3, .global_shape = s->shape, .global_start = dims};
+	s->parts[s->count] = (struct ckpt_part){.entry = e, .rank = (uint32_t)s->count};
+	s->count++;
+}
+
+/* Cuts a box in two, again and again; some pieces come twice, some not at all. */
+static void scatter(
+	struct scene *s, struct dice *d, const struct ckpt_box *box, unsigned depth, unsigned lost)
+{
+	uint32_t i = s->ndim ? (uint32_t)dice_below(d, s->ndim) : 0;
+
+	if (depth > 0 && s->ndim > 0) {
+		int64_t cut = (int64_t)dice_below(d, (uint64_t)box->shape[i] + 1);
+		struct ckpt_box a = *box;
+		struct ckpt_box b = *box;
+		a.shape[i] = cut;
+		b.start[i] += cut;
+		b.shape[i] -= cut;
+		scatter(s, d, &a, depth - 1, lost);
+		scatter(s, d, &b, depth - 1, lost);
+		return;
+	}
+	if (lost && dice_below(d, lost) == 0)
+		return;
+	add_part(s, box);
+	if (dice_below(d, 4) == 0)
+		add_part(s, box);
+}
+
+static struct ckpt_box random_box(struct dice *d, const struct scene *s)
+{
+	struct ckpt_box box = {.ndim = s->ndim};
+
+	for (uint32_t i = 0; i < s->ndim; i++) {
+		box.start[i] = (int64_t)dice_below(d, (uint64_t)s->shape[i] + 1);
+		box.shape[i] = (int64_t)dice_below(d, (uint64_t)(s->shape[i] - box.start[i]) + 1);
+	}
+	return box;
+}
+
+/* Adds one to each of its cells. */
+static void paint(const struct ckpt_box *box, unsigned cells[CELLS])
+{
+	int64_t n[3] = {1, 1, 1};
+	int64_t at[3] = {0};
+
+	for (uint32_t i = 0; i < box->ndim; i++)
+		n[i] = box->shape[i], at[i] = box->start[i];
+	for (int64_t i = 0; i < n[0]; i++)
+		for (int64_t j = 0; j < n[1]; j++)
+			for (int64_t k = 0; k < n[2]; k++)
+				cells[((at[0] + i) * SIDE + at[1] + j) * SIDE + at[2] + k]++;
+}
+
+static bool within(const struct ckpt_box *in, const struct ckpt_box *box)
+{
+	struct ckpt_box both;
+
+	return ckpt_box_meet(in, box, &both) && memcmp(&both, in, sizeof(both)) == 0;
+}
+
+static void check(
+	struct scene *s, struct ckpt_cover *cover, const struct ckpt_box *wanted, bool disjoint)
+{
+	static unsigned held[CELLS];
+	static unsigned want[CELLS];
+	static unsigned read[CELLS];
+	struct ckpt_box missing = {.ndim = 99};
+	bool all = true;
+
+	memset(held, 0, sizeof(held));
+	memset(want, 0, sizeof(want));
+	memset(read, 0, sizeof(read));
+	paint(wanted, want);
+	for (size_t i = 0; i < s->count; i++) {
+		struct ckpt_box box = ckpt_part_box(&s->parts[i]);
+		paint(&box, held);
+	}
+	for (size_t i = 0; i < CELLS; i++)
+		all = all && (!want[i] || held[i]);
+	int r = ckpt_cover_find(cover, s->parts, s->count, wanted, &missing);
+	assert_int_equal(r, all ? 0 : 1);
+	if (!all) {
+		assert_true(within(&missing, wanted));
+		paint(&missing, read);
+		for (size_t i = 0; i < CELLS; i++)
+			assert_false(read[i] && held[i]);
+		return;
+	}
+	for (size_t i = 0; i < cover->count; i++) {
+		struct ckpt_box box = ckpt_part_box(cover->cuts[i].part);
+		assert_true(within(&cover->cuts[i].box, &box));
+		paint(&cover->cuts[i].box, read);
+		/* Parts that share nothing are cut once each. */
+		for (size_t k = 0; k < i && disjoint; k++)
+			assert_ptr_not_equal(cover->cuts[k].part, cover->cuts[i].part);
+	}
+	assert_memory_equal(read, want, sizeof(read));
+}
+
+static int part_order(const void *a, const void *b)
+{
+	const struct ckpt_part *x = a;
+	const struct ckpt_part *y = b;
+	struct ckpt_box one = ckpt_part_box(x);
+	struct ckpt_box two = ckpt_part_box(y);
+	int r = memcmp(&one, &two, sizeof(one));
+
+	return r ? r : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static void test_random(void **state)
+{
+	struct ckpt_cover cover = {0};
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 3000; seed++) {
+		struct dice d = {seed};
+		struct scene s = {.ndim = (uint32_t)dice_below(&d, 4)};
+		unsigned lost = dice_below(&d, 3) == 0 ? 6 : 0;
+		bool disjoint = dice_below(&d, 3) > 0;
+
+		for (uint32_t i = 0; i < s.ndim; i++)
+			s.shape[i] = (int64_t)dice_below(&d, SIDE - 1) + 1;
+		struct ckpt_box whole = ckpt_box_of(NULL, s.shape, s.ndim);
+		scatter(&s, &d, &whole, (unsigned)dice_below(&d, 4), lost);
+		for (uint64_t i = disjoint ? 0 : dice_below(&d, 4); i > 0; i--) {
+			struct ckpt_box more = random_box(&d, &s);
+			add_part(&s, &more);
+		}
+		qsort(s.parts, s.count, sizeof(s.parts[0]), part_order);
+		check(&s, &cover, &whole, disjoint);
+		for (unsigned i = 0; i < 4; i++) {
+			struct ckpt_box wanted = random_box(&d, &s);
+			check(&s, &cover, &wanted, disjoint);
+		}
+	}
+	ckpt_cover_clear(&cover);
+}
+
+static size_t left;
+
+static bool fail_one(void *user, size_t size)
+{
+	(void)user;
+	(void)size;
+	return left-- == 0;
+}
+
+static void test_without_memory(void **state)
+{
+	struct dice d = {3};
+	struct scene s = {.ndim = 3, .shape = {8, 8, 8}};
+	struct ckpt_box whole = ckpt_box_of(NULL, s.shape, s.ndim);
+	struct ckpt_box missing;
+	size_t tries = 0;
+	int r = -ENOMEM;
+
+	(void)state;
+	scatter(&s, &d, &whole, 5, 0);
+	for (; r < 0; tries++) {
+		struct ckpt_cover cover = {0};
+
+		left = tries;
+		ckpt_alloc_set_hook(fail_one, NULL);
+		r = ckpt_cover_find(&cover, s.parts, s.count, &whole, &missing);
+		ckpt_alloc_set_hook(NULL, NULL);
+		assert_true(r == 0 || r == -ENOMEM);
+		ckpt_cover_clear(&cover);
+	}
+	assert_true(tries > 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_without_memory),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps that many ranks wrote: what arrives is what one would have written, whoever holds which part
+ * and whatever is wanted of it; nothing is read that is not needed; and what is wrong with a rank is
+ * found and said.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "format/dtype.h"
+#include "lib/rig.h"
+#include "lib/scratch.h"
+#include "lib/spread.h"
+
+#define BLOCK UINT32_C(65536)
+
+struct scene {
+	char *dir;
+	struct rig rig;
+	struct spread spread;
+};
+
+static void open_rig(struct scene *s)
+{
+	struct rig_config config = {
+		.dir = s->dir, .block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN};
+
+	rig_open(&s->rig, &config);
+}
+
+/* A store with step 10 of so many ranks, and a rig on it. */
+static void make_scene(
+	struct scene *s, struct dice *d, uint32_t world, uint64_t side, uint64_t chunk_bytes)
+{
+	s->dir = scratch_make_in_memory();
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	spread_make(&s->spread, d, world, side);
+	spread_commit(&s->spread, s->dir, 10, chunk_bytes);
+	open_rig(s);
+}
+
+static void end_scene(struct scene *s)
+{
+	rig_close(&s->rig);
+	spread_clear(&s->spread);
+	scratch_remove(s->dir);
+}
+
+/* Marks the bytes that rank `rank` holds of what the goal wants. */
+static void mark(const struct spread *s, const struct spread_goal *g, uint32_t rank,
+	const struct ckpt_layout *layout, char *marks)
+{
+	const struct ckpt_entry *e = ckpt_layout_find(layout, g->tensor->name);
+	struct ckpt_box both;
+
+	if (!e)
+		return;
+	uint32_t item = ckpt_dtype_bytes(e->dtype);
+	const struct ckpt_box *piece = &s->pieces[rank][g->tensor - s->tensors].box;
+	if (!ckpt_box_meet(piece, &g->box, &both))
+		return;
+	for (uint64_t n = 0; n < ckpt_box_volume(&both); n++) {
+		uint64_t left = n;
+		uint64_t place = 0;
+		uint64_t step = 1;
+		for (uint32_t i = both.ndim; i-- > 0;) {
+			int64_t at = both.start[i] + (int64_t)(left % (uint64_t)both.shape[i]);
+			left /= (uint64_t)both.shape[i];
+			place += (uint64_t)(at - piece->start[i]) * step;
+			step *= (uint64_t)piece->shape[i];
+		}
+		memset(marks + e->offset + place * item, 1, item);
+	}
+}
+
+/* Bytes of the chunks that hold something wanted, whichever rank they are of. */
+static uint64_t needed(const struct scene *s, const struct ckpt_restore *r,
+	const struct spread_goal *goals, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t rank = 0; rank < s->spread.world; rank++) {
+		const struct ckpt_layout *l = ckpt_restore_rank_index(r, rank)->layout;
+		char *marks = calloc(1, l->bytes);
+		for (size_t i = 0; i < count; i++)
+			mark(&s->spread, &goals[i], rank, l, marks);
+		for (size_t i = 0; i < l->chunk_count; i++)
+			if (memchr(marks + l->chunks[i].offset, 1, l->chunks[i].length))
+				bytes += l->chunks[i].length;
+		free(marks);
+	}
+	return bytes;
+}
+
+static void check_names(const struct scene *s, const struct ckpt_restore *r)
+{
+	size_t index = 0;
+	struct ckpt_tensor_info info = {.size = sizeof(info)};
+
+	assert_int_equal(ckpt_restore_ranks(r), s->spread.world);
+	assert_int_equal(ckpt_restore_name_count(r), SPREAD_TENSORS + 1);
+	for (size_t i = 0; i < SPREAD_TENSORS; i++) {
+		const struct spread_tensor *t = &s->spread.tensors[i];
+		assert_int_equal(ckpt_restore_name_find(r, t->name, NULL, &index), 0);
+		assert_int_equal(ckpt_restore_name(r, index, &info), 0);
+		assert_string_equal(info.name, t->name);
+		assert_int_equal(info.dtype, t->dtype);
+		assert_int_equal(info.ndim, t->ndim);
+		assert_memory_equal(info.shape, t->shape, t->ndim * sizeof(*t->shape));
+		assert_int_equal(info.nbytes, t->bytes);
+		assert_true(info.pieces >= 1 && info.pieces <= s->spread.world);
+		assert_null(info.alias_of);
+	}
+	assert_int_equal(ckpt_restore_name_find(r, "tied", NULL, &index), 0);
+	assert_int_equal(ckpt_restore_name(r, index, &info), 0);
+	assert_string_equal(info.alias_of, s->spread.tensors[0].name);
+	assert_memory_equal(info.shape, s->spread.tensors[0].shape,
+		s->spread.tensors[0].ndim * sizeof(int64_t));
+	for (uint32_t i = 0; i < s->spread.world; i++)
+		assert_string_equal(ckpt_restore_rank_index(r, i)->meta, s->spread.metas[i]);
+}
+
+/* Wants so many things of the step at once. */
+static void read_back(struct scene *s, struct dice *d, size_t count)
+{
+	struct spread_goal *goals = calloc(count, sizeof(*goals));
+	struct ckpt_target *targets = calloc(count, sizeof(*targets));
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_restore *r = rig_restore(&s->rig, 10);
+	bool once = true;
+	uint64_t done;
+	uint64_t total;
+
+	check_names(s, r);
+	for (size_t i = 0; i < count; i++) {
+		spread_want(&s->spread, d, (size_t)dice_below(d, SPREAD_TENSORS), &goals[i]);
+		targets[i] = goals[i].target;
+		once = once && goals[i].tensor->once;
+	}
+	if (ckpt_restore_add_targets(r, targets, count, &err) < 0)
+		fail_msg("%s", err.message);
+	uint64_t most = needed(s, r, goals, count);
+	size_t before = atomic_load(&s->rig.io.read_bytes);
+	assert_int_equal(rig_run(r), 0);
+	size_t read = atomic_load(&s->rig.io.read_bytes) - before;
+	ckpt_restore_counters(r, &done, &total);
+	assert_int_equal(done, total);
+	assert_true(once ? total == most : total <= most);
+	assert_true(read >= total);
+	for (size_t i = 0; i < count; i++) {
+		assert_true(spread_got(&goals[i]));
+		spread_forget(&goals[i]);
+	}
+	rig_free(r);
+	free(goals);
+	free(targets);
+}
+
+static void test_any_cut_any_box(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 150; seed++) {
+		struct dice d = {seed};
+		struct scene s;
+		uint32_t world = 1 + (uint32_t)dice_below(&d, SPREAD_WORLD_MAX);
+
+		make_scene(&s, &d, world, 2 + dice_below(&d, 30), 1 + dice_below(&d, 6000));
+		read_back(&s, &d, 1);
+		read_back(&s, &d, 1 + dice_below(&d, 40));
+		read_back(&s, &d, 1 + dice_below(&d, 6));
+		end_scene(&s);
+	}
+}
+
+/* Larger than a block, so that boxes go through many of them, with chunks that cross their ends. */
+static void test_many_blocks(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 12; seed++) {
+		struct dice d = {seed};
+		struct scene s;
+
+		make_scene(&s, &d, 1 + (uint32_t)dice_below(&d, 6), 160 + dice_below(&d, 100),
+			1000 + dice_below(&d, 60000));
+		read_back(&s, &d, 1 + dice_below(&d, 4));
+		read_back(&s, &d, 20);
+		end_scene(&s);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_any_cut_any_box),
+		cmocka_unit_test(test_many_blocks),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
