@@ -220,6 +220,11 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 		return refuse(err, CKPT_EMISMATCH, t->name,
 			"no rank of the step holds %s of it, which the target asks for",
 			ckpt_box_text(&missing, text));
+	if (r == -E2BIG)
+		return refuse(err, CKPT_EUNSUPPORTED, t->name,
+			"the boxes of it that the ranks hold overlap in more ways than this "
+			"version "
+			"puts together");
 	for (size_t i = 0; r == 0 && i < b->cover.count; i++)
 		r = put_cut(b, &view, &wanted, &b->cover.cuts[i], parts + count);
 	return r < 0 ? fail_memory(err) : 0;

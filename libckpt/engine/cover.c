@@ -8,6 +8,8 @@
 
 static int put_rest(struct ckpt_cover *c, const struct ckpt_box *boxes, size_t count)
 {
+	if (c->rest_count + count > CKPT_COVER_REST_MAX)
+		return -E2BIG;
 	if (c->rest_count + count > c->rest_room) {
 		size_t room = (c->rest_room + count) * 2;
 		struct ckpt_box *grown = ckpt_realloc_array(c->rest, room, sizeof(*grown));
@@ -23,6 +25,8 @@ static int put_rest(struct ckpt_cover *c, const struct ckpt_box *boxes, size_t c
 
 static int put_cut(struct ckpt_cover *c, const struct ckpt_part *part, const struct ckpt_box *box)
 {
+	if (c->count == CKPT_COVER_CUTS_MAX)
+		return -E2BIG;
 	if (c->count == c->room) {
 		size_t room = c->room ? c->room * 2 : 16;
 		struct ckpt_cover_cut *grown = ckpt_realloc_array(c->cuts, room, sizeof(*grown));
@@ -56,8 +60,11 @@ static int take_part(
 		}
 		size_t n = ckpt_box_without(&c->rest[i], &both, rest);
 		c->rest[i] = c->rest[--c->rest_count];
-		if (put_cut(c, part, &both) < 0 || put_rest(c, rest, n) < 0)
-			return -ENOMEM;
+		int r = put_cut(c, part, &both);
+		if (r == 0)
+			r = put_rest(c, rest, n);
+		if (r < 0)
+			return r;
 		volume += ckpt_box_volume(&both);
 	}
 	/* One cut, unless parts overlap: not where what was left happened to be cut. */
@@ -75,14 +82,12 @@ int ckpt_cover_find(struct ckpt_cover *cover, const struct ckpt_part *parts, siz
 	cover->rest_count = 0;
 	if (ckpt_box_volume(wanted) == 0)
 		return 0;
-	if (put_rest(cover, wanted, 1) < 0)
-		return -ENOMEM;
-	for (size_t i = 0; i < count && cover->rest_count > 0; i++) {
-		if (i > 0 && ckpt_part_same(&parts[i - 1], &parts[i]))
-			continue;
-		if (take_part(cover, &parts[i], wanted) < 0)
-			return -ENOMEM;
-	}
+	int r = put_rest(cover, wanted, 1);
+	for (size_t i = 0; r == 0 && i < count && cover->rest_count > 0; i++)
+		if (i == 0 || !ckpt_part_same(&parts[i - 1], &parts[i]))
+			r = take_part(cover, &parts[i], wanted);
+	if (r < 0)
+		return r;
 	if (cover->rest_count == 0)
 		return 0;
 	*ret_missing = cover->rest[0];

@@ -23,8 +23,15 @@ struct ckpt_cover {
 };
 
 /*
- * Finds cuts that share nothing and together are the wanted box. 0, -ENOMEM, or 1: a part of it is
- * held by nobody, and *ret_missing is a box of that.
+ * What is left over may be in so many boxes at a time, and the cuts may be so many: parts that overlap
+ * in all dimensions could make more of them than there is memory. Those of any grid are a few.
+ */
+#define CKPT_COVER_REST_MAX ((size_t)1 << 14)
+#define CKPT_COVER_CUTS_MAX ((size_t)1 << 20)
+
+/*
+ * Finds cuts that share nothing and together are the wanted box. 0, -ENOMEM, -E2BIG (more than that), or
+ * 1: a part of it is held by nobody, and *ret_missing is a box of that.
  */
 int ckpt_cover_find(struct ckpt_cover *cover, const struct ckpt_part *parts, size_t count,
 	const struct ckpt_box *wanted, struct ckpt_box *ret_missing);

@@ -171,6 +171,70 @@ static void test_random(void **state)
 	ckpt_cover_clear(&cover);
 }
 
+/* Slabs across every dimension leave more boxes than there could be memory for. */
+static void test_slabs(void **state)
+{
+	struct ckpt_entry entries[CKPT_NDIM_MAX * 3];
+	struct ckpt_part parts[CKPT_NDIM_MAX * 3];
+	int64_t dims[CKPT_NDIM_MAX * 3][2][CKPT_NDIM_MAX];
+	int64_t shape[CKPT_NDIM_MAX];
+	struct ckpt_cover cover = {0};
+	struct ckpt_box missing = {.ndim = 99};
+	size_t n = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < CKPT_NDIM_MAX; i++)
+		shape[i] = 8;
+	for (uint32_t i = 0; i < CKPT_NDIM_MAX; i++)
+		for (int64_t at = 1; at < 7; at += 2, n++) {
+			for (uint32_t k = 0; k < CKPT_NDIM_MAX; k++) {
+				dims[n][0][k] = k == i ? at : 0;
+				dims[n][1][k] = k == i ? 1 : 8;
+			}
+			entries[n] = (struct ckpt_entry){.ndim = CKPT_NDIM_MAX,
+				.shape = dims[n][1],
+				.global_shape = shape,
+				.global_start = dims[n][0]};
+			parts[n].entry = &entries[n];
+		}
+	struct ckpt_box whole = ckpt_box_of(NULL, shape, CKPT_NDIM_MAX);
+	assert_int_equal(ckpt_cover_find(&cover, parts, n, &whole, &missing), -E2BIG);
+	assert_int_equal(missing.ndim, 99);
+	ckpt_cover_clear(&cover);
+}
+
+/* A grid as large as worlds are is done in no time. */
+static void test_large_grid(void **state)
+{
+	const size_t side = 128;
+	struct ckpt_entry *entries = calloc(side * side, sizeof(*entries));
+	struct ckpt_part *parts = calloc(side * side, sizeof(*parts));
+	int64_t(*starts)[2] = calloc(side * side, sizeof(*starts));
+	int64_t whole_shape[2] = {(int64_t)side * 3, (int64_t)side * 5};
+	int64_t cell[2] = {3, 5};
+	struct ckpt_box whole = ckpt_box_of(NULL, whole_shape, 2);
+	struct ckpt_cover cover = {0};
+	struct ckpt_box missing;
+
+	(void)state;
+	for (size_t i = 0; i < side * side; i++) {
+		starts[i][0] = (int64_t)(i / side) * 3;
+		starts[i][1] = (int64_t)(i % side) * 5;
+		entries[i] = (struct ckpt_entry){.ndim = 2,
+			.shape = cell,
+			.global_shape = whole_shape,
+			.global_start = starts[i]};
+		parts[i].entry = &entries[i];
+	}
+	assert_int_equal(ckpt_cover_find(&cover, parts, side * side, &whole, &missing), 0);
+	assert_int_equal(cover.count, side * side);
+	assert_true(cover.rest_room < 100);
+	ckpt_cover_clear(&cover);
+	free(entries);
+	free(parts);
+	free(starts);
+}
+
 static size_t left;
 
 static bool fail_one(void *user, size_t size)
@@ -208,6 +272,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_slabs),
+		cmocka_unit_test(test_large_grid),
 		cmocka_unit_test(test_without_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
