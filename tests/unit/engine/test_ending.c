@@ -188,7 +188,7 @@ static struct ckpt_restore *copying(struct scene *s)
 	start(s, r);
 	core_rig_do_jobs(&s->rig);
 	core_rig_run(&s->rig);
-	assert_true(r->fetch.copies > 0);
+	assert_true(ckpt_gather_copies(&r->gather) > 0);
 	/* Before the work for a save, which may be long. */
 	assert_true(s->rig.held->urgent);
 	return r;
@@ -445,7 +445,7 @@ static void test_cancelled_with_damage(void **state)
 
 	scratch_flip(craft_shard(&s->step, 0), 10000);
 	struct ckpt_restore *r = copying(s);
-	assert_int_equal(r->fetch.code, CKPT_EINTEGRITY);
+	assert_int_equal(r->gather.ways[0].fetch.code, CKPT_EINTEGRITY);
 	cancel(s, r);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(r->result, CKPT_EINTEGRITY);
