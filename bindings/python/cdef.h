@@ -165,7 +165,10 @@ struct ckpt_engine_opts {
 	uint64_t keep_last;
 	uint64_t keep_every;
 	uint32_t log_level;
+	uint32_t rank;
+	uint32_t world;
 	uint32_t reserved;
+	const char *session;
 };
 
 #define CKPT_ENGINE_NEW_START ...

@@ -141,6 +141,80 @@ static void test_one_outcome(void **state)
 	assert_int_equal(scratch_count(scratch_join(job->store, "exchange/job-1")), 1 + WORLD);
 }
 
+#define ROWS    ((int64_t)1000) /* of all ranks */
+#define COLUMNS ((int64_t)300)
+
+/* Rows from `first` on, as a box of the whole matrix. */
+static void save_rows(
+	struct job *job, uint32_t rank, const float *matrix, int64_t first, int64_t rows)
+{
+	const int64_t shape[] = {rows, COLUMNS};
+	const int64_t whole[] = {ROWS, COLUMNS};
+	const int64_t start[] = {first, 0};
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "matrix",
+		.dtype = CKPT_F32,
+		.ndim = 2,
+		.shape = shape,
+		.data = matrix + first * COLUMNS,
+		.global_shape = whole,
+		.global_start = start};
+
+	must_work(ckpt_save_begin(job->ranks[rank], 1, NULL, &job->saves[rank]));
+	must_work(ckpt_save_add(job->saves[rank], &tensor, 1));
+	must_work(ckpt_save_start(job->saves[rank]));
+}
+
+/* A box of the matrix, whoever wrote which part of it. */
+static void check_box(struct ckpt_engine *engine, const float *matrix, int64_t row, int64_t column,
+	int64_t rows, int64_t columns)
+{
+	const int64_t shape[] = {rows, columns};
+	const int64_t start[] = {row, column};
+	struct ckpt_target target = {.size = sizeof(target),
+		.name = "matrix",
+		.ndim = 2,
+		.shape = shape,
+		.start = start};
+	struct ckpt_restore *restore = NULL;
+	float *out = calloc((size_t)(rows * columns), sizeof(*out));
+
+	target.data = out;
+	must_work(ckpt_restore_open(engine, 1, &restore));
+	assert_int_equal(ckpt_restore_world(restore), WORLD);
+	must_work(ckpt_restore_bind(restore, &target, 1));
+	must_work(ckpt_restore_start(restore));
+	must_work(ckpt_restore_wait(restore, TIMEOUT_MS));
+	ckpt_restore_free(restore);
+	for (int64_t i = 0; i < rows; i++)
+		assert_memory_equal(out + i * columns, matrix + (row + i) * COLUMNS + column,
+			(size_t)columns * sizeof(*out));
+	free(out);
+}
+
+/* What four ranks saved in uneven parts is read by one, by two halves, and by columns. */
+static void test_other_world(void **state)
+{
+	static const int64_t cuts[WORLD + 1] = {0, 1, 400, 999, ROWS};
+	struct job *job = *state;
+	struct kit_vector matrix;
+
+	kit_fill(&matrix, "matrix", ROWS * COLUMNS, 7);
+	open_job(job, 20000);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		save_rows(job, rank, matrix.data, cuts[rank], cuts[rank + 1] - cuts[rank]);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	struct ckpt_engine *reader = kit_open(job->store, CKPT_ENGINE_READ_ONLY);
+	check_box(reader, matrix.data, 0, 0, ROWS, COLUMNS);
+	check_box(reader, matrix.data, 0, 0, ROWS / 2, COLUMNS);
+	check_box(reader, matrix.data, ROWS / 2, 0, ROWS / 2, COLUMNS);
+	check_box(reader, matrix.data, 0, 100, ROWS, 100);
+	check_box(reader, matrix.data, 399, 299, 2, 1);
+	ckpt_engine_close(reader);
+	kit_clear(&matrix);
+}
+
 /* One rank is late: nobody is told that the step is durable before it is. */
 static void test_late_rank(void **state)
 {
@@ -279,6 +353,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RANKS(test_one_outcome),
+		RANKS(test_other_world),
 		RANKS(test_late_rank),
 		RANKS(test_failed_rank),
 		RANKS(test_vanished_rank),
