@@ -150,6 +150,35 @@ def claim():
     yield from sealed_malice(good)
 
 
+def records():
+    good = head(
+        "rank",
+        code=0,
+        reason="",
+        rank=12,
+        node="node-7",
+        attempt=ATTEMPT,
+        index_digest=ATTEMPT * 2,
+        index_bytes=4321,
+        shard_bytes=2**40,
+    )
+    verdict = head("verdict", code=28, reason="No space left on device")
+    yield "rank", seal(good)
+    yield "verdict", seal(verdict)
+    yield "rank-that-failed", seal({**good, "code": 10009, "reason": "w was changed"})
+    yield "code-greatest", seal({**verdict, "code": 2**31 - 1})
+    yield "code-too-great", seal({**verdict, "code": 2**31})
+    yield "code-negative", seal({**verdict, "code": -28})
+    yield "rank-of-a-million", seal({**good, "rank": 10**6})
+    yield "attempt-is-a-path", seal({**good, "attempt": "../../etc/passwd"})
+    yield "digest-short", seal({**good, "index_digest": ATTEMPT})
+    yield "index-too-large", seal({**good, "index_bytes": 2**30 + 1})
+    yield "shard-too-large", seal({**good, "shard_bytes": 2**46 + 1})
+    yield from texts(good, "node", 64)
+    yield from texts(verdict, "reason", 255)
+    yield from sealed_malice(good)
+
+
 def quarantine():
     good = head(
         "quarantine",
@@ -704,6 +733,7 @@ TARGETS = {
     "marker": marker,
     "claim": claim,
     "quarantine": quarantine,
+    "record": records,
     "manifest": manifest,
     "index": indexes,
     "header": headers,
