@@ -11,6 +11,7 @@
 #include "engine/open.h"
 #include "format/sealed.h"
 
+static ckpt_task_fn parent_body;
 static ckpt_task_fn publish_body;
 
 static struct ckpt_claimer *claimer_of(struct ckpt_task *task)
@@ -181,7 +182,7 @@ static int look_body(struct ckpt_task *task)
 	ckpt_free(op->listing.names);
 	op->listing = (struct ckpt_listing){0};
 	if (c->newest == ckpt_scan_newest_claim(&core->scan))
-		return ckpt_task_continue(task, publish_body);
+		return ckpt_task_continue(task, parent_body);
 	if (c->newest != core->tried_generation)
 		return lost(c, c->newest);
 	ckpt_name_claim(c->path, c->newest);
@@ -192,6 +193,36 @@ static int look_body(struct ckpt_task *task)
 			core->parts.label, ckpt_code_text(op->result));
 	if (!take_own_try(c))
 		return lost(c, c->newest);
+	return ckpt_task_continue(task, parent_body);
+	CKPT_TASK_END(task);
+}
+
+/*
+ * The step to go on from is still there. Where locks do not reach, a process that was taken for dead may
+ * have retired it since, and has newer ones: a claim would leave those behind, and have nothing itself.
+ */
+static int parent_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+
+	CKPT_TASK_BEGIN(task);
+	if (!core->adopted)
+		return ckpt_task_continue(task, publish_body);
+	ckpt_name_manifest(c->path, core->parent_generation, core->parent_step);
+	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, op->done);
+	ckpt_free(op->data);
+	op->data = NULL;
+	if (op->result == -ENOENT)
+		return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
+			&(struct ckpt_where){.tier = "local", .file = c->path},
+			"step %llu of %s, which this process goes on from, was removed meanwhile "
+			"by another one: stop that job, and resume again",
+			(unsigned long long)core->parent_step, core->parts.label);
+	/* One that cannot be read is there, and that is no concern of the claim's. */
+	ckpt_error_clear(&c->command.error);
 	return ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
 }

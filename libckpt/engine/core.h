@@ -85,7 +85,6 @@ struct ckpt_core {
 	struct ckpt_timer *timers;
 
 	/* What the store held when it was last read, and what this engine has done since. */
-	bool opened;
 	struct ckpt_marker marker;
 	struct ckpt_scan scan;
 

@@ -176,11 +176,10 @@ void ckpt_exporter_start_commit(struct ckpt_exporter *exporter)
 	start(exporter, commit_body);
 }
 
-void ckpt_exporter_start_end(struct ckpt_exporter *exporter, bool failed)
+void ckpt_exporter_start_end(struct ckpt_exporter *exporter)
 {
 	exporter->op.err = NULL;
-	start(exporter,
-		failed && !exporter->publish_tried && exporter->store ? undo_body : unlock_body);
+	start(exporter, !exporter->publish_tried && exporter->store ? undo_body : unlock_body);
 }
 
 void ckpt_exporter_clear(struct ckpt_exporter *exporter)

@@ -54,8 +54,8 @@ void ckpt_exporter_start_shard(struct ckpt_exporter *exporter, const struct ckpt
 void ckpt_exporter_start_seal(struct ckpt_exporter *exporter);
 /* Publishes. */
 void ckpt_exporter_start_commit(struct ckpt_exporter *exporter);
-/* Ends: after a failure takes back what was written; unlocks; closes. Always succeeds. */
-void ckpt_exporter_start_end(struct ckpt_exporter *exporter, bool failed);
+/* Ends: takes back what was written, unless a manifest may be there; unlocks; closes. Always succeeds. */
+void ckpt_exporter_start_end(struct ckpt_exporter *exporter);
 
 /* After the end, or never started. */
 void ckpt_exporter_clear(struct ckpt_exporter *exporter);

@@ -9,7 +9,6 @@
 #include "base/fail.h"
 #include "engine/fetch_block.h"
 
-#define OWN_SLOTS 4
 #define OWN_ALIGN 4096
 
 static uint64_t chunk_end(const struct ckpt_fetch *f, size_t chunk)
@@ -62,7 +61,7 @@ int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layo
 		last != name ? " and others" : "");
 }
 
-/* Words the failure of this fetch that is told. */
+/* Words the failure of this fetch that is told, unless that was done where it was found. */
 static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 {
 	const struct ckpt_fetch_config *c = &f->config;
@@ -111,12 +110,12 @@ static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 {
 	unsigned i = 0;
 
-	if (!f->own)
+	if (!f->own_memory)
 		return ckpt_share_get(&f->share);
 	/* A block in the ring has one at most, and the ring is not full. */
 	while (f->own[i].taken) {
 		i++;
-		CKPT_ASSERT(i < OWN_SLOTS);
+		CKPT_ASSERT(i < CKPT_FETCH_OWN);
 	}
 	f->own[i].taken = true;
 	return &f->own[i];
@@ -124,7 +123,7 @@ static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 
 static void put_slot(struct ckpt_fetch *f, struct ckpt_slot *slot)
 {
-	if (f->own)
+	if (f->own_memory)
 		slot->taken = false;
 	else
 		ckpt_share_put(&f->share, slot);
@@ -133,12 +132,11 @@ static void put_slot(struct ckpt_fetch *f, struct ckpt_slot *slot)
 /* Memory of its own for blocks that hold the largest chunk. */
 static int make_own(struct ckpt_fetch *f)
 {
-	f->own = ckpt_alloc_array(OWN_SLOTS, sizeof(*f->own));
-	f->own_memory = ckpt_alloc((size_t)OWN_SLOTS * f->unit + OWN_ALIGN);
-	if (!f->own || !f->own_memory)
+	f->own_memory = ckpt_alloc((size_t)CKPT_FETCH_OWN * f->unit + OWN_ALIGN);
+	if (!f->own_memory)
 		return -ENOMEM;
 	char *data = f->own_memory + (0 - (uintptr_t)f->own_memory) % OWN_ALIGN;
-	for (unsigned i = 0; i < OWN_SLOTS; i++)
+	for (unsigned i = 0; i < CKPT_FETCH_OWN; i++)
 		f->own[i].data = data + (size_t)i * f->unit;
 	return 0;
 }
@@ -170,14 +168,13 @@ static bool find_block(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
 			chunk_end(f, f->chunk) <= (uint64_t)block * f->unit))
 		f->chunk++;
 	bool left = f->chunk < layout->chunk_count;
-	if (!f->config.dest && left)
-		block = ckpt_max_u64(block, layout->chunks[f->chunk].offset / f->unit);
-	if (block >= f->block_count || (!f->config.dest && !left))
+	if (f->config.dest ? block == f->block_count : !left)
 		return false;
+	if (!f->config.dest)
+		block = ckpt_max_u64(block, layout->chunks[f->chunk].offset / f->unit);
 
 	*b = (struct ckpt_fetch_block){.fetch = f, .segments = b->segments};
 	b->segments.count = 0;
-	b->bad = CKPT_FETCH_NO_CHUNK;
 	b->span = ckpt_blocks_span(layout, f->unit, block);
 	b->from = b->span.first_chunk;
 	f->next = block + 1;
@@ -235,7 +232,7 @@ static bool begin_blocks(struct ckpt_fetch *f)
 {
 	bool any = false;
 
-	while (!f->drained && !ckpt_fetch_stopping(f) && f->count < f->depth) {
+	while (!ckpt_fetch_stopping(f) && f->count < f->depth) {
 		if (!f->found && !find_block(f, block_at(f, f->count))) {
 			f->drained = true;
 			break;
@@ -267,7 +264,7 @@ static void release_blocks(struct ckpt_fetch *f)
 		if (!ckpt_fetch_stopping(f))
 			atomic_fetch_add(f->config.counter, b->verified);
 	}
-	while (f->count > 0 && block_at(f, 0)->state == BLOCK_DONE && !block_at(f, 0)->slot) {
+	while (f->count > 0 && !block_at(f, 0)->slot) {
 		f->head = (f->head + 1) % f->depth;
 		f->count--;
 	}
@@ -292,7 +289,7 @@ static int prepare(struct ckpt_fetch *f)
 			    ? c->targets->wanted
 			    : ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
 	if (f->unit != c->core->config.block_bytes) {
-		slots = OWN_SLOTS;
+		slots = CKPT_FETCH_OWN;
 		if (make_own(f) < 0)
 			return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	}
@@ -302,7 +299,7 @@ static int prepare(struct ckpt_fetch *f)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (!c->targets)
 		want_all(f);
-	if (!f->own)
+	if (!f->own_memory)
 		ckpt_share_join(&f->share, pool, &f->task);
 	f->prepared = true;
 	return 0;
@@ -314,7 +311,7 @@ static int finish(struct ckpt_fetch *f)
 		ckpt_share_leave(&f->share);
 	if (!f->code)
 		return *f->config.stop;
-	if (!f->config.findings && f->config.err->code == 0)
+	if (!f->config.findings)
 		word(f, f->config.err);
 	return f->code;
 }
@@ -358,7 +355,6 @@ void ckpt_fetch_clear(struct ckpt_fetch *fetch)
 	ckpt_free(fetch->ring);
 	if (!fetch->config.targets)
 		ckpt_free(fetch->wanted);
-	ckpt_free(fetch->own);
 	ckpt_free(fetch->own_memory);
 	*fetch = (struct ckpt_fetch){0};
 }

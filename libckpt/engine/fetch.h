@@ -17,6 +17,8 @@
 
 /* Blocks under way at most, however large the pool. */
 #define CKPT_FETCH_DEPTH     64
+/* The same, of chunks that are larger than the pool's slots. */
+#define CKPT_FETCH_OWN       4
 /* The greatest chunk that can be read. */
 #define CKPT_FETCH_CHUNK_MAX (UINT32_C(64) << 20)
 
@@ -68,8 +70,8 @@ struct ckpt_fetch {
 	unsigned depth;
 	unsigned head;
 	unsigned count;
-	struct ckpt_slot *own; /* instead of the pool's, when chunks are larger than its slots */
-	char *own_memory;
+	struct ckpt_slot own[CKPT_FETCH_OWN]; /* instead of the pool's, when chunks are larger */
+	char *own_memory;                     /* NULL: the pool's are large enough */
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;

@@ -104,7 +104,7 @@ static void start_write(struct ckpt_fetch_block *b)
 	ckpt_store_op_init(&b->op, &b->fetch->task, c->err);
 	ckpt_store_write(c->dest, &b->op, c->dest_file, b->slot->data,
 		ckpt_align_up(b->span.length, c->dest->align), b->span.offset,
-		b->fetch->own ? -1 : (int)b->slot->number);
+		b->fetch->own_memory ? -1 : (int)b->slot->number);
 }
 
 static void let_out(struct ckpt_fetch_block *b)
@@ -171,7 +171,7 @@ static bool read_on(struct ckpt_fetch_block *b)
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
 	ckpt_store_op_init(&b->op, &f->task, NULL);
 	ckpt_store_read(store, &b->op, f->config.file, b->slot->data + (lo - b->span.offset),
-		hi - lo, lo, f->own ? -1 : (int)b->slot->number);
+		hi - lo, lo, f->own_memory ? -1 : (int)b->slot->number);
 	return true;
 }
 

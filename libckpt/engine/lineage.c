@@ -80,7 +80,10 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 	return 0;
 }
 
-/* The first generation of the run that `generation` belongs to; 0: a claim on the way is not there. */
+/*
+ * The first generation of the run that `generation` belongs to; 0: a claim on the way is not there, or
+ * there is none at all.
+ */
 static uint64_t beginning(struct ckpt_scan *scan, uint64_t generation)
 {
 	for (;;) {
@@ -96,7 +99,7 @@ static uint64_t beginning(struct ckpt_scan *scan, uint64_t generation)
 void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan)
 {
 	uint64_t newest = ckpt_scan_newest_claim(scan);
-	uint64_t first = newest ? beginning(scan, newest) : 0;
+	uint64_t first = beginning(scan, newest);
 
 	for (size_t i = 0; i < scan->step_count; i++) {
 		struct ckpt_scan_step *s = &scan->steps[i];
@@ -110,7 +113,7 @@ bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t st
 	uint64_t from = ckpt_scan_newest_claim(scan);
 	uint64_t limit = CKPT_STEP_MAX;
 
-	while (from > 0) {
+	for (;;) {
 		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, from);
 		if (!gen || !gen->claimed)
 			return false;
@@ -121,7 +124,6 @@ bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t st
 		limit = gen->claim.parent_step;
 		from = gen->claim.parent_generation;
 	}
-	return false;
 }
 
 struct ckpt_scan_step *ckpt_lineage_choose(

@@ -73,7 +73,6 @@ static int scan_body(struct ckpt_task *task)
 	(void)ckpt_lineage_mark(&o->scanner.scan, NULL);
 	core->scan = o->scanner.scan;
 	o->scanner.scan = (struct ckpt_scan){0};
-	core->opened = true;
 	CKPT_TASK_END(task);
 }
 
@@ -145,7 +144,7 @@ static int marker_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, op->done);
 	if (op->result < 0 && op->result != -ENOENT)
 		return op->result;
-	o->newest = op->result == 0 ? ckpt_newest_claim(&op->listing) : 0;
+	o->newest = ckpt_newest_claim(&op->listing);
 	ckpt_free(op->listing.names);
 	op->listing = (struct ckpt_listing){0};
 	/* Another process may have made all of it since this one looked for the marker. */

@@ -75,10 +75,8 @@ static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 		struct ckpt_scan_step *s = &scan->steps[i];
 		const struct ckpt_scan_step *k = ckpt_scan_find(known, s->generation, s->step);
 		if (k && k->state == CKPT_STEP_QUARANTINED && s->state == CKPT_STEP_COMMITTED &&
-			strcmp(k->attempt, s->attempt) == 0) {
+			strcmp(k->attempt, s->attempt) == 0)
 			s->state = CKPT_STEP_QUARANTINED;
-			memcpy(s->note, k->note, sizeof(s->note));
-		}
 	}
 }
 
@@ -86,19 +84,18 @@ static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 static int fail_none(struct ckpt_pick *p)
 {
 	const struct ckpt_scan *scan = &p->scanner.scan;
-	unsigned quarantined = 0;
+	unsigned held = 0;
 	char text[64];
 
-	for (size_t i = 0; scan->steps && i < scan->step_count; i++) {
-		const struct ckpt_scan_step *s = &scan->steps[i];
-		quarantined += s->in_lineage && s->state == CKPT_STEP_QUARANTINED;
-	}
-	if (is_relative(p->wanted) && quarantined > 0 && ckpt_lineage_count(scan) == 0)
+	for (size_t i = 0; scan->steps && i < scan->step_count; i++)
+		held += scan->steps[i].in_lineage;
+	/* What the lineage holds and does not count is quarantined. */
+	if (is_relative(p->wanted) && held > 0 && ckpt_lineage_count(scan) == 0)
 		return ckpt_fail(p->err, CKPT_EQUARANTINED,
 			"%s holds committed steps, but all of them (%u) failed verification and "
 			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
 			"start anew",
-			p->core->parts.label, quarantined);
+			p->core->parts.label, held);
 	if (p->wanted == CKPT_STEP_LATEST)
 		return ckpt_fail(p->err, CKPT_ENOSTEP, "%s holds no step that can be restored",
 			p->core->parts.label);
@@ -145,7 +142,7 @@ static int choose(struct ckpt_pick *p)
 		ckpt_error_clear(p->err);
 	}
 	p->chosen = *step;
-	if (is_relative(p->wanted) && step != bad && passed + broken > 0)
+	if (step != bad && passed + broken > 0)
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
 			"%s of %s is step %llu: %u quarantined and %u broken newer steps were "
 			"passed over; `ckpt ls` says why",

@@ -173,6 +173,29 @@ static int fence_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/*
+ * Whether this process goes on from the step, and has committed nothing since: until it has, the lineage of
+ * the generation that it claims ends there. It may be chosen for removal before it is adopted; who adopts
+ * has it open, so it is known once the lock is there.
+ */
+static bool is_parent(const struct ckpt_removal *r)
+{
+	const struct ckpt_core *core = r->core;
+	const struct ckpt_scan *scan = &core->scan;
+
+	if (!core->adopted || r->generation != core->parent_generation ||
+		r->step != core->parent_step)
+		return false;
+	/* Newest first. */
+	for (size_t i = 0; core->generation && i < scan->step_count; i++) {
+		if (scan->steps[i].generation < core->generation)
+			break;
+		if (scan->steps[i].state == CKPT_STEP_COMMITTED)
+			return false;
+	}
+	return true;
+}
+
 static int lock_body(struct ckpt_task *task)
 {
 	struct ckpt_removal *r = removal_of(task);
@@ -186,6 +209,12 @@ static int lock_body(struct ckpt_task *task)
 			(unsigned long long)r->step);
 	if (r->op.result < 0 && r->op.result != -ENOENT)
 		return r->op.result;
+	if (is_parent(r))
+		return ckpt_fail(r->err, -EBUSY,
+			"step %llu is what this process goes on from, and nothing has been "
+			"committed "
+			"after it",
+			(unsigned long long)r->step);
 	return ckpt_task_continue(task, fence_body);
 	CKPT_TASK_END(task);
 }

@@ -88,7 +88,7 @@ int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_target *targets,
 	size_t count, struct ckpt_error *err);
 
-/* Whether any target was added. User's thread. */
+/* Whether it may have targets: it restores into memory. */
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore);
 
 /* Findings of a verification: by rank, then by file and offset. None before END. */

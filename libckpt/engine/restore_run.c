@@ -36,7 +36,7 @@ static bool close_posts(struct ckpt_restore *r)
 
 static void halt(struct ckpt_restore *r, int code)
 {
-	if (!r->ended && !r->stop)
+	if (!r->stop)
 		r->stop = code;
 	ckpt_gather_stop(&r->gather, r->stop);
 	ckpt_task_wake(&r->fetch.task);
@@ -67,7 +67,7 @@ static void settle(struct ckpt_restore *r)
 		else
 			(void)ckpt_fail(&r->error, r->result, "cannot read %s: %s",
 				r->core->parts.label, ckpt_code_text(r->result));
-		if (r->error.step < 0 && r->pick.chosen.generation)
+		if (r->pick.chosen.generation)
 			r->error.step = (int64_t)r->pick.chosen.step;
 	}
 	ckpt_findings_sort(&r->findings);

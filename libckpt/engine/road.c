@@ -116,8 +116,7 @@ int ckpt_road_note(struct ckpt_restore *restore)
 
 	restore->rank_bad = true;
 	if (!restore->stop) {
-		if (restore->why.step < 0)
-			restore->why.step = (int64_t)restore->pick.chosen.step;
+		restore->why.step = (int64_t)restore->pick.chosen.step;
 		r = ckpt_findings_add(
 			&restore->findings, restore->pick.chosen.generation, &restore->why);
 	}
@@ -128,9 +127,9 @@ int ckpt_road_note(struct ckpt_restore *restore)
 /* What is wrong with a rank is a finding; memory that there is not is a failure. */
 static int note_failure(struct ckpt_restore *r, int code)
 {
-	if (code >= 0 || code == -ENOMEM || r->stop)
+	if (code == -ENOMEM || r->stop)
 		return code;
-	/* The fetch has noted its own. */
+	/* All is well, or the fetch has noted its own. */
 	if (r->why.code == 0)
 		return 0;
 	return ckpt_road_note(r);
@@ -194,8 +193,8 @@ static int verify_body(struct ckpt_task *task)
 		ckpt_shard_start_shut(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		end_rank(r);
-		if (r->stop || r->code < 0)
-			return r->stop ? r->stop : r->code;
+		if (r->code < 0)
+			return r->code;
 		if (ckpt_findings_full(&r->findings))
 			break;
 	}
@@ -227,8 +226,7 @@ static int export_end_body(struct ckpt_task *task)
 		ckpt_shard_start_shut(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 	}
-	end_rank(r);
-	ckpt_exporter_start_end(&r->exporter, r->code < 0);
+	ckpt_exporter_start_end(&r->exporter);
 	CKPT_AWAIT(task, r->exporter.task.finished);
 	return r->code;
 	CKPT_TASK_END(task);

@@ -51,23 +51,21 @@ static void note_broken(struct ckpt_scanner *s, int code, const char *text)
 	s->found.code = code;
 }
 
-static int take_manifest(struct ckpt_scanner *s)
+static void take_manifest(struct ckpt_scanner *s)
 {
 	struct ckpt_manifest manifest;
 	struct ckpt_error why = {.size = sizeof(why)};
 
 	int r = ckpt_manifest_decode(s->op.data, s->op.length, s->op.path, &why, &manifest);
-	if (r == -ENOMEM)
-		return ckpt_fail(s->err, r, "%s", why.message);
 	if (r < 0) {
 		note_broken(s, r, why.message);
-		return 0;
+		return;
 	}
 	if (manifest.generation != s->generation || manifest.step != s->step ||
 		strcmp(manifest.run_id, s->marker.run_id) != 0) {
 		note_broken(s, CKPT_EINTEGRITY, "its manifest is that of another step or run");
 		ckpt_manifest_clear(&manifest);
-		return 0;
+		return;
 	}
 	s->found.state = CKPT_STEP_COMMITTED;
 	if (manifest.kind == CKPT_MANIFEST_ABORT)
@@ -78,7 +76,6 @@ static int take_manifest(struct ckpt_scanner *s)
 	for (uint32_t i = 0; manifest.ranks && i < manifest.world; i++)
 		s->found.bytes += manifest.ranks[i].shard_bytes;
 	ckpt_manifest_clear(&manifest);
-	return 0;
 }
 
 static void take_quarantine(struct ckpt_scanner *s)
@@ -138,26 +135,28 @@ static int scan_marker_done(struct ckpt_scanner *s)
 	return r;
 }
 
-static int take_result(struct ckpt_scanner *s, int (*take)(struct ckpt_scanner *))
+static int take_result(struct ckpt_scanner *s)
 {
 	int r = s->op.result;
 
 	if (r == -ENOENT)
 		return 0;
 	if (r >= 0)
-		r = take(s);
+		r = take_claim(s);
 	drop_data(&s->op);
 	return r;
 }
 
 /* A manifest that cannot be read breaks its own step, not the scan. */
-static int take_register(struct ckpt_scanner *s)
+static void take_register(struct ckpt_scanner *s)
 {
-	if (s->op.result < 0 && s->op.result != -ENOENT) {
+	if (s->op.result == -ENOENT)
+		return;
+	if (s->op.result < 0)
 		note_broken(s, s->op.result, ckpt_code_text(s->op.result));
-		return 0;
-	}
-	return take_result(s, take_manifest);
+	else
+		take_manifest(s);
+	drop_data(&s->op);
 }
 
 /* A directory whose claim is gone still takes its number. */
@@ -192,9 +191,7 @@ static int steps_body(struct ckpt_task *task)
 			ckpt_name_manifest(path, s->generation, s->step);
 			ckpt_store_get(s->store, op, path, CKPT_SEALED_MAX);
 			CKPT_AWAIT(task, op->done);
-			r = take_register(s);
-			if (r < 0)
-				return r;
+			take_register(s);
 			if (s->found.state == CKPT_STEP_COMMITTED) {
 				ckpt_name_quarantine(path, s->generation, s->step);
 				ckpt_store_get(s->store, op, path, CKPT_SEALED_MAX);
@@ -247,7 +244,7 @@ static int claims_body(struct ckpt_task *task)
 		ckpt_name_claim(path, s->generation);
 		ckpt_store_get(s->store, op, path, CKPT_SEALED_MAX);
 		CKPT_AWAIT(task, op->done);
-		r = take_result(s, take_claim);
+		r = take_result(s);
 		if (r < 0)
 			return r;
 	}

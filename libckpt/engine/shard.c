@@ -29,7 +29,6 @@ static void job_back(struct ckpt_node *node)
 static void start_job(struct ckpt_shard *s, void (*work)(struct ckpt_job *))
 {
 	s->job_done = false;
-	ckpt_error_clear(&s->job_error);
 	s->job = (struct ckpt_job){.work = work, .urgent = true};
 	s->job.node.run = job_back;
 	ckpt_env_run(s->core->parts.env, &s->job);
@@ -200,7 +199,6 @@ static int make_header(struct ckpt_shard *s)
 	if (!s->header_memory)
 		return ckpt_fail(s->err, -ENOMEM, "out of memory for the header of %s", s->path);
 	s->header = s->header_memory + (0 - (uintptr_t)s->header_memory) % HEADER_ALIGN;
-	s->header_read = 0;
 	return 0;
 }
 
@@ -224,8 +222,7 @@ static int header_body(struct ckpt_task *task)
 			return fail_read(s, s->op.result);
 		if (*s->stop)
 			return *s->stop;
-		s->header_read += ckpt_min_u64(s->core->config.block_bytes,
-			s->index->layout->header_bytes - s->header_read);
+		s->header_read += s->core->config.block_bytes;
 	}
 	start_job(s, header_work);
 	CKPT_AWAIT(task, s->job_done);
@@ -249,10 +246,9 @@ static void shard_done(struct ckpt_task *task)
 {
 	struct ckpt_shard *s = shard_of(task);
 
-	if (task->result < 0 && s->err->code != 0) {
-		s->err->step = (int64_t)s->step;
-		s->err->rank = (int32_t)s->rank->rank;
-	}
+	/* Whatever is worded of it, now or later. */
+	s->err->step = (int64_t)s->step;
+	s->err->rank = (int32_t)s->rank->rank;
 	ckpt_task_wake(s->waiter);
 }
 

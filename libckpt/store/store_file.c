@@ -30,6 +30,7 @@ static void request_back(struct ckpt_node *node)
 static void ask(struct ckpt_store_op *op, struct ckpt_io_req req)
 {
 	CKPT_ASSERT(!op->asked);
+	op->store->fsyncs += req.op == CKPT_IO_OP_FDATASYNC || req.op == CKPT_IO_OP_SYNC_DIR;
 	req.node.run = request_back;
 	op->req = req;
 	op->asked = true;
@@ -75,7 +76,6 @@ void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd, bool shared)
 
 void ckpt_file_ask_length(struct ckpt_store_op *op, enum ckpt_io_op what, int fd, uint64_t length)
 {
-	op->store->fsyncs += what == CKPT_IO_OP_FDATASYNC;
 	ask(op, (struct ckpt_io_req){.op = what, .fd = fd, .len = length, .slot = -1});
 }
 
@@ -116,7 +116,6 @@ static int discard_body(struct ckpt_task *task)
 	if (op->temp.fd >= 0) {
 		ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->temp.fd);
 		CKPT_AWAIT(task, !op->asked);
-		op->temp.fd = -1;
 	}
 	/* Whether it works changes nothing about the failure; the name is never used again. */
 	ckpt_file_ask_path(op, CKPT_IO_OP_UNLINK, op->temp.path);
@@ -164,7 +163,7 @@ static void op_done(struct ckpt_task *task)
 static void file_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
 	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_LOCK);
-	op->asked = false;
+	CKPT_ASSERT(!op->asked);
 	op->temp.fd = -1;
 	op->temp.direct = false;
 	op->temp.path[0] = 0;

@@ -20,7 +20,6 @@ int ckpt_file_mkdir_body(struct ckpt_task *task)
 	if (r < 0 && r != -EEXIST)
 		return ckpt_file_fail(op, r, "make the directory %s", op->path);
 	ckpt_file_set_parent(op, op->path);
-	op->store->fsyncs++;
 	ckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);
 	CKPT_AWAIT(task, !op->asked);
 	r = (int)op->req.result;
@@ -34,7 +33,6 @@ int ckpt_file_sync_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	op->store->fsyncs++;
 	ckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->path);
 	CKPT_AWAIT(task, !op->asked);
 	r = (int)op->req.result;

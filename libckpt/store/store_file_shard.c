@@ -101,9 +101,8 @@ static int count_written(struct ckpt_store_op *op)
 	if (moved < 0)
 		return (int)moved;
 	CKPT_ASSERT((uint64_t)moved <= op->length - before);
-	op->progress += (uint64_t)moved;
-	if (op->progress < op->length)
-		op->progress = align_down(op->progress, unit(op));
+	/* Where it can go on; `length` is such a place. */
+	op->progress = align_down(op->progress + (uint64_t)moved, unit(op));
 	op->store->bytes_written += op->progress - before;
 	if (op->progress > before)
 		op->saved = 0;

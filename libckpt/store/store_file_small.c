@@ -28,7 +28,6 @@ static int publish_sync_body(struct ckpt_task *task)
 	struct ckpt_store_op *op = ckpt_file_op(task);
 
 	CKPT_TASK_BEGIN(task);
-	op->store->fsyncs++;
 	ckpt_file_set_parent(op, op->path);
 	ckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);
 	CKPT_AWAIT(task, !op->asked);

@@ -16,6 +16,7 @@
 #include "engine/lister.h"
 #include "engine/open.h"
 #include "engine/restore_state.h"
+#include "lib/fence.h"
 
 #define BLOCK       UINT32_C(65536)
 #define CHUNK       UINT64_C(16384)
@@ -109,15 +110,47 @@ int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t 
 int __real_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr);
 int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr);
 
+int __real_pthread_mutex_destroy(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *mutex);
+int __real_pthread_cond_destroy(pthread_cond_t *cond);
+int __wrap_pthread_cond_destroy(pthread_cond_t *cond);
+
+static size_t locks;
+
 int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
 {
-	return refused() ? ENOMEM : __real_pthread_mutex_init(mutex, attr);
+	if (refused())
+		return ENOMEM;
+	locks++;
+	return __real_pthread_mutex_init(mutex, attr);
+}
+
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *mutex)
+{
+	locks--;
+	int r = __real_pthread_mutex_destroy(mutex);
+	must(r == 0, "a lock was not let go of, or let go of once too often");
+	return r;
 }
 
 int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr)
 {
-	return refused() ? ENOMEM : __real_pthread_cond_init(cond, attr);
+	if (refused())
+		return ENOMEM;
+	locks++;
+	return __real_pthread_cond_init(cond, attr);
 }
+
+int __wrap_pthread_cond_destroy(pthread_cond_t *cond)
+{
+	locks--;
+	return __real_pthread_cond_destroy(cond);
+}
+
+static unsigned rigs;
+/* When there was no rig yet. */
+static size_t blocks_before;
+static size_t locks_before;
 
 void core_rig_count_allocations(struct core_rig *rig, size_t fail_at)
 {
@@ -148,6 +181,10 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.new_start = config->new_start,
 		.node = "rig"};
 
+	if (rigs++ == 0) {
+		blocks_before = fence_blocks();
+		locks_before = locks;
+	}
 	*rig = (struct core_rig){.dir = strdup(config->dir), .err.size = sizeof(rig->err)};
 	rig->env = (struct ckpt_env){.ops = &still_env_ops, .inbox = &rig->inbox};
 	rig->io = (struct ckpt_io){.ops = &now_ops, .inbox = &rig->inbox, .align = 1};
@@ -282,6 +319,9 @@ void core_rig_close(struct core_rig *rig)
 	ckpt_log_close(rig->log);
 	(void)close(rig->root);
 	free(rig->dir);
+	rigs--;
+	must(rigs > 0 || fence_blocks() == blocks_before, "memory is not given back");
+	must(rigs > 0 || locks == locks_before, "a lock is not destroyed");
 }
 
 static char *numbers(size_t bytes, uint64_t seed)

@@ -49,7 +49,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config);
 int core_rig_open_store(struct core_rig *rig);
 /* Both; the store must open. */
 void core_rig_open(struct core_rig *rig, const struct core_rig_config *config);
-/* Lets everything go, ends it, and checks that all slots and files are back. */
+/* Lets everything go, ends it, and checks that all slots, files, locks and memory are back. */
 void core_rig_close(struct core_rig *rig);
 
 /* Goes on until nothing moves. */

@@ -15,6 +15,7 @@ enum sim_fault {
 	SIM_EIO_SYNC,    /* fdatasync fails: what it should have saved is clean, and not durable */
 	SIM_EIO_DIR,     /* the same for a directory */
 	SIM_EIO_OTHER,   /* open, rename, unlink and the like fail */
+	SIM_EIO_FILE,    /* reserving, cutting, locking and closing a file fail */
 	SIM_SHORT_IO,    /* a read or write ends early */
 	SIM_STUCK,       /* a request takes longer than any deadline */
 	SIM_SLOW,        /* a request takes milliseconds */

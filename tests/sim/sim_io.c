@@ -173,6 +173,26 @@ static int do_list(struct sim_io *io, struct ckpt_io_req *req)
 	return -ENOMEM;
 }
 
+/* What fails here has happened or not; a descriptor is closed whatever its close says. */
+static int do_file(struct sim_io *io, struct sim_file *file, const struct ckpt_io_req *req)
+{
+	bool fails = sim_fault(io->sim, SIM_EIO_FILE);
+	bool happens = !fails || req->op == CKPT_IO_OP_CLOSE ||
+		       (req->op != CKPT_IO_OP_LOCK && sim_chance(io->sim, 5000));
+	int r = 0;
+
+	if (happens && req->op == CKPT_IO_OP_ALLOCATE)
+		r = io->config.refuse_allocate ? -EOPNOTSUPP
+					       : sim_disk_allocate(io->disk, file->inode, req->len);
+	else if (happens && req->op == CKPT_IO_OP_TRUNCATE)
+		r = sim_disk_truncate(io->disk, file->inode, req->len);
+	else if (happens && req->op == CKPT_IO_OP_LOCK)
+		r = sim_disk_lock(io->disk, file, req->flags & CKPT_LOCK_SHARED);
+	else if (happens)
+		sim_disk_close(io->disk, file);
+	return fails && r >= 0 ? -EIO : r;
+}
+
 static int64_t do_fd(struct sim_io *io, const struct sim_request *request)
 {
 	struct ckpt_io_req *req = request->req;
@@ -191,17 +211,8 @@ static int64_t do_fd(struct sim_io *io, const struct sim_request *request)
 	case CKPT_IO_OP_FDATASYNC:
 		return sim_disk_fdatasync(
 			io->disk, file->inode, request->mark, sim_fault(io->sim, SIM_EIO_SYNC));
-	case CKPT_IO_OP_ALLOCATE:
-		if (io->config.refuse_allocate)
-			return -EOPNOTSUPP;
-		return sim_disk_allocate(io->disk, file->inode, req->len);
-	case CKPT_IO_OP_TRUNCATE:
-		return sim_disk_truncate(io->disk, file->inode, req->len);
-	case CKPT_IO_OP_LOCK:
-		return sim_disk_lock(io->disk, file, req->flags & CKPT_LOCK_SHARED);
 	default:
-		sim_disk_close(io->disk, file);
-		return 0;
+		return do_file(io, file, req);
 	}
 }
 

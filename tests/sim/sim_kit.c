@@ -23,6 +23,7 @@ static const char *const fault_names[SIM_FAULTS] = {
 	[SIM_EIO_SYNC] = "eio-sync",
 	[SIM_EIO_DIR] = "eio-dir",
 	[SIM_EIO_OTHER] = "eio-other",
+	[SIM_EIO_FILE] = "eio-file",
 	[SIM_SHORT_IO] = "short-io",
 	[SIM_STUCK] = "stuck",
 	[SIM_SLOW] = "slow",

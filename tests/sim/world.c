@@ -26,7 +26,7 @@ bool world_may_fail(const struct world *world, int code)
 	switch (code) {
 	case -EIO:
 		return fired[SIM_EIO_WRITE] || fired[SIM_EIO_READ] || fired[SIM_EIO_SYNC] ||
-		       fired[SIM_EIO_DIR] || fired[SIM_EIO_OTHER];
+		       fired[SIM_EIO_DIR] || fired[SIM_EIO_OTHER] || fired[SIM_EIO_FILE];
 	case -ENOMEM:
 		return fired[SIM_NO_MEMORY];
 	case -ENOSPC:

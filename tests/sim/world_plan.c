@@ -42,6 +42,10 @@ static void pick_mix(struct sim *sim)
 	for (size_t i = 0; i < CKPT_COUNT(swarm); i++)
 		if (sim_chance(sim, swarm[i].runs))
 			sim->mix[swarm[i].kind] = (unsigned)sim_between(sim, 1, swarm[i].most);
+	/* From another stream than all else: runs without it are what they were before there was any. */
+	uint64_t aside = sim_mix64(sim->seed);
+	if (aside % 10000 < 1200)
+		sim->mix[SIM_EIO_FILE] = 1 + (unsigned)(sim_mix64(aside) % 400);
 	sim->mix[SIM_READERS] = 2500;
 	sim->mix[SIM_RIVALS] = 2000;
 	sim->mix[SIM_ZOMBIES] = 3000;

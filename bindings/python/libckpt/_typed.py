@@ -604,10 +604,13 @@ class Decoder:
             return self._get(node["$tensor"], "numpy")
         kind, shape, text = node
         dtype, data = _np_dtype(kind), _unbase64(text)
+        if type(shape) is not list or len(shape) > _NDIM_MAX:
+            raise ValueError("a shape that is none")
+        # Anything else could be multiplied as well, and a text be as long as memory is.
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"an array of shape {shape!r:.100}")
         if data:
             return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
-        if len(shape) > _NDIM_MAX:
-            raise ValueError(f"an array of {len(shape)} dimensions")
         if math.prod(shape) and dtype.itemsize:
             raise ValueError(f"an array of shape {shape!r} without bytes")
         # Not zeros(), which makes text of no character one character long, and as much memory.

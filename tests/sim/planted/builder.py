@@ -91,9 +91,15 @@ LIMITED = ["/bin/sh", "-c", 'ulimit -v 4000000; ulimit -c 0; exec "$@"', "sh"]
 
 def hunt(program, first, last):
     """The seed that finds it, and what was found; None if nothing was."""
-    done = subprocess.run([*LIMITED, program, "--seeds", f"{first}..{last}", "--limit", "2",
-                           "--quiet"],
-                          check=False, capture_output=True, text=True, errors="replace")
+    # --limit is of processor time: who waits for a lock for ever takes none.
+    patience = 120 + (last - first + 1) // 20
+    try:
+        done = subprocess.run([*LIMITED, program, "--seeds", f"{first}..{last}", "--limit", "2",
+                               "--quiet"],
+                              check=False, capture_output=True, text=True, errors="replace",
+                              timeout=patience)
+    except subprocess.TimeoutExpired:
+        return first, "the program hangs"
     if done.returncode == 0:
         return None
     found = re.search(r"^seed (\d+): (.*)$", done.stderr, re.MULTILINE)

@@ -45,12 +45,15 @@ def digest_of(text):
 
 
 def world_digest():
-    """Of the simulator and of the tests that look at what it does not see."""
-    texts = [path.read_bytes() for path in sorted(HERE.parent.glob("*.[ch]"))]
-    tests = {test for scope in SCOPE for test in scope.tests}
-    for name in sorted({test.rsplit("/", 1)[-1] for test in tests}):
-        texts += [path.read_bytes() for path in sorted(ROOT.glob(f"tests/*/**/{name}.c"))]
-    return digest_of(b"".join(texts))
+    """Of the simulator."""
+    return digest_of(b"".join(path.read_bytes() for path in sorted(HERE.parent.glob("*.[ch]"))))
+
+
+def tests_digest(scope):
+    """Of the tests that look at what the world does not see of a file."""
+    names = sorted({test.rsplit("/", 1)[-1] for test in scope.tests})
+    return digest_of(b"".join(path.read_bytes() for name in names
+                              for path in sorted(ROOT.glob(f"tests/*/**/{name}.c"))))
 
 
 def enumerated():
@@ -76,23 +79,15 @@ def read_survivors():
 
 class Report:
     """Verdicts by file and mutant: "sim SEED", "test NAME after SEEDS", "survived SEEDS", "same code",
-    "no code"."""
+    "no code"; and "untested SEEDS" of what survived the world, and not yet these tests."""
 
     def __init__(self, fresh=False):
         self.files = {}
         self.world = world_digest()
         self.saved = 0.0
         if REPORT.exists() and not fresh:
-            report = json.loads(REPORT.read_text(encoding="utf-8"))
-            self.files = report["files"]
-            if report["world"] != self.world:
-                self.forget_survivors()
-
-    def forget_survivors(self):
-        """Another world may find what this one did not."""
-        for entry in self.files.values():
-            entry["mutants"] = {name: verdict for name, verdict in entry["mutants"].items()
-                                if not verdict.startswith("survived")}
+            self.files = json.loads(REPORT.read_text(encoding="utf-8"))["files"]
+        self.tests = {scope.file: tests_digest(scope) for scope in SCOPE}
 
     def is_current(self, file):
         """It was found with the file as it is."""
@@ -100,16 +95,24 @@ class Report:
         return entry is not None and entry["digest"] == digest_of((ROOT / file).read_bytes())
 
     def verdict(self, name, file):
-        entry = self.files.get(file)
-        return entry["mutants"].get(name) if entry else None
+        """None if it was said of another text of the file. Another world may find what that one did not;
+        so may other tests, for which no seed need be run again."""
+        if not self.is_current(file):
+            return None
+        entry = self.files[file]
+        verdict = entry["mutants"].get(name)
+        if not verdict or not verdict.startswith(("survived", "untested")):
+            return verdict
+        if entry.get("world") != self.world:
+            return None
+        return verdict if entry.get("tests") == self.tests[file] else verdict.replace("survived", "untested")
 
     def start(self, file, names):
-        """Forgets what was said of another text of the file."""
-        if not self.is_current(file):
-            self.files[file] = {"digest": digest_of((ROOT / file).read_bytes()), "mutants": {}}
-        mutants = self.files[file]["mutants"]
-        for name in [n for n in mutants if n not in names]:
-            del mutants[name]
+        """Keeps what still holds."""
+        verdicts = {name: self.verdict(name, file) for name in names}
+        self.files[file] = {
+            "digest": digest_of((ROOT / file).read_bytes()), "world": self.world, "tests": self.tests[file],
+            "mutants": {name: verdict for name, verdict in verdicts.items() if verdict}}
 
     def put(self, name, file, verdict):
         self.files[file]["mutants"][name] = verdict
@@ -118,8 +121,7 @@ class Report:
 
     def save(self):
         fresh = REPORT.with_suffix(".json.tmp")
-        report = {"world": self.world, "files": self.files}
-        fresh.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        fresh.write_text(json.dumps({"files": self.files}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         fresh.replace(REPORT)
         self.saved = time.monotonic()
 
@@ -158,15 +160,20 @@ def try_mutant(builder, mutant, tests, before, seeds):
         found = hunt(builder.link(thing), tried + 1, seeds) if tried < seeds else None
         if found:
             return f"sim {found[0]}", found[1]
+        tried = max(tried, seeds)
+        if tests is None:
+            return f"untested {tried}", ""
         test = find_test(builder, thing, tests)
-        return (f"test {test} after {seeds}" if test else f"survived {seeds}"), ""
+        return (f"test {test} after {tried}" if test else f"survived {tried}"), ""
     finally:
         shutil.rmtree(builder.scratch / place, ignore_errors=True)
 
 
 def is_settled(verdict, seeds, eager):
-    if not verdict or verdict in ("same code", "no code") or verdict.startswith("sim "):
-        return bool(verdict)
+    if not verdict or verdict.startswith("untested "):
+        return False
+    if verdict in ("same code", "no code") or verdict.startswith("sim "):
+        return True
     if verdict.startswith("test ") and not eager:
         return True
     return int(verdict.rsplit(" ", 1)[1]) >= seeds
@@ -175,14 +182,16 @@ def is_settled(verdict, seeds, eager):
 def run_all(args, builder):
     report = Report(args.fresh)
     everything = enumerated()
+    chosen = {name: one for name, one in everything.items()
+              if not args.only or any(fnmatch.fnmatchcase(name, p) for p in args.only)}
     for scope in SCOPE:
-        report.start(scope.file, {n for n, (m, _) in everything.items() if m.file == scope.file})
+        if any(mutant.file == scope.file for mutant, _ in chosen.values()):
+            report.start(scope.file, {n for n, (m, _) in everything.items() if m.file == scope.file})
     work = []
-    for name, (mutant, scope) in everything.items():
-        chosen = not args.only or any(fnmatch.fnmatchcase(name, p) for p in args.only)
+    for name, (mutant, scope) in chosen.items():
         before = report.verdict(name, mutant.file)
-        if chosen and (args.again or not is_settled(before, args.seeds, args.eager)):
-            tests = () if args.world else scope.tests
+        if args.again or not is_settled(before, args.seeds, args.eager):
+            tests = None if args.world else scope.tests
             work.append((mutant, tests, None if args.again else before))
     for file in {mutant.file for mutant, _, _ in work}:
         builder.compile_plain(file)
@@ -200,7 +209,7 @@ def run_all(args, builder):
 def summary(report, everything):
     """Counts; 1 if something is neither found nor justified, or justified wrongly."""
     reasons = read_survivors()
-    counts = {"sim": 0, "test": 0, "same": 0, "no": 0, "survived": 0, "unknown": 0}
+    counts = {"sim": 0, "test": 0, "same": 0, "no": 0, "survived": 0, "untested": 0, "unknown": 0}
     seeds, open_ones, wrong = [], [], [n for n in reasons if n not in everything]
     for name, (mutant, _) in everything.items():
         verdict = report.verdict(name, mutant.file)
@@ -219,9 +228,9 @@ def summary(report, everything):
     print(f"{len(everything)} mutants of {len(SCOPE)} files: {counts['no']} do not compile, "
           f"{counts['same']} compile to the same code, {counts['sim']} found by the world, "
           f"{counts['test']} by a test, {counts['survived'] - len(open_ones)} justified, "
-          f"{len(open_ones)} open, {counts['unknown']} not looked at; "
+          f"{len(open_ones)} open, {counts['untested'] + counts['unknown']} not looked at; "
           f"median {statistics.median(seeds) if seeds else 0:g} seeds, most {max(seeds, default=0)}")
-    return 1 if open_ones or wrong or counts["unknown"] else 0
+    return 1 if open_ones or wrong or counts["untested"] or counts["unknown"] else 0
 
 
 def commit():

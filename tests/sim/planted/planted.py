@@ -80,7 +80,7 @@ PLANTED = [
         "what a dead process has left does not stand in the way of the next one"),
     Planted(
         "short-write-taken-for-whole", "libckpt/store/store_file_shard.c",
-        "\top->progress += (uint64_t)moved;\n",
+        "\top->progress = align_down(op->progress + (uint64_t)moved, unit(op));\n",
         "\top->progress = op->length;\n",
         "the rest of a short write is never written"),
     Planted(

@@ -7,6 +7,24 @@ SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", "tests
 STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
          "tests/unit/engine/test_pick", "tests/unit/test_lineage",
          "tests/api/test_faults", "tests/api/test_policy")
+VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs",
+         "tests/unit/store/test_store_faults", "tests/unit/store/test_store_real")
+LANE = ("tests/unit/engine/test_lane", "tests/unit/engine/test_saving",
+        "tests/unit/engine/test_save", "tests/api/test_policy")
+# The simulated programs restore and verify; none exports.
+READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending",
+        "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
+        "tests/unit/engine/test_restore", "tests/unit/engine/test_export")
+CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
+          "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
+          "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
+          "tests/unit/engine/test_claim", "tests/unit/engine/test_keeper",
+          "tests/unit/engine/test_reading", "tests/unit/engine/test_restore")
+HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
+          "tests/unit/engine/test_reading",
+          "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",
+          "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
+          "tests/api/test_roundtrip")
 
 
 @dataclass(frozen=True)
@@ -26,4 +44,42 @@ SCOPE = [
     Scope("libckpt/engine/keeper.c", "when steps go, and what dead processes left", STORE),
     Scope("libckpt/engine/removal.c", "the order of a removal, and who may not be removed", STORE),
     Scope("libckpt/engine/remover.c", "what a user may remove", STORE),
+    Scope("libckpt/engine/lister.c", "resuming from an older step, pins, and the end of a core",
+          ("tests/unit/engine/test_lister", "tests/unit/engine/test_claim",
+           "tests/unit/engine/test_keeper", "tests/unit/engine/test_saving", "tests/api/test_policy")),
+    Scope("libckpt/engine/blocks.c", "which bytes of a block are whose",
+          ("tests/unit/test_blocks",)),
+    Scope("libckpt/store/store_file_small.c", "when a small file is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_shard.c", "when a shard is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_names.c", "names, their syncs and locks", VERBS),
+    Scope("libckpt/store/store_file.c", "what all verbs of the directory store are made of", VERBS),
+    Scope("libckpt/store/store_file_error.c", "what is said of a failure, and when nothing is", VERBS),
+    Scope("libckpt/store/store.c", "the only calls of a store's table",
+          ("tests/unit/store/test_store_table", *VERBS)),
+    Scope("libckpt/engine/fetch.c", "what is read of a shard, and which failure is told", READ),
+    Scope("libckpt/engine/fetch_block.c", "what is compared with its digest, and let out", READ),
+    Scope("libckpt/engine/shard.c", "an index, a size, a header that are not the step's", READ),
+    Scope("libckpt/engine/road.c", "what becomes of a step that is read", READ),
+    Scope("libckpt/engine/restore_run.c", "when a restore ends, and what is told of it", READ),
+    Scope("libckpt/engine/lane.c", "what is copied, written and digested of a save", LANE),
+    Scope("libckpt/engine/lineage.c", "which steps a restore may choose", CHOICE),
+    Scope("libckpt/engine/pick.c", "which step is restored, and what is said of others", CHOICE),
+    Scope("libckpt/engine/scanner.c", "what is there, and what of it verifies", CHOICE),
+    Scope("libckpt/engine/scan.c", "what is known to be there", CHOICE),
+    Scope("libckpt/engine/open.c", "whose store it is", CHOICE),
+    Scope("libckpt/engine/quarantine.c", "what is known to be bad", CHOICE),
+    Scope("libckpt/engine/findings.c", "what a verification has found", HANDLE),
+    Scope("libckpt/engine/restore.c", "what a restore is told, and tells", HANDLE),
+    Scope("libckpt/engine/lister.c", "resuming from an older step, pins, and the end of a core",
+          ("tests/unit/engine/test_lister", "tests/unit/engine/test_claim",
+           "tests/unit/engine/test_keeper", "tests/unit/engine/test_saving", "tests/api/test_policy")),
+    Scope("libckpt/engine/blocks.c", "which bytes of a block are whose",
+          ("tests/unit/test_blocks",)),
+    Scope("libckpt/store/store_file_small.c", "when a small file is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_shard.c", "when a shard is there, and whole", VERBS),
+    Scope("libckpt/store/store_file_names.c", "names, their syncs and locks", VERBS),
+    Scope("libckpt/store/store_file.c", "what all verbs of the directory store are made of", VERBS),
+    Scope("libckpt/store/store_file_error.c", "what is said of a failure, and when nothing is", VERBS),
+    Scope("libckpt/store/store.c", "the only calls of a store's table",
+          ("tests/unit/store/test_store_table", *VERBS)),
 ]

@@ -95,6 +95,9 @@ static void check_pieces(struct dice *d, const struct ckpt_layout *layout, uint3
 			assert_int_equal(p.head_length + p.tail_length, length);
 			check_piece(p.head, p.head_length, lo);
 			check_piece(p.tail, p.tail_length, lo + p.head_length);
+			/* Where an empty one would lie may be before the memory. */
+			if (p.tail_length == 0)
+				assert_null(p.tail);
 		}
 	}
 	free(memory);

@@ -162,6 +162,28 @@ static void test_order_after_resume(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* The step to go on from has been removed by somebody else: nothing is claimed. */
+static void test_parent_removed(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step step = craft(s, 10);
+
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	assert_int_equal(rename(craft_manifest(&step), scratch_join(s->dir, "away")), 0);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	assert_non_null(strstr(s->rig.err.message, "was removed meanwhile"));
+	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
+	assert_int_equal(rename(scratch_join(s->dir, "away"), craft_manifest(&step)), 0);
+	/* One that cannot be read is there. */
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000010/manifest.json", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	assert_int_equal(s->rig.core.generation, 2);
+	core_rig_close(&s->rig);
+}
+
 static void test_last_number(void **state)
 {
 	struct scene *s = *state;
@@ -458,6 +480,7 @@ int main(void)
 		SCENE(test_damaged_commit),
 		SCENE(test_commit_after_damaged_claim),
 		SCENE(test_order_after_resume),
+		SCENE(test_parent_removed),
 		SCENE(test_last_number),
 		SCENE(test_no_memory),
 		SCENE(test_next_number),

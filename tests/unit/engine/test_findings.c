@@ -4,10 +4,33 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "engine/findings.h"
+
+typedef int compare_fn(const void *a, const void *b);
+
+/* The linker puts this in the place of the C library's: any other one may ask in any other order. */
+void __real_qsort(void *items, size_t count, size_t size, compare_fn *compare);
+void __wrap_qsort(void *items, size_t count, size_t size, compare_fn *compare);
+
+void __wrap_qsort(void *items, size_t count, size_t size, compare_fn *compare)
+{
+	const char *bytes = items;
+
+	assert_non_null(items);
+	for (size_t i = 0; i < count; i++) {
+		assert_int_equal(compare(bytes + i * size, bytes + i * size), 0);
+		for (size_t k = 0; k < i; k++) {
+			int forth = compare(bytes + i * size, bytes + k * size);
+			int back = compare(bytes + k * size, bytes + i * size);
+			assert_int_equal((forth > 0) - (forth < 0), (back < 0) - (back > 0));
+		}
+	}
+	__real_qsort(items, count, size, compare);
+}
 
 static void add(struct ckpt_findings *f, int32_t rank, const char *file, int64_t offset, int code)
 {
@@ -58,6 +81,25 @@ static void test_order(void **state)
 	ckpt_findings_clear(&f);
 }
 
+/* Of the step, or of nothing in it: who reads a finding reads no number that means "none". */
+static void test_no_place(void **state)
+{
+	struct ckpt_findings f = {0};
+	struct ckpt_error error;
+
+	(void)state;
+	ckpt_error_clear(&error);
+	assert_int_equal(ckpt_findings_add(&f, 3, &error), 0);
+	error.rank = 2;
+	error.step = 40;
+	assert_int_equal(ckpt_findings_add(&f, 3, &error), 0);
+	assert_int_equal(f.items[0].rank, 0);
+	assert_int_equal(f.items[0].step, 0);
+	assert_int_equal(f.items[1].rank, 2);
+	assert_int_equal(f.items[1].step, 40);
+	ckpt_findings_clear(&f);
+}
+
 /* No more than that many are kept: what follows is dropped, and that is no failure. */
 static void test_full(void **state)
 {
@@ -78,6 +120,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_no_place),
 		cmocka_unit_test(test_full),
 	};
 

@@ -313,6 +313,68 @@ static void test_removed_by_user(void **state)
 	assert_int_equal(s->rig.core.stats.steps_removed, 1);
 }
 
+/* The user goes back to a step that retention is just about to take: it stays until there is another one. */
+static void test_gone_back_to(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = "000005/manifest.json", .hold = true});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	core_rig_let_go(&s->rig);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_DEBUG, "retention keeps step 10"));
+	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
+	assert_int_equal(state_of(s, 10), CKPT_STEP_COMMITTED);
+	assert_int_equal(core_rig_save(&s->rig, 50), 0);
+	assert_false(is_there(craft_manifest(&s->old)));
+}
+
+static bool goes_on_from(struct scene *s, uint64_t step)
+{
+	return core_rig_remove(&s->rig, step) == -EBUSY &&
+	       strstr(s->rig.err.message, "goes on from") != NULL;
+}
+
+/* What a process goes on from nobody makes it remove before it has something of its own; all else may go. */
+static void test_parent_stays(void **state)
+{
+	struct scene *s = *state;
+
+	assert_true(goes_on_from(s, 10));
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_true(goes_on_from(s, 10));
+	/* A step that failed is nothing to fall back to. */
+	unsigned broken = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
+					 .path = ".safetensors",
+					 .count = IO_FAULT_ALWAYS,
+					 .error = -ENOSPC});
+	assert_int_equal(core_rig_save(&s->rig, 40), -ENOSPC);
+	assert_true(s->rig.fault.hits[broken] > 0);
+	assert_true(goes_on_from(s, 10));
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+	assert_true(is_there(craft_manifest(&s->old)));
+	io_fault_clear(&s->rig.fault);
+	assert_int_equal(core_rig_save(&s->rig, 50), 0);
+	assert_false(is_there(craft_manifest(&s->old)));
+}
+
+/* Who goes on from nothing keeps nothing, not even step 0. */
+static void test_no_parent(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_close(&s->rig);
+	struct craft_step first = craft(s, 0);
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
+	assert_int_equal(core_rig_remove(&s->rig, 0), 0);
+	assert_false(is_there(craft_manifest(&first)));
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+}
+
 /* The step's directory goes away beneath: that is what was wanted. */
 static void test_directory_gone(void **state)
 {
@@ -498,6 +560,9 @@ int main(void)
 		SCENE(test_removed_after_failed_claim),
 		SCENE(test_no_memory_to_ask),
 		SCENE(test_removed_by_user),
+		SCENE(test_gone_back_to),
+		SCENE(test_parent_stays),
+		SCENE(test_no_parent),
 		SCENE(test_directory_gone),
 		SCENE(test_directory_not_empty),
 		SCENE(test_strange_file),

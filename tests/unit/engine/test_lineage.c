@@ -60,6 +60,11 @@ static void test_branches(void **state)
 	assert_int_equal(chosen(&scan, 300), 0);
 	assert_int_equal(chosen(&scan, 200), 1000200);
 	assert_int_equal(chosen(&scan, 260), 0);
+	/* By its number alone, whatever became of it. */
+	assert_true(ckpt_lineage_holds(&scan, 2, 280));
+	assert_true(ckpt_lineage_holds(&scan, 1, 200));
+	assert_false(ckpt_lineage_holds(&scan, 1, 201));
+	assert_false(ckpt_lineage_holds(&scan, 3, 280));
 	ckpt_scan_clear(&scan);
 }
 
@@ -117,6 +122,21 @@ static void test_lost_claim(void **state)
 	add_step(&scan, 3, 31, CKPT_STEP_COMMITTED);
 	assert_int_equal(ckpt_lineage_mark(&scan, &err), CKPT_EINCOMPLETE);
 	assert_string_equal(err.file, "gens/000003.json");
+	ckpt_scan_clear(&scan);
+}
+
+/* What a branch holds that was left says nothing of the lost claim of an older generation. */
+static void test_lost_claim_below_branch(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	add_gen(&scan, 3, 1, 10);
+	add_step(&scan, 3, 15, CKPT_STEP_COMMITTED);
+	add_gen(&scan, 4, 2, 20);
+	add_step(&scan, 4, 30, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 4000030);
+	assert_int_equal(ckpt_lineage_count(&scan), 1);
 	ckpt_scan_clear(&scan);
 }
 
@@ -230,6 +250,9 @@ static void test_rolled_back(void **state)
 	assert_int_equal(next_of(&scan, 2, 2, 20), 2000030);
 	assert_int_equal(next_of(&scan, 2, 2, 30), 3000030);
 	assert_int_equal(next_of(&scan, 2, 3, 30), 0);
+	/* What the lineage holds of an older generation was not rolled back. */
+	assert_true(ckpt_scan_find(&scan, 2, 20)->rolled_back);
+	assert_false(ckpt_scan_find(&scan, 2, 10)->rolled_back);
 	scan.gens[2].broken = true; /* whose it is cannot be known */
 	assert_int_equal(next_of(&scan, 2, 2, 30), 0);
 	ckpt_scan_clear(&scan);
@@ -282,8 +305,15 @@ static void test_parent_without_claim(void **state)
 	assert_false(ckpt_lineage_holds(&scan, 2, 10));
 	assert_true(ckpt_lineage_holds(&scan, 3, 30));
 	/* Where it began is not known, and so not what descends from there. */
+	add_step(&scan, 2, 25, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
 	ckpt_lineage_mark_rolled_back(&scan);
-	assert_false(scan.steps[1].rolled_back);
+	for (size_t i = 0; i < scan.step_count; i++)
+		assert_false(scan.steps[i].rolled_back);
+	/* A commit up to where the next one went on: there was a claim. */
+	add_step(&scan, 2, 20, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), CKPT_EINCOMPLETE);
+	assert_false(ckpt_scan_find(&scan, 2, 20)->in_lineage);
 	/* The same where not even a directory is left. */
 	add_gen(&scan, 5, 4, 40);
 	assert_false(ckpt_lineage_holds(&scan, 4, 10));
@@ -330,6 +360,7 @@ int main(void)
 		cmocka_unit_test(test_empty_generation),
 		cmocka_unit_test(test_broken_claim),
 		cmocka_unit_test(test_lost_claim),
+		cmocka_unit_test(test_lost_claim_below_branch),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
 		cmocka_unit_test(test_tried),

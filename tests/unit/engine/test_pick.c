@@ -231,6 +231,92 @@ static void test_vanishes(void **state)
 	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
 }
 
+/* What follows is looked at and said as if nothing had been there before. */
+static void test_after_vanishing(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .nth = 2, .error = -EIO});
+	assert_int_equal(latest(s, &step), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "cannot lock"));
+	io_fault_clear(&s->rig.fault);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	assert_int_equal(
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_non_null(strstr(s->rig.err.message, "do not match their digest"));
+}
+
+/* The only one that there was: nothing is left, whatever was said of it. */
+static void test_all_vanish(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_LIST, .path = "g000001", .nth = 2, .error = -ENOENT});
+	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
+	assert_non_null(strstr(s->rig.err.message, "holds no step that can be restored"));
+}
+
+/* Step 40, which seems to be there until it is read under the lock: it was aborted. */
+static void seem_committed(struct scene *s)
+{
+	io_fault_clear(&s->rig.fault);
+	craft_abort(s->dir, 1, 40);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000040/manifest.json", .error = -EIO});
+}
+
+/* The lock on it is given back before anything else, whatever its descriptor is. */
+static void test_lock_given_back(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	unsigned files = s->rig.fault.tap.open_files;
+	unsigned held = 0;
+	seem_committed(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_CLOSE,
+		       .path = "000040/manifest.json",
+		       .hold = true,
+		       .count = ALWAYS});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_NONE, NULL);
+	for (; s->rig.fault.tap.held; held++) {
+		assert_int_equal(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END, 0);
+		core_rig_let_go(&s->rig);
+	}
+	assert_true(held > 1);
+	assert_int_equal(ckpt_restore_chosen_step(r), 30);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+
+	seem_committed(s);
+	int input = dup(STDIN_FILENO);
+	(void)close(STDIN_FILENO);
+	assert_int_equal(latest(s, &step), 0);
+	if (input >= 0) {
+		assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+		(void)close(input);
+	}
+	assert_int_equal(step, 30);
+	assert_int_equal(s->rig.fault.tap.open_files, files);
+}
+
+/* Of two that were read only the last one is held. */
+static void test_aborted_and_not_locked(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	seem_committed(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .nth = 2, .error = -EIO});
+	assert_int_equal(latest(s, &step), -EIO);
+	assert_int_equal(step, 30);
+}
+
 /* Somebody who removes for ever is not waited for. */
 static void test_vanishes_always(void **state)
 {
@@ -321,6 +407,10 @@ int main(void)
 		SCENE(test_no_file),
 		SCENE(test_vanishes),
 		SCENE(test_vanishes_always),
+		SCENE(test_after_vanishing),
+		SCENE(test_all_vanish),
+		SCENE(test_lock_given_back),
+		SCENE(test_aborted_and_not_locked),
 		SCENE(test_of_another_run),
 		SCENE(test_of_another_step),
 		SCENE(test_of_another_generation),

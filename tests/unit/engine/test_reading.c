@@ -289,7 +289,7 @@ static void test_last_finding(void **state)
 	struct ckpt_restore *r;
 
 	s->step.chunk_bytes = 50;
-	s->step.world = 2;
+	s->step.world = 3;
 	commit(s);
 	shard = craft_shard(&s->step, 0);
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
@@ -304,11 +304,19 @@ static void test_last_finding(void **state)
 		scratch_flip(shard, header + 50 * i);
 	scratch_flip(craft_shard(&s->step, 1), 20);
 	scratch_flip(craft_shard(&s->step, 1), header);
+	unsigned reads = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+					.path = craft_shard_name(&s->step, 1),
+					.nth = IO_FAULT_ALWAYS});
+	unsigned next = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+				       .path = craft_index_name(&s->step, 2),
+				       .nth = IO_FAULT_ALWAYS});
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
+	assert_int_equal(s->rig.fault.seen[next], 0);
 	const struct ckpt_finding *last = ckpt_restore_finding(r, CKPT_FINDINGS_MAX - 1);
 	assert_int_equal(last->rank, 1);
 	assert_int_equal(last->error.offset, 0);
+	assert_int_equal(s->rig.fault.seen[reads], 1);
 	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
 }
 
@@ -412,6 +420,49 @@ static void test_copy_not_written(void **state)
 	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
 }
 
+/* Of two ranks the first could not be made durable: that the second could helps nobody. */
+static void test_copy_not_synced(void **state)
+{
+	struct scene *s = *state;
+
+	s->step.world = 2;
+	commit(s);
+	unsigned syncs =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_FDATASYNC, .path = "rank-00000.", .error = -EIO});
+	assert_int_equal(export(s), -EIO);
+	assert_int_equal(s->rig.fault.hits[syncs], 1);
+	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
+}
+
+static void test_copy_not_published(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s);
+	unsigned writes =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_WRITE, .path = "manifest.json", .error = -EIO});
+	assert_int_equal(export(s), -EIO);
+	assert_int_equal(s->rig.fault.hits[writes], 1);
+	assert_null(scratch_find(scratch_join(s->dir, "copy"), "manifest.json"));
+}
+
+/* A destination that has the step already, or cannot be made, ends it before anything is read. */
+static void test_copy_is_there(void **state)
+{
+	struct scene *s = *state;
+
+	commit(s);
+	assert_int_equal(export(s), 0);
+	unsigned opened =
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_OPEN, .path = SHARD, .nth = IO_FAULT_ALWAYS});
+	assert_int_equal(export(s), -EEXIST);
+	assert_int_equal(s->rig.fault.seen[opened], 0);
+	check_copy(s);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -435,6 +486,9 @@ int main(void)
 		SCENE(test_header_unreadable),
 		SCENE(test_copy_not_made),
 		SCENE(test_copy_not_written),
+		SCENE(test_copy_is_there),
+		SCENE(test_copy_not_synced),
+		SCENE(test_copy_not_published),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

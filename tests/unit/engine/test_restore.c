@@ -406,8 +406,12 @@ static void test_damage(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const struct damage *c = &cases[i];
-		cases[i].harm(
-			c->index ? craft_index(&t->steps[2], 0) : craft_shard(&t->steps[2], 0));
+		const char *path =
+			c->index ? craft_index(&t->steps[2], 0) : craft_shard(&t->steps[2], 0);
+		long size = size_of(path);
+		c->harm(path);
+		/* Of a file that has another size: where it ends, or should. */
+		long at = c->harm == cut_it ? size - 1 : c->harm == empty_it ? 0 : size;
 		struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 		if (c->at_open) {
 			assert_null(ckpt_restore_index(r));
@@ -422,6 +426,8 @@ static void test_damage(void **state)
 							: craft_shard_name(&t->steps[2], 0));
 		assert_int_equal(err->rank, 0);
 		assert_int_equal(err->step, 30);
+		if (strstr(err->message, "bytes, the manifest says"))
+			assert_int_equal(err->offset, at);
 		assert_int_equal(access(craft_quarantine(&t->steps[2]), F_OK), 0);
 		rig_free(r);
 		r = rig_restore(&t->rig, CKPT_STEP_LATEST);

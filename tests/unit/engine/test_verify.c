@@ -133,7 +133,7 @@ static void test_too_many(void **state)
 static void test_ranks(void **state)
 {
 	struct reading *t = *state;
-	struct craft_step step = commit_world(t, 5, READING_CHUNK);
+	struct craft_step step = commit_world(t, 6, READING_CHUNK);
 
 	assert_int_equal(unlink(craft_shard(&step, 1)), 0);
 	assert_int_equal(unlink(craft_index(&step, 2)), 0);
@@ -143,7 +143,7 @@ static void test_ranks(void **state)
 	assert_int_equal(rig_wait(r), CKPT_EINCOMPLETE);
 	assert_int_equal(ckpt_restore_failure(r)->rank, 1);
 	static const int codes[] = {
-		0, CKPT_EINCOMPLETE, CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EINCOMPLETE};
+		0, CKPT_EINCOMPLETE, CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EINCOMPLETE, 0};
 	assert_int_equal(ckpt_restore_finding_count(r), COUNT(codes));
 	for (uint32_t i = 0; i < COUNT(codes); i++) {
 		assert_int_equal(ckpt_restore_finding(r, i)->rank, i);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "lib/io_fault.h"
@@ -136,6 +137,8 @@ static int act_get(struct scene *s, struct ckpt_object *object)
 	int r = store_rig_get(&s->rig, "d/old", 100, &text);
 	if (r == 0)
 		assert_string_equal(text, "old");
+	else
+		assert_int_equal(s->rig.op.length, 0);
 	ckpt_free(text);
 	return r;
 }
@@ -384,10 +387,21 @@ static void test_no_progress(void **state)
 	unsigned rule = always(s, CKPT_IO_OP_WRITE, 512);
 	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), -EIO);
 	assert_true(s->fault.hits[rule] > 1 && s->fault.hits[rule] < 10);
-	/* Once is no reason to give up. */
+	/* Once is no reason to give up; nor is now and then. */
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .error = 512});
 	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), 0);
+	char *pages = rig_pages(8 * PAGE);
+	io_fault_clear(&s->fault);
+	for (unsigned n = 1; n < 16; n += 2)
+		(void)io_fault_add(&s->fault,
+			(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .nth = n, .error = 512});
+	rule = io_fault_add(&s->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_WRITE, .shorten = PAGE, .count = IO_FAULT_ALWAYS});
+	assert_int_equal(store_rig_write(&s->rig, &object, pages, 8 * PAGE, 0), 0);
+	assert_int_equal(s->fault.seen[rule], 16);
+	free(pages);
 	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(
@@ -409,6 +423,13 @@ static void test_vanishing_end(void **state)
 	assert_int_equal(store_rig_get(&s->rig, "f", 100, &text), 0);
 	assert_int_equal(s->rig.op.length, 0);
 	ckpt_free(text);
+	/* What came before an error is not given either. */
+	io_fault_clear(&s->fault);
+	(void)io_fault_add(
+		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .nth = 2, .error = -EIO});
+	(void)io_fault_add(&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .shorten = 1});
+	assert_int_equal(store_rig_get(&s->rig, "f", 100, &text), -EIO);
+	assert_int_equal(s->rig.op.length, 0);
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), 0);
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(
@@ -459,6 +480,7 @@ static void test_direct_refused(void **state)
 	assert_int_equal(store_rig_seal(&s->rig, &object, 1), 0);
 	/* It has learned. */
 	assert_int_equal(store_rig_create(&s->rig, "h", PAGE, &object), 0);
+	assert_false(object.direct);
 	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
 	assert_int_equal(s->fault.seen[rule], 3);
 	assert_string_equal(store_rig_names(&s->rig, "."), "f g");
@@ -498,6 +520,7 @@ static void test_direct_refused_to_a_reader(void **state)
 	(void)always(s, CKPT_IO_OP_OPEN, -EINVAL);
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), -EINVAL);
 	assert_int_equal(store_rig_create(&s->rig, "g", PAGE, &object), -EINVAL);
+	assert_int_equal(s->fault.requests, 2);
 }
 
 /* Files that were open before stay direct: what is left of a short transfer must suit them. */
@@ -555,14 +578,16 @@ static void test_sync_is_final(void **state)
 	assert_int_equal(store_rig_publish(&s->rig, "f", "text", NULL), -EINTR);
 	assert_int_equal(s->fault.seen[rule], 1);
 	assert_string_equal(store_rig_names(&s->rig, "."), "");
-	/* What could not be cut is not synced. */
+	/* What could not be cut is not synced, and what is told is what came first. */
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
 	io_fault_clear(&s->fault);
 	(void)always(s, CKPT_IO_OP_TRUNCATE, -EIO);
+	(void)always(s, CKPT_IO_OP_CLOSE, -ENOSPC);
 	rule = io_fault_add(
 		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC, .nth = 99});
 	assert_int_equal(store_rig_seal(&s->rig, &object, 10), -EIO);
 	assert_int_equal(s->fault.seen[rule], 0);
+	assert_int_equal(s->rig.err.code, -EIO);
 	assert_int_equal(object.fd, -1);
 }
 
@@ -599,8 +624,66 @@ static void test_publish_unsynced(void **state)
 	assert_int_equal(store_rig_publish(&s->rig, "d", "text", NULL), 0);
 	assert_string_equal(store_rig_names(&s->rig, "."), "a b c d");
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_OPEN, -EEXIST);
+	unsigned rule = always(s, CKPT_IO_OP_OPEN, -EEXIST);
 	assert_int_equal(store_rig_publish(&s->rig, "e", "text", NULL), -EIO);
+	assert_int_equal(s->fault.seen[rule], 8);
+}
+
+/* What is to go, and does not, is told; what has gone already is no failure. */
+static void test_not_removed(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_object object = {.fd = -1};
+
+	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
+	(void)always(s, CKPT_IO_OP_UNLINK, -EROFS);
+	assert_int_equal(store_rig_abandon(&s->rig, &object), -EROFS);
+	assert_non_null(strstr(s->rig.err.message, "cannot remove f in "));
+	assert_int_equal(object.fd, -1);
+	io_fault_clear(&s->fault);
+	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
+	/* File systems have two words for a directory that is not empty. */
+	assert_int_equal(store_rig_mkdir(&s->rig, "d"), 0);
+	(void)always(s, CKPT_IO_OP_RMDIR, -EEXIST);
+	assert_int_equal(store_rig_rmdir(&s->rig, "d"), 0);
+	io_fault_clear(&s->fault);
+	(void)always(s, CKPT_IO_OP_RMDIR, -ENOTEMPTY);
+	assert_int_equal(store_rig_rmdir(&s->rig, "d"), 0);
+}
+
+/* A program without standard input opens its files from 0 on. */
+static void test_descriptor_zero(void **state)
+{
+	int input = dup(STDIN_FILENO);
+
+	(void)close(STDIN_FILENO);
+	for (size_t i = 0; i < COUNT(acts); i++)
+		fail_each(*state, &acts[i], -EIO);
+	if (input >= 0) {
+		assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+		assert_int_equal(close(input), 0);
+	}
+}
+
+/* The same operation, used for one verb after the other, is each time as new. */
+static void test_used_again(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_object object = {.fd = -1};
+	struct ckpt_object lock = {.fd = -1};
+	struct ckpt_store_op op;
+
+	if (!s->fault.tap.io.direct)
+		skip();
+	ckpt_store_op_init(&op, NULL, NULL);
+	ckpt_store_create(s->rig.store, &op, "f", PAGE, &object);
+	assert_int_equal(store_rig_wait(&s->rig, &op), 0);
+	assert_true(object.direct);
+	ckpt_store_lock(s->rig.store, &op, "f", false, &lock);
+	assert_int_equal(store_rig_wait(&s->rig, &op), 0);
+	assert_false(lock.direct);
+	assert_int_equal(store_rig_shut(&s->rig, &lock), 0);
+	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
 }
 
 /* What each code tells its reader to do. */
@@ -628,6 +711,7 @@ static void test_advice(void **state)
 	};
 	struct scene *s = *state;
 	struct ckpt_object object = {.fd = -1};
+	char *text;
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		io_fault_clear(&s->fault);
@@ -636,9 +720,21 @@ static void test_advice(void **state)
 		assert_non_null(strstr(s->rig.err.message, cases[i].text));
 		assert_non_null(strstr(s->rig.err.message, "cannot create f in "));
 		assert_int_equal(s->rig.err.sys_errno, -cases[i].code);
+		assert_int_equal(s->rig.err.offset, -1);
 	}
-	/* Of a file that is not there to be read there is nothing to advise. */
 	io_fault_clear(&s->fault);
+	/* Every verb that makes something says the same of a directory that has gone. */
+	assert_int_equal(store_rig_mkdir(&s->rig, "none/d"), -ENOENT);
+	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_int_equal(store_rig_put(&s->rig, "none/f", "text"), -ENOENT);
+	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_int_equal(store_rig_publish(&s->rig, "none/f", "text", NULL), -ENOENT);
+	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	/* Of a file that is not there to be read, or too large to be, there is nothing to advise. */
+	io_fault_clear(&s->fault);
+	assert_int_equal(store_rig_put(&s->rig, "large", "text"), 0);
+	assert_int_equal(store_rig_get(&s->rig, "large", 3, &text), -EFBIG);
+	assert_null(strstr(s->rig.err.message, "ulimit"));
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), -ENOENT);
 	assert_null(strstr(s->rig.err.message, "mounted"));
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
@@ -722,6 +818,9 @@ int main(void)
 		SCENE(test_direct_refused_midway),
 		SCENE(test_sync_is_final),
 		SCENE(test_publish_unsynced),
+		SCENE(test_not_removed),
+		QUICK(test_descriptor_zero),
+		SCENE(test_used_again),
 		SCENE(test_advice),
 		SCENE(test_slow_one),
 		SCENE(test_no_memory),

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a store to write: made where there is none, never made anew, and never shared. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/open.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+#define MARKER "ckpt.json"
+
+struct scene {
+	char *dir;
+	struct core_rig rig;
+};
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+/* A store with one claim and a step that was aborted. */
+static void craft(struct scene *s)
+{
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_abort(s->dir, 1, 10);
+}
+
+static void make(struct scene *s)
+{
+	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->dir});
+}
+
+static void add(struct scene *s, struct io_fault_rule rule)
+{
+	(void)io_fault_add(&s->rig.fault, rule);
+}
+
+static bool has_marker(struct scene *s)
+{
+	return access(scratch_join(s->dir, MARKER), F_OK) == 0;
+}
+
+static void open_after(
+	struct scene *s, struct io_fault_rule first, struct io_fault_rule second, int code)
+{
+	make(s);
+	add(s, first);
+	add(s, second);
+	assert_int_equal(core_rig_open_store(&s->rig), code);
+}
+
+/* The greatest, in whatever order they are listed, and no byte after the last. */
+static void test_newest_claim(void **state)
+{
+	static char names[] = "000009.json\0"
+			      "x\0"
+			      "000004.json\0"
+			      "000012.json";
+	struct ckpt_listing listing = {.names = names, .bytes = 26};
+
+	(void)state;
+	assert_string_equal(names + listing.bytes, "000012.json");
+	assert_int_equal(ckpt_newest_claim(&listing), 9);
+	listing.bytes = 12;
+	assert_int_equal(ckpt_newest_claim(&listing), 9);
+	assert_int_equal(ckpt_newest_claim(&(struct ckpt_listing){0}), 0);
+}
+
+/* What cannot be looked at is not taken for free. */
+static void test_not_known(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s);
+	make(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = "gens", .error = -EIO});
+	assert_int_equal(core_rig_open_store(&s->rig), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "cannot list"));
+	core_rig_close(&s->rig);
+	make(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EIO});
+	assert_int_equal(core_rig_open_store(&s->rig), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "cannot lock gens/000001.json"));
+	core_rig_close(&s->rig);
+}
+
+/* Somebody claims between the look at the claims and the scan: it lives, and it is told which it is. */
+static void test_claimed_meanwhile(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s);
+	make(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .hold = true});
+	struct ckpt_command *command =
+		ckpt_command_new(&s->rig.core, sizeof(struct ckpt_opener), ckpt_opener_clear);
+	assert_non_null(command);
+	ckpt_command_post(command, ckpt_open_body);
+	core_rig_run(&s->rig);
+	assert_int_equal(ckpt_latch_get(&command->latch) & CKPT_DONE_END, 0);
+	craft_claim(s->dir, CRAFT_RUN, 2, 1, 10);
+	core_rig_let_go(&s->rig);
+	assert_int_not_equal(ckpt_latch_get(&command->latch) & CKPT_DONE_END, 0);
+	assert_int_equal(command->result, CKPT_EINUSE);
+	assert_string_equal(command->error.file, "gens/000002.json");
+	ckpt_command_unref(command);
+	core_rig_close(&s->rig);
+}
+
+/* Made by another since this one looked for it: it is opened. */
+static void test_made_meanwhile(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s);
+	make(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = MARKER, .error = -ENOENT});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	assert_int_equal(s->rig.core.scan.step_count, 1);
+	assert_string_equal(s->rig.core.marker.run_id, CRAFT_RUN);
+	core_rig_close(&s->rig);
+}
+
+/* Whether there is a marker, or generations without one, is not known: none is made. */
+static void test_marker_not_known(void **state)
+{
+	static const struct io_fault_rule gone = {
+		.op = CKPT_IO_OP_OPEN, .path = MARKER, .error = -ENOENT};
+	static const struct io_fault_rule unreadable = {
+		.op = CKPT_IO_OP_OPEN, .path = MARKER, .nth = 2, .error = -EIO};
+	static const struct io_fault_rule unlisted = {
+		.op = CKPT_IO_OP_LIST, .path = "gens", .error = -EIO};
+	struct scene *s = *state;
+
+	craft_store(s->dir, CRAFT_RUN);
+	open_after(s, gone, unreadable, -EIO);
+	core_rig_close(&s->rig);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	assert_int_equal(unlink(scratch_join(s->dir, MARKER)), 0);
+	open_after(s, gone, unlisted, -EIO);
+	core_rig_close(&s->rig);
+	assert_false(has_marker(s));
+}
+
+/* Without memory a store is made whole, or not at all. */
+static void test_no_memory(void **state)
+{
+	struct scene *s = *state;
+	size_t failed = 0;
+	bool done = false;
+
+	for (size_t n = 1; !done; n++) {
+		make(s);
+		core_rig_count_allocations(&s->rig, n);
+		int r = core_rig_open_store(&s->rig);
+		done = core_rig_allocations(&s->rig) < n;
+		core_rig_close(&s->rig);
+		assert_true(r == 0 || (r == -ENOMEM && !done));
+		failed += r < 0;
+		make(s);
+		assert_int_equal(core_rig_open_store(&s->rig), 0);
+		core_rig_close(&s->rig);
+		assert_int_equal(unlink(scratch_join(s->dir, MARKER)), 0);
+		assert_int_equal(rmdir(scratch_join(s->dir, "gens")), 0);
+	}
+	assert_true(failed > 3);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_newest_claim),
+		SCENE(test_not_known),
+		SCENE(test_claimed_meanwhile),
+		SCENE(test_made_meanwhile),
+		SCENE(test_marker_not_known),
+		SCENE(test_no_memory),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
