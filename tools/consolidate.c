@@ -55,9 +55,8 @@ struct file {
 	uint64_t data_bytes;
 	char *map; /* NULL: none */
 	uint64_t map_bytes;
-	int fd;     /* -1: none */
-	bool made;  /* the temporary is there */
-	bool named; /* the name is */
+	int fd;    /* -1: none */
+	bool made; /* the temporary is there */
 };
 
 struct job {
@@ -215,7 +214,10 @@ static int make_file(struct job *job, struct file *f, uint64_t bytes)
 	if (f->fd < 0)
 		return fail_dest(job, errno, "create", f->temp);
 	f->made = true;
-	int r = posix_fallocate(f->fd, 0, (off_t)bytes);
+	int r = fallocate(f->fd, 0, 0, (off_t)bytes) < 0 ? errno : 0;
+	/* Where the file system cannot, the C library writes to every block. */
+	if (r == EOPNOTSUPP)
+		r = posix_fallocate(f->fd, 0, (off_t)bytes);
 	if (r != 0)
 		return fail_dest(job, r, "reserve room for", f->name);
 	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, 0);
@@ -286,9 +288,12 @@ static int open_dest(struct job *job)
 	job->dir = open(job->dest, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (job->dir < 0)
 		return fail_dest(job, errno, "open", "");
-	for (size_t i = 0; i < job->file_count; i++)
-		if (faccessat(job->dir, job->files[i].name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+	for (size_t i = 0; i < job->file_count; i++) {
+		struct statx st;
+
+		if (statx(job->dir, job->files[i].name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st) == 0)
 			return fail_dest(job, EEXIST, "write", job->files[i].name);
+	}
 	return CLI_OK;
 }
 
@@ -324,7 +329,6 @@ static int name_file(struct job *job, struct file *f)
 		if (r == 0)
 			(void)unlinkat(job->dir, f->temp, 0);
 	}
-	f->named = r == 0;
 	return r;
 }
 
@@ -356,6 +360,19 @@ static int write_all(struct job *job, struct ckpt_target *targets)
 	return exit_code;
 }
 
+/* Takes a file back, whichever names it has got: a call that fails may have done its work. */
+static void take_back(const struct job *job, const struct file *f)
+{
+	struct stat own;
+	struct stat found;
+
+	(void)unlinkat(job->dir, f->temp, 0);
+	if (fstat(f->fd, &own) == 0 &&
+		fstatat(job->dir, f->name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+		own.st_ino == found.st_ino && own.st_dev == found.st_dev)
+		(void)unlinkat(job->dir, f->name, 0);
+}
+
 /* The restore has let go of the maps. After a failure nothing is left. */
 static void clean_up(struct job *job, int exit_code)
 {
@@ -364,12 +381,10 @@ static void clean_up(struct job *job, int exit_code)
 
 		if (f->map)
 			(void)munmap(f->map, f->map_bytes);
+		if (f->made && exit_code != CLI_OK)
+			take_back(job, f);
 		if (f->fd >= 0)
 			(void)close(f->fd);
-		if (f->made && exit_code != CLI_OK)
-			(void)unlinkat(job->dir, f->temp, 0);
-		if (f->named && exit_code != CLI_OK)
-			(void)unlinkat(job->dir, f->name, 0);
 	}
 	if (job->dir >= 0)
 		(void)close(job->dir);

@@ -242,8 +242,10 @@ static int seal(struct ckpt_gather *g)
 
 		if (!is_wanted(g, i))
 			continue;
-		if (ckpt_targets_seal(&g->binder.ranks[i], g->indexes[i]->layout, &bytes) < 0)
+		if (ckpt_targets_seal(&g->binder.ranks[i], g->indexes[i]->layout, &bytes) < 0) {
+			g->err->rank = (int32_t)i;
 			return ckpt_fail(g->err, -ENOMEM, "out of memory");
+		}
 		total += bytes;
 	}
 	atomic_store(g->total, total);

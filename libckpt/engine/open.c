@@ -29,11 +29,10 @@ static int encode_marker(struct ckpt_opener *o)
 uint64_t ckpt_newest_claim(const struct ckpt_listing *listing)
 {
 	uint64_t newest = 0;
-	const char *end = listing->names + listing->bytes;
 
-	for (const char *name = listing->names; name < end; name += strlen(name) + 1) {
+	for (size_t at = 0; at < listing->bytes; at += strlen(listing->names + at) + 1) {
 		uint64_t generation;
-		if (ckpt_parse_claim(name, &generation))
+		if (ckpt_parse_claim(listing->names + at, &generation))
 			newest = ckpt_max_u64(newest, generation);
 	}
 	return newest;
