@@ -186,11 +186,9 @@ static bool is_parent(const struct ckpt_removal *r)
 	if (!core->adopted || r->generation != core->parent_generation ||
 		r->step != core->parent_step)
 		return false;
-	/* Newest first. */
-	for (size_t i = 0; core->generation && i < scan->step_count; i++) {
-		if (scan->steps[i].generation < core->generation)
-			break;
-		if (scan->steps[i].state == CKPT_STEP_COMMITTED)
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation == core->generation && s->state == CKPT_STEP_COMMITTED)
 			return false;
 	}
 	return true;

@@ -122,14 +122,14 @@ static void look_at_step(struct deed *d, struct history *h, unsigned step)
 	deed_die("step %u holds what nobody has saved", step);
 }
 
-/* Whether `step` has been committed, by what is there: it, or one that came after it. */
+/* Whether `step` has been committed, by what is there, or was damaged: it, or one that came after it. */
 static bool was_committed(const struct history *h, unsigned step)
 {
 	bool passed = false;
 
 	for (unsigned i = 0; i < h->count; i++) {
 		passed |= h->tries[i].step == step;
-		if (passed && h->tries[i].present)
+		if (passed && (h->tries[i].present || h->tries[i].bad))
 			return true;
 	}
 	return false;
