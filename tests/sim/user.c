@@ -340,6 +340,9 @@ static bool is_quiet(struct sim_user *u)
 
 	if (u->counts.acked == 0 || u->counts.last_acked != u->saved_step)
 		return false;
+	/* What was pinned while it was at work may have come too late, and may not. */
+	if (u->retention.pin_count != u->retained.pin_count)
+		return false;
 	if (u->config.careful)
 		return true;
 	return !u->disturbs && !world->sim.trouble_at && !world->plan.readers &&
