@@ -166,6 +166,7 @@ static void after_end(struct sim_user *u)
 	/* What ended it beside that. */
 	bool other =
 		u->cancels || u->cheats || u->proc->core.closing ||
+		world->sim.fired[SIM_DEVICE_FAIL] ||
 		world->sim.now_ns >= u->posted_ns + (uint64_t)world->plan.timeout_ms * MILLISECOND;
 	if (code == -EIO && !other && u->save->hold && !u->save->rewritten && of_the_shard(why))
 		sim_violation(&world->sim,

@@ -7,6 +7,7 @@
 
 #include "audit.h"
 #include "base/alloc.h"
+#include "format/naming.h"
 #include "world.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -188,6 +189,9 @@ static bool damaged(int code)
 static void judge_refusal(struct sim_user *u, int code)
 {
 	struct world *world = u->proc->world;
+	const struct ckpt_core *core = core_of(u);
+	bool parent = core->adopted && core->parent_generation == u->saved_generation &&
+		      core->parent_step == u->saved_step;
 	bool read = reading_active(&u->aside) || !u->view.alone || !world_alone(world, u->proc);
 
 	if (u->proc->rank->oracle.any_damage || world_may_fail(world, -ENOMEM))
@@ -197,7 +201,7 @@ static void judge_refusal(struct sim_user *u, int code)
 			"step %llu is to be removed, and is said not to be there",
 			(unsigned long long)u->saved_step);
 	/* What could not be read when the store was opened does not count as a good one. */
-	if (code == -EBUSY && !read && u->was_owed && !world->sim.trouble_at &&
+	if (code == -EBUSY && !read && !parent && u->was_owed && !world->sim.trouble_at &&
 		oracle_owed(&u->proc->rank->oracle, &u->view) > 0)
 		sim_violation(&world->sim, "step %llu is not removed, and nobody uses it",
 			(unsigned long long)u->saved_step);
@@ -336,6 +340,9 @@ static bool is_quiet(struct sim_user *u)
 
 	if (u->counts.acked == 0 || u->counts.last_acked != u->saved_step)
 		return false;
+	/* What was pinned while it was at work may have come too late, and may not. */
+	if (u->retention.pin_count != u->retained.pin_count)
+		return false;
 	if (u->config.careful)
 		return true;
 	return !u->disturbs && !world->sim.trouble_at && !world->plan.readers &&
@@ -386,6 +393,18 @@ static int train_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* One that was taken for dead has removed what this one goes on from, before it looked at the claims. */
+static bool parent_gone(struct sim_user *u)
+{
+	const struct ckpt_core *core = core_of(u);
+	char path[CKPT_PATH_MAX];
+
+	if (!core->adopted)
+		return false;
+	ckpt_name_manifest(path, core->parent_generation, core->parent_step);
+	return !sim_disk_exists(u->proc->rank->disk, path);
+}
+
 static int claimed(struct sim_user *u, int r)
 {
 	struct world *world = u->proc->world;
@@ -411,7 +430,7 @@ static int claimed(struct sim_user *u, int r)
 	bool harm = (r == CKPT_ENOTRESUMED && rank->oracle.any_damage) ||
 		    (damaged(r) && oracle_shaken(&rank->oracle));
 	/* Its own claim, if it cannot be read, is taken for that of another one. */
-	if (r == CKPT_EINUSE && !others && !oracle_shaken(&rank->oracle))
+	if (r == CKPT_EINUSE && !others && !oracle_shaken(&rank->oracle) && !parent_gone(u))
 		sim_violation(&world->sim, "p%u is alone, and its claim finds another process",
 			u->proc->id);
 	/* What was there when it opened may be another one's past by now. */
