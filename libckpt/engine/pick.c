@@ -10,9 +10,6 @@
 #include "base/fail.h"
 #include "format/sealed.h"
 
-/* Steps may vanish between the scan and the lock when retention runs beside; not this often. */
-#define TRIES_MAX 5
-
 static bool is_relative(uint64_t wanted)
 {
 	return UINT64_MAX - wanted <= UINT32_MAX;
@@ -80,8 +77,27 @@ static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 	}
 }
 
+/*
+ * Only a removal locks a manifest against its readers. It may hang in the storage with the manifest still
+ * there; for whoever asks for the latest its step is gone already.
+ */
+static unsigned pass_going(struct ckpt_pick *p)
+{
+	unsigned passed = 0;
+
+	for (unsigned i = 0; i < p->going_count; i++) {
+		struct ckpt_scan_step *s =
+			ckpt_scan_find(&p->scanner.scan, p->going[i].generation, p->going[i].step);
+		if (s) {
+			s->state = CKPT_STEP_PENDING;
+			passed++;
+		}
+	}
+	return passed;
+}
+
 /* Whoever asks for the latest and hears that there is none starts from nothing: only if it is true. */
-static int fail_none(struct ckpt_pick *p)
+static int fail_none(struct ckpt_pick *p, unsigned going)
 {
 	const struct ckpt_scan *scan = &p->scanner.scan;
 	unsigned held = 0;
@@ -96,6 +112,11 @@ static int fail_none(struct ckpt_pick *p)
 			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
 			"start anew",
 			p->core->parts.label, held);
+	if (is_relative(p->wanted) && going > 0)
+		return ckpt_fail(p->err, -EBUSY,
+			"%s holds steps, but all that could be opened are locked by another "
+			"process, which removes them: try again when it has ended",
+			p->core->parts.label);
 	if (p->wanted == CKPT_STEP_LATEST)
 		return ckpt_fail(p->err, CKPT_ENOSTEP, "%s holds no step that can be restored",
 			p->core->parts.label);
@@ -126,6 +147,7 @@ static int choose(struct ckpt_pick *p)
 	char text[64];
 
 	overlay(scan, &p->core->scan);
+	unsigned going = pass_going(p);
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
@@ -135,7 +157,7 @@ static int choose(struct ckpt_pick *p)
 	if (in_the_way)
 		step = bad;
 	if (!step)
-		return r < 0 ? r : fail_none(p);
+		return r < 0 ? r : fail_none(p, going);
 	/* What came before the part that is known does not matter: it is all older. */
 	if (r < 0) {
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "%s", p->err->message);
@@ -154,6 +176,11 @@ static int choose(struct ckpt_pick *p)
 static int vanish(struct ckpt_pick *p)
 {
 	p->vanished = true;
+	if (is_relative(p->wanted) && p->tries + 1 >= CKPT_PICK_TRIES)
+		return ckpt_fail(p->err, -EBUSY,
+			"%u steps of %s were removed while they were opened: try again when "
+			"whoever removes them has ended",
+			CKPT_PICK_TRIES, p->core->parts.label);
 	return ckpt_fail_at(p->err, CKPT_ENOSTEP,
 		&(struct ckpt_where){.tier = "local", .file = p->path},
 		"step %llu of %s has just been removed", (unsigned long long)p->chosen.step,
@@ -164,8 +191,14 @@ static int vanish(struct ckpt_pick *p)
 static int take_lock(struct ckpt_pick *p)
 {
 	switch (p->op.result) {
-	case -ENOENT:
 	case -EAGAIN:
+		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "step %llu of %s is being removed",
+			(unsigned long long)p->chosen.step, p->core->parts.label);
+		CKPT_ASSERT(p->going_count < CKPT_PICK_TRIES);
+		p->going[p->going_count++] = (struct ckpt_pick_going){
+			.generation = p->chosen.generation, .step = p->chosen.step};
+		return vanish(p);
+	case -ENOENT:
 		return vanish(p);
 	case -ENOLCK:
 	case -EOPNOTSUPP:
@@ -231,7 +264,7 @@ static void take_scan(struct ckpt_pick *p)
 /* A step named by number has vanished for good; the latest is another one now. */
 static bool try_again(struct ckpt_pick *p)
 {
-	if (!p->vanished || !is_relative(p->wanted) || ++p->tries >= TRIES_MAX)
+	if (!p->vanished || !is_relative(p->wanted) || ++p->tries >= CKPT_PICK_TRIES)
 		return false;
 	p->vanished = false;
 	ckpt_manifest_clear(&p->manifest);

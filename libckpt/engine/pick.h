@@ -8,6 +8,9 @@
 
 #include "engine/core.h"
 
+/* Steps may vanish between the scan and the lock when retention runs beside; not this often. */
+#define CKPT_PICK_TRIES 5
+
 struct ckpt_pick {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	struct ckpt_core *core;
@@ -30,6 +33,12 @@ struct ckpt_pick {
 	char path[CKPT_PATH_MAX];
 	unsigned tries;
 	bool vanished;
+	/* Steps whose lock a removal held when they were tried. */
+	struct ckpt_pick_going {
+		uint64_t generation;
+		uint64_t step;
+	} going[CKPT_PICK_TRIES];
+	unsigned going_count;
 };
 
 /* Zeroed, but for core, wanted, stop, err and waiter. */

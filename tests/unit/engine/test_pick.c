@@ -243,10 +243,34 @@ static void test_after_vanishing(void **state)
 	assert_non_null(strstr(s->rig.err.message, "cannot lock"));
 	io_fault_clear(&s->rig.fault);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(craft_shard(&s->steps[1], 0), 20000);
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_non_null(strstr(s->rig.err.message, "do not match their digest"));
+}
+
+/* A removal that hangs in the storage keeps its lock: what it removes is no step any more. */
+static void test_removal_hangs(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
+		       .path = "000030/manifest.json",
+		       .error = -EAGAIN,
+		       .count = ALWAYS});
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 20);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "step 30 of"));
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_ENOSTEP);
+	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
+	/* That there is nothing would be a reason to start anew. */
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
+		       .path = "manifest.json",
+		       .error = -EAGAIN,
+		       .count = ALWAYS});
+	assert_int_equal(latest(s, &step), -EBUSY);
+	assert_non_null(strstr(s->rig.err.message, "locked by another process"));
 }
 
 /* The only one that there was: nothing is left, whatever was said of it. */
@@ -324,9 +348,10 @@ static void test_vanishes_always(void **state)
 	uint64_t step;
 
 	unsigned rule = add(s,
-		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = ALWAYS});
-	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -ENOENT, .count = ALWAYS});
+	assert_int_equal(latest(s, &step), -EBUSY);
 	assert_int_equal(s->rig.fault.hits[rule], 5);
+	assert_non_null(strstr(s->rig.err.message, "5 steps"));
 }
 
 static void of_another_run(struct ckpt_manifest *manifest)
@@ -408,6 +433,7 @@ int main(void)
 		SCENE(test_vanishes),
 		SCENE(test_vanishes_always),
 		SCENE(test_after_vanishing),
+		SCENE(test_removal_hangs),
 		SCENE(test_all_vanish),
 		SCENE(test_lock_given_back),
 		SCENE(test_aborted_and_not_locked),
