@@ -19,6 +19,8 @@ class Planted:
 
 
 CROWD = "tests/sim/crowd"
+# Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
+GATHER = "tests/unit/engine/test_gather"
 
 PLANTED = [
     Planted(
@@ -311,4 +313,9 @@ PLANTED = [
         "\tif (*talk->stop)\n\t\treturn *talk->stop;\n",
         "",
         "a save that is stopped ends, whoever it was waiting for", CROWD),
+    Planted(
+        "straddled-though-unwanted", "libckpt/engine/fetch.c",
+        "\tif (!b->before)\n\t\tlo = ckpt_max_u64(lo, b->span.offset);\n",
+        "",
+        "a box may pass over the chunk that goes across the end of a block", GATHER),
 ]
