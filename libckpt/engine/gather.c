@@ -3,6 +3,7 @@
 #include "engine/gather.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
@@ -176,8 +177,28 @@ static void unite_work(struct ckpt_job *job)
 {
 	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
 
-	g->job_result = ckpt_wholes_build(
-		(const struct ckpt_index *const *)g->indexes, world_of(g), g->err, &g->wholes);
+	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
+
+	g->job_result = ckpt_wholes_build(indexes, world_of(g), g->err, &g->wholes);
+	if (g->job_result == 0 && world_of(g) > 1)
+		g->replicas = ckpt_replicas_compare(g->wholes, indexes);
+}
+
+/* Nobody can say which of them is right, so the step is good; but somebody meant something else. */
+static void say_replicas(const struct ckpt_gather *g)
+{
+	const struct ckpt_replicas *r = &g->replicas;
+	char more[48] = "";
+
+	if (r->tensors == 0)
+		return;
+	if (r->tensors > 1)
+		(void)snprintf(more, sizeof(more), ", and of %zu more tensors", r->tensors - 1);
+	ckpt_log(g->core->parts.log, CKPT_LOG_WARN,
+		"step %llu: ranks %u and %u hold different bytes of what both call '%.200s'%s: "
+		"readers are given those of either; what is each rank's own needs a name of its "
+		"own",
+		(unsigned long long)g->pick->chosen.step, r->rank, r->other, r->name, more);
 }
 
 static void unite_back(struct ckpt_node *node)
@@ -224,6 +245,7 @@ static int open_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, g->job_done);
 	if (g->job_result < 0)
 		return g->job_result;
+	say_replicas(g);
 	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
 	return g->stop;

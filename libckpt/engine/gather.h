@@ -9,6 +9,7 @@
 #include "engine/binder.h"
 #include "engine/fetch.h"
 #include "engine/pick.h"
+#include "engine/replicas.h"
 #include "engine/shard.h"
 
 /*
@@ -45,6 +46,7 @@ struct ckpt_gather {
 	/* When it has opened. */
 	struct ckpt_index **indexes; /* of each rank */
 	struct ckpt_wholes *wholes;
+	struct ckpt_replicas replicas;
 	struct ckpt_binder binder;
 
 	/* Its own. */

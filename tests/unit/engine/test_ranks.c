@@ -302,7 +302,7 @@ static void test_refusals(void **state)
 	end(s);
 }
 
-/* Two ranks that do not agree: an error that names both, and no reason to put the step away. */
+/* Two ranks that do not agree: an error that names both, and nobody can ever read the step. */
 static void test_disagreement(void **state)
 {
 	struct scene *s = *state;
@@ -313,11 +313,39 @@ static void test_disagreement(void **state)
 	s->ranks[3].tensors = s->tensors[3] + 1;
 	s->ranks[3].count = 1;
 	craft_commit(&s->step);
-	assert_int_equal(read_all(s, 30), CKPT_EFORMAT);
+	assert_int_equal(read_all(s, CKPT_STEP_LATEST), CKPT_EFORMAT);
 	assert_non_null(strstr(s->rig.err.message, "F32 [50] says rank 3"));
 	assert_string_equal(s->rig.err.tensor, "w");
 	assert_int_equal(s->rig.err.step, 30);
-	assert_int_equal(access(craft_quarantine(&s->step), F_OK), -1);
+	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
+	assert_int_equal(ckpt_restore_chosen_step(r), 20);
+	(void)core_rig_end(&s->rig, r);
+	make_rank(s, 3);
+	end(s);
+}
+
+/* Two ranks with other bytes for one name: the step can be read, and it is said what will come of it. */
+static void test_other_bytes(void **state)
+{
+	static const char text[] = "ranks 1 and 3 hold different bytes of what both call 'own.1'";
+	struct scene *s = *state;
+
+	begin(s);
+	s->tensors[3][1].name = "own.1";
+	for (uint32_t r = 1; r <= 3; r += 2) {
+		s->ranks[r].tensors = s->tensors[r] + 1;
+		s->ranks[r].count = 1;
+	}
+	for (s->step.step = 30; s->step.step <= 40; s->step.step += 10) {
+		craft_commit(&s->step);
+		struct ckpt_restore *r =
+			core_rig_begin(&s->rig, s->step.step, CKPT_SINK_MEMORY, NULL);
+		assert_int_equal(core_rig_logged(&s->rig, CKPT_LOG_WARN, text), s->step.step == 30);
+		(void)core_rig_end(&s->rig, r);
+		memcpy(s->own[3], s->own[1], sizeof(s->own[1]));
+	}
+	make_rank(s, 1);
 	make_rank(s, 3);
 	end(s);
 }
@@ -406,6 +434,7 @@ int main(void)
 		TEST(test_which_is_told),
 		TEST(test_refusals),
 		TEST(test_disagreement),
+		TEST(test_other_bytes),
 		TEST(test_cancel),
 		TEST(test_no_memory),
 		TEST(test_bad_disk),
