@@ -198,11 +198,7 @@ static int cut_targets(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
 		return 0;
 	/* No chunk is larger than a block. */
 	CKPT_ASSERT(b->span.chunk_count > 0);
-	/* Of a chunk that nobody wants what lies in the block before is not there. */
-	uint64_t lo = layout->chunks[b->span.first_chunk].offset;
-	if (!b->before)
-		lo = ckpt_max_u64(lo, b->span.offset);
-	struct ckpt_cut cut = {.lo = lo,
+	struct ckpt_cut cut = {.lo = layout->chunks[b->span.first_chunk].offset,
 		.hi = chunk_end(f, b->span.first_chunk + b->span.chunk_count - 1),
 		.block_offset = b->span.offset,
 		.block_bytes = f->unit,

@@ -314,8 +314,8 @@ PLANTED = [
         "",
         "a save that is stopped ends, whoever it was waiting for", CROWD),
     Planted(
-        "straddled-though-unwanted", "libckpt/engine/fetch.c",
-        "\tif (!b->before)\n\t\tlo = ckpt_max_u64(lo, b->span.offset);\n",
+        "straddled-though-unwanted", "libckpt/engine/targets.c",
+        "\t\tlo = seek(targets, b, &box, lo);\n",
         "",
         "a box may pass over the chunk that goes across the end of a block", GATHER),
 ]

@@ -221,6 +221,71 @@ static void test_gaps_larger_than_chunks(void **state)
 	}
 }
 
+/* Whether all that rank `bad` holds of the tensor is held by another one as well. */
+static bool has_copy(const struct spread *s, size_t tensor, uint32_t bad)
+{
+	const struct ckpt_box *own = &s->pieces[bad][tensor].box;
+
+	if (own->ndim == SPREAD_NONE || ckpt_box_volume(own) == 0)
+		return true;
+	for (uint32_t r = 0; r < s->world; r++) {
+		const struct ckpt_box *box = &s->pieces[r][tensor].box;
+		if (r != bad && box->ndim == own->ndim &&
+			memcmp(box->start, own->start, own->ndim * sizeof(int64_t)) == 0 &&
+			memcmp(box->shape, own->shape, own->ndim * sizeof(int64_t)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* A shard is gone, or one of its bytes has changed: what others hold too arrives all the same. */
+static void test_bad_copy(void **state)
+{
+	unsigned spared = 0;
+	unsigned refused = 0;
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 400; seed++) {
+		struct dice d = {seed};
+		struct ckpt_error err = {.size = sizeof(err)};
+		struct spread_goal goals[5];
+		struct scene s;
+		bool copied = true;
+
+		make_scene(&s, &d, spread_make, 2 + (uint32_t)dice_below(&d, 6),
+			2 + dice_below(&d, 30), 1 + dice_below(&d, 6000));
+		uint32_t bad = (uint32_t)dice_below(&d, s.spread.world);
+		struct ckpt_restore *r = rig_restore(&s.rig, 10);
+		const struct ckpt_layout *l = ckpt_restore_rank_index(r, bad)->layout;
+		uint64_t data = l->bytes - l->header_bytes;
+		const char *file = craft_shard(&s.spread.step, bad);
+		if (dice_below(&d, 2) || data == 0)
+			assert_int_equal(unlink(file), 0);
+		else
+			scratch_flip(file, (size_t)(l->header_bytes + dice_below(&d, data)));
+		for (size_t i = 0; i < COUNT(goals); i++) {
+			size_t tensor = (size_t)dice_below(&d, SPREAD_TENSORS);
+			spread_want(&s.spread, &d, tensor, &goals[i]);
+			copied = copied && has_copy(&s.spread, tensor, bad);
+			assert_int_equal(ckpt_restore_add_targets(r, &goals[i].target, 1, &err), 0);
+		}
+		int code = rig_run(r);
+		assert_true(code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE);
+		assert_true(code == 0 || !copied);
+		assert_int_equal(access(craft_quarantine(&s.spread.step), F_OK), code ? 0 : -1);
+		spared +=
+			code == 0 && rig_logged(&s.rig, CKPT_LOG_WARN, "other ranks have the same");
+		refused += code < 0;
+		for (size_t i = 0; i < COUNT(goals); i++) {
+			assert_true(code < 0 || spread_got(&goals[i]));
+			spread_forget(&goals[i]);
+		}
+		rig_free(r);
+		end_scene(&s);
+	}
+	assert_true(spared > 10 && refused > 10);
+}
+
 /* The first columns of a matrix whose rows are larger than a block. */
 static void test_few_columns(void **state)
 {
@@ -278,6 +343,7 @@ int main(void)
 		cmocka_unit_test(test_many_blocks),
 		cmocka_unit_test(test_gaps_larger_than_chunks),
 		cmocka_unit_test(test_few_columns),
+		cmocka_unit_test(test_bad_copy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
