@@ -123,6 +123,8 @@ struct ckpt_core {
 	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
 	size_t told_count;
 
+	struct ckpt_digest
+		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
