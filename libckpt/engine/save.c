@@ -210,6 +210,9 @@ static int gate_body(struct ckpt_task *task)
 	struct ckpt_save *save = save_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (!save->code)
+		atomic_store(&save->durable_ns,
+			ckpt_env_now(save->core->parts.env) - save->start_ns);
 	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
 	if (save->code)
 		return fail_body(task, save->code);
