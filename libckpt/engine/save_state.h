@@ -89,7 +89,6 @@ struct ckpt_save {
 	bool index_tried;
 	bool publishing; /* the outcome is what becomes of it: neither deadline, cancel nor verdict */
 	bool publish_tried;
-	bool publish_lost; /* somebody else's record was there */
 	bool committed;
 	char attempt[CKPT_ATTEMPT_CHARS];       /* of the step */
 	char shard_attempt[CKPT_ATTEMPT_CHARS]; /* of the shard's file */

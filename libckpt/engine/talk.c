@@ -84,6 +84,9 @@ static int tell_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, talk->op.done);
 		if (talk->op.result == 0)
 			return 0;
+		/* Something else is there, and a key is put once. */
+		if (talk->op.result == -EEXIST)
+			return ckpt_fail(talk->err, -EEXIST, "%s", talk->why.message);
 		pause(talk);
 		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
 		ckpt_core_timer_clear(talk->core, &talk->timer);
