@@ -66,23 +66,41 @@ static bool begin(struct ckpt_save *save, struct ckpt_task *waiter)
 	return true;
 }
 
+/*
+ * Rank 0, when all have told of this step: nobody asks how those before it ended. Another, when rank 0 has
+ * answered: it asks for no part up to this step. What was told of a later one meanwhile, that it was skipped
+ * or refused, stays.
+ */
+static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
+{
+	const struct ckpt_core *core = save->core;
+
+	return told->generation < core->generation || told->step < save->step ||
+	       (told->step == save->step && core->config.rank > 0);
+}
+
 /* The keys of this rank that nobody asks for any more. False: there are none. */
 static bool drop_told(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
 	struct ckpt_save_ranks *x = save->ranks;
+	size_t kept = 0;
 
 	ckpt_save_prepare_talk(save, &save->task, &x->never, UINT64_MAX, NULL);
-	x->talk.count = core->told_count;
+	x->talk.count = 0;
 	for (size_t i = 0; i < core->told_count; i++) {
-		const struct ckpt_told *told = &core->told[i];
+		const struct ckpt_told told = core->told[i];
+		if (!is_over(save, &told)) {
+			core->told[kept++] = told;
+			continue;
+		}
+		char *key = x->talk.items[x->talk.count++].key;
 		if (core->config.rank == 0)
-			ckpt_key_outcome(x->talk.items[i].key, told->generation, told->step);
+			ckpt_key_outcome(key, told.generation, told.step);
 		else
-			ckpt_key_rank(x->talk.items[i].key, told->generation, told->step,
-				core->config.rank);
+			ckpt_key_rank(key, told.generation, told.step, core->config.rank);
 	}
-	core->told_count = 0;
+	core->told_count = kept;
 	if (x->talk.count > 0)
 		ckpt_talk_drop(&x->talk);
 	return x->talk.count > 0;
@@ -95,10 +113,6 @@ static bool must_tell(const struct ckpt_save *save)
 	return !save->committed && !save->ranks->told;
 }
 
-/*
- * Rank 0 drops how the steps before ended, when all have told of this one. The others drop what they told
- * when rank 0 has answered.
- */
 static bool may_drop(const struct ckpt_save *save)
 {
 	return save->core->config.rank == 0 ? save->ranks->heard == save->core->config.world
