@@ -15,6 +15,8 @@
 #define PAUSE_MAX_NS       UINT64_C(100000000)
 #define PAUSE_BY_RANK_NS   UINT64_C(500000)
 #define PAUSE_SMALL_JOB_NS UINT64_C(4000000)
+/* An engine that closes gives the exchange so long to answer. */
+#define FAREWELL_NS        UINT64_C(1000000000)
 
 static struct ckpt_talk *talk_of(struct ckpt_task *task)
 {
@@ -72,6 +74,17 @@ static int over(struct ckpt_talk *talk)
 	return ckpt_env_now(talk->core->parts.env) < talk->deadline_ns ? 0 : late(talk);
 }
 
+/* Whether the exchange has answered. It is not waited for longer than is of use. */
+static bool answered(struct ckpt_talk *talk)
+{
+	const struct ckpt_core *core = talk->core;
+
+	if (!talk->op.done && (*talk->stop || core->closing))
+		ckpt_exchange_hasten(
+			&talk->op, ckpt_env_now(core->parts.env) + (*talk->stop ? 0 : FAREWELL_NS));
+	return talk->op.done;
+}
+
 static int tell_body(struct ckpt_task *task)
 {
 	struct ckpt_talk *talk = talk_of(task);
@@ -81,7 +94,7 @@ static int tell_body(struct ckpt_task *task)
 	for (;;) {
 		ckpt_error_clear(&talk->why);
 		ckpt_exchange_put(talk->core->exchange, &talk->op, talk->items, talk->count);
-		CKPT_AWAIT(task, talk->op.done);
+		CKPT_AWAIT(task, answered(talk));
 		if (talk->op.result == 0)
 			return 0;
 		/* Something else is there, and a key is put once. */
@@ -103,7 +116,7 @@ static int drop_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_exchange_drop(talk->core->exchange, &talk->op, talk->items, talk->count);
-	CKPT_AWAIT(task, talk->op.done);
+	CKPT_AWAIT(task, answered(talk));
 	return talk->op.result;
 	CKPT_TASK_END(task);
 }
@@ -117,7 +130,7 @@ static int hear_body(struct ckpt_task *task)
 	for (;;) {
 		ckpt_error_clear(&talk->why);
 		ckpt_exchange_get(talk->core->exchange, &talk->op, talk->items, talk->count);
-		CKPT_AWAIT(task, talk->op.done);
+		CKPT_AWAIT(task, answered(talk));
 		/* Also of one that has failed at a later item. */
 		if (heard(talk))
 			return 0;
@@ -153,6 +166,7 @@ static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
 {
 	CKPT_ASSERT(!ckpt_task_active(&talk->task) && talk->core->exchange);
 	ckpt_exchange_op_init(&talk->op, &talk->task, &talk->why);
+	talk->op.deadline_ns = talk->deadline_ns;
 	ckpt_error_clear(&talk->why);
 	talk->begun_ns = ckpt_env_now(talk->core->parts.env);
 	talk->next = talk->core->talks;
