@@ -22,7 +22,8 @@
 
 enum ckpt_exchange_verb {
 	CKPT_EXCHANGE_PUT =
-		1, /* each key gets its value. A key is put once: the same value again is fine */
+		1,          /* each key gets its value. A key is put once: the same value again is
+	                          fine, and where there is another one it stays: -EEXIST */
 	CKPT_EXCHANGE_GET,  /* the values of those keys that are there */
 	CKPT_EXCHANGE_DROP, /* nobody asks for these keys any more */
 };
