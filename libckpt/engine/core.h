@@ -88,6 +88,7 @@ struct ckpt_core {
 	struct ckpt_core_config config;
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
+	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
 	struct ckpt_sched sched;
 	struct ckpt_timers timers;
 
@@ -122,6 +123,7 @@ struct ckpt_core {
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
+	uint32_t restores_begun;       /* with other ranks, in this session */
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */

@@ -44,7 +44,8 @@ static int open_core(struct crowd_member *m)
 		.rank = m->rank,
 		.world = crowd->world};
 
-	(void)snprintf(config.session, sizeof(config.session), "start-%u", m->job->number);
+	(void)snprintf(config.session, sizeof(config.session), "start-%u",
+		m->job->number - m->job->reused);
 	(void)snprintf(config.node, sizeof(config.node), "node-%u", m->rank);
 	sim_memory_enter(m->id);
 	int r = ckpt_core_init(&m->core, &parts, &config, &err);
@@ -58,6 +59,7 @@ static int open_core(struct crowd_member *m)
 static void free_member(struct crowd_member *m)
 {
 	sim_state_free(&m->live);
+	sim_state_free(&m->into);
 	sim_env_die(&m->env);
 	(void)ckpt_inbox_take(&m->inbox);
 	ckpt_inbox_destroy(&m->inbox);
@@ -232,6 +234,20 @@ static struct crowd_job *newest_job(struct crowd *crowd)
 	return newest;
 }
 
+/* The last start is over, and all its ranks have said a word. */
+static bool may_reuse(struct crowd *crowd, const struct crowd_job *job)
+{
+	char path[CKPT_PATH_MAX];
+
+	for (uint32_t rank = 0; rank < crowd->world; rank++) {
+		(void)snprintf(
+			path, sizeof(path), "exchange/start-%u/rank-%u", job->number - 1, rank);
+		if (!sim_disk_exists(crowd->disk, path))
+			return false;
+	}
+	return !crowd->healed && count_members(crowd, NULL) == 0;
+}
+
 static void start_job(struct crowd *crowd)
 {
 	struct crowd_job *job = crowd->job;
@@ -244,7 +260,14 @@ static void start_job(struct crowd *crowd)
 	*job = (struct crowd_job){.used = true,
 		.number = ++crowd->jobs,
 		.careful = crowd->healed,
+		.blind_rank = CROWD_RANKS,
 		.saves = crowd->healed ? 2 : (unsigned)sim_between(&crowd->sim, 1, 5)};
+	if (!crowd->healed && sim_chance(&crowd->sim, 2000)) {
+		job->blind_rank = (uint32_t)sim_below(&crowd->sim, crowd->world);
+		job->blind_round = (unsigned)sim_below(&crowd->sim, 2);
+		job->blind_index = sim_chance(&crowd->sim, 5000);
+	}
+	job->reused = may_reuse(crowd, job) && sim_chance(&crowd->sim, 400);
 	for (uint32_t rank = 0; rank < crowd->world; rank++)
 		start_member(crowd, job, rank);
 }
@@ -509,6 +532,8 @@ static struct crowd *the_crowd;
 static uint64_t sum_durable;
 static uint64_t sum_not_saved;
 static uint64_t sum_starts;
+static uint64_t sum_restored;
+static uint64_t sum_back;
 
 static bool run(uint64_t seed, const struct sim_options *options)
 {
@@ -525,13 +550,16 @@ static void count(void)
 	sum_durable += the_crowd->durable;
 	sum_not_saved += the_crowd->not_saved;
 	sum_starts += the_crowd->jobs;
+	sum_restored += the_crowd->restored;
+	sum_back += the_crowd->went_back;
 }
 
 static void print(void)
 {
-	(void)printf(" acknowledged=%llu not_saved=%llu starts=%llu",
+	(void)printf(" acknowledged=%llu not_saved=%llu starts=%llu restored=%llu went_back=%llu",
 		(unsigned long long)sum_durable, (unsigned long long)sum_not_saved,
-		(unsigned long long)sum_starts);
+		(unsigned long long)sum_starts, (unsigned long long)sum_restored,
+		(unsigned long long)sum_back);
 }
 
 int main(int argc, char **argv)
