@@ -225,6 +225,6 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 	}
 	memcpy(x->outcome.attempt, save->attempt, sizeof(x->outcome.attempt));
 	x->outcome.bytes = sum_bytes(save);
-	return ckpt_task_continue(task, ckpt_save_publish_body);
+	return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_TASK_END(task);
 }
