@@ -22,6 +22,8 @@ struct ckpt_save_ranks {
 	struct ckpt_error why;          /* of the talk, until it is known to matter */
 	struct ckpt_buf words;          /* what is being told */
 	struct ckpt_manifest_rank *all; /* rank 0: by rank; `attempt` empty: not heard of */
+	struct ckpt_digest *plans;      /* rank 0: of those who were heard of */
+	struct ckpt_agree *agree;       /* NULL: nothing is compared */
 	uint32_t heard;
 	uint32_t from;    /* rank to ask for first */
 	bool told;        /* this rank's part may be known to rank 0: its files may be named */

@@ -467,6 +467,17 @@ static void heal(struct crowd *crowd)
 	sim_tell(&crowd->sim, 0, "healed", "", 0, 0, 0);
 }
 
+/* One name is one tensor of the whole job: ranks that hold others have other names. */
+static void name_apart(struct sim_shape *shape)
+{
+	for (size_t i = 0; i < shape->count; i++) {
+		char name[sizeof(shape->tensors[i].name)];
+
+		memcpy(name, shape->tensors[i].name, sizeof(name));
+		(void)snprintf(shape->tensors[i].name, sizeof(name), "odd.%.24s", name);
+	}
+}
+
 static void pick(struct crowd *crowd)
 {
 	static const struct {
@@ -500,6 +511,7 @@ static void pick(struct crowd *crowd)
 	crowd->skips = sim_chance(sim, 2500);
 	crowd->disk = sim_disk_new(sim);
 	sim_shapes_pick(sim, crowd->shapes);
+	name_apart(&crowd->shapes[1]);
 }
 
 static bool goes_on(struct crowd *crowd)
