@@ -309,6 +309,7 @@ struct ckpt_save_info {
 	uint64_t stage_ns;
 	uint64_t local_ns;
 	uint64_t starved_ns;
+	uint64_t durable_ns;
 };
 
 int ckpt_save_info(struct ckpt_save *save, struct ckpt_save_info *ret_info);

@@ -27,6 +27,10 @@ extern "C" {
 /*
  * What to do with a save that comes while the last one still runs. One that has ended, and whose files the
  * storage still holds, is waited for ten seconds (WAIT; then -ETIMEDOUT) or one (SKIP).
+ *
+ * With many ranks rank 0 decides for all whether a step is skipped. Another one waits in ckpt_save_start()
+ * until it hears that, or until its last save is over; it may also hear of it when the step has begun, and
+ * that save has then failed with CKPT_ESKIPPED.
  */
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0, /* ckpt_save_start() waits for the last one, up to its deadline */
@@ -57,7 +61,7 @@ struct ckpt_engine_opts {
 	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
 	uint32_t rank;            /* of this process, 0 to world - 1 */
-	uint32_t world;           /* processes that save together; 0: 1 */
+	uint32_t world;           /* processes that save together, 50000 at most; 0: 1 */
 	uint32_t reserved;
 	/*
 	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the

@@ -98,6 +98,14 @@ void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer)
 	ckpt_timer_clear(&core->timers, timer);
 }
 
+void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step)
+{
+	/* Without room the oldest stays, and goes with the session. */
+	if (core->told_count == CKPT_COUNT(core->told))
+		memmove(core->told, core->told + 1, --core->told_count * sizeof(core->told[0]));
+	core->told[core->told_count++] = (struct ckpt_told){.generation = generation, .step = step};
+}
+
 void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits)
 {
 	/* The descriptor may be gone as soon as somebody sees the bits. */
