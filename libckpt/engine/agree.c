@@ -158,7 +158,7 @@ int ckpt_save_agree_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (is_known(save) || !start(save))
-		return ckpt_task_continue(task, ckpt_save_publish_body);
+		return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_AWAIT(task, is_over(save));
 	r = take(save);
 	ckpt_agree_free(save->ranks->agree);
@@ -169,7 +169,7 @@ int ckpt_save_agree_body(struct ckpt_task *task)
 		ckpt_save_stop(save, r);
 		return ckpt_task_continue(task, ckpt_save_end_body);
 	}
-	return ckpt_task_continue(task, ckpt_save_publish_body);
+	return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_TASK_END(task);
 }
 

@@ -15,6 +15,7 @@
 #include "base/latch.h"
 #include "base/log.h"
 #include "base/task.h"
+#include "base/timer.h"
 #include "device/device.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
@@ -57,15 +58,8 @@ struct ckpt_core_parts {
 	const char *label; /* its path, for messages */
 	struct ckpt_device *host;
 	struct ckpt_pool *pool;
-	struct ckpt_log *log; /* may be NULL */
-};
-
-/* A deadline that the core watches. In a list sorted by nothing: there are few. */
-struct ckpt_timer {
-	struct ckpt_timer *next;
-	uint64_t at_ns;
-	void (*fire)(struct ckpt_timer *timer); /* once; the timer is off the list by then */
-	bool set;
+	struct ckpt_log *log;                /* may be NULL */
+	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
 };
 
 /*
@@ -94,8 +88,9 @@ struct ckpt_core {
 	struct ckpt_core_config config;
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
+	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
 	struct ckpt_sched sched;
-	struct ckpt_timer *timers;
+	struct ckpt_timers timers;
 
 	/* What the store held when it was last read, and what this engine has done since. */
 	struct ckpt_marker marker;
@@ -122,6 +117,7 @@ struct ckpt_core {
 	bool claim_telling;
 	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
 	size_t told_count;
+	size_t refusals; /* being told */
 
 	struct ckpt_digest
 		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */
@@ -130,6 +126,7 @@ struct ckpt_core {
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
+	uint32_t restores_begun;       /* with other ranks, in this session */
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */

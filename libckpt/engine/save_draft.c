@@ -320,8 +320,11 @@ void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 	save->error = *why;
 	save->error.step = (int64_t)save->step;
 	save->refused = true;
-	if (tell)
+	if (tell) {
+		ckpt_free(save->ranks->all);
+		save->ranks->all = NULL;
 		(void)ckpt_save_ref(save);
+	}
 	atomic_store(&save->started, true);
 	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
 	if (tell) {
@@ -431,5 +434,6 @@ void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
 		.eager_ns = atomic_load(&save->eager_ns),
 		.stage_ns = atomic_load(&save->stage_ns),
 		.local_ns = atomic_load(&save->local_ns),
-		.starved_ns = atomic_load(&save->starved_ns)};
+		.starved_ns = atomic_load(&save->starved_ns),
+		.durable_ns = atomic_load(&save->durable_ns)};
 }

@@ -40,7 +40,7 @@ int ckpt_save_ranks_new(
 	struct ckpt_save *save, uint32_t rank, uint32_t world, struct ckpt_save_ranks **ret_ranks);
 void ckpt_save_ranks_free(struct ckpt_save_ranks *ranks);
 
-/* Bodies of the save's task. Rank 0: until all have been heard of, then ckpt_save_publish_body. */
+/* Bodies of the save's task. Rank 0: until all have been heard of, then ckpt_save_gate_body. */
 int ckpt_save_gather_body(struct ckpt_task *task);
 /* Another: until the outcome is known. */
 int ckpt_save_follow_body(struct ckpt_task *task);

@@ -66,23 +66,44 @@ static bool begin(struct ckpt_save *save, struct ckpt_task *waiter)
 	return true;
 }
 
+/*
+ * Rank 0, when all have told of this step: nobody asks how those before it ended. Another, when rank 0 has
+ * said how it ended: it asks for no part of it, and, unless it only said that it skipped or refused this
+ * one, of none before. What was told of a later one meanwhile, that it was skipped or refused, stays.
+ */
+static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
+{
+	const struct ckpt_core *core = save->core;
+
+	if (told->generation != core->generation)
+		return told->generation < core->generation;
+	if (core->config.rank == 0)
+		return told->step < save->step;
+	return told->step == save->step || (save->committed && told->step < save->step);
+}
+
 /* The keys of this rank that nobody asks for any more. False: there are none. */
 static bool drop_told(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
 	struct ckpt_save_ranks *x = save->ranks;
+	size_t kept = 0;
 
 	ckpt_save_prepare_talk(save, &save->task, &x->never, UINT64_MAX, NULL);
-	x->talk.count = core->told_count;
+	x->talk.count = 0;
 	for (size_t i = 0; i < core->told_count; i++) {
-		const struct ckpt_told *told = &core->told[i];
+		const struct ckpt_told told = core->told[i];
+		if (!is_over(save, &told)) {
+			core->told[kept++] = told;
+			continue;
+		}
+		char *key = x->talk.items[x->talk.count++].key;
 		if (core->config.rank == 0)
-			ckpt_key_outcome(x->talk.items[i].key, told->generation, told->step);
+			ckpt_key_outcome(key, told.generation, told.step);
 		else
-			ckpt_key_rank(x->talk.items[i].key, told->generation, told->step,
-				core->config.rank);
+			ckpt_key_rank(key, told.generation, told.step, core->config.rank);
 	}
-	core->told_count = 0;
+	core->told_count = kept;
 	if (x->talk.count > 0)
 		ckpt_talk_drop(&x->talk);
 	return x->talk.count > 0;
@@ -95,10 +116,6 @@ static bool must_tell(const struct ckpt_save *save)
 	return !save->committed && !save->ranks->told;
 }
 
-/*
- * Rank 0 drops how the steps before ended, when all have told of this one. The others drop what they told
- * when rank 0 has answered.
- */
 static bool may_drop(const struct ckpt_save *save)
 {
 	return save->core->config.rank == 0 ? save->ranks->heard == save->core->config.world
@@ -138,6 +155,7 @@ static void refusal_done(struct ckpt_task *task)
 	struct ckpt_save *save = refused_of(task);
 
 	save->core->commands--;
+	save->core->refusals--;
 	ckpt_task_wake(save->core->closer);
 	ckpt_save_unref(save);
 }
@@ -149,8 +167,11 @@ void ckpt_save_tell_refusal(struct ckpt_save *save)
 
 	if (save->ranks)
 		ckpt_save_name_subject(save, &subject);
-	/* Of a step that this rank has begun the others hear what becomes of that. */
-	if (subject.generation == 0 || core->closing ||
+	/*
+	 * Of a step that this rank has begun the others hear what becomes of that. And there are not as many
+	 * at once unless the exchange is dead.
+	 */
+	if (subject.generation == 0 || core->closing || core->refusals == CKPT_COUNT(core->told) ||
 		(core->generation > 0 && core->any_step && save->step <= core->last_step)) {
 		ckpt_save_unref(save);
 		return;
@@ -163,5 +184,6 @@ void ckpt_save_tell_refusal(struct ckpt_save *save)
 	save->ranks->settled = true;
 	ckpt_core_note_told(core, subject.generation, save->step);
 	core->commands++;
+	core->refusals++;
 	ckpt_task_start(&save->ranks->teller, &core->sched, refusal_body, refusal_done);
 }

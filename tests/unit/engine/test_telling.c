@@ -196,8 +196,8 @@ static void test_together(void **state)
 		assert_string_equal(other->attempt, first->attempt);
 		assert_int_equal(other->bytes, first->bytes);
 	}
-	/* Nothing is left but the claim, and how the last one ended. */
-	assert_int_equal(scratch_count(scratch_join(s->dir, "exchange/rig")), 2);
+	/* Nothing is left but the first word of each, the claim, and how the last one ended. */
+	assert_int_equal(scratch_count(scratch_join(s->dir, "exchange/rig")), RANKS + 2);
 	assert_int_equal(access(told_path(s, "g1-s4"), F_OK), 0);
 }
 
@@ -561,6 +561,8 @@ static void test_skipped(void **state)
 		s->save[rank] = first[rank];
 		assert_int_equal(end(s, rank), 0);
 	}
+	/* Step 1 is over, and who is late may still ask for step 2. */
+	assert_int_equal(access(told_path(s, "g1-s2"), F_OK), 0);
 	begin(s, 1, 3);
 	refuse(s, 0, 3, CKPT_ESKIPPED, "the save of step 2 still runs");
 	sleep_all(s, 300);
