@@ -169,6 +169,10 @@ class Options(NamedTuple):
     new_start: bool = False
     read_only: bool = False
     debug: bool = False
+    rank: int = 0
+    world: int = 1
+    #: a name that all ranks give, and that no other incarnation of the job has
+    session: str = ""
 
 
 class StepInfo(NamedTuple):
@@ -211,6 +215,8 @@ def _opts(options: Options) -> Any:
     opts.save_timeout_ms = max(1, round(options.save_timeout * 1000))
     opts.keep_last = options.keep_last
     opts.keep_every = options.keep_every
+    opts.rank = options.rank
+    opts.world = options.world
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts
 
@@ -229,7 +235,10 @@ class Engine:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         ret = ffi.new("struct ckpt_engine **")
-        check(lib.ckpt_engine_open(os.fsencode(path), _opts(options), ret))
+        opts, session = _opts(options), ffi.new("char[]", options.session.encode())
+        if options.session:
+            opts.session = session
+        check(lib.ckpt_engine_open(os.fsencode(path), opts, ret))
         self.ptr = ret[0]
         if log_thread:
             self._thread = threading.Thread(
@@ -295,6 +304,15 @@ class Engine:
         stats = new_struct("ckpt_stats")
         check(lib.ckpt_engine_stats(self.guard(), stats))
         return {name: int(getattr(stats, name)) for name in _STATS}
+
+    def run_id(self) -> str:
+        """The run's name in the store."""
+        ret = ffi.new("struct ckpt_catalog **")
+        check(lib.ckpt_catalog_open(self.guard(), ret))
+        try:
+            return text(lib.ckpt_catalog_run_id(ret[0]))
+        finally:
+            lib.ckpt_catalog_free(ret[0])
 
     def steps(self) -> list[StepInfo]:
         """Reads the store: every step of every generation, newest first."""

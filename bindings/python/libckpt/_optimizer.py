@@ -21,7 +21,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
-from ._tensors import Described, check_tensor, describe, encode_name, part_of
+from ._layout import is_spread
+from ._tensors import Described, Part, check_tensor, describe, encode_name, part_of, spread_last
 from ._typed import Encoder, Json, Path, dump, path_name, path_text
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ class OptimizerSource:
         self.names: set[str] = set()
         self.described: list[Described] = []
         self.part = part_of([], [])
+        #: numbers of the tensors that this rank writes; None: all
+        self.mine: list[int] | None = None
+        self._own_part: tuple[Part, Part] | None = None
         self._params_text = dump(self.param_names)
         self._options: list[dict[str, Any]] = []
         self._options_text = ""
@@ -129,8 +133,9 @@ class OptimizerSource:
         self._other_keys = self._find_other_keys()
         names: list[bytes] = []
         tensors: list[torch.Tensor] = []
+        described: list[Described] = []
         roles: dict[tuple[str, ...], list[int]] = {}
-        self._places: list[int] = []  # of the tensors in self._values
+        places: list[int] = []
         place = 0
         for index, parameter in enumerate(self.params):
             found = []
@@ -138,7 +143,8 @@ class OptimizerSource:
                 if isinstance(value, torch.Tensor):
                     names.append(self._add(self.param_names[index], role, value))
                     tensors.append(value)
-                    self._places.append(place)
+                    described.append(describe(value))
+                    places.append(place)
                     found.append(role)
                 place += 1
             if found:
@@ -149,7 +155,13 @@ class OptimizerSource:
             if not isinstance(self._values[index], torch.Tensor)
         ]
         self._state_text = dump(_state_node(roles, len(self.params)))
-        self.part = part_of(names, tensors)
+        order = spread_last(tensors)
+        self.described = [described[number] for number in order]
+        #: of the tensors in self._values
+        self._places = [places[number] for number in order]
+        self.part = part_of(
+            [names[number] for number in order], [tensors[number] for number in order]
+        )
 
     def _find_other_keys(self) -> list[Any]:
         import torch
@@ -167,8 +179,15 @@ class OptimizerSource:
         name = tensor_name(self.path, parameter, role)
         check_tensor(value, name)
         self.names.add(name)
-        self.described.append(describe(value))
         return encode_name(name, name)
+
+    def own_part(self) -> Part:
+        """What this rank writes of `part`."""
+        if self.mine is None:
+            return self.part
+        if self._own_part is None or self._own_part[0] is not self.part:
+            self._own_part = self.part, self.part.only(self.mine)
+        return self._own_part[1]
 
     def _read(self) -> tuple[list[str], list[Any]]:
         # A parameter has no entry before the first step.
@@ -211,6 +230,8 @@ class OptimizerSource:
             if new is not old:
                 if not isinstance(new, torch.Tensor) or new.is_inference():
                     return False
+                if is_spread(new) != is_spread(old):
+                    return False
                 check_tensor(new, name.decode())
         self.part = self.part._replace(tensors=tensors)
         self._values = values
@@ -221,12 +242,16 @@ class OptimizerSource:
         if self.part.same():
             return []
         moved, views, pointers = [], list(self.part.views), list(self.part.pointers)
-        for number, (tensor, view) in enumerate(zip(self.part.tensors, views, strict=True)):
-            if tensor.dtype != view.dtype or describe(tensor)[:3] != describe(view)[:3]:
+        tensors = zip(self.part.tensors, self.part.memories(), strict=True)
+        for number, (tensor, memory) in enumerate(tensors):
+            view, what = views[number], self.described[number]
+            if memory.dtype != view.dtype or describe(tensor)._replace(pointer=0) != what._replace(
+                pointer=0
+            ):
                 return None
-            if tensor.data_ptr() != pointers[number]:
-                views[number] = tensor.detach()
-                pointers[number] = tensor.data_ptr()
+            if memory.data_ptr() != pointers[number]:
+                views[number] = memory.detach()
+                pointers[number] = memory.data_ptr()
                 moved.append(number)
         self.part = self.part._replace(views=views, pointers=pointers)
         return moved

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many ranks save, and any number of them resumes."""
+
+from __future__ import annotations
+
+import collections
+import json
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import assert_same, bits, shards
+from ranks import Job, together
+
+import libckpt
+
+
+def train(store: Path, layout: str, steps: int = 3) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Trains, saves each step, and goes on for two more: the truth at the save, and the losses."""
+    job = Job(layout, seed=1)
+    with job.open(store, every=1) as ckpt:
+        assert ckpt.resume() == 0
+        for step in range(steps):
+            job.step()
+            ckpt.step(step + 1)
+        # Read while the save is under way.
+        truth = job.truth()
+    return truth, [job.step() for _ in range(2)]
+
+
+def resume(
+    store: Path, layout: str, steps: int = 3
+) -> tuple[dict[str, torch.Tensor], list[float], list[str]]:
+    job = Job(layout, seed=2)
+    with warnings.catch_warnings(record=True) as caught, job.open(store) as ckpt:
+        warnings.simplefilter("always")
+        assert ckpt.resume() == steps
+        truth = job.truth()
+        losses = [job.step() for _ in range(2)]
+    said = [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning]
+    return truth, losses, said
+
+
+def header(shard: Path) -> dict[str, Any]:
+    with shard.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        found: dict[str, Any] = json.loads(file.read(length))
+    found.pop("__metadata__", None)
+    return found
+
+
+def written(store: Path) -> dict[str, list[int]]:
+    """How many elements of each tensor the ranks have written in the last step."""
+    last = shards(store)[-1].parent
+    found = collections.defaultdict(list)
+    for shard in sorted(last.glob("rank-*.safetensors")):
+        for name, entry in header(shard).items():
+            found[name].append(torch.Size(entry["shape"]).numel())
+    return found
+
+
+def check_resumed(
+    found: list[tuple[dict[str, torch.Tensor], list[float], list[str]]],
+    truth: dict[str, torch.Tensor],
+    losses: list[float],
+    *,
+    exact: bool,
+) -> None:
+    for now, after, _ in found:
+        assert set(now) == set(truth)
+        for name, tensor in truth.items():
+            assert bits(now[name]) == bits(tensor), name
+        if exact:
+            assert after == losses
+        else:
+            assert after == pytest.approx(losses, rel=1e-4)
+
+
+def spread_by_both(truth: dict[str, torch.Tensor]) -> set[str]:
+    """What the layout "tp" has told all ranks of, and what no rank has shards of."""
+    return {
+        name
+        for name in truth
+        if "up." in name or "down." in name or name.endswith("step") or name == "count"
+    }
+
+
+LAYOUTS = ("ddp", "fsdp", "hsdp", "tp")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_four_ranks_save_and_any_number_resumes(store: Path, tmp_path: Path, layout: str) -> None:
+    found = together(4, tmp_path, train, store, layout)
+    truth, losses = found[0]
+    for other, _ in found[1:]:
+        assert_same(other, truth)
+
+    counts = written(store)
+    for name, tensor in truth.items():
+        # Tensor parallelism that leaves a parameter out does not say that its groups have the same.
+        times = 2 if layout == "tp" and name not in spread_by_both(truth) else 1
+        assert sum(counts[name]) == tensor.numel() * times, name
+    if layout == "ddp":  # shared out
+        shares = [
+            sum(torch.Size(entry["shape"]).numel() for entry in header(shard).values())
+            for shard in shards(store)[-4:]
+        ]
+        least = min(shares) - sum(counts["rank-00000/rng/torch"])
+        assert least > sum(tensor.numel() for tensor in truth.values()) / 8, shares
+
+    for world in (4, 3, 2, 1):
+        resumed = together(world, tmp_path, resume, store, layout)
+        check_resumed(resumed, truth, losses, exact=world == 4)
+        for _, _, said in resumed:
+            assert not said, said
+
+
+def test_one_rank_saves_and_three_resume(store: Path, tmp_path: Path) -> None:
+    truth, losses = together(1, tmp_path, train, store, "fsdp")[0]
+    resumed = together(3, tmp_path, resume, store, "fsdp")
+    check_resumed(resumed, truth, losses, exact=False)
+    assert not resumed[0][2]
+    for _, _, said in resumed[1:]:
+        assert len(said) == 1
+        assert "seeded anew" in said[0]
+
+
+def test_a_layout_is_saved_and_another_resumes(store: Path, tmp_path: Path) -> None:
+    found = together(4, tmp_path, train, store, "fsdp")
+    for layout in ("ddp", "hsdp"):
+        resumed = together(4, tmp_path, resume, store, layout)
+        check_resumed(resumed, *found[0], exact=False)
+
+
+def load_it(store: Path) -> dict[str, Any]:
+    return libckpt.load(store)
+
+
+def test_load_needs_no_ranks(store: Path, tmp_path: Path) -> None:
+    truth = together(4, tmp_path, train, store, "tp")[0][0]
+    state = libckpt.load(store)
+    for name, tensor in state["model"].items():
+        assert bits(tensor) == bits(truth[name]), name
+    for name, roles in state["optimizer"]["state"].items():
+        for role, tensor in roles.items():
+            assert bits(tensor) == bits(truth[f"optimizer/state/{name}/{role}"])
+    assert_same(libckpt.load(store, names="up.*")["up.weight"], truth["up.weight"])
+
+
+# What is each rank's own.
+
+
+class Walk:
+    """A loader: its position is another one on each rank."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.noise = torch.full((3,), float(position))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "noise": self.noise}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position, self.noise = state["position"], state["noise"]
+
+
+def own_state(rank: int) -> dict[str, Any]:
+    return {
+        "shared": torch.arange(5.0),
+        "own": libckpt.PerRank(torch.full((2, rank + 1), float(rank))),
+        "deep": [{"own": libckpt.PerRank({"name": f"rank {rank}"})}],
+        "number": 100 + rank,
+        "loader": Walk(rank),
+        "generator": torch.Generator().manual_seed(rank),
+    }
+
+
+def save_own(store: Path) -> list[float]:
+    rank = dist.get_rank()
+    torch.manual_seed(100 + rank)
+    with libckpt.Checkpointer(store, own_state(rank), pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+    return torch.rand(3).tolist()
+
+
+def resume_own(store: Path) -> dict[str, Any]:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    state = own_state(rank + 50)
+    kept = state["own"].value
+    state["own"].value = kept if rank > 1 else torch.zeros(2, rank + 1)
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt,
+    ):
+        warnings.simplefilter("always")
+        assert ckpt.resume() == 1
+    return {
+        "shared": state["shared"],
+        "own": state["own"].value,
+        "name": state["deep"][0]["own"].value["name"],
+        "number": state["number"],
+        "position": state["loader"].position,
+        "noise": state["loader"].noise,
+        "generator": state["generator"].get_state(),
+        "drawn": torch.rand(3).tolist(),
+        "said": [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning],
+    }
+
+
+def test_what_is_a_ranks_own_comes_back_to_it(store: Path, tmp_path: Path) -> None:
+    drawn = together(2, tmp_path, save_own, store)
+    assert drawn[0] != drawn[1]
+    for rank, found in enumerate(together(2, tmp_path, resume_own, store)):
+        assert_same(found["shared"], torch.arange(5.0))
+        assert_same(found["own"], torch.full((2, rank + 1), float(rank)))
+        assert found["name"] == f"rank {rank}"
+        assert found["number"] == 100 + rank
+        assert found["position"] == rank
+        assert_same(found["noise"], torch.full((3,), float(rank)))
+        assert_same(found["generator"], torch.Generator().manual_seed(rank).get_state())
+        assert found["drawn"] == drawn[rank]
+        assert not found["said"]
+
+
+def test_another_number_of_ranks_is_told_what_it_gets(store: Path, tmp_path: Path) -> None:
+    drawn = together(2, tmp_path, save_own, store)
+    found = together(3, tmp_path, resume_own, store)
+    again = together(3, tmp_path, resume_own, store)
+    for rank in range(3):
+        assert_same(found[rank]["shared"], torch.arange(5.0))
+        assert found[rank]["number"] == 100
+        assert found[rank]["position"] == 0
+        assert len(found[rank]["said"]) == 1
+        assert "state['loader'] got the state of rank 0" in found[rank]["said"][0]
+        assert found[rank]["drawn"] == again[rank]["drawn"]
+    for rank in range(2):
+        assert_same(found[rank]["own"], torch.full((2, rank + 1), float(rank)))
+        assert found[rank]["name"] == f"rank {rank}"
+        assert found[rank]["drawn"] == drawn[rank]
+        assert "seeded anew" not in found[rank]["said"][0]
+    assert found[2]["name"] == "rank 52"
+    assert "state['own'], state['deep'][0]['own'] stay as they are" in found[2]["said"][0]
+    assert "seeded anew" in found[2]["said"][0]
+    assert found[2]["drawn"] not in drawn
+    one = together(1, tmp_path, resume_own, store)[0]
+    assert one["drawn"] == drawn[0]
+    assert one["name"] == "rank 0"
