@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import numbers
 import os
+import secrets
+import sys
 import time
 import warnings
 import weakref
@@ -143,6 +145,9 @@ class Checkpointer:
         the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
         are noticed by comparing samples, so that one to a few rows may not be.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
+    distributed: False: this process saves alone. None: with all ranks of the default process group
+        of torch.distributed, if there is one; every rank opens the store, and saves and resumes the
+        same steps.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
     """
@@ -165,6 +170,7 @@ class Checkpointer:
         new_start: bool = False,
         eager: bool | None = None,
         allow_pickle: bool = False,
+        distributed: bool | None = None,
     ) -> None:
         if remote is not None:
             raise errors.UnsupportedError(
@@ -186,6 +192,8 @@ class Checkpointer:
             new_start=new_start,
             debug=logger.isEnabledFor(10),
         )
+        rank, world, session = _job(distributed)
+        options = options._replace(rank=rank, world=world, session=session)
         self._progress = progress
         self._allow_pickle = allow_pickle
         self._streak = 0
@@ -201,6 +209,8 @@ class Checkpointer:
             eager=bool(eager),
             small_bytes=min(SMALL_BYTES, half) if eager is None else 0,
             allow_pickle=allow_pickle,
+            rank=rank,
+            world=world,
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
@@ -488,6 +498,19 @@ class Checkpointer:
     def unpin(self, step: int) -> None:
         """Takes the pin off."""
         check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
+
+
+def _job(distributed: bool | None) -> tuple[int, int, str]:
+    """Rank, world and session of this process."""
+    if distributed is False or "torch" not in sys.modules:
+        return 0, 1, ""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return 0, 1, ""
+    session = [secrets.token_hex(16)]
+    dist.broadcast_object_list(session)
+    return dist.get_rank(), dist.get_world_size(), session[0]
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:

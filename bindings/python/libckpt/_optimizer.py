@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
 from ._layout import is_spread
-from ._tensors import Described, Part, check_tensor, describe, encode_name, part_of, spread_last
+from ._tensors import (
+    Described,
+    Part,
+    check_tensor,
+    describe,
+    encode_name,
+    part_of,
+    spread_last,
+)
 from ._typed import Encoder, Json, Path, dump, path_name, path_text
 
 if TYPE_CHECKING:
