@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
+import os
 import struct
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -136,10 +140,6 @@ def test_a_layout_is_saved_and_another_resumes(store: Path, tmp_path: Path) -> N
         check_resumed(resumed, *found[0], exact=False)
 
 
-def load_it(store: Path) -> dict[str, Any]:
-    return libckpt.load(store)
-
-
 def test_load_needs_no_ranks(store: Path, tmp_path: Path) -> None:
     truth = together(4, tmp_path, train, store, "tp")[0][0]
     state = libckpt.load(store)
@@ -249,3 +249,151 @@ def test_another_number_of_ranks_is_told_what_it_gets(store: Path, tmp_path: Pat
     one = together(1, tmp_path, resume_own, store)[0]
     assert one["drawn"] == drawn[0]
     assert one["name"] == "rank 0"
+
+
+# The fence.
+
+
+def change_early(store: Path, how: str) -> str:
+    job = Job("fsdp", seed=1)
+    job.step()
+    parameter = job.model.up.weight
+    with job.open(store, on_error="raise") as ckpt:
+        ckpt.resume()
+        job.step()
+        save = ckpt.save(1)
+        with torch.no_grad():
+            if how == "through the DTensor":
+                parameter.add_(1)
+            elif how == "its memory":
+                parameter._local_tensor.add_(1)
+            elif how == "moved":
+                parameter._local_tensor = parameter._local_tensor.clone()
+            elif how == "a moment":
+                job.optimizer.state[parameter]["exp_avg"].mul_(2)
+        failed = ""
+        try:
+            job.optimizer.step()
+            save.wait()
+        except libckpt.CheckpointError as error:
+            failed = f"{type(error).__name__}: {error}"
+        # A rank that waits for the others hears of it from them.
+        with contextlib.suppress(libckpt.CheckpointError):
+            save.wait()
+        with contextlib.suppress(libckpt.CheckpointError):
+            ckpt.close()
+    return failed
+
+
+@pytest.mark.parametrize(
+    "how", ["nothing", "through the DTensor", "its memory", "moved", "a moment"]
+)
+def test_a_change_before_the_fence_is_noticed(store: Path, tmp_path: Path, how: str) -> None:
+    for failed in together(2, tmp_path, change_early, store, how):
+        if how == "nothing":
+            assert not failed
+        else:
+            assert "up.weight" in failed
+            assert "Torn" in failed or "Aborted" in failed
+
+
+def save_again(store: Path) -> list[Any]:
+    """What is made anew at each of several saves."""
+    job = Job("fsdp", seed=1)
+    made = []
+    with job.open(store) as ckpt:
+        ckpt.resume()
+        for step in range(1, 6):
+            if step != 4:
+                job.step()
+            else:
+                with torch.no_grad():
+                    job.model(
+                        torch.arange(3)
+                    )  # leaves whole parameters in the place of sharded ones
+            ckpt.save(step).wait()
+            walked = ckpt._planner._walked
+            made.append((id(walked.modules), id(walked.block)))
+    return made
+
+
+def test_from_the_second_save_on_nothing_is_walked_again(store: Path, tmp_path: Path) -> None:
+    for made in together(2, tmp_path, save_again, store):
+        assert len(set(made)) == 1, made
+
+
+def count_operations(store: Path) -> list[str]:
+    """Operations and collectives of PyTorch in a save that is not the first."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    job = Job("hsdp", seed=1)
+    with job.open(store) as ckpt:
+        ckpt.resume()
+        for step in (1, 2):
+            job.step()
+            ckpt.save(step).wait()
+        job.step()
+        with Count():
+            save = ckpt.save(3)
+        save.wait()
+    return seen
+
+
+def test_a_save_runs_no_operation_on_sharded_tensors(store: Path, tmp_path: Path) -> None:
+    for seen in together(4, tmp_path, count_operations, store):
+        # The clone of the generator's state, perhaps.
+        assert len(seen) <= 2, seen
+
+
+# As users run it.
+
+
+PROGRAM = """
+import sys, warnings
+sys.path.insert(0, {tests!r})
+import torch.distributed as dist
+from pathlib import Path
+from ranks import Job
+dist.init_process_group("gloo")
+job = Job("fsdp", seed=1)
+with job.open(Path({store!r}), every=2) as ckpt:
+    start = ckpt.resume()
+    for step in range(start, start + 4):
+        loss = job.step()
+        ckpt.step(step + 1)
+print(f"rank {{dist.get_rank()}} from {{start}}: {{loss!r}}")
+dist.destroy_process_group()
+"""
+
+
+def torchrun(store: Path, ranks: int) -> list[str]:
+    script = store.parent / "train.py"
+    script.write_text(PROGRAM.format(tests=str(Path(__file__).parent), store=str(store)))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(ranks), str(script)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+
+
+def test_torchrun(store: Path) -> None:
+    first = torchrun(store, 2)
+    assert [line.partition(":")[0] for line in first] == ["rank 0 from 0", "rank 1 from 0"]
+    again = torchrun(store, 2)
+    assert [line.partition(":")[0] for line in again] == ["rank 0 from 4", "rank 1 from 4"]
