@@ -28,6 +28,7 @@ from ._tensors import (
     check_tensor,
     describe,
     encode_name,
+    memories,
     part_of,
     spread_last,
 )
@@ -119,6 +120,8 @@ class OptimizerSource:
         self.path = path
         self.own_say = has_own_say(optimizer)
         self.params = parameters(optimizer)
+        #: of every parameter, as long as the optimizer's state has the same entries
+        self._states: list[dict[str, Any]] = []
         self.param_names = name_parameters(optimizer, path, known)
         self.names: set[str] = set()
         self.described: list[Described] = []
@@ -136,6 +139,8 @@ class OptimizerSource:
         """Finds the tensors of the state, and remembers what it looked like."""
         import torch
 
+        self._state_keys: list[Any] = []
+        self._state_dicts: list[Any] = []
         self._keys, self._values = self._read()
         self._entries = len(self.optimizer.state)
         self._other_keys = self._find_other_keys()
@@ -198,8 +203,12 @@ class OptimizerSource:
         return self._own_part[1]
 
     def _read(self) -> tuple[list[str], list[Any]]:
-        # A parameter has no entry before the first step.
-        states = [state or {} for state in map(self.optimizer.state.get, self.params)]
+        keys, dicts = list(self.optimizer.state), list(self.optimizer.state.values())
+        if not _same_objects(keys, self._state_keys) or not _same_objects(dicts, self._state_dicts):
+            # A parameter has no entry before the first step.
+            self._states = [state or {} for state in map(self.optimizer.state.get, self.params)]
+            self._state_keys, self._state_dicts = keys, dicts
+        states = self._states
         return (
             list(chain.from_iterable(states)),
             list(chain.from_iterable(map(dict.values, states))),
@@ -210,8 +219,7 @@ class OptimizerSource:
         Looks at the optimizer again. None: it looks different, and a new source must be made.
         Otherwise the numbers of the tensors that have other memory than before.
         """
-        params = parameters(self.optimizer)
-        if len(params) != len(self.params) or not all(map(operator.is_, params, self.params)):
+        if not _same_objects(parameters(self.optimizer), self.params):
             return None
         if self.own_say:
             return []
@@ -241,7 +249,8 @@ class OptimizerSource:
                 if is_spread(new) != is_spread(old):
                     return False
                 check_tensor(new, name.decode())
-        self.part = self.part._replace(tensors=tensors)
+        split = self.part.split
+        self.part = self.part._replace(tensors=tensors, held=memories(tensors, split))
         self._values = values
         return True
 
@@ -250,8 +259,8 @@ class OptimizerSource:
         if self.part.same():
             return []
         moved, views, pointers = [], list(self.part.views), list(self.part.pointers)
-        tensors = zip(self.part.tensors, self.part.memories(), strict=True)
-        for number, (tensor, memory) in enumerate(tensors):
+        held = self.part.memories()
+        for number, (tensor, memory) in enumerate(zip(self.part.tensors, held, strict=True)):
             view, what = views[number], self.described[number]
             if memory.dtype != view.dtype or describe(tensor)._replace(pointer=0) != what._replace(
                 pointer=0
@@ -261,7 +270,7 @@ class OptimizerSource:
                 views[number] = memory.detach()
                 pointers[number] = memory.data_ptr()
                 moved.append(number)
-        self.part = self.part._replace(views=views, pointers=pointers)
+        self.part = self.part._replace(held=held, views=views, pointers=pointers)
         return moved
 
     def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:
@@ -373,6 +382,10 @@ def expand_state(node: Iterable[Json], count: int) -> Iterable[tuple[int, str]]:
         for index in indices:
             for role in entry["roles"]:
                 yield index, role
+
+
+def _same_objects(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
 def _is_plain(value: Any) -> bool:

@@ -195,22 +195,26 @@ class Part(NamedTuple):
     names: list[bytes]
     tensors: list[torch.Tensor]
     split: int
+    #: where the elements were: a plain tensor itself, or the local one of one that is spread
+    held: list[torch.Tensor]
     #: keep the memory, should a tensor be given another
     views: list[torch.Tensor]
     pointers: list[int]
+    #: of those that are not spread
     layout: list[list[Any]]
 
     def only(self, numbers: list[int]) -> Part:
         """Some of them, in ascending order."""
-        tensors = [self.tensors[number] for number in numbers]
+        held = [self.held[number] for number in numbers]
         split = sum(number < self.split for number in numbers)
         return Part(
             [self.names[number] for number in numbers],
-            tensors,
+            [self.tensors[number] for number in numbers],
             split,
+            held,
             [self.views[number] for number in numbers],
             [self.pointers[number] for number in numbers],
-            layout_of(memories(tensors, split)),
+            layout_of(held[:split]),
         )
 
     def memories(self) -> list[torch.Tensor]:
@@ -220,7 +224,14 @@ class Part(NamedTuple):
     def same(self) -> bool:
         """True if every tensor is in the memory it was in, and lies there as it did."""
         here = self.memories()
-        return pointers_of(here) == self.pointers and layout_of(here) == self.layout
+        if pointers_of(here) != self.pointers:
+            return False
+        if self.split == len(here):
+            return layout_of(here) == self.layout
+        # The local tensor of a DTensor is nobody's who would make it lie otherwise.
+        return layout_of(here[: self.split]) == self.layout and all(
+            map(operator.is_, here[self.split :], self.held[self.split :])
+        )
 
     def versions(self) -> list[int]:
         """
@@ -229,7 +240,7 @@ class Part(NamedTuple):
         """
         counted = versions_of(self.tensors)
         if self.split < len(self.tensors):
-            counted += versions_of(self.memories()[self.split :])
+            counted += versions_of(self.held[self.split :])
         return counted
 
     def counted_name(self, number: int) -> bytes:
@@ -242,7 +253,7 @@ def part_of(names: list[bytes], tensors: list[torch.Tensor]) -> Part:
     split = len(tensors) - sum(map(is_spread, tensors))
     here = memories(tensors, split)
     views = [tensor.detach() for tensor in here]
-    return Part(names, tensors, split, views, pointers_of(here), layout_of(here))
+    return Part(names, tensors, split, here, views, pointers_of(here), layout_of(here[:split]))
 
 
 def spread_last(tensors: Sequence[Any]) -> list[int]:
@@ -292,7 +303,13 @@ def layout_of(tensors: list[torch.Tensor]) -> list[list[Any]]:
 
 def versions_of(tensors: list[torch.Tensor]) -> list[int]:
     """How often PyTorch has seen the tensors change."""
-    return list(map(_version_of, tensors))
+    if not tensors:
+        return []
+    import torch
+
+    # Asking a subclass goes through Python otherwise.
+    with torch._C.DisableTorchFunctionSubclass():
+        return list(map(_version_of, tensors))
 
 
 class Block:
