@@ -6,6 +6,10 @@
  * ckpt_engine_close(). Library threads block all signals; the library installs no handlers.
  * After fork() the child's handle is inert: every call returns CKPT_EFORKED.
  *
+ * Many ranks (`world`) save and claim together, each with an engine of its own on one store. Rank 0 keeps the
+ * store for all: keep_last, keep_every and pins are those of its engine, and without effect on others. The
+ * lock that tells whether the job lives is rank 0's, too.
+ *
  * Calls without a timeout of their own that need the storage return -ETIMEDOUT when it has not answered
  * within save_timeout_ms, and not before ten seconds. What they began goes on; a claim that was given
  * up this way may be asked for again, and is refused with -EBUSY until the first has ended.
@@ -65,6 +69,11 @@ struct ckpt_engine_opts {
 	 * others). 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot. Borrowed until the return.
 	 */
 	const char *session;
+	/*
+	 * With a world of more than 1: who carries what the ranks tell each other, see ckpt/exchange.h.
+	 * NULL: files in the store. The same kind on all ranks.
+	 */
+	struct ckpt_exchange_server *exchange;
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
@@ -105,7 +114,7 @@ CKPT_API int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
  */
 CKPT_API int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);
 
-/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine. */
+/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine; of rank 0's, if many. */
 CKPT_API int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
 CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 

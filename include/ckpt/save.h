@@ -122,6 +122,7 @@ struct ckpt_save_info {
 	uint64_t stage_ns;   /* start until STAGED */
 	uint64_t local_ns;   /* start until LOCAL */
 	uint64_t starved_ns; /* of that, time in which no staging slot was free */
+	uint64_t durable_ns; /* start until this rank's shard and index were durable */
 };
 
 /* Errors: CKPT_EFORKED, -EINVAL (`save` or `ret_info` is NULL, or its size is not set). */

@@ -15,6 +15,7 @@
 #include "base/latch.h"
 #include "base/log.h"
 #include "base/task.h"
+#include "base/timer.h"
 #include "device/device.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
@@ -57,15 +58,8 @@ struct ckpt_core_parts {
 	const char *label; /* its path, for messages */
 	struct ckpt_device *host;
 	struct ckpt_pool *pool;
-	struct ckpt_log *log; /* may be NULL */
-};
-
-/* A deadline that the core watches. In a list sorted by nothing: there are few. */
-struct ckpt_timer {
-	struct ckpt_timer *next;
-	uint64_t at_ns;
-	void (*fire)(struct ckpt_timer *timer); /* once; the timer is off the list by then */
-	bool set;
+	struct ckpt_log *log;                /* may be NULL */
+	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
 };
 
 /*
@@ -95,7 +89,7 @@ struct ckpt_core {
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
 	struct ckpt_sched sched;
-	struct ckpt_timer *timers;
+	struct ckpt_timers timers;
 
 	/* What the store held when it was last read, and what this engine has done since. */
 	struct ckpt_marker marker;

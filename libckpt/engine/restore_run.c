@@ -79,7 +79,8 @@ static bool must_quarantine(const struct ckpt_restore *r)
 	return r->sink == CKPT_SINK_MEMORY && !r->stop && !r->core->config.read_only &&
 	       !r->core->fenced && r->pick.manifest.ranks &&
 	       r->pick.chosen.state == CKPT_STEP_COMMITTED &&
-	       (r->result == CKPT_EINTEGRITY || r->result == CKPT_EINCOMPLETE);
+	       (r->result == CKPT_EINTEGRITY || r->result == CKPT_EINCOMPLETE ||
+		       r->result == CKPT_EFORMAT);
 }
 
 static void start_pick(struct ckpt_restore *r)

@@ -223,6 +223,9 @@ int ckpt_save_gate_body(struct ckpt_task *task)
 	struct ckpt_save *save = save_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (!save->code && !atomic_load(&save->durable_ns))
+		atomic_store(
+			&save->durable_ns, ckpt_env_now(save->core->parts.env) - save->start_ns);
 	/* Rank 0 hears of the others before its own gate is open: one may have failed. */
 	if (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)
 		return ckpt_task_continue(task, ckpt_save_gather_body);

@@ -434,5 +434,6 @@ void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
 		.eager_ns = atomic_load(&save->eager_ns),
 		.stage_ns = atomic_load(&save->stage_ns),
 		.local_ns = atomic_load(&save->local_ns),
-		.starved_ns = atomic_load(&save->starved_ns)};
+		.starved_ns = atomic_load(&save->starved_ns),
+		.durable_ns = atomic_load(&save->durable_ns)};
 }

@@ -65,6 +65,7 @@ struct ckpt_save {
 	atomic_uint_fast64_t stage_ns;
 	atomic_uint_fast64_t local_ns;
 	atomic_uint_fast64_t starved_ns;
+	atomic_uint_fast64_t durable_ns;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node post_node;

@@ -19,6 +19,8 @@ class Planted:
 
 
 CROWD = "tests/sim/crowd"
+# Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
+GATHER = "tests/unit/engine/test_gather"
 
 PLANTED = [
     Planted(
@@ -345,4 +347,9 @@ PLANTED = [
         "\tif (*talk->stop)\n\t\treturn *talk->stop;\n",
         "",
         "a save that is stopped ends, whoever it was waiting for", CROWD),
+    Planted(
+        "straddled-though-unwanted", "libckpt/engine/targets.c",
+        "\t\tlo = seek(targets, b, &box, lo);\n",
+        "",
+        "a box may pass over the chunk that goes across the end of a block", GATHER),
 ]
