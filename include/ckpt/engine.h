@@ -6,6 +6,10 @@
  * ckpt_engine_close(). Library threads block all signals; the library installs no handlers.
  * After fork() the child's handle is inert: every call returns CKPT_EFORKED.
  *
+ * Many ranks (`world`) save and claim together, each with an engine of its own on one store. Rank 0 keeps the
+ * store for all: keep_last, keep_every and pins are those of its engine, and without effect on others. The
+ * lock that tells whether the job lives is rank 0's, too.
+ *
  * Calls without a timeout of their own that need the storage return -ETIMEDOUT when it has not answered
  * within save_timeout_ms, and not before ten seconds. What they began goes on; a claim that was given
  * up this way may be asked for again, and is refused with -EBUSY until the first has ended.
@@ -23,6 +27,10 @@ extern "C" {
 /*
  * What to do with a save that comes while the last one still runs. One that has ended, and whose files the
  * storage still holds, is waited for ten seconds (WAIT; then -ETIMEDOUT) or one (SKIP).
+ *
+ * With many ranks rank 0 decides for all whether a step is skipped. Another one waits in ckpt_save_start()
+ * until it hears that, or until its last save is over; it may also hear of it when the step has begun, and
+ * that save has then failed with CKPT_ESKIPPED.
  */
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0, /* ckpt_save_start() waits for the last one, up to its deadline */
@@ -53,7 +61,7 @@ struct ckpt_engine_opts {
 	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
 	uint32_t rank;            /* of this process, 0 to world - 1 */
-	uint32_t world;           /* processes that save together; 0: 1 */
+	uint32_t world;           /* processes that save together, 50000 at most; 0: 1 */
 	uint32_t reserved;
 	/*
 	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the
@@ -62,6 +70,11 @@ struct ckpt_engine_opts {
 	 * Opening with one that was used before fails with -EINVAL, unless read only.
 	 */
 	const char *session;
+	/*
+	 * With a world of more than 1: who carries what the ranks tell each other, see ckpt/exchange.h.
+	 * NULL: files in the store. The same kind on all ranks.
+	 */
+	struct ckpt_exchange_server *exchange;
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
@@ -104,7 +117,7 @@ CKPT_API int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
  */
 CKPT_API int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);
 
-/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine. */
+/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine; of rank 0's, if many. */
 CKPT_API int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
 CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 

@@ -36,10 +36,12 @@ extern "C" {
 
 /*
  * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
- * its manifest and the indexes of all ranks that wrote it. LATEST passes over quarantined steps and says so in the log; a number does
- * not. The step cannot be removed by retention while it is open. With other ranks it returns when they have
- * opened it, too; all must ask for the same (CKPT_EMISMATCH). CKPT_ENOSTEP is rank 0's word then: nobody
- * concludes by himself that there is nothing.
+ * its manifest and the indexes of all ranks that wrote it. Ranks that give one name to different things
+ * (dtype or shape) make a step that is CKPT_EFORMAT; those that hold different bytes of one thing are
+ * named in the log: what is each rank's own needs a name of its own. LATEST passes over quarantined
+ * steps and says so in the log; a number does not. The step cannot be removed by retention while it is open.
+ * With other ranks it returns when they have opened it, too; all must ask for the same (CKPT_EMISMATCH).
+ * CKPT_ENOSTEP is rank 0's word then: nobody concludes by himself that there is nothing.
  * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
@@ -97,7 +99,10 @@ struct ckpt_target {
 		*start; /* where the box of that shape begins in the tensor; NULL: all of it */
 };
 
-/* Binds `count` targets. Several targets may name one tensor. Errors: CKPT_EMISMATCH, -EINVAL. */
+/*
+ * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
+ * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH, -EINVAL.
+ */
 CKPT_API int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);
 
@@ -105,8 +110,9 @@ CKPT_API int ckpt_restore_bind(
 CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
 
 /*
- * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY and CKPT_EINCOMPLETE the step
- * has been quarantined, unless the engine is read only, and LATEST is now the next older one.
+ * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
+ * the step has been quarantined, unless the engine is read only, and LATEST is now the next older one. So
+ * it is when ckpt_restore_open() has failed with one of them and the manifest was good.
  */
 CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
 

@@ -127,6 +127,8 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 		.generation = c->claim.generation, .claimed = true, .claim = c->claim};
 
 	core->generation = c->claim.generation;
+	core->nonce = c->claim.nonce;
+	core->heard_generation = 0;
 	core->last_step = c->claim.parent_step;
 	core->any_step = c->claim.parent_generation != 0;
 	core->stats.generation = core->generation;

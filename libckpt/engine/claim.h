@@ -35,6 +35,8 @@ int ckpt_claim_follow_body(struct ckpt_task *task);
 /* Rank 0: begins to tell how its claim has ended; false: without memory. Then await the talk. */
 bool ckpt_claim_tell(struct ckpt_claimer *claimer);
 void ckpt_claim_told(struct ckpt_claimer *claimer);
+/* Rank 0, when the others may not know of its claim: tells it again, in the background. */
+void ckpt_claim_retell(struct ckpt_core *core);
 /* After END. */
 void ckpt_claimer_clear(struct ckpt_command *command);
 

@@ -18,17 +18,15 @@ static struct ckpt_claimer *claimer_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_claimer, work);
 }
 
-static void prepare_talk(struct ckpt_claimer *c, struct ckpt_task *waiter, uint64_t timeout_ns,
-	struct ckpt_error *err)
+static void prepare_talk(struct ckpt_talk *talk, struct ckpt_core *core, struct ckpt_task *waiter,
+	const int *never, uint64_t timeout_ns, struct ckpt_error *err)
 {
-	struct ckpt_core *core = c->command.core;
-
-	memset(c->talk.items, 0, 2 * sizeof(c->talk.items[0]));
-	c->talk.core = core;
-	c->talk.stop = &c->never;
-	c->talk.deadline_ns = ckpt_env_now(core->parts.env) + timeout_ns;
-	c->talk.err = err;
-	c->talk.waiter = waiter;
+	memset(talk->items, 0, 2 * sizeof(talk->items[0]));
+	talk->core = core;
+	talk->stop = never;
+	talk->deadline_ns = ckpt_env_now(core->parts.env) + timeout_ns;
+	talk->err = err;
+	talk->waiter = waiter;
 }
 
 bool ckpt_claim_tell(struct ckpt_claimer *claimer)
@@ -37,7 +35,8 @@ bool ckpt_claim_tell(struct ckpt_claimer *claimer)
 	struct ckpt_exchange_item *item = &claimer->talk.items[0];
 	struct ckpt_verdict verdict = {.code = claimer->work.result};
 
-	prepare_talk(claimer, &claimer->command.task, TELL_MAX_NS, NULL);
+	prepare_talk(
+		&claimer->talk, core, &claimer->command.task, &claimer->never, TELL_MAX_NS, NULL);
 	claimer->talk.count = 1;
 	if (verdict.code == 0) {
 		ckpt_key_claim(item->key, core->claims + 1);
@@ -68,10 +67,67 @@ void ckpt_claim_told(struct ckpt_claimer *claimer)
 	struct ckpt_core *core = claimer->command.core;
 
 	count_claim(core, claimer->work.result == 0);
+	core->claim_untold = claimer->work.result == 0 && claimer->talk.task.result < 0;
 	if (claimer->talk.task.result < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"the other ranks of %s were not told of the claim: %s", core->parts.label,
 			claimer->talk.why.message);
+}
+
+/* A claim that was made and not told. */
+struct teller {
+	struct ckpt_task task;
+	struct ckpt_core *core;
+	struct ckpt_talk talk;
+	struct ckpt_buf words;
+	int never;
+};
+
+static int retell_body(struct ckpt_task *task)
+{
+	struct teller *t = CKPT_CONTAINER(task, struct teller, task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_talk_tell(&t->talk);
+	CKPT_AWAIT(task, t->talk.task.finished);
+	t->core->claim_untold = t->talk.task.result < 0;
+	CKPT_TASK_END(task);
+}
+
+static void retell_done(struct ckpt_task *task)
+{
+	struct teller *t = CKPT_CONTAINER(task, struct teller, task);
+
+	t->core->claim_telling = false;
+	t->core->commands--;
+	ckpt_task_wake(t->core->closer);
+	ckpt_buf_free(&t->words);
+	ckpt_free(t);
+}
+
+void ckpt_claim_retell(struct ckpt_core *core)
+{
+	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&core->scan, core->generation);
+	struct teller *t = core->claim_telling ? NULL : ckpt_alloc(sizeof(*t));
+
+	CKPT_ASSERT(gen && gen->claimed);
+	/* Without memory: with the next save. */
+	if (!t)
+		return;
+	if (ckpt_claim_encode(&gen->claim, &t->words) < 0) {
+		ckpt_buf_free(&t->words);
+		ckpt_free(t);
+		return;
+	}
+	t->core = core;
+	prepare_talk(&t->talk, core, &t->task, &t->never, TELL_MAX_NS, NULL);
+	t->talk.count = 1;
+	ckpt_key_claim(t->talk.items[0].key, core->claims);
+	t->talk.items[0].data = t->words.data;
+	t->talk.items[0].length = t->words.len;
+	core->claim_telling = true;
+	core->commands++;
+	ckpt_task_start(&t->task, &core->sched, retell_body, retell_done);
 }
 
 /* Of another store, or of a job whose ranks have resumed from different steps. */
@@ -108,7 +164,12 @@ static int take_claim(struct ckpt_claimer *c)
 	struct ckpt_error *err = &c->command.error;
 
 	int r = ckpt_claim_decode(item->data, item->length, item->key, err, &c->claim);
-	return r < 0 ? r : check_claim(c);
+	if (r < 0)
+		return r;
+	/* To tell under, should this rank not join: rank 0 saves, and waits for it. */
+	c->command.core->heard_generation = c->claim.generation;
+	c->command.core->heard_nonce = c->claim.nonce;
+	return check_claim(c);
 }
 
 /* It is this claim that is in the store, and not one of another start that has the same words. */
@@ -233,8 +294,8 @@ int ckpt_claim_follow_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	/* Before whoever asked for it gives up. */
-	prepare_talk(c, task, (uint64_t)core->config.save_timeout_ms * 1000000 / 4 * 3,
-		&c->command.error);
+	prepare_talk(&c->talk, core, task, &c->never,
+		(uint64_t)core->config.save_timeout_ms * 1000000 / 4 * 3, &c->command.error);
 	c->talk.count = 2;
 	ckpt_key_claim(c->talk.items[0].key, core->claims + 1);
 	ckpt_key_claim_failed(c->talk.items[1].key, core->claims + 1, core->claim_tries);

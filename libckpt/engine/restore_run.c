@@ -79,7 +79,7 @@ static void settle(struct ckpt_restore *r)
 
 static bool is_damage(int code)
 {
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE;
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
 }
 
 /* What is damaged for one rank is damaged for all, and rank 0 picks. */

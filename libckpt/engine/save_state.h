@@ -65,6 +65,7 @@ struct ckpt_save {
 	atomic_uint_fast64_t stage_ns;
 	atomic_uint_fast64_t local_ns;
 	atomic_uint_fast64_t starved_ns;
+	atomic_uint_fast64_t durable_ns;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node post_node;
@@ -88,7 +89,6 @@ struct ckpt_save {
 	bool index_tried;
 	bool publishing; /* the outcome is what becomes of it: neither deadline, cancel nor verdict */
 	bool publish_tried;
-	bool publish_lost; /* somebody else's record was there */
 	bool committed;
 	char attempt[CKPT_ATTEMPT_CHARS];       /* of the step */
 	char shard_attempt[CKPT_ATTEMPT_CHARS]; /* of the shard's file */

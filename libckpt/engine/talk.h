@@ -27,7 +27,7 @@ struct ckpt_talk {
 	struct ckpt_exchange_op op;
 	struct ckpt_error why; /* the last failure of the exchange */
 	struct ckpt_timer timer;
-	uint64_t pause_ns;
+	uint64_t begun_ns;
 };
 
 /* The items' keys and data are set; they stay the owner's. -EEXIST: another value is there, for good. */

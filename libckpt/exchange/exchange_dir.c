@@ -45,7 +45,7 @@ static void start_item(struct directory *d)
 	name(d, CKPT_NAME_EXCHANGE "/%s/%s", d->session, item->key);
 	d->op.err = x->err;
 	if (x->verb == CKPT_EXCHANGE_PUT)
-		ckpt_store_publish(d->store, &d->op, d->path, item->data, item->length, NULL);
+		ckpt_store_show(d->store, &d->op, d->path, item->data, item->length);
 	else if (x->verb == CKPT_EXCHANGE_GET)
 		ckpt_store_get(d->store, &d->op, d->path, CKPT_EXCHANGE_VALUE_MAX);
 	else

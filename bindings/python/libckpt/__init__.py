@@ -42,6 +42,7 @@ from ._errors import (
     WaitTimeoutError,
 )
 from ._load import list_steps, load
+from ._preempt import Preempted
 from ._save import Progress, Save, SaveInfo
 
 __version__ = VERSION
@@ -66,6 +67,7 @@ __all__ = [
     "MismatchError",
     "NetworkError",
     "NotResumedError",
+    "Preempted",
     "Progress",
     "QuarantinedError",
     "Save",

@@ -6,10 +6,11 @@ from __future__ import annotations
 import errno
 import numbers
 import os
+import signal
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
@@ -19,6 +20,7 @@ from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
+from ._preempt import Preempted, Preemption, signals_of
 from ._restore import restore
 from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot, check_state
@@ -42,6 +44,7 @@ class _Core:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.fences: Fences | None = None
+        self.preemption: Preemption | None = None
         #: not yet known to have ended; oldest first
         self.saves: list[Save] = []
         self.waits = 0
@@ -83,6 +86,8 @@ class _Core:
         """Closes at once. What is still under way is given up."""
         if self.fences is not None:
             self.fences.remove()
+        if self.preemption is not None:
+            self.preemption.remove()
         if self.engine.closed or self.engine.foreign:
             return
         try:
@@ -142,6 +147,11 @@ class Checkpointer:
         PyTorch counts (in-place operations, tensors that are replaced) are always noticed, and fail
         the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
         are noticed by comparing samples, so that one to a few rows may not be.
+    preempt: True: when the job is told to go by SIGTERM, the next step() saves, waits until that is
+        durable and raises Preempted, which ends the program with code 143; so do all ranks, at one
+        step. Or the signals that mean it. Handlers that were there are called, too.
+    preempt_grace: seconds from the signal until the process must be gone; what is not durable by
+        then is given up.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
@@ -165,6 +175,8 @@ class Checkpointer:
         new_start: bool = False,
         eager: bool | None = None,
         allow_pickle: bool = False,
+        preempt: bool | Iterable[signal.Signals | int] = False,
+        preempt_grace: float = 25.0,
     ) -> None:
         if remote is not None:
             raise errors.UnsupportedError(
@@ -180,7 +192,7 @@ class Checkpointer:
             pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
             io=_one_of("io", io, ("auto", "uring", "threads")),
             busy=_one_of("busy", busy, ("wait", "skip")),
-            save_timeout=_seconds(save_timeout),
+            save_timeout=_seconds("save_timeout", save_timeout),
             keep_last=_count("keep_last", keep_last, 1) or 0,
             keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=new_start,
@@ -196,6 +208,9 @@ class Checkpointer:
         self.state = state
         self._core = _Core(Engine(store_path(path), options, log_thread=True))
         self._core.fences = Fences(self._pass_fence)
+        signals = signals_of(preempt)
+        if signals:
+            self._core.preemption = Preemption(signals, _seconds("preempt_grace", preempt_grace))
         half = self._core.engine.stats()["pool_bytes"] // 2
         self._planner = Planner(
             eager=bool(eager),
@@ -236,10 +251,32 @@ class Checkpointer:
         """Call it after step `n`, with the state as it is then: saves if that is due."""
         number = check_step(n)
         self._core.engine.guard()
+        preemption = self._core.preemption
+        if preemption is not None and preemption.agreed():
+            self._leave(number, preemption)
         self._review()
         if self._every is not None and number % self._every == 0:
             return self.save(number)
         return None
+
+    def _leave(self, step: int, preemption: Preemption) -> NoReturn:
+        """Saves for the last time, if that can be done in the time that is left."""
+        path = self._core.engine.path
+        cause: errors.CheckpointError | None = None
+        try:
+            self._core.fence()
+            if not self._core.engine.drain(preemption.left()):
+                raise errors.WaitTimeoutError(f"the save before step {step} of {path} still runs")
+            # It may have been saved by name.
+            if self._core.engine.stats()["last_step"] != step:
+                self.save(step).wait(timeout=preemption.left())
+        except errors.CheckpointError as error:
+            cause = error
+            logger.error("step %d of %s is lost, the job was told to go: %s", step, path, error)
+        self._finalizer.detach()
+        self._core.shut()
+        said = f"the job was told to go: step {step} is " + ("lost" if cause else "saved")
+        raise Preempted(f"{said} in {path}", step, cause is None) from cause
 
     def save(self, step: int, state: dict[str, Any] | None = None) -> Save:
         """
@@ -501,11 +538,11 @@ def _count(name: str, value: int | None, least: int) -> int | None:
     return number
 
 
-def _seconds(value: float) -> float:
+def _seconds(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"save_timeout must be a number, not {type(value).__qualname__}")
+        raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
     if not 0 < value <= 86400 * 7:
-        raise ValueError(f"save_timeout={value}: it must be a number of seconds, a week at most")
+        raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
     return float(value)
 
 

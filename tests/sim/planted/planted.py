@@ -19,6 +19,8 @@ class Planted:
 
 
 CROWD = "tests/sim/crowd"
+# Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
+GATHER = "tests/unit/engine/test_gather"
 
 PLANTED = [
     Planted(
@@ -235,7 +237,7 @@ PLANTED = [
         "an error of reading does not roll an acknowledged step back"),
     Planted(
         "rank-counted-twice", "libckpt/engine/save_ranks.c",
-        "\tx->heard += x->all[record.rank.rank].attempt[0] == '\\0';\n",
+        "\tx->heard += missing(save, record.rank.rank);\n",
         "\tx->heard += 2;\n",
         "a step is published when all ranks have said that they are durable", CROWD),
     Planted(
@@ -249,37 +251,37 @@ PLANTED = [
         "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate || save->core->config.rank);\n",
         "no rank is part of a step before its gate is open", CROWD),
     Planted(
-        "register-not-synced", "libckpt/engine/save_ranks.c",
+        "register-not-synced", "libckpt/engine/save_register.c",
         "\tckpt_store_sync(store, &save->op, save->path);\n",
         "\tckpt_name_manifest(save->path, save->core->generation, save->step);\n"
         "\tckpt_store_get(store, &save->op, save->path, CKPT_SEALED_MAX);\n",
         "what another rank finds in the register is durable before it is acknowledged", CROWD),
     Planted(
-        "register-not-read", "libckpt/engine/save_ranks.c",
-        "\tif (save->op.result != -EEXIST)\n",
-        "\tif (save->op.result == -EEXIST)\n\t\treturn give_up(task, aborted(save, \"?\"));\n"
-        "\tif (save->op.result != -EEXIST)\n",
+        "register-not-read", "libckpt/engine/save_follow.c",
+        "\tif (save->op.result == -EEXIST)\n"
+        "\t\treturn ckpt_task_continue(task, ckpt_save_register_body);\n",
+        "\tif (save->op.result == -EEXIST)\n"
+        "\t\treturn give_up(task, ckpt_save_aborted(save, CKPT_EABORTED, \"?\"));\n",
         "who loses the register is told what won", CROWD),
     Planted(
-        "outcome-not-heard", "libckpt/engine/save_ranks.c",
-        "\tif (r == 0 && verdict.code < 0)\n\t\tr = aborted(save, verdict.reason);\n",
-        "",
+        "outcome-not-heard", "libckpt/engine/save_follow.c",
+        "\tif (outcome.verdict.code < 0)\n",
+        "\tif (false)\n",
         "an abort is an abort for all", CROWD),
     Planted(
-        "failure-not-told", "libckpt/engine/save_ranks.c",
-        "\ttell(save);\n\tCKPT_AWAIT(task, save->ranks->talk.task.finished);\n"
-        "\tif (first && ",
-        "\tif (first && ",
+        "failure-not-told", "libckpt/engine/save_tell.c",
+        "\treturn !save->committed && !save->ranks->told;\n",
+        "\treturn false;\n",
         "the others hear of a failure before their deadline", CROWD),
     Planted(
-        "told-although-unknown", "libckpt/engine/save_ranks.c",
-        "\tif (first ? !save->committed && !save->ranks->settled\n",
-        "\tif (first ? false\n",
+        "told-although-unknown", "libckpt/engine/save_tell.c",
+        "\t\treturn save->committed || save->ranks->settled;\n",
+        "\t\treturn true;\n",
         "rank 0 does not say that a step failed which may be there", CROWD),
     Planted(
         "files-removed-unsettled", "libckpt/engine/save_end.c",
-        "\t\treturn save->ranks && save->ranks->settled && save->publish_tried\n",
-        "\t\treturn save->ranks && save->publish_tried\n",
+        "\tif (save->publish_tried && save->ranks && save->ranks->settled)\n",
+        "\tif (save->publish_tried && save->ranks)\n",
         "files that a manifest may name stay", CROWD),
     Planted(
         "parent-not-compared", "libckpt/engine/claim_ranks.c",
@@ -312,6 +314,11 @@ PLANTED = [
         "\tif (*talk->stop)\n\t\treturn *talk->stop;\n",
         "",
         "a save that is stopped ends, whoever it was waiting for", CROWD),
+    Planted(
+        "straddled-though-unwanted", "libckpt/engine/targets.c",
+        "\t\tlo = seek(targets, b, &box, lo);\n",
+        "",
+        "a box may pass over the chunk that goes across the end of a block", GATHER),
     Planted(
         "follower-picks", "libckpt/engine/restore_ranks.c",
         "\trestore->pick.named = x->chosen.attempt;\n",
