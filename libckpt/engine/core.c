@@ -52,6 +52,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->sessions.names);
 	ckpt_free(core->pins);
+	ckpt_free(core->agreed);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)

@@ -117,7 +117,10 @@ struct ckpt_core {
 	bool claim_telling;
 	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
 	size_t told_count;
+	size_t refusals; /* being told */
 
+	struct ckpt_digest
+		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 

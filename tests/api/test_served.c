@@ -446,8 +446,8 @@ static void test_one_outcome(void **state)
 		assert_true(is_committed(job, step));
 	}
 	close_job(job);
-	/* The claim, and of the last step what each rank told; of those before it nothing. */
-	assert_int_equal(count_entries(job), 1 + WORLD);
+	/* The claim, and how the last step ended; of those before it nothing. */
+	assert_int_equal(count_entries(job), 2);
 	assert_non_null(find(job, "job-1/claim-1", false));
 	/* Nothing of it is in the store. */
 	assert_int_equal(access(scratch_join(job->store, "exchange"), F_OK), -1);

@@ -197,6 +197,8 @@ static void do_one(struct crowd_member *m, unsigned n)
 		ckpt_sched_run(&m->sched);
 	}
 	sim_memory_enter(0);
+	if (!m->frozen && !core_due(m))
+		crowd_hurry(m);
 	if (!m->frozen && !core_due(m) && m->crowd->sim.now_ns > m->late_ns)
 		sim_violation(&m->crowd->sim, "%s of rank %u (p%u) has not ended by its deadline",
 			m->waits, m->rank, m->id);
@@ -261,7 +263,11 @@ static void start_job(struct crowd *crowd)
 		.number = ++crowd->jobs,
 		.careful = crowd->healed,
 		.blind_rank = CROWD_RANKS,
-		.saves = crowd->healed ? 2 : (unsigned)sim_between(&crowd->sim, 1, 5)};
+		.saves = (unsigned)sim_between(&crowd->sim, 1, 5)};
+	if (crowd->healed)
+		job->saves = 2;
+	if (crowd->skips)
+		job->saves = crowd->healed ? 100 : 10 * job->saves;
 	if (!crowd->healed && sim_chance(&crowd->sim, 2000)) {
 		job->blind_rank = (uint32_t)sim_below(&crowd->sim, crowd->world);
 		job->blind_round = (unsigned)sim_below(&crowd->sim, 2);
@@ -461,6 +467,17 @@ static void heal(struct crowd *crowd)
 	sim_tell(&crowd->sim, 0, "healed", "", 0, 0, 0);
 }
 
+/* One name is one tensor of the whole job: ranks that hold others have other names. */
+static void name_apart(struct sim_shape *shape)
+{
+	for (size_t i = 0; i < shape->count; i++) {
+		char name[sizeof(shape->tensors[i].name)];
+
+		memcpy(name, shape->tensors[i].name, sizeof(name));
+		(void)snprintf(shape->tensors[i].name, sizeof(name), "odd.%.24s", name);
+	}
+}
+
 static void pick(struct crowd *crowd)
 {
 	static const struct {
@@ -491,8 +508,10 @@ static void pick(struct crowd *crowd)
 	/* To take a file away from one who has read the store and not claimed yet is for locks to decide. */
 	if (crowd->overlap)
 		crowd->keep_last = 0;
+	crowd->skips = sim_chance(sim, 2500);
 	crowd->disk = sim_disk_new(sim);
 	sim_shapes_pick(sim, crowd->shapes);
+	name_apart(&crowd->shapes[1]);
 }
 
 static bool goes_on(struct crowd *crowd)
@@ -516,7 +535,9 @@ static bool crowd_run(struct crowd *crowd, uint64_t seed, const struct sim_optio
 	uint64_t durable = crowd->durable;
 	while (goes_on(crowd))
 		turn(crowd);
-	if (!crowd->sim.failed && crowd->durable != durable + 2)
+	/* Of those that come too soon most are skipped. */
+	if (!crowd->sim.failed &&
+		(crowd->skips ? crowd->durable < durable + 2 : crowd->durable != durable + 2))
 		sim_violation(&crowd->sim, "nothing goes wrong, and %llu of 2 steps were saved",
 			(unsigned long long)(crowd->durable - durable));
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++)

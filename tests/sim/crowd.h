@@ -23,7 +23,7 @@
 #define CROWD_RANKS   6
 #define CROWD_STARTS  3 /* of the job at once: the newest, and what is left of those before */
 #define CROWD_MEMBERS (CROWD_RANKS * CROWD_STARTS)
-#define CROWD_RECORDS 256
+#define CROWD_RECORDS 1024
 #define CROWD_ROUNDS  4 /* restores of a start, each of an older step */
 
 /* What one rank was told of its save. */
@@ -35,6 +35,7 @@ struct crowd_record {
 	uint64_t begun_at; /* crowd time */
 	unsigned ranks;    /* that have begun it */
 	uint64_t acked_at; /* crowd time at which the first rank was told; 0: none was */
+	uint64_t known_ns; /* when the first rank was told how it ended, for sure; 0: none was */
 	uint64_t versions[CROWD_RANKS];
 	enum crowd_told told[CROWD_RANKS];
 	bool passed[CROWD_RANKS]; /* its gate, if it had one */
@@ -110,6 +111,7 @@ struct crowd_member {
 	bool fenced;
 	bool astray;                 /* it goes on from another step than the others */
 	struct crowd_record *record; /* of the save */
+	uint64_t passed_ns;          /* when its gate was opened, or it began */
 	struct ckpt_restore *restore;
 	unsigned round;
 	uint32_t reads; /* whose tensors */
@@ -132,6 +134,7 @@ struct crowd {
 	uint64_t keep_last;
 	bool apart;   /* every rank on a machine of its own */
 	bool overlap; /* a start may come before the last one is gone */
+	bool skips;   /* policy CKPT_BUSY_SKIP */
 	bool healed;
 	struct sim_disk *disk;
 	struct sim_shape shapes[SIM_SHAPES];
@@ -172,6 +175,10 @@ void crowd_blind(struct crowd_member *member);
 /* crowd_truth.c: what must hold. */
 struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint64_t step);
 void crowd_began(struct crowd_member *member, uint64_t version);
+/* It will not even begin `step`. */
+void crowd_refused(struct crowd_member *member, uint64_t step, int code, const char *text);
+/* Is it told soon what another one knows? */
+void crowd_hurry(const struct crowd_member *member);
 void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text);
 void crowd_claimed(struct crowd_member *member);
 /* Rank 0 has chosen job->step, and `scan` is what it finds in the store. */

@@ -167,6 +167,17 @@ static int put_together(struct crowd_member *m, uint64_t version, struct ckpt_er
 	return r;
 }
 
+/* What ckpt_save_start() does with one that it cannot begin. */
+static void refuse(
+	struct crowd_member *m, struct ckpt_save *save, uint64_t step, const struct ckpt_error *why)
+{
+	crowd_refused(m, step, why->code, why->message);
+	if (!save)
+		return;
+	ckpt_save_refuse(save, why);
+	ckpt_save_unref(save);
+}
+
 /* False: without memory for it. */
 static bool start_save(struct crowd_member *m)
 {
@@ -180,9 +191,12 @@ static bool start_save(struct crowd_member *m)
 	m->fenced = !m->job->careful && sim_chance(sim, 4000);
 	sim_state_fill(&m->live, version);
 	int r = put_together(m, version, &err);
+	if (r == 0 && !m->job->careful && sim_chance(sim, 1000) && sim_fault(sim, SIM_CANCEL))
+		r = ckpt_fail(&err, -ECANCELED, "the user does not want it any more");
 	if (r < 0) {
-		crowd_judge(m, "prepare", r, ckpt_code_text(r));
-		ckpt_save_unref(m->save);
+		(void)ckpt_fail(&err, r, "%s", ckpt_code_text(r));
+		crowd_judge(m, "prepare", r, err.message);
+		refuse(m, m->save, m->step, &err);
 		m->save = NULL;
 		return false;
 	}
@@ -197,6 +211,68 @@ static bool start_save(struct crowd_member *m)
 }
 
 static int train_body(struct ckpt_task *task);
+static int end_save_body(struct ckpt_task *task);
+
+/* The next step, while the last one still runs. */
+
+static void skip_step(struct crowd_member *m)
+{
+	m->step = next_step(m);
+	m->saved++;
+}
+
+static void rank_0_skips(struct crowd_member *m)
+{
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_save *save = NULL;
+
+	skip_step(m);
+	ckpt_error_clear(&err);
+	(void)ckpt_fail(&err, CKPT_ESKIPPED, "the save of step %llu still runs",
+		(unsigned long long)ckpt_save_step(m->save));
+	if (ckpt_save_new(&m->core, NULL, m->step, false, 0, &save) < 0)
+		save = NULL;
+	refuse(m, save, m->step, &err);
+}
+
+/* What ckpt_save_start() does: rank 0 skips what comes too soon, and the others wait for its word. */
+static int too_soon_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+	struct ckpt_skipper *skipper;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	while (m->saved < m->job->saves && !(bits(m) & CKPT_DONE_END)) {
+		sleep_for(m, sim_below(sim_of(m), 20 * MILLISECOND));
+		CKPT_AWAIT(task, slept(m));
+		if (bits(m) & CKPT_DONE_END)
+			break;
+		if (m->rank == 0) {
+			rank_0_skips(m);
+			continue;
+		}
+		if (!prepare(m, sizeof(*skipper), NULL))
+			break;
+		skipper = CKPT_CONTAINER(m->command, struct ckpt_skipper, command);
+		skipper->step = next_step(m);
+		skipper->patience_ns = (uint64_t)m->crowd->timeout_ms * MILLISECOND / 4 * 3;
+		ckpt_command_post(m->command, ckpt_skipper_body);
+		sleep_for(m, m->crowd->timeout_ms * MILLISECOND + CALL_NS);
+		CKPT_AWAIT(task, answered(m));
+		m->wake_ns = UINT64_MAX;
+		r = ckpt_latch_get(&m->command->latch) & CKPT_DONE_END ? m->command->result : 0;
+		if (r == CKPT_ESKIPPED) {
+			skip_step(m);
+			crowd_refused(m, m->step, r, m->command->error.message);
+		}
+		let_go(m);
+		if (r == 0)
+			break;
+	}
+	return ckpt_task_continue(task, end_save_body);
+	CKPT_TASK_END(task);
+}
 
 static int end_save_body(struct ckpt_task *task)
 {
@@ -253,7 +329,7 @@ static int save_body(struct ckpt_task *task)
 			ckpt_save_post_gate(m->save);
 		}
 	}
-	return ckpt_task_continue(task, end_save_body);
+	return ckpt_task_continue(task, m->crowd->skips ? too_soon_body : end_save_body);
 	CKPT_TASK_END(task);
 }
 
@@ -382,6 +458,8 @@ void crowd_observe(struct crowd_member *member)
 		return;
 	enum crowd_told before = member->record->told[member->rank];
 	uint32_t now = bits(member);
+	if (now & CKPT_DONE_END)
+		member->late_ns = UINT64_MAX;
 	if (before == CROWD_NOTHING && (now & CKPT_DONE_LOCAL)) {
 		crowd_told(member, CROWD_DURABLE, 0, "");
 	} else if (before == CROWD_NOTHING && (now & CKPT_DONE_END)) {

@@ -8,6 +8,9 @@
 #include "format/naming.h"
 #include "sim_inode.h"
 
+/* Much less than any save's deadline. */
+#define SOON_NS UINT64_C(3000000000)
+
 struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint64_t step)
 {
 	for (size_t i = 0; i < crowd->record_count; i++)
@@ -16,18 +19,25 @@ struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint
 	return NULL;
 }
 
-void crowd_began(struct crowd_member *member, uint64_t version)
+static struct crowd_record *make_record(struct crowd_member *member, uint64_t step)
 {
 	struct crowd *crowd = member->crowd;
 	uint64_t generation = member->core.generation;
-	struct crowd_record *r = crowd_record(crowd, generation, member->step);
+	struct crowd_record *r = crowd_record(crowd, generation, step);
 
 	if (!r) {
 		CKPT_ASSERT(crowd->record_count < CROWD_RECORDS);
 		r = &crowd->records[crowd->record_count++];
 		*r = (struct crowd_record){
-			.generation = generation, .step = member->step, .begun_at = ++crowd->time};
+			.generation = generation, .step = step, .begun_at = ++crowd->time};
 	}
+	return r;
+}
+
+void crowd_began(struct crowd_member *member, uint64_t version)
+{
+	struct crowd_record *r = make_record(member, member->step);
+
 	r->ranks++;
 	r->versions[member->rank] = version;
 	member->record = r;
@@ -42,14 +52,16 @@ static bool fenced_out(const struct crowd *crowd, const struct crowd_record *r)
 	return false;
 }
 
-void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text)
+static void note_told(struct crowd_member *member, struct crowd_record *r, enum crowd_told told,
+	int code, const char *text)
 {
 	struct crowd *crowd = member->crowd;
-	struct crowd_record *r = member->record;
 
 	sim_tell(&crowd->sim, member->id, told == CROWD_DURABLE ? "acked" : "not saved", text,
 		(int64_t)r->generation, (int64_t)r->step, code);
 	r->told[member->rank] = told;
+	if (told != CROWD_UNKNOWN && r->known_ns == 0)
+		r->known_ns = crowd->sim.now_ns;
 	if (told == CROWD_DURABLE) {
 		crowd->durable += r->acked_at == 0;
 		r->acked_at = r->acked_at ? r->acked_at : ++crowd->time;
@@ -86,9 +98,42 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 			crowd->world);
 }
 
+void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text)
+{
+	note_told(member, member->record, told, code, text);
+}
+
+void crowd_refused(struct crowd_member *member, uint64_t step, int code, const char *text)
+{
+	note_told(member, make_record(member, step), CROWD_FAILED, code, text);
+}
+
 void crowd_passed(struct crowd_member *member)
 {
 	member->record->passed[member->rank] = true;
+	member->passed_ns = member->crowd->sim.now_ns;
+}
+
+/*
+ * A failure is told, and a commit stands in the store. So nobody who has done his part waits for his
+ * deadline, unless rank 0 has died with what it knew.
+ */
+void crowd_hurry(const struct crowd_member *m)
+{
+	struct crowd *crowd = m->crowd;
+	const struct crowd_record *r = m->record;
+	const uint64_t *fired = crowd->sim.fired;
+
+	if (!m->save || !r || r->step != ckpt_save_step(m->save) || r->known_ns == 0 ||
+		r->told[m->rank] != CROWD_NOTHING || !r->passed[m->rank])
+		return;
+	if (crowd_hung(crowd) || fired[SIM_NO_MEMORY] || fired[SIM_JOB_SLOW] ||
+		sim_disk_stopped(crowd->disk) || (r->acked_at == 0 && m->job->ending))
+		return;
+	if (crowd->sim.now_ns > ckpt_max_u64(r->known_ns, m->passed_ns) + SOON_NS)
+		sim_violation(&crowd->sim,
+			"how step %llu of generation %llu ended is known, and rank %u still waits",
+			(unsigned long long)r->step, (unsigned long long)r->generation, m->rank);
 }
 
 void crowd_claimed(struct crowd_member *member)
@@ -323,6 +368,10 @@ void crowd_judge(struct crowd_member *member, const char *what, int code, const 
 	struct sim *sim = &crowd->sim;
 	bool changed =
 		crowd->sim.fired[SIM_CANCEL] && (code == -ECANCELED || code == CKPT_EABORTED);
+
+	/* One that came too soon. */
+	if (crowd->skips && code == CKPT_ESKIPPED)
+		return;
 
 	sim_note(sim, member->id, what, message, 0, 0, code);
 	if (!message[0])

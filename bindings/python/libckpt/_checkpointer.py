@@ -153,6 +153,15 @@ class Checkpointer:
     preempt_grace: seconds from the signal until the process must be gone; what is not durable by
         then is given up.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
+    distributed: None: the processes of torch.distributed's default group, if there is one of more
+        than one, save together. True: there must be one. False: this process is by itself.
+
+    With many ranks all of them make the Checkpointer, of one store that they share, and each waits
+    there for the others; if they make several, then in the same order. A step is committed for all
+    ranks or for none, and all call save() with the same steps. What they tell each other goes
+    through the job's key-value store, on a connection of its own and never by a collective, or
+    through files where this torch has no such connections to give. keep_last, keep_every and pin()
+    are those of rank 0.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
     """
@@ -177,6 +186,7 @@ class Checkpointer:
         allow_pickle: bool = False,
         preempt: bool | Iterable[signal.Signals | int] = False,
         preempt_grace: float = 25.0,
+        distributed: bool | None = None,
     ) -> None:
         if remote is not None:
             raise errors.UnsupportedError(
@@ -206,7 +216,11 @@ class Checkpointer:
         self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
-        self._core = _Core(Engine(store_path(path), options, log_thread=True))
+        directory = store_path(path)
+        from ._exchange import join
+
+        ranks = join(directory, distributed, options.save_timeout)
+        self._core = _Core(Engine(directory, options, log_thread=True, ranks=ranks))
         self._core.fences = Fences(self._pass_fence)
         signals = signals_of(preempt)
         if signals:
@@ -519,7 +533,10 @@ class Checkpointer:
         return stats
 
     def pin(self, step: int) -> None:
-        """Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes."""
+        """
+        Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes. With
+        many ranks it is rank 0's pin that counts.
+        """
         check(lib.ckpt_engine_pin(self._core.engine.guard(), check_step(step)))
 
     def unpin(self, step: int) -> None:

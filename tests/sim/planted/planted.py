@@ -279,6 +279,40 @@ PLANTED = [
         "\t\treturn true;\n",
         "rank 0 does not say that a step failed which may be there", CROWD),
     Planted(
+        "refusal-not-told", "libckpt/engine/save_tell.c",
+        "\tif (subject.generation == 0 || core->closing ||",
+        "\tif (true || core->closing ||",
+        "who cannot begin a step says so to the others", CROWD),
+    Planted(
+        "skip-forgotten", "libckpt/engine/save_tell.c",
+        "\tif (core->config.rank == 0)\n\t\treturn told->step < save->step;\n",
+        "\tif (core->config.rank == 0)\n\t\treturn true;\n",
+        "what was told of a later step stays when an earlier one has ended", CROWD),
+    Planted(
+        "failure-forgotten", "libckpt/engine/save_tell.c",
+        "(save->committed && told->step < save->step);\n",
+        "told->step < save->step;\n",
+        "a failure stays told while rank 0 only says that it skips other steps", CROWD),
+    Planted(
+        "skipped-by-itself", "libckpt/engine/save_skip.c",
+        "\tr = s->talk.task.result == 0 ? take(s) : 0;\n",
+        "\tr = s->talk.task.result == 0 ? take(s) : CKPT_ESKIPPED;\n",
+        "rank 0 decides for all whether a step is skipped", CROWD),
+    Planted(
+        "register-not-looked-at", "libckpt/engine/save_follow.c",
+        "\t\tif (save->op.result == 0)\n"
+        "\t\t\treturn ckpt_task_continue(task, ckpt_save_register_body);\n",
+        "",
+        "a rank 0 that dies after its commit keeps nobody waiting", CROWD),
+    Planted(
+        "deaf-before-the-gate", "libckpt/engine/save.c",
+        "\tif (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)\n"
+        "\t\treturn",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n"
+        "\tif (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)\n"
+        "\t\treturn",
+        "rank 0 hears of a failure before its own gate is open", CROWD),
+    Planted(
         "files-removed-unsettled", "libckpt/engine/save_end.c",
         "\tif (save->publish_tried && save->ranks && save->ranks->settled)\n",
         "\tif (save->publish_tried && save->ranks)\n",
