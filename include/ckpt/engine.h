@@ -67,6 +67,7 @@ struct ckpt_engine_opts {
 	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the
 	 * job ever has (a launcher's job id and restart count, or random digits that rank 0 has told the
 	 * others). 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot. Borrowed until the return.
+	 * Opening with one that was used before fails with -EINVAL, unless read only.
 	 */
 	const char *session;
 	/*
@@ -110,6 +111,8 @@ CKPT_API int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
  * Claims a new generation whose parent is the step last restored through this engine (see
  * ckpt_restore_adopt), or no step on a store without commits and with CKPT_ENGINE_NEW_START.
  * The first ckpt_save_start() does it by itself. Waits for the disk.
+ * With a world of more than 1 rank 0 claims for all, and the others wait for its claim, or hear why there is
+ * none; CKPT_EMISMATCH if they have not adopted what it has.
  * Errors: CKPT_EINUSE, CKPT_ENOTRESUMED, system errors. Claiming twice is not an error.
  */
 CKPT_API int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);

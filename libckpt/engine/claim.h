@@ -19,7 +19,8 @@ struct ckpt_claimer {
 	/* With other ranks. */
 	struct ckpt_talk talk;
 	struct ckpt_buf words;
-	int never; /* 0: stops nothing */
+	struct ckpt_timer timer; /* the claim is not seen yet */
+	int never;               /* 0: stops nothing */
 };
 
 /*

@@ -50,7 +50,9 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	ckpt_exchange_close(core->exchange);
 	ckpt_store_close(core->store);
 	ckpt_scan_clear(&core->scan);
+	ckpt_free(core->sessions.names);
 	ckpt_free(core->pins);
+	ckpt_free(core->agreed);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)

@@ -88,6 +88,7 @@ struct ckpt_core {
 	struct ckpt_core_config config;
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
+	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
 	struct ckpt_sched sched;
 	struct ckpt_timers timers;
 
@@ -116,12 +117,16 @@ struct ckpt_core {
 	bool claim_telling;
 	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
 	size_t told_count;
+	size_t refusals; /* being told */
 
+	struct ckpt_digest
+		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
+	uint32_t restores_begun;       /* with other ranks, in this session */
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */

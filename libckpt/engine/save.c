@@ -218,21 +218,22 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 }
 
 /* Everything is durable but the name of the manifest. */
-static int gate_body(struct ckpt_task *task)
+int ckpt_save_gate_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (!save->code)
-		atomic_store(&save->durable_ns,
-			ckpt_env_now(save->core->parts.env) - save->start_ns);
+	if (!save->code && !atomic_load(&save->durable_ns))
+		atomic_store(
+			&save->durable_ns, ckpt_env_now(save->core->parts.env) - save->start_ns);
+	/* Rank 0 hears of the others before its own gate is open: one may have failed. */
+	if (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)
+		return ckpt_task_continue(task, ckpt_save_gather_body);
 	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
 	if (save->code)
 		return fail_body(task, save->code);
-	if (!save->ranks)
-		return ckpt_task_continue(task, ckpt_save_publish_body);
-	return ckpt_task_continue(
-		task, save->core->config.rank == 0 ? ckpt_save_gather_body : ckpt_save_follow_body);
+	return ckpt_task_continue(task,
+		save->core->config.rank == 0 ? ckpt_save_publish_body : ckpt_save_follow_body);
 	CKPT_TASK_END(task);
 }
 
@@ -260,7 +261,7 @@ static int index_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	return ckpt_task_continue(task, gate_body);
+	return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_TASK_END(task);
 }
 

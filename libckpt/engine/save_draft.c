@@ -320,8 +320,11 @@ void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 	save->error = *why;
 	save->error.step = (int64_t)save->step;
 	save->refused = true;
-	if (tell)
+	if (tell) {
+		ckpt_free(save->ranks->all);
+		save->ranks->all = NULL;
 		(void)ckpt_save_ref(save);
+	}
 	atomic_store(&save->started, true);
 	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
 	if (tell) {

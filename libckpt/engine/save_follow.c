@@ -28,6 +28,7 @@ static int encode_part(struct ckpt_save *save)
 	struct ckpt_rank_record record = {0};
 
 	ckpt_save_own_rank(save, &record.rank);
+	record.plan = save->plan->digest;
 	ckpt_save_name_subject(save, &record.verdict);
 	save->ranks->words.len = 0;
 	int r = ckpt_rank_record_encode(&record, &save->ranks->words);

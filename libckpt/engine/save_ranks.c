@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/agree.h"
 #include "engine/save_state.h"
 
 #define MARGIN_MAX_NS UINT64_C(15000000000)
@@ -23,8 +24,9 @@ int ckpt_save_ranks_new(
 	if (!x)
 		return -ENOMEM;
 	x->all = rank == 0 ? ckpt_alloc_array(world, sizeof(*x->all)) : NULL;
-	if (rank == 0 && !x->all) {
-		ckpt_free(x);
+	x->plans = rank == 0 ? ckpt_alloc_array(world, sizeof(*x->plans)) : NULL;
+	if (rank == 0 && (!x->all || !x->plans)) {
+		ckpt_save_ranks_free(x);
 		return -ENOMEM;
 	}
 	ckpt_error_clear(&x->why);
@@ -38,6 +40,8 @@ void ckpt_save_ranks_free(struct ckpt_save_ranks *ranks)
 	if (!ranks)
 		return;
 	ckpt_buf_free(&ranks->words);
+	ckpt_agree_free(ranks->agree);
+	ckpt_free(ranks->plans);
 	ckpt_free(ranks->all);
 	ckpt_free(ranks);
 }
@@ -144,6 +148,7 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 			record.verdict.reason);
 	x->heard += missing(save, record.rank.rank);
 	x->all[record.rank.rank] = record.rank;
+	x->plans[record.rank.rank] = record.plan;
 	return 0;
 }
 
@@ -212,6 +217,7 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_save_own_rank(save, &x->all[0]);
+	x->plans[0] = save->plan->digest;
 	x->heard = 1;
 	x->from = 1;
 	while (x->heard < save->core->config.world) {
@@ -225,6 +231,6 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 	}
 	memcpy(x->outcome.attempt, save->attempt, sizeof(x->outcome.attempt));
 	x->outcome.bytes = sum_bytes(save);
-	return ckpt_task_continue(task, ckpt_save_publish_body);
+	return ckpt_task_continue(task, ckpt_save_agree_body);
 	CKPT_TASK_END(task);
 }

@@ -22,6 +22,8 @@ struct ckpt_save_ranks {
 	struct ckpt_error why;          /* of the talk, until it is known to matter */
 	struct ckpt_buf words;          /* what is being told */
 	struct ckpt_manifest_rank *all; /* rank 0: by rank; `attempt` empty: not heard of */
+	struct ckpt_digest *plans;      /* rank 0: of those who were heard of */
+	struct ckpt_agree *agree;       /* NULL: nothing is compared */
 	uint32_t heard;
 	uint32_t from;    /* rank to ask for first */
 	bool told;        /* this rank's part may be known to rank 0: its files may be named */
@@ -38,7 +40,7 @@ int ckpt_save_ranks_new(
 	struct ckpt_save *save, uint32_t rank, uint32_t world, struct ckpt_save_ranks **ret_ranks);
 void ckpt_save_ranks_free(struct ckpt_save_ranks *ranks);
 
-/* Bodies of the save's task. Rank 0: until all have been heard of, then ckpt_save_publish_body. */
+/* Bodies of the save's task. Rank 0: until all have been heard of, then ckpt_save_gate_body. */
 int ckpt_save_gather_body(struct ckpt_task *task);
 /* Another: until the outcome is known. */
 int ckpt_save_follow_body(struct ckpt_task *task);

@@ -113,6 +113,8 @@ struct ckpt_save {
 void ckpt_save_stop(struct ckpt_save *save, int code);
 /* What the manifest says of this rank. */
 void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
+/* Body: waits for the gate. */
+int ckpt_save_gate_body(struct ckpt_task *task);
 /* Body: looks at the fence, then publishes the manifest. */
 int ckpt_save_publish_body(struct ckpt_task *task);
 /* save_end.c: the body that the save's task goes on with, for good or ill. */

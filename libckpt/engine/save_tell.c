@@ -68,15 +68,18 @@ static bool begin(struct ckpt_save *save, struct ckpt_task *waiter)
 
 /*
  * Rank 0, when all have told of this step: nobody asks how those before it ended. Another, when rank 0 has
- * answered: it asks for no part up to this step. What was told of a later one meanwhile, that it was skipped
- * or refused, stays.
+ * said how it ended: it asks for no part of it, and, unless it only said that it skipped or refused this
+ * one, of none before. What was told of a later one meanwhile, that it was skipped or refused, stays.
  */
 static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
 {
 	const struct ckpt_core *core = save->core;
 
-	return told->generation < core->generation || told->step < save->step ||
-	       (told->step == save->step && core->config.rank > 0);
+	if (told->generation != core->generation)
+		return told->generation < core->generation;
+	if (core->config.rank == 0)
+		return told->step < save->step;
+	return told->step == save->step || (save->committed && told->step < save->step);
 }
 
 /* The keys of this rank that nobody asks for any more. False: there are none. */
@@ -152,6 +155,7 @@ static void refusal_done(struct ckpt_task *task)
 	struct ckpt_save *save = refused_of(task);
 
 	save->core->commands--;
+	save->core->refusals--;
 	ckpt_task_wake(save->core->closer);
 	ckpt_save_unref(save);
 }
@@ -163,8 +167,11 @@ void ckpt_save_tell_refusal(struct ckpt_save *save)
 
 	if (save->ranks)
 		ckpt_save_name_subject(save, &subject);
-	/* Of a step that this rank has begun the others hear what becomes of that. */
-	if (subject.generation == 0 || core->closing ||
+	/*
+	 * Of a step that this rank has begun the others hear what becomes of that. And there are not as many
+	 * at once unless the exchange is dead.
+	 */
+	if (subject.generation == 0 || core->closing || core->refusals == CKPT_COUNT(core->told) ||
 		(core->generation > 0 && core->any_step && save->step <= core->last_step)) {
 		ckpt_save_unref(save);
 		return;
@@ -177,5 +184,6 @@ void ckpt_save_tell_refusal(struct ckpt_save *save)
 	save->ranks->settled = true;
 	ckpt_core_note_told(core, subject.generation, save->step);
 	core->commands++;
+	core->refusals++;
 	ckpt_task_start(&save->ranks->teller, &core->sched, refusal_body, refusal_done);
 }

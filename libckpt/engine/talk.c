@@ -95,11 +95,8 @@ static int tell_body(struct ckpt_task *task)
 		ckpt_error_clear(&talk->why);
 		ckpt_exchange_put(talk->core->exchange, &talk->op, talk->items, talk->count);
 		CKPT_AWAIT(task, answered(talk));
-		if (talk->op.result == 0)
-			return 0;
-		/* Something else is there, and a key is put once. */
-		if (talk->op.result == -EEXIST)
-			return ckpt_fail(talk->err, -EEXIST, "%s", talk->why.message);
+		if (talk->op.result == 0 || talk->op.result == -EEXIST)
+			return talk->op.result;
 		pause(talk);
 		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
 		ckpt_core_timer_clear(talk->core, &talk->timer);

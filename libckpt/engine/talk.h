@@ -30,7 +30,7 @@ struct ckpt_talk {
 	uint64_t begun_ns;
 };
 
-/* The items' keys and data are set; they stay the owner's. -EEXIST: a key has another value. */
+/* The items' keys and data are set; they stay the owner's. -EEXIST: another value is there, for good. */
 void ckpt_talk_tell(struct ckpt_talk *talk);
 /* The engine closes: what is not answered at once is not tried again. CKPT_ECLOSED. */
 void ckpt_talk_stop_all(struct ckpt_core *core);

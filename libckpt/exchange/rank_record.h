@@ -28,6 +28,8 @@ struct ckpt_outcome {
 struct ckpt_rank_record {
 	struct ckpt_verdict verdict;
 	struct ckpt_manifest_rank rank;
+	struct ckpt_digest
+		plan; /* of names, types and boxes: what it describes, whatever the bytes are */
 };
 
 /* Into an empty `out`. -ENOMEM. */

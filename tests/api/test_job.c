@@ -13,6 +13,8 @@
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define COUNT           ((int64_t)50000)
 
+static const char *const names[WORLD] = {"w", "x", "y", "z"};
+
 struct job {
 	char *dir;
 	char store[200];
@@ -63,7 +65,7 @@ static int set_up(void **state)
 	job->dir = scratch_make();
 	(void)snprintf(job->store, sizeof(job->store), "%s", scratch_join(job->dir, "store"));
 	for (unsigned rank = 0; rank < WORLD; rank++)
-		kit_fill(&job->vectors[rank], "w", COUNT + rank, rank);
+		kit_fill(&job->vectors[rank], names[rank], COUNT + rank, rank);
 	*state = job;
 	return 0;
 }
@@ -137,10 +139,10 @@ static void test_one_outcome(void **state)
 		check_step(job, step, true);
 	}
 	assert_int_equal(count_shards(job), 3 * WORLD);
-	/* The claim, and how the last step ended; of those before it nothing. */
+	/* Each rank's first word, the claim, and how the last step ended; of those before it nothing. */
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		close_rank(job, rank);
-	assert_int_equal(scratch_count(scratch_join(job->store, "exchange/job-1")), 2);
+	assert_int_equal(scratch_count(scratch_join(job->store, "exchange/job-1")), WORLD + 2);
 }
 
 #define ROWS    ((int64_t)1000) /* of all ranks */
@@ -253,8 +255,8 @@ static void test_failed_rank(void **state)
 	for (uint32_t failing = 0; failing < WORLD; failing++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			start_rank(job, rank, 1 + failing, CKPT_SAVE_FENCED);
-		must_work(ckpt_save_fail(
-			job->saves[failing], CKPT_ETORN, "w", "it was changed by the test"));
+		must_work(ckpt_save_fail(job->saves[failing], CKPT_ETORN, names[failing],
+			"it was changed by the test"));
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			if (rank != failing)
 				(void)ckpt_save_fence(job->saves[rank], TIMEOUT_MS);

@@ -196,8 +196,8 @@ static void test_together(void **state)
 		assert_string_equal(other->attempt, first->attempt);
 		assert_int_equal(other->bytes, first->bytes);
 	}
-	/* Nothing is left but the claim, and how the last one ended. */
-	assert_int_equal(scratch_count(scratch_join(s->dir, "exchange/rig")), 2);
+	/* Nothing is left but the first word of each, the claim, and how the last one ended. */
+	assert_int_equal(scratch_count(scratch_join(s->dir, "exchange/rig")), RANKS + 2);
 	assert_int_equal(access(told_path(s, "g1-s4"), F_OK), 0);
 }
 

@@ -21,6 +21,7 @@ static struct ckpt_rank_record a_record(void)
 			.shard_bytes = UINT64_C(1) << 40}};
 
 	memset(record.rank.index_digest.bytes, 0xa5, sizeof(record.rank.index_digest.bytes));
+	memset(record.plan.bytes, 0x5a, sizeof(record.plan.bytes));
 	return record;
 }
 
@@ -44,6 +45,7 @@ static void test_there_and_back(void **state)
 	assert_true(ckpt_digest_equal(&out.rank.index_digest, &in.rank.index_digest));
 	assert_int_equal(out.rank.index_bytes, in.rank.index_bytes);
 	assert_int_equal(out.rank.shard_bytes, in.rank.shard_bytes);
+	assert_true(ckpt_digest_equal(&out.plan, &in.plan));
 	ckpt_buf_free(&buf);
 }
 
@@ -120,7 +122,7 @@ static void check_sealed(const char *json, bool good)
 	",\"nonce\":\"" nonce "\""
 #define PART(attempt, rank, digest, bytes, shard)                                                  \
 	",\"attempt\":\"" attempt "\",\"rank\":" rank ",\"node\":\"\",\"index_digest\":\"" digest  \
-	"\",\"index_bytes\":" bytes ",\"shard_bytes\":" shard
+	"\",\"index_bytes\":" bytes ",\"shard_bytes\":" shard ",\"plan\":\"" digest "\""
 #define BODY(code, rank, attempt, digest, bytes)                                                   \
 	HEAD VERDICT(code, "1", "0", ATTEMPT) PART(attempt, rank, digest, bytes, "1")
 #define DIGEST ATTEMPT ATTEMPT
