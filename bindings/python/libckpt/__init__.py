@@ -43,6 +43,7 @@ from ._errors import (
 )
 from ._load import list_steps, load
 from ._preempt import Preempted
+from ._ranks import PerRank
 from ._save import Progress, Save, SaveInfo
 
 __version__ = VERSION
@@ -67,6 +68,7 @@ __all__ = [
     "MismatchError",
     "NetworkError",
     "NotResumedError",
+    "PerRank",
     "Preempted",
     "Progress",
     "QuarantinedError",

@@ -230,6 +230,8 @@ class Checkpointer:
             eager=bool(eager),
             small_bytes=min(SMALL_BYTES, half) if eager is None else 0,
             allow_pickle=allow_pickle,
+            rank=self._core.engine.rank,
+            world=self._core.engine.world,
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 

@@ -327,6 +327,15 @@ class Engine:
         check(lib.ckpt_engine_stats(self.guard(), stats))
         return {name: int(getattr(stats, name)) for name in _STATS}
 
+    def run_id(self) -> str:
+        """The run's name in the store."""
+        ret = ffi.new("struct ckpt_catalog **")
+        check(lib.ckpt_catalog_open(self.guard(), ret))
+        try:
+            return text(lib.ckpt_catalog_run_id(ret[0]))
+        finally:
+            lib.ckpt_catalog_free(ret[0])
+
     def steps(self) -> list[StepInfo]:
         """Reads the store: every step of every generation, newest first."""
         ret = ffi.new("struct ckpt_catalog **")
