@@ -53,6 +53,7 @@ struct job {
 		pthread_t thread;
 		bool served;
 		int ended; /* what ckpt_exchange_next() returned at last */
+		uint64_t resumed;
 	} ranks[WORLD];
 };
 
@@ -299,7 +300,6 @@ static void open_rank(struct job *job, uint32_t number)
 	opts.session = session;
 	opts.save_timeout_ms = job->timeout_ms;
 	opts.exchange = rank->server;
-	opts.flags = CKPT_ENGINE_NEW_START;
 	must_work(ckpt_engine_open(job->store, &opts, &rank->engine));
 }
 
@@ -437,6 +437,29 @@ static bool settle(struct job *job, uint64_t step)
 	return committed;
 }
 
+static void *resume(void *argument)
+{
+	struct rank *rank = argument;
+
+	rank->resumed = kit_resume(rank->engine);
+	return NULL;
+}
+
+/* All at once: it is one restore. */
+static uint64_t resume_all(struct job *job)
+{
+	pthread_t threads[WORLD];
+
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(
+			pthread_create(&threads[rank], NULL, resume, &job->ranks[rank]), 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(pthread_join(threads[rank], NULL), 0);
+	for (uint32_t rank = 1; rank < WORLD; rank++)
+		assert_int_equal(job->ranks[rank].resumed, job->ranks[0].resumed);
+	return job->ranks[0].resumed;
+}
+
 static void test_one_outcome(void **state)
 {
 	struct job *job = *state;
@@ -462,10 +485,11 @@ static void test_storm(void **state)
 	for (uint64_t seed = 1; seed <= 3; seed++) {
 		atomic_store(&job->weather, FAIR);
 		open_job(job, 2000);
-		save_all(job, 1);
+		uint64_t resumed = resume_all(job);
+		save_all(job, resumed + 1);
 		job->seed = seed;
 		atomic_store(&job->weather, STORMY);
-		for (uint64_t step = 2; step < 5; step++) {
+		for (uint64_t step = resumed + 2; step < resumed + 5; step++) {
 			for (uint32_t rank = 0; rank < WORLD; rank++)
 				(void)begin(&job->ranks[rank], step, 0);
 			commits += settle(job, step);
@@ -550,61 +574,68 @@ static void test_claim_in_vain(void **state)
 
 /* One engine of two ranks, which this thread serves itself while another one starts a save. */
 struct single {
-	uint32_t rank;
-	const char *store;
 	struct ckpt_exchange_server *server;
 	struct ckpt_engine *engine;
 	struct ckpt_save *save;
 	struct kit_vector vector;
+	const char *store;
+	const struct ckpt_engine_opts *opts;
 	pthread_t thread;
 	int result;
 };
 
-/* Calls of this thread fail into `result`. */
 static void *start_single(void *argument)
 {
 	struct single *f = argument;
-	struct ckpt_engine_opts opts = kit_opts();
-	struct ckpt_tensor tensor = kit_tensor(&f->vector);
 
-	opts.rank = f->rank;
-	opts.world = 2;
-	opts.session = "Job_1.x";
-	opts.save_timeout_ms = 4000;
-	opts.exchange = f->server;
-	f->result = ckpt_engine_open(f->store, &opts, &f->engine);
-	if (f->result == 0)
-		f->result = ckpt_save_begin(f->engine, 1, NULL, &f->save);
-	if (f->result == 0)
-		f->result = ckpt_save_add(f->save, &tensor, 1);
-	if (f->result == 0)
-		f->result = ckpt_save_start(f->save);
+	f->result = ckpt_save_start(f->save);
 	return NULL;
+}
+
+static void *open_in_turn(void *argument)
+{
+	struct single *f = argument;
+
+	f->result = ckpt_engine_open(f->store, f->opts, &f->engine);
+	return NULL;
+}
+
+/* The engine's first word. */
+static void answer_hello(struct single *f, uint32_t rank)
+{
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct ckpt_exchange_answer given = {.size = sizeof(given)};
+
+	must_work(ckpt_exchange_next(f->server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_PUT);
+	assert_int_equal(request.count, 1);
+	assert_string_equal(request.keys[0], rank == 0 ? "Job_1.x/rank-0" : "Job_1.x/rank-1");
+	given.id = request.id;
+	must_work(ckpt_exchange_reply(f->server, &given));
 }
 
 static void open_single(struct job *job, struct single *f, uint32_t rank)
 {
-	*f = (struct single){.rank = rank, .store = job->store};
+	struct ckpt_engine_opts opts = kit_opts();
+
+	*f = (struct single){0};
+	opts.rank = rank;
+	opts.world = 2;
+	opts.save_timeout_ms = 4000;
+	opts.session = "Job_1.x";
 	must_work(ckpt_exchange_server_new(&f->server));
+	opts.exchange = f->server;
+	f->store = job->store;
+	f->opts = &opts;
+	assert_int_equal(pthread_create(&f->thread, NULL, open_in_turn, f), 0);
+	answer_hello(f, rank);
+	assert_int_equal(pthread_join(f->thread, NULL), 0);
+	must_work(f->result);
 	kit_fill(&f->vector, "w", 100, 1);
+	struct ckpt_tensor tensor = kit_tensor(&f->vector);
+	must_work(ckpt_save_begin(f->engine, 1, NULL, &f->save));
+	must_work(ckpt_save_add(f->save, &tensor, 1));
 	assert_int_equal(pthread_create(&f->thread, NULL, start_single, f), 0);
-}
-
-/* Agrees to everything, until the engine asks this. */
-static void serve_until(
-	struct single *f, const char *key, uint32_t verb, struct ckpt_exchange_request *request)
-{
-	struct reply *nothing = calloc(1, sizeof(*nothing));
-	struct ckpt_exchange_answer answer = {
-		.size = sizeof(answer), .values = nothing->values, .lengths = nothing->lengths};
-
-	must_work(ckpt_exchange_next(f->server, TIMEOUT_MS, request));
-	while (request->verb != verb || strcmp(request->keys[0], key) != 0) {
-		answer.id = request->id;
-		must_work(ckpt_exchange_reply(f->server, &answer));
-		must_work(ckpt_exchange_next(f->server, TIMEOUT_MS, request));
-	}
-	free(nothing);
 }
 
 static void close_single(struct single *f)
@@ -624,8 +655,10 @@ static void test_answers(void **state)
 	uint64_t lengths[2] = {0, 0};
 
 	open_single(*state, &f, 1);
-	serve_until(&f, "Job_1.x/claim-1", CKPT_EXCHANGE_GET, &request);
+	must_work(ckpt_exchange_next(f.server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_GET);
 	assert_int_equal(request.count, 2);
+	assert_string_equal(request.keys[0], "Job_1.x/claim-1");
 	assert_in_range(request.patience_ms, 1, 30000);
 	given.id = request.id;
 	assert_int_equal(ckpt_exchange_reply(f.server, &given), -EINVAL);
@@ -660,10 +693,15 @@ static void test_answer_after_close(void **state)
 	struct ckpt_exchange_answer given = {.size = sizeof(given)};
 
 	open_single(*state, &f, 0);
-	/* The part of rank 1. */
-	serve_until(&f, "Job_1.x/g1-s1-r1", CKPT_EXCHANGE_GET, &request);
+	must_work(ckpt_exchange_next(f.server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_PUT);
+	given.id = request.id;
+	must_work(ckpt_exchange_reply(f.server, &given));
 	assert_int_equal(pthread_join(f.thread, NULL), 0);
 	must_work(f.result);
+	/* The part of rank 1. */
+	must_work(ckpt_exchange_next(f.server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_GET);
 	ckpt_save_free(f.save);
 	f.save = NULL;
 	ckpt_engine_close(f.engine);

@@ -386,11 +386,6 @@ PLANTED = [
         "\t       is_damage(outcome->verdict.code) &&\n",
         "what is damaged for one rank is not given to any again", CROWD),
     Planted(
-        "quarantined-too-late", "libckpt/engine/restore_run.c",
-        "\t       !(r->core->config.rank == 0 && is_damage(outcome->verdict.code));\n",
-        "\t       true;\n",
-        "the latest is an older one as soon as somebody can ask for it", CROWD),
-    Planted(
         "outcome-put-twice", "libckpt/exchange/exchange_dir.c",
         "\td->op.result = same ? 0 : -EEXIST;\n",
         "\td->op.result = same ? 0 : 0;\n",
