@@ -132,7 +132,8 @@ def keys() -> dist.TCPStore:
 
 
 SAVE_FOUR = """
-    state = {f"mine{rank}": torch.arange(1000.0) + rank, "common": torch.ones(8, 8)}
+    mine = libckpt.PerRank(torch.arange(1000.0) + rank)
+    state = {"mine": mine, "common": torch.ones(8, 8)}
     with libckpt.Checkpointer(store, state, keep_last=3) as ckpt:
         for step in range(1, 5):
             error, seconds = outcome(ckpt.save(step))
@@ -156,8 +157,8 @@ def test_torchrun_commits_the_same_steps_on_all_ranks(job: Job) -> None:
     assert not (job.store / "exchange").exists()
     assert (job.store.with_name("store-files") / "exchange").is_dir()
     for rank in range(4):
-        loaded = libckpt.load(job.store, names=[f"mine{rank}"])
-        assert torch.equal(loaded[f"mine{rank}"], torch.arange(1000.0) + rank)
+        (loaded,) = libckpt.load(job.store, names=[f"rank-{rank:05d}/mine"]).values()
+        assert torch.equal(loaded, torch.arange(1000.0) + rank)
 
 
 RESUME = """
