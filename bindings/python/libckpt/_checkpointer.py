@@ -21,6 +21,7 @@ from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
+from ._ranks import Agreement, Ranks
 from ._restore import restore
 from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot, check_state
@@ -211,6 +212,7 @@ class Checkpointer:
             allow_pickle=allow_pickle,
             rank=rank,
             world=world,
+            agreement=_agreement(rank, world, session),
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
@@ -511,6 +513,14 @@ def _job(distributed: bool | None) -> tuple[int, int, str]:
     session = [secrets.token_hex(16)]
     dist.broadcast_object_list(session)
     return dist.get_rank(), dist.get_world_size(), session[0]
+
+
+def _agreement(rank: int, world: int, session: str) -> Agreement | None:
+    if world == 1:
+        return None
+    from torch.distributed import distributed_c10d
+
+    return Agreement(Ranks(rank, world), session, distributed_c10d._get_default_store())
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:

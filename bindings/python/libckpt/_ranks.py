@@ -8,11 +8,13 @@ names and sizes of the tensors, and the mesh.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ._errors import UnsupportedStateError
 from ._layout import Copies
 
 T = TypeVar("T")
@@ -69,6 +71,40 @@ class Shares:
                 heapq.heapreplace(loads, (load + max(nbytes, 1), chosen))
                 mine[number] = chosen == copies.place
         return mine
+
+
+class Agreement:
+    """
+    Sees to it that all ranks have the same tensors where they share them out: what one of them
+    takes to be another's turn would be in no shard. The first rank that comes writes down what it
+    has, in the store of the process group; nobody waits for anybody.
+    """
+
+    def __init__(self, ranks: Ranks, session: str, store: Any) -> None:
+        self._ranks = ranks
+        self._key = f"libckpt/{session}/shared"
+        self._store = store
+        self._said = ""
+        self._times = 0
+
+    def check(self, shared: Iterable[tuple[str, int, tuple[int, ...]]]) -> None:
+        """Raises if another rank has said something else. Costs nothing for what was said last."""
+        lines = sorted(f"{name} {dtype} {list(shape)}" for name, dtype, shape in shared)
+        said = hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()
+        if said == self._said:
+            return
+        self._said = said
+        self._times += 1
+        mine = f"{said} rank {self._ranks.rank} has {len(lines)}"
+        first = self._store.compare_set(f"{self._key}/{self._times}", "", mine).decode()
+        if not first.startswith(said):
+            raise UnsupportedStateError(
+                f"rank {self._ranks.rank} has {len(lines)} plain tensors in its state, and "
+                f"{first.partition(' ')[2]}, or others: of those that are no DTensors each is "
+                "written by one rank, so that all must have the same. Wrap what a rank has of its "
+                "own in libckpt.PerRank, and save stages of a pipeline with distributed=False, "
+                "each in a store of its own"
+            )
 
 
 class PerRank(Generic[T]):

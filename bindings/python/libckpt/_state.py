@@ -30,7 +30,7 @@ from ._modules import (
     walk,
 )
 from ._optimizer import OptimizerSource, parameters
-from ._ranks import Ranks, Shares, is_turn
+from ._ranks import Agreement, Ranks, Shares, is_turn
 from ._tensors import (
     Block,
     Described,
@@ -168,6 +168,9 @@ def is_stateful(value: Any) -> bool:
     )
 
 
+#: Name, type and shape of a tensor that all ranks have alike.
+_Shared = tuple[str, int, tuple[int, ...]]
+
 _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
@@ -221,6 +224,8 @@ class _Sink:
         #: names of torch tensors by their id
         self.ids: dict[int, str] = {}
         self.aliases: list[tuple[bytes, bytes]] = []
+        #: of all ranks, whoever's turn it is
+        self.shared: list[_Shared] = []
 
     def _free_name(self, path: Path, *, own: bool) -> str:
         """A name for what stands at `path`; a name that is taken gets a number."""
@@ -246,6 +251,8 @@ class _Sink:
     ) -> None:
         """Adds a tensor that other ranks may have as well, if it is this one's turn."""
         copies = _copies_of(value, where, self._ranks)
+        if not is_spread(value):
+            self.shared.append((name, what.dtype, what.shape))
         if copies is not None and is_turn(name, copies):
             self._add(name, None, what, owner)
 
@@ -496,8 +503,12 @@ class Planner:
         allow_pickle: bool = False,
         rank: int = 0,
         world: int = 1,
+        agreement: Agreement | None = None,
     ) -> None:
         self._ranks = Ranks(rank, world)
+        self._agreement = agreement
+        #: what was agreed on, as long as it is the same
+        self._agreed: tuple[_Walked, list[_Shared]] | None = None
         self._eager = eager
         self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
@@ -524,8 +535,32 @@ class Planner:
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked.sources, state)
+        self._agree(walked, writer.sink.shared)
         self._walked = walked
         return self._assemble(walked, writer, meta)
+
+    def _agree(self, walked: _Walked, others: list[_Shared]) -> None:
+        """All ranks must have the same where each writes a part of it."""
+        if self._agreement is None:
+            return
+        last = self._agreed
+        if last is not None and last[0] is walked and last[1] == others:
+            return
+        self._agreed = None
+        described = list(walked.modules.described)
+        names = list(walked.modules.names)
+        tensors: list[torch.Tensor] = list(walked.modules.tensors)
+        for source in walked.sources:
+            names += source.part.names
+            described += source.described
+            tensors += source.part.tensors
+        plain = [
+            (name.decode(), what.dtype, what.shape)
+            for name, what, tensor in zip(names, described, tensors, strict=True)
+            if not is_spread(tensor)
+        ]
+        self._agreement.check(plain + others)
+        self._agreed = walked, others
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
