@@ -40,6 +40,10 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["seconds"]["median"] * 1e3
         well = milliseconds < 50 and result["clean"]
         return [("import libckpt", f"{milliseconds:.1f} ms", "below 50 ms", well)]
+    if kind == "commit":
+        milliseconds = result["commit_ms"]
+        name = f"commit of {result['ranks']} ranks, after the last part"
+        return [(name, f"{milliseconds:.1f} ms", "below 20 ms", milliseconds < 20)]
     if kind == "soak":
         text = "flat" if result["flat"] else "not flat"
         return [(f"{result['saves']} saves", text, "flat", result["flat"])]

@@ -11,7 +11,17 @@
 
 #define BACK_MAX UINT64_C(1000000)
 
-enum { OPT_STEP = 256, OPT_JSON, OPT_PROGRESS, OPT_VERSION, OPT_CONSOLIDATE, OPT_FILE_SIZE };
+enum {
+	OPT_STEP = 256,
+	OPT_JSON,
+	OPT_PROGRESS,
+	OPT_VERSION,
+	OPT_CONSOLIDATE,
+	OPT_FILE_SIZE,
+	OPT_WORLD_SIZE,
+	OPT_RANK,
+	OPT_WHOLE
+};
 
 static const struct option options[] = {
 	{"step", required_argument, NULL, OPT_STEP},
@@ -19,6 +29,9 @@ static const struct option options[] = {
 	{"progress", required_argument, NULL, OPT_PROGRESS},
 	{"consolidate", no_argument, NULL, OPT_CONSOLIDATE},
 	{"file-size", required_argument, NULL, OPT_FILE_SIZE},
+	{"world-size", required_argument, NULL, OPT_WORLD_SIZE},
+	{"rank", required_argument, NULL, OPT_RANK},
+	{"whole", required_argument, NULL, OPT_WHOLE},
 	{"quiet", no_argument, NULL, 'q'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, OPT_VERSION},
@@ -95,6 +108,27 @@ static bool misused(const struct cli_program *program, const char *what, const c
 	return false;
 }
 
+/* Whose view of a step is wanted. */
+static bool parse_view(struct cli *cli, int option)
+{
+	const struct cli_program *program = cli->program;
+
+	if (option == OPT_WHOLE) {
+		if (cli->whole_count == CLI_WHOLE_MAX)
+			return misused(program, "--whole was given more than 64 times", NULL);
+		cli->whole[cli->whole_count++] = optarg;
+		return true;
+	}
+	if (option == OPT_RANK) {
+		cli->has_rank = parse_number(optarg, CLI_WORLD_MAX - 1, &cli->rank);
+		return cli->has_rank ||
+		       misused(program, "--rank takes a number, from 0 on", optarg);
+	}
+	if (!parse_number(optarg, CLI_WORLD_MAX, &cli->world_size) || cli->world_size == 0)
+		return misused(program, "--world-size takes a number of ranks", optarg);
+	return true;
+}
+
 static bool parse_option(struct cli *cli, int option)
 {
 	const struct cli_program *program = cli->program;
@@ -120,6 +154,10 @@ static bool parse_option(struct cli *cli, int option)
 	case OPT_CONSOLIDATE:
 		cli->consolidate = true;
 		return true;
+	case OPT_WORLD_SIZE:
+	case OPT_RANK:
+	case OPT_WHOLE:
+		return parse_view(cli, option);
 	case OPT_JSON:
 		cli->json = true;
 		return true;
@@ -150,6 +188,9 @@ static bool takes(const struct cli_program *program, int option)
 		return program->takes_progress;
 	case OPT_CONSOLIDATE:
 	case OPT_FILE_SIZE:
+	case OPT_WORLD_SIZE:
+	case OPT_RANK:
+	case OPT_WHOLE:
 		return program->takes_consolidate;
 	case 'q':
 		return program->takes_quiet;
@@ -169,6 +210,25 @@ static void answer(const struct cli_program *program, int option)
 			*features ? ", with " : "", features);
 }
 
+/* Options that go together, or do not. */
+static bool check_together(const struct cli *cli)
+{
+	const struct cli_program *program = cli->program;
+
+	if (cli->file_size && !cli->consolidate)
+		return misused(program, "--file-size is for --consolidate", NULL);
+	if ((cli->world_size > 0) != cli->has_rank)
+		return misused(program, "--world-size and --rank go together", NULL);
+	if (cli->whole_count && !cli->world_size)
+		return misused(program, "--whole is for --world-size and --rank", NULL);
+	if (cli->world_size && cli->consolidate)
+		return misused(
+			program, "--consolidate and --rank are two ways: one or the other", NULL);
+	if (cli->world_size && cli->rank >= cli->world_size)
+		return misused(program, "--rank must be less than --world-size", NULL);
+	return true;
+}
+
 static bool parse_operands(struct cli *cli, int argc, char **argv)
 {
 	const struct cli_program *program = cli->program;
@@ -185,8 +245,8 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 				i ? "the name of DEST is empty" : "the name of STORE is empty",
 				NULL);
 	}
-	if (cli->file_size && !cli->consolidate)
-		return misused(program, "--file-size is for --consolidate", NULL);
+	if (!check_together(cli))
+		return false;
 	if (strncmp(cli->operand[0], "s3://", 5) == 0)
 		return misused(program, "this version reads directories only", cli->operand[0]);
 	return true;

@@ -8,6 +8,9 @@
 #include <ckpt/ckpt.h>
 #include <jansson.h>
 
+#define CLI_WHOLE_MAX 64
+#define CLI_WORLD_MAX UINT64_C(1000000)
+
 /* Version of everything that --json prints. Members are only ever added. */
 #define CLI_SCHEMA 1
 
@@ -54,7 +57,12 @@ struct cli {
 	bool quiet;
 	enum cli_progress progress;
 	bool consolidate;
-	uint64_t file_size; /* bytes of tensors in a file; 0: all in one */
+	uint64_t file_size;  /* bytes of tensors in a file; 0: all in one */
+	uint64_t world_size; /* of the job whose rank's view is wanted; 0: none is */
+	uint64_t rank;
+	bool has_rank;
+	const char *whole[CLI_WHOLE_MAX]; /* patterns of names that are not cut */
+	size_t whole_count;
 };
 
 /* Parses; answers --help and --version itself. False: exit with *ret_exit. */

@@ -19,6 +19,15 @@ static const char help[] =
 	"  --file-size SIZE          with it: files of at most SIZE (5GiB), and an index of them "
 	"as\n"
 	"                            Hugging Face has it\n"
+	"  --world-size M --rank R   instead: what rank R of M would hold if every tensor were "
+	"cut\n"
+	"                            evenly along its first dimension, as FSDP2 does (Shard(0)):\n"
+	"                            DEST/rank-0000R-of-0000M.safetensors. Pieces are as long as\n"
+	"                            that of rank 0; the last ones are shorter, or empty. A "
+	"tensor\n"
+	"                            without dimensions is whole\n"
+	"  --whole PATTERN           with them: tensors of such names are whole, too, as on every\n"
+	"                            rank that holds replicas ('*.norm.*'); may be given again\n"
 	"  --json                    one JSON object\n"
 	"  --progress auto|always|never\n"
 	"  -q, --quiet               say nothing when all is well\n"
@@ -32,7 +41,8 @@ static const char help[] =
 	"Examples:\n"
 	"  ckpt-restore /nvme/run42 /data/model\n"
 	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n"
-	"  ckpt-restore /nvme/run42 /data/model --consolidate\n";
+	"  ckpt-restore /nvme/run42 /data/model --consolidate\n"
+	"  ckpt-restore /nvme/run42 /data/model --world-size 8 --rank 0\n";
 
 /* One step that a restore would have chosen over the one that it did choose. */
 static void say_passed(const struct cli *cli, const struct ckpt_step_info *info, json_t *list)
@@ -88,7 +98,7 @@ static void say(const struct cli *cli, struct ckpt_engine *engine,
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
 		(void)json_object_set(object, "passed_over", passed);
-		if (cli->consolidate)
+		if (cli->consolidate || cli->world_size)
 			(void)json_object_set(object, "files", files);
 		cli_print_json(object);
 	} else if (!cli->quiet) {
@@ -143,7 +153,8 @@ static int copy_out(
 int cmd_restore(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE DEST [--step N] [--consolidate [--file-size SIZE]] [--json]",
+		.usage = "STORE DEST [--step N] [--consolidate [--file-size SIZE] | --world-size M "
+			 "--rank R [--whole PATTERN]] [--json]",
 		.help = help,
 		.operands = 2,
 		.takes_step = true,
@@ -163,8 +174,8 @@ int cmd_restore(int argc, char **argv, const char *name)
 	if (exit_code)
 		return exit_code;
 	json_t *files = json_array();
-	exit_code = cli.consolidate ? consolidate(&cli, engine, &restore, files)
-				    : copy_out(&cli, engine, &restore);
+	exit_code = cli.consolidate || cli.world_size ? consolidate(&cli, engine, &restore, files)
+						      : copy_out(&cli, engine, &restore);
 	if (exit_code == CLI_OK) {
 		(void)ckpt_restore_progress(restore, &done, &total);
 		say(&cli, engine, restore, done, files);

@@ -20,6 +20,7 @@ struct ckpt_engine;
 struct ckpt_save;
 struct ckpt_restore;
 struct ckpt_catalog;
+struct ckpt_exchange_server;
 
 #define CKPT_STEP_LATEST ...
 #define CKPT_STEP_MAX    ...
@@ -140,6 +141,44 @@ const char *ckpt_strerror(int code);
 const char *ckpt_last_error(void);
 int ckpt_last_error_record(struct ckpt_error *ret_error);
 
+/* exchange.h */
+#define CKPT_EXCHANGE_BATCH     ...
+#define CKPT_EXCHANGE_VALUE_MAX ...
+
+enum ckpt_exchange_verb {
+	CKPT_EXCHANGE_PUT = 1,
+	CKPT_EXCHANGE_GET = 2,
+	CKPT_EXCHANGE_DROP = 3,
+};
+
+struct ckpt_exchange_request {
+	uint32_t size;
+	uint32_t verb;
+	uint64_t id;
+	uint32_t count;
+	uint32_t patience_ms;
+	const char *const *keys;
+	const void *const *values;
+	const uint64_t *lengths;
+};
+
+struct ckpt_exchange_answer {
+	uint32_t size;
+	int32_t result;
+	uint64_t id;
+	const void *const *values;
+	const uint64_t *lengths;
+	const char *reason;
+};
+
+int ckpt_exchange_server_new(struct ckpt_exchange_server **ret_server);
+void ckpt_exchange_server_free(struct ckpt_exchange_server *server);
+void ckpt_exchange_server_quiet(struct ckpt_exchange_server *server);
+int ckpt_exchange_next(struct ckpt_exchange_server *server, int timeout_ms,
+	struct ckpt_exchange_request *ret_request);
+int ckpt_exchange_reply(
+	struct ckpt_exchange_server *server, const struct ckpt_exchange_answer *answer);
+
 /* engine.h */
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0,
@@ -169,6 +208,7 @@ struct ckpt_engine_opts {
 	uint32_t world;
 	uint32_t reserved;
 	const char *session;
+	struct ckpt_exchange_server *exchange;
 };
 
 #define CKPT_ENGINE_NEW_START ...
@@ -269,6 +309,7 @@ struct ckpt_save_info {
 	uint64_t stage_ns;
 	uint64_t local_ns;
 	uint64_t starved_ns;
+	uint64_t durable_ns;
 };
 
 int ckpt_save_info(struct ckpt_save *save, struct ckpt_save_info *ret_info);

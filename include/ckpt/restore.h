@@ -12,7 +12,17 @@
  * No byte reaches bound memory before its chunk has been compared with its digest. A restore that
  * fails may have filled some targets and not others.
  *
- * Threads: as for a save; wait and error from any thread.
+ * With a world of more than 1 (ckpt_engine_opts) a restore is of all ranks together, unless the engine is
+ * read only: every rank opens, binds what it wants (or nothing), starts, and waits. Rank 0 picks the step, and
+ * all get that one. It is open when it is open on all of them, and has been restored when all have restored
+ * it; a rank that fails, cancels, frees or closes before ends it for all, with one code and the reason, and
+ * with `rank` in the error. A rank that does not come, or is dead, ends it with -ETIMEDOUT: after
+ * save_timeout_ms for the opening, and for the reading as long after the others have read. So the same calls
+ * on all ranks come to the same end, and a loop that asks for the latest again after CKPT_EINTEGRITY or
+ * CKPT_EINCOMPLETE goes back with all of them. Who wants to look at a step by himself opens a second engine
+ * that is read only.
+ *
+ * Threads: as for a save; wait and error from any thread. One restore of a job after the other.
  */
 #ifndef CKPT_RESTORE_H
 #define CKPT_RESTORE_H
@@ -26,8 +36,12 @@ extern "C" {
 
 /*
  * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
- * its manifest and the indexes of all ranks that wrote it. LATEST passes over quarantined steps and says so in the log; a number does
- * not. The step cannot be removed by retention while it is open.
+ * its manifest and the indexes of all ranks that wrote it. Ranks that give one name to different things
+ * (dtype or shape) make a step that is CKPT_EFORMAT; those that hold different bytes of one thing are
+ * named in the log: what is each rank's own needs a name of its own. LATEST passes over quarantined
+ * steps and says so in the log; a number does not. The step cannot be removed by retention while it is open.
+ * With other ranks it returns when they have opened it, too; all must ask for the same (CKPT_EMISMATCH).
+ * CKPT_ENOSTEP is rank 0's word then: nobody concludes by himself that there is nothing.
  * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
@@ -85,7 +99,10 @@ struct ckpt_target {
 		*start; /* where the box of that shape begins in the tensor; NULL: all of it */
 };
 
-/* Binds `count` targets. Several targets may name one tensor. Errors: CKPT_EMISMATCH, -EINVAL. */
+/*
+ * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
+ * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH, -EINVAL.
+ */
 CKPT_API int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);
 
@@ -93,8 +110,9 @@ CKPT_API int ckpt_restore_bind(
 CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
 
 /*
- * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY and CKPT_EINCOMPLETE the step
- * has been quarantined, unless the engine is read only, and LATEST is now the next older one.
+ * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
+ * the step has been quarantined, unless the engine is read only, and LATEST is now the next older one. So
+ * it is when ckpt_restore_open() has failed with one of them and the manifest was good.
  */
 CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
 
@@ -105,7 +123,10 @@ CKPT_API int ckpt_restore_progress(
 /* Asks to give up; the outcome is -ECANCELED or the end that came first. Any thread. */
 CKPT_API void ckpt_restore_cancel(struct ckpt_restore *restore);
 
-/* Makes the step restored the parent of the generation that this engine will claim. */
+/*
+ * Makes the step restored the parent of the generation that this engine will claim. With other ranks: once all
+ * have restored it (-EINVAL before), and on every rank.
+ */
 CKPT_API int ckpt_restore_adopt(struct ckpt_restore *restore);
 
 /*

@@ -64,7 +64,8 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
  * CKPT_EFENCED; the save has then failed with that error. What ckpt_save_fail() was given, if it was
- * called before.
+ * called before. With many ranks a step that one of them was refused is over for all: they are told, their
+ * saves fail with CKPT_EABORTED or CKPT_ESKIPPED, and none may try it again in this generation.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 
@@ -80,7 +81,8 @@ CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 
 /*
  * Fails the save, unless its manifest is being published already: `code` and `why` become its error.
- * The caller saw a change. One that has not started has failed on return, and cannot start.
+ * The caller saw a change. One that has not started has failed on return, and cannot start. With many
+ * ranks the others are told; so the engine must be open.
  */
 CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why);
 
@@ -120,6 +122,7 @@ struct ckpt_save_info {
 	uint64_t stage_ns;   /* start until STAGED */
 	uint64_t local_ns;   /* start until LOCAL */
 	uint64_t starved_ns; /* of that, time in which no staging slot was free */
+	uint64_t durable_ns; /* start until this rank's shard and index were durable */
 };
 
 /* Errors: CKPT_EFORKED, -EINVAL (`save` or `ret_info` is NULL, or its size is not set). */

@@ -16,6 +16,7 @@ struct ckpt_engine;
 struct ckpt_save;
 struct ckpt_restore;
 struct ckpt_catalog;
+struct ckpt_exchange_server;
 
 /* Where a step is asked for: the newest of the lineage that has not been quarantined. */
 #define CKPT_STEP_LATEST  UINT64_MAX

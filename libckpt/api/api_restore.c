@@ -193,6 +193,11 @@ int ckpt_restore_adopt(struct ckpt_restore *restore)
 	uint64_t generation = ckpt_restore_chosen_generation(restore);
 	if (generation == 0)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore has chosen no step");
+	if (!ckpt_restore_agreed(restore))
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"step %llu has not been restored by all ranks: wait for the end, and adopt "
+			"what has gone well",
+			(unsigned long long)ckpt_restore_chosen_step(restore));
 	return ckpt_runtime_adopt(ckpt_restore_owner(restore), generation,
 		ckpt_restore_chosen_step(restore), ckpt_error_here());
 }

@@ -127,6 +127,8 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 		.generation = c->claim.generation, .claimed = true, .claim = c->claim};
 
 	core->generation = c->claim.generation;
+	core->nonce = c->claim.nonce;
+	core->heard_generation = 0;
 	core->last_step = c->claim.parent_step;
 	core->any_step = c->claim.parent_generation != 0;
 	core->stats.generation = core->generation;
@@ -139,7 +141,7 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 	int r = ckpt_scan_put_gen(&core->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	(void)ckpt_lineage_mark(&core->scan, NULL);
-	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE | (core->sessions.names ? CKPT_KEEPER_SWEEP : 0));
 	return 0;
 }
 
@@ -269,6 +271,18 @@ static int publish_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* What keeps rank 0 from claiming is told as well: what is in the store counts for all as it sees it. */
+static int work_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+
+	if (core->config.rank > 0 && !core->config.read_only)
+		return ckpt_task_continue(task, ckpt_claim_follow_body);
+	int r = check_parent(core, &c->command.error);
+	return r < 0 ? r : ckpt_task_continue(task, look_body);
+}
+
 static void work_done(struct ckpt_task *task)
 {
 	ckpt_task_wake(&claimer_of(task)->command.task);
@@ -279,7 +293,6 @@ int ckpt_claim_body(struct ckpt_task *task)
 	struct ckpt_claimer *c =
 		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_claimer, command);
 	struct ckpt_core *core = c->command.core;
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	if (core->claiming)
@@ -289,16 +302,13 @@ int ckpt_claim_body(struct ckpt_task *task)
 			core->parts.label);
 	if (core->generation)
 		return repeat(c);
-	r = check_parent(core, &c->command.error);
-	if (r < 0)
-		return r;
 	core->claiming = true;
 	ckpt_store_op_init(&c->op, &c->work, &c->command.error);
 	c->op.quiet = true;
-	ckpt_task_start(&c->work, &core->sched,
-		core->config.rank == 0 ? look_body : ckpt_claim_follow_body, work_done);
+	ckpt_task_start(&c->work, &core->sched, work_body, work_done);
 	CKPT_AWAIT(task, c->work.finished);
-	if (core->exchange && core->config.rank == 0 && ckpt_claim_tell(c)) {
+	if (core->exchange && core->config.rank == 0 && !core->config.read_only &&
+		ckpt_claim_tell(c)) {
 		CKPT_AWAIT(task, c->talk.task.finished);
 		ckpt_claim_told(c);
 	}

@@ -19,7 +19,8 @@ struct ckpt_claimer {
 	/* With other ranks. */
 	struct ckpt_talk talk;
 	struct ckpt_buf words;
-	int never; /* 0: stops nothing */
+	struct ckpt_timer timer; /* the claim is not seen yet */
+	int never;               /* 0: stops nothing */
 };
 
 /*
@@ -34,6 +35,8 @@ int ckpt_claim_follow_body(struct ckpt_task *task);
 /* Rank 0: begins to tell how its claim has ended; false: without memory. Then await the talk. */
 bool ckpt_claim_tell(struct ckpt_claimer *claimer);
 void ckpt_claim_told(struct ckpt_claimer *claimer);
+/* Rank 0, when the others may not know of its claim: tells it again, in the background. */
+void ckpt_claim_retell(struct ckpt_core *core);
 /* After END. */
 void ckpt_claimer_clear(struct ckpt_command *command);
 

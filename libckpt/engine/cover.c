@@ -48,9 +48,12 @@ static int take_part(
 	size_t first = c->count;
 	uint64_t volume = 0;
 
+	c->work++;
 	if (!ckpt_box_meet(&box, wanted, &all))
 		return 0;
-	for (size_t i = 0; i < c->rest_count;) {
+	if (c->work > CKPT_COVER_WORK_MAX)
+		return -E2BIG;
+	for (size_t i = 0; i < c->rest_count; c->work++) {
 		struct ckpt_box rest[CKPT_BOX_REST_MAX];
 		struct ckpt_box both;
 
@@ -80,6 +83,7 @@ int ckpt_cover_find(struct ckpt_cover *cover, const struct ckpt_part *parts, siz
 {
 	cover->count = 0;
 	cover->rest_count = 0;
+	cover->work = 0;
 	if (ckpt_box_volume(wanted) == 0)
 		return 0;
 	int r = put_rest(cover, wanted, 1);

@@ -20,14 +20,17 @@ struct ckpt_cover {
 	struct ckpt_box *rest;
 	size_t rest_count;
 	size_t rest_room;
+	size_t work; /* boxes that were compared */
 };
 
 /*
  * What is left over may be in so many boxes at a time, and the cuts may be so many: parts that overlap
- * in all dimensions could make more of them than there is memory. Those of any grid are a few.
+ * in all dimensions could make more of them than there is memory, or time to compare each with each. Those
+ * of any grid are a few.
  */
 #define CKPT_COVER_REST_MAX ((size_t)1 << 14)
 #define CKPT_COVER_CUTS_MAX ((size_t)1 << 20)
+#define CKPT_COVER_WORK_MAX ((size_t)1 << 26)
 
 /*
  * Finds cuts that share nothing and together are the wanted box. 0, -ENOMEM, -E2BIG (more than that), or

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A step that was picked, on its way into memory: the indexes of all its ranks, and then the shards
- * that hold something of what is wanted, several ranks at a time.
+ * that hold something of what is wanted, several ranks at a time. What a rank's shard cannot give is had
+ * from another that holds the same, in a further round.
  */
 #ifndef CKPT_ENGINE_GATHER_H
 #define CKPT_ENGINE_GATHER_H
@@ -9,7 +10,9 @@
 #include "engine/binder.h"
 #include "engine/fetch.h"
 #include "engine/pick.h"
+#include "engine/replicas.h"
 #include "engine/shard.h"
+#include "engine/spare.h"
 
 /*
  * Ranks under way at once. An index takes its time to be asked for; one shard keeps a disk busy, and
@@ -45,6 +48,7 @@ struct ckpt_gather {
 	/* When it has opened. */
 	struct ckpt_index **indexes; /* of each rank */
 	struct ckpt_wholes *wholes;
+	struct ckpt_replicas replicas;
 	struct ckpt_binder binder;
 
 	/* Its own. */
@@ -52,8 +56,12 @@ struct ckpt_gather {
 	struct ckpt_gather_way *ways; /* as long as it goes over the ranks; NULL: it does not */
 	unsigned way_count;
 	ckpt_task_fn *way_body;
-	uint32_t next; /* rank */
-	int code;      /* of the failure that is told: of several the one of the lowest rank */
+	uint32_t next;               /* rank */
+	struct ckpt_targets *wanted; /* of each rank: the binder's, or what was left of them */
+	struct ckpt_targets *again;  /* the next round's; NULL: there is none so far */
+	bool *lost;                  /* of each rank: its copies are not good; NULL: of none */
+	uint64_t sum;                /* bytes of all rounds so far */
+	int code; /* of the failure that is told: of several the one of the lowest rank */
 	uint32_t code_rank;
 	struct ckpt_job job;
 	int job_result;

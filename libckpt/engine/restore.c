@@ -12,6 +12,14 @@
 #include "base/thread.h"
 #include "engine/restore_state.h"
 
+/* Ranks of a job restore together; who only looks looks alone. */
+static int make_ranks(struct ckpt_restore *r)
+{
+	if (!r->core->exchange || r->core->config.read_only || r->sink != CKPT_SINK_MEMORY)
+		return 0;
+	return ckpt_restore_ranks_new(r->core, &r->ranks);
+}
+
 int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
 	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore)
 {
@@ -30,14 +38,18 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	ckpt_shard_init(&r->shard);
 	ckpt_error_clear(&r->error);
 	ckpt_error_clear(&r->why);
-	int code = ckpt_latch_init(&r->latch);
+	int code = make_ranks(r);
+	if (code == 0)
+		code = ckpt_latch_init(&r->latch);
 	if (code < 0) {
+		ckpt_restore_ranks_free(r->ranks);
 		ckpt_free(r);
 		return code;
 	}
 	code = -pthread_mutex_init(&r->lock, NULL);
 	if (code < 0) {
 		ckpt_latch_destroy(&r->latch);
+		ckpt_restore_ranks_free(r->ranks);
 		ckpt_free(r);
 		return code;
 	}
@@ -66,6 +78,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_exporter_clear(&restore->exporter);
 	ckpt_shard_clear(&restore->shard);
 	ckpt_pick_clear(&restore->pick);
+	ckpt_restore_ranks_free(restore->ranks);
 	if (restore->dest_root >= 0)
 		(void)close(restore->dest_root);
 	ckpt_free(restore->dest_label);
@@ -257,7 +270,21 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	pthread_mutex_unlock(&restore->lock);
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
-	return ckpt_binder_add(&restore->gather.binder, targets, count, err);
+	int r = ckpt_binder_add(&restore->gather.binder, targets, count, err);
+	if (restore->ranks) {
+		/* If that is the end of it, the other ranks shall hear why. */
+		pthread_mutex_lock(&restore->lock);
+		ckpt_error_clear(&restore->ranks->refused);
+		if (r < 0)
+			restore->ranks->refused = *err;
+		pthread_mutex_unlock(&restore->lock);
+	}
+	return r;
+}
+
+bool ckpt_restore_agreed(const struct ckpt_restore *restore)
+{
+	return !restore->ranks || (answered(restore, CKPT_DONE_END) && restore->error.code == 0);
 }
 
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore)

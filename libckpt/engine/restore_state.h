@@ -11,6 +11,7 @@
 #include "engine/pick.h"
 #include "engine/quarantine.h"
 #include "engine/restore.h"
+#include "engine/restore_ranks.h"
 #include "engine/shard.h"
 
 /* What a user's thread may post; bits of `posted`. */
@@ -69,6 +70,7 @@ struct ckpt_restore {
 	struct ckpt_exporter exporter;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_findings findings;
+	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
 };
 
 /* restore_run.c: what the posts do on the core's thread. */
@@ -76,6 +78,8 @@ void ckpt_restore_run_open(struct ckpt_node *node);
 void ckpt_restore_run_start(struct ckpt_node *node);
 void ckpt_restore_run_cancel(struct ckpt_node *node);
 void ckpt_restore_run_release(struct ckpt_node *node);
+/* Why it was stopped, into a clear `err`. */
+void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err);
 
 /* road.c: the bodies of `road`, one for each sink. */
 ckpt_task_fn *ckpt_road_of(enum ckpt_restore_sink sink);

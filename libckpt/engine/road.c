@@ -98,6 +98,14 @@ static int memory_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, r->gather.task.finished);
 	if (r->gather.task.result < 0)
 		return r->gather.task.result;
+	if (r->ranks) {
+		ckpt_restore_ranks_vote(r);
+		/* A failure stops it. */
+		CKPT_AWAIT(task, r->stop || ckpt_restore_ranks_passed(r));
+		if (r->stop)
+			return r->stop;
+		ckpt_restore_ranks_read(r);
+	}
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_OPENED);
 	CKPT_AWAIT(task, r->started || r->stop);
 	if (r->stop)

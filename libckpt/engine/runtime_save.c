@@ -7,6 +7,7 @@
 #include "engine/claim.h"
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
+#include "engine/save_ranks.h"
 
 #define PATIENCE_MIN_MS  10000 /* a store with thousands of steps takes a while to read */
 /* For a save that has ended and is cleaned up: soon over, if the storage answers at all. */
@@ -168,6 +169,45 @@ int ckpt_runtime_check_step(struct ckpt_engine *engine, uint64_t step, struct ck
 	return r;
 }
 
+static int last_waits_for_fence(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	return ckpt_fail(err, -EDEADLK,
+		"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
+		(unsigned long long)step, (unsigned long long)ckpt_save_step(engine->last));
+}
+
+static int last_still_held(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	return ckpt_fail(err, -ETIMEDOUT,
+		"step %llu cannot start: the storage still holds that of step %llu",
+		(unsigned long long)step, (unsigned long long)ckpt_save_step(engine->last));
+}
+
+/* Policy CKPT_BUSY_SKIP, and the last save still runs: rank 0 says what becomes of this step. */
+static int wait_for_rank_0(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	bool closed = ckpt_save_gate_closed(engine->last);
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_skipper), NULL, err);
+
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_skipper *skipper = CKPT_CONTAINER(command, struct ckpt_skipper, command);
+	skipper->step = step;
+	/* Before this thread gives up waiting for the answer. */
+	skipper->patience_ns = (closed ? SKIP_PATIENCE_MS
+				       : (uint64_t)engine->core.config.save_timeout_ms / 4 * 3) *
+			       1000000;
+	int r = ckpt_runtime_run(engine, command, ckpt_skipper_body, err);
+	ckpt_command_unref(command);
+	if (r == CKPT_ESKIPPED)
+		atomic_fetch_add(&engine->saves_skipped, 1);
+	if (r < 0 || ckpt_latch_get(ckpt_save_latch(engine->last)) & CKPT_DONE_GONE)
+		return r;
+	return closed ? last_waits_for_fence(engine, step, err)
+		      : last_still_held(engine, step, err);
+}
+
 /* The last save has let go of everything, or the policy says no. */
 static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
 {
@@ -175,7 +215,8 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 
 	if (!latch || (ckpt_latch_get(latch) & CKPT_DONE_GONE))
 		return 0;
-	unsigned long long last = ckpt_save_step(engine->last);
+	if (engine->busy == CKPT_BUSY_SKIP && engine->core.config.rank > 0)
+		return wait_for_rank_0(engine, step, err);
 	/* What has ended is only cleaned up, unless the storage hangs. */
 	bool ended = ckpt_latch_get(latch) & CKPT_DONE_END;
 	uint64_t patience_ms = engine->core.config.save_timeout_ms;
@@ -184,24 +225,18 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 	else if (ended)
 		patience_ms = ckpt_min_u64(patience_ms, WAIT_PATIENCE_MS);
 	else if (ckpt_save_gate_closed(engine->last))
-		return ckpt_fail(err, -EDEADLK,
-			"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
-			(unsigned long long)step, last);
+		return last_waits_for_fence(engine, step, err);
 	uint64_t before_ns = ckpt_clock_ns();
 	uint32_t bits = ckpt_latch_wait(latch, CKPT_DONE_GONE, (int)patience_ms);
 	if (!(bits & CKPT_DONE_GONE) && engine->busy == CKPT_BUSY_SKIP) {
 		atomic_fetch_add(&engine->saves_skipped, 1);
 		return ckpt_fail(err, CKPT_ESKIPPED,
 			"step %llu was skipped: the save of step %llu still runs",
-			(unsigned long long)step, last);
+			(unsigned long long)step, (unsigned long long)ckpt_save_step(engine->last));
 	}
 	atomic_fetch_add(&engine->saves_waited, 1);
 	atomic_fetch_add(&engine->saves_waited_ns, ckpt_clock_ns() - before_ns);
-	if (!(bits & CKPT_DONE_GONE))
-		return ckpt_fail(err, -ETIMEDOUT,
-			"step %llu cannot start: the storage still holds that of step %llu",
-			(unsigned long long)step, last);
-	return 0;
+	return bits & CKPT_DONE_GONE ? 0 : last_still_held(engine, step, err);
 }
 
 static int start_in_turn(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
@@ -232,6 +267,19 @@ static int start_in_turn(struct ckpt_engine *engine, struct ckpt_save *save, str
 	return r;
 }
 
+/* The other ranks are told that this step is of no rank: it cannot be tried again. */
+static void note_refused(struct ckpt_engine *engine, uint64_t step)
+{
+	if (engine->core.config.world == 1)
+		return;
+	(void)pthread_mutex_lock(&engine->lock);
+	if (engine->generation && (!engine->any_step || step > engine->last_step)) {
+		engine->any_step = true;
+		engine->last_step = step;
+	}
+	(void)pthread_mutex_unlock(&engine->lock);
+}
+
 int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
 {
 	int r = take_turn(engine, err);
@@ -240,8 +288,10 @@ int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struc
 		r = start_in_turn(engine, save, err);
 		end_turn(engine);
 	}
-	if (r < 0)
+	if (r < 0) {
+		note_refused(engine, ckpt_save_step(save));
 		ckpt_save_refuse(save, err);
+	}
 	return r;
 }
 
@@ -271,7 +321,7 @@ int ckpt_runtime_stats(
 	if (r == 0) {
 		*ret_stats = CKPT_CONTAINER(command, struct ckpt_reporter, command)->stats;
 		ret_stats->threads += ckpt_env_os_threads(engine->env);
-		ret_stats->saves_skipped = atomic_load(&engine->saves_skipped);
+		ret_stats->saves_skipped += atomic_load(&engine->saves_skipped);
 		ret_stats->saves_waited = atomic_load(&engine->saves_waited);
 		ret_stats->saves_waited_ns = atomic_load(&engine->saves_waited_ns);
 	}

@@ -19,6 +19,7 @@ struct ckpt_engine {
 	struct ckpt_pool *pool;
 	struct ckpt_device *host;
 	struct ckpt_io *io;
+	struct ckpt_exchange_server *server; /* a hold on it; NULL: none */
 	bool inbox_open;
 	bool core_open;
 	bool closer_open;

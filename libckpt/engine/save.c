@@ -5,9 +5,11 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/claim.h"
 #include "engine/open.h"
 #include "engine/save_state.h"
 #include "format/index.h"
+#include "format/sealed.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
 {
@@ -16,16 +18,21 @@ static struct ckpt_save *save_of(struct ckpt_task *task)
 
 void ckpt_save_answer_end(struct ckpt_save *save)
 {
+	struct ckpt_core *core = save->core;
+	bool skipped = save->code == CKPT_ESKIPPED;
+
 	if (save->ended || save->copying > 0)
 		return;
 	save->ended = true;
 	save->error = save->work;
 	save->error.step = (int64_t)save->step;
-	save->error.rank = (int32_t)save->core->config.rank;
-	ckpt_core_timer_clear(save->core, &save->timer);
-	save->core->stats.saves_failed++;
-	ckpt_log(save->core->parts.log, CKPT_LOG_ERROR, "save of step %llu to %s failed: %s",
-		(unsigned long long)save->step, save->core->parts.label, save->error.message);
+	save->error.rank = (int32_t)core->config.rank;
+	ckpt_core_timer_clear(core, &save->timer);
+	core->stats.saves_failed += !skipped;
+	core->stats.saves_skipped += skipped;
+	ckpt_log(core->parts.log, skipped ? CKPT_LOG_INFO : CKPT_LOG_ERROR,
+		"save of step %llu to %s failed: %s", (unsigned long long)save->step,
+		core->parts.label, save->error.message);
 	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_END);
 }
 
@@ -54,11 +61,12 @@ static void timed_out(struct ckpt_timer *timer)
 	/* A manifest on its way may win: the caller is told that nobody knows, and it goes on. */
 	if (save->publishing) {
 		(void)ckpt_fail_at(&save->work, -ETIMEDOUT, &(struct ckpt_where){.tier = "local"},
-			"whether step %llu is durable in %s was not known within %llu s: its "
-			"manifest was being published, and the storage did not answer; list the "
-			"steps once it does",
+			"whether step %llu is durable in %s was not known within %llu s: %s, and "
+			"the storage did not answer; list the steps once it does",
 			(unsigned long long)save->step, save->core->parts.label,
-			(unsigned long long)(save->timeout_ns / 1000000000));
+			(unsigned long long)(save->timeout_ns / 1000000000),
+			save->core->config.rank == 0 ? "its manifest was being published"
+						     : "rank 0 has not said how it ended");
 		ckpt_save_answer_end(save);
 		return;
 	}
@@ -129,6 +137,9 @@ static int encode_manifest(struct ckpt_save *save)
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	int r = ckpt_manifest_encode(&manifest, &save->manifest);
+	if (r == -E2BIG)
+		return ckpt_fail(&save->work, r, "a manifest of %u ranks is over %llu MiB",
+			core->config.world, (unsigned long long)(CKPT_SEALED_MAX >> 20));
 	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
 }
 
@@ -193,8 +204,10 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 	ckpt_store_publish(
 		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);
+	/* Another rank's abort, or this commit, whose answer was lost. */
+	if (save->op.result == -EEXIST && save->ranks)
+		return ckpt_task_continue(task, ckpt_save_register_body);
 	save->publishing = false;
-	save->publish_lost = save->op.result == -EEXIST;
 	if (save->op.result < 0) {
 		note_late(save);
 		return fail_body(task, save->op.result);
@@ -205,18 +218,22 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 }
 
 /* Everything is durable but the name of the manifest. */
-static int gate_body(struct ckpt_task *task)
+int ckpt_save_gate_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (!save->code && !atomic_load(&save->durable_ns))
+		atomic_store(
+			&save->durable_ns, ckpt_env_now(save->core->parts.env) - save->start_ns);
+	/* Rank 0 hears of the others before its own gate is open: one may have failed. */
+	if (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)
+		return ckpt_task_continue(task, ckpt_save_gather_body);
 	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
 	if (save->code)
 		return fail_body(task, save->code);
-	if (!save->ranks)
-		return ckpt_task_continue(task, ckpt_save_publish_body);
-	return ckpt_task_continue(
-		task, save->core->config.rank == 0 ? ckpt_save_gather_body : ckpt_save_follow_body);
+	return ckpt_task_continue(task,
+		save->core->config.rank == 0 ? ckpt_save_publish_body : ckpt_save_follow_body);
 	CKPT_TASK_END(task);
 }
 
@@ -244,7 +261,7 @@ static int index_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	return ckpt_task_continue(task, gate_body);
+	return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_TASK_END(task);
 }
 
@@ -305,10 +322,10 @@ static int save_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	r = ckpt_lanes_start(save);
-	if (r == 0 && core->config.world > 1)
-		r = ckpt_save_ranks_new(core->config.rank, core->config.world, &save->ranks);
 	if (r < 0)
 		return fail_body(task, r);
+	if (core->claim_untold)
+		ckpt_claim_retell(core);
 	ckpt_store_op_init(&save->op, task, &save->work);
 	ckpt_name_attempt(save->attempt, ckpt_env_random(core->parts.env));
 	ckpt_name_generation(save->path, core->generation);
@@ -356,6 +373,7 @@ static void save_done(struct ckpt_task *task)
 	save->core->save = NULL;
 	ckpt_task_wake(save->core->closer);
 	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_GONE);
+	ckpt_skipper_wake(save->core);
 	ckpt_save_unref(save);
 }
 
@@ -370,7 +388,7 @@ static void post_run(struct ckpt_node *node)
 		save->code = r;
 		ckpt_save_answer_end(save);
 		ckpt_core_answer(core, &save->latch, CKPT_DONE_GONE);
-		ckpt_save_unref(save);
+		ckpt_save_tell_refusal(save);
 		return;
 	}
 	core->save = save;

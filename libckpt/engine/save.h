@@ -36,7 +36,10 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 /* Hands it to the core. The engine has seen to it that no other save is under way. */
 void ckpt_save_post(struct ckpt_save *save);
 
-/* Instead of post: it has failed with this record, and nobody else will say so. */
+/*
+ * Instead of post: it has failed with this record, and nobody else will say so. Other ranks are told behind
+ * the caller's back.
+ */
 void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why);
 
 /* Any thread, after post. */

@@ -75,6 +75,12 @@ int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t st
 	ckpt_error_clear(&save->work);
 	save->object.fd = -1;
 	atomic_init(&save->refs, 1);
+	if (core->config.world > 1)
+		r = ckpt_save_ranks_new(save, core->config.rank, core->config.world, &save->ranks);
+	if (r < 0) {
+		ckpt_save_unref(save);
+		return r;
+	}
 	*ret_save = save;
 	return 0;
 }
@@ -300,14 +306,31 @@ int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 	return 0;
 }
 
+static void refusal_run(struct ckpt_node *node)
+{
+	ckpt_save_tell_refusal(CKPT_CONTAINER(node, struct ckpt_save, post_node));
+}
+
 void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 {
 	CKPT_ASSERT(why->code < 0 && !ckpt_save_started(save));
+	/* A step that was begun before, the others hear of from its own save. */
+	bool tell = save->ranks && why->code != CKPT_ESTEP;
+
 	save->error = *why;
 	save->error.step = (int64_t)save->step;
 	save->refused = true;
+	if (tell) {
+		ckpt_free(save->ranks->all);
+		save->ranks->all = NULL;
+		(void)ckpt_save_ref(save);
+	}
 	atomic_store(&save->started, true);
 	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
+	if (tell) {
+		save->post_node.run = refusal_run;
+		ckpt_inbox_push(save->core->parts.env->inbox, &save->post_node);
+	}
 }
 
 bool ckpt_save_gate_closed(struct ckpt_save *save)
@@ -411,5 +434,6 @@ void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
 		.eager_ns = atomic_load(&save->eager_ns),
 		.stage_ns = atomic_load(&save->stage_ns),
 		.local_ns = atomic_load(&save->local_ns),
-		.starved_ns = atomic_load(&save->starved_ns)};
+		.starved_ns = atomic_load(&save->starved_ns),
+		.durable_ns = atomic_load(&save->durable_ns)};
 }

@@ -56,11 +56,12 @@ static void committed(struct ckpt_save *save)
 		.state = CKPT_STEP_COMMITTED,
 		.in_lineage = true,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
-		.bytes = save->plan->layout->bytes,
+		.bytes = save->ranks ? save->ranks->outcome.bytes : save->plan->layout->bytes,
 		.world = core->config.world};
 	uint64_t took_ns = ckpt_env_now(core->parts.env) - save->start_ns;
 
-	memcpy(found.attempt, save->attempt, sizeof(found.attempt));
+	memcpy(found.attempt, save->ranks ? save->ranks->outcome.attempt : save->attempt,
+		sizeof(found.attempt));
 	if (ckpt_scan_put(&core->scan, &found) < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
@@ -148,9 +149,9 @@ static int remove_body(struct ckpt_task *task)
 /* Whether the register holds an abort, now that the record was tried. */
 static bool abort_won(const struct ckpt_save *save)
 {
-	/* Only rank 0 publishes commits: what it was too late for is another rank's abort. */
-	return save->op.result == 0 || (save->op.result == -EEXIST && save->ranks &&
-					       (!save->publish_tried || save->publish_lost));
+	/* Only rank 0 publishes commits: what is there before it has is another rank's abort. */
+	return save->op.result == 0 ||
+	       (save->op.result == -EEXIST && save->ranks && !save->publish_tried);
 }
 
 /* The abort record, and what depends on whether it won. */
@@ -162,10 +163,10 @@ static int abort_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (save->ranks)
 		save->ranks->settled = save->ranks->settled || !save->publish_tried;
+	if (save->publish_tried && save->ranks && save->ranks->settled)
+		return ckpt_task_continue(task, remove_body);
 	if (core->config.rank > 0)
-		return save->ranks && save->ranks->settled && save->publish_tried
-			       ? ckpt_task_continue(task, remove_body)
-			       : leave(task);
+		return leave(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
 		return leave(task);
 	ckpt_name_manifest(save->path, core->generation, save->step);

@@ -65,6 +65,7 @@ struct ckpt_save {
 	atomic_uint_fast64_t stage_ns;
 	atomic_uint_fast64_t local_ns;
 	atomic_uint_fast64_t starved_ns;
+	atomic_uint_fast64_t durable_ns;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node post_node;
@@ -88,7 +89,6 @@ struct ckpt_save {
 	bool index_tried;
 	bool publishing; /* the outcome is what becomes of it: neither deadline, cancel nor verdict */
 	bool publish_tried;
-	bool publish_lost; /* somebody else's record was there */
 	bool committed;
 	char attempt[CKPT_ATTEMPT_CHARS];       /* of the step */
 	char shard_attempt[CKPT_ATTEMPT_CHARS]; /* of the shard's file */
@@ -113,6 +113,8 @@ struct ckpt_save {
 void ckpt_save_stop(struct ckpt_save *save, int code);
 /* What the manifest says of this rank. */
 void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
+/* Body: waits for the gate. */
+int ckpt_save_gate_body(struct ckpt_task *task);
 /* Body: looks at the fence, then publishes the manifest. */
 int ckpt_save_publish_body(struct ckpt_task *task);
 /* save_end.c: the body that the save's task goes on with, for good or ill. */

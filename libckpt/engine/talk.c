@@ -6,9 +6,17 @@
 
 #include "base/fail.h"
 
-/* Asked again after this, and then ever more seldom: thousands of ranks may be asking. */
-#define PAUSE_MIN_NS UINT64_C(500000)
-#define PAUSE_MAX_NS UINT64_C(100000000)
+/*
+ * Asked again after a part of the time that was waited already, so that the last answer is noticed late by
+ * this part only; and by no more than so much for each rank, for they all ask.
+ */
+#define PAUSE_PART         32
+#define PAUSE_MIN_NS       UINT64_C(500000)
+#define PAUSE_MAX_NS       UINT64_C(100000000)
+#define PAUSE_BY_RANK_NS   UINT64_C(500000)
+#define PAUSE_SMALL_JOB_NS UINT64_C(4000000)
+/* An engine that closes gives the exchange so long to answer. */
+#define FAREWELL_NS        UINT64_C(1000000000)
 
 static struct ckpt_talk *talk_of(struct ckpt_task *task)
 {
@@ -44,11 +52,14 @@ static int late(struct ckpt_talk *talk)
 static void pause(struct ckpt_talk *talk)
 {
 	uint64_t now_ns = ckpt_env_now(talk->core->parts.env);
+	uint64_t most_ns = ckpt_min_u64(PAUSE_MAX_NS,
+		ckpt_max_u64(PAUSE_SMALL_JOB_NS, talk->core->config.world * PAUSE_BY_RANK_NS));
+	uint64_t pause_ns = ckpt_min_u64(
+		most_ns, ckpt_max_u64(PAUSE_MIN_NS, (now_ns - talk->begun_ns) / PAUSE_PART));
 
 	talk->timer.fire = timer_fired;
 	ckpt_core_timer_set(
-		talk->core, &talk->timer, ckpt_min_u64(now_ns + talk->pause_ns, talk->deadline_ns));
-	talk->pause_ns = ckpt_min_u64(talk->pause_ns + talk->pause_ns / 2, PAUSE_MAX_NS);
+		talk->core, &talk->timer, ckpt_min_u64(now_ns + pause_ns, talk->deadline_ns));
 }
 
 /* What the owner is told when nothing more is tried; 0: go on. */
@@ -63,6 +74,17 @@ static int over(struct ckpt_talk *talk)
 	return ckpt_env_now(talk->core->parts.env) < talk->deadline_ns ? 0 : late(talk);
 }
 
+/* Whether the exchange has answered. It is not waited for longer than is of use. */
+static bool answered(struct ckpt_talk *talk)
+{
+	const struct ckpt_core *core = talk->core;
+
+	if (!talk->op.done && (*talk->stop || core->closing))
+		ckpt_exchange_hasten(
+			&talk->op, ckpt_env_now(core->parts.env) + (*talk->stop ? 0 : FAREWELL_NS));
+	return talk->op.done;
+}
+
 static int tell_body(struct ckpt_task *task)
 {
 	struct ckpt_talk *talk = talk_of(task);
@@ -72,9 +94,9 @@ static int tell_body(struct ckpt_task *task)
 	for (;;) {
 		ckpt_error_clear(&talk->why);
 		ckpt_exchange_put(talk->core->exchange, &talk->op, talk->items, talk->count);
-		CKPT_AWAIT(task, talk->op.done);
-		if (talk->op.result == 0)
-			return 0;
+		CKPT_AWAIT(task, answered(talk));
+		if (talk->op.result == 0 || talk->op.result == -EEXIST)
+			return talk->op.result;
 		pause(talk);
 		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
 		ckpt_core_timer_clear(talk->core, &talk->timer);
@@ -91,7 +113,7 @@ static int drop_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_exchange_drop(talk->core->exchange, &talk->op, talk->items, talk->count);
-	CKPT_AWAIT(task, talk->op.done);
+	CKPT_AWAIT(task, answered(talk));
 	return talk->op.result;
 	CKPT_TASK_END(task);
 }
@@ -105,7 +127,7 @@ static int hear_body(struct ckpt_task *task)
 	for (;;) {
 		ckpt_error_clear(&talk->why);
 		ckpt_exchange_get(talk->core->exchange, &talk->op, talk->items, talk->count);
-		CKPT_AWAIT(task, talk->op.done);
+		CKPT_AWAIT(task, answered(talk));
 		/* Also of one that has failed at a later item. */
 		if (heard(talk))
 			return 0;
@@ -141,8 +163,9 @@ static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
 {
 	CKPT_ASSERT(!ckpt_task_active(&talk->task) && talk->core->exchange);
 	ckpt_exchange_op_init(&talk->op, &talk->task, &talk->why);
+	talk->op.deadline_ns = talk->deadline_ns;
 	ckpt_error_clear(&talk->why);
-	talk->pause_ns = PAUSE_MIN_NS;
+	talk->begun_ns = ckpt_env_now(talk->core->parts.env);
 	talk->next = talk->core->talks;
 	talk->core->talks = talk;
 	ckpt_task_start(&talk->task, &talk->core->sched, body, talk_done);

@@ -27,10 +27,10 @@ struct ckpt_talk {
 	struct ckpt_exchange_op op;
 	struct ckpt_error why; /* the last failure of the exchange */
 	struct ckpt_timer timer;
-	uint64_t pause_ns;
+	uint64_t begun_ns;
 };
 
-/* The items' keys and data are set; they stay the owner's. */
+/* The items' keys and data are set; they stay the owner's. -EEXIST: another value is there, for good. */
 void ckpt_talk_tell(struct ckpt_talk *talk);
 /* The engine closes: what is not answered at once is not tried again. CKPT_ECLOSED. */
 void ckpt_talk_stop_all(struct ckpt_core *core);

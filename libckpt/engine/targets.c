@@ -92,6 +92,23 @@ int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const stru
 	return put_bound(targets, &bound);
 }
 
+int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *from, size_t item,
+	uint64_t here, uint64_t there)
+{
+	struct ckpt_bound bound = from->items[item];
+	uint32_t dims = bound.flat >= 0 ? 0 : (bound.boxed ? 4 : 2) * bound.ndim;
+	const int64_t *old = from->dims + bound.dims;
+
+	CKPT_ASSERT(!targets->sealed && targets != from);
+	bound.lo = bound.lo - here + there;
+	bound.hi = bound.hi - here + there;
+	bound.base = bound.base - here + there;
+	bound.dims = targets->dims_count;
+	if (dims > 0 && put_dims(targets, old, dims) < 0)
+		return -ENOMEM;
+	return put_bound(targets, &bound);
+}
+
 void ckpt_targets_keep(struct ckpt_targets *targets)
 {
 	targets->kept = targets->count;
@@ -129,41 +146,86 @@ static const int64_t *around_of(const struct ckpt_targets *targets, const struct
 	return b->boxed ? targets->dims + b->dims + (size_t)2 * b->ndim : NULL;
 }
 
-static bool box_touches(const struct ckpt_targets *targets, const struct ckpt_bound *b,
-	const struct ckpt_chunk *chunk)
+static struct ckpt_box box_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)
 {
-	const int64_t *around = around_of(targets, b);
-	struct ckpt_box in = ckpt_box_of(around + b->ndim, targets->dims + b->dims, b->ndim);
-	uint64_t from = chunk->offset > b->base ? chunk->offset - b->base : 0;
+	return ckpt_box_of(around_of(targets, b) + b->ndim, targets->dims + b->dims, b->ndim);
+}
 
-	return ckpt_box_seek(&in, around, b->item, from) < chunk->offset + chunk->length - b->base;
+/* The first byte at or behind `at`, both in the shard, that belongs to a box; UINT64_MAX: none. */
+static uint64_t seek(const struct ckpt_targets *targets, const struct ckpt_bound *b,
+	const struct ckpt_box *box, uint64_t at)
+{
+	uint64_t from = at > b->base ? at - b->base : 0;
+	uint64_t found = ckpt_box_seek(box, around_of(targets, b), b->item, from);
+
+	return found == UINT64_MAX ? found : b->base + found;
+}
+
+/* Returns the length of the chunk, unless it was marked. */
+static uint64_t mark_chunk(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, size_t chunk)
+{
+	uint64_t bit = UINT64_C(1) << (chunk % 64);
+
+	if (targets->wanted[chunk / 64] & bit)
+		return 0;
+	targets->wanted[chunk / 64] |= bit;
+	return layout->chunks[chunk].length;
+}
+
+/* The first chunk from this one on that is not marked, or one behind the last: there are bits for that. */
+static size_t next_unmarked(const struct ckpt_targets *targets, size_t chunk)
+{
+	size_t word = chunk / 64;
+	uint64_t left = ~targets->wanted[word] & (UINT64_MAX << (chunk % 64));
+
+	while (left == 0)
+		left = ~targets->wanted[++word];
+	return word * 64 + (size_t)__builtin_ctzll(left);
+}
+
+/* Goes from one byte of the box that lies in no marked chunk to the next. */
+static uint64_t mark_box(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, const struct ckpt_bound *b)
+{
+	struct ckpt_box box = box_of(targets, b);
+	size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
+	uint64_t bytes = 0;
+
+	for (;;) {
+		chunk = next_unmarked(targets, chunk);
+		if (chunk >= layout->chunk_count || layout->chunks[chunk].offset >= b->hi)
+			return bytes;
+		const struct ckpt_chunk *c = &layout->chunks[chunk];
+		uint64_t at = seek(targets, b, &box, c->offset);
+		if (at == UINT64_MAX)
+			return bytes;
+		if (at < c->offset + c->length)
+			bytes += mark_chunk(targets, layout, chunk);
+		else
+			chunk = ckpt_layout_chunk_at(layout, at);
+	}
 }
 
 /* Returns the sum of the lengths of the chunks that it marks. */
-static uint64_t mark(const struct ckpt_targets *targets, const struct ckpt_layout *layout)
+static uint64_t mark(struct ckpt_targets *targets, const struct ckpt_layout *layout)
 {
-	uint64_t *wanted = targets->wanted;
 	uint64_t bytes = 0;
 	size_t next = 0; /* chunks below that any range wants have been seen to */
 
 	for (size_t i = 0; i < targets->count; i++) {
 		const struct ckpt_bound *b = &targets->items[i];
-		size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
 
-		if (!b->boxed && chunk < next)
-			chunk = next;
-		for (; chunk < layout->chunk_count && layout->chunks[chunk].offset < b->hi;
-			chunk++) {
-			uint64_t bit = UINT64_C(1) << (chunk % 64);
-
-			if ((wanted[chunk / 64] & bit) ||
-				(b->boxed && !box_touches(targets, b, &layout->chunks[chunk])))
-				continue;
-			wanted[chunk / 64] |= bit;
-			bytes += layout->chunks[chunk].length;
+		if (b->boxed) {
+			bytes += mark_box(targets, layout, b);
+			continue;
 		}
-		if (!b->boxed)
-			next = chunk;
+		size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
+		if (chunk < next)
+			chunk = next;
+		for (; chunk < layout->chunk_count && layout->chunks[chunk].offset < b->hi; chunk++)
+			bytes += mark_chunk(targets, layout, chunk);
+		next = chunk;
 	}
 	return bytes;
 }
@@ -216,6 +278,11 @@ static int cut_target(struct ckpt_targets *targets, size_t target, const struct 
 	uint64_t lo = ckpt_max_u64(b->lo, cut->lo);
 	uint64_t hi = ckpt_min_u64(b->hi, cut->hi);
 
+	if (b->boxed && lo < hi) {
+		/* What comes before may be of a chunk that nobody wants, and is not in memory. */
+		struct ckpt_box box = box_of(targets, b);
+		lo = seek(targets, b, &box, lo);
+	}
 	if (lo >= hi)
 		return 0;
 	struct ckpt_pieces p = ckpt_blocks_pieces(

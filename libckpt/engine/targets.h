@@ -58,6 +58,12 @@ int ckpt_targets_put(struct ckpt_targets *targets, uint64_t lo, const struct ckp
  */
 int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const struct ckpt_view *view,
 	const int64_t *shape, const struct ckpt_box *in);
+/*
+ * What was put to another shard is wanted of this one, where the same tensor begins at `there` instead of
+ * `here`. -ENOMEM.
+ */
+int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *from, size_t item,
+	uint64_t here, uint64_t there);
 /* Keeps what has been put, or forgets what was put since the last time. */
 void ckpt_targets_keep(struct ckpt_targets *targets);
 void ckpt_targets_forget(struct ckpt_targets *targets);
@@ -72,7 +78,7 @@ void ckpt_targets_clear(struct ckpt_targets *targets);
 /*
  * Fills `list` with the segments of all targets in bytes [lo, hi) of the shard, which lie in block
  * `block` and its predecessor. Sealed. Calls must come in ascending order, without overlaps. -ENOMEM.
- * Bytes of chunks that are not wanted are in no segment, or are passed over by it.
+ * Bytes of chunks that are not wanted are in no segment, or are passed over by it; none begins with them.
  */
 struct ckpt_cut {
 	uint64_t lo;

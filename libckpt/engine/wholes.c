@@ -87,8 +87,9 @@ static int fail_apart(const struct mention *a, const struct mention *b, struct c
 	char two[CKPT_SHAPE_CHARS + 32];
 
 	return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.tensor = a->name},
-		"the ranks do not agree about '%.200s': %s says rank %u, %s says rank %u; use "
-		"another step",
+		"the ranks do not agree about '%.200s': %s says rank %u, %s says rank %u; one name "
+		"is one tensor of the whole job, and what is each rank's own needs a name of its "
+		"own",
 		a->name, mention_text(a, one, sizeof(one)), a->rank,
 		mention_text(b, two, sizeof(two)), b->rank);
 }

@@ -9,7 +9,7 @@
 void ckpt_exchange_op_init(
 	struct ckpt_exchange_op *op, struct ckpt_task *waiter, struct ckpt_error *err)
 {
-	*op = (struct ckpt_exchange_op){.waiter = waiter, .err = err};
+	*op = (struct ckpt_exchange_op){.waiter = waiter, .err = err, .deadline_ns = UINT64_MAX};
 }
 
 static bool key_valid(const char *key)
@@ -35,11 +35,21 @@ static void submit(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 	op->count = count;
 	op->next = 0;
 	op->behind = NULL;
+	op->request = NULL;
 	op->done = false;
 	op->result = 0;
 	op->active = true;
 	x->ops->submit(x, op);
 	CKPT_ASSERT(!op->done);
+}
+
+void ckpt_exchange_hasten(struct ckpt_exchange_op *op, uint64_t deadline_ns)
+{
+	if (deadline_ns >= op->deadline_ns)
+		return;
+	op->deadline_ns = deadline_ns;
+	if (op->active && op->exchange->ops->hasten)
+		op->exchange->ops->hasten(op->exchange, op);
 }
 
 void ckpt_exchange_end(struct ckpt_exchange_op *op, int result)

@@ -12,20 +12,12 @@
 #define CKPT_EXCHANGE_EXCHANGE_H
 
 #include <ckpt/error.h>
+#include <ckpt/exchange.h>
 #include "base/env.h"
 #include "base/task.h"
 
-#define CKPT_SESSION_MAX        64 /* characters of a session's name */
-#define CKPT_EXCHANGE_KEY_MAX   64 /* with the final NUL */
-#define CKPT_EXCHANGE_VALUE_MAX (UINT64_C(1) << 20)
-#define CKPT_EXCHANGE_BATCH     64 /* items of one operation */
-
-enum ckpt_exchange_verb {
-	CKPT_EXCHANGE_PUT =
-		1, /* each key gets its value. A key is put once: the same value again is fine */
-	CKPT_EXCHANGE_GET,  /* the values of those keys that are there */
-	CKPT_EXCHANGE_DROP, /* nobody asks for these keys any more */
-};
+#define CKPT_SESSION_MAX      64 /* characters of a session's name */
+#define CKPT_EXCHANGE_KEY_MAX 64 /* with the final NUL */
 
 /* A key: lower-case letters, digits and `-`, see rank_record.h. GET answers with data, or NULL: not there. */
 struct ckpt_exchange_item {
@@ -44,6 +36,7 @@ struct ckpt_exchange_op {
 	struct ckpt_error *err;   /* where a failure is worded; NULL: nowhere */
 	struct ckpt_exchange_item *items;
 	size_t count;
+	uint64_t deadline_ns; /* an exchange that can gives up then; UINT64_MAX: when it likes */
 
 	/* What the exchange answers. A failure may have done some of it, or all. */
 	bool done;
@@ -53,11 +46,14 @@ struct ckpt_exchange_op {
 	bool active;
 	size_t next; /* item */
 	struct ckpt_exchange_op *behind;
+	void *request;
 };
 
 struct ckpt_exchange_ops {
 	const char *name; /* "directory" */
 	void (*submit)(struct ckpt_exchange *exchange, struct ckpt_exchange_op *op);
+	/* The operation's deadline has become an earlier one. NULL: it ends when it ends. */
+	void (*hasten)(struct ckpt_exchange *exchange, struct ckpt_exchange_op *op);
 	/* Frees. Nothing may be under way. */
 	void (*close)(struct ckpt_exchange *exchange);
 };
@@ -81,6 +77,8 @@ void ckpt_exchange_get(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 	struct ckpt_exchange_item *items, size_t count);
 void ckpt_exchange_drop(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 	struct ckpt_exchange_item *items, size_t count);
+/* Who asked will not wait longer than this. The operation may be under way or not. */
+void ckpt_exchange_hasten(struct ckpt_exchange_op *op, uint64_t deadline_ns);
 /* For implementations: the operation is its owner's again. */
 void ckpt_exchange_end(struct ckpt_exchange_op *op, int result);
 /* Frees what GET has allocated. */

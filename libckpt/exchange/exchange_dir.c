@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 
@@ -16,6 +17,7 @@ struct directory {
 	struct ckpt_exchange_op *first; /* the one under way */
 	struct ckpt_exchange_op **end;
 	bool made; /* the directories are there */
+	bool met;  /* what was to be put now: there is something under its key */
 	char session[CKPT_SESSION_MAX + 1];
 	char path[CKPT_PATH_MAX];
 };
@@ -43,11 +45,25 @@ static void start_item(struct directory *d)
 	name(d, CKPT_NAME_EXCHANGE "/%s/%s", d->session, item->key);
 	d->op.err = x->err;
 	if (x->verb == CKPT_EXCHANGE_PUT)
-		ckpt_store_publish(d->store, &d->op, d->path, item->data, item->length, NULL);
+		ckpt_store_show(d->store, &d->op, d->path, item->data, item->length);
 	else if (x->verb == CKPT_EXCHANGE_GET)
 		ckpt_store_get(d->store, &d->op, d->path, CKPT_EXCHANGE_VALUE_MAX);
 	else
 		ckpt_store_remove(d->store, &d->op, d->path);
+}
+
+/* There is something under this key: what was to be put, or what somebody else has. */
+static void compare(struct directory *d)
+{
+	const struct ckpt_exchange_item *item = &d->first->items[d->first->next];
+
+	if (d->op.result < 0)
+		return;
+	bool same =
+		d->op.length == item->length && memcmp(d->op.data, item->data, item->length) == 0;
+	ckpt_free(d->op.data);
+	d->op.data = NULL;
+	d->op.result = same ? 0 : -EEXIST;
 }
 
 static int end_item(struct directory *d)
@@ -59,8 +75,8 @@ static int end_item(struct directory *d)
 	if (x->verb == CKPT_EXCHANGE_PUT) {
 		/* Swept away with its session: made anew by the next try. */
 		d->made = r != -ENOENT;
-		d->exchange.bytes_put += r < 0 ? 0 : item->length;
-		return r == -EEXIST ? 0 : r;
+		d->exchange.bytes_put += r < 0 || d->met ? 0 : item->length;
+		return r;
 	}
 	if (x->verb == CKPT_EXCHANGE_GET && r == 0) {
 		item->data = d->op.data;
@@ -104,6 +120,12 @@ static int directory_body(struct ckpt_task *task)
 		while (r == 0 && d->first->next < d->first->count) {
 			start_item(d);
 			CKPT_AWAIT(task, d->op.done);
+			d->met = d->first->verb == CKPT_EXCHANGE_PUT && d->op.result == -EEXIST;
+			if (d->met) {
+				ckpt_store_get(d->store, &d->op, d->path, CKPT_EXCHANGE_VALUE_MAX);
+				CKPT_AWAIT(task, d->op.done);
+				compare(d);
+			}
 			r = end_item(d);
 		}
 		end_operation(d, r);

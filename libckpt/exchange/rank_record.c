@@ -6,14 +6,21 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include <ckpt/types.h>
+#include "base/fail.h"
 #include "exchange/exchange.h"
 #include "format/index.h"
 #include "format/json_put.h"
 #include "format/sealed.h"
 
 #define VERDICT_KIND "verdict"
+#define OUTCOME_KIND "outcome"
 #define RANK_KIND    "rank"
+
+/* Of what has failed: it names no files. */
+#define NO_ATTEMPT "0000000000000000"
 
 enum member {
 	FORMAT,
@@ -21,27 +28,36 @@ enum member {
 	DIGEST,
 	CODE,
 	REASON,
-	RANK,
-	NODE,
+	GENERATION,
+	STEP,
+	NONCE,
 	ATTEMPT,
+	BYTES,
+	RANK = BYTES,
+	NODE,
 	INDEX_DIGEST,
 	INDEX_BYTES,
-	SHARD_BYTES
+	SHARD_BYTES,
+	PLAN
 };
 
 #define COMMON                                                                                     \
 	[FORMAT] = CKPT_SEALED_FORMAT, [KIND_] = CKPT_SEALED_KIND, [DIGEST] = CKPT_SEALED_DIGEST,  \
-	[CODE] = "code", [REASON] = "reason"
+	[CODE] = "code", [REASON] = "reason", [GENERATION] = "generation", [STEP] = "step",        \
+	[NONCE] = "nonce"
 
 static const char *const verdict_members[] = {COMMON, NULL};
+static const char *const outcome_members[] = {
+	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", NULL};
 static const char *const rank_members[] = {
 	COMMON,
+	[ATTEMPT] = "attempt",
 	[RANK] = "rank",
 	[NODE] = "node",
-	[ATTEMPT] = "attempt",
 	[INDEX_DIGEST] = "index_digest",
 	[INDEX_BYTES] = "index_bytes",
 	[SHARD_BYTES] = "shard_bytes",
+	[PLAN] = "plan",
 	NULL,
 };
 
@@ -51,6 +67,9 @@ static void put_verdict(const struct ckpt_verdict *verdict, struct ckpt_buf *out
 	CKPT_ASSERT(verdict->code <= 0);
 	ckpt_buf_printf(out, ",\"code\":%lld,\"reason\":", -(long long)verdict->code);
 	ckpt_put_line(out, verdict->reason, sizeof(verdict->reason));
+	ckpt_buf_printf(out,
+		",\"generation\":%" PRIu64 ",\"step\":%" PRIu64 ",\"nonce\":\"%016" PRIx64 "\"",
+		verdict->generation, verdict->step, verdict->nonce);
 }
 
 int ckpt_verdict_encode(const struct ckpt_verdict *verdict, struct ckpt_buf *out)
@@ -61,22 +80,37 @@ int ckpt_verdict_encode(const struct ckpt_verdict *verdict, struct ckpt_buf *out
 	return out->failed ? -ENOMEM : 0;
 }
 
+int ckpt_outcome_encode(const struct ckpt_outcome *outcome, struct ckpt_buf *out)
+{
+	bool good = outcome->verdict.code == 0;
+
+	CKPT_ASSERT(!good || ckpt_attempt_valid(outcome->attempt));
+	ckpt_put_head(out, OUTCOME_KIND);
+	put_verdict(&outcome->verdict, out);
+	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"bytes\":%" PRIu64,
+		good ? outcome->attempt : NO_ATTEMPT, good ? outcome->bytes : 0);
+	ckpt_sealed_finish(out);
+	return out->failed ? -ENOMEM : 0;
+}
+
 int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_buf *out)
 {
 	const struct ckpt_manifest_rank *rank = &record->rank;
 	char hex[CKPT_DIGEST_HEX];
+	char plan[CKPT_DIGEST_HEX];
 
 	CKPT_ASSERT(record->verdict.code < 0 || ckpt_attempt_valid(rank->attempt));
 	ckpt_digest_hex(&rank->index_digest, hex);
+	ckpt_digest_hex(&record->plan, plan);
 	ckpt_put_head(out, RANK_KIND);
 	put_verdict(&record->verdict, out);
-	ckpt_buf_printf(out, ",\"rank\":%u,\"node\":", rank->rank);
+	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"rank\":%u,\"node\":",
+		record->verdict.code < 0 ? NO_ATTEMPT : rank->attempt, rank->rank);
 	ckpt_put_line(out, rank->node, sizeof(rank->node));
 	ckpt_buf_printf(out,
-		",\"attempt\":\"%s\",\"index_digest\":\"%s\",\"index_bytes\":%" PRIu64
-		",\"shard_bytes\":%" PRIu64,
-		record->verdict.code < 0 ? "0000000000000000" : rank->attempt, hex,
-		rank->index_bytes, rank->shard_bytes);
+		",\"index_digest\":\"%s\",\"index_bytes\":%" PRIu64 ",\"shard_bytes\":%" PRIu64
+		",\"plan\":\"%s\"",
+		hex, rank->index_bytes, rank->shard_bytes, plan);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -88,23 +122,53 @@ static bool read_digest(struct ckpt_reader *r, struct ckpt_digest *digest)
 	return ckpt_reader_text(r, hex, sizeof(hex), NULL) && ckpt_digest_parse(hex, digest);
 }
 
+static bool read_nonce(struct ckpt_reader *r, uint64_t *ret_nonce)
+{
+	char nonce[CKPT_ATTEMPT_CHARS];
+
+	if (!ckpt_sealed_attempt(r, nonce))
+		return false;
+	*ret_nonce = strtoull(nonce, NULL, 16);
+	return true;
+}
+
 static bool read_verdict(struct ckpt_reader *r, int member, struct ckpt_verdict *verdict)
 {
 	uint64_t number;
 
-	if (member == REASON)
+	switch (member) {
+	case REASON:
 		return ckpt_sealed_line(r, verdict->reason, sizeof(verdict->reason));
-	if (member != CODE)
+	case CODE:
+		if (!ckpt_sealed_number(r, 0, INT32_MAX, &number))
+			return false;
+		verdict->code = -(int)number;
+		return true;
+	case GENERATION:
+		return ckpt_sealed_number(r, 0, CKPT_GENERATION_MAX, &verdict->generation);
+	case STEP:
+		return ckpt_sealed_number(r, 0, CKPT_STEP_MAX, &verdict->step);
+	case NONCE:
+		return read_nonce(r, &verdict->nonce);
+	default:
 		return ckpt_reader_skip(r);
-	if (!ckpt_sealed_number(r, 0, INT32_MAX, &number))
-		return false;
-	verdict->code = -(int)number;
-	return true;
+	}
 }
 
 static bool read_verdict_member(struct ckpt_reader *r, int member, void *user)
 {
 	return read_verdict(r, member, user);
+}
+
+static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
+{
+	struct ckpt_outcome *outcome = user;
+
+	if (member == ATTEMPT)
+		return ckpt_sealed_attempt(r, outcome->attempt);
+	if (member == BYTES)
+		return ckpt_sealed_number(r, 0, INT64_MAX, &outcome->bytes);
+	return read_verdict(r, member, &outcome->verdict);
 }
 
 static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
@@ -125,6 +189,8 @@ static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
 		return ckpt_sealed_attempt(r, rank->attempt);
 	case INDEX_DIGEST:
 		return read_digest(r, &rank->index_digest);
+	case PLAN:
+		return read_digest(r, &record->plan);
 	case INDEX_BYTES:
 		return ckpt_sealed_number(r, 0, CKPT_INDEX_MAX, &rank->index_bytes);
 	case SHARD_BYTES:
@@ -148,6 +214,20 @@ int ckpt_verdict_decode(const void *data, size_t length, const char *key, struct
 	return r;
 }
 
+int ckpt_outcome_decode(const void *data, size_t length, const char *key, struct ckpt_error *err,
+	struct ckpt_outcome *ret_outcome)
+{
+	struct ckpt_outcome outcome = {0};
+	int r = ckpt_sealed_check(data, length, OUTCOME_KIND, key, err);
+
+	if (r == 0)
+		r = ckpt_sealed_read(
+			data, length, outcome_members, read_outcome_member, &outcome, key, err);
+	if (r == 0)
+		*ret_outcome = outcome;
+	return r;
+}
+
 int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
 	struct ckpt_error *err, struct ckpt_rank_record *ret_record)
 {
@@ -157,9 +237,29 @@ int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
 	if (r == 0)
 		r = ckpt_sealed_read(
 			data, length, rank_members, read_rank_member, &record, key, err);
+	/* What a manifest could not say. */
+	if (r == 0 && record.verdict.code == 0 && record.rank.index_bytes == 0)
+		r = ckpt_sealed_lacks(rank_members[INDEX_BYTES], key, err);
+	if (r == 0 && record.verdict.code == 0 && record.rank.shard_bytes == 0)
+		r = ckpt_sealed_lacks(rank_members[SHARD_BYTES], key, err);
 	if (r == 0)
 		*ret_record = record;
 	return r;
+}
+
+int ckpt_verdict_check(const struct ckpt_verdict *verdict, const struct ckpt_verdict *asked,
+	const char *key, struct ckpt_error *err)
+{
+	if (verdict->generation == asked->generation && verdict->step == asked->step &&
+		verdict->nonce == asked->nonce)
+		return 0;
+	return ckpt_fail(err, CKPT_EFORMAT,
+		"%s of the exchange is about step %" PRIu64 " of generation %" PRIu64
+		", claim %016" PRIx64 ", and step %" PRIu64 " of generation %" PRIu64
+		", claim %016" PRIx64
+		" was asked for: another start of the job uses the same session",
+		key, verdict->step, verdict->generation, verdict->nonce, asked->step,
+		asked->generation, asked->nonce);
 }
 
 CKPT_PRINTF(2, 3) static void put_key(char *out, const char *fmt, ...)

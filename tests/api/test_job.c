@@ -6,10 +6,14 @@
 #include "api/kit.h"
 
 #include <ftw.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #define WORLD           4
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define COUNT           ((int64_t)50000)
+
+static const char *const names[WORLD] = {"w", "x", "y", "z"};
 
 struct job {
 	char *dir;
@@ -61,7 +65,7 @@ static int set_up(void **state)
 	job->dir = scratch_make();
 	(void)snprintf(job->store, sizeof(job->store), "%s", scratch_join(job->dir, "store"));
 	for (unsigned rank = 0; rank < WORLD; rank++)
-		kit_fill(&job->vectors[rank], "w", COUNT + rank, rank);
+		kit_fill(&job->vectors[rank], names[rank], COUNT + rank, rank);
 	*state = job;
 	return 0;
 }
@@ -135,10 +139,10 @@ static void test_one_outcome(void **state)
 		check_step(job, step, true);
 	}
 	assert_int_equal(count_shards(job), 3 * WORLD);
-	/* The claim, and of the last step what each rank told; of those before it nothing. */
+	/* Each rank's first word, the claim, and how the last step ended; of those before it nothing. */
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		must_work(ckpt_engine_drain(job->ranks[rank], TIMEOUT_MS));
-	assert_int_equal(scratch_count(scratch_join(job->store, "exchange/job-1")), 1 + WORLD);
+		close_rank(job, rank);
+	assert_int_equal(scratch_count(scratch_join(job->store, "exchange/job-1")), WORLD + 2);
 }
 
 #define ROWS    ((int64_t)1000) /* of all ranks */
@@ -236,9 +240,9 @@ static void check_aborted(struct job *job, uint32_t rank, const char *text)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	assert_int_equal(ckpt_save_error(job->saves[rank], &error), CKPT_EABORTED);
-	if (!strstr(error.message, text))
-		fail_msg("rank %u says: %s", rank, error.message);
+	int code = ckpt_save_error(job->saves[rank], &error);
+	if (code != CKPT_EABORTED || !strstr(error.message, text))
+		fail_msg("rank %u says: %d: %s", rank, code, error.message);
 	assert_int_equal(error.rank, rank);
 }
 
@@ -251,8 +255,8 @@ static void test_failed_rank(void **state)
 	for (uint32_t failing = 0; failing < WORLD; failing++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			start_rank(job, rank, 1 + failing, CKPT_SAVE_FENCED);
-		must_work(ckpt_save_fail(
-			job->saves[failing], CKPT_ETORN, "w", "it was changed by the test"));
+		must_work(ckpt_save_fail(job->saves[failing], CKPT_ETORN, names[failing],
+			"it was changed by the test"));
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			if (rank != failing)
 				(void)ckpt_save_fence(job->saves[rank], TIMEOUT_MS);
@@ -270,6 +274,132 @@ static void test_failed_rank(void **state)
 		must_work(wait_rank(job, rank));
 	check_step(job, 100, true);
 	assert_int_equal(count_shards(job), WORLD);
+}
+
+/* One cannot even begin: the others hear of it at once, and not at their deadline. */
+static void test_refused_rank(void **state)
+{
+	struct job *job = *state;
+
+	open_job(job, 600000);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		start_rank(job, rank, 1, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	for (uint32_t refused = 0; refused < WORLD; refused++) {
+		struct ckpt_save *draft = NULL;
+		must_work(ckpt_save_begin(job->ranks[refused], 2 + refused, NULL, &draft));
+		must_work(ckpt_save_fail(draft, CKPT_ETORN, "w", "refused by the test"));
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			if (rank != refused)
+				start_rank(job, rank, 2 + refused, 0);
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			if (rank == refused)
+				continue;
+			(void)wait_rank(job, rank);
+			check_aborted(job, rank, "refused by the test");
+		}
+		assert_int_equal(ckpt_save_start(draft), CKPT_ETORN);
+		ckpt_save_free(draft);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		start_rank(job, rank, 10, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	assert_int_equal(count_shards(job), 2 * WORLD);
+}
+
+#define STEPS_MAX 20000
+#define COMMITS   15
+
+/* One rank's training: it saves at every step, and each step takes its time. */
+struct trainer {
+	struct job *job;
+	uint32_t rank;
+	pthread_t thread;
+	pthread_barrier_t *together;
+	atomic_bool *enough;
+	uint64_t steps;
+	struct ckpt_save *saves[STEPS_MAX + 1];
+};
+
+static void spin(uint64_t rounds)
+{
+	for (volatile uint64_t i = 0; i < rounds; i++)
+		;
+}
+
+static void *train(void *argument)
+{
+	struct trainer *t = argument;
+	uint64_t last = 0;
+	unsigned commits = 0;
+	uint64_t drawn = t->rank + 1;
+
+	while (t->steps < STEPS_MAX) {
+		(void)pthread_barrier_wait(t->together);
+		bool enough = atomic_load(t->enough);
+		(void)pthread_barrier_wait(t->together);
+		if (enough)
+			return NULL;
+		drawn = drawn * UINT64_C(6364136223846793005) + 1;
+		spin(drawn >> 44);
+		struct ckpt_save *save = kit_start(
+			t->job->ranks[t->rank], ++t->steps, 0, &t->job->vectors[t->rank], 1);
+		t->saves[t->steps] = save;
+		if (t->rank > 0 || ckpt_save_error(save, NULL) == CKPT_ESKIPPED)
+			continue;
+		/* It has begun: the one before it is over. */
+		commits += last && ckpt_save_wait(t->saves[last], CKPT_LEVEL_LOCAL, 0) == 0;
+		last = t->steps;
+		atomic_store(t->enough, commits >= COMMITS);
+	}
+	return NULL;
+}
+
+/* Rank 0 skips what comes too soon, for all: however they are late, steps go on being committed. */
+static void test_skip(void **state)
+{
+	struct job *job = *state;
+	struct trainer *trainers = calloc(WORLD, sizeof(*trainers));
+	pthread_barrier_t together;
+	atomic_bool enough = false;
+	unsigned counts[2] = {0};
+
+	(void)snprintf(job->session, sizeof(job->session), "job-skip");
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct ckpt_engine_opts opts = options_of(job, rank, 20000);
+		opts.busy = CKPT_BUSY_SKIP;
+		must_work(ckpt_engine_open(job->store, &opts, &job->ranks[rank]));
+	}
+	assert_int_equal(pthread_barrier_init(&together, NULL, WORLD), 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		trainers[rank].job = job;
+		trainers[rank].rank = rank;
+		trainers[rank].together = &together;
+		trainers[rank].enough = &enough;
+		assert_int_equal(
+			pthread_create(&trainers[rank].thread, NULL, train, &trainers[rank]), 0);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(pthread_join(trainers[rank].thread, NULL), 0);
+	for (uint64_t step = 1; step <= trainers[0].steps; step++) {
+		int first = ckpt_save_wait(trainers[0].saves[step], CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+		assert_true(first == 0 || first == CKPT_ESKIPPED);
+		counts[first == 0]++;
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			struct ckpt_save *save = trainers[rank].saves[step];
+			int r = ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+			if (r != first)
+				fail_msg("rank %u says of step %llu: %d: %s", rank,
+					(unsigned long long)step, r, ckpt_last_error());
+			ckpt_save_free(save);
+		}
+	}
+	assert_true(counts[1] >= COMMITS);
+	assert_true(counts[0] > 0);
+	(void)pthread_barrier_destroy(&together);
+	free(trainers);
 }
 
 /* A rank that is not there any more: the others learn by their deadline that there is no such step. */
@@ -333,6 +463,10 @@ static void test_strangers(void **state)
 		opts.session = bad[i];
 		assert_int_equal(ckpt_engine_open(job->store, &opts, &job->ranks[0]), -EINVAL);
 	}
+	opts = options_of(job, 0, 2000);
+	opts.session = "job-1";
+	opts.world = 50001;
+	assert_int_equal(ckpt_engine_open(job->store, &opts, &job->ranks[0]), -EINVAL);
 	opts = options_of(job, WORLD, 2000);
 	opts.session = "job-1";
 	assert_int_equal(ckpt_engine_open(job->store, &opts, &job->ranks[0]), -EINVAL);
@@ -356,6 +490,8 @@ int main(void)
 		RANKS(test_other_world),
 		RANKS(test_late_rank),
 		RANKS(test_failed_rank),
+		RANKS(test_refused_rank),
+		RANKS(test_skip),
 		RANKS(test_vanished_rank),
 		RANKS(test_vanished_leader),
 		RANKS(test_next_start),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks tell each other: a record of a rank, or a verdict. */
+/* What ranks tell each other: a record of a rank, how a step ended, or a verdict. */
 #include "fuzz.h"
 
 #include <string.h>
@@ -9,7 +9,9 @@
 
 struct told {
 	bool of_rank;
-	struct ckpt_rank_record record;
+	bool of_step;
+	struct ckpt_rank_record record; /* its verdict is that of whatever it is */
+	struct ckpt_outcome outcome;
 };
 
 static int decode(const uint8_t *data, size_t length, struct ckpt_error *err, void *ret_value)
@@ -21,6 +23,11 @@ static int decode(const uint8_t *data, size_t length, struct ckpt_error *err, vo
 	if (ckpt_rank_record_decode(data, length, FUZZ_FILE, &first, &told->record) == 0)
 		return 0;
 	told->of_rank = false;
+	told->of_step = ckpt_outcome_decode(data, length, FUZZ_FILE, &first, &told->outcome) == 0;
+	if (told->of_step) {
+		told->record.verdict = told->outcome.verdict;
+		return 0;
+	}
 	return ckpt_verdict_decode(data, length, FUZZ_FILE, err, &told->record.verdict);
 }
 
@@ -28,6 +35,8 @@ static int encode(const void *value, struct ckpt_buf *out)
 {
 	const struct told *told = value;
 
+	if (told->of_step)
+		return ckpt_outcome_encode(&told->outcome, out);
 	return told->of_rank ? ckpt_rank_record_encode(&told->record, out)
 			     : ckpt_verdict_encode(&told->record.verdict, out);
 }
@@ -40,6 +49,8 @@ static void check(const void *value)
 
 	FUZZ_CHECK(verdict->code <= 0);
 	FUZZ_CHECK(fuzz_is_line(verdict->reason, strlen(verdict->reason)));
+	FUZZ_CHECK(verdict->generation <= CKPT_GENERATION_MAX && verdict->step <= CKPT_STEP_MAX);
+	FUZZ_CHECK(!told->of_step || ckpt_attempt_valid(told->outcome.attempt));
 	if (!told->of_rank)
 		return;
 	FUZZ_CHECK(rank->rank < CKPT_WORLD_MAX);
@@ -47,6 +58,7 @@ static void check(const void *value)
 	FUZZ_CHECK(fuzz_is_line(rank->node, strlen(rank->node)));
 	FUZZ_CHECK(rank->index_bytes <= CKPT_INDEX_MAX);
 	FUZZ_CHECK(rank->shard_bytes <= CKPT_SHARD_BYTES_MAX);
+	FUZZ_CHECK(verdict->code < 0 || (rank->index_bytes > 0 && rank->shard_bytes > 0));
 }
 
 static bool same(const void *value, const void *again)
@@ -56,9 +68,16 @@ static bool same(const void *value, const void *again)
 	const struct ckpt_manifest_rank *x = &a->record.rank;
 	const struct ckpt_manifest_rank *y = &b->record.rank;
 
-	if (a->of_rank != b->of_rank || a->record.verdict.code != b->record.verdict.code ||
-		strcmp(a->record.verdict.reason, b->record.verdict.reason) != 0)
+	if (a->of_rank != b->of_rank || a->of_step != b->of_step ||
+		a->record.verdict.code != b->record.verdict.code ||
+		strcmp(a->record.verdict.reason, b->record.verdict.reason) != 0 ||
+		ckpt_verdict_check(&a->record.verdict, &b->record.verdict, "", NULL) < 0)
 		return false;
+	/* Of what has failed there are no files. */
+	if (a->of_step)
+		return a->record.verdict.code < 0 ||
+		       (strcmp(a->outcome.attempt, b->outcome.attempt) == 0 &&
+			       a->outcome.bytes == b->outcome.bytes);
 	/* One that failed has no files, and its attempt is not told. */
 	return !a->of_rank ||
 	       (x->rank == y->rank && strcmp(x->node, y->node) == 0 &&

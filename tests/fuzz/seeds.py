@@ -151,19 +151,30 @@ def claim():
 
 
 def records():
+    about = {"generation": 3, "step": 70, "nonce": ATTEMPT}
     good = head(
         "rank",
         code=0,
         reason="",
+        **about,
+        attempt=ATTEMPT,
         rank=12,
         node="node-7",
-        attempt=ATTEMPT,
         index_digest=ATTEMPT * 2,
         index_bytes=4321,
         shard_bytes=2**40,
+        plan=ATTEMPT * 2,
     )
-    verdict = head("verdict", code=28, reason="No space left on device")
+    verdict = head("verdict", code=28, reason="No space left on device", **about)
+    outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)
     yield "rank", seal(good)
+    yield "outcome", seal(outcome)
+    yield "outcome-bytes-too-many", seal({**outcome, "bytes": 2**63})
+    yield "step-skipped", seal({**outcome, "code": 10013, "reason": "busy", "bytes": 0})
+    yield "step-too-great", seal({**outcome, "step": 10**10})
+    yield "nonce-short", seal({**outcome, "nonce": "12"})
+    yield "index-empty", seal({**good, "index_bytes": 0})
+    yield "shard-empty", seal({**good, "shard_bytes": 0})
     yield "verdict", seal(verdict)
     yield "rank-that-failed", seal({**good, "code": 10009, "reason": "w was changed"})
     yield "code-greatest", seal({**verdict, "code": 2**31 - 1})

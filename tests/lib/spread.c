@@ -144,15 +144,26 @@ static void distribute(struct spread *s, struct dice *d, size_t tensor)
 	}
 }
 
-static void make_tensor(struct spread_tensor *t, struct dice *d, size_t number, uint64_t side)
+/* The greatest size of a dimension and one. */
+static uint64_t most_of(const struct spread_tensor *t, uint32_t dimension, uint64_t side, bool wide)
+{
+	if (wide && dimension + 1 == t->ndim)
+		return side / ckpt_dtype_bytes(t->dtype);
+	if (wide)
+		return 6;
+	return t->ndim > 2 ? 2 + side / 8 : side;
+}
+
+static void make_tensor(
+	struct spread_tensor *t, struct dice *d, size_t number, uint64_t side, bool wide)
 {
 	(void)snprintf(t->name, sizeof(t->name), "layer.%zu", number);
 	t->dtype = dtypes[dice_below(d, 5)];
-	t->ndim = (uint32_t)dice_below(d, SPREAD_NDIM + 1);
+	t->ndim = (uint32_t)dice_below(d, wide ? 4 : SPREAD_NDIM + 1);
 	t->bytes = ckpt_dtype_bytes(t->dtype);
 	for (uint32_t i = 0; i < t->ndim; i++) {
-		uint64_t most = t->ndim > 2 ? 2 + side / 8 : side;
-		t->shape[i] = (int64_t)dice_below(d, most) + (dice_below(d, 12) > 0);
+		t->shape[i] =
+			(int64_t)dice_below(d, most_of(t, i, side, wide)) + (dice_below(d, 12) > 0);
 		t->bytes *= (uint64_t)t->shape[i];
 	}
 	t->data = malloc(t->bytes + 1);
@@ -186,18 +197,28 @@ static void make_rank(struct spread *s, uint32_t rank)
 	}
 }
 
-void spread_make(struct spread *spread, struct dice *dice, uint32_t world, uint64_t side)
+static void make(struct spread *spread, struct dice *dice, uint32_t world, uint64_t side, bool wide)
 {
 	*spread = (struct spread){.world = world};
 	for (uint32_t r = 0; r < world; r++)
 		for (size_t i = 0; i < SPREAD_TENSORS; i++)
 			spread->pieces[r][i].box.ndim = SPREAD_NONE;
 	for (size_t i = 0; i < SPREAD_TENSORS; i++) {
-		make_tensor(&spread->tensors[i], dice, i, side);
+		make_tensor(&spread->tensors[i], dice, i, side, wide);
 		distribute(spread, dice, i);
 	}
 	for (uint32_t r = 0; r < world; r++)
 		make_rank(spread, r);
+}
+
+void spread_make(struct spread *spread, struct dice *dice, uint32_t world, uint64_t side)
+{
+	make(spread, dice, world, side, false);
+}
+
+void spread_make_wide(struct spread *spread, struct dice *dice, uint32_t world, uint64_t bytes)
+{
+	make(spread, dice, world, bytes, true);
 }
 
 void spread_commit(struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes)

@@ -45,6 +45,8 @@ struct spread {
 
 /* `side`: about the size of a dimension. Commits nothing yet. */
 void spread_make(struct spread *spread, struct dice *dice, uint32_t world, uint64_t side);
+/* The same of tensors of a few rows, each of up to so many bytes: boxes of them have large gaps. */
+void spread_make_wide(struct spread *spread, struct dice *dice, uint32_t world, uint64_t bytes);
 /* Writes it as that step of the store in `dir`, whose generation 1 has been claimed. */
 void spread_commit(struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes);
 void spread_clear(struct spread *spread);

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define FEW 8 /* operations of a rank under way at once */
+#define FEW 80 /* operations of a rank under way at once */
 
 struct stormy {
 	struct ckpt_exchange exchange;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The program of one rank: open, agree where to go on from, claim, save, close. */
+/* The program of one rank: open, resume, claim, save, close. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static void let_go(struct crowd_member *m)
 
 /* Closing. */
 
-static int close_body(struct ckpt_task *task)
+int crowd_close_body(struct ckpt_task *task)
 {
 	struct crowd_member *m = member_of(task);
 	int r;
@@ -141,7 +141,7 @@ static uint64_t next_step(const struct crowd_member *m)
 	uint64_t drawn = sim_mix64(m->job->number * 1000 + m->saved);
 
 	/* The first of all may be step 0. */
-	bool first = m->job->generation == 0 && m->saved == 0;
+	bool first = m->chosen_generation == 0 && m->saved == 0;
 
 	return m->step + (first ? drawn % 2 : 1 + drawn % 3);
 }
@@ -167,6 +167,17 @@ static int put_together(struct crowd_member *m, uint64_t version, struct ckpt_er
 	return r;
 }
 
+/* What ckpt_save_start() does with one that it cannot begin. */
+static void refuse(
+	struct crowd_member *m, struct ckpt_save *save, uint64_t step, const struct ckpt_error *why)
+{
+	crowd_refused(m, step, why->code, why->message);
+	if (!save)
+		return;
+	ckpt_save_refuse(save, why);
+	ckpt_save_unref(save);
+}
+
 /* False: without memory for it. */
 static bool start_save(struct crowd_member *m)
 {
@@ -180,9 +191,12 @@ static bool start_save(struct crowd_member *m)
 	m->fenced = !m->job->careful && sim_chance(sim, 4000);
 	sim_state_fill(&m->live, version);
 	int r = put_together(m, version, &err);
+	if (r == 0 && !m->job->careful && sim_chance(sim, 1000) && sim_fault(sim, SIM_CANCEL))
+		r = ckpt_fail(&err, -ECANCELED, "the user does not want it any more");
 	if (r < 0) {
-		crowd_judge(m, "prepare", r, ckpt_code_text(r));
-		ckpt_save_unref(m->save);
+		(void)ckpt_fail(&err, r, "%s", ckpt_code_text(r));
+		crowd_judge(m, "prepare", r, err.message);
+		refuse(m, m->save, m->step, &err);
 		m->save = NULL;
 		return false;
 	}
@@ -197,6 +211,68 @@ static bool start_save(struct crowd_member *m)
 }
 
 static int train_body(struct ckpt_task *task);
+static int end_save_body(struct ckpt_task *task);
+
+/* The next step, while the last one still runs. */
+
+static void skip_step(struct crowd_member *m)
+{
+	m->step = next_step(m);
+	m->saved++;
+}
+
+static void rank_0_skips(struct crowd_member *m)
+{
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_save *save = NULL;
+
+	skip_step(m);
+	ckpt_error_clear(&err);
+	(void)ckpt_fail(&err, CKPT_ESKIPPED, "the save of step %llu still runs",
+		(unsigned long long)ckpt_save_step(m->save));
+	if (ckpt_save_new(&m->core, NULL, m->step, false, 0, &save) < 0)
+		save = NULL;
+	refuse(m, save, m->step, &err);
+}
+
+/* What ckpt_save_start() does: rank 0 skips what comes too soon, and the others wait for its word. */
+static int too_soon_body(struct ckpt_task *task)
+{
+	struct crowd_member *m = member_of(task);
+	struct ckpt_skipper *skipper;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	while (m->saved < m->job->saves && !(bits(m) & CKPT_DONE_END)) {
+		sleep_for(m, sim_below(sim_of(m), 20 * MILLISECOND));
+		CKPT_AWAIT(task, slept(m));
+		if (bits(m) & CKPT_DONE_END)
+			break;
+		if (m->rank == 0) {
+			rank_0_skips(m);
+			continue;
+		}
+		if (!prepare(m, sizeof(*skipper), NULL))
+			break;
+		skipper = CKPT_CONTAINER(m->command, struct ckpt_skipper, command);
+		skipper->step = next_step(m);
+		skipper->patience_ns = (uint64_t)m->crowd->timeout_ms * MILLISECOND / 4 * 3;
+		ckpt_command_post(m->command, ckpt_skipper_body);
+		sleep_for(m, m->crowd->timeout_ms * MILLISECOND + CALL_NS);
+		CKPT_AWAIT(task, answered(m));
+		m->wake_ns = UINT64_MAX;
+		r = ckpt_latch_get(&m->command->latch) & CKPT_DONE_END ? m->command->result : 0;
+		if (r == CKPT_ESKIPPED) {
+			skip_step(m);
+			crowd_refused(m, m->step, r, m->command->error.message);
+		}
+		let_go(m);
+		if (r == 0)
+			break;
+	}
+	return ckpt_task_continue(task, end_save_body);
+	CKPT_TASK_END(task);
+}
 
 static int end_save_body(struct ckpt_task *task)
 {
@@ -224,7 +300,7 @@ static int end_save_body(struct ckpt_task *task)
 		if (!crowd_hung(m->crowd))
 			sim_violation(sim, "what is left of step %llu of rank %u does not go",
 				(unsigned long long)m->step, m->rank);
-		return ckpt_task_continue(task, close_body);
+		return ckpt_task_continue(task, crowd_close_body);
 	}
 	m->cache = ckpt_save_take_plan(m->save);
 	ckpt_save_unref(m->save);
@@ -253,7 +329,7 @@ static int save_body(struct ckpt_task *task)
 			ckpt_save_post_gate(m->save);
 		}
 	}
-	return ckpt_task_continue(task, end_save_body);
+	return ckpt_task_continue(task, m->crowd->skips ? too_soon_body : end_save_body);
 	CKPT_TASK_END(task);
 }
 
@@ -268,7 +344,7 @@ static int train_body(struct ckpt_task *task)
 		if (start_save(m))
 			return ckpt_task_continue(task, save_body);
 	}
-	return ckpt_task_continue(task, close_body);
+	return ckpt_task_continue(task, crowd_close_body);
 	CKPT_TASK_END(task);
 }
 
@@ -280,7 +356,7 @@ static int claim_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (!prepare(m, sizeof(struct ckpt_claimer), ckpt_claimer_clear))
-		return ckpt_task_continue(task, close_body);
+		return ckpt_task_continue(task, crowd_close_body);
 	post(m, ckpt_claim_body, "claim");
 	CKPT_AWAIT(task, answered(m));
 	m->failure = take(m);
@@ -288,9 +364,10 @@ static int claim_body(struct ckpt_task *task)
 	if (m->failure == 0 && m->astray)
 		sim_violation(sim_of(m), "rank %u goes on from another step than rank 0", m->rank);
 	if (m->failure)
-		return ckpt_task_continue(task, close_body);
+		return ckpt_task_continue(task, crowd_close_body);
 	crowd_claimed(m);
-	sim_state_init(&m->live, &m->crowd->shapes[m->rank % SIM_SHAPES]);
+	crowd_shape(m, m->rank, &m->shape);
+	sim_state_init(&m->live, &m->shape);
 	return ckpt_task_continue(task, train_body);
 	CKPT_TASK_END(task);
 }
@@ -301,13 +378,13 @@ static int adopt_body(struct ckpt_task *task)
 	struct ckpt_adopter *adopter;
 
 	CKPT_TASK_BEGIN(task);
-	if (m->job->generation == 0)
+	if (m->chosen_generation == 0)
 		return ckpt_task_continue(task, claim_body);
 	if (!prepare(m, sizeof(*adopter), NULL))
-		return ckpt_task_continue(task, close_body);
+		return ckpt_task_continue(task, crowd_close_body);
 	adopter = CKPT_CONTAINER(m->command, struct ckpt_adopter, command);
-	adopter->generation = m->job->generation;
-	adopter->step = m->job->step;
+	adopter->generation = m->chosen_generation;
+	adopter->step = m->chosen_step;
 	/* Somebody has told this rank to resume from another one. */
 	m->astray = m->rank > 0 && !m->job->careful && sim_chance(sim_of(m), 100);
 	m->crowd->strays += m->astray;
@@ -316,20 +393,23 @@ static int adopt_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, answered(m));
 	m->failure = take(m);
 	let_go(m);
-	m->step = m->job->step;
-	return ckpt_task_continue(task, m->failure ? close_body : claim_body);
+	m->step = m->chosen_step;
+	return ckpt_task_continue(task, m->failure ? crowd_close_body : claim_body);
 	CKPT_TASK_END(task);
 }
 
-/* Rank 0 has told the others where to go on from: in a real job that is resume()'s. */
-static int tell_body(struct ckpt_task *task)
+/* Rank 0 looks whether that is where to go on from. */
+static int look_body(struct ckpt_task *task)
 {
 	struct crowd_member *m = member_of(task);
 	struct ckpt_lister *lister;
 
 	CKPT_TASK_BEGIN(task);
+	m->job->view = m->job->rounds[m->round].view;
+	m->job->generation = m->chosen_generation;
+	m->job->step = m->chosen_step;
 	if (!prepare(m, sizeof(*lister), ckpt_lister_clear))
-		return ckpt_task_continue(task, close_body);
+		return ckpt_task_continue(task, crowd_close_body);
 	post(m, ckpt_lister_body, "list");
 	CKPT_AWAIT(task, answered(m));
 	m->failure = take(m);
@@ -337,58 +417,13 @@ static int tell_body(struct ckpt_task *task)
 	if (m->failure == 0)
 		crowd_chose(m, &lister->scanner.scan);
 	let_go(m);
-	if (m->failure)
-		return ckpt_task_continue(task, close_body);
-	m->job->chosen = true;
-	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
-		if (m->crowd->members[i])
-			m->crowd->members[i]->poked = true;
-	return ckpt_task_continue(task, adopt_body);
+	return ckpt_task_continue(task, m->failure ? crowd_close_body : adopt_body);
 	CKPT_TASK_END(task);
 }
 
-/* The newest step: its every byte, of every rank. Returns 0, or why not. */
-static int take_choice(struct crowd_member *m)
+int crowd_chosen_body(struct ckpt_task *task)
 {
-	bool ended = ckpt_latch_get(ckpt_restore_latch(m->verify)) & CKPT_DONE_END;
-	const struct ckpt_error *why = ckpt_restore_failure(m->verify);
-	int r = ended ? why->code : -ETIMEDOUT;
-
-	m->job->generation = ckpt_restore_chosen_generation(m->verify);
-	m->job->step = ckpt_restore_chosen_step(m->verify);
-	if (r == CKPT_ENOSTEP) {
-		m->job->generation = m->job->step = 0;
-		return 0;
-	}
-	if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || r == CKPT_EFORMAT)
-		sim_violation(sim_of(m), "step %llu of generation %llu is bad: %s",
-			(unsigned long long)m->job->step, (unsigned long long)m->job->generation,
-			why->message);
-	if (r < 0)
-		crowd_judge(m, "verify", r, ended ? why->message : ckpt_code_text(r));
-	return r;
-}
-
-static int choose_body(struct ckpt_task *task)
-{
-	struct crowd_member *m = member_of(task);
-
-	CKPT_TASK_BEGIN(task);
-	m->job->view = m->crowd->time;
-	if (ckpt_restore_new(&m->core, NULL, CKPT_STEP_LATEST, CKPT_SINK_NONE, &m->verify) < 0)
-		return ckpt_task_continue(task, close_body);
-	ckpt_restore_post_open(m->verify);
-	expect(m, "a verification", 600 * SECOND);
-	sleep_for(m, CALL_NS);
-	CKPT_AWAIT(task, (ckpt_latch_get(ckpt_restore_latch(m->verify)) & CKPT_DONE_END) ||
-				 sim_of(m)->now_ns >= m->wake_ns);
-	came(m);
-	m->failure = take_choice(m);
-	ckpt_restore_post_release(m->verify);
-	ckpt_restore_unref(m->verify);
-	m->verify = NULL;
-	return ckpt_task_continue(task, m->failure ? close_body : tell_body);
-	CKPT_TASK_END(task);
+	return ckpt_task_continue(task, member_of(task)->rank == 0 ? look_body : adopt_body);
 }
 
 static int life_body(struct ckpt_task *task)
@@ -397,18 +432,12 @@ static int life_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (!prepare(m, sizeof(struct ckpt_opener), ckpt_opener_clear))
-		return ckpt_task_continue(task, close_body);
+		return ckpt_task_continue(task, crowd_close_body);
 	post(m, ckpt_open_body, "open");
 	CKPT_AWAIT(task, answered(m));
 	m->failure = take(m);
 	let_go(m);
-	if (m->failure)
-		return ckpt_task_continue(task, close_body);
-	if (m->rank == 0)
-		return ckpt_task_continue(task, choose_body);
-	/* The launcher ends those who wait for a rank 0 that is not there. */
-	CKPT_AWAIT(task, m->job->chosen);
-	return ckpt_task_continue(task, adopt_body);
+	return ckpt_task_continue(task, m->failure ? crowd_close_body : crowd_resume_body);
 	CKPT_TASK_END(task);
 }
 
@@ -423,11 +452,14 @@ void crowd_observe(struct crowd_member *member)
 {
 	const struct ckpt_error *why;
 
+	crowd_blind(member);
 	if (!member->save || !member->record ||
 		member->record->step != ckpt_save_step(member->save))
 		return;
 	enum crowd_told before = member->record->told[member->rank];
 	uint32_t now = bits(member);
+	if (now & CKPT_DONE_END)
+		member->late_ns = UINT64_MAX;
 	if (before == CROWD_NOTHING && (now & CKPT_DONE_LOCAL)) {
 		crowd_told(member, CROWD_DURABLE, 0, "");
 	} else if (before == CROWD_NOTHING && (now & CKPT_DONE_END)) {

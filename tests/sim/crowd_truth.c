@@ -8,6 +8,9 @@
 #include "format/naming.h"
 #include "sim_inode.h"
 
+/* Much less than any save's deadline. */
+#define SOON_NS UINT64_C(3000000000)
+
 struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint64_t step)
 {
 	for (size_t i = 0; i < crowd->record_count; i++)
@@ -16,18 +19,25 @@ struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint
 	return NULL;
 }
 
-void crowd_began(struct crowd_member *member, uint64_t version)
+static struct crowd_record *make_record(struct crowd_member *member, uint64_t step)
 {
 	struct crowd *crowd = member->crowd;
 	uint64_t generation = member->core.generation;
-	struct crowd_record *r = crowd_record(crowd, generation, member->step);
+	struct crowd_record *r = crowd_record(crowd, generation, step);
 
 	if (!r) {
 		CKPT_ASSERT(crowd->record_count < CROWD_RECORDS);
 		r = &crowd->records[crowd->record_count++];
 		*r = (struct crowd_record){
-			.generation = generation, .step = member->step, .begun_at = ++crowd->time};
+			.generation = generation, .step = step, .begun_at = ++crowd->time};
 	}
+	return r;
+}
+
+void crowd_began(struct crowd_member *member, uint64_t version)
+{
+	struct crowd_record *r = make_record(member, member->step);
+
 	r->ranks++;
 	r->versions[member->rank] = version;
 	member->record = r;
@@ -42,14 +52,16 @@ static bool fenced_out(const struct crowd *crowd, const struct crowd_record *r)
 	return false;
 }
 
-void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text)
+static void note_told(struct crowd_member *member, struct crowd_record *r, enum crowd_told told,
+	int code, const char *text)
 {
 	struct crowd *crowd = member->crowd;
-	struct crowd_record *r = member->record;
 
 	sim_tell(&crowd->sim, member->id, told == CROWD_DURABLE ? "acked" : "not saved", text,
 		(int64_t)r->generation, (int64_t)r->step, code);
 	r->told[member->rank] = told;
+	if (told != CROWD_UNKNOWN && r->known_ns == 0)
+		r->known_ns = crowd->sim.now_ns;
 	if (told == CROWD_DURABLE) {
 		crowd->durable += r->acked_at == 0;
 		r->acked_at = r->acked_at ? r->acked_at : ++crowd->time;
@@ -60,6 +72,11 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 				(unsigned long long)r->step, (unsigned long long)r->generation);
 	}
 	crowd->not_saved += told == CROWD_FAILED;
+	if (told == CROWD_DURABLE && member->job->reused)
+		sim_violation(&crowd->sim,
+			"step %llu of generation %llu is acknowledged in the session of an earlier "
+			"start",
+			(unsigned long long)r->step, (unsigned long long)r->generation);
 	if (!r->acked_at)
 		return;
 	for (uint32_t i = 0; i < crowd->world; i++)
@@ -81,9 +98,42 @@ void crowd_told(struct crowd_member *member, enum crowd_told told, int code, con
 			crowd->world);
 }
 
+void crowd_told(struct crowd_member *member, enum crowd_told told, int code, const char *text)
+{
+	note_told(member, member->record, told, code, text);
+}
+
+void crowd_refused(struct crowd_member *member, uint64_t step, int code, const char *text)
+{
+	note_told(member, make_record(member, step), CROWD_FAILED, code, text);
+}
+
 void crowd_passed(struct crowd_member *member)
 {
 	member->record->passed[member->rank] = true;
+	member->passed_ns = member->crowd->sim.now_ns;
+}
+
+/*
+ * A failure is told, and a commit stands in the store. So nobody who has done his part waits for his
+ * deadline, unless rank 0 has died with what it knew.
+ */
+void crowd_hurry(const struct crowd_member *m)
+{
+	struct crowd *crowd = m->crowd;
+	const struct crowd_record *r = m->record;
+	const uint64_t *fired = crowd->sim.fired;
+
+	if (!m->save || !r || r->step != ckpt_save_step(m->save) || r->known_ns == 0 ||
+		r->told[m->rank] != CROWD_NOTHING || !r->passed[m->rank])
+		return;
+	if (crowd_hung(crowd) || fired[SIM_NO_MEMORY] || fired[SIM_JOB_SLOW] ||
+		sim_disk_stopped(crowd->disk) || (r->acked_at == 0 && m->job->ending))
+		return;
+	if (crowd->sim.now_ns > ckpt_max_u64(r->known_ns, m->passed_ns) + SOON_NS)
+		sim_violation(&crowd->sim,
+			"how step %llu of generation %llu ended is known, and rank %u still waits",
+			(unsigned long long)r->step, (unsigned long long)r->generation, m->rank);
 }
 
 void crowd_claimed(struct crowd_member *member)
@@ -162,6 +212,26 @@ static void check_step(struct crowd *crowd, const struct crowd_record *r)
 	}
 }
 
+/* Retention may have let it go: it does not know what will be seen as damaged later. */
+static bool may_be_retired(const struct crowd *crowd, const struct crowd_record *r)
+{
+	uint64_t newer = 0;
+
+	for (size_t i = 0; i < crowd->record_count; i++) {
+		const struct crowd_record *other = &crowd->records[i];
+		newer += other->acked_at &&
+			 (other->generation > r->generation ||
+				 (other->generation == r->generation && other->step > r->step));
+	}
+	return crowd->keep_last > 0 && newer >= crowd->keep_last;
+}
+
+/* Whether `r` must have been chosen by a restore that began at `view`, if nothing newer was. */
+static bool is_owed(const struct crowd *crowd, const struct crowd_record *r, uint64_t view)
+{
+	return r->acked_at && r->acked_at <= view && !r->blurred && !may_be_retired(crowd, r);
+}
+
 void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 {
 	struct crowd *crowd = member->crowd;
@@ -173,7 +243,7 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 		const struct crowd_record *r = &crowd->records[i];
 		bool newer = !chosen || r->generation > chosen->generation ||
 			     (r->generation == chosen->generation && r->step > chosen->step);
-		if (r->acked_at && r->acked_at <= member->job->view && newer && in_lineage(scan, r))
+		if (newer && is_owed(crowd, r, member->job->view) && in_lineage(scan, r))
 			sim_violation(&crowd->sim,
 				"step %llu of generation %llu was acknowledged, and is not chosen",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
@@ -194,6 +264,81 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 				"that it failed",
 				(unsigned long long)r->step, (unsigned long long)r->generation, i);
 	check_step(crowd, r);
+}
+
+/* Nobody's end, and nothing but what the exchange can make good, has come between the ranks of a round. */
+static bool is_whole(const struct crowd_member *member)
+{
+	const struct crowd *crowd = member->crowd;
+
+	for (unsigned i = 0; i < SIM_FAULTS; i++)
+		if (crowd->sim.fired[i] && i != SIM_CANCEL)
+			return false;
+	return !crowd->stormed && crowd->weather.lost == 0 && !member->job->turned &&
+	       crowd->jobs == 1;
+}
+
+static void check_round(struct crowd_member *member)
+{
+	const struct crowd_round *round = &member->job->rounds[member->round];
+
+	if (round->well > 0 && round->failed > 0 && (member->job->careful || is_whole(member)))
+		sim_violation(&member->crowd->sim,
+			"restore %u: %u ranks have restored a step, and %u have failed",
+			member->round, round->well, round->failed);
+}
+
+void crowd_restored(struct crowd_member *member, uint64_t generation, uint64_t step)
+{
+	struct crowd_round *round = &member->job->rounds[member->round];
+
+	if (round->well > 0 && (round->generation != generation || round->step != step))
+		sim_violation(&member->crowd->sim,
+			"restore %u: rank %u has got back step %llu of generation %llu, and "
+			"another "
+			"one step %llu of generation %llu",
+			member->round, member->rank, (unsigned long long)step,
+			(unsigned long long)generation, (unsigned long long)round->step,
+			(unsigned long long)round->generation);
+	if (generation > 0 && generation == member->job->bad_generation &&
+		step == member->job->bad_step)
+		sim_violation(&member->crowd->sim,
+			"restore %u: rank %u is given step %llu of generation %llu, which all were "
+			"told is damaged",
+			member->round, member->rank, (unsigned long long)step,
+			(unsigned long long)generation);
+	if (generation > 0 && member->job->reused)
+		sim_violation(&member->crowd->sim,
+			"rank %u has got back step %llu of generation %llu in the session of an "
+			"earlier start",
+			member->rank, (unsigned long long)step, (unsigned long long)generation);
+	round->generation = generation;
+	round->step = step;
+	round->well++;
+	member->crowd->restored += generation > 0;
+	check_round(member);
+}
+
+void crowd_not_restored(struct crowd_member *member, int code, const char *message)
+{
+	struct crowd *crowd = member->crowd;
+	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE;
+
+	member->job->rounds[member->round].failed++;
+	check_round(member);
+	if (!message[0])
+		sim_violation(&crowd->sim, "a restore of p%u failed with %d and no message",
+			member->id, code);
+	if (damage && !member->job->blinded)
+		sim_violation(&crowd->sim, "nothing is damaged, and rank %u is told: %s",
+			member->rank, message);
+	crowd->went_back += damage;
+	if (damage) {
+		member->job->bad_generation = ckpt_restore_chosen_generation(member->restore);
+		member->job->bad_step = ckpt_restore_chosen_step(member->restore);
+	}
+	if (!damage && !member->job->turned)
+		crowd_judge(member, "restore", code, message);
 }
 
 bool crowd_hung(const struct crowd *crowd)
@@ -220,11 +365,15 @@ void crowd_judge(struct crowd_member *member, const char *what, int code, const 
 	bool changed =
 		crowd->sim.fired[SIM_CANCEL] && (code == -ECANCELED || code == CKPT_EABORTED);
 
+	/* One that came too soon. */
+	if (crowd->skips && code == CKPT_ESKIPPED)
+		return;
+
 	sim_note(sim, member->id, what, message, 0, 0, code);
 	if (!message[0])
 		sim_violation(
 			sim, "%s of p%u failed with %d and no message", what, member->id, code);
-	if (member->job->careful || (is_quiet(crowd) && !changed))
+	if (member->job->careful || (is_quiet(crowd) && !changed && !member->job->turned))
 		sim_violation(sim, "%s of rank %u failed with %d, and nothing went wrong: %s", what,
 			member->rank, code, message);
 }

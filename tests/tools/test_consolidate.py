@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ckpt-restore --consolidate: whole tensors in plain files, whichever ranks wrote them."""
+"""ckpt-restore --consolidate and --rank: tensors in plain files, whole or cut, whoever wrote them."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -142,7 +144,7 @@ def write_rank(step: Path, rank: int, boxes: list[Box], alias: str | None) -> di
     }
 
 
-def write_store(path: Path, ranks: list[list[Box]]) -> Path:
+def write_store(path: Path, ranks: list[list[Box]], alias: str = "tied") -> Path:
     step = path / "g000001" / "step-0000000010"
     step.mkdir(parents=True)
     (path / "gens").mkdir()
@@ -153,7 +155,7 @@ def write_store(path: Path, ranks: list[list[Box]]) -> Path:
     manifest: dict[str, object] = {"run_id": RUN, "generation": 1, "step": 10}
     manifest |= {"outcome": "commit", "attempt": ATTEMPT, "wall_ms": 1, "world": len(ranks)}
     manifest["ranks"] = [
-        write_rank(step, i, boxes, "tied" if i == 1 else None) for i, boxes in enumerate(ranks)
+        write_rank(step, i, boxes, alias if i == 1 else None) for i, boxes in enumerate(ranks)
     ]
     write_sealed(step / "manifest.json", "manifest", manifest)
     return path
@@ -305,3 +307,157 @@ def test_dest_that_cannot_be(store: Path, tmp_path: Path) -> None:
         result = run("ckpt-restore", store, tmp_path / dest, "--consolidate", "--json")
         assert result.returncode == FAILED
         assert dest in json.loads(result.stdout)["error"]["message"]
+
+
+def metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, "np") as f:
+        return dict(f.metadata())
+
+
+def test_each_file_has_its_own_aliases(store: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "out"
+    result = run("ckpt-restore", store, dest, "--consolidate", "--file-size", 1, "-q")
+    assert result.returncode == OK, result.stderr
+    for file in dest.glob("*.safetensors"):
+        want = {"format": "pt"} | ({"tied": "phase"} if "phase" in load_file(file) else {})
+        assert metadata(file) == want
+
+
+@pytest.mark.parametrize("alias", ["format", "rank"])
+def test_an_alias_that_metadata_cannot_have(tmp_path: Path, alias: str) -> None:
+    store = write_store(tmp_path / "run", [[box("same")], [box("one")]], alias)
+    whole = tmp_path / "whole"
+    assert run("ckpt-restore", store, whole, "--consolidate").returncode == OK
+    found = load_file(whole / "model.safetensors")
+    if alias == "format":
+        assert found["format"] == np.float32(3.5)
+        assert metadata(whole / "model.safetensors") == {"format": "pt"}
+    else:
+        assert metadata(whole / "model.safetensors") == {"format": "pt", "rank": "one"}
+    view = tmp_path / "view"
+    result = run("ckpt-restore", store, view, "--world-size", 3, "--rank", 2)
+    assert result.returncode == OK, result.stderr
+    file = view / "rank-00002-of-00003.safetensors"
+    assert load_file(file)[alias] == np.float32(3.5)
+    assert metadata(file) == {"format": "pt", "rank": "2", "world_size": "3"}
+
+
+def test_a_header_that_no_reader_takes(tmp_path: Path) -> None:
+    # As JSON each byte of these names is six.
+    ranks = [
+        [Box(f"{r}{i:05}" + "\1" * 1000, np.array([i], dtype=np.float32)) for i in range(8500)]
+        for r in range(2)
+    ]
+    store = write_store(tmp_path / "run", ranks)
+    dest = tmp_path / "out"
+    result = run("ckpt-restore", store, dest, "--consolidate")
+    assert result.returncode == FAILED
+    assert "use --file-size" in result.stderr
+    assert not dest.exists()
+    result = run("ckpt-restore", store, dest, "--consolidate", "--file-size", 40_000)
+    assert result.returncode == OK, result.stderr
+    assert len(load_file(dest / "model-00001-of-00002.safetensors")) == 10_000
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace shows what is synced")
+@pytest.mark.parametrize("there", [False, True])
+def test_the_name_of_dest_is_synced(store: Path, tmp_path: Path, there: bool) -> None:
+    dest, log = tmp_path / "out", tmp_path / "log"
+    if there:
+        dest.mkdir()
+    command = ["strace", "-f", "-y", "-e", "trace=fsync", "-o", str(log), str(TOOLS / "ckpt-restore")]
+    done = subprocess.run([*command, str(store), str(dest), "--consolidate", "-q"], check=False, timeout=120)
+    assert done.returncode == OK
+    synced = [line for line in log.read_text().splitlines() if "fsync(" in line and line.endswith("= 0")]
+    assert any(f"<{dest}>" in line for line in synced)
+    assert any(f"<{tmp_path}>" in line for line in synced) != there
+
+
+def view_of(whole: np.ndarray, world: int, rank: int) -> np.ndarray:
+    """What torch's Shard(0) gives to a rank."""
+    if whole.ndim == 0:
+        return whole
+    pieces = torch.from_numpy(whole).chunk(world) if whole.shape[0] else ()
+    return np.asarray(pieces[rank]) if rank < len(pieces) else whole[:0]
+
+
+def restore_view(store: Path, dest: Path, world: int, rank: int, *more: object) -> dict[str, np.ndarray]:
+    result = run("ckpt-restore", store, dest, "--world-size", world, "--rank", rank, "--json", *more)
+    assert result.returncode == OK, result.stderr
+    name = f"rank-{rank:05}-of-{world:05}.safetensors"
+    assert json.loads(result.stdout)["files"] == [name]
+    assert metadata(dest / name) == {
+        "format": "pt",
+        "tied": "phase",
+        "rank": str(rank),
+        "world_size": str(world),
+    }
+    return load_file(dest / name)
+
+
+@pytest.mark.parametrize(
+    ("world", "ranks"),
+    [(1, [0]), (2, [0, 1]), (4, [0, 1, 2, 3]), (7, [0, 3, 6]), (100, [0, 2, 3, 89, 90, 99]), (1000000, [999999])],
+)
+def test_views(store: Path, tmp_path: Path, world: int, ranks: list[int]) -> None:
+    for rank in ranks:
+        found = restore_view(store, tmp_path / "out", world, rank)
+        assert set(found) == set(WHOLE)
+        for name, array in found.items():
+            want = view_of(WHOLE[name], world, rank)
+            if name == "phase":
+                assert array.shape == (*want.shape, 16)
+                array = array.view(np.complex128)[..., 0] if array.size else want
+            assert (array.dtype, array.shape) == (want.dtype, want.shape)
+            assert array.tobytes() == want.tobytes()
+    assert len(list((tmp_path / "out").iterdir())) == len(ranks)
+
+
+def test_views_with_replicas(store: Path, tmp_path: Path) -> None:
+    found = restore_view(store, tmp_path / "out", 3, 1, "--whole", "sam?", "--whole", "*k")
+    assert found["same"].tobytes() == WHOLE["same"].tobytes()
+    assert found["mask"].tobytes() == WHOLE["mask"].tobytes()
+    assert found["embed"].shape == (30, 41)
+
+
+def test_a_view_reads_what_it_needs(tmp_path: Path) -> None:
+    rows = Box("rows", RNG.random((100, 1024), dtype=np.float32))
+    store = write_store(tmp_path / "run", [[rows]])
+    result = run("ckpt-restore", store, tmp_path / "out", "--world-size", 10, "--rank", 3, "--json")
+    assert json.loads(result.stdout)["bytes"] == 10 * 4096
+    found = load_file(tmp_path / "out" / "rank-00003-of-00010.safetensors")["rows"]
+    assert found.tobytes() == rows.whole[30:40].tobytes()
+
+
+def test_a_view_that_fails_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    (shard,) = store.glob("g*/step-*/rank-00000.*.safetensors")
+    shard.unlink()
+    dest = tmp_path / "out"
+    # The rows of rank 0 are the first ones.
+    assert run("ckpt-restore", store, dest, "--world-size", 5, "--rank", 0).returncode == INCOMPLETE
+    assert not dest.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rank", "0"],
+        ["--world-size", "2"],
+        ["--world-size", "0", "--rank", "0"],
+        ["--world-size", "2", "--rank", "2"],
+        ["--world-size", "1000001", "--rank", "0"],
+        ["--world-size", "2", "--rank", "-1"],
+        ["--world-size", "two", "--rank", "0"],
+        ["--world-size", "2", "--rank", "0", "--consolidate"],
+        ["--world-size", "2", "--rank", "0", "--file-size", "1"],
+        ["--whole", "*"],
+        ["--consolidate", "--whole", "*"],
+        ["--world-size", "2", "--rank", "0", *(["--whole", "x"] * 65)],
+    ],
+)
+def test_views_that_cannot_be(store: Path, tmp_path: Path, options: list[str]) -> None:
+    result = run("ckpt-restore", store, tmp_path / "out", *options)
+    assert result.returncode == USAGE
+    assert "usage:" in result.stderr
+    assert not (tmp_path / "out").exists()
+    assert run("ckpt-verify", store, "--rank", "0").returncode == USAGE

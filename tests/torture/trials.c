@@ -327,6 +327,11 @@ static void run_restore_tool(struct deed *d)
 	trial_restore_tool(d);
 }
 
+static void run_consolidate_tool(struct deed *d)
+{
+	trial_consolidate_tool(d);
+}
+
 #define RING    .threads = false
 #define THREADS .threads = true
 /* clang-format off */
@@ -360,6 +365,7 @@ const struct trial torture_trials[] = {
 	{"forked", prepare_none, run_forked, THREADS},
 	{"verify-tool", prepare_three, run_verify_tool, THREADS, .tool = true},
 	{"restore-tool", prepare_three, run_restore_tool, THREADS, .tool = true},
+	{"consolidate-tool", prepare_three, run_consolidate_tool, THREADS, .tool = true},
 };
 /* clang-format on */
 const unsigned torture_trial_count = sizeof(torture_trials) / sizeof(torture_trials[0]);

@@ -9,11 +9,15 @@ _ckpt() {
 	ckpt:show) options="--step --json --quiet --version --help" ;;
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
-	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size" ;;
+	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size --world-size --rank --whole" ;;
 	esac
 	case $previous in
 	--file-size)
 		mapfile -t COMPREPLY < <(compgen -W "5GiB" -- "$current")
+		return
+		;;
+	--world-size | --rank | --whole)
+		COMPREPLY=()
 		return
 		;;
 	--step)

@@ -42,6 +42,7 @@ from ._errors import (
     WaitTimeoutError,
 )
 from ._load import list_steps, load
+from ._preempt import Preempted
 from ._ranks import PerRank
 from ._save import Progress, Save, SaveInfo
 
@@ -68,6 +69,7 @@ __all__ = [
     "NetworkError",
     "NotResumedError",
     "PerRank",
+    "Preempted",
     "Progress",
     "QuarantinedError",
     "Save",

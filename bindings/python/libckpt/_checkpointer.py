@@ -6,14 +6,13 @@ from __future__ import annotations
 import errno
 import numbers
 import os
-import secrets
-import sys
+import signal
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import _errors as errors
 from ._early import check_early
@@ -21,10 +20,14 @@ from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
+from ._preempt import Preempted, Preemption, signals_of
 from ._ranks import Agreement, Ranks
 from ._restore import restore
 from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot, check_state
+
+if TYPE_CHECKING:
+    from ._exchange import Ranks as Job
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -45,6 +48,7 @@ class _Core:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.fences: Fences | None = None
+        self.preemption: Preemption | None = None
         #: not yet known to have ended; oldest first
         self.saves: list[Save] = []
         self.waits = 0
@@ -86,6 +90,8 @@ class _Core:
         """Closes at once. What is still under way is given up."""
         if self.fences is not None:
             self.fences.remove()
+        if self.preemption is not None:
+            self.preemption.remove()
         if self.engine.closed or self.engine.foreign:
             return
         try:
@@ -145,10 +151,21 @@ class Checkpointer:
         PyTorch counts (in-place operations, tensors that are replaced) are always noticed, and fail
         the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
         are noticed by comparing samples, so that one to a few rows may not be.
+    preempt: True: when the job is told to go by SIGTERM, the next step() saves, waits until that is
+        durable and raises Preempted, which ends the program with code 143; so do all ranks, at one
+        step. Or the signals that mean it. Handlers that were there are called, too.
+    preempt_grace: seconds from the signal until the process must be gone; what is not durable by
+        then is given up.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
-    distributed: False: this process saves alone. None: with all ranks of the default process group
-        of torch.distributed, if there is one; every rank opens the store, and saves and resumes the
-        same steps.
+    distributed: None: the processes of torch.distributed's default group, if there is one of more
+        than one, save together. True: there must be one. False: this process is by itself.
+
+    With many ranks all of them make the Checkpointer, of one store that they share, and each waits
+    there for the others; if they make several, then in the same order. A step is committed for all
+    ranks or for none, and all call save() with the same steps. What they tell each other goes
+    through the job's key-value store, on a connection of its own and never by a collective, or
+    through files where this torch has no such connections to give. keep_last, keep_every and pin()
+    are those of rank 0.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
     """
@@ -171,6 +188,8 @@ class Checkpointer:
         new_start: bool = False,
         eager: bool | None = None,
         allow_pickle: bool = False,
+        preempt: bool | Iterable[signal.Signals | int] = False,
+        preempt_grace: float = 25.0,
         distributed: bool | None = None,
     ) -> None:
         if remote is not None:
@@ -187,14 +206,12 @@ class Checkpointer:
             pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
             io=_one_of("io", io, ("auto", "uring", "threads")),
             busy=_one_of("busy", busy, ("wait", "skip")),
-            save_timeout=_seconds(save_timeout),
+            save_timeout=_seconds("save_timeout", save_timeout),
             keep_last=_count("keep_last", keep_last, 1) or 0,
             keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=new_start,
             debug=logger.isEnabledFor(10),
         )
-        rank, world, session = _job(distributed)
-        options = options._replace(rank=rank, world=world, session=session)
         self._progress = progress
         self._allow_pickle = allow_pickle
         self._streak = 0
@@ -203,16 +220,23 @@ class Checkpointer:
         self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
-        self._core = _Core(Engine(store_path(path), options, log_thread=True))
+        directory = store_path(path)
+        from ._exchange import join
+
+        ranks = join(directory, distributed, options.save_timeout)
+        self._core = _Core(Engine(directory, options, log_thread=True, ranks=ranks))
         self._core.fences = Fences(self._pass_fence)
+        signals = signals_of(preempt)
+        if signals:
+            self._core.preemption = Preemption(signals, _seconds("preempt_grace", preempt_grace))
         half = self._core.engine.stats()["pool_bytes"] // 2
         self._planner = Planner(
             eager=bool(eager),
             small_bytes=min(SMALL_BYTES, half) if eager is None else 0,
             allow_pickle=allow_pickle,
-            rank=rank,
-            world=world,
-            agreement=_agreement(rank, world, session),
+            rank=self._core.engine.rank,
+            world=self._core.engine.world,
+            agreement=_agreement(ranks, distributed),
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
@@ -248,10 +272,32 @@ class Checkpointer:
         """Call it after step `n`, with the state as it is then: saves if that is due."""
         number = check_step(n)
         self._core.engine.guard()
+        preemption = self._core.preemption
+        if preemption is not None and preemption.agreed():
+            self._leave(number, preemption)
         self._review()
         if self._every is not None and number % self._every == 0:
             return self.save(number)
         return None
+
+    def _leave(self, step: int, preemption: Preemption) -> NoReturn:
+        """Saves for the last time, if that can be done in the time that is left."""
+        path = self._core.engine.path
+        cause: errors.CheckpointError | None = None
+        try:
+            self._core.fence()
+            if not self._core.engine.drain(preemption.left()):
+                raise errors.WaitTimeoutError(f"the save before step {step} of {path} still runs")
+            # It may have been saved by name.
+            if self._core.engine.stats()["last_step"] != step:
+                self.save(step).wait(timeout=preemption.left())
+        except errors.CheckpointError as error:
+            cause = error
+            logger.error("step %d of %s is lost, the job was told to go: %s", step, path, error)
+        self._finalizer.detach()
+        self._core.shut()
+        said = f"the job was told to go: step {step} is " + ("lost" if cause else "saved")
+        raise Preempted(f"{said} in {path}", step, cause is None) from cause
 
     def save(self, step: int, state: dict[str, Any] | None = None) -> Save:
         """
@@ -494,7 +540,10 @@ class Checkpointer:
         return stats
 
     def pin(self, step: int) -> None:
-        """Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes."""
+        """
+        Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes. With
+        many ranks it is rank 0's pin that counts.
+        """
         check(lib.ckpt_engine_pin(self._core.engine.guard(), check_step(step)))
 
     def unpin(self, step: int) -> None:
@@ -502,25 +551,15 @@ class Checkpointer:
         check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
 
 
-def _job(distributed: bool | None) -> tuple[int, int, str]:
-    """Rank, world and session of this process."""
-    if distributed is False or "torch" not in sys.modules:
-        return 0, 1, ""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return 0, 1, ""
-    session = [secrets.token_hex(16)]
-    dist.broadcast_object_list(session)
-    return dist.get_rank(), dist.get_world_size(), session[0]
-
-
-def _agreement(rank: int, world: int, session: str) -> Agreement | None:
-    if world == 1:
+def _agreement(ranks: Job | None, distributed: bool | None) -> Agreement | None:
+    """How the ranks of a job compare what they take to be alike; None: there is one rank."""
+    if ranks is None:
         return None
-    from torch.distributed import distributed_c10d
+    from ._exchange import find_group
 
-    return Agreement(Ranks(rank, world), session, distributed_c10d._get_default_store())
+    group = find_group(distributed)
+    assert group is not None
+    return Agreement(Ranks(ranks.rank, ranks.world), ranks.session, group.store)
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:
@@ -534,11 +573,11 @@ def _count(name: str, value: int | None, least: int) -> int | None:
     return number
 
 
-def _seconds(value: float) -> float:
+def _seconds(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"save_timeout must be a number, not {type(value).__qualname__}")
+        raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
     if not 0 < value <= 86400 * 7:
-        raise ValueError(f"save_timeout={value}: it must be a number of seconds, a week at most")
+        raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
     return float(value)
 
 

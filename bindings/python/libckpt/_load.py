@@ -139,7 +139,7 @@ def read_newest(
     passed over, loudly. (None, None) if nothing was ever committed.
     """
     number = parse_step(step)
-    if number == lib.CKPT_STEP_LATEST and engine.options.world > 1:
+    if number == lib.CKPT_STEP_LATEST and engine.world > 1:
         return _read_agreed(engine, read)
     if number != lib.CKPT_STEP_LATEST:
         with _open(engine, number) as reader:

@@ -105,9 +105,9 @@ class Origin(NamedTuple):
     @staticmethod
     def of(reader: Reader) -> Origin:
         """For this rank."""
-        options = reader.engine.options
-        own = reader.meta(options.rank) if options.rank < reader.world else None
-        if reader.world == options.world:
+        engine = reader.engine
+        own = reader.meta(engine.rank) if engine.rank < reader.world else None
+        if reader.world == engine.world:
             return Origin(own, own, True)
         return Origin(reader.meta(), own, False)
 
@@ -158,7 +158,7 @@ class _Live:
 
     def _seed(self) -> None:
         """There was no such rank: its generators get what no other rank has, and no other step."""
-        reader, rank = self._reader, self._reader.engine.options.rank
+        reader, rank = self._reader, self._reader.engine.rank
         source = f"{reader.engine.run_id()}/{reader.generation}/{reader.step}/{rank}"
         _rng.seed_all(int.from_bytes(hashlib.sha256(source.encode()).digest()[:8], "big"))
 
@@ -166,11 +166,12 @@ class _Live:
         """Says what another number of ranks has made of this rank's state."""
         if self._origin.same_world:
             return
-        options, said = self._reader.engine.options, []
+        engine = self._reader.engine
+        said = []
         if self._origin.own is None:
             said.append("its random number generators are seeded anew")
         if self._kept:
-            said.append(f"{', '.join(self._kept)} stay as they are (no rank {options.rank} saved)")
+            said.append(f"{', '.join(self._kept)} stay as they are (no rank {engine.rank} saved)")
         if self._borrowed:
             said.append(
                 f"{', '.join(self._borrowed)} got the state of rank 0: where it is a position in "
@@ -179,7 +180,7 @@ class _Live:
         if said:
             message = (
                 f"step {self._reader.step} was saved by {self._reader.world} ranks, and this is "
-                f"rank {options.rank} of {options.world}: {'; '.join(said)}"
+                f"rank {engine.rank} of {engine.world}: {'; '.join(said)}"
             )
             logger.warning("%s", message)
             warnings.warn(message, CheckpointWarning, stacklevel=5)

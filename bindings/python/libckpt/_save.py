@@ -69,6 +69,8 @@ class SaveInfo(NamedTuple):
     local_time: float
     #: time in which no staging memory was free
     starved_time: float
+    #: until this rank's shard and index were durable; what follows is the commit of all ranks
+    durable_time: float
     #: time that the loop lost: in save() and in the fence
     loop_time: float
 
@@ -150,6 +152,7 @@ class Save:
             stage_time=info.stage_ns / 1e9,
             local_time=info.local_ns / 1e9,
             starved_time=info.starved_ns / 1e9,
+            durable_time=info.durable_ns / 1e9,
             loop_time=self._loop_time,
         )
 

@@ -235,6 +235,43 @@ static void test_large_grid(void **state)
 	free(starts);
 }
 
+/* Thousands of gaps, and boxes without end that fill none of them: it is refused before it takes minutes. */
+static void test_gaps(void **state)
+{
+	const size_t gaps = 8000;
+	const size_t idle = 60000;
+	struct ckpt_entry *entries = calloc(gaps + 2, sizeof(*entries));
+	struct ckpt_part *parts = calloc(gaps + idle, sizeof(*parts));
+	int64_t *starts = calloc(gaps, sizeof(*starts));
+	int64_t shape = (int64_t)gaps * 2 + 1;
+	int64_t one = 1;
+	struct ckpt_box whole = ckpt_box_of(NULL, &shape, 1);
+	struct ckpt_cover cover = {0};
+	struct ckpt_box missing = {.ndim = 99};
+
+	(void)state;
+	for (size_t i = 0; i < gaps; i++) {
+		starts[i] = (int64_t)i * 2 + 1;
+		entries[i] = (struct ckpt_entry){.ndim = 1,
+			.shape = &one,
+			.global_shape = &shape,
+			.global_start = &starts[i]};
+		parts[i].entry = &entries[i];
+	}
+	for (size_t i = 0; i < idle; i++)
+		parts[gaps + i].entry = &entries[i % 2];
+	assert_int_equal(ckpt_cover_find(&cover, parts, gaps, &whole, &missing), 1);
+	assert_int_equal(missing.ndim, 1);
+	missing.ndim = 99;
+	assert_int_equal(ckpt_cover_find(&cover, parts, gaps + idle, &whole, &missing), -E2BIG);
+	assert_int_equal(missing.ndim, 99);
+	assert_true(cover.work < 2 * CKPT_COVER_WORK_MAX);
+	ckpt_cover_clear(&cover);
+	free(entries);
+	free(parts);
+	free(starts);
+}
+
 static size_t left;
 
 static bool fail_one(void *user, size_t size)
@@ -274,6 +311,7 @@ int main(void)
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_slabs),
 		cmocka_unit_test(test_large_grid),
+		cmocka_unit_test(test_gaps),
 		cmocka_unit_test(test_without_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -186,8 +186,11 @@ static struct ckpt_restore *copying(struct scene *s)
 
 	s->rig.hold_jobs = true;
 	start(s, r);
-	core_rig_do_jobs(&s->rig);
-	core_rig_run(&s->rig);
+	/* What is wanted is put in order; then the digests. */
+	for (int i = 0; i < 2; i++) {
+		core_rig_do_jobs(&s->rig);
+		core_rig_run(&s->rig);
+	}
 	assert_true(ckpt_gather_copies(&r->gather) > 0);
 	/* Before the work for a save, which may be long. */
 	assert_true(s->rig.held->urgent);

@@ -302,7 +302,7 @@ static void test_refusals(void **state)
 	end(s);
 }
 
-/* Two ranks that do not agree: an error that names both, and no reason to put the step away. */
+/* Two ranks that do not agree: an error that names both, and nobody can ever read the step. */
 static void test_disagreement(void **state)
 {
 	struct scene *s = *state;
@@ -313,13 +313,177 @@ static void test_disagreement(void **state)
 	s->ranks[3].tensors = s->tensors[3] + 1;
 	s->ranks[3].count = 1;
 	craft_commit(&s->step);
-	assert_int_equal(read_all(s, 30), CKPT_EFORMAT);
+	assert_int_equal(read_all(s, CKPT_STEP_LATEST), CKPT_EFORMAT);
 	assert_non_null(strstr(s->rig.err.message, "F32 [50] says rank 3"));
 	assert_string_equal(s->rig.err.tensor, "w");
 	assert_int_equal(s->rig.err.step, 30);
-	assert_int_equal(access(craft_quarantine(&s->step), F_OK), -1);
+	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
+	assert_int_equal(ckpt_restore_chosen_step(r), 20);
+	(void)core_rig_end(&s->rig, r);
 	make_rank(s, 3);
 	end(s);
+}
+
+/* Two ranks with other bytes for one name: the step can be read, and it is said what will come of it. */
+static void test_other_bytes(void **state)
+{
+	static const char text[] = "ranks 1 and 3 hold different bytes of what both call 'own.1'";
+	struct scene *s = *state;
+
+	begin(s);
+	s->tensors[3][1].name = "own.1";
+	for (uint32_t r = 1; r <= 3; r += 2) {
+		s->ranks[r].tensors = s->tensors[r] + 1;
+		s->ranks[r].count = 1;
+	}
+	for (s->step.step = 30; s->step.step <= 40; s->step.step += 10) {
+		craft_commit(&s->step);
+		struct ckpt_restore *r =
+			core_rig_begin(&s->rig, s->step.step, CKPT_SINK_MEMORY, NULL);
+		assert_int_equal(core_rig_logged(&s->rig, CKPT_LOG_WARN, text), s->step.step == 30);
+		(void)core_rig_end(&s->rig, r);
+		memcpy(s->own[3], s->own[1], sizeof(s->own[1]));
+	}
+	make_rank(s, 1);
+	make_rank(s, 3);
+	end(s);
+}
+
+/* Ranks 1 and 3 hold the same, and nothing else, in a step of its own. */
+static void commit_twins(struct scene *s, uint64_t step)
+{
+	s->tensors[3][1].name = "own.1";
+	s->tensors[3][1].data = s->own[1];
+	for (uint32_t r = 1; r <= 3; r += 2) {
+		s->ranks[r].tensors = s->tensors[r] + 1;
+		s->ranks[r].count = 1;
+	}
+	s->step.step = step;
+	craft_commit(&s->step);
+	make_rank(s, 1);
+	make_rank(s, 3);
+}
+
+static int read_twins(struct scene *s, uint64_t step, uint64_t *ret_done, uint64_t *ret_total)
+{
+	struct ckpt_restore *r = core_rig_begin(&s->rig, step, CKPT_SINK_MEMORY, NULL);
+	struct ckpt_target target = {.size = sizeof(target), .name = "own.1", .data = s->own_out};
+
+	if (!r)
+		return -ENOMEM;
+	memset(s->own_out, 0, sizeof(s->own[1]));
+	if ((ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_OPENED) &&
+		bind(s, r, &target, 1) == 0)
+		ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	ckpt_restore_counters(r, ret_done, ret_total);
+	int code = core_rig_end(&s->rig, r);
+	return code == 1 || code == -ECANCELED ? -ENOMEM : code;
+}
+
+/* One copy is damaged, cut or gone: the other one is read. Both are: the step is no good. */
+static void test_another_copy(void **state)
+{
+	static const int codes[] = {CKPT_EINTEGRITY, CKPT_EINCOMPLETE, CKPT_EINCOMPLETE};
+	struct scene *s = *state;
+	uint64_t done = 0;
+	uint64_t total = 0;
+
+	begin(s);
+	for (int way = 0; way < 3; way++) {
+		commit_twins(s, 30 + 10 * (uint64_t)way);
+		for (uint32_t bad = 1; bad <= 3; bad += 2) {
+			const char *file = craft_shard(&s->step, bad);
+			if (way == 0)
+				scratch_flip(file, 4100);
+			else
+				assert_int_equal(way == 1 ? truncate(file, 4100) : unlink(file), 0);
+			int code = read_twins(s, s->step.step, &done, &total);
+			assert_int_equal(code, bad == 1 ? 0 : codes[way]);
+			assert_int_equal(
+				access(craft_quarantine(&s->step), F_OK), bad == 1 ? -1 : 0);
+			if (bad == 3)
+				continue;
+			assert_memory_equal(s->own_out, s->own[1], sizeof(s->own[1]));
+			assert_int_equal(done, total);
+			assert_true(core_rig_logged(
+				&s->rig, CKPT_LOG_WARN, "other ranks have the same"));
+		}
+	}
+	end(s);
+}
+
+/* A sector that cannot be read is a bad copy as well; what is no fault of a copy is none. */
+static void test_another_copy_of_a_sector(void **state)
+{
+	struct scene *s = *state;
+	uint64_t done = 0;
+	uint64_t total = 0;
+
+	for (int i = 0; i < 2; i++) {
+		begin(s);
+		commit_twins(s, 30);
+		struct io_fault_rule rule = {.op = CKPT_IO_OP_READ,
+			.path = "rank-00001",
+			.nth = 2,
+			.count = IO_FAULT_ALWAYS,
+			.error = i == 0 ? -EIO : -EACCES};
+		(void)io_fault_add(&s->rig.fault, rule);
+		assert_int_equal(read_twins(s, 30, &done, &total), i == 0 ? 0 : -EACCES);
+		end(s);
+	}
+}
+
+static void test_no_memory_for_another_copy(void **state)
+{
+	struct scene *s = *state;
+	uint64_t done = 0;
+	uint64_t total = 0;
+	size_t all = 0;
+
+	for (size_t n = 1, last = 0; !last; n++) {
+		fresh(s);
+		commit_twins(s, 30);
+		scratch_flip(craft_shard(&s->step, 1), 4100);
+		core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
+		core_rig_count_allocations(&s->rig, n);
+		int code = read_twins(s, 30, &done, &total);
+		all = core_rig_allocations(&s->rig);
+		last = all < n;
+		assert_true(code == 0 || code == -ENOMEM);
+		assert_int_equal(access(craft_quarantine(&s->step), F_OK), -1);
+		assert_int_equal(read_twins(s, 30, &done, &total), 0);
+		assert_memory_equal(s->own_out, s->own[1], sizeof(s->own[1]));
+		end(s);
+	}
+	assert_true(all > 50);
+}
+
+/* What is wanted is put in order by a worker: the core goes on meanwhile, and may be told to give up. */
+static void test_sealed_by_a_worker(void **state)
+{
+	struct scene *s = *state;
+
+	for (int cancel = 0; cancel < 2; cancel++) {
+		begin(s);
+		struct ckpt_restore *r = core_rig_begin(&s->rig, 20, CKPT_SINK_MEMORY, NULL);
+		assert_int_equal(bind_all(s, r), 0);
+		s->rig.hold_jobs = true;
+		ckpt_restore_post_start(r);
+		core_rig_run(&s->rig);
+		for (uint32_t i = 0; i < WORLD; i++)
+			assert_false(r->gather.binder.ranks[i].sealed);
+		if (cancel) {
+			ckpt_restore_post_cancel(r);
+			core_rig_run(&s->rig);
+			assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
+		}
+		core_rig_let_go(&s->rig);
+		assert_int_equal(core_rig_end(&s->rig, r), cancel ? -ECANCELED : 0);
+		assert_true(cancel || all_there(s));
+		end(s);
+	}
 }
 
 /* Several ranks are under way when it is given up: it ends at once, and lets go when all are back. */
@@ -406,6 +570,11 @@ int main(void)
 		TEST(test_which_is_told),
 		TEST(test_refusals),
 		TEST(test_disagreement),
+		TEST(test_other_bytes),
+		TEST(test_another_copy),
+		TEST(test_another_copy_of_a_sector),
+		TEST(test_no_memory_for_another_copy),
+		TEST(test_sealed_by_a_worker),
 		TEST(test_cancel),
 		TEST(test_no_memory),
 		TEST(test_bad_disk),

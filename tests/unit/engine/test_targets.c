@@ -509,6 +509,42 @@ static void test_many(void **state)
 	end_world(&w);
 }
 
+/* Many boxes that go through all of a tensor: each chunk is marked once, and not looked for by every box. */
+static void test_many_boxes(void **state)
+{
+	const int64_t shape[2] = {4096, 4096};
+	int64_t column[2] = {4096, 1};
+	struct ckpt_tensor tensor = {
+		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 2, .shape = shape};
+	size_t count = 100000;
+	int64_t(*starts)[2] = calloc(count, sizeof(*starts));
+	struct ckpt_target *asked = calloc(count, sizeof(*asked));
+	struct ckpt_binder binder;
+	struct world w = {0};
+	uint64_t bytes = 0;
+	char to[4096];
+
+	(void)state;
+	assert_int_equal(ckpt_layout_build(&tensor, 1, NULL, 0, 4096, NULL, &w.layout), 0);
+	for (size_t i = 0; i < count; i++) {
+		starts[i][1] = (int64_t)(i % 4096);
+		asked[i] = (struct ckpt_target){
+			.name = "w", .ndim = 2, .shape = column, .start = starts[i], .data = to};
+	}
+	unite(&w);
+	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
+	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	clock_t start = clock();
+	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
+	/* Each box by itself would look at every chunk: half a thousand million times. */
+	assert_true(clock() - start < 2 * CLOCKS_PER_SEC);
+	assert_int_equal(bytes, 4096 * 4096);
+	ckpt_binder_clear(&binder);
+	free(asked);
+	free(starts);
+	end_world(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -516,6 +552,7 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_empty),
 		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_many_boxes),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

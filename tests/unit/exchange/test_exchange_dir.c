@@ -124,6 +124,11 @@ static void test_put_and_get(void **state)
 	/* Once: whoever puts it again, because he does not know, changes nothing. */
 	assert_int_equal(put(s, s->ranks[0], "a-1", "value"), 0);
 	assert_string_equal(get(s, s->ranks[0], "a-1"), "value");
+	/* Whoever has another one learns that it is not his that counts. */
+	assert_int_equal(put(s, s->ranks[1], "a-1", "valuf"), -EEXIST);
+	assert_int_equal(put(s, s->ranks[1], "a-1", "valu"), -EEXIST);
+	assert_int_equal(put(s, s->ranks[1], "a-1", "values"), -EEXIST);
+	assert_string_equal(get(s, s->ranks[0], "a-1"), "value");
 	/* Another session knows nothing of it. */
 	assert_string_equal(get(s, s->other, "a-1"), "-");
 	assert_int_equal(put(s, s->other, "a-1", "its own"), 0);
@@ -222,6 +227,23 @@ static void test_too_large(void **state)
 	set_item(&item, "a", NULL);
 	assert_int_equal(ask(s, ckpt_exchange_get, s->ranks[1], &item, 1), -EFBIG);
 	assert_null(item.data);
+	/* Nor is it what is put now. */
+	assert_int_equal(put(s, s->ranks[1], "a", "1"), -EFBIG);
+}
+
+/* What is there goes while it is looked at: nothing was put, and the next one that tries does. */
+static void test_gone_meanwhile(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(put(s, s->ranks[0], "a", "1"), 0);
+	io_fault_add(&s->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "/a", .error = -ENOENT, .nth = 2});
+	assert_int_equal(put(s, s->ranks[1], "a", "1"), -ENOENT);
+	io_fault_clear(&s->fault);
+	assert_int_equal(put(s, s->ranks[1], "a", "1"), 0);
+	assert_string_equal(get(s, s->ranks[0], "a"), "1");
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -234,6 +256,7 @@ int main(void)
 		SCENE(test_in_line),
 		SCENE(test_failures),
 		SCENE(test_too_large),
+		SCENE(test_gone_meanwhile),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

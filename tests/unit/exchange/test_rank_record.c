@@ -12,13 +12,16 @@
 
 static struct ckpt_rank_record a_record(void)
 {
-	struct ckpt_rank_record record = {.rank = {.rank = 12,
-						  .node = "node-7",
-						  .attempt = "0123456789abcdef",
-						  .index_bytes = 4321,
-						  .shard_bytes = UINT64_C(1) << 40}};
+	struct ckpt_rank_record record = {
+		.verdict = {.generation = 3, .step = 70, .nonce = UINT64_C(0xfedcba9876543210)},
+		.rank = {.rank = 12,
+			.node = "node-7",
+			.attempt = "0123456789abcdef",
+			.index_bytes = 4321,
+			.shard_bytes = UINT64_C(1) << 40}};
 
 	memset(record.rank.index_digest.bytes, 0xa5, sizeof(record.rank.index_digest.bytes));
+	memset(record.plan.bytes, 0x5a, sizeof(record.plan.bytes));
 	return record;
 }
 
@@ -33,12 +36,16 @@ static void test_there_and_back(void **state)
 	assert_true(buf.len < CKPT_EXCHANGE_VALUE_MAX);
 	assert_int_equal(ckpt_rank_record_decode(buf.data, buf.len, "key", NULL, &out), 0);
 	assert_int_equal(out.verdict.code, 0);
+	assert_int_equal(out.verdict.generation, 3);
+	assert_int_equal(out.verdict.step, 70);
+	assert_true(out.verdict.nonce == in.verdict.nonce);
 	assert_int_equal(out.rank.rank, in.rank.rank);
 	assert_string_equal(out.rank.node, in.rank.node);
 	assert_string_equal(out.rank.attempt, in.rank.attempt);
 	assert_true(ckpt_digest_equal(&out.rank.index_digest, &in.rank.index_digest));
 	assert_int_equal(out.rank.index_bytes, in.rank.index_bytes);
 	assert_int_equal(out.rank.shard_bytes, in.rank.shard_bytes);
+	assert_true(ckpt_digest_equal(&out.plan, &in.plan));
 	ckpt_buf_free(&buf);
 }
 
@@ -108,13 +115,17 @@ static void check_sealed(const char *json, bool good)
 	ckpt_buf_free(&buf);
 }
 
-#define HEAD "{\"format\":[1,0],\"kind\":\"rank\""
-#define BODY(code, rank, attempt, digest, bytes)                                                   \
-	HEAD ",\"code\":" code ",\"reason\":\"\",\"rank\":" rank                                   \
-	     ",\"node\":\"\",\"attempt\":\"" attempt "\",\"index_digest\":\"" digest               \
-	     "\",\"index_bytes\":" bytes ",\"shard_bytes\":1"
+#define HEAD    "{\"format\":[1,0],\"kind\":\"rank\""
 #define ATTEMPT "0123456789abcdef"
-#define DIGEST  ATTEMPT ATTEMPT
+#define VERDICT(code, generation, step, nonce)                                                     \
+	",\"code\":" code ",\"reason\":\"\",\"generation\":" generation ",\"step\":" step          \
+	",\"nonce\":\"" nonce "\""
+#define PART(attempt, rank, digest, bytes, shard)                                                  \
+	",\"attempt\":\"" attempt "\",\"rank\":" rank ",\"node\":\"\",\"index_digest\":\"" digest  \
+	"\",\"index_bytes\":" bytes ",\"shard_bytes\":" shard ",\"plan\":\"" digest "\""
+#define BODY(code, rank, attempt, digest, bytes)                                                   \
+	HEAD VERDICT(code, "1", "0", ATTEMPT) PART(attempt, rank, digest, bytes, "1")
+#define DIGEST ATTEMPT ATTEMPT
 
 /* What has a digest of its own may be wrong all the same. */
 static void test_hostile(void **state)
@@ -130,6 +141,66 @@ static void test_hostile(void **state)
 	check_sealed(BODY("0", "1", ATTEMPT, ATTEMPT, "1"), false);
 	check_sealed(BODY("0", "1", ATTEMPT, DIGEST, "99999999999999"), false);
 	check_sealed(HEAD ",\"code\":0,\"reason\":\"\"", false);
+	check_sealed(HEAD VERDICT("0", "1000000", "0", ATTEMPT)
+			     PART(ATTEMPT, "1", DIGEST, "1", "1"),
+		false);
+	check_sealed(HEAD VERDICT("0", "1", "10000000000", ATTEMPT)
+			     PART(ATTEMPT, "1", DIGEST, "1", "1"),
+		false);
+	check_sealed(HEAD VERDICT("0", "1", "0", "12") PART(ATTEMPT, "1", DIGEST, "1", "1"), false);
+	/* A manifest that said so would not be one; of what has failed it does not matter. */
+	check_sealed(BODY("0", "1", ATTEMPT, DIGEST, "0"), false);
+	check_sealed(BODY("1", "1", ATTEMPT, DIGEST, "0"), true);
+	check_sealed(
+		HEAD VERDICT("0", "1", "0", ATTEMPT) PART(ATTEMPT, "1", DIGEST, "1", "0"), false);
+}
+
+static void test_outcome(void **state)
+{
+	struct ckpt_outcome in = {.verdict = {.generation = 9, .step = 8, .nonce = 7},
+		.attempt = "0123456789abcdef",
+		.bytes = UINT64_C(1) << 50};
+	struct ckpt_outcome out;
+	struct ckpt_buf buf = {0};
+
+	(void)state;
+	assert_int_equal(ckpt_outcome_encode(&in, &buf), 0);
+	assert_int_equal(ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), 0);
+	assert_int_equal(out.verdict.code, 0);
+	assert_string_equal(out.attempt, in.attempt);
+	assert_true(out.bytes == in.bytes);
+	buf.len = 0;
+	in.verdict.code = CKPT_ESKIPPED;
+	in.attempt[0] = '\0';
+	memcpy(in.verdict.reason, "busy", sizeof("busy"));
+	assert_int_equal(ckpt_outcome_encode(&in, &buf), 0);
+	assert_int_equal(ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), 0);
+	assert_int_equal(out.verdict.code, CKPT_ESKIPPED);
+	assert_string_equal(out.verdict.reason, "busy");
+	assert_int_equal(out.bytes, 0);
+	ckpt_buf_free(&buf);
+}
+
+/* What is about another step, or was left by another start of the job, is not taken. */
+static void test_subject(void **state)
+{
+	const struct ckpt_verdict asked = {.generation = 9, .step = 8, .nonce = 7};
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_verdict other = asked;
+
+	(void)state;
+	other.code = -EIO;
+	assert_int_equal(ckpt_verdict_check(&other, &asked, "key", NULL), 0);
+	other.step++;
+	assert_int_equal(ckpt_verdict_check(&other, &asked, "key", NULL), CKPT_EFORMAT);
+	other = asked;
+	other.generation++;
+	assert_int_equal(ckpt_verdict_check(&other, &asked, "key", NULL), CKPT_EFORMAT);
+	other = asked;
+	other.nonce++;
+	assert_int_equal(ckpt_verdict_check(&other, &asked, "g9-s8", &err), CKPT_EFORMAT);
+	assert_non_null(strstr(err.message, "g9-s8"));
+	assert_non_null(strstr(err.message, "same session"));
 }
 
 static void test_keys(void **state)
@@ -165,6 +236,8 @@ int main(void)
 		cmocka_unit_test(test_failure),
 		cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_outcome),
+		cmocka_unit_test(test_subject),
 		cmocka_unit_test(test_keys),
 	};
 

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many ranks, one outcome: what the others do, who are not rank 0. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/save_state.h"
+#include "format/sealed.h"
+
+/* Who hears nothing reads the register now and then: rank 0 may have died when it had published. */
+#define LOOK_NS UINT64_C(1000000000)
+
+static struct ckpt_save *save_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_save, task);
+}
+
+/* Half as much before the save's own deadline as rank 0 gives up. */
+static uint64_t deadline_ns(const struct ckpt_save *save)
+{
+	return save->start_ns + save->timeout_ns - ckpt_save_margin_ns(save) / 2;
+}
+
+static int encode_part(struct ckpt_save *save)
+{
+	struct ckpt_rank_record record = {0};
+
+	ckpt_save_own_rank(save, &record.rank);
+	record.plan = save->plan->digest;
+	ckpt_save_name_subject(save, &record.verdict);
+	save->ranks->words.len = 0;
+	int r = ckpt_rank_record_encode(&record, &save->ranks->words);
+	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
+}
+
+static int give_up(struct ckpt_task *task, int code)
+{
+	struct ckpt_save *save = save_of(task);
+
+	save->publishing = false;
+	ckpt_save_stop(save, code);
+	return ckpt_task_continue(task, ckpt_save_end_body);
+}
+
+/* Why this rank asks the register; the same each time. */
+static const char *word_abort(struct ckpt_save *save)
+{
+	struct ckpt_verdict *verdict = &save->ranks->outcome.verdict;
+
+	(void)snprintf(verdict->reason, sizeof(verdict->reason),
+		"rank %u on node %s has not heard how it ended: %.120s", save->core->config.rank,
+		save->core->config.node,
+		save->ranks->why.code ? save->ranks->why.message : "out of memory");
+	return verdict->reason;
+}
+
+static int encode_abort(struct ckpt_save *save)
+{
+	int r = ckpt_save_encode_abort(save, word_abort(save));
+
+	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
+}
+
+/* Nobody has said how it ended: the register decides, and says it. */
+static int abort_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_error_clear(&save->work);
+	save->op.err = &save->work;
+	r = encode_abort(save);
+	if (r < 0)
+		return give_up(task, r);
+	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	ckpt_store_publish(save->core->store, &save->op, save->path, save->manifest.data,
+		save->manifest.len, NULL);
+	CKPT_AWAIT(task, save->op.done);
+	if (save->op.result == -EEXIST)
+		return ckpt_task_continue(task, ckpt_save_register_body);
+	if (save->op.result < 0)
+		return give_up(task, save->op.result);
+	return give_up(task, ckpt_save_aborted(save, CKPT_EABORTED, word_abort(save)));
+	CKPT_TASK_END(task);
+}
+
+/* 0: committed. CKPT_EABORTED, CKPT_ESKIPPED: not. Else it could not be read. */
+static int take_outcome(struct ckpt_save *save)
+{
+	struct ckpt_exchange_item *item = &save->ranks->talk.items[0];
+	struct ckpt_verdict asked = {0};
+	struct ckpt_outcome outcome;
+	int r;
+
+	ckpt_error_clear(&save->ranks->why);
+	r = ckpt_outcome_decode(item->data, item->length, item->key, &save->ranks->why, &outcome);
+	ckpt_exchange_items_clear(item, 1);
+	ckpt_save_name_subject(save, &asked);
+	if (r == 0)
+		r = ckpt_verdict_check(&outcome.verdict, &asked, item->key, &save->ranks->why);
+	if (r < 0)
+		return r;
+	save->ranks->answered = true;
+	if (outcome.verdict.code < 0)
+		return ckpt_save_aborted(save,
+			outcome.verdict.code == CKPT_ESKIPPED ? CKPT_ESKIPPED : CKPT_EABORTED,
+			outcome.verdict.reason);
+	save->ranks->outcome = outcome;
+	return 0;
+}
+
+static void hear_outcome(struct ckpt_save *save)
+{
+	struct ckpt_save_ranks *x = save->ranks;
+
+	x->look_ns = ckpt_min_u64(deadline_ns(save), ckpt_env_now(save->core->parts.env) + LOOK_NS);
+	ckpt_error_clear(&x->why);
+	ckpt_save_prepare_talk(save, &save->task, &x->never, x->look_ns, &x->why);
+	ckpt_key_outcome(x->talk.items[0].key, save->core->generation, save->step);
+	ckpt_talk_hear(&x->talk);
+}
+
+static int outcome_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (;;) {
+		hear_outcome(save);
+		CKPT_AWAIT(task, save->ranks->talk.task.finished);
+		r = save->ranks->talk.task.result;
+		if (r == 0) {
+			r = take_outcome(save);
+			if (r == CKPT_EABORTED || r == CKPT_ESKIPPED)
+				return give_up(task, r);
+			save->committed = r == 0;
+			save->publishing = r < 0;
+			/* What cannot be read: the store knows. */
+			return ckpt_task_continue(task, r == 0 ? ckpt_save_end_body : abort_body);
+		}
+		if (r != -ETIMEDOUT || save->ranks->look_ns == deadline_ns(save))
+			return ckpt_task_continue(task, abort_body);
+		ckpt_name_manifest(save->path, save->core->generation, save->step);
+		save->op.err = NULL;
+		ckpt_store_get(save->core->store, &save->op, save->path, CKPT_SEALED_MAX);
+		CKPT_AWAIT(task, save->op.done);
+		ckpt_free(save->op.data);
+		save->op.data = NULL;
+		if (save->op.result == 0)
+			return ckpt_task_continue(task, ckpt_save_register_body);
+	}
+	CKPT_TASK_END(task);
+}
+
+int ckpt_save_follow_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = encode_part(save);
+	if (r < 0)
+		return give_up(task, r);
+	/* From here on rank 0 may know of it, and the manifest may name its files. */
+	save->ranks->told = true;
+	save->publishing = true;
+	save->publish_tried = true;
+	save->op.quiet = true;
+	ckpt_save_prepare_talk(
+		save, &save->task, &save->ranks->never, deadline_ns(save), &save->ranks->why);
+	ckpt_key_rank(
+		save->ranks->talk.items[0].key, core->generation, save->step, core->config.rank);
+	ckpt_core_note_told(core, core->generation, save->step);
+	ckpt_save_tell(save);
+	CKPT_AWAIT(task, save->ranks->talk.task.finished);
+	return ckpt_task_continue(
+		task, save->ranks->talk.task.result < 0 ? abort_body : outcome_body);
+	CKPT_TASK_END(task);
+}
