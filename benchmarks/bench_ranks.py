@@ -22,7 +22,7 @@ from typing import Any
 import measure
 
 PARAMETERS, BLOCKS, SHAPE = 2500, 25, (64, 16)
-LIMIT_S = 0.005
+LIMIT_MS = 5.0
 
 
 def train(count: int) -> tuple[Any, Any]:
@@ -159,7 +159,7 @@ def main() -> None:
     args = measure.parser("What save() takes on several ranks.").parse_args()
     count, saves = (250, 3) if args.quick else (PARAMETERS, 11)
     figures: dict[str, Any] = {"tensors": 4 * count, "versions": measure.version_of("torch")}
-    rows, well = [], True
+    rows = []
     for world in (2,) if args.quick else (2, 4):
         with measure.scratch(args.dir) as place:
             mine = run_ranks("libckpt", place, world, count, saves)
@@ -180,10 +180,11 @@ def main() -> None:
             low, high = value["low90"] * 1e3, value["high90"] * 1e3
             interval = f"[{low:.1f}, {high:.1f}]"
             rows.append([str(world), name, f"{value['median'] * 1e3:.1f}", interval])
-        well = well and figures[f"{world} ranks, libckpt: save()"]["median"] < LIMIT_S
+        figures["ranks"] = world
+        figures["call_ms"] = figures[f"{world} ranks, libckpt: save()"]["median"] * 1e3
     measure.table(["ranks", f"{4 * count:,} tensors", "median, ms", "90 % interval"], rows)
     measure.finish("ranks", args, figures)
-    sys.exit(0 if well or args.quick else 1)
+    sys.exit(0 if args.quick or figures["call_ms"] < LIMIT_MS else 1)
 
 
 if __name__ == "__main__":

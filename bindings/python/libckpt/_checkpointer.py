@@ -236,7 +236,7 @@ class Checkpointer:
             allow_pickle=allow_pickle,
             rank=self._core.engine.rank,
             world=self._core.engine.world,
-            agreement=_agreement(ranks, distributed),
+            agreement=_agreement(ranks, distributed, options.save_timeout),
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
@@ -316,9 +316,10 @@ class Checkpointer:
         save._progress = self._progress
         if not self._wait_for_last(save):
             return save
-        snapshot = self._planner.snapshot(state)
-        self._prepare(snapshot)
+        snapshot = None
         try:
+            snapshot = self._planner.snapshot(state)
+            self._prepare(snapshot)
             save._start(snapshot, self._core.deadline)
         except errors.SkippedError as error:
             # The storage still holds what is left of an earlier one.
@@ -327,6 +328,8 @@ class Checkpointer:
             self._skip(save, error)
             return save
         except errors.CheckpointError as error:
+            if snapshot is None and not error.transient:  # the state cannot be saved
+                raise
             if error.step is None:
                 error.step = number
             # What failed after it had started is in the library's log already.
@@ -551,7 +554,7 @@ class Checkpointer:
         check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
 
 
-def _agreement(ranks: Job | None, distributed: bool | None) -> Agreement | None:
+def _agreement(ranks: Job | None, distributed: bool | None, timeout: float) -> Agreement | None:
     """How the ranks of a job compare what they take to be alike; None: there is one rank."""
     if ranks is None:
         return None
@@ -559,7 +562,7 @@ def _agreement(ranks: Job | None, distributed: bool | None) -> Agreement | None:
 
     group = find_group(distributed)
     assert group is not None
-    return Agreement(Ranks(ranks.rank, ranks.world), ranks.session, group.store)
+    return Agreement(Ranks(ranks.rank, ranks.world), ranks.session, group.store, timeout)
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:

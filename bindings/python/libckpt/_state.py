@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
-from ._engine import VERSION
+from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, memory_of, spread_of
 from ._modules import (
@@ -517,6 +517,21 @@ class Planner:
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
+        made, alike = self._plan(state)
+        if alike != (not self._ranks.apart):
+            self._ranks = self._ranks._replace(apart=not alike)
+            self._walked = None
+            if not alike:
+                logger.warning(
+                    "the ranks do not have the same plain tensors: each of %d writes all that it "
+                    "has (libckpt.PerRank is for what a rank has of its own)",
+                    self._ranks.world,
+                )
+            made, _ = self._plan(state)
+        return made
+
+    def _plan(self, state: dict[str, Any]) -> tuple[Snapshot, bool]:
+        """A snapshot, and whether all ranks have what it takes them to have."""
         check_state(state)
         specials = find_specials(state)
         walked = self._walked
@@ -535,17 +550,17 @@ class Planner:
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked.sources, state)
-        self._agree(walked, writer.sink.shared)
+        alike = self._agree(walked, writer.sink.shared)
         self._walked = walked
-        return self._assemble(walked, writer, meta)
+        return self._assemble(walked, writer, meta), alike
 
-    def _agree(self, walked: _Walked, others: list[_Shared]) -> None:
-        """All ranks must have the same where each writes a part of it."""
+    def _agree(self, walked: _Walked, others: list[_Shared]) -> bool:
+        """True if all ranks have the same plain tensors."""
         if self._agreement is None:
-            return
+            return True
         last = self._agreed
         if last is not None and last[0] is walked and last[1] == others:
-            return
+            return not self._ranks.apart
         self._agreed = None
         described = list(walked.modules.described)
         names = list(walked.modules.names)
@@ -559,8 +574,9 @@ class Planner:
             for name, what, tensor in zip(names, described, tensors, strict=True)
             if not is_spread(tensor)
         ]
-        self._agreement.check(plain + others)
+        alike = self._agreement.alike(plain + others)
         self._agreed = walked, others
+        return alike
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
