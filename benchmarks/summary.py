@@ -36,6 +36,13 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         return [ratio_row("restore, to fio's read", result["ratio_to_fio"], 0.90)]
     if kind == "staging":
         return [staging_row(load) for load in result["loads"]]
+    if kind == "reshard":
+        way = next(way for way in result["ways"] if way["name"] == "3, by rows")
+        read, ratio = way["read_to_wanted"], way["ratio"]
+        return [
+            ("resharded by rows, read to wanted", f"{read:.3f}", "at most 1.05", read <= 1.05),
+            ("resharded by rows, to the same cut", f"{ratio:.3f}", "at least 0.80", ratio >= 0.80),
+        ]
     if kind == "import":
         milliseconds = result["seconds"]["median"] * 1e3
         well = milliseconds < 50 and result["clean"]

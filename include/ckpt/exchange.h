@@ -17,7 +17,8 @@
  *
  * Threads: all functions may be called from any thread, and from several at once, but for
  * ckpt_exchange_server_free(), beside which nothing may run. The server is made before its engine and
- * outlives it: it is safe to be in any of these functions while the engine is opened or closed. A closing
+ * outlives it: it is safe to be in any of these functions while the engine is opened or closed. Serve from
+ * before ckpt_engine_open(): the engine says its first word while it opens. A closing
  * engine still asks what matters to the other ranks, so serve until ckpt_exchange_next() returns
  * CKPT_ECLOSED. After fork() the child's handle is inert.
  */

@@ -60,6 +60,14 @@ CKPT_API int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, cons
 CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
 
 /*
+ * Bytes that all ranks must give alike, or none: say, the names of what they have in common and only one of
+ * them saves. They are compared, and not stored. A rank that gives others than rank 0 does fails the step
+ * for all (CKPT_EMISMATCH on rank 0, CKPT_EABORTED on the others): what one of them relies on another to
+ * save would be in no shard. Errors: -EINVAL.
+ */
+CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
+
+/*
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,

@@ -108,6 +108,18 @@ int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length)
 	return ckpt_save_put_meta(save, json, length, ckpt_error_here());
 }
 
+int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length)
+{
+	int r = check_draft(save);
+
+	if (r < 0)
+		return r;
+	if (!data || length == 0)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "data is NULL, or of no length");
+	ckpt_save_put_common(save, data, length);
+	return 0;
+}
+
 int ckpt_save_start(struct ckpt_save *save)
 {
 	int r = check_draft(save);

@@ -9,8 +9,10 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 
-#define SECOND_NS   UINT64_C(1000000000)
-#define TELL_MAX_NS (10 * SECOND_NS)
+#define SECOND_NS       UINT64_C(1000000000)
+#define TELL_MAX_NS     (10 * SECOND_NS)
+/* A restore that has failed elsewhere goes on for so long. */
+#define READING_REST_NS UINT64_C(50000000)
 
 static ckpt_task_fn refuse_body;
 static ckpt_task_fn read_body;
@@ -105,6 +107,7 @@ static void prepare_talk(struct ckpt_ballot *b, const int *stop, uint64_t deadli
 	b->talk.deadline_ns = deadline_ns;
 	b->talk.err = NULL;
 	b->talk.waiter = &b->task;
+	b->talk.rest_ns = 0;
 	b->talk.count = 1;
 }
 
@@ -194,6 +197,9 @@ static void hear(struct ckpt_ballot *b)
 
 	prepare_talk(b, &b->interrupt, b->deadline_ns);
 	ckpt_key_restore_part(talk->items[0].key, b->number, b->part);
+	/* As long as this rank reads, only a failure of another one may be there. */
+	if (b->part == CKPT_RESTORE_READING && !b->voted)
+		talk->rest_ns = READING_REST_NS;
 	if (config->rank == 0 && b->voted)
 		for (uint32_t rank = next_missing(b, b->from);
 			rank < config->world && talk->count < CKPT_EXCHANGE_BATCH;

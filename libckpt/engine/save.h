@@ -24,6 +24,7 @@ int ckpt_save_put_tensors(struct ckpt_save *save, const struct ckpt_tensor *tens
 	struct ckpt_error *err);
 int ckpt_save_put_alias(
 	struct ckpt_save *save, const char *alias, const char *name, struct ckpt_error *err);
+void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length);
 int ckpt_save_put_meta(
 	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err);
 

@@ -197,6 +197,11 @@ int ckpt_save_put_alias(
 	return 0;
 }
 
+void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length)
+{
+	save->common = ckpt_digest_of(data, length);
+}
+
 int ckpt_save_put_meta(
 	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err)
 {

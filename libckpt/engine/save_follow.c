@@ -29,6 +29,7 @@ static int encode_part(struct ckpt_save *save)
 
 	ckpt_save_own_rank(save, &record.rank);
 	record.plan = save->plan->digest;
+	record.common = save->common;
 	ckpt_save_name_subject(save, &record.verdict);
 	save->ranks->words.len = 0;
 	int r = ckpt_rank_record_encode(&record, &save->ranks->words);

@@ -146,6 +146,15 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 			"rank %u on node %s failed, so step %llu is of no rank: %s",
 			record.rank.rank, record.rank.node, (unsigned long long)save->step,
 			record.verdict.reason);
+	if (!ckpt_digest_equal(&record.common, &save->common))
+		return ckpt_fail_at(&save->work, CKPT_EMISMATCH,
+			&(struct ckpt_where){.tier = "local"},
+			"rank %u on node %s does not have the same in common with the others as "
+			"rank 0, so "
+			"step %llu would miss what each takes for another's to save: give all "
+			"ranks the "
+			"same state, and mark what only some have as their own",
+			record.rank.rank, record.rank.node, (unsigned long long)save->step);
 	x->heard += missing(save, record.rank.rank);
 	x->all[record.rank.rank] = record.rank;
 	x->plans[record.rank.rank] = record.plan;

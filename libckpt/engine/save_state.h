@@ -42,7 +42,8 @@ struct ckpt_save {
 	size_t alias_count;
 	char *meta;
 	size_t meta_bytes;
-	char *inlined; /* copies of small eager tensors */
+	struct ckpt_digest common; /* of what all ranks must give alike */
+	char *inlined;             /* copies of small eager tensors */
 	struct ckpt_plan *plan;
 	uint64_t seed;
 	uint64_t timeout_ns;

@@ -57,6 +57,7 @@ static void pause(struct ckpt_talk *talk)
 	uint64_t pause_ns = ckpt_min_u64(
 		most_ns, ckpt_max_u64(PAUSE_MIN_NS, (now_ns - talk->begun_ns) / PAUSE_PART));
 
+	pause_ns = ckpt_max_u64(pause_ns, talk->rest_ns);
 	talk->timer.fire = timer_fired;
 	ckpt_core_timer_set(
 		talk->core, &talk->timer, ckpt_min_u64(now_ns + pause_ns, talk->deadline_ns));

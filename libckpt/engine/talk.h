@@ -17,6 +17,7 @@ struct ckpt_talk {
 	struct ckpt_core *core;
 	const int *stop;        /* not 0: give up, with this code. Whoever sets it wakes the task */
 	uint64_t deadline_ns;   /* -ETIMEDOUT then; UINT64_MAX: none */
+	uint64_t rest_ns;       /* between two questions, at least; 0: what serves best */
 	struct ckpt_error *err; /* worded: why the deadline came */
 	struct ckpt_task *waiter; /* woken at the end */
 	struct ckpt_exchange_item items[CKPT_EXCHANGE_BATCH];

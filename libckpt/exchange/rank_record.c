@@ -38,7 +38,8 @@ enum member {
 	INDEX_DIGEST,
 	INDEX_BYTES,
 	SHARD_BYTES,
-	PLAN
+	PLAN,
+	ALIKE
 };
 
 #define COMMON                                                                                     \
@@ -58,6 +59,7 @@ static const char *const rank_members[] = {
 	[INDEX_BYTES] = "index_bytes",
 	[SHARD_BYTES] = "shard_bytes",
 	[PLAN] = "plan",
+	[ALIKE] = "common",
 	NULL,
 };
 
@@ -98,10 +100,12 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 	const struct ckpt_manifest_rank *rank = &record->rank;
 	char hex[CKPT_DIGEST_HEX];
 	char plan[CKPT_DIGEST_HEX];
+	char common[CKPT_DIGEST_HEX];
 
 	CKPT_ASSERT(record->verdict.code < 0 || ckpt_attempt_valid(rank->attempt));
 	ckpt_digest_hex(&rank->index_digest, hex);
 	ckpt_digest_hex(&record->plan, plan);
+	ckpt_digest_hex(&record->common, common);
 	ckpt_put_head(out, RANK_KIND);
 	put_verdict(&record->verdict, out);
 	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"rank\":%u,\"node\":",
@@ -109,8 +113,8 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 	ckpt_put_line(out, rank->node, sizeof(rank->node));
 	ckpt_buf_printf(out,
 		",\"index_digest\":\"%s\",\"index_bytes\":%" PRIu64 ",\"shard_bytes\":%" PRIu64
-		",\"plan\":\"%s\"",
-		hex, rank->index_bytes, rank->shard_bytes, plan);
+		",\"plan\":\"%s\",\"common\":\"%s\"",
+		hex, rank->index_bytes, rank->shard_bytes, plan, common);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -191,6 +195,8 @@ static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
 		return read_digest(r, &rank->index_digest);
 	case PLAN:
 		return read_digest(r, &record->plan);
+	case ALIKE:
+		return read_digest(r, &record->common);
 	case INDEX_BYTES:
 		return ckpt_sealed_number(r, 0, CKPT_INDEX_MAX, &rank->index_bytes);
 	case SHARD_BYTES:

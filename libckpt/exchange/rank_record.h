@@ -30,6 +30,7 @@ struct ckpt_rank_record {
 	struct ckpt_manifest_rank rank;
 	struct ckpt_digest
 		plan; /* of names, types and boxes: what it describes, whatever the bytes are */
+	struct ckpt_digest common; /* of what all ranks must have alike */
 };
 
 /* Into an empty `out`. -ENOMEM. */

@@ -151,11 +151,52 @@ static void test_looked_at_once(void **state)
 	check_latest(job, 10);
 }
 
+/* What rank `rank` says to have in common with the others. */
+static void begin_with(struct job *job, uint32_t rank, uint64_t step, const char *common)
+{
+	struct ckpt_tensor tensor = kit_tensor(&job->vectors[rank]);
+
+	ckpt_save_free(job->saves[rank]);
+	must_work(ckpt_save_begin(job->ranks[rank], step, NULL, &job->saves[rank]));
+	must_work(ckpt_save_add(job->saves[rank], &tensor, 1));
+	if (common)
+		must_work(ckpt_save_set_common(job->saves[rank], common, strlen(common)));
+	must_work(ckpt_save_start(job->saves[rank]));
+}
+
+/* What each rank takes for another's to save would be in no shard, and nobody could tell. */
+static void test_in_common(void **state)
+{
+	static const char *const said[][WORLD] = {
+		{"w", "w", "w"}, {"w", "w", "w mine"}, {"w", NULL, "w"}, {NULL, "w", "w"}};
+	struct job *job = *state;
+
+	for (uint64_t step = 0; step < 4; step++) {
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			begin_with(job, rank, step + 1, said[step][rank]);
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			int expected = step == 0 ? 0 : rank == 0 ? CKPT_EMISMATCH : CKPT_EABORTED;
+			assert_int_equal(
+				ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS),
+				expected);
+			if (expected < 0)
+				check_says(job, rank, "the same in common with the others");
+		}
+	}
+	check_latest(job, 1);
+	assert_int_equal(ckpt_save_set_common(job->saves[0], "w", 1), -EINVAL);
+	ckpt_save_free(job->saves[0]);
+	must_work(ckpt_save_begin(job->ranks[0], 9, NULL, &job->saves[0]));
+	assert_int_equal(ckpt_save_set_common(job->saves[0], NULL, 1), -EINVAL);
+	assert_int_equal(ckpt_save_set_common(job->saves[0], "w", 0), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_disagreement, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_looked_at_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_in_common, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

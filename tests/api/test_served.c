@@ -53,6 +53,7 @@ struct job {
 		pthread_t thread;
 		bool served;
 		int ended; /* what ckpt_exchange_next() returned at last */
+		uint64_t resumed;
 	} ranks[WORLD];
 };
 
@@ -436,6 +437,29 @@ static bool settle(struct job *job, uint64_t step)
 	return committed;
 }
 
+static void *resume(void *argument)
+{
+	struct rank *rank = argument;
+
+	rank->resumed = kit_resume(rank->engine);
+	return NULL;
+}
+
+/* All at once: it is one restore. */
+static uint64_t resume_all(struct job *job)
+{
+	pthread_t threads[WORLD];
+
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(
+			pthread_create(&threads[rank], NULL, resume, &job->ranks[rank]), 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(pthread_join(threads[rank], NULL), 0);
+	for (uint32_t rank = 1; rank < WORLD; rank++)
+		assert_int_equal(job->ranks[rank].resumed, job->ranks[0].resumed);
+	return job->ranks[0].resumed;
+}
+
 static void test_one_outcome(void **state)
 {
 	struct job *job = *state;
@@ -446,8 +470,8 @@ static void test_one_outcome(void **state)
 		assert_true(is_committed(job, step));
 	}
 	close_job(job);
-	/* The claim, and how the last step ended; of those before it nothing. */
-	assert_int_equal(count_entries(job), 2);
+	/* Each rank's first word, the claim, and how the last step ended; of those before it nothing. */
+	assert_int_equal(count_entries(job), WORLD + 2);
 	assert_non_null(find(job, "job-1/claim-1", false));
 	/* Nothing of it is in the store. */
 	assert_int_equal(access(scratch_join(job->store, "exchange"), F_OK), -1);
@@ -461,9 +485,7 @@ static void test_storm(void **state)
 	for (uint64_t seed = 1; seed <= 3; seed++) {
 		atomic_store(&job->weather, FAIR);
 		open_job(job, 2000);
-		uint64_t resumed = 0;
-		for (uint32_t rank = 0; rank < WORLD; rank++)
-			resumed = kit_resume(job->ranks[rank].engine);
+		uint64_t resumed = resume_all(job);
 		save_all(job, resumed + 1);
 		job->seed = seed;
 		atomic_store(&job->weather, STORMY);
@@ -540,8 +562,8 @@ static void test_claim_in_vain(void **state)
 	struct job *job = *state;
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	atomic_store(&job->weather, SILENT);
 	open_job(job, 1000);
+	atomic_store(&job->weather, SILENT);
 	uint64_t before_ms = now_ms();
 	assert_int_equal(begin(&job->ranks[1], 1, 0), -ETIMEDOUT);
 	assert_in_range(now_ms() - before_ms, 0, job->timeout_ms + SLACK_MS);
@@ -556,6 +578,8 @@ struct single {
 	struct ckpt_engine *engine;
 	struct ckpt_save *save;
 	struct kit_vector vector;
+	const char *store;
+	const struct ckpt_engine_opts *opts;
 	pthread_t thread;
 	int result;
 };
@@ -566,6 +590,28 @@ static void *start_single(void *argument)
 
 	f->result = ckpt_save_start(f->save);
 	return NULL;
+}
+
+static void *open_in_turn(void *argument)
+{
+	struct single *f = argument;
+
+	f->result = ckpt_engine_open(f->store, f->opts, &f->engine);
+	return NULL;
+}
+
+/* The engine's first word. */
+static void answer_hello(struct single *f, uint32_t rank)
+{
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct ckpt_exchange_answer given = {.size = sizeof(given)};
+
+	must_work(ckpt_exchange_next(f->server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_PUT);
+	assert_int_equal(request.count, 1);
+	assert_string_equal(request.keys[0], rank == 0 ? "Job_1.x/rank-0" : "Job_1.x/rank-1");
+	given.id = request.id;
+	must_work(ckpt_exchange_reply(f->server, &given));
 }
 
 static void open_single(struct job *job, struct single *f, uint32_t rank)
@@ -579,7 +625,12 @@ static void open_single(struct job *job, struct single *f, uint32_t rank)
 	opts.session = "Job_1.x";
 	must_work(ckpt_exchange_server_new(&f->server));
 	opts.exchange = f->server;
-	must_work(ckpt_engine_open(job->store, &opts, &f->engine));
+	f->store = job->store;
+	f->opts = &opts;
+	assert_int_equal(pthread_create(&f->thread, NULL, open_in_turn, f), 0);
+	answer_hello(f, rank);
+	assert_int_equal(pthread_join(f->thread, NULL), 0);
+	must_work(f->result);
 	kit_fill(&f->vector, "w", 100, 1);
 	struct ckpt_tensor tensor = kit_tensor(&f->vector);
 	must_work(ckpt_save_begin(f->engine, 1, NULL, &f->save));

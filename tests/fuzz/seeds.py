@@ -164,6 +164,7 @@ def records():
         index_bytes=4321,
         shard_bytes=2**40,
         plan=ATTEMPT * 2,
+        common=ATTEMPT * 2,
     )
     verdict = head("verdict", code=28, reason="No space left on device", **about)
     outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)

@@ -1,388 +1,503 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many ranks save one step: torchrun, a rank or the store of keys that dies, and how they meet."""
+"""Many ranks save, and any number of them resumes."""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import os
+import struct
 import subprocess
 import sys
-import textwrap
-import threading
-import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import assert_same, bits, shards
+from ranks import Job, full, together
+from torch.distributed.fsdp import fully_shard
 
 import libckpt
-from libckpt import _exchange
-
-HEADER = """
-    import json, os, signal, sys, time, warnings
-    import torch
-    import torch.distributed as dist
-    import libckpt
-    torch.set_num_threads(1)
-    store, out = {store!r}, {out!r}
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-
-    def tell(**what):
-        with open(f"{{out}}/{{rank}}", "a") as file:
-            file.write(json.dumps(what) + "\\n")
-
-    def outcome(save):
-        start = time.monotonic()
-        try:
-            save.wait()
-            return None, time.monotonic() - start
-        except libckpt.CheckpointError as error:
-            return type(error).__name__, time.monotonic() - start
-"""
 
 
-class Job:
-    """Runs a program as the ranks of a job, and reads what they have told."""
-
-    def __init__(self, path: Path) -> None:
-        self.store = path / "store"
-        self.out = path / "out"
-        self.out.mkdir()
-        self.file = path / "job.py"
-        self.running: list[subprocess.Popen[str]] = []
-
-    def write(self, body: str) -> None:
-        for told in self.out.iterdir():
-            told.unlink()
-        header = textwrap.dedent(HEADER).format(store=str(self.store), out=str(self.out))
-        self.file.write_text(header + textwrap.dedent(body), encoding="utf-8")
-
-    def torchrun(self, world: int, body: str) -> None:
-        self.write(body)
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(world), str(self.file)),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-
-    def start(self, world: int, port: int, body: str) -> list[subprocess.Popen[str]]:
-        """Without anybody who ends all ranks when one of them has ended."""
-        self.write(body)
-        self.running = [
-            subprocess.Popen(
-                [sys.executable, str(self.file)],
-                env={
-                    **os.environ,
-                    "MASTER_ADDR": "localhost",
-                    "MASTER_PORT": str(port),
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "TORCHELASTIC_USE_AGENT_STORE": "True",
-                    "OMP_NUM_THREADS": "1",
-                },
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world)
-        ]
-        return self.running
-
-    def wait(self) -> list[str]:
-        """What the ranks have written to stderr; those that were not killed have ended well."""
-        said = [process.communicate(timeout=120)[1] for process in self.running]
-        for process, text in zip(self.running, said, strict=True):
-            assert process.returncode in (0, -9), text
-        return said
-
-    def told(self, rank: int) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.out / str(rank)).read_text().splitlines()]
-
-    def steps(self) -> list[tuple[int, int]]:
-        return [(info.step, info.world) for info in libckpt.list_steps(self.store)]
+def train(store: Path, layout: str, steps: int = 3) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Trains, saves each step, and goes on for two more: the truth at the save, and the losses."""
+    job = Job(layout, seed=1)
+    with job.open(store, every=1) as ckpt:
+        assert ckpt.resume() == 0
+        for step in range(steps):
+            job.step()
+            ckpt.step(step + 1)
+        # Read while the save is under way.
+        truth = job.truth()
+    return truth, [job.step() for _ in range(2)]
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
-    yield made
-    for process in made.running:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+def resume(
+    store: Path, layout: str, steps: int = 3
+) -> tuple[dict[str, torch.Tensor], list[float], list[str]]:
+    job = Job(layout, seed=2)
+    with warnings.catch_warnings(record=True) as caught, job.open(store) as ckpt:
+        warnings.simplefilter("always")
+        assert ckpt.resume() == steps
+        truth = job.truth()
+        losses = [job.step() for _ in range(2)]
+    said = [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning]
+    return truth, losses, said
 
 
-@pytest.fixture
-def keys() -> dist.TCPStore:
-    return dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+def header(shard: Path) -> dict[str, Any]:
+    with shard.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        found: dict[str, Any] = json.loads(file.read(length))
+    found.pop("__metadata__", None)
+    return found
 
 
-SAVE_FOUR = """
-    state = {f"mine{rank}": torch.arange(1000.0) + rank, "common": torch.ones(8, 8)}
-    with libckpt.Checkpointer(store, state, keep_last=3) as ckpt:
-        for step in range(1, 5):
-            error, seconds = outcome(ckpt.save(step))
-            tell(step=step, error=error)
-"""
+def written(store: Path) -> dict[str, list[int]]:
+    """How many elements of each tensor the ranks have written in the last step."""
+    last = shards(store)[-1].parent
+    found = collections.defaultdict(list)
+    for shard in sorted(last.glob("rank-*.safetensors")):
+        for name, entry in header(shard).items():
+            found[name].append(torch.Size(entry["shape"]).numel())
+    return found
 
 
-def test_torchrun_commits_the_same_steps_on_all_ranks(job: Job) -> None:
-    job.torchrun(4, SAVE_FOUR)
-    for rank in range(4):
-        assert job.told(rank) == [{"step": step, "error": None} for step in range(1, 5)]
-    assert job.steps() == [(4, 4), (3, 4), (2, 4)]
-    # What they told each other went another way.
-    assert not (job.store / "exchange").exists()
-    for rank in range(4):
-        loaded = libckpt.load(job.store, names=[f"mine{rank}"])
-        assert torch.equal(loaded[f"mine{rank}"], torch.arange(1000.0) + rank)
-
-
-RESUME = """
-    state = {"w": torch.zeros(100)}
-    with libckpt.Checkpointer(store, state, save_timeout=8) as ckpt:
-        first = ckpt.resume()
-        tell(resumed=first, w=float(state["w"][0]))
-        state["w"].fill_(first + 1)
-        error, seconds = outcome(ckpt.save(first + 1))
-        tell(error=error)
-"""
-
-
-DIE = """
-    state = {"w": torch.ones(100)}
-    ckpt = libckpt.Checkpointer(store, state, save_timeout=4)
-    error, seconds = outcome(ckpt.save(1))
-    tell(error=error)
-    dist.barrier()
-    if rank == DEAD:
-        os.kill(os.getpid(), signal.SIGKILL)
-    error, seconds = outcome(ckpt.save(2))
-    tell(error=error, seconds=seconds)
-    start = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ckpt.close()
-    tell(closed=time.monotonic() - start)
-    os._exit(0)
-"""
-
-
-@pytest.mark.parametrize("dead", [0, 1])
-def test_a_rank_that_is_killed_ends_the_step_for_all(
-    job: Job, keys: dist.TCPStore, dead: int
+def check_resumed(
+    found: list[tuple[dict[str, torch.Tensor], list[float], list[str]]],
+    truth: dict[str, torch.Tensor],
+    losses: list[float],
+    *,
+    exact: bool,
 ) -> None:
-    job.start(2, keys.port, DIE.replace("DEAD", str(dead)))
-    job.wait()
-    assert job.told(dead) == [{"error": None}]
-    first, second, end = job.told(1 - dead)
-    assert first == {"error": None}
-    assert second["error"] in ("AbortedError", "DeadlineError")
-    assert second["seconds"] < 4 + 10
-    assert end["closed"] < 10
-    assert job.steps() == [(1, 2)]
-    if dead == 0:
-        job.torchrun(2, RESUME)
-        for rank in range(2):
-            assert job.told(rank) == [{"resumed": 1, "w": 1.0}, {"error": None}]
-        assert job.steps() == [(2, 2), (1, 2)]
+    for now, after, _ in found:
+        assert set(now) == set(truth)
+        for name, tensor in truth.items():
+            assert bits(now[name]) == bits(tensor), name
+        if exact:
+            assert after == losses
+        else:
+            assert after == pytest.approx(losses, rel=1e-4)
 
 
-LOSE = """
-    import logging
-    logging.basicConfig(level=logging.WARNING, format="LOG %(message)s")
-    state = {"w": torch.ones(100)}
-    ckpt = libckpt.Checkpointer(store, state, save_timeout=4)
-    error, seconds = outcome(ckpt.save(1))
-    tell(error=error)
-    sys.stdin.readline()
-    error, seconds = outcome(ckpt.save(2))
-    tell(error=error, seconds=seconds)
-    start = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ckpt.close()
-    tell(closed=time.monotonic() - start)
-    os._exit(0)
-"""
-SERVER = """
-    import sys
-    import torch.distributed as dist
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    print(store.port, flush=True)
-    sys.stdin.readline()
-"""
+def spread_by_both(truth: dict[str, torch.Tensor]) -> set[str]:
+    """What the layout "tp" has told all ranks of, and what no rank has shards of."""
+    return {
+        name
+        for name in truth
+        if "up." in name or "down." in name or name.endswith("step") or name == "count"
+    }
 
 
-def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(job: Job) -> None:
-    server = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout is not None
-    port = int(server.stdout.readline())
-    read, write = os.pipe()
-    stdin = os.dup(0)
-    os.dup2(read, 0)
-    try:
-        job.start(2, port, LOSE)
-    finally:
-        os.dup2(stdin, 0)
-        os.close(stdin)
-        os.close(read)
-    until(lambda: all((job.out / str(rank)).exists() for rank in range(2)))
-    server.kill()
-    server.communicate()
-    os.write(write, b"\n\n")
-    os.close(write)
-    said = job.wait()
-    for rank in range(2):
-        first, second, end = job.told(rank)
-        assert first == {"error": None}
-        assert second["error"] in ("AbortedError", "DeadlineError")
-        assert second["seconds"] < 4 + 10
-        assert end["closed"] < 10
-        assert said[rank].count("key-value store does not answer") == 1
-    assert job.steps() == [(1, 2)]
+LAYOUTS = ("ddp", "fsdp", "hsdp", "tp")
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_four_ranks_save_and_any_number_resumes(store: Path, tmp_path: Path, layout: str) -> None:
+    found = together(4, tmp_path, train, store, layout)
+    truth, losses = found[0]
+    for other, _ in found[1:]:
+        assert_same(other, truth)
+
+    counts = written(store)
+    for name, tensor in truth.items():
+        # Tensor parallelism that leaves a parameter out does not say that its groups have the same.
+        times = 2 if layout == "tp" and name not in spread_by_both(truth) else 1
+        assert sum(counts[name]) == tensor.numel() * times, name
+    if layout == "ddp":  # shared out
+        shares = [
+            sum(torch.Size(entry["shape"]).numel() for entry in header(shard).values())
+            for shard in shards(store)[-4:]
+        ]
+        least = min(shares) - sum(counts["rank-00000/rng/torch"])
+        assert least > sum(tensor.numel() for tensor in truth.values()) / 8, shares
+
+    for world in (4, 3, 2, 1, 6) if layout in ("fsdp", "tp") else (4, 3, 1):
+        resumed = together(world, tmp_path, resume, store, layout)
+        check_resumed(resumed, truth, losses, exact=world == 4)
+        for rank, (_, _, said) in enumerate(resumed):
+            assert bool(said) == (rank >= 4), said
 
 
-# How the ranks meet, without processes.
+def test_one_rank_saves_and_three_resume(store: Path, tmp_path: Path) -> None:
+    truth, losses = together(1, tmp_path, train, store, "fsdp")[0]
+    resumed = together(3, tmp_path, resume, store, "fsdp")
+    check_resumed(resumed, truth, losses, exact=False)
+    assert not resumed[0][2]
+    for _, _, said in resumed[1:]:
+        assert len(said) == 1
+        assert "seeded anew" in said[0]
 
 
-class Meeting:
-    """Some ranks in threads, each with a connection of its own."""
-
-    def __init__(self, keys: dist.TCPStore, world: int) -> None:
-        self.keys = keys
-        self.world = world
-        self.sessions: dict[int, Any] = {}
-
-    def table(self) -> _exchange.Table:
-        table = _exchange.connect(self.keys)
-        assert table is not None
-        return table
-
-    def meet(self, ranks: range, timeout: float = 20) -> dict[int, Any]:
-        self.sessions = {}
-        threads = [threading.Thread(target=self._one, args=(rank, timeout)) for rank in ranks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return self.sessions
-
-    def _one(self, rank: int, timeout: float) -> None:
-        group = _exchange.Group(rank, self.world, self.keys)
-        try:
-            self.sessions[rank] = _exchange.agree(group, self.table(), "a/0", "/p", timeout)
-        except libckpt.CheckpointError as error:
-            self.sessions[rank] = error
+def test_a_layout_is_saved_and_another_resumes(store: Path, tmp_path: Path) -> None:
+    found = together(4, tmp_path, train, store, "fsdp")
+    for layout in ("ddp", "hsdp"):
+        resumed = together(4, tmp_path, resume, store, layout)
+        check_resumed(resumed, *found[0], exact=False)
 
 
-def test_the_ranks_agree_on_one_session_whatever_was_left_there(keys: dist.TCPStore) -> None:
-    meeting = Meeting(keys, 3)
-    old = b"0123456789abcdef"
-    for rank in range(3):
-        for what in ("hello", "answer", "ack"):
-            keys.set(f"a/0/{what}/{rank}", old + old)
-    seen = set()
-    for _ in range(3):
-        sessions = meeting.meet(range(3))
-        assert len(set(sessions.values())) == 1
-        assert len(sessions[0]) == 16
-        seen.add(sessions[0])
-    assert len(seen) == 3
-    assert old.decode() not in seen
-    # Nothing stays of those that met.
-    assert not any(keys.check([f"a/0/{what}/1"]) for what in ("hello", "answer", "ack"))
+def test_load_needs_no_ranks(store: Path, tmp_path: Path) -> None:
+    truth = together(4, tmp_path, train, store, "tp")[0][0]
+    state = libckpt.load(store)
+    for name, tensor in state["model"].items():
+        assert bits(tensor) == bits(truth[name]), name
+    for name, roles in state["optimizer"]["state"].items():
+        for role, tensor in roles.items():
+            assert bits(tensor) == bits(truth[f"optimizer/state/{name}/{role}"])
+    assert_same(libckpt.load(store, names="up.*")["up.weight"], truth["up.weight"])
 
 
-def test_a_rank_that_does_not_come_is_named(keys: dist.TCPStore) -> None:
-    sessions = Meeting(keys, 3).meet(range(2), timeout=0.3)
-    assert isinstance(sessions[0], libckpt.WaitTimeoutError)
-    assert "for rank 2" in str(sessions[0])
-    assert isinstance(sessions[1], libckpt.WaitTimeoutError)
-    assert "rank 1 has waited" in str(sessions[1])
+# What is each rank's own.
 
 
-def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:
-    table = Meeting(keys, 2).table()
-    value = b"\xff\0\x01" * 1000
-    assert table.get(["x"]) == [None]
-    assert table.put("x", value)
-    assert table.put("x", value)
-    assert not table.put("x", b"another")
-    assert table.get(["x"]) == [value]
-    assert table.get(["x", "y"]) == [value, None]
-    assert table.put("y", b"")
-    table.put("z", b"2")
-    assert table.get(["x", "z"]) == [value, b"2"]
-    table.drop("x")
-    table.drop("x")
-    assert table.get(["x", "z"]) == [None, b"2"]
+class Walk:
+    """A loader: its position is another one on each rank."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.noise = torch.full((3,), float(position))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "noise": self.noise}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position, self.noise = state["position"], state["noise"]
 
 
-class Old:
-    """A store as an older torch has it: it cannot be cloned."""
-
-    def __init__(self, store: Any, *names: str) -> None:
-        for name in names:
-            setattr(self, name, getattr(store, name))
-
-
-def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
-    calls = ("compare_set", "set", "check", "multi_get", "has_extended_api", "delete_key")
-    inner = Old(keys, "host", "port")
-    wrapped = Old(keys, *calls)
-    wrapped.underlying_store = inner  # type: ignore[attr-defined]
-    table = _exchange.connect(wrapped)
-    assert table is not None
-    assert table.put("k", b"v")
-    assert Meeting(keys, 2).table().read("k") == b"v"
-    # No way to a second connection, or no compare_set().
-    assert _exchange.connect(Old(keys, *calls)) is None
-
-    class Poor:
-        def clone(self) -> Any:
-            return Old(keys, "set", "set_timeout")
-
-    assert _exchange.connect(Poor()) is None
-    gone = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    client = dist.TCPStore(
-        "localhost",
-        gone.port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=1),
-    )
-    del gone
-    with pytest.raises(libckpt.NetworkError, match="cannot be reached"):
-        _exchange.connect(client)
+def own_state(rank: int) -> dict[str, Any]:
+    return {
+        "shared": torch.arange(5.0),
+        "own": libckpt.PerRank(torch.full((2, rank + 1), float(rank))),
+        "deep": [{"own": libckpt.PerRank({"name": f"rank {rank}"})}],
+        "number": 100 + rank,
+        "loader": Walk(rank),
+        "generator": torch.Generator().manual_seed(rank),
+    }
 
 
-def test_alone_where_there_is_no_group(store: Path) -> None:
-    with pytest.raises(ValueError, match="no default process group"):
-        libckpt.Checkpointer(store, {"w": torch.ones(3)}, distributed=True)
-    with libckpt.Checkpointer(store, {"w": torch.ones(3)}, distributed=False) as ckpt:
+def save_own(store: Path) -> list[float]:
+    rank = dist.get_rank()
+    torch.manual_seed(100 + rank)
+    with libckpt.Checkpointer(store, own_state(rank), pool_bytes=1 << 20) as ckpt:
         ckpt.save(1).wait()
-    assert libckpt.list_steps(store)[0].world == 1
+    return torch.rand(3).tolist()
+
+
+def resume_own(store: Path) -> dict[str, Any]:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    state = own_state(rank + 50)
+    kept = state["own"].value
+    state["own"].value = kept if rank > 1 else torch.zeros(2, rank + 1)
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt,
+    ):
+        warnings.simplefilter("always")
+        assert ckpt.resume() == 1
+    return {
+        "shared": state["shared"],
+        "own": state["own"].value,
+        "name": state["deep"][0]["own"].value["name"],
+        "number": state["number"],
+        "position": state["loader"].position,
+        "noise": state["loader"].noise,
+        "generator": state["generator"].get_state(),
+        "drawn": torch.rand(3).tolist(),
+        "said": [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning],
+    }
+
+
+def test_what_is_a_ranks_own_comes_back_to_it(store: Path, tmp_path: Path) -> None:
+    drawn = together(2, tmp_path, save_own, store)
+    assert drawn[0] != drawn[1]
+    for rank, found in enumerate(together(2, tmp_path, resume_own, store)):
+        assert_same(found["shared"], torch.arange(5.0))
+        assert_same(found["own"], torch.full((2, rank + 1), float(rank)))
+        assert found["name"] == f"rank {rank}"
+        assert found["number"] == 100 + rank
+        assert found["position"] == rank
+        assert_same(found["noise"], torch.full((3,), float(rank)))
+        assert_same(found["generator"], torch.Generator().manual_seed(rank).get_state())
+        assert found["drawn"] == drawn[rank]
+        assert not found["said"]
+
+
+def test_another_number_of_ranks_is_told_what_it_gets(store: Path, tmp_path: Path) -> None:
+    drawn = together(2, tmp_path, save_own, store)
+    found = together(3, tmp_path, resume_own, store)
+    again = together(3, tmp_path, resume_own, store)
+    for rank in range(3):
+        assert_same(found[rank]["shared"], torch.arange(5.0))
+        assert found[rank]["number"] == 100
+        assert found[rank]["position"] == 0
+        assert len(found[rank]["said"]) == 1
+        assert "state['loader'] got the state of rank 0" in found[rank]["said"][0]
+        assert found[rank]["drawn"] == again[rank]["drawn"]
+    for rank in range(2):
+        assert_same(found[rank]["own"], torch.full((2, rank + 1), float(rank)))
+        assert found[rank]["name"] == f"rank {rank}"
+        assert found[rank]["drawn"] == drawn[rank]
+        assert "seeded anew" not in found[rank]["said"][0]
+    assert found[2]["name"] == "rank 52"
+    assert "state['own'], state['deep'][0]['own'] stay as they are" in found[2]["said"][0]
+    assert "seeded anew" in found[2]["said"][0]
+    assert found[2]["drawn"] not in drawn
+    one = together(1, tmp_path, resume_own, store)[0]
+    assert one["drawn"] == drawn[0]
+    assert one["name"] == "rank 0"
+
+
+# The fence.
+
+
+def change_early(store: Path, how: str) -> str:
+    job = Job("fsdp", seed=1)
+    job.step()
+    parameter = job.model.up.weight
+    with job.open(store, on_error="raise") as ckpt:
+        ckpt.resume()
+        job.step()
+        save = ckpt.save(1)
+        with torch.no_grad():
+            if how == "through the DTensor":
+                parameter.add_(1)
+            elif how == "its memory":
+                parameter._local_tensor.add_(1)
+            elif how == "moved":
+                parameter._local_tensor = parameter._local_tensor.clone()
+            elif how == "a moment":
+                job.optimizer.state[parameter]["exp_avg"].mul_(2)
+        failed = ""
+        try:
+            job.optimizer.step()
+            save.wait()
+        except libckpt.CheckpointError as error:
+            failed = f"{type(error).__name__}: {error}"
+        # A rank that waits for the others hears of it from them.
+        with contextlib.suppress(libckpt.CheckpointError):
+            save.wait()
+        with contextlib.suppress(libckpt.CheckpointError):
+            ckpt.close()
+    return failed
+
+
+@pytest.mark.parametrize(
+    "how", ["nothing", "through the DTensor", "its memory", "moved", "a moment"]
+)
+def test_a_change_before_the_fence_is_noticed(store: Path, tmp_path: Path, how: str) -> None:
+    for failed in together(2, tmp_path, change_early, store, how):
+        if how == "nothing":
+            assert not failed
+        else:
+            assert "up.weight" in failed
+            assert "Torn" in failed or "Aborted" in failed
+
+
+def save_again(store: Path) -> list[Any]:
+    """What is made anew at each of several saves."""
+    job = Job("fsdp", seed=1)
+    made = []
+    with job.open(store) as ckpt:
+        ckpt.resume()
+        for step in range(1, 6):
+            if step != 4:
+                job.step()
+            else:
+                with torch.no_grad():
+                    job.model(
+                        torch.arange(3)
+                    )  # leaves whole parameters in the place of sharded ones
+            ckpt.save(step).wait()
+            walked = ckpt._planner._walked
+            made.append((id(walked.modules), id(walked.block)))
+    return made
+
+
+def test_from_the_second_save_on_nothing_is_walked_again(store: Path, tmp_path: Path) -> None:
+    for made in together(2, tmp_path, save_again, store):
+        assert len(set(made)) == 1, made
+
+
+def count_operations(store: Path) -> list[str]:
+    """Operations and collectives of PyTorch in a save that is not the first."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    job = Job("hsdp", seed=1)
+    with job.open(store) as ckpt:
+        ckpt.resume()
+        for step in (1, 2):
+            job.step()
+            ckpt.save(step).wait()
+        job.step()
+        with Count():
+            save = ckpt.save(3)
+        save.wait()
+    return seen
+
+
+def test_a_save_runs_no_operation_on_sharded_tensors(store: Path, tmp_path: Path) -> None:
+    for seen in together(4, tmp_path, count_operations, store):
+        # The clone of the generator's state, perhaps.
+        assert len(seen) <= 2, seen
+
+
+# As users run it.
+
+
+PROGRAM = """
+import sys, warnings
+sys.path.insert(0, {tests!r})
+import torch.distributed as dist
+from pathlib import Path
+from ranks import Job
+dist.init_process_group("gloo")
+job = Job("fsdp", seed=1)
+with job.open(Path({store!r}), every=2) as ckpt:
+    start = ckpt.resume()
+    for step in range(start, start + 4):
+        loss = job.step()
+        ckpt.step(step + 1)
+print(f"rank {{dist.get_rank()}} from {{start}}: {{loss!r}}")
+dist.destroy_process_group()
+"""
+
+
+def torchrun(store: Path, ranks: int) -> list[str]:
+    script = store.parent / "train.py"
+    script.write_text(PROGRAM.format(tests=str(Path(__file__).parent), store=str(store)))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(ranks), str(script)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+
+
+def test_torchrun(store: Path) -> None:
+    first = torchrun(store, 2)
+    assert [line.partition(":")[0] for line in first] == ["rank 0 from 0", "rank 1 from 0"]
+    again = torchrun(store, 2)
+    assert [line.partition(":")[0] for line in again] == ["rank 0 from 4", "rank 1 from 4"]
+
+
+# What ranks must have alike.
+
+
+def save_apart(store: Path, when: str) -> list[str]:
+    rank = dist.get_rank()
+    state: dict[str, Any] = {"model": torch.nn.Linear(3, 2), "seen": torch.zeros(2)}
+    said = []
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, on_error=print) as ckpt:
+        for step in (1, 2):
+            if step == {"at once": 1, "later": 2}[when]:
+                state[f"mine {rank}"] = torch.ones(5)
+            try:
+                ckpt.save(step).wait()
+                said.append("")
+            except libckpt.CheckpointError as error:
+                said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_step_that_leaves_tensors_to_others_is_not_committed(
+    store: Path, tmp_path: Path, when: str
+) -> None:
+    for said in together(2, tmp_path, save_apart, store, when):
+        assert bool(said[0]) == (when == "at once")
+        assert said[1].startswith(("MismatchError", "AbortedError"))
+    whole = libckpt.list_steps(store)
+    assert [info.step for info in whole] == ([] if when == "at once" else [1])
+
+
+# Modules and optimizers that are not as plain.
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 5)
+        self.frozen = torch.nn.Parameter(torch.ones(3, 2), requires_grad=False)
+        self.head = torch.nn.Linear(5, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(tokens))
+
+
+class Talker(Tied):
+    """Has a state_dict() of its own, with something that is no tensor."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {**super().state_dict(*args, **kwargs), "said": self.said}
+
+    def load_state_dict(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+        self.said = state["said"]
+        tensors = {key: value for key, value in state.items() if key != "said"}
+        return super().load_state_dict(tensors, *args, **kwargs)
+
+
+def odd_state(kind: Any, seed: int) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = kind()
+    model.said = f"seed {seed}"
+    if dist.is_initialized():
+        fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.arange(7)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+def odd_truth(state: dict[str, Any]) -> list[torch.Tensor]:
+    moments = [entry["momentum_buffer"] for entry in state["optimizer"].state.values()]
+    return [full(tensor) for tensor in (*state["model"].parameters(), *moments)]
+
+
+def save_odd(store: Path, kind: Any) -> list[torch.Tensor]:
+    state = odd_state(kind, 1)
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+        ckpt.save(2).wait()
+    return odd_truth(state)
+
+
+def resume_odd(store: Path, kind: Any) -> tuple[list[torch.Tensor], str]:
+    state = odd_state(kind, 2)
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt:
+        assert ckpt.resume() == 2
+    assert state["model"].head.weight is state["model"].embed.weight
+    return odd_truth(state), state["model"].said
+
+
+@pytest.mark.parametrize("kind", [Tied, Talker])
+def test_tied_frozen_and_hooked(store: Path, tmp_path: Path, kind: Any) -> None:
+    truth = together(3, tmp_path, save_odd, store, kind)[0]
+    held = libckpt.load(store)["model"]
+    assert bits(held["head.weight"]) == bits(held["embed.weight"]) == bits(truth[1])
+    assert sum(written(store)["embed.weight"]) == 35
+    assert "head.weight" not in written(store)
+    for world in (2, 1):
+        for found, said in together(world, tmp_path, resume_odd, store, kind):
+            assert_same(found, truth)
+            assert said == ("seed 1" if kind is Talker else "seed 2")

@@ -65,6 +65,7 @@ struct crowd_job {
 	bool blind_index; /* of an index; else of a shard */
 	bool blinded;
 	bool turned;             /* somebody has given up a restore, or never begun it */
+	bool absent;             /* ... never begun it */
 	bool reused;             /* its session is an earlier start's */
 	uint64_t bad_generation; /* all were told that this step is damaged */
 	uint64_t bad_step;

@@ -240,7 +240,7 @@ static int begin_body(struct ckpt_task *task)
 	came(m);
 	/* The others wait for it in vain. */
 	if (!m->job->careful && sim_chance(sim, 60)) {
-		m->job->turned = true;
+		m->job->turned = m->job->absent = true;
 		m->failure = -EPERM;
 		return ckpt_task_continue(task, crowd_close_body);
 	}
@@ -251,7 +251,7 @@ static int begin_body(struct ckpt_task *task)
 		ckpt_restore_new(&m->core, NULL, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, &m->restore);
 	if (m->failure < 0) {
 		m->restore = NULL;
-		m->job->turned = true;
+		m->job->turned = m->job->absent = true;
 		return ckpt_task_continue(task, crowd_close_body);
 	}
 	ckpt_restore_post_open(m->restore);

@@ -274,15 +274,15 @@ static bool is_whole(const struct crowd_member *member)
 	for (unsigned i = 0; i < SIM_FAULTS; i++)
 		if (crowd->sim.fired[i] && i != SIM_CANCEL)
 			return false;
-	return !crowd->stormed && crowd->weather.lost == 0 && !member->job->turned &&
-	       crowd->jobs == 1;
+	return !crowd->stormed && crowd->weather.lost == 0 && crowd->jobs == 1;
 }
 
 static void check_round(struct crowd_member *member)
 {
 	const struct crowd_round *round = &member->job->rounds[member->round];
 
-	if (round->well > 0 && round->failed > 0 && (member->job->careful || is_whole(member)))
+	if (round->well > 0 && round->failed > 0 && !member->job->turned &&
+		(member->job->careful || is_whole(member)))
 		sim_violation(&member->crowd->sim,
 			"restore %u: %u ranks have restored a step, and %u have failed",
 			member->round, round->well, round->failed);
@@ -332,6 +332,10 @@ void crowd_not_restored(struct crowd_member *member, int code, const char *messa
 	if (damage && !member->job->blinded)
 		sim_violation(&crowd->sim, "nothing is damaged, and rank %u is told: %s",
 			member->rank, message);
+	if (code == -ETIMEDOUT && member->job->turned && !member->job->absent && is_whole(member))
+		sim_violation(&crowd->sim,
+			"restore %u: rank %u has waited for one that had turned back: %s",
+			member->round, member->rank, message);
 	crowd->went_back += damage;
 	if (damage) {
 		member->job->bad_generation = ckpt_restore_chosen_generation(member->restore);

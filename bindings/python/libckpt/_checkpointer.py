@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
 from ._early import check_early
@@ -21,13 +21,9 @@ from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, signals_of
-from ._ranks import Agreement, Ranks
 from ._restore import restore
 from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot, check_state
-
-if TYPE_CHECKING:
-    from ._exchange import Ranks as Job
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -236,7 +232,6 @@ class Checkpointer:
             allow_pickle=allow_pickle,
             rank=self._core.engine.rank,
             world=self._core.engine.world,
-            agreement=_agreement(ranks, distributed, options.save_timeout),
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
@@ -316,10 +311,9 @@ class Checkpointer:
         save._progress = self._progress
         if not self._wait_for_last(save):
             return save
-        snapshot = None
+        snapshot = self._planner.snapshot(state)
+        self._prepare(snapshot)
         try:
-            snapshot = self._planner.snapshot(state)
-            self._prepare(snapshot)
             save._start(snapshot, self._core.deadline)
         except errors.SkippedError as error:
             # The storage still holds what is left of an earlier one.
@@ -328,8 +322,6 @@ class Checkpointer:
             self._skip(save, error)
             return save
         except errors.CheckpointError as error:
-            if snapshot is None and not error.transient:  # the state cannot be saved
-                raise
             if error.step is None:
                 error.step = number
             # What failed after it had started is in the library's log already.
@@ -552,17 +544,6 @@ class Checkpointer:
     def unpin(self, step: int) -> None:
         """Takes the pin off."""
         check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
-
-
-def _agreement(ranks: Job | None, distributed: bool | None, timeout: float) -> Agreement | None:
-    """How the ranks of a job compare what they take to be alike; None: there is one rank."""
-    if ranks is None:
-        return None
-    from ._exchange import find_group
-
-    group = find_group(distributed)
-    assert group is not None
-    return Agreement(Ranks(ranks.rank, ranks.world), ranks.session, group.store, timeout)
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:

@@ -8,17 +8,12 @@ names and sizes of the tensors, and the mesh.
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import heapq
-import time
 import zlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ._errors import DeadlineError, NetworkError
 from ._layout import Copies
-from ._native import lib
 
 T = TypeVar("T")
 
@@ -28,8 +23,6 @@ class Ranks(NamedTuple):
 
     rank: int = 0
     world: int = 1
-    #: they do not have the same tensors, so that each writes all that it has
-    apart: bool = False
 
     def own_name(self, name: str) -> str:
         """The name of a tensor that every rank has one of. The name of each is its own."""
@@ -37,7 +30,7 @@ class Ranks(NamedTuple):
 
     def everywhere(self) -> Copies:
         """Of a tensor that is the same on all ranks."""
-        return Copies(None, 1, 0) if self.apart else Copies("world", self.world, self.rank)
+        return Copies("world", self.world, self.rank)
 
 
 def own_prefix(rank: int) -> str:
@@ -76,56 +69,6 @@ class Shares:
                 heapq.heapreplace(loads, (load + max(nbytes, 1), chosen))
                 mine[number] = chosen == copies.place
         return mine
-
-
-class Agreement:
-    """
-    Whether all ranks have the same tensors where they share them out: what one of them takes to be
-    another's turn would be in no shard if that one does not have it. They count each other in the
-    store of the process group, once for every plan. Who is late is waited for.
-    """
-
-    def __init__(self, ranks: Ranks, session: str, store: Any, timeout: float) -> None:
-        self._ranks = ranks
-        self._key = f"libckpt/{session}/shared"
-        self._store = store
-        self._timeout = timeout
-        self._said = ""
-        self._times = 0
-        self._alike = True
-
-    def alike(self, shared: Iterable[tuple[str, int, tuple[int, ...]]]) -> bool:
-        """True if all ranks have these. Costs nothing for what was asked last."""
-        lines = sorted(f"{name} {dtype} {list(shape)}" for name, dtype, shape in shared)
-        said = hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()
-        if said != self._said:
-            self._said = ""
-            self._times += 1
-            try:
-                self._alike = self._count(f"{self._key}/{self._times}", said)
-            except RuntimeError as error:
-                raise NetworkError(
-                    f"the job's key-value store cannot be reached: {error}", code=lib.CKPT_ENETWORK
-                ) from error
-            self._said = said
-        return self._alike
-
-    def _count(self, key: str, said: str) -> bool:
-        world, end, pause = self._ranks.world, time.monotonic() + self._timeout, 0.0005
-        self._store.add(f"{key}/{said}", 1)
-        there = self._store.add(key, 1)
-        while there < world:
-            if time.monotonic() > end:
-                raise DeadlineError(
-                    f"rank {self._ranks.rank} waited {self._timeout:g} s for the others to save a "
-                    f"state of as many tensors as its own: {there} of {world} have come",
-                    code=-errno.ETIMEDOUT,
-                    errno=errno.ETIMEDOUT,
-                )
-            time.sleep(pause)
-            pause = min(pause * 2, 0.05)
-            there = self._store.add(key, 0)
-        return bool(self._store.add(f"{key}/{said}", 0) == world)
 
 
 class PerRank(Generic[T]):

@@ -166,8 +166,7 @@ class _Live:
         """Says what another number of ranks has made of this rank's state."""
         if self._origin.same_world:
             return
-        engine = self._reader.engine
-        said = []
+        engine, said = self._reader.engine, []
         if self._origin.own is None:
             said.append("its random number generators are seeded anew")
         if self._kept:

@@ -8,6 +8,7 @@ pointers. Everything else (plain values, schedulers, loaders) is encoded at ever
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
-from ._engine import VERSION, logger
+from ._engine import VERSION
 from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, memory_of, spread_of
 from ._modules import (
@@ -30,7 +31,7 @@ from ._modules import (
     walk,
 )
 from ._optimizer import OptimizerSource, parameters
-from ._ranks import Agreement, Ranks, Shares, is_turn
+from ._ranks import Ranks, Shares, is_turn
 from ._tensors import (
     Block,
     Described,
@@ -93,6 +94,8 @@ class Snapshot(NamedTuple):
     blocks: list[Block]
     aliases: list[tuple[bytes, bytes]]
     meta: bytes
+    #: what all ranks must give alike; empty: there is one
+    common: bytes
     behind: Behind
     #: what must live until the eager tensors have been copied
     keep: list[Any]
@@ -503,12 +506,9 @@ class Planner:
         allow_pickle: bool = False,
         rank: int = 0,
         world: int = 1,
-        agreement: Agreement | None = None,
     ) -> None:
         self._ranks = Ranks(rank, world)
-        self._agreement = agreement
-        #: what was agreed on, as long as it is the same
-        self._agreed: tuple[_Walked, list[_Shared]] | None = None
+        self._common: tuple[_Walked, list[_Shared], bytes] | None = None
         self._eager = eager
         self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
@@ -517,21 +517,6 @@ class Planner:
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
-        made, alike = self._plan(state)
-        if alike != (not self._ranks.apart):
-            self._ranks = self._ranks._replace(apart=not alike)
-            self._walked = None
-            if not alike:
-                logger.warning(
-                    "the ranks do not have the same plain tensors: each of %d writes all that it "
-                    "has (libckpt.PerRank is for what a rank has of its own)",
-                    self._ranks.world,
-                )
-            made, _ = self._plan(state)
-        return made
-
-    def _plan(self, state: dict[str, Any]) -> tuple[Snapshot, bool]:
-        """A snapshot, and whether all ranks have what it takes them to have."""
         check_state(state)
         specials = find_specials(state)
         walked = self._walked
@@ -550,33 +535,35 @@ class Planner:
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked.sources, state)
-        alike = self._agree(walked, writer.sink.shared)
+        common = self._common_of(walked, writer.sink.shared)
         self._walked = walked
-        return self._assemble(walked, writer, meta), alike
+        return self._assemble(walked, writer, meta, common)
 
-    def _agree(self, walked: _Walked, others: list[_Shared]) -> bool:
-        """True if all ranks have the same plain tensors."""
-        if self._agreement is None:
-            return True
-        last = self._agreed
-        if last is not None and last[0] is walked and last[1] == others:
-            return not self._ranks.apart
-        self._agreed = None
-        described = list(walked.modules.described)
-        names = list(walked.modules.names)
-        tensors: list[torch.Tensor] = list(walked.modules.tensors)
-        for source in walked.sources:
-            names += source.part.names
-            described += source.described
-            tensors += source.part.tensors
-        plain = [
-            (name.decode(), what.dtype, what.shape)
-            for name, what, tensor in zip(names, described, tensors, strict=True)
-            if not is_spread(tensor)
-        ]
-        alike = self._agreement.alike(plain + others)
-        self._agreed = walked, others
-        return alike
+    def _common_of(self, walked: _Walked, others: list[_Shared]) -> bytes:
+        """
+        Stands for the plain tensors, which all ranks must have alike: what one of them takes to be
+        another's turn is in no shard if that one does not have it.
+        """
+        if self._ranks.world == 1:
+            return b""
+        last = self._common
+        if last is None or last[0] is not walked or last[1] != others:
+            described, names = list(walked.modules.described), list(walked.modules.names)
+            tensors: list[torch.Tensor] = list(walked.modules.tensors)
+            for source in walked.sources:
+                names += source.part.names
+                described += source.described
+                tensors += source.part.tensors
+            lines = [f"{name} {dtype} {list(shape)}" for name, dtype, shape in others]
+            lines += [
+                f"{name.decode()} {what.dtype} {list(what.shape)}"
+                for name, what, tensor in zip(names, described, tensors, strict=True)
+                if not is_spread(tensor)
+            ]
+            text = "\n".join(sorted(lines))
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+            last = self._common = walked, others, digest
+        return last[2]
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
@@ -689,7 +676,7 @@ class Planner:
         late += [tensor for source in sources for tensor in source.own_part().tensors]
         return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
-    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes) -> Snapshot:
+    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes, common: bytes) -> Snapshot:
         sink = writer.sink
         parts: list[Part] = []
         if walked.small:
@@ -708,6 +695,7 @@ class Planner:
             blocks=[block for block in (walked.block, self._slow) if block.count],
             aliases=walked.modules.aliases + sink.aliases,
             meta=meta,
+            common=common,
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
             optimizers=[source.optimizer for source in walked.sources],

@@ -21,6 +21,8 @@ class Planted:
 CROWD = "tests/sim/crowd"
 # Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
 GATHER = "tests/unit/engine/test_gather"
+# Ranks that mean different things by one name: those of the crowd do not.
+AGREE = "tests/api/test_agree"
 
 PLANTED = [
     Planted(
@@ -349,6 +351,16 @@ PLANTED = [
         "",
         "a save that is stopped ends, whoever it was waiting for", CROWD),
     Planted(
+        "disagreement-committed", "libckpt/engine/agree.c",
+        "\tif (is_unreadable(r))\n",
+        "\tif (false)\n",
+        "a step in which ranks mean different tensors by one name is not committed", AGREE),
+    Planted(
+        "bad-copy-is-the-end", "libckpt/engine/gather.c",
+        "\tint r = find_spares(g, w->rank);\n",
+        "\tint r = -ENODATA;\n",
+        "what one rank has lost is had from another that holds the same", GATHER),
+    Planted(
         "straddled-though-unwanted", "libckpt/engine/targets.c",
         "\t\tlo = seek(targets, b, &box, lo);\n",
         "",
@@ -385,11 +397,6 @@ PLANTED = [
         "\treturn outcome->rank == 0 && r->core->config.rank == 0 &&\n"
         "\t       is_damage(outcome->verdict.code) &&\n",
         "what is damaged for one rank is not given to any again", CROWD),
-    Planted(
-        "quarantined-too-late", "libckpt/engine/restore_run.c",
-        "\t       !(r->core->config.rank == 0 && is_damage(outcome->verdict.code));\n",
-        "\t       true;\n",
-        "the latest is an older one as soon as somebody can ask for it", CROWD),
     Planted(
         "outcome-put-twice", "libckpt/exchange/exchange_dir.c",
         "\td->op.result = same ? 0 : -EEXIST;\n",
