@@ -47,6 +47,10 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["seconds"]["median"] * 1e3
         well = milliseconds < 50 and result["clean"]
         return [("import libckpt", f"{milliseconds:.1f} ms", "below 50 ms", well)]
+    if kind == "ranks":
+        milliseconds = result["call_ms"]
+        name = f"save() of {result['tensors']:,} FSDP tensors, {result['ranks']} ranks"
+        return [(name, f"{milliseconds:.1f} ms", "below 5 ms", milliseconds < 5)]
     if kind == "commit":
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"

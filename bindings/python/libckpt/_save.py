@@ -213,6 +213,8 @@ class Save:
         for alias, name in snapshot.aliases:
             check(lib.ckpt_save_add_alias(self._ptr, alias, name))
         check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
+        if snapshot.common:
+            check(lib.ckpt_save_set_common(self._ptr, snapshot.common, len(snapshot.common)))
         # From here on the library reads the tensors: nothing may free them before it has let go.
         self._behind = snapshot.behind
         self._fenced = not fenced

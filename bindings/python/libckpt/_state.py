@@ -8,6 +8,7 @@ pointers. Everything else (plain values, schedulers, loaders) is encoded at ever
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,8 @@ class Snapshot(NamedTuple):
     blocks: list[Block]
     aliases: list[tuple[bytes, bytes]]
     meta: bytes
+    #: what all ranks must give alike; empty: there is one
+    common: bytes
     behind: Behind
     #: what must live until the eager tensors have been copied
     keep: list[Any]
@@ -168,6 +171,9 @@ def is_stateful(value: Any) -> bool:
     )
 
 
+#: Name, type and shape of a tensor that all ranks have alike.
+_Shared = tuple[str, int, tuple[int, ...]]
+
 _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
@@ -221,6 +227,8 @@ class _Sink:
         #: names of torch tensors by their id
         self.ids: dict[int, str] = {}
         self.aliases: list[tuple[bytes, bytes]] = []
+        #: of all ranks, whoever's turn it is
+        self.shared: list[_Shared] = []
 
     def _free_name(self, path: Path, *, own: bool) -> str:
         """A name for what stands at `path`; a name that is taken gets a number."""
@@ -246,6 +254,8 @@ class _Sink:
     ) -> None:
         """Adds a tensor that other ranks may have as well, if it is this one's turn."""
         copies = _copies_of(value, where, self._ranks)
+        if not is_spread(value):
+            self.shared.append((name, what.dtype, what.shape))
         if copies is not None and is_turn(name, copies):
             self._add(name, None, what, owner)
 
@@ -498,6 +508,7 @@ class Planner:
         world: int = 1,
     ) -> None:
         self._ranks = Ranks(rank, world)
+        self._common: tuple[_Walked, list[_Shared], bytes] | None = None
         self._eager = eager
         self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
@@ -524,8 +535,35 @@ class Planner:
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked.sources, state)
+        common = self._common_of(walked, writer.sink.shared)
         self._walked = walked
-        return self._assemble(walked, writer, meta)
+        return self._assemble(walked, writer, meta, common)
+
+    def _common_of(self, walked: _Walked, others: list[_Shared]) -> bytes:
+        """
+        Stands for the plain tensors, which all ranks must have alike: what one of them takes to be
+        another's turn is in no shard if that one does not have it.
+        """
+        if self._ranks.world == 1:
+            return b""
+        last = self._common
+        if last is None or last[0] is not walked or last[1] != others:
+            described, names = list(walked.modules.described), list(walked.modules.names)
+            tensors: list[torch.Tensor] = list(walked.modules.tensors)
+            for source in walked.sources:
+                names += source.part.names
+                described += source.described
+                tensors += source.part.tensors
+            lines = [f"{name} {dtype} {list(shape)}" for name, dtype, shape in others]
+            lines += [
+                f"{name.decode()} {what.dtype} {list(what.shape)}"
+                for name, what, tensor in zip(names, described, tensors, strict=True)
+                if not is_spread(tensor)
+            ]
+            text = "\n".join(sorted(lines))
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+            last = self._common = walked, others, digest
+        return last[2]
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
@@ -638,7 +676,7 @@ class Planner:
         late += [tensor for source in sources for tensor in source.own_part().tensors]
         return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
-    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes) -> Snapshot:
+    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes, common: bytes) -> Snapshot:
         sink = writer.sink
         parts: list[Part] = []
         if walked.small:
@@ -657,6 +695,7 @@ class Planner:
             blocks=[block for block in (walked.block, self._slow) if block.count],
             aliases=walked.modules.aliases + sink.aliases,
             meta=meta,
+            common=common,
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
             optimizers=[source.optimizer for source in walked.sources],
