@@ -157,7 +157,7 @@ def test_torchrun_commits_the_same_steps_on_all_ranks(job: Job) -> None:
     assert not (job.store / "exchange").exists()
     assert (job.store.with_name("store-files") / "exchange").is_dir()
     for rank in range(4):
-        (loaded,) = libckpt.load(job.store, names=[f"rank-{rank:05d}/mine"]).values()
+        (loaded,) = libckpt.load(job.store, names=[f"rank-{rank:05d}/mine/value"]).values()
         assert torch.equal(loaded, torch.arange(1000.0) + rank)
 
 
