@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -204,23 +205,59 @@ AGREE = """
     """
 
 
-def test_all_ranks_leave_at_one_step() -> None:
-    """One of three ranks is told: all stop at the same boundary, and none before it was told."""
-    import socket
+LEAVE = """
+    import os, signal, sys
+    import torch
+    import torch.distributed as dist
+    import libckpt
 
+    rank, world, port, path = int(sys.argv[1]), 3, sys.argv[2], sys.argv[3]
+    store = dist.TCPStore("127.0.0.1", int(port), world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    weight = torch.zeros(1000)
+    ended = 0
+    try:
+        with libckpt.Checkpointer(path, {"weight": weight}, preempt=True, every=100) as ckpt:
+            for step in range(ckpt.resume(), 50):
+                if rank == 1 and step == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                weight += 1
+                ckpt.step(step + 1)
+    except libckpt.Preempted as left:
+        ended = left.code
+        print(left.step, left.saved, flush=True)
+    store.set(f"end-{rank}", "")
+    store.wait([f"end-{n}" for n in range(world)])
+    sys.exit(ended)
+    """
+
+
+def run_ranks(program: str, *words: str) -> list[tuple[list[str], int]]:
+    """What each of three ranks has printed, and how it has ended."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(AGREE), str(rank), port],
+            [sys.executable, "-c", textwrap.dedent(program), str(rank), port, *words],
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(3)
     ]
-    steps = [rank.communicate(timeout=120)[0].split() for rank in ranks]
-    assert steps == [["8"]] * 3
+    said = [rank.communicate(timeout=120)[0].split() for rank in ranks]
+    return [(words, rank.returncode) for words, rank in zip(said, ranks, strict=True)]
+
+
+def test_all_ranks_leave_at_one_step() -> None:
+    """One of three ranks is told: all stop at the same boundary, and none before it was told."""
+    assert run_ranks(AGREE) == [(["8"], 0)] * 3
+
+
+def test_all_ranks_save_that_step(store: Path) -> None:
+    assert run_ranks(LEAVE, str(store)) == [(["7", "True"], 143)] * 3
+    assert [(info.step, info.world) for info in libckpt.list_steps(store)] == [(7, 3)]
+    assert torch.equal(libckpt.load(store)["weight"], torch.full((1000,), 7.0))
 
 
 def test_a_rank_alone_knows_at_once() -> None:

@@ -20,7 +20,7 @@ from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
-from ._preempt import Preempted, Preemption, signals_of
+from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
 from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot, check_state
@@ -217,14 +217,15 @@ class Checkpointer:
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         directory = store_path(path)
+        signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
         from ._exchange import join
 
         ranks = join(directory, distributed, options.save_timeout)
+        group = make_group(options.save_timeout) if signals and ranks is not None else None
         self._core = _Core(Engine(directory, options, log_thread=True, ranks=ranks))
         self._core.fences = Fences(self._pass_fence)
-        signals = signals_of(preempt)
         if signals:
-            self._core.preemption = Preemption(signals, _seconds("preempt_grace", preempt_grace))
+            self._core.preemption = Preemption(signals, grace, group)
         half = self._core.engine.stats()["pool_bytes"] // 2
         self._planner = Planner(
             eager=bool(eager),
@@ -377,6 +378,9 @@ class Checkpointer:
         if not running:
             return True
         if self._core.engine.options.busy == "skip":
+            # Of many ranks rank 0's engine decides; were each to, they would save different steps.
+            if self._core.engine.world > 1:
+                return True
             error = errors.SkippedError(
                 f"step {save.step} was skipped: the save of step {running[-1].step} still runs",
                 code=lib.CKPT_ESKIPPED,
@@ -412,6 +416,10 @@ class Checkpointer:
         for save in failed:
             assert save._failure is not None
             told, save._told = save._told, True
+            if isinstance(save._failure, errors.SkippedError):
+                # Rank 0 had said so when this one had begun.
+                self._core.skips += 1
+                continue
             if raising:
                 self._judge(save._failure, told=told)
 

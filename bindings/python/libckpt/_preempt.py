@@ -13,12 +13,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 from ._engine import logger
 
-__all__ = ["EXIT_CODE", "Preempted", "Preemption", "signals_of"]
+__all__ = ["EXIT_CODE", "Preempted", "Preemption", "make_group", "signals_of"]
 
 #: What a shell reports of a program that SIGTERM has ended.
 EXIT_CODE = 128 + signal.SIGTERM
@@ -43,12 +44,24 @@ class Preempted(SystemExit):
 def signals_of(preempt: bool | Iterable[signal.Signals | int]) -> tuple[signal.Signals, ...]:
     """The signals that are meant; none if the loop did not ask for it."""
     if isinstance(preempt, bool):
-        return (signal.SIGTERM,) if preempt else ()
+        preempt = (signal.SIGTERM,) if preempt else ()
     chosen = tuple(signal.Signals(number) for number in preempt)
     for refused in (signal.SIGKILL, signal.SIGSTOP):
         if refused in chosen:
             raise ValueError(f"preempt: {refused.name} cannot be caught")
+    if chosen and threading.current_thread() is not threading.main_thread():
+        raise ValueError(
+            "preempt: only the main thread can install a signal handler: open the Checkpointer "
+            "there, or leave preempt out"
+        )
     return chosen
+
+
+def make_group(timeout: float) -> Any:
+    """A process group of all ranks for the flag alone. All of them must make it."""
+    import torch.distributed as dist
+
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
 
 
 class Preemption:
@@ -60,11 +73,6 @@ class Preemption:
     def __init__(
         self, signals: tuple[signal.Signals, ...], grace: float, group: Any = None
     ) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise ValueError(
-                "preempt: only the main thread can install a signal handler: open the Checkpointer "
-                "there, or leave preempt out"
-            )
         self._grace = grace
         self._group = group
         self._pid = os.getpid()

@@ -408,11 +408,6 @@ PLANTED = [
         "",
         "a rank that died while it read keeps nobody past the deadline", CROWD),
     Planted(
-        "turning-back-not-told", "libckpt/engine/restore_run.c",
-        "\t\tif (turned_back(r)) {\n",
-        "\t\tif (false) {\n",
-        "the others hear of a rank that has let go of an open step", CROWD),
-    Planted(
         "session-used-again", "libckpt/engine/open.c",
         "\tif (o->talk.task.result == -EEXIST)\n",
         "\tif (o->talk.task.result == -EEXIST)\n\t\treturn 0;\n"
