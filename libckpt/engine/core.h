@@ -24,6 +24,7 @@
 #include "store/store.h"
 
 struct ckpt_core;
+struct ckpt_removal;
 struct ckpt_talk;
 struct ckpt_skipper;
 struct ckpt_save;
@@ -127,6 +128,7 @@ struct ckpt_core {
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
 	uint32_t restores_begun;       /* with other ranks, in this session */
+	struct ckpt_removal *removals; /* under way */
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */

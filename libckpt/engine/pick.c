@@ -116,7 +116,7 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
 			"start anew",
 			p->core->parts.label, held);
-	if (is_relative(p->wanted) && going > 0)
+	if (p->wanted == CKPT_STEP_LATEST && going > 0)
 		return ckpt_fail(p->err, -EBUSY,
 			"%s holds steps, but all that could be opened are locked by another "
 			"process, which removes them: try again when it has ended",
@@ -180,7 +180,7 @@ static int choose(struct ckpt_pick *p)
 static int vanish(struct ckpt_pick *p)
 {
 	p->vanished = true;
-	if (is_relative(p->wanted) && p->tries + 1 >= CKPT_PICK_TRIES)
+	if (p->wanted == CKPT_STEP_LATEST && p->tries + 1 >= CKPT_PICK_TRIES)
 		return ckpt_fail(p->err, -EBUSY,
 			"%u steps of %s were removed while they were opened: try again when "
 			"whoever removes them has ended",
