@@ -225,6 +225,17 @@ static int take_lock(struct ckpt_pick *p)
 	return 0;
 }
 
+/* A manifest that the scan could not read has not been compared with what is known. */
+static bool is_known_bad(const struct ckpt_pick *p)
+{
+	const struct ckpt_scan_step *known =
+		ckpt_scan_find(&p->core->scan, p->manifest.generation, p->manifest.step);
+
+	return p->chosen.state == CKPT_STEP_BROKEN && is_relative(p->wanted) && known &&
+	       known->state == CKPT_STEP_QUARANTINED &&
+	       strcmp(known->attempt, p->manifest.attempt) == 0;
+}
+
 static int take_manifest(struct ckpt_pick *p)
 {
 	struct ckpt_where where = {.tier = "local", .file = p->path};
@@ -249,6 +260,10 @@ static int take_manifest(struct ckpt_pick *p)
 			"here from elsewhere",
 			p->path, (unsigned long long)m->generation, (unsigned long long)m->step,
 			m->run_id);
+	p->vanished = is_known_bad(p);
+	if (p->vanished)
+		return ckpt_fail_at(p->err, CKPT_EQUARANTINED, &where,
+			"step %llu failed verification before", (unsigned long long)m->step);
 	memcpy(p->chosen.attempt, m->attempt, sizeof(p->chosen.attempt));
 	if (p->chosen.state == CKPT_STEP_BROKEN)
 		p->chosen.state = CKPT_STEP_COMMITTED;

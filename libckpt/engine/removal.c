@@ -226,7 +226,9 @@ static int lock_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (is_last(r))
 		return ckpt_fail(r->err, -EBUSY,
-			"step %llu is the only good one of %s that is not being removed: it stays",
+			"step %llu is the only good one of %s, or will be when what is being "
+			"removed is gone: "
+			"it stays",
 			(unsigned long long)r->step, r->core->parts.label);
 	r->going = true;
 	ckpt_name_manifest(r->path, r->generation, r->step);

@@ -56,6 +56,18 @@ void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_erro
 		(void)ckpt_fail(err, restore->stop, "it was cancelled before the end");
 }
 
+/* A rank may hear that all turn back before it has heard from what. */
+static void name_step(struct ckpt_restore *r)
+{
+	const struct ckpt_restore_record *outcome =
+		r->ranks && r->ranks->taken ? ckpt_restore_ranks_outcome(r) : NULL;
+
+	if (r->pick.chosen.generation)
+		r->error.step = (int64_t)r->pick.chosen.step;
+	else if (outcome && outcome->generation)
+		r->error.step = (int64_t)outcome->step;
+}
+
 /* The outcome is known: says it, once. */
 static void settle(struct ckpt_restore *r)
 {
@@ -70,8 +82,7 @@ static void settle(struct ckpt_restore *r)
 		else
 			(void)ckpt_fail(&r->error, r->result, "cannot read %s: %s",
 				r->core->parts.label, ckpt_code_text(r->result));
-		if (r->pick.chosen.generation)
-			r->error.step = (int64_t)r->pick.chosen.step;
+		name_step(r);
 	}
 	ckpt_findings_sort(&r->findings);
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_END);

@@ -149,11 +149,13 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 	if (!ckpt_digest_equal(&record.common, &save->common))
 		return ckpt_fail_at(&save->work, CKPT_EMISMATCH,
 			&(struct ckpt_where){.tier = "local"},
-			"rank %u on node %s does not have the same in common with the others as "
-			"rank 0, so "
-			"step %llu would miss what each takes for another's to save: give all "
-			"ranks the "
-			"same state, and mark what only some have as their own",
+			"rank %u on node %s and rank 0 do not have the same of what all ranks must "
+			"have (a name, "
+			"type or shape differs, or one of them has more), so nobody would save "
+			"some of it in "
+			"step %llu: give all ranks the same state, and mark what is a rank's own "
+			"(in Python: "
+			"libckpt.PerRank)",
 			record.rank.rank, record.rank.node, (unsigned long long)save->step);
 	x->heard += missing(save, record.rank.rank);
 	x->all[record.rank.rank] = record.rank;

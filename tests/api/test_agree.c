@@ -180,7 +180,7 @@ static void test_in_common(void **state)
 				ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS),
 				expected);
 			if (expected < 0)
-				check_says(job, rank, "the same in common with the others");
+				check_says(job, rank, "the same of what all ranks must have");
 		}
 	}
 	check_latest(job, 1);

@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import torch
 import torch.distributed as dist
 from conftest import assert_same, bits, shards
 from ranks import Job, full, together
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
 
 import libckpt
 
@@ -428,6 +431,52 @@ def test_a_step_that_leaves_tensors_to_others_is_not_committed(
         assert said[1].startswith(("MismatchError", "AbortedError"))
     whole = libckpt.list_steps(store)
     assert [info.step for info in whole] == ([] if when == "at once" else [1])
+
+
+def save_uneven_copies(store: Path) -> str:
+    """Rank 1 has one DTensor more, which by its mesh rank 0 has as well."""
+    mesh = init_device_mesh("cpu", (2,))
+    names = ["a", "b", "c", "d"] if dist.get_rank() == 0 else ["a", "b", "b2", "c", "d"]
+    state: dict[str, Any] = {
+        name: DTensor.from_local(torch.ones(9 - n), mesh, [Replicate()], run_check=False)
+        for n, name in enumerate(names)
+    }
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, on_error=print) as ckpt:
+        try:
+            ckpt.save(1).wait()
+        except libckpt.CheckpointError as error:
+            return type(error).__name__
+    return ""
+
+
+def test_copies_that_one_rank_lacks_shift_nobodys_turn(store: Path, tmp_path: Path) -> None:
+    said = together(2, tmp_path, save_uneven_copies, store)
+    assert said == ["MismatchError", "AbortedError"]
+    assert libckpt.list_steps(store) == []
+
+
+def save_what_cannot_be(store: Path) -> tuple[str, float]:
+    state: dict[str, Any] = {"weight": torch.ones(3)}
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, on_error=print) as ckpt:
+        ckpt.save(1).wait()
+        if dist.get_rank() == 1:
+            state["odd"] = object()
+        begun = time.monotonic()
+        try:
+            ckpt.save(2).wait()
+        except libckpt.CheckpointError as error:
+            return f"{type(error).__name__}: {error}", time.monotonic() - begun
+    return "", 0.0
+
+
+def test_a_state_that_one_rank_cannot_save_ends_the_step_for_all(
+    store: Path, tmp_path: Path
+) -> None:
+    (first, took), (second, _) = together(2, tmp_path, save_what_cannot_be, store)
+    assert second.startswith("UnsupportedStateError")
+    assert first.startswith("AbortedError")
+    assert "UnsupportedStateError" in first
+    assert took < 60  # and not the ten minutes that a save may take
 
 
 # Modules and optimizers that are not as plain.

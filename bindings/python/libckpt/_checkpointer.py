@@ -312,8 +312,12 @@ class Checkpointer:
         save._progress = self._progress
         if not self._wait_for_last(save):
             return save
-        snapshot = self._planner.snapshot(state)
-        self._prepare(snapshot)
+        try:
+            snapshot = self._planner.snapshot(state)
+            self._prepare(snapshot)
+        except BaseException as error:
+            save._refuse(error)
+            raise
         try:
             save._start(snapshot, self._core.deadline)
         except errors.SkippedError as error:

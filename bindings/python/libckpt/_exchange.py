@@ -80,10 +80,10 @@ def join(path: str, distributed: bool | None, timeout: float) -> Ranks | None:
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
     prefix = f"libckpt/{digest}/{_opened[name]}"
+    _opened[name] += 1  # also where it fails: it fails for all
     table = connect(group.store)
     # Without a connection of its own, only this thread and only now uses the default one.
     session = agree(group, table or Table(group.store), prefix, path, timeout)
-    _opened[name] += 1
     if table is None:
         logger.info("%s: the ranks tell each other by files in the store", path)
     service = None if table is None else Service(table, path)

@@ -172,10 +172,12 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
                 return None, None
             raise _hidden(engine, elsewhere) from error
         except CheckpointError as caught:
-            if not _is_unreadable(caught) or caught.step is None or caught.step in passed:
+            # What Python itself found, this rank alone has found.
+            found = caught.step if caught.code else None
+            if not _is_unreadable(caught) or found is None or found in passed:
                 raise
-            passed.add(caught.step)
-            _pass_over(engine, caught.step, caught)
+            passed.add(found)
+            _pass_over(engine, found, caught)
 
 
 class _RemovedError(Exception):

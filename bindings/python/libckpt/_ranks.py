@@ -60,7 +60,9 @@ class Shares:
         mine = [copies.among == 1 for _, _, copies in wanted]
         for number in sorted(range(len(wanted)), key=lambda n: (-wanted[n][1], wanted[n][0])):
             _, nbytes, copies = wanted[number]
-            if copies.among > 1:
+            if copies.among > 1 and copies.group is None:
+                mine[number] = is_turn(wanted[number][0].decode("utf-8", "replace"), copies)
+            elif copies.among > 1:
                 loads = self._loads.get(copies.group)
                 if loads is None:
                     loads = [(0, index) for index in range(copies.among)]

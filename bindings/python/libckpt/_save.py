@@ -200,6 +200,20 @@ class Save:
                 step=self._step,
             )
 
+    def _refuse(self, error: BaseException) -> None:
+        """The state cannot be described: the other ranks, which wait for this one, are told so."""
+        if self._engine.world == 1:
+            return
+        if self._ptr is None:
+            ret = ffi.new("struct ckpt_save **")
+            if lib.ckpt_save_begin(self._engine.guard(), self._step, ffi.NULL, ret) < 0:
+                return
+            self._ptr = ret[0]
+        code = getattr(error, "code", 0)
+        why = f"{type(error).__name__}: {error}".encode("utf-8", "replace")
+        lib.ckpt_save_fail(self._ptr, code if code < 0 else -errno.EINVAL, ffi.NULL, why)
+        self._release()
+
     def _start(self, snapshot: Snapshot, deadline: float) -> None:
         """Hands the snapshot over. Afterwards its eager tensors may change."""
         ret = ffi.new("struct ckpt_save **")
@@ -208,13 +222,11 @@ class Save:
         opts.flags = lib.CKPT_SAVE_FENCED if fenced else 0
         check(lib.ckpt_save_begin(self._engine.guard(), self._step, opts, ret))
         self._ptr = ret[0]
-        for block in snapshot.blocks:
-            check(lib.ckpt_save_add(self._ptr, block.array, block.count))
-        for alias, name in snapshot.aliases:
-            check(lib.ckpt_save_add_alias(self._ptr, alias, name))
-        check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
-        if snapshot.common:
-            check(lib.ckpt_save_set_common(self._ptr, snapshot.common, len(snapshot.common)))
+        try:
+            self._describe(snapshot)
+        except BaseException as error:
+            self._refuse(error)
+            raise
         # From here on the library reads the tensors: nothing may free them before it has let go.
         self._behind = snapshot.behind
         self._fenced = not fenced
@@ -223,6 +235,15 @@ class Save:
         except BaseException:
             self._give_up(snapshot)
             raise
+
+    def _describe(self, snapshot: Snapshot) -> None:
+        for block in snapshot.blocks:
+            check(lib.ckpt_save_add(self._ptr, block.array, block.count))
+        for alias, name in snapshot.aliases:
+            check(lib.ckpt_save_add_alias(self._ptr, alias, name))
+        check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
+        if snapshot.common:
+            check(lib.ckpt_save_set_common(self._ptr, snapshot.common, len(snapshot.common)))
 
     def _copy_eager(self, deadline: float) -> None:
         ptr = self._ptr

@@ -134,7 +134,22 @@ def _copies_of(value: Any, where: str, ranks: Ranks) -> Copies | None:
             "torch.distributed",
             tensor=where,
         )
-    return spread.copies if spread.box is not None else None
+    if spread.box is None:
+        return None
+    if spread.ranks < ranks.world:
+        # What others of this mesh have is not compared: what one lacks must shift no turns.
+        return spread.copies._replace(group=None)
+    return spread.copies
+
+
+def _shared_of(name: str, what: Described, value: Any, ranks: Ranks) -> _Shared | None:
+    """How a tensor that all ranks must have is told from others; None: they need not."""
+    if not is_spread(value):
+        return name, what.dtype, what.shape
+    spread = spread_of(value)
+    if spread.ranks < ranks.world:
+        return None
+    return f"{name} of {spread.copies.among}", what.dtype, tuple(spread.whole)
 
 
 def is_module(value: Any) -> bool:
@@ -254,8 +269,9 @@ class _Sink:
     ) -> None:
         """Adds a tensor that other ranks may have as well, if it is this one's turn."""
         copies = _copies_of(value, where, self._ranks)
-        if not is_spread(value):
-            self.shared.append((name, what.dtype, what.shape))
+        shared = _shared_of(name, what, value, self._ranks)
+        if shared is not None:
+            self.shared.append(shared)
         if copies is not None and is_turn(name, copies):
             self._add(name, None, what, owner)
 
@@ -541,8 +557,8 @@ class Planner:
 
     def _common_of(self, walked: _Walked, others: list[_Shared]) -> bytes:
         """
-        Stands for the plain tensors, which all ranks must have alike: what one of them takes to be
-        another's turn is in no shard if that one does not have it.
+        Stands for the tensors that all ranks must have: what one of them takes to be another's turn
+        is in no shard if that one does not have it.
         """
         if self._ranks.world == 1:
             return b""
@@ -554,12 +570,12 @@ class Planner:
                 names += source.part.names
                 described += source.described
                 tensors += source.part.tensors
-            lines = [f"{name} {dtype} {list(shape)}" for name, dtype, shape in others]
-            lines += [
-                f"{name.decode()} {what.dtype} {list(what.shape)}"
+            mine = [
+                _shared_of(name.decode(), what, tensor, self._ranks)
                 for name, what, tensor in zip(names, described, tensors, strict=True)
-                if not is_spread(tensor)
             ]
+            shared = [found for found in mine if found is not None] + others
+            lines = [f"{name} {dtype} {list(shape)}" for name, dtype, shape in shared]
             text = "\n".join(sorted(lines))
             digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
             last = self._common = walked, others, digest
