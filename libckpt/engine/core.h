@@ -24,6 +24,7 @@
 struct ckpt_core;
 struct ckpt_save;
 struct ckpt_restore;
+struct ckpt_removal;
 
 /* Bits that an operation's latch answers with. */
 #define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
@@ -106,6 +107,7 @@ struct ckpt_core {
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
 	struct ckpt_keeper *keeper;    /* retention and settling */
+	struct ckpt_removal *removals; /* under way */
 	unsigned commands;             /* under way */
 	uint64_t *pins;
 	size_t pin_count;

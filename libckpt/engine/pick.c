@@ -112,7 +112,7 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
 			"start anew",
 			p->core->parts.label, held);
-	if (is_relative(p->wanted) && going > 0)
+	if (p->wanted == CKPT_STEP_LATEST && going > 0)
 		return ckpt_fail(p->err, -EBUSY,
 			"%s holds steps, but all that could be opened are locked by another "
 			"process, which removes them: try again when it has ended",
@@ -176,7 +176,7 @@ static int choose(struct ckpt_pick *p)
 static int vanish(struct ckpt_pick *p)
 {
 	p->vanished = true;
-	if (is_relative(p->wanted) && p->tries + 1 >= CKPT_PICK_TRIES)
+	if (p->wanted == CKPT_STEP_LATEST && p->tries + 1 >= CKPT_PICK_TRIES)
 		return ckpt_fail(p->err, -EBUSY,
 			"%u steps of %s were removed while they were opened: try again when "
 			"whoever removes them has ended",
@@ -221,6 +221,17 @@ static int take_lock(struct ckpt_pick *p)
 	return 0;
 }
 
+/* A manifest that the scan could not read has not been compared with what is known. */
+static bool is_known_bad(const struct ckpt_pick *p)
+{
+	const struct ckpt_scan_step *known =
+		ckpt_scan_find(&p->core->scan, p->manifest.generation, p->manifest.step);
+
+	return p->chosen.state == CKPT_STEP_BROKEN && is_relative(p->wanted) && known &&
+	       known->state == CKPT_STEP_QUARANTINED &&
+	       strcmp(known->attempt, p->manifest.attempt) == 0;
+}
+
 static int take_manifest(struct ckpt_pick *p)
 {
 	struct ckpt_where where = {.tier = "local", .file = p->path};
@@ -245,6 +256,10 @@ static int take_manifest(struct ckpt_pick *p)
 			"here from elsewhere",
 			p->path, (unsigned long long)m->generation, (unsigned long long)m->step,
 			m->run_id);
+	p->vanished = is_known_bad(p);
+	if (p->vanished)
+		return ckpt_fail_at(p->err, CKPT_EQUARANTINED, &where,
+			"step %llu failed verification before", (unsigned long long)m->step);
 	memcpy(p->chosen.attempt, m->attempt, sizeof(p->chosen.attempt));
 	if (p->chosen.state == CKPT_STEP_BROKEN)
 		p->chosen.state = CKPT_STEP_COMMITTED;

@@ -194,11 +194,43 @@ static bool is_parent(const struct ckpt_removal *r)
 	return true;
 }
 
+static bool is_going(const struct ckpt_core *core, const struct ckpt_scan_step *step)
+{
+	for (const struct ckpt_removal *r = core->removals; r; r = r->next)
+		if (r->going && r->generation == step->generation && r->step == step->step)
+			return true;
+	return false;
+}
+
+/* Whoever chose it has seen others; but these may be on their way out by now. */
+static bool is_last(const struct ckpt_removal *r)
+{
+	struct ckpt_scan *scan = &r->core->scan;
+	const struct ckpt_scan_step *own = ckpt_scan_find(scan, r->generation, r->step);
+
+	if (!own || !own->in_lineage || own->state != CKPT_STEP_COMMITTED)
+		return false;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s != own && s->in_lineage && s->state == CKPT_STEP_COMMITTED &&
+			!is_going(r->core, s))
+			return false;
+	}
+	return true;
+}
+
 static int lock_body(struct ckpt_task *task)
 {
 	struct ckpt_removal *r = removal_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (is_last(r))
+		return ckpt_fail(r->err, -EBUSY,
+			"step %llu is the only good one of %s, or will be when what is being "
+			"removed is gone: "
+			"it stays",
+			(unsigned long long)r->step, r->core->parts.label);
+	r->going = true;
 	ckpt_name_manifest(r->path, r->generation, r->step);
 	ckpt_store_lock(r->core->store, &r->op, r->path, false, &r->lock);
 	CKPT_AWAIT(task, r->op.done);
@@ -233,6 +265,10 @@ static void close_done(struct ckpt_task *task)
 {
 	struct ckpt_removal *r = removal_of(task);
 
+	struct ckpt_removal **link = &r->core->removals;
+	while (*link != r)
+		link = &(*link)->next;
+	*link = r->next;
 	ckpt_free(r->names.names);
 	r->names = (struct ckpt_listing){0};
 	ckpt_buf_free(&r->buf);
@@ -255,6 +291,9 @@ static void removal_done(struct ckpt_task *task)
 void ckpt_removal_start(struct ckpt_removal *removal)
 {
 	CKPT_ASSERT(!ckpt_task_active(&removal->task));
+	removal->next = removal->core->removals;
+	removal->core->removals = removal;
+	removal->going = false;
 	removal->finished = false;
 	removal->result = 0;
 	removal->lock.fd = -1;

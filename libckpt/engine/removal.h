@@ -16,6 +16,8 @@ struct ckpt_removal {
 	bool settle; /* publish an abort record and keep it, instead of unlinking the manifest */
 
 	/* Its own. */
+	struct ckpt_removal *next;
+	bool going; /* nothing stands in its way but readers: it is not counted any more */
 	struct ckpt_task task;
 	struct ckpt_store_op op;
 	struct ckpt_object lock;

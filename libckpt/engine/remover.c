@@ -44,9 +44,6 @@ static int choose(struct ckpt_remover *remover)
 	if (!found)
 		return ckpt_fail(err, CKPT_ENOSTEP, "the lineage of %s has no step %llu",
 			core->parts.label, step);
-	if (found->state == CKPT_STEP_COMMITTED && ckpt_lineage_count(&core->scan) == 1)
-		return ckpt_fail(err, -EBUSY, "step %llu is the only good one of %s: it stays",
-			step, core->parts.label);
 	remover->removal.generation = found->generation;
 	remover->removal.step = found->step;
 	return 0;

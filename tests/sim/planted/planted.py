@@ -211,9 +211,9 @@ PLANTED = [
         "\tif (core->any_step && save->step < core->last_step)\n",
         "a step is decided once in its generation"),
     Planted(
-        "last-good-one-removed", "libckpt/engine/remover.c",
-        "ckpt_lineage_count(&core->scan) == 1)",
-        "ckpt_lineage_count(&core->scan) == 0)",
+        "last-good-one-removed", "libckpt/engine/removal.c",
+        "\tif (is_last(r))\n",
+        "\tif (!r->core && is_last(r))\n",
         "nobody removes the only good step"),
     Planted(
         "listing-leaks", "libckpt/engine/save.c",

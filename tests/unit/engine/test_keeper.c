@@ -313,6 +313,25 @@ static void test_removed_by_user(void **state)
 	assert_int_equal(s->rig.core.stats.steps_removed, 1);
 }
 
+/* Each of two removals has seen the step that the other one takes: one must stay. */
+static void test_removed_beside_retention(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = "000010/manifest.json", .hold = true});
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
+	assert_non_null(strstr(s->rig.err.message, "what is being removed"));
+	core_rig_let_go(&s->rig);
+	assert_false(is_there(craft_manifest(&s->old)));
+	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
+	assert_non_null(strstr(s->rig.err.message, "only good one"));
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
+}
+
 /* The user goes back to a step that retention is just about to take: it stays until there is another one. */
 static void test_gone_back_to(void **state)
 {
@@ -560,6 +579,7 @@ int main(void)
 		SCENE(test_removed_after_failed_claim),
 		SCENE(test_no_memory_to_ask),
 		SCENE(test_removed_by_user),
+		SCENE(test_removed_beside_retention),
 		SCENE(test_gone_back_to),
 		SCENE(test_parent_stays),
 		SCENE(test_no_parent),
