@@ -26,9 +26,10 @@ extern "C" {
 
 /*
  * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
- * its manifest and index. LATEST passes over quarantined steps and says so in the log; a number does
- * not. The step cannot be removed by retention while it is open.
- * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left),
+ * its manifest and index. LATEST passes over quarantined steps, and over those that are just being
+ * removed, and says so in the log; a number does not. The step cannot be removed by retention while it
+ * is open. Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
+ * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
 CKPT_API int ckpt_restore_open(
