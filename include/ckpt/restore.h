@@ -39,10 +39,12 @@ extern "C" {
  * its manifest and the indexes of all ranks that wrote it. Ranks that give one name to different things
  * (dtype or shape) make a step that is CKPT_EFORMAT; those that hold different bytes of one thing are
  * named in the log: what is each rank's own needs a name of its own. LATEST passes over quarantined
- * steps and says so in the log; a number does not. The step cannot be removed by retention while it is open.
+ * steps, and over those that are just being removed, and says so in the log; a number does not. The
+ * step cannot be removed by retention while it is open.
  * With other ranks it returns when they have opened it, too; all must ask for the same (CKPT_EMISMATCH).
  * CKPT_ENOSTEP is rank 0's word then: nobody concludes by himself that there is nothing.
- * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left),
+ * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
+ * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
 CKPT_API int ckpt_restore_open(

@@ -82,8 +82,8 @@ static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 }
 
 /*
- * Only a removal locks a manifest against its readers. It may hang in the storage with the manifest still
- * there; for whoever asks for the latest its step is gone already.
+ * Only a removal locks a manifest against its readers; one that is refused lets go at once. It may hang in
+ * the storage with the manifest still there: for whoever asks for the latest the step is gone already.
  */
 static unsigned pass_going(struct ckpt_pick *p)
 {

@@ -226,9 +226,8 @@ static int lock_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (is_last(r))
 		return ckpt_fail(r->err, -EBUSY,
-			"step %llu is the only good one of %s, or will be when what is being "
-			"removed is gone: "
-			"it stays",
+			"step %llu stays: it is the only good one of %s, or will be when what is "
+			"being removed is gone",
 			(unsigned long long)r->step, r->core->parts.label);
 	r->going = true;
 	ckpt_name_manifest(r->path, r->generation, r->step);

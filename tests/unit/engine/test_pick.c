@@ -273,6 +273,21 @@ static void test_removal_hangs(void **state)
 	assert_non_null(strstr(s->rig.err.message, "locked by another process"));
 }
 
+/* A manifest that the scan cannot read may be that of a step which is known to be damaged. */
+static void test_known_though_unreadable(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 20);
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(0), CKPT_SINK_MEMORY), 0);
+}
+
 /* The only one that there was: nothing is left, whatever was said of it. */
 static void test_all_vanish(void **state)
 {
@@ -434,6 +449,7 @@ int main(void)
 		SCENE(test_vanishes_always),
 		SCENE(test_after_vanishing),
 		SCENE(test_removal_hangs),
+		SCENE(test_known_though_unreadable),
 		SCENE(test_all_vanish),
 		SCENE(test_lock_given_back),
 		SCENE(test_aborted_and_not_locked),
