@@ -29,7 +29,6 @@ struct ckpt_talk;
 struct ckpt_skipper;
 struct ckpt_save;
 struct ckpt_restore;
-struct ckpt_removal;
 
 /* Bits that an operation's latch answers with. */
 #define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
@@ -133,7 +132,6 @@ struct ckpt_core {
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */
-	struct ckpt_removal *removals; /* under way */
 	unsigned commands;             /* under way */
 	uint64_t *pins;
 	size_t pin_count;
