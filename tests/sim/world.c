@@ -304,7 +304,8 @@ static void calm(struct world *world)
 	sim_tell(sim, 0, "calm", "", 0, 0, 0);
 	for (unsigned i = 0; i < WORLD_PROCS; i++) {
 		struct sim_proc *proc = world->procs[i];
-		if (proc && proc->frozen) {
+		/* One that waits for its successor still does: that one relies on it. */
+		if (proc && proc->frozen && !proc->awaits) {
 			proc->thaw_ns = sim->now_ns;
 			world_thaw(proc);
 		}
