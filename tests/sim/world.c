@@ -323,6 +323,10 @@ static void heal(struct world *world)
 	for (unsigned i = 0; i < WORLD_PROCS; i++)
 		if (world->procs[i])
 			proc_kill(world->procs[i]);
+	/* A sync that they had under way may have stopped one more. */
+	for (unsigned i = 0; i < world->rank_count; i++)
+		if (sim_disk_stopped(world->ranks[i].disk))
+			world_cut(world, world->ranks[i].home);
 	stop_trouble(world);
 	world->phase = WORLD_HEALED;
 	sim_tell(sim, 0, "healed", "", 0, 0, 0);
