@@ -216,6 +216,21 @@ bool oracle_left(const struct oracle *oracle, uint64_t generation)
 	return !gen || gen->left;
 }
 
+void oracle_live_on(struct oracle *oracle, uint64_t generation)
+{
+	struct oracle_gen *gen = find_gen(oracle, generation);
+
+	if (gen)
+		gen->lives_on = true;
+}
+
+bool oracle_lives_on(const struct oracle *oracle, uint64_t generation)
+{
+	const struct oracle_gen *gen = find_gen((struct oracle *)oracle, generation);
+
+	return gen && gen->lives_on;
+}
+
 /* The first generation of a run; 0: one on the way is not known. */
 static uint64_t beginning(const struct oracle *oracle, uint64_t generation)
 {

@@ -446,12 +446,17 @@ static int claimed(struct sim_user *u, int r)
 static void meet_rivals(struct sim_user *u)
 {
 	struct sim_rank *rank = u->proc->rank;
-	const struct sim_proc *other = world_other_writer(rank, u->proc);
+	struct world *world = u->proc->world;
 
-	if (!other)
-		return;
-	rank->rivalled |= other->user.claiming || other->user.generation;
-	u->proc->world->counts.races += other->user.claiming;
+	for (unsigned i = 0; i < WORLD_SEATS; i++) {
+		const struct sim_proc *other = world->procs[rank->number * WORLD_SEATS + i];
+		if (!other || other == u->proc || other->user.config.reader)
+			continue;
+		rank->rivalled |= other->user.claiming || other->user.generation;
+		world->counts.races += other->user.claiming;
+		if (other->user.generation)
+			oracle_live_on(&rank->oracle, other->user.generation);
+	}
 }
 
 #define CLAIMS_MAX 4
