@@ -353,13 +353,19 @@ void oracle_healed(struct oracle *oracle)
 	oracle->healed = true;
 }
 
-bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
-	const struct oracle_record *record)
+static bool owes_from(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_gen *newest, const struct oracle_record *record)
 {
 	if (!record->acked_at || record->acked_at > view->time || record->let_go ||
 		harmed(oracle, record->harm) || harmed(oracle, oracle->marker))
 		return false;
-	return in_known_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
+	return in_known_lineage(oracle, newest, record);
+}
+
+bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_record *record)
+{
+	return owes_from(oracle, view, find_gen((struct oracle *)oracle, view->newest), record);
 }
 
 /* As what it is; or as bad, or as not to be read this time. */
@@ -450,8 +456,8 @@ size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
 }
 
 /* The newest that must be found; NULL: none. `asked` is a step, or all of them. */
-static const struct oracle_record *owed(
-	const struct oracle *oracle, const struct oracle_view *view, uint64_t asked)
+static const struct oracle_record *owed(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_gen *newest, uint64_t asked)
 {
 	const struct oracle_record *best = NULL;
 
@@ -462,7 +468,7 @@ static const struct oracle_record *owed(
 		/* Once it was marked bad it is given only to those who ask for it by its number. */
 		if (asked > CKPT_STEP_MAX && r->harm != ORACLE_WHOLE)
 			continue;
-		if (oracle_owes(oracle, view, r) && (!best || newer(r, best)))
+		if (owes_from(oracle, view, newest, r) && (!best || newer(r, best)))
 			best = r;
 	}
 	return best;
@@ -480,9 +486,8 @@ static bool may_choose(struct oracle *oracle, const struct oracle_view *view,
 	}
 	if (asked != CKPT_STEP_LATEST)
 		return true;
-	struct oracle_view then = *view;
-	then.newest = newest ? newest->generation : 0;
-	const struct oracle_record *best = owed(oracle, &then, asked);
+	/* By what was asked for: several may have asked whose numbers nobody was told. */
+	const struct oracle_record *best = owed(oracle, view, newest, asked);
 	if (!best || !newer(best, r))
 		return true;
 	(void)snprintf(why, size, "but step %llu of generation %llu was acknowledged after it",
@@ -552,7 +557,8 @@ void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint6
 		judge_damage(oracle, code, named);
 	/* There need not be as many as somebody wants to go back. */
 	bool back = asked > CKPT_STEP_MAX && asked != CKPT_STEP_LATEST;
-	const struct oracle_record *missed = back ? NULL : owed(oracle, view, asked);
+	const struct oracle_record *missed =
+		back ? NULL : owed(oracle, view, find_gen(oracle, view->newest), asked);
 	/* The newest may be damaged and the next one good: it is asked for again. */
 	if (!missed || !view->alone || (damage && asked > CKPT_STEP_MAX))
 		return;
