@@ -509,8 +509,9 @@ const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct or
 	else if (may_choose(
 			 oracle, view, find_gen(oracle, view->newest), asked, r, why, sizeof(why)))
 		return r;
-	/* Somebody may have claimed meanwhile. */
-	for (size_t i = 0; r && !view->alone && i < oracle->gen_count; i++) {
+	/* Somebody may have claimed meanwhile; or whose the newest is, nobody was told and this one could not read. */
+	bool unknown = !view->alone || (view->newest && !find_gen(oracle, view->newest));
+	for (size_t i = 0; r && unknown && i < oracle->gen_count; i++) {
 		const struct oracle_gen *gen = &oracle->gens[i];
 		char ignored[160];
 		if ((gen->generation > view->newest || !gen->generation) &&
