@@ -340,6 +340,8 @@ static bool is_quiet(struct sim_user *u)
 
 	if (u->counts.acked == 0 || u->counts.last_acked != u->saved_step)
 		return false;
+	if (u->put_off == u->counts.acked)
+		return false;
 	/* What was pinned while it was at work may have come too late, and may not. */
 	if (u->retention.pin_count != u->retained.pin_count)
 		return false;
@@ -477,6 +479,9 @@ static int claim_body(struct ckpt_task *task)
 			core->adopted ? core->parent_generation : 0,
 			core->adopted ? core->parent_step : 0);
 	u->claiming = true;
+	/* Retention that meets a claim of its own process waits for the next commit. */
+	if (core->keeper)
+		u->put_off = u->counts.acked;
 	meet_rivals(u);
 	post(u, ckpt_claim_body, "claim", CALL_NS);
 	CKPT_AWAIT(task, answered(u));
