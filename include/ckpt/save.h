@@ -68,6 +68,14 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
 CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
 
 /*
+ * Waits for what ckpt_save_start() would wait for, and not longer than so: for the last save, by the busy
+ * policy, and for the first claim, which with many ranks is that of rank 0. 0: it need not wait now.
+ * -ETIMEDOUT: not yet; ask again as often as you like. If ckpt_save_start() would fail, this does, and the
+ * save has failed (ckpt_save_error()), with that error, which may be -ETIMEDOUT as well.
+ */
+CKPT_API int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
+
+/*
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
@@ -90,7 +98,9 @@ CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 /*
  * Fails the save, unless its manifest is being published already: `code` and `why` become its error.
  * The caller saw a change. One that has not started has failed on return, and cannot start. With many
- * ranks the others are told; so the engine must be open.
+ * ranks the others are told; so the engine must be open. Before the first claim they can be told only when
+ * rank 0 has claimed, which is begun, or waited for behind the caller's back: with ckpt_save_ready() before
+ * it, they have been told even if the engine is closed next.
  */
 CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why);
 

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/open.h"
+#include "engine/save_ranks.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn parent_body;
@@ -313,6 +314,7 @@ int ckpt_claim_body(struct ckpt_task *task)
 		ckpt_claim_told(c);
 	}
 	core->claiming = false;
+	ckpt_save_wake_early(core);
 	return c->work.result;
 	CKPT_TASK_END(task);
 }

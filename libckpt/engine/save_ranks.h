@@ -33,6 +33,7 @@ struct ckpt_save_ranks {
 	uint64_t look_ns; /* others: when the register is read next */
 	struct ckpt_outcome outcome; /* of a commit: attempt and bytes */
 	struct ckpt_task teller;     /* of a save that was refused */
+	struct ckpt_save_ranks *next_early;
 };
 
 /* -ENOMEM. */
@@ -51,9 +52,11 @@ int ckpt_save_tell_body(struct ckpt_task *task);
 
 /*
  * Core: one that was never begun has ended; tells the others in the background, if they may have begun it.
- * Takes a reference over.
+ * Takes a reference over. One of before the first claim waits for the claim that is under way.
  */
 void ckpt_save_tell_refusal(struct ckpt_save *save);
+/* A claim has ended. */
+void ckpt_save_wake_early(struct ckpt_core *core);
 
 /* save_follow.c, save_register.c: the step is of no rank, and no manifest of it will be there. */
 int ckpt_save_aborted(struct ckpt_save *save, int code, const char *reason);

@@ -282,8 +282,8 @@ PLANTED = [
         "rank 0 does not say that a step failed which may be there", CROWD),
     Planted(
         "refusal-not-told", "libckpt/engine/save_tell.c",
-        "\tif (subject.generation == 0 || core->closing ||",
-        "\tif (true || core->closing ||",
+        "\treturn subject.generation > 0 && !core->closing &&",
+        "\treturn subject.generation > 0 && false &&",
         "who cannot begin a step says so to the others", CROWD),
     Planted(
         "skip-forgotten", "libckpt/engine/save_tell.c",
