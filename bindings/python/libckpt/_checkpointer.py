@@ -218,14 +218,13 @@ class Checkpointer:
         self.state = state
         directory = store_path(path)
         signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
-        from ._exchange import join
+        from ._exchange import join, open_all
 
         ranks = join(directory, distributed, options.save_timeout)
-        group = make_group(options.save_timeout) if signals and ranks is not None else None
-        self._core = _Core(Engine(directory, options, log_thread=True, ranks=ranks))
+        self._core = _Core(open_all(directory, options, ranks))
         self._core.fences = Fences(self._pass_fence)
         if signals:
-            self._core.preemption = Preemption(signals, grace, group)
+            self._heed(signals, grace)
         half = self._core.engine.stats()["pool_bytes"] // 2
         self._planner = Planner(
             eager=bool(eager),
@@ -235,6 +234,15 @@ class Checkpointer:
             world=self._core.engine.world,
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
+
+    def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
+        engine = self._core.engine
+        try:
+            group = make_group(engine.options.save_timeout) if engine.world > 1 else None
+            self._core.preemption = Preemption(signals, grace, group)
+        except BaseException:
+            self._core.shut()
+            raise
 
     def __repr__(self) -> str:
         return f"<libckpt.Checkpointer of {self._core.engine.path}>"
