@@ -133,7 +133,6 @@ struct ckpt_core {
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */
-	struct ckpt_removal *removals; /* under way */
 	unsigned commands;             /* under way */
 	uint64_t *pins;
 	size_t pin_count;
