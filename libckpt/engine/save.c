@@ -326,6 +326,8 @@ static int save_body(struct ckpt_task *task)
 		return fail_body(task, r);
 	if (core->claim_untold)
 		ckpt_claim_retell(core);
+	if (core->config.rank > 0 && save->ranks)
+		ckpt_save_listen(save);
 	ckpt_store_op_init(&save->op, task, &save->work);
 	ckpt_name_attempt(save->attempt, ckpt_env_random(core->parts.env));
 	ckpt_name_generation(save->path, core->generation);

@@ -204,6 +204,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, ckpt_lanes_quiet(save));
 	ckpt_save_answer_end(save);
 	ckpt_lanes_release_all(save);
+	CKPT_AWAIT(task, ckpt_save_deaf(save));
 	ckpt_store_op_init(&save->op, task, NULL);
 	/* A fenced one stops: what it leaves is its successor's to settle. */
 	if (core->fenced) {

@@ -34,12 +34,21 @@ struct ckpt_save_ranks {
 	struct ckpt_outcome outcome; /* of a commit: attempt and bytes */
 	struct ckpt_task teller;     /* of a save that was refused */
 	struct ckpt_save_ranks *next_early;
+	struct ckpt_task listener;   /* others: has the talk until the part is told */
+	int deaf;                    /* not 0: it hears no more */
 };
 
 /* -ENOMEM. */
 int ckpt_save_ranks_new(
 	struct ckpt_save *save, uint32_t rank, uint32_t world, struct ckpt_save_ranks **ret_ranks);
 void ckpt_save_ranks_free(struct ckpt_save_ranks *ranks);
+
+/*
+ * Not rank 0: from now on it hears of a step that has failed or was skipped, while it still writes, or its gate
+ * is closed, and stops. Until ckpt_save_deaf(), to be awaited by the save's task, is true.
+ */
+void ckpt_save_listen(struct ckpt_save *save);
+bool ckpt_save_deaf(struct ckpt_save *save);
 
 /* Bodies of the save's task. Rank 0: until all have been heard of, then ckpt_save_gate_body. */
 int ckpt_save_gather_body(struct ckpt_task *task);

@@ -113,7 +113,7 @@ static bool must_tell(const struct ckpt_save *save)
 {
 	if (save->core->config.rank == 0)
 		return save->committed || save->ranks->settled;
-	return !save->committed && !save->ranks->told;
+	return !save->committed && !save->ranks->told && !save->ranks->answered;
 }
 
 static bool may_drop(const struct ckpt_save *save)

@@ -456,6 +456,25 @@ static void test_refused(void **state)
 		assert_int_equal(end(s, rank), 0);
 }
 
+/* What the exchange has refused once is told all the same by an engine that closes: the others wait for it. */
+static void test_told_while_closing(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, 2, 2, 600000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "g1-s1", .error = -EIO});
+	begin(s, 1, 1);
+	refuse(s, 0, 1, -ENOMEM, "no room, says the test");
+	assert_int_equal(access(told_path(s, "g1-s1"), F_OK), -1);
+	s->open[0] = false;
+	core_rig_close(&s->rank[0]);
+	assert_int_equal(access(told_path(s, "g1-s1"), F_OK), 0);
+	sleep_all(s, 500);
+	assert_int_equal(end(s, 1), CKPT_EABORTED);
+	check_says(s, 1, "no room, says the test");
+}
+
 /* A later generation is there: all of them are told so, with every step. */
 static void test_fenced(void **state)
 {
@@ -469,9 +488,108 @@ static void test_fenced(void **state)
 		sleep_all(s, 500);
 		assert_int_equal(end(s, 0), CKPT_EFENCED);
 		assert_true(ended(s, 1));
-		assert_int_equal(end(s, 1), CKPT_EABORTED);
+		/* It is so for all of them, and is called so. */
+		assert_int_equal(end(s, 1), CKPT_EFENCED);
 		check_says(s, 1, "a later generation has taken over");
 	}
+}
+
+/* Of ranks that do not have the same nobody is the odd one: all are told so. */
+static void test_mismatch(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, RANKS, RANKS, 600000);
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		prepare(s, rank, 1);
+		s->save[rank]->common.bytes[0] ^= rank == 1;
+	}
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		(void)core_rig_post(&s->rank[rank], s->save[rank]);
+	sleep_all(s, 500);
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		assert_int_equal(end(s, rank), CKPT_EMISMATCH);
+		check_says(s, rank, "rank 1 on node rig and rank 0 do not have the same");
+	}
+}
+
+/* How much of the part of rank 1 is there when rank 0 says that the step is of no rank. */
+enum progress { WRITING, SYNCING, CLOSED_GATE, PROGRESS_COUNT };
+
+static void hold_part(struct scene *s, enum progress progress)
+{
+	struct io_fault *fault = &s->rank[1].fault;
+
+	if (progress == WRITING)
+		(void)io_fault_add(fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_WRITE, .path = "safetensors", .hold = true});
+	if (progress == SYNCING)
+		(void)io_fault_add(
+			fault, (struct io_fault_rule){
+				       .op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .hold = true});
+	prepare(s, 1, progress + 1);
+	s->save[1]->fenced = progress == CLOSED_GATE;
+	(void)core_rig_post(&s->rank[1], s->save[1]);
+}
+
+/* Nobody finishes a part of a step that is over, nor keeps it, nor tells of it. */
+static void test_heard_before_the_part(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, 2, 2, 600000);
+	for (enum progress progress = WRITING; progress < PROGRESS_COUNT; progress++) {
+		uint64_t step = progress + 1;
+		int code = progress == SYNCING ? -ENOMEM : CKPT_ESKIPPED;
+		char key[32];
+
+		hold_part(s, progress);
+		sleep_all(s, 2000);
+		assert_false(ended(s, 1));
+		refuse(s, 0, step, code, "it does not want it, says the test");
+		sleep_all(s, 600);
+		assert_true(ended(s, 1));
+		core_rig_let_go(&s->rank[1]);
+		io_fault_clear(&s->rank[1].fault);
+		sleep_all(s, 100);
+		assert_int_equal(end(s, 1), code == CKPT_ESKIPPED ? code : CKPT_EABORTED);
+		check_says(s, 1, "says the test");
+		(void)snprintf(key, sizeof(key), "g1-s%u-r1", (unsigned)step);
+		assert_int_equal(access(told_path(s, key), F_OK), -1);
+		(void)snprintf(key, sizeof(key), "g000001/step-000000000%u", (unsigned)step);
+		assert_int_equal(scratch_count(scratch_join(s->dir, key)), 0);
+	}
+	/* That it has heard of those keeps nothing of the next one away. */
+	begin(s, 0, 10);
+	begin(s, 1, 10);
+	sleep_all(s, 300);
+	assert_int_equal(end(s, 0), 0);
+	assert_int_equal(end(s, 1), 0);
+}
+
+/* What cannot be is not believed: a commit without the part of this rank. */
+static void test_commit_before_the_part(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_outcome outcome = {.attempt = "0123456789abcdef"};
+	struct ckpt_buf buf = {0};
+
+	open_job(s, 2, 2, 4000);
+	outcome.verdict.generation = s->rank[0].core.generation;
+	outcome.verdict.nonce = s->rank[0].core.nonce;
+	outcome.verdict.step = WRITING + 1;
+	assert_int_equal(ckpt_outcome_encode(&outcome, &buf), 0);
+	put(s, "g1-s1", &buf);
+	ckpt_buf_free(&buf);
+	hold_part(s, WRITING);
+	sleep_all(s, 1000);
+	assert_false(ended(s, 1));
+	sleep_all(s, 4000);
+	core_rig_let_go(&s->rank[1]);
+	sleep_all(s, 100);
+	assert_int_equal(end(s, 1), -ETIMEDOUT);
+	assert_int_equal(s->rank[1].core.stats.saves_committed, 0);
 }
 
 /* A step that is on its way is not spoilt by a second one of the same number. */
@@ -599,7 +717,11 @@ int main(void)
 		TEST(test_strange_words),
 		TEST(test_claim_told_later),
 		TEST(test_refused),
+		TEST(test_told_while_closing),
 		TEST(test_fenced),
+		TEST(test_mismatch),
+		TEST(test_heard_before_the_part),
+		TEST(test_commit_before_the_part),
 		TEST(test_same_step_twice),
 		TEST(test_astray),
 		TEST(test_skipped),
