@@ -30,7 +30,6 @@ struct ckpt_skipper;
 struct ckpt_save;
 struct ckpt_save_ranks;
 struct ckpt_restore;
-struct ckpt_removal;
 
 /* Bits that an operation's latch answers with. */
 #define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
