@@ -126,6 +126,32 @@ static int leave(struct ckpt_task *task)
 	return save->code;
 }
 
+/* Not rank 0, which has said that the step is over. Who leaves last takes the directory along. */
+static int vacate_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(save->path, core->generation, save->step);
+	save->op.err = NULL;
+	/* It stays where there is an abort record, or a rank that has not heard yet. */
+	ckpt_store_rmdir(core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	return leave(task);
+	CKPT_TASK_END(task);
+}
+
+/* Once its own files are gone. */
+static int leave_step(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	if (save->core->config.rank > 0 && save->ranks->answered && save->dirs_made)
+		return ckpt_task_continue(task, vacate_body);
+	return leave(task);
+}
+
 /* No manifest names them, and none will. */
 static int remove_body(struct ckpt_task *task)
 {
@@ -142,7 +168,7 @@ static int remove_body(struct ckpt_task *task)
 	ckpt_store_remove(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	note_abort(save);
-	return leave(task);
+	return leave_step(task);
 	CKPT_TASK_END(task);
 }
 
@@ -166,7 +192,7 @@ static int abort_body(struct ckpt_task *task)
 	if (save->publish_tried && save->ranks && save->ranks->settled)
 		return ckpt_task_continue(task, remove_body);
 	if (core->config.rank > 0)
-		return leave(task);
+		return leave_step(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
 		return leave(task);
 	ckpt_name_manifest(save->path, core->generation, save->step);

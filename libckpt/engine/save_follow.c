@@ -84,9 +84,14 @@ static int abort_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	save->op.err = NULL;
+	ckpt_store_list(save->core->store, &save->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, save->op.done);
 	ckpt_error_clear(&save->work);
 	save->op.err = &save->work;
-	r = encode_abort(save);
+	r = ckpt_save_check_fence(save);
+	if (r == 0)
+		r = encode_abort(save);
 	if (r < 0)
 		return give_up(task, r);
 	ckpt_name_manifest(save->path, save->core->generation, save->step);
@@ -134,6 +139,8 @@ static int code_of(const struct ckpt_outcome *outcome)
 static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outcome)
 {
 	save->ranks->answered = true;
+	if (outcome->verdict.code == CKPT_EFENCED)
+		save->core->fenced = true;
 	return ckpt_save_aborted(save, code_of(outcome), outcome->verdict.reason);
 }
 
@@ -234,6 +241,12 @@ static int outcome_body(struct ckpt_task *task)
 		save->op.data = NULL;
 		if (save->op.result == 0)
 			return ckpt_task_continue(task, ckpt_save_register_body);
+		/* Rank 0 may be gone because another start of the job has come. */
+		ckpt_store_list(save->core->store, &save->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, save->op.done);
+		r = ckpt_save_check_fence(save);
+		if (r < 0)
+			return give_up(task, r);
 	}
 	CKPT_TASK_END(task);
 }

@@ -488,6 +488,11 @@ static void test_skip(void **state)
 	}
 	assert_true(counts[1] >= COMMITS);
 	assert_true(counts[0] > 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		close_rank(job, rank);
+	/* Of what was skipped nothing is left: a directory, two files of each rank, a manifest. */
+	assert_int_equal(scratch_count(scratch_join(job->store, "g000001")),
+		counts[1] * (1 + 2 * WORLD + 1));
 	(void)pthread_barrier_destroy(&together);
 	free(trainers);
 }
@@ -540,6 +545,37 @@ static void test_next_start(void **state)
 	assert_null(second);
 }
 
+/* Whose rank 0 is gone, and whose successor has claimed: they are told so, soon, and with every step. */
+static void test_survivors(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_engine_opts opts = options_of(job, 0, 600000);
+	struct ckpt_error error = {.size = sizeof(error)};
+	struct ckpt_engine *second = NULL;
+	uint64_t generation;
+
+	open_job(job, 600000);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		start_rank(job, rank, 1, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	close_rank(job, 0);
+	start_rank(job, 1, 2, 0);
+	opts.session = "job-2";
+	opts.flags = CKPT_ENGINE_NEW_START;
+	must_work(ckpt_engine_open(job->store, &opts, &second));
+	must_work(ckpt_engine_claim(second, &generation));
+	start_rank(job, 2, 2, 0);
+	for (uint32_t rank = 1; rank < 3; rank++) {
+		assert_int_equal(wait_rank(job, rank), CKPT_EFENCED);
+		(void)ckpt_save_error(job->saves[rank], &error);
+		assert_non_null(strstr(error.message, "another start of the job runs"));
+		start_rank(job, rank, 3, 0);
+		assert_int_equal(wait_rank(job, rank), CKPT_EFENCED);
+	}
+	ckpt_engine_close(second);
+}
+
 /* Ranks that do not belong together. */
 static void test_strangers(void **state)
 {
@@ -588,6 +624,7 @@ int main(void)
 		RANKS(test_vanished_rank),
 		RANKS(test_vanished_leader),
 		RANKS(test_next_start),
+		RANKS(test_survivors),
 		RANKS(test_strangers),
 	};
 
