@@ -62,8 +62,7 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
 /*
  * Bytes that all ranks must give alike, or none: say, the names of what they have in common and only one of
  * them saves. They are compared, and not stored. A rank that gives others than rank 0 does fails the step
- * for all (CKPT_EMISMATCH on rank 0, CKPT_EABORTED on the others): what one of them relies on another to
- * save would be in no shard. Errors: -EINVAL.
+ * for all (CKPT_EMISMATCH): what one of them relies on another to save would be in no shard. Errors: -EINVAL.
  */
 CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
 
@@ -81,7 +80,8 @@ CKPT_API int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
  * CKPT_EFENCED; the save has then failed with that error. What ckpt_save_fail() was given, if it was
  * called before. With many ranks a step that one of them was refused is over for all: they are told, their
- * saves fail with CKPT_EABORTED or CKPT_ESKIPPED, and none may try it again in this generation.
+ * saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED and CKPT_EMISMATCH are those of all), and none
+ * may try it again in this generation.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 

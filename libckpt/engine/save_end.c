@@ -47,6 +47,15 @@ static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 		save->ended ? "; its save had been given up" : "");
 }
 
+/* Retention is rank 0's: another one knows of no more than its newest commit. */
+static void forget_older(struct ckpt_core *core)
+{
+	const struct ckpt_scan *scan = &core->scan;
+
+	while (scan->step_count > 1 && scan->steps[1].generation == core->generation)
+		ckpt_scan_drop(&core->scan, core->generation, scan->steps[1].step);
+}
+
 /* The manifest is durable. */
 static void committed(struct ckpt_save *save)
 {
@@ -66,6 +75,8 @@ static void committed(struct ckpt_save *save)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
+	if (core->config.rank > 0)
+		forget_older(core);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */
@@ -111,6 +122,8 @@ static void note_abort(struct ckpt_save *save)
 	struct ckpt_scan_step aborted = {
 		.generation = core->generation, .step = save->step, .state = CKPT_STEP_ABORTED};
 
+	if (core->config.rank > 0)
+		return;
 	/* Without memory it stays until the next engine reads the store. */
 	if (ckpt_scan_put(&core->scan, &aborted) == 0)
 		ckpt_keeper_ask(core, CKPT_KEEPER_TIDY);

@@ -141,6 +141,15 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 	save->ranks->answered = true;
 	if (outcome->verdict.code == CKPT_EFENCED)
 		save->core->fenced = true;
+	ckpt_error_clear(&save->work);
+	if (outcome->open)
+		return ckpt_fail_at(&save->work, outcome->verdict.code,
+			&(struct ckpt_where){.tier = "local"},
+			"whether step %llu is durable in %s is not known, on no rank, since rank 0 "
+			"has failed when it had published it: %s; list the steps once the storage "
+			"is well",
+			(unsigned long long)save->step, save->core->parts.label,
+			outcome->verdict.reason);
 	return ckpt_save_aborted(save, code_of(outcome), outcome->verdict.reason);
 }
 
@@ -161,7 +170,7 @@ static int listen_body(struct ckpt_task *task)
 	ckpt_talk_hear(&x->talk);
 	CKPT_AWAIT(task, x->talk.task.finished);
 	if (x->talk.task.result == 0 && read_outcome(save, &outcome) == 0 &&
-		outcome.verdict.code < 0 && !save->code)
+		outcome.verdict.code < 0 && !outcome.open && !save->code)
 		ckpt_save_stop(save, take_failure(save, &outcome));
 	ckpt_exchange_items_clear(x->talk.items, 1);
 	CKPT_TASK_END(task);
@@ -239,8 +248,12 @@ static int outcome_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, save->op.done);
 		ckpt_free(save->op.data);
 		save->op.data = NULL;
-		if (save->op.result == 0)
+		/* Rank 0 may be syncing it still: what comes of that is for it to say, unless it is gone. */
+		if (save->op.result == 0 && save->ranks->seen)
 			return ckpt_task_continue(task, ckpt_save_register_body);
+		save->ranks->seen = save->op.result == 0;
+		if (save->ranks->seen)
+			continue;
 		/* Rank 0 may be gone because another start of the job has come. */
 		ckpt_store_list(save->core->store, &save->op, CKPT_NAME_GENS);
 		CKPT_AWAIT(task, save->op.done);

@@ -31,6 +31,7 @@ struct ckpt_save_ranks {
 	bool answered;    /* rank 0 has said how it ended: it asks for no part any more */
 	int never;        /* 0: stops nothing */
 	uint64_t look_ns; /* others: when the register is read next */
+	bool seen;        /* others: something was in it at the last look */
 	struct ckpt_outcome outcome; /* of a commit: attempt and bytes */
 	struct ckpt_task teller;     /* of a save that was refused */
 	struct ckpt_save_ranks *next_early;

@@ -24,6 +24,8 @@ static int encode_outcome(struct ckpt_save *save)
 	struct ckpt_outcome outcome = save->ranks->outcome;
 
 	outcome.verdict = (struct ckpt_verdict){.code = save->committed ? 0 : save->code};
+	/* Its name may be there, and a power cut may take it away: the next generation settles it. */
+	outcome.open = !save->committed && !save->ranks->settled;
 	ckpt_save_name_subject(save, &outcome.verdict);
 	if (!save->committed)
 		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.250s",
@@ -112,7 +114,7 @@ static bool drop_told(struct ckpt_save *save)
 static bool must_tell(const struct ckpt_save *save)
 {
 	if (save->core->config.rank == 0)
-		return save->committed || save->ranks->settled;
+		return true;
 	return !save->committed && !save->ranks->told && !save->ranks->answered;
 }
 

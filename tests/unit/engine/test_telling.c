@@ -191,8 +191,11 @@ static void test_together(void **state)
 	/* All know the step as its manifest says it is. */
 	const struct ckpt_scan_step *first = ckpt_scan_find(&s->rank[0].core.scan, 1, 4);
 	assert_true(first->bytes > RANKS * 4096);
+	assert_int_equal(s->rank[0].core.scan.step_count, 4);
 	for (uint32_t rank = 1; rank < RANKS; rank++) {
 		const struct ckpt_scan_step *other = ckpt_scan_find(&s->rank[rank].core.scan, 1, 4);
+		/* Whoever removes none need not remember them. */
+		assert_int_equal(s->rank[rank].core.scan.step_count, 1);
 		assert_string_equal(other->attempt, first->attempt);
 		assert_int_equal(other->bytes, first->bytes);
 	}
@@ -219,7 +222,7 @@ static void test_lost_answer(void **state)
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		assert_int_equal(end(s, rank), 0);
 	assert_int_equal(core_rig_read(&s->rank[0], 1, CKPT_SINK_NONE), 0);
-	/* And what it cannot read afterwards stays as it is. */
+	/* And what it cannot read afterwards stays as it is, and is not known to anybody. */
 	rule = io_fault_add(&s->rank[0].fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
 						       .path = "manifest",
 						       .error = -EEXIST,
@@ -232,9 +235,55 @@ static void test_lost_answer(void **state)
 	sleep_all(s, 2000);
 	assert_int_equal(end(s, 0), -EIO);
 	io_fault_clear(&s->rank[0].fault);
-	for (uint32_t rank = 1; rank < RANKS; rank++)
-		assert_int_equal(end(s, rank), 0);
+	for (uint32_t rank = 1; rank < RANKS; rank++) {
+		assert_int_equal(end(s, rank), -EIO);
+		check_says(s, rank, "whether step 2 is durable");
+	}
 	assert_int_equal(core_rig_read(&s->rank[0], 2, CKPT_SINK_NONE), 0);
+}
+
+/*
+ * The name of the manifest is there, and rank 0 could not make it durable. Others could sync it well: where the
+ * system says so once, that proves nothing. So no rank says LOCAL, be it that it has seen the manifest before
+ * it hears of rank 0.
+ */
+static void test_unknown(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, RANKS, RANKS, 600000);
+	for (uint64_t step = 1; step <= 2; step++) {
+		unsigned rule = io_fault_add(
+			&s->rank[0].fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
+						   .path = step == 1 ? "0001/step-" : "step-",
+						   .error = -EIO,
+						   .nth = 2});
+		if (step == 2)
+			(void)io_fault_add(&s->rank[0].fault,
+				(struct io_fault_rule){
+					.op = CKPT_IO_OP_RENAME, .path = "g1-s2", .hold = true});
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			begin(s, rank, step);
+		sleep_all(s, step == 1 ? 300 : 1500);
+		assert_int_equal(s->rank[0].fault.hits[rule], 1);
+		assert_true(ended(s, 0));
+		for (uint32_t rank = 1; rank < RANKS; rank++)
+			assert_int_equal(ended(s, rank), step == 1);
+		io_fault_clear(&s->rank[0].fault);
+		core_rig_let_go(&s->rank[0]);
+		sleep_all(s, 300);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			assert_int_equal(end(s, rank), -EIO);
+		check_says(s, 2, "not known, on no rank");
+		assert_int_equal(access(manifest_of(s, step), F_OK), 0);
+		assert_int_equal(core_rig_read(&s->rank[0], step, CKPT_SINK_NONE), 0);
+	}
+	/* The next one is not held up by that. */
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		begin(s, rank, 3);
+	sleep_all(s, 300);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		assert_int_equal(end(s, rank), 0);
 }
 
 /* Another rank gave up first: rank 0 says what that one said, and not that a file exists. */
@@ -277,7 +326,7 @@ static void test_reason_of_another(void **state)
 	assert_true(ended(s, 0));
 	/* Rank 0 cannot tell it: the other one reads it in the register. */
 	begin(s, 1, 1);
-	sleep_all(s, 1500);
+	sleep_all(s, 2500);
 	assert_true(ended(s, 1));
 	assert_int_equal(end(s, 1), CKPT_EABORTED);
 	check_says(s, 1, "changed by the test");
@@ -300,7 +349,7 @@ static void test_dead_leader(void **state)
 	sleep_all(s, 300);
 	assert_true(ended(s, 0));
 	assert_false(ended(s, 1));
-	sleep_all(s, 1000);
+	sleep_all(s, 2000);
 	assert_int_equal(end(s, 1), 0);
 	sleep_all(s, 10000);
 	assert_int_equal(end(s, 0), 0);
@@ -409,6 +458,65 @@ static void test_claim_told_later(void **state)
 	assert_int_equal(end(s, 0), 0);
 	assert_int_equal(end(s, 1), 0);
 	assert_int_equal(access(told_path(s, "claim-1"), F_OK), -1);
+}
+
+/* That an earlier claim is told at last says nothing about the one that was made since. */
+static void test_claim_told_after_the_next(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_buf other = {.data = (char[]){"x"}, .len = 1};
+
+	open_rank(s, 0, 2, 60000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.path = "claim-1", .error = -EIO, .count = IO_FAULT_ALWAYS});
+	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
+	sleep_all(s, 11000);
+	assert_true(s->rank[0].core.claim_untold);
+	begin(s, 0, 1);
+	ckpt_save_post_cancel(s->save[0]);
+	core_rig_run(&s->rank[0]);
+	assert_int_equal(end(s, 0), -ECANCELED);
+	assert_true(s->rank[0].core.claim_telling);
+	/* Rank 0 goes back to the beginning, and its next claim cannot be told either. */
+	s->rank[0].core.generation = 0;
+	put(s, "claim-2", &other);
+	assert_int_equal(core_rig_claim(&s->rank[0]), 0);
+	assert_true(s->rank[0].core.claim_untold);
+	io_fault_clear(&s->rank[0].fault);
+	sleep_all(s, 300);
+	assert_false(s->rank[0].core.claim_telling);
+	assert_int_equal(access(told_path(s, "claim-1"), F_OK), 0);
+	assert_true(s->rank[0].core.claim_untold);
+}
+
+/* A claim that fails is counted, be there no memory to tell it: the others count what they do not hear. */
+static void test_claims_are_counted(void **state)
+{
+	struct scene *s = *state;
+	size_t all = 0;
+
+	for (size_t n = 0; n <= all; n++) {
+		open_rank(s, 0, 2, 60000);
+		(void)io_fault_add(&s->rank[0].fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_LIST, .error = -EIO, .count = IO_FAULT_ALWAYS});
+		struct ckpt_command *command = ckpt_command_new(
+			&s->rank[0].core, sizeof(struct ckpt_claimer), ckpt_claimer_clear);
+		core_rig_count_allocations(&s->rank[0], n);
+		ckpt_command_post(command, ckpt_claim_body);
+		for (unsigned i = 0; i < 200; i++)
+			core_rig_sleep(&s->rank[0], 100);
+		all = ckpt_max_u64(all, core_rig_allocations(&s->rank[0]));
+		assert_true(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
+		assert_true(command->result < 0);
+		assert_int_equal(s->rank[0].core.claim_tries, 1);
+		ckpt_command_unref(command);
+		core_rig_close(&s->rank[0]);
+		s->open[0] = false;
+		(void)unlink(told_path(s, "claim-1-failed-0"));
+		(void)unlink(told_path(s, "rank-0"));
+	}
+	assert_true(all > 0);
 }
 
 static void refuse(struct scene *s, uint32_t rank, uint64_t step, int code, const char *why)
@@ -708,6 +816,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_together),
 		TEST(test_lost_answer),
+		TEST(test_unknown),
 		TEST(test_late_for_the_register),
 		TEST(test_reason_of_another),
 		TEST(test_dead_leader),
@@ -716,6 +825,8 @@ int main(void)
 		TEST(test_failure_of_one_of_many),
 		TEST(test_strange_words),
 		TEST(test_claim_told_later),
+		TEST(test_claim_told_after_the_next),
+		TEST(test_claims_are_counted),
 		TEST(test_refused),
 		TEST(test_told_while_closing),
 		TEST(test_fenced),
