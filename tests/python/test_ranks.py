@@ -567,6 +567,70 @@ def test_a_second_job_is_refused_on_all_its_ranks_at_once(store: Path, tmp_path:
     assert [info.step for info in libckpt.list_steps(store)] == [3, 2, 1]
 
 
+def outlive(store: Path, place: Path) -> list[str]:
+    """The old job loses its rank 0, and the next start of it comes while the other rank lives."""
+    job, rank = rejoin(place, 2)
+    if job == 1:
+        await_files(place, "gone")
+    ckpt = libckpt.Checkpointer(store, {"weight": torch.ones(9)}, every=1, pool_bytes=1 << 20)
+    if job == 1:
+        assert ckpt.resume() == 1
+        ckpt.save(2).wait()
+        (place / f"succeeded-{rank}").touch()
+        ckpt.close()
+        return []
+    ckpt.save(1).wait()
+    if rank == 0:
+        ckpt.close()
+        (place / "gone").touch()
+        return []
+    await_files(place, "succeeded-0", "succeeded-1")
+    said: list[str] = []
+    begun = time.monotonic()
+    save = ckpt.step(2)
+    assert save is not None
+    for deed in (save.wait, lambda: ckpt.step(3), lambda: ckpt.save(4), lambda: ckpt.step(5)):
+        try:
+            deed()
+            said.append("")
+        except libckpt.FencedError as error:
+            said.append(str(error))
+    assert time.monotonic() - begun < 60
+    ckpt.close()
+    return said
+
+
+def test_who_outlives_its_job_is_told_at_every_step(store: Path, tmp_path: Path) -> None:
+    said = together(4, tmp_path, outlive, store, tmp_path)[1]
+    assert len(said) == 4
+    for text in said:
+        assert "has taken over" in text
+        assert "another start of the job runs" in text
+        assert "end it" in text
+    assert [info.step for info in libckpt.list_steps(store)] == [2, 1]
+
+
+def skip_some(store: Path) -> list[int]:
+    """Saves without a pause: the steps that were skipped."""
+    state = {"weight": torch.ones(1 << 16)}
+    saves = []
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, busy="skip") as ckpt:
+        for step in range(1, 60):
+            saves.append(ckpt.save(step))
+            if step % 8 == 0:
+                dist.barrier()
+    return [save.step for save in saves if isinstance(save.error, libckpt.SkippedError)]
+
+
+def test_of_a_skipped_step_nothing_is_left(store: Path, tmp_path: Path) -> None:
+    skipped, others = together(2, tmp_path, skip_some, store)
+    assert skipped == others
+    assert skipped
+    everything = libckpt.list_steps(store, everything=True)
+    assert {info.state for info in everything} == {"committed"}
+    assert sorted([info.step for info in everything] + skipped) == list(range(1, 60))
+
+
 def open_with_a_bad_rank(store: Path, bad: int) -> tuple[str, float]:
     """One rank alone cannot open it."""
 

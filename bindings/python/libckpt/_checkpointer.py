@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import numbers
 import os
@@ -212,6 +213,8 @@ class Checkpointer:
         self._allow_pickle = allow_pickle
         self._streak = 0
         self._said_eager = False
+        #: another start of the job has the store: there is nothing to go on for
+        self._fenced: errors.FencedError | None = None
         #: for the test that shows what the fence is for
         self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
@@ -280,6 +283,7 @@ class Checkpointer:
         if preemption is not None and preemption.agreed():
             self._leave(number, preemption)
         self._review()
+        self._check_fenced()
         if self._every is not None and number % self._every == 0:
             return self.save(number)
         return None
@@ -316,6 +320,7 @@ class Checkpointer:
         engine.guard()
         self._core.fence()
         self._review()
+        self._check_fenced()
         save = Save(engine, number)
         save._progress = self._progress
         if not self._wait_for_last(save):
@@ -450,9 +455,16 @@ class Checkpointer:
             info.local_time,
         )
 
+    def _check_fenced(self) -> None:
+        """Whoever goes on all the same is told so at every step."""
+        if self._fenced is not None:
+            raise copy.copy(self._fenced)
+
     def _judge(self, error: errors.CheckpointError, *, told: bool = False) -> None:
         """One more save has failed. `told`: the user has had this exception already."""
         self._streak += 1
+        if isinstance(error, errors.FencedError):
+            self._fenced = error
         if told:
             return
         if not error.transient:
