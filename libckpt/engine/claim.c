@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/open.h"
+#include "engine/save_ranks.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn parent_body;
@@ -321,12 +322,13 @@ int ckpt_claim_body(struct ckpt_task *task)
 	c->op.quiet = true;
 	ckpt_task_start(&c->work, &core->sched, work_body, work_done);
 	CKPT_AWAIT(task, c->work.finished);
-	if (core->exchange && core->config.rank == 0 && !core->config.read_only &&
-		ckpt_claim_tell(c)) {
-		CKPT_AWAIT(task, c->talk.task.finished);
+	if (core->exchange && core->config.rank == 0 && !core->config.read_only) {
+		if (ckpt_claim_tell(c))
+			CKPT_AWAIT(task, c->talk.task.finished);
 		ckpt_claim_told(c);
 	}
 	core->claiming = false;
+	ckpt_save_wake_early(core);
 	return c->work.result;
 	CKPT_TASK_END(task);
 }
