@@ -162,7 +162,10 @@ class _Copies:
         if not _is_wrapper(value):
             return self._made[_key_of(value)]
         names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
-        inner = {name: self._build_tensor(getattr(value, name)) for name in names}
+        inner = {name: getattr(value, name) for name in names}
+        for name, part in inner.items():
+            if isinstance(part, torch.Tensor):
+                inner[name] = self._build_tensor(part)
         made: torch.Tensor = type(value).__tensor_unflatten__(  # type: ignore[attr-defined]
             inner, context, value.size(), value.stride()
         )
@@ -188,7 +191,13 @@ def _plain_of(value: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that hold the elements of one."""
     if _is_wrapper(value):
         names, _ = value.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [tensor for name in names for tensor in _plain_of(getattr(value, name))]
+        parts = [getattr(value, name) for name in names]
+        return [
+            tensor
+            for part in parts
+            if isinstance(part, torch.Tensor)  # a DTensor has its mesh there as well
+            for tensor in _plain_of(part)
+        ]
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         raise UnsupportedStateError(
             f"the state holds a {type(value).__qualname__} of layout {value.layout}, which cannot "
