@@ -149,6 +149,7 @@ static int put(struct exchange *x, const char *key, const void *data, uint64_t l
 {
 	struct entry **link = find(x, key);
 	struct entry *entry = *link;
+	size_t name_bytes = strlen(key) + 1;
 
 	if (entry)
 		return entry->length == length && memcmp(entry->data, data, length) == 0 ? 0
@@ -156,11 +157,11 @@ static int put(struct exchange *x, const char *key, const void *data, uint64_t l
 	entry = calloc(1, sizeof(*entry));
 	if (!entry)
 		return -ENOMEM;
-	entry->key = malloc(strlen(key) + 1);
+	entry->key = malloc(name_bytes);
 	entry->data = malloc(length + 1);
 	if (!entry->key || !entry->data)
 		out_of_memory();
-	strcpy(entry->key, key);
+	memcpy(entry->key, key, name_bytes);
 	memcpy(entry->data, data, length);
 	entry->length = length;
 	*link = entry;
