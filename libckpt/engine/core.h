@@ -29,7 +29,6 @@ struct ckpt_talk;
 struct ckpt_skipper;
 struct ckpt_save;
 struct ckpt_restore;
-struct ckpt_removal;
 
 /* Bits that an operation's latch answers with. */
 #define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
