@@ -355,13 +355,13 @@ static void freeze(struct crowd *crowd)
 	sim_tell(&crowd->sim, m->id, "freezes", "", m->rank, (int64_t)ns, 0);
 }
 
-/* Of all moments the one at which most is owed to the others, and they cannot know it. */
+/* While it publishes, or has not told that it did: most is owed to the others, and they cannot know it. */
 static void kill_publisher(struct crowd *crowd)
 {
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
 		struct crowd_member *m = crowd->members[i];
-		if (m && m->rank == 0 && m->core.save && m->core.save->publishing &&
-			sim_chance(&crowd->sim, 200))
+		const struct ckpt_save *save = m && m->rank == 0 ? m->core.save : NULL;
+		if (save && (save->publishing || save->committed) && sim_chance(&crowd->sim, 200))
 			kill_member(m);
 	}
 }

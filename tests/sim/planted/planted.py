@@ -23,6 +23,8 @@ CROWD = "tests/sim/crowd"
 GATHER = "tests/unit/engine/test_gather"
 # Ranks that mean different things by one name: those of the crowd do not.
 AGREE = "tests/api/test_agree"
+# Moments that the crowd hardly ever meets: one rank writes for long, or closes, and nothing else is slow.
+TELLING = "tests/unit/engine/test_telling"
 
 PLANTED = [
     Planted(
@@ -293,7 +295,7 @@ PLANTED = [
         "failure-forgotten", "libckpt/engine/save_tell.c",
         "(save->committed && told->step < save->step);\n",
         "told->step < save->step;\n",
-        "a failure stays told while rank 0 only says that it skips other steps", CROWD),
+        "a failure stays told while rank 0 only says that it skips other steps", TELLING),
     Planted(
         "skipped-by-itself", "libckpt/engine/save_skip.c",
         "\tr = s->talk.task.result == 0 ? take(s) : 0;\n",
@@ -308,12 +310,13 @@ PLANTED = [
         "deaf-while-it-writes", "libckpt/engine/save.c",
         "\t\tckpt_save_listen(save);\n",
         "\t\tsave->ranks->deaf = 0;\n",
-        "a rank hears of a step that is over before its own part of it is done", CROWD),
+        "a rank hears of a step that is over before its own part of it is done", TELLING),
     Planted(
         "not-told-while-closing", "libckpt/engine/talk.c",
         "\tif (!tells || talk->op.result == CKPT_ECLOSED)\n",
         "\tif (true)\n",
-        "what the others wait for is told by an engine that closes, be it at the second try", CROWD),
+        "what the others wait for is told by an engine that closes, be it at the second try",
+        TELLING),
     Planted(
         "deaf-before-the-gate", "libckpt/engine/save.c",
         "\tif (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)\n"

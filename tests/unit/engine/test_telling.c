@@ -700,6 +700,31 @@ static void test_commit_before_the_part(void **state)
 	assert_int_equal(s->rank[1].core.stats.saves_committed, 0);
 }
 
+/* What rank 0 says of another step takes nothing away that it has yet to hear of the one it is about. */
+static void test_failure_outlasts_a_skip(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *first;
+
+	open_job(s, 2, 2, 600000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .hold = true});
+	begin(s, 0, 1);
+	first = s->save[0];
+	refuse(s, 1, 1, -ENOMEM, "no room, says the test");
+	begin(s, 1, 2);
+	refuse(s, 0, 2, CKPT_ESKIPPED, "the save of step 1 still runs");
+	sleep_all(s, 600);
+	assert_int_equal(end(s, 1), CKPT_ESKIPPED);
+	s->save[0] = first;
+	assert_false(ended(s, 0));
+	io_fault_clear(&s->rank[0].fault);
+	core_rig_let_go(&s->rank[0]);
+	sleep_all(s, 300);
+	assert_int_equal(end(s, 0), CKPT_EABORTED);
+	check_says(s, 0, "no room, says the test");
+}
+
 /* A step that is on its way is not spoilt by a second one of the same number. */
 static void test_same_step_twice(void **state)
 {
@@ -833,6 +858,7 @@ int main(void)
 		TEST(test_mismatch),
 		TEST(test_heard_before_the_part),
 		TEST(test_commit_before_the_part),
+		TEST(test_failure_outlasts_a_skip),
 		TEST(test_same_step_twice),
 		TEST(test_astray),
 		TEST(test_skipped),
