@@ -61,7 +61,7 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 				core->parts.label, (unsigned long long)s->step);
 		r = check_broken(core, s, err);
 	}
-	return r < 0 ? r : ckpt_lineage_mark(&core->scan, err);
+	return r;
 }
 
 static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
@@ -201,6 +201,17 @@ static int look_body(struct ckpt_task *task)
 }
 
 /*
+ * That nothing is resumed must be known. Asked when nobody has claimed since the scan: until then what it
+ * lacks may be somebody else's beginning, and is no claim that was lost.
+ */
+static int check_lineage(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	return core->config.new_start ? 0 : ckpt_lineage_mark(&core->scan, &c->command.error);
+}
+
+/*
  * The step to go on from is still there. Where locks do not reach, a process that was taken for dead may
  * have retired it since, and has newer ones: a claim would leave those behind, and have nothing itself.
  */
@@ -209,10 +220,13 @@ static int parent_body(struct ckpt_task *task)
 	struct ckpt_claimer *c = claimer_of(task);
 	struct ckpt_core *core = c->command.core;
 	struct ckpt_store_op *op = &c->op;
+	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (!core->adopted)
-		return ckpt_task_continue(task, publish_body);
+	if (!core->adopted) {
+		r = check_lineage(c);
+		return r < 0 ? r : ckpt_task_continue(task, publish_body);
+	}
 	ckpt_name_manifest(c->path, core->parent_generation, core->parent_step);
 	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, op->done);

@@ -77,8 +77,11 @@ def find_group(distributed: bool | None) -> Group | None:
 def join(path: str, distributed: bool | None, timeout: float) -> Ranks | None:
     """All ranks of the job, which must call this alike; None: this process is alone."""
     group = find_group(distributed)
-    if group is None:
-        return None
+    return None if group is None else join_group(path, group, timeout)
+
+
+def join_group(path: str, group: Group, timeout: float) -> Ranks:
+    """The ranks of a group, which must call this alike."""
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
     prefix = f"libckpt/{digest}/{_opened[name]}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 from collections.abc import Callable, Iterator
@@ -89,18 +90,28 @@ class Reader:
             )
         return found
 
-    def meta(self, rank: int = 0) -> dict[str, Json] | None:
-        """The Python state of a rank; None if another program wrote the step."""
+    def take(self) -> Reader:
+        """The open step, for who keeps it longer. This object has been closed."""
+        taken = copy.copy(self)
+        self._ptr = None
+        return taken
+
+    def json(self, rank: int) -> Json:
+        """What stands beside the tensors of a rank; None if there is nothing."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
         check(lib.ckpt_restore_rank_meta(self._ptr, rank, ret_json, ret_length))
         if not ret_length[0]:
             return None
         try:
-            meta = json.loads(bytes(ffi.buffer(ret_json[0], ret_length[0])))
+            return json.loads(bytes(ffi.buffer(ret_json[0], ret_length[0])))
         except (ValueError, RecursionError) as error:
             raise FormatError(
                 f"step {self.step}: its state is no JSON: {error}", step=self.step
             ) from error
+
+    def meta(self, rank: int = 0) -> dict[str, Json] | None:
+        """The Python state of a rank; None if another program wrote the step."""
+        meta = self.json(rank)
         if type(meta) is not dict or type(meta.get("python")) is not dict:
             return None
         version = meta["python"].get("version")
