@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -490,6 +491,41 @@ def test_a_state_that_one_rank_cannot_save_ends_the_step_for_all(
     # And the others are saved: nobody waits for what is over.
     kept = [info.step for info in libckpt.list_steps(store)]
     assert kept == [step for step in (3, 2, 1) if step != when]
+
+
+def interrupt_first(store: Path, place: Path) -> tuple[list[str], float]:
+    """Rank 1 comes first, and Ctrl-C finds it waiting for rank 0's claim."""
+    said, took = [], 0.0
+    rank = dist.get_rank()
+    with libckpt.Checkpointer(
+        store, {"weight": torch.ones(3)}, pool_bytes=1 << 20, on_error=lambda _: None
+    ) as ckpt:
+        if rank == 0:
+            await_files(place, "interrupted")
+        for step in (1, 2):
+            try:
+                if rank == 1 and step == 1:
+                    signal.signal(signal.SIGALRM, signal.default_int_handler)
+                    signal.setitimer(signal.ITIMER_REAL, 0.3)
+                    begun = time.monotonic()
+                ckpt.save(step).wait()
+                said.append("")
+            except (libckpt.CheckpointError, KeyboardInterrupt) as error:
+                said.append(f"{type(error).__name__}: {error}")
+                if rank == 1:
+                    took = time.monotonic() - begun
+                    (place / "interrupted").touch()
+    return said, took
+
+
+def test_ctrl_c_reaches_a_rank_that_waits_for_rank_0(store: Path, tmp_path: Path) -> None:
+    first, (second, took) = together(2, tmp_path, interrupt_first, store, tmp_path)
+    assert second[0].startswith("KeyboardInterrupt")
+    assert took < 30
+    # And the other rank need not wait for what was given up.
+    assert first[0][0].startswith("AbortedError")
+    assert "KeyboardInterrupt" in first[0][0]
+    assert first[0][1] == second[1] == ""
 
 
 # Two jobs, one store.
