@@ -55,6 +55,16 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"
         return [(name, f"{milliseconds:.1f} ms", "below 20 ms", milliseconds < 20)]
+    if kind == "dcp":
+        return [
+            (
+                f"dcp.async_save(), {what}, torch's writer to ours",
+                f"{result[f'torch to libckpt, {what}']['median']:.2f}",
+                "at least 1",
+                result[f"torch to libckpt, {what}"]["high90"] >= 1,
+            )
+            for what in ("blocked", "done")
+        ]
     if kind == "soak":
         text = "flat" if result["flat"] else "not flat"
         return [(f"{result['saves']} saves", text, "flat", result["flat"])]
