@@ -19,12 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from libckpt.dcp import Stager, StorageReader, StorageWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 import libckpt
-from libckpt.dcp import Stager, StorageReader, StorageWriter
 
 
 class App:
