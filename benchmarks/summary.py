@@ -59,6 +59,16 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["all_ms"]
         name = f"commit of {result['ranks']:,} ranks, all but one simulated"
         return [(name, f"{milliseconds:.0f} ms", "below 2000 ms", milliseconds < 2000)]
+    if kind == "dcp":
+        return [
+            (
+                f"dcp.async_save(), {what}, torch's writer to ours",
+                f"{result[f'torch to libckpt, {what}']['median']:.2f}",
+                "at least 1",
+                result[f"torch to libckpt, {what}"]["high90"] >= 1,
+            )
+            for what in ("blocked", "done")
+        ]
     if kind == "soak":
         text = "flat" if result["flat"] else "not flat"
         return [(f"{result['saves']} saves", text, "flat", result["flat"])]

@@ -271,6 +271,63 @@ def test_a_rank_that_fails_fails_the_step_for_all(store: Path, tmp_path: Path, h
     assert done.returncode == 0, done.stderr
 
 
+def opened_by_one(store: Path) -> None:
+    """The store is not free for rank 0 at first; then all save to it."""
+    rank = dist.get_rank()
+    other = (
+        libckpt.Checkpointer(store, {"a": torch.ones(2)}, distributed=False) if not rank else None
+    )
+    state = {"a": torch.ones(1000)}
+    if other is not None:
+        other.save(1).wait()
+    dist.barrier()
+    start = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(dcp.CheckpointException) as caught:
+            write(store, 2, state, new_start=True)
+        assert isinstance(caught.value.failures[0][0], libckpt.InUseError)
+    if other is not None:
+        other.close()
+    dist.barrier()
+    write(store, 2, state, new_start=True)
+    assert time.monotonic() - start < 30
+
+
+def test_a_store_that_one_rank_cannot_open(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, opened_by_one, store)
+    found = [(info.step, info.generation) for info in libckpt.list_steps(store)]
+    assert found == [(2, 2)]
+
+
+def mirrored(store: Path) -> None:
+    """What torch takes for offsets is not where the rows are, but covers the tensor."""
+    from torch.distributed.checkpoint import planner_helpers
+
+    right = planner_helpers.compute_local_shape_and_global_offset
+
+    def wrong(shape: Any, *args: Any, **options: Any) -> Any:
+        sizes, offsets = right(shape, *args, **options)
+        turned = [a - b - c for a, b, c in zip(shape, sizes, offsets, strict=True)]
+        return sizes, (turned[0], *offsets[1:])
+
+    job = Job("tp", seed=1)
+    job.step()
+    write(store, 1, state_of(job))
+    planner_helpers.compute_local_shape_and_global_offset = wrong
+    said = "model.up.weight: torch takes what this rank holds for the box at"
+    with pytest.raises(dcp.CheckpointException, match=said):
+        write(store, 2, state_of(job))
+    with pytest.raises(dcp.CheckpointException, match=said):
+        dcp.load(state_of(job), storage_reader=StorageReader(store))
+    planner_helpers.compute_local_shape_and_global_offset = right
+    fill(job, store)
+
+
+def test_boxes_that_are_elsewhere_are_refused(store: Path, tmp_path: Path) -> None:
+    together(4, tmp_path, mirrored, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [1]
+
+
 def hanging(store: Path) -> None:
     """Rank 1 does not come to the save of step 2."""
     state = {"a": torch.ones(1000)}

@@ -16,12 +16,12 @@ import libckpt
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def train(store: Path, ranks: int, steps: int) -> dict[int, float]:
-    """Runs examples/fsdp.py; the loss of every step that it has trained."""
+def train(program: str, store: Path, ranks: int, steps: int) -> dict[int, float]:
+    """Runs an example; the loss of every step that it has trained."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), str(ROOT / "examples/fsdp.py"), str(store)),
+            *("--nproc-per-node", str(ranks), str(ROOT / "examples" / program), str(store)),
             *("--steps", str(steps), "--every", "4"),
         ],
         capture_output=True,
@@ -35,12 +35,13 @@ def train(store: Path, ranks: int, steps: int) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in found}
 
 
-def test_fsdp_goes_on_where_it_was_with_other_ranks(tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole", 2, 12)
+@pytest.mark.parametrize("program", ["fsdp.py", "dcp.py"])
+def test_training_goes_on_where_it_was_with_other_ranks(tmp_path: Path, program: str) -> None:
+    whole = train(program, tmp_path / "whole", 2, 12)
     assert list(whole) == list(range(1, 13))
-    first = train(tmp_path / "parts", 2, 8)
+    first = train(program, tmp_path / "parts", 2, 8)
     assert first == {step: whole[step] for step in range(1, 9)}
-    rest = train(tmp_path / "parts", 3, 12)
+    rest = train(program, tmp_path / "parts", 3, 12)
     assert list(rest) == list(range(9, 13))
     for step, loss in rest.items():
         assert loss == pytest.approx(whole[step], rel=1e-4)

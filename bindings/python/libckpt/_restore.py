@@ -72,8 +72,9 @@ def restore(
     meta = origin.meta
     if meta is None:
         raise FormatError(
-            f"step {reader.step} was not written by libckpt's Python package, so that there is no "
-            "state to resume: libckpt.load() gives its tensors",
+            f"step {reader.step} was not written by a Checkpointer, so that there is no state to "
+            "resume: libckpt.load() gives its tensors, and libckpt.dcp.StorageReader what "
+            "dcp.save() has saved",
             step=reader.step,
         )
     live = _Live(reader, allow_pickle, origin)

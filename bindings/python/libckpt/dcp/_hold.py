@@ -101,7 +101,7 @@ def hold(config: Config) -> Hold:
         if found is not None and found.engine.foreign:  # a forked child: it is the parent's
             found = None
         if found is not None and not found.fits(group):
-            found.close()  # the process group was made anew
+            found.close()
             found = None
         if found is None:
             found = Hold(config, group)
@@ -149,6 +149,7 @@ class Hold:
         self._attempt: Attempt | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
+        self._reached = False
         if config.options.new_start:
             _loaded.pop(_key(config.path), None)
 
@@ -158,13 +159,16 @@ class Hold:
         return self.config.options.save_timeout + _GRACE
 
     def fits(self, group: Group | None) -> bool:
-        """True if these ranks are those that it was opened by."""
+        """
+        True if these ranks are those that it was opened by, and all of them have it open: if a save
+        has not come to its second half yet, some may have failed before.
+        """
         if self.engine.closed:
             return False
         mine = self._group
         if mine is None or group is None:
             return mine is group
-        return mine.store is group.store and mine[:2] == group[:2]
+        return self._reached and mine.store is group.store and mine[:2] == group[:2]
 
     def prepare(self) -> None:
         """
@@ -173,17 +177,21 @@ class Hold:
         """
         self._settle(self.deadline)
         key = _key(self.config.path)
-        with _lock:
-            loaded = _loaded.pop(key, None)
-            if loaded is not None:
+        loaded = _loaded.get(key)
+        if loaded is not None:
+            if loaded[:2] != self._tip:
+                self._adopt(loaded)
+            with _lock:
                 _taken[key] = loaded.nonce
-        if loaded is not None and loaded[:2] != self._tip:
-            self._adopt(loaded)
-        if self._tip is None and not self.config.options.new_start:
+                if _loaded.get(key) is loaded:
+                    del _loaded[key]
+        claimed = self.engine.stats()["generation"]
+        if self._tip is None and not claimed and not self.config.options.new_start:
             self._check_empty()
 
     def begin(self, attempt: Attempt) -> None:
         """Before a save hands its tensors over. Those of one process come one after the other."""
+        self._reached = True  # torch lets nobody come here before all have prepared
         end = time.monotonic() + self.deadline
         with self._turn:
             while self._is_anothers():

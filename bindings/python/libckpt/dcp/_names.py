@@ -12,7 +12,7 @@ state_dict() returned. Of a step of another program there are the tensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,9 @@ from .._errors import FormatError, VersionError
 from .._reader import Reader, Stored, optimizer_tensors, references
 from .._typed import Decoder, Json, tag_of
 from ._contents import DCP_VERSION
+
+#: Items of all lists together.
+_LISTS_MAX = 1 << 24
 
 
 class Value(NamedTuple):
@@ -130,14 +133,31 @@ def _of_dcp(reader: Reader, stored: dict[str, Stored]) -> Table:
         for name, value in node["values"].items():
             values.setdefault(name, Value(value, name in raw))
             parts.update(part for part, _ in references(value))
-        for name, keys in node["paths"].items():
-            if type(keys) is not list or not all(type(key) in (int, str) for key in keys):
-                raise ValueError(f"the path {keys!r:.100}")
-            paths[name] = tuple(keys)
+        paths.update({name: _path_of(keys) for name, keys in node["paths"].items()})
         if "planner" in node:
             planner = Decoder.plain(node["planner"])
+    _check_lists(paths.values())
     listed = {name: found for name, found in stored.items() if name not in parts}
     return Table({**listed, **values}, {}, paths or planner)
+
+
+def _path_of(keys: Json) -> tuple[int | str, ...]:
+    if type(keys) is not list or not keys or not all(type(key) in (int, str) for key in keys):
+        raise ValueError(f"the path {keys!r:.100}")
+    return tuple(keys)
+
+
+def _check_lists(paths: Iterable[tuple[int | str, ...]]) -> None:
+    """Who makes a nested state of paths makes lists that are as long as their greatest index."""
+    lengths: dict[tuple[int | str, ...], int] = {}
+    for path in paths:
+        for place, key in enumerate(path):
+            if type(key) is int:
+                lengths[path[:place]] = max(lengths.get(path[:place], 0), key + 1)
+                if key < 0:
+                    raise ValueError(f"the index {key}")
+    if sum(lengths.values()) > _LISTS_MAX:
+        raise ValueError("lists that no state has")
 
 
 def _check_version(reader: Reader, node: dict[str, Json]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import LoadPlan, LoadPlanner, Metadata
 from torch.distributed.checkpoint import StorageReader as Base
-from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 from torch.futures import Future
 
@@ -115,11 +114,7 @@ class StorageReader(Base):
             )
         self._reader, self._table = value
         assert self._table is not None
-        return Metadata(
-            self._table.describe(),
-            planner_data=self._table.planner_data,
-            storage_meta=StorageMeta(checkpoint_id=self.checkpoint_id or self._path),
-        )
+        return Metadata(self._table.describe(), planner_data=self._table.planner_data)
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *_args: Any, **_options: Any

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint import Metadata, SavePlan, SavePlanner
 from torch.distributed.checkpoint import StorageWriter as Base
-from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
@@ -122,10 +121,6 @@ class StorageWriter(Base):
                 '"step-100", or give StorageWriter a step'
             )
         self._step = self._given if found is None else found
-
-    def storage_meta(self) -> StorageMeta | None:
-        """For the planner."""
-        return StorageMeta(checkpoint_id=self.checkpoint_id or self._config.path)
 
     def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **kwargs: Any) -> None:
         """Opens the store, the first time; all ranks wait for each other there."""
