@@ -25,6 +25,8 @@ GATHER = "tests/unit/engine/test_gather"
 AGREE = "tests/api/test_agree"
 # Moments that the crowd hardly ever meets: one rank writes for long, or closes, and nothing else is slow.
 TELLING = "tests/unit/engine/test_telling"
+# What a restore has told does not stay, so that the next one has to come soon after.
+TOGETHER = "tests/api/test_together"
 
 PLANTED = [
     Planted(
@@ -396,7 +398,7 @@ PLANTED = [
         "verdict-of-another-restore", "libckpt/engine/restore_ranks.c",
         "\tb->number = r->ranks->number;\n",
         "\tb->number = 1;\n",
-        "what was told of one restore says nothing about the next", CROWD),
+        "what was told of one restore says nothing about the next", TOGETHER),
     Planted(
         "nothing-there-not-told", "libckpt/engine/ballot.c",
         "\tif (tell(b) == 0) {\n",
