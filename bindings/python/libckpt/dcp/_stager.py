@@ -80,7 +80,7 @@ class Stager:
             if slab is None:
                 self._free.clear()  # too small for this state
         if slab is None:
-            slab = torch.empty(max(nbytes, 1), dtype=torch.uint8, pin_memory=pinned)
+            slab = torch.empty(max(nbytes, _ALIGN), dtype=torch.uint8, pin_memory=pinned)
         # Whatever is made of this memory keeps `lease`, whoever holds it.
         lease = (ctypes.c_char * slab.nbytes).from_address(slab.data_ptr())
         weakref.finalize(lease, self._give_back, slab).atexit = False
@@ -135,14 +135,22 @@ class _Copies:
 
     def fill(self, memory: torch.Tensor) -> None:
         """Copies all tensors there."""
+        bases: dict[torch.dtype, torch.Tensor] = {}
+        tensors, copies = [], []
         for key, (tensor, start) in self._found.items():
             if tensor.numel() == 0:
                 self._made[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
                 continue
-            end = start + tensor.numel() * tensor.element_size()
-            made = memory[start:end].view(tensor.dtype).view(tensor.shape)
-            made.copy_(tensor, non_blocking=True)
+            base = bases.get(tensor.dtype)
+            if base is None:
+                base = bases[tensor.dtype] = memory.view(tensor.dtype)
+            strides = tensor.stride() if tensor.is_contiguous() else _strides(tensor.shape)
+            made = base.as_strided(tensor.shape, strides, start // tensor.element_size())
+            tensors.append(tensor)
+            copies.append(made)
             self._made[key] = made
+        if tensors:  # in one call: ten thousand tensors are common
+            torch._foreach_copy_(copies, tensors, non_blocking=True)
         for kind in self.devices - {"cpu"}:
             getattr(torch, kind).synchronize()
 
@@ -181,6 +189,15 @@ class _Copies:
         elif isinstance(value, (list, tuple)):
             for item in value:
                 self._note(item, memo)
+
+
+def _strides(shape: torch.Size) -> list[int]:
+    """Of a contiguous tensor."""
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(range(len(shape))):
+        strides[dim] = step
+        step *= shape[dim]
+    return strides
 
 
 def _is_wrapper(value: torch.Tensor) -> bool:
