@@ -3,14 +3,10 @@
 #include "torture/trial_tools.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -41,47 +37,9 @@ static void give_back_stream(struct printed *p)
 	(void)close(p->fd);
 }
 
-/* A program waits for what a kernel that does not answer has, until its user interrupts it. */
-struct user {
-	pthread_t thread;
-	sem_t over;
-};
-
-static void *watch(void *argument)
-{
-	struct user *user = argument;
-	struct timespec until;
-	unsigned silent_ms = 0;
-
-	for (;;) {
-		(void)clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_sec += 1;
-		if (sem_clockwait(&user->over, CLOCK_MONOTONIC, &until) == 0)
-			return NULL;
-		silent_ms += atomic_load(&torture->silent) ? 1000 : 0;
-		if (silent_ms == TORTURE_SILENT_MS)
-			(void)kill(getpid(), SIGINT);
-	}
-}
-
-static void begin_watch(struct user *user)
-{
-	if (sem_init(&user->over, 0, 0) < 0 ||
-		pthread_create(&user->thread, NULL, watch, user) != 0)
-		deed_die("no thread");
-}
-
-static void end_watch(struct user *user)
-{
-	(void)sem_post(&user->over);
-	(void)pthread_join(user->thread, NULL);
-	(void)sem_destroy(&user->over);
-}
-
 static int run_tool(int (*command)(int argc, char **argv, const char *name), char **argv,
 	struct printed *out, struct printed *err)
 {
-	struct user user;
 	int argc = 0;
 	int code;
 
@@ -90,12 +48,10 @@ static int run_tool(int (*command)(int argc, char **argv, const char *name), cha
 	/* Their streams have their buffers from the start. */
 	take_over(out, stdout);
 	take_over(err, stderr);
-	begin_watch(&user);
 	torture_arm(__builtin_frame_address(0));
 	cli_begin();
 	code = cli_end(argv[0], command(argc, argv, argv[0]));
 	torture_disarm();
-	end_watch(&user);
 	give_back_stream(out);
 	give_back_stream(err);
 	(void)fputs(err->text, stderr);
