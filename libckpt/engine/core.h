@@ -129,7 +129,8 @@ struct ckpt_core {
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
-	uint32_t restores_begun;       /* with other ranks, in this session */
+	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
+	_Atomic uint32_t restores_begun;
 	struct ckpt_removal *removals; /* under way */
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */

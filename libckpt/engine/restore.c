@@ -12,17 +12,27 @@
 #include "base/thread.h"
 #include "engine/restore_state.h"
 
-/* Ranks of a job restore together; who only looks looks alone. */
-static int make_ranks(struct ckpt_restore *r)
+/* Ranks of a job restore together; who only looks looks alone. The number is the same on all; 0: alone. */
+static uint32_t count(struct ckpt_core *core, enum ckpt_restore_sink sink)
 {
-	if (!r->core->exchange || r->core->config.read_only || r->sink != CKPT_SINK_MEMORY)
+	if (!core->exchange || core->config.read_only || sink != CKPT_SINK_MEMORY)
 		return 0;
-	return ckpt_restore_ranks_new(r->core, &r->ranks);
+	return atomic_fetch_add(&core->restores_begun, 1) + 1;
+}
+
+static int make_ranks(struct ckpt_restore *r, uint32_t number)
+{
+	int code = number > 0 ? ckpt_restore_ranks_new(r->core, &r->ranks) : 0;
+
+	if (r->ranks)
+		r->ranks->number = number;
+	return code;
 }
 
 int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
 	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore)
 {
+	uint32_t number = count(core, sink);
 	struct ckpt_restore *r = ckpt_alloc(sizeof(*r));
 
 	if (!r)
@@ -38,7 +48,7 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	ckpt_shard_init(&r->shard);
 	ckpt_error_clear(&r->error);
 	ckpt_error_clear(&r->why);
-	int code = make_ranks(r);
+	int code = make_ranks(r, number);
 	if (code == 0)
 		code = ckpt_latch_init(&r->latch);
 	if (code < 0) {

@@ -286,8 +286,6 @@ void ckpt_restore_run_open(struct ckpt_node *node)
 
 	r->next = r->core->restores;
 	r->core->restores = r;
-	if (r->ranks)
-		r->ranks->number = ++r->core->restores_begun;
 	if (r->core->closing) {
 		r->stop = CKPT_ECLOSED;
 		r->released = true;

@@ -12,8 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/claim.h"
+#include "engine/restore_state.h"
 #include "engine/save_state.h"
 #include "exchange/exchange_dir.h"
 #include "lib/core_rig.h"
@@ -834,6 +836,34 @@ static void test_skipped(void **state)
 	sleep_all(s, 100);
 }
 
+static bool no_memory(void *user, size_t size)
+{
+	(void)user;
+	(void)size;
+	return true;
+}
+
+/* A restore that one rank had no memory to begin was one of all ranks: the next is the next for it, too. */
+static void test_restores_are_counted(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *restore = NULL;
+
+	open_job(s, 2, 2, 1000);
+	ckpt_alloc_set_hook(no_memory, NULL);
+	int code = ckpt_restore_new(
+		&s->rank[1].core, NULL, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, &restore);
+	ckpt_alloc_set_hook(NULL, NULL);
+	assert_int_equal(code, -ENOMEM);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(ckpt_restore_new(&s->rank[i].core, NULL, CKPT_STEP_LATEST,
+					 CKPT_SINK_MEMORY, &restore),
+			0);
+		assert_int_equal(restore->ranks->number, 1 + i);
+		ckpt_restore_unref(restore);
+	}
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -862,6 +892,7 @@ int main(void)
 		TEST(test_same_step_twice),
 		TEST(test_astray),
 		TEST(test_skipped),
+		TEST(test_restores_are_counted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
