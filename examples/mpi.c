@@ -479,7 +479,9 @@ static int run(const char *store, uint64_t last, const struct part *p)
 	else
 		r = train(engine, p, last);
 	ckpt_engine_close(engine);
-	exchange_stop(&exchange);
+	/* Not after a failure: the others may be waiting for this one in a collective, until it aborts. */
+	if (r == 0)
+		exchange_stop(&exchange);
 	return r;
 }
 
