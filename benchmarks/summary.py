@@ -55,6 +55,10 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"
         return [(name, f"{milliseconds:.1f} ms", "below 20 ms", milliseconds < 20)]
+    if kind == "world":
+        milliseconds = result["all_ms"]
+        name = f"commit of {result['ranks']:,} ranks, all but one simulated"
+        return [(name, f"{milliseconds:.0f} ms", "below 2000 ms", milliseconds < 2000)]
     if kind == "dcp":
         return [
             (

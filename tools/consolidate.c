@@ -131,32 +131,37 @@ static void cut_item(const struct cli *cli, struct item *item)
 	item->nbytes = all > 0 ? info->nbytes / all * size : 0;
 }
 
+struct named {
+	const char *name;
+	size_t item;
+};
+
 static int by_name(const void *a, const void *b)
 {
-	const struct item *const *x = a;
-	const struct item *const *y = b;
+	const struct named *x = a;
+	const struct named *y = b;
 
-	return strcmp((*x)->info.name, (*y)->info.name);
+	/* Every tensor has a name. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
+	return strcmp(x->name, y->name);
 }
 
 /* Which of the tensors each alias stands for. */
 static int place_aliases(struct job *job)
 {
-	const struct item **sorted = calloc(job->item_count + 1, sizeof(struct item *));
+	struct named *sorted = calloc(job->item_count + 1, sizeof(*sorted));
 
 	if (!sorted)
 		return fail_memory(job);
 	for (size_t i = 0; i < job->item_count; i++)
-		sorted[i] = &job->items[i];
+		sorted[i] = (struct named){job->items[i].info.name, i};
 	if (job->item_count > 0)
 		qsort(sorted, job->item_count, sizeof(*sorted), by_name);
 	for (size_t i = 0; i < job->alias_count; i++) {
-		struct item key = {.info.name = job->aliases[i].target};
-		const struct item *wanted = &key;
-		const struct item **found =
-			bsearch(&wanted, sorted, job->item_count, sizeof(*sorted), by_name);
+		struct named key = {.name = job->aliases[i].target};
+		const struct named *found =
+			bsearch(&key, sorted, job->item_count, sizeof(*sorted), by_name);
 		/* Not found: a file without the tensor has no use for its name. */
-		job->aliases[i].item = found ? (size_t)(*found - job->items) : job->item_count;
+		job->aliases[i].item = found ? found->item : job->item_count;
 	}
 	free(sorted);
 	return CLI_OK;
@@ -343,7 +348,7 @@ static int make_header(
 }
 
 /* What is wanted of a tensor, and where it goes. Returns the room for dimensions that is left. */
-static int64_t *aim(const struct item *item, char *to, int64_t *dims, struct ckpt_target *target)
+static int64_t *aim(const struct item *item, void *to, int64_t *dims, struct ckpt_target *target)
 {
 	const struct ckpt_tensor_info *t = &item->info;
 
@@ -367,7 +372,7 @@ static int make_model(struct job *job, struct model *m, int64_t **dims)
 	char *header = NULL;
 	int exit_code = make_header(job, m, &header, &header_bytes);
 
-	if (exit_code != CLI_OK)
+	if (!header)
 		return exit_code;
 	exit_code = dest_file_make(&job->dest, &m->file, header_bytes + m->data_bytes);
 	if (exit_code == CLI_OK) {

@@ -288,6 +288,7 @@ int ckpt_save_add(struct ckpt_save *save, const struct ckpt_tensor *tensors, siz
 int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *name);
 int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
 int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
+int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_start(struct ckpt_save *save);
 int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);

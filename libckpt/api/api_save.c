@@ -120,6 +120,23 @@ int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length
 	return 0;
 }
 
+int ckpt_save_ready(struct ckpt_save *save, int timeout_ms)
+{
+	bool over = true;
+	int r = check_draft(save);
+
+	if (r < 0)
+		return r;
+	if (timeout_ms < 0)
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"timeout_ms is %d: ckpt_save_start() waits as long as need be", timeout_ms);
+	r = ckpt_runtime_ready(ckpt_save_owner(save), save, timeout_ms, ckpt_error_here(), &over);
+	if (r < 0 && !over)
+		return ckpt_fail(ckpt_error_here(), r, "step %llu cannot start yet",
+			(unsigned long long)ckpt_save_step(save));
+	return r;
+}
+
 int ckpt_save_start(struct ckpt_save *save)
 {
 	int r = check_draft(save);
@@ -188,7 +205,7 @@ int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const c
 	(void)ckpt_fail_at(&verdict, code, &(struct ckpt_where){.tier = "memory", .tensor = tensor},
 		"%s", why);
 	if (!ckpt_save_started(save))
-		ckpt_save_refuse(save, &verdict);
+		ckpt_runtime_refuse(ckpt_save_owner(save), save, &verdict);
 	else if (!ckpt_save_gone(save))
 		ckpt_save_post_failure(save, &verdict);
 	return 0;

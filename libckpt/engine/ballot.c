@@ -390,6 +390,14 @@ static int ballot_body(struct ckpt_task *task)
 		else
 			give_up_talk(b, b->talk.task.result);
 	}
+	/* Rank 0 has heard it, and says so. */
+	if (b->told && b->outcome.verdict.code == 0) {
+		prepare_talk(b, &b->never, UINT64_MAX);
+		ckpt_key_restore_rank(
+			b->talk.items[0].key, b->number, b->part, b->core->config.rank);
+		ckpt_talk_drop(&b->talk);
+		CKPT_AWAIT(task, b->talk.task.finished);
+	}
 	CKPT_TASK_END(task);
 }
 

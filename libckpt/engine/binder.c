@@ -205,7 +205,7 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 		.shape = wanted.shape,
 		.strides = t->strides};
 	struct ckpt_box missing;
-	int64_t strides[CKPT_NDIM_MAX];
+	int64_t strides[CKPT_NDIM_MAX] = {0};
 	char text[CKPT_BOX_CHARS];
 	size_t count = 0;
 	const struct ckpt_part *parts = ckpt_wholes_parts(b->wholes, whole, &count);

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/open.h"
+#include "engine/save_ranks.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn parent_body;
@@ -60,7 +61,7 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 				core->parts.label, (unsigned long long)s->step);
 		r = check_broken(core, s, err);
 	}
-	return r < 0 ? r : ckpt_lineage_mark(&core->scan, err);
+	return r;
 }
 
 static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
@@ -200,6 +201,17 @@ static int look_body(struct ckpt_task *task)
 }
 
 /*
+ * That nothing is resumed must be known. Asked when nobody has claimed since the scan: until then what it
+ * lacks may be somebody else's beginning, and is no claim that was lost.
+ */
+static int check_lineage(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	return core->config.new_start ? 0 : ckpt_lineage_mark(&core->scan, &c->command.error);
+}
+
+/*
  * The step to go on from is still there. Where locks do not reach, a process that was taken for dead may
  * have retired it since, and has newer ones: a claim would leave those behind, and have nothing itself.
  */
@@ -208,10 +220,13 @@ static int parent_body(struct ckpt_task *task)
 	struct ckpt_claimer *c = claimer_of(task);
 	struct ckpt_core *core = c->command.core;
 	struct ckpt_store_op *op = &c->op;
+	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (!core->adopted)
-		return ckpt_task_continue(task, publish_body);
+	if (!core->adopted) {
+		r = check_lineage(c);
+		return r < 0 ? r : ckpt_task_continue(task, publish_body);
+	}
 	ckpt_name_manifest(c->path, core->parent_generation, core->parent_step);
 	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, op->done);
@@ -307,12 +322,13 @@ int ckpt_claim_body(struct ckpt_task *task)
 	c->op.quiet = true;
 	ckpt_task_start(&c->work, &core->sched, work_body, work_done);
 	CKPT_AWAIT(task, c->work.finished);
-	if (core->exchange && core->config.rank == 0 && !core->config.read_only &&
-		ckpt_claim_tell(c)) {
-		CKPT_AWAIT(task, c->talk.task.finished);
+	if (core->exchange && core->config.rank == 0 && !core->config.read_only) {
+		if (ckpt_claim_tell(c))
+			CKPT_AWAIT(task, c->talk.task.finished);
 		ckpt_claim_told(c);
 	}
 	core->claiming = false;
+	ckpt_save_wake_early(core);
 	return c->work.result;
 	CKPT_TASK_END(task);
 }

@@ -32,8 +32,9 @@ int ckpt_claim_body(struct ckpt_task *task);
 int ckpt_claim_adopt(struct ckpt_claimer *claimer);
 /* Body of `work` on any rank but 0: hears what rank 0 has claimed. */
 int ckpt_claim_follow_body(struct ckpt_task *task);
-/* Rank 0: begins to tell how its claim has ended; false: without memory. Then await the talk. */
+/* Rank 0: begins to tell how its claim has ended; false: without memory. Await the talk if it was begun. */
 bool ckpt_claim_tell(struct ckpt_claimer *claimer);
+/* It counts, told or not: the others count it as well, when they have heard nothing. */
 void ckpt_claim_told(struct ckpt_claimer *claimer);
 /* Rank 0, when the others may not know of its claim: tells it again, in the background. */
 void ckpt_claim_retell(struct ckpt_core *core);

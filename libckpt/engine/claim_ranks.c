@@ -47,8 +47,12 @@ bool ckpt_claim_tell(struct ckpt_claimer *claimer)
 			claimer->command.error.code ? claimer->command.error.message
 						    : ckpt_code_text(verdict.code));
 		ckpt_key_claim_failed(item->key, core->claims + 1, core->claim_tries);
-		if (ckpt_verdict_encode(&verdict, &claimer->words) < 0)
+		if (ckpt_verdict_encode(&verdict, &claimer->words) < 0) {
+			ckpt_error_clear(&claimer->talk.why);
+			claimer->talk.task.result =
+				ckpt_fail(&claimer->talk.why, -ENOMEM, "out of memory");
 			return false;
+		}
 		item->data = claimer->words.data;
 		item->length = claimer->words.len;
 	}
@@ -78,6 +82,7 @@ void ckpt_claim_told(struct ckpt_claimer *claimer)
 struct teller {
 	struct ckpt_task task;
 	struct ckpt_core *core;
+	uint64_t generation; /* that it tells */
 	struct ckpt_talk talk;
 	struct ckpt_buf words;
 	int never;
@@ -90,7 +95,9 @@ static int retell_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_talk_tell(&t->talk);
 	CKPT_AWAIT(task, t->talk.task.finished);
-	t->core->claim_untold = t->talk.task.result < 0;
+	/* Another one may have been claimed since. */
+	if (t->core->generation == t->generation)
+		t->core->claim_untold = t->talk.task.result < 0;
 	CKPT_TASK_END(task);
 }
 
@@ -120,6 +127,7 @@ void ckpt_claim_retell(struct ckpt_core *core)
 		return;
 	}
 	t->core = core;
+	t->generation = core->generation;
 	prepare_talk(&t->talk, core, &t->task, &t->never, TELL_MAX_NS, NULL);
 	t->talk.count = 1;
 	ckpt_key_claim(t->talk.items[0].key, core->claims);

@@ -28,6 +28,7 @@ struct ckpt_removal;
 struct ckpt_talk;
 struct ckpt_skipper;
 struct ckpt_save;
+struct ckpt_save_ranks;
 struct ckpt_restore;
 
 /* Bits that an operation's latch answers with. */
@@ -118,7 +119,8 @@ struct ckpt_core {
 	bool claim_telling;
 	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
 	size_t told_count;
-	size_t refusals; /* being told */
+	size_t refusals;               /* being told */
+	struct ckpt_save_ranks *early; /* of them, those that wait for the claim under way */
 
 	struct ckpt_digest
 		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */

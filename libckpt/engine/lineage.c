@@ -29,7 +29,7 @@ static int check_lost(
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->generation < from || s->generation > to || s->step > limit ||
-			!may_restore(s))
+			!may_restore(s) || s->later)
 			continue;
 		ckpt_name_claim(path, s->generation);
 		return ckpt_fail_at(err, CKPT_EINCOMPLETE,

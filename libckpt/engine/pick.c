@@ -150,6 +150,8 @@ static int choose(struct ckpt_pick *p)
 	unsigned broken = 0;
 	char text[64];
 
+	/* What an earlier try chose is not what this one fails of. */
+	p->chosen = (struct ckpt_scan_step){0};
 	overlay(scan, &p->core->scan);
 	unsigned going = pass_going(p);
 	int r = ckpt_lineage_mark(scan, p->err);

@@ -26,8 +26,10 @@ static int encode(struct ckpt_quarantiner *q)
 static void remember(struct ckpt_quarantiner *q)
 {
 	size_t length = strlen(q->why->message);
+	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&q->core->scan, q->step.generation);
 
 	q->step.state = CKPT_STEP_QUARANTINED;
+	q->step.later = !gen || !gen->claimed;
 	length = ckpt_utf8_cut(q->why->message, length, sizeof(q->step.note) - 1);
 	memcpy(q->step.note, q->why->message, length);
 	q->step.note[length] = 0;

@@ -315,6 +315,8 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	if (engine->last)
 		ckpt_plan_free(ckpt_save_take_plan(engine->last));
 	ckpt_save_unref(engine->last);
+	if (engine->claim)
+		ckpt_command_unref(engine->claim);
 	if (engine->closer_open)
 		ckpt_command_fini(&engine->closer.command);
 	if (engine->core_open)

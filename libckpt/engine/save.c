@@ -149,26 +149,29 @@ static int fail_body(struct ckpt_task *task, int code)
 	return ckpt_task_continue(task, ckpt_save_end_body);
 }
 
-/* Whether a later generation has taken over, by a fresh listing of the claims. */
-static int check_fence(struct ckpt_save *save)
-{
-	struct ckpt_core *core = save->core;
-	uint64_t newest = ckpt_newest_claim(&save->op.listing);
-
-	if (newest <= core->generation)
-		return 0;
-	core->fenced = true;
-	return ckpt_fail_at(&save->work, CKPT_EFENCED, &(struct ckpt_where){.tier = "local"},
-		"generation %llu has taken over the store %s from generation %llu: this process "
-		"publishes nothing any more",
-		(unsigned long long)newest, core->parts.label,
-		(unsigned long long)core->generation);
-}
-
 static void drop_listing(struct ckpt_save *save)
 {
 	ckpt_free(save->op.listing.names);
 	save->op.listing = (struct ckpt_listing){0};
+}
+
+#define FENCED_TEXT                                                                                \
+	"another start of the job runs, and nothing that this process saves counts any more: end " \
+	"it, or end the other and start this one again"
+
+int ckpt_save_check_fence(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	uint64_t newest = ckpt_newest_claim(&save->op.listing);
+
+	drop_listing(save);
+	if (newest <= core->generation)
+		return 0;
+	core->fenced = true;
+	return ckpt_fail_at(&save->work, CKPT_EFENCED, &(struct ckpt_where){.tier = "local"},
+		"generation %llu has taken over the store %s from generation %llu: " FENCED_TEXT,
+		(unsigned long long)newest, core->parts.label,
+		(unsigned long long)core->generation);
 }
 
 /* Whoever waited was told that nobody knew: now it is known. */
@@ -192,8 +195,9 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	r = look(save);
 	if (r == 0)
-		r = check_fence(save);
-	drop_listing(save);
+		r = ckpt_save_check_fence(save);
+	else
+		drop_listing(save);
 	if (r == 0)
 		r = encode_manifest(save);
 	if (r < 0)
@@ -279,6 +283,12 @@ static int file_body(struct ckpt_task *task)
 	ckpt_store_create(store, &save->op, save->path,
 		ckpt_align_up(save->plan->layout->bytes, store->align), &save->object);
 	CKPT_AWAIT(task, save->op.done);
+	/* A rank that has heard that the step is over has taken the empty directory along. */
+	if (save->op.result == -ENOENT && save->ranks && !save->code &&
+		save->remade++ < save->core->config.world) {
+		ckpt_error_clear(&save->work);
+		return ckpt_task_continue(task, ckpt_save_directory_body);
+	}
 	if (look(save) < 0)
 		return fail_body(task, save->code);
 	save->file_failed = false;
@@ -314,6 +324,22 @@ static int file_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+int ckpt_save_directory_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(save->path, save->core->generation, save->step);
+	ckpt_store_mkdir(save->core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	/* Also of a save that was stopped meanwhile: it leaves its record there. */
+	save->dirs_made = save->op.result >= 0;
+	if (look(save) < 0)
+		return fail_body(task, save->code);
+	return ckpt_task_continue(task, file_body);
+	CKPT_TASK_END(task);
+}
+
 static int save_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -326,6 +352,8 @@ static int save_body(struct ckpt_task *task)
 		return fail_body(task, r);
 	if (core->claim_untold)
 		ckpt_claim_retell(core);
+	if (core->config.rank > 0 && save->ranks)
+		ckpt_save_listen(save);
 	ckpt_store_op_init(&save->op, task, &save->work);
 	ckpt_name_attempt(save->attempt, ckpt_env_random(core->parts.env));
 	ckpt_name_generation(save->path, core->generation);
@@ -333,14 +361,7 @@ static int save_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	ckpt_name_step(save->path, core->generation, save->step);
-	ckpt_store_mkdir(core->store, &save->op, save->path);
-	CKPT_AWAIT(task, save->op.done);
-	/* Also of a save that was stopped meanwhile: it leaves its record there. */
-	save->dirs_made = save->op.result >= 0;
-	if (look(save) < 0)
-		return fail_body(task, save->code);
-	return ckpt_task_continue(task, file_body);
+	return ckpt_task_continue(task, ckpt_save_directory_body);
 	CKPT_TASK_END(task);
 }
 
@@ -354,7 +375,8 @@ static int refuse(struct ckpt_save *save)
 		return ckpt_fail(&save->work, CKPT_ECLOSED, "the engine is closing");
 	if (core->fenced)
 		return ckpt_fail(&save->work, CKPT_EFENCED,
-			"a later generation has taken over the store %s", core->parts.label);
+			"a later generation has taken over the store %s: " FENCED_TEXT,
+			core->parts.label);
 	CKPT_ASSERT(core->generation > 0 && !core->save);
 	if (core->any_step && save->step <= core->last_step)
 		return ckpt_fail(&save->work, CKPT_ESTEP,

@@ -47,6 +47,15 @@ static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 		save->ended ? "; its save had been given up" : "");
 }
 
+/* Retention is rank 0's: another one knows of no more than its newest commit. */
+static void forget_older(struct ckpt_core *core)
+{
+	const struct ckpt_scan *scan = &core->scan;
+
+	while (scan->step_count > 1 && scan->steps[1].generation == core->generation)
+		ckpt_scan_drop(&core->scan, core->generation, scan->steps[1].step);
+}
+
 /* The manifest is durable. */
 static void committed(struct ckpt_save *save)
 {
@@ -66,6 +75,8 @@ static void committed(struct ckpt_save *save)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
+	if (core->config.rank > 0)
+		forget_older(core);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */
@@ -111,6 +122,8 @@ static void note_abort(struct ckpt_save *save)
 	struct ckpt_scan_step aborted = {
 		.generation = core->generation, .step = save->step, .state = CKPT_STEP_ABORTED};
 
+	if (core->config.rank > 0)
+		return;
 	/* Without memory it stays until the next engine reads the store. */
 	if (ckpt_scan_put(&core->scan, &aborted) == 0)
 		ckpt_keeper_ask(core, CKPT_KEEPER_TIDY);
@@ -124,6 +137,32 @@ static int leave(struct ckpt_task *task)
 	if (save->ranks)
 		return ckpt_task_continue(task, ckpt_save_tell_body);
 	return save->code;
+}
+
+/* Not rank 0, which has said that the step is over. Who leaves last takes the directory along. */
+static int vacate_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(save->path, core->generation, save->step);
+	save->op.err = NULL;
+	/* It stays where there is an abort record, or a rank that has not heard yet. */
+	ckpt_store_rmdir(core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	return leave(task);
+	CKPT_TASK_END(task);
+}
+
+/* Once its own files are gone. */
+static int leave_step(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	if (save->core->config.rank > 0 && save->ranks->answered && save->dirs_made)
+		return ckpt_task_continue(task, vacate_body);
+	return leave(task);
 }
 
 /* No manifest names them, and none will. */
@@ -142,7 +181,7 @@ static int remove_body(struct ckpt_task *task)
 	ckpt_store_remove(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	note_abort(save);
-	return leave(task);
+	return leave_step(task);
 	CKPT_TASK_END(task);
 }
 
@@ -166,7 +205,7 @@ static int abort_body(struct ckpt_task *task)
 	if (save->publish_tried && save->ranks && save->ranks->settled)
 		return ckpt_task_continue(task, remove_body);
 	if (core->config.rank > 0)
-		return leave(task);
+		return leave_step(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
 		return leave(task);
 	ckpt_name_manifest(save->path, core->generation, save->step);
@@ -204,6 +243,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, ckpt_lanes_quiet(save));
 	ckpt_save_answer_end(save);
 	ckpt_lanes_release_all(save);
+	CKPT_AWAIT(task, ckpt_save_deaf(save));
 	ckpt_store_op_init(&save->op, task, NULL);
 	/* A fenced one stops: what it leaves is its successor's to settle. */
 	if (core->fenced) {

@@ -10,11 +10,24 @@
 #include "format/sealed.h"
 
 /* Who hears nothing reads the register now and then: rank 0 may have died when it had published. */
-#define LOOK_NS UINT64_C(1000000000)
+#define LOOK_NS         UINT64_C(1000000000)
+/* An exchange that is slow is no reason for it: some more until its answer. */
+#define ANSWER_NS       UINT64_C(3000000000)
+/*
+ * While a part is on its way only a failure or a skip may be told: it is asked for seldom, and more seldom
+ * where many ask.
+ */
+#define REST_MIN_NS     UINT64_C(250000000)
+#define REST_BY_RANK_NS UINT64_C(1000000)
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_save, task);
+}
+
+static struct ckpt_save *listening_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_save_ranks, listener)->save;
 }
 
 /* Half as much before the save's own deadline as rank 0 gives up. */
@@ -71,9 +84,14 @@ static int abort_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	save->op.err = NULL;
+	ckpt_store_list(save->core->store, &save->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, save->op.done);
 	ckpt_error_clear(&save->work);
 	save->op.err = &save->work;
-	r = encode_abort(save);
+	r = ckpt_save_check_fence(save);
+	if (r == 0)
+		r = encode_abort(save);
 	if (r < 0)
 		return give_up(task, r);
 	ckpt_name_manifest(save->path, save->core->generation, save->step);
@@ -88,29 +106,95 @@ static int abort_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* 0: committed. CKPT_EABORTED, CKPT_ESKIPPED: not. Else it could not be read. */
-static int take_outcome(struct ckpt_save *save)
+/* What rank 0 has said, if it can be read and is about this step. */
+static int read_outcome(struct ckpt_save *save, struct ckpt_outcome *ret_outcome)
 {
 	struct ckpt_exchange_item *item = &save->ranks->talk.items[0];
 	struct ckpt_verdict asked = {0};
-	struct ckpt_outcome outcome;
 	int r;
 
 	ckpt_error_clear(&save->ranks->why);
-	r = ckpt_outcome_decode(item->data, item->length, item->key, &save->ranks->why, &outcome);
+	r = ckpt_outcome_decode(
+		item->data, item->length, item->key, &save->ranks->why, ret_outcome);
 	ckpt_exchange_items_clear(item, 1);
 	ckpt_save_name_subject(save, &asked);
-	if (r == 0)
-		r = ckpt_verdict_check(&outcome.verdict, &asked, item->key, &save->ranks->why);
-	if (r < 0)
-		return r;
+	return r < 0 ? r
+		     : ckpt_verdict_check(
+			       &ret_outcome->verdict, &asked, item->key, &save->ranks->why);
+}
+
+/* Most failures are one rank's. What all ranks have in common is called the same by all. */
+static int code_of(const struct ckpt_outcome *outcome)
+{
+	switch (outcome->verdict.code) {
+	case CKPT_ESKIPPED:
+	case CKPT_EMISMATCH:
+	case CKPT_EFENCED:
+		return outcome->verdict.code;
+	default:
+		return CKPT_EABORTED;
+	}
+}
+
+static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outcome)
+{
 	save->ranks->answered = true;
-	if (outcome.verdict.code < 0)
-		return ckpt_save_aborted(save,
-			outcome.verdict.code == CKPT_ESKIPPED ? CKPT_ESKIPPED : CKPT_EABORTED,
-			outcome.verdict.reason);
-	save->ranks->outcome = outcome;
-	return 0;
+	if (outcome->verdict.code == CKPT_EFENCED)
+		save->core->fenced = true;
+	ckpt_error_clear(&save->work);
+	if (outcome->open)
+		return ckpt_fail_at(&save->work, outcome->verdict.code,
+			&(struct ckpt_where){.tier = "local"},
+			"whether step %llu is durable in %s is not known, on no rank, since rank 0 "
+			"has failed when it had published it: %s; list the steps once the storage "
+			"is well",
+			(unsigned long long)save->step, save->core->parts.label,
+			outcome->verdict.reason);
+	return ckpt_save_aborted(save, code_of(outcome), outcome->verdict.reason);
+}
+
+/*
+ * Before its part is told. A commit without it there cannot be, and what cannot be read is asked for again
+ * at the end.
+ */
+static int listen_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = listening_of(task);
+	struct ckpt_save_ranks *x = save->ranks;
+	struct ckpt_outcome outcome;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_save_prepare_talk(save, task, &x->deaf, UINT64_MAX, NULL);
+	x->talk.rest_ns = ckpt_max_u64(REST_MIN_NS, save->core->config.world * REST_BY_RANK_NS);
+	ckpt_key_outcome(x->talk.items[0].key, save->core->generation, save->step);
+	ckpt_talk_hear(&x->talk);
+	CKPT_AWAIT(task, x->talk.task.finished);
+	if (x->talk.task.result == 0 && read_outcome(save, &outcome) == 0 &&
+		outcome.verdict.code < 0 && !outcome.open && !save->code)
+		ckpt_save_stop(save, take_failure(save, &outcome));
+	ckpt_exchange_items_clear(x->talk.items, 1);
+	CKPT_TASK_END(task);
+}
+
+static void listen_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(&listening_of(task)->task);
+}
+
+void ckpt_save_listen(struct ckpt_save *save)
+{
+	ckpt_task_start(&save->ranks->listener, &save->core->sched, listen_body, listen_done);
+}
+
+bool ckpt_save_deaf(struct ckpt_save *save)
+{
+	struct ckpt_save_ranks *x = save->ranks;
+
+	if (!x || !ckpt_task_active(&x->listener))
+		return true;
+	x->deaf = -EALREADY;
+	ckpt_task_wake(&x->talk.task);
+	return false;
 }
 
 static void hear_outcome(struct ckpt_save *save)
@@ -120,8 +204,28 @@ static void hear_outcome(struct ckpt_save *save)
 	x->look_ns = ckpt_min_u64(deadline_ns(save), ckpt_env_now(save->core->parts.env) + LOOK_NS);
 	ckpt_error_clear(&x->why);
 	ckpt_save_prepare_talk(save, &save->task, &x->never, x->look_ns, &x->why);
+	x->talk.answer_ns = ckpt_min_u64(deadline_ns(save), x->look_ns + ANSWER_NS);
 	ckpt_key_outcome(x->talk.items[0].key, save->core->generation, save->step);
 	ckpt_talk_hear(&x->talk);
+}
+
+/* How the save goes on with what was heard. */
+static int take_outcome(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_outcome outcome;
+
+	int r = read_outcome(save, &outcome);
+	/* What cannot be read: the store knows. */
+	if (r < 0)
+		return ckpt_task_continue(task, abort_body);
+	if (outcome.verdict.code < 0)
+		return give_up(task, take_failure(save, &outcome));
+	save->ranks->answered = true;
+	save->ranks->outcome = outcome;
+	save->committed = true;
+	save->publishing = false;
+	return ckpt_task_continue(task, ckpt_save_end_body);
 }
 
 static int outcome_body(struct ckpt_task *task)
@@ -134,15 +238,8 @@ static int outcome_body(struct ckpt_task *task)
 		hear_outcome(save);
 		CKPT_AWAIT(task, save->ranks->talk.task.finished);
 		r = save->ranks->talk.task.result;
-		if (r == 0) {
-			r = take_outcome(save);
-			if (r == CKPT_EABORTED || r == CKPT_ESKIPPED)
-				return give_up(task, r);
-			save->committed = r == 0;
-			save->publishing = r < 0;
-			/* What cannot be read: the store knows. */
-			return ckpt_task_continue(task, r == 0 ? ckpt_save_end_body : abort_body);
-		}
+		if (r == 0)
+			return take_outcome(task);
 		if (r != -ETIMEDOUT || save->ranks->look_ns == deadline_ns(save))
 			return ckpt_task_continue(task, abort_body);
 		ckpt_name_manifest(save->path, save->core->generation, save->step);
@@ -151,8 +248,18 @@ static int outcome_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, save->op.done);
 		ckpt_free(save->op.data);
 		save->op.data = NULL;
-		if (save->op.result == 0)
+		/* Rank 0 may be syncing it still: what comes of that is for it to say, unless it is gone. */
+		if (save->op.result == 0 && save->ranks->seen)
 			return ckpt_task_continue(task, ckpt_save_register_body);
+		save->ranks->seen = save->op.result == 0;
+		if (save->ranks->seen)
+			continue;
+		/* Rank 0 may be gone because another start of the job has come. */
+		ckpt_store_list(save->core->store, &save->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, save->op.done);
+		r = ckpt_save_check_fence(save);
+		if (r < 0)
+			return give_up(task, r);
 	}
 	CKPT_TASK_END(task);
 }
@@ -164,6 +271,9 @@ int ckpt_save_follow_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, ckpt_save_deaf(save));
+	if (save->code)
+		return ckpt_task_continue(task, ckpt_save_end_body);
 	r = encode_part(save);
 	if (r < 0)
 		return give_up(task, r);

@@ -12,7 +12,7 @@
 #include "engine/save_state.h"
 
 #define MARGIN_MAX_NS UINT64_C(15000000000)
-/* With more ranks missing than one operation asks for, the next ones get their turn after this. */
+/* With more ranks missing than one operation asks for, the next ones get their turn after this, or later. */
 #define ROUND_NS      UINT64_C(100000000)
 #define NAMED_MAX     8
 
@@ -64,6 +64,8 @@ void ckpt_save_prepare_talk(struct ckpt_save *save, struct ckpt_task *waiter, co
 	talk->core = save->core;
 	talk->stop = stop;
 	talk->deadline_ns = deadline_ns;
+	talk->answer_ns = 0;
+	talk->rest_ns = 0;
 	talk->err = err;
 	talk->waiter = waiter;
 	talk->count = 1;
@@ -111,6 +113,7 @@ static void hear_missing(struct ckpt_save *save)
 		until_ns = ckpt_min_u64(until_ns, ckpt_env_now(save->core->parts.env) + ROUND_NS);
 	ckpt_error_clear(&x->why);
 	ckpt_save_prepare_talk(save, &save->task, &save->code, until_ns, &x->why);
+	x->talk.answer_ns = deadline_ns(save);
 	x->talk.count = 0;
 	for (uint32_t i = 0; i < world && x->talk.count < CKPT_EXCHANGE_BATCH; i++) {
 		if (missing(save, rank))

@@ -31,14 +31,25 @@ struct ckpt_save_ranks {
 	bool answered;    /* rank 0 has said how it ended: it asks for no part any more */
 	int never;        /* 0: stops nothing */
 	uint64_t look_ns; /* others: when the register is read next */
+	bool seen;        /* others: something was in it at the last look */
 	struct ckpt_outcome outcome; /* of a commit: attempt and bytes */
 	struct ckpt_task teller;     /* of a save that was refused */
+	struct ckpt_save_ranks *next_early;
+	struct ckpt_task listener;   /* others: has the talk until the part is told */
+	int deaf;                    /* not 0: it hears no more */
 };
 
 /* -ENOMEM. */
 int ckpt_save_ranks_new(
 	struct ckpt_save *save, uint32_t rank, uint32_t world, struct ckpt_save_ranks **ret_ranks);
 void ckpt_save_ranks_free(struct ckpt_save_ranks *ranks);
+
+/*
+ * Not rank 0: from now on it hears of a step that has failed or was skipped, while it still writes, or its gate
+ * is closed, and stops. Until ckpt_save_deaf(), to be awaited by the save's task, is true.
+ */
+void ckpt_save_listen(struct ckpt_save *save);
+bool ckpt_save_deaf(struct ckpt_save *save);
 
 /* Bodies of the save's task. Rank 0: until all have been heard of, then ckpt_save_gate_body. */
 int ckpt_save_gather_body(struct ckpt_task *task);
@@ -51,9 +62,11 @@ int ckpt_save_tell_body(struct ckpt_task *task);
 
 /*
  * Core: one that was never begun has ended; tells the others in the background, if they may have begun it.
- * Takes a reference over.
+ * Takes a reference over. One of before the first claim waits for the claim that is under way.
  */
 void ckpt_save_tell_refusal(struct ckpt_save *save);
+/* A claim has ended. */
+void ckpt_save_wake_early(struct ckpt_core *core);
 
 /* save_follow.c, save_register.c: the step is of no rank, and no manifest of it will be there. */
 int ckpt_save_aborted(struct ckpt_save *save, int code, const char *reason);

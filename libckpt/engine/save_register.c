@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/open.h"
 #include "engine/save_state.h"
 #include "format/sealed.h"
 
@@ -89,6 +90,7 @@ int ckpt_save_register_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 	struct ckpt_store *store = save->core->store;
+	int r;
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_error_clear(&save->work);
@@ -102,6 +104,16 @@ int ckpt_save_register_body(struct ckpt_task *task)
 	ckpt_name_manifest(save->path, save->core->generation, save->step);
 	ckpt_store_get(store, &save->op, save->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, save->op.done);
-	return end(task, save->op.result == 0 ? read_register(save) : save->op.result);
+	r = save->op.result == 0 ? read_register(save) : save->op.result;
+	if (r != CKPT_EABORTED)
+		return end(task, r);
+	/* By whom: another start of the job settles what it finds. */
+	save->op.err = NULL;
+	ckpt_store_list(store, &save->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, save->op.done);
+	if (ckpt_newest_claim(&save->op.listing) > save->core->generation)
+		ckpt_error_clear(&save->work);
+	r = ckpt_save_check_fence(save);
+	return end(task, r < 0 ? r : CKPT_EABORTED);
 	CKPT_TASK_END(task);
 }

@@ -101,6 +101,7 @@ struct ckpt_save {
 	struct ckpt_lane **lanes;      /* by block; NULL: not begun, or done and released */
 	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
 	size_t next;       /* in that order */
+	unsigned remade;   /* directories of the step */
 	size_t copying;    /* lanes whose copy is under way */
 	size_t working;    /* lanes whose task or digest is under way */
 	size_t eager_left; /* eager blocks not yet copied */
@@ -118,6 +119,10 @@ void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank 
 int ckpt_save_gate_body(struct ckpt_task *task);
 /* Body: looks at the fence, then publishes the manifest. */
 int ckpt_save_publish_body(struct ckpt_task *task);
+/* Body: makes the step's directory, then the files in it. */
+int ckpt_save_directory_body(struct ckpt_task *task);
+/* Of a fresh listing of the claims in save->op: CKPT_EFENCED, worded, if a later generation has taken over. */
+int ckpt_save_check_fence(struct ckpt_save *save);
 /* save_end.c: the body that the save's task goes on with, for good or ill. */
 int ckpt_save_end_body(struct ckpt_task *task);
 /* Into save->manifest. -ENOMEM. */

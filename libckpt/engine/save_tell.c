@@ -24,6 +24,8 @@ static int encode_outcome(struct ckpt_save *save)
 	struct ckpt_outcome outcome = save->ranks->outcome;
 
 	outcome.verdict = (struct ckpt_verdict){.code = save->committed ? 0 : save->code};
+	/* Its name may be there, and a power cut may take it away: the next generation settles it. */
+	outcome.open = !save->committed && !save->ranks->settled;
 	ckpt_save_name_subject(save, &outcome.verdict);
 	if (!save->committed)
 		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.250s",
@@ -112,8 +114,8 @@ static bool drop_told(struct ckpt_save *save)
 static bool must_tell(const struct ckpt_save *save)
 {
 	if (save->core->config.rank == 0)
-		return save->committed || save->ranks->settled;
-	return !save->committed && !save->ranks->told;
+		return true;
+	return !save->committed && !save->ranks->told && !save->ranks->answered;
 }
 
 static bool may_drop(const struct ckpt_save *save)
@@ -140,14 +142,66 @@ int ckpt_save_tell_body(struct ckpt_task *task)
 
 /* A save that was never begun. */
 
+/* Whether the others can be told, and do not hear it from the step's own save. */
+static bool must_tell_refusal(const struct ckpt_save *save)
+{
+	const struct ckpt_core *core = save->core;
+	struct ckpt_verdict subject = {0};
+
+	ckpt_save_name_subject(save, &subject);
+	return subject.generation > 0 && !core->closing &&
+	       !(core->generation > 0 && core->any_step && save->step <= core->last_step);
+}
+
+static void note_refusal(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	struct ckpt_verdict subject = {0};
+
+	ckpt_save_name_subject(save, &subject);
+	if (core->generation > 0) {
+		core->any_step = true;
+		core->last_step = save->step;
+	}
+	save->code = save->error.code;
+	save->ranks->settled = true;
+	ckpt_core_note_told(core, subject.generation, save->step);
+}
+
+static void leave_early(struct ckpt_save_ranks *ranks)
+{
+	struct ckpt_save_ranks **link = &ranks->save->core->early;
+
+	while (*link != ranks)
+		link = &(*link)->next_early;
+	*link = ranks->next_early;
+}
+
 static int refusal_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = refused_of(task);
+	struct ckpt_core *core = save->core;
 
 	CKPT_TASK_BEGIN(task);
+	/* Before the first claim there is nothing to tell it under. */
+	if (core->generation == 0 && core->heard_generation == 0 && core->claiming) {
+		save->ranks->next_early = core->early;
+		core->early = save->ranks;
+		CKPT_AWAIT(task, !core->claiming);
+		leave_early(save->ranks);
+	}
+	if (!must_tell_refusal(save))
+		return 0;
+	note_refusal(save);
 	if (begin(save, task))
 		CKPT_AWAIT(task, save->ranks->talk.task.finished);
 	CKPT_TASK_END(task);
+}
+
+void ckpt_save_wake_early(struct ckpt_core *core)
+{
+	for (struct ckpt_save_ranks *x = core->early; x; x = x->next_early)
+		ckpt_task_wake(&x->teller);
 }
 
 static void refusal_done(struct ckpt_task *task)
@@ -163,26 +217,12 @@ static void refusal_done(struct ckpt_task *task)
 void ckpt_save_tell_refusal(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
-	struct ckpt_verdict subject = {0};
 
-	if (save->ranks)
-		ckpt_save_name_subject(save, &subject);
-	/*
-	 * Of a step that this rank has begun the others hear what becomes of that. And there are not as many
-	 * at once unless the exchange is dead.
-	 */
-	if (subject.generation == 0 || core->closing || core->refusals == CKPT_COUNT(core->told) ||
-		(core->generation > 0 && core->any_step && save->step <= core->last_step)) {
+	/* There are not as many at once unless the exchange is dead. */
+	if (!save->ranks || core->closing || core->refusals == CKPT_COUNT(core->told)) {
 		ckpt_save_unref(save);
 		return;
 	}
-	if (core->generation > 0) {
-		core->any_step = true;
-		core->last_step = save->step;
-	}
-	save->code = save->error.code;
-	save->ranks->settled = true;
-	ckpt_core_note_told(core, subject.generation, save->step);
 	core->commands++;
 	core->refusals++;
 	ckpt_task_start(&save->ranks->teller, &core->sched, refusal_body, refusal_done);

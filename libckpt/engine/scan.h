@@ -24,6 +24,7 @@ struct ckpt_scan_step {
 	enum ckpt_step_state state;
 	bool in_lineage;
 	bool rolled_back; /* may be restored by nobody: its branch of this run was left behind */
+	bool later; /* of a generation that was claimed after the scan: no sign of a claim that was lost */
 	uint64_t wall_ms;
 	uint64_t bytes; /* of all shards */
 	uint32_t world;

@@ -27,29 +27,32 @@ static bool next_session(struct ckpt_sweeper *s)
 	return false;
 }
 
-/*
- * A value, or what a publication that was cut short has left of one. First words go last: as long as one
- * of the others is there nobody takes the session for a new one.
- */
-static bool next_value(struct ckpt_sweeper *s)
+/* A value, or what a publication that was cut short has left of one. */
+static bool is_value(const struct ckpt_sweeper *s)
 {
 	static const char chars[] = "abcdefghijklmnopqrstuvwxyz0123456789-.";
 
-	while ((s->name = next_name(&s->names, s->name))) {
-		size_t length = strlen(s->name);
-		if (s->name[0] == '.' || strspn(s->name, chars) != length)
-			continue;
-		if (!s->last && strncmp(s->name, "rank-", 5) == 0)
-			continue;
-		int n = snprintf(
-			s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s/%s", s->session, s->name);
-		if (n > 0 && (size_t)n < sizeof(s->path))
-			return true;
+	return s->name[0] != '.' && strspn(s->name, chars) == strlen(s->name);
+}
+
+/*
+ * First words go last: as long as one of the others is there nobody takes the session for a new one.
+ */
+static bool next_value(struct ckpt_sweeper *s)
+{
+	for (;;) {
+		while ((s->name = next_name(&s->names, s->name))) {
+			if (!is_value(s) || (!s->last && strncmp(s->name, "rank-", 5) == 0))
+				continue;
+			int n = snprintf(s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s/%s",
+				s->session, s->name);
+			if (n > 0 && (size_t)n < sizeof(s->path))
+				return true;
+		}
+		if (s->last)
+			return false;
+		s->last = true;
 	}
-	if (s->last)
-		return false;
-	s->last = true;
-	return next_value(s);
 }
 
 static bool goes_on(const struct ckpt_sweeper *s)

@@ -15,7 +15,7 @@
 #define PAUSE_MAX_NS       UINT64_C(100000000)
 #define PAUSE_BY_RANK_NS   UINT64_C(500000)
 #define PAUSE_SMALL_JOB_NS UINT64_C(4000000)
-/* An engine that closes gives the exchange so long to answer. */
+/* An engine that closes gives the exchange so long to answer, and to take what others wait for. */
 #define FAREWELL_NS        UINT64_C(1000000000)
 
 static struct ckpt_talk *talk_of(struct ckpt_task *task)
@@ -63,12 +63,25 @@ static void pause(struct ckpt_talk *talk)
 		talk->core, &talk->timer, ckpt_min_u64(now_ns + pause_ns, talk->deadline_ns));
 }
 
+/* The engine closes. What is to be told is tried again, at once and then for a while. */
+static bool parted(struct ckpt_talk *talk, bool tells)
+{
+	uint64_t now_ns = ckpt_env_now(talk->core->parts.env);
+
+	/* A program that has ended its service does not take it up again. */
+	if (!tells || talk->op.result == CKPT_ECLOSED)
+		return true;
+	if (talk->parting_ns == 0)
+		talk->parting_ns = now_ns + FAREWELL_NS;
+	return now_ns >= talk->parting_ns;
+}
+
 /* What the owner is told when nothing more is tried; 0: go on. */
-static int over(struct ckpt_talk *talk)
+static int over(struct ckpt_talk *talk, bool tells)
 {
 	if (*talk->stop)
 		return *talk->stop;
-	if (talk->core->closing)
+	if (talk->core->closing && parted(talk, tells))
 		return ckpt_fail(talk->err, CKPT_ECLOSED,
 			"the engine of %s was closed before the other ranks had answered",
 			talk->core->parts.label);
@@ -99,9 +112,10 @@ static int tell_body(struct ckpt_task *task)
 		if (talk->op.result == 0 || talk->op.result == -EEXIST)
 			return talk->op.result;
 		pause(talk);
-		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
+		CKPT_AWAIT(task, !talk->timer.set || *talk->stop ||
+					 (talk->core->closing && talk->parting_ns == 0));
 		ckpt_core_timer_clear(talk->core, &talk->timer);
-		r = over(talk);
+		r = over(talk, true);
 		if (r < 0)
 			return r;
 	}
@@ -135,7 +149,7 @@ static int hear_body(struct ckpt_task *task)
 		pause(talk);
 		CKPT_AWAIT(task, !talk->timer.set || *talk->stop || talk->core->closing);
 		ckpt_core_timer_clear(talk->core, &talk->timer);
-		r = over(talk);
+		r = over(talk, false);
 		if (r < 0)
 			return r;
 	}
@@ -164,8 +178,9 @@ static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
 {
 	CKPT_ASSERT(!ckpt_task_active(&talk->task) && talk->core->exchange);
 	ckpt_exchange_op_init(&talk->op, &talk->task, &talk->why);
-	talk->op.deadline_ns = talk->deadline_ns;
+	talk->op.deadline_ns = ckpt_max_u64(talk->deadline_ns, talk->answer_ns);
 	ckpt_error_clear(&talk->why);
+	talk->parting_ns = 0;
 	talk->begun_ns = ckpt_env_now(talk->core->parts.env);
 	talk->next = talk->core->talks;
 	talk->core->talks = talk;

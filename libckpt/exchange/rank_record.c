@@ -33,6 +33,7 @@ enum member {
 	NONCE,
 	ATTEMPT,
 	BYTES,
+	OPEN,
 	RANK = BYTES,
 	NODE,
 	INDEX_DIGEST,
@@ -49,7 +50,7 @@ enum member {
 
 static const char *const verdict_members[] = {COMMON, NULL};
 static const char *const outcome_members[] = {
-	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", NULL};
+	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", [OPEN] = "open", NULL};
 static const char *const rank_members[] = {
 	COMMON,
 	[ATTEMPT] = "attempt",
@@ -89,8 +90,9 @@ int ckpt_outcome_encode(const struct ckpt_outcome *outcome, struct ckpt_buf *out
 	CKPT_ASSERT(!good || ckpt_attempt_valid(outcome->attempt));
 	ckpt_put_head(out, OUTCOME_KIND);
 	put_verdict(&outcome->verdict, out);
-	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"bytes\":%" PRIu64,
-		good ? outcome->attempt : NO_ATTEMPT, good ? outcome->bytes : 0);
+	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"bytes\":%" PRIu64 ",\"open\":%d",
+		good ? outcome->attempt : NO_ATTEMPT, good ? outcome->bytes : 0,
+		!good && outcome->open);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -167,11 +169,18 @@ static bool read_verdict_member(struct ckpt_reader *r, int member, void *user)
 static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
 {
 	struct ckpt_outcome *outcome = user;
+	uint64_t number;
 
 	if (member == ATTEMPT)
 		return ckpt_sealed_attempt(r, outcome->attempt);
 	if (member == BYTES)
 		return ckpt_sealed_number(r, 0, INT64_MAX, &outcome->bytes);
+	if (member == OPEN) {
+		if (!ckpt_sealed_number(r, 0, 1, &number))
+			return false;
+		outcome->open = number == 1;
+		return true;
+	}
 	return read_verdict(r, member, &outcome->verdict);
 }
 

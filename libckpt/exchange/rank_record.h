@@ -20,6 +20,7 @@ struct ckpt_verdict {
 /* How a step ended, for all ranks. A commit: what its manifest says. */
 struct ckpt_outcome {
 	struct ckpt_verdict verdict;
+	bool open; /* it has failed, and may be there all the same: nobody may say that it is durable */
 	char attempt[CKPT_ATTEMPT_CHARS];
 	uint64_t bytes; /* of all shards */
 };

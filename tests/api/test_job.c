@@ -309,6 +309,96 @@ static void test_refused_rank(void **state)
 	assert_int_equal(count_shards(job), 2 * WORLD);
 }
 
+static void check_refused_first(struct job *job, uint32_t refused)
+{
+	struct ckpt_save *draft = NULL;
+
+	must_work(ckpt_save_begin(job->ranks[refused], 1, NULL, &draft));
+	must_work(ckpt_save_fail(draft, CKPT_ETORN, "w", "refused by the test"));
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		if (rank != refused)
+			start_rank(job, rank, 1, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		if (rank == refused)
+			continue;
+		(void)wait_rank(job, rank);
+		check_aborted(job, rank, "refused by the test");
+	}
+	assert_int_equal(ckpt_save_start(draft), CKPT_ETORN);
+	ckpt_save_free(draft);
+}
+
+/* One is refused before anything is claimed: the others hear of it as soon as there is a claim. */
+static void test_refused_first(void **state)
+{
+	struct job *job = *state;
+
+	for (uint32_t refused = 0; refused < WORLD; refused++) {
+		(void)snprintf(job->store, sizeof(job->store), "%s/store-%u", job->dir, refused);
+		open_job(job, 600000);
+		check_refused_first(job, refused);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			start_rank(job, rank, 2, 0);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			must_work(wait_rank(job, rank));
+		check_step(job, 2, true);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			close_rank(job, rank);
+	}
+}
+
+/* All are refused, and the next one is saved: who claims and who waits for it keep step. */
+static void test_all_refused_first(void **state)
+{
+	struct job *job = *state;
+
+	open_job(job, 600000);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct ckpt_save *draft = NULL;
+		must_work(ckpt_save_begin(job->ranks[rank], 1, NULL, &draft));
+		must_work(ckpt_save_fail(draft, CKPT_ETORN, "w", "refused by the test"));
+		ckpt_save_free(draft);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		start_rank(job, rank, 2, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	check_step(job, 2, true);
+}
+
+/* What a start waits for can be waited for a little at a time. */
+static void test_ready(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_save *draft = NULL;
+
+	open_job(job, 600000);
+	must_work(ckpt_save_begin(job->ranks[1], 1, NULL, &draft));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(ckpt_save_ready(draft, 10), -ETIMEDOUT);
+	assert_int_equal(ckpt_save_error(draft, NULL), 0);
+	assert_int_equal(ckpt_save_ready(draft, -1), -EINVAL);
+	start_rank(job, 0, 1, 0);
+	must_work(ckpt_save_ready(draft, TIMEOUT_MS));
+	must_work(ckpt_save_ready(draft, 0));
+	ckpt_save_free(draft);
+	for (uint32_t rank = 1; rank < WORLD; rank++)
+		start_rank(job, rank, 1, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	/* What it finds is the save's failure. */
+	struct ckpt_engine_opts opts = options_of(job, 0, 600000);
+	opts.session = "job-2";
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		close_rank(job, rank);
+	must_work(ckpt_engine_open(job->store, &opts, &job->ranks[0]));
+	must_work(ckpt_save_begin(job->ranks[0], 2, NULL, &draft));
+	assert_int_equal(ckpt_save_ready(draft, TIMEOUT_MS), CKPT_ENOTRESUMED);
+	assert_int_equal(ckpt_save_error(draft, NULL), CKPT_ENOTRESUMED);
+	assert_int_equal(ckpt_save_start(draft), CKPT_ENOTRESUMED);
+	ckpt_save_free(draft);
+}
+
 #define STEPS_MAX 20000
 #define COMMITS   15
 
@@ -398,6 +488,11 @@ static void test_skip(void **state)
 	}
 	assert_true(counts[1] >= COMMITS);
 	assert_true(counts[0] > 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		close_rank(job, rank);
+	/* Of what was skipped nothing is left: a directory, two files of each rank, a manifest. */
+	assert_int_equal(scratch_count(scratch_join(job->store, "g000001")),
+		counts[1] * (1 + 2 * WORLD + 1));
 	(void)pthread_barrier_destroy(&together);
 	free(trainers);
 }
@@ -450,6 +545,37 @@ static void test_next_start(void **state)
 	assert_null(second);
 }
 
+/* Whose rank 0 is gone, and whose successor has claimed: they are told so, soon, and with every step. */
+static void test_survivors(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_engine_opts opts = options_of(job, 0, 600000);
+	struct ckpt_error error = {.size = sizeof(error)};
+	struct ckpt_engine *second = NULL;
+	uint64_t generation;
+
+	open_job(job, 600000);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		start_rank(job, rank, 1, 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_rank(job, rank));
+	close_rank(job, 0);
+	start_rank(job, 1, 2, 0);
+	opts.session = "job-2";
+	opts.flags = CKPT_ENGINE_NEW_START;
+	must_work(ckpt_engine_open(job->store, &opts, &second));
+	must_work(ckpt_engine_claim(second, &generation));
+	start_rank(job, 2, 2, 0);
+	for (uint32_t rank = 1; rank < 3; rank++) {
+		assert_int_equal(wait_rank(job, rank), CKPT_EFENCED);
+		(void)ckpt_save_error(job->saves[rank], &error);
+		assert_non_null(strstr(error.message, "another start of the job runs"));
+		start_rank(job, rank, 3, 0);
+		assert_int_equal(wait_rank(job, rank), CKPT_EFENCED);
+	}
+	ckpt_engine_close(second);
+}
+
 /* Ranks that do not belong together. */
 static void test_strangers(void **state)
 {
@@ -491,10 +617,14 @@ int main(void)
 		RANKS(test_late_rank),
 		RANKS(test_failed_rank),
 		RANKS(test_refused_rank),
+		RANKS(test_refused_first),
+		RANKS(test_all_refused_first),
+		RANKS(test_ready),
 		RANKS(test_skip),
 		RANKS(test_vanished_rank),
 		RANKS(test_vanished_leader),
 		RANKS(test_next_start),
+		RANKS(test_survivors),
 		RANKS(test_strangers),
 	};
 

@@ -273,6 +273,10 @@ static void test_all(void **state)
 	restore(job, 0, RESTORE);
 	check_all(job, 3);
 	save(job, 5);
+	/* First words, three of each restore, claims, and how the last save ended; nothing of a single rank. */
+	close_job(job);
+	assert_int_equal(
+		scratch_count(scratch_join(job->store, "exchange/start-2")), WORLD + 3 * 3 + 2 + 1);
 }
 
 static char victim[600];

@@ -254,6 +254,38 @@ def test_all_ranks_leave_at_one_step() -> None:
     assert run_ranks(AGREE) == [(["8"], 0)] * 3
 
 
+PART = """
+    import os, signal, sys, time
+    from datetime import timedelta
+    import torch.distributed as dist
+    from libckpt import _preempt
+
+    rank, world, port = int(sys.argv[1]), 3, sys.argv[2]
+    store = dist.TCPStore("127.0.0.1", int(port), world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    waits = _preempt.Preemption((signal.SIGTERM,), 25.0, _preempt.make_group(600))
+    assert not waits.agreed() and not waits.agreed()
+    begun = time.monotonic()
+    if rank == 1:
+        def fail(*_, **__):
+            raise RuntimeError("broken, says the test")
+        dist.all_reduce = fail
+    assert not waits.agreed() and not waits.agreed()
+    assert waits._group is None and time.monotonic() - begun < 60
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert waits.agreed()
+    print("parted", flush=True)
+    store.set(f"end-{rank}", "")
+    store.wait([f"end-{n}" for n in range(world)])
+    os._exit(0)
+    """
+
+
+def test_a_group_that_fails_on_one_rank_holds_up_nobody() -> None:
+    """The others do not wait until its timeout, which is long: a rank may be late by minutes."""
+    assert run_ranks(PART) == [(["parted"], 0)] * 3
+
+
 def test_all_ranks_save_that_step(store: Path) -> None:
     assert run_ranks(LEAVE, str(store)) == [(["7", "True"], 143)] * 3
     assert [(info.step, info.world) for info in libckpt.list_steps(store)] == [(7, 3)]

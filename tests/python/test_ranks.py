@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import json
+import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 
 import libckpt
+from libckpt import _exchange
 
 
 def train(store: Path, layout: str, steps: int = 3) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -428,7 +432,7 @@ def test_a_step_that_leaves_tensors_to_others_is_not_committed(
 ) -> None:
     for said in together(2, tmp_path, save_apart, store, when):
         assert bool(said[0]) == (when == "at once")
-        assert said[1].startswith(("MismatchError", "AbortedError"))
+        assert said[1].startswith("MismatchError")
     whole = libckpt.list_steps(store)
     assert [info.step for info in whole] == ([] if when == "at once" else [1])
 
@@ -451,32 +455,249 @@ def save_uneven_copies(store: Path) -> str:
 
 def test_copies_that_one_rank_lacks_shift_nobodys_turn(store: Path, tmp_path: Path) -> None:
     said = together(2, tmp_path, save_uneven_copies, store)
-    assert said == ["MismatchError", "AbortedError"]
+    assert said == ["MismatchError", "MismatchError"]
     assert libckpt.list_steps(store) == []
 
 
-def save_what_cannot_be(store: Path) -> tuple[str, float]:
+def save_what_cannot_be(store: Path, failing: int, when: int) -> tuple[str, float]:
     state: dict[str, Any] = {"weight": torch.ones(3)}
+    said, took = "", 0.0
     with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, on_error=print) as ckpt:
-        ckpt.save(1).wait()
-        if dist.get_rank() == 1:
-            state["odd"] = object()
-        begun = time.monotonic()
-        try:
-            ckpt.save(2).wait()
-        except libckpt.CheckpointError as error:
-            return f"{type(error).__name__}: {error}", time.monotonic() - begun
-    return "", 0.0
+        for step in range(1, 4):
+            if step == when and dist.get_rank() == failing:
+                state["odd"] = object()
+            begun = time.monotonic()
+            try:
+                ckpt.save(step).wait()
+            except libckpt.CheckpointError as error:
+                said += f"{step} {type(error).__name__}: {error}"
+                took = time.monotonic() - begun
+            state.pop("odd", None)
+    return said, took
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("when", [1, 2])
 def test_a_state_that_one_rank_cannot_save_ends_the_step_for_all(
-    store: Path, tmp_path: Path
+    store: Path, tmp_path: Path, when: int, failing: int
 ) -> None:
-    (first, took), (second, _) = together(2, tmp_path, save_what_cannot_be, store)
-    assert second.startswith("UnsupportedStateError")
-    assert first.startswith("AbortedError")
-    assert "UnsupportedStateError" in first
+    found = together(2, tmp_path, save_what_cannot_be, store, failing, when)
+    said, _ = found[failing]
+    assert said.startswith(f"{when} UnsupportedStateError")
+    said, took = found[1 - failing]
+    assert said.startswith(f"{when} AbortedError")
+    assert "UnsupportedStateError" in said
     assert took < 60  # and not the ten minutes that a save may take
+    # And the others are saved: nobody waits for what is over.
+    kept = [info.step for info in libckpt.list_steps(store)]
+    assert kept == [step for step in (3, 2, 1) if step != when]
+
+
+def interrupt_first(store: Path, place: Path) -> tuple[list[str], float]:
+    """Rank 1 comes first, and Ctrl-C finds it waiting for rank 0's claim."""
+    said, took = [], 0.0
+    rank = dist.get_rank()
+    with libckpt.Checkpointer(
+        store, {"weight": torch.ones(3)}, pool_bytes=1 << 20, on_error=lambda _: None
+    ) as ckpt:
+        if rank == 0:
+            await_files(place, "interrupted")
+        for step in (1, 2):
+            try:
+                if rank == 1 and step == 1:
+                    signal.signal(signal.SIGALRM, signal.default_int_handler)
+                    signal.setitimer(signal.ITIMER_REAL, 0.3)
+                    begun = time.monotonic()
+                ckpt.save(step).wait()
+                said.append("")
+            except (libckpt.CheckpointError, KeyboardInterrupt) as error:
+                said.append(f"{type(error).__name__}: {error}")
+                if rank == 1:
+                    took = time.monotonic() - begun
+                    (place / "interrupted").touch()
+    return said, took
+
+
+def test_ctrl_c_reaches_a_rank_that_waits_for_rank_0(store: Path, tmp_path: Path) -> None:
+    first, (second, took) = together(2, tmp_path, interrupt_first, store, tmp_path)
+    assert second[0].startswith("KeyboardInterrupt")
+    assert took < 30
+    # And the other rank need not wait for what was given up.
+    assert first[0][0].startswith("AbortedError")
+    assert "KeyboardInterrupt" in first[0][0]
+    assert first[0][1] == second[1] == ""
+
+
+# Two jobs, one store.
+
+
+class Said(logging.Handler):
+    """What the library has to say."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+        logger = logging.getLogger("libckpt")
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def rejoin(place: Path, ranks: int) -> tuple[int, int]:
+    """The ranks part, and meet again as jobs of `ranks` each: which job, and the rank in it."""
+    number = dist.get_rank()
+    job, rank = divmod(number, ranks)
+    dist.barrier()
+    dist.destroy_process_group()
+    meeting = f"file://{place}/meeting-of-{job}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    return job, rank
+
+
+def await_files(place: Path, *names: str) -> None:
+    end = time.monotonic() + 100
+    while not all((place / name).exists() for name in names):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def open_twice(store: Path, place: Path) -> dict[str, Any]:
+    job, rank = rejoin(place, 2)
+    state = {"weight": torch.full((100,), float(job))}
+    if job == 0:
+        with libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt:
+            ckpt.save(1).wait()
+            (place / f"held-{rank}").touch()
+            await_files(place, "refused-0", "refused-1")
+            ckpt.save(2).wait()
+        (place / f"left-{rank}").touch()
+        return {}
+    await_files(place, "held-0", "held-1")
+    said = Said()
+    begun = time.monotonic()
+    found: dict[str, Any] = {}
+    try:
+        libckpt.Checkpointer(store, state, pool_bytes=1 << 20)
+    except libckpt.CheckpointError as error:
+        found = {"error": type(error).__name__, "text": str(error)}
+    found.update(took=time.monotonic() - begun, lines=list(said.lines))
+    (place / f"refused-{rank}").touch()
+    await_files(place, "left-0", "left-1")
+    # The same processes try again.
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt:
+        found["resumed"] = ckpt.resume()
+        ckpt.save(3).wait()
+    return found
+
+
+def test_a_second_job_is_refused_on_all_its_ranks_at_once(store: Path, tmp_path: Path) -> None:
+    for found in together(4, tmp_path, open_twice, store, tmp_path)[2:]:
+        assert found["error"] == "InUseError"
+        assert "held by a live process" in found["text"]
+        assert found["took"] < 30
+        # How the I/O is done is said of every store that is opened.
+        assert len([line for line in found["lines"] if "I/O by" not in line]) <= 1, found["lines"]
+        assert found["resumed"] == 2
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 2, 1]
+
+
+def outlive(store: Path, place: Path) -> list[str]:
+    """The old job loses its rank 0, and the next start of it comes while the other rank lives."""
+    job, rank = rejoin(place, 2)
+    if job == 1:
+        await_files(place, "gone")
+    ckpt = libckpt.Checkpointer(store, {"weight": torch.ones(9)}, every=1, pool_bytes=1 << 20)
+    if job == 1:
+        assert ckpt.resume() == 1
+        ckpt.save(2).wait()
+        (place / f"succeeded-{rank}").touch()
+        ckpt.close()
+        return []
+    ckpt.save(1).wait()
+    if rank == 0:
+        ckpt.close()
+        (place / "gone").touch()
+        return []
+    await_files(place, "succeeded-0", "succeeded-1")
+    said: list[str] = []
+    begun = time.monotonic()
+    save = ckpt.step(2)
+    assert save is not None
+    for deed in (save.wait, lambda: ckpt.step(3), lambda: ckpt.save(4), lambda: ckpt.step(5)):
+        try:
+            deed()
+            said.append("")
+        except libckpt.FencedError as error:
+            said.append(str(error))
+    assert time.monotonic() - begun < 60
+    ckpt.close()
+    return said
+
+
+def test_who_outlives_its_job_is_told_at_every_step(store: Path, tmp_path: Path) -> None:
+    said = together(4, tmp_path, outlive, store, tmp_path)[1]
+    assert len(said) == 4
+    for text in said:
+        assert "has taken over" in text
+        assert "another start of the job runs" in text
+        assert "end it" in text
+    assert [info.step for info in libckpt.list_steps(store)] == [2, 1]
+
+
+def skip_some(store: Path) -> list[int]:
+    """Saves without a pause: the steps that were skipped."""
+    state = {"weight": torch.ones(1 << 16)}
+    saves = []
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, busy="skip") as ckpt:
+        for step in range(1, 60):
+            saves.append(ckpt.save(step))
+            if step % 8 == 0:
+                dist.barrier()
+    return [save.step for save in saves if isinstance(save.error, libckpt.SkippedError)]
+
+
+def test_of_a_skipped_step_nothing_is_left(store: Path, tmp_path: Path) -> None:
+    skipped, others = together(2, tmp_path, skip_some, store)
+    assert skipped == others
+    assert skipped
+    everything = libckpt.list_steps(store, everything=True)
+    assert {info.state for info in everything} == {"committed"}
+    assert sorted([info.step for info in everything] + skipped) == list(range(1, 60))
+
+
+def open_with_a_bad_rank(store: Path, bad: int) -> tuple[str, float]:
+    """One rank alone cannot open it."""
+
+    def refuse(*_: Any, **options: Any) -> Any:
+        options["ranks"].service.close()
+        raise libckpt.StorageError("no room", code=-errno.ENOSPC, errno=errno.ENOSPC)
+
+    begun = time.monotonic()
+    said = ""
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == bad:
+            patch.setattr(_exchange, "Engine", refuse)
+        try:
+            libckpt.Checkpointer(store, {"weight": torch.ones(3)}, pool_bytes=1 << 20)
+        except libckpt.StorageError as error:
+            said = f"{error.errno}: {error}"
+    took = time.monotonic() - begun
+    with libckpt.Checkpointer(store, {"weight": torch.ones(3)}, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+    return said, took
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_rank_that_cannot_open_is_waited_for_by_nobody(
+    store: Path, tmp_path: Path, bad: int
+) -> None:
+    found = together(3, tmp_path, open_with_a_bad_rank, store, bad)
+    for rank, (said, took) in enumerate(found):
+        assert said.startswith(f"{errno.ENOSPC}: "), said
+        assert (f"rank {bad} could not open" in said) == (rank != bad)
+        assert took < 30
 
 
 # Modules and optimizers that are not as plain.

@@ -67,6 +67,7 @@ static void free_member(struct crowd_member *m)
 		if (m->crowd->members[i] == m)
 			m->crowd->members[i] = NULL;
 	m->job->ending = true;
+	crowd_stir(m->job, m->crowd);
 	free(m);
 }
 
@@ -354,11 +355,24 @@ static void freeze(struct crowd *crowd)
 	sim_tell(&crowd->sim, m->id, "freezes", "", m->rank, (int64_t)ns, 0);
 }
 
+/* While it publishes, or has not told that it did: most is owed to the others, and they cannot know it. */
+static void kill_publisher(struct crowd *crowd)
+{
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
+		struct crowd_member *m = crowd->members[i];
+		const struct ckpt_save *save = m && m->rank == 0 ? m->core.save : NULL;
+		if (save && (save->publishing || save->committed) && sim_chance(&crowd->sim, 200))
+			kill_member(m);
+	}
+}
+
 static void trouble(struct crowd *crowd)
 {
 	struct sim *sim = &crowd->sim;
 	struct crowd_member *m;
 
+	if (crowd->deadly)
+		kill_publisher(crowd);
 	if (sim_fault(sim, SIM_KILL) && (m = any_member(crowd)))
 		kill_member(m);
 	if (sim_fault(sim, SIM_CUT) || (sim_disk_stopped(crowd->disk) && sim_chance(sim, 300)))
@@ -378,7 +392,7 @@ static void trouble(struct crowd *crowd)
 	}
 	/* The launcher ends a start of which somebody has ended: soon, or after a while. */
 	m = any_member(crowd);
-	if (m && m->job->ending && sim_chance(sim, 20))
+	if (m && m->job->ending && sim_chance(sim, crowd->deadly ? 3 : 20))
 		kill_member(m);
 }
 
@@ -503,12 +517,18 @@ static void pick(struct crowd *crowd)
 			.late_ns = sim_below(sim, 50 * MILLISECOND)};
 	crowd->storms = sim_chance(sim, 1500) ? 10 : 0;
 	crowd->keep_last = sim_chance(sim, 5000) ? 0 : sim_between(sim, 1, 2);
+	crowd->lead = (unsigned)sim_between(sim, 1, 4);
 	crowd->apart = sim_chance(sim, 5000);
 	crowd->overlap = sim_chance(sim, 5000);
 	/* To take a file away from one who has read the store and not claimed yet is for locks to decide. */
 	if (crowd->overlap)
 		crowd->keep_last = 0;
 	crowd->skips = sim_chance(sim, 2500);
+	crowd->deadly = sim_chance(sim, 1000);
+	if (crowd->deadly) {
+		sim->mix[SIM_KILL] = 0;
+		sim->mix[SIM_CUT] = 5;
+	}
 	crowd->disk = sim_disk_new(sim);
 	sim_shapes_pick(sim, crowd->shapes);
 	name_apart(&crowd->shapes[1]);

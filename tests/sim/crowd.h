@@ -100,6 +100,7 @@ struct crowd_member {
 	bool poked;
 	bool closed;
 	bool left_behind;
+	bool leaves; /* the training: nobody waits for it any more */
 	int failure;
 	unsigned saved;
 	uint64_t step;
@@ -111,7 +112,7 @@ struct crowd_member {
 	bool fenced;
 	bool astray;                 /* it goes on from another step than the others */
 	struct crowd_record *record; /* of the save */
-	uint64_t passed_ns;          /* when its gate was opened, or it began */
+	uint64_t begun_ns;           /* when it began */
 	struct ckpt_restore *restore;
 	unsigned round;
 	uint32_t reads; /* whose tensors */
@@ -132,9 +133,16 @@ struct crowd {
 	uint64_t spawn_ns;
 	uint32_t timeout_ms;
 	uint64_t keep_last;
+	/*
+	 * Steps that a rank may be ahead of the slowest one. Gradients are reduced at every step, so no
+	 * device ends a step that another has not begun; but a host goes ahead of its device by as many steps
+	 * as it may enqueue, and it is hosts that save.
+	 */
+	unsigned lead;
 	bool apart;   /* every rank on a machine of its own */
 	bool overlap; /* a start may come before the last one is gone */
 	bool skips;   /* policy CKPT_BUSY_SKIP */
+	bool deadly;  /* rank 0 dies while it publishes, and the launcher is long about it */
 	bool healed;
 	struct sim_disk *disk;
 	struct sim_shape shapes[SIM_SHAPES];
@@ -158,6 +166,8 @@ struct crowd {
 
 /* crowd_life.c: what a rank's program does. */
 void crowd_life_start(struct crowd_member *member);
+/* Whoever waits for others of its job looks again. */
+void crowd_stir(struct crowd_job *job, struct crowd *crowd);
 /* After every step of the core: what it was told, at the moment at which it was. */
 void crowd_observe(struct crowd_member *member);
 

@@ -30,6 +30,32 @@ static void sleep_for(struct crowd_member *m, uint64_t ns)
 	m->wake_ns = sim_of(m)->now_ns + ns;
 }
 
+void crowd_stir(struct crowd_job *job, struct crowd *crowd)
+{
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
+		if (crowd->members[i] && crowd->members[i]->job == job)
+			crowd->members[i]->poked = true;
+}
+
+/* It has come to the next step. */
+static void count_step(struct crowd_member *m)
+{
+	m->saved++;
+	crowd_stir(m->job, m->crowd);
+}
+
+/* Whether the others of its job are so far that it may go on to the next step. */
+static bool may_go_on(const struct crowd_member *m)
+{
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
+		const struct crowd_member *other = m->crowd->members[i];
+		if (other && other->job == m->job && !other->leaves &&
+			other->saved + m->crowd->lead <= m->saved)
+			return false;
+	}
+	return true;
+}
+
 static bool slept(struct crowd_member *m)
 {
 	if (sim_of(m)->now_ns < m->wake_ns)
@@ -105,6 +131,8 @@ int crowd_close_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	m->leaves = true;
+	crowd_stir(m->job, m->crowd);
 	m->closer = (struct ckpt_closer){0};
 	(void)ckpt_command_init(&m->closer.command, &m->core);
 	m->command = &m->closer.command;
@@ -187,7 +215,7 @@ static bool start_save(struct crowd_member *m)
 
 	ckpt_error_clear(&err);
 	m->step = next_step(m);
-	m->saved++;
+	count_step(m);
 	m->fenced = !m->job->careful && sim_chance(sim, 4000);
 	sim_state_fill(&m->live, version);
 	int r = put_together(m, version, &err);
@@ -218,7 +246,7 @@ static int end_save_body(struct ckpt_task *task);
 static void skip_step(struct crowd_member *m)
 {
 	m->step = next_step(m);
-	m->saved++;
+	count_step(m);
 }
 
 static void rank_0_skips(struct crowd_member *m)
@@ -246,6 +274,7 @@ static int too_soon_body(struct ckpt_task *task)
 	while (m->saved < m->job->saves && !(bits(m) & CKPT_DONE_END)) {
 		sleep_for(m, sim_below(sim_of(m), 20 * MILLISECOND));
 		CKPT_AWAIT(task, slept(m));
+		CKPT_AWAIT(task, may_go_on(m) || (bits(m) & CKPT_DONE_END));
 		if (bits(m) & CKPT_DONE_END)
 			break;
 		if (m->rank == 0) {
@@ -341,6 +370,7 @@ static int train_body(struct ckpt_task *task)
 	while (m->saved < m->job->saves && !m->core.fenced) {
 		sleep_for(m, sim_below(sim_of(m), 3 * MILLISECOND));
 		CKPT_AWAIT(task, slept(m));
+		CKPT_AWAIT(task, may_go_on(m));
 		if (start_save(m))
 			return ckpt_task_continue(task, save_body);
 	}

@@ -41,6 +41,7 @@ void crowd_began(struct crowd_member *member, uint64_t version)
 	r->ranks++;
 	r->versions[member->rank] = version;
 	member->record = r;
+	member->begun_ns = member->crowd->sim.now_ns;
 }
 
 /* A commit that was begun after somebody else had the store. */
@@ -111,12 +112,11 @@ void crowd_refused(struct crowd_member *member, uint64_t step, int code, const c
 void crowd_passed(struct crowd_member *member)
 {
 	member->record->passed[member->rank] = true;
-	member->passed_ns = member->crowd->sim.now_ns;
 }
 
 /*
- * A failure is told, and a commit stands in the store. So nobody who has done his part waits for his
- * deadline, unless rank 0 has died with what it knew.
+ * A failure is told, and a commit stands in the store. So nobody waits for his deadline, be his part done or
+ * not, unless rank 0 has died with what it knew.
  */
 void crowd_hurry(const struct crowd_member *m)
 {
@@ -125,12 +125,12 @@ void crowd_hurry(const struct crowd_member *m)
 	const uint64_t *fired = crowd->sim.fired;
 
 	if (!m->save || !r || r->step != ckpt_save_step(m->save) || r->known_ns == 0 ||
-		r->told[m->rank] != CROWD_NOTHING || !r->passed[m->rank])
+		r->told[m->rank] != CROWD_NOTHING)
 		return;
 	if (crowd_hung(crowd) || fired[SIM_NO_MEMORY] || fired[SIM_JOB_SLOW] ||
 		sim_disk_stopped(crowd->disk) || (r->acked_at == 0 && m->job->ending))
 		return;
-	if (crowd->sim.now_ns > ckpt_max_u64(r->known_ns, m->passed_ns) + SOON_NS)
+	if (crowd->sim.now_ns > ckpt_max_u64(r->known_ns, m->begun_ns) + SOON_NS)
 		sim_violation(&crowd->sim,
 			"how step %llu of generation %llu ended is known, and rank %u still waits",
 			(unsigned long long)r->step, (unsigned long long)r->generation, m->rank);

@@ -216,6 +216,21 @@ bool oracle_left(const struct oracle *oracle, uint64_t generation)
 	return !gen || gen->left;
 }
 
+void oracle_live_on(struct oracle *oracle, uint64_t generation)
+{
+	struct oracle_gen *gen = find_gen(oracle, generation);
+
+	if (gen)
+		gen->lives_on = true;
+}
+
+bool oracle_lives_on(const struct oracle *oracle, uint64_t generation)
+{
+	const struct oracle_gen *gen = find_gen((struct oracle *)oracle, generation);
+
+	return gen && gen->lives_on;
+}
+
 /* The first generation of a run; 0: one on the way is not known. */
 static uint64_t beginning(const struct oracle *oracle, uint64_t generation)
 {
@@ -338,13 +353,19 @@ void oracle_healed(struct oracle *oracle)
 	oracle->healed = true;
 }
 
-bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
-	const struct oracle_record *record)
+static bool owes_from(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_gen *newest, const struct oracle_record *record)
 {
 	if (!record->acked_at || record->acked_at > view->time || record->let_go ||
 		harmed(oracle, record->harm) || harmed(oracle, oracle->marker))
 		return false;
-	return in_known_lineage(oracle, find_gen((struct oracle *)oracle, view->newest), record);
+	return in_known_lineage(oracle, newest, record);
+}
+
+bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_record *record)
+{
+	return owes_from(oracle, view, find_gen((struct oracle *)oracle, view->newest), record);
 }
 
 /* As what it is; or as bad, or as not to be read this time. */
@@ -435,8 +456,8 @@ size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
 }
 
 /* The newest that must be found; NULL: none. `asked` is a step, or all of them. */
-static const struct oracle_record *owed(
-	const struct oracle *oracle, const struct oracle_view *view, uint64_t asked)
+static const struct oracle_record *owed(const struct oracle *oracle, const struct oracle_view *view,
+	const struct oracle_gen *newest, uint64_t asked)
 {
 	const struct oracle_record *best = NULL;
 
@@ -447,7 +468,7 @@ static const struct oracle_record *owed(
 		/* Once it was marked bad it is given only to those who ask for it by its number. */
 		if (asked > CKPT_STEP_MAX && r->harm != ORACLE_WHOLE)
 			continue;
-		if (oracle_owes(oracle, view, r) && (!best || newer(r, best)))
+		if (owes_from(oracle, view, newest, r) && (!best || newer(r, best)))
 			best = r;
 	}
 	return best;
@@ -465,9 +486,8 @@ static bool may_choose(struct oracle *oracle, const struct oracle_view *view,
 	}
 	if (asked != CKPT_STEP_LATEST)
 		return true;
-	struct oracle_view then = *view;
-	then.newest = newest ? newest->generation : 0;
-	const struct oracle_record *best = owed(oracle, &then, asked);
+	/* By what was asked for: several may have asked whose numbers nobody was told. */
+	const struct oracle_record *best = owed(oracle, view, newest, asked);
 	if (!best || !newer(best, r))
 		return true;
 	(void)snprintf(why, size, "but step %llu of generation %llu was acknowledged after it",
@@ -489,8 +509,9 @@ const struct oracle_record *oracle_chosen(struct oracle *oracle, const struct or
 	else if (may_choose(
 			 oracle, view, find_gen(oracle, view->newest), asked, r, why, sizeof(why)))
 		return r;
-	/* Somebody may have claimed meanwhile. */
-	for (size_t i = 0; r && !view->alone && i < oracle->gen_count; i++) {
+	/* Somebody may have claimed meanwhile; or whose the newest is, nobody was told and this one could not read. */
+	bool unknown = !view->alone || (view->newest && !find_gen(oracle, view->newest));
+	for (size_t i = 0; r && unknown && i < oracle->gen_count; i++) {
 		const struct oracle_gen *gen = &oracle->gens[i];
 		char ignored[160];
 		if ((gen->generation > view->newest || !gen->generation) &&
@@ -516,7 +537,9 @@ static void judge_damage(struct oracle *oracle, int code, const struct oracle_na
 	else if (!r && !oracle_shaken(oracle))
 		sim_violation(oracle->sim, "a restore says %s, and not of which step",
 			ckpt_strerror(code));
-	else if (r && r->harm == ORACLE_WHOLE)
+	/* Beside the marker of another run every step is a stranger. */
+	else if (r && r->harm == ORACLE_WHOLE &&
+		 !(code == CKPT_EINTEGRITY && harmed(oracle, oracle->marker)))
 		sim_violation(oracle->sim,
 			"step %llu of generation %llu was not damaged, but a restore says: %s",
 			(unsigned long long)r->step, (unsigned long long)r->generation,
@@ -535,7 +558,8 @@ void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint6
 		judge_damage(oracle, code, named);
 	/* There need not be as many as somebody wants to go back. */
 	bool back = asked > CKPT_STEP_MAX && asked != CKPT_STEP_LATEST;
-	const struct oracle_record *missed = back ? NULL : owed(oracle, view, asked);
+	const struct oracle_record *missed =
+		back ? NULL : owed(oracle, view, find_gen(oracle, view->newest), asked);
 	/* The newest may be damaged and the next one good: it is asked for again. */
 	if (!missed || !view->alone || (damage && asked > CKPT_STEP_MAX))
 		return;

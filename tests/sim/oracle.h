@@ -46,7 +46,8 @@ struct oracle_gen {
 	uint64_t told_at;
 	uint64_t seen_at; /* by another, before its owner was told */
 	unsigned owner;
-	bool left; /* what is on the disk of it may be half done: somebody died over it */
+	bool left;     /* what is on the disk of it may be half done: somebody died over it */
+	bool lives_on; /* its owner lived when somebody else claimed: it writes on until it looks */
 };
 
 struct oracle {
@@ -148,6 +149,9 @@ bool oracle_stays(const struct oracle_retention *retention, uint64_t step, bool 
 /* A process has died or stands still over `generation`, or, UINT64_MAX, over any that there is. */
 void oracle_leave(struct oracle *oracle, uint64_t generation);
 bool oracle_left(const struct oracle *oracle, uint64_t generation);
+/* Its owner is alive, and somebody else claims. */
+void oracle_live_on(struct oracle *oracle, uint64_t generation);
+bool oracle_lives_on(const struct oracle *oracle, uint64_t generation);
 /* Steps that must be there, and that nobody can have marked bad. */
 size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "engine/restore_state.h"
 #include "sim_memory.h"
 #include "world.h"
 
@@ -15,7 +16,8 @@
 #define MEMORY_TENSOR  1500
 #define MEMORY_BLOCK   1600
 #define MEMORY_CHUNK   400
-#define MEMORY_FINDING 6000 /* one of every chunk that is damaged, in an array that grows */
+#define MEMORY_FINDING 6000  /* one of every chunk that is damaged, in an array that grows */
+#define MEMORY_READING 20000 /* a restore beyond two: given up, and held by its storage */
 
 #define ROOT 9 /* stands for the descriptor of the store's directory */
 
@@ -214,11 +216,20 @@ static void step_core(struct sim_proc *proc)
 	tell_log(proc);
 }
 
+static unsigned count_restores(const struct sim_proc *proc)
+{
+	unsigned count = 0;
+
+	for (const struct ckpt_restore *r = proc->core.restores; r; r = r->next)
+		count++;
+	return count;
+}
+
 /*
  * What an engine may hold beside its staging: something for itself, for every step and generation of its
  * store, and for every tensor, block and chunk of a save and of two restores.
  */
-static uint64_t budget(const struct sim_proc *proc, bool saving)
+static uint64_t budget(const struct sim_proc *proc, bool saving, unsigned restores)
 {
 	const struct sim_rank *rank = proc->rank;
 	uint64_t tensors = 0;
@@ -234,18 +245,19 @@ static uint64_t budget(const struct sim_proc *proc, bool saving)
 	uint64_t blocks = bytes / proc->block_bytes + 2;
 	uint64_t chunks = bytes / 512 + tensors + 8;
 	uint64_t chunk = MEMORY_CHUNK + (rank->oracle.any_damage ? MEMORY_FINDING : 0);
-	return MEMORY_BASE + (saving ? MEMORY_SAVE : 0) + rank->oracle.record_count * MEMORY_STEP +
-	       rank->oracle.gen_count * MEMORY_CLAIM + tensors * MEMORY_TENSOR +
-	       blocks * MEMORY_BLOCK + chunks * chunk;
+	uint64_t readings = restores > 2 ? (uint64_t)(restores - 2) * MEMORY_READING : 0;
+	return MEMORY_BASE + readings + (saving ? MEMORY_SAVE : 0) +
+	       rank->oracle.record_count * MEMORY_STEP + rank->oracle.gen_count * MEMORY_CLAIM +
+	       tensors * MEMORY_TENSOR + blocks * MEMORY_BLOCK + chunks * chunk;
 }
 
-static void check_memory(struct sim_proc *proc, bool saving)
+static void check_memory(struct sim_proc *proc, bool saving, unsigned restores)
 {
 	uint64_t most = sim_memory_most(proc->id);
 
 	if (most <= MEMORY_BASE)
 		return;
-	uint64_t allowed = budget(proc, saving);
+	uint64_t allowed = budget(proc, saving, restores);
 	if (most > allowed)
 		sim_violation(&proc->world->sim, "p%u holds %llu bytes of memory, and may %llu",
 			proc->id, (unsigned long long)most, (unsigned long long)allowed);
@@ -256,6 +268,7 @@ void proc_do(struct sim_proc *proc, unsigned n)
 	unsigned requests = sim_io_ready(proc->io);
 	unsigned jobs = proc->frozen ? 0 : sim_env_ready(&proc->env);
 	unsigned saves = proc->user.save ? 0 : proc->user.begun;
+	unsigned restores = count_restores(proc);
 
 	sim_memory_enter(proc->id);
 	if (n < requests)
@@ -267,7 +280,9 @@ void proc_do(struct sim_proc *proc, unsigned n)
 	else
 		user_turn(&proc->user);
 	sim_memory_enter(0);
-	check_memory(proc, saves != proc->user.begun);
+	/* It held what it has let go of since, or what it has come to. */
+	restores = (unsigned)ckpt_max_u64(restores, count_restores(proc));
+	check_memory(proc, saves != proc->user.begun, restores);
 	/* Only when nothing is left to be done may a wait be found too long. */
 	if (!proc->frozen && !core_due(proc))
 		user_check(&proc->user);

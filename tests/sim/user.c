@@ -340,6 +340,8 @@ static bool is_quiet(struct sim_user *u)
 
 	if (u->counts.acked == 0 || u->counts.last_acked != u->saved_step)
 		return false;
+	if (u->put_off == u->counts.acked)
+		return false;
 	/* What was pinned while it was at work may have come too late, and may not. */
 	if (u->retention.pin_count != u->retained.pin_count)
 		return false;
@@ -446,12 +448,17 @@ static int claimed(struct sim_user *u, int r)
 static void meet_rivals(struct sim_user *u)
 {
 	struct sim_rank *rank = u->proc->rank;
-	const struct sim_proc *other = world_other_writer(rank, u->proc);
+	struct world *world = u->proc->world;
 
-	if (!other)
-		return;
-	rank->rivalled |= other->user.claiming || other->user.generation;
-	u->proc->world->counts.races += other->user.claiming;
+	for (unsigned i = 0; i < WORLD_SEATS; i++) {
+		const struct sim_proc *other = world->procs[rank->number * WORLD_SEATS + i];
+		if (!other || other == u->proc || other->user.config.reader)
+			continue;
+		rank->rivalled |= other->user.claiming || other->user.generation;
+		world->counts.races += other->user.claiming;
+		if (other->user.generation)
+			oracle_live_on(&rank->oracle, other->user.generation);
+	}
 }
 
 #define CLAIMS_MAX 4
@@ -472,6 +479,9 @@ static int claim_body(struct ckpt_task *task)
 			core->adopted ? core->parent_generation : 0,
 			core->adopted ? core->parent_step : 0);
 	u->claiming = true;
+	/* Retention that meets a claim of its own process waits for the next commit. */
+	if (core->keeper)
+		u->put_off = u->counts.acked;
 	meet_rivals(u);
 	post(u, ckpt_claim_body, "claim", CALL_NS);
 	CKPT_AWAIT(task, answered(u));

@@ -91,6 +91,7 @@ struct sim_user {
 	bool pins;
 	struct oracle_retention retained; /* when the last commit was acknowledged */
 	bool disturbs; /* retention may have met a step that somebody read, or that it could not know of */
+	uint64_t put_off;   /* saves acknowledged when retention last met a claim of this process */
 	size_t next_record; /* careful: the next one to look at */
 
 	/* Commands: one at a time. A wait for one may be given up; the core then ends it alone. */

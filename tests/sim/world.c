@@ -304,7 +304,8 @@ static void calm(struct world *world)
 	sim_tell(sim, 0, "calm", "", 0, 0, 0);
 	for (unsigned i = 0; i < WORLD_PROCS; i++) {
 		struct sim_proc *proc = world->procs[i];
-		if (proc && proc->frozen) {
+		/* One that waits for its successor still does: that one relies on it. */
+		if (proc && proc->frozen && !proc->awaits) {
 			proc->thaw_ns = sim->now_ns;
 			world_thaw(proc);
 		}
@@ -322,6 +323,10 @@ static void heal(struct world *world)
 	for (unsigned i = 0; i < WORLD_PROCS; i++)
 		if (world->procs[i])
 			proc_kill(world->procs[i]);
+	/* A sync that they had under way may have stopped one more. */
+	for (unsigned i = 0; i < world->rank_count; i++)
+		if (sim_disk_stopped(world->ranks[i].disk))
+			world_cut(world, world->ranks[i].home);
 	stop_trouble(world);
 	world->phase = WORLD_HEALED;
 	sim_tell(sim, 0, "healed", "", 0, 0, 0);

@@ -53,7 +53,7 @@ int errand_wait(struct ckpt_restore *restore)
 	do {
 		r = CALL(ckpt_restore_wait(restore, 1000));
 		waited_ms += 1000;
-	} while (r == -ETIMEDOUT && patient(waited_ms));
+	} while (r == -ETIMEDOUT && ckpt_restore_error(restore, NULL) == 0 && patient(waited_ms));
 	return r;
 }
 
@@ -90,8 +90,8 @@ void errand_close(struct deed *d)
 	d->engine = NULL;
 }
 
-static const char *const tensor_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
-static const int64_t tensor_counts[DEED_TENSORS] = {40000, 100, 9000};
+const char *const errand_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
+const int64_t errand_counts[DEED_TENSORS] = {40000, 100, 9000};
 
 #define GRID_ROWS    60
 #define GRID_COLUMNS 50
@@ -132,10 +132,10 @@ static bool add_tensors(struct deed *d, struct ckpt_save *save)
 	for (int i = 0; i < DEED_TENSORS; i++) {
 		struct ckpt_tensor tensor = {.size = sizeof(tensor),
 			.flags = i == 1 ? CKPT_TENSOR_EAGER : 0,
-			.name = tensor_names[i],
+			.name = errand_names[i],
 			.dtype = CKPT_F32,
 			.ndim = 1,
-			.shape = &tensor_counts[i],
+			.shape = &errand_counts[i],
 			.data = d->live[i]};
 		if (CALL(ckpt_save_add(save, &tensor, 1)) < 0)
 			return false;
@@ -179,12 +179,10 @@ struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uin
 	return NULL;
 }
 
-bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	if (!save)
-		return false;
 	int r = wait_save(save, CKPT_LEVEL_LOCAL);
 	if (r == 0)
 		deed_log(d, "ack %u %u\n", step, seed);
@@ -194,7 +192,12 @@ bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsign
 		torture_wrong("step %u: %d, and its error is %d: \"%s\"", step, r, error.code,
 			error.message);
 	DO(ckpt_save_free(save));
-	return r == 0;
+	return r;
+}
+
+bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+{
+	return save && errand_end(d, save, step, seed) == 0;
 }
 
 bool errand_save(struct deed *d, unsigned step, unsigned seed)
@@ -208,11 +211,11 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore)
 	for (int i = 0; i < DEED_TENSORS; i++) {
 		struct ckpt_target target = {.size = sizeof(target),
 			.dtype = CKPT_F32,
-			.name = tensor_names[i],
+			.name = errand_names[i],
 			.ndim = 1,
-			.shape = &tensor_counts[i],
+			.shape = &errand_counts[i],
 			.data = d->live[i]};
-		memset(d->live[i], 0xee, (size_t)tensor_counts[i] * sizeof(float));
+		memset(d->live[i], 0xee, (size_t)errand_counts[i] * sizeof(float));
 		if (CALL(ckpt_restore_bind(restore, &target, 1)) < 0)
 			return false;
 	}
@@ -306,10 +309,10 @@ static void bind_many(struct ckpt_restore *handle)
 
 	for (int i = 0; i < 20; i++) {
 		struct ckpt_target target = {.size = sizeof(target),
-			.name = tensor_names[1],
+			.name = errand_names[1],
 			.data = memory[i],
 			.ndim = 1,
-			.shape = &tensor_counts[1],
+			.shape = &errand_counts[1],
 			.strides = &stride};
 		if (CALL(ckpt_restore_bind(handle, &target, 1)) < 0)
 			return;

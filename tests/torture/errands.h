@@ -8,6 +8,10 @@
 
 #include "torture/torture.h"
 
+/* The state of a deed. */
+extern const char *const errand_names[DEED_TENSORS];
+extern const int64_t errand_counts[DEED_TENSORS];
+
 /* Passes `good` on; in an undisturbed run it must be. */
 bool errand_outcome(bool good, const char *what, unsigned step);
 
@@ -18,6 +22,8 @@ bool errand_open(struct deed *d, uint32_t flags);
 void errand_close(struct deed *d);
 /* NULL: it did not come about. */
 struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags);
+/* Waits for what became of it, 0 or its error, and frees it. */
+int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed);
 /* True: it is durable. `save` may be NULL. */
 bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed);
 bool errand_save(struct deed *d, unsigned step, unsigned seed);

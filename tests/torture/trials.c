@@ -10,6 +10,7 @@
 
 #include "lib/scratch.h"
 #include "torture/errands.h"
+#include "torture/trial_jobs.h"
 #include "torture/trial_tools.h"
 
 /* Where stores come from. */
@@ -366,6 +367,13 @@ const struct trial torture_trials[] = {
 	{"verify-tool", prepare_three, run_verify_tool, THREADS, .tool = true},
 	{"restore-tool", prepare_three, run_restore_tool, THREADS, .tool = true},
 	{"consolidate-tool", prepare_three, run_consolidate_tool, THREADS, .tool = true},
+	{"job", prepare_none, trial_job, THREADS, .odd = TORTURE_GONE},
+	{"job-served", prepare_none, trial_job_served, THREADS, .odd = TORTURE_LATE_CLAIM},
+	{"job-skip", prepare_none, trial_job_skip, THREADS},
+	{"job-resume", trial_prepare_job_bad, trial_job_resume, THREADS, .odd = TORTURE_LATE_STEP},
+	{"job-named", trial_prepare_job, trial_job_named, THREADS},
+	{"job-absent", prepare_none, trial_job_absent, THREADS},
+	{"spare", trial_prepare_copies, trial_spare, THREADS},
 };
 /* clang-format on */
 const unsigned torture_trial_count = sizeof(torture_trials) / sizeof(torture_trials[0]);

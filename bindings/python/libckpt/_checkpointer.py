@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import numbers
 import os
@@ -212,20 +213,21 @@ class Checkpointer:
         self._allow_pickle = allow_pickle
         self._streak = 0
         self._said_eager = False
+        #: another start of the job has the store: there is nothing to go on for
+        self._fenced: errors.FencedError | None = None
         #: for the test that shows what the fence is for
         self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         directory = store_path(path)
         signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
-        from ._exchange import join
+        from ._exchange import join, open_all
 
         ranks = join(directory, distributed, options.save_timeout)
-        group = make_group(options.save_timeout) if signals and ranks is not None else None
-        self._core = _Core(Engine(directory, options, log_thread=True, ranks=ranks))
+        self._core = _Core(open_all(directory, options, ranks))
         self._core.fences = Fences(self._pass_fence)
         if signals:
-            self._core.preemption = Preemption(signals, grace, group)
+            self._heed(signals, grace)
         half = self._core.engine.stats()["pool_bytes"] // 2
         self._planner = Planner(
             eager=bool(eager),
@@ -235,6 +237,15 @@ class Checkpointer:
             world=self._core.engine.world,
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
+
+    def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
+        engine = self._core.engine
+        try:
+            group = make_group(engine.options.save_timeout) if engine.world > 1 else None
+            self._core.preemption = Preemption(signals, grace, group)
+        except BaseException:
+            self._core.shut()
+            raise
 
     def __repr__(self) -> str:
         return f"<libckpt.Checkpointer of {self._core.engine.path}>"
@@ -272,6 +283,7 @@ class Checkpointer:
         if preemption is not None and preemption.agreed():
             self._leave(number, preemption)
         self._review()
+        self._check_fenced()
         if self._every is not None and number % self._every == 0:
             return self.save(number)
         return None
@@ -308,6 +320,7 @@ class Checkpointer:
         engine.guard()
         self._core.fence()
         self._review()
+        self._check_fenced()
         save = Save(engine, number)
         save._progress = self._progress
         if not self._wait_for_last(save):
@@ -442,9 +455,16 @@ class Checkpointer:
             info.local_time,
         )
 
+    def _check_fenced(self) -> None:
+        """Whoever goes on all the same is told so at every step."""
+        if self._fenced is not None:
+            raise copy.copy(self._fenced)
+
     def _judge(self, error: errors.CheckpointError, *, told: bool = False) -> None:
         """One more save has failed. `told`: the user has had this exception already."""
         self._streak += 1
+        if isinstance(error, errors.FencedError):
+            self._fenced = error
         if told:
             return
         if not error.transient:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import errno
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from . import _errors as errors
-from ._engine import check, logger, new_struct
+from ._engine import Engine, Options, check, error_class, logger, new_struct
 from ._native import ffi, lib
 
 #: What compare_set() returns for a key that is not there. No record begins with a NUL.
@@ -50,6 +51,7 @@ class Ranks(NamedTuple):
     world: int
     session: str
     service: Service | None
+    opening: Opening | None = None
 
 
 def find_group(distributed: bool | None) -> Group | None:
@@ -83,14 +85,34 @@ def join_group(path: str, group: Group, timeout: float) -> Ranks:
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
     prefix = f"libckpt/{digest}/{_opened[name]}"
-    _opened[name] += 1  # also where it fails: it fails for all
+    _opened[name] += 1  # whatever becomes of it, on all ranks alike
     table = connect(group.store)
     # Without a connection of its own, only this thread and only now uses the default one.
-    session = agree(group, table or Table(group.store), prefix, path, timeout)
+    told = table or Table(group.store)
+    session = agree(group, told, prefix, path, timeout)
     if table is None:
         logger.info("%s: the ranks tell each other by files in the store", path)
     service = None if table is None else Service(table, path)
-    return Ranks(group.rank, group.world, session, service)
+    opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
+    return Ranks(group.rank, group.world, session, service, opening)
+
+
+def open_all(path: str, options: Options, ranks: Ranks | None) -> Engine:
+    """An engine on all ranks or on none: who is missing would be waited for, and for long."""
+    opening = ranks.opening if ranks is not None else None
+    try:
+        engine = Engine(path, options, log_thread=True, ranks=ranks)
+    except BaseException as error:
+        if opening is not None:
+            opening.fail(error)
+        raise
+    try:
+        if opening is not None:
+            opening.agree()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 class Table:
@@ -239,7 +261,10 @@ def _lead(group: Group, table: Table, prefix: str, path: str, timeout: float) ->
                     table.drop(f"{prefix}/{what}/{rank}")
         if missing and not pause():
             some = ", ".join(map(str, sorted(missing - hellos.keys() or missing)[:8]))
-            raise _late(f"{path}: rank 0 has waited {timeout:g} s for rank {some}")
+            late = _late(f"{path}: rank 0 has waited {timeout:g} s for rank {some}")
+            # Those who know the session wait for what becomes of it.
+            table.write(f"{prefix}/{session}/opened", _words(group.rank, late))
+            raise late
     return session
 
 
@@ -255,6 +280,100 @@ def _follow(group: Group, table: Table, prefix: str, path: str, timeout: float) 
             return session.decode()
         if not pause():
             raise _late(f"{path}: rank {group.rank} has waited {timeout:g} s for rank 0")
+
+
+# Whether all could open the store.
+
+
+def _words(rank: int, error: BaseException | None) -> bytes:
+    """How it went on one rank."""
+    code = 0 if error is None else getattr(error, "code", 0) or -errno.ECANCELED
+    why = "" if error is None else str(error) or type(error).__name__
+    return json.dumps({"rank": rank, "code": code, "why": why[:2000]}).encode()
+
+
+class Opening:
+    """
+    Each rank says once whether it could open the store, and rank 0 what that makes of all of them.
+    One small key of it stays in the job's store.
+    """
+
+    def __init__(self, group: Group, table: Table, prefix: str, path: str, timeout: float) -> None:
+        self._group = group
+        self._table = table
+        self._prefix = prefix
+        self._path = path
+        self._timeout = timeout
+
+    def fail(self, error: BaseException) -> None:
+        """This rank could not. Raises nothing: there is an error already."""
+        try:
+            self._table.write(self._own(), _words(self._group.rank, error))
+        except RuntimeError as lost:
+            logger.warning("%s: the other ranks are not told: %s", self._path, _first_line(lost))
+
+    def agree(self) -> None:
+        """This rank could. Raises what another one has failed with."""
+        try:
+            if self._group.rank == 0:
+                self._lead()
+            else:
+                self._table.write(self._own(), _words(self._group.rank, None))
+                self._follow()
+        except RuntimeError as error:
+            raise errors.NetworkError(
+                f"the ranks that open {self._path} do not reach each other: {_first_line(error)}",
+                code=lib.CKPT_ENETWORK,
+            ) from error
+
+    def _own(self) -> str:
+        rank = self._group.rank
+        return f"{self._prefix}/opened" if rank == 0 else f"{self._prefix}/open/{rank}"
+
+    def _lead(self) -> None:
+        missing = set(range(1, self._group.world))
+        pause = _Pause(self._timeout)
+        while True:
+            for rank in sorted(missing):
+                key = f"{self._prefix}/open/{rank}"
+                said = self._table.read(key)
+                if said is None:
+                    continue
+                self._table.drop(key)
+                missing.discard(rank)
+                if json.loads(said)["code"]:
+                    self._table.write(self._own(), said)
+                    raise self._failure(said)
+            if not missing:
+                self._table.write(self._own(), _words(0, None))
+                return
+            if not pause():
+                some = ", ".join(map(str, sorted(missing)[:8]))
+                late = _late(f"{self._path}: rank {some} has not opened it in {self._timeout:g} s")
+                self._table.write(self._own(), _words(0, late))
+                raise late
+
+    def _follow(self) -> None:
+        pause = _Pause(self._timeout + _PATIENCE.total_seconds())
+        while True:
+            said = self._table.read(f"{self._prefix}/opened")
+            if said is not None:
+                if json.loads(said)["code"]:
+                    raise self._failure(said)
+                return
+            if not pause():
+                rank = self._group.rank
+                raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")
+
+    def _failure(self, said: bytes) -> errors.CheckpointError:
+        told = json.loads(said)
+        code = int(told["code"])
+        return error_class(code)(
+            f"rank {told['rank']} could not open {self._path}: {told['why']}",
+            code=code,
+            errno=-code if code > lib.CKPT_EINTEGRITY else None,
+            rank=int(told["rank"]),
+        )
 
 
 # The service.

@@ -119,11 +119,21 @@ class Preemption:
             logger.warning(
                 "whether a rank was told to go is not known to the others any more: %s", error
             )
-            self._group = None
+            self._part()
             return self._until is not None
         if told and self._until is None:
             self._until = time.monotonic() + self._grace
         return told
+
+    def _part(self) -> None:
+        """Who waits for this rank hears at once that it takes no part any more."""
+        import torch.distributed as dist
+
+        group, self._group, self._work = self._group, None, None
+        try:
+            dist.destroy_process_group(group)
+        except (RuntimeError, ValueError, AssertionError) as error:
+            logger.debug("a process group that had failed could not be ended: %s", error)
 
     def left(self) -> float:
         """Seconds until everything must be over."""

@@ -36,6 +36,8 @@ _LEVELS = {
 
 #: Seconds; nobody lives to see it.
 _FOREVER = 1e10
+#: So long a rank whose first save has failed waits for rank 0 to claim, to be able to tell.
+_TELL = 60.0
 #: How long a save that was given up may take to let go of its tensors.
 _LET_GO_MS = 10_000
 #: Tensors that a save never let go of: better kept for ever than freed under its reads.
@@ -211,8 +213,45 @@ class Save:
             self._ptr = ret[0]
         code = getattr(error, "code", 0)
         why = f"{type(error).__name__}: {error}".encode("utf-8", "replace")
-        lib.ckpt_save_fail(self._ptr, code if code < 0 else -errno.EINVAL, ffi.NULL, why)
-        self._release()
+        try:
+            # Who has pressed Ctrl-C waits for nobody.
+            if isinstance(error, Exception):
+                self._await_claim(error)
+        finally:
+            lib.ckpt_save_fail(self._ptr, code if code < 0 else -errno.EINVAL, ffi.NULL, why)
+            self._release()
+
+    def _await_claim(self, error: Exception) -> None:
+        """Before the first claim there is nothing under which the others could be told."""
+        if self._read_error() is not None or self._engine.stats()["generation"]:
+            return
+        logger.warning(
+            "step %d of %s cannot be saved, and the other ranks are told as they come to it: %s",
+            self._step,
+            self._engine.path,
+            error,
+        )
+        ptr = self._ptr
+        wait_sliced(lambda ms: lib.ckpt_save_ready(ptr, ms), _TELL, over=self._read_error)
+
+    def _await_others(self, deadline: float) -> None:
+        """What the start would wait for without an end for Ctrl-C."""
+        if self._engine.world == 1:
+            return
+        ptr = self._ptr
+        code = wait_sliced(lambda ms: lib.ckpt_save_ready(ptr, ms), deadline, over=self._read_error)
+        if code == 0:
+            return
+        found = self._read_error()
+        if code == -errno.ETIMEDOUT and found is None:
+            raise errors.DeadlineError(
+                f"step {self._step}: rank 0 has not come to it within {deadline:g} s; the save was "
+                "given up",
+                code=code,
+                errno=errno.ETIMEDOUT,
+                step=self._step,
+            )
+        raise found or last_error(code, self._step)
 
     def _start(self, snapshot: Snapshot, deadline: float) -> None:
         """Hands the snapshot over. Afterwards its eager tensors may change."""
@@ -224,6 +263,7 @@ class Save:
         self._ptr = ret[0]
         try:
             self._describe(snapshot)
+            self._await_others(deadline)
         except BaseException as error:
             self._refuse(error)
             raise

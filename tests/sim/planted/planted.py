@@ -23,6 +23,10 @@ CROWD = "tests/sim/crowd"
 GATHER = "tests/unit/engine/test_gather"
 # Ranks that mean different things by one name: those of the crowd do not.
 AGREE = "tests/api/test_agree"
+# Moments that the crowd hardly ever meets: one rank writes for long, or closes, and nothing else is slow.
+TELLING = "tests/unit/engine/test_telling"
+# What a restore has told does not stay, so that the next one has to come soon after.
+TOGETHER = "tests/api/test_together"
 
 PLANTED = [
     Planted(
@@ -255,8 +259,7 @@ PLANTED = [
     Planted(
         "register-not-synced", "libckpt/engine/save_register.c",
         "\tckpt_store_sync(store, &save->op, save->path);\n",
-        "\tckpt_name_manifest(save->path, save->core->generation, save->step);\n"
-        "\tckpt_store_get(store, &save->op, save->path, CKPT_SEALED_MAX);\n",
+        "\tsave->op.done = true;\n\tsave->op.result = 0;\n",
         "what another rank finds in the register is durable before it is acknowledged", CROWD),
     Planted(
         "register-not-read", "libckpt/engine/save_follow.c",
@@ -272,18 +275,18 @@ PLANTED = [
         "an abort is an abort for all", CROWD),
     Planted(
         "failure-not-told", "libckpt/engine/save_tell.c",
-        "\treturn !save->committed && !save->ranks->told;\n",
+        "\treturn !save->committed && !save->ranks->told && !save->ranks->answered;\n",
         "\treturn false;\n",
         "the others hear of a failure before their deadline", CROWD),
     Planted(
         "told-although-unknown", "libckpt/engine/save_tell.c",
-        "\t\treturn save->committed || save->ranks->settled;\n",
-        "\t\treturn true;\n",
+        "\toutcome.open = !save->committed && !save->ranks->settled;\n",
+        "\toutcome.open = false;\n",
         "rank 0 does not say that a step failed which may be there", CROWD),
     Planted(
         "refusal-not-told", "libckpt/engine/save_tell.c",
-        "\tif (subject.generation == 0 || core->closing ||",
-        "\tif (true || core->closing ||",
+        "\treturn subject.generation > 0 && !core->closing &&",
+        "\treturn subject.generation > 0 && false &&",
         "who cannot begin a step says so to the others", CROWD),
     Planted(
         "skip-forgotten", "libckpt/engine/save_tell.c",
@@ -294,7 +297,7 @@ PLANTED = [
         "failure-forgotten", "libckpt/engine/save_tell.c",
         "(save->committed && told->step < save->step);\n",
         "told->step < save->step;\n",
-        "a failure stays told while rank 0 only says that it skips other steps", CROWD),
+        "a failure stays told while rank 0 only says that it skips other steps", TELLING),
     Planted(
         "skipped-by-itself", "libckpt/engine/save_skip.c",
         "\tr = s->talk.task.result == 0 ? take(s) : 0;\n",
@@ -302,10 +305,20 @@ PLANTED = [
         "rank 0 decides for all whether a step is skipped", CROWD),
     Planted(
         "register-not-looked-at", "libckpt/engine/save_follow.c",
-        "\t\tif (save->op.result == 0)\n"
-        "\t\t\treturn ckpt_task_continue(task, ckpt_save_register_body);\n",
-        "",
+        "\t\tif (save->op.result == 0 && save->ranks->seen)\n",
+        "\t\tif (false)\n",
         "a rank 0 that dies after its commit keeps nobody waiting", CROWD),
+    Planted(
+        "deaf-while-it-writes", "libckpt/engine/save.c",
+        "\t\tckpt_save_listen(save);\n",
+        "\t\tsave->ranks->deaf = 0;\n",
+        "a rank hears of a step that is over before its own part of it is done", TELLING),
+    Planted(
+        "not-told-while-closing", "libckpt/engine/talk.c",
+        "\tif (!tells || talk->op.result == CKPT_ECLOSED)\n",
+        "\tif (true)\n",
+        "what the others wait for is told by an engine that closes, be it at the second try",
+        TELLING),
     Planted(
         "deaf-before-the-gate", "libckpt/engine/save.c",
         "\tif (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)\n"
@@ -385,7 +398,7 @@ PLANTED = [
         "verdict-of-another-restore", "libckpt/engine/restore_ranks.c",
         "\tb->number = r->ranks->number;\n",
         "\tb->number = 1;\n",
-        "what was told of one restore says nothing about the next", CROWD),
+        "what was told of one restore says nothing about the next", TOGETHER),
     Planted(
         "nothing-there-not-told", "libckpt/engine/ballot.c",
         "\tif (tell(b) == 0) {\n",

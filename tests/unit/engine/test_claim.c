@@ -385,6 +385,63 @@ static void test_claim_vanishes(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* It has not been seen, and is there: nobody is told that it was lost. */
+static void test_claim_not_seen(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_make(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "gens/000001.json",
+		       .nth = 2,
+		       .error = -ENOENT});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	assert_non_null(strstr(s->rig.err.message, "another process claimed generation 1"));
+	core_rig_close(&s->rig);
+}
+
+/* What another one has claimed and saved meanwhile is read, and known to be bad: that is still another's. */
+static void test_bad_step_of_another(void **state)
+{
+	struct scene *s = *state;
+
+	craft_store(s->dir, CRAFT_RUN);
+	core_rig_open(&s->rig, &s->config);
+	struct craft_step step = craft(s, 10);
+	scratch_flip(craft_shard(&step, 0), 4100);
+	assert_int_equal(
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	assert_non_null(strstr(s->rig.err.message, "another process claimed generation 1"));
+	core_rig_close(&s->rig);
+}
+
+/* One that was lost is missed, whoever looks and however often. */
+static void test_claim_lost(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	assert_int_equal(unlink(scratch_join(s->dir, "gens/000001.json")), 0);
+	core_rig_open(&s->rig, &s->config);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(core_rig_claim(&s->rig), CKPT_EINCOMPLETE);
+		assert_non_null(strstr(s->rig.err.message,
+			"gens/000001.json is not there, though step 10 was committed"));
+		assert_string_equal(s->rig.err.file, "gens/000001.json");
+	}
+	core_rig_close(&s->rig);
+	/* Whoever starts anew does not need to know. */
+	s->config.new_start = true;
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.core.generation, 2);
+	core_rig_close(&s->rig);
+}
+
 /* Generations without the marker that names their run: another one would make strangers of them. */
 static void test_marker_lost(void **state)
 {
@@ -493,6 +550,9 @@ int main(void)
 		SCENE(test_held),
 		SCENE(test_held_and_unreadable),
 		SCENE(test_claim_vanishes),
+		SCENE(test_claim_not_seen),
+		SCENE(test_bad_step_of_another),
+		SCENE(test_claim_lost),
 		SCENE(test_marker_lost),
 		SCENE(test_newer_claim),
 		SCENE(test_claim_of_another_generation),

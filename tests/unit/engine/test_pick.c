@@ -356,6 +356,24 @@ static void test_aborted_and_not_locked(void **state)
 	assert_int_equal(step, 30);
 }
 
+/* The step that was tried before, and turned out to be none, has no part in what is wrong with the claim. */
+static void test_aborted_and_claim_damaged(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	for (size_t i = 0; i < STEPS; i++)
+		craft_abort(s->dir, 1, s->steps[i].step);
+	scratch_flip(scratch_join(s->dir, "gens/000001.json"), 20);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
+	assert_int_equal(latest(s, &step), CKPT_EINTEGRITY);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	assert_int_equal(step, 0);
+	assert_int_equal(s->rig.err.step, -1);
+	assert_string_equal(s->rig.err.file, "gens/000001.json");
+}
+
 /* Somebody who removes for ever is not waited for. */
 static void test_vanishes_always(void **state)
 {
@@ -453,6 +471,7 @@ int main(void)
 		SCENE(test_all_vanish),
 		SCENE(test_lock_given_back),
 		SCENE(test_aborted_and_not_locked),
+		SCENE(test_aborted_and_claim_damaged),
 		SCENE(test_of_another_run),
 		SCENE(test_of_another_step),
 		SCENE(test_of_another_generation),

@@ -140,6 +140,28 @@ static void test_written_by_another(void **state)
 	free(memory);
 }
 
+/* A step of whoever has taken over since is known to be bad, and is no sign that a claim was lost. */
+static void test_of_a_successor(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step later = s->step;
+
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 11), 0);
+	craft_claim(s->dir, CRAFT_RUN, 3, 2, 11);
+	later.generation = 3;
+	later.step = 20;
+	craft_commit(&later);
+	scratch_flip(craft_shard(&later, 0), 20000);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(core_rig_read(&s->rig, 20, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+		assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
+		assert_int_equal(core_rig_remove(&s->rig, 20), CKPT_ENOSTEP);
+		assert_int_equal(core_rig_remove(&s->rig, 10), CKPT_EFENCED);
+	}
+}
+
 /* Without the memory for a note there is none, not one half made; the step is known to be bad. */
 static void test_no_memory(void **state)
 {
@@ -173,6 +195,7 @@ int main(void)
 		SCENE(test_written),
 		SCENE(test_not_written),
 		SCENE(test_written_by_another),
+		SCENE(test_of_a_successor),
 		SCENE(test_no_memory),
 	};
 

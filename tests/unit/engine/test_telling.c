@@ -191,8 +191,11 @@ static void test_together(void **state)
 	/* All know the step as its manifest says it is. */
 	const struct ckpt_scan_step *first = ckpt_scan_find(&s->rank[0].core.scan, 1, 4);
 	assert_true(first->bytes > RANKS * 4096);
+	assert_int_equal(s->rank[0].core.scan.step_count, 4);
 	for (uint32_t rank = 1; rank < RANKS; rank++) {
 		const struct ckpt_scan_step *other = ckpt_scan_find(&s->rank[rank].core.scan, 1, 4);
+		/* Whoever removes none need not remember them. */
+		assert_int_equal(s->rank[rank].core.scan.step_count, 1);
 		assert_string_equal(other->attempt, first->attempt);
 		assert_int_equal(other->bytes, first->bytes);
 	}
@@ -219,7 +222,7 @@ static void test_lost_answer(void **state)
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		assert_int_equal(end(s, rank), 0);
 	assert_int_equal(core_rig_read(&s->rank[0], 1, CKPT_SINK_NONE), 0);
-	/* And what it cannot read afterwards stays as it is. */
+	/* And what it cannot read afterwards stays as it is, and is not known to anybody. */
 	rule = io_fault_add(&s->rank[0].fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
 						       .path = "manifest",
 						       .error = -EEXIST,
@@ -232,9 +235,55 @@ static void test_lost_answer(void **state)
 	sleep_all(s, 2000);
 	assert_int_equal(end(s, 0), -EIO);
 	io_fault_clear(&s->rank[0].fault);
-	for (uint32_t rank = 1; rank < RANKS; rank++)
-		assert_int_equal(end(s, rank), 0);
+	for (uint32_t rank = 1; rank < RANKS; rank++) {
+		assert_int_equal(end(s, rank), -EIO);
+		check_says(s, rank, "whether step 2 is durable");
+	}
 	assert_int_equal(core_rig_read(&s->rank[0], 2, CKPT_SINK_NONE), 0);
+}
+
+/*
+ * The name of the manifest is there, and rank 0 could not make it durable. Others could sync it well: where the
+ * system says so once, that proves nothing. So no rank says LOCAL, be it that it has seen the manifest before
+ * it hears of rank 0.
+ */
+static void test_unknown(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, RANKS, RANKS, 600000);
+	for (uint64_t step = 1; step <= 2; step++) {
+		unsigned rule = io_fault_add(
+			&s->rank[0].fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
+						   .path = step == 1 ? "0001/step-" : "step-",
+						   .error = -EIO,
+						   .nth = 2});
+		if (step == 2)
+			(void)io_fault_add(&s->rank[0].fault,
+				(struct io_fault_rule){
+					.op = CKPT_IO_OP_RENAME, .path = "g1-s2", .hold = true});
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			begin(s, rank, step);
+		sleep_all(s, step == 1 ? 300 : 1500);
+		assert_int_equal(s->rank[0].fault.hits[rule], 1);
+		assert_true(ended(s, 0));
+		for (uint32_t rank = 1; rank < RANKS; rank++)
+			assert_int_equal(ended(s, rank), step == 1);
+		io_fault_clear(&s->rank[0].fault);
+		core_rig_let_go(&s->rank[0]);
+		sleep_all(s, 300);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			assert_int_equal(end(s, rank), -EIO);
+		check_says(s, 2, "not known, on no rank");
+		assert_int_equal(access(manifest_of(s, step), F_OK), 0);
+		assert_int_equal(core_rig_read(&s->rank[0], step, CKPT_SINK_NONE), 0);
+	}
+	/* The next one is not held up by that. */
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		begin(s, rank, 3);
+	sleep_all(s, 300);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		assert_int_equal(end(s, rank), 0);
 }
 
 /* Another rank gave up first: rank 0 says what that one said, and not that a file exists. */
@@ -277,7 +326,7 @@ static void test_reason_of_another(void **state)
 	assert_true(ended(s, 0));
 	/* Rank 0 cannot tell it: the other one reads it in the register. */
 	begin(s, 1, 1);
-	sleep_all(s, 1500);
+	sleep_all(s, 2500);
 	assert_true(ended(s, 1));
 	assert_int_equal(end(s, 1), CKPT_EABORTED);
 	check_says(s, 1, "changed by the test");
@@ -300,7 +349,7 @@ static void test_dead_leader(void **state)
 	sleep_all(s, 300);
 	assert_true(ended(s, 0));
 	assert_false(ended(s, 1));
-	sleep_all(s, 1000);
+	sleep_all(s, 2000);
 	assert_int_equal(end(s, 1), 0);
 	sleep_all(s, 10000);
 	assert_int_equal(end(s, 0), 0);
@@ -411,6 +460,65 @@ static void test_claim_told_later(void **state)
 	assert_int_equal(access(told_path(s, "claim-1"), F_OK), -1);
 }
 
+/* That an earlier claim is told at last says nothing about the one that was made since. */
+static void test_claim_told_after_the_next(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_buf other = {.data = (char[]){"x"}, .len = 1};
+
+	open_rank(s, 0, 2, 60000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.path = "claim-1", .error = -EIO, .count = IO_FAULT_ALWAYS});
+	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
+	sleep_all(s, 11000);
+	assert_true(s->rank[0].core.claim_untold);
+	begin(s, 0, 1);
+	ckpt_save_post_cancel(s->save[0]);
+	core_rig_run(&s->rank[0]);
+	assert_int_equal(end(s, 0), -ECANCELED);
+	assert_true(s->rank[0].core.claim_telling);
+	/* Rank 0 goes back to the beginning, and its next claim cannot be told either. */
+	s->rank[0].core.generation = 0;
+	put(s, "claim-2", &other);
+	assert_int_equal(core_rig_claim(&s->rank[0]), 0);
+	assert_true(s->rank[0].core.claim_untold);
+	io_fault_clear(&s->rank[0].fault);
+	sleep_all(s, 300);
+	assert_false(s->rank[0].core.claim_telling);
+	assert_int_equal(access(told_path(s, "claim-1"), F_OK), 0);
+	assert_true(s->rank[0].core.claim_untold);
+}
+
+/* A claim that fails is counted, be there no memory to tell it: the others count what they do not hear. */
+static void test_claims_are_counted(void **state)
+{
+	struct scene *s = *state;
+	size_t all = 0;
+
+	for (size_t n = 0; n <= all; n++) {
+		open_rank(s, 0, 2, 60000);
+		(void)io_fault_add(&s->rank[0].fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_LIST, .error = -EIO, .count = IO_FAULT_ALWAYS});
+		struct ckpt_command *command = ckpt_command_new(
+			&s->rank[0].core, sizeof(struct ckpt_claimer), ckpt_claimer_clear);
+		core_rig_count_allocations(&s->rank[0], n);
+		ckpt_command_post(command, ckpt_claim_body);
+		for (unsigned i = 0; i < 200; i++)
+			core_rig_sleep(&s->rank[0], 100);
+		all = ckpt_max_u64(all, core_rig_allocations(&s->rank[0]));
+		assert_true(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
+		assert_true(command->result < 0);
+		assert_int_equal(s->rank[0].core.claim_tries, 1);
+		ckpt_command_unref(command);
+		core_rig_close(&s->rank[0]);
+		s->open[0] = false;
+		(void)unlink(told_path(s, "claim-1-failed-0"));
+		(void)unlink(told_path(s, "rank-0"));
+	}
+	assert_true(all > 0);
+}
+
 static void refuse(struct scene *s, uint32_t rank, uint64_t step, int code, const char *why)
 {
 	struct ckpt_error err = {.size = sizeof(err)};
@@ -456,6 +564,25 @@ static void test_refused(void **state)
 		assert_int_equal(end(s, rank), 0);
 }
 
+/* What the exchange has refused once is told all the same by an engine that closes: the others wait for it. */
+static void test_told_while_closing(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, 2, 2, 600000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "g1-s1", .error = -EIO});
+	begin(s, 1, 1);
+	refuse(s, 0, 1, -ENOMEM, "no room, says the test");
+	assert_int_equal(access(told_path(s, "g1-s1"), F_OK), -1);
+	s->open[0] = false;
+	core_rig_close(&s->rank[0]);
+	assert_int_equal(access(told_path(s, "g1-s1"), F_OK), 0);
+	sleep_all(s, 500);
+	assert_int_equal(end(s, 1), CKPT_EABORTED);
+	check_says(s, 1, "no room, says the test");
+}
+
 /* A later generation is there: all of them are told so, with every step. */
 static void test_fenced(void **state)
 {
@@ -469,9 +596,133 @@ static void test_fenced(void **state)
 		sleep_all(s, 500);
 		assert_int_equal(end(s, 0), CKPT_EFENCED);
 		assert_true(ended(s, 1));
-		assert_int_equal(end(s, 1), CKPT_EABORTED);
+		/* It is so for all of them, and is called so. */
+		assert_int_equal(end(s, 1), CKPT_EFENCED);
 		check_says(s, 1, "a later generation has taken over");
 	}
+}
+
+/* Of ranks that do not have the same nobody is the odd one: all are told so. */
+static void test_mismatch(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, RANKS, RANKS, 600000);
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		prepare(s, rank, 1);
+		s->save[rank]->common.bytes[0] ^= rank == 1;
+	}
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		(void)core_rig_post(&s->rank[rank], s->save[rank]);
+	sleep_all(s, 500);
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		assert_int_equal(end(s, rank), CKPT_EMISMATCH);
+		check_says(s, rank, "rank 1 on node rig and rank 0 do not have the same");
+	}
+}
+
+/* How much of the part of rank 1 is there when rank 0 says that the step is of no rank. */
+enum progress { WRITING, SYNCING, CLOSED_GATE, PROGRESS_COUNT };
+
+static void hold_part(struct scene *s, enum progress progress)
+{
+	struct io_fault *fault = &s->rank[1].fault;
+
+	if (progress == WRITING)
+		(void)io_fault_add(fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_WRITE, .path = "safetensors", .hold = true});
+	if (progress == SYNCING)
+		(void)io_fault_add(
+			fault, (struct io_fault_rule){
+				       .op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .hold = true});
+	prepare(s, 1, progress + 1);
+	s->save[1]->fenced = progress == CLOSED_GATE;
+	(void)core_rig_post(&s->rank[1], s->save[1]);
+}
+
+/* Nobody finishes a part of a step that is over, nor keeps it, nor tells of it. */
+static void test_heard_before_the_part(void **state)
+{
+	struct scene *s = *state;
+
+	open_job(s, 2, 2, 600000);
+	for (enum progress progress = WRITING; progress < PROGRESS_COUNT; progress++) {
+		uint64_t step = progress + 1;
+		int code = progress == SYNCING ? -ENOMEM : CKPT_ESKIPPED;
+		char key[32];
+
+		hold_part(s, progress);
+		sleep_all(s, 2000);
+		assert_false(ended(s, 1));
+		refuse(s, 0, step, code, "it does not want it, says the test");
+		sleep_all(s, 600);
+		assert_true(ended(s, 1));
+		core_rig_let_go(&s->rank[1]);
+		io_fault_clear(&s->rank[1].fault);
+		sleep_all(s, 100);
+		assert_int_equal(end(s, 1), code == CKPT_ESKIPPED ? code : CKPT_EABORTED);
+		check_says(s, 1, "says the test");
+		(void)snprintf(key, sizeof(key), "g1-s%u-r1", (unsigned)step);
+		assert_int_equal(access(told_path(s, key), F_OK), -1);
+		(void)snprintf(key, sizeof(key), "g000001/step-000000000%u", (unsigned)step);
+		assert_int_equal(scratch_count(scratch_join(s->dir, key)), 0);
+	}
+	/* That it has heard of those keeps nothing of the next one away. */
+	begin(s, 0, 10);
+	begin(s, 1, 10);
+	sleep_all(s, 300);
+	assert_int_equal(end(s, 0), 0);
+	assert_int_equal(end(s, 1), 0);
+}
+
+/* What cannot be is not believed: a commit without the part of this rank. */
+static void test_commit_before_the_part(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_outcome outcome = {.attempt = "0123456789abcdef"};
+	struct ckpt_buf buf = {0};
+
+	open_job(s, 2, 2, 4000);
+	outcome.verdict.generation = s->rank[0].core.generation;
+	outcome.verdict.nonce = s->rank[0].core.nonce;
+	outcome.verdict.step = WRITING + 1;
+	assert_int_equal(ckpt_outcome_encode(&outcome, &buf), 0);
+	put(s, "g1-s1", &buf);
+	ckpt_buf_free(&buf);
+	hold_part(s, WRITING);
+	sleep_all(s, 1000);
+	assert_false(ended(s, 1));
+	sleep_all(s, 4000);
+	core_rig_let_go(&s->rank[1]);
+	sleep_all(s, 100);
+	assert_int_equal(end(s, 1), -ETIMEDOUT);
+	assert_int_equal(s->rank[1].core.stats.saves_committed, 0);
+}
+
+/* What rank 0 says of another step takes nothing away that it has yet to hear of the one it is about. */
+static void test_failure_outlasts_a_skip(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *first;
+
+	open_job(s, 2, 2, 600000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .hold = true});
+	begin(s, 0, 1);
+	first = s->save[0];
+	refuse(s, 1, 1, -ENOMEM, "no room, says the test");
+	begin(s, 1, 2);
+	refuse(s, 0, 2, CKPT_ESKIPPED, "the save of step 1 still runs");
+	sleep_all(s, 600);
+	assert_int_equal(end(s, 1), CKPT_ESKIPPED);
+	s->save[0] = first;
+	assert_false(ended(s, 0));
+	io_fault_clear(&s->rank[0].fault);
+	core_rig_let_go(&s->rank[0]);
+	sleep_all(s, 300);
+	assert_int_equal(end(s, 0), CKPT_EABORTED);
+	check_says(s, 0, "no room, says the test");
 }
 
 /* A step that is on its way is not spoilt by a second one of the same number. */
@@ -590,6 +841,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_together),
 		TEST(test_lost_answer),
+		TEST(test_unknown),
 		TEST(test_late_for_the_register),
 		TEST(test_reason_of_another),
 		TEST(test_dead_leader),
@@ -598,8 +850,15 @@ int main(void)
 		TEST(test_failure_of_one_of_many),
 		TEST(test_strange_words),
 		TEST(test_claim_told_later),
+		TEST(test_claim_told_after_the_next),
+		TEST(test_claims_are_counted),
 		TEST(test_refused),
+		TEST(test_told_while_closing),
 		TEST(test_fenced),
+		TEST(test_mismatch),
+		TEST(test_heard_before_the_part),
+		TEST(test_commit_before_the_part),
+		TEST(test_failure_outlasts_a_skip),
 		TEST(test_same_step_twice),
 		TEST(test_astray),
 		TEST(test_skipped),

@@ -181,6 +181,12 @@ static void test_outcome(void **state)
 	assert_int_equal(out.verdict.code, CKPT_ESKIPPED);
 	assert_string_equal(out.verdict.reason, "busy");
 	assert_int_equal(out.bytes, 0);
+	assert_false(out.open);
+	buf.len = 0;
+	in.open = true;
+	assert_int_equal(ckpt_outcome_encode(&in, &buf), 0);
+	assert_int_equal(ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), 0);
+	assert_true(out.open);
 	ckpt_buf_free(&buf);
 }
 
