@@ -43,8 +43,10 @@ def state_of(job: Job) -> dict[str, Any]:
 
 
 def write(store: Path, step: int, state: dict[str, Any], **options: Any) -> None:
-    given = {name: options.pop(name) for name in ("planner", "no_dist") if name in options}
-    writer = StorageWriter(store, pool_bytes=1 << 20, **options)
+    ours = ("planner", "use_collectives")
+    given = {name: options.pop(name) for name in ours if name in options}
+    kind = options.pop("kind", StorageWriter)
+    writer = kind(store, pool_bytes=1 << 20, **options)
     dcp.save(state, checkpoint_id=f"step-{step}", storage_writer=writer, **given)
 
 
@@ -222,6 +224,8 @@ def failing(store: Path, how: str) -> None:
         bad["thing-of-rank-1"] = Thing(1)
     elif how == "plan":
         options["planner"] = Failing(rank == 1)
+    elif how == "late" and rank == 1:
+        options["kind"] = Late
     elif how == "disk" and rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
@@ -250,6 +254,16 @@ def failing(store: Path, how: str) -> None:
     close()
 
 
+class Late(StorageWriter):
+    """Fails when its rank has written everything, before torch has heard of it."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        super().write_data(plan, planner)
+        while not self._attempt.info.durable_time:
+            time.sleep(0.001)
+        raise RuntimeError("this writer fails")
+
+
 class Failing(dcp.DefaultSavePlanner):
     """Fails where libckpt does not see it."""
 
@@ -263,7 +277,7 @@ class Failing(dcp.DefaultSavePlanner):
         return super().finish_plan(new_plan)
 
 
-@pytest.mark.parametrize("how", ["object", "plan", "disk"])
+@pytest.mark.parametrize("how", ["object", "plan", "late", "disk"])
 def test_a_rank_that_fails_fails_the_step_for_all(store: Path, tmp_path: Path, how: str) -> None:
     together(2, tmp_path, failing, store, how)
     assert [info.step for info in libckpt.list_steps(store)] == [3, 1]
@@ -408,6 +422,26 @@ def without_collectives(store: Path) -> None:
 def test_without_collectives_there_is_one_step_all_the_same(store: Path, tmp_path: Path) -> None:
     together(2, tmp_path, without_collectives, store)
     assert [info.world for info in libckpt.list_steps(store)] == [2]
+
+
+def failing_without_collectives(store: Path) -> None:
+    state: dict[str, Any] = {"a": torch.arange(9)}
+    write(store, 1, state, use_collectives=False)
+    if dist.get_rank() == 1:
+        state["thing"] = Thing(1)
+    start = time.monotonic()
+    # Nobody but libckpt itself can tell rank 0.
+    with pytest.raises((libckpt.AbortedError, libckpt.UnsupportedStateError), match="Thing"):
+        write(store, 2, state, use_collectives=False)
+    assert time.monotonic() - start < 30
+    dist.barrier()
+    state.pop("thing", None)
+    write(store, 3, state, use_collectives=False)
+
+
+def test_a_failure_is_told_without_collectives(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, failing_without_collectives, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 1]
 
 
 def other_steps(store: Path) -> None:

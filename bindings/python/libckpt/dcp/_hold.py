@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _errors as errors
-from .._engine import Engine, Options, logger
-from .._exchange import Group, find_group, join_group
+from .._engine import Options, logger
+from .._exchange import Group, find_group, join_group, open_all
 from .._native import lib
 from .._reader import Reader
 
@@ -142,14 +142,13 @@ class Hold:
         self._group = group
         timeout = config.options.save_timeout
         ranks = None if group is None else join_group(config.path, group, timeout)
-        self.engine = Engine(config.path, config.options, log_thread=True, ranks=ranks)
+        self.engine = open_all(config.path, config.options, ranks)
         #: (generation, step) that the next save continues from
         self._tip: tuple[int, int] | None = None
         #: between the two halves of a save; of ranks that only write, until the next one
         self._attempt: Attempt | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
-        self._reached = False
         if config.options.new_start:
             _loaded.pop(_key(config.path), None)
 
@@ -159,16 +158,13 @@ class Hold:
         return self.config.options.save_timeout + _GRACE
 
     def fits(self, group: Group | None) -> bool:
-        """
-        True if these ranks are those that it was opened by, and all of them have it open: if a save
-        has not come to its second half yet, some may have failed before.
-        """
+        """True if these ranks are those that it was opened by."""
         if self.engine.closed:
             return False
         mine = self._group
         if mine is None or group is None:
             return mine is group
-        return self._reached and mine.store is group.store and mine[:2] == group[:2]
+        return mine.store is group.store and mine[:2] == group[:2]
 
     def prepare(self) -> None:
         """
@@ -191,7 +187,6 @@ class Hold:
 
     def begin(self, attempt: Attempt) -> None:
         """Before a save hands its tensors over. Those of one process come one after the other."""
-        self._reached = True  # torch lets nobody come here before all have prepared
         end = time.monotonic() + self.deadline
         with self._turn:
             while self._is_anothers():
