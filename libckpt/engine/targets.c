@@ -97,7 +97,7 @@ int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *f
 {
 	struct ckpt_bound bound = from->items[item];
 	uint32_t dims = bound.flat >= 0 ? 0 : (bound.boxed ? 4 : 2) * bound.ndim;
-	const int64_t *old = from->dims + bound.dims;
+	const int64_t *old = dims > 0 ? from->dims + bound.dims : NULL;
 
 	CKPT_ASSERT(!targets->sealed && targets != from);
 	bound.lo = bound.lo - here + there;

@@ -400,7 +400,8 @@ static void test_damage(void **state)
 		{"index cut", cut_it, CKPT_EINCOMPLETE, true, true, "was cut"},
 		{"index empty", empty_it, CKPT_EINCOMPLETE, true, true, "was cut"},
 		{"index longer", lengthen_it, CKPT_EINTEGRITY, true, true, "added to"},
-		{"index flipped", flip_it, CKPT_EINTEGRITY, true, true, "digest"},
+		{"index flipped", flip_it, CKPT_EINTEGRITY, true, true,
+			"does not match the digest that the manifest has"},
 	};
 	struct reading *t = *state;
 
