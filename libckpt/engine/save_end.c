@@ -160,7 +160,7 @@ static int leave_step(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 
-	if (save->core->config.rank > 0 && save->ranks->answered && save->dirs_made)
+	if (save->ranks && save->core->config.rank > 0 && save->ranks->answered && save->dirs_made)
 		return ckpt_task_continue(task, vacate_body);
 	return leave(task);
 }

@@ -35,8 +35,8 @@ struct ckpt_save_ranks {
 	struct ckpt_outcome outcome; /* of a commit: attempt and bytes */
 	struct ckpt_task teller;     /* of a save that was refused */
 	struct ckpt_save_ranks *next_early;
-	struct ckpt_task listener;   /* others: has the talk until the part is told */
-	int deaf;                    /* not 0: it hears no more */
+	struct ckpt_task listener; /* others: has the talk until the part is told */
+	int deaf;                  /* not 0: it hears no more */
 };
 
 /* -ENOMEM. */

@@ -471,14 +471,14 @@ def test_ranks_go_back_together(store: Path, tmp_path: Path) -> None:
     assert found == [(3, 3), (2, 2), (1, 1)]
 
 
-class Caching(dcp.DefaultSavePlanner):
-    """What torch keeps of its plans it keeps by the name of the class."""
+class CachingOfRanks(dcp.DefaultSavePlanner):
+    """Torch keeps its plans by the name of the class, which no other test has."""
 
 
 def kept_plans(store: Path) -> None:
     for step in (1, 2, 3):
         state = {"a": torch.full((4,), float(step)), "n": step}
-        write(store, step, state, planner=Caching(enable_plan_caching=True))
+        write(store, step, state, planner=CachingOfRanks(enable_plan_caching=True))
         found: dict[str, Any] = {"a": torch.zeros(4), "n": 0}
         dcp.load(found, storage_reader=StorageReader(store))
         assert_same(found, state)

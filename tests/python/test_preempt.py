@@ -202,6 +202,9 @@ AGREE = """
             break
     store.set(f"end-{rank}", "")
     store.wait([f"end-{n}" for n in range(world)])
+    store.set(f"gone-{rank}", "")
+    if rank == 0:  # it has the store, and goes last
+        store.wait([f"gone-{n}" for n in range(world)])
     """
 
 
@@ -228,6 +231,9 @@ LEAVE = """
         print(left.step, left.saved, flush=True)
     store.set(f"end-{rank}", "")
     store.wait([f"end-{n}" for n in range(world)])
+    store.set(f"gone-{rank}", "")
+    if rank == 0:  # it has the store, and goes last
+        store.wait([f"gone-{n}" for n in range(world)])
     sys.exit(ended)
     """
 
@@ -277,6 +283,9 @@ PART = """
     print("parted", flush=True)
     store.set(f"end-{rank}", "")
     store.wait([f"end-{n}" for n in range(world)])
+    store.set(f"gone-{rank}", "")
+    if rank == 0:  # it has the store, and goes last
+        store.wait([f"gone-{n}" for n in range(world)])
     os._exit(0)
     """
 
