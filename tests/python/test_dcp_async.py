@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 from conftest import Net, assert_same
 from dcp_steps import load, save, steps
 from libckpt.dcp import Stager, StorageReader, StorageWriter
+from libckpt.dcp._stager import _Copies
 from torch.distributed.checkpoint.planner import WriteItemType
 
 import libckpt
@@ -134,6 +135,24 @@ def test_staged_memory_is_used_again_and_never_while_it_is_in_use() -> None:
     assert fourth["model"]["down.weight"].eq(7).all()
     with pytest.raises(libckpt.UnsupportedStateError, match="cannot be staged"):
         stager.stage({"a": torch.eye(3).to_sparse()})
+
+
+def test_what_is_seen_otherwise_has_a_copy_of_its_own() -> None:
+    z = torch.tensor([1 + 2j, 3 - 1j])
+    staged = Stager().stage({"z": z, "conj": z.conj(), "neg": z.conj().imag, "imag": z.imag})
+    assert torch.equal(staged["z"], z)
+    assert torch.equal(staged["conj"], z.conj())
+    assert torch.equal(staged["neg"], z.conj().imag)
+    assert torch.equal(staged["imag"], z.imag)
+
+
+def test_every_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    copies = _Copies()
+    copies.devices = {torch.device("cuda:0"), torch.device("cuda:1")}
+    copies.fill(torch.empty(0, dtype=torch.uint8))
+    assert set(waited) == copies.devices
 
 
 # Planners.

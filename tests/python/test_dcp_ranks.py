@@ -342,6 +342,21 @@ def test_boxes_that_are_elsewhere_are_refused(store: Path, tmp_path: Path) -> No
     assert [info.step for info in libckpt.list_steps(store)] == [1]
 
 
+def refused_at_first(store: Path) -> None:
+    """torch gives what all have to one of them, which alone finds that it cannot be stored."""
+    state = {"a": torch.ones(4), "b": object(), "c": object()}
+    with pytest.raises(dcp.CheckpointException, match="UnsupportedStateError"):
+        write(store, 1, state)
+    write(store, 2, {"a": torch.ones(4)})
+
+
+def test_a_refusal_of_the_first_save_is_of_that_save_only(store: Path, tmp_path: Path) -> None:
+    start = time.monotonic()
+    together(2, tmp_path, refused_at_first, store)
+    assert time.monotonic() - start < 60
+    assert [info.step for info in libckpt.list_steps(store) if info.state == "committed"] == [2]
+
+
 def hanging(store: Path) -> None:
     """Rank 1 does not come to the save of step 2."""
     state = {"a": torch.ones(1000)}

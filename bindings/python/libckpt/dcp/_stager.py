@@ -51,7 +51,7 @@ class Stager:
         copies = _Copies()
         with torch.no_grad():
             copies.measure(state_dict)
-            memory = self._take(copies.nbytes, pinned=copies.devices != {"cpu"})
+            memory = self._take(copies.nbytes, pinned=bool(copies.devices))
             copies.fill(memory)
             staged: dict[str, Any] = copies.build(state_dict)
         return staged
@@ -102,7 +102,8 @@ def _key_of(value: torch.Tensor) -> _Key:
     """Equal for tensors that are the same memory seen in the same way."""
     if value.numel() == 0:
         return (id(value),)
-    return value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
+    seen = value.dtype, tuple(value.shape), value.stride(), value.is_conj(), value.is_neg()
+    return value.device, value.data_ptr(), *seen
 
 
 class _Copies:
@@ -110,7 +111,8 @@ class _Copies:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self.devices: set[str] = {"cpu"}
+        #: of tensors that are not in host memory
+        self.devices: set[torch.device] = set()
         self._found: dict[_Key, tuple[torch.Tensor, int]] = {}
         self._made: dict[_Key, torch.Tensor] = {}
 
@@ -131,7 +133,8 @@ class _Copies:
         if key not in self._found:
             self._found[key] = tensor, self.nbytes
             self.nbytes += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
-            self.devices.add(tensor.device.type)
+            if tensor.device.type != "cpu":
+                self.devices.add(tensor.device)
 
     def fill(self, memory: torch.Tensor) -> None:
         """Copies all tensors there."""
@@ -151,8 +154,8 @@ class _Copies:
             self._made[key] = made
         if tensors:  # in one call: ten thousand tensors are common
             torch._foreach_copy_(copies, tensors, non_blocking=True)
-        for kind in self.devices - {"cpu"}:
-            getattr(torch, kind).synchronize()
+        for device in self.devices:
+            getattr(torch, device.type).synchronize(device)
 
     def build(self, value: Any) -> Any:
         """The value, with the copies in the places of the tensors."""
