@@ -36,10 +36,39 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         return [ratio_row("restore, to fio's read", result["ratio_to_fio"], 0.90)]
     if kind == "staging":
         return [staging_row(load) for load in result["loads"]]
+    if kind == "reshard":
+        way = next(way for way in result["ways"] if way["name"] == "3, by rows")
+        read, ratio = way["read_to_wanted"], way["ratio"]
+        return [
+            ("resharded by rows, read to wanted", f"{read:.3f}", "at most 1.05", read <= 1.05),
+            ("resharded by rows, to the same cut", f"{ratio:.3f}", "at least 0.80", ratio >= 0.80),
+        ]
     if kind == "import":
         milliseconds = result["seconds"]["median"] * 1e3
         well = milliseconds < 50 and result["clean"]
         return [("import libckpt", f"{milliseconds:.1f} ms", "below 50 ms", well)]
+    if kind == "ranks":
+        milliseconds = result["call_ms"]
+        name = f"save() of {result['tensors']:,} FSDP tensors, {result['ranks']} ranks"
+        return [(name, f"{milliseconds:.1f} ms", "below 5 ms", milliseconds < 5)]
+    if kind == "commit":
+        milliseconds = result["commit_ms"]
+        name = f"commit of {result['ranks']} ranks, after the last part"
+        return [(name, f"{milliseconds:.1f} ms", "below 20 ms", milliseconds < 20)]
+    if kind == "world":
+        milliseconds = result["all_ms"]
+        name = f"commit of {result['ranks']:,} ranks, all but one simulated"
+        return [(name, f"{milliseconds:.0f} ms", "below 2000 ms", milliseconds < 2000)]
+    if kind == "dcp":
+        return [
+            (
+                f"dcp.async_save(), {what}, torch's writer to ours",
+                f"{result[f'torch to libckpt, {what}']['median']:.2f}",
+                "at least 1",
+                result[f"torch to libckpt, {what}"]["high90"] >= 1,
+            )
+            for what in ("blocked", "done")
+        ]
     if kind == "soak":
         text = "flat" if result["flat"] else "not flat"
         return [(f"{result['saves']} saves", text, "flat", result["flat"])]

@@ -11,12 +11,27 @@
 
 #define BACK_MAX UINT64_C(1000000)
 
-enum { OPT_STEP = 256, OPT_JSON, OPT_PROGRESS, OPT_VERSION };
+enum {
+	OPT_STEP = 256,
+	OPT_JSON,
+	OPT_PROGRESS,
+	OPT_VERSION,
+	OPT_CONSOLIDATE,
+	OPT_FILE_SIZE,
+	OPT_WORLD_SIZE,
+	OPT_RANK,
+	OPT_WHOLE
+};
 
 static const struct option options[] = {
 	{"step", required_argument, NULL, OPT_STEP},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"progress", required_argument, NULL, OPT_PROGRESS},
+	{"consolidate", no_argument, NULL, OPT_CONSOLIDATE},
+	{"file-size", required_argument, NULL, OPT_FILE_SIZE},
+	{"world-size", required_argument, NULL, OPT_WORLD_SIZE},
+	{"rank", required_argument, NULL, OPT_RANK},
+	{"whole", required_argument, NULL, OPT_WHOLE},
 	{"quiet", no_argument, NULL, 'q'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, OPT_VERSION},
@@ -50,6 +65,28 @@ static bool parse_step(const char *text, uint64_t *ret_step)
 	return true;
 }
 
+/* "500000", "5GiB": bytes, 1 at least. */
+static bool parse_size(const char *text, uint64_t *ret_bytes)
+{
+	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+	char digits[24] = "";
+	size_t length = strspn(text, "0123456789");
+	uint64_t number = 0;
+
+	if (length >= sizeof(digits))
+		return false;
+	memcpy(digits, text, length);
+	for (unsigned i = 0; i < 5; i++) {
+		if (strcmp(text + length, units[i]) != 0)
+			continue;
+		if (!parse_number(digits, (UINT64_C(1) << 62) >> (10 * i), &number) || number == 0)
+			return false;
+		*ret_bytes = number << (10 * i);
+		return true;
+	}
+	return false;
+}
+
 static bool parse_progress(const char *text, enum cli_progress *ret)
 {
 	static const char *const names[] = {"auto", "always", "never"};
@@ -71,6 +108,27 @@ static bool misused(const struct cli_program *program, const char *what, const c
 	return false;
 }
 
+/* Whose view of a step is wanted. */
+static bool parse_view(struct cli *cli, int option)
+{
+	const struct cli_program *program = cli->program;
+
+	if (option == OPT_WHOLE) {
+		if (cli->whole_count == CLI_WHOLE_MAX)
+			return misused(program, "--whole was given more than 64 times", NULL);
+		cli->whole[cli->whole_count++] = optarg;
+		return true;
+	}
+	if (option == OPT_RANK) {
+		cli->has_rank = parse_number(optarg, CLI_WORLD_MAX - 1, &cli->rank);
+		return cli->has_rank ||
+		       misused(program, "--rank takes a number, from 0 on", optarg);
+	}
+	if (!parse_number(optarg, CLI_WORLD_MAX, &cli->world_size) || cli->world_size == 0)
+		return misused(program, "--world-size takes a number of ranks", optarg);
+	return true;
+}
+
 static bool parse_option(struct cli *cli, int option)
 {
 	const struct cli_program *program = cli->program;
@@ -87,6 +145,19 @@ static bool parse_option(struct cli *cli, int option)
 		if (!parse_progress(optarg, &cli->progress))
 			return misused(program, "--progress takes auto, always or never", optarg);
 		return true;
+	case OPT_FILE_SIZE:
+		if (!parse_size(optarg, &cli->file_size))
+			return misused(program,
+				"--file-size takes bytes, or a number of KiB, MiB, GiB or TiB",
+				optarg);
+		return true;
+	case OPT_CONSOLIDATE:
+		cli->consolidate = true;
+		return true;
+	case OPT_WORLD_SIZE:
+	case OPT_RANK:
+	case OPT_WHOLE:
+		return parse_view(cli, option);
 	case OPT_JSON:
 		cli->json = true;
 		return true;
@@ -115,6 +186,12 @@ static bool takes(const struct cli_program *program, int option)
 		return program->takes_step;
 	case OPT_PROGRESS:
 		return program->takes_progress;
+	case OPT_CONSOLIDATE:
+	case OPT_FILE_SIZE:
+	case OPT_WORLD_SIZE:
+	case OPT_RANK:
+	case OPT_WHOLE:
+		return program->takes_consolidate;
 	case 'q':
 		return program->takes_quiet;
 	default:
@@ -133,6 +210,25 @@ static void answer(const struct cli_program *program, int option)
 			*features ? ", with " : "", features);
 }
 
+/* Options that go together, or do not. */
+static bool check_together(const struct cli *cli)
+{
+	const struct cli_program *program = cli->program;
+
+	if (cli->file_size && !cli->consolidate)
+		return misused(program, "--file-size is for --consolidate", NULL);
+	if ((cli->world_size > 0) != cli->has_rank)
+		return misused(program, "--world-size and --rank go together", NULL);
+	if (cli->whole_count && !cli->world_size)
+		return misused(program, "--whole is for --world-size and --rank", NULL);
+	if (cli->world_size && cli->consolidate)
+		return misused(
+			program, "--consolidate and --rank are two ways: one or the other", NULL);
+	if (cli->world_size && cli->rank >= cli->world_size)
+		return misused(program, "--rank must be less than --world-size", NULL);
+	return true;
+}
+
 static bool parse_operands(struct cli *cli, int argc, char **argv)
 {
 	const struct cli_program *program = cli->program;
@@ -149,6 +245,8 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 				i ? "the name of DEST is empty" : "the name of STORE is empty",
 				NULL);
 	}
+	if (!check_together(cli))
+		return false;
 	if (strncmp(cli->operand[0], "s3://", 5) == 0)
 		return misused(program, "this version reads directories only", cli->operand[0]);
 	return true;
@@ -227,17 +325,15 @@ int cli_worse(int a, int b)
 	return a ? a : b;
 }
 
-int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
+static int fail(const struct cli *cli, int exit_code, const char *about,
+	const struct ckpt_error *error, const char *message)
 {
-	struct ckpt_error error = {.size = sizeof(error)};
-
-	(void)ckpt_last_error_record(&error);
 	/* Whatever else stopped, it stopped because of the signal. */
 	if (cli_interrupted())
 		exit_code = CLI_SIGNAL + cli_interrupted();
 	if (cli->json) {
 		json_t *object = cli_object("error");
-		(void)json_object_set_new(object, "error", cli_error_object(&error));
+		(void)json_object_set_new(object, "error", cli_error_object(error));
 		(void)json_object_set_new(object, "exit", json_integer(exit_code));
 		cli_print_json(object);
 	}
@@ -246,9 +342,22 @@ int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
 		cli_print_text(stderr, about);
 		(void)fputs(": ", stderr);
 	}
-	cli_print_text(stderr, cli_interrupted() ? "interrupted" : ckpt_last_error());
+	cli_print_text(stderr, cli_interrupted() ? "interrupted" : message);
 	(void)fputc('\n', stderr);
 	return exit_code;
+}
+
+int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	(void)ckpt_last_error_record(&error);
+	return fail(cli, exit_code, about, &error, ckpt_last_error());
+}
+
+int cli_fail_record(const struct cli *cli, int exit_code, const struct ckpt_error *error)
+{
+	return fail(cli, exit_code, NULL, error, error->message);
 }
 
 int cli_fail(const struct cli *cli, int code)

@@ -8,6 +8,9 @@
 #include <ckpt/ckpt.h>
 #include <jansson.h>
 
+#define CLI_WHOLE_MAX 64
+#define CLI_WORLD_MAX UINT64_C(1000000)
+
 /* Version of everything that --json prints. Members are only ever added. */
 #define CLI_SCHEMA 1
 
@@ -40,6 +43,7 @@ struct cli_program {
 	bool takes_step;
 	bool takes_quiet;
 	bool takes_progress;
+	bool takes_consolidate;
 };
 
 /* What the command line said. */
@@ -52,6 +56,13 @@ struct cli {
 	bool json;
 	bool quiet;
 	enum cli_progress progress;
+	bool consolidate;
+	uint64_t file_size;  /* bytes of tensors in a file; 0: all in one */
+	uint64_t world_size; /* of the job whose rank's view is wanted; 0: none is */
+	uint64_t rank;
+	bool has_rank;
+	const char *whole[CLI_WHOLE_MAX]; /* patterns of names that are not cut */
+	size_t whole_count;
 };
 
 /* Parses; answers --help and --version itself. False: exit with *ret_exit. */
@@ -66,6 +77,9 @@ int cli_worse(int a, int b);
 int cli_fail(const struct cli *cli, int code);
 /* The same with an exit code that the caller knows better; `about` (may be NULL) goes in front. */
 int cli_fail_with(const struct cli *cli, int exit_code, const char *about);
+
+/* The same of a failure that is the program's own, and not the library's last. */
+int cli_fail_record(const struct cli *cli, int exit_code, const struct ckpt_error *error);
 
 /* Opens the store read only, after catching SIGINT and SIGTERM. Returns an exit code: it has said why. */
 int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "consolidate.h"
 
 static const char help[] =
 	"Copies one step of a store into DEST, verifying every chunk on the way. DEST is made if "
@@ -12,6 +13,21 @@ static const char help[] =
 	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
 	"\n"
 	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
+	"  --consolidate             instead: one file of whole tensors, whichever ranks wrote "
+	"them:\n"
+	"                            DEST/model.safetensors\n"
+	"  --file-size SIZE          with it: files of at most SIZE (5GiB), and an index of them "
+	"as\n"
+	"                            Hugging Face has it\n"
+	"  --world-size M --rank R   instead: what rank R of M would hold if every tensor were "
+	"cut\n"
+	"                            evenly along its first dimension, as FSDP2 does (Shard(0)):\n"
+	"                            DEST/rank-0000R-of-0000M.safetensors. Pieces are as long as\n"
+	"                            that of rank 0; the last ones are shorter, or empty. A "
+	"tensor\n"
+	"                            without dimensions is whole\n"
+	"  --whole PATTERN           with them: tensors of such names are whole, too, as on every\n"
+	"                            rank that holds replicas ('*.norm.*'); may be given again\n"
 	"  --json                    one JSON object\n"
 	"  --progress auto|always|never\n"
 	"  -q, --quiet               say nothing when all is well\n"
@@ -24,7 +40,9 @@ static const char help[] =
 	"\n"
 	"Examples:\n"
 	"  ckpt-restore /nvme/run42 /data/model\n"
-	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n";
+	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n"
+	"  ckpt-restore /nvme/run42 /data/model --consolidate\n"
+	"  ckpt-restore /nvme/run42 /data/model --world-size 8 --rank 0\n";
 
 /* One step that a restore would have chosen over the one that it did choose. */
 static void say_passed(const struct cli *cli, const struct ckpt_step_info *info, json_t *list)
@@ -66,7 +84,7 @@ static json_t *say_all_passed(
 }
 
 static void say(const struct cli *cli, struct ckpt_engine *engine,
-	const struct ckpt_restore *restore, uint64_t bytes)
+	const struct ckpt_restore *restore, uint64_t bytes, json_t *files)
 {
 	char text[32];
 	json_t *passed = say_all_passed(cli, engine, restore);
@@ -80,6 +98,8 @@ static void say(const struct cli *cli, struct ckpt_engine *engine,
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
 		(void)json_object_set(object, "passed_over", passed);
+		if (cli->consolidate || cli->world_size)
+			(void)json_object_set(object, "files", files);
 		cli_print_json(object);
 	} else if (!cli->quiet) {
 		(void)printf("step %llu is in %s (%s, verified)\n",
@@ -114,15 +134,33 @@ static int fail_dest(const struct cli *cli, int code)
 	return cli_fail_with(cli, exit_code, named ? NULL : cli->operand[1]);
 }
 
+/* Copies the step as it is. */
+static int copy_out(
+	const struct cli *cli, struct ckpt_engine *engine, struct ckpt_restore **ret_restore)
+{
+	int r = ckpt_export_start(engine, cli->step, cli->operand[1], ret_restore);
+	bool dest = r < 0;
+
+	if (r == 0) {
+		r = cli_wait(cli, *ret_restore, "restoring");
+		dest = about_dest(*ret_restore, r);
+	}
+	if (r == 0)
+		return CLI_OK;
+	return dest ? fail_dest(cli, r) : cli_fail(cli, r);
+}
+
 int cmd_restore(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE DEST [--step N] [--json]",
+		.usage = "STORE DEST [--step N] [--consolidate [--file-size SIZE] | --world-size M "
+			 "--rank R [--whole PATTERN]] [--json]",
 		.help = help,
 		.operands = 2,
 		.takes_step = true,
 		.takes_quiet = true,
-		.takes_progress = true};
+		.takes_progress = true,
+		.takes_consolidate = true};
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
@@ -135,19 +173,14 @@ int cmd_restore(int argc, char **argv, const char *name)
 	exit_code = cli_open(&cli, &engine);
 	if (exit_code)
 		return exit_code;
-	int r = ckpt_export_start(engine, cli.step, cli.operand[1], &restore);
-	bool dest = r < 0;
-	if (r == 0) {
-		r = cli_wait(&cli, restore, "restoring");
-		dest = about_dest(restore, r);
-	}
-	if (r < 0) {
-		exit_code = dest ? fail_dest(&cli, r) : cli_fail(&cli, r);
-	} else {
+	json_t *files = json_array();
+	exit_code = cli.consolidate || cli.world_size ? consolidate(&cli, engine, &restore, files)
+						      : copy_out(&cli, engine, &restore);
+	if (exit_code == CLI_OK) {
 		(void)ckpt_restore_progress(restore, &done, &total);
-		say(&cli, engine, restore, done);
-		exit_code = CLI_OK;
+		say(&cli, engine, restore, done, files);
 	}
+	json_decref(files);
 	ckpt_restore_free(restore);
 	ckpt_engine_close(engine);
 	return exit_code;

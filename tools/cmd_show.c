@@ -42,6 +42,8 @@ static json_t *tensor_object(const struct ckpt_tensor_info *info)
 		"offset", (json_int_t)info->offset, "rank", (int)info->rank);
 	if (info->alias_of)
 		(void)json_object_set_new(object, "alias_of", json_string(info->alias_of));
+	if (info->pieces != 1)
+		(void)json_object_set_new(object, "pieces", json_integer(info->pieces));
 	return object;
 }
 
@@ -56,6 +58,8 @@ static void print_tensor(const struct ckpt_tensor_info *info)
 	for (uint32_t i = 0; i < info->ndim; i++)
 		(void)printf("%s%lld", i ? ", " : "", (long long)info->shape[i]);
 	(void)putchar(']');
+	if (info->pieces != 1)
+		(void)printf("  in %u pieces", info->pieces);
 	if (info->alias_of) {
 		(void)fputs("  = ", stdout);
 		cli_print_text(stdout, info->alias_of);

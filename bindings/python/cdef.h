@@ -20,6 +20,7 @@ struct ckpt_engine;
 struct ckpt_save;
 struct ckpt_restore;
 struct ckpt_catalog;
+struct ckpt_exchange_server;
 
 #define CKPT_STEP_LATEST ...
 #define CKPT_STEP_MAX    ...
@@ -77,6 +78,8 @@ struct ckpt_tensor {
 	const void *data;
 	uint32_t device;
 	int32_t device_index;
+	const int64_t *global_shape;
+	const int64_t *global_start;
 };
 
 struct ckpt_tensor_info {
@@ -89,6 +92,8 @@ struct ckpt_tensor_info {
 	uint64_t nbytes;
 	uint64_t offset;
 	const char *alias_of;
+	uint32_t pieces;
+	uint32_t reserved;
 };
 
 /* error.h */
@@ -136,6 +141,44 @@ const char *ckpt_strerror(int code);
 const char *ckpt_last_error(void);
 int ckpt_last_error_record(struct ckpt_error *ret_error);
 
+/* exchange.h */
+#define CKPT_EXCHANGE_BATCH     ...
+#define CKPT_EXCHANGE_VALUE_MAX ...
+
+enum ckpt_exchange_verb {
+	CKPT_EXCHANGE_PUT = 1,
+	CKPT_EXCHANGE_GET = 2,
+	CKPT_EXCHANGE_DROP = 3,
+};
+
+struct ckpt_exchange_request {
+	uint32_t size;
+	uint32_t verb;
+	uint64_t id;
+	uint32_t count;
+	uint32_t patience_ms;
+	const char *const *keys;
+	const void *const *values;
+	const uint64_t *lengths;
+};
+
+struct ckpt_exchange_answer {
+	uint32_t size;
+	int32_t result;
+	uint64_t id;
+	const void *const *values;
+	const uint64_t *lengths;
+	const char *reason;
+};
+
+int ckpt_exchange_server_new(struct ckpt_exchange_server **ret_server);
+void ckpt_exchange_server_free(struct ckpt_exchange_server *server);
+void ckpt_exchange_server_quiet(struct ckpt_exchange_server *server);
+int ckpt_exchange_next(struct ckpt_exchange_server *server, int timeout_ms,
+	struct ckpt_exchange_request *ret_request);
+int ckpt_exchange_reply(
+	struct ckpt_exchange_server *server, const struct ckpt_exchange_answer *answer);
+
 /* engine.h */
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0,
@@ -161,7 +204,11 @@ struct ckpt_engine_opts {
 	uint64_t keep_last;
 	uint64_t keep_every;
 	uint32_t log_level;
+	uint32_t rank;
+	uint32_t world;
 	uint32_t reserved;
+	const char *session;
+	struct ckpt_exchange_server *exchange;
 };
 
 #define CKPT_ENGINE_NEW_START ...
@@ -240,6 +287,8 @@ int ckpt_save_begin(struct ckpt_engine *engine, uint64_t step, const struct ckpt
 int ckpt_save_add(struct ckpt_save *save, const struct ckpt_tensor *tensors, size_t count);
 int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *name);
 int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
+int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
+int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_start(struct ckpt_save *save);
 int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
@@ -262,6 +311,7 @@ struct ckpt_save_info {
 	uint64_t stage_ns;
 	uint64_t local_ns;
 	uint64_t starved_ns;
+	uint64_t durable_ns;
 };
 
 int ckpt_save_info(struct ckpt_save *save, struct ckpt_save_info *ret_info);
@@ -271,12 +321,15 @@ void ckpt_save_free(struct ckpt_save *save);
 int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
+uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 size_t ckpt_restore_count(const struct ckpt_restore *restore);
 int ckpt_restore_tensor(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
 int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length);
 
 struct ckpt_target {
 	uint32_t size;
@@ -291,6 +344,7 @@ struct ckpt_target {
 	uint32_t reserved;
 	const int64_t *shape;
 	const int64_t *strides;
+	const int64_t *start;
 };
 
 int ckpt_restore_bind(

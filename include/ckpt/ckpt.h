@@ -3,7 +3,8 @@
  * libckpt: checkpoints of training state, durable and verified.
  *
  * An engine (engine.h) holds a store. A save (save.h) puts one step into it behind the caller's back;
- * a restore (restore.h) brings one back; a catalog (catalog.h) says what is there.
+ * a restore (restore.h) brings one back; a catalog (catalog.h) says what is there. Ranks of one job find
+ * each other through an exchange (exchange.h).
  *
  * Caveats.
  * - A tensor handed to a save is borrowed until the save is STAGED. Changing it before that is
@@ -18,6 +19,7 @@
 #include <ckpt/version.h>
 #include <ckpt/types.h>
 #include <ckpt/error.h>
+#include <ckpt/exchange.h>
 #include <ckpt/engine.h>
 #include <ckpt/save.h>
 #include <ckpt/restore.h>

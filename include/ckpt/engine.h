@@ -6,6 +6,10 @@
  * ckpt_engine_close(). Library threads block all signals; the library installs no handlers.
  * After fork() the child's handle is inert: every call returns CKPT_EFORKED.
  *
+ * Many ranks (`world`) save and claim together, each with an engine of its own on one store. Rank 0 keeps the
+ * store for all: keep_last, keep_every and pins are those of its engine, and without effect on others. The
+ * lock that tells whether the job lives is rank 0's, too.
+ *
  * Calls without a timeout of their own that need the storage return -ETIMEDOUT when it has not answered
  * within save_timeout_ms, and not before ten seconds. What they began goes on; a claim that was given
  * up this way may be asked for again, and is refused with -EBUSY until the first has ended.
@@ -23,6 +27,10 @@ extern "C" {
 /*
  * What to do with a save that comes while the last one still runs. One that has ended, and whose files the
  * storage still holds, is waited for ten seconds (WAIT; then -ETIMEDOUT) or one (SKIP).
+ *
+ * With many ranks rank 0 decides for all whether a step is skipped. Another one waits in ckpt_save_start()
+ * until it hears that, or until its last save is over; it may also hear of it when the step has begun, and
+ * that save has then failed with CKPT_ESKIPPED.
  */
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0, /* ckpt_save_start() waits for the last one, up to its deadline */
@@ -52,7 +60,21 @@ struct ckpt_engine_opts {
 	uint64_t keep_last;       /* keep the newest k committed steps; 0: keep all */
 	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
+	uint32_t rank;            /* of this process, 0 to world - 1 */
+	uint32_t world;           /* processes that save together, 50000 at most; 0: 1 */
 	uint32_t reserved;
+	/*
+	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the
+	 * job ever has (a launcher's job id and restart count, or random digits that rank 0 has told the
+	 * others). 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot. Borrowed until the return.
+	 * Opening with one that was used before fails with -EINVAL, unless read only.
+	 */
+	const char *session;
+	/*
+	 * With a world of more than 1: who carries what the ranks tell each other, see ckpt/exchange.h.
+	 * NULL: files in the store. The same kind on all ranks.
+	 */
+	struct ckpt_exchange_server *exchange;
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
@@ -89,11 +111,13 @@ CKPT_API int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
  * Claims a new generation whose parent is the step last restored through this engine (see
  * ckpt_restore_adopt), or no step on a store without commits and with CKPT_ENGINE_NEW_START.
  * The first ckpt_save_start() does it by itself. Waits for the disk.
+ * With a world of more than 1 rank 0 claims for all, and the others wait for its claim, or hear why there is
+ * none; CKPT_EMISMATCH if they have not adopted what it has.
  * Errors: CKPT_EINUSE, CKPT_ENOTRESUMED, system errors. Claiming twice is not an error.
  */
 CKPT_API int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);
 
-/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine. */
+/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine; of rank 0's, if many. */
 CKPT_API int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
 CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 

@@ -12,7 +12,17 @@
  * No byte reaches bound memory before its chunk has been compared with its digest. A restore that
  * fails may have filled some targets and not others.
  *
- * Threads: as for a save; wait and error from any thread.
+ * With a world of more than 1 (ckpt_engine_opts) a restore is of all ranks together, unless the engine is
+ * read only: every rank opens, binds what it wants (or nothing), starts, and waits. Rank 0 picks the step, and
+ * all get that one. It is open when it is open on all of them, and has been restored when all have restored
+ * it; a rank that fails, cancels, frees or closes before ends it for all, with one code and the reason, and
+ * with `rank` in the error. A rank that does not come, or is dead, ends it with -ETIMEDOUT: after
+ * save_timeout_ms for the opening, and for the reading as long after the others have read. So the same calls
+ * on all ranks come to the same end, and a loop that asks for the latest again after CKPT_EINTEGRITY or
+ * CKPT_EINCOMPLETE goes back with all of them. Who wants to look at a step by himself opens a second engine
+ * that is read only.
+ *
+ * Threads: as for a save; wait and error from any thread. One restore of a job after the other.
  */
 #ifndef CKPT_RESTORE_H
 #define CKPT_RESTORE_H
@@ -26,9 +36,14 @@ extern "C" {
 
 /*
  * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
- * its manifest and index. LATEST passes over quarantined steps, and over those that are just being
- * removed, and says so in the log; a number does not. The step cannot be removed by retention while it
- * is open. Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
+ * its manifest and the indexes of all ranks that wrote it. Ranks that give one name to different things
+ * (dtype or shape) make a step that is CKPT_EFORMAT; those that hold different bytes of one thing are
+ * named in the log: what is each rank's own needs a name of its own. LATEST passes over quarantined
+ * steps, and over those that are just being removed, and says so in the log; a number does not. The
+ * step cannot be removed by retention while it is open.
+ * With other ranks it returns when they have opened it, too; all must ask for the same (CKPT_EMISMATCH).
+ * CKPT_ENOSTEP is rank 0's word then: nobody concludes by himself that there is nothing.
+ * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
  * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
@@ -38,7 +53,13 @@ CKPT_API int ckpt_restore_open(
 CKPT_API uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 CKPT_API uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
 
-/* Number of names, aliases included. Names ascend in the order of their offsets; aliases come last. */
+/* How many ranks wrote the step. */
+CKPT_API uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
+
+/*
+ * Number of names, aliases included. They are those of the tensors as wholes, whichever ranks hold
+ * them; in the order in which one shard would hold them; aliases come last.
+ */
 CKPT_API size_t ckpt_restore_count(const struct ckpt_restore *restore);
 
 /* Describes name number `index`. -ERANGE past the last. */
@@ -49,13 +70,19 @@ CKPT_API int ckpt_restore_tensor(
 CKPT_API int ckpt_restore_find(
 	const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 
-/* The JSON that ckpt_save_set_meta() was given; length 0 if none. Valid as long as the handle. */
+/*
+ * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
+ * long as the handle. -ERANGE past the last rank.
+ */
 CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+CKPT_API int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank,
+	const char **ret_json, size_t *ret_length);
 
 /*
- * Memory that a tensor, or a range of its bytes, is to be copied to. It must stay mapped and be left
- * alone from start until the end of the restore.
+ * Memory that a tensor, a box of it, or a range of its bytes, is to be copied to. It must stay mapped
+ * and be left alone from start until the end of the restore. How many ranks wrote the tensor, and who
+ * of them which part, does not matter; a range of bytes can be had of one that a rank holds whole.
  */
 struct ckpt_target {
 	uint32_t size;   /* sizeof(struct ckpt_target) */
@@ -70,9 +97,14 @@ struct ckpt_target {
 	uint32_t reserved;
 	const int64_t *shape;
 	const int64_t *strides; /* of the memory, in elements; needs shape. NULL: contiguous */
+	const int64_t
+		*start; /* where the box of that shape begins in the tensor; NULL: all of it */
 };
 
-/* Binds `count` targets. Several targets may name one tensor. Errors: CKPT_EMISMATCH, -EINVAL. */
+/*
+ * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
+ * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH, -EINVAL.
+ */
 CKPT_API int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);
 
@@ -80,19 +112,23 @@ CKPT_API int ckpt_restore_bind(
 CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
 
 /*
- * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY and CKPT_EINCOMPLETE the step
- * has been quarantined, unless the engine is read only, and LATEST is now the next older one.
+ * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
+ * the step has been quarantined, unless the engine is read only, and LATEST is now the next older one. So
+ * it is when ckpt_restore_open() has failed with one of them and the manifest was good.
  */
 CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
 
-/* Bytes of the shard read and verified so far, and in all. Any thread. */
+/* Bytes of the shards read and verified so far, and in all. Any thread. */
 CKPT_API int ckpt_restore_progress(
 	struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);
 
 /* Asks to give up; the outcome is -ECANCELED or the end that came first. Any thread. */
 CKPT_API void ckpt_restore_cancel(struct ckpt_restore *restore);
 
-/* Makes the step restored the parent of the generation that this engine will claim. */
+/*
+ * Makes the step restored the parent of the generation that this engine will claim. With other ranks: once all
+ * have restored it (-EINVAL before), and on every rank.
+ */
 CKPT_API int ckpt_restore_adopt(struct ckpt_restore *restore);
 
 /*

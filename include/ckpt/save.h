@@ -60,11 +60,28 @@ CKPT_API int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, cons
 CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
 
 /*
+ * Bytes that all ranks must give alike, or none: say, the names of what they have in common and only one of
+ * them saves. They are compared, and not stored. A rank that gives others than rank 0 does fails the step
+ * for all (CKPT_EMISMATCH): what one of them relies on another to save would be in no shard. Errors: -EINVAL.
+ */
+CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
+
+/*
+ * Waits for what ckpt_save_start() would wait for, and not longer than so: for the last save, by the busy
+ * policy, and for the first claim, which with many ranks is that of rank 0. 0: it need not wait now.
+ * -ETIMEDOUT: not yet; ask again as often as you like. If ckpt_save_start() would fail, this does, and the
+ * save has failed (ckpt_save_error()), with that error, which may be -ETIMEDOUT as well.
+ */
+CKPT_API int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
+
+/*
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
  * CKPT_EFENCED; the save has then failed with that error. What ckpt_save_fail() was given, if it was
- * called before.
+ * called before. With many ranks a step that one of them was refused is over for all: they are told, their
+ * saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED and CKPT_EMISMATCH are those of all), and none
+ * may try it again in this generation.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 
@@ -80,7 +97,10 @@ CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 
 /*
  * Fails the save, unless its manifest is being published already: `code` and `why` become its error.
- * The caller saw a change. One that has not started has failed on return, and cannot start.
+ * The caller saw a change. One that has not started has failed on return, and cannot start. With many
+ * ranks the others are told; so the engine must be open. Before the first claim they can be told only when
+ * rank 0 has claimed, which is begun, or waited for behind the caller's back: with ckpt_save_ready() before
+ * it, they have been told even if the engine is closed next.
  */
 CKPT_API int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why);
 
@@ -120,6 +140,7 @@ struct ckpt_save_info {
 	uint64_t stage_ns;   /* start until STAGED */
 	uint64_t local_ns;   /* start until LOCAL */
 	uint64_t starved_ns; /* of that, time in which no staging slot was free */
+	uint64_t durable_ns; /* start until this rank's shard and index were durable */
 };
 
 /* Errors: CKPT_EFORKED, -EINVAL (`save` or `ret_info` is NULL, or its size is not set). */

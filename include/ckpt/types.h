@@ -16,6 +16,7 @@ struct ckpt_engine;
 struct ckpt_save;
 struct ckpt_restore;
 struct ckpt_catalog;
+struct ckpt_exchange_server;
 
 /* Where a step is asked for: the newest of the lineage that has not been quarantined. */
 #define CKPT_STEP_LATEST  UINT64_MAX
@@ -95,19 +96,27 @@ struct ckpt_tensor {
 	const void *data;       /* element [0,0,...]; NULL only when there are no elements */
 	uint32_t device;        /* enum ckpt_device_kind */
 	int32_t device_index;
+	const int64_t
+		*global_shape; /* of the tensor that this is a box of; NULL: this is all of it */
+	const int64_t *global_start; /* where the box begins in it; NULL: at 0 in every dimension */
 };
 
-/* A tensor that a step holds. Pointers are valid as long as the handle that it was asked of. */
+/*
+ * A tensor that a step holds, the whole of it. Pointers are valid as long as the handle that it was
+ * asked of.
+ */
 struct ckpt_tensor_info {
 	uint32_t size; /* sizeof(struct ckpt_tensor_info), set by the caller */
 	uint32_t dtype;
 	uint32_t ndim;
-	uint32_t rank; /* of the process that wrote it */
+	uint32_t rank; /* of the process that wrote it, or its first piece */
 	const char *name;
 	const int64_t *shape;
 	uint64_t nbytes;
-	uint64_t offset;      /* of its first byte in the shard, bytes */
+	uint64_t offset;      /* of that one's first byte in its shard, bytes */
 	const char *alias_of; /* the tensor whose bytes it shares; NULL if it is stored itself */
+	uint32_t pieces;      /* different boxes of it that the ranks hold; 1: it is stored whole */
+	uint32_t reserved;
 };
 
 #endif

@@ -63,6 +63,16 @@ static int check_options(struct ckpt_engine_opts *o)
 		return bad_option("save_timeout_ms", o->save_timeout_ms, "below 2^31");
 	if (o->log_level > CKPT_LOG_DEBUG)
 		return bad_option("log_level", o->log_level, "an enum ckpt_log_level");
+	if (o->world > CKPT_WORLD_SAVING)
+		return bad_option("world", o->world, "at most 50000");
+	if (o->rank >= (o->world ? o->world : 1))
+		return bad_option("rank", o->rank, "below world");
+	if (o->world > 1 && (!o->session || !ckpt_session_valid(o->session)))
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"ckpt_engine_open: session is '%.80s', and must be 1 to 64 of A-Z a-z 0-9 "
+			". _ - "
+			"that all ranks of this start of the job give",
+			o->session ? o->session : "");
 	fill_defaults(o);
 	return 0;
 }

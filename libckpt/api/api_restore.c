@@ -106,15 +106,30 @@ int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size
 	return ckpt_restore_name_find(restore, name, ckpt_error_here(), ret_index);
 }
 
-int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
+uint32_t ckpt_restore_world(const struct ckpt_restore *restore)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
+	return ckpt_restore_ranks(restore);
+}
 
-	if (!index)
+int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length)
+{
+	uint32_t world = ckpt_restore_ranks(restore);
+
+	if (world == 0)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore holds no index");
+	if (rank >= world)
+		return ckpt_fail(ckpt_error_here(), -ERANGE,
+			"rank %u of a step that %u ranks wrote", rank, world);
+	const struct ckpt_index *index = ckpt_restore_rank_index(restore, rank);
 	*ret_json = index->meta ? index->meta : "";
 	*ret_length = index->meta ? index->meta_bytes : 0;
 	return 0;
+}
+
+int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
+{
+	return ckpt_restore_rank_meta(restore, 0, ret_json, ret_length);
 }
 
 int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count)
@@ -123,12 +138,14 @@ int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *ta
 
 	if (r < 0 || count == 0)
 		return r;
-	for (size_t i = 0; i < count; i++)
-		if (!targets || targets[i].size != sizeof(*targets))
-			return ckpt_fail(ckpt_error_here(), -EINVAL,
-				"ckpt_target.size must be sizeof(struct ckpt_target) of every "
-				"target");
-	return ckpt_restore_add_targets(restore, targets, count, ckpt_error_here());
+	struct ckpt_target *copies = NULL;
+	r = ckpt_copy_in_all((void **)&copies, sizeof(*targets),
+		offsetof(struct ckpt_target, start), targets, count, "ckpt_target");
+	if (r == 0)
+		r = ckpt_restore_add_targets(
+			restore, copies ? copies : targets, count, ckpt_error_here());
+	ckpt_free(copies);
+	return r;
 }
 
 int ckpt_restore_start(struct ckpt_restore *restore)
@@ -176,6 +193,11 @@ int ckpt_restore_adopt(struct ckpt_restore *restore)
 	uint64_t generation = ckpt_restore_chosen_generation(restore);
 	if (generation == 0)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore has chosen no step");
+	if (!ckpt_restore_agreed(restore))
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"step %llu has not been restored by all ranks: wait for the end, and adopt "
+			"what has gone well",
+			(unsigned long long)ckpt_restore_chosen_step(restore));
 	return ckpt_runtime_adopt(ckpt_restore_owner(restore), generation,
 		ckpt_restore_chosen_step(restore), ckpt_error_here());
 }

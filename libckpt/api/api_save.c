@@ -76,14 +76,14 @@ int ckpt_save_add(struct ckpt_save *save, const struct ckpt_tensor *tensors, siz
 
 	if (r < 0 || count == 0)
 		return r;
-	if (!tensors || tensors[0].size != sizeof(*tensors))
-		return ckpt_fail(ckpt_error_here(), -EINVAL,
-			"ckpt_tensor.size must be sizeof(struct ckpt_tensor) of every tensor");
-	for (size_t i = 1; i < count; i++)
-		if (tensors[i].size != sizeof(*tensors))
-			return ckpt_fail(ckpt_error_here(), -EINVAL,
-				"ckpt_tensor.size of number %zu is %u", i, tensors[i].size);
-	return ckpt_save_put_tensors(save, tensors, count, ckpt_error_here());
+	struct ckpt_tensor *copies = NULL;
+	r = ckpt_copy_in_all((void **)&copies, sizeof(*tensors),
+		offsetof(struct ckpt_tensor, global_shape), tensors, count, "ckpt_tensor");
+	if (r == 0)
+		r = ckpt_save_put_tensors(
+			save, copies ? copies : tensors, count, ckpt_error_here());
+	ckpt_free(copies);
+	return r;
 }
 
 int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *name)
@@ -106,6 +106,35 @@ int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length)
 	if (!json)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "json is NULL");
 	return ckpt_save_put_meta(save, json, length, ckpt_error_here());
+}
+
+int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length)
+{
+	int r = check_draft(save);
+
+	if (r < 0)
+		return r;
+	if (!data || length == 0)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "data is NULL, or of no length");
+	ckpt_save_put_common(save, data, length);
+	return 0;
+}
+
+int ckpt_save_ready(struct ckpt_save *save, int timeout_ms)
+{
+	bool over = true;
+	int r = check_draft(save);
+
+	if (r < 0)
+		return r;
+	if (timeout_ms < 0)
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"timeout_ms is %d: ckpt_save_start() waits as long as need be", timeout_ms);
+	r = ckpt_runtime_ready(ckpt_save_owner(save), save, timeout_ms, ckpt_error_here(), &over);
+	if (r < 0 && !over)
+		return ckpt_fail(ckpt_error_here(), r, "step %llu cannot start yet",
+			(unsigned long long)ckpt_save_step(save));
+	return r;
 }
 
 int ckpt_save_start(struct ckpt_save *save)
@@ -176,7 +205,7 @@ int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const c
 	(void)ckpt_fail_at(&verdict, code, &(struct ckpt_where){.tier = "memory", .tensor = tensor},
 		"%s", why);
 	if (!ckpt_save_started(save))
-		ckpt_save_refuse(save, &verdict);
+		ckpt_runtime_refuse(ckpt_save_owner(save), save, &verdict);
 	else if (!ckpt_save_gone(save))
 		ckpt_save_post_failure(save, &verdict);
 	return 0;

@@ -13,6 +13,14 @@
  */
 int ckpt_copy_in(void *to, size_t size, const void *from, const char *what);
 
+/*
+ * The same for `count` structs that lie one behind the other, all of the size that the first one says:
+ * `least` when the struct was first released. *ret_copies is for ckpt_free(), or NULL: the caller's are
+ * of this version, to be used as they are. -EINVAL too when sizes differ; -ENOMEM.
+ */
+int ckpt_copy_in_all(void **ret_copies, size_t size, size_t least, const void *from, size_t count,
+	const char *what);
+
 /* Copies `from` to the caller's struct as far as the size that the caller set in it says. */
 int ckpt_copy_out(void *to, const void *from, size_t size, const char *what);
 

@@ -27,6 +27,12 @@ struct ckpt_segment {
 	uint64_t offset;
 	uint64_t length;
 	char *staged;
+	/*
+	 * NULL, or from staging: the shape of a row-major array, and behind it where in the array the
+	 * view begins. `offset` and `length` are bytes of the array then; others than the view's are
+	 * passed over.
+	 */
+	const int64_t *around;
 	uint32_t tensor; /* its number, for whoever made the segment */
 	uint64_t sample; /* ckpt_segment_sample() before the copy; see `torn` */
 };
@@ -82,6 +88,9 @@ void ckpt_host_copy_work(struct ckpt_job *job);
 void ckpt_view_gather(const struct ckpt_view *view, uint64_t offset, uint64_t length, char *out);
 void ckpt_view_scatter(
 	const struct ckpt_view *view, uint64_t offset, uint64_t length, const char *in);
+/* The same for bytes of the array `around` that the view is a box of; see struct ckpt_segment. */
+void ckpt_view_scatter_box(const struct ckpt_view *view, const int64_t *around, uint64_t offset,
+	uint64_t length, const char *in);
 /* Row-major without gaps: gather and scatter are one memcpy. */
 bool ckpt_view_contiguous(const struct ckpt_view *view);
 /* Precondition: no dimension is negative, and the size fits 64 bits. */

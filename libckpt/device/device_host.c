@@ -8,7 +8,10 @@
 
 static void copy_segment(const struct ckpt_copy *copy, const struct ckpt_segment *segment)
 {
-	if (copy->direction == CKPT_COPY_TO_STAGING)
+	if (segment->around)
+		ckpt_view_scatter_box(&segment->view, segment->around, segment->offset,
+			segment->length, segment->staged);
+	else if (copy->direction == CKPT_COPY_TO_STAGING)
 		ckpt_view_gather(&segment->view, segment->offset, segment->length, segment->staged);
 	else
 		ckpt_view_scatter(

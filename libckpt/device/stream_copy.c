@@ -50,6 +50,25 @@ static size_t stream_groups(char *restrict to, const char *restrict from, size_t
 	return done;
 }
 
+/* Its whole lines past the caches. */
+__attribute__((target("avx"))) static void stream_run(
+	char *restrict to, const char *restrict from, size_t run)
+{
+	size_t head = (size_t) - (uintptr_t)to % LINE;
+
+	head = head < run ? head : run;
+	memcpy(to, from, head);
+	for (run -= head, to += head, from += head; run >= LINE;
+		run -= LINE, to += LINE, from += LINE) {
+		__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
+		__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
+
+		_mm256_stream_si256((__m256i *)(void *)to, a);
+		_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
+	}
+	memcpy(to, from, run);
+}
+
 void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes)
 {
 	char *out = to;
@@ -68,11 +87,33 @@ void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes
 	memcpy(out, in, bytes);
 }
 
+void ckpt_stream_runs(char *restrict to, int64_t to_step, const char *restrict from,
+	int64_t from_step, uint64_t count, size_t run)
+{
+	bool stream = run < STREAM_MIN && __builtin_cpu_supports("avx");
+
+	for (int64_t i = 0; i < (int64_t)count; i++) {
+		if (stream)
+			stream_run(to + i * to_step, from + i * from_step, run);
+		else
+			ckpt_stream_copy(to + i * to_step, from + i * from_step, run);
+	}
+	if (stream)
+		_mm_sfence();
+}
+
 #else
 
 void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes)
 {
 	memcpy(to, from, bytes);
+}
+
+void ckpt_stream_runs(char *restrict to, int64_t to_step, const char *restrict from,
+	int64_t from_step, uint64_t count, size_t run)
+{
+	for (int64_t i = 0; i < (int64_t)count; i++)
+		memcpy(to + i * to_step, from + i * from_step, run);
 }
 
 #endif

@@ -8,4 +8,12 @@
 /* As memcpy. Other threads that are told of it afterwards see all of it. */
 void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes);
 
+/*
+ * The same for `count` runs of `run` bytes, a step apart on either side. Worth it from
+ * CKPT_STREAM_RUN bytes on: then whole lines need not be read before they are written.
+ */
+#define CKPT_STREAM_RUN 128
+void ckpt_stream_runs(char *restrict to, int64_t to_step, const char *restrict from,
+	int64_t from_step, uint64_t count, size_t run);
+
 #endif

@@ -5,9 +5,7 @@
  */
 #include "device/device.h"
 
-#include <string.h>
-
-#include "device/stream_copy.h"
+#include "device/copy_runs.h"
 
 /* A view, reduced. Dimensions of one element are gone; none has zero elements. */
 struct grid {
@@ -114,39 +112,6 @@ bool ckpt_view_contiguous(const struct ckpt_view *view)
 	return grid.ndim == 0;
 }
 
-static inline __attribute__((always_inline)) void copy_sized(char *restrict to, int64_t to_step,
-	const char *restrict from, int64_t from_step, uint64_t count, size_t size)
-{
-	for (int64_t i = 0; i < (int64_t)count; i++)
-		memcpy(to + i * to_step, from + i * from_step, size);
-}
-
-/* `count` runs. Sizes of common elements are known to the compiler, which makes moves of them. */
-static void copy_runs(char *restrict to, int64_t to_step, const char *restrict from,
-	int64_t from_step, uint64_t count, uint64_t run)
-{
-	switch (run) {
-	case 1:
-		copy_sized(to, to_step, from, from_step, count, 1);
-		break;
-	case 2:
-		copy_sized(to, to_step, from, from_step, count, 2);
-		break;
-	case 4:
-		copy_sized(to, to_step, from, from_step, count, 4);
-		break;
-	case 8:
-		copy_sized(to, to_step, from, from_step, count, 8);
-		break;
-	case 16:
-		copy_sized(to, to_step, from, from_step, count, 16);
-		break;
-	default:
-		for (int64_t i = 0; i < (int64_t)count; i++)
-			ckpt_stream_copy(to + i * to_step, from + i * from_step, run);
-	}
-}
-
 #define TILE_BYTES (16 << 10)
 #define SWAP_BAND  512 /* rows whose pages the TLB keeps while the band is walked */
 
@@ -182,7 +147,8 @@ static inline __attribute__((always_inline)) void swap_tile(
 	for (int64_t k = 0; k < ni; k++)
 		memcpy(tile + k * pitch, from + k * s->from_row, (size_t)(nj * item));
 	for (int64_t k = 0; k < nj; k++)
-		copy_sized(to + k * s->to_row, item, tile + k * item, pitch, (uint64_t)ni, size);
+		ckpt_copy_sized(
+			to + k * s->to_row, item, tile + k * item, pitch, (uint64_t)ni, size);
 }
 
 static inline __attribute__((always_inline)) void swap_sized(const struct swap *s, size_t size)
@@ -255,10 +221,10 @@ static void copy_rows(const struct grid *grid, int64_t at, uint64_t rows, char *
 		char *view = grid->data + at + row * row_step;
 
 		if (gather)
-			copy_runs(
+			ckpt_copy_runs(
 				flat + row * flat_row, run, view, column_step, columns, grid->run);
 		else
-			copy_runs(
+			ckpt_scatter_runs(
 				view, column_step, flat + row * flat_row, run, columns, grid->run);
 	}
 }
@@ -318,9 +284,9 @@ static void copy_whole(
 			n *= rows;
 			copy_rows(grid, cursor.at, rows, flat, gather);
 		} else if (gather) {
-			copy_runs(flat, (int64_t)grid->run, view, step, n, grid->run);
+			ckpt_copy_runs(flat, (int64_t)grid->run, view, step, n, grid->run);
 		} else {
-			copy_runs(view, step, flat, (int64_t)grid->run, n, grid->run);
+			ckpt_scatter_runs(view, step, flat, (int64_t)grid->run, n, grid->run);
 		}
 		advance(grid, &cursor, rows);
 		flat += n * grid->run;

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/open.h"
+#include "engine/save_ranks.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn parent_body;
@@ -73,7 +74,7 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 		/* A number that is tried again: what the first try left may show itself late. */
 		.nonce = generation == core->tried_generation ? core->tried_nonce
 							      : ckpt_env_random(core->parts.env),
-		.world = 1,
+		.world = core->config.world,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
 	memcpy(c->claim.run_id, core->marker.run_id, sizeof(c->claim.run_id));
 	memcpy(c->claim.node, core->config.node, sizeof(c->claim.node));
@@ -120,13 +121,15 @@ static int lost(struct ckpt_claimer *c, uint64_t generation)
 		(unsigned long long)generation, c->command.core->parts.label);
 }
 
-static int adopt_claim(struct ckpt_claimer *c)
+int ckpt_claim_adopt(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
 	struct ckpt_scan_gen gen = {
 		.generation = c->claim.generation, .claimed = true, .claim = c->claim};
 
 	core->generation = c->claim.generation;
+	core->nonce = c->claim.nonce;
+	core->heard_generation = 0;
 	core->last_step = c->claim.parent_step;
 	core->any_step = c->claim.parent_generation != 0;
 	core->stats.generation = core->generation;
@@ -139,7 +142,7 @@ static int adopt_claim(struct ckpt_claimer *c)
 	int r = ckpt_scan_put_gen(&core->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	(void)ckpt_lineage_mark(&core->scan, NULL);
-	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE | (core->sessions.names ? CKPT_KEEPER_SWEEP : 0));
 	return 0;
 }
 
@@ -279,8 +282,20 @@ static int publish_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, op->done);
 	}
 	core->holder = c->lock;
-	return adopt_claim(c);
+	return ckpt_claim_adopt(c);
 	CKPT_TASK_END(task);
+}
+
+/* What keeps rank 0 from claiming is told as well: what is in the store counts for all as it sees it. */
+static int work_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+
+	if (core->config.rank > 0 && !core->config.read_only)
+		return ckpt_task_continue(task, ckpt_claim_follow_body);
+	int r = check_parent(core, &c->command.error);
+	return r < 0 ? r : ckpt_task_continue(task, look_body);
 }
 
 static void work_done(struct ckpt_task *task)
@@ -293,7 +308,6 @@ int ckpt_claim_body(struct ckpt_task *task)
 	struct ckpt_claimer *c =
 		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_claimer, command);
 	struct ckpt_core *core = c->command.core;
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	if (core->claiming)
@@ -303,15 +317,18 @@ int ckpt_claim_body(struct ckpt_task *task)
 			core->parts.label);
 	if (core->generation)
 		return repeat(c);
-	r = check_parent(core, &c->command.error);
-	if (r < 0)
-		return r;
 	core->claiming = true;
 	ckpt_store_op_init(&c->op, &c->work, &c->command.error);
 	c->op.quiet = true;
-	ckpt_task_start(&c->work, &core->sched, look_body, work_done);
+	ckpt_task_start(&c->work, &core->sched, work_body, work_done);
 	CKPT_AWAIT(task, c->work.finished);
+	if (core->exchange && core->config.rank == 0 && !core->config.read_only) {
+		if (ckpt_claim_tell(c))
+			CKPT_AWAIT(task, c->talk.task.finished);
+		ckpt_claim_told(c);
+	}
 	core->claiming = false;
+	ckpt_save_wake_early(core);
 	return c->work.result;
 	CKPT_TASK_END(task);
 }
@@ -321,4 +338,5 @@ void ckpt_claimer_clear(struct ckpt_command *command)
 	struct ckpt_claimer *claimer = CKPT_CONTAINER(command, struct ckpt_claimer, command);
 
 	ckpt_buf_free(&claimer->buf);
+	ckpt_buf_free(&claimer->words);
 }

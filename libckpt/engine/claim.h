@@ -3,7 +3,8 @@
 #ifndef CKPT_ENGINE_CLAIM_H
 #define CKPT_ENGINE_CLAIM_H
 
-#include "engine/core.h"
+#include "engine/talk.h"
+#include "exchange/rank_record.h"
 
 struct ckpt_claimer {
 	struct ckpt_command command;
@@ -14,6 +15,12 @@ struct ckpt_claimer {
 	char path[CKPT_PATH_MAX];
 	struct ckpt_task work;
 	uint64_t newest; /* claim that is there; 0: none */
+
+	/* With other ranks. */
+	struct ckpt_talk talk;
+	struct ckpt_buf words;
+	struct ckpt_timer timer; /* the claim is not seen yet */
+	int never;               /* 0: stops nothing */
 };
 
 /*
@@ -21,6 +28,16 @@ struct ckpt_claimer {
  * Afterwards what dead generations left behind is settled in the background.
  */
 int ckpt_claim_body(struct ckpt_task *task);
+/* The claim is there: this core's generation from now on. Its place in the scan is made already. */
+int ckpt_claim_adopt(struct ckpt_claimer *claimer);
+/* Body of `work` on any rank but 0: hears what rank 0 has claimed. */
+int ckpt_claim_follow_body(struct ckpt_task *task);
+/* Rank 0: begins to tell how its claim has ended; false: without memory. Await the talk if it was begun. */
+bool ckpt_claim_tell(struct ckpt_claimer *claimer);
+/* It counts, told or not: the others count it as well, when they have heard nothing. */
+void ckpt_claim_told(struct ckpt_claimer *claimer);
+/* Rank 0, when the others may not know of its claim: tells it again, in the background. */
+void ckpt_claim_retell(struct ckpt_core *core);
 /* After END. */
 void ckpt_claimer_clear(struct ckpt_command *command);
 

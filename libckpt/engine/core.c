@@ -7,6 +7,18 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "exchange/exchange_dir.h"
+#include "exchange/exchange_served.h"
+
+static int open_exchange(struct ckpt_core *core)
+{
+	const char *session = core->config.session;
+
+	if (core->parts.server)
+		return ckpt_exchange_served_open(&core->sched, &core->timers, core->parts.env,
+			core->parts.server, session, &core->exchange);
+	return ckpt_exchange_dir_open(&core->sched, core->store, session, &core->exchange);
+}
 
 int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)
@@ -14,21 +26,33 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	CKPT_ASSERT(config->chunk_bytes > 0 && config->chunk_bytes <= config->block_bytes);
 	*core = (struct ckpt_core){.parts = *parts, .config = *config, .eventfd = -1};
 	core->holder.fd = -1;
+	core->config.world = config->world ? config->world : 1;
+	CKPT_ASSERT(config->rank < core->config.world);
 	int r = ckpt_store_file_open(
 		parts->env, &core->sched, parts->io, parts->root, parts->label, &core->store);
 	if (r < 0)
 		return ckpt_fail(
 			err, r, "cannot open the store in %s: %s", parts->label, ckpt_code_text(r));
 	core->stats.size = sizeof(core->stats);
+	if (core->config.world == 1)
+		return 0;
+	r = open_exchange(core);
+	if (r < 0) {
+		ckpt_store_close(core->store);
+		return ckpt_fail(err, r, "out of memory");
+	}
 	return 0;
 }
 
 void ckpt_core_destroy(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
+	ckpt_exchange_close(core->exchange);
 	ckpt_store_close(core->store);
 	ckpt_scan_clear(&core->scan);
+	ckpt_free(core->sessions.names);
 	ckpt_free(core->pins);
+	ckpt_free(core->agreed);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)
@@ -40,20 +64,15 @@ bool ckpt_core_idle(const struct ckpt_core *core)
 /* Fires what is due and returns the next deadline. */
 static uint64_t run_timers(struct ckpt_core *core, uint64_t now_ns)
 {
-	for (;;) {
-		struct ckpt_timer *due = NULL;
-		uint64_t next_ns = UINT64_MAX;
-		for (struct ckpt_timer *t = core->timers; t; t = t->next) {
-			if (t->at_ns <= now_ns)
-				due = t;
-			next_ns = ckpt_min_u64(next_ns, t->at_ns);
-		}
-		if (!due)
-			return next_ns;
+	struct ckpt_timer *due;
+	uint64_t next_ns;
+
+	while ((due = ckpt_timer_due(&core->timers, now_ns, &next_ns))) {
 		ckpt_core_timer_clear(core, due);
 		due->fire(due);
 		ckpt_sched_run(&core->sched);
 	}
+	return next_ns;
 }
 
 uint64_t ckpt_core_step(struct ckpt_core *core)
@@ -73,24 +92,20 @@ uint64_t ckpt_core_step(struct ckpt_core *core)
 
 void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint64_t at_ns)
 {
-	CKPT_ASSERT(timer->fire != NULL);
-	ckpt_core_timer_clear(core, timer);
-	timer->at_ns = at_ns;
-	timer->set = true;
-	timer->next = core->timers;
-	core->timers = timer;
+	ckpt_timer_set(&core->timers, timer, at_ns);
 }
 
 void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer)
 {
-	if (!timer->set)
-		return;
-	struct ckpt_timer **link = &core->timers;
-	while (*link && *link != timer)
-		link = &(*link)->next;
-	CKPT_ASSERT(*link == timer);
-	*link = timer->next;
-	timer->set = false;
+	ckpt_timer_clear(&core->timers, timer);
+}
+
+void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step)
+{
+	/* Without room the oldest stays, and goes with the session. */
+	if (core->told_count == CKPT_COUNT(core->told))
+		memmove(core->told, core->told + 1, --core->told_count * sizeof(core->told[0]));
+	core->told[core->told_count++] = (struct ckpt_told){.generation = generation, .step = step};
 }
 
 void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits)

@@ -15,16 +15,21 @@
 #include "base/latch.h"
 #include "base/log.h"
 #include "base/task.h"
+#include "base/timer.h"
 #include "device/device.h"
 #include "engine/scan.h"
+#include "exchange/exchange.h"
 #include "format/manifest.h"
 #include "staging/pool.h"
 #include "store/store.h"
 
 struct ckpt_core;
-struct ckpt_save;
-struct ckpt_restore;
 struct ckpt_removal;
+struct ckpt_talk;
+struct ckpt_skipper;
+struct ckpt_save;
+struct ckpt_save_ranks;
+struct ckpt_restore;
 
 /* Bits that an operation's latch answers with. */
 #define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
@@ -41,6 +46,9 @@ struct ckpt_core_config {
 	uint32_t save_timeout_ms;
 	bool read_only;
 	bool new_start;
+	uint32_t rank;
+	uint32_t world;                     /* 0 and 1: nobody else */
+	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
 
@@ -52,15 +60,8 @@ struct ckpt_core_parts {
 	const char *label; /* its path, for messages */
 	struct ckpt_device *host;
 	struct ckpt_pool *pool;
-	struct ckpt_log *log; /* may be NULL */
-};
-
-/* A deadline that the core watches. In a list sorted by nothing: there are few. */
-struct ckpt_timer {
-	struct ckpt_timer *next;
-	uint64_t at_ns;
-	void (*fire)(struct ckpt_timer *timer); /* once; the timer is off the list by then */
-	bool set;
+	struct ckpt_log *log;                /* may be NULL */
+	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
 };
 
 /*
@@ -78,12 +79,20 @@ struct ckpt_command {
 	void (*clear)(struct ckpt_command *command);
 };
 
+/* Of which step this rank has a key in the exchange. */
+struct ckpt_told {
+	uint64_t generation;
+	uint64_t step;
+};
+
 struct ckpt_core {
 	struct ckpt_core_parts parts;
 	struct ckpt_core_config config;
 	struct ckpt_store *store;
+	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
+	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
 	struct ckpt_sched sched;
-	struct ckpt_timer *timers;
+	struct ckpt_timers timers;
 
 	/* What the store held when it was last read, and what this engine has done since. */
 	struct ckpt_marker marker;
@@ -100,14 +109,32 @@ struct ckpt_core {
 	uint64_t
 		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
 	uint64_t tried_nonce;
+	uint64_t nonce; /* of the claim of `generation` */
+	uint64_t
+		heard_generation; /* that rank 0 has claimed, and this rank could not join; 0: none */
+	uint64_t heard_nonce;
+	uint32_t claims;      /* of this session that were made */
+	uint32_t claim_tries; /* of the next one */
+	bool claim_untold;    /* rank 0 has claimed, and the others may not know */
+	bool claim_telling;
+	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
+	size_t told_count;
+	size_t refusals;               /* being told */
+	struct ckpt_save_ranks *early; /* of them, those that wait for the claim under way */
 
+	struct ckpt_digest
+		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
 	struct ckpt_restore *restores; /* under way */
-	struct ckpt_keeper *keeper;    /* retention and settling */
+	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
+	_Atomic uint32_t restores_begun;
 	struct ckpt_removal *removals; /* under way */
+	struct ckpt_talk *talks;       /* with other ranks, under way */
+	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
+	struct ckpt_keeper *keeper;    /* retention and settling */
 	unsigned commands;             /* under way */
 	uint64_t *pins;
 	size_t pin_count;
@@ -135,6 +162,9 @@ bool ckpt_core_idle(const struct ckpt_core *core);
 
 void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint64_t at_ns);
 void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
+
+/* This rank tells the others something about a step. */
+void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step);
 
 /* Sets the bits and pokes the eventfd. */
 void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits);

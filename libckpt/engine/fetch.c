@@ -285,7 +285,9 @@ static int prepare(struct ckpt_fetch *f)
 	while (f->unit < c->layout->chunk_bytes)
 		f->unit *= 2;
 	f->block_count = ckpt_blocks_count(c->layout, f->unit);
-	f->wanted = ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
+	f->wanted = c->targets
+			    ? c->targets->wanted
+			    : ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
 	if (f->unit != c->core->config.block_bytes) {
 		slots = CKPT_FETCH_OWN;
 		if (make_own(f) < 0)
@@ -295,9 +297,7 @@ static int prepare(struct ckpt_fetch *f)
 	f->ring = ckpt_alloc_array(f->depth, sizeof(*f->ring));
 	if (!f->wanted || !f->ring)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
-	if (c->targets)
-		atomic_store(c->total, ckpt_targets_want(c->targets, c->layout, f->wanted));
-	else
+	if (!c->targets)
 		want_all(f);
 	if (!f->own_memory)
 		ckpt_share_join(&f->share, pool, &f->task);
@@ -353,7 +353,8 @@ void ckpt_fetch_clear(struct ckpt_fetch *fetch)
 	for (unsigned i = 0; fetch->ring && i < fetch->depth; i++)
 		ckpt_free(fetch->ring[i].segments.items);
 	ckpt_free(fetch->ring);
-	ckpt_free(fetch->wanted);
+	if (!fetch->config.targets)
+		ckpt_free(fetch->wanted);
 	ckpt_free(fetch->own_memory);
 	*fetch = (struct ckpt_fetch){0};
 }

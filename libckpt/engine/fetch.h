@@ -32,7 +32,6 @@ struct ckpt_fetch_config {
 
 	/* Where the bytes go. Targets (sealed): only what they need is read. */
 	struct ckpt_targets *targets;
-	atomic_uint_fast64_t *total; /* set to the bytes that this will verify */
 	/* Or a file of another store; `header` is the shard's, verified. */
 	struct ckpt_store *dest;
 	struct ckpt_object *dest_file;
@@ -60,7 +59,7 @@ struct ckpt_fetch {
 	/* Its own. */
 	uint32_t unit; /* bytes of a block */
 	size_t block_count;
-	uint64_t *wanted; /* a bit for each chunk */
+	uint64_t *wanted; /* a bit for each chunk; the targets', if there are some */
 	size_t next;      /* block to look at */
 	size_t chunk;     /* no chunk before it is wanted in `next` or behind */
 	bool prepared;

@@ -127,23 +127,69 @@ static void let_out(struct ckpt_fetch_block *b)
 
 /* Reading. */
 
+/*
+ * The next run of bytes that are wanted, from b->read on. Chunks between that nobody wants are left out
+ * unless a request that is aligned would read them all the same.
+ */
+static void find_run(
+	const struct ckpt_fetch_block *b, uint64_t align, uint64_t *ret_lo, uint64_t *ret_hi)
+{
+	const struct ckpt_layout *layout = b->fetch->config.layout;
+	size_t i = ckpt_layout_chunk_at(layout, b->read);
+	uint64_t end = 0;
+
+	while (!ckpt_fetch_wants(b->fetch, i))
+		i++;
+	*ret_lo = ckpt_max_u64(b->read, layout->chunks[i].offset);
+	for (; i < layout->chunk_count && layout->chunks[i].offset < b->hi; i++) {
+		const struct ckpt_chunk *c = &layout->chunks[i];
+
+		if (!ckpt_fetch_wants(b->fetch, i))
+			continue;
+		if (end && (c->offset & ~(align - 1)) > ckpt_align_up(end, align))
+			break;
+		end = c->offset + c->length;
+	}
+	*ret_hi = ckpt_min_u64(end, b->hi);
+}
+
+/* False: all that is wanted has been read. */
+static bool read_on(struct ckpt_fetch_block *b)
+{
+	struct ckpt_fetch *f = b->fetch;
+	struct ckpt_store *store = f->config.core->store;
+	uint64_t lo;
+	uint64_t hi;
+
+	if (b->read >= b->hi)
+		return false;
+	find_run(b, store->align, &lo, &hi);
+	b->at = lo;
+	b->read = hi;
+	lo &= ~(uint64_t)(store->align - 1);
+	hi = ckpt_align_up(hi, store->align);
+	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
+	ckpt_store_op_init(&b->op, &f->task, NULL);
+	ckpt_store_read(store, &b->op, f->config.file, b->slot->data + (lo - b->span.offset),
+		hi - lo, lo, f->own_memory ? -1 : (int)b->slot->number);
+	return true;
+}
+
 void ckpt_fetch_block_start(struct ckpt_fetch_block *block)
 {
-	struct ckpt_fetch *f = block->fetch;
-	struct ckpt_store *store = f->config.core->store;
-	uint64_t lo = block->lo & ~(uint64_t)(store->align - 1);
-	uint64_t hi = ckpt_align_up(block->hi, store->align);
+	block->read = block->lo;
+	block->state = read_on(block) ? BLOCK_READING : BLOCK_READ;
+}
 
-	if (block->hi == 0) {
-		block->state = BLOCK_READ;
-		return;
-	}
-	CKPT_ASSERT(lo >= block->span.offset && hi <= block->span.offset + f->unit);
-	block->state = BLOCK_READING;
-	ckpt_store_op_init(&block->op, &f->task, NULL);
-	ckpt_store_read(store, &block->op, f->config.file,
-		block->slot->data + (lo - block->span.offset), hi - lo, lo,
-		f->own_memory ? -1 : (int)block->slot->number);
+/* A request has come back. */
+static void take_read(struct ckpt_fetch_block *b)
+{
+	struct ckpt_fetch *f = b->fetch;
+
+	if (b->op.result < 0)
+		ckpt_fetch_take_failure(f, b->op.result, b->at, CKPT_FETCH_NO_CHUNK);
+	if (b->op.result < 0 || ckpt_fetch_stopping(f) || !read_on(b))
+		b->state = BLOCK_READ;
 }
 
 void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior)
@@ -152,12 +198,8 @@ void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_
 	/* A chunk that begins in its predecessor waits for both. */
 	bool waits = block->before && prior && prior->state < BLOCK_READ;
 
-	if (block->state == BLOCK_READING && block->op.done) {
-		block->state = BLOCK_READ;
-		if (block->op.result < 0)
-			ckpt_fetch_take_failure(
-				f, block->op.result, block->lo, CKPT_FETCH_NO_CHUNK);
-	}
+	if (block->state == BLOCK_READING && block->op.done)
+		take_read(block);
 	if (block->state == BLOCK_READ && ckpt_fetch_stopping(f))
 		block->state = BLOCK_DONE;
 	if (block->state == BLOCK_READ && !waits)

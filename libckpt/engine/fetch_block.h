@@ -23,8 +23,10 @@ struct ckpt_fetch_block {
 	struct ckpt_slot *slot;
 	char *before;     /* its predecessor's memory, when a wanted chunk begins there */
 	bool tail_wanted; /* a wanted chunk goes on in its successor */
-	uint64_t lo;      /* of the bytes that are read, in the shard */
+	uint64_t lo;      /* of the bytes that are wanted, in the shard: first and last */
 	uint64_t hi;
+	uint64_t read; /* what is wanted before it has been read, or is being read */
+	uint64_t at;   /* where the request under way begins */
 	struct ckpt_store_op op;
 	struct ckpt_job check;
 	size_t from; /* chunk at which the check goes on */

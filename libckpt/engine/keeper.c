@@ -7,11 +7,13 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/removal.h"
+#include "engine/sweeper.h"
 
 struct ckpt_keeper {
 	struct ckpt_core *core;
 	struct ckpt_task task;
 	struct ckpt_removal removal;
+	struct ckpt_sweeper sweeper;
 	struct ckpt_error error;
 	unsigned want;
 	bool stop;
@@ -129,6 +131,12 @@ static int keeper_body(struct ckpt_task *task)
 				CKPT_AWAIT(task, k->removal.finished);
 				note_settled(k);
 			}
+		} else if (k->want & CKPT_KEEPER_SWEEP) {
+			k->want &= ~CKPT_KEEPER_SWEEP;
+			k->sweeper = (struct ckpt_sweeper){
+				.core = core, .waiter = task, .stop = &k->stop};
+			ckpt_sweeper_start(&k->sweeper);
+			CKPT_AWAIT(task, k->sweeper.task.finished);
 		} else {
 			k->tidy = !(k->want & CKPT_KEEPER_RETAIN);
 			k->want &= ~(CKPT_KEEPER_RETAIN | CKPT_KEEPER_TIDY);
@@ -156,7 +164,8 @@ static void keeper_done(struct ckpt_task *task)
 void ckpt_keeper_ask(struct ckpt_core *core, unsigned what)
 {
 	CKPT_ASSERT(core->generation > 0);
-	if (core->closing || core->fenced)
+	/* One rank of a job keeps the store. */
+	if (core->closing || core->fenced || core->config.rank > 0)
 		return;
 	if (core->keeper) {
 		core->keeper->want |= what;

@@ -9,6 +9,7 @@
 #include "engine/keeper.h"
 #include "engine/restore.h"
 #include "engine/save_state.h"
+#include "engine/talk.h"
 
 int ckpt_lister_body(struct ckpt_task *task)
 {
@@ -104,8 +105,9 @@ int ckpt_closer_body(struct ckpt_task *task)
 	core->closer = task;
 	ckpt_keeper_stop(core);
 	ckpt_restore_stop_all(core);
+	ckpt_talk_stop_all(core);
 	/* A manifest on its way is let through. */
-	if (core->save && !core->save->publishing)
+	if (core->save && !core->save->publishing && !core->save->committed)
 		ckpt_save_stop(
 			core->save, ckpt_fail(&core->save->work, -ECANCELED,
 					    "the engine was closed before step %llu was durable",

@@ -8,7 +8,11 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "exchange/exchange_dir.h"
+#include "exchange/restore_record.h"
 #include "format/sealed.h"
+
+#define HELLO_MAX_NS UINT64_C(5000000000)
 
 static struct ckpt_opener *opener_of(struct ckpt_task *task)
 {
@@ -52,6 +56,59 @@ static int in_use(struct ckpt_opener *o, uint64_t generation)
 		o->command.core->parts.label, (unsigned long long)generation, node);
 }
 
+static int prepare_hello(struct ckpt_opener *o)
+{
+	struct ckpt_core *core = o->command.core;
+	struct ckpt_talk *talk = &o->talk;
+
+	ckpt_buf_free(&o->buf);
+	talk->core = core;
+	talk->stop = &o->never;
+	talk->deadline_ns = ckpt_env_now(core->parts.env) + HELLO_MAX_NS;
+	talk->err = &o->command.error;
+	talk->waiter = &o->command.task;
+	talk->count = 1;
+	int r = ckpt_hello_encode(ckpt_env_random(core->parts.env), &o->buf);
+	ckpt_key_hello(talk->items[0].key, core->config.rank);
+	talk->items[0].data = o->buf.data;
+	talk->items[0].length = o->buf.len;
+	return r < 0 ? ckpt_fail(&o->command.error, r, "out of memory") : 0;
+}
+
+/*
+ * The first word of this rank in its session. Where there is one already, what else is there is of another
+ * start of the job, and would be taken for this one's.
+ */
+static int hello_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = opener_of(task);
+	struct ckpt_core *core = o->command.core;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (core->config.rank == 0) {
+		/* What was left behind, to be swept when this one has claimed: what comes later lives. */
+		ckpt_store_list(core->store, &o->op, CKPT_NAME_EXCHANGE);
+		CKPT_AWAIT(task, o->op.done);
+		core->sessions = o->op.listing;
+		o->op.listing = (struct ckpt_listing){0};
+	}
+	ckpt_error_clear(&o->command.error);
+	r = prepare_hello(o);
+	if (r < 0)
+		return r;
+	ckpt_talk_tell(&o->talk);
+	CKPT_AWAIT(task, o->talk.task.finished);
+	if (o->talk.task.result == -EEXIST)
+		return ckpt_fail(&o->command.error, -EINVAL,
+			"the session %s of %s was used before, by an earlier start of the job or "
+			"by "
+			"another process as its rank %u: give every start a session of its own",
+			core->config.session, core->parts.label, core->config.rank);
+	return o->talk.task.result;
+	CKPT_TASK_END(task);
+}
+
 /* What the store holds. A claim newer than the one that was to be locked belongs to somebody who lives. */
 static int scan_body(struct ckpt_task *task)
 {
@@ -65,13 +122,15 @@ static int scan_body(struct ckpt_task *task)
 	if (o->scanner.task.result < 0)
 		return o->scanner.task.result;
 	newest = ckpt_scan_newest_claim(&o->scanner.scan);
-	if (!core->config.read_only && (o->held || newest > o->newest))
+	if (!core->config.read_only && core->config.rank == 0 && (o->held || newest > o->newest))
 		return in_use(o, ckpt_max_u64(newest, o->newest));
 	core->marker = o->scanner.marker;
 	/* A claim that does not verify matters when a step is to be chosen, and is reported then. */
 	(void)ckpt_lineage_mark(&o->scanner.scan, NULL);
 	core->scan = o->scanner.scan;
 	o->scanner.scan = (struct ckpt_scan){0};
+	if (core->exchange && !core->config.read_only)
+		return ckpt_task_continue(task, hello_body);
 	CKPT_TASK_END(task);
 }
 
@@ -118,7 +177,8 @@ static int gens_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, o->op.done);
 	if (o->op.result < 0)
 		return o->op.result;
-	return ckpt_task_continue(task, hold_body);
+	/* Rank 0 holds the store for all of a job. */
+	return ckpt_task_continue(task, core->config.rank == 0 ? hold_body : scan_body);
 	CKPT_TASK_END(task);
 }
 

@@ -6,6 +6,7 @@
 #define CKPT_ENGINE_OPEN_H
 
 #include "engine/core.h"
+#include "engine/talk.h"
 
 struct ckpt_opener {
 	struct ckpt_command command;
@@ -15,6 +16,8 @@ struct ckpt_opener {
 	char path[CKPT_PATH_MAX];
 	uint64_t newest; /* claim when the lock was asked for; 0: none */
 	bool held;       /* somebody else has that lock */
+	struct ckpt_talk talk;
+	int never; /* 0: stops nothing */
 };
 
 /* Post it first, and once. Zeroed but for command_init. */

@@ -10,6 +10,10 @@
 #include "base/fail.h"
 #include "format/sealed.h"
 
+/* How long what rank 0 has seen may take to be seen here, and how often that is looked at. */
+#define UNSEEN_MAX_NS   UINT64_C(10000000000)
+#define UNSEEN_PAUSE_NS UINT64_C(50000000)
+
 static bool is_relative(uint64_t wanted)
 {
 	return UINT64_MAX - wanted <= UINT32_MAX;
@@ -278,16 +282,22 @@ static void take_scan(struct ckpt_pick *p)
 	ckpt_scanner_clear(&p->scanner);
 }
 
-/* A step named by number has vanished for good; the latest is another one now. */
-static bool try_again(struct ckpt_pick *p)
+/* What was seen of a step that has vanished. */
+static void forget(struct ckpt_pick *p)
 {
-	if (!p->vanished || !is_relative(p->wanted) || ++p->tries >= CKPT_PICK_TRIES)
-		return false;
 	p->vanished = false;
 	ckpt_manifest_clear(&p->manifest);
 	ckpt_free(p->manifest_bytes);
 	p->manifest_bytes = NULL;
 	ckpt_error_clear(p->err);
+}
+
+/* A step named by number has vanished for good; the latest is another one now. */
+static bool try_again(struct ckpt_pick *p)
+{
+	if (!p->vanished || !is_relative(p->wanted) || ++p->tries >= CKPT_PICK_TRIES)
+		return false;
+	forget(p);
 	return true;
 }
 
@@ -330,6 +340,78 @@ static int pick_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static void timer_fired(struct ckpt_timer *timer)
+{
+	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_pick, timer)->task);
+}
+
+static int unseen(struct ckpt_pick *p)
+{
+	ckpt_error_clear(p->err);
+	return ckpt_fail_at(p->err, -ETIMEDOUT,
+		&(struct ckpt_where){.tier = "local", .file = p->path},
+		"rank %u does not see step %llu of generation %llu in %s, which rank 0 has opened: "
+		"see whether all ranks have the same directory",
+		p->core->config.rank, (unsigned long long)p->chosen.step,
+		(unsigned long long)p->chosen.generation, p->core->parts.label);
+}
+
+/* Its manifest as it is here, or not seen yet: where directories are cached it takes a while. */
+static int take_named(struct ckpt_pick *p)
+{
+	int r = take_manifest(p);
+
+	if (r == 0 && strcmp(p->named, p->manifest.attempt) != 0)
+		r = ckpt_fail_at(p->err, CKPT_EMISMATCH,
+			&(struct ckpt_where){.tier = "local", .file = p->path},
+			"%s of %s is of attempt %s, and rank 0 has opened attempt %s: see whether "
+			"all ranks have the same directory",
+			p->path, p->core->parts.label, p->manifest.attempt, p->named);
+	return r;
+}
+
+/* The step that another rank has picked: no other will do, and the store need not be read for it. */
+static int named_body(struct ckpt_task *task)
+{
+	struct ckpt_pick *p = CKPT_CONTAINER(task, struct ckpt_pick, task);
+	struct ckpt_core *core = p->core;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	p->marker = core->marker;
+	p->give_up_ns =
+		ckpt_env_now(core->parts.env) +
+		ckpt_min_u64((uint64_t)core->config.save_timeout_ms * 1000000 / 4, UNSEEN_MAX_NS);
+	ckpt_name_manifest(p->path, p->chosen.generation, p->chosen.step);
+	for (;;) {
+		ckpt_store_lock(core->store, &p->op, p->path, true, &p->lock);
+		CKPT_AWAIT(task, p->op.done);
+		p->going_count = 0;
+		r = take_lock(p);
+		if (r == 0 && !*p->stop) {
+			ckpt_store_get(core->store, &p->op, p->path, CKPT_SEALED_MAX);
+			CKPT_AWAIT(task, p->op.done);
+			r = take_named(p);
+		}
+		if (*p->stop || !p->vanished)
+			return *p->stop ? *p->stop : r;
+		if (ckpt_env_now(core->parts.env) >= p->give_up_ns)
+			return unseen(p);
+		forget(p);
+		if (p->lock.fd >= 0) {
+			ckpt_store_shut(core->store, &p->op, &p->lock);
+			CKPT_AWAIT(task, p->op.done);
+		}
+		p->timer.fire = timer_fired;
+		ckpt_core_timer_set(core, &p->timer,
+			ckpt_min_u64(
+				ckpt_env_now(core->parts.env) + UNSEEN_PAUSE_NS, p->give_up_ns));
+		CKPT_AWAIT(task, !p->timer.set || *p->stop);
+		ckpt_core_timer_clear(core, &p->timer);
+	}
+	CKPT_TASK_END(task);
+}
+
 static void pick_done(struct ckpt_task *task)
 {
 	struct ckpt_pick *p = CKPT_CONTAINER(task, struct ckpt_pick, task);
@@ -341,7 +423,8 @@ void ckpt_pick_start(struct ckpt_pick *pick)
 {
 	pick->lock.fd = -1;
 	ckpt_store_op_init(&pick->op, &pick->task, NULL);
-	ckpt_task_start(&pick->task, &pick->core->sched, pick_body, pick_done);
+	ckpt_task_start(
+		&pick->task, &pick->core->sched, pick->named ? named_body : pick_body, pick_done);
 }
 
 void ckpt_pick_clear(struct ckpt_pick *pick)

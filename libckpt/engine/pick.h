@@ -18,6 +18,7 @@ struct ckpt_pick {
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
+	const char *named; /* not NULL: another rank has picked `chosen`, of this attempt */
 
 	/* What was picked. */
 	struct ckpt_scan_step chosen; /* generation 0: nothing yet */
@@ -31,6 +32,8 @@ struct ckpt_pick {
 	struct ckpt_scanner scanner;
 	struct ckpt_store_op op;
 	char path[CKPT_PATH_MAX];
+	struct ckpt_timer timer; /* named: not seen yet */
+	uint64_t give_up_ns;
 	unsigned tries;
 	bool vanished;
 	/* Steps whose lock a removal held when they were tried. */

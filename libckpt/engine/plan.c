@@ -26,6 +26,10 @@ static uint64_t fingerprint(const struct ckpt_tensor *tensors, size_t count,
 		uint32_t kind[2] = {t->dtype, t->ndim};
 		hash = mix(hash, kind, sizeof(kind));
 		hash = mix(hash, t->shape, t->ndim * sizeof(*t->shape));
+		if (t->global_shape)
+			hash = mix(hash, t->global_shape, t->ndim * sizeof(*t->shape));
+		if (t->global_start)
+			hash = mix(hash, t->global_start, t->ndim * sizeof(*t->shape));
 		hash = mix(hash, t->name, strlen(t->name) + 1);
 	}
 	for (size_t i = 0; i < alias_count; i++) {
@@ -33,6 +37,54 @@ static uint64_t fingerprint(const struct ckpt_tensor *tensors, size_t count,
 		hash = mix(hash, aliases[i].target, strlen(aliases[i].target) + 1);
 	}
 	return hash;
+}
+
+static uint64_t mix_dims(uint64_t hash, const int64_t *dims, uint32_t ndim)
+{
+	return dims ? mix(hash, dims, ndim * sizeof(*dims)) : mix(hash, &ndim, sizeof(ndim));
+}
+
+static uint64_t mix_layout(uint64_t hash, const struct ckpt_layout *l)
+{
+	hash = mix(hash, &l->entry_count, sizeof(l->entry_count));
+	for (size_t i = 0; i < l->entry_count; i++) {
+		const struct ckpt_entry *e = &l->entries[i];
+		uint32_t kind[2] = {e->dtype, e->ndim};
+
+		hash = mix(hash, kind, sizeof(kind));
+		hash = mix_dims(hash, e->shape, e->ndim);
+		hash = mix_dims(hash, e->global_shape, e->ndim);
+		hash = mix_dims(hash, e->global_start, e->ndim);
+		hash = mix(hash, e->name, strlen(e->name) + 1);
+	}
+	for (size_t i = 0; i < l->alias_count; i++) {
+		hash = mix(hash, l->aliases[i].name, strlen(l->aliases[i].name) + 1);
+		hash = mix(hash, l->aliases[i].target, strlen(l->aliases[i].target) + 1);
+	}
+	return hash;
+}
+
+/* Two hashes of 64 bits, from two beginnings. */
+static struct ckpt_digest digest_of(const struct ckpt_layout *layout)
+{
+	uint64_t halves[2] = {mix_layout(1, layout), mix_layout(2, layout)};
+
+	return ckpt_digest_of(halves, sizeof(halves));
+}
+
+/* The same box of the same whole. The layout leaves out what says nothing. */
+static bool same_box(const struct ckpt_entry *e, const struct ckpt_tensor *t)
+{
+	for (uint32_t i = 0; i < t->ndim; i++) {
+		int64_t whole = t->global_shape ? t->global_shape[i] : t->shape[i];
+		int64_t start = t->global_start ? t->global_start[i] : 0;
+
+		if (e->shape[i] != t->shape[i] ||
+			(e->global_shape ? e->global_shape[i] : e->shape[i]) != whole ||
+			(e->global_start ? e->global_start[i] : 0) != start)
+			return false;
+	}
+	return true;
 }
 
 bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tensors, size_t count,
@@ -48,7 +100,7 @@ bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tens
 		const struct ckpt_entry *e = &layout->entries[i];
 		const struct ckpt_tensor *t = &tensors[e->source];
 		if (e->dtype != t->dtype || e->ndim != t->ndim || strcmp(e->name, t->name) != 0 ||
-			(t->ndim && memcmp(e->shape, t->shape, t->ndim * sizeof(*t->shape)) != 0))
+			!same_box(e, t))
 			return false;
 	}
 	for (size_t i = 0; i < alias_count; i++) {
@@ -139,6 +191,7 @@ int ckpt_plan_build(const struct ckpt_tensor *tensors, size_t count,
 		tensors, count, aliases, alias_count, chunk_bytes, err, &plan->layout);
 	if (r < 0)
 		goto fail;
+	plan->digest = digest_of(plan->layout);
 	plan->segment_count = cut_segments(plan, NULL);
 	plan->block_count = ckpt_blocks_count(plan->layout, block_bytes);
 	plan->segments = ckpt_alloc_array(plan->segment_count, sizeof(*plan->segments));

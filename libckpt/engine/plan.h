@@ -27,8 +27,9 @@ struct ckpt_plan {
 	size_t block_count;
 	size_t *alias_places; /* in the layout, of each alias as it was given */
 	uint32_t block_bytes;
-	int64_t header_shape; /* of the header's view */
-	uint64_t fingerprint; /* of the descriptions it was made from */
+	int64_t header_shape;      /* of the header's view */
+	uint64_t fingerprint;      /* of the descriptions it was made from */
+	struct ckpt_digest digest; /* of the layout's names, types and boxes */
 };
 
 /* Words into `err`: what ckpt_layout_build() says, and -ENOMEM. */

@@ -12,9 +12,27 @@
 #include "base/thread.h"
 #include "engine/restore_state.h"
 
+/* Ranks of a job restore together; who only looks looks alone. The number is the same on all; 0: alone. */
+static uint32_t count(struct ckpt_core *core, enum ckpt_restore_sink sink)
+{
+	if (!core->exchange || core->config.read_only || sink != CKPT_SINK_MEMORY)
+		return 0;
+	return atomic_fetch_add(&core->restores_begun, 1) + 1;
+}
+
+static int make_ranks(struct ckpt_restore *r, uint32_t number)
+{
+	int code = number > 0 ? ckpt_restore_ranks_new(r->core, &r->ranks) : 0;
+
+	if (r->ranks)
+		r->ranks->number = number;
+	return code;
+}
+
 int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
 	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore)
 {
+	uint32_t number = count(core, sink);
 	struct ckpt_restore *r = ckpt_alloc(sizeof(*r));
 
 	if (!r)
@@ -30,14 +48,18 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	ckpt_shard_init(&r->shard);
 	ckpt_error_clear(&r->error);
 	ckpt_error_clear(&r->why);
-	int code = ckpt_latch_init(&r->latch);
+	int code = make_ranks(r, number);
+	if (code == 0)
+		code = ckpt_latch_init(&r->latch);
 	if (code < 0) {
+		ckpt_restore_ranks_free(r->ranks);
 		ckpt_free(r);
 		return code;
 	}
 	code = -pthread_mutex_init(&r->lock, NULL);
 	if (code < 0) {
 		ckpt_latch_destroy(&r->latch);
+		ckpt_restore_ranks_free(r->ranks);
 		ckpt_free(r);
 		return code;
 	}
@@ -60,12 +82,13 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	if (!restore || atomic_fetch_sub(&restore->owners, 1) > 1)
 		return;
 	CKPT_ASSERT(restore->posted == 0 || restore->gone);
-	ckpt_targets_clear(&restore->targets);
+	ckpt_gather_clear(&restore->gather);
 	ckpt_findings_clear(&restore->findings);
 	ckpt_fetch_clear(&restore->fetch);
 	ckpt_exporter_clear(&restore->exporter);
 	ckpt_shard_clear(&restore->shard);
 	ckpt_pick_clear(&restore->pick);
+	ckpt_restore_ranks_free(restore->ranks);
 	if (restore->dest_root >= 0)
 		(void)close(restore->dest_root);
 	ckpt_free(restore->dest_label);
@@ -144,7 +167,18 @@ static bool answered(const struct ckpt_restore *restore, uint32_t bit)
 
 const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
 {
-	return answered(restore, CKPT_DONE_OPENED) ? restore->shard.index : NULL;
+	return answered(restore, CKPT_DONE_OPENED) ? restore->gather.indexes[0] : NULL;
+}
+
+uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
+{
+	return answered(restore, CKPT_DONE_OPENED) ? restore->pick.manifest.world : 0;
+}
+
+const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)
+{
+	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
+	return restore->gather.indexes[rank];
 }
 
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore)
@@ -166,11 +200,17 @@ void ckpt_restore_counters(
 		*ret_total = atomic_load(&restore->bytes_total);
 }
 
+/* The tensors that the step holds. After OPENED; NULL without. */
+static const struct ckpt_layout *names_of(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_index(restore) ? restore->gather.wholes->names : NULL;
+}
+
 size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
+	const struct ckpt_layout *names = names_of(restore);
 
-	return index ? index->layout->entry_count + index->layout->alias_count : 0;
+	return names ? names->entry_count + names->alias_count : 0;
 }
 
 int ckpt_restore_name(
@@ -178,21 +218,27 @@ int ckpt_restore_name(
 {
 	if (index >= ckpt_restore_name_count(restore))
 		return -ERANGE;
-	const struct ckpt_layout *layout = restore->shard.index->layout;
+	const struct ckpt_layout *names = names_of(restore);
 	const struct ckpt_alias *alias =
-		index < layout->entry_count ? NULL : &layout->aliases[index - layout->entry_count];
+		index < names->entry_count ? NULL : &names->aliases[index - names->entry_count];
 	const struct ckpt_entry *entry =
-		alias ? ckpt_layout_find(layout, alias->target) : &layout->entries[index];
+		alias ? ckpt_layout_find(names, alias->target) : &names->entries[index];
+	size_t count = 0;
 
 	CKPT_ASSERT(entry);
+	const struct ckpt_part *parts = ckpt_wholes_parts(restore->gather.wholes, entry, &count);
 	ret_info->dtype = entry->dtype;
 	ret_info->ndim = entry->ndim;
-	ret_info->rank = restore->shard.index->rank;
+	ret_info->rank = parts->rank;
 	ret_info->name = alias ? alias->name : entry->name;
 	ret_info->shape = entry->shape;
 	ret_info->nbytes = entry->nbytes;
-	ret_info->offset = entry->offset;
+	ret_info->offset = parts->entry->offset;
 	ret_info->alias_of = alias ? entry->name : NULL;
+	ret_info->pieces = 1;
+	for (size_t i = 1; i < count; i++)
+		ret_info->pieces += !ckpt_part_same(&parts[i - 1], &parts[i]);
+	ret_info->reserved = 0;
 	return 0;
 }
 
@@ -204,8 +250,7 @@ static int alias_order(const void *key, const void *alias)
 int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 	struct ckpt_error *err, size_t *ret_index)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
-	const struct ckpt_layout *layout = index ? index->layout : NULL;
+	const struct ckpt_layout *layout = names_of(restore);
 	const struct ckpt_entry *entry = layout ? ckpt_layout_find(layout, name) : NULL;
 
 	if (!entry)
@@ -235,7 +280,21 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	pthread_mutex_unlock(&restore->lock);
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
-	return ckpt_targets_add(&restore->targets, index->layout, targets, count, err);
+	int r = ckpt_binder_add(&restore->gather.binder, targets, count, err);
+	if (restore->ranks) {
+		/* If that is the end of it, the other ranks shall hear why. */
+		pthread_mutex_lock(&restore->lock);
+		ckpt_error_clear(&restore->ranks->refused);
+		if (r < 0)
+			restore->ranks->refused = *err;
+		pthread_mutex_unlock(&restore->lock);
+	}
+	return r;
+}
+
+bool ckpt_restore_agreed(const struct ckpt_restore *restore)
+{
+	return !restore->ranks || (answered(restore, CKPT_DONE_END) && restore->error.code == 0);
 }
 
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore)

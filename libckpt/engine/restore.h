@@ -3,7 +3,7 @@
  * Getting a step back: restoring it into memory, verifying it, exporting it into another store. One
  * machine with three sinks:
  *
- *	scan -> choose -> manifest -> shared lock on it -> index -> (bind) -> read -> digest -> sink
+ *	scan -> choose -> manifest -> shared lock on it -> indexes -> (bind) -> read -> digest -> sink
  */
 #ifndef CKPT_ENGINE_RESTORE_H
 #define CKPT_ENGINE_RESTORE_H
@@ -62,8 +62,12 @@ struct ckpt_engine *ckpt_restore_owner(const struct ckpt_restore *restore);
 bool ckpt_restore_forked(const struct ckpt_restore *restore);
 struct ckpt_latch *ckpt_restore_latch(struct ckpt_restore *restore);
 const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore); /* after END */
-/* After OPENED; NULL without, and of a verification or an export. */
+/* Of rank 0. After OPENED; NULL without, and of a verification or an export. */
 const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore);
+/* How many ranks wrote the step. After OPENED; 0 without, and of a verification or an export. */
+uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore);
+/* Of one of them. */
+const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank);
 /* What was chosen; 0 as long as nothing is. Any thread. */
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore);
@@ -71,7 +75,7 @@ uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore);
 void ckpt_restore_counters(
 	const struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);
 
-/* The names of the index: its entries in the order of the shard, then its aliases. After OPENED. */
+/* The tensors of the step, as wholes: in the order of a shard, then the aliases. After OPENED. */
 size_t ckpt_restore_name_count(const struct ckpt_restore *restore);
 /* Fills everything but `size`. -ERANGE past the last. */
 int ckpt_restore_name(
@@ -86,6 +90,9 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 
 /* Whether it may have targets: it restores into memory. */
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore);
+
+/* No other rank has a say in it, or all have said that they have restored it. */
+bool ckpt_restore_agreed(const struct ckpt_restore *restore);
 
 /* Findings of a verification: by rank, then by file and offset. None before END. */
 size_t ckpt_restore_finding_count(const struct ckpt_restore *restore);

@@ -38,18 +38,34 @@ static void halt(struct ckpt_restore *r, int code)
 {
 	if (!r->stop)
 		r->stop = code;
+	ckpt_gather_stop(&r->gather, r->stop);
+	ckpt_task_wake(&r->pick.task);
 	ckpt_task_wake(&r->fetch.task);
 	ckpt_task_wake(&r->road);
+	if (r->ranks)
+		ckpt_task_wake(&r->ranks->talk.task);
 	ckpt_task_wake(&r->task);
 }
 
-static void word_stop(struct ckpt_restore *r, struct ckpt_error *err)
+void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err)
 {
-	if (r->stop == CKPT_ECLOSED)
+	if (restore->stop == CKPT_ECLOSED)
 		(void)ckpt_fail(err, CKPT_ECLOSED, "the engine of %s was closed before the end",
-			r->core->parts.label);
+			restore->core->parts.label);
 	else
-		(void)ckpt_fail(err, r->stop, "it was cancelled before the end");
+		(void)ckpt_fail(err, restore->stop, "it was cancelled before the end");
+}
+
+/* A rank may hear that all turn back before it has heard from what. */
+static void name_step(struct ckpt_restore *r)
+{
+	const struct ckpt_restore_record *outcome =
+		r->ranks && r->ranks->taken ? ckpt_restore_ranks_outcome(r) : NULL;
+
+	if (r->pick.chosen.generation)
+		r->error.step = (int64_t)r->pick.chosen.step;
+	else if (outcome && outcome->generation)
+		r->error.step = (int64_t)outcome->step;
 }
 
 /* The outcome is known: says it, once. */
@@ -59,26 +75,42 @@ static void settle(struct ckpt_restore *r)
 		return;
 	r->ended = true;
 	if (r->result < 0) {
-		if (r->result == r->stop)
-			word_stop(r, &r->error);
+		if (r->result == r->stop && !(r->ranks && r->ranks->taken))
+			ckpt_restore_word_stop(r, &r->error);
 		else if (r->why.code)
 			r->error = r->why;
 		else
 			(void)ckpt_fail(&r->error, r->result, "cannot read %s: %s",
 				r->core->parts.label, ckpt_code_text(r->result));
-		if (r->pick.chosen.generation)
-			r->error.step = (int64_t)r->pick.chosen.step;
+		name_step(r);
 	}
 	ckpt_findings_sort(&r->findings);
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_END);
 }
 
+static bool is_damage(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+}
+
+/* What is damaged for one rank is damaged for all, and rank 0 picks. */
+static bool is_damaged_here(const struct ckpt_restore *r)
+{
+	const struct ckpt_restore_record *outcome;
+
+	if (!r->ranks)
+		return !r->stop && is_damage(r->result);
+	outcome = ckpt_restore_ranks_outcome(r);
+	return r->core->config.rank == 0 && is_damage(outcome->verdict.code) &&
+	       outcome->generation == r->pick.chosen.generation &&
+	       outcome->step == r->pick.chosen.step;
+}
+
 static bool must_quarantine(const struct ckpt_restore *r)
 {
-	return r->sink == CKPT_SINK_MEMORY && !r->stop && !r->core->config.read_only &&
-	       !r->core->fenced && r->pick.manifest.ranks &&
-	       r->pick.chosen.state == CKPT_STEP_COMMITTED &&
-	       (r->result == CKPT_EINTEGRITY || r->result == CKPT_EINCOMPLETE);
+	return r->sink == CKPT_SINK_MEMORY && !r->core->config.read_only && !r->core->fenced &&
+	       r->pick.manifest.ranks && r->pick.chosen.state == CKPT_STEP_COMMITTED &&
+	       is_damaged_here(r);
 }
 
 static void start_pick(struct ckpt_restore *r)
@@ -120,18 +152,57 @@ static void start_quarantine(struct ckpt_restore *r)
 	ckpt_quarantine_start(&r->quarantiner);
 }
 
+static bool follows(const struct ckpt_restore *r)
+{
+	return r->ranks && r->core->config.rank > 0;
+}
+
+static bool leads(const struct ckpt_restore *r)
+{
+	return r->ranks && r->core->config.rank == 0;
+}
+
+/* All ranks have opened it, and this one has turned back meanwhile. */
+static bool turned_back(const struct ckpt_restore *r)
+{
+	return r->ranks->part == CKPT_RESTORE_OPENING && ckpt_restore_ranks_passed(r);
+}
+
 static int go_on(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = restore_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	start_pick(r);
-	CKPT_AWAIT(task, r->pick.task.finished);
-	take_pick(r);
+	if (r->ranks)
+		ckpt_restore_ranks_begin(r);
+	if (follows(r)) {
+		CKPT_AWAIT(task, r->ranks->talk.task.finished);
+		r->result = ckpt_restore_ranks_heard(r);
+	}
+	if (r->result == 0) {
+		start_pick(r);
+		CKPT_AWAIT(task, r->pick.task.finished);
+		take_pick(r);
+	}
+	if (leads(r) && r->result == 0) {
+		ckpt_restore_ranks_tell(r);
+		CKPT_AWAIT(task, r->ranks->talk.task.finished);
+		r->result = r->stop ? r->stop : ckpt_restore_ranks_told(r);
+	}
 	if (r->result == 0) {
 		ckpt_task_start(&r->road, &r->core->sched, ckpt_road_of(r->sink), road_done);
 		CKPT_AWAIT(task, r->road.finished);
 		r->result = r->road.result;
+	}
+	if (r->ranks) {
+		ckpt_restore_ranks_vote(r);
+		CKPT_AWAIT(task, ckpt_restore_ranks_outcome(r));
+		if (turned_back(r)) {
+			ckpt_restore_ranks_read(r);
+			ckpt_restore_ranks_vote(r);
+			CKPT_AWAIT(task, ckpt_restore_ranks_outcome(r));
+		}
+		ckpt_restore_ranks_take(r);
 	}
 	if (must_quarantine(r)) {
 		start_quarantine(r);
@@ -144,17 +215,52 @@ static int go_on(struct ckpt_task *task)
 		ckpt_store_shut(r->core->store, &r->op, &r->pick.lock);
 		CKPT_AWAIT(task, r->op.done);
 	}
+	CKPT_AWAIT(task, !r->ranks || ckpt_restore_ranks_over(r));
 	CKPT_AWAIT(task, close_posts(r));
 	CKPT_TASK_END(task);
+}
+
+/* What all ranks have come to ends it here, or lets it go on. */
+static void look(struct ckpt_restore *r)
+{
+	const struct ckpt_restore_record *outcome = r->ranks ? ckpt_restore_ranks_outcome(r) : NULL;
+
+	if (!outcome)
+		return;
+	if (outcome->verdict.code == 0)
+		ckpt_task_wake(&r->road);
+	else if (!r->stop)
+		halt(r, outcome->verdict.code);
+}
+
+/* It has been stopped, and nothing that is still under way can change how it ends. */
+static bool may_settle(const struct ckpt_restore *r)
+{
+	const struct ckpt_restore_record *outcome;
+
+	/* Once a manifest may have been published the outcome is what becomes of it. */
+	if (!r->stop || r->ended || ckpt_gather_copies(&r->gather) > 0 || r->exporter.publish_tried)
+		return false;
+	if (!r->ranks || r->released)
+		return true;
+	outcome = ckpt_restore_ranks_outcome(r);
+	/* Who has said that all was read may not say otherwise by himself. */
+	if (!outcome)
+		return !r->ranks->ballots[CKPT_RESTORE_READING].passed;
+	/* Whoever asks for the latest now shall not be given the same. */
+	return outcome->verdict.code < 0 &&
+	       !(r->core->config.rank == 0 && is_damage(outcome->verdict.code));
 }
 
 static int restore_body(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = restore_of(task);
 
-	/* Once a manifest may have been published the outcome is what becomes of it. */
-	if (r->stop && !r->ended && r->fetch.copies == 0 && !r->exporter.publish_tried) {
+	look(r);
+	if (may_settle(r)) {
 		r->result = r->stop;
+		if (r->ranks && !r->released && ckpt_restore_ranks_outcome(r))
+			ckpt_restore_ranks_take(r);
 		settle(r);
 	}
 	return go_on(task);

@@ -7,11 +7,12 @@
 #include "engine/exporter.h"
 #include "engine/fetch.h"
 #include "engine/findings.h"
+#include "engine/gather.h"
 #include "engine/pick.h"
 #include "engine/quarantine.h"
 #include "engine/restore.h"
+#include "engine/restore_ranks.h"
 #include "engine/shard.h"
-#include "engine/targets.h"
 
 /* What a user's thread may post; bits of `posted`. */
 #define CKPT_POST_OPEN    1u
@@ -42,8 +43,8 @@ struct ckpt_restore {
 	unsigned on_way; /* guarded by lock: posts that the core has not run yet */
 	bool gone;       /* guarded by lock: nothing is posted any more */
 
-	/* The user's until the start is posted, then the core's. */
-	struct ckpt_targets targets;
+	/* Of a restore into memory. Its binder is the user's from OPENED until the start is posted. */
+	struct ckpt_gather gather;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node open_node;
@@ -69,6 +70,7 @@ struct ckpt_restore {
 	struct ckpt_exporter exporter;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_findings findings;
+	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
 };
 
 /* restore_run.c: what the posts do on the core's thread. */
@@ -76,6 +78,8 @@ void ckpt_restore_run_open(struct ckpt_node *node);
 void ckpt_restore_run_start(struct ckpt_node *node);
 void ckpt_restore_run_cancel(struct ckpt_node *node);
 void ckpt_restore_run_release(struct ckpt_node *node);
+/* Why it was stopped, into a clear `err`. */
+void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err);
 
 /* road.c: the bodies of `road`, one for each sink. */
 ckpt_task_fn *ckpt_road_of(enum ckpt_restore_sink sink);

@@ -36,13 +36,9 @@ static void start_fetch(struct ckpt_restore *r)
 		.stop = &r->stop,
 		.err = &r->why,
 		.counter = &r->bytes_done,
-		.waiter = &r->road,
-		.idle = &r->task};
+		.waiter = &r->road};
 
-	if (r->sink == CKPT_SINK_MEMORY) {
-		config.targets = &r->targets;
-		config.total = &r->bytes_total;
-	} else if (r->sink == CKPT_SINK_NONE) {
+	if (r->sink == CKPT_SINK_NONE) {
 		config.findings = &r->findings;
 	} else {
 		config.dest = r->exporter.store;
@@ -81,13 +77,16 @@ static bool passed(struct ckpt_restore *r, const struct ckpt_task *part)
 
 /* Into memory. */
 
-static int check_world(struct ckpt_restore *r)
+static void start_gather(struct ckpt_restore *r)
 {
-	if (r->pick.manifest.world == 1)
-		return 0;
-	return ckpt_fail(&r->why, CKPT_EUNSUPPORTED,
-		"step %llu was written by %u ranks; this version restores the steps of one",
-		(unsigned long long)r->pick.chosen.step, r->pick.manifest.world);
+	r->gather.core = r->core;
+	r->gather.pick = &r->pick;
+	r->gather.err = &r->why;
+	r->gather.counter = &r->bytes_done;
+	r->gather.total = &r->bytes_total;
+	r->gather.waiter = &r->road;
+	r->gather.idle = &r->task;
+	ckpt_gather_start_open(&r->gather);
 }
 
 static int memory_body(struct ckpt_task *task)
@@ -95,31 +94,25 @@ static int memory_body(struct ckpt_task *task)
 	struct ckpt_restore *r = restore_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	r->code = check_world(r);
-	if (r->code < 0)
-		return r->code;
-	start_rank(r, 0);
-	CKPT_AWAIT(task, r->shard.task.finished);
-	if (r->shard.task.result < 0)
-		return r->shard.task.result;
+	start_gather(r);
+	CKPT_AWAIT(task, r->gather.task.finished);
+	if (r->gather.task.result < 0)
+		return r->gather.task.result;
+	if (r->ranks) {
+		ckpt_restore_ranks_vote(r);
+		/* A failure stops it. */
+		CKPT_AWAIT(task, r->stop || ckpt_restore_ranks_passed(r));
+		if (r->stop)
+			return r->stop;
+		ckpt_restore_ranks_read(r);
+	}
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_OPENED);
 	CKPT_AWAIT(task, r->started || r->stop);
 	if (r->stop)
 		return r->stop;
-	if (ckpt_targets_seal(&r->targets) < 0)
-		return ckpt_fail(&r->why, -ENOMEM, "out of memory");
-	ckpt_shard_start_open(&r->shard);
-	CKPT_AWAIT(task, r->shard.task.finished);
-	r->code = r->shard.task.result;
-	if (r->code == 0) {
-		start_fetch(r);
-		CKPT_AWAIT(task, r->fetch.task.finished);
-		r->code = r->fetch.task.result;
-		ckpt_fetch_clear(&r->fetch);
-	}
-	ckpt_shard_start_shut(&r->shard);
-	CKPT_AWAIT(task, r->shard.task.finished);
-	return r->code;
+	ckpt_gather_start_fill(&r->gather);
+	CKPT_AWAIT(task, r->gather.task.finished);
+	return r->gather.task.result;
 	CKPT_TASK_END(task);
 }
 

@@ -18,6 +18,7 @@
 #include "engine/lister.h"
 #include "engine/open.h"
 #include "engine/runtime_state.h"
+#include "exchange/exchange_server.h"
 #include "format/layout.h"
 
 #define CLOSE_TIMEOUT_MS 10000
@@ -153,6 +154,14 @@ static int open_parts(
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot make a queue: %s", ckpt_code_text(r));
 	engine->inbox_open = true;
+	if (opts->exchange) {
+		r = ckpt_server_attach(opts->exchange, &engine->inbox);
+		if (r < 0)
+			return ckpt_fail(err, r,
+				"ckpt_engine_opts.exchange serves, or has served, another engine: "
+				"make a server for each");
+		engine->server = opts->exchange;
+	}
 	r = open_root(engine, (opts->flags & CKPT_ENGINE_READ_ONLY) != 0, err);
 	if (r < 0)
 		return r;
@@ -181,15 +190,20 @@ static int open_core(
 		.label = engine->label,
 		.host = engine->host,
 		.pool = engine->pool,
-		.log = engine->log};
+		.log = engine->log,
+		.server = engine->server};
 	struct ckpt_core_config config = {.block_bytes = opts->block_bytes,
 		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, opts->block_bytes),
 		.keep_last = opts->keep_last,
 		.keep_every = opts->keep_every,
 		.save_timeout_ms = opts->save_timeout_ms,
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
-		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0};
+		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
+		.rank = opts->rank,
+		.world = opts->world};
 
+	if (opts->session)
+		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);
 	if (gethostname(config.node, sizeof(config.node) - 1) < 0)
 		(void)snprintf(config.node, sizeof(config.node), "unknown");
 	int r = ckpt_core_init(&engine->core, &parts, &config, err);
@@ -279,7 +293,12 @@ static bool stop_core(struct ckpt_engine *engine)
 
 void ckpt_runtime_close(struct ckpt_engine *engine)
 {
-	if (engine->running && !stop_core(engine)) {
+	bool stopped = !engine->running || stop_core(engine);
+
+	/* Now, because the end of a save is told to the other ranks as well. */
+	if (engine->server)
+		ckpt_server_quiet(engine->server);
+	if (!stopped) {
 		ckpt_log(engine->log, CKPT_LOG_ERROR,
 			"closing %s: the storage did not answer within %d s; its memory and "
 			"threads "
@@ -296,6 +315,8 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	if (engine->last)
 		ckpt_plan_free(ckpt_save_take_plan(engine->last));
 	ckpt_save_unref(engine->last);
+	if (engine->claim)
+		ckpt_command_unref(engine->claim);
 	if (engine->closer_open)
 		ckpt_command_fini(&engine->closer.command);
 	if (engine->core_open)
@@ -306,6 +327,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	ckpt_pool_close(engine->pool);
 	if (engine->root >= 0)
 		(void)close(engine->root);
+	ckpt_server_unref(engine->server);
 	if (engine->inbox_open)
 		ckpt_inbox_destroy(&engine->inbox);
 	ckpt_log_close(engine->log);

@@ -51,6 +51,12 @@ int ckpt_runtime_check_step(struct ckpt_engine *engine, uint64_t step, struct ck
  * failure the save has failed too, and knows why.
  */
 int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err);
+/* See ckpt_save_ready(). -ETIMEDOUT and `*ret_over` false: not yet. */
+int ckpt_runtime_ready(struct ckpt_engine *engine, struct ckpt_save *save, int timeout_ms,
+	struct ckpt_error *err, bool *ret_over);
+/* Fails a save that has not started. Where nothing is claimed yet, that is begun: the others must hear of it. */
+void ckpt_runtime_refuse(
+	struct ckpt_engine *engine, struct ckpt_save *save, const struct ckpt_error *why);
 /* Waits for the save under way. */
 int ckpt_runtime_drain(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err);
 

@@ -7,6 +7,7 @@
 #include "engine/claim.h"
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
+#include "engine/save_ranks.h"
 
 #define PATIENCE_MIN_MS  10000 /* a store with thousands of steps takes a while to read */
 /* For a save that has ended and is cleaned up: soon over, if the storage answers at all. */
@@ -36,16 +37,16 @@ int ckpt_runtime_no_answer(struct ckpt_engine *engine, struct ckpt_error *err)
 		engine->label, ckpt_runtime_patience_ms(engine) / 1000);
 }
 
-int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
-	struct ckpt_error *err)
+static bool has_ended(struct ckpt_command *command, int timeout_ms)
 {
-	CKPT_ASSERT(command->core == &engine->core);
-	ckpt_command_post(command, body);
-	uint32_t bits =
-		ckpt_latch_wait(&command->latch, CKPT_DONE_END, ckpt_runtime_patience_ms(engine));
-	if (!(bits & CKPT_DONE_END))
-		return ckpt_runtime_no_answer(engine, err);
+	return (ckpt_latch_wait(&command->latch, CKPT_DONE_END, timeout_ms) & CKPT_DONE_END) != 0;
+}
+
+static int take_result(
+	struct ckpt_engine *engine, struct ckpt_command *command, struct ckpt_error *err)
+{
 	int r = command->result;
+
 	if (r < 0 && command->error.code < 0)
 		(void)ckpt_error_copy(&command->error, err);
 	else if (r < 0)
@@ -53,10 +54,20 @@ int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, c
 	return r;
 }
 
-/* One thread at a time goes on from here to end_turn(). */
-static int take_turn(struct ckpt_engine *engine, struct ckpt_error *err)
+int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
+	struct ckpt_error *err)
 {
-	uint64_t deadline = ckpt_deadline(ckpt_runtime_patience_ms(engine));
+	CKPT_ASSERT(command->core == &engine->core);
+	ckpt_command_post(command, body);
+	if (!has_ended(command, ckpt_runtime_patience_ms(engine)))
+		return ckpt_runtime_no_answer(engine, err);
+	return take_result(engine, command, err);
+}
+
+/* One thread at a time goes on from here to end_turn(). */
+static bool take_turn_within(struct ckpt_engine *engine, int timeout_ms)
+{
+	uint64_t deadline = ckpt_deadline(timeout_ms);
 	bool mine;
 
 	(void)pthread_mutex_lock(&engine->lock);
@@ -65,7 +76,14 @@ static int take_turn(struct ckpt_engine *engine, struct ckpt_error *err)
 	mine = !engine->turn;
 	engine->turn = true;
 	(void)pthread_mutex_unlock(&engine->lock);
-	return mine ? 0 : ckpt_runtime_no_answer(engine, err);
+	return mine;
+}
+
+static int take_turn(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	return take_turn_within(engine, ckpt_runtime_patience_ms(engine))
+		       ? 0
+		       : ckpt_runtime_no_answer(engine, err);
 }
 
 static void end_turn(struct ckpt_engine *engine)
@@ -78,16 +96,31 @@ static void end_turn(struct ckpt_engine *engine)
 
 /* What follows is of whoever has the turn. */
 
-static int claim_in_turn(struct ckpt_engine *engine, struct ckpt_error *err)
+/* Begins to claim, unless that is under way. -ENOMEM. */
+static int begin_claim(struct ckpt_engine *engine, struct ckpt_error *err)
 {
-	if (engine->generation)
+	if (engine->claim)
 		return 0;
-	struct ckpt_command *command =
+	engine->claim =
 		ckpt_runtime_command(engine, sizeof(struct ckpt_claimer), ckpt_claimer_clear, err);
-	if (!command)
+	if (!engine->claim)
 		return -ENOMEM;
-	struct ckpt_claimer *claimer = CKPT_CONTAINER(command, struct ckpt_claimer, command);
-	int r = ckpt_runtime_run(engine, command, ckpt_claim_body, err);
+	ckpt_command_post(engine->claim, ckpt_claim_body);
+	return 0;
+}
+
+static void forget_claim(struct ckpt_engine *engine)
+{
+	ckpt_command_unref(engine->claim);
+	engine->claim = NULL;
+}
+
+/* What was claimed is the engine's. */
+static int take_claim(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	struct ckpt_claimer *claimer = CKPT_CONTAINER(engine->claim, struct ckpt_claimer, command);
+
+	int r = take_result(engine, engine->claim, err);
 	if (r == 0) {
 		(void)pthread_mutex_lock(&engine->lock);
 		engine->generation = claimer->claim.generation;
@@ -95,8 +128,21 @@ static int claim_in_turn(struct ckpt_engine *engine, struct ckpt_error *err)
 		engine->last_step = claimer->claim.parent_step;
 		(void)pthread_mutex_unlock(&engine->lock);
 	}
-	ckpt_command_unref(command);
+	forget_claim(engine);
 	return r;
+}
+
+static int claim_in_turn(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	if (engine->generation)
+		return 0;
+	int r = begin_claim(engine, err);
+	if (r < 0)
+		return r;
+	if (has_ended(engine->claim, ckpt_runtime_patience_ms(engine)))
+		return take_claim(engine, err);
+	forget_claim(engine);
+	return ckpt_runtime_no_answer(engine, err);
 }
 
 static int adopt_in_turn(
@@ -116,6 +162,9 @@ static int adopt_in_turn(
 		engine->any_step = true;
 		engine->last_step = step;
 		(void)pthread_mutex_unlock(&engine->lock);
+		/* One that still waits for rank 0's is compared with what it finds then. */
+		if (engine->claim && has_ended(engine->claim, 0))
+			forget_claim(engine);
 	}
 	ckpt_command_unref(command);
 	return r;
@@ -168,14 +217,67 @@ int ckpt_runtime_check_step(struct ckpt_engine *engine, uint64_t step, struct ck
 	return r;
 }
 
+static int last_waits_for_fence(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	return ckpt_fail(err, -EDEADLK,
+		"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
+		(unsigned long long)step, (unsigned long long)ckpt_save_step(engine->last));
+}
+
+static int last_still_held(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	return ckpt_fail(err, -ETIMEDOUT,
+		"step %llu cannot start: the storage still holds that of step %llu",
+		(unsigned long long)step, (unsigned long long)ckpt_save_step(engine->last));
+}
+
+/* CKPT_ESKIPPED: rank 0 has said so. 0: the last save is over, or neither within the time. */
+static int ask_rank_0(
+	struct ckpt_engine *engine, uint64_t step, uint64_t patience_ms, struct ckpt_error *err)
+{
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_skipper), NULL, err);
+
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_skipper *skipper = CKPT_CONTAINER(command, struct ckpt_skipper, command);
+	skipper->step = step;
+	skipper->patience_ns = patience_ms * 1000000;
+	int r = ckpt_runtime_run(engine, command, ckpt_skipper_body, err);
+	ckpt_command_unref(command);
+	if (r == CKPT_ESKIPPED)
+		atomic_fetch_add(&engine->saves_skipped, 1);
+	return r;
+}
+
+static bool last_is_gone(struct ckpt_engine *engine)
+{
+	return !engine->last || (ckpt_latch_get(ckpt_save_latch(engine->last)) & CKPT_DONE_GONE);
+}
+
+/* Policy CKPT_BUSY_SKIP, and the last save still runs: rank 0 says what becomes of this step. */
+static int wait_for_rank_0(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
+{
+	bool closed = ckpt_save_gate_closed(engine->last);
+	/* Before this thread gives up waiting for the answer. */
+	uint64_t patience_ms =
+		closed ? SKIP_PATIENCE_MS : (uint64_t)engine->core.config.save_timeout_ms / 4 * 3;
+
+	int r = ask_rank_0(engine, step, patience_ms, err);
+	if (r < 0 || last_is_gone(engine))
+		return r;
+	return closed ? last_waits_for_fence(engine, step, err)
+		      : last_still_held(engine, step, err);
+}
+
 /* The last save has let go of everything, or the policy says no. */
 static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err)
 {
-	struct ckpt_latch *latch = engine->last ? ckpt_save_latch(engine->last) : NULL;
-
-	if (!latch || (ckpt_latch_get(latch) & CKPT_DONE_GONE))
+	if (last_is_gone(engine))
 		return 0;
-	unsigned long long last = ckpt_save_step(engine->last);
+	if (engine->busy == CKPT_BUSY_SKIP && engine->core.config.rank > 0)
+		return wait_for_rank_0(engine, step, err);
+	struct ckpt_latch *latch = ckpt_save_latch(engine->last);
 	/* What has ended is only cleaned up, unless the storage hangs. */
 	bool ended = ckpt_latch_get(latch) & CKPT_DONE_END;
 	uint64_t patience_ms = engine->core.config.save_timeout_ms;
@@ -184,24 +286,18 @@ static int wait_for_last(struct ckpt_engine *engine, uint64_t step, struct ckpt_
 	else if (ended)
 		patience_ms = ckpt_min_u64(patience_ms, WAIT_PATIENCE_MS);
 	else if (ckpt_save_gate_closed(engine->last))
-		return ckpt_fail(err, -EDEADLK,
-			"step %llu cannot start: that of step %llu waits for ckpt_save_fence()",
-			(unsigned long long)step, last);
+		return last_waits_for_fence(engine, step, err);
 	uint64_t before_ns = ckpt_clock_ns();
 	uint32_t bits = ckpt_latch_wait(latch, CKPT_DONE_GONE, (int)patience_ms);
 	if (!(bits & CKPT_DONE_GONE) && engine->busy == CKPT_BUSY_SKIP) {
 		atomic_fetch_add(&engine->saves_skipped, 1);
 		return ckpt_fail(err, CKPT_ESKIPPED,
 			"step %llu was skipped: the save of step %llu still runs",
-			(unsigned long long)step, last);
+			(unsigned long long)step, (unsigned long long)ckpt_save_step(engine->last));
 	}
 	atomic_fetch_add(&engine->saves_waited, 1);
 	atomic_fetch_add(&engine->saves_waited_ns, ckpt_clock_ns() - before_ns);
-	if (!(bits & CKPT_DONE_GONE))
-		return ckpt_fail(err, -ETIMEDOUT,
-			"step %llu cannot start: the storage still holds that of step %llu",
-			(unsigned long long)step, last);
-	return 0;
+	return bits & CKPT_DONE_GONE ? 0 : last_still_held(engine, step, err);
 }
 
 static int start_in_turn(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
@@ -232,6 +328,19 @@ static int start_in_turn(struct ckpt_engine *engine, struct ckpt_save *save, str
 	return r;
 }
 
+/* The other ranks are told that this step is of no rank: it cannot be tried again. */
+static void note_refused(struct ckpt_engine *engine, uint64_t step)
+{
+	if (engine->core.config.world == 1)
+		return;
+	(void)pthread_mutex_lock(&engine->lock);
+	if (engine->generation && (!engine->any_step || step > engine->last_step)) {
+		engine->any_step = true;
+		engine->last_step = step;
+	}
+	(void)pthread_mutex_unlock(&engine->lock);
+}
+
 int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
 {
 	int r = take_turn(engine, err);
@@ -240,8 +349,60 @@ int ckpt_runtime_start(struct ckpt_engine *engine, struct ckpt_save *save, struc
 		r = start_in_turn(engine, save, err);
 		end_turn(engine);
 	}
-	if (r < 0)
+	if (r < 0) {
+		note_refused(engine, ckpt_save_step(save));
 		ckpt_save_refuse(save, err);
+	}
+	return r;
+}
+
+void ckpt_runtime_refuse(
+	struct ckpt_engine *engine, struct ckpt_save *save, const struct ckpt_error *why)
+{
+	(void)pthread_mutex_lock(&engine->lock);
+	/* Whoever has the turn sees to it. Without memory it goes as if nobody had been there to tell. */
+	if (engine->core.config.world > 1 && !engine->turn && !engine->generation)
+		(void)begin_claim(engine, NULL);
+	(void)pthread_mutex_unlock(&engine->lock);
+	note_refused(engine, ckpt_save_step(save));
+	ckpt_save_refuse(save, why);
+}
+
+/* 0, or what the save fails with. -ETIMEDOUT and `*ret_over` false: not yet. */
+static int ready_in_turn(struct ckpt_engine *engine, struct ckpt_save *save, int timeout_ms,
+	struct ckpt_error *err, bool *ret_over)
+{
+	int r = engine->generation ? 0 : begin_claim(engine, err);
+
+	if (r == 0 && engine->claim) {
+		*ret_over = has_ended(engine->claim, timeout_ms);
+		r = *ret_over ? take_claim(engine, err) : -ETIMEDOUT;
+	}
+	if (r < 0 || last_is_gone(engine) || ckpt_save_gate_closed(engine->last))
+		return r;
+	if (engine->busy == CKPT_BUSY_SKIP && engine->core.config.rank == 0)
+		return 0;
+	if (engine->busy == CKPT_BUSY_SKIP)
+		r = ask_rank_0(engine, ckpt_save_step(save), (uint64_t)timeout_ms, err);
+	else
+		(void)ckpt_latch_wait(ckpt_save_latch(engine->last), CKPT_DONE_GONE, timeout_ms);
+	*ret_over = r < 0 || last_is_gone(engine);
+	return r < 0 || *ret_over ? r : -ETIMEDOUT;
+}
+
+int ckpt_runtime_ready(struct ckpt_engine *engine, struct ckpt_save *save, int timeout_ms,
+	struct ckpt_error *err, bool *ret_over)
+{
+	*ret_over = false;
+	if (!take_turn_within(engine, timeout_ms))
+		return -ETIMEDOUT;
+	*ret_over = true;
+	int r = ready_in_turn(engine, save, timeout_ms, err, ret_over);
+	end_turn(engine);
+	if (r < 0 && *ret_over) {
+		note_refused(engine, ckpt_save_step(save));
+		ckpt_save_refuse(save, err);
+	}
 	return r;
 }
 
@@ -271,7 +432,7 @@ int ckpt_runtime_stats(
 	if (r == 0) {
 		*ret_stats = CKPT_CONTAINER(command, struct ckpt_reporter, command)->stats;
 		ret_stats->threads += ckpt_env_os_threads(engine->env);
-		ret_stats->saves_skipped = atomic_load(&engine->saves_skipped);
+		ret_stats->saves_skipped += atomic_load(&engine->saves_skipped);
 		ret_stats->saves_waited = atomic_load(&engine->saves_waited);
 		ret_stats->saves_waited_ns = atomic_load(&engine->saves_waited_ns);
 	}

@@ -19,6 +19,7 @@ struct ckpt_engine {
 	struct ckpt_pool *pool;
 	struct ckpt_device *host;
 	struct ckpt_io *io;
+	struct ckpt_exchange_server *server; /* a hold on it; NULL: none */
 	bool inbox_open;
 	bool core_open;
 	bool closer_open;
@@ -36,7 +37,9 @@ struct ckpt_engine {
 	pthread_cond_t turn_over;
 	bool turn;              /* somebody has it */
 	struct ckpt_save *last; /* the newest that was posted; a reference */
-	uint64_t generation;    /* 0: to be claimed */
+	/* Waited for by nobody just now, or ended and not looked at yet; a reference. NULL: none. */
+	struct ckpt_command *claim;
+	uint64_t generation; /* 0: to be claimed */
 	bool any_step;
 	uint64_t last_step;
 	atomic_uint_fast64_t saves_skipped;

@@ -5,9 +5,11 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/claim.h"
 #include "engine/open.h"
 #include "engine/save_state.h"
 #include "format/index.h"
+#include "format/sealed.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
 {
@@ -16,16 +18,21 @@ static struct ckpt_save *save_of(struct ckpt_task *task)
 
 void ckpt_save_answer_end(struct ckpt_save *save)
 {
+	struct ckpt_core *core = save->core;
+	bool skipped = save->code == CKPT_ESKIPPED;
+
 	if (save->ended || save->copying > 0)
 		return;
 	save->ended = true;
 	save->error = save->work;
 	save->error.step = (int64_t)save->step;
-	save->error.rank = 0;
-	ckpt_core_timer_clear(save->core, &save->timer);
-	save->core->stats.saves_failed++;
-	ckpt_log(save->core->parts.log, CKPT_LOG_ERROR, "save of step %llu to %s failed: %s",
-		(unsigned long long)save->step, save->core->parts.label, save->error.message);
+	save->error.rank = (int32_t)core->config.rank;
+	ckpt_core_timer_clear(core, &save->timer);
+	core->stats.saves_failed += !skipped;
+	core->stats.saves_skipped += skipped;
+	ckpt_log(core->parts.log, skipped ? CKPT_LOG_INFO : CKPT_LOG_ERROR,
+		"save of step %llu to %s failed: %s", (unsigned long long)save->step,
+		core->parts.label, save->error.message);
 	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_END);
 }
 
@@ -41,6 +48,7 @@ void ckpt_save_stop(struct ckpt_save *save, int code)
 	ckpt_save_answer_end(save);
 	ckpt_task_wake(&save->task);
 	ckpt_task_wake(&save->pump);
+	ckpt_task_wake(save->ranks ? &save->ranks->talk.task : NULL);
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			ckpt_task_wake(&save->lanes[i]->task);
@@ -53,11 +61,12 @@ static void timed_out(struct ckpt_timer *timer)
 	/* A manifest on its way may win: the caller is told that nobody knows, and it goes on. */
 	if (save->publishing) {
 		(void)ckpt_fail_at(&save->work, -ETIMEDOUT, &(struct ckpt_where){.tier = "local"},
-			"whether step %llu is durable in %s was not known within %llu s: its "
-			"manifest was being published, and the storage did not answer; list the "
-			"steps once it does",
+			"whether step %llu is durable in %s was not known within %llu s: %s, and "
+			"the storage did not answer; list the steps once it does",
 			(unsigned long long)save->step, save->core->parts.label,
-			(unsigned long long)(save->timeout_ns / 1000000000));
+			(unsigned long long)(save->timeout_ns / 1000000000),
+			save->core->config.rank == 0 ? "its manifest was being published"
+						     : "rank 0 has not said how it ended");
 		ckpt_save_answer_end(save);
 		return;
 	}
@@ -84,7 +93,8 @@ static int look(struct ckpt_save *save)
 static void name_shard(struct ckpt_save *save)
 {
 	ckpt_name_attempt(save->shard_attempt, ckpt_env_random(save->core->parts.env));
-	ckpt_name_shard(save->path, save->core->generation, save->step, 0, save->shard_attempt);
+	ckpt_name_shard(save->path, save->core->generation, save->step, save->core->config.rank,
+		save->shard_attempt);
 }
 
 /* Whether a file that failed may be written once more, from staging, under a new name. */
@@ -95,29 +105,41 @@ static bool may_rewrite(const struct ckpt_save *save)
 
 static int encode_index(struct ckpt_save *save)
 {
-	return ckpt_index_encode(
-		save->plan->layout, 0, save->meta, save->meta_bytes, &save->index, &save->work);
+	return ckpt_index_encode(save->plan->layout, save->core->config.rank, save->meta,
+		save->meta_bytes, &save->index, &save->work);
+}
+
+void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank)
+{
+	const struct ckpt_core *core = save->core;
+
+	*ret_rank = (struct ckpt_manifest_rank){.rank = core->config.rank,
+		.index_digest = ckpt_digest_of(save->index.data, save->index.len),
+		.index_bytes = save->index.len,
+		.shard_bytes = save->plan->layout->bytes};
+	memcpy(ret_rank->node, core->config.node, sizeof(ret_rank->node));
+	memcpy(ret_rank->attempt, save->shard_attempt, sizeof(ret_rank->attempt));
 }
 
 static int encode_manifest(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
-	struct ckpt_manifest_rank rank = {.rank = 0,
-		.index_digest = ckpt_digest_of(save->index.data, save->index.len),
-		.index_bytes = save->index.len,
-		.shard_bytes = save->plan->layout->bytes};
+	struct ckpt_manifest_rank own;
 	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_COMMIT,
 		.generation = core->generation,
 		.step = save->step,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
-		.world = 1,
-		.ranks = &rank};
+		.world = core->config.world,
+		.ranks = save->ranks ? save->ranks->all : &own};
 
-	memcpy(rank.node, core->config.node, sizeof(rank.node));
-	memcpy(rank.attempt, save->shard_attempt, sizeof(rank.attempt));
+	if (!save->ranks)
+		ckpt_save_own_rank(save, &own);
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	int r = ckpt_manifest_encode(&manifest, &save->manifest);
+	if (r == -E2BIG)
+		return ckpt_fail(&save->work, r, "a manifest of %u ranks is over %llu MiB",
+			core->config.world, (unsigned long long)(CKPT_SEALED_MAX >> 20));
 	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
 }
 
@@ -127,26 +149,29 @@ static int fail_body(struct ckpt_task *task, int code)
 	return ckpt_task_continue(task, ckpt_save_end_body);
 }
 
-/* Whether a later generation has taken over, by a fresh listing of the claims. */
-static int check_fence(struct ckpt_save *save)
-{
-	struct ckpt_core *core = save->core;
-	uint64_t newest = ckpt_newest_claim(&save->op.listing);
-
-	if (newest <= core->generation)
-		return 0;
-	core->fenced = true;
-	return ckpt_fail_at(&save->work, CKPT_EFENCED, &(struct ckpt_where){.tier = "local"},
-		"generation %llu has taken over the store %s from generation %llu: this process "
-		"publishes nothing any more",
-		(unsigned long long)newest, core->parts.label,
-		(unsigned long long)core->generation);
-}
-
 static void drop_listing(struct ckpt_save *save)
 {
 	ckpt_free(save->op.listing.names);
 	save->op.listing = (struct ckpt_listing){0};
+}
+
+#define FENCED_TEXT                                                                                \
+	"another start of the job runs, and nothing that this process saves counts any more: end " \
+	"it, or end the other and start this one again"
+
+int ckpt_save_check_fence(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	uint64_t newest = ckpt_newest_claim(&save->op.listing);
+
+	drop_listing(save);
+	if (newest <= core->generation)
+		return 0;
+	core->fenced = true;
+	return ckpt_fail_at(&save->work, CKPT_EFENCED, &(struct ckpt_where){.tier = "local"},
+		"generation %llu has taken over the store %s from generation %llu: " FENCED_TEXT,
+		(unsigned long long)newest, core->parts.label,
+		(unsigned long long)core->generation);
 }
 
 /* Whoever waited was told that nobody knew: now it is known. */
@@ -159,23 +184,20 @@ static void note_late(struct ckpt_save *save)
 			ckpt_code_text(save->op.result));
 }
 
-/* Everything is durable but the name of the manifest: look at the fence, then publish. */
-static int publish_body(struct ckpt_task *task)
+int ckpt_save_publish_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 	struct ckpt_store *store = save->core->store;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
-	if (save->code)
-		return fail_body(task, save->code);
 	ckpt_store_list(store, &save->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, save->op.done);
 	r = look(save);
 	if (r == 0)
-		r = check_fence(save);
-	drop_listing(save);
+		r = ckpt_save_check_fence(save);
+	else
+		drop_listing(save);
 	if (r == 0)
 		r = encode_manifest(save);
 	if (r < 0)
@@ -186,6 +208,9 @@ static int publish_body(struct ckpt_task *task)
 	ckpt_store_publish(
 		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);
+	/* Another rank's abort, or this commit, whose answer was lost. */
+	if (save->op.result == -EEXIST && save->ranks)
+		return ckpt_task_continue(task, ckpt_save_register_body);
 	save->publishing = false;
 	if (save->op.result < 0) {
 		note_late(save);
@@ -193,6 +218,26 @@ static int publish_body(struct ckpt_task *task)
 	}
 	save->committed = true;
 	return ckpt_task_continue(task, ckpt_save_end_body);
+	CKPT_TASK_END(task);
+}
+
+/* Everything is durable but the name of the manifest. */
+int ckpt_save_gate_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!save->code && !atomic_load(&save->durable_ns))
+		atomic_store(
+			&save->durable_ns, ckpt_env_now(save->core->parts.env) - save->start_ns);
+	/* Rank 0 hears of the others before its own gate is open: one may have failed. */
+	if (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)
+		return ckpt_task_continue(task, ckpt_save_gather_body);
+	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
+	if (save->code)
+		return fail_body(task, save->code);
+	return ckpt_task_continue(task,
+		save->core->config.rank == 0 ? ckpt_save_publish_body : ckpt_save_follow_body);
 	CKPT_TASK_END(task);
 }
 
@@ -207,7 +252,8 @@ static int index_body(struct ckpt_task *task)
 	r = encode_index(save);
 	if (r < 0)
 		return fail_body(task, r);
-	ckpt_name_index(save->path, save->core->generation, save->step, 0, save->shard_attempt);
+	ckpt_name_index(save->path, save->core->generation, save->step, save->core->config.rank,
+		save->shard_attempt);
 	save->index_tried = true;
 	ckpt_store_put(store, &save->op, save->path, save->index.data, save->index.len);
 	CKPT_AWAIT(task, save->op.done);
@@ -219,7 +265,7 @@ static int index_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	return ckpt_task_continue(task, publish_body);
+	return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_TASK_END(task);
 }
 
@@ -237,6 +283,12 @@ static int file_body(struct ckpt_task *task)
 	ckpt_store_create(store, &save->op, save->path,
 		ckpt_align_up(save->plan->layout->bytes, store->align), &save->object);
 	CKPT_AWAIT(task, save->op.done);
+	/* A rank that has heard that the step is over has taken the empty directory along. */
+	if (save->op.result == -ENOENT && save->ranks && !save->code &&
+		save->remade++ < save->core->config.world) {
+		ckpt_error_clear(&save->work);
+		return ckpt_task_continue(task, ckpt_save_directory_body);
+	}
 	if (look(save) < 0)
 		return fail_body(task, save->code);
 	save->file_failed = false;
@@ -272,6 +324,22 @@ static int file_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+int ckpt_save_directory_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(save->path, save->core->generation, save->step);
+	ckpt_store_mkdir(save->core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	/* Also of a save that was stopped meanwhile: it leaves its record there. */
+	save->dirs_made = save->op.result >= 0;
+	if (look(save) < 0)
+		return fail_body(task, save->code);
+	return ckpt_task_continue(task, file_body);
+	CKPT_TASK_END(task);
+}
+
 static int save_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -282,6 +350,10 @@ static int save_body(struct ckpt_task *task)
 	r = ckpt_lanes_start(save);
 	if (r < 0)
 		return fail_body(task, r);
+	if (core->claim_untold)
+		ckpt_claim_retell(core);
+	if (core->config.rank > 0 && save->ranks)
+		ckpt_save_listen(save);
 	ckpt_store_op_init(&save->op, task, &save->work);
 	ckpt_name_attempt(save->attempt, ckpt_env_random(core->parts.env));
 	ckpt_name_generation(save->path, core->generation);
@@ -289,14 +361,7 @@ static int save_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
-	ckpt_name_step(save->path, core->generation, save->step);
-	ckpt_store_mkdir(core->store, &save->op, save->path);
-	CKPT_AWAIT(task, save->op.done);
-	/* Also of a save that was stopped meanwhile: it leaves its record there. */
-	save->dirs_made = save->op.result >= 0;
-	if (look(save) < 0)
-		return fail_body(task, save->code);
-	return ckpt_task_continue(task, file_body);
+	return ckpt_task_continue(task, ckpt_save_directory_body);
 	CKPT_TASK_END(task);
 }
 
@@ -310,7 +375,8 @@ static int refuse(struct ckpt_save *save)
 		return ckpt_fail(&save->work, CKPT_ECLOSED, "the engine is closing");
 	if (core->fenced)
 		return ckpt_fail(&save->work, CKPT_EFENCED,
-			"a later generation has taken over the store %s", core->parts.label);
+			"a later generation has taken over the store %s: " FENCED_TEXT,
+			core->parts.label);
 	CKPT_ASSERT(core->generation > 0 && !core->save);
 	if (core->any_step && save->step <= core->last_step)
 		return ckpt_fail(&save->work, CKPT_ESTEP,
@@ -329,6 +395,7 @@ static void save_done(struct ckpt_task *task)
 	save->core->save = NULL;
 	ckpt_task_wake(save->core->closer);
 	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_GONE);
+	ckpt_skipper_wake(save->core);
 	ckpt_save_unref(save);
 }
 
@@ -343,7 +410,7 @@ static void post_run(struct ckpt_node *node)
 		save->code = r;
 		ckpt_save_answer_end(save);
 		ckpt_core_answer(core, &save->latch, CKPT_DONE_GONE);
-		ckpt_save_unref(save);
+		ckpt_save_tell_refusal(save);
 		return;
 	}
 	core->save = save;

@@ -24,6 +24,7 @@ int ckpt_save_put_tensors(struct ckpt_save *save, const struct ckpt_tensor *tens
 	struct ckpt_error *err);
 int ckpt_save_put_alias(
 	struct ckpt_save *save, const char *alias, const char *name, struct ckpt_error *err);
+void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length);
 int ckpt_save_put_meta(
 	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err);
 
@@ -36,7 +37,10 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 /* Hands it to the core. The engine has seen to it that no other save is under way. */
 void ckpt_save_post(struct ckpt_save *save);
 
-/* Instead of post: it has failed with this record, and nobody else will say so. */
+/*
+ * Instead of post: it has failed with this record, and nobody else will say so. Other ranks are told behind
+ * the caller's back.
+ */
 void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why);
 
 /* Any thread, after post. */

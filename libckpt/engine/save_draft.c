@@ -75,6 +75,12 @@ int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t st
 	ckpt_error_clear(&save->work);
 	save->object.fd = -1;
 	atomic_init(&save->refs, 1);
+	if (core->config.world > 1)
+		r = ckpt_save_ranks_new(save, core->config.rank, core->config.world, &save->ranks);
+	if (r < 0) {
+		ckpt_save_unref(save);
+		return r;
+	}
 	*ret_save = save;
 	return 0;
 }
@@ -109,6 +115,8 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 	}
 	if (elements > CKPT_SHARD_BYTES_MAX)
 		return ckpt_fail(err, -EINVAL, "tensor %s: its shape overflows", name);
+	if (ckpt_layout_bad_box(t))
+		return ckpt_fail(err, -EINVAL, "tensor %s %s", name, ckpt_layout_bad_box(t));
 	if (elements && !t->data)
 		return ckpt_fail(err, -EINVAL, "tensor %s: data is NULL", name);
 	if (t->device != CKPT_DEVICE_HOST)
@@ -139,7 +147,11 @@ static int copy_tensor(struct ckpt_save *save, const struct ckpt_tensor *from,
 	to->name = arena_copy(save, from->name, strlen(from->name) + 1);
 	to->shape = arena_copy(save, from->shape, dims);
 	to->strides = from->strides ? arena_copy(save, from->strides, dims) : NULL;
-	if (!to->name || !to->shape || (from->strides && !to->strides))
+	to->global_shape = from->global_shape ? arena_copy(save, from->global_shape, dims) : NULL;
+	to->global_start = from->global_start ? arena_copy(save, from->global_start, dims) : NULL;
+	if (!to->name || !to->shape || (from->strides && !to->strides) ||
+		(from->global_shape && !to->global_shape) ||
+		(from->global_start && !to->global_start))
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	return 0;
 }
@@ -183,6 +195,11 @@ int ckpt_save_put_alias(
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	save->alias_count++;
 	return 0;
+}
+
+void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length)
+{
+	save->common = ckpt_digest_of(data, length);
 }
 
 int ckpt_save_put_meta(
@@ -294,14 +311,31 @@ int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 	return 0;
 }
 
+static void refusal_run(struct ckpt_node *node)
+{
+	ckpt_save_tell_refusal(CKPT_CONTAINER(node, struct ckpt_save, post_node));
+}
+
 void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 {
 	CKPT_ASSERT(why->code < 0 && !ckpt_save_started(save));
+	/* A step that was begun before, the others hear of from its own save. */
+	bool tell = save->ranks && why->code != CKPT_ESTEP;
+
 	save->error = *why;
 	save->error.step = (int64_t)save->step;
 	save->refused = true;
+	if (tell) {
+		ckpt_free(save->ranks->all);
+		save->ranks->all = NULL;
+		(void)ckpt_save_ref(save);
+	}
 	atomic_store(&save->started, true);
 	ckpt_latch_set(&save->latch, CKPT_DONE_END | CKPT_DONE_GONE);
+	if (tell) {
+		save->post_node.run = refusal_run;
+		ckpt_inbox_push(save->core->parts.env->inbox, &save->post_node);
+	}
 }
 
 bool ckpt_save_gate_closed(struct ckpt_save *save)
@@ -338,6 +372,7 @@ void ckpt_save_unref(struct ckpt_save *save)
 	ckpt_plan_free(save->plan);
 	ckpt_buf_free(&save->index);
 	ckpt_buf_free(&save->manifest);
+	ckpt_save_ranks_free(save->ranks);
 	ckpt_free(save->inlined);
 	ckpt_free(save->lanes);
 	ckpt_free(save->order);
@@ -404,5 +439,6 @@ void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
 		.eager_ns = atomic_load(&save->eager_ns),
 		.stage_ns = atomic_load(&save->stage_ns),
 		.local_ns = atomic_load(&save->local_ns),
-		.starved_ns = atomic_load(&save->starved_ns)};
+		.starved_ns = atomic_load(&save->starved_ns),
+		.durable_ns = atomic_load(&save->durable_ns)};
 }

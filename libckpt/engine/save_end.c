@@ -47,6 +47,15 @@ static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 		save->ended ? "; its save had been given up" : "");
 }
 
+/* Retention is rank 0's: another one knows of no more than its newest commit. */
+static void forget_older(struct ckpt_core *core)
+{
+	const struct ckpt_scan *scan = &core->scan;
+
+	while (scan->step_count > 1 && scan->steps[1].generation == core->generation)
+		ckpt_scan_drop(&core->scan, core->generation, scan->steps[1].step);
+}
+
 /* The manifest is durable. */
 static void committed(struct ckpt_save *save)
 {
@@ -56,15 +65,18 @@ static void committed(struct ckpt_save *save)
 		.state = CKPT_STEP_COMMITTED,
 		.in_lineage = true,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
-		.bytes = save->plan->layout->bytes,
-		.world = 1};
+		.bytes = save->ranks ? save->ranks->outcome.bytes : save->plan->layout->bytes,
+		.world = core->config.world};
 	uint64_t took_ns = ckpt_env_now(core->parts.env) - save->start_ns;
 
-	memcpy(found.attempt, save->attempt, sizeof(found.attempt));
+	memcpy(found.attempt, save->ranks ? save->ranks->outcome.attempt : save->attempt,
+		sizeof(found.attempt));
 	if (ckpt_scan_put(&core->scan, &found) < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
+	if (core->config.rank > 0)
+		forget_older(core);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */
@@ -79,23 +91,28 @@ static void committed(struct ckpt_save *save)
 	ckpt_keeper_ask(core, CKPT_KEEPER_RETAIN);
 }
 
-static int encode_abort(struct ckpt_save *save)
+int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason)
 {
 	struct ckpt_core *core = save->core;
 	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_ABORT,
 		.generation = core->generation,
 		.step = save->step,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
-		.world = 1};
+		.world = core->config.world};
 
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
-	(void)snprintf(manifest.reason, sizeof(manifest.reason), "%.250s",
-		save->publish_tried && save->error.code == -ETIMEDOUT
-			? "its deadline passed while it was being published, which failed"
-			: save->error.message);
+	(void)snprintf(manifest.reason, sizeof(manifest.reason), "%.250s", reason);
 	save->manifest.len = 0;
 	return ckpt_manifest_encode(&manifest, &save->manifest);
+}
+
+static int encode_abort(struct ckpt_save *save)
+{
+	return ckpt_save_encode_abort(
+		save, save->publish_tried && save->error.code == -ETIMEDOUT
+			      ? "its deadline passed while it was being published, which failed"
+			      : save->error.message);
 }
 
 /* Thousands of failed saves shall not leave thousands of records. */
@@ -105,9 +122,75 @@ static void note_abort(struct ckpt_save *save)
 	struct ckpt_scan_step aborted = {
 		.generation = core->generation, .step = save->step, .state = CKPT_STEP_ABORTED};
 
+	if (core->config.rank > 0)
+		return;
 	/* Without memory it stays until the next engine reads the store. */
 	if (ckpt_scan_put(&core->scan, &aborted) == 0)
 		ckpt_keeper_ask(core, CKPT_KEEPER_TIDY);
+}
+
+/* The end of all; the other ranks may be waiting for it. */
+static int leave(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	if (save->ranks)
+		return ckpt_task_continue(task, ckpt_save_tell_body);
+	return save->code;
+}
+
+/* Not rank 0, which has said that the step is over. Who leaves last takes the directory along. */
+static int vacate_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(save->path, core->generation, save->step);
+	save->op.err = NULL;
+	/* It stays where there is an abort record, or a rank that has not heard yet. */
+	ckpt_store_rmdir(core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	return leave(task);
+	CKPT_TASK_END(task);
+}
+
+/* Once its own files are gone. */
+static int leave_step(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	if (save->ranks && save->core->config.rank > 0 && save->ranks->answered && save->dirs_made)
+		return ckpt_task_continue(task, vacate_body);
+	return leave(task);
+}
+
+/* No manifest names them, and none will. */
+static int remove_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	struct ckpt_core *core = save->core;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_shard(
+		save->path, core->generation, save->step, core->config.rank, save->shard_attempt);
+	ckpt_store_remove(core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	ckpt_name_index(
+		save->path, core->generation, save->step, core->config.rank, save->shard_attempt);
+	ckpt_store_remove(core->store, &save->op, save->path);
+	CKPT_AWAIT(task, save->op.done);
+	note_abort(save);
+	return leave_step(task);
+	CKPT_TASK_END(task);
+}
+
+/* Whether the register holds an abort, now that the record was tried. */
+static bool abort_won(const struct ckpt_save *save)
+{
+	/* Only rank 0 publishes commits: what is there before it has is another rank's abort. */
+	return save->op.result == 0 ||
+	       (save->op.result == -EEXIST && save->ranks && !save->publish_tried);
 }
 
 /* The abort record, and what depends on whether it won. */
@@ -115,32 +198,33 @@ static int abort_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 	struct ckpt_core *core = save->core;
-	struct ckpt_store *store = core->store;
 
 	CKPT_TASK_BEGIN(task);
+	if (save->ranks)
+		save->ranks->settled = save->ranks->settled || !save->publish_tried;
+	if (save->publish_tried && save->ranks && save->ranks->settled)
+		return ckpt_task_continue(task, remove_body);
+	if (core->config.rank > 0)
+		return leave_step(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
-		return save->code;
+		return leave(task);
 	ckpt_name_manifest(save->path, core->generation, save->step);
 	save->op.err = NULL;
 	ckpt_store_publish(
-		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
+		core->store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);
-	if (save->op.result < 0) {
+	if (!abort_won(save)) {
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"no abort record for step %llu (%s): the next generation settles it",
 			(unsigned long long)save->step, ckpt_code_text(save->op.result));
-		return save->code;
+		return leave(task);
 	}
-	if (save->publish_tried) {
-		ckpt_name_shard(save->path, core->generation, save->step, 0, save->shard_attempt);
-		ckpt_store_remove(store, &save->op, save->path);
-		CKPT_AWAIT(task, save->op.done);
-		ckpt_name_index(save->path, core->generation, save->step, 0, save->shard_attempt);
-		ckpt_store_remove(store, &save->op, save->path);
-		CKPT_AWAIT(task, save->op.done);
-	}
+	if (save->ranks)
+		save->ranks->settled = true;
+	if (save->publish_tried)
+		return ckpt_task_continue(task, remove_body);
 	note_abort(save);
-	return save->code;
+	return leave(task);
 	CKPT_TASK_END(task);
 }
 
@@ -153,12 +237,13 @@ int ckpt_save_end_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (save->committed) {
 		committed(save);
-		return 0;
+		return leave(task);
 	}
 	CKPT_ASSERT(save->code < 0);
 	CKPT_AWAIT(task, ckpt_lanes_quiet(save));
 	ckpt_save_answer_end(save);
 	ckpt_lanes_release_all(save);
+	CKPT_AWAIT(task, ckpt_save_deaf(save));
 	ckpt_store_op_init(&save->op, task, NULL);
 	/* A fenced one stops: what it leaves is its successor's to settle. */
 	if (core->fenced) {
@@ -166,18 +251,22 @@ int ckpt_save_end_body(struct ckpt_task *task)
 			ckpt_store_shut(store, &save->op, &save->object);
 			CKPT_AWAIT(task, save->op.done);
 		}
-		return save->code;
+		if (save->ranks)
+			save->ranks->settled = !save->publish_tried;
+		return leave(task);
 	}
 	if (save->object.fd >= 0) {
 		ckpt_store_abandon(store, &save->op, &save->object);
 		CKPT_AWAIT(task, save->op.done);
 	} else if (save->shard_attempt[0] && !save->publish_tried) {
-		ckpt_name_shard(save->path, core->generation, save->step, 0, save->shard_attempt);
+		ckpt_name_shard(save->path, core->generation, save->step, core->config.rank,
+			save->shard_attempt);
 		ckpt_store_remove(store, &save->op, save->path);
 		CKPT_AWAIT(task, save->op.done);
 	}
 	if (save->index_tried && !save->publish_tried) {
-		ckpt_name_index(save->path, core->generation, save->step, 0, save->shard_attempt);
+		ckpt_name_index(save->path, core->generation, save->step, core->config.rank,
+			save->shard_attempt);
 		ckpt_store_remove(store, &save->op, save->path);
 		CKPT_AWAIT(task, save->op.done);
 	}

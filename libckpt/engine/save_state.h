@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include "engine/save.h"
+#include "engine/save_ranks.h"
 
 /* Eager tensors of at most this many bytes together are copied by ckpt_save_start() itself. */
 #define CKPT_SAVE_INLINE_BYTES (UINT64_C(16) << 20)
@@ -41,7 +42,8 @@ struct ckpt_save {
 	size_t alias_count;
 	char *meta;
 	size_t meta_bytes;
-	char *inlined; /* copies of small eager tensors */
+	struct ckpt_digest common; /* of what all ranks must give alike */
+	char *inlined;             /* copies of small eager tensors */
 	struct ckpt_plan *plan;
 	uint64_t seed;
 	uint64_t timeout_ns;
@@ -64,6 +66,7 @@ struct ckpt_save {
 	atomic_uint_fast64_t stage_ns;
 	atomic_uint_fast64_t local_ns;
 	atomic_uint_fast64_t starved_ns;
+	atomic_uint_fast64_t durable_ns;
 
 	/* The core's, from post to GONE. */
 	struct ckpt_node post_node;
@@ -94,9 +97,11 @@ struct ckpt_save {
 	struct ckpt_buf index;
 	struct ckpt_buf manifest;
 	char path[CKPT_PATH_MAX];
-	struct ckpt_lane **lanes; /* by block; NULL: not begun, or done and released */
+	struct ckpt_save_ranks *ranks; /* NULL: this rank is alone */
+	struct ckpt_lane **lanes;      /* by block; NULL: not begun, or done and released */
 	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
 	size_t next;       /* in that order */
+	unsigned remade;   /* directories of the step */
 	size_t copying;    /* lanes whose copy is under way */
 	size_t working;    /* lanes whose task or digest is under way */
 	size_t eager_left; /* eager blocks not yet copied */
@@ -108,8 +113,20 @@ struct ckpt_save {
 
 /* save.c: records the first failure, stops what can be stopped, answers END when copies are back. */
 void ckpt_save_stop(struct ckpt_save *save, int code);
+/* What the manifest says of this rank. */
+void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
+/* Body: waits for the gate. */
+int ckpt_save_gate_body(struct ckpt_task *task);
+/* Body: looks at the fence, then publishes the manifest. */
+int ckpt_save_publish_body(struct ckpt_task *task);
+/* Body: makes the step's directory, then the files in it. */
+int ckpt_save_directory_body(struct ckpt_task *task);
+/* Of a fresh listing of the claims in save->op: CKPT_EFENCED, worded, if a later generation has taken over. */
+int ckpt_save_check_fence(struct ckpt_save *save);
 /* save_end.c: the body that the save's task goes on with, for good or ill. */
 int ckpt_save_end_body(struct ckpt_task *task);
+/* Into save->manifest. -ENOMEM. */
+int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason);
 void ckpt_save_answer_end(struct ckpt_save *save);
 
 /* lane.c */

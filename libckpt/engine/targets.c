@@ -1,116 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checking targets, and sweeping over them in the order of the shard. */
+/* Sweeping over what is wanted of a shard, in its order. */
 #include "engine/targets.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
-#include "format/dtype.h"
-
-#define SHAPE_CHARS (CKPT_NDIM_MAX * 22 + 3)
-
-/* "[2, 3]" */
-static const char *shape_text(const int64_t *shape, uint32_t ndim, char out[SHAPE_CHARS])
-{
-	size_t at = 0;
-
-	out[at++] = '[';
-	for (uint32_t i = 0; i < ndim; i++)
-		at += (size_t)snprintf(
-			out + at, SHAPE_CHARS - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
-	(void)snprintf(out + at, SHAPE_CHARS - at, "]");
-	return out;
-}
-
-CKPT_PRINTF(4, 5)
-static int refuse(struct ckpt_error *err, int code, const char *name, const char *fmt, ...)
-{
-	char text[768];
-	va_list args;
-
-	va_start(args, fmt);
-	if (vsnprintf(text, sizeof(text), fmt, args) < 0)
-		text[0] = 0;
-	va_end(args);
-	return ckpt_fail_at(err, code, &(struct ckpt_where){.tensor = name},
-		"target for tensor '%.160s': %s", name, text);
-}
-
-static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
-{
-	if (!t->name)
-		return ckpt_fail(err, -EINVAL, "a target has no tensor name");
-	if (t->device != CKPT_DEVICE_HOST)
-		return refuse(err, CKPT_EUNSUPPORTED, t->name,
-			"device kind %u is not supported by this build: bind host memory",
-			t->device);
-	if (t->dtype && !ckpt_dtype_name(t->dtype))
-		return refuse(err, -EINVAL, t->name, "%u is no element type", t->dtype);
-	if (t->ndim > CKPT_NDIM_MAX || (t->ndim > 0 && !t->shape))
-		return refuse(err, -EINVAL, t->name,
-			"%u dimensions and %s shape: at most %d can be, with their shape", t->ndim,
-			t->shape ? "a" : "no", CKPT_NDIM_MAX);
-	if (t->strides && !t->shape)
-		return refuse(err, -EINVAL, t->name, "strides need a shape");
-	if (t->strides && t->offset != 0)
-		return refuse(err, -EINVAL, t->name,
-			"strides need the whole tensor, and offset %llu was asked for",
-			(unsigned long long)t->offset);
-	return 0;
-}
-
-static int check_match(
-	const struct ckpt_target *t, const struct ckpt_entry *entry, struct ckpt_error *err)
-{
-	char have[SHAPE_CHARS];
-	char want[SHAPE_CHARS];
-
-	if (!entry)
-		return refuse(
-			err, CKPT_EMISMATCH, t->name, "the step holds no tensor of that name");
-	if (t->dtype && t->dtype != entry->dtype)
-		return refuse(err, CKPT_EMISMATCH, t->name, "the step holds %s, the target is %s",
-			ckpt_dtype_name(entry->dtype), ckpt_dtype_name(t->dtype));
-	if (t->shape && (t->ndim != entry->ndim ||
-				(t->ndim > 0 && memcmp(t->shape, entry->shape,
-							t->ndim * sizeof(*t->shape)) != 0)))
-		return refuse(err, CKPT_EMISMATCH, t->name,
-			"the step holds shape %s, the target has %s",
-			shape_text(entry->shape, entry->ndim, have),
-			shape_text(t->shape, t->ndim, want));
-	if (t->offset > entry->nbytes || t->length > entry->nbytes - t->offset)
-		return refuse(err, CKPT_EMISMATCH, t->name,
-			"the step holds %llu bytes, the target asks for %llu from byte %llu on",
-			(unsigned long long)entry->nbytes, (unsigned long long)t->length,
-			(unsigned long long)t->offset);
-	if (t->strides && t->length != 0 && t->length != entry->nbytes)
-		return refuse(err, -EINVAL, t->name,
-			"strides need the whole tensor of %llu bytes, and %llu were asked for",
-			(unsigned long long)entry->nbytes, (unsigned long long)t->length);
-	return 0;
-}
-
-/* The strides stay within what a pointer can span, and no two elements share memory by a zero stride. */
-static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt_error *err)
-{
-	struct ckpt_view view = {t->data, item, t->ndim, t->shape, t->strides};
-	int stray = ckpt_view_stray(&view);
-
-	for (uint32_t i = 0; i < t->ndim; i++)
-		if (t->shape[i] > 1 && t->strides[i] == 0)
-			return refuse(err, -EINVAL, t->name,
-				"stride 0 in dimension %u: its elements would share memory", i);
-	if (stray >= 0)
-		return refuse(err, -EINVAL, t->name,
-			"stride %lld in dimension %d leaves the address space",
-			(long long)t->strides[stray], stray);
-	return 0;
-}
 
 /* Room for `need` items: where they are now, or NULL when there is no memory (they stay as they were). */
 static void *grow(void *items, size_t *room, size_t need, size_t size)
@@ -127,18 +23,16 @@ static void *grow(void *items, size_t *room, size_t need, size_t size)
 	return grown;
 }
 
-static int put_dims(struct ckpt_targets *targets, const struct ckpt_target *t)
+static int put_dims(struct ckpt_targets *targets, const int64_t *dims, uint32_t count)
 {
-	size_t bytes = t->ndim * sizeof(*targets->dims);
+	int64_t *grown = grow(
+		targets->dims, &targets->dims_room, targets->dims_count + count, sizeof(*grown));
 
-	int64_t *dims = grow(targets->dims, &targets->dims_room,
-		targets->dims_count + 2 * (size_t)t->ndim, sizeof(*dims));
-	if (!dims)
+	if (!grown)
 		return -ENOMEM;
-	targets->dims = dims;
-	memcpy(targets->dims + targets->dims_count, t->shape, bytes);
-	memcpy(targets->dims + targets->dims_count + t->ndim, t->strides, bytes);
-	targets->dims_count += 2 * (size_t)t->ndim;
+	targets->dims = grown;
+	memcpy(grown + targets->dims_count, dims, count * sizeof(*dims));
+	targets->dims_count += count;
 	return 0;
 }
 
@@ -154,60 +48,77 @@ static int put_bound(struct ckpt_targets *targets, const struct ckpt_bound *boun
 	return 0;
 }
 
-static int add_one(struct ckpt_targets *targets, const struct ckpt_layout *layout,
-	const struct ckpt_target *t, struct ckpt_error *err)
+int ckpt_targets_put(struct ckpt_targets *targets, uint64_t lo, const struct ckpt_view *view)
 {
-	int r = check_fields(t, err);
-	if (r < 0)
-		return r;
-	const struct ckpt_entry *entry = ckpt_layout_find(layout, t->name);
-	r = check_match(t, entry, err);
-	if (r < 0)
-		return r;
-	uint32_t item = ckpt_dtype_bytes(entry->dtype);
-	if (t->strides)
-		r = check_strides(t, item, err);
-	if (r < 0)
-		return r;
-	uint64_t length = t->length ? t->length : entry->nbytes - t->offset;
-	if (length == 0)
-		return 0;
-	if (!t->data)
-		return refuse(err, -EINVAL, t->name, "it has no memory (data is NULL)");
-
-	struct ckpt_bound bound = {.lo = entry->offset + t->offset,
-		.hi = entry->offset + t->offset + length,
-		.data = t->data,
-		.item = item,
-		.ndim = t->ndim,
+	uint64_t bytes = ckpt_view_bytes(view);
+	struct ckpt_bound bound = {.lo = lo,
+		.hi = lo + bytes,
+		.base = lo,
+		.data = view->data,
+		.item = view->item,
+		.ndim = view->ndim,
 		.dims = targets->dims_count,
-		.flat = (int64_t)length};
-	if (t->strides) {
-		struct ckpt_view view = {t->data, item, t->ndim, t->shape, t->strides};
-		if (!ckpt_view_contiguous(&view))
-			bound.flat = -1;
-	}
-	if ((bound.flat < 0 && put_dims(targets, t) < 0) || put_bound(targets, &bound) < 0)
-		return ckpt_fail(err, -ENOMEM, "out of memory");
-	return 0;
+		.flat = (int64_t)bytes};
+
+	CKPT_ASSERT(!targets->sealed && bytes > 0);
+	if (ckpt_view_contiguous(view))
+		return put_bound(targets, &bound);
+	bound.flat = -1;
+	if (put_dims(targets, view->shape, view->ndim) < 0 ||
+		put_dims(targets, view->strides, view->ndim) < 0)
+		return -ENOMEM;
+	return put_bound(targets, &bound);
 }
 
-int ckpt_targets_add(struct ckpt_targets *targets, const struct ckpt_layout *layout,
-	const struct ckpt_target *add, size_t count, struct ckpt_error *err)
+int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const struct ckpt_view *view,
+	const int64_t *shape, const struct ckpt_box *in)
 {
-	size_t old_count = targets->count;
-	size_t old_dims = targets->dims_count;
+	struct ckpt_bound bound = {.lo = base + ckpt_box_seek(in, shape, view->item, 0),
+		.hi = base + ckpt_box_end(in, shape, view->item),
+		.base = base,
+		.data = view->data,
+		.item = view->item,
+		.ndim = view->ndim,
+		.dims = targets->dims_count,
+		.flat = -1,
+		.boxed = true};
 
-	CKPT_ASSERT(!targets->sealed);
-	for (size_t i = 0; i < count; i++) {
-		int r = add_one(targets, layout, &add[i], err);
-		if (r < 0) {
-			targets->count = old_count;
-			targets->dims_count = old_dims;
-			return r;
-		}
-	}
-	return 0;
+	CKPT_ASSERT(!targets->sealed && view->strides && in->ndim == view->ndim);
+	if (put_dims(targets, view->shape, view->ndim) < 0 ||
+		put_dims(targets, view->strides, view->ndim) < 0 ||
+		put_dims(targets, shape, view->ndim) < 0 ||
+		put_dims(targets, in->start, view->ndim) < 0)
+		return -ENOMEM;
+	return put_bound(targets, &bound);
+}
+
+int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *from, size_t item,
+	uint64_t here, uint64_t there)
+{
+	struct ckpt_bound bound = from->items[item];
+	uint32_t dims = bound.flat >= 0 ? 0 : (bound.boxed ? 4 : 2) * bound.ndim;
+	const int64_t *old = dims > 0 ? from->dims + bound.dims : NULL;
+
+	CKPT_ASSERT(!targets->sealed && targets != from);
+	bound.lo = bound.lo - here + there;
+	bound.hi = bound.hi - here + there;
+	bound.base = bound.base - here + there;
+	bound.dims = targets->dims_count;
+	if (dims > 0 && put_dims(targets, old, dims) < 0)
+		return -ENOMEM;
+	return put_bound(targets, &bound);
+}
+
+void ckpt_targets_keep(struct ckpt_targets *targets)
+{
+	targets->kept = targets->count;
+	targets->kept_dims = targets->dims_count;
+}
+
+void ckpt_targets_forget(struct ckpt_targets *targets)
+{
+	targets->count = targets->kept;
+	targets->dims_count = targets->kept_dims;
 }
 
 static int by_place(const void *a, const void *b)
@@ -220,44 +131,118 @@ static int by_place(const void *a, const void *b)
 	return (x->hi > y->hi) - (x->hi < y->hi);
 }
 
-int ckpt_targets_seal(struct ckpt_targets *targets)
-{
-	CKPT_ASSERT(!targets->sealed);
-	targets->active = ckpt_alloc_array(targets->count, sizeof(*targets->active));
-	if (!targets->active)
-		return -ENOMEM;
-	if (targets->count > 0)
-		qsort(targets->items, targets->count, sizeof(*targets->items), by_place);
-	targets->sealed = true;
-	return 0;
-}
-
 void ckpt_targets_clear(struct ckpt_targets *targets)
 {
 	ckpt_free(targets->items);
 	ckpt_free(targets->dims);
 	ckpt_free(targets->active);
+	ckpt_free(targets->wanted);
 	*targets = (struct ckpt_targets){0};
 }
 
-uint64_t ckpt_targets_want(
-	const struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *wanted)
+/* The array around a box, and the box in it. */
+static const int64_t *around_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)
+{
+	return b->boxed ? targets->dims + b->dims + (size_t)2 * b->ndim : NULL;
+}
+
+static struct ckpt_box box_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)
+{
+	return ckpt_box_of(around_of(targets, b) + b->ndim, targets->dims + b->dims, b->ndim);
+}
+
+/* The first byte at or behind `at`, both in the shard, that belongs to a box; UINT64_MAX: none. */
+static uint64_t seek(const struct ckpt_targets *targets, const struct ckpt_bound *b,
+	const struct ckpt_box *box, uint64_t at)
+{
+	uint64_t from = at > b->base ? at - b->base : 0;
+	uint64_t found = ckpt_box_seek(box, around_of(targets, b), b->item, from);
+
+	return found == UINT64_MAX ? found : b->base + found;
+}
+
+/* Returns the length of the chunk, unless it was marked. */
+static uint64_t mark_chunk(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, size_t chunk)
+{
+	uint64_t bit = UINT64_C(1) << (chunk % 64);
+
+	if (targets->wanted[chunk / 64] & bit)
+		return 0;
+	targets->wanted[chunk / 64] |= bit;
+	return layout->chunks[chunk].length;
+}
+
+/* The first chunk from this one on that is not marked, or one behind the last: there are bits for that. */
+static size_t next_unmarked(const struct ckpt_targets *targets, size_t chunk)
+{
+	size_t word = chunk / 64;
+	uint64_t left = ~targets->wanted[word] & (UINT64_MAX << (chunk % 64));
+
+	while (left == 0)
+		left = ~targets->wanted[++word];
+	return word * 64 + (size_t)__builtin_ctzll(left);
+}
+
+/* Goes from one byte of the box that lies in no marked chunk to the next. */
+static uint64_t mark_box(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, const struct ckpt_bound *b)
+{
+	struct ckpt_box box = box_of(targets, b);
+	size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
+	uint64_t bytes = 0;
+
+	for (;;) {
+		chunk = next_unmarked(targets, chunk);
+		if (chunk >= layout->chunk_count || layout->chunks[chunk].offset >= b->hi)
+			return bytes;
+		const struct ckpt_chunk *c = &layout->chunks[chunk];
+		uint64_t at = seek(targets, b, &box, c->offset);
+		if (at == UINT64_MAX)
+			return bytes;
+		if (at < c->offset + c->length)
+			bytes += mark_chunk(targets, layout, chunk);
+		else
+			chunk = ckpt_layout_chunk_at(layout, at);
+	}
+}
+
+/* Returns the sum of the lengths of the chunks that it marks. */
+static uint64_t mark(struct ckpt_targets *targets, const struct ckpt_layout *layout)
 {
 	uint64_t bytes = 0;
-	size_t next = 0; /* chunks below have been seen to */
+	size_t next = 0; /* chunks below that any range wants have been seen to */
 
-	CKPT_ASSERT(targets->sealed);
 	for (size_t i = 0; i < targets->count; i++) {
 		const struct ckpt_bound *b = &targets->items[i];
-		size_t first = ckpt_layout_chunk_at(layout, b->lo);
 
-		for (next = next > first ? next : first;
-			next < layout->chunk_count && layout->chunks[next].offset < b->hi; next++) {
-			wanted[next / 64] |= UINT64_C(1) << (next % 64);
-			bytes += layout->chunks[next].length;
+		if (b->boxed) {
+			bytes += mark_box(targets, layout, b);
+			continue;
 		}
+		size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
+		if (chunk < next)
+			chunk = next;
+		for (; chunk < layout->chunk_count && layout->chunks[chunk].offset < b->hi; chunk++)
+			bytes += mark_chunk(targets, layout, chunk);
+		next = chunk;
 	}
 	return bytes;
+}
+
+int ckpt_targets_seal(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes)
+{
+	CKPT_ASSERT(!targets->sealed);
+	targets->active = ckpt_alloc_array(targets->count, sizeof(*targets->active));
+	targets->wanted = ckpt_alloc_array(layout->chunk_count / 64 + 1, sizeof(*targets->wanted));
+	if (!targets->active || !targets->wanted)
+		return -ENOMEM;
+	if (targets->count > 0)
+		qsort(targets->items, targets->count, sizeof(*targets->items), by_place);
+	targets->sealed = true;
+	*ret_bytes = mark(targets, layout);
+	return 0;
 }
 
 static struct ckpt_view view_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)
@@ -293,14 +278,20 @@ static int cut_target(struct ckpt_targets *targets, size_t target, const struct 
 	uint64_t lo = ckpt_max_u64(b->lo, cut->lo);
 	uint64_t hi = ckpt_min_u64(b->hi, cut->hi);
 
+	if (b->boxed && lo < hi) {
+		/* What comes before may be of a chunk that nobody wants, and is not in memory. */
+		struct ckpt_box box = box_of(targets, b);
+		lo = seek(targets, b, &box, lo);
+	}
 	if (lo >= hi)
 		return 0;
 	struct ckpt_pieces p = ckpt_blocks_pieces(
 		lo, hi - lo, cut->block_offset, cut->block_bytes, cut->before, cut->here);
 	struct ckpt_segment segment = {.view = view_of(targets, b),
-		.offset = lo - b->lo,
+		.offset = lo - b->base,
 		.length = p.head_length,
 		.staged = p.head,
+		.around = around_of(targets, b),
 		.tensor = (uint32_t)target};
 	int r = put_segment(list, &segment);
 	if (r < 0)

@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a restore's bytes go: targets checked against the index, in the order of the shard, and cut
- * into segments block by block. Any number of targets may share bytes of a tensor.
+ * Where the bytes of one shard go: ranges and boxes of it, each with its memory, in the order of the
+ * shard, and cut into segments block by block. Any number of them may share bytes.
  */
 #ifndef CKPT_ENGINE_TARGETS_H
 #define CKPT_ENGINE_TARGETS_H
 
-#include <ckpt/restore.h>
 #include "device/device.h"
 #include "engine/blocks.h"
+#include "engine/box.h"
 
-/* A target, as a range of the shard. */
+/* What is to be had of the shard, from `lo` to `hi`. */
 struct ckpt_bound {
 	uint64_t lo;
 	uint64_t hi;
+	uint64_t
+		base; /* of what the segments' offsets count from: `lo`, or the array around the box */
 	char *data;
 	uint32_t item;
 	uint32_t ndim;
 	size_t dims;  /* where its shape and strides are in targets->dims; unused when contiguous */
 	int64_t flat; /* contiguous: bytes; -1: not */
+	bool boxed; /* its bytes do not lie together; what is around it follows its strides in dims */
 };
 
 /* Zero is empty. */
@@ -29,7 +32,11 @@ struct ckpt_targets {
 	int64_t *dims;
 	size_t dims_count;
 	size_t dims_room;
+	/* What a caller who puts all or nothing has kept. */
+	size_t kept;
+	size_t kept_dims;
 
+	uint64_t *wanted; /* sealed: a bit for each chunk of the shard */
 	/* The sweep: targets below `next` have begun; those of them that have not ended are active. */
 	bool sealed;
 	size_t next;
@@ -43,26 +50,35 @@ struct ckpt_segment_list {
 	size_t room;
 };
 
+/* The view's bytes lie together in the shard, from `lo` on. Not empty. -ENOMEM. */
+int ckpt_targets_put(struct ckpt_targets *targets, uint64_t lo, const struct ckpt_view *view);
 /*
- * Checks and adds targets, all or none; empty ones are checked only. CKPT_EMISMATCH, CKPT_EUNSUPPORTED
- * (a device that this build has not), -EINVAL, -ENOMEM, worded into `err`.
+ * The view is box `in` of the row-major array of `shape` that begins at byte `base` of the shard.
+ * Not empty. -ENOMEM.
  */
-int ckpt_targets_add(struct ckpt_targets *targets, const struct ckpt_layout *layout,
-	const struct ckpt_target *add, size_t count, struct ckpt_error *err);
-/* Sorts. Nothing can be added any more. -ENOMEM. */
-int ckpt_targets_seal(struct ckpt_targets *targets);
+int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const struct ckpt_view *view,
+	const int64_t *shape, const struct ckpt_box *in);
+/*
+ * What was put to another shard is wanted of this one, where the same tensor begins at `there` instead of
+ * `here`. -ENOMEM.
+ */
+int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *from, size_t item,
+	uint64_t here, uint64_t there);
+/* Keeps what has been put, or forgets what was put since the last time. */
+void ckpt_targets_keep(struct ckpt_targets *targets);
+void ckpt_targets_forget(struct ckpt_targets *targets);
+/*
+ * Sorts, and marks the chunks that hold a byte of a target. Nothing can be put any more. Sets the sum
+ * of their lengths. -ENOMEM.
+ */
+int ckpt_targets_seal(
+	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes);
 void ckpt_targets_clear(struct ckpt_targets *targets);
-
-/*
- * Marks in `wanted`, one bit for each chunk, the chunks that hold a byte of a target. Sealed.
- * Returns the sum of their lengths.
- */
-uint64_t ckpt_targets_want(
-	const struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *wanted);
 
 /*
  * Fills `list` with the segments of all targets in bytes [lo, hi) of the shard, which lie in block
  * `block` and its predecessor. Sealed. Calls must come in ascending order, without overlaps. -ENOMEM.
+ * Bytes of chunks that are not wanted are in no segment, or are passed over by it; none begins with them.
  */
 struct ckpt_cut {
 	uint64_t lo;

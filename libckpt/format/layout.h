@@ -64,10 +64,11 @@ struct ckpt_layout {
 };
 
 /*
- * Lays out `count` tensors (name, dtype, ndim, shape of each are read) and `alias_count` aliases.
- * chunk_bytes is at most CKPT_CHUNK_BYTES_MAX. Digests are zero. Errors: -EINVAL (names the tensor:
- * unknown dtype, negative or overflowing shape, name empty, too long, not UTF-8, or "__metadata__";
- * an alias of what is no tensor), -EEXIST (two with one name), -E2BIG, -ENOMEM.
+ * Lays out `count` tensors (name, dtype, ndim, shape and global shape and start of each are read) and
+ * `alias_count` aliases. chunk_bytes is at most CKPT_CHUNK_BYTES_MAX. Digests are zero. A box that is
+ * the whole is none, and a start at zero is none. Errors: -EINVAL (names the tensor: unknown dtype,
+ * negative or overflowing shape, box that is not within its whole, name empty, too long, not UTF-8, or
+ * "__metadata__"; an alias of what is no tensor), -EEXIST (two with one name), -E2BIG, -ENOMEM.
  */
 int ckpt_layout_build(const struct ckpt_tensor *tensors, size_t count,
 	const struct ckpt_alias *aliases, size_t alias_count, uint64_t chunk_bytes,
@@ -102,6 +103,9 @@ const struct ckpt_alias *ckpt_layout_loose(const struct ckpt_layout *layout);
 /* Bytes of a box. False: a dtype that is none, a negative size, or more than a shard may have. */
 bool ckpt_layout_box_bytes(
 	uint32_t dtype, const int64_t *shape, uint32_t ndim, uint64_t *ret_nbytes);
+
+/* Why a tensor cannot be the box that it says, whose dtype and shape are good; NULL: it can. */
+const char *ckpt_layout_bad_box(const struct ckpt_tensor *tensor);
 
 /* Why a name cannot be one of a tensor: "is empty"; NULL: it can. */
 const char *ckpt_layout_bad_name(const char *name, size_t length);

@@ -43,6 +43,25 @@ static int check_name(const char *what, const char *name, size_t number, struct 
 		"the name '%.*s' of a %s %s: give it another", shown(name), name, what, bad);
 }
 
+const char *ckpt_layout_bad_box(const struct ckpt_tensor *tensor)
+{
+	uint64_t bytes = ckpt_dtype_bytes(tensor->dtype);
+
+	if (!tensor->global_shape)
+		return tensor->global_start ? "has a global_start and no global_shape" : NULL;
+	for (uint32_t i = 0; i < tensor->ndim; i++) {
+		int64_t start = tensor->global_start ? tensor->global_start[i] : 0;
+		int64_t whole = tensor->global_shape[i];
+
+		if (start < 0 || whole < 0 || start > whole || tensor->shape[i] > whole - start)
+			return "has a box that reaches out of its global_shape";
+		if (__builtin_mul_overflow(bytes, (uint64_t)(whole > 0 ? whole : 1), &bytes) ||
+			bytes > INT64_MAX)
+			return "has a global_shape of more than 2^63-1 bytes";
+	}
+	return NULL;
+}
+
 static int check_tensor(const struct ckpt_tensor *t, size_t number, struct ckpt_error *err)
 {
 	uint64_t nbytes;
@@ -66,7 +85,8 @@ static int check_tensor(const struct ckpt_tensor *t, size_t number, struct ckpt_
 	if (!ckpt_layout_box_bytes(t->dtype, t->shape, t->ndim, &nbytes))
 		return refuse(err, -EINVAL, "tensor", t->name,
 			"has a shape of more bytes than a shard may hold (2^46)");
-	return 0;
+	const char *bad = ckpt_layout_bad_box(t);
+	return bad ? refuse(err, -EINVAL, "tensor", t->name, bad) : 0;
 }
 
 /* What the pools of a layout must hold. */
@@ -92,6 +112,8 @@ static int check_all(const struct ckpt_tensor *tensors, size_t count,
 			return r;
 		pools.texts += strlen(tensors[i].name) + 1;
 		pools.dims += tensors[i].ndim;
+		if (tensors[i].global_shape)
+			pools.dims += (size_t)2 * tensors[i].ndim;
 	}
 	for (size_t i = 0; i < alias_count; i++) {
 		r = check_name("alias", aliases[i].name, i, err);
@@ -127,6 +149,31 @@ static char *take_text(char **at, const char *text)
 	return taken;
 }
 
+static int64_t *take_dims(int64_t **at, const int64_t *dims, uint32_t ndim)
+{
+	int64_t *taken = *at;
+
+	if (ndim > 0)
+		memcpy(taken, dims, ndim * sizeof(*dims));
+	*at += ndim;
+	return taken;
+}
+
+/* What says nothing is left out, so that equal boxes are described alike. */
+static void take_box(int64_t **at, const struct ckpt_tensor *t, struct ckpt_entry *e)
+{
+	bool starts = false;
+
+	if (!t->global_shape || t->ndim == 0 ||
+		memcmp(t->global_shape, t->shape, t->ndim * sizeof(*t->shape)) == 0)
+		return;
+	e->global_shape = take_dims(at, t->global_shape, t->ndim);
+	for (uint32_t i = 0; t->global_start && i < t->ndim; i++)
+		starts = starts || t->global_start[i] != 0;
+	if (starts)
+		e->global_start = take_dims(at, t->global_start, t->ndim);
+}
+
 /* Copies the descriptions and puts them in order. Offsets come later. */
 static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
 	const struct ckpt_alias *aliases)
@@ -142,11 +189,9 @@ static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
 		*e = (struct ckpt_entry){.name = take_text(&text, t->name),
 			.dtype = t->dtype,
 			.ndim = t->ndim,
-			.shape = dim,
+			.shape = take_dims(&dim, t->shape, t->ndim),
 			.source = (uint32_t)i};
-		if (t->ndim > 0)
-			memcpy(dim, t->shape, t->ndim * sizeof(*dim));
-		dim += t->ndim;
+		take_box(&dim, t, e);
 		fits = ckpt_layout_box_bytes(e->dtype, e->shape, e->ndim, &e->nbytes);
 		CKPT_ASSERT(fits);
 	}

@@ -11,6 +11,8 @@
 #define CKPT_RUN_ID_CHARS 33 /* 32 lower-case hexadecimal digits and NUL */
 #define CKPT_NODE_CHARS   65
 #define CKPT_WORLD_MAX    1000000
+/* So many a manifest of CKPT_SEALED_MAX names, however long the names of their nodes are. */
+#define CKPT_WORLD_SAVING 50000
 
 /* ckpt.json */
 struct ckpt_marker {

@@ -32,6 +32,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->slot = -1;
 	op->shared = false;
 	op->locked = false;
+	op->fleeting = false;
 	op->done = false;
 	op->result = 0;
 	op->listing = (struct ckpt_listing){0};
@@ -128,8 +129,8 @@ void ckpt_store_sync(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 	by_path(s, op, CKPT_STORE_SYNC, path);
 }
 
-void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
-	const void *data, uint64_t length, struct ckpt_object *ret_lock)
+static void publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length, struct ckpt_object *ret_lock, bool fleeting)
 {
 	CKPT_ASSERT(data && length > 0 && length <= INT64_MAX);
 	prepare(s, op, CKPT_STORE_PUBLISH);
@@ -138,7 +139,20 @@ void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const ch
 	op->length = length;
 	op->locked = ret_lock != NULL;
 	op->object = ret_lock;
+	op->fleeting = fleeting;
 	submit(s, op);
+}
+
+void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length, struct ckpt_object *ret_lock)
+{
+	publish(s, op, path, data, length, ret_lock, false);
+}
+
+void ckpt_store_show(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length)
+{
+	publish(s, op, path, data, length, NULL, true);
 }
 
 void ckpt_store_get(

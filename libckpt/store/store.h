@@ -63,9 +63,10 @@ struct ckpt_store_op {
 	uint64_t offset;
 	uint64_t size;
 	int slot;
-	bool shared; /* LOCK */
-	bool locked; /* PUBLISH: keep an exclusive lock on what is published, in `object` */
-	bool quiet;  /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
+	bool shared;   /* LOCK */
+	bool locked;   /* PUBLISH: keep an exclusive lock on what is published, in `object` */
+	bool fleeting; /* PUBLISH: it need not outlast a power cut */
+	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
 
 	/* What the store answers. */
 	bool done;
@@ -119,6 +120,9 @@ void ckpt_store_sync(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 /* `ret_lock` NULL: not locked. */
 void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length, struct ckpt_object *ret_lock);
+/* As publish: whole or not at all, never over another. But after a power cut it may be empty, or gone. */
+void ckpt_store_show(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length);
 void ckpt_store_get(
 	struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t limit);
 void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,

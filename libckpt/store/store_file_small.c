@@ -69,6 +69,8 @@ static int publish_body(struct ckpt_task *task)
 	r = (int)op->req.result;
 	if (r < 0)
 		return ckpt_file_discard(op, ckpt_file_fail(op, r, "publish %s", op->path));
+	if (op->fleeting)
+		return 0;
 	return ckpt_task_continue(task, publish_sync_body);
 	CKPT_TASK_END(task);
 }
@@ -100,6 +102,8 @@ static int put_write_body(struct ckpt_task *task)
 				op, ckpt_file_fail(op, r, "write %llu bytes of %s",
 					    (unsigned long long)op->length, op->temp.path));
 	}
+	if (op->fleeting)
+		return ckpt_task_continue(task, publish_body);
 	/* Once; see ckpt_file_seal_body(). */
 	ckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->temp.fd);
 	CKPT_AWAIT(task, !op->asked);

@@ -156,10 +156,11 @@ static const char *const odd_texts[] = {"\\u0000", "\\ud83d\\ude00", "\\ud800", 
 /* Words that mean something somewhere. */
 static const char *const known_texts[] = {"format", "kind", "run_id", "scope", "wall_ms",
 	"generation", "parent", "step", "nonce", "world", "node", "outcome", "commit", "abort",
-	"attempt", "ranks", "rank", "reason", "index_digest", "index_bytes", "shard_bytes", "code",
-	"store", "claim", "manifest", "quarantine", "shared", "tensors", "aliases", "name",
-	"target", "dtype", "shape", "offset", "global_shape", "global_start", "data_offsets",
-	"__metadata__", "U8", "BF16", "F32", "F64", "C128", "C32", "BOOL", "I8", "F8_E4M3FNUZ"};
+	"attempt", "ranks", "rank", "reason", "index_digest", "index_bytes", "shard_bytes", "plan",
+	"code", "store", "claim", "manifest", "quarantine", "verdict", "shared", "tensors",
+	"aliases", "name", "target", "dtype", "shape", "offset", "global_shape", "global_start",
+	"data_offsets", "__metadata__", "U8", "BF16", "F32", "F64", "C128", "C32", "BOOL", "I8",
+	"F8_E4M3FNUZ"};
 
 #define PICK(list, dice) (list)[dice_below((dice), sizeof(list) / sizeof((list)[0]))]
 

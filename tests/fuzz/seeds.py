@@ -150,6 +150,47 @@ def claim():
     yield from sealed_malice(good)
 
 
+def records():
+    about = {"generation": 3, "step": 70, "nonce": ATTEMPT}
+    good = head(
+        "rank",
+        code=0,
+        reason="",
+        **about,
+        attempt=ATTEMPT,
+        rank=12,
+        node="node-7",
+        index_digest=ATTEMPT * 2,
+        index_bytes=4321,
+        shard_bytes=2**40,
+        plan=ATTEMPT * 2,
+        common=ATTEMPT * 2,
+    )
+    verdict = head("verdict", code=28, reason="No space left on device", **about)
+    outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)
+    yield "rank", seal(good)
+    yield "outcome", seal(outcome)
+    yield "outcome-bytes-too-many", seal({**outcome, "bytes": 2**63})
+    yield "step-skipped", seal({**outcome, "code": 10013, "reason": "busy", "bytes": 0})
+    yield "step-too-great", seal({**outcome, "step": 10**10})
+    yield "nonce-short", seal({**outcome, "nonce": "12"})
+    yield "index-empty", seal({**good, "index_bytes": 0})
+    yield "shard-empty", seal({**good, "shard_bytes": 0})
+    yield "verdict", seal(verdict)
+    yield "rank-that-failed", seal({**good, "code": 10009, "reason": "w was changed"})
+    yield "code-greatest", seal({**verdict, "code": 2**31 - 1})
+    yield "code-too-great", seal({**verdict, "code": 2**31})
+    yield "code-negative", seal({**verdict, "code": -28})
+    yield "rank-of-a-million", seal({**good, "rank": 10**6})
+    yield "attempt-is-a-path", seal({**good, "attempt": "../../etc/passwd"})
+    yield "digest-short", seal({**good, "index_digest": ATTEMPT})
+    yield "index-too-large", seal({**good, "index_bytes": 2**30 + 1})
+    yield "shard-too-large", seal({**good, "shard_bytes": 2**46 + 1})
+    yield from texts(good, "node", 64)
+    yield from texts(verdict, "reason", 255)
+    yield from sealed_malice(good)
+
+
 def quarantine():
     good = head(
         "quarantine",
@@ -704,6 +745,7 @@ TARGETS = {
     "marker": marker,
     "claim": claim,
     "quarantine": quarantine,
+    "record": records,
     "manifest": manifest,
     "index": indexes,
     "header": headers,

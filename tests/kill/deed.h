@@ -6,8 +6,9 @@
  *	try STEP SEED    the save is about to start; the seed decides every byte of it
  *	ack STEP SEED    the library has said that it is durable
  *	let STEP BY      may go from now on; unless BY is 0, only once BY is committed
- *	gone STEP        its removal was acknowledged
+ *	gone STEP        its removal was acknowledged, or that it never came to be
  *	bad STEP         its bytes were damaged on purpose
+ *	worn STEP        so were those of one rank, and another one has the same
  *	export STEP      its export was acknowledged
  *
  * Of several processes (rivals.c), each with a number:

@@ -175,7 +175,10 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	struct ckpt_core_config core = {.block_bytes = block,
 		.chunk_bytes =
 			config->chunk_bytes ? config->chunk_bytes : ckpt_min_u64(CHUNK, block),
-		.save_timeout_ms = SAVE_MS,
+		.save_timeout_ms = config->timeout_ms ? config->timeout_ms : SAVE_MS,
+		.rank = config->rank,
+		.world = config->world,
+		.session = "rig",
 		.keep_last = config->keep_last,
 		.read_only = config->read_only,
 		.new_start = config->new_start,

@@ -154,7 +154,7 @@ const char *craft_quarantine(const struct craft_step *step)
 
 /* The bytes of a shard: header, then tensors in their order. */
 static char *make_shard(
-	const struct craft_step *step, const struct ckpt_layout *layout, uint32_t rank)
+	const struct craft_rank *rank, const struct ckpt_layout *layout, bool turned)
 {
 	char *shard = malloc(layout->bytes);
 
@@ -162,9 +162,9 @@ static char *make_shard(
 	memcpy(shard, layout->header, layout->header_bytes);
 	for (size_t i = 0; i < layout->entry_count; i++) {
 		const struct ckpt_entry *e = &layout->entries[i];
-		const char *from = step->tensors[e->source].data;
+		const char *from = rank->tensors[e->source].data;
 		for (uint64_t k = 0; k < e->nbytes; k++)
-			shard[e->offset + k] = (char)(rank ? ~from[k] : from[k]);
+			shard[e->offset + k] = (char)(turned ? ~from[k] : from[k]);
 	}
 	for (size_t i = 0; i < layout->chunk_count; i++)
 		layout->chunks[i].digest =
@@ -174,23 +174,24 @@ static char *make_shard(
 
 static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank *record)
 {
+	struct craft_rank same = {step->tensors, step->count, step->alias, step->meta};
+	const struct craft_rank *rank = step->ranks ? &step->ranks[record->rank] : &same;
 	struct ckpt_layout *layout = NULL;
 	struct ckpt_buf buf = {0};
 	struct ckpt_error err = {.size = sizeof(err)};
-	char tied[] = "tied";
-	struct ckpt_alias alias = {tied, (char *)step->tensors[0].name};
+	struct ckpt_alias alias = {0};
 
-	if (step->alias)
-		alias.name = (char *)step->alias;
-	if (ckpt_layout_build(step->tensors, step->count, &alias, step->alias ? 1 : 0,
+	if (rank->alias)
+		alias = (struct ckpt_alias){(char *)rank->alias, (char *)rank->tensors[0].name};
+	if (ckpt_layout_build(rank->tensors, rank->count, &alias, rank->alias ? 1 : 0,
 		    step->chunk_bytes, &err, &layout) < 0 ||
 		!layout) {
 		(void)fprintf(stderr, "craft: %s\n", err.message);
 		abort();
 	}
-	char *shard = make_shard(step, layout, record->rank);
-	must(ckpt_index_encode(layout, record->rank, step->meta,
-		     step->meta ? strlen(step->meta) : 0, &buf, &err) == 0,
+	char *shard = make_shard(rank, layout, !step->ranks && record->rank > 0);
+	must(ckpt_index_encode(layout, record->rank, rank->meta,
+		     rank->meta ? strlen(rank->meta) : 0, &buf, &err) == 0,
 		"index");
 	write_file(craft_shard(step, record->rank), shard, layout->bytes);
 	write_file(craft_index(step, record->rank), buf.data, buf.len);

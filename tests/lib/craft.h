@@ -13,7 +13,18 @@
 
 #define CRAFT_RUN "0123456789abcdef0123456789abcdef"
 
-/* A step to write. Every rank gets the same tensors, whose bytes a rank above 0 has turned over. */
+/* What one rank writes. */
+struct craft_rank {
+	const struct ckpt_tensor *tensors; /* contiguous, with data; boxes or wholes */
+	size_t count;
+	const char *alias; /* of tensors[0]; NULL: none */
+	const char *meta;  /* NULL: none */
+};
+
+/*
+ * A step to write. Every rank gets the same tensors, whose bytes a rank above 0 has turned over, unless
+ * `ranks` says what each writes.
+ */
 struct craft_step {
 	const char *dir;
 	uint64_t generation;
@@ -24,6 +35,7 @@ struct craft_step {
 	const char *meta;  /* NULL: none */
 	uint64_t chunk_bytes;
 	uint32_t world;
+	const struct craft_rank *ranks; /* `world` of them; NULL: see above */
 };
 
 /* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */

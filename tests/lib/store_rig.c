@@ -145,6 +145,12 @@ int store_rig_publish(
 	return store_rig_wait(rig, &rig->op);
 }
 
+int store_rig_show(struct store_rig *rig, const char *path, const char *text)
+{
+	ckpt_store_show(rig->store, store_rig_op(rig), path, text, strlen(text));
+	return store_rig_wait(rig, &rig->op);
+}
+
 int store_rig_get(struct store_rig *rig, const char *path, uint64_t limit, char **ret_text)
 {
 	ckpt_store_get(rig->store, store_rig_op(rig), path, limit);

@@ -47,6 +47,7 @@ int store_rig_sync(struct store_rig *rig, const char *path);
 int store_rig_publish(
 	struct store_rig *rig, const char *path, const char *text, struct ckpt_object *ret_lock);
 /* `*ret_text` is the caller's to free with ckpt_free(). */
+int store_rig_show(struct store_rig *rig, const char *path, const char *text);
 int store_rig_get(struct store_rig *rig, const char *path, uint64_t limit, char **ret_text);
 int store_rig_open_file(struct store_rig *rig, const char *path, struct ckpt_object *ret_object,
 	uint64_t *ret_size);

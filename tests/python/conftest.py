@@ -27,6 +27,14 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """What torch.distributed.checkpoint has saved to is open until it is closed."""
+    yield
+    if "libckpt.dcp" in sys.modules:
+        sys.modules["libckpt.dcp"].close()
+
+
 @pytest.fixture
 def opened(store: Path) -> Iterator[Callable[..., libckpt.Checkpointer]]:
     """Opens checkpointers of the store, with a small pool, and closes them."""

@@ -2,6 +2,7 @@
 """What README.md shows works as it stands there."""
 
 import re
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def world(total_steps):
 
 @pytest.fixture
 def blocks(tmp_path):
-    found = [block.replace("/nvme/run42", str(tmp_path / "run42")) for block in examples()]
+    *found, _ = [block.replace("/nvme/run42", str(tmp_path / "run42")) for block in examples()]
     assert len(found) == 2
     return found
 
@@ -99,3 +100,11 @@ def test_what_is_loaded_is_what_was_saved(blocks, tmp_path):
     some = libckpt.load(tmp_path / "run42", step=1200, names=["layers.0.*"])
     assert set(some) == {"layers.0.weight", "layers.0.bias"}
     assert [info.step for info in libckpt.list_steps(tmp_path / "run42")] == [1200, 1100, 1000]
+
+
+def test_the_command_for_many_ranks_names_what_there_is(tmp_path):
+    """The example itself is run by the tests of the examples."""
+    words = shlex.split(examples()[-1])
+    assert words[0] == "torchrun"
+    script = next(word for word in words if word.endswith(".py"))
+    assert (ROOT / script).is_file()

@@ -192,18 +192,43 @@ def test_what_is_no_plain_tensor_is_refused_by_name(opened: Any, case: int) -> N
     assert said in str(caught.value)
 
 
-def test_a_dtensor_is_refused_by_name(opened: Any) -> None:
+def test_a_dtensor_of_one_rank_is_a_tensor(opened: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor
 
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        model = nn.Linear(2, 2)
+        model = nn.Linear(2, 3)
         mesh = init_device_mesh("cpu", (1,))
         model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh))
-        with pytest.raises(libckpt.UnsupportedStateError, match=r"weight is a DTensor.*many ranks"):
-            opened({"model": model}).save(1)
+        ckpt = opened({"model": model})
+        ckpt.save(1).wait()
+        whole = model.weight.full_tensor().detach().clone()
+        assert torch.equal(libckpt.load(ckpt._core.engine.path)["model"]["weight"], whole)
+        with torch.no_grad():
+            model.weight.zero_()
+        assert ckpt.resume() == 1
+        assert torch.equal(model.weight.full_tensor(), whole)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_dtensor_of_more_ranks_than_save_is_refused_by_name(opened: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = nn.Linear(2, 2)
+        mesh = init_device_mesh("cpu", (2,))
+        spread = distribute_tensor(model.weight.detach(), mesh, [Shard(0)], src_data_rank=None)
+        model.weight = nn.Parameter(spread)
+        with pytest.raises(
+            libckpt.UnsupportedStateError, match=r"weight is a DTensor spread over 2 ranks"
+        ):
+            opened({"model": model}, distributed=False).save(1)
     finally:
         torch.distributed.destroy_process_group()
 

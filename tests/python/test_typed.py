@@ -36,7 +36,7 @@ class Memory:
         self.held[name] = value
         return name
 
-    def put_tensor(self, value: Any, _path: Any) -> str:
+    def put_tensor(self, value: Any, _path: Any, *, own: bool = False) -> str:
         return self._put(value.clone())
 
     def put_array(self, value: Any, _path: Any) -> str:

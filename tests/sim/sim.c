@@ -1,278 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Runs seeds of the simulated world.
- *
- *	sim --seeds A..B [--only KIND,...] [--verbose] [--twice] [--quiet] [--keep-going]
- *	    [--limit SECONDS]
- *
- * A seed that fails is run again without one kind of trouble after the other, and prints the shortest
- * history that still fails, and the command that repeats it. Exit code 0: every seed holds; 1: one does
- * not; 2: usage.
- */
-#include <errno.h>
-#include <getopt.h>
-#include <signal.h>
+/* Runs seeds of the simulated world; see sim_main.c. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "sim_main.h"
 #include "world.h"
 
-#define SHOWN 40
-
-struct options {
-	uint64_t first;
-	uint64_t last;
-	struct sim_options sim;
-	bool twice;
-	bool quiet;
-	bool keep_going;
-	unsigned limit;
-};
-
 static struct world *the_world;
-static const char *the_program = "sim";
 
-static void print_only(uint64_t without)
-{
-	const char *before = " --only ";
-
-	for (unsigned i = 0; i < SIM_FAULTS; i++)
-		if (!(without >> i & 1)) {
-			(void)fprintf(stderr, "%s%s", before, sim_fault_name(i));
-			before = ",";
-		}
-}
-
-static void show(const struct world *world, const char *why)
-{
-	const struct sim *sim = &world->sim;
-
-	sim_print_history(sim, SHOWN);
-	(void)fprintf(stderr, "seed %llu: %s\nrepeat with: %s --seeds %llu",
-		(unsigned long long)sim->seed, why, the_program, (unsigned long long)sim->seed);
-	if (sim->without)
-		print_only(sim->without);
-	(void)fputs(" --verbose\n", stderr);
-}
-
-/* An assertion or a bad access in the product: the history first, then as the system wants it. */
-static void crashed(int number)
-{
-	(void)signal(number, SIG_DFL);
-	show(the_world, number == SIGABRT     ? "an assertion failed"
-			: number == SIGVTALRM ? "it does not end"
-					      : "a bad access");
-	(void)raise(number);
-}
-
-/* Of its own time, for one seed: whoever loops without an event is found by nothing else. 0: no limit. */
-static void set_limit(unsigned seconds)
-{
-	struct itimerval limit = {.it_value.tv_sec = seconds};
-
-	(void)setitimer(ITIMER_VIRTUAL, &limit, NULL);
-}
-
-/*
- * A seed that fails, with as few kinds of trouble as it still fails with, and as few events. Kinds are
- * left out one after the other, their numbers drawn all the same, so that the rest stays as it was up
- * to the first that is missing.
- */
-static uint64_t shrink(struct world *world, uint64_t seed, uint64_t without)
-{
-	uint64_t fewest = world->sim.events;
-
-	for (bool again = true; again;) {
-		again = false;
-		for (unsigned i = 0; i < SIM_FAULTS; i++) {
-			const struct sim_options less = {.without = without | UINT64_C(1) << i};
-			if ((without >> i & 1) || world_run(world, seed, &less) ||
-				world->sim.events > fewest * 2)
-				continue;
-			without = less.without;
-			fewest = world->sim.events;
-			again = true;
-		}
-	}
-	return without;
-}
-
-struct totals {
-	uint64_t runs;
-	uint64_t failed;
-	uint64_t events;
+static struct {
+	struct world_counts counts;
 	uint64_t rivalled;
 	uint64_t ranks;
-	struct world_counts counts;
-	uint64_t hash;
-};
+} sums;
 
-static void add_counts(struct totals *totals, const struct world *world)
+static bool run(uint64_t seed, const struct sim_options *options)
 {
-	const struct world_counts *counts = &world->counts;
-
-	totals->runs++;
-	totals->events += world->sim.events;
-	totals->rivalled += world_rivalled(world);
-	totals->ranks += world->rank_count;
-	totals->counts.acked += counts->acked;
-	totals->counts.restored += counts->restored;
-	totals->counts.refused += counts->refused;
-	totals->counts.lies += counts->lies;
-	totals->counts.abandoned += counts->abandoned;
-	totals->counts.races += counts->races;
-	totals->counts.told += counts->told;
+	return world_run(the_world, seed, options);
 }
 
-static bool run_seed(
-	struct world *world, uint64_t seed, const struct options *options, struct totals *totals)
+static const struct sim *sim(void)
 {
-	bool good = world_run(world, seed, &options->sim);
-	uint64_t hash = world->sim.hash;
-
-	add_counts(totals, world);
-	totals->hash = sim_mix64(totals->hash ^ hash);
-	if (!good) {
-		struct sim_options less = options->sim;
-		totals->failed++;
-		if (!options->sim.verbose && !options->quiet) {
-			less.without = shrink(world, seed, less.without);
-			(void)world_run(world, seed, &less);
-		}
-		show(world, world->sim.why);
-		return false;
-	}
-	if (!options->twice)
-		return true;
-	(void)world_run(world, seed, &(struct sim_options){.without = options->sim.without});
-	if (world->sim.hash == hash)
-		return true;
-	(void)fprintf(stderr, "seed %llu: two runs differ: %016llx and %016llx\n",
-		(unsigned long long)seed, (unsigned long long)hash,
-		(unsigned long long)world->sim.hash);
-	totals->failed++;
-	return false;
+	return &the_world->sim;
 }
 
-/* "A..B", both included, or "A". */
-static bool parse_seeds(const char *text, uint64_t *ret_first, uint64_t *ret_last)
+static void count(void)
 {
-	char *end;
+	const struct world_counts *counts = &the_world->counts;
 
-	errno = 0;
-	*ret_first = strtoull(text, &end, 10);
-	*ret_last = *ret_first;
-	if (end == text || errno)
-		return false;
-	if (*end == '\0')
-		return true;
-	if (strncmp(end, "..", 2) != 0)
-		return false;
-	text = end + 2;
-	*ret_last = strtoull(text, &end, 10);
-	return end != text && *end == '\0' && !errno && *ret_last >= *ret_first;
+	sums.rivalled += world_rivalled(the_world);
+	sums.ranks += the_world->rank_count;
+	sums.counts.acked += counts->acked;
+	sums.counts.restored += counts->restored;
+	sums.counts.refused += counts->refused;
+	sums.counts.lies += counts->lies;
+	sums.counts.abandoned += counts->abandoned;
+	sums.counts.races += counts->races;
+	sums.counts.told += counts->told;
 }
 
-/* Names of kinds, with commas between them: all others do not happen. */
-static bool parse_only(const char *text, uint64_t *without)
-{
-	*without = (UINT64_C(1) << SIM_FAULTS) - 1;
-	while (*text) {
-		size_t length = strcspn(text, ",");
-		unsigned kind = 0;
-		while (kind < SIM_FAULTS && (strncmp(sim_fault_name(kind), text, length) != 0 ||
-						    sim_fault_name(kind)[length] != '\0'))
-			kind++;
-		if (kind == SIM_FAULTS)
-			return false;
-		*without &= ~(UINT64_C(1) << kind);
-		text += length + (text[length] == ',');
-	}
-	return true;
-}
-
-static bool parse(int argc, char **argv, struct options *options)
-{
-	static const struct option names[] = {{"seeds", required_argument, NULL, 's'},
-		{"verbose", no_argument, NULL, 'v'}, {"twice", no_argument, NULL, 't'},
-		{"quiet", no_argument, NULL, 'q'}, {"keep-going", no_argument, NULL, 'k'},
-		{"only", required_argument, NULL, 'o'}, {"limit", required_argument, NULL, 'l'},
-		{NULL, 0, NULL, 0}};
-
-	*options = (struct options){.first = 1};
-	for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
-		if (c == 's' && !parse_seeds(optarg, &options->first, &options->last))
-			return false;
-		if (c == 'o' && !parse_only(optarg, &options->sim.without))
-			return false;
-		options->sim.verbose |= c == 'v';
-		options->twice |= c == 't';
-		options->quiet |= c == 'q';
-		options->keep_going |= c == 'k';
-		if (c == 'l')
-			options->limit = (unsigned)strtoul(optarg, NULL, 10);
-		if (c == '?')
-			return false;
-	}
-	return options->last >= options->first && optind == argc;
-}
-
-static void print_totals(const struct options *options, const struct totals *t, double seconds)
+static void print(void)
 {
 	typedef unsigned long long ull;
+	const struct world_counts *counts = &sums.counts;
 
-	(void)printf("%llu runs (seeds %llu..%llu), %llu failed: %llu events, %llu saves "
-		     "acknowledged, %llu restores compared, %.0f runs/s, hash %016llx\n",
-		(ull)t->runs, (ull)options->first, (ull)options->last, (ull)t->failed,
-		(ull)t->events, (ull)t->counts.acked, (ull)t->counts.restored,
-		seconds > 0 ? (double)t->runs / seconds : 0.0, (ull)t->hash);
-	(void)printf("counts seeds=%llu failed=%llu events=%llu acknowledged=%llu restored=%llu "
-		     "two_writers=%llu claim_races=%llu told=%llu lies=%llu refused=%llu "
-		     "given_up=%llu ranks=%llu\n",
-		(ull)t->runs, (ull)t->failed, (ull)t->events, (ull)t->counts.acked,
-		(ull)t->counts.restored, (ull)t->rivalled, (ull)t->counts.races,
-		(ull)t->counts.told, (ull)t->counts.lies, (ull)t->counts.refused,
-		(ull)t->counts.abandoned, (ull)t->ranks);
-}
-
-static double now(void)
-{
-	struct timespec time;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+	(void)printf(" acknowledged=%llu restored=%llu two_writers=%llu claim_races=%llu told=%llu "
+		     "lies=%llu refused=%llu given_up=%llu ranks=%llu",
+		(ull)counts->acked, (ull)counts->restored, (ull)sums.rivalled, (ull)counts->races,
+		(ull)counts->told, (ull)counts->lies, (ull)counts->refused, (ull)counts->abandoned,
+		(ull)sums.ranks);
 }
 
 int main(int argc, char **argv)
 {
-	struct options options;
-	struct totals totals = {0};
+	static const struct sim_program program = {
+		.run = run, .sim = sim, .count = count, .print = print};
 
-	the_program = argv[0];
-	if (!parse(argc, argv, &options)) {
-		(void)fprintf(stderr,
-			"usage: %s --seeds A..B [--only KIND,...] [--verbose] [--twice] [--quiet] "
-			"[--keep-going] [--limit SECONDS]\n",
-			the_program);
-		return 2;
-	}
 	the_world = sim_alloc(sizeof(*the_world));
-	(void)signal(SIGABRT, crashed);
-	(void)signal(SIGSEGV, crashed);
-	(void)signal(SIGVTALRM, crashed);
-	double begin = now();
-	for (uint64_t seed = options.first; seed <= options.last; seed++) {
-		set_limit(options.limit);
-		if (!run_seed(the_world, seed, &options, &totals) && !options.keep_going)
-			break;
-	}
-	if (!options.quiet)
-		print_totals(&options, &totals, now() - begin);
+	int code = sim_main(argc, argv, &program);
 	proc_end_all();
 	free(the_world);
-	return totals.failed ? 1 : 0;
+	return code;
 }

@@ -192,7 +192,7 @@ static void judge_refusal(struct sim_user *u, int code)
 	const struct ckpt_core *core = core_of(u);
 	bool parent = core->adopted && core->parent_generation == u->saved_generation &&
 		      core->parent_step == u->saved_step;
-	bool read = reading_active(&u->aside) || !u->view.alone || !world_alone(world, u->proc);
+	bool read = u->used || !u->view.alone;
 
 	if (u->proc->rank->oracle.any_damage || world_may_fail(world, -ENOMEM))
 		return;
@@ -205,6 +205,15 @@ static void judge_refusal(struct sim_user *u, int code)
 		oracle_owed(&u->proc->rank->oracle, &u->view) > 0)
 		sim_violation(&world->sim, "step %llu is not removed, and nobody uses it",
 			(unsigned long long)u->saved_step);
+}
+
+/* Somebody may read what it removes: itself, or another process of its store. */
+static bool is_used(const struct sim_user *u)
+{
+	const struct sim_reading *aside = &u->aside;
+	bool other = aside->asked <= CKPT_STEP_MAX && aside->asked != u->saved_step;
+
+	return (reading_active(aside) && !other) || world_crowd(u->proc->rank) > 1;
 }
 
 static void note_remove(struct sim_user *u, int code)
@@ -244,6 +253,8 @@ static int remove_body(struct ckpt_task *task)
 		&u->proc->rank->oracle, &u->view, u->saved_generation, u->saved_step);
 	u->was_let_go =
 		oracle_let_go(&u->proc->rank->oracle, u->saved_generation, u->saved_step, true);
+	/* Of its own readings none begins before the answer; who comes meanwhile says so. */
+	u->used = is_used(u);
 	post(u, ckpt_remover_body, "remove", CALL_NS);
 	CKPT_AWAIT(task, answered(u));
 	note_remove(u, take(u));

@@ -101,6 +101,7 @@ struct sim_user {
 	uint64_t listing_since;
 	bool was_let_go; /* what it removes, before */
 	bool was_owed;
+	bool used;        /* somebody may have read it since it was asked to be removed */
 	bool left_behind; /* its storage did not let it close: it exits all the same */
 
 	/* The save under way. */

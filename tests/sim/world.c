@@ -67,14 +67,6 @@ bool world_rivalled(const struct world *world)
 	return false;
 }
 
-bool world_alone(const struct world *world, const struct sim_proc *proc)
-{
-	for (unsigned i = 0; i < WORLD_PROCS; i++)
-		if (world->procs[i] && world->procs[i] != proc)
-			return false;
-	return true;
-}
-
 void world_excite(struct world *world)
 {
 	world->exciting = 12;
@@ -108,6 +100,7 @@ static void introduce(struct sim_proc *fresh)
 		struct sim_proc *other = procs[i];
 		if (!other || other == fresh)
 			continue;
+		other->user.used = true;
 		if (other->node != fresh->node)
 			other->user.view.locks = fresh->user.view.locks = false;
 		if (!fresh->user.config.reader)

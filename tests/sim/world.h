@@ -115,7 +115,6 @@ bool world_rivalled(const struct world *world);
 
 /* For the users. */
 struct sim_proc *world_other_writer(const struct sim_rank *rank, const struct sim_proc *proc);
-bool world_alone(const struct world *world, const struct sim_proc *proc);
 /* A failure with this code can have come from what went wrong in this run. */
 bool world_may_fail(const struct world *world, int code);
 void world_excite(struct world *world);

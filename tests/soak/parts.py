@@ -48,6 +48,15 @@ def simulated(n: int) -> Slice:
                   "--keep-going"])
 
 
+CROWD_CHUNK = 3_000
+
+
+def crowded(n: int) -> Slice:
+    first = SIM_FIRST + n * CROWD_CHUNK
+    return Slice([str(TESTS / "sim/crowd"), "--seeds", f"{first}..{first + CROWD_CHUNK - 1}",
+                  "--keep-going"])
+
+
 def scenarios() -> list[str]:
     """The kill points' scenarios, as the program lists them."""
     return subprocess.run([TESTS / "kill/scenario", "list"], check=True, capture_output=True,
@@ -128,6 +137,8 @@ def fuzzed(target: str) -> Callable[[int], Slice]:
 
 PARTS = [
     Part("sim", "seeds of the simulated world", "seeds", 3_000_000, simulated, ("tests/sim/sim",)),
+    Part("crowd", "seeds of jobs of several ranks", "seeds", 300_000, crowded,
+         ("tests/sim/crowd",)),
     Part("planted", "bugs planted by hand, each found again", "found", 400, planted,
          ("tests/sim/sim",)),
     Part("mutants", "mutants of the report, each found again", "mutants", 400, mutated,

@@ -7,7 +7,7 @@ from tree import line_of
 
 RANKS = {"base": 0, "device": 1, "io": 1, "net": 1}
 RANKS |= {"staging": 2, "codec": 2, "format": 2, "s3": 2, "store": 3, "peer": 3}
-RANKS |= {"engine": 4, "api": 5}
+RANKS |= {"exchange": 4, "engine": 5, "api": 6}
 
 INCLUDE = re.compile(r'^#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 GENERATED = {"config.h"}

@@ -387,12 +387,14 @@ def test_completion() -> None:
         COMP_WORDS=(ckpt "") COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
         COMP_WORDS=(ckpt-verify --st) COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
         COMP_WORDS=(ckpt ls --) COMP_CWORD=2; _ckpt; echo "${{COMPREPLY[*]}}"
+        COMP_WORDS=(ckpt-restore --w) COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
         "ls show verify restore --help --version",
         "--step",
         "--json --version --help",
+        "--world-size --whole",
     ]
 
 

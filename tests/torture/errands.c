@@ -53,7 +53,7 @@ int errand_wait(struct ckpt_restore *restore)
 	do {
 		r = CALL(ckpt_restore_wait(restore, 1000));
 		waited_ms += 1000;
-	} while (r == -ETIMEDOUT && patient(waited_ms));
+	} while (r == -ETIMEDOUT && ckpt_restore_error(restore, NULL) == 0 && patient(waited_ms));
 	return r;
 }
 
@@ -90,8 +90,40 @@ void errand_close(struct deed *d)
 	d->engine = NULL;
 }
 
-static const char *const tensor_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
-static const int64_t tensor_counts[DEED_TENSORS] = {40000, 100, 9000};
+const char *const errand_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
+const int64_t errand_counts[DEED_TENSORS] = {40000, 100, 9000};
+
+#define GRID_ROWS    60
+#define GRID_COLUMNS 50
+
+/* The upper half of a grid: a box of a tensor of which nobody has the rest. */
+static float grid[GRID_ROWS][GRID_COLUMNS];
+static const int64_t grid_shape[] = {GRID_ROWS, GRID_COLUMNS};
+static const int64_t grid_whole[] = {2L * GRID_ROWS, GRID_COLUMNS};
+static const int64_t grid_start[] = {0, 0};
+
+static bool add_box(struct ckpt_save *save)
+{
+	struct ckpt_tensor now = {.size = sizeof(now),
+		.name = "grid",
+		.dtype = CKPT_F32,
+		.ndim = 2,
+		.shape = grid_shape,
+		.data = grid,
+		.global_shape = grid_whole,
+		.global_start = grid_start};
+	struct ckpt_tensor then = {.size = offsetof(struct ckpt_tensor, global_shape),
+		.name = "plain",
+		.dtype = CKPT_F32,
+		.ndim = 2,
+		.shape = grid_shape,
+		.data = grid};
+
+	for (int i = 0; i < GRID_ROWS; i++)
+		for (int k = 0; k < GRID_COLUMNS; k++)
+			grid[i][k] = (float)(i * GRID_COLUMNS + k);
+	return CALL(ckpt_save_add(save, &now, 1)) == 0 && CALL(ckpt_save_add(save, &then, 1)) == 0;
+}
 
 static bool add_tensors(struct deed *d, struct ckpt_save *save)
 {
@@ -100,15 +132,17 @@ static bool add_tensors(struct deed *d, struct ckpt_save *save)
 	for (int i = 0; i < DEED_TENSORS; i++) {
 		struct ckpt_tensor tensor = {.size = sizeof(tensor),
 			.flags = i == 1 ? CKPT_TENSOR_EAGER : 0,
-			.name = tensor_names[i],
+			.name = errand_names[i],
 			.dtype = CKPT_F32,
 			.ndim = 1,
-			.shape = &tensor_counts[i],
+			.shape = &errand_counts[i],
 			.data = d->live[i]};
 		if (CALL(ckpt_save_add(save, &tensor, 1)) < 0)
 			return false;
 	}
 	const struct trial *trial = &torture_trials[torture->scenario];
+	if (trial->boxed && !add_box(save))
+		return false;
 	if (trial->extra > 0) {
 		static char *zeros;
 		int64_t bytes = (int64_t)trial->extra;
@@ -145,12 +179,10 @@ struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uin
 	return NULL;
 }
 
-bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	if (!save)
-		return false;
 	int r = wait_save(save, CKPT_LEVEL_LOCAL);
 	if (r == 0)
 		deed_log(d, "ack %u %u\n", step, seed);
@@ -160,7 +192,12 @@ bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsign
 		torture_wrong("step %u: %d, and its error is %d: \"%s\"", step, r, error.code,
 			error.message);
 	DO(ckpt_save_free(save));
-	return r == 0;
+	return r;
+}
+
+bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+{
+	return save && errand_end(d, save, step, seed) == 0;
 }
 
 bool errand_save(struct deed *d, unsigned step, unsigned seed)
@@ -174,11 +211,11 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore)
 	for (int i = 0; i < DEED_TENSORS; i++) {
 		struct ckpt_target target = {.size = sizeof(target),
 			.dtype = CKPT_F32,
-			.name = tensor_names[i],
+			.name = errand_names[i],
 			.ndim = 1,
-			.shape = &tensor_counts[i],
+			.shape = &errand_counts[i],
 			.data = d->live[i]};
-		memset(d->live[i], 0xee, (size_t)tensor_counts[i] * sizeof(float));
+		memset(d->live[i], 0xee, (size_t)errand_counts[i] * sizeof(float));
 		if (CALL(ckpt_restore_bind(restore, &target, 1)) < 0)
 			return false;
 	}
@@ -272,10 +309,10 @@ static void bind_many(struct ckpt_restore *handle)
 
 	for (int i = 0; i < 20; i++) {
 		struct ckpt_target target = {.size = sizeof(target),
-			.name = tensor_names[1],
+			.name = errand_names[1],
 			.data = memory[i],
 			.ndim = 1,
-			.shape = &tensor_counts[1],
+			.shape = &errand_counts[1],
 			.strides = &stride};
 		if (CALL(ckpt_restore_bind(handle, &target, 1)) < 0)
 			return;
@@ -302,5 +339,69 @@ void errand_inspect(struct deed *d)
 	}
 	bind_many(handle);
 	DO(ckpt_restore_cancel(handle));
+	DO(ckpt_restore_free(handle));
+}
+
+/* Columns 10 to 29 of rows 20 to 49, together and with gaps; many, so that lists grow. */
+static bool bind_boxes(struct ckpt_restore *handle, float (*out)[30 * 20], unsigned count)
+{
+	static const int64_t start[] = {20, 10};
+	static const int64_t shape[] = {30, 20};
+	static const int64_t strides[] = {1, 30};
+
+	for (unsigned i = 0; i < count; i++) {
+		struct ckpt_target target = {.size = sizeof(target),
+			.name = "grid",
+			.data = out[i],
+			.ndim = 2,
+			.shape = shape,
+			.strides = i % 2 ? strides : NULL,
+			.start = start};
+		if (CALL(ckpt_restore_bind(handle, &target, 1)) < 0)
+			return false;
+	}
+	struct ckpt_target older = {.size = offsetof(struct ckpt_target, start),
+		.name = "plain",
+		.data = out[count],
+		.length = sizeof(out[0])};
+	return CALL(ckpt_restore_bind(handle, &older, 1)) == 0;
+}
+
+static void check_boxes(float (*out)[30 * 20], unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		for (int row = 0; row < 30; row++)
+			for (int column = 0; column < 20; column++) {
+				float got = out[i][i % 2 ? row + 30 * column : 20 * row + column];
+				if (got != grid[20 + row][10 + column])
+					torture_wrong("a box has %g in [%d, %d]", (double)got, row,
+						column);
+			}
+	if (memcmp(out[count], grid, sizeof(out[0])) != 0)
+		torture_wrong("a range is not what was saved");
+}
+
+void errand_box(struct deed *d)
+{
+	static float out[21][30 * 20];
+	struct ckpt_restore *handle = NULL;
+	const char *meta = NULL;
+	size_t length = 0;
+	int64_t whole = 0;
+	struct ckpt_target all = {.size = sizeof(all), .name = "grid", .data = &whole};
+
+	if (CALL(ckpt_restore_open(d->engine, CKPT_STEP_LATEST, &handle)) < 0)
+		return;
+	if (CALL(ckpt_restore_rank_meta(handle, 0, &meta, &length)) == 0 && length == 0)
+		torture_wrong("meta is gone");
+	int r = CALL(ckpt_restore_bind(handle, &all, 1));
+	if (r != CKPT_EMISMATCH && r != -ENOMEM)
+		torture_wrong("half a tensor is taken for all of it: %d", r);
+	if (bind_boxes(handle, out, 20) && CALL(ckpt_restore_start(handle)) == 0) {
+		r = errand_wait(handle);
+		if (r == 0)
+			check_boxes(out, 20);
+		(void)errand_outcome(r == 0, "boxes", 1);
+	}
 	DO(ckpt_restore_free(handle));
 }

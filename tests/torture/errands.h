@@ -8,6 +8,10 @@
 
 #include "torture/torture.h"
 
+/* The state of a deed. */
+extern const char *const errand_names[DEED_TENSORS];
+extern const int64_t errand_counts[DEED_TENSORS];
+
 /* Passes `good` on; in an undisturbed run it must be. */
 bool errand_outcome(bool good, const char *what, unsigned step);
 
@@ -18,6 +22,8 @@ bool errand_open(struct deed *d, uint32_t flags);
 void errand_close(struct deed *d);
 /* NULL: it did not come about. */
 struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags);
+/* Waits for what became of it, 0 or its error, and frees it. */
+int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed);
 /* True: it is durable. `save` may be NULL. */
 bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed);
 bool errand_save(struct deed *d, unsigned step, unsigned seed);
@@ -26,6 +32,8 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore);
 bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt);
 /* From the latest, which is to be this one. */
 bool errand_resume(struct deed *d, unsigned step);
+/* Boxes of what a trial that is `boxed` has saved, in gathered pieces and from strided memory. */
+void errand_box(struct deed *d);
 /* For its end; -ETIMEDOUT: there is none. */
 int errand_wait(struct ckpt_restore *restore);
 void errand_verify(struct deed *d, uint64_t step, bool bad);

@@ -186,7 +186,8 @@ static void show_plans(void)
 			const struct torture_site *s = &torture_all->sites[n];
 			if (s->key != p->key)
 				continue;
-			(void)fprintf(stderr, "    %s(%s)\n", s->call->name, s->what);
+			(void)fprintf(
+				stderr, "    %s(%s) of rank %u\n", s->call->name, s->what, s->rank);
 			for (unsigned f = 0; f < s->depth; f++) {
 				uintptr_t offset = 0;
 				const char *name = torture_symbol(s->frames[f], &offset);
@@ -231,6 +232,7 @@ static void set_plans(unsigned scenario, const struct torture_plan *plan, unsign
 	for (unsigned i = 0; i < plans; i++) {
 		torture->plan[i] = plan[i];
 		atomic_store(&torture->fired[i], 0);
+		atomic_store(&torture->whose[i], 0);
 	}
 	for (int i = 0; i < TORTURE_SLOTS; i++)
 		atomic_store(&torture->slots[i].tid, 0);

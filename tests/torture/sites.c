@@ -30,6 +30,7 @@ static _Thread_local void *base;
 static _Thread_local void *outer; /* the frame of the replacement that is inside */
 static _Thread_local struct torture_slot *slot;
 static _Thread_local char topic[64];
+static _Thread_local unsigned own_rank;
 
 static char fd_names[FDS][48];
 
@@ -121,6 +122,16 @@ void torture_disarm(void)
 bool torture_armed(void)
 {
 	return armed > 0;
+}
+
+void torture_set_rank(unsigned rank)
+{
+	own_rank = rank;
+}
+
+unsigned torture_rank(void)
+{
+	return own_rank;
 }
 
 void torture_enter(void *frame)
@@ -241,7 +252,7 @@ static uint64_t place_in_object(uintptr_t address)
 	return i < text_count ? address - texts[i].begin : 0;
 }
 
-static uint64_t key_of(const struct torture_site *site)
+static uint64_t stack_of(const struct torture_site *site)
 {
 	uint64_t h = 1;
 
@@ -265,6 +276,8 @@ static struct torture_site *enter_site(const struct torture_site *seen, uint64_t
 			memcpy(s->what, seen->what, sizeof(s->what));
 			memcpy(s->frames, seen->frames, sizeof(s->frames));
 			s->depth = seen->depth;
+			s->rank = seen->rank;
+			s->stack = seen->stack;
 			s->origin_scenario = torture->scenario;
 			s->origin_plans = 0;
 			for (unsigned i = 0; i < torture->plans; i++)
@@ -287,16 +300,25 @@ static bool may_say(const struct torture_call *call, int code)
 	return false;
 }
 
+/* Whether a plan has fired, and is of this rank, too. */
+static bool spreads(unsigned plan)
+{
+	if (atomic_load(&torture->fired[plan]) == 0)
+		return false;
+	unsigned whose = atomic_load(&torture->whose[plan]);
+	return whose == 0 || whose == own_rank;
+}
+
 static int decide(const struct torture_call *call, uint64_t key)
 {
 	for (unsigned i = 0; i < torture->plans; i++) {
 		const struct torture_plan *p = &torture->plan[i];
 		if (p->key == key) {
+			atomic_store(&torture->whose[i], own_rank);
 			unsigned before = atomic_fetch_add(&torture->fired[i], 1);
 			if (before == 0 || p->mode != TORTURE_ONCE)
 				return p->code;
-		} else if (p->mode == TORTURE_ALL && atomic_load(&torture->fired[i]) > 0 &&
-			   may_say(call, p->code)) {
+		} else if (p->mode == TORTURE_ALL && spreads(i) && may_say(call, p->code)) {
 			return p->code;
 		}
 	}
@@ -305,12 +327,13 @@ static int decide(const struct torture_call *call, uint64_t key)
 
 int torture_event(const struct torture_call *call, const char *what, void *frame)
 {
-	struct torture_site seen = {.call = call};
+	struct torture_site seen = {.call = call, .rank = own_rank};
 	int saved = errno;
 
 	(void)snprintf(seen.what, sizeof(seen.what), "%s", what);
 	walk(&seen, frame);
-	uint64_t key = key_of(&seen);
+	seen.stack = stack_of(&seen);
+	uint64_t key = own_rank > 0 ? mix(seen.stack, own_rank) : seen.stack;
 	struct torture_site *site = enter_site(&seen, key);
 	atomic_fetch_or(&site->seen, UINT64_C(1) << torture->scenario);
 	atomic_fetch_add(&torture->events, 1);

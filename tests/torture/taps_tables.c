@@ -16,6 +16,7 @@ TAP_REAL(void, ckpt_io_exec, (struct ckpt_io_req *req))
 TAP_REAL(int, ckpt_store_file_open, (struct ckpt_env *env, struct ckpt_sched *sched, struct ckpt_io *io,
 	int root, const char *label, struct ckpt_store **ret_store))
 TAP_REAL(int, ckpt_device_host_open, (struct ckpt_env *env, struct ckpt_device **ret_device))
+TAP_REAL(void, ckpt_inbox_wait, (struct ckpt_inbox *inbox, uint64_t deadline_ns))
 TAP_REAL(int, ckpt_env_os_open, (unsigned threads, struct ckpt_inbox *inbox, struct ckpt_env_os **ret_env))
 /* clang-format on */
 
@@ -192,6 +193,38 @@ static bool vanishes(const struct ckpt_store_op *op)
 	return true;
 }
 
+/* The first that rank 0 has claimed, and the first manifest that this one locks, are seen at another look. */
+static bool is_late(const struct ckpt_store_op *op)
+{
+	static _Thread_local char locked[sizeof(op->path)];
+	static _Thread_local bool claim_seen;
+	static _Thread_local bool step_seen;
+
+	if (op->verb == CKPT_STORE_LOCK)
+		memcpy(locked, op->path, sizeof(locked));
+	if (torture_rank() == 0 || op->verb != CKPT_STORE_GET)
+		return false;
+	bool claim = torture_odd(TORTURE_LATE_CLAIM) && !claim_seen &&
+		     strncmp(op->path, "gens/", 5) == 0;
+	bool step = torture_odd(TORTURE_LATE_STEP) && !step_seen && strstr(locked, "manifest") &&
+		    strcmp(op->path, locked) == 0;
+	claim_seen = claim_seen || claim;
+	step_seen = step_seen || step;
+	return claim || step;
+}
+
+/* Of what the ranks have written one index is gone when rank 0 looks. */
+static bool is_gone(const struct ckpt_store_op *op)
+{
+	static bool gone;
+
+	if (gone || op->verb != CKPT_STORE_GET || torture_rank() > 0 ||
+		!strstr(op->path, "rank-00001") || !torture_odd(TORTURE_GONE))
+		return false;
+	gone = true;
+	return true;
+}
+
 static void store_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
 	bool closes = op->verb == CKPT_STORE_SEAL || op->verb == CKPT_STORE_ABANDON ||
@@ -199,7 +232,7 @@ static void store_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 	int code = torture_event(
 		&store_calls[op->verb], torture_path_class(op->path), __builtin_frame_address(0));
 
-	if (vanishes(op))
+	if (vanishes(op) || is_late(op) || is_gone(op))
 		code = -ENOENT;
 	if (code && !closes) {
 		op->saved = code;
@@ -267,13 +300,23 @@ static const struct torture_call env_random = {"env.random", TORTURE_TABLE, {-EN
 static const struct torture_call env_run = {"env.run", TORTURE_TABLE, {0}};
 static const struct ckpt_env_ops *real_env;
 static struct ckpt_env_ops tapped_env;
-static _Atomic uint64_t jumped_ns;
+static _Atomic uint64_t jumped_ns[TORTURE_RANKS]; /* each has a clock of its own */
 
 static uint64_t odd_now(struct ckpt_env *env)
 {
 	if (torture_event(&env_now, "", __builtin_frame_address(0)))
-		atomic_store(&jumped_ns, UINT64_C(3600000000000));
-	return real_env->now_ns(env) + atomic_load(&jumped_ns);
+		atomic_store(&jumped_ns[torture_rank()], UINT64_C(3600000000000));
+	return real_env->now_ns(env) + atomic_load(&jumped_ns[torture_rank()]);
+}
+
+/* Waits by the same clock. */
+void ckpt_inbox_wait(struct ckpt_inbox *inbox, uint64_t deadline_ns)
+{
+	uint64_t jumped = atomic_load(&jumped_ns[torture_rank()]);
+
+	if (deadline_ns != UINT64_MAX)
+		deadline_ns -= deadline_ns < jumped ? deadline_ns : jumped;
+	get_ckpt_inbox_wait()(inbox, deadline_ns);
 }
 
 static uint64_t odd_wall(struct ckpt_env *env)

@@ -56,6 +56,7 @@ TAP_REAL(int, pthread_create,
 static struct start {
 	void *(*body)(void *);
 	void *argument;
+	unsigned rank;
 } starts[STARTS];
 static atomic_uint started;
 
@@ -63,6 +64,7 @@ static void *run_armed(void *argument)
 {
 	const struct start *start = argument;
 
+	torture_set_rank(start->rank);
 	torture_arm(__builtin_frame_address(0));
 	void *end = start->body(start->argument);
 	torture_disarm();
@@ -78,7 +80,7 @@ int pthread_create(
 	if (code)
 		return tap_errno(code);
 	struct start *start = &starts[atomic_fetch_add(&started, 1) % STARTS];
-	*start = (struct start){body, argument};
+	*start = (struct start){body, argument, torture_rank()};
 	torture_enter(__builtin_frame_address(0));
 	int r = get_pthread_create()(thread, attr, run_armed, start);
 	torture_leave();

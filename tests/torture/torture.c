@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usage: torture [SCENARIO|all] [--kind alloc|table|syscall|thread] [--slice I/N] [--jobs N] [--quick]
+ * usage: torture [SCENARIO|all] [--kind alloc|table|syscall|thread] [--slice I/N] [--jobs N]
+ *                [--quick|--each]
  *        torture SCENARIO --fail KEY:CODE:MODE ...     one run again
  *        torture SCENARIO --sites     what an undisturbed run comes by
  *        torture --list
  *
+ * SCENARIO may be a pattern: 'job*'.
  * Runs each scenario undisturbed and writes down its sites; then makes each fail, with every code that it
  * may fail with: once, every time, and, from there on, every call of its kind that may fail so. Sites that
- * only come up behind a failure are made to fail after it. --quick: each call stack in one scenario alone,
- * with one code, once, and every other one from there on. Calls in the library that nothing has come by, or
- * made to fail, are counted as unreached, if all of it was run.
+ * only come up behind a failure are made to fail after it. --each: each site in one scenario alone, with one
+ * code, once, and from there on. --quick: from there on every other one; and of those that rank 1 has as rank
+ * 0 has them only one in eight. Calls in the library that nothing has come by, or made to fail, are counted as
+ * unreached, if all of it was run.
  */
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +37,8 @@ static struct {
 	unsigned slice;
 	unsigned slices;
 	unsigned jobs;
-	bool quick;
+	bool quick; /* each, and fewer */
+	bool each;
 	bool sites;
 	struct torture_plan fail[TORTURE_PLANS];
 	unsigned fails;
@@ -62,10 +67,14 @@ static bool is_soft(int code)
 	return code < -0xffff;
 }
 
+static bool all_chosen(void)
+{
+	return !opts.only || strcmp(opts.only, "all") == 0;
+}
+
 static bool chosen(unsigned scenario)
 {
-	return !opts.only || strcmp(opts.only, "all") == 0 ||
-	       strcmp(opts.only, torture_trials[scenario].name) == 0;
+	return all_chosen() || fnmatch(opts.only, torture_trials[scenario].name, 0) == 0;
 }
 
 static void plan(unsigned scenario, const struct torture_plan *plans, unsigned count)
@@ -169,7 +178,7 @@ static void fail_fully(struct torture_site *site, unsigned scenario)
 	}
 }
 
-/* How many sites of a call have come up in this quick round. */
+/* How many sites of a call have come up in this round. */
 static unsigned turn_of(const struct torture_call *call)
 {
 	static struct {
@@ -184,8 +193,8 @@ static unsigned turn_of(const struct torture_call *call)
 	return turns[i].turns++;
 }
 
-/* With its first code, once, and every other one from there on; the first of a call with every code. */
-static void fail_quickly(struct torture_site *site, unsigned scenario)
+/* With its first code, once, and from there on; the first of a call with every code. */
+static void fail_each(struct torture_site *site, unsigned scenario)
 {
 	unsigned turn = turn_of(site->call);
 	struct torture_plan p = {.key = site->key, .mode = TORTURE_ONCE};
@@ -196,7 +205,7 @@ static void fail_quickly(struct torture_site *site, unsigned scenario)
 	}
 	p.code = site->call->codes[0];
 	p.mode = TORTURE_ALL;
-	if (turn % 2 && !is_soft(p.code))
+	if ((turn % 2 || !opts.quick) && !is_soft(p.code))
 		plan(scenario, &p, 1);
 }
 
@@ -205,6 +214,19 @@ static bool wanted(const struct torture_site *site)
 	return atomic_load(&site->ready) && code_count(site->call) > 0 &&
 	       (opts.kind < 0 || site->call->kind == (enum torture_kind)opts.kind) &&
 	       !(site->depth > 0 && is_exempt(site->frames[0], site->call->name));
+}
+
+/* What rank 1 does as rank 0 does it. In a hurry one in eight of these is made to fail. */
+static bool is_left_out(const struct torture_site *site)
+{
+	bool twin = false;
+
+	for (unsigned i = 0; i < TORTURE_SITES && opts.quick && site->rank > 0 && !twin; i++) {
+		const struct torture_site *other = &torture_all->sites[i];
+		twin = atomic_load(&other->ready) && other->rank == 0 &&
+		       other->stack == site->stack && atomic_load(&other->seen);
+	}
+	return twin && site->key >> 32 & 7;
 }
 
 /* Those that undisturbed runs come by. */
@@ -217,11 +239,13 @@ static void fail_known(void)
 	for (unsigned i = 0; i < TORTURE_SITES; i++) {
 		struct torture_site *site = &torture_all->sites[i];
 		uint64_t seen = known[i] ? atomic_load(&site->seen) : 0;
+		if (seen && is_left_out(site))
+			continue;
 		for (unsigned s = 0; s < torture_trial_count && seen; s++) {
 			if (!(seen >> s & 1))
 				continue;
-			if (opts.quick) {
-				fail_quickly(site, s);
+			if (opts.each) {
+				fail_each(site, s);
 				break;
 			}
 			fail_fully(site, s);
@@ -242,7 +266,7 @@ static void fail_hidden(void)
 			struct torture_plan p[TORTURE_PLANS];
 			unsigned n = site->origin_plans;
 			if (!wanted(site) || atomic_load(&site->injected) > 0 || n == 0 ||
-				n == TORTURE_PLANS)
+				n == TORTURE_PLANS || is_left_out(site))
 				continue;
 			memcpy(p, site->origin, sizeof(p));
 			p[n] = (struct torture_plan){.key = site->key,
@@ -310,7 +334,8 @@ static void list_sites(void)
 		uintptr_t offset = 0;
 		if (!atomic_load(&s->ready))
 			continue;
-		(void)printf("%016llx %s(%s)", (unsigned long long)s->key, s->call->name, s->what);
+		(void)printf("%016llx %u %s(%s)", (unsigned long long)s->key, s->rank,
+			s->call->name, s->what);
 		for (unsigned f = 0; f < s->depth; f++)
 			(void)printf(" %s", torture_symbol(s->frames[f], &offset));
 		(void)putchar('\n');
@@ -320,7 +345,7 @@ static void list_sites(void)
 static int usage(void)
 {
 	(void)fputs("usage: torture [SCENARIO|all] [--kind alloc|table|syscall|thread] "
-		    "[--slice I/N] [--jobs N] [--quick]\n       torture SCENARIO --fail "
+		    "[--slice I/N] [--jobs N] [--quick|--each]\n       torture SCENARIO --fail "
 		    "KEY:CODE:MODE ...\n"
 		    "       torture --list\n",
 		stderr);
@@ -373,7 +398,9 @@ static bool parse(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--quick") == 0)
-			opts.quick = true;
+			opts.quick = opts.each = true;
+		else if (strcmp(argv[i], "--each") == 0)
+			opts.each = true;
 		else if (strcmp(argv[i], "--sites") == 0)
 			opts.sites = true;
 		else if (argv[i][0] != '-' && !opts.only)
@@ -458,8 +485,8 @@ int main(int argc, char **argv)
 		fail_known();
 		fail_hidden();
 	}
-	bool whole = !opts.fails && !opts.sites && opts.kind < 0 && opts.slices == 1 &&
-		     (!opts.only || strcmp(opts.only, "all") == 0);
+	bool whole =
+		!opts.fails && !opts.sites && opts.kind < 0 && opts.slices == 1 && all_chosen();
 #ifdef TORTURE_SANITIZED
 	/* Its library is another one, with allocations that are failed elsewhere. */
 	whole = false;

@@ -31,6 +31,7 @@ enum torture_kind {
 #define TORTURE_PLANS     3
 #define TORTURE_SLOTS     64
 #define TORTURE_JOBS      16
+#define TORTURE_RANKS     2
 #define TORTURE_SOFT      0x10000 /* a code that calls are to bear by themselves: never for ever */
 #define TORTURE_SHORT     (-0x20000) /* not a failure: half of the bytes */
 #define TORTURE_WAIT_MS   25000      /* of a trial for one thing: longer than a save may take */
@@ -51,6 +52,8 @@ struct torture_site {
 	const struct torture_call *call;
 	char what[64]; /* the file, operation or option that it is about */
 	unsigned depth;
+	unsigned rank;
+	uint64_t stack;                   /* the key, whatever the rank */
 	uintptr_t frames[TORTURE_FRAMES]; /* return addresses in the library, the innermost first */
 	_Atomic uint64_t seen;            /* scenarios, a bit for each */
 	atomic_uint injected;
@@ -63,7 +66,9 @@ struct torture_site {
 		enum torture_mode {
 			TORTURE_ONCE = 1, /* the first time */
 			TORTURE_SITE,     /* every time */
-			TORTURE_ALL, /* and from then on every call of the kind that may say so */
+			/* And from then on every call of the kind that may say so: of rank 0 for
+			   all, whose storage it is; of another one on its own node. */
+			TORTURE_ALL,
 		} mode;
 	} origin[TORTURE_PLANS];
 };
@@ -74,6 +79,7 @@ struct torture_run {
 	unsigned plans;
 	struct torture_plan plan[TORTURE_PLANS];
 	atomic_uint fired[TORTURE_PLANS];
+	atomic_uint whose[TORTURE_PLANS]; /* the rank that it fired at */
 	atomic_bool abandoned; /* storage did not answer: what is left behind is no leak */
 	/* The kernel does not answer for what it was given: what has no end of its own has none. */
 	atomic_bool silent;
@@ -105,6 +111,9 @@ void torture_sites_init(void);
 void torture_arm(void *base);
 void torture_disarm(void);
 bool torture_armed(void);
+/* Which rank of a job this thread works for, and those that it starts: 0, unless it is told. */
+void torture_set_rank(unsigned rank);
+unsigned torture_rank(void);
 /* The thread is in a call that is counted, or in what the torture does itself: no others count. */
 void torture_enter(void *frame);
 void torture_leave(void);
@@ -151,12 +160,16 @@ struct trial {
 	uint64_t pool; /* 0: as small as it may be */
 	uint32_t block;
 	size_t extra; /* bytes of one more tensor, which is eager */
+	bool boxed;   /* it saves a box of a tensor, too, in the words of an older caller */
 };
 
 /* What is odd about the machine, from the beginning of the run. */
-#define TORTURE_OLD_KERNEL 1u /* calls that came late to Linux are not there */
-#define TORTURE_HUGE_PAGES 2u /* there are pages set aside */
-#define TORTURE_VANISHED   4u /* the first step that is locked is removed just before that */
+#define TORTURE_OLD_KERNEL 1u  /* calls that came late to Linux are not there */
+#define TORTURE_HUGE_PAGES 2u  /* there are pages set aside */
+#define TORTURE_VANISHED   4u  /* the first step that is locked is removed just before that */
+#define TORTURE_LATE_STEP  8u  /* the others see late what rank 0 has published */
+#define TORTURE_LATE_CLAIM 16u /* and what it has claimed */
+#define TORTURE_GONE       32u /* the first index of another rank is not there when rank 0 looks */
 
 bool torture_odd(unsigned what);
 /* No call of this process counts. */

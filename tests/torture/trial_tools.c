@@ -86,3 +86,48 @@ void trial_restore_tool(struct deed *d)
 	if (!strstr(out.text, "\"type\":\"restored\"") || !strstr(out.text, "\"step\":2"))
 		torture_wrong("ckpt-restore is content, and prints %s", out.text);
 }
+
+/* How often `word` is in the first bytes of a file; -1: there is no such file. */
+static int count_in(const char *path, const char *word)
+{
+	static char text[65536];
+	FILE *file = fopen(path, "r");
+	int count = 0;
+
+	if (!file)
+		return -1;
+	size_t length = fread(text, 1, sizeof(text), file);
+	(void)fclose(file);
+	for (const char *at = text;
+		(at = memmem(at, length - (size_t)(at - text), word, strlen(word))); at++)
+		count++;
+	return count;
+}
+
+/* A file that lacks a tensor, or an index that lacks a file, is not what was asked for. */
+void trial_consolidate_tool(struct deed *d)
+{
+	static struct printed out, err;
+	char dest[4096];
+	char file[4200];
+	char *argv[] = {(char *)"ckpt-restore", d->store, dest, (char *)"--step", (char *)"2",
+		(char *)"--consolidate", (char *)"--file-size", (char *)"1", (char *)"--json",
+		NULL};
+	int tensors = 0;
+
+	(void)snprintf(dest, sizeof(dest), "%s-plain", d->dest);
+	int code = run_tool(cmd_restore, argv, &out, &err);
+	(void)snprintf(file, sizeof(file), "%s/model.safetensors.index.json", dest);
+	if (code != CLI_OK)
+		return;
+	if (count_in(file, "of-0000") != DEED_TENSORS || !strstr(out.text, "index.json"))
+		torture_wrong(
+			"ckpt-restore is content, and its index lacks a tensor: %s", out.text);
+	for (int i = 1; i <= DEED_TENSORS; i++) {
+		(void)snprintf(file, sizeof(file), "%s/model-%05d-of-%05d.safetensors", dest, i,
+			DEED_TENSORS);
+		tensors += count_in(file, "data_offsets");
+	}
+	if (tensors != DEED_TENSORS)
+		torture_wrong("ckpt-restore is content, and wrote %d tensors", tensors);
+}

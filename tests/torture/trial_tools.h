@@ -7,5 +7,6 @@
 
 void trial_verify_tool(struct deed *d);
 void trial_restore_tool(struct deed *d);
+void trial_consolidate_tool(struct deed *d);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "lib/scratch.h"
 #include "torture/errands.h"
+#include "torture/trial_jobs.h"
 #include "torture/trial_tools.h"
 
 /* Where stores come from. */
@@ -62,6 +63,15 @@ static void run_first(struct deed *d)
 		return;
 	(void)errand_save(d, 1, 101);
 	(void)errand_save(d, 2, 102);
+	errand_close(d);
+}
+
+static void run_boxes(struct deed *d)
+{
+	if (!errand_open(d, 0))
+		return;
+	if (errand_save(d, 1, 101))
+		errand_box(d);
 	errand_close(d);
 }
 
@@ -318,6 +328,11 @@ static void run_restore_tool(struct deed *d)
 	trial_restore_tool(d);
 }
 
+static void run_consolidate_tool(struct deed *d)
+{
+	trial_consolidate_tool(d);
+}
+
 #define RING    .threads = false
 #define THREADS .threads = true
 /* clang-format off */
@@ -330,6 +345,7 @@ const struct trial torture_trials[] = {
 	{"eager", prepare_none, run_fenced, THREADS, .odd = TORTURE_HUGE_PAGES, .extra = (32 << 20) + 64,
 		.block = 8 << 20, .pool = 48 << 20},
 	{"fenced", prepare_none, run_fenced, THREADS},
+	{"boxes", prepare_none, run_boxes, THREADS, .boxed = true},
 	{"retention", prepare_three, run_retention, THREADS},
 	{"pinned", prepare_three, run_pinned, THREADS},
 	{"restore", prepare_three, run_restore, RING},
@@ -350,6 +366,14 @@ const struct trial torture_trials[] = {
 	{"forked", prepare_none, run_forked, THREADS},
 	{"verify-tool", prepare_three, run_verify_tool, THREADS, .tool = true},
 	{"restore-tool", prepare_three, run_restore_tool, THREADS, .tool = true},
+	{"consolidate-tool", prepare_three, run_consolidate_tool, THREADS, .tool = true},
+	{"job", prepare_none, trial_job, THREADS, .odd = TORTURE_GONE},
+	{"job-served", prepare_none, trial_job_served, THREADS, .odd = TORTURE_LATE_CLAIM},
+	{"job-skip", prepare_none, trial_job_skip, THREADS},
+	{"job-resume", trial_prepare_job_bad, trial_job_resume, THREADS, .odd = TORTURE_LATE_STEP},
+	{"job-named", trial_prepare_job, trial_job_named, THREADS},
+	{"job-absent", prepare_none, trial_job_absent, THREADS},
+	{"spare", trial_prepare_copies, trial_spare, THREADS},
 };
 /* clang-format on */
 const unsigned torture_trial_count = sizeof(torture_trials) / sizeof(torture_trials[0]);

@@ -8,7 +8,18 @@ _ckpt() {
 	ckpt:ls) options="--json --version --help" ;;
 	ckpt:show) options="--step --json --quiet --version --help" ;;
 	esac
+	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
+	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size --world-size --rank --whole" ;;
+	esac
 	case $previous in
+	--file-size)
+		mapfile -t COMPREPLY < <(compgen -W "5GiB" -- "$current")
+		return
+		;;
+	--world-size | --rank | --whole)
+		COMPREPLY=()
+		return
+		;;
 	--step)
 		mapfile -t COMPREPLY < <(compgen -W "latest latest~1" -- "$current")
 		return

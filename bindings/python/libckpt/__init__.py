@@ -42,6 +42,8 @@ from ._errors import (
     WaitTimeoutError,
 )
 from ._load import list_steps, load
+from ._preempt import Preempted
+from ._ranks import PerRank
 from ._save import Progress, Save, SaveInfo
 
 __version__ = VERSION
@@ -66,6 +68,8 @@ __all__ = [
     "MismatchError",
     "NetworkError",
     "NotResumedError",
+    "PerRank",
+    "Preempted",
     "Progress",
     "QuarantinedError",
     "Save",

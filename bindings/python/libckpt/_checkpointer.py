@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import numbers
 import os
+import signal
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
@@ -19,6 +21,7 @@ from ._engine import Engine, Options, check, logger
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
+from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
 from ._save import Progress, Save, callback
 from ._state import SMALL_BYTES, Planner, Snapshot, check_state
@@ -42,6 +45,7 @@ class _Core:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.fences: Fences | None = None
+        self.preemption: Preemption | None = None
         #: not yet known to have ended; oldest first
         self.saves: list[Save] = []
         self.waits = 0
@@ -83,6 +87,8 @@ class _Core:
         """Closes at once. What is still under way is given up."""
         if self.fences is not None:
             self.fences.remove()
+        if self.preemption is not None:
+            self.preemption.remove()
         if self.engine.closed or self.engine.foreign:
             return
         try:
@@ -142,7 +148,21 @@ class Checkpointer:
         PyTorch counts (in-place operations, tensors that are replaced) are always noticed, and fail
         the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
         are noticed by comparing samples, so that one to a few rows may not be.
+    preempt: True: when the job is told to go by SIGTERM, the next step() saves, waits until that is
+        durable and raises Preempted, which ends the program with code 143; so do all ranks, at one
+        step. Or the signals that mean it. Handlers that were there are called, too.
+    preempt_grace: seconds from the signal until the process must be gone; what is not durable by
+        then is given up.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
+    distributed: None: the processes of torch.distributed's default group, if there is one of more
+        than one, save together. True: there must be one. False: this process is by itself.
+
+    With many ranks all of them make the Checkpointer, of one store that they share, and each waits
+    there for the others; if they make several, then in the same order. A step is committed for all
+    ranks or for none, and all call save() with the same steps. What they tell each other goes
+    through the job's key-value store, on a connection of its own and never by a collective, or
+    through files where this torch has no such connections to give. keep_last, keep_every and pin()
+    are those of rank 0.
 
     One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
     """
@@ -165,6 +185,9 @@ class Checkpointer:
         new_start: bool = False,
         eager: bool | None = None,
         allow_pickle: bool = False,
+        preempt: bool | Iterable[signal.Signals | int] = False,
+        preempt_grace: float = 25.0,
+        distributed: bool | None = None,
     ) -> None:
         if remote is not None:
             raise errors.UnsupportedError(
@@ -180,7 +203,7 @@ class Checkpointer:
             pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
             io=_one_of("io", io, ("auto", "uring", "threads")),
             busy=_one_of("busy", busy, ("wait", "skip")),
-            save_timeout=_seconds(save_timeout),
+            save_timeout=_seconds("save_timeout", save_timeout),
             keep_last=_count("keep_last", keep_last, 1) or 0,
             keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=new_start,
@@ -190,19 +213,39 @@ class Checkpointer:
         self._allow_pickle = allow_pickle
         self._streak = 0
         self._said_eager = False
+        #: another start of the job has the store: there is nothing to go on for
+        self._fenced: errors.FencedError | None = None
         #: for the test that shows what the fence is for
         self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
-        self._core = _Core(Engine(store_path(path), options, log_thread=True))
+        directory = store_path(path)
+        signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
+        from ._exchange import join, open_all
+
+        ranks = join(directory, distributed, options.save_timeout)
+        self._core = _Core(open_all(directory, options, ranks))
         self._core.fences = Fences(self._pass_fence)
+        if signals:
+            self._heed(signals, grace)
         half = self._core.engine.stats()["pool_bytes"] // 2
         self._planner = Planner(
             eager=bool(eager),
             small_bytes=min(SMALL_BYTES, half) if eager is None else 0,
             allow_pickle=allow_pickle,
+            rank=self._core.engine.rank,
+            world=self._core.engine.world,
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
+
+    def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
+        engine = self._core.engine
+        try:
+            group = make_group(engine.options.save_timeout) if engine.world > 1 else None
+            self._core.preemption = Preemption(signals, grace, group)
+        except BaseException:
+            self._core.shut()
+            raise
 
     def __repr__(self) -> str:
         return f"<libckpt.Checkpointer of {self._core.engine.path}>"
@@ -236,10 +279,33 @@ class Checkpointer:
         """Call it after step `n`, with the state as it is then: saves if that is due."""
         number = check_step(n)
         self._core.engine.guard()
+        preemption = self._core.preemption
+        if preemption is not None and preemption.agreed():
+            self._leave(number, preemption)
         self._review()
+        self._check_fenced()
         if self._every is not None and number % self._every == 0:
             return self.save(number)
         return None
+
+    def _leave(self, step: int, preemption: Preemption) -> NoReturn:
+        """Saves for the last time, if that can be done in the time that is left."""
+        path = self._core.engine.path
+        cause: errors.CheckpointError | None = None
+        try:
+            self._core.fence()
+            if not self._core.engine.drain(preemption.left()):
+                raise errors.WaitTimeoutError(f"the save before step {step} of {path} still runs")
+            # It may have been saved by name.
+            if self._core.engine.stats()["last_step"] != step:
+                self.save(step).wait(timeout=preemption.left())
+        except errors.CheckpointError as error:
+            cause = error
+            logger.error("step %d of %s is lost, the job was told to go: %s", step, path, error)
+        self._finalizer.detach()
+        self._core.shut()
+        said = f"the job was told to go: step {step} is " + ("lost" if cause else "saved")
+        raise Preempted(f"{said} in {path}", step, cause is None) from cause
 
     def save(self, step: int, state: dict[str, Any] | None = None) -> Save:
         """
@@ -254,12 +320,17 @@ class Checkpointer:
         engine.guard()
         self._core.fence()
         self._review()
+        self._check_fenced()
         save = Save(engine, number)
         save._progress = self._progress
         if not self._wait_for_last(save):
             return save
-        snapshot = self._planner.snapshot(state)
-        self._prepare(snapshot)
+        try:
+            snapshot = self._planner.snapshot(state)
+            self._prepare(snapshot)
+        except BaseException as error:
+            save._refuse(error)
+            raise
         try:
             save._start(snapshot, self._core.deadline)
         except errors.SkippedError as error:
@@ -324,6 +395,9 @@ class Checkpointer:
         if not running:
             return True
         if self._core.engine.options.busy == "skip":
+            # Of many ranks rank 0's engine decides; were each to, they would save different steps.
+            if self._core.engine.world > 1:
+                return True
             error = errors.SkippedError(
                 f"step {save.step} was skipped: the save of step {running[-1].step} still runs",
                 code=lib.CKPT_ESKIPPED,
@@ -359,6 +433,10 @@ class Checkpointer:
         for save in failed:
             assert save._failure is not None
             told, save._told = save._told, True
+            if isinstance(save._failure, errors.SkippedError):
+                # Rank 0 had said so when this one had begun.
+                self._core.skips += 1
+                continue
             if raising:
                 self._judge(save._failure, told=told)
 
@@ -377,9 +455,16 @@ class Checkpointer:
             info.local_time,
         )
 
+    def _check_fenced(self) -> None:
+        """Whoever goes on all the same is told so at every step."""
+        if self._fenced is not None:
+            raise copy.copy(self._fenced)
+
     def _judge(self, error: errors.CheckpointError, *, told: bool = False) -> None:
         """One more save has failed. `told`: the user has had this exception already."""
         self._streak += 1
+        if isinstance(error, errors.FencedError):
+            self._fenced = error
         if told:
             return
         if not error.transient:
@@ -482,7 +567,10 @@ class Checkpointer:
         return stats
 
     def pin(self, step: int) -> None:
-        """Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes."""
+        """
+        Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes. With
+        many ranks it is rank 0's pin that counts.
+        """
         check(lib.ckpt_engine_pin(self._core.engine.guard(), check_step(step)))
 
     def unpin(self, step: int) -> None:
@@ -501,11 +589,11 @@ def _count(name: str, value: int | None, least: int) -> int | None:
     return number
 
 
-def _seconds(value: float) -> float:
+def _seconds(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"save_timeout must be a number, not {type(value).__qualname__}")
+        raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
     if not 0 < value <= 86400 * 7:
-        raise ValueError(f"save_timeout={value}: it must be a number of seconds, a week at most")
+        raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
     return float(value)
 
 

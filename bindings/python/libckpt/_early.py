@@ -76,7 +76,7 @@ class _Nowhere:
     def __init__(self) -> None:
         self.ids: dict[int, str] = {}
 
-    def put_tensor(self, value: torch.Tensor, path: Path) -> str:
+    def put_tensor(self, value: torch.Tensor, path: Path, *, own: bool = False) -> str:  # noqa: ARG002
         """Checks it."""
         if not _is_unborn(value):
             check_tensor(value, path_text(path))

@@ -10,10 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import _errors as errors
 from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    from ._exchange import Ranks
 
 logger = logging.getLogger("libckpt")
 logger.addHandler(logging.NullHandler())
@@ -218,19 +221,23 @@ def _opts(options: Options) -> Any:
 class Engine:
     """
     One open store. Belongs to the process that made it. `log_thread` starts the thread that
-    forwards the library's log; without it, that is done when the engine is closed.
+    forwards the library's log; without it, that is done when the engine is closed. `ranks`: it is
+    one of several, and has their service from here on.
     """
 
-    def __init__(self, path: str, options: Options, *, log_thread: bool) -> None:
+    def __init__(
+        self, path: str, options: Options, *, log_thread: bool, ranks: Ranks | None = None
+    ) -> None:
         self.path = path
         self.options = options
+        self.rank = ranks.rank if ranks else 0
+        self.world = ranks.world if ranks else 1
+        self._service = ranks.service if ranks else None
         self.pid = os.getpid()
         self.ptr: Any = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        ret = ffi.new("struct ckpt_engine **")
-        check(lib.ckpt_engine_open(os.fsencode(path), _opts(options), ret))
-        self.ptr = ret[0]
+        self.ptr = self._open(ranks)
         if log_thread:
             self._thread = threading.Thread(
                 target=_forward_forever,
@@ -239,6 +246,28 @@ class Engine:
                 daemon=True,
             )
             self._thread.start()
+
+    def _open(self, ranks: Ranks | None) -> Any:
+        opts = _opts(self.options)
+        if ranks is not None:
+            session = ffi.new("char[]", ranks.session.encode())
+            opts.rank = ranks.rank
+            opts.world = ranks.world
+            opts.session = session
+            if ranks.service is not None:
+                opts.exchange = ranks.service.ptr
+        ret = ffi.new("struct ckpt_engine **")
+        code = lib.ckpt_engine_open(os.fsencode(self.path), opts, ret)
+        if code < 0:
+            error = last_error(code)
+            self._end_service()
+            raise error
+        return ret[0]
+
+    def _end_service(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.close()
 
     def guard(self) -> Any:
         """The C handle; raises if it must not be used here."""
@@ -288,13 +317,24 @@ class Engine:
             forward(ptr)
         else:
             self._thread.join()  # it ends when it has handed on every line
+        # What this ends is told to the other ranks, so their service goes after it.
         lib.ckpt_engine_close(ptr)
+        self._end_service()
 
     def stats(self) -> dict[str, int]:
         """The C library's counters."""
         stats = new_struct("ckpt_stats")
         check(lib.ckpt_engine_stats(self.guard(), stats))
         return {name: int(getattr(stats, name)) for name in _STATS}
+
+    def run_id(self) -> str:
+        """The run's name in the store."""
+        ret = ffi.new("struct ckpt_catalog **")
+        check(lib.ckpt_catalog_open(self.guard(), ret))
+        try:
+            return text(lib.ckpt_catalog_run_id(ret[0]))
+        finally:
+            lib.ckpt_catalog_free(ret[0])
 
     def steps(self) -> list[StepInfo]:
         """Reads the store: every step of every generation, newest first."""

@@ -139,6 +139,8 @@ def read_newest(
     passed over, loudly. (None, None) if nothing was ever committed.
     """
     number = parse_step(step)
+    if number == lib.CKPT_STEP_LATEST and engine.world > 1:
+        return _read_agreed(engine, read)
     if number != lib.CKPT_STEP_LATEST:
         with _open(engine, number) as reader:
             return reader.step, read(reader)
@@ -151,6 +153,31 @@ def read_newest(
             removed = error.found
     assert removed is not None
     raise removed
+
+
+def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | None, Any]:
+    """
+    Of many ranks each may see another newest step that is good: the library has them agree on one,
+    and calls a step that one of them cannot read unreadable for all.
+    """
+    passed: set[int | None] = set()
+    while True:
+        try:
+            with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
+                return reader.step, read(reader)
+        except StepNotFoundError as error:
+            steps = engine.steps()
+            elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
+            if not elsewhere:
+                return None, None
+            raise _hidden(engine, elsewhere) from error
+        except CheckpointError as caught:
+            # What Python itself found, this rank alone has found.
+            found = caught.step if caught.code else None
+            if not _is_unreadable(caught) or found is None or found in passed:
+                raise
+            passed.add(found)
+            _pass_over(engine, found, caught)
 
 
 class _RemovedError(Exception):
@@ -225,13 +252,17 @@ def _nothing_there(
         with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
             return reader.step, read(reader)  # it has just been committed
     except StepNotFoundError as error:
-        raise StepNotFoundError(
-            f"{engine.path} holds no step of its newest start: it was started anew, or from an "
-            f"older step, and nothing has been committed since. The {elsewhere} steps of before "
-            "are still there (`ckpt ls` lists them), but a restore does not choose them by "
-            "itself; new_start=True leaves them alone and starts from nothing",
-            code=lib.CKPT_ENOSTEP,
-        ) from error
+        raise _hidden(engine, elsewhere) from error
+
+
+def _hidden(engine: Engine, elsewhere: int) -> StepNotFoundError:
+    return StepNotFoundError(
+        f"{engine.path} holds no step of its newest start: it was started anew, or from an "
+        f"older step, and nothing has been committed since. The {elsewhere} steps of before "
+        "are still there (`ckpt ls` lists them), but a restore does not choose them by "
+        "itself; new_start=True leaves them alone and starts from nothing",
+        code=lib.CKPT_ENOSTEP,
+    )
 
 
 def _reason_to_pass(info: StepInfo) -> CheckpointError | None:

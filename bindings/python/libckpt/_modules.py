@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from ._layout import memory_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,8 @@ _HOOKS = (
 )
 _read_tables = operator.attrgetter("_parameters", "_buffers", "_modules")
 _read_hooks = operator.attrgetter(*_HOOKS)
+#: fully_shard() is not a say of its own: what its hooks do is done here, see reshard().
+_FSDP = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
 _read_transient = operator.attrgetter("_non_persistent_buffers_set")
 
 
@@ -79,7 +83,40 @@ def _overrides(module: nn.Module) -> bool:
             method, "__module__", ""
         ).startswith("torch.nn.modules."):
             return True
-    return any(getattr(module, name) for name in _HOOKS)
+    return not all(map(_is_of_fsdp, _hooks_of(module)))
+
+
+def _hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
+    for hooks in _read_hooks(module):
+        yield from hooks.values()
+
+
+def _is_of_fsdp(hook: Any) -> bool:
+    return (getattr(getattr(hook, "hook", hook), "__module__", None) or "").startswith(_FSDP)
+
+
+def reshard(module: nn.Module) -> bool:
+    """
+    Puts the sharded parameters of fully_shard() back, where the whole ones of the last forward pass
+    stand in their place. True if there is such a module.
+    """
+    found = [inner for inner in module.modules() if _fsdp_class(inner) > 0]
+    for inner in found:
+        inner.reshard()  # type: ignore[operator]
+    return bool(found)
+
+
+def _fsdp_class(module: nn.Module) -> int:
+    """Where FSDPModule stands among the classes of a module; 0: nowhere."""
+    names = [kind.__name__ for kind in type(module).__mro__]
+    return names.index("FSDPModule") if "FSDPModule" in names else 0
+
+
+def class_name(module: nn.Module) -> str:
+    """The name of a module's class, and not of the one that fully_shard() makes of it."""
+    inner = unwrap(module)
+    number = _fsdp_class(inner)
+    return type(inner).__mro__[number + 1 if number else 0].__qualname__
 
 
 def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -109,7 +146,7 @@ def parameter_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 
 def own_memory(module: nn.Module) -> set[int]:
     """Where the parameters and buffers are."""
-    return {tensor.data_ptr() for tensor in chain(module.parameters(), module.buffers())}
+    return {memory_of(tensor).data_ptr() for tensor in chain(module.parameters(), module.buffers())}
 
 
 def strip_wrappers(name: str) -> str:
@@ -121,8 +158,12 @@ class Shape:
     """What a module without a say of its own looked like: every table of every submodule."""
 
     def __init__(self, module: nn.Module) -> None:
+        self._root = module
         self._modules = list(module.modules())
-        self._plain = [inner for inner in self._modules if wrapped_child(inner) is None]
+        plain = [inner for inner in self._modules if wrapped_child(inner) is None]
+        self._plain = [inner for inner in plain if not any(_read_hooks(inner))]
+        self._hooked = [inner for inner in plain if any(_read_hooks(inner))]
+        self._hooks = self._count_hooks()
         self._keys, self._values, self._transient = self._read()
 
     def _read(self) -> tuple[list[str], list[Any], list[str]]:
@@ -140,4 +181,12 @@ class Shape:
             and transient == self._transient
             and all(map(operator.is_, values, self._values))
             and not any(chain.from_iterable(map(_read_hooks, self._plain)))
+            and self._count_hooks() == self._hooks
         )
+
+    def same_again(self) -> bool:
+        """The same, once parameters that are whole for a while have been sharded again."""
+        return reshard(self._root) and self.same()
+
+    def _count_hooks(self) -> list[int]:
+        return list(map(len, chain.from_iterable(map(_read_hooks, self._hooked))))

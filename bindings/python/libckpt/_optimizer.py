@@ -21,7 +21,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
-from ._tensors import Described, check_tensor, describe, encode_name, part_of
+from ._layout import is_spread
+from ._tensors import (
+    Described,
+    Part,
+    check_tensor,
+    describe,
+    encode_name,
+    memories,
+    part_of,
+    spread_last,
+)
 from ._typed import Encoder, Json, Path, dump, path_name, path_text
 
 if TYPE_CHECKING:
@@ -110,10 +120,15 @@ class OptimizerSource:
         self.path = path
         self.own_say = has_own_say(optimizer)
         self.params = parameters(optimizer)
+        #: of every parameter, as long as the optimizer's state has the same entries
+        self._states: list[dict[str, Any]] = []
         self.param_names = name_parameters(optimizer, path, known)
         self.names: set[str] = set()
         self.described: list[Described] = []
         self.part = part_of([], [])
+        #: numbers of the tensors that this rank writes; None: all
+        self.mine: list[int] | None = None
+        self._own_part: tuple[Part, Part] | None = None
         self._params_text = dump(self.param_names)
         self._options: list[dict[str, Any]] = []
         self._options_text = ""
@@ -124,13 +139,16 @@ class OptimizerSource:
         """Finds the tensors of the state, and remembers what it looked like."""
         import torch
 
+        self._state_keys: list[Any] = []
+        self._state_dicts: list[Any] = []
         self._keys, self._values = self._read()
         self._entries = len(self.optimizer.state)
         self._other_keys = self._find_other_keys()
         names: list[bytes] = []
         tensors: list[torch.Tensor] = []
+        described: list[Described] = []
         roles: dict[tuple[str, ...], list[int]] = {}
-        self._places: list[int] = []  # of the tensors in self._values
+        places: list[int] = []
         place = 0
         for index, parameter in enumerate(self.params):
             found = []
@@ -138,7 +156,8 @@ class OptimizerSource:
                 if isinstance(value, torch.Tensor):
                     names.append(self._add(self.param_names[index], role, value))
                     tensors.append(value)
-                    self._places.append(place)
+                    described.append(describe(value))
+                    places.append(place)
                     found.append(role)
                 place += 1
             if found:
@@ -149,7 +168,13 @@ class OptimizerSource:
             if not isinstance(self._values[index], torch.Tensor)
         ]
         self._state_text = dump(_state_node(roles, len(self.params)))
-        self.part = part_of(names, tensors)
+        order = spread_last(tensors)
+        self.described = [described[number] for number in order]
+        #: of the tensors in self._values
+        self._places = [places[number] for number in order]
+        self.part = part_of(
+            [names[number] for number in order], [tensors[number] for number in order]
+        )
 
     def _find_other_keys(self) -> list[Any]:
         import torch
@@ -167,12 +192,23 @@ class OptimizerSource:
         name = tensor_name(self.path, parameter, role)
         check_tensor(value, name)
         self.names.add(name)
-        self.described.append(describe(value))
         return encode_name(name, name)
 
+    def own_part(self) -> Part:
+        """What this rank writes of `part`."""
+        if self.mine is None:
+            return self.part
+        if self._own_part is None or self._own_part[0] is not self.part:
+            self._own_part = self.part, self.part.only(self.mine)
+        return self._own_part[1]
+
     def _read(self) -> tuple[list[str], list[Any]]:
-        # A parameter has no entry before the first step.
-        states = [state or {} for state in map(self.optimizer.state.get, self.params)]
+        keys, dicts = list(self.optimizer.state), list(self.optimizer.state.values())
+        if not _same_objects(keys, self._state_keys) or not _same_objects(dicts, self._state_dicts):
+            # A parameter has no entry before the first step.
+            self._states = [state or {} for state in map(self.optimizer.state.get, self.params)]
+            self._state_keys, self._state_dicts = keys, dicts
+        states = self._states
         return (
             list(chain.from_iterable(states)),
             list(chain.from_iterable(map(dict.values, states))),
@@ -183,8 +219,7 @@ class OptimizerSource:
         Looks at the optimizer again. None: it looks different, and a new source must be made.
         Otherwise the numbers of the tensors that have other memory than before.
         """
-        params = parameters(self.optimizer)
-        if len(params) != len(self.params) or not all(map(operator.is_, params, self.params)):
+        if not _same_objects(parameters(self.optimizer), self.params):
             return None
         if self.own_say:
             return []
@@ -211,8 +246,11 @@ class OptimizerSource:
             if new is not old:
                 if not isinstance(new, torch.Tensor) or new.is_inference():
                     return False
+                if is_spread(new) != is_spread(old):
+                    return False
                 check_tensor(new, name.decode())
-        self.part = self.part._replace(tensors=tensors)
+        split = self.part.split
+        self.part = self.part._replace(tensors=tensors, held=memories(tensors, split))
         self._values = values
         return True
 
@@ -221,14 +259,18 @@ class OptimizerSource:
         if self.part.same():
             return []
         moved, views, pointers = [], list(self.part.views), list(self.part.pointers)
-        for number, (tensor, view) in enumerate(zip(self.part.tensors, views, strict=True)):
-            if tensor.dtype != view.dtype or describe(tensor)[:3] != describe(view)[:3]:
+        held = self.part.memories()
+        for number, (tensor, memory) in enumerate(zip(self.part.tensors, held, strict=True)):
+            view, what = views[number], self.described[number]
+            if memory.dtype != view.dtype or describe(tensor)._replace(pointer=0) != what._replace(
+                pointer=0
+            ):
                 return None
-            if tensor.data_ptr() != pointers[number]:
-                views[number] = tensor.detach()
-                pointers[number] = tensor.data_ptr()
+            if memory.data_ptr() != pointers[number]:
+                views[number] = memory.detach()
+                pointers[number] = memory.data_ptr()
                 moved.append(number)
-        self.part = self.part._replace(views=views, pointers=pointers)
+        self.part = self.part._replace(held=held, views=views, pointers=pointers)
         return moved
 
     def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:
@@ -340,6 +382,10 @@ def expand_state(node: Iterable[Json], count: int) -> Iterable[tuple[int, str]]:
         for index in indices:
             for role in entry["roles"]:
                 yield index, role
+
+
+def _same_objects(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
 def _is_plain(value: Any) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from ._engine import (
     wait_sliced,
 )
 from ._errors import FormatError, UnsupportedError, UnsupportedStateError, VersionError
+from ._layout import is_spread
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
 from ._save import Progress, report
@@ -54,6 +56,9 @@ class Reader:
         self._ptr: Any = ret[0]
         self.step = int(lib.ckpt_restore_step(self._ptr))
         self.generation = int(lib.ckpt_restore_generation(self._ptr))
+        #: how many ranks wrote it
+        self.world = int(lib.ckpt_restore_world(self._ptr))
+        self.engine = engine
         self._targets: list[tuple[bytes, Described]] = []
         self._keep: list[Any] = []
 
@@ -85,18 +90,28 @@ class Reader:
             )
         return found
 
-    def meta(self) -> dict[str, Json] | None:
-        """The Python state; None if another program wrote the step."""
+    def take(self) -> Reader:
+        """The open step, for who keeps it longer. This object has been closed."""
+        taken = copy.copy(self)
+        self._ptr = None
+        return taken
+
+    def json(self, rank: int) -> Json:
+        """What stands beside the tensors of a rank; None if there is nothing."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
-        check(lib.ckpt_restore_meta(self._ptr, ret_json, ret_length))
+        check(lib.ckpt_restore_rank_meta(self._ptr, rank, ret_json, ret_length))
         if not ret_length[0]:
             return None
         try:
-            meta = json.loads(bytes(ffi.buffer(ret_json[0], ret_length[0])))
+            return json.loads(bytes(ffi.buffer(ret_json[0], ret_length[0])))
         except (ValueError, RecursionError) as error:
             raise FormatError(
                 f"step {self.step}: its state is no JSON: {error}", step=self.step
             ) from error
+
+    def meta(self, rank: int = 0) -> dict[str, Json] | None:
+        """The Python state of a rank; None if another program wrote the step."""
+        meta = self.json(rank)
         if type(meta) is not dict or type(meta.get("python")) is not dict:
             return None
         version = meta["python"].get("version")
@@ -110,7 +125,9 @@ class Reader:
         return meta
 
     def bind(self, name: str, what: Described, keep: object) -> None:
-        """The tensor `name` goes to this memory, which `keep` keeps alive."""
+        """The tensor `name`, or a box of it, goes to this memory, which `keep` keeps alive."""
+        if what.whole is not None and 0 in what.shape:
+            return  # nothing of it is here
         self._targets.append((name.encode(), what))
         self._keep.append(keep)
 
@@ -158,7 +175,10 @@ def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any
         item.name, item.shape = held
         if what.strides is not None:
             held.append(ffi.new("int64_t[]", what.strides or (0,)))
-            item.strides = held[2]
+            item.strides = held[-1]
+        if what.start is not None:
+            held.append(ffi.new("int64_t[]", what.start or (0,)))
+            item.start = held[-1]
         alive += held
     return array, alive
 
@@ -190,6 +210,22 @@ class Memory:
             self._reader.bind(what.name, _DESCRIBE[kind](found), found)
             self._held[what.home, kind] = found
         return found
+
+    def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
+        """Memory like that of a live tensor of any kind, of the type that is stored."""
+        if not is_spread(live):
+            fresh: torch.Tensor = self.want(name, "torch")
+            return fresh
+        what = self.stored(name)
+        made: torch.Tensor | None = self._held.get((what.home, "spread"))
+        if made is None:
+            import torch
+
+            dtype = _dtypes.torch_type(what.dtype)
+            made = torch.empty_like(live, dtype=dtype, requires_grad=False)
+            self._reader.bind(what.name, describe(made), made)
+            self._held[what.home, "spread"] = made
+        return made
 
     def use(self, name: str, memory: torch.Tensor) -> None:
         """The tensor goes to this memory."""

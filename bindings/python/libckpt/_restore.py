@@ -9,23 +9,35 @@ to; nothing is changed by that. Then the library reads. Then everything else is 
 from __future__ import annotations
 
 import collections
+import hashlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
 from ._engine import logger
-from ._errors import CheckpointError, FormatError, MismatchError, UnsupportedStateError
+from ._errors import (
+    CheckpointError,
+    CheckpointWarning,
+    FormatError,
+    MismatchError,
+    UnsupportedStateError,
+)
+from ._layout import is_spread, memory_of
 from ._modules import (
+    class_name,
     has_own_say,
     own_memory,
     parameter_names,
+    reshard,
     strip_wrappers,
     unwrap,
     walk,
 )
 from ._optimizer import has_own_say as optimizer_has_own_say
 from ._optimizer import name_parameters, parameters
+from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
 from ._state import is_stateful
@@ -56,14 +68,16 @@ def restore(
     progress: Callable[[Progress], object] | None,
 ) -> None:
     """Brings `state` back to what the step holds."""
-    meta = reader.meta()
+    origin = Origin.of(reader)
+    meta = origin.meta
     if meta is None:
         raise FormatError(
-            f"step {reader.step} was not written by libckpt's Python package, so that there is no "
-            "state to resume: libckpt.load() gives its tensors",
+            f"step {reader.step} was not written by a Checkpointer, so that there is no state to "
+            "resume: libckpt.load() gives its tensors, and libckpt.dcp.StorageReader what "
+            "dcp.save() has saved",
             step=reader.step,
         )
-    live = _Live(reader, allow_pickle)
+    live = _Live(reader, allow_pickle, origin)
     try:
         live.match(meta, state)
     except (TypeError, LookupError, ValueError, RecursionError) as error:
@@ -74,13 +88,41 @@ def restore(
         ) from error
     reader.read(progress)
     live.apply(meta, state)
+    live.warn()
+
+
+class Origin(NamedTuple):
+    """
+    Whose Python state a rank gets back: its own, or, where the step was saved by another number of
+    ranks, that of rank 0, and of its own what only it had.
+    """
+
+    meta: dict[str, Json] | None
+    #: what this rank saved; None: there was no such rank
+    own: dict[str, Json] | None
+    #: as many ranks as now
+    same_world: bool
+
+    @staticmethod
+    def of(reader: Reader) -> Origin:
+        """For this rank."""
+        engine = reader.engine
+        own = reader.meta(engine.rank) if engine.rank < reader.world else None
+        if reader.world == engine.world:
+            return Origin(own, own, True)
+        return Origin(reader.meta(), own, False)
 
 
 class _Live:
     """One restore. `match` finds what goes where, `apply` does what is no reading."""
 
-    def __init__(self, reader: Reader, allow_pickle: bool) -> None:
+    def __init__(self, reader: Reader, allow_pickle: bool, origin: Origin) -> None:
         self._reader = reader
+        self._origin = origin
+        #: objects that get rank 0's state though they may have had another on each rank
+        self._borrowed: list[str] = []
+        #: values of a rank that was not there
+        self._kept: list[str] = []
         self._stored = reader.tensors()
         self._memory = Memory(reader, self._stored)
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
@@ -99,15 +141,49 @@ class _Live:
         self._match_keys(dict(children), state, None)
         for optimizer in self._optimizers:
             optimizer.match(self._names)
-        for name, kind in references(meta["rng"]):
+        for name, kind in references(self._rng()):
             self._memory.want(name, kind)
         self._raise_problems()
+
+    def _rng(self) -> Json:
+        return {} if self._origin.own is None else self._origin.own["rng"]
 
     def apply(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
         """The tensors are in place; now everything else. The generators come last."""
         for key, node in _dict_items(meta["state"]) or ():
             state[key] = self._apply(node, state[key])
-        _rng.restore(meta["rng"], self._decoder)
+        if self._origin.own is None:
+            self._seed()
+        else:
+            _rng.restore(self._rng(), self._decoder)
+
+    def _seed(self) -> None:
+        """There was no such rank: its generators get what no other rank has, and no other step."""
+        reader, rank = self._reader, self._reader.engine.rank
+        source = f"{reader.engine.run_id()}/{reader.generation}/{reader.step}/{rank}"
+        _rng.seed_all(int.from_bytes(hashlib.sha256(source.encode()).digest()[:8], "big"))
+
+    def warn(self) -> None:
+        """Says what another number of ranks has made of this rank's state."""
+        if self._origin.same_world:
+            return
+        engine, said = self._reader.engine, []
+        if self._origin.own is None:
+            said.append("its random number generators are seeded anew")
+        if self._kept:
+            said.append(f"{', '.join(self._kept)} stay as they are (no rank {engine.rank} saved)")
+        if self._borrowed:
+            said.append(
+                f"{', '.join(self._borrowed)} got the state of rank 0: where it is a position in "
+                "the data of one rank, samples may be seen twice or not at all"
+            )
+        if said:
+            message = (
+                f"step {self._reader.step} was saved by {self._reader.world} ranks, and this is "
+                f"rank {engine.rank} of {engine.world}: {'; '.join(said)}"
+            )
+            logger.warning("%s", message)
+            warnings.warn(message, CheckpointWarning, stacklevel=5)
 
     # Comparing.
 
@@ -200,9 +276,9 @@ class _Live:
         """True if the live tensor can take the bytes; otherwise a problem is noted."""
         check_tensor(live, where)
         what = describe(live)
-        if (what.dtype, what.shape) == (stored.dtype, stored.shape):
+        if (what.dtype, what.full_shape) == (stored.dtype, stored.shape):
             return True
-        now = f"{_dtypes.name_of(what.dtype)} {list(what.shape)}"
+        now = f"{_dtypes.name_of(what.dtype)} {list(what.full_shape)}"
         self.problem("changed", f"{where} is {now}, and was {stored}")
         return False
 
@@ -242,12 +318,31 @@ class _Live:
                 self.problem("changed", text)
                 return
             logger.warning("%s: its load_state_dict() is called all the same", text)
+        if not self._origin.same_world:
+            found = self._of_this_rank(node, live, path)
+            if found is None:
+                return
+            node = found
         self._want(node["state"], path)
 
         def load() -> None:
             live.load_state_dict(self._decoder.decode(node["state"]))
 
         self._loads[id(live)] = load
+
+    def _of_this_rank(self, node: Json, live: Any, path: Path) -> Json | None:
+        """The node to restore an object from; None: it stays as it is."""
+        if not isinstance(live, PerRank):
+            # torch's schedulers go by the step, as all ranks do.
+            if not type(live).__module__.startswith("torch.optim."):
+                self._borrowed.append(path_text(path))
+            return node
+        own = self._origin.own
+        found = None if own is None else _node_at(own["state"], path)
+        if found is None or tag_of(found) != "$object":
+            self._kept.append(path_text(path))
+            return None
+        return found["$object"]
 
     # What _Module and _Optimizer need.
 
@@ -279,6 +374,10 @@ class _Live:
         """Fresh memory for a tensor."""
         fresh: torch.Tensor = self._memory.want(name, "torch")
         return fresh
+
+    def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
+        """Fresh memory for a tensor, spread over the ranks as the live one is."""
+        return self._memory.want_like(name, live)
 
     def decode(self, node: Json) -> Any:
         """The value of a node; only after reading."""
@@ -313,7 +412,7 @@ class _Live:
                 return tuple(values)
             live[:] = values
             return live
-        return _into(live, self._decoder.decode(node))
+        return into(live, self._decoder.decode(node))
 
 
 class _Module:
@@ -331,6 +430,7 @@ class _Module:
     def match(self) -> Callable[[], None]:
         """Compares, and returns what is to be done after reading."""
         prefix = self._prefix
+        reshard(self._module)
         saved = {name[len(prefix) :]: self._live.stored(name) for name in self._node["tensors"]}
         self._live.name_tensors(parameter_names(unwrap(self._module), prefix))
         if has_own_say(self._module):
@@ -353,9 +453,10 @@ class _Module:
         """One memory can take one tensor only."""
         seen: dict[int, str] = {}
         for name, tensor in here.items():
-            if name not in saved or tensor.numel() == 0:
+            memory = memory_of(tensor)
+            if name not in saved or memory.numel() == 0:
                 continue
-            first = seen.setdefault(tensor.data_ptr(), name)
+            first = seen.setdefault(memory.data_ptr(), name)
             if saved[first].home != saved[name].home and tensor.shape == here[first].shape:
                 self._live.problem(
                     "changed",
@@ -377,13 +478,13 @@ class _Module:
             elif name in extra:
                 self._live.want(extra[name], (self._path, name))
             elif self._live.fits(saved[name], value, self._prefix + name):
-                if value.data_ptr() in own:
+                if memory_of(value).data_ptr() in own:
                     check_place(describe(value), self._prefix + name)
-                self._live.want_tensor(saved[name].name)
+                self._live.want_like(saved[name].name, value)
 
         def load() -> None:
             new = collections.OrderedDict(
-                (key, self._value(name, saved)) for name, key in keys.items()
+                (key, self._value(name, saved, state[key])) for name, key in keys.items()
             )
             new._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
             inner.load_state_dict(new)
@@ -391,9 +492,9 @@ class _Module:
 
         return load
 
-    def _value(self, name: str, saved: dict[str, Stored]) -> Any:
+    def _value(self, name: str, saved: dict[str, Stored], live: Any) -> Any:
         if name in saved:
-            return self._live.want_tensor(saved[name].name)
+            return self._live.want_like(saved[name].name, live)
         return self._live.decode(self._node["extra"][name])
 
     def _compare(self, after: dict[str, Any], new: dict[str, Any]) -> None:
@@ -448,7 +549,7 @@ class _Optimizer:
         for index, role, name in optimizer_tensors(self._node):
             stored = self._live.stored(name)
             self._tensors.setdefault(index, {})[role] = (
-                self._live.want_tensor(stored.name)
+                self._fresh(stored, self._params[index])
                 if own_say
                 else self._place(stored, self._params[index], role)
             )
@@ -473,6 +574,11 @@ class _Optimizer:
             self._live.problem("changed", f"{self._where} has its parameters in other groups")
             return False
         return True
+
+    def _fresh(self, stored: Stored, parameter: torch.Tensor) -> torch.Tensor:
+        if is_spread(parameter) and stored.shape == tuple(parameter.shape):
+            return self._live.want_like(stored.name, parameter)
+        return self._live.want_tensor(stored.name)
 
     def _place(self, stored: Stored, parameter: torch.Tensor, role: str) -> torch.Tensor:
         """The live tensor if there is one, else memory like the optimizer itself would take."""
@@ -519,7 +625,7 @@ class _Optimizer:
         optimizer.state.update(other)
         for group, new in zip(optimizer.param_groups, options, strict=True):
             for key, value in new.items():
-                group[key] = _into(group.get(key), value)
+                group[key] = into(group.get(key), value)
         # As its own load_state_dict() does: a newer class may add options here.
         optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
 
@@ -586,12 +692,11 @@ def same_bits(a: Any, b: torch.Tensor) -> bool:
 def _bits(value: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return value.detach().contiguous().flatten().view(torch.uint8)
+    return memory_of(value).detach().contiguous().flatten().view(torch.uint8)
 
 
 def _kind(value: Any) -> str:
-    kind = type(unwrap(value)) if _is_module(value) else type(value)
-    return kind.__qualname__
+    return class_name(value) if _is_module(value) else type(value).__qualname__
 
 
 def _is_module(value: Any) -> bool:
@@ -658,11 +763,25 @@ def _list_items(node: Json) -> list[Json] | None:
     return node
 
 
+def _node_at(node: Json, path: Path) -> Json | None:
+    """What stands at a path of another rank's state; None: nothing."""
+    if path is None:
+        return node
+    parent, key = path
+    outer = _node_at(node, parent)
+    children = _dict_items(outer) if outer is not None else None
+    if children is not None:
+        return dict(children).get(key)
+    items = _list_items(outer)
+    inside = items is not None and type(key) is int and key < len(items)
+    return items[key] if items is not None and inside else None
+
+
 def _is_list_of(live: Any, length: int) -> bool:
     return type(live) in (list, tuple) and len(live) == length
 
 
-def _into(live: Any, value: Any) -> Any:
+def into(live: Any, value: Any) -> Any:
     """
     Puts a value into a live object that others may hold, where it has a content that can be
     replaced; otherwise returns the value.

@@ -41,10 +41,10 @@ def capture(encoder: Encoder) -> Json:
     if "torch" in sys.modules:
         import torch
 
-        node["torch"] = encoder.put_tensor(torch.get_rng_state(), (_PATH, "torch"))
+        node["torch"] = encoder.put_tensor(torch.get_rng_state(), (_PATH, "torch"), own=True)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             node["cuda"] = [
-                encoder.put_tensor(state, ((_PATH, "cuda"), index))
+                encoder.put_tensor(state, ((_PATH, "cuda"), index), own=True)
                 for index, state in enumerate(torch.cuda.get_rng_state_all())
             ]
     return node
@@ -63,6 +63,21 @@ def restore(node: Json, decoder: Decoder) -> None:
 
         torch.set_rng_state(decoder.decode(node["torch"]))
         _restore_cuda([decoder.decode(state) for state in node.get("cuda", ())])
+
+
+def seed_all(number: int) -> None:
+    """Seeds every generator that this program has."""
+    import random
+
+    random.seed(number)
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed(number & 0xFFFFFFFF)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(number)
 
 
 def _restore_numpy(node: Json) -> None:

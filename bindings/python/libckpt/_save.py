@@ -36,6 +36,8 @@ _LEVELS = {
 
 #: Seconds; nobody lives to see it.
 _FOREVER = 1e10
+#: So long a rank whose first save has failed waits for rank 0 to claim, to be able to tell.
+_TELL = 60.0
 #: How long a save that was given up may take to let go of its tensors.
 _LET_GO_MS = 10_000
 #: Tensors that a save never let go of: better kept for ever than freed under its reads.
@@ -69,6 +71,8 @@ class SaveInfo(NamedTuple):
     local_time: float
     #: time in which no staging memory was free
     starved_time: float
+    #: until this rank's shard and index were durable; what follows is the commit of all ranks
+    durable_time: float
     #: time that the loop lost: in save() and in the fence
     loop_time: float
 
@@ -150,6 +154,7 @@ class Save:
             stage_time=info.stage_ns / 1e9,
             local_time=info.local_ns / 1e9,
             starved_time=info.starved_ns / 1e9,
+            durable_time=info.durable_ns / 1e9,
             loop_time=self._loop_time,
         )
 
@@ -197,6 +202,57 @@ class Save:
                 step=self._step,
             )
 
+    def _refuse(self, error: BaseException) -> None:
+        """The state cannot be described: the other ranks, which wait for this one, are told so."""
+        if self._engine.world == 1:
+            return
+        if self._ptr is None:
+            ret = ffi.new("struct ckpt_save **")
+            if lib.ckpt_save_begin(self._engine.guard(), self._step, ffi.NULL, ret) < 0:
+                return
+            self._ptr = ret[0]
+        code = getattr(error, "code", 0)
+        why = f"{type(error).__name__}: {error}".encode("utf-8", "replace")
+        try:
+            # Who has pressed Ctrl-C waits for nobody.
+            if isinstance(error, Exception):
+                self._await_claim(error)
+        finally:
+            lib.ckpt_save_fail(self._ptr, code if code < 0 else -errno.EINVAL, ffi.NULL, why)
+            self._release()
+
+    def _await_claim(self, error: Exception) -> None:
+        """Before the first claim there is nothing under which the others could be told."""
+        if self._read_error() is not None or self._engine.stats()["generation"]:
+            return
+        logger.warning(
+            "step %d of %s cannot be saved, and the other ranks are told as they come to it: %s",
+            self._step,
+            self._engine.path,
+            error,
+        )
+        ptr = self._ptr
+        wait_sliced(lambda ms: lib.ckpt_save_ready(ptr, ms), _TELL, over=self._read_error)
+
+    def _await_others(self, deadline: float) -> None:
+        """What the start would wait for without an end for Ctrl-C."""
+        if self._engine.world == 1:
+            return
+        ptr = self._ptr
+        code = wait_sliced(lambda ms: lib.ckpt_save_ready(ptr, ms), deadline, over=self._read_error)
+        if code == 0:
+            return
+        found = self._read_error()
+        if code == -errno.ETIMEDOUT and found is None:
+            raise errors.DeadlineError(
+                f"step {self._step}: rank 0 has not come to it within {deadline:g} s; the save was "
+                "given up",
+                code=code,
+                errno=errno.ETIMEDOUT,
+                step=self._step,
+            )
+        raise found or last_error(code, self._step)
+
     def _start(self, snapshot: Snapshot, deadline: float) -> None:
         """Hands the snapshot over. Afterwards its eager tensors may change."""
         ret = ffi.new("struct ckpt_save **")
@@ -205,11 +261,12 @@ class Save:
         opts.flags = lib.CKPT_SAVE_FENCED if fenced else 0
         check(lib.ckpt_save_begin(self._engine.guard(), self._step, opts, ret))
         self._ptr = ret[0]
-        for block in snapshot.blocks:
-            check(lib.ckpt_save_add(self._ptr, block.array, block.count))
-        for alias, name in snapshot.aliases:
-            check(lib.ckpt_save_add_alias(self._ptr, alias, name))
-        check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
+        try:
+            self._describe(snapshot)
+            self._await_others(deadline)
+        except BaseException as error:
+            self._refuse(error)
+            raise
         # From here on the library reads the tensors: nothing may free them before it has let go.
         self._behind = snapshot.behind
         self._fenced = not fenced
@@ -218,6 +275,15 @@ class Save:
         except BaseException:
             self._give_up(snapshot)
             raise
+
+    def _describe(self, snapshot: Snapshot) -> None:
+        for block in snapshot.blocks:
+            check(lib.ckpt_save_add(self._ptr, block.array, block.count))
+        for alias, name in snapshot.aliases:
+            check(lib.ckpt_save_add_alias(self._ptr, alias, name))
+        check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
+        if snapshot.common:
+            check(lib.ckpt_save_set_common(self._ptr, snapshot.common, len(snapshot.common)))
 
     def _copy_eager(self, deadline: float) -> None:
         ptr = self._ptr

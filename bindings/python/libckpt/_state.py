@@ -8,25 +8,30 @@ pointers. Everything else (plain values, schedulers, loaders) is encoded at ever
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
 from ._engine import VERSION
 from ._errors import UnsupportedStateError
+from ._layout import Copies, is_spread, memory_of, spread_of
 from ._modules import (
     Shape,
+    class_name,
     has_own_say,
     own_memory,
     parameter_names,
+    reshard,
     strip_wrappers,
     unwrap,
     walk,
 )
 from ._optimizer import OptimizerSource, parameters
+from ._ranks import Ranks, Shares, is_turn
 from ._tensors import (
     Block,
     Described,
@@ -40,7 +45,7 @@ from ._tensors import (
     is_whole,
     part_of,
     pointers_of,
-    versions_of,
+    spread_last,
 )
 from ._typed import NESTING_MAX, Encoder, Json, Path, dump, path_name, path_text
 
@@ -61,22 +66,22 @@ class Behind(NamedTuple):
     def changed(self) -> bytes | None:
         """The name of a tensor that was changed in place; None if none was."""
         for part, versions in zip(self.parts, self.versions, strict=True):
-            now = versions_of(part.tensors)
+            now = part.versions()
             if now != versions:
-                return _first(part.names, now, versions)
+                return part.counted_name(_first(now, versions))
         return None
 
     def moved(self) -> bytes | None:
         """The name of a tensor that has other memory; None if none has."""
         for part in self.parts:
-            now = pointers_of(part.tensors)
+            now = pointers_of(part.memories())
             if now != part.pointers:
-                return _first(part.names, now, part.pointers)
+                return part.names[_first(now, part.pointers)]
         return None
 
 
-def _first(names: list[bytes], now: list[int], then: list[int]) -> bytes:
-    return next(name for name, a, b in zip(names, now, then, strict=True) if a != b)
+def _first(now: list[int], then: list[int]) -> int:
+    return next(n for n, (a, b) in enumerate(zip(now, then, strict=True)) if a != b)
 
 
 #: Up to so many bytes are sooner copied than watched while they are copied behind the loop.
@@ -89,6 +94,8 @@ class Snapshot(NamedTuple):
     blocks: list[Block]
     aliases: list[tuple[bytes, bytes]]
     meta: bytes
+    #: what all ranks must give alike; empty: there is one
+    common: bytes
     behind: Behind
     #: what must live until the eager tensors have been copied
     keep: list[Any]
@@ -105,14 +112,44 @@ class Special(NamedTuple):
     value: Any
 
 
-_Key = tuple[int, int, tuple[int, ...], tuple[int, ...] | None]
+_Key = Described
 
 
 def _key_of(what: Described) -> _Key | None:
     """Equal for tensors that are the same memory seen in the same way; None if there is none."""
     if 0 in what.shape or what.pointer == 0:
         return None
-    return what.pointer, what.dtype, what.shape, what.strides
+    return what
+
+
+def _copies_of(value: Any, where: str, ranks: Ranks) -> Copies | None:
+    """Who else holds what this rank holds of a tensor that was checked; None: it holds nothing."""
+    if not is_spread(value):
+        return ranks.everywhere()
+    spread = spread_of(value)
+    if spread.ranks > ranks.world:
+        raise UnsupportedStateError(
+            f"{where} is a {type(value).__qualname__} spread over {spread.ranks} ranks, and this "
+            f"checkpointer is of {ranks.world}: open it with all of them, in a process group of "
+            "torch.distributed",
+            tensor=where,
+        )
+    if spread.box is None:
+        return None
+    if spread.ranks < ranks.world:
+        # What others of this mesh have is not compared: what one lacks must shift no turns.
+        return spread.copies._replace(group=None)
+    return spread.copies
+
+
+def _shared_of(name: str, what: Described, value: Any, ranks: Ranks) -> _Shared | None:
+    """How a tensor that all ranks must have is told from others; None: they need not."""
+    if not is_spread(value):
+        return name, what.dtype, what.shape
+    spread = spread_of(value)
+    if spread.ranks < ranks.world:
+        return None
+    return f"{name} of {spread.copies.among}", what.dtype, tuple(spread.whole)
 
 
 def is_module(value: Any) -> bool:
@@ -149,6 +186,9 @@ def is_stateful(value: Any) -> bool:
     )
 
 
+#: Name, type and shape of a tensor that all ranks have alike.
+_Shared = tuple[str, int, tuple[int, ...]]
+
 _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
@@ -176,22 +216,23 @@ def _find(value: Any, path: Path, found: list[Special], depth: int = 0) -> None:
 
 class _Sink:
     """
-    Collects the tensors that are described anew at every save. `taken` says which names are not
-    free, `known` what is stored elsewhere, `owned` which tensors only the fenced optimizers change.
+    Collects the tensors that are described anew at every save: those that this rank writes.
+    `modules` has what is stored already, `owned` which tensors only the fenced optimizers change.
     """
 
-    def __init__(
-        self,
-        taken: Callable[[str], bool],
-        known: dict[_Key, str],
-        owned: dict[int, torch.Tensor],
-    ) -> None:
-        self._taken = taken
-        self._known = known
+    def __init__(self, modules: _Modules, owned: dict[int, torch.Tensor], ranks: Ranks) -> None:
+        self._taken = modules.used.__contains__
+        self._known = modules.keys
+        self._known_mine = modules.mine_names
         self._owned = owned
+        self._ranks = ranks
+        #: what is met now is each rank's own
+        self.own = False
         self._owned_keys: dict[_Key | None, torch.Tensor] | None = None
         self._keys: dict[_Key, str] = {}
+        self._own_keys: dict[_Key, str] = {}
         self.used: set[str] = set()
+        self._mine: set[str] = set()
         self.names: list[bytes] = []
         self.described: list[Described] = []
         self.eager: list[bool] = []
@@ -201,74 +242,106 @@ class _Sink:
         #: names of torch tensors by their id
         self.ids: dict[int, str] = {}
         self.aliases: list[tuple[bytes, bytes]] = []
+        #: of all ranks, whoever's turn it is
+        self.shared: list[_Shared] = []
 
-    def _free_name(self, path: Path) -> str:
+    def _free_name(self, path: Path, *, own: bool) -> str:
         """A name for what stands at `path`; a name that is taken gets a number."""
         wanted = path_name(path)
         name, number = wanted, 1
+        if own:
+            name = wanted = self._ranks.own_name(wanted)
         while name in self.used or self._taken(name) or name in ("", "__metadata__"):
             number += 1
             name = f"{wanted}~{number}"
         return name
 
     def _add(self, name: str, path: Path, what: Described, owner: torch.Tensor | None) -> None:
+        self._mine.add(name)
         if owner is not None:
             self.behind.append((len(self.names), owner))
-        self.used.add(name)
         self.names.append(encode_name(name, path_text(path)))
         self.described.append(what)
         self.eager.append(owner is None)
 
+    def _add_shared(
+        self, name: str, where: str, value: torch.Tensor, what: Described, owner: Any
+    ) -> None:
+        """Adds a tensor that other ranks may have as well, if it is this one's turn."""
+        copies = _copies_of(value, where, self._ranks)
+        shared = _shared_of(name, what, value, self._ranks)
+        if shared is not None:
+            self.shared.append(shared)
+        if copies is not None and is_turn(name, copies):
+            self._add(name, None, what, owner)
+
     def _stored(self, key: _Key | None) -> str | None:
         return None if key is None else self._known.get(key) or self._keys.get(key)
 
-    def put_tensor(self, value: torch.Tensor, path: Path) -> str:
+    def put_tensor(self, value: torch.Tensor, path: Path, *, own: bool = False) -> str:
         """Stores a tensor under the name of its path, unless its memory is stored already."""
-        check_tensor(value, path_text(path))
+        where = path_text(path)
+        check_tensor(value, where)
         what = describe(value)
         key = _key_of(what)
         self.keep.append(value)
+        own = (own or self.own) and self._ranks.world > 1 and not is_spread(value)
+        keys = self._own_keys if own else self._keys
         name = self._stored(key)
+        if name is None and key is not None:
+            name = keys.get(key)
         if name is None:
-            name = self._free_name(path)
-            self._add(name, path, what, self._owned.get(id(value)))
+            name = self._free_name(path, own=own)
+            self.used.add(name)
+            encode_name(name, where)
+            if own:
+                self._add(name, path, what, None)
+            else:
+                self._add_shared(name, where, value, what, self._owned.get(id(value)))
             if key is not None:
-                self._keys[key] = name
-        self.ids.setdefault(id(value), name)
+                keys[key] = name
+        if not own:
+            self.ids.setdefault(id(value), name)
         return name
 
     def put_array(self, value: Any, path: Path) -> str:
-        """Stores a NumPy array."""
-        name = self._free_name(path)
+        """Stores a NumPy array. It is each rank's own, as every value of Python is."""
+        name = self._free_name(path, own=True)
         if not is_whole(value):  # one member of a structured array
             value = value.copy()
         self.keep.append(value)
+        self.used.add(name)
         self._add(name, path, describe_array(value), None)
         return name
 
     def put_bytes(self, value: bytes, path: Path) -> str:
-        """Stores bytes."""
-        name = self._free_name(path)
+        """Stores bytes, each rank its own."""
+        name = self._free_name(path, own=True)
         self.keep.append(value)
+        self.used.add(name)
         self._add(name, path, describe_bytes(value), None)
         return name
 
     def put_named(self, name: str, value: torch.Tensor, path: Path) -> None:
         """Stores a tensor under this name; memory that is stored already gets a second name."""
-        check_tensor(value, f"{path_text(path)}, tensor {name}")
+        where = f"{path_text(path)}, tensor {name}"
+        check_tensor(value, where)
         if name in self.used or self._taken(name):
             raise name_clash(name, path)
         what = describe(value)
         key = _key_of(what)
         self.keep.append(value)
+        self.used.add(name)
+        data = encode_name(name, path_text(path))
         stored = self._stored(key)
         if stored is not None:
-            self.used.add(name)
-            self.aliases.append((encode_name(name, path_text(path)), stored.encode()))
+            if stored in self._mine or stored in self._known_mine:
+                self.aliases.append((data, stored.encode()))
             return
         if self._owned_keys is None:
             self._owned_keys = {_key_of(describe(owner)): owner for owner in self._owned.values()}
-        self._add(name, path, what, None if key is None else self._owned_keys.get(key))
+        owner = None if key is None else self._owned_keys.get(key)
+        self._add_shared(name, where, value, what, owner)
         if key is not None:
             self._keys[key] = name
 
@@ -286,13 +359,19 @@ class _Modules:
     """The modules of a state that have no say of their own: walked once, then compared."""
 
     def __init__(
-        self, specials: list[Special], plain: Path, owned: dict[int, torch.Tensor]
+        self,
+        specials: list[Special],
+        plain: Path,
+        owned: dict[int, torch.Tensor],
+        ranks: Ranks,
     ) -> None:
         self.names: list[bytes] = []
         self.described: list[Described] = []
         self.eager: list[bool] = []
         self.tensors: list[torch.Tensor] = []
-        self.aliases: list[tuple[bytes, bytes]] = []
+        self._copies: list[Copies | None] = []
+        self._tied: list[tuple[bytes, str]] = []
+        self._ranks = ranks
         #: name of every tensor, aliases included, and where it is from
         self.used: dict[str, Path] = {}
         self.keys: dict[_Key, str] = {}
@@ -315,12 +394,30 @@ class _Modules:
                     self.ids.setdefault(id(tensor), name)
             else:
                 self._add_module(special, prefix, owned)
+        self._in_order()
         self._part = part_of(self.names, self.tensors)
-        self._doubled = part_of([], self._doubles)
-        late = [index for index, eager in enumerate(self.eager) if not eager]
+        doubles = spread_last(self._doubles)
+        self._doubled = part_of([], [self._doubles[number] for number in doubles])
+        #: of each tensor, whether this rank writes it
+        self.mine = settle(Shares(), self.names, self.tensors, self._copies)
+        late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
         self.behind = self._part.only(late)
+        mine = {name for name, wanted in zip(self.names, self.mine, strict=True) if wanted}
+        self.mine_names = {name.decode() for name in mine}
+        self.aliases = [
+            (alias, name.encode()) for alias, name in self._tied if name in self.mine_names
+        ]
+
+    def _in_order(self) -> None:
+        order = spread_last(self.tensors)
+        self.names = [self.names[number] for number in order]
+        self.described = [self.described[number] for number in order]
+        self.eager = [self.eager[number] for number in order]
+        self.tensors = [self.tensors[number] for number in order]
+        self._copies = [self._copies[number] for number in order]
 
     def _add_module(self, special: Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
+        reshard(special.value)
         self._shapes.append(Shape(special.value))
         names = []
         for name, tensor in walk(special.value, prefix):
@@ -340,7 +437,7 @@ class _Modules:
         key = _key_of(what)
         data = encode_name(name, name)
         if key is not None and key in self.keys:
-            self.aliases.append((data, self.keys[key].encode()))
+            self._tied.append((data, self.keys[key]))
             self._doubles.append(tensor)
             return
         if key is not None:
@@ -348,17 +445,37 @@ class _Modules:
         self.names.append(data)
         self.described.append(what)
         self.tensors.append(tensor)
+        self._copies.append(_copies_of(tensor, name, self._ranks))
         # The optimizer changes it, and nothing else does: the fence is in time.
         self.eager.append(not owned)
 
     def same(self) -> bool:
         """True if every module still has the same tensors, in the same memory, lying the same."""
         return (
-            all(shape.same() for shape in self._shapes)
+            all(shape.same() or shape.same_again() for shape in self._shapes)
             and self._part.same()
             and self._doubled.same()
             and all(map(has_own_say, self._others))
         )
+
+
+def settle(
+    shares: Shares,
+    names: list[bytes],
+    tensors: list[torch.Tensor],
+    copies: list[Copies | None],
+) -> list[bool]:
+    """Of each tensor, whether this rank writes it."""
+    held = [number for number, found in enumerate(copies) if found is not None]
+    mine = [False] * len(names)
+    wanted = [
+        (names[number], memory_of(tensors[number]).nbytes, found)
+        for number, found in enumerate(copies)
+        if found is not None
+    ]
+    for number, wants in zip(held, shares.settle(wanted), strict=True):
+        mine[number] = wants
+    return mine
 
 
 def module_text(
@@ -368,7 +485,7 @@ def module_text(
     return dump(
         {
             "$module": {
-                "class": type(unwrap(module)).__qualname__,
+                "class": class_name(module),
                 "prefix": prefix,
                 "tensors": names,
                 "extra": extra,
@@ -388,6 +505,8 @@ class _Walked(NamedTuple):
     #: those whose names are from tensors beside the modules
     borrowed: dict[int, str]
     block: Block
+    #: of every tensor of the modules and the optimizers its place in the block; -1: another's turn
+    places: list[int]
     #: what could be copied behind the loop is little, and copied before it goes on
     small: bool
 
@@ -396,8 +515,16 @@ class Planner:
     """Turns a state into snapshots; remembers the last one. One thread at a time."""
 
     def __init__(
-        self, *, eager: bool = False, small_bytes: int = 0, allow_pickle: bool = False
+        self,
+        *,
+        eager: bool = False,
+        small_bytes: int = 0,
+        allow_pickle: bool = False,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
+        self._ranks = Ranks(rank, world)
+        self._common: tuple[_Walked, list[_Shared], bytes] | None = None
         self._eager = eager
         self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
@@ -412,17 +539,47 @@ class Planner:
         self._walked = None  # should anything below fail
         if walked is not None and not self._still(walked, specials):
             walked = None
-        modules, owned = (walked.modules, walked.owned) if walked else self._walk_modules(specials)
+        if walked is None:
+            modules, owned = self._walk_modules(specials)
+        else:
+            modules, owned = walked.modules, walked.owned
         ids = {id(special.value) for special in specials}
-        writer = _Writer(modules, ids, owned, self._allow_pickle)
+        writer = _Writer(modules, ids, owned, self._allow_pickle, self._ranks)
         state_text = writer.write(state)
         if walked is not None and not _lends_the_same(walked, writer.sink):
             walked = None
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked.sources, state)
+        common = self._common_of(walked, writer.sink.shared)
         self._walked = walked
-        return self._assemble(walked, writer, meta)
+        return self._assemble(walked, writer, meta, common)
+
+    def _common_of(self, walked: _Walked, others: list[_Shared]) -> bytes:
+        """
+        Stands for the tensors that all ranks must have: what one of them takes to be another's turn
+        is in no shard if that one does not have it.
+        """
+        if self._ranks.world == 1:
+            return b""
+        last = self._common
+        if last is None or last[0] is not walked or last[1] != others:
+            described, names = list(walked.modules.described), list(walked.modules.names)
+            tensors: list[torch.Tensor] = list(walked.modules.tensors)
+            for source in walked.sources:
+                names += source.part.names
+                described += source.described
+                tensors += source.part.tensors
+            mine = [
+                _shared_of(name.decode(), what, tensor, self._ranks)
+                for name, what, tensor in zip(names, described, tensors, strict=True)
+            ]
+            shared = [found for found in mine if found is not None] + others
+            lines = [f"{name} {dtype} {list(shape)}" for name, dtype, shape in shared]
+            text = "\n".join(sorted(lines))
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+            last = self._common = walked, others, digest
+        return last[2]
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
@@ -439,7 +596,9 @@ class Planner:
             if replaced is None:
                 return False
             for number in replaced:
-                walked.block.move(first + number, source.part.pointers[number])
+                place = walked.places[first + number]
+                if place >= 0:
+                    walked.block.move(place, source.part.pointers[number])
             first += len(source.described)
         return True
 
@@ -454,7 +613,7 @@ class Planner:
                 if not parameter.is_inference()
             }
         found = [special for special in specials if is_module(special.value)]
-        return _Modules(found, _plain_path(found), owned), owned
+        return _Modules(found, _plain_path(found), owned, self._ranks), owned
 
     def _walk_optimizers(
         self,
@@ -473,8 +632,9 @@ class Planner:
             if id(parameter) in sink.ids:  # the optimizer holds it, so that it cannot be replaced
                 check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
-        eager = list(modules.eager)
+        eager, mine = list(modules.eager), list(modules.mine)
         used = set(modules.used) | sink.used
+        shares = Shares()  # of its own: modules are not always walked again with the optimizers
         for source in sources:
             if clash := source.names & used:
                 raise name_clash(min(clash), source.path)
@@ -482,18 +642,41 @@ class Planner:
             names += source.part.names
             described += source.described
             eager += [self._eager] * len(source.described)
+            mine += self._settle_source(source, shares)
         small = self._is_small(modules, sources, sink)
         if small:
             eager = [True] * len(eager)
+        chosen = [number for number, wanted in enumerate(mine) if wanted]
+        places = [-1] * len(mine)
+        for place, number in enumerate(chosen):
+            places[number] = place
         return _Walked(
             specials=specials,
             modules=modules,
             sources=sources,
             owned=owned,
             borrowed={key: name for key, name in sink.ids.items() if key in owned},
-            block=Block(names, described, eager),
+            block=Block(
+                [names[number] for number in chosen],
+                [described[number] for number in chosen],
+                [eager[number] for number in chosen],
+            ),
+            places=places,
             small=small,
         )
+
+    def _settle_source(self, source: OptimizerSource, shares: Shares) -> list[bool]:
+        """Of each tensor of an optimizer, whether this rank writes it."""
+        part = source.part
+        copies = [
+            _copies_of(tensor, name.decode(), self._ranks)
+            for name, tensor in zip(part.names, part.tensors, strict=True)
+        ]
+        mine = settle(shares, part.names, part.tensors, copies)
+        source.mine = None
+        if not all(mine):
+            source.mine = [number for number, wanted in enumerate(mine) if wanted]
+        return mine
 
     def _why_eager(self, walked: _Walked) -> str:
         if self._eager:
@@ -506,19 +689,21 @@ class Planner:
         if self._eager:
             return False
         late = [*modules.behind.tensors, *(owner for _, owner in sink.behind)]
-        late += [tensor for source in sources for tensor in source.part.tensors]
-        return sum(tensor.nbytes for tensor in late) <= self._small_bytes
+        late += [tensor for source in sources for tensor in source.own_part().tensors]
+        return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
-    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes) -> Snapshot:
+    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes, common: bytes) -> Snapshot:
         sink = writer.sink
         parts: list[Part] = []
         if walked.small:
             sink.eager = [True] * len(sink.eager)
         elif not self._eager:
-            parts = [walked.modules.behind, *(source.part for source in walked.sources)]
+            parts = [walked.modules.behind, *(source.own_part() for source in walked.sources)]
             if sink.behind:
-                names = [sink.names[number] for number, _ in sink.behind]
-                parts.append(part_of(names, [owner for _, owner in sink.behind]))
+                order = spread_last([owner for _, owner in sink.behind])
+                found = [sink.behind[number] for number in order]
+                names = [sink.names[number] for number, _ in found]
+                parts.append(part_of(names, [owner for _, owner in found]))
         parts = [part for part in parts if part.names]
         if self._slow is None or not self._slow.fits(sink.names, sink.described, sink.eager):
             self._slow = Block(sink.names, sink.described, sink.eager)
@@ -526,7 +711,8 @@ class Planner:
             blocks=[block for block in (walked.block, self._slow) if block.count],
             aliases=walked.modules.aliases + sink.aliases,
             meta=meta,
-            behind=Behind(parts, [versions_of(part.tensors) for part in parts]),
+            common=common,
+            behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
             optimizers=[source.optimizer for source in walked.sources],
             why_eager=self._why_eager(walked),
@@ -573,9 +759,10 @@ class _Writer:
         specials: set[int],
         owned: dict[int, torch.Tensor],
         allow_pickle: bool,
+        ranks: Ranks,
     ) -> None:
         self._specials = specials
-        self.sink = _Sink(modules.used.__contains__, modules.keys, owned)
+        self.sink = _Sink(modules, owned, ranks)
         self.encoder = Encoder(self.sink, allow_pickle=allow_pickle, other=self._other)
         self._modules = modules
         # Long texts stand in the JSON as strings that no value can give, until the end.
@@ -640,14 +827,16 @@ class _Writer:
             return self._modules.texts[id(module)]
         import torch
 
-        names, extra = [], {}
+        names: list[str] = []
+        extra: dict[str, Json] = {}
         inner = unwrap(module)
         own = own_memory(inner)
         for key, value in inner.state_dict().items():
             name = prefix + strip_wrappers(key)
             if isinstance(value, torch.Tensor):
                 self.sink.put_named(name, value, path)
-                if value.data_ptr() in own:  # what it made for the occasion, it can take back
+                # What it made for the occasion, it can take back.
+                if memory_of(value).data_ptr() in own:
                     check_place(describe(value), name)
                 names.append(name)
             else:
@@ -657,11 +846,12 @@ class _Writer:
     def _object(self, value: Any, path: Path, depth: int) -> Json:
         if self._inside or self.encoder.wrapped:
             raise misplaced_object(value, path)
-        self._inside = True
+        # What only the object knows may be another thing on every rank.
+        self._inside = self.sink.own = True
         try:
             node = self.encoder.encode(value.state_dict(), path, depth + 2)
         finally:
-            self._inside = False
+            self._inside = self.sink.own = False
         return {"$object": {"class": type(value).__qualname__, "state": node}}
 
 

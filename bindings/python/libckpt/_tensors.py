@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._dtypes import U8, numpy_numbers, torch_numbers
 from ._errors import UnsupportedStateError
+from ._layout import dtensor_memory, is_spread, memory_of, spread_of
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ class Described(NamedTuple):
     #: in elements; None: contiguous
     strides: tuple[int, ...] | None
     pointer: int
+    #: shape of the tensor that this is a box of, and where it begins there; None: this is all of it
+    whole: tuple[int, ...] | None = None
+    start: tuple[int, ...] | None = None
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """Of the tensor, however little of it is here."""
+        return self.shape if self.whole is None else self.whole
 
 
 def check_tensor(value: torch.Tensor, where: str) -> None:
@@ -40,14 +49,12 @@ def check_tensor(value: torch.Tensor, where: str) -> None:
 def _refusal(value: torch.Tensor) -> str | None:
     import torch
 
+    if is_spread(value):
+        return spread_of(value).refusal or _refusal(memory_of(value).detach())
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     reason = None
-    if kind.__name__ == "DTensor":
-        reason = (
-            "a DTensor: sharded state needs a checkpointer of many ranks, which is not here yet"
-        )
-    elif torch.nn.parameter.is_lazy(value):
+    if torch.nn.parameter.is_lazy(value):
         reason = f"a {name} without a shape: run the model once before it is saved"
     elif kind is not torch.Tensor and kind is not torch.nn.Parameter:
         reason = f"a {name}: save a plain torch.Tensor, such as value.as_subclass(torch.Tensor)"
@@ -72,11 +79,34 @@ def _refusal(value: torch.Tensor) -> str | None:
 
 def describe(value: torch.Tensor) -> Described:
     """Describes a tensor that was checked."""
+    if is_spread(value):
+        return _describe_spread(value)
     return Described(
         torch_numbers()[value.dtype],
         tuple(value.shape),
         None if value.is_contiguous() else value.stride(),
         value.data_ptr(),
+    )
+
+
+def _describe_spread(value: torch.Tensor) -> Described:
+    spread = spread_of(value)
+    number = torch_numbers()[value.dtype]
+    if spread.box is None:
+        nothing = (0,) * len(spread.whole)
+        return Described(number, nothing, None, 0, spread.whole, nothing)
+    start, shape = spread.box
+    local = memory_of(value)
+    whole: tuple[int, ...] | None = spread.whole
+    if shape == whole:
+        whole = None
+    return Described(
+        number,
+        shape,
+        None if 0 in shape or local.is_contiguous() else local.stride(),
+        local.data_ptr(),
+        whole,
+        None if whole is None else start,
     )
 
 
@@ -158,43 +188,96 @@ class Part(NamedTuple):
     """
     Tensors that a save describes in one go, and how they lay when they were last looked at. Lists
     are replaced and never changed, so that a save under way keeps its own.
+
+    Those that are spread over ranks come last, from `split` on: their memory is another tensor's.
     """
 
     names: list[bytes]
     tensors: list[torch.Tensor]
+    split: int
+    #: where the elements were: a plain tensor itself, or the local one of one that is spread
+    held: list[torch.Tensor]
     #: keep the memory, should a tensor be given another
     views: list[torch.Tensor]
     pointers: list[int]
+    #: of those that are not spread
     layout: list[list[Any]]
 
     def only(self, numbers: list[int]) -> Part:
-        """Some of them."""
-        tensors = [self.tensors[number] for number in numbers]
+        """Some of them, in ascending order."""
+        held = [self.held[number] for number in numbers]
+        split = sum(number < self.split for number in numbers)
         return Part(
             [self.names[number] for number in numbers],
-            tensors,
+            [self.tensors[number] for number in numbers],
+            split,
+            held,
             [self.views[number] for number in numbers],
             [self.pointers[number] for number in numbers],
-            layout_of(tensors),
+            layout_of(held[:split]),
         )
+
+    def memories(self) -> list[torch.Tensor]:
+        """Where the elements are that this process holds."""
+        return memories(self.tensors, self.split)
 
     def same(self) -> bool:
         """True if every tensor is in the memory it was in, and lies there as it did."""
-        return pointers_of(self.tensors) == self.pointers and layout_of(self.tensors) == self.layout
+        here = self.memories()
+        if pointers_of(here) != self.pointers:
+            return False
+        if self.split == len(here):
+            return layout_of(here) == self.layout
+        # The local tensor of a DTensor is nobody's who would make it lie otherwise.
+        return layout_of(here[: self.split]) == self.layout and all(
+            map(operator.is_, here[self.split :], self.held[self.split :])
+        )
+
+    def versions(self) -> list[int]:
+        """
+        How often PyTorch has seen the tensors change. A DTensor counts what goes through it, and
+        its memory what does not.
+        """
+        counted = versions_of(self.tensors)
+        if self.split < len(self.tensors):
+            counted += versions_of(self.held[self.split :])
+        return counted
+
+    def counted_name(self, number: int) -> bytes:
+        """The name for the count of that number."""
+        return (self.names + self.names[self.split :])[number]
 
 
 def part_of(names: list[bytes], tensors: list[torch.Tensor]) -> Part:
-    """Looks at tensors that were checked."""
-    views = [tensor.detach() for tensor in tensors]
-    return Part(names, tensors, views, pointers_of(tensors), layout_of(tensors))
+    """Looks at tensors that were checked, those that are spread over ranks last."""
+    split = len(tensors) - sum(map(is_spread, tensors))
+    here = memories(tensors, split)
+    views = [tensor.detach() for tensor in here]
+    return Part(names, tensors, split, here, views, pointers_of(here), layout_of(here[:split]))
+
+
+def spread_last(tensors: Sequence[Any]) -> list[int]:
+    """Numbers of the tensors in the order that a part wants."""
+    return sorted(range(len(tensors)), key=lambda number: is_spread(tensors[number]))
 
 
 # Ten thousand tensors are common, and this runs at every save: one pass of C over the list for each
 # thing asked is the quickest that Python has.
 
 
+def memories(tensors: list[torch.Tensor], split: int) -> list[torch.Tensor]:
+    """Where the elements are, of plain tensors and, from `split` on, of those that are spread."""
+    if split == len(tensors):
+        return tensors
+    spread = tensors[split:]
+    try:
+        return tensors[:split] + list(map(dtensor_memory, spread))
+    except AttributeError:  # not all are DTensors
+        return tensors[:split] + list(map(memory_of, spread))
+
+
 def pointers_of(tensors: list[torch.Tensor]) -> list[int]:
-    """Where the tensors are."""
+    """Where plain tensors are."""
     if not tensors:  # a state without tensors needs no torch
         return []
     import torch
@@ -204,8 +287,8 @@ def pointers_of(tensors: list[torch.Tensor]) -> list[int]:
 
 def layout_of(tensors: list[torch.Tensor]) -> list[list[Any]]:
     """
-    What changes when a tensor of the same memory is another one. Strides and the number of elements
-    tell the shape of a contiguous tensor.
+    What changes when a plain tensor of the same memory is another one. Strides and the number of
+    elements tell the shape of a contiguous tensor.
     """
     if not tensors:
         return []
@@ -220,7 +303,13 @@ def layout_of(tensors: list[torch.Tensor]) -> list[list[Any]]:
 
 def versions_of(tensors: list[torch.Tensor]) -> list[int]:
     """How often PyTorch has seen the tensors change."""
-    return list(map(_version_of, tensors))
+    if not tensors:
+        return []
+    import torch
+
+    # Asking a subclass goes through Python otherwise.
+    with torch._C.DisableTorchFunctionSubclass():
+        return list(map(_version_of, tensors))
 
 
 class Block:
@@ -258,6 +347,10 @@ class Block:
             if what.strides is not None:
                 item.strides = dims
                 dims += len(what.strides)
+            if what.whole is not None:
+                item.global_shape = dims
+                item.global_start = dims + len(what.whole)
+                dims += 2 * len(what.whole)
             item.data = ffi.cast("void *", what.pointer)
 
     def fits(
@@ -268,7 +361,7 @@ class Block:
             return False
         for index, (new, old) in enumerate(zip(described, self.described, strict=True)):
             if new != old:
-                if new[:3] != old[:3]:
+                if new._replace(pointer=0) != old._replace(pointer=0):
                     return False
                 self.move(index, new.pointer)
         return True
@@ -285,4 +378,6 @@ def _dims(described: Sequence[Described]) -> list[int]:
         flat += what.shape
         if what.strides is not None:
             flat += what.strides
+        if what.whole is not None:
+            flat += (*what.whole, *(what.start or ()))
     return flat

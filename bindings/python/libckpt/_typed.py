@@ -85,8 +85,8 @@ def path_name(path: Path) -> str:
 class Sink(Protocol):
     """Where an encoder puts what is stored as a tensor."""
 
-    def put_tensor(self, value: Any, path: Path) -> str:
-        """Takes a torch tensor; returns its name."""
+    def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> str:
+        """Takes a torch tensor; returns its name. `own`: each rank has another one."""
 
     def put_array(self, value: Any, path: Path) -> str:
         """Takes a NumPy array of a type that has a number; returns its name."""
@@ -198,9 +198,9 @@ class Encoder:
         self.pickled.append(path_text(path))
         return {"$pickle": self._encode_bytes(data, path)}
 
-    def put_tensor(self, value: Any, path: Path) -> Json:
-        """Stores a torch tensor."""
-        return {"$tensor": self._sink.put_tensor(value, path)}
+    def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> Json:
+        """Stores a torch tensor. `own`: each rank has another one."""
+        return {"$tensor": self._sink.put_tensor(value, path, own=own)}
 
     def put_array(self, value: Any, path: Path) -> Json:
         """Stores a NumPy array of a type that has a number."""
@@ -477,7 +477,7 @@ def _encode_torch(enc: Encoder, value: Any, path: Path) -> Json:
     if isinstance(value, torch.device):
         return {"$torch.device": str(value)}
     if isinstance(value, torch.Generator) and value.device.type == "cpu":
-        return {"$torch.Generator": enc.put_tensor(value.get_state(), path)}
+        return {"$torch.Generator": enc.put_tensor(value.get_state(), path, own=True)}
     return None
 
 

@@ -85,19 +85,28 @@ class Builder:
         return program
 
 
+# Seeds of one process: one that waits for a lock for ever is found when its share of time is over.
+SHARE, SHARE_PATIENCE = 500, 600
 # A mutant may loop, and take all the memory there is while it does.
 LIMITED = ["/bin/sh", "-c", 'ulimit -v 4000000; ulimit -c 0; exec "$@"', "sh"]
 
 
 def hunt(program, first, last):
     """The seed that finds it, and what was found; None if nothing was."""
+    for start in range(first, last + 1, SHARE):
+        found = hunt_share(program, start, min(start + SHARE - 1, last))
+        if found:
+            return found
+    return None
+
+
+def hunt_share(program, first, last):
     # --limit is of processor time: who waits for a lock for ever takes none.
-    patience = 120 + (last - first + 1) // 20
     try:
         done = subprocess.run([*LIMITED, program, "--seeds", f"{first}..{last}", "--limit", "2",
                                "--quiet"],
                               check=False, capture_output=True, text=True, errors="replace",
-                              timeout=patience)
+                              timeout=SHARE_PATIENCE)
     except subprocess.TimeoutExpired:
         return first, "the program hangs"
     if done.returncode == 0:

@@ -15,7 +15,18 @@ class Planted:
     old: str
     new: str
     why: str
+    world: str = "tests/sim/sim"  # the program that must find it
 
+
+CROWD = "tests/sim/crowd"
+# Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
+GATHER = "tests/unit/engine/test_gather"
+# Ranks that mean different things by one name: those of the crowd do not.
+AGREE = "tests/api/test_agree"
+# Moments that the crowd hardly ever meets: one rank writes for long, or closes, and nothing else is slow.
+TELLING = "tests/unit/engine/test_telling"
+# What a restore has told does not stay, so that the next one has to come soon after.
+TOGETHER = "tests/api/test_together"
 
 PLANTED = [
     Planted(
@@ -230,4 +241,189 @@ PLANTED = [
         "\tbool in_the_way = bad && (!step || may_be_good(bad));\n",
         "\tbool in_the_way = bad && !step;\n",
         "an error of reading does not roll an acknowledged step back"),
+    Planted(
+        "rank-counted-twice", "libckpt/engine/save_ranks.c",
+        "\tx->heard += missing(save, record.rank.rank);\n",
+        "\tx->heard += 2;\n",
+        "a step is published when all ranks have said that they are durable", CROWD),
+    Planted(
+        "failure-taken-for-part", "libckpt/engine/save_ranks.c",
+        "\tif (record.verdict.code < 0)\n",
+        "\tif (false)\n",
+        "a rank that failed makes the step fail", CROWD),
+    Planted(
+        "gate-of-one-ignored", "libckpt/engine/save.c",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate || save->core->config.rank);\n",
+        "no rank is part of a step before its gate is open", CROWD),
+    Planted(
+        "register-not-synced", "libckpt/engine/save_register.c",
+        "\tckpt_store_sync(store, &save->op, save->path);\n",
+        "\tsave->op.done = true;\n\tsave->op.result = 0;\n",
+        "what another rank finds in the register is durable before it is acknowledged", CROWD),
+    Planted(
+        "register-not-read", "libckpt/engine/save_follow.c",
+        "\tif (save->op.result == -EEXIST)\n"
+        "\t\treturn ckpt_task_continue(task, ckpt_save_register_body);\n",
+        "\tif (save->op.result == -EEXIST)\n"
+        "\t\treturn give_up(task, ckpt_save_aborted(save, CKPT_EABORTED, \"?\"));\n",
+        "who loses the register is told what won", CROWD),
+    Planted(
+        "outcome-not-heard", "libckpt/engine/save_follow.c",
+        "\tif (outcome.verdict.code < 0)\n",
+        "\tif (false)\n",
+        "an abort is an abort for all", CROWD),
+    Planted(
+        "failure-not-told", "libckpt/engine/save_tell.c",
+        "\treturn !save->committed && !save->ranks->told && !save->ranks->answered;\n",
+        "\treturn false;\n",
+        "the others hear of a failure before their deadline", CROWD),
+    Planted(
+        "told-although-unknown", "libckpt/engine/save_tell.c",
+        "\toutcome.open = !save->committed && !save->ranks->settled;\n",
+        "\toutcome.open = false;\n",
+        "rank 0 does not say that a step failed which may be there", CROWD),
+    Planted(
+        "refusal-not-told", "libckpt/engine/save_tell.c",
+        "\treturn subject.generation > 0 && !core->closing &&",
+        "\treturn subject.generation > 0 && false &&",
+        "who cannot begin a step says so to the others", CROWD),
+    Planted(
+        "skip-forgotten", "libckpt/engine/save_tell.c",
+        "\tif (core->config.rank == 0)\n\t\treturn told->step < save->step;\n",
+        "\tif (core->config.rank == 0)\n\t\treturn true;\n",
+        "what was told of a later step stays when an earlier one has ended", CROWD),
+    Planted(
+        "failure-forgotten", "libckpt/engine/save_tell.c",
+        "(save->committed && told->step < save->step);\n",
+        "told->step < save->step;\n",
+        "a failure stays told while rank 0 only says that it skips other steps", TELLING),
+    Planted(
+        "skipped-by-itself", "libckpt/engine/save_skip.c",
+        "\tr = s->talk.task.result == 0 ? take(s) : 0;\n",
+        "\tr = s->talk.task.result == 0 ? take(s) : CKPT_ESKIPPED;\n",
+        "rank 0 decides for all whether a step is skipped", CROWD),
+    Planted(
+        "register-not-looked-at", "libckpt/engine/save_follow.c",
+        "\t\tif (save->op.result == 0 && save->ranks->seen)\n",
+        "\t\tif (false)\n",
+        "a rank 0 that dies after its commit keeps nobody waiting", CROWD),
+    Planted(
+        "deaf-while-it-writes", "libckpt/engine/save.c",
+        "\t\tckpt_save_listen(save);\n",
+        "\t\tsave->ranks->deaf = 0;\n",
+        "a rank hears of a step that is over before its own part of it is done", TELLING),
+    Planted(
+        "not-told-while-closing", "libckpt/engine/talk.c",
+        "\tif (!tells || talk->op.result == CKPT_ECLOSED)\n",
+        "\tif (true)\n",
+        "what the others wait for is told by an engine that closes, be it at the second try",
+        TELLING),
+    Planted(
+        "deaf-before-the-gate", "libckpt/engine/save.c",
+        "\tif (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)\n"
+        "\t\treturn",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n"
+        "\tif (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)\n"
+        "\t\treturn",
+        "rank 0 hears of a failure before its own gate is open", CROWD),
+    Planted(
+        "files-removed-unsettled", "libckpt/engine/save_end.c",
+        "\tif (save->publish_tried && save->ranks && save->ranks->settled)\n",
+        "\tif (save->publish_tried && save->ranks)\n",
+        "files that a manifest may name stay", CROWD),
+    Planted(
+        "parent-not-compared", "libckpt/engine/claim_ranks.c",
+        "\tif (claim->parent_generation != parent || claim->parent_step != step)\n",
+        "\tif (false)\n",
+        "all ranks go on from one step", CROWD),
+    Planted(
+        "every-rank-keeps", "libckpt/engine/keeper.c",
+        "\tif (core->closing || core->fenced || core->config.rank > 0)\n",
+        "\tif (core->closing || core->fenced)\n",
+        "one rank keeps the store", CROWD),
+    Planted(
+        "every-rank-holds", "libckpt/engine/open.c",
+        "\treturn ckpt_task_continue(task, core->config.rank == 0 ? hold_body : scan_body);\n",
+        "\treturn ckpt_task_continue(task, hold_body);\n",
+        "the ranks of a job do not shut each other out", CROWD),
+    Planted(
+        "talk-without-deadline", "libckpt/engine/talk.c",
+        "\treturn ckpt_env_now(talk->core->parts.env) < talk->deadline_ns ? 0 : late(talk);\n",
+        "\treturn 0;\n",
+        "a rank that is not there keeps nobody past the deadline", CROWD),
+    Planted(
+        "talk-tried-once", "libckpt/engine/talk.c",
+        "\t\tif (talk->op.result == 0 || talk->op.result == -EEXIST)\n"
+        "\t\t\treturn talk->op.result;\n",
+        "\t\treturn 0;\n",
+        "what the exchange refuses is told again", CROWD),
+    Planted(
+        "stop-not-heeded", "libckpt/engine/talk.c",
+        "\tif (*talk->stop)\n\t\treturn *talk->stop;\n",
+        "",
+        "a save that is stopped ends, whoever it was waiting for", CROWD),
+    Planted(
+        "disagreement-committed", "libckpt/engine/agree.c",
+        "\tif (is_unreadable(r))\n",
+        "\tif (false)\n",
+        "a step in which ranks mean different tensors by one name is not committed", AGREE),
+    Planted(
+        "bad-copy-is-the-end", "libckpt/engine/gather.c",
+        "\tint r = find_spares(g, w->rank);\n",
+        "\tint r = -ENODATA;\n",
+        "what one rank has lost is had from another that holds the same", GATHER),
+    Planted(
+        "straddled-though-unwanted", "libckpt/engine/targets.c",
+        "\t\tlo = seek(targets, b, &box, lo);\n",
+        "",
+        "a box may pass over the chunk that goes across the end of a block", GATHER),
+    Planted(
+        "follower-picks", "libckpt/engine/restore_ranks.c",
+        "\trestore->pick.named = x->chosen.attempt;\n",
+        "\trestore->pick.chosen.generation = 0;\n",
+        "all ranks restore what rank 0 has picked", CROWD),
+    Planted(
+        "verdicts-not-gathered", "libckpt/engine/ballot.c",
+        "\t\tif (leads && b->voted && b->from == b->core->config.world)\n",
+        "\t\tif (leads && b->voted)\n",
+        "a step is restored when all ranks have said that it is", CROWD),
+    Planted(
+        "own-verdict-for-all", "libckpt/engine/ballot.c",
+        "\t\t\tb->told = b->talk.task.result == 0;\n",
+        "\t\t\tb->told = b->talk.task.result == 0;\n\t\t\tif (b->told)\n"
+        "\t\t\t\tdecide(b, &b->vote);\n",
+        "no rank goes on with a step that another one could not restore", CROWD),
+    Planted(
+        "verdict-of-another-restore", "libckpt/engine/restore_ranks.c",
+        "\tb->number = r->ranks->number;\n",
+        "\tb->number = 1;\n",
+        "what was told of one restore says nothing about the next", TOGETHER),
+    Planted(
+        "nothing-there-not-told", "libckpt/engine/ballot.c",
+        "\tif (tell(b) == 0) {\n",
+        "\tif (b->vote.verdict.code != CKPT_ENOSTEP && tell(b) == 0) {\n",
+        "all ranks hear that there is nothing to go on from", CROWD),
+    Planted(
+        "damage-of-others-ignored", "libckpt/engine/restore_run.c",
+        "\treturn r->core->config.rank == 0 && is_damage(outcome->verdict.code) &&\n",
+        "\treturn outcome->rank == 0 && r->core->config.rank == 0 &&\n"
+        "\t       is_damage(outcome->verdict.code) &&\n",
+        "what is damaged for one rank is not given to any again", CROWD),
+    Planted(
+        "outcome-put-twice", "libckpt/exchange/exchange_dir.c",
+        "\td->op.result = same ? 0 : -EEXIST;\n",
+        "\td->op.result = same ? 0 : 0;\n",
+        "there is one outcome of a restore, whoever comes first", CROWD),
+    Planted(
+        "vote-without-deadline", "libckpt/engine/ballot.c",
+        "\t\tballot->deadline_ns = ckpt_ballot_deadline(ballot);\n",
+        "",
+        "a rank that died while it read keeps nobody past the deadline", CROWD),
+    Planted(
+        "session-used-again", "libckpt/engine/open.c",
+        "\tif (o->talk.task.result == -EEXIST)\n",
+        "\tif (o->talk.task.result == -EEXIST)\n\t\treturn 0;\n"
+        "\tif (o->talk.task.result == -EEXIST)\n",
+        "what an earlier start has said is not heard by a later one", CROWD),
 ]

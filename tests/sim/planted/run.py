@@ -46,7 +46,7 @@ def try_bug(builder, bug, first, seeds):
     """After how many seeds it was found, if it was, and one line that says so."""
     try:
         changed = builder.make_object(bug.file, plant(bug), bug.name)
-        found = hunt(builder.link(changed), first, first + seeds - 1)
+        found = hunt(builder.link(changed, bug.world), first, first + seeds - 1)
     except LookupError as error:
         return None, f"{bug.name:32} CANNOT BE PLANTED: {error}"
     if not found:

@@ -48,9 +48,58 @@ static void test_aliases(void **state)
 	ckpt_plan_free(plan);
 }
 
+/* The same of another whole, or from elsewhere in it, is another tensor; the same said in more words is not. */
+static void test_boxes(void **state)
+{
+	static const int64_t wide[] = {8};
+	static const int64_t wider[] = {9};
+	static const int64_t zero[] = {0};
+	static const int64_t two[] = {2};
+	static const struct {
+		const int64_t *whole;
+		const int64_t *start;
+		unsigned kind;
+	} boxes[] = {{NULL, NULL, 0}, {shape, NULL, 0}, {shape, zero, 0}, {wide, NULL, 1},
+		{wide, zero, 1}, {wider, NULL, 2}, {wide, two, 3}, {wider, two, 4}};
+
+	(void)state;
+	for (size_t i = 0; i < CKPT_COUNT(boxes); i++) {
+		struct ckpt_tensor one = tensors[0];
+		struct ckpt_plan *plan = NULL;
+
+		one.global_shape = boxes[i].whole;
+		one.global_start = boxes[i].start;
+		assert_int_equal(
+			ckpt_plan_build(&one, 1, NULL, 0, 1 << 20, 1 << 20, NULL, &plan), 0);
+		assert_true(ckpt_plan_fits(plan, &one, 1, NULL, 0));
+		for (size_t k = 0; k < CKPT_COUNT(boxes); k++) {
+			struct ckpt_tensor other = tensors[0];
+			struct ckpt_plan *same = NULL;
+
+			other.global_shape = boxes[k].whole;
+			other.global_start = boxes[k].start;
+			assert_int_equal(
+				ckpt_plan_build(&other, 1, NULL, 0, 1 << 20, 1 << 20, NULL, &same),
+				0);
+			if (boxes[i].kind != boxes[k].kind)
+				assert_false(ckpt_plan_fits(plan, &other, 1, NULL, 0));
+			uint64_t fingerprint = plan->fingerprint;
+			plan->fingerprint = same->fingerprint;
+			assert_int_equal(ckpt_plan_fits(plan, &other, 1, NULL, 0),
+				boxes[i].kind == boxes[k].kind);
+			plan->fingerprint = fingerprint;
+			ckpt_plan_free(same);
+		}
+		ckpt_plan_free(plan);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_aliases)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_aliases),
+		cmocka_unit_test(test_boxes),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/targets.h"
+#include "engine/binder.h"
 #include "format/dtype.h"
 #include "lib/dice.h"
 
@@ -24,10 +24,21 @@ static const uint32_t dtypes[] = {CKPT_U8, CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_C
 
 struct world {
 	struct ckpt_layout *layout;
+	struct ckpt_index index;
+	struct ckpt_wholes *wholes;
 	char names[TENSORS][16];
 	int64_t shapes[TENSORS][3];
 	char *shard;
 };
+
+/* One rank's step, of what w->layout says. */
+static void unite(struct world *w)
+{
+	const struct ckpt_index *list = &w->index;
+
+	w->index.layout = w->layout;
+	assert_int_equal(ckpt_wholes_build(&list, 1, NULL, &w->wholes), 0);
+}
 
 static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
 {
@@ -50,12 +61,38 @@ static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
 	w->shard = malloc(w->layout->bytes);
 	for (uint64_t i = 0; i < w->layout->bytes; i++)
 		w->shard[i] = (char)dice_next(d);
+	unite(w);
 }
 
 static void end_world(struct world *w)
 {
 	free(w->shard);
+	ckpt_wholes_free(w->wholes);
 	ckpt_layout_free(w->layout);
+}
+
+/* Bytes of a segment that its view holds. */
+static uint64_t held(const struct ckpt_segment *g)
+{
+	const int64_t *n = g->around;
+	const int64_t *shape = g->view.shape;
+	uint64_t end = g->offset + g->length;
+	uint64_t bytes = 0;
+
+	if (!g->around)
+		return g->length;
+	for (int64_t i = 0; i < shape[0]; i++)
+		for (int64_t j = 0; j < shape[1]; j++)
+			for (int64_t k = 0; k < shape[2]; k++) {
+				uint64_t lo = (uint64_t)(((n[3] + i) * n[1] + n[4] + j) * n[2] +
+							 n[5] + k) *
+					      g->view.item;
+				uint64_t hi = lo + g->view.item;
+				lo = lo > g->offset ? lo : g->offset;
+				hi = hi < end ? hi : end;
+				bytes += hi > lo ? hi - lo : 0;
+			}
+	return bytes;
 }
 
 /* Cuts the whole shard block by block, and scatters every segment, as a device does. */
@@ -86,8 +123,12 @@ static uint64_t deliver(struct world *w, struct ckpt_targets *targets, uint32_t 
 		for (size_t k = 0; k < list.count; k++) {
 			const struct ckpt_segment *g = &list.items[k];
 			assert_true(g->length > 0);
-			ckpt_view_scatter(&g->view, g->offset, g->length, g->staged);
-			bytes += g->length;
+			if (g->around)
+				ckpt_view_scatter_box(
+					&g->view, g->around, g->offset, g->length, g->staged);
+			else
+				ckpt_view_scatter(&g->view, g->offset, g->length, g->staged);
+			bytes += held(g);
 		}
 	}
 	free(memory);
@@ -98,7 +139,10 @@ static uint64_t deliver(struct world *w, struct ckpt_targets *targets, uint32_t 
 /* A target and what it must hold in the end. */
 struct goal {
 	const struct ckpt_entry *entry;
+	int64_t start[3];
+	int64_t shape[3];
 	int64_t strides[3];
+	uint64_t bytes; /* that it wants */
 	size_t room;
 	char *data;
 	char *expected;
@@ -132,19 +176,46 @@ static size_t random_strides(
 	return start;
 }
 
-static void expect_strided(struct goal *g, size_t start, const char *tensor)
+/* Where element [i, j, k] of the goal's box lies in the tensor. */
+static uint64_t place_in(const struct goal *g, int64_t i, int64_t j, int64_t k)
 {
-	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
 	const int64_t *n = g->entry->shape;
 
-	for (int64_t i = 0; i < n[0]; i++)
-		for (int64_t j = 0; j < n[1]; j++)
-			for (int64_t k = 0; k < n[2]; k++, tensor += item)
+	return (uint64_t)(((g->start[0] + i) * n[1] + g->start[1] + j) * n[2] + g->start[2] + k) *
+	       ckpt_dtype_bytes(g->entry->dtype);
+}
+
+static void expect_box(struct goal *g, size_t start, const char *tensor)
+{
+	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
+
+	for (int64_t i = 0; i < g->shape[0]; i++)
+		for (int64_t j = 0; j < g->shape[1]; j++)
+			for (int64_t k = 0; k < g->shape[2]; k++, g->bytes += item)
 				memcpy(g->expected +
 						((int64_t)start + i * g->strides[0] +
 							j * g->strides[1] + k * g->strides[2]) *
 							item,
-					tensor, item);
+					tensor + place_in(g, i, j, k), item);
+}
+
+/* A box of the tensor, or all of it. */
+static void choose_box(struct dice *d, struct goal *g, struct ckpt_target *t)
+{
+	memcpy(g->shape, g->entry->shape, sizeof(g->shape));
+	memset(g->start, 0, sizeof(g->start));
+	t->dtype = g->entry->dtype;
+	t->ndim = 3;
+	t->shape = g->shape;
+	if (dice_below(d, 3) == 0)
+		return;
+	for (size_t i = 0; i < 3; i++) {
+		if (dice_below(d, 3) == 0)
+			continue;
+		g->start[i] = (int64_t)dice_below(d, (uint64_t)g->shape[i] + 1);
+		g->shape[i] = (int64_t)dice_below(d, (uint64_t)(g->shape[i] - g->start[i]) + 1);
+	}
+	t->start = g->start;
 }
 
 /* A length by which a range ends about where a chunk does. */
@@ -164,57 +235,75 @@ static void make_goal(struct world *w, struct dice *d, struct goal *g, struct ck
 	size_t start = 0;
 
 	g->entry = ckpt_layout_find(w->layout, name);
+	g->bytes = 0;
 	*t = (struct ckpt_target){.size = sizeof(*t), .name = name};
 	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
-	if (dice_below(d, 2)) {
-		start = random_strides(d, g->entry->shape, g->strides, &g->room);
-		g->room *= item;
-		t->dtype = g->entry->dtype;
-		t->ndim = 3;
-		t->shape = g->entry->shape;
+	bool box = dice_below(d, 2);
+	if (box && dice_below(d, 2)) {
+		choose_box(d, g, t);
+		start = random_strides(d, g->shape, g->strides, &g->room);
 		t->strides = g->strides;
+	} else if (box) {
+		choose_box(d, g, t);
+		g->room = (size_t)(g->shape[0] * g->shape[1] * g->shape[2]);
+		g->strides[0] = g->shape[1] * g->shape[2];
+		g->strides[1] = g->shape[2];
+		g->strides[2] = 1;
 	} else {
 		t->offset = dice_below(d, g->entry->nbytes + 1);
 		t->length = dice_below(d, g->entry->nbytes - t->offset + 1);
 		if (t->length > 2 && dice_below(d, 2))
 			t->length = near_cut(w, d, g->entry->offset + t->offset, t->length);
-		g->room = t->length ? t->length : g->entry->nbytes - t->offset;
+		g->bytes = t->length ? t->length : g->entry->nbytes - t->offset;
+		g->room = g->bytes;
 	}
+	g->room *= box ? item : 1;
 	g->data = malloc(g->room + 1);
 	g->expected = malloc(g->room + 1);
 	memset(g->data, 0x33, g->room);
 	memset(g->expected, 0x33, g->room);
 	t->data = g->data + start * item;
-	if (t->strides)
-		expect_strided(g, start, w->shard + g->entry->offset);
+	if (box)
+		expect_box(g, start, w->shard + g->entry->offset);
 	else
 		memcpy(g->expected, w->shard + g->entry->offset + t->offset, g->room);
 }
 
+/* Marks the bytes of the shard that a goal wants. */
+static void mark(const struct goal *g, const struct ckpt_target *t, char *marks)
+{
+	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
+
+	marks += g->entry->offset;
+	if (!t->shape) {
+		memset(marks + t->offset, 1, g->bytes);
+		return;
+	}
+	for (int64_t i = 0; i < g->shape[0]; i++)
+		for (int64_t j = 0; j < g->shape[1]; j++)
+			for (int64_t k = 0; k < g->shape[2]; k++)
+				memset(marks + place_in(g, i, j, k), 1, item);
+}
+
 /* The chunks that are wanted are those that hold a byte of a target, no more and no less. */
-static void check_want(struct world *w, struct ckpt_targets *targets,
+static void check_want(struct world *w, struct ckpt_targets *targets, const struct goal *goals,
 	const struct ckpt_target *asked, size_t count)
 {
-	uint64_t wanted[1024] = {0};
+	uint64_t said = UINT64_MAX;
 	uint64_t bytes = 0;
+	char *marks = calloc(1, w->layout->bytes);
 
-	assert_true(w->layout->chunk_count < UINT64_C(64) * 1024);
-	uint64_t said = ckpt_targets_want(targets, w->layout, wanted);
+	for (size_t i = 0; i < count; i++)
+		mark(&goals[i], &asked[i], marks);
+	assert_int_equal(ckpt_targets_seal(targets, w->layout, &said), 0);
 	for (size_t c = 0; c < w->layout->chunk_count; c++) {
 		const struct ckpt_chunk *chunk = &w->layout->chunks[c];
-		bool want = false;
-		for (size_t i = 0; i < count; i++) {
-			const struct ckpt_entry *e = ckpt_layout_find(w->layout, asked[i].name);
-			uint64_t lo = e->offset + asked[i].offset;
-			uint64_t hi =
-				asked[i].length ? lo + asked[i].length : e->offset + e->nbytes;
-			want = want || (lo < hi && lo < chunk->offset + chunk->length &&
-					       hi > chunk->offset);
-		}
-		assert_int_equal(wanted[c / 64] >> (c % 64) & 1, want);
+		bool want = memchr(marks + chunk->offset, 1, chunk->length) != NULL;
+		assert_int_equal(targets->wanted[c / 64] >> (c % 64) & 1, want);
 		bytes += want ? chunk->length : 0;
 	}
 	assert_int_equal(said, bytes);
+	free(marks);
 }
 
 static void test_delivery(void **state)
@@ -225,29 +314,29 @@ static void test_delivery(void **state)
 		struct world w;
 		struct goal goals[TARGETS];
 		struct ckpt_target asked[TARGETS];
-		struct ckpt_targets targets = {0};
+		struct ckpt_binder binder;
 		uint64_t chunk_bytes = 1 + dice_below(&d, 3000);
 		uint64_t expected = 0;
 
 		make_world(&w, &d, chunk_bytes);
 		for (size_t i = 0; i < TARGETS; i++) {
 			make_goal(&w, &d, &goals[i], &asked[i]);
-			expected += asked[i].strides ? goals[i].entry->nbytes : goals[i].room;
+			expected += goals[i].bytes;
 		}
-		assert_int_equal(ckpt_targets_add(&targets, w.layout, asked, TARGETS / 2, NULL), 0);
-		assert_int_equal(ckpt_targets_add(&targets, w.layout, asked + TARGETS / 2,
-					 TARGETS - TARGETS / 2, NULL),
+		assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
+		assert_int_equal(ckpt_binder_add(&binder, asked, TARGETS / 2, NULL), 0);
+		assert_int_equal(
+			ckpt_binder_add(&binder, asked + TARGETS / 2, TARGETS - TARGETS / 2, NULL),
 			0);
-		assert_int_equal(ckpt_targets_seal(&targets), 0);
-		check_want(&w, &targets, asked, TARGETS);
+		check_want(&w, &binder.ranks[0], goals, asked, TARGETS);
 		uint32_t block_bytes = (uint32_t)(chunk_bytes + dice_below(&d, 6000));
-		assert_int_equal(deliver(&w, &targets, block_bytes), expected);
+		assert_int_equal(deliver(&w, &binder.ranks[0], block_bytes), expected);
 		for (size_t i = 0; i < TARGETS; i++) {
 			assert_memory_equal(goals[i].data, goals[i].expected, goals[i].room);
 			free(goals[i].data);
 			free(goals[i].expected);
 		}
-		ckpt_targets_clear(&targets);
+		ckpt_binder_clear(&binder);
 		end_world(&w);
 	}
 }
@@ -274,18 +363,19 @@ static int teardown(void **state)
 /* Adds one good target and `bad`: the second is refused in words that hold `says`, and neither is in. */
 static void refused(struct ckpt_target bad, int code, const char *says)
 {
-	struct ckpt_targets targets = {0};
+	struct ckpt_binder binder;
 	struct ckpt_error err = {.size = sizeof(err)};
 	struct ckpt_target both[2] = {{.name = "layer.1", .data = memory}, bad};
 
-	assert_int_equal(ckpt_targets_add(&targets, plain.layout, both, 2, &err), code);
+	assert_int_equal(ckpt_binder_init(&binder, plain.wholes, 1), 0);
+	assert_int_equal(ckpt_binder_add(&binder, both, 2, &err), code);
 	assert_int_equal(err.code, code);
 	if (!strstr(err.message, says))
 		fail_msg("\"%s\" does not say \"%s\"", err.message, says);
 	if (bad.name)
 		assert_string_equal(err.tensor, bad.name);
-	assert_int_equal(targets.count, 0);
-	ckpt_targets_clear(&targets);
+	assert_int_equal(binder.ranks[0].count, 0);
+	ckpt_binder_clear(&binder);
 }
 
 static void test_refusals(void **state)
@@ -295,6 +385,9 @@ static void test_refusals(void **state)
 	int64_t huge[3] = {INT64_MAX / 2, 1, 1};
 	int64_t zero[3] = {1, 0, 1};
 	int64_t dims[CKPT_NDIM_MAX + 1] = {0};
+	int64_t one[3] = {1, 0, 0};
+	int64_t less[3] = {0, -1, 0};
+	int64_t most[3] = {1, INT64_MAX, 1};
 	struct ckpt_target good = {.name = "layer.2", .data = memory};
 	struct ckpt_target t;
 
@@ -334,6 +427,24 @@ static void test_refusals(void **state)
 	refused(t, -EINVAL, "share memory");
 	t = good, t.data = NULL;
 	refused(t, -EINVAL, "no memory");
+	t = good, t.start = one, t.shape = e->shape, t.ndim = 3, t.length = 4;
+	refused(t, -EINVAL, "one or the other");
+	t = good, t.start = one, t.shape = e->shape, t.ndim = 3, t.offset = 4;
+	refused(t, -EINVAL, "one or the other");
+	t = good, t.start = one, t.shape = e->shape, t.ndim = 3;
+	refused(t, CKPT_EMISMATCH, "from [1, 0, 0] on");
+	t = good, t.start = one, t.shape = e->shape, t.ndim = 2;
+	refused(t, CKPT_EMISMATCH, "asks for a box");
+	t = good, t.start = one;
+	refused(t, CKPT_EMISMATCH, "asks for a box");
+	t = good, t.start = less, t.shape = zero, t.ndim = 3;
+	refused(t, CKPT_EMISMATCH, "asks for a box");
+	t = good, t.start = zero, t.shape = less, t.ndim = 3;
+	refused(t, CKPT_EMISMATCH, "asks for a box");
+	t = good, t.start = most, t.shape = most, t.ndim = 3;
+	refused(t, CKPT_EMISMATCH, "asks for a box");
+	t = good, t.start = one, t.ndim = 3;
+	refused(t, -EINVAL, "no shape");
 	t = good, t.device = CKPT_DEVICE_CUDA;
 	refused(t, CKPT_EUNSUPPORTED, "device");
 }
@@ -341,21 +452,26 @@ static void test_refusals(void **state)
 /* Nothing to copy: checked all the same, and then left out. */
 static void test_empty(void **state)
 {
+	static const int64_t no_size[3] = {1, 0, 0};
 	const struct ckpt_entry *e = ckpt_layout_find(plain.layout, "layer.5");
-	struct ckpt_targets targets = {0};
-	struct ckpt_target none[2] = {
-		{.name = "layer.5"}, {.name = "layer.2", .offset = 0, .length = 0}};
-	uint64_t wanted[1024] = {0};
+	struct ckpt_binder binder;
+	struct ckpt_target none[3] = {{.name = "layer.5"},
+		{.name = "layer.2", .offset = 0, .length = 0},
+		{.name = "layer.2", .ndim = 3, .shape = no_size, .start = no_size}};
+	struct ckpt_targets *targets;
+	uint64_t bytes = UINT64_MAX;
 
 	(void)state;
+	assert_int_equal(ckpt_binder_init(&binder, plain.wholes, 1), 0);
+	targets = &binder.ranks[0];
 	assert_int_equal(e->nbytes, 0);
 	none[1].offset = ckpt_layout_find(plain.layout, "layer.2")->nbytes;
-	assert_int_equal(ckpt_targets_add(&targets, plain.layout, none, 2, NULL), 0);
-	assert_int_equal(targets.count, 0);
-	assert_int_equal(ckpt_targets_seal(&targets), 0);
-	assert_int_equal(ckpt_targets_want(&targets, plain.layout, wanted), 0);
-	assert_int_equal(deliver(&plain, &targets, 4096), 0);
-	ckpt_targets_clear(&targets);
+	assert_int_equal(ckpt_binder_add(&binder, none, 3, NULL), 0);
+	assert_int_equal(targets->count, 0);
+	assert_int_equal(ckpt_targets_seal(targets, plain.layout, &bytes), 0);
+	assert_int_equal(bytes, 0);
+	assert_int_equal(deliver(&plain, targets, 4096), 0);
+	ckpt_binder_clear(&binder);
 }
 
 /* One target over everything and thousands within it cost no more than their number and overlaps. */
@@ -366,8 +482,9 @@ static void test_many(void **state)
 		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 1, .shape = &shape};
 	size_t count = 200000;
 	struct ckpt_target *asked = calloc(count, sizeof(*asked));
-	struct ckpt_targets targets = {0};
+	struct ckpt_binder binder;
 	struct world w = {0};
+	uint64_t bytes = 0;
 	char *to = malloc((size_t)shape);
 
 	(void)state;
@@ -378,15 +495,53 @@ static void test_many(void **state)
 			.offset = i ? i * 20 : 0,
 			.length = i ? 20 : (uint64_t)shape,
 			.data = to + i * 20};
-	assert_int_equal(ckpt_targets_add(&targets, w.layout, asked, count, NULL), 0);
-	assert_int_equal(ckpt_targets_seal(&targets), 0);
+	unite(&w);
+	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
+	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
 	clock_t start = clock();
-	assert_int_equal(deliver(&w, &targets, 4096), (uint64_t)shape + (count - 1) * 20);
+	assert_int_equal(deliver(&w, &binder.ranks[0], 4096), (uint64_t)shape + (count - 1) * 20);
 	/* Looking at every target for every block would take minutes. */
 	assert_true(clock() - start < 20 * CLOCKS_PER_SEC);
-	ckpt_targets_clear(&targets);
+	ckpt_binder_clear(&binder);
 	free(asked);
 	free(to);
+	end_world(&w);
+}
+
+/* Many boxes that go through all of a tensor: each chunk is marked once, and not looked for by every box. */
+static void test_many_boxes(void **state)
+{
+	const int64_t shape[2] = {4096, 4096};
+	int64_t column[2] = {4096, 1};
+	struct ckpt_tensor tensor = {
+		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 2, .shape = shape};
+	size_t count = 100000;
+	int64_t(*starts)[2] = calloc(count, sizeof(*starts));
+	struct ckpt_target *asked = calloc(count, sizeof(*asked));
+	struct ckpt_binder binder;
+	struct world w = {0};
+	uint64_t bytes = 0;
+	char to[4096];
+
+	(void)state;
+	assert_int_equal(ckpt_layout_build(&tensor, 1, NULL, 0, 4096, NULL, &w.layout), 0);
+	for (size_t i = 0; i < count; i++) {
+		starts[i][1] = (int64_t)(i % 4096);
+		asked[i] = (struct ckpt_target){
+			.name = "w", .ndim = 2, .shape = column, .start = starts[i], .data = to};
+	}
+	unite(&w);
+	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
+	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	clock_t start = clock();
+	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
+	/* Each box by itself would look at every chunk: half a thousand million times. */
+	assert_true(clock() - start < 2 * CLOCKS_PER_SEC);
+	assert_int_equal(bytes, 4096 * 4096);
+	ckpt_binder_clear(&binder);
+	free(asked);
+	free(starts);
 	end_world(&w);
 }
 
@@ -397,6 +552,7 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_empty),
 		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_many_boxes),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -155,17 +155,6 @@ static void test_ranks(void **state)
 	rig_free(r);
 }
 
-/* A restore of several ranks' step says that this version cannot, instead of giving a part of it. */
-static void test_restore_of_ranks(void **state)
-{
-	struct reading *t = *state;
-
-	(void)commit_world(t, 2, READING_CHUNK);
-	struct ckpt_restore *r = rig_restore(&t->rig, 50);
-	assert_int_equal(rig_wait(r), CKPT_EUNSUPPORTED);
-	rig_free(r);
-}
-
 static void test_manifest(void **state)
 {
 	struct reading *t = *state;
@@ -269,7 +258,6 @@ int main(void)
 		TEST(test_many_bad),
 		TEST(test_too_many),
 		TEST(test_ranks),
-		TEST(test_restore_of_ranks),
 		TEST(test_manifest),
 		TEST(test_long_header),
 		TEST(test_cancel),

@@ -312,6 +312,89 @@ static void test_refused_tensors(void **state)
 	ckpt_layout_free(layout);
 }
 
+/* Boxes are kept as given, but for what says nothing. */
+static void test_boxes(void **state)
+{
+	static const int64_t shape[2] = {2, 3};
+	static const int64_t whole[2] = {4, 3};
+	static const int64_t start[2] = {2, 0};
+	static const int64_t zero[2] = {0, 0};
+	static const struct ckpt_tensor tensors[] = {
+		{.name = "a", .dtype = CKPT_F32, .ndim = 2, .shape = shape, .global_shape = whole},
+		{.name = "b",
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = shape,
+			.global_shape = whole,
+			.global_start = start},
+		{.name = "c",
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = shape,
+			.global_shape = whole,
+			.global_start = zero},
+		{.name = "d",
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = shape,
+			.global_shape = shape,
+			.global_start = zero},
+		{.name = "e", .dtype = CKPT_F32, .global_shape = whole, .global_start = zero},
+		{.name = "f",
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = zero,
+			.global_shape = whole,
+			.global_start = whole},
+	};
+	struct ckpt_layout *layout = NULL;
+
+	(void)state;
+	assert_int_equal(
+		ckpt_layout_build(tensors, COUNT(tensors), NULL, 0, 4096, NULL, &layout), 0);
+	for (size_t i = 0; i < COUNT(tensors); i++) {
+		const struct ckpt_entry *e = &layout->entries[i];
+		bool boxed = strchr("abcf", *e->name) != NULL;
+		bool starts = strchr("bf", *e->name) != NULL;
+
+		assert_int_equal(e->global_shape != NULL, boxed);
+		assert_int_equal(e->global_start != NULL, starts);
+		if (boxed)
+			assert_memory_equal(e->global_shape, whole, sizeof(whole));
+		if (starts)
+			assert_memory_equal(
+				e->global_start, tensors[i].global_start, sizeof(start));
+		assert_memory_equal(e->shape, tensors[i].shape, e->ndim * sizeof(*shape));
+	}
+	ckpt_layout_free(layout);
+}
+
+static void test_refused_boxes(void **state)
+{
+	static const int64_t shape[2] = {2, 3};
+	static const int64_t wholes[][2] = {{2, 2}, {-1, 3}, {INT64_MAX, 4}, {4, 3}};
+	static const int64_t starts[][2] = {{3, 0}, {5, 0}, {-1, 0}, {INT64_MAX, 0}, {0, 1}};
+	struct ckpt_tensor t = {.name = "x",
+		.dtype = CKPT_F32,
+		.ndim = 2,
+		.shape = shape,
+		.global_start = starts[0]};
+	struct ckpt_layout *layout = NULL;
+	struct ckpt_error err = {0};
+
+	(void)state;
+	assert_int_equal(ckpt_layout_build(&t, 1, NULL, 0, 4096, &err, &layout), -EINVAL);
+	assert_non_null(strstr(err.message, "'x' has a global_start and no global_shape"));
+	for (size_t i = 0; i < 8; i++) {
+		err = (struct ckpt_error){0};
+		t.global_shape = wholes[i < 3 ? i : 3];
+		t.global_start = i < 3 ? NULL : starts[i - 3];
+		assert_int_equal(ckpt_layout_build(&t, 1, NULL, 0, 4096, &err, &layout), -EINVAL);
+		if (!strstr(err.message, i == 2 ? "of more than 2^63-1" : "reaches out"))
+			fail_msg("%zu: %s", i, err.message);
+	}
+}
+
 static void test_refused_aliases(void **state)
 {
 	static const struct {
@@ -461,6 +544,8 @@ int main(void)
 		cmocka_unit_test(test_chunks_by_hand),
 		cmocka_unit_test(test_empty_and_long_header),
 		cmocka_unit_test(test_refused_tensors),
+		cmocka_unit_test(test_boxes),
+		cmocka_unit_test(test_refused_boxes),
 		cmocka_unit_test(test_refused_aliases),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_many),

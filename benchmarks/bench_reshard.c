@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step of four ranks, cut by rows, restored by the ranks of another world: as it was saved, by three that cut
+ * by rows, and by two that cut by columns. Each reader is an engine of its own, one after the other, so that a
+ * world's rate is that of one disk. Quoted are the bytes read to the bytes that were wanted, and the rate of the
+ * bytes wanted to that of the same cut, run in turn.
+ */
+#include <ftw.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ckpt/ckpt.h>
+
+#define RANKS     4
+#define COLUMNS   1024
+#define PAIRS_MAX 200
+
+struct options {
+	const char *dir;
+	const char *json;
+	uint64_t tensors;
+	int64_t rows;
+	unsigned pairs;
+};
+
+struct bench {
+	char store[512];
+	size_t tensors;
+	int64_t rows; /* of each */
+	float *data;
+	struct ckpt_engine *ranks[RANKS];
+};
+
+/* Who reads: `world` of them, cut along `dimension`. */
+struct way {
+	const char *name;
+	int64_t world;
+	unsigned dimension;
+	double rates[PAIRS_MAX];
+	double ratios[PAIRS_MAX]; /* to the same cut */
+	uint64_t wanted;
+	uint64_t read;
+};
+
+static void must(int r, const char *what)
+{
+	if (r >= 0)
+		return;
+	(void)fprintf(stderr, "bench_reshard: %s: %s\n", what, ckpt_last_error());
+	exit(1);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Piece `i` of `n`, as torch.chunk has it. */
+static void piece(int64_t all, int64_t n, int64_t i, int64_t *ret_start, int64_t *ret_size)
+{
+	int64_t each = (all + n - 1) / n;
+	int64_t start = each * i < all ? each * i : all;
+
+	*ret_start = start;
+	*ret_size = all - start < each ? all - start : each;
+}
+
+static void name_tensor(char name[32], size_t i)
+{
+	(void)snprintf(name, 32, "layer.%03zu.weight", i);
+}
+
+struct saver {
+	struct bench *bench;
+	int64_t rank;
+	struct ckpt_save *save;
+};
+
+static void *save_rank(void *user)
+{
+	struct saver *s = user;
+	const int64_t whole[2] = {s->bench->rows, COLUMNS};
+	int64_t start[2] = {0, 0};
+	int64_t shape[2] = {0, COLUMNS};
+
+	piece(s->bench->rows, RANKS, s->rank, &start[0], &shape[0]);
+	must(ckpt_save_begin(s->bench->ranks[s->rank], 1, NULL, &s->save), "begin");
+	for (size_t i = 0; i < s->bench->tensors; i++) {
+		char name[32];
+		struct ckpt_tensor t = {.size = sizeof(t),
+			.name = name,
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = shape,
+			.data = s->bench->data + start[0] * COLUMNS,
+			.global_shape = whole,
+			.global_start = start};
+		name_tensor(name, i);
+		must(ckpt_save_add(s->save, &t, 1), "add");
+	}
+	must(ckpt_save_start(s->save), "start");
+	must(ckpt_save_wait(s->save, CKPT_LEVEL_LOCAL, 600000), "save");
+	ckpt_save_free(s->save);
+	return NULL;
+}
+
+static void save_all(struct bench *b)
+{
+	struct saver savers[RANKS];
+	pthread_t threads[RANKS];
+	char session[32];
+
+	(void)snprintf(session, sizeof(session), "bench-%ld", (long)time(NULL));
+	for (int64_t i = 0; i < RANKS; i++) {
+		struct ckpt_engine_opts opts = {.size = sizeof(opts),
+			.rank = (uint32_t)i,
+			.world = RANKS,
+			.session = session};
+		must(ckpt_engine_open(b->store, &opts, &b->ranks[i]), "open");
+	}
+	for (int64_t i = 0; i < RANKS; i++) {
+		savers[i] = (struct saver){.bench = b, .rank = i};
+		if (pthread_create(&threads[i], NULL, save_rank, &savers[i]) != 0)
+			exit(1);
+	}
+	for (int i = 0; i < RANKS; i++)
+		(void)pthread_join(threads[i], NULL);
+	for (int i = RANKS - 1; i >= 0; i--)
+		ckpt_engine_close(b->ranks[i]);
+}
+
+/* One reader: every tensor's box of it, contiguous. */
+static void read_one(
+	struct bench *b, struct way *way, int64_t reader, struct ckpt_engine *engine, float *memory)
+{
+	int64_t start[2] = {0, 0};
+	int64_t shape[2] = {b->rows, COLUMNS};
+	struct ckpt_target *targets = calloc(b->tensors, sizeof(*targets));
+	char(*names)[32] = calloc(b->tensors, sizeof(*names));
+	struct ckpt_restore *restore = NULL;
+	uint64_t total = 0;
+
+	if (!targets || !names)
+		exit(1);
+	piece(way->dimension ? COLUMNS : b->rows, way->world, reader, &start[way->dimension],
+		&shape[way->dimension]);
+	must(ckpt_restore_open(engine, CKPT_STEP_LATEST, &restore), "open the step");
+	for (size_t i = 0; i < b->tensors; i++) {
+		name_tensor(names[i], i);
+		targets[i] = (struct ckpt_target){.size = sizeof(targets[i]),
+			.name = names[i],
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = shape,
+			.start = start,
+			.data = memory + i * (size_t)(shape[0] * shape[1])};
+	}
+	must(ckpt_restore_bind(restore, targets, b->tensors), "bind");
+	must(ckpt_restore_start(restore), "start");
+	must(ckpt_restore_wait(restore, 600000), "restore");
+	must(ckpt_restore_progress(restore, NULL, &total), "progress");
+	way->read += total;
+	way->wanted += (uint64_t)(shape[0] * shape[1]) * sizeof(float) * b->tensors;
+	for (int64_t row = 0; row < shape[0]; row++)
+		if (memcmp(memory + row * shape[1], b->data + (start[0] + row) * COLUMNS + start[1],
+			    (size_t)shape[1] * sizeof(float)) != 0) {
+			(void)fprintf(stderr, "bench_reshard: other bytes have come back\n");
+			exit(1);
+		}
+	ckpt_restore_free(restore);
+	free(targets);
+	free(names);
+}
+
+/* Bytes wanted in a second, of all readers of a world, one after the other. */
+static double read_world(struct bench *b, struct way *way, float *memory)
+{
+	struct ckpt_engine_opts opts = {.size = sizeof(opts), .flags = CKPT_ENGINE_READ_ONLY};
+	double seconds = 0;
+
+	way->read = way->wanted = 0;
+	for (int64_t i = 0; i < way->world; i++) {
+		struct ckpt_engine *engine = NULL;
+		must(ckpt_engine_open(b->store, &opts, &engine), "open");
+		double begin = now();
+		read_one(b, way, i, engine, memory);
+		seconds += now() - begin;
+		ckpt_engine_close(engine);
+	}
+	return (double)way->wanted / seconds;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	const double *x = a;
+	const double *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+static double median(const double *values, unsigned count)
+{
+	double sorted[PAIRS_MAX];
+
+	memcpy(sorted, values, count * sizeof(*values));
+	qsort(sorted, count, sizeof(*sorted), by_size);
+	return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+}
+
+static void say(const struct way *ways, size_t count, const struct options *o, FILE *json)
+{
+	(void)printf("%-24s %12s %16s %14s\n", "readers", "MB/s wanted", "read to wanted",
+		"to same cut");
+	for (size_t i = 0; i < count; i++)
+		(void)printf("%-24s %12.0f %16.3f %14.3f\n", ways[i].name,
+			median(ways[i].rates, o->pairs) / 1e6,
+			(double)ways[i].read / (double)ways[i].wanted,
+			median(ways[i].ratios, o->pairs));
+	if (!json)
+		return;
+	(void)fprintf(json, "{\"benchmark\":\"reshard\",\"runs\":%u,\"ways\":[", o->pairs);
+	for (size_t i = 0; i < count; i++)
+		(void)fprintf(json,
+			"%s{\"name\":\"%s\",\"rate\":%.0f,\"read_to_wanted\":%.4f,\"ratio\":%.4f}",
+			i ? "," : "", ways[i].name, median(ways[i].rates, o->pairs),
+			(double)ways[i].read / (double)ways[i].wanted,
+			median(ways[i].ratios, o->pairs));
+	(void)fprintf(json, "]}\n");
+}
+
+static struct options parse(int argc, char **argv)
+{
+	static const struct option options[] = {{"dir", required_argument, NULL, 'd'},
+		{"json", required_argument, NULL, 'j'}, {"tensors", required_argument, NULL, 't'},
+		{"rows", required_argument, NULL, 'w'}, {"runs", required_argument, NULL, 'r'},
+		{"quick", no_argument, NULL, 'q'}, {NULL, 0, NULL, 0}};
+	struct options o = {.dir = ".", .tensors = 8, .rows = 16411, .pairs = 9};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (c == 'd')
+			o.dir = optarg;
+		else if (c == 'j')
+			o.json = optarg;
+		else if (c == 't')
+			o.tensors = strtoull(optarg, NULL, 10);
+		else if (c == 'w')
+			o.rows = strtoll(optarg, NULL, 10);
+		else if (c == 'r')
+			o.pairs = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 'q')
+			o.tensors = 2, o.pairs = 2;
+		else
+			exit(2);
+	}
+	if (o.tensors == 0 || o.rows <= 0 || o.rows > 1 << 20 || o.pairs == 0 ||
+		o.pairs > PAIRS_MAX)
+		exit(2);
+	return o;
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+	(void)info;
+	(void)kind;
+	(void)where;
+	return remove(path);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = parse(argc, argv);
+	struct bench b = {.tensors = o.tensors, .rows = o.rows};
+	struct way ways[] = {{.name = "4, the same rows", .world = RANKS},
+		{.name = "3, by rows", .world = 3},
+		{.name = "2, by columns", .world = 2, .dimension = 1}};
+	size_t count = sizeof(ways) / sizeof(ways[0]);
+	size_t elements = (size_t)o.rows * COLUMNS;
+	float *memory = malloc(b.tensors * elements * sizeof(float));
+
+	b.data = malloc(elements * sizeof(float));
+	if (!memory || !b.data)
+		return 1;
+	memset(memory, 1, b.tensors * elements * sizeof(float));
+	for (size_t i = 0; i < elements; i++)
+		b.data[i] = (float)(i * 2654435761u % 1000003);
+	(void)snprintf(b.store, sizeof(b.store), "%s/reshard-XXXXXX", o.dir);
+	if (!mkdtemp(b.store)) {
+		perror(o.dir);
+		return 1;
+	}
+	save_all(&b);
+	for (unsigned run = 0; run < o.pairs; run++) {
+		/* Each comes first now and then. */
+		for (size_t k = 0; k < count; k++) {
+			struct way *way = &ways[(run + k) % count];
+			way->rates[run] = read_world(&b, way, memory);
+		}
+		for (size_t k = 0; k < count; k++)
+			ways[k].ratios[run] = ways[k].rates[run] / ways[0].rates[run];
+	}
+	FILE *json = o.json ? fopen(o.json, "w") : NULL;
+	say(ways, count, &o, json);
+	if (json)
+		(void)fclose(json);
+	(void)nftw(b.store, remove_one, 16, FTW_PHYS | FTW_DEPTH);
+	free(b.data);
+	free(memory);
+	return 0;
+}

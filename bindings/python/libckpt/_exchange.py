@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the ranks of a job tell each other, through the job's own c10d store: on a connection of its
+own, from one thread, without collectives and without calls that wait for a key.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from . import _errors as errors
+from ._engine import Engine, Options, check, error_class, logger, new_struct
+from ._native import ffi, lib
+
+#: What compare_set() returns for a key that is not there. No record begins with a NUL.
+_ABSENT = b"\0absent"
+#: Longest that a call of the store may wait, as far as it has deadlines.
+_PATIENCE = timedelta(seconds=5)
+#: A connection that broke is made anew, but not more often than this.
+_RECONNECT = 10.0
+#: For the thread, at the end. A store that hangs is left behind with it.
+_FAREWELL = 2.0
+#: Asking again for what is not there yet.
+_PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05
+
+#: So often each path was opened by all ranks; the same in every rank.
+_opened: collections.Counter[str] = collections.Counter()
+
+
+class Group(NamedTuple):
+    """The default process group of torch.distributed."""
+
+    rank: int
+    world: int
+    store: Any
+
+
+class Ranks(NamedTuple):
+    """How an engine is opened as one of several. No service: they talk by files."""
+
+    rank: int
+    world: int
+    session: str
+    service: Service | None
+    opening: Opening | None = None
+
+
+def find_group(distributed: bool | None) -> Group | None:
+    """The group that saves together; None: this process is alone."""
+    if distributed is False:
+        return None
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        if distributed:
+            raise ValueError(
+                "distributed=True, and torch.distributed has no default process group: call "
+                "init_process_group() first, or leave it out"
+            )
+        return None
+    world = int(dist.get_world_size())
+    if world == 1:
+        return None
+    from torch.distributed import distributed_c10d
+
+    return Group(int(dist.get_rank()), world, distributed_c10d._get_default_store())
+
+
+def join(path: str, distributed: bool | None, timeout: float) -> Ranks | None:
+    """All ranks of the job, which must call this alike; None: this process is alone."""
+    group = find_group(distributed)
+    return None if group is None else join_group(path, group, timeout)
+
+
+def join_group(path: str, group: Group, timeout: float) -> Ranks:
+    """The ranks of a group, which must call this alike."""
+    name = os.path.abspath(path)
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
+    prefix = f"libckpt/{digest}/{_opened[name]}"
+    _opened[name] += 1  # whatever becomes of it, on all ranks alike
+    table = connect(group.store)
+    # Without a connection of its own, only this thread and only now uses the default one.
+    told = table or Table(group.store)
+    session = agree(group, told, prefix, path, timeout)
+    if table is None:
+        logger.info("%s: the ranks tell each other by files in the store", path)
+    service = None if table is None else Service(table, path)
+    opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
+    return Ranks(group.rank, group.world, session, service, opening)
+
+
+def open_all(path: str, options: Options, ranks: Ranks | None) -> Engine:
+    """An engine on all ranks or on none: who is missing would be waited for, and for long."""
+    opening = ranks.opening if ranks is not None else None
+    try:
+        engine = Engine(path, options, log_thread=True, ranks=ranks)
+    except BaseException as error:
+        if opening is not None:
+            opening.fail(error)
+        raise
+    try:
+        if opening is not None:
+            opening.agree()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+class Table:
+    """The keys of a c10d store, with calls that do not wait until somebody sets one."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        extended = getattr(store, "has_extended_api", None)
+        self._many = extended is not None and bool(extended())
+
+    def read(self, key: str) -> bytes | None:
+        """The value, if it is there. What compare_set() expects is not, so it changes nothing."""
+        value: bytes = self._store.compare_set(key, _ABSENT, _ABSENT)
+        return None if value == _ABSENT else value
+
+    def get(self, keys: list[str]) -> list[bytes | None]:
+        """The values of those that are there."""
+        if len(keys) > 1 and self._many and self._store.check(keys):
+            return list(self._store.multi_get(keys))
+        return [self.read(key) for key in keys]
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Gives a key its value, unless it has one. False: it has another."""
+        return bool(self._store.compare_set(key, b"", value) == value)
+
+    def write(self, key: str, value: bytes) -> None:
+        """Gives a key its value, whatever it has."""
+        self._store.set(key, value)
+
+    def drop(self, key: str) -> None:
+        """Forgets a key, where the store can."""
+        try:
+            self._store.delete_key(key)
+        except NotImplementedError:
+            return
+
+    def again(self) -> Table | None:
+        """Another connection to the same store."""
+        return connect(self._store)
+
+
+def connect(store: Any) -> Table | None:
+    """A table on a connection of its own; None where this torch or this store cannot give one."""
+    try:
+        own = _second(store)
+        if own is None:
+            return None
+        own.set_timeout(_PATIENCE)
+        table = Table(own)
+        key, value = f"libckpt/probe/{os.urandom(8).hex()}", b"\xff\0probe"
+        there = table.read(key), table.put(key, value), table.read(key), table.put(key, b"other")
+        table.drop(key)
+    except (AttributeError, NotImplementedError, TypeError):
+        return None
+    except RuntimeError as error:
+        raise errors.NetworkError(
+            f"the job's key-value store cannot be reached: {_first_line(error)}",
+            code=lib.CKPT_ENETWORK,
+        ) from error
+    return table if there == (None, True, value, False) else None
+
+
+def _second(store: Any) -> Any:
+    if hasattr(store, "clone"):
+        return store.clone()
+    # Before torch had that: the server below, by its address.
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not hasattr(store, "host") or not hasattr(store, "port"):
+        return None
+    from torch.distributed import TCPStore
+
+    return TCPStore(
+        store.host, store.port, is_master=False, wait_for_workers=False, timeout=_PATIENCE
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+# One name for this start of the job.
+
+
+def agree(group: Group, table: Table, prefix: str, path: str, timeout: float) -> str:
+    """
+    A session that rank 0 has drawn and all ranks know. What an earlier start of the job has left
+    under the same keys is not taken for an answer: each rank draws a number, which comes back with
+    the session, and says that it has it.
+    """
+    try:
+        if group.rank == 0:
+            return _lead(group, table, prefix, path, timeout)
+        return _follow(group, table, prefix, path, timeout)
+    except RuntimeError as error:
+        raise errors.NetworkError(
+            f"the ranks that open {path} do not reach each other: {_first_line(error)}",
+            code=lib.CKPT_ENETWORK,
+        ) from error
+
+
+class _Pause:
+    def __init__(self, timeout: float) -> None:
+        self._end = time.monotonic() + timeout
+        self._next = _PAUSE_MIN
+
+    def __call__(self) -> bool:
+        """Waits a little. False: the time is up."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(self._next, left))
+        self._next = min(self._next * 1.5, _PAUSE_MAX)
+        return True
+
+
+def _late(message: str) -> errors.WaitTimeoutError:
+    return errors.WaitTimeoutError(
+        f"{message}: all ranks of the job must make a Checkpointer of the same path, and in the "
+        "same order if they make several (distributed=False: for this process alone)",
+        code=-errno.ETIMEDOUT,
+        errno=errno.ETIMEDOUT,
+    )
+
+
+def _lead(group: Group, table: Table, prefix: str, path: str, timeout: float) -> str:
+    session = os.urandom(8).hex()
+    hellos: dict[int, bytes] = {}
+    told: dict[int, bytes] = {}
+    missing = set(range(1, group.world))
+    pause = _Pause(timeout)
+    while missing:
+        for rank in missing:
+            # A rank that has just started overwrites what one before it has left.
+            hello = table.read(f"{prefix}/hello/{rank}")
+            if hello is not None:
+                hellos[rank] = hello
+        for rank in sorted(missing) if len(hellos) == group.world - 1 else ():
+            if told.get(rank) != hellos[rank]:
+                table.write(f"{prefix}/answer/{rank}", hellos[rank] + session.encode())
+                told[rank] = hellos[rank]
+            elif table.read(f"{prefix}/ack/{rank}") == session.encode():
+                missing.discard(rank)
+                for what in ("hello", "answer", "ack"):
+                    table.drop(f"{prefix}/{what}/{rank}")
+        if missing and not pause():
+            some = ", ".join(map(str, sorted(missing - hellos.keys() or missing)[:8]))
+            late = _late(f"{path}: rank 0 has waited {timeout:g} s for rank {some}")
+            # Those who know the session wait for what becomes of it.
+            table.write(f"{prefix}/{session}/opened", _words(group.rank, late))
+            raise late
+    return session
+
+
+def _follow(group: Group, table: Table, prefix: str, path: str, timeout: float) -> str:
+    nonce = os.urandom(8).hex().encode()
+    table.write(f"{prefix}/hello/{group.rank}", nonce)
+    pause = _Pause(timeout)
+    while True:
+        answer = table.read(f"{prefix}/answer/{group.rank}")
+        if answer is not None and answer.startswith(nonce):
+            session = answer[len(nonce) :]
+            table.write(f"{prefix}/ack/{group.rank}", session)
+            return session.decode()
+        if not pause():
+            raise _late(f"{path}: rank {group.rank} has waited {timeout:g} s for rank 0")
+
+
+# Whether all could open the store.
+
+
+def _words(rank: int, error: BaseException | None) -> bytes:
+    """How it went on one rank."""
+    code = 0 if error is None else getattr(error, "code", 0) or -errno.ECANCELED
+    why = "" if error is None else str(error) or type(error).__name__
+    return json.dumps({"rank": rank, "code": code, "why": why[:2000]}).encode()
+
+
+class Opening:
+    """
+    Each rank says once whether it could open the store, and rank 0 what that makes of all of them.
+    One small key of it stays in the job's store.
+    """
+
+    def __init__(self, group: Group, table: Table, prefix: str, path: str, timeout: float) -> None:
+        self._group = group
+        self._table = table
+        self._prefix = prefix
+        self._path = path
+        self._timeout = timeout
+
+    def fail(self, error: BaseException) -> None:
+        """This rank could not. Raises nothing: there is an error already."""
+        try:
+            self._table.write(self._own(), _words(self._group.rank, error))
+        except RuntimeError as lost:
+            logger.warning("%s: the other ranks are not told: %s", self._path, _first_line(lost))
+
+    def agree(self) -> None:
+        """This rank could. Raises what another one has failed with."""
+        try:
+            if self._group.rank == 0:
+                self._lead()
+            else:
+                self._table.write(self._own(), _words(self._group.rank, None))
+                self._follow()
+        except RuntimeError as error:
+            raise errors.NetworkError(
+                f"the ranks that open {self._path} do not reach each other: {_first_line(error)}",
+                code=lib.CKPT_ENETWORK,
+            ) from error
+
+    def _own(self) -> str:
+        rank = self._group.rank
+        return f"{self._prefix}/opened" if rank == 0 else f"{self._prefix}/open/{rank}"
+
+    def _lead(self) -> None:
+        missing = set(range(1, self._group.world))
+        pause = _Pause(self._timeout)
+        while True:
+            for rank in sorted(missing):
+                key = f"{self._prefix}/open/{rank}"
+                said = self._table.read(key)
+                if said is None:
+                    continue
+                self._table.drop(key)
+                missing.discard(rank)
+                if json.loads(said)["code"]:
+                    self._table.write(self._own(), said)
+                    raise self._failure(said)
+            if not missing:
+                self._table.write(self._own(), _words(0, None))
+                return
+            if not pause():
+                some = ", ".join(map(str, sorted(missing)[:8]))
+                late = _late(f"{self._path}: rank {some} has not opened it in {self._timeout:g} s")
+                self._table.write(self._own(), _words(0, late))
+                raise late
+
+    def _follow(self) -> None:
+        pause = _Pause(self._timeout + _PATIENCE.total_seconds())
+        while True:
+            said = self._table.read(f"{self._prefix}/opened")
+            if said is not None:
+                if json.loads(said)["code"]:
+                    raise self._failure(said)
+                return
+            if not pause():
+                rank = self._group.rank
+                raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")
+
+    def _failure(self, said: bytes) -> errors.CheckpointError:
+        told = json.loads(said)
+        code = int(told["code"])
+        return error_class(code)(
+            f"rank {told['rank']} could not open {self._path}: {told['why']}",
+            code=code,
+            errno=-code if code > lib.CKPT_EINTEGRITY else None,
+            rank=int(told["rank"]),
+        )
+
+
+# The service.
+
+
+class Service:
+    """Answers what an engine asks, from a thread. Made before the engine, closed after it."""
+
+    def __init__(self, table: Table, path: str) -> None:
+        ret = ffi.new("struct ckpt_exchange_server **")
+        check(lib.ckpt_exchange_server_new(ret))
+        self.ptr: Any = ret[0]
+        self._thread = threading.Thread(
+            target=_serve, args=(self.ptr, table, path), name="libckpt-ranks", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """After the engine has closed, or could not be opened."""
+        ptr, self.ptr = self.ptr, None
+        if ptr is None:
+            return
+        lib.ckpt_exchange_server_quiet(ptr)
+        if self._thread is not threading.current_thread():
+            self._thread.join(_FAREWELL)
+            # One that hangs in the store still has the server in its hands.
+            if not self._thread.is_alive():
+                lib.ckpt_exchange_server_free(ptr)
+
+
+class _Link:
+    """The table, as long as it can be reached. That it cannot is logged once, until it can."""
+
+    def __init__(self, table: Table, path: str) -> None:
+        self._table = table
+        self._path = path
+        self._broken = False
+        self._next_try = 0.0
+
+    def do(self, request: Any) -> tuple[int, str, list[bytes | None]]:
+        """Result, reason and values for a request."""
+        keys = [f"libckpt/{ffi.string(request.keys[i]).decode()}" for i in range(request.count)]
+        try:
+            self._mend()
+            values = self._ask(request, keys)
+        except Exception as error:  # The engine is told: nobody else could be.
+            self._failed(error)
+            return lib.CKPT_ENETWORK, _first_line(error), []
+        if self._broken:
+            self._broken = False
+            logger.info("%s: the job's key-value store is back", self._path)
+        if values is None:
+            return -errno.EEXIST, "another value is there: was this session used before?", []
+        return 0, "", values
+
+    def _ask(self, request: Any, keys: list[str]) -> list[bytes | None] | None:
+        if request.verb == lib.CKPT_EXCHANGE_GET:
+            return self._table.get(keys)
+        put = request.verb == lib.CKPT_EXCHANGE_PUT
+        well = True
+        for index, key in enumerate(keys):
+            if put:
+                value = bytes(ffi.buffer(request.values[index], request.lengths[index]))
+                well = self._table.put(key, value) and well
+            else:
+                self._table.drop(key)
+        return [] if well else None
+
+    def _mend(self) -> None:
+        now = time.monotonic()
+        if self._broken and now >= self._next_try:
+            self._next_try = now + _RECONNECT
+            self._table = self._table.again() or self._table
+
+    def _failed(self, error: Exception) -> None:
+        if self._broken:
+            return
+        self._broken = True
+        self._next_try = time.monotonic()
+        logger.warning(
+            "%s: the job's key-value store does not answer, so no step can be committed: %s",
+            self._path,
+            _first_line(error),
+        )
+
+
+def _serve(ptr: Any, table: Table, path: str) -> None:
+    """The thread: sleeps in C until the engine asks something or has closed."""
+    link = _Link(table, path)
+    request = new_struct("ckpt_exchange_request")
+    while lib.ckpt_exchange_next(ptr, lib.CKPT_FOREVER, request) == 0:
+        if _reply(ptr, request, *link.do(request)) < 0:
+            # An answer that the engine will not have: a value that is none of libckpt's.
+            _reply(ptr, request, -errno.EIO, "the job's key-value store holds strange values", [])
+
+
+def _reply(ptr: Any, request: Any, result: int, reason: str, values: list[bytes | None]) -> int:
+    answer = new_struct("ckpt_exchange_answer")
+    answer.id = request.id
+    answer.result = result
+    kept = [ffi.NULL if value is None else ffi.from_buffer("char[]", value) for value in values]
+    pointers = ffi.new("void *[]", kept)
+    lengths = ffi.new("uint64_t[]", [0 if value is None else len(value) for value in values])
+    text = ffi.new("char[]", reason.encode("utf-8", "replace")[:200])
+    answer.values = pointers
+    answer.lengths = lengths
+    if result < 0:
+        answer.reason = text
+    code = int(lib.ckpt_exchange_reply(ptr, answer))
+    # Nobody waits for it any more.
+    return 0 if code in (-errno.ETIMEDOUT, -errno.ENOENT) else code

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which of the ranks that hold the same writes it, and what each rank has of its own.
+
+All ranks must come to the same answer without talking, so it follows from what they all know: the
+names and sizes of the tensors, and the mesh.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Hashable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ._layout import Copies
+
+T = TypeVar("T")
+
+
+class Ranks(NamedTuple):
+    """This process among those that save together."""
+
+    rank: int = 0
+    world: int = 1
+
+    def own_name(self, name: str) -> str:
+        """The name of a tensor that every rank has one of. The name of each is its own."""
+        return name if self.world == 1 else f"{own_prefix(self.rank)}{name}"
+
+    def everywhere(self) -> Copies:
+        """Of a tensor that is the same on all ranks."""
+        return Copies("world", self.world, self.rank)
+
+
+def own_prefix(rank: int) -> str:
+    """What the names of a rank's own tensors begin with."""
+    return f"rank-{rank:05d}/"
+
+
+def is_turn(name: str, copies: Copies) -> bool:
+    """True if this rank writes a tensor that is asked about alone."""
+    if copies.among == 1:
+        return True
+    return zlib.crc32(name.encode("utf-8", "replace")) % copies.among == copies.place
+
+
+class Shares:
+    """Balances tensors by bytes among those that hold them."""
+
+    def __init__(self) -> None:
+        #: (bytes so far, index) of each, the least first
+        self._loads: dict[Hashable, list[tuple[int, int]]] = {}
+
+    def settle(self, wanted: list[tuple[bytes, int, Copies]]) -> list[bool]:
+        """
+        Which of some tensors (name, bytes, who holds them) this rank writes. Large ones first, each
+        by the one that has least so far.
+        """
+        mine = [copies.among == 1 for _, _, copies in wanted]
+        for number in sorted(range(len(wanted)), key=lambda n: (-wanted[n][1], wanted[n][0])):
+            _, nbytes, copies = wanted[number]
+            if copies.among > 1 and copies.group is None:
+                mine[number] = is_turn(wanted[number][0].decode("utf-8", "replace"), copies)
+            elif copies.among > 1:
+                loads = self._loads.get(copies.group)
+                if loads is None:
+                    loads = [(0, index) for index in range(copies.among)]
+                    self._loads[copies.group] = loads
+                load, chosen = loads[0]
+                heapq.heapreplace(loads, (load + max(nbytes, 1), chosen))
+                mine[number] = chosen == copies.place
+        return mine
+
+
+class PerRank(Generic[T]):
+    """
+    A value that every rank has one of its own, in the state of a checkpointer of many ranks.
+
+        state = {"model": model, "noise": PerRank(torch.zeros(8))}
+
+    It is saved by every rank, and restored to the rank that it is of. Without it, tensors in the
+    state are taken to be the same on all ranks, and one rank writes each. A rank that had none when
+    the step was saved, because there were fewer, keeps the value it has, with a warning.
+    """
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"libckpt.PerRank({self.value!r})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The value."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes a value; a tensor keeps its memory if type and shape are the same."""
+        from ._restore import into
+
+        self.value = into(self.value, state["value"])

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One save, in the two halves that torch.distributed.checkpoint has: write_data() and finish()."""
+
+from __future__ import annotations
+
+from .. import _errors as errors
+from .._engine import check, last_error, logger, new_struct
+from .._native import ffi, lib
+from .._save import Save
+from .._state import Snapshot
+
+
+class Attempt(Save):
+    """A save whose manifest is held back, where it is `held`, until commit()."""
+
+    _held: Snapshot | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """True until commit() or give_up()."""
+        return self._held is not None
+
+    def stage(self, snapshot: Snapshot, deadline: float, *, held: bool) -> None:
+        """Hands the snapshot over. Afterwards its tensors have been copied."""
+        ret = ffi.new("struct ckpt_save **")
+        opts = new_struct("ckpt_save_opts")
+        opts.flags = lib.CKPT_SAVE_FENCED if held else 0
+        check(lib.ckpt_save_begin(self._engine.guard(), self._step, opts, ret))
+        self._ptr = ret[0]
+        try:
+            self._describe(snapshot)
+        except BaseException as error:
+            self._refuse(error)
+            raise
+        self._fenced = True
+        try:
+            check(lib.ckpt_save_start(self._ptr))
+            if held:
+                self._held = snapshot
+            self.wait("staged", deadline)
+        except BaseException:
+            self._held = None
+            self._give_up(snapshot)
+            raise
+
+    def refuse(self, error: BaseException) -> None:
+        """What there is to save cannot be said: the other ranks are told so."""
+        self._refuse(error)
+
+    def commit(self, deadline: float) -> int:
+        """
+        Publishes the step once all ranks have written theirs; its generation. Raises why it was not
+        published.
+        """
+        code = lib.ckpt_save_fence(self._ptr, lib.CKPT_FOREVER)
+        found = None if code == 0 else last_error(code, self._step)
+        self._held = None
+        if found is not None:
+            raise self._read_error() or found
+        self.wait("local", deadline)
+        info = self.info
+        logger.info(
+            "step %d: %.1f MiB on this rank, staged in %.3f s, durable in %.3f s",
+            info.step,
+            info.bytes / 2**20,
+            info.stage_time,
+            info.local_time,
+        )
+        return info.generation
+
+    def give_up(self) -> None:
+        """Its dcp.save() has failed elsewhere."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._give_up(held)
+
+    def outcome(self, deadline: float) -> int | None:
+        """The generation if it was committed; waits until that is known. None: it was not."""
+        if self._ptr is None or self._failure is not None:
+            return None
+        try:
+            self.wait("local", deadline)
+        except errors.CheckpointError as error:
+            logger.info("step %d was not saved: %s", self._step, error)
+            return None
+        return self.info.generation

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What this process has of each store: the engine that saves to it, kept from save to save, and the
+step from which a save continues.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import re
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import _errors as errors
+from .._engine import Options, logger
+from .._exchange import Group, find_group, join_group, open_all
+from .._native import lib
+from .._reader import Reader
+
+if TYPE_CHECKING:
+    from ._attempt import Attempt
+
+
+class Loaded(NamedTuple):
+    """A step that this process has loaded, and continues from."""
+
+    generation: int
+    step: int
+    #: tells one loading from another
+    nonce: str
+
+
+class Config(NamedTuple):
+    """How a store is opened to save to it."""
+
+    path: str
+    options: Options
+    distributed: bool | None = None
+    process_group: Any = None
+
+    def group(self) -> Group | None:
+        """The ranks that save together; None: this process is alone."""
+        if self.process_group is None:
+            return find_group(self.distributed)
+        dist = sys.modules["torch.distributed"]
+        world = int(dist.get_world_size(self.process_group))
+        found = find_group(True)
+        if found is None or world == 1:
+            return None
+        return found._replace(rank=int(dist.get_rank(self.process_group)), world=world)
+
+
+#: Beyond the timeout of a save, for the wait for its end.
+_GRACE = 15.0
+#: Seconds, while another thread saves.
+_LOOK_AGAIN = 0.05
+#: From /run/step-100, "step_100", 100: the digits at the end.
+_STEP = re.compile(r"(\d+)/?$")
+
+
+def step_of(checkpoint_id: str | os.PathLike[str]) -> int | None:
+    """The step that a checkpoint_id names; None: it ends with no digits."""
+    found = _STEP.search(str(checkpoint_id))
+    return None if found is None or int(found[1]) > lib.CKPT_STEP_MAX else int(found[1])
+
+
+_lock = threading.RLock()
+_holds: dict[str, Hold] = {}
+#: the last step that was loaded from each store, as long as no save has continued from it
+_loaded: dict[str, Loaded] = {}
+#: of the last that a save has continued from
+_taken: dict[str, str] = {}
+
+
+def _key(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def remember(path: str, loaded: Loaded) -> None:
+    """The next save to the store continues from this step."""
+    with _lock:
+        if _taken.get(_key(path)) != loaded.nonce:
+            _loaded[_key(path)] = loaded
+
+
+def recall(path: str) -> Loaded | None:
+    """The step that the next save would continue from, if it is not the last that was saved."""
+    with _lock:
+        return _loaded.get(_key(path))
+
+
+def hold(config: Config) -> Hold:
+    """The store, open to save to it. All ranks call this alike."""
+    group = config.group()
+    with _lock:
+        found = _holds.get(_key(config.path))
+        if found is not None and found.engine.foreign:  # a forked child: it is the parent's
+            found = None
+        if found is not None and not found.fits(group):
+            found.close()
+            found = None
+        if found is None:
+            found = Hold(config, group)
+            _holds[_key(config.path)] = found
+        elif found.config.options != config.options:
+            raise ValueError(
+                f"{config.path} is open with {_difference(found.config.options, config.options)}: "
+                "give all its writers the same, or call libckpt.dcp.close() in between"
+            )
+        return found
+
+
+def _difference(old: Options, new: Options) -> str:
+    pairs = zip(Options._fields, old, new, strict=True)
+    return ", ".join(f"{name}={was!r}" for name, was, now in pairs if was != now)
+
+
+def close(store: str | os.PathLike[str] | None = None) -> None:
+    """
+    Closes a store that was saved to, or all of them; another process may save to it then. A save
+    that dcp.save() has not returned from is given up. Saving to it again opens it again, and
+    continues.
+    """
+    with _lock:
+        for key, found in list(_holds.items()):
+            if store is None or key == _key(os.fspath(store)):
+                found.close()
+
+
+atexit.register(close)
+
+
+class Hold:
+    """One store, open to save to it."""
+
+    def __init__(self, config: Config, group: Group | None) -> None:
+        self.config = config
+        self._group = group
+        timeout = config.options.save_timeout
+        ranks = None if group is None else join_group(config.path, group, timeout)
+        self.engine = open_all(config.path, config.options, ranks)
+        #: (generation, step) that the next save continues from
+        self._tip: tuple[int, int] | None = None
+        #: between the two halves of a save; of ranks that only write, until the next one
+        self._attempt: Attempt | None = None
+        self._thread: threading.Thread | None = None
+        self._turn = threading.Condition()
+        if config.options.new_start:
+            _loaded.pop(_key(config.path), None)
+
+    @property
+    def deadline(self) -> float:
+        """How long a save may take to end, whatever happens."""
+        return self.config.options.save_timeout + _GRACE
+
+    def fits(self, group: Group | None) -> bool:
+        """True if these ranks are those that it was opened by."""
+        if self.engine.closed:
+            return False
+        mine = self._group
+        if mine is None or group is None:
+            return mine is group
+        return mine.store is group.store and mine[:2] == group[:2]
+
+    def prepare(self) -> None:
+        """
+        Before a save: the last one has ended, and what was loaded since is what this one continues
+        from. All ranks call it alike.
+        """
+        self._settle(self.deadline)
+        key = _key(self.config.path)
+        loaded = _loaded.get(key)
+        if loaded is not None:
+            if loaded[:2] != self._tip:
+                self._adopt(loaded)
+            with _lock:
+                _taken[key] = loaded.nonce
+                if _loaded.get(key) is loaded:
+                    del _loaded[key]
+        claimed = self.engine.stats()["generation"]
+        if self._tip is None and not claimed and not self.config.options.new_start:
+            self._check_empty()
+
+    def begin(self, attempt: Attempt) -> None:
+        """Before a save hands its tensors over. Those of one process come one after the other."""
+        end = time.monotonic() + self.deadline
+        with self._turn:
+            while self._is_anothers():
+                if time.monotonic() >= end:
+                    raise errors.WaitTimeoutError(
+                        f"step {attempt.step} of {self.config.path} has waited {self.deadline:g} s "
+                        "for another thread to end its save",
+                        code=-errno.ETIMEDOUT,
+                        errno=errno.ETIMEDOUT,
+                        step=attempt.step,
+                    )
+                self._turn.wait(_LOOK_AGAIN)  # a thread may end without a word
+            left, self._attempt = self._attempt, attempt
+            self._thread = threading.current_thread()
+        if left is not None:
+            self._close_attempt(left, self.deadline)
+
+    def _is_anothers(self) -> bool:
+        """True while a save of another thread is between its two halves."""
+        thread = self._thread
+        return (
+            self.engine.world == 1  # ranks save together, so that there is one at a time
+            and self._attempt is not None
+            and thread is not None
+            and thread is not threading.current_thread()
+            and thread.is_alive()
+        )
+
+    def _settle(self, deadline: float) -> None:
+        with self._turn:
+            if self._is_anothers():
+                return
+            left, self._attempt = self._attempt, None
+        if left is not None:
+            self._close_attempt(left, deadline)
+
+    def _close_attempt(self, attempt: Attempt, deadline: float) -> None:
+        """
+        What became of the last save. One that its dcp.save() has left behind, because some rank
+        failed outside of libckpt, is given up.
+        """
+        if attempt.is_held:
+            attempt.give_up()
+        generation = attempt.outcome(deadline)
+        if generation is not None:
+            self._tip = generation, attempt.step
+
+    def ended(self, attempt: Attempt, generation: int | None) -> None:
+        """A save has come to its end; if it was committed, the next one continues from it."""
+        with self._turn:
+            if generation is not None:
+                self._tip = generation, attempt.step
+            if self._attempt is attempt:
+                self._attempt = None
+            self._turn.notify_all()
+
+    def _adopt(self, loaded: Loaded) -> None:
+        with Reader(self.engine, loaded.step) as reader:
+            if reader.generation != loaded.generation:
+                raise errors.FencedError(
+                    f"step {loaded.step} of {self.config.path} was loaded from generation "
+                    f"{loaded.generation}, and is now that of generation {reader.generation}: "
+                    "another job has saved it meanwhile; load it again",
+                    code=lib.CKPT_EFENCED,
+                    step=loaded.step,
+                )
+            reader.read()
+            reader.adopt()
+        self._tip = loaded.generation, loaded.step
+        logger.info("%s: saving continues from step %d", self.config.path, loaded.step)
+
+    def _check_empty(self) -> None:
+        for info in self.engine.steps():
+            if info.state == "committed" and info.in_lineage:
+                raise errors.NotResumedError(
+                    f"{self.config.path} holds commits, the newest of step {info.step}: load it "
+                    "with dcp.load() and libckpt.dcp.StorageReader first, so that saving continues "
+                    "from there; or give StorageWriter new_start=True, or another store",
+                    code=lib.CKPT_ENOTRESUMED,
+                    step=info.step,
+                )
+
+    def close(self) -> None:
+        """Ends it. Opened again, it continues from the last save."""
+        key = _key(self.config.path)
+        if _holds.get(key) is self:
+            del _holds[key]
+        if self.engine.closed or self.engine.foreign:
+            return
+        try:
+            left, self._attempt = self._attempt, None
+            if left is not None:
+                self._close_attempt(left, _GRACE)
+        except errors.CheckpointError as error:
+            logger.error("closing %s: %s", self.config.path, error)
+        finally:
+            self.engine.close()
+        if self._tip is not None and key not in _loaded:
+            _loaded[key] = Loaded(*self._tip, os.urandom(8).hex())

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a step holds, under the names that torch.distributed.checkpoint has for it.
+
+A step that was saved through it has these names already. One of libckpt.Checkpointer is nested as
+its state was, and flattened as torch flattens what get_state_dict() gives: a module is its
+parameters and buffers by their qualified names, an optimizer
+{"state": {parameter: {role: tensor}}, "param_groups": [...]}, any other object what its
+state_dict() returned. Of a step of another program there are the tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.metadata import (
+    STORAGE_TYPES,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from .. import _dtypes
+from .._engine import VERSION
+from .._errors import FormatError, VersionError
+from .._reader import Reader, Stored, optimizer_tensors, references
+from .._typed import Decoder, Json, tag_of
+from ._contents import DCP_VERSION
+
+#: Items of all lists together.
+_LISTS_MAX = 1 << 24
+
+
+class Value(NamedTuple):
+    """Something that is no tensor, as it is stored."""
+
+    node: Json
+    #: bytes that the planner alone understands
+    raw: bool = False
+
+
+class Table(NamedTuple):
+    """A step's contents by their names."""
+
+    #: names of tensors, and values
+    listed: dict[str, Stored | Value]
+    #: other names that are answered to
+    others: dict[str, Stored | Value]
+    #: what the planner kept for itself
+    planner_data: Any
+
+    def describe(self) -> Answers:
+        """For a planner. Every tensor is one box, of which any part can be read by itself."""
+        return Answers(
+            {name: _describe(found) for name, found in self.listed.items()},
+            {name: _describe(found) for name, found in self.others.items()},
+        )
+
+    def find(self, name: str) -> Stored | Value:
+        """What a planner has found under this name."""
+        found = self.listed.get(name)
+        return self.others[name] if found is None else found
+
+
+class Answers(dict[str, STORAGE_TYPES]):
+    """Lists every tensor and value once, and answers to other names of theirs, too."""
+
+    def __init__(self, listed: dict[str, STORAGE_TYPES], others: dict[str, STORAGE_TYPES]) -> None:
+        super().__init__(listed)
+        self._others = others
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self._others
+
+    def __missing__(self, name: str) -> STORAGE_TYPES:
+        return self._others[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dict."""
+        found = super().get(name)
+        return self._others.get(name, default) if found is None else found
+
+    def __reduce__(self) -> Any:
+        return Answers, (dict(self), self._others)
+
+
+def _describe(found: Stored | Value) -> STORAGE_TYPES:
+    if isinstance(found, Value):
+        return BytesStorageMetadata()
+    size = torch.Size(found.shape)
+    # One that this torch lacks is refused, naming it, by who wants it.
+    dtype = _dtypes.torch_type(found.dtype) or torch.uint8
+    start = torch.Size([0] * len(size))
+    return TensorStorageMetadata(
+        TensorProperties(dtype=dtype), size, [ChunkStorageMetadata(offsets=start, sizes=size)]
+    )
+
+
+def table_of(reader: Reader, rank: int) -> Table:
+    """What a step holds, as rank `rank` of those that read it sees it."""
+    stored = reader.tensors()
+    try:
+        first = reader.json(0)
+        if type(first) is dict and type(first.get("dcp")) is dict:
+            return _of_dcp(reader, stored)
+        meta = reader.meta(rank if rank < reader.world else 0)
+        if meta is None:
+            return Table(dict(stored), {}, {name: (name,) for name in stored})
+        return _of_state(meta["state"], stored)
+    except (TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"step {reader.step}: its state is malformed: {error!r}", step=reader.step
+        ) from error
+
+
+# Saved through torch.distributed.checkpoint.
+
+
+def _of_dcp(reader: Reader, stored: dict[str, Stored]) -> Table:
+    values: dict[str, Stored | Value] = {}
+    paths: dict[str, Any] = {}
+    planner: Any = None
+    parts: set[str] = set()
+    for rank in range(reader.world):
+        node = reader.json(rank)["dcp"]
+        _check_version(reader, node)
+        raw = set(node["raw"])
+        for name, value in node["values"].items():
+            values.setdefault(name, Value(value, name in raw))
+            parts.update(part for part, _ in references(value))
+        paths.update({name: _path_of(keys) for name, keys in node["paths"].items()})
+        if "planner" in node:
+            planner = Decoder.plain(node["planner"])
+    _check_lists(paths.values())
+    listed = {name: found for name, found in stored.items() if name not in parts}
+    return Table({**listed, **values}, {}, paths or planner)
+
+
+def _path_of(keys: Json) -> tuple[int | str, ...]:
+    if type(keys) is not list or not keys or not all(type(key) in (int, str) for key in keys):
+        raise ValueError(f"the path {keys!r:.100}")
+    return tuple(keys)
+
+
+def _check_lists(paths: Iterable[tuple[int | str, ...]]) -> None:
+    """Who makes a nested state of paths makes lists that are as long as their greatest index."""
+    lengths: dict[tuple[int | str, ...], int] = {}
+    for path in paths:
+        for place, key in enumerate(path):
+            if type(key) is int:
+                lengths[path[:place]] = max(lengths.get(path[:place], 0), key + 1)
+                if key < 0:
+                    raise ValueError(f"the index {key}")
+    if sum(lengths.values()) > _LISTS_MAX:
+        raise ValueError("lists that no state has")
+
+
+def _check_version(reader: Reader, node: dict[str, Json]) -> None:
+    version = node["version"]
+    if type(version) is not int or version > DCP_VERSION:
+        raise VersionError(
+            f"step {reader.step} was written by libckpt {node.get('library')}, whose state for "
+            f"torch.distributed.checkpoint is of version {version}; libckpt {VERSION} reads "
+            f"version {DCP_VERSION}: install a newer one",
+            step=reader.step,
+        )
+
+
+# Saved by a Checkpointer.
+
+
+def _of_state(node: Json, stored: dict[str, Stored]) -> Table:
+    nested = _Nested(stored)
+    flat, paths = flatten_state_dict(nested.walk(node))
+    listed: dict[str, Stored | Value] = {
+        name: found if isinstance(found, Value) else nested.tensors[id(found)]
+        for name, found in flat.items()
+    }
+    others: dict[str, Stored | Value] = {
+        name: found for name, found in stored.items() if name not in listed
+    }
+    for path, groups in nested.groups:
+        prefix = ".".join((*path, "param_groups"))
+        for group in groups:
+            for parameter in group["params"].node:
+                for option, value in group.items():
+                    if option != "params":
+                        others.setdefault(f"{prefix}.{parameter}.{option}", value)
+    return Table(listed, others, paths)
+
+
+class _Nested:
+    """The nested state, in which a tensor is one without data and anything else a Value."""
+
+    def __init__(self, stored: dict[str, Stored]) -> None:
+        self._stored = stored
+        self._made: list[torch.Tensor] = []
+        #: by the ids of tensors without data
+        self.tensors: dict[int, Stored] = {}
+        #: of the optimizers and where they are
+        self.groups: list[tuple[tuple[str, ...], list[dict[str, Any]]]] = []
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Stands for a tensor."""
+        found = self._stored[name]
+        made = torch.empty(found.shape, dtype=torch.uint8, device="meta")
+        self._made.append(made)
+        self.tensors[id(made)] = found
+        return made
+
+    def walk(self, node: Json, path: tuple[str, ...] = ()) -> Any:
+        """What torch walks into stays as it is, everything else becomes a Value."""
+        if type(node) is list:
+            items = [self.walk(item, (*path, str(n))) for n, item in enumerate(node)]
+            return items if any(map(_is_walked, items)) else Value(node)
+        if type(node) is not dict:
+            return Value(node)
+        tag = tag_of(node)
+        if tag is None:
+            return {key: self.walk(item, (*path, key)) for key, item in node.items()}
+        walk = _WALKS.get(tag)
+        return Value(node) if walk is None else walk(self, node[tag], path)
+
+    def _json(self, text: str, path: tuple[str, ...]) -> Any:
+        return self.walk(json.loads(text), path)
+
+    def _tensor(self, name: str, _path: tuple[str, ...]) -> Any:
+        return self.tensor(name)
+
+    def _pairs(self, flat: list[Json], path: tuple[str, ...]) -> Any:
+        keys = [str(Decoder.plain(key)) for key in flat[::2]]
+        return {
+            key: self.walk(item, (*path, key)) for key, item in zip(keys, flat[1::2], strict=True)
+        }
+
+    def _default(self, flat: list[Json], path: tuple[str, ...]) -> Any:
+        return self._pairs(flat[1:], path)
+
+    def _module(self, node: dict[str, Json], path: tuple[str, ...]) -> Any:
+        prefix = len(node["prefix"])
+        found = {name[prefix:]: self.tensor(name) for name in node["tensors"]}
+        return {**found, **self.walk(node["extra"], path)}
+
+    def _object(self, node: dict[str, Json], path: tuple[str, ...]) -> Any:
+        return self.walk(node["state"], path)
+
+    def _optimizer(self, node: dict[str, Json], path: tuple[str, ...]) -> Any:
+        names = node["params"]
+        state: dict[str, dict[str, Any]] = {}
+        for index, role, name in optimizer_tensors(node):
+            state.setdefault(names[index], {})[role] = self.tensor(name)
+        for index_text, values in node["values"].items():
+            inner = (*path, "state", names[int(index_text)])
+            state.setdefault(names[int(index_text)], {}).update(self.walk(values, inner))
+        state.update(self.walk(node["other"], (*path, "state")))
+        groups, first = [], 0
+        for number, group in enumerate(node["groups"]):
+            count = group["count"]
+            inner = (*path, "param_groups", str(number))
+            options = self.walk(group["options"], inner)
+            groups.append({**options, "params": Value(names[first : first + count])})
+            first += count
+        self.groups.append((path, groups))
+        return {"state": state, "param_groups": groups, **self.walk(node["extra"], path)}
+
+
+def _is_walked(item: Any) -> bool:
+    return isinstance(item, (dict, list, torch.Tensor))
+
+
+_WALKS: dict[str, Callable[[_Nested, Any, tuple[str, ...]], Any]] = {
+    "$counter": _Nested._pairs,
+    "$defaultdict": _Nested._default,
+    "$dict": _Nested._pairs,
+    "$json": _Nested._json,
+    "$module": _Nested._module,
+    "$object": _Nested._object,
+    "$odict": _Nested._pairs,
+    "$optimizer": _Nested._optimizer,
+    "$tensor": _Nested._tensor,
+}

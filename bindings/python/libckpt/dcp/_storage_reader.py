@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading through torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import LoadPlan, LoadPlanner, Metadata
+from torch.distributed.checkpoint import StorageReader as Base
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+from torch.futures import Future
+
+from .. import _dtypes
+from .. import _errors as errors
+from .._engine import Engine, Options
+from .._exchange import find_group
+from .._load import Step, parse_step, read_newest, store_path
+from .._native import lib
+from .._reader import Memory, Reader, Stored, references
+from .._tensors import describe, overlaps
+from .._typed import Decoder
+from ._boxes import check_box
+from ._hold import Loaded, remember, step_of
+from ._names import Table, Value, table_of
+
+
+class StorageReader(Base):
+    """
+    The reader for dcp.load().
+
+        dcp.load(state, storage_reader=StorageReader("/shared/run42"))
+
+    Reads what StorageWriter or libckpt.Checkpointer has saved, on any number of ranks, into any
+    sharding; of every tensor only what is needed, and nothing that has not been verified.
+
+    store: directory.
+    step: a number, "latest", or "latest~1" for the one before; a checkpoint_id given to dcp.load()
+        may say it as well. A newest step whose manifest or index is damaged is passed over with a
+        warning. One whose data is found damaged while it is read makes dcp.load() raise.
+    allow_pickle: load values that were pickled, which can run any code that whoever wrote them
+        wanted.
+    resume: what this process saves to the store from now on continues from this step. False: it is
+        only looked at.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        step: Step = "latest",
+        *,
+        allow_pickle: bool = False,
+        resume: bool = True,
+    ) -> None:
+        super().__init__()
+        self._path = store_path(store)
+        parse_step(step)
+        self._step = step
+        self._allow_pickle = allow_pickle
+        self._resume = resume
+        #: what is loaded; torch puts it into its log
+        self.checkpoint_id: str | os.PathLike[str] | None = None
+        self._engine: Engine | None = None
+        self._reader: Reader | None = None
+        self._table: Table | None = None
+        self._plan: list[Any] = []
+        #: read from the storage by the last load, in bytes
+        self.bytes_read = 0
+
+    def __repr__(self) -> str:
+        return f"<libckpt.dcp.StorageReader of {self._path}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_engine": None, "_reader": None, "_table": None}
+
+    def __del__(self) -> None:
+        if getattr(self, "_path", None) is not None:
+            self._close()
+
+    def _close(self) -> None:
+        reader, engine = self._reader, self._engine
+        self._reader = self._engine = self._table = None
+        if engine is None or engine.foreign:
+            return
+        if reader is not None:
+            reader.close()
+        engine.close()
+
+    # What torch calls, in this order.
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Another load begins; a checkpoint_id says of which step."""
+        self._close()
+        self.checkpoint_id = checkpoint_id
+        if checkpoint_id is not None:
+            self._step = _step_named(checkpoint_id)
+
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+        """What the step holds."""
+        self._close()
+        engine = self._engine = Engine(self._path, Options(read_only=True), log_thread=False)
+        try:
+            found, value = read_newest(engine, self._step, _open)
+        except BaseException:
+            self._close()
+            raise
+        if found is None:
+            self._close()
+            raise errors.StepNotFoundError(
+                f"{self._path}: nothing has been committed yet", code=lib.CKPT_ENOSTEP
+            )
+        self._reader, self._table = value
+        assert self._table is not None
+        return Metadata(self._table.describe(), planner_data=self._table.planner_data)
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *_args: Any, **_options: Any
+    ) -> None:
+        """Nothing is left to be done."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Says which step this rank has opened."""
+        reader = self._opened()
+        return dataclasses.replace(plan, storage_data=(reader.step, reader.generation))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """All ranks must have opened the same."""
+        for rank, plan in enumerate(plans):
+            if plan.storage_data != plans[0].storage_data:
+                mine, other = plans[0].storage_data, plan.storage_data
+                raise errors.MismatchError(
+                    f"{self._path}: rank 0 has opened step {mine[0]} (generation {mine[1]}), and "
+                    f"rank {rank} step {other[0]} (generation {other[1]}): a job saves to the "
+                    "store at this moment, or they do not see the same directory; name the step",
+                    code=lib.CKPT_EMISMATCH,
+                    step=mine[0],
+                )
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Reads and verifies everything in the plan; tensors of the CPU where they are."""
+        reader = self._opened()
+        try:
+            with torch.no_grad():
+                self._read(reader, plan, planner)
+            if self._resume:
+                nonce = os.urandom(8).hex()
+                remember(self._path, Loaded(reader.generation, reader.step, nonce))
+            self.bytes_read = reader.engine.stats()["bytes_read"]
+        finally:
+            self._close()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            raise errors.ClosedError(
+                f"{self._path} is not open: read_metadata() comes first", code=lib.CKPT_ECLOSED
+            )
+        return self._reader
+
+    def _read(self, reader: Reader, plan: LoadPlan, planner: LoadPlanner) -> None:
+        assert self._table is not None
+        memory = Memory(reader, reader.tensors())
+        values: list[tuple[ReadItem, Value]] = []
+        tensors: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
+        for item in plan.items:
+            found = self._table.find(item.storage_index.fqn)
+            if item.type == LoadItemType.BYTE_IO:
+                assert isinstance(found, Value)
+                for name, kind in references(found.node):
+                    memory.want(name, kind)
+                values.append((item, found))
+            else:
+                assert isinstance(found, Stored)
+                tensors.append((item, *_bind(reader, found, item, planner)))
+        reader.read()
+        for item, target, read in tensors:
+            if read is not target:
+                target.copy_(read)
+            planner.commit_tensor(item, target)
+        decoder = Decoder(memory.get, allow_pickle=self._allow_pickle)
+        for item, value in values:
+            planner.load_bytes(item, self._bytes_of(value, decoder))
+
+    def _bytes_of(self, value: Value, decoder: Decoder) -> io.BytesIO:
+        """A value in the way in which planners take it: from the hands of torch.save()."""
+        if value.raw and not self._allow_pickle:
+            raise errors.UnsupportedError(
+                "the checkpoint holds bytes of a planner, and loading them can run any code that "
+                "whoever wrote it wanted: pass allow_pickle=True only if you trust its origin"
+            )
+        decoded = decoder.decode(value.node)
+        if value.raw:
+            return io.BytesIO(decoded)
+        text = io.BytesIO()
+        torch.save(decoded, text)
+        text.seek(0)
+        return text
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """True if it names a step."""
+        try:
+            _step_named(checkpoint_id)
+        except ValueError:
+            return False
+        return True
+
+
+def _step_named(checkpoint_id: str | os.PathLike[str]) -> Step:
+    last = os.path.basename(str(checkpoint_id).rstrip("/"))
+    if last.startswith("latest"):
+        parse_step(last)
+        return last
+    number = step_of(checkpoint_id)
+    if number is None:
+        raise ValueError(
+            f"checkpoint_id={str(checkpoint_id)!r}: it must end with a step's number, like "
+            '"step-100", or be "latest" or "latest~1"'
+        )
+    return number
+
+
+def _open(reader: Reader) -> tuple[Reader, Table]:
+    """Takes the open step from who has chosen it."""
+    group = find_group(None)
+    alike = group is not None and group.world == reader.world
+    table = table_of(reader, group.rank if group is not None and alike else 0)
+    return reader.take(), table
+
+
+def _bind(
+    reader: Reader, found: Stored, item: ReadItem, planner: LoadPlanner
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The memory that a box goes to, and that it is read to: the same, if that can be."""
+    name, shape, start = found.name, tuple(item.lengths), tuple(item.storage_offsets)
+    target = planner.resolve_tensor(item).detach()
+    if tuple(target.shape) != shape:
+        raise errors.MismatchError(
+            f"step {reader.step}: {name} is wanted in a box of shape {list(shape)}, and the memory "
+            f"for it is of shape {list(target.shape)}",
+            code=lib.CKPT_EMISMATCH,
+            step=reader.step,
+            tensor=name,
+        )
+    _check_dest(item, planner)
+    if 0 in shape:
+        return target, target
+    dtype = _dtypes.torch_type(found.dtype)
+    if dtype is None:
+        raise errors.UnsupportedError(
+            f"tensor {name!r} is {found}, a type that this version of torch does not have",
+            tensor=name,
+        )
+    read = target
+    direct = target.device.type == "cpu" and target.dtype == dtype and not target.is_conj()
+    if not direct or target.is_neg() or overlaps(describe(target)):
+        read = torch.empty(shape, dtype=dtype)
+    what = describe(read)
+    if shape != found.shape:
+        what = what._replace(whole=found.shape, start=start)
+    reader.bind(name, what, read)
+    return target, read
+
+
+def _check_dest(item: ReadItem, planner: LoadPlanner) -> None:
+    """What torch takes for the box at `dest_index` must be where the rows are that go there."""
+    offset = item.dest_index.offset
+    if offset is not None and item.lengths:
+        # The stored tensor is one box, so that a box of it is wanted whole.
+        check_box(item.dest_index.fqn, planner, (tuple(offset), tuple(item.lengths)))

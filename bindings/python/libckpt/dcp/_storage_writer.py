@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving through torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint import Metadata, SavePlan, SavePlanner
+from torch.distributed.checkpoint import StorageWriter as Base
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import _errors as errors
+from .._checkpointer import _count, _one_of, _seconds
+from .._engine import Options, logger
+from .._load import check_step, store_path
+from .._native import lib
+from .._ranks import Ranks
+from ._attempt import Attempt
+from ._contents import contents
+from ._hold import Config, Hold, Loaded, hold, recall, remember, step_of
+
+
+class StorageWriter(Base):
+    """
+    The writer for dcp.save() and dcp.async_save().
+
+        dcp.save(state, checkpoint_id="step-100", storage_writer=StorageWriter("/shared/run42"))
+
+    The digits that the checkpoint_id ends with are the step; or it is given as `step`, and there is
+    no checkpoint_id then. Steps must ascend. A step is committed for all ranks or for none: if it
+    was not, dcp.save() raises on all of them, and the step before stays.
+
+    The store stays open from save to save in this process, with the same options, whether the
+    writer is made anew or not, until `libckpt.dcp.close()` or the end of the program. On a store
+    that holds commits saving continues from the step that was last loaded in this process by
+    dcp.load() with a StorageReader; without that it raises NotResumedError.
+
+    store: directory, made if need be; its parent must exist. All ranks share it.
+    keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
+        keep all.
+    pool_bytes, io, save_timeout: as for libckpt.Checkpointer.
+    new_start: ignore the steps in the store and start a lineage of its own.
+    allow_pickle: pickle values that cannot be stored otherwise. They are marked, and load only with
+        StorageReader(..., allow_pickle=True).
+    distributed: False: dcp.save() is called with no_dist=True, and this process is by itself.
+    process_group: what dcp.save() is given as process_group, if it is not all ranks. Other ranks
+        need a store of their own.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        step: int | None = None,
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        pool_bytes: int = 0,
+        io: Literal["auto", "uring", "threads"] = "auto",
+        save_timeout: float = 600.0,
+        new_start: bool = False,
+        allow_pickle: bool = False,
+        distributed: bool | None = None,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        options = Options(
+            pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
+            io=_one_of("io", io, ("auto", "uring", "threads")),
+            save_timeout=_seconds("save_timeout", save_timeout),
+            keep_last=_count("keep_last", keep_last, 1) or 0,
+            keep_every=_count("keep_every", keep_every, 1) or 0,
+            new_start=new_start,
+            debug=logger.isEnabledFor(10),
+        )
+        self._config = Config(store_path(store), options, distributed, process_group)
+        self._allow_pickle = allow_pickle
+        self._given = None if step is None else check_step(step)
+        self._step = self._given
+        #: what the next save was called; torch puts it into its log
+        self.checkpoint_id: str | os.PathLike[str] | None = None
+        self._hold: Hold | None = None
+        self._attempt: Attempt | None = None
+        self._coordinates = True
+
+    def __repr__(self) -> str:
+        return f"<libckpt.dcp.StorageWriter of {self._config.path}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # dcp.async_save() with a process of its own sends it there. That process has one group.
+        return {
+            **self.__dict__,
+            "_config": self._config._replace(process_group=None),
+            "_hold": None,
+            "_attempt": None,
+            "loaded": recall(self._config.path),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        loaded: Loaded | None = state.pop("loaded")
+        self.__dict__.update(state)
+        if loaded is not None:
+            remember(self._config.path, loaded)
+
+    # What torch calls, in this order.
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """A save begins, of the step that the checkpoint_id ends with."""
+        self.checkpoint_id = checkpoint_id
+        found = None if checkpoint_id is None else step_of(checkpoint_id)
+        if found is not None and self._given not in (None, found):
+            raise ValueError(
+                f"checkpoint_id={str(checkpoint_id)!r} ends with {found}, and the StorageWriter "
+                f"was given step={self._given}: leave one of them out"
+            )
+        if found is None and self._given is None and checkpoint_id is not None:
+            raise ValueError(
+                f"checkpoint_id={str(checkpoint_id)!r} ends with no step's number: name it like "
+                '"step-100", or give StorageWriter a step'
+            )
+        self._step = self._given if found is None else found
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **kwargs: Any) -> None:
+        """Opens the store, the first time; all ranks wait for each other there."""
+        if self._step is None:
+            raise ValueError(
+                'which step this is has not been said: dcp.save(..., checkpoint_id="step-100"), or '
+                "StorageWriter(store, step=100)"
+            )
+        found = hold(self._config)
+        rank = kwargs.get("rank")
+        if rank is not None and rank != found.engine.rank:
+            raise ValueError(
+                f"this process is rank {found.engine.rank} of {found.engine.world} that save to "
+                f"{self._config.path}, and rank {rank} for dcp.save(): give StorageWriter the same "
+                "process_group, or distributed=False with no_dist=True"
+            )
+        # Without collectives every rank is asked to finish().
+        self._coordinates = is_coordinator or kwargs.get("use_collectives") is False
+        found.prepare()
+        self._hold = found
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Leaves it as it is: what torch keeps of a plan must not be of this save."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Leaves them as they are."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Returns when all tensors have been copied; the engine writes them behind."""
+        found = self._hold
+        assert found is not None
+        assert self._step is not None
+        engine = found.engine
+        attempt = self._attempt = Attempt(engine, self._step)
+        try:
+            ranks = Ranks(engine.rank, engine.world)
+            snapshot, sizes = contents(plan, planner, ranks, allow_pickle=self._allow_pickle)
+        except BaseException as error:
+            attempt.refuse(error)
+            raise
+        if snapshot.pickled:
+            logger.warning("pickled into the checkpoint: %s", ", ".join(snapshot.pickled))
+        found.begin(attempt)
+        try:
+            attempt.stage(snapshot, found.deadline, held=self._coordinates)
+        except BaseException:
+            found.ended(attempt, None)
+            raise
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(
+            [
+                WriteResult(item.index, size, None)
+                for item, size in zip(plan.items, sizes, strict=True)
+            ]
+        )
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """The commit: raises if the step was not committed for all ranks."""
+        del metadata, results
+        found, attempt = self._hold, self._attempt
+        if found is None or attempt is None:
+            raise errors.ClosedError("finish() without write_data()", code=lib.CKPT_ECLOSED)
+        self._attempt = None
+        generation = None
+        try:
+            generation = attempt.commit(found.deadline)
+        finally:
+            found.ended(attempt, generation)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """True if it ends with a step's number."""
+        return step_of(checkpoint_id) is not None

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading what the ranks have described, as a reader of the step will. */
+#include "engine/agree.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/gather.h"
+#include "engine/save_state.h"
+#include "format/sealed.h"
+
+struct ckpt_agree {
+	struct ckpt_pick pick; /* what the manifest is going to say */
+	struct ckpt_gather gather;
+	struct ckpt_error err;
+};
+
+static struct ckpt_save *save_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_save, task);
+}
+
+/* Each of them describes its part as it did when they agreed. */
+static bool is_known(const struct ckpt_save *save)
+{
+	const struct ckpt_core *core = save->core;
+
+	return core->agreed && memcmp(core->agreed, save->ranks->plans,
+				       core->config.world * sizeof(*core->agreed)) == 0;
+}
+
+static bool too_large(const struct ckpt_save *save)
+{
+	uint64_t bytes = 0;
+
+	/* Each is bounded by the decoder of the records, and the world as well. */
+	for (uint32_t i = 0; i < save->core->config.world; i++)
+		bytes += save->ranks->all[i].index_bytes;
+	return bytes > CKPT_AGREE_BYTES_MAX;
+}
+
+static void say_unknown(const struct ckpt_save *save, const char *why)
+{
+	ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+		"step %llu: whether all ranks mean the same tensors by the same names was not "
+		"looked at: %.800s",
+		(unsigned long long)save->step, why);
+}
+
+/* False: it is not to be found out. */
+static bool start(struct ckpt_save *save)
+{
+	struct ckpt_save_ranks *x = save->ranks;
+
+	if (too_large(save)) {
+		say_unknown(save, "their indexes together are larger than 256 MiB");
+		return false;
+	}
+	ckpt_agree_free(x->agree);
+	x->agree = ckpt_alloc(sizeof(*x->agree));
+	if (!x->agree) {
+		say_unknown(save, "out of memory");
+		return false;
+	}
+	struct ckpt_agree *a = x->agree;
+	ckpt_error_clear(&a->err);
+	a->pick.chosen.generation = save->core->generation;
+	a->pick.chosen.step = save->step;
+	a->pick.manifest.world = save->core->config.world;
+	a->pick.manifest.ranks = x->all;
+	a->gather.core = save->core;
+	a->gather.pick = &a->pick;
+	a->gather.err = &a->err;
+	a->gather.waiter = &save->task;
+	ckpt_gather_start_open(&a->gather);
+	return true;
+}
+
+static bool is_over(const struct ckpt_save *save)
+{
+	struct ckpt_gather *g = &save->ranks->agree->gather;
+
+	if (save->code && !g->stop)
+		ckpt_gather_stop(g, save->code);
+	return g->task.finished;
+}
+
+/* They agree, from now on until one of them changes. */
+static void remember(const struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+
+	if (!core->agreed)
+		core->agreed = ckpt_alloc_array(core->config.world, sizeof(*core->agreed));
+	/* Without memory it is looked at again. */
+	if (core->agreed)
+		memcpy(core->agreed, save->ranks->plans,
+			core->config.world * sizeof(*core->agreed));
+}
+
+static bool is_unreadable(int code)
+{
+	return code == CKPT_EFORMAT || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE;
+}
+
+/* What they have come to. A step that cannot be read is none; one that was not looked at may be good. */
+static int take(struct ckpt_save *save)
+{
+	const struct ckpt_agree *a = save->ranks->agree;
+	int r = a->gather.task.result;
+
+	if (save->code)
+		return save->code;
+	if (is_unreadable(r))
+		return ckpt_fail_at(&save->work, r == CKPT_EFORMAT ? CKPT_EMISMATCH : r,
+			&(struct ckpt_where){.tier = "local",
+				.tensor = a->err.tensor[0] ? a->err.tensor : NULL,
+				.file = a->err.file[0] ? a->err.file : NULL},
+			"step %llu is of no rank, as nobody could read it: %.800s",
+			(unsigned long long)save->step, a->err.message);
+	if (r < 0) {
+		say_unknown(save, a->err.code ? a->err.message : ckpt_code_text(r));
+		return 0;
+	}
+	remember(save);
+	ckpt_log(save->core->parts.log, CKPT_LOG_DEBUG,
+		"step %llu: all ranks mean the same tensors by the same names",
+		(unsigned long long)save->step);
+	return 0;
+}
+
+/* Files are not there: their rank has given up, and then the register says why. */
+static int missing_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	save->op.err = NULL;
+	ckpt_store_get(save->core->store, &save->op, save->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, save->op.done);
+	ckpt_free(save->op.data);
+	save->op.data = NULL;
+	save->op.err = &save->work;
+	if (save->op.result == 0 && !save->code)
+		return ckpt_task_continue(task, ckpt_save_register_body);
+	ckpt_save_stop(save, CKPT_EINCOMPLETE);
+	return ckpt_task_continue(task, ckpt_save_end_body);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_save_agree_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (is_known(save) || !start(save))
+		return ckpt_task_continue(task, ckpt_save_gate_body);
+	CKPT_AWAIT(task, is_over(save));
+	r = take(save);
+	ckpt_agree_free(save->ranks->agree);
+	save->ranks->agree = NULL;
+	if (r == CKPT_EINCOMPLETE)
+		return ckpt_task_continue(task, missing_body);
+	if (r < 0) {
+		ckpt_save_stop(save, r);
+		return ckpt_task_continue(task, ckpt_save_end_body);
+	}
+	return ckpt_task_continue(task, ckpt_save_gate_body);
+	CKPT_TASK_END(task);
+}
+
+void ckpt_agree_free(struct ckpt_agree *agree)
+{
+	if (!agree)
+		return;
+	/* Before the manifest's ranks, which are the save's. */
+	ckpt_gather_clear(&agree->gather);
+	ckpt_free(agree);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all ranks have written may still be a step that nobody can open: when two of them mean different
+ * tensors by one name. Rank 0 reads the indexes of all ranks before it publishes, when any of them describes
+ * its part in another way than when they were last read. Engine-internal.
+ */
+#ifndef CKPT_ENGINE_AGREE_H
+#define CKPT_ENGINE_AGREE_H
+
+#include "base/task.h"
+
+/* Larger ones together are not read: that would take longer, and more memory, than a commit should. */
+#define CKPT_AGREE_BYTES_MAX (UINT64_C(256) << 20)
+
+struct ckpt_agree;
+
+/* Body of rank 0's save, between gather and publish. */
+int ckpt_save_agree_body(struct ckpt_task *task);
+/* NULL is ignored. */
+void ckpt_agree_free(struct ckpt_agree *agree);
+
+#endif

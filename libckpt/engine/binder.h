@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Targets, checked against the tensors that the step holds as wholes, and cut up among the ranks that
+ * hold pieces of them.
+ */
+#ifndef CKPT_ENGINE_BINDER_H
+#define CKPT_ENGINE_BINDER_H
+
+#include <ckpt/restore.h>
+#include "engine/cover.h"
+#include "engine/targets.h"
+
+/* Zero is empty. */
+struct ckpt_binder {
+	const struct ckpt_wholes *wholes; /* borrowed */
+	struct ckpt_targets *ranks;       /* of each rank */
+	uint32_t world;
+	struct ckpt_cover cover;
+};
+
+/* -ENOMEM. */
+int ckpt_binder_init(struct ckpt_binder *binder, const struct ckpt_wholes *wholes, uint32_t world);
+/*
+ * Checks and adds targets, all or none; empty ones are checked only. CKPT_EMISMATCH (no tensor of that
+ * name, another type or shape, a box that no rank holds), CKPT_EUNSUPPORTED (a device that this build
+ * has not, bytes of a tensor that is stored in pieces), -EINVAL, -ENOMEM, worded into `err`.
+ */
+int ckpt_binder_add(struct ckpt_binder *binder, const struct ckpt_target *add, size_t count,
+	struct ckpt_error *err);
+void ckpt_binder_clear(struct ckpt_binder *binder);
+
+#endif

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many ranks' files, a few at a time. */
+#include "engine/gather.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+
+static struct ckpt_gather_way *way_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_gather_way, task);
+}
+
+static uint32_t world_of(const struct ckpt_gather *g)
+{
+	return g->pick->manifest.world;
+}
+
+/* One rank's files. */
+
+static void start_shard(struct ckpt_gather_way *w)
+{
+	struct ckpt_gather *g = w->gather;
+
+	w->shard = (struct ckpt_shard){.core = g->core,
+		.generation = g->pick->chosen.generation,
+		.step = g->pick->chosen.step,
+		.rank = &g->pick->manifest.ranks[w->rank],
+		.stop = &g->stop,
+		.err = &w->err,
+		.waiter = &w->task};
+	ckpt_shard_init(&w->shard);
+}
+
+static int index_body(struct ckpt_task *task)
+{
+	struct ckpt_gather_way *w = way_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	start_shard(w);
+	ckpt_shard_start_index(&w->shard);
+	CKPT_AWAIT(task, w->shard.task.finished);
+	w->code = w->shard.task.result;
+	if (w->code == 0) {
+		w->gather->indexes[w->rank] = w->shard.index;
+		w->shard.index = NULL;
+	}
+	ckpt_shard_clear(&w->shard);
+	return w->code;
+	CKPT_TASK_END(task);
+}
+
+static void start_fetch(struct ckpt_gather_way *w)
+{
+	struct ckpt_gather *g = w->gather;
+	struct ckpt_fetch_config config = {.core = g->core,
+		.layout = w->shard.index->layout,
+		.file = &w->shard.file,
+		.generation = g->pick->chosen.generation,
+		.step = g->pick->chosen.step,
+		.rank = w->rank,
+		.targets = &g->wanted[w->rank],
+		.stop = &g->stop,
+		.err = &w->err,
+		.counter = g->counter,
+		.waiter = &w->task,
+		.idle = g->idle};
+
+	ckpt_fetch_start(&w->fetch, &config);
+}
+
+static int shard_body(struct ckpt_task *task)
+{
+	struct ckpt_gather_way *w = way_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	start_shard(w);
+	w->shard.index = w->gather->indexes[w->rank];
+	ckpt_shard_start_open(&w->shard);
+	CKPT_AWAIT(task, w->shard.task.finished);
+	w->code = w->shard.task.result;
+	if (w->code == 0) {
+		start_fetch(w);
+		CKPT_AWAIT(task, w->fetch.task.finished);
+		w->code = w->fetch.task.result;
+		ckpt_fetch_clear(&w->fetch);
+	}
+	ckpt_shard_start_shut(&w->shard);
+	CKPT_AWAIT(task, w->shard.task.finished);
+	w->shard.index = NULL;
+	ckpt_shard_clear(&w->shard);
+	return w->code;
+	CKPT_TASK_END(task);
+}
+
+/* All of them. */
+
+static void way_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(&way_of(task)->gather->task);
+}
+
+static void start_way(struct ckpt_gather *g, struct ckpt_gather_way *w, uint32_t rank)
+{
+	w->gather = g;
+	w->busy = true;
+	w->rank = rank;
+	ckpt_error_clear(&w->err);
+	ckpt_task_start(&w->task, &g->core->sched, g->way_body, way_done);
+}
+
+static bool is_bad_copy(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == -EIO;
+}
+
+/* What a rank's shard cannot give is asked of others. -ENOMEM, -ENODATA. */
+static int find_spares(struct ckpt_gather *g, uint32_t rank)
+{
+	if (!g->lost)
+		g->lost = ckpt_alloc_array(world_of(g), sizeof(*g->lost));
+	if (!g->again)
+		g->again = ckpt_alloc_array(world_of(g), sizeof(*g->again));
+	if (!g->lost || !g->again)
+		return -ENOMEM;
+	struct ckpt_spare spare = {.wholes = g->wholes,
+		.indexes = (const struct ckpt_index *const *)g->indexes,
+		.lost = g->lost,
+		.again = g->again};
+	g->lost[rank] = true;
+	return ckpt_spare_move(&spare, rank, &g->wanted[rank]);
+}
+
+/* A copy that is not good is not the end, as long as another rank has one. */
+static int take_failure(struct ckpt_gather *g, struct ckpt_gather_way *w)
+{
+	int code = w->task.result;
+
+	if (g->way_body != shard_body || g->stop || world_of(g) == 1 || !is_bad_copy(code))
+		return code;
+	int r = find_spares(g, w->rank);
+	if (r == 0)
+		ckpt_log(g->core->parts.log, CKPT_LOG_WARN,
+			"%.900s; other ranks have the same, and their copies are read instead",
+			w->err.message);
+	if (r != -ENOMEM)
+		return r == 0 ? 0 : code;
+	ckpt_error_clear(&w->err);
+	return ckpt_fail(
+		&w->err, -ENOMEM, "out of memory for other copies of what rank %u holds", w->rank);
+}
+
+/* What a way has come to. One that gave up because another failed has nothing to tell. */
+static void take_way(struct ckpt_gather *g, struct ckpt_gather_way *w)
+{
+	w->busy = false;
+	if (w->task.result == 0 || (w->err.code == 0 && g->stop))
+		return;
+	int code = take_failure(g, w);
+	if (code == 0)
+		return;
+	if (g->code == 0 || w->rank < g->code_rank) {
+		g->code = code;
+		g->code_rank = w->rank;
+		*g->err = w->err;
+	}
+	ckpt_gather_stop(g, g->code);
+}
+
+/* Whether anything of a shard is wanted. That of a step of one rank is opened in any case. */
+static bool is_wanted(const struct ckpt_gather *g, uint32_t rank)
+{
+	return world_of(g) == 1 || g->wanted[rank].count > 0;
+}
+
+/* Goes on with as many ranks as there are ways for. True: all have ended. */
+static bool pump(struct ckpt_gather *g)
+{
+	bool busy = false;
+
+	for (unsigned i = 0; i < g->way_count; i++)
+		if (g->ways[i].busy && g->ways[i].task.finished)
+			take_way(g, &g->ways[i]);
+	for (unsigned i = 0; i < g->way_count; i++) {
+		struct ckpt_gather_way *w = &g->ways[i];
+
+		while (g->way_body == shard_body && g->next < world_of(g) && !is_wanted(g, g->next))
+			g->next++;
+		if (!w->busy && !g->stop && g->next < world_of(g))
+			start_way(g, w, g->next++);
+		busy = busy || w->busy;
+	}
+	return !busy;
+}
+
+static int start_ways(struct ckpt_gather *g, ckpt_task_fn *body, unsigned most)
+{
+	g->way_body = body;
+	g->next = 0;
+	g->way_count = (unsigned)ckpt_min_u64(world_of(g), most);
+	g->ways = ckpt_alloc_array(g->way_count, sizeof(*g->ways));
+	if (!g->ways)
+		g->way_count = 0;
+	return g->ways ? 0 : ckpt_fail(g->err, -ENOMEM, "out of memory");
+}
+
+/* All have ended. */
+static int end_ways(struct ckpt_gather *g)
+{
+	ckpt_free(g->ways);
+	g->ways = NULL;
+	g->way_count = 0;
+	return g->code ? g->code : g->stop;
+}
+
+/* Opening. */
+
+static void unite_work(struct ckpt_job *job)
+{
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+
+	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
+
+	g->job_result = ckpt_wholes_build(indexes, world_of(g), g->err, &g->wholes);
+	if (g->job_result == 0 && world_of(g) > 1)
+		g->replicas = ckpt_replicas_compare(g->wholes, indexes);
+}
+
+/* Nobody can say which of them is right, so the step is good; but somebody meant something else. */
+static void say_replicas(const struct ckpt_gather *g)
+{
+	const struct ckpt_replicas *r = &g->replicas;
+	char more[48] = "";
+
+	if (r->tensors == 0)
+		return;
+	if (r->tensors > 1)
+		(void)snprintf(more, sizeof(more), ", and of %zu more tensors", r->tensors - 1);
+	ckpt_log(g->core->parts.log, CKPT_LOG_WARN,
+		"step %llu: ranks %u and %u hold different bytes of what both call '%.200s'%s: "
+		"readers are given those of either; what is each rank's own needs a name of its "
+		"own",
+		(unsigned long long)g->pick->chosen.step, r->rank, r->other, r->name, more);
+}
+
+static void job_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+
+	g->job_done = true;
+	ckpt_task_wake(&g->task);
+}
+
+static void start_job(struct ckpt_gather *g, void (*work)(struct ckpt_job *job))
+{
+	g->job = (struct ckpt_job){.work = work, .urgent = true};
+	g->job.node.run = job_back;
+	g->job_done = false;
+	ckpt_env_run(g->core->parts.env, &g->job);
+}
+
+/* What is to be put together of many ranks is for a worker. */
+static void start_unite(struct ckpt_gather *g)
+{
+	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
+
+	if (!ckpt_wholes_are_plain(indexes, world_of(g))) {
+		start_job(g, unite_work);
+		return;
+	}
+	unite_work(&g->job);
+	g->job_done = true;
+}
+
+static int open_body(struct ckpt_task *task)
+{
+	struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
+
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	g->indexes = ckpt_alloc_array(world_of(g), sizeof(struct ckpt_index *));
+	if (!g->indexes)
+		return ckpt_fail(g->err, -ENOMEM, "out of memory");
+	r = start_ways(g, index_body, CKPT_GATHER_INDEXES);
+	if (r < 0)
+		return r;
+	CKPT_AWAIT(task, pump(g));
+	r = end_ways(g);
+	if (r < 0)
+		return r;
+	start_unite(g);
+	CKPT_AWAIT(task, g->job_done);
+	if (g->job_result < 0)
+		return g->job_result;
+	say_replicas(g);
+	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
+		return ckpt_fail(g->err, -ENOMEM, "out of memory");
+	return g->stop;
+	CKPT_TASK_END(task);
+}
+
+/* Filling. */
+
+/*
+ * Puts what is wanted of each shard in order, and counts the bytes of its chunks: for a worker, as many boxes
+ * of many chunks take their time.
+ */
+static void seal_work(struct ckpt_job *job)
+{
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+
+	g->job_result = 0;
+	for (uint32_t i = 0; i < world_of(g); i++) {
+		uint64_t bytes = 0;
+
+		if (!is_wanted(g, i))
+			continue;
+		if (ckpt_targets_seal(&g->wanted[i], g->indexes[i]->layout, &bytes) < 0) {
+			g->err->rank = (int32_t)i;
+			g->job_result = ckpt_fail(g->err, -ENOMEM, "out of memory");
+			return;
+		}
+		g->sum += bytes;
+	}
+}
+
+static void clear_wanted(const struct ckpt_gather *g, struct ckpt_targets *wanted)
+{
+	if (!wanted || wanted == g->binder.ranks)
+		return;
+	for (uint32_t i = 0; i < world_of(g); i++)
+		ckpt_targets_clear(&wanted[i]);
+	ckpt_free(wanted);
+}
+
+/* What was moved to other ranks is wanted now. False: nothing was. */
+static bool go_round(struct ckpt_gather *g)
+{
+	if (!g->again)
+		return false;
+	clear_wanted(g, g->wanted);
+	g->wanted = g->again;
+	g->again = NULL;
+	return true;
+}
+
+static int fill_body(struct ckpt_task *task)
+{
+	struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
+
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	g->wanted = g->binder.ranks;
+	do {
+		start_job(g, seal_work);
+		CKPT_AWAIT(task, g->job_done);
+		if (g->job_result < 0)
+			return g->job_result;
+		atomic_store(g->total, g->sum);
+		r = start_ways(g, shard_body, CKPT_GATHER_SHARDS);
+		if (r < 0)
+			return r;
+		CKPT_AWAIT(task, pump(g));
+		r = end_ways(g);
+		if (r < 0)
+			return r;
+	} while (go_round(g));
+	/* Of a copy that was bad some was counted, or none. */
+	if (g->lost)
+		atomic_store(g->counter, g->sum);
+	return 0;
+	CKPT_TASK_END(task);
+}
+
+static void gather_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_gather, task)->waiter);
+}
+
+void ckpt_gather_start_open(struct ckpt_gather *gather)
+{
+	ckpt_task_start(&gather->task, &gather->core->sched, open_body, gather_done);
+}
+
+void ckpt_gather_start_fill(struct ckpt_gather *gather)
+{
+	ckpt_task_start(&gather->task, &gather->core->sched, fill_body, gather_done);
+}
+
+void ckpt_gather_stop(struct ckpt_gather *gather, int code)
+{
+	if (!gather->stop)
+		gather->stop = code;
+	for (unsigned i = 0; i < gather->way_count; i++)
+		ckpt_task_wake(&gather->ways[i].fetch.task);
+	ckpt_task_wake(&gather->task);
+}
+
+unsigned ckpt_gather_copies(const struct ckpt_gather *gather)
+{
+	unsigned copies = 0;
+
+	for (unsigned i = 0; i < gather->way_count; i++)
+		copies += gather->ways[i].fetch.copies;
+	return copies;
+}
+
+void ckpt_gather_clear(struct ckpt_gather *gather)
+{
+	CKPT_ASSERT(!ckpt_task_active(&gather->task));
+	clear_wanted(gather, gather->wanted);
+	clear_wanted(gather, gather->again);
+	ckpt_free(gather->lost);
+	ckpt_binder_clear(&gather->binder);
+	ckpt_wholes_free(gather->wholes);
+	for (uint32_t i = 0; gather->indexes && i < world_of(gather); i++)
+		ckpt_index_free(gather->indexes[i]);
+	ckpt_free(gather->indexes);
+	gather->indexes = NULL;
+}

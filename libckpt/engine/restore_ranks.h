@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A restore of all ranks of a job. Rank 0 picks the step and tells which; the others open that one; it is
+ * open when it is on all of them, and has been read when all have read it. For restore*.c and road.c only.
+ */
+#ifndef CKPT_ENGINE_RESTORE_RANKS_H
+#define CKPT_ENGINE_RESTORE_RANKS_H
+
+#include "engine/ballot.h"
+
+struct ckpt_restore;
+
+struct ckpt_restore_ranks {
+	uint32_t number;       /* of the restore in this session */
+	struct ckpt_talk talk; /* about what was chosen */
+	struct ckpt_buf words;
+	struct ckpt_restore_record chosen; /* generation 0: nothing yet */
+	struct ckpt_ballot ballots[2];     /* by part */
+	enum ckpt_restore_part part;       /* the one that is under way */
+	bool taken;                        /* the restore's result is the outcome for all */
+	struct ckpt_error refused; /* guarded by the restore's lock: the last bind, if it failed */
+};
+
+/* -ENOMEM. NULL is ignored by the other. */
+int ckpt_restore_ranks_new(struct ckpt_core *core, struct ckpt_restore_ranks **ret_ranks);
+void ckpt_restore_ranks_free(struct ckpt_restore_ranks *ranks);
+
+/* What follows is of a restore that has them, on the core's thread. */
+
+/* The opening begins; on another rank than 0 await the talk then. */
+void ckpt_restore_ranks_begin(struct ckpt_restore *restore);
+/* After that: what is to be picked. 0, or why not. */
+int ckpt_restore_ranks_heard(struct ckpt_restore *restore);
+/* Rank 0: tells what was picked. Await the talk, and take its result with the other one. */
+void ckpt_restore_ranks_tell(struct ckpt_restore *restore);
+int ckpt_restore_ranks_told(struct ckpt_restore *restore);
+/* The reading begins: it is open on all ranks. */
+void ckpt_restore_ranks_read(struct ckpt_restore *restore);
+
+/* Says how the part that is under way has ended here: restore->result. */
+void ckpt_restore_ranks_vote(struct ckpt_restore *restore);
+/* The outcome of that part for all ranks; NULL: not known yet. */
+const struct ckpt_restore_record *ckpt_restore_ranks_outcome(const struct ckpt_restore *restore);
+/* It is known, and that part has gone well. */
+bool ckpt_restore_ranks_passed(const struct ckpt_restore *restore);
+/* Makes it the restore's. */
+void ckpt_restore_ranks_take(struct ckpt_restore *restore);
+/* Nothing of it is under way any more. */
+bool ckpt_restore_ranks_over(const struct ckpt_restore *restore);
+
+#endif

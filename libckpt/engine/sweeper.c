@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sweeping old sessions. */
+#include "engine/sweeper.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "exchange/exchange_dir.h"
+
+static const char *next_name(const struct ckpt_listing *names, const char *name)
+{
+	const char *next = name ? name + strlen(name) + 1 : names->names;
+
+	return names->names && next < names->names + names->bytes ? next : NULL;
+}
+
+static bool next_session(struct ckpt_sweeper *s)
+{
+	const struct ckpt_core *core = s->core;
+
+	while ((s->session = next_name(&core->sessions, s->session)))
+		if (ckpt_session_valid(s->session) && strcmp(s->session, core->config.session) != 0)
+			return true;
+	return false;
+}
+
+/* A value, or what a publication that was cut short has left of one. */
+static bool is_value(const struct ckpt_sweeper *s)
+{
+	static const char chars[] = "abcdefghijklmnopqrstuvwxyz0123456789-.";
+
+	return s->name[0] != '.' && strspn(s->name, chars) == strlen(s->name);
+}
+
+/*
+ * First words go last: as long as one of the others is there nobody takes the session for a new one.
+ */
+static bool next_value(struct ckpt_sweeper *s)
+{
+	for (;;) {
+		while ((s->name = next_name(&s->names, s->name))) {
+			if (!is_value(s) || (!s->last && strncmp(s->name, "rank-", 5) == 0))
+				continue;
+			int n = snprintf(s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s/%s",
+				s->session, s->name);
+			if (n > 0 && (size_t)n < sizeof(s->path))
+				return true;
+		}
+		if (s->last)
+			return false;
+		s->last = true;
+	}
+}
+
+static bool goes_on(const struct ckpt_sweeper *s)
+{
+	return !*s->stop && !s->core->fenced && s->removed < CKPT_SWEEP_MOST;
+}
+
+static void note(struct ckpt_sweeper *s)
+{
+	if (s->op.result < 0 && s->op.result != -ENOENT)
+		ckpt_log(s->core->parts.log, CKPT_LOG_WARN,
+			"what the session %s left in %s cannot be removed: %s", s->session,
+			s->core->parts.label,
+			s->err.code ? s->err.message : ckpt_code_text(s->op.result));
+	ckpt_error_clear(&s->err);
+}
+
+static int sweeper_body(struct ckpt_task *task)
+{
+	struct ckpt_sweeper *s = CKPT_CONTAINER(task, struct ckpt_sweeper, task);
+	struct ckpt_store *store = s->core->store;
+
+	CKPT_TASK_BEGIN(task);
+	while (goes_on(s) && next_session(s)) {
+		(void)snprintf(s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s", s->session);
+		ckpt_store_list(store, &s->op, s->path);
+		CKPT_AWAIT(task, s->op.done);
+		s->names = s->op.listing;
+		s->op.listing = (struct ckpt_listing){0};
+		s->last = false;
+		for (s->name = NULL; s->op.result == 0 && goes_on(s) && next_value(s);
+			s->removed++) {
+			ckpt_store_remove(store, &s->op, s->path);
+			CKPT_AWAIT(task, s->op.done);
+		}
+		if (s->op.result == 0) {
+			(void)snprintf(
+				s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s", s->session);
+			ckpt_store_rmdir(store, &s->op, s->path);
+			CKPT_AWAIT(task, s->op.done);
+		}
+		note(s);
+		ckpt_free(s->names.names);
+		s->names = (struct ckpt_listing){0};
+	}
+	CKPT_TASK_END(task);
+}
+
+static void sweeper_done(struct ckpt_task *task)
+{
+	struct ckpt_sweeper *s = CKPT_CONTAINER(task, struct ckpt_sweeper, task);
+
+	ckpt_free(s->core->sessions.names);
+	s->core->sessions = (struct ckpt_listing){0};
+	ckpt_task_wake(s->waiter);
+}
+
+void ckpt_sweeper_start(struct ckpt_sweeper *sweeper)
+{
+	ckpt_error_clear(&sweeper->err);
+	ckpt_store_op_init(&sweeper->op, &sweeper->task, &sweeper->err);
+	sweeper->op.quiet = true;
+	ckpt_task_start(&sweeper->task, &sweeper->core->sched, sweeper_body, sweeper_done);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sweeping what earlier starts of a job have told each other: rank 0's, who holds the store and has claimed.
+ * Nothing of it counts any more. A part of it at a time; what cannot be removed is logged, and left.
+ */
+#ifndef CKPT_ENGINE_SWEEPER_H
+#define CKPT_ENGINE_SWEEPER_H
+
+#include "engine/core.h"
+
+#define CKPT_SWEEP_MOST 4096 /* values removed at once */
+
+struct ckpt_sweeper {
+	struct ckpt_task task; /* await `finished` */
+	struct ckpt_core *core;
+	struct ckpt_task *waiter;
+	const bool *stop;
+
+	/* Its own. */
+	struct ckpt_store_op op;
+	struct ckpt_error err;
+	struct ckpt_listing names;
+	const char *session;
+	const char *name;
+	bool last; /* the second time over the names */
+	char path[CKPT_PATH_MAX];
+	unsigned removed;
+};
+
+/* Zeroed, but for core, waiter and stop. Sweeps core->sessions, but for the core's own, and empties it. */
+void ckpt_sweeper_start(struct ckpt_sweeper *sweeper);
+
+#endif

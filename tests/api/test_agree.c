@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step that nobody could open is not committed, however well each rank has written its part; and whether
+ * it could be is looked at when a rank has changed what it describes, and at no other time.
+ */
+#include "api/kit.h"
+
+#define WORLD ((uint32_t)3)
+
+struct job {
+	char *dir;
+	char store[200];
+	struct ckpt_engine *ranks[WORLD];
+	struct kit_vector vectors[WORLD];
+	struct ckpt_save *saves[WORLD];
+};
+
+static int set_up(void **state)
+{
+	struct job *job = calloc(1, sizeof(*job));
+
+	job->dir = scratch_make();
+	(void)snprintf(job->store, sizeof(job->store), "%s", scratch_join(job->dir, "store"));
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct ckpt_engine_opts opts = kit_opts();
+		opts.rank = rank;
+		opts.world = WORLD;
+		opts.session = "agree";
+		opts.save_timeout_ms = 20000;
+		opts.log_level = CKPT_LOG_DEBUG;
+		must_work(ckpt_engine_open(job->store, &opts, &job->ranks[rank]));
+		kit_fill(&job->vectors[rank], "w", 1000, 1);
+	}
+	*state = job;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct job *job = *state;
+
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		ckpt_save_free(job->saves[rank]);
+		ckpt_engine_close(job->ranks[rank]);
+		kit_clear(&job->vectors[rank]);
+	}
+	scratch_remove(job->dir);
+	free(job);
+	return 0;
+}
+
+/* All save; what each is answered. */
+static void save_all(struct job *job, uint64_t step, int codes[WORLD])
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		ckpt_save_free(job->saves[rank]);
+		job->saves[rank] = kit_start(job->ranks[rank], step, 0, &job->vectors[rank], 1);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		codes[rank] = ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+}
+
+static void save_well(struct job *job, uint64_t step)
+{
+	int codes[WORLD];
+
+	save_all(job, step, codes);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(codes[rank], 0);
+}
+
+static void refill(struct job *job, uint32_t rank, const char *name, int64_t count)
+{
+	kit_clear(&job->vectors[rank]);
+	kit_fill(&job->vectors[rank], name, count, 1);
+}
+
+/* How often rank 0 has looked since the last time that it was asked. */
+static unsigned looked(struct job *job)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+	unsigned count = 0;
+
+	while (ckpt_engine_log(job->ranks[0], 0, &record) == 0)
+		count += strstr(record.message, "all ranks mean the same tensors") != NULL;
+	return count;
+}
+
+static void check_latest(struct job *job, uint64_t step)
+{
+	struct ckpt_engine *reader = kit_open(job->store, CKPT_ENGINE_READ_ONLY);
+	struct ckpt_restore *restore = NULL;
+
+	must_work(ckpt_restore_open(reader, CKPT_STEP_LATEST, &restore));
+	assert_int_equal(ckpt_restore_step(restore), step);
+	ckpt_restore_free(restore);
+	ckpt_engine_close(reader);
+}
+
+static void check_says(struct job *job, uint32_t rank, const char *text)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	(void)ckpt_save_error(job->saves[rank], &error);
+	if (!strstr(error.message, text))
+		fail_msg("rank %u says: %s", rank, error.message);
+}
+
+static void test_disagreement(void **state)
+{
+	struct job *job = *state;
+	int codes[WORLD];
+
+	save_well(job, 1);
+	refill(job, 2, "w", 1001);
+	save_all(job, 2, codes);
+	assert_int_equal(codes[0], CKPT_EMISMATCH);
+	check_says(job, 0, "F32 [1000] says rank 1, F32 [1001] says rank 2");
+	for (uint32_t rank = 1; rank < WORLD; rank++) {
+		assert_int_equal(codes[rank], CKPT_EMISMATCH);
+		check_says(job, rank, "the ranks do not agree about 'w'");
+	}
+	check_latest(job, 1);
+	/* It has not come to be known as good. */
+	save_all(job, 3, codes);
+	assert_int_equal(codes[0], CKPT_EMISMATCH);
+	refill(job, 2, "own", 1001);
+	save_well(job, 4);
+	check_latest(job, 4);
+}
+
+static void test_looked_at_once(void **state)
+{
+	struct job *job = *state;
+
+	for (uint64_t step = 1; step <= 3; step++)
+		save_well(job, step);
+	assert_int_equal(looked(job), 1);
+	/* Other bytes are no other plan; another size, name or tensor is, of whichever rank. */
+	job->vectors[1].data[7] += 1;
+	save_well(job, 4);
+	assert_int_equal(looked(job), 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		refill(job, rank, "own", 10 + rank);
+		job->vectors[rank].name[0] = (char)('a' + rank);
+		save_well(job, 5 + rank);
+		assert_int_equal(looked(job), 1);
+	}
+	save_well(job, 10);
+	assert_int_equal(looked(job), 0);
+	check_latest(job, 10);
+}
+
+/* What rank `rank` says to have in common with the others. */
+static void begin_with(struct job *job, uint32_t rank, uint64_t step, const char *common)
+{
+	struct ckpt_tensor tensor = kit_tensor(&job->vectors[rank]);
+
+	ckpt_save_free(job->saves[rank]);
+	must_work(ckpt_save_begin(job->ranks[rank], step, NULL, &job->saves[rank]));
+	must_work(ckpt_save_add(job->saves[rank], &tensor, 1));
+	if (common)
+		must_work(ckpt_save_set_common(job->saves[rank], common, strlen(common)));
+	must_work(ckpt_save_start(job->saves[rank]));
+}
+
+/* What each rank takes for another's to save would be in no shard, and nobody could tell. */
+static void test_in_common(void **state)
+{
+	static const char *const said[][WORLD] = {
+		{"w", "w", "w"}, {"w", "w", "w mine"}, {"w", NULL, "w"}, {NULL, "w", "w"}};
+	struct job *job = *state;
+
+	for (uint64_t step = 0; step < 4; step++) {
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			begin_with(job, rank, step + 1, said[step][rank]);
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			int expected = step == 0 ? 0 : CKPT_EMISMATCH;
+			assert_int_equal(
+				ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS),
+				expected);
+			if (expected < 0)
+				check_says(job, rank, "the same of what all ranks must have");
+		}
+	}
+	check_latest(job, 1);
+	assert_int_equal(ckpt_save_set_common(job->saves[0], "w", 1), -EINVAL);
+	ckpt_save_free(job->saves[0]);
+	must_work(ckpt_save_begin(job->ranks[0], 9, NULL, &job->saves[0]));
+	assert_int_equal(ckpt_save_set_common(job->saves[0], NULL, 1), -EINVAL);
+	assert_int_equal(ckpt_save_set_common(job->saves[0], "w", 0), -EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_disagreement, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_looked_at_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_in_common, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

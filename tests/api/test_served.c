@@ -1,0 +1,791 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The exchange that the program serves: several engines and one table of values, which is late, loses
+ * requests, answers twice, refuses, or dies. Whatever it does, a step is of all ranks or of none, and nothing
+ * waits longer than its deadline.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/kit.h"
+
+#define WORLD     4
+#define COUNT     ((int64_t)20000)
+#define ENTRIES   1024
+#define HELD_MAX  8    /* requests that a thread keeps to itself; fewer than the library lets out */
+#define SLACK_MS  5000 /* beyond a deadline, for a machine that is busy */
+#define CLOSE_MS  8000 /* it has ten seconds until it leaves everything behind */
+#define VALUE_MAX 65536 /* of what the ranks say here */
+
+struct entry {
+	char key[CKPT_EXCHANGE_NAME_MAX];
+	void *value;
+	uint64_t length;
+};
+
+enum weather {
+	FAIR,
+	STORMY, /* late, lost, twice, refused */
+	DEAD,   /* every request is refused */
+	SILENT, /* none is answered */
+};
+
+struct job {
+	char *dir;
+	char store[200];
+	pthread_mutex_t lock;
+	struct entry entries[ENTRIES]; /* guarded by lock */
+	uint64_t seed;                 /* guarded by lock */
+	atomic_int weather;
+	atomic_uint spoilt; /* requests that the weather has met */
+	unsigned starts;
+	uint32_t timeout_ms;
+	struct rank {
+		struct job *job;
+		struct ckpt_exchange_server *server;
+		struct ckpt_engine *engine;
+		struct ckpt_save *save;
+		struct kit_vector vector;
+		pthread_t thread;
+		bool served;
+		int ended; /* what ckpt_exchange_next() returned at last */
+		uint64_t resumed;
+	} ranks[WORLD];
+};
+
+/* The table. */
+
+static struct entry *find(struct job *job, const char *key, bool make)
+{
+	struct entry *free_one = NULL;
+
+	for (size_t i = 0; i < ENTRIES; i++) {
+		struct entry *e = &job->entries[i];
+		if (e->key[0] && strcmp(e->key, key) == 0)
+			return e;
+		if (!e->key[0] && !free_one)
+			free_one = e;
+	}
+	if (!make)
+		return NULL;
+	assert_non_null(free_one);
+	(void)snprintf(free_one->key, sizeof(free_one->key), "%s", key);
+	return free_one;
+}
+
+static void clear(struct entry *e)
+{
+	free(e->value);
+	*e = (struct entry){0};
+}
+
+static unsigned count_entries(struct job *job)
+{
+	unsigned count = 0;
+
+	for (size_t i = 0; i < ENTRIES; i++)
+		count += job->entries[i].key[0] != '\0';
+	return count;
+}
+
+struct reply {
+	const void *values[CKPT_EXCHANGE_BATCH];
+	uint64_t lengths[CKPT_EXCHANGE_BATCH];
+	char memory[VALUE_MAX];
+	size_t used;
+};
+
+static int put(struct job *job, const char *key, const void *value, uint64_t length)
+{
+	struct entry *e = find(job, key, true);
+
+	if (e->value)
+		return e->length == length && memcmp(e->value, value, length) == 0 ? 0 : -EEXIST;
+	e->value = malloc(length + 1);
+	memcpy(e->value, value, length);
+	e->length = length;
+	return 0;
+}
+
+static void get(struct job *job, const char *key, struct reply *reply, uint32_t i)
+{
+	const struct entry *e = find(job, key, false);
+
+	reply->values[i] = NULL;
+	if (!e)
+		return;
+	assert_true(reply->used + e->length <= sizeof(reply->memory));
+	memcpy(reply->memory + reply->used, e->value, e->length);
+	reply->values[i] = reply->memory + reply->used;
+	reply->lengths[i] = e->length;
+	reply->used += e->length;
+}
+
+static int apply(struct job *job, const struct ckpt_exchange_request *request, struct reply *reply)
+{
+	int r = 0;
+
+	reply->used = 0;
+	(void)pthread_mutex_lock(&job->lock);
+	for (uint32_t i = 0; i < request->count; i++) {
+		struct entry *e;
+		if (request->verb == CKPT_EXCHANGE_PUT) {
+			int worse =
+				put(job, request->keys[i], request->values[i], request->lengths[i]);
+			r = r < 0 ? r : worse;
+		} else if (request->verb == CKPT_EXCHANGE_GET) {
+			get(job, request->keys[i], reply, i);
+		} else if ((e = find(job, request->keys[i], false))) {
+			clear(e);
+		}
+	}
+	(void)pthread_mutex_unlock(&job->lock);
+	return r;
+}
+
+/* The service. */
+
+static unsigned below(struct job *job, unsigned n)
+{
+	(void)pthread_mutex_lock(&job->lock);
+	job->seed = job->seed * 6364136223846793005u + 1442695040888963407u;
+	unsigned drawn = (unsigned)(job->seed >> 33) % n;
+	(void)pthread_mutex_unlock(&job->lock);
+	return drawn;
+}
+
+static int answer(struct rank *rank, uint64_t id, int result, struct reply *reply)
+{
+	const struct ckpt_exchange_answer given = {.size = sizeof(given),
+		.id = id,
+		.result = result,
+		.values = reply->values,
+		.lengths = reply->lengths,
+		.reason = result < 0 ? "the table says no" : NULL};
+
+	return ckpt_exchange_reply(rank->server, &given);
+}
+
+static void must_be(int r, int allowed, int also)
+{
+	if (r != allowed && r != also) {
+		(void)fprintf(stderr, "ckpt_exchange_reply: %d: %s\n", r, ckpt_last_error());
+		abort();
+	}
+}
+
+/* What becomes of a request. */
+enum fate { ANSWERED, LOST, LATE };
+
+static void answer_well(
+	struct rank *rank, const struct ckpt_exchange_request *request, struct reply *reply)
+{
+	int result = apply(rank->job, request, reply);
+
+	must_be(answer(rank, request->id, result, reply), 0, -ETIMEDOUT);
+}
+
+static enum fate storm(
+	struct rank *rank, const struct ckpt_exchange_request *request, struct reply *reply)
+{
+	struct job *job = rank->job;
+	unsigned chance = below(job, 100);
+
+	if (chance < 30)
+		atomic_fetch_add(&job->spoilt, 1);
+	if (chance < 4)
+		return LOST;
+	if (chance < 8) {
+		/* Done, and nobody hears of it. */
+		(void)apply(job, request, reply);
+		return LOST;
+	}
+	if (chance < 14) {
+		must_be(answer(rank, request->id, -EPIPE, reply), 0, -ETIMEDOUT);
+		return ANSWERED;
+	}
+	if (chance < 30)
+		return LATE;
+	answer_well(rank, request, reply);
+	if (chance % 2)
+		must_be(answer(rank, request->id, -EIO, reply), -ENOENT, -ENOENT);
+	return ANSWERED;
+}
+
+static enum fate serve_one(
+	struct rank *rank, const struct ckpt_exchange_request *request, struct reply *reply)
+{
+	switch (atomic_load(&rank->job->weather)) {
+	case STORMY:
+		return storm(rank, request, reply);
+	case DEAD:
+		atomic_fetch_add(&rank->job->spoilt, 1);
+		must_be(answer(rank, request->id, -EPIPE, reply), 0, -ETIMEDOUT);
+		return ANSWERED;
+	case SILENT:
+		atomic_fetch_add(&rank->job->spoilt, 1);
+		return LOST;
+	default:
+		answer_well(rank, request, reply);
+		return ANSWERED;
+	}
+}
+
+struct service {
+	uint64_t lost[HELD_MAX];
+	size_t lost_count;
+	struct ckpt_exchange_request late; /* answered after the next one, or a while */
+	struct reply reply;
+};
+
+static void sort_in(
+	struct rank *rank, struct service *s, const struct ckpt_exchange_request *request)
+{
+	enum fate fate = serve_one(rank, request, &s->reply);
+
+	if (s->late.id)
+		answer_well(rank, &s->late, &s->reply);
+	s->late.id = 0;
+	if (fate == LATE)
+		s->late = *request;
+	if (fate == LOST)
+		s->lost[s->lost_count++] = request->id;
+	/* What was lost turns up after all, when nobody waits for it any more, or still does. */
+	if (s->lost_count == HELD_MAX)
+		while (s->lost_count > 0)
+			must_be(answer(rank, s->lost[--s->lost_count], -EIO, &s->reply), 0,
+				-ETIMEDOUT);
+}
+
+static void *serve(void *argument)
+{
+	struct rank *rank = argument;
+	struct service *s = calloc(1, sizeof(*s));
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+
+	for (;;) {
+		int patience_ms = s->late.id ? (int)below(rank->job, 20) : CKPT_FOREVER;
+		rank->ended = ckpt_exchange_next(rank->server, patience_ms, &request);
+		if (rank->ended == 0) {
+			sort_in(rank, s, &request);
+		} else if (rank->ended == -ETIMEDOUT) {
+			answer_well(rank, &s->late, &s->reply);
+			s->late.id = 0;
+		} else {
+			break;
+		}
+	}
+	free(s);
+	return NULL;
+}
+
+/* The job. */
+
+static void open_rank(struct job *job, uint32_t number)
+{
+	struct rank *rank = &job->ranks[number];
+	struct ckpt_engine_opts opts = kit_opts();
+	char session[32];
+
+	(void)snprintf(session, sizeof(session), "job-%u", job->starts);
+	must_work(ckpt_exchange_server_new(&rank->server));
+	assert_int_equal(pthread_create(&rank->thread, NULL, serve, rank), 0);
+	rank->served = true;
+	opts.rank = number;
+	opts.world = WORLD;
+	opts.session = session;
+	opts.save_timeout_ms = job->timeout_ms;
+	opts.exchange = rank->server;
+	must_work(ckpt_engine_open(job->store, &opts, &rank->engine));
+}
+
+static void open_job(struct job *job, uint32_t timeout_ms)
+{
+	job->starts++;
+	job->timeout_ms = timeout_ms;
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		open_rank(job, rank);
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* The thread that serves is inside ckpt_exchange_next(), or comes back to it. */
+static void close_rank(struct rank *rank)
+{
+	uint64_t before_ms = now_ms();
+
+	ckpt_save_free(rank->save);
+	ckpt_engine_close(rank->engine);
+	if (rank->engine)
+		assert_in_range(now_ms() - before_ms, 0, CLOSE_MS);
+	else
+		ckpt_exchange_server_quiet(rank->server);
+	if (rank->served) {
+		assert_int_equal(pthread_join(rank->thread, NULL), 0);
+		assert_int_equal(rank->ended, CKPT_ECLOSED);
+	}
+	ckpt_exchange_server_free(rank->server);
+	rank->save = NULL;
+	rank->engine = NULL;
+	rank->server = NULL;
+	rank->served = false;
+}
+
+static void close_job(struct job *job)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		close_rank(&job->ranks[rank]);
+}
+
+static int set_up(void **state)
+{
+	struct job *job = calloc(1, sizeof(*job));
+
+	job->dir = scratch_make();
+	(void)snprintf(job->store, sizeof(job->store), "%s", scratch_join(job->dir, "store"));
+	(void)pthread_mutex_init(&job->lock, NULL);
+	for (unsigned rank = 0; rank < WORLD; rank++) {
+		job->ranks[rank].job = job;
+		kit_fill(&job->ranks[rank].vector, "w", COUNT, rank);
+		(void)snprintf(job->ranks[rank].vector.name, sizeof(job->ranks[rank].vector.name),
+			"w%u", rank);
+	}
+	*state = job;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct job *job = *state;
+
+	close_job(job);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		kit_clear(&job->ranks[rank].vector);
+	for (size_t i = 0; i < ENTRIES; i++)
+		clear(&job->entries[i]);
+	(void)pthread_mutex_destroy(&job->lock);
+	scratch_remove(job->dir);
+	free(job);
+	return 0;
+}
+
+static int begin(struct rank *rank, uint64_t step, uint32_t flags)
+{
+	const struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
+	struct ckpt_tensor tensor = kit_tensor(&rank->vector);
+
+	ckpt_save_free(rank->save);
+	rank->save = NULL;
+	must_work(ckpt_save_begin(rank->engine, step, &opts, &rank->save));
+	must_work(ckpt_save_add(rank->save, &tensor, 1));
+	return ckpt_save_start(rank->save);
+}
+
+static int wait_local(struct rank *rank)
+{
+	return ckpt_save_wait(rank->save, CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+}
+
+static void save_all(struct job *job, uint64_t step)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(begin(&job->ranks[rank], step, 0));
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(wait_local(&job->ranks[rank]));
+}
+
+static bool is_committed(struct job *job, uint64_t step)
+{
+	struct ckpt_engine *reader = kit_open(job->store, CKPT_ENGINE_READ_ONLY);
+	struct ckpt_restore *verify = NULL;
+
+	must_work(ckpt_verify_start(reader, step, &verify));
+	int r = ckpt_restore_wait(verify, TIMEOUT_MS);
+	if (r != 0 && r != CKPT_ENOSTEP)
+		fail_msg("step %llu: %d", (unsigned long long)step, r);
+	ckpt_restore_free(verify);
+	ckpt_engine_close(reader);
+	return r == 0;
+}
+
+/* Waits for all, within the deadline. Whoever says that it is durable, or not, is right. */
+static bool settle(struct job *job, uint64_t step)
+{
+	uint64_t before_ms = now_ms();
+	int said[WORLD];
+
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		said[rank] = wait_local(&job->ranks[rank]);
+	assert_in_range(now_ms() - before_ms, 0, job->timeout_ms + SLACK_MS);
+	bool committed = is_committed(job, step);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		if (said[rank] == 0)
+			assert_true(committed);
+		else if (said[rank] != -ETIMEDOUT)
+			assert_false(committed);
+	}
+	return committed;
+}
+
+static void *resume(void *argument)
+{
+	struct rank *rank = argument;
+
+	rank->resumed = kit_resume(rank->engine);
+	return NULL;
+}
+
+/* All at once: it is one restore. */
+static uint64_t resume_all(struct job *job)
+{
+	pthread_t threads[WORLD];
+
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(
+			pthread_create(&threads[rank], NULL, resume, &job->ranks[rank]), 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(pthread_join(threads[rank], NULL), 0);
+	for (uint32_t rank = 1; rank < WORLD; rank++)
+		assert_int_equal(job->ranks[rank].resumed, job->ranks[0].resumed);
+	return job->ranks[0].resumed;
+}
+
+static void test_one_outcome(void **state)
+{
+	struct job *job = *state;
+
+	open_job(job, 20000);
+	for (uint64_t step = 1; step <= 3; step++) {
+		save_all(job, step);
+		assert_true(is_committed(job, step));
+	}
+	close_job(job);
+	/* Each rank's first word, the claim, and how the last step ended; of those before it nothing. */
+	assert_int_equal(count_entries(job), WORLD + 2);
+	assert_non_null(find(job, "job-1/claim-1", false));
+	/* Nothing of it is in the store. */
+	assert_int_equal(access(scratch_join(job->store, "exchange"), F_OK), -1);
+}
+
+static void test_storm(void **state)
+{
+	struct job *job = *state;
+	unsigned commits = 0;
+
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		atomic_store(&job->weather, FAIR);
+		open_job(job, 2000);
+		uint64_t resumed = resume_all(job);
+		save_all(job, resumed + 1);
+		job->seed = seed;
+		atomic_store(&job->weather, STORMY);
+		for (uint64_t step = resumed + 2; step < resumed + 5; step++) {
+			for (uint32_t rank = 0; rank < WORLD; rank++)
+				(void)begin(&job->ranks[rank], step, 0);
+			commits += settle(job, step);
+		}
+		close_job(job);
+	}
+	print_message("%u of 9 steps committed, %u requests spoilt\n", commits,
+		atomic_load(&job->spoilt));
+	assert_true(commits > 0 && atomic_load(&job->spoilt) > 0);
+}
+
+/* The service dies in the middle of a save, and comes back. */
+static void die(struct job *job, enum weather how)
+{
+	open_job(job, 4000);
+	save_all(job, 1);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(begin(&job->ranks[rank], 2, CKPT_SAVE_FENCED));
+	atomic_store(&job->weather, how);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(ckpt_save_fence(job->ranks[rank].save, TIMEOUT_MS));
+	/* Rank 0 cannot hear of the others' parts. */
+	assert_false(settle(job, 2));
+	assert_true(atomic_load(&job->spoilt) > 0);
+	atomic_store(&job->weather, FAIR);
+	save_all(job, 3);
+	assert_true(is_committed(job, 3));
+}
+
+static void test_dead(void **state)
+{
+	die(*state, DEAD);
+}
+
+static void test_silent(void **state)
+{
+	die(*state, SILENT);
+}
+
+/* Closed while the service is silent, or while there is none: it does not hang. */
+static void close_in_vain(struct job *job, enum weather weather)
+{
+	open_job(job, 60000);
+	save_all(job, 1);
+	atomic_store(&job->weather, weather);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(begin(&job->ranks[rank], 2, rank == 3 ? CKPT_SAVE_FENCED : 0));
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		must_work(ckpt_save_wait(job->ranks[rank].save, CKPT_LEVEL_STAGED, TIMEOUT_MS));
+	if (weather == FAIR)
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			ckpt_exchange_server_quiet(job->ranks[rank].server);
+	close_job(job);
+	assert_false(is_committed(job, 2));
+}
+
+static void test_close_silent(void **state)
+{
+	close_in_vain(*state, SILENT);
+}
+
+static void test_close_unserved(void **state)
+{
+	close_in_vain(*state, FAIR);
+}
+
+/* A claim that nobody carries to the others. */
+static void test_claim_in_vain(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	open_job(job, 1000);
+	atomic_store(&job->weather, SILENT);
+	uint64_t before_ms = now_ms();
+	assert_int_equal(begin(&job->ranks[1], 1, 0), -ETIMEDOUT);
+	assert_in_range(now_ms() - before_ms, 0, job->timeout_ms + SLACK_MS);
+	assert_int_equal(ckpt_save_error(job->ranks[1].save, &error), -ETIMEDOUT);
+	if (!strstr(error.message, "has not answered a request in time"))
+		fail_msg("%s", error.message);
+}
+
+/* One engine of two ranks, which this thread serves itself while another one starts a save. */
+struct single {
+	struct ckpt_exchange_server *server;
+	struct ckpt_engine *engine;
+	struct ckpt_save *save;
+	struct kit_vector vector;
+	const char *store;
+	const struct ckpt_engine_opts *opts;
+	pthread_t thread;
+	int result;
+};
+
+static void *start_single(void *argument)
+{
+	struct single *f = argument;
+
+	f->result = ckpt_save_start(f->save);
+	return NULL;
+}
+
+static void *open_in_turn(void *argument)
+{
+	struct single *f = argument;
+
+	f->result = ckpt_engine_open(f->store, f->opts, &f->engine);
+	return NULL;
+}
+
+/* The engine's first word. */
+static void answer_hello(struct single *f, uint32_t rank)
+{
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct ckpt_exchange_answer given = {.size = sizeof(given)};
+
+	must_work(ckpt_exchange_next(f->server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_PUT);
+	assert_int_equal(request.count, 1);
+	assert_string_equal(request.keys[0], rank == 0 ? "Job_1.x/rank-0" : "Job_1.x/rank-1");
+	given.id = request.id;
+	must_work(ckpt_exchange_reply(f->server, &given));
+}
+
+static void open_single(struct job *job, struct single *f, uint32_t rank)
+{
+	struct ckpt_engine_opts opts = kit_opts();
+
+	*f = (struct single){0};
+	opts.rank = rank;
+	opts.world = 2;
+	opts.save_timeout_ms = 4000;
+	opts.session = "Job_1.x";
+	must_work(ckpt_exchange_server_new(&f->server));
+	opts.exchange = f->server;
+	f->store = job->store;
+	f->opts = &opts;
+	assert_int_equal(pthread_create(&f->thread, NULL, open_in_turn, f), 0);
+	answer_hello(f, rank);
+	assert_int_equal(pthread_join(f->thread, NULL), 0);
+	must_work(f->result);
+	kit_fill(&f->vector, "w", 100, 1);
+	struct ckpt_tensor tensor = kit_tensor(&f->vector);
+	must_work(ckpt_save_begin(f->engine, 1, NULL, &f->save));
+	must_work(ckpt_save_add(f->save, &tensor, 1));
+	assert_int_equal(pthread_create(&f->thread, NULL, start_single, f), 0);
+}
+
+static void close_single(struct single *f)
+{
+	ckpt_save_free(f->save);
+	ckpt_engine_close(f->engine);
+	ckpt_exchange_server_free(f->server);
+	kit_clear(&f->vector);
+}
+
+static void test_answers(void **state)
+{
+	struct single f;
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct ckpt_exchange_answer given = {.size = sizeof(given)};
+	const void *values[2] = {NULL, NULL};
+	uint64_t lengths[2] = {0, 0};
+
+	open_single(*state, &f, 1);
+	must_work(ckpt_exchange_next(f.server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_GET);
+	assert_int_equal(request.count, 2);
+	assert_string_equal(request.keys[0], "Job_1.x/claim-1");
+	assert_in_range(request.patience_ms, 1, 30000);
+	given.id = request.id;
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -EINVAL);
+	given.values = values;
+	given.lengths = lengths;
+	given.result = 5;
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -EINVAL);
+	given.result = 0;
+	values[1] = "x";
+	lengths[1] = CKPT_EXCHANGE_VALUE_MAX + 1;
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -E2BIG);
+	assert_non_null(strstr(ckpt_last_error(), "1048577"));
+	given.size = 0;
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -EINVAL);
+	given.size = sizeof(given);
+	/* Rubbish is the sender's fault, and is found by whoever reads it. */
+	values[0] = "rubbish";
+	lengths[0] = 7;
+	values[1] = NULL;
+	must_work(ckpt_exchange_reply(f.server, &given));
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -ENOENT);
+	assert_int_equal(pthread_join(f.thread, NULL), 0);
+	assert_true(f.result == CKPT_EFORMAT || f.result == CKPT_EINTEGRITY);
+	close_single(&f);
+}
+
+/* The engine closes while somebody still reads what it asked. */
+static void test_answer_after_close(void **state)
+{
+	struct single f;
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct ckpt_exchange_answer given = {.size = sizeof(given)};
+
+	open_single(*state, &f, 0);
+	must_work(ckpt_exchange_next(f.server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_PUT);
+	given.id = request.id;
+	must_work(ckpt_exchange_reply(f.server, &given));
+	assert_int_equal(pthread_join(f.thread, NULL), 0);
+	must_work(f.result);
+	/* The part of rank 1. */
+	must_work(ckpt_exchange_next(f.server, TIMEOUT_MS, &request));
+	assert_int_equal(request.verb, CKPT_EXCHANGE_GET);
+	ckpt_save_free(f.save);
+	f.save = NULL;
+	ckpt_engine_close(f.engine);
+	f.engine = NULL;
+	assert_int_equal(strncmp(request.keys[0], "Job_1.x/", 8), 0);
+	given.id = request.id;
+	given.result = -EIO;
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -ETIMEDOUT);
+	assert_int_equal(ckpt_exchange_reply(f.server, &given), -ENOENT);
+	assert_int_equal(ckpt_exchange_next(f.server, CKPT_FOREVER, &request), CKPT_ECLOSED);
+	close_single(&f);
+}
+
+static void test_misuse(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct ckpt_engine *second = NULL;
+
+	open_job(job, 2000);
+	struct ckpt_engine_opts opts = kit_opts();
+	opts.rank = 1;
+	opts.world = WORLD;
+	opts.session = "job-2";
+	opts.exchange = job->ranks[1].server;
+	assert_int_equal(ckpt_engine_open(job->store, &opts, &second), -EBUSY);
+	assert_non_null(strstr(ckpt_last_error(), "a server for each"));
+	save_all(job, 1);
+	assert_int_equal(ckpt_exchange_next(NULL, 0, &request), -EINVAL);
+	assert_int_equal(ckpt_exchange_next(job->ranks[0].server, 0, NULL), -EINVAL);
+	request.size = 8;
+	assert_int_equal(ckpt_exchange_next(job->ranks[0].server, 0, &request), -EINVAL);
+	assert_int_equal(ckpt_exchange_reply(job->ranks[0].server, NULL), -EINVAL);
+	assert_int_equal(ckpt_exchange_server_new(NULL), -EINVAL);
+	ckpt_exchange_server_free(NULL);
+	ckpt_exchange_server_quiet(NULL);
+	request.size = sizeof(request);
+	pid_t child = fork();
+	if (child == 0)
+		_exit(ckpt_exchange_next(job->ranks[0].server, CKPT_FOREVER, &request) ==
+					CKPT_EFORKED
+				? 0
+				: 1);
+	int status = -1;
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	save_all(job, 2);
+}
+
+/* A job of one rank has nobody to talk to. */
+static void test_alone(void **state)
+{
+	struct job *job = *state;
+	struct rank *rank = &job->ranks[0];
+	struct ckpt_engine_opts opts = kit_opts();
+
+	must_work(ckpt_exchange_server_new(&rank->server));
+	opts.exchange = rank->server;
+	must_work(ckpt_engine_open(job->store, &opts, &rank->engine));
+	assert_int_equal(pthread_create(&rank->thread, NULL, serve, rank), 0);
+	rank->served = true;
+	must_work(begin(rank, 1, 0));
+	must_work(wait_local(rank));
+	close_rank(rank);
+	assert_int_equal(count_entries(job), 0);
+}
+
+#define JOB(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		JOB(test_one_outcome),
+		JOB(test_storm),
+		JOB(test_dead),
+		JOB(test_silent),
+		JOB(test_close_silent),
+		JOB(test_close_unserved),
+		JOB(test_claim_in_vain),
+		JOB(test_answers),
+		JOB(test_answer_after_close),
+		JOB(test_misuse),
+		JOB(test_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks tell each other: a record of a rank, how a step ended, or a verdict. */
+#include "fuzz.h"
+
+#include <string.h>
+
+#include "exchange/rank_record.h"
+#include "format/index.h"
+
+struct told {
+	bool of_rank;
+	bool of_step;
+	struct ckpt_rank_record record; /* its verdict is that of whatever it is */
+	struct ckpt_outcome outcome;
+};
+
+static int decode(const uint8_t *data, size_t length, struct ckpt_error *err, void *ret_value)
+{
+	struct told *told = ret_value;
+	struct ckpt_error first = {.size = sizeof(first)};
+
+	told->of_rank = true;
+	if (ckpt_rank_record_decode(data, length, FUZZ_FILE, &first, &told->record) == 0)
+		return 0;
+	told->of_rank = false;
+	told->of_step = ckpt_outcome_decode(data, length, FUZZ_FILE, &first, &told->outcome) == 0;
+	if (told->of_step) {
+		told->record.verdict = told->outcome.verdict;
+		return 0;
+	}
+	return ckpt_verdict_decode(data, length, FUZZ_FILE, err, &told->record.verdict);
+}
+
+static int encode(const void *value, struct ckpt_buf *out)
+{
+	const struct told *told = value;
+
+	if (told->of_step)
+		return ckpt_outcome_encode(&told->outcome, out);
+	return told->of_rank ? ckpt_rank_record_encode(&told->record, out)
+			     : ckpt_verdict_encode(&told->record.verdict, out);
+}
+
+static void check(const void *value)
+{
+	const struct told *told = value;
+	const struct ckpt_verdict *verdict = &told->record.verdict;
+	const struct ckpt_manifest_rank *rank = &told->record.rank;
+
+	FUZZ_CHECK(verdict->code <= 0);
+	FUZZ_CHECK(fuzz_is_line(verdict->reason, strlen(verdict->reason)));
+	FUZZ_CHECK(verdict->generation <= CKPT_GENERATION_MAX && verdict->step <= CKPT_STEP_MAX);
+	FUZZ_CHECK(!told->of_step || ckpt_attempt_valid(told->outcome.attempt));
+	if (!told->of_rank)
+		return;
+	FUZZ_CHECK(rank->rank < CKPT_WORLD_MAX);
+	FUZZ_CHECK(ckpt_attempt_valid(rank->attempt));
+	FUZZ_CHECK(fuzz_is_line(rank->node, strlen(rank->node)));
+	FUZZ_CHECK(rank->index_bytes <= CKPT_INDEX_MAX);
+	FUZZ_CHECK(rank->shard_bytes <= CKPT_SHARD_BYTES_MAX);
+	FUZZ_CHECK(verdict->code < 0 || (rank->index_bytes > 0 && rank->shard_bytes > 0));
+}
+
+static bool same(const void *value, const void *again)
+{
+	const struct told *a = value;
+	const struct told *b = again;
+	const struct ckpt_manifest_rank *x = &a->record.rank;
+	const struct ckpt_manifest_rank *y = &b->record.rank;
+
+	if (a->of_rank != b->of_rank || a->of_step != b->of_step ||
+		a->record.verdict.code != b->record.verdict.code ||
+		strcmp(a->record.verdict.reason, b->record.verdict.reason) != 0 ||
+		ckpt_verdict_check(&a->record.verdict, &b->record.verdict, "", NULL) < 0)
+		return false;
+	/* Of what has failed there are no files. */
+	if (a->of_step)
+		return a->record.verdict.code < 0 ||
+		       (strcmp(a->outcome.attempt, b->outcome.attempt) == 0 &&
+			       a->outcome.bytes == b->outcome.bytes);
+	/* One that failed has no files, and its attempt is not told. */
+	return !a->of_rank ||
+	       (x->rank == y->rank && strcmp(x->node, y->node) == 0 &&
+		       (a->record.verdict.code < 0 || strcmp(x->attempt, y->attempt) == 0) &&
+		       ckpt_digest_equal(&x->index_digest, &y->index_digest) &&
+		       x->index_bytes == y->index_bytes && x->shard_bytes == y->shard_bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static const struct fuzz_sealed kind = {.size = sizeof(struct told),
+		.decode = decode,
+		.encode = encode,
+		.check = check,
+		.same = same};
+
+	return fuzz_sealed(&kind, data, size);
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
+{
+	return fuzz_mutate_sealed(data, size, max, seed);
+}

@@ -1,0 +1,545 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many ranks save and load through torch.distributed.checkpoint and libckpt.dcp."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from conftest import assert_same, bits, shards
+from libckpt.dcp import Stager, StorageReader, StorageWriter, close
+from ranks import Job, together
+from torch.distributed.checkpoint import _async_process_executor
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import libckpt
+
+TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).resolve().parents[2] / "build/tools"))
+
+
+def state_of(job: Job) -> dict[str, Any]:
+    model, optimizer = get_state_dict(job.model, job.optimizer)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": job.scheduler,
+        "steps": job.steps,
+        "tuple": (1, torch.arange(3)),
+    }
+
+
+def write(store: Path, step: int, state: dict[str, Any], **options: Any) -> None:
+    ours = ("planner", "use_collectives")
+    given = {name: options.pop(name) for name in ours if name in options}
+    kind = options.pop("kind", StorageWriter)
+    writer = kind(store, pool_bytes=1 << 20, **options)
+    dcp.save(state, checkpoint_id=f"step-{step}", storage_writer=writer, **given)
+
+
+def fill(job: Job, store: Path, **options: Any) -> int:
+    """Loads the job's state; how many bytes were read."""
+    state = state_of(job)
+    reader = StorageReader(store, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one process is told that it is one
+        dcp.load(state, storage_reader=reader)
+    set_state_dict(
+        job.model,
+        job.optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )
+    job.steps = state["steps"]
+    return reader.bytes_read
+
+
+def train(store: Path, layout: str) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Trains and saves; the truth then, and the losses of two more steps."""
+    job = Job(layout, seed=1)
+    for _ in range(3):
+        job.step()
+    job.steps = 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        write(store, 3, state_of(job))
+    return job.truth(), [job.step() for _ in range(2)]
+
+
+def resume(store: Path, layout: str) -> tuple[dict[str, torch.Tensor], list[float], int]:
+    job = Job(layout, seed=2)
+    read = fill(job, store)
+    return job.truth(), [job.step() for _ in range(2)], read
+
+
+def check_resumed(found: list[Any], truth: dict[str, torch.Tensor], losses: list[float]) -> None:
+    for now, after, _ in found:
+        assert set(now) == set(truth)
+        for name, tensor in truth.items():
+            assert bits(now[name]) == bits(tensor), name
+        assert after == pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "readers"), [("ddp", (3, 1)), ("fsdp", (2, 3, 1)), ("hsdp", (3,)), ("tp", (4, 1))]
+)
+def test_any_number_of_ranks_loads_what_others_saved(
+    store: Path, tmp_path: Path, layout: str, readers: tuple[int, ...]
+) -> None:
+    world = 4 if layout in ("hsdp", "tp") else 2
+    found = together(world, tmp_path, train, store, layout)
+    truth, losses = found[0]
+    for other, _ in found[1:]:
+        assert_same(other, truth)
+    for count in readers:
+        check_resumed(together(count, tmp_path, resume, store, layout), truth, losses)
+    done = subprocess.run([TOOLS / "ckpt-verify", store], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = [name for shard in shards(store) for name in safetensors.torch.load_file(shard)]
+    if layout == "ddp":  # each by one rank
+        assert len(names) == len(set(names))
+        assert len({shard.parent for shard in shards(store)}) == 1
+
+
+def test_one_rank_saves_and_two_load(store: Path, tmp_path: Path) -> None:
+    truth, losses = together(1, tmp_path, train, store, "fsdp")[0]
+    check_resumed(together(2, tmp_path, resume, store, "fsdp"), truth, losses)
+
+
+def native(store: Path, layout: str) -> tuple[dict[str, torch.Tensor], list[float]]:
+    job = Job(layout, seed=1)
+    job.state["steps"] = 3
+    job.state["tuple"] = (1, torch.arange(3))
+    with job.open(store) as ckpt:
+        for _ in range(3):
+            job.step()
+        ckpt.save(3).wait()
+        truth = job.truth()
+    return truth, [job.step() for _ in range(2)]
+
+
+@pytest.mark.parametrize(("layout", "readers"), [("fsdp", (3, 1)), ("tp", (4,))])
+def test_a_native_step_is_resharded(
+    store: Path, tmp_path: Path, layout: str, readers: tuple[int, ...]
+) -> None:
+    world = 4 if layout == "tp" else 2
+    truth, losses = together(world, tmp_path, native, store, layout)[0]
+    for count in readers:
+        check_resumed(together(count, tmp_path, resume, store, layout), truth, losses)
+
+
+def sharded(whole: torch.Tensor) -> Any:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return distribute_tensor(whole, mesh, [Shard(0)])
+
+
+def save_rows(store: Path, count: int) -> None:
+    write(store, 1, {"a": sharded(torch.arange(count).float()[:, None].repeat(1, 1024))})
+
+
+def load_rows(store: Path, count: int) -> int:
+    """Each rank loads its rows of a large tensor; how many bytes that took."""
+    state = {"a": sharded(torch.zeros(count, 1024))}
+    reader = StorageReader(store)
+    dcp.load(state, storage_reader=reader)
+    each = count // dist.get_world_size()
+    want = torch.arange(count).float()[dist.get_rank() * each :][:each]
+    assert torch.equal(state["a"].to_local(), want[:, None].repeat(1, 1024))
+    return reader.bytes_read
+
+
+def test_a_rank_reads_what_it_needs(store: Path, tmp_path: Path) -> None:
+    count = 12288  # 48 MiB
+    together(2, tmp_path, save_rows, store, count)
+    for readers in (2, 3, 4):
+        for read in together(readers, tmp_path, load_rows, store, count):
+            needed = count // readers * 4096
+            assert needed <= read <= needed * 1.05
+
+
+# async_save().
+
+
+class Thing:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def save_behind(store: Path) -> None:
+    stager = Stager()
+    job = Job("fsdp", seed=1)
+    for step in (1, 2, 3):
+        job.step()
+        job.steps = step
+        state = {**state_of(job), "thing": [Thing(step)]}
+        state["scheduler"] = job.scheduler.state_dict()
+        truth = job.truth()
+        future: Any = dcp.async_save(
+            state,
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(store, allow_pickle=True),
+            async_stager=stager,
+            process_group=dist.group.WORLD,
+        )
+        with torch.no_grad():
+            for parameter in job.model.parameters():
+                parameter.fill_(float("nan"))
+        future.result(60)
+        other = Job("fsdp", seed=2)
+        fill(other, store, resume=False)
+        assert_same(other.truth(), truth)
+        job = Job("fsdp", seed=step)
+
+
+def test_ranks_save_behind_the_loop(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, save_behind, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 2, 1]
+
+
+# When something fails.
+
+
+def failing(store: Path, how: str) -> None:
+    """Rank 1 cannot save step 2; nobody has it, and all save step 3."""
+    rank = dist.get_rank()
+    state: dict[str, Any] = {"a": torch.full((50_000,), 1.0), f"own-{rank}": torch.ones(300_000)}
+    write(store, 1, state)
+    state["a"].fill_(2)
+    bad: dict[str, Any] = dict(state)
+    options: dict[str, Any] = {}
+    if how == "object" and rank == 1:
+        bad["thing-of-rank-1"] = Thing(1)
+    elif how == "plan":
+        options["planner"] = Failing(rank == 1)
+    elif how == "late" and rank == 1:
+        options["kind"] = Late
+    elif how == "disk" and rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    start = time.monotonic()
+    with pytest.raises(dcp.CheckpointException) as caught:
+        write(store, 2, bad, **options)
+    assert 1 in caught.value.failures or how == "disk"
+    # Told, and not waited for until the deadline of 600 s.
+    assert time.monotonic() - start < 30
+    said = str(caught.value)
+    if how == "object":
+        assert "state['thing-of-rank-1'] is a test_dcp_ranks.Thing" in said
+    elif how == "disk":
+        assert "rank 1" in said
+        assert "File too large" in said
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    dist.barrier()
+    found = {"a": torch.zeros(50_000)}
+    dcp.load(found, storage_reader=StorageReader(store, resume=False))
+    assert found["a"].eq(1).all()
+    dist.barrier()
+    state["a"].fill_(3)
+    write(store, 3, state)
+    dcp.load(found, storage_reader=StorageReader(store))
+    assert found["a"].eq(3).all()
+    close()
+
+
+class Late(StorageWriter):
+    """Fails when its rank has written everything, before torch has heard of it."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        super().write_data(plan, planner)
+        while not self._attempt.info.durable_time:
+            time.sleep(0.001)
+        raise RuntimeError("this writer fails")
+
+
+class Failing(dcp.DefaultSavePlanner):
+    """Fails where libckpt does not see it."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def finish_plan(self, new_plan: Any) -> Any:
+        if self._fails:
+            raise RuntimeError("this planner fails")
+        return super().finish_plan(new_plan)
+
+
+@pytest.mark.parametrize("how", ["object", "plan", "late", "disk"])
+def test_a_rank_that_fails_fails_the_step_for_all(store: Path, tmp_path: Path, how: str) -> None:
+    together(2, tmp_path, failing, store, how)
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 1]
+    done = subprocess.run([TOOLS / "ckpt-verify", store], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def opened_by_one(store: Path) -> None:
+    """The store is not free for rank 0 at first; then all save to it."""
+    rank = dist.get_rank()
+    other = (
+        libckpt.Checkpointer(store, {"a": torch.ones(2)}, distributed=False) if not rank else None
+    )
+    state = {"a": torch.ones(1000)}
+    if other is not None:
+        other.save(1).wait()
+    dist.barrier()
+    start = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(dcp.CheckpointException) as caught:
+            write(store, 2, state, new_start=True)
+        assert isinstance(caught.value.failures[0][0], libckpt.InUseError)
+    if other is not None:
+        other.close()
+    dist.barrier()
+    write(store, 2, state, new_start=True)
+    assert time.monotonic() - start < 30
+
+
+def test_a_store_that_one_rank_cannot_open(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, opened_by_one, store)
+    found = [(info.step, info.generation) for info in libckpt.list_steps(store)]
+    assert found == [(2, 2)]
+
+
+def mirrored(store: Path) -> None:
+    """What torch takes for offsets is not where the rows are, but covers the tensor."""
+    from torch.distributed.checkpoint import planner_helpers
+
+    right = planner_helpers.compute_local_shape_and_global_offset
+
+    def wrong(shape: Any, *args: Any, **options: Any) -> Any:
+        sizes, offsets = right(shape, *args, **options)
+        turned = [a - b - c for a, b, c in zip(shape, sizes, offsets, strict=True)]
+        return sizes, (turned[0], *offsets[1:])
+
+    job = Job("tp", seed=1)
+    job.step()
+    write(store, 1, state_of(job))
+    planner_helpers.compute_local_shape_and_global_offset = wrong
+    said = "model.up.weight: torch takes what this rank holds for the box at"
+    with pytest.raises(dcp.CheckpointException, match=said):
+        write(store, 2, state_of(job))
+    with pytest.raises(dcp.CheckpointException, match=said):
+        dcp.load(state_of(job), storage_reader=StorageReader(store))
+    planner_helpers.compute_local_shape_and_global_offset = right
+    fill(job, store)
+
+
+def test_boxes_that_are_elsewhere_are_refused(store: Path, tmp_path: Path) -> None:
+    together(4, tmp_path, mirrored, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [1]
+
+
+def refused_at_first(store: Path) -> None:
+    """torch gives what all have to one of them, which alone finds that it cannot be stored."""
+    state = {"a": torch.ones(4), "b": object(), "c": object()}
+    with pytest.raises(dcp.CheckpointException, match="UnsupportedStateError"):
+        write(store, 1, state)
+    write(store, 2, {"a": torch.ones(4)})
+
+
+def test_a_refusal_of_the_first_save_is_of_that_save_only(store: Path, tmp_path: Path) -> None:
+    start = time.monotonic()
+    together(2, tmp_path, refused_at_first, store)
+    assert time.monotonic() - start < 60
+    assert [info.step for info in libckpt.list_steps(store) if info.state == "committed"] == [2]
+
+
+def hanging(store: Path) -> None:
+    """Rank 1 does not come to the save of step 2."""
+    state = {"a": torch.ones(1000)}
+    write(store, 1, state, save_timeout=3)
+    if dist.get_rank() == 0:
+        writer = StorageWriter(store, 2, pool_bytes=1 << 20, save_timeout=3)
+        planner = dcp.DefaultSavePlanner()
+        planner.set_up_planner(state, is_coordinator=True)
+        writer.set_up_storage_writer(True, rank=0)
+        # torch alone would wait for it now, as long as the process group is patient.
+        start = time.monotonic()
+        writer.write_data(planner.create_local_plan(), planner)
+        with pytest.raises(libckpt.CheckpointError, match="rank 1"):
+            writer.finish(dcp.Metadata({}), [])
+        assert 2 < time.monotonic() - start < 10
+    dist.barrier()
+    assert [info.step for info in libckpt.list_steps(store)] == [1]
+    dist.barrier()
+    write(store, 3, state, save_timeout=3)
+
+
+def test_a_rank_that_does_not_come_costs_the_deadline(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, hanging, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 1]
+
+
+# Who saves together.
+
+
+def by_groups(store: Path) -> None:
+    """Ranks 0 and 1 save to one store, 2 and 3 to another; and each to one of its own."""
+    rank = dist.get_rank()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine = pairs[rank // 2]
+    place = store / f"pair-{rank // 2}"
+    for step in (1, 2):
+        dcp.save(
+            {"a": torch.full((3,), float(rank // 2 * 10 + step)), f"b{rank}": rank},
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(place, process_group=mine),
+            process_group=mine,
+        )
+    found: dict[str, Any] = {"a": torch.zeros(3), f"b{rank ^ 1}": None}
+    dcp.load(found, storage_reader=StorageReader(place), process_group=mine)
+    assert found["a"].eq(rank // 2 * 10 + 2).all()
+    assert found[f"b{rank ^ 1}"] == rank ^ 1
+
+    alone = StorageWriter(store / f"rank-{rank}", 1, distributed=False)
+    dcp.save({"r": rank}, storage_writer=alone, no_dist=True)
+    found = {"r": None}
+    dcp.load(found, storage_reader=StorageReader(store / f"rank-{rank}"), no_dist=True)
+    assert found["r"] == rank
+    if rank == 1:
+        with pytest.raises(dcp.CheckpointException, match="distributed=False with no_dist=True"):
+            dcp.save(
+                {"r": 1}, storage_writer=StorageWriter(place, 9, process_group=mine), no_dist=True
+            )
+
+
+def test_groups_save_by_themselves(store: Path, tmp_path: Path) -> None:
+    store.mkdir()
+    together(4, tmp_path, by_groups, store)
+    assert [info.world for info in libckpt.list_steps(store / "pair-1")] == [2, 2]
+
+
+def without_collectives(store: Path) -> None:
+    rank = dist.get_rank()
+    writer = StorageWriter(store, 1, pool_bytes=1 << 20)
+    dcp.save(
+        {"a": torch.arange(9), f"b{rank}": (rank,)}, storage_writer=writer, use_collectives=False
+    )
+    found: dict[str, Any] = {"a": torch.zeros(9, dtype=torch.int64), f"b{rank ^ 1}": None}
+    dcp.load(found, storage_reader=StorageReader(store))
+    assert torch.equal(found["a"], torch.arange(9))
+    assert found[f"b{rank ^ 1}"] == (rank ^ 1,)
+
+
+def test_without_collectives_there_is_one_step_all_the_same(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, without_collectives, store)
+    assert [info.world for info in libckpt.list_steps(store)] == [2]
+
+
+def failing_without_collectives(store: Path) -> None:
+    state: dict[str, Any] = {"a": torch.arange(9)}
+    write(store, 1, state, use_collectives=False)
+    if dist.get_rank() == 1:
+        state["thing"] = Thing(1)
+    start = time.monotonic()
+    # Nobody but libckpt itself can tell rank 0.
+    with pytest.raises((libckpt.AbortedError, libckpt.UnsupportedStateError), match="Thing"):
+        write(store, 2, state, use_collectives=False)
+    assert time.monotonic() - start < 30
+    dist.barrier()
+    state.pop("thing", None)
+    write(store, 3, state, use_collectives=False)
+
+
+def test_a_failure_is_told_without_collectives(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, failing_without_collectives, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 1]
+
+
+def other_steps(store: Path) -> None:
+    state = {"a": torch.zeros(2)}
+    for step in (1, 2):
+        state["a"].fill_(step)
+        write(store, step, state)
+    step = 1 + dist.get_rank()
+    with pytest.raises(dcp.CheckpointException, match=r"rank 0 has opened step 1 .* rank 1 step 2"):
+        dcp.load(state, storage_reader=StorageReader(store, step))
+    dist.barrier()
+    # All go back together, and start another generation.
+    dcp.load(state, storage_reader=StorageReader(store, 1))
+    write(store, 2, state)
+    # The group is made anew; saving continues.
+    dist.barrier()
+    place = store.parent / "second-meeting"
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=world)
+    write(store, 3, state)
+
+
+def test_ranks_go_back_together(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, other_steps, store)
+    found = [(info.step, info.generation) for info in libckpt.list_steps(store)]
+    assert found == [(3, 3), (2, 2), (1, 1)]
+
+
+class CachingOfRanks(dcp.DefaultSavePlanner):
+    """Torch keeps its plans by the name of the class, which no other test has."""
+
+
+def kept_plans(store: Path) -> None:
+    for step in (1, 2, 3):
+        state = {"a": torch.full((4,), float(step)), "n": step}
+        write(store, step, state, planner=CachingOfRanks(enable_plan_caching=True))
+        found: dict[str, Any] = {"a": torch.zeros(4), "n": 0}
+        dcp.load(found, storage_reader=StorageReader(store))
+        assert_same(found, state)
+
+
+def test_ranks_may_keep_their_plans(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, kept_plans, store)
+
+
+def in_a_process(store: Path) -> None:
+    """torch saves from a process of its own, to which it sends the writer anew each time."""
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    stager = Stager()
+    state: dict[str, Any] = {"a": torch.zeros(1000), "n": 0}
+
+    def save(step: int) -> None:
+        state["a"].fill_(step)
+        state["n"] = step
+        future: Any = dcp.async_save(
+            state,
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(store, pool_bytes=1 << 20),
+            async_stager=stager,
+            async_checkpointer_type=AsyncCheckpointerType.PROCESS,
+        )
+        state["a"].fill_(-1)
+        future.result(120)
+
+    def load(step: int) -> None:
+        dist.barrier()
+        dcp.load(state, storage_reader=StorageReader(store, step))
+        assert state["a"].eq(step).all()
+        assert state["n"] == step
+
+    save(1)
+    save(2)
+    load(2)
+    save(3)
+    load(1)
+    save(4)
+    save(5)
+    load(5)
+    _async_process_executor._CHECKPOINT_PROCESS = None  # ends it
+
+
+def test_torch_saves_from_a_process_of_its_own(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, in_a_process, store)
+    found = [(info.step, info.generation) for info in libckpt.list_steps(store)]
+    assert found == [(5, 2), (4, 2), (1, 1)]

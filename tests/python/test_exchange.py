@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many ranks save one step: torchrun, a rank or the store of keys that dies, and how they meet."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from libckpt._native import ffi, lib
+
+import libckpt
+from libckpt import _engine, _exchange
+
+HEADER = """
+    import json, os, signal, sys, time, warnings
+    import torch
+    import torch.distributed as dist
+    import libckpt
+    torch.set_num_threads(1)
+    store, out = {store!r}, {out!r}
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+
+    def tell(**what):
+        with open(f"{{out}}/{{rank}}", "a") as file:
+            file.write(json.dumps(what) + "\\n")
+
+    def outcome(save):
+        start = time.monotonic()
+        try:
+            save.wait()
+            return None, time.monotonic() - start
+        except libckpt.CheckpointError as error:
+            return type(error).__name__, time.monotonic() - start
+"""
+
+
+class Job:
+    """Runs a program as the ranks of a job, and reads what they have told."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = path / "store"
+        self.out = path / "out"
+        self.out.mkdir()
+        self.file = path / "job.py"
+        self.running: list[subprocess.Popen[str]] = []
+
+    def write(self, body: str) -> None:
+        for told in self.out.iterdir():
+            told.unlink()
+        header = textwrap.dedent(HEADER).format(store=str(self.store), out=str(self.out))
+        self.file.write_text(header + textwrap.dedent(body), encoding="utf-8")
+
+    def torchrun(self, world: int, body: str) -> None:
+        self.write(body)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node", str(world), str(self.file)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+
+    def start(self, world: int, port: int, body: str) -> list[subprocess.Popen[str]]:
+        """Without anybody who ends all ranks when one of them has ended."""
+        self.write(body)
+        self.running = [
+            subprocess.Popen(
+                [sys.executable, str(self.file)],
+                env={
+                    **os.environ,
+                    "MASTER_ADDR": "localhost",
+                    "MASTER_PORT": str(port),
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "TORCHELASTIC_USE_AGENT_STORE": "True",
+                    "OMP_NUM_THREADS": "1",
+                },
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(world)
+        ]
+        return self.running
+
+    def wait(self) -> list[str]:
+        """What the ranks have written to stderr; those that were not killed have ended well."""
+        said = [process.communicate(timeout=120)[1] for process in self.running]
+        for process, text in zip(self.running, said, strict=True):
+            assert process.returncode in (0, -9), text
+        return said
+
+    def told(self, rank: int) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.out / str(rank)).read_text().splitlines()]
+
+    def steps(self) -> list[tuple[int, int]]:
+        return [(info.step, info.world) for info in libckpt.list_steps(self.store)]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    yield made
+    for process in made.running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def keys() -> dist.TCPStore:
+    return dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+
+SAVE_FOUR = """
+    mine = libckpt.PerRank(torch.arange(1000.0) + rank)
+    state = {"mine": mine, "common": torch.ones(8, 8)}
+    with libckpt.Checkpointer(store, state, keep_last=3) as ckpt:
+        for step in range(1, 5):
+            error, seconds = outcome(ckpt.save(step))
+            tell(step=step, error=error)
+    # As with a torch that has no second connections to give.
+    from libckpt import _exchange
+    _exchange.connect = lambda store: None
+    with libckpt.Checkpointer(store + "-files", state) as ckpt:
+        tell(error=outcome(ckpt.save(1))[0])
+"""
+
+
+def test_torchrun_commits_the_same_steps_on_all_ranks(job: Job) -> None:
+    job.torchrun(4, SAVE_FOUR)
+    for rank in range(4):
+        *served, by_files = job.told(rank)
+        assert served == [{"step": step, "error": None} for step in range(1, 5)]
+        assert by_files == {"error": None}
+    assert job.steps() == [(4, 4), (3, 4), (2, 4)]
+    # What they told each other went another way.
+    assert not (job.store / "exchange").exists()
+    assert (job.store.with_name("store-files") / "exchange").is_dir()
+    for rank in range(4):
+        (loaded,) = libckpt.load(job.store, names=[f"rank-{rank:05d}/mine/value"]).values()
+        assert torch.equal(loaded, torch.arange(1000.0) + rank)
+
+
+RESUME = """
+    state = {"w": torch.zeros(100)}
+    with libckpt.Checkpointer(store, state, save_timeout=8) as ckpt:
+        first = ckpt.resume()
+        tell(resumed=first, w=float(state["w"][0]))
+        state["w"].fill_(first + 1)
+        error, seconds = outcome(ckpt.save(first + 1))
+        tell(error=error)
+"""
+
+
+DIE = """
+    state = {"w": torch.ones(100)}
+    ckpt = libckpt.Checkpointer(store, state, save_timeout=3)
+    error, seconds = outcome(ckpt.save(1))
+    tell(error=error)
+    dist.barrier()
+    if rank == DEAD:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error, seconds = outcome(ckpt.save(2))
+    tell(error=error, seconds=seconds)
+    start = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ckpt.close()
+    tell(closed=time.monotonic() - start)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_is_killed_ends_the_step_for_all(
+    job: Job, keys: dist.TCPStore, dead: int
+) -> None:
+    job.start(2, keys.port, DIE.replace("DEAD", str(dead)))
+    job.wait()
+    assert job.told(dead) == [{"error": None}]
+    first, second, end = job.told(1 - dead)
+    assert first == {"error": None}
+    assert second["error"] in ("AbortedError", "DeadlineError")
+    assert second["seconds"] < 3 + 10
+    assert end["closed"] < 10
+    assert job.steps() == [(1, 2)]
+    if dead == 0:
+        job.torchrun(2, RESUME)
+        for rank in range(2):
+            assert job.told(rank) == [{"resumed": 1, "w": 1.0}, {"error": None}]
+        assert job.steps() == [(2, 2), (1, 2)]
+
+
+LOSE = """
+    import logging
+    logging.basicConfig(level=logging.WARNING, format="LOG %(message)s")
+    state = {"w": torch.ones(100)}
+    ckpt = libckpt.Checkpointer(store, state, save_timeout=3)
+    error, seconds = outcome(ckpt.save(1))
+    tell(error=error)
+    sys.stdin.readline()
+    error, seconds = outcome(ckpt.save(2))
+    tell(error=error, seconds=seconds)
+    start = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ckpt.close()
+    tell(closed=time.monotonic() - start)
+    os._exit(0)
+"""
+SERVER = """
+    import sys
+    import torch.distributed as dist
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    print(store.port, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(
+    job: Job, how: signal.Signals
+) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
+    read, write = os.pipe()
+    stdin = os.dup(0)
+    os.dup2(read, 0)
+    try:
+        job.start(2, port, LOSE)
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        os.close(read)
+    until(lambda: all((job.out / str(rank)).exists() for rank in range(2)))
+    server.send_signal(how)
+    if how == signal.SIGKILL:
+        server.wait()
+    os.write(write, b"\n\n")
+    os.close(write)
+    said = job.wait()
+    server.kill()
+    server.communicate()
+    for rank in range(2):
+        first, second, end = job.told(rank)
+        assert first == {"error": None}
+        assert second["error"] in ("AbortedError", "DeadlineError")
+        assert second["seconds"] < 3 + 10
+        assert end["closed"] < 10
+        # One that hangs holds the thread that serves, so nothing is said of it but by the engine.
+        dead = "key-value store does not answer"
+        assert said[rank].count(dead) == (how == signal.SIGKILL)
+    assert job.steps() == [(1, 2)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# How the ranks meet, without processes.
+
+
+class Meeting:
+    """Some ranks in threads, each with a connection of its own."""
+
+    def __init__(self, keys: dist.TCPStore, world: int) -> None:
+        self.keys = keys
+        self.world = world
+        self.sessions: dict[int, Any] = {}
+
+    def table(self) -> _exchange.Table:
+        table = _exchange.connect(self.keys)
+        assert table is not None
+        return table
+
+    def meet(self, ranks: range, timeout: float = 20) -> dict[int, Any]:
+        self.sessions = {}
+        threads = [threading.Thread(target=self._one, args=(rank, timeout)) for rank in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self.sessions
+
+    def _one(self, rank: int, timeout: float) -> None:
+        group = _exchange.Group(rank, self.world, self.keys)
+        try:
+            self.sessions[rank] = _exchange.agree(group, self.table(), "a/0", "/p", timeout)
+        except libckpt.CheckpointError as error:
+            self.sessions[rank] = error
+
+
+def test_the_ranks_agree_on_one_session_whatever_was_left_there(keys: dist.TCPStore) -> None:
+    meeting = Meeting(keys, 3)
+    old = b"0123456789abcdef"
+    for rank in range(3):
+        for what in ("hello", "answer", "ack"):
+            keys.set(f"a/0/{what}/{rank}", old + old)
+    seen = set()
+    for _ in range(3):
+        sessions = meeting.meet(range(3))
+        assert len(set(sessions.values())) == 1
+        assert len(sessions[0]) == 16
+        seen.add(sessions[0])
+    assert len(seen) == 3
+    assert old.decode() not in seen
+    # Nothing stays of those that met.
+    assert not any(keys.check([f"a/0/{what}/1"]) for what in ("hello", "answer", "ack"))
+
+
+def test_a_rank_that_does_not_come_is_named(keys: dist.TCPStore) -> None:
+    sessions = Meeting(keys, 3).meet(range(2), timeout=0.3)
+    assert isinstance(sessions[0], libckpt.WaitTimeoutError)
+    assert "for rank 2" in str(sessions[0])
+    assert isinstance(sessions[1], libckpt.WaitTimeoutError)
+    assert "rank 1 has waited" in str(sessions[1])
+
+
+def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:
+    table = Meeting(keys, 2).table()
+    value = b"\xff\0\x01" * 1000
+    assert table.get(["x"]) == [None]
+    assert table.put("x", value)
+    assert table.put("x", value)
+    assert not table.put("x", b"another")
+    assert table.get(["x"]) == [value]
+    assert table.get(["x", "y"]) == [value, None]
+    assert table.put("y", b"")
+    table.put("z", b"2")
+    assert table.get(["x", "z"]) == [value, b"2"]
+    table.drop("x")
+    table.drop("x")
+    assert table.get(["x", "z"]) == [None, b"2"]
+
+
+class Broken(_exchange.Table):
+    """A table whose connection has broken."""
+
+    def __init__(self, keys: dist.TCPStore) -> None:
+        super().__init__(keys)
+        self.tries = 0
+
+    def get(self, keys: list[str]) -> list[bytes | None]:
+        raise RuntimeError("Broken pipe\nframes")
+
+    def again(self) -> _exchange.Table | None:
+        self.tries += 1
+        if self.tries == 1:
+            raise libckpt.NetworkError("refused")
+        return _exchange.Table(self._store)
+
+
+def test_a_connection_that_broke_is_made_anew(
+    keys: dist.TCPStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="libckpt")
+    monkeypatch.setattr(_exchange, "_RECONNECT", 0.0)
+    broken = Broken(keys)
+    link = _exchange._Link(broken, "/p")
+    request = _engine.new_struct("ckpt_exchange_request")
+    request.verb = lib.CKPT_EXCHANGE_GET
+    request.count = 1
+    name = ffi.new("char[]", b"s/k")
+    names = ffi.new("char *[]", [name])
+    request.keys = names
+    keys.set("libckpt/s/k", b"value")
+    assert link.do(request) == (lib.CKPT_ENETWORK, "Broken pipe", [])
+    assert link.do(request) == (lib.CKPT_ENETWORK, "refused", [])
+    assert link.do(request) == (0, "", [b"value"])
+    assert link.do(request) == (0, "", [b"value"])
+    assert broken.tries == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_value_that_is_too_large_is_none_of_ours(keys: dist.TCPStore, store: Path) -> None:
+    table = Meeting(keys, 2).table()
+    keys.set("libckpt/s1/claim-1", b"x" * ((1 << 20) + 1))
+    ranks = _exchange.Ranks(1, 2, "s1", _exchange.Service(table, "/p"))
+    engine = _engine.Engine(
+        str(store), _engine.Options(save_timeout=1.0), log_thread=False, ranks=ranks
+    )
+    try:
+        with pytest.raises(libckpt.CheckpointError, match="holds strange values"):
+            _engine.check(lib.ckpt_engine_claim(engine.guard(), ffi.NULL))
+    finally:
+        engine.close()
+    # A service ends with an engine that could not be opened.
+    bad = _exchange.Service(table, "/p")
+    with pytest.raises(libckpt.CheckpointError):
+        _engine.Engine(
+            str(store / "no" / "such"),
+            _engine.Options(),
+            log_thread=False,
+            ranks=_exchange.Ranks(0, 2, "s3", bad),
+        )
+    assert bad.ptr is None
+
+
+class Old:
+    """A store as an older torch has it: it cannot be cloned."""
+
+    def __init__(self, store: Any, *names: str) -> None:
+        for name in names:
+            setattr(self, name, getattr(store, name))
+
+
+def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
+    calls = ("compare_set", "set", "check", "multi_get", "has_extended_api", "delete_key")
+    inner = Old(keys, "host", "port")
+    wrapped = Old(keys, *calls)
+    wrapped.underlying_store = inner  # type: ignore[attr-defined]
+    table = _exchange.connect(wrapped)
+    assert table is not None
+    assert table.put("k", b"v")
+    assert Meeting(keys, 2).table().read("k") == b"v"
+    # No way to a second connection, or no compare_set().
+    assert _exchange.connect(Old(keys, *calls)) is None
+
+    class Poor:
+        def clone(self) -> Any:
+            return Old(keys, "set", "set_timeout")
+
+    assert _exchange.connect(Poor()) is None
+    gone = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore(
+        "localhost",
+        gone.port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=1),
+    )
+    del gone
+    with pytest.raises(libckpt.NetworkError, match="cannot be reached"):
+        _exchange.connect(client)
+
+
+def test_alone_where_there_is_no_group(store: Path) -> None:
+    with pytest.raises(ValueError, match="no default process group"):
+        libckpt.Checkpointer(store, {"w": torch.ones(3)}, distributed=True)
+    with libckpt.Checkpointer(store, {"w": torch.ones(3)}, distributed=False) as ckpt:
+        ckpt.save(1).wait()
+    assert libckpt.list_steps(store)[0].world == 1

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that is told to go saves once more, in time, and all its ranks the same step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from libckpt._preempt import EXIT_CODE, Preemption
+
+import libckpt
+
+Open = Callable[..., libckpt.Checkpointer]
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Whatever a test does, the next one has the handlers that were there."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def tell(number: signal.Signals = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+def run_program(text: str) -> subprocess.CompletedProcess[bytes]:
+    program = textwrap.dedent(text)
+    return subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+
+
+def test_the_step_after_the_signal_is_saved(store: Path, opened: Open) -> None:
+    weight = torch.arange(1000.0)
+    ckpt = opened({"weight": weight}, preempt=True, every=100)
+    assert ckpt.step(1) is None
+    tell()
+    weight += 1
+    with pytest.raises(libckpt.Preempted) as left:
+        ckpt.step(2)
+    assert left.value.code == EXIT_CODE == 143
+    assert left.value.saved
+    assert left.value.step == 2
+    assert torch.equal(libckpt.load(store)["weight"], weight)
+    assert [info.step for info in libckpt.list_steps(store)] == [2]
+
+
+def test_a_step_that_was_saved_by_name_is_enough(store: Path, opened: Open) -> None:
+    ckpt = opened({"weight": torch.ones(3)}, preempt=True)
+    ckpt.save(7)
+    tell()
+    with pytest.raises(libckpt.Preempted) as left:
+        ckpt.step(7)
+    assert left.value.saved
+    assert [info.step for info in libckpt.list_steps(store)] == [7]
+
+
+def test_the_program_ends_with_its_code(store: Path) -> None:
+    program = f"""
+        import os, signal, torch
+        from libckpt import Checkpointer
+        with Checkpointer({str(store)!r}, {{"weight": torch.ones(3)}}, preempt=True) as ckpt:
+            for step in range(ckpt.resume(), 10):
+                if step == 4:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                ckpt.step(step + 1)
+        """
+    ended = run_program(program)
+    assert ended.returncode == 143
+    assert [info.step for info in libckpt.list_steps(store)] == [5]
+
+
+def test_what_takes_too_long_is_given_up(store: Path, opened: Open) -> None:
+    ckpt = opened({"weight": torch.ones(1000)}, preempt=True, preempt_grace=1e-6)
+    ckpt.save(1).wait()
+    ckpt.state = {"weight": torch.ones(100_000_000)}
+    tell()
+    begun = time.monotonic()
+    with pytest.raises(libckpt.Preempted) as left:
+        ckpt.step(2)
+    assert time.monotonic() - begun < 10
+    assert not left.value.saved
+    assert "lost" in str(left.value)
+    assert isinstance(left.value.__cause__, libckpt.CheckpointError)
+    assert libckpt.load(store)["weight"].numel() == 1000
+
+
+def test_who_was_there_before_is_called_and_comes_back(opened: Open) -> None:
+    told: list[int] = []
+
+    def before(number: int, _frame: Any) -> None:
+        told.append(number)
+
+    signal.signal(signal.SIGUSR1, before)
+    ckpt = opened({"weight": torch.ones(3)}, preempt=[signal.SIGUSR1])
+    tell(signal.SIGUSR1)
+    assert told == [signal.SIGUSR1]
+    ckpt.close()
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_handler_that_came_later_stays(opened: Open) -> None:
+    def later(_number: int, _frame: Any) -> None:
+        pass
+
+    ckpt = opened({"weight": torch.ones(3)}, preempt=[signal.SIGUSR1])
+    signal.signal(signal.SIGUSR1, later)
+    ckpt.close()
+    assert signal.getsignal(signal.SIGUSR1) is later
+
+
+def test_after_the_end_it_stands_in_nobodys_way(store: Path) -> None:
+    """Who has kept the handler and puts it back must not make the program deaf."""
+    program = f"""
+        import os, signal, torch
+        from libckpt import Checkpointer
+        with Checkpointer({str(store)!r}, {{"weight": torch.ones(3)}}, preempt=True):
+            kept = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, kept)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("deaf")
+        """
+    ended = run_program(program)
+    assert ended.returncode == -signal.SIGTERM
+
+
+def test_a_forked_worker_still_dies_of_it(opened: Open) -> None:
+    opened({"weight": torch.ones(3)}, preempt=True)
+    ready, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # What comes before this is forgotten by the fork.
+        os.write(say, b".")
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            pass
+        os._exit(0)
+    assert os.read(ready, 1) == b"."
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    os.close(ready)
+    os.close(say)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_what_cannot_be_caught_is_refused(store: Path, number: signal.Signals) -> None:
+    with pytest.raises(ValueError, match=f"{number.name} cannot be caught"):
+        libckpt.Checkpointer(store, preempt=[number])
+
+
+def test_another_thread_cannot_install_it(store: Path) -> None:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            libckpt.Checkpointer(store, preempt=True)
+        except ValueError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "only the main thread" in str(failed[0])
+    libckpt.Checkpointer(store).close()  # nothing of the first is left
+
+
+def test_without_being_asked_nothing_is_installed(opened: Open) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    opened({"weight": torch.ones(3)})
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+AGREE = """
+    import os, signal, sys
+    import torch.distributed as dist
+    from libckpt._preempt import Preemption
+
+    rank, world, port = int(sys.argv[1]), 3, sys.argv[2]
+    store = dist.TCPStore("127.0.0.1", int(port), world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    group = dist.new_group(backend="gloo")
+    waits = Preemption((signal.SIGTERM,), 25.0, group)
+    for step in range(1, 100):
+        if rank == 1 and step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if waits.agreed():
+            print(step, flush=True)
+            break
+    store.set(f"end-{rank}", "")
+    store.wait([f"end-{n}" for n in range(world)])
+    store.set(f"gone-{rank}", "")
+    if rank == 0:  # it has the store, and goes last
+        store.wait([f"gone-{n}" for n in range(world)])
+    """
+
+
+LEAVE = """
+    import os, signal, sys
+    import torch
+    import torch.distributed as dist
+    import libckpt
+
+    rank, world, port, path = int(sys.argv[1]), 3, sys.argv[2], sys.argv[3]
+    store = dist.TCPStore("127.0.0.1", int(port), world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    weight = torch.zeros(1000)
+    ended = 0
+    try:
+        with libckpt.Checkpointer(path, {"weight": weight}, preempt=True, every=100) as ckpt:
+            for step in range(ckpt.resume(), 50):
+                if rank == 1 and step == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                weight += 1
+                ckpt.step(step + 1)
+    except libckpt.Preempted as left:
+        ended = left.code
+        print(left.step, left.saved, flush=True)
+    store.set(f"end-{rank}", "")
+    store.wait([f"end-{n}" for n in range(world)])
+    store.set(f"gone-{rank}", "")
+    if rank == 0:  # it has the store, and goes last
+        store.wait([f"gone-{n}" for n in range(world)])
+    sys.exit(ended)
+    """
+
+
+def run_ranks(program: str, *words: str) -> list[tuple[list[str], int]]:
+    """What each of three ranks has printed, and how it has ended."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program), str(rank), port, *words],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    said = [rank.communicate(timeout=120)[0].split() for rank in ranks]
+    return [(words, rank.returncode) for words, rank in zip(said, ranks, strict=True)]
+
+
+def test_all_ranks_leave_at_one_step() -> None:
+    """One of three ranks is told: all stop at the same boundary, and none before it was told."""
+    assert run_ranks(AGREE) == [(["8"], 0)] * 3
+
+
+PART = """
+    import os, signal, sys, time
+    from datetime import timedelta
+    import torch.distributed as dist
+    from libckpt import _preempt
+
+    rank, world, port = int(sys.argv[1]), 3, sys.argv[2]
+    store = dist.TCPStore("127.0.0.1", int(port), world, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    waits = _preempt.Preemption((signal.SIGTERM,), 25.0, _preempt.make_group(600))
+    assert not waits.agreed() and not waits.agreed()
+    begun = time.monotonic()
+    if rank == 1:
+        def fail(*_, **__):
+            raise RuntimeError("broken, says the test")
+        dist.all_reduce = fail
+    assert not waits.agreed() and not waits.agreed()
+    assert waits._group is None and time.monotonic() - begun < 60
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert waits.agreed()
+    print("parted", flush=True)
+    store.set(f"end-{rank}", "")
+    store.wait([f"end-{n}" for n in range(world)])
+    store.set(f"gone-{rank}", "")
+    if rank == 0:  # it has the store, and goes last
+        store.wait([f"gone-{n}" for n in range(world)])
+    os._exit(0)
+    """
+
+
+def test_a_group_that_fails_on_one_rank_holds_up_nobody() -> None:
+    """The others do not wait until its timeout, which is long: a rank may be late by minutes."""
+    assert run_ranks(PART) == [(["parted"], 0)] * 3
+
+
+def test_all_ranks_save_that_step(store: Path) -> None:
+    assert run_ranks(LEAVE, str(store)) == [(["7", "True"], 143)] * 3
+    assert [(info.step, info.world) for info in libckpt.list_steps(store)] == [(7, 3)]
+    assert torch.equal(libckpt.load(store)["weight"], torch.full((1000,), 7.0))
+
+
+def test_a_rank_alone_knows_at_once() -> None:
+    waits = Preemption((signal.SIGUSR1,), 25.0)
+    try:
+        assert not waits.agreed()
+        assert waits.left() == 25.0
+        tell(signal.SIGUSR1)
+        assert waits.agreed()
+        assert waits.left() < 25.0
+    finally:
+        waits.remove()

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torture/jobs.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRIES   64
+#define VALUE_MAX 8192 /* of what the ranks say here */
+
+struct job {
+	const struct job_opts *opts;
+	void (*body)(struct job_rank *r);
+	pthread_barrier_t together;
+	bool good[JOB_RANKS];
+	int said[JOB_RANKS];
+	struct job_rank ranks[JOB_RANKS];
+	pthread_t servants[JOB_RANKS];
+	/* What is served. */
+	pthread_mutex_t lock;
+	struct {
+		char key[CKPT_EXCHANGE_NAME_MAX];
+		char value[VALUE_MAX];
+		uint64_t length;
+	} entries[ENTRIES];
+};
+
+bool job_all(struct job_rank *r, bool good)
+{
+	struct job *job = r->job;
+
+	job->good[r->number] = good;
+	(void)pthread_barrier_wait(&job->together);
+	bool both = job->good[0] && job->good[1];
+	(void)pthread_barrier_wait(&job->together);
+	return both;
+}
+
+/* The exchange. */
+
+static unsigned find(const struct job *job, const char *key)
+{
+	unsigned i = 0;
+
+	while (i < ENTRIES && strcmp(job->entries[i].key, key) != 0)
+		i++;
+	return i;
+}
+
+static int put(struct job *job, const char *key, const void *value, uint64_t length)
+{
+	unsigned i = find(job, key);
+
+	if (i < ENTRIES)
+		return job->entries[i].length == length &&
+				       memcmp(job->entries[i].value, value, length) == 0
+			       ? 0
+			       : -EEXIST;
+	i = find(job, "");
+	if (i == ENTRIES || length > VALUE_MAX)
+		torture_wrong("the ranks say too much");
+	(void)snprintf(job->entries[i].key, sizeof(job->entries[i].key), "%s", key);
+	memcpy(job->entries[i].value, value, length);
+	job->entries[i].length = length;
+	return 0;
+}
+
+struct reply {
+	const void *values[CKPT_EXCHANGE_BATCH];
+	uint64_t lengths[CKPT_EXCHANGE_BATCH];
+	char memory[JOB_RANKS + 1][VALUE_MAX]; /* as many as anybody asks for */
+};
+
+static int apply(struct job *job, const struct ckpt_exchange_request *request, struct reply *reply)
+{
+	int result = 0;
+	unsigned used = 0;
+
+	(void)pthread_mutex_lock(&job->lock);
+	for (uint32_t i = 0; i < request->count; i++) {
+		const char *key = request->keys[i];
+		if (request->verb == CKPT_EXCHANGE_PUT) {
+			int r = put(job, key, request->values[i], request->lengths[i]);
+			result = result < 0 ? result : r;
+			continue;
+		}
+		unsigned at = find(job, key);
+		reply->values[i] = NULL;
+		if (at == ENTRIES)
+			continue;
+		if (request->verb == CKPT_EXCHANGE_DROP) {
+			job->entries[at].key[0] = 0;
+			continue;
+		}
+		reply->lengths[i] = job->entries[at].length;
+		reply->values[i] = memcpy(
+			reply->memory[used++], job->entries[at].value, job->entries[at].length);
+	}
+	(void)pthread_mutex_unlock(&job->lock);
+	return result;
+}
+
+static void answer(struct job_rank *r, uint64_t id, int result, const struct reply *reply)
+{
+	struct ckpt_exchange_answer given = {.size = sizeof(given),
+		.id = id,
+		.result = result,
+		.values = reply->values,
+		.lengths = reply->lengths};
+
+	int said = CALL(ckpt_exchange_reply(r->server, &given));
+	if (said == -ENOMEM) {
+		given.result = said;
+		said = CALL(ckpt_exchange_reply(r->server, &given));
+	}
+	/* Nobody may have waited for it. */
+	if (said != 0 && said != -ETIMEDOUT)
+		torture_wrong("an answer is not taken: %d: %s", said, ckpt_last_error());
+}
+
+static void *serve(void *argument)
+{
+	struct job_rank *r = argument;
+	struct ckpt_exchange_request request = {.size = sizeof(request)};
+	struct reply *reply = calloc(1, sizeof(*reply));
+	int next = 0;
+
+	torture_set_rank(r->number);
+	while (reply && next == 0) {
+		DO(next = ckpt_exchange_next(r->server, CKPT_FOREVER, &request));
+		if (next == 0)
+			answer(r, request.id, apply(r->job, &request, reply), reply);
+	}
+	if (next != CKPT_ECLOSED)
+		torture_wrong("there are no requests: %d", next);
+	free(reply);
+	return NULL;
+}
+
+static bool begin_service(struct job_rank *r)
+{
+	pthread_t *servant = &r->job->servants[r->number];
+
+	r->server = NULL;
+	if (CALL(ckpt_exchange_server_new(&r->server)) < 0)
+		return false;
+	if (pthread_create(servant, NULL, serve, r) != 0)
+		deed_die("no thread");
+	r->deed.opts.exchange = r->server;
+	return true;
+}
+
+static void end_service(struct job_rank *r)
+{
+	if (!r->server)
+		return;
+	DO(ckpt_exchange_server_quiet(r->server));
+	(void)pthread_join(r->job->servants[r->number], NULL);
+	DO(ckpt_exchange_server_free(r->server));
+	r->server = NULL;
+}
+
+/* The engines. */
+
+bool job_open(struct job_rank *r)
+{
+	const struct job_opts *opts = r->job->opts;
+
+	r->deed.opts.rank = r->number;
+	r->deed.opts.world = JOB_RANKS;
+	r->deed.opts.session = opts->session;
+	r->deed.opts.save_timeout_ms = opts->timeout_ms;
+	r->deed.opts.busy = opts->skips ? CKPT_BUSY_SKIP : CKPT_BUSY_WAIT;
+	bool served = !opts->served || begin_service(r);
+	bool opened = served && errand_open(&r->deed, 0);
+	if (job_all(r, opened))
+		return true;
+	if (opened)
+		errand_close(&r->deed);
+	end_service(r);
+	return false;
+}
+
+void job_close(struct job_rank *r)
+{
+	errand_close(&r->deed);
+	end_service(r);
+}
+
+/* Saves. */
+
+static bool add(struct job_rank *r, struct ckpt_save *save)
+{
+	for (int i = 0; i < DEED_TENSORS; i++) {
+		const bool cut = i == 0 && !r->job->opts->copies;
+		const int64_t shape = cut ? errand_counts[i] / JOB_RANKS : errand_counts[i];
+		const int64_t start = cut ? r->number * shape : 0;
+		struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.name = errand_names[i],
+			.dtype = CKPT_F32,
+			.ndim = 1,
+			.shape = &shape,
+			.data = r->deed.live[i] + start,
+			.global_shape = cut ? &errand_counts[i] : NULL,
+			.global_start = cut ? &start : NULL};
+		if (CALL(ckpt_save_add(save, &tensor, 1)) < 0)
+			return false;
+	}
+	return CALL(ckpt_save_add_alias(save, "tied", "head")) == 0 &&
+	       CALL(ckpt_save_set_common(save, "job", 3)) == 0;
+}
+
+int job_start(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
+	struct ckpt_save **ret_save)
+{
+	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
+
+	*ret_save = NULL;
+	if (r->number == 0)
+		deed_log(&r->deed, "try %u %u\n", step, seed);
+	(void)job_all(r, true);
+	deed_fill(&r->deed, seed);
+	int code = CALL(ckpt_save_begin(r->deed.engine, step, &opts, ret_save));
+	if (code < 0)
+		return code;
+	/* What it has not started with it cannot save: the others are told. */
+	if (!add(r, *ret_save)) {
+		code = ckpt_last_error_record(NULL);
+		(void)CALL(ckpt_save_fail(*ret_save, code, NULL, "not described"));
+		return code;
+	}
+	return CALL(ckpt_save_start(*ret_save));
+}
+
+static bool is_over(int code)
+{
+	return code == CKPT_EABORTED || code == CKPT_ESKIPPED;
+}
+
+/* What they were told of one step. */
+static void judge(struct job_rank *r, unsigned step)
+{
+	const int *said = r->job->said;
+
+	for (int i = 0; i < JOB_RANKS; i++) {
+		if (said[i] == 0 && is_over(said[1 - i]))
+			torture_wrong("step %u is durable for rank %d, and for the other %d", step,
+				i, said[1 - i]);
+		/* Whoever was told so was told what is true for all. */
+		if (is_over(said[i]))
+			deed_log(&r->deed, "gone %u\n", step);
+	}
+}
+
+void job_end(struct job_rank *r, struct ckpt_save *save, unsigned step, unsigned seed, int said)
+{
+	if (save && said == 0)
+		said = errand_end(&r->deed, save, step, seed);
+	else if (save)
+		DO(ckpt_save_free(save));
+	r->job->said[r->number] = said;
+	(void)job_all(r, true);
+	if (r->number == 0)
+		judge(r, step);
+	(void)job_all(r, true);
+}
+
+bool job_goes_on(struct job_rank *r, bool good)
+{
+	bool once = torture->plans > 0 && torture->plan[0].mode == TORTURE_ONCE;
+
+	return job_all(r, good) || once;
+}
+
+bool job_save(struct job_rank *r, unsigned step, unsigned seed)
+{
+	struct ckpt_save *save = NULL;
+	int said = job_start(r, step, seed, 0, &save);
+
+	job_end(r, save, step, seed, said);
+	said = r->job->said[r->number];
+	return job_goes_on(r, errand_outcome(said == 0, "save", step));
+}
+
+bool job_spoil(struct job_rank *r, unsigned step, unsigned seed, bool fails)
+{
+	struct ckpt_save *save = NULL;
+	bool mine = fails && r->number > 0;
+	int said = job_start(r, step, seed, mine ? CKPT_SAVE_FENCED : 0, &save);
+
+	if (said == 0 && mine)
+		(void)CALL(ckpt_save_fail(save, CKPT_ETORN, "head", "spoilt by the test"));
+	job_end(r, save, step, seed, said);
+	said = r->job->said[r->number];
+	if (!errand_outcome(said < 0, "spoil", step) && fails)
+		torture_wrong("step %u is durable for rank %u, and was spoilt", step, r->number);
+	return job_goes_on(r, is_over(said) || said == CKPT_ETORN || said == CKPT_EINCOMPLETE);
+}
+
+/* Restores. */
+
+static int restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned seed)
+{
+	struct ckpt_restore *handle = NULL;
+	int code = CALL(ckpt_restore_open(r->deed.engine, step, &handle));
+
+	if (code < 0)
+		return code;
+	if (!errand_bind(&r->deed, handle) || CALL(ckpt_restore_start(handle)) < 0)
+		code = ckpt_last_error_record(NULL);
+	else
+		code = errand_wait(handle);
+	if (errand_endless(code) && ckpt_restore_error(handle, NULL) == 0)
+		torture_wrong("restoring step %u has no end", expected);
+	if (code == 0 && (ckpt_restore_step(handle) != expected || !deed_is(&r->deed, seed)))
+		torture_wrong("rank %u has step %u, and not what was saved as %u", r->number,
+			(unsigned)ckpt_restore_step(handle), expected);
+	r->generation = ckpt_restore_generation(handle);
+	if (code == 0)
+		code = CALL(ckpt_restore_adopt(handle));
+	DO(ckpt_restore_free(handle));
+	return code;
+}
+
+int job_restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned seed)
+{
+	struct job *job = r->job;
+
+	int code = restore(r, step, expected, seed);
+	job->said[r->number] = code;
+	bool both = job_all(r, code == 0);
+	if (both && r->number == 0 && job->ranks[0].generation != job->ranks[1].generation)
+		torture_wrong("step %u is of two generations", expected);
+	code = job->said[0] < 0 ? job->said[0] : job->said[1];
+	(void)job_all(r, true);
+	return code;
+}
+
+/* All of it. */
+
+static void *run_rank(void *argument)
+{
+	struct job_rank *r = argument;
+
+	torture_set_rank(r->number);
+	r->job->body(r);
+	return NULL;
+}
+
+static void give_state(struct job_rank *r, const struct deed *d)
+{
+	r->deed = *d;
+	for (int i = 0; i < DEED_TENSORS; i++) {
+		r->deed.live[i] = calloc((size_t)errand_counts[i], sizeof(float));
+		if (!r->deed.live[i])
+			deed_die("out of memory");
+	}
+}
+
+void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct job_rank *r))
+{
+	struct job *job = calloc(1, sizeof(*job));
+	pthread_t other;
+
+	if (!job || pthread_barrier_init(&job->together, NULL, JOB_RANKS) != 0)
+		deed_die("out of memory");
+	(void)pthread_mutex_init(&job->lock, NULL);
+	job->opts = opts;
+	job->body = body;
+	for (unsigned i = 0; i < JOB_RANKS; i++) {
+		job->ranks[i].job = job;
+		job->ranks[i].number = i;
+		give_state(&job->ranks[i], d);
+	}
+	if (pthread_create(&other, NULL, run_rank, &job->ranks[1]) != 0)
+		deed_die("no thread");
+	(void)run_rank(&job->ranks[0]);
+	(void)pthread_join(other, NULL);
+	for (unsigned i = 0; i < JOB_RANKS; i++)
+		for (int k = 0; k < DEED_TENSORS; k++)
+			free(job->ranks[i].deed.live[k]);
+	(void)pthread_mutex_destroy(&job->lock);
+	(void)pthread_barrier_destroy(&job->together);
+	free(job);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CKPT_TESTS_TRIAL_JOBS_H
+#define CKPT_TESTS_TRIAL_JOBS_H
+
+#include "kill/deed.h"
+
+/* Three steps of two ranks; the third damaged; the third damaged, and whole with the other rank. */
+void trial_prepare_job(struct deed *d);
+void trial_prepare_job_bad(struct deed *d);
+void trial_prepare_copies(struct deed *d);
+
+void trial_job(struct deed *d);
+void trial_job_served(struct deed *d);
+void trial_job_skip(struct deed *d);
+void trial_job_resume(struct deed *d);
+void trial_job_named(struct deed *d);
+/* Rank 0 of more ranks than one asks for at once, of which nobody else is there. */
+void trial_job_absent(struct deed *d);
+/* One process reads what two ranks have written. */
+void trial_spare(struct deed *d);
+
+#endif
