@@ -206,7 +206,7 @@ struct ckpt_engine_opts {
 	uint32_t log_level;
 	uint32_t rank;
 	uint32_t world;
-	uint32_t reserved;
+	uint32_t node_ranks;
 	const char *session;
 	struct ckpt_exchange_server *exchange;
 };
@@ -341,11 +341,13 @@ struct ckpt_target {
 	uint64_t length;
 	void *data;
 	uint32_t ndim;
-	uint32_t reserved;
+	uint32_t flags;
 	const int64_t *shape;
 	const int64_t *strides;
 	const int64_t *start;
 };
+
+#define CKPT_TARGET_SHARED ...
 
 int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);

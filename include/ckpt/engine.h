@@ -62,7 +62,10 @@ struct ckpt_engine_opts {
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
 	uint32_t rank;            /* of this process, 0 to world - 1 */
 	uint32_t world;           /* processes that save together, 50000 at most; 0: 1 */
-	uint32_t reserved;
+	uint32_t node_ranks; /* of the job's processes, how many run on this node; 0: not known, and
+	                               with a world of more than 1 taken to be several. What several
+	                               of them restore is read through the page cache, once, see
+	                               ckpt_target.flags; 1: nothing is */
 	/*
 	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the
 	 * job ever has (a launcher's job id and restart count, or random digits that rank 0 has told the

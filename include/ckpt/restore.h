@@ -93,13 +93,20 @@ struct ckpt_target {
 	uint64_t offset; /* first byte wanted of the tensor, row-major; 0 with strides */
 	uint64_t length; /* bytes wanted; 0: all from `offset` */
 	void *data;
-	uint32_t ndim; /* with shape: must be the tensor's; 0 and NULL: not compared */
-	uint32_t reserved;
+	uint32_t ndim;  /* with shape: must be the tensor's; 0 and NULL: not compared */
+	uint32_t flags; /* CKPT_TARGET_* */
 	const int64_t *shape;
 	const int64_t *strides; /* of the memory, in elements; needs shape. NULL: contiguous */
 	const int64_t
 		*start; /* where the box of that shape begins in the tensor; NULL: all of it */
 };
+
+/*
+ * Other ranks on this node restore the same bytes: with more than one node_ranks (ckpt_engine_opts) they are
+ * read through the page cache, so that the disk is asked for them once. Chunks of which this rank wants a
+ * part only are read so in any case.
+ */
+#define CKPT_TARGET_SHARED 1u
 
 /*
  * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows

@@ -29,6 +29,9 @@ static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
 {
 	if (!t->name)
 		return ckpt_fail(err, -EINVAL, "a target has no tensor name");
+	if (t->flags & ~CKPT_TARGET_SHARED)
+		return refuse(err, -EINVAL, t->name, "flags are 0x%x, and may be CKPT_TARGET_*",
+			t->flags);
 	if (t->device != CKPT_DEVICE_HOST)
 		return refuse(err, CKPT_EUNSUPPORTED, t->name,
 			"device kind %u is not supported by this build: bind host memory",
@@ -162,18 +165,22 @@ static int put_whole(struct ckpt_binder *b, const struct ckpt_target *t, uint64_
 		.ndim = t->ndim,
 		.shape = t->shape,
 		.strides = t->strides};
-	int r = ckpt_targets_put(&b->ranks[part->rank], part->entry->offset + t->offset,
-		t->strides ? &strided : &flat);
+	struct ckpt_targets *targets = &b->ranks[part->rank];
+	int r = ckpt_targets_put(
+		targets, part->entry->offset + t->offset, t->strides ? &strided : &flat);
 
-	return r < 0 ? fail_memory(err) : 0;
+	if (r < 0)
+		return fail_memory(err);
+	if (t->flags & CKPT_TARGET_SHARED)
+		ckpt_targets_share(targets);
+	return 0;
 }
 
 /* What is read of one part, to its place in the target's memory. */
 static int put_cut(struct ckpt_binder *b, const struct ckpt_view *memory,
 	const struct ckpt_box *wanted, const struct ckpt_cover_cut *cut,
-	const struct ckpt_part *end)
+	const struct ckpt_part *part)
 {
-	const struct ckpt_part *part = choose(b, cut->part, end);
 	struct ckpt_box in = cut->box;
 	struct ckpt_view view = *memory;
 
@@ -225,8 +232,14 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 			"the boxes of it that the ranks hold overlap in more ways than this "
 			"version "
 			"puts together");
-	for (size_t i = 0; r == 0 && i < b->cover.count; i++)
-		r = put_cut(b, &view, &wanted, &b->cover.cuts[i], parts + count);
+	for (size_t i = 0; r == 0 && i < b->cover.count; i++) {
+		const struct ckpt_cover_cut *cut = &b->cover.cuts[i];
+		const struct ckpt_part *part = choose(b, cut->part, parts + count);
+
+		r = put_cut(b, &view, &wanted, cut, part);
+		if (r == 0 && t->flags & CKPT_TARGET_SHARED)
+			ckpt_targets_share(&b->ranks[part->rank]);
+	}
 	return r < 0 ? fail_memory(err) : 0;
 }
 

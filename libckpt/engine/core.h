@@ -47,7 +47,8 @@ struct ckpt_core_config {
 	bool read_only;
 	bool new_start;
 	uint32_t rank;
-	uint32_t world;                     /* 0 and 1: nobody else */
+	uint32_t world; /* 0 and 1: nobody else */
+	bool sharing;   /* other ranks on this node restore what this one does, or parts of it */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };

@@ -26,6 +26,8 @@ struct ckpt_fetch_config {
 	struct ckpt_core *core;
 	const struct ckpt_layout *layout;
 	struct ckpt_object *file;
+	struct ckpt_object
+		*cached; /* the same, for chunks that targets share; NULL: there is none */
 	uint64_t generation;
 	uint64_t step;
 	uint32_t rank;

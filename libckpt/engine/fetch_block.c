@@ -129,11 +129,14 @@ static void let_out(struct ckpt_fetch_block *b)
 
 /*
  * The next run of bytes that are wanted, from b->read on. Chunks between that nobody wants are left out
- * unless a request that is aligned would read them all the same.
+ * unless a request that is aligned would read them all the same. Returns the file to read it from: one that
+ * has a chunk which others read, too, is read as they read it.
  */
-static void find_run(
+static struct ckpt_object *find_run(
 	const struct ckpt_fetch_block *b, uint64_t align, uint64_t *ret_lo, uint64_t *ret_hi)
 {
+	const struct ckpt_fetch_config *config = &b->fetch->config;
+	bool shared = false;
 	const struct ckpt_layout *layout = b->fetch->config.layout;
 	size_t i = ckpt_layout_chunk_at(layout, b->read);
 	uint64_t end = 0;
@@ -149,8 +152,10 @@ static void find_run(
 		if (end && (c->offset & ~(align - 1)) > ckpt_align_up(end, align))
 			break;
 		end = c->offset + c->length;
+		shared = shared || (config->cached && ckpt_fetch_shares(b->fetch, i));
 	}
 	*ret_hi = ckpt_min_u64(end, b->hi);
+	return shared ? config->cached : config->file;
 }
 
 /* False: all that is wanted has been read. */
@@ -163,15 +168,15 @@ static bool read_on(struct ckpt_fetch_block *b)
 
 	if (b->read >= b->hi)
 		return false;
-	find_run(b, store->align, &lo, &hi);
+	struct ckpt_object *file = find_run(b, store->align, &lo, &hi);
 	b->at = lo;
 	b->read = hi;
 	lo &= ~(uint64_t)(store->align - 1);
 	hi = ckpt_align_up(hi, store->align);
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
 	ckpt_store_op_init(&b->op, &f->task, NULL);
-	ckpt_store_read(store, &b->op, f->config.file, b->slot->data + (lo - b->span.offset),
-		hi - lo, lo, f->own_memory ? -1 : (int)b->slot->number);
+	ckpt_store_read(store, &b->op, file, b->slot->data + (lo - b->span.offset), hi - lo, lo,
+		f->own_memory ? -1 : (int)b->slot->number);
 	return true;
 }
 

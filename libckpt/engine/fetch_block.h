@@ -41,6 +41,11 @@ static inline bool ckpt_fetch_wants(const struct ckpt_fetch *f, size_t chunk)
 	return f->wanted[chunk / 64] >> (chunk % 64) & 1;
 }
 
+static inline bool ckpt_fetch_shares(const struct ckpt_fetch *f, size_t chunk)
+{
+	return f->config.targets->shared[chunk / 64] >> (chunk % 64) & 1;
+}
+
 static inline bool ckpt_fetch_stopping(const struct ckpt_fetch *f)
 {
 	return f->code || *f->config.stop;

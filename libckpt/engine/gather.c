@@ -52,12 +52,27 @@ static int index_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Whether other ranks on this node read some of the same, and the disk would be asked twice. */
+static bool is_shared(const struct ckpt_gather_way *w)
+{
+	const uint64_t *shared = w->gather->wanted[w->rank].shared;
+	size_t words = w->shard.index->layout->chunk_count / 64 + 1;
+
+	if (!w->gather->core->config.sharing || !w->shard.file.direct)
+		return false;
+	for (size_t i = 0; i < words; i++)
+		if (shared[i] != 0)
+			return true;
+	return false;
+}
+
 static void start_fetch(struct ckpt_gather_way *w)
 {
 	struct ckpt_gather *g = w->gather;
 	struct ckpt_fetch_config config = {.core = g->core,
 		.layout = w->shard.index->layout,
 		.file = &w->shard.file,
+		.cached = w->shard.cached.fd >= 0 ? &w->shard.cached : NULL,
 		.generation = g->pick->chosen.generation,
 		.step = g->pick->chosen.step,
 		.rank = w->rank,
@@ -81,6 +96,10 @@ static int shard_body(struct ckpt_task *task)
 	ckpt_shard_start_open(&w->shard);
 	CKPT_AWAIT(task, w->shard.task.finished);
 	w->code = w->shard.task.result;
+	if (w->code == 0 && is_shared(w)) {
+		ckpt_shard_start_share(&w->shard);
+		CKPT_AWAIT(task, w->shard.task.finished);
+	}
 	if (w->code == 0) {
 		start_fetch(w);
 		CKPT_AWAIT(task, w->fetch.task.finished);

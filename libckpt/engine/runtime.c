@@ -200,7 +200,8 @@ static int open_core(
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
 		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
 		.rank = opts->rank,
-		.world = opts->world};
+		.world = opts->world,
+		.sharing = opts->node_ranks ? opts->node_ranks > 1 : opts->world > 1};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);

@@ -165,6 +165,16 @@ static int open_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static int share_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_open_cached(s->core->store, &s->op, s->path, &s->cached);
+	CKPT_AWAIT(task, s->op.done);
+	CKPT_TASK_END(task);
+}
+
 /* Its header. */
 
 static void header_work(struct ckpt_job *job)
@@ -239,6 +249,10 @@ static int shut_body(struct ckpt_task *task)
 		ckpt_store_shut(s->core->store, &s->op, &s->file);
 		CKPT_AWAIT(task, s->op.done);
 	}
+	if (s->cached.fd >= 0) {
+		ckpt_store_shut(s->core->store, &s->op, &s->cached);
+		CKPT_AWAIT(task, s->op.done);
+	}
 	CKPT_TASK_END(task);
 }
 
@@ -255,6 +269,7 @@ static void shard_done(struct ckpt_task *task)
 void ckpt_shard_init(struct ckpt_shard *shard)
 {
 	shard->file.fd = -1;
+	shard->cached.fd = -1;
 }
 
 static void start(struct ckpt_shard *s, ckpt_task_fn *body)
@@ -274,6 +289,12 @@ void ckpt_shard_start_open(struct ckpt_shard *shard)
 	start(shard, open_body);
 }
 
+void ckpt_shard_start_share(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->file.fd >= 0 && shard->cached.fd < 0);
+	start(shard, share_body);
+}
+
 void ckpt_shard_start_header(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->file.fd >= 0 && !shard->header_memory);
@@ -287,10 +308,10 @@ void ckpt_shard_start_shut(struct ckpt_shard *shard)
 
 void ckpt_shard_clear(struct ckpt_shard *shard)
 {
-	CKPT_ASSERT(!ckpt_task_active(&shard->task) && shard->file.fd < 0);
+	CKPT_ASSERT(!ckpt_task_active(&shard->task) && shard->file.fd < 0 && shard->cached.fd < 0);
 	ckpt_index_free(shard->index);
 	ckpt_free(shard->index_bytes);
 	ckpt_free(shard->header_memory);
 	*shard = (struct ckpt_shard){0};
-	shard->file.fd = -1;
+	ckpt_shard_init(shard);
 }

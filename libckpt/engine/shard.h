@@ -23,8 +23,9 @@ struct ckpt_shard {
 	char *index_bytes;
 	uint64_t index_length;
 	struct ckpt_index *index;
-	struct ckpt_object file; /* fd -1: not open */
-	char *header;            /* index->layout->header_bytes of it */
+	struct ckpt_object file;   /* fd -1: not open */
+	struct ckpt_object cached; /* the same, through the page cache; fd -1: not open */
+	char *header;              /* index->layout->header_bytes of it */
 
 	/* Its own. */
 	struct ckpt_store_op op;
@@ -46,8 +47,10 @@ void ckpt_shard_init(struct ckpt_shard *shard);
  */
 void ckpt_shard_start_index(struct ckpt_shard *shard);
 void ckpt_shard_start_open(struct ckpt_shard *shard);
+/* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */
+void ckpt_shard_start_share(struct ckpt_shard *shard);
 void ckpt_shard_start_header(struct ckpt_shard *shard);
-/* Closes the file, if it is open. Always succeeds. */
+/* Closes what is open. Always succeeds. */
 void ckpt_shard_start_shut(struct ckpt_shard *shard);
 
 /* Frees everything. The file has been shut. */

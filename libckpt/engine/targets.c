@@ -109,6 +109,12 @@ int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *f
 	return put_bound(targets, &bound);
 }
 
+void ckpt_targets_share(struct ckpt_targets *targets)
+{
+	CKPT_ASSERT(!targets->sealed && targets->count > 0);
+	targets->items[targets->count - 1].shared = true;
+}
+
 void ckpt_targets_keep(struct ckpt_targets *targets)
 {
 	targets->kept = targets->count;
@@ -137,6 +143,7 @@ void ckpt_targets_clear(struct ckpt_targets *targets)
 	ckpt_free(targets->dims);
 	ckpt_free(targets->active);
 	ckpt_free(targets->wanted);
+	ckpt_free(targets->shared);
 	*targets = (struct ckpt_targets){0};
 }
 
@@ -230,18 +237,64 @@ static uint64_t mark(struct ckpt_targets *targets, const struct ckpt_layout *lay
 	return bytes;
 }
 
+static void share_chunk(struct ckpt_targets *targets, size_t chunk)
+{
+	targets->shared[chunk / 64] |= targets->wanted[chunk / 64] & UINT64_C(1) << (chunk % 64);
+}
+
+/* What is wanted begins or ends here: the rest of the chunk is another's. */
+static void share_edge(struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t at)
+{
+	if (at >= layout->bytes)
+		return;
+	size_t chunk = ckpt_layout_chunk_at(layout, at);
+	if (layout->chunks[chunk].offset < at)
+		share_chunk(targets, chunk);
+}
+
+/* Bytes between those of a box are taken to be wanted elsewhere, and not here. */
+static void share(struct ckpt_targets *targets, const struct ckpt_layout *layout)
+{
+	uint64_t end = 0;
+	size_t next = 0; /* chunks below that others want have been marked */
+
+	for (size_t i = 0; i < targets->count; i++) {
+		const struct ckpt_bound *b = &targets->items[i];
+
+		if (b->boxed || b->shared) {
+			size_t chunk = ckpt_layout_chunk_at(layout, b->lo);
+			if (chunk < next)
+				chunk = next;
+			for (; chunk < layout->chunk_count && layout->chunks[chunk].offset < b->hi;
+				chunk++)
+				share_chunk(targets, chunk);
+			next = chunk;
+		}
+		if (b->boxed)
+			continue;
+		if (b->lo > end) {
+			share_edge(targets, layout, end);
+			share_edge(targets, layout, b->lo);
+		}
+		end = ckpt_max_u64(end, b->hi);
+	}
+	share_edge(targets, layout, end);
+}
+
 int ckpt_targets_seal(
 	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes)
 {
 	CKPT_ASSERT(!targets->sealed);
 	targets->active = ckpt_alloc_array(targets->count, sizeof(*targets->active));
 	targets->wanted = ckpt_alloc_array(layout->chunk_count / 64 + 1, sizeof(*targets->wanted));
-	if (!targets->active || !targets->wanted)
+	targets->shared = ckpt_alloc_array(layout->chunk_count / 64 + 1, sizeof(*targets->shared));
+	if (!targets->active || !targets->wanted || !targets->shared)
 		return -ENOMEM;
 	if (targets->count > 0)
 		qsort(targets->items, targets->count, sizeof(*targets->items), by_place);
 	targets->sealed = true;
 	*ret_bytes = mark(targets, layout);
+	share(targets, layout);
 	return 0;
 }
 

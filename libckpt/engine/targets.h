@@ -22,6 +22,7 @@ struct ckpt_bound {
 	size_t dims;  /* where its shape and strides are in targets->dims; unused when contiguous */
 	int64_t flat; /* contiguous: bytes; -1: not */
 	bool boxed; /* its bytes do not lie together; what is around it follows its strides in dims */
+	bool shared; /* other ranks on this node want the same */
 };
 
 /* Zero is empty. */
@@ -37,6 +38,8 @@ struct ckpt_targets {
 	size_t kept_dims;
 
 	uint64_t *wanted; /* sealed: a bit for each chunk of the shard */
+	uint64_t *
+		shared; /* sealed: of those the ones that other ranks on this node want, or may want */
 	/* The sweep: targets below `next` have begun; those of them that have not ended are active. */
 	bool sealed;
 	size_t next;
@@ -64,12 +67,14 @@ int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const stru
  */
 int ckpt_targets_copy(struct ckpt_targets *targets, const struct ckpt_targets *from, size_t item,
 	uint64_t here, uint64_t there);
+/* What was put last is wanted by other ranks on this node, too. */
+void ckpt_targets_share(struct ckpt_targets *targets);
 /* Keeps what has been put, or forgets what was put since the last time. */
 void ckpt_targets_keep(struct ckpt_targets *targets);
 void ckpt_targets_forget(struct ckpt_targets *targets);
 /*
- * Sorts, and marks the chunks that hold a byte of a target. Nothing can be put any more. Sets the sum
- * of their lengths. -ENOMEM.
+ * Sorts, and marks the chunks that hold a byte of a target, and those of them that others want: what was put
+ * so, and whatever is not wanted whole. Nothing can be put any more. Sets the sum of their lengths. -ENOMEM.
  */
 int ckpt_targets_seal(
 	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes);

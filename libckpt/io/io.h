@@ -31,9 +31,10 @@ enum ckpt_io_op {
 };
 
 /* OPEN: what for. */
-#define CKPT_OPEN_CREATE 1u /* O_CREAT|O_EXCL|O_RDWR, mode 0666 under the umask; else O_RDONLY */
-#define CKPT_OPEN_DIRECT 2u /* O_DIRECT */
-#define CKPT_OPEN_RDWR   4u /* O_RDWR of an existing file (open-file write locks need it) */
+#define CKPT_OPEN_CREATE 1u  /* O_CREAT|O_EXCL|O_RDWR, mode 0666 under the umask; else O_RDONLY */
+#define CKPT_OPEN_DIRECT 2u  /* O_DIRECT */
+#define CKPT_OPEN_RDWR   4u  /* O_RDWR of an existing file (open-file write locks need it) */
+#define CKPT_OPEN_EXACT  16u /* the page cache is given what is read, and nothing ahead of it */
 /* LOCK: shared instead of exclusive. */
 #define CKPT_LOCK_SHARED 8u
 

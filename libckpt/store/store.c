@@ -33,6 +33,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->shared = false;
 	op->locked = false;
 	op->fleeting = false;
+	op->cached = false;
 	op->done = false;
 	op->result = 0;
 	op->listing = (struct ckpt_listing){0};
@@ -171,6 +172,16 @@ void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 	prepare(s, op, CKPT_STORE_OPEN);
 	set_path(op, path);
 	op->object = ret_object;
+	submit(s, op);
+}
+
+void ckpt_store_open_cached(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	struct ckpt_object *ret_object)
+{
+	prepare(s, op, CKPT_STORE_OPEN);
+	set_path(op, path);
+	op->object = ret_object;
+	op->cached = true;
 	submit(s, op);
 }
 

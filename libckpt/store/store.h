@@ -64,6 +64,7 @@ struct ckpt_store_op {
 	uint64_t size;
 	int slot;
 	bool shared;   /* LOCK */
+	bool cached;   /* OPEN: through the page cache in any case */
 	bool locked;   /* PUBLISH: keep an exclusive lock on what is published, in `object` */
 	bool fleeting; /* PUBLISH: it need not outlast a power cut */
 	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
@@ -126,6 +127,9 @@ void ckpt_store_show(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 void ckpt_store_get(
 	struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t limit);
 void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	struct ckpt_object *ret_object);
+/* What several processes of this machine read goes through the page cache, and is read from the disk once. */
+void ckpt_store_open_cached(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	struct ckpt_object *ret_object);
 void ckpt_store_read(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
 	void *data, uint64_t length, uint64_t offset, int slot);

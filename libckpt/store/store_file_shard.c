@@ -181,7 +181,7 @@ int ckpt_file_open_body(struct ckpt_task *task)
 	struct ckpt_store_op *op = ckpt_file_op(task);
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_file_ask_open(op, op->path, direct_flag(op));
+	ckpt_file_ask_open(op, op->path, op->cached ? CKPT_OPEN_EXACT : direct_flag(op));
 	CKPT_AWAIT(task, !op->asked);
 	if (give_up_direct(op)) {
 		ckpt_file_ask_open(op, op->path, 0);

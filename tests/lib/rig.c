@@ -13,6 +13,7 @@
 #include "engine/lister.h"
 #include "engine/open.h"
 #include "format/layout.h"
+#include "io/io_direct.h"
 
 #define WAIT_MS 60000
 
@@ -34,8 +35,11 @@ static void rig_submit(struct ckpt_io *io, struct ckpt_io_req *req)
 {
 	struct rig_io *r = CKPT_CONTAINER(io, struct rig_io, io);
 
-	if (req->op == CKPT_IO_OP_READ)
+	if (req->op == CKPT_IO_OP_READ) {
 		atomic_fetch_add(&r->read_bytes, req->len);
+		if (!(fcntl(req->fd, F_GETFL) & O_DIRECT))
+			atomic_fetch_add(&r->cached_bytes, req->len);
+	}
 	pthread_mutex_lock(&r->lock);
 	bool hold = is_transfer(req) && r->passing == 0;
 	if (hold) {
@@ -218,6 +222,7 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 	must(ckpt_pool_open(&pool, &err, &rig->pool), "pool", &err);
 	must(ckpt_device_host_open(ckpt_env_os_env(rig->env), &rig->host), "device", NULL);
 	open_io(rig);
+	rig->io.io.direct = config->sharing && ckpt_io_direct_works(rig->root, false);
 	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(rig->env),
 		.io = &rig->io.io,
 		.root = rig->root,
@@ -229,6 +234,7 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, config->block_bytes),
 		.save_timeout_ms = WAIT_MS,
 		.read_only = config->read_only,
+		.sharing = config->sharing,
 		.node = "rig"};
 	must(ckpt_core_init(&rig->core, &parts, &core, &err), "core", &err);
 	must(ckpt_thread_start(&rig->thread, "rig-core", core_thread, rig), "thread", NULL);

@@ -19,9 +19,10 @@ struct rig_io {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	size_t passing; /* guarded by lock: transfers that are let through before all are held */
-	struct ckpt_io_req *held; /* guarded by lock */
-	size_t held_count;        /* guarded by lock: ever */
-	atomic_size_t read_bytes; /* asked of the disk by READ, all files */
+	struct ckpt_io_req *held;   /* guarded by lock */
+	size_t held_count;          /* guarded by lock: ever */
+	atomic_size_t read_bytes;   /* asked of the disk by READ, all files */
+	atomic_size_t cached_bytes; /* of them, of files that are open without O_DIRECT */
 };
 
 struct rig {
@@ -43,6 +44,7 @@ struct rig_config {
 	uint32_t block_bytes;
 	unsigned slots;
 	bool read_only;
+	bool sharing; /* with others on this node; then also past the page cache, where that works */
 };
 
 /* Opens everything and the store; aborts if that fails. */

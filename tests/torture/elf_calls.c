@@ -24,9 +24,10 @@ static const char *const counted[] = {"ckpt_alloc", "ckpt_alloc_array", "ckpt_re
 	"ckpt_io_submit", "ckpt_io_register_slots", "ckpt_io_close", "ckpt_store_mkdir",
 	"ckpt_store_create", "ckpt_store_write", "ckpt_store_seal", "ckpt_store_abandon",
 	"ckpt_store_put", "ckpt_store_sync", "ckpt_store_publish", "ckpt_store_get",
-	"ckpt_store_open", "ckpt_store_read", "ckpt_store_shut", "ckpt_store_list",
-	"ckpt_store_remove", "ckpt_store_rmdir", "ckpt_store_lock", "ckpt_device_copy",
-	"ckpt_device_pin", "ckpt_env_now", "ckpt_env_wall_ms", "ckpt_env_random", "ckpt_env_run",
+	"ckpt_store_open", "ckpt_store_open_cached", "ckpt_store_read", "ckpt_store_shut",
+	"ckpt_store_list", "ckpt_store_remove", "ckpt_store_rmdir", "ckpt_store_lock",
+	"ckpt_device_copy", "ckpt_device_pin", "ckpt_env_now", "ckpt_env_wall_ms",
+	"ckpt_env_random", "ckpt_env_run",
 	/* threads */
 	"ckpt_thread_start", "pthread_create", "pthread_mutex_init", "pthread_cond_init",
 	"pthread_condattr_init", "pthread_condattr_setclock", "pthread_sigmask", "pthread_atfork",
@@ -34,12 +35,12 @@ static const char *const counted[] = {"ckpt_alloc", "ckpt_alloc_array", "ckpt_re
 	/* system calls */
 	"close", "fsync", "fdatasync", "fallocate64", "ftruncate64", "fstat64", "statx", "mkdir",
 	"mkdirat", "unlinkat", "linkat", "renameat2", "eventfd", "memfd_create", "mmap64", "munmap",
-	"madvise", "getrandom", "getrlimit64", "gethostname", "sched_getaffinity", "sysconf",
-	"fdopendir", "readdir64", "closedir", "read", "write", "open64", "openat64", "fcntl64",
-	"syscall", "pread64", "pwrite64", "io_uring_queue_init_params", "io_uring_ring_dontfork",
-	"io_uring_register_buffers_sparse", "io_uring_register_buffers_update_tag",
-	"io_uring_unregister_buffers", "io_uring_wait_cqe_timeout", "io_uring_submit_and_wait",
-	"io_uring_queue_exit"};
+	"madvise", "posix_fadvise64", "getrandom", "getrlimit64", "gethostname",
+	"sched_getaffinity", "sysconf", "fdopendir", "readdir64", "closedir", "read", "write",
+	"open64", "openat64", "fcntl64", "syscall", "pread64", "pwrite64",
+	"io_uring_queue_init_params", "io_uring_ring_dontfork", "io_uring_register_buffers_sparse",
+	"io_uring_register_buffers_update_tag", "io_uring_unregister_buffers",
+	"io_uring_wait_cqe_timeout", "io_uring_submit_and_wait", "io_uring_queue_exit"};
 
 static struct torture_static calls[CALLS_MAX];
 static size_t call_count;

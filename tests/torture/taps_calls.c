@@ -51,6 +51,8 @@ TAP(void *, mmap64, (void *at, size_t size, int prot, int flags, int fd, off64_t
 TAP(int, munmap, (void *at, size_t size), (at, size), "", -1, false, -ENOMEM)
 TAP(int, madvise, (void *at, size_t size, int advice), (at, size, advice), "", -1, false, -ENOMEM,
 	-EINVAL)
+TAP(int, posix_fadvise64, (int fd, off64_t at, off64_t size, int advice), (fd, at, size, advice), of_fd(fd),
+	EINVAL, false, -EINVAL)
 TAP(ssize_t, getrandom, (void *to, size_t size, unsigned flags), (to, size, flags), "", -1, false,
 	SOFT(ENOSYS))
 TAP(int, getrlimit64, (__rlimit_resource_t what, struct rlimit64 *limit), (what, limit), "", -1, false,

@@ -172,6 +172,8 @@ class Options(NamedTuple):
     new_start: bool = False
     read_only: bool = False
     debug: bool = False
+    #: of the job's processes, those on this node; 0: not known
+    node_ranks: int = 0
 
 
 class StepInfo(NamedTuple):
@@ -214,6 +216,7 @@ def _opts(options: Options) -> Any:
     opts.save_timeout_ms = max(1, round(options.save_timeout * 1000))
     opts.keep_last = options.keep_last
     opts.keep_every = options.keep_every
+    opts.node_ranks = options.node_ranks
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts
 

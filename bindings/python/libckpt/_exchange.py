@@ -54,6 +54,16 @@ class Ranks(NamedTuple):
     opening: Opening | None = None
 
 
+#: more than a job can have
+_WORLD_MAX = 1 << 20
+
+
+def node_ranks() -> int:
+    """How many of the job's ranks the launcher has started on this node; 0: it does not say."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(int(said), _WORLD_MAX) if said.isdecimal() else 0
+
+
 def find_group(distributed: bool | None) -> Group | None:
     """The group that saves together; None: this process is alone."""
     if distributed is False:

@@ -35,6 +35,7 @@ class _Lib:
     CKPT_SAVE_FENCED: int
     CKPT_ENGINE_NEW_START: int
     CKPT_ENGINE_READ_ONLY: int
+    CKPT_TARGET_SHARED: int
     CKPT_BUSY_WAIT: int
     CKPT_BUSY_SKIP: int
     CKPT_IO_AUTO: int

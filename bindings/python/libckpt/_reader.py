@@ -24,6 +24,7 @@ from ._errors import FormatError, UnsupportedError, UnsupportedStateError, Versi
 from ._layout import is_spread
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
+from ._ranks import own_prefix
 from ._save import Progress, report
 from ._state import PYTHON_VERSION
 from ._tensors import Described, describe, describe_array, describe_bytes
@@ -134,6 +135,11 @@ class Reader:
     def read(self, progress: Callable[[Progress], object] | None = None) -> None:
         """Reads everything that was bound, and verifies it."""
         array, alive = _target_array(self._targets)
+        own = own_prefix(self.engine.rank).encode()
+        for item, (name, what) in zip(array, self._targets, strict=False):
+            # What a rank wants all of, the others want, too, unless it is its own.
+            if what.start is None and not name.startswith(own):
+                item.flags = lib.CKPT_TARGET_SHARED
         code = lib.ckpt_restore_bind(self._ptr, array, len(self._targets))
         if code == -errno.EINVAL:  # nothing is wrong with the store
             found = last_error(code, self.step)

@@ -21,14 +21,17 @@
 
 struct scene {
 	char *dir;
+	bool sharing; /* on a real disk, beside other ranks of this node */
 	struct rig rig;
 	struct spread spread;
 };
 
 static void open_rig(struct scene *s)
 {
-	struct rig_config config = {
-		.dir = s->dir, .block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN};
+	struct rig_config config = {.dir = s->dir,
+		.block_bytes = BLOCK,
+		.slots = CKPT_POOL_SLOTS_MIN,
+		.sharing = s->sharing};
 
 	rig_open(&s->rig, &config);
 }
@@ -39,7 +42,7 @@ typedef void make_fn(struct spread *spread, struct dice *dice, uint32_t world, u
 static void make_scene(struct scene *s, struct dice *d, make_fn *make, uint32_t world,
 	uint64_t size, uint64_t chunk_bytes)
 {
-	s->dir = scratch_make_in_memory();
+	s->dir = s->sharing ? scratch_make() : scratch_make_in_memory();
 	craft_store(s->dir, CRAFT_RUN);
 	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
 	make(&s->spread, d, world, size);
@@ -176,7 +179,7 @@ static void test_any_cut_any_box(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 150; seed++) {
 		struct dice d = {seed};
-		struct scene s;
+		struct scene s = {0};
 		uint32_t world = 1 + (uint32_t)dice_below(&d, SPREAD_WORLD_MAX);
 
 		make_scene(&s, &d, spread_make, world, 2 + dice_below(&d, 30),
@@ -194,7 +197,7 @@ static void test_many_blocks(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 12; seed++) {
 		struct dice d = {seed};
-		struct scene s;
+		struct scene s = {0};
 
 		make_scene(&s, &d, spread_make, 1 + (uint32_t)dice_below(&d, 6),
 			160 + dice_below(&d, 100), 1000 + dice_below(&d, 60000));
@@ -213,7 +216,7 @@ static void test_gaps_larger_than_chunks(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 40; seed++) {
 		struct dice d = {seed};
-		struct scene s;
+		struct scene s = {0};
 
 		make_scene(&s, &d, spread_make_wide, 1 + (uint32_t)dice_below(&d, 4), 200000,
 			3000 + dice_below(&d, 20000));
@@ -252,7 +255,7 @@ static void test_bad_copy(void **state)
 		struct dice d = {seed};
 		struct ckpt_error err = {.size = sizeof(err)};
 		struct spread_goal goals[5];
-		struct scene s;
+		struct scene s = {0};
 		bool copied = true;
 
 		make_scene(&s, &d, spread_make, 2 + (uint32_t)dice_below(&d, 6),
@@ -339,6 +342,35 @@ static void test_few_columns(void **state)
 	free(data);
 }
 
+/*
+ * Beside other ranks of this node, on a disk that takes O_DIRECT: what they want too goes through the page
+ * cache, what this one alone wants does not, and the same bytes arrive.
+ */
+static void test_beside_others(void **state)
+{
+	size_t cached = 0;
+	size_t direct = 0;
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct dice d = {seed};
+		struct scene s = {.sharing = true};
+
+		make_scene(&s, &d, spread_make, 1 + (uint32_t)dice_below(&d, 4),
+			60 + dice_below(&d, 100), 1000 + dice_below(&d, 6000));
+		if (!s.rig.core.parts.io->direct)
+			print_message("no O_DIRECT here: everything goes through the page cache\n");
+		read_back(&s, &d, 1);
+		read_back(&s, &d, 1 + dice_below(&d, 40));
+		size_t all = atomic_load(&s.rig.io.read_bytes);
+		cached += atomic_load(&s.rig.io.cached_bytes);
+		direct += all - atomic_load(&s.rig.io.cached_bytes);
+		end_scene(&s);
+	}
+	assert_true(cached > 0);
+	print_message("%zu bytes through the cache, %zu past it\n", cached, direct);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -347,6 +379,7 @@ int main(void)
 		cmocka_unit_test(test_gaps_larger_than_chunks),
 		cmocka_unit_test(test_few_columns),
 		cmocka_unit_test(test_bad_copy),
+		cmocka_unit_test(test_beside_others),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,7 +285,15 @@ static void mark(const struct goal *g, const struct ckpt_target *t, char *marks)
 				memset(marks + place_in(g, i, j, k), 1, item);
 }
 
-/* The chunks that are wanted are those that hold a byte of a target, no more and no less. */
+static bool is_in(const uint64_t *bits, size_t chunk)
+{
+	return bits[chunk / 64] >> (chunk % 64) & 1;
+}
+
+/*
+ * The chunks that are wanted are those that hold a byte of a target, no more and no less. Others may want
+ * those of which some bytes are left.
+ */
 static void check_want(struct world *w, struct ckpt_targets *targets, const struct goal *goals,
 	const struct ckpt_target *asked, size_t count)
 {
@@ -299,7 +307,12 @@ static void check_want(struct world *w, struct ckpt_targets *targets, const stru
 	for (size_t c = 0; c < w->layout->chunk_count; c++) {
 		const struct ckpt_chunk *chunk = &w->layout->chunks[c];
 		bool want = memchr(marks + chunk->offset, 1, chunk->length) != NULL;
-		assert_int_equal(targets->wanted[c / 64] >> (c % 64) & 1, want);
+		bool all = !memchr(marks + chunk->offset, 0, chunk->length);
+		assert_int_equal(is_in(targets->wanted, c), want);
+		if (want && !all)
+			assert_true(is_in(targets->shared, c));
+		if (!want)
+			assert_false(is_in(targets->shared, c));
 		bytes += want ? chunk->length : 0;
 	}
 	assert_int_equal(said, bytes);
@@ -397,6 +410,8 @@ static void test_refusals(void **state)
 	refused(t, -EINVAL, "no tensor name");
 	t = good, t.name = "layer.77";
 	refused(t, CKPT_EMISMATCH, "holds no tensor");
+	t = good, t.flags = 2;
+	refused(t, -EINVAL, "flags are 0x2");
 	t = good, t.dtype = e->dtype == CKPT_F32 ? CKPT_F64 : CKPT_F32;
 	refused(t, CKPT_EMISMATCH, ckpt_dtype_name(e->dtype));
 	t = good, t.dtype = CKPT_DTYPE_END;
@@ -545,9 +560,69 @@ static void test_many_boxes(void **state)
 	end_world(&w);
 }
 
+/* Chunks of 4 KiB: `pages` of the tensor, as letters: wanted alone (w), by others, too (s), not at all (.) */
+static void check_shared(struct ckpt_target *asked, size_t count, const char *pages)
+{
+	int64_t shape[2] = {8, 4096};
+	struct ckpt_tensor tensor = {
+		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 2, .shape = shape};
+	struct ckpt_binder binder;
+	struct world w = {0};
+	char seen[9] = "";
+	uint64_t bytes;
+
+	assert_int_equal(ckpt_layout_build(&tensor, 1, NULL, 0, 4096, NULL, &w.layout), 0);
+	unite(&w);
+	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
+	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	const struct ckpt_targets *targets = &binder.ranks[0];
+	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
+	size_t first = ckpt_layout_chunk_at(w.layout, w.layout->header_bytes);
+	for (size_t i = 0; i < 8; i++)
+		seen[i] = (char)(is_in(targets->shared, first + i)   ? 's'
+				 : is_in(targets->wanted, first + i) ? 'w'
+								     : '.');
+	assert_string_equal(seen, pages);
+	ckpt_binder_clear(&binder);
+	end_world(&w);
+}
+
+/* What one rank alone wants is told from what others on its node want, or may want. */
+static void test_shared(void **state)
+{
+	int64_t column[2] = {3, 100};
+	int64_t rows[2] = {3, 4096};
+	int64_t start[2] = {2, 5};
+	int64_t below[2] = {2, 0};
+	char to[1];
+	struct ckpt_target whole = {.name = "w", .data = to};
+	struct ckpt_target all = {.name = "w", .data = to, .flags = CKPT_TARGET_SHARED};
+	struct ckpt_target range = {.name = "w", .data = to, .offset = 4097, .length = 3 * 4096};
+	struct ckpt_target halves[2] = {{.name = "w", .data = to, .length = 6000},
+		{.name = "w", .data = to, .offset = 6000, .length = 10384}};
+	struct ckpt_target box = {
+		.name = "w", .data = to, .ndim = 2, .shape = column, .start = start};
+	struct ckpt_target band = {
+		.name = "w", .data = to, .ndim = 2, .shape = rows, .start = below};
+	struct ckpt_target mixed[2] = {whole, band};
+
+	(void)state;
+	check_shared(&whole, 1, "wwwwwwww");
+	check_shared(&all, 1, "ssssssss");
+	check_shared(&range, 1, ".swws...");
+	check_shared(halves, 2, "wwww....");
+	check_shared(&box, 1, "..sss...");
+	check_shared(&band, 1, "..www...");
+	band.flags = CKPT_TARGET_SHARED;
+	check_shared(&band, 1, "..sss...");
+	mixed[1].flags = CKPT_TARGET_SHARED;
+	check_shared(mixed, 2, "wwssswww");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_shared),
 		cmocka_unit_test(test_delivery),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_empty),

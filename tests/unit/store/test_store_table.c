@@ -90,6 +90,7 @@ static struct ckpt_store_op *used(struct scene *s)
 	op->size = 13;
 	op->slot = 14;
 	op->shared = true;
+	op->cached = true;
 	op->locked = true;
 	op->done = true;
 	op->result = -EIO;
@@ -116,6 +117,7 @@ static void assert_seen(struct scene *s, struct ckpt_store_op expected)
 	assert_int_equal(op->size, expected.size);
 	assert_int_equal(op->slot, expected.slot ? expected.slot : -1);
 	assert_int_equal(op->shared, expected.shared);
+	assert_int_equal(op->cached, expected.cached);
 	assert_int_equal(op->locked, expected.locked);
 	assert_false(op->done);
 	assert_int_equal(op->result, 0);
@@ -179,6 +181,8 @@ static void test_objects(void **state)
 	SEEN(s, .verb = CKPT_STORE_CREATE, .path = "shard", .size = 10000, .object = &s->given);
 	ckpt_store_open(store, used(s), "shard", &s->given);
 	SEEN(s, .verb = CKPT_STORE_OPEN, .path = "shard", .object = &s->given);
+	ckpt_store_open_cached(store, used(s), "shard", &s->given);
+	SEEN(s, .verb = CKPT_STORE_OPEN, .path = "shard", .object = &s->given, .cached = true);
 	ckpt_store_write(store, used(s), object, s->data, 2 * PAGE, 3 * PAGE, 4);
 	SEEN(s, .verb = CKPT_STORE_WRITE, .path = "g/object", .object = object, .data = s->data,
 		.length = 2 * PAGE, .offset = 3 * PAGE, .slot = 4);

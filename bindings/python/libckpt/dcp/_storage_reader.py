@@ -17,7 +17,7 @@ from torch.futures import Future
 from .. import _dtypes
 from .. import _errors as errors
 from .._engine import Engine, Options
-from .._exchange import find_group
+from .._exchange import find_group, node_ranks
 from .._load import Step, parse_step, read_newest, store_path
 from .._native import lib
 from .._reader import Memory, Reader, Stored, references
@@ -101,7 +101,11 @@ class StorageReader(Base):
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
         """What the step holds."""
         self._close()
-        engine = self._engine = Engine(self._path, Options(read_only=True), log_thread=False)
+        group = find_group(None)
+        options = Options(
+            read_only=True, node_ranks=1 if group is None else node_ranks() or group.world
+        )
+        engine = self._engine = Engine(self._path, options, log_thread=False)
         try:
             found, value = read_newest(engine, self._step, _open)
         except BaseException:
