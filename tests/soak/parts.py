@@ -77,6 +77,11 @@ def killed(n: int) -> Slice:
                  environment)
 
 
+def ranks_killed(n: int) -> Slice:
+    return Slice([PYTHON, str(ROOT / "tests/python/killing.py"), "--kills", "10", "--world",
+                  str((2, 4)[n % 2]), "--seed", str(1000 + n)])
+
+
 def rivals(n: int) -> Slice:
     return Slice([str(TESTS / "kill/rivals"), "40", "60", str(1000 + n)],
                  {"CKPT_TEST_IO": BACKENDS[n % 2]})
@@ -146,6 +151,7 @@ PARTS = [
     Part("coverage", "runs of scripts/coverage", "slices", 1, covered),
     Part("kill", "kill points: system calls and disk requests", "kills", 10_000, killed,
          ("tests/kill/killer", "tests/kill/scenario", "tests/kill/scenario_tapped")),
+    Part("ranks", "kills of a rank under torchrun", "kills", 200, ranks_killed),
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("torture", "calls made to fail", "runs", 55_000, tortured, ("tests/torture/torture",)),
