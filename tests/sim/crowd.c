@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs of two to six ranks: their scheduler, their launcher, and what goes wrong; see crowd.h. */
+/* Jobs of two to sixteen ranks: their scheduler, their launcher, and what goes wrong; see crowd.h. */
 #include "crowd.h"
 #include "sim_main.h"
 
@@ -42,7 +42,8 @@ static int open_core(struct crowd_member *m)
 		.keep_last = crowd->keep_last,
 		.save_timeout_ms = crowd->timeout_ms,
 		.rank = m->rank,
-		.world = crowd->world};
+		.world = crowd->world,
+		.sharing = !crowd->apart};
 
 	(void)snprintf(config.session, sizeof(config.session), "start-%u",
 		m->job->number - m->job->reused);
@@ -492,7 +493,13 @@ static void name_apart(struct sim_shape *shape)
 	}
 }
 
-static void pick(struct crowd *crowd)
+/* Large jobs take their time. */
+static bool crowd_is_large(uint64_t seed)
+{
+	return seed % 64 == 63;
+}
+
+static void pick(struct crowd *crowd, uint64_t seed)
 {
 	static const struct {
 		enum sim_fault kind;
@@ -507,7 +514,8 @@ static void pick(struct crowd *crowd)
 	for (size_t i = 0; i < CKPT_COUNT(swarm); i++)
 		if (sim_chance(sim, swarm[i].runs))
 			sim->mix[swarm[i].kind] = (unsigned)sim_between(sim, 1, swarm[i].most);
-	crowd->world = (unsigned)sim_between(sim, 2, CROWD_RANKS);
+	crowd->world = crowd_is_large(seed) ? (unsigned)sim_between(sim, 7, CROWD_RANKS)
+					    : (unsigned)sim_between(sim, 2, 6);
 	crowd->starts = (unsigned)sim_between(sim, 1, 5);
 	/* Longer than anybody waits for a close, or shorter. */
 	crowd->timeout_ms = sim_chance(sim, 5000) ? 4000 : 40000;
@@ -546,7 +554,7 @@ static bool crowd_run(struct crowd *crowd, uint64_t seed, const struct sim_optio
 	*crowd = (struct crowd){0};
 	sim_start(&crowd->sim, seed, options);
 	sim_memory_start(&crowd->sim);
-	pick(crowd);
+	pick(crowd, seed);
 	uint64_t events = sim_between(&crowd->sim, 1000, 20000);
 	while (crowd->sim.events < events && goes_on(crowd))
 		turn(crowd);

@@ -20,7 +20,7 @@
 #include "sim_memory.h"
 #include "sim_state.h"
 
-#define CROWD_RANKS   6
+#define CROWD_RANKS   16
 #define CROWD_STARTS  3 /* of the job at once: the newest, and what is left of those before */
 #define CROWD_MEMBERS (CROWD_RANKS * CROWD_STARTS)
 #define CROWD_RECORDS 1024
