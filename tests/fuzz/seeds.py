@@ -7,11 +7,13 @@ What a fuzzer has found is named by its hash and stays. The sizes are small: wha
 tested in tests/unit/format/test_hostile_size.c.
 """
 
-import ctypes
 import json
 import pathlib
 import struct
 import sys
+
+from seeds_catalog import catalogs
+from seeds_digest import digest
 
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden/v1"
@@ -23,18 +25,6 @@ DIGEST = "99aa06d3014798d86001c324468d497f"
 HEAD = struct.Struct("<8s4I6Q")
 RECORD = struct.Struct("<QI16s")
 BIG = 2**63
-
-
-class _Hash(ctypes.Structure):
-    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
-
-
-def digest(data):
-    library = ctypes.CDLL("libxxhash.so.0")
-    library.XXH3_128bits.restype = _Hash
-    library.XXH3_128bits.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    found = library.XXH3_128bits(data, len(data))
-    return struct.pack(">QQ", found.high, found.low)
 
 
 def seal(body):
@@ -747,6 +737,7 @@ TARGETS = {
     "quarantine": quarantine,
     "record": records,
     "manifest": manifest,
+    "catalog": catalogs,
     "index": indexes,
     "header": headers,
     "names": names,
