@@ -1,0 +1,668 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a checkpoint of very many ranks: from the name of its directory to what one rank needs, and to
+ * whom it has to ask for it. The manifest and the catalog are real files, and so are the indexes of the
+ * ranks that turn out to hold what is needed; what describes the others is never read, so it is not made.
+ *
+ *     fsdp      every tensor cut by rows over all ranks
+ *     pipeline  16 stages, each of which cuts its tensors over its ranks
+ *     uneven    as fsdp, cut at random: no two ranks are alike, and the catalog has a record for each box
+ *
+ * Each run is a process of its own that reads from the disk, so its memory is its own, too. What a reader
+ * does without a catalog is reckoned: one index, times the ranks.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ckpt/error.h>
+#include "format/catalog.h"
+#include "format/index.h"
+#include "format/manifest.h"
+#include "format/sealed.h"
+
+#define MARK_MS  1000.0
+#define MARK_MIB 512.0
+#define STAGES   16
+#define COLUMNS  1024
+#define RUNS_MAX 31
+#define PARTS    64 /* ranks that one rank's needs may come from */
+#define WINDOW   (UINT64_C(4) << 20)
+#define ATTEMPT  "0123456789abcdef"
+
+struct options {
+	const char *dir;
+	const char *json;
+	const char *find; /* this process is one of the runs */
+	unsigned world;
+	unsigned to; /* world of the reader */
+	unsigned tensors;
+	unsigned runs;
+};
+
+enum cut { FSDP, PIPELINE, UNEVEN, CUTS };
+
+static const char *const cut_names[] = {"fsdp", "pipeline", "uneven"};
+
+struct found {
+	double manifest_ms;
+	double all_ms;
+	double index_ms; /* of one index, in the mean */
+	double mib;
+	uint64_t boxes;
+	unsigned ranks;
+	uint32_t rank[PARTS];
+};
+
+/* A box that is needed, and who has it. */
+struct need {
+	const char *name;
+	uint32_t rank;
+	int64_t start[2];
+	int64_t shape[2];
+};
+
+struct needs {
+	struct need *items;
+	size_t room;
+};
+
+/* The part of the catalog that was read last. */
+struct window {
+	int fd;
+	char *data;
+	uint64_t offset;
+	uint64_t length;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static double ms_since(uint64_t ns)
+{
+	return (double)(now_ns() - ns) / 1e6;
+}
+
+static void must(int code, const struct ckpt_error *err, const char *what)
+{
+	if (code >= 0)
+		return;
+	fprintf(stderr, "bench_open: %s: %s\n", what,
+		err && err->code ? err->message : ckpt_strerror(code));
+	exit(1);
+}
+
+static void must_os(bool ok, const char *what)
+{
+	if (!ok)
+		must(-errno, NULL, what);
+}
+
+/* The layout that is read. */
+
+static int64_t rows_of(const struct options *o)
+{
+	return 3 * (int64_t)o->world;
+}
+
+/* Where rank `rank` begins in a tensor that is cut at random; within a row and a half of an even cut. */
+static int64_t uneven_start(const struct options *o, unsigned tensor, uint32_t rank)
+{
+	uint64_t key[2] = {tensor, rank};
+
+	if (rank == 0 || rank == o->world)
+		return 3 * (int64_t)rank;
+	return 3 * (int64_t)rank + (int64_t)(ckpt_hash64(key, sizeof(key), 1) % 3) - 1;
+}
+
+/* False: it holds nothing of it. */
+static bool box_of(const struct options *o, enum cut cut, unsigned tensor, uint32_t rank,
+	int64_t start[2], int64_t shape[2])
+{
+	uint32_t stage = o->world / STAGES;
+
+	start[1] = 0;
+	shape[1] = COLUMNS;
+	if (cut == UNEVEN) {
+		start[0] = uneven_start(o, tensor, rank);
+		shape[0] = uneven_start(o, tensor, rank + 1) - start[0];
+		return true;
+	}
+	if (cut == PIPELINE && rank / stage != tensor * STAGES / o->tensors)
+		return false;
+	shape[0] = cut == PIPELINE ? 3 * STAGES : 3;
+	start[0] = shape[0] * (cut == PIPELINE ? rank % stage : rank);
+	return true;
+}
+
+/* What a rank holds, in memory that the next one takes over. */
+static struct ckpt_layout *layout_of(const struct options *o, enum cut cut, uint32_t rank)
+{
+	static struct ckpt_layout layout;
+	static int64_t(*dims)[2];
+	static int64_t whole[2];
+	static char(*names)[64];
+
+	if (!dims) {
+		dims = calloc(2 * (size_t)o->tensors, sizeof(*dims));
+		names = calloc(o->tensors, sizeof(*names));
+		layout.entries = calloc(o->tensors, sizeof(*layout.entries));
+		must_os(dims && names && layout.entries, "memory");
+		for (unsigned i = 0; i < o->tensors; i++)
+			(void)snprintf(names[i], sizeof(names[i]),
+				"model.layers.%04u.self_attn.q_proj.weight", i);
+	}
+	whole[0] = rows_of(o);
+	whole[1] = COLUMNS;
+	layout.entry_count = 0;
+	layout.bytes = layout.header_bytes = 4096;
+	layout.chunk_bytes = CKPT_CHUNK_BYTES;
+	for (unsigned i = 0; i < o->tensors; i++) {
+		if (!box_of(o, cut, i, rank, dims[2 * i], dims[2 * i + 1]))
+			continue;
+		struct ckpt_entry *e = &layout.entries[layout.entry_count++];
+		*e = (struct ckpt_entry){.name = names[i],
+			.dtype = CKPT_BF16,
+			.ndim = 2,
+			.shape = dims[2 * i + 1],
+			.global_shape = whole,
+			.global_start = dims[2 * i],
+			.offset = layout.bytes,
+			.nbytes = (uint64_t)dims[2 * i + 1][0] * COLUMNS * 2};
+		layout.bytes += e->nbytes;
+	}
+	return &layout;
+}
+
+static void write_file(const char *path, const struct ckpt_buf *data)
+{
+	FILE *out = fopen(path, "w");
+
+	must_os(out && !data->failed, path);
+	must_os(fwrite(data->data, 1, data->len, out) == data->len, path);
+	must_os(fclose(out) == 0, path);
+}
+
+static void write_manifest(const struct options *o)
+{
+	struct ckpt_manifest m = {.kind = CKPT_MANIFEST_COMMIT,
+		.run_id = "0123456789abcdef0123456789abcdef",
+		.generation = 1,
+		.step = 100,
+		.attempt = ATTEMPT,
+		.world = o->world};
+	struct ckpt_buf out = {0};
+
+	m.ranks = calloc(o->world, sizeof(*m.ranks));
+	must_os(m.ranks, "memory");
+	for (uint32_t i = 0; i < o->world; i++) {
+		struct ckpt_manifest_rank *r = &m.ranks[i];
+
+		*r = (struct ckpt_manifest_rank){.rank = i,
+			.attempt = ATTEMPT,
+			.index_bytes = 400000,
+			.shard_bytes = UINT64_C(16) << 30};
+		(void)snprintf(r->node, sizeof(r->node), "node-%05u", i / 8);
+		r->index_digest = ckpt_digest_of(&i, sizeof(i));
+	}
+	must(ckpt_manifest_encode(&m, &out), NULL, "manifest");
+	write_file("manifest.json", &out);
+	ckpt_buf_free(&out);
+	free(m.ranks);
+}
+
+static double write_catalog(const struct options *o, enum cut cut, uint64_t *ret_bytes)
+{
+	struct ckpt_catalog_builder *builder = NULL;
+	struct ckpt_error err = {0};
+	struct ckpt_digest digest;
+	struct ckpt_buf out = {0};
+	uint64_t begun = now_ns();
+
+	must(ckpt_catalog_builder_new(o->world, &builder), NULL, "catalog");
+	for (uint32_t i = 0; i < o->world; i++)
+		must(ckpt_catalog_builder_add(builder, i, layout_of(o, cut, i), &err), &err,
+			"catalog");
+	must(ckpt_catalog_builder_finish(builder, &out, &err, &digest), &err, "catalog");
+	ckpt_catalog_builder_free(builder);
+	double ms = ms_since(begun);
+	write_file("layout.catalog", &out);
+	*ret_bytes = out.len;
+	ckpt_buf_free(&out);
+	return ms;
+}
+
+static void index_path(char out[64], uint32_t rank)
+{
+	(void)snprintf(out, 64, "rank-%05u." ATTEMPT ".index", rank);
+}
+
+static void write_index(const struct options *o, enum cut cut, uint32_t rank)
+{
+	struct ckpt_layout *layout = layout_of(o, cut, rank);
+	struct ckpt_error err = {0};
+	struct ckpt_buf out = {0};
+	char path[64];
+
+	must(ckpt_layout_cut(layout, &err), &err, "chunks");
+	must(ckpt_index_encode(layout, rank, NULL, 0, &out, &err), &err, "index");
+	index_path(path, rank);
+	write_file(path, &out);
+	ckpt_buf_free(&out);
+	free(layout->chunks);
+	layout->chunks = NULL;
+	layout->chunk_count = 0;
+}
+
+/* The reader. */
+
+static char *read_part(int fd, uint64_t offset, uint64_t length, const char *what)
+{
+	char *data = malloc(length + 1);
+
+	must_os(data, "memory");
+	for (uint64_t done = 0; done < length;) {
+		ssize_t n = pread(fd, data + done, length - done, (off_t)(offset + done));
+
+		must_os(n > 0, what);
+		done += (uint64_t)n;
+	}
+	return data;
+}
+
+static int open_file(const char *path, uint64_t *ret_length)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	must_os(fd >= 0, path);
+	*ret_length = (uint64_t)lseek(fd, 0, SEEK_END);
+	return fd;
+}
+
+static void read_manifest(void)
+{
+	struct ckpt_manifest manifest;
+	struct ckpt_error err = {0};
+	uint64_t length;
+	int fd = open_file("manifest.json", &length);
+	char *data = read_part(fd, 0, length, "manifest");
+
+	must(ckpt_manifest_decode(data, length, "manifest.json", &err, &manifest), &err,
+		"manifest");
+	ckpt_manifest_clear(&manifest);
+	free(data);
+	close(fd);
+}
+
+static struct ckpt_layout_catalog *read_root(int fd, uint64_t length)
+{
+	struct ckpt_layout_catalog *catalog = NULL;
+	struct ckpt_error err = {0};
+	uint64_t root = 0;
+	uint64_t bytes = 0;
+	char *head = read_part(fd, 0, CKPT_CATALOG_HEAD_BYTES, "catalog");
+
+	must(ckpt_layout_catalog_measure(
+		     head, CKPT_CATALOG_HEAD_BYTES, "catalog", &err, &root, &bytes),
+		&err, "catalog");
+	must_os(bytes == length, "catalog");
+	free(head);
+	head = read_part(fd, 0, root, "catalog");
+	must(ckpt_layout_catalog_decode(head, root, NULL, "catalog", &err, &catalog), &err,
+		"catalog");
+	free(head);
+	return catalog;
+}
+
+static void note_rank(struct found *f, uint32_t rank)
+{
+	for (unsigned i = 0; i < f->ranks; i++)
+		if (f->rank[i] == rank)
+			return;
+	must(f->ranks == PARTS ? -E2BIG : 0, NULL, "ranks that hold it");
+	f->rank[f->ranks++] = rank;
+}
+
+/* The bytes of a list. Lists that follow are read with it, as they are likely to be wanted next. */
+static const char *list_bytes(struct window *w, const struct ckpt_layout_catalog *catalog,
+	const struct ckpt_catalog_tensor *t)
+{
+	if (!w->data || t->offset < w->offset || t->offset + t->bytes > w->offset + w->length) {
+		free(w->data);
+		w->offset = t->offset;
+		w->length = t->bytes > WINDOW ? t->bytes : WINDOW;
+		if (w->length > catalog->bytes - w->offset)
+			w->length = catalog->bytes - w->offset;
+		w->data = read_part(w->fd, w->offset, w->length, "catalog");
+	}
+	return w->data + (t->offset - w->offset);
+}
+
+static void note(
+	struct found *f, struct needs *n, const char *name, const struct ckpt_catalog_box *box)
+{
+	if (f->boxes == n->room) {
+		n->room = n->room ? 2 * n->room : 256;
+		n->items = realloc(n->items, n->room * sizeof(*n->items));
+		must_os(n->items, "memory");
+	}
+	n->items[f->boxes++] = (struct need){.name = name,
+		.rank = box->rank,
+		.start = {box->start[0], box->start[1]},
+		.shape = {box->shape[0], box->shape[1]}};
+	note_rank(f, box->rank);
+}
+
+/* Rank `to / 2` of `to` needs its rows of every tensor: whom it has to ask. */
+static void go_over(const struct options *o, const struct ckpt_layout_catalog *catalog, int fd,
+	struct found *f, struct needs *n)
+{
+	int64_t first = rows_of(o) * (o->to / 2) / o->to;
+	int64_t start[2] = {first, 0};
+	int64_t shape[2] = {rows_of(o) * (o->to / 2 + 1) / o->to - first, COLUMNS};
+	struct window window = {.fd = fd};
+
+	for (size_t i = 0; i < catalog->tensor_count; i++) {
+		const struct ckpt_catalog_tensor *t = &catalog->tensors[i];
+		struct ckpt_catalog_list list;
+		struct ckpt_catalog_walk walk;
+		struct ckpt_catalog_box box;
+		struct ckpt_error err = {0};
+
+		must(ckpt_catalog_open_list(
+			     catalog, t, list_bytes(&window, catalog, t), "catalog", &err, &list),
+			&err, "list");
+		ckpt_catalog_walk_begin(&walk, &list, start, shape);
+		while (ckpt_catalog_walk_next(&walk, &box))
+			note(f, n, t->name, &box);
+	}
+	free(window.data);
+}
+
+/* What the index of a rank says of it is what the catalog has said. */
+static void compare(const struct ckpt_index *index, const struct found *f, const struct needs *n)
+{
+	for (uint64_t i = 0; i < f->boxes; i++) {
+		const struct need *need = &n->items[i];
+		const struct ckpt_entry *e;
+
+		if (need->rank != index->rank)
+			continue;
+		e = ckpt_layout_find(index->layout, need->name);
+		bool same = e && memcmp(e->shape, need->shape, sizeof(need->shape)) == 0 &&
+			    memcmp(e->global_start, need->start, sizeof(need->start)) == 0;
+		must(same ? 0 : CKPT_EINTEGRITY, NULL, "index and catalog");
+	}
+}
+
+static struct ckpt_index *read_index(uint32_t rank)
+{
+	struct ckpt_index *index = NULL;
+	struct ckpt_error err = {0};
+	uint64_t length;
+	char path[64];
+
+	index_path(path, rank);
+	int fd = open_file(path, &length);
+	char *data = read_part(fd, 0, length, path);
+	must(ckpt_index_decode(data, length, path, &err, &index), &err, "index");
+	free(data);
+	close(fd);
+	return index;
+}
+
+/* From nothing to what the rank needs. The indexes are compared with the catalog where they are read. */
+static struct found find_needs(const struct options *o, bool indexes)
+{
+	struct found f = {0};
+	struct needs needs = {0};
+	struct rusage usage;
+	uint64_t length;
+	uint64_t begun = now_ns();
+
+	read_manifest();
+	f.manifest_ms = ms_since(begun);
+	int fd = open_file("layout.catalog", &length);
+	struct ckpt_layout_catalog *catalog = read_root(fd, length);
+	go_over(o, catalog, fd, &f, &needs);
+	uint64_t found_ns = now_ns();
+	for (unsigned i = 0; indexes && i < f.ranks; i++) {
+		struct ckpt_index *index = read_index(f.rank[i]);
+		compare(index, &f, &needs);
+		ckpt_index_free(index);
+	}
+	f.index_ms = f.ranks > 0 ? ms_since(found_ns) / f.ranks : 0;
+	f.all_ms = ms_since(begun);
+	ckpt_layout_catalog_free(catalog);
+	free(needs.items);
+	close(fd);
+	must_os(getrusage(RUSAGE_SELF, &usage) == 0, "getrusage");
+	f.mib = (double)usage.ru_maxrss / 1024;
+	return f;
+}
+
+/* The same in a process of its own. */
+static struct found find_apart(const struct options *o)
+{
+	struct found f = {0};
+	char world[16];
+	char to[16];
+	int ends[2];
+
+	(void)snprintf(world, sizeof(world), "%u", o->world);
+	(void)snprintf(to, sizeof(to), "%u", o->to);
+	must_os(pipe(ends) == 0, "pipe");
+	pid_t child = fork();
+	must_os(child >= 0, "fork");
+	if (child == 0) {
+		(void)dup2(ends[1], STDOUT_FILENO);
+		execl("/proc/self/exe", "bench_open", "--find", ".", "--ranks", world, "--to", to,
+			(char *)NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	bool whole = read(ends[0], &f, sizeof(f)) == (ssize_t)sizeof(f);
+	close(ends[0]);
+	int status = 0;
+	must_os(waitpid(child, &status, 0) == child, "wait");
+	must(whole && status == 0 ? 0 : -EIO, NULL, "a run");
+	return f;
+}
+
+/* The disk's pages go, as far as this machine is asked. */
+static void drop(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	(void)fdatasync(fd);
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+}
+
+static void drop_index(uint32_t rank)
+{
+	char path[64];
+
+	index_path(path, rank);
+	drop(path);
+}
+
+static int by_time(const void *a, const void *b)
+{
+	double x = ((const struct found *)a)->all_ms;
+	double y = ((const struct found *)b)->all_ms;
+
+	return (x > y) - (x < y);
+}
+
+/* False: it has missed its mark. */
+static bool measure(const struct options *o, enum cut cut, FILE *out, bool last)
+{
+	struct found runs[RUNS_MAX];
+	uint64_t bytes = 0;
+	double peak = 0;
+	double build_ms = write_catalog(o, cut, &bytes);
+	struct options again = *o;
+	bool good = true;
+
+	for (int other = 0; other < 2; other++) {
+		again.to = other ? o->world * 3 / 4 : o->world;
+		struct found needs = find_needs(&again, false);
+		for (unsigned i = 0; i < needs.ranks; i++)
+			write_index(o, cut, needs.rank[i]);
+		for (unsigned i = 0; i < o->runs; i++) {
+			drop("manifest.json");
+			drop("layout.catalog");
+			for (unsigned k = 0; k < needs.ranks; k++)
+				drop_index(needs.rank[k]);
+			runs[i] = find_apart(&again);
+			peak = runs[i].mib > peak ? runs[i].mib : peak;
+		}
+		qsort(runs, o->runs, sizeof(runs[0]), by_time);
+		const struct found *m = &runs[o->runs / 2];
+		if (cut != UNEVEN)
+			good = good && m->all_ms < MARK_MS && peak < MARK_MIB;
+		printf("%-8s %u ranks of %u tensors, read by %u: %.0f ms (manifest %.0f), %.1f "
+		       "MiB; "
+		       "%" PRIu64 " boxes of %u ranks; the catalog has %.2f MiB, put together in "
+		       "%.1f s; all indexes: %.0f s\n",
+			cut_names[cut], o->world, o->tensors, again.to, m->all_ms, m->manifest_ms,
+			peak, m->boxes, m->ranks, (double)bytes / (1 << 20), build_ms / 1e3,
+			m->index_ms * o->world / 1e3);
+		if (out)
+			fprintf(out,
+				"  {\"cut\": \"%s\", \"readers\": %u, \"all_ms\": %.3f, "
+				"\"manifest_ms\": %.3f, \"index_ms\": %.3f, \"mib\": %.3f, "
+				"\"boxes\": "
+				"%" PRIu64 ", \"asked\": %u, \"catalog_bytes\": %" PRIu64
+				", \"build_ms\": %.3f}%s",
+				cut_names[cut], again.to, m->all_ms, m->manifest_ms, m->index_ms,
+				peak, m->boxes, m->ranks, bytes, build_ms,
+				last && other ? "\n" : ",\n");
+	}
+	return good;
+}
+
+static bool run(const struct options *o, FILE *out)
+{
+	bool good = true;
+
+	if (out)
+		fprintf(out,
+			"{\"benchmark\": \"open\", \"ranks\": %u, \"tensors\": %u, \"runs\": [\n",
+			o->world, o->tensors);
+	write_manifest(o);
+	for (int cut = 0; cut < CUTS; cut++)
+		good = measure(o, (enum cut)cut, out, cut + 1 == CUTS) && good;
+	if (out)
+		fprintf(out, "], \"mark_ms\": %.0f, \"mark_mib\": %.0f, \"good\": %s}\n", MARK_MS,
+			MARK_MIB, good ? "true" : "false");
+	if (!good)
+		fprintf(stderr, "bench_open: more than %.0f ms, or than %.0f MiB\n", MARK_MS,
+			MARK_MIB);
+	return good;
+}
+
+static unsigned number(const char *text)
+{
+	char *end;
+	unsigned long value = strtoul(text, &end, 10);
+
+	return *end || value > 1000000 ? 0 : (unsigned)value;
+}
+
+static bool parse(int argc, char **argv, struct options *o)
+{
+	static const struct option known[] = {{"dir", required_argument, NULL, 'd'},
+		{"ranks", required_argument, NULL, 'r'}, {"tensors", required_argument, NULL, 't'},
+		{"runs", required_argument, NULL, 'n'}, {"quick", no_argument, NULL, 'q'},
+		{"json", required_argument, NULL, 'j'}, {"find", required_argument, NULL, 'f'},
+		{"to", required_argument, NULL, 'w'}, {0}};
+
+	for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+		switch (c) {
+		case 'd':
+			o->dir = optarg;
+			break;
+		case 'r':
+			o->world = number(optarg);
+			break;
+		case 't':
+			o->tensors = number(optarg);
+			break;
+		case 'n':
+			o->runs = number(optarg);
+			break;
+		case 'q':
+			o->world = 2048;
+			o->tensors = 200;
+			o->runs = 3;
+			break;
+		case 'j':
+			o->json = optarg;
+			break;
+		case 'f':
+			o->find = optarg;
+			break;
+		case 'w':
+			o->to = number(optarg);
+			break;
+		default:
+			return false;
+		}
+	}
+	return o->world >= STAGES && o->world % STAGES == 0 && o->world <= CKPT_WORLD_SAVING &&
+	       o->tensors >= STAGES && o->runs >= 1 && o->runs <= RUNS_MAX;
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+	(void)info;
+	(void)kind;
+	(void)where;
+	return remove(path);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {.dir = ".", .world = 16384, .to = 16384, .tensors = 1000, .runs = 9};
+	char dir[300];
+
+	if (!parse(argc, argv, &o)) {
+		fprintf(stderr,
+			"usage: bench_open [--dir DIR] [--ranks N] [--tensors N] [--runs N] "
+			"[--quick] [--json FILE]\n");
+		return 2;
+	}
+	if (o.find) {
+		struct found f = find_needs(&o, true);
+		return write(STDOUT_FILENO, &f, sizeof(f)) != (ssize_t)sizeof(f);
+	}
+	(void)snprintf(dir, sizeof(dir), "%s/open.XXXXXX", o.dir);
+	must_os(mkdtemp(dir), dir);
+	FILE *out = o.json ? fopen(o.json, "we") : NULL;
+	int home = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	must_os(!o.json || out, o.json);
+	must_os(home >= 0 && chdir(dir) == 0, dir);
+	bool good = run(&o, out);
+	must_os(fchdir(home) == 0, ".");
+	must_os(!out || fclose(out) == 0, o.json);
+	return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 || !good;
+}
