@@ -163,19 +163,6 @@ static bool look_up(
 	return found;
 }
 
-/* The manifest is what goes first. */
-static bool was_removed(struct verification *v, const struct ckpt_step_info *listed, int code)
-{
-	struct ckpt_step_info now;
-
-	if (code == CKPT_ENOSTEP)
-		return true;
-	if (code != CKPT_EINCOMPLETE)
-		return false;
-	return !look_up(v, listed->generation, listed->step, &now) ||
-	       now.state == CKPT_STEP_PENDING;
-}
-
 static void say_findings(struct verification *v, const struct ckpt_restore *restore)
 {
 	for (size_t i = 0; i < ckpt_verify_count(restore); i++) {
@@ -199,7 +186,7 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 	uint64_t done = 0;
 	uint64_t total = 0;
 
-	if (listed && was_removed(v, listed, code)) {
+	if (listed && code == CKPT_ENOSTEP) {
 		say_removed(v, listed);
 		return;
 	}

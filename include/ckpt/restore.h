@@ -19,7 +19,7 @@
  * with `rank` in the error. A rank that does not come, or is dead, ends it with -ETIMEDOUT: after
  * save_timeout_ms for the opening, and for the reading as long after the others have read. So the same calls
  * on all ranks come to the same end, and a loop that asks for the latest again after CKPT_EINTEGRITY or
- * CKPT_EINCOMPLETE goes back with all of them. Who wants to look at a step by himself opens a second engine
+ * CKPT_EINCOMPLETE, or after -EBUSY (removed meanwhile), goes back with all of them. Who wants to look at a step by himself opens a second engine
  * that is read only.
  *
  * Threads: as for a save; wait and error from any thread. One restore of a job after the other.
@@ -42,9 +42,10 @@ extern "C" {
  * steps, and over those that are just being removed, and says so in the log; a number does not. The
  * step cannot be removed by retention while it is open.
  * With other ranks it returns when they have opened it, too; all must ask for the same (CKPT_EMISMATCH).
- * CKPT_ENOSTEP is rank 0's word then: nobody concludes by himself that there is nothing.
+ * That there is no latest step (CKPT_ENOSTEP) is rank 0's word then: nobody concludes it by himself.
  * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
- * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened),
+ * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened; with other
+ * ranks, one of them has found it removed: ask again),
  * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
 CKPT_API int ckpt_restore_open(
@@ -121,7 +122,9 @@ CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
 /*
  * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
  * the step has been quarantined, unless the engine is read only, and LATEST is now the next older one. So
- * it is when ckpt_restore_open() has failed with one of them and the manifest was good.
+ * it is when ckpt_restore_open() has failed with one of them and the manifest was good. Where locks do not
+ * reach, another machine may remove the step while it is read. That is no damage: it is CKPT_ENOSTEP, or -EBUSY
+ * if LATEST was asked for, which is now another step.
  */
 CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
 

@@ -14,7 +14,7 @@
 #define UNSEEN_MAX_NS   UINT64_C(10000000000)
 #define UNSEEN_PAUSE_NS UINT64_C(50000000)
 
-static bool is_relative(uint64_t wanted)
+bool ckpt_pick_is_relative(uint64_t wanted)
 {
 	return UINT64_MAX - wanted <= UINT32_MAX;
 }
@@ -24,7 +24,7 @@ static const char *wanted_text(uint64_t wanted, char *out, size_t size)
 {
 	if (wanted == CKPT_STEP_LATEST)
 		(void)snprintf(out, size, "the latest step");
-	else if (is_relative(wanted))
+	else if (ckpt_pick_is_relative(wanted))
 		(void)snprintf(out, size, "the step %llu before the latest",
 			(unsigned long long)(UINT64_MAX - wanted));
 	else
@@ -60,7 +60,7 @@ static struct ckpt_scan_step *find_broken(struct ckpt_scan *scan, uint64_t wante
 		if (s->state != CKPT_STEP_BROKEN ||
 			!ckpt_lineage_holds(scan, s->generation, s->step))
 			continue;
-		if (!is_relative(wanted) && s->step != wanted)
+		if (!ckpt_pick_is_relative(wanted) && s->step != wanted)
 			continue;
 		if (!found || (may_be_good(s) && !may_be_good(found)))
 			found = s;
@@ -110,7 +110,7 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 	for (size_t i = 0; scan->steps && i < scan->step_count; i++)
 		held += scan->steps[i].in_lineage;
 	/* What the lineage holds and does not count is quarantined. */
-	if (is_relative(p->wanted) && held > 0 && ckpt_lineage_count(scan) == 0)
+	if (ckpt_pick_is_relative(p->wanted) && held > 0 && ckpt_lineage_count(scan) == 0)
 		return ckpt_fail(p->err, CKPT_EQUARANTINED,
 			"%s holds committed steps, but all of them (%u) failed verification and "
 			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
@@ -158,7 +158,7 @@ static int choose(struct ckpt_pick *p)
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
 	bool in_the_way = bad && (!step || may_be_good(bad));
-	if (in_the_way && is_relative(p->wanted) && p->wanted != CKPT_STEP_LATEST)
+	if (in_the_way && ckpt_pick_is_relative(p->wanted) && p->wanted != CKPT_STEP_LATEST)
 		return fail_untold(p, bad);
 	if (in_the_way)
 		step = bad;
@@ -233,7 +233,7 @@ static bool is_known_bad(const struct ckpt_pick *p)
 	const struct ckpt_scan_step *known =
 		ckpt_scan_find(&p->core->scan, p->manifest.generation, p->manifest.step);
 
-	return p->chosen.state == CKPT_STEP_BROKEN && is_relative(p->wanted) && known &&
+	return p->chosen.state == CKPT_STEP_BROKEN && ckpt_pick_is_relative(p->wanted) && known &&
 	       known->state == CKPT_STEP_QUARANTINED &&
 	       strcmp(known->attempt, p->manifest.attempt) == 0;
 }
@@ -295,7 +295,7 @@ static void forget(struct ckpt_pick *p)
 /* A step named by number has vanished for good; the latest is another one now. */
 static bool try_again(struct ckpt_pick *p)
 {
-	if (!p->vanished || !is_relative(p->wanted) || ++p->tries >= CKPT_PICK_TRIES)
+	if (!p->vanished || !ckpt_pick_is_relative(p->wanted) || ++p->tries >= CKPT_PICK_TRIES)
 		return false;
 	forget(p);
 	return true;

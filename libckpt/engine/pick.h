@@ -44,6 +44,8 @@ struct ckpt_pick {
 	unsigned going_count;
 };
 
+/* The latest, or one so many before it: another one is it when a newer one comes, or goes. */
+bool ckpt_pick_is_relative(uint64_t wanted);
 /* Zeroed, but for core, wanted, stop, err and waiter. */
 void ckpt_pick_start(struct ckpt_pick *pick);
 /* After the end; `lock` has been shut. */

@@ -63,7 +63,7 @@ static void prepare_talk(struct ckpt_restore *r)
 	talk->core = r->core;
 	talk->stop = &r->stop;
 	talk->deadline_ns = UINT64_MAX;
-	talk->waiter = &r->task;
+	talk->waiter = &r->trip;
 	talk->count = 1;
 	ckpt_key_restore(talk->items[0].key, r->ranks->number);
 }

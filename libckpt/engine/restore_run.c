@@ -44,6 +44,7 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_task_wake(&r->road);
 	if (r->ranks)
 		ckpt_task_wake(&r->ranks->talk.task);
+	ckpt_task_wake(&r->trip);
 	ckpt_task_wake(&r->task);
 }
 
@@ -110,39 +111,7 @@ static bool must_quarantine(const struct ckpt_restore *r)
 {
 	return r->sink == CKPT_SINK_MEMORY && !r->core->config.read_only && !r->core->fenced &&
 	       r->pick.manifest.ranks && r->pick.chosen.state == CKPT_STEP_COMMITTED &&
-	       is_damaged_here(r);
-}
-
-static void start_pick(struct ckpt_restore *r)
-{
-	r->pick.core = r->core;
-	r->pick.wanted = r->wanted;
-	r->pick.stop = &r->stop;
-	r->pick.err = &r->why;
-	r->pick.waiter = &r->task;
-	ckpt_pick_start(&r->pick);
-}
-
-static void take_pick(struct ckpt_restore *r)
-{
-	r->result = r->pick.task.result ? r->pick.task.result : r->stop;
-	atomic_store(&r->chosen_step, r->pick.chosen.step);
-	atomic_store(&r->chosen_generation, r->pick.chosen.generation);
-	/* A manifest that does not verify is what a verification is there to find. */
-	bool found = r->result == CKPT_EINTEGRITY || r->result == CKPT_EFORMAT ||
-		     r->result == CKPT_EVERSION;
-	if (found && r->sink == CKPT_SINK_NONE && r->pick.chosen.generation) {
-		struct ckpt_error why = r->why;
-		(void)ckpt_road_note(r);
-		r->why = why;
-	}
-}
-
-static void road_done(struct ckpt_task *task)
-{
-	struct ckpt_restore *r = CKPT_CONTAINER(task, struct ckpt_restore, road);
-
-	ckpt_task_wake(&r->task);
+	       !r->presence.gone && is_damaged_here(r);
 }
 
 static void start_quarantine(struct ckpt_restore *r)
@@ -150,16 +119,6 @@ static void start_quarantine(struct ckpt_restore *r)
 	r->quarantiner = (struct ckpt_quarantiner){
 		.core = r->core, .step = r->pick.chosen, .why = &r->why, .waiter = &r->task};
 	ckpt_quarantine_start(&r->quarantiner);
-}
-
-static bool follows(const struct ckpt_restore *r)
-{
-	return r->ranks && r->core->config.rank > 0;
-}
-
-static bool leads(const struct ckpt_restore *r)
-{
-	return r->ranks && r->core->config.rank == 0;
 }
 
 /* All ranks have opened it, and this one has turned back meanwhile. */
@@ -175,24 +134,18 @@ static int go_on(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (r->ranks)
 		ckpt_restore_ranks_begin(r);
-	if (follows(r)) {
-		CKPT_AWAIT(task, r->ranks->talk.task.finished);
-		r->result = ckpt_restore_ranks_heard(r);
-	}
-	if (r->result == 0) {
-		start_pick(r);
-		CKPT_AWAIT(task, r->pick.task.finished);
-		take_pick(r);
-	}
-	if (leads(r) && r->result == 0) {
-		ckpt_restore_ranks_tell(r);
-		CKPT_AWAIT(task, r->ranks->talk.task.finished);
-		r->result = r->stop ? r->stop : ckpt_restore_ranks_told(r);
-	}
-	if (r->result == 0) {
-		ckpt_task_start(&r->road, &r->core->sched, ckpt_road_of(r->sink), road_done);
-		CKPT_AWAIT(task, r->road.finished);
-		r->result = r->road.result;
+	for (;;) {
+		r->trips++;
+		ckpt_restore_trip_start(r);
+		CKPT_AWAIT(task, r->trip.finished);
+		if (!ckpt_restore_trip_again(r))
+			break;
+		if (r->pick.lock.fd >= 0) {
+			ckpt_store_op_init(&r->op, task, NULL);
+			ckpt_store_shut(r->core->store, &r->op, &r->pick.lock);
+			CKPT_AWAIT(task, r->op.done);
+		}
+		ckpt_restore_trip_reset(r);
 	}
 	if (r->ranks) {
 		ckpt_restore_ranks_vote(r);
@@ -203,6 +156,11 @@ static int go_on(struct ckpt_task *task)
 			CKPT_AWAIT(task, ckpt_restore_ranks_outcome(r));
 		}
 		ckpt_restore_ranks_take(r);
+	}
+	/* What another rank has found may be of a step that has gone meanwhile. */
+	if (r->ranks && must_quarantine(r)) {
+		ckpt_restore_look(r, task);
+		CKPT_AWAIT(task, r->presence.task.finished);
 	}
 	if (must_quarantine(r)) {
 		start_quarantine(r);

@@ -9,6 +9,7 @@
 #include "engine/findings.h"
 #include "engine/gather.h"
 #include "engine/pick.h"
+#include "engine/presence.h"
 #include "engine/quarantine.h"
 #include "engine/restore.h"
 #include "engine/restore_ranks.h"
@@ -52,14 +53,16 @@ struct ckpt_restore {
 	struct ckpt_node cancel_node;
 	struct ckpt_node release_node;
 	struct ckpt_restore *next; /* in core->restores */
-	struct ckpt_task task;     /* the whole: pick, road, quarantine, END, release */
+	struct ckpt_task task;     /* the whole: trips, quarantine, END, release */
+	struct ckpt_task trip;     /* to one step: pick, road, and whether it is still there */
 	struct ckpt_task road;     /* what the sink asks for, with the step that was picked */
 	bool started;
 	bool released;
 	bool ended;
 	int stop;   /* not 0: give up, with this code */
-	int result; /* of the whole */
-	int code;   /* of the road, so far */
+	int result; /* of the trip, and then of the whole */
+	unsigned trips;
+	int code; /* of the road, so far */
 	uint32_t rank;
 	bool rank_bad;         /* a finding was made that the fetch does not know of */
 	struct ckpt_error why; /* failures are worded here first */
@@ -68,6 +71,7 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
+	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_findings findings;
 	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
@@ -80,6 +84,14 @@ void ckpt_restore_run_cancel(struct ckpt_node *node);
 void ckpt_restore_run_release(struct ckpt_node *node);
 /* Why it was stopped, into a clear `err`. */
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err);
+
+/* restore_trip.c. Ends with `result`; wakes the whole. */
+void ckpt_restore_trip_start(struct ckpt_restore *restore);
+/* After it: the step is gone, and the next one may be tried. Shut the lock, and reset. */
+bool ckpt_restore_trip_again(const struct ckpt_restore *restore);
+void ckpt_restore_trip_reset(struct ckpt_restore *restore);
+/* Whether the step that was picked is still there: await presence.task. */
+void ckpt_restore_look(struct ckpt_restore *restore, struct ckpt_task *waiter);
 
 /* road.c: the bodies of `road`, one for each sink. */
 ckpt_task_fn *ckpt_road_of(enum ckpt_restore_sink sink);

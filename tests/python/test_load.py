@@ -4,6 +4,7 @@
 import errno
 import shutil
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,46 @@ def test_one_before_the_latest_is_chosen_again_too(
     with pytest.raises(libckpt.StepNotFoundError, match="does not hold"):
         libckpt.load(store, "latest~9")
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("asked", ["latest", "latest~1"])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(
+    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch, asked: str, *, resumes: bool
+) -> None:
+    """By somebody on another machine, whom the lock on it does not keep away."""
+    from libckpt._reader import Reader
+
+    state = {"n": torch.zeros(1000)}
+    with opened(state) as ckpt:
+        for number in (1, 2, 3, 4):
+            state["n"][:] = number
+            ckpt.save(number).wait()
+    real = Reader.read
+    removed: list[Path] = []
+
+    def read(reader: Reader, *args: Any) -> None:
+        if not removed:
+            step = store / f"g000001/step-{reader.step:010d}"
+            for path in sorted(step.iterdir()):  # the manifest goes first
+                path.unlink()
+            removed.append(step)
+        real(reader, *args)
+
+    monkeypatch.setattr(Reader, "read", read)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", libckpt.CheckpointWarning)
+        if resumes:
+            with opened(state) as ckpt:
+                assert ckpt.resume(asked) == (3 if asked == "latest" else 2)
+        else:
+            state = libckpt.load(store, asked)
+    assert state["n"][0] == (3 if asked == "latest" else 2)
+    assert not list(removed[0].iterdir())  # nobody has noted that anything was wrong with it
+    # Who wants that step and no other is told.
+    removed.clear()
+    with pytest.raises(libckpt.StepNotFoundError, match="was removed while it was read"):
+        libckpt.load(store, 1)
 
 
 @pytest.mark.parametrize("how", ["emptied", "flipped"])

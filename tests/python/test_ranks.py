@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import assert_same, bits, shards
+from libckpt._reader import Reader
 from ranks import Job, full, together
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -139,6 +140,33 @@ def test_one_rank_saves_and_three_resume(store: Path, tmp_path: Path) -> None:
     for _, _, said in resumed[1:]:
         assert len(said) == 1
         assert "seeded anew" in said[0]
+
+
+def resume_removed(store: Path, layout: str) -> list[str]:
+    """Rank 1 finds the newest step gone, after all have opened it."""
+    job = Job(layout, seed=2)
+    real = Reader.read
+
+    def read(reader: Reader, *args: Any) -> None:
+        newest = store / f"g000001/step-{reader.step:010d}"
+        if dist.get_rank() == 1 and reader.step == 3:
+            for path in sorted(newest.iterdir()):  # the manifest goes first
+                path.unlink()
+        real(reader, *args)
+
+    Reader.read = read  # type: ignore[method-assign]
+    with warnings.catch_warnings(record=True) as caught, job.open(store) as ckpt:
+        warnings.simplefilter("always")
+        assert ckpt.resume() == 2
+    return [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning]
+
+
+def test_a_step_that_is_removed_while_ranks_read_it_is_not_damaged(
+    store: Path, tmp_path: Path
+) -> None:
+    together(3, tmp_path, train, store, "ddp")
+    assert together(3, tmp_path, resume_removed, store, "ddp") == [[], [], []]
+    assert not list((store / "g000001/step-0000000003").iterdir())
 
 
 def test_a_layout_is_saved_and_another_resumes(store: Path, tmp_path: Path) -> None:

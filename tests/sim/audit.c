@@ -136,12 +136,24 @@ static bool wrote_on(
 	       holds(sim_disk_find(v->disk, path), "settled by generation");
 }
 
+static bool is_noted(struct sim_disk *disk, uint64_t generation, uint64_t step)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_quarantine(path, generation, step);
+	return sim_disk_exists(disk, path);
+}
+
 static void see_step(void *arg, uint64_t generation, uint64_t step)
 {
 	struct visit *v = arg;
 	enum remains remains = look_at(v->disk, generation, step);
 
 	v->aborted += remains == ABORTED;
+	if (is_noted(v->disk, generation, step) && oracle_whole(v->oracle, generation, step))
+		sim_violation(v->sim,
+			"step %llu of generation %llu is quarantined, and was not damaged",
+			(unsigned long long)step, (unsigned long long)generation);
 	if (remains == UNDECIDED && generation < v->generation)
 		sim_violation(v->sim, "step %llu of generation %llu is left undecided",
 			(unsigned long long)step, (unsigned long long)generation);

@@ -308,6 +308,13 @@ bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bo
 	return before;
 }
 
+bool oracle_whole(const struct oracle *oracle, uint64_t generation, uint64_t step)
+{
+	const struct oracle_record *r = find_record((struct oracle *)oracle, generation, step);
+
+	return r && r->harm == ORACLE_WHOLE && oracle->marker == ORACLE_WHOLE;
+}
+
 bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
 	uint64_t step)
 {
@@ -554,7 +561,7 @@ void oracle_refused(struct oracle *oracle, const struct oracle_view *view, uint6
 {
 	bool damage = code != CKPT_ENOSTEP;
 
-	if (damage && view->locks)
+	if (damage)
 		judge_damage(oracle, code, named);
 	/* There need not be as many as somebody wants to go back. */
 	bool back = asked > CKPT_STEP_MAX && asked != CKPT_STEP_LATEST;

@@ -102,6 +102,8 @@ void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 void oracle_healed(struct oracle *oracle);
 /* A user removes it; false: was told that it stays. Returns how it was before. */
 bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone);
+/* Nothing has happened to its files, nor to what says of which run they are. */
+bool oracle_whole(const struct oracle *oracle, uint64_t generation, uint64_t step);
 /* Nothing else was ever saved in its lineage. */
 bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
 	uint64_t step);

@@ -88,7 +88,8 @@ static int failed(struct sim_reading *r, int code)
 		world->counts.refused += code != CKPT_ENOSTEP;
 	} else if (by_user && !r->give_up && code == -ECANCELED)
 		user_judge(r->user, "restore", -ETIMEDOUT, NULL);
-	else if (!by_user)
+	/* Removed under its hands, by somebody whom its lock does not keep away. */
+	else if (!by_user && !(code == -EBUSY && !view.locks))
 		user_judge(r->user, r->verify ? "verify" : "restore", code,
 			r->restore ? ckpt_restore_failure(r->restore) : NULL);
 	return code;

@@ -577,7 +577,8 @@ static int resume_body(struct ckpt_task *task)
 			return ckpt_task_continue(task, adopt_body);
 		if (u->reading.result == CKPT_ENOSTEP && u->reading.asked == CKPT_STEP_LATEST)
 			break;
-		if (u->reading.result != CKPT_ENOSTEP && !damaged(u->reading.result)) {
+		bool gone = u->reading.result == -EBUSY && !u->view.locks;
+		if (!gone && u->reading.result != CKPT_ENOSTEP && !damaged(u->reading.result)) {
 			u->failure = u->reading.result;
 			return ckpt_task_continue(task, close_body);
 		}

@@ -142,8 +142,7 @@ def read_newest(
     if number == lib.CKPT_STEP_LATEST and engine.world > 1:
         return _read_agreed(engine, read)
     if number != lib.CKPT_STEP_LATEST:
-        with _open(engine, number) as reader:
-            return reader.step, read(reader)
+        return _read_asked(engine, number, read)
     passed: dict[tuple[int, int], CheckpointError] = {}
     removed: StepNotFoundError | None = None
     for _ in range(_TRIES):
@@ -161,6 +160,7 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
     and calls a step that one of them cannot read unreadable for all.
     """
     passed: set[int | None] = set()
+    removed = 0
     while True:
         try:
             with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
@@ -172,6 +172,11 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
                 return None, None
             raise _hidden(engine, elsewhere) from error
         except CheckpointError as caught:
+            # Removed while it was read: all have heard that, and there is a newer one.
+            if caught.errno == errno.EBUSY and caught.code and removed + 1 < _TRIES:
+                removed += 1
+                logger.warning("%s", caught)
+                continue
             # What Python itself found, this rank alone has found.
             found = caught.step if caught.code else None
             if not _is_unreadable(caught) or found is None or found in passed:
@@ -188,19 +193,26 @@ class _RemovedError(Exception):
         self.found = found
 
 
-def _open(engine: Engine, number: int) -> Reader:
+def _read_asked(
+    engine: Engine, number: int, read: Callable[[Reader], Any]
+) -> tuple[int | None, Any]:
     """
-    Opens a step. The library, too, chooses again when the one before the latest is removed before
-    it is open, but a writer that commits without a pause may be quicker than it is patient.
+    Reads a step that was asked for. The library, too, chooses again when the one before the latest
+    is removed before it is open, but a writer that commits without a pause may be quicker than it
+    is patient; and once it is open nobody else can.
     """
-    for _ in range(_TRIES - 1):
+    # Of many ranks only the one that missed the step would know that it was there.
+    relative = number > lib.CKPT_STEP_MAX and engine.world == 1
+    for _ in range(_TRIES - 1 if relative else 0):
         try:
-            return Reader(engine, number)
+            with Reader(engine, number) as reader:
+                return reader.step, read(reader)
         except StepNotFoundError as error:
             # Of a step that was found the error names the manifest; of one that never was, nothing.
-            if error.file is None or number <= lib.CKPT_STEP_MAX:
+            if error.file is None:
                 raise
-    return Reader(engine, number)
+    with Reader(engine, number) as reader:
+        return reader.step, read(reader)
 
 
 def _read_latest(
@@ -216,8 +228,10 @@ def _read_latest(
         try:
             if error is not None:
                 raise error
-            with _open_listed(engine, info.step) as reader:
+            with Reader(engine, info.step) as reader:
                 return reader.step, read(reader)
+        except StepNotFoundError as caught:
+            raise _RemovedError(caught) from caught
         except CheckpointError as caught:
             if not _is_unreadable(caught):
                 raise
@@ -232,13 +246,6 @@ def _read_latest(
         ) from newest
     elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
     return _nothing_there(engine, read, elsewhere) if elsewhere else (None, None)
-
-
-def _open_listed(engine: Engine, number: int) -> Reader:
-    try:
-        return Reader(engine, number)
-    except StepNotFoundError as error:
-        raise _RemovedError(error) from error
 
 
 def _nothing_there(

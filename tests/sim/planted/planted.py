@@ -27,6 +27,8 @@ AGREE = "tests/api/test_agree"
 TELLING = "tests/unit/engine/test_telling"
 # What a restore has told does not stay, so that the next one has to come soon after.
 TOGETHER = "tests/api/test_together"
+# A removal that meets a reader on another machine, at every moment of it: one world in some thousands.
+PRESENCE = "tests/unit/engine/test_presence"
 
 PLANTED = [
     Planted(
@@ -410,6 +412,21 @@ PLANTED = [
         "\treturn outcome->rank == 0 && r->core->config.rank == 0 &&\n"
         "\t       is_damage(outcome->verdict.code) &&\n",
         "what is damaged for one rank is not given to any again", CROWD),
+    Planted(
+        "gone-is-damaged", "libckpt/engine/presence.c",
+        "\tp->gone = p->op.result == -ENOENT || p->op.result == -ESTALE;\n",
+        "\tp->gone = false;\n",
+        "a step that is removed while it is read is not taken for a damaged one", PRESENCE),
+    Planted(
+        "gone-is-damaged-for-others", "libckpt/engine/restore_run.c",
+        "\tif (r->ranks && must_quarantine(r)) {\n",
+        "\tif (false) {\n",
+        "what another rank calls damaged is looked for before that is noted", PRESENCE),
+    Planted(
+        "gone-is-no-step", "libckpt/engine/restore_trip.c",
+        "\treturn ckpt_fail_at(&r->why, latest ? -EBUSY : CKPT_ENOSTEP,\n",
+        "\treturn ckpt_fail_at(&r->why, CKPT_ENOSTEP,\n",
+        "who has met a removal of the latest does not hear that there is none", PRESENCE),
     Planted(
         "outcome-put-twice", "libckpt/exchange/exchange_dir.c",
         "\td->op.result = same ? 0 : -EEXIST;\n",
