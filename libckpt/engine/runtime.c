@@ -318,6 +318,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	ckpt_save_unref(engine->last);
 	if (engine->claim)
 		ckpt_command_unref(engine->claim);
+	ckpt_save_unref(engine->claim_for);
 	if (engine->closer_open)
 		ckpt_command_fini(&engine->closer.command);
 	if (engine->core_open)

@@ -39,6 +39,10 @@ struct ckpt_engine {
 	struct ckpt_save *last; /* the newest that was posted; a reference */
 	/* Waited for by nobody just now, or ended and not looked at yet; a reference. NULL: none. */
 	struct ckpt_command *claim;
+	struct ckpt_save
+		*claim_for; /* whose failure it would be; a reference. NULL: nobody's who waits */
+	/* To be begun when that one fails: all ranks try for every step, and count. */
+	unsigned claims_owed;
 	uint64_t generation; /* 0: to be claimed */
 	bool any_step;
 	uint64_t last_step;
@@ -46,5 +50,26 @@ struct ckpt_engine {
 	atomic_uint_fast64_t saves_waited;
 	atomic_uint_fast64_t saves_waited_ns;
 };
+
+/* runtime_call.c. Whether a command has ended within a while; and then its result, worded into `err`. */
+bool ckpt_runtime_has_ended(struct ckpt_command *command, int timeout_ms);
+int ckpt_runtime_result(
+	struct ckpt_engine *engine, struct ckpt_command *command, struct ckpt_error *err);
+/* One thread at a time goes on from here to the end of its turn. */
+bool ckpt_runtime_take_turn_within(struct ckpt_engine *engine, int timeout_ms);
+int ckpt_runtime_take_turn(struct ckpt_engine *engine, struct ckpt_error *err);
+void ckpt_runtime_end_turn(struct ckpt_engine *engine);
+
+/*
+ * runtime_claim.c, for whoever has the turn: a generation for a save, unless there is one. What has failed
+ * for another save is not told to this one. The second waits no longer than `timeout_ms`: -ETIMEDOUT and
+ * `*ret_over` false.
+ */
+int ckpt_runtime_claim_in_turn(
+	struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err);
+int ckpt_runtime_claim_ready(struct ckpt_engine *engine, struct ckpt_save *save, int timeout_ms,
+	struct ckpt_error *err, bool *ret_over);
+/* A save has failed that claims nothing itself. Nobody has the turn, and the lock is held. */
+void ckpt_runtime_claim_refused(struct ckpt_engine *engine, struct ckpt_save *save);
 
 #endif

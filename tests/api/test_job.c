@@ -366,6 +366,64 @@ static void test_all_refused_first(void **state)
 	check_step(job, 2, true);
 }
 
+/* No claim succeeds as long as the claims are elsewhere. */
+static void move_claims(const struct job *job, bool away)
+{
+	const char *there = scratch_join(job->store, "gens");
+	const char *elsewhere = scratch_join(job->store, "moved");
+
+	assert_int_equal(rename(away ? there : elsewhere, away ? elsewhere : there), 0);
+}
+
+/* All ranks try a step that `refused` is refused: there is no generation for it. */
+static void fail_claim(struct job *job, uint32_t refused, uint64_t step)
+{
+	for (uint32_t i = 0; i < WORLD; i++) {
+		struct ckpt_save *draft = NULL;
+		uint32_t rank = (refused + i) % WORLD;
+		must_work(ckpt_save_begin(job->ranks[rank], step, NULL, &draft));
+		if (rank == refused)
+			must_work(ckpt_save_fail(draft, CKPT_ETORN, "w", "refused by the test"));
+		/* Rank 0 claims in its own start: the others hear of it in theirs. */
+		else if (rank == 0)
+			assert_int_equal(ckpt_save_start(draft), -ENOENT);
+		else
+			assert_int_equal(ckpt_save_ready(draft, 0), -ETIMEDOUT);
+		job->saves[rank] = draft;
+	}
+	for (uint32_t rank = 1; rank < WORLD; rank++)
+		if (rank != refused)
+			assert_int_equal(ckpt_save_start(job->saves[rank]), -ENOENT);
+}
+
+/* A claim that was begun for a save that was refused fails: the next save hears nothing of that. */
+static void test_claim_failed_for_refused(void **state)
+{
+	struct job *job = *state;
+
+	for (uint32_t refused = 0; refused < WORLD; refused += WORLD - 1) {
+		(void)snprintf(job->store, sizeof(job->store), "%s/store-%u", job->dir, refused);
+		open_job(job, 60000);
+		move_claims(job, true);
+		/* Twice: each is counted on all ranks. */
+		for (uint64_t step = 1; step <= 2; step++) {
+			fail_claim(job, refused, step);
+			for (uint32_t rank = 0; rank < WORLD; rank++) {
+				ckpt_save_free(job->saves[rank]);
+				job->saves[rank] = NULL;
+			}
+		}
+		move_claims(job, false);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			start_rank(job, rank, 3, 0);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			must_work(wait_rank(job, rank));
+		check_step(job, 3, true);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			close_rank(job, rank);
+	}
+}
+
 /* What a start waits for can be waited for a little at a time. */
 static void test_ready(void **state)
 {
@@ -619,6 +677,7 @@ int main(void)
 		RANKS(test_refused_rank),
 		RANKS(test_refused_first),
 		RANKS(test_all_refused_first),
+		RANKS(test_claim_failed_for_refused),
 		RANKS(test_ready),
 		RANKS(test_skip),
 		RANKS(test_vanished_rank),
