@@ -27,7 +27,7 @@ AGREE = "tests/api/test_agree"
 TELLING = "tests/unit/engine/test_telling"
 # What a restore has told does not stay, so that the next one has to come soon after.
 TOGETHER = "tests/api/test_together"
-# A removal that meets a reader on another machine, at every moment of it: one world in some thousands.
+# A removal that meets a reader on another machine, at every moment of it: one world in ten thousand.
 PRESENCE = "tests/unit/engine/test_presence"
 
 PLANTED = [
