@@ -24,7 +24,8 @@ from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
 from ._save import Progress, Save, callback
-from ._state import SMALL_BYTES, Planner, Snapshot, check_state
+from ._specials import check_state
+from ._state import SMALL_BYTES, Planner, Snapshot
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._modules import has_own_say, parameter_names, unwrap, walk
 from ._optimizer import name_parameters
-from ._state import (
+from ._specials import (
     Special,
     check_state,
     find_specials,

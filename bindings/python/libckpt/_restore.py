@@ -40,7 +40,7 @@ from ._optimizer import name_parameters, parameters
 from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
-from ._state import is_stateful
+from ._specials import is_stateful
 from ._tensors import (
     check_place,
     check_tensor,

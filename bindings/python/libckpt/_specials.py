@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is special in a user's state: modules, optimizers, other objects; and where they may be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ._errors import UnsupportedStateError
+from ._typed import NESTING_MAX, Path, path_name, path_text
+
+
+class Special(NamedTuple):
+    """A module or an optimizer, and where it is."""
+
+    path: Path
+    value: Any
+
+
+def is_module(value: Any) -> bool:
+    """True for a module of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def is_optimizer(value: Any) -> bool:
+    """True for an optimizer of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.optim.Optimizer)
+
+
+def is_stateful(value: Any) -> bool:
+    """True for an object that is saved by its state_dict()."""
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "state_dict", None))
+        and callable(getattr(value, "load_state_dict", None))
+    )
+
+
+def check_state(state: Any) -> None:
+    """Raises for a state that is no dict of names."""
+    if not isinstance(state, dict):
+        raise UnsupportedStateError(
+            f"the state is a {type(state).__qualname__}: it must be a dict with strings as keys"
+        )
+    for key in state:
+        if type(key) is not str:
+            raise UnsupportedStateError(
+                f"the state has the key {key!r}: it must be a dict with strings as keys"
+            )
+
+
+_PLAIN = {bool, bytes, complex, float, int, str, type(None)}
+
+
+def _children(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, (list, tuple)) and not set(map(type, value)) <= _PLAIN:
+        yield from enumerate(value)
+
+
+def find_specials(state: dict[str, Any]) -> list[Special]:
+    """Finds the modules and optimizers in a state."""
+    found: list[Special] = []
+    _find(state, None, found)
+    return found
+
+
+def _find(value: Any, path: Path, found: list[Special], depth: int = 0) -> None:
+    for key, item in _children(value):
+        if is_module(item) or is_optimizer(item):
+            found.append(Special((path, key), item))
+        elif depth < NESTING_MAX:  # the encoder words the error
+            _find(item, (path, key), found, depth + 1)
+
+
+def plain_path(modules: list[Special]) -> Path:
+    """
+    The module whose tensors have no prefix: the one under "model", or else the first. The names of
+    all others begin with their path.
+    """
+    for special in modules:
+        if special.path == (None, "model"):
+            return special.path
+    return modules[0].path if modules else None
+
+
+def prefix_in(special: Special, plain: Path) -> str:
+    """What the names of its tensors begin with; `plain` is the path of the one without."""
+    return "" if special.path == plain else path_name(special.path) + "/"
+
+
+def prefix_of(special: Special, modules: list[Special]) -> str:
+    """What the names of a module's tensors begin with; `modules` are all that there are."""
+    return prefix_in(special, plain_path(modules))
+
+
+def there_twice(path: Path) -> UnsupportedStateError:
+    """A module that has been met before."""
+    return UnsupportedStateError(
+        f"{path_text(path)} is in the state twice: put every module in once"
+    )
+
+
+def misplaced(value: Any, path: Path) -> UnsupportedStateError:
+    """A module or an optimizer where none can be restored."""
+    return UnsupportedStateError(
+        f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
+        "nested too deep, or there twice: put it into the state itself or into a dict or list in "
+        "it, once"
+    )
+
+
+def misplaced_object(value: Any, path: Path) -> UnsupportedStateError:
+    """An object with a state_dict() where none can be restored."""
+    return UnsupportedStateError(
+        f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
+        "or nested too deep: put its state_dict() there, or the object into the state itself"
+    )
+
+
+def refuse_loader(value: Any, path: Path) -> None:
+    """Raises for a loader that would start from the beginning again."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and isinstance(value, data.DataLoader) and not is_stateful(value):
+        raise UnsupportedStateError(
+            f"{path_text(path)} is a DataLoader, which does not know its position, so that a "
+            "resumed run would see other batches: use torchdata's StatefulDataLoader, or an object "
+            "of your own with state_dict() and load_state_dict(), or leave it out of the state"
+        )
