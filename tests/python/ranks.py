@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks in one test: forked from it, so that none of them has to import torch again."""
+"""
+Several ranks in one test: forked from a process that has imported torch and does nothing else. What
+runs the tests has threads by then, whose locks nobody in a fork of it would ever open again.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 import libckpt
 
-_fork = multiprocessing.get_context("fork")
+torch.set_num_threads(1)
+_server = multiprocessing.get_context("forkserver")
+#: What is slow to import, and starts no thread.
+_PRELOAD = ("ranks", "pytest", "safetensors.torch", "torch.distributed.checkpoint.state_dict")
 #: A rank that has not ended by then hangs.
 _PATIENCE = 120
 
 
 def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> list[Any]:
-    """Runs `body(*args)` as `world` ranks of one job; what each returned."""
+    """
+    Runs `body(*args)` as `world` ranks of one job; what each returned. The body is a function of a
+    module, with arguments that can be pickled.
+    """
     place.mkdir(parents=True, exist_ok=True)
     meeting = place / f"meeting-{random.SystemRandom().randrange(1 << 60):x}"
-    pipes = [_fork.Pipe(duplex=False) for _ in range(world)]
+    work = pickle.dumps((body, args))
+    _start_server()
+    pipes = [_server.Pipe(duplex=False) for _ in range(world)]
     ranks = [
-        _fork.Process(target=_one, args=(rank, world, meeting, pipes[rank][1], (body, args)))
+        _server.Process(target=_one, args=(rank, world, meeting, pipes[rank][1], work))
         for rank in range(world)
     ]
     for process in ranks:
@@ -62,6 +73,23 @@ def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> l
     return [value for _, value in answers]
 
 
+def _start_server() -> None:
+    """It finds the modules by PYTHONPATH: what sys.path is here, no such server is told."""
+    from multiprocessing import forkserver
+
+    here = str(Path(__file__).parent)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = here if before is None else f"{here}{os.pathsep}{before}"
+    try:
+        _server.set_forkserver_preload(list(_PRELOAD))
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 def _receive(receiver: Any, process: Any) -> tuple[bool, Any]:
     multiprocessing.connection.wait([receiver, process.sentinel], _PATIENCE)
     if not receiver.poll():
@@ -70,9 +98,10 @@ def _receive(receiver: Any, process: Any) -> tuple[bool, Any]:
     return answer
 
 
-def _one(rank: int, world: int, meeting: Path, sender: Any, work: Any) -> None:
-    body, args = work
+def _one(rank: int, world: int, meeting: Path, sender: Any, work: bytes) -> None:
     try:
+        # By name, from where the tests are.
+        body, args = pickle.loads(work)
         if world > 1:
             dist.init_process_group(
                 "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world

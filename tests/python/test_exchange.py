@@ -401,7 +401,18 @@ def test_a_connection_that_broke_is_made_anew(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-def test_a_value_that_is_too_large_is_none_of_ours(keys: dist.TCPStore, store: Path) -> None:
+def test_a_value_that_is_too_large_is_none_of_ours(
+    keys: dist.TCPStore, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    reply = _exchange._reply
+
+    def listen(ptr: Any, request: Any, result: int, reason: str, values: Any) -> int:
+        reasons.append(reason)
+        return reply(ptr, request, result, reason, values)
+
+    # Which of its tries is the last one, and answered or not, is not known.
+    monkeypatch.setattr(_exchange, "_reply", listen)
     table = Meeting(keys, 2).table()
     keys.set("libckpt/s1/claim-1", b"x" * ((1 << 20) + 1))
     ranks = _exchange.Ranks(1, 2, "s1", _exchange.Service(table, "/p"))
@@ -409,8 +420,9 @@ def test_a_value_that_is_too_large_is_none_of_ours(keys: dist.TCPStore, store: P
         str(store), _engine.Options(save_timeout=1.0), log_thread=False, ranks=ranks
     )
     try:
-        with pytest.raises(libckpt.CheckpointError, match="holds strange values"):
+        with pytest.raises(libckpt.CheckpointError, match="do not reach each other"):
             _engine.check(lib.ckpt_engine_claim(engine.guard(), ffi.NULL))
+        assert "the job's key-value store holds strange values" in reasons
     finally:
         engine.close()
     # A service ends with an engine that could not be opened.

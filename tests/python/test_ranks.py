@@ -32,6 +32,17 @@ import libckpt
 from libckpt import _exchange
 
 
+def look_at_parent() -> tuple[int, float]:
+    """How many threads the process has that this rank was forked from, and since when this runs."""
+    return len(os.listdir(f"/proc/{os.getppid()}/task")), time.process_time()
+
+
+def test_ranks_are_forked_where_there_is_one_thread(tmp_path: Path) -> None:
+    for threads, seconds in together(2, tmp_path, look_at_parent):
+        assert threads == 1
+        assert seconds < 1  # it has not imported torch anew
+
+
 def train(store: Path, layout: str, steps: int = 3) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Trains, saves each step, and goes on for two more: the truth at the save, and the losses."""
     job = Job(layout, seed=1)
