@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
+from ._door import apart
 from ._early import check_early
 from ._engine import Engine, Options, check, logger
 from ._fence import Fences
@@ -60,7 +61,7 @@ class _Core:
 
     def fence(self) -> None:
         """Runs the fence of the last save; raises what it finds."""
-        for save in self.saves:
+        for save in list(self.saves):
             if not save._fenced:
                 start = time.perf_counter()
                 try:
@@ -76,7 +77,7 @@ class _Core:
         if self.engine.closed or self.engine.foreign:
             return
         try:
-            for save in self.saves:
+            for save in list(self.saves):
                 save._fence(self.deadline)
             self.engine.drain(self.deadline)
         except errors.CheckpointError as error:
@@ -93,7 +94,7 @@ class _Core:
         if self.engine.closed or self.engine.foreign:
             return
         try:
-            for save in self.saves:
+            for save in list(self.saves):
                 save._cancel()
             # So that the log says what became of them. A cancelled save does not wait for the disk.
             if self.saves:
@@ -109,7 +110,7 @@ def _forgotten(core: _Core) -> None:
             ResourceWarning,
             stacklevel=2,
         )
-        core.finish()
+        apart(core.finish)
 
 
 class Checkpointer:
@@ -165,7 +166,8 @@ class Checkpointer:
     through files where this torch has no such connections to give. keep_last, keep_every and pin()
     are those of rank 0.
 
-    One thread at a time may use a Checkpointer. It cannot be pickled, nor used by a forked child.
+    One thread at a time may use a Checkpointer, but any may close it meanwhile. It cannot be
+    pickled, nor used by a forked child.
     """
 
     def __init__(
@@ -394,7 +396,7 @@ class Checkpointer:
 
     def _wait_for_last(self, save: Save) -> bool:
         """True when the save may start; otherwise it has been skipped."""
-        running = [last for last in self._core.saves if not last._is_over()]
+        running = [last for last in list(self._core.saves) if not last._is_over()]
         if not running:
             return True
         if self._core.engine.options.busy == "skip":
@@ -429,7 +431,10 @@ class Checkpointer:
         failed: list[Save] = []
         for save in list(self._core.saves):
             if save._is_over():
-                self._core.saves.remove(save)
+                try:
+                    self._core.saves.remove(save)
+                except ValueError:  # close() on another thread was quicker
+                    continue
                 self._settle(save)
                 if save._failure is not None:
                     failed.append(save)
@@ -553,7 +558,7 @@ class Checkpointer:
         self._review()
 
     def _tick(self) -> None:
-        for save in self._core.saves:
+        for save in list(self._core.saves):
             save._tick()
 
     def stats(self) -> dict[str, int | str | bool]:
@@ -574,11 +579,13 @@ class Checkpointer:
         Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes. With
         many ranks it is rank 0's pin that counts.
         """
-        check(lib.ckpt_engine_pin(self._core.engine.guard(), check_step(step)))
+        engine = self._core.engine
+        check(engine.work(lib.ckpt_engine_pin, engine.guard(), check_step(step)))
 
     def unpin(self, step: int) -> None:
         """Takes the pin off."""
-        check(lib.ckpt_engine_unpin(self._core.engine.guard(), check_step(step)))
+        engine = self._core.engine
+        check(engine.work(lib.ckpt_engine_unpin, engine.guard(), check_step(step)))
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:

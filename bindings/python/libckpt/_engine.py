@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import _errors as errors
+from ._door import Door, Helper
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ logger.addHandler(logging.NullHandler())
 
 #: Longest that a C call may hold off a KeyboardInterrupt, in milliseconds.
 SLICE_MS = 100
+
+#: Seconds that the end of an engine waits for other threads that are inside of it.
+_LAST_CALL = 10.0
 
 #: Codes below are the library's, the others are those of errno.
 _LIBRARY_CODES = -10000
@@ -226,6 +230,9 @@ class Engine:
     One open store. Belongs to the process that made it. `log_thread` starts the thread that
     forwards the library's log; without it, that is done when the engine is closed. `ranks`: it is
     one of several, and has their service from here on.
+
+    Any thread may close it while others are in a call: all calls of the library that take it or one
+    of its handles are made by work(), ask() and release().
     """
 
     def __init__(
@@ -241,8 +248,9 @@ class Engine:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.ptr = self._open(ranks)
+        self._door = Door(self._end)
         if log_thread:
-            self._thread = threading.Thread(
+            self._thread = Helper(
                 target=_forward_forever,
                 args=(self.ptr, self._stop),
                 name="libckpt-log",
@@ -280,36 +288,65 @@ class Engine:
                 "cannot use it: open one of its own, or use it in the parent only",
                 code=lib.CKPT_EFORKED,
             )
-        if self.ptr is None:
-            raise errors.ClosedError(
-                f"the checkpointer of {self.path} is closed", code=lib.CKPT_ECLOSED
-            )
+        if not self._door.is_open:
+            raise self._closed_error()
         return self.ptr
+
+    def _closed_error(self) -> errors.ClosedError:
+        return errors.ClosedError(
+            f"the checkpointer of {self.path} is closed", code=lib.CKPT_ECLOSED
+        )
 
     @property
     def closed(self) -> bool:
         """True once it was closed."""
-        return self.ptr is None
+        return not self._door.is_open
 
     @property
     def foreign(self) -> bool:
         """True in a forked child."""
         return os.getpid() != self.pid
 
+    def work(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Calls what needs the engine open; ClosedError if it is not."""
+        self.guard()
+        well, value = self._door.work(call, *args)
+        if not well:
+            raise self._closed_error()
+        return value
+
+    def ask(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Calls what only asks a handle of this engine; open or closed, but not while it closes."""
+        well, value = self._door.ask(call, *args)
+        if not well:
+            raise self._closed_error()
+        return value
+
+    def release(self, call: Callable[..., Any], *args: Any) -> None:
+        """Frees a handle of this engine, from a finalizer: at once, or as soon as it has closed."""
+        self._door.release(call, *args)
+
     def drain(self, timeout: float, tick: Callable[[], None] | None = None) -> bool:
         """Waits until nothing is under way; False if the time is up first."""
         ptr = self.guard()
-        code = wait_sliced(lambda ms: lib.ckpt_engine_drain(ptr, ms), timeout, tick)
+        code = wait_sliced(lambda ms: int(self.work(lib.ckpt_engine_drain, ptr, ms)), timeout, tick)
         if code == -errno.ETIMEDOUT:
             return False
         check(code)
         return True
 
     def close(self) -> None:
-        """Ends the engine; what is under way is aborted. Harmless when closed, or in a child."""
-        if self.ptr is None or self.foreign:
+        """
+        Ends the engine; what is under way is aborted. Harmless when closed, or in a child. Threads
+        that are inside are waited for; if one does not come out, it is ended when that has.
+        """
+        if self.foreign:
             return
-        ptr, self.ptr = self.ptr, None
+        if not self._door.close(_LAST_CALL):
+            logger.warning("closing %s: another thread is inside, and ends it", self.path)
+
+    def _end(self) -> None:
+        ptr = self.ptr
         lib.ckpt_engine_quiet(ptr)
         if self._thread is None:
             forward(ptr)
@@ -320,6 +357,7 @@ class Engine:
             forward(ptr)
         else:
             self._thread.join()  # it ends when it has handed on every line
+        self.ptr = None
         # What this ends is told to the other ranks, so their service goes after it.
         lib.ckpt_engine_close(ptr)
         self._end_service()
@@ -327,31 +365,35 @@ class Engine:
     def stats(self) -> dict[str, int]:
         """The C library's counters."""
         stats = new_struct("ckpt_stats")
-        check(lib.ckpt_engine_stats(self.guard(), stats))
+        check(self.work(lib.ckpt_engine_stats, self.guard(), stats))
         return {name: int(getattr(stats, name)) for name in _STATS}
 
     def run_id(self) -> str:
         """The run's name in the store."""
-        ret = ffi.new("struct ckpt_catalog **")
-        check(lib.ckpt_catalog_open(self.guard(), ret))
-        try:
-            return text(lib.ckpt_catalog_run_id(ret[0]))
-        finally:
-            lib.ckpt_catalog_free(ret[0])
+        found: str = self.work(self._with_catalog, lambda ptr: text(lib.ckpt_catalog_run_id(ptr)))
+        return found
 
     def steps(self) -> list[StepInfo]:
         """Reads the store: every step of every generation, newest first."""
+        found: list[StepInfo] = self.work(self._with_catalog, _read_catalog)
+        return found
+
+    def _with_catalog(self, read: Callable[[Any], Any]) -> Any:
         ret = ffi.new("struct ckpt_catalog **")
-        check(lib.ckpt_catalog_open(self.guard(), ret))
+        check(lib.ckpt_catalog_open(self.ptr, ret))
         try:
-            info = new_struct("ckpt_step_info")
-            found = []
-            for index in range(lib.ckpt_catalog_count(ret[0])):
-                check(lib.ckpt_catalog_step(ret[0], index, info))
-                found.append(_step_info(info))
-            return found
+            return read(ret[0])
         finally:
             lib.ckpt_catalog_free(ret[0])
+
+
+def _read_catalog(ptr: Any) -> list[StepInfo]:
+    info = new_struct("ckpt_step_info")
+    found = []
+    for index in range(lib.ckpt_catalog_count(ptr)):
+        check(lib.ckpt_catalog_step(ptr, index, info))
+        found.append(_step_info(info))
+    return found
 
 
 _STATS = (

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from . import _errors as errors
+from ._door import Helper
 from ._engine import Engine, Options, check, error_class, logger, new_struct
 from ._native import ffi, lib
 
@@ -309,26 +310,26 @@ class Opening:
     """
 
     def __init__(self, group: Group, table: Table, prefix: str, path: str, timeout: float) -> None:
-        self._group = group
-        self._table = table
-        self._prefix = prefix
+        self.group = group
+        self.table = table
+        self.prefix = prefix
         self._path = path
         self._timeout = timeout
 
     def fail(self, error: BaseException) -> None:
         """This rank could not. Raises nothing: there is an error already."""
         try:
-            self._table.write(self._own(), _words(self._group.rank, error))
+            self.table.write(self._own(), _words(self.group.rank, error))
         except RuntimeError as lost:
             logger.warning("%s: the other ranks are not told: %s", self._path, _first_line(lost))
 
     def agree(self) -> None:
         """This rank could. Raises what another one has failed with."""
         try:
-            if self._group.rank == 0:
+            if self.group.rank == 0:
                 self._lead()
             else:
-                self._table.write(self._own(), _words(self._group.rank, None))
+                self.table.write(self._own(), _words(self.group.rank, None))
                 self._follow()
         except RuntimeError as error:
             raise errors.NetworkError(
@@ -337,42 +338,42 @@ class Opening:
             ) from error
 
     def _own(self) -> str:
-        rank = self._group.rank
-        return f"{self._prefix}/opened" if rank == 0 else f"{self._prefix}/open/{rank}"
+        rank = self.group.rank
+        return f"{self.prefix}/opened" if rank == 0 else f"{self.prefix}/open/{rank}"
 
     def _lead(self) -> None:
-        missing = set(range(1, self._group.world))
+        missing = set(range(1, self.group.world))
         pause = _Pause(self._timeout)
         while True:
             for rank in sorted(missing):
-                key = f"{self._prefix}/open/{rank}"
-                said = self._table.read(key)
+                key = f"{self.prefix}/open/{rank}"
+                said = self.table.read(key)
                 if said is None:
                     continue
-                self._table.drop(key)
+                self.table.drop(key)
                 missing.discard(rank)
                 if json.loads(said)["code"]:
-                    self._table.write(self._own(), said)
+                    self.table.write(self._own(), said)
                     raise self._failure(said)
             if not missing:
-                self._table.write(self._own(), _words(0, None))
+                self.table.write(self._own(), _words(0, None))
                 return
             if not pause():
                 some = ", ".join(map(str, sorted(missing)[:8]))
                 late = _late(f"{self._path}: rank {some} has not opened it in {self._timeout:g} s")
-                self._table.write(self._own(), _words(0, late))
+                self.table.write(self._own(), _words(0, late))
                 raise late
 
     def _follow(self) -> None:
         pause = _Pause(self._timeout + _PATIENCE.total_seconds())
         while True:
-            said = self._table.read(f"{self._prefix}/opened")
+            said = self.table.read(f"{self.prefix}/opened")
             if said is not None:
                 if json.loads(said)["code"]:
                     raise self._failure(said)
                 return
             if not pause():
-                rank = self._group.rank
+                rank = self.group.rank
                 raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")
 
     def _failure(self, said: bytes) -> errors.CheckpointError:
@@ -396,7 +397,7 @@ class Service:
         ret = ffi.new("struct ckpt_exchange_server **")
         check(lib.ckpt_exchange_server_new(ret))
         self.ptr: Any = ret[0]
-        self._thread = threading.Thread(
+        self._thread = Helper(
             target=_serve, args=(self.ptr, table, path), name="libckpt-ranks", daemon=True
         )
         self._thread.start()

@@ -32,7 +32,7 @@ class Fences:
 
     def remove(self) -> None:
         """Takes all hooks off."""
-        for _, handle in self._hooks.values():
+        for _, handle in list(self._hooks.values()):
             handle.remove()
         self._hooks.clear()
 

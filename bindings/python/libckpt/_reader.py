@@ -53,13 +53,13 @@ class Reader:
 
     def __init__(self, engine: Engine, step: int) -> None:
         ret = ffi.new("struct ckpt_restore **")
-        check(lib.ckpt_restore_open(engine.guard(), step, ret))
-        self._ptr: Any = ret[0]
-        self.step = int(lib.ckpt_restore_step(self._ptr))
-        self.generation = int(lib.ckpt_restore_generation(self._ptr))
-        #: how many ranks wrote it
-        self.world = int(lib.ckpt_restore_world(self._ptr))
+        check(engine.work(lib.ckpt_restore_open, engine.guard(), step, ret))
         self.engine = engine
+        self._ptr: Any = ret[0]
+        self.step = int(engine.ask(lib.ckpt_restore_step, self._ptr))
+        self.generation = int(engine.ask(lib.ckpt_restore_generation, self._ptr))
+        #: how many ranks wrote it
+        self.world = int(engine.ask(lib.ckpt_restore_world, self._ptr))
         self._targets: list[tuple[bytes, Described]] = []
         self._keep: list[Any] = []
 
@@ -73,10 +73,14 @@ class Reader:
         """Cancels what still runs and frees the handle."""
         ptr, self._ptr = self._ptr, None
         if ptr is not None:
-            lib.ckpt_restore_free(ptr)
+            self.engine.ask(lib.ckpt_restore_free, ptr)
 
     def tensors(self) -> dict[str, Stored]:
         """Everything that the step holds, by name."""
+        found: dict[str, Stored] = self.engine.ask(self._list)
+        return found
+
+    def _list(self) -> dict[str, Stored]:
         info = new_struct("ckpt_tensor_info")
         found: dict[str, Stored] = {}
         for index in range(lib.ckpt_restore_count(self._ptr)):
@@ -100,7 +104,7 @@ class Reader:
     def json(self, rank: int) -> Json:
         """What stands beside the tensors of a rank; None if there is nothing."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
-        check(lib.ckpt_restore_rank_meta(self._ptr, rank, ret_json, ret_length))
+        check(self.engine.ask(lib.ckpt_restore_rank_meta, self._ptr, rank, ret_json, ret_length))
         if not ret_length[0]:
             return None
         try:
@@ -140,32 +144,32 @@ class Reader:
             # What a rank wants all of, the others want, too, unless it is its own.
             if what.start is None and not name.startswith(own):
                 item.flags = lib.CKPT_TARGET_SHARED
-        code = lib.ckpt_restore_bind(self._ptr, array, len(self._targets))
+        work, ask, ptr = self.engine.work, self.engine.ask, self._ptr
+        code = work(lib.ckpt_restore_bind, ptr, array, len(self._targets))
         if code == -errno.EINVAL:  # nothing is wrong with the store
             found = last_error(code, self.step)
             raise UnsupportedStateError(found.message, step=self.step, tensor=found.tensor)
         check(code)
-        check(lib.ckpt_restore_start(self._ptr))
-        ptr = self._ptr
+        check(work(lib.ckpt_restore_start, ptr))
         done, total = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
         def tick() -> None:
             if progress is not None:
-                check(lib.ckpt_restore_progress(ptr, done, total))
+                check(ask(lib.ckpt_restore_progress, ptr, done, total))
                 report(progress, Progress("restore", self.step, int(done[0]), int(total[0])))
 
-        code = wait_sliced(lambda ms: lib.ckpt_restore_wait(ptr, ms), None, tick)
+        code = wait_sliced(lambda ms: int(ask(lib.ckpt_restore_wait, ptr, ms)), None, tick)
         del alive
         if code < 0:
             record = new_struct("ckpt_error")
-            if lib.ckpt_restore_error(ptr, record) != 0:
+            if ask(lib.ckpt_restore_error, ptr, record) != 0:
                 raise error_of(record)
             raise_last(code)
         tick()
 
     def adopt(self) -> None:
         """This step is the parent of what is saved from now on."""
-        check(lib.ckpt_restore_adopt(self._ptr))
+        check(self.engine.work(lib.ckpt_restore_adopt, self._ptr))
 
 
 def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any]]:

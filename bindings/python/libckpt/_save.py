@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import numbers
@@ -120,7 +121,7 @@ class Save:
         ptr = getattr(self, "_ptr", None)
         if ptr is not None and os.getpid() == self._pid:
             self._ptr = None
-            lib.ckpt_save_free(ptr)
+            self._engine.release(lib.ckpt_save_free, ptr)
 
     @property
     def step(self) -> int:
@@ -140,7 +141,7 @@ class Save:
         self._guard()
         info = new_struct("ckpt_save_info")
         if self._ptr is not None:
-            check(lib.ckpt_save_info(self._ptr, info))
+            check(self._engine.ask(lib.ckpt_save_info, self._ptr, info))
         return SaveInfo(
             step=self._step,
             generation=int(info.generation),
@@ -170,7 +171,7 @@ class Save:
         end = None if timeout is None else time.monotonic() + timeout
         if self._failure is None:
             if number not in (lib.CKPT_LEVEL_STAGED, lib.CKPT_LEVEL_LOCAL):
-                check(lib.ckpt_save_wait(self._ptr, number, 0))
+                check(self._engine.ask(lib.ckpt_save_wait, self._ptr, number, 0))
             self._fence(timeout)
         if self._failure is None:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -186,7 +187,7 @@ class Save:
         self._try_fence()
         if self._poll() is not None:
             return True
-        code = lib.ckpt_save_wait(self._ptr, number, 0)
+        code: int = self._engine.ask(lib.ckpt_save_wait, self._ptr, number, 0)
         if code == lib.CKPT_ELEVEL:
             raise_last(code)
         return code == 0
@@ -204,11 +205,12 @@ class Save:
 
     def _refuse(self, error: BaseException) -> None:
         """The state cannot be described: the other ranks, which wait for this one, are told so."""
-        if self._engine.world == 1:
+        # Of an engine that has closed meanwhile the others have heard.
+        if self._engine.world == 1 or self._engine.closed:
             return
         if self._ptr is None:
             ret = ffi.new("struct ckpt_save **")
-            if lib.ckpt_save_begin(self._engine.guard(), self._step, ffi.NULL, ret) < 0:
+            if self._begin(ffi.NULL, ret) < 0:
                 return
             self._ptr = ret[0]
         code = getattr(error, "code", 0)
@@ -218,8 +220,15 @@ class Save:
             if isinstance(error, Exception):
                 self._await_claim(error)
         finally:
-            lib.ckpt_save_fail(self._ptr, code if code < 0 else -errno.EINVAL, ffi.NULL, why)
+            number = code if code < 0 else -errno.EINVAL
+            with contextlib.suppress(errors.ClosedError):
+                self._engine.work(lib.ckpt_save_fail, self._ptr, number, ffi.NULL, why)
             self._release()
+
+    def _begin(self, opts: Any, ret: Any) -> int:
+        engine = self._engine
+        code: int = engine.work(lib.ckpt_save_begin, engine.guard(), self._step, opts, ret)
+        return code
 
     def _await_claim(self, error: Exception) -> None:
         """Before the first claim there is nothing under which the others could be told."""
@@ -231,15 +240,18 @@ class Save:
             self._engine.path,
             error,
         )
-        ptr = self._ptr
-        wait_sliced(lambda ms: lib.ckpt_save_ready(ptr, ms), _TELL, over=self._read_error)
+        with contextlib.suppress(errors.ClosedError):
+            wait_sliced(self._ready, _TELL, over=self._read_error)
+
+    def _ready(self, ms: int) -> int:
+        code: int = self._engine.work(lib.ckpt_save_ready, self._ptr, ms)
+        return code
 
     def _await_others(self, deadline: float) -> None:
         """What the start would wait for without an end for Ctrl-C."""
         if self._engine.world == 1:
             return
-        ptr = self._ptr
-        code = wait_sliced(lambda ms: lib.ckpt_save_ready(ptr, ms), deadline, over=self._read_error)
+        code = wait_sliced(self._ready, deadline, over=self._read_error)
         if code == 0:
             return
         found = self._read_error()
@@ -259,7 +271,7 @@ class Save:
         opts = new_struct("ckpt_save_opts")
         fenced = bool(snapshot.behind.parts)
         opts.flags = lib.CKPT_SAVE_FENCED if fenced else 0
-        check(lib.ckpt_save_begin(self._engine.guard(), self._step, opts, ret))
+        check(self._begin(opts, ret))
         self._ptr = ret[0]
         try:
             self._describe(snapshot)
@@ -277,18 +289,18 @@ class Save:
             raise
 
     def _describe(self, snapshot: Snapshot) -> None:
+        work, ptr = self._engine.work, self._ptr
         for block in snapshot.blocks:
-            check(lib.ckpt_save_add(self._ptr, block.array, block.count))
+            check(work(lib.ckpt_save_add, ptr, block.array, block.count))
         for alias, name in snapshot.aliases:
-            check(lib.ckpt_save_add_alias(self._ptr, alias, name))
-        check(lib.ckpt_save_set_meta(self._ptr, snapshot.meta, len(snapshot.meta)))
+            check(work(lib.ckpt_save_add_alias, ptr, alias, name))
+        check(work(lib.ckpt_save_set_meta, ptr, snapshot.meta, len(snapshot.meta)))
         if snapshot.common:
-            check(lib.ckpt_save_set_common(self._ptr, snapshot.common, len(snapshot.common)))
+            check(work(lib.ckpt_save_set_common, ptr, snapshot.common, len(snapshot.common)))
 
     def _copy_eager(self, deadline: float) -> None:
-        ptr = self._ptr
-        check(lib.ckpt_save_start(ptr))
-        code = self._wait(lambda ms: lib.ckpt_save_wait_eager(ptr, ms), deadline)
+        check(self._engine.work(lib.ckpt_save_start, self._ptr))
+        code = self._wait(lambda ms: self._ask(lib.ckpt_save_wait_eager, ms), deadline)
         if code == -errno.ETIMEDOUT and self._poll() is None:
             raise errors.DeadlineError(
                 f"step {self._step}: its tensors were not copied within {deadline:g} s; the save "
@@ -300,14 +312,19 @@ class Save:
         if code < 0:
             raise self._poll() or _unknown(self._step, code)
 
+    def _ask(self, call: Callable[..., int], *args: Any) -> int:
+        """A question about the handle, which may outlive the engine."""
+        code: int = self._engine.ask(call, self._ptr, *args)
+        return code
+
     def _wait(self, call: Callable[[int], int], timeout: float | None) -> int:
         """Calls until there is an answer. -ETIMEDOUT: none, unless `_poll` gives an error."""
         return wait_sliced(call, timeout, self._tick, self._poll)
 
     def _give_up(self, snapshot: Snapshot) -> None:
         """Cancels, and waits until the library has let go of the tensors."""
-        lib.ckpt_save_cancel(self._ptr)
-        code = lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, _LET_GO_MS)
+        self._engine.ask(lib.ckpt_save_cancel, self._ptr)
+        code = self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, _LET_GO_MS)
         # Its own failure may have that code, too; then it has let go.
         if code == -errno.ETIMEDOUT and self._read_error() is None:
             _stuck.append(snapshot)
@@ -331,10 +348,10 @@ class Save:
         with self._lock:
             if self._fenced or self._failure is not None:
                 return
-            ptr, behind = self._ptr, self._behind
+            behind = self._behind
             assert behind is not None
             code = self._wait(
-                lambda ms: lib.ckpt_save_wait(ptr, lib.CKPT_LEVEL_STAGED, ms), timeout
+                lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, ms), timeout
             )
             if self._failure is not None:
                 return
@@ -357,7 +374,7 @@ class Save:
         if name is None:
             name, how = behind.moved(), "was given other memory"
         if name is None:
-            code = lib.ckpt_save_fence(self._ptr, lib.CKPT_FOREVER)
+            code = self._ask(lib.ckpt_save_fence, lib.CKPT_FOREVER)
             if code == 0:
                 return None
             found = last_error(code, self._step)
@@ -367,13 +384,13 @@ class Save:
                 "the checkpoint would mix two steps; the save was failed. Call wait_staged() "
                 "before you change it, or pass eager=True"
             )
-            check(lib.ckpt_save_fail(self._ptr, lib.CKPT_ETORN, name, why.encode()))
+            check(self._ask(lib.ckpt_save_fail, lib.CKPT_ETORN, name, why.encode()))
             found = errors.TornSnapshotError(
                 why, code=lib.CKPT_ETORN, step=self._step, tensor=name.decode()
             )
         # The next save can start only when the library knows of it, too.
         wait_sliced(
-            lambda ms: lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, ms),
+            lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, ms),
             _LET_GO_MS / 1000,
             over=self._read_error,
         )
@@ -382,13 +399,12 @@ class Save:
     def _try_fence(self) -> None:
         """Runs the fence if that takes no waiting."""
         if not self._fenced and self._failure is None:
-            code = lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_STAGED, 0)
+            code = self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, 0)
             if code != -errno.ETIMEDOUT:
                 self._fence(0)
 
     def _wait_level(self, number: int, timeout: float | None) -> None:
-        ptr = self._ptr
-        code = self._wait(lambda ms: lib.ckpt_save_wait(ptr, number, ms), timeout)
+        code = self._wait(lambda ms: self._ask(lib.ckpt_save_wait, number, ms), timeout)
         if code == -errno.ETIMEDOUT and self._poll() is None:
             raise errors.WaitTimeoutError(
                 f"step {self._step}: not there after {timeout:g} s; the save goes on",
@@ -410,19 +426,19 @@ class Save:
 
     def _read_error(self) -> errors.CheckpointError | None:
         record = new_struct("ckpt_error")
-        if self._ptr is None or lib.ckpt_save_error(self._ptr, record) == 0:
+        if self._ptr is None or self._ask(lib.ckpt_save_error, record) == 0:
             return None
         return error_of(record)
 
     def _is_over(self) -> bool:
         """Committed or failed."""
         return self._poll() is not None or (
-            self._fenced and lib.ckpt_save_wait(self._ptr, lib.CKPT_LEVEL_LOCAL, 0) == 0
+            self._fenced and self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, 0) == 0
         )
 
     def _cancel(self) -> None:
         if self._ptr is not None and not self._is_over():
-            lib.ckpt_save_cancel(self._ptr)
+            self._engine.ask(lib.ckpt_save_cancel, self._ptr)
 
     def _tick(self) -> None:
         if self._progress is not None and self._ptr is not None:

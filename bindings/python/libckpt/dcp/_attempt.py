@@ -25,7 +25,7 @@ class Attempt(Save):
         ret = ffi.new("struct ckpt_save **")
         opts = new_struct("ckpt_save_opts")
         opts.flags = lib.CKPT_SAVE_FENCED if held else 0
-        check(lib.ckpt_save_begin(self._engine.guard(), self._step, opts, ret))
+        check(self._begin(opts, ret))
         self._ptr = ret[0]
         try:
             self._describe(snapshot)
@@ -34,7 +34,7 @@ class Attempt(Save):
             raise
         self._fenced = True
         try:
-            check(lib.ckpt_save_start(self._ptr))
+            check(self._engine.work(lib.ckpt_save_start, self._ptr))
             if held:
                 self._held = snapshot
             self.wait("staged", deadline)
@@ -52,7 +52,7 @@ class Attempt(Save):
         Publishes the step once all ranks have written theirs; its generation. Raises why it was not
         published.
         """
-        code = lib.ckpt_save_fence(self._ptr, lib.CKPT_FOREVER)
+        code = self._ask(lib.ckpt_save_fence, lib.CKPT_FOREVER)
         found = None if code == 0 else last_error(code, self._step)
         self._held = None
         if found is not None:
