@@ -240,6 +240,37 @@ def test_a_program_that_ends_without_close(store: Path, how: str) -> None:
     assert [info.step for info in libckpt.list_steps(store)] == [1]
 
 
+def test_a_forked_child_that_ends_waits_for_no_thread_of_its_parent(store: Path) -> None:
+    body = """
+    from libckpt.dcp import _hold
+    save(1).result(60)
+    held, over = threading.Event(), threading.Event()
+
+    def opens():
+        with _hold._lock:
+            held.set()
+            over.wait()
+
+    threading.Thread(target=opens).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)  # with what is called at the end of a program
+    end = time.monotonic() + 60
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended or time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    over.set()
+    print(os.waitstatus_to_exitcode(status) if ended else "hangs")
+    """
+    done = run(store, ASYNC + body)
+    assert done.stdout == "7\n", done.stderr[-4000:]
+
+
 # Forgotten ones.
 
 

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import assert_same, bits, shards
-from libckpt.dcp import Stager, StorageReader, StorageWriter, close
+from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _meeting, close
 from ranks import Job, together
 from torch.distributed.checkpoint import _async_process_executor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -27,6 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import libckpt
+from libckpt import _exchange
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).resolve().parents[2] / "build/tools"))
 
@@ -239,7 +241,8 @@ def failing(store: Path, how: str) -> None:
     if how == "object":
         assert "state['thing-of-rank-1'] is a test_dcp_ranks.Thing" in said
     elif how == "disk":
-        assert "rank 1" in said
+        # By rank 0 when all was staged by then; else by rank 1 itself.
+        assert "rank 1" in said or 1 in caught.value.failures
         assert "File too large" in said
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     dist.barrier()
@@ -358,14 +361,16 @@ def test_a_refusal_of_the_first_save_is_of_that_save_only(store: Path, tmp_path:
 
 
 def hanging(store: Path) -> None:
-    """Rank 1 does not come to the save of step 2."""
+    """Rank 1 plans step 2 and does not write it."""
     state = {"a": torch.ones(1000)}
+    rank = dist.get_rank()
     write(store, 1, state, save_timeout=3)
-    if dist.get_rank() == 0:
-        writer = StorageWriter(store, 2, pool_bytes=1 << 20, save_timeout=3)
+    writer = StorageWriter(store, 2, pool_bytes=1 << 20, save_timeout=3)
+    writer.set_up_storage_writer(rank == 0, rank=rank)
+    dist.barrier()
+    if rank == 0:
         planner = dcp.DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=True)
-        writer.set_up_storage_writer(True, rank=0)
         # torch alone would wait for it now, as long as the process group is patient.
         start = time.monotonic()
         writer.write_data(planner.create_local_plan(), planner)
@@ -543,3 +548,161 @@ def test_torch_saves_from_a_process_of_its_own(store: Path, tmp_path: Path) -> N
     together(2, tmp_path, in_a_process, store)
     found = [(info.step, info.generation) for info in libckpt.list_steps(store)]
     assert found == [(5, 2), (4, 2), (1, 1)]
+
+
+# Ranks that come with different things.
+
+
+def said_of(found: BaseException) -> str:
+    failures = getattr(found, "failures", {0: (found, None)})
+    return " | ".join(f"{type(error).__name__}: {error}" for error, _ in failures.values())
+
+
+def come_apart(store: Path, how: str, collectives: bool) -> tuple[str, float]:
+    """Three ranks; the last one has another step, or has loaded another one, or none."""
+    rank = dist.get_rank()
+    odd = rank == 2
+    state = {"a": torch.zeros(100)}
+    for step in (1, 2, 3):
+        state["a"].fill_(step)
+        write(store, step, state)
+    step = 4
+    if how == "step":
+        step += odd
+    elif how == "loaded":
+        dcp.load(state, storage_reader=StorageReader(store, 1 if odd else 2), no_dist=True)
+    elif odd == (how == "loaded by one"):
+        dcp.load(state, storage_reader=StorageReader(store, 2), no_dist=True)
+    dist.barrier()
+    begun = time.monotonic()
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - torch's is no Exception
+        write(store, step, state, use_collectives=collectives)
+    took = time.monotonic() - begun
+    assert isinstance(caught.value, (dcp.CheckpointException, libckpt.CheckpointError))
+    dist.barrier()
+    # They load together, and go on.
+    dcp.load(state, storage_reader=StorageReader(store, 3))
+    write(store, 10, state, use_collectives=collectives)
+    return said_of(caught.value), took
+
+
+@pytest.mark.parametrize("collectives", [True, False])
+@pytest.mark.parametrize("how", ["step", "loaded", "loaded by one", "loaded by the others"])
+def test_ranks_that_come_with_different_things_are_told_at_once(
+    store: Path, tmp_path: Path, how: str, collectives: bool
+) -> None:
+    for said, took in together(3, tmp_path, come_apart, store, how, collectives):
+        if how == "step":
+            assert "rank 0 saves step 4" in said
+            assert "rank 2 step 5" in said
+        else:
+            assert "rank 0 has loaded" in said
+            assert "and rank 2" in said
+        assert took < 60  # a save may take ten minutes
+    committed = [info.step for info in libckpt.list_steps(store)]
+    assert committed == [10, 3, 2, 1]
+
+
+def load_alike(store: Path) -> None:
+    """What rank 0 knows to be the last save anyway, rank 1 does not: it gave up on that."""
+    state = {"a": torch.ones(10)}
+    write(store, 1, state)
+    write(store, 2, state)
+    if dist.get_rank() == 1:
+        (held,) = _hold._holds.values()
+        held._tip = (1, 1)
+    dist.barrier()
+    dcp.load(state, storage_reader=StorageReader(store))
+    write(store, 3, state)
+
+
+def test_all_ranks_go_on_from_what_all_have_loaded(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, load_alike, store)
+    assert [info.step for info in libckpt.list_steps(store)] == [3, 2, 1]
+
+
+def misnamed(store: Path, bad: int) -> tuple[str, str]:
+    """One rank alone says no step's number, or another than its writer has."""
+    odd = dist.get_rank() == bad
+    state = {"a": torch.ones(10)}
+    write(store, 1, state)
+    said = []
+    for step in (None, 3):
+        with pytest.raises(dcp.CheckpointException) as caught:
+            dcp.save(
+                state,
+                checkpoint_id="step-x" if odd and step is None else "step-2",
+                storage_writer=StorageWriter(store, step if odd else None, pool_bytes=1 << 20),
+            )
+        said.append(said_of(caught.value))
+    with pytest.raises(dcp.CheckpointException, match="step's number"):
+        dcp.load(
+            state,
+            checkpoint_id="last" if odd else "latest",
+            storage_reader=StorageReader(store, resume=False),
+        )
+    write(store, 2, state)
+    return said[0], said[1]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_what_one_rank_has_named_wrongly_is_told_to_all(
+    store: Path, tmp_path: Path, bad: int
+) -> None:
+    for unnamed, twice in together(2, tmp_path, misnamed, store, bad):
+        assert "ends with no step's number" in unnamed
+        assert "leave one of them out" in twice
+    assert [info.step for info in libckpt.list_steps(store)] == [2, 1]
+
+
+def open_crosswise(store: Path) -> float:
+    """Two threads open a store each, which the ranks come to in another order."""
+    places = [store / "a", store / "b"]
+    if dist.get_rank() == 1:
+        places.reverse()
+    begun = time.monotonic()
+    opening = [
+        threading.Thread(target=_hold.hold, args=(StorageWriter(place, save_timeout=100)._config,))
+        for place in places
+    ]
+    for place, thread in zip(places, opening, strict=True):
+        thread.start()
+        while place is places[0] and not _exchange._opened[str(place)]:
+            time.sleep(0.001)  # until it waits for the other rank
+    for thread in opening:
+        thread.join()
+    assert len(_hold._holds) == 2
+    return time.monotonic() - begun
+
+
+def test_stores_are_opened_in_any_order(store: Path, tmp_path: Path) -> None:
+    store.mkdir()
+    assert max(together(2, tmp_path, open_crosswise, store)) < 60
+
+
+A, B = (1, 1), (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "adopted", "differs"),
+    [
+        # what each rank has loaded, and what it knows to be the last save
+        ([(None, B), (None, B)], None, False),
+        ([(None, A), (None, B)], None, False),  # one gave up waiting: the engine knows
+        ([(B, B), (B, B)], None, False),
+        ([(B, B), (B, A)], B, False),
+        ([(A, B), (A, B)], A, False),
+        ([(B, B), (None, B)], None, False),
+        ([(None, B), (None, B), (B, A)], B, True),  # the others would not read it with that one
+        ([(A, B), (B, B)], A, True),
+        ([(None, B), (A, B)], A, True),
+    ],
+)
+def test_what_ranks_go_on_from(ranks: Any, adopted: Any, differs: bool) -> None:
+    words = [_meeting.Word(7, loaded, tip) for loaded, tip in ranks]
+    assert _meeting.adopted(words) == adopted
+    assert (_meeting.difference("store", words) is not None) == differs
+    words.append(_meeting.Word(8, *ranks[0]))
+    found = _meeting.difference("store", words[:1] + words[-1:])
+    assert found is not None
+    assert "rank 0 saves step 7 to store, and rank 1 step 8" in str(found)

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _errors as errors
 from .._engine import Options, logger
 from .._exchange import Group, find_group, join_group, open_all
+from .._load import store_path
 from .._native import lib
 from .._reader import Reader
+from ._meeting import Meeting
 
 if TYPE_CHECKING:
     from ._attempt import Attempt
@@ -48,6 +50,8 @@ class Config(NamedTuple):
             return find_group(self.distributed)
         dist = sys.modules["torch.distributed"]
         world = int(dist.get_world_size(self.process_group))
+        if world < 1:
+            raise ValueError("this process is none of the process_group: it has nothing to save")
         found = find_group(True)
         if found is None or world == 1:
             return None
@@ -58,8 +62,8 @@ class Config(NamedTuple):
 _GRACE = 15.0
 #: Seconds, while another thread saves.
 _LOOK_AGAIN = 0.05
-#: From /run/step-100, "step_100", 100: the digits at the end.
-_STEP = re.compile(r"(\d+)/?$")
+#: From /run/step-100, "step_100", 100: the digits at the end. No part of 1.5, and not of -100.
+_STEP = re.compile(r"(?:^|[^-.0-9]|[^-/]-|[^0-9]\.)([0-9]+)/?\Z")
 
 
 def step_of(checkpoint_id: str | os.PathLike[str]) -> int | None:
@@ -68,7 +72,17 @@ def step_of(checkpoint_id: str | os.PathLike[str]) -> int | None:
     return None if found is None or int(found[1]) > lib.CKPT_STEP_MAX else int(found[1])
 
 
+def flag(name: str, value: bool) -> bool:
+    """Raises if an option is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {type(value).__qualname__}")
+    return value
+
+
+#: of what is below; never held while anything is waited for
 _lock = threading.RLock()
+#: of each store, while it is opened or closed: threads may open several, in any order on each rank
+_turns: dict[str, Any] = {}
 _holds: dict[str, Hold] = {}
 #: the last step that was loaded from each store, as long as no save has continued from it
 _loaded: dict[str, Loaded] = {}
@@ -96,22 +110,28 @@ def recall(path: str) -> Loaded | None:
 def hold(config: Config) -> Hold:
     """The store, open to save to it. All ranks call this alike."""
     group = config.group()
-    with _lock:
-        found = _holds.get(_key(config.path))
-        if found is not None and found.engine.foreign:  # a forked child: it is the parent's
-            found = None
+    key = _key(config.path)
+    with _turn_of(key):
+        with _lock:
+            found = _holds.get(key)
         if found is not None and not found.fits(group):
             found.close()
             found = None
         if found is None:
             found = Hold(config, group)
-            _holds[_key(config.path)] = found
+            with _lock:
+                _holds[key] = found
         elif found.config.options != config.options:
             raise ValueError(
                 f"{config.path} is open with {_difference(found.config.options, config.options)}: "
                 "give all its writers the same, or call libckpt.dcp.close() in between"
             )
         return found
+
+
+def _turn_of(key: str) -> Any:
+    with _lock:
+        return _turns.setdefault(key, threading.RLock())
 
 
 def _difference(old: Options, new: Options) -> str:
@@ -125,13 +145,27 @@ def close(store: str | os.PathLike[str] | None = None) -> None:
     that dcp.save() has not returned from is given up. Saving to it again opens it again, and
     continues.
     """
+    only = None if store is None else _key(store_path(store))
     with _lock:
-        for key, found in list(_holds.items()):
-            if store is None or key == _key(os.fspath(store)):
+        keys = [key for key in _turns if only in (None, key)]
+    for key in keys:
+        with _turn_of(key):
+            with _lock:
+                found = _holds.get(key)
+            if found is not None:
                 found.close()
 
 
+def _forget() -> None:
+    """In a forked child: what is open is the parent's, and so is who has the locks."""
+    global _lock  # noqa: PLW0603 - nobody in the child would ever open it
+    _lock = threading.RLock()
+    _turns.clear()
+    _holds.clear()
+
+
 atexit.register(close)
+os.register_at_fork(after_in_child=_forget)
 
 
 class Hold:
@@ -143,6 +177,11 @@ class Hold:
         timeout = config.options.save_timeout
         ranks = None if group is None else join_group(config.path, group, timeout)
         self.engine = open_all(config.path, config.options, ranks)
+        opening = None if ranks is None else ranks.opening
+        # As for a claim, so that the engine's own deadlines come after it.
+        self._meeting: Meeting | None = None
+        if opening is not None:
+            self._meeting = Meeting(opening, config.path, timeout * 3 / 4)
         #: (generation, step) that the next save continues from
         self._tip: tuple[int, int] | None = None
         #: between the two halves of a save; of ranks that only write, until the next one
@@ -150,7 +189,8 @@ class Hold:
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
         if config.options.new_start:
-            _loaded.pop(_key(config.path), None)
+            with _lock:
+                _loaded.pop(_key(config.path), None)
 
     @property
     def deadline(self) -> float:
@@ -166,24 +206,38 @@ class Hold:
             return mine is group
         return mine.store is group.store and mine[:2] == group[:2]
 
-    def prepare(self) -> None:
+    def prepare(self, step: int) -> None:
         """
-        Before a save: the last one has ended, and what was loaded since is what this one continues
-        from. All ranks call it alike.
+        Before a save: the last one has ended. Alone, it continues from what was loaded since; ranks
+        say what they come with.
         """
         self._settle(self.deadline)
-        key = _key(self.config.path)
-        loaded = _loaded.get(key)
-        if loaded is not None:
-            if loaded[:2] != self._tip:
-                self._adopt(loaded)
-            with _lock:
-                _taken[key] = loaded.nonce
-                if _loaded.get(key) is loaded:
-                    del _loaded[key]
+        loaded = recall(self.config.path)
+        if self._meeting is not None:
+            self._meeting.say(step, None if loaded is None else loaded[:2], self._tip)
+        elif loaded is not None:
+            self._go_on(loaded, None if loaded[:2] == self._tip else loaded[:2])
         claimed = self.engine.stats()["generation"]
-        if self._tip is None and not claimed and not self.config.options.new_start:
+        if not (loaded or self._tip or claimed or self.config.options.new_start):
             self._check_empty()
+
+    def agree(self, *, collective: bool) -> None:
+        """All ranks save the same step, and go on from the same; or all raise."""
+        if self._meeting is not None:
+            place = self._meeting.agree(collective=collective)
+            self._go_on(recall(self.config.path), place)
+
+    def _go_on(self, loaded: Loaded | None, place: tuple[int, int] | None) -> None:
+        """Saving continues from a place, if it does not already; what was loaded is used up."""
+        if place is not None:
+            self._adopt(*place)
+        if loaded is None:
+            return
+        key = _key(self.config.path)
+        with _lock:
+            _taken[key] = loaded.nonce
+            if _loaded.get(key) is loaded:
+                del _loaded[key]
 
     def begin(self, attempt: Attempt) -> None:
         """Before a save hands its tensors over. Those of one process come one after the other."""
@@ -243,20 +297,20 @@ class Hold:
                 self._attempt = None
             self._turn.notify_all()
 
-    def _adopt(self, loaded: Loaded) -> None:
-        with Reader(self.engine, loaded.step) as reader:
-            if reader.generation != loaded.generation:
+    def _adopt(self, generation: int, step: int) -> None:
+        with Reader(self.engine, step) as reader:
+            if reader.generation != generation:
                 raise errors.FencedError(
-                    f"step {loaded.step} of {self.config.path} was loaded from generation "
-                    f"{loaded.generation}, and is now that of generation {reader.generation}: "
-                    "another job has saved it meanwhile; load it again",
+                    f"step {step} of {self.config.path} was loaded from generation {generation}, "
+                    f"and is now that of generation {reader.generation}: another job has saved it "
+                    "meanwhile; load it again",
                     code=lib.CKPT_EFENCED,
-                    step=loaded.step,
+                    step=step,
                 )
             reader.read()
             reader.adopt()
-        self._tip = loaded.generation, loaded.step
-        logger.info("%s: saving continues from step %d", self.config.path, loaded.step)
+        self._tip = generation, step
+        logger.info("%s: saving continues from step %d", self.config.path, step)
 
     def _check_empty(self) -> None:
         for info in self.engine.steps():
@@ -272,17 +326,20 @@ class Hold:
     def close(self) -> None:
         """Ends it. Opened again, it continues from the last save."""
         key = _key(self.config.path)
-        if _holds.get(key) is self:
-            del _holds[key]
+        with _lock:
+            if _holds.get(key) is self:
+                del _holds[key]
         if self.engine.closed or self.engine.foreign:
             return
         try:
-            left, self._attempt = self._attempt, None
+            with self._turn:
+                left, self._attempt = self._attempt, None
             if left is not None:
                 self._close_attempt(left, _GRACE)
         except errors.CheckpointError as error:
             logger.error("closing %s: %s", self.config.path, error)
         finally:
             self.engine.close()
-        if self._tip is not None and key not in _loaded:
-            _loaded[key] = Loaded(*self._tip, os.urandom(8).hex())
+        with _lock:
+            if self._tip is not None and key not in _loaded:
+                _loaded[key] = Loaded(*self._tip, os.urandom(8).hex())

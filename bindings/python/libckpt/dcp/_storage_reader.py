@@ -24,7 +24,7 @@ from .._reader import Memory, Reader, Stored, references
 from .._tensors import describe, overlaps
 from .._typed import Decoder
 from ._boxes import check_box
-from ._hold import Loaded, remember, step_of
+from ._hold import Loaded, flag, remember, step_of
 from ._names import Table, Value, table_of
 
 
@@ -56,16 +56,18 @@ class StorageReader(Base):
         resume: bool = True,
     ) -> None:
         super().__init__()
-        self._path = store_path(store)
-        parse_step(step)
-        self._step = step
-        self._allow_pickle = allow_pickle
-        self._resume = resume
-        #: what is loaded; torch puts it into its log
-        self.checkpoint_id: str | os.PathLike[str] | None = None
         self._engine: Engine | None = None
         self._reader: Reader | None = None
         self._table: Table | None = None
+        self._path = os.path.abspath(store_path(store))
+        parse_step(step)
+        self._step = step
+        self._allow_pickle = flag("allow_pickle", allow_pickle)
+        self._resume = flag("resume", resume)
+        #: what is loaded; torch puts it into its log
+        self.checkpoint_id: str | os.PathLike[str] | None = None
+        #: what is wrong with that
+        self._wrong: ValueError | None = None
         self._plan: list[Any] = []
         #: read from the storage by the last load, in bytes
         self.bytes_read = 0
@@ -95,12 +97,21 @@ class StorageReader(Base):
         """Another load begins; a checkpoint_id says of which step."""
         self._close()
         self.checkpoint_id = checkpoint_id
-        if checkpoint_id is not None:
-            self._step = _step_named(checkpoint_id)
+        self._wrong = None
+        try:
+            if checkpoint_id is not None:
+                self._step = _step_named(checkpoint_id)
+        except ValueError as error:
+            # Raised here it would be of this rank alone, and the others would wait for it.
+            if find_group(None) is None:
+                raise
+            self._wrong = error
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
         """What the step holds."""
         self._close()
+        if self._wrong is not None:
+            raise self._wrong
         group = find_group(None)
         options = Options(
             read_only=True, node_ranks=1 if group is None else node_ranks() or group.world

@@ -20,7 +20,7 @@ from .._native import lib
 from .._ranks import Ranks
 from ._attempt import Attempt
 from ._contents import contents
-from ._hold import Config, Hold, Loaded, hold, recall, remember, step_of
+from ._hold import Config, Hold, Loaded, flag, hold, recall, remember, step_of
 
 
 class StorageWriter(Base):
@@ -72,18 +72,25 @@ class StorageWriter(Base):
             save_timeout=_seconds("save_timeout", save_timeout),
             keep_last=_count("keep_last", keep_last, 1) or 0,
             keep_every=_count("keep_every", keep_every, 1) or 0,
-            new_start=new_start,
+            new_start=flag("new_start", new_start),
             debug=logger.isEnabledFor(10),
         )
-        self._config = Config(store_path(store), options, distributed, process_group)
-        self._allow_pickle = allow_pickle
+        if distributed is not None:
+            flag("distributed", distributed)
+        self._config = Config(
+            os.path.abspath(store_path(store)), options, distributed, process_group
+        )
+        self._allow_pickle = flag("allow_pickle", allow_pickle)
         self._given = None if step is None else check_step(step)
         self._step = self._given
         #: what the next save was called; torch puts it into its log
         self.checkpoint_id: str | os.PathLike[str] | None = None
+        #: what is wrong with that
+        self._wrong: ValueError | None = None
         self._hold: Hold | None = None
         self._attempt: Attempt | None = None
         self._coordinates = True
+        self._collective = True
 
     def __repr__(self) -> str:
         return f"<libckpt.dcp.StorageWriter of {self._config.path}>"
@@ -109,6 +116,16 @@ class StorageWriter(Base):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A save begins, of the step that the checkpoint_id ends with."""
         self.checkpoint_id = checkpoint_id
+        self._wrong = None
+        try:
+            self._step = self._step_of(checkpoint_id)
+        except ValueError as error:
+            # Raised here it would be of this rank alone, and the others would wait for it.
+            if self._config.group() is None:
+                raise
+            self._wrong = error
+
+    def _step_of(self, checkpoint_id: str | os.PathLike[str] | None) -> int | None:
         found = None if checkpoint_id is None else step_of(checkpoint_id)
         if found is not None and self._given not in (None, found):
             raise ValueError(
@@ -120,10 +137,12 @@ class StorageWriter(Base):
                 f"checkpoint_id={str(checkpoint_id)!r} ends with no step's number: name it like "
                 '"step-100", or give StorageWriter a step'
             )
-        self._step = self._given if found is None else found
+        return self._given if found is None else found
 
     def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **kwargs: Any) -> None:
         """Opens the store, the first time; all ranks wait for each other there."""
+        if self._wrong is not None:
+            raise self._wrong
         if self._step is None:
             raise ValueError(
                 'which step this is has not been said: dcp.save(..., checkpoint_id="step-100"), or '
@@ -139,7 +158,8 @@ class StorageWriter(Base):
             )
         # Without collectives every rank is asked to finish().
         self._coordinates = is_coordinator or kwargs.get("use_collectives") is False
-        found.prepare()
+        self._collective = kwargs.get("use_collectives") is not False
+        found.prepare(self._step)
         self._hold = found
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -157,6 +177,13 @@ class StorageWriter(Base):
         assert self._step is not None
         engine = found.engine
         attempt = self._attempt = Attempt(engine, self._step)
+        try:
+            found.agree(collective=self._collective)
+        except errors.MismatchError as error:
+            # Who has come with the same as rank 0 waits for it in the engine.
+            if engine.rank == 0:
+                attempt.refuse(error)
+            raise
         try:
             ranks = Ranks(engine.rank, engine.world)
             snapshot, sizes = contents(plan, planner, ranks, allow_pickle=self._allow_pickle)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whether all ranks come to a save with the same step, and go on from the same one.
+
+Each says so in the job's key-value store before torch's first collective, under one key that it
+writes over from save to save, and looks at what the others have said when that is over. What cannot
+go well raises at once then, where the engine would wait for the ranks that are to come.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from .. import _errors as errors
+from .._engine import logger
+from .._exchange import Opening
+from .._native import lib
+
+T = TypeVar("T")
+#: A step, by generation and number.
+Place = tuple[int, int]
+
+#: Seconds between looking and looking again for what is not there yet.
+_PAUSE = 0.005
+#: Without collectives a rank may not have said yet what is of this save.
+_AGAIN = 5.0
+#: Seconds for an answer of the store of keys beyond what is waited for anyway.
+_SLACK = 10.0
+
+
+class Word(NamedTuple):
+    """What one rank comes to a save with."""
+
+    step: int
+    #: what it has loaded since the last save
+    loaded: Place | None
+    #: the last save that it knows to be committed
+    tip: Place | None
+    nonce: str = ""
+
+
+def difference(path: str, words: list[Word]) -> errors.MismatchError | None:
+    """Why the ranks cannot save together; None: they can. Rank 0's word is the first."""
+    first = words[0]
+    place = adopted(words)
+    for rank, word in enumerate(words):
+        if word.step != first.step:
+            why = (
+                f"rank 0 saves step {first.step} to {path}, and rank {rank} step {word.step}: all "
+                "ranks save the same step"
+            )
+        elif place is not None and word.loaded != first.loaded:
+            why = (
+                f"rank 0 has loaded {_text(first.loaded)} of {path} before it saves, and rank "
+                f"{rank} {_text(word.loaded)}: load the same step on all ranks"
+            )
+        else:
+            continue
+        return errors.MismatchError(why, code=lib.CKPT_EMISMATCH, step=first.step, rank=rank)
+    return None
+
+
+def adopted(words: list[Word]) -> Place | None:
+    """
+    What a rank has loaded that is not what it has saved last. All go on from there together, or
+    none does: it is read by all of them.
+    """
+    news = [word.loaded for word in words if word.loaded and word.loaded != word.tip]
+    return news[0] if news else None
+
+
+def _text(place: Place | None) -> str:
+    return "nothing" if place is None else f"step {place[1]} (generation {place[0]})"
+
+
+class Meeting:
+    """The ranks that save to one store, as one of them sees them."""
+
+    def __init__(self, opening: Opening, path: str, patience: float) -> None:
+        self._table = opening.table
+        self._prefix = f"{opening.prefix}/save"
+        self._rank, self._world = opening.group.rank, opening.group.world
+        self._path = path
+        self._patience = patience
+        self._mine = Word(0, None, None)
+        #: the last that was taken for an answer, by rank
+        self._seen: dict[int, str] = {}
+
+    def say(self, step: int, loaded: Place | None, tip: Place | None) -> None:
+        """What this rank comes with. On return the others can read it."""
+        self._mine = Word(step, loaded, tip, os.urandom(8).hex())
+        text = json.dumps(self._mine).encode()
+
+        def tell() -> None:
+            self._table.write(self._key(self._rank), text)
+            # Not every store says when it has a value; it answers in turn, though.
+            self._table.read(self._key(self._rank))
+
+        self._limited(tell, 0)
+
+    def agree(self, *, collective: bool) -> Place | None:
+        """
+        What all ranks go on from, if some of them do not yet. Raises if they do not come with the
+        same. `collective`: all of them have said their words.
+        """
+        ranks = range(self._world) if self._rank == 0 else (0, self._rank)
+        words = self._hear(ranks, collective=collective)
+        why = difference(self._path, words if self._rank == 0 else [words[0], self._mine])
+        if self._rank > 0 and why is not None:
+            # Of two words; the second is this rank's.
+            said = why.message.replace("and rank 1 ", f"and rank {self._rank} ", 1)
+            raise errors.MismatchError(said, code=why.code, step=why.step, rank=self._rank)
+        if not any(word.loaded for word in words):
+            if why is not None:
+                raise why
+            return None
+        if self._rank == 0:
+            return self._decide(words, why)
+        return self._obey(words[0].nonce)
+
+    def _decide(self, words: list[Word], why: errors.MismatchError | None) -> Place | None:
+        place = None if why else adopted(words)
+        said = {"nonce": self._mine.nonce, "place": place, "why": why.message if why else None}
+        text = json.dumps(said).encode()
+        self._limited(lambda: self._table.write(f"{self._prefix}/verdict", text), 0)
+        if why is not None:
+            raise why
+        return place
+
+    def _obey(self, nonce: str) -> Place | None:
+        def look() -> dict[str, Any] | None:
+            text = self._table.read(f"{self._prefix}/verdict")
+            said: dict[str, Any] | None = None if text is None else json.loads(text)
+            return said if said is not None and said["nonce"] == nonce else None
+
+        found = self._limited(lambda: self._until(look), self._patience)
+        if found is None:
+            raise self._late("rank 0 has not said what all ranks go on from")
+        if found["why"]:
+            raise errors.MismatchError(
+                found["why"], code=lib.CKPT_EMISMATCH, step=self._mine.step, rank=0
+            )
+        return _place(found["place"])
+
+    def _hear(self, ranks: Any, *, collective: bool) -> list[Word]:
+        """The words of some ranks, rank 0's first."""
+        keys = [self._key(rank) for rank in ranks]
+
+        def look() -> list[Word] | None:
+            words = [_word(text) for text in self._table.get(keys)]
+            found = [
+                word
+                for rank, word in zip(ranks, words, strict=True)
+                if word is not None and (collective or self._seen.get(rank) != word.nonce)
+            ]
+            return found if len(found) == len(words) else None
+
+        def look_twice() -> list[Word] | None:
+            words = self._until(look)
+            end = time.monotonic() + _AGAIN
+            # One may be of a save that has failed before it was looked at.
+            while words and not collective and difference("", words) and time.monotonic() < end:
+                time.sleep(_PAUSE)
+                words = self._until(look)
+            return words
+
+        words = self._limited(look_twice, self._patience + _AGAIN)
+        if words is None:
+            raise self._late("not all ranks have come to it")
+        self._seen.update((rank, word.nonce) for rank, word in zip(ranks, words, strict=True))
+        return words
+
+    def _key(self, rank: int) -> str:
+        return f"{self._prefix}/{rank}"
+
+    def _until(self, look: Callable[[], T | None]) -> T | None:
+        end = time.monotonic() + self._patience
+        found = look()
+        while found is None and time.monotonic() < end:
+            time.sleep(_PAUSE)
+            found = look()
+        return found
+
+    def _late(self, what: str) -> errors.DeadlineError:
+        return errors.DeadlineError(
+            f"step {self._mine.step} of {self._path}: {what} within {self._patience:g} s",
+            code=-errno.ETIMEDOUT,
+            errno=errno.ETIMEDOUT,
+            step=self._mine.step,
+        )
+
+    def _limited(self, call: Callable[[], T], patience: float) -> T:
+        """Calls it on a thread that may be left behind: a store that hangs has no deadlines."""
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(call())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="libckpt-meeting", daemon=True)
+        thread.start()
+        thread.join(patience + _SLACK)
+        if found:
+            return found[0]
+        if failed and not isinstance(failed[0], RuntimeError):
+            raise failed[0]
+        why = str(failed[0]).partition("\n")[0] if failed else "it does not answer"
+        self._mend()
+        raise errors.NetworkError(
+            f"the ranks that save to {self._path} do not reach each other: the job's key-value "
+            f"store: {why}",
+            code=lib.CKPT_ENETWORK,
+            step=self._mine.step,
+        ) from (failed[0] if failed else None)
+
+    def _mend(self) -> None:
+        """The next save has another connection, if there is one to be had."""
+
+        def connect() -> None:
+            try:
+                self._table = self._table.again() or self._table
+            except (RuntimeError, errors.CheckpointError) as error:
+                logger.debug("%s: no other connection: %s", self._path, error)
+
+        threading.Thread(target=connect, name="libckpt-meeting", daemon=True).start()
+
+
+def _word(text: bytes | None) -> Word | None:
+    if text is None:
+        return None
+    step, loaded, tip, nonce = json.loads(text)
+    return Word(step, _place(loaded), _place(tip), nonce)
+
+
+def _place(pair: Any) -> Place | None:
+    return None if pair is None else (int(pair[0]), int(pair[1]))
