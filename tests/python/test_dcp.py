@@ -372,3 +372,171 @@ def test_damage_is_never_loaded(store: Path) -> None:
     with pytest.warns(libckpt.CheckpointWarning, match="step 3 .* is passed over"):
         load(store, found)
     assert found["a"].eq(2).all()
+
+
+# What is given from outside.
+
+
+@pytest.mark.parametrize("kind", [StorageWriter, StorageReader])
+@pytest.mark.parametrize(
+    ("store", "error"),
+    [
+        ("", ValueError),
+        ("a\0b", ValueError),
+        ("s3://bucket/run", libckpt.UnsupportedError),
+        ("S3+x://bucket/run", libckpt.UnsupportedError),
+        (b"bytes", TypeError),
+        (3, TypeError),
+        (None, TypeError),
+    ],
+)
+def test_what_is_no_path_is_refused_at_once(kind: Any, store: Any, error: Any) -> None:
+    with pytest.raises(error):
+        kind(store)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"step": step} for step in (-1, 1 << 63, 1 << 70, 1.5, True, "x", "3", [1])),
+        *({"keep_last": count} for count in (0, -1, 1 << 63, 1.0)),
+        *({"pool_bytes": count} for count in (-1, 1 << 63, "1G")),
+        *({"save_timeout": seconds} for seconds in (0, -1.0, float("nan"), float("inf"), "1")),
+        {"io": "magic"},
+        {"new_start": 1},
+        {"allow_pickle": "no"},
+        {"distributed": "no"},
+    ],
+    ids=str,
+)
+def test_options_of_a_writer_are_checked_at_once(store: Path, options: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        StorageWriter(store, **options)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"step": step} for step in (-1, 1 << 70, 1.5, True, "newest", "latest~-1", "latest~x")),
+        {"allow_pickle": None},
+        {"resume": 0},
+    ],
+    ids=str,
+)
+def test_options_of_a_reader_are_checked_at_once(store: Path, options: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        StorageReader(store, **options)
+
+
+@pytest.mark.parametrize("name", ["step--5", "-5", "/runs/-5", "step-1.5", "1.5", "step-\u0663"])
+def test_a_number_that_is_no_step_is_taken_for_none(store: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="step's number"):
+        dcp.save({}, checkpoint_id=name, storage_writer=StorageWriter(store))
+
+
+def test_a_store_is_one_directory_by_whatever_name(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = store.parent
+    monkeypatch.chdir(place)
+    (place / "link").symlink_to(store)
+    (place / "sub").mkdir()
+    state = {"a": torch.ones(3)}
+    for step, name in enumerate([store, "store", "sub/../store", place / "link", "./store/"], 1):
+        save(Path(name), step, state)
+        if step == 2:
+            monkeypatch.chdir(place / "sub")  # it stays where it was
+            close("../store")
+            monkeypatch.chdir(place)
+    close()
+    assert [step for step, _ in steps(store)] == [5, 4, 3, 2, 1]
+    reader = StorageReader("store")
+    monkeypatch.chdir(place / "sub")
+    dcp.load(state, storage_reader=reader)
+
+    (place / "file").write_text("")
+    (place / "nowhere").symlink_to(place / "gone" / "store")
+    for bad in ("file", "file/store", "gone/store", "nowhere"):
+        with pytest.raises(dcp.CheckpointException, match=bad):
+            save(place / bad, 1, state)
+        with pytest.raises(dcp.CheckpointException, match=bad):
+            load(place / bad, state)
+    assert not (place / "gone").exists()
+
+
+NAMES = [
+    *("a/b", "/etc/passwd", "../../up", "a/../b", ".", "..", "a//b", "rank-00000/a", "a.0.b"),
+    *("", " ", "\n", "a\0b", "__metadata__", "\ud800", "\u00e4" * 200, "x" * 5000, "$tensor"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_names_are_names_and_no_paths(store: Path, name: str) -> None:
+    state = {name: torch.arange(5), "deep": {name: [torch.ones(2), {"value": b"bytes"}]}}
+    before = sorted(path.name for path in store.parent.iterdir())
+    try:
+        save(store, 1, state)
+    except dcp.CheckpointException as error:
+        found = error.failures[0][0]
+        assert isinstance(found, libckpt.UnsupportedStateError), repr(found)
+    else:
+        again = blank(state)
+        load(store, again)
+        assert_same(again, state)
+        assert name in "".join(libckpt.load(store))
+    after = {path.name for path in store.parent.iterdir()} - {"store"}
+    assert sorted(after) == before
+
+
+class Elsewhere(dcp.DefaultSavePlanner):
+    """Plans a box that is no part of its tensor."""
+
+    offsets: Any = ()
+    sizes: Any = ()
+
+    def create_local_plan(self) -> Any:
+        plan = super().create_local_plan()
+        chunk = plan.items[0].tensor_data.chunk
+        chunk.offsets, chunk.sizes = torch.Size(self.offsets), torch.Size(self.sizes)
+        return plan
+
+    def create_global_plan(self, all_plans: Any) -> Any:
+        return all_plans, dcp.Metadata({})
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sizes"),
+    [((), ()), ((0,), (3,)), ((0, 0, 0), (4, 3, 1)), ((1, 0), (4, 3)), ((0, 1 << 62), (4, 3))],
+)
+def test_a_box_outside_of_its_tensor_is_not_saved(store: Path, offsets: Any, sizes: Any) -> None:
+    planner = Elsewhere()
+    planner.offsets, planner.sizes = offsets, sizes
+    with pytest.raises(dcp.CheckpointException, match="is no part of a tensor of shape"):
+        save(store, 1, {"a": torch.ones(4, 3)}, planner=planner)
+
+
+class Lost(dcp.DefaultLoadPlanner):
+    """Wants a box that is no part of its tensor."""
+
+    offsets: Any = ()
+
+    def create_local_plan(self) -> Any:
+        import dataclasses
+
+        plan = super().create_local_plan()
+        offsets = torch.Size(self.offsets)
+        items = [dataclasses.replace(item, storage_offsets=offsets) for item in plan.items]
+        return dataclasses.replace(plan, items=items)
+
+    def resolve_tensor(self, read_item: Any) -> Any:
+        return torch.zeros(read_item.lengths)
+
+
+@pytest.mark.parametrize("offsets", [(), (0,), (0, 0, 0), (1, 0), (0, 1 << 62)])
+def test_a_box_outside_of_its_tensor_is_not_read(store: Path, offsets: Any) -> None:
+    save(store, 1, {"a": torch.ones(4, 3)})
+    planner = Lost()
+    planner.offsets = offsets
+    with pytest.raises(dcp.CheckpointException, match="is no part of a tensor of shape"):
+        load(store, {"a": torch.zeros(4, 3)}, planner=planner)

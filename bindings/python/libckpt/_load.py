@@ -90,9 +90,11 @@ def store_path(store: str | os.PathLike[str]) -> str:
     path = os.fspath(store)
     if not isinstance(path, str):
         raise TypeError(f"a store is named by a str or PathLike, not {type(store).__qualname__}")
+    if not path:
+        raise ValueError("the path of a store is empty: name a directory")
     if "\0" in path:
         raise ValueError(f"{path!r}: no path has a NUL in it")
-    if re.match(r"[a-z0-9]+://", path):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
         raise UnsupportedError(
             f"{path}: remote stores are not in this version; give a directory",
             code=lib.CKPT_EUNSUPPORTED,

@@ -11,6 +11,14 @@ from .._layout import is_dtensor, spread_of
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
+def is_within(whole: tuple[int, ...], start: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """True if a box at `start` is a part of a tensor; all three must have as many dimensions."""
+    return len(whole) == len(start) == len(shape) and all(
+        first >= 0 and count >= 0 and first + count <= size
+        for size, first, count in zip(whole, start, shape, strict=True)
+    )
+
+
 def check_box(name: str, planner: Any, box: Box) -> None:
     """
     Raises if a DTensor of the planner's lies elsewhere than its plan says. For dimensions that are

@@ -28,7 +28,7 @@ from .._ranks import Ranks
 from .._state import META_MAX, Behind, Snapshot
 from .._tensors import check_tensor, describe, encode_name
 from .._typed import Encoder, Json, Path, dump
-from ._boxes import check_box
+from ._boxes import check_box, is_within
 from ._gathered import Gathered, on_host
 
 #: Version of the meta above.
@@ -103,6 +103,12 @@ def _add_tensor(item: WriteItem, planner: SavePlanner, gathered: Gathered) -> in
     tensor = on_host(value)
     check_tensor(tensor, name)
     whole, start, shape = tuple(data.size), tuple(data.chunk.offsets), tuple(data.chunk.sizes)
+    if not is_within(whole, start, shape):
+        raise UnsupportedStateError(
+            f"{name}: the plan has a box of shape {list(shape)} at {list(start)}, which is no part "
+            f"of a tensor of shape {list(whole)}",
+            tensor=name,
+        )
     if tuple(tensor.shape) != shape and (tensor.numel() or math.prod(shape)):
         raise UnsupportedStateError(
             f"{name}: the plan has a box of shape {list(shape)} for this rank, which holds one of "

@@ -23,7 +23,7 @@ from .._native import lib
 from .._reader import Memory, Reader, Stored, references
 from .._tensors import describe, overlaps
 from .._typed import Decoder
-from ._boxes import check_box
+from ._boxes import check_box, is_within
 from ._hold import Loaded, flag, remember, step_of
 from ._names import Table, Value, table_of
 
@@ -254,6 +254,14 @@ def _bind(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The memory that a box goes to, and that it is read to: the same, if that can be."""
     name, shape, start = found.name, tuple(item.lengths), tuple(item.storage_offsets)
+    if not is_within(found.shape, start, shape):
+        raise errors.MismatchError(
+            f"step {reader.step}: {name} is wanted in a box of shape {list(shape)} at "
+            f"{list(start)}, which is no part of a tensor of shape {list(found.shape)}",
+            code=lib.CKPT_EMISMATCH,
+            step=reader.step,
+            tensor=name,
+        )
     target = planner.resolve_tensor(item).detach()
     if tuple(target.shape) != shape:
         raise errors.MismatchError(
