@@ -416,7 +416,8 @@ with job.open(Path({store!r}), every=2) as ckpt:
     for step in range(start, start + 4):
         loss = job.step()
         ckpt.step(step + 1)
-print(f"rank {{dist.get_rank()}} from {{start}}: {{loss!r}}")
+# In one piece: nothing is buffered here, and print() writes the end of a line by itself.
+sys.stdout.write(f"rank {{dist.get_rank()}} from {{start}}: {{loss!r}}\\n")
 dist.destroy_process_group()
 """
 
