@@ -19,8 +19,8 @@
  * with `rank` in the error. A rank that does not come, or is dead, ends it with -ETIMEDOUT: after
  * save_timeout_ms for the opening, and for the reading as long after the others have read. So the same calls
  * on all ranks come to the same end, and a loop that asks for the latest again after CKPT_EINTEGRITY or
- * CKPT_EINCOMPLETE, or after -EBUSY (removed meanwhile), goes back with all of them. Who wants to look at a step by himself opens a second engine
- * that is read only.
+ * CKPT_EINCOMPLETE, or after -EBUSY (removed meanwhile), goes back with all of them. Who wants to look at a
+ * step by himself opens a second engine that is read only.
  *
  * Threads: as for a save; wait and error from any thread. One restore of a job after the other.
  */

@@ -65,7 +65,7 @@ void ckpt_restore_look(struct ckpt_restore *restore, struct ckpt_task *waiter)
 static bool is_doubtful(const struct ckpt_restore *r)
 {
 	return !r->stop && r->pick.manifest.ranks && r->pick.task.result == 0 &&
-	       ckpt_presence_is_doubtful(r->result);
+	       !r->exporter.publish_tried && ckpt_presence_is_doubtful(r->result);
 }
 
 /* What was said of it is not true of a step that is gone. */
@@ -110,7 +110,8 @@ static int trip_body(struct ckpt_task *task)
 	if (is_doubtful(r)) {
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
-		if (r->presence.gone)
+		/* Who has been told an end by now may be looking at what was found. */
+		if (r->presence.gone && !r->stop)
 			r->result = word_gone(r);
 	}
 	CKPT_TASK_END(task);

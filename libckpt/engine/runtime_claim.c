@@ -11,6 +11,8 @@
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
 
+#define ENDING_MS 100
+
 /* Begins to claim for a save (NULL: for nobody who waits), unless that is under way. -ENOMEM. */
 static int begin_claim(struct ckpt_engine *engine, struct ckpt_save *save, struct ckpt_error *err)
 {
@@ -43,30 +45,32 @@ static bool is_anothers(const struct ckpt_engine *engine, const struct ckpt_save
 	return engine->claim && (!save || engine->claim_for != save);
 }
 
+/* It has failed; what was refused meanwhile has its own try, as on all ranks. */
+static void drop_claim(struct ckpt_engine *engine)
+{
+	forget_claim(engine);
+	if (engine->claims_owed > 0 && begin_claim(engine, NULL, NULL) == 0)
+		engine->claims_owed--;
+}
+
 /* What was claimed is the engine's. */
 static int take_claim(struct ckpt_engine *engine, struct ckpt_error *err)
 {
 	struct ckpt_claimer *claimer = CKPT_CONTAINER(engine->claim, struct ckpt_claimer, command);
 
 	int r = ckpt_runtime_result(engine, engine->claim, err);
-	if (r == 0) {
-		(void)pthread_mutex_lock(&engine->lock);
-		engine->generation = claimer->claim.generation;
-		engine->any_step = claimer->claim.parent_generation != 0;
-		engine->last_step = claimer->claim.parent_step;
-		engine->claims_owed = 0;
-		(void)pthread_mutex_unlock(&engine->lock);
+	if (r < 0) {
+		drop_claim(engine);
+		return r;
 	}
+	(void)pthread_mutex_lock(&engine->lock);
+	engine->generation = claimer->claim.generation;
+	engine->any_step = claimer->claim.parent_generation != 0;
+	engine->last_step = claimer->claim.parent_step;
+	engine->claims_owed = 0;
+	(void)pthread_mutex_unlock(&engine->lock);
 	forget_claim(engine);
-	return r;
-}
-
-/* It has failed, and not for whoever asks now. */
-static void drop_claim(struct ckpt_engine *engine)
-{
-	forget_claim(engine);
-	if (engine->claims_owed > 0 && begin_claim(engine, NULL, NULL) == 0)
-		engine->claims_owed--;
+	return 0;
 }
 
 static int await_claim(struct ckpt_engine *engine, struct ckpt_error *err)
@@ -121,7 +125,9 @@ void ckpt_runtime_claim_refused(struct ckpt_engine *engine, struct ckpt_save *sa
 		engine->claim_for = NULL;
 		return;
 	}
-	if (engine->claim && !engine->claim_for && has_failed(engine))
+	/* One that has failed is heard of elsewhere just before it ends here. */
+	if (engine->claim && !engine->claim_for &&
+		ckpt_runtime_has_ended(engine->claim, ENDING_MS) && has_failed(engine))
 		drop_claim(engine);
 	if (engine->claim)
 		engine->claims_owed++;
@@ -148,8 +154,12 @@ static int adopt_in_turn(
 		engine->last_step = step;
 		(void)pthread_mutex_unlock(&engine->lock);
 		/* One that still waits for rank 0's is compared with what it finds then. */
-		if (engine->claim && ckpt_runtime_has_ended(engine->claim, 0))
+		if (engine->claim && has_failed(engine)) {
+			drop_claim(engine);
+		} else if (engine->claim && ckpt_runtime_has_ended(engine->claim, 0)) {
 			forget_claim(engine);
+			engine->claims_owed = 0;
+		}
 	}
 	ckpt_command_unref(command);
 	return r;

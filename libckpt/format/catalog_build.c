@@ -258,7 +258,7 @@ static struct made *find(const struct ckpt_catalog_builder *b, const char *name,
 }
 
 /* Room for one more. At most half of the slots are taken. */
-static int grow(struct ckpt_catalog_builder *b)
+static int grow_names(struct ckpt_catalog_builder *b)
 {
 	if (b->count == b->room) {
 		size_t room = b->room ? b->room * 2 : SLOTS_MIN;
@@ -293,7 +293,7 @@ static const int64_t *whole_of(const struct ckpt_entry *e)
 static struct made *add_name(struct ckpt_catalog_builder *b, const char *name, uint64_t hash,
 	const struct ckpt_entry *entry, const char *target)
 {
-	if (grow(b) < 0)
+	if (grow_names(b) < 0)
 		return NULL;
 	struct made *m = &b->made[b->count];
 	*m = (struct made){.hash = hash, .first = b->next};
@@ -473,7 +473,7 @@ static void put_head(struct ckpt_buf *out, const struct ckpt_catalog_builder *b,
 }
 
 /* All in order. NULL: no memory. */
-static struct made **sort(struct ckpt_catalog_builder *b, size_t *ret_tensors)
+static struct made **sort_names(struct ckpt_catalog_builder *b, size_t *ret_tensors)
 {
 	struct made **order = ckpt_alloc_array(b->count, sizeof(struct made *));
 
@@ -508,7 +508,7 @@ int ckpt_catalog_builder_finish(struct ckpt_catalog_builder *builder, struct ckp
 
 	CKPT_ASSERT(builder->next == builder->world && !builder->finished);
 	builder->finished = true;
-	struct made **order = sort(builder, &tensors);
+	struct made **order = sort_names(builder, &tensors);
 	if (!order)
 		return fail_memory(err);
 	for (size_t i = 0; i < builder->count; i++)

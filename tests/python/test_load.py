@@ -260,6 +260,29 @@ def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(
         libckpt.load(store, 1)
 
 
+def test_the_only_step_is_removed_while_it_is_read(
+    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has brought so far is no state to start from."""
+    from libckpt._reader import Reader
+
+    state = {"n": torch.zeros(1000)}
+    with opened(state) as ckpt:
+        ckpt.save(1).wait()
+    real = Reader.read
+
+    def read(reader: Reader, *args: Any) -> None:
+        shutil.rmtree(store / "g000001/step-0000000001")
+        real(reader, *args)
+
+    monkeypatch.setattr(Reader, "read", read)
+    with (
+        opened(state) as ckpt,
+        pytest.raises(libckpt.StepNotFoundError, match="was removed while it was read"),
+    ):
+        ckpt.resume()
+
+
 @pytest.mark.parametrize("how", ["emptied", "flipped"])
 def test_a_damaged_claim_is_no_new_start(opened: Any, store: Path, how: str) -> None:
     """What it says never leads anybody into leaving the run behind."""

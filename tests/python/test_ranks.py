@@ -180,6 +180,32 @@ def test_a_step_that_is_removed_while_ranks_read_it_is_not_damaged(
     assert not list((store / "g000001/step-0000000003").iterdir())
 
 
+def resume_and_stumble(store: Path) -> str:
+    """Rank 1 cannot make the step its own that all have restored."""
+    job = Job("ddp", seed=2)
+    real = Reader.adopt
+
+    def adopt(reader: Reader) -> None:
+        if dist.get_rank() == 1:
+            raise libckpt.StorageError("a save is under way", code=-errno.EBUSY)
+        real(reader)
+
+    Reader.adopt = adopt  # type: ignore[method-assign]
+    began = time.monotonic()
+    with job.open(store) as ckpt:
+        try:
+            ckpt.resume()
+        except libckpt.StorageError as error:
+            assert time.monotonic() - began < 30
+            return str(error)
+    return ""
+
+
+def test_what_one_rank_fails_with_after_the_restore_is_its_own(store: Path, tmp_path: Path) -> None:
+    together(2, tmp_path, train, store, "ddp")
+    assert together(2, tmp_path, resume_and_stumble, store) == ["", "a save is under way"]
+
+
 def test_a_layout_is_saved_and_another_resumes(store: Path, tmp_path: Path) -> None:
     found = together(4, tmp_path, train, store, "fsdp")
     for layout in ("ddp", "hsdp"):

@@ -79,6 +79,7 @@ bool errand_outcome(bool good, const char *what, unsigned step)
 bool errand_open(struct deed *d, uint32_t flags)
 {
 	d->opts.flags = flags;
+	d->opts.node_ranks = 2;
 	d->engine = NULL;
 	return errand_outcome(
 		CALL(ckpt_engine_open(d->store, &d->opts, &d->engine)) == 0, "open with", flags);

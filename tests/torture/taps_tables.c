@@ -193,6 +193,19 @@ static bool vanishes(const struct ckpt_store_op *op)
 	return true;
 }
 
+/* Its index is not found, and then its manifest is not; the next look finds both. */
+static bool is_removed(const struct ckpt_store_op *op)
+{
+	static const char *const files[] = {".index", "manifest"};
+	static unsigned missed;
+
+	if (missed == sizeof(files) / sizeof(files[0]) || op->verb != CKPT_STORE_GET ||
+		!strstr(op->path, files[missed]) || !torture_odd(TORTURE_REMOVED))
+		return false;
+	missed++;
+	return true;
+}
+
 /* The first that rank 0 has claimed, and the first manifest that this one locks, are seen at another look. */
 static bool is_late(const struct ckpt_store_op *op)
 {
@@ -232,7 +245,7 @@ static void store_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 	int code = torture_event(
 		&store_calls[op->verb], torture_path_class(op->path), __builtin_frame_address(0));
 
-	if (vanishes(op) || is_late(op) || is_gone(op))
+	if (vanishes(op) || is_removed(op) || is_late(op) || is_gone(op))
 		code = -ENOENT;
 	if (code && !closes) {
 		op->saved = code;

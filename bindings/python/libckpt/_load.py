@@ -149,9 +149,13 @@ def read_newest(
     removed: StepNotFoundError | None = None
     for _ in range(_TRIES):
         try:
-            return _read_latest(engine, read, passed)
+            found = _read_latest(engine, read, passed)
         except _RemovedError as error:
             removed = error.found
+            continue
+        if found[0] is None and removed is not None:
+            raise removed  # there was a step, and something may have come of it already
+        return found
     assert removed is not None
     raise removed
 
@@ -162,21 +166,28 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
     and calls a step that one of them cannot read unreadable for all.
     """
     passed: set[int | None] = set()
-    removed = 0
+    removed: list[CheckpointError] = []
     while True:
+        reader: Reader | None = None
         try:
             with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
                 return reader.step, read(reader)
         except StepNotFoundError as error:
+            if reader is not None and reader.complete:
+                raise
             steps = engine.steps()
             elsewhere = sum(info.state not in ("aborted", "pending") for info in steps)
-            if not elsewhere:
-                return None, None
-            raise _hidden(engine, elsewhere) from error
+            if elsewhere:
+                raise _hidden(engine, elsewhere) from error
+            if removed:
+                raise removed[0] from error  # something may have come of it already
+            return None, None
         except CheckpointError as caught:
+            if reader is not None and reader.complete:
+                raise  # all have restored it, and this is this rank's own
             # Removed while it was read: all have heard that, and there is a newer one.
-            if caught.errno == errno.EBUSY and caught.code and removed + 1 < _TRIES:
-                removed += 1
+            if caught.errno == errno.EBUSY and caught.code and len(removed) + 1 < _TRIES:
+                removed.append(caught)
                 logger.warning("%s", caught)
                 continue
             # What Python itself found, this rank alone has found.

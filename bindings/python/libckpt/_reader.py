@@ -60,6 +60,8 @@ class Reader:
         self.generation = int(engine.ask(lib.ckpt_restore_generation, self._ptr))
         #: how many ranks wrote it
         self.world = int(engine.ask(lib.ckpt_restore_world, self._ptr))
+        #: all of it has been read; of many ranks, by all of them
+        self.complete = False
         self._targets: list[tuple[bytes, Described]] = []
         self._keep: list[Any] = []
 
@@ -165,6 +167,7 @@ class Reader:
             if ask(lib.ckpt_restore_error, ptr, record) != 0:
                 raise error_of(record)
             raise_last(code)
+        self.complete = True
         tick()
 
     def adopt(self) -> None:

@@ -330,6 +330,30 @@ static void test_cancelled(void **state)
 	check_not_accused(s, 20);
 }
 
+/* Who verifies, gives up, and looks at what was found so far: that stays, whatever the look finds later. */
+static void test_cancelled_verification(void **state)
+{
+	struct scene *s = *state;
+
+	open_all(s, 20, 1);
+	hold(s, 0, ".safetensors");
+	begin(s, 0, CKPT_STEP_LATEST, CKPT_SINK_NONE);
+	take_away(s, 20);
+	hold(s, 0, "manifest.json");
+	(void)io_tap_release(&s->rank[0].fault.tap);
+	core_rig_run(&s->rank[0]);
+	ckpt_restore_post_cancel(s->restore[0]);
+	core_rig_run(&s->rank[0]);
+	assert_true(has(s, 0, CKPT_DONE_END));
+	size_t count = ckpt_restore_finding_count(s->restore[0]);
+	assert_true(count > 0);
+	const struct ckpt_finding *found = ckpt_restore_finding(s->restore[0], 0);
+	let_go(s, 0);
+	assert_int_equal(ckpt_restore_finding_count(s->restore[0]), count);
+	assert_ptr_equal(ckpt_restore_finding(s->restore[0], 0), found);
+	assert_int_equal(end(s, 0), -ECANCELED);
+}
+
 /* Another one, or the record that there is none, is in its place. */
 static void other_attempt(struct ckpt_manifest *manifest)
 {
@@ -487,6 +511,7 @@ int main(void)
 		SCENE(test_nothing_left),
 		SCENE(test_again_and_again),
 		SCENE(test_cancelled),
+		SCENE(test_cancelled_verification),
 		SCENE(test_replaced),
 		SCENE(test_still_there),
 		SCENE(test_ranks_opening),
