@@ -43,7 +43,7 @@ static int open_core(struct crowd_member *m)
 		.save_timeout_ms = crowd->timeout_ms,
 		.rank = m->rank,
 		.world = crowd->world,
-		.sharing = !crowd->apart};
+		.sharing = crowd->sharing};
 
 	(void)snprintf(config.session, sizeof(config.session), "start-%u",
 		m->job->number - m->job->reused);
@@ -528,6 +528,7 @@ static void pick(struct crowd *crowd, uint64_t seed)
 	crowd->lead = (unsigned)sim_between(sim, 1, 4);
 	crowd->apart = sim_chance(sim, 5000);
 	crowd->overlap = sim_chance(sim, 5000);
+	crowd->sharing = !crowd->apart && (crowd_is_large(seed) || seed % 8 == 1);
 	/* To take a file away from one who has read the store and not claimed yet is for locks to decide. */
 	if (crowd->overlap)
 		crowd->keep_last = 0;

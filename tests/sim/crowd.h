@@ -140,6 +140,7 @@ struct crowd {
 	 */
 	unsigned lead;
 	bool apart;   /* every rank on a machine of its own */
+	bool sharing; /* ranks of one node read through its page cache what several of them want */
 	bool overlap; /* a start may come before the last one is gone */
 	bool skips;   /* policy CKPT_BUSY_SKIP */
 	bool deadly;  /* rank 0 dies while it publishes, and the launcher is long about it */

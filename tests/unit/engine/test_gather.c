@@ -378,8 +378,8 @@ int main(void)
 		cmocka_unit_test(test_many_blocks),
 		cmocka_unit_test(test_gaps_larger_than_chunks),
 		cmocka_unit_test(test_few_columns),
-		cmocka_unit_test(test_bad_copy),
 		cmocka_unit_test(test_beside_others),
+		cmocka_unit_test(test_bad_copy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
