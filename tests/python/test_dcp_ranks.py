@@ -44,7 +44,7 @@ def state_of(job: Job) -> dict[str, Any]:
     }
 
 
-def write(store: Path, step: int, state: dict[str, Any], **options: Any) -> None:
+def write(store: Path, step: int | str, state: dict[str, Any], **options: Any) -> None:
     ours = ("planner", "use_collectives")
     given = {name: options.pop(name) for name in ours if name in options}
     kind = options.pop("kind", StorageWriter)
@@ -580,9 +580,9 @@ def come_apart(store: Path, how: str, collectives: bool) -> tuple[str, float]:
     took = time.monotonic() - begun
     assert isinstance(caught.value, (dcp.CheckpointException, libckpt.CheckpointError))
     dist.barrier()
-    # They load together, and go on.
+    # They load together, and go on; no number has been used up.
     dcp.load(state, storage_reader=StorageReader(store, 3))
-    write(store, 10, state, use_collectives=collectives)
+    write(store, 4, state, use_collectives=collectives)
     return said_of(caught.value), took
 
 
@@ -600,7 +600,34 @@ def test_ranks_that_come_with_different_things_are_told_at_once(
             assert "and rank 2" in said
         assert took < 60  # a save may take ten minutes
     committed = [info.step for info in libckpt.list_steps(store)]
-    assert committed == [10, 3, 2, 1]
+    assert committed == [4, 3, 2, 1]
+
+
+def save_three(store: Path) -> None:
+    for step in (1, 2, 3):
+        write(store, step, {"a": torch.full((100,), float(step))})
+
+
+def start_apart(store: Path) -> None:
+    """A start of the job whose ranks load different steps first, and then the same."""
+    rank, state = dist.get_rank(), {"a": torch.zeros(100)}
+    dcp.load(state, storage_reader=StorageReader(store, 1 + rank), no_dist=True)
+    with pytest.raises((dcp.CheckpointException, libckpt.CheckpointError)):
+        write(store, 4, state)
+    dist.barrier()
+    dcp.load(state, storage_reader=StorageReader(store, 2))
+    begun = time.monotonic()
+    write(store, 4, state)
+    assert time.monotonic() - begun < 60
+
+
+def test_a_start_whose_ranks_have_loaded_different_steps_goes_on(
+    store: Path, tmp_path: Path
+) -> None:
+    together(2, tmp_path, save_three, store)
+    together(2, tmp_path, start_apart, store)
+    newest = libckpt.list_steps(store)[0]
+    assert (newest.step, newest.generation) == (4, 2)
 
 
 def load_alike(store: Path) -> None:
@@ -625,6 +652,9 @@ def misnamed(store: Path, bad: int) -> tuple[str, str]:
     """One rank alone says no step's number, or another than its writer has."""
     odd = dist.get_rank() == bad
     state = {"a": torch.ones(10)}
+    # As the first thing that this job asks of the store.
+    with pytest.raises(dcp.CheckpointException, match="step's number"):
+        write(store, "x" if odd else 1, state)
     write(store, 1, state)
     said = []
     for step in (None, 3):

@@ -188,6 +188,8 @@ class Hold:
         self._attempt: Attempt | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
+        #: what this rank has told the others that it has loaded
+        self._said: Loaded | None = None
         if config.options.new_start:
             with _lock:
                 _loaded.pop(_key(config.path), None)
@@ -213,6 +215,7 @@ class Hold:
         """
         self._settle(self.deadline)
         loaded = recall(self.config.path)
+        self._said = loaded
         if self._meeting is not None:
             self._meeting.say(step, None if loaded is None else loaded[:2], self._tip)
         elif loaded is not None:
@@ -221,11 +224,17 @@ class Hold:
         if not (loaded or self._tip or claimed or self.config.options.new_start):
             self._check_empty()
 
-    def agree(self, *, collective: bool) -> None:
+    def agree(self, attempt: Attempt, *, collective: bool) -> None:
         """All ranks save the same step, and go on from the same; or all raise."""
-        if self._meeting is not None:
-            place = self._meeting.agree(collective=collective)
-            self._go_on(recall(self.config.path), place)
+        if self._meeting is None:
+            return
+        place = self._meeting.agree(collective=collective)
+        try:
+            # What has been loaded since then is for the next save.
+            self._go_on(self._said, place)
+        except BaseException as error:
+            attempt.refuse(error)  # the others have gone on
+            raise
 
     def _go_on(self, loaded: Loaded | None, place: tuple[int, int] | None) -> None:
         """Saving continues from a place, if it does not already; what was loaded is used up."""

@@ -116,10 +116,6 @@ class Meeting:
             # Of two words; the second is this rank's.
             said = why.message.replace("and rank 1 ", f"and rank {self._rank} ", 1)
             raise errors.MismatchError(said, code=why.code, step=why.step, rank=self._rank)
-        if not any(word.loaded for word in words):
-            if why is not None:
-                raise why
-            return None
         if self._rank == 0:
             return self._decide(words, why)
         return self._obey(words[0].nonce)

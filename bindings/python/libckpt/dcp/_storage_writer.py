@@ -141,6 +141,8 @@ class StorageWriter(Base):
 
     def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **kwargs: Any) -> None:
         """Opens the store, the first time; all ranks wait for each other there."""
+        # First, because the other ranks count how often they have opened it.
+        found = hold(self._config)
         if self._wrong is not None:
             raise self._wrong
         if self._step is None:
@@ -148,7 +150,6 @@ class StorageWriter(Base):
                 'which step this is has not been said: dcp.save(..., checkpoint_id="step-100"), or '
                 "StorageWriter(store, step=100)"
             )
-        found = hold(self._config)
         rank = kwargs.get("rank")
         if rank is not None and rank != found.engine.rank:
             raise ValueError(
@@ -177,13 +178,7 @@ class StorageWriter(Base):
         assert self._step is not None
         engine = found.engine
         attempt = self._attempt = Attempt(engine, self._step)
-        try:
-            found.agree(collective=self._collective)
-        except errors.MismatchError as error:
-            # Who has come with the same as rank 0 waits for it in the engine.
-            if engine.rank == 0:
-                attempt.refuse(error)
-            raise
+        found.agree(attempt, collective=self._collective)
         try:
             ranks = Ranks(engine.rank, engine.world)
             snapshot, sizes = contents(plan, planner, ranks, allow_pickle=self._allow_pickle)
