@@ -328,7 +328,10 @@ static void look_after(struct crowd *crowd)
 
 static struct crowd_member *any_member(struct crowd *crowd)
 {
-	return crowd->members[sim_below(&crowd->sim, CROWD_MEMBERS)];
+	/* As many places as members may be at once: in more of them nobody would be hit. */
+	unsigned most = crowd->world <= 6 ? 6 : CROWD_RANKS;
+
+	return crowd->members[sim_below(&crowd->sim, (uint64_t)most * CROWD_STARTS)];
 }
 
 static void cut_power(struct crowd *crowd)
