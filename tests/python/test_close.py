@@ -150,8 +150,7 @@ HAMMER = """
         threads = [threading.Thread(target=hammer, args=(call,)) for call in calls]
         for thread in threads:
             thread.start()
-        for _ in range(random.randrange(40)):
-            time.sleep(0.001)
+        threading.Event().wait(random.random() * 0.04)  # any moment will do
         with contextlib.suppress(libckpt.CheckpointError):
             {close}
         done.append(True)
@@ -197,8 +196,7 @@ def test_dcp_is_closed_beside_a_save_behind_the_loop(store: Path) -> None:
     outcomes = []
     for step in range(1, 13):
         future = save(step)
-        for _ in range(step * step):
-            time.sleep(0.001)
+        threading.Event().wait(step * step * 0.001)  # any moment will do
         libckpt.dcp.close()
         try:
             future.result(60)

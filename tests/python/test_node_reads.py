@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ def save(store: Path, world: int, placement: Any) -> None:
         ckpt.save(1).wait()
 
 
-def load(store: Path, world: int, placement: Any) -> int:
-    """The bytes that this rank has read, and whether all is there."""
+def load(store: Path, world: int, placement: Any, here: int) -> int:
+    """The bytes that this rank has read, and whether all is there; `here` ranks are on its node."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(here)
     state = state_of(world, placement, False)
     with libckpt.Checkpointer(store, {"t": state}, pool_bytes=32 << 20) as ckpt:
         before = read_bytes()
@@ -69,26 +71,20 @@ def load(store: Path, world: int, placement: Any) -> int:
         pytest.param(Shard(0), Shard(0), 4, id="rows"),
     ],
 )
-def test_a_node_reads_each_byte_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: Any, loaded: Any, world: int
-) -> None:
+def test_a_node_reads_each_byte_once(tmp_path: Path, saved: Any, loaded: Any, world: int) -> None:
     store = tmp_path / "store"
     together(2, tmp_path / "saving", save, store, 2, saved)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(world))
-    read = sum(together(world, tmp_path / "loading", load, store, world, loaded))
+    read = sum(together(world, tmp_path / "loading", load, store, world, loaded, world))
     if read == 0:
         pytest.skip("reads of this file system are not counted")
     assert WANTED <= read <= 1.05 * WANTED
 
 
-def test_without_others_on_the_node_the_page_cache_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_others_on_the_node_the_page_cache_is_left_alone(tmp_path: Path) -> None:
     store = tmp_path / "store"
     together(2, tmp_path / "saving", save, store, 2, None)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     for _ in range(2):
-        read = sum(together(2, tmp_path / "loading", load, store, 2, None))
+        read = sum(together(2, tmp_path / "loading", load, store, 2, None, 1))
         if read == 0:
             pytest.skip("reads of this file system are not counted")
         # Each has read all of it, and has left nothing for the next.

@@ -224,11 +224,9 @@ class Checkpointer:
         self.state = state
         directory = store_path(path)
         signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
-        from ._exchange import join, node_ranks, open_all
+        from ._exchange import join, open_all
 
         ranks = join(directory, distributed, options.save_timeout)
-        if ranks is not None:
-            options = options._replace(node_ranks=node_ranks())
         self._core = _Core(open_all(directory, options, ranks))
         self._core.fences = Fences(self._pass_fence)
         if signals:

@@ -264,6 +264,7 @@ class Engine:
             session = ffi.new("char[]", ranks.session.encode())
             opts.rank = ranks.rank
             opts.world = ranks.world
+            opts.node_ranks = ranks.node_ranks
             opts.session = session
             if ranks.service is not None:
                 opts.exchange = ranks.service.ptr

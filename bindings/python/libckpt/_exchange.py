@@ -53,6 +53,8 @@ class Ranks(NamedTuple):
     session: str
     service: Service | None
     opening: Opening | None = None
+    #: of them, those on this node; 0: not known
+    node_ranks: int = 0
 
 
 #: more than a job can have
@@ -105,7 +107,7 @@ def join_group(path: str, group: Group, timeout: float) -> Ranks:
         logger.info("%s: the ranks tell each other by files in the store", path)
     service = None if table is None else Service(table, path)
     opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
-    return Ranks(group.rank, group.world, session, service, opening)
+    return Ranks(group.rank, group.world, session, service, opening, node_ranks())
 
 
 def open_all(path: str, options: Options, ranks: Ranks | None) -> Engine:

@@ -410,8 +410,6 @@ static void test_refusals(void **state)
 	refused(t, -EINVAL, "no tensor name");
 	t = good, t.name = "layer.77";
 	refused(t, CKPT_EMISMATCH, "holds no tensor");
-	t = good, t.flags = 2;
-	refused(t, -EINVAL, "flags are 0x2");
 	t = good, t.dtype = e->dtype == CKPT_F32 ? CKPT_F64 : CKPT_F32;
 	refused(t, CKPT_EMISMATCH, ckpt_dtype_name(e->dtype));
 	t = good, t.dtype = CKPT_DTYPE_END;
@@ -605,6 +603,7 @@ static void test_shared(void **state)
 	struct ckpt_target band = {
 		.name = "w", .data = to, .ndim = 2, .shape = rows, .start = below};
 	struct ckpt_target mixed[2] = {whole, band};
+	struct ckpt_target odd = {.name = "layer.2", .data = memory, .flags = 2};
 
 	(void)state;
 	check_shared(&whole, 1, "wwwwwwww");
@@ -617,6 +616,7 @@ static void test_shared(void **state)
 	check_shared(&band, 1, "..sss...");
 	mixed[1].flags = CKPT_TARGET_SHARED;
 	check_shared(mixed, 2, "wwssswww");
+	refused(odd, -EINVAL, "flags are 0x2");
 }
 
 int main(void)
