@@ -7,16 +7,21 @@
 static const char help[] =
 	"Shows one step: its tensors with type, shape, size and offset in the shard, and the "
 	"values\n"
-	"that are not tensors. Reads the manifest and the index, not the shard.\n"
+	"that are not tensors. Reads the manifest and the index, not the shard. In the store of "
+	"one\n"
+	"node of several, they are those of the ranks that are here; the others are listed as "
+	"elsewhere.\n"
 	"\n"
 	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
 	"  --json                    one JSON object, with the values\n"
 	"  -q, --quiet               no heading\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3 a file is missing; 4 the manifest or index\n"
-	"does not verify, or every step is quarantined; 10 no such store or step; 12 not\n"
-	"authorised.\n"
+	"Exit status: 0 all well; 1 failed; 2 usage; 3 a file is missing, or no rank is here; 4 "
+	"the\n"
+	"manifest or index does not verify, or every step is quarantined; 10 no such store or "
+	"step;\n"
+	"12 not authorised.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt show /nvme/run42\n"
@@ -67,6 +72,36 @@ static void print_tensor(const struct ckpt_tensor_info *info)
 	(void)putchar('\n');
 }
 
+/* The ranks that are elsewhere, each with its node. */
+static json_t *elsewhere_array(const struct ckpt_restore *restore)
+{
+	json_t *array = json_array();
+
+	for (uint32_t i = 0; i < ckpt_restore_world(restore); i++) {
+		const char *node = "";
+		uint32_t elsewhere = 0;
+		(void)ckpt_restore_rank_node(restore, i, &node, &elsewhere);
+		if (elsewhere)
+			(void)json_array_append_new(
+				array, json_pack("{s:i, s:s}", "rank", (int)i, "node", node));
+	}
+	return array;
+}
+
+static void print_elsewhere(const struct ckpt_restore *restore)
+{
+	for (uint32_t i = 0; i < ckpt_restore_world(restore); i++) {
+		const char *node = "";
+		uint32_t elsewhere = 0;
+		(void)ckpt_restore_rank_node(restore, i, &node, &elsewhere);
+		if (!elsewhere)
+			continue;
+		(void)printf("elsewhere: rank %u on node ", i);
+		cli_print_text(stdout, node);
+		(void)putchar('\n');
+	}
+}
+
 static void print_json(const struct ckpt_restore *restore)
 {
 	const char *meta = NULL;
@@ -84,6 +119,7 @@ static void print_json(const struct ckpt_restore *restore)
 	(void)json_object_set_new(
 		object, "generation", json_integer((json_int_t)ckpt_restore_generation(restore)));
 	(void)json_object_set_new(object, "tensors", tensors);
+	(void)json_object_set_new(object, "elsewhere", elsewhere_array(restore));
 	(void)ckpt_restore_meta(restore, &meta, &length);
 	/* An integer too large for the parser leaves the values out; they are in the index all the same. */
 	json_t *values = length ? json_loadb(meta, length, JSON_DECODE_ANY, NULL) : NULL;
@@ -111,6 +147,8 @@ static void print_text(const struct cli *cli, const struct ckpt_restore *restore
 	if (!cli->quiet && length)
 		(void)printf(
 			"and %s of other values (--json shows them)\n", cli_bytes(length, bytes));
+	if (!cli->quiet)
+		print_elsewhere(restore);
 }
 
 int cmd_show(int argc, char **argv, const char *name)

@@ -14,21 +14,24 @@ static const char help[] =
 	"Checks committed steps of a store: their manifests, indexes, and every chunk of every\n"
 	"shard against its digest. Without --step every committed step of the lineage is checked,\n"
 	"quarantined ones too; one that is removed meanwhile is no finding. Changes nothing.\n"
+	"In the store of one node of several, ranks of the other nodes are elsewhere: that is "
+	"said,\n"
+	"and is no finding, as long as a rank is here.\n"
 	"\n"
 	"  --step N|latest|latest~K  one step only\n"
-	"  --json                    one JSON object per line: findings, good shards, steps "
-	"removed\n"
-	"                            meanwhile, quarantined steps that are good now, a summary\n"
+	"  --json                    one JSON object per line: findings, good shards, ranks that "
+	"are\n"
+	"                            elsewhere, steps removed meanwhile, quarantined steps that "
+	"are\n"
+	"                            good now, a summary\n"
 	"  --progress auto|always|never\n"
 	"  -q, --quiet               say nothing but what is wrong\n"
 	"  --version, -h, --help\n"
 	"\n"
 	"Exit status: 0 all well; 1 failed, or a manifest cannot be read or is of a newer format;\n"
-	"2 usage; 3 files are missing or short; 4 bytes differ from their digest (file, offset "
-	"and\n"
-	"tensor are named), a file is malformed, or every step is quarantined; 10 no such store "
-	"or\n"
-	"step; 12 not authorised; 130, 143 interrupted.\n"
+	"2 usage; 3 files are missing or short, or no rank of a step is here; 4 bytes differ from\n"
+	"their digest (file, offset and tensor are named), a file is malformed, or every step is\n"
+	"quarantined; 10 no such store or step; 12 not authorised; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-verify /nvme/run42\n"
@@ -42,6 +45,7 @@ struct verification {
 	unsigned steps;
 	unsigned findings;
 	unsigned removed;
+	unsigned elsewhere; /* ranks */
 	uint64_t bytes;
 };
 
@@ -96,6 +100,23 @@ static void say_good(const struct verification *v, const struct ckpt_finding *f)
 	} else if (!v->cli->quiet) {
 		(void)printf("step %llu: rank %u is good (%s)\n", (unsigned long long)f->step,
 			f->rank, f->error.file);
+	}
+}
+
+/* In the store of another node: how that is, is for who verifies there. */
+static void say_elsewhere(struct verification *v, const struct ckpt_finding *f)
+{
+	v->elsewhere++;
+	if (v->cli->json) {
+		json_t *object = step_object("elsewhere", f->step, f->generation);
+		(void)json_object_set_new(object, "rank", json_integer(f->rank));
+		(void)json_object_set_new(object, "node", json_string(f->node));
+		cli_print_json(object);
+	} else if (!v->cli->quiet) {
+		(void)printf("step %llu: elsewhere: rank %u on node ", (unsigned long long)f->step,
+			f->rank);
+		cli_print_text(stdout, f->node);
+		(void)putchar('\n');
 	}
 }
 
@@ -170,7 +191,9 @@ static void say_findings(struct verification *v, const struct ckpt_restore *rest
 		f.error.size = sizeof(f.error);
 		if (ckpt_verify_finding(restore, i, &f) < 0)
 			continue;
-		if (f.error.code)
+		if (f.error.code == CKPT_EELSEWHERE)
+			say_elsewhere(v, &f);
+		else if (f.error.code)
 			say_finding(v, &f);
 		else
 			say_good(v, &f);
@@ -195,8 +218,9 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 		return;
 	}
 	say_findings(v, restore);
-	if (code < 0 && (ckpt_verify_count(restore) == 0 || code == -ECANCELED) &&
-		!cli_interrupted())
+	bool unsaid =
+		ckpt_verify_count(restore) == 0 || code == -ECANCELED || code == CKPT_EELSEWHERE;
+	if (code < 0 && unsaid && !cli_interrupted())
 		say_failure(
 			v, listed ? listed->step : ckpt_restore_step(restore), generation, code);
 	if (code == 0 && !listed && look_up(v, generation, ckpt_restore_step(restore), &now))
@@ -313,7 +337,8 @@ static void summarise(const struct verification *v, bool bad)
 {
 	char bytes[32];
 	char removed[64] = "";
-	const char *verdict = bad ? "NOT good" : "all good";
+	char elsewhere[64] = "";
+	const char *verdict = bad ? "NOT good" : v->elsewhere ? "all here is good" : "all good";
 
 	if (cli_interrupted())
 		verdict = bad ? "NOT good, and interrupted" : "interrupted";
@@ -321,6 +346,7 @@ static void summarise(const struct verification *v, bool bad)
 		json_t *object = cli_object("summary");
 		(void)json_object_set_new(object, "steps", json_integer(v->steps));
 		(void)json_object_set_new(object, "removed", json_integer(v->removed));
+		(void)json_object_set_new(object, "elsewhere", json_integer(v->elsewhere));
 		(void)json_object_set_new(object, "findings", json_integer(v->findings));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
 		(void)json_object_set_new(
@@ -331,8 +357,11 @@ static void summarise(const struct verification *v, bool bad)
 		if (v->removed)
 			(void)snprintf(
 				removed, sizeof(removed), "%u removed meanwhile, ", v->removed);
-		(void)printf("%u step%s, %s%s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
-			removed, cli_bytes(v->bytes, bytes), verdict);
+		if (v->elsewhere)
+			(void)snprintf(elsewhere, sizeof(elsewhere), "%u rank%s elsewhere, ",
+				v->elsewhere, v->elsewhere == 1 ? "" : "s");
+		(void)printf("%u step%s, %s%s%s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
+			removed, elsewhere, cli_bytes(v->bytes, bytes), verdict);
 	}
 }
 

@@ -120,6 +120,7 @@ enum {
 	CKPT_EAUTH = -10020,
 	CKPT_ENETWORK = -10021,
 	CKPT_EQUARANTINED = -10022,
+	CKPT_EELSEWHERE = -10023,
 };
 
 struct ckpt_error {
@@ -209,10 +210,14 @@ struct ckpt_engine_opts {
 	uint32_t node_ranks;
 	const char *session;
 	struct ckpt_exchange_server *exchange;
+	uint32_t keeper;
+	uint32_t reserved;
+	const char *node;
 };
 
-#define CKPT_ENGINE_NEW_START ...
-#define CKPT_ENGINE_READ_ONLY ...
+#define CKPT_ENGINE_NEW_START  ...
+#define CKPT_ENGINE_READ_ONLY  ...
+#define CKPT_ENGINE_NODE_STORE ...
 
 int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
@@ -328,6 +333,8 @@ int ckpt_restore_tensor(
 int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
+int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, const char **ret_node,
+	uint32_t *ret_elsewhere);
 int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
 	size_t *ret_length);
 
@@ -397,6 +404,7 @@ struct ckpt_finding {
 	uint64_t step;
 	uint64_t generation;
 	struct ckpt_error error;
+	char node[72];
 };
 
 int ckpt_verify_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);

@@ -57,19 +57,26 @@ CKPT_API int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_
 CKPT_API const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
 CKPT_API void ckpt_catalog_free(struct ckpt_catalog *catalog);
 
-/* One thing that verification found wrong, or one shard that it has finished. */
+/* One thing that verification found wrong, one shard that it has finished, or one rank that is elsewhere. */
 struct ckpt_finding {
 	uint32_t size; /* sizeof(struct ckpt_finding), set by the caller */
 	uint32_t rank;
 	uint64_t step;
 	uint64_t generation;
-	struct ckpt_error error; /* code 0: this shard is good */
+	/*
+	 * Code 0: this shard is good. CKPT_EELSEWHERE: every node of the job has a store of its own, and what
+	 * this rank wrote is not here, but in that of another one; that is nothing wrong.
+	 */
+	struct ckpt_error error;
+	char node[72]; /* CKPT_EELSEWHERE: the name of the node that has it; else "" */
 };
 
 /*
  * Verifies one step: manifest, index, and every chunk of every shard against its digest. All findings
  * are kept, up to 1000. Returns 0 once it has started; ckpt_restore_wait() gives 0 when all is well,
- * CKPT_EINTEGRITY or CKPT_EINCOMPLETE for the first finding. Nothing is quarantined.
+ * CKPT_EINTEGRITY or CKPT_EINCOMPLETE for the first finding that something is wrong. Nothing is quarantined.
+ * In the store of one node (CKPT_ENGINE_NODE_STORE) that is about the ranks that are here: each of the others is
+ * a finding, CKPT_EELSEWHERE, and no failure. Only where no rank at all is here, that is the result.
  * The handle is a restore: wait, progress, cancel, error and free are those of restore.h.
  */
 CKPT_API int ckpt_verify_start(
@@ -82,6 +89,7 @@ CKPT_API int ckpt_verify_finding(
  * Copies one step, verified on the way, into directory `dest`, which becomes a store of its own that
  * holds this step (shards plain, index, claim and manifest as they are, durable in that order).
  * `dest` must not exist or be empty, or be a store of the same run without this step.
+ * A step of which some ranks are elsewhere is not copied: CKPT_EELSEWHERE.
  * The handle is a restore, as above.
  */
 CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
@@ -90,7 +98,8 @@ CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const 
 /*
  * Removes a step: its manifest, then its shards. The engine must not be read only; the store must not
  * be held by another process. -EBUSY while it is open for restoring anywhere on this machine, and for
- * the only good step of the lineage.
+ * the only good step of the lineage. Where every node has a store of its own the newest step is to be removed
+ * on all of them: a node that has it brings its manifest back to those that have not.
  */
 CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
 

@@ -78,12 +78,32 @@ struct ckpt_engine_opts {
 	 * NULL: files in the store. The same kind on all ranks.
 	 */
 	struct ckpt_exchange_server *exchange;
+	/* With CKPT_ENGINE_NODE_STORE: the lowest of the job's ranks on this node. It keeps the node's store. */
+	uint32_t keeper;
+	uint32_t reserved;
+	/*
+	 * What the manifests call this node, at most 64 bytes of UTF-8 without control characters; borrowed
+	 * until the return. NULL: the host's name.
+	 */
+	const char *node;
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
 #define CKPT_ENGINE_NEW_START 1u
 /* Read only: claims nothing, creates nothing, and may be opened beside a live writer. */
 #define CKPT_ENGINE_READ_ONLY 2u
+
+/*
+ * Every node of the job has a store of its own at `path` (its NVMe), and not all one that they share. Ranks
+ * write into the store of their node, and read what lies there; a step is committed when all have written
+ * theirs, and each store then holds its manifest. With a world of more than 1 it needs `exchange` and
+ * `keeper`, and opening waits for all ranks: their stores must be of one run, and a manifest that one of
+ * them lacks is brought from another. Rank 0 decides as ever; each node's keeper does for its store what rank
+ * 0 does for one that is shared: keep_last, keep_every and pins are those of every keeper. What lies in the
+ * store of another node is not had from there: CKPT_EELSEWHERE. A store is marked as of one node or as
+ * shared when it is made, and opening it as the other is refused (-EINVAL), unless by a world of 1.
+ */
+#define CKPT_ENGINE_NODE_STORE 4u
 
 /*
  * Opens the store at directory `path`, which is created if need be (its parent must exist).

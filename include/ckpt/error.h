@@ -35,7 +35,8 @@ enum {
 	CKPT_EDEVICE = -10019,      /* an accelerator failed */
 	CKPT_EAUTH = -10020,        /* not authorised */
 	CKPT_ENETWORK = -10021,     /* network or server failed */
-	CKPT_EQUARANTINED = -10022  /* the step failed verification before; see quarantine.json */
+	CKPT_EQUARANTINED = -10022, /* the step failed verification before; see quarantine.json */
+	CKPT_EELSEWHERE = -10023    /* what is asked for lies in the store of another node */
 };
 
 /* What failed, where and why. Strings are empty and numbers -1 where they do not apply. */

@@ -13,7 +13,9 @@
  *
  * Keys are dropped when nobody can ask for them any more. What stays until the session ends: a rank's first
  * word, of each claim one key, of each restore of all ranks three (and those of its ranks, if it failed), and
- * of saves no more than 64 a rank. So take a session's keys away when its job has ended.
+ * of saves no more than 64 a rank. With CKPT_ENGINE_NODE_STORE also what each rank has said of its node's store,
+ * what was brought from one to another, and the manifests of the last steps. So take a session's keys away when
+ * its job has ended.
  *
  * It is no place of truth: a value that is lost, late or told twice, and a service that dies, make saves
  * fail by their deadlines, on all ranks, and can do no more harm than that. A request that is not answered

@@ -22,6 +22,12 @@
  * CKPT_EINCOMPLETE, or after -EBUSY (removed meanwhile), goes back with all of them. Who wants to look at a
  * step by himself opens a second engine that is read only.
  *
+ * Where every node has a store of its own (CKPT_ENGINE_NODE_STORE), what other nodes' ranks wrote is elsewhere.
+ * The step is what the ranks hold that are here, and the names are theirs; what is bound besides, and may be in
+ * the store of another node, is CKPT_EELSEWHERE, with the node in the message. A rank is elsewhere if its index
+ * is not here, and no other file of the step of its node, as the manifest has it, is here, either:
+ * else the file is missing. Nothing is quarantined because of what is elsewhere.
+ *
  * Threads: as for a save; wait and error from any thread. One restore of a job after the other.
  */
 #ifndef CKPT_RESTORE_H
@@ -46,7 +52,8 @@ extern "C" {
  * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
  * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened; with other
  * ranks, one of them has found it removed: ask again),
- * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, system errors.
+ * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, CKPT_EELSEWHERE (of no rank there are
+ * files here), system errors.
  */
 CKPT_API int ckpt_restore_open(
 	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
@@ -67,13 +74,21 @@ CKPT_API size_t ckpt_restore_count(const struct ckpt_restore *restore);
 CKPT_API int ckpt_restore_tensor(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
 
-/* Finds a name. CKPT_EMISMATCH if the step does not hold it. */
+/* Finds a name. CKPT_EMISMATCH if the step does not hold it; CKPT_EELSEWHERE if it may, elsewhere. */
 CKPT_API int ckpt_restore_find(
 	const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 
 /*
+ * Which node a rank wrote on, as the manifest has it; and whether what it wrote is elsewhere (1) or here (0). Valid
+ * as long as the handle. -ERANGE past the last rank.
+ */
+CKPT_API int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank,
+	const char **ret_node, uint32_t *ret_elsewhere);
+
+/*
  * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
- * long as the handle. -ERANGE past the last rank.
+ * long as the handle. -ERANGE past the last rank; CKPT_EELSEWHERE of one that is elsewhere. If rank 0 is,
+ * ckpt_restore_meta() gives that of the lowest rank that is here.
  */
 CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
@@ -111,7 +126,7 @@ struct ckpt_target {
 
 /*
  * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
- * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH, -EINVAL.
+ * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH, CKPT_EELSEWHERE, -EINVAL.
  */
 CKPT_API int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);

@@ -7,6 +7,7 @@
 #include "api/copyin.h"
 #include "base/fail.h"
 #include "base/thread.h"
+#include "base/utf8.h"
 #include "engine/lister.h"
 
 #define BLOCK_DEFAULT   (UINT32_C(8) << 20)
@@ -17,7 +18,8 @@
 #define THREADS_DEFAULT 4
 #define THREADS_MAX     64
 #define TIMEOUT_DEFAULT 600000
-#define KNOWN_FLAGS     (CKPT_ENGINE_NEW_START | CKPT_ENGINE_READ_ONLY)
+#define EITHER_FLAGS    (CKPT_ENGINE_NEW_START | CKPT_ENGINE_READ_ONLY)
+#define KNOWN_FLAGS     (EITHER_FLAGS | CKPT_ENGINE_NODE_STORE)
 
 static int bad_option(const char *field, unsigned long long value, const char *allowed)
 {
@@ -41,11 +43,33 @@ static void fill_defaults(struct ckpt_engine_opts *o)
 		o->log_level = CKPT_LOG_INFO;
 }
 
+/* What is said of this node and its store. */
+static int check_node(const struct ckpt_engine_opts *o)
+{
+	if (o->node && (strlen(o->node) >= CKPT_NODE_CHARS || !ckpt_utf8_is_line(o->node)))
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"ckpt_engine_open: node is '%.80s', and must be one line of UTF-8, at most "
+			"64 bytes",
+			o->node);
+	if (o->reserved)
+		return bad_option("reserved", o->reserved, "0");
+	if (o->keeper > o->rank)
+		return bad_option("keeper", o->keeper,
+			"the lowest rank of this node, and no greater than rank");
+	if (o->flags & CKPT_ENGINE_NODE_STORE && o->world > 1 && !o->exchange &&
+		!(o->flags & CKPT_ENGINE_READ_ONLY))
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"ckpt_engine_open: with CKPT_ENGINE_NODE_STORE the ranks of several nodes "
+			"have no "
+			"directory to talk through: give an exchange");
+	return 0;
+}
+
 static int check_options(struct ckpt_engine_opts *o)
 {
 	if (o->flags & ~KNOWN_FLAGS)
 		return bad_option("flags", o->flags, "CKPT_ENGINE_* flags");
-	if ((o->flags & KNOWN_FLAGS) == KNOWN_FLAGS)
+	if ((o->flags & EITHER_FLAGS) == EITHER_FLAGS)
 		return bad_option("flags", o->flags, "a new start or read only, not both");
 	if (o->block_bytes && (o->block_bytes < BLOCK_MIN || o->block_bytes > BLOCK_MAX ||
 				      (o->block_bytes & (o->block_bytes - 1))))
@@ -73,6 +97,9 @@ static int check_options(struct ckpt_engine_opts *o)
 			". _ - "
 			"that all ranks of this start of the job give",
 			o->session ? o->session : "");
+	int r = check_node(o);
+	if (r < 0)
+		return r;
 	fill_defaults(o);
 	return 0;
 }

@@ -111,8 +111,14 @@ uint32_t ckpt_restore_world(const struct ckpt_restore *restore)
 	return ckpt_restore_ranks(restore);
 }
 
-int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
-	size_t *ret_length)
+static void give_meta(const struct ckpt_index *index, const char **ret_json, size_t *ret_length)
+{
+	*ret_json = index->meta ? index->meta : "";
+	*ret_length = index->meta ? index->meta_bytes : 0;
+}
+
+/* The step is open, and that many ranks wrote it. */
+static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
 {
 	uint32_t world = ckpt_restore_ranks(restore);
 
@@ -121,15 +127,42 @@ int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, co
 	if (rank >= world)
 		return ckpt_fail(ckpt_error_here(), -ERANGE,
 			"rank %u of a step that %u ranks wrote", rank, world);
-	const struct ckpt_index *index = ckpt_restore_rank_index(restore, rank);
-	*ret_json = index->meta ? index->meta : "";
-	*ret_length = index->meta ? index->meta_bytes : 0;
+	return 0;
+}
+
+int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, const char **ret_node,
+	uint32_t *ret_elsewhere)
+{
+	int r = check_rank(restore, rank);
+
+	if (r < 0)
+		return r;
+	*ret_node = ckpt_restore_rank_node_name(restore, rank);
+	*ret_elsewhere = ckpt_restore_rank_elsewhere(restore, rank, NULL) < 0;
+	return 0;
+}
+
+int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length)
+{
+	int r = check_rank(restore, rank);
+
+	if (r == 0)
+		r = ckpt_restore_rank_elsewhere(restore, rank, ckpt_error_here());
+	if (r < 0)
+		return r;
+	give_meta(ckpt_restore_rank_index(restore, rank), ret_json, ret_length);
 	return 0;
 }
 
 int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
 {
-	return ckpt_restore_rank_meta(restore, 0, ret_json, ret_length);
+	int r = check_rank(restore, 0);
+
+	if (r < 0)
+		return r;
+	give_meta(ckpt_restore_index(restore), ret_json, ret_length);
+	return 0;
 }
 
 int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count)

@@ -40,6 +40,7 @@ static const struct phrase phrases[] = {
 	PHRASE(CKPT_EAUTH, "not authorised"),
 	PHRASE(CKPT_ENETWORK, "the network or the server failed"),
 	PHRASE(CKPT_EQUARANTINED, "the step is quarantined"),
+	PHRASE(CKPT_EELSEWHERE, "in the store of another node"),
 };
 
 #define ERRNO_END 160 /* above the greatest errno that Linux has */

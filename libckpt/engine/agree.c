@@ -126,8 +126,9 @@ static int take(struct ckpt_save *save)
 	}
 	remember(save);
 	ckpt_log(save->core->parts.log, CKPT_LOG_DEBUG,
-		"step %llu: all ranks mean the same tensors by the same names",
-		(unsigned long long)save->step);
+		"step %llu: all ranks %smean the same tensors by the same names",
+		(unsigned long long)save->step,
+		save->core->config.node_store ? "of this node " : "");
 	return 0;
 }
 

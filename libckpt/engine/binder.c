@@ -25,6 +25,23 @@ static int refuse(struct ckpt_error *err, int code, const char *name, const char
 		"target for tensor '%.160s': %s", name, text);
 }
 
+/* Whether what the ranks here do not hold may be held by one that is elsewhere. */
+static bool may_be_elsewhere(const struct ckpt_binder *b)
+{
+	return b->elsewhere && b->elsewhere->count > 0;
+}
+
+static int refuse_elsewhere(
+	const struct ckpt_binder *b, const char *name, const char *part, struct ckpt_error *err)
+{
+	char what[384];
+
+	(void)snprintf(what, sizeof(what),
+		"target for tensor '%.160s': no rank whose files are here holds %s", name, part);
+	return ckpt_elsewhere_fail(
+		b->elsewhere, ckpt_elsewhere_first(b->elsewhere), name, what, err);
+}
+
 static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
 {
 	if (!t->name)
@@ -76,12 +93,14 @@ static int check_box(
 		ckpt_shape_text(t->start, t->ndim, start));
 }
 
-static int check_match(
-	const struct ckpt_target *t, const struct ckpt_entry *entry, struct ckpt_error *err)
+static int check_match(const struct ckpt_binder *b, const struct ckpt_target *t,
+	const struct ckpt_entry *entry, struct ckpt_error *err)
 {
 	char have[CKPT_SHAPE_CHARS];
 	char want[CKPT_SHAPE_CHARS];
 
+	if (!entry && may_be_elsewhere(b))
+		return refuse_elsewhere(b, t->name, "it", err);
 	if (!entry)
 		return refuse(
 			err, CKPT_EMISMATCH, t->name, "the step holds no tensor of that name");
@@ -223,6 +242,8 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 	if (!view.strides)
 		view.strides = strides;
 	int r = ckpt_cover_find(&b->cover, parts, count, &wanted, &missing);
+	if (r > 0 && may_be_elsewhere(b))
+		return refuse_elsewhere(b, t->name, ckpt_box_text(&missing, text), err);
 	if (r > 0)
 		return refuse(err, CKPT_EMISMATCH, t->name,
 			"no rank of the step holds %s of it, which the target asks for",
@@ -249,7 +270,7 @@ static int add_one(struct ckpt_binder *b, const struct ckpt_target *t, struct ck
 	if (r < 0)
 		return r;
 	const struct ckpt_entry *whole = ckpt_layout_find(b->wholes->names, t->name);
-	r = check_match(t, whole, err);
+	r = check_match(b, t, whole, err);
 	if (r < 0)
 		return r;
 	uint32_t item = ckpt_dtype_bytes(whole->dtype);

@@ -8,6 +8,7 @@
 
 #include <ckpt/restore.h>
 #include "engine/cover.h"
+#include "engine/elsewhere.h"
 #include "engine/targets.h"
 
 /* Zero is empty. */
@@ -16,13 +17,15 @@ struct ckpt_binder {
 	struct ckpt_targets *ranks;       /* of each rank */
 	uint32_t world;
 	struct ckpt_cover cover;
+	const struct ckpt_elsewhere *elsewhere; /* borrowed; NULL: no rank is */
 };
 
 /* -ENOMEM. */
 int ckpt_binder_init(struct ckpt_binder *binder, const struct ckpt_wholes *wholes, uint32_t world);
 /*
  * Checks and adds targets, all or none; empty ones are checked only. CKPT_EMISMATCH (no tensor of that
- * name, another type or shape, a box that no rank holds), CKPT_EUNSUPPORTED (a device that this build
+ * name, another type or shape, a box that no rank holds), CKPT_EELSEWHERE (a tensor, or a box of it, that no
+ * rank holds whose files are here, while others are elsewhere), CKPT_EUNSUPPORTED (a device that this build
  * has not, bytes of a tensor that is stored in pieces), -EINVAL, -ENOMEM, worded into `err`.
  */
 int ckpt_binder_add(struct ckpt_binder *binder, const struct ckpt_target *add, size_t count,

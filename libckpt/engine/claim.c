@@ -61,6 +61,11 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 				core->parts.label, (unsigned long long)s->step);
 		r = check_broken(core, s, err);
 	}
+	if (r == 0 && core->lineage_elsewhere)
+		return ckpt_fail(err, CKPT_ENOTRESUMED,
+			"the store of another node holds commits that %s does not, and nothing was "
+			"resumed: make a rank of that node rank 0, or ask for a new start",
+			core->parts.label);
 	return r;
 }
 
@@ -253,6 +258,7 @@ static uint64_t last_taken(struct ckpt_claimer *c)
 	struct ckpt_core *core = c->command.core;
 	uint64_t newest = ckpt_max_u64(c->newest, ckpt_scan_newest(&core->scan));
 
+	newest = ckpt_max_u64(newest, core->newest_elsewhere);
 	if (newest > 0 && newest == core->tried_generation &&
 		!ckpt_scan_gen(&core->scan, newest)->claimed)
 		newest--;

@@ -177,7 +177,13 @@ static int take_claim(struct ckpt_claimer *c)
 	/* To tell under, should this rank not join: rank 0 saves, and waits for it. */
 	c->command.core->heard_generation = c->claim.generation;
 	c->command.core->heard_nonce = c->claim.nonce;
-	return check_claim(c);
+	r = check_claim(c);
+	if (r < 0 || !ckpt_core_keeps(c->command.core))
+		return r;
+	/* The bytes that go into this node's store. */
+	ckpt_buf_free(&c->buf);
+	ckpt_buf_put(&c->buf, item->data, item->length);
+	return c->buf.failed ? ckpt_fail(err, -ENOMEM, "out of memory") : 0;
 }
 
 /* It is this claim that is in the store, and not one of another start that has the same words. */
@@ -280,6 +286,49 @@ static int stored_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* In the store of another node the claim is made by the rank that keeps it: the same one, to the byte. */
+static int create_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+
+	CKPT_TASK_BEGIN(task);
+	/* By an earlier try that failed behind this: the lock is there, and would keep this one out. */
+	if (core->holds_claim && core->tried_generation == c->claim.generation &&
+		core->tried_nonce == c->claim.nonce)
+		return ckpt_task_continue(task, stored_body);
+	/* What sees it from now on knows whose it is. */
+	core->tried_generation = c->claim.generation;
+	core->tried_nonce = c->claim.nonce;
+	core->holds_claim = false;
+	ckpt_name_claim(c->path, c->claim.generation);
+	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
+	CKPT_AWAIT(task, op->done);
+	/* By an earlier try. Whether it is this one is looked at next. */
+	if (op->result == -EEXIST) {
+		ckpt_store_lock(core->store, op, c->path, false, &c->lock);
+		CKPT_AWAIT(task, op->done);
+	}
+	if (op->result < 0) {
+		count_claim(core, false);
+		return op->result == -EAGAIN ? ckpt_fail(&c->command.error, CKPT_EINUSE,
+						       "%s of %s is held by another process: stop "
+						       "that job, or give "
+						       "this one a store of its own",
+						       c->path, core->parts.label)
+					     : op->result;
+	}
+	if (core->holder.fd >= 0) {
+		ckpt_store_shut(core->store, op, &core->holder);
+		CKPT_AWAIT(task, op->done);
+	}
+	core->holder = c->lock;
+	core->holds_claim = true;
+	return ckpt_task_continue(task, stored_body);
+	CKPT_TASK_END(task);
+}
+
 static int take_failure(struct ckpt_claimer *c)
 {
 	const struct ckpt_exchange_item *item = &c->talk.items[1];
@@ -316,7 +365,7 @@ int ckpt_claim_follow_body(struct ckpt_task *task)
 	made = r == 0 && c->talk.items[0].data;
 	ckpt_exchange_items_clear(c->talk.items, c->talk.count);
 	if (made)
-		return ckpt_task_continue(task, stored_body);
+		return ckpt_task_continue(task, ckpt_core_keeps(core) ? create_body : stored_body);
 	count_claim(core, false);
 	return r;
 	CKPT_TASK_END(task);

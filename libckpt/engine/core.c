@@ -100,6 +100,11 @@ void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer)
 	ckpt_timer_clear(&core->timers, timer);
 }
 
+bool ckpt_core_keeps(const struct ckpt_core *core)
+{
+	return core->config.rank == (core->config.node_store ? core->config.keeper : 0);
+}
+
 void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step)
 {
 	/* Without room the oldest stays, and goes with the session. */

@@ -47,8 +47,10 @@ struct ckpt_core_config {
 	bool read_only;
 	bool new_start;
 	uint32_t rank;
-	uint32_t world; /* 0 and 1: nobody else */
-	bool sharing;   /* other ranks on this node restore what this one does, or parts of it */
+	uint32_t world;  /* 0 and 1: nobody else */
+	bool sharing;    /* other ranks on this node restore what this one does, or parts of it */
+	bool node_store; /* every node of the job has a store of its own */
+	uint32_t keeper; /* with node_store: the lowest rank on this node, which keeps its store */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
@@ -84,6 +86,8 @@ struct ckpt_command {
 struct ckpt_told {
 	uint64_t generation;
 	uint64_t step;
+	uint64_t
+		parcel; /* rank 0: length of its manifest, which the nodes were sent; 0: they were not */
 };
 
 struct ckpt_core {
@@ -107,10 +111,13 @@ struct ckpt_core {
 	struct ckpt_object holder; /* lock on the newest claim: its predecessor's, then its own */
 	bool fenced;               /* a later generation was seen: nothing is published any more */
 	bool claiming;
+	bool lineage_elsewhere; /* rank 0: the store of some node, or its own, had a step of the lineage then */
+	uint64_t newest_elsewhere; /* claim in the store of any node when they were opened */
 	uint64_t
 		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
 	uint64_t tried_nonce;
-	uint64_t nonce; /* of the claim of `generation` */
+	bool holds_claim; /* `holder` is of the one that was tried */
+	uint64_t nonce;   /* of the claim of `generation` */
 	uint64_t
 		heard_generation; /* that rank 0 has claimed, and this rank could not join; 0: none */
 	uint64_t heard_nonce;
@@ -163,6 +170,9 @@ bool ckpt_core_idle(const struct ckpt_core *core);
 
 void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint64_t at_ns);
 void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
+
+/* Whether this rank keeps the store: holds its lock, and removes what goes. One rank of a store does. */
+bool ckpt_core_keeps(const struct ckpt_core *core);
 
 /* This rank tells the others something about a step. */
 void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step);

@@ -44,7 +44,27 @@ static int claim_body(struct ckpt_task *task);
 static int lock_body(struct ckpt_task *task);
 static int directories_body(struct ckpt_task *task);
 
-/* What goes over as it is, besides the manifest: the marker and the claim of the generation. */
+/* What came from the store of a node has all ranks' files where it goes: it is one for all nodes there. */
+static int share_marker(struct ckpt_exporter *e)
+{
+	struct ckpt_marker marker = e->pick->marker;
+	struct ckpt_buf words = {0};
+
+	if (marker.shared)
+		return 0;
+	marker.shared = true;
+	int r = ckpt_marker_encode(&marker, &words);
+	if (r < 0) {
+		ckpt_buf_free(&words);
+		return ckpt_fail(e->err, r, "out of memory");
+	}
+	ckpt_free(e->marker);
+	e->marker = words.data;
+	e->marker_length = words.len;
+	return 0;
+}
+
+/* What goes over, besides the manifest: the marker, and as it is the claim of the generation. */
 int ckpt_exporter_place_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
@@ -60,6 +80,8 @@ int ckpt_exporter_place_body(struct ckpt_task *task)
 	ckpt_store_get(e->core->store, &e->op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
 	r = take_bytes(e, &e->marker, &e->marker_length);
+	if (r == 0)
+		r = share_marker(e);
 	if (r < 0)
 		return r;
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));

@@ -136,8 +136,8 @@ static struct ckpt_object *find_run(
 	const struct ckpt_fetch_block *b, uint64_t align, uint64_t *ret_lo, uint64_t *ret_hi)
 {
 	const struct ckpt_fetch_config *config = &b->fetch->config;
+	const struct ckpt_layout *layout = config->layout;
 	bool shared = false;
-	const struct ckpt_layout *layout = b->fetch->config.layout;
 	size_t i = ckpt_layout_chunk_at(layout, b->read);
 	uint64_t end = 0;
 

@@ -3,6 +3,7 @@
 #include "engine/findings.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,11 @@
 bool ckpt_findings_full(const struct ckpt_findings *findings)
 {
 	return findings->count >= CKPT_FINDINGS_MAX;
+}
+
+static bool is_bad(const struct ckpt_error *error)
+{
+	return error->code != 0 && error->code != CKPT_EELSEWHERE;
 }
 
 int ckpt_findings_add(
@@ -34,8 +40,21 @@ int ckpt_findings_add(
 		.generation = generation,
 		.error = *error,
 	};
-	findings->bad += error->code != 0;
+	findings->bad += is_bad(error);
 	return 0;
+}
+
+int ckpt_findings_add_elsewhere(struct ckpt_findings *findings, uint64_t generation,
+	const struct ckpt_error *error, const char *node)
+{
+	size_t count = findings->count;
+	int r = ckpt_findings_add(findings, generation, error);
+
+	CKPT_ASSERT(error->code == CKPT_EELSEWHERE);
+	if (findings->count > count)
+		(void)snprintf(findings->items[count].node, sizeof(findings->items[count].node),
+			"%s", node);
+	return r;
 }
 
 static int by_place(const void *a, const void *b)
@@ -60,7 +79,7 @@ void ckpt_findings_sort(struct ckpt_findings *findings)
 const struct ckpt_error *ckpt_findings_first(const struct ckpt_findings *findings)
 {
 	for (size_t i = 0; i < findings->count; i++)
-		if (findings->items[i].error.code != 0)
+		if (is_bad(&findings->items[i].error))
 			return &findings->items[i].error;
 	return NULL;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a verification has found: one for each thing that is wrong and each shard that is good. */
+/* What a verification has found: one for each thing that is wrong, each shard that is good, each that is elsewhere. */
 #ifndef CKPT_ENGINE_FINDINGS_H
 #define CKPT_ENGINE_FINDINGS_H
 
@@ -13,7 +13,7 @@ struct ckpt_findings {
 	struct ckpt_finding *items;
 	size_t count;
 	size_t room;
-	size_t bad; /* of them, with a code */
+	size_t bad; /* of them, with a code that says that something is wrong */
 };
 
 /*
@@ -22,10 +22,13 @@ struct ckpt_findings {
  */
 int ckpt_findings_add(
 	struct ckpt_findings *findings, uint64_t generation, const struct ckpt_error *error);
+/* The same of a rank that is elsewhere, which is nothing wrong: CKPT_EELSEWHERE, on that node. */
+int ckpt_findings_add_elsewhere(struct ckpt_findings *findings, uint64_t generation,
+	const struct ckpt_error *error, const char *node);
 bool ckpt_findings_full(const struct ckpt_findings *findings);
 /* By rank, file and offset: the order in which they were found depends on threads. */
 void ckpt_findings_sort(struct ckpt_findings *findings);
-/* The first that has a code; NULL: none. */
+/* The first that is bad; NULL: none. */
 const struct ckpt_error *ckpt_findings_first(const struct ckpt_findings *findings);
 void ckpt_findings_clear(struct ckpt_findings *findings);
 

@@ -194,6 +194,13 @@ static bool is_wanted(const struct ckpt_gather *g, uint32_t rank)
 	return world_of(g) == 1 || g->wanted[rank].count > 0;
 }
 
+/* Whether the ways have something to do for a rank. */
+static bool is_due(const struct ckpt_gather *g, uint32_t rank)
+{
+	return g->way_body == shard_body ? is_wanted(g, rank)
+					 : !ckpt_elsewhere_has(&g->elsewhere, rank);
+}
+
 /* Goes on with as many ranks as there are ways for. True: all have ended. */
 static bool pump(struct ckpt_gather *g)
 {
@@ -205,7 +212,7 @@ static bool pump(struct ckpt_gather *g)
 	for (unsigned i = 0; i < g->way_count; i++) {
 		struct ckpt_gather_way *w = &g->ways[i];
 
-		while (g->way_body == shard_body && g->next < world_of(g) && !is_wanted(g, g->next))
+		while (g->next < world_of(g) && !is_due(g, g->next))
 			g->next++;
 		if (!w->busy && !g->stop && g->next < world_of(g))
 			start_way(g, w, g->next++);
@@ -294,6 +301,23 @@ static void start_unite(struct ckpt_gather *g)
 	g->job_done = true;
 }
 
+static void start_elsewhere(struct ckpt_gather *g)
+{
+	g->elsewhere = (struct ckpt_elsewhere){
+		.core = g->core, .pick = g->pick, .err = g->err, .waiter = &g->task};
+	ckpt_elsewhere_start(&g->elsewhere);
+}
+
+static int take_elsewhere(const struct ckpt_gather *g)
+{
+	if (g->elsewhere.task.result < 0 || g->stop)
+		return g->stop ? g->stop : g->elsewhere.task.result;
+	if (!ckpt_elsewhere_has_all(&g->elsewhere))
+		return 0;
+	return ckpt_elsewhere_fail(
+		&g->elsewhere, 0, NULL, "no rank of the step has its files here", g->err);
+}
+
 static int open_body(struct ckpt_task *task)
 {
 	struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
@@ -301,6 +325,11 @@ static int open_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	start_elsewhere(g);
+	CKPT_AWAIT(task, g->elsewhere.task.finished);
+	r = take_elsewhere(g);
+	if (r < 0)
+		return r;
 	g->indexes = ckpt_alloc_array(world_of(g), sizeof(struct ckpt_index *));
 	if (!g->indexes)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
@@ -318,6 +347,7 @@ static int open_body(struct ckpt_task *task)
 	say_replicas(g);
 	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
+	g->binder.elsewhere = &g->elsewhere;
 	return g->stop;
 	CKPT_TASK_END(task);
 }
@@ -441,4 +471,5 @@ void ckpt_gather_clear(struct ckpt_gather *gather)
 		ckpt_index_free(gather->indexes[i]);
 	ckpt_free(gather->indexes);
 	gather->indexes = NULL;
+	ckpt_elsewhere_clear(&gather->elsewhere);
 }

@@ -8,6 +8,7 @@
 #define CKPT_ENGINE_GATHER_H
 
 #include "engine/binder.h"
+#include "engine/elsewhere.h"
 #include "engine/fetch.h"
 #include "engine/pick.h"
 #include "engine/replicas.h"
@@ -46,7 +47,8 @@ struct ckpt_gather {
 	struct ckpt_task *idle; /* woken when no copy into targets is under way any more */
 
 	/* When it has opened. */
-	struct ckpt_index **indexes; /* of each rank */
+	struct ckpt_elsewhere elsewhere;
+	struct ckpt_index **indexes; /* of each rank; NULL: it is elsewhere */
 	struct ckpt_wholes *wholes;
 	struct ckpt_replicas replicas;
 	struct ckpt_binder binder;
@@ -70,7 +72,10 @@ struct ckpt_gather {
 
 /* Zeroed, but for what comes before the first blank line. Each is awaited. */
 
-/* Reads all indexes, and puts the tensors together. */
+/*
+ * Reads all indexes, and puts the tensors together: of the ranks that are here, if there are any
+ * (CKPT_EELSEWHERE).
+ */
 void ckpt_gather_start_open(struct ckpt_gather *gather);
 /* Reads what the binder was given. Nothing is bound any more. */
 void ckpt_gather_start_fill(struct ckpt_gather *gather);

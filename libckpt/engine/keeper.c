@@ -165,7 +165,7 @@ void ckpt_keeper_ask(struct ckpt_core *core, unsigned what)
 {
 	CKPT_ASSERT(core->generation > 0);
 	/* One rank of a job keeps the store. */
-	if (core->closing || core->fenced || core->config.rank > 0)
+	if (core->closing || core->fenced || !ckpt_core_keeps(core))
 		return;
 	if (core->keeper) {
 		core->keeper->want |= what;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a store. */
 #include "engine/open.h"
+#include "engine/open_nodes.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,17 +17,41 @@
 
 static struct ckpt_opener *opener_of(struct ckpt_task *task)
 {
-	return CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_opener, command);
+	return CKPT_CONTAINER(task, struct ckpt_opener, work);
+}
+
+void ckpt_open_draw_run(struct ckpt_core *core, char ret_run_id[CKPT_RUN_ID_CHARS])
+{
+	struct ckpt_env *env = core->parts.env;
+
+	(void)snprintf(ret_run_id, CKPT_RUN_ID_CHARS, "%016llx%016llx",
+		(unsigned long long)ckpt_env_random(env), (unsigned long long)ckpt_env_random(env));
 }
 
 static int encode_marker(struct ckpt_opener *o)
 {
-	struct ckpt_env *env = o->command.core->parts.env;
-	struct ckpt_marker marker = {.wall_ms = ckpt_env_wall_ms(env)};
+	struct ckpt_core *core = o->command.core;
+	struct ckpt_marker marker = {
+		.shared = !core->config.node_store, .wall_ms = ckpt_env_wall_ms(core->parts.env)};
 
-	(void)snprintf(marker.run_id, sizeof(marker.run_id), "%016llx%016llx",
-		(unsigned long long)ckpt_env_random(env), (unsigned long long)ckpt_env_random(env));
+	ckpt_open_draw_run(core, marker.run_id);
 	return ckpt_marker_encode(&marker, &o->buf);
+}
+
+int ckpt_open_check_scope(
+	struct ckpt_core *core, const struct ckpt_marker *marker, struct ckpt_error *err)
+{
+	if (marker->shared != core->config.node_store || core->config.read_only ||
+		core->config.world <= 1)
+		return 0;
+	return ckpt_fail(err, -EINVAL,
+		marker->shared ? "the store %s is one for all nodes, and was opened as that of one "
+				 "node: give all ranks this one without CKPT_ENGINE_NODE_STORE (in "
+				 "Python: node_store), or each node a new directory"
+			       : "the store %s is that of one node, and was opened as one for all "
+				 "nodes: give CKPT_ENGINE_NODE_STORE (in Python: node_store), or "
+				 "use another directory",
+		core->parts.label);
 }
 
 /* The greatest number of a claim in a listing; 0: none. */
@@ -42,7 +67,7 @@ uint64_t ckpt_newest_claim(const struct ckpt_listing *listing)
 	return newest;
 }
 
-static int in_use(struct ckpt_opener *o, uint64_t generation)
+int ckpt_open_in_use(struct ckpt_opener *o, uint64_t generation)
 {
 	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&o->scanner.scan, generation);
 	const char *node = gen && !gen->broken ? gen->claim.node : "unknown";
@@ -66,7 +91,7 @@ static int prepare_hello(struct ckpt_opener *o)
 	talk->stop = &o->never;
 	talk->deadline_ns = ckpt_env_now(core->parts.env) + HELLO_MAX_NS;
 	talk->err = &o->command.error;
-	talk->waiter = &o->command.task;
+	talk->waiter = &o->work;
 	talk->count = 1;
 	int r = ckpt_hello_encode(ckpt_env_random(core->parts.env), &o->buf);
 	ckpt_key_hello(talk->items[0].key, core->config.rank);
@@ -79,14 +104,14 @@ static int prepare_hello(struct ckpt_opener *o)
  * The first word of this rank in its session. Where there is one already, what else is there is of another
  * start of the job, and would be taken for this one's.
  */
-static int hello_body(struct ckpt_task *task)
+int ckpt_open_hello_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (core->config.rank == 0) {
+	if (core->config.rank == 0 && !o->nodes) {
 		/* What was left behind, to be swept when this one has claimed: what comes later lives. */
 		ckpt_store_list(core->store, &o->op, CKPT_NAME_EXCHANGE);
 		CKPT_AWAIT(task, o->op.done);
@@ -99,14 +124,28 @@ static int hello_body(struct ckpt_task *task)
 		return r;
 	ckpt_talk_tell(&o->talk);
 	CKPT_AWAIT(task, o->talk.task.finished);
-	if (o->talk.task.result == -EEXIST)
+	o->used = o->talk.task.result == -EEXIST;
+	if (o->used)
 		return ckpt_fail(&o->command.error, -EINVAL,
 			"the session %s of %s was used before, by an earlier start of the job or "
 			"by "
 			"another process as its rank %u: give every start a session of its own",
 			core->config.session, core->parts.label, core->config.rank);
-	return o->talk.task.result;
+	if (o->talk.task.result < 0)
+		return o->talk.task.result;
+	return o->nodes ? ckpt_task_continue(task, ckpt_open_nodes_body) : 0;
 	CKPT_TASK_END(task);
+}
+
+void ckpt_open_take_scan(struct ckpt_opener *o)
+{
+	struct ckpt_core *core = o->command.core;
+
+	core->marker = o->scanner.marker;
+	/* A claim that does not verify matters when a step is to be chosen, and is reported then. */
+	(void)ckpt_lineage_mark(&o->scanner.scan, NULL);
+	core->scan = o->scanner.scan;
+	o->scanner.scan = (struct ckpt_scan){0};
 }
 
 /* What the store holds. A claim newer than the one that was to be locked belongs to somebody who lives. */
@@ -115,22 +154,22 @@ static int scan_body(struct ckpt_task *task)
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
 	uint64_t newest;
+	int r;
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_scanner_start(&o->scanner, core->store, &core->sched, task, &o->command.error);
 	CKPT_AWAIT(task, o->scanner.task.finished);
 	if (o->scanner.task.result < 0)
 		return o->scanner.task.result;
+	r = ckpt_open_check_scope(core, &o->scanner.marker, &o->command.error);
+	if (r < 0)
+		return r;
 	newest = ckpt_scan_newest_claim(&o->scanner.scan);
 	if (!core->config.read_only && core->config.rank == 0 && (o->held || newest > o->newest))
-		return in_use(o, ckpt_max_u64(newest, o->newest));
-	core->marker = o->scanner.marker;
-	/* A claim that does not verify matters when a step is to be chosen, and is reported then. */
-	(void)ckpt_lineage_mark(&o->scanner.scan, NULL);
-	core->scan = o->scanner.scan;
-	o->scanner.scan = (struct ckpt_scan){0};
+		return ckpt_open_in_use(o, ckpt_max_u64(newest, o->newest));
+	ckpt_open_take_scan(o);
 	if (core->exchange && !core->config.read_only)
-		return ckpt_task_continue(task, hello_body);
+		return ckpt_task_continue(task, ckpt_open_hello_body);
 	CKPT_TASK_END(task);
 }
 
@@ -138,7 +177,7 @@ static int scan_body(struct ckpt_task *task)
  * Takes the lock that the newest claim's holder keeps while it lives. Before the scan: what a holder
  * that is about to end still commits would be missing in one that was made before.
  */
-static int hold_body(struct ckpt_task *task)
+int ckpt_open_hold_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
@@ -163,7 +202,7 @@ static int hold_body(struct ckpt_task *task)
 			return ckpt_fail(&o->command.error, op->result, "cannot lock %s of %s: %s",
 				o->path, core->parts.label, ckpt_code_text(op->result));
 	}
-	return ckpt_task_continue(task, scan_body);
+	return ckpt_task_continue(task, o->nodes ? ckpt_open_nodes_held_body : scan_body);
 	CKPT_TASK_END(task);
 }
 
@@ -178,11 +217,11 @@ static int gens_body(struct ckpt_task *task)
 	if (o->op.result < 0)
 		return o->op.result;
 	/* Rank 0 holds the store for all of a job. */
-	return ckpt_task_continue(task, core->config.rank == 0 ? hold_body : scan_body);
+	return ckpt_task_continue(task, core->config.rank == 0 ? ckpt_open_hold_body : scan_body);
 	CKPT_TASK_END(task);
 }
 
-static int lost_marker(struct ckpt_opener *o, uint64_t generation)
+int ckpt_open_lost_marker(struct ckpt_opener *o, uint64_t generation)
 {
 	return ckpt_fail_at(&o->command.error, CKPT_EINCOMPLETE,
 		&(struct ckpt_where){.tier = "local", .file = CKPT_NAME_MARKER},
@@ -216,7 +255,7 @@ static int marker_body(struct ckpt_task *task)
 	if (op->result != -ENOENT)
 		return op->result;
 	if (o->newest > 0)
-		return lost_marker(o, o->newest);
+		return ckpt_open_lost_marker(o, o->newest);
 	if (encode_marker(o) < 0)
 		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
 	ckpt_store_publish(core->store, op, CKPT_NAME_MARKER, o->buf.data, o->buf.len, NULL);
@@ -227,17 +266,17 @@ static int marker_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-int ckpt_open_body(struct ckpt_task *task)
+static int work_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
 	struct ckpt_store_op *op = &o->op;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_store_op_init(op, task, &o->command.error);
-	op->quiet = true;
 	if (core->config.read_only)
 		return ckpt_task_continue(task, scan_body);
+	if (core->config.node_store && core->exchange)
+		return ckpt_open_nodes_start(o);
 	ckpt_store_get(core->store, op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, op->done);
 	ckpt_free(op->data);
@@ -248,10 +287,32 @@ int ckpt_open_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static void work_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(&opener_of(task)->command.task);
+}
+
+int ckpt_open_body(struct ckpt_task *task)
+{
+	struct ckpt_opener *o = CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_opener, command);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_op_init(&o->op, &o->work, &o->command.error);
+	o->op.quiet = true;
+	ckpt_task_start(&o->work, &o->command.core->sched, work_body, work_done);
+	CKPT_AWAIT(task, o->work.finished);
+	/* The other ranks wait for this one. */
+	if (o->nodes && ckpt_open_nodes_refuse(o))
+		CKPT_AWAIT(task, o->talk.task.finished);
+	return o->work.result;
+	CKPT_TASK_END(task);
+}
+
 void ckpt_opener_clear(struct ckpt_command *command)
 {
 	struct ckpt_opener *opener = CKPT_CONTAINER(command, struct ckpt_opener, command);
 
+	ckpt_open_nodes_free(opener->nodes);
 	ckpt_scanner_clear(&opener->scanner);
 	ckpt_buf_free(&opener->buf);
 }

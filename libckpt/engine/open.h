@@ -8,8 +8,11 @@
 #include "engine/core.h"
 #include "engine/talk.h"
 
+struct ckpt_open_nodes;
+
 struct ckpt_opener {
 	struct ckpt_command command;
+	struct ckpt_task work;
 	struct ckpt_scanner scanner;
 	struct ckpt_store_op op;
 	struct ckpt_buf buf;
@@ -17,7 +20,9 @@ struct ckpt_opener {
 	uint64_t newest; /* claim when the lock was asked for; 0: none */
 	bool held;       /* somebody else has that lock */
 	struct ckpt_talk talk;
-	int never; /* 0: stops nothing */
+	int never;                     /* 0: stops nothing */
+	bool used;                     /* the session is another start's */
+	struct ckpt_open_nodes *nodes; /* NULL: the ranks share one store */
 };
 
 /* Post it first, and once. Zeroed but for command_init. */

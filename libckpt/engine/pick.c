@@ -32,11 +32,8 @@ static const char *wanted_text(uint64_t wanted, char *out, size_t size)
 	return out;
 }
 
-/*
- * Its manifest could not be read this time, or is of a format that this build does not know: it may be
- * good. An older step in its place would be a loss that nobody was told of.
- */
-static bool may_be_good(const struct ckpt_scan_step *step)
+/* An older step in its place would be a loss that nobody was told of. */
+bool ckpt_pick_may_be_good(const struct ckpt_scan_step *step)
 {
 	return step->code == CKPT_EVERSION ||
 	       (step->code > CKPT_EINTEGRITY && !ckpt_store_is_no_file(step->code));
@@ -62,7 +59,7 @@ static struct ckpt_scan_step *find_broken(struct ckpt_scan *scan, uint64_t wante
 			continue;
 		if (!ckpt_pick_is_relative(wanted) && s->step != wanted)
 			continue;
-		if (!found || (may_be_good(s) && !may_be_good(found)))
+		if (!found || (ckpt_pick_may_be_good(s) && !ckpt_pick_may_be_good(found)))
 			found = s;
 		*ret_count += 1;
 	}
@@ -121,6 +118,12 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 			"%s holds steps, but all that could be opened are locked by another "
 			"process, which removes them: try again when it has ended",
 			p->core->parts.label);
+	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage_elsewhere && held == 0)
+		return ckpt_fail(p->err, CKPT_EELSEWHERE,
+			"%s holds no step that can be restored, and the store of another node "
+			"does: make "
+			"one of its ranks rank 0, or copy its steps here",
+			p->core->parts.label);
 	if (p->wanted == CKPT_STEP_LATEST)
 		return ckpt_fail(p->err, CKPT_ENOSTEP, "%s holds no step that can be restored",
 			p->core->parts.label);
@@ -157,7 +160,7 @@ static int choose(struct ckpt_pick *p)
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
-	bool in_the_way = bad && (!step || may_be_good(bad));
+	bool in_the_way = bad && (!step || ckpt_pick_may_be_good(bad));
 	if (in_the_way && ckpt_pick_is_relative(p->wanted) && p->wanted != CKPT_STEP_LATEST)
 		return fail_untold(p, bad);
 	if (in_the_way)
@@ -356,6 +359,22 @@ static int unseen(struct ckpt_pick *p)
 		(unsigned long long)p->chosen.generation, p->core->parts.label);
 }
 
+/*
+ * It was brought here when the stores were opened, if this node had any of it: so it has been removed. Nobody
+ * can have it any more, and another one is to be picked.
+ */
+static int lacks(struct ckpt_pick *p)
+{
+	ckpt_error_clear(p->err);
+	return ckpt_fail_at(p->err, CKPT_EINCOMPLETE,
+		&(struct ckpt_where){.tier = "local", .file = p->path},
+		"step %llu of generation %llu, which rank 0 has opened, is not in %s any more, the "
+		"store of node %s: use another step, or copy that node's files of it into its "
+		"store",
+		(unsigned long long)p->chosen.step, (unsigned long long)p->chosen.generation,
+		p->core->parts.label, p->core->config.node);
+}
+
 /* Its manifest as it is here, or not seen yet: where directories are cached it takes a while. */
 static int take_named(struct ckpt_pick *p)
 {
@@ -395,6 +414,9 @@ static int named_body(struct ckpt_task *task)
 		}
 		if (*p->stop || !p->vanished)
 			return *p->stop ? *p->stop : r;
+		/* What this start has saved may lack its manifest here, and the next one brings it. */
+		if (core->config.node_store && core->generation == 0 && p->going_count == 0)
+			return lacks(p);
 		if (ckpt_env_now(core->parts.env) >= p->give_up_ns)
 			return unseen(p);
 		forget(p);

@@ -46,6 +46,11 @@ struct ckpt_pick {
 
 /* The latest, or one so many before it: another one is it when a newer one comes, or goes. */
 bool ckpt_pick_is_relative(uint64_t wanted);
+/*
+ * Of a broken step: its manifest could not be read this time, or is of a format that this build does not
+ * know.
+ */
+bool ckpt_pick_may_be_good(const struct ckpt_scan_step *step);
 /* Zeroed, but for core, wanted, stop, err and waiter. */
 void ckpt_pick_start(struct ckpt_pick *pick);
 /* After the end; `lock` has been shut. */

@@ -11,7 +11,7 @@
 bool ckpt_presence_is_doubtful(int code)
 {
 	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == -EIO || code == -ENOENT || code == -ESTALE;
+	       code == CKPT_EELSEWHERE || code == -EIO || code == -ENOENT || code == -ESTALE;
 }
 
 /* A manifest that does not verify is damaged, and not gone; an abort stands where there was a commit. */

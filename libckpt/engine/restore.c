@@ -3,6 +3,7 @@
 #include "engine/restore.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -87,6 +88,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_fetch_clear(&restore->fetch);
 	ckpt_exporter_clear(&restore->exporter);
 	ckpt_shard_clear(&restore->shard);
+	ckpt_elsewhere_clear(&restore->elsewhere);
 	ckpt_pick_clear(&restore->pick);
 	ckpt_restore_ranks_free(restore->ranks);
 	if (restore->dest_root >= 0)
@@ -167,7 +169,12 @@ static bool answered(const struct ckpt_restore *restore, uint32_t bit)
 
 const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
 {
-	return answered(restore, CKPT_DONE_OPENED) ? restore->gather.indexes[0] : NULL;
+	if (!answered(restore, CKPT_DONE_OPENED))
+		return NULL;
+	uint32_t rank = 0;
+	while (ckpt_elsewhere_has(&restore->gather.elsewhere, rank))
+		rank++;
+	return restore->gather.indexes[rank];
 }
 
 uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
@@ -179,6 +186,24 @@ const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *rest
 {
 	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
 	return restore->gather.indexes[rank];
+}
+
+int ckpt_restore_rank_elsewhere(
+	const struct ckpt_restore *restore, uint32_t rank, struct ckpt_error *err)
+{
+	char what[64];
+
+	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
+	if (!ckpt_elsewhere_has(&restore->gather.elsewhere, rank))
+		return 0;
+	(void)snprintf(what, sizeof(what), "what rank %u saved cannot be had here", rank);
+	return ckpt_elsewhere_fail(&restore->gather.elsewhere, rank, NULL, what, err);
+}
+
+const char *ckpt_restore_rank_node_name(const struct ckpt_restore *restore, uint32_t rank)
+{
+	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
+	return restore->pick.manifest.ranks[rank].node;
 }
 
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore)
@@ -247,12 +272,26 @@ static int alias_order(const void *key, const void *alias)
 	return strcmp(key, ((const struct ckpt_alias *)alias)->name);
 }
 
+/* One of the ranks that are elsewhere may hold it. */
+static int fail_elsewhere(
+	const struct ckpt_restore *restore, const char *name, struct ckpt_error *err)
+{
+	const struct ckpt_elsewhere *e = &restore->gather.elsewhere;
+	char what[256];
+
+	(void)snprintf(
+		what, sizeof(what), "no rank whose files are here holds a tensor '%.160s'", name);
+	return ckpt_elsewhere_fail(e, ckpt_elsewhere_first(e), name, what, err);
+}
+
 int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 	struct ckpt_error *err, size_t *ret_index)
 {
 	const struct ckpt_layout *layout = names_of(restore);
 	const struct ckpt_entry *entry = layout ? ckpt_layout_find(layout, name) : NULL;
 
+	if (!entry && layout && restore->gather.elsewhere.count > 0)
+		return fail_elsewhere(restore, name, err);
 	if (!entry)
 		return ckpt_fail_at(err, CKPT_EMISMATCH, &(struct ckpt_where){.tensor = name},
 			"step %llu holds no tensor '%.200s'",

@@ -62,12 +62,17 @@ struct ckpt_engine *ckpt_restore_owner(const struct ckpt_restore *restore);
 bool ckpt_restore_forked(const struct ckpt_restore *restore);
 struct ckpt_latch *ckpt_restore_latch(struct ckpt_restore *restore);
 const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore); /* after END */
-/* Of rank 0. After OPENED; NULL without, and of a verification or an export. */
+/* Of the lowest rank that is not elsewhere. After OPENED; NULL without, and of a verification or an export. */
 const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore);
 /* How many ranks wrote the step. After OPENED; 0 without, and of a verification or an export. */
 uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore);
-/* Of one of them. */
+/* Of one of them; NULL: it is elsewhere. */
 const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank);
+/* CKPT_EELSEWHERE, worded into `err`, if the files of one of them are in the store of another node; else 0. */
+int ckpt_restore_rank_elsewhere(
+	const struct ckpt_restore *restore, uint32_t rank, struct ckpt_error *err);
+/* The node that one of them has written on. */
+const char *ckpt_restore_rank_node_name(const struct ckpt_restore *restore, uint32_t rank);
 /* What was chosen; 0 as long as nothing is. Any thread. */
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore);
@@ -80,7 +85,10 @@ size_t ckpt_restore_name_count(const struct ckpt_restore *restore);
 /* Fills everything but `size`. -ERANGE past the last. */
 int ckpt_restore_name(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
-/* The number of a name. CKPT_EMISMATCH, worded into `err`, if the step does not hold it. */
+/*
+ * The number of a name. CKPT_EMISMATCH, worded into `err`, if the step does not hold it; CKPT_EELSEWHERE if none
+ * of the ranks that are here does, and others are elsewhere.
+ */
 int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 	struct ckpt_error *err, size_t *ret_index);
 

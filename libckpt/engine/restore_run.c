@@ -102,7 +102,7 @@ static bool is_damaged_here(const struct ckpt_restore *r)
 	if (!r->ranks)
 		return !r->stop && is_damage(r->result);
 	outcome = ckpt_restore_ranks_outcome(r);
-	return r->core->config.rank == 0 && is_damage(outcome->verdict.code) &&
+	return ckpt_core_keeps(r->core) && is_damage(outcome->verdict.code) &&
 	       outcome->generation == r->pick.chosen.generation &&
 	       outcome->step == r->pick.chosen.step;
 }
@@ -207,7 +207,7 @@ static bool may_settle(const struct ckpt_restore *r)
 		return !r->ranks->ballots[CKPT_RESTORE_READING].passed;
 	/* Whoever asks for the latest now shall not be given the same. */
 	return outcome->verdict.code < 0 &&
-	       !(r->core->config.rank == 0 && is_damage(outcome->verdict.code));
+	       !(ckpt_core_keeps(r->core) && is_damage(outcome->verdict.code));
 }
 
 static int restore_body(struct ckpt_task *task)

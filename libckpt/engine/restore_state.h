@@ -4,6 +4,7 @@
 #define CKPT_ENGINE_RESTORE_STATE_H
 
 #include <stdatomic.h>
+#include "engine/elsewhere.h"
 #include "engine/exporter.h"
 #include "engine/fetch.h"
 #include "engine/findings.h"
@@ -71,6 +72,7 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
+	struct ckpt_elsewhere elsewhere; /* of a verification or an export */
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_findings findings;

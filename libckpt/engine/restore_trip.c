@@ -146,6 +146,7 @@ void ckpt_restore_trip_reset(struct ckpt_restore *restore)
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label);
 	ckpt_gather_clear(&r->gather);
 	r->gather = (struct ckpt_gather){0};
+	ckpt_elsewhere_clear(&r->elsewhere);
 	ckpt_pick_clear(&r->pick);
 	r->pick = (struct ckpt_pick){.lock = {.fd = -1}};
 	ckpt_error_clear(&r->why);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of a step that was picked: into memory, verified, or into another store. */
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/fail.h"
 #include "engine/restore_state.h"
@@ -59,13 +60,22 @@ static void count_all(struct ckpt_restore *r)
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < r->pick.manifest.world; i++)
-		bytes += r->pick.manifest.ranks[i].shard_bytes;
+		if (!ckpt_elsewhere_has(&r->elsewhere, i))
+			bytes += r->pick.manifest.ranks[i].shard_bytes;
 	atomic_store(&r->bytes_total, bytes);
 }
 
 static void count_header(struct ckpt_restore *r)
 {
 	atomic_fetch_add(&r->bytes_done, r->shard.index->layout->header_bytes);
+}
+
+/* What of the step is to be had in the store of another node. */
+static void start_elsewhere(struct ckpt_restore *r)
+{
+	r->elsewhere = (struct ckpt_elsewhere){
+		.core = r->core, .pick = &r->pick, .err = &r->why, .waiter = &r->road};
+	ckpt_elsewhere_start(&r->elsewhere);
 }
 
 /* The code of a part that has finished becomes the road's. */
@@ -155,9 +165,38 @@ static int note_good(struct ckpt_restore *r)
 	return ckpt_findings_add(&r->findings, r->pick.chosen.generation, &good);
 }
 
-/* The code for a verification that went to its end. */
+/* Last of all, so that they take no room from what is wrong. */
+static int note_elsewhere(struct ckpt_restore *r)
+{
+	for (uint32_t i = 0; i < r->pick.manifest.world; i++) {
+		struct ckpt_error away;
+		char what[64];
+
+		if (!ckpt_elsewhere_has(&r->elsewhere, i))
+			continue;
+		if (ckpt_findings_full(&r->findings))
+			return 0;
+		ckpt_error_clear(&away);
+		(void)snprintf(what, sizeof(what), "rank %u is not verified here", i);
+		(void)ckpt_elsewhere_fail(&r->elsewhere, i, NULL, what, &away);
+		int code = ckpt_findings_add_elsewhere(&r->findings, r->pick.chosen.generation,
+			&away, r->pick.manifest.ranks[i].node);
+		if (code < 0)
+			return code;
+	}
+	return 0;
+}
+
+/* The code for a verification that went to its end. Of what is not here at all nothing can be said. */
 static int verdict(struct ckpt_restore *r)
 {
+	int code = note_elsewhere(r);
+
+	if (code < 0)
+		return code;
+	if (ckpt_elsewhere_has_all(&r->elsewhere))
+		return ckpt_elsewhere_fail(&r->elsewhere, 0, NULL,
+			"nothing was verified: no rank of the step has its files here", &r->why);
 	ckpt_findings_sort(&r->findings);
 	const struct ckpt_error *first = ckpt_findings_first(&r->findings);
 	if (!first)
@@ -172,8 +211,14 @@ static int verify_body(struct ckpt_task *task)
 	struct ckpt_restore *r = restore_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	start_elsewhere(r);
+	CKPT_AWAIT(task, r->elsewhere.task.finished);
+	if (!passed(r, &r->elsewhere.task) || r->stop)
+		return r->stop ? r->stop : r->code;
 	count_all(r);
 	for (r->rank = 0; r->rank < r->pick.manifest.world; r->rank++) {
+		if (ckpt_elsewhere_has(&r->elsewhere, r->rank))
+			continue;
 		start_rank(r, r->rank);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		r->code = r->shard.task.result;
@@ -290,6 +335,14 @@ static int export_body(struct ckpt_task *task)
 	struct ckpt_restore *r = restore_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	start_elsewhere(r);
+	CKPT_AWAIT(task, r->elsewhere.task.finished);
+	if (!passed(r, &r->elsewhere.task) || r->stop)
+		return r->stop ? r->stop : r->code;
+	/* A store that holds a step holds all of it: nothing is written. */
+	if (r->elsewhere.count > 0)
+		return ckpt_elsewhere_fail(&r->elsewhere, ckpt_elsewhere_first(&r->elsewhere), NULL,
+			"the step cannot be copied as a whole", &r->why);
 	count_all(r);
 	start_exporter(r);
 	CKPT_AWAIT(task, r->exporter.task.finished);

@@ -201,11 +201,15 @@ static int open_core(
 		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
 		.rank = opts->rank,
 		.world = opts->world,
-		.sharing = opts->node_ranks ? opts->node_ranks > 1 : opts->world > 1};
+		.sharing = opts->node_ranks ? opts->node_ranks > 1 : opts->world > 1,
+		.node_store = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0,
+		.keeper = opts->keeper};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);
-	if (gethostname(config.node, sizeof(config.node) - 1) < 0)
+	if (opts->node)
+		(void)snprintf(config.node, sizeof(config.node), "%s", opts->node);
+	else if (gethostname(config.node, sizeof(config.node) - 1) < 0)
 		(void)snprintf(config.node, sizeof(config.node), "unknown");
 	int r = ckpt_core_init(&engine->core, &parts, &config, err);
 	if (r < 0)

@@ -49,6 +49,7 @@ void ckpt_save_stop(struct ckpt_save *save, int code)
 	ckpt_task_wake(&save->task);
 	ckpt_task_wake(&save->pump);
 	ckpt_task_wake(save->ranks ? &save->ranks->talk.task : NULL);
+	ckpt_task_wake(save->ranks ? &save->ranks->parcel.talk.task : NULL);
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			ckpt_task_wake(&save->lanes[i]->task);
@@ -202,6 +203,8 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 		r = encode_manifest(save);
 	if (r < 0)
 		return fail_body(task, r);
+	if (save->ranks && save->core->config.node_store)
+		return ckpt_task_continue(task, ckpt_save_decide_body);
 	ckpt_name_manifest(save->path, save->core->generation, save->step);
 	save->publishing = true;
 	save->publish_tried = true;

@@ -75,7 +75,7 @@ static void committed(struct ckpt_save *save)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
-	if (core->config.rank > 0)
+	if (!ckpt_core_keeps(core))
 		forget_older(core);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
@@ -122,7 +122,7 @@ static void note_abort(struct ckpt_save *save)
 	struct ckpt_scan_step aborted = {
 		.generation = core->generation, .step = save->step, .state = CKPT_STEP_ABORTED};
 
-	if (core->config.rank > 0)
+	if (core->config.rank > 0 || (core->config.node_store && save->ranks))
 		return;
 	/* Without memory it stays until the next engine reads the store. */
 	if (ckpt_scan_put(&core->scan, &aborted) == 0)
@@ -160,7 +160,12 @@ static int leave_step(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 
-	if (save->ranks && save->core->config.rank > 0 && save->ranks->answered && save->dirs_made)
+	const struct ckpt_save_ranks *x = save->ranks;
+	bool over =
+		x && (save->core->config.rank > 0 ? x->answered
+						  : save->core->config.node_store && x->settled);
+
+	if (over && save->dirs_made)
 		return ckpt_task_continue(task, vacate_body);
 	return leave(task);
 }
@@ -204,7 +209,8 @@ static int abort_body(struct ckpt_task *task)
 		save->ranks->settled = save->ranks->settled || !save->publish_tried;
 	if (save->publish_tried && save->ranks && save->ranks->settled)
 		return ckpt_task_continue(task, remove_body);
-	if (core->config.rank > 0)
+	/* Where every node has a store of its own the exchange holds the register. */
+	if (core->config.rank > 0 || (core->config.node_store && save->ranks))
 		return leave_step(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
 		return leave(task);

@@ -94,6 +94,8 @@ static int abort_body(struct ckpt_task *task)
 		r = encode_abort(save);
 	if (r < 0)
 		return give_up(task, r);
+	if (save->core->config.node_store)
+		return ckpt_task_continue(task, ckpt_save_ask_body);
 	ckpt_name_manifest(save->path, save->core->generation, save->step);
 	ckpt_store_publish(save->core->store, &save->op, save->path, save->manifest.data,
 		save->manifest.len, NULL);
@@ -209,20 +211,22 @@ static void hear_outcome(struct ckpt_save *save)
 	ckpt_talk_hear(&x->talk);
 }
 
-/* How the save goes on with what was heard. */
-static int take_outcome(struct ckpt_task *task)
+int ckpt_save_take_outcome(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
+	bool apart = save->core->config.node_store;
 	struct ckpt_outcome outcome;
 
 	int r = read_outcome(save, &outcome);
-	/* What cannot be read: the store knows. */
+	/* What cannot be read: the store knows, if it is one for all. */
 	if (r < 0)
-		return ckpt_task_continue(task, abort_body);
+		return ckpt_task_continue(task, apart ? ckpt_save_undecided_body : abort_body);
 	if (outcome.verdict.code < 0)
 		return give_up(task, take_failure(save, &outcome));
 	save->ranks->answered = true;
 	save->ranks->outcome = outcome;
+	if (apart)
+		return ckpt_task_continue(task, ckpt_save_receive_body);
 	save->committed = true;
 	save->publishing = false;
 	return ckpt_task_continue(task, ckpt_save_end_body);
@@ -239,7 +243,7 @@ static int outcome_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, save->ranks->talk.task.finished);
 		r = save->ranks->talk.task.result;
 		if (r == 0)
-			return take_outcome(task);
+			return ckpt_save_take_outcome(task);
 		if (r != -ETIMEDOUT || save->ranks->look_ns == deadline_ns(save))
 			return ckpt_task_continue(task, abort_body);
 		ckpt_name_manifest(save->path, save->core->generation, save->step);
@@ -274,6 +278,17 @@ int ckpt_save_follow_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, ckpt_save_deaf(save));
 	if (save->code)
 		return ckpt_task_continue(task, ckpt_save_end_body);
+	if (core->config.node_store) {
+		/* Rank 0 sees the claims of its own node only. */
+		ckpt_store_list(core->store, &save->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, save->op.done);
+		r = save->op.result < 0 ? save->op.result : ckpt_save_check_fence(save);
+		/* It may have been stopped meanwhile, and its user told. */
+		if (save->code)
+			return ckpt_task_continue(task, ckpt_save_end_body);
+		if (r < 0)
+			return give_up(task, r);
+	}
 	r = encode_part(save);
 	if (r < 0)
 		return give_up(task, r);

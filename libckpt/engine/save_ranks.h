@@ -11,7 +11,7 @@
 #ifndef CKPT_ENGINE_SAVE_RANKS_H
 #define CKPT_ENGINE_SAVE_RANKS_H
 
-#include "engine/talk.h"
+#include "engine/parcel.h"
 #include "exchange/rank_record.h"
 
 struct ckpt_save;
@@ -37,6 +37,12 @@ struct ckpt_save_ranks {
 	struct ckpt_save_ranks *next_early;
 	struct ckpt_task listener; /* others: has the talk until the part is told */
 	int deaf;                  /* not 0: it hears no more */
+
+	/* Where every node has a store of its own. */
+	struct ckpt_parcel parcel; /* the manifest */
+	struct ckpt_verdict asked; /* why this rank would have it aborted */
+	struct ckpt_timer pause;   /* until the keeper's manifest is looked for again */
+	bool decided;              /* rank 0: the outcome is told */
 };
 
 /* -ENOMEM. */
@@ -57,6 +63,18 @@ int ckpt_save_gather_body(struct ckpt_task *task);
 int ckpt_save_follow_body(struct ckpt_task *task);
 /* The register is taken: what it holds is the outcome. */
 int ckpt_save_register_body(struct ckpt_task *task);
+/*
+ * Where every node has a store of its own (save_decide.c). Rank 0: the manifest is made. Another: that all is
+ * committed was heard; nothing was heard, and outcome.verdict.reason says so; what was heard cannot be read.
+ */
+int ckpt_save_decide_body(struct ckpt_task *task);
+int ckpt_save_receive_body(struct ckpt_task *task);
+int ckpt_save_ask_body(struct ckpt_task *task);
+int ckpt_save_undecided_body(struct ckpt_task *task);
+/* How the save goes on with the outcome that its talk has heard. */
+int ckpt_save_take_outcome(struct ckpt_task *task);
+/* The manifest that was sent is of this step, a commit, and names what this rank has. Words into `work`. */
+int ckpt_save_check_manifest(struct ckpt_save *save, const void *data, size_t length);
 /* After the end of the save: the others are told, if they may be waiting. */
 int ckpt_save_tell_body(struct ckpt_task *task);
 

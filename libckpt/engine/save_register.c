@@ -58,6 +58,27 @@ static int take_commit(struct ckpt_save *save, const struct ckpt_manifest *m)
 	return 0;
 }
 
+int ckpt_save_check_manifest(struct ckpt_save *save, const void *data, size_t length)
+{
+	const struct ckpt_core *core = save->core;
+	struct ckpt_manifest m = {0};
+
+	int r = ckpt_manifest_decode(data, length, save->path, &save->work, &m);
+	if (r < 0)
+		return r;
+	bool good = m.kind == CKPT_MANIFEST_COMMIT && m.generation == core->generation &&
+		    m.step == save->step && strcmp(m.run_id, core->marker.run_id) == 0 &&
+		    is_ours(save, &m);
+	ckpt_manifest_clear(&m);
+	return good ? 0
+		    : ckpt_fail_at(&save->work, CKPT_EMISMATCH,
+			      &(struct ckpt_where){.tier = "local", .file = save->path},
+			      "the manifest of step %llu that rank 0 has sent does not name what "
+			      "rank "
+			      "%u has written: give every start of the job a session of its own",
+			      (unsigned long long)save->step, core->config.rank);
+}
+
 static int read_register(struct ckpt_save *save)
 {
 	struct ckpt_manifest manifest = {0};

@@ -25,7 +25,7 @@ static int encode_outcome(struct ckpt_save *save)
 
 	outcome.verdict = (struct ckpt_verdict){.code = save->committed ? 0 : save->code};
 	/* Its name may be there, and a power cut may take it away: the next generation settles it. */
-	outcome.open = !save->committed && !save->ranks->settled;
+	outcome.open = !save->committed && !save->ranks->settled && !save->core->config.node_store;
 	ckpt_save_name_subject(save, &outcome.verdict);
 	if (!save->committed)
 		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.250s",
@@ -84,6 +84,19 @@ static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
 	return told->step == save->step || (save->committed && told->step < save->step);
 }
 
+/* What does not go with it stays until the session ends. */
+static void drop_parcel(struct ckpt_talk *talk, const struct ckpt_told *told)
+{
+	char key[CKPT_EXCHANGE_KEY_MAX];
+
+	if (told->parcel == 0)
+		return;
+	ckpt_key_manifest(key, told->generation, told->step);
+	for (uint32_t i = 0; i < ckpt_parcel_keys(told->parcel); i++)
+		if (talk->count < CKPT_EXCHANGE_BATCH)
+			ckpt_parcel_key(talk->items[talk->count++].key, key, i);
+}
+
 /* The keys of this rank that nobody asks for any more. False: there are none. */
 static bool drop_told(struct ckpt_save *save)
 {
@@ -95,7 +108,7 @@ static bool drop_told(struct ckpt_save *save)
 	x->talk.count = 0;
 	for (size_t i = 0; i < core->told_count; i++) {
 		const struct ckpt_told told = core->told[i];
-		if (!is_over(save, &told)) {
+		if (!is_over(save, &told) || x->talk.count == CKPT_EXCHANGE_BATCH) {
 			core->told[kept++] = told;
 			continue;
 		}
@@ -104,6 +117,7 @@ static bool drop_told(struct ckpt_save *save)
 			ckpt_key_outcome(key, told.generation, told.step);
 		else
 			ckpt_key_rank(key, told.generation, told.step, core->config.rank);
+		drop_parcel(&x->talk, &told);
 	}
 	core->told_count = kept;
 	if (x->talk.count > 0)
@@ -114,7 +128,7 @@ static bool drop_told(struct ckpt_save *save)
 static bool must_tell(const struct ckpt_save *save)
 {
 	if (save->core->config.rank == 0)
-		return true;
+		return !save->ranks->decided;
 	return !save->committed && !save->ranks->told && !save->ranks->answered;
 }
 

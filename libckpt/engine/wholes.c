@@ -102,16 +102,17 @@ static struct mention *collect(
 	size_t n = 0;
 
 	for (uint32_t i = 0; i < world; i++)
-		count += indexes[i]->layout->entry_count + indexes[i]->layout->alias_count;
+		if (indexes[i])
+			count += indexes[i]->layout->entry_count + indexes[i]->layout->alias_count;
 	struct mention *all = ckpt_alloc_array(count, sizeof(*all));
 	if (!all)
 		return NULL;
 	for (uint32_t i = 0; i < world; i++) {
-		const struct ckpt_layout *l = indexes[i]->layout;
-		for (size_t k = 0; k < l->entry_count; k++)
+		const struct ckpt_layout *l = indexes[i] ? indexes[i]->layout : NULL;
+		for (size_t k = 0; l && k < l->entry_count; k++)
 			all[n++] = (struct mention){
 				.name = l->entries[k].name, .entry = &l->entries[k], .rank = i};
-		for (size_t k = 0; k < l->alias_count; k++)
+		for (size_t k = 0; l && k < l->alias_count; k++)
 			all[n++] = (struct mention){
 				.name = l->aliases[k].name, .alias = &l->aliases[k], .rank = i};
 	}
@@ -218,12 +219,13 @@ no_memory:
 
 bool ckpt_wholes_are_plain(const struct ckpt_index *const *indexes, uint32_t world)
 {
+	if (world != 1)
+		return false;
 	const struct ckpt_layout *l = indexes[0]->layout;
-
-	for (size_t i = 0; world == 1 && i < l->entry_count; i++)
+	for (size_t i = 0; i < l->entry_count; i++)
 		if (l->entries[i].global_shape)
 			return false;
-	return world == 1;
+	return true;
 }
 
 static int take(struct ckpt_wholes *w, const struct ckpt_layout *layout, struct ckpt_error *err)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tensors of a step as wholes, from the indexes of all its ranks: what each of them is, and which
- * rank holds which box of it. Pure. The indexes outlive it.
+ * rank holds which box of it. Pure. The indexes outlive it. Those that are NULL are not there, and count for
+ * nothing; there is one that is.
  */
 #ifndef CKPT_ENGINE_WHOLES_H
 #define CKPT_ENGINE_WHOLES_H

@@ -277,7 +277,7 @@ int ckpt_verdict_check(const struct ckpt_verdict *verdict, const struct ckpt_ver
 		asked->generation, asked->nonce);
 }
 
-CKPT_PRINTF(2, 3) static void put_key(char *out, const char *fmt, ...)
+void ckpt_key_put(char *out, const char *fmt, ...)
 {
 	va_list args;
 
@@ -289,20 +289,25 @@ CKPT_PRINTF(2, 3) static void put_key(char *out, const char *fmt, ...)
 
 void ckpt_key_claim(char *out, uint32_t number)
 {
-	put_key(out, "claim-%u", number);
+	ckpt_key_put(out, "claim-%u", number);
 }
 
 void ckpt_key_claim_failed(char *out, uint32_t number, uint32_t attempt)
 {
-	put_key(out, "claim-%u-failed-%u", number, attempt);
+	ckpt_key_put(out, "claim-%u-failed-%u", number, attempt);
 }
 
 void ckpt_key_rank(char *out, uint64_t generation, uint64_t step, uint32_t rank)
 {
-	put_key(out, "g%" PRIu64 "-s%" PRIu64 "-r%u", generation, step, rank);
+	ckpt_key_put(out, "g%" PRIu64 "-s%" PRIu64 "-r%u", generation, step, rank);
 }
 
 void ckpt_key_outcome(char *out, uint64_t generation, uint64_t step)
 {
-	put_key(out, "g%" PRIu64 "-s%" PRIu64, generation, step);
+	ckpt_key_put(out, "g%" PRIu64 "-s%" PRIu64, generation, step);
+}
+
+void ckpt_key_manifest(char *out, uint64_t generation, uint64_t step)
+{
+	ckpt_key_put(out, "g%" PRIu64 "-s%" PRIu64 "-m", generation, step);
 }

@@ -49,10 +49,13 @@ int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
 int ckpt_verdict_check(const struct ckpt_verdict *verdict, const struct ckpt_verdict *asked,
 	const char *key, struct ckpt_error *err);
 
+/* A key, of CKPT_EXCHANGE_KEY_MAX bytes, for those who name keys. */
+CKPT_PRINTF(2, 3) void ckpt_key_put(char *out, const char *fmt, ...);
 /* Keys, of CKPT_EXCHANGE_KEY_MAX bytes. Claim `number` of the session; the try of it that failed. */
 void ckpt_key_claim(char *out, uint32_t number);
 void ckpt_key_claim_failed(char *out, uint32_t number, uint32_t attempt);
 void ckpt_key_rank(char *out, uint64_t generation, uint64_t step, uint32_t rank);
 void ckpt_key_outcome(char *out, uint64_t generation, uint64_t step);
+void ckpt_key_manifest(char *out, uint64_t generation, uint64_t step);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,19 +160,9 @@ int ckpt_restore_record_decode(const void *data, size_t length, const char *key,
 	return 0;
 }
 
-CKPT_PRINTF(2, 3) static void put_key(char *out, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	int n = vsnprintf(out, CKPT_EXCHANGE_KEY_MAX, fmt, args);
-	va_end(args);
-	CKPT_ASSERT(n > 0 && n < CKPT_EXCHANGE_KEY_MAX);
-}
-
 void ckpt_key_restore(char *out, uint32_t number)
 {
-	put_key(out, "restore-%u", number);
+	ckpt_key_put(out, "restore-%u", number);
 }
 
 static const char *part_word(enum ckpt_restore_part part)
@@ -183,12 +172,12 @@ static const char *part_word(enum ckpt_restore_part part)
 
 void ckpt_key_restore_part(char *out, uint32_t number, enum ckpt_restore_part part)
 {
-	put_key(out, "restore-%u-%s", number, part_word(part));
+	ckpt_key_put(out, "restore-%u-%s", number, part_word(part));
 }
 
 void ckpt_key_restore_rank(char *out, uint32_t number, enum ckpt_restore_part part, uint32_t rank)
 {
-	put_key(out, "restore-%u-%s-r%u", number, part_word(part), rank);
+	ckpt_key_put(out, "restore-%u-%s-r%u", number, part_word(part), rank);
 }
 
 int ckpt_hello_encode(uint64_t nonce, struct ckpt_buf *out)
@@ -201,5 +190,5 @@ int ckpt_hello_encode(uint64_t nonce, struct ckpt_buf *out)
 
 void ckpt_key_hello(char *out, uint32_t rank)
 {
-	put_key(out, "rank-%u", rank);
+	ckpt_key_put(out, "rank-%u", rank);
 }

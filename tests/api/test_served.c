@@ -4,28 +4,18 @@
  * requests, answers twice, refuses, or dies. Whatever it does, a step is of all ranks or of none, and nothing
  * waits longer than its deadline.
  */
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "api/kit.h"
+#include "api/table.h"
 
-#define WORLD     4
-#define COUNT     ((int64_t)20000)
-#define ENTRIES   1024
-#define HELD_MAX  8    /* requests that a thread keeps to itself; fewer than the library lets out */
-#define SLACK_MS  5000 /* beyond a deadline, for a machine that is busy */
-#define CLOSE_MS  8000 /* it has ten seconds until it leaves everything behind */
-#define VALUE_MAX 65536 /* of what the ranks say here */
-
-struct entry {
-	char key[CKPT_EXCHANGE_NAME_MAX];
-	void *value;
-	uint64_t length;
-};
+#define WORLD    4
+#define COUNT    ((int64_t)20000)
+#define HELD_MAX 8    /* requests that a thread keeps to itself; fewer than the library lets out */
+#define SLACK_MS 5000 /* beyond a deadline, for a machine that is busy */
+#define CLOSE_MS 8000 /* it has ten seconds until it leaves everything behind */
 
 enum weather {
 	FAIR,
@@ -38,8 +28,8 @@ struct job {
 	char *dir;
 	char store[200];
 	pthread_mutex_t lock;
-	struct entry entries[ENTRIES]; /* guarded by lock */
-	uint64_t seed;                 /* guarded by lock */
+	struct table table;
+	uint64_t seed; /* guarded by lock */
 	atomic_int weather;
 	atomic_uint spoilt; /* requests that the weather has met */
 	unsigned starts;
@@ -57,96 +47,6 @@ struct job {
 	} ranks[WORLD];
 };
 
-/* The table. */
-
-static struct entry *find(struct job *job, const char *key, bool make)
-{
-	struct entry *free_one = NULL;
-
-	for (size_t i = 0; i < ENTRIES; i++) {
-		struct entry *e = &job->entries[i];
-		if (e->key[0] && strcmp(e->key, key) == 0)
-			return e;
-		if (!e->key[0] && !free_one)
-			free_one = e;
-	}
-	if (!make)
-		return NULL;
-	assert_non_null(free_one);
-	(void)snprintf(free_one->key, sizeof(free_one->key), "%s", key);
-	return free_one;
-}
-
-static void clear(struct entry *e)
-{
-	free(e->value);
-	*e = (struct entry){0};
-}
-
-static unsigned count_entries(struct job *job)
-{
-	unsigned count = 0;
-
-	for (size_t i = 0; i < ENTRIES; i++)
-		count += job->entries[i].key[0] != '\0';
-	return count;
-}
-
-struct reply {
-	const void *values[CKPT_EXCHANGE_BATCH];
-	uint64_t lengths[CKPT_EXCHANGE_BATCH];
-	char memory[VALUE_MAX];
-	size_t used;
-};
-
-static int put(struct job *job, const char *key, const void *value, uint64_t length)
-{
-	struct entry *e = find(job, key, true);
-
-	if (e->value)
-		return e->length == length && memcmp(e->value, value, length) == 0 ? 0 : -EEXIST;
-	e->value = malloc(length + 1);
-	memcpy(e->value, value, length);
-	e->length = length;
-	return 0;
-}
-
-static void get(struct job *job, const char *key, struct reply *reply, uint32_t i)
-{
-	const struct entry *e = find(job, key, false);
-
-	reply->values[i] = NULL;
-	if (!e)
-		return;
-	assert_true(reply->used + e->length <= sizeof(reply->memory));
-	memcpy(reply->memory + reply->used, e->value, e->length);
-	reply->values[i] = reply->memory + reply->used;
-	reply->lengths[i] = e->length;
-	reply->used += e->length;
-}
-
-static int apply(struct job *job, const struct ckpt_exchange_request *request, struct reply *reply)
-{
-	int r = 0;
-
-	reply->used = 0;
-	(void)pthread_mutex_lock(&job->lock);
-	for (uint32_t i = 0; i < request->count; i++) {
-		struct entry *e;
-		if (request->verb == CKPT_EXCHANGE_PUT) {
-			int worse =
-				put(job, request->keys[i], request->values[i], request->lengths[i]);
-			r = r < 0 ? r : worse;
-		} else if (request->verb == CKPT_EXCHANGE_GET) {
-			get(job, request->keys[i], reply, i);
-		} else if ((e = find(job, request->keys[i], false))) {
-			clear(e);
-		}
-	}
-	(void)pthread_mutex_unlock(&job->lock);
-	return r;
-}
-
 /* The service. */
 
 static unsigned below(struct job *job, unsigned n)
@@ -158,7 +58,7 @@ static unsigned below(struct job *job, unsigned n)
 	return drawn;
 }
 
-static int answer(struct rank *rank, uint64_t id, int result, struct reply *reply)
+static int answer(struct rank *rank, uint64_t id, int result, struct table_reply *reply)
 {
 	const struct ckpt_exchange_answer given = {.size = sizeof(given),
 		.id = id,
@@ -182,15 +82,15 @@ static void must_be(int r, int allowed, int also)
 enum fate { ANSWERED, LOST, LATE };
 
 static void answer_well(
-	struct rank *rank, const struct ckpt_exchange_request *request, struct reply *reply)
+	struct rank *rank, const struct ckpt_exchange_request *request, struct table_reply *reply)
 {
-	int result = apply(rank->job, request, reply);
+	int result = table_apply(&rank->job->table, request, reply);
 
 	must_be(answer(rank, request->id, result, reply), 0, -ETIMEDOUT);
 }
 
 static enum fate storm(
-	struct rank *rank, const struct ckpt_exchange_request *request, struct reply *reply)
+	struct rank *rank, const struct ckpt_exchange_request *request, struct table_reply *reply)
 {
 	struct job *job = rank->job;
 	unsigned chance = below(job, 100);
@@ -201,7 +101,7 @@ static enum fate storm(
 		return LOST;
 	if (chance < 8) {
 		/* Done, and nobody hears of it. */
-		(void)apply(job, request, reply);
+		(void)table_apply(&job->table, request, reply);
 		return LOST;
 	}
 	if (chance < 14) {
@@ -217,7 +117,7 @@ static enum fate storm(
 }
 
 static enum fate serve_one(
-	struct rank *rank, const struct ckpt_exchange_request *request, struct reply *reply)
+	struct rank *rank, const struct ckpt_exchange_request *request, struct table_reply *reply)
 {
 	switch (atomic_load(&rank->job->weather)) {
 	case STORMY:
@@ -239,7 +139,7 @@ struct service {
 	uint64_t lost[HELD_MAX];
 	size_t lost_count;
 	struct ckpt_exchange_request late; /* answered after the next one, or a while */
-	struct reply reply;
+	struct table_reply reply;
 };
 
 static void sort_in(
@@ -354,6 +254,7 @@ static int set_up(void **state)
 	job->dir = scratch_make();
 	(void)snprintf(job->store, sizeof(job->store), "%s", scratch_join(job->dir, "store"));
 	(void)pthread_mutex_init(&job->lock, NULL);
+	table_init(&job->table);
 	for (unsigned rank = 0; rank < WORLD; rank++) {
 		job->ranks[rank].job = job;
 		kit_fill(&job->ranks[rank].vector, "w", COUNT, rank);
@@ -371,8 +272,7 @@ static int tear_down(void **state)
 	close_job(job);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		kit_clear(&job->ranks[rank].vector);
-	for (size_t i = 0; i < ENTRIES; i++)
-		clear(&job->entries[i]);
+	table_clear(&job->table);
 	(void)pthread_mutex_destroy(&job->lock);
 	scratch_remove(job->dir);
 	free(job);
@@ -471,8 +371,8 @@ static void test_one_outcome(void **state)
 	}
 	close_job(job);
 	/* Each rank's first word, the claim, and how the last step ended; of those before it nothing. */
-	assert_int_equal(count_entries(job), WORLD + 2);
-	assert_non_null(find(job, "job-1/claim-1", false));
+	assert_int_equal(table_count(&job->table), WORLD + 2);
+	assert_true(table_has(&job->table, "job-1/claim-1"));
 	/* Nothing of it is in the store. */
 	assert_int_equal(access(scratch_join(job->store, "exchange"), F_OK), -1);
 }
@@ -766,7 +666,7 @@ static void test_alone(void **state)
 	must_work(begin(rank, 1, 0));
 	must_work(wait_local(rank));
 	close_rank(rank);
-	assert_int_equal(count_entries(job), 0);
+	assert_int_equal(table_count(&job->table), 0);
 }
 
 #define JOB(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

@@ -10,7 +10,7 @@
 #include "format/sealed.h"
 
 /* The greatest struct that a kind decodes to. */
-#define VALUE_MAX 2048
+#define VALUE_MAX 16384
 
 union value {
 	uint64_t align;

@@ -157,7 +157,29 @@ def records():
         common=ATTEMPT * 2,
     )
     verdict = head("verdict", code=28, reason="No space left on device", **about)
-    outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)
+    outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50, open=0)
+    node = head(
+        "node",
+        key="g000001/f.json",
+        code=0,
+        reason="",
+        rank=3,
+        node="node-7",
+        run_id=RUN,
+        keeps=1,
+        newest=9,
+        claims=[[9, 0, 3], [7, 0, 1]],
+        steps=[[9, 120, 3], [9, 110, 3], [7, 100, 1]],
+        open=[[9, 115, 3]],
+    )
+    yield "node", seal(node)
+    yield "node-without-a-store", seal({**node, "run_id": "0" * 32, "claims": [], "steps": []})
+    yield "node-that-failed", seal({**node, "code": 10007, "reason": "held"})
+    yield "node-items-ascend", seal({**node, "steps": [[7, 100, 1], [9, 120, 3]]})
+    yield "node-item-twice", seal({**node, "claims": [[9, 0, 3], [9, 0, 1]]})
+    yield "node-items-too-many", seal({**node, "claims": [[199 - i, 0, 0] for i in range(129)]})
+    yield "node-item-of-two", seal({**node, "claims": [[9, 0]]})
+    yield "node-items-nested", seal({**node, "steps": [[[9]]]})
     yield "rank", seal(good)
     yield "outcome", seal(outcome)
     yield "outcome-bytes-too-many", seal({**outcome, "bytes": 2**63})

@@ -49,9 +49,9 @@ static void write_file(const char *path, const void *data, size_t length)
 	must(fclose(f) == 0, path);
 }
 
-void craft_store(const char *dir, const char *run_id)
+static void write_marker(const char *dir, const char *run_id, bool shared)
 {
-	struct ckpt_marker marker = {.wall_ms = 1};
+	struct ckpt_marker marker = {.shared = shared, .wall_ms = 1};
 	struct ckpt_buf buf = {0};
 
 	(void)snprintf(marker.run_id, sizeof(marker.run_id), "%s", run_id);
@@ -59,6 +59,16 @@ void craft_store(const char *dir, const char *run_id)
 	write_file(below(dir, CKPT_NAME_MARKER), buf.data, buf.len);
 	ckpt_buf_free(&buf);
 	make_directory(dir, CKPT_NAME_GENS);
+}
+
+void craft_store(const char *dir, const char *run_id)
+{
+	write_marker(dir, run_id, true);
+}
+
+void craft_node_store(const char *dir, const char *run_id)
+{
+	write_marker(dir, run_id, false);
 }
 
 void craft_claim(const char *dir, const char *run_id, uint64_t generation,

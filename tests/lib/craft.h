@@ -40,6 +40,8 @@ struct craft_step {
 
 /* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */
 void craft_store(const char *dir, const char *run_id);
+/* The same of one node of several, each of which has a store of its own. */
+void craft_node_store(const char *dir, const char *run_id);
 void craft_claim(const char *dir, const char *run_id, uint64_t generation,
 	uint64_t parent_generation, uint64_t parent_step);
 void craft_commit(const struct craft_step *step);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "exchange/restore_record.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      UINT64_C(1000000000)
@@ -17,6 +18,17 @@
 static struct ckpt_log *the_log;
 
 /* Members. */
+
+/* No directory is seen by all nodes: their ranks talk through a service. */
+static void use_board(struct crowd_member *m)
+{
+	struct crowd *crowd = m->crowd;
+	struct ckpt_core *core = &m->core;
+
+	ckpt_exchange_close(core->exchange);
+	core->exchange = crowd_board_open(
+		&crowd->sim, &core->sched, crowd_board_get(&crowd->boards, core->config.session));
+}
 
 static void tell_log(struct crowd_member *m)
 {
@@ -47,9 +59,14 @@ static int open_core(struct crowd_member *m)
 
 	(void)snprintf(config.session, sizeof(config.session), "start-%u",
 		m->job->number - m->job->reused);
-	(void)snprintf(config.node, sizeof(config.node), "node-%u", m->rank);
+	(void)snprintf(config.node, sizeof(config.node), "node-%u",
+		crowd->nodes ? crowd_place_number(crowd, m->rank) : m->rank);
+	config.node_store = crowd->nodes > 0;
+	config.keeper = crowd_place(crowd, m->rank)->first;
 	sim_memory_enter(m->id);
 	int r = ckpt_core_init(&m->core, &parts, &config, &err);
+	if (r == 0 && crowd->nodes)
+		use_board(m);
 	sim_memory_enter(0);
 	if (r == 0)
 		m->core.exchange =
@@ -99,7 +116,7 @@ static void reap_member(struct crowd_member *m)
 	sim_memory_enter(m->id);
 	ckpt_core_destroy(&m->core);
 	sim_memory_enter(0);
-	if (sim_disk_open_count(m->crowd->disk, m->id))
+	if (sim_disk_open_count(crowd_disk(m->crowd, m->rank), m->id))
 		sim_violation(sim, "p%u is closed with files open", m->id);
 	if (sim_memory_blocks(m->id))
 		sim_violation(sim, "p%u is closed with %u blocks of memory not freed", m->id,
@@ -110,7 +127,7 @@ static void reap_member(struct crowd_member *m)
 		sim_io_forget(m->io);
 	else
 		sim_io_free(m->io);
-	sim_disk_drop(m->crowd->disk, m->id);
+	sim_disk_drop(crowd_disk(m->crowd, m->rank), m->id);
 	free_member(m);
 }
 
@@ -118,14 +135,15 @@ static void start_member(struct crowd *crowd, struct crowd_job *job, uint32_t ra
 {
 	struct crowd_member *m = sim_alloc(sizeof(*m));
 	unsigned place = 0;
-	unsigned node = crowd->apart ? 1 + rank : 1;
+	unsigned node = crowd->apart ? 1 + rank : 1 + crowd_place_number(crowd, rank);
 
 	while (crowd->members[place])
 		place++;
 	CKPT_ASSERT(place < CROWD_MEMBERS);
 	crowd->members[place] = m;
-	/* What is left of an earlier start is on other machines: locks do not reach there. */
-	if (crowd->overlap)
+	/* What is left of an earlier start is on other machines, unless these have the disks: locks do not
+	 * reach there. */
+	if (crowd->overlap && !crowd->nodes)
 		node += 100 * job->number;
 	*m = (struct crowd_member){.crowd = crowd,
 		.job = job,
@@ -143,7 +161,7 @@ static void start_member(struct crowd *crowd, struct crowd_job *job, uint32_t ra
 	CKPT_ASSERT(r == 0);
 	sim_env_init(&m->env, &crowd->sim, &m->inbox, m->id, node);
 	sim_device_init(&m->device, &m->env);
-	m->io = sim_io_new(&crowd->sim, crowd->disk, &io);
+	m->io = sim_io_new(&crowd->sim, crowd_disk(crowd, rank), &io);
 	m->pool = sim_pool_open(8, 4096);
 	sim_tell(&crowd->sim, m->id, "starts", "", node, rank, job->number);
 	crowd_life_start(m);
@@ -174,7 +192,7 @@ static void step_core(struct crowd_member *m)
 	uint64_t deadline_ns = ckpt_core_step(&m->core);
 
 	m->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - m->env.ahead_ns;
-	if (m->core.keeper && m->rank > 0)
+	if (m->core.keeper && m->rank != crowd_place(m->crowd, m->rank)->first)
 		sim_violation(&m->crowd->sim, "rank %u keeps the store", m->rank);
 	crowd_observe(m);
 	m->poked = true;
@@ -242,11 +260,15 @@ static struct crowd_job *newest_job(struct crowd *crowd)
 static bool may_reuse(struct crowd *crowd, const struct crowd_job *job)
 {
 	char path[CKPT_PATH_MAX];
+	char session[CKPT_SESSION_MAX];
+	char key[CKPT_EXCHANGE_KEY_MAX];
 
+	(void)snprintf(session, sizeof(session), "start-%u", job->number - 1);
 	for (uint32_t rank = 0; rank < crowd->world; rank++) {
-		(void)snprintf(
-			path, sizeof(path), "exchange/start-%u/rank-%u", job->number - 1, rank);
-		if (!sim_disk_exists(crowd->disk, path))
+		ckpt_key_hello(key, rank);
+		(void)snprintf(path, sizeof(path), "exchange/%s/%s", session, key);
+		if (crowd->nodes ? !crowd_board_holds(&crowd->boards, session, key)
+				 : !sim_disk_exists(crowd_disk(crowd, 0), path))
 			return false;
 	}
 	return !crowd->healed && count_members(crowd, NULL) == 0;
@@ -259,7 +281,11 @@ static void start_job(struct crowd *crowd)
 	while (job->used)
 		job++;
 	crowd->starts--;
-	/* It comes with a server of its own. */
+	/* It comes with a server of its own; that of the last one may have ended with its launcher. */
+	if (crowd->nodes && (crowd->weather.dead || sim_chance(&crowd->sim, 5000))) {
+		crowd->stormed = crowd->stormed || count_members(crowd, NULL) > 0;
+		crowd_boards_end(crowd->boards);
+	}
 	crowd->weather.dead = crowd->weather.silent = false;
 	*job = (struct crowd_job){.used = true,
 		.number = ++crowd->jobs,
@@ -334,15 +360,63 @@ static struct crowd_member *any_member(struct crowd *crowd)
 	return crowd->members[sim_below(&crowd->sim, (uint64_t)most * CROWD_STARTS)];
 }
 
-static void cut_power(struct crowd *crowd)
+/* All that run where this store is; `job` NULL: of all starts. */
+static void kill_place(struct crowd *crowd, unsigned store, const struct crowd_job *job)
+{
+	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
+		struct crowd_member *m = crowd->members[i];
+		if (m && crowd_place_number(crowd, m->rank) == store && (!job || m->job == job))
+			kill_member(m);
+	}
+}
+
+static void cut_place(struct crowd *crowd, unsigned store)
 {
 	struct sim_cut cut = sim_cut_pick(&crowd->sim);
 
-	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
-		if (crowd->members[i])
-			kill_member(crowd->members[i]);
+	kill_place(crowd, store, NULL);
 	sim_tell(&crowd->sim, 0, "POWER CUT", "", cut.data, cut.names, cut.sizes);
-	sim_disk_cut(crowd->disk, &cut);
+	sim_disk_cut(crowd->places[store].disk, &cut);
+	if (crowd->nodes)
+		crowd_check_left(crowd, store);
+}
+
+static void cut_power(struct crowd *crowd)
+{
+	for (unsigned i = 0; i < crowd->stores; i++)
+		cut_place(crowd, i);
+}
+
+/* Of one node, mostly; of one whose disk has stopped, if there is any. */
+static void cut_some_power(struct crowd *crowd)
+{
+	struct sim *sim = &crowd->sim;
+	unsigned store;
+
+	if (!crowd->nodes || sim_chance(sim, 2500)) {
+		cut_power(crowd);
+		return;
+	}
+	store = (unsigned)sim_below(sim, crowd->nodes);
+	for (unsigned i = 0; i < crowd->nodes; i++)
+		if (sim_disk_stopped(crowd->places[i].disk))
+			store = i;
+	cut_place(crowd, store);
+}
+
+/* A process, all that a job has on a node, or all of it. */
+static void kill_some(struct crowd *crowd, struct crowd_member *m)
+{
+	struct sim *sim = &crowd->sim;
+	struct crowd_job *job = m->job;
+
+	if (crowd->nodes && sim_chance(sim, 2500))
+		kill_place(crowd, crowd_place_number(crowd, m->rank), job);
+	else if (crowd->nodes && sim_chance(sim, 1000))
+		for (unsigned i = 0; i < crowd->nodes; i++)
+			kill_place(crowd, i, job);
+	else
+		kill_member(m);
 }
 
 static void freeze(struct crowd *crowd)
@@ -370,6 +444,23 @@ static void kill_publisher(struct crowd *crowd)
 	}
 }
 
+/* Some nodes have a step, and others do not yet. */
+static void break_node(struct crowd *crowd)
+{
+	struct sim *sim = &crowd->sim;
+	const struct crowd_member *m = any_member(crowd);
+	const struct ckpt_save *save = m ? m->core.save : NULL;
+
+	if (!save || !(save->publishing || save->committed) || !sim_chance(sim, 300) ||
+		sim->without >> SIM_KILL & 1)
+		return;
+	sim->fired[SIM_KILL]++;
+	if (sim_chance(sim, 5000))
+		cut_place(crowd, crowd_place_number(crowd, m->rank));
+	else
+		kill_place(crowd, crowd_place_number(crowd, m->rank), NULL);
+}
+
 static void trouble(struct crowd *crowd)
 {
 	struct sim *sim = &crowd->sim;
@@ -377,22 +468,26 @@ static void trouble(struct crowd *crowd)
 
 	if (crowd->deadly)
 		kill_publisher(crowd);
+	if (crowd->brittle)
+		break_node(crowd);
 	if (sim_fault(sim, SIM_KILL) && (m = any_member(crowd)))
-		kill_member(m);
-	if (sim_fault(sim, SIM_CUT) || (sim_disk_stopped(crowd->disk) && sim_chance(sim, 300)))
-		cut_power(crowd);
+		kill_some(crowd, m);
+	if (sim_fault(sim, SIM_CUT) || (crowd_disks_stopped(crowd) && sim_chance(sim, 300)))
+		cut_some_power(crowd);
 	if (sim_fault(sim, SIM_FREEZE))
 		freeze(crowd);
 	if (sim_fault(sim, SIM_HANG)) {
 		uint64_t ns = sim_below(sim, 4 * SECOND);
 		sim_tell(sim, 0, "HANGS", "", (int64_t)ns, 0, 0);
-		sim_disk_hang(crowd->disk, sim->now_ns + ns);
+		sim_disk_hang(crowd_disk_pick(crowd), sim->now_ns + ns);
 	}
 	if (crowd->storms && sim_chance(sim, crowd->storms)) {
 		crowd->stormed = true;
 		crowd->weather.dead = sim_chance(sim, 5000);
 		crowd->weather.silent = !crowd->weather.dead && sim_chance(sim, 5000);
 		sim_tell(sim, 0, "storm", "", crowd->weather.dead, crowd->weather.silent, 0);
+		if (crowd->nodes && crowd->weather.dead && sim_chance(sim, 5000))
+			crowd_boards_end(crowd->boards);
 	}
 	/* The launcher ends a start of which somebody has ended: soon, or after a while. */
 	m = any_member(crowd);
@@ -431,7 +526,7 @@ static bool do_something(struct crowd *crowd)
 
 static bool advance(struct crowd *crowd)
 {
-	uint64_t ns = sim_disk_land(crowd->disk);
+	uint64_t ns = crowd_disks_land(crowd);
 
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
 		if (crowd->members[i])
@@ -447,7 +542,7 @@ static bool advance(struct crowd *crowd)
 static void turn(struct crowd *crowd)
 {
 	look_after(crowd);
-	(void)sim_disk_land(crowd->disk);
+	(void)crowd_disks_land(crowd);
 	if (may_start(crowd) && crowd->spawn_ns <= crowd->sim.now_ns)
 		start_job(crowd);
 	if (!crowd->healed)
@@ -475,9 +570,9 @@ static void heal(struct crowd *crowd)
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
 		if (crowd->members[i])
 			kill_member(crowd->members[i]);
-	if (sim_disk_stopped(crowd->disk) || sim_chance(&crowd->sim, 5000))
+	if (crowd_disks_stopped(crowd) || sim_chance(&crowd->sim, 5000))
 		cut_power(crowd);
-	sim_disk_hang(crowd->disk, 0);
+	crowd_disks_heal(crowd);
 	memset(crowd->job, 0, sizeof(crowd->job));
 	crowd->healed = true;
 	crowd->starts = 1;
@@ -499,7 +594,7 @@ static void name_apart(struct sim_shape *shape)
 /* Large jobs take their time. */
 static bool crowd_is_large(uint64_t seed)
 {
-	return seed % 64 == 63;
+	return seed % 64 == 63 || crowd_nodes_are_many(seed);
 }
 
 static void pick(struct crowd *crowd, uint64_t seed)
@@ -537,11 +632,11 @@ static void pick(struct crowd *crowd, uint64_t seed)
 		crowd->keep_last = 0;
 	crowd->skips = sim_chance(sim, 2500);
 	crowd->deadly = sim_chance(sim, 1000);
+	crowd_nodes_pick(crowd, seed);
 	if (crowd->deadly) {
 		sim->mix[SIM_KILL] = 0;
 		sim->mix[SIM_CUT] = 5;
 	}
-	crowd->disk = sim_disk_new(sim);
 	sim_shapes_pick(sim, crowd->shapes);
 	name_apart(&crowd->shapes[1]);
 }
@@ -575,7 +670,9 @@ static bool crowd_run(struct crowd *crowd, uint64_t seed, const struct sim_optio
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++)
 		if (crowd->members[i])
 			kill_member(crowd->members[i]);
-	sim_disk_free(crowd->disk);
+	if (crowd->nodes)
+		crowd_check_alike(crowd);
+	crowd_nodes_free(crowd);
 	sim_memory_start(NULL);
 	CKPT_ASSERT(sim_memory_empty());
 	return !crowd->sim.failed;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of several ranks on one store that they share: real cores, one for each rank, in the simulated
- * world's parts. Starts of the job follow one another, and now and then the last one is still there when
+ * Jobs of several ranks on one store that they share, or on one for each of their nodes: real cores, one for
+ * each rank, in the simulated world's parts. Starts of the job follow one another, and now and then the last one is still there when
  * the next begins. What must hold: one outcome of a step for all ranks, and what anybody was told is durable
  * is found by whoever comes after, whole.
  */
 #ifndef CROWD_H
 #define CROWD_H
 
+#include "crowd_board.h"
 #include "crowd_exchange.h"
+#include "crowd_nodes.h"
 #include "engine/claim.h"
 #include "engine/lister.h"
 #include "engine/open.h"
@@ -145,7 +147,11 @@ struct crowd {
 	bool skips;   /* policy CKPT_BUSY_SKIP */
 	bool deadly;  /* rank 0 dies while it publishes, and the launcher is long about it */
 	bool healed;
-	struct sim_disk *disk;
+	bool brittle;   /* nodes go down while a step is being decided */
+	unsigned nodes; /* with a store each; 0: one that all share */
+	unsigned stores;
+	struct crowd_place places[CROWD_NODES]; /* as many as there are stores */
+	struct crowd_board *boards;             /* of nodes: where their ranks talk */
 	struct sim_shape shapes[SIM_SHAPES];
 	struct crowd_job job[CROWD_STARTS];
 	struct crowd_member *members[CROWD_MEMBERS];
@@ -155,9 +161,11 @@ struct crowd {
 	size_t record_count;
 	uint64_t time;
 	uint64_t claimed_at[64]; /* by generation: when somebody was told of it first; 0: nobody */
-	uint64_t durable;        /* saves that some rank was told of, counted once for a step */
-	uint64_t not_saved;      /* answers to ranks */
-	uint64_t restored;       /* by a rank each */
+	uint64_t parents[64];    /* by generation: what it goes on from; 0: nothing */
+	uint64_t parent_steps[64];
+	uint64_t durable;   /* saves that some rank was told of, counted once for a step */
+	uint64_t not_saved; /* answers to ranks */
+	uint64_t restored;  /* by a rank each */
 	uint64_t went_back;
 	struct crowd_weather weather; /* of the exchange */
 	unsigned storms;              /* how often that changes, in chances per 10,000 and event */
@@ -182,6 +190,28 @@ ckpt_task_fn crowd_resume_body;
 void crowd_shape(struct crowd_member *member, uint32_t rank, struct sim_shape *ret_shape);
 /* After every step of the core: the damage that it alone sees. */
 void crowd_blind(struct crowd_member *member);
+
+/* crowd_stores.c: what must hold of each store, and between them. */
+
+/* The manifest of a step in a store; NULL: there is none. */
+const struct sim_inode *crowd_manifest(
+	struct crowd *crowd, unsigned store, const struct crowd_record *r);
+bool crowd_is_abort(const struct sim_inode *manifest);
+/* The index of a rank, as the manifest in its store names it; NULL: there is none. */
+const struct sim_inode *crowd_index(
+	struct crowd *crowd, const struct crowd_record *r, uint32_t rank);
+/* It has just been told that its save is durable. */
+void crowd_check_own(const struct crowd_member *member);
+/* The power of the node was cut: what its ranks were told is durable is there. */
+void crowd_check_left(struct crowd *crowd, unsigned store);
+/* There is one claim of a number, and one outcome of a step, whatever store is asked. */
+void crowd_check_alike(struct crowd *crowd);
+/* All stores have been opened since somebody was told that it is durable. */
+void crowd_check_brought(struct crowd *crowd, const struct crowd_record *r);
+/* A store has removed it, as it may. */
+bool crowd_is_let_go(struct crowd *crowd, const struct crowd_record *r);
+/* Its keeper has nothing left to do. */
+void crowd_check_kept(const struct crowd_member *member);
 
 /* crowd_truth.c: what must hold. */
 struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint64_t step);

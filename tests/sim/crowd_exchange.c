@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "crowd_board.h"
+
 #define FEW 80 /* operations of a rank under way at once */
 
 struct stormy {
@@ -114,14 +116,21 @@ struct ckpt_exchange *crowd_exchange_new(
 
 void crowd_exchange_forget(struct ckpt_exchange *exchange)
 {
-	if (exchange)
-		free(stormy_of(exchange));
+	struct ckpt_exchange *inner;
+
+	if (!exchange)
+		return;
+	inner = stormy_of(exchange)->inner;
+	if (crowd_board_is(inner))
+		crowd_board_forget(inner);
+	free(stormy_of(exchange));
 }
 
 uint64_t crowd_exchange_land(struct ckpt_exchange *exchange, bool *ret_woke)
 {
 	struct stormy *s = stormy_of(exchange);
-	uint64_t next_ns = UINT64_MAX;
+	uint64_t next_ns =
+		crowd_board_is(s->inner) ? crowd_board_land(s->inner, ret_woke) : UINT64_MAX;
 
 	for (unsigned i = 0; i < FEW; i++) {
 		struct passing *p = &s->passing[i];

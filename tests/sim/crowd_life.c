@@ -133,6 +133,13 @@ int crowd_close_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	m->leaves = true;
 	crowd_stir(m->job, m->crowd);
+	if (m->crowd->nodes && m->job->careful && m->failure == 0) {
+		/* What its store holds is known when nobody removes anything any more. */
+		sleep_for(m, CALL_NS);
+		CKPT_AWAIT(task, !m->core.keeper || slept(m));
+		came(m);
+		crowd_check_kept(m);
+	}
 	m->closer = (struct ckpt_closer){0};
 	(void)ckpt_command_init(&m->closer.command, &m->core);
 	m->command = &m->closer.command;

@@ -244,7 +244,8 @@ static int begin_body(struct ckpt_task *task)
 		m->failure = -EPERM;
 		return ckpt_task_continue(task, crowd_close_body);
 	}
-	m->reads = (uint32_t)sim_below(sim, m->crowd->world);
+	m->reads = crowd_place(m->crowd, m->rank)->first +
+		   (uint32_t)sim_below(sim, crowd_place(m->crowd, m->rank)->count);
 	m->refuses = !m->job->careful && sim_chance(sim, 60);
 	round_of(m)->view = m->rank == 0 ? ++m->crowd->time : round_of(m)->view;
 	m->failure =

@@ -72,6 +72,8 @@ static void note_told(struct crowd_member *member, struct crowd_record *r, enum 
 				"claimed, and is acknowledged",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
 	}
+	if (told == CROWD_DURABLE && crowd->nodes)
+		crowd_check_own(member);
 	crowd->not_saved += told == CROWD_FAILED;
 	if (told == CROWD_DURABLE && member->job->reused)
 		sim_violation(&crowd->sim,
@@ -128,7 +130,7 @@ void crowd_hurry(const struct crowd_member *m)
 		r->told[m->rank] != CROWD_NOTHING)
 		return;
 	if (crowd_hung(crowd) || fired[SIM_NO_MEMORY] || fired[SIM_JOB_SLOW] ||
-		sim_disk_stopped(crowd->disk) || (r->acked_at == 0 && m->job->ending))
+		crowd_disks_stopped(crowd) || (r->acked_at == 0 && m->job->ending))
 		return;
 	if (crowd->sim.now_ns > ckpt_max_u64(r->known_ns, m->begun_ns) + SOON_NS)
 		sim_violation(&crowd->sim,
@@ -150,6 +152,10 @@ void crowd_claimed(struct crowd_member *member)
 	}
 	if (!crowd->claimed_at[g])
 		crowd->claimed_at[g] = ++crowd->time;
+	crowd->parents[g] = member->core.parent_generation;
+	crowd->parent_steps[g] = member->core.parent_step;
+	if (crowd->nodes)
+		crowd_check_alike(crowd);
 	sim_tell(&crowd->sim, member->id, "claimed", "", (int64_t)g, member->rank, 0);
 }
 
@@ -170,38 +176,21 @@ static bool in_lineage(struct ckpt_scan *scan, const struct crowd_record *r)
 	return false;
 }
 
-/* The index of a rank, as the manifest names it; NULL: there is none. */
-static const struct sim_inode *find_index(
-	struct crowd *crowd, const struct crowd_record *r, uint32_t rank, const char *manifest)
-{
-	char path[CKPT_PATH_MAX];
-	char word[32];
-	char attempt[CKPT_ATTEMPT_CHARS] = "";
-
-	(void)snprintf(word, sizeof(word), "{\"rank\":%u,", rank);
-	const char *at = strstr(manifest, word);
-	at = at ? strstr(at, "\"attempt\":\"") : NULL;
-	if (!at)
-		return NULL;
-	memcpy(attempt, at + strlen("\"attempt\":\""), sizeof(attempt) - 1);
-	ckpt_name_index(path, r->generation, r->step, rank, attempt);
-	return sim_disk_exists(crowd->disk, path) ? sim_disk_find(crowd->disk, path) : NULL;
-}
-
-/* Every rank's index is there, and is of what that rank had in this save. */
+/* Every store has it, and every rank's index is there, and is of what that rank had in this save. */
 static void check_step(struct crowd *crowd, const struct crowd_record *r)
 {
-	char path[CKPT_PATH_MAX];
-	char manifest[8192];
 	char meta[64];
 
-	ckpt_name_manifest(path, r->generation, r->step);
-	const struct sim_inode *file = sim_disk_find(crowd->disk, path);
-	size_t length = ckpt_min_u64(file->cached_size, sizeof(manifest) - 1);
-	memcpy(manifest, file->cached, length);
-	manifest[length] = '\0';
+	for (unsigned i = 0; i < crowd->stores; i++) {
+		const struct sim_inode *manifest = crowd_manifest(crowd, i, r);
+		if (!manifest || crowd_is_abort(manifest))
+			sim_violation(&crowd->sim,
+				"step %llu of generation %llu was chosen, and %s in store %u",
+				(unsigned long long)r->step, (unsigned long long)r->generation,
+				manifest ? "is aborted" : "has no manifest", i);
+	}
 	for (uint32_t i = 0; i < crowd->world; i++) {
-		const struct sim_inode *index = find_index(crowd, r, i, manifest);
+		const struct sim_inode *index = crowd_index(crowd, r, i);
 		(void)snprintf(meta, sizeof(meta), "{\"version\":%llu}",
 			(unsigned long long)r->versions[i]);
 		if (!index || !memmem(index->cached, index->cached_size, meta, strlen(meta)))
@@ -247,6 +236,8 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 			sim_violation(&crowd->sim,
 				"step %llu of generation %llu was acknowledged, and is not chosen",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
+		if (crowd->nodes && r->acked_at && !r->blurred && in_lineage(scan, r))
+			crowd_check_brought(crowd, r);
 	}
 	if (!chosen)
 		return;
@@ -264,6 +255,8 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 				"that it failed",
 				(unsigned long long)r->step, (unsigned long long)r->generation, i);
 	check_step(crowd, r);
+	if (crowd->nodes)
+		crowd_check_alike(crowd);
 }
 
 /* Nobody's end, and nothing but what the exchange can make good, has come between the ranks of a round. */
@@ -319,6 +312,19 @@ void crowd_restored(struct crowd_member *member, uint64_t generation, uint64_t s
 	check_round(member);
 }
 
+/* One of the stores has removed the step already, and so it is of no use to any rank. */
+static bool is_let_go(const struct crowd_member *member)
+{
+	struct crowd_record *r =
+		crowd_record(member->crowd, ckpt_restore_chosen_generation(member->restore),
+			ckpt_restore_chosen_step(member->restore));
+
+	if (!member->crowd->nodes || !r || !crowd_is_let_go(member->crowd, r))
+		return false;
+	r->blurred = true;
+	return true;
+}
+
 void crowd_not_restored(struct crowd_member *member, int code, const char *message)
 {
 	struct crowd *crowd = member->crowd;
@@ -329,7 +335,7 @@ void crowd_not_restored(struct crowd_member *member, int code, const char *messa
 	if (!message[0])
 		sim_violation(&crowd->sim, "a restore of p%u failed with %d and no message",
 			member->id, code);
-	if (damage && !member->job->blinded)
+	if (damage && !member->job->blinded && !is_let_go(member))
 		sim_violation(&crowd->sim, "nothing is damaged, and rank %u is told: %s",
 			member->rank, message);
 	if (code == -ETIMEDOUT && member->job->turned && !member->job->absent && is_whole(member))

@@ -7,11 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "torture/nodes.h"
+
 #define ENTRIES   64
 #define VALUE_MAX 8192 /* of what the ranks say here */
 
 struct job {
 	const struct job_opts *opts;
+	unsigned world;
 	void (*body)(struct job_rank *r);
 	pthread_barrier_t together;
 	bool good[JOB_RANKS];
@@ -33,9 +36,11 @@ bool job_all(struct job_rank *r, bool good)
 
 	job->good[r->number] = good;
 	(void)pthread_barrier_wait(&job->together);
-	bool both = job->good[0] && job->good[1];
+	bool all = true;
+	for (unsigned i = 0; i < job->world; i++)
+		all = all && job->good[i];
 	(void)pthread_barrier_wait(&job->together);
-	return both;
+	return all;
 }
 
 /* The exchange. */
@@ -164,23 +169,42 @@ static void end_service(struct job_rank *r)
 
 /* The engines. */
 
-bool job_open(struct job_rank *r)
+static bool open_engine(struct job_rank *r, uint32_t flags)
+{
+	struct deed *d = &r->deed;
+
+	if (!r->job->opts->refused)
+		return errand_open(d, flags);
+	d->opts.flags = flags;
+	int code = CALL(ckpt_engine_open(d->store, &d->opts, &d->engine));
+	if (code == 0)
+		torture_wrong("rank %u is not refused", r->number);
+	(void)errand_outcome(code == -EINVAL, "be refused with", flags);
+	return false;
+}
+
+bool job_open_as(struct job_rank *r, uint32_t flags)
 {
 	const struct job_opts *opts = r->job->opts;
 
 	r->deed.opts.rank = r->number;
-	r->deed.opts.world = JOB_RANKS;
+	r->deed.opts.world = r->job->world + opts->absent;
 	r->deed.opts.session = opts->session;
 	r->deed.opts.save_timeout_ms = opts->timeout_ms;
 	r->deed.opts.busy = opts->skips ? CKPT_BUSY_SKIP : CKPT_BUSY_WAIT;
 	bool served = !opts->served || begin_service(r);
-	bool opened = served && errand_open(&r->deed, 0);
+	bool opened = served && open_engine(r, flags);
 	if (job_all(r, opened))
 		return true;
 	if (opened)
 		errand_close(&r->deed);
 	end_service(r);
 	return false;
+}
+
+bool job_open(struct job_rank *r)
+{
+	return job_open_as(r, nodes_ranks() > 0 ? CKPT_ENGINE_NODE_STORE : 0);
 }
 
 void job_close(struct job_rank *r)
@@ -191,12 +215,25 @@ void job_close(struct job_rank *r)
 
 /* Saves. */
 
+/* What is this rank's of a tensor. Whether that is a part of it. */
+static bool part_of(const struct job_rank *r, int tensor, int64_t *ret_start, int64_t *ret_count)
+{
+	const int64_t all = errand_counts[tensor];
+	const int64_t each = all / r->job->world;
+	const bool cut = tensor == 0 && !r->job->opts->copies;
+	const bool last = r->number + 1 == r->job->world;
+
+	*ret_start = cut ? r->number * each : 0;
+	*ret_count = !cut ? all : last ? all - *ret_start : each;
+	return cut;
+}
+
 static bool add(struct job_rank *r, struct ckpt_save *save)
 {
 	for (int i = 0; i < DEED_TENSORS; i++) {
-		const bool cut = i == 0 && !r->job->opts->copies;
-		const int64_t shape = cut ? errand_counts[i] / JOB_RANKS : errand_counts[i];
-		const int64_t start = cut ? r->number * shape : 0;
+		int64_t start;
+		int64_t shape;
+		const bool cut = part_of(r, i, &start, &shape);
 		struct ckpt_tensor tensor = {.size = sizeof(tensor),
 			.name = errand_names[i],
 			.dtype = CKPT_F32,
@@ -212,15 +249,12 @@ static bool add(struct job_rank *r, struct ckpt_save *save)
 	       CALL(ckpt_save_set_common(save, "job", 3)) == 0;
 }
 
-int job_start(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
+int job_begin(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
 	struct ckpt_save **ret_save)
 {
 	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
 
 	*ret_save = NULL;
-	if (r->number == 0)
-		deed_log(&r->deed, "try %u %u\n", step, seed);
-	(void)job_all(r, true);
 	deed_fill(&r->deed, seed);
 	int code = CALL(ckpt_save_begin(r->deed.engine, step, &opts, ret_save));
 	if (code < 0)
@@ -234,6 +268,15 @@ int job_start(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
 	return CALL(ckpt_save_start(*ret_save));
 }
 
+int job_start(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
+	struct ckpt_save **ret_save)
+{
+	if (r->number == 0)
+		deed_log(&r->deed, "try %u %u\n", step, seed);
+	(void)job_all(r, true);
+	return job_begin(r, step, seed, flags, ret_save);
+}
+
 static bool is_over(int code)
 {
 	return code == CKPT_EABORTED || code == CKPT_ESKIPPED;
@@ -244,10 +287,11 @@ static void judge(struct job_rank *r, unsigned step)
 {
 	const int *said = r->job->said;
 
-	for (int i = 0; i < JOB_RANKS; i++) {
-		if (said[i] == 0 && is_over(said[1 - i]))
-			torture_wrong("step %u is durable for rank %d, and for the other %d", step,
-				i, said[1 - i]);
+	for (unsigned i = 0; i < r->job->world; i++) {
+		for (unsigned k = 0; k < r->job->world; k++)
+			if (said[i] == 0 && is_over(said[k]))
+				torture_wrong("step %u is durable for rank %u, and for rank %u %d",
+					step, i, k, said[k]);
 		/* Whoever was told so was told what is true for all. */
 		if (is_over(said[i]))
 			deed_log(&r->deed, "gone %u\n", step);
@@ -301,6 +345,45 @@ bool job_spoil(struct job_rank *r, unsigned step, unsigned seed, bool fails)
 
 /* Restores. */
 
+bool job_bind(struct job_rank *r, struct ckpt_restore *restore)
+{
+	if (nodes_ranks() == 0)
+		return errand_bind(&r->deed, restore);
+	for (int i = 0; i < DEED_TENSORS; i++) {
+		int64_t start;
+		int64_t count;
+		(void)part_of(r, i, &start, &count);
+		struct ckpt_target target = {.size = sizeof(target),
+			.dtype = CKPT_F32,
+			.name = errand_names[i],
+			.ndim = 1,
+			.shape = &count,
+			.start = &start,
+			.data = r->deed.live[i] + start};
+		memset(target.data, 0xee, (size_t)count * sizeof(float));
+		if (CALL(ckpt_restore_bind(restore, &target, 1)) < 0)
+			return false;
+	}
+	return true;
+}
+
+bool job_holds(struct job_rank *r, unsigned seed)
+{
+	bool same = true;
+
+	if (nodes_ranks() == 0)
+		return deed_is(&r->deed, seed);
+	deed_fill(&r->want, seed);
+	for (int i = 0; i < DEED_TENSORS; i++) {
+		int64_t start;
+		int64_t count;
+		(void)part_of(r, i, &start, &count);
+		same &= memcmp(r->deed.live[i] + start, r->want.live[i] + start,
+				(size_t)count * sizeof(float)) == 0;
+	}
+	return same;
+}
+
 static int restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned seed)
 {
 	struct ckpt_restore *handle = NULL;
@@ -308,13 +391,13 @@ static int restore(struct job_rank *r, uint64_t step, unsigned expected, unsigne
 
 	if (code < 0)
 		return code;
-	if (!errand_bind(&r->deed, handle) || CALL(ckpt_restore_start(handle)) < 0)
+	if (!job_bind(r, handle) || CALL(ckpt_restore_start(handle)) < 0)
 		code = ckpt_last_error_record(NULL);
 	else
 		code = errand_wait(handle);
 	if (errand_endless(code) && ckpt_restore_error(handle, NULL) == 0)
 		torture_wrong("restoring step %u has no end", expected);
-	if (code == 0 && (ckpt_restore_step(handle) != expected || !deed_is(&r->deed, seed)))
+	if (code == 0 && (ckpt_restore_step(handle) != expected || !job_holds(r, seed)))
 		torture_wrong("rank %u has step %u, and not what was saved as %u", r->number,
 			(unsigned)ckpt_restore_step(handle), expected);
 	r->generation = ckpt_restore_generation(handle);
@@ -330,10 +413,12 @@ int job_restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned s
 
 	int code = restore(r, step, expected, seed);
 	job->said[r->number] = code;
-	bool both = job_all(r, code == 0);
-	if (both && r->number == 0 && job->ranks[0].generation != job->ranks[1].generation)
-		torture_wrong("step %u is of two generations", expected);
-	code = job->said[0] < 0 ? job->said[0] : job->said[1];
+	bool all = job_all(r, code == 0);
+	for (unsigned i = job->world; i > 0; i--) {
+		if (all && job->ranks[i - 1].generation != r->generation)
+			torture_wrong("step %u is of two generations", expected);
+		code = job->said[i - 1] < 0 ? job->said[i - 1] : code;
+	}
 	(void)job_all(r, true);
 	return code;
 }
@@ -349,38 +434,62 @@ static void *run_rank(void *argument)
 	return NULL;
 }
 
-static void give_state(struct job_rank *r, const struct deed *d)
+static void give_state(struct deed *own, const struct deed *d)
 {
-	r->deed = *d;
+	*own = *d;
 	for (int i = 0; i < DEED_TENSORS; i++) {
-		r->deed.live[i] = calloc((size_t)errand_counts[i], sizeof(float));
-		if (!r->deed.live[i])
+		own->live[i] = calloc((size_t)errand_counts[i], sizeof(float));
+		if (!own->live[i])
 			deed_die("out of memory");
 	}
 }
 
-void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct job_rank *r))
+static void take_state(struct deed *own)
+{
+	for (int i = 0; i < DEED_TENSORS; i++)
+		free(own->live[i]);
+}
+
+static struct job *make_job(struct deed *d)
 {
 	struct job *job = calloc(1, sizeof(*job));
-	pthread_t other;
 
-	if (!job || pthread_barrier_init(&job->together, NULL, JOB_RANKS) != 0)
+	if (!job)
 		deed_die("out of memory");
+	job->world = nodes_ranks() > 0 ? nodes_ranks() : 2;
+	if (pthread_barrier_init(&job->together, NULL, job->world) != 0)
+		deed_die("no barrier");
 	(void)pthread_mutex_init(&job->lock, NULL);
-	job->opts = opts;
-	job->body = body;
-	for (unsigned i = 0; i < JOB_RANKS; i++) {
+	for (unsigned i = 0; i < job->world; i++) {
 		job->ranks[i].job = job;
 		job->ranks[i].number = i;
-		give_state(&job->ranks[i], d);
+		give_state(&job->ranks[i].deed, d);
+		give_state(&job->ranks[i].want, d);
+		if (nodes_ranks() > 0)
+			nodes_settle(&job->ranks[i].deed, i);
 	}
-	if (pthread_create(&other, NULL, run_rank, &job->ranks[1]) != 0)
-		deed_die("no thread");
+	return job;
+}
+
+void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct job_rank *r))
+{
+	struct job *job = make_job(d);
+	pthread_t others[JOB_RANKS];
+
+	job->opts = opts;
+	job->body = body;
+	for (unsigned i = 1; i < job->world; i++)
+		if (pthread_create(&others[i], NULL, run_rank, &job->ranks[i]) != 0)
+			deed_die("no thread");
 	(void)run_rank(&job->ranks[0]);
-	(void)pthread_join(other, NULL);
-	for (unsigned i = 0; i < JOB_RANKS; i++)
-		for (int k = 0; k < DEED_TENSORS; k++)
-			free(job->ranks[i].deed.live[k]);
+	for (unsigned i = 1; i < job->world; i++)
+		(void)pthread_join(others[i], NULL);
+	for (unsigned i = 0; i < job->world; i++) {
+		take_state(&job->ranks[i].deed);
+		take_state(&job->ranks[i].want);
+		if (nodes_ranks() > 0)
+			free(job->ranks[i].deed.store);
+	}
 	(void)pthread_mutex_destroy(&job->lock);
 	(void)pthread_barrier_destroy(&job->together);
 	free(job);

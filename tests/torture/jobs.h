@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job of two ranks in one process, each with a thread that goes through the same errands. What one of them
- * is told must go together with what the other one is. A step holds what a deed saves alone: half of the
- * first tensor is each rank's, and the others they both have.
+ * A job of two ranks, or of more, in one process, each with a thread that goes through the same errands. What
+ * one of them is told must go together with what the others are. A step holds what a deed saves alone: a part
+ * of the first tensor is each rank's, and the others they all have. In a trial with nodes (nodes.h) each rank
+ * has the store of its node, and gets back what it has saved itself.
  */
 #ifndef CKPT_TESTS_JOBS_H
 #define CKPT_TESTS_JOBS_H
@@ -17,6 +18,7 @@ struct job_rank {
 	struct job *job;
 	unsigned number;
 	struct deed deed; /* with a state of its own */
+	struct deed want; /* what that should be */
 	struct ckpt_exchange_server *server;
 	uint64_t generation; /* of the step that was restored */
 };
@@ -25,21 +27,27 @@ struct job_opts {
 	const char *session;
 	bool served; /* the exchange is a table that this process serves, not files in the store */
 	bool skips;
-	bool copies; /* both ranks have all of every tensor */
+	bool copies;     /* all ranks have all of every tensor */
+	unsigned absent; /* so many more ranks never come */
+	bool refused;    /* none is to be opened */
 	uint32_t timeout_ms;
 };
 
-/* Runs `body` for both ranks at once. */
+/* Runs `body` for all ranks at once. */
 void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct job_rank *r));
 
-/* Both come to this; whether it is well with both. */
+/* All come to this; whether it is well with all. */
 bool job_all(struct job_rank *r, bool good);
 
-/* Either both are open then, or none is. */
+/* Either all are open then, or none is. */
 bool job_open(struct job_rank *r);
+bool job_open_as(struct job_rank *r, uint32_t flags);
 void job_close(struct job_rank *r);
 
-/* Begins a step. 0, or why it did not begin; the save is there all the same, unless it is NULL. */
+/* This rank begins a step. 0, or why it did not begin; the save is there all the same, unless it is NULL. */
+int job_begin(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
+	struct ckpt_save **ret_save);
+/* All do. */
 int job_start(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
 	struct ckpt_save **ret_save);
 /* Frees it, once it has ended. What became of it goes to `said`. */
@@ -55,7 +63,10 @@ bool job_save(struct job_rank *r, unsigned step, unsigned seed);
  */
 bool job_spoil(struct job_rank *r, unsigned step, unsigned seed, bool fails);
 
-/* Restores together. 0: `expected`, saved with `seed`, on both. */
+/* Restores together. 0: `expected`, saved with `seed`, on all. */
 int job_restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned seed);
+/* Binds what this rank is to get back; whether it has that, of what was saved with `seed`. */
+bool job_bind(struct job_rank *r, struct ckpt_restore *restore);
+bool job_holds(struct job_rank *r, unsigned seed);
 
 #endif

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "lib/scratch.h"
-#include "torture/torture.h"
+#include "torture/nodes.h"
 
 #ifdef TORTURE_LEAKS
 #include <sanitizer/lsan_interface.h>
@@ -172,7 +172,10 @@ static void look_at_rest(void)
 	torture_off();
 	deed_init(&d, work);
 	d.opts.io = CKPT_IO_THREADS;
-	deed_aftermath(&d);
+	if (nodes_ranks() > 0)
+		nodes_aftermath(&d);
+	else
+		deed_aftermath(&d);
 	_exit(0);
 }
 

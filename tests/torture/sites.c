@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a call comes from, whether it has been seen before, and whether it is to fail. */
-#include "torture/torture.h"
+#include "torture/nodes.h"
 
 #include <errno.h>
 #include <link.h>
@@ -306,6 +306,8 @@ static bool spreads(unsigned plan)
 	if (atomic_load(&torture->fired[plan]) == 0)
 		return false;
 	unsigned whose = atomic_load(&torture->whose[plan]);
+	if (nodes_ranks() > 0)
+		return nodes_of(whose) == nodes_of(own_rank);
 	return whose == 0 || whose == own_rank;
 }
 

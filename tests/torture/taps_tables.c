@@ -226,6 +226,18 @@ static bool is_late(const struct ckpt_store_op *op)
 	return claim || step;
 }
 
+/* Somebody makes the store just after rank 0 has looked for it. */
+static bool is_unseen(const struct ckpt_store_op *op)
+{
+	static bool looked;
+
+	if (looked || op->verb != CKPT_STORE_GET || torture_rank() > 0 ||
+		strcmp(op->path, "ckpt.json") != 0 || !torture_odd(TORTURE_LATE_STORE))
+		return false;
+	looked = true;
+	return true;
+}
+
 /* Of what the ranks have written one index is gone when rank 0 looks. */
 static bool is_gone(const struct ckpt_store_op *op)
 {
@@ -245,7 +257,7 @@ static void store_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 	int code = torture_event(
 		&store_calls[op->verb], torture_path_class(op->path), __builtin_frame_address(0));
 
-	if (vanishes(op) || is_removed(op) || is_late(op) || is_gone(op))
+	if (vanishes(op) || is_removed(op) || is_late(op) || is_unseen(op) || is_gone(op))
 		code = -ENOENT;
 	if (code && !closes) {
 		op->saved = code;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * usage: torture [SCENARIO|all] [--kind alloc|table|syscall|thread] [--slice I/N] [--jobs N]
- *                [--quick|--each]
+ *                [--quick|--each] [--unreached]
  *        torture SCENARIO --fail KEY:CODE:MODE ...     one run again
  *        torture SCENARIO --sites     what an undisturbed run comes by
  *        torture --list
@@ -10,9 +10,9 @@
  * Runs each scenario undisturbed and writes down its sites; then makes each fail, with every code that it
  * may fail with: once, every time, and, from there on, every call of its kind that may fail so. Sites that
  * only come up behind a failure are made to fail after it. --each: each site in one scenario alone, with one
- * code, once, and from there on. --quick: from there on every other one; and of those that rank 1 has as rank
- * 0 has them only one in eight. Calls in the library that nothing has come by, or made to fail, are counted as
- * unreached, if all of it was run.
+ * code, once, and from there on. --quick: from there on every other one; and of those that a rank has as a
+ * lower one has them only one in eight. Calls in the library that nothing has come by, or made to fail, are counted as
+ * unreached, if all of it was run; --unreached lists them in any case.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -40,6 +40,7 @@ static struct {
 	bool quick; /* each, and fewer */
 	bool each;
 	bool sites;
+	bool unreached;
 	struct torture_plan fail[TORTURE_PLANS];
 	unsigned fails;
 } opts = {.kind = -1, .slices = 1, .jobs = 1};
@@ -216,14 +217,14 @@ static bool wanted(const struct torture_site *site)
 	       !(site->depth > 0 && is_exempt(site->frames[0], site->call->name));
 }
 
-/* What rank 1 does as rank 0 does it. In a hurry one in eight of these is made to fail. */
+/* What a rank does as a lower one does it. In a hurry one in eight of these is made to fail. */
 static bool is_left_out(const struct torture_site *site)
 {
 	bool twin = false;
 
 	for (unsigned i = 0; i < TORTURE_SITES && opts.quick && site->rank > 0 && !twin; i++) {
 		const struct torture_site *other = &torture_all->sites[i];
-		twin = atomic_load(&other->ready) && other->rank == 0 &&
+		twin = atomic_load(&other->ready) && other->rank < site->rank &&
 		       other->stack == site->stack && atomic_load(&other->seen);
 	}
 	return twin && site->key >> 32 & 7;
@@ -345,7 +346,8 @@ static void list_sites(void)
 static int usage(void)
 {
 	(void)fputs("usage: torture [SCENARIO|all] [--kind alloc|table|syscall|thread] "
-		    "[--slice I/N] [--jobs N] [--quick|--each]\n       torture SCENARIO --fail "
+		    "[--slice I/N] [--jobs N] [--quick|--each] [--unreached]\n       torture "
+		    "SCENARIO --fail "
 		    "KEY:CODE:MODE ...\n"
 		    "       torture --list\n",
 		stderr);
@@ -403,6 +405,8 @@ static bool parse(int argc, char **argv)
 			opts.each = true;
 		else if (strcmp(argv[i], "--sites") == 0)
 			opts.sites = true;
+		else if (strcmp(argv[i], "--unreached") == 0)
+			opts.unreached = true;
 		else if (argv[i][0] != '-' && !opts.only)
 			opts.only = argv[i];
 		else if (i + 1 == argc || !parse_pair(argv[i], argv[i + 1]))
@@ -493,6 +497,8 @@ int main(int argc, char **argv)
 #endif
 	if (whole)
 		unreached = list_unreached();
+	else if (opts.unreached)
+		(void)list_unreached();
 	for (int k = 0; k < TORTURE_KINDS; k++)
 		(void)printf("%s: %u sites\n", kinds[k], sites_of(k));
 	(void)printf("%llu runs did not come by their site; %.1f s\n",

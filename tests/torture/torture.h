@@ -31,7 +31,7 @@ enum torture_kind {
 #define TORTURE_PLANS     3
 #define TORTURE_SLOTS     64
 #define TORTURE_JOBS      16
-#define TORTURE_RANKS     2
+#define TORTURE_RANKS     3
 #define TORTURE_SOFT      0x10000 /* a code that calls are to bear by themselves: never for ever */
 #define TORTURE_SHORT     (-0x20000) /* not a failure: half of the bytes */
 #define TORTURE_WAIT_MS   25000      /* of a trial for one thing: longer than a save may take */
@@ -67,7 +67,8 @@ struct torture_site {
 			TORTURE_ONCE = 1, /* the first time */
 			TORTURE_SITE,     /* every time */
 			/* And from then on every call of the kind that may say so: of rank 0 for
-			   all, whose storage it is; of another one on its own node. */
+			   all, whose storage it is; of another one, or where every node has a store
+			   of its own, on its own node. */
 			TORTURE_ALL,
 		} mode;
 	} origin[TORTURE_PLANS];
@@ -159,18 +160,20 @@ struct trial {
 	unsigned odd;
 	uint64_t pool; /* 0: as small as it may be */
 	uint32_t block;
-	size_t extra; /* bytes of one more tensor, which is eager */
-	bool boxed;   /* it saves a box of a tensor, too, in the words of an older caller */
+	size_t extra;   /* bytes of one more tensor, which is eager */
+	bool boxed;     /* it saves a box of a tensor, too, in the words of an older caller */
+	unsigned nodes; /* ranks of a job whose nodes have a store each (nodes.h); 0: one store */
 };
 
 /* What is odd about the machine, from the beginning of the run. */
-#define TORTURE_OLD_KERNEL 1u  /* calls that came late to Linux are not there */
-#define TORTURE_HUGE_PAGES 2u  /* there are pages set aside */
-#define TORTURE_VANISHED   4u  /* the first step that is locked is removed just before that */
-#define TORTURE_REMOVED    64u /* a step is removed while it is opened, and then is there */
-#define TORTURE_LATE_STEP  8u  /* the others see late what rank 0 has published */
-#define TORTURE_LATE_CLAIM 16u /* and what it has claimed */
-#define TORTURE_GONE       32u /* the first index of another rank is not there when rank 0 looks */
+#define TORTURE_OLD_KERNEL 1u   /* calls that came late to Linux are not there */
+#define TORTURE_HUGE_PAGES 2u   /* there are pages set aside */
+#define TORTURE_VANISHED   4u   /* the first step that is locked is removed just before that */
+#define TORTURE_REMOVED    64u  /* a step is removed while it is opened, and then is there */
+#define TORTURE_LATE_STEP  8u   /* the others see late what rank 0 has published */
+#define TORTURE_LATE_CLAIM 16u  /* and what it has claimed */
+#define TORTURE_LATE_STORE 128u /* rank 0 sees late that its store is there */
+#define TORTURE_GONE       32u  /* the first index of another rank is not there when rank 0 looks */
 
 bool torture_odd(unsigned what);
 /* No call of this process counts. */

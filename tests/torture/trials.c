@@ -11,6 +11,7 @@
 #include "lib/scratch.h"
 #include "torture/errands.h"
 #include "torture/trial_jobs.h"
+#include "torture/trial_nodes.h"
 #include "torture/trial_tools.h"
 
 /* Where stores come from. */
@@ -377,6 +378,13 @@ const struct trial torture_trials[] = {
 	{"job-named", trial_prepare_job, trial_job_named, THREADS},
 	{"job-absent", prepare_none, trial_job_absent, THREADS},
 	{"spare", trial_prepare_copies, trial_spare, THREADS},
+	{"job-nodes", prepare_none, trial_nodes, THREADS, .nodes = 3},
+	{"job-nodes-bring", trial_prepare_nodes_behind, trial_nodes_resume, THREADS, .nodes = 3},
+	{"job-nodes-empty", trial_prepare_nodes_empty, trial_nodes_empty, THREADS, .nodes = 2},
+	{"job-nodes-refused", trial_prepare_nodes_strange, trial_nodes_refused, THREADS, .nodes = 2},
+	{"job-nodes-late", trial_prepare_nodes_new, trial_nodes_late, THREADS, .odd = TORTURE_LATE_STORE,
+		.nodes = 2},
+	{"job-nodes-one", trial_prepare_nodes, trial_nodes_one, THREADS, .nodes = 2},
 };
 /* clang-format on */
 const unsigned torture_trial_count = sizeof(torture_trials) / sizeof(torture_trials[0]);

@@ -9,8 +9,8 @@
 The world looks first. Where it sees nothing, the tests of scope.py are linked with the mutant and must
 fail. What neither finds stands in survivors.txt with its reason, one line each.
 
---all goes on where it was interrupted: report.json keeps every verdict, and the digest of the file it
-was found with. A file that has changed is looked at again, and so is every survivor that was given
+--all goes on where it was interrupted: report.json keeps every verdict, and the digest of the function it
+was found with. A function that has changed is looked at again, and so is every survivor that was given
 fewer seeds. --sample takes some of those that the world found, others with each commit.
 """
 import argparse
@@ -56,6 +56,10 @@ def tests_digest(scope):
                               for path in sorted(ROOT.glob(f"tests/*/**/{name}.c"))))
 
 
+def function_of(mutant):
+    return mutant.name.split(":")[1]
+
+
 def enumerated():
     """By name: what is planted, and the scope it belongs to."""
     found = {}
@@ -89,29 +93,25 @@ class Report:
             self.files = json.loads(REPORT.read_text(encoding="utf-8"))["files"]
         self.tests = {scope.file: tests_digest(scope) for scope in SCOPE}
 
-    def is_current(self, file):
-        """It was found with the file as it is."""
-        entry = self.files.get(file)
-        return entry is not None and entry["digest"] == digest_of((ROOT / file).read_bytes())
-
-    def verdict(self, name, file):
-        """None if it was said of another text of the file. Another world may find what that one did not;
+    def verdict(self, mutant):
+        """None if it was said of another text of the function. Another world may find what that one did not;
         so may other tests, for which no seed need be run again."""
-        if not self.is_current(file):
+        entry = self.files.get(mutant.file, {"functions": {}})
+        if entry["functions"].get(function_of(mutant)) != mutant.function:
             return None
-        entry = self.files[file]
-        verdict = entry["mutants"].get(name)
+        verdict = entry["mutants"].get(mutant.name)
         if not verdict or not verdict.startswith(("survived", "untested")):
             return verdict
         if entry.get("world") != self.world:
             return None
-        return verdict if entry.get("tests") == self.tests[file] else verdict.replace("survived", "untested")
+        return verdict if entry.get("tests") == self.tests[mutant.file] else verdict.replace("survived", "untested")
 
-    def start(self, file, names):
+    def start(self, file, mutants):
         """Keeps what still holds."""
-        verdicts = {name: self.verdict(name, file) for name in names}
+        verdicts = {mutant.name: self.verdict(mutant) for mutant in mutants}
         self.files[file] = {
-            "digest": digest_of((ROOT / file).read_bytes()), "world": self.world, "tests": self.tests[file],
+            "functions": {function_of(mutant): mutant.function for mutant in mutants},
+            "world": self.world, "tests": self.tests[file],
             "mutants": {name: verdict for name, verdict in verdicts.items() if verdict}}
 
     def put(self, name, file, verdict):
@@ -186,10 +186,10 @@ def run_all(args, builder):
               if not args.only or any(fnmatch.fnmatchcase(name, p) for p in args.only)}
     for scope in SCOPE:
         if any(mutant.file == scope.file for mutant, _ in chosen.values()):
-            report.start(scope.file, {n for n, (m, _) in everything.items() if m.file == scope.file})
+            report.start(scope.file, [m for m, _ in everything.values() if m.file == scope.file])
     work = []
-    for name, (mutant, scope) in chosen.items():
-        before = report.verdict(name, mutant.file)
+    for mutant, scope in chosen.values():
+        before = report.verdict(mutant)
         if args.again or not is_settled(before, args.seeds, args.eager):
             tests = None if args.world else scope.tests
             work.append((mutant, tests, None if args.again else before))
@@ -212,7 +212,7 @@ def summary(report, everything):
     counts = {"sim": 0, "test": 0, "same": 0, "no": 0, "survived": 0, "untested": 0, "unknown": 0}
     seeds, open_ones, wrong = [], [], [n for n in reasons if n not in everything]
     for name, (mutant, _) in everything.items():
-        verdict = report.verdict(name, mutant.file)
+        verdict = report.verdict(mutant)
         kind = verdict.split(" ")[0] if verdict else "unknown"
         counts[kind] += 1
         if kind == "sim":
@@ -244,16 +244,13 @@ def run_sample(args, builder):
     file says nothing about this one."""
     everything = enumerated()
     report = Report()
-    files = {scope.file for scope in SCOPE}
-    known = {file for file in files if report.is_current(file)}
-    stale = [n for n in read_survivors()
-             if n not in everything and "libckpt/" + n.split(":")[0] not in files - known]
+    verdicts = {n: report.verdict(m) for n, (m, _) in everything.items()}
+    stale = [n for n in read_survivors() if n not in everything]
     for name in stale:
         print(f"survivors.txt: there is no such mutant: {name}")
-    quick = [n for n, (m, _) in everything.items() if m.file in known and
-             re.fullmatch(r"sim \d{1,3}", report.verdict(n, m.file) or "")]
+    quick = [n for n, verdict in verdicts.items() if re.fullmatch(r"sim \d{1,3}", verdict or "")]
     if not quick and not stale:
-        print("skipped: report.json is older than every file of scope.py; --all looks at them again")
+        print("skipped: report.json is older than every function of scope.py; --all looks at them again")
         return 77
     names = random.Random(f"{commit()} {args.draw}").sample(quick, min(args.sample, len(quick)))  # noqa: S311
     work = [everything[name] for name in names]

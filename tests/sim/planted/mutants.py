@@ -16,6 +16,7 @@ A mutant is one edit of one file. Its name, FILE:FUNCTION:OPERATOR:N, stays when
     plain      a negation inside of a condition is left out
     bound      ckpt_min_u64(a, b) and its like become a, or b
 """
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -37,13 +38,14 @@ ANSWERS = re.compile(r"\bckpt_core_answer\b|\bckpt_latch_set\b|\w+_answer_end\b|
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of one file: bytes start..end become new."""
+    """One edit of one file: bytes start..end become new. `function` is a digest of the function's text."""
 
     name: str
     file: str
     start: int
     end: int
     new: bytes
+    function: str
 
     def apply(self, text):
         return text[:self.start] + self.new + text[self.end:]
@@ -271,6 +273,7 @@ def mutants_of(file, source):
         finder = Finder(file, source)
         finder.visit(definition.child_by_field_name("body"))
         counts = {}
+        digest = hashlib.sha256(definition.text).hexdigest()[:16]
         name = file.removeprefix("libckpt/") + ":" + function_name(definition)
         seen = set()
         for kind, start, end, new in finder.found:
@@ -278,5 +281,5 @@ def mutants_of(file, source):
                 continue
             seen.add((start, end, new))
             counts[kind] = counts.get(kind, 0) + 1
-            mutants.append(Mutant(f"{name}:{kind}:{counts[kind]}", file, start, end, new))
+            mutants.append(Mutant(f"{name}:{kind}:{counts[kind]}", file, start, end, new, digest))
     return mutants

@@ -16,9 +16,12 @@ class Planted:
     new: str
     why: str
     world: str = "tests/sim/sim"  # the program that must find it
+    first: int = 0  # the seed from which on it is looked for, if not from the first
 
 
 CROWD = "tests/sim/crowd"
+# Seeds of it whose jobs have nodes with a store each, all of them; see crowd_nodes.c.
+NODES = 77_000_001
 # Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
 GATHER = "tests/unit/engine/test_gather"
 # Ranks that mean different things by one name: those of the crowd do not.
@@ -240,7 +243,7 @@ PLANTED = [
         "a closed engine has no file open"),
     Planted(
         "unreadable-taken-for-broken", "libckpt/engine/pick.c",
-        "\tbool in_the_way = bad && (!step || may_be_good(bad));\n",
+        "\tbool in_the_way = bad && (!step || ckpt_pick_may_be_good(bad));\n",
         "\tbool in_the_way = bad && !step;\n",
         "an error of reading does not roll an acknowledged step back"),
     Planted(
@@ -282,7 +285,7 @@ PLANTED = [
         "the others hear of a failure before their deadline", CROWD),
     Planted(
         "told-although-unknown", "libckpt/engine/save_tell.c",
-        "\toutcome.open = !save->committed && !save->ranks->settled;\n",
+        "\toutcome.open = !save->committed && !save->ranks->settled && !save->core->config.node_store;\n",
         "\toutcome.open = false;\n",
         "rank 0 does not say that a step failed which may be there", CROWD),
     Planted(
@@ -341,13 +344,13 @@ PLANTED = [
         "all ranks go on from one step", CROWD),
     Planted(
         "every-rank-keeps", "libckpt/engine/keeper.c",
-        "\tif (core->closing || core->fenced || core->config.rank > 0)\n",
+        "\tif (core->closing || core->fenced || !ckpt_core_keeps(core))\n",
         "\tif (core->closing || core->fenced)\n",
         "one rank keeps the store", CROWD),
     Planted(
         "every-rank-holds", "libckpt/engine/open.c",
-        "\treturn ckpt_task_continue(task, core->config.rank == 0 ? hold_body : scan_body);\n",
-        "\treturn ckpt_task_continue(task, hold_body);\n",
+        "\treturn ckpt_task_continue(task, core->config.rank == 0 ? ckpt_open_hold_body : scan_body);\n",
+        "\treturn ckpt_task_continue(task, ckpt_open_hold_body);\n",
         "the ranks of a job do not shut each other out", CROWD),
     Planted(
         "talk-without-deadline", "libckpt/engine/talk.c",
@@ -408,8 +411,8 @@ PLANTED = [
         "all ranks hear that there is nothing to go on from", CROWD),
     Planted(
         "damage-of-others-ignored", "libckpt/engine/restore_run.c",
-        "\treturn r->core->config.rank == 0 && is_damage(outcome->verdict.code) &&\n",
-        "\treturn outcome->rank == 0 && r->core->config.rank == 0 &&\n"
+        "\treturn ckpt_core_keeps(r->core) && is_damage(outcome->verdict.code) &&\n",
+        "\treturn outcome->rank == 0 && ckpt_core_keeps(r->core) &&\n"
         "\t       is_damage(outcome->verdict.code) &&\n",
         "what is damaged for one rank is not given to any again", CROWD),
     Planted(
@@ -439,8 +442,94 @@ PLANTED = [
         "a rank that died while it read keeps nobody past the deadline", CROWD),
     Planted(
         "session-used-again", "libckpt/engine/open.c",
-        "\tif (o->talk.task.result == -EEXIST)\n",
-        "\tif (o->talk.task.result == -EEXIST)\n\t\treturn 0;\n"
-        "\tif (o->talk.task.result == -EEXIST)\n",
+        "\tif (o->used)\n",
+        "\tif (o->used)\n\t\treturn 0;\n\tif (o->used)\n",
         "what an earlier start has said is not heard by a later one", CROWD),
+    Planted(
+        "node-acknowledged-before-install", "libckpt/engine/save_decide.c",
+        "\tr = ckpt_save_check_manifest(save, save->manifest.data, save->manifest.len);\n",
+        "\tsave->publishing = false;\n\tsave->committed = true;\n"
+        "\treturn ckpt_task_continue(task, ckpt_save_end_body);\n"
+        "\tr = ckpt_save_check_manifest(save, save->manifest.data, save->manifest.len);\n",
+        "what a rank is told is durable is in the store of its node", CROWD, NODES),
+    Planted(
+        "node-manifest-seen-is-durable", "libckpt/engine/save_decide.c",
+        "\t\tif (save->op.result == 0)\n"
+        "\t\t\treturn ckpt_task_continue(task, ckpt_save_register_body);\n",
+        "\t\tif (save->op.result == 0) {\n\t\t\tsave->publishing = false;\n"
+        "\t\t\tsave->committed = true;\n"
+        "\t\t\treturn ckpt_task_continue(task, ckpt_save_end_body);\n\t\t}\n",
+        "a rank that finds the manifest which another is installing waits until it is durable", CROWD, NODES),
+    Planted(
+        "node-abort-overruled", "libckpt/engine/save_decide.c",
+        "\tckpt_save_tell(save);\n\tCKPT_AWAIT(task, x->talk.task.finished);\n"
+        "\tif (x->talk.task.result == -EEXIST)\n"
+        "\t\treturn ckpt_task_continue(task, read_body);\n"
+        "\tif (x->talk.task.result < 0)\n"
+        "\t\treturn undecided(task, x->talk.task.result);\n"
+        "\tx->decided = true;\n",
+        "\tckpt_save_tell(save);\n\tCKPT_AWAIT(task, x->talk.task.finished);\n"
+        "\tif (x->talk.task.result < 0 && x->talk.task.result != -EEXIST)\n"
+        "\t\treturn undecided(task, x->talk.task.result);\n"
+        "\tx->decided = true;\n",
+        "of a commit and an abort the first that was put is the outcome", CROWD, NODES),
+    Planted(
+        "node-commit-overruled", "libckpt/engine/save_decide.c",
+        "\tif (x->talk.task.result == -EEXIST)\n"
+        "\t\treturn ckpt_task_continue(task, read_body);\n"
+        "\tif (x->talk.task.result < 0)\n"
+        "\t\treturn undecided(task, x->talk.task.result);\n"
+        "\treturn give_up(",
+        "\tif (x->talk.task.result < 0 && x->talk.task.result != -EEXIST)\n"
+        "\t\treturn undecided(task, x->talk.task.result);\n"
+        "\treturn give_up(",
+        "a rank that asks how a step ended hears that it was committed", CROWD, NODES),
+    Planted(
+        "node-installed-before-decided", "libckpt/engine/save_decide.c",
+        "\tsave->publish_tried = true;\n\tsave->publishing = true;\n\tprepare_outcome(save);\n",
+        "\tsave->publish_tried = true;\n\tsave->publishing = true;\n\tx->decided = true;\n"
+        "\tif (x->decided)\n\t\treturn ckpt_task_continue(task, install_body);\n"
+        "\tprepare_outcome(save);\n",
+        "no store holds a manifest that the others may still vote down", CROWD, NODES),
+    Planted(
+        "node-claims-own-number", "libckpt/engine/open_nodes.c",
+        "\town->newest = ckpt_scan_newest_claim(scan);\n",
+        "\tif (own->rank > 0)\n\t\treturn;\n\town->newest = ckpt_scan_newest_claim(scan);\n",
+        "a generation is newer than those that any node has seen", CROWD, NODES),
+    Planted(
+        "node-commit-not-brought", "libckpt/engine/open_bring.c",
+        "\treturn is_new(n, at) || (!is_claim(n, at) && ckpt_node_item_among(item_at(n, at),\n",
+        "\treturn is_claim(n, at) && (is_new(n, at) || ckpt_node_item_among(item_at(n, at),\n",
+        "a node that did not live to see a commit has it after the next opening", CROWD, NODES),
+    Planted(
+        "node-hole-not-filled", "libckpt/engine/open_nodes.c",
+        "\t\telse if (step->state == CKPT_STEP_PENDING)\n",
+        "\t\telse if (false)\n",
+        "a node that missed one commit, and has newer ones, is brought it", CROWD, NODES),
+    Planted(
+        "node-removed-is-brought-back", "libckpt/engine/open_bring.c",
+        "\t*ret_whole = whole && own > 0;\n",
+        "\t*ret_whole = true;\n",
+        "a step of which files were removed does not come back", CROWD, NODES),
+    Planted(
+        "node-stopped-save-tells-its-part", "libckpt/engine/save_follow.c",
+        "\t\t/* It may have been stopped meanwhile, and its user told. */\n"
+        "\t\tif (save->code)\n\t\t\treturn ckpt_task_continue(task, ckpt_save_end_body);\n",
+        "",
+        "a step that was given up on one rank is committed for none", CROWD, NODES),
+    Planted(
+        "node-run-told-before-it-is-durable", "libckpt/engine/open_nodes.c",
+        "\t\ttask, strcmp(n->own.run_id, CKPT_NODE_NO_RUN) == 0 ? name_run_body : decided_body);\n",
+        "\t\ttask, decided_body);\n",
+        "the stores of a job are of one run, whenever its first start ends", CROWD, NODES),
+    Planted(
+        "node-not-kept", "libckpt/engine/core.c",
+        "\treturn core->config.rank == (core->config.node_store ? core->config.keeper : 0);\n",
+        "\treturn core->config.rank == 0;\n",
+        "each node's store is kept within its bounds", CROWD, NODES),
+    Planted(
+        "node-held-by-nobody", "libckpt/engine/open_nodes.c",
+        "\tif (o->held || newest > o->newest)\n",
+        "\tif (false)\n",
+        "a start of the job does not take a node's store from one that lives", CROWD, NODES),
 ]

@@ -44,6 +44,7 @@ def check():
 
 def try_bug(builder, bug, first, seeds):
     """After how many seeds it was found, if it was, and one line that says so."""
+    first = bug.first or first
     try:
         changed = builder.make_object(bug.file, plant(bug), bug.name)
         found = hunt(builder.link(changed, bug.world), first, first + seeds - 1)

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/claim.h"
 #include "lib/crew.h"
@@ -219,6 +220,32 @@ static void test_few_missing(void **state)
 	crew_check_says(s, 0, "ranks 1 and 3 of 4 have not said that step 1 is durable there");
 }
 
+/*
+ * A rank whose files are not where rank 0 reads. Where each node has a store of its own they are in another one,
+ * and the step is good; one store for all would have them.
+ */
+static void test_read_by_nobody(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 1, 2, 4000);
+	s->rank[0].core.marker.shared = false;
+	crew_begin(s, 0, 1);
+	crew_tell(s, 1, (struct crew_word){.rank = 1, .as = 1, .index_bytes = 10});
+	for (unsigned i = 0; i < 200 && !crew_ended(s, 0); i++)
+		core_rig_sleep(&s->rank[0], 5);
+	assert_int_equal(crew_end(s, 0), 0);
+	assert_false(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, ""));
+	s->rank[0].core.marker.shared = true;
+	ckpt_free(s->rank[0].core.agreed);
+	s->rank[0].core.agreed = NULL;
+	crew_begin(s, 0, 2);
+	crew_tell(s, 2, (struct crew_word){.rank = 1, .as = 1, .index_bytes = 10});
+	for (unsigned i = 0; i < 200 && !crew_ended(s, 0); i++)
+		core_rig_sleep(&s->rank[0], 5);
+	assert_int_equal(crew_end(s, 0), CKPT_EINCOMPLETE);
+}
+
 /* Values that are about something else, or that no manifest could say. */
 static void test_strange_words(void **state)
 {
@@ -260,6 +287,7 @@ int main(void)
 		TEST(test_dead_leader),
 		TEST(test_missing),
 		TEST(test_few_missing),
+		TEST(test_read_by_nobody),
 		TEST(test_strange_words),
 	};
 
