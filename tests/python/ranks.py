@@ -94,7 +94,10 @@ def _receive(receiver: Any, process: Any) -> tuple[bool, Any]:
     multiprocessing.connection.wait([receiver, process.sentinel], _PATIENCE)
     if not receiver.poll():
         return False, "hangs" if process.is_alive() else "died"
-    answer: tuple[bool, Any] = pickle.loads(receiver.recv_bytes())
+    try:
+        answer: tuple[bool, Any] = pickle.loads(receiver.recv_bytes())
+    except EOFError:  # its end of the pipe went before itself
+        return False, "died"
     return answer
 
 

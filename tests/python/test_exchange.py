@@ -314,7 +314,7 @@ class Meeting:
     def _one(self, rank: int, timeout: float) -> None:
         group = _exchange.Group(rank, self.world, self.keys)
         try:
-            self.sessions[rank] = _exchange.agree(group, self.table(), "a/0", "/p", timeout)
+            self.sessions[rank] = _exchange.agree(group, self.table(), "a/0", "/p", timeout)[0]
         except libckpt.CheckpointError as error:
             self.sessions[rank] = error
 

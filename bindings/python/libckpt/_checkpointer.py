@@ -113,6 +113,14 @@ def _forgotten(core: _Core) -> None:
         apart(core.finish)
 
 
+def _refuse_remote(remote: str | None) -> None:
+    if remote is not None:
+        raise errors.UnsupportedError(
+            f"remote={remote!r}: uploads are not in this version; leave it out",
+            code=lib.CKPT_EUNSUPPORTED,
+        )
+
+
 class Checkpointer:
     """
     Saves a training loop's state behind its steps, and resumes it.
@@ -158,6 +166,8 @@ class Checkpointer:
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
     distributed: None: the processes of torch.distributed's default group, if there is one of more
         than one, save together. True: there must be one. False: this process is by itself.
+    node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
+        the job has a store of its own.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all
@@ -165,6 +175,15 @@ class Checkpointer:
     through the job's key-value store, on a connection of its own and never by a collective, or
     through files where this torch has no such connections to give. keep_last, keep_every and pin()
     are those of rank 0.
+
+    With node_store the ranks write into the store of their node, and restore from there. What
+    ranks have alike is written once per node, so that each store has all that its own ranks need:
+    start them on the nodes on which they have saved. What a rank wants and another node has raises
+    ElsewhereError. Of a model that every rank has all of (DDP) every node has all: its ranks may
+    change places, but what was each one's own is then missing, and a warning says so. Nodes are
+    told apart by the names of their hosts; where these change from start to start, or are alike,
+    LIBCKPT_NODE in the environment names the node. keep_last, keep_every and pin() are those of
+    each node's lowest rank.
 
     One thread at a time may use a Checkpointer, but any may close it meanwhile. It cannot be
     pickled, nor used by a forked child.
@@ -191,12 +210,9 @@ class Checkpointer:
         preempt: bool | Iterable[signal.Signals | int] = False,
         preempt_grace: float = 25.0,
         distributed: bool | None = None,
+        node_store: bool = False,
     ) -> None:
-        if remote is not None:
-            raise errors.UnsupportedError(
-                f"remote={remote!r}: uploads are not in this version; leave it out",
-                code=lib.CKPT_EUNSUPPORTED,
-            )
+        _refuse_remote(remote)
         callback("progress", progress)
         if state is not None:
             check_state(state)
@@ -210,6 +226,7 @@ class Checkpointer:
             keep_last=_count("keep_last", keep_last, 1) or 0,
             keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=new_start,
+            node_store=_flag("node_store", node_store),
             debug=logger.isEnabledFor(10),
         )
         self._progress = progress
@@ -226,7 +243,7 @@ class Checkpointer:
         signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
         from ._exchange import join, open_all
 
-        ranks = join(directory, distributed, options.save_timeout)
+        ranks = join(directory, distributed, options.save_timeout, node_store=node_store)
         self._core = _Core(open_all(directory, options, ranks))
         self._core.fences = Fences(self._pass_fence)
         if signals:
@@ -238,6 +255,7 @@ class Checkpointer:
             allow_pickle=allow_pickle,
             rank=self._core.engine.rank,
             world=self._core.engine.world,
+            peers=self._core.engine.peers,
         )
         self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
@@ -575,7 +593,7 @@ class Checkpointer:
     def pin(self, step: int) -> None:
         """
         Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes. With
-        many ranks it is rank 0's pin that counts.
+        many ranks it is rank 0's pin that counts; with node_store that of each node's lowest rank.
         """
         engine = self._core.engine
         check(engine.work(lib.ckpt_engine_pin, engine.guard(), check_step(step)))
@@ -603,6 +621,12 @@ def _seconds(name: str, value: float) -> float:
     if not 0 < value <= 86400 * 7:
         raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
     return float(value)
+
+
+def _flag(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {type(value).__qualname__}")
+    return value
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -44,6 +44,12 @@ def name_of(number: int) -> str:
 
 
 @cache
+def numbers() -> dict[str, int]:
+    """The number of each of the index's names."""
+    return {name: number for number, (name, _, _) in _TYPES.items()}
+
+
+@cache
 def torch_numbers() -> dict[torch.dtype, int]:
     """Torch's types, as far as this torch has them, and their numbers."""
     import torch

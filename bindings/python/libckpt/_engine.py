@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from . import _errors as errors
 from ._door import Door, Helper
 from ._native import ffi, lib
+from ._nodes import given_name, node_name
 
 if TYPE_CHECKING:
     from ._exchange import Ranks
@@ -54,6 +55,7 @@ _CLASSES: dict[int, type[errors.CheckpointError]] = {
     lib.CKPT_EAUTH: errors.AuthError,
     lib.CKPT_ENETWORK: errors.NetworkError,
     lib.CKPT_EQUARANTINED: errors.QuarantinedError,
+    lib.CKPT_EELSEWHERE: errors.ElsewhereError,
     -errno.ETIMEDOUT: errors.DeadlineError,
     -errno.ECANCELED: errors.CancelledError,
 }
@@ -178,6 +180,8 @@ class Options(NamedTuple):
     debug: bool = False
     #: of the job's processes, those on this node; 0: not known
     node_ranks: int = 0
+    #: every node has a store of its own
+    node_store: bool = False
 
 
 class StepInfo(NamedTuple):
@@ -212,6 +216,8 @@ def _opts(options: Options) -> Any:
         opts.flags |= lib.CKPT_ENGINE_NEW_START
     if options.read_only:
         opts.flags |= lib.CKPT_ENGINE_READ_ONLY
+    if options.node_store:
+        opts.flags |= lib.CKPT_ENGINE_NODE_STORE
     opts.pool_bytes = options.pool_bytes
     opts.io = _IO[options.io]
     # Whether one runs is seen in Python first. What has ended is on its way out of the library,
@@ -242,6 +248,8 @@ class Engine:
         self.options = options
         self.rank = ranks.rank if ranks else 0
         self.world = ranks.world if ranks else 1
+        #: those that write into the same store; empty: all
+        self.peers = ranks.peers if ranks else ()
         self._service = ranks.service if ranks else None
         self.pid = os.getpid()
         self.ptr: Any = None
@@ -260,11 +268,17 @@ class Engine:
 
     def _open(self, ranks: Ranks | None) -> Any:
         opts = _opts(self.options)
+        # The library's own default is the host's name, too, but those who share it must know it.
+        name = node_name() if self.options.node_store else given_name()
+        node = ffi.new("char[]", name.encode("utf-8", "surrogateescape"))
+        if name:
+            opts.node = node
         if ranks is not None:
             session = ffi.new("char[]", ranks.session.encode())
             opts.rank = ranks.rank
             opts.world = ranks.world
             opts.node_ranks = ranks.node_ranks
+            opts.keeper = ranks.peers[0] if ranks.peers else 0
             opts.session = session
             if ranks.service is not None:
                 opts.exchange = ranks.service.ptr

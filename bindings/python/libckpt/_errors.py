@@ -15,6 +15,7 @@ __all__ = [
     "ClosedError",
     "DeadlineError",
     "DeviceError",
+    "ElsewhereError",
     "FencedError",
     "ForkedError",
     "FormatError",
@@ -153,6 +154,10 @@ class QuarantinedError(IntegrityError):
 
 class IncompleteError(CheckpointError):
     """A file of a committed step is missing here, or short."""
+
+
+class ElsewhereError(CheckpointError):
+    """What is asked for lies in the store of another node."""
 
 
 class FormatError(CheckpointError):

@@ -21,6 +21,7 @@ from . import _errors as errors
 from ._door import Helper
 from ._engine import Engine, Options, check, error_class, logger, new_struct
 from ._native import ffi, lib
+from ._nodes import Place, peers_of, place_of, refusal
 
 #: What compare_set() returns for a key that is not there. No record begins with a NUL.
 _ABSENT = b"\0absent"
@@ -55,6 +56,8 @@ class Ranks(NamedTuple):
     opening: Opening | None = None
     #: of them, those on this node; 0: not known
     node_ranks: int = 0
+    #: those whose store this one is, where every node has one; empty: all
+    peers: tuple[int, ...] = ()
 
 
 #: more than a job can have
@@ -87,27 +90,57 @@ def find_group(distributed: bool | None) -> Group | None:
     return Group(int(dist.get_rank()), world, distributed_c10d._get_default_store())
 
 
-def join(path: str, distributed: bool | None, timeout: float) -> Ranks | None:
+def join(
+    path: str, distributed: bool | None, timeout: float, *, node_store: bool = False
+) -> Ranks | None:
     """All ranks of the job, which must call this alike; None: this process is alone."""
     group = find_group(distributed)
-    return None if group is None else join_group(path, group, timeout)
+    if group is None:
+        return None
+    return join_nodes(path, group, timeout) if node_store else join_group(path, group, timeout)
 
 
 def join_group(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, which must call this alike."""
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
-    prefix = f"libckpt/{digest}/{_opened[name]}"
-    _opened[name] += 1  # whatever becomes of it, on all ranks alike
+    prefix = _next_prefix(name, digest)
     table = connect(group.store)
     # Without a connection of its own, only this thread and only now uses the default one.
     told = table or Table(group.store)
-    session = agree(group, told, prefix, path, timeout)
+    session, _ = agree(group, told, prefix, path, timeout)
     if table is None:
         logger.info("%s: the ranks tell each other by files in the store", path)
     service = None if table is None else Service(table, path)
     opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
     return Ranks(group.rank, group.world, session, service, opening, node_ranks())
+
+
+def join_nodes(path: str, group: Group, timeout: float) -> Ranks:
+    """The ranks of a group, each with the store of its node, wherever that is there."""
+    prefix = _next_prefix("", "nodes")
+    table = connect(group.store)
+    trouble = "" if table else "with node_store " + _NO_CONNECTION
+    told = table or Table(group.store)
+    place = place_of(path, trouble)
+    session, said = agree(group, told, prefix, path, timeout, mine=place.encode())
+    opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
+    peers = tuple(opening.share(place, said))
+    assert table is not None
+    service = Service(table, path)
+    return Ranks(group.rank, group.world, session, service, opening, len(peers), peers)
+
+
+_NO_CONNECTION = (
+    "the ranks talk through the job's key-value store, and this version of torch gives no second "
+    "connection to it: install a newer one"
+)
+
+
+def _next_prefix(name: str, digest: str) -> str:
+    prefix = f"libckpt/{digest}/{_opened[name]}"
+    _opened[name] += 1  # whatever becomes of it, on all ranks alike
+    return prefix
 
 
 def open_all(path: str, options: Options, ranks: Ranks | None) -> Engine:
@@ -211,16 +244,18 @@ def _first_line(error: BaseException) -> str:
 # One name for this start of the job.
 
 
-def agree(group: Group, table: Table, prefix: str, path: str, timeout: float) -> str:
+def agree(
+    group: Group, table: Table, prefix: str, path: str, timeout: float, *, mine: bytes = b""
+) -> tuple[str, dict[int, bytes]]:
     """
     A session that rank 0 has drawn and all ranks know. What an earlier start of the job has left
     under the same keys is not taken for an answer: each rank draws a number, which comes back with
-    the session, and says that it has it.
+    the session, and says that it has it. Rank 0 also gets what each other rank gives as `mine`.
     """
     try:
         if group.rank == 0:
             return _lead(group, table, prefix, path, timeout)
-        return _follow(group, table, prefix, path, timeout)
+        return _follow(group, table, prefix, path, timeout, mine=mine), {}
     except RuntimeError as error:
         raise errors.NetworkError(
             f"the ranks that open {path} do not reach each other: {_first_line(error)}",
@@ -245,16 +280,20 @@ class _Pause:
 
 def _late(message: str) -> errors.WaitTimeoutError:
     return errors.WaitTimeoutError(
-        f"{message}: all ranks of the job must make a Checkpointer of the same path, and in the "
-        "same order if they make several (distributed=False: for this process alone)",
+        f"{message}: all ranks of the job must make a Checkpointer of the same path, all with "
+        "node_store or none, and in the same order if they make several (distributed=False: for "
+        "this process alone)",
         code=-errno.ETIMEDOUT,
         errno=errno.ETIMEDOUT,
     )
 
 
-def _lead(group: Group, table: Table, prefix: str, path: str, timeout: float) -> str:
+def _lead(
+    group: Group, table: Table, prefix: str, path: str, timeout: float
+) -> tuple[str, dict[int, bytes]]:
     session = os.urandom(8).hex()
     hellos: dict[int, bytes] = {}
+    given: dict[int, bytes] = {}
     told: dict[int, bytes] = {}
     missing = set(range(1, group.world))
     pause = _Pause(timeout)
@@ -268,7 +307,10 @@ def _lead(group: Group, table: Table, prefix: str, path: str, timeout: float) ->
             if told.get(rank) != hellos[rank]:
                 table.write(f"{prefix}/answer/{rank}", hellos[rank] + session.encode())
                 told[rank] = hellos[rank]
-            elif table.read(f"{prefix}/ack/{rank}") == session.encode():
+                continue
+            ack = table.read(f"{prefix}/ack/{rank}")
+            if ack is not None and ack.startswith(session.encode()):
+                given[rank] = ack[len(session) :]
                 missing.discard(rank)
                 for what in ("hello", "answer", "ack"):
                     table.drop(f"{prefix}/{what}/{rank}")
@@ -278,10 +320,12 @@ def _lead(group: Group, table: Table, prefix: str, path: str, timeout: float) ->
             # Those who know the session wait for what becomes of it.
             table.write(f"{prefix}/{session}/opened", _words(group.rank, late))
             raise late
-    return session
+    return session, given
 
 
-def _follow(group: Group, table: Table, prefix: str, path: str, timeout: float) -> str:
+def _follow(
+    group: Group, table: Table, prefix: str, path: str, timeout: float, *, mine: bytes
+) -> str:
     nonce = os.urandom(8).hex().encode()
     table.write(f"{prefix}/hello/{group.rank}", nonce)
     pause = _Pause(timeout)
@@ -289,7 +333,7 @@ def _follow(group: Group, table: Table, prefix: str, path: str, timeout: float) 
         answer = table.read(f"{prefix}/answer/{group.rank}")
         if answer is not None and answer.startswith(nonce):
             session = answer[len(nonce) :]
-            table.write(f"{prefix}/ack/{group.rank}", session)
+            table.write(f"{prefix}/ack/{group.rank}", session + mine)
             return session.decode()
         if not pause():
             raise _late(f"{path}: rank {group.rank} has waited {timeout:g} s for rank 0")
@@ -318,6 +362,55 @@ class Opening:
         self._path = path
         self._timeout = timeout
 
+    def share(self, place: Place, said: dict[int, bytes]) -> list[int]:
+        """
+        The ranks that share this one's store. `said`, of rank 0, are the places of the others; what
+        is wrong with them all ranks raise.
+        """
+        try:
+            if self.group.rank > 0:
+                return self._hear_peers()
+            places = [place, *(Place.decode(said[rank]) for rank in range(1, self.group.world))]
+            wrong = refusal(places)
+            for rank in range(1, self.group.world):
+                answer = {"wrong": wrong, "peers": [] if wrong else peers_of(rank, places)}
+                self.table.write(f"{self.prefix}/peers/{rank}", json.dumps(answer).encode())
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        if wrong is not None:
+            raise self._refused(*wrong)
+        return peers_of(0, places)
+
+    def _hear_peers(self) -> list[int]:
+        key = f"{self.prefix}/peers/{self.group.rank}"
+        pause = _Pause(self._timeout)
+        while True:
+            for told in map(self.table.read, (key, f"{self.prefix}/opened")):
+                if told is None:
+                    continue
+                answer = json.loads(told)
+                if "why" in answer:
+                    raise self._failure(told)
+                self.table.drop(key)
+                if answer["wrong"]:
+                    raise self._refused(*answer["wrong"])
+                return [int(rank) for rank in answer["peers"]]
+            if not pause():
+                rank = self.group.rank
+                raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")
+
+    def _refused(self, rank: int, why: str, number: int) -> Exception:
+        text = f"{self._path}: {why}"
+        if not number:
+            return ValueError(text)
+        return errors.StorageError(text, code=-number, errno=number, rank=rank)
+
+    def _lost(self, error: RuntimeError) -> errors.NetworkError:
+        return errors.NetworkError(
+            f"the ranks that open {self._path} do not reach each other: {_first_line(error)}",
+            code=lib.CKPT_ENETWORK,
+        )
+
     def fail(self, error: BaseException) -> None:
         """This rank could not. Raises nothing: there is an error already."""
         try:
@@ -334,10 +427,7 @@ class Opening:
                 self.table.write(self._own(), _words(self.group.rank, None))
                 self._follow()
         except RuntimeError as error:
-            raise errors.NetworkError(
-                f"the ranks that open {self._path} do not reach each other: {_first_line(error)}",
-                code=lib.CKPT_ENETWORK,
-            ) from error
+            raise self._lost(error) from error
 
     def _own(self) -> str:
         rank = self.group.rank

@@ -42,6 +42,8 @@ class Copies(NamedTuple):
     group: Hashable
     among: int
     place: int
+    #: the mesh, and its dimensions along which they lie; None: they are all ranks of the job
+    along: tuple[Any, Dims] | None = None
 
 
 class Spread(NamedTuple):
@@ -108,7 +110,12 @@ def _spread_of_dtensor(value: Any) -> Spread:
     return Spread(
         whole,
         box if 0 in whole or 0 not in box[1] else None,
-        Copies((mesh, copied), count, _number([coordinate[n] for n in copied], sizes, copied)),
+        Copies(
+            (mesh, copied),
+            count,
+            _number([coordinate[n] for n in copied], sizes, copied),
+            (mesh, copied),
+        ),
         mesh.size(),
     )
 
@@ -132,6 +139,12 @@ def _number(coordinate: Sequence[int], sizes: Dims, dims: Dims) -> int:
     for place, dim in zip(coordinate, dims, strict=True):
         number = number * sizes[dim] + place
     return number
+
+
+def ranks_along(mesh: Any, dims: Dims) -> list[int]:
+    """The ranks of a mesh that are where this one is in all dimensions but these."""
+    at = tuple(slice(None) if n in dims else place for n, place in enumerate(mesh.get_coordinate()))
+    return [int(rank) for rank in mesh.mesh[at].flatten().tolist()]
 
 
 def cuts_of(

@@ -317,9 +317,9 @@ def _load_from(
     allow_pickle: bool,
     progress: Callable[[Progress], object] | None,
 ) -> dict[str, Any]:
-    stored = reader.tensors()
-    memory = Memory(reader, stored)
     meta = reader.meta()
+    stored = reader.stored(meta)
+    memory = Memory(reader, stored)
     if names is not None or meta is None:
         chosen = list(stored) if names is None else _choose(names, stored, reader)
         tensors = {name: memory.want(name, "torch") for name in chosen}
@@ -353,6 +353,8 @@ def _choose(names: Iterable[str], stored: dict[str, Stored], reader: Reader) -> 
     chosen: dict[str, None] = {}
     for name in names:
         found = [name] if name in stored else fnmatch.filter(stored, name)
+        if not found and (missing := reader.elsewhere(name)) is not None:
+            raise missing
         if not found:
             close = difflib.get_close_matches(name, stored, 3)
             hint = f"; did you mean {', '.join(map(repr, close))}?" if close else ""

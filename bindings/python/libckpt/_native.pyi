@@ -35,6 +35,7 @@ class _Lib:
     CKPT_SAVE_FENCED: int
     CKPT_ENGINE_NEW_START: int
     CKPT_ENGINE_READ_ONLY: int
+    CKPT_ENGINE_NODE_STORE: int
     CKPT_TARGET_SHARED: int
     CKPT_BUSY_WAIT: int
     CKPT_BUSY_SKIP: int
@@ -77,6 +78,7 @@ class _Lib:
     CKPT_EAUTH: int
     CKPT_ENETWORK: int
     CKPT_EQUARANTINED: int
+    CKPT_EELSEWHERE: int
 
     def ckpt_version(self) -> _CData: ...
     def ckpt_features(self) -> _CData: ...
@@ -122,6 +124,9 @@ class _Lib:
     def ckpt_restore_find(self, restore: _CData, name: bytes, ret_index: _CData) -> int: ...
     def ckpt_restore_world(self, restore: _CData) -> int: ...
     def ckpt_restore_meta(self, restore: _CData, json: _CData, length: _CData) -> int: ...
+    def ckpt_restore_rank_node(
+        self, restore: _CData, rank: int, node: _CData, elsewhere: _CData
+    ) -> int: ...
     def ckpt_restore_rank_meta(
         self, restore: _CData, rank: int, json: _CData, length: _CData
     ) -> int: ...

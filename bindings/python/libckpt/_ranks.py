@@ -3,19 +3,41 @@
 Which of the ranks that hold the same writes it, and what each rank has of its own.
 
 All ranks must come to the same answer without talking, so it follows from what they all know: the
-names and sizes of the tensors, and the mesh.
+names and sizes of the tensors, and the mesh. Where every node has a store of its own, those of a
+node share out among them what they hold, so that each store has all that its ranks need.
 """
 
 from __future__ import annotations
 
 import heapq
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ._layout import Copies
+from ._layout import Copies, ranks_along
 
 T = TypeVar("T")
+
+
+class Near:
+    """The ranks that write into the same store as this one, where every node has one."""
+
+    def __init__(self, rank: int, peers: Sequence[int]) -> None:
+        self._rank = rank
+        self._peers = peers
+        #: of the ranks along some dimensions of a mesh: how many are near, this one's place
+        self._known: dict[Hashable, tuple[int, int]] = {}
+
+    def of(self, copies: Copies) -> Copies:
+        """Those copies that go into this store."""
+        if copies.among == 1:
+            return copies
+        found = self._known.get(copies.along)
+        if found is None:
+            held = None if copies.along is None else set(ranks_along(*copies.along))
+            near = [rank for rank in self._peers if held is None or rank in held]
+            found = self._known[copies.along] = len(near), near.index(self._rank)
+        return copies._replace(among=found[0], place=found[1])
 
 
 class Ranks(NamedTuple):
@@ -23,6 +45,8 @@ class Ranks(NamedTuple):
 
     rank: int = 0
     world: int = 1
+    #: those of them that write into the same store; None: all
+    near: Near | None = None
 
     def own_name(self, name: str) -> str:
         """The name of a tensor that every rank has one of. The name of each is its own."""
@@ -30,7 +54,11 @@ class Ranks(NamedTuple):
 
     def everywhere(self) -> Copies:
         """Of a tensor that is the same on all ranks."""
-        return Copies("world", self.world, self.rank)
+        return self.here(Copies("world", self.world, self.rank))
+
+    def here(self, copies: Copies) -> Copies:
+        """Of the ranks that hold the same, those that write into this rank's store."""
+        return copies if self.near is None else self.near.of(copies)
 
 
 def own_prefix(rank: int) -> str:

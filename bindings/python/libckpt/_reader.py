@@ -20,7 +20,13 @@ from ._engine import (
     text,
     wait_sliced,
 )
-from ._errors import FormatError, UnsupportedError, UnsupportedStateError, VersionError
+from ._errors import (
+    ElsewhereError,
+    FormatError,
+    UnsupportedError,
+    UnsupportedStateError,
+    VersionError,
+)
 from ._layout import is_spread
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
@@ -43,6 +49,8 @@ class Stored(NamedTuple):
     nbytes: int
     #: the tensor whose bytes it shares, or its own name
     home: str
+    #: False: all of it is in the stores of other nodes
+    here: bool = True
 
     def __str__(self) -> str:
         return f"{_dtypes.name_of(self.dtype)} {list(self.shape)}"
@@ -97,6 +105,48 @@ class Reader:
             )
         return found
 
+    def away(self, rank: int) -> str | None:
+        """The node in whose store a rank's files are; None: they are in this one."""
+        ret_node, ret_elsewhere = ffi.new("char const **"), ffi.new("uint32_t *")
+        ask, ptr = self.engine.ask, self._ptr
+        check(ask(lib.ckpt_restore_rank_node, ptr, rank, ret_node, ret_elsewhere))
+        return text(ret_node[0]) if ret_elsewhere[0] else None
+
+    def first_rank(self) -> int:
+        """The lowest rank whose files this store has."""
+        return next((rank for rank in range(self.world) if self.away(rank) is None), 0)
+
+    def elsewhere(self, name: str) -> ElsewhereError | None:
+        """What to raise for a tensor that this store does not hold; None: all ranks are here."""
+        for rank in range(self.world):
+            node = self.away(rank)
+            if node is not None:
+                return ElsewhereError(
+                    f"step {self.step}: {self.engine.path} holds no tensor {name!r}, and the store "
+                    f"of another node may: rank {rank} wrote on node {node}; read it there, or "
+                    "copy the step's files from there into this store",
+                    code=lib.CKPT_EELSEWHERE,
+                    step=self.step,
+                    rank=rank,
+                    tensor=name,
+                )
+        return None
+
+    def stored(self, meta: dict[str, Json] | None) -> dict[str, Stored]:
+        """Everything that the step holds here, and what a rank's meta says of what it does not."""
+        found = self.tensors()
+        if meta is None or "empty" not in meta:
+            return found
+        try:
+            for name, (kind, shape) in meta["empty"].items():
+                if name not in found:
+                    found[name] = _absent(name, _dtypes.numbers()[kind], tuple(shape))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise FormatError(
+                f"step {self.step}: its state is malformed: {error!r}", step=self.step
+            ) from error
+        return found
+
     def take(self) -> Reader:
         """The open step, for who keeps it longer. This object has been closed."""
         taken = copy.copy(self)
@@ -116,9 +166,12 @@ class Reader:
                 f"step {self.step}: its state is no JSON: {error}", step=self.step
             ) from error
 
-    def meta(self, rank: int = 0) -> dict[str, Json] | None:
-        """The Python state of a rank; None if another program wrote the step."""
-        meta = self.json(rank)
+    def meta(self, rank: int | None = None) -> dict[str, Json] | None:
+        """
+        The Python state of a rank, or of the first that this store has; None if another program
+        wrote the step.
+        """
+        meta = self.json(self.first_rank() if rank is None else rank)
         if type(meta) is not dict or type(meta.get("python")) is not dict:
             return None
         version = meta["python"].get("version")
@@ -175,6 +228,16 @@ class Reader:
         check(self.engine.work(lib.ckpt_restore_adopt, self._ptr))
 
 
+def _absent(name: str, dtype: int, shape: tuple[int, ...]) -> Stored:
+    if not all(type(size) is int and 0 <= size < _SIZE_MAX for size in shape):
+        raise ValueError(f"{name!r} has the shape {list(shape)}")
+    return Stored(name, dtype, shape, 0, name, here=False)
+
+
+#: As much as 64 bits hold.
+_SIZE_MAX = 1 << 63
+
+
 def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any]]:
     array = ffi.new("struct ckpt_target[]", max(len(targets), 1))
     size = ffi.sizeof("struct ckpt_target")
@@ -219,6 +282,9 @@ class Memory:
         what = self.stored(name)
         found = self._held.get((what.home, kind))
         if found is None:
+            missing = None if what.here else self._reader.elsewhere(what.name)
+            if missing is not None:
+                raise missing
             found = _allocate(what, kind)
             self._reader.bind(what.name, _DESCRIBE[kind](found), found)
             self._held[what.home, kind] = found

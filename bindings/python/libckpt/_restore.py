@@ -94,23 +94,31 @@ def restore(
 class Origin(NamedTuple):
     """
     Whose Python state a rank gets back: its own, or, where the step was saved by another number of
-    ranks, that of rank 0, and of its own what only it had.
+    ranks or what this one saved is on another node, that of the first rank that is here, and of its
+    own what only it had.
     """
 
     meta: dict[str, Json] | None
-    #: what this rank saved; None: there was no such rank
+    #: what this rank saved; None: there was no such rank, or it is not here
     own: dict[str, Json] | None
-    #: as many ranks as now
-    same_world: bool
+    #: whose state `meta` is
+    rank: int
+    #: this rank gets back all that it had
+    whole: bool
+    #: the node that has what this rank saved, if it is another one
+    node: str | None
 
     @staticmethod
     def of(reader: Reader) -> Origin:
         """For this rank."""
-        engine = reader.engine
-        own = reader.meta(engine.rank) if engine.rank < reader.world else None
-        if reader.world == engine.world:
-            return Origin(own, own, True)
-        return Origin(reader.meta(), own, False)
+        rank, world = reader.engine.rank, reader.engine.world
+        was = rank < reader.world
+        node = reader.away(rank) if was else None
+        own = reader.meta(rank) if was and node is None else None
+        if node is None and reader.world == world:
+            return Origin(own, own, rank, True, None)
+        first = reader.first_rank()
+        return Origin(reader.meta(first), own, first, False, node)
 
 
 class _Live:
@@ -119,11 +127,11 @@ class _Live:
     def __init__(self, reader: Reader, allow_pickle: bool, origin: Origin) -> None:
         self._reader = reader
         self._origin = origin
-        #: objects that get rank 0's state though they may have had another on each rank
+        #: objects that get another rank's state though they may have had another on each
         self._borrowed: list[str] = []
         #: values of a rank that was not there
         self._kept: list[str] = []
-        self._stored = reader.tensors()
+        self._stored = reader.stored(origin.meta)
         self._memory = Memory(reader, self._stored)
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
         self._problems: dict[str, list[str]] = {}
@@ -165,22 +173,26 @@ class _Live:
 
     def warn(self) -> None:
         """Says what another number of ranks has made of this rank's state."""
-        if self._origin.same_world:
+        if self._origin.whole:
             return
         engine, said = self._reader.engine, []
         if self._origin.own is None:
             said.append("its random number generators are seeded anew")
         if self._kept:
-            said.append(f"{', '.join(self._kept)} stay as they are (no rank {engine.rank} saved)")
+            why = "" if self._origin.node is not None else f" (no rank {engine.rank} saved)"
+            said.append(f"{', '.join(self._kept)} stay as they are{why}")
         if self._borrowed:
             said.append(
-                f"{', '.join(self._borrowed)} got the state of rank 0: where it is a position in "
-                "the data of one rank, samples may be seen twice or not at all"
+                f"{', '.join(self._borrowed)} got the state of rank {self._origin.rank}: where it "
+                "is a position in the data of one rank, samples may be seen twice or not at all"
             )
         if said:
+            where = ""
+            if self._origin.node is not None:
+                where = f", and what rank {engine.rank} saved is on node {self._origin.node}"
             message = (
                 f"step {self._reader.step} was saved by {self._reader.world} ranks, and this is "
-                f"rank {engine.rank} of {engine.world}: {'; '.join(said)}"
+                f"rank {engine.rank} of {engine.world}{where}: {'; '.join(said)}"
             )
             logger.warning("%s", message)
             warnings.warn(message, CheckpointWarning, stacklevel=5)
@@ -318,7 +330,7 @@ class _Live:
                 self.problem("changed", text)
                 return
             logger.warning("%s: its load_state_dict() is called all the same", text)
-        if not self._origin.same_world:
+        if not self._origin.whole:
             found = self._of_this_rank(node, live, path)
             if found is None:
                 return

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
+from ._dtypes import name_of
 from ._engine import VERSION
 from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, memory_of, spread_of
@@ -29,7 +31,7 @@ from ._modules import (
     walk,
 )
 from ._optimizer import OptimizerSource, parameters
-from ._ranks import Ranks, Shares, is_turn
+from ._ranks import Near, Ranks, Shares, is_turn
 from ._specials import (
     Special,
     check_state,
@@ -141,10 +143,27 @@ def _copies_of(value: Any, where: str, ranks: Ranks) -> Copies | None:
         )
     if spread.box is None:
         return None
+    copies = ranks.here(spread.copies)
     if spread.ranks < ranks.world:
         # What others of this mesh have is not compared: what one lacks must shift no turns.
-        return spread.copies._replace(group=None)
-    return spread.copies
+        return copies._replace(group=None)
+    return copies
+
+
+def _empty_of(
+    names: Sequence[bytes], described: Sequence[Described], copies: Sequence[Copies | None]
+) -> dict[str, Json]:
+    """What the tensors are of which this rank holds nothing."""
+    return {
+        name.decode(): describe_empty(what)
+        for name, what, found in zip(names, described, copies, strict=True)
+        if found is None
+    }
+
+
+def describe_empty(what: Described) -> Json:
+    """Type and shape of a tensor, for a rank's meta."""
+    return [name_of(what.dtype), list(what.full_shape)]
 
 
 def _shared_of(name: str, what: Described, value: Any, ranks: Ranks) -> _Shared | None:
@@ -191,6 +210,8 @@ class _Sink:
         self.aliases: list[tuple[bytes, bytes]] = []
         #: of all ranks, whoever's turn it is
         self.shared: list[_Shared] = []
+        #: of which this rank holds nothing
+        self.empty: dict[str, Json] = {}
 
     def _free_name(self, path: Path, *, own: bool) -> str:
         """A name for what stands at `path`; a name that is taken gets a number."""
@@ -219,7 +240,9 @@ class _Sink:
         shared = _shared_of(name, what, value, self._ranks)
         if shared is not None:
             self.shared.append(shared)
-        if copies is not None and is_turn(name, copies):
+        if copies is None:
+            self.empty[name] = describe_empty(what)
+        elif is_turn(name, copies):
             self._add(name, None, what, owner)
 
     def _stored(self, key: _Key | None) -> str | None:
@@ -347,6 +370,7 @@ class _Modules:
         self._doubled = part_of([], [self._doubles[number] for number in doubles])
         #: of each tensor, whether this rank writes it
         self.mine = settle(Shares(), self.names, self.tensors, self._copies)
+        self.empty = _empty_of(self.names, self.described, self._copies)
         late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
         self.behind = self._part.only(late)
         mine = {name for name, wanted in zip(self.names, self.mine, strict=True) if wanted}
@@ -456,6 +480,8 @@ class _Walked(NamedTuple):
     places: list[int]
     #: what could be copied behind the loop is little, and copied before it goes on
     small: bool
+    #: what the tensors of modules and optimizers are of which this rank holds nothing
+    empty: dict[str, Json]
 
 
 class Planner:
@@ -469,8 +495,9 @@ class Planner:
         allow_pickle: bool = False,
         rank: int = 0,
         world: int = 1,
+        peers: Sequence[int] = (),
     ) -> None:
-        self._ranks = Ranks(rank, world)
+        self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None)
         self._common: tuple[_Walked, list[_Shared], bytes] | None = None
         self._eager = eager
         self._small_bytes = small_bytes
@@ -497,7 +524,7 @@ class Planner:
             walked = None
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
-        meta = writer.finish(state_text, walked.sources, state)
+        meta = writer.finish(state_text, walked, state)
         common = self._common_of(walked, writer.sink.shared)
         self._walked = walked
         return self._assemble(walked, writer, meta, common)
@@ -581,6 +608,7 @@ class Planner:
         names, described = list(modules.names), list(modules.described)
         eager, mine = list(modules.eager), list(modules.mine)
         used = set(modules.used) | sink.used
+        empty = dict(modules.empty)
         shares = Shares()  # of its own: modules are not always walked again with the optimizers
         for source in sources:
             if clash := source.names & used:
@@ -589,7 +617,7 @@ class Planner:
             names += source.part.names
             described += source.described
             eager += [self._eager] * len(source.described)
-            mine += self._settle_source(source, shares)
+            mine += self._settle_source(source, shares, empty)
         small = self._is_small(modules, sources, sink)
         if small:
             eager = [True] * len(eager)
@@ -610,15 +638,19 @@ class Planner:
             ),
             places=places,
             small=small,
+            empty=empty,
         )
 
-    def _settle_source(self, source: OptimizerSource, shares: Shares) -> list[bool]:
+    def _settle_source(
+        self, source: OptimizerSource, shares: Shares, empty: dict[str, Json]
+    ) -> list[bool]:
         """Of each tensor of an optimizer, whether this rank writes it."""
         part = source.part
         copies = [
             _copies_of(tensor, name.decode(), self._ranks)
             for name, tensor in zip(part.names, part.tensors, strict=True)
         ]
+        empty.update(_empty_of(part.names, source.described, copies))
         mine = settle(shares, part.names, part.tensors, copies)
         source.mine = None
         if not all(mine):
@@ -689,6 +721,7 @@ class _Writer:
         ranks: Ranks,
     ) -> None:
         self._specials = specials
+        self._ranks = ranks
         self.sink = _Sink(modules, owned, ranks)
         self.encoder = Encoder(self.sink, allow_pickle=allow_pickle, other=self._other)
         self._modules = modules
@@ -702,9 +735,9 @@ class _Writer:
         node = {"state": self.encoder.encode(state, None, 1), "rng": _rng.capture(self.encoder)}
         return dump(node)
 
-    def finish(self, text: str, sources: list[OptimizerSource], state: dict[str, Any]) -> bytes:
+    def finish(self, text: str, walked: _Walked, state: dict[str, Any]) -> bytes:
         """Puts the optimizers in, and what describes the whole."""
-        for source in sources:
+        for source in walked.sources:
 
             def put(name: str, value: torch.Tensor, path: Path = source.path) -> None:
                 self.sink.put_named(name, value, path)
@@ -717,7 +750,10 @@ class _Writer:
         }
         parts = _TOKEN.split(text)
         parts[1::2] = [self._texts[int(number)] for number in parts[1::2]]
-        meta = f'{{"python":{dump(head)},{"".join(parts)[1:]}'.encode()
+        # A store that all share holds every tensor somewhere, and says there what it is.
+        empty = {**walked.empty, **self.sink.empty} if self._ranks.near else {}
+        more = f'"empty":{dump(empty)},' if empty else ""
+        meta = f'{{"python":{dump(head)},{more}{"".join(parts)[1:]}'.encode()
         if len(meta) > META_MAX:
             raise UnsupportedStateError(
                 f"the values in the state that are no tensors take {len(meta) >> 20} MiB; "

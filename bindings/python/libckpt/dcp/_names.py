@@ -103,12 +103,14 @@ def _describe(found: Stored | Value) -> STORAGE_TYPES:
 
 def table_of(reader: Reader, rank: int) -> Table:
     """What a step holds, as rank `rank` of those that read it sees it."""
-    stored = reader.tensors()
+    first = reader.first_rank()
     try:
-        first = reader.json(0)
-        if type(first) is dict and type(first.get("dcp")) is dict:
-            return _of_dcp(reader, stored)
-        meta = reader.meta(rank if rank < reader.world else 0)
+        node = reader.json(first)
+        if type(node) is dict and type(node.get("dcp")) is dict:
+            return _of_dcp(reader, reader.tensors())
+        here = rank < reader.world and reader.away(rank) is None
+        meta = reader.meta(rank if here else first)
+        stored = reader.stored(meta)
         if meta is None:
             return Table(dict(stored), {}, {name: (name,) for name in stored})
         return _of_state(meta["state"], stored)
