@@ -13,6 +13,9 @@
 /* How long what rank 0 has seen may take to be seen here, and how often that is looked at. */
 #define UNSEEN_MAX_NS   UINT64_C(10000000000)
 #define UNSEEN_PAUSE_NS UINT64_C(50000000)
+/* How long a removal may hold a manifest's lock until it counts as one that will take the step away. */
+#define GOING_MAX_NS   UINT64_C(1000000000)
+#define GOING_PAUSE_NS UINT64_C(20000000)
 
 bool ckpt_pick_is_relative(uint64_t wanted)
 {
@@ -79,8 +82,8 @@ static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 }
 
 /*
- * Only a removal locks a manifest against its readers; one that is refused lets go at once. It may hang in
- * the storage with the manifest still there: for whoever asks for the latest the step is gone already.
+ * Only a removal locks a manifest against its readers. It may hang in the storage with the manifest still
+ * there: for whoever asks for the latest the step is gone already.
  */
 static unsigned pass_going(struct ckpt_pick *p)
 {
@@ -304,6 +307,32 @@ static bool try_again(struct ckpt_pick *p)
 	return true;
 }
 
+static void timer_fired(struct ckpt_timer *timer)
+{
+	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_pick, timer)->task);
+}
+
+static void set_pause(struct ckpt_pick *p, uint64_t end_ns)
+{
+	p->timer.fire = timer_fired;
+	ckpt_core_timer_set(p->core, &p->timer, end_ns);
+}
+
+/*
+ * A removal that will be refused, because its process has been fenced, lets go once it has found that out. An
+ * older step in the place of this one would be a loss. Together the steps that are tried may take so long.
+ */
+static bool may_let_go(struct ckpt_pick *p)
+{
+	uint64_t now = ckpt_env_now(p->core->parts.env);
+
+	if (p->op.result != -EAGAIN || *p->stop)
+		return false;
+	if (!p->give_up_ns)
+		p->give_up_ns = now + GOING_MAX_NS;
+	return now < p->give_up_ns;
+}
+
 static int pick_body(struct ckpt_task *task)
 {
 	struct ckpt_pick *p = CKPT_CONTAINER(task, struct ckpt_pick, task);
@@ -329,6 +358,13 @@ static int pick_body(struct ckpt_task *task)
 		ckpt_name_manifest(p->path, p->chosen.generation, p->chosen.step);
 		ckpt_store_lock(store, &p->op, p->path, true, &p->lock);
 		CKPT_AWAIT(task, p->op.done);
+		while (may_let_go(p)) {
+			set_pause(p, ckpt_env_now(p->core->parts.env) + GOING_PAUSE_NS);
+			CKPT_AWAIT(task, !p->timer.set || *p->stop);
+			ckpt_core_timer_clear(p->core, &p->timer);
+			ckpt_store_lock(store, &p->op, p->path, true, &p->lock);
+			CKPT_AWAIT(task, p->op.done);
+		}
 		r = take_lock(p);
 		if (r == 0)
 			r = *p->stop;
@@ -341,11 +377,6 @@ static int pick_body(struct ckpt_task *task)
 	} while (r < 0 && try_again(p));
 	return r;
 	CKPT_TASK_END(task);
-}
-
-static void timer_fired(struct ckpt_timer *timer)
-{
-	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_pick, timer)->task);
 }
 
 static int unseen(struct ckpt_pick *p)
@@ -424,8 +455,7 @@ static int named_body(struct ckpt_task *task)
 			ckpt_store_shut(core->store, &p->op, &p->lock);
 			CKPT_AWAIT(task, p->op.done);
 		}
-		p->timer.fire = timer_fired;
-		ckpt_core_timer_set(core, &p->timer,
+		set_pause(p,
 			ckpt_min_u64(
 				ckpt_env_now(core->parts.env) + UNSEEN_PAUSE_NS, p->give_up_ns));
 		CKPT_AWAIT(task, !p->timer.set || *p->stop);

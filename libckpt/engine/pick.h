@@ -32,7 +32,7 @@ struct ckpt_pick {
 	struct ckpt_scanner scanner;
 	struct ckpt_store_op op;
 	char path[CKPT_PATH_MAX];
-	struct ckpt_timer timer; /* named: not seen yet */
+	struct ckpt_timer timer; /* locked against readers; named: not seen yet */
 	uint64_t give_up_ns;
 	unsigned tries;
 	bool vanished;

@@ -442,6 +442,16 @@ struct ckpt_restore *core_rig_begin(
 	return restore;
 }
 
+void core_rig_await(struct core_rig *rig, struct ckpt_restore *restore)
+{
+	for (unsigned ms = 0; ms < 2000; ms += 10) {
+		if (ckpt_latch_get(ckpt_restore_latch(restore)) &
+			(CKPT_DONE_OPENED | CKPT_DONE_END))
+			return;
+		core_rig_sleep(rig, 10);
+	}
+}
+
 int core_rig_end(struct core_rig *rig, struct ckpt_restore *restore)
 {
 	int code = 1;
@@ -462,6 +472,7 @@ static int end_of(struct core_rig *rig, struct ckpt_restore *restore)
 
 	if (!restore)
 		return -ENOMEM;
+	core_rig_await(rig, restore);
 	if (ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_OPENED) {
 		memory = malloc(ckpt_restore_index(restore)->layout->bytes);
 		must(memory != NULL, "malloc");

@@ -83,6 +83,8 @@ int core_rig_save(struct core_rig *rig, uint64_t step);
 /* Made and posted, with everything in the step bound if it is to memory; runs. */
 struct ckpt_restore *core_rig_begin(
 	struct core_rig *rig, uint64_t step, enum ckpt_restore_sink sink, const char *dest);
+/* Lets time pass until it is open or has ended, two seconds at most. */
+void core_rig_await(struct core_rig *rig, struct ckpt_restore *restore);
 /* The code that it ended with, 1: it has not. Releases and frees it. */
 int core_rig_end(struct core_rig *rig, struct ckpt_restore *restore);
 int core_rig_read(struct core_rig *rig, uint64_t step, enum ckpt_restore_sink sink);

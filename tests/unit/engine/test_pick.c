@@ -74,6 +74,7 @@ static int latest(struct scene *s, uint64_t *ret_step)
 {
 	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_NONE, NULL);
 
+	core_rig_await(&s->rig, r);
 	*ret_step = ckpt_restore_chosen_step(r);
 	return core_rig_end(&s->rig, r);
 }
@@ -242,7 +243,10 @@ static void test_after_vanishing(void **state)
 	assert_int_equal(latest(s, &step), -EIO);
 	assert_non_null(strstr(s->rig.err.message, "cannot lock"));
 	io_fault_clear(&s->rig.fault);
-	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
+		       .path = "000030/manifest.json",
+		       .error = -EAGAIN,
+		       .count = ALWAYS});
 	scratch_flip(craft_shard(&s->steps[1], 0), 20000);
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
@@ -273,6 +277,23 @@ static void test_removal_hangs(void **state)
 	assert_non_null(strstr(s->rig.err.message, "locked by another process"));
 }
 
+/* One that is refused lets go, and takes nothing away: an older step is not the latest. */
+static void test_removal_is_refused(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
+		       .path = "000030/manifest.json",
+		       .error = -EAGAIN,
+		       .count = 3});
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 30);
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, "is being removed"));
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = 3});
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), 0);
+}
+
 /* A manifest that the scan cannot read may be that of a step which is known to be damaged. */
 static void test_known_though_unreadable(void **state)
 {
@@ -294,7 +315,7 @@ static void test_all_vanish(void **state)
 	struct scene *s = *state;
 	uint64_t step;
 
-	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = ALWAYS});
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_LIST, .path = "g000001", .nth = 2, .error = -ENOENT});
 	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
@@ -467,6 +488,7 @@ int main(void)
 		SCENE(test_vanishes_always),
 		SCENE(test_after_vanishing),
 		SCENE(test_removal_hangs),
+		SCENE(test_removal_is_refused),
 		SCENE(test_known_though_unreadable),
 		SCENE(test_all_vanish),
 		SCENE(test_lock_given_back),
