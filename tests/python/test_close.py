@@ -216,6 +216,38 @@ def test_dcp_is_closed_beside_a_save_behind_the_loop(store: Path) -> None:
     assert done.stdout == "well\n"
 
 
+def test_dcp_is_closed_while_a_save_is_being_described(store: Path) -> None:
+    body = """
+    from libckpt.dcp._attempt import Attempt
+
+    begun, closed, describe = threading.Event(), threading.Event(), Attempt._describe
+
+    def slow(attempt, snapshot):
+        describe(attempt, snapshot)
+        begun.set()
+        assert closed.wait(60)
+
+    Attempt._describe = slow
+    future = save(1)
+    assert begun.wait(60)
+    libckpt.dcp.close()
+    closed.set()
+    try:
+        future.result(60)
+        assert False, "it was saved to what had been closed"
+    except BaseException as error:
+        found = getattr(error, "failures", {0: (error, None)})[0][0]
+        assert isinstance(found, libckpt.CheckpointError), repr(error)
+    Attempt._describe = describe
+    save(2).result(60)
+    assert [info.step for info in libckpt.list_steps(store)] == [2]
+    print("well")
+    """
+    done = run(store, ASYNC + body)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == "well\n"
+
+
 @pytest.mark.parametrize("how", ["dcp", "wait", "stats"])
 def test_a_program_that_ends_without_close(store: Path, how: str) -> None:
     body = """

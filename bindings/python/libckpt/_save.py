@@ -346,10 +346,9 @@ class Save:
         what a signal handler raises.
         """
         with self._lock:
-            if self._fenced or self._failure is not None:
+            behind = self._behind  # first, because another thread may just be hearing of a failure
+            if behind is None or self._fenced or self._failure is not None:
                 return
-            behind = self._behind
-            assert behind is not None
             code = self._wait(
                 lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, ms), timeout
             )

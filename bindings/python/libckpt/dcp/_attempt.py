@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from .. import _errors as errors
-from .._engine import check, last_error, logger, new_struct
+from .._engine import Engine, check, last_error, logger, new_struct
 from .._native import ffi, lib
 from .._save import Save
 from .._state import Snapshot
@@ -14,6 +14,10 @@ class Attempt(Save):
     """A save whose manifest is held back, where it is `held`, until commit()."""
 
     _held: Snapshot | None = None
+
+    def __init__(self, engine: Engine, step: int) -> None:
+        super().__init__(engine, step)
+        self._fenced = True  # dcp.save() ends with its tensors copied
 
     @property
     def is_held(self) -> bool:
@@ -32,7 +36,6 @@ class Attempt(Save):
         except BaseException as error:
             self._refuse(error)
             raise
-        self._fenced = True
         try:
             check(self._engine.work(lib.ckpt_save_start, self._ptr))
             if held:
