@@ -53,7 +53,10 @@ def digest_of(model: object, optimizer: object) -> str:
 
 
 def be_rank(place: Path) -> None:
-    """Trains and saves every step, until it is killed or told that it is enough."""
+    """
+    Trains and saves every step, until it is killed or told that it is enough. With a node's name in
+    the environment (killing_nodes.py) the store is that node's own, and rank 0 serves the job.
+    """
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -70,9 +73,13 @@ def be_rank(place: Path) -> None:
 
     say("begins", 0, os.getpid())
     torch.set_num_threads(1)
+    node = os.environ.get("LIBCKPT_NODE")
     # torchrun keeps its store from start to start: gloo would find the addresses of the dead there.
     store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        world,
+        is_master=node is not None and rank == 0,
     )
     dist.init_process_group(
         "gloo", store=dist.PrefixStore(f"start-{start}", store), rank=rank, world_size=world
@@ -86,7 +93,12 @@ def be_rank(place: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = {"model": model, "optimizer": optimizer}
     with libckpt.Checkpointer(
-        place / "store", state, keep_last=3, save_timeout=60, eager=bool(start % 2)
+        place / f"store-{node or 'all'}",
+        state,
+        keep_last=3,
+        save_timeout=60,
+        eager=bool(start % 2),
+        node_store=node is not None,
     ) as ckpt:
         step = ckpt.resume()
         say("resumed", step, digest_of(model, optimizer))

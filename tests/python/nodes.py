@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Ranks on nodes of their own: network namespaces with a cable each to one switch, which can be cut.
-They share the file system of this machine, as nodes share one of the network.
+They share the file system of this machine, as nodes share one of the network; or each of them has a
+store of its own there.
 
 Run as a program it is one rank, which does what it is told by lines on its standard input.
 """
@@ -84,10 +85,17 @@ class Network:
         _ip("-n", self._tag, "link", "set", f"port{node}", "up")
 
 
+def own_store(store: Path, node: int) -> Path:
+    """Where each node has its own."""
+    return store.with_name(f"{store.name}-{node}")
+
+
 class Rank:
     """A process on a node."""
 
-    def __init__(self, network: Network, node: int, rank: int, world: int, store: Path) -> None:
+    def __init__(
+        self, network: Network, node: int, rank: int, world: int, store: Path, *, own: bool
+    ) -> None:
         self.rank = rank
         environment = {
             **os.environ,
@@ -98,6 +106,9 @@ class Rank:
             "GLOO_SOCKET_IFNAME": "cable",
             "OMP_NUM_THREADS": "1",
         }
+        if own:
+            environment["LIBCKPT_NODE"] = f"node{node}"
+            store = own_store(store, node)
         command = ["ip", "netns", "exec", network.name(node), sys.executable, __file__, str(store)]
         self._process = subprocess.Popen(
             command,
@@ -134,9 +145,13 @@ class Rank:
 
 
 @contextlib.contextmanager
-def job(network: Network, nodes: list[int], store: Path) -> Iterator[list[Rank]]:
+def job(
+    network: Network, nodes: list[int], store: Path, *, own: bool = False
+) -> Iterator[list[Rank]]:
     """A rank on each of the nodes, the first of which must be number 0; killed at the end."""
-    ranks = [Rank(network, node, rank, len(nodes), store) for rank, node in enumerate(nodes)]
+    ranks = [
+        Rank(network, node, rank, len(nodes), store, own=own) for rank, node in enumerate(nodes)
+    ]
     try:
         yield ranks
     finally:
@@ -166,7 +181,11 @@ def be_rank(store: str) -> None:
     model, own = torch.nn.Linear(64, 64), libckpt.PerRank(torch.zeros(1000))
     state = {"model": model, "own": own}
     with libckpt.Checkpointer(
-        store, state, save_timeout=SAVE_TIMEOUT, on_error=lambda _: None
+        store,
+        state,
+        save_timeout=SAVE_TIMEOUT,
+        on_error=lambda _: None,
+        node_store="LIBCKPT_NODE" in os.environ,
     ) as ckpt:
         for line in sys.stdin:
             word, step = line.split()

@@ -82,6 +82,12 @@ def ranks_killed(n: int) -> Slice:
                   str((2, 4)[n % 2]), "--seed", str(1000 + n)])
 
 
+def nodes_hit(n: int) -> Slice:
+    nodes, world = ((2, 3), (3, 3), (2, 4))[n % 3]
+    return Slice([PYTHON, str(ROOT / "tests/python/killing_nodes.py"), "--kills", "10", "--nodes",
+                  str(nodes), "--world", str(world), "--seed", str(1000 + n)])
+
+
 def rivals(n: int) -> Slice:
     return Slice([str(TESTS / "kill/rivals"), "40", "60", str(1000 + n)],
                  {"CKPT_TEST_IO": BACKENDS[n % 2]})
@@ -152,6 +158,8 @@ PARTS = [
     Part("kill", "kill points: system calls and disk requests", "kills", 10_000, killed,
          ("tests/kill/killer", "tests/kill/scenario", "tests/kill/scenario_tapped")),
     Part("ranks", "kills of a rank under torchrun", "kills", 200, ranks_killed),
+    Part("nodes", "a rank or a node killed, frozen or cut off, each with a store of its own",
+         "kills", 200, nodes_hit),
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("torture", "calls made to fail", "runs", 55_000, tortured, ("tests/torture/torture",)),

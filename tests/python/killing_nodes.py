@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A training on several nodes, each a network namespace with a store of its own, to which something
+happens at random moments of resuming and saving, again and again: a rank is killed, all of a node's
+or all of the job's are, a node stands still, or its cable is cut. Then what is left of the job is
+killed, and it is started anew.
+
+usage: killing_nodes.py [--kills N] [--nodes N] [--world N] [--seed N] [--dir PATH]
+
+What must hold is what killing.py says. Ends with a line of counts, for the soak; the exit code is 1
+when something did not hold, and 77 where networks cannot be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import killing
+from killing import PATIENCE, SPAN, Logs, Truth
+from nodes import Network
+
+_PORT = 29500
+#: seconds from what happens to a node until the others are killed, at most
+_AFTER = 2.0
+_SKIPPED = 77
+
+
+class Job:
+    """One start after the other, of ranks that are spread over the nodes."""
+
+    def __init__(self, place: Path, network: Network, world: int) -> None:
+        self.truth = Truth()
+        self._place, self._network, self._world = place, network, world
+        self._logs = Logs(place, world)
+        self._heard = time.monotonic()
+        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._output = (place / "output").open("ab")
+
+    def node_of(self, rank: int) -> int:
+        """Those of one node follow each other; the first nodes may have one more."""
+        return rank * self._network.count // self._world
+
+    def of_node(self, node: int) -> list[int]:
+        """Its ranks."""
+        return [rank for rank in range(self._world) if self.node_of(rank) == node]
+
+    def start(self, number: int) -> None:
+        """All ranks, once nothing is left of the last start."""
+        self._heard = time.monotonic()
+        for rank in range(self._world):
+            node = self.node_of(rank)
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(self._world),
+                "MASTER_ADDR": self._network.address(0),
+                "MASTER_PORT": str(_PORT),
+                "TORCHELASTIC_RESTART_COUNT": str(number),
+                "LIBCKPT_NODE": f"node{node}",
+                "GLOO_SOCKET_IFNAME": "cable",
+                "OMP_NUM_THREADS": "1",
+            }
+            command = ["ip", "netns", "exec", self._network.name(node), sys.executable]
+            command += [killing.__file__, "--rank-in", str(self._place)]
+            self._ranks.append(
+                subprocess.Popen(
+                    command, env=environment, stdout=self._output, stderr=subprocess.STDOUT
+                )
+            )
+
+    def listen(self) -> None:
+        """Takes what was said; raises if nobody says anything any more, or all have ended."""
+        for line in self._logs.new():
+            self._heard = time.monotonic()
+            self.truth.take(line)
+        if time.monotonic() - self._heard > PATIENCE:
+            raise TimeoutError(f"nothing for {PATIENCE} s; see {self._place / 'output'}")
+        ended = [process.returncode for process in self._ranks if process.poll() is not None]
+        if ended:
+            raise ChildProcessError(f"a rank has ended with {ended[0]}")
+
+    def listen_until(self, start: int, word: str) -> None:
+        """Until a rank of this start has begun, or all of them have resumed."""
+        while True:
+            self.listen()
+            begun = any(key[0] == start for key in self.truth.pids)
+            done = len(self.truth.resumed.get(start, {})) == self._world
+            if begun and (word == "begins" or done):
+                return
+            time.sleep(0.01)
+
+    def signal(self, ranks: list[int], number: signal.Signals) -> None:
+        """Also a rank that has not said anything yet."""
+        for rank in ranks:
+            self._ranks[rank].send_signal(number)
+
+    def kill(self) -> None:
+        """Nothing of this start is left but what it has said."""
+        self.signal(list(range(len(self._ranks))), signal.SIGKILL)
+        for process in self._ranks:
+            process.wait()
+        self._ranks.clear()
+        for line in self._logs.new():
+            self.truth.take(line)
+
+    def end_well(self) -> None:
+        """All ranks come to their end by themselves."""
+        (self._place / "enough").touch()
+        for rank, process in enumerate(self._ranks):
+            code = process.wait(PATIENCE)
+            if code != 0:
+                self.truth.wrong.append(f"rank {rank} has ended with {code}")
+        for line in self._logs.new():
+            self.truth.take(line)
+
+    def close(self) -> None:
+        """Also after a failure."""
+        self.kill()
+        self._output.close()
+
+
+def _kill_one(job: Job, network: Network, dice: random.Random) -> None:
+    job.signal([dice.randrange(job._world)], signal.SIGKILL)
+
+
+def _kill_node(job: Job, network: Network, dice: random.Random) -> None:
+    job.signal(job.of_node(dice.randrange(network.count)), signal.SIGKILL)
+
+
+def _kill_all(job: Job, network: Network, dice: random.Random) -> None:
+    job.kill()
+
+
+def _freeze(job: Job, network: Network, dice: random.Random) -> None:
+    ranks = job.of_node(dice.randrange(network.count))
+    job.signal(ranks, signal.SIGSTOP)
+    time.sleep(dice.uniform(0, _AFTER))
+    job.signal(ranks, signal.SIGCONT)
+
+
+def _cut(job: Job, network: Network, dice: random.Random) -> None:
+    node = dice.randrange(network.count)
+    network.cut(node)
+    time.sleep(dice.uniform(0, _AFTER))
+    network.mend(node)
+
+
+_HAPPENS: list[Callable[[Job, Network, random.Random], None]] = [
+    _kill_one,
+    _kill_one,
+    _kill_node,
+    _kill_all,
+    _freeze,
+    _cut,
+]
+
+
+def run(place: Path, network: Network, world: int, kills: int, seed: int) -> tuple[int, list[str]]:
+    """So many of them; how many there were, and what did not hold."""
+    dice = random.Random(seed)
+    job = Job(place, network, world)
+    done = 0
+    try:
+        for start in range(kills):
+            job.start(start)
+            # Half of them while it resumes, of which nobody knows how long it takes.
+            job.listen_until(start, "resumed" if dice.random() < 0.5 else "begins")
+            until = time.monotonic() + dice.uniform(0, SPAN)
+            while time.monotonic() < until:
+                job.listen()
+                time.sleep(0.002)
+            dice.choice(_HAPPENS)(job, network, dice)
+            time.sleep(dice.uniform(0, _AFTER))  # the others go on until they notice, or do not
+            job.kill()
+            done += 1
+        job.start(kills)
+        job.listen_until(kills, "resumed")
+        job.end_well()
+    except (TimeoutError, ChildProcessError, subprocess.TimeoutExpired) as error:
+        job.truth.wrong.append(str(error))
+    finally:
+        job.close()
+    return done, job.truth.wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--world", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dir", type=Path, default=None)
+    args = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="killing-", dir=args.dir))
+    with contextlib.ExitStack() as stack:
+        try:
+            network = stack.enter_context(Network(args.nodes))
+        except OSError as error:
+            sys.stdout.write(f"no networks can be made here: {error}\n")
+            sys.exit(_SKIPPED)
+        done, wrong = run(place, network, args.world, args.kills, args.seed)
+    for line in wrong:
+        sys.stdout.write(f"{line}\n")
+    if wrong:
+        sys.stdout.write(f"what is left of it: {place}\n")
+    else:
+        shutil.rmtree(place)
+    sys.stdout.write(f"counts kills={done} wrong={len(wrong)}\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
