@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from . import _errors as errors
 from ._door import Door, Helper
@@ -19,6 +19,8 @@ from ._nodes import given_name, node_name
 
 if TYPE_CHECKING:
     from ._exchange import Ranks
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("libckpt")
 logger.addHandler(logging.NullHandler())
@@ -231,6 +233,42 @@ def _opts(options: Options) -> Any:
     return opts
 
 
+def aside(call: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
+    """
+    What a call that may wait for long gives. Ctrl-C, or what another signal handler raises, does
+    not wait for it: when the call comes to its end after that, what it gives is undone.
+    """
+    found: list[_T] = []
+    failed: list[BaseException] = []
+    lock, done = threading.Lock(), threading.Event()
+    wanted = True
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            failed.append(error)
+        with lock:
+            done.set()
+            late = not wanted
+        if late and found:
+            undo(found[0])
+
+    try:
+        threading.Thread(target=run, name="libckpt-open", daemon=True).start()
+        done.wait()
+    except BaseException:
+        with lock:
+            wanted = False
+            late = done.is_set()
+        if late and found:
+            undo(found[0])
+        raise
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
 class Engine:
     """
     One open store. Belongs to the process that made it. `log_thread` starts the thread that
@@ -282,13 +320,27 @@ class Engine:
             opts.session = session
             if ranks.service is not None:
                 opts.exchange = ranks.service.ptr
-        ret = ffi.new("struct ckpt_engine **")
-        code = lib.ckpt_engine_open(os.fsencode(self.path), opts, ret)
-        if code < 0:
-            error = last_error(code)
-            self._end_service()
-            raise error
-        return ret[0]
+        service, self._service = self._service, None
+        path = os.fsencode(self.path)
+
+        def open_it() -> Any:
+            ret = ffi.new("struct ckpt_engine **")
+            code = lib.ckpt_engine_open(path, opts, ret)
+            if code < 0:
+                error = last_error(code)
+                end_it(None)
+                raise error
+            return ret[0]
+
+        def end_it(ptr: Any) -> None:
+            lib.ckpt_engine_close(ptr or ffi.NULL)
+            if service is not None:
+                service.close()
+
+        # With stores of their own nodes wait for each other in there.
+        ptr = aside(open_it, end_it) if ranks and self.options.node_store else open_it()
+        self._service = service
+        return ptr
 
     def _end_service(self) -> None:
         service, self._service = self._service, None
