@@ -14,8 +14,8 @@
 #define UNSEEN_MAX_NS   UINT64_C(10000000000)
 #define UNSEEN_PAUSE_NS UINT64_C(50000000)
 /* How long a removal may hold a manifest's lock until it counts as one that will take the step away. */
-#define GOING_MAX_NS   UINT64_C(1000000000)
-#define GOING_PAUSE_NS UINT64_C(20000000)
+#define GOING_MAX_NS    UINT64_C(1000000000)
+#define GOING_PAUSE_NS  UINT64_C(20000000)
 
 bool ckpt_pick_is_relative(uint64_t wanted)
 {
@@ -121,7 +121,8 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 			"%s holds steps, but all that could be opened are locked by another "
 			"process, which removes them: try again when it has ended",
 			p->core->parts.label);
-	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage_elsewhere && held == 0)
+	/* A good one that the lineage holds would have been chosen: it holds none at all. */
+	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage_elsewhere)
 		return ckpt_fail(p->err, CKPT_EELSEWHERE,
 			"%s holds no step that can be restored, and the store of another node "
 			"does: make "
@@ -455,9 +456,8 @@ static int named_body(struct ckpt_task *task)
 			ckpt_store_shut(core->store, &p->op, &p->lock);
 			CKPT_AWAIT(task, p->op.done);
 		}
-		set_pause(p,
-			ckpt_min_u64(
-				ckpt_env_now(core->parts.env) + UNSEEN_PAUSE_NS, p->give_up_ns));
+		set_pause(p, ckpt_min_u64(ckpt_env_now(core->parts.env) + UNSEEN_PAUSE_NS,
+				     p->give_up_ns));
 		CKPT_AWAIT(task, !p->timer.set || *p->stop);
 		ckpt_core_timer_clear(core, &p->timer);
 	}

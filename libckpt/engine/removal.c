@@ -205,18 +205,19 @@ static bool is_going(const struct ckpt_core *core, const struct ckpt_scan_step *
 /* Whoever chose it has seen others; but these may be on their way out by now. */
 static bool is_last(const struct ckpt_removal *r)
 {
-	struct ckpt_scan *scan = &r->core->scan;
-	const struct ckpt_scan_step *own = ckpt_scan_find(scan, r->generation, r->step);
+	const struct ckpt_scan *scan = &r->core->scan;
+	bool good = false;
 
-	if (!own || !own->in_lineage || own->state != CKPT_STEP_COMMITTED)
-		return false;
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
-		if (s != own && s->in_lineage && s->state == CKPT_STEP_COMMITTED &&
-			!is_going(r->core, s))
+		if (!s->in_lineage || s->state != CKPT_STEP_COMMITTED)
+			continue;
+		if (s->generation == r->generation && s->step == r->step)
+			good = true;
+		else if (!is_going(r->core, s))
 			return false;
 	}
-	return true;
+	return good;
 }
 
 static int lock_body(struct ckpt_task *task)

@@ -9,7 +9,6 @@
 #include "engine/open.h"
 #include "engine/save_state.h"
 #include "format/index.h"
-#include "format/sealed.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
 {
@@ -137,10 +136,8 @@ static int encode_manifest(struct ckpt_save *save)
 		ckpt_save_own_rank(save, &own);
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
+	/* It fits: see CKPT_WORLD_SAVING. */
 	int r = ckpt_manifest_encode(&manifest, &save->manifest);
-	if (r == -E2BIG)
-		return ckpt_fail(&save->work, r, "a manifest of %u ranks is over %llu MiB",
-			core->config.world, (unsigned long long)(CKPT_SEALED_MAX >> 20));
 	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
 }
 
@@ -355,7 +352,7 @@ static int save_body(struct ckpt_task *task)
 		return fail_body(task, r);
 	if (core->claim_untold)
 		ckpt_claim_retell(core);
-	if (core->config.rank > 0 && save->ranks)
+	if (core->config.rank > 0)
 		ckpt_save_listen(save);
 	ckpt_store_op_init(&save->op, task, &save->work);
 	ckpt_name_attempt(save->attempt, ckpt_env_random(core->parts.env));
