@@ -182,6 +182,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.keep_last = config->keep_last,
 		.read_only = config->read_only,
 		.new_start = config->new_start,
+		.node_store = config->node_store,
 		.node = "rig"};
 
 	if (rigs++ == 0) {

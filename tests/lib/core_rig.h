@@ -20,6 +20,7 @@ struct core_rig_config {
 	uint64_t keep_last;
 	bool read_only;
 	bool new_start;
+	bool node_store;
 	/* One of several ranks: each has a rig of its own, on one directory. */
 	uint32_t rank;
 	uint32_t world;      /* 0: 1 */

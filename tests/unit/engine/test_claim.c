@@ -96,6 +96,25 @@ static void test_read_only(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* A rank that only reads claims nothing, be it rank 0, and tells the others nothing of it. */
+static void test_read_only_ranks(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	s->config.read_only = true;
+	s->config.world = 2;
+	for (s->config.rank = 0; s->config.rank < 2; s->config.rank++) {
+		core_rig_open(&s->rig, &s->config);
+		assert_int_equal(core_rig_claim(&s->rig), -EROFS);
+		assert_non_null(strstr(s->rig.err.message, "was opened read only"));
+		assert_int_equal(s->rig.core.claim_tries, 0);
+		core_rig_close(&s->rig);
+	}
+	assert_int_not_equal(access(scratch_join(s->dir, "exchange"), F_OK), 0);
+	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
+}
+
 /* A commit that could not be read may be one to resume from: not known is not none. */
 static void test_unreadable_commit(void **state)
 {
@@ -533,6 +552,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_twice),
 		SCENE(test_read_only),
+		SCENE(test_read_only_ranks),
 		SCENE(test_unreadable_commit),
 		SCENE(test_damaged_commit),
 		SCENE(test_commit_after_damaged_claim),

@@ -162,28 +162,79 @@ static void test_marker_not_known(void **state)
 	assert_false(has_marker(s));
 }
 
-/* Without memory a store is made whole, or not at all. */
-static void test_no_memory(void **state)
+/* The store of one node is for reading as it is; for the ranks of several it is not one for all. */
+static void test_scope(void **state)
 {
+	struct core_rig_config config = {.world = 2, .read_only = true};
 	struct scene *s = *state;
+
+	craft(s);
+	craft_node_store(s->dir, CRAFT_RUN);
+	config.dir = s->dir;
+	core_rig_make(&s->rig, &config);
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	assert_int_equal(s->rig.core.scan.step_count, 1);
+	core_rig_close(&s->rig);
+	config.read_only = false;
+	core_rig_make(&s->rig, &config);
+	assert_int_equal(core_rig_open_store(&s->rig), -EINVAL);
+	assert_non_null(strstr(s->rig.err.message, "is that of one node"));
+	core_rig_close(&s->rig);
+	/* Its own user goes on alone, whoever else there was. */
+	config.world = 1;
+	core_rig_open(&s->rig, &config);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	core_rig_close(&s->rig);
+}
+
+/* Opens it, in whatever time it takes. */
+static int open_in_time(struct scene *s)
+{
+	struct ckpt_command *command =
+		ckpt_command_new(&s->rig.core, sizeof(struct ckpt_opener), ckpt_opener_clear);
+
+	if (!command)
+		return -ENOMEM;
+	ckpt_command_post(command, ckpt_open_body);
+	for (unsigned i = 0; i < 100; i++)
+		core_rig_sleep(&s->rig, 100);
+	assert_true(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
+	int r = command->result;
+	assert_int_equal(command->error.code, r);
+	ckpt_command_unref(command);
+	return r;
+}
+
+/* Without memory a store is made whole, or not at all, be it by a rank of several. */
+static void open_without_memory(struct scene *s, uint32_t world)
+{
+	const struct core_rig_config config = {.dir = s->dir, .world = world};
 	size_t failed = 0;
 	bool done = false;
 
 	for (size_t n = 1; !done; n++) {
-		make(s);
+		core_rig_make(&s->rig, &config);
 		core_rig_count_allocations(&s->rig, n);
-		int r = core_rig_open_store(&s->rig);
+		int r = open_in_time(s);
 		done = core_rig_allocations(&s->rig) < n;
 		core_rig_close(&s->rig);
 		assert_true(r == 0 || (r == -ENOMEM && !done));
 		failed += r < 0;
-		make(s);
-		assert_int_equal(core_rig_open_store(&s->rig), 0);
+		(void)unlink(scratch_join(s->dir, "exchange/rig/rank-0"));
+		core_rig_make(&s->rig, &config);
+		assert_int_equal(open_in_time(s), 0);
 		core_rig_close(&s->rig);
+		(void)unlink(scratch_join(s->dir, "exchange/rig/rank-0"));
 		assert_int_equal(unlink(scratch_join(s->dir, MARKER)), 0);
 		assert_int_equal(rmdir(scratch_join(s->dir, "gens")), 0);
 	}
 	assert_true(failed > 3);
+}
+
+static void test_no_memory(void **state)
+{
+	open_without_memory(*state, 1);
+	open_without_memory(*state, 2);
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -196,6 +247,7 @@ int main(void)
 		SCENE(test_claimed_meanwhile),
 		SCENE(test_made_meanwhile),
 		SCENE(test_marker_not_known),
+		SCENE(test_scope),
 		SCENE(test_no_memory),
 	};
 
