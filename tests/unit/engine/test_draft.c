@@ -131,6 +131,25 @@ static void test_memory(void **state)
 	refused(s, &t, -EINVAL, "dtype");
 }
 
+/* Boxes that lie where there is nothing of their tensor, and places in a tensor that is not described. */
+static void test_boxes(void **state)
+{
+	static const int64_t five[] = {5};
+	static const int64_t one[] = {1};
+	static const int64_t two[] = {2};
+	struct scene *s = *state;
+	struct ckpt_tensor t = plain;
+
+	t.global_start = one;
+	refused(s, &t, -EINVAL, "tensor w has a global_start and no global_shape");
+	t.global_shape = five;
+	t.global_start = two;
+	refused(s, &t, -EINVAL, "tensor w has a box that reaches out of its global_shape");
+	t.global_start = one;
+	assert_int_equal(ckpt_save_put_tensors(s->save, &t, 1, &s->err), 0);
+	assert_int_equal(s->save->tensors[0].global_start[0], 1);
+}
+
 /* As many as an index holds, and no more. */
 static void test_too_many(void **state)
 {
@@ -188,6 +207,7 @@ static bool no_pages(void *user, size_t size)
 static void run_out(struct scene *s, size_t first, bool alias)
 {
 	static const int64_t stride[] = {1};
+	static const int64_t start[] = {0};
 	char name[CKPT_NAME_MAX];
 	struct ckpt_tensor t = plain;
 	struct ckpt_save *save = NULL;
@@ -197,6 +217,8 @@ static void run_out(struct scene *s, size_t first, bool alias)
 
 	t.name = name;
 	t.strides = stride;
+	t.global_shape = four;
+	t.global_start = start;
 	memset(name, 'n', sizeof(name));
 	name[first] = 0;
 	ckpt_alloc_set_hook(no_pages, &pages);
@@ -250,6 +272,7 @@ int main(void)
 		SCENE(test_names),
 		SCENE(test_shapes),
 		SCENE(test_memory),
+		SCENE(test_boxes),
 		SCENE(test_too_many),
 		SCENE(test_meta_too_long),
 		SCENE(test_many_words),

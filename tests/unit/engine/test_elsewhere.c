@@ -597,6 +597,75 @@ static void test_failures(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* Nothing of it is here, and there is no memory to say so of each rank: nothing was found, be it good or bad. */
+static void test_no_memory_for_elsewhere(void **state)
+{
+	struct scene *s = *state;
+	size_t failed = 0;
+	bool done = false;
+
+	take_away(s, 0, 4);
+	for (size_t n = 1; !done; n++) {
+		open_on(s, "c");
+		core_rig_count_allocations(&s->rig, n);
+		struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
+		done = core_rig_allocations(&s->rig) < n;
+		int code = r ? core_rig_end(&s->rig, r) : -ENOMEM;
+		assert_true(code == -ENOMEM || code == CKPT_EELSEWHERE);
+		assert_true(!done || code == CKPT_EELSEWHERE);
+		failed += code == -ENOMEM;
+		assert_false(is_quarantined(s));
+		core_rig_close(&s->rig);
+	}
+	assert_true(failed > 3);
+}
+
+/* A disk that fails says nothing about where the files are, and a copy is begun only when that is known. */
+static void test_where_is_not_known(void **state)
+{
+	struct scene *s = *state;
+	char *dest = scratch_make_in_memory();
+
+	open_on(s, "a");
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_LIST, .path = "step-0000000010", .error = -EIO});
+	assert_int_equal(core_rig_export(&s->rig, 10, dest), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "cannot list g000001/step-0000000010"));
+	assert_int_equal(scratch_count(dest), 0);
+	io_fault_clear(&s->rig.fault);
+	assert_int_equal(core_rig_export(&s->rig, 10, dest), 0);
+	core_rig_close(&s->rig);
+	scratch_remove(dest);
+}
+
+/* Who gives up while that is looked for hears so at once; nothing is found, and nothing is written, later. */
+static void test_given_up(void **state)
+{
+	static const enum ckpt_restore_sink sinks[] = {CKPT_SINK_NONE, CKPT_SINK_STORE};
+	struct scene *s = *state;
+	char *dest = scratch_make_in_memory();
+
+	for (size_t i = 0; i < COUNT(sinks); i++) {
+		open_on(s, "a");
+		(void)io_fault_add(&s->rig.fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_LIST, .path = "step-0000000010", .hold = true});
+		struct ckpt_restore *r = core_rig_begin(
+			&s->rig, 10, sinks[i], sinks[i] == CKPT_SINK_STORE ? dest : NULL);
+		assert_int_equal(s->rig.fault.hits[0], 1);
+		ckpt_restore_post_cancel(r);
+		core_rig_run(&s->rig);
+		assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
+		core_rig_let_go(&s->rig);
+		assert_int_equal(ckpt_restore_finding_count(r), 0);
+		assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+		assert_int_equal(scratch_count(dest), 0);
+		core_rig_close(&s->rig);
+	}
+	scratch_remove(dest);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -615,6 +684,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_export, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_removed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_failures, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_memory_for_elsewhere, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_where_is_not_known, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_given_up, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/findings.h"
 
@@ -116,12 +117,44 @@ static void test_full(void **state)
 	ckpt_findings_clear(&f);
 }
 
+static bool no_memory(void *user, size_t size)
+{
+	(void)user;
+	(void)size;
+	return true;
+}
+
+/* What is elsewhere is noted with its node, or not at all: the node is never that of another finding. */
+static void test_elsewhere(void **state)
+{
+	struct ckpt_findings f = {0};
+	struct ckpt_error away;
+
+	(void)state;
+	ckpt_error_clear(&away);
+	away.code = CKPT_EELSEWHERE;
+	ckpt_alloc_set_hook(no_memory, NULL);
+	assert_int_equal(ckpt_findings_add_elsewhere(&f, 1, &away, "a"), -ENOMEM);
+	ckpt_alloc_set_hook(NULL, NULL);
+	assert_int_equal(f.count, 0);
+	assert_int_equal(ckpt_findings_add_elsewhere(&f, 1, &away, "a"), 0);
+	assert_string_equal(f.items[0].node, "a");
+	assert_int_equal(f.bad, 0);
+	for (int64_t i = 1; i < CKPT_FINDINGS_MAX; i++)
+		add(&f, 0, "a", i, CKPT_EINTEGRITY);
+	assert_int_equal(ckpt_findings_add_elsewhere(&f, 1, &away, "b"), 0);
+	assert_int_equal(f.count, CKPT_FINDINGS_MAX);
+	assert_string_equal(f.items[f.count - 1].node, "");
+	ckpt_findings_clear(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_no_place),
 		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

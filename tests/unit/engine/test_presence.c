@@ -208,6 +208,27 @@ static void test_opening(void **state)
 	}
 }
 
+/* Where there are no locks nothing holds a step, and there is nothing to let go of before the next one. */
+static void test_opening_without_locks(void **state)
+{
+	struct scene *s = *state;
+
+	open_all(s, 20, 1);
+	hold(s, 0, ".index");
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_LOCK, .error = -ENOLCK, .count = IO_FAULT_ALWAYS});
+	begin(s, 0, CKPT_STEP_LATEST, CKPT_SINK_MEMORY);
+	take_away(s, 20);
+	(void)io_tap_release(&s->rank[0].fault.tap);
+	core_rig_run(&s->rank[0]);
+	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 10);
+	let_go(s, 0);
+	start(s, 0);
+	assert_int_equal(end(s, 0), 0);
+	check_not_accused(s, 20);
+}
+
 /* Who has been given a step is told that it has gone, and asks again. */
 static void test_reading(void **state)
 {
@@ -504,6 +525,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_opening),
+		SCENE(test_opening_without_locks),
 		SCENE(test_reading),
 		SCENE(test_by_number),
 		SCENE(test_verified),

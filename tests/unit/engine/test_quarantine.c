@@ -162,6 +162,32 @@ static void test_of_a_successor(void **state)
 	}
 }
 
+/*
+ * So is one whose generation this engine has tried to claim, in vain: that somebody has claimed it since is not in
+ * what it knows, and the store has lost nothing.
+ */
+static void test_of_whoever_claimed_instead(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step later = s->step;
+
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_RENAME, .path = "gens/000002.json", .error = -ENOSPC});
+	assert_int_equal(core_rig_claim(&s->rig), -ENOSPC);
+	craft_claim(s->dir, CRAFT_RUN, 2, 1, 10);
+	later.generation = 2;
+	later.step = 20;
+	craft_commit(&later);
+	scratch_flip(craft_shard(&later, 0), 20000);
+	assert_int_equal(core_rig_read(&s->rig, 20, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_int_equal(access(craft_quarantine(&later), F_OK), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 20), CKPT_ENOSTEP);
+	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+}
+
 /* Without the memory for a note there is none, not one half made; the step is known to be bad. */
 static void test_no_memory(void **state)
 {
@@ -196,6 +222,7 @@ int main(void)
 		SCENE(test_not_written),
 		SCENE(test_written_by_another),
 		SCENE(test_of_a_successor),
+		SCENE(test_of_whoever_claimed_instead),
 		SCENE(test_no_memory),
 	};
 
