@@ -6,6 +6,7 @@
 #include "lib/test.h"
 
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -143,6 +144,41 @@ static void test_late_for_the_register(void **state)
 	assert_int_equal(access(crew_told(s, "g1-s1"), F_OK), 0);
 	/* Only the record is left. */
 	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001/step-0000000001")), 1);
+}
+
+/*
+ * The same where each node has a store of its own, and the exchange says how a step has ended: rank 0 takes its
+ * files away, since nobody can commit them any more, and no record is left in any store.
+ */
+static void test_late_for_the_exchange(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 4000);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		s->rank[rank].core.config.node_store = true;
+		s->rank[rank].core.config.keeper = rank;
+		s->rank[rank].core.marker.shared = false;
+	}
+	memcpy(s->rank[1].core.config.node, "other", sizeof("other"));
+	crew_begin(s, 1, 1);
+	for (unsigned i = 0; i < 800 && !crew_ended(s, 1); i++)
+		core_rig_sleep(&s->rank[1], 5);
+	assert_int_equal(crew_end(s, 1), CKPT_EABORTED);
+	crew_begin(s, 0, 1);
+	crew_sleep(s, 300);
+	assert_int_equal(crew_end(s, 0), CKPT_EABORTED);
+	crew_check_says(s, 0, "rank 1 on node other has not heard how it ended");
+	assert_int_equal(access(crew_manifest(s, 1), F_OK), -1);
+	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001")), 0);
+	assert_null(ckpt_scan_find(&s->rank[0].core.scan, 1, 1));
+	/* And the next one is committed. */
+	crew_begin(s, 0, 2);
+	crew_begin(s, 1, 2);
+	crew_sleep(s, 300);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		assert_int_equal(crew_end(s, rank), 0);
+	assert_int_equal(core_rig_read(&s->rank[0], 2, CKPT_SINK_NONE), 0);
 }
 
 /* Somebody's record is in the register when this rank gives up: that is what it says. */
@@ -283,6 +319,7 @@ int main(void)
 		TEST(test_lost_answer),
 		TEST(test_unknown),
 		TEST(test_late_for_the_register),
+		TEST(test_late_for_the_exchange),
 		TEST(test_reason_of_another),
 		TEST(test_dead_leader),
 		TEST(test_missing),

@@ -269,6 +269,22 @@ static void test_failed_publication(void **state)
 	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, "has answered at last"));
 }
 
+/* Alone on the store of one node: there is no exchange to say how a step has ended, and its register does. */
+static void test_alone_on_a_node(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){.node_store = true});
+	assert_false(s->rig.core.marker.shared);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .error = -ENOSPC});
+	assert_int_equal(core_rig_save(&s->rig, 1), -ENOSPC);
+	assert_int_equal(ckpt_scan_find(&s->rig.core.scan, 1, 1)->state, CKPT_STEP_ABORTED);
+	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001/step-0000000001")), 1);
+	assert_non_null(scratch_find(s->dir, "step-0000000001/manifest.json"));
+	assert_int_equal(core_rig_save(&s->rig, 2), 0);
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
+}
+
 /* Records of aborted steps are kept for a while, not for ever. */
 static void test_many_failures(void **state)
 {
@@ -464,6 +480,7 @@ int main(void)
 		SCENE(test_failed_after_writing_again),
 		SCENE(test_too_late),
 		SCENE(test_failed_publication),
+		SCENE(test_alone_on_a_node),
 		SCENE(test_many_failures),
 		SCENE(test_no_memory),
 		SCENE(test_failed_without_memory),

@@ -159,6 +159,51 @@ static void test_refused(void **state)
 		assert_int_equal(crew_end(s, rank), 0);
 }
 
+/* A step that was begun before: what the others hear of it is what became of it then, and no refusal. */
+static void test_refused_again(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 600000);
+	for (uint64_t step = 1; step <= 3; step++) {
+		for (uint32_t rank = 0; step == 3 && rank < 2; rank++)
+			crew_refuse(s, rank, 1, CKPT_ESTEP, "it was saved, says the test");
+		crew_sleep(s, 500);
+		assert_int_equal(access(crew_told(s, "g1-s1"), F_OK), step == 2 ? 0 : -1);
+		assert_int_equal(access(crew_told(s, "g1-s1-r1"), F_OK), -1);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			crew_begin(s, rank, step);
+		crew_sleep(s, 500);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(crew_end(s, rank), 0);
+	}
+	assert_int_equal(core_rig_read(&s->rank[0], CKPT_STEP_LATEST, CKPT_SINK_NONE), 0);
+}
+
+/* A rank that is told again and again that its step's directory is gone has failed, and says so to all. */
+static void test_directory_never_stays(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 600000);
+	unsigned rule =
+		io_fault_add(&s->rank[1].fault, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+							.path = ".safetensors",
+							.error = -ENOENT,
+							.count = IO_FAULT_ALWAYS});
+	crew_begin(s, 0, 1);
+	crew_begin(s, 1, 1);
+	crew_sleep(s, 500);
+	/* Once for each rank that may have taken it along. */
+	assert_int_equal(s->rank[1].fault.hits[rule], 3);
+	assert_true(crew_ended(s, 0) && crew_ended(s, 1));
+	assert_int_equal(crew_end(s, 1), -ENOENT);
+	assert_int_equal(crew_end(s, 0), CKPT_EABORTED);
+	crew_check_says(s, 0, "rank 1 on node rig failed");
+	/* The record alone. */
+	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001/step-0000000001")), 1);
+}
+
 /* What the exchange has refused once is told all the same by an engine that closes: the others wait for it. */
 static void test_told_while_closing(void **state)
 {
@@ -467,6 +512,8 @@ int main(void)
 		TEST(test_claim_told_after_the_next),
 		TEST(test_claims_are_counted),
 		TEST(test_refused),
+		TEST(test_refused_again),
+		TEST(test_directory_never_stays),
 		TEST(test_told_while_closing),
 		TEST(test_fenced),
 		TEST(test_mismatch),
