@@ -309,6 +309,44 @@ static void test_known_though_unreadable(void **state)
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(0), CKPT_SINK_MEMORY), 0);
 }
 
+/* What has come in its place since, and cannot be read at first, is another one: what is known is not of it. */
+static void test_unreadable_and_another(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	test_note_lost(state);
+	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	craft_edit(&s->steps[2], another_attempt);
+	io_fault_clear(&s->rig.fault);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 30);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+}
+
+/* Who gives up does not wait for a removal, and is not given an older step. */
+static void test_cancelled_beside_a_removal(void **state)
+{
+	struct scene *s = *state;
+
+	unsigned rule = add(s,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = ALWAYS});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
+	for (unsigned i = 0; i < 5; i++)
+		core_rig_sleep(&s->rig, 20);
+	assert_int_equal(s->rig.fault.hits[rule], 6);
+	ckpt_restore_post_cancel(r);
+	core_rig_run(&s->rig);
+	assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
+	for (unsigned i = 0; i < 100; i++)
+		core_rig_sleep(&s->rig, 20);
+	/* The try that it was about, and no more. */
+	assert_int_equal(s->rig.fault.hits[rule], 7);
+	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+}
+
 /* The only one that there was: nothing is left, whatever was said of it. */
 static void test_all_vanish(void **state)
 {
@@ -490,6 +528,8 @@ int main(void)
 		SCENE(test_removal_hangs),
 		SCENE(test_removal_is_refused),
 		SCENE(test_known_though_unreadable),
+		SCENE(test_unreadable_and_another),
+		SCENE(test_cancelled_beside_a_removal),
 		SCENE(test_all_vanish),
 		SCENE(test_lock_given_back),
 		SCENE(test_aborted_and_not_locked),

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One restore of two ranks, which do not see the same at the same time: what rank 0 has opened is not there yet for
+ * the other, or is another one, or is being removed; and one of them turns back while the other goes on.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "exchange/restore_record.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+#define RANKS  2
+#define FLOATS 10000
+#define ALWAYS IO_FAULT_ALWAYS
+
+struct scene {
+	char *dir;
+	struct core_rig rank[RANKS];
+	struct craft_step step; /* 20; there is also 10 */
+	struct ckpt_restore *restore[RANKS];
+	float memory[RANKS][FLOATS];
+};
+
+static int set_up(void **state)
+{
+	static const int64_t shape = FLOATS;
+	static float data[FLOATS];
+	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	struct scene *s = calloc(1, sizeof(*s));
+
+	for (unsigned i = 0; i < FLOATS; i++)
+		data[i] = (float)i;
+	s->dir = scratch_make_in_memory();
+	s->step = (struct craft_step){.dir = s->dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = 16384,
+		.world = 1};
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_commit(&s->step);
+	s->step.step = 20;
+	craft_commit(&s->step);
+	for (unsigned i = 0; i < RANKS; i++) {
+		core_rig_open(&s->rank[i],
+			&(struct core_rig_config){
+				.dir = s->dir, .rank = i, .world = RANKS, .timeout_ms = 60000});
+		s->rank[i].random = UINT64_C(1000) * (i + 1);
+	}
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	/* Of a test that has failed. */
+	for (unsigned i = 0; i < RANKS; i++)
+		if (s->restore[i])
+			(void)core_rig_end(&s->rank[i], s->restore[i]);
+	for (unsigned i = 0; i < RANKS; i++)
+		core_rig_close(&s->rank[i]);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+/* The clock goes on for both, in steps in which a word may go from one to the other and back. */
+static void sleep_both(struct scene *s, uint64_t ms)
+{
+	for (uint64_t at = 0; at < ms; at += 5)
+		for (unsigned i = 0; i < RANKS; i++)
+			core_rig_sleep(&s->rank[i], 5);
+}
+
+static void begin(struct scene *s, unsigned rank)
+{
+	s->restore[rank] = core_rig_begin(&s->rank[rank], CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
+	assert_non_null(s->restore[rank]);
+}
+
+static void begin_both(struct scene *s)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+}
+
+static bool has(const struct scene *s, unsigned rank, uint32_t bit)
+{
+	return ckpt_latch_get(ckpt_restore_latch(s->restore[rank])) & bit;
+}
+
+static void cancel(struct scene *s, unsigned rank)
+{
+	ckpt_restore_post_cancel(s->restore[rank]);
+	core_rig_run(&s->rank[rank]);
+}
+
+static int end(struct scene *s, unsigned rank)
+{
+	int code = core_rig_end(&s->rank[rank], s->restore[rank]);
+
+	s->restore[rank] = NULL;
+	return code;
+}
+
+static void check_says(const struct scene *s, unsigned rank, const char *text)
+{
+	if (!strstr(s->rank[rank].err.message, text))
+		fail_msg("rank %u says: %s", rank, s->rank[rank].err.message);
+}
+
+/* Both have opened step 20, and read it. */
+static void check_read(struct scene *s)
+{
+	for (unsigned i = 0; i < RANKS; i++) {
+		struct ckpt_target target = {
+			.size = sizeof(target), .name = "w", .data = s->memory[i]};
+		assert_true(has(s, i, CKPT_DONE_OPENED));
+		assert_int_equal(ckpt_restore_chosen_step(s->restore[i]), 20);
+		assert_int_equal(ckpt_restore_add_targets(s->restore[i], &target, 1, NULL), 0);
+		ckpt_restore_post_start(s->restore[i]);
+	}
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), 0);
+		assert_memory_equal(s->memory[i], s->step.tensors[0].data, sizeof(s->memory[i]));
+	}
+}
+
+static void check_not_noted(const struct scene *s)
+{
+	assert_int_not_equal(access(craft_quarantine(&s->step), F_OK), 0);
+}
+
+static unsigned add(struct scene *s, struct io_fault_rule rule)
+{
+	return io_fault_add(&s->rank[1].fault, rule);
+}
+
+/* Rank 1 is of a node with a store of its own, which it keeps. */
+static void put_on_a_node(struct scene *s)
+{
+	s->rank[1].core.config.node_store = true;
+	s->rank[1].core.config.keeper = 1;
+}
+
+/* A directory that is cached on the way may lack the manifest for a while, or give its name and not the file. */
+static void test_seen_later(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "manifest.json", .error = -ENOENT});
+	/* It was locked by then. */
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "manifest.json", .nth = 3, .error = -ENOENT});
+	begin_both(s);
+	sleep_both(s, 45);
+	assert_false(has(s, 0, CKPT_DONE_OPENED) || has(s, 1, CKPT_DONE_OPENED));
+	sleep_both(s, 300);
+	assert_int_equal(s->rank[1].fault.hits[0] + s->rank[1].fault.hits[1], 2);
+	check_read(s);
+}
+
+/* Not for ever; and nobody calls it damaged. */
+static void test_never_seen(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "manifest.json",
+		       .error = -ENOENT,
+		       .count = ALWAYS});
+	begin_both(s);
+	sleep_both(s, 9900);
+	assert_false(has(s, 0, CKPT_DONE_END) || has(s, 1, CKPT_DONE_END));
+	sleep_both(s, 400);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), -ETIMEDOUT);
+		check_says(s, i, "rank 1 does not see step 20 of generation 1");
+		assert_int_equal(s->rank[i].err.step, 20);
+	}
+	check_not_noted(s);
+}
+
+/* Who gives up meanwhile does not wait for it. */
+static void test_cancelled_unseen(void **state)
+{
+	struct scene *s = *state;
+
+	unsigned rule = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+				       .path = "manifest.json",
+				       .error = -ENOENT,
+				       .count = ALWAYS});
+	begin_both(s);
+	sleep_both(s, 500);
+	unsigned tries = s->rank[1].fault.hits[rule];
+	assert_true(tries > 5);
+	cancel(s, 1);
+	sleep_both(s, 100);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has(s, i, CKPT_DONE_END));
+		assert_int_equal(end(s, i), -ECANCELED);
+	}
+	/* The look that it was about, and no more. */
+	assert_int_equal(s->rank[1].fault.hits[rule], tries + 1);
+}
+
+static void other_attempt(struct ckpt_manifest *manifest)
+{
+	memcpy(manifest->attempt, "fedcba9876543210", sizeof(manifest->attempt));
+}
+
+/* Of one name, and not what rank 0 has opened: half of each would be no step. */
+static void test_another_attempt(void **state)
+{
+	struct scene *s = *state;
+
+	begin(s, 0);
+	craft_edit(&s->step, other_attempt);
+	begin(s, 1);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_false(has(s, i, CKPT_DONE_OPENED));
+		assert_int_equal(end(s, i), CKPT_EMISMATCH);
+		check_says(s, i, "is of attempt fedcba9876543210, and rank 0 has opened attempt ");
+	}
+	check_says(s, 0, "rank 1 could not restore");
+	check_not_noted(s);
+}
+
+/*
+ * What this start of the job has saved may lack its manifest in the store of a node, and the next one brings it
+ * there: nobody says that it is gone from there, and nobody notes it.
+ */
+static void test_not_on_the_node(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(core_rig_adopt(&s->rank[i], 1, 20), 0);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(core_rig_claim(&s->rank[i]), 0);
+	put_on_a_node(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "manifest.json",
+		       .error = -ENOENT,
+		       .count = ALWAYS});
+	begin_both(s);
+	sleep_both(s, 11000);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), -ETIMEDOUT);
+		check_says(s, i, "does not see step 20");
+	}
+	check_not_noted(s);
+}
+
+/* One that is being removed there may stay: the removal of a process that has been fenced is refused. */
+static void test_locked_on_the_node(void **state)
+{
+	struct scene *s = *state;
+
+	put_on_a_node(s);
+	unsigned rule =
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = 3});
+	begin_both(s);
+	sleep_both(s, 500);
+	assert_int_equal(s->rank[1].fault.hits[rule], 3);
+	check_read(s);
+}
+
+/* All have opened it when one of them turns back: who has been given it hears of that while it reads. */
+static void test_turned_back(void **state)
+{
+	struct scene *s = *state;
+
+	begin_both(s);
+	for (unsigned i = 0; i < 100 && !has(s, 0, CKPT_DONE_OPENED); i++)
+		core_rig_sleep(&s->rank[0], 5);
+	assert_true(has(s, 0, CKPT_DONE_OPENED));
+	assert_false(has(s, 1, CKPT_DONE_OPENED));
+	cancel(s, 1);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has(s, i, CKPT_DONE_END));
+		assert_int_equal(end(s, i), -ECANCELED);
+	}
+	check_says(s, 0, "rank 1 could not restore");
+	/* Both are where they were: the next one goes well. */
+	begin_both(s);
+	sleep_both(s, 500);
+	check_read(s);
+}
+
+/* Who comes when rank 0 has turned back is told from which step, be it that it does not see what was chosen. */
+static void test_came_late(void **state)
+{
+	struct scene *s = *state;
+
+	begin(s, 0);
+	cancel(s, 0);
+	sleep_both(s, 100);
+	assert_int_equal(end(s, 0), -ECANCELED);
+	assert_int_equal(access(scratch_join(s->dir, "exchange/rig/restore-1"), F_OK), 0);
+	/* Before the outcome. */
+	unsigned rule = add(s,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "exchange/rig/restore-1", .error = -ENOENT});
+	begin(s, 1);
+	sleep_both(s, 100);
+	assert_int_equal(s->rank[1].fault.hits[rule], 1);
+	assert_int_equal(ckpt_restore_chosen_step(s->restore[1]), 0);
+	assert_int_equal(end(s, 1), -ECANCELED);
+	check_says(s, 1, "rank 0 could not restore");
+	assert_int_equal(s->rank[1].err.step, 20);
+}
+
+/* Into the exchange: rank 1 says of a step that it is damaged. */
+static void say_damaged(struct scene *s, uint32_t number, uint64_t generation, uint64_t step)
+{
+	struct ckpt_restore_record record = {
+		.verdict = {.code = CKPT_EINTEGRITY, .reason = "the test says so"},
+		.rank = 1,
+		.world = RANKS,
+		.wanted = CKPT_STEP_LATEST,
+		.generation = generation,
+		.step = step,
+		.attempt = "0123456789abcdef",
+		.run_id = CRAFT_RUN};
+	char key[CKPT_EXCHANGE_KEY_MAX];
+	struct ckpt_buf buf = {0};
+
+	ckpt_key_restore_part(key, number, CKPT_RESTORE_OPENING);
+	assert_int_equal(ckpt_restore_record_encode(&record, key, &buf), 0);
+	FILE *file = fopen(scratch_join(s->dir, scratch_join("exchange/rig", key)), "wx");
+	assert_non_null(file);
+	assert_int_equal(fwrite(buf.data, 1, buf.len, file), buf.len);
+	assert_int_equal(fclose(file), 0);
+	ckpt_buf_free(&buf);
+}
+
+/* Only the step that it was said of is noted, be it that rank 0 has opened another one. */
+static void test_said_of_another(void **state)
+{
+	static const struct {
+		uint64_t generation;
+		uint64_t step;
+	} said[] = {{1, 10}, {2, 20}, {1, 20}};
+	struct scene *s = *state;
+
+	for (uint32_t i = 0; i < COUNT(said); i++) {
+		check_not_noted(s);
+		begin(s, 0);
+		say_damaged(s, i + 1, said[i].generation, said[i].step);
+		sleep_both(s, 500);
+		assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
+		check_says(s, 0, "the test says so");
+	}
+	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	s->step.step = 10;
+	check_not_noted(s);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_seen_later),
+		SCENE(test_never_seen),
+		SCENE(test_cancelled_unseen),
+		SCENE(test_another_attempt),
+		SCENE(test_not_on_the_node),
+		SCENE(test_locked_on_the_node),
+		SCENE(test_turned_back),
+		SCENE(test_came_late),
+		SCENE(test_said_of_another),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
