@@ -52,6 +52,19 @@ def digest_of(model: object, optimizer: object) -> str:
     return found.hexdigest()[:20]
 
 
+def join(rank: int, world: int, start: int, *, serves: bool) -> None:
+    """The job. `serves`: rank 0 does what torchrun does else."""
+    import torch.distributed as dist
+
+    # torchrun keeps its store from start to start: gloo would find the addresses of the dead there.
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=serves
+    )
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore(f"start-{start}", store), rank=rank, world_size=world
+    )
+
+
 def be_rank(place: Path) -> None:
     """
     Trains and saves every step, until it is killed or told that it is enough. With a node's name in
@@ -74,16 +87,7 @@ def be_rank(place: Path) -> None:
     say("begins", 0, os.getpid())
     torch.set_num_threads(1)
     node = os.environ.get("LIBCKPT_NODE")
-    # torchrun keeps its store from start to start: gloo would find the addresses of the dead there.
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        world,
-        is_master=node is not None and rank == 0,
-    )
-    dist.init_process_group(
-        "gloo", store=dist.PrefixStore(f"start-{start}", store), rank=rank, world_size=world
-    )
+    join(rank, world, start, serves=node is not None and rank == 0)
     torch.manual_seed(0)
     layers = [torch.nn.Linear(61, 61) for _ in range(4)]
     model = torch.nn.Sequential(*layers)

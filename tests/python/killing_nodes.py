@@ -79,11 +79,22 @@ class Job:
                 )
             )
 
-    def listen(self) -> None:
-        """Takes what was said; raises if nobody says anything any more, or all have ended."""
+    def take(self) -> None:
+        """What was said."""
         for line in self._logs.new():
             self._heard = time.monotonic()
             self.truth.take(line)
+
+    def go_on(self, seconds: float) -> None:
+        """So long, whatever becomes of it."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.take()
+            time.sleep(0.002)
+
+    def listen(self) -> None:
+        """Takes what was said; raises if nobody says anything any more, or one has ended."""
+        self.take()
         if time.monotonic() - self._heard > PATIENCE:
             raise TimeoutError(f"nothing for {PATIENCE} s; see {self._place / 'output'}")
         ended = [process.returncode for process in self._ranks if process.poll() is not None]
@@ -111,8 +122,7 @@ class Job:
         for process in self._ranks:
             process.wait()
         self._ranks.clear()
-        for line in self._logs.new():
-            self.truth.take(line)
+        self.take()
 
     def end_well(self) -> None:
         """All ranks come to their end by themselves."""
@@ -121,8 +131,7 @@ class Job:
             code = process.wait(PATIENCE)
             if code != 0:
                 self.truth.wrong.append(f"rank {rank} has ended with {code}")
-        for line in self._logs.new():
-            self.truth.take(line)
+        self.take()
 
     def close(self) -> None:
         """Also after a failure."""
@@ -145,14 +154,14 @@ def _kill_all(job: Job, network: Network, dice: random.Random) -> None:
 def _freeze(job: Job, network: Network, dice: random.Random) -> None:
     ranks = job.of_node(dice.randrange(network.count))
     job.signal(ranks, signal.SIGSTOP)
-    time.sleep(dice.uniform(0, _AFTER))
+    job.go_on(dice.uniform(0, _AFTER))
     job.signal(ranks, signal.SIGCONT)
 
 
 def _cut(job: Job, network: Network, dice: random.Random) -> None:
     node = dice.randrange(network.count)
     network.cut(node)
-    time.sleep(dice.uniform(0, _AFTER))
+    job.go_on(dice.uniform(0, _AFTER))
     network.mend(node)
 
 
@@ -176,12 +185,10 @@ def run(place: Path, network: Network, world: int, kills: int, seed: int) -> tup
             job.start(start)
             # Half of them while it resumes, of which nobody knows how long it takes.
             job.listen_until(start, "resumed" if dice.random() < 0.5 else "begins")
-            until = time.monotonic() + dice.uniform(0, SPAN)
-            while time.monotonic() < until:
-                job.listen()
-                time.sleep(0.002)
+            job.go_on(dice.uniform(0, SPAN))
+            job.listen()
             dice.choice(_HAPPENS)(job, network, dice)
-            time.sleep(dice.uniform(0, _AFTER))  # the others go on until they notice, or do not
+            job.go_on(dice.uniform(0, _AFTER))  # the others notice it, or do not
             job.kill()
             done += 1
         job.start(kills)
