@@ -33,6 +33,8 @@ ONE_MACHINE = "CUTS=1"
 TWO_MACHINES = "MACHINES=2 S=2 NO_PARENT_PROMISE"
 BACK = "BACK=1 S=2 CUTS=1"
 BESIDE = "NP=2 MACHINES=2 CUTS=0"
+NODES = "STEPS=1 CUTS=0"
+CALM = "CALM STEPS=2 CUTS=0"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ VARIANTS = [
     # of a step that is in no lineage any more.
     Variant("register", "TIDY", "record", limit=True),
     Variant("register", "SETTLERS=3 CUTS=2", long=True),
+    # Stores on every node: one outcome for all of them, and what anybody was told is there after the next start.
+    Variant("nodes", NODES),
+    Variant("nodes", CALM),
+    Variant("nodes", f"{NODES} NO_BRING", "acked[i]"),
+    Variant("nodes", f"{CALM} ONLY_NEWER", "acked[i]"),
+    Variant("nodes", f"{NODES} PUT_TWICE", "over[k]"),
+    Variant("nodes", f"{NODES} INSTALL_FIRST", "over[k]"),
+    Variant("nodes", f"{NODES} ACK_EARLY", "acked[i]"),
+    Variant("nodes", f"{NODES} FILES_ANYWAY", "here["),
+    Variant("nodes", "CALM STEPS=1 CUTS=1 TELL_EARLY", "here["),
+    Variant("nodes", "STEPS=1 CUTS=1", long=True),
+    Variant("nodes", "CALM STEPS=2 CUTS=1", long=True),
     # What was acknowledged and is of the lineage can be restored; nothing else is chosen; what is read stays.
     Variant("lineage", ONE_MACHINE),
     Variant("lineage", "KEEP=2"),
