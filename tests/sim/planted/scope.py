@@ -2,9 +2,11 @@
 """Which files mutants are made of, what each decides, and the tests that see what the world cannot."""
 from dataclasses import dataclass
 
-SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", "tests/unit/engine/test_save",
-        "tests/api/test_policy")
-STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim",
+# What a rank of many does, and what is left of its steps, this world does not see: it has ranks alone.
+RANKS = ("tests/unit/engine/test_telling", "tests/unit/engine/test_outcome", "tests/unit/engine/test_leaving")
+SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", *RANKS,
+        "tests/unit/engine/test_save", "tests/api/test_policy")
+STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim", *RANKS,
          "tests/unit/engine/test_pick", "tests/unit/test_lineage",
          "tests/api/test_faults", "tests/api/test_policy")
 VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs",
@@ -12,7 +14,7 @@ VERBS = ("tests/unit/store/test_store_order", "tests/unit/store/test_store_verbs
 LANE = ("tests/unit/engine/test_lane", "tests/unit/engine/test_saving",
         "tests/unit/engine/test_save", "tests/api/test_policy")
 # The simulated programs restore and verify; none exports.
-READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending",
+READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending", "tests/unit/engine/test_elsewhere",
         "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
         "tests/unit/engine/test_restore", "tests/unit/engine/test_export")
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
@@ -46,7 +48,8 @@ SCOPE = [
     Scope("libckpt/engine/remover.c", "what a user may remove", STORE),
     Scope("libckpt/engine/lister.c", "resuming from an older step, pins, and the end of a core",
           ("tests/unit/engine/test_lister", "tests/unit/engine/test_claim",
-           "tests/unit/engine/test_keeper", "tests/unit/engine/test_saving", "tests/api/test_policy")),
+           "tests/unit/engine/test_keeper", "tests/unit/engine/test_saving",
+           "tests/unit/engine/test_leaving", "tests/api/test_policy")),
     Scope("libckpt/engine/blocks.c", "which bytes of a block are whose",
           ("tests/unit/test_blocks",)),
     Scope("libckpt/store/store_file_small.c", "when a small file is there, and whole", VERBS),

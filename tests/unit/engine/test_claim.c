@@ -545,6 +545,59 @@ static void test_directory_vanishes(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* The store of another node holds commits that this one does not: to start beside them would be to lose them. */
+static void test_commits_elsewhere(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	s->rig.core.lineage_elsewhere = true;
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
+	assert_non_null(strstr(s->rig.err.message, "another node"));
+	core_rig_close(&s->rig);
+	/* What is wrong here comes first. */
+	craft(s, 10);
+	core_rig_make(&s->rig, &s->config);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "manifest.json",
+		       .error = -EIO,
+		       .count = ALWAYS});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	s->rig.core.lineage_elsewhere = true;
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "cannot be read"));
+	core_rig_close(&s->rig);
+}
+
+/* A claim comes after the newest one that any node has. */
+static void test_newest_elsewhere(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &s->config);
+	s->rig.core.newest_elsewhere = 7;
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.core.generation, 8);
+	core_rig_close(&s->rig);
+}
+
+/* That the step to go on from cannot be read is no concern of the claim's, nor of what is said when that fails. */
+static void test_parent_unreadable(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000010/manifest.json", .error = -EIO});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000002.json", .error = -ENOSPC});
+	assert_int_equal(core_rig_claim(&s->rig), -ENOSPC);
+	assert_null(strstr(s->rig.err.message, "manifest"));
+	core_rig_close(&s->rig);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -579,6 +632,9 @@ int main(void)
 		SCENE(test_claim_of_another_run),
 		SCENE(test_strange_names),
 		SCENE(test_directory_vanishes),
+		SCENE(test_commits_elsewhere),
+		SCENE(test_newest_elsewhere),
+		SCENE(test_parent_unreadable),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

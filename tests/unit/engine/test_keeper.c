@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/keeper.h"
 #include "engine/lister.h"
 #include "engine/save_state.h"
 #include "lib/core_rig.h"
@@ -560,6 +561,80 @@ static void test_fenced_while_writing(void **state)
 	assert_null(scratch_find(scratch_join(s->dir, "g000002"), "manifest.json"));
 }
 
+static struct ckpt_command *ask_to_remove(struct scene *s, uint64_t step)
+{
+	struct ckpt_command *command = ckpt_remover_new(&s->rig.core, step);
+
+	ckpt_command_post(command, ckpt_remover_body);
+	return command;
+}
+
+static int answer(struct ckpt_command *command)
+{
+	assert_true(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
+	int code = command->result;
+
+	ckpt_command_unref(command);
+	return code;
+}
+
+/* Of two removals at once the first one is carried out: one that has not begun takes nothing yet. */
+static void test_removed_at_once(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	s->rig.core.config.keep_last = 0;
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+	struct ckpt_command *first = ask_to_remove(s, 10);
+	struct ckpt_command *second = ask_to_remove(s, 40);
+	core_rig_run(&s->rig);
+	assert_int_equal(answer(first), 0);
+	assert_int_equal(answer(second), -EBUSY);
+}
+
+/* What one removal takes is one step, and not every other that is there. */
+static void test_removed_beside_another(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	s->rig.core.config.keep_last = 0;
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_UNLINK, .path = "000005/manifest.json", .hold = true});
+	struct ckpt_command *first = ask_to_remove(s, 5);
+	core_rig_run(&s->rig);
+	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(answer(first), 0);
+}
+
+/* Asked for again in the moment in which it is gone: that is no harm. */
+static void test_removed_twice(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	s->rig.core.config.keep_last = 0;
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_CLOSE, .hold = true, .count = 8});
+	struct ckpt_command *first = ask_to_remove(s, 5);
+	core_rig_run(&s->rig);
+	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_false(ckpt_latch_get(&first->latch) & CKPT_DONE_END);
+	io_fault_clear(&s->rig.fault);
+	while (!(ckpt_latch_get(&first->latch) & CKPT_DONE_END)) {
+		assert_true(io_tap_release(&s->rig.fault.tap) > 0);
+		struct ckpt_command *second = ask_to_remove(s, 5);
+		core_rig_run(&s->rig);
+		int code = answer(second);
+		assert_true(code == 0 || code == CKPT_ENOSTEP);
+	}
+	assert_int_equal(answer(first), 0);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -591,6 +666,9 @@ int main(void)
 		SCENE(test_removed_while_claiming),
 		SCENE(test_fenced_while_claiming),
 		SCENE(test_fenced_while_writing),
+		SCENE(test_removed_at_once),
+		SCENE(test_removed_beside_another),
+		SCENE(test_removed_twice),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -465,6 +465,57 @@ static void test_adopt_while_saving(void **state)
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 1), 0);
 }
 
+/* One rank alone on a node of its own has nobody to ask, nor to tell: its store holds the register. */
+static void test_alone_on_its_node(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){0});
+	s->rig.core.config.node_store = true;
+	assert_int_equal(core_rig_save(&s->rig, 1), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_RENAME, .path = "000002/manifest.json", .error = -EIO});
+	assert_int_equal(core_rig_save(&s->rig, 2), -EIO);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -ENOSPC});
+	assert_int_equal(core_rig_save(&s->rig, 3), -ENOSPC);
+	for (uint64_t step = 2; step <= 3; step++)
+		assert_int_equal(
+			ckpt_scan_find(&s->rig.core.scan, 1, step)->state, CKPT_STEP_ABORTED);
+	assert_non_null(scratch_find(scratch_join(s->dir, "g000001/step-0000000003"), ".json"));
+}
+
+/* Nobody else takes its directory away: what is not there is a failure. */
+static void test_directory_lost(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){0});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = ".safetensors", .error = -ENOENT});
+	assert_int_equal(core_rig_save(&s->rig, 1), -ENOENT);
+}
+
+/* No record could be left, or it is not this save's: that is said, and nothing is remembered. */
+static void test_no_record(void **state)
+{
+	struct scene *s = *state;
+	const int errors[] = {-EIO, -EEXIST};
+
+	open_rig(s, &(struct core_rig_config){0});
+	for (uint64_t step = 1; step <= 2; step++) {
+		io_fault_clear(&s->rig.fault);
+		add(s, (struct io_fault_rule){
+			       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -ENOSPC});
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+			       .path = "manifest.json",
+			       .error = errors[step - 1]});
+		assert_int_equal(core_rig_save(&s->rig, step), -ENOSPC);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "no abort record for step"));
+		assert_null(ckpt_scan_find(&s->rig.core.scan, 1, step));
+	}
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -489,6 +540,9 @@ int main(void)
 		SCENE(test_large_eager_starved),
 		SCENE(test_closing),
 		SCENE(test_adopt_while_saving),
+		SCENE(test_alone_on_its_node),
+		SCENE(test_directory_lost),
+		SCENE(test_no_record),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
