@@ -272,8 +272,12 @@ static void test_nothing_under_way(void **state)
 
 	crew_open_all(s, 2, 2, 60000);
 	add(s, 1, (struct io_fault_rule){.path = "g1-s1", .hold = true});
+	s->rank[1].hold_jobs = true;
 	crew_begin(s, 1, 1);
 	ckpt_save_post_cancel(s->save[1]);
+	core_rig_run(&s->rank[1]);
+	s->rank[1].hold_jobs = false;
+	core_rig_do_jobs(&s->rank[1]);
 	core_rig_run(&s->rank[1]);
 	assert_true(crew_ended(s, 1));
 	assert_false(is_gone(s, 1));
