@@ -635,6 +635,53 @@ static void test_removed_twice(void **state)
 	assert_int_equal(answer(first), 0);
 }
 
+/* What becomes of a step of another generation is no concern of the one that has its number. */
+static void test_same_number(void **state)
+{
+	struct scene *s = *state;
+
+	/* Step 30 of the dead generation is being settled. */
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+		       .path = "g000001/step-0000000030/manifest.json",
+		       .hold = true});
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	s->rig.core.config.keep_last = 0;
+	assert_int_equal(core_rig_save(&s->rig, 30), 0);
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 40), 0);
+}
+
+static void test_same_number_rolled_back(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 5), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	unsigned rule = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
+				       .path = "g000001/step-0000000010/manifest.json",
+				       .hold = true});
+	assert_int_equal(core_rig_save(&s->rig, 10), 0);
+	assert_int_equal(s->rig.fault.hits[rule], 1);
+	assert_int_equal(core_rig_save(&s->rig, 20), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 20), 0);
+	core_rig_let_go(&s->rig);
+	assert_false(is_there(craft_manifest(&s->old)));
+}
+
+/* The last one there is may go if it is not a good one. */
+static void test_bad_one_removed(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(s->rig.core.stats.steps_removed, 2);
+	ckpt_scan_set_state(&s->rig.core.scan, 2, 40, CKPT_STEP_QUARANTINED);
+	assert_int_equal(core_rig_remove(&s->rig, 40), 0);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -669,6 +716,9 @@ int main(void)
 		SCENE(test_removed_at_once),
 		SCENE(test_removed_beside_another),
 		SCENE(test_removed_twice),
+		SCENE(test_same_number),
+		SCENE(test_same_number_rolled_back),
+		SCENE(test_bad_one_removed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
