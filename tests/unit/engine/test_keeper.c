@@ -682,6 +682,20 @@ static void test_bad_one_removed(void **state)
 	assert_int_equal(core_rig_remove(&s->rig, 40), 0);
 }
 
+/* A step that was rolled back is nothing to go on from: beside it the last one of the lineage stays. */
+static void test_last_beside_rolled_back(void **state)
+{
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 5), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	s->rig.core.config.keep_last = 0;
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
+	assert_true(is_there(craft_manifest(&s->old)));
+	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -719,6 +733,7 @@ int main(void)
 		SCENE(test_same_number),
 		SCENE(test_same_number_rolled_back),
 		SCENE(test_bad_one_removed),
+		SCENE(test_last_beside_rolled_back),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
