@@ -578,8 +578,8 @@ static int answer(struct ckpt_command *command)
 	return code;
 }
 
-/* Of two removals at once the first one is carried out: one that has not begun takes nothing yet. */
-static void test_removed_at_once(void **state)
+/* The last two steps, asked for before either has gone: one of them stays. */
+static void test_last_two_asked_for(void **state)
 {
 	struct scene *s = *state;
 
@@ -727,7 +727,7 @@ int main(void)
 		SCENE(test_removed_while_claiming),
 		SCENE(test_fenced_while_claiming),
 		SCENE(test_fenced_while_writing),
-		SCENE(test_removed_at_once),
+		SCENE(test_last_two_asked_for),
 		SCENE(test_removed_beside_another),
 		SCENE(test_removed_twice),
 		SCENE(test_same_number),
