@@ -622,43 +622,38 @@ def test_ctrl_c_reaches_a_rank_whose_store_waits_for_anothers(tmp_path: Path) ->
     assert together(2, tmp_path, open_alone, tmp_path)[0] < 30
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_what_comes_after_ctrl_c_is_undone(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    opened, told, undone = threading.Event(), threading.Event(), threading.Event()
-    made: list[threading.Event] = []
+@pytest.mark.parametrize("when", ["before", "in", "behind"])
+def test_what_comes_after_ctrl_c_is_undone(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It comes before the call has begun, while it runs, and when it has just come to its end."""
+    called, told, undone = threading.Event(), threading.Event(), threading.Event()
+    values: list[int | None] = []
 
     def call() -> int:
-        opened.set()
-        assert not late or told.wait(60)
+        called.set()
+        assert when == "behind" or told.wait(60)
         return 7
 
-    class Interrupted(threading.Event):
-        """Ctrl-C comes while the thread starts, or when what it calls has just ended."""
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if when != "before":
+                super().start()
+                assert called.wait(60)
+            if when == "behind":
+                self.join(60)
+            raise KeyboardInterrupt
 
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-        def wait(self, timeout: float | None = None) -> bool:
-            if late:
-                assert opened.wait(60)
-                raise KeyboardInterrupt
-            found = super().wait(timeout)
-            if self is made[0]:
-                raise KeyboardInterrupt
-            return found
-
-    def undo(value: int) -> None:
-        assert value == 7
-        assert not undone.is_set()
+    def undo(value: int | None) -> None:
+        values.append(value)
         undone.set()
 
-    monkeypatch.setattr(threading, "Event", Interrupted)
+    monkeypatch.setattr(_engine.threading, "Thread", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         _engine.aside(call, undo)
-    assert not (late and undone.is_set())
+    assert undone.is_set() is (when != "in")
     told.set()
     assert undone.wait(60)
+    assert values == [None if when == "before" else 7]
+    assert called.is_set() is (when != "before")
 
 
 def test_alone_a_node_is_all_there_is(opened: Any, store: Path) -> None:

@@ -233,35 +233,46 @@ def _opts(options: Options) -> Any:
     return opts
 
 
-def aside(call: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
+def aside(call: Callable[[], _T], undo: Callable[[_T | None], object]) -> _T:
     """
     What a call that may wait for long gives. Ctrl-C, or what another signal handler raises, does
-    not wait for it: when the call comes to its end after that, what it gives is undone.
+    not wait for it: when the call comes to its end after that, what it gives is undone; None is, if
+    it has not begun, and then it never does.
     """
     found: list[_T] = []
     failed: list[BaseException] = []
-    lock, done = threading.Lock(), threading.Event()
-    wanted = True
+    begun: list[bool] = []
+    over: list[bool] = []
+    given_up: list[bool] = []
+    lock, done = threading.Lock(), threading.Lock()
 
     def run() -> None:
+        with lock:
+            if given_up:
+                return
+            begun.append(True)
         try:
             found.append(call())
         except BaseException as error:
             failed.append(error)
         with lock:
-            done.set()
-            late = not wanted
+            over.append(True)
+            late = bool(given_up)
+        done.release()
         if late and found:
             undo(found[0])
 
+    done.acquire()
     try:
         threading.Thread(target=run, name="libckpt-open", daemon=True).start()
-        done.wait()
+        done.acquire()
     except BaseException:
         with lock:
-            wanted = False
-            late = done.is_set()
-        if late and found:
+            given_up.append(True)
+            late = bool(over)
+        if not begun:
+            undo(None)
+        elif late and found:
             undo(found[0])
         raise
     if failed:
@@ -311,8 +322,8 @@ class Engine:
         node = ffi.new("char[]", name.encode("utf-8", "surrogateescape"))
         if name:
             opts.node = node
+        session = ffi.new("char[]", ranks.session.encode() if ranks is not None else b"")
         if ranks is not None:
-            session = ffi.new("char[]", ranks.session.encode())
             opts.rank = ranks.rank
             opts.world = ranks.world
             opts.node_ranks = ranks.node_ranks
@@ -322,10 +333,12 @@ class Engine:
                 opts.exchange = ranks.service.ptr
         service, self._service = self._service, None
         path = os.fsencode(self.path)
+        # What the options point to must live as long as the call, which may outlive this one.
+        held = (opts, node, session)
 
         def open_it() -> Any:
             ret = ffi.new("struct ckpt_engine **")
-            code = lib.ckpt_engine_open(path, opts, ret)
+            code = lib.ckpt_engine_open(path, held[0], ret)
             if code < 0:
                 error = last_error(code)
                 end_it(None)
