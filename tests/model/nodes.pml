@@ -18,7 +18,8 @@
  * are taken to be as durable as its name.
  *
  * Left out: claims, which the keepers make alike (claim.pml is about one store); retention; several ranks of
- * a node; stores that are lost as a whole. CALM: nobody dies but by a power cut.
+ * a node, of which one may outlive the keeper; stores that are lost as a whole; that a store tells of so many
+ * commits only. CALM: nobody dies but by a power cut, or of what has gone wrong with a store.
  */
 #ifndef STARTS
 #define STARTS 2
@@ -262,7 +263,11 @@ inline end_save(n, k, ok, is)
 #ifdef FILES_ANYWAY
 			remove_files(n, k);
 #endif
-			d_step { die(n) }
+			/* The next step is another matter; or the program ends. */
+			if
+			:: d_step { die(n) }
+			:: true
+			fi
 		fi;
 		d_step { is = NONE; ok = true; k++ }
 	}
