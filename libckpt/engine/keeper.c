@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "engine/removal.h"
 #include "engine/sweeper.h"
+#include "exchange/node_record.h"
 
 struct ckpt_keeper {
 	struct ckpt_core *core;
@@ -28,13 +29,25 @@ static struct ckpt_keeper *keeper_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_keeper, task);
 }
 
+/*
+ * How many commits may have come since an undecided step that is to be settled. A node whose store could not
+ * take a manifest has such a step, and others hold it as committed: they are asked when the stores are opened,
+ * and tell of their newest ones only. Half of these, because no two stores need have the same.
+ */
+static size_t reach(const struct ckpt_core *core)
+{
+	return core->config.node_store && core->config.world > 1 ? CKPT_NODE_STEPS / 2 : SIZE_MAX;
+}
+
 /* The next step of a dead generation that is undecided; false: none. */
 static bool next_unsettled(struct ckpt_keeper *k)
 {
 	struct ckpt_scan *scan = &k->core->scan;
+	size_t newer = 0;
 
-	for (size_t i = 0; i < scan->step_count; i++) {
+	for (size_t i = 0; i < scan->step_count && newer < reach(k->core); i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
+		newer += s->state == CKPT_STEP_COMMITTED;
 		if (s->generation >= k->core->generation || s->state != CKPT_STEP_PENDING)
 			continue;
 		k->removal.generation = s->generation;

@@ -12,6 +12,7 @@
 #include "engine/keeper.h"
 #include "engine/lister.h"
 #include "engine/save_state.h"
+#include "exchange/node_record.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -611,6 +612,56 @@ static void test_removed_beside_another(void **state)
 	assert_int_equal(answer(first), 0);
 }
 
+/*
+ * On a node whose store could not take its manifest a step is undecided that others hold as committed. After so
+ * many more of them nobody may have said so when the stores were opened: then its files stay.
+ */
+static void test_too_old_to_be_settled(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_core *core = &s->rig.core;
+
+	settle(s, -EIO);
+	io_fault_clear(&s->rig.fault);
+	core->config.keep_last = 0;
+	for (uint64_t step = 1; step <= CKPT_NODE_STEPS / 2; step++)
+		assert_int_equal(core_rig_save(&s->rig, 100 + step), 0);
+	/* As the next opening finds it. */
+	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
+	core->config.node_store = true;
+	core->config.world = 2;
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	core_rig_run(&s->rig);
+	assert_int_equal(state_of(s, 30), CKPT_STEP_PENDING);
+	assert_true(is_there(craft_shard(&s->dead, 0)));
+	/* One less, and it would have been told. */
+	ckpt_scan_set_state(&core->scan, core->generation, 101, CKPT_STEP_ABORTED);
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	core_rig_run(&s->rig);
+	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
+	assert_false(is_there(craft_shard(&s->dead, 0)));
+	core->config.world = 1;
+}
+
+/* A store that all share says itself what was committed: nothing is too old. */
+static void test_never_too_old_where_all_share(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_core *core = &s->rig.core;
+
+	settle(s, -EIO);
+	io_fault_clear(&s->rig.fault);
+	core->config.keep_last = 0;
+	for (uint64_t step = 1; step <= CKPT_NODE_STEPS + 1; step++)
+		assert_int_equal(core_rig_save(&s->rig, 100 + step), 0);
+	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
+	core->config.world = 2;
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	core_rig_run(&s->rig);
+	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
+	core->config.world = 1;
+}
+
 /* Asked for again in the moment in which it is gone: that is no harm. */
 static void test_removed_twice(void **state)
 {
@@ -730,6 +781,8 @@ int main(void)
 		SCENE(test_last_two_asked_for),
 		SCENE(test_removed_beside_another),
 		SCENE(test_removed_twice),
+		SCENE(test_too_old_to_be_settled),
+		SCENE(test_never_too_old_where_all_share),
 		SCENE(test_same_number),
 		SCENE(test_same_number_rolled_back),
 		SCENE(test_bad_one_removed),
