@@ -206,6 +206,18 @@ static bool is_removed(const struct ckpt_store_op *op)
 	return true;
 }
 
+/* A removal that will be refused has its lock, and has let go of it at the next try. */
+static bool is_going(const struct ckpt_store_op *op)
+{
+	static bool locked;
+
+	if (locked || op->verb != CKPT_STORE_LOCK || !strstr(op->path, "manifest") ||
+		!torture_odd(TORTURE_GOING))
+		return false;
+	locked = true;
+	return true;
+}
+
 /* The first that rank 0 has claimed, and the first manifest that this one locks, are seen at another look. */
 static bool is_late(const struct ckpt_store_op *op)
 {
@@ -259,6 +271,8 @@ static void store_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 
 	if (vanishes(op) || is_removed(op) || is_late(op) || is_unseen(op) || is_gone(op))
 		code = -ENOENT;
+	if (is_going(op))
+		code = -EAGAIN;
 	if (code && !closes) {
 		op->saved = code;
 		ckpt_task_start(&op->task, store->sched, fail_body, store_answer);

@@ -166,12 +166,14 @@ struct trial {
 };
 
 /* What is odd about the machine, from the beginning of the run. */
-#define TORTURE_OLD_KERNEL 1u   /* calls that came late to Linux are not there */
-#define TORTURE_HUGE_PAGES 2u   /* there are pages set aside */
-#define TORTURE_VANISHED   4u   /* the first step that is locked is removed just before that */
-#define TORTURE_REMOVED    64u  /* a step is removed while it is opened, and then is there */
-#define TORTURE_LATE_STEP  8u   /* the others see late what rank 0 has published */
-#define TORTURE_LATE_CLAIM 16u  /* and what it has claimed */
+#define TORTURE_OLD_KERNEL 1u  /* calls that came late to Linux are not there */
+#define TORTURE_HUGE_PAGES 2u  /* there are pages set aside */
+#define TORTURE_VANISHED   4u  /* the first step that is locked is removed just before that */
+#define TORTURE_REMOVED    64u /* a step is removed while it is opened, and then is there */
+#define TORTURE_LATE_STEP  8u  /* the others see late what rank 0 has published */
+#define TORTURE_LATE_CLAIM 16u /* and what it has claimed */
+#define TORTURE_GOING                                                                              \
+	256u /* the first step that is locked is being removed, by somebody who lets go */
 #define TORTURE_LATE_STORE 128u /* rank 0 sees late that its store is there */
 #define TORTURE_GONE       32u  /* the first index of another rank is not there when rank 0 looks */
 

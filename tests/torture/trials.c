@@ -356,6 +356,7 @@ const struct trial torture_trials[] = {
 	{"restore-large", prepare_large, run_restore, THREADS},
 	{"restore-vanished", prepare_three, run_restore, THREADS, .odd = TORTURE_VANISHED},
 	{"restore-removed", prepare_three, run_restore, THREADS, .odd = TORTURE_REMOVED},
+	{"restore-going", prepare_three, run_restore, THREADS, .odd = TORTURE_GOING},
 	{"resume", prepare_three, run_resume, THREADS},
 	{"older", prepare_three, run_older, THREADS},
 	{"anew", prepare_three, run_anew, THREADS},
