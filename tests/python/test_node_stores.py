@@ -510,7 +510,7 @@ def save_by_dcp(place: Path, nodes: str) -> str:
     return ""
 
 
-def test_dcp_says_that_it_has_no_stores_of_nodes(tmp_path: Path) -> None:
+def test_dcp_says_that_a_store_is_of_one_node(tmp_path: Path) -> None:
     for said in together(2, tmp_path, save_by_dcp, tmp_path, "aa"):
         assert "that of one node" in said, said
 

@@ -39,11 +39,14 @@ _opened: collections.Counter[str] = collections.Counter()
 
 
 class Group(NamedTuple):
-    """The default process group of torch.distributed."""
+    """The default process group of torch.distributed, or another one that saves by itself."""
 
     rank: int
     world: int
+    #: that of the default group
     store: Any
+    #: tells it from other groups; empty: the default one
+    name: str = ""
 
 
 class Ranks(NamedTuple):
@@ -118,7 +121,8 @@ def join_group(path: str, group: Group, timeout: float) -> Ranks:
 
 def join_nodes(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, each with the store of its node, wherever that is there."""
-    prefix = _next_prefix("", "nodes")
+    # Not by the path, which may be another one on every node.
+    prefix = _next_prefix(f"nodes:{group.name}", f"nodes{group.name}")
     table = connect(group.store)
     trouble = "" if table else "with node_store " + _NO_CONNECTION
     told = table or Table(group.store)
@@ -359,6 +363,8 @@ class Opening:
         self.group = group
         self.table = table
         self.prefix = prefix
+        #: of rank 0, where every node has a store: on which node each rank is
+        self.nodes: tuple[str, ...] = ()
         self._path = path
         self._timeout = timeout
 
@@ -372,6 +378,7 @@ class Opening:
                 return self._hear_peers()
             places = [place, *(Place.decode(said[rank]) for rank in range(1, self.group.world))]
             wrong = refusal(places)
+            self.nodes = tuple(found.node for found in places)
             for rank in range(1, self.group.world):
                 answer = {"wrong": wrong, "peers": [] if wrong else peers_of(rank, places)}
                 self.table.write(f"{self.prefix}/peers/{rank}", json.dumps(answer).encode())

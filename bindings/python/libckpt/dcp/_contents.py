@@ -5,10 +5,11 @@ the values as typed JSON in the meta of its index:
 
     {"dcp": {"version": 1, "library": "0.1.0", "pickled": [paths],
              "values": {name: VALUE}, "raw": [names of values that are bytes of the planner's own],
-             "paths": {name: [keys]}, "planner": VALUE}}
+             "paths": {name: [keys]}, "planner": VALUE, "empty": {name: [dtype, shape]}}}
 
 `paths` says where in the nested state each of them was. `planner` is what a planner that has no
-such paths keeps for itself; rank 0 saves it.
+such paths keeps for itself; rank 0 saves it, or the lowest rank of each node. `empty` is there
+where every node has a store of its own: tensors, and values (null), that this rank has nothing of.
 """
 
 from __future__ import annotations
@@ -36,9 +37,18 @@ DCP_VERSION = 1
 
 
 def contents(
-    plan: SavePlan, planner: SavePlanner, ranks: Ranks, *, allow_pickle: bool
+    plan: SavePlan,
+    planner: SavePlanner,
+    ranks: Ranks,
+    *,
+    allow_pickle: bool,
+    first: bool,
+    absent: dict[str, Json] | None = None,
 ) -> tuple[Snapshot, list[int]]:
-    """What the engine is to save, and of each item of the plan its size."""
+    """
+    What the engine is to save, and of each item of the plan its size. `first`: this rank saves what
+    is the same on all that write into its store.
+    """
     gathered = Gathered(ranks)
     found = plan.planner_data
     paths: dict[str, Any] = found if _is_paths(found) else {}
@@ -72,7 +82,9 @@ def contents(
             if item.index.fqn in paths
         },
     }
-    if found is not None and not _is_paths(found) and ranks.rank == 0:
+    if absent:
+        node["empty"] = absent
+    if found is not None and not _is_paths(found) and first:
         node["planner"] = encoder.encode(found, (None, "planner_data"), 3)
     return _snapshot(gathered, node, encoder.pickled + raw), sizes
 

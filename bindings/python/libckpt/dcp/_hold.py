@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import hashlib
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _errors as errors
 from .._engine import Options, logger
-from .._exchange import Group, find_group, join_group, open_all
+from .._exchange import Group, find_group, join, join_group, join_nodes, open_all
 from .._load import store_path
 from .._native import lib
 from .._reader import Reader
@@ -55,7 +56,12 @@ class Config(NamedTuple):
         found = find_group(True)
         if found is None or world == 1:
             return None
-        return found._replace(rank=int(dist.get_rank(self.process_group)), world=world)
+        members = repr(dist.get_process_group_ranks(self.process_group))
+        return found._replace(
+            rank=int(dist.get_rank(self.process_group)),
+            world=world,
+            name=f"-{hashlib.sha256(members.encode()).hexdigest()[:16]}",
+        )
 
 
 #: Beyond the timeout of a save, for the wait for its end.
@@ -129,6 +135,27 @@ def hold(config: Config) -> Hold:
         return found
 
 
+def bring(path: str) -> None:
+    """
+    Of a store on every node: what a crash has left out of one is there afterwards. All ranks call
+    this alike. One that is open has it already.
+    """
+    key = _key(path)
+    with _turn_of(key):
+        with _lock:
+            found = _holds.get(key)
+        if found is not None and not found.engine.closed:
+            return
+        options = Options(node_store=True, pool_bytes=_BRING_BYTES)
+        ranks = join(path, None, options.save_timeout, node_store=True)
+        if ranks is not None:
+            open_all(path, options, ranks).close()
+
+
+#: The engine's staging memory, of which none is needed.
+_BRING_BYTES = 1 << 20
+
+
 def _turn_of(key: str) -> Any:
     with _lock:
         return _turns.setdefault(key, threading.RLock())
@@ -175,13 +202,14 @@ class Hold:
         self.config = config
         self._group = group
         timeout = config.options.save_timeout
-        ranks = None if group is None else join_group(config.path, group, timeout)
+        meet = join_nodes if config.options.node_store else join_group
+        ranks = None if group is None else meet(config.path, group, timeout)
         self.engine = open_all(config.path, config.options, ranks)
         opening = None if ranks is None else ranks.opening
         # As for a claim, so that the engine's own deadlines come after it.
         self._meeting: Meeting | None = None
         if opening is not None:
-            self._meeting = Meeting(opening, config.path, timeout * 3 / 4)
+            self._meeting = Meeting(opening, config.path, timeout * 3 / 4, self.engine.peers)
         #: (generation, step) that the next save continues from
         self._tip: tuple[int, int] | None = None
         #: between the two halves of a save; of ranks that only write, until the next one
@@ -247,6 +275,36 @@ class Hold:
             _taken[key] = loaded.nonce
             if _loaded.get(key) is loaded:
                 del _loaded[key]
+
+    def watch(self, attempt: Attempt) -> None:
+        """
+        torch asks the coordinator alone to end a save. Where every node has a store, the lowest
+        rank of each other one tells it when the step is there.
+        """
+        meeting, peers = self._meeting, self.engine.peers
+        if meeting is None or not peers or peers[0] != self.engine.rank or self.engine.rank == 0:
+            return
+        nonce = meeting.nonce
+
+        def tell() -> None:
+            error: errors.CheckpointError | None = None
+            try:
+                attempt.wait("local", self.deadline)
+            except errors.CheckpointError as found:
+                error = found
+            meeting.tell_end(nonce, error)
+
+        threading.Thread(target=tell, name="libckpt-nodes", daemon=True).start()
+
+    def await_nodes(self) -> None:
+        """Of the coordinator: the step is committed; waits until it is so on all nodes."""
+        if self._meeting is not None and self.engine.peers and self.engine.rank == 0:
+            self._meeting.hear_ends(self.deadline)
+
+    @property
+    def sharing(self) -> Meeting | None:
+        """The ranks, if every node has a store of its own."""
+        return self._meeting if self.engine.peers else None
 
     def begin(self, attempt: Attempt) -> None:
         """Before a save hands its tensors over. Those of one process come one after the other."""

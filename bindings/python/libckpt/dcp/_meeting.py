@@ -10,6 +10,7 @@ go well raises at once then, where the engine would wait for the ranks that are 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import threading
@@ -18,9 +19,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from .. import _errors as errors
-from .._engine import logger
+from .._engine import error_class, logger
 from .._exchange import Opening
 from .._native import lib
+from ._sharing import keepers
 
 T = TypeVar("T")
 #: A step, by generation and number.
@@ -82,7 +84,9 @@ def _text(place: Place | None) -> str:
 class Meeting:
     """The ranks that save to one store, as one of them sees them."""
 
-    def __init__(self, opening: Opening, path: str, patience: float) -> None:
+    def __init__(
+        self, opening: Opening, path: str, patience: float, peers: tuple[int, ...] = ()
+    ) -> None:
         self._table = opening.table
         self._prefix = f"{opening.prefix}/save"
         self._rank, self._world = opening.group.rank, opening.group.world
@@ -91,6 +95,14 @@ class Meeting:
         self._mine = Word(0, None, None)
         #: the last that was taken for an answer, by rank
         self._seen: dict[int, str] = {}
+        #: those that write into one store with this rank, where every node has one
+        self._peers = peers
+        #: of rank 0: on which node each rank is
+        self.nodes = opening.nodes
+        #: what each of them holds, the digest of that, and the last save that it has said it for
+        self._held: dict[int, bytes] = {}
+        self._digests: dict[int, str] = {}
+        self._held_for: dict[int, str] = {}
 
     def say(self, step: int, loaded: Place | None, tip: Place | None) -> None:
         """What this rank comes with. On return the others can read it."""
@@ -172,11 +184,118 @@ class Meeting:
         self._seen.update((rank, word.nonce) for rank, word in zip(ranks, words, strict=True))
         return words
 
+    # Where every node has a store of its own.
+
+    @property
+    def held(self) -> bytes | None:
+        """What this rank has said last that it holds."""
+        return self._held.get(self._rank)
+
+    def tell_held(self, packed: bytes) -> None:
+        """Says to the others of the node what this rank holds."""
+        if self._peers == (self._rank,):
+            self._held[self._rank] = packed
+            return
+        digest = hashlib.sha256(packed).hexdigest()
+        text = json.dumps([self._mine.nonce, self._mine.step, digest]).encode()
+        key = self._held_key(self._rank)
+
+        def tell() -> None:
+            if self._digests.get(self._rank) != digest:
+                self._table.write(f"{key}/all", digest.encode() + packed)
+            self._table.write(key, text)
+            self._table.read(key)  # as above
+
+        self._limited(tell, 0)
+        self._held[self._rank], self._digests[self._rank] = packed, digest
+
+    def hear_held(self, *, collective: bool) -> dict[int, bytes]:
+        """What each rank of the node holds. `collective`: all of them have said so."""
+        others = [rank for rank in self._peers if rank != self._rank]
+        keys = [self._held_key(rank) for rank in others]
+
+        def look() -> list[Any] | None:
+            texts = self._table.get(keys)
+            words = [json.loads(text) for text in texts if text is not None]
+            told = len(words) == len(others) and all(
+                collective or (step == self._mine.step and self._held_for.get(rank) != nonce)
+                for rank, (nonce, step, _) in zip(others, words, strict=True)
+            )
+            return words if told else None
+
+        def read() -> bool | None:
+            words = self._until(look) if others else []
+            for rank, (nonce, _, digest) in zip(others, words or [], strict=words is not None):
+                if self._digests.get(rank) != digest:
+                    text = self._table.read(f"{self._held_key(rank)}/all") or b""
+                    if not text.startswith(digest.encode()):
+                        return None  # it has said something else meanwhile
+                    self._held[rank], self._digests[rank] = text[len(digest) :], digest
+                self._held_for[rank] = nonce
+            return words is not None
+
+        if not self._limited(read, self._patience):
+            raise self._late("not all ranks of this node have said what they hold")
+        return {rank: self._held[rank] for rank in (*others, self._rank)}
+
+    def _held_key(self, rank: int) -> str:
+        return f"{self._prefix}/held/{rank}"
+
+    @property
+    def nonce(self) -> str:
+        """Tells the save that this rank has come to from others."""
+        return self._mine.nonce
+
+    def tell_end(self, nonce: str, error: errors.CheckpointError | None) -> None:
+        """Says to rank 0 what became of a save in the store of this node."""
+        code, why = (0, "") if error is None else (error.code or -errno.EIO, error.message)
+        text = json.dumps([nonce, code, why[:2000]]).encode()
+        try:
+            self._table.write(f"{self._prefix}/end/{self._rank}", text)
+        except RuntimeError as lost:  # rank 0 will have waited in vain
+            logger.warning("%s: rank 0 is not told: %s", self._path, str(lost).partition("\n")[0])
+
+    def hear_ends(self, patience: float) -> None:
+        """Of rank 0: waits until the step is in the stores of all nodes. Raises if it is not."""
+        missing = {rank: f"{self._prefix}/end/{rank}" for rank in keepers(self.nodes) if rank}
+
+        def look() -> list[Any] | None:
+            texts = self._table.get(list(missing.values())) if missing else []
+            for rank, text in zip(list(missing), texts, strict=True):
+                nonce, code, why = json.loads(text) if text is not None else ("", 0, "")
+                if nonce and nonce == self._seen.get(rank):
+                    del missing[rank]
+                    if code:
+                        return [rank, code, why]
+            return None if missing else [0, 0, ""]
+
+        found = self._limited(lambda: self._until(look, patience), patience)
+        step = self._mine.step
+        if found is None:
+            some = ", ".join(f"{rank} on node {self.nodes[rank]}" for rank in sorted(missing)[:8])
+            raise errors.DeadlineError(
+                f"step {step} of {self._path} is committed, and rank {some} has not said within "
+                f"{patience:g} s that it is in the store of its node",
+                code=-errno.ETIMEDOUT,
+                errno=errno.ETIMEDOUT,
+                step=step,
+            )
+        rank, code, why = found
+        if code:
+            raise error_class(code)(
+                f"step {step} of {self._path} is committed, and not durable on node "
+                f"{self.nodes[rank]}: rank {rank}: {why}",
+                code=code,
+                errno=-code if code > lib.CKPT_EINTEGRITY else None,
+                step=step,
+                rank=rank,
+            )
+
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/{rank}"
 
-    def _until(self, look: Callable[[], T | None]) -> T | None:
-        end = time.monotonic() + self._patience
+    def _until(self, look: Callable[[], T | None], patience: float | None = None) -> T | None:
+        end = time.monotonic() + (self._patience if patience is None else patience)
         found = look()
         while found is None and time.monotonic() < end:
             time.sleep(_PAUSE)

@@ -42,6 +42,8 @@ class Value(NamedTuple):
     node: Json
     #: bytes that the planner alone understands
     raw: bool = False
+    #: False: it is in the stores of other nodes
+    here: bool = True
 
 
 class Table(NamedTuple):
@@ -107,7 +109,7 @@ def table_of(reader: Reader, rank: int) -> Table:
     try:
         node = reader.json(first)
         if type(node) is dict and type(node.get("dcp")) is dict:
-            return _of_dcp(reader, reader.tensors())
+            return _of_dcp(reader)
         here = rank < reader.world and reader.away(rank) is None
         meta = reader.meta(rank if here else first)
         stored = reader.stored(meta)
@@ -123,14 +125,18 @@ def table_of(reader: Reader, rank: int) -> Table:
 # Saved through torch.distributed.checkpoint.
 
 
-def _of_dcp(reader: Reader, stored: dict[str, Stored]) -> Table:
+def _of_dcp(reader: Reader) -> Table:
     values: dict[str, Stored | Value] = {}
     paths: dict[str, Any] = {}
     planner: Any = None
     parts: set[str] = set()
+    empty: dict[str, Json] = {}
     for rank in range(reader.world):
+        if reader.away(rank) is not None:
+            continue
         node = reader.json(rank)["dcp"]
         _check_version(reader, node)
+        empty.update(node.get("empty", {}))
         raw = set(node["raw"])
         for name, value in node["values"].items():
             values.setdefault(name, Value(value, name in raw))
@@ -139,8 +145,13 @@ def _of_dcp(reader: Reader, stored: dict[str, Stored]) -> Table:
         if "planner" in node:
             planner = Decoder.plain(node["planner"])
     _check_lists(paths.values())
+    absent = {name for name, what in empty.items() if what is None}
+    stored = reader.stored({"empty": {n: what for n, what in empty.items() if n not in absent}})
     listed = {name: found for name, found in stored.items() if name not in parts}
-    return Table({**listed, **values}, {}, paths or planner)
+    others: dict[str, Stored | Value] = {
+        name: Value(None, here=False) for name in absent if name not in values
+    }
+    return Table({**listed, **values}, others, paths or planner)
 
 
 def _path_of(keys: Json) -> tuple[int | str, ...]:

@@ -24,7 +24,7 @@ from .._reader import Memory, Reader, Stored, references
 from .._tensors import describe, overlaps
 from .._typed import Decoder
 from ._boxes import check_box, is_within
-from ._hold import Loaded, flag, remember, step_of
+from ._hold import Loaded, bring, flag, remember, step_of
 from ._names import Table, Value, table_of
 
 
@@ -45,6 +45,10 @@ class StorageReader(Base):
         wanted.
     resume: what this process saves to the store from now on continues from this step. False: it is
         only looked at.
+    node_store: True: `store` is that of this node, and every node of the job has one of its own.
+        What a crash has left out of one of them is brought there first, so all ranks load
+        together, and nobody else saves to it meanwhile. What a rank wants and another node has
+        raises ElsewhereError.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class StorageReader(Base):
         *,
         allow_pickle: bool = False,
         resume: bool = True,
+        node_store: bool = False,
     ) -> None:
         super().__init__()
         self._engine: Engine | None = None
@@ -64,6 +69,7 @@ class StorageReader(Base):
         self._step = step
         self._allow_pickle = flag("allow_pickle", allow_pickle)
         self._resume = flag("resume", resume)
+        self._node_store = flag("node_store", node_store)
         #: what is loaded; torch puts it into its log
         self.checkpoint_id: str | os.PathLike[str] | None = None
         #: what is wrong with that
@@ -112,6 +118,8 @@ class StorageReader(Base):
         self._close()
         if self._wrong is not None:
             raise self._wrong
+        if self._node_store:
+            bring(self._path)
         group = find_group(None)
         options = Options(
             read_only=True, node_ranks=1 if group is None else node_ranks() or group.world
@@ -187,6 +195,7 @@ class StorageReader(Base):
             found = self._table.find(item.storage_index.fqn)
             if item.type == LoadItemType.BYTE_IO:
                 assert isinstance(found, Value)
+                _check_here(reader, item.storage_index.fqn, found)
                 for name, kind in references(found.node):
                     memory.want(name, kind)
                 values.append((item, found))
@@ -249,6 +258,12 @@ def _open(reader: Reader) -> tuple[Reader, Table]:
     return reader.take(), table
 
 
+def _check_here(reader: Reader, name: str, found: Stored | Value) -> None:
+    missing = None if found.here else reader.elsewhere(name)
+    if missing is not None:
+        raise missing
+
+
 def _bind(
     reader: Reader, found: Stored, item: ReadItem, planner: LoadPlanner
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -274,6 +289,7 @@ def _bind(
     _check_dest(item, planner)
     if 0 in shape:
         return target, target
+    _check_here(reader, name, found)
     dtype = _dtypes.torch_type(found.dtype)
     if dtype is None:
         raise errors.UnsupportedError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from .._engine import Options, logger
 from .._load import check_step, store_path
 from .._native import lib
 from .._ranks import Ranks
+from . import _sharing
 from ._attempt import Attempt
 from ._contents import contents
 from ._hold import Config, Hold, Loaded, flag, hold, recall, remember, step_of
@@ -38,7 +40,8 @@ class StorageWriter(Base):
     that holds commits saving continues from the step that was last loaded in this process by
     dcp.load() with a StorageReader; without that it raises NotResumedError.
 
-    store: directory, made if need be; its parent must exist. All ranks share it.
+    store: directory, made if need be; its parent must exist. All ranks share it, or with node_store
+        those of a node.
     keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
         keep all.
     pool_bytes, io, save_timeout: as for libckpt.Checkpointer.
@@ -48,6 +51,10 @@ class StorageWriter(Base):
     distributed: False: dcp.save() is called with no_dist=True, and this process is by itself.
     process_group: what dcp.save() is given as process_group, if it is not all ranks. Other ranks
         need a store of their own.
+    node_store: True: `store` is a directory of this node, and every node of the job has a store of
+        its own, as with libckpt.Checkpointer. What ranks hold alike is written once per node,
+        whatever the planner has given to whom, so that each store has all that its own ranks hold.
+        Load with StorageReader(..., node_store=True), on the nodes that have saved.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class StorageWriter(Base):
         allow_pickle: bool = False,
         distributed: bool | None = None,
         process_group: ProcessGroup | None = None,
+        node_store: bool = False,
     ) -> None:
         super().__init__()
         options = Options(
@@ -73,6 +81,7 @@ class StorageWriter(Base):
             keep_last=_count("keep_last", keep_last, 1) or 0,
             keep_every=_count("keep_every", keep_every, 1) or 0,
             new_start=flag("new_start", new_start),
+            node_store=flag("node_store", node_store),
             debug=logger.isEnabledFor(10),
         )
         if distributed is not None:
@@ -91,6 +100,8 @@ class StorageWriter(Base):
         self._attempt: Attempt | None = None
         self._coordinates = True
         self._collective = True
+        #: what this rank has planned, before torch gave what several hold to one of them
+        self._local: SavePlan | None = None
 
     def __repr__(self) -> str:
         return f"<libckpt.dcp.StorageWriter of {self._config.path}>"
@@ -102,6 +113,7 @@ class StorageWriter(Base):
             "_config": self._config._replace(process_group=None),
             "_hold": None,
             "_attempt": None,
+            "_local": None,
             "loaded": recall(self._config.path),
         }
 
@@ -164,12 +176,32 @@ class StorageWriter(Base):
         self._hold = found
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Leaves it as it is: what torch keeps of a plan must not be of this save."""
+        """
+        Leaves it as it is: what torch keeps of a plan must not be of this save. With node_store
+        the ranks of a node say what they hold.
+        """
+        sharing = self._hold.sharing if self._hold is not None else None
+        if sharing is None:
+            return plan
+        self._local = plan if _sharing.is_usable(plan) else None
+        # torch says that it is what it has kept, which may have been made for another store.
+        last = self._local or _sharing.last_plan()
+        if last is not None:
+            sharing.tell_held(_sharing.pack(last.items))
+        else:
+            sharing.tell_held(sharing.held or b"")
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Leaves them as they are."""
-        return plans
+        """Leaves them as they are. With node_store every node hears what there is on others."""
+        sharing = self._hold.sharing if self._hold is not None else None
+        if sharing is None or len(plans) != len(sharing.nodes):
+            return plans
+        names, first = _sharing.listed(plans), set(_sharing.keepers(sharing.nodes))
+        return [
+            dataclasses.replace(plan, storage_data=names) if names and rank in first else plan
+            for rank, plan in enumerate(plans)
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Returns when all tensors have been copied; the engine writes them behind."""
@@ -180,8 +212,16 @@ class StorageWriter(Base):
         attempt = self._attempt = Attempt(engine, self._step)
         found.agree(attempt, collective=self._collective)
         try:
-            ranks = Ranks(engine.rank, engine.world)
-            snapshot, sizes = contents(plan, planner, ranks, allow_pickle=self._allow_pickle)
+            written, absent = self._part_of(plan, planner)
+            first = engine.rank == (engine.peers[0] if engine.peers else 0)
+            snapshot, sizes = contents(
+                written,
+                planner,
+                Ranks(engine.rank, engine.world),
+                allow_pickle=self._allow_pickle,
+                first=first,
+                absent=absent,
+            )
         except BaseException as error:
             attempt.refuse(error)
             raise
@@ -193,14 +233,33 @@ class StorageWriter(Base):
         except BaseException:
             found.ended(attempt, None)
             raise
+        if self._collective:
+            found.watch(attempt)
+        known = {item.index: size for item, size in zip(written.items, sizes, strict=True)}
         done: Future[list[WriteResult]] = Future()
         done.set_result(
-            [
-                WriteResult(item.index, size, None)
-                for item, size in zip(plan.items, sizes, strict=True)
-            ]
+            [WriteResult(item.index, known.get(item.index, 0), None) for item in plan.items]
         )
         return done
+
+    def _part_of(
+        self, plan: SavePlan, planner: SavePlanner
+    ) -> tuple[SavePlan, _sharing.Absent | None]:
+        """What this rank writes of what is planned, and what its store says of other things."""
+        sharing = self._hold.sharing if self._hold is not None else None
+        if sharing is None:
+            return plan, None
+        local = _sharing.local_plan(planner, self._local, sharing.held or b"")
+        self._local = None
+        held = sharing.hear_held(collective=self._collective)
+        assert self._hold is not None
+        mine = _sharing.share(held, self._hold.engine.rank)
+        items = _sharing.chosen(local, plan, mine)
+        names = plan.storage_data if isinstance(plan.storage_data, dict) else None
+        return (
+            dataclasses.replace(plan, items=items),
+            _sharing.absent(local, planner, names),
+        )
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """The commit: raises if the step was not committed for all ranks."""
@@ -212,6 +271,8 @@ class StorageWriter(Base):
         generation = None
         try:
             generation = attempt.commit(found.deadline)
+            if self._collective:
+                found.await_nodes()
         finally:
             found.ended(attempt, generation)
 

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Who writes what where every node has a store of its own.
+
+torch's planner gives what several ranks hold alike to one rank of all, so that it is in the store
+of one node. So the ranks of a node share out what they hold among themselves, whatever was planned:
+each says which boxes and values it holds, and all come to the same answer from that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch.distributed.checkpoint import SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import WriteItem
+
+from .. import _dtypes
+from .._errors import UnsupportedStateError
+from .._layout import is_dtensor
+from .._typed import Json
+
+_KEY_BYTES = 16
+_ITEM = struct.Struct(f"<{_KEY_BYTES}sQ")
+
+
+def is_usable(plan: SavePlan) -> bool:
+    """False: torch has put it away, because it is that of the last save."""
+    return bool(getattr(plan, "usable", True))
+
+
+def pack(items: Iterable[WriteItem]) -> bytes:
+    """What a rank holds, as it says it to the others of its node."""
+    return b"".join(_ITEM.pack(key_of(item), _bytes_of(item)) for item in items if _is_held(item))
+
+
+def key_of(item: WriteItem) -> bytes:
+    """Equal on all ranks that hold the same box or value."""
+    what: list[Any] = [item.index.fqn]
+    if item.tensor_data is not None:
+        chunk = item.tensor_data.chunk
+        what += [tuple(chunk.offsets), tuple(chunk.sizes)]
+    text = repr(what).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=_KEY_BYTES).digest()
+
+
+def _bytes_of(item: WriteItem) -> int:
+    data = item.tensor_data
+    return 0 if data is None else math.prod(data.chunk.sizes) * data.properties.dtype.itemsize
+
+
+def _is_held(item: WriteItem) -> bool:
+    data = item.tensor_data
+    return data is None or 0 not in data.chunk.sizes or 0 in data.size
+
+
+def share(held: dict[int, bytes], rank: int) -> set[bytes]:
+    """
+    What rank `rank` writes of all that the ranks of its node hold. Large ones first, each by the
+    one of its holders that has least so far.
+    """
+    holders: dict[tuple[int, bytes], list[int]] = {}
+    for number in sorted(held):
+        for key, nbytes in _ITEM.iter_unpack(held[number]):
+            holders.setdefault((-nbytes, key), []).append(number)
+    #: of those that hold the same: (bytes so far, rank), the least first
+    loads: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    mine: set[bytes] = set()
+    for (size, key), ranks in sorted(holders.items()):
+        heap = loads.setdefault(tuple(ranks), [(0, number) for number in ranks])
+        load, chosen = heap[0]
+        heapq.heapreplace(heap, (load + max(-size, 1), chosen))
+        if chosen == rank:
+            mine.add(key)
+    return mine
+
+
+def local_plan(planner: SavePlanner, plan: SavePlan | None, packed: bytes) -> SavePlan:
+    """
+    What this rank's planner had planned before the others were asked: `plan`, or what torch has
+    kept of it. That must be what was said to the others.
+    """
+    if plan is not None:
+        return plan
+    kept: dict[str, SavePlan] = getattr(SavePlanner, "_cached_save_plan", {})
+    plan = kept.get(getattr(planner, "_cached_plans_key", ""))
+    if plan is None or pack(plan.items) != packed:
+        raise UnsupportedStateError(
+            f"torch has kept plans of several planners, and which of them {type(planner).__name__} "
+            "was going to take could not be said to the other ranks of this node in time: with "
+            "node_store use planners of one class, or enable_plan_caching=False"
+        )
+    return plan
+
+
+def last_plan() -> SavePlan | None:
+    """The plan that torch has kept, if there is one only."""
+    kept = list(getattr(SavePlanner, "_cached_save_plan", {}).values())
+    return kept[0] if len(kept) == 1 else None
+
+
+def chosen(local: SavePlan, planned: SavePlan, mine: set[bytes]) -> list[WriteItem]:
+    """What this rank writes: its share, and what only the planner of all ranks knew of."""
+    keys = {key_of(item): item for item in local.items}
+    more = [item for item in planned.items if key_of(item) not in keys]
+    return [item for key, item in keys.items() if key in mine] + more
+
+
+# What a store says of what it does not hold.
+
+Absent = dict[str, Json]
+
+
+def absent(local: SavePlan, planner: SavePlanner, elsewhere: Absent | None) -> Absent:
+    """
+    Of tensors of which this rank holds nothing, what they are: a reader here may ask for nothing of
+    them, too. And of what other ranks have planned, as far as this one does not hold it.
+    """
+    found: Absent = dict(elsewhere or {})
+    for item in local.items:
+        if _is_held(item):
+            found.pop(item.index.fqn, None)
+        elif item.tensor_data is not None:
+            found[item.index.fqn] = _described(item)
+    for name, value in (getattr(planner, "state_dict", None) or {}).items():
+        # Of a mesh that this rank is not in.
+        if is_dtensor(value) and value.device_mesh.get_coordinate() is None:
+            number = _dtypes.torch_numbers().get(value.dtype)
+            if type(name) is str and number is not None:
+                found[name] = [_dtypes.name_of(number), list(value.shape)]
+    return found
+
+
+def _described(item: WriteItem) -> Json:
+    """Null: a value."""
+    if item.tensor_data is None:
+        return None
+    number = _dtypes.torch_numbers().get(item.tensor_data.properties.dtype)
+    return None if number is None else [_dtypes.name_of(number), list(item.tensor_data.size)]
+
+
+def listed(plans: Sequence[SavePlan]) -> Absent | None:
+    """All that the ranks have planned; None: some plans are those of the last save."""
+    if not all(map(is_usable, plans)):
+        return None
+    return {item.index.fqn: _described(item) for plan in plans for item in plan.items}
+
+
+def keepers(nodes: Sequence[str]) -> list[int]:
+    """The lowest rank of each node."""
+    return [rank for rank, node in enumerate(nodes) if node not in nodes[:rank]]

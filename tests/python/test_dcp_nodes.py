@@ -1,0 +1,530 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed.checkpoint where every node has a store of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from conftest import assert_same, bits, step_directory
+from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _sharing, close
+from ranks import Job, full, together
+from safetensors.torch import load_file
+from test_dcp_ranks import Failing, Thing, state_of
+from test_node_stores import TWO, held, on_node, state_on, steps_of, stores
+from torch.distributed.checkpoint.state_dict import set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import libckpt
+
+
+def write(store: Path, step: int, state: dict[str, Any], **options: Any) -> None:
+    given = {k: options.pop(k) for k in ("planner", "use_collectives") if k in options}
+    writer = StorageWriter(store, pool_bytes=1 << 20, node_store=True, **options)
+    dcp.save(state, checkpoint_id=f"step-{step}", storage_writer=writer, **given)
+
+
+def read(store: Path, state: dict[str, Any], step: Any = "latest", **options: Any) -> None:
+    options.setdefault("node_store", True)
+    dcp.load(state, storage_reader=StorageReader(store, step, **options))
+
+
+def fill(job: Job, store: Path) -> int:
+    """Loads the job's state; of which step."""
+    state = state_of(job)
+    read(store, state)
+    set_state_dict(
+        job.model,
+        job.optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )
+    assert_same(state["tuple"], (1, torch.arange(3)))
+    job.scheduler = state["scheduler"]
+    step: int = state["steps"]
+    return step
+
+
+def train(place: Path, nodes: str, layout: str, steps: int, how: str) -> Any:
+    """Trains and saves each step; then dies, or gives the truth at the last save and the losses."""
+    job = Job(layout, seed=1)
+    store = on_node(place, nodes)
+    for step in range(1, steps + 1):
+        job.step()
+        job.steps = step
+        write(store, step, state_of(job), keep_last=2)
+        # It is there when dcp.save() returns, on all nodes.
+        assert (step, "committed") in steps_of(store)
+    truth = job.truth()
+    losses = [job.step() for _ in range(2)]
+    if how == "killed":
+        torch.save((truth, losses), place / f"truth-{dist.get_rank()}.pt")
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return truth, losses
+
+
+def train_and_die(place: Path, nodes: str, layout: str, steps: int) -> tuple[Any, Any]:
+    with pytest.raises(AssertionError, match="died"):
+        together(len(nodes), place, train, place, nodes, layout, steps, "killed")
+    found = [torch.load(place / f"truth-{rank}.pt") for rank in range(len(nodes))]
+    for truth, _ in found[1:]:
+        assert_same(truth, found[0][0])
+    return found[0]
+
+
+def resume(place: Path, nodes: str, layout: str) -> Any:
+    """Loads, trains a step and saves it, loads that and trains another."""
+    job, store = Job(layout, seed=2), on_node(place, nodes)
+    try:
+        step = fill(job, store)
+    except dcp.CheckpointException as error:
+        return sorted({type(why).__name__ for why, _ in error.failures.values()}), str(error)
+    truth = job.truth()
+    losses = [job.step()]
+    job.steps = step + 1
+    write(store, step + 1, state_of(job), keep_last=2)
+    again = Job(layout, seed=3)
+    assert fill(again, store) == step + 1
+    assert_same(again.truth(), job.truth())
+    return step, truth, [*losses, again.step()]
+
+
+def check_resumed(found: list[Any], step: int, truth: dict[str, Any], losses: Any) -> None:
+    for now in found:
+        assert now[0] == step, now
+        assert set(now[1]) == set(truth)
+        for name, tensor in truth.items():
+            assert bits(now[1][name]) == bits(tensor), name
+        assert now[2] == losses
+
+
+@pytest.mark.parametrize(
+    ("layout", "nodes"),
+    [("ddp", "aabb"), ("ddp", "aaab"), ("fsdp", "abab"), ("hsdp", "aabb"), ("tp", "aabb")],
+)
+def test_all_are_killed_and_load_to_the_bit(tmp_path: Path, layout: str, nodes: str) -> None:
+    truth, losses = train_and_die(tmp_path, nodes, layout, 3)
+    check_resumed(together(4, tmp_path, resume, tmp_path, nodes, layout), 3, truth, losses)
+    for store in stores(tmp_path):
+        assert steps_of(store) == [(3, "committed"), (4, "committed")]
+
+
+@pytest.mark.parametrize("nodes", ["aabb", "aaab"])
+def test_each_store_has_once_what_all_ranks_have(tmp_path: Path, nodes: str) -> None:
+    truth, _ = together(4, tmp_path, train, tmp_path, nodes, "ddp", 2, "closed")[0]
+    weights = {f"model.{name}": t for name, t in truth.items() if "optimizer" not in name}
+    for node, store in zip("ab", stores(tmp_path), strict=True):
+        found = held(store, 2)
+        for name, tensor in weights.items():
+            assert len(found[name]) == 1, name
+            assert bits(found[name][0]) == bits(tensor), name
+        # Each node can be read by itself, and its ranks have shared it out.
+        assert_same(libckpt.load(store, names=list(weights)), weights)
+        files = sorted(step_directory(store, 2).glob("rank-*.safetensors"))
+        assert len(files) == nodes.count(node)
+        sizes = [sum(t.nbytes for t in load_file(file).values()) for file in files]
+        assert min(sizes) > sum(sizes) / len(sizes) / 2, sizes
+
+
+def save_spread(place: Path, nodes: str) -> None:
+    write(on_node(place, nodes), 1, state_on(init_device_mesh("cpu", (2, 2)), 5))
+
+
+def load_spread(place: Path, nodes: str) -> dict[str, Any]:
+    state = state_on(init_device_mesh("cpu", (2, 2)), 0)
+    read(on_node(place, nodes), state)
+    return {name: value.full_tensor() for name, value in state.items()}
+
+
+@pytest.mark.parametrize("nodes", ["aabb", "abab", "abba", "abcc", "aaab"])
+def test_every_way_in_which_ranks_hold_the_same(tmp_path: Path, nodes: str) -> None:
+    together(4, tmp_path, save_spread, tmp_path, nodes)
+    whole = torch.arange(24.0).reshape(6, 4) + 5
+    for found in together(4, tmp_path, load_spread, tmp_path, nodes):
+        assert torch.equal(found.pop("half"), torch.full((3,), 5.0))
+        for name, tensor in found.items():
+            assert torch.equal(tensor, whole), name
+    for store in stores(tmp_path, nodes):
+        for name, parts in held(store, 1).items():
+            seen = [bits(part) for part in parts]
+            assert len(seen) == len(set(seen)), name
+
+
+# What is elsewhere.
+
+
+def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> None:
+    truth, losses = train_and_die(tmp_path, TWO, "fsdp", 3)
+    before = [steps_of(store) for store in stores(tmp_path)]
+    for kinds, text in together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp"):
+        assert kinds == ["ElsewhereError"], text
+        assert "node-" in text
+    assert [steps_of(store) for store in stores(tmp_path)] == before
+    assert not list(tmp_path.glob("*/store/g*/step-*/quarantine.json"))
+    check_resumed(together(4, tmp_path, resume, tmp_path, TWO, "fsdp"), 3, truth, losses)
+
+
+def test_ranks_of_ddp_may_change_nodes(tmp_path: Path) -> None:
+    truth, losses = train_and_die(tmp_path, TWO, "ddp", 3)
+    check_resumed(together(4, tmp_path, resume, tmp_path, "bbaa", "ddp"), 3, truth, losses)
+
+
+def staged_state(nodes: str, fill: float) -> dict[str, Any]:
+    """Of a pipeline: each node's ranks have tensors and values that the others do not have."""
+    node = nodes[dist.get_rank()]
+    meshes = {
+        name: DeviceMesh("cpu", [r for r in range(len(nodes)) if nodes[r] == name])
+        for name in sorted(set(nodes))
+    }
+    mine = torch.full((8,), fill + ord(node))
+    return {
+        f"stage-{node}": distribute_tensor(mine, meshes[node], [Shard(0)]),
+        f"plain-{node}": mine.clone(),
+        f"note-{node}": f"{fill} {node}",
+        "all": torch.full((3,), fill),
+        # A part of the ranks has no place in the mesh, and the name all the same.
+        "first": DTensor.from_local(torch.full((2,), fill), meshes["a"], [Replicate()]),
+    }
+
+
+def save_stages(place: Path, nodes: str) -> None:
+    write(on_node(place, nodes), 1, staged_state(nodes, 3))
+
+
+def load_stages(place: Path, start: str, layout: str) -> Any:
+    """Loads, on the nodes of `start`, what a rank of its place in `layout` wants."""
+    state, store = staged_state(layout, 0), on_node(place, start)
+    try:
+        read(store, state, resume=False)
+    except dcp.CheckpointException as error:
+        return sorted({type(why).__name__ for why, _ in error.failures.values()}), str(error)
+    want = staged_state(layout, 3)
+    for name, value in want.items():
+        if isinstance(value, DTensor):
+            assert_same(state[name].to_local(), value.to_local())
+        else:
+            assert_same(state[name], value)
+    fresh = {"all": torch.zeros(3), "new": torch.ones(1)}
+    dcp.load(
+        fresh,
+        storage_reader=StorageReader(store, resume=False),
+        planner=dcp.DefaultLoadPlanner(allow_partial_load=True),
+    )
+    assert_same(fresh, {"all": torch.full((3,), 3.0), "new": torch.ones(1)})
+    return None
+
+
+def test_what_only_some_nodes_have_is_listed_by_all(tmp_path: Path) -> None:
+    together(4, tmp_path, save_stages, tmp_path, TWO)
+    assert together(4, tmp_path, load_stages, tmp_path, TWO, TWO) == [None] * 4
+    for kinds, text in together(4, tmp_path, load_stages, tmp_path, "bbaa", TWO):
+        assert kinds == ["ElsewhereError"], text
+
+
+def load_one(place: Path, nodes: str, name: str, value: Any) -> str:
+    with pytest.raises(dcp.CheckpointException) as caught:
+        read(on_node(place, nodes), {name: value}, resume=False)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("plain-a", torch.zeros(8)), ("note-a", ""), ("plain-b", torch.zeros(8))]
+)
+def test_a_name_of_another_node_is_elsewhere(tmp_path: Path, name: str, value: Any) -> None:
+    together(4, tmp_path, save_stages, tmp_path, TWO)
+    for said in together(4, tmp_path, load_one, tmp_path, TWO, name, value):
+        assert "ElsewhereError" in said
+        assert name in said
+        assert "Missing key" not in said
+
+
+# After a crash.
+
+
+def load_apart(place: Path, nodes: str) -> str:
+    """Without node_store each rank takes the newest of its own store."""
+    store, state = on_node(place, nodes), {"steps": 0}
+    try:
+        read(store, state, resume=False, node_store=False)
+    except dcp.CheckpointException as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("lacks", ["a", "b"])
+def test_a_manifest_that_a_crash_has_left_out_is_brought_back(tmp_path: Path, lacks: str) -> None:
+    truth, losses = train_and_die(tmp_path, TWO, "fsdp", 3)
+    manifests = {node: step_directory(tmp_path / node / "store", 3) for node in "ab"}
+    kept = (manifests[lacks] / "manifest.json").read_bytes()
+    (manifests[lacks] / "manifest.json").unlink()
+    for said in together(4, tmp_path, load_apart, tmp_path, TWO):
+        assert "MismatchError" in said
+    check_resumed(together(4, tmp_path, resume, tmp_path, TWO, "fsdp"), 3, truth, losses)
+    assert (manifests[lacks] / "manifest.json").read_bytes() == kept
+
+
+# dcp.save() returns when it is on all nodes.
+
+
+def save_late(place: Path, nodes: str) -> tuple[float, bool]:
+    """The lowest rank of node b says late that it has it; how long dcp.save() took on each rank."""
+    store, rank = on_node(place, nodes), dist.get_rank()
+    write(store, 1, {"a": torch.ones(3)})
+    (found,) = _hold._holds.values()
+    meeting = found.sharing
+    assert meeting is not None
+    tell = meeting.tell_end
+
+    def late(nonce: str, error: Any) -> None:
+        time.sleep(2)
+        tell(nonce, error)
+
+    def bad(nonce: str, error: Any) -> None:
+        tell(nonce, libckpt.StorageError("no room here", code=-28, errno=28))
+
+    meeting.tell_end = late  # type: ignore[method-assign]
+    begun = time.monotonic()
+    write(store, 2, {"a": torch.ones(3)})
+    took = time.monotonic() - begun
+    meeting.tell_end = bad  # type: ignore[method-assign]
+    with pytest.raises(dcp.CheckpointException, match="not durable on node node-b: rank 2") as got:
+        write(store, 3, {"a": torch.ones(3)})
+    assert got.value.failures[0][0].errno == 28
+    meeting.tell_end = tell  # type: ignore[method-assign]
+    write(store, 4, {"a": torch.ones(3)})
+    return took, rank == 0
+
+
+def test_a_save_is_over_when_all_nodes_have_it(tmp_path: Path) -> None:
+    for took, _ in together(4, tmp_path, save_late, tmp_path, TWO):
+        assert took >= 2
+    for store in stores(tmp_path):
+        assert [step for step, _ in steps_of(store)] == [1, 2, 3, 4]
+
+
+# Ways to save.
+
+
+def save_behind(place: Path, nodes: str) -> None:
+    store, stager = on_node(place, nodes), Stager()
+    for step in (1, 2, 3):
+        job = Job("fsdp", seed=step)
+        job.step()
+        job.steps = step
+        state = {**state_of(job), "scheduler": job.scheduler.state_dict()}
+        truth = job.truth()
+        future: Any = dcp.async_save(
+            state,
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(store, pool_bytes=1 << 20, node_store=True),
+            async_stager=stager,
+            process_group=dist.group.WORLD,
+        )
+        with torch.no_grad():
+            for parameter in job.model.parameters():
+                parameter.fill_(float("nan"))
+        future.result(60)
+        other = Job("fsdp", seed=9)
+        found = {"model": other.model.state_dict()}
+        read(store, found, resume=False)
+        for name, value in found["model"].items():
+            assert bits(full(value)) == bits(truth[name]), name
+
+
+def test_ranks_save_behind_the_loop(tmp_path: Path) -> None:
+    together(4, tmp_path, save_behind, tmp_path, TWO)
+    for store in stores(tmp_path):
+        assert [step for step, _ in steps_of(store)] == [1, 2, 3]
+
+
+def mixed_state(step: int, extra: bool) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    rows = torch.arange(12.0).reshape(6, 2) * step
+    state = {
+        "rows": distribute_tensor(rows, mesh, [Shard(0)]),
+        "same": torch.full((5,), float(step)),
+        "value": {"step": step},
+    }
+    if extra:
+        state["more"] = torch.full((2,), float(-step))
+    return state
+
+
+def save_ways(place: Path, nodes: str, caching: bool, collectives: bool) -> None:
+    store = on_node(place, nodes)
+    for step in range(1, 6):
+        # The plan is the same, another one, the same, and the first one again.
+        planner = dcp.DefaultSavePlanner(enable_plan_caching=caching)
+        state = mixed_state(step, step in (3, 4))
+        if not collectives:  # each rank has all that is whole, and no other rank has it
+            state = {f"{name}-{dist.get_rank()}": value for name, value in state.items()}
+            state = {name: value for name, value in state.items() if "rows" not in name}
+        write(store, step, state, planner=planner, use_collectives=collectives)
+        found = {name: value for name, value in state.items() if name != "value"}
+        blank = {
+            name: torch.zeros_like(value) if isinstance(value, torch.Tensor) else {"step": 0}
+            for name, value in found.items()
+        }
+        read(store, blank, step, resume=False, node_store=False)
+        for name, value in found.items():
+            if isinstance(value, DTensor):
+                assert_same(blank[name].to_local(), value.to_local())
+            else:
+                assert_same(blank[name], value)
+
+
+@pytest.mark.parametrize(("caching", "collectives"), [(True, True), (False, False)])
+def test_plans_that_are_kept_and_plans_of_one(
+    tmp_path: Path, caching: bool, collectives: bool
+) -> None:
+    together(4, tmp_path, save_ways, tmp_path, TWO, caching, collectives)
+    for store in stores(tmp_path):
+        assert [step for step, _ in steps_of(store)] == [1, 2, 3, 4, 5]
+        if caching:
+            for name, parts in held(store, 5).items():
+                seen = [bits(part) for part in parts]
+                assert len(seen) == len(set(seen)), name
+
+
+def save_kept_elsewhere(place: Path, nodes: str) -> None:
+    """torch keeps a plan of one store, and takes it for one of another."""
+    store, state = on_node(place, nodes), mixed_state(1, False)
+    other = store.with_name("other")
+    for step in (1, 2):
+        for where in (store, other):
+            planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
+            write(where, step, state, planner=planner)
+    close()
+    for where in (store, other):
+        blank = mixed_state(0, False)
+        read(where, blank, 2, resume=False)
+        assert_same(blank["rows"].to_local(), state["rows"].to_local())
+        assert_same(blank["value"], state["value"])
+
+
+def test_plans_that_are_kept_of_another_store(tmp_path: Path) -> None:
+    together(4, tmp_path, save_kept_elsewhere, tmp_path, TWO)
+
+
+def by_groups(place: Path, nodes: str) -> None:
+    """Two groups, of a rank on each node, at the same time."""
+    rank = dist.get_rank()
+    pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = pairs[rank % 2]
+    store = on_node(place, nodes).with_name(f"pair-{rank % 2}")
+    for step in (1, 2):
+        dcp.save(
+            {"a": torch.full((3,), float(rank % 2 * 10 + step))},
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(
+                store, pool_bytes=1 << 20, process_group=mine, node_store=True
+            ),
+            process_group=mine,
+        )
+        assert (step, "committed") in steps_of(store)
+    assert_same(libckpt.load(store)["a"], torch.full((3,), float(rank % 2 * 10 + 2)))
+
+
+def test_groups_have_stores_of_their_own(tmp_path: Path) -> None:
+    together(4, tmp_path, by_groups, tmp_path, TWO)
+
+
+# When something fails.
+
+
+def failing(place: Path, nodes: str, how: str) -> None:
+    """Rank 3 cannot save step 2; nobody has it, and all save step 3."""
+    store, rank = on_node(place, nodes), dist.get_rank()
+    state: dict[str, Any] = {"a": torch.ones(5000), "b": 1}
+    write(store, 1, state)
+    options: dict[str, Any] = {}
+    bad = dict(state)
+    if how == "object" and rank == 3:
+        bad["thing-of-rank-3"] = Thing(1)
+    elif how == "plan":
+        options["planner"] = Failing(rank == 3)
+    begun = time.monotonic()
+    with pytest.raises(dcp.CheckpointException) as caught:
+        write(store, 2, bad, **options)
+    assert time.monotonic() - begun < 30
+    assert 3 in caught.value.failures
+    write(store, 3, {"a": torch.full((5000,), 3.0), "b": 3})
+    found: dict[str, Any] = {"a": torch.zeros(5000), "b": 0}
+    read(store, found)
+    assert found["b"] == 3
+    assert found["a"].eq(3).all()
+
+
+@pytest.mark.parametrize("how", ["object", "plan"])
+def test_a_rank_that_fails_fails_the_step_for_all(tmp_path: Path, how: str) -> None:
+    together(4, tmp_path, failing, tmp_path, TWO, how)
+    for store in stores(tmp_path):
+        committed = [step for step, state in steps_of(store) if state == "committed"]
+        assert committed == [1, 3]
+
+
+def after_a_checkpointer(place: Path, nodes: str) -> None:
+    """What it has saved is loaded, and gone on from."""
+    store = on_node(place, nodes)
+    own = torch.full((3,), 2.0)
+    with libckpt.Checkpointer(store, {"w": own}, pool_bytes=1 << 20, node_store=True) as ckpt:
+        ckpt.save(1).wait()
+    with pytest.raises(dcp.CheckpointException, match="NotResumedError"):
+        write(store, 2, {"w": own})
+    found = {"w": torch.zeros(3)}
+    read(store, found)
+    assert_same(found["w"], own)
+    write(store, 2, {"w": own + 1})
+    read(store, found)
+    assert_same(found["w"], own + 1)
+
+
+def test_what_a_checkpointer_has_saved_goes_on(tmp_path: Path) -> None:
+    together(4, tmp_path, after_a_checkpointer, tmp_path, TWO)
+
+
+def test_one_process_is_a_node(store: Path) -> None:
+    state = {"a": torch.arange(3.0), "b": 7}
+    found = {"a": torch.zeros(3), "b": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one process is told that it is one
+        write(store, 1, state)
+        read(store, found)
+    assert_same(found, state)
+    for kind in (StorageReader, StorageWriter):
+        with pytest.raises(TypeError, match="node_store must be True or False"):
+            kind(store, node_store=1)
+
+
+# Who writes what.
+
+
+def test_shares_of_a_node() -> None:
+    def packed(*items: tuple[str, int]) -> bytes:
+        return b"".join(_sharing._ITEM.pack(name.ljust(16).encode(), n) for name, n in items)
+
+    all_of_it = [(f"w{n}", n * 100) for n in range(20)]
+    held_by = {
+        4: packed(*all_of_it, ("own4", 5)),
+        6: packed(*reversed(all_of_it)),
+        9: packed(*all_of_it, ("own9", 5), ("v", 0)),
+    }
+    found = {rank: _sharing.share(held_by, rank) for rank in held_by}
+    names = [key.decode().strip() for keys in found.values() for key in keys]
+    assert sorted(names) == sorted([name for name, _ in all_of_it] + ["own4", "own9", "v"])
+    assert b"own4".ljust(16) in found[4]
+    assert b"own9".ljust(16) in found[9]
+    sizes = dict(all_of_it)
+    loads = [sum(sizes.get(key.decode().strip(), 0) for key in keys) for keys in found.values()]
+    assert max(loads) - min(loads) < 200
+    assert _sharing.keepers(["a", "b", "a", "c", "b"]) == [0, 1, 3]
