@@ -12,10 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import assert_same, bits, step_directory
-from libckpt._engine import aside as _engine_aside
 from libckpt._layout import Copies
 from libckpt._nodes import Place, peers_of, place_of, refusal
 from libckpt._ranks import Near, Ranks
@@ -34,7 +30,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import libckpt
-from libckpt import _engine
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).resolve().parents[2] / "build/tools"))
 #: on which node each of four ranks is
@@ -591,69 +586,6 @@ def test_a_store_is_of_one_kind(tmp_path: Path) -> None:
     for said in together(2, tmp_path, open_together, nodes, ["x", "x"], [{}] * 2):
         assert "StorageError" in said
         assert "of one node" in said
-
-
-class Gone(Exception):
-    """What a rank dies of."""
-
-
-def open_alone(place: Path) -> float:
-    """Rank 1 dies when it has told where its store is; how long Ctrl-C takes on rank 0 then."""
-    store, gone, rank = on_node(place, "ab"), place / "gone", rank_of()
-
-    def die(*_: object) -> Any:
-        gone.touch()
-        raise Gone
-
-    def aside(call: Callable[[], Any], undo: Callable[[Any], object]) -> Any:
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        return _engine_aside(call, undo)
-
-    _engine.aside = die if rank else aside
-    begun = time.monotonic()
-    with pytest.raises((Gone, KeyboardInterrupt)) as caught:
-        libckpt.Checkpointer(store, {"w": torch.ones(3)}, node_store=True, save_timeout=300)
-    assert caught.type is (Gone if rank else KeyboardInterrupt)
-    return time.monotonic() - begun
-
-
-def test_ctrl_c_reaches_a_rank_whose_store_waits_for_anothers(tmp_path: Path) -> None:
-    assert together(2, tmp_path, open_alone, tmp_path)[0] < 30
-
-
-@pytest.mark.parametrize("when", ["before", "in", "behind"])
-def test_what_comes_after_ctrl_c_is_undone(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """It comes before the call has begun, while it runs, and when it has just come to its end."""
-    called, told, undone = threading.Event(), threading.Event(), threading.Event()
-    values: list[int | None] = []
-
-    def call() -> int:
-        called.set()
-        assert when == "behind" or told.wait(60)
-        return 7
-
-    class Interrupted(threading.Thread):
-        def start(self) -> None:
-            if when != "before":
-                super().start()
-                assert called.wait(60)
-            if when == "behind":
-                self.join(60)
-            raise KeyboardInterrupt
-
-    def undo(value: int | None) -> None:
-        values.append(value)
-        undone.set()
-
-    monkeypatch.setattr(_engine.threading, "Thread", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        _engine.aside(call, undo)
-    assert undone.is_set() is (when != "in")
-    told.set()
-    assert undone.wait(60)
-    assert values == [None if when == "before" else 7]
-    assert called.is_set() is (when != "before")
 
 
 def test_alone_a_node_is_all_there_is(opened: Any, store: Path) -> None:

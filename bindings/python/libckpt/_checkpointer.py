@@ -212,23 +212,32 @@ class Checkpointer:
         distributed: bool | None = None,
         node_store: bool = False,
     ) -> None:
-        _refuse_remote(remote)
-        callback("progress", progress)
-        if state is not None:
-            check_state(state)
-        self._every = _count("every", every, 1)
-        self._on_error = _policy(on_error)
-        options = Options(
-            pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
-            io=_one_of("io", io, ("auto", "uring", "threads")),
-            busy=_one_of("busy", busy, ("wait", "skip")),
-            save_timeout=_seconds("save_timeout", save_timeout),
-            keep_last=_count("keep_last", keep_last, 1) or 0,
-            keep_every=_count("keep_every", keep_every, 1) or 0,
-            new_start=new_start,
-            node_store=_flag("node_store", node_store),
-            debug=logger.isEnabledFor(10),
-        )
+        from ._exchange import join, open_all, refuse
+
+        try:
+            _refuse_remote(remote)
+            callback("progress", progress)
+            if state is not None:
+                check_state(state)
+            self._every = _count("every", every, 1)
+            self._on_error = _policy(on_error)
+            options = Options(
+                pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
+                io=_one_of("io", io, ("auto", "uring", "threads")),
+                busy=_one_of("busy", busy, ("wait", "skip")),
+                save_timeout=_seconds("save_timeout", save_timeout),
+                keep_last=_count("keep_last", keep_last, 1) or 0,
+                keep_every=_count("keep_every", keep_every, 1) or 0,
+                new_start=new_start,
+                node_store=_flag("node_store", node_store),
+                debug=logger.isEnabledFor(10),
+            )
+            directory = store_path(path)
+            signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
+        except BaseException as error:
+            # The other ranks wait for this one.
+            refuse(path, distributed, error, node_store=bool(node_store))
+            raise
         self._progress = progress
         self._allow_pickle = allow_pickle
         self._streak = 0
@@ -239,34 +248,40 @@ class Checkpointer:
         self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
-        directory = store_path(path)
-        signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
-        from ._exchange import join, open_all
-
         ranks = join(directory, distributed, options.save_timeout, node_store=node_store)
-        self._core = _Core(open_all(directory, options, ranks))
-        self._core.fences = Fences(self._pass_fence)
-        if signals:
-            self._heed(signals, grace)
-        half = self._core.engine.stats()["pool_bytes"] // 2
-        self._planner = Planner(
+        opened: list[Engine] = []
+        try:
+            open_all(directory, options, ranks, opened)
+            self._core = _Core(opened[0])
+            self._core.fences = Fences(self._pass_fence)
+            if signals:
+                self._heed(signals, grace)
+            self._planner = self._planner_of(eager)
+            self._finalizer = weakref.finalize(self, _forgotten, self._core)
+        except BaseException:
+            core: _Core | None = self.__dict__.get("_core")
+            if core is not None:
+                core.shut()
+            for engine in opened:
+                engine.close()
+            raise
+
+    def _planner_of(self, eager: bool | None) -> Planner:
+        engine = self._core.engine
+        half = engine.stats()["pool_bytes"] // 2
+        return Planner(
             eager=bool(eager),
             small_bytes=min(SMALL_BYTES, half) if eager is None else 0,
-            allow_pickle=allow_pickle,
-            rank=self._core.engine.rank,
-            world=self._core.engine.world,
-            peers=self._core.engine.peers,
+            allow_pickle=self._allow_pickle,
+            rank=engine.rank,
+            world=engine.world,
+            peers=engine.peers,
         )
-        self._finalizer = weakref.finalize(self, _forgotten, self._core)
 
     def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
         engine = self._core.engine
-        try:
-            group = make_group(engine.options.save_timeout) if engine.world > 1 else None
-            self._core.preemption = Preemption(signals, grace, group)
-        except BaseException:
-            self._core.shut()
-            raise
+        group = make_group(engine.options.save_timeout) if engine.world > 1 else None
+        self._core.preemption = Preemption(signals, grace, group)
 
     def __repr__(self) -> str:
         return f"<libckpt.Checkpointer of {self._core.engine.path}>"

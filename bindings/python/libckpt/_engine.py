@@ -31,6 +31,9 @@ SLICE_MS = 100
 #: Seconds that the end of an engine waits for other threads that are inside of it.
 _LAST_CALL = 10.0
 
+#: Seconds in which a thread that was started has begun.
+_STARTS = 1.0
+
 #: Codes below are the library's, the others are those of errno.
 _LIBRARY_CODES = -10000
 
@@ -233,11 +236,22 @@ def _opts(options: Options) -> Any:
     return opts
 
 
-def aside(call: Callable[[], _T], undo: Callable[[_T | None], object]) -> _T:
+#: Seconds between looks at what others say, while a call waits for them.
+_LOOK = 0.3
+
+
+def aside(
+    call: Callable[[], _T],
+    undo: Callable[[_T | None], object],
+    keep: Callable[[_T], object] | None = None,
+    look: Callable[[], object] | None = None,
+) -> _T:
     """
     What a call that may wait for long gives. Ctrl-C, or what another signal handler raises, does
-    not wait for it: when the call comes to its end after that, what it gives is undone; None is, if
-    it has not begun, and then it never does.
+    not wait for it, and neither does what `look` raises, which is called now and then: when the
+    call comes to its end after that, what it gives is undone; None is, if it has not begun, and
+    then it never does. `keep` has what it gives before anything can come in between; what is undone
+    after that it must give back.
     """
     found: list[_T] = []
     failed: list[BaseException] = []
@@ -258,6 +272,8 @@ def aside(call: Callable[[], _T], undo: Callable[[_T | None], object]) -> _T:
         with lock:
             over.append(True)
             late = bool(given_up)
+            if found and not late and keep is not None:
+                keep(found[0])
         done.release()
         if late and found:
             undo(found[0])
@@ -265,7 +281,9 @@ def aside(call: Callable[[], _T], undo: Callable[[_T | None], object]) -> _T:
     done.acquire()
     try:
         threading.Thread(target=run, name="libckpt-open", daemon=True).start()
-        done.acquire()
+        while not done.acquire(timeout=-1 if look is None else _LOOK):
+            assert look is not None
+            look()
     except BaseException:
         with lock:
             given_up.append(True)
@@ -288,10 +306,19 @@ class Engine:
 
     Any thread may close it while others are in a call: all calls of the library that take it or one
     of its handles are made by work(), ask() and release().
+
+    It adds itself to `opened` as soon as it is open. Who has made that list can close it, though
+    Ctrl-C may come before the constructor has returned, and before what it returns has a name.
     """
 
     def __init__(
-        self, path: str, options: Options, *, log_thread: bool, ranks: Ranks | None = None
+        self,
+        path: str,
+        options: Options,
+        *,
+        log_thread: bool,
+        ranks: Ranks | None = None,
+        opened: list[Engine] | None = None,
     ) -> None:
         self.path = path
         self.options = options
@@ -304,18 +331,28 @@ class Engine:
         self.ptr: Any = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.ptr = self._open(ranks)
+        #: where the library puts its handle
+        self._cell: Any = ffi.new("struct ckpt_engine **")
         self._door = Door(self._end)
-        if log_thread:
-            self._thread = Helper(
-                target=_forward_forever,
-                args=(self.ptr, self._stop),
-                name="libckpt-log",
-                daemon=True,
-            )
-            self._thread.start()
+        try:
+            self._open(ranks)
+            if log_thread:
+                self._thread = Helper(
+                    target=_forward_forever,
+                    args=(self.ptr, self._stop),
+                    name="libckpt-log",
+                    daemon=True,
+                )
+                self._thread.start()
+            if opened is not None:
+                opened.append(self)
+        except BaseException:
+            # The handle may be there and have no name here yet.
+            self.ptr = self.ptr or self._cell[0]
+            self._door.close(_LAST_CALL)
+            raise
 
-    def _open(self, ranks: Ranks | None) -> Any:
+    def _open(self, ranks: Ranks | None) -> None:
         opts = _opts(self.options)
         # The library's own default is the host's name, too, but those who share it must know it.
         name = node_name() if self.options.node_store else given_name()
@@ -331,29 +368,41 @@ class Engine:
             opts.session = session
             if ranks.service is not None:
                 opts.exchange = ranks.service.ptr
-        service, self._service = self._service, None
         path = os.fsencode(self.path)
-        # What the options point to must live as long as the call, which may outlive this one.
+        if ranks is None or not self.options.node_store:
+            self._open_at(path, opts, self._cell)
+            self.ptr = self._cell[0]
+            return
+        # With stores of their own nodes wait for each other in there. What the options point to
+        # must live as long as the call, which may outlive this one; so must the service.
+        service, self._service = self._service, None
         held = (opts, node, session)
 
         def open_it() -> Any:
-            ret = ffi.new("struct ckpt_engine **")
-            code = lib.ckpt_engine_open(path, held[0], ret)
-            if code < 0:
-                error = last_error(code)
+            cell = ffi.new("struct ckpt_engine **")
+            try:
+                self._open_at(path, held[0], cell)
+            except BaseException:
                 end_it(None)
-                raise error
-            return ret[0]
+                raise
+            return cell[0]
+
+        def keep(ptr: Any) -> None:
+            self.ptr, self._service = ptr, service
 
         def end_it(ptr: Any) -> None:
+            self.ptr = self._service = None
             lib.ckpt_engine_close(ptr or ffi.NULL)
             if service is not None:
                 service.close()
 
-        # With stores of their own nodes wait for each other in there.
-        ptr = aside(open_it, end_it) if ranks and self.options.node_store else open_it()
-        self._service = service
-        return ptr
+        opening = ranks.opening
+        aside(open_it, end_it, keep, None if opening is None else opening.heed)
+
+    def _open_at(self, path: bytes, opts: Any, cell: Any) -> None:
+        code = lib.ckpt_engine_open(path, opts, cell)
+        if code < 0:
+            raise last_error(code)
 
     def _end_service(self) -> None:
         service, self._service = self._service, None
@@ -427,8 +476,11 @@ class Engine:
 
     def _end(self) -> None:
         ptr = self.ptr
+        if not ptr:  # it was never opened
+            self._end_service()
+            return
         lib.ckpt_engine_quiet(ptr)
-        if self._thread is None:
+        if self._thread is None or not self._thread_runs():
             forward(ptr)
         elif self._thread is threading.current_thread():
             # A finalizer may run on the log thread itself: it is not inside the engine now, and
@@ -441,6 +493,15 @@ class Engine:
         # What this ends is told to the other ranks, so their service goes after it.
         lib.ckpt_engine_close(ptr)
         self._end_service()
+
+    def _thread_runs(self) -> bool:
+        """False: its start was interrupted, and it will not touch the engine."""
+        assert self._thread is not None
+        end = time.monotonic() + _STARTS
+        while self._thread.ident is None and time.monotonic() < end:
+            self._stop.set()
+            time.sleep(SLICE_MS / 1000)
+        return self._thread.ident is not None
 
     def stats(self) -> dict[str, int]:
         """The C library's counters."""

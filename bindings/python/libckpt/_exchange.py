@@ -7,6 +7,7 @@ own, from one thread, without collectives and without calls that wait for a key.
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import hashlib
 import json
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -105,33 +107,32 @@ def join(
 
 def join_group(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, which must call this alike."""
-    name = os.path.abspath(path)
-    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
-    prefix = _next_prefix(name, digest)
+    prefix = _path_prefix(path)
     table = connect(group.store)
     # Without a connection of its own, only this thread and only now uses the default one.
     told = table or Table(group.store)
-    session, _ = agree(group, told, prefix, path, timeout)
+    with _telling(group, told, prefix):
+        session, _ = agree(group, told, prefix, path, timeout)
     if table is None:
         logger.info("%s: the ranks tell each other by files in the store", path)
-    service = None if table is None else Service(table, path)
     opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
+    service = None if table is None else opening.serve(table)
     return Ranks(group.rank, group.world, session, service, opening, node_ranks())
 
 
 def join_nodes(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, each with the store of its node, wherever that is there."""
-    # Not by the path, which may be another one on every node.
-    prefix = _next_prefix(f"nodes:{group.name}", f"nodes{group.name}")
+    prefix = _nodes_prefix(group)
     table = connect(group.store)
     trouble = "" if table else "with node_store " + _NO_CONNECTION
     told = table or Table(group.store)
-    place = place_of(path, trouble)
-    session, said = agree(group, told, prefix, path, timeout, mine=place.encode())
+    with _telling(group, told, prefix):
+        place = place_of(path, trouble)
+        session, said = agree(group, told, prefix, path, timeout, mine=place.encode())
     opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
     peers = tuple(opening.share(place, said))
     assert table is not None
-    service = Service(table, path)
+    service = opening.serve(table)
     return Ranks(group.rank, group.world, session, service, opening, len(peers), peers)
 
 
@@ -141,28 +142,97 @@ _NO_CONNECTION = (
 )
 
 
+def _path_prefix(path: str) -> str:
+    name = os.path.abspath(path)
+    return _next_prefix(name, hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16])
+
+
+def _nodes_prefix(group: Group) -> str:
+    # Not by the path, which may be another one on every node.
+    return _next_prefix(f"nodes:{group.name}", f"nodes{group.name}")
+
+
 def _next_prefix(name: str, digest: str) -> str:
     prefix = f"libckpt/{digest}/{_opened[name]}"
     _opened[name] += 1  # whatever becomes of it, on all ranks alike
     return prefix
 
 
-def open_all(path: str, options: Options, ranks: Ranks | None) -> Engine:
-    """An engine on all ranks or on none: who is missing would be waited for, and for long."""
+def open_all(
+    path: str, options: Options, ranks: Ranks | None, opened: list[Engine] | None = None
+) -> Engine:
+    """
+    An engine on all ranks or on none: who is missing would be waited for, and for long. It is in
+    `opened` then, whatever comes before it is returned.
+    """
     opening = ranks.opening if ranks is not None else None
+    opened = [] if opened is None else opened
     try:
-        engine = Engine(path, options, log_thread=True, ranks=ranks)
-    except BaseException as error:
-        if opening is not None:
-            opening.fail(error)
-        raise
-    try:
+        Engine(path, options, log_thread=True, ranks=ranks, opened=opened)
         if opening is not None:
             opening.agree()
-    except BaseException:
-        engine.close()
+    except BaseException as error:
+        # What others have failed with, all have heard, once this one was open.
+        if opening is not None and not (opened and isinstance(error, errors.CheckpointError)):
+            opening.fail(error)
+        for engine in opened:
+            engine.close()
         raise
-    return engine
+    return opened[0]
+
+
+# A rank that does not come to it.
+
+
+def refuse(
+    path: Any, distributed: bool | None, error: BaseException, *, node_store: bool = False
+) -> None:
+    """
+    This rank will not join: the others, which wait for it, are told why. Raises nothing: there is
+    an error already.
+    """
+    try:
+        group = find_group(distributed)
+        if group is None:
+            return
+        prefix = _nodes_prefix(group) if node_store else _path_prefix(os.fspath(path))
+        _tell_refusal(group, connect(group.store) or Table(group.store), prefix, error)
+    except Exception as lost:
+        logger.warning("%s: the other ranks are not told: %s", path, _first_line(lost))
+
+
+def _tell_refusal(group: Group, table: Table, prefix: str, error: BaseException) -> None:
+    said = {**json.loads(_words(group.rank, error)), "at": time.time(), "start": _start()}
+    table.write(f"{prefix}/refused", json.dumps(said).encode())
+
+
+@contextlib.contextmanager
+def _telling(group: Group, table: Table, prefix: str) -> Iterator[None]:
+    """Tells the others what comes in between, unless it is what they have said or wait for."""
+    try:
+        yield
+    except errors.CheckpointError:
+        raise
+    except BaseException as error:
+        with contextlib.suppress(RuntimeError):
+            _tell_refusal(group, table, prefix, error)
+        raise
+
+
+def _start() -> str:
+    """Tells this start of the job from others, as far as launchers say."""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    return " ".join(os.environ.get(name, "-") for name in names)
+
+
+def _refused(table: Table, prefix: str, path: str, timeout: float) -> None:
+    """Raises what a rank has said that will not join. What an earlier start has left is too old."""
+    text = table.read(f"{prefix}/refused")
+    if text is None:
+        return
+    said = json.loads(text)
+    if said["start"] == _start() and abs(time.time() - said["at"]) <= timeout:
+        raise _failure(path, said)
 
 
 class Table:
@@ -302,6 +372,7 @@ def _lead(
     missing = set(range(1, group.world))
     pause = _Pause(timeout)
     while missing:
+        _refused(table, prefix, path, timeout)
         for rank in missing:
             # A rank that has just started overwrites what one before it has left.
             hello = table.read(f"{prefix}/hello/{rank}")
@@ -339,6 +410,7 @@ def _follow(
             session = answer[len(nonce) :]
             table.write(f"{prefix}/ack/{group.rank}", session + mine)
             return session.decode()
+        _refused(table, prefix, path, timeout)
         if not pause():
             raise _late(f"{path}: rank {group.rank} has waited {timeout:g} s for rank 0")
 
@@ -349,7 +421,9 @@ def _follow(
 def _words(rank: int, error: BaseException | None) -> bytes:
     """How it went on one rank."""
     code = 0 if error is None else getattr(error, "code", 0) or -errno.ECANCELED
-    why = "" if error is None else str(error) or type(error).__name__
+    why = "" if error is None else str(error)
+    if error is not None and not (why and isinstance(error, errors.CheckpointError)):
+        why = f"{type(error).__name__}: {why}" if why else type(error).__name__
     return json.dumps({"rank": rank, "code": code, "why": why[:2000]}).encode()
 
 
@@ -420,10 +494,32 @@ class Opening:
 
     def fail(self, error: BaseException) -> None:
         """This rank could not. Raises nothing: there is an error already."""
+        words = _words(self.group.rank, error)
         try:
-            self.table.write(self._own(), _words(self.group.rank, error))
+            # Those whose nodes wait for this one's look there. The first reason is that of all.
+            if not self.table.put(f"{self.prefix}/failed", words):
+                words = self.table.read(f"{self.prefix}/failed") or words
+            self.table.write(self._own(), words)
         except RuntimeError as lost:
             logger.warning("%s: the other ranks are not told: %s", self._path, _first_line(lost))
+
+    def heed(self) -> None:
+        """Raises what another rank has failed with before its engine could say so."""
+        try:
+            said = self.table.read(f"{self.prefix}/failed")
+        except RuntimeError as error:
+            logger.debug("%s: %s", self._path, _first_line(error))
+            return
+        if said is not None:
+            raise self._failure(said)
+
+    def serve(self, table: Table) -> Service:
+        """What the engine needs to hear of the others. If there is none, they hear that."""
+        try:
+            return Service(table, self._path)
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def agree(self) -> None:
         """This rank could. Raises what another one has failed with."""
@@ -476,14 +572,17 @@ class Opening:
                 raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")
 
     def _failure(self, said: bytes) -> errors.CheckpointError:
-        told = json.loads(said)
-        code = int(told["code"])
-        return error_class(code)(
-            f"rank {told['rank']} could not open {self._path}: {told['why']}",
-            code=code,
-            errno=-code if code > lib.CKPT_EINTEGRITY else None,
-            rank=int(told["rank"]),
-        )
+        return _failure(self._path, json.loads(said))
+
+
+def _failure(path: str, told: dict[str, Any]) -> errors.CheckpointError:
+    code = int(told["code"])
+    return error_class(code)(
+        f"rank {told['rank']} could not open {path}: {told['why']}",
+        code=code,
+        errno=-code if code > lib.CKPT_EINTEGRITY else None,
+        rank=int(told["rank"]),
+    )
 
 
 # The service.
@@ -493,13 +592,19 @@ class Service:
     """Answers what an engine asks, from a thread. Made before the engine, closed after it."""
 
     def __init__(self, table: Table, path: str) -> None:
+        self.ptr: Any = None
         ret = ffi.new("struct ckpt_exchange_server **")
         check(lib.ckpt_exchange_server_new(ret))
-        self.ptr: Any = ret[0]
+        self.ptr = ret[0]
         self._thread = Helper(
             target=_serve, args=(self.ptr, table, path), name="libckpt-ranks", daemon=True
         )
         self._thread.start()
+
+    def __del__(self) -> None:
+        # It never came to an engine.
+        if getattr(self, "ptr", None) is not None:
+            self.close()
 
     def close(self) -> None:
         """After the engine has closed, or could not be opened."""

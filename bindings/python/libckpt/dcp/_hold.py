@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _errors as errors
-from .._engine import Options, logger
+from .._engine import Engine, Options, logger
 from .._exchange import Group, find_group, join, join_group, join_nodes, open_all
 from .._load import store_path
 from .._native import lib
@@ -124,9 +124,15 @@ def hold(config: Config) -> Hold:
             found.close()
             found = None
         if found is None:
-            found = Hold(config, group)
-            with _lock:
-                _holds[key] = found
+            opened: list[Engine] = []
+            try:
+                found = Hold(config, group, opened)
+                with _lock:
+                    _holds[key] = found
+            except BaseException:
+                for engine in opened:
+                    engine.close()
+                raise
         elif found.config.options != config.options:
             raise ValueError(
                 f"{config.path} is open with {_difference(found.config.options, config.options)}: "
@@ -148,8 +154,13 @@ def bring(path: str) -> None:
             return
         options = Options(node_store=True, pool_bytes=_BRING_BYTES)
         ranks = join(path, None, options.save_timeout, node_store=True)
-        if ranks is not None:
-            open_all(path, options, ranks).close()
+        opened: list[Engine] = []
+        try:
+            if ranks is not None:
+                open_all(path, options, ranks, opened)
+        finally:
+            for engine in opened:
+                engine.close()
 
 
 #: The engine's staging memory, of which none is needed.
@@ -198,13 +209,13 @@ os.register_at_fork(after_in_child=_forget)
 class Hold:
     """One store, open to save to it."""
 
-    def __init__(self, config: Config, group: Group | None) -> None:
+    def __init__(self, config: Config, group: Group | None, opened: list[Engine]) -> None:
         self.config = config
         self._group = group
         timeout = config.options.save_timeout
         meet = join_nodes if config.options.node_store else join_group
         ranks = None if group is None else meet(config.path, group, timeout)
-        self.engine = open_all(config.path, config.options, ranks)
+        self.engine = open_all(config.path, config.options, ranks, opened)
         opening = None if ranks is None else ranks.opening
         # As for a claim, so that the engine's own deadlines come after it.
         self._meeting: Meeting | None = None

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts of a job that come to nothing: a rank fails or is interrupted before its engine runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import own_threads
+from libckpt._engine import aside as _engine_aside
+from ranks import together
+from test_node_stores import TWO, on_node, rank_of
+
+import libckpt
+from libckpt import _checkpointer, _engine, _exchange
+
+# Ctrl-C, and ranks that fail.
+
+
+class Gone(Exception):
+    """What a rank dies of."""
+
+
+def open_alone(place: Path) -> float:
+    """Rank 1 dies when it has told where its store is; how long Ctrl-C takes on rank 0 then."""
+    store, gone, rank = on_node(place, "ab"), place / "gone", rank_of()
+
+    def die(*_: object) -> Any:
+        gone.touch()
+        raise Gone
+
+    def aside(*given: Any) -> Any:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        return _engine_aside(*given)
+
+    _engine.aside = die if rank else aside
+    _exchange.Opening.fail = lambda *_: None  # type: ignore[method-assign] - as if it were killed
+    begun = time.monotonic()
+    with pytest.raises((Gone, KeyboardInterrupt)) as caught:
+        libckpt.Checkpointer(store, {"w": torch.ones(3)}, node_store=True, save_timeout=300)
+    assert caught.type is (Gone if rank else KeyboardInterrupt)
+    return time.monotonic() - begun
+
+
+def test_ctrl_c_reaches_a_rank_whose_store_waits_for_anothers(tmp_path: Path) -> None:
+    assert together(2, tmp_path, open_alone, tmp_path)[0] < 30
+
+
+# A rank that does not come so far.
+
+
+def open_with_one_gone(place: Path, who: int, how: str) -> tuple[str, str, float]:
+    """One rank fails before its engine runs; what each raises, and after how long."""
+    store, rank = on_node(place, TWO), rank_of()
+    options: dict[str, Any] = {"node_store": True, "pool_bytes": 1 << 20}
+    whole = options.copy()
+    kept = _engine.aside, _exchange.place_of, _exchange.Service
+
+    def die(*_: object) -> Any:
+        raise Gone(f"rank {rank} has had enough")
+
+    if rank == who and how == "argument":
+        options["every"] = -7
+    elif rank == who:
+        setattr(
+            *{
+                "engine": (_engine, "aside", die),
+                "place": (_exchange, "place_of", die),
+                "service": (_exchange, "Service", die),
+            }[how]
+        )
+    dist.barrier()
+    begun = time.monotonic()
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - it is looked at below
+        libckpt.Checkpointer(store, {"w": torch.ones(3)}, **options)
+    took = time.monotonic() - begun
+    _engine.aside, _exchange.place_of, _exchange.Service = kept
+    dist.barrier()
+    if how in ("argument", "place"):  # no store was touched: all of them try again
+        with libckpt.Checkpointer(store, {"w": torch.ones(3)}, **whole) as ckpt:
+            ckpt.save(1).wait()
+    return type(caught.value).__name__, str(caught.value), took
+
+
+@pytest.mark.parametrize("who", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("how", "kind", "why"),
+    [
+        ("argument", "ValueError", "every=-7"),
+        ("place", "Gone", "has had enough"),
+        ("service", "Gone", "has had enough"),
+        ("engine", "Gone", "has had enough"),
+    ],
+)
+def test_a_rank_that_fails_before_its_engine_runs_tells_the_others(
+    tmp_path: Path, who: int, how: str, kind: str, why: str
+) -> None:
+    found = together(4, tmp_path, open_with_one_gone, tmp_path, who, how)
+    for rank, (name, said, took) in enumerate(found):
+        assert took < 20, found  # they would have waited for 90 s
+        assert why in said
+        if rank != who:
+            assert f"rank {who}" in said, said
+            assert issubclass(getattr(libckpt, name), libckpt.CheckpointError)
+            assert f"{kind}: " in said
+        else:
+            assert name == kind
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_with_a_bad_argument_tells_those_of_one_store(tmp_path: Path, who: int) -> None:
+    for rank, (said, took) in enumerate(together(2, tmp_path, open_badly, tmp_path, who)):
+        assert took < 20
+        assert "keep_last=0" in said
+        assert rank == who or f"rank {who} could not open" in said
+
+
+def open_badly(place: Path, who: int) -> tuple[str, float]:
+    state, begun = {"w": torch.ones(3)}, time.monotonic()
+    with pytest.raises((ValueError, libckpt.CheckpointError)) as caught:
+        libckpt.Checkpointer(place / "s", state, keep_last=0 if rank_of() == who else 1)
+    took = time.monotonic() - begun
+    with libckpt.Checkpointer(place / "s", state, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+    return str(caught.value), took
+
+
+def test_what_an_earlier_start_has_said_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kept:
+        text = b""
+
+        def write(self, _key: str, text: bytes) -> None:
+            self.text = text
+
+        def read(self, _key: str) -> bytes:
+            return self.text
+
+    table: Any = Kept()
+    group = _exchange.Group(3, 4, None)
+    _exchange._tell_refusal(group, table, "p", ValueError("no"))
+    with pytest.raises(libckpt.CheckpointError, match="rank 3 could not open s: ValueError: no"):
+        _exchange._refused(table, "p", "s", 600)
+    now = time.time()
+    for at in (now + 700, now - 700):
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        _exchange._refused(table, "p", "s", 600)
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    _exchange._refused(table, "p", "s", 600)
+
+
+@pytest.mark.parametrize("when", ["before", "in", "behind"])
+def test_what_comes_after_ctrl_c_is_undone(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It comes before the call has begun, while it runs, and when it has just come to its end."""
+    called, told, undone = threading.Event(), threading.Event(), threading.Event()
+    values: list[int | None] = []
+
+    def call() -> int:
+        called.set()
+        assert when == "behind" or told.wait(60)
+        return 7
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if when != "before":
+                super().start()
+                assert called.wait(60)
+            if when == "behind":
+                self.join(60)
+            raise KeyboardInterrupt
+
+    def undo(value: int | None) -> None:
+        values.append(value)
+        undone.set()
+
+    monkeypatch.setattr(_engine.threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _engine.aside(call, undo)
+    assert undone.is_set() is (when != "in")
+    told.set()
+    assert undone.wait(60)
+    assert values == [None if when == "before" else 7]
+    assert called.is_set() is (when != "before")
+
+
+# Between the opening of an engine and its checkpointer no interrupt gets lost, and no engine.
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt before the so manieth step of what is watched, once it has begun."""
+
+    def __init__(self, files: set[str], begins: Any, number: int) -> None:
+        self._files, self._begins, self._left = files, begins, number
+        self.fired = False
+
+    def __enter__(self) -> Interrupter:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: Any, event: str, _arg: object) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not self.fired and self._begins():
+            self._left -= 1
+            if self._left < 0:
+                self.fired = True
+                raise KeyboardInterrupt
+        return self._trace
+
+
+FILES = {module.__file__ for module in (_checkpointer, _engine, _exchange)}
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the library has opened an engine."""
+    event = threading.Event()
+    real = _engine.lib.ckpt_engine_open
+
+    class Lib:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(_exchange.lib, name)
+
+        def ckpt_engine_open(self, *given: Any) -> int:
+            code: int = real(*given)
+            event.set()
+            return code
+
+    monkeypatch.setattr(_engine, "lib", Lib())
+    return event
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_ctrl_c_leaves_no_engine_open(
+    store: Path, begun: threading.Event, nodes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one rank of a job whose nodes have stores: its engine is opened by another thread."""
+    if nodes:
+        ranks = _exchange.Ranks(0, 1, "", None)
+        monkeypatch.setattr(_exchange, "join", lambda *_, **__: ranks)
+    kept = own_threads()
+    for number in range(10_000):
+        begun.clear()
+        watched = Interrupter(FILES, begun.is_set, number)
+        ckpt: Any = None
+        try:
+            with watched:
+                ckpt = libckpt.Checkpointer(
+                    store, {"w": torch.ones(2)}, pool_bytes=1 << 20, node_store=nodes
+                )
+        except KeyboardInterrupt:
+            assert watched.fired
+        if ckpt is not None:
+            ckpt.close()
+        until = time.monotonic() + 20
+        while own_threads() != kept and time.monotonic() < until:
+            time.sleep(0.001)
+        assert own_threads() == kept, number
+        if not watched.fired:
+            break
+    assert 100 < number < 9_999
+    assert not nodes or begun.is_set()
