@@ -326,6 +326,8 @@ class Engine:
         self.world = ranks.world if ranks else 1
         #: those that write into the same store; empty: all
         self.peers = ranks.peers if ranks else ()
+        #: what the ranks of several nodes mean by their names
+        self.names = ranks.names() if ranks else None
         self._service = ranks.service if ranks else None
         self.pid = os.getpid()
         self.ptr: Any = None

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from . import _errors as errors
+from ._apart import Names
 from ._door import Helper
 from ._engine import Engine, Options, check, error_class, logger, new_struct
 from ._native import ffi, lib
@@ -63,6 +64,12 @@ class Ranks(NamedTuple):
     node_ranks: int = 0
     #: those whose store this one is, where every node has one; empty: all
     peers: tuple[int, ...] = ()
+
+    def names(self) -> Names | None:
+        """What they mean by their names, where no rank can read what all have described."""
+        if self.opening is None or len(self.peers) in (0, self.world):
+            return None
+        return Names(self.opening.table, self.opening.prefix, self.rank)
 
 
 #: more than a job can have
@@ -257,6 +264,10 @@ class Table:
     def put(self, key: str, value: bytes) -> bool:
         """Gives a key its value, unless it has one. False: it has another."""
         return bool(self._store.compare_set(key, b"", value) == value)
+
+    def swap(self, key: str, old: bytes, new: bytes) -> bool:
+        """Gives a key that has `old` (empty: none) another value. False: it has not."""
+        return bool(self._store.compare_set(key, old, new) == new)
 
     def write(self, key: str, value: bytes) -> None:
         """Gives a key its value, whatever it has."""

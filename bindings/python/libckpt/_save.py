@@ -106,6 +106,8 @@ class Save:
         self._failure: errors.CheckpointError | None = None
         self._loop_time = 0.0
         self._progress: Callable[[Progress], object] | None = None
+        #: under which the ranks of several nodes compare what they mean
+        self._where: str | None = None
         #: the user has been told of the failure
         self._told = False
         #: the checkpointer has counted and logged the outcome
@@ -276,6 +278,7 @@ class Save:
         try:
             self._describe(snapshot)
             self._await_others(deadline)
+            self._compare(snapshot, f"{self._engine.stats()['generation']}-{self._step}")
         except BaseException as error:
             self._refuse(error)
             raise
@@ -297,6 +300,30 @@ class Save:
         check(work(lib.ckpt_save_set_meta, ptr, snapshot.meta, len(snapshot.meta)))
         if snapshot.common:
             check(work(lib.ckpt_save_set_common, ptr, snapshot.common, len(snapshot.common)))
+
+    def _compare(self, snapshot: Snapshot, where: str) -> None:
+        """With stores on every node: whether the ranks mean the same by names that some have."""
+        names = self._engine.names
+        if names is None:
+            return
+        self._where = where
+        why = names.compare(snapshot.apart, where)
+        if why is not None:
+            # Rank 0 fails the step for all of them: it has other words for what all have alike.
+            logger.error("step %d of %s: %s", self._step, self._engine.path, why)
+            words = snapshot.common + why.encode("utf-8", "replace")
+            check(self._engine.work(lib.ckpt_save_set_common, self._ptr, words, len(words)))
+
+    def _explained(self, error: errors.CheckpointError) -> errors.CheckpointError:
+        names = self._engine.names
+        if names is None or self._where is None or not isinstance(error, errors.MismatchError):
+            return error
+        where, self._where = self._where, None
+        why = names.why(where)
+        if why is None:
+            return error
+        said = f"step {self._step} is of no rank: {why}"
+        return errors.MismatchError(said, code=error.code, step=self._step, tier=error.tier)
 
     def _copy_eager(self, deadline: float) -> None:
         check(self._engine.work(lib.ckpt_save_start, self._ptr))
@@ -362,12 +389,13 @@ class Save:
                     step=self._step,
                 )
             if code == 0:
-                self._failure = self._compare(behind)
+                self._failure = self._compare_fenced(behind)
             else:
-                self._failure = self._read_error() or _unknown(self._step, code)
+                found = self._read_error() or _unknown(self._step, code)
+                self._failure = self._explained(found)
             self._release()
 
-    def _compare(self, behind: Behind) -> errors.CheckpointError | None:
+    def _compare_fenced(self, behind: Behind) -> errors.CheckpointError | None:
         """What PyTorch counts, and the memory that C samples, must be as it was at save()."""
         name, how = behind.changed(), "was changed in place"
         if name is None:
@@ -418,8 +446,9 @@ class Save:
 
     def _poll(self) -> errors.CheckpointError | None:
         if self._failure is None and self._ptr is not None:
-            self._failure = self._read_error()
-            if self._failure is not None:
+            found = self._read_error()
+            if found is not None:
+                self._failure = self._explained(found)
                 self._release()
         return self._failure
 

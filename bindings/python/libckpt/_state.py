@@ -110,6 +110,8 @@ class Snapshot(NamedTuple):
     meta: bytes
     #: what all ranks must give alike; empty: there is one
     common: bytes
+    #: what this rank means by the names that not all ranks need to have
+    apart: dict[str, str]
     behind: Behind
     #: what must live until the eager tensors have been copied
     keep: list[Any]
@@ -210,6 +212,8 @@ class _Sink:
         self.aliases: list[tuple[bytes, bytes]] = []
         #: of all ranks, whoever's turn it is
         self.shared: list[_Shared] = []
+        #: of the ranks of a mesh
+        self.apart: list[_Shared] = []
         #: of which this rank holds nothing
         self.empty: dict[str, Json] = {}
 
@@ -240,6 +244,8 @@ class _Sink:
         shared = _shared_of(name, what, value, self._ranks)
         if shared is not None:
             self.shared.append(shared)
+        else:
+            self.apart.append((name, what.dtype, what.full_shape))
         if copies is None:
             self.empty[name] = describe_empty(what)
         elif is_turn(name, copies):
@@ -340,7 +346,8 @@ class _Modules:
         self.eager: list[bool] = []
         self.tensors: list[torch.Tensor] = []
         self._copies: list[Copies | None] = []
-        self._tied: list[tuple[bytes, str]] = []
+        #: second names, and the first ones
+        self.tied: list[tuple[bytes, str]] = []
         self._ranks = ranks
         #: name of every tensor, aliases included, and where it is from
         self.used: dict[str, Path] = {}
@@ -376,7 +383,7 @@ class _Modules:
         mine = {name for name, wanted in zip(self.names, self.mine, strict=True) if wanted}
         self.mine_names = {name.decode() for name in mine}
         self.aliases = [
-            (alias, name.encode()) for alias, name in self._tied if name in self.mine_names
+            (alias, name.encode()) for alias, name in self.tied if name in self.mine_names
         ]
 
     def _in_order(self) -> None:
@@ -408,7 +415,7 @@ class _Modules:
         key = _key_of(what)
         data = encode_name(name, name)
         if key is not None and key in self.keys:
-            self._tied.append((data, self.keys[key]))
+            self.tied.append((data, self.keys[key]))
             self._doubles.append(tensor)
             return
         if key is not None:
@@ -498,7 +505,9 @@ class Planner:
         peers: Sequence[int] = (),
     ) -> None:
         self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None)
-        self._common: tuple[_Walked, list[_Shared], bytes] | None = None
+        self._common: tuple[_Walked, list[_Shared], list[_Shared], bytes, dict[str, str]] | None = (
+            None
+        )
         self._eager = eager
         self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
@@ -525,35 +534,43 @@ class Planner:
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked, state)
-        common = self._common_of(walked, writer.sink.shared)
+        common = self._common_of(walked, writer.sink.shared, writer.sink.apart)
         self._walked = walked
         return self._assemble(walked, writer, meta, common)
 
-    def _common_of(self, walked: _Walked, others: list[_Shared]) -> bytes:
+    def _common_of(
+        self, walked: _Walked, others: list[_Shared], apart: list[_Shared]
+    ) -> tuple[bytes, dict[str, str]]:
         """
         Stands for the tensors that all ranks must have: what one of them takes to be another's turn
-        is in no shard if that one does not have it.
+        is in no shard if that one does not have it. And what is meant by the names of the rest.
         """
         if self._ranks.world == 1:
-            return b""
+            return b"", {}
         last = self._common
-        if last is None or last[0] is not walked or last[1] != others:
+        if last is None or last[0] is not walked or last[1:3] != (others, apart):
             described, names = list(walked.modules.described), list(walked.modules.names)
             tensors: list[torch.Tensor] = list(walked.modules.tensors)
             for source in walked.sources:
                 names += source.part.names
                 described += source.described
                 tensors += source.part.tensors
-            mine = [
-                _shared_of(name.decode(), what, tensor, self._ranks)
-                for name, what, tensor in zip(names, described, tensors, strict=True)
-            ]
-            shared = [found for found in mine if found is not None] + others
+            shared, rest = list(others), list(apart)
+            for name, what, tensor in zip(names, described, tensors, strict=True):
+                found = _shared_of(name.decode(), what, tensor, self._ranks)
+                if found is not None:
+                    shared.append(found)
+                else:
+                    rest.append((name.decode(), what.dtype, what.full_shape))
             lines = [f"{name} {dtype} {list(shape)}" for name, dtype, shape in shared]
             text = "\n".join(sorted(lines))
             digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
-            last = self._common = walked, others, digest
-        return last[2]
+            meant = {name: f"{name_of(dtype)} {list(shape)}" for name, dtype, shape in rest}
+            for alias, target in walked.modules.tied:
+                if target in meant:
+                    meant[alias.decode()] = f"another name of {target!r}"
+            last = self._common = walked, others, apart, digest, meant
+        return last[3], last[4]
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
@@ -671,7 +688,9 @@ class Planner:
         late += [tensor for source in sources for tensor in source.own_part().tensors]
         return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
-    def _assemble(self, walked: _Walked, writer: _Writer, meta: bytes, common: bytes) -> Snapshot:
+    def _assemble(
+        self, walked: _Walked, writer: _Writer, meta: bytes, common: tuple[bytes, dict[str, str]]
+    ) -> Snapshot:
         sink = writer.sink
         parts: list[Part] = []
         if walked.small:
@@ -690,7 +709,8 @@ class Planner:
             blocks=[block for block in (walked.block, self._slow) if block.count],
             aliases=walked.modules.aliases + sink.aliases,
             meta=meta,
-            common=common,
+            common=common[0],
+            apart=common[1],
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
             optimizers=[source.optimizer for source in walked.sources],

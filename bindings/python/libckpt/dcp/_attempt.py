@@ -24,8 +24,11 @@ class Attempt(Save):
         """True until commit() or give_up()."""
         return self._held is not None
 
-    def stage(self, snapshot: Snapshot, deadline: float, *, held: bool) -> None:
-        """Hands the snapshot over. Afterwards its tensors have been copied."""
+    def stage(self, snapshot: Snapshot, deadline: float, *, held: bool, where: str) -> None:
+        """
+        Hands the snapshot over. Afterwards its tensors have been copied. `where`: the save, as all
+        ranks call it.
+        """
         ret = ffi.new("struct ckpt_save **")
         opts = new_struct("ckpt_save_opts")
         opts.flags = lib.CKPT_SAVE_FENCED if held else 0
@@ -33,6 +36,7 @@ class Attempt(Save):
         self._ptr = ret[0]
         try:
             self._describe(snapshot)
+            self._compare(snapshot, where)
         except BaseException as error:
             self._refuse(error)
             raise
@@ -59,7 +63,7 @@ class Attempt(Save):
         found = None if code == 0 else last_error(code, self._step)
         self._held = None
         if found is not None:
-            raise self._read_error() or found
+            raise self._explained(self._read_error() or found)
         self.wait("local", deadline)
         info = self.info
         logger.info(

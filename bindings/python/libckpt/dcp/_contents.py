@@ -190,6 +190,7 @@ def _snapshot(gathered: Gathered, node: dict[str, Json], pickled: list[str]) -> 
         aliases=gathered.aliases,
         meta=meta,
         common=b"",
+        apart={},
         behind=Behind([], []),
         keep=gathered.keep,
         optimizers=[],

@@ -313,6 +313,11 @@ class Hold:
             self._meeting.hear_ends(self.deadline)
 
     @property
+    def name_of_save(self) -> str:
+        """What all ranks call the save that they have come to."""
+        return "" if self._meeting is None else self._meeting.name
+
+    @property
     def sharing(self) -> Meeting | None:
         """The ranks, if every node has a store of its own."""
         return self._meeting if self.engine.peers else None
@@ -364,16 +369,21 @@ class Hold:
             attempt.give_up()
         generation = attempt.outcome(deadline)
         if generation is not None:
-            self._tip = generation, attempt.step
+            self._committed(generation, attempt)
 
     def ended(self, attempt: Attempt, generation: int | None) -> None:
         """A save has come to its end; if it was committed, the next one continues from it."""
         with self._turn:
             if generation is not None:
-                self._tip = generation, attempt.step
+                self._committed(generation, attempt)
             if self._attempt is attempt:
                 self._attempt = None
             self._turn.notify_all()
+
+    def _committed(self, generation: int, attempt: Attempt) -> None:
+        self._tip = generation, attempt.step
+        if self.engine.names is not None:
+            self.engine.names.committed()
 
     def _adopt(self, generation: int, step: int) -> None:
         with Reader(self.engine, step) as reader:

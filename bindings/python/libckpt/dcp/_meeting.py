@@ -93,6 +93,8 @@ class Meeting:
         self._path = path
         self._patience = patience
         self._mine = Word(0, None, None)
+        #: what all ranks call the save that they have come to
+        self.name = ""
         #: the last that was taken for an answer, by rank
         self._seen: dict[int, str] = {}
         #: those that write into one store with this rank, where every node has one
@@ -123,6 +125,7 @@ class Meeting:
         """
         ranks = range(self._world) if self._rank == 0 else (0, self._rank)
         words = self._hear(ranks, collective=collective)
+        self.name = words[0].nonce
         why = difference(self._path, words if self._rank == 0 else [words[0], self._mine])
         if self._rank > 0 and why is not None:
             # Of two words; the second is this rank's.

@@ -79,6 +79,16 @@ def share(held: dict[int, bytes], rank: int) -> set[bytes]:
     return mine
 
 
+def meanings(plan: SavePlan | None) -> dict[str, str]:
+    """What a rank means by the names of its tensors."""
+    found: dict[str, str] = {}
+    for item in plan.items if plan is not None else ():
+        what = _described(item)
+        if what is not None:
+            found[item.index.fqn] = f"{what[0]} {what[1]}"
+    return found
+
+
 def local_plan(planner: SavePlanner, plan: SavePlan | None, packed: bytes) -> SavePlan:
     """
     What this rank's planner had planned before the others were asked: `plan`, or what torch has

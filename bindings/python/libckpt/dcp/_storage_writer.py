@@ -222,6 +222,8 @@ class StorageWriter(Base):
                 first=first,
                 absent=absent,
             )
+            snapshot = snapshot._replace(apart=_sharing.meanings(self._local))
+            self._local = None
         except BaseException as error:
             attempt.refuse(error)
             raise
@@ -229,7 +231,9 @@ class StorageWriter(Base):
             logger.warning("pickled into the checkpoint: %s", ", ".join(snapshot.pickled))
         found.begin(attempt)
         try:
-            attempt.stage(snapshot, found.deadline, held=self._coordinates)
+            attempt.stage(
+                snapshot, found.deadline, held=self._coordinates, where=found.name_of_save
+            )
         except BaseException:
             found.ended(attempt, None)
             raise
@@ -249,8 +253,7 @@ class StorageWriter(Base):
         sharing = self._hold.sharing if self._hold is not None else None
         if sharing is None:
             return plan, None
-        local = _sharing.local_plan(planner, self._local, sharing.held or b"")
-        self._local = None
+        local = self._local = _sharing.local_plan(planner, self._local, sharing.held or b"")
         held = sharing.hear_held(collective=self._collective)
         assert self._hold is not None
         mine = _sharing.share(held, self._hold.engine.rank)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whether the ranks of a job mean the same tensors by the same names, where every node has a store of
+its own, so that no rank can read what all have described.
+
+What all ranks must have alike is compared at every save. This is about names that only some ranks
+have. At its first save a rank puts what it means by them into the job's key-value store, unless one
+that means the same has done so, and looks at what others have put there before. So nobody waits for
+another, and of two that differ the later one finds out. It then gives the engine other words than
+rank 0 does for what all ranks have alike, which fails the step for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from . import _errors as errors
+from ._engine import logger
+
+if TYPE_CHECKING:
+    from ._exchange import Table
+
+T = TypeVar("T")
+
+#: Seconds that a store of keys may take, which may hang, before this is left to who reads the step.
+_PATIENCE = 10.0
+#: Bytes of what others have put there that a rank looks at.
+_MOST = 256 << 20
+
+#: What a rank means by its names: "F32 [8, 8]", or "another name of 'w'".
+Meanings = dict[str, str]
+
+
+def difference(mine: Meanings, rank: int, others: Meanings, other: int) -> str | None:
+    """What two ranks mean different things by; None: nothing."""
+    for name in sorted(mine.keys() & others.keys()):
+        if mine[name] != others[name]:
+            return (
+                f"the ranks do not agree about {name!r}: {others[name]} says rank {other}, "
+                f"{mine[name]} says rank {rank}; one name is one tensor of the whole job, and what "
+                "is each rank's own needs a name of its own"
+            )
+    return None
+
+
+class Names:
+    """What the ranks of a job mean by their names, as one of them sees it."""
+
+    def __init__(self, table: Table, prefix: str, rank: int) -> None:
+        self._table = table
+        self._prefix = f"{prefix}/names"
+        self._rank = rank
+        #: what was compared, in a save that was committed
+        self._known: bytes | None = None
+        #: of the save under way: what is compared, and the keys that were put for it
+        self._digest: bytes | None = None
+        self._keys: list[str] = []
+
+    def compare(self, meanings: Meanings, where: str) -> str | None:
+        """What this rank and another differ in; None: it knows of nothing. `where`: the save."""
+        lines = json.dumps(sorted(meanings.items())).encode()
+        digest = hashlib.sha256(lines).hexdigest()
+        self._digest, self._keys = digest.encode(), []
+        if not meanings or self._known == self._digest:
+            return None
+        return self._limited(lambda: self._look(meanings, lines, digest, where))
+
+    def _look(self, meanings: Meanings, lines: bytes, digest: str, where: str) -> str | None:
+        table, place = self._table, f"{self._prefix}/{where}"
+        mine = json.dumps([self._rank, digest]).encode() + b"\n"
+        if not table.put(f"{place}/{digest}", mine):
+            return None  # somebody else looks for all that mean the same
+        table.write(f"{place}/{digest}/all", zlib.compress(lines))
+        before = b""
+        while not table.swap(f"{place}/list", before, before + mine):
+            before = table.read(f"{place}/list") or b""
+        self._keys = [f"{place}/{digest}", f"{place}/{digest}/all"]
+        if not before:
+            self._keys.append(f"{place}/list")
+        size = 0
+        for line in before.splitlines():
+            other, theirs = json.loads(line)
+            data = zlib.decompress(table.read(f"{place}/{theirs}/all") or zlib.compress(b"[]"))
+            size += len(data)
+            if size > _MOST:
+                logger.warning("%s; the ranks have too many", _UNKNOWN)
+                return None
+            why = difference(meanings, self._rank, dict(json.loads(data)), other)
+            if why is not None:
+                table.write(f"{self._prefix}/why", json.dumps([where, why]).encode())
+                return why
+        return None
+
+    def committed(self) -> None:
+        """The save was: the ranks agree, and all of them have looked."""
+        self._known, self._digest = self._digest, None
+        keys, self._keys = self._keys, []
+
+        def drop() -> None:
+            for key in keys:
+                self._table.drop(key)
+
+        if keys:
+            self._limited(drop)
+
+    def why(self, where: str) -> str | None:
+        """What a rank has found out in that save."""
+
+        def read() -> str | None:
+            text = self._table.read(f"{self._prefix}/why")
+            found, why = ("", "") if text is None else json.loads(text)
+            return why if found == where else None
+
+        return self._limited(read)
+
+    def _limited(self, call: Callable[[], T | None]) -> T | None:
+        """Calls it on a thread that may be left behind: a store that hangs has no deadlines."""
+        found: list[T | None] = []
+
+        def run() -> None:
+            try:
+                found.append(call())
+            except (RuntimeError, errors.CheckpointError, ValueError, zlib.error) as error:
+                logger.warning("%s: %s", _UNKNOWN, str(error).partition("\n")[0])
+                found.append(None)
+
+        thread = threading.Thread(target=run, name="libckpt-names", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+        if not found:
+            logger.warning("%s: the job's key-value store does not answer", _UNKNOWN)
+            return None
+        return found[0]
+
+
+_UNKNOWN = "whether all ranks mean the same tensors by the same names was not looked at"

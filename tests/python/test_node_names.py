@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks on several nodes, each with a store of its own, that mean different things by one name."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from libckpt._apart import Names, difference
+from libckpt.dcp import StorageWriter
+from ranks import together
+from test_node_stores import TWO, on_node, rank_of, steps_of, stores
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import libckpt
+from libckpt import _apart
+
+SHAPES: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
+    # of each node's ranks what they mean by the name
+    "shape": {"a": (torch.float32, (4, 4)), "b": (torch.float32, (4, 8))},
+    "type": {"a": (torch.float32, (4, 4)), "b": (torch.float64, (4, 4))},
+    "same": {"a": (torch.float32, (4, 4)), "b": (torch.float32, (4, 4))},
+    "third": {"a": (torch.float32, (4, 4)), "b": (torch.float32, (4, 4)), "c": (torch.int32, (2,))},
+}
+
+
+def staged(nodes: str, how: str) -> dict[str, Any]:
+    """Tensors that the ranks of each node have on a mesh of their own, under one name."""
+    node = nodes[rank_of()]
+    meshes = {
+        name: DeviceMesh("cpu", [r for r in range(len(nodes)) if nodes[r] == name])
+        for name in sorted(set(nodes))
+    }
+    dtype, shape = SHAPES[how][node]
+    whole = torch.ones(shape, dtype=dtype)
+    state: dict[str, Any] = {
+        "part": distribute_tensor(whole, meshes[node], [Shard(0)]),
+        f"only-{node}": DTensor.from_local(whole[0], meshes[node], [Replicate()], run_check=False),
+        "all": torch.ones(3),
+    }
+    return state
+
+
+def save_apart(place: Path, nodes: str, how: str) -> list[str]:
+    """What each of three saves raises; what is wrong with the first two is mended for the third."""
+    store, said = on_node(place, nodes), []
+    good = staged(nodes, "same") if how != "third" else {"all": torch.ones(3)}
+    with libckpt.Checkpointer(
+        store, staged(nodes, how), pool_bytes=1 << 20, on_error=lambda _: None, node_store=True
+    ) as ckpt:
+        for step in (1, 2, 3):
+            if step == 3:
+                ckpt.state = good
+            dist.barrier()
+            begun = time.monotonic()
+            try:
+                ckpt.save(step).wait()
+                said.append("")
+            except libckpt.CheckpointError as error:
+                said.append(f"{type(error).__name__}: {error}")
+            assert time.monotonic() - begun < 30
+    return said
+
+
+@pytest.mark.parametrize(
+    ("how", "nodes"),
+    [("shape", "aabb"), ("type", "aabb"), ("shape", "abab"), ("third", "aabbcc"), ("same", "aabb")],
+)
+def test_ranks_of_several_nodes_mean_the_same(tmp_path: Path, how: str, nodes: str) -> None:
+    for said in together(len(nodes), tmp_path, save_apart, tmp_path, nodes, how):
+        assert said[2] == ""
+        for text in said[:2]:
+            if how == "same":
+                assert text == ""
+                continue
+            # On all ranks, and with the name of it and what two of them mean.
+            assert text.startswith("MismatchError: ")
+            assert "'part'" in text
+            assert {"shape": "[4, 8]", "type": "F64", "third": "I32 [2]"}[how] in text
+    for store in stores(tmp_path, nodes):
+        committed = [step for step, state in steps_of(store) if state == "committed"]
+        assert committed == ([1, 2, 3] if how == "same" else [3])
+
+
+def change_later(place: Path, nodes: str) -> list[str]:
+    """What they mean is one thing in the first save, and not in the second one."""
+    store, said = on_node(place, nodes), []
+    with libckpt.Checkpointer(
+        store, staged(nodes, "same"), pool_bytes=1 << 20, on_error=print, node_store=True
+    ) as ckpt:
+        for step, how in ((1, "same"), (2, "type"), (3, "same")):
+            ckpt.state = staged(nodes, how)
+            try:
+                ckpt.save(step).wait()
+                said.append("")
+            except libckpt.CheckpointError as error:
+                said.append(type(error).__name__)
+    return said
+
+
+def test_one_that_changes_what_it_means_to_what_nobody_does(tmp_path: Path) -> None:
+    """Of those who change it in one save all are compared; of the others it is not known."""
+    for said in together(4, tmp_path, change_later, tmp_path, TWO):
+        assert said[0] == said[2] == ""
+
+
+def save_by_dcp(place: Path, nodes: str) -> str:
+    store, node = on_node(place, nodes), nodes[rank_of()]
+    state: dict[str, Any] = {"w": torch.ones(4, dtype=torch.float64 if node == "b" else None)}
+    said = ""
+    for step in (1, 2):
+        try:
+            dcp.save(
+                state,
+                checkpoint_id=f"step-{step}",
+                storage_writer=StorageWriter(store, pool_bytes=1 << 20, node_store=True),
+            )
+        except dcp.CheckpointException as error:
+            said = str(error)
+        state = {"w": torch.ones(4)}
+    return said
+
+
+def test_ranks_that_save_by_dcp_mean_the_same(tmp_path: Path) -> None:
+    for said in together(4, tmp_path, save_by_dcp, tmp_path, TWO):
+        assert "MismatchError" in said
+        assert "do not agree about 'w'" in said
+        assert "F64 [4]" in said
+    for store in stores(tmp_path):
+        assert [step for step, state in steps_of(store) if state == "committed"] == [2]
+
+
+def count_keys(place: Path, nodes: str) -> tuple[int, int]:
+    """What is put there for it is taken away when all have agreed."""
+    store = on_node(place, nodes)
+    with libckpt.Checkpointer(
+        store, staged(nodes, "same"), pool_bytes=1 << 20, node_store=True
+    ) as ckpt:
+        names = ckpt._core.engine.names
+        assert names is not None
+        put: list[str] = []
+        kept, names._table.put = names._table.put, lambda k, v: bool(put.append(k)) or kept(k, v)
+        ckpt.save(1).wait()
+        ckpt.save(2).wait()
+        once = [key for key in put if "/names/" in key]
+        dist.barrier()
+        place_of = f"{names._prefix}/1-1"
+        left = [names._table.read(key) for key in (*once, f"{place_of}/list")]
+    return len(once), sum(value is not None for value in left)
+
+
+def test_it_is_compared_once_and_leaves_nothing(tmp_path: Path) -> None:
+    for count, left in together(4, tmp_path, count_keys, tmp_path, TWO):
+        assert (count, left) == (1, 0)
+
+
+class Kept:
+    """A store of keys in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.calls = 0
+
+    def read(self, key: str) -> bytes | None:
+        self.calls += 1
+        return self.values.get(key)
+
+    def put(self, key: str, value: bytes) -> bool:
+        self.calls += 1
+        return self.values.setdefault(key, value) == value
+
+    def swap(self, key: str, old: bytes, new: bytes) -> bool:
+        self.calls += 1
+        if self.values.get(key, b"") != old:
+            return False
+        self.values[key] = new
+        return True
+
+    def write(self, key: str, value: bytes) -> None:
+        self.calls += 1
+        self.values[key] = value
+
+    def drop(self, key: str) -> None:
+        self.values.pop(key, None)
+
+
+A, B, C = {"x": "F32 [1]", "y": "F32 [2]"}, {"y": "F32 [3]"}, {"z": "F32 [1]"}
+
+
+def test_whoever_comes_second_finds_out() -> None:
+    for order in itertools.permutations([A, B, C, A]):
+        table: Any = Kept()
+        all_of_them = [Names(table, "p", rank) for rank in range(4)]
+        found = [names.compare(what, "1-1") for names, what in zip(all_of_them, order, strict=True)]
+        assert [why for why in found if why] == [all_of_them[3].why("1-1")]
+        assert "'y'" in next(why for why in found if why)
+        assert all_of_them[0].why("1-2") is None
+        # Another save is another matter.
+        assert [names.compare(A, "1-2") for names in all_of_them] == [None] * 4
+        before = table.calls
+        for names in all_of_them:
+            names.committed()
+        assert not [key for key in table.values if "/1-2" in key]
+        assert [names.compare(A, "1-3") for names in all_of_them] == [None] * 4
+        assert table.calls == before
+
+
+def compare_at_once(table: Any) -> list[str | None]:
+    found: list[str | None] = []
+
+    def one(rank: int, what: dict[str, str]) -> None:
+        found.append(Names(table, "p", rank).compare(what, "1-1"))
+
+    threads = [threading.Thread(target=one, args=given) for given in enumerate([A, B, A, C])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_two_at_once_do_not_miss_each_other() -> None:
+    for _ in range(50):
+        table: Any = Kept()
+        assert sum(why is not None for why in compare_at_once(table)) == 1
+        assert len(table.values["p/names/1-1/list"].splitlines()) == 3
+
+
+def test_ranks_that_have_all_alike_ask_nobody() -> None:
+    table: Any = Kept()
+    assert Names(table, "p", 0).compare({}, "1-1") is None
+    assert table.calls == 0
+
+
+def test_a_store_of_keys_that_fails_costs_no_step(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Kept):
+        def put(self, key: str, value: bytes) -> bool:
+            raise RuntimeError("Connection reset")
+
+    class Hanging(Kept):
+        def put(self, key: str, value: bytes) -> bool:
+            time.sleep(30)
+            return True
+
+    monkeypatch.setattr(_apart, "_PATIENCE", 0.1)
+    for table, said in ((Broken(), "Connection reset"), (Hanging(), "does not answer")):
+        names = Names(table, "p", 0)  # type: ignore[arg-type]
+        assert names.compare(A, "1-1") is None
+        assert said in caplog.text
+    monkeypatch.setattr(_apart, "_MOST", 10)
+    full: Any = Kept()
+    assert Names(full, "p", 0).compare(A, "1-1") is None
+    assert Names(full, "p", 1).compare(B, "1-1") is None
+    assert "too many" in caplog.text
+
+
+def test_what_two_mean() -> None:
+    assert difference(A, 1, A, 0) is None
+    assert difference(A, 1, C, 0) is None
+    why = difference(B, 3, A, 2)
+    assert why is not None
+    assert "F32 [2] says rank 2, F32 [3] says rank 3" in why
