@@ -68,7 +68,8 @@ def join(rank: int, world: int, start: int, *, serves: bool) -> None:
 def be_rank(place: Path) -> None:
     """
     Trains and saves every step, until it is killed or told that it is enough. With a node's name in
-    the environment (killing_nodes.py) the store is that node's own, and rank 0 serves the job.
+    the environment (killing_nodes.py) the store is that node's own, and rank 0 serves the job; with
+    a timeout there, a save may fail, which it says, and goes on.
     """
     import torch
     import torch.distributed as dist
@@ -86,7 +87,7 @@ def be_rank(place: Path) -> None:
 
     say("begins", 0, os.getpid())
     torch.set_num_threads(1)
-    node = os.environ.get("LIBCKPT_NODE")
+    node, timeout = os.environ.get("LIBCKPT_NODE"), os.environ.get("SAVE_TIMEOUT")
     join(rank, world, start, serves=node is not None and rank == 0)
     torch.manual_seed(0)
     layers = [torch.nn.Linear(61, 61) for _ in range(4)]
@@ -100,7 +101,8 @@ def be_rank(place: Path) -> None:
         place / f"store-{node or 'all'}",
         state,
         keep_last=3,
-        save_timeout=60,
+        save_timeout=float(timeout or 60),
+        on_error=(lambda _: None) if timeout else "warn",
         eager=bool(start % 2),
         node_store=node is not None,
     ) as ckpt:
@@ -116,8 +118,14 @@ def be_rank(place: Path) -> None:
             step += 1
             say("at", step, digest_of(model, optimizer))
             save = ckpt.save(step)
-            if last is not None and last.wait() is None:
-                say("has", last.step, "-")
+            if last is not None:
+                try:
+                    last.wait()
+                    say("has", last.step, "-")
+                except libckpt.CheckpointError as error:
+                    if timeout is None:
+                        raise
+                    say("lost", last.step, type(error).__name__)
             last = save
             # Who has seen the end must not leave the others alone in a collective.
             ends = torch.tensor(float((place / "enough").exists()))
@@ -170,6 +178,10 @@ class Truth:
 
     def __init__(self) -> None:
         self.durable = 0
+        #: the newest step that a rank has come to
+        self.newest = 0
+        #: saves that have failed, of all ranks together
+        self.lost = 0
         self.pids: dict[tuple[int, int], int] = {}
         self.wrong: list[str] = []
         self.resumed: dict[int, dict[int, int]] = {}
@@ -183,9 +195,12 @@ class Truth:
             self._floor.setdefault(line.start, self.durable)
         elif line.word == "has":
             self.durable = max(self.durable, line.step)
+        elif line.word == "lost":
+            self.lost += 1
         elif line.word == "resumed":
             self._take_resumed(line)
         elif line.word == "at":
+            self.newest = max(self.newest, line.step)
             known = self._digests.setdefault((line.rank, line.step), line.what)
             if known != line.what:
                 self._say(line, f"step {line.step} is {line.what}, and was {known} before")

@@ -3,11 +3,13 @@
 A training on several nodes, each a network namespace with a store of its own, to which something
 happens at random moments of resuming and saving, again and again: a rank is killed, all of a node's
 or all of the job's are, a node stands still, or its cable is cut. Then what is left of the job is
-killed, and it is started anew.
+killed, and it is started anew. In some rounds a save may take a few seconds only, and a cable is
+cut for longer: saves are left to their deadlines, and when it is mended the job goes on.
 
 usage: killing_nodes.py [--kills N] [--nodes N] [--world N] [--seed N] [--dir PATH]
 
-What must hold is what killing.py says. Ends with a line of counts, for the soak; the exit code is 1
+What must hold is what killing.py says, and that a job which is not killed has a step durable again
+after each deadline. Ends with a line of counts, for the soak; the exit code is 1
 when something did not hold, and 77 where networks cannot be made.
 """
 
@@ -25,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import killing
 from killing import PATIENCE, SPAN, Logs, Truth
@@ -34,6 +37,12 @@ _PORT = 29500
 #: seconds from what happens to a node until the others are killed, at most
 _AFTER = 2.0
 _SKIPPED = 77
+#: seconds that a save may take in rounds in which some shall take longer
+_SAVE_TIMEOUT = 4.0
+#: of the cuts in one round, in which no save may have been under way, at most
+_CUTS = 5
+#: one round in so many is of that kind
+_SLOW_IN = 4
 
 
 class Job:
@@ -41,6 +50,8 @@ class Job:
 
     def __init__(self, place: Path, network: Network, world: int) -> None:
         self.truth = Truth()
+        #: rounds in which a save has come to its deadline
+        self.deadlines = 0
         self._place, self._network, self._world = place, network, world
         self._logs = Logs(place, world)
         self._heard = time.monotonic()
@@ -55,8 +66,8 @@ class Job:
         """Its ranks."""
         return [rank for rank in range(self._world) if self.node_of(rank) == node]
 
-    def start(self, number: int) -> None:
-        """All ranks, once nothing is left of the last start."""
+    def start(self, number: int, save_timeout: float | None = None) -> None:
+        """All ranks, once nothing is left of the last start. With a timeout, saves may fail."""
         self._heard = time.monotonic()
         for rank in range(self._world):
             node = self.node_of(rank)
@@ -71,6 +82,8 @@ class Job:
                 "GLOO_SOCKET_IFNAME": "cable",
                 "OMP_NUM_THREADS": "1",
             }
+            if save_timeout is not None:
+                environment["SAVE_TIMEOUT"] = str(save_timeout)
             command = ["ip", "netns", "exec", self._network.name(node), sys.executable]
             command += [killing.__file__, "--rank-in", str(self._place)]
             self._ranks.append(
@@ -109,6 +122,13 @@ class Job:
             done = len(self.truth.resumed.get(start, {})) == self._world
             if begun and (word == "begins" or done):
                 return
+            time.sleep(0.01)
+
+    def listen_until_durable(self) -> None:
+        """Until a step is durable that no rank had begun before."""
+        newest = self.truth.newest
+        while self.truth.durable <= newest:
+            self.listen()
             time.sleep(0.01)
 
     def signal(self, ranks: list[int], number: signal.Signals) -> None:
@@ -175,21 +195,55 @@ _HAPPENS: list[Callable[[Job, Network, random.Random], None]] = [
 ]
 
 
-def run(place: Path, network: Network, world: int, kills: int, seed: int) -> tuple[int, list[str]]:
-    """So many of them; how many there were, and what did not hold."""
+def _outlast(job: Job, network: Network, dice: random.Random) -> None:
+    """A node is cut off for longer than a save may take, until one has failed of that."""
+    lost = job.truth.lost
+    for _ in range(_CUTS):
+        job.listen_until_durable()
+        node = dice.randrange(network.count)
+        network.cut(node)
+        job.go_on(_SAVE_TIMEOUT * dice.uniform(1.2, 2))
+        network.mend(node)
+        job.listen_until_durable()
+        if job.truth.lost > lost:
+            job.deadlines += 1
+            return
+    job.truth.wrong.append(f"in {_CUTS} cuts of more than {_SAVE_TIMEOUT} s no save has failed")
+
+
+def _round(job: Job, network: Network, dice: random.Random, start: int, *, slow: bool) -> None:
+    job.start(start, _SAVE_TIMEOUT if slow else None)
+    if slow:
+        job.listen_until(start, "resumed")
+        _outlast(job, network, dice)
+    else:
+        # Half of them while it resumes, of which nobody knows how long it takes.
+        job.listen_until(start, "resumed" if dice.random() < 0.5 else "begins")
+        job.go_on(dice.uniform(0, SPAN))
+        job.listen()
+        dice.choice(_HAPPENS)(job, network, dice)
+    job.go_on(dice.uniform(0, _AFTER))  # the others notice it, or do not
+    job.kill()
+
+
+class Counts(NamedTuple):
+    """What there was."""
+
+    kills: int
+    #: rounds in which a save was left to its deadline
+    deadlines: int
+
+
+def run(
+    place: Path, network: Network, world: int, kills: int, seed: int, *, slow_in: int = _SLOW_IN
+) -> tuple[Counts, list[str]]:
+    """So many of them; how many there were, and what did not hold. One in `slow_in` is slow."""
     dice = random.Random(seed)
     job = Job(place, network, world)
     done = 0
     try:
         for start in range(kills):
-            job.start(start)
-            # Half of them while it resumes, of which nobody knows how long it takes.
-            job.listen_until(start, "resumed" if dice.random() < 0.5 else "begins")
-            job.go_on(dice.uniform(0, SPAN))
-            job.listen()
-            dice.choice(_HAPPENS)(job, network, dice)
-            job.go_on(dice.uniform(0, _AFTER))  # the others notice it, or do not
-            job.kill()
+            _round(job, network, dice, start, slow=dice.randrange(slow_in) == 0)
             done += 1
         job.start(kills)
         job.listen_until(kills, "resumed")
@@ -198,7 +252,7 @@ def run(place: Path, network: Network, world: int, kills: int, seed: int) -> tup
         job.truth.wrong.append(str(error))
     finally:
         job.close()
-    return done, job.truth.wrong
+    return Counts(done, job.deadlines), job.truth.wrong
 
 
 def main() -> None:
@@ -223,7 +277,7 @@ def main() -> None:
         sys.stdout.write(f"what is left of it: {place}\n")
     else:
         shutil.rmtree(place)
-    sys.stdout.write(f"counts kills={done} wrong={len(wrong)}\n")
+    sys.stdout.write(f"counts kills={done.kills} deadlines={done.deadlines} wrong={len(wrong)}\n")
     sys.exit(1 if wrong else 0)
 
 

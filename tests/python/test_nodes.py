@@ -131,4 +131,10 @@ def test_nodes_with_stores_of_their_own_resume_what_all_had(
 
 
 def test_whatever_happens_to_a_node_all_resume_the_same(network: Network, tmp_path: Path) -> None:
-    assert run(tmp_path, network, world=4, kills=3, seed=5) == (3, [])
+    assert run(tmp_path, network, world=4, kills=3, seed=5, slow_in=1000) == ((3, 0), [])
+
+
+def test_saves_that_come_to_their_deadline_cost_no_step_that_was_durable(
+    network: Network, tmp_path: Path
+) -> None:
+    assert run(tmp_path, network, world=3, kills=1, seed=5, slow_in=1) == ((1, 1), [])
