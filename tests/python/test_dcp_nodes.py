@@ -20,7 +20,9 @@ from ranks import Job, full, together
 from safetensors.torch import load_file
 from test_dcp_ranks import Failing, Thing, state_of
 from test_node_stores import TWO, held, on_node, state_on, steps_of, stores
+from torch.distributed.checkpoint import _async_process_executor
 from torch.distributed.checkpoint.state_dict import set_state_dict
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -414,6 +416,32 @@ def save_kept_elsewhere(place: Path, nodes: str) -> None:
 
 def test_plans_that_are_kept_of_another_store(tmp_path: Path) -> None:
     together(4, tmp_path, save_kept_elsewhere, tmp_path, TWO)
+
+
+def in_a_process(place: Path, nodes: str) -> None:
+    """torch's own process has the stores open: what is there is read without opening them again."""
+    store, stager = on_node(place, nodes), Stager()
+    for step in (1, 2):
+        state = {"a": torch.full((1000,), float(step)), "n": step}
+        future: Any = dcp.async_save(
+            state,
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(store, pool_bytes=1 << 20, node_store=True),
+            async_stager=stager,
+            async_checkpointer_type=AsyncCheckpointerType.PROCESS,
+        )
+        future.result(120)
+        dist.barrier()
+        found = {"a": torch.zeros(1000), "n": 0}
+        read(store, found, step, node_store=False)
+        assert_same(found, {"a": torch.full((1000,), float(step)), "n": step})
+    _async_process_executor._CHECKPOINT_PROCESS = None  # ends it
+
+
+def test_torch_saves_from_a_process_of_its_own(tmp_path: Path) -> None:
+    together(2, tmp_path, in_a_process, tmp_path, "ab")
+    for store in stores(tmp_path, "ab"):
+        assert [step for step, _ in steps_of(store)] == [1, 2]
 
 
 def by_groups(place: Path, nodes: str) -> None:

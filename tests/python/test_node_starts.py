@@ -191,6 +191,39 @@ def test_what_comes_after_ctrl_c_is_undone(monkeypatch: pytest.MonkeyPatch, when
     assert called.is_set() is (when != "before")
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_others_say_ends_a_call_that_does_not_end_by_itself(
+    monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    looked, told, undone = threading.Event(), threading.Event(), threading.Event()
+    kept: list[int] = []
+    monkeypatch.setattr(_engine, "_LOOK", 0.01)
+    monkeypatch.setattr(_engine, "_LEAVE", 60 if ends else 0.1)
+
+    def call() -> int:
+        assert (looked if ends else told).wait(60)
+        return 7
+
+    def look() -> Gone:
+        looked.set()
+        return Gone("said")
+
+    def undo(_: int | None) -> None:
+        undone.set()
+
+    if ends:
+        assert _engine.aside(call, undo, kept.append, look) == 7
+        assert kept == [7]
+        assert not undone.is_set()
+        return
+    with pytest.raises(Gone, match="said"):
+        _engine.aside(call, undo, kept.append, look)
+    assert not undone.is_set()
+    told.set()
+    assert undone.wait(60)
+    assert kept == []
+
+
 # Between the opening of an engine and its checkpointer no interrupt gets lost, and no engine.
 
 

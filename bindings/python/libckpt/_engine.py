@@ -238,20 +238,22 @@ def _opts(options: Options) -> Any:
 
 #: Seconds between looks at what others say, while a call waits for them.
 _LOOK = 0.3
+#: Seconds in which a call itself may come to what they have said.
+_LEAVE = 2.0
 
 
 def aside(
     call: Callable[[], _T],
     undo: Callable[[_T | None], object],
     keep: Callable[[_T], object] | None = None,
-    look: Callable[[], object] | None = None,
+    look: Callable[[], BaseException | None] | None = None,
 ) -> _T:
     """
     What a call that may wait for long gives. Ctrl-C, or what another signal handler raises, does
-    not wait for it, and neither does what `look` raises, which is called now and then: when the
-    call comes to its end after that, what it gives is undone; None is, if it has not begun, and
-    then it never does. `keep` has what it gives before anything can come in between; what is undone
-    after that it must give back.
+    not wait for it, and neither does what `look` gives, which is asked now and then, if the call
+    does not end soon after: when it comes to its end then, what it gives is undone; None is, if it
+    has not begun, and then it never does. `keep` has what it gives before anything can come in
+    between; what is undone after that it must give back.
     """
     found: list[_T] = []
     failed: list[BaseException] = []
@@ -281,9 +283,7 @@ def aside(
     done.acquire()
     try:
         threading.Thread(target=run, name="libckpt-open", daemon=True).start()
-        while not done.acquire(timeout=-1 if look is None else _LOOK):
-            assert look is not None
-            look()
+        _await(done, look)
     except BaseException:
         with lock:
             given_up.append(True)
@@ -296,6 +296,16 @@ def aside(
     if failed:
         raise failed[0]
     return found[0]
+
+
+def _await(done: threading.Lock, look: Callable[[], BaseException | None] | None) -> None:
+    why: BaseException | None = None
+    leaves = 0.0
+    while not done.acquire(timeout=-1 if look is None else _LOOK):
+        if why is not None and time.monotonic() >= leaves:
+            raise why
+        if why is None and look is not None:
+            why, leaves = look(), time.monotonic() + _LEAVE
 
 
 class Engine:

@@ -514,15 +514,14 @@ class Opening:
         except RuntimeError as lost:
             logger.warning("%s: the other ranks are not told: %s", self._path, _first_line(lost))
 
-    def heed(self) -> None:
-        """Raises what another rank has failed with before its engine could say so."""
+    def heed(self) -> errors.CheckpointError | None:
+        """What another rank has failed with, perhaps before its engine could say so."""
         try:
             said = self.table.read(f"{self.prefix}/failed")
         except RuntimeError as error:
             logger.debug("%s: %s", self._path, _first_line(error))
-            return
-        if said is not None:
-            raise self._failure(said)
+            return None
+        return None if said is None else self._failure(said)
 
     def serve(self, table: Table) -> Service:
         """What the engine needs to hear of the others. If there is none, they hear that."""
