@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 import warnings
@@ -273,6 +274,94 @@ def test_a_manifest_that_a_crash_has_left_out_is_brought_back(tmp_path: Path, la
         assert "MismatchError" in said
     check_resumed(together(4, tmp_path, resume, tmp_path, TWO, "fsdp"), 3, truth, losses)
     assert (manifests[lacks] / "manifest.json").read_bytes() == kept
+
+
+def rows_of(step: int) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    rows = torch.full((8, 256), float(step)) + torch.arange(8.0)[:, None]
+    return {
+        "rows": distribute_tensor(rows, mesh, [Shard(0)]),
+        "same": torch.full((1000,), float(step)),
+        "step": step,
+    }
+
+
+def load_if_any(store: Path, state: dict[str, Any]) -> bool:
+    """False: nothing has been committed."""
+    none = False
+    try:
+        read(store, state)
+    except dcp.CheckpointException as error:
+        none = "nothing has been committed yet" in str(error)
+        if not none:
+            raise
+    return not none
+
+
+def misnamed(place: Path, nodes: str) -> str:
+    """One rank alone says no step's number; nobody waits for it."""
+    store, state = on_node(place, nodes), {"a": torch.ones(3)}
+    write(store, 1, state)
+    close()
+    with pytest.raises(dcp.CheckpointException) as caught:
+        dcp.load(
+            state,
+            checkpoint_id="last" if dist.get_rank() == 3 else "latest",
+            storage_reader=StorageReader(store, node_store=True),
+        )
+    read(store, state)
+    write(store, 2, state)
+    return str(caught.value)
+
+
+def test_what_one_rank_has_named_wrongly_is_told_to_all(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    for said in together(4, tmp_path, misnamed, tmp_path, TWO):
+        assert "it must end with a step's number" in said
+    assert time.monotonic() - begun < 60
+
+
+def save_until_killed(place: Path, nodes: str, seconds: list[float]) -> None:
+    """Saves step after step, and notes what it was told is durable, until the kernel ends it."""
+    rank, store, first = dist.get_rank(), on_node(place, nodes), 0
+    state = rows_of(0)
+    if store.exists() and load_if_any(store, state):
+        first = state["step"]
+    log = os.open(place / f"told-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    dist.barrier()
+    signal.setitimer(signal.ITIMER_REAL, seconds[rank])  # whose signal is not handled
+    for step in range(first + 1, first + 10_000):
+        write(store, step, rows_of(step), keep_last=1)
+        os.write(log, f"{step}\n".encode())
+
+
+def what_is_left(place: Path, nodes: str) -> int:
+    state = rows_of(0)
+    if not load_if_any(on_node(place, nodes), state):
+        return 0
+    want = rows_of(state["step"])
+    assert_same(state["rows"].to_local(), want["rows"].to_local())
+    assert_same(state["same"], want["same"])
+    step: int = state["step"]
+    return step
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whoever_dies_when_what_was_durable_is_there(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    told = 0
+    for _ in range(3):
+        # One node first, or all at about one time; who waits for the dead ones dies soon after.
+        base = {node: draw.uniform(0.1, 0.8) for node in "ab"}
+        seconds = [base[node] + draw.choice((0, draw.uniform(0, 0.01))) for node in TWO]
+        with pytest.raises(AssertionError, match="died"):
+            together(4, tmp_path, save_until_killed, tmp_path, TWO, seconds)
+        for path in tmp_path.glob("told-*"):
+            told = max([told, *map(int, path.read_text().split())])
+        left = together(4, tmp_path, what_is_left, tmp_path, TWO)
+        assert left == [left[0]] * 4
+        assert left[0] >= told
+    assert told > 0
 
 
 # dcp.save() returns when it is on all nodes.

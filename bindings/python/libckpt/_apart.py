@@ -56,18 +56,19 @@ class Names:
         self._prefix = f"{prefix}/names"
         self._rank = rank
         #: what was compared, in a save that was committed
-        self._known: bytes | None = None
+        self._known: Meanings | None = None
         #: of the save under way: what is compared, and the keys that were put for it
-        self._digest: bytes | None = None
+        self._meant: Meanings | None = None
         self._keys: list[str] = []
 
     def compare(self, meanings: Meanings, where: str) -> str | None:
         """What this rank and another differ in; None: it knows of nothing. `where`: the save."""
+        self._meant, self._keys = meanings, []
+        # One that has not changed is mostly the same object.
+        if not meanings or meanings is self._known or meanings == self._known:
+            return None
         lines = json.dumps(sorted(meanings.items())).encode()
         digest = hashlib.sha256(lines).hexdigest()
-        self._digest, self._keys = digest.encode(), []
-        if not meanings or self._known == self._digest:
-            return None
         return self._limited(lambda: self._look(meanings, lines, digest, where))
 
     def _look(self, meanings: Meanings, lines: bytes, digest: str, where: str) -> str | None:
@@ -98,7 +99,7 @@ class Names:
 
     def committed(self) -> None:
         """The save was: the ranks agree, and all of them have looked."""
-        self._known, self._digest = self._digest, None
+        self._known = self._meant
         keys, self._keys = self._keys, []
 
         def drop() -> None:

@@ -278,7 +278,7 @@ class Save:
         try:
             self._describe(snapshot)
             self._await_others(deadline)
-            self._compare(snapshot, f"{self._engine.stats()['generation']}-{self._step}")
+            self._compare(snapshot, None)
         except BaseException as error:
             self._refuse(error)
             raise
@@ -301,13 +301,16 @@ class Save:
         if snapshot.common:
             check(work(lib.ckpt_save_set_common, ptr, snapshot.common, len(snapshot.common)))
 
-    def _compare(self, snapshot: Snapshot, where: str) -> None:
-        """With stores on every node: whether the ranks mean the same by names that some have."""
+    def _compare(self, snapshot: Snapshot, where: str | None) -> None:
+        """
+        With stores on every node: whether the ranks mean the same by names that some have. `where`:
+        what they call this save, if that is not its generation and step.
+        """
         names = self._engine.names
         if names is None:
             return
-        self._where = where
-        why = names.compare(snapshot.apart, where)
+        self._where = where or f"{self._engine.stats()['generation']}-{self._step}"
+        why = names.compare(snapshot.apart, self._where)
         if why is not None:
             # Rank 0 fails the step for all of them: it has other words for what all have alike.
             logger.error("step %d of %s: %s", self._step, self._engine.path, why)

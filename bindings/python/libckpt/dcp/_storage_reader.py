@@ -116,10 +116,11 @@ class StorageReader(Base):
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
         """What the step holds."""
         self._close()
-        if self._wrong is not None:
-            raise self._wrong
+        # First, because all ranks wait for each other there.
         if self._node_store:
             bring(self._path)
+        if self._wrong is not None:
+            raise self._wrong
         group = find_group(None)
         options = Options(
             read_only=True, node_ranks=1 if group is None else node_ranks() or group.world
