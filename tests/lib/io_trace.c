@@ -47,9 +47,10 @@ static void after(struct io_tap *tap, struct io_tap_req *r)
 	put_path(trace, r->path);
 	switch (req->op) {
 	case CKPT_IO_OP_OPEN:
-		put(trace, "%s%s%s", req->flags & CKPT_OPEN_CREATE ? " create" : "",
+		put(trace, "%s%s%s%s", req->flags & CKPT_OPEN_CREATE ? " create" : "",
 			req->flags & CKPT_OPEN_RDWR ? " rdwr" : "",
-			req->flags & CKPT_OPEN_DIRECT ? " direct" : "");
+			req->flags & CKPT_OPEN_DIRECT ? " direct" : "",
+			req->flags & CKPT_OPEN_EXACT ? " exact" : "");
 		break;
 	case CKPT_IO_OP_WRITE:
 	case CKPT_IO_OP_READ:

@@ -643,8 +643,8 @@ static void test_too_old_to_be_settled(void **state)
 	core->config.world = 1;
 }
 
-/* A store that all share says itself what was committed: nothing is too old. */
-static void test_never_too_old_where_all_share(void **state)
+/* A store that all share, or that has no other beside it, says itself what was committed: nothing is too old. */
+static void test_never_too_old_with_one_store(void **state)
 {
 	struct scene *s = *state;
 	struct ckpt_core *core = &s->rig.core;
@@ -659,7 +659,14 @@ static void test_never_too_old_where_all_share(void **state)
 	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
 	core_rig_run(&s->rig);
 	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
+	/* Nor where there is no other node to hold it. */
+	assert_int_equal(unlink(craft_manifest(&s->dead)), 0);
 	core->config.world = 1;
+	core->config.node_store = true;
+	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE);
+	core_rig_run(&s->rig);
+	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
 }
 
 /* Asked for again in the moment in which it is gone: that is no harm. */
@@ -782,7 +789,7 @@ int main(void)
 		SCENE(test_removed_beside_another),
 		SCENE(test_removed_twice),
 		SCENE(test_too_old_to_be_settled),
-		SCENE(test_never_too_old_where_all_share),
+		SCENE(test_never_too_old_with_one_store),
 		SCENE(test_same_number),
 		SCENE(test_same_number_rolled_back),
 		SCENE(test_bad_one_removed),

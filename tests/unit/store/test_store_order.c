@@ -102,6 +102,23 @@ static void test_shard(void **state)
 	free(pages);
 }
 
+/* What others on the node read as well does not go past the page cache. */
+static void test_shard_that_others_read(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_object object = {.fd = -1};
+
+	assert_int_equal(store_rig_put(&s->rig, "shard", "12345"), 0);
+	io_trace_clear(&s->trace);
+	struct ckpt_store_op *op = store_rig_op(&s->rig);
+	ckpt_store_open_cached(s->rig.store, op, "shard", &object);
+	assert_int_equal(store_rig_wait(&s->rig, op), 0);
+	assert_false(object.direct);
+	assert_int_equal(store_rig_shut(&s->rig, &object), 0);
+	assert_order(s, "open shard exact\n"
+			"close shard\n");
+}
+
 static void test_abandon(void **state)
 {
 	struct scene *s = *state;
@@ -248,6 +265,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_mkdir),
 		SCENE(test_shard),
+		SCENE(test_shard_that_others_read),
 		SCENE(test_abandon),
 		SCENE(test_put),
 		SCENE(test_publish),

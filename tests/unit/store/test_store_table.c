@@ -92,6 +92,7 @@ static struct ckpt_store_op *used(struct scene *s)
 	op->shared = true;
 	op->cached = true;
 	op->locked = true;
+	op->fleeting = true;
 	op->done = true;
 	op->result = -EIO;
 	op->listing = (struct ckpt_listing){.names = s->data, .bytes = 15, .count = 16};
@@ -119,6 +120,7 @@ static void assert_seen(struct scene *s, struct ckpt_store_op expected)
 	assert_int_equal(op->shared, expected.shared);
 	assert_int_equal(op->cached, expected.cached);
 	assert_int_equal(op->locked, expected.locked);
+	assert_int_equal(op->fleeting, expected.fleeting);
 	assert_false(op->done);
 	assert_int_equal(op->result, 0);
 	assert_null(op->listing.names);
@@ -163,6 +165,9 @@ static void test_whole_files(void **state)
 	ckpt_store_publish(store, used(s), "f", s->data, 5, &s->given);
 	SEEN(s, .verb = CKPT_STORE_PUBLISH, .path = "f", .data = s->data, .length = 5,
 		.locked = true, .object = &s->given);
+	ckpt_store_show(store, used(s), "f", s->data, 5);
+	SEEN(s, .verb = CKPT_STORE_PUBLISH, .path = "f", .data = s->data, .length = 5,
+		.fleeting = true);
 	ckpt_store_get(store, used(s), "f", 100);
 	SEEN(s, .verb = CKPT_STORE_GET, .path = "f", .size = 100);
 	ckpt_store_lock(store, used(s), "f", true, &s->given);
