@@ -504,6 +504,28 @@ static void test_closed_while_telling(void **state)
 	assert_int_equal(crew_end(s, 1), 0);
 }
 
+/* Whoever listens when the engine closes stops at once: nobody needs what it would hear. */
+static void test_closed_while_listening(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open(s, 1, 2, 60000);
+	struct ckpt_command *claim =
+		ckpt_command_new(&s->rank[1].core, sizeof(struct ckpt_claimer), ckpt_claimer_clear);
+	ckpt_command_post(claim, ckpt_claim_body);
+	crew_sleep(s, 1000);
+	assert_false(ckpt_latch_get(&claim->latch) & CKPT_DONE_END);
+	struct ckpt_command *closer =
+		ckpt_command_new(&s->rank[1].core, sizeof(struct ckpt_closer), NULL);
+	ckpt_command_post(closer, ckpt_closer_body);
+	core_rig_run(&s->rank[1]);
+	assert_true(ckpt_latch_get(&claim->latch) & CKPT_DONE_END);
+	assert_int_equal(claim->result, CKPT_ECLOSED);
+	assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
+	ckpt_command_unref(claim);
+	ckpt_command_unref(closer);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
 
 int main(void)
@@ -527,6 +549,7 @@ int main(void)
 		TEST(test_swept),
 		TEST(test_read_only),
 		TEST(test_closed_while_telling),
+		TEST(test_closed_while_listening),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
