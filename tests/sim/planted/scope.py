@@ -16,7 +16,8 @@ LANE = ("tests/unit/engine/test_lane", "tests/unit/engine/test_saving",
 # The simulated programs restore and verify; none exports.
 READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending", "tests/unit/engine/test_elsewhere",
         "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
-        "tests/unit/engine/test_restore", "tests/unit/engine/test_export")
+        "tests/unit/engine/test_restore", "tests/unit/engine/test_export",
+        "tests/unit/engine/test_restoring", "tests/unit/engine/test_presence")
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
           "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
@@ -26,6 +27,7 @@ HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
           "tests/unit/engine/test_reading",
           "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",
           "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
+          "tests/unit/engine/test_restoring", "tests/unit/engine/test_elsewhere",
           "tests/api/test_roundtrip")
 
 
@@ -64,8 +66,7 @@ SCOPE = [
     Scope("libckpt/engine/shard.c", "an index, a size, a header that are not the step's", READ),
     Scope("libckpt/engine/road.c", "what becomes of a step that is read", READ),
     Scope("libckpt/engine/restore_run.c", "when a restore ends, and what is told of it", READ),
-    Scope("libckpt/engine/restore_trip.c", "which step a restore comes to, and when to another",
-          ("tests/unit/engine/test_presence", *READ)),
+    Scope("libckpt/engine/restore_trip.c", "which step a restore comes to, and when to another", READ),
     Scope("libckpt/engine/presence.c", "whether a step is damaged or gone",
           ("tests/unit/engine/test_presence",)),
     Scope("libckpt/engine/lane.c", "what is copied, written and digested of a save", LANE),

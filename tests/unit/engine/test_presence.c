@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/pick.h"
+#include "engine/presence.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -381,18 +381,24 @@ static void other_attempt(struct ckpt_manifest *manifest)
 	memcpy(manifest->attempt, "fedcba9876543210", sizeof(manifest->attempt));
 }
 
+static void abort_of_the_same(struct ckpt_manifest *manifest)
+{
+	manifest->kind = CKPT_MANIFEST_ABORT;
+	memcpy(manifest->reason, "as it says", 11);
+}
+
 static void test_replaced(void **state)
 {
 	struct scene *s = *state;
 	struct craft_step step;
 
-	open_all(s, 20, 1);
-	for (unsigned i = 0; i < 2; i++) {
+	open_all(s, 30, 1);
+	for (unsigned i = 0; i < 3; i++) {
 		hold(s, 0, ".index");
-		begin(s, 0, 20 - 10 * i, CKPT_SINK_MEMORY);
-		step = step_of(s, 20 - 10 * i);
-		if (i == 0) {
-			craft_edit(&step, other_attempt);
+		begin(s, 0, 30 - 10 * i, CKPT_SINK_MEMORY);
+		step = step_of(s, 30 - 10 * i);
+		if (i < 2) {
+			craft_edit(&step, i == 0 ? other_attempt : abort_of_the_same);
 		} else {
 			assert_int_equal(unlink(craft_manifest(&step)), 0);
 			craft_abort(s->dir, 1, step.step);
@@ -402,6 +408,39 @@ static void test_replaced(void **state)
 		assert_int_equal(end(s, 0), CKPT_ENOSTEP);
 		check_not_accused(s, step.step);
 	}
+}
+
+/* A handle that a server does not know any more is of a file that is gone. */
+static void test_stale(void **state)
+{
+	struct scene *s = *state;
+
+	open_all(s, 20, 1);
+	hold(s, 0, ".index");
+	begin(s, 0, 20, CKPT_SINK_MEMORY);
+	assert_int_equal(unlink(craft_index(&s->step, 0)), 0);
+	io_fault_clear(&s->rank[0].fault);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "manifest.json", .error = -ESTALE});
+	core_rig_let_go(&s->rank[0]);
+	assert_int_equal(end(s, 0), CKPT_ENOSTEP);
+	check_not_accused(s, 20);
+}
+
+/* Which ends a removal can bring about, and which it cannot. */
+static void test_doubtful(void **state)
+{
+	static const int doubtful[] = {CKPT_EINTEGRITY, CKPT_EINCOMPLETE, CKPT_EFORMAT,
+		CKPT_EELSEWHERE, -EIO, -ENOENT, -ESTALE};
+	static const int certain[] = {0, EIO, -EACCES, -EBUSY, -ECANCELED, -ENOMEM, -ENOSPC, -EROFS,
+		-ETIMEDOUT, CKPT_ECLOSED, CKPT_ENOSTEP, CKPT_EVERSION};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(doubtful); i++)
+		assert_true(ckpt_presence_is_doubtful(doubtful[i]));
+	for (size_t i = 0; i < COUNT(certain); i++)
+		assert_false(ckpt_presence_is_doubtful(certain[i]));
 }
 
 /* What is still there is damaged, and so is what cannot be looked for. */
@@ -535,6 +574,8 @@ int main(void)
 		SCENE(test_cancelled),
 		SCENE(test_cancelled_verification),
 		SCENE(test_replaced),
+		SCENE(test_stale),
+		cmocka_unit_test(test_doubtful),
 		SCENE(test_still_there),
 		SCENE(test_ranks_opening),
 		SCENE(test_rank_0_reading),
