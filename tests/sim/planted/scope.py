@@ -22,7 +22,8 @@ CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
           "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
           "tests/unit/engine/test_claim", "tests/unit/engine/test_keeper",
-          "tests/unit/engine/test_reading", "tests/unit/engine/test_restore")
+          "tests/unit/engine/test_reading", "tests/unit/engine/test_restore",
+          "tests/unit/engine/test_restoring")
 HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
           "tests/unit/engine/test_reading",
           "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",

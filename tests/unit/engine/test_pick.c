@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/restore_state.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -275,6 +276,22 @@ static void test_removal_hangs(void **state)
 		       .count = ALWAYS});
 	assert_int_equal(latest(s, &step), -EBUSY);
 	assert_non_null(strstr(s->rig.err.message, "locked by another process"));
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
+	assert_non_null(strstr(s->rig.err.message, "does not hold the step 1 before the latest"));
+}
+
+/* Nothing is here, and another node has something: who starts from nothing shall know. */
+static void test_nothing_but_elsewhere(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	for (size_t i = 0; i < STEPS; i++)
+		craft_abort(s->dir, 1, s->steps[i].step);
+	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
+	s->rig.core.lineage_elsewhere = true;
+	assert_int_equal(latest(s, &step), CKPT_EELSEWHERE);
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
 }
 
 /* One that is refused lets go, and takes nothing away: an older step is not the latest. */
@@ -307,6 +324,23 @@ static void test_known_though_unreadable(void **state)
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 20);
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(0), CKPT_SINK_MEMORY), 0);
+	/* Whoever names it is given it. */
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
+	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
+	assert_int_equal(s->rig.fault.hits[1], 1);
+}
+
+/* No scan can read the manifest of step 30, and whoever opens it can. */
+static void unreadable_to_scans(struct scene *s)
+{
+	io_fault_clear(&s->rig.fault);
+	/* It is scanned, locked and read. */
+	for (unsigned i = 0; i < 5; i++)
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+			       .path = "000030/manifest.json",
+			       .nth = 1 + 3 * i,
+			       .error = -EIO});
 }
 
 /* What has come in its place since, and cannot be read at first, is another one: what is known is not of it. */
@@ -318,9 +352,19 @@ static void test_unreadable_and_another(void **state)
 	test_note_lost(state);
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
 	craft_edit(&s->steps[2], another_attempt);
-	io_fault_clear(&s->rig.fault);
-	add(s, (struct io_fault_rule){
-		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
+	unreadable_to_scans(s);
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 30);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+}
+
+/* Nor is one bad of which nothing bad is known. */
+static void test_unreadable_and_good(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	unreadable_to_scans(s);
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 30);
 	assert_int_equal(s->rig.fault.hits[0], 1);
@@ -340,9 +384,11 @@ static void test_cancelled_beside_a_removal(void **state)
 	ckpt_restore_post_cancel(r);
 	core_rig_run(&s->rig);
 	assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
+	/* The try that it was about, at once, and no more. */
+	assert_int_equal(s->rig.fault.hits[rule], 7);
+	assert_false(r->pick.timer.set);
 	for (unsigned i = 0; i < 100; i++)
 		core_rig_sleep(&s->rig, 20);
-	/* The try that it was about, and no more. */
 	assert_int_equal(s->rig.fault.hits[rule], 7);
 	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
 }
@@ -444,6 +490,8 @@ static void test_vanishes_always(void **state)
 	assert_int_equal(latest(s, &step), -EBUSY);
 	assert_int_equal(s->rig.fault.hits[rule], 5);
 	assert_non_null(strstr(s->rig.err.message, "5 steps"));
+	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
+	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
 }
 
 static void of_another_run(struct ckpt_manifest *manifest)
@@ -526,9 +574,11 @@ int main(void)
 		SCENE(test_vanishes_always),
 		SCENE(test_after_vanishing),
 		SCENE(test_removal_hangs),
+		SCENE(test_nothing_but_elsewhere),
 		SCENE(test_removal_is_refused),
 		SCENE(test_known_though_unreadable),
 		SCENE(test_unreadable_and_another),
+		SCENE(test_unreadable_and_good),
 		SCENE(test_cancelled_beside_a_removal),
 		SCENE(test_all_vanish),
 		SCENE(test_lock_given_back),

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/restore_state.h"
 #include "exchange/restore_record.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
@@ -179,6 +180,86 @@ static void test_seen_later(void **state)
 	check_read(s);
 }
 
+/* What it was locked by is given back before the next look, whatever its descriptor is. */
+static void test_lock_given_back(void **state)
+{
+	struct scene *s = *state;
+
+	unsigned rule = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+				       .path = "manifest.json",
+				       .nth = 2,
+				       .error = -ENOENT});
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_CLOSE, .path = "manifest.json", .hold = true});
+	begin(s, 0);
+	sleep_both(s, 100);
+	int input = dup(STDIN_FILENO);
+	(void)close(STDIN_FILENO);
+	begin(s, 1);
+	sleep_both(s, 300);
+	assert_int_equal(s->rank[1].fault.hits[rule], 1);
+	assert_false(has(s, 1, CKPT_DONE_OPENED));
+	io_fault_clear(&s->rank[1].fault);
+	core_rig_let_go(&s->rank[1]);
+	if (input >= 0) {
+		assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+		(void)close(input);
+	}
+	sleep_both(s, 300);
+	check_read(s);
+}
+
+/* What comes of the next look is what is told, and not what came of the last one. */
+static void test_not_locked_later(void **state)
+{
+	struct scene *s = *state;
+
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_OPEN, .path = "manifest.json", .error = -ENOENT});
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EIO});
+	begin_both(s);
+	sleep_both(s, 300);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), -EIO);
+		check_says(s, i, "cannot lock");
+	}
+}
+
+/* Damage is told as what it is. */
+static void test_damaged_meanwhile(void **state)
+{
+	struct scene *s = *state;
+
+	begin(s, 0);
+	scratch_flip(craft_manifest(&s->step), 30);
+	begin(s, 1);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+}
+
+/* A part of the deadline at most, to the moment. */
+static void test_never_seen_in_time(void **state)
+{
+	struct scene *s = *state;
+
+	s->rank[1].core.config.save_timeout_ms = 120;
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "manifest.json",
+		       .error = -ENOENT,
+		       .count = ALWAYS});
+	begin(s, 0);
+	begin(s, 1);
+	assert_false(has(s, 1, CKPT_DONE_END));
+	core_rig_sleep(&s->rank[1], 28);
+	assert_false(s->restore[1]->pick.task.finished);
+	core_rig_sleep(&s->rank[1], 4);
+	assert_true(s->restore[1]->pick.task.finished);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), -ETIMEDOUT);
+}
+
 /* Not for ever; and nobody calls it damaged. */
 static void test_never_seen(void **state)
 {
@@ -214,12 +295,14 @@ static void test_cancelled_unseen(void **state)
 	unsigned tries = s->rank[1].fault.hits[rule];
 	assert_true(tries > 5);
 	cancel(s, 1);
+	/* The look that it was about, at once, and no more. */
+	assert_int_equal(s->rank[1].fault.hits[rule], tries + 1);
+	assert_false(s->restore[1]->pick.timer.set);
 	sleep_both(s, 100);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_true(has(s, i, CKPT_DONE_END));
 		assert_int_equal(end(s, i), -ECANCELED);
 	}
-	/* The look that it was about, and no more. */
 	assert_int_equal(s->rank[1].fault.hits[rule], tries + 1);
 }
 
@@ -272,6 +355,24 @@ static void test_not_on_the_node(void **state)
 	check_not_noted(s);
 }
 
+/* What was saved before this start has been brought to the node, if it had any of it: so it is gone from there. */
+static void test_gone_from_the_node(void **state)
+{
+	struct scene *s = *state;
+
+	put_on_a_node(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "manifest.json",
+		       .error = -ENOENT,
+		       .count = ALWAYS});
+	begin_both(s);
+	sleep_both(s, 300);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), CKPT_EINCOMPLETE);
+		check_says(s, i, "which rank 0 has opened, is not in ");
+	}
+}
+
 /* One that is being removed there may stay: the removal of a process that has been fenced is refused. */
 static void test_locked_on_the_node(void **state)
 {
@@ -279,10 +380,10 @@ static void test_locked_on_the_node(void **state)
 
 	put_on_a_node(s);
 	unsigned rule =
-		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = 3});
+		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = 8});
 	begin_both(s);
-	sleep_both(s, 500);
-	assert_int_equal(s->rank[1].fault.hits[rule], 3);
+	sleep_both(s, 800);
+	assert_int_equal(s->rank[1].fault.hits[rule], 8);
 	check_read(s);
 }
 
@@ -384,10 +485,15 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_seen_later),
+		SCENE(test_lock_given_back),
+		SCENE(test_not_locked_later),
+		SCENE(test_damaged_meanwhile),
+		SCENE(test_never_seen_in_time),
 		SCENE(test_never_seen),
 		SCENE(test_cancelled_unseen),
 		SCENE(test_another_attempt),
 		SCENE(test_not_on_the_node),
+		SCENE(test_gone_from_the_node),
 		SCENE(test_locked_on_the_node),
 		SCENE(test_turned_back),
 		SCENE(test_came_late),
