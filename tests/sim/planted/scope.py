@@ -29,7 +29,7 @@ HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
           "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",
           "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
           "tests/unit/engine/test_restoring", "tests/unit/engine/test_elsewhere",
-          "tests/api/test_roundtrip")
+          "tests/unit/engine/test_ending", "tests/api/test_roundtrip")
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,19 @@ static void check_says(const struct ckpt_error *err, uint32_t rank, const char *
 	assert_non_null(strstr(err->message, "start the job on the node that has it, or copy"));
 }
 
+/* So many different boxes of it are known here; nothing is left in what the caller had there before. */
+static void check_pieces(struct ckpt_restore *r, const char *name, uint32_t pieces)
+{
+	struct ckpt_tensor_info info;
+	size_t index = 0;
+
+	memset(&info, 0xaa, sizeof(info));
+	assert_int_equal(ckpt_restore_name_find(r, name, NULL, &index), 0);
+	assert_int_equal(ckpt_restore_name(r, index, &info), 0);
+	assert_int_equal(info.pieces, pieces);
+	assert_int_equal(info.reserved, 0);
+}
+
 /* Each half of a job has its own half, and the replica that it wrote; of the other half it hears where it is. */
 static void test_halves(void **state)
 {
@@ -223,8 +236,12 @@ static void test_halves(void **state)
 	ckpt_error_clear(&s->rig.err);
 	assert_int_equal(ckpt_restore_name_find(r, "own.2", &s->rig.err, &index), CKPT_EELSEWHERE);
 	check_says(&s->rig.err, 2, "b");
+	assert_non_null(strstr(
+		s->rig.err.message, "no rank whose files are here holds a tensor 'own.2': "));
 	assert_int_equal(ckpt_restore_name_find(r, "own.0", NULL, &index), 0);
 	assert_int_equal(ckpt_restore_name_count(r), 4);
+	check_pieces(r, "w", 2);
+	check_pieces(r, "same", 1);
 	assert_int_equal(run(s, r), 0);
 	assert_memory_equal(s->out, s->w, sizeof(s->w) / 2);
 	assert_memory_equal(same, s->same, sizeof(same));
@@ -258,6 +275,7 @@ static void test_lowest_is_elsewhere(void **state)
 	assert_int_equal(ckpt_restore_rank_meta(r, 1, &text, &length), CKPT_EELSEWHERE);
 	(void)ckpt_last_error_record(&err);
 	check_says(&err, 1, "a");
+	assert_non_null(strstr(err.message, "what rank 1 saved cannot be had here: "));
 	assert_int_equal(ckpt_restore_rank_meta(r, 4, &text, &length), -ERANGE);
 	for (uint32_t i = 0; i < WORLD; i++) {
 		assert_int_equal(ckpt_restore_rank_node(r, i, &text, &elsewhere), 0);
@@ -298,7 +316,13 @@ static void test_missing(void **state)
 		open_on(s, kinds[i].node);
 		assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
 		assert_int_equal(s->rig.err.rank, 0);
-		assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY), CKPT_EINCOMPLETE);
+		struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+		size_t index = 0;
+		assert_false(is_open(r));
+		/* Of what is not open nothing is known, be it elsewhere. */
+		assert_int_equal(
+			ckpt_restore_name_find(r, "own.2", NULL, &index), CKPT_EMISMATCH);
+		assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINCOMPLETE);
 		assert_non_null(strstr(s->rig.err.message, craft_index_name(&s->step, 0)));
 		assert_true(is_quarantined(s));
 		core_rig_close(&s->rig);
@@ -460,6 +484,7 @@ static void test_verify(void **state)
 		assert_string_equal(finding(r, i)->node, i < 2 ? "a" : "");
 	}
 	check_says(&finding(r, 1)->error, 1, "a");
+	assert_non_null(strstr(finding(r, 1)->error.message, "rank 1 is not verified here: "));
 	ckpt_restore_counters(r, &done, &total);
 	assert_true(done == total && total > sizeof(s->w) / 2 && total < sizeof(s->w));
 	assert_int_equal(core_rig_end(&s->rig, r), 0);

@@ -658,6 +658,22 @@ static void test_counts(void **state)
 	assert_int_equal(end(s, r), 0);
 }
 
+/* What a thread of the user's leaves for the other ranks is left under the lock. */
+static void test_refused_under_the_lock(void **state)
+{
+	struct scene *s = *state;
+	char byte;
+	struct ckpt_target no = {.size = sizeof(no), .name = "no", .length = 1, .data = &byte};
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+
+	assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_OPENED);
+	assert_int_equal(ckpt_restore_ranks_new(&s->rig.core, &r->ranks), 0);
+	assert_int_equal(ckpt_restore_add_targets(r, &no, 1, &s->rig.err), CKPT_EMISMATCH);
+	ckpt_restore_ranks_free(r->ranks);
+	r->ranks = NULL;
+	(void)core_rig_end(&s->rig, r);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -684,6 +700,7 @@ int main(void)
 		SCENE(test_cancelled_at_the_manifest),
 		SCENE(test_cancelled_with_damage),
 		SCENE(test_counts),
+		SCENE(test_refused_under_the_lock),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

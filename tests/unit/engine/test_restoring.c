@@ -137,9 +137,11 @@ static void check_read(struct scene *s)
 		assert_int_equal(ckpt_restore_chosen_step(s->restore[i]), 20);
 		assert_int_equal(ckpt_restore_add_targets(s->restore[i], &target, 1, NULL), 0);
 		ckpt_restore_post_start(s->restore[i]);
+		assert_false(ckpt_restore_agreed(s->restore[i]));
 	}
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(ckpt_restore_agreed(s->restore[i]));
 		assert_int_equal(end(s, i), 0);
 		assert_memory_equal(s->memory[i], s->step.tensors[0].data, sizeof(s->memory[i]));
 	}
@@ -175,6 +177,8 @@ static void test_seen_later(void **state)
 	begin_both(s);
 	sleep_both(s, 45);
 	assert_false(has(s, 0, CKPT_DONE_OPENED) || has(s, 1, CKPT_DONE_OPENED));
+	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
+	assert_int_equal(ckpt_restore_ranks(s->restore[0]), 0);
 	sleep_both(s, 300);
 	assert_int_equal(s->rank[1].fault.hits[0] + s->rank[1].fault.hits[1], 2);
 	check_read(s);
@@ -274,6 +278,8 @@ static void test_never_seen(void **state)
 	assert_false(has(s, 0, CKPT_DONE_END) || has(s, 1, CKPT_DONE_END));
 	sleep_both(s, 400);
 	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has(s, i, CKPT_DONE_END));
+		assert_false(ckpt_restore_agreed(s->restore[i]));
 		assert_int_equal(end(s, i), -ETIMEDOUT);
 		check_says(s, i, "rank 1 does not see step 20 of generation 1");
 		assert_int_equal(s->rank[i].err.step, 20);
@@ -410,6 +416,72 @@ static void test_turned_back(void **state)
 	check_read(s);
 }
 
+/* Who turns back because a target did not fit says so, unless another one did fit since. */
+static void test_refused_target(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_target no = {.size = sizeof(no), .name = "no", .data = s->memory[1]};
+	struct ckpt_target yes = {.size = sizeof(yes), .name = "w", .data = s->memory[1]};
+
+	for (unsigned again = 0; again < 2; again++) {
+		struct ckpt_error err = {.size = sizeof(err)};
+		begin_both(s);
+		sleep_both(s, 500);
+		assert_true(has(s, 1, CKPT_DONE_OPENED));
+		assert_int_equal(
+			ckpt_restore_add_targets(s->restore[1], &no, 1, &err), CKPT_EMISMATCH);
+		if (again)
+			assert_int_equal(ckpt_restore_add_targets(s->restore[1], &yes, 1, &err), 0);
+		cancel(s, 1);
+		sleep_both(s, 500);
+		assert_int_equal(end(s, 1), -ECANCELED);
+		assert_int_equal(end(s, 0), again ? -ECANCELED : CKPT_EMISMATCH);
+		check_says(s, 0, again ? "cancelled" : "'no'");
+	}
+}
+
+/* Who verifies, or reads only, does so alone. */
+static void test_alone(void **state)
+{
+	struct scene *s = *state;
+
+	s->restore[0] = core_rig_begin(&s->rank[0], 20, CKPT_SINK_NONE, NULL);
+	assert_null(s->restore[0]->ranks);
+	assert_int_equal(ckpt_restore_finding_count(s->restore[0]), 1);
+	assert_true(ckpt_restore_agreed(s->restore[0]));
+	assert_int_equal(end(s, 0), 0);
+	s->rank[0].core.config.read_only = true;
+	begin(s, 0);
+	assert_true(has(s, 0, CKPT_DONE_OPENED));
+	assert_null(s->restore[0]->ranks);
+	assert_true(ckpt_restore_agreed(s->restore[0]));
+	assert_int_equal(end(s, 0), 1);
+	s->rank[0].core.config.read_only = false;
+	begin_both(s);
+	sleep_both(s, 500);
+	check_read(s);
+}
+
+/* Without memory for what they tell each other there is none at all. */
+static void test_no_memory(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *r = NULL;
+	size_t failed = 0;
+
+	for (bool done = false; !done;) {
+		core_rig_count_allocations(&s->rank[0], failed + 1);
+		int code = ckpt_restore_new(
+			&s->rank[0].core, NULL, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, &r);
+		done = core_rig_allocations(&s->rank[0]) <= failed;
+		assert_int_equal(code, done ? 0 : -ENOMEM);
+		failed += !done;
+	}
+	assert_true(failed > 3);
+	assert_non_null(r->ranks);
+	ckpt_restore_unref(r);
+}
+
 /* Who comes when rank 0 has turned back is told from which step, be it that it does not see what was chosen. */
 static void test_came_late(void **state)
 {
@@ -496,6 +568,9 @@ int main(void)
 		SCENE(test_gone_from_the_node),
 		SCENE(test_locked_on_the_node),
 		SCENE(test_turned_back),
+		SCENE(test_refused_target),
+		SCENE(test_alone),
+		SCENE(test_no_memory),
 		SCENE(test_came_late),
 		SCENE(test_said_of_another),
 	};
