@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/open.h"
@@ -13,10 +14,13 @@
 #include "lib/scratch.h"
 
 #define MARKER "ckpt.json"
+#define RANKS  2
 
 struct scene {
 	char *dir;
 	struct core_rig rig;
+	struct core_rig rank[RANKS];
+	struct ckpt_command *command[RANKS];
 };
 
 static int set_up(void **state)
@@ -237,6 +241,167 @@ static void test_no_memory(void **state)
 	open_without_memory(*state, 2);
 }
 
+/* Of an earlier start of the job. */
+static void leave_session(struct scene *s)
+{
+	assert_int_equal(mkdir(scratch_join(s->dir, "exchange"), 0777), 0);
+	assert_int_equal(mkdir(scratch_join(s->dir, "exchange/older"), 0777), 0);
+}
+
+/* Rank 0 holds the store for all: the others keep it out of nothing by being there before. */
+static void test_rank_1_first(void **state)
+{
+	struct core_rig_config config = {.world = RANKS, .rank = 1};
+	struct scene *s = *state;
+
+	craft(s);
+	config.dir = s->dir;
+	core_rig_open(&s->rank[1], &config);
+	config.rank = 0;
+	core_rig_open(&s->rank[0], &config);
+	core_rig_close(&s->rank[0]);
+	core_rig_close(&s->rank[1]);
+}
+
+/* Whoever comes with the session of another start of the job would take what that has told for its own. */
+static void test_used_session(void **state)
+{
+	struct core_rig_config config = {.world = RANKS, .rank = 1};
+	struct scene *s = *state;
+
+	craft(s);
+	leave_session(s);
+	config.dir = s->dir;
+	core_rig_open(&s->rig, &config);
+	/* Rank 0 sweeps. */
+	assert_null(s->rig.core.sessions.names);
+	core_rig_close(&s->rig);
+	core_rig_make(&s->rig, &config);
+	s->rig.random = 2000;
+	assert_int_equal(core_rig_open_store(&s->rig), -EINVAL);
+	assert_non_null(strstr(s->rig.err.message, "the session rig of "));
+	assert_non_null(strstr(s->rig.err.message, "was used before"));
+	core_rig_close(&s->rig);
+	/* Whether it was is not known. */
+	core_rig_make(&s->rig, &config);
+	add(s, (struct io_fault_rule){.path = "exchange", .error = -EIO, .count = IO_FAULT_ALWAYS});
+	assert_int_equal(open_in_time(s), -ETIMEDOUT);
+	core_rig_close(&s->rig);
+}
+
+/* One that a node keeps for itself is not one for all, whoever opens it later. */
+static void test_made_for_a_node(void **state)
+{
+	struct core_rig_config config = {.node_store = true};
+	struct scene *s = *state;
+
+	config.dir = s->dir;
+	core_rig_open(&s->rig, &config);
+	assert_false(s->rig.core.marker.shared);
+	core_rig_close(&s->rig);
+	config.node_store = false;
+	config.world = RANKS;
+	core_rig_make(&s->rig, &config);
+	assert_int_equal(core_rig_open_store(&s->rig), -EINVAL);
+	core_rig_close(&s->rig);
+}
+
+static void sleep_both(struct scene *s, unsigned ms)
+{
+	for (unsigned at = 0; at < ms; at += 5)
+		for (unsigned i = 0; i < RANKS; i++)
+			core_rig_sleep(&s->rank[i], 5);
+}
+
+/* Two ranks of a node with a store of its own, which say to each other what they find. */
+static void begin_on_a_node(struct scene *s)
+{
+	for (unsigned i = 0; i < RANKS; i++) {
+		core_rig_make(&s->rank[i], &(struct core_rig_config){.dir = s->dir,
+						   .rank = i,
+						   .world = RANKS,
+						   .node_store = true,
+						   .timeout_ms = 60000});
+		s->rank[i].random = UINT64_C(1000) * (i + 1);
+		s->command[i] = ckpt_command_new(
+			&s->rank[i].core, sizeof(struct ckpt_opener), ckpt_opener_clear);
+	}
+}
+
+static void post_both(struct scene *s)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		ckpt_command_post(s->command[i], ckpt_open_body);
+}
+
+static bool has_ended(struct scene *s, unsigned rank)
+{
+	return ckpt_latch_get(&s->command[rank]->latch) & CKPT_DONE_END;
+}
+
+static void end_on_a_node(struct scene *s)
+{
+	for (unsigned i = 0; i < RANKS; i++) {
+		ckpt_command_unref(s->command[i]);
+		core_rig_close(&s->rank[i]);
+	}
+}
+
+static void test_ranks_of_a_node(void **state)
+{
+	struct scene *s = *state;
+
+	craft_node_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	leave_session(s);
+	begin_on_a_node(s);
+	post_both(s);
+	sleep_both(s, 3000);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has_ended(s, i));
+		assert_int_equal(s->command[i]->result, 0);
+		assert_false(s->rank[i].core.marker.shared);
+	}
+	assert_string_equal(s->rank[0].core.marker.run_id, s->rank[1].core.marker.run_id);
+	/* What the nodes say to each other is in none of their stores. */
+	assert_null(s->rank[0].core.sessions.names);
+	end_on_a_node(s);
+}
+
+/* Whoever cannot open it says so: the others do not wait for it. */
+static void refused_on_a_node(struct scene *s, unsigned odd)
+{
+	craft_node_store(s->dir, CRAFT_RUN);
+	begin_on_a_node(s);
+	(void)io_fault_add(&s->rank[odd].fault,
+		(struct io_fault_rule){.path = MARKER, .error = -EACCES, .count = IO_FAULT_ALWAYS});
+	/* After the first word of that rank: it has not ended before this one is said. */
+	(void)io_fault_add(&s->rank[odd].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_RENAME, .path = "exchange/", .nth = 2, .hold = true});
+	post_both(s);
+	sleep_both(s, 300);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_false(has_ended(s, i));
+	(void)io_tap_release(&s->rank[odd].fault.tap);
+	sleep_both(s, 1000);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has_ended(s, i));
+		assert_int_equal(s->command[i]->result, -EACCES);
+	}
+	end_on_a_node(s);
+}
+
+static void test_refused_by_rank_0(void **state)
+{
+	refused_on_a_node(*state, 0);
+}
+
+static void test_refused_by_rank_1(void **state)
+{
+	refused_on_a_node(*state, 1);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -249,6 +414,12 @@ int main(void)
 		SCENE(test_marker_not_known),
 		SCENE(test_scope),
 		SCENE(test_no_memory),
+		SCENE(test_used_session),
+		SCENE(test_made_for_a_node),
+		SCENE(test_ranks_of_a_node),
+		SCENE(test_refused_by_rank_0),
+		SCENE(test_refused_by_rank_1),
+		SCENE(test_rank_1_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
