@@ -604,6 +604,28 @@ static void test_cancelled_without_staging(void **state)
 	assert_int_equal(end(s, first), 0);
 }
 
+/* The same of one that is verified. */
+static void test_verification_without_staging(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *first = begin(s, 10, CKPT_SINK_MEMORY);
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+		       .path = SHARD,
+		       .count = IO_FAULT_ALWAYS,
+		       .hold = true});
+	start(s, first);
+	io_fault_clear(&s->rig.fault);
+	struct ckpt_restore *second = begin(s, 10, CKPT_SINK_NONE);
+	assert_true(ckpt_task_active(&second->fetch.task));
+	ckpt_restore_post_release(second);
+	core_rig_run(&s->rig);
+	assert_true(bits(second) & CKPT_DONE_GONE);
+	assert_int_equal(end(s, second), -ECANCELED);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(end(s, first), 0);
+}
+
 struct late_start {
 	struct ckpt_node node;
 	struct ckpt_restore *restore;
@@ -696,6 +718,7 @@ int main(void)
 		SCENE(test_device_fails),
 		SCENE(test_started_while_it_goes),
 		SCENE(test_cancelled_without_staging),
+		SCENE(test_verification_without_staging),
 		SCENE(test_manifest_goes_bad),
 		SCENE(test_cancelled_at_the_manifest),
 		SCENE(test_cancelled_with_damage),

@@ -185,7 +185,10 @@ static void test_opening(void **state)
 	struct scene *s = *state;
 
 	open_all(s, 30, 1);
+	/* Its lock is given back, whatever its descriptor is. */
+	int input = dup(STDIN_FILENO);
 	for (unsigned i = 0; i < COUNT(wanted); i++) {
+		(void)close(STDIN_FILENO);
 		hold(s, 0, ".index");
 		begin(s, 0, wanted[i], CKPT_SINK_MEMORY);
 		assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 30 - 20 * i);
@@ -205,6 +208,10 @@ static void test_opening(void **state)
 		assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
 		assert_int_equal(end(s, 0), 0);
 		check_not_accused(s, 30 - 20 * i);
+	}
+	if (input >= 0) {
+		assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+		(void)close(input);
 	}
 }
 
@@ -277,6 +284,35 @@ static void test_verified(void **state)
 	assert_int_equal(ckpt_restore_finding_count(s->restore[0]), 1);
 	assert_int_equal(ckpt_restore_finding(s->restore[0], 0)->error.code, 0);
 	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 10);
+	assert_int_equal(end(s, 0), 0);
+}
+
+/* What was counted of one that has gone does not count. */
+static void test_counted_anew(void **state)
+{
+	struct scene *s = *state;
+	uint64_t done = 0;
+	uint64_t total = 0;
+
+	open_all(s, 20, 1);
+	(void)io_fault_add(&s->rank[0].fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+						      .path = "000020/rank-00000",
+						      .nth = 2,
+						      .hold = true});
+	begin(s, 0, CKPT_STEP_LATEST, CKPT_SINK_NONE);
+	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
+	take_away(s, 20);
+	io_fault_clear(&s->rank[0].fault);
+	/* Its header has been read, and counts. */
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_READ, .path = "000020/rank-00000", .error = -EIO});
+	core_rig_let_go(&s->rank[0]);
+	assert_int_equal(s->rank[0].fault.hits[0], 1);
+	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 10);
+	ckpt_restore_counters(s->restore[0], &done, &total);
+	assert_true(done > 0);
+	assert_int_equal(done, total);
 	assert_int_equal(end(s, 0), 0);
 }
 
@@ -568,6 +604,7 @@ int main(void)
 		SCENE(test_reading),
 		SCENE(test_by_number),
 		SCENE(test_verified),
+		SCENE(test_counted_anew),
 		SCENE(test_exported),
 		SCENE(test_nothing_left),
 		SCENE(test_again_and_again),

@@ -308,6 +308,7 @@ static void test_cancelled_unseen(void **state)
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_true(has(s, i, CKPT_DONE_END));
 		assert_int_equal(end(s, i), -ECANCELED);
+		check_says(s, i, "it was cancelled before the end");
 	}
 	assert_int_equal(s->rank[1].fault.hits[rule], tries + 1);
 }
@@ -450,6 +451,7 @@ static void test_alone(void **state)
 	assert_int_equal(ckpt_restore_finding_count(s->restore[0]), 1);
 	assert_true(ckpt_restore_agreed(s->restore[0]));
 	assert_int_equal(end(s, 0), 0);
+	assert_int_equal(core_rig_read(&s->rank[1], 20, CKPT_SINK_NONE), 0);
 	s->rank[0].core.config.read_only = true;
 	begin(s, 0);
 	assert_true(has(s, 0, CKPT_DONE_OPENED));
@@ -460,6 +462,213 @@ static void test_alone(void **state)
 	begin_both(s);
 	sleep_both(s, 500);
 	check_read(s);
+}
+
+/* What stands where rank 0 tells what it has picked. */
+static void tell_nonsense(struct scene *s)
+{
+	FILE *file = fopen(scratch_join(s->dir, "exchange/rig/restore-1"), "wx");
+
+	assert_non_null(file);
+	assert_int_equal(fputs("nonsense", file) < 0, 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Another start of the job has told something else: rank 0 does not go on. */
+static void test_begun_before(void **state)
+{
+	struct scene *s = *state;
+
+	tell_nonsense(s);
+	begin(s, 0);
+	sleep_both(s, 500);
+	assert_int_equal(end(s, 0), -EINVAL);
+	check_says(s, 0, "was begun before");
+	check_not_noted(s);
+}
+
+/* Nor does who cannot read what it has heard: of no step, so there is none to look for. */
+static void test_strange_choice(void **state)
+{
+	struct scene *s = *state;
+
+	tell_nonsense(s);
+	begin(s, 1);
+	sleep_both(s, 500);
+	assert_int_equal(end(s, 1), -EIO);
+	check_not_noted(s);
+}
+
+/* Where there is nothing to pick nothing is told but that. */
+static void test_nothing_picked(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < RANKS; i++)
+		s->restore[i] = core_rig_begin(&s->rank[i], 99, CKPT_SINK_MEMORY, NULL);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), CKPT_ENOSTEP);
+	assert_int_not_equal(access(scratch_join(s->dir, "exchange/rig/restore-1"), F_OK), 0);
+}
+
+/* Rank 0 opens what it has picked once that is told. */
+static void test_told_first(void **state)
+{
+	struct scene *s = *state;
+
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_RENAME, .path = "exchange/rig/restore-1", .hold = true});
+	begin(s, 0);
+	sleep_both(s, 100);
+	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
+	assert_false(ckpt_task_active(&s->restore[0]->road));
+	core_rig_let_go(&s->rank[0]);
+	begin(s, 1);
+	sleep_both(s, 500);
+	check_read(s);
+}
+
+/* Who gives up while it listens does so at once; it goes once what it has said is there. */
+static void test_cancelled_while_listening(void **state)
+{
+	struct scene *s = *state;
+
+	begin(s, 1);
+	sleep_both(s, 200);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+		       .path = "exchange/rig/restore-1",
+		       .hold = true,
+		       .count = ALWAYS});
+	cancel(s, 1);
+	assert_true(s->restore[1]->ranks->talk.task.finished);
+	assert_true(has(s, 1, CKPT_DONE_END));
+	ckpt_restore_post_release(s->restore[1]);
+	sleep_both(s, 100);
+	assert_false(has(s, 1, CKPT_DONE_GONE));
+	io_fault_clear(&s->rank[1].fault);
+	core_rig_let_go(&s->rank[1]);
+	sleep_both(s, 500);
+	assert_true(has(s, 1, CKPT_DONE_GONE));
+	assert_int_equal(end(s, 1), -ECANCELED);
+}
+
+/* Before anything was picked it is of no step that they all turn back. */
+static void test_turned_back_from_none(void **state)
+{
+	struct scene *s = *state;
+
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = "ckpt.json", .hold = true});
+	begin(s, 0);
+	cancel(s, 0);
+	core_rig_let_go(&s->rank[0]);
+	begin(s, 1);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), -ECANCELED);
+	check_says(s, 1, "rank 0 could not restore");
+	assert_int_equal(s->rank[1].err.step, -1);
+}
+
+/* Both have opened it, and begin to read. */
+static void start_both(struct scene *s)
+{
+	begin_both(s);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		struct ckpt_target target = {
+			.size = sizeof(target), .name = "w", .data = s->memory[i]};
+		assert_true(has(s, i, CKPT_DONE_OPENED));
+		assert_int_equal(ckpt_restore_add_targets(s->restore[i], &target, 1, NULL), 0);
+		ckpt_restore_post_start(s->restore[i]);
+	}
+}
+
+static void hold_reads(struct scene *s, unsigned rank)
+{
+	(void)io_fault_add(&s->rank[rank].fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+							 .path = ".safetensors",
+							 .hold = true,
+							 .count = ALWAYS});
+}
+
+static void let_go(struct scene *s, unsigned rank)
+{
+	io_fault_clear(&s->rank[rank].fault);
+	core_rig_let_go(&s->rank[rank]);
+}
+
+/* What another rank has come to is told at once, whatever the storage of this one does. */
+static void test_hangs_while_another_ends(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned hung = 0; hung < RANKS; hung++) {
+		hold_reads(s, hung);
+		start_both(s);
+		core_rig_run(&s->rank[hung]);
+		cancel(s, 1 - hung);
+		sleep_both(s, 500);
+		assert_true(has(s, hung, CKPT_DONE_END));
+		let_go(s, hung);
+		for (unsigned i = 0; i < RANKS; i++)
+			assert_int_equal(end(s, i), -ECANCELED);
+	}
+	/* Rank 0 alone notes damage. */
+	scratch_flip(craft_shard(&s->step, 0), 20000);
+	hold_reads(s, 1);
+	start_both(s);
+	sleep_both(s, 500);
+	assert_true(has(s, 1, CKPT_DONE_END));
+	let_go(s, 1);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+}
+
+/* Damage is told by rank 0 when it is noted, so that the same is not picked again, and noted by no other. */
+static void test_noted_by_rank_0(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->step, 0), 20000);
+	unsigned rule = io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_RENAME, .path = "quarantine.json", .hold = true});
+	hold_reads(s, 0);
+	start_both(s);
+	sleep_both(s, 500);
+	assert_true(has(s, 1, CKPT_DONE_END));
+	assert_false(has(s, 0, CKPT_DONE_END));
+	(void)io_tap_release(&s->rank[0].fault.tap);
+	sleep_both(s, 100);
+	assert_int_equal(s->rank[0].fault.hits[rule], 1);
+	assert_false(has(s, 0, CKPT_DONE_END));
+	check_not_noted(s);
+	let_go(s, 0);
+	sleep_both(s, 100);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+}
+
+/* Who has said that all was read may change its mind, and does not know yet whether it is believed. */
+static void test_cancelled_after_reading(void **state)
+{
+	struct scene *s = *state;
+
+	hold_reads(s, 0);
+	start_both(s);
+	sleep_both(s, 300);
+	assert_false(has(s, 1, CKPT_DONE_END));
+	cancel(s, 1);
+	assert_false(has(s, 1, CKPT_DONE_END));
+	let_go(s, 0);
+	sleep_both(s, 500);
+	int code = end(s, 1);
+	assert_true(code == 0 || code == -ECANCELED);
+	assert_int_equal(end(s, 0), code);
 }
 
 /* Without memory for what they tell each other there is none at all. */
@@ -506,10 +715,11 @@ static void test_came_late(void **state)
 }
 
 /* Into the exchange: rank 1 says of a step that it is damaged. */
-static void say_damaged(struct scene *s, uint32_t number, uint64_t generation, uint64_t step)
+static void say_damaged(
+	struct scene *s, uint32_t number, int code, uint64_t generation, uint64_t step)
 {
 	struct ckpt_restore_record record = {
-		.verdict = {.code = CKPT_EINTEGRITY, .reason = "the test says so"},
+		.verdict = {.code = code, .reason = "the test says so"},
 		.rank = 1,
 		.world = RANKS,
 		.wanted = CKPT_STEP_LATEST,
@@ -533,17 +743,18 @@ static void say_damaged(struct scene *s, uint32_t number, uint64_t generation, u
 static void test_said_of_another(void **state)
 {
 	static const struct {
+		int code;
 		uint64_t generation;
 		uint64_t step;
-	} said[] = {{1, 10}, {2, 20}, {1, 20}};
+	} said[] = {{CKPT_EINTEGRITY, 1, 10}, {CKPT_EINCOMPLETE, 2, 20}, {CKPT_EFORMAT, 1, 20}};
 	struct scene *s = *state;
 
 	for (uint32_t i = 0; i < COUNT(said); i++) {
 		check_not_noted(s);
 		begin(s, 0);
-		say_damaged(s, i + 1, said[i].generation, said[i].step);
+		say_damaged(s, i + 1, said[i].code, said[i].generation, said[i].step);
 		sleep_both(s, 500);
-		assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
+		assert_int_equal(end(s, 0), said[i].code);
 		check_says(s, 0, "the test says so");
 	}
 	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
@@ -571,6 +782,15 @@ int main(void)
 		SCENE(test_refused_target),
 		SCENE(test_alone),
 		SCENE(test_no_memory),
+		SCENE(test_begun_before),
+		SCENE(test_strange_choice),
+		SCENE(test_nothing_picked),
+		SCENE(test_told_first),
+		SCENE(test_cancelled_while_listening),
+		SCENE(test_turned_back_from_none),
+		SCENE(test_hangs_while_another_ends),
+		SCENE(test_noted_by_rank_0),
+		SCENE(test_cancelled_after_reading),
 		SCENE(test_came_late),
 		SCENE(test_said_of_another),
 	};
