@@ -583,6 +583,60 @@ static void test_removed(void **state)
 	scratch_remove(dest);
 }
 
+/* Another one is taken in the place of one that has gone, whichever ranks of that were elsewhere. */
+static void test_removed_before_the_next(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step ten = s->step;
+
+	s->step.step = 20;
+	craft_commit(&s->step);
+	craft_edit(&s->step, on_two_nodes);
+	take_away(s, 0, 2);
+	open_on(s, "b");
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "step-0000000020/rank-", .hold = true});
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_NONE, NULL);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	assert_int_equal(unlink(craft_manifest(&s->step)), 0);
+	take_away(s, 2, 4);
+	io_fault_clear(&s->rig.fault);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(ckpt_restore_chosen_step(r), ten.step);
+	assert_int_equal(ckpt_restore_finding_count(r), WORLD);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	core_rig_close(&s->rig);
+}
+
+/* However many ranks there are, each is said once. */
+static void test_each_once(void **state)
+{
+	struct scene *s = *state;
+	const struct ckpt_tensor tensor = tensor_of("w", s->w[0]);
+
+	s->step = (struct craft_step){.dir = s->dir,
+		.generation = 1,
+		.step = 20,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = 4096};
+	for (uint32_t world = 8; world <= 40; world += 8) {
+		s->step.world = world;
+		craft_commit(&s->step);
+		take_away(s, 0, world - 1);
+		open_on(s, "elsewhere");
+		struct ckpt_restore *r =
+			core_rig_begin(&s->rig, s->step.step, CKPT_SINK_NONE, NULL);
+		assert_int_equal(ckpt_restore_finding_count(r), world);
+		assert_int_equal(core_rig_end(&s->rig, r), 0);
+		core_rig_close(&s->rig);
+		assert_int_equal(unlink(craft_manifest(&s->step)), 0);
+		take_away(s, world - 1, world);
+		s->step.step++;
+	}
+}
+
 /* All that can be said by somebody who has no memory, or whose disk fails, is that. */
 static void test_failures(void **state)
 {
@@ -654,8 +708,10 @@ static void test_no_memory_for_elsewhere(void **state)
 		core_rig_count_allocations(&s->rig, n);
 		struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 		done = core_rig_allocations(&s->rig) < n;
+		size_t count = r ? ckpt_restore_finding_count(r) : 0;
 		int code = r ? core_rig_end(&s->rig, r) : -ENOMEM;
 		assert_true(code == -ENOMEM || code == CKPT_EELSEWHERE);
+		assert_true(code == -ENOMEM || count == WORLD);
 		assert_true(!done || code == CKPT_EELSEWHERE);
 		failed += code == -ENOMEM;
 		assert_false(is_quarantined(s));
@@ -734,6 +790,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_very_many, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_export, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_removed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_removed_before_the_next, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_each_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_failures, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory_for_elsewhere, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_where_is_not_known, setup, teardown),

@@ -371,6 +371,71 @@ static void test_beside_others(void **state)
 	print_message("%zu bytes through the cache, %zu past it\n", cached, direct);
 }
 
+/* Bytes that go through the page cache when this range of "w" is read, and bytes that go past it. */
+static void read_range(
+	struct scene *s, const struct ckpt_target *target, size_t *ret_cached, size_t *ret_direct)
+{
+	struct ckpt_restore *r = rig_restore(&s->rig, 10);
+
+	assert_int_equal(ckpt_restore_add_targets(r, target, 1, NULL), 0);
+	size_t cached = atomic_load(&s->rig.io.cached_bytes);
+	size_t all = atomic_load(&s->rig.io.read_bytes);
+	assert_int_equal(rig_run(r), 0);
+	*ret_cached = atomic_load(&s->rig.io.cached_bytes) - cached;
+	*ret_direct = atomic_load(&s->rig.io.read_bytes) - all - *ret_cached;
+	rig_free(r);
+}
+
+/* Of two blocks the one is read past the page cache, and the other one as those read it who want the rest. */
+static void test_shared_blocks(void **state)
+{
+	enum { CHUNK = 12288, HEADER = 4096, COUNT_F32 = 50000 };
+	static const int64_t shape[] = {COUNT_F32};
+	struct scene s = {.dir = scratch_make(), .sharing = true};
+	float *data = calloc(COUNT_F32, sizeof(*data));
+	char *got = calloc(COUNT_F32, sizeof(*data));
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = shape,
+		.data = data};
+	struct craft_step step = {.dir = s.dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = CHUNK,
+		.world = 1};
+	/* Five chunks to the end of the block, and a little of the one that begins there. */
+	struct ckpt_target target = {
+		.size = sizeof(target), .name = "w", .data = got, .length = 5 * CHUNK + 100};
+	size_t cached;
+	size_t direct;
+
+	(void)state;
+	craft_store(s.dir, CRAFT_RUN);
+	craft_claim(s.dir, CRAFT_RUN, 1, 0, 0);
+	craft_commit(&step);
+	open_rig(&s);
+	assert_int_equal(HEADER + 5 * CHUNK, BLOCK);
+	if (s.rig.core.parts.io->direct) {
+		read_range(&s, &target, &cached, &direct);
+		assert_int_equal(cached, CHUNK);
+		assert_int_equal(direct, 5 * CHUNK);
+		/* A little of the first one is another's, too: so are all that are read with it. */
+		target.offset = 100;
+		target.length -= 100;
+		read_range(&s, &target, &cached, &direct);
+		assert_int_equal(cached, 6 * CHUNK);
+		assert_int_equal(direct, 0);
+	}
+	rig_close(&s.rig);
+	scratch_remove(s.dir);
+	free(got);
+	free(data);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -379,6 +444,7 @@ int main(void)
 		cmocka_unit_test(test_gaps_larger_than_chunks),
 		cmocka_unit_test(test_few_columns),
 		cmocka_unit_test(test_beside_others),
+		cmocka_unit_test(test_shared_blocks),
 		cmocka_unit_test(test_bad_copy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

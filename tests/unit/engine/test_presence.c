@@ -330,6 +330,25 @@ static void test_exported(void **state)
 	assert_int_equal(core_rig_export(&s->rank[0], CKPT_STEP_LATEST, copy), 0);
 }
 
+/* Once the copy may be there it is not said that there was nothing to copy. */
+static void test_exported_and_not_known(void **state)
+{
+	struct scene *s = *state;
+
+	open_all(s, 20, 1);
+	hold(s, 0, "manifest.json.tmp-");
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_RENAME, .path = "manifest.json", .error = -EIO});
+	s->restore[0] =
+		core_rig_begin(&s->rank[0], 20, CKPT_SINK_STORE, scratch_join(s->dir, "copy"));
+	assert_int_equal(s->rank[0].fault.hits[0], 1);
+	take_away(s, 20);
+	core_rig_let_go(&s->rank[0]);
+	assert_int_equal(s->rank[0].fault.hits[1], 1);
+	assert_int_equal(end(s, 0), -EIO);
+}
+
 /* All that there was has gone: there is nothing, and it is said when it is true. */
 static void test_nothing_left(void **state)
 {
@@ -606,6 +625,7 @@ int main(void)
 		SCENE(test_verified),
 		SCENE(test_counted_anew),
 		SCENE(test_exported),
+		SCENE(test_exported_and_not_known),
 		SCENE(test_nothing_left),
 		SCENE(test_again_and_again),
 		SCENE(test_cancelled),

@@ -535,6 +535,7 @@ static void test_cancelled_while_listening(void **state)
 {
 	struct scene *s = *state;
 
+	s->rank[1].core.config.save_timeout_ms = 2000;
 	begin(s, 1);
 	sleep_both(s, 200);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
@@ -545,7 +546,7 @@ static void test_cancelled_while_listening(void **state)
 	assert_true(s->restore[1]->ranks->talk.task.finished);
 	assert_true(has(s, 1, CKPT_DONE_END));
 	ckpt_restore_post_release(s->restore[1]);
-	sleep_both(s, 100);
+	sleep_both(s, 5000);
 	assert_false(has(s, 1, CKPT_DONE_GONE));
 	io_fault_clear(&s->rank[1].fault);
 	core_rig_let_go(&s->rank[1]);
@@ -671,6 +672,24 @@ static void test_cancelled_after_reading(void **state)
 	assert_int_equal(end(s, 0), code);
 }
 
+/* Whoever has let go of it is not kept by what the others may come to. */
+static void test_released_after_reading(void **state)
+{
+	struct scene *s = *state;
+
+	hold_reads(s, 0);
+	start_both(s);
+	sleep_both(s, 300);
+	assert_false(has(s, 1, CKPT_DONE_END));
+	ckpt_restore_post_release(s->restore[1]);
+	core_rig_run(&s->rank[1]);
+	assert_true(has(s, 1, CKPT_DONE_END));
+	let_go(s, 0);
+	sleep_both(s, 500);
+	assert_int_equal(end(s, 1), -ECANCELED);
+	(void)end(s, 0);
+}
+
 /* Without memory for what they tell each other there is none at all. */
 static void test_no_memory(void **state)
 {
@@ -791,6 +810,7 @@ int main(void)
 		SCENE(test_hangs_while_another_ends),
 		SCENE(test_noted_by_rank_0),
 		SCENE(test_cancelled_after_reading),
+		SCENE(test_released_after_reading),
 		SCENE(test_came_late),
 		SCENE(test_said_of_another),
 	};
