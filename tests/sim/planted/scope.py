@@ -17,7 +17,8 @@ LANE = ("tests/unit/engine/test_lane", "tests/unit/engine/test_saving",
 READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending", "tests/unit/engine/test_elsewhere",
         "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
         "tests/unit/engine/test_restore", "tests/unit/engine/test_export",
-        "tests/unit/engine/test_restoring", "tests/unit/engine/test_presence")
+        "tests/unit/engine/test_restoring", "tests/unit/engine/test_presence",
+        "tests/unit/engine/test_gather")
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
           "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
