@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/claim.h"
+#include "engine/keeper.h"
 #include "engine/lister.h"
 #include "engine/save_state.h"
 #include "lib/crew.h"
@@ -526,6 +527,19 @@ static void test_closed_while_listening(void **state)
 	ckpt_command_unref(closer);
 }
 
+/* One rank keeps the store: the others remove nothing, be they asked to. */
+static void test_kept_by_rank_0(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 60000);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		ckpt_keeper_ask(&s->rank[rank].core, CKPT_KEEPER_RETAIN);
+		assert_int_equal(s->rank[rank].core.keeper != NULL, rank == 0);
+		core_rig_run(&s->rank[rank]);
+	}
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
 
 int main(void)
@@ -550,6 +564,7 @@ int main(void)
 		TEST(test_read_only),
 		TEST(test_closed_while_telling),
 		TEST(test_closed_while_listening),
+		TEST(test_kept_by_rank_0),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
