@@ -67,9 +67,8 @@ def join(rank: int, world: int, start: int, *, serves: bool) -> None:
 
 def be_rank(place: Path) -> None:
     """
-    Trains and saves every step, until it is killed or told that it is enough. With a node's name in
-    the environment (killing_nodes.py) the store is that node's own, and rank 0 serves the job; with
-    a timeout there, a save may fail, which it says, and goes on.
+    Trains and saves every step, until it is killed or told that it is enough. With a node's name
+    (killing_nodes.py) the store is its own, and rank 0 serves; with a timeout a save may fail.
     """
     import torch
     import torch.distributed as dist

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -377,7 +378,7 @@ def save_late(place: Path, nodes: str) -> tuple[float, bool]:
     tell = meeting.tell_end
 
     def late(nonce: str, error: Any) -> None:
-        time.sleep(2)
+        threading.Event().wait(2)
         tell(nonce, error)
 
     def bad(nonce: str, error: Any) -> None:

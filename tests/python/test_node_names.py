@@ -249,7 +249,7 @@ def test_a_store_of_keys_that_fails_costs_no_step(
 
     class Hanging(Kept):
         def put(self, key: str, value: bytes) -> bool:
-            time.sleep(30)
+            threading.Event().wait(30)
             return True
 
     monkeypatch.setattr(_apart, "_PATIENCE", 0.1)

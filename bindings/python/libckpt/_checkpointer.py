@@ -234,14 +234,12 @@ class Checkpointer:
             )
             directory = store_path(path)
             signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
-        except BaseException as error:
-            # The other ranks wait for this one.
+        except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
         self._progress = progress
         self._allow_pickle = allow_pickle
-        self._streak = 0
-        self._said_eager = False
+        self._streak, self._said_eager = 0, False
         #: another start of the job has the store: there is nothing to go on for
         self._fenced: errors.FencedError | None = None
         #: for the test that shows what the fence is for
@@ -259,12 +257,16 @@ class Checkpointer:
             self._planner = self._planner_of(eager)
             self._finalizer = weakref.finalize(self, _forgotten, self._core)
         except BaseException:
-            core: _Core | None = self.__dict__.get("_core")
-            if core is not None:
-                core.shut()
-            for engine in opened:
-                engine.close()
+            self._let_go(opened)
             raise
+
+    def _let_go(self, opened: list[Engine]) -> None:
+        """What a constructor that has failed leaves."""
+        core: _Core | None = self.__dict__.get("_core")
+        if core is not None:
+            core.shut()
+        for engine in opened:
+            engine.close()
 
     def _planner_of(self, eager: bool | None) -> Planner:
         engine = self._core.engine
