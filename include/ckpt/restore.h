@@ -42,7 +42,8 @@ extern "C" {
 
 /*
  * Opens a step of the lineage: CKPT_STEP_LATEST, CKPT_STEP_BACK(k), or a number. Reads and verifies
- * its manifest and the indexes of all ranks that wrote it. Ranks that give one name to different things
+ * its manifest and the indexes of all ranks that wrote it; of 32 ranks or more their catalog instead, where there
+ * is one, and then the indexes that are needed, when it starts. Ranks that give one name to different things
  * (dtype or shape) make a step that is CKPT_EFORMAT; those that hold different bytes of one thing are
  * named in the log: what is each rank's own needs a name of its own. LATEST passes over quarantined
  * steps, and over those that are just being removed, and says so in the log; a number does not. The
@@ -88,7 +89,8 @@ CKPT_API int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t
 /*
  * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
  * long as the handle. -ERANGE past the last rank; CKPT_EELSEWHERE of one that is elsewhere. If rank 0 is,
- * ckpt_restore_meta() gives that of the lowest rank that is here.
+ * ckpt_restore_meta() gives that of the lowest rank that is here. Of a step of 32 ranks or more its index may be
+ * read for that: errors as of ckpt_restore_open().
  */
 CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);

@@ -113,9 +113,11 @@ struct ckpt_tensor_info {
 	const char *name;
 	const int64_t *shape;
 	uint64_t nbytes;
-	uint64_t offset;      /* of that one's first byte in its shard, bytes */
+	uint64_t
+		offset; /* of that one's first byte in its shard, bytes; UINT64_MAX: its index was not read */
 	const char *alias_of; /* the tensor whose bytes it shares; NULL if it is stored itself */
-	uint32_t pieces;      /* different boxes of it that the ranks hold; 1: it is stored whole */
+	uint32_t
+		pieces; /* different boxes of it that the ranks hold; 1: it is stored whole; 0: not counted */
 	uint32_t reserved;
 };
 

@@ -8,6 +8,8 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/indexer.h"
+#include "engine/runtime.h"
 
 #define FREE_TIMEOUT_MS 10000 /* as ckpt_engine_close() */
 
@@ -111,12 +113,6 @@ uint32_t ckpt_restore_world(const struct ckpt_restore *restore)
 	return ckpt_restore_ranks(restore);
 }
 
-static void give_meta(const struct ckpt_index *index, const char **ret_json, size_t *ret_length)
-{
-	*ret_json = index->meta ? index->meta : "";
-	*ret_length = index->meta ? index->meta_bytes : 0;
-}
-
 /* The step is open, and that many ranks wrote it. */
 static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
 {
@@ -142,6 +138,44 @@ int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, co
 	return 0;
 }
 
+/* Of very many ranks the indexes are read when they are asked for. */
+static int read_index(struct ckpt_restore *restore, uint32_t rank)
+{
+	struct ckpt_engine *engine = ckpt_restore_owner(restore);
+	struct ckpt_command *command = ckpt_runtime_command(
+		engine, sizeof(struct ckpt_indexer), ckpt_indexer_clear, ckpt_error_here());
+
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_indexer *indexer = CKPT_CONTAINER(command, struct ckpt_indexer, command);
+	indexer->restore = ckpt_restore_ref(restore);
+	indexer->rank = rank;
+	int r = ckpt_runtime_run(engine, command, ckpt_indexer_body, ckpt_error_here());
+	if (r == 0) {
+		r = ckpt_restore_put_index(restore, rank, indexer->index);
+		indexer->index = NULL;
+		if (r < 0)
+			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
+	}
+	ckpt_command_unref(command);
+	return r;
+}
+
+static int give_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
+	size_t *ret_length)
+{
+	const struct ckpt_index *index = ckpt_restore_rank_index(restore, rank);
+
+	/* What a handle that is const promises is what it says, not how it comes to know it. */
+	int r = index ? 0 : read_index((struct ckpt_restore *)restore, rank);
+	if (r < 0)
+		return r;
+	index = ckpt_restore_rank_index(restore, rank);
+	*ret_json = index->meta ? index->meta : "";
+	*ret_length = index->meta ? index->meta_bytes : 0;
+	return 0;
+}
+
 int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
 	size_t *ret_length)
 {
@@ -149,20 +183,15 @@ int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, co
 
 	if (r == 0)
 		r = ckpt_restore_rank_elsewhere(restore, rank, ckpt_error_here());
-	if (r < 0)
-		return r;
-	give_meta(ckpt_restore_rank_index(restore, rank), ret_json, ret_length);
-	return 0;
+	return r < 0 ? r : give_meta(restore, rank, ret_json, ret_length);
 }
 
 int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
 {
 	int r = check_rank(restore, 0);
 
-	if (r < 0)
-		return r;
-	give_meta(ckpt_restore_index(restore), ret_json, ret_length);
-	return 0;
+	return r < 0 ? r
+		     : give_meta(restore, ckpt_restore_first_rank(restore), ret_json, ret_length);
 }
 
 int ckpt_restore_bind(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count)

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/cataloger.h"
 #include "engine/gather.h"
 #include "engine/save_state.h"
 #include "format/sealed.h"
@@ -14,6 +15,7 @@
 struct ckpt_agree {
 	struct ckpt_pick pick; /* what the manifest is going to say */
 	struct ckpt_gather gather;
+	struct ckpt_cataloger cataloger;
 	struct ckpt_error err;
 };
 
@@ -22,13 +24,23 @@ static struct ckpt_save *save_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_save, task);
 }
 
-/* Each of them describes its part as it did when they agreed. */
-static bool is_known(const struct ckpt_save *save)
+bool ckpt_save_agreed(const struct ckpt_save *save)
 {
 	const struct ckpt_core *core = save->core;
 
 	return core->agreed && memcmp(core->agreed, save->ranks->plans,
 				       core->config.world * sizeof(*core->agreed)) == 0;
+}
+
+/*
+ * Whether what they describe is to be put into a catalog, which has not been tried in this generation. Where every
+ * node has a store of its own nobody has all indexes.
+ */
+static bool lacks_catalog(const struct ckpt_save *save)
+{
+	const struct ckpt_core *core = save->core;
+
+	return !core->config.node_store && core->catalog.generation != core->generation;
 }
 
 static bool too_large(const struct ckpt_save *save)
@@ -98,6 +110,7 @@ static void remember(const struct ckpt_save *save)
 	if (core->agreed)
 		memcpy(core->agreed, save->ranks->plans,
 			core->config.world * sizeof(*core->agreed));
+	core->catalog = (struct ckpt_core_catalog){0};
 }
 
 static bool is_unreadable(int code)
@@ -152,16 +165,47 @@ static int missing_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* They agree, and all indexes are here. */
+static bool has_all(const struct ckpt_save *save)
+{
+	return ckpt_save_agreed(save) && save->ranks->agree->gather.elsewhere.count == 0;
+}
+
+static void start_cataloger(struct ckpt_save *save)
+{
+	struct ckpt_agree *a = save->ranks->agree;
+
+	a->cataloger = (struct ckpt_cataloger){.core = save->core,
+		.indexes = (const struct ckpt_index *const *)a->gather.indexes,
+		.waiter = &save->task};
+	ckpt_cataloger_start(&a->cataloger);
+}
+
+static int catalog_body(struct ckpt_task *task)
+{
+	struct ckpt_save *save = save_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	start_cataloger(save);
+	CKPT_AWAIT(task, save->ranks->agree->cataloger.task.finished);
+	ckpt_agree_free(save->ranks->agree);
+	save->ranks->agree = NULL;
+	return ckpt_task_continue(task, ckpt_save_gate_body);
+	CKPT_TASK_END(task);
+}
+
 int ckpt_save_agree_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (is_known(save) || !start(save))
+	if ((ckpt_save_agreed(save) && !lacks_catalog(save)) || !start(save))
 		return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_AWAIT(task, is_over(save));
 	r = take(save);
+	if (r == 0 && has_all(save) && lacks_catalog(save))
+		return ckpt_task_continue(task, catalog_body);
 	ckpt_agree_free(save->ranks->agree);
 	save->ranks->agree = NULL;
 	if (r == CKPT_EINCOMPLETE)
@@ -180,5 +224,6 @@ void ckpt_agree_free(struct ckpt_agree *agree)
 		return;
 	/* Before the manifest's ranks, which are the save's. */
 	ckpt_gather_clear(&agree->gather);
+	ckpt_cataloger_clear(&agree->cataloger);
 	ckpt_free(agree);
 }

@@ -13,6 +13,10 @@
 #define CKPT_AGREE_BYTES_MAX (UINT64_C(256) << 20)
 
 struct ckpt_agree;
+struct ckpt_save;
+
+/* Rank 0, all have been heard of: each describes its part as it did when they were last found to agree. */
+bool ckpt_save_agreed(const struct ckpt_save *save);
 
 /* Body of rank 0's save, between gather and publish. */
 int ckpt_save_agree_body(struct ckpt_task *task);

@@ -160,17 +160,30 @@ static int fail_memory(struct ckpt_error *err)
 	return ckpt_fail(err, -ENOMEM, "out of memory");
 }
 
-/* A part that is all of the tensor, which is not empty; NULL: there is none. */
-static const struct ckpt_part *find_whole(
-	const struct ckpt_binder *b, const struct ckpt_entry *whole)
+/* All parts that share something with the box, and perhaps others. -ENOMEM. */
+static int find_parts(const struct ckpt_binder *b, const struct ckpt_entry *whole,
+	const struct ckpt_box *box, const struct ckpt_part **ret_parts, size_t *ret_count)
 {
-	size_t count = 0;
-	const struct ckpt_part *parts = ckpt_wholes_parts(b->wholes, whole, &count);
+	if (b->holders)
+		return ckpt_holders_find(b->holders, whole, box, ret_parts, ret_count);
+	*ret_parts = ckpt_wholes_parts(b->wholes, whole, ret_count);
+	return 0;
+}
 
-	for (size_t i = 0; i < count; i++)
+/* A part that is all of the tensor, which is not empty; NULL: there is none. -ENOMEM. */
+static int find_whole(const struct ckpt_binder *b, const struct ckpt_entry *whole,
+	const struct ckpt_part **ret_part)
+{
+	struct ckpt_box all = ckpt_box_of(NULL, whole->shape, whole->ndim);
+	const struct ckpt_part *parts = NULL;
+	size_t count = 0;
+	int r = find_parts(b, whole, &all, &parts, &count);
+
+	*ret_part = NULL;
+	for (size_t i = 0; i < count && !*ret_part; i++)
 		if (parts[i].entry->nbytes == whole->nbytes)
-			return choose(b, &parts[i], parts + count);
-	return NULL;
+			*ret_part = choose(b, &parts[i], parts + count);
+	return r;
 }
 
 /* A tensor that a rank holds all of, or a range of its bytes. */
@@ -233,15 +246,17 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 	struct ckpt_box missing;
 	int64_t strides[CKPT_NDIM_MAX] = {0};
 	char text[CKPT_BOX_CHARS];
+	const struct ckpt_part *parts = NULL;
 	size_t count = 0;
-	const struct ckpt_part *parts = ckpt_wholes_parts(b->wholes, whole, &count);
 	int64_t stride = 1;
 
 	for (uint32_t i = wanted.ndim; i-- > 0; stride *= wanted.shape[i])
 		strides[i] = stride;
 	if (!view.strides)
 		view.strides = strides;
-	int r = ckpt_cover_find(&b->cover, parts, count, &wanted, &missing);
+	int r = find_parts(b, whole, &wanted, &parts, &count);
+	if (r == 0)
+		r = ckpt_cover_find(&b->cover, parts, count, &wanted, &missing);
 	if (r > 0 && may_be_elsewhere(b))
 		return refuse_elsewhere(b, t->name, ckpt_box_text(&missing, text), err);
 	if (r > 0)
@@ -269,7 +284,7 @@ static int add_one(struct ckpt_binder *b, const struct ckpt_target *t, struct ck
 	int r = check_fields(t, err);
 	if (r < 0)
 		return r;
-	const struct ckpt_entry *whole = ckpt_layout_find(b->wholes->names, t->name);
+	const struct ckpt_entry *whole = ckpt_layout_find(b->names, t->name);
 	r = check_match(b, t, whole, err);
 	if (r < 0)
 		return r;
@@ -287,7 +302,9 @@ static int add_one(struct ckpt_binder *b, const struct ckpt_target *t, struct ck
 		return 0;
 	if (!t->data)
 		return refuse(err, -EINVAL, t->name, "it has no memory (data is NULL)");
-	const struct ckpt_part *part = t->start ? NULL : find_whole(b, whole);
+	const struct ckpt_part *part = NULL;
+	if (!t->start && find_whole(b, whole, &part) < 0)
+		return fail_memory(err);
 	if (part)
 		return put_whole(b, t, length, part, err);
 	if (!t->start && length != whole->nbytes)
@@ -299,11 +316,24 @@ static int add_one(struct ckpt_binder *b, const struct ckpt_target *t, struct ck
 	return put_box(b, t, whole, err);
 }
 
-int ckpt_binder_init(struct ckpt_binder *binder, const struct ckpt_wholes *wholes, uint32_t world)
+static int init(struct ckpt_binder *binder, uint32_t world)
 {
-	*binder = (struct ckpt_binder){.wholes = wholes, .world = world};
+	binder->world = world;
 	binder->ranks = ckpt_alloc_array(world, sizeof(*binder->ranks));
 	return binder->ranks ? 0 : -ENOMEM;
+}
+
+int ckpt_binder_init(struct ckpt_binder *binder, const struct ckpt_wholes *wholes, uint32_t world)
+{
+	*binder = (struct ckpt_binder){.names = wholes->names, .wholes = wholes};
+	return init(binder, world);
+}
+
+int ckpt_binder_init_holders(
+	struct ckpt_binder *binder, struct ckpt_holders *holders, uint32_t world)
+{
+	*binder = (struct ckpt_binder){.names = holders->names, .holders = holders};
+	return init(binder, world);
 }
 
 int ckpt_binder_add(struct ckpt_binder *binder, const struct ckpt_target *add, size_t count,

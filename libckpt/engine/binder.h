@@ -9,11 +9,14 @@
 #include <ckpt/restore.h>
 #include "engine/cover.h"
 #include "engine/elsewhere.h"
+#include "engine/holders.h"
 #include "engine/targets.h"
 
 /* Zero is empty. */
 struct ckpt_binder {
-	const struct ckpt_wholes *wholes; /* borrowed */
+	const struct ckpt_layout *names;  /* borrowed: of the wholes */
+	const struct ckpt_wholes *wholes; /* borrowed; NULL: there are `holders` */
+	struct ckpt_holders *holders;     /* borrowed */
 	struct ckpt_targets *ranks;       /* of each rank */
 	uint32_t world;
 	struct ckpt_cover cover;
@@ -22,6 +25,12 @@ struct ckpt_binder {
 
 /* -ENOMEM. */
 int ckpt_binder_init(struct ckpt_binder *binder, const struct ckpt_wholes *wholes, uint32_t world);
+/*
+ * The same without the indexes: what is wanted of each shard has no place in it then, and tells no more than
+ * whether anything is.
+ */
+int ckpt_binder_init_holders(
+	struct ckpt_binder *binder, struct ckpt_holders *holders, uint32_t world);
 /*
  * Checks and adds targets, all or none; empty ones are checked only. CKPT_EMISMATCH (no tensor of that
  * name, another type or shape, a box that no rank holds), CKPT_EELSEWHERE (a tensor, or a box of it, that no

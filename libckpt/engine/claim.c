@@ -147,7 +147,7 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 	int r = ckpt_scan_put_gen(&core->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	(void)ckpt_lineage_mark(&core->scan, NULL);
-	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE | (core->sessions.names ? CKPT_KEEPER_SWEEP : 0));
+	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE | CKPT_KEEPER_SWEEP);
 	return 0;
 }
 

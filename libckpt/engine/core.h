@@ -50,6 +50,8 @@ struct ckpt_core_config {
 	uint32_t world;  /* 0 and 1: nobody else */
 	bool sharing;    /* other ranks on this node restore what this one does, or parts of it */
 	bool node_store; /* every node of the job has a store of its own */
+	uint32_t
+		many; /* ranks of a step that are too many to read all indexes; 0: CKPT_GATHER_MANY */
 	uint32_t keeper; /* with node_store: the lowest rank on this node, which keeps its store */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
@@ -88,6 +90,13 @@ struct ckpt_told {
 	uint64_t step;
 	uint64_t
 		parcel; /* rank 0: length of its manifest, which the nodes were sent; 0: they were not */
+};
+
+/* Rank 0: what the indexes of all ranks say together, for readers of very many (FORMAT.md 19). */
+struct ckpt_core_catalog {
+	uint64_t generation; /* that it is of, or was tried in; 0: none */
+	struct ckpt_digest digest;
+	uint64_t bytes; /* 0: there is none */
 };
 
 struct ckpt_core {
@@ -131,7 +140,8 @@ struct ckpt_core {
 	struct ckpt_save_ranks *early; /* of them, those that wait for the claim under way */
 
 	struct ckpt_digest
-		*agreed;    /* rank 0: the plans of all ranks that were last found to agree */
+		*agreed; /* rank 0: the plans of all ranks that were last found to agree */
+	struct ckpt_core_catalog catalog; /* of these plans */
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 

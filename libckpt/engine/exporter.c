@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "engine/exporter_place.h"
 
+static ckpt_task_fn commit_body;
+
 /* What an export that was killed has left under the names that the manifest gives goes first. */
 static int shard_body(struct ckpt_task *task)
 {
@@ -58,6 +60,29 @@ static int seal_body(struct ckpt_task *task)
 	ckpt_store_put(e->store, &e->op, path, e->shard->index_bytes, e->shard->index_length);
 	CKPT_AWAIT(task, e->op.done);
 	return ckpt_exporter_trouble(e, "create");
+	CKPT_TASK_END(task);
+}
+
+static void name_catalog(const struct ckpt_exporter *e, char *path)
+{
+	ckpt_name_catalog(path, ckpt_exporter_generation(e), &e->pick->manifest.catalog);
+}
+
+/* Whatever is there by that name is the same: another step has brought it. */
+static int catalog_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	name_catalog(e, path);
+	ckpt_store_publish(
+		e->store, &e->op, path, e->catalog->file, e->catalog->catalog->bytes, NULL);
+	CKPT_AWAIT(task, e->op.done);
+	e->catalog_made = e->op.result != -EEXIST;
+	if (e->op.result < 0 && e->catalog_made)
+		return ckpt_exporter_trouble(e, "publish");
+	return ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);
 }
 
@@ -135,6 +160,11 @@ static int undo_body(struct ckpt_task *task)
 		ckpt_store_remove(e->store, &e->op, path);
 		CKPT_AWAIT(task, e->op.done);
 	}
+	if (e->catalog_made) {
+		name_catalog(e, path);
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+	}
 	if (e->dirs_made) {
 		ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 		ckpt_store_rmdir(e->store, &e->op, path);
@@ -173,7 +203,7 @@ void ckpt_exporter_start_seal(struct ckpt_exporter *exporter)
 
 void ckpt_exporter_start_commit(struct ckpt_exporter *exporter)
 {
-	start(exporter, commit_body);
+	start(exporter, exporter->catalog ? catalog_body : commit_body);
 }
 
 void ckpt_exporter_start_end(struct ckpt_exporter *exporter)

@@ -9,6 +9,7 @@
 #ifndef CKPT_ENGINE_EXPORTER_H
 #define CKPT_ENGINE_EXPORTER_H
 
+#include "engine/holders.h"
 #include "engine/pick.h"
 #include "engine/shard.h"
 
@@ -16,6 +17,7 @@ struct ckpt_exporter {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	struct ckpt_core *core;
 	const struct ckpt_pick *pick;
+	const struct ckpt_holders *catalog; /* NULL: none goes along */
 	int root;
 	const char *label;
 	const int *stop; /* not 0: give up, with this code */
@@ -38,10 +40,11 @@ struct ckpt_exporter {
 	uint32_t ranks_begun; /* those before it may have left files */
 	uint32_t rank;
 	bool dirs_made;
+	bool catalog_made;
 	char path[CKPT_PATH_MAX];
 };
 
-/* Zeroed, but for core, pick, root, label, stop, err and waiter. */
+/* Zeroed, but for core, pick, catalog, root, label, stop, err and waiter. */
 void ckpt_exporter_init(struct ckpt_exporter *exporter);
 
 /* One after the other, each awaited. */

@@ -44,6 +44,7 @@ static int index_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, w->shard.task.finished);
 	w->code = w->shard.task.result;
 	if (w->code == 0) {
+		CKPT_ASSERT(!w->gather->indexes[w->rank]);
 		w->gather->indexes[w->rank] = w->shard.index;
 		w->shard.index = NULL;
 	}
@@ -130,7 +131,7 @@ static void start_way(struct ckpt_gather *g, struct ckpt_gather_way *w, uint32_t
 	ckpt_task_start(&w->task, &g->core->sched, g->way_body, way_done);
 }
 
-static bool is_bad_copy(int code)
+bool ckpt_gather_is_bad_copy(int code)
 {
 	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == -EIO;
 }
@@ -157,7 +158,8 @@ static int take_failure(struct ckpt_gather *g, struct ckpt_gather_way *w)
 {
 	int code = w->task.result;
 
-	if (g->way_body != shard_body || g->stop || world_of(g) == 1 || !is_bad_copy(code))
+	if (g->way_body != shard_body || g->stop || world_of(g) == 1 ||
+		!ckpt_gather_is_bad_copy(code))
 		return code;
 	int r = find_spares(g, w->rank);
 	if (r == 0)
@@ -169,6 +171,15 @@ static int take_failure(struct ckpt_gather *g, struct ckpt_gather_way *w)
 	ckpt_error_clear(&w->err);
 	return ckpt_fail(
 		&w->err, -ENOMEM, "out of memory for other copies of what rank %u holds", w->rank);
+}
+
+static void stop_ways(struct ckpt_gather *g, int code)
+{
+	if (!g->stop)
+		g->stop = code;
+	for (unsigned i = 0; i < g->way_count; i++)
+		ckpt_task_wake(&g->ways[i].fetch.task);
+	ckpt_task_wake(&g->task);
 }
 
 /* What a way has come to. One that gave up because another failed has nothing to tell. */
@@ -185,7 +196,7 @@ static void take_way(struct ckpt_gather *g, struct ckpt_gather_way *w)
 		g->code_rank = w->rank;
 		*g->err = w->err;
 	}
-	ckpt_gather_stop(g, g->code);
+	stop_ways(g, g->code);
 }
 
 /* Whether anything of a shard is wanted. That of a step of one rank is opened in any case. */
@@ -197,12 +208,14 @@ static bool is_wanted(const struct ckpt_gather *g, uint32_t rank)
 /* Whether the ways have something to do for a rank. */
 static bool is_due(const struct ckpt_gather *g, uint32_t rank)
 {
-	return g->way_body == shard_body ? is_wanted(g, rank)
-					 : !ckpt_elsewhere_has(&g->elsewhere, rank);
+	if (g->way_body == shard_body)
+		return is_wanted(g, rank);
+	return !g->indexes[rank] && !ckpt_elsewhere_has(&g->elsewhere, rank) &&
+	       (!g->holders || g->wide || g->binder.ranks[rank].count > 0);
 }
 
 /* Goes on with as many ranks as there are ways for. True: all have ended. */
-static bool pump(struct ckpt_gather *g)
+bool ckpt_gather_pump(struct ckpt_gather *g)
 {
 	bool busy = false;
 
@@ -232,8 +245,12 @@ static int start_ways(struct ckpt_gather *g, ckpt_task_fn *body, unsigned most)
 	return g->ways ? 0 : ckpt_fail(g->err, -ENOMEM, "out of memory");
 }
 
-/* All have ended. */
-static int end_ways(struct ckpt_gather *g)
+int ckpt_gather_start_indexes(struct ckpt_gather *g)
+{
+	return start_ways(g, index_body, CKPT_GATHER_INDEXES);
+}
+
+int ckpt_gather_end_ways(struct ckpt_gather *g)
 {
 	ckpt_free(g->ways);
 	g->ways = NULL;
@@ -280,7 +297,7 @@ static void job_back(struct ckpt_node *node)
 	ckpt_task_wake(&g->task);
 }
 
-static void start_job(struct ckpt_gather *g, void (*work)(struct ckpt_job *job))
+void ckpt_gather_start_job(struct ckpt_gather *g, void (*work)(struct ckpt_job *job))
 {
 	g->job = (struct ckpt_job){.work = work, .urgent = true};
 	g->job.node.run = job_back;
@@ -294,7 +311,7 @@ static void start_unite(struct ckpt_gather *g)
 	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
 
 	if (!ckpt_wholes_are_plain(indexes, world_of(g))) {
-		start_job(g, unite_work);
+		ckpt_gather_start_job(g, unite_work);
 		return;
 	}
 	unite_work(&g->job);
@@ -318,6 +335,33 @@ static int take_elsewhere(const struct ckpt_gather *g)
 		&g->elsewhere, 0, NULL, "no rank of the step has its files here", g->err);
 }
 
+int ckpt_gather_open_all_body(struct ckpt_task *task)
+{
+	struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
+
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = ckpt_gather_start_indexes(g);
+	if (r < 0)
+		return r;
+	CKPT_AWAIT(task, ckpt_gather_pump(g));
+	r = ckpt_gather_end_ways(g);
+	if (r < 0)
+		return r;
+	start_unite(g);
+	CKPT_AWAIT(task, g->job_done);
+	if (g->job_result < 0)
+		return g->job_result;
+	say_replicas(g);
+	g->names = g->wholes->names;
+	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
+		return ckpt_fail(g->err, -ENOMEM, "out of memory");
+	g->binder.elsewhere = &g->elsewhere;
+	return g->stop;
+	CKPT_TASK_END(task);
+}
+
 static int open_body(struct ckpt_task *task)
 {
 	struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
@@ -333,22 +377,8 @@ static int open_body(struct ckpt_task *task)
 	g->indexes = ckpt_alloc_array(world_of(g), sizeof(struct ckpt_index *));
 	if (!g->indexes)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
-	r = start_ways(g, index_body, CKPT_GATHER_INDEXES);
-	if (r < 0)
-		return r;
-	CKPT_AWAIT(task, pump(g));
-	r = end_ways(g);
-	if (r < 0)
-		return r;
-	start_unite(g);
-	CKPT_AWAIT(task, g->job_done);
-	if (g->job_result < 0)
-		return g->job_result;
-	say_replicas(g);
-	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
-		return ckpt_fail(g->err, -ENOMEM, "out of memory");
-	g->binder.elsewhere = &g->elsewhere;
-	return g->stop;
+	return ckpt_task_continue(task, ckpt_gather_is_narrow(g) ? ckpt_gather_open_narrow_body
+								 : ckpt_gather_open_all_body);
 	CKPT_TASK_END(task);
 }
 
@@ -397,7 +427,14 @@ static bool go_round(struct ckpt_gather *g)
 	return true;
 }
 
-static int fill_body(struct ckpt_task *task)
+/* Of a copy that was bad some was counted, or none. */
+static void count_all(struct ckpt_gather *g)
+{
+	if (g->lost)
+		atomic_store(g->counter, g->sum);
+}
+
+int ckpt_gather_read_body(struct ckpt_task *task)
 {
 	struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
 
@@ -406,7 +443,7 @@ static int fill_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	g->wanted = g->binder.ranks;
 	do {
-		start_job(g, seal_work);
+		ckpt_gather_start_job(g, seal_work);
 		CKPT_AWAIT(task, g->job_done);
 		if (g->job_result < 0)
 			return g->job_result;
@@ -414,16 +451,26 @@ static int fill_body(struct ckpt_task *task)
 		r = start_ways(g, shard_body, CKPT_GATHER_SHARDS);
 		if (r < 0)
 			return r;
-		CKPT_AWAIT(task, pump(g));
-		r = end_ways(g);
+		CKPT_AWAIT(task, ckpt_gather_pump(g));
+		r = ckpt_gather_end_ways(g);
+		if (r < 0 && ckpt_gather_may_widen(g, r)) {
+			ckpt_gather_widen(g);
+			return ckpt_task_continue(task, ckpt_gather_narrow_body);
+		}
 		if (r < 0)
 			return r;
 	} while (go_round(g));
-	/* Of a copy that was bad some was counted, or none. */
-	if (g->lost)
-		atomic_store(g->counter, g->sum);
+	count_all(g);
 	return 0;
 	CKPT_TASK_END(task);
+}
+
+static int fill_body(struct ckpt_task *task)
+{
+	const struct ckpt_gather *g = CKPT_CONTAINER(task, struct ckpt_gather, task);
+
+	return ckpt_task_continue(
+		task, g->holders ? ckpt_gather_narrow_body : ckpt_gather_read_body);
 }
 
 static void gather_done(struct ckpt_task *task)
@@ -443,11 +490,8 @@ void ckpt_gather_start_fill(struct ckpt_gather *gather)
 
 void ckpt_gather_stop(struct ckpt_gather *gather, int code)
 {
-	if (!gather->stop)
-		gather->stop = code;
-	for (unsigned i = 0; i < gather->way_count; i++)
-		ckpt_task_wake(&gather->ways[i].fetch.task);
-	ckpt_task_wake(&gather->task);
+	gather->halted = true;
+	stop_ways(gather, code);
 }
 
 unsigned ckpt_gather_copies(const struct ckpt_gather *gather)
@@ -459,17 +503,39 @@ unsigned ckpt_gather_copies(const struct ckpt_gather *gather)
 	return copies;
 }
 
-void ckpt_gather_clear(struct ckpt_gather *gather)
+int ckpt_gather_bind(struct ckpt_gather *gather, const struct ckpt_target *targets, size_t count,
+	struct ckpt_error *err)
 {
-	CKPT_ASSERT(!ckpt_task_active(&gather->task));
+	int r = ckpt_binder_add(&gather->binder, targets, count, err);
+
+	return r == 0 && gather->holders ? ckpt_gather_ask(gather, targets, count, err) : r;
+}
+
+void ckpt_gather_reset(struct ckpt_gather *gather)
+{
 	clear_wanted(gather, gather->wanted);
 	clear_wanted(gather, gather->again);
 	ckpt_free(gather->lost);
+	gather->wanted = NULL;
+	gather->again = NULL;
+	gather->lost = NULL;
+	gather->sum = 0;
 	ckpt_binder_clear(&gather->binder);
 	ckpt_wholes_free(gather->wholes);
+	gather->wholes = NULL;
+}
+
+void ckpt_gather_clear(struct ckpt_gather *gather)
+{
+	CKPT_ASSERT(!ckpt_task_active(&gather->task));
+	ckpt_gather_reset(gather);
+	ckpt_asked_clear(&gather->asked);
 	for (uint32_t i = 0; gather->indexes && i < world_of(gather); i++)
 		ckpt_index_free(gather->indexes[i]);
 	ckpt_free(gather->indexes);
 	gather->indexes = NULL;
+	ckpt_holders_reader_clear(&gather->reader);
+	ckpt_holders_free(gather->holders);
+	gather->holders = NULL;
 	ckpt_elsewhere_clear(&gather->elsewhere);
 }

@@ -3,13 +3,18 @@
  * A step that was picked, on its way into memory: the indexes of all its ranks, and then the shards
  * that hold something of what is wanted, several ranks at a time. What a rank's shard cannot give is had
  * from another that holds the same, in a further round.
+ *
+ * Of very many ranks the indexes are too much to read: their catalog says which are needed, once it is known what
+ * is wanted. Where there is none, or it is not good, or what it led to, all are read.
  */
 #ifndef CKPT_ENGINE_GATHER_H
 #define CKPT_ENGINE_GATHER_H
 
+#include "engine/asked.h"
 #include "engine/binder.h"
 #include "engine/elsewhere.h"
 #include "engine/fetch.h"
+#include "engine/holders_read.h"
 #include "engine/pick.h"
 #include "engine/replicas.h"
 #include "engine/shard.h"
@@ -21,6 +26,11 @@
  */
 #define CKPT_GATHER_INDEXES 16
 #define CKPT_GATHER_SHARDS  4
+/*
+ * So many ranks are very many. With fewer their indexes take a fraction of a second, and show at once what is
+ * missing or damaged, and whether ranks hold different bytes of one thing.
+ */
+#define CKPT_GATHER_MANY    32
 
 struct ckpt_gather;
 
@@ -48,13 +58,20 @@ struct ckpt_gather {
 
 	/* When it has opened. */
 	struct ckpt_elsewhere elsewhere;
-	struct ckpt_index **indexes; /* of each rank; NULL: it is elsewhere */
-	struct ckpt_wholes *wholes;
+	const struct ckpt_layout *names; /* of the tensors as wholes */
+	struct ckpt_holders *holders;    /* NULL: all indexes were read */
+	struct ckpt_index *
+		*indexes; /* of each rank; NULL: it is elsewhere, or was not needed so far */
+	struct ckpt_wholes *wholes; /* of these; with holders NULL until it fills */
 	struct ckpt_replicas replicas;
 	struct ckpt_binder binder;
 
 	/* Its own. */
-	int stop;                     /* not 0: every way gives up, with this code */
+	int stop;                /* not 0: every way gives up, with this code */
+	bool halted;             /* by somebody else */
+	struct ckpt_asked asked; /* with holders: what was bound, until its place is known */
+	bool wide;               /* with holders: all indexes are read after all */
+	struct ckpt_holders_reader reader;
 	struct ckpt_gather_way *ways; /* as long as it goes over the ranks; NULL: it does not */
 	unsigned way_count;
 	ckpt_task_fn *way_body;
@@ -77,7 +94,10 @@ struct ckpt_gather {
  * (CKPT_EELSEWHERE).
  */
 void ckpt_gather_start_open(struct ckpt_gather *gather);
-/* Reads what the binder was given. Nothing is bound any more. */
+/* A user's thread, when it has opened, and before it fills: see ckpt_binder_add(). */
+int ckpt_gather_bind(struct ckpt_gather *gather, const struct ckpt_target *targets, size_t count,
+	struct ckpt_error *err);
+/* Reads what was bound. Nothing is bound any more. */
 void ckpt_gather_start_fill(struct ckpt_gather *gather);
 
 /* Gives up, with this code, whatever is under way. Any time. */
@@ -87,5 +107,33 @@ unsigned ckpt_gather_copies(const struct ckpt_gather *gather);
 
 /* After the end, or never started. */
 void ckpt_gather_clear(struct ckpt_gather *gather);
+
+/* gather.c and gather_narrow.c only. */
+
+/* Goes over the ranks that are due with `body`; 0, or it is over. Then await ckpt_gather_pump(). */
+int ckpt_gather_start_indexes(struct ckpt_gather *gather);
+bool ckpt_gather_pump(struct ckpt_gather *gather);
+/* What all have come to. */
+int ckpt_gather_end_ways(struct ckpt_gather *gather);
+void ckpt_gather_start_job(struct ckpt_gather *gather, void (*work)(struct ckpt_job *job));
+/* That of a shard which another rank may have the same of. */
+bool ckpt_gather_is_bad_copy(int code);
+/* Forgets how far it has filled. */
+void ckpt_gather_reset(struct ckpt_gather *gather);
+/* Bodies: all indexes, and what is opened is open; what is bound is read. */
+int ckpt_gather_open_all_body(struct ckpt_task *task);
+int ckpt_gather_read_body(struct ckpt_task *task);
+
+/* Whether there is a catalog that is to be opened, and its body. */
+bool ckpt_gather_is_narrow(const struct ckpt_gather *gather);
+int ckpt_gather_open_narrow_body(struct ckpt_task *task);
+/* With holders: keeps targets that were checked, until their places are known. All or none. -ENOMEM. */
+int ckpt_gather_ask(struct ckpt_gather *gather, const struct ckpt_target *targets, size_t count,
+	struct ckpt_error *err);
+/* Body, with holders: the indexes that are needed, and then as read_body. */
+int ckpt_gather_narrow_body(struct ckpt_task *task);
+/* With holders, and `code` is what reading has come to: whether all indexes may lead further. */
+bool ckpt_gather_may_widen(const struct ckpt_gather *gather, int code);
+void ckpt_gather_widen(struct ckpt_gather *gather);
 
 #endif

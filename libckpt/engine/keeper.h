@@ -16,7 +16,7 @@
 #define CKPT_KEEPER_SETTLE 1u
 #define CKPT_KEEPER_RETAIN 2u
 #define CKPT_KEEPER_TIDY   4u /* of retention, the records of aborted steps only */
-#define CKPT_KEEPER_SWEEP  8u /* what earlier starts of the job have told each other */
+#define CKPT_KEEPER_SWEEP  8u /* what earlier starts of the job have left beside the steps */
 
 /* Has the keeper do so, now or after what it is doing. Needs a generation. */
 void ckpt_keeper_ask(struct ckpt_core *core, unsigned what);

@@ -83,12 +83,16 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	if (!restore || atomic_fetch_sub(&restore->owners, 1) > 1)
 		return;
 	CKPT_ASSERT(restore->posted == 0 || restore->gone);
+	for (uint32_t i = 0; restore->looked && i < restore->pick.manifest.world; i++)
+		ckpt_index_free(restore->looked[i]);
+	ckpt_free(restore->looked);
 	ckpt_gather_clear(&restore->gather);
 	ckpt_findings_clear(&restore->findings);
 	ckpt_fetch_clear(&restore->fetch);
 	ckpt_exporter_clear(&restore->exporter);
 	ckpt_shard_clear(&restore->shard);
 	ckpt_elsewhere_clear(&restore->elsewhere);
+	ckpt_holders_reader_clear(&restore->catalog);
 	ckpt_pick_clear(&restore->pick);
 	ckpt_restore_ranks_free(restore->ranks);
 	if (restore->dest_root >= 0)
@@ -167,16 +171,6 @@ static bool answered(const struct ckpt_restore *restore, uint32_t bit)
 	return !ckpt_restore_forked(restore) && (ckpt_latch_get(latch) & bit) != 0;
 }
 
-const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
-{
-	if (!answered(restore, CKPT_DONE_OPENED))
-		return NULL;
-	uint32_t rank = 0;
-	while (ckpt_elsewhere_has(&restore->gather.elsewhere, rank))
-		rank++;
-	return restore->gather.indexes[rank];
-}
-
 uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
 {
 	return answered(restore, CKPT_DONE_OPENED) ? restore->pick.manifest.world : 0;
@@ -185,7 +179,56 @@ uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
 const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)
 {
 	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));
-	return restore->gather.indexes[rank];
+	/* With a catalog those that are needed are read while the restore runs. */
+	if (!restore->gather.holders)
+		return restore->gather.indexes[rank];
+	pthread_mutex_t *lock = (pthread_mutex_t *)&restore->lock;
+	pthread_mutex_lock(lock);
+	const struct ckpt_index *index = restore->looked ? restore->looked[rank] : NULL;
+	pthread_mutex_unlock(lock);
+	return index;
+}
+
+uint32_t ckpt_restore_first_rank(const struct ckpt_restore *restore)
+{
+	uint32_t rank = 0;
+
+	while (ckpt_elsewhere_has(&restore->gather.elsewhere, rank))
+		rank++;
+	return rank;
+}
+
+const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_ranks(restore) > 0
+		       ? ckpt_restore_rank_index(restore, ckpt_restore_first_rank(restore))
+		       : NULL;
+}
+
+int ckpt_restore_put_index(struct ckpt_restore *restore, uint32_t rank, struct ckpt_index *index)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&restore->lock);
+	if (!restore->looked)
+		restore->looked =
+			ckpt_alloc_array(restore->pick.manifest.world, sizeof(struct ckpt_index *));
+	if (!restore->looked)
+		r = -ENOMEM;
+	else if (!restore->looked[rank])
+		restore->looked[rank] = index;
+	else
+		ckpt_index_free(index); /* another thread was faster, and hers may be in use */
+	pthread_mutex_unlock(&restore->lock);
+	if (r < 0)
+		ckpt_index_free(index);
+	return r;
+}
+
+struct ckpt_restore *ckpt_restore_ref(struct ckpt_restore *restore)
+{
+	atomic_fetch_add(&restore->owners, 1);
+	return restore;
 }
 
 int ckpt_restore_rank_elsewhere(
@@ -228,7 +271,7 @@ void ckpt_restore_counters(
 /* The tensors that the step holds. After OPENED; NULL without. */
 static const struct ckpt_layout *names_of(const struct ckpt_restore *restore)
 {
-	return ckpt_restore_index(restore) ? restore->gather.wholes->names : NULL;
+	return ckpt_restore_ranks(restore) > 0 ? restore->gather.names : NULL;
 }
 
 size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
@@ -236,6 +279,25 @@ size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
 	const struct ckpt_layout *names = names_of(restore);
 
 	return names ? names->entry_count + names->alias_count : 0;
+}
+
+/* Who holds an entry of names_of(), and where. */
+static void tell_place(const struct ckpt_restore *restore, const struct ckpt_entry *entry,
+	struct ckpt_tensor_info *ret_info)
+{
+	size_t count = 0;
+
+	if (restore->gather.holders) {
+		ret_info->rank = ckpt_holders_first(restore->gather.holders, entry);
+		ret_info->offset = UINT64_MAX;
+		return;
+	}
+	const struct ckpt_part *parts = ckpt_wholes_parts(restore->gather.wholes, entry, &count);
+	ret_info->rank = parts->rank;
+	ret_info->offset = parts->entry->offset;
+	ret_info->pieces = 1;
+	for (size_t i = 1; i < count; i++)
+		ret_info->pieces += !ckpt_part_same(&parts[i - 1], &parts[i]);
 }
 
 int ckpt_restore_name(
@@ -248,22 +310,16 @@ int ckpt_restore_name(
 		index < names->entry_count ? NULL : &names->aliases[index - names->entry_count];
 	const struct ckpt_entry *entry =
 		alias ? ckpt_layout_find(names, alias->target) : &names->entries[index];
-	size_t count = 0;
 
 	CKPT_ASSERT(entry);
-	const struct ckpt_part *parts = ckpt_wholes_parts(restore->gather.wholes, entry, &count);
-	ret_info->dtype = entry->dtype;
-	ret_info->ndim = entry->ndim;
-	ret_info->rank = parts->rank;
-	ret_info->name = alias ? alias->name : entry->name;
-	ret_info->shape = entry->shape;
-	ret_info->nbytes = entry->nbytes;
-	ret_info->offset = parts->entry->offset;
-	ret_info->alias_of = alias ? entry->name : NULL;
-	ret_info->pieces = 1;
-	for (size_t i = 1; i < count; i++)
-		ret_info->pieces += !ckpt_part_same(&parts[i - 1], &parts[i]);
-	ret_info->reserved = 0;
+	*ret_info = (struct ckpt_tensor_info){.size = ret_info->size,
+		.dtype = entry->dtype,
+		.ndim = entry->ndim,
+		.name = alias ? alias->name : entry->name,
+		.shape = entry->shape,
+		.nbytes = entry->nbytes,
+		.alias_of = alias ? entry->name : NULL};
+	tell_place(restore, entry, ret_info);
 	return 0;
 }
 
@@ -310,16 +366,14 @@ int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_target *targets,
 	size_t count, struct ckpt_error *err)
 {
-	const struct ckpt_index *index = ckpt_restore_index(restore);
-
-	if (!index || restore->sink != CKPT_SINK_MEMORY)
+	if (ckpt_restore_ranks(restore) == 0 || restore->sink != CKPT_SINK_MEMORY)
 		return ckpt_fail(err, -EINVAL, "the restore is not open: it takes no targets");
 	pthread_mutex_lock(&restore->lock);
 	bool started = (restore->posted & CKPT_POST_START) != 0;
 	pthread_mutex_unlock(&restore->lock);
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
-	int r = ckpt_binder_add(&restore->gather.binder, targets, count, err);
+	int r = ckpt_gather_bind(&restore->gather, targets, count, err);
 	if (restore->ranks) {
 		/* If that is the end of it, the other ranks shall hear why. */
 		pthread_mutex_lock(&restore->lock);

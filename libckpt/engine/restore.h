@@ -62,12 +62,18 @@ struct ckpt_engine *ckpt_restore_owner(const struct ckpt_restore *restore);
 bool ckpt_restore_forked(const struct ckpt_restore *restore);
 struct ckpt_latch *ckpt_restore_latch(struct ckpt_restore *restore);
 const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore); /* after END */
-/* Of the lowest rank that is not elsewhere. After OPENED; NULL without, and of a verification or an export. */
-const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore);
 /* How many ranks wrote the step. After OPENED; 0 without, and of a verification or an export. */
 uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore);
-/* Of one of them; NULL: it is elsewhere. */
+/* The lowest of them that is not elsewhere. */
+uint32_t ckpt_restore_first_rank(const struct ckpt_restore *restore);
+/* The index of one of them; NULL: it is elsewhere, or was not read so far. */
 const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank);
+/* That of the lowest that is not elsewhere; NULL before OPENED, and of a verification or an export. */
+const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore);
+/* A user's thread, whose index it was: it has been read for one that was asked for. -ENOMEM. */
+int ckpt_restore_put_index(struct ckpt_restore *restore, uint32_t rank, struct ckpt_index *index);
+/* Whoever goes on using it without being its user; it goes with ckpt_restore_unref(). */
+struct ckpt_restore *ckpt_restore_ref(struct ckpt_restore *restore);
 /* CKPT_EELSEWHERE, worded into `err`, if the files of one of them are in the store of another node; else 0. */
 int ckpt_restore_rank_elsewhere(
 	const struct ckpt_restore *restore, uint32_t rank, struct ckpt_error *err);

@@ -44,6 +44,8 @@ struct ckpt_restore {
 	unsigned posted; /* guarded by lock */
 	unsigned on_way; /* guarded by lock: posts that the core has not run yet */
 	bool gone;       /* guarded by lock: nothing is posted any more */
+	/* Guarded by lock: of each rank that was asked for, where the gather has not read it; NULL: of none. */
+	struct ckpt_index **looked;
 
 	/* Of a restore into memory. Its binder is the user's from OPENED until the start is posted. */
 	struct ckpt_gather gather;
@@ -73,6 +75,8 @@ struct ckpt_restore {
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
 	struct ckpt_elsewhere elsewhere; /* of a verification or an export */
+	struct ckpt_holders_reader
+		catalog; /* the same; its holders NULL: there is none that is good */
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_findings findings;

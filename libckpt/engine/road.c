@@ -78,6 +78,14 @@ static void start_elsewhere(struct ckpt_restore *r)
 	ckpt_elsewhere_start(&r->elsewhere);
 }
 
+/* The catalog, if the manifest names one. */
+static void start_catalog(struct ckpt_restore *r)
+{
+	r->catalog = (struct ckpt_holders_reader){
+		.core = r->core, .pick = &r->pick, .err = &r->why, .waiter = &r->road};
+	ckpt_holders_reader_start(&r->catalog);
+}
+
 /* The code of a part that has finished becomes the road's. */
 static bool passed(struct ckpt_restore *r, const struct ckpt_task *part)
 {
@@ -187,6 +195,29 @@ static int note_elsewhere(struct ckpt_restore *r)
 	return 0;
 }
 
+/* A step is whole without its catalog; one that is there must be good. */
+static int note_catalog(struct ckpt_restore *r)
+{
+	int code = r->catalog.task.result;
+
+	if (code != -ENOENT)
+		return note_failure(r, code);
+	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
+		"%s: step %llu is whole without it, and readers read the indexes of all %u ranks",
+		r->why.message, (unsigned long long)r->pick.chosen.step, r->pick.manifest.world);
+	ckpt_error_clear(&r->why);
+	return 0;
+}
+
+/* What the catalog says of this rank. */
+static int compare_catalog(struct ckpt_restore *r)
+{
+	if (!r->catalog.holders)
+		return 0;
+	return note_failure(r,
+		ckpt_holders_compare(r->catalog.holders, r->shard.index, r->catalog.path, &r->why));
+}
+
 /* The code for a verification that went to its end. Of what is not here at all nothing can be said. */
 static int verdict(struct ckpt_restore *r)
 {
@@ -216,12 +247,21 @@ static int verify_body(struct ckpt_task *task)
 	if (!passed(r, &r->elsewhere.task) || r->stop)
 		return r->stop ? r->stop : r->code;
 	count_all(r);
+	if (r->pick.manifest.catalog_bytes > 0) {
+		start_catalog(r);
+		CKPT_AWAIT(task, r->catalog.task.finished);
+		r->code = note_catalog(r);
+		if (r->code < 0 || r->stop)
+			return r->stop ? r->stop : r->code;
+	}
 	for (r->rank = 0; r->rank < r->pick.manifest.world; r->rank++) {
 		if (ckpt_elsewhere_has(&r->elsewhere, r->rank))
 			continue;
 		start_rank(r, r->rank);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		r->code = r->shard.task.result;
+		if (r->code == 0)
+			r->code = compare_catalog(r);
 		if (r->code == 0) {
 			ckpt_shard_start_open(&r->shard);
 			CKPT_AWAIT(task, r->shard.task.finished);
@@ -261,6 +301,7 @@ static void start_exporter(struct ckpt_restore *r)
 {
 	r->exporter = (struct ckpt_exporter){.core = r->core,
 		.pick = &r->pick,
+		.catalog = r->catalog.holders,
 		.root = r->dest_root,
 		.label = r->dest_label,
 		.stop = &r->stop,
@@ -268,6 +309,18 @@ static void start_exporter(struct ckpt_restore *r)
 		.waiter = &r->road};
 	ckpt_exporter_init(&r->exporter);
 	ckpt_exporter_start_prepare(&r->exporter);
+}
+
+/* A catalog that is not good does not go along: the step is whole without it. */
+static int leave_catalog(struct ckpt_restore *r)
+{
+	if (r->catalog.task.result == -ENOMEM || r->catalog.task.result == 0)
+		return r->catalog.task.result;
+	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
+		"step %llu is copied without its catalog: %.800s",
+		(unsigned long long)r->pick.chosen.step, r->why.message);
+	ckpt_error_clear(&r->why);
+	return 0;
 }
 
 static int export_end_body(struct ckpt_task *task)
@@ -344,6 +397,13 @@ static int export_body(struct ckpt_task *task)
 		return ckpt_elsewhere_fail(&r->elsewhere, ckpt_elsewhere_first(&r->elsewhere), NULL,
 			"the step cannot be copied as a whole", &r->why);
 	count_all(r);
+	if (r->pick.manifest.catalog_bytes > 0) {
+		start_catalog(r);
+		CKPT_AWAIT(task, r->catalog.task.finished);
+		r->code = leave_catalog(r);
+		if (r->code < 0 || r->stop)
+			return r->stop ? r->stop : r->code;
+	}
 	start_exporter(r);
 	CKPT_AWAIT(task, r->exporter.task.finished);
 	r->code = r->exporter.task.result;

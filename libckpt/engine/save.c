@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/agree.h"
 #include "engine/claim.h"
 #include "engine/open.h"
 #include "engine/save_state.h"
@@ -134,6 +135,10 @@ static int encode_manifest(struct ckpt_save *save)
 
 	if (!save->ranks)
 		ckpt_save_own_rank(save, &own);
+	if (save->ranks && core->catalog.generation == core->generation && ckpt_save_agreed(save)) {
+		manifest.catalog = core->catalog.digest;
+		manifest.catalog_bytes = core->catalog.bytes;
+	}
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	/* It fits: see CKPT_WORLD_SAVING. */

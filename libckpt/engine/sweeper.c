@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sweeping old sessions. */
+/* Sweeping old sessions and catalogs. */
 #include "engine/sweeper.h"
 
 #include <errno.h>
@@ -60,14 +60,81 @@ static bool goes_on(const struct ckpt_sweeper *s)
 	return !*s->stop && !s->core->fenced && s->removed < CKPT_SWEEP_MOST;
 }
 
-static void note(struct ckpt_sweeper *s)
+static bool has_steps(const struct ckpt_scan *scan, uint64_t generation)
+{
+	for (size_t i = 0; i < scan->step_count; i++)
+		if (scan->steps[i].generation == generation)
+			return true;
+	return false;
+}
+
+/* An older generation of many ranks, all of whose steps are gone. */
+static bool next_emptied(struct ckpt_sweeper *s)
+{
+	const struct ckpt_core *core = s->core;
+
+	while (s->gen < core->scan.gen_count) {
+		const struct ckpt_scan_gen *gen = &core->scan.gens[s->gen++];
+		if (gen->generation >= core->generation || !gen->claimed || gen->broken ||
+			gen->claim.world < 2 || has_steps(&core->scan, gen->generation))
+			continue;
+		ckpt_name_generation(s->directory, gen->generation);
+		return true;
+	}
+	return false;
+}
+
+static bool next_catalog(struct ckpt_sweeper *s)
+{
+	struct ckpt_digest digest;
+
+	while ((s->name = next_name(&s->names, s->name))) {
+		if (!ckpt_parse_catalog(s->name, &digest))
+			continue;
+		int n = snprintf(s->path, sizeof(s->path), "%s/%s", s->directory, s->name);
+		CKPT_ASSERT(n > 0 && (size_t)n < sizeof(s->path));
+		return true;
+	}
+	return false;
+}
+
+static void take_names(struct ckpt_sweeper *s)
+{
+	s->names = s->op.listing;
+	s->op.listing = (struct ckpt_listing){0};
+	s->name = NULL;
+	s->last = false;
+}
+
+/* Of one directory. */
+static void note(struct ckpt_sweeper *s, const char *what)
 {
 	if (s->op.result < 0 && s->op.result != -ENOENT)
 		ckpt_log(s->core->parts.log, CKPT_LOG_WARN,
-			"what the session %s left in %s cannot be removed: %s", s->session,
-			s->core->parts.label,
+			"what %s left in %s cannot be removed: %s", what, s->core->parts.label,
 			s->err.code ? s->err.message : ckpt_code_text(s->op.result));
 	ckpt_error_clear(&s->err);
+	ckpt_free(s->names.names);
+	s->names = (struct ckpt_listing){0};
+}
+
+static int catalogs_body(struct ckpt_task *task)
+{
+	struct ckpt_sweeper *s = CKPT_CONTAINER(task, struct ckpt_sweeper, task);
+	struct ckpt_store *store = s->core->store;
+
+	CKPT_TASK_BEGIN(task);
+	while (goes_on(s) && next_emptied(s)) {
+		ckpt_store_list(store, &s->op, s->directory);
+		CKPT_AWAIT(task, s->op.done);
+		take_names(s);
+		for (; s->op.result == 0 && goes_on(s) && next_catalog(s); s->removed++) {
+			ckpt_store_remove(store, &s->op, s->path);
+			CKPT_AWAIT(task, s->op.done);
+		}
+		note(s, s->directory);
+	}
+	CKPT_TASK_END(task);
 }
 
 static int sweeper_body(struct ckpt_task *task)
@@ -77,27 +144,22 @@ static int sweeper_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	while (goes_on(s) && next_session(s)) {
-		(void)snprintf(s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s", s->session);
-		ckpt_store_list(store, &s->op, s->path);
+		(void)snprintf(
+			s->directory, sizeof(s->directory), CKPT_NAME_EXCHANGE "/%s", s->session);
+		ckpt_store_list(store, &s->op, s->directory);
 		CKPT_AWAIT(task, s->op.done);
-		s->names = s->op.listing;
-		s->op.listing = (struct ckpt_listing){0};
-		s->last = false;
-		for (s->name = NULL; s->op.result == 0 && goes_on(s) && next_value(s);
-			s->removed++) {
+		take_names(s);
+		for (; s->op.result == 0 && goes_on(s) && next_value(s); s->removed++) {
 			ckpt_store_remove(store, &s->op, s->path);
 			CKPT_AWAIT(task, s->op.done);
 		}
 		if (s->op.result == 0) {
-			(void)snprintf(
-				s->path, sizeof(s->path), CKPT_NAME_EXCHANGE "/%s", s->session);
-			ckpt_store_rmdir(store, &s->op, s->path);
+			ckpt_store_rmdir(store, &s->op, s->directory);
 			CKPT_AWAIT(task, s->op.done);
 		}
-		note(s);
-		ckpt_free(s->names.names);
-		s->names = (struct ckpt_listing){0};
+		note(s, s->directory);
 	}
+	return ckpt_task_continue(task, catalogs_body);
 	CKPT_TASK_END(task);
 }
 

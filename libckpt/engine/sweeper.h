@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sweeping what earlier starts of a job have told each other: rank 0's, who holds the store and has claimed.
- * Nothing of it counts any more. A part of it at a time; what cannot be removed is logged, and left.
+ * Sweeping what earlier starts of a job have left: what they told each other, and the catalogs of generations
+ * whose steps are gone. Rank 0's, who holds the store and has claimed. Nothing of it counts any more. A part of it
+ * at a time; what cannot be removed is logged, and left.
  */
 #ifndef CKPT_ENGINE_SWEEPER_H
 #define CKPT_ENGINE_SWEEPER_H
@@ -21,13 +22,15 @@ struct ckpt_sweeper {
 	struct ckpt_error err;
 	struct ckpt_listing names;
 	const char *session;
+	size_t gen; /* behind the one whose catalogs are being looked for */
+	char directory[CKPT_PATH_MAX];
 	const char *name;
 	bool last; /* the second time over the names */
 	char path[CKPT_PATH_MAX];
 	unsigned removed;
 };
 
-/* Zeroed, but for core, waiter and stop. Sweeps core->sessions, but for the core's own, and empties it. */
+/* Zeroed, but for core, waiter and stop. Of core->sessions all but the core's own; empties it. */
 void ckpt_sweeper_start(struct ckpt_sweeper *sweeper);
 
 #endif

@@ -288,3 +288,10 @@ bool ckpt_part_same(const struct ckpt_part *a, const struct ckpt_part *b)
 {
 	return box_order(a->entry, b->entry) == 0;
 }
+
+int ckpt_part_order(const struct ckpt_part *a, const struct ckpt_part *b)
+{
+	int r = box_order(a->entry, b->entry);
+
+	return r ? r : order(a->rank, b->rank);
+}

@@ -42,6 +42,8 @@ const struct ckpt_part *ckpt_wholes_parts(
 	const struct ckpt_wholes *wholes, const struct ckpt_entry *whole, size_t *ret_count);
 
 struct ckpt_box ckpt_part_box(const struct ckpt_part *part);
+/* Of one tensor: by box, then by rank. */
+int ckpt_part_order(const struct ckpt_part *a, const struct ckpt_part *b);
 /* Of one tensor: both hold the same box, so either may be read. */
 bool ckpt_part_same(const struct ckpt_part *a, const struct ckpt_part *b);
 

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "format/catalog.h"
 #include "format/index.h"
 #include "format/json_put.h"
 #include "format/json_reader.h"
@@ -33,6 +34,7 @@ enum member {
 	WALL_MS,
 	WORLD,
 	REASON,
+	CATALOG,
 	RANKS,
 	DIGEST
 };
@@ -48,6 +50,7 @@ static const char *const members[] = {
 	[WALL_MS] = "wall_ms",
 	[WORLD] = "world",
 	[REASON] = "reason",
+	[CATALOG] = "catalog",
 	[RANKS] = "ranks",
 	[DIGEST] = CKPT_SEALED_DIGEST,
 	NULL,
@@ -65,7 +68,27 @@ static const char *const rank_members[] = {
 	NULL,
 };
 
+enum catalog_member { CATALOG_DIGEST, CATALOG_BYTES };
+
+static const char *const catalog_members[] = {
+	[CATALOG_DIGEST] = "digest",
+	[CATALOG_BYTES] = "bytes",
+	NULL,
+};
+
 /* Encoding. */
+
+static void put_catalog(struct ckpt_buf *out, const struct ckpt_manifest *m)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	if (m->catalog_bytes == 0)
+		return;
+	CKPT_ASSERT(m->catalog_bytes <= CKPT_CATALOG_MAX);
+	ckpt_digest_hex(&m->catalog, hex);
+	ckpt_buf_printf(out, ",\"catalog\":{\"digest\":\"%s\",\"bytes\":%" PRIu64 "}", hex,
+		m->catalog_bytes);
+}
 
 static void put_rank(struct ckpt_buf *out, const struct ckpt_manifest_rank *rank, uint32_t number)
 {
@@ -101,6 +124,7 @@ int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
 		m->run_id, m->generation, m->step, commit ? "commit" : "abort", m->attempt,
 		ckpt_min_u64(m->wall_ms, INT64_MAX), m->world);
 	if (commit) {
+		put_catalog(out, m);
 		ckpt_buf_puts(out, ",\"ranks\":[");
 		for (uint32_t i = 0; i < m->world; i++)
 			put_rank(out, &m->ranks[i], i);
@@ -200,6 +224,25 @@ static int read_ranks(struct ckpt_reader *at, size_t length, struct ckpt_manifes
 	return r->failed ? CKPT_EFORMAT : 0;
 }
 
+static void read_catalog(struct ckpt_reader *r, struct ckpt_manifest *m)
+{
+	const uint32_t all = (UINT32_C(1) << (CATALOG_BYTES + 1)) - 1;
+	uint32_t seen = 0;
+	int member;
+
+	(void)ckpt_reader_open(r, '{');
+	while ((member = ckpt_reader_member(r, catalog_members, &seen)) != CKPT_READER_END) {
+		if (member == CATALOG_DIGEST)
+			(void)read_digest(r, &m->catalog);
+		else if (member == CATALOG_BYTES)
+			(void)ckpt_sealed_number(r, 1, CKPT_CATALOG_MAX, &m->catalog_bytes);
+		else
+			(void)ckpt_reader_skip(r);
+	}
+	if (seen != all)
+		(void)ckpt_reader_fail(r, "what it says of its catalog lacks a member");
+}
+
 static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
 {
 	char outcome[16];
@@ -240,6 +283,9 @@ static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest 
 	case WORLD:
 		if (ckpt_sealed_number(r, 1, CKPT_WORLD_MAX, &number))
 			m->world = (uint32_t)number;
+		break;
+	case CATALOG:
+		read_catalog(r, m);
 		break;
 	case REASON:
 		(void)ckpt_sealed_line(r, m->reason, sizeof(m->reason));

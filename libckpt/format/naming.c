@@ -10,6 +10,7 @@
 /* "step-" and so many digits: as many as CKPT_STEP_MAX has. */
 #define STEP_DIGITS       10
 #define GENERATION_DIGITS 6
+#define CATALOG_SUFFIX    ".catalog"
 
 CKPT_PRINTF(2, 3) static void put(char *out, const char *fmt, ...)
 {
@@ -86,6 +87,16 @@ void ckpt_name_index(
 	put_in_step(out, generation, step, "/rank-%05u.%s.index", rank, attempt);
 }
 
+void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest *digest)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	check_numbers(generation, 0);
+	ckpt_digest_hex(digest, hex);
+	put(out, "g%0*llu/%s" CATALOG_SUFFIX, GENERATION_DIGITS, (unsigned long long)generation,
+		hex);
+}
+
 void ckpt_name_attempt(char out[CKPT_ATTEMPT_CHARS], uint64_t nonce)
 {
 	int len = snprintf(out, CKPT_ATTEMPT_CHARS, "%016llx", (unsigned long long)nonce);
@@ -144,4 +155,17 @@ bool ckpt_parse_generation(const char *name, uint64_t *ret_generation)
 bool ckpt_parse_step(const char *name, uint64_t *ret_step)
 {
 	return parse(name, "step-", STEP_DIGITS, "", ret_step);
+}
+
+bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest)
+{
+	char hex[CKPT_DIGEST_HEX];
+	size_t digits = sizeof(hex) - 1;
+
+	if (strlen(name) != digits + strlen(CATALOG_SUFFIX) ||
+		strcmp(name + digits, CATALOG_SUFFIX) != 0)
+		return false;
+	memcpy(hex, name, digits);
+	hex[digits] = 0;
+	return ckpt_digest_parse(hex, ret_digest);
 }

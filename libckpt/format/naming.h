@@ -3,7 +3,7 @@
 #ifndef CKPT_FORMAT_NAMING_H
 #define CKPT_FORMAT_NAMING_H
 
-#include "base/attr.h"
+#include "base/digest.h"
 
 #define CKPT_PATH_MAX       192 /* of every path below a store, with the final NUL */
 #define CKPT_ATTEMPT_CHARS  17  /* 16 lower-case hexadecimal digits and NUL */
@@ -21,6 +21,8 @@ void ckpt_name_shard(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
 void ckpt_name_index(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
+/* g000001/DIGEST.catalog */
+void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest *digest);
 void ckpt_name_attempt(char out[CKPT_ATTEMPT_CHARS], uint64_t nonce);
 bool ckpt_attempt_valid(const char *attempt);
 
@@ -28,5 +30,6 @@ bool ckpt_attempt_valid(const char *attempt);
 bool ckpt_parse_claim(const char *name, uint64_t *ret_generation);      /* 000001.json */
 bool ckpt_parse_generation(const char *name, uint64_t *ret_generation); /* g000001 */
 bool ckpt_parse_step(const char *name, uint64_t *ret_step);             /* step-0000000100 */
+bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest);
 
 #endif

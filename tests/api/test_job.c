@@ -139,6 +139,10 @@ static void test_one_outcome(void **state)
 		check_step(job, step, true);
 	}
 	assert_int_equal(count_shards(job), 3 * WORLD);
+	/* One layout, one catalog; that it says what the indexes do the verification has seen. */
+	assert_non_null(scratch_find(job->store, ".catalog"));
+	assert_int_equal(
+		scratch_count(scratch_join(job->store, "g000001")), 3 * (1 + 2 * WORLD + 1) + 1);
 	/* Each rank's first word, the claim, and how the last step ended; of those before it nothing. */
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		close_rank(job, rank);
@@ -556,9 +560,9 @@ static void test_skip(void **state)
 	assert_true(counts[0] > 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		close_rank(job, rank);
-	/* Of what was skipped nothing is left: a directory, two files of each rank, a manifest. */
+	/* Of what was skipped nothing is left: a directory, two files of each rank, a manifest; and one catalog. */
 	assert_int_equal(scratch_count(scratch_join(job->store, "g000001")),
-		counts[1] * (1 + 2 * WORLD + 1));
+		counts[1] * (1 + 2 * WORLD + 1) + 1);
 	(void)pthread_barrier_destroy(&together);
 	free(trainers);
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "format/catalog.h"
 #include "format/index.h"
 #include "format/sealed.h"
 
@@ -71,14 +72,14 @@ void craft_node_store(const char *dir, const char *run_id)
 	write_marker(dir, run_id, false);
 }
 
-void craft_claim(const char *dir, const char *run_id, uint64_t generation,
-	uint64_t parent_generation, uint64_t parent_step)
+static void write_claim(const char *dir, const char *run_id, uint64_t generation,
+	uint64_t parent_generation, uint64_t parent_step, uint32_t world)
 {
 	struct ckpt_claim claim = {.generation = generation,
 		.parent_generation = parent_generation,
 		.parent_step = parent_step,
 		.nonce = generation * 77,
-		.world = 1,
+		.world = world,
 		.node = "crafted",
 		.wall_ms = 2};
 	struct ckpt_buf buf = {0};
@@ -91,6 +92,17 @@ void craft_claim(const char *dir, const char *run_id, uint64_t generation,
 	ckpt_buf_free(&buf);
 	ckpt_name_generation(name, generation);
 	make_directory(dir, name);
+}
+
+void craft_claim(const char *dir, const char *run_id, uint64_t generation,
+	uint64_t parent_generation, uint64_t parent_step)
+{
+	write_claim(dir, run_id, generation, parent_generation, parent_step, 1);
+}
+
+void craft_claim_job(const char *dir, const char *run_id, uint64_t generation, uint32_t world)
+{
+	write_claim(dir, run_id, generation, 0, 0, world);
 }
 
 static void attempt_of(const struct craft_step *step, char out[CKPT_ATTEMPT_CHARS])
@@ -182,7 +194,8 @@ static char *make_shard(
 	return shard;
 }
 
-static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank *record)
+static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank *record,
+	struct ckpt_layout **ret_layout)
 {
 	struct craft_rank same = {step->tensors, step->count, step->alias, step->meta};
 	const struct craft_rank *rank = step->ranks ? &step->ranks[record->rank] : &same;
@@ -212,7 +225,29 @@ static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank 
 	attempt_of(step, record->attempt);
 	free(shard);
 	ckpt_buf_free(&buf);
-	ckpt_layout_free(layout);
+	*ret_layout = layout;
+}
+
+static void write_catalog(
+	const struct craft_step *step, struct ckpt_layout **layouts, struct ckpt_manifest *manifest)
+{
+	struct ckpt_catalog_builder *builder = NULL;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_buf buf = {0};
+	char name[CKPT_PATH_MAX];
+
+	must(ckpt_catalog_builder_new(step->world, &builder) == 0, "catalog");
+	for (uint32_t i = 0; i < step->world; i++)
+		must(ckpt_catalog_builder_add(builder, i,
+			     layouts[(i + step->world - step->lie) % step->world], &err) == 0,
+			err.message);
+	must(ckpt_catalog_builder_finish(builder, &buf, &err, &manifest->catalog) == 0,
+		err.message);
+	manifest->catalog_bytes = buf.len;
+	ckpt_name_catalog(name, step->generation, &manifest->catalog);
+	write_file(below(step->dir, name), buf.data, buf.len);
+	ckpt_buf_free(&buf);
+	ckpt_catalog_builder_free(builder);
 }
 
 void craft_commit(const struct craft_step *step)
@@ -230,11 +265,17 @@ void craft_commit(const struct craft_step *step)
 	make_directory(step->dir, name);
 	attempt_of(step, manifest.attempt);
 	manifest.ranks = calloc(step->world, sizeof(*manifest.ranks));
-	must(manifest.ranks != NULL, "calloc");
+	struct ckpt_layout **layouts = calloc(step->world, sizeof(struct ckpt_layout *));
+	must(manifest.ranks != NULL && layouts != NULL, "calloc");
 	for (uint32_t i = 0; i < step->world; i++) {
 		manifest.ranks[i].rank = i;
-		write_rank(step, &manifest.ranks[i]);
+		write_rank(step, &manifest.ranks[i], &layouts[i]);
 	}
+	if (step->catalog)
+		write_catalog(step, layouts, &manifest);
+	for (uint32_t i = 0; i < step->world; i++)
+		ckpt_layout_free(layouts[i]);
+	free(layouts);
 	must(ckpt_manifest_encode(&manifest, &buf) == 0, "manifest");
 	write_file(craft_manifest(step), buf.data, buf.len);
 	ckpt_buf_free(&buf);

@@ -36,6 +36,9 @@ struct craft_step {
 	uint64_t chunk_bytes;
 	uint32_t world;
 	const struct craft_rank *ranks; /* `world` of them; NULL: see above */
+	bool catalog;                   /* its manifest names one */
+	uint32_t
+		lie; /* which says that what a rank holds is held by the one that comes so many later */
 };
 
 /* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */
@@ -44,6 +47,8 @@ void craft_store(const char *dir, const char *run_id);
 void craft_node_store(const char *dir, const char *run_id);
 void craft_claim(const char *dir, const char *run_id, uint64_t generation,
 	uint64_t parent_generation, uint64_t parent_step);
+/* Of a job of so many ranks, without a parent. */
+void craft_claim_job(const char *dir, const char *run_id, uint64_t generation, uint32_t world);
 void craft_commit(const struct craft_step *step);
 /* A manifest that says why the step was aborted. */
 void craft_abort(const char *dir, uint64_t generation, uint64_t step);

@@ -235,6 +235,7 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 		.save_timeout_ms = WAIT_MS,
 		.read_only = config->read_only,
 		.sharing = config->sharing,
+		.many = config->many,
 		.node = "rig"};
 	must(ckpt_core_init(&rig->core, &parts, &core, &err), "core", &err);
 	must(ckpt_thread_start(&rig->thread, "rig-core", core_thread, rig), "thread", NULL);

@@ -44,6 +44,7 @@ struct rig_config {
 	uint32_t block_bytes;
 	unsigned slots;
 	bool read_only;
+	uint32_t many; /* ranks of a step whose indexes are not all read; 0: as it is */
 	bool sharing; /* with others on this node; then also past the page cache, where that works */
 };
 

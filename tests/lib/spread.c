@@ -221,15 +221,29 @@ void spread_make_wide(struct spread *spread, struct dice *dice, uint32_t world, 
 	make(spread, dice, world, bytes, true);
 }
 
-void spread_commit(struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes)
+static void commit(struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes,
+	bool catalog, uint32_t lie)
 {
 	spread->step = (struct craft_step){.dir = dir,
 		.generation = 1,
 		.step = step,
 		.chunk_bytes = chunk_bytes,
 		.world = spread->world,
-		.ranks = spread->ranks};
+		.ranks = spread->ranks,
+		.catalog = catalog,
+		.lie = lie};
 	craft_commit(&spread->step);
+}
+
+void spread_commit(struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes)
+{
+	commit(spread, dir, step, chunk_bytes, false, 0);
+}
+
+void spread_commit_cataloged(
+	struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes, uint32_t lie)
+{
+	commit(spread, dir, step, chunk_bytes, true, lie);
 }
 
 void spread_clear(struct spread *spread)

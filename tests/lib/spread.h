@@ -49,6 +49,9 @@ void spread_make(struct spread *spread, struct dice *dice, uint32_t world, uint6
 void spread_make_wide(struct spread *spread, struct dice *dice, uint32_t world, uint64_t bytes);
 /* Writes it as that step of the store in `dir`, whose generation 1 has been claimed. */
 void spread_commit(struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes);
+/* The same with a catalog; `lie`: see craft.h. */
+void spread_commit_cataloged(
+	struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes, uint32_t lie);
 void spread_clear(struct spread *spread);
 
 /* A target with its memory, and what that must hold in the end. */

@@ -88,8 +88,10 @@ static void blind(struct crowd_member *m, bool opened)
 	} else {
 		if (!opened || (bits(m) & CKPT_DONE_END))
 			return;
-		struct ckpt_layout *layout = m->restore->gather.indexes[m->reads]->layout;
-		digest = &layout->chunks[layout->chunk_count - 1].digest;
+		struct ckpt_index *index = m->restore->gather.indexes[m->reads];
+		/* With a catalog it is read when the restore begins. */
+		digest = index ? &index->layout->chunks[index->layout->chunk_count - 1].digest
+			       : &m->restore->pick.manifest.ranks[m->reads].index_digest;
 	}
 	memset(digest, 0xee, sizeof(*digest));
 	job->blinded = true;

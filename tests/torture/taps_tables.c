@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "device/device.h"
+#include "engine/core.h"
 #include "io/io.h"
 #include "lib/io_tap.h"
 #include "store/store.h"
@@ -17,6 +18,8 @@ TAP_REAL(int, ckpt_store_file_open, (struct ckpt_env *env, struct ckpt_sched *sc
 	int root, const char *label, struct ckpt_store **ret_store))
 TAP_REAL(int, ckpt_device_host_open, (struct ckpt_env *env, struct ckpt_device **ret_device))
 TAP_REAL(void, ckpt_inbox_wait, (struct ckpt_inbox *inbox, uint64_t deadline_ns))
+TAP_REAL(int, ckpt_core_init, (struct ckpt_core *core, const struct ckpt_core_parts *parts,
+	const struct ckpt_core_config *config, struct ckpt_error *err))
 TAP_REAL(int, ckpt_env_os_open, (unsigned threads, struct ckpt_inbox *inbox, struct ckpt_env_os **ret_env))
 /* clang-format on */
 
@@ -393,4 +396,14 @@ int ckpt_env_os_open(unsigned threads, struct ckpt_inbox *inbox, struct ckpt_env
 		.run = odd_run};
 	env->ops = &tapped_env;
 	return 0;
+}
+
+int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
+	const struct ckpt_core_config *config, struct ckpt_error *err)
+{
+	struct ckpt_core_config with = *config;
+
+	if (torture_odd(TORTURE_MANY))
+		with.many = 1;
+	return get_ckpt_core_init()(core, parts, &with, err);
 }

@@ -51,6 +51,13 @@ void trial_prepare_job_bad(struct deed *d)
 	deed_log(d, "bad 3\n");
 }
 
+void trial_prepare_uncataloged(struct deed *d)
+{
+	trial_prepare_job(d);
+	if (remove(scratch_find(d->store, ".catalog")) < 0)
+		deed_die("no catalog");
+}
+
 void trial_prepare_copies(struct deed *d)
 {
 	job_run(d,
@@ -196,5 +203,52 @@ void trial_spare(struct deed *d)
 	read_middle(d, 2, 2);
 	if (errand_resume(d, 3))
 		(void)errand_save(d, 4, 104);
+	errand_close(d);
+}
+
+/* What stands beside the tensors of each rank. */
+static void read_metas(struct deed *d, uint64_t step)
+{
+	struct ckpt_restore *handle = NULL;
+
+	if (CALL(ckpt_restore_open(d->engine, step, &handle)) < 0)
+		return;
+	for (uint32_t rank = 0; rank < ckpt_restore_world(handle); rank++) {
+		const char *meta = NULL;
+		size_t length = 0;
+		int r = CALL(ckpt_restore_rank_meta(handle, rank, &meta, &length));
+
+		(void)errand_outcome(r == 0, "ask for the meta of", (unsigned)step);
+	}
+	DO(ckpt_restore_free(handle));
+}
+
+void trial_many(struct deed *d)
+{
+	if (!errand_open(d, 0))
+		return;
+	read_middle(d, 2, 2);
+	read_metas(d, 2);
+	errand_verify(d, 3, false);
+	if (errand_resume(d, 3))
+		(void)errand_save(d, 4, 104);
+	errand_close(d);
+}
+
+/* A copy of a step, with the catalog. */
+void trial_many_copied(struct deed *d)
+{
+	struct ckpt_restore *handle = NULL;
+
+	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
+		return;
+	if (CALL(ckpt_export_start(d->engine, 2, d->dest, &handle)) == 0) {
+		int r = errand_wait(handle);
+		if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
+			torture_wrong("step 2 is good, and the export says %d", r);
+		if (errand_outcome(r == 0, "export", 2))
+			deed_log(d, "export 2\n");
+		DO(ckpt_restore_free(handle));
+	}
 	errand_close(d);
 }

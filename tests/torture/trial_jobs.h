@@ -18,5 +18,9 @@ void trial_job_named(struct deed *d);
 void trial_job_absent(struct deed *d);
 /* One process reads what two ranks have written. */
 void trial_spare(struct deed *d);
+/* The same, and the catalog of the first steps is gone. */
+void trial_prepare_uncataloged(struct deed *d);
+void trial_many(struct deed *d);
+void trial_many_copied(struct deed *d);
 
 #endif

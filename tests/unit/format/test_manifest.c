@@ -84,6 +84,49 @@ static void test_commit(void **state)
 	ckpt_buf_free(&out);
 }
 
+/* One that names a catalog, which is of all its ranks. */
+static void test_catalog(void **state)
+{
+	static const char body[] =
+		"{\"format\":[1,0],\"kind\":\"manifest\",\"run_id\":\"" RUN
+		"\",\"generation\":7,\"step\":100,\"outcome\":\"commit\",\"attempt\":\"" ATTEMPT
+		"\",\"wall_ms\":1,\"world\":1,\"catalog\":{\"digest\":\"" DIGEST
+		"\",\"bytes\":1073741824},\"ranks\":["
+		"{\"rank\":0,\"node\":\"n1\",\"attempt\":\"" ATTEMPT "\",\"index_digest\":\"" DIGEST
+		"\",\"index_bytes\":1073741824,\"shard_bytes\":70368744177664}]";
+	struct ckpt_manifest_rank rank = rank_of(0);
+	struct ckpt_manifest m = {.kind = CKPT_MANIFEST_COMMIT,
+		.run_id = RUN,
+		.generation = 7,
+		.step = 100,
+		.attempt = ATTEMPT,
+		.wall_ms = 1,
+		.world = 1,
+		.catalog = rank.index_digest,
+		.catalog_bytes = UINT64_C(1) << 30,
+		.ranks = &rank};
+	struct ckpt_manifest back;
+	struct ckpt_buf out = {0};
+
+	(void)state;
+	assert_int_equal(ckpt_manifest_encode(&m, &out), 0);
+	kit_check_bytes(&out, body);
+	kit_check_damage(&out, manifest_decode);
+	assert_int_equal(ckpt_manifest_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_int_equal(back.catalog_bytes, m.catalog_bytes);
+	assert_true(ckpt_digest_equal(&back.catalog, &m.catalog));
+	ckpt_manifest_clear(&back);
+	/* One that names none has none. */
+	m.catalog_bytes = 0;
+	out.len = 0;
+	assert_int_equal(ckpt_manifest_encode(&m, &out), 0);
+	assert_null(memmem(out.data, out.len, "catalog", strlen("catalog")));
+	assert_int_equal(ckpt_manifest_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_int_equal(back.catalog_bytes, 0);
+	ckpt_manifest_clear(&back);
+	ckpt_buf_free(&out);
+}
+
 static void test_abort(void **state)
 {
 	static const char body[] =
@@ -125,10 +168,11 @@ static void test_abort(void **state)
 #define RANK(number, attempt, digest, index, shard)                                                \
 	"{\"rank\":" number ",\"node\":\"n\",\"attempt\":" attempt ",\"index_digest\":" digest     \
 	",\"index_bytes\":" index ",\"shard_bytes\":" shard "}"
-#define GOOD(number) RANK(number, "\"" ATTEMPT "\"", "\"" DIGEST "\"", "100", "4096")
-#define ONE(list)    COMMIT("1") ",\"ranks\":[" list "]"
-#define TWO(list)    COMMIT("2") ",\"ranks\":[" list "]"
-#define REASON       ",\"reason\":\"\""
+#define GOOD(number)       RANK(number, "\"" ATTEMPT "\"", "\"" DIGEST "\"", "100", "4096")
+#define ONE(list)          COMMIT("1") ",\"ranks\":[" list "]"
+#define TWO(list)          COMMIT("2") ",\"ranks\":[" list "]"
+#define CATALOGED(catalog) COMMIT("1") ",\"catalog\":" catalog ",\"ranks\":[" GOOD("0") "]"
+#define REASON             ",\"reason\":\"\""
 #define TOP(gen, step, outcome, attempt, world)                                                    \
 	HEAD("[1,0]", gen, step, outcome, attempt, world) ",\"ranks\":[" GOOD("0") "]"
 
@@ -136,6 +180,8 @@ static void test_tolerated(void **state)
 {
 	static const struct sealed_case cases[] = {
 		{ONE(GOOD("0")), 0, ""},
+		/* What a later minor version says of a catalog is passed over. */
+		{CATALOGED("{\"digest\":\"" DIGEST "\",\"bytes\":1,\"more\":[{}]}"), 0, ""},
 		{TWO(GOOD("0") "," GOOD("1")), 0, ""},
 		{ABORT REASON, 0, ""},
 		/* Room for what comes later. */
@@ -225,6 +271,17 @@ static void test_refused_ranks(void **state)
 		{COMMIT("1") ",\"ranks\":{}", CKPT_EFORMAT, "'[' is missing"},
 		{COMMIT("1") ",\"ranks\":[],\"ranks\":[" GOOD("0") "]", CKPT_EFORMAT,
 			"there twice"},
+		{CATALOGED("{}"), CKPT_EFORMAT, "of its catalog lacks a member"},
+		{CATALOGED("{\"digest\":\"" DIGEST "\"}"), CKPT_EFORMAT, "of its catalog lacks"},
+		{CATALOGED("{\"bytes\":1}"), CKPT_EFORMAT, "of its catalog lacks"},
+		{CATALOGED("7"), CKPT_EFORMAT, ""},
+		{CATALOGED("{\"digest\":\"x\",\"bytes\":1}"), CKPT_EFORMAT, "a digest is not"},
+		{CATALOGED("{\"digest\":\"" DIGEST "\",\"bytes\":0}"), CKPT_EFORMAT,
+			"not between 1"},
+		{CATALOGED("{\"digest\":\"" DIGEST "\",\"bytes\":1073741825}"), CKPT_EFORMAT,
+			"not between 1 and 1073741824"},
+		{CATALOGED("{\"digest\":\"" DIGEST "\",\"bytes\":1,\"bytes\":1}"), CKPT_EFORMAT,
+			""},
 		{ONE(GOOD("1")), CKPT_EFORMAT, "rank 1 where 0 is due"},
 		{TWO(GOOD("0") "," GOOD("0")), CKPT_EFORMAT, "rank 0 where 1 is due"},
 		{TWO(GOOD("1") "," GOOD("0")), CKPT_EFORMAT, "rank 1 where 0 is due"},
@@ -324,6 +381,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commit),
+		cmocka_unit_test(test_catalog),
 		cmocka_unit_test(test_abort),
 		cmocka_unit_test(test_tolerated),
 		cmocka_unit_test(test_refused),

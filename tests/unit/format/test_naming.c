@@ -112,6 +112,31 @@ static void test_only_canonical(void **state)
 	assert_int_equal(number, 77);
 }
 
+static void test_catalogs(void **state)
+{
+	static const char *const bad[] = {"", ".catalog", "000102030405060708090a0b0c0d0e0f",
+		"000102030405060708090a0b0c0d0e0f.catalo",
+		"000102030405060708090a0b0c0d0e0f.catalogs",
+		"000102030405060708090A0B0c0d0e0f.catalog",
+		"000102030405060708090a0b0c0d0e0.catalog",
+		"000102030405060708090a0b0c0d0e0f0.catalog",
+		"000102030405060708090a0b0c0d0e0g.catalog",
+		"000102030405060708090a0b0c0d0e0f.index.."};
+	struct ckpt_digest digest;
+	struct ckpt_digest back;
+	char out[CKPT_PATH_MAX];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(digest.bytes); i++)
+		digest.bytes[i] = (uint8_t)i;
+	ckpt_name_catalog(out, 7, &digest);
+	assert_string_equal(out, "g000007/000102030405060708090a0b0c0d0e0f.catalog");
+	assert_true(ckpt_parse_catalog(strchr(out, '/') + 1, &back));
+	assert_true(ckpt_digest_equal(&back, &digest));
+	for (size_t i = 0; i < COUNT(bad); i++)
+		assert_false(ckpt_parse_catalog(bad[i], &back));
+}
+
 static void test_attempts(void **state)
 {
 	static const char *const bad[] = {"", "0123456789abcde", "0123456789abcdef0",
@@ -129,6 +154,7 @@ int main(void)
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_read_back),
 		cmocka_unit_test(test_only_canonical),
+		cmocka_unit_test(test_catalogs),
 		cmocka_unit_test(test_attempts),
 	};
 

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the indexes of all ranks to the catalog of their layout. */
+#include "engine/cataloger.h"
+
+#include <errno.h>
+
+#include "base/fail.h"
+#include "format/catalog.h"
+
+static struct ckpt_cataloger *cataloger_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_cataloger, task);
+}
+
+static int build(struct ckpt_cataloger *c)
+{
+	struct ckpt_catalog_builder *builder = NULL;
+	uint32_t world = c->core->config.world;
+	int r = ckpt_catalog_builder_new(world, &builder);
+
+	for (uint32_t i = 0; i < world && r == 0; i++)
+		r = ckpt_catalog_builder_add(builder, i, c->indexes[i]->layout, &c->err);
+	if (r == 0)
+		r = ckpt_catalog_builder_finish(builder, &c->file, &c->err, &c->digest);
+	ckpt_catalog_builder_free(builder);
+	return r;
+}
+
+static void build_work(struct ckpt_job *job)
+{
+	struct ckpt_cataloger *c = CKPT_CONTAINER(job, struct ckpt_cataloger, job);
+
+	c->job_result = build(c);
+}
+
+static void job_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_cataloger *c = CKPT_CONTAINER(job, struct ckpt_cataloger, job);
+
+	c->job_done = true;
+	ckpt_task_wake(&c->task);
+}
+
+static void start_build(struct ckpt_cataloger *c)
+{
+	c->job = (struct ckpt_job){.work = build_work, .urgent = true};
+	c->job.node.run = job_back;
+	ckpt_env_run(c->core->parts.env, &c->job);
+}
+
+static int give_up(struct ckpt_cataloger *c, int code)
+{
+	ckpt_log(c->core->parts.log, CKPT_LOG_WARN,
+		"there is no catalog of what the %u ranks hold, and readers of the step read all "
+		"of "
+		"their indexes: %.800s",
+		c->core->config.world, c->err.code ? c->err.message : ckpt_code_text(code));
+	return code;
+}
+
+static int cataloger_body(struct ckpt_task *task)
+{
+	struct ckpt_cataloger *c = cataloger_of(task);
+	struct ckpt_core *core = c->core;
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	start_build(c);
+	CKPT_AWAIT(task, c->job_done);
+	if (c->job_result < 0)
+		return give_up(c, c->job_result);
+	ckpt_name_catalog(path, core->generation, &c->digest);
+	ckpt_store_publish(core->store, &c->op, path, c->file.data, c->file.len, NULL);
+	CKPT_AWAIT(task, c->op.done);
+	/* That of an earlier layout, which was the same; whether its name is durable it has not said. */
+	if (c->op.result == -EEXIST) {
+		ckpt_error_clear(&c->err);
+		ckpt_name_generation(path, core->generation);
+		ckpt_store_sync(core->store, &c->op, path);
+		CKPT_AWAIT(task, c->op.done);
+	}
+	if (c->op.result < 0)
+		return give_up(c, c->op.result);
+	core->catalog.digest = c->digest;
+	core->catalog.bytes = c->file.len;
+	CKPT_TASK_END(task);
+}
+
+static void cataloger_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(cataloger_of(task)->waiter);
+}
+
+void ckpt_cataloger_start(struct ckpt_cataloger *cataloger)
+{
+	struct ckpt_core *core = cataloger->core;
+
+	core->catalog = (struct ckpt_core_catalog){.generation = core->generation};
+	ckpt_error_clear(&cataloger->err);
+	ckpt_store_op_init(&cataloger->op, &cataloger->task, &cataloger->err);
+	ckpt_task_start(&cataloger->task, &core->sched, cataloger_body, cataloger_done);
+}
+
+void ckpt_cataloger_clear(struct ckpt_cataloger *cataloger)
+{
+	CKPT_ASSERT(!ckpt_task_active(&cataloger->task));
+	ckpt_buf_free(&cataloger->file);
+}

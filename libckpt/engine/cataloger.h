@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rank 0 of a store that all ranks share: puts what their indexes say of names and boxes into one file, which
+ * the manifests of this layout name. Without it a step is as good; who reads it reads all indexes then.
+ */
+#ifndef CKPT_ENGINE_CATALOGER_H
+#define CKPT_ENGINE_CATALOGER_H
+
+#include "engine/core.h"
+#include "format/index.h"
+
+struct ckpt_cataloger {
+	struct ckpt_task task; /* await `finished` */
+	struct ckpt_core *core;
+	const struct ckpt_index *const *indexes; /* of all ranks; they stay until the end */
+	struct ckpt_task *waiter;
+
+	/* Its own. */
+	struct ckpt_store_op op;
+	struct ckpt_job job;
+	bool job_done;
+	int job_result;
+	struct ckpt_error err;
+	struct ckpt_buf file;
+	struct ckpt_digest digest;
+};
+
+/*
+ * Zeroed, but for what comes before the blank line. Sets core->catalog: with no bytes if it came to nothing,
+ * which is said in the log and is no failure.
+ */
+void ckpt_cataloger_start(struct ckpt_cataloger *cataloger);
+/* After its end, or never started. */
+void ckpt_cataloger_clear(struct ckpt_cataloger *cataloger);
+
+#endif

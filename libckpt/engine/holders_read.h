@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the catalog of a step that was picked. */
+#ifndef CKPT_ENGINE_HOLDERS_READ_H
+#define CKPT_ENGINE_HOLDERS_READ_H
+
+#include "engine/holders.h"
+#include "engine/pick.h"
+
+struct ckpt_holders_reader {
+	/*
+	 * Await `finished`, look at `result`: 0; -ENOENT: it is not there; CKPT_EINTEGRITY, CKPT_EFORMAT,
+	 * CKPT_EVERSION, -ENOMEM, system errors.
+	 */
+	struct ckpt_task task;
+	struct ckpt_core *core;
+	const struct ckpt_pick *pick; /* its manifest names one */
+	struct ckpt_error *err;       /* where a failure is worded */
+	struct ckpt_task *waiter;
+
+	struct ckpt_holders *holders; /* whoever takes it sets NULL */
+	char path[CKPT_PATH_MAX];
+
+	/* Its own. */
+	struct ckpt_store_op op;
+	struct ckpt_job job;
+	int job_result;
+	bool job_done;
+};
+
+/* Zeroed, but for what comes before the first blank line. */
+void ckpt_holders_reader_start(struct ckpt_holders_reader *reader);
+/* After its end, or never started. */
+void ckpt_holders_reader_clear(struct ckpt_holders_reader *reader);
+
+#endif

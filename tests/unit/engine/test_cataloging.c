@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog that rank 0 writes: one for a layout and a generation, named by every manifest of that layout, and by
+ * none if it could not be written. No save fails for it, and it goes when the steps of its generation are gone.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/craft.h"
+#include "lib/crew.h"
+#include "lib/scratch.h"
+
+#define WORLD 2
+
+/* All ranks save tensors of so many numbers. */
+static void save(struct crew *s, uint64_t step, size_t floats)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		s->save[rank] =
+			core_rig_prepare(&s->rank[rank], step, 2, floats, CKPT_TENSOR_EAGER);
+		(void)core_rig_post(&s->rank[rank], s->save[rank]);
+	}
+	for (unsigned i = 0; i < 1000 && !(crew_ended(s, 0) && crew_ended(s, 1)); i++)
+		crew_sleep(s, 5);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		if (crew_end(s, rank) < 0)
+			fail_msg("rank %u: %s", rank, crew_message(s, rank));
+}
+
+struct named {
+	uint64_t bytes;
+	struct ckpt_digest digest;
+};
+
+/* What the manifest of a step says of its catalog; a file of these bytes is there if it names one. */
+static struct named named_by(const struct crew *s, uint64_t generation, uint64_t step)
+{
+	struct ckpt_manifest manifest;
+	char name[CKPT_PATH_MAX];
+	char text[8192];
+	struct stat st;
+
+	ckpt_name_manifest(name, generation, step);
+	FILE *f = fopen(scratch_join(s->dir, name), "rb");
+	assert_non_null(f);
+	size_t length = fread(text, 1, sizeof(text), f);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(ckpt_manifest_decode(text, length, name, NULL, &manifest), 0);
+	struct named named = {.bytes = manifest.catalog_bytes, .digest = manifest.catalog};
+	ckpt_manifest_clear(&manifest);
+	if (named.bytes > 0) {
+		ckpt_name_catalog(name, generation, &named.digest);
+		assert_int_equal(stat(scratch_join(s->dir, name), &st), 0);
+		assert_int_equal(st.st_size, named.bytes);
+	}
+	return named;
+}
+
+static bool same(struct named a, struct named b)
+{
+	return a.bytes > 0 && a.bytes == b.bytes && ckpt_digest_equal(&a.digest, &b.digest);
+}
+
+/* Files in the directory of a generation, but for those of its steps. */
+static size_t catalogs(const struct crew *s, uint64_t generation, unsigned steps)
+{
+	char name[CKPT_PATH_MAX];
+
+	ckpt_name_generation(name, generation);
+	return scratch_count(scratch_join(s->dir, name)) - steps * (1 + 2 * (size_t)WORLD + 1);
+}
+
+static void test_one_for_a_layout(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	save(s, 2, 1000);
+	struct named first = named_by(s, 1, 1);
+	assert_true(same(first, named_by(s, 1, 2)));
+	assert_int_equal(catalogs(s, 1, 2), 1);
+	/* Another layout has its own, and the first one comes again. */
+	save(s, 3, 700);
+	struct named other = named_by(s, 1, 3);
+	assert_true(other.bytes > 0 && !same(first, other));
+	save(s, 4, 1000);
+	assert_true(same(first, named_by(s, 1, 4)));
+	assert_int_equal(catalogs(s, 1, 4), 2);
+	assert_int_equal(core_rig_read(&s->rank[0], 4, CKPT_SINK_NONE), 0);
+}
+
+/* Who goes back to an older step claims another generation, which has its own. */
+static void test_one_for_a_generation(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
+		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
+	}
+	assert_int_equal(s->rank[0].core.generation, 2);
+	save(s, 2, 1000);
+	assert_true(same(named_by(s, 1, 1), named_by(s, 2, 2)));
+	assert_int_equal(catalogs(s, 1, 1), 1);
+	assert_int_equal(catalogs(s, 2, 1), 1);
+}
+
+/* Whatever cannot be done for it: the step is as good, none is named, and none is tried again for this layout. */
+static void test_none(void **state)
+{
+	static const enum ckpt_io_op ops[] = {CKPT_IO_OP_OPEN, CKPT_IO_OP_WRITE,
+		CKPT_IO_OP_FDATASYNC, CKPT_IO_OP_CLOSE, CKPT_IO_OP_RENAME};
+	struct crew *s = *state;
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	for (uint64_t i = 0; i < COUNT(ops); i++) {
+		(void)io_fault_add(&s->rank[0].fault,
+			(struct io_fault_rule){.op = ops[i], .path = ".catalog", .error = -EIO});
+		save(s, 1 + 3 * i, 500 + i);
+		assert_int_equal(named_by(s, 1, 1 + 3 * i).bytes, 0);
+		assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "there is no catalog"));
+		io_fault_clear(&s->rank[0].fault);
+		save(s, 2 + 3 * i, 500 + i);
+		assert_int_equal(named_by(s, 1, 2 + 3 * i).bytes, 0);
+		save(s, 3 + 3 * i, 100 + i);
+		assert_true(named_by(s, 1, 3 + 3 * i).bytes > 0);
+	}
+	assert_int_equal(catalogs(s, 1, 3 * COUNT(ops)), COUNT(ops));
+}
+
+/* Nor for want of memory. */
+static void test_no_memory(void **state)
+{
+	struct crew *s = *state;
+	size_t all = 1;
+	unsigned without = 0;
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	for (size_t n = 1; n <= all; n++) {
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			s->save[rank] =
+				core_rig_prepare(&s->rank[rank], n, 2, 200 + n, CKPT_TENSOR_EAGER);
+		(void)core_rig_post(&s->rank[1], s->save[1]);
+		core_rig_count_allocations(&s->rank[0], n);
+		(void)core_rig_post(&s->rank[0], s->save[0]);
+		for (unsigned i = 0; i < 1000 && !(crew_ended(s, 0) && crew_ended(s, 1)); i++)
+			crew_sleep(s, 5);
+		all = ckpt_max_u64(all, core_rig_allocations(&s->rank[0]));
+		int code = crew_end(s, 0);
+		(void)crew_end(s, 1);
+		if (code == 0)
+			without += named_by(s, 1, n).bytes == 0;
+	}
+	assert_true(without > 3);
+}
+
+/* The steps of an older generation of many ranks are gone: so is what stood beside them, and nothing else is. */
+static void test_swept(void **state)
+{
+	static const char *const names[] = {"g000001/000102030405060708090a0b0c0d0e0f.catalog",
+		"g000001/100102030405060708090a0b0c0d0e0f.catalog",
+		"g000002/000102030405060708090a0b0c0d0e0f.catalog", "g000001/somebody's.catalog",
+		"g000003/000102030405060708090a0b0c0d0e0f.catalog"};
+	static const bool stays[] = {false, false, true, true, true};
+	struct crew *s = *state;
+	const int64_t shape = 10;
+	float data[10] = {0};
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	struct craft_step step = {.dir = s->dir,
+		.generation = 2,
+		.step = 5,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = 4096,
+		.world = 1};
+
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim_job(s->dir, CRAFT_RUN, 1, WORLD);
+	craft_claim_job(s->dir, CRAFT_RUN, 2, WORLD);
+	/* Of one rank: nobody has written any there, and nobody looks. */
+	craft_claim_job(s->dir, CRAFT_RUN, 3, 1);
+	craft_commit(&step);
+	for (size_t i = 0; i < COUNT(names); i++) {
+		FILE *f = fopen(scratch_join(s->dir, names[i]), "wb");
+		assert_non_null(f);
+		assert_int_equal(fclose(f), 0);
+	}
+	crew_open_all(s, WORLD, WORLD, 60000);
+	crew_sleep(s, 100);
+	assert_int_equal(s->rank[0].core.generation, 4);
+	for (size_t i = 0; i < COUNT(names); i++)
+		assert_int_equal(access(scratch_join(s->dir, names[i]), F_OK), stays[i] ? 0 : -1);
+}
+
+/* What cannot be removed is said, and is in nobody's way. */
+static void test_not_swept(void **state)
+{
+	struct crew *s = *state;
+
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim_job(s->dir, CRAFT_RUN, 1, WORLD);
+	FILE *f = fopen(
+		scratch_join(s->dir, "g000001/000102030405060708090a0b0c0d0e0f.catalog"), "wb");
+	assert_non_null(f);
+	assert_int_equal(fclose(f), 0);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		crew_open(s, rank, WORLD, 60000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_UNLINK, .path = ".catalog", .error = -EACCES});
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
+	crew_sleep(s, 100);
+	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "what g000001 left in"));
+	save(s, 1, 100);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_one_for_a_layout, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_one_for_a_generation, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_none, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_swept, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_not_swept, crew_setup, crew_teardown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
