@@ -42,12 +42,15 @@ static json_t *tensor_object(const struct ckpt_tensor_info *info)
 
 	for (uint32_t i = 0; i < info->ndim; i++)
 		(void)json_array_append_new(shape, json_integer((json_int_t)info->shape[i]));
-	json_t *object = json_pack("{s:s, s:s, s:o, s:I, s:I, s:i}", "name", info->name, "dtype",
+	/* Of very many ranks where it lies is in an index that was not read. */
+	json_t *offset =
+		info->offset == UINT64_MAX ? json_null() : json_integer((json_int_t)info->offset);
+	json_t *object = json_pack("{s:s, s:s, s:o, s:I, s:o, s:i}", "name", info->name, "dtype",
 		dtype_name(info->dtype), "shape", shape, "bytes", (json_int_t)info->nbytes,
-		"offset", (json_int_t)info->offset, "rank", (int)info->rank);
+		"offset", offset, "rank", (int)info->rank);
 	if (info->alias_of)
 		(void)json_object_set_new(object, "alias_of", json_string(info->alias_of));
-	if (info->pieces != 1)
+	if (info->pieces > 1)
 		(void)json_object_set_new(object, "pieces", json_integer(info->pieces));
 	return object;
 }
@@ -55,15 +58,18 @@ static json_t *tensor_object(const struct ckpt_tensor_info *info)
 static void print_tensor(const struct ckpt_tensor_info *info)
 {
 	char bytes[32];
+	char offset[24] = "-";
 
-	(void)printf("%-11s  %10s  %14llu  ", dtype_name(info->dtype),
-		cli_bytes(info->nbytes, bytes), (unsigned long long)info->offset);
+	if (info->offset != UINT64_MAX)
+		(void)snprintf(offset, sizeof(offset), "%llu", (unsigned long long)info->offset);
+	(void)printf("%-11s  %10s  %14s  ", dtype_name(info->dtype), cli_bytes(info->nbytes, bytes),
+		offset);
 	cli_print_text(stdout, info->name);
 	(void)fputs("  [", stdout);
 	for (uint32_t i = 0; i < info->ndim; i++)
 		(void)printf("%s%lld", i ? ", " : "", (long long)info->shape[i]);
 	(void)putchar(']');
-	if (info->pieces != 1)
+	if (info->pieces > 1)
 		(void)printf("  in %u pieces", info->pieces);
 	if (info->alias_of) {
 		(void)fputs("  = ", stdout);
@@ -102,10 +108,8 @@ static void print_elsewhere(const struct ckpt_restore *restore)
 	}
 }
 
-static void print_json(const struct ckpt_restore *restore)
+static void print_json(const struct ckpt_restore *restore, const char *meta, size_t length)
 {
-	const char *meta = NULL;
-	size_t length = 0;
 	json_t *tensors = json_array();
 	json_t *object = cli_object("step");
 
@@ -120,17 +124,14 @@ static void print_json(const struct ckpt_restore *restore)
 		object, "generation", json_integer((json_int_t)ckpt_restore_generation(restore)));
 	(void)json_object_set_new(object, "tensors", tensors);
 	(void)json_object_set_new(object, "elsewhere", elsewhere_array(restore));
-	(void)ckpt_restore_meta(restore, &meta, &length);
 	/* An integer too large for the parser leaves the values out; they are in the index all the same. */
 	json_t *values = length ? json_loadb(meta, length, JSON_DECODE_ANY, NULL) : NULL;
 	(void)json_object_set_new(object, "meta", values ? values : json_null());
 	cli_print_json(object);
 }
 
-static void print_text(const struct cli *cli, const struct ckpt_restore *restore)
+static void print_text(const struct cli *cli, const struct ckpt_restore *restore, size_t length)
 {
-	const char *meta = NULL;
-	size_t length = 0;
 	char bytes[32];
 
 	if (!cli->quiet)
@@ -143,7 +144,6 @@ static void print_text(const struct cli *cli, const struct ckpt_restore *restore
 		(void)ckpt_restore_tensor(restore, i, &info);
 		print_tensor(&info);
 	}
-	(void)ckpt_restore_meta(restore, &meta, &length);
 	if (!cli->quiet && length)
 		(void)printf(
 			"and %s of other values (--json shows them)\n", cli_bytes(length, bytes));
@@ -162,6 +162,8 @@ int cmd_show(int argc, char **argv, const char *name)
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
+	const char *meta = NULL;
+	size_t length = 0;
 	int exit_code;
 
 	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
@@ -170,13 +172,15 @@ int cmd_show(int argc, char **argv, const char *name)
 	if (exit_code)
 		return exit_code;
 	int r = ckpt_restore_open(engine, cli.step, &restore);
+	if (r == 0)
+		r = ckpt_restore_meta(restore, &meta, &length);
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {
 		if (cli.json)
-			print_json(restore);
+			print_json(restore, meta, length);
 		else
-			print_text(&cli, restore);
+			print_text(&cli, restore, length);
 		exit_code = CLI_OK;
 	}
 	ckpt_restore_free(restore);
