@@ -141,14 +141,14 @@ static void test_none(void **state)
 static void test_no_memory(void **state)
 {
 	struct crew *s = *state;
-	size_t all = 1;
+	size_t all = 0;
 	unsigned without = 0;
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	for (size_t n = 1; n <= all; n++) {
+	for (size_t n = 0; n <= all; n++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++)
-			s->save[rank] =
-				core_rig_prepare(&s->rank[rank], n, 2, 200 + n, CKPT_TENSOR_EAGER);
+			s->save[rank] = core_rig_prepare(
+				&s->rank[rank], n + 1, 2, 200 + n, CKPT_TENSOR_EAGER);
 		(void)core_rig_post(&s->rank[1], s->save[1]);
 		core_rig_count_allocations(&s->rank[0], n);
 		(void)core_rig_post(&s->rank[0], s->save[0]);
@@ -158,7 +158,7 @@ static void test_no_memory(void **state)
 		int code = crew_end(s, 0);
 		(void)crew_end(s, 1);
 		if (code == 0)
-			without += named_by(s, 1, n).bytes == 0;
+			without += named_by(s, 1, n + 1).bytes == 0;
 	}
 	assert_true(without > 3);
 }
@@ -229,6 +229,89 @@ static void test_not_swept(void **state)
 	save(s, 1, 100);
 }
 
+/* A verification and a copy without memory somewhere: they say so, or do without the catalog where they may. */
+static void test_roads_without_memory(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = &s->rank[0];
+	char dest[64];
+	unsigned failed[2] = {0};
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	for (unsigned kind = 0; kind < 2; kind++) {
+		size_t all = 0;
+		for (size_t n = 0; n <= all; n++) {
+			(void)snprintf(dest, sizeof(dest), "copy-%zu", n);
+			const char *to = scratch_join(s->dir, dest);
+			core_rig_count_allocations(rig, n);
+			int code = kind == 0 ? core_rig_read(rig, 1, CKPT_SINK_NONE)
+					     : core_rig_export(rig, 1, to);
+			all = ckpt_max_u64(all, core_rig_allocations(rig));
+			if (code != 0 && code != -ENOMEM)
+				fail_msg("allocation %zu: %d: %s", n, code, rig->err.message);
+			failed[kind] += code != 0;
+			if (kind == 1 && code == 0)
+				assert_non_null(scratch_find(to, ".catalog"));
+		}
+	}
+	assert_true(failed[0] > 5 && failed[1] > 5);
+}
+
+/* Given up while the catalog is read: the end comes once it has been, and nothing is found or written. */
+static void test_given_up(void **state)
+{
+	static const enum ckpt_restore_sink sinks[] = {
+		CKPT_SINK_NONE, CKPT_SINK_STORE, CKPT_SINK_MEMORY};
+	struct crew *s = *state;
+	struct core_rig *rig = &s->rank[0];
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	const char *dest = scratch_join(s->dir, "copy");
+	/* Reads of one rank, which are of all of them otherwise. */
+	rig->core.config.many = 1;
+	rig->core.config.read_only = true;
+	for (size_t i = 0; i < COUNT(sinks); i++) {
+		(void)io_fault_add(
+			&rig->fault, (struct io_fault_rule){.path = ".catalog", .hold = true});
+		struct ckpt_restore *r =
+			core_rig_begin(rig, 1, sinks[i], sinks[i] == CKPT_SINK_STORE ? dest : NULL);
+		ckpt_restore_post_cancel(r);
+		core_rig_run(rig);
+		core_rig_let_go(rig);
+		assert_int_equal(ckpt_restore_finding_count(r), 0);
+		assert_int_equal(core_rig_end(rig, r), -ECANCELED);
+		io_fault_clear(&rig->fault);
+	}
+	assert_null(scratch_find(dest, "manifest.json"));
+	rig->core.config.read_only = false;
+}
+
+/* A copy fails for its catalog as for any other file, and takes it back when something else fails. */
+static void test_copy_fails(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = &s->rank[0];
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	const char *dest = scratch_join(s->dir, "copy");
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_RENAME, .path = ".catalog", .error = -ENOSPC});
+	assert_int_equal(core_rig_export(rig, 1, dest), -ENOSPC);
+	io_fault_clear(&rig->fault);
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .nth = 1, .error = -EIO});
+	assert_int_equal(core_rig_export(rig, 1, dest), -EIO);
+	io_fault_clear(&rig->fault);
+	assert_null(scratch_find(dest, ".catalog"));
+	assert_int_equal(core_rig_export(rig, 1, dest), 0);
+	assert_non_null(scratch_find(dest, ".catalog"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -237,6 +320,10 @@ int main(void)
 			test_one_for_a_generation, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_none, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_roads_without_memory, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_given_up, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_copy_fails, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_swept, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_not_swept, crew_setup, crew_teardown),
 	};
