@@ -515,11 +515,15 @@ static void clean_up(struct job *job, bool keep)
 /* What a rank that is elsewhere holds nobody here knows: files without it would look whole. */
 static int check_all_here(const struct job *job)
 {
-	const char *meta = NULL;
+	const char *text = NULL;
 	size_t length = 0;
+	uint32_t elsewhere = 0;
 
 	for (uint32_t i = 0; i < ckpt_restore_world(job->restore); i++) {
-		int r = ckpt_restore_rank_meta(job->restore, i, &meta, &length);
+		int r = ckpt_restore_rank_node(job->restore, i, &text, &elsewhere);
+		/* Which says where it is. */
+		if (r == 0 && elsewhere)
+			r = ckpt_restore_rank_meta(job->restore, i, &text, &length);
 		if (r < 0)
 			return cli_fail(job->cli, r);
 	}

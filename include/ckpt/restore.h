@@ -90,7 +90,7 @@ CKPT_API int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t
  * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
  * long as the handle. -ERANGE past the last rank; CKPT_EELSEWHERE of one that is elsewhere. If rank 0 is,
  * ckpt_restore_meta() gives that of the lowest rank that is here. Of a step of 32 ranks or more its index may be
- * read for that: errors as of ckpt_restore_open().
+ * read for that: CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, system errors, and CKPT_ECLOSED once the engine is closed.
  */
 CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);

@@ -142,9 +142,13 @@ int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, co
 static int read_index(struct ckpt_restore *restore, uint32_t rank)
 {
 	struct ckpt_engine *engine = ckpt_restore_owner(restore);
+
+	/* The engine may be gone, too. */
+	if (gone(restore))
+		return ckpt_fail(ckpt_error_here(), CKPT_ECLOSED,
+			"the engine was closed before the index of rank %u was read", rank);
 	struct ckpt_command *command = ckpt_runtime_command(
 		engine, sizeof(struct ckpt_indexer), ckpt_indexer_clear, ckpt_error_here());
-
 	if (!command)
 		return -ENOMEM;
 	struct ckpt_indexer *indexer = CKPT_CONTAINER(command, struct ckpt_indexer, command);

@@ -168,7 +168,9 @@ static int missing_body(struct ckpt_task *task)
 /* They agree, and all indexes are here. */
 static bool has_all(const struct ckpt_save *save)
 {
-	return ckpt_save_agreed(save) && save->ranks->agree->gather.elsewhere.count == 0;
+	const struct ckpt_gather *g = &save->ranks->agree->gather;
+
+	return g->task.result == 0 && g->elsewhere.count == 0 && ckpt_save_agreed(save);
 }
 
 static void start_cataloger(struct ckpt_save *save)

@@ -79,8 +79,9 @@ static int catalog_body(struct ckpt_task *task)
 	ckpt_store_publish(
 		e->store, &e->op, path, e->catalog->file, e->catalog->catalog->bytes, NULL);
 	CKPT_AWAIT(task, e->op.done);
-	e->catalog_made = e->op.result != -EEXIST;
-	if (e->op.result < 0 && e->catalog_made)
+	/* One that was there may be named by another step: only what is surely its own is taken back. */
+	e->catalog_made = e->op.result == 0;
+	if (e->op.result < 0 && e->op.result != -EEXIST)
 		return ckpt_exporter_trouble(e, "publish");
 	return ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);

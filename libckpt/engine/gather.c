@@ -266,7 +266,7 @@ static void unite_work(struct ckpt_job *job)
 
 	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
 
-	g->job_result = ckpt_wholes_build(indexes, world_of(g), g->err, &g->wholes);
+	g->job_result = ckpt_wholes_build(indexes, world_of(g), &g->job_error, &g->wholes);
 	if (g->job_result == 0 && world_of(g) > 1)
 		g->replicas = ckpt_replicas_compare(g->wholes, indexes);
 }
@@ -302,7 +302,15 @@ void ckpt_gather_start_job(struct ckpt_gather *g, void (*work)(struct ckpt_job *
 	g->job = (struct ckpt_job){.work = work, .urgent = true};
 	g->job.node.run = job_back;
 	g->job_done = false;
+	ckpt_error_clear(&g->job_error);
 	ckpt_env_run(g->core->parts.env, &g->job);
+}
+
+int ckpt_gather_take_job(struct ckpt_gather *g)
+{
+	if (g->job_result < 0)
+		*g->err = g->job_error;
+	return g->job_result;
 }
 
 /* What is to be put together of many ranks is for a worker. */
@@ -314,6 +322,7 @@ static void start_unite(struct ckpt_gather *g)
 		ckpt_gather_start_job(g, unite_work);
 		return;
 	}
+	ckpt_error_clear(&g->job_error);
 	unite_work(&g->job);
 	g->job_done = true;
 }
@@ -351,8 +360,9 @@ int ckpt_gather_open_all_body(struct ckpt_task *task)
 		return r;
 	start_unite(g);
 	CKPT_AWAIT(task, g->job_done);
-	if (g->job_result < 0)
-		return g->job_result;
+	r = ckpt_gather_take_job(g);
+	if (r < 0)
+		return r;
 	say_replicas(g);
 	g->names = g->wholes->names;
 	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
@@ -399,8 +409,8 @@ static void seal_work(struct ckpt_job *job)
 		if (!is_wanted(g, i))
 			continue;
 		if (ckpt_targets_seal(&g->wanted[i], g->indexes[i]->layout, &bytes) < 0) {
-			g->err->rank = (int32_t)i;
-			g->job_result = ckpt_fail(g->err, -ENOMEM, "out of memory");
+			g->job_error.rank = (int32_t)i;
+			g->job_result = ckpt_fail(&g->job_error, -ENOMEM, "out of memory");
 			return;
 		}
 		g->sum += bytes;
@@ -445,15 +455,16 @@ int ckpt_gather_read_body(struct ckpt_task *task)
 	do {
 		ckpt_gather_start_job(g, seal_work);
 		CKPT_AWAIT(task, g->job_done);
-		if (g->job_result < 0)
-			return g->job_result;
+		r = ckpt_gather_take_job(g);
+		if (r < 0)
+			return r;
 		atomic_store(g->total, g->sum);
 		r = start_ways(g, shard_body, CKPT_GATHER_SHARDS);
 		if (r < 0)
 			return r;
 		CKPT_AWAIT(task, ckpt_gather_pump(g));
 		r = ckpt_gather_end_ways(g);
-		if (r < 0 && ckpt_gather_may_widen(g, r)) {
+		if (ckpt_gather_is_bad_copy(r) && ckpt_gather_may_widen(g)) {
 			ckpt_gather_widen(g);
 			return ckpt_task_continue(task, ckpt_gather_narrow_body);
 		}

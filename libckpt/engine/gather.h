@@ -84,6 +84,7 @@ struct ckpt_gather {
 	uint32_t code_rank;
 	struct ckpt_job job;
 	int job_result;
+	struct ckpt_error job_error; /* a worker words into this: `err` may be told meanwhile */
 	bool job_done;
 };
 
@@ -116,6 +117,8 @@ bool ckpt_gather_pump(struct ckpt_gather *gather);
 /* What all have come to. */
 int ckpt_gather_end_ways(struct ckpt_gather *gather);
 void ckpt_gather_start_job(struct ckpt_gather *gather, void (*work)(struct ckpt_job *job));
+/* What it has come to, worded. */
+int ckpt_gather_take_job(struct ckpt_gather *gather);
 /* That of a shard which another rank may have the same of. */
 bool ckpt_gather_is_bad_copy(int code);
 /* Forgets how far it has filled. */
@@ -132,8 +135,8 @@ int ckpt_gather_ask(struct ckpt_gather *gather, const struct ckpt_target *target
 	struct ckpt_error *err);
 /* Body, with holders: the indexes that are needed, and then as read_body. */
 int ckpt_gather_narrow_body(struct ckpt_task *task);
-/* With holders, and `code` is what reading has come to: whether all indexes may lead further. */
-bool ckpt_gather_may_widen(const struct ckpt_gather *gather, int code);
+/* Whether there are holders, and all indexes may lead further than they have. */
+bool ckpt_gather_may_widen(const struct ckpt_gather *gather);
 void ckpt_gather_widen(struct ckpt_gather *gather);
 
 #endif

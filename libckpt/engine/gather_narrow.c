@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Very many ranks: the catalog first, and then the indexes of those who hold what is wanted. */
 #include <errno.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "engine/gather.h"
@@ -92,25 +93,55 @@ static bool any_index(const struct ckpt_gather *g)
 	return false;
 }
 
-/* Binds again what was bound, now that it is known where everything lies. */
-static void bind_work(struct ckpt_job *job)
+/*
+ * Who asked has memory for what the catalog says that the tensor is. One that is another by the indexes has no
+ * place there, whoever holds it.
+ */
+static int check_same(struct ckpt_gather *g, const struct ckpt_target *t)
 {
-	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+	const struct ckpt_entry *told = ckpt_layout_find(g->names, t->name);
+	const struct ckpt_entry *found = ckpt_layout_find(g->wholes->names, t->name);
+
+	/* Nobody here holds it: the binder says so. */
+	if (!found || (found->dtype == told->dtype && found->ndim == told->ndim &&
+			      memcmp(found->shape, told->shape,
+				      found->ndim * sizeof(*found->shape)) == 0))
+		return 0;
+	return ckpt_fail_at(&g->job_error, CKPT_EFORMAT, &(struct ckpt_where){.tensor = t->name},
+		"'%.200s' is of another type or shape in the indexes than in the catalog of the "
+		"step: "
+		"remove the catalog, %s, and restore again",
+		t->name, g->reader.path);
+}
+
+/* Binds again what was bound, now that it is known where everything lies. */
+static int bind_again(struct ckpt_gather *g)
+{
 	uint32_t world = g->pick->manifest.world;
 
 	ckpt_gather_reset(g);
-	g->job_result = ckpt_wholes_build(
-		(const struct ckpt_index *const *)g->indexes, world, g->err, &g->wholes);
-	if (g->job_result == 0 && ckpt_binder_init(&g->binder, g->wholes, world) < 0)
-		g->job_result = ckpt_fail(g->err, -ENOMEM, "out of memory");
-	for (size_t i = 0; i < g->asked.count && g->job_result == 0; i++)
-		g->job_result = ckpt_binder_add(&g->binder, g->asked.items[i], 1, g->err);
+	int r = ckpt_wholes_build(
+		(const struct ckpt_index *const *)g->indexes, world, &g->job_error, &g->wholes);
+	if (r == 0 && ckpt_binder_init(&g->binder, g->wholes, world) < 0)
+		r = ckpt_fail(&g->job_error, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < g->asked.count && r == 0; i++) {
+		r = check_same(g, g->asked.items[i]);
+		if (r == 0)
+			r = ckpt_binder_add(&g->binder, g->asked.items[i], 1, &g->job_error);
+	}
+	return r;
 }
 
-bool ckpt_gather_may_widen(const struct ckpt_gather *gather, int code)
+static void bind_work(struct ckpt_job *job)
 {
-	return gather->holders && !gather->wide && !gather->halted &&
-	       (ckpt_gather_is_bad_copy(code) || code == CKPT_EMISMATCH || code == CKPT_EFORMAT);
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+
+	g->job_result = bind_again(g);
+}
+
+bool ckpt_gather_may_widen(const struct ckpt_gather *gather)
+{
+	return gather->holders && !gather->wide && !gather->halted;
 }
 
 void ckpt_gather_widen(struct ckpt_gather *gather)
@@ -146,12 +177,13 @@ int ckpt_gather_narrow_body(struct ckpt_task *task)
 		return ckpt_task_continue(task, ckpt_gather_read_body);
 	ckpt_gather_start_job(g, bind_work);
 	CKPT_AWAIT(task, g->job_done);
-	if (g->job_result < 0 && ckpt_gather_may_widen(g, g->job_result)) {
+	r = ckpt_gather_take_job(g);
+	if (r < 0 && r != -ENOMEM && ckpt_gather_may_widen(g)) {
 		ckpt_gather_widen(g);
 		return ckpt_task_continue(task, ckpt_gather_narrow_body);
 	}
-	if (g->job_result < 0)
-		return g->job_result;
+	if (r < 0)
+		return r;
 	return ckpt_task_continue(task, ckpt_gather_read_body);
 	CKPT_TASK_END(task);
 }

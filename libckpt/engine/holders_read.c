@@ -20,7 +20,7 @@ static void open_work(struct ckpt_job *job)
 
 	r->op.data = NULL;
 	r->job_result = ckpt_holders_open(file, r->op.length, &r->pick->manifest.catalog,
-		r->pick->manifest.world, r->path, r->err, &r->holders);
+		r->pick->manifest.world, r->path, &r->job_error, &r->holders);
 }
 
 static void job_back(struct ckpt_node *node)
@@ -78,6 +78,8 @@ static int reader_body(struct ckpt_task *task)
 	r->job.node.run = job_back;
 	ckpt_env_run(r->core->parts.env, &r->job);
 	CKPT_AWAIT(task, r->job_done);
+	if (r->job_result < 0)
+		*r->err = r->job_error;
 	return r->job_result;
 	CKPT_TASK_END(task);
 }
@@ -90,6 +92,7 @@ static void reader_done(struct ckpt_task *task)
 void ckpt_holders_reader_start(struct ckpt_holders_reader *reader)
 {
 	CKPT_ASSERT(reader->pick->manifest.catalog_bytes > 0);
+	ckpt_error_clear(&reader->job_error);
 	ckpt_store_op_init(&reader->op, &reader->task, NULL);
 	ckpt_task_start(&reader->task, &reader->core->sched, reader_body, reader_done);
 }

@@ -24,6 +24,7 @@ struct ckpt_holders_reader {
 	struct ckpt_store_op op;
 	struct ckpt_job job;
 	int job_result;
+	struct ckpt_error job_error;
 	bool job_done;
 };
 

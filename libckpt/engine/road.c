@@ -209,13 +209,44 @@ static int note_catalog(struct ckpt_restore *r)
 	return 0;
 }
 
-/* What the catalog says of this rank. */
-static int compare_catalog(struct ckpt_restore *r)
+static void compare_work(struct ckpt_job *job)
 {
-	if (!r->catalog.holders)
-		return 0;
-	return note_failure(r,
-		ckpt_holders_compare(r->catalog.holders, r->shard.index, r->catalog.path, &r->why));
+	struct ckpt_restore *r = CKPT_CONTAINER(job, struct ckpt_restore, compare_job);
+
+	ckpt_error_clear(&r->compare_error);
+	(void)ckpt_holders_compare(
+		r->catalog.holders, r->shard.index, r->catalog.path, &r->compare_error);
+}
+
+static void compare_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_restore *r = CKPT_CONTAINER(job, struct ckpt_restore, compare_job);
+
+	r->compared = true;
+	ckpt_task_wake(&r->road);
+}
+
+/* What the catalog says of this rank: for a worker, as it goes over all tensors. */
+static void start_compare(struct ckpt_restore *r)
+{
+	ckpt_error_clear(&r->compare_error);
+	r->compared = !r->catalog.holders || !r->shard.index;
+	if (r->compared)
+		return;
+	r->compare_job = (struct ckpt_job){.work = compare_work, .urgent = true};
+	r->compare_job.node.run = compare_back;
+	ckpt_env_run(r->core->parts.env, &r->compare_job);
+}
+
+/* A catalog that is wrong is so once: its ranks shall not hide what is wrong with others. */
+static int take_compare(struct ckpt_restore *r)
+{
+	if (r->code < 0 || r->compare_error.code == 0)
+		return r->code;
+	ckpt_holders_reader_clear(&r->catalog);
+	r->why = r->compare_error;
+	return note_failure(r, r->compare_error.code);
 }
 
 /* The code for a verification that went to its end. Of what is not here at all nothing can be said. */
@@ -260,8 +291,9 @@ static int verify_body(struct ckpt_task *task)
 		start_rank(r, r->rank);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		r->code = r->shard.task.result;
-		if (r->code == 0)
-			r->code = compare_catalog(r);
+		start_compare(r);
+		CKPT_AWAIT(task, r->compared);
+		r->code = take_compare(r);
 		if (r->code == 0) {
 			ckpt_shard_start_open(&r->shard);
 			CKPT_AWAIT(task, r->shard.task.finished);

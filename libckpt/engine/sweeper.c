@@ -84,16 +84,26 @@ static bool next_emptied(struct ckpt_sweeper *s)
 	return false;
 }
 
+/* A catalog, or what a publication that was cut short has left of one. */
+static bool is_catalog(const char *name)
+{
+	const char *temp = strstr(name, CKPT_STORE_TEMP);
+	struct ckpt_digest digest;
+	char whole[CKPT_PATH_MAX];
+
+	(void)snprintf(whole, sizeof(whole), "%.*s",
+		(int)(temp ? temp - name : (ptrdiff_t)strlen(name)), name);
+	return ckpt_parse_catalog(whole, &digest);
+}
+
 static bool next_catalog(struct ckpt_sweeper *s)
 {
-	struct ckpt_digest digest;
-
 	while ((s->name = next_name(&s->names, s->name))) {
-		if (!ckpt_parse_catalog(s->name, &digest))
+		if (!is_catalog(s->name))
 			continue;
 		int n = snprintf(s->path, sizeof(s->path), "%s/%s", s->directory, s->name);
-		CKPT_ASSERT(n > 0 && (size_t)n < sizeof(s->path));
-		return true;
+		if (n > 0 && (size_t)n < sizeof(s->path))
+			return true;
 	}
 	return false;
 }

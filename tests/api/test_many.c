@@ -221,8 +221,12 @@ static void test_told(void **state)
 	assert_memory_equal(json, "{\"rank\": 0}", length);
 	assert_int_equal(ckpt_restore_rank_meta(restore, 20, &json, &length), CKPT_EINTEGRITY);
 	assert_int_equal(ckpt_restore_rank_meta(restore, WORLD, &json, &length), -ERANGE);
-	ckpt_restore_free(restore);
+	/* What was read can be asked for once the engine is closed, and nothing else. */
 	ckpt_engine_close(engine);
+	check_meta(restore, 32);
+	assert_int_equal(ckpt_restore_rank_meta(restore, 31, &json, &length), CKPT_ECLOSED);
+	assert_int_equal(ckpt_restore_rank_meta(restore, 20, &json, &length), CKPT_ECLOSED);
+	ckpt_restore_free(restore);
 }
 
 /* Without its catalog it is the same step. */

@@ -237,6 +237,9 @@ static void write_catalog(
 	char name[CKPT_PATH_MAX];
 
 	must(ckpt_catalog_builder_new(step->world, &builder) == 0, "catalog");
+	for (uint32_t i = 0; step->shrunk && i < step->world; i++)
+		for (size_t k = 0; k < layouts[i]->entry_count; k++)
+			layouts[i]->entries[k].shape[0]--;
 	for (uint32_t i = 0; i < step->world; i++)
 		must(ckpt_catalog_builder_add(builder, i,
 			     layouts[(i + step->world - step->lie) % step->world], &err) == 0,

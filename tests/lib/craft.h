@@ -37,8 +37,9 @@ struct craft_step {
 	uint32_t world;
 	const struct craft_rank *ranks; /* `world` of them; NULL: see above */
 	bool catalog;                   /* its manifest names one */
+	bool shrunk;                    /* where every tensor is a row shorter */
 	uint32_t
-		lie; /* which says that what a rank holds is held by the one that comes so many later */
+		lie; /* and what a rank holds is said to be with the one that comes so many later */
 };
 
 /* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */

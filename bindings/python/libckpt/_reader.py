@@ -156,7 +156,7 @@ class Reader:
     def json(self, rank: int) -> Json:
         """What stands beside the tensors of a rank; None if there is nothing."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
-        check(self.engine.ask(lib.ckpt_restore_rank_meta, self._ptr, rank, ret_json, ret_length))
+        check(self.engine.work(lib.ckpt_restore_rank_meta, self._ptr, rank, ret_json, ret_length))
         if not ret_length[0]:
             return None
         try:

@@ -114,6 +114,26 @@ static void test_one_for_a_generation(void **state)
 	assert_int_equal(catalogs(s, 2, 1), 1);
 }
 
+/* There the indexes cannot be read, though the ranks are known to agree: the step is as good. */
+static void test_none_for_a_generation(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
+		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
+	}
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	save(s, 2, 1000);
+	assert_int_equal(named_by(s, 2, 2).bytes, 0);
+	io_fault_clear(&s->rank[0].fault);
+	save(s, 3, 1000);
+	assert_true(named_by(s, 2, 3).bytes > 0);
+}
+
 /* Whatever cannot be done for it: the step is as good, none is named, and none is tried again for this layout. */
 static void test_none(void **state)
 {
@@ -168,9 +188,10 @@ static void test_swept(void **state)
 {
 	static const char *const names[] = {"g000001/000102030405060708090a0b0c0d0e0f.catalog",
 		"g000001/100102030405060708090a0b0c0d0e0f.catalog",
+		"g000001/200102030405060708090a0b0c0d0e0f.catalog.tmp-0123456789abcdef",
 		"g000002/000102030405060708090a0b0c0d0e0f.catalog", "g000001/somebody's.catalog",
 		"g000003/000102030405060708090a0b0c0d0e0f.catalog"};
-	static const bool stays[] = {false, false, true, true, true};
+	static const bool stays[] = {false, false, false, true, true, true};
 	struct crew *s = *state;
 	const int64_t shape = 10;
 	float data[10] = {0};
@@ -310,6 +331,13 @@ static void test_copy_fails(void **state)
 	assert_null(scratch_find(dest, ".catalog"));
 	assert_int_equal(core_rig_export(rig, 1, dest), 0);
 	assert_non_null(scratch_find(dest, ".catalog"));
+	/* What another step there names stays, whatever becomes of this one. */
+	save(s, 2, 1000);
+	(void)io_fault_add(
+		&rig->fault, (struct io_fault_rule){
+				     .op = CKPT_IO_OP_WRITE, .path = ".catalog", .error = -ENOSPC});
+	assert_int_equal(core_rig_export(rig, 2, dest), -ENOSPC);
+	assert_non_null(scratch_find(dest, ".catalog"));
 }
 
 int main(void)
@@ -318,6 +346,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_one_for_a_layout, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(
 			test_one_for_a_generation, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_none_for_a_generation, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_none, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(

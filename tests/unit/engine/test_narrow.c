@@ -256,6 +256,58 @@ static void test_lying_catalog(void **state)
 	assert_true(wide > 100);
 }
 
+/*
+ * By the catalog it is smaller than by the indexes: whoever has made room for it by what he was told is given no byte
+ * that has no room.
+ */
+static void test_shrunk(void **state)
+{
+	static const int64_t shape = 100;
+	float data[100];
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_tensor_info info = {.size = sizeof(info)};
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	struct rig_config config = {.block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN, .many = 1};
+	struct scene s = {.dir = scratch_make_in_memory()};
+	struct craft_step step = {.dir = s.dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = 4096,
+		.world = 3,
+		.catalog = true,
+		.shrunk = true};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(data); i++)
+		data[i] = (float)i;
+	craft_store(s.dir, CRAFT_RUN);
+	craft_claim(s.dir, CRAFT_RUN, 1, 0, 0);
+	craft_commit(&step);
+	config.dir = s.dir;
+	config.read_only = true;
+	rig_open(&s.rig, &config);
+	struct ckpt_restore *r = rig_restore(&s.rig, 10);
+	assert_int_equal(ckpt_restore_name(r, 0, &info), 0);
+	assert_int_equal(info.nbytes, 99 * sizeof(float));
+	/* Behind its end nothing may be written: a sanitizer sees it. */
+	struct ckpt_target target = {
+		.size = sizeof(target), .name = "w", .data = malloc(info.nbytes)};
+	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &err), 0);
+	assert_int_equal(rig_run(r), CKPT_EFORMAT);
+	assert_non_null(strstr(ckpt_restore_failure(r)->message, "remove the catalog"));
+	rig_free(r);
+	rig_close(&s.rig);
+	scratch_remove(s.dir);
+	free(target.data);
+}
+
 /* Whether all that rank `bad` holds of the tensor is held by another one as well. */
 static bool has_copy(const struct spread *s, size_t tensor, uint32_t bad)
 {
@@ -509,6 +561,7 @@ int main(void)
 		cmocka_unit_test(test_refused_when_bound),
 		cmocka_unit_test(test_bad_catalog),
 		cmocka_unit_test(test_lying_catalog),
+		cmocka_unit_test(test_shrunk),
 		cmocka_unit_test(test_bad_copy),
 		cmocka_unit_test(test_bad_index),
 		cmocka_unit_test(test_meta),
