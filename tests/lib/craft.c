@@ -273,6 +273,10 @@ void craft_commit(const struct craft_step *step)
 	for (uint32_t i = 0; i < step->world; i++) {
 		manifest.ranks[i].rank = i;
 		write_rank(step, &manifest.ranks[i], &layouts[i]);
+		if (step->catalog)
+			continue;
+		ckpt_layout_free(layouts[i]);
+		layouts[i] = NULL;
 	}
 	if (step->catalog)
 		write_catalog(step, layouts, &manifest);

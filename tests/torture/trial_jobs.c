@@ -58,6 +58,19 @@ void trial_prepare_uncataloged(struct deed *d)
 		deed_die("no catalog");
 }
 
+void trial_prepare_emptied(struct deed *d)
+{
+	trial_prepare_job(d);
+	for (unsigned step = 1; step <= 3; step++) {
+		char name[40];
+		(void)snprintf(name, sizeof(name), "g000001/step-%010u", step);
+		scratch_remove(strdup(scratch_join(d->store, name)));
+		deed_log(d, "let %u 0\ngone %u\n", step, step);
+	}
+	if (!scratch_find(d->store, ".catalog"))
+		deed_die("no catalog");
+}
+
 void trial_prepare_copies(struct deed *d)
 {
 	job_run(d,

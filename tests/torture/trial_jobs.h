@@ -20,6 +20,8 @@ void trial_job_absent(struct deed *d);
 void trial_spare(struct deed *d);
 /* The same, and the catalog of the first steps is gone. */
 void trial_prepare_uncataloged(struct deed *d);
+/* Three steps that are gone, and what stood beside them. */
+void trial_prepare_emptied(struct deed *d);
 void trial_many(struct deed *d);
 void trial_many_copied(struct deed *d);
 

@@ -379,6 +379,7 @@ const struct trial torture_trials[] = {
 	{"job-named", trial_prepare_job, trial_job_named, THREADS},
 	{"job-absent", prepare_none, trial_job_absent, THREADS},
 	{"spare", trial_prepare_copies, trial_spare, THREADS},
+	{"job-swept", trial_prepare_emptied, trial_job, THREADS, .odd = TORTURE_TWICE},
 	{"many", trial_prepare_job, trial_many, THREADS, .odd = TORTURE_MANY},
 	{"many-spare", trial_prepare_copies, trial_spare, THREADS, .odd = TORTURE_MANY},
 	{"many-uncataloged", trial_prepare_uncataloged, trial_many, THREADS, .odd = TORTURE_MANY},
