@@ -545,7 +545,8 @@ void ckpt_gather_clear(struct ckpt_gather *gather)
 		ckpt_index_free(gather->indexes[i]);
 	ckpt_free(gather->indexes);
 	gather->indexes = NULL;
-	ckpt_holders_reader_clear(&gather->reader);
+	ckpt_holders_reader_free(gather->reader);
+	gather->reader = NULL;
 	ckpt_holders_free(gather->holders);
 	gather->holders = NULL;
 	ckpt_elsewhere_clear(&gather->elsewhere);

@@ -71,7 +71,7 @@ struct ckpt_gather {
 	bool halted;             /* by somebody else */
 	struct ckpt_asked asked; /* with holders: what was bound, until its place is known */
 	bool wide;               /* with holders: all indexes are read after all */
-	struct ckpt_holders_reader reader;
+	struct ckpt_holders_reader *reader; /* NULL: no catalog was read */
 	struct ckpt_gather_way *ways; /* as long as it goes over the ranks; NULL: it does not */
 	unsigned way_count;
 	ckpt_task_fn *way_body;

@@ -39,18 +39,18 @@ int ckpt_gather_open_narrow_body(struct ckpt_task *task)
 	struct ckpt_gather *g = gather_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	g->reader = (struct ckpt_holders_reader){
-		.core = g->core, .pick = g->pick, .err = g->err, .waiter = task};
-	ckpt_holders_reader_start(&g->reader);
-	CKPT_AWAIT(task, g->reader.task.finished);
+	g->reader = ckpt_holders_reader_new(g->core, g->pick, g->err, task);
+	if (!g->reader)
+		return ckpt_fail(g->err, -ENOMEM, "out of memory");
+	CKPT_AWAIT(task, g->reader->task.finished);
 	if (g->stop)
 		return g->stop;
-	if (g->reader.task.result == -ENOMEM)
-		return g->reader.task.result;
-	if (g->reader.task.result < 0)
+	if (g->reader->task.result == -ENOMEM)
+		return g->reader->task.result;
+	if (g->reader->task.result < 0)
 		return do_without(task);
-	g->holders = g->reader.holders;
-	g->reader.holders = NULL;
+	g->holders = g->reader->holders;
+	g->reader->holders = NULL;
 	g->names = g->holders->names;
 	if (ckpt_binder_init_holders(&g->binder, g->holders, g->pick->manifest.world) < 0)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
@@ -111,7 +111,7 @@ static int check_same(struct ckpt_gather *g, const struct ckpt_target *t)
 		"'%.200s' is of another type or shape in the indexes than in the catalog of the "
 		"step: "
 		"remove the catalog, %s, and restore again",
-		t->name, g->reader.path);
+		t->name, g->reader->path);
 }
 
 /* Binds again what was bound, now that it is known where everything lies. */

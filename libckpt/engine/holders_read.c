@@ -89,17 +89,29 @@ static void reader_done(struct ckpt_task *task)
 	ckpt_task_wake(reader_of(task)->waiter);
 }
 
-void ckpt_holders_reader_start(struct ckpt_holders_reader *reader)
+struct ckpt_holders_reader *ckpt_holders_reader_new(struct ckpt_core *core,
+	const struct ckpt_pick *pick, struct ckpt_error *err, struct ckpt_task *waiter)
 {
-	CKPT_ASSERT(reader->pick->manifest.catalog_bytes > 0);
+	struct ckpt_holders_reader *reader = ckpt_alloc(sizeof(*reader));
+
+	CKPT_ASSERT(pick->manifest.catalog_bytes > 0);
+	if (!reader)
+		return NULL;
+	reader->core = core;
+	reader->pick = pick;
+	reader->err = err;
+	reader->waiter = waiter;
 	ckpt_error_clear(&reader->job_error);
 	ckpt_store_op_init(&reader->op, &reader->task, NULL);
-	ckpt_task_start(&reader->task, &reader->core->sched, reader_body, reader_done);
+	ckpt_task_start(&reader->task, &core->sched, reader_body, reader_done);
+	return reader;
 }
 
-void ckpt_holders_reader_clear(struct ckpt_holders_reader *reader)
+void ckpt_holders_reader_free(struct ckpt_holders_reader *reader)
 {
+	if (!reader)
+		return;
 	CKPT_ASSERT(!ckpt_task_active(&reader->task));
 	ckpt_holders_free(reader->holders);
-	reader->holders = NULL;
+	ckpt_free(reader);
 }

@@ -28,9 +28,10 @@ struct ckpt_holders_reader {
 	bool job_done;
 };
 
-/* Zeroed, but for what comes before the first blank line. */
-void ckpt_holders_reader_start(struct ckpt_holders_reader *reader);
-/* After its end, or never started. */
-void ckpt_holders_reader_clear(struct ckpt_holders_reader *reader);
+/* Starts. NULL: out of memory. */
+struct ckpt_holders_reader *ckpt_holders_reader_new(struct ckpt_core *core,
+	const struct ckpt_pick *pick, struct ckpt_error *err, struct ckpt_task *waiter);
+/* After its end. NULL is ignored. */
+void ckpt_holders_reader_free(struct ckpt_holders_reader *reader);
 
 #endif

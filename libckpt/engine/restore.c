@@ -92,7 +92,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_exporter_clear(&restore->exporter);
 	ckpt_shard_clear(&restore->shard);
 	ckpt_elsewhere_clear(&restore->elsewhere);
-	ckpt_holders_reader_clear(&restore->catalog);
+	ckpt_holders_reader_free(restore->catalog);
 	ckpt_pick_clear(&restore->pick);
 	ckpt_restore_ranks_free(restore->ranks);
 	if (restore->dest_root >= 0)

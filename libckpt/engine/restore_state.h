@@ -74,11 +74,9 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
-	struct ckpt_elsewhere elsewhere; /* of a verification or an export */
-	struct ckpt_holders_reader
-		catalog;             /* the same; its holders NULL: there is none that is good */
-	struct ckpt_job compare_job; /* of a verification: an index with the catalog */
-	struct ckpt_error compare_error;
+	struct ckpt_elsewhere elsewhere;     /* of a verification or an export */
+	struct ckpt_holders_reader *catalog; /* the same; NULL: the manifest names none */
+	struct ckpt_job compare_job;         /* of a verification: an index with the catalog */
 	bool compared;
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;

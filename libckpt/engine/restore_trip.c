@@ -147,7 +147,8 @@ void ckpt_restore_trip_reset(struct ckpt_restore *restore)
 	ckpt_gather_clear(&r->gather);
 	r->gather = (struct ckpt_gather){0};
 	ckpt_elsewhere_clear(&r->elsewhere);
-	ckpt_holders_reader_clear(&r->catalog);
+	ckpt_holders_reader_free(r->catalog);
+	r->catalog = NULL;
 	ckpt_pick_clear(&r->pick);
 	r->pick = (struct ckpt_pick){.lock = {.fd = -1}};
 	ckpt_error_clear(&r->why);

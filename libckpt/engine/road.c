@@ -78,12 +78,11 @@ static void start_elsewhere(struct ckpt_restore *r)
 	ckpt_elsewhere_start(&r->elsewhere);
 }
 
-/* The catalog, if the manifest names one. */
-static void start_catalog(struct ckpt_restore *r)
+/* The catalog, which the manifest names. -ENOMEM. */
+static int start_catalog(struct ckpt_restore *r)
 {
-	r->catalog = (struct ckpt_holders_reader){
-		.core = r->core, .pick = &r->pick, .err = &r->why, .waiter = &r->road};
-	ckpt_holders_reader_start(&r->catalog);
+	r->catalog = ckpt_holders_reader_new(r->core, &r->pick, &r->why, &r->road);
+	return r->catalog ? 0 : ckpt_fail(&r->why, -ENOMEM, "out of memory");
 }
 
 /* The code of a part that has finished becomes the road's. */
@@ -198,7 +197,7 @@ static int note_elsewhere(struct ckpt_restore *r)
 /* A step is whole without its catalog; one that is there must be good. */
 static int note_catalog(struct ckpt_restore *r)
 {
-	int code = r->catalog.task.result;
+	int code = r->catalog->task.result;
 
 	if (code != -ENOENT)
 		return note_failure(r, code);
@@ -212,10 +211,10 @@ static int note_catalog(struct ckpt_restore *r)
 static void compare_work(struct ckpt_job *job)
 {
 	struct ckpt_restore *r = CKPT_CONTAINER(job, struct ckpt_restore, compare_job);
+	struct ckpt_holders_reader *catalog = r->catalog;
 
-	ckpt_error_clear(&r->compare_error);
 	(void)ckpt_holders_compare(
-		r->catalog.holders, r->shard.index, r->catalog.path, &r->compare_error);
+		catalog->holders, r->shard.index, catalog->path, &catalog->job_error);
 }
 
 static void compare_back(struct ckpt_node *node)
@@ -227,11 +226,15 @@ static void compare_back(struct ckpt_node *node)
 	ckpt_task_wake(&r->road);
 }
 
+static bool has_catalog(const struct ckpt_restore *r)
+{
+	return r->catalog && r->catalog->holders;
+}
+
 /* What the catalog says of this rank: for a worker, as it goes over all tensors. */
 static void start_compare(struct ckpt_restore *r)
 {
-	ckpt_error_clear(&r->compare_error);
-	r->compared = !r->catalog.holders || !r->shard.index;
+	r->compared = !has_catalog(r) || !r->shard.index;
 	if (r->compared)
 		return;
 	r->compare_job = (struct ckpt_job){.work = compare_work, .urgent = true};
@@ -242,11 +245,12 @@ static void start_compare(struct ckpt_restore *r)
 /* A catalog that is wrong is so once: its ranks shall not hide what is wrong with others. */
 static int take_compare(struct ckpt_restore *r)
 {
-	if (r->code < 0 || r->compare_error.code == 0)
+	if (r->code < 0 || !has_catalog(r) || r->catalog->job_error.code == 0)
 		return r->code;
-	ckpt_holders_reader_clear(&r->catalog);
-	r->why = r->compare_error;
-	return note_failure(r, r->compare_error.code);
+	r->why = r->catalog->job_error;
+	ckpt_holders_reader_free(r->catalog);
+	r->catalog = NULL;
+	return note_failure(r, r->why.code);
 }
 
 /* The code for a verification that went to its end. Of what is not here at all nothing can be said. */
@@ -279,8 +283,9 @@ static int verify_body(struct ckpt_task *task)
 		return r->stop ? r->stop : r->code;
 	count_all(r);
 	if (r->pick.manifest.catalog_bytes > 0) {
-		start_catalog(r);
-		CKPT_AWAIT(task, r->catalog.task.finished);
+		if (start_catalog(r) < 0)
+			return -ENOMEM;
+		CKPT_AWAIT(task, r->catalog->task.finished);
 		r->code = note_catalog(r);
 		if (r->code < 0 || r->stop)
 			return r->stop ? r->stop : r->code;
@@ -333,7 +338,7 @@ static void start_exporter(struct ckpt_restore *r)
 {
 	r->exporter = (struct ckpt_exporter){.core = r->core,
 		.pick = &r->pick,
-		.catalog = r->catalog.holders,
+		.catalog = r->catalog ? r->catalog->holders : NULL,
 		.root = r->dest_root,
 		.label = r->dest_label,
 		.stop = &r->stop,
@@ -346,8 +351,8 @@ static void start_exporter(struct ckpt_restore *r)
 /* A catalog that is not good does not go along: the step is whole without it. */
 static int leave_catalog(struct ckpt_restore *r)
 {
-	if (r->catalog.task.result == -ENOMEM || r->catalog.task.result == 0)
-		return r->catalog.task.result;
+	if (r->catalog->task.result == -ENOMEM || r->catalog->task.result == 0)
+		return r->catalog->task.result;
 	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
 		"step %llu is copied without its catalog: %.800s",
 		(unsigned long long)r->pick.chosen.step, r->why.message);
@@ -430,8 +435,9 @@ static int export_body(struct ckpt_task *task)
 			"the step cannot be copied as a whole", &r->why);
 	count_all(r);
 	if (r->pick.manifest.catalog_bytes > 0) {
-		start_catalog(r);
-		CKPT_AWAIT(task, r->catalog.task.finished);
+		if (start_catalog(r) < 0)
+			return -ENOMEM;
+		CKPT_AWAIT(task, r->catalog->task.finished);
 		r->code = leave_catalog(r);
 		if (r->code < 0 || r->stop)
 			return r->stop ? r->stop : r->code;
