@@ -234,7 +234,8 @@ static bool has_catalog(const struct ckpt_restore *r)
 /* What the catalog says of this rank: for a worker, as it goes over all tensors. */
 static void start_compare(struct ckpt_restore *r)
 {
-	r->compared = !has_catalog(r) || !r->shard.index;
+	/* An index that is another rank's is no word about this one. */
+	r->compared = r->code < 0 || !has_catalog(r);
 	if (r->compared)
 		return;
 	r->compare_job = (struct ckpt_job){.work = compare_work, .urgent = true};
