@@ -140,8 +140,6 @@ static void go_on(struct life *life, struct life_line *line)
 
 	if (line->count == 0)
 		return;
-	for (unsigned i = 0; i < line->count; i++)
-		confirm(life, line->steps[i]);
 	unsigned at = line->count - 1;
 	if (at > 0 && one_in(life, 6)) {
 		at = (unsigned)dice_below(&life->dice, at);
@@ -229,6 +227,9 @@ void life_phase(struct life *life, bool may_die)
 	bool anew = life->shared->next_step > 1 && one_in(life, 12);
 	deed_open(d, anew ? CKPT_ENGINE_NEW_START : 0);
 	look(life, line);
+	/* Before any of them is let go: what they let go may have gone because of them. */
+	for (unsigned i = 0; i < line->count; i++)
+		confirm(life, line->steps[i]);
 	if (anew) {
 		let_all(life, line, 0);
 		line->count = 0;
