@@ -56,7 +56,8 @@ def is_half_saved(store: Path, step: int) -> bool:
 
 
 def losses(out: str) -> dict[int, str]:
-    lines = [line.split() for line in out.splitlines()]
+    """Of whole lines: a killed program may leave the beginning of one."""
+    lines = [line.split() for line in out.splitlines(keepends=True) if line.endswith("\n")]
     return {int(line[1]): line[2] for line in lines if line[0] == "loss"}
 
 
