@@ -134,6 +134,142 @@ def open_badly(place: Path, who: int) -> tuple[str, float]:
     return str(caught.value), took
 
 
+class Torn(_exchange.Table):
+    """A connection that breaks when it is to be used for something."""
+
+    breaks = ""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._broken = False
+
+    def _use(self, key: str) -> None:
+        self._broken = self._broken or self.breaks in key
+        if self._broken:
+            raise RuntimeError("Broken pipe")
+
+    def read(self, key: str) -> bytes | None:
+        self._use(key)
+        return super().read(key)
+
+    def put(self, key: str, value: bytes) -> bool:
+        self._use(key)
+        return super().put(key, value)
+
+    def write(self, key: str, value: bytes) -> None:
+        self._use(key)
+        super().write(key, value)
+
+
+def interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def open_cut_off(place: Path, who: int, how: str, nodes: bool) -> tuple[str, str, float]:
+    """One rank's connection fails or it is interrupted; what each raises, and after how long."""
+    store, rank = on_node(place, "ab") if nodes else place / "shared", rank_of()
+
+    def connect(keys: Any) -> Any:
+        if how == "connect":
+            raise libckpt.NetworkError("nobody there")
+        return Torn(_exchange._second(keys))
+
+    if rank == who:
+        Torn.breaks = {
+            "connect": "?",
+            "meet": "/answer/" if rank else "/hello/",
+            "share": "/peers/",
+            "agree": "/open/",
+            "ctrl-c": "?",
+        }[how]
+        if how == "ctrl-c":
+            _exchange.Service = interrupt  # type: ignore[misc,assignment]
+        else:
+            _exchange.connect = connect
+    dist.barrier()
+    begun = time.monotonic()
+    with pytest.raises((libckpt.CheckpointError, KeyboardInterrupt)) as caught:
+        libckpt.Checkpointer(
+            store, {"w": torch.ones(3)}, node_store=nodes, pool_bytes=1 << 20, save_timeout=90
+        )
+    return type(caught.value).__name__, str(caught.value), time.monotonic() - begun
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "nodes"),
+    [
+        ("connect", False),
+        ("meet", False),
+        ("share", True),
+        ("agree", False),
+        ("ctrl-c", False),
+    ],
+)
+def test_a_rank_that_is_cut_off_or_interrupted_is_waited_for_by_nobody(
+    tmp_path: Path, who: int, how: str, nodes: bool
+) -> None:
+    found = together(2, tmp_path, open_cut_off, tmp_path, who, how, nodes)
+    assert found[who][0] == ("KeyboardInterrupt" if how == "ctrl-c" else "NetworkError")
+    name, said, took = found[1 - who]
+    assert f"rank {who} could not open" in said, found
+    assert issubclass(getattr(libckpt, name), libckpt.CheckpointError)
+    assert took < 30, found  # it would have waited for 90 s
+
+
+def hear_one_that_has_lost_its_connection(place: Path) -> tuple[str, float]:
+    """Rank 1 could open the store and does not hear the rest; rank 2 comes after that."""
+    rank, open_engine = rank_of(), _exchange.Engine
+
+    def late(*given: Any, **options: Any) -> Any:
+        dist.recv(torch.zeros(1), 1)
+        return open_engine(*given, **options)
+
+    if rank == 1:
+        Torn.breaks = "/opened"
+        _exchange.connect = lambda keys: Torn(_exchange._second(keys))  # type: ignore[assignment]
+    if rank == 2:
+        _exchange.Engine = late  # type: ignore[misc,assignment]
+    begun = time.monotonic()
+    with pytest.raises(libckpt.NetworkError) as caught:
+        libckpt.Checkpointer(place / "shared", {"w": torch.ones(3)}, save_timeout=90)
+    if rank == 1:
+        dist.send(torch.zeros(1), 2)
+    return str(caught.value), time.monotonic() - begun
+
+
+def test_a_rank_that_does_not_hear_how_it_went_tells_the_others(tmp_path: Path) -> None:
+    found = together(3, tmp_path, hear_one_that_has_lost_its_connection, tmp_path)
+    for rank, (said, took) in enumerate(found):
+        assert took < 30
+        assert rank == 1 or "rank 1 could not open" in said
+
+
+class Interrupting(_exchange.Table):
+    """Ctrl-C comes when a rank has taken the session, or rank 0 has told it to the first one."""
+
+    def write(self, key: str, value: bytes) -> None:
+        super().write(key, value)
+        if "/ack/" in key or "/answer/" in key:
+            raise KeyboardInterrupt
+
+
+def open_interrupted(place: Path, who: int) -> tuple[str, float]:
+    begun = time.monotonic()
+    if rank_of() == who:
+        _exchange.connect = lambda keys: Interrupting(_exchange._second(keys))
+    with pytest.raises((libckpt.CheckpointError, KeyboardInterrupt)) as caught:
+        libckpt.Checkpointer(place / "shared", {"w": torch.ones(3)}, save_timeout=90)
+    return str(caught.value), time.monotonic() - begun
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_ctrl_c_in_the_meeting_reaches_those_who_have_left_it(tmp_path: Path, who: int) -> None:
+    for rank, (said, took) in enumerate(together(3, tmp_path, open_interrupted, tmp_path, who)):
+        assert took < 30
+        assert rank == who or f"rank {who} could not open" in said
+
+
 def test_what_an_earlier_start_has_said_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     class Kept:
         text = b""

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ._apart import Names
 from ._door import Helper
 from ._engine import Engine, Options, check, error_class, logger, new_struct
 from ._native import ffi, lib
-from ._nodes import Place, peers_of, place_of, refusal
+from ._nodes import Place, Refusal, peers_of, place_of, refusal
 
 #: What compare_set() returns for a key that is not there. No record begins with a NUL.
 _ABSENT = b"\0absent"
@@ -114,33 +114,29 @@ def join(
 
 def join_group(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, which must call this alike."""
-    prefix = _path_prefix(path)
-    table = connect(group.store)
-    # Without a connection of its own, only this thread and only now uses the default one.
-    told = table or Table(group.store)
-    with _telling(group, told, prefix):
-        session, _ = agree(group, told, prefix, path, timeout)
-    if table is None:
-        logger.info("%s: the ranks tell each other by files in the store", path)
-    opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
-    service = None if table is None else opening.serve(table)
-    return Ranks(group.rank, group.world, session, service, opening, node_ranks())
+    with _coming(group, _path_prefix(path), path, timeout) as way:
+        table = way.connect()
+        session, _ = way.agree()
+        if table is None:
+            logger.info("%s: the ranks tell each other by files in the store", path)
+        opening = way.opening(session)
+        service = None if table is None else Service(table, path)
+        return Ranks(group.rank, group.world, session, service, opening, node_ranks())
 
 
 def join_nodes(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, each with the store of its node, wherever that is there."""
-    prefix = _nodes_prefix(group)
-    table = connect(group.store)
-    trouble = "" if table else "with node_store " + _NO_CONNECTION
-    told = table or Table(group.store)
-    with _telling(group, told, prefix):
-        place = place_of(path, trouble)
-        session, said = agree(group, told, prefix, path, timeout, mine=place.encode())
-    opening = Opening(group, told, f"{prefix}/{session}", path, timeout)
-    peers = tuple(opening.share(place, said))
-    assert table is not None
-    service = opening.serve(table)
-    return Ranks(group.rank, group.world, session, service, opening, len(peers), peers)
+    with _coming(group, _nodes_prefix(group), path, timeout) as way:
+        table = way.connect()
+        place = place_of(path, "" if table else "with node_store " + _NO_CONNECTION)
+        session, said = way.agree(mine=place.encode())
+        opening = way.opening(session)
+        wrong, peers = opening.share(place, said)
+        if wrong is None:
+            assert table is not None
+            service = Service(table, path)
+            return Ranks(group.rank, group.world, session, service, opening, len(peers), peers)
+    raise opening.refused(wrong)  # on all ranks
 
 
 _NO_CONNECTION = (
@@ -179,8 +175,7 @@ def open_all(
         if opening is not None:
             opening.agree()
     except BaseException as error:
-        # What others have failed with, all have heard, once this one was open.
-        if opening is not None and not (opened and isinstance(error, errors.CheckpointError)):
+        if opening is not None and not (opened and not _is_news(error)):
             opening.fail(error)
         for engine in opened:
             engine.close()
@@ -203,7 +198,10 @@ def refuse(
         if group is None:
             return
         prefix = _nodes_prefix(group) if node_store else _path_prefix(os.fspath(path))
-        _tell_refusal(group, connect(group.store) or Table(group.store), prefix, error)
+        way = _Way(group, prefix, str(path), 0)
+        with contextlib.suppress(errors.NetworkError):
+            way.connect()
+        way.tell(error)
     except Exception as lost:
         logger.warning("%s: the other ranks are not told: %s", path, _first_line(lost))
 
@@ -211,18 +209,105 @@ def refuse(
 def _tell_refusal(group: Group, table: Table, prefix: str, error: BaseException) -> None:
     said = {**json.loads(_words(group.rank, error)), "at": time.time(), "start": _start()}
     table.write(f"{prefix}/refused", json.dumps(said).encode())
+    # A store may take what it does not get; it answers in turn, though.
+    table.read(f"{prefix}/refused")
+
+
+def _is_news(error: BaseException) -> bool:
+    """False: the others have said it, or it is the end of a wait for them."""
+    if not isinstance(error, errors.CheckpointError):
+        return True
+    return error.rank is None and not isinstance(error, errors.WaitTimeoutError)
+
+
+def _tell(path: str, group: Group, table: Table, call: Callable[[Table], object]) -> None:
+    """
+    Says something to the others: where this rank's own connection has failed, through the one that
+    all of the process share. That has no deadlines, so this thread does not wait for it to the end.
+    Raises nothing: there is an error already.
+    """
+    told: list[bool] = []
+    lost: list[str] = []
+
+    def run() -> None:
+        for one in (table, Table(group.store)):
+            try:
+                call(one)
+            except Exception as error:
+                lost.append(_first_line(error))
+            else:
+                told.append(True)
+                break
+
+    thread = threading.Thread(target=run, name="libckpt-tell", daemon=True)
+    try:
+        thread.start()
+        thread.join(2 * _PATIENCE.total_seconds())
+    except RuntimeError as error:  # there can be no thread
+        lost.append(_first_line(error))
+    if not told:
+        why = lost[-1] if lost else "the job's key-value store does not answer"
+        logger.warning("%s: the other ranks are not told: %s", path, why)
+
+
+class _Way:
+    """How far this rank has come to an opening, and so how the others can be told that it fails."""
+
+    def __init__(self, group: Group, prefix: str, path: str, timeout: float) -> None:
+        # Without a connection of its own, only this thread and only now uses the default one.
+        self._table = Table(group.store)
+        self._group = group
+        self._prefix = prefix
+        self._path = path
+        self._timeout = timeout
+        self._sessions: list[str] = []
+
+    def connect(self) -> Table | None:
+        """A connection of its own, if there can be one."""
+        own = connect(self._group.store)
+        self._table = own or self._table
+        return own
+
+    def agree(self, mine: bytes = b"") -> tuple[str, dict[int, bytes]]:
+        """Meets the others."""
+        return agree(
+            self._group,
+            self._table,
+            self._prefix,
+            self._path,
+            self._timeout,
+            mine=mine,
+            sessions=self._sessions,
+        )
+
+    def opening(self, session: str) -> Opening:
+        """That of all who have met."""
+        prefix = f"{self._prefix}/{session}"
+        return Opening(self._group, self._table, prefix, self._path, self._timeout)
+
+    def tell(self, error: BaseException) -> None:
+        """Says to the others what this rank has failed with, wherever they are by now."""
+        news, group = _is_news(error), self._group
+        # Whatever rank 0 ends with, those who know the session wait for what becomes of it.
+        if self._sessions and (news or group.rank == 0):
+            self.opening(self._sessions[0]).fail(error)
+        if news:
+            _tell(
+                self._path,
+                group,
+                self._table,
+                lambda table: _tell_refusal(group, table, self._prefix, error),
+            )
 
 
 @contextlib.contextmanager
-def _telling(group: Group, table: Table, prefix: str) -> Iterator[None]:
+def _coming(group: Group, prefix: str, path: str, timeout: float) -> Iterator[_Way]:
     """Tells the others what comes in between, unless it is what they have said or wait for."""
+    way = _Way(group, prefix, path, timeout)
     try:
-        yield
-    except errors.CheckpointError:
-        raise
+        yield way
     except BaseException as error:
-        with contextlib.suppress(RuntimeError):
-            _tell_refusal(group, table, prefix, error)
+        way.tell(error)
         raise
 
 
@@ -330,17 +415,26 @@ def _first_line(error: BaseException) -> str:
 
 
 def agree(
-    group: Group, table: Table, prefix: str, path: str, timeout: float, *, mine: bytes = b""
+    group: Group,
+    table: Table,
+    prefix: str,
+    path: str,
+    timeout: float,
+    *,
+    mine: bytes = b"",
+    sessions: list[str] | None = None,
 ) -> tuple[str, dict[int, bytes]]:
     """
     A session that rank 0 has drawn and all ranks know. What an earlier start of the job has left
     under the same keys is not taken for an answer: each rank draws a number, which comes back with
     the session, and says that it has it. Rank 0 also gets what each other rank gives as `mine`.
+    `sessions` has it before another rank can go on with it, whatever comes then.
     """
+    known = [] if sessions is None else sessions
     try:
         if group.rank == 0:
-            return _lead(group, table, prefix, path, timeout)
-        return _follow(group, table, prefix, path, timeout, mine=mine), {}
+            return _lead(group, table, prefix, path, timeout, known=known)
+        return _follow(group, table, prefix, path, timeout, known=known, mine=mine), {}
     except RuntimeError as error:
         raise errors.NetworkError(
             f"the ranks that open {path} do not reach each other: {_first_line(error)}",
@@ -374,9 +468,10 @@ def _late(message: str) -> errors.WaitTimeoutError:
 
 
 def _lead(
-    group: Group, table: Table, prefix: str, path: str, timeout: float
+    group: Group, table: Table, prefix: str, path: str, timeout: float, *, known: list[str]
 ) -> tuple[str, dict[int, bytes]]:
     session = os.urandom(8).hex()
+    known.append(session)
     hellos: dict[int, bytes] = {}
     given: dict[int, bytes] = {}
     told: dict[int, bytes] = {}
@@ -402,15 +497,19 @@ def _lead(
                     table.drop(f"{prefix}/{what}/{rank}")
         if missing and not pause():
             some = ", ".join(map(str, sorted(missing - hellos.keys() or missing)[:8]))
-            late = _late(f"{path}: rank 0 has waited {timeout:g} s for rank {some}")
-            # Those who know the session wait for what becomes of it.
-            table.write(f"{prefix}/{session}/opened", _words(group.rank, late))
-            raise late
+            raise _late(f"{path}: rank 0 has waited {timeout:g} s for rank {some}")
     return session, given
 
 
 def _follow(
-    group: Group, table: Table, prefix: str, path: str, timeout: float, *, mine: bytes
+    group: Group,
+    table: Table,
+    prefix: str,
+    path: str,
+    timeout: float,
+    *,
+    known: list[str],
+    mine: bytes,
 ) -> str:
     nonce = os.urandom(8).hex().encode()
     table.write(f"{prefix}/hello/{group.rank}", nonce)
@@ -419,6 +518,7 @@ def _follow(
         answer = table.read(f"{prefix}/answer/{group.rank}")
         if answer is not None and answer.startswith(nonce):
             session = answer[len(nonce) :]
+            known.append(session.decode())
             table.write(f"{prefix}/ack/{group.rank}", session + mine)
             return session.decode()
         _refused(table, prefix, path, timeout)
@@ -453,10 +553,10 @@ class Opening:
         self._path = path
         self._timeout = timeout
 
-    def share(self, place: Place, said: dict[int, bytes]) -> list[int]:
+    def share(self, place: Place, said: dict[int, bytes]) -> tuple[Refusal | None, tuple[int, ...]]:
         """
-        The ranks that share this one's store. `said`, of rank 0, are the places of the others; what
-        is wrong with them all ranks raise.
+        What is wrong with the places of all ranks, or the ranks that share this one's store.
+        `said`, of rank 0, are the places of the others.
         """
         try:
             if self.group.rank > 0:
@@ -469,11 +569,9 @@ class Opening:
                 self.table.write(f"{self.prefix}/peers/{rank}", json.dumps(answer).encode())
         except RuntimeError as error:
             raise self._lost(error) from error
-        if wrong is not None:
-            raise self._refused(*wrong)
-        return peers_of(0, places)
+        return wrong, tuple(peers_of(0, places))
 
-    def _hear_peers(self) -> list[int]:
+    def _hear_peers(self) -> tuple[Refusal | None, tuple[int, ...]]:
         key = f"{self.prefix}/peers/{self.group.rank}"
         pause = _Pause(self._timeout)
         while True:
@@ -484,18 +582,18 @@ class Opening:
                 if "why" in answer:
                     raise self._failure(told)
                 self.table.drop(key)
-                if answer["wrong"]:
-                    raise self._refused(*answer["wrong"])
-                return [int(rank) for rank in answer["peers"]]
+                wrong = Refusal(*answer["wrong"]) if answer["wrong"] else None
+                return wrong, tuple(int(rank) for rank in answer["peers"])
             if not pause():
                 rank = self.group.rank
                 raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")
 
-    def _refused(self, rank: int, why: str, number: int) -> Exception:
-        text = f"{self._path}: {why}"
-        if not number:
+    def refused(self, wrong: Refusal) -> Exception:
+        """That, as an exception."""
+        text = f"{self._path}: {wrong.why}"
+        if not wrong.errno:
             return ValueError(text)
-        return errors.StorageError(text, code=-number, errno=number, rank=rank)
+        return errors.StorageError(text, code=-wrong.errno, errno=wrong.errno, rank=wrong.rank)
 
     def _lost(self, error: RuntimeError) -> errors.NetworkError:
         return errors.NetworkError(
@@ -506,13 +604,15 @@ class Opening:
     def fail(self, error: BaseException) -> None:
         """This rank could not. Raises nothing: there is an error already."""
         words = _words(self.group.rank, error)
-        try:
+
+        def tell(table: Table) -> None:
             # Those whose nodes wait for this one's look there. The first reason is that of all.
-            if not self.table.put(f"{self.prefix}/failed", words):
-                words = self.table.read(f"{self.prefix}/failed") or words
-            self.table.write(self._own(), words)
-        except RuntimeError as lost:
-            logger.warning("%s: the other ranks are not told: %s", self._path, _first_line(lost))
+            first = table.put(f"{self.prefix}/failed", words)
+            said = words if first else table.read(f"{self.prefix}/failed")
+            table.write(self._own(), said or words)
+            table.read(self._own())
+
+        _tell(self._path, self.group, self.table, tell)
 
     def heed(self) -> errors.CheckpointError | None:
         """What another rank has failed with, perhaps before its engine could say so."""
@@ -522,14 +622,6 @@ class Opening:
             logger.debug("%s: %s", self._path, _first_line(error))
             return None
         return None if said is None else self._failure(said)
-
-    def serve(self, table: Table) -> Service:
-        """What the engine needs to hear of the others. If there is none, they hear that."""
-        try:
-            return Service(table, self._path)
-        except BaseException as error:
-            self.fail(error)
-            raise
 
     def agree(self) -> None:
         """This rank could. Raises what another one has failed with."""
@@ -560,6 +652,11 @@ class Opening:
                 if json.loads(said)["code"]:
                     self.table.write(self._own(), said)
                     raise self._failure(said)
+            # One may have said that it could, and have lost its connection before it was told more.
+            failed = self.table.read(f"{self.prefix}/failed")
+            if failed is not None:
+                self.table.write(self._own(), failed)
+                raise self._failure(failed)
             if not missing:
                 self.table.write(self._own(), _words(0, None))
                 return
