@@ -427,6 +427,34 @@ def test_groups_save_by_themselves(store: Path, tmp_path: Path) -> None:
     assert [info.world for info in libckpt.list_steps(store / "pair-1")] == [2, 2]
 
 
+def by_changing_groups(store: Path) -> float:
+    """Ranks 0 and 1 save, and then ranks 0 and 2: rank 0 is the first of two each time."""
+    rank = dist.get_rank()
+    begun = time.monotonic()
+    for step, members in ((1, [0, 1]), (2, [0, 2])):
+        group = dist.new_group(members)
+        if rank in members:
+            found: dict[str, Any] = {"a": torch.zeros(3)}
+            if step > 1:
+                dcp.load(found, storage_reader=StorageReader(store), process_group=group)
+                assert found["a"].eq(step - 1).all()
+            dcp.save(
+                {"a": torch.full((3,), float(step))},
+                checkpoint_id=f"step-{step}",
+                storage_writer=StorageWriter(store, process_group=group, save_timeout=60),
+                process_group=group,
+            )
+        if rank == 1:
+            close()
+        dist.barrier()
+    return time.monotonic() - begun
+
+
+def test_another_group_of_the_same_size_opens_the_store_anew(store: Path, tmp_path: Path) -> None:
+    assert max(together(3, tmp_path, by_changing_groups, store)) < 40
+    assert [info.step for info in libckpt.list_steps(store)] == [2, 1]
+
+
 def without_collectives(store: Path) -> None:
     rank = dist.get_rank()
     writer = StorageWriter(store, 1, pool_bytes=1 << 20)

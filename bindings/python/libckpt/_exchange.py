@@ -114,7 +114,7 @@ def join(
 
 def join_group(path: str, group: Group, timeout: float) -> Ranks:
     """The ranks of a group, which must call this alike."""
-    with _coming(group, _path_prefix(path), path, timeout) as way:
+    with _coming(group, _path_prefix(path, group), path, timeout) as way:
         table = way.connect()
         session, _ = way.agree()
         if table is None:
@@ -145,9 +145,11 @@ _NO_CONNECTION = (
 )
 
 
-def _path_prefix(path: str) -> str:
+def _path_prefix(path: str, group: Group) -> str:
     name = os.path.abspath(path)
-    return _next_prefix(name, hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16])
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
+    # Ranks that are of several groups have opened it more often than others.
+    return _next_prefix(f"{name}\0{group.name}", f"{digest}{group.name}")
 
 
 def _nodes_prefix(group: Group) -> str:
@@ -197,7 +199,7 @@ def refuse(
         group = find_group(distributed)
         if group is None:
             return
-        prefix = _nodes_prefix(group) if node_store else _path_prefix(os.fspath(path))
+        prefix = _nodes_prefix(group) if node_store else _path_prefix(os.fspath(path), group)
         way = _Way(group, prefix, str(path), 0)
         with contextlib.suppress(errors.NetworkError):
             way.connect()
