@@ -134,6 +134,31 @@ def open_badly(place: Path, who: int) -> tuple[str, float]:
     return str(caught.value), took
 
 
+WRONG: dict[str, Any] = {"empty": "", "bytes": b"store", "none": None, "remote": "s3://bucket/run"}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_rank_whose_path_is_none_tells_the_others(tmp_path: Path, how: str) -> None:
+    for rank, (said, took) in enumerate(together(2, tmp_path, open_nowhere, tmp_path, how)):
+        assert took < 20
+        assert rank == 1 or "rank 1 could not open" in said
+
+
+def open_nowhere(place: Path, how: str) -> tuple[str, float]:
+    """It opens the same store as the others afterwards, as often as they do."""
+    state, begun = {"w": torch.ones(3)}, time.monotonic()
+    with libckpt.Checkpointer(place / "a", state, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+    with pytest.raises((TypeError, ValueError, libckpt.CheckpointError)) as caught:
+        libckpt.Checkpointer(WRONG[how] if rank_of() else place / "b", state, save_timeout=60)
+    for name in "bab":
+        with libckpt.Checkpointer(
+            place / name, state, pool_bytes=1 << 20, new_start=True, save_timeout=60
+        ) as ckpt:
+            ckpt.save(1).wait()
+    return str(caught.value), time.monotonic() - begun
+
+
 class Torn(_exchange.Table):
     """A connection that breaks when it is to be used for something."""
 

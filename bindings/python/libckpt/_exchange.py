@@ -23,6 +23,7 @@ from . import _errors as errors
 from ._apart import Names
 from ._door import Helper
 from ._engine import Engine, Options, check, error_class, logger, new_struct
+from ._load import store_path
 from ._native import ffi, lib
 from ._nodes import Place, Refusal, peers_of, place_of, refusal
 
@@ -37,7 +38,7 @@ _FAREWELL = 2.0
 #: Asking again for what is not there yet.
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05
 
-#: So often each path was opened by all ranks; the same in every rank.
+#: So often each path was opened by all ranks, by what its keys begin with; the same in every rank.
 _opened: collections.Counter[str] = collections.Counter()
 
 
@@ -109,12 +110,17 @@ def join(
     group = find_group(distributed)
     if group is None:
         return None
-    return join_nodes(path, group, timeout) if node_store else join_group(path, group, timeout)
+    if node_store:
+        return join_nodes(path, group, timeout)
+    return join_group(path, group, timeout, also=_any_prefix())
 
 
-def join_group(path: str, group: Group, timeout: float) -> Ranks:
-    """The ranks of a group, which must call this alike."""
-    with _coming(group, _path_prefix(path, group), path, timeout) as way:
+def join_group(path: str, group: Group, timeout: float, *, also: str = "") -> Ranks:
+    """
+    The ranks of a group, which must call this alike. `also`: where else one may have said that it
+    does not come.
+    """
+    with _coming(group, _path_prefix(path, group), path, timeout, also=also) as way:
         table = way.connect()
         session, _ = way.agree()
         if table is None:
@@ -149,17 +155,23 @@ def _path_prefix(path: str, group: Group) -> str:
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
     # Ranks that are of several groups have opened it more often than others.
-    return _next_prefix(f"{name}\0{group.name}", f"{digest}{group.name}")
+    return _next_prefix(f"{digest}{group.name}")
 
 
 def _nodes_prefix(group: Group) -> str:
     # Not by the path, which may be another one on every node.
-    return _next_prefix(f"nodes:{group.name}", f"nodes{group.name}")
+    return _next_prefix(f"nodes{group.name}")
 
 
-def _next_prefix(name: str, digest: str) -> str:
-    prefix = f"libckpt/{digest}/{_opened[name]}"
-    _opened[name] += 1  # whatever becomes of it, on all ranks alike
+def _any_prefix() -> str:
+    """Of every path: all ranks open them in the same order."""
+    return _next_prefix("any")
+
+
+def _next_prefix(name: str) -> str:
+    begin = f"libckpt/{name}"
+    prefix = f"{begin}/{_opened[begin]}"
+    _opened[begin] += 1  # whatever becomes of it, on all ranks alike
     return prefix
 
 
@@ -199,8 +211,13 @@ def refuse(
         group = find_group(distributed)
         if group is None:
             return
-        prefix = _nodes_prefix(group) if node_store else _path_prefix(os.fspath(path), group)
-        way = _Way(group, prefix, str(path), 0)
+        prefix = _nodes_prefix(group) if node_store else _any_prefix()
+        try:
+            name = store_path(path)
+            prefix = prefix if node_store else _path_prefix(name, group)
+        except Exception:  # it is what is wrong, and not that of the others
+            name = repr(path)
+        way = _Way(group, prefix, name, 0)
         with contextlib.suppress(errors.NetworkError):
             way.connect()
         way.tell(error)
@@ -213,6 +230,19 @@ def _tell_refusal(group: Group, table: Table, prefix: str, error: BaseException)
     table.write(f"{prefix}/refused", json.dumps(said).encode())
     # A store may take what it does not get; it answers in turn, though.
     table.read(f"{prefix}/refused")
+
+
+def _heed(table: Table, prefix: str, also: str, path: str, timeout: float) -> None:
+    """Raises what a rank has said that will not join."""
+    _refused(table, prefix, path, timeout)
+    if not also:
+        return
+    try:
+        _refused(table, also, path, timeout)
+    except errors.CheckpointError:
+        # Who has no such path has not counted how often it was opened.
+        _opened[prefix.rpartition("/")[0]] -= 1
+        raise
 
 
 def _is_news(error: BaseException) -> bool:
@@ -255,11 +285,14 @@ def _tell(path: str, group: Group, table: Table, call: Callable[[Table], object]
 class _Way:
     """How far this rank has come to an opening, and so how the others can be told that it fails."""
 
-    def __init__(self, group: Group, prefix: str, path: str, timeout: float) -> None:
+    def __init__(
+        self, group: Group, prefix: str, path: str, timeout: float, *, also: str = ""
+    ) -> None:
         # Without a connection of its own, only this thread and only now uses the default one.
         self._table = Table(group.store)
         self._group = group
         self._prefix = prefix
+        self._also = also
         self._path = path
         self._timeout = timeout
         self._sessions: list[str] = []
@@ -279,6 +312,7 @@ class _Way:
             self._path,
             self._timeout,
             mine=mine,
+            also=self._also,
             sessions=self._sessions,
         )
 
@@ -303,9 +337,11 @@ class _Way:
 
 
 @contextlib.contextmanager
-def _coming(group: Group, prefix: str, path: str, timeout: float) -> Iterator[_Way]:
+def _coming(
+    group: Group, prefix: str, path: str, timeout: float, *, also: str = ""
+) -> Iterator[_Way]:
     """Tells the others what comes in between, unless it is what they have said or wait for."""
-    way = _Way(group, prefix, path, timeout)
+    way = _Way(group, prefix, path, timeout, also=also)
     try:
         yield way
     except BaseException as error:
@@ -424,6 +460,7 @@ def agree(
     timeout: float,
     *,
     mine: bytes = b"",
+    also: str = "",
     sessions: list[str] | None = None,
 ) -> tuple[str, dict[int, bytes]]:
     """
@@ -435,8 +472,8 @@ def agree(
     known = [] if sessions is None else sessions
     try:
         if group.rank == 0:
-            return _lead(group, table, prefix, path, timeout, known=known)
-        return _follow(group, table, prefix, path, timeout, known=known, mine=mine), {}
+            return _lead(group, table, prefix, path, timeout, also=also, known=known)
+        return _follow(group, table, prefix, path, timeout, also=also, known=known, mine=mine), {}
     except RuntimeError as error:
         raise errors.NetworkError(
             f"the ranks that open {path} do not reach each other: {_first_line(error)}",
@@ -470,7 +507,14 @@ def _late(message: str) -> errors.WaitTimeoutError:
 
 
 def _lead(
-    group: Group, table: Table, prefix: str, path: str, timeout: float, *, known: list[str]
+    group: Group,
+    table: Table,
+    prefix: str,
+    path: str,
+    timeout: float,
+    *,
+    also: str,
+    known: list[str],
 ) -> tuple[str, dict[int, bytes]]:
     session = os.urandom(8).hex()
     known.append(session)
@@ -480,7 +524,7 @@ def _lead(
     missing = set(range(1, group.world))
     pause = _Pause(timeout)
     while missing:
-        _refused(table, prefix, path, timeout)
+        _heed(table, prefix, also, path, timeout)
         for rank in missing:
             # A rank that has just started overwrites what one before it has left.
             hello = table.read(f"{prefix}/hello/{rank}")
@@ -510,6 +554,7 @@ def _follow(
     path: str,
     timeout: float,
     *,
+    also: str,
     known: list[str],
     mine: bytes,
 ) -> str:
@@ -523,7 +568,7 @@ def _follow(
             known.append(session.decode())
             table.write(f"{prefix}/ack/{group.rank}", session + mine)
             return session.decode()
-        _refused(table, prefix, path, timeout)
+        _heed(table, prefix, also, path, timeout)
         if not pause():
             raise _late(f"{path}: rank {group.rank} has waited {timeout:g} s for rank 0")
 
