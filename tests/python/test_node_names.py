@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._apart import Names, difference
-from libckpt.dcp import StorageWriter
+from libckpt.dcp import StorageWriter, _hold
 from ranks import together
 from test_node_stores import TWO, on_node, rank_of, steps_of, stores
 from torch.distributed.device_mesh import DeviceMesh
@@ -126,6 +126,10 @@ def save_by_dcp(place: Path, nodes: str) -> str:
         except dcp.CheckpointException as error:
             said = str(error)
         state = {"w": torch.ones(4)}
+    if rank_of() == 0:  # the others look when they save again
+        (held,) = _hold._holds.values()
+        assert held.engine.names is not None
+        assert held.engine.names._known == {"w": "F32 [4]"}
     return said
 
 
@@ -199,17 +203,20 @@ def test_whoever_comes_second_finds_out() -> None:
     for order in itertools.permutations([A, B, C, A]):
         table: Any = Kept()
         all_of_them = [Names(table, "p", rank) for rank in range(4)]
-        found = [names.compare(what, "1-1") for names, what in zip(all_of_them, order, strict=True)]
+        found = [
+            names.compare(what, "1-1").why for names, what in zip(all_of_them, order, strict=True)
+        ]
         assert [why for why in found if why] == [all_of_them[3].why("1-1")]
         assert "'y'" in next(why for why in found if why)
         assert all_of_them[0].why("1-2") is None
         # Another save is another matter.
-        assert [names.compare(A, "1-2") for names in all_of_them] == [None] * 4
+        good = [names.compare(A, "1-2") for names in all_of_them]
+        assert [compared.why for compared in good] == [None] * 4
         before = table.calls
-        for names in all_of_them:
-            names.committed()
+        for names, compared in zip(all_of_them, good, strict=True):
+            names.committed(compared)
         assert not [key for key in table.values if "/1-2" in key]
-        assert [names.compare(A, "1-3") for names in all_of_them] == [None] * 4
+        assert [names.compare(A, "1-3").why for names in all_of_them] == [None] * 4
         assert table.calls == before
 
 
@@ -217,7 +224,7 @@ def compare_at_once(table: Any) -> list[str | None]:
     found: list[str | None] = []
 
     def one(rank: int, what: dict[str, str]) -> None:
-        found.append(Names(table, "p", rank).compare(what, "1-1"))
+        found.append(Names(table, "p", rank).compare(what, "1-1").why)
 
     threads = [threading.Thread(target=one, args=given) for given in enumerate([A, B, A, C])]
     for thread in threads:
@@ -236,7 +243,7 @@ def test_two_at_once_do_not_miss_each_other() -> None:
 
 def test_ranks_that_have_all_alike_ask_nobody() -> None:
     table: Any = Kept()
-    assert Names(table, "p", 0).compare({}, "1-1") is None
+    assert Names(table, "p", 0).compare({}, "1-1") == ({}, [], None)
     assert table.calls == 0
 
 
@@ -255,13 +262,85 @@ def test_a_store_of_keys_that_fails_costs_no_step(
     monkeypatch.setattr(_apart, "_PATIENCE", 0.1)
     for table, said in ((Broken(), "Connection reset"), (Hanging(), "does not answer")):
         names = Names(table, "p", 0)  # type: ignore[arg-type]
-        assert names.compare(A, "1-1") is None
+        assert names.compare(A, "1-1").why is None
         assert said in caplog.text
     monkeypatch.setattr(_apart, "_MOST", 10)
     full: Any = Kept()
-    assert Names(full, "p", 0).compare(A, "1-1") is None
-    assert Names(full, "p", 1).compare(B, "1-1") is None
+    assert Names(full, "p", 0).compare(A, "1-1").why is None
+    assert Names(full, "p", 1).compare(B, "1-1").why is None
     assert "too many" in caplog.text
+
+
+def test_a_commit_is_of_the_save_that_has_committed() -> None:
+    """Not of one that has come after it, and was skipped."""
+    table: Any = Kept()
+    mine, others = Names(table, "p", 0), Names(table, "p", 1)
+    first, skipped = mine.compare(A, "1-1"), mine.compare(B, "1-2")
+    mine.committed(first)
+    assert not [key for key in table.values if "/1-1" in key]
+    assert set(skipped.keys) <= table.values.keys()
+    assert others.compare({"y": "F32 [9]"}, "1-3").why is None
+    # It is new for this rank, though it has looked at it in vain before.
+    why = mine.compare(B, "1-3").why
+    assert why is not None
+    assert "F32 [9] says rank 1, F32 [3] says rank 0" in why
+
+
+@pytest.mark.parametrize("how", ["thread", "drop"])
+def test_a_commit_at_the_end_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """There are no new threads then, and perhaps no store of keys: nothing is wrong with that."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    table: Any = Kept()
+    names = Names(table, "p", 0)
+    found = names.compare(A, "1-1")
+    assert found.keys
+    with monkeypatch.context() as patch:
+        if how == "thread":
+            patch.setattr(_apart.threading.Thread, "start", refuse)
+        else:
+            patch.setattr(table, "drop", refuse)
+        names.committed(found)
+    assert caplog.text == ""
+    before = table.calls
+    assert names.compare(A, "1-2").why is None
+    assert table.calls == before
+
+
+def skip_and_compare(place: Path, nodes: str) -> list[list[str]]:
+    """The steps that were committed, and those whose meanings are known to be the same then."""
+    store, known = on_node(place, nodes), []
+    wheres: list[tuple[str, _apart.Compared]] = []
+    with libckpt.Checkpointer(
+        store, staged(nodes, "same"), pool_bytes=1 << 20, busy="skip", node_store=True
+    ) as ckpt:
+        names = ckpt._core.engine.names
+        assert names is not None
+        compare = names.compare
+
+        def note(meanings: dict[str, str], where: str) -> _apart.Compared:
+            wheres.append((where, compare(meanings, where)))
+            return wheres[-1][1]
+
+        names.compare = note  # type: ignore[method-assign]
+        names.committed = known.append  # type: ignore[method-assign]
+        saves = []
+        for step in range(1, 30):
+            saves.append(ckpt.save(step))
+            if step % 8 == 0:
+                dist.barrier()
+    said = [where.partition("-")[2] for one in known for where, found in wheres if found is one]
+    return [[str(save.step) for save in saves if save.error is None], said]
+
+
+def test_what_is_known_is_of_the_saves_that_were_not_skipped(tmp_path: Path) -> None:
+    for committed, known in together(2, tmp_path, skip_and_compare, tmp_path, "ab"):
+        assert known == committed
+        assert len(known) < 29
 
 
 def test_what_two_mean() -> None:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from . import _errors as errors
 from ._engine import logger
@@ -48,6 +49,16 @@ def difference(mine: Meanings, rank: int, others: Meanings, other: int) -> str |
     return None
 
 
+class Compared(NamedTuple):
+    """What a save has looked at."""
+
+    meanings: Meanings
+    #: put for it into the job's key-value store
+    keys: list[str]
+    #: what this rank and another differ in; None: it knows of nothing
+    why: str | None = None
+
+
 class Names:
     """What the ranks of a job mean by their names, as one of them sees it."""
 
@@ -57,21 +68,20 @@ class Names:
         self._rank = rank
         #: what was compared, in a save that was committed
         self._known: Meanings | None = None
-        #: of the save under way: what is compared, and the keys that were put for it
-        self._meant: Meanings | None = None
-        self._keys: list[str] = []
 
-    def compare(self, meanings: Meanings, where: str) -> str | None:
-        """What this rank and another differ in; None: it knows of nothing. `where`: the save."""
-        self._meant, self._keys = meanings, []
+    def compare(self, meanings: Meanings, where: str) -> Compared:
+        """Whether this rank and another differ. `where`: the save."""
+        found = Compared(meanings, [])
         # One that has not changed is mostly the same object.
         if not meanings or meanings is self._known or meanings == self._known:
-            return None
+            return found
+        return found._replace(
+            why=self._limited(lambda: self._look(meanings, where, found.keys), _UNKNOWN)
+        )
+
+    def _look(self, meanings: Meanings, where: str, keys: list[str]) -> str | None:
         lines = json.dumps(sorted(meanings.items())).encode()
         digest = hashlib.sha256(lines).hexdigest()
-        return self._limited(lambda: self._look(meanings, lines, digest, where))
-
-    def _look(self, meanings: Meanings, lines: bytes, digest: str, where: str) -> str | None:
         table, place = self._table, f"{self._prefix}/{where}"
         mine = json.dumps([self._rank, digest]).encode() + b"\n"
         if not table.put(f"{place}/{digest}", mine):
@@ -80,9 +90,9 @@ class Names:
         before = b""
         while not table.swap(f"{place}/list", before, before + mine):
             before = table.read(f"{place}/list") or b""
-        self._keys = [f"{place}/{digest}", f"{place}/{digest}/all"]
+        keys += [f"{place}/{digest}", f"{place}/{digest}/all"]
         if not before:
-            self._keys.append(f"{place}/list")
+            keys.append(f"{place}/list")
         size = 0
         for line in before.splitlines():
             other, theirs = json.loads(line)
@@ -97,17 +107,17 @@ class Names:
                 return why
         return None
 
-    def committed(self) -> None:
-        """The save was: the ranks agree, and all of them have looked."""
-        self._known = self._meant
-        keys, self._keys = self._keys, []
+    def committed(self, compared: Compared) -> None:
+        """The save was that has looked at it: the ranks agree, and all of them have looked."""
+        self._known = compared.meanings
+        keys = compared.keys.copy()
 
         def drop() -> None:
             for key in keys:
                 self._table.drop(key)
 
         if keys:
-            self._limited(drop)
+            self._limited(drop, "what the ranks have said of their names stays", logging.DEBUG)
 
     def why(self, where: str) -> str | None:
         """What a rank has found out in that save."""
@@ -117,24 +127,33 @@ class Names:
             found, why = ("", "") if text is None else json.loads(text)
             return why if found == where else None
 
-        return self._limited(read)
+        return self._limited(read, "what the ranks do not agree about is not known")
 
-    def _limited(self, call: Callable[[], T | None]) -> T | None:
-        """Calls it on a thread that may be left behind: a store that hangs has no deadlines."""
+    def _limited(
+        self, call: Callable[[], T | None], without: str, level: int = logging.WARNING
+    ) -> T | None:
+        """
+        Calls it on a thread that may be left behind: a store that hangs has no deadlines. `without`
+        is logged if it fails.
+        """
         found: list[T | None] = []
 
         def run() -> None:
             try:
                 found.append(call())
             except (RuntimeError, errors.CheckpointError, ValueError, zlib.error) as error:
-                logger.warning("%s: %s", _UNKNOWN, str(error).partition("\n")[0])
+                logger.log(level, "%s: %s", without, str(error).partition("\n")[0])
                 found.append(None)
 
         thread = threading.Thread(target=run, name="libckpt-names", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # as at the end of the program
+            logger.log(level, "%s: %s", without, error)
+            return None
         thread.join(_PATIENCE)
         if not found:
-            logger.warning("%s: the job's key-value store does not answer", _UNKNOWN)
+            logger.log(level, "%s: the job's key-value store does not answer", without)
             return None
         return found[0]
 

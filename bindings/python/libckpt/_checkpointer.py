@@ -486,8 +486,7 @@ class Checkpointer:
         if save._failure is not None:
             return
         self._streak = 0
-        if self._core.engine.names is not None:
-            self._core.engine.names.committed()
+        save._committed()
         info = save.info
         logger.info(
             "step %d: %.1f MiB, %.1f ms of the loop's time, staged in %.3f s, durable in %.3f s",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from . import _errors as errors
+from ._apart import Compared
 from ._engine import (
     Engine,
     check,
@@ -108,6 +109,8 @@ class Save:
         self._progress: Callable[[Progress], object] | None = None
         #: under which the ranks of several nodes compare what they mean
         self._where: str | None = None
+        #: what was compared there
+        self._compared: Compared | None = None
         #: the user has been told of the failure
         self._told = False
         #: the checkpointer has counted and logged the outcome
@@ -310,12 +313,20 @@ class Save:
         if names is None:
             return
         self._where = where or f"{self._engine.stats()['generation']}-{self._step}"
-        why = names.compare(snapshot.apart, self._where)
+        self._compared = names.compare(snapshot.apart, self._where)
+        why = self._compared.why
         if why is not None:
             # Rank 0 fails the step for all of them: it has other words for what all have alike.
             logger.error("step %d of %s: %s", self._step, self._engine.path, why)
             words = snapshot.common + why.encode("utf-8", "replace")
             check(self._engine.work(lib.ckpt_save_set_common, self._ptr, words, len(words)))
+
+    def _committed(self) -> None:
+        """All ranks have agreed."""
+        names, compared = self._engine.names, self._compared
+        self._compared = None
+        if names is not None and compared is not None:
+            names.committed(compared)
 
     def _explained(self, error: errors.CheckpointError) -> errors.CheckpointError:
         names = self._engine.names

@@ -383,8 +383,7 @@ class Hold:
 
     def _committed(self, generation: int, attempt: Attempt) -> None:
         self._tip = generation, attempt.step
-        if self.engine.names is not None:
-            self.engine.names.committed()
+        attempt._committed()
 
     def _adopt(self, generation: int, step: int) -> None:
         with Reader(self.engine, step) as reader:
