@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from conftest import run
 from libckpt._door import Door, Helper, apart
+from libckpt.dcp import _hold
 from ranks import together
 
 import libckpt
@@ -268,6 +269,27 @@ def test_a_program_that_ends_without_close(store: Path, how: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == "well\n"
     assert [info.step for info in libckpt.list_steps(store)] == [1]
+
+
+def test_a_store_that_cannot_be_closed_does_not_keep_others_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    class Held:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.name != "c":
+                raise RuntimeError(self.name)
+
+    monkeypatch.setattr(_hold, "_holds", {name: Held(name) for name in "abc"})
+    monkeypatch.setattr(_hold, "_turns", {name: threading.RLock() for name in "abc"})
+    with pytest.raises(RuntimeError):
+        _hold.close()
+    assert closed == ["a", "b", "c"]
 
 
 def test_a_forked_child_that_ends_waits_for_no_thread_of_its_parent(store: Path) -> None:

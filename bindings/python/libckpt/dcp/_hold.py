@@ -7,6 +7,7 @@ step from which a save continues.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import hashlib
 import os
@@ -186,12 +187,18 @@ def close(store: str | os.PathLike[str] | None = None) -> None:
     only = None if store is None else _key(store_path(store))
     with _lock:
         keys = [key for key in _turns if only in (None, key)]
-    for key in keys:
-        with _turn_of(key):
-            with _lock:
-                found = _holds.get(key)
-            if found is not None:
-                found.close()
+    # Whatever becomes of one, the others are closed.
+    with contextlib.ExitStack() as closing:
+        for key in reversed(keys):
+            closing.callback(_close, key)
+
+
+def _close(key: str) -> None:
+    with _turn_of(key):
+        with _lock:
+            found = _holds.get(key)
+        if found is not None:
+            found.close()
 
 
 def _forget() -> None:
