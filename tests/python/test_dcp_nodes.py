@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -320,6 +322,45 @@ def test_what_one_rank_has_named_wrongly_is_told_to_all(tmp_path: Path) -> None:
     for said in together(4, tmp_path, misnamed, tmp_path, TWO):
         assert "it must end with a step's number" in said
     assert time.monotonic() - begun < 60
+
+
+def load_where_nothing_is(place: Path, nodes: str) -> tuple[str, str]:
+    """What a load raises, and what is there then."""
+    store = on_node(place, nodes)
+    with pytest.raises(dcp.CheckpointException) as caught:
+        read(store, {"a": torch.ones(3)})
+    dist.barrier()
+    there = sorted(str(path.relative_to(place)) for path in place.rglob("ckpt.json"))
+    dist.barrier()
+    write(store, 1, {"a": torch.ones(3)})
+    close()
+    read(store, {"a": torch.ones(3)})
+    return str(caught.value), ", ".join(there)
+
+
+@pytest.mark.parametrize("nodes", ["ab", "aa"])
+def test_a_load_makes_no_stores(tmp_path: Path, nodes: str) -> None:
+    for said, there in together(2, tmp_path, load_where_nothing_is, tmp_path, nodes):
+        assert "no store there" in said
+        assert there == ""
+
+
+def load_what_one_node_has(place: Path, nodes: str) -> bool:
+    """The other one's store has been lost, and is made anew."""
+    store = on_node(place, nodes)
+    write(store, 1, {"a": torch.ones(3)})
+    close()
+    dist.barrier()
+    if dist.get_rank() == 1:
+        shutil.rmtree(store)
+    dist.barrier()
+    with contextlib.suppress(dcp.CheckpointException):
+        read(store, {"a": torch.zeros(3)})
+    return (store / "ckpt.json").exists()
+
+
+def test_a_load_makes_the_store_that_one_node_lacks(tmp_path: Path) -> None:
+    assert together(2, tmp_path, load_what_one_node_has, tmp_path, "ab") == [True, True]
 
 
 def save_until_killed(place: Path, nodes: str, seconds: list[float]) -> None:

@@ -65,6 +65,8 @@ class Ranks(NamedTuple):
     node_ranks: int = 0
     #: those whose store this one is, where every node has one; empty: all
     peers: tuple[int, ...] = ()
+    #: there, a node has one already
+    made: bool = True
 
     def names(self) -> Names | None:
         """What they mean by their names, where no rank can read what all have described."""
@@ -137,11 +139,12 @@ def join_nodes(path: str, group: Group, timeout: float) -> Ranks:
         place = place_of(path, "" if table else "with node_store " + _NO_CONNECTION)
         session, said = way.agree(mine=place.encode())
         opening = way.opening(session)
-        wrong, peers = opening.share(place, said)
+        wrong, peers, made = opening.share(place, said)
         if wrong is None:
             assert table is not None
             service = Service(table, path)
-            return Ranks(group.rank, group.world, session, service, opening, len(peers), peers)
+            rank, world, near = group.rank, group.world, len(peers)
+            return Ranks(rank, world, session, service, opening, near, peers, made)
     raise opening.refused(wrong)  # on all ranks
 
 
@@ -585,6 +588,17 @@ def _words(rank: int, error: BaseException | None) -> bytes:
     return json.dumps({"rank": rank, "code": code, "why": why[:2000]}).encode()
 
 
+class Shared(NamedTuple):
+    """What all places come to, for one rank."""
+
+    #: what is wrong with them
+    wrong: Refusal | None
+    #: the ranks that share this one's store
+    peers: tuple[int, ...]
+    #: a store is there already
+    made: bool
+
+
 class Opening:
     """
     Each rank says once whether it could open the store, and rank 0 what that makes of all of them.
@@ -600,25 +614,24 @@ class Opening:
         self._path = path
         self._timeout = timeout
 
-    def share(self, place: Place, said: dict[int, bytes]) -> tuple[Refusal | None, tuple[int, ...]]:
-        """
-        What is wrong with the places of all ranks, or the ranks that share this one's store.
-        `said`, of rank 0, are the places of the others.
-        """
+    def share(self, place: Place, said: dict[int, bytes]) -> Shared:
+        """What comes of the places of all ranks. `said`, of rank 0, are those of the others."""
         try:
             if self.group.rank > 0:
                 return self._hear_peers()
             places = [place, *(Place.decode(said[rank]) for rank in range(1, self.group.world))]
             wrong = refusal(places)
+            made = any(found.made for found in places)
             self.nodes = tuple(found.node for found in places)
             for rank in range(1, self.group.world):
-                answer = {"wrong": wrong, "peers": [] if wrong else peers_of(rank, places)}
+                peers = [] if wrong else peers_of(rank, places)
+                answer = {"wrong": wrong, "peers": peers, "made": made}
                 self.table.write(f"{self.prefix}/peers/{rank}", json.dumps(answer).encode())
         except RuntimeError as error:
             raise self._lost(error) from error
-        return wrong, tuple(peers_of(0, places))
+        return Shared(wrong, tuple(peers_of(0, places)), made)
 
-    def _hear_peers(self) -> tuple[Refusal | None, tuple[int, ...]]:
+    def _hear_peers(self) -> Shared:
         key = f"{self.prefix}/peers/{self.group.rank}"
         pause = _Pause(self._timeout)
         while True:
@@ -630,7 +643,7 @@ class Opening:
                     raise self._failure(told)
                 self.table.drop(key)
                 wrong = Refusal(*answer["wrong"]) if answer["wrong"] else None
-                return wrong, tuple(int(rank) for rank in answer["peers"])
+                return Shared(wrong, tuple(map(int, answer["peers"])), bool(answer["made"]))
             if not pause():
                 rank = self.group.rank
                 raise _late(f"{self._path}: rank {rank} has waited {self._timeout:g} s for rank 0")

@@ -14,6 +14,8 @@ from typing import NamedTuple
 _NAME_MAX = 64
 #: Devices and inodes say the same to processes that share a kernel, and nothing to others.
 _KERNEL = "/proc/sys/kernel/random/boot_id"
+#: A directory is a store when it has this.
+_MARKER = "ckpt.json"
 
 
 def given_name() -> str:
@@ -37,6 +39,8 @@ class Place(NamedTuple):
     trouble: str = ""
     #: of that, as the system has it; 0: the user is to mend it
     errno: int = 0
+    #: there is a store
+    made: bool = False
 
     def encode(self) -> bytes:
         """For the job's key-value store."""
@@ -45,8 +49,8 @@ class Place(NamedTuple):
     @staticmethod
     def decode(data: bytes) -> Place:
         """What encode() gave."""
-        node, path, directory, trouble, number = json.loads(data)
-        return Place(node, path, directory, trouble, number)
+        node, path, directory, trouble, number, made = json.loads(data)
+        return Place(node, path, directory, trouble, number, made)
 
 
 def place_of(path: str, trouble: str = "") -> Place:
@@ -57,7 +61,8 @@ def place_of(path: str, trouble: str = "") -> Place:
             f"LIBCKPT_NODE is {name[:80]!r}, and must be one line of at most {_NAME_MAX} bytes"
         )
         name = "unknown"
-    place = Place(name, os.path.abspath(path), _directory(path), trouble)
+    made = os.path.lexists(os.path.join(path, _MARKER))
+    place = Place(name, os.path.abspath(path), _directory(path), trouble, made=made)
     # Who cannot open it at all could tell nobody, and the others would wait.
     number = 0 if trouble else _why_closed(path)
     if number:

@@ -145,7 +145,7 @@ def hold(config: Config) -> Hold:
 def bring(path: str) -> None:
     """
     Of a store on every node: what a crash has left out of one is there afterwards. All ranks call
-    this alike. One that is open has it already.
+    this alike. One that is open has it already. Where no node has one, none is made.
     """
     key = _key(path)
     with _turn_of(key):
@@ -155,10 +155,16 @@ def bring(path: str) -> None:
             return
         options = Options(node_store=True, pool_bytes=_BRING_BYTES)
         ranks = join(path, None, options.save_timeout, node_store=True)
+        if ranks is None:
+            return
+        if not ranks.made:
+            # Opened to write they would be made, by who only wants to read.
+            if ranks.service is not None:
+                ranks.service.close()
+            return
         opened: list[Engine] = []
         try:
-            if ranks is not None:
-                open_all(path, options, ranks, opened)
+            open_all(path, options, ranks, opened)
         finally:
             for engine in opened:
                 engine.close()
