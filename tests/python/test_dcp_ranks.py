@@ -725,7 +725,7 @@ def open_crosswise(store: Path) -> float:
     ]
     for place, thread in zip(places, opening, strict=True):
         thread.start()
-        while place is places[0] and not _exchange._opened[str(place)]:
+        while place is places[0] and not _exchange._opened.total():
             time.sleep(0.001)  # until it waits for the other rank
     for thread in opening:
         thread.join()
