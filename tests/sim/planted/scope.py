@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 # What a rank of many does, and what is left of its steps, this world does not see: it has ranks alone.
-RANKS = ("tests/unit/engine/test_telling", "tests/unit/engine/test_outcome", "tests/unit/engine/test_leaving")
+RANKS = ("tests/unit/engine/test_telling", "tests/unit/engine/test_outcome", "tests/unit/engine/test_leaving",
+         "tests/unit/engine/test_cataloging")
 SAVE = ("tests/unit/engine/test_saving", "tests/unit/engine/test_keeper", *RANKS,
         "tests/unit/engine/test_save", "tests/api/test_policy")
 STORE = ("tests/unit/engine/test_keeper", "tests/unit/engine/test_claim", *RANKS,
@@ -18,7 +19,7 @@ READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending", "tests/
         "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
         "tests/unit/engine/test_restore", "tests/unit/engine/test_export",
         "tests/unit/engine/test_restoring", "tests/unit/engine/test_presence",
-        "tests/unit/engine/test_gather")
+        "tests/unit/engine/test_gather", "tests/unit/engine/test_narrow")
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
           "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",

@@ -134,6 +134,25 @@ static void test_none_for_a_generation(void **state)
 	assert_true(named_by(s, 2, 3).bytes > 0);
 }
 
+/* Of a layout that could not be looked at nobody knows whether it is that of the catalog which is there. */
+static void test_none_for_an_unknown_layout(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	save(s, 1, 1000);
+	struct named first = named_by(s, 1, 1);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	save(s, 2, 700);
+	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "was not looked at"));
+	assert_int_equal(named_by(s, 1, 2).bytes, 0);
+	io_fault_clear(&s->rank[0].fault);
+	save(s, 3, 700);
+	struct named other = named_by(s, 1, 3);
+	assert_true(other.bytes > 0 && !same(first, other));
+}
+
 /* Whatever cannot be done for it: the step is as good, none is named, and none is tried again for this layout. */
 static void test_none(void **state)
 {
@@ -348,6 +367,8 @@ int main(void)
 			test_one_for_a_generation, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(
 			test_none_for_a_generation, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_none_for_an_unknown_layout, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_none, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(
