@@ -228,6 +228,14 @@ static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank 
 	*ret_layout = layout;
 }
 
+/* Whose tensors a rank is said to hold. */
+static uint32_t said_to_hold(const struct craft_step *step, uint32_t rank)
+{
+	if (step->lie == step->world)
+		return rank == step->world - 1 ? 0 : rank;
+	return (rank + step->world - step->lie) % step->world;
+}
+
 static void write_catalog(
 	const struct craft_step *step, struct ckpt_layout **layouts, struct ckpt_manifest *manifest)
 {
@@ -241,8 +249,8 @@ static void write_catalog(
 		for (size_t k = 0; k < layouts[i]->entry_count; k++)
 			layouts[i]->entries[k].shape[0]--;
 	for (uint32_t i = 0; i < step->world; i++)
-		must(ckpt_catalog_builder_add(builder, i,
-			     layouts[(i + step->world - step->lie) % step->world], &err) == 0,
+		must(ckpt_catalog_builder_add(builder, i, layouts[said_to_hold(step, i)], &err) ==
+				0,
 			err.message);
 	must(ckpt_catalog_builder_finish(builder, &buf, &err, &manifest->catalog) == 0,
 		err.message);

@@ -38,8 +38,9 @@ struct craft_step {
 	const struct craft_rank *ranks; /* `world` of them; NULL: see above */
 	bool catalog;                   /* its manifest names one */
 	bool shrunk;                    /* where every tensor is a row shorter */
-	uint32_t
-		lie; /* and what a rank holds is said to be with the one that comes so many later */
+	/* And what a rank holds is said to be with the one that comes so many later; `world`: only the last
+	 * one is lied about, and holds what the first does. */
+	uint32_t lie;
 };
 
 /* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */

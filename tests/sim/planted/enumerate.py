@@ -94,15 +94,19 @@ class Report:
         if REPORT.exists() and not fresh:
             self.files = json.loads(REPORT.read_text(encoding="utf-8"))["files"]
         self.tests = {scope.file: tests_digest(scope) for scope in SCOPE}
+        self.reasons = read_survivors()
 
     def verdict(self, mutant):
         """None if it was said of another text of the function. Another world may find what that one did not;
-        so may other tests, for which no seed need be run again."""
+        so may other tests, for which no seed need be run again. A reason stands as long as the function's text:
+        --again looks at those, too."""
         entry = self.files.get(mutant.file, {"functions": {}})
         if entry["functions"].get(function_of(mutant)) != mutant.function:
             return None
         verdict = entry["mutants"].get(mutant.name)
         if not verdict or not verdict.startswith(("survived", "untested")):
+            return verdict
+        if verdict.startswith("survived") and mutant.name in self.reasons:
             return verdict
         if entry.get("world") != self.world:
             return None

@@ -19,7 +19,8 @@ READ = ("tests/unit/engine/test_fetch", "tests/unit/engine/test_ending", "tests/
         "tests/unit/engine/test_reading", "tests/unit/engine/test_verify",
         "tests/unit/engine/test_restore", "tests/unit/engine/test_export",
         "tests/unit/engine/test_restoring", "tests/unit/engine/test_presence",
-        "tests/unit/engine/test_gather", "tests/unit/engine/test_narrow")
+        "tests/unit/engine/test_gather", "tests/unit/engine/test_narrow",
+        "tests/unit/engine/test_cataloging")
 CHOICE = ("tests/unit/test_lineage", "tests/unit/engine/test_pick",
           "tests/unit/engine/test_passed", "tests/unit/engine/test_scan",
           "tests/unit/engine/test_open", "tests/unit/engine/test_quarantine",
@@ -31,7 +32,8 @@ HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
           "tests/unit/engine/test_pick", "tests/unit/engine/test_verify",
           "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
           "tests/unit/engine/test_restoring", "tests/unit/engine/test_elsewhere",
-          "tests/unit/engine/test_ending", "tests/api/test_roundtrip")
+          "tests/unit/engine/test_ending", "tests/api/test_roundtrip",
+          "tests/unit/engine/test_narrow")
 
 
 @dataclass(frozen=True)

@@ -754,12 +754,28 @@ static void test_last_beside_rolled_back(void **state)
 	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
 }
 
+/* The steps that retention counts are those of the lineage as the claim has made it. */
+static void test_counted_after_going_back(void **state)
+{
+	struct scene *s = *state;
+
+	s->rig.core.config.keep_last = 2;
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 5), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 40), 0);
+	assert_true(is_there(craft_manifest(&s->oldest)));
+	assert_int_equal(core_rig_save(&s->rig, 50), 0);
+	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_false(is_there(craft_manifest(&s->old)));
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_settled),
+		SCENE(test_counted_after_going_back),
 		SCENE(test_no_fence_to_look_at),
 		SCENE(test_settled_by_others),
 		SCENE(test_decided_by_others),
