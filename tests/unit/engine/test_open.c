@@ -263,6 +263,21 @@ static void test_rank_1_first(void **state)
 	core_rig_close(&s->rank[1]);
 }
 
+/* Rank 0 knows what there is to sweep, as it was when it came; one that fails to find out sweeps nothing. */
+static void test_left_behind(void **state)
+{
+	struct core_rig_config config = {.world = RANKS};
+	struct scene *s = *state;
+
+	craft(s);
+	leave_session(s);
+	config.dir = s->dir;
+	core_rig_open(&s->rig, &config);
+	assert_int_equal(s->rig.core.sessions.count, 1);
+	assert_string_equal(s->rig.core.sessions.names, "older");
+	core_rig_close(&s->rig);
+}
+
 /* Whoever comes with the session of another start of the job would take what that has told for its own. */
 static void test_used_session(void **state)
 {
@@ -414,6 +429,7 @@ int main(void)
 		SCENE(test_marker_not_known),
 		SCENE(test_scope),
 		SCENE(test_no_memory),
+		SCENE(test_left_behind),
 		SCENE(test_used_session),
 		SCENE(test_made_for_a_node),
 		SCENE(test_ranks_of_a_node),
