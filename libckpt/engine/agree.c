@@ -10,11 +10,14 @@
 #include "engine/cataloger.h"
 #include "engine/gather.h"
 #include "engine/save_state.h"
+#include "engine/survey.h"
 #include "format/sealed.h"
 
 struct ckpt_agree {
 	struct ckpt_pick pick; /* what the manifest is going to say */
+	bool large;            /* the survey looks, and not the gather */
 	struct ckpt_gather gather;
+	struct ckpt_survey survey;
 	struct ckpt_cataloger cataloger;
 	struct ckpt_error err;
 };
@@ -43,14 +46,21 @@ static bool lacks_catalog(const struct ckpt_save *save)
 	return !core->config.node_store && core->catalog.generation != core->generation;
 }
 
-static bool too_large(const struct ckpt_save *save)
+static uint64_t bytes_at_once(const struct ckpt_save *save)
+{
+	uint64_t bytes = save->core->config.agree_bytes;
+
+	return bytes ? bytes : CKPT_AGREE_BYTES_MAX;
+}
+
+static bool is_large(const struct ckpt_save *save)
 {
 	uint64_t bytes = 0;
 
 	/* Each is bounded by the decoder of the records, and the world as well. */
 	for (uint32_t i = 0; i < save->core->config.world; i++)
 		bytes += save->ranks->all[i].index_bytes;
-	return bytes > CKPT_AGREE_BYTES_MAX;
+	return bytes > bytes_at_once(save);
 }
 
 static void say_unknown(const struct ckpt_save *save, const char *why)
@@ -61,15 +71,34 @@ static void say_unknown(const struct ckpt_save *save, const char *why)
 		(unsigned long long)save->step, why);
 }
 
+static void start_gather(struct ckpt_save *save)
+{
+	struct ckpt_agree *a = save->ranks->agree;
+
+	a->gather.core = save->core;
+	a->gather.pick = &a->pick;
+	a->gather.err = &a->err;
+	a->gather.waiter = &save->task;
+	ckpt_gather_start_open(&a->gather);
+}
+
+static void start_survey(struct ckpt_save *save)
+{
+	struct ckpt_agree *a = save->ranks->agree;
+
+	a->survey = (struct ckpt_survey){.core = save->core,
+		.pick = &a->pick,
+		.window = bytes_at_once(save) / 4,
+		.err = &a->err,
+		.waiter = &save->task};
+	ckpt_survey_start(&a->survey);
+}
+
 /* False: it is not to be found out. */
 static bool start(struct ckpt_save *save)
 {
 	struct ckpt_save_ranks *x = save->ranks;
 
-	if (too_large(save)) {
-		say_unknown(save, "their indexes together are larger than 256 MiB");
-		return false;
-	}
 	ckpt_agree_free(x->agree);
 	x->agree = ckpt_alloc(sizeof(*x->agree));
 	if (!x->agree) {
@@ -82,24 +111,29 @@ static bool start(struct ckpt_save *save)
 	a->pick.chosen.step = save->step;
 	a->pick.manifest.world = save->core->config.world;
 	a->pick.manifest.ranks = x->all;
-	a->gather.core = save->core;
-	a->gather.pick = &a->pick;
-	a->gather.err = &a->err;
-	a->gather.waiter = &save->task;
-	ckpt_gather_start_open(&a->gather);
+	a->large = is_large(save);
+	if (a->large)
+		start_survey(save);
+	else
+		start_gather(save);
 	return true;
 }
 
 static bool is_over(const struct ckpt_save *save)
 {
-	struct ckpt_gather *g = &save->ranks->agree->gather;
+	struct ckpt_agree *a = save->ranks->agree;
 
-	if (save->code && !g->stop)
-		ckpt_gather_stop(g, save->code);
-	return g->task.finished;
+	if (a->large) {
+		if (save->code && !a->survey.stop)
+			ckpt_survey_stop(&a->survey, save->code);
+		return a->survey.task.finished;
+	}
+	if (save->code && !a->gather.stop)
+		ckpt_gather_stop(&a->gather, save->code);
+	return a->gather.task.finished;
 }
 
-/* They agree, from now on until one of them changes. */
+/* They need not be looked at again, until one of them changes. */
 static void remember(const struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
@@ -113,6 +147,13 @@ static void remember(const struct ckpt_save *save)
 	core->catalog = (struct ckpt_core_catalog){0};
 }
 
+/* No catalog can hold what they describe, nor will it when it is looked at again. */
+static void forgo(const struct ckpt_save *save)
+{
+	remember(save);
+	save->core->catalog.generation = save->core->generation;
+}
+
 static bool is_unreadable(int code)
 {
 	return code == CKPT_EFORMAT || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE;
@@ -122,7 +163,7 @@ static bool is_unreadable(int code)
 static int take(struct ckpt_save *save)
 {
 	const struct ckpt_agree *a = save->ranks->agree;
-	int r = a->gather.task.result;
+	int r = a->large ? a->survey.task.result : a->gather.task.result;
 
 	if (save->code)
 		return save->code;
@@ -135,6 +176,8 @@ static int take(struct ckpt_save *save)
 			(unsigned long long)save->step, a->err.message);
 	if (r < 0) {
 		say_unknown(save, a->err.code ? a->err.message : ckpt_code_text(r));
+		if (r == -E2BIG)
+			forgo(save);
 		return 0;
 	}
 	remember(save);
@@ -168,9 +211,12 @@ static int missing_body(struct ckpt_task *task)
 /* They agree, and all indexes are here. */
 static bool has_all(const struct ckpt_save *save)
 {
-	const struct ckpt_gather *g = &save->ranks->agree->gather;
+	const struct ckpt_agree *a = save->ranks->agree;
 
-	return g->task.result == 0 && g->elsewhere.count == 0 && ckpt_save_agreed(save);
+	if (a->large ? a->survey.task.result < 0 || a->survey.elsewhere.count > 0
+		     : a->gather.task.result < 0 || a->gather.elsewhere.count > 0)
+		return false;
+	return ckpt_save_agreed(save);
 }
 
 static void start_cataloger(struct ckpt_save *save)
@@ -179,6 +225,7 @@ static void start_cataloger(struct ckpt_save *save)
 
 	a->cataloger = (struct ckpt_cataloger){.core = save->core,
 		.indexes = (const struct ckpt_index *const *)a->gather.indexes,
+		.builder = a->survey.builder,
 		.waiter = &save->task};
 	ckpt_cataloger_start(&a->cataloger);
 }
@@ -226,6 +273,7 @@ void ckpt_agree_free(struct ckpt_agree *agree)
 		return;
 	/* Before the manifest's ranks, which are the save's. */
 	ckpt_gather_clear(&agree->gather);
+	ckpt_survey_clear(&agree->survey);
 	ckpt_cataloger_clear(&agree->cataloger);
 	ckpt_free(agree);
 }

@@ -9,7 +9,7 @@
 
 #include "base/task.h"
 
-/* Larger ones together are not read: that would take longer, and more memory, than a commit should. */
+/* Larger ones together are not held in memory: a survey (survey.h) goes over them. */
 #define CKPT_AGREE_BYTES_MAX (UINT64_C(256) << 20)
 
 struct ckpt_agree;

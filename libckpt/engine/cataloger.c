@@ -5,18 +5,27 @@
 #include <errno.h>
 
 #include "base/fail.h"
-#include "format/catalog.h"
 
 static struct ckpt_cataloger *cataloger_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_cataloger, task);
 }
 
+int ckpt_cataloger_builder(const struct ckpt_core *core, struct ckpt_catalog_builder **ret_builder)
+{
+	uint64_t most = core->config.catalog_bytes;
+
+	return ckpt_catalog_builder_new(
+		core->config.world, most ? most : CKPT_CATALOG_MAX, ret_builder);
+}
+
 static int build(struct ckpt_cataloger *c)
 {
+	if (c->builder)
+		return ckpt_catalog_builder_finish(c->builder, &c->file, &c->err, &c->digest);
 	struct ckpt_catalog_builder *builder = NULL;
 	uint32_t world = c->core->config.world;
-	int r = ckpt_catalog_builder_new(world, &builder);
+	int r = ckpt_cataloger_builder(c->core, &builder);
 
 	for (uint32_t i = 0; i < world && r == 0; i++)
 		r = ckpt_catalog_builder_add(builder, i, c->indexes[i]->layout, &c->err);

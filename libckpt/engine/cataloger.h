@@ -7,12 +7,14 @@
 #define CKPT_ENGINE_CATALOGER_H
 
 #include "engine/core.h"
+#include "format/catalog.h"
 #include "format/index.h"
 
 struct ckpt_cataloger {
 	struct ckpt_task task; /* await `finished` */
 	struct ckpt_core *core;
 	const struct ckpt_index *const *indexes; /* of all ranks; they stay until the end */
+	struct ckpt_catalog_builder *builder; /* or one that has been given them all, which stays */
 	struct ckpt_task *waiter;
 
 	/* Its own. */
@@ -30,6 +32,8 @@ struct ckpt_cataloger {
  * which is said in the log and is no failure.
  */
 void ckpt_cataloger_start(struct ckpt_cataloger *cataloger);
+/* That of what this core writes, as yet of no rank. -ENOMEM. */
+int ckpt_cataloger_builder(const struct ckpt_core *core, struct ckpt_catalog_builder **ret_builder);
 /* After its end, or never started. */
 void ckpt_cataloger_clear(struct ckpt_cataloger *cataloger);
 

@@ -19,17 +19,18 @@
 
 struct ckpt_catalog_builder;
 
-/* `world` is 1 to CKPT_WORLD_MAX. -ENOMEM. */
-int ckpt_catalog_builder_new(uint32_t world, struct ckpt_catalog_builder **ret_builder);
+/* `world` is 1 to CKPT_WORLD_MAX; `most` bytes may the file have, up to CKPT_CATALOG_MAX. -ENOMEM. */
+int ckpt_catalog_builder_new(
+	uint32_t world, uint64_t most, struct ckpt_catalog_builder **ret_builder);
 /*
- * What a rank holds; every rank once, in ascending order. The layout is not kept. -ENOMEM; -E2BIG;
+ * What a rank holds; in ascending order, no rank twice. The layout is not kept. -ENOMEM; -E2BIG;
  * CKPT_EFORMAT: it does not agree with an earlier rank about a name, both named. After a failure nothing
  * but free may follow.
  */
 int ckpt_catalog_builder_add(struct ckpt_catalog_builder *builder, uint32_t rank,
 	const struct ckpt_layout *layout, struct ckpt_error *err);
 /*
- * Appends the file, whose name is the digest of its root. All ranks must have been added; nothing can be
+ * Appends the file, whose name is the digest of its root. Every rank must have been added; nothing can be
  * any more. -ENOMEM, -E2BIG.
  */
 int ckpt_catalog_builder_finish(struct ckpt_catalog_builder *builder, struct ckpt_buf *out,

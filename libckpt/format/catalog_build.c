@@ -42,24 +42,28 @@ struct made {
 
 struct ckpt_catalog_builder {
 	uint32_t world;
-	uint32_t next; /* rank */
+	uint32_t next;  /* rank */
+	uint32_t added; /* ranks */
 	bool finished;
 	struct made *made;
 	size_t count;
 	size_t room;
 	uint32_t *slots; /* number in `made` and 1, by hash; a power of two */
 	size_t slot_count;
+	uint64_t most;  /* bytes that the file may have */
 	uint64_t bytes; /* of all lists so far */
 };
 
-int ckpt_catalog_builder_new(uint32_t world, struct ckpt_catalog_builder **ret_builder)
+int ckpt_catalog_builder_new(
+	uint32_t world, uint64_t most, struct ckpt_catalog_builder **ret_builder)
 {
 	struct ckpt_catalog_builder *b = ckpt_alloc(sizeof(*b));
 
-	CKPT_ASSERT(world >= 1 && world <= CKPT_WORLD_MAX);
+	CKPT_ASSERT(world >= 1 && world <= CKPT_WORLD_MAX && most <= CKPT_CATALOG_MAX);
 	if (!b)
 		return -ENOMEM;
 	b->world = world;
+	b->most = most;
 	*ret_builder = b;
 	return 0;
 }
@@ -351,11 +355,11 @@ static int fail_memory(struct ckpt_error *err)
 	return ckpt_fail(err, -ENOMEM, "out of memory for the catalog of all ranks");
 }
 
-static int fail_size(struct ckpt_error *err)
+static int fail_size(const struct ckpt_catalog_builder *b, struct ckpt_error *err)
 {
 	return ckpt_fail(err, -E2BIG,
 		"the catalog of all ranks has more than the %llu bytes that are read back",
-		(unsigned long long)CKPT_CATALOG_MAX);
+		(unsigned long long)b->most);
 }
 
 static int add_entry(
@@ -384,7 +388,7 @@ static int add_entry(
 	if (m->list.failed)
 		return fail_memory(err);
 	b->bytes += m->list.len - before;
-	return b->bytes > CKPT_CATALOG_MAX ? fail_size(err) : 0;
+	return b->bytes > b->most ? fail_size(b, err) : 0;
 }
 
 static int add_alias(
@@ -405,12 +409,14 @@ int ckpt_catalog_builder_add(struct ckpt_catalog_builder *builder, uint32_t rank
 {
 	int r = 0;
 
-	CKPT_ASSERT(rank == builder->next && rank < builder->world && !builder->finished);
+	CKPT_ASSERT(rank >= builder->next && rank < builder->world && !builder->finished);
+	builder->next = rank;
 	for (size_t i = 0; r == 0 && i < layout->entry_count; i++)
 		r = add_entry(builder, &layout->entries[i], err);
 	for (size_t i = 0; r == 0 && i < layout->alias_count; i++)
 		r = add_alias(builder, &layout->aliases[i], err);
 	builder->next++;
+	builder->added++;
 	return r;
 }
 
@@ -506,7 +512,7 @@ int ckpt_catalog_builder_finish(struct ckpt_catalog_builder *builder, struct ckp
 	size_t begin = out->len;
 	size_t tensors = 0;
 
-	CKPT_ASSERT(builder->next == builder->world && !builder->finished);
+	CKPT_ASSERT(builder->added == builder->world && !builder->finished);
 	builder->finished = true;
 	struct made **order = sort_names(builder, &tensors);
 	if (!order)
@@ -526,5 +532,5 @@ int ckpt_catalog_builder_finish(struct ckpt_catalog_builder *builder, struct ckp
 	ckpt_free(order);
 	if (out->failed)
 		return fail_memory(err);
-	return out->len - begin > CKPT_CATALOG_MAX ? fail_size(err) : 0;
+	return out->len - begin > builder->most ? fail_size(builder, err) : 0;
 }

@@ -56,7 +56,8 @@ static int open_core(struct crowd_member *m)
 		.rank = m->rank,
 		.world = crowd->world,
 		.sharing = crowd->sharing,
-		.many = crowd->many ? 1 : 0};
+		.many = crowd->many ? 1 : 0,
+		.agree_bytes = crowd->large ? 1 : 0};
 
 	(void)snprintf(config.session, sizeof(config.session), "start-%u",
 		m->job->number - m->job->reused);
@@ -628,6 +629,7 @@ static void pick(struct crowd *crowd, uint64_t seed)
 	crowd->apart = sim_chance(sim, 5000);
 	crowd->overlap = sim_chance(sim, 5000);
 	crowd->many = seed % 3 != 0;
+	crowd->large = seed % 5 == 0;
 	crowd->sharing = !crowd->apart && (crowd_is_large(seed) || seed % 8 == 1);
 	/* To take a file away from one who has read the store and not claimed yet is for locks to decide. */
 	if (crowd->overlap)

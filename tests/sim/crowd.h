@@ -143,6 +143,7 @@ struct crowd {
 	unsigned lead;
 	bool apart;   /* every rank on a machine of its own */
 	bool many;    /* readers go by the catalog, however few ranks have written a step */
+	bool large;   /* indexes are more than rank 0 holds at once, however short they are */
 	bool sharing; /* ranks of one node read through its page cache what several of them want */
 	bool overlap; /* a start may come before the last one is gone */
 	bool skips;   /* policy CKPT_BUSY_SKIP */

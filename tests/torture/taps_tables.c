@@ -431,5 +431,7 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 
 	if (torture_odd(TORTURE_MANY))
 		with.many = 1;
+	if (torture_odd(TORTURE_LARGE))
+		with.agree_bytes = 1;
 	return get_ckpt_core_init()(core, parts, &with, err);
 }

@@ -176,6 +176,7 @@ struct trial {
 	256u /* the first step that is locked is being removed, by somebody who lets go */
 #define TORTURE_LATE_STORE 128u /* rank 0 sees late that its store is there */
 #define TORTURE_MANY       512u /* readers go by the catalog, however few ranks have written a step */
+#define TORTURE_LARGE      2048u /* the indexes of two ranks are more than rank 0 holds at once */
 #define TORTURE_TWICE      1024u /* the first catalog that is published was there already */
 #define TORTURE_GONE       32u /* the first index of another rank is not there when rank 0 looks */
 

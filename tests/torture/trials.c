@@ -374,6 +374,8 @@ const struct trial torture_trials[] = {
 	{"consolidate-tool", prepare_three, run_consolidate_tool, THREADS, .tool = true},
 	{"job", prepare_none, trial_job, THREADS, .odd = TORTURE_GONE},
 	{"job-served", prepare_none, trial_job_served, THREADS, .odd = TORTURE_LATE_CLAIM},
+	{"job-large", prepare_none, trial_job, THREADS, .odd = TORTURE_LARGE},
+	{"job-large-gone", prepare_none, trial_job, THREADS, .odd = TORTURE_LARGE | TORTURE_GONE},
 	{"job-skip", prepare_none, trial_job_skip, THREADS},
 	{"job-resume", trial_prepare_job_bad, trial_job_resume, THREADS, .odd = TORTURE_LATE_STEP},
 	{"job-named", trial_prepare_job, trial_job_named, THREADS},

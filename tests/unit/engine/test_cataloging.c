@@ -13,59 +13,10 @@
 #include <unistd.h>
 
 #include "lib/craft.h"
-#include "lib/crew.h"
+#include "lib/named.h"
 #include "lib/scratch.h"
 
 #define WORLD 2
-
-/* All ranks save tensors of so many numbers. */
-static void save(struct crew *s, uint64_t step, size_t floats)
-{
-	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		s->save[rank] =
-			core_rig_prepare(&s->rank[rank], step, 2, floats, CKPT_TENSOR_EAGER);
-		(void)core_rig_post(&s->rank[rank], s->save[rank]);
-	}
-	for (unsigned i = 0; i < 1000 && !(crew_ended(s, 0) && crew_ended(s, 1)); i++)
-		crew_sleep(s, 5);
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		if (crew_end(s, rank) < 0)
-			fail_msg("rank %u: %s", rank, crew_message(s, rank));
-}
-
-struct named {
-	uint64_t bytes;
-	struct ckpt_digest digest;
-};
-
-/* What the manifest of a step says of its catalog; a file of these bytes is there if it names one. */
-static struct named named_by(const struct crew *s, uint64_t generation, uint64_t step)
-{
-	struct ckpt_manifest manifest;
-	char name[CKPT_PATH_MAX];
-	char text[8192];
-	struct stat st;
-
-	ckpt_name_manifest(name, generation, step);
-	FILE *f = fopen(scratch_join(s->dir, name), "rb");
-	assert_non_null(f);
-	size_t length = fread(text, 1, sizeof(text), f);
-	assert_int_equal(fclose(f), 0);
-	assert_int_equal(ckpt_manifest_decode(text, length, name, NULL, &manifest), 0);
-	struct named named = {.bytes = manifest.catalog_bytes, .digest = manifest.catalog};
-	ckpt_manifest_clear(&manifest);
-	if (named.bytes > 0) {
-		ckpt_name_catalog(name, generation, &named.digest);
-		assert_int_equal(stat(scratch_join(s->dir, name), &st), 0);
-		assert_int_equal(st.st_size, named.bytes);
-	}
-	return named;
-}
-
-static bool same(struct named a, struct named b)
-{
-	return a.bytes > 0 && a.bytes == b.bytes && ckpt_digest_equal(&a.digest, &b.digest);
-}
 
 /* Files in the directory of a generation, but for those of its steps. */
 static size_t catalogs(const struct crew *s, uint64_t generation, unsigned steps)
@@ -81,17 +32,17 @@ static void test_one_for_a_layout(void **state)
 	struct crew *s = *state;
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
-	save(s, 2, 1000);
+	named_save(s, WORLD, 1, 1000);
+	named_save(s, WORLD, 2, 1000);
 	struct named first = named_by(s, 1, 1);
-	assert_true(same(first, named_by(s, 1, 2)));
+	assert_true(named_same(first, named_by(s, 1, 2)));
 	assert_int_equal(catalogs(s, 1, 2), 1);
 	/* Another layout has its own, and the first one comes again. */
-	save(s, 3, 700);
+	named_save(s, WORLD, 3, 700);
 	struct named other = named_by(s, 1, 3);
-	assert_true(other.bytes > 0 && !same(first, other));
-	save(s, 4, 1000);
-	assert_true(same(first, named_by(s, 1, 4)));
+	assert_true(other.bytes > 0 && !named_same(first, other));
+	named_save(s, WORLD, 4, 1000);
+	assert_true(named_same(first, named_by(s, 1, 4)));
 	assert_int_equal(catalogs(s, 1, 4), 2);
 	assert_int_equal(core_rig_read(&s->rank[0], 4, CKPT_SINK_NONE), 0);
 }
@@ -102,14 +53,14 @@ static void test_one_for_a_generation(void **state)
 	struct crew *s = *state;
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
+	named_save(s, WORLD, 1, 1000);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
 		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
 	}
 	assert_int_equal(s->rank[0].core.generation, 2);
-	save(s, 2, 1000);
-	assert_true(same(named_by(s, 1, 1), named_by(s, 2, 2)));
+	named_save(s, WORLD, 2, 1000);
+	assert_true(named_same(named_by(s, 1, 1), named_by(s, 2, 2)));
 	assert_int_equal(catalogs(s, 1, 1), 1);
 	assert_int_equal(catalogs(s, 2, 1), 1);
 }
@@ -120,17 +71,17 @@ static void test_none_for_a_generation(void **state)
 	struct crew *s = *state;
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
+	named_save(s, WORLD, 1, 1000);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
 		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
 	}
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
-	save(s, 2, 1000);
+	named_save(s, WORLD, 2, 1000);
 	assert_int_equal(named_by(s, 2, 2).bytes, 0);
 	io_fault_clear(&s->rank[0].fault);
-	save(s, 3, 1000);
+	named_save(s, WORLD, 3, 1000);
 	assert_true(named_by(s, 2, 3).bytes > 0);
 }
 
@@ -140,17 +91,17 @@ static void test_none_for_an_unknown_layout(void **state)
 	struct crew *s = *state;
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
+	named_save(s, WORLD, 1, 1000);
 	struct named first = named_by(s, 1, 1);
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
-	save(s, 2, 700);
+	named_save(s, WORLD, 2, 700);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "was not looked at"));
 	assert_int_equal(named_by(s, 1, 2).bytes, 0);
 	io_fault_clear(&s->rank[0].fault);
-	save(s, 3, 700);
+	named_save(s, WORLD, 3, 700);
 	struct named other = named_by(s, 1, 3);
-	assert_true(other.bytes > 0 && !same(first, other));
+	assert_true(other.bytes > 0 && !named_same(first, other));
 }
 
 /* Whatever cannot be done for it: the step is as good, none is named, and none is tried again for this layout. */
@@ -164,13 +115,13 @@ static void test_none(void **state)
 	for (uint64_t i = 0; i < COUNT(ops); i++) {
 		(void)io_fault_add(&s->rank[0].fault,
 			(struct io_fault_rule){.op = ops[i], .path = ".catalog", .error = -EIO});
-		save(s, 1 + 3 * i, 500 + i);
+		named_save(s, WORLD, 1 + 3 * i, 500 + i);
 		assert_int_equal(named_by(s, 1, 1 + 3 * i).bytes, 0);
 		assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "there is no catalog"));
 		io_fault_clear(&s->rank[0].fault);
-		save(s, 2 + 3 * i, 500 + i);
+		named_save(s, WORLD, 2 + 3 * i, 500 + i);
 		assert_int_equal(named_by(s, 1, 2 + 3 * i).bytes, 0);
-		save(s, 3 + 3 * i, 100 + i);
+		named_save(s, WORLD, 3 + 3 * i, 100 + i);
 		assert_true(named_by(s, 1, 3 + 3 * i).bytes > 0);
 	}
 	assert_int_equal(catalogs(s, 1, 3 * COUNT(ops)), COUNT(ops));
@@ -266,7 +217,7 @@ static void test_not_swept(void **state)
 		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
 	crew_sleep(s, 100);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "what g000001 left in"));
-	save(s, 1, 100);
+	named_save(s, WORLD, 1, 100);
 }
 
 /* A verification and a copy without memory somewhere: they say so, or do without the catalog where they may. */
@@ -279,7 +230,7 @@ static void test_roads_without_memory(void **state)
 	unsigned passed[2] = {0};
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
+	named_save(s, WORLD, 1, 1000);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		size_t all = 0;
 		for (size_t n = 0; n <= all; n++) {
@@ -312,7 +263,7 @@ static void test_given_up(void **state)
 	struct core_rig *rig = &s->rank[0];
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
+	named_save(s, WORLD, 1, 1000);
 	const char *dest = scratch_join(s->dir, "copy");
 	/* Reads of one rank, which are of all of them otherwise. */
 	rig->core.config.many = 1;
@@ -340,7 +291,7 @@ static void test_copy_fails(void **state)
 	struct core_rig *rig = &s->rank[0];
 
 	crew_open_all(s, WORLD, WORLD, 60000);
-	save(s, 1, 1000);
+	named_save(s, WORLD, 1, 1000);
 	const char *dest = scratch_join(s->dir, "copy");
 	(void)io_fault_add(&rig->fault,
 		(struct io_fault_rule){
@@ -356,7 +307,7 @@ static void test_copy_fails(void **state)
 	assert_int_equal(core_rig_export(rig, 1, dest), 0);
 	assert_non_null(scratch_find(dest, ".catalog"));
 	/* What another step there names stays, whatever becomes of this one. */
-	save(s, 2, 1000);
+	named_save(s, WORLD, 2, 1000);
 	(void)io_fault_add(
 		&rig->fault, (struct io_fault_rule){
 				     .op = CKPT_IO_OP_WRITE, .path = ".catalog", .error = -ENOSPC});

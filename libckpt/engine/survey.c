@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Window after window of indexes. */
+#include "engine/survey.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/cataloger.h"
+#include "engine/gather.h"
+#include "engine/shard.h"
+
+struct ckpt_survey_way {
+	uint32_t rank;
+	struct ckpt_shard shard;
+	struct ckpt_error err;
+};
+
+static struct ckpt_survey *survey_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_survey, task);
+}
+
+static const struct ckpt_manifest_rank *rank_of(const struct ckpt_survey *s, uint32_t rank)
+{
+	return &s->pick->manifest.ranks[rank];
+}
+
+static void start_way(struct ckpt_survey *s, struct ckpt_survey_way *w, uint32_t rank)
+{
+	w->rank = rank;
+	ckpt_error_clear(&w->err);
+	w->shard = (struct ckpt_shard){.core = s->core,
+		.generation = s->pick->chosen.generation,
+		.step = s->pick->chosen.step,
+		.rank = rank_of(s, rank),
+		.stop = &s->stop,
+		.err = &w->err,
+		.waiter = &s->task};
+	ckpt_shard_init(&w->shard);
+	ckpt_shard_start_index(&w->shard);
+}
+
+/* False: there is no further rank. */
+static bool start_window(struct ckpt_survey *s)
+{
+	uint32_t world = s->pick->manifest.world;
+	uint64_t bytes = 0;
+
+	CKPT_ASSERT(s->way_count == 0);
+	for (; s->next < world && s->way_count < CKPT_GATHER_INDEXES; s->next++) {
+		if (ckpt_elsewhere_has(&s->elsewhere, s->next))
+			continue;
+		bytes += rank_of(s, s->next)->index_bytes;
+		if (s->way_count > 0 && bytes > s->window)
+			break;
+		start_way(s, &s->ways[s->way_count++], s->next);
+	}
+	return s->way_count > 0;
+}
+
+static bool is_read(const struct ckpt_survey *s)
+{
+	for (unsigned i = 0; i < s->way_count; i++)
+		if (!s->ways[i].shard.task.finished)
+			return false;
+	return true;
+}
+
+/* Of several failures that of the lowest rank is told; one that only gave up has nothing to tell. */
+static int take_window(const struct ckpt_survey *s)
+{
+	for (unsigned i = 0; i < s->way_count; i++) {
+		const struct ckpt_survey_way *w = &s->ways[i];
+
+		if (w->shard.task.result < 0 && !s->stop) {
+			*s->err = w->err;
+			return w->shard.task.result;
+		}
+	}
+	return s->stop;
+}
+
+static void drop_window(struct ckpt_survey *s)
+{
+	for (unsigned i = 0; i < s->way_count; i++)
+		ckpt_shard_clear(&s->ways[i].shard);
+	s->way_count = 0;
+}
+
+static void add_work(struct ckpt_job *job)
+{
+	struct ckpt_survey *s = CKPT_CONTAINER(job, struct ckpt_survey, job);
+
+	s->job_result = 0;
+	for (unsigned i = 0; i < s->way_count && s->job_result == 0; i++)
+		s->job_result = ckpt_catalog_builder_add(
+			s->builder, s->ways[i].rank, s->ways[i].shard.index->layout, s->err);
+}
+
+static void job_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_survey *s = CKPT_CONTAINER(job, struct ckpt_survey, job);
+
+	s->job_done = true;
+	ckpt_task_wake(&s->task);
+}
+
+static void start_add(struct ckpt_survey *s)
+{
+	s->job = (struct ckpt_job){.work = add_work, .urgent = true};
+	s->job.node.run = job_back;
+	s->job_done = false;
+	ckpt_env_run(s->core->parts.env, &s->job);
+}
+
+static void start_elsewhere(struct ckpt_survey *s)
+{
+	s->elsewhere = (struct ckpt_elsewhere){
+		.core = s->core, .pick = s->pick, .err = s->err, .waiter = &s->task};
+	ckpt_elsewhere_start(&s->elsewhere);
+}
+
+static int take_memory(struct ckpt_survey *s)
+{
+	s->ways = ckpt_alloc_array(CKPT_GATHER_INDEXES, sizeof(*s->ways));
+	if (!s->ways || ckpt_cataloger_builder(s->core, &s->builder) < 0)
+		return ckpt_fail(s->err, -ENOMEM, "out of memory");
+	return 0;
+}
+
+static int survey_body(struct ckpt_task *task)
+{
+	struct ckpt_survey *s = survey_of(task);
+
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	start_elsewhere(s);
+	CKPT_AWAIT(task, s->elsewhere.task.finished);
+	r = s->elsewhere.task.result;
+	if (r == 0)
+		r = take_memory(s);
+	if (r < 0)
+		return r;
+	while (!s->stop && start_window(s)) {
+		CKPT_AWAIT(task, is_read(s));
+		r = take_window(s);
+		if (r == 0) {
+			start_add(s);
+			CKPT_AWAIT(task, s->job_done);
+			r = s->job_result;
+		}
+		drop_window(s);
+		if (r < 0)
+			return r;
+	}
+	return s->stop;
+	CKPT_TASK_END(task);
+}
+
+static void survey_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(survey_of(task)->waiter);
+}
+
+void ckpt_survey_start(struct ckpt_survey *survey)
+{
+	ckpt_task_start(&survey->task, &survey->core->sched, survey_body, survey_done);
+}
+
+void ckpt_survey_stop(struct ckpt_survey *survey, int code)
+{
+	if (!survey->stop)
+		survey->stop = code;
+	ckpt_task_wake(&survey->task);
+}
+
+void ckpt_survey_clear(struct ckpt_survey *survey)
+{
+	CKPT_ASSERT(!ckpt_task_active(&survey->task));
+	ckpt_free(survey->ways);
+	survey->ways = NULL;
+	ckpt_catalog_builder_free(survey->builder);
+	survey->builder = NULL;
+	ckpt_elsewhere_clear(&survey->elsewhere);
+}

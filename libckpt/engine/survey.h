@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What very many ranks describe, for whom it is too much to hold at once: their indexes are read a few at a time,
+ * in the order of the ranks, put into a catalog under way, and let go. Reads of one window and the work on it
+ * take turns, so that what is held stays bounded. Engine-internal.
+ */
+#ifndef CKPT_ENGINE_SURVEY_H
+#define CKPT_ENGINE_SURVEY_H
+
+#include "engine/elsewhere.h"
+#include "engine/pick.h"
+#include "format/catalog.h"
+
+struct ckpt_survey_way;
+
+struct ckpt_survey {
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_core *core;
+	const struct ckpt_pick *pick;
+	uint64_t window; /* bytes of indexes at once; one index may be longer */
+	struct ckpt_error *err;
+	struct ckpt_task *waiter;
+
+	/* When it has ended well: who was not asked, and what the others say. */
+	struct ckpt_elsewhere elsewhere;
+	struct ckpt_catalog_builder *builder;
+
+	/* Its own. */
+	int stop;
+	uint32_t next; /* rank */
+	struct ckpt_survey_way *ways;
+	unsigned way_count; /* of this window */
+	struct ckpt_job job;
+	int job_result;
+	bool job_done;
+};
+
+/*
+ * Zeroed, but for what comes before the first blank line. CKPT_EFORMAT: two ranks mean different tensors by one
+ * name, both named. CKPT_EINCOMPLETE, CKPT_EINTEGRITY: an index that is not there, or is not what its rank has
+ * told of it. -E2BIG: no catalog could hold it.
+ */
+void ckpt_survey_start(struct ckpt_survey *survey);
+/* Gives up, with this code. Any time. */
+void ckpt_survey_stop(struct ckpt_survey *survey, int code);
+/* After the end, or never started. */
+void ckpt_survey_clear(struct ckpt_survey *survey);
+
+#endif

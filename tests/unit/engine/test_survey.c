@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Indexes that together are more than rank 0 holds at once: what they say is found out all the same, a few at a
+ * time, and comes to the same catalog; whatever cannot be read decides the step as it does for few.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/named.h"
+#include "lib/scratch.h"
+
+#define WORLD CREW_RANKS
+
+/* All are there, and rank 0 holds so many bytes of indexes at once. */
+static struct core_rig *open_all(struct crew *s, uint64_t at_once)
+{
+	crew_open_all(s, WORLD, WORLD, 60000);
+	s->rank[0].core.config.agree_bytes = at_once;
+	return &s->rank[0];
+}
+
+/* How long the index of rank 0 is; the others' are as long. */
+static uint64_t index_bytes(const struct crew *s)
+{
+	struct stat st;
+	const char *step = scratch_join(s->dir, "g000001/step-0000000001");
+
+	assert_int_equal(stat(scratch_find(step, ".index"), &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+/* By windows of one rank, of two, and of more than there are. */
+static void test_same_catalog(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 0);
+
+	named_save(s, WORLD, 1, 1000);
+	uint64_t one = index_bytes(s);
+	const uint64_t at_once[] = {1, 4 * one, 2 * one * 4 + 8, 3 * one - 1};
+	for (uint64_t i = 0; i < COUNT(at_once); i++) {
+		rig->core.config.agree_bytes = at_once[i];
+		named_save(s, WORLD, 2 + 2 * i, 700);
+		assert_true(core_rig_logged(rig, CKPT_LOG_DEBUG, "all ranks mean the same"));
+		named_save(s, WORLD, 3 + 2 * i, 1000);
+		assert_true(named_same(named_by(s, 1, 1), named_by(s, 1, 3 + 2 * i)));
+	}
+	assert_int_equal(core_rig_read(rig, 9, CKPT_SINK_NONE), 0);
+}
+
+/* It is looked at once, until a rank describes its part in another way. */
+static void test_once(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	named_save(s, WORLD, 1, 1000);
+	unsigned rule = io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	named_save(s, WORLD, 2, 1000);
+	assert_true(named_same(named_by(s, 1, 1), named_by(s, 1, 2)));
+	assert_int_equal(rig->fault.hits[rule], 0);
+}
+
+/* The first and the last rank mean different tensors, which are not in one window. */
+static void test_apart(void **state)
+{
+	static const size_t floats[WORLD] = {1000, 1000, 999};
+	struct crew *s = *state;
+
+	(void)open_all(s, 1);
+	assert_int_equal(named_try(s, WORLD, 1, floats), CKPT_EMISMATCH);
+	crew_check_says(s, 0, "F32 [1000] says rank 0, F32 [999] says rank 2");
+	assert_string_equal(s->rank[0].err.tensor, "w0");
+	/* Nothing of it counts. */
+	named_save(s, WORLD, 2, 1000);
+	assert_true(named_by(s, 1, 2).bytes > 0);
+}
+
+/* That of one rank cannot be read: the step is as good, nothing is known of it, and it is looked at again. */
+static void test_unreadable(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00002", .error = -EIO});
+	named_save(s, WORLD, 1, 1000);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "was not looked at"));
+	assert_int_equal(named_by(s, 1, 1).bytes, 0);
+	io_fault_clear(&rig->fault);
+	named_save(s, WORLD, 2, 1000);
+	assert_true(named_by(s, 1, 2).bytes > 0);
+}
+
+/* One that is gone, or is not what its rank has told of it, makes no step. */
+static void test_damaged(void **state)
+{
+	static const size_t floats[WORLD] = {1000, 1000, 1000};
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "rank-00001", .error = -ENOENT});
+	assert_int_equal(named_try(s, WORLD, 1, floats), CKPT_EINCOMPLETE);
+	io_fault_clear(&rig->fault);
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = "rank-00001", .hold = true});
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		crew_begin(s, rank, 2);
+	crew_sleep(s, 200);
+	assert_non_null(rig->fault.tap.held);
+	scratch_flip(scratch_join(s->dir, rig->fault.tap.held->path), 60);
+	core_rig_let_go(rig);
+	crew_sleep(s, 200);
+	assert_int_equal(crew_end(s, 0), CKPT_EINTEGRITY);
+	crew_check_says(s, 0, "nobody could read it");
+	for (uint32_t rank = 1; rank < WORLD; rank++)
+		assert_int_equal(crew_end(s, rank), CKPT_EABORTED);
+	io_fault_clear(&rig->fault);
+	named_save(s, WORLD, 3, 1000);
+}
+
+/* No catalog can hold it: the step is as good, and it is not looked at with every step. */
+static void test_too_large(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	rig->core.config.catalog_bytes = 10;
+	named_save(s, WORLD, 1, 1000);
+	assert_int_equal(named_by(s, 1, 1).bytes, 0);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "more than the 10 bytes"));
+	unsigned rule = io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	named_save(s, WORLD, 2, 1000);
+	assert_int_equal(rig->fault.hits[rule], 0);
+	assert_int_equal(named_by(s, 1, 2).bytes, 0);
+}
+
+/* The deadline comes while indexes are read: nothing is left of the save, and the next one is good. */
+static void test_deadline(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00001", .hold = true});
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		crew_begin(s, rank, 1);
+	crew_sleep(s, 61000);
+	core_rig_let_go(rig);
+	crew_sleep(s, 1000);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		assert_true(crew_ended(s, rank));
+		int code = crew_end(s, rank);
+		assert_true(code == -ETIMEDOUT || (rank > 0 && code == CKPT_EABORTED));
+	}
+	io_fault_clear(&rig->fault);
+	named_save(s, WORLD, 2, 1000);
+	assert_true(named_by(s, 1, 2).bytes > 0);
+}
+
+/* Without memory it is not found out, and the step is as good. */
+static void test_no_memory(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+	size_t all = 0;
+	unsigned without = 0;
+
+	for (size_t n = 0; n <= all; n++) {
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			s->save[rank] = core_rig_prepare(
+				&s->rank[rank], n + 1, 2, 200 + n, CKPT_TENSOR_EAGER);
+		for (uint32_t rank = 1; rank < WORLD; rank++)
+			(void)core_rig_post(&s->rank[rank], s->save[rank]);
+		core_rig_count_allocations(rig, n);
+		(void)core_rig_post(rig, s->save[0]);
+		named_wait(s, WORLD);
+		all = ckpt_max_u64(all, core_rig_allocations(rig));
+		int code = crew_end(s, 0);
+		for (uint32_t rank = 1; rank < WORLD; rank++)
+			(void)crew_end(s, rank);
+		if (code == 0)
+			without += named_by(s, 1, n + 1).bytes == 0;
+	}
+	assert_true(without > 5);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_same_catalog, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_once, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_apart, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_unreadable, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_too_large, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_deadline, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
