@@ -6,12 +6,14 @@
 #include "api/kit.h"
 
 #include <glob.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #define WORLD   33
 #define ROWS    ((int64_t)10) /* of each rank */
 #define COLUMNS ((int64_t)50)
 #define ALL     (WORLD * ROWS)
+#define THREADS 4
 
 struct job {
 	char *dir;
@@ -229,6 +231,38 @@ static void test_told(void **state)
 	ckpt_restore_free(restore);
 }
 
+static void *ask_all(void *restore)
+{
+	const char *json;
+	size_t length;
+	uintptr_t failed = 0;
+
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		failed += ckpt_restore_rank_meta(restore, rank, &json, &length) < 0;
+	return (void *)failed;
+}
+
+/* Threads may ask at once, for the same ranks: what one of them was given stays as long as the restore. */
+static void test_asked_at_once(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_engine *engine = kit_open(job->dir, CKPT_ENGINE_READ_ONLY);
+	struct ckpt_restore *restore = open_step(engine, 2);
+	pthread_t threads[THREADS];
+	void *failed;
+
+	for (size_t i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, ask_all, restore), 0);
+	for (size_t i = 0; i < THREADS; i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		check_meta(restore, rank);
+	ckpt_restore_free(restore);
+	ckpt_engine_close(engine);
+}
+
 /* Without its catalog it is the same step. */
 static void test_without(void **state)
 {
@@ -256,6 +290,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_read, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_damage, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_told, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_asked_at_once, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_without, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

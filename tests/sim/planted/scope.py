@@ -33,7 +33,7 @@ HANDLE = ("tests/unit/engine/test_findings", "tests/unit/engine/test_handle",
           "tests/unit/engine/test_no_memory", "tests/unit/engine/test_restore",
           "tests/unit/engine/test_restoring", "tests/unit/engine/test_elsewhere",
           "tests/unit/engine/test_ending", "tests/api/test_roundtrip",
-          "tests/unit/engine/test_narrow")
+          "tests/unit/engine/test_narrow", "tests/unit/engine/test_cataloging")
 
 
 @dataclass(frozen=True)

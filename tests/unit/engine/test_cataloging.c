@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "lib/craft.h"
 #include "lib/named.h"
 #include "lib/scratch.h"
@@ -284,6 +285,35 @@ static void test_given_up(void **state)
 	rig->core.config.read_only = false;
 }
 
+/* An index that somebody asked for is kept, the first one of two, and given back with the restore. */
+static void test_looked(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = &s->rank[0];
+
+	crew_open_all(s, WORLD, WORLD, 60000);
+	named_save(s, WORLD, 1, 1000);
+	rig->core.config.many = 1;
+	rig->core.config.read_only = true;
+	struct ckpt_restore *r = core_rig_begin(rig, 1, CKPT_SINK_MEMORY, NULL);
+	core_rig_run(rig);
+	assert_null(ckpt_restore_rank_index(r, 1));
+	struct ckpt_index *none = ckpt_alloc(sizeof(*none));
+	struct ckpt_index *first = ckpt_alloc(sizeof(*first));
+	struct ckpt_index *second = ckpt_alloc(sizeof(*second));
+	core_rig_count_allocations(rig, 1);
+	assert_int_equal(ckpt_restore_put_index(r, 1, none), -ENOMEM);
+	assert_int_equal(core_rig_allocations(rig), 1);
+	assert_int_equal(ckpt_restore_put_index(r, 1, first), 0);
+	assert_int_equal(ckpt_restore_put_index(r, 1, second), 0);
+	assert_ptr_equal(ckpt_restore_rank_index(r, 1), first);
+	assert_null(ckpt_restore_rank_index(r, 0));
+	ckpt_restore_post_cancel(r);
+	core_rig_run(rig);
+	assert_int_equal(core_rig_end(rig, r), -ECANCELED);
+	rig->core.config.read_only = false;
+}
+
 /* A copy fails for its catalog as for any other file, and takes it back when something else fails. */
 static void test_copy_fails(void **state)
 {
@@ -329,6 +359,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(
 			test_roads_without_memory, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_looked, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_given_up, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_copy_fails, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_swept, crew_setup, crew_teardown),
