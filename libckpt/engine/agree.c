@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "engine/cataloger.h"
 #include "engine/gather.h"
+#include "engine/save_ranks.h"
 #include "engine/save_state.h"
 #include "engine/survey.h"
 #include "format/sealed.h"
@@ -63,12 +64,12 @@ static bool is_large(const struct ckpt_save *save)
 	return bytes > bytes_at_once(save);
 }
 
-static void say_unknown(const struct ckpt_save *save, const char *why)
+static void say_unknown(const struct ckpt_save *save, const char *more, const char *why)
 {
 	ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 		"step %llu: whether all ranks mean the same tensors by the same names was not "
-		"looked at: %.800s",
-		(unsigned long long)save->step, why);
+		"looked at%s: %.800s",
+		(unsigned long long)save->step, more, why);
 }
 
 static void start_gather(struct ckpt_save *save)
@@ -82,6 +83,15 @@ static void start_gather(struct ckpt_save *save)
 	ckpt_gather_start_open(&a->gather);
 }
 
+/* Half of the time that the save has left: the step may be good, whether this is found out or not. */
+static uint64_t survey_until(const struct ckpt_save *save)
+{
+	uint64_t now = ckpt_env_now(save->core->parts.env);
+	uint64_t end = save->start_ns + save->timeout_ns - ckpt_save_margin_ns(save);
+
+	return now < end ? now + (end - now) / 2 : now;
+}
+
 static void start_survey(struct ckpt_save *save)
 {
 	struct ckpt_agree *a = save->ranks->agree;
@@ -89,6 +99,7 @@ static void start_survey(struct ckpt_save *save)
 	a->survey = (struct ckpt_survey){.core = save->core,
 		.pick = &a->pick,
 		.window = bytes_at_once(save) / 4,
+		.until_ns = survey_until(save),
 		.err = &a->err,
 		.waiter = &save->task};
 	ckpt_survey_start(&a->survey);
@@ -102,7 +113,7 @@ static bool start(struct ckpt_save *save)
 	ckpt_agree_free(x->agree);
 	x->agree = ckpt_alloc(sizeof(*x->agree));
 	if (!x->agree) {
-		say_unknown(save, "out of memory");
+		say_unknown(save, "", "out of memory");
 		return false;
 	}
 	struct ckpt_agree *a = x->agree;
@@ -147,7 +158,15 @@ static void remember(const struct ckpt_save *save)
 	core->catalog = (struct ckpt_core_catalog){0};
 }
 
-/* No catalog can hold what they describe, nor will it when it is looked at again. */
+/* A survey that came to nothing for want of room or time would do so at every step. */
+static bool is_hopeless(const struct ckpt_agree *a)
+{
+	int r = a->survey.task.result;
+
+	return a->large && (r == -E2BIG || r == -ENOMEM || r == -ETIME);
+}
+
+/* Nobody knows whether they agree, and it is not asked again before they describe something else. */
 static void forgo(const struct ckpt_save *save)
 {
 	remember(save);
@@ -175,8 +194,10 @@ static int take(struct ckpt_save *save)
 			"step %llu is of no rank, as nobody could read it: %.800s",
 			(unsigned long long)save->step, a->err.message);
 	if (r < 0) {
-		say_unknown(save, a->err.code ? a->err.message : ckpt_code_text(r));
-		if (r == -E2BIG)
+		say_unknown(save,
+			is_hopeless(a) ? ", nor is it at later ones that are described alike" : "",
+			a->err.code ? a->err.message : ckpt_code_text(r));
+		if (is_hopeless(a))
 			forgo(save);
 		return 0;
 	}

@@ -15,7 +15,7 @@
 struct ckpt_agree;
 struct ckpt_save;
 
-/* Rank 0, all have been heard of: each describes its part as it did when they were last found to agree. */
+/* Rank 0, all have been heard of: each describes its part as it did when that was last looked at. */
 bool ckpt_save_agreed(const struct ckpt_save *save);
 
 /* Body of rank 0's save, between gather and publish. */

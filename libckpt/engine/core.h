@@ -141,8 +141,8 @@ struct ckpt_core {
 	size_t refusals;               /* being told */
 	struct ckpt_save_ranks *early; /* of them, those that wait for the claim under way */
 
-	struct ckpt_digest
-		*agreed; /* rank 0: the plans of all ranks that were last found to agree */
+	struct ckpt_digest *
+		agreed; /* rank 0: the plans of all ranks, of which it is not to be asked again whether they agree */
 	struct ckpt_core_catalog catalog; /* of these plans */
 	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
 	bool any_step;

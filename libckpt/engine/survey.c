@@ -130,6 +130,25 @@ static int take_memory(struct ckpt_survey *s)
 	return 0;
 }
 
+static int check_time(const struct ckpt_survey *s)
+{
+	uint32_t world = s->pick->manifest.world;
+
+	if (s->next >= world || ckpt_env_now(s->core->parts.env) <= s->until_ns)
+		return 0;
+	return ckpt_fail(s->err, -ETIME,
+		"there was time to read the indexes of %u of %u ranks: raise the timeout of saves",
+		s->next, world);
+}
+
+static int take_elsewhere(const struct ckpt_survey *s)
+{
+	if (s->elsewhere.task.result < 0 || !ckpt_elsewhere_has_all(&s->elsewhere))
+		return s->elsewhere.task.result;
+	return ckpt_elsewhere_fail(
+		&s->elsewhere, 0, NULL, "no rank of the step has its files here", s->err);
+}
+
 static int survey_body(struct ckpt_task *task)
 {
 	struct ckpt_survey *s = survey_of(task);
@@ -139,7 +158,7 @@ static int survey_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	start_elsewhere(s);
 	CKPT_AWAIT(task, s->elsewhere.task.finished);
-	r = s->elsewhere.task.result;
+	r = take_elsewhere(s);
 	if (r == 0)
 		r = take_memory(s);
 	if (r < 0)
@@ -153,6 +172,8 @@ static int survey_body(struct ckpt_task *task)
 			r = s->job_result;
 		}
 		drop_window(s);
+		if (r == 0)
+			r = check_time(s);
 		if (r < 0)
 			return r;
 	}

@@ -2,7 +2,7 @@
 /*
  * What very many ranks describe, for whom it is too much to hold at once: their indexes are read a few at a time,
  * in the order of the ranks, put into a catalog under way, and let go. Reads of one window and the work on it
- * take turns, so that what is held stays bounded. Engine-internal.
+ * take turns, so that of indexes never more than a window is held. Engine-internal.
  */
 #ifndef CKPT_ENGINE_SURVEY_H
 #define CKPT_ENGINE_SURVEY_H
@@ -17,7 +17,8 @@ struct ckpt_survey {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	struct ckpt_core *core;
 	const struct ckpt_pick *pick;
-	uint64_t window; /* bytes of indexes at once; one index may be longer */
+	uint64_t window;   /* bytes of indexes at once; one index may be longer */
+	uint64_t until_ns; /* by ckpt_env_now(): no window begins after that */
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
 
@@ -38,7 +39,7 @@ struct ckpt_survey {
 /*
  * Zeroed, but for what comes before the first blank line. CKPT_EFORMAT: two ranks mean different tensors by one
  * name, both named. CKPT_EINCOMPLETE, CKPT_EINTEGRITY: an index that is not there, or is not what its rank has
- * told of it. -E2BIG: no catalog could hold it.
+ * told of it. -E2BIG: no catalog could hold it, or what they name is too much. -ETIME: it was too late for some.
  */
 void ckpt_survey_start(struct ckpt_survey *survey);
 /* Gives up, with this code. Any time. */

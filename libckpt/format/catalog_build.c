@@ -18,6 +18,8 @@
 
 #define LEVELS    CKPT_CATALOG_LOOPS
 #define SLOTS_MIN 64
+#define LIST_MIN  256 /* bytes that a buffer takes at least */
+#define HELD_MAX  (UINT64_C(2) << 30)
 
 /*
  * A record under way, and how many like it follow: words, because most tensors have few dimensions. Behind
@@ -52,6 +54,8 @@ struct ckpt_catalog_builder {
 	size_t slot_count;
 	uint64_t most;  /* bytes that the file may have */
 	uint64_t bytes; /* of all lists so far */
+	uint64_t names; /* bytes of all entries of the directory so far */
+	uint64_t held;  /* bytes of memory for them, about */
 };
 
 int ckpt_catalog_builder_new(
@@ -293,6 +297,17 @@ static const int64_t *whole_of(const struct ckpt_entry *e)
 	return e->global_shape ? e->global_shape : e->shape;
 }
 
+/* What put_entry() will write, and what it costs until then. */
+static void count_name(struct ckpt_catalog_builder *b, const struct made *m)
+{
+	size_t length = strlen(m->name);
+
+	b->names += 2 + length + (m->target ? 4 : 2 + 8 * (uint64_t)m->ndim + 8 + CKPT_DIGEST_SIZE);
+	b->held += sizeof(*m) + length + LIST_MIN;
+	if (!m->target)
+		b->held += record_words(m) * (LEVELS + 2) * sizeof(int64_t);
+}
+
 /* A name that was not there. `entry` NULL: an alias of `target`. NULL: no memory. */
 static struct made *add_name(struct ckpt_catalog_builder *b, const char *name, uint64_t hash,
 	const struct ckpt_entry *entry, const char *target)
@@ -314,6 +329,7 @@ static struct made *add_name(struct ckpt_catalog_builder *b, const char *name, u
 	if (!m->name || (entry ? !m->shape || !m->pending : !m->target))
 		return NULL;
 	put_slot(b, b->count - 1);
+	count_name(b, m);
 	return m;
 }
 
@@ -342,7 +358,11 @@ static int fail_apart(const struct ckpt_catalog_builder *b, const struct made *m
 	put_text(&text, m, NULL, m->target);
 	ckpt_buf_printf(&text, " says rank %u, ", m->first);
 	put_text(&text, m, entry, target);
-	ckpt_buf_printf(&text, " says rank %u", b->next);
+	ckpt_buf_printf(&text,
+		" says rank %u; one name is one tensor of the whole job, and what is each rank's "
+		"own "
+		"needs a name of its own",
+		b->next);
 	int r = ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.tensor = m->name},
 		"the ranks do not agree about '%.200s': %.*s", m->name,
 		text.failed ? 0 : (int)text.len, text.failed ? "" : text.data);
@@ -357,9 +377,19 @@ static int fail_memory(struct ckpt_error *err)
 
 static int fail_size(const struct ckpt_catalog_builder *b, struct ckpt_error *err)
 {
+	if (b->held > HELD_MAX)
+		return ckpt_fail(err, -E2BIG,
+			"the names of all ranks take more than %llu bytes of memory to put "
+			"together",
+			(unsigned long long)HELD_MAX);
 	return ckpt_fail(err, -E2BIG,
 		"the catalog of all ranks has more than the %llu bytes that are read back",
 		(unsigned long long)b->most);
+}
+
+static bool is_too_much(const struct ckpt_catalog_builder *b)
+{
+	return b->bytes + b->names > b->most || b->held > HELD_MAX;
 }
 
 static int add_entry(
@@ -388,7 +418,7 @@ static int add_entry(
 	if (m->list.failed)
 		return fail_memory(err);
 	b->bytes += m->list.len - before;
-	return b->bytes > b->most ? fail_size(b, err) : 0;
+	return is_too_much(b) ? fail_size(b, err) : 0;
 }
 
 static int add_alias(
@@ -401,7 +431,7 @@ static int add_alias(
 		return fail_apart(b, m, NULL, a->target, err);
 	if (!m && !add_name(b, a->name, hash, NULL, a->target))
 		return fail_memory(err);
-	return 0;
+	return is_too_much(b) ? fail_size(b, err) : 0;
 }
 
 int ckpt_catalog_builder_add(struct ckpt_catalog_builder *builder, uint32_t rank,

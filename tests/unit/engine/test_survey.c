@@ -134,12 +134,44 @@ static void test_too_large(void **state)
 	rig->core.config.catalog_bytes = 10;
 	named_save(s, WORLD, 1, 1000);
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
-	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "more than the 10 bytes"));
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"was not looked at, nor is it at later ones that are described alike: the catalog "
+		"of all ranks has more than the 10 bytes"));
 	unsigned rule = io_fault_add(&rig->fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
 	named_save(s, WORLD, 2, 1000);
 	assert_int_equal(rig->fault.hits[rule], 0);
 	assert_int_equal(named_by(s, 1, 2).bytes, 0);
+}
+
+/* It takes its time: the step is as good, and that is not tried with every step. */
+static void test_late(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00001", .hold = true});
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		crew_begin(s, rank, 1);
+	crew_sleep(s, 35000);
+	assert_false(crew_ended(s, 0));
+	core_rig_let_go(rig);
+	named_wait(s, WORLD);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(crew_end(s, rank), 0);
+	assert_true(core_rig_logged(
+		rig, CKPT_LOG_WARN, "there was time to read the indexes of 2 of 3 ranks"));
+	assert_int_equal(named_by(s, 1, 1).bytes, 0);
+	io_fault_clear(&rig->fault);
+	unsigned rule = io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	named_save(s, WORLD, 2, 1000);
+	assert_int_equal(rig->fault.hits[rule], 0);
+	/* Another layout is looked at. */
+	io_fault_clear(&rig->fault);
+	named_save(s, WORLD, 3, 700);
+	assert_true(named_by(s, 1, 3).bytes > 0);
 }
 
 /* The deadline comes while indexes are read: nothing is left of the save, and the next one is good. */
@@ -201,6 +233,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_unreadable, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_too_large, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_late, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_deadline, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
 	};

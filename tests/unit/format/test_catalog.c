@@ -523,9 +523,9 @@ static void test_apart(void **state)
 		assert_int_equal(ckpt_catalog_builder_add(builder, 1, &other, &err),
 			i == 0 ? 0 : CKPT_EFORMAT);
 		if (i == 1)
-			assert_string_equal(err.message,
+			assert_non_null(strstr(err.message,
 				"the ranks do not agree about 'a': F32 [4] says rank 0, F16 [4] "
-				"says rank 1");
+				"says rank 1; one name is one tensor"));
 		if (i == 4)
 			assert_non_null(strstr(err.message, "another name of 'b' says rank 1"));
 		ckpt_catalog_builder_free(builder);
