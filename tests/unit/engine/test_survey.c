@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/survey.h"
 #include "lib/named.h"
 #include "lib/scratch.h"
 
@@ -30,6 +31,22 @@ static uint64_t index_bytes(const struct crew *s)
 
 	assert_int_equal(stat(scratch_find(step, ".index"), &st), 0);
 	return (uint64_t)st.st_size;
+}
+
+/* All begin a step, and an answer to rank 0 about the index of rank 1 is held. */
+static void begin_held(struct crew *s, uint64_t step, enum ckpt_io_op op)
+{
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = op, .path = "rank-00001", .hold = true});
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		crew_begin(s, rank, step);
+}
+
+/* From now on: how often it is an index that rank 0 reads, which fails. */
+static unsigned watch_reads(struct core_rig *rig)
+{
+	return io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
 }
 
 /* By windows of one rank, of two, and of more than there are. */
@@ -58,8 +75,7 @@ static void test_once(void **state)
 	struct core_rig *rig = open_all(s, 1);
 
 	named_save(s, WORLD, 1, 1000);
-	unsigned rule = io_fault_add(&rig->fault,
-		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	unsigned rule = watch_reads(rig);
 	named_save(s, WORLD, 2, 1000);
 	assert_true(named_same(named_by(s, 1, 1), named_by(s, 1, 2)));
 	assert_int_equal(rig->fault.hits[rule], 0);
@@ -108,10 +124,7 @@ static void test_damaged(void **state)
 			.op = CKPT_IO_OP_OPEN, .path = "rank-00001", .error = -ENOENT});
 	assert_int_equal(named_try(s, WORLD, 1, floats), CKPT_EINCOMPLETE);
 	io_fault_clear(&rig->fault);
-	(void)io_fault_add(&rig->fault,
-		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = "rank-00001", .hold = true});
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		crew_begin(s, rank, 2);
+	begin_held(s, 2, CKPT_IO_OP_OPEN);
 	crew_sleep(s, 200);
 	assert_non_null(rig->fault.tap.held);
 	scratch_flip(scratch_join(s->dir, rig->fault.tap.held->path), 60);
@@ -137,11 +150,37 @@ static void test_too_large(void **state)
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
 		"was not looked at, nor is it at later ones that are described alike: the catalog "
 		"of all ranks has more than the 10 bytes"));
-	unsigned rule = io_fault_add(&rig->fault,
-		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	unsigned rule = watch_reads(rig);
 	named_save(s, WORLD, 2, 1000);
 	assert_int_equal(rig->fault.hits[rule], 0);
 	assert_int_equal(named_by(s, 1, 2).bytes, 0);
+}
+
+/* All that is left of the step is in the stores of other nodes. */
+static void test_nothing_here(void **state)
+{
+	struct ckpt_manifest_rank ranks[2] = {
+		{.rank = 0, .node = "a", .attempt = "0123456789abcdef", .index_bytes = 9},
+		{.rank = 1, .node = "b", .attempt = "0123456789abcdef", .index_bytes = 9}};
+	struct ckpt_pick pick = {
+		.chosen = {.generation = 1, .step = 7}, .manifest = {.world = 2, .ranks = ranks}};
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct crew *s = *state;
+
+	crew_open(s, 0, 1, 60000);
+	s->rank[0].core.marker.shared = false;
+	struct ckpt_survey survey = {.core = &s->rank[0].core,
+		.pick = &pick,
+		.window = 100,
+		.until_ns = UINT64_MAX,
+		.err = &err};
+	ckpt_survey_start(&survey);
+	core_rig_run(&s->rank[0]);
+	assert_true(survey.task.finished);
+	assert_int_equal(survey.task.result, CKPT_EELSEWHERE);
+	assert_non_null(strstr(err.message, "no rank of the step has its files here"));
+	assert_int_equal(survey.elsewhere.count, 2);
+	ckpt_survey_clear(&survey);
 }
 
 /* It takes its time: the step is as good, and that is not tried with every step. */
@@ -150,10 +189,7 @@ static void test_late(void **state)
 	struct crew *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
-	(void)io_fault_add(&rig->fault,
-		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00001", .hold = true});
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		crew_begin(s, rank, 1);
+	begin_held(s, 1, CKPT_IO_OP_READ);
 	crew_sleep(s, 35000);
 	assert_false(crew_ended(s, 0));
 	core_rig_let_go(rig);
@@ -164,8 +200,7 @@ static void test_late(void **state)
 		rig, CKPT_LOG_WARN, "there was time to read the indexes of 2 of 3 ranks"));
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
 	io_fault_clear(&rig->fault);
-	unsigned rule = io_fault_add(&rig->fault,
-		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = ".index", .error = -EIO});
+	unsigned rule = watch_reads(rig);
 	named_save(s, WORLD, 2, 1000);
 	assert_int_equal(rig->fault.hits[rule], 0);
 	/* Another layout is looked at. */
@@ -180,10 +215,7 @@ static void test_deadline(void **state)
 	struct crew *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
-	(void)io_fault_add(&rig->fault,
-		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00001", .hold = true});
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		crew_begin(s, rank, 1);
+	begin_held(s, 1, CKPT_IO_OP_READ);
 	crew_sleep(s, 61000);
 	core_rig_let_go(rig);
 	crew_sleep(s, 1000);
@@ -233,6 +265,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_unreadable, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_too_large, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_nothing_here, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_late, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_deadline, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
