@@ -234,7 +234,7 @@ static double write_catalog(const struct options *o, enum cut cut, uint64_t *ret
 	struct ckpt_buf out = {0};
 	uint64_t begun = now_ns();
 
-	must(ckpt_catalog_builder_new(o->world, CKPT_CATALOG_MAX, &builder), NULL, "catalog");
+	must(ckpt_catalog_builder_new(o->world, NULL, &builder), NULL, "catalog");
 	for (uint32_t i = 0; i < o->world; i++)
 		must(ckpt_catalog_builder_add(builder, i, layout_of(o, cut, i), &err), &err,
 			"catalog");

@@ -13,10 +13,8 @@ static struct ckpt_cataloger *cataloger_of(struct ckpt_task *task)
 
 int ckpt_cataloger_builder(const struct ckpt_core *core, struct ckpt_catalog_builder **ret_builder)
 {
-	uint64_t most = core->config.catalog_bytes;
-
 	return ckpt_catalog_builder_new(
-		core->config.world, most ? most : CKPT_CATALOG_MAX, ret_builder);
+		core->config.world, &core->config.catalog_limits, ret_builder);
 }
 
 static int build(struct ckpt_cataloger *c)

@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
+#include "format/catalog.h"
 #include "format/manifest.h"
 #include "staging/pool.h"
 #include "store/store.h"
@@ -52,8 +53,8 @@ struct ckpt_core_config {
 	bool node_store; /* every node of the job has a store of its own */
 	uint32_t
 		many; /* ranks of a step that are too many to read all indexes; 0: CKPT_GATHER_MANY */
-	uint64_t agree_bytes;   /* of indexes that rank 0 holds at once; 0: CKPT_AGREE_BYTES_MAX */
-	uint64_t catalog_bytes; /* of the catalog, at most; 0: CKPT_CATALOG_MAX */
+	uint64_t agree_bytes; /* of indexes that rank 0 holds at once; 0: CKPT_AGREE_BYTES_MAX */
+	struct ckpt_catalog_limits catalog_limits;
 	uint32_t keeper; /* with node_store: the lowest rank on this node, which keeps its store */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];

@@ -12,6 +12,7 @@
 #include "format/layout.h"
 
 #define CKPT_CATALOG_MAX        (UINT64_C(1) << 30)
+#define CKPT_CATALOG_NAMES_MAX  (UINT64_C(2) << 30)
 #define CKPT_CATALOG_HEAD_BYTES 56
 #define CKPT_CATALOG_LOOPS      3
 
@@ -19,9 +20,15 @@
 
 struct ckpt_catalog_builder;
 
-/* `world` is 1 to CKPT_WORLD_MAX; `most` bytes may the file have, up to CKPT_CATALOG_MAX. -ENOMEM. */
-int ckpt_catalog_builder_new(
-	uint32_t world, uint64_t most, struct ckpt_catalog_builder **ret_builder);
+/* How much it may come to. */
+struct ckpt_catalog_limits {
+	uint64_t file_bytes;  /* up to CKPT_CATALOG_MAX; 0: that */
+	uint64_t names_bytes; /* of memory, about; 0: CKPT_CATALOG_NAMES_MAX */
+};
+
+/* `world` is 1 to CKPT_WORLD_MAX; `limits` NULL: the largest. -ENOMEM. */
+int ckpt_catalog_builder_new(uint32_t world, const struct ckpt_catalog_limits *limits,
+	struct ckpt_catalog_builder **ret_builder);
 /*
  * What a rank holds; in ascending order, no rank twice. The layout is not kept. -ENOMEM; -E2BIG;
  * CKPT_EFORMAT: it does not agree with an earlier rank about a name, both named. After a failure nothing

@@ -19,7 +19,6 @@
 #define LEVELS    CKPT_CATALOG_LOOPS
 #define SLOTS_MIN 64
 #define LIST_MIN  256 /* bytes that a buffer takes at least */
-#define HELD_MAX  (UINT64_C(2) << 30)
 
 /*
  * A record under way, and how many like it follow: words, because most tensors have few dimensions. Behind
@@ -52,22 +51,27 @@ struct ckpt_catalog_builder {
 	size_t room;
 	uint32_t *slots; /* number in `made` and 1, by hash; a power of two */
 	size_t slot_count;
-	uint64_t most;  /* bytes that the file may have */
+	struct ckpt_catalog_limits limits;
 	uint64_t bytes; /* of all lists so far */
 	uint64_t names; /* bytes of all entries of the directory so far */
 	uint64_t held;  /* bytes of memory for them, about */
 };
 
-int ckpt_catalog_builder_new(
-	uint32_t world, uint64_t most, struct ckpt_catalog_builder **ret_builder)
+int ckpt_catalog_builder_new(uint32_t world, const struct ckpt_catalog_limits *limits,
+	struct ckpt_catalog_builder **ret_builder)
 {
 	struct ckpt_catalog_builder *b = ckpt_alloc(sizeof(*b));
 
-	CKPT_ASSERT(world >= 1 && world <= CKPT_WORLD_MAX && most <= CKPT_CATALOG_MAX);
+	CKPT_ASSERT(world >= 1 && world <= CKPT_WORLD_MAX);
 	if (!b)
 		return -ENOMEM;
 	b->world = world;
-	b->most = most;
+	b->limits = limits ? *limits : (struct ckpt_catalog_limits){0};
+	if (!b->limits.file_bytes)
+		b->limits.file_bytes = CKPT_CATALOG_MAX;
+	if (!b->limits.names_bytes)
+		b->limits.names_bytes = CKPT_CATALOG_NAMES_MAX;
+	CKPT_ASSERT(b->limits.file_bytes <= CKPT_CATALOG_MAX);
 	*ret_builder = b;
 	return 0;
 }
@@ -377,19 +381,20 @@ static int fail_memory(struct ckpt_error *err)
 
 static int fail_size(const struct ckpt_catalog_builder *b, struct ckpt_error *err)
 {
-	if (b->held > HELD_MAX)
+	if (b->held > b->limits.names_bytes)
 		return ckpt_fail(err, -E2BIG,
 			"the names of all ranks take more than %llu bytes of memory to put "
-			"together",
-			(unsigned long long)HELD_MAX);
+			"together: give what ranks share one name, and save fewer tensors",
+			(unsigned long long)b->limits.names_bytes);
 	return ckpt_fail(err, -E2BIG,
-		"the catalog of all ranks has more than the %llu bytes that are read back",
-		(unsigned long long)b->most);
+		"the catalog of all ranks has more than the %llu bytes that are read back: "
+		"give what ranks share one name, and save fewer tensors",
+		(unsigned long long)b->limits.file_bytes);
 }
 
 static bool is_too_much(const struct ckpt_catalog_builder *b)
 {
-	return b->bytes + b->names > b->most || b->held > HELD_MAX;
+	return b->bytes + b->names > b->limits.file_bytes || b->held > b->limits.names_bytes;
 }
 
 static int add_entry(
@@ -562,5 +567,5 @@ int ckpt_catalog_builder_finish(struct ckpt_catalog_builder *builder, struct ckp
 	ckpt_free(order);
 	if (out->failed)
 		return fail_memory(err);
-	return out->len - begin > builder->most ? fail_size(builder, err) : 0;
+	return out->len - begin > builder->limits.file_bytes ? fail_size(builder, err) : 0;
 }

@@ -244,7 +244,7 @@ static void write_catalog(
 	struct ckpt_buf buf = {0};
 	char name[CKPT_PATH_MAX];
 
-	must(ckpt_catalog_builder_new(step->world, CKPT_CATALOG_MAX, &builder) == 0, "catalog");
+	must(ckpt_catalog_builder_new(step->world, NULL, &builder) == 0, "catalog");
 	for (uint32_t i = 0; step->shrunk && i < step->world; i++)
 		for (size_t k = 0; k < layouts[i]->entry_count; k++)
 			layouts[i]->entries[k].shape[0]--;

@@ -144,7 +144,7 @@ static void test_too_large(void **state)
 	struct crew *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
-	rig->core.config.catalog_bytes = 10;
+	rig->core.config.catalog_limits.file_bytes = 10;
 	named_save(s, WORLD, 1, 1000);
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
@@ -154,6 +154,23 @@ static void test_too_large(void **state)
 	named_save(s, WORLD, 2, 1000);
 	assert_int_equal(rig->fault.hits[rule], 0);
 	assert_int_equal(named_by(s, 1, 2).bytes, 0);
+}
+
+/* Nor is there so much memory for names: the same. */
+static void test_names_too_large(void **state)
+{
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	rig->core.config.catalog_limits.names_bytes = 100;
+	named_save(s, WORLD, 1, 1000);
+	assert_int_equal(named_by(s, 1, 1).bytes, 0);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"nor is it at later ones that are described alike: the names of all ranks take "
+		"more than 100 bytes of memory to put together: give what ranks share one name"));
+	unsigned rule = watch_reads(rig);
+	named_save(s, WORLD, 2, 1000);
+	assert_int_equal(rig->fault.hits[rule], 0);
 }
 
 /* All that is left of the step is in the stores of other nodes. */
@@ -265,6 +282,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_unreadable, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_too_large, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_names_too_large, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_nothing_here, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_late, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_deadline, crew_setup, crew_teardown),

@@ -147,7 +147,7 @@ static int build(
 	struct truth *t, struct ckpt_buf *out, struct ckpt_error *err, struct ckpt_digest *digest)
 {
 	struct ckpt_catalog_builder *builder = NULL;
-	int r = ckpt_catalog_builder_new(t->world, CKPT_CATALOG_MAX, &builder);
+	int r = ckpt_catalog_builder_new(t->world, NULL, &builder);
 
 	for (uint32_t rank = 0; r == 0 && rank < t->world; rank++)
 		r = add_rank(builder, t, rank, err);
@@ -361,7 +361,7 @@ static void test_of_many(void **state)
 	struct ckpt_buf file = {0};
 
 	(void)state;
-	assert_int_equal(ckpt_catalog_builder_new(CKPT_WORLD_MAX, CKPT_CATALOG_MAX, &builder), 0);
+	assert_int_equal(ckpt_catalog_builder_new(CKPT_WORLD_MAX, NULL, &builder), 0);
 	for (uint32_t r = 0; r < CKPT_WORLD_MAX; r++) {
 		start[0] = 4 * (int64_t)r;
 		assert_int_equal(ckpt_catalog_builder_add(builder, r, &layout, NULL), 0);
@@ -518,7 +518,7 @@ static void test_apart(void **state)
 			.aliases = &alias,
 			.alias_count = i == 4};
 
-		assert_int_equal(ckpt_catalog_builder_new(2, CKPT_CATALOG_MAX, &builder), 0);
+		assert_int_equal(ckpt_catalog_builder_new(2, NULL, &builder), 0);
 		assert_int_equal(ckpt_catalog_builder_add(builder, 0, &first, &err), 0);
 		assert_int_equal(ckpt_catalog_builder_add(builder, 1, &other, &err),
 			i == 0 ? 0 : CKPT_EFORMAT);
