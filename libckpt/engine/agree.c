@@ -158,12 +158,12 @@ static void remember(const struct ckpt_save *save)
 	core->catalog = (struct ckpt_core_catalog){0};
 }
 
-/* A survey that came to nothing for want of room or time would do so at every step. */
+/* What is too large, or takes too long, is so at every step; memory may be there at the next one. */
 static bool is_hopeless(const struct ckpt_agree *a)
 {
 	int r = a->survey.task.result;
 
-	return a->large && (r == -E2BIG || r == -ENOMEM || r == -ETIME);
+	return a->large && (r == -E2BIG || r == -ETIME);
 }
 
 /* Nobody knows whether they agree, and it is not asked again before they describe something else. */
