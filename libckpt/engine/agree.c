@@ -54,13 +54,22 @@ static uint64_t bytes_at_once(const struct ckpt_save *save)
 	return bytes ? bytes : CKPT_AGREE_BYTES_MAX;
 }
 
+/* Where every node has a store of its own, only what ranks of this node have written is read here. */
+static bool is_here(const struct ckpt_save *save, const struct ckpt_manifest_rank *rank)
+{
+	const struct ckpt_core_config *config = &save->core->config;
+
+	return !config->node_store || strcmp(rank->node, config->node) == 0;
+}
+
 static bool is_large(const struct ckpt_save *save)
 {
 	uint64_t bytes = 0;
 
 	/* Each is bounded by the decoder of the records, and the world as well. */
 	for (uint32_t i = 0; i < save->core->config.world; i++)
-		bytes += save->ranks->all[i].index_bytes;
+		if (is_here(save, &save->ranks->all[i]))
+			bytes += save->ranks->all[i].index_bytes;
 	return bytes > bytes_at_once(save);
 }
 

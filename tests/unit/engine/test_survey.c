@@ -173,6 +173,30 @@ static void test_names_too_large(void **state)
 	assert_int_equal(rig->fault.hits[rule], 0);
 }
 
+/* Of indexes that lie in the stores of other nodes none is held, however long they are. */
+static void test_other_nodes(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 60000);
+	struct ckpt_core *core = &s->rank[0].core;
+	named_save(s, 2, 1, 1000);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		s->rank[rank].core.config.node_store = true;
+		s->rank[rank].core.config.keeper = rank;
+	}
+	core->config.agree_bytes = index_bytes(s) * 3 / 2;
+	/* Of those who make a survey nobody comes to its end. */
+	core->config.catalog_limits.names_bytes = 1;
+	memcpy(s->rank[1].core.config.node, "other", sizeof("other"));
+	named_save(s, 2, 2, 700);
+	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_DEBUG, "of this node mean the same"));
+	assert_false(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "was not looked at"));
+	memcpy(s->rank[1].core.config.node, core->config.node, sizeof(core->config.node));
+	named_save(s, 2, 3, 800);
+	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "more than 1 bytes of memory"));
+}
+
 /* All that is left of the step is in the stores of other nodes. */
 static void test_nothing_here(void **state)
 {
@@ -287,6 +311,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_too_large, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_names_too_large, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_other_nodes, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_nothing_here, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_late, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_deadline, crew_setup, crew_teardown),
