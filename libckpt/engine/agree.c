@@ -16,9 +16,12 @@
 
 struct ckpt_agree {
 	struct ckpt_pick pick; /* what the manifest is going to say */
-	bool large;            /* the survey looks, and not the gather */
+	/* One of these two looks; what follows them is that one's. */
 	struct ckpt_gather gather;
 	struct ckpt_survey survey;
+	const struct ckpt_task *task;
+	const struct ckpt_elsewhere *elsewhere;
+	void (*halt)(struct ckpt_agree *a, int code);
 	struct ckpt_cataloger cataloger;
 	struct ckpt_error err;
 };
@@ -81,10 +84,18 @@ static void say_unknown(const struct ckpt_save *save, const char *more, const ch
 		(unsigned long long)save->step, more, why);
 }
 
+static void halt_gather(struct ckpt_agree *a, int code)
+{
+	ckpt_gather_stop(&a->gather, code);
+}
+
 static void start_gather(struct ckpt_save *save)
 {
 	struct ckpt_agree *a = save->ranks->agree;
 
+	a->task = &a->gather.task;
+	a->elsewhere = &a->gather.elsewhere;
+	a->halt = halt_gather;
 	a->gather.core = save->core;
 	a->gather.pick = &a->pick;
 	a->gather.err = &a->err;
@@ -101,10 +112,18 @@ static uint64_t survey_until(const struct ckpt_save *save)
 	return now < end ? now + (end - now) / 2 : now;
 }
 
+static void halt_survey(struct ckpt_agree *a, int code)
+{
+	ckpt_survey_stop(&a->survey, code);
+}
+
 static void start_survey(struct ckpt_save *save)
 {
 	struct ckpt_agree *a = save->ranks->agree;
 
+	a->task = &a->survey.task;
+	a->elsewhere = &a->survey.elsewhere;
+	a->halt = halt_survey;
 	a->survey = (struct ckpt_survey){.core = save->core,
 		.pick = &a->pick,
 		.window = bytes_at_once(save) / 4,
@@ -131,8 +150,7 @@ static bool start(struct ckpt_save *save)
 	a->pick.chosen.step = save->step;
 	a->pick.manifest.world = save->core->config.world;
 	a->pick.manifest.ranks = x->all;
-	a->large = is_large(save);
-	if (a->large)
+	if (is_large(save))
 		start_survey(save);
 	else
 		start_gather(save);
@@ -143,14 +161,9 @@ static bool is_over(const struct ckpt_save *save)
 {
 	struct ckpt_agree *a = save->ranks->agree;
 
-	if (a->large) {
-		if (save->code && !a->survey.stop)
-			ckpt_survey_stop(&a->survey, save->code);
-		return a->survey.task.finished;
-	}
-	if (save->code && !a->gather.stop)
-		ckpt_gather_stop(&a->gather, save->code);
-	return a->gather.task.finished;
+	if (save->code)
+		a->halt(a, save->code);
+	return a->task->finished;
 }
 
 /* They need not be looked at again, until one of them changes. */
@@ -168,11 +181,9 @@ static void remember(const struct ckpt_save *save)
 }
 
 /* What is too large, or takes too long, is so at every step; memory may be there at the next one. */
-static bool is_hopeless(const struct ckpt_agree *a)
+static bool is_hopeless(int code)
 {
-	int r = a->survey.task.result;
-
-	return a->large && (r == -E2BIG || r == -ETIME);
+	return code == -E2BIG || code == -ETIME;
 }
 
 /* Nobody knows whether they agree, and it is not asked again before they describe something else. */
@@ -191,7 +202,7 @@ static bool is_unreadable(int code)
 static int take(struct ckpt_save *save)
 {
 	const struct ckpt_agree *a = save->ranks->agree;
-	int r = a->large ? a->survey.task.result : a->gather.task.result;
+	int r = a->task->result;
 
 	if (save->code)
 		return save->code;
@@ -204,9 +215,9 @@ static int take(struct ckpt_save *save)
 			(unsigned long long)save->step, a->err.message);
 	if (r < 0) {
 		say_unknown(save,
-			is_hopeless(a) ? ", nor is it at later ones that are described alike" : "",
+			is_hopeless(r) ? ", nor is it at later ones that are described alike" : "",
 			a->err.code ? a->err.message : ckpt_code_text(r));
-		if (is_hopeless(a))
+		if (is_hopeless(r))
 			forgo(save);
 		return 0;
 	}
@@ -243,10 +254,7 @@ static bool has_all(const struct ckpt_save *save)
 {
 	const struct ckpt_agree *a = save->ranks->agree;
 
-	if (a->large ? a->survey.task.result < 0 || a->survey.elsewhere.count > 0
-		     : a->gather.task.result < 0 || a->gather.elsewhere.count > 0)
-		return false;
-	return ckpt_save_agreed(save);
+	return a->task->result == 0 && a->elsewhere->count == 0 && ckpt_save_agreed(save);
 }
 
 static void start_cataloger(struct ckpt_save *save)
