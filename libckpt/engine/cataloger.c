@@ -20,40 +20,24 @@ int ckpt_cataloger_builder(const struct ckpt_core *core, struct ckpt_catalog_bui
 static int build(struct ckpt_cataloger *c)
 {
 	if (c->builder)
-		return ckpt_catalog_builder_finish(c->builder, &c->file, &c->err, &c->digest);
+		return ckpt_catalog_builder_finish(c->builder, &c->file, &c->job.error, &c->digest);
 	struct ckpt_catalog_builder *builder = NULL;
 	uint32_t world = c->core->config.world;
 	int r = ckpt_cataloger_builder(c->core, &builder);
 
 	for (uint32_t i = 0; i < world && r == 0; i++)
-		r = ckpt_catalog_builder_add(builder, i, c->indexes[i]->layout, &c->err);
+		r = ckpt_catalog_builder_add(builder, i, c->indexes[i]->layout, &c->job.error);
 	if (r == 0)
-		r = ckpt_catalog_builder_finish(builder, &c->file, &c->err, &c->digest);
+		r = ckpt_catalog_builder_finish(builder, &c->file, &c->job.error, &c->digest);
 	ckpt_catalog_builder_free(builder);
 	return r;
 }
 
 static void build_work(struct ckpt_job *job)
 {
-	struct ckpt_cataloger *c = CKPT_CONTAINER(job, struct ckpt_cataloger, job);
+	struct ckpt_cataloger *c = CKPT_CONTAINER(job, struct ckpt_cataloger, job.job);
 
-	c->job_result = build(c);
-}
-
-static void job_back(struct ckpt_node *node)
-{
-	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_cataloger *c = CKPT_CONTAINER(job, struct ckpt_cataloger, job);
-
-	c->job_done = true;
-	ckpt_task_wake(&c->task);
-}
-
-static void start_build(struct ckpt_cataloger *c)
-{
-	c->job = (struct ckpt_job){.work = build_work, .urgent = true};
-	c->job.node.run = job_back;
-	ckpt_env_run(c->core->parts.env, &c->job);
+	c->job.result = build(c);
 }
 
 static int give_up(struct ckpt_cataloger *c, int code)
@@ -73,10 +57,10 @@ static int cataloger_body(struct ckpt_task *task)
 	char path[CKPT_PATH_MAX];
 
 	CKPT_TASK_BEGIN(task);
-	start_build(c);
-	CKPT_AWAIT(task, c->job_done);
-	if (c->job_result < 0)
-		return give_up(c, c->job_result);
+	ckpt_task_job_start(&c->job, core->parts.env, task, build_work);
+	CKPT_AWAIT(task, c->job.done);
+	if (ckpt_task_job_take(&c->job, &c->err) < 0)
+		return give_up(c, c->job.result);
 	ckpt_name_catalog(path, core->generation, &c->digest);
 	ckpt_store_publish(core->store, &c->op, path, c->file.data, c->file.len, NULL);
 	CKPT_AWAIT(task, c->op.done);

@@ -6,6 +6,7 @@
 #ifndef CKPT_ENGINE_CATALOGER_H
 #define CKPT_ENGINE_CATALOGER_H
 
+#include "base/task_job.h"
 #include "engine/core.h"
 #include "format/catalog.h"
 #include "format/index.h"
@@ -19,9 +20,7 @@ struct ckpt_cataloger {
 
 	/* Its own. */
 	struct ckpt_store_op op;
-	struct ckpt_job job;
-	bool job_done;
-	int job_result;
+	struct ckpt_task_job job;
 	struct ckpt_error err;
 	struct ckpt_buf file;
 	struct ckpt_digest digest;

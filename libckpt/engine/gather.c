@@ -262,12 +262,12 @@ int ckpt_gather_end_ways(struct ckpt_gather *g)
 
 static void unite_work(struct ckpt_job *job)
 {
-	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job.job);
 
 	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
 
-	g->job_result = ckpt_wholes_build(indexes, world_of(g), &g->job_error, &g->wholes);
-	if (g->job_result == 0 && world_of(g) > 1)
+	g->job.result = ckpt_wholes_build(indexes, world_of(g), &g->job.error, &g->wholes);
+	if (g->job.result == 0 && world_of(g) > 1)
 		g->replicas = ckpt_replicas_compare(g->wholes, indexes);
 }
 
@@ -288,43 +288,18 @@ static void say_replicas(const struct ckpt_gather *g)
 		(unsigned long long)g->pick->chosen.step, r->rank, r->other, r->name, more);
 }
 
-static void job_back(struct ckpt_node *node)
-{
-	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
-
-	g->job_done = true;
-	ckpt_task_wake(&g->task);
-}
-
-void ckpt_gather_start_job(struct ckpt_gather *g, void (*work)(struct ckpt_job *job))
-{
-	g->job = (struct ckpt_job){.work = work, .urgent = true};
-	g->job.node.run = job_back;
-	g->job_done = false;
-	ckpt_error_clear(&g->job_error);
-	ckpt_env_run(g->core->parts.env, &g->job);
-}
-
-int ckpt_gather_take_job(struct ckpt_gather *g)
-{
-	if (g->job_result < 0)
-		*g->err = g->job_error;
-	return g->job_result;
-}
-
 /* What is to be put together of many ranks is for a worker. */
 static void start_unite(struct ckpt_gather *g)
 {
 	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
 
 	if (!ckpt_wholes_are_plain(indexes, world_of(g))) {
-		ckpt_gather_start_job(g, unite_work);
+		ckpt_task_job_start(&g->job, g->core->parts.env, &g->task, unite_work);
 		return;
 	}
-	ckpt_error_clear(&g->job_error);
-	unite_work(&g->job);
-	g->job_done = true;
+	ckpt_error_clear(&g->job.error);
+	unite_work(&g->job.job);
+	g->job.done = true;
 }
 
 static void start_elsewhere(struct ckpt_gather *g)
@@ -359,8 +334,8 @@ int ckpt_gather_open_all_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	start_unite(g);
-	CKPT_AWAIT(task, g->job_done);
-	r = ckpt_gather_take_job(g);
+	CKPT_AWAIT(task, g->job.done);
+	r = ckpt_task_job_take(&g->job, g->err);
 	if (r < 0)
 		return r;
 	say_replicas(g);
@@ -400,17 +375,16 @@ static int open_body(struct ckpt_task *task)
  */
 static void seal_work(struct ckpt_job *job)
 {
-	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job.job);
 
-	g->job_result = 0;
 	for (uint32_t i = 0; i < world_of(g); i++) {
 		uint64_t bytes = 0;
 
 		if (!is_wanted(g, i))
 			continue;
 		if (ckpt_targets_seal(&g->wanted[i], g->indexes[i]->layout, &bytes) < 0) {
-			g->job_error.rank = (int32_t)i;
-			g->job_result = ckpt_fail(&g->job_error, -ENOMEM, "out of memory");
+			g->job.error.rank = (int32_t)i;
+			g->job.result = ckpt_fail(&g->job.error, -ENOMEM, "out of memory");
 			return;
 		}
 		g->sum += bytes;
@@ -453,9 +427,9 @@ int ckpt_gather_read_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	g->wanted = g->binder.ranks;
 	do {
-		ckpt_gather_start_job(g, seal_work);
-		CKPT_AWAIT(task, g->job_done);
-		r = ckpt_gather_take_job(g);
+		ckpt_task_job_start(&g->job, g->core->parts.env, task, seal_work);
+		CKPT_AWAIT(task, g->job.done);
+		r = ckpt_task_job_take(&g->job, g->err);
 		if (r < 0)
 			return r;
 		atomic_store(g->total, g->sum);

@@ -10,6 +10,7 @@
 #ifndef CKPT_ENGINE_GATHER_H
 #define CKPT_ENGINE_GATHER_H
 
+#include "base/task_job.h"
 #include "engine/asked.h"
 #include "engine/binder.h"
 #include "engine/elsewhere.h"
@@ -82,10 +83,7 @@ struct ckpt_gather {
 	uint64_t sum;                /* bytes of all rounds so far */
 	int code; /* of the failure that is told: of several the one of the lowest rank */
 	uint32_t code_rank;
-	struct ckpt_job job;
-	int job_result;
-	struct ckpt_error job_error; /* a worker words into this: `err` may be told meanwhile */
-	bool job_done;
+	struct ckpt_task_job job;
 };
 
 /* Zeroed, but for what comes before the first blank line. Each is awaited. */
@@ -116,9 +114,6 @@ int ckpt_gather_start_indexes(struct ckpt_gather *gather);
 bool ckpt_gather_pump(struct ckpt_gather *gather);
 /* What all have come to. */
 int ckpt_gather_end_ways(struct ckpt_gather *gather);
-void ckpt_gather_start_job(struct ckpt_gather *gather, void (*work)(struct ckpt_job *job));
-/* What it has come to, worded. */
-int ckpt_gather_take_job(struct ckpt_gather *gather);
 /* That of a shard which another rank may have the same of. */
 bool ckpt_gather_is_bad_copy(int code);
 /* Forgets how far it has filled. */

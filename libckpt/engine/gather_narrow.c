@@ -107,7 +107,7 @@ static int check_same(struct ckpt_gather *g, const struct ckpt_target *t)
 			      memcmp(found->shape, told->shape,
 				      found->ndim * sizeof(*found->shape)) == 0))
 		return 0;
-	return ckpt_fail_at(&g->job_error, CKPT_EFORMAT, &(struct ckpt_where){.tensor = t->name},
+	return ckpt_fail_at(&g->job.error, CKPT_EFORMAT, &(struct ckpt_where){.tensor = t->name},
 		"'%.200s' is of another type or shape in the indexes than in the catalog of the "
 		"step: "
 		"remove the catalog, %s, and restore again",
@@ -121,22 +121,22 @@ static int bind_again(struct ckpt_gather *g)
 
 	ckpt_gather_reset(g);
 	int r = ckpt_wholes_build(
-		(const struct ckpt_index *const *)g->indexes, world, &g->job_error, &g->wholes);
+		(const struct ckpt_index *const *)g->indexes, world, &g->job.error, &g->wholes);
 	if (r == 0 && ckpt_binder_init(&g->binder, g->wholes, world) < 0)
-		r = ckpt_fail(&g->job_error, -ENOMEM, "out of memory");
+		r = ckpt_fail(&g->job.error, -ENOMEM, "out of memory");
 	for (size_t i = 0; i < g->asked.count && r == 0; i++) {
 		r = check_same(g, g->asked.items[i]);
 		if (r == 0)
-			r = ckpt_binder_add(&g->binder, g->asked.items[i], 1, &g->job_error);
+			r = ckpt_binder_add(&g->binder, g->asked.items[i], 1, &g->job.error);
 	}
 	return r;
 }
 
 static void bind_work(struct ckpt_job *job)
 {
-	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job);
+	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job.job);
 
-	g->job_result = bind_again(g);
+	g->job.result = bind_again(g);
 }
 
 bool ckpt_gather_may_widen(const struct ckpt_gather *gather)
@@ -175,9 +175,9 @@ int ckpt_gather_narrow_body(struct ckpt_task *task)
 	/* Nothing is wanted. */
 	if (!any_index(g))
 		return ckpt_task_continue(task, ckpt_gather_read_body);
-	ckpt_gather_start_job(g, bind_work);
-	CKPT_AWAIT(task, g->job_done);
-	r = ckpt_gather_take_job(g);
+	ckpt_task_job_start(&g->job, g->core->parts.env, task, bind_work);
+	CKPT_AWAIT(task, g->job.done);
+	r = ckpt_task_job_take(&g->job, g->err);
 	if (r < 0 && r != -ENOMEM && ckpt_gather_may_widen(g)) {
 		ckpt_gather_widen(g);
 		return ckpt_task_continue(task, ckpt_gather_narrow_body);

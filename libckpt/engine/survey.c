@@ -90,29 +90,11 @@ static void drop_window(struct ckpt_survey *s)
 
 static void add_work(struct ckpt_job *job)
 {
-	struct ckpt_survey *s = CKPT_CONTAINER(job, struct ckpt_survey, job);
+	struct ckpt_survey *s = CKPT_CONTAINER(job, struct ckpt_survey, job.job);
 
-	s->job_result = 0;
-	for (unsigned i = 0; i < s->way_count && s->job_result == 0; i++)
-		s->job_result = ckpt_catalog_builder_add(
-			s->builder, s->ways[i].rank, s->ways[i].shard.index->layout, s->err);
-}
-
-static void job_back(struct ckpt_node *node)
-{
-	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_survey *s = CKPT_CONTAINER(job, struct ckpt_survey, job);
-
-	s->job_done = true;
-	ckpt_task_wake(&s->task);
-}
-
-static void start_add(struct ckpt_survey *s)
-{
-	s->job = (struct ckpt_job){.work = add_work, .urgent = true};
-	s->job.node.run = job_back;
-	s->job_done = false;
-	ckpt_env_run(s->core->parts.env, &s->job);
+	for (unsigned i = 0; i < s->way_count && s->job.result == 0; i++)
+		s->job.result = ckpt_catalog_builder_add(
+			s->builder, s->ways[i].rank, s->ways[i].shard.index->layout, &s->job.error);
 }
 
 static void start_elsewhere(struct ckpt_survey *s)
@@ -167,9 +149,9 @@ static int survey_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, is_read(s));
 		r = take_window(s);
 		if (r == 0) {
-			start_add(s);
-			CKPT_AWAIT(task, s->job_done);
-			r = s->job_result;
+			ckpt_task_job_start(&s->job, s->core->parts.env, task, add_work);
+			CKPT_AWAIT(task, s->job.done);
+			r = ckpt_task_job_take(&s->job, s->err);
 		}
 		drop_window(s);
 		if (r == 0)

@@ -7,6 +7,7 @@
 #ifndef CKPT_ENGINE_SURVEY_H
 #define CKPT_ENGINE_SURVEY_H
 
+#include "base/task_job.h"
 #include "engine/elsewhere.h"
 #include "engine/pick.h"
 #include "format/catalog.h"
@@ -31,9 +32,7 @@ struct ckpt_survey {
 	uint32_t next; /* rank */
 	struct ckpt_survey_way *ways;
 	unsigned way_count; /* of this window */
-	struct ckpt_job job;
-	int job_result;
-	bool job_done;
+	struct ckpt_task_job job;
 };
 
 /*
