@@ -16,31 +16,6 @@ static struct ckpt_shard *shard_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_shard, task);
 }
 
-static void job_back(struct ckpt_node *node)
-{
-	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job);
-
-	s->job_done = true;
-	ckpt_task_wake(&s->task);
-}
-
-/* Digests and parsing are for a worker: an index may have hundreds of megabytes. */
-static void start_job(struct ckpt_shard *s, void (*work)(struct ckpt_job *))
-{
-	s->job_done = false;
-	s->job = (struct ckpt_job){.work = work, .urgent = true};
-	s->job.node.run = job_back;
-	ckpt_env_run(s->core->parts.env, &s->job);
-}
-
-static int take_job(struct ckpt_shard *s)
-{
-	if (s->job_result < 0)
-		*s->err = s->job_error;
-	return s->job_result;
-}
-
 static int fail_missing(struct ckpt_shard *s, const char *what)
 {
 	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
@@ -74,27 +49,28 @@ static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 
 /* The index. */
 
+/* Digests and parsing are for a worker: it may have hundreds of megabytes. */
 static void index_work(struct ckpt_job *job)
 {
-	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job);
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
 	struct ckpt_digest digest = ckpt_digest_of(s->index_bytes, s->index_length);
 	struct ckpt_where where = {.tier = "local", .file = s->path};
 
 	if (!ckpt_digest_equal(&digest, &s->rank->index_digest)) {
-		s->job_result = ckpt_fail_at(&s->job_error, CKPT_EINTEGRITY, &where,
+		s->job.result = ckpt_fail_at(&s->job.error, CKPT_EINTEGRITY, &where,
 			"%s in %s does not match the digest that the manifest has of it: it has "
 			"changed since it was written; put the file back from a copy, or use "
 			"another step",
 			s->path, s->core->parts.label);
 		return;
 	}
-	s->job_result = ckpt_index_decode(
-		s->index_bytes, s->index_length, s->path, &s->job_error, &s->index);
-	if (s->job_result < 0)
+	s->job.result = ckpt_index_decode(
+		s->index_bytes, s->index_length, s->path, &s->job.error, &s->index);
+	if (s->job.result < 0)
 		return;
 	const struct ckpt_layout *layout = s->index->layout;
 	if (s->index->rank != s->rank->rank || layout->bytes != s->rank->shard_bytes)
-		s->job_result = ckpt_fail_at(&s->job_error, CKPT_EFORMAT, &where,
+		s->job.result = ckpt_fail_at(&s->job.error, CKPT_EFORMAT, &where,
 			"%s describes %llu bytes of rank %u, the manifest %llu bytes of rank %u",
 			s->path, (unsigned long long)layout->bytes, s->index->rank,
 			(unsigned long long)s->rank->shard_bytes, s->rank->rank);
@@ -136,13 +112,13 @@ static int index_body(struct ckpt_task *task)
 	r = take_index(s);
 	if (r < 0)
 		return r;
-	start_job(s, index_work);
-	CKPT_AWAIT(task, s->job_done);
+	ckpt_task_job_start(&s->job, s->core->parts.env, task, index_work);
+	CKPT_AWAIT(task, s->job.done);
 	if (!s->keep_bytes) {
 		ckpt_free(s->index_bytes);
 		s->index_bytes = NULL;
 	}
-	return take_job(s);
+	return ckpt_task_job_take(&s->job, s->err);
 	CKPT_TASK_END(task);
 }
 
@@ -179,7 +155,7 @@ static int share_body(struct ckpt_task *task)
 
 static void header_work(struct ckpt_job *job)
 {
-	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job);
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
 	const struct ckpt_layout *layout = s->index->layout;
 
 	for (size_t i = 0; i < layout->chunk_count; i++) {
@@ -188,13 +164,13 @@ static void header_work(struct ckpt_job *job)
 			break;
 		struct ckpt_digest digest = ckpt_digest_of(s->header + c->offset, c->length);
 		if (!ckpt_digest_equal(&digest, &c->digest)) {
-			s->job_result = ckpt_fetch_fail_chunk(
-				&s->job_error, layout, i, s->path, s->core->parts.label);
+			s->job.result = ckpt_fetch_fail_chunk(
+				&s->job.error, layout, i, s->path, s->core->parts.label);
 			return;
 		}
 	}
-	s->job_result = ckpt_index_check_header(
-		s->index, s->header, layout->header_bytes, s->path, &s->job_error);
+	s->job.result = ckpt_index_check_header(
+		s->index, s->header, layout->header_bytes, s->path, &s->job.error);
 }
 
 static int make_header(struct ckpt_shard *s)
@@ -234,9 +210,9 @@ static int header_body(struct ckpt_task *task)
 			return *s->stop;
 		s->header_read += s->core->config.block_bytes;
 	}
-	start_job(s, header_work);
-	CKPT_AWAIT(task, s->job_done);
-	return take_job(s);
+	ckpt_task_job_start(&s->job, s->core->parts.env, task, header_work);
+	CKPT_AWAIT(task, s->job.done);
+	return ckpt_task_job_take(&s->job, s->err);
 	CKPT_TASK_END(task);
 }
 

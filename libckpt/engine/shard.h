@@ -6,6 +6,7 @@
 #ifndef CKPT_ENGINE_SHARD_H
 #define CKPT_ENGINE_SHARD_H
 
+#include "base/task_job.h"
 #include "engine/core.h"
 #include "format/index.h"
 
@@ -29,10 +30,7 @@ struct ckpt_shard {
 
 	/* Its own. */
 	struct ckpt_store_op op;
-	struct ckpt_job job;
-	struct ckpt_error job_error;
-	int job_result;
-	bool job_done;
+	struct ckpt_task_job job;
 	char *header_memory;
 	uint64_t header_read;
 	char path[CKPT_PATH_MAX]; /* of the index, until it is there; then of the shard */
