@@ -27,6 +27,7 @@ struct job {
 		char key[CKPT_EXCHANGE_NAME_MAX];
 		char value[VALUE_MAX];
 		uint64_t length;
+		bool told; /* by rank 0, whether it came first or not */
 	} entries[ENTRIES];
 };
 
@@ -54,22 +55,35 @@ static unsigned find(const struct job *job, const char *key)
 	return i;
 }
 
-static int put(struct job *job, const char *key, const void *value, uint64_t length)
+static int put(struct job_rank *r, const char *key, const void *value, uint64_t length)
 {
+	struct job *job = r->job;
 	unsigned i = find(job, key);
 
-	if (i < ENTRIES)
+	if (i < ENTRIES) {
+		job->entries[i].told = job->entries[i].told || r->number == 0;
 		return job->entries[i].length == length &&
 				       memcmp(job->entries[i].value, value, length) == 0
 			       ? 0
 			       : -EEXIST;
+	}
 	i = find(job, "");
 	if (i == ENTRIES || length > VALUE_MAX)
 		torture_wrong("the ranks say too much");
 	(void)snprintf(job->entries[i].key, sizeof(job->entries[i].key), "%s", key);
 	memcpy(job->entries[i].value, value, length);
 	job->entries[i].length = length;
+	job->entries[i].told = r->number == 0;
 	return 0;
+}
+
+/* "now/restore-0-read", and whoever asks has come just before it was there. */
+static bool is_early(const struct job_rank *r, unsigned at)
+{
+	const char *end = strstr(r->job->entries[at].key, "-read");
+
+	return r->job->opts->deaf && r->number == 0 && !r->job->entries[at].told && end &&
+	       strcmp(end, "-read") == 0;
 }
 
 struct reply {
@@ -78,8 +92,10 @@ struct reply {
 	char memory[JOB_RANKS + 1][VALUE_MAX]; /* as many as anybody asks for */
 };
 
-static int apply(struct job *job, const struct ckpt_exchange_request *request, struct reply *reply)
+static int apply(
+	struct job_rank *r, const struct ckpt_exchange_request *request, struct reply *reply)
 {
+	struct job *job = r->job;
 	int result = 0;
 	unsigned used = 0;
 
@@ -87,13 +103,13 @@ static int apply(struct job *job, const struct ckpt_exchange_request *request, s
 	for (uint32_t i = 0; i < request->count; i++) {
 		const char *key = request->keys[i];
 		if (request->verb == CKPT_EXCHANGE_PUT) {
-			int r = put(job, key, request->values[i], request->lengths[i]);
-			result = result < 0 ? result : r;
+			int said = put(r, key, request->values[i], request->lengths[i]);
+			result = result < 0 ? result : said;
 			continue;
 		}
 		unsigned at = find(job, key);
 		reply->values[i] = NULL;
-		if (at == ENTRIES)
+		if (at == ENTRIES || (request->verb == CKPT_EXCHANGE_GET && is_early(r, at)))
 			continue;
 		if (request->verb == CKPT_EXCHANGE_DROP) {
 			job->entries[at].key[0] = 0;
@@ -136,7 +152,7 @@ static void *serve(void *argument)
 	while (reply && next == 0) {
 		DO(next = ckpt_exchange_next(r->server, CKPT_FOREVER, &request));
 		if (next == 0)
-			answer(r, request.id, apply(r->job, &request, reply), reply);
+			answer(r, request.id, apply(r, &request, reply), reply);
 	}
 	if (next != CKPT_ECLOSED)
 		torture_wrong("there are no requests: %d", next);
@@ -389,6 +405,8 @@ static int restore(struct job_rank *r, uint64_t step, unsigned expected, unsigne
 	struct ckpt_restore *handle = NULL;
 	int code = CALL(ckpt_restore_open(r->deed.engine, step, &handle));
 
+	if (r->job->opts->in_turn && r->number == 0)
+		(void)job_all(r, true);
 	if (code < 0)
 		return code;
 	if (!job_bind(r, handle) || CALL(ckpt_restore_start(handle)) < 0)
@@ -412,6 +430,8 @@ int job_restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned s
 	struct job *job = r->job;
 
 	int code = restore(r, step, expected, seed);
+	if (job->opts->in_turn && r->number > 0)
+		(void)job_all(r, true);
 	job->said[r->number] = code;
 	bool all = job_all(r, code == 0);
 	for (unsigned i = job->world; i > 0; i--) {

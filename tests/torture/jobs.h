@@ -27,7 +27,9 @@ struct job_opts {
 	const char *session;
 	bool served; /* the exchange is a table that this process serves, not files in the store */
 	bool skips;
-	bool copies;     /* all ranks have all of every tensor */
+	bool copies; /* all ranks have all of every tensor */
+	bool deaf; /* served: rank 0 hears how a reading has ended after it has told that itself */
+	bool in_turn;    /* rank 0 begins to read when the others have ended */
 	unsigned absent; /* so many more ranks never come */
 	bool refused;    /* none is to be opened */
 	uint32_t timeout_ms;

@@ -150,6 +150,27 @@ void trial_job_resume(struct deed *d)
 	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = DEADLINE_MS}, resume);
 }
 
+/* Each finds the damage by itself, and tells it; what rank 1 has told is there when rank 0 does. */
+static void fail_both(struct job_rank *r)
+{
+	if (!job_open(r))
+		return;
+	int bad = job_restore(r, 3, 3, 3);
+	(void)errand_outcome(bad == CKPT_EINTEGRITY, "fail to restore", 3);
+	job_close(r);
+}
+
+void trial_job_both(struct deed *d)
+{
+	job_run(d,
+		&(struct job_opts){.session = "now",
+			.served = true,
+			.deaf = true,
+			.in_turn = true,
+			.timeout_ms = DEADLINE_MS},
+		fail_both);
+}
+
 static void go_back(struct job_rank *r)
 {
 	if (!job_open(r))

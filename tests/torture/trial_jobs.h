@@ -13,6 +13,7 @@ void trial_job(struct deed *d);
 void trial_job_served(struct deed *d);
 void trial_job_skip(struct deed *d);
 void trial_job_resume(struct deed *d);
+void trial_job_both(struct deed *d);
 void trial_job_named(struct deed *d);
 /* Rank 0 of more ranks than one asks for at once, of which nobody else is there. */
 void trial_job_absent(struct deed *d);

@@ -378,6 +378,7 @@ const struct trial torture_trials[] = {
 	{"job-large-gone", prepare_none, trial_job, THREADS, .odd = TORTURE_LARGE | TORTURE_GONE},
 	{"job-skip", prepare_none, trial_job_skip, THREADS},
 	{"job-resume", trial_prepare_job_bad, trial_job_resume, THREADS, .odd = TORTURE_LATE_STEP},
+	{"job-both", trial_prepare_job_bad, trial_job_both, THREADS},
 	{"job-named", trial_prepare_job, trial_job_named, THREADS},
 	{"job-absent", prepare_none, trial_job_absent, THREADS},
 	{"spare", trial_prepare_copies, trial_spare, THREADS},
