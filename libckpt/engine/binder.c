@@ -279,6 +279,14 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 	return r < 0 ? fail_memory(err) : 0;
 }
 
+uint64_t ckpt_binder_bytes(const struct ckpt_target *target, const struct ckpt_entry *whole)
+{
+	if (!target->start)
+		return target->length ? target->length : whole->nbytes - target->offset;
+	struct ckpt_box wanted = ckpt_box_of(target->start, target->shape, target->ndim);
+	return ckpt_box_volume(&wanted) * ckpt_dtype_bytes(whole->dtype);
+}
+
 static int add_one(struct ckpt_binder *b, const struct ckpt_target *t, struct ckpt_error *err)
 {
 	int r = check_fields(t, err);
@@ -288,16 +296,11 @@ static int add_one(struct ckpt_binder *b, const struct ckpt_target *t, struct ck
 	r = check_match(b, t, whole, err);
 	if (r < 0)
 		return r;
-	uint32_t item = ckpt_dtype_bytes(whole->dtype);
 	if (t->strides)
-		r = check_strides(t, item, err);
+		r = check_strides(t, ckpt_dtype_bytes(whole->dtype), err);
 	if (r < 0)
 		return r;
-	uint64_t length = t->length ? t->length : whole->nbytes - t->offset;
-	if (t->start) {
-		struct ckpt_box wanted = ckpt_box_of(t->start, t->shape, t->ndim);
-		length = ckpt_box_volume(&wanted) * item;
-	}
+	uint64_t length = ckpt_binder_bytes(t, whole);
 	if (length == 0)
 		return 0;
 	if (!t->data)

@@ -39,6 +39,8 @@ int ckpt_binder_init_holders(
  */
 int ckpt_binder_add(struct ckpt_binder *binder, const struct ckpt_target *add, size_t count,
 	struct ckpt_error *err);
+/* What a target that was added wants of its tensor. */
+uint64_t ckpt_binder_bytes(const struct ckpt_target *target, const struct ckpt_entry *whole);
 void ckpt_binder_clear(struct ckpt_binder *binder);
 
 #endif

@@ -64,10 +64,7 @@ static bool is_empty(const struct ckpt_gather *g, const struct ckpt_target *t)
 	const struct ckpt_entry *whole = ckpt_layout_find(g->names, t->name);
 
 	CKPT_ASSERT(whole);
-	if (!t->start)
-		return t->length == 0 && t->offset == whole->nbytes;
-	struct ckpt_box wanted = ckpt_box_of(t->start, t->shape, t->ndim);
-	return ckpt_box_volume(&wanted) == 0;
+	return ckpt_binder_bytes(t, whole) == 0;
 }
 
 int ckpt_gather_ask(struct ckpt_gather *gather, const struct ckpt_target *targets, size_t count,
