@@ -246,6 +246,22 @@ void spread_commit_cataloged(
 	commit(spread, dir, step, chunk_bytes, true, lie);
 }
 
+bool spread_has_copy(const struct spread *spread, size_t tensor, uint32_t rank)
+{
+	const struct ckpt_box *own = &spread->pieces[rank][tensor].box;
+
+	if (own->ndim == SPREAD_NONE || ckpt_box_volume(own) == 0)
+		return true;
+	for (uint32_t r = 0; r < spread->world; r++) {
+		const struct ckpt_box *box = &spread->pieces[r][tensor].box;
+		if (r != rank && box->ndim == own->ndim &&
+			memcmp(box->start, own->start, own->ndim * sizeof(int64_t)) == 0 &&
+			memcmp(box->shape, own->shape, own->ndim * sizeof(int64_t)) == 0)
+			return true;
+	}
+	return false;
+}
+
 void spread_clear(struct spread *spread)
 {
 	for (size_t i = 0; i < SPREAD_TENSORS; i++)

@@ -52,6 +52,8 @@ void spread_commit(struct spread *spread, const char *dir, uint64_t step, uint64
 /* The same with a catalog; `lie`: see craft.h. */
 void spread_commit_cataloged(
 	struct spread *spread, const char *dir, uint64_t step, uint64_t chunk_bytes, uint32_t lie);
+/* Whether what a rank holds of a tensor is nothing, or another one has the same. */
+bool spread_has_copy(const struct spread *spread, size_t tensor, uint32_t rank);
 void spread_clear(struct spread *spread);
 
 /* A target with its memory, and what that must hold in the end. */

@@ -227,23 +227,6 @@ static void test_gaps_larger_than_chunks(void **state)
 	}
 }
 
-/* Whether all that rank `bad` holds of the tensor is held by another one as well. */
-static bool has_copy(const struct spread *s, size_t tensor, uint32_t bad)
-{
-	const struct ckpt_box *own = &s->pieces[bad][tensor].box;
-
-	if (own->ndim == SPREAD_NONE || ckpt_box_volume(own) == 0)
-		return true;
-	for (uint32_t r = 0; r < s->world; r++) {
-		const struct ckpt_box *box = &s->pieces[r][tensor].box;
-		if (r != bad && box->ndim == own->ndim &&
-			memcmp(box->start, own->start, own->ndim * sizeof(int64_t)) == 0 &&
-			memcmp(box->shape, own->shape, own->ndim * sizeof(int64_t)) == 0)
-			return true;
-	}
-	return false;
-}
-
 /* A shard is gone, or one of its bytes has changed: what others hold too arrives all the same. */
 static void test_bad_copy(void **state)
 {
@@ -272,7 +255,7 @@ static void test_bad_copy(void **state)
 		for (size_t i = 0; i < COUNT(goals); i++) {
 			size_t tensor = (size_t)dice_below(&d, SPREAD_TENSORS);
 			spread_want(&s.spread, &d, tensor, &goals[i]);
-			copied = copied && has_copy(&s.spread, tensor, bad);
+			copied = copied && spread_has_copy(&s.spread, tensor, bad);
 			assert_int_equal(ckpt_restore_add_targets(r, &goals[i].target, 1, &err), 0);
 		}
 		int code = rig_run(r);

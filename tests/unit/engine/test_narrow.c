@@ -308,23 +308,6 @@ static void test_shrunk(void **state)
 	free(target.data);
 }
 
-/* Whether all that rank `bad` holds of the tensor is held by another one as well. */
-static bool has_copy(const struct spread *s, size_t tensor, uint32_t bad)
-{
-	const struct ckpt_box *own = &s->pieces[bad][tensor].box;
-
-	if (own->ndim == SPREAD_NONE || ckpt_box_volume(own) == 0)
-		return true;
-	for (uint32_t r = 0; r < s->world; r++) {
-		const struct ckpt_box *box = &s->pieces[r][tensor].box;
-		if (r != bad && box->ndim == own->ndim &&
-			memcmp(box->start, own->start, own->ndim * sizeof(int64_t)) == 0 &&
-			memcmp(box->shape, own->shape, own->ndim * sizeof(int64_t)) == 0)
-			return true;
-	}
-	return false;
-}
-
 /* A shard is gone: what others hold too arrives all the same, though their indexes were not read at first. */
 static void test_bad_copy(void **state)
 {
@@ -345,8 +328,8 @@ static void test_bad_copy(void **state)
 		want(&s, &d, r, goals, COUNT(goals));
 		for (size_t i = 0; i < COUNT(goals); i++)
 			copied = copied &&
-				 has_copy(&s.spread, (size_t)(goals[i].tensor - s.spread.tensors),
-					 bad);
+				 spread_has_copy(&s.spread,
+					 (size_t)(goals[i].tensor - s.spread.tensors), bad);
 		int code = rig_run(r);
 		assert_true(code == 0 || code == CKPT_EINCOMPLETE);
 		assert_true(code == 0 || !copied);
