@@ -30,11 +30,10 @@
 #include "format/index.h"
 #include "format/manifest.h"
 #include "format/sealed.h"
+#include "layouts.h"
 
 #define MARK_MS  1000.0
 #define MARK_MIB 512.0
-#define STAGES   16
-#define COLUMNS  1024
 #define RUNS_MAX 31
 #define PARTS    64 /* ranks that one rank's needs may come from */
 #define WINDOW   (UINT64_C(4) << 20)
@@ -49,10 +48,6 @@ struct options {
 	unsigned tensors;
 	unsigned runs;
 };
-
-enum cut { FSDP, PIPELINE, UNEVEN, CUTS };
-
-static const char *const cut_names[] = {"fsdp", "pipeline", "uneven"};
 
 struct found {
 	double manifest_ms;
@@ -115,78 +110,16 @@ static void must_os(bool ok, const char *what)
 
 /* The layout that is read. */
 
+static struct layouts layouts_for(const struct options *o, enum layouts_cut cut)
+{
+	return (struct layouts){.cut = cut, .world = o->world, .tensors = o->tensors};
+}
+
 static int64_t rows_of(const struct options *o)
 {
-	return 3 * (int64_t)o->world;
-}
+	struct layouts layouts = layouts_for(o, LAYOUTS_FSDP);
 
-/* Where rank `rank` begins in a tensor that is cut at random; within a row and a half of an even cut. */
-static int64_t uneven_start(const struct options *o, unsigned tensor, uint32_t rank)
-{
-	uint64_t key[2] = {tensor, rank};
-
-	if (rank == 0 || rank == o->world)
-		return 3 * (int64_t)rank;
-	return 3 * (int64_t)rank + (int64_t)(ckpt_hash64(key, sizeof(key), 1) % 3) - 1;
-}
-
-/* False: it holds nothing of it. */
-static bool box_of(const struct options *o, enum cut cut, unsigned tensor, uint32_t rank,
-	int64_t start[2], int64_t shape[2])
-{
-	uint32_t stage = o->world / STAGES;
-
-	start[1] = 0;
-	shape[1] = COLUMNS;
-	if (cut == UNEVEN) {
-		start[0] = uneven_start(o, tensor, rank);
-		shape[0] = uneven_start(o, tensor, rank + 1) - start[0];
-		return true;
-	}
-	if (cut == PIPELINE && rank / stage != tensor * STAGES / o->tensors)
-		return false;
-	shape[0] = cut == PIPELINE ? 3 * STAGES : 3;
-	start[0] = shape[0] * (cut == PIPELINE ? rank % stage : rank);
-	return true;
-}
-
-/* What a rank holds, in memory that the next one takes over. */
-static struct ckpt_layout *layout_of(const struct options *o, enum cut cut, uint32_t rank)
-{
-	static struct ckpt_layout layout;
-	static int64_t(*dims)[2];
-	static int64_t whole[2];
-	static char(*names)[64];
-
-	if (!dims) {
-		dims = calloc(2 * (size_t)o->tensors, sizeof(*dims));
-		names = calloc(o->tensors, sizeof(*names));
-		layout.entries = calloc(o->tensors, sizeof(*layout.entries));
-		must_os(dims && names && layout.entries, "memory");
-		for (unsigned i = 0; i < o->tensors; i++)
-			(void)snprintf(names[i], sizeof(names[i]),
-				"model.layers.%04u.self_attn.q_proj.weight", i);
-	}
-	whole[0] = rows_of(o);
-	whole[1] = COLUMNS;
-	layout.entry_count = 0;
-	layout.bytes = layout.header_bytes = 4096;
-	layout.chunk_bytes = CKPT_CHUNK_BYTES;
-	for (unsigned i = 0; i < o->tensors; i++) {
-		if (!box_of(o, cut, i, rank, dims[2 * i], dims[2 * i + 1]))
-			continue;
-		struct ckpt_entry *e = &layout.entries[layout.entry_count++];
-		*e = (struct ckpt_entry){.name = names[i],
-			.dtype = CKPT_BF16,
-			.ndim = 2,
-			.shape = dims[2 * i + 1],
-			.global_shape = whole,
-			.global_start = dims[2 * i],
-			.offset = layout.bytes,
-			.nbytes = (uint64_t)dims[2 * i + 1][0] * COLUMNS * 2};
-		layout.bytes += e->nbytes;
-	}
-	return &layout;
+	return layouts_rows(&layouts);
 }
 
 static void write_file(const char *path, const struct ckpt_buf *data)
@@ -226,8 +159,9 @@ static void write_manifest(const struct options *o)
 	free(m.ranks);
 }
 
-static double write_catalog(const struct options *o, enum cut cut, uint64_t *ret_bytes)
+static double write_catalog(const struct options *o, enum layouts_cut cut, uint64_t *ret_bytes)
 {
+	struct layouts layouts = layouts_for(o, cut);
 	struct ckpt_catalog_builder *builder = NULL;
 	struct ckpt_error err = {0};
 	struct ckpt_digest digest;
@@ -235,9 +169,11 @@ static double write_catalog(const struct options *o, enum cut cut, uint64_t *ret
 	uint64_t begun = now_ns();
 
 	must(ckpt_catalog_builder_new(o->world, NULL, &builder), NULL, "catalog");
-	for (uint32_t i = 0; i < o->world; i++)
-		must(ckpt_catalog_builder_add(builder, i, layout_of(o, cut, i), &err), &err,
-			"catalog");
+	for (uint32_t i = 0; i < o->world; i++) {
+		struct ckpt_layout *layout = layouts_of(&layouts, i);
+		must_os(layout, "memory");
+		must(ckpt_catalog_builder_add(builder, i, layout, &err), &err, "catalog");
+	}
 	must(ckpt_catalog_builder_finish(builder, &out, &err, &digest), &err, "catalog");
 	ckpt_catalog_builder_free(builder);
 	double ms = ms_since(begun);
@@ -252,21 +188,18 @@ static void index_path(char out[64], uint32_t rank)
 	(void)snprintf(out, 64, "rank-%05u." ATTEMPT ".index", rank);
 }
 
-static void write_index(const struct options *o, enum cut cut, uint32_t rank)
+static void write_index(const struct options *o, enum layouts_cut cut, uint32_t rank)
 {
-	struct ckpt_layout *layout = layout_of(o, cut, rank);
+	struct layouts layouts = layouts_for(o, cut);
 	struct ckpt_error err = {0};
 	struct ckpt_buf out = {0};
+	uint64_t shard_bytes;
 	char path[64];
 
-	must(ckpt_layout_cut(layout, &err), &err, "chunks");
-	must(ckpt_index_encode(layout, rank, NULL, 0, &out, &err), &err, "index");
+	must(layouts_index(&layouts, rank, &out, &shard_bytes, &err), &err, "index");
 	index_path(path, rank);
 	write_file(path, &out);
 	ckpt_buf_free(&out);
-	free(layout->chunks);
-	layout->chunks = NULL;
-	layout->chunk_count = 0;
 }
 
 /* The reader. */
@@ -374,7 +307,7 @@ static void go_over(const struct options *o, const struct ckpt_layout_catalog *c
 {
 	int64_t first = rows_of(o) * (o->to / 2) / o->to;
 	int64_t start[2] = {first, 0};
-	int64_t shape[2] = {rows_of(o) * (o->to / 2 + 1) / o->to - first, COLUMNS};
+	int64_t shape[2] = {rows_of(o) * (o->to / 2 + 1) / o->to - first, LAYOUTS_COLUMNS};
 	struct window window = {.fd = fd};
 
 	for (size_t i = 0; i < catalog->tensor_count; i++) {
@@ -513,7 +446,7 @@ static int by_time(const void *a, const void *b)
 }
 
 /* False: it has missed its mark. */
-static bool measure(const struct options *o, enum cut cut, FILE *out, bool last)
+static bool measure(const struct options *o, enum layouts_cut cut, FILE *out, bool last)
 {
 	struct found runs[RUNS_MAX];
 	uint64_t bytes = 0;
@@ -537,15 +470,15 @@ static bool measure(const struct options *o, enum cut cut, FILE *out, bool last)
 		}
 		qsort(runs, o->runs, sizeof(runs[0]), by_time);
 		const struct found *m = &runs[o->runs / 2];
-		if (cut != UNEVEN)
+		if (cut != LAYOUTS_UNEVEN)
 			good = good && m->all_ms < MARK_MS && peak < MARK_MIB;
 		printf("%-8s %u ranks of %u tensors, read by %u: %.0f ms (manifest %.0f), %.1f "
 		       "MiB; "
 		       "%" PRIu64 " boxes of %u ranks; the catalog has %.2f MiB, put together in "
 		       "%.1f s; all indexes: %.0f s\n",
-			cut_names[cut], o->world, o->tensors, again.to, m->all_ms, m->manifest_ms,
-			peak, m->boxes, m->ranks, (double)bytes / (1 << 20), build_ms / 1e3,
-			m->index_ms * o->world / 1e3);
+			layouts_names[cut], o->world, o->tensors, again.to, m->all_ms,
+			m->manifest_ms, peak, m->boxes, m->ranks, (double)bytes / (1 << 20),
+			build_ms / 1e3, m->index_ms * o->world / 1e3);
 		if (out)
 			fprintf(out,
 				"  {\"cut\": \"%s\", \"readers\": %u, \"all_ms\": %.3f, "
@@ -553,8 +486,8 @@ static bool measure(const struct options *o, enum cut cut, FILE *out, bool last)
 				"\"boxes\": "
 				"%" PRIu64 ", \"asked\": %u, \"catalog_bytes\": %" PRIu64
 				", \"build_ms\": %.3f}%s",
-				cut_names[cut], again.to, m->all_ms, m->manifest_ms, m->index_ms,
-				peak, m->boxes, m->ranks, bytes, build_ms,
+				layouts_names[cut], again.to, m->all_ms, m->manifest_ms,
+				m->index_ms, peak, m->boxes, m->ranks, bytes, build_ms,
 				last && other ? "\n" : ",\n");
 	}
 	return good;
@@ -569,8 +502,8 @@ static bool run(const struct options *o, FILE *out)
 			"{\"benchmark\": \"open\", \"ranks\": %u, \"tensors\": %u, \"runs\": [\n",
 			o->world, o->tensors);
 	write_manifest(o);
-	for (int cut = 0; cut < CUTS; cut++)
-		good = measure(o, (enum cut)cut, out, cut + 1 == CUTS) && good;
+	for (int cut = 0; cut < LAYOUTS_CUTS; cut++)
+		good = measure(o, (enum layouts_cut)cut, out, cut + 1 == LAYOUTS_CUTS) && good;
 	if (out)
 		fprintf(out, "], \"mark_ms\": %.0f, \"mark_mib\": %.0f, \"good\": %s}\n", MARK_MS,
 			MARK_MIB, good ? "true" : "false");
@@ -628,8 +561,9 @@ static bool parse(int argc, char **argv, struct options *o)
 			return false;
 		}
 	}
-	return o->world >= STAGES && o->world % STAGES == 0 && o->world <= CKPT_WORLD_SAVING &&
-	       o->tensors >= STAGES && o->runs >= 1 && o->runs <= RUNS_MAX;
+	return o->world >= LAYOUTS_STAGES && o->world % LAYOUTS_STAGES == 0 &&
+	       o->world <= CKPT_WORLD_SAVING && o->tensors >= LAYOUTS_STAGES && o->runs >= 1 &&
+	       o->runs <= RUNS_MAX;
 }
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)

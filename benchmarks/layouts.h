@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What very many ranks hold of tensors of two dimensions, in three ways of cutting them. Nothing of it is data:
+ * an index is what a rank would write.
+ */
+#ifndef CKPT_BENCHMARKS_LAYOUTS_H
+#define CKPT_BENCHMARKS_LAYOUTS_H
+
+#include "base/buf.h"
+#include "format/layout.h"
+
+#define LAYOUTS_STAGES  16
+#define LAYOUTS_COLUMNS 1024
+
+/* By rows over all ranks; by rows over those of a stage; and as the first, at random. */
+enum layouts_cut { LAYOUTS_FSDP, LAYOUTS_PIPELINE, LAYOUTS_UNEVEN, LAYOUTS_CUTS };
+
+extern const char *const layouts_names[LAYOUTS_CUTS];
+
+struct layouts {
+	enum layouts_cut cut;
+	unsigned world;
+	unsigned tensors;
+};
+
+/* Of a tensor as a whole. */
+int64_t layouts_rows(const struct layouts *layouts);
+/* What a rank holds, in memory that the next one takes over. NULL: out of memory. */
+struct ckpt_layout *layouts_of(const struct layouts *layouts, uint32_t rank);
+/* The index that it writes, and how long its shard is. 0, or a negative code. */
+int layouts_index(const struct layouts *layouts, uint32_t rank, struct ckpt_buf *out,
+	uint64_t *ret_shard_bytes, struct ckpt_error *err);
+
+#endif
