@@ -16,6 +16,8 @@ import measure
 
 Row = tuple[str, str, str, bool]
 
+UNMARKED = ("survey",)
+
 
 def ratio_row(name: str, ratio: dict[str, Any], mark: float) -> Row:
     """A ratio to the hardware's best: judged by the upper end of its interval, since disks vary."""
@@ -108,7 +110,8 @@ def main() -> None:
         for path in sorted(Path(sys.argv[1]).glob("*.json"))
         if path != target
     ]
-    rows = [row for result in results for row in rows_of(result)]
+    marked = [result for result in results if result["benchmark"] not in UNMARKED]
+    rows = [row for result in marked for row in rows_of(result)]
     measure.table(
         ["", "measured", "mark", ""],
         [
