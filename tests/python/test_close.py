@@ -20,7 +20,7 @@ from libckpt.dcp import _hold
 from ranks import together
 
 import libckpt
-from libckpt import _exchange
+from libckpt import _table
 
 
 def begin(call: Callable[[], object]) -> threading.Thread:
@@ -378,7 +378,7 @@ def test_what_is_collected_on_a_log_thread_ends_on_another(store: Path, tmp_path
 def forget_on_the_service(store: Path) -> float:
     """The thread by which the ranks talk collects a checkpointer whose save needs it to end."""
     gc.disable()
-    get = _exchange.Table.get
+    get = _table.Table.get
     collected = threading.Event()
     armed: list[bool] = []
 
@@ -389,7 +389,7 @@ def forget_on_the_service(store: Path) -> float:
             collected.set()
         return get(self, keys)
 
-    _exchange.Table.get = collect  # type: ignore[method-assign]
+    _table.Table.get = collect  # type: ignore[method-assign]
     state = {"x": torch.ones(1 << 20)}
     ckpt = libckpt.Checkpointer(store, state, pool_bytes=1 << 20, save_timeout=10)
     engine = ckpt._core.engine

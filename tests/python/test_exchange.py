@@ -23,7 +23,7 @@ import torch.distributed as dist
 from libckpt._native import ffi, lib
 
 import libckpt
-from libckpt import _engine, _exchange
+from libckpt import _engine, _exchange, _service, _table
 
 HEADER = """
     import json, os, signal, sys, time, warnings
@@ -297,8 +297,8 @@ class Meeting:
         self.world = world
         self.sessions: dict[int, Any] = {}
 
-    def table(self) -> _exchange.Table:
-        table = _exchange.connect(self.keys)
+    def table(self) -> _table.Table:
+        table = _table.connect(self.keys)
         assert table is not None
         return table
 
@@ -312,9 +312,11 @@ class Meeting:
         return self.sessions
 
     def _one(self, rank: int, timeout: float) -> None:
-        group = _exchange.Group(rank, self.world, self.keys)
+        group = _table.Group(rank, self.world, self.keys)
         try:
-            self.sessions[rank] = _exchange.agree(group, self.table(), "a/0", "/p", timeout)[0]
+            way = _exchange._Way(group, "a/0", "/p", timeout)
+            way.connect()
+            self.sessions[rank] = way.agree()[0]
         except libckpt.CheckpointError as error:
             self.sessions[rank] = error
 
@@ -362,7 +364,7 @@ def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:
     assert table.get(["x", "z"]) == [None, b"2"]
 
 
-class Broken(_exchange.Table):
+class Broken(_table.Table):
     """A table whose connection has broken."""
 
     def __init__(self, keys: dist.TCPStore) -> None:
@@ -372,20 +374,20 @@ class Broken(_exchange.Table):
     def get(self, keys: list[str]) -> list[bytes | None]:
         raise RuntimeError("Broken pipe\nframes")
 
-    def again(self) -> _exchange.Table | None:
+    def again(self) -> _table.Table | None:
         self.tries += 1
         if self.tries == 1:
             raise libckpt.NetworkError("refused")
-        return _exchange.Table(self._store)
+        return _table.Table(self._store)
 
 
 def test_a_connection_that_broke_is_made_anew(
     keys: dist.TCPStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="libckpt")
-    monkeypatch.setattr(_exchange, "_RECONNECT", 0.0)
+    monkeypatch.setattr(_service, "_RECONNECT", 0.0)
     broken = Broken(keys)
-    link = _exchange._Link(broken, "/p")
+    link = _service._Link(broken, "/p")
     request = _engine.new_struct("ckpt_exchange_request")
     request.verb = lib.CKPT_EXCHANGE_GET
     request.count = 1
@@ -405,17 +407,17 @@ def test_a_value_that_is_too_large_is_none_of_ours(
     keys: dist.TCPStore, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons: list[str] = []
-    reply = _exchange._reply
+    reply = _service._reply
 
     def listen(ptr: Any, request: Any, result: int, reason: str, values: Any) -> int:
         reasons.append(reason)
         return reply(ptr, request, result, reason, values)
 
     # Which of its tries is the last one, and answered or not, is not known.
-    monkeypatch.setattr(_exchange, "_reply", listen)
+    monkeypatch.setattr(_service, "_reply", listen)
     table = Meeting(keys, 2).table()
     keys.set("libckpt/s1/claim-1", b"x" * ((1 << 20) + 1))
-    ranks = _exchange.Ranks(1, 2, "s1", _exchange.Service(table, "/p"))
+    ranks = _exchange.Ranks(1, 2, "s1", _service.Service(table, "/p"))
     engine = _engine.Engine(
         str(store), _engine.Options(save_timeout=1.0), log_thread=False, ranks=ranks
     )
@@ -426,7 +428,7 @@ def test_a_value_that_is_too_large_is_none_of_ours(
     finally:
         engine.close()
     # A service ends with an engine that could not be opened.
-    bad = _exchange.Service(table, "/p")
+    bad = _service.Service(table, "/p")
     with pytest.raises(libckpt.CheckpointError):
         _engine.Engine(
             str(store / "no" / "such"),
@@ -450,18 +452,18 @@ def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
     inner = Old(keys, "host", "port")
     wrapped = Old(keys, *calls)
     wrapped.underlying_store = inner  # type: ignore[attr-defined]
-    table = _exchange.connect(wrapped)
+    table = _table.connect(wrapped)
     assert table is not None
     assert table.put("k", b"v")
     assert Meeting(keys, 2).table().read("k") == b"v"
     # No way to a second connection, or no compare_set().
-    assert _exchange.connect(Old(keys, *calls)) is None
+    assert _table.connect(Old(keys, *calls)) is None
 
     class Poor:
         def clone(self) -> Any:
             return Old(keys, "set", "set_timeout")
 
-    assert _exchange.connect(Poor()) is None
+    assert _table.connect(Poor()) is None
     gone = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore(
         "localhost",
@@ -472,7 +474,7 @@ def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
     )
     del gone
     with pytest.raises(libckpt.NetworkError, match="cannot be reached"):
-        _exchange.connect(client)
+        _table.connect(client)
 
 
 def test_alone_where_there_is_no_group(store: Path) -> None:

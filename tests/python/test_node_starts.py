@@ -20,7 +20,7 @@ from ranks import together
 from test_node_stores import TWO, on_node, rank_of
 
 import libckpt
-from libckpt import _checkpointer, _engine, _exchange
+from libckpt import _checkpointer, _engine, _exchange, _opening, _service, _table
 
 # Ctrl-C, and ranks that fail.
 
@@ -159,7 +159,7 @@ def open_nowhere(place: Path, how: str) -> tuple[str, float]:
     return str(caught.value), time.monotonic() - begun
 
 
-class Torn(_exchange.Table):
+class Torn(_table.Table):
     """A connection that breaks when it is to be used for something."""
 
     breaks = ""
@@ -197,7 +197,7 @@ def open_cut_off(place: Path, who: int, how: str, nodes: bool) -> tuple[str, str
     def connect(keys: Any) -> Any:
         if how == "connect":
             raise libckpt.NetworkError("nobody there")
-        return Torn(_exchange._second(keys))
+        return Torn(_table.second(keys))
 
     if rank == who:
         Torn.breaks = {
@@ -252,7 +252,7 @@ def hear_one_that_has_lost_its_connection(place: Path) -> tuple[str, float]:
 
     if rank == 1:
         Torn.breaks = "/opened"
-        _exchange.connect = lambda keys: Torn(_exchange._second(keys))  # type: ignore[assignment]
+        _exchange.connect = lambda keys: Torn(_table.second(keys))  # type: ignore[assignment]
     if rank == 2:
         _exchange.Engine = late  # type: ignore[misc,assignment]
     begun = time.monotonic()
@@ -270,7 +270,7 @@ def test_a_rank_that_does_not_hear_how_it_went_tells_the_others(tmp_path: Path) 
         assert rank == 1 or "rank 1 could not open" in said
 
 
-class Interrupting(_exchange.Table):
+class Interrupting(_table.Table):
     """Ctrl-C comes when a rank has taken the session, or rank 0 has told it to the first one."""
 
     def write(self, key: str, value: bytes) -> None:
@@ -282,7 +282,7 @@ class Interrupting(_exchange.Table):
 def open_interrupted(place: Path, who: int) -> tuple[str, float]:
     begun = time.monotonic()
     if rank_of() == who:
-        _exchange.connect = lambda keys: Interrupting(_exchange._second(keys))
+        _exchange.connect = lambda keys: Interrupting(_table.second(keys))
     with pytest.raises((libckpt.CheckpointError, KeyboardInterrupt)) as caught:
         libckpt.Checkpointer(place / "shared", {"w": torch.ones(3)}, save_timeout=90)
     return str(caught.value), time.monotonic() - begun
@@ -306,7 +306,7 @@ def test_what_an_earlier_start_has_said_is_not_heard(monkeypatch: pytest.MonkeyP
             return self.text
 
     table: Any = Kept()
-    group = _exchange.Group(3, 4, None)
+    group = _table.Group(3, 4, None)
     _exchange._tell_refusal(group, table, "p", ValueError("no"))
     with pytest.raises(libckpt.CheckpointError, match="rank 3 could not open s: ValueError: no"):
         _exchange._refused(table, "p", "s", 600)
@@ -415,7 +415,9 @@ class Interrupter:
         return self._trace
 
 
-FILES = {module.__file__ for module in (_checkpointer, _engine, _exchange)}
+FILES = {
+    module.__file__ for module in (_checkpointer, _engine, _exchange, _opening, _service, _table)
+}
 
 
 @pytest.fixture
@@ -426,7 +428,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     class Lib:
         def __getattr__(self, name: str) -> Any:
-            return getattr(_exchange.lib, name)
+            return getattr(_table.lib, name)
 
         def ckpt_engine_open(self, *given: Any) -> int:
             code: int = real(*given)

@@ -24,7 +24,7 @@ from . import _errors as errors
 from ._engine import logger
 
 if TYPE_CHECKING:
-    from ._exchange import Table
+    from ._table import Table
 
 T = TypeVar("T")
 

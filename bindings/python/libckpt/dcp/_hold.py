@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _errors as errors
 from .._engine import Engine, Options, logger
-from .._exchange import Group, find_group, join, join_group, join_nodes, open_all
+from .._exchange import join, join_group, join_nodes, open_all
 from .._load import store_path
 from .._native import lib
 from .._reader import Reader
+from .._table import Group, find_group
 from ._meeting import Meeting
 
 if TYPE_CHECKING:

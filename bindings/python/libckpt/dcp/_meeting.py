@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from .. import _errors as errors
 from .._engine import error_class, logger
-from .._exchange import Opening
 from .._native import lib
+from .._opening import Opening
 from ._sharing import keepers
 
 T = TypeVar("T")

@@ -17,10 +17,11 @@ from torch.futures import Future
 from .. import _dtypes
 from .. import _errors as errors
 from .._engine import Engine, Options
-from .._exchange import find_group, node_ranks
+from .._exchange import node_ranks
 from .._load import Step, parse_step, read_newest, store_path
 from .._native import lib
 from .._reader import Memory, Reader, Stored, references
+from .._table import find_group
 from .._tensors import describe, overlaps
 from .._typed import Decoder
 from ._boxes import check_box, is_within

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers what an engine asks of the job's key-value store, from a thread."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from typing import Any
+
+from ._door import Helper
+from ._engine import check, logger, new_struct
+from ._native import ffi, lib
+from ._table import Table, first_line
+
+#: A connection that broke is made anew, but not more often than this.
+_RECONNECT = 10.0
+#: For the thread, at the end. A store that hangs is left behind with it.
+_FAREWELL = 2.0
+
+
+class Service:
+    """Answers what an engine asks, from a thread. Made before the engine, closed after it."""
+
+    def __init__(self, table: Table, path: str) -> None:
+        self.ptr: Any = None
+        ret = ffi.new("struct ckpt_exchange_server **")
+        check(lib.ckpt_exchange_server_new(ret))
+        self.ptr = ret[0]
+        self._thread = Helper(
+            target=_serve, args=(self.ptr, table, path), name="libckpt-ranks", daemon=True
+        )
+        self._thread.start()
+
+    def __del__(self) -> None:
+        # It never came to an engine.
+        if getattr(self, "ptr", None) is not None:
+            self.close()
+
+    def close(self) -> None:
+        """After the engine has closed, or could not be opened."""
+        ptr, self.ptr = self.ptr, None
+        if ptr is None:
+            return
+        lib.ckpt_exchange_server_quiet(ptr)
+        if self._thread is not threading.current_thread():
+            self._thread.join(_FAREWELL)
+            # One that hangs in the store still has the server in its hands.
+            if not self._thread.is_alive():
+                lib.ckpt_exchange_server_free(ptr)
+
+
+class _Link:
+    """The table, as long as it can be reached. That it cannot is logged once, until it can."""
+
+    def __init__(self, table: Table, path: str) -> None:
+        self._table = table
+        self._path = path
+        self._broken = False
+        self._next_try = 0.0
+
+    def do(self, request: Any) -> tuple[int, str, list[bytes | None]]:
+        """Result, reason and values for a request."""
+        keys = [f"libckpt/{ffi.string(request.keys[i]).decode()}" for i in range(request.count)]
+        try:
+            self._mend()
+            values = self._ask(request, keys)
+        except Exception as error:  # The engine is told: nobody else could be.
+            self._failed(error)
+            return lib.CKPT_ENETWORK, first_line(error), []
+        if self._broken:
+            self._broken = False
+            logger.info("%s: the job's key-value store is back", self._path)
+        if values is None:
+            return -errno.EEXIST, "another value is there: was this session used before?", []
+        return 0, "", values
+
+    def _ask(self, request: Any, keys: list[str]) -> list[bytes | None] | None:
+        if request.verb == lib.CKPT_EXCHANGE_GET:
+            return self._table.get(keys)
+        put = request.verb == lib.CKPT_EXCHANGE_PUT
+        well = True
+        for index, key in enumerate(keys):
+            if put:
+                value = bytes(ffi.buffer(request.values[index], request.lengths[index]))
+                well = self._table.put(key, value) and well
+            else:
+                self._table.drop(key)
+        return [] if well else None
+
+    def _mend(self) -> None:
+        now = time.monotonic()
+        if self._broken and now >= self._next_try:
+            self._next_try = now + _RECONNECT
+            self._table = self._table.again() or self._table
+
+    def _failed(self, error: Exception) -> None:
+        if self._broken:
+            return
+        self._broken = True
+        self._next_try = time.monotonic()
+        logger.warning(
+            "%s: the job's key-value store does not answer, so no step can be committed: %s",
+            self._path,
+            first_line(error),
+        )
+
+
+def _serve(ptr: Any, table: Table, path: str) -> None:
+    """The thread: sleeps in C until the engine asks something or has closed."""
+    link = _Link(table, path)
+    request = new_struct("ckpt_exchange_request")
+    while lib.ckpt_exchange_next(ptr, lib.CKPT_FOREVER, request) == 0:
+        if _reply(ptr, request, *link.do(request)) < 0:
+            # An answer that the engine will not have: a value that is none of libckpt's.
+            _reply(ptr, request, -errno.EIO, "the job's key-value store holds strange values", [])
+
+
+def _reply(ptr: Any, request: Any, result: int, reason: str, values: list[bytes | None]) -> int:
+    answer = new_struct("ckpt_exchange_answer")
+    answer.id = request.id
+    answer.result = result
+    kept = [ffi.NULL if value is None else ffi.from_buffer("char[]", value) for value in values]
+    pointers = ffi.new("void *[]", kept)
+    lengths = ffi.new("uint64_t[]", [0 if value is None else len(value) for value in values])
+    text = ffi.new("char[]", reason.encode("utf-8", "replace")[:200])
+    answer.values = pointers
+    answer.lengths = lengths
+    if result < 0:
+        answer.reason = text
+    code = int(lib.ckpt_exchange_reply(ptr, answer))
+    # Nobody waits for it any more.
+    return 0 if code in (-errno.ETIMEDOUT, -errno.ENOENT) else code

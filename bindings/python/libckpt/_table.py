@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group of a job, and the keys of its c10d store."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from . import _errors as errors
+from ._native import lib
+
+#: What compare_set() returns for a key that is not there. No record begins with a NUL.
+_ABSENT = b"\0absent"
+#: Longest that a call of the store may wait, as far as it has deadlines.
+PATIENCE = timedelta(seconds=5)
+
+
+class Group(NamedTuple):
+    """The default process group of torch.distributed, or another one that saves by itself."""
+
+    rank: int
+    world: int
+    #: that of the default group
+    store: Any
+    #: tells it from other groups; empty: the default one
+    name: str = ""
+
+
+def find_group(distributed: bool | None) -> Group | None:
+    """The group that saves together; None: this process is alone."""
+    if distributed is False:
+        return None
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        if distributed:
+            raise ValueError(
+                "distributed=True, and torch.distributed has no default process group: call "
+                "init_process_group() first, or leave it out"
+            )
+        return None
+    world = int(dist.get_world_size())
+    if world == 1:
+        return None
+    from torch.distributed import distributed_c10d
+
+    return Group(int(dist.get_rank()), world, distributed_c10d._get_default_store())
+
+
+class Table:
+    """The keys of a c10d store, with calls that do not wait until somebody sets one."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        extended = getattr(store, "has_extended_api", None)
+        self._many = extended is not None and bool(extended())
+
+    def read(self, key: str) -> bytes | None:
+        """The value, if it is there. What compare_set() expects is not, so it changes nothing."""
+        value: bytes = self._store.compare_set(key, _ABSENT, _ABSENT)
+        return None if value == _ABSENT else value
+
+    def get(self, keys: list[str]) -> list[bytes | None]:
+        """The values of those that are there."""
+        if len(keys) > 1 and self._many and self._store.check(keys):
+            return list(self._store.multi_get(keys))
+        return [self.read(key) for key in keys]
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Gives a key its value, unless it has one. False: it has another."""
+        return bool(self._store.compare_set(key, b"", value) == value)
+
+    def swap(self, key: str, old: bytes, new: bytes) -> bool:
+        """Gives a key that has `old` (empty: none) another value. False: it has not."""
+        return bool(self._store.compare_set(key, old, new) == new)
+
+    def write(self, key: str, value: bytes) -> None:
+        """Gives a key its value, whatever it has."""
+        self._store.set(key, value)
+
+    def drop(self, key: str) -> None:
+        """Forgets a key, where the store can."""
+        try:
+            self._store.delete_key(key)
+        except NotImplementedError:
+            return
+
+    def again(self) -> Table | None:
+        """Another connection to the same store."""
+        return connect(self._store)
+
+
+def connect(store: Any) -> Table | None:
+    """A table on a connection of its own; None where this torch or this store cannot give one."""
+    try:
+        own = second(store)
+        if own is None:
+            return None
+        own.set_timeout(PATIENCE)
+        table = Table(own)
+        key, value = f"libckpt/probe/{os.urandom(8).hex()}", b"\xff\0probe"
+        there = table.read(key), table.put(key, value), table.read(key), table.put(key, b"other")
+        table.drop(key)
+    except (AttributeError, NotImplementedError, TypeError):
+        return None
+    except RuntimeError as error:
+        raise errors.NetworkError(
+            f"the job's key-value store cannot be reached: {first_line(error)}",
+            code=lib.CKPT_ENETWORK,
+        ) from error
+    return table if there == (None, True, value, False) else None
+
+
+def second(store: Any) -> Any:
+    """Another connection to the store; None: there is none to be had."""
+    if hasattr(store, "clone"):
+        return store.clone()
+    # Before torch had that: the server below, by its address.
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not hasattr(store, "host") or not hasattr(store, "port"):
+        return None
+    from torch.distributed import TCPStore
+
+    return TCPStore(
+        store.host, store.port, is_master=False, wait_for_workers=False, timeout=PATIENCE
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of torch says, which has frames below that."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
