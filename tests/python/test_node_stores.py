@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from conftest import assert_same, bits, step_directory
 from libckpt._layout import Copies
-from libckpt._nodes import Place, peers_of, place_of, refusal
+from libckpt._nodes import Place, peers_by_node, place_of, refusal
 from libckpt._ranks import Near, Ranks
 from ranks import Job, full, together
 from safetensors.torch import load_file
@@ -668,8 +668,7 @@ def test_places() -> None:
 
     here = [place("a", "k/1/1"), place("b", "k/1/2"), place("a", "k/1/1")]
     assert refusal(here) is None
-    assert peers_of(0, here) == peers_of(2, here) == [0, 2]
-    assert peers_of(1, here) == [1]
+    assert peers_by_node(here) == {"a": [0, 2], "b": [1]}
 
     def why(*places: Place) -> str:
         found = refusal(list(places))

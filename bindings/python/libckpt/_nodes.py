@@ -142,6 +142,9 @@ def refusal(places: list[Place]) -> Refusal | None:
     return None
 
 
-def peers_of(rank: int, places: list[Place]) -> list[int]:
-    """The ranks that share the store of this one, itself among them, in their order."""
-    return [other for other, place in enumerate(places) if place.node == places[rank].node]
+def peers_by_node(places: list[Place]) -> dict[str, list[int]]:
+    """The ranks of each node, which share its store, in their order."""
+    found: dict[str, list[int]] = {}
+    for rank, place in enumerate(places):
+        found.setdefault(place.node, []).append(rank)
+    return found

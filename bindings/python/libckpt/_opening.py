@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from . import _errors as errors
 from ._engine import error_class, logger
 from ._native import lib
-from ._nodes import Place, Refusal, peers_of, refusal
+from ._nodes import Place, Refusal, peers_by_node, refusal
 from ._table import PATIENCE, Group, Table, first_line
 
 #: Asking again for what is not there yet.
@@ -95,13 +95,17 @@ class Opening:
             wrong = refusal(places)
             made = any(found.made for found in places)
             self.nodes = tuple(found.node for found in places)
+            near = peers_by_node(places)
+            answers = {
+                node: json.dumps({"wrong": wrong, "peers": [] if wrong else peers, "made": made})
+                for node, peers in near.items()
+            }
             for rank in range(1, self.group.world):
-                peers = [] if wrong else peers_of(rank, places)
-                answer = {"wrong": wrong, "peers": peers, "made": made}
-                self.table.write(f"{self.prefix}/peers/{rank}", json.dumps(answer).encode())
+                answer = answers[places[rank].node].encode()
+                self.table.write(f"{self.prefix}/peers/{rank}", answer)
         except RuntimeError as error:
             raise self._lost(error) from error
-        return Shared(wrong, tuple(peers_of(0, places)), made)
+        return Shared(wrong, tuple(near[place.node]), made)
 
     def _hear_peers(self) -> Shared:
         key = f"{self.prefix}/peers/{self.group.rank}"

@@ -28,6 +28,7 @@ from ._meeting import Meeting
 
 if TYPE_CHECKING:
     from ._attempt import Attempt
+    from ._sharing import Absent
 
 
 class Loaded(NamedTuple):
@@ -241,6 +242,8 @@ class Hold:
         self._attempt: Attempt | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
+        #: when the save that is under way must have ended
+        self._due = 0.0
         #: what this rank has told the others that it has loaded
         self._said: Loaded | None = None
         if config.options.new_start:
@@ -278,11 +281,14 @@ class Hold:
         if not (loaded or self._tip or claimed or self.config.options.new_start):
             self._check_empty()
 
-    def agree(self, attempt: Attempt, *, collective: bool) -> None:
-        """All ranks save the same step, and go on from the same; or all raise."""
+    def agree(self, attempt: Attempt, *, collective: bool, planned: Absent | None = None) -> None:
+        """
+        All ranks save the same step, and go on from the same; or all raise. `planned`, of rank 0:
+        by all of them.
+        """
         if self._meeting is None:
             return
-        place = self._meeting.agree(collective=collective)
+        place = self._meeting.agree(collective=collective, planned=planned)
         try:
             # What has been loaded since then is for the next save.
             self._go_on(self._said, place)
@@ -325,7 +331,7 @@ class Hold:
     def await_nodes(self) -> None:
         """Of the coordinator: the step is committed; waits until it is so on all nodes."""
         if self._meeting is not None and self.engine.peers and self.engine.rank == 0:
-            self._meeting.hear_ends(self.deadline)
+            self._meeting.hear_ends(max(0.0, self._due - time.monotonic()), self.deadline)
 
     @property
     def name_of_save(self) -> str:
@@ -339,10 +345,10 @@ class Hold:
 
     def begin(self, attempt: Attempt) -> None:
         """Before a save hands its tensors over. Those of one process come one after the other."""
-        end = time.monotonic() + self.deadline
+        self._due = time.monotonic() + self.deadline
         with self._turn:
             while self._is_anothers():
-                if time.monotonic() >= end:
+                if time.monotonic() >= self._due:
                     raise errors.WaitTimeoutError(
                         f"step {attempt.step} of {self.config.path} has waited {self.deadline:g} s "
                         "for another thread to end its save",
@@ -385,6 +391,7 @@ class Hold:
         generation = attempt.outcome(deadline)
         if generation is not None:
             self._committed(generation, attempt)
+            self._tidy()
 
     def ended(self, attempt: Attempt, generation: int | None) -> None:
         """A save has come to its end; if it was committed, the next one continues from it."""
@@ -394,6 +401,12 @@ class Hold:
             if self._attempt is attempt:
                 self._attempt = None
             self._turn.notify_all()
+        if generation is not None:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if self._meeting is not None:
+            self._meeting.committed()
 
     def _committed(self, generation: int, attempt: Attempt) -> None:
         self._tip = generation, attempt.step

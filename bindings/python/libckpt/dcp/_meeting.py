@@ -22,7 +22,8 @@ from .. import _errors as errors
 from .._engine import error_class, logger
 from .._native import lib
 from .._opening import Opening
-from ._sharing import keepers
+from ._planned import Planned
+from ._sharing import Absent, keepers
 
 T = TypeVar("T")
 #: A step, by generation and number.
@@ -105,6 +106,11 @@ class Meeting:
         self._held: dict[int, bytes] = {}
         self._digests: dict[int, str] = {}
         self._held_for: dict[int, str] = {}
+        #: what this rank holds is there for the others
+        self._is_there = False
+        #: what all ranks have planned, and what rank 0 has said of that for this save
+        self._planned = Planned(self._prefix)
+        self._told: list[Any] | None = None
 
     def say(self, step: int, loaded: Place | None, tip: Place | None) -> None:
         """What this rank comes with. On return the others can read it."""
@@ -118,10 +124,10 @@ class Meeting:
 
         self._limited(tell, 0)
 
-    def agree(self, *, collective: bool) -> Place | None:
+    def agree(self, *, collective: bool, planned: Absent | None = None) -> Place | None:
         """
         What all ranks go on from, if some of them do not yet. Raises if they do not come with the
-        same. `collective`: all of them have said their words.
+        same. `collective`: all of them have said their words. `planned`, of rank 0: by all.
         """
         ranks = range(self._world) if self._rank == 0 else (0, self._rank)
         words = self._hear(ranks, collective=collective)
@@ -132,14 +138,22 @@ class Meeting:
             said = why.message.replace("and rank 1 ", f"and rank {self._rank} ", 1)
             raise errors.MismatchError(said, code=why.code, step=why.step, rank=self._rank)
         if self._rank == 0:
-            return self._decide(words, why)
+            return self._decide(words, why, planned)
         return self._obey(words[0].nonce)
 
-    def _decide(self, words: list[Word], why: errors.MismatchError | None) -> Place | None:
+    def _decide(
+        self, words: list[Word], why: errors.MismatchError | None, planned: Absent | None
+    ) -> Place | None:
         place = None if why else adopted(words)
         said = {"nonce": self._mine.nonce, "place": place, "why": why.message if why else None}
-        text = json.dumps(said).encode()
-        self._limited(lambda: self._table.write(f"{self._prefix}/verdict", text), 0)
+
+        def tell() -> list[Any] | None:
+            told = self._planned.tell(self._table, planned)
+            text = json.dumps({**said, "planned": told}).encode()
+            self._table.write(f"{self._prefix}/verdict", text)
+            return told
+
+        self._told = self._limited(tell, 0)
         if why is not None:
             raise why
         return place
@@ -157,6 +171,7 @@ class Meeting:
             raise errors.MismatchError(
                 found["why"], code=lib.CKPT_EMISMATCH, step=self._mine.step, rank=0
             )
+        self._told = found["planned"]
         return _place(found["place"])
 
     def _hear(self, ranks: Any, *, collective: bool) -> list[Word]:
@@ -209,6 +224,7 @@ class Meeting:
             self._table.write(key, text)
             self._table.read(key)  # as above
 
+        self._is_there = True
         self._limited(tell, 0)
         self._held[self._rank], self._digests[self._rank] = packed, digest
 
@@ -241,6 +257,31 @@ class Meeting:
             raise self._late("not all ranks of this node have said what they hold")
         return {rank: self._held[rank] for rank in (*others, self._rank)}
 
+    def hear_planned(self) -> Absent | None:
+        """What all ranks have planned, for the lowest one of a node; None: that is not known."""
+        if self._peers[0] != self._rank or self._told is None:
+            return None
+        try:
+            return self._limited(lambda: self._planned.hear(self._table, self._told), 0)
+        except LookupError:
+            raise self._late("what all ranks have planned could not be read") from None
+
+    def committed(self) -> None:
+        """All ranks have had what they wanted to know of each other for a save."""
+        if not self._is_there and not self._planned.is_there:
+            return
+
+        def drop() -> None:
+            self._planned.done(self._table)
+            if self._is_there:
+                self._table.drop(f"{self._held_key(self._rank)}/all")
+                self._is_there = False
+
+        try:
+            self._limited(drop, 0)
+        except (RuntimeError, errors.NetworkError) as error:  # it stays there, and harms nobody
+            logger.debug("%s: %s", self._path, error)
+
     def _held_key(self, rank: int) -> str:
         return f"{self._prefix}/held/{rank}"
 
@@ -258,8 +299,11 @@ class Meeting:
         except RuntimeError as lost:  # rank 0 will have waited in vain
             logger.warning("%s: rank 0 is not told: %s", self._path, str(lost).partition("\n")[0])
 
-    def hear_ends(self, patience: float) -> None:
-        """Of rank 0: waits until the step is in the stores of all nodes. Raises if it is not."""
+    def hear_ends(self, patience: float, of: float) -> None:
+        """
+        Of rank 0: waits until the step is in the stores of all nodes. Raises if it is not in what
+        is left `of` the time that a save has.
+        """
         missing = {rank: f"{self._prefix}/end/{rank}" for rank in keepers(self.nodes) if rank}
 
         def look() -> list[Any] | None:
@@ -278,7 +322,7 @@ class Meeting:
             some = ", ".join(f"{rank} on node {self.nodes[rank]}" for rank in sorted(missing)[:8])
             raise errors.DeadlineError(
                 f"step {step} of {self._path} is committed, and rank {some} has not said within "
-                f"{patience:g} s that it is in the store of its node",
+                f"the {of:g} s of a save that it is in the store of its node",
                 code=-errno.ETIMEDOUT,
                 errno=errno.ETIMEDOUT,
                 step=step,

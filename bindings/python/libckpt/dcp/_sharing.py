@@ -153,13 +153,28 @@ def _described(item: WriteItem) -> Json:
     return None if number is None else [_dtypes.name_of(number), list(item.tensor_data.size)]
 
 
-def listed(plans: Sequence[SavePlan]) -> Absent | None:
-    """All that the ranks have planned; None: some plans are those of the last save."""
-    if not all(map(is_usable, plans)):
-        return None
+def listed(plans: Sequence[SavePlan]) -> Absent:
+    """All that the ranks have planned."""
     return {item.index.fqn: _described(item) for plan in plans for item in plan.items}
+
+
+def whole(plans: Sequence[SavePlan], planner: SavePlanner) -> list[SavePlan] | None:
+    """
+    The plans of all ranks. What torch gives out of them are those that have changed since the last
+    save with such a planner, which may have been one to another store; the planner of rank 0 has
+    all of them. None: they are not known.
+    """
+    if all(map(is_usable, plans)):
+        return list(plans)
+    kept: Sequence[SavePlan] = getattr(planner, "global_plan", None) or []
+    if len(kept) != len(plans) or not all(map(is_usable, kept)):
+        return None
+    return [new if is_usable(new) else old for new, old in zip(plans, kept, strict=True)]
 
 
 def keepers(nodes: Sequence[str]) -> list[int]:
     """The lowest rank of each node."""
-    return [rank for rank, node in enumerate(nodes) if node not in nodes[:rank]]
+    first: dict[str, int] = {}
+    for rank, node in enumerate(nodes):
+        first.setdefault(node, rank)
+    return list(first.values())

@@ -102,6 +102,8 @@ class StorageWriter(Base):
         self._collective = True
         #: what this rank has planned, before torch gave what several hold to one of them
         self._local: SavePlan | None = None
+        #: of rank 0, with node_store: what the planner has made of those of all
+        self._plans: list[SavePlan] | None = None
 
     def __repr__(self) -> str:
         return f"<libckpt.dcp.StorageWriter of {self._config.path}>"
@@ -114,6 +116,7 @@ class StorageWriter(Base):
             "_hold": None,
             "_attempt": None,
             "_local": None,
+            "_plans": None,
             "loaded": recall(self._config.path),
         }
 
@@ -193,15 +196,11 @@ class StorageWriter(Base):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Leaves them as they are. With node_store every node hears what there is on others."""
+        """Leaves them as they are. With node_store every node is to hear what others have."""
         sharing = self._hold.sharing if self._hold is not None else None
-        if sharing is None or len(plans) != len(sharing.nodes):
-            return plans
-        names, first = _sharing.listed(plans), set(_sharing.keepers(sharing.nodes))
-        return [
-            dataclasses.replace(plan, storage_data=names) if names and rank in first else plan
-            for rank, plan in enumerate(plans)
-        ]
+        is_all = sharing is not None and len(plans) == len(sharing.nodes)
+        self._plans = plans if is_all else None
+        return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Returns when all tensors have been copied; the engine writes them behind."""
@@ -210,7 +209,7 @@ class StorageWriter(Base):
         assert self._step is not None
         engine = found.engine
         attempt = self._attempt = Attempt(engine, self._step)
-        found.agree(attempt, collective=self._collective)
+        found.agree(attempt, collective=self._collective, planned=self._planned_by_all(planner))
         try:
             written, absent = self._part_of(plan, planner)
             first = engine.rank == (engine.peers[0] if engine.peers else 0)
@@ -246,6 +245,12 @@ class StorageWriter(Base):
         )
         return done
 
+    def _planned_by_all(self, planner: SavePlanner) -> _sharing.Absent | None:
+        """Of rank 0, with node_store: what the ranks have planned, if that is known."""
+        plans, self._plans = self._plans, None
+        whole = None if plans is None else _sharing.whole(plans, planner)
+        return None if whole is None else _sharing.listed(whole)
+
     def _part_of(
         self, plan: SavePlan, planner: SavePlanner
     ) -> tuple[SavePlan, _sharing.Absent | None]:
@@ -258,10 +263,9 @@ class StorageWriter(Base):
         assert self._hold is not None
         mine = _sharing.share(held, self._hold.engine.rank)
         items = _sharing.chosen(local, plan, mine)
-        names = plan.storage_data if isinstance(plan.storage_data, dict) else None
         return (
             dataclasses.replace(plan, items=items),
-            _sharing.absent(local, planner, names),
+            _sharing.absent(local, planner, sharing.hear_planned()),
         )
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
