@@ -181,6 +181,10 @@ class Kept:
         self.calls += 1
         return self.values.setdefault(key, value) == value
 
+    def first(self, key: str, value: bytes) -> bytes:
+        self.calls += 1
+        return self.values.setdefault(key, value)
+
     def swap(self, key: str, old: bytes, new: bytes) -> bool:
         self.calls += 1
         if self.values.get(key, b"") != old:
@@ -199,7 +203,9 @@ class Kept:
 A, B, C = {"x": "F32 [1]", "y": "F32 [2]"}, {"y": "F32 [3]"}, {"z": "F32 [1]"}
 
 
-def test_whoever_comes_second_finds_out() -> None:
+@pytest.mark.parametrize("few", [0, 1, 2, 16])
+def test_whoever_comes_second_finds_out(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(_apart, "_FEW", few)
     for order in itertools.permutations([A, B, C, A]):
         table: Any = Kept()
         all_of_them = [Names(table, "p", rank) for rank in range(4)]
@@ -234,11 +240,45 @@ def compare_at_once(table: Any) -> list[str | None]:
     return found
 
 
-def test_two_at_once_do_not_miss_each_other() -> None:
+@pytest.mark.parametrize("few", [0, 1, 2, 16])
+def test_two_at_once_do_not_miss_each_other(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(_apart, "_FEW", few)
     for _ in range(50):
         table: Any = Kept()
         assert sum(why is not None for why in compare_at_once(table)) == 1
-        assert len(table.values["p/names/1-1/list"].splitlines()) == 3
+        some = table.values.get("p/names/1-1/list", b"")
+        assert len(some.splitlines()) == min(few, 3)
+
+
+def test_many_ranks_with_names_of_their_own_cost_as_many_calls() -> None:
+    """Each rank has other names than any other; what it costs grows with their number."""
+    costs = []
+    for count in (100, 200, 400):
+        table: Any = Kept()
+        all_of_them = [Names(table, "p", rank) for rank in range(count)]
+        found = [
+            names.compare({"all": "F32 [4]", **{f"{rank}-{n}": "F32 [2]" for n in range(5)}}, "1-1")
+            for rank, names in enumerate(all_of_them)
+        ]
+        assert [compared.why for compared in found] == [None] * count
+        costs.append(table.calls / count)
+        for names, compared in zip(all_of_them, found, strict=True):
+            names.committed(compared)
+        assert table.values == {}
+        late = Names(table, "p", 0).compare({"7-1": "F64 [2]"}, "1-1")
+        assert late.why is None
+    assert max(costs) < min(costs) * 1.1
+
+
+def test_the_last_of_many_finds_out() -> None:
+    for bad in (3, 40):  # one of the first, and one of the others
+        table: Any = Kept()
+        for rank in range(50):
+            found = Names(table, "p", rank).compare({f"w{rank}": "F32 [4]"}, "1-1")
+            assert found.why is None
+        why = Names(table, "p", 50).compare({f"w{bad}": "F64 [4]"}, "1-1").why
+        assert why is not None
+        assert f"F32 [4] says rank {bad}, F64 [4] says rank 50" in why
 
 
 def test_ranks_that_have_all_alike_ask_nobody() -> None:

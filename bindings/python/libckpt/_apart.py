@@ -6,8 +6,10 @@ its own, so that no rank can read what all have described.
 What all ranks must have alike is compared at every save. This is about names that only some ranks
 have. At its first save a rank puts what it means by them into the job's key-value store, unless one
 that means the same has done so, and looks at what others have put there before. So nobody waits for
-another, and of two that differ the later one finds out. It then gives the engine other words than
-rank 0 does for what all ranks have alike, which fails the step for all of them.
+another, and of two that differ the later one finds out. The first few that mean something else are
+read whole by all who come after them; who comes later puts every name there by itself, so that what
+it costs grows with the names and not with the pairs of ranks. One that finds out then gives the
+engine other words than rank 0 does for what all ranks have alike, which fails the step for all.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ T = TypeVar("T")
 _PATIENCE = 10.0
 #: Bytes of what others have put there that a rank looks at.
 _MOST = 256 << 20
+
+#: So many lists of names are read whole.
+_FEW = 16
 
 #: What a rank means by its names: "F32 [8, 8]", or "another name of 'w'".
 Meanings = dict[str, str]
@@ -86,24 +91,51 @@ class Names:
         mine = json.dumps([self._rank, digest]).encode() + b"\n"
         if not table.put(f"{place}/{digest}", mine):
             return None  # somebody else looks for all that mean the same
-        table.write(f"{place}/{digest}/all", zlib.compress(lines))
-        before = b""
-        while not table.swap(f"{place}/list", before, before + mine):
+        keys.append(f"{place}/{digest}")
+        before = table.read(f"{place}/list") or b""
+        if not _is_full(before):
+            table.write(f"{place}/{digest}/all", zlib.compress(lines))
+            keys.append(f"{place}/{digest}/all")
+        while not _is_full(before) and not table.swap(f"{place}/list", before, before + mine):
             before = table.read(f"{place}/list") or b""
-        keys += [f"{place}/{digest}", f"{place}/{digest}/all"]
         if not before:
             keys.append(f"{place}/list")
+        why = self._read_few(meanings, place, before)
+        if why is None and _is_full(before):
+            why = self._claim(meanings, place, keys)
+        if why is not None:
+            table.write(f"{self._prefix}/why", json.dumps([where, why]).encode())
+        return why
+
+    def _read_few(self, meanings: Meanings, place: str, lists: bytes) -> str | None:
+        """What this rank and one of those that have come first differ in."""
         size = 0
-        for line in before.splitlines():
+        for line in lists.splitlines():
             other, theirs = json.loads(line)
-            data = zlib.decompress(table.read(f"{place}/{theirs}/all") or zlib.compress(b"[]"))
+            text = self._table.read(f"{place}/{theirs}/all")
+            data = zlib.decompress(text or zlib.compress(b"[]"))
             size += len(data)
             if size > _MOST:
                 logger.warning("%s; the ranks have too many", _UNKNOWN)
                 return None
             why = difference(meanings, self._rank, dict(json.loads(data)), other)
             if why is not None:
-                table.write(f"{self._prefix}/why", json.dumps([where, why]).encode())
+                return why
+        return None
+
+    def _claim(self, meanings: Meanings, place: str, keys: list[str]) -> str | None:
+        """What this rank and one that has come as late as it has differ in."""
+        for name, meaning in sorted(meanings.items()):
+            short = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16)
+            key = f"{place}/name/{short.hexdigest()}"
+            mine = json.dumps([self._rank, meaning]).encode()
+            found = self._table.first(key, mine)
+            if found == mine:
+                keys.append(key)
+                continue
+            other, theirs = json.loads(found)
+            why = difference(meanings, self._rank, {name: theirs}, other)
+            if why is not None:
                 return why
         return None
 
@@ -156,6 +188,10 @@ class Names:
             logger.log(level, "%s: the job's key-value store does not answer", without)
             return None
         return found[0]
+
+
+def _is_full(lists: bytes) -> bool:
+    return lists.count(b"\n") >= _FEW
 
 
 _UNKNOWN = "whether all ranks mean the same tensors by the same names was not looked at"

@@ -69,7 +69,12 @@ class Table:
 
     def put(self, key: str, value: bytes) -> bool:
         """Gives a key its value, unless it has one. False: it has another."""
-        return bool(self._store.compare_set(key, b"", value) == value)
+        return self.first(key, value) == value
+
+    def first(self, key: str, value: bytes) -> bytes:
+        """Gives a key its value, unless it has one; what it has then."""
+        found: bytes = self._store.compare_set(key, b"", value)
+        return found
 
     def swap(self, key: str, old: bytes, new: bytes) -> bool:
         """Gives a key that has `old` (empty: none) another value. False: it has not."""
