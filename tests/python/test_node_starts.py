@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -295,28 +296,81 @@ def test_ctrl_c_in_the_meeting_reaches_those_who_have_left_it(tmp_path: Path, wh
         assert rank == who or f"rank {who} could not open" in said
 
 
+class Kept:
+    """A store of keys in which there is one."""
+
+    text: bytes | None = None
+
+    def write(self, _key: str, text: bytes) -> None:
+        self.text = text
+
+    def read(self, _key: str) -> bytes | None:
+        return self.text
+
+
 def test_what_an_earlier_start_has_said_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Kept:
-        text = b""
-
-        def write(self, _key: str, text: bytes) -> None:
-            self.text = text
-
-        def read(self, _key: str) -> bytes:
-            return self.text
-
     table: Any = Kept()
     group = _table.Group(3, 4, None)
+
+    def look(began: float = 0.0) -> Any:
+        """What a rank does that comes now, and whose process was started then."""
+        monkeypatch.setattr(_exchange, "_began", lambda: began)
+        way = _exchange._Way(group, "p", "s", 600)
+        way._table = table
+        way._heed()
+        return way
+
+    earlier = look(), look(time.time() + 10)
     _exchange._tell_refusal(group, table, "p", ValueError("no"))
-    with pytest.raises(libckpt.CheckpointError, match="rank 3 could not open s: ValueError: no"):
-        _exchange._refused(table, "p", "s", 600)
     now = time.time()
-    for at in (now + 700, now - 700):
-        monkeypatch.setattr(time, "time", lambda at=at: at)
-        _exchange._refused(table, "p", "s", 600)
+    for began in (0.0, now - 1000):  # however long ago it was said
+        with pytest.raises(libckpt.CheckpointError, match="rank 3 could not open s: ValueError"):
+            look(began)
+    # Whoever has waited for it hears it, whatever the clocks say.
+    for way in earlier:
+        with pytest.raises(libckpt.CheckpointError, match="rank 3 could not open s: ValueError"):
+            way._heed()
+    # A process that was started after it is of another start, though no launcher says so.
+    late = look(now + 1)
+    _exchange._tell_refusal(group, table, "p", ValueError("again"))
+    with pytest.raises(libckpt.CheckpointError, match="again"):
+        late._heed()
+    monkeypatch.setattr(time, "time", lambda: now - 700)
+    look()
     monkeypatch.setattr(time, "time", lambda: now)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    _exchange._refused(table, "p", "s", 600)
+    look()
+
+
+def test_when_a_process_began() -> None:
+    program = "import time; from libckpt import _exchange; print(time.time() - _exchange._began())"
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert 0 < float(done.stdout) < time.monotonic() - begun + 0.1
+
+
+def start_once(place: Path, port: int, who: int | None) -> str:
+    """A start of a job whose store of keys is that of the starts before it; one rank refuses it."""
+    rank = rank_of()
+    keys = dist.TCPStore("localhost", port, is_master=False, wait_for_workers=False)
+    _exchange.find_group = lambda _: _table.Group(rank, 2, keys)  # type: ignore[assignment]
+    keep = 0 if rank == who else 1
+    try:
+        with libckpt.Checkpointer(
+            place / "s", {"w": torch.ones(3)}, keep_last=keep, new_start=True, pool_bytes=1 << 20
+        ) as ckpt:
+            ckpt.save(1).wait()
+    except (ValueError, libckpt.CheckpointError) as error:
+        return str(error)
+    return ""
+
+
+def test_a_start_by_hand_after_one_that_was_refused(tmp_path: Path) -> None:
+    """Nothing tells the two apart but the processes."""
+    keys = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    for who in (1, None, 0, None):
+        for said in together(2, tmp_path, start_once, tmp_path, keys.port, who):
+            assert ("keep_last=0" in said) is (who is not None), said
 
 
 @pytest.mark.parametrize("when", ["before", "in", "behind"])

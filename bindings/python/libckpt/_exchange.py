@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -213,6 +214,8 @@ class _Way:
         self._timeout = timeout
         #: there before another rank can go on with it, whatever comes then
         self._sessions: list[str] = []
+        #: refusals that were there when this rank came, by what their keys begin with
+        self._found: dict[str, bytes | None] = {}
 
     def connect(self) -> Table | None:
         """A connection of its own, if there can be one."""
@@ -288,15 +291,26 @@ class _Way:
 
     def _heed(self) -> None:
         """Raises what a rank has said that will not join."""
-        _refused(self._table, self._prefix, self._path, self._timeout)
+        self._hear_refusal(self._prefix)
         if not self._also:
             return
         try:
-            _refused(self._table, self._also, self._path, self._timeout)
+            self._hear_refusal(self._also)
         except errors.CheckpointError:
             # Who has no such path has not counted how often it was opened.
             _opened[self._prefix.rpartition("/")[0]] -= 1
             raise
+
+    def _hear_refusal(self, prefix: str) -> None:
+        text = self._table.read(f"{prefix}/refused")
+        first = self._found.setdefault(prefix, text)
+        said = {} if text is None else json.loads(text)
+        if said.get("start") != _start():
+            return
+        # What was there when this rank came may be of an earlier start, of which no launcher says
+        # that it was another one. The processes of that had ended before this one was started.
+        if text != first or _began() <= said["at"] <= time.time() + self._timeout:
+            raise failure(self._path, said)
 
     def opening(self, session: str) -> Opening:
         """That of all who have met."""
@@ -337,11 +351,12 @@ def _start() -> str:
     return " ".join(os.environ.get(name, "-") for name in names)
 
 
-def _refused(table: Table, prefix: str, path: str, timeout: float) -> None:
-    """Raises what a rank has said that will not join. What an earlier start has left is too old."""
-    text = table.read(f"{prefix}/refused")
-    if text is None:
-        return
-    said = json.loads(text)
-    if said["start"] == _start() and abs(time.time() - said["at"]) <= timeout:
-        raise failure(path, said)
+def _began() -> float:
+    """When this process was started, in seconds since the epoch; 0: not known."""
+    try:
+        line = pathlib.Path("/proc/self/stat").read_text("utf-8", "replace")
+        ticks = int(line.rpartition(")")[2].split()[19])
+        up = time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
