@@ -764,3 +764,33 @@ def test_what_ranks_go_on_from(ranks: Any, adopted: Any, differs: bool) -> None:
     found = _meeting.difference("store", words[:1] + words[-1:])
     assert found is not None
     assert "rank 0 saves step 7 to store, and rank 1 step 8" in str(found)
+
+
+def close_alone(place: Path, who: int) -> tuple[str, float]:
+    """One rank closes the store, and all save; then all close it, and save again."""
+    store, state = place / "s", {"a": torch.ones(4)}
+    options: dict[str, Any] = {"pool_bytes": 1 << 20, "save_timeout": 3}
+
+    def save(step: int) -> None:
+        writer = StorageWriter(store, **options)
+        dcp.save(state, checkpoint_id=f"step-{step}", storage_writer=writer)
+
+    save(1)
+    if dist.get_rank() == who:
+        close()
+    begun = time.monotonic()
+    with pytest.raises(dcp.CheckpointException) as caught:
+        save(2)
+    took = time.monotonic() - begun
+    close()
+    save(3)
+    return str(caught.value), took
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_store_that_one_rank_alone_has_closed(tmp_path: Path, who: int) -> None:
+    """Nobody hangs, all are told why, and when all have closed it they go on."""
+    for said, took in together(2, tmp_path, close_alone, tmp_path, who):
+        assert "all of them call libckpt.dcp.close(), or none" in said
+        assert took < 30
+    assert [info.step for info in libckpt.list_steps(tmp_path / "s")] == [3, 1]

@@ -266,6 +266,8 @@ class _Way:
                     for what in ("hello", "answer", "ack"):
                         table.drop(f"{prefix}/{what}/{rank}")
             if missing and not pause():
+                if not told:
+                    self._take_back()
                 some = ", ".join(map(str, sorted(missing - hellos.keys() or missing)[:8]))
                 raise self._late(f"rank 0 has waited {self._timeout:g} s for rank {some}")
         return session, given
@@ -284,7 +286,13 @@ class _Way:
                 return session.decode()
             self._heed()
             if not pause():
+                self._take_back()
                 raise self._late(f"rank {rank} has waited {self._timeout:g} s for rank 0")
+
+    def _take_back(self) -> None:
+        """Nobody has met anybody: those who have not come have not counted it either."""
+        for prefix in filter(None, (self._prefix, self._also)):
+            _opened[prefix.rpartition("/")[0]] -= 1
 
     def _late(self, what: str) -> errors.WaitTimeoutError:
         return late_error(f"{self._path}: {what}")

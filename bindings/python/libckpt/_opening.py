@@ -45,7 +45,7 @@ def late_error(message: str) -> errors.WaitTimeoutError:
     return errors.WaitTimeoutError(
         f"{message}: all ranks of the job must make a Checkpointer of the same path, all with "
         "node_store or none, and in the same order if they make several (distributed=False: for "
-        "this process alone)",
+        "this process alone); and all of them call libckpt.dcp.close(), or none",
         code=-errno.ETIMEDOUT,
         errno=errno.ETIMEDOUT,
     )

@@ -190,7 +190,7 @@ def close(store: str | os.PathLike[str] | None = None) -> None:
     """
     Closes a store that was saved to, or all of them; another process may save to it then. A save
     that dcp.save() has not returned from is given up. Saving to it again opens it again, and
-    continues.
+    continues. All ranks call this, or none.
     """
     only = None if store is None else _key(store_path(store))
     with _lock:
