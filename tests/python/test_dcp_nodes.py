@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import threading
 import time
 import warnings
@@ -23,7 +24,7 @@ from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _sharing, c
 from ranks import Job, full, together
 from safetensors.torch import load_file
 from test_dcp_ranks import Failing, Thing, state_of
-from test_node_stores import TWO, held, on_node, state_on, steps_of, stores
+from test_node_stores import TOOLS, TWO, held, on_node, state_on, steps_of, stores
 from torch.distributed.checkpoint import _async_process_executor
 from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -596,6 +597,83 @@ def by_groups(place: Path, nodes: str) -> None:
 
 def test_groups_have_stores_of_their_own(tmp_path: Path) -> None:
     together(4, tmp_path, by_groups, tmp_path, TWO)
+
+
+# Tied tensors, on nodes with different numbers of ranks.
+
+
+def tied_state(fill: float, *, whole: bool) -> dict[str, Any]:
+    """The same memory under two names, and a part of it, among others; `whole`: with a module."""
+    shared = torch.arange(60.0).reshape(6, 10) + fill
+    state: dict[str, Any] = {
+        "first": shared,
+        "second": shared,
+        "deep": {"third": shared, "part": shared[2:4]},
+        **{f"other-{n}": torch.full((7 + n,), fill + n) for n in range(5)},
+    }
+    if whole:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        model[1].weight = model[0].weight
+        with torch.no_grad():
+            model[0].weight.fill_(fill)
+        state["model"], state["beside"] = model, {"weight": model[1].weight.data}
+    return state
+
+
+def plain_of(state: dict[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in state.items() if name != "model"}
+    if "model" in state:
+        found["weights"] = [state["model"][n].weight.detach() for n in (0, 1)]
+    return found
+
+
+def save_tied(place: Path, nodes: str, how: str) -> None:
+    store, state = on_node(place, nodes), tied_state(5, whole=how == "checkpointer")
+    if how == "checkpointer":
+        with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, node_store=True) as ckpt:
+            for step in (1, 2):
+                ckpt.save(step).wait()
+        return
+    planner = dcp.DefaultSavePlanner(enable_plan_caching=how == "kept")
+    for step in (1, 2):
+        write(store, step, state, planner=planner)
+
+
+def load_tied(place: Path, nodes: str, how: str) -> None:
+    store, state = on_node(place, nodes), tied_state(0, whole=how == "checkpointer")
+    want = plain_of(tied_state(5, whole=how == "checkpointer"))
+    if how == "checkpointer":
+        with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, node_store=True) as ckpt:
+            assert ckpt.resume() == 2
+    else:
+        read(store, state, resume=False)
+        untied = {name: value.clone() for name, value in state.items() if name != "deep"}
+        read(store, untied, resume=False)
+        assert_same(untied, {name: value for name, value in want.items() if name != "deep"})
+        alone = {"second": torch.zeros(6, 10)}
+        read(store, alone, resume=False)
+        assert_same(alone["second"], want["second"])
+    assert_same(plain_of(state), want)
+
+
+@pytest.mark.parametrize("how", ["dcp", "kept", "checkpointer"])
+@pytest.mark.parametrize(("nodes", "other"), [("aab", "baa"), ("abbb", "bbab")])
+def test_tied_tensors_on_nodes_that_differ(
+    tmp_path: Path, nodes: str, other: str, how: str
+) -> None:
+    together(len(nodes), tmp_path, save_tied, tmp_path, nodes, how)
+    together(len(nodes), tmp_path, load_tied, tmp_path, nodes, how)
+    # Every node has all of it, whoever is there.
+    together(len(nodes), tmp_path, load_tied, tmp_path, other, how)
+    for store in stores(tmp_path, nodes):
+        found = libckpt.load(store)
+        if how == "checkpointer":
+            assert_same(found["second"], torch.arange(60.0).reshape(6, 10) + 5)
+        else:
+            for name in ("first", "second", "deep.third"):
+                assert_same(found[name], torch.arange(60.0).reshape(6, 10) + 5)
+        done = subprocess.run([TOOLS / "ckpt-verify", store], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 # When something fails.
