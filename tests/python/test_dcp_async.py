@@ -6,6 +6,8 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from conftest import Net, assert_same
 from dcp_steps import load, save, steps
-from libckpt.dcp import Stager, StorageReader, StorageWriter
+from libckpt.dcp import Stager, StorageReader, StorageWriter, close
 from libckpt.dcp._stager import _Copies
 from torch.distributed.checkpoint.planner import WriteItemType
 
@@ -101,6 +103,35 @@ def test_saves_may_overlap(store: Path) -> None:
     for step in good:
         load(store, state, step=step, resume=False)
         assert state["a"].eq(step).all()
+
+
+def test_a_store_may_be_closed_beside_a_save(store: Path) -> None:
+    """Either it is committed and so says its future, or it is given up and raises; all go on."""
+    draw, stager, saved, failed = random.Random(5), Stager(), [0], 0
+    for step in range(1, 41):
+        future: Any = dcp.async_save(
+            {"a": torch.full((100_000,), float(step))},
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(store, pool_bytes=1 << 20),
+            async_stager=stager,
+        )
+        # Anywhere in it.
+        threading.Event().wait(draw.uniform(0, 0.03))
+        close(store)
+        try:
+            future.result(60)
+            saved.append(step)
+        except dcp.CheckpointException as error:
+            (why, _) = error.failures[0]
+            assert isinstance(why, libckpt.CheckpointError), why
+            assert not isinstance(why, libckpt.NotResumedError), why
+            failed += 1
+        close(store)
+        newest = libckpt.list_steps(store)[0].step if len(saved) > 1 else 0
+        assert newest == saved[-1], step
+    assert len(saved) > 1
+    save(store, 100, {"a": torch.ones(3)})
+    assert [step for step, _ in steps(store)] == [100, *reversed(saved[1:])]
 
 
 def test_staged_memory_is_used_again_and_never_while_it_is_in_use() -> None:

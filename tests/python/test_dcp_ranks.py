@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -794,3 +795,40 @@ def test_a_store_that_one_rank_alone_has_closed(tmp_path: Path, who: int) -> Non
         assert "all of them call libckpt.dcp.close(), or none" in said
         assert took < 30
     assert [info.step for info in libckpt.list_steps(tmp_path / "s")] == [3, 1]
+
+
+def close_beside(place: Path) -> list[tuple[int, str]]:
+    """All close the store while a save of theirs is under way; what became of each save."""
+    store, stager, found = place / "s", Stager(), []
+    draw = random.Random(dist.get_rank())
+    group = dist.new_group(backend="gloo")
+    for step in range(1, 9):
+        future: Any = dcp.async_save(
+            {"a": torch.full((50_000,), float(step))},
+            checkpoint_id=f"step-{step}",
+            storage_writer=StorageWriter(
+                store, pool_bytes=1 << 20, save_timeout=4, process_group=group
+            ),
+            async_stager=stager,
+            process_group=group,
+        )
+        threading.Event().wait(draw.uniform(0, 0.1))  # anywhere in it
+        close()
+        try:
+            future.result(60)
+            found.append((step, ""))
+        except dcp.CheckpointException as error:
+            found.append((step, str(error)))
+        close()  # also what was opened after that
+        dist.barrier()
+    return found
+
+
+def test_a_store_may_be_closed_beside_a_save_of_all(tmp_path: Path) -> None:
+    """A step is there or not, and nobody's save says that it is when it is not."""
+    found = together(2, tmp_path, close_beside, tmp_path)
+    there = {info.step for info in libckpt.list_steps(tmp_path / "s")}
+    for told in found:
+        assert {step for step, why in told if not why} <= there
+        for _, why in told:
+            assert "NotResumedError" not in why
