@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ import torch
 import libckpt
 
 torch.set_num_threads(1)
+
+
+def until(true: Callable[[], Any], seconds: float = 60) -> None:
+    """Returns when a condition has come about, which must be soon."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.001)
 
 
 @pytest.fixture

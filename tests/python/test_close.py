@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import run
+from conftest import run, until
 from libckpt._door import Door, Helper, apart
 from libckpt.dcp import _hold
 from ranks import together
@@ -49,8 +49,7 @@ class Inside:
 def closing(door: Door, patience: float = 60) -> threading.Thread:
     """A thread that closes it, and has begun to."""
     thread = begin(lambda: door.close(patience))
-    while door.is_open:
-        time.sleep(0)
+    until(lambda: not door.is_open)
     return thread
 
 
@@ -403,8 +402,7 @@ def forget_on_the_service(store: Path) -> float:
         armed.append(True)
         assert collected.wait(60)
         dist.barrier()
-        while engine.ptr is not None:
-            time.sleep(0.001)
+        until(lambda: engine.ptr is None)
     else:
         dist.barrier()
         ckpt.save(2).wait()

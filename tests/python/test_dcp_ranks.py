@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from conftest import assert_same, bits, shards
+from conftest import assert_same, bits, shards, until
 from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _meeting, close
 from ranks import Job, together
 from torch.distributed.checkpoint import _async_process_executor
@@ -263,8 +263,8 @@ class Late(StorageWriter):
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         super().write_data(plan, planner)
-        while not self._attempt.info.durable_time:
-            time.sleep(0.001)
+        attempt = self._attempt
+        until(lambda: attempt.info.durable_time)
         raise RuntimeError("this writer fails")
 
 
@@ -726,8 +726,8 @@ def open_crosswise(store: Path) -> float:
     ]
     for place, thread in zip(places, opening, strict=True):
         thread.start()
-        while place is places[0] and not _exchange._opened.total():
-            time.sleep(0.001)  # until it waits for the other rank
+        if place is places[0]:  # it waits for the other rank
+            until(_exchange._opened.total)
     for thread in opening:
         thread.join()
     assert len(_hold._holds) == 2

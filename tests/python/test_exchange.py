@@ -11,8 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import until
 from libckpt._native import ffi, lib
 
 import libckpt
@@ -277,13 +277,6 @@ def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(
         dead = "key-value store does not answer"
         assert said[rank].count(dead) == (how == signal.SIGKILL)
     assert job.steps() == [(1, 2)]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # How the ranks meet, without processes.

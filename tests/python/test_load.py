@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Training, assert_same, flip, shards
+from conftest import Training, assert_same, flip, shards, until
 
 import libckpt
 
@@ -166,8 +166,8 @@ def test_the_latest_is_chosen_again_when_retention_removes_it(
         for _ in range(3):
             state["n"] += 1
             ckpt.save(state["n"]).wait()
-        while len(list(store.glob("g*/step-*/manifest.json"))) > 1:
-            time.sleep(0.001)  # what the newest step makes superfluous is removed behind the loop
+        # What the newest step makes superfluous is removed behind the loop.
+        until(lambda: len(list(store.glob("g*/step-*/manifest.json"))) == 1)
 
     def steps(engine: Engine) -> Any:
         nonlocal left

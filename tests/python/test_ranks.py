@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import assert_same, bits, shards
+from conftest import assert_same, bits, shards, until
 from libckpt._reader import Reader
 from ranks import Job, full, together
 from torch.distributed.device_mesh import init_device_mesh
@@ -623,10 +623,7 @@ def rejoin(place: Path, ranks: int) -> tuple[int, int]:
 
 
 def await_files(place: Path, *names: str) -> None:
-    end = time.monotonic() + 100
-    while not all((place / name).exists() for name in names):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: all((place / name).exists() for name in names), 100)
 
 
 def open_twice(store: Path, place: Path) -> dict[str, Any]:

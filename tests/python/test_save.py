@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Training, assert_same, run, shards
+from conftest import Training, assert_same, run, shards, until
 
 import libckpt
 
@@ -254,8 +254,7 @@ def block(store: Path, *steps: int) -> None:
 
 
 def ended(save: libckpt.Save) -> None:
-    while not save.done():
-        time.sleep(0.001)
+    until(save.done)
 
 
 def test_failures_that_wait_has_raised_count_and_are_not_told_twice(
