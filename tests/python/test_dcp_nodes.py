@@ -21,10 +21,22 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import assert_same, bits, step_directory
 from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _sharing, close
+from node_rig import (
+    TOOLS,
+    TWO,
+    check_resumed,
+    die_of_all,
+    die_one_after_the_other,
+    held,
+    on_node,
+    state_on,
+    steps_of,
+    stores,
+    train_and_die,
+)
 from ranks import Job, full, together
 from safetensors.torch import load_file
 from test_dcp_ranks import Failing, Thing, state_of
-from test_node_stores import TOOLS, TWO, held, on_node, state_on, steps_of, stores
 from torch.distributed.checkpoint import _async_process_executor
 from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -74,19 +86,8 @@ def train(place: Path, nodes: str, layout: str, steps: int, how: str) -> Any:
     truth = job.truth()
     losses = [job.step() for _ in range(2)]
     if how == "killed":
-        torch.save((truth, losses), place / f"truth-{dist.get_rank()}.pt")
-        dist.barrier()
-        os.kill(os.getpid(), signal.SIGKILL)
+        die_of_all(place, truth, losses)
     return truth, losses
-
-
-def train_and_die(place: Path, nodes: str, layout: str, steps: int) -> tuple[Any, Any]:
-    with pytest.raises(AssertionError, match="died"):
-        together(len(nodes), place, train, place, nodes, layout, steps, "killed")
-    found = [torch.load(place / f"truth-{rank}.pt") for rank in range(len(nodes))]
-    for truth, _ in found[1:]:
-        assert_same(truth, found[0][0])
-    return found[0]
 
 
 def resume(place: Path, nodes: str, layout: str) -> Any:
@@ -106,21 +107,12 @@ def resume(place: Path, nodes: str, layout: str) -> Any:
     return step, truth, [*losses, again.step()]
 
 
-def check_resumed(found: list[Any], step: int, truth: dict[str, Any], losses: Any) -> None:
-    for now in found:
-        assert now[0] == step, now
-        assert set(now[1]) == set(truth)
-        for name, tensor in truth.items():
-            assert bits(now[1][name]) == bits(tensor), name
-        assert now[2] == losses
-
-
 @pytest.mark.parametrize(
     ("layout", "nodes"),
     [("ddp", "aabb"), ("ddp", "aaab"), ("fsdp", "abab"), ("hsdp", "aabb"), ("tp", "aabb")],
 )
 def test_all_are_killed_and_load_to_the_bit(tmp_path: Path, layout: str, nodes: str) -> None:
-    truth, losses = train_and_die(tmp_path, nodes, layout, 3)
+    truth, losses = train_and_die(train, tmp_path, nodes, layout, 3)
     check_resumed(together(4, tmp_path, resume, tmp_path, nodes, layout), 3, truth, losses)
     for store in stores(tmp_path):
         assert steps_of(store) == [(3, "committed"), (4, "committed")]
@@ -171,7 +163,7 @@ def test_every_way_in_which_ranks_hold_the_same(tmp_path: Path, nodes: str) -> N
 
 
 def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> None:
-    truth, losses = train_and_die(tmp_path, TWO, "fsdp", 3)
+    truth, losses = train_and_die(train, tmp_path, TWO, "fsdp", 3)
     before = [steps_of(store) for store in stores(tmp_path)]
     for kinds, text in together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp"):
         assert kinds == ["ElsewhereError"], text
@@ -182,7 +174,7 @@ def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> Non
 
 
 def test_ranks_of_ddp_may_change_nodes(tmp_path: Path) -> None:
-    truth, losses = train_and_die(tmp_path, TWO, "ddp", 3)
+    truth, losses = train_and_die(train, tmp_path, TWO, "ddp", 3)
     check_resumed(together(4, tmp_path, resume, tmp_path, "bbaa", "ddp"), 3, truth, losses)
 
 
@@ -270,7 +262,7 @@ def load_apart(place: Path, nodes: str) -> str:
 
 @pytest.mark.parametrize("lacks", ["a", "b"])
 def test_a_manifest_that_a_crash_has_left_out_is_brought_back(tmp_path: Path, lacks: str) -> None:
-    truth, losses = train_and_die(tmp_path, TWO, "fsdp", 3)
+    truth, losses = train_and_die(train, tmp_path, TWO, "fsdp", 3)
     manifests = {node: step_directory(tmp_path / node / "store", 3) for node in "ab"}
     kept = (manifests[lacks] / "manifest.json").read_bytes()
     (manifests[lacks] / "manifest.json").unlink()
@@ -395,13 +387,7 @@ def test_whoever_dies_when_what_was_durable_is_there(tmp_path: Path, seed: int) 
     draw = random.Random(seed)
     told = 0
     for _ in range(3):
-        # One node first, or all at about one time; who waits for the dead ones dies soon after.
-        base = {node: draw.uniform(0.01, 0.5) for node in "ab"}
-        seconds = [base[node] + draw.choice((0, draw.uniform(0, 0.01))) for node in TWO]
-        with pytest.raises(AssertionError, match="died"):
-            together(4, tmp_path, save_until_killed, tmp_path, TWO, seconds)
-        for path in tmp_path.glob("told-*"):
-            told = max([told, *map(int, path.read_text().split())])
+        told = max(told, die_one_after_the_other(tmp_path, draw, 0.01, save_until_killed))
         left = together(4, tmp_path, what_is_left, tmp_path, TWO)
         assert left == [left[0]] * 4
         assert left[0] >= told > 0

@@ -14,8 +14,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._engine import Options
 from libckpt.dcp import StorageReader, StorageWriter, _hold, _planned, _sharing, close
+from node_rig import TWO, on_node
 from ranks import together
-from test_node_stores import TWO, on_node
 from torch.distributed.checkpoint import SavePlan
 
 #: of all steps of save_changing()

@@ -15,8 +15,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._apart import Names, difference
 from libckpt.dcp import StorageWriter, _hold
+from node_rig import TWO, on_node, rank_of, steps_of, stores
 from ranks import together
-from test_node_stores import TWO, on_node, rank_of, steps_of, stores
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 

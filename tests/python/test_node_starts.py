@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from conftest import own_threads
 from libckpt._engine import aside as _engine_aside
+from node_rig import TWO, on_node, rank_of
 from ranks import together
-from test_node_stores import TWO, on_node, rank_of
 
 import libckpt
 from libckpt import _checkpointer, _engine, _exchange, _opening, _service, _table

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import random
 import re
@@ -23,38 +22,26 @@ from conftest import assert_same, bits, step_directory
 from libckpt._layout import Copies
 from libckpt._nodes import Place, peers_by_node, place_of, refusal
 from libckpt._ranks import Near, Ranks
+from node_rig import (
+    TOOLS,
+    TWO,
+    check_resumed,
+    die_of_all,
+    die_one_after_the_other,
+    held,
+    on_node,
+    rank_of,
+    state_on,
+    steps_of,
+    stores,
+    train_and_die,
+)
 from ranks import Job, full, together
 from safetensors.torch import load_file
 from test_ranks import own_state
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import libckpt
-
-TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).resolve().parents[2] / "build/tools"))
-#: on which node each of four ranks is
-TWO = "aabb"
-
-
-def rank_of() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def on_node(place: Path, nodes: str) -> Path:
-    """This rank is on its node from here on; the store of that."""
-    node = nodes[rank_of()]
-    os.environ["LIBCKPT_NODE"] = f"node-{node}"
-    (place / node).mkdir(exist_ok=True)
-    return place / node / "store"
-
-
-def stores(place: Path, nodes: str = TWO) -> list[Path]:
-    return [place / node / "store" for node in sorted(set(nodes))]
-
-
-def steps_of(store: Path) -> list[tuple[int, str]]:
-    everything = libckpt.list_steps(store, everything=True)
-    return sorted((info.step, info.state) for info in everything)
 
 
 def train(place: Path, nodes: str, layout: str, steps: int, how: str) -> Any:
@@ -69,19 +56,8 @@ def train(place: Path, nodes: str, layout: str, steps: int, how: str) -> Any:
         save.wait()
         truth = job.truth()
         if how == "killed":
-            torch.save((truth, [job.step() for _ in range(2)]), place / f"truth-{rank_of()}.pt")
-            dist.barrier()
-            os.kill(os.getpid(), signal.SIGKILL)
+            die_of_all(place, truth, [job.step() for _ in range(2)])
     return truth, [job.step() for _ in range(2)]
-
-
-def train_and_die(place: Path, nodes: str, layout: str, steps: int) -> tuple[Any, Any]:
-    with pytest.raises(AssertionError, match="died"):
-        together(len(nodes), place, train, place, nodes, layout, steps, "killed")
-    found = [torch.load(place / f"truth-{rank}.pt") for rank in range(len(nodes))]
-    for truth, _ in found[1:]:
-        assert_same(truth, found[0][0])
-    return found[0]
 
 
 def resume(place: Path, nodes: str, layout: str) -> Any:
@@ -104,24 +80,6 @@ def resume(place: Path, nodes: str, layout: str) -> Any:
     return step, truth, losses, said
 
 
-def check_resumed(found: list[Any], step: int, truth: dict[str, Any], losses: Any) -> None:
-    for now in found:
-        assert now[0] == step, now
-        assert set(now[1]) == set(truth)
-        for name, tensor in truth.items():
-            assert bits(now[1][name]) == bits(tensor), name
-        assert now[2] == losses
-
-
-def held(store: Path, step: int) -> dict[str, list[torch.Tensor]]:
-    """All tensors that the shards of a step hold, by their names."""
-    found: dict[str, list[torch.Tensor]] = collections.defaultdict(list)
-    for shard in sorted(step_directory(store, step).glob("rank-*.safetensors")):
-        for name, tensor in load_file(shard).items():
-            found[name].append(tensor)
-    return dict(found)
-
-
 # Saving and getting it back.
 
 
@@ -138,7 +96,7 @@ def held(store: Path, step: int) -> dict[str, list[torch.Tensor]]:
     ],
 )
 def test_all_are_killed_and_resume_to_the_bit(tmp_path: Path, layout: str, nodes: str) -> None:
-    truth, losses = train_and_die(tmp_path, nodes, layout, 3)
+    truth, losses = train_and_die(train, tmp_path, nodes, layout, 3)
     check_resumed(together(4, tmp_path, resume, tmp_path, nodes, layout), 3, truth, losses)
     # And from what those have saved.
     again = together(4, tmp_path, resume, tmp_path, nodes, layout)
@@ -206,7 +164,7 @@ def test_the_manifests_of_a_step_are_one(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_a_crash_has_left_out_is_brought_back(tmp_path: Path) -> None:
-    truth, losses = train_and_die(tmp_path, TWO, "fsdp", 3)
+    truth, losses = train_and_die(train, tmp_path, TWO, "fsdp", 3)
     a, b = ((step_directory(store, 3) / "manifest.json") for store in stores(tmp_path))
     kept = a.read_bytes()
     b.unlink()
@@ -248,13 +206,7 @@ def test_whoever_dies_when_what_was_durable_is_there(tmp_path: Path, seed: int) 
     draw = random.Random(seed)
     told = 0
     for _ in range(3):
-        # One node first, or all at about one time; who waits for the dead ones dies soon after.
-        base = {node: draw.uniform(0.05, 0.4) for node in "ab"}
-        seconds = [base[node] + draw.choice((0, draw.uniform(0, 0.01))) for node in TWO]
-        with pytest.raises(AssertionError, match="died"):
-            together(4, tmp_path, save_until_killed, tmp_path, TWO, seconds)
-        for path in tmp_path.glob("told-*"):
-            told = max([told, *map(int, path.read_text().split())])
+        told = max(told, die_one_after_the_other(tmp_path, draw, 0.05, save_until_killed))
         left = together(4, tmp_path, what_is_left, tmp_path, TWO)
         steps = {step for step, _, _ in left}
         assert len(steps) == 1
@@ -278,7 +230,7 @@ def test_a_node_is_verified_by_itself(tmp_path: Path) -> None:
 
 
 def test_ranks_of_ddp_may_change_nodes(tmp_path: Path) -> None:
-    truth, _ = train_and_die(tmp_path, TWO, "ddp", 3)
+    truth, _ = train_and_die(train, tmp_path, TWO, "ddp", 3)
     found = together(4, tmp_path, resume, tmp_path, "bbaa", "ddp")
     for rank, now in enumerate(found):
         assert now[0] == 3, now
@@ -292,7 +244,7 @@ def test_ranks_of_ddp_may_change_nodes(tmp_path: Path) -> None:
 
 
 def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> None:
-    truth, losses = train_and_die(tmp_path, TWO, "fsdp", 3)
+    truth, losses = train_and_die(train, tmp_path, TWO, "fsdp", 3)
     before = [steps_of(store) for store in stores(tmp_path)]
     for kind, text in together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp"):
         assert kind == "ElsewhereError", text
@@ -303,7 +255,7 @@ def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> Non
 
 
 def test_a_node_that_has_lost_its_disk_takes_a_copy_of_anothers(tmp_path: Path) -> None:
-    truth, _ = train_and_die(tmp_path, TWO, "ddp", 3)
+    truth, _ = train_and_die(train, tmp_path, TWO, "ddp", 3)
     a, b = stores(tmp_path)
     shutil.rmtree(b)
     for kind, text in together(4, tmp_path, resume, tmp_path, TWO, "ddp"):
@@ -400,22 +352,6 @@ def test_a_rank_whose_own_is_elsewhere_is_told(tmp_path: Path) -> None:
 
 
 # Tensors that ranks hold in part, and in part alike.
-
-
-def state_on(mesh: Any, fill: float) -> dict[str, Any]:
-    whole = torch.arange(24.0).reshape(6, 4) + fill
-    placements = {
-        "rows": [Replicate(), Shard(0)],
-        "columns": [Shard(1), Replicate()],
-        "same": [Replicate(), Replicate()],
-        "cut": [Shard(0), Shard(1)],
-    }
-    made: dict[str, Any] = {
-        name: distribute_tensor(whole.clone(), mesh, how) for name, how in placements.items()
-    }
-    half = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y"))["y"]
-    made["half"] = DTensor.from_local(torch.ones(3) * fill, half, [Replicate()], run_check=False)
-    return made
 
 
 def save_spread(place: Path, nodes: str) -> None:
