@@ -108,6 +108,17 @@ static bool in_slice(const struct planned *p)
 	return (h * UINT64_C(0x9e3779b97f4a7c15) >> 32) % opts.slices == opts.slice;
 }
 
+/* Takes one after the other: some runs wait for most of a minute, most for nothing. */
+static void work_off(unsigned worker)
+{
+	unsigned i;
+
+	runs_be(worker);
+	while ((i = atomic_fetch_add(&torture_all->next, 1)) < queued)
+		if (in_slice(&queue[i]))
+			run(&queue[i]);
+}
+
 /* What was planned, or this slice of it, by several workers. */
 static void run_queue(void)
 {
@@ -118,15 +129,13 @@ static void run_queue(void)
 	for (unsigned i = 0; i < queued; i++)
 		here += in_slice(&queue[i]);
 	(void)printf("%u of %u runs are to be made\n", here, queued);
+	atomic_store(&torture_all->next, 0);
 	for (unsigned j = 0; j < opts.jobs; j++) {
 		workers[j] = fork();
-		if (workers[j] != 0)
-			continue;
-		runs_be(j);
-		for (unsigned i = 0, n = 0; i < queued; i++)
-			if (in_slice(&queue[i]) && n++ % opts.jobs == j)
-				run(&queue[i]);
-		_exit(0);
+		if (workers[j] == 0) {
+			work_off(j);
+			_exit(0);
+		}
 	}
 	for (unsigned j = 0; j < opts.jobs; j++)
 		if (workers[j] < 0 || waitpid(workers[j], &status, 0) < 0 || status != 0)

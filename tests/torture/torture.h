@@ -96,6 +96,7 @@ struct torture_run {
 struct torture_shared {
 	struct torture_site sites[TORTURE_SITES];
 	struct torture_run runs[TORTURE_JOBS];
+	atomic_uint next; /* of the queue, that no worker has taken */
 	struct {
 		_Atomic uint64_t runs;
 		_Atomic uint64_t failed;
