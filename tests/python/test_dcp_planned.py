@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,22 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._engine import Options
-from libckpt.dcp import StorageReader, StorageWriter, _hold, _planned, _sharing, close
+from libckpt._opening import Opening
+from libckpt._table import Group
+from libckpt.dcp import (
+    StorageReader,
+    StorageWriter,
+    _hold,
+    _meeting,
+    _planned,
+    _sharing,
+    close,
+)
 from node_rig import TWO, on_node
 from ranks import together
 from torch.distributed.checkpoint import SavePlan
+
+import libckpt
 
 #: of all steps of save_changing()
 NAMES = ("all", "early-a", "early-b", "late-a", "late-b")
@@ -54,8 +69,9 @@ class Watch:
 
     def counts(self) -> tuple[int, int]:
         """How often what all have planned was written, and what this rank holds."""
-        own = f"{self.meeting._held_key(dist.get_rank())}/all"
-        return sum("/planned/" in key for key in self.written), self.written.count(own)
+        own = f"{self.meeting._held_key(dist.get_rank())}/"
+        planned, held = (sum(part in key for key in self.written) for part in ("/planned/", own))
+        return planned, held
 
 
 def write(store: Path, step: int, nodes: str, caching: bool) -> None:
@@ -80,9 +96,11 @@ def save_changing(place: Path, nodes: str, caching: bool) -> list[tuple[int, int
             watch = Watch()
             continue
         assert watch is not None
-        here = watch.meeting._planned._keys
-        left = [*here, f"{watch.meeting._held_key(rank)}/all"] if rank == 0 else here
         planned, own = (now - then for now, then in zip(watch.counts(), before, strict=True))
+        # Rank 0 alone knows already that the step is committed.
+        left = (
+            [] if rank else [key for key in watch.written if re.search("/planned/|/held/./", key)]
+        )
         counts.append((planned, own, sum(watch.table.read(key) is not None for key in left)))
     return counts
 
@@ -104,49 +122,192 @@ def test_names_travel_when_they_have_changed(tmp_path: Path, caching: bool) -> N
 
 
 class Keys:
-    """A store of keys in memory."""
+    """A store of keys in memory, as one rank reaches it."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
+    def __init__(self, other: Keys | None = None) -> None:
+        self.values: dict[str, bytes] = {} if other is None else other.values
         self.calls = 0
+        #: called with each key before it is written, and dropped
+        self.at_write: Callable[[str], None] = lambda _: None
+        self.at_drop: Callable[[str], None] = lambda _: None
 
     def read(self, key: str) -> bytes | None:
         self.calls += 1
         return self.values.get(key)
 
+    def get(self, keys: list[str]) -> list[bytes | None]:
+        return [self.read(key) for key in keys]
+
     def write(self, key: str, value: bytes) -> None:
         self.calls += 1
+        self.at_write(key)
         self.values[key] = value
 
     def drop(self, key: str) -> None:
+        self.at_drop(key)
         self.values.pop(key, None)
+
+    def again(self) -> None:
+        """There is no other connection to be had."""
+
+    def put(self, new: dict[str, bytes], old: list[str]) -> None:
+        for key, value in new.items():
+            self.write(key, value)
+        for key in old:
+            self.drop(key)
+
+
+def break_at(part: str) -> Callable[[str], None]:
+    def broken(key: str) -> None:
+        if part in key:
+            raise RuntimeError("connection reset")
+
+    return broken
 
 
 def test_names_that_no_key_can_hold_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_planned, "_PART", 100)
-    keys: Any = Keys()
+    keys = Keys()
     first, other, late = (_planned.Planned("p") for _ in range(3))
-    names = {os.urandom(8).hex(): ["F32", [n]] for n in range(50)}
-    assert other.hear(keys, first.tell(keys, None)) is None
-    told = first.tell(keys, names)
+    names: Any = {os.urandom(8).hex(): ["F32", [n]] for n in range(50)}
+    assert other.hear(first.tell(None, keys.put), keys.get) is None
+    told = first.tell(names, keys.put)
     assert told is not None
     assert told[1] > 5
     assert max(map(len, keys.values.values())) == 100
-    assert other.hear(keys, told) == names
+    assert other.hear(told, keys.get) == names
     # What has not changed is not looked at again, and once it has gone nobody needs it.
-    first.done(keys)
+    keys.put({}, first.take())
     assert keys.values == {}
     calls = keys.calls
-    assert first.tell(keys, dict(names)) == told
-    assert other.hear(keys, told) == names
+    assert first.tell(dict(names), keys.put) == told
+    assert other.hear(told, keys.get) == names
     assert keys.calls == calls
     with pytest.raises(LookupError):
-        late.hear(keys, told)
+        late.hear(told, keys.get)
     # Another one takes the place of one that a save has left behind.
-    first.tell(keys, {"a": None})
+    first.tell({"a": None}, keys.put)
     left = set(keys.values)
-    assert other.hear(keys, first.tell(keys, {"b": None})) == {"b": None}
+    assert other.hear(first.tell({"b": None}, keys.put), keys.get) == {"b": None}
     assert left.isdisjoint(keys.values)
+
+
+@pytest.mark.parametrize("gone", ["the write", "the save"])
+def test_names_that_nobody_need_have_heard_are_told_anew(gone: str) -> None:
+    keys, first, other = Keys(), _planned.Planned("p"), _planned.Planned("p")
+    told = first.tell({"a": None}, keys.put)
+    if gone == "the write":
+        keys.at_write = break_at("")
+        with pytest.raises(RuntimeError):
+            first.tell({"b": None}, keys.put)
+        keys.at_write = lambda _: None
+    else:
+        first.forget()
+    keys.values.clear()
+    again = first.tell({"a": None}, keys.put)
+    assert other.hear(again, keys.get) == {"a": None}
+    # By another name: what drops the first may come any time.
+    assert told is not None
+    assert again is not None
+    assert told[2] != again[2]
+
+
+def meet(table: Keys, rank: int, world: int = 2, *, patience: float = 5.0) -> _meeting.Meeting:
+    """Ranks of one node, as one of them sees them."""
+    keys: Any = table
+    opening = Opening(Group(rank, world, None), keys, "p", "/s", 4.0)
+    opening.nodes = ("a",) * world
+    return _meeting.Meeting(opening, "/s", patience, tuple(range(world)))
+
+
+def exchange(ranks: list[_meeting.Meeting], step: int, held: bytes) -> None:
+    """Rank 1 has `held`, and each hears what the others have."""
+    for rank, meeting in enumerate(ranks):
+        meeting.say(step, None, None)
+        meeting.tell_held(held if rank == 1 else b"same")
+    for meeting in ranks:
+        assert meeting.hear_held(collective=True) == {0: b"same", 1: held}
+
+
+def test_what_drops_a_key_late_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys()
+    slow, free = Keys(keys), threading.Event()
+    late: list[threading.Thread] = []
+
+    def wait(_: str) -> None:
+        late.append(threading.current_thread())
+        assert free.wait(60)
+
+    ranks = [meet(keys, 0), meet(slow, 1)]
+    exchange(ranks, 1, b"first")
+    slow.at_drop = wait
+    with monkeypatch.context() as patched:
+        patched.setattr(_meeting, "_SLACK", 0.2)
+        ranks[1].committed()
+    slow.at_drop = lambda _: None
+    for meeting in ranks:
+        meeting.say(2, None, None)
+    ranks[0].tell_held(b"same")
+    ranks[1].tell_held(b"first, again")
+    free.set()
+    late[0].join(60)
+    assert ranks[0].hear_held(collective=True)[1] == b"first, again"
+    # What has been said and dropped, and is said again, too.
+    for step, held in enumerate([b"first", b"first, again", b"first"], 3):
+        exchange(ranks, step, held)
+        for meeting in ranks:
+            meeting.committed()
+    assert not [key for key in keys.values if re.search("/held/./", key)]
+
+
+@pytest.mark.parametrize("part", ["/held/1/", "/held/1"])
+def test_what_could_not_be_said_is_said_by_the_next_save(part: str) -> None:
+    keys = Keys()
+    bad = Keys(keys)
+    ranks = [meet(keys, 0), meet(bad, 1)]
+    exchange(ranks, 1, b"first")
+    bad.at_write = break_at(part)
+    ranks[1].say(2, None, None)
+    with pytest.raises(libckpt.NetworkError, match="connection reset"):
+        ranks[1].tell_held(b"other")
+    bad.at_write = lambda _: None
+    ranks[0] = meet(keys, 0)  # one that has heard nothing yet
+    for step in (3, 4):
+        exchange(ranks, step, b"first")
+        ranks[1].failed()  # and says it by another name, as does everyone after a failure
+        ranks[0] = meet(keys, 0)
+
+
+def test_after_a_save_that_was_not_committed_all_is_said_anew() -> None:
+    calls: list[str] = []
+
+    class Fake:
+        def __getattr__(self, name: str) -> Callable[[], None]:
+            return lambda: calls.append(name)
+
+    class Ended:
+        is_held = False
+        step = 1
+
+        def __init__(self, generation: int | None) -> None:
+            self.generation = generation
+
+        def outcome(self, _: float) -> int | None:
+            return self.generation
+
+        def _committed(self) -> None:
+            pass
+
+    found: Any = _hold.Hold.__new__(_hold.Hold)
+    found._meeting, found._turn = Fake(), threading.Condition()
+    found._thread = None
+    found.engine = type("World", (), {"world": 2})
+    for generation in (None, 1):
+        found._attempt = None
+        found.ended(Ended(generation), generation)
+        found._attempt = Ended(generation)
+        found._settle(1.0)
+    assert calls == ["failed"] * 2 + ["committed"] * 2
 
 
 def test_plans_of_all_with_what_torch_has_kept() -> None:

@@ -288,13 +288,24 @@ class Hold:
         """
         if self._meeting is None:
             return
-        place = self._meeting.agree(collective=collective, planned=planned)
+        try:
+            place = self._meeting.agree(collective=collective, planned=planned)
+        except BaseException:
+            self.ended(attempt, None)
+            raise
         try:
             # What has been loaded since then is for the next save.
             self._go_on(self._said, place)
         except BaseException as error:
-            attempt.refuse(error)  # the others have gone on
+            self.refused(attempt, error)  # the others have gone on
             raise
+
+    def refused(self, attempt: Attempt, error: BaseException) -> None:
+        """A save ends here, and the other ranks are told so."""
+        try:
+            attempt.refuse(error)
+        finally:
+            self.ended(attempt, None)
 
     def _go_on(self, loaded: Loaded | None, place: tuple[int, int] | None) -> None:
         """Saving continues from a place, if it does not already; what was loaded is used up."""
@@ -392,6 +403,8 @@ class Hold:
         if generation is not None:
             self._committed(generation, attempt)
             self._tidy()
+        elif self._meeting is not None:
+            self._meeting.failed()
 
     def ended(self, attempt: Attempt, generation: int | None) -> None:
         """A save has come to its end; if it was committed, the next one continues from it."""
@@ -403,6 +416,8 @@ class Hold:
             self._turn.notify_all()
         if generation is not None:
             self._tidy()
+        elif self._meeting is not None:
+            self._meeting.failed()
 
     def _tidy(self) -> None:
         if self._meeting is not None:

@@ -106,8 +106,9 @@ class Meeting:
         self._held: dict[int, bytes] = {}
         self._digests: dict[int, str] = {}
         self._held_for: dict[int, str] = {}
-        #: what this rank holds is there for the others
-        self._is_there = False
+        #: the key that has what this rank holds; and those that nobody needs after the save
+        self._where = ""
+        self._keys: list[str] = []
         #: what all ranks have planned, and what rank 0 has said of that for this save
         self._planned = Planned(self._prefix)
         self._told: list[Any] | None = None
@@ -115,14 +116,7 @@ class Meeting:
     def say(self, step: int, loaded: Place | None, tip: Place | None) -> None:
         """What this rank comes with. On return the others can read it."""
         self._mine = Word(step, loaded, tip, os.urandom(8).hex())
-        text = json.dumps(self._mine).encode()
-
-        def tell() -> None:
-            self._table.write(self._key(self._rank), text)
-            # Not every store says when it has a value; it answers in turn, though.
-            self._table.read(self._key(self._rank))
-
-        self._limited(tell, 0)
+        self._put({self._key(self._rank): json.dumps(self._mine).encode()}, [])
 
     def agree(self, *, collective: bool, planned: Absent | None = None) -> Place | None:
         """
@@ -147,13 +141,9 @@ class Meeting:
         place = None if why else adopted(words)
         said = {"nonce": self._mine.nonce, "place": place, "why": why.message if why else None}
 
-        def tell() -> list[Any] | None:
-            told = self._planned.tell(self._table, planned)
-            text = json.dumps({**said, "planned": told}).encode()
-            self._table.write(f"{self._prefix}/verdict", text)
-            return told
-
-        self._told = self._limited(tell, 0)
+        self._told = self._planned.tell(planned, self._put)
+        text = json.dumps({**said, "planned": self._told}).encode()
+        self._limited(lambda: self._table.write(f"{self._prefix}/verdict", text), 0)
         if why is not None:
             raise why
         return place
@@ -215,17 +205,17 @@ class Meeting:
             self._held[self._rank] = packed
             return
         digest = hashlib.sha256(packed).hexdigest()
-        text = json.dumps([self._mine.nonce, self._mine.step, digest]).encode()
         key = self._held_key(self._rank)
-
-        def tell() -> None:
-            if self._digests.get(self._rank) != digest:
-                self._table.write(f"{key}/all", digest.encode() + packed)
-            self._table.write(key, text)
-            self._table.read(key)  # as above
-
-        self._is_there = True
-        self._limited(tell, 0)
+        new: dict[str, bytes] = {}
+        old: list[str] = []
+        if self._digests.get(self._rank) != digest:
+            self._digests.pop(self._rank, None)  # until it is there
+            # No name is used twice: what drops an old key may come late.
+            self._where = f"{key}/{self._mine.nonce}"
+            old, self._keys = self._keys, [self._where]
+            new[self._where] = digest.encode() + packed
+        text = json.dumps([self._mine.nonce, self._mine.step, digest, self._where]).encode()
+        self._put({**new, key: text}, old)
         self._held[self._rank], self._digests[self._rank] = packed, digest
 
     def hear_held(self, *, collective: bool) -> dict[int, bytes]:
@@ -238,15 +228,17 @@ class Meeting:
             words = [json.loads(text) for text in texts if text is not None]
             told = len(words) == len(others) and all(
                 collective or (step == self._mine.step and self._held_for.get(rank) != nonce)
-                for rank, (nonce, step, _) in zip(others, words, strict=True)
+                for rank, (nonce, step, *_) in zip(others, words, strict=True)
             )
             return words if told else None
 
         def read() -> bool | None:
             words = self._until(look) if others else []
-            for rank, (nonce, _, digest) in zip(others, words or [], strict=words is not None):
+            for rank, (nonce, _, digest, where) in zip(
+                others, words or [], strict=words is not None
+            ):
                 if self._digests.get(rank) != digest:
-                    text = self._table.read(f"{self._held_key(rank)}/all") or b""
+                    text = self._table.read(where) or b""
                     if not text.startswith(digest.encode()):
                         return None  # it has said something else meanwhile
                     self._held[rank], self._digests[rank] = text[len(digest) :], digest
@@ -262,25 +254,24 @@ class Meeting:
         if self._peers[0] != self._rank or self._told is None:
             return None
         try:
-            return self._limited(lambda: self._planned.hear(self._table, self._told), 0)
+            return self._planned.hear(self._told, self._get)
         except LookupError:
             raise self._late("what all ranks have planned could not be read") from None
 
     def committed(self) -> None:
         """All ranks have had what they wanted to know of each other for a save."""
-        if not self._is_there and not self._planned.is_there:
+        old, self._keys = [*self._keys, *self._planned.take()], []
+        if not old:
             return
-
-        def drop() -> None:
-            self._planned.done(self._table)
-            if self._is_there:
-                self._table.drop(f"{self._held_key(self._rank)}/all")
-                self._is_there = False
-
         try:
-            self._limited(drop, 0)
-        except (RuntimeError, errors.NetworkError) as error:  # it stays there, and harms nobody
+            self._put({}, old)
+        except errors.NetworkError as error:  # they stay there, and harm nobody
             logger.debug("%s: %s", self._path, error)
+
+    def failed(self) -> None:
+        """Not all need have heard what this rank has said for a save: the next says it anew."""
+        self._digests.pop(self._rank, None)
+        self._planned.forget()
 
     def _held_key(self, rank: int) -> str:
         return f"{self._prefix}/held/{rank}"
@@ -340,6 +331,27 @@ class Meeting:
 
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/{rank}"
+
+    # What of this comes late changes nothing here: what is known then is up to who has asked.
+
+    def _put(self, new: dict[str, bytes], old: list[str]) -> None:
+        """Writes keys, and drops others. On return the others can read the new ones."""
+        table = self._table
+
+        def put() -> None:
+            for key, value in new.items():
+                table.write(key, value)
+            # Not every store says when it has a value; it answers in turn, though.
+            for key in list(new)[-1:]:
+                table.read(key)
+            for key in old:
+                table.drop(key)
+
+        self._limited(put, 0)
+
+    def _get(self, keys: list[str]) -> list[bytes | None]:
+        table = self._table
+        return self._limited(lambda: [table.read(key) for key in keys], 0)
 
     def _until(self, look: Callable[[], T | None], patience: float | None = None) -> T | None:
         end = time.monotonic() + (self._patience if patience is None else patience)

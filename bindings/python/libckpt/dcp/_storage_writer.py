@@ -224,7 +224,7 @@ class StorageWriter(Base):
             snapshot = snapshot._replace(apart=_sharing.meanings(self._local))
             self._local = None
         except BaseException as error:
-            attempt.refuse(error)
+            found.refused(attempt, error)
             raise
         if snapshot.pickled:
             logger.warning("pickled into the checkpoint: %s", ", ".join(snapshot.pickled))
