@@ -278,6 +278,122 @@ def test_what_could_not_be_said_is_said_by_the_next_save(part: str) -> None:
         ranks[0] = meet(keys, 0)
 
 
+def tell_and_hear(first: _meeting.Meeting, other: _meeting.Meeting, step: int, names: Any) -> Any:
+    """What rank 1, the lowest of another node, hears of what rank 0 tells in one save."""
+    for meeting in (first, other):
+        meeting.say(step, None, None)
+    assert first.agree(collective=True, planned=names) is None
+    assert other.agree(collective=True) is None
+    return other.hear_planned()
+
+
+def of_two_nodes() -> tuple[_meeting.Meeting, _meeting.Meeting, list[Keys]]:
+    keys = Keys()
+    tables = [keys, Keys(keys)]
+    first, other = (meet(table, rank) for rank, table in enumerate(tables))
+    first._peers, other._peers = (0,), (1,)
+    return first, other, tables
+
+
+@pytest.mark.parametrize("how", ["no text", "too much", "not written"])
+def test_others_go_on_when_rank_0_cannot_tell_what_is_planned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    first, other, (keys, _) = of_two_nodes()
+    names: Any = {"a": object() if how == "no text" else None}
+    if how == "too much":
+        monkeypatch.setattr(_planned, "_MOST", 8)
+    if how == "not written":
+        keys.at_write = break_at("/planned/")
+    assert tell_and_hear(first, other, 1, names) is None
+    assert "step 1 of /s: the other nodes are not told" in caplog.text
+    monkeypatch.undo()
+    keys.at_write = lambda _: None
+    assert tell_and_hear(first, other, 2, {"a": None}) == {"a": None}
+
+
+def test_a_node_that_cannot_read_what_is_planned_is_told_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, other, (keys, *_) = of_two_nodes()
+
+    def lose(_: str) -> None:
+        for key in [key for key in keys.values if "/planned/" in key]:
+            del keys.values[key]
+
+    keys.at_write = lambda key: lose(key) if key.endswith("/verdict") else None
+    assert tell_and_hear(first, other, 1, {"a": None}) is None
+    assert "could not be read" in caplog.text
+    assert "no longer in the job's key-value store" in caplog.text
+    keys.at_write = lambda _: None
+    first.committed()
+    assert tell_and_hear(first, other, 2, {"a": None}) == {"a": None}
+    # Once it is known, it is told no more.
+    first.committed()
+    keys.at_write = break_at("/planned/")
+    assert tell_and_hear(first, other, 3, {"a": None}) == {"a": None}
+    assert tell_and_hear(first, other, 4, {"a": None}) == {"a": None}
+
+
+class Refused:
+    """A save that notes what it is refused for."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+    def refuse(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+def agree_alone(meeting: _meeting.Meeting) -> tuple[list[BaseException], BaseException]:
+    """Why a rank refuses a save whose ranks it could not agree with, and what it raises."""
+    found: Any = _hold.Hold.__new__(_hold.Hold)
+    found._meeting, found._turn, found._attempt = meeting, threading.Condition(), None
+    attempt: Any = Refused()
+    with pytest.raises(libckpt.CheckpointError) as caught:
+        found.agree(attempt, collective=True)
+    return attempt.errors, caught.value
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_fails_when_others_may_have_gone_on_tells_them(rank: int) -> None:
+    first, other, tables = of_two_nodes()
+    for meeting in (first, other):
+        meeting.say(1, None, None)
+    if rank == 0:
+        tables[0].at_write = break_at("/verdict")
+    else:
+        other._patience = 0.1  # rank 0 takes longer to say what comes of it
+    errors, raised = agree_alone((first, other)[rank])
+    assert errors == [raised]
+
+
+@pytest.mark.parametrize("why", ["they differ", "nobody comes"])
+def test_what_all_fail_of_is_no_save_that_anyone_refuses(why: str) -> None:
+    first, other, _ = of_two_nodes()
+    first._patience = other._patience = 0.1
+    if why == "nobody comes":
+        other.say(1, None, None)
+        assert agree_alone(other)[0] == []
+        return
+    first.say(1, None, None)
+    other.say(2, None, None)
+    assert agree_alone(first)[0] == []
+    assert agree_alone(other)[0] == []
+
+
+def test_a_planner_whose_plans_of_all_cannot_be_had(caplog: pytest.LogCaptureFixture) -> None:
+    class Planner:
+        @property
+        def global_plan(self) -> Any:
+            raise KeyError("mine")
+
+    writer: Any = StorageWriter("/s", 1)
+    writer._plans = [SavePlan([], usable=False)]
+    assert writer._planned_by_all(Planner()) is None
+    assert "what all ranks have planned is not known: 'mine'" in caplog.text
+
+
 def test_after_a_save_that_was_not_committed_all_is_said_anew() -> None:
     calls: list[str] = []
 

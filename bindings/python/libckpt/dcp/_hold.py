@@ -290,8 +290,11 @@ class Hold:
             return
         try:
             place = self._meeting.agree(collective=collective, planned=planned)
-        except BaseException:
-            self.ended(attempt, None)
+        except BaseException as error:
+            if self._meeting.is_open:
+                self.refused(attempt, error)
+            else:
+                self.ended(attempt, None)
             raise
         try:
             # What has been loaded since then is for the next save.

@@ -46,6 +46,8 @@ class Word(NamedTuple):
     #: the last save that it knows to be committed
     tip: Place | None
     nonce: str = ""
+    #: it could not read what rank 0 has told of what all have planned
+    missed: bool = False
 
 
 def difference(path: str, words: list[Word]) -> errors.MismatchError | None:
@@ -112,10 +114,13 @@ class Meeting:
         #: what all ranks have planned, and what rank 0 has said of that for this save
         self._planned = Planned(self._prefix)
         self._told: list[Any] | None = None
+        self._missed = False
+        #: others may have gone on with the save, whether this rank does or not
+        self.is_open = False
 
     def say(self, step: int, loaded: Place | None, tip: Place | None) -> None:
         """What this rank comes with. On return the others can read it."""
-        self._mine = Word(step, loaded, tip, os.urandom(8).hex())
+        self._mine = Word(step, loaded, tip, os.urandom(8).hex(), self._missed)
         self._put({self._key(self._rank): json.dumps(self._mine).encode()}, [])
 
     def agree(self, *, collective: bool, planned: Absent | None = None) -> Place | None:
@@ -124,10 +129,14 @@ class Meeting:
         same. `collective`: all of them have said their words. `planned`, of rank 0: by all.
         """
         ranks = range(self._world) if self._rank == 0 else (0, self._rank)
+        self.is_open = self._rank > 0  # rank 0 need not wait for what this one hears
         words = self._hear(ranks, collective=collective)
         self.name = words[0].nonce
+        if any(word.missed for word in words):
+            self._planned.forget()
         why = difference(self._path, words if self._rank == 0 else [words[0], self._mine])
         if self._rank > 0 and why is not None:
+            self.is_open = False
             # Of two words; the second is this rank's.
             said = why.message.replace("and rank 1 ", f"and rank {self._rank} ", 1)
             raise errors.MismatchError(said, code=why.code, step=why.step, rank=self._rank)
@@ -141,12 +150,32 @@ class Meeting:
         place = None if why else adopted(words)
         said = {"nonce": self._mine.nonce, "place": place, "why": why.message if why else None}
 
-        self._told = self._planned.tell(planned, self._put)
+        self._told = self._tell_planned(planned)
         text = json.dumps({**said, "planned": self._told}).encode()
+        self.is_open = why is None
         self._limited(lambda: self._table.write(f"{self._prefix}/verdict", text), 0)
         if why is not None:
             raise why
         return place
+
+    def _tell_planned(self, planned: Absent | None) -> list[Any] | None:
+        """Whatever becomes of it, the others wait for what comes after it."""
+        try:
+            return self._planned.tell(planned, self._put)
+        except Exception as error:
+            self._warn("the other nodes are not told what all ranks have planned", error)
+            return None
+
+    def _warn(self, what: str, error: Exception) -> None:
+        """Of a list without which the step is saved all the same."""
+        logger.warning(
+            "step %d of %s: %s, and what only other nodes have is not listed in the store of a "
+            "node: %s",
+            self._mine.step,
+            self._path,
+            what,
+            error,
+        )
 
     def _obey(self, nonce: str) -> Place | None:
         def look() -> dict[str, Any] | None:
@@ -158,6 +187,7 @@ class Meeting:
         if found is None:
             raise self._late("rank 0 has not said what all ranks go on from")
         if found["why"]:
+            self.is_open = False
             raise errors.MismatchError(
                 found["why"], code=lib.CKPT_EMISMATCH, step=self._mine.step, rank=0
             )
@@ -188,6 +218,7 @@ class Meeting:
 
         words = self._limited(look_twice, self._patience + _AGAIN)
         if words is None:
+            self.is_open = False
             raise self._late("not all ranks have come to it")
         self._seen.update((rank, word.nonce) for rank, word in zip(ranks, words, strict=True))
         return words
@@ -253,10 +284,14 @@ class Meeting:
         """What all ranks have planned, for the lowest one of a node; None: that is not known."""
         if self._peers[0] != self._rank or self._told is None:
             return None
+        self._missed = True
         try:
-            return self._planned.hear(self._told, self._get)
-        except LookupError:
-            raise self._late("what all ranks have planned could not be read") from None
+            found = self._planned.hear(self._told, self._get)
+        except (LookupError, errors.NetworkError) as error:
+            self._warn("what all ranks have planned could not be read", error)
+            return None
+        self._missed = False
+        return found
 
     def committed(self) -> None:
         """All ranks have had what they wanted to know of each other for a save."""
@@ -351,7 +386,7 @@ class Meeting:
 
     def _get(self, keys: list[str]) -> list[bytes | None]:
         table = self._table
-        return self._limited(lambda: [table.read(key) for key in keys], 0)
+        return self._limited(lambda: [table.read(key) for key in keys], self._patience)
 
     def _until(self, look: Callable[[], T | None], patience: float | None = None) -> T | None:
         end = time.monotonic() + (self._patience if patience is None else patience)
@@ -411,8 +446,8 @@ class Meeting:
 def _word(text: bytes | None) -> Word | None:
     if text is None:
         return None
-    step, loaded, tip, nonce = json.loads(text)
-    return Word(step, _place(loaded), _place(tip), nonce)
+    step, loaded, tip, nonce, missed = json.loads(text)
+    return Word(step, _place(loaded), _place(tip), nonce, missed)
 
 
 def _place(pair: Any) -> Place | None:

@@ -248,8 +248,12 @@ class StorageWriter(Base):
     def _planned_by_all(self, planner: SavePlanner) -> _sharing.Absent | None:
         """Of rank 0, with node_store: what the ranks have planned, if that is known."""
         plans, self._plans = self._plans, None
-        whole = None if plans is None else _sharing.whole(plans, planner)
-        return None if whole is None else _sharing.listed(whole)
+        try:
+            whole = None if plans is None else _sharing.whole(plans, planner)
+            return None if whole is None else _sharing.listed(whole)
+        except Exception as error:  # a planner may be anybody's, and the other ranks wait
+            logger.warning("%s: what all ranks have planned is not known: %s", self, error)
+            return None
 
     def _part_of(
         self, plan: SavePlan, planner: SavePlanner
