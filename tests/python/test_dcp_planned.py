@@ -260,6 +260,38 @@ def test_what_drops_a_key_late_takes_nothing_away(monkeypatch: pytest.MonkeyPatc
     assert not [key for key in keys.values if re.search("/held/./", key)]
 
 
+def test_what_is_gone_is_not_said_to_be_late() -> None:
+    keys = Keys()
+    ranks = [meet(keys, 0), meet(keys, 1)]
+    for meeting in ranks:
+        meeting.say(1, None, None)
+        meeting.tell_held(b"x")
+    for key in [key for key in keys.values if "/held/1/" in key]:
+        del keys.values[key]
+    with pytest.raises(libckpt.NetworkError, match="what rank 1 holds is no longer in the job's"):
+        ranks[0].hear_held(collective=True)
+
+
+def test_what_is_said_anew_while_it_is_read_is_read_again() -> None:
+    """Without collectives a rank may see what was said for a save that has failed."""
+    keys = Keys()
+    ranks = [meet(keys, 0), meet(Keys(keys), 1)]
+    for meeting in ranks:
+        meeting.say(1, None, None)
+        meeting.tell_held(b"old")
+    get = keys.get
+
+    def and_then(asked: list[str]) -> list[bytes | None]:
+        found = get(asked)
+        keys.get = get  # type: ignore[method-assign]
+        ranks[1].say(1, None, None)
+        ranks[1].tell_held(b"new")
+        return found
+
+    keys.get = and_then  # type: ignore[method-assign]
+    assert ranks[0].hear_held(collective=False)[1] == b"new"
+
+
 @pytest.mark.parametrize("part", ["/held/1/", "/held/1"])
 def test_what_could_not_be_said_is_said_by_the_next_save(part: str) -> None:
     keys = Keys()

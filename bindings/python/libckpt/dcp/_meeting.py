@@ -263,7 +263,7 @@ class Meeting:
             )
             return words if told else None
 
-        def read() -> bool | None:
+        def read() -> bool:
             words = self._until(look) if others else []
             for rank, (nonce, _, digest, where) in zip(
                 others, words or [], strict=words is not None
@@ -271,7 +271,9 @@ class Meeting:
                 if self._digests.get(rank) != digest:
                     text = self._table.read(where) or b""
                     if not text.startswith(digest.encode()):
-                        return None  # it has said something else meanwhile
+                        if look() == words:
+                            raise self._lost(rank)
+                        return read()  # it says something else by now
                     self._held[rank], self._digests[rank] = text[len(digest) :], digest
                 self._held_for[rank] = nonce
             return words is not None
@@ -402,6 +404,15 @@ class Meeting:
             code=-errno.ETIMEDOUT,
             errno=errno.ETIMEDOUT,
             step=self._mine.step,
+        )
+
+    def _lost(self, rank: int) -> errors.NetworkError:
+        return errors.NetworkError(
+            f"step {self._mine.step} of {self._path}: what rank {rank} holds is no longer in the "
+            "job's key-value store",
+            code=lib.CKPT_ENETWORK,
+            step=self._mine.step,
+            rank=rank,
         )
 
     def _limited(self, call: Callable[[], T], patience: float) -> T:
