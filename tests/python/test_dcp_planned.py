@@ -433,6 +433,13 @@ def test_after_a_save_that_was_not_committed_all_is_said_anew() -> None:
         def __getattr__(self, name: str) -> Callable[[], None]:
             return lambda: calls.append(name)
 
+    class Engine:
+        world = 2
+        closed = foreign = False
+
+        def close(self) -> None:
+            self.closed = True
+
     class Ended:
         is_held = False
         step = 1
@@ -449,12 +456,17 @@ def test_after_a_save_that_was_not_committed_all_is_said_anew() -> None:
     found: Any = _hold.Hold.__new__(_hold.Hold)
     found._meeting, found._turn = Fake(), threading.Condition()
     found._thread = None
-    found.engine = type("World", (), {"world": 2})
+    found.engine = Engine()
     for generation in (None, 1):
         found._attempt = None
         found.ended(Ended(generation), generation)
         found._attempt = Ended(generation)
         found._settle(1.0)
+    assert calls == ["failed"] * 2 + ["committed"] * 2
+    # At the end of a job nobody may answer any more.
+    found._attempt, found.config = Ended(1), _hold.Config("/p", Options())
+    found.close()
+    assert _hold._loaded.pop("/p")[:2] == (1, 1)
     assert calls == ["failed"] * 2 + ["committed"] * 2
 
 

@@ -393,21 +393,19 @@ class Hold:
                 return
             left, self._attempt = self._attempt, None
         if left is not None:
-            self._close_attempt(left, deadline)
+            self._heard(self._close_attempt(left, deadline))
 
-    def _close_attempt(self, attempt: Attempt, deadline: float) -> None:
+    def _close_attempt(self, attempt: Attempt, deadline: float) -> int | None:
         """
-        What became of the last save. One that its dcp.save() has left behind, because some rank
-        failed outside of libckpt, is given up.
+        What became of the last save: its generation, or None. One that its dcp.save() has left
+        behind, because some rank failed outside of libckpt, is given up.
         """
         if attempt.is_held:
             attempt.give_up()
         generation = attempt.outcome(deadline)
         if generation is not None:
             self._committed(generation, attempt)
-            self._tidy()
-        elif self._meeting is not None:
-            self._meeting.failed()
+        return generation
 
     def ended(self, attempt: Attempt, generation: int | None) -> None:
         """A save has come to its end; if it was committed, the next one continues from it."""
@@ -417,13 +415,18 @@ class Hold:
             if self._attempt is attempt:
                 self._attempt = None
             self._turn.notify_all()
-        if generation is not None:
-            self._tidy()
-        elif self._meeting is not None:
-            self._meeting.failed()
+        self._heard(generation)
 
-    def _tidy(self) -> None:
-        if self._meeting is not None:
+    def _heard(self, generation: int | None) -> None:
+        """
+        What the ranks have said for a save: all have heard it if it was committed. Not of a store
+        that closes, maybe because the job ends: what that said is in nobody's way.
+        """
+        if self._meeting is None:
+            return
+        if generation is None:
+            self._meeting.failed()
+        else:
             self._meeting.committed()
 
     def _committed(self, generation: int, attempt: Attempt) -> None:
