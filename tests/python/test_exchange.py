@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 from conftest import until
 from libckpt._native import ffi, lib
+from ranks import together
 
 import libckpt
 from libckpt import _engine, _exchange, _service, _table
@@ -338,6 +340,132 @@ def test_a_rank_that_does_not_come_is_named(keys: dist.TCPStore) -> None:
     assert "for rank 2" in str(sessions[0])
     assert isinstance(sessions[1], libckpt.WaitTimeoutError)
     assert "rank 1 has waited" in str(sessions[1])
+
+
+class Comer:
+    """One rank, which looks for the others where it has come to, as often as it is to."""
+
+    def __init__(self, keys: dist.TCPStore, rank: int, world: int) -> None:
+        self._group = _table.Group(rank, world, keys)
+        self._next = 0
+        self._thread: threading.Thread | None = None
+        self.way: Any = None
+        self.found: Any = None
+
+    def come(self, timeout: float) -> Comer:
+        self.way = _exchange._Way(self._group, f"a/{self._next}", "/p", timeout)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        try:
+            self.way.connect()
+            self.found = self.way.agree()[0]
+        except libckpt.CheckpointError as error:
+            self.way.tell(error)
+            self.found = error
+
+    def end(self) -> Any:
+        """What it has found: a session, or an error."""
+        assert self._thread is not None
+        self._thread.join()
+        self._next = int(self.way._prefix.rpartition("/")[2]) + 1
+        return self.found
+
+
+def come_together(ranks: list[Comer]) -> None:
+    """They meet, and have not waited for anything."""
+    begun = time.monotonic()
+    for rank in ranks:
+        rank.come(60)
+    sessions = {rank.end() for rank in ranks}
+    assert len(sessions) == 1
+    assert isinstance(sessions.pop(), str)
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("times", [(1, 1), (3, 1), (1, 3), (0, 2)])
+def test_ranks_that_have_waited_in_vain_meet_when_they_come_together(
+    keys: dist.TCPStore, first: int, times: tuple[int, int]
+) -> None:
+    """None has been there when the other was, and one perhaps more often than the other."""
+    ranks = [Comer(keys, rank, 2) for rank in range(2)]
+    for rank, count in zip((ranks[first], ranks[1 - first]), times, strict=True):
+        for _ in range(count):
+            assert isinstance(rank.come(0.1).end(), libckpt.WaitTimeoutError)
+    for _ in range(2):
+        come_together(ranks)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_rank_that_gives_up_while_another_waits(keys: dist.TCPStore, first: int) -> None:
+    """The third one comes when the first has gone, and the second still waits."""
+    ranks = [Comer(keys, rank, 3) for rank in range(3)]
+    second, third = (ranks[(first + more) % 3] for more in (1, 2))
+    second.come(1.5)
+    assert isinstance(ranks[first].come(0.1).end(), libckpt.WaitTimeoutError)
+    third.come(0.5)
+    for rank in (second, third):
+        assert isinstance(rank.end(), libckpt.WaitTimeoutError)
+    come_together(ranks)
+
+
+@pytest.mark.parametrize("patient", [0, 1])
+def test_who_waits_longer_is_met_by_who_comes_again(keys: dist.TCPStore, patient: int) -> None:
+    ranks = [Comer(keys, rank, 2) for rank in range(2)]
+    table = Meeting(keys, 2).table()
+    table.write("a/0/over", b"1")
+    ranks[patient].come(60)
+    if patient:
+        until(lambda: table.read("a/1/hello/1") is not None)
+    table.write("a/1/over", b"1")
+    assert isinstance(ranks[1 - patient].come(60).end(), str)
+    assert ranks[patient].end() == ranks[1 - patient].found
+    assert [rank.way._prefix for rank in ranks] == ["a/2", "a/2"]
+
+
+def test_a_rank_that_has_gone_when_it_is_answered(keys: dist.TCPStore) -> None:
+    """Rank 0 takes its hello for that of a rank that waits; those who were told are told that."""
+    leader, gone, other = (Comer(keys, rank, 3) for rank in range(3))
+    keys.set("a/0/hello/1", b"gone")
+    begun = time.monotonic()
+    leader.come(60)
+    assert isinstance(other.come(60).end(), str)
+    keys.set("a/0/over", b"1")
+    assert "another rank has waited for the others" in str(leader.end())
+    with pytest.raises(libckpt.CheckpointError, match=r"rank 0 could not open /p: .*another rank"):
+        other.way.opening(other.found).agree()
+    assert time.monotonic() - begun < 20
+    come_together([leader, gone, other])
+
+
+def open_apart(place: Path) -> tuple[list[str], str, float]:
+    """Each rank has waited for the other in vain; then they open a store, and one will not."""
+    rank, state, said = dist.get_rank(), {"w": torch.ones(3)}, []
+    for who in (1, 0, 0):
+        if rank == who:
+            with pytest.raises(libckpt.WaitTimeoutError) as late:
+                libckpt.Checkpointer(place / "s", state, save_timeout=0.5)
+            said.append(str(late.value))
+        dist.barrier()
+    with libckpt.Checkpointer(place / "s", state, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+    begun = time.monotonic()
+    with pytest.raises((ValueError, libckpt.CheckpointError)) as caught:
+        libckpt.Checkpointer(place / "s" if rank else "", state)
+    with libckpt.Checkpointer(place / "s", state, pool_bytes=1 << 20, new_start=True) as ckpt:
+        ckpt.save(1).wait()
+    return said, str(caught.value), time.monotonic() - begun
+
+
+def test_a_store_that_each_rank_has_opened_alone(tmp_path: Path) -> None:
+    """They open it together then, and hear of each other's errors, wherever those are said."""
+    for rank, (late, said, took) in enumerate(together(2, tmp_path, open_apart, tmp_path)):
+        assert len(late) == (2, 1)[rank]
+        assert rank == 0 or "rank 0 could not open" in said
+        assert took < 30
 
 
 def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:

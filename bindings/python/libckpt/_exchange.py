@@ -135,6 +135,18 @@ def _next_prefix(name: str) -> str:
     return prefix
 
 
+def _past_over(table: Table, prefix: str) -> str:
+    """
+    The first at or after it that no rank has given up. Who gives one up has counted it, and so do
+    all others, however late they come to it: so all of them look for each other at the same one.
+    """
+    while table.read(f"{prefix}/over") is not None:
+        begin, _, number = prefix.rpartition("/")
+        prefix = f"{begin}/{int(number) + 1}"
+        _opened[begin] = max(_opened[begin], int(number) + 2)
+    return prefix
+
+
 def open_all(
     path: str, options: Options, ranks: Ranks | None, opened: list[Engine] | None = None
 ) -> Engine:
@@ -171,13 +183,14 @@ def refuse(
         group = find_group(distributed)
         if group is None:
             return
-        prefix = _nodes_prefix(group) if node_store else _any_prefix()
+        prefix, also = _nodes_prefix(group) if node_store else _any_prefix(), ""
         try:
             name = store_path(path)
-            prefix = prefix if node_store else _path_prefix(name, group)
+            if not node_store:
+                prefix, also = _path_prefix(name, group), prefix
         except Exception:  # it is what is wrong, and not that of the others
             name = repr(path)
-        way = _Way(group, prefix, name, 0)
+        way = _Way(group, prefix, name, 0, also=also)
         with contextlib.suppress(errors.NetworkError):
             way.connect()
         way.tell(error)
@@ -246,14 +259,22 @@ class _Way:
         given: dict[int, bytes] = {}
         told: dict[int, bytes] = {}
         missing = set(range(1, world))
+        came: set[int] = set()
         pause = Pause(self._timeout)
         while missing:
             self._heed()
+            if told and table.read(f"{prefix}/over") is not None:
+                # Those who were told wait for what becomes of this session.
+                raise self._give_up("another rank has waited for the others, and waits no longer")
+            if not told and self._go_on():
+                prefix = self._prefix
+                hellos.clear()
             for rank in missing:
                 # A rank that has just started overwrites what one before it has left.
                 hello = table.read(f"{prefix}/hello/{rank}")
                 if hello is not None:
                     hellos[rank] = hello
+                    came.add(rank)
             for rank in sorted(missing) if len(hellos) == world - 1 else ():
                 if told.get(rank) != hellos[rank]:
                     table.write(f"{prefix}/answer/{rank}", hellos[rank] + session.encode())
@@ -266,33 +287,44 @@ class _Way:
                     for what in ("hello", "answer", "ack"):
                         table.drop(f"{prefix}/{what}/{rank}")
             if missing and not pause():
-                if not told:
-                    self._take_back()
-                some = ", ".join(map(str, sorted(missing - hellos.keys() or missing)[:8]))
-                raise self._late(f"rank 0 has waited {self._timeout:g} s for rank {some}")
+                some = ", ".join(map(str, sorted(missing - came or missing)[:8]))
+                raise self._give_up(f"rank 0 has waited {self._timeout:g} s for rank {some}")
         return session, given
 
     def _follow(self, mine: bytes) -> str:
-        table, prefix, rank = self._table, self._prefix, self._group.rank
+        table, rank = self._table, self._group.rank
         nonce = os.urandom(8).hex().encode()
-        table.write(f"{prefix}/hello/{rank}", nonce)
+        self._go_on()
+        table.write(f"{self._prefix}/hello/{rank}", nonce)
         pause = Pause(self._timeout)
         while True:
-            answer = table.read(f"{prefix}/answer/{rank}")
+            answer = table.read(f"{self._prefix}/answer/{rank}")
+            # Rank 0 may have said that it will not join, and answer in what it has opened next.
+            self._heed()
             if answer is not None and answer.startswith(nonce):
                 session = answer[len(nonce) :]
                 self._sessions.append(session.decode())
-                table.write(f"{prefix}/ack/{rank}", session + mine)
+                table.write(f"{self._prefix}/ack/{rank}", session + mine)
                 return session.decode()
-            self._heed()
+            if self._go_on():
+                table.write(f"{self._prefix}/hello/{rank}", nonce)
             if not pause():
-                self._take_back()
-                raise self._late(f"rank {rank} has waited {self._timeout:g} s for rank 0")
+                raise self._give_up(f"rank {rank} has waited {self._timeout:g} s for rank 0")
 
-    def _take_back(self) -> None:
-        """Nobody has met anybody: those who have not come have not counted it either."""
-        for prefix in filter(None, (self._prefix, self._also)):
-            _opened[prefix.rpartition("/")[0]] -= 1
+    def _go_on(self) -> bool:
+        """Leaves what a rank has given up for the next. True: the others are looked for there."""
+        before = self._prefix
+        self._prefix = _past_over(self._table, before)
+        if self._also:
+            self._also = _past_over(self._table, self._also)
+        return self._prefix != before
+
+    def _give_up(self, what: str) -> errors.WaitTimeoutError:
+        """Nobody need wait here any more."""
+        # Who finds that the path's is over finds the other over as well.
+        for prefix in filter(None, (self._also, self._prefix)):
+            self._table.put(f"{prefix}/over", str(self._group.rank).encode())
+        return self._late(what)
 
     def _late(self, what: str) -> errors.WaitTimeoutError:
         return late_error(f"{self._path}: {what}")
@@ -336,8 +368,13 @@ class _Way:
                 self._path,
                 group,
                 self._table,
-                lambda table: _tell_refusal(group, table, self._prefix, error),
+                lambda table: self._refuse(table, error),
             )
+
+    def _refuse(self, table: Table, error: BaseException) -> None:
+        if self._also:
+            _past_over(table, self._also)
+        _tell_refusal(self._group, table, _past_over(table, self._prefix), error)
 
 
 @contextlib.contextmanager
