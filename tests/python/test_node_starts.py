@@ -342,6 +342,33 @@ def test_what_an_earlier_start_has_said_is_not_heard(monkeypatch: pytest.MonkeyP
     look()
 
 
+@pytest.mark.parametrize("launcher", ["TORCHELASTIC_RUN_ID", "SLURM_RESTART_COUNT"])
+def test_a_launcher_that_numbers_its_starts_is_believed(
+    monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """The clock of the host that has said it may be behind: it began later, by its own."""
+    group = _table.Group(3, 4, None)
+    way = _exchange._Way(group, "p", "s", 600)
+    way._table = table = Kept()  # type: ignore[assignment]
+    now = time.time()
+    monkeypatch.setattr(_exchange, "_began", lambda: now + 20)
+    monkeypatch.setattr(time, "time", lambda: now)
+    _exchange._tell_refusal(group, table, "p", ValueError("no"))  # type: ignore[arg-type]
+    way._heed()  # no launcher: it is of another start
+    monkeypatch.setenv(launcher, "7")
+    for behind in (-500, 20, 500):
+        monkeypatch.setattr(time, "time", lambda behind=behind: now - behind)
+        _exchange._tell_refusal(group, table, "p", ValueError("no"))  # type: ignore[arg-type]
+        way._found.clear()
+        monkeypatch.setattr(time, "time", lambda: now)
+        with pytest.raises(libckpt.CheckpointError, match="rank 3 could not open s: ValueError"):
+            way._heed()
+    # What is there for longer than anybody waits is of nobody who is still there.
+    monkeypatch.setattr(time, "time", lambda: now + 1200)
+    way._found.clear()
+    way._heed()
+
+
 def test_when_a_process_began() -> None:
     program = "import time; from libckpt import _exchange; print(time.time() - _exchange._began())"
     begun = time.monotonic()

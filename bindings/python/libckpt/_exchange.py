@@ -348,8 +348,11 @@ class _Way:
         if said.get("start") != _start():
             return
         # What was there when this rank came may be of an earlier start, of which no launcher says
-        # that it was another one. The processes of that had ended before this one was started.
-        if text != first or _began() <= said["at"] <= time.time() + self._timeout:
+        # that it was another one. The processes of that had ended before this one was started. If
+        # one does, it is believed: the clock of another host may be behind this one's.
+        now = time.time()
+        since = _began() if _start() == _NO_START else now - self._timeout
+        if text != first or since <= said["at"] <= now + self._timeout:
             raise failure(self._path, said)
 
     def opening(self, session: str) -> Opening:
@@ -390,10 +393,14 @@ def _coming(
         raise
 
 
+_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+#: no launcher says
+_NO_START = " ".join("-" for _ in _LAUNCHERS)
+
+
 def _start() -> str:
     """Tells this start of the job from others, as far as launchers say."""
-    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-    return " ".join(os.environ.get(name, "-") for name in names)
+    return " ".join(os.environ.get(name, "-") for name in _LAUNCHERS)
 
 
 def _began() -> float:
