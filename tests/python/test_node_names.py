@@ -311,6 +311,78 @@ def test_a_store_of_keys_that_fails_costs_no_step(
     assert "too many" in caplog.text
 
 
+class Slow(Kept):
+    """So many calls are answered at once, and the others when it is let; claims may be not."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self.free = free
+        self.entered, self.let = threading.Event(), threading.Event()
+        self.lost = False
+
+    def _wait(self) -> None:
+        self.free -= 1
+        if self.free < 0:
+            self.entered.set()
+            assert self.let.wait(60)
+
+    def put(self, key: str, value: bytes) -> bool:
+        self._wait()
+        return super().put(key, value)
+
+    def swap(self, key: str, old: bytes, new: bytes) -> bool:
+        self._wait()
+        return super().swap(key, old, new)
+
+    def write(self, key: str, value: bytes) -> None:
+        self._wait()
+        super().write(key, value)
+
+    def first(self, key: str, value: bytes) -> bytes:
+        self._wait()
+        found = super().first(key, value)
+        if self.lost:
+            raise RuntimeError("Connection reset")
+        return found
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("few", [0, 16])
+@pytest.mark.parametrize("free", [0, 1, 2, 5])
+def test_what_is_given_up_ends_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, free: int, few: int, lost: bool
+) -> None:
+    """However far it has come by then, and though the save is committed before it ends."""
+    monkeypatch.setattr(_apart, "_FEW", few)
+    monkeypatch.setattr(_apart, "_PATIENCE", 0.2)
+    table: Any = Slow(free)
+    table.lost = lost and free > 0
+    many = {f"w{number}": "F32 [4]" for number in range(1000)}
+    names = Names(table, "p", 0)
+    found = names.compare(many, "1-1")
+    assert found.why is None
+    monkeypatch.setattr(_apart, "_PATIENCE", 20)
+    names.committed(found)
+    calls = table.calls
+    table.let.set()
+    for thread in threading.enumerate():
+        if thread.name == "libckpt-names":
+            thread.join(20)
+    assert table.values == {}
+    assert table.calls <= calls + 2
+
+
+def test_a_claim_whose_answer_is_lost_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_apart, "_FEW", 0)
+    table: Any = Slow(1 << 20)
+    table.lost = True
+    names = Names(table, "p", 0)
+    found = names.compare(A, "1-1")
+    assert [key for key in table.values if "/name/" in key]
+    names.committed(found)
+    assert table.values == {}
+
+
 def test_a_commit_is_of_the_save_that_has_committed() -> None:
     """Not of one that has come after it, and was skipped."""
     table: Any = Kept()

@@ -14,12 +14,13 @@ engine other words than rank 0 does for what all ranks have alike, which fails t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from . import _errors as errors
@@ -64,6 +65,42 @@ class Compared(NamedTuple):
     why: str | None = None
 
 
+class _GivenUpError(Exception):
+    """Nobody waits for it any more."""
+
+
+class _Puts:
+    """
+    What a save puts into the job's key-value store, until nobody waits for it any more. What is
+    there by then is dropped when the save is committed, and what comes later is dropped here.
+    """
+
+    def __init__(self, table: Table, keys: list[str]) -> None:
+        self._table = table
+        self._keys = keys
+        self.given_up = threading.Event()
+
+    @contextlib.contextmanager
+    def one(self, key: str) -> Iterator[None]:
+        """Around what puts it there."""
+        self._stop()
+        self._keys.append(key)  # it may be there though no answer comes
+        try:
+            yield
+        finally:
+            if self.given_up.is_set() and key in self._keys[-1:]:
+                self._table.drop(key)
+        self._stop()
+
+    def not_mine(self) -> None:
+        """The last one is another's."""
+        self._keys.pop()
+
+    def _stop(self) -> None:
+        if self.given_up.is_set():
+            raise _GivenUpError
+
+
 class Names:
     """What the ranks of a job mean by their names, as one of them sees it."""
 
@@ -80,32 +117,50 @@ class Names:
         # One that has not changed is mostly the same object.
         if not meanings or meanings is self._known or meanings == self._known:
             return found
-        return found._replace(
-            why=self._limited(lambda: self._look(meanings, where, found.keys), _UNKNOWN)
+        puts = _Puts(self._table, found.keys)
+        why = self._limited(
+            lambda: self._look(meanings, where, puts), _UNKNOWN, given_up=puts.given_up
         )
+        return found._replace(why=why)
 
-    def _look(self, meanings: Meanings, where: str, keys: list[str]) -> str | None:
+    def _look(self, meanings: Meanings, where: str, puts: _Puts) -> str | None:
         lines = json.dumps(sorted(meanings.items())).encode()
         digest = hashlib.sha256(lines).hexdigest()
         table, place = self._table, f"{self._prefix}/{where}"
         mine = json.dumps([self._rank, digest]).encode() + b"\n"
-        if not table.put(f"{place}/{digest}", mine):
+        with puts.one(f"{place}/{digest}"):
+            first = table.put(f"{place}/{digest}", mine)
+            if not first:
+                puts.not_mine()
+        if not first:
             return None  # somebody else looks for all that mean the same
-        keys.append(f"{place}/{digest}")
         before = table.read(f"{place}/list") or b""
         if not _is_full(before):
-            table.write(f"{place}/{digest}/all", zlib.compress(lines))
-            keys.append(f"{place}/{digest}/all")
-        while not _is_full(before) and not table.swap(f"{place}/list", before, before + mine):
-            before = table.read(f"{place}/list") or b""
-        if not before:
-            keys.append(f"{place}/list")
+            with puts.one(f"{place}/{digest}/all"):
+                table.write(f"{place}/{digest}/all", zlib.compress(lines))
+        before = self._enlist(place, before, mine, puts)
         why = self._read_few(meanings, place, before)
         if why is None and _is_full(before):
-            why = self._claim(meanings, place, keys)
+            why = self._claim(meanings, place, puts)
         if why is not None:
             table.write(f"{self._prefix}/why", json.dumps([where, why]).encode())
         return why
+
+    def _enlist(self, place: str, before: bytes, mine: bytes, puts: _Puts) -> bytes:
+        """Says that it has come, if it is one of the first; those that have come before it."""
+        key = f"{place}/list"
+        while not _is_full(before):
+            if before:
+                swapped = self._table.swap(key, before, before + mine)
+            else:
+                with puts.one(key):
+                    swapped = self._table.swap(key, before, mine)
+                    if not swapped:
+                        puts.not_mine()
+            if swapped:
+                break
+            before = self._table.read(key) or b""
+        return before
 
     def _read_few(self, meanings: Meanings, place: str, lists: bytes) -> str | None:
         """What this rank and one of those that have come first differ in."""
@@ -123,15 +178,17 @@ class Names:
                 return why
         return None
 
-    def _claim(self, meanings: Meanings, place: str, keys: list[str]) -> str | None:
+    def _claim(self, meanings: Meanings, place: str, puts: _Puts) -> str | None:
         """What this rank and one that has come as late as it has differ in."""
         for name, meaning in sorted(meanings.items()):
             short = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16)
             key = f"{place}/name/{short.hexdigest()}"
             mine = json.dumps([self._rank, meaning]).encode()
-            found = self._table.first(key, mine)
+            with puts.one(key):
+                found = self._table.first(key, mine)
+                if found != mine:
+                    puts.not_mine()
             if found == mine:
-                keys.append(key)
                 continue
             other, theirs = json.loads(found)
             why = difference(meanings, self._rank, {name: theirs}, other)
@@ -162,17 +219,24 @@ class Names:
         return self._limited(read, "what the ranks do not agree about is not known")
 
     def _limited(
-        self, call: Callable[[], T | None], without: str, level: int = logging.WARNING
+        self,
+        call: Callable[[], T | None],
+        without: str,
+        level: int = logging.WARNING,
+        *,
+        given_up: threading.Event | None = None,
     ) -> T | None:
         """
         Calls it on a thread that may be left behind: a store that hangs has no deadlines. `without`
-        is logged if it fails.
+        is logged if it fails, and `given_up` set when the thread is left behind.
         """
         found: list[T | None] = []
 
         def run() -> None:
             try:
                 found.append(call())
+            except _GivenUpError:
+                return
             except (RuntimeError, errors.CheckpointError, ValueError, zlib.error) as error:
                 logger.log(level, "%s: %s", without, str(error).partition("\n")[0])
                 found.append(None)
@@ -185,6 +249,8 @@ class Names:
             return None
         thread.join(_PATIENCE)
         if not found:
+            if given_up is not None:
+                given_up.set()
             logger.log(level, "%s: the job's key-value store does not answer", without)
             return None
         return found[0]
