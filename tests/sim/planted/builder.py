@@ -8,6 +8,13 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
+def commit():
+    """What is drawn is drawn by it, so that it is another with each."""
+    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=False,
+                          capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def ninja_commands(ninja, build, target):
     """The commands that ninja runs for a target, last one last."""
     out = subprocess.run([ninja, "-C", str(build), "-t", "commands", target],

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 
-from builder import LIMITED, ROOT, Builder, hunt
+from builder import LIMITED, ROOT, Builder, commit, hunt
 from mutants import mutants_of
 from scope import SCOPE
 
@@ -244,12 +244,6 @@ def summary(report, everything):
           f"{len(open_ones)} open, {counts['untested'] + counts['unknown']} not looked at; "
           f"median {statistics.median(seeds) if seeds else 0:g} seeds, most {max(seeds, default=0)}")
     return 1 if open_ones or wrong or counts["untested"] or counts["unknown"] else 0
-
-
-def commit():
-    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=False,
-                          capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def run_sample(args, builder):

@@ -2,21 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants each bug of planted.py in a copy of its file and runs seeds until the world finds it.
 
-    run.py --build BUILD [--ninja NINJA] [--first N] [--seeds N] [--jobs N] [--only NAME ...]
+    run.py --build BUILD [--ninja NINJA] [--first N] [--seeds N] [--jobs N] [--only NAME ... | --sample N]
     run.py --check
 
 The build directory must hold a built simulator. A bug that survives fails the test; so does one whose
-text is not there any more. The tree itself is not touched.
+text is not there any more. --sample takes some, others with each commit; those that take thousands of
+seeds are left to runs of all. The tree itself is not touched.
 """
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import random
 import statistics
 import sys
 import tempfile
 
-from builder import ROOT, Builder, hunt
+from builder import ROOT, Builder, commit, hunt
 from planted import PLANTED
 
 
@@ -56,6 +58,13 @@ def try_bug(builder, bug, first, seeds):
     return took, f"{bug.name:32} {took:6} seeds: {found[1][:110]}"
 
 
+def choose(args):
+    if args.sample is None:
+        return [bug for bug in PLANTED if not args.only or bug.name in args.only]
+    often = [bug for bug in PLANTED if not bug.rare]
+    return random.Random(commit()).sample(often, min(args.sample, len(often)))  # noqa: S311
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path)
@@ -64,13 +73,14 @@ def main():
     parser.add_argument("--seeds", type=int, default=30000)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--sample", type=int, help="as many, drawn by the commit")
     parser.add_argument("--check", action="store_true", help="only whether each can be planted")
     args = parser.parse_args()
     if args.check:
         return check()
     if not args.build:
         parser.error("--build or --check")
-    bugs = [bug for bug in PLANTED if not args.only or bug.name in args.only]
+    bugs = choose(args)
     counts, survivors = [], 0
     with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
         builder = Builder(args.ninja, args.build.resolve(), pathlib.Path(scratch))
