@@ -98,6 +98,11 @@ def tortured(n: int) -> Slice:
                   f"{n % TORTURE_SLICES}/{TORTURE_SLICES}"])
 
 
+def tortured_whole(_: int) -> Slice:
+    """Each site once: only the whole can say of one that it is never reached."""
+    return Slice([str(TESTS / "torture/torture"), "all", "--quick", "--jobs", "2"])
+
+
 def damaged(n: int) -> Slice:
     kinds = ("bytes", "bits", "lengths", "blocks", "writers")
     if n < len(kinds):
@@ -163,6 +168,8 @@ PARTS = [
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("torture", "calls made to fail", "runs", 55_000, tortured, ("tests/torture/torture",)),
+    Part("torture whole", "places at which a call is made to fail, and none unreached", "sites", 5_000,
+         tortured_whole, ("tests/torture/torture",)),
     Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
     Part("states", "states that a power cut may leave of a simulated disk", "states", 10_000_000,
          explored, ("tests/crash/explore",)),
