@@ -83,14 +83,18 @@ static void let_go(struct life *life, struct life_line *line, unsigned by)
 	}
 }
 
-/* `step` is committed: later it may be gone itself, and what it let go may be gone all the same. */
+/*
+ * `step` is committed: later it may be gone itself, and what it let go may be gone all the same; so may what those
+ * have let go, which may have been committed and were gone before anybody said so.
+ */
 static void confirm(struct life *life, unsigned step)
 {
-	for (unsigned i = 1; i < life->shared->next_step; i++) {
+	for (unsigned i = step - 1; i > 0; i--) {
 		if (life->shared->by[i] != step)
 			continue;
 		deed_log(&life->deed, "let %u 0\n", i);
 		life->shared->by[i] = 0;
+		confirm(life, i);
 	}
 }
 
