@@ -114,7 +114,7 @@ static void test_told_without_memory(void **state)
 	for (size_t n = 1; n <= 2; n++) {
 		core_rig_count_allocations(&s->rank[0], n);
 		ckpt_claim_retell(core);
-		core_rig_count_allocations(&s->rank[0], 0);
+		assert_true(core_rig_allocations(&s->rank[0]) >= n);
 		assert_false(core->claim_telling);
 		assert_true(core->claim_untold);
 	}
