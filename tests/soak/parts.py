@@ -168,7 +168,7 @@ PARTS = [
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("torture", "calls made to fail", "runs", 55_000, tortured, ("tests/torture/torture",)),
-    Part("torture whole", "places at which a call is made to fail, and none unreached", "sites", 5_000,
+    Part("torture whole", "places at which a call is made to fail, and none unreached", "sites", 4_500,
          tortured_whole, ("tests/torture/torture",)),
     Part("damage", "damages to a store", "damages", 100_000, damaged, ("tests/damage/damage",)),
     Part("states", "states that a power cut may leave of a simulated disk", "states", 10_000_000,
