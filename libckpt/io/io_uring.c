@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <liburing.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -73,6 +74,23 @@ static void wake(struct uring_io *u)
 /* Setting up. */
 
 /*
+ * A ring may get the addresses of one that another engine of the process has closed. The kernel orders the two
+ * where ThreadSanitizer does not see it; so this does, after the one is there and before the other goes.
+ */
+static void order_rings(void)
+{
+	static atomic_uint turn;
+
+	(void)atomic_fetch_add(&turn, 1);
+}
+
+static void drop_ring(struct uring_io *u)
+{
+	order_rings();
+	io_uring_queue_exit(&u->ring);
+}
+
+/*
  * Completions are worked off by the thread that waits for them, in the call in which it waits: where
  * the kernel knows that (6.1), nobody is interrupted for one.
  */
@@ -91,13 +109,14 @@ static int init_ring(struct uring_io *u)
 	}
 	if (r < 0)
 		return r;
+	order_rings();
 	/* Without these a completion can be lost, or a wait cannot end. */
 	unsigned needed = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG;
 	r = (params.features & needed) == needed ? 0 : -ENOSYS;
 	if (r == 0)
 		r = io_uring_ring_dontfork(&u->ring);
 	if (r < 0)
-		io_uring_queue_exit(&u->ring);
+		drop_ring(u);
 	return r;
 }
 
@@ -304,7 +323,7 @@ static void end_broken(struct uring_io *u)
 	pthread_cond_broadcast(&u->changed);
 	pthread_mutex_unlock(&u->lock);
 	if (u->in_flight == 0)
-		io_uring_queue_exit(&u->ring);
+		drop_ring(u);
 }
 
 static void *ring_thread(void *argument)
@@ -323,7 +342,7 @@ static void *ring_thread(void *argument)
 		}
 		reap(u);
 	}
-	io_uring_queue_exit(&u->ring);
+	drop_ring(u);
 	pthread_mutex_lock(&u->lock);
 	u->ended = true;
 	pthread_cond_broadcast(&u->changed);
