@@ -106,5 +106,7 @@ int ckpt_view_stray(const struct ckpt_view *view);
  * first and last line and up to two between. `staged` false: of the view; true: of the staged bytes.
  */
 uint64_t ckpt_segment_sample(const struct ckpt_segment *segment, uint64_t seed, bool staged);
+/* Its sample, of the view, is wanted soon: the processor may fetch the lines. */
+void ckpt_segment_expect(const struct ckpt_segment *segment, uint64_t seed);
 
 #endif

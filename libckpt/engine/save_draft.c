@@ -13,6 +13,7 @@
 
 #define PAGE_ROOM     (UINT64_C(256) << 10)
 #define DRAFT_TENSORS CKPT_TENSORS_MAX
+#define SAMPLES_AHEAD 4
 
 /* Names, shapes and strides: many small things that live as long as the save. */
 struct ckpt_arena_page {
@@ -258,6 +259,16 @@ static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
 	return 0;
 }
 
+/* Every line of a sample is a miss of the caches: some are under way while others are hashed. */
+static uint64_t sample(const struct ckpt_save *save, size_t segment)
+{
+	const struct ckpt_plan *plan = save->plan;
+
+	if (segment + SAMPLES_AHEAD < plan->segment_count)
+		ckpt_segment_expect(&plan->segments[segment + SAMPLES_AHEAD], save->seed);
+	return ckpt_segment_sample(&plan->segments[segment], save->seed, false);
+}
+
 int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct ckpt_error *err)
 {
 	struct ckpt_core *core = save->core;
@@ -285,8 +296,7 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 		return r;
 	ckpt_plan_aim(plan, save->tensors);
 	for (size_t i = 0; i < plan->segment_count; i++)
-		plan->segments[i].sample =
-			ckpt_segment_sample(&plan->segments[i], save->seed, false);
+		plan->segments[i].sample = sample(save, i);
 	return 0;
 }
 
@@ -294,7 +304,7 @@ int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < save->plan->segment_count; i++) {
 		const struct ckpt_segment *s = &save->plan->segments[i];
-		if (ckpt_segment_sample(s, save->seed, false) == s->sample)
+		if (sample(save, i) == s->sample)
 			continue;
 		const char *name = s->tensor == CKPT_PLAN_HEADER ? "the header"
 								 : save->tensors[s->tensor].name;

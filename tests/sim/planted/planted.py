@@ -169,7 +169,7 @@ PLANTED = [
         "a step is published before its fence has found it unchanged"),
     Planted(
         "samples-not-compared", "libckpt/engine/save_draft.c",
-        "\t\tif (ckpt_segment_sample(s, save->seed, false) == s->sample)\n",
+        "\t\tif (sample(save, i) == s->sample)\n",
         "\t\tif (true)\n",
         "a change before the fence is noticed"),
     Planted(
