@@ -8,22 +8,17 @@
  * The ceiling is what the file system takes for the three files that no protocol can do without: a record,
  * the manifest, the outcome, each written, synced, renamed, and its directory synced.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <ckpt/ckpt.h>
+#include "bench_tool.h"
 
 #define WORLD_MAX  64
 #define STEPS_MAX  1000
@@ -31,8 +26,7 @@
 #define TIMEOUT_MS 60000
 
 struct options {
-	const char *dir;
-	const char *json;
+	struct bench_common common;
 	unsigned world;
 	unsigned steps;
 	unsigned late_ms;
@@ -44,22 +38,6 @@ struct board {
 	uint64_t durable_ns[STEPS_MAX][WORLD_MAX];
 	uint64_t local_ns[STEPS_MAX][WORLD_MAX];
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-static void must(int code, const char *what)
-{
-	if (code >= 0)
-		return;
-	fprintf(stderr, "bench_commit: %s: %s: %s\n", what, ckpt_strerror(code), ckpt_last_error());
-	_exit(1);
-}
 
 static void save_step(struct ckpt_engine *engine, const struct options *o, struct board *board,
 	unsigned rank, unsigned step, float *values)
@@ -80,15 +58,15 @@ static void save_step(struct ckpt_engine *engine, const struct options *o, struc
 
 	pthread_barrier_wait(&board->barrier);
 	if (step % o->world == rank)
-		nanosleep(&(struct timespec){.tv_nsec = (long)o->late_ms * 1000000}, NULL);
-	uint64_t begun_ns = now_ns();
-	must(ckpt_save_begin(engine, step + 1, NULL, &save), "begin");
-	must(ckpt_save_add(save, &tensor, 1), "add");
-	must(ckpt_save_start(save), "start");
-	must(ckpt_save_fence(save, TIMEOUT_MS), "fence");
-	must(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), "wait");
-	board->local_ns[step][rank] = now_ns();
-	must(ckpt_save_info(save, &info), "info");
+		bench_sleep_ms(o->late_ms);
+	uint64_t begun_ns = bench_now_ns();
+	bench_must(ckpt_save_begin(engine, step + 1, NULL, &save), NULL, "begin");
+	bench_must(ckpt_save_add(save, &tensor, 1), NULL, "add");
+	bench_must(ckpt_save_start(save), NULL, "start");
+	bench_must(ckpt_save_fence(save, TIMEOUT_MS), NULL, "fence");
+	bench_must(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), NULL, "wait");
+	board->local_ns[step][rank] = bench_now_ns();
+	bench_must(ckpt_save_info(save, &info), NULL, "info");
 	board->durable_ns[step][rank] = begun_ns + info.durable_ns;
 	ckpt_save_free(save);
 }
@@ -107,12 +85,12 @@ static int run_rank(const struct options *o, struct board *board, unsigned rank,
 	static float values[FLOATS];
 	struct ckpt_engine *engine = NULL;
 
-	must(ckpt_engine_open(store, &opts, &engine), "open");
+	bench_must(ckpt_engine_open(store, &opts, &engine), NULL, "open");
 	for (unsigned step = 0; step < o->steps; step++) {
 		values[0] = (float)step;
 		save_step(engine, o, board, rank, step, values);
 	}
-	must(ckpt_engine_drain(engine, TIMEOUT_MS), "drain");
+	bench_must(ckpt_engine_drain(engine, TIMEOUT_MS), NULL, "drain");
 	pthread_barrier_wait(&board->barrier);
 	ckpt_engine_close(engine);
 	return 0;
@@ -158,30 +136,22 @@ static uint64_t publish_ns(const char *dir, unsigned number)
 
 	(void)snprintf(name, sizeof(name), "%s/probe.tmp", dir);
 	(void)snprintf(final, sizeof(final), "%s/probe-%u", dir, number);
-	uint64_t begun_ns = now_ns();
+	uint64_t begun_ns = bench_now_ns();
 	int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644);
 	int at = open(dir, O_RDONLY | O_DIRECTORY);
-	if (fd < 0 || at < 0 || write(fd, text, sizeof(text)) < 0 || fdatasync(fd) < 0 ||
-		rename(name, final) < 0 || fsync(at) < 0)
-		must(-errno, dir);
+	bench_must_os(fd >= 0 && at >= 0 && write(fd, text, sizeof(text)) >= 0 &&
+			      fdatasync(fd) >= 0 && rename(name, final) >= 0 && fsync(at) >= 0,
+		dir);
 	close(fd);
 	close(at);
-	return now_ns() - begun_ns;
-}
-
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a;
-	double y = *(const double *)b;
-
-	return (x > y) - (x < y);
+	return bench_now_ns() - begun_ns;
 }
 
 static void print(const struct options *o, const double *ms, const double *probe)
 {
 	double commit = ms[o->steps / 2];
 	double floor = 3 * probe[o->steps / 2];
-	FILE *out = o->json ? fopen(o->json, "w") : NULL;
+	FILE *out = bench_json_open(o->common.json);
 
 	printf("%u ranks, one late by %u ms: committed %.1f ms after the last part was durable "
 	       "(median of %u; 90 of 100 within %.1f); three files take %.1f\n",
@@ -192,7 +162,7 @@ static void print(const struct options *o, const double *ms, const double *probe
 		"{\"benchmark\": \"commit\", \"ranks\": %u, \"late_ms\": %u, \"steps\": %u, "
 		"\"commit_ms\": %.3f, \"commit_p90_ms\": %.3f, \"floor_ms\": %.3f}\n",
 		o->world, o->late_ms, o->steps, commit, ms[o->steps * 9 / 10], floor);
-	fclose(out);
+	bench_json_close(out);
 }
 
 static void measure(const struct options *o, const struct board *board, const char *dir)
@@ -212,82 +182,33 @@ static void measure(const struct options *o, const struct board *board, const ch
 		ms[step] = (double)(local - durable) / 1e6;
 		probe[step] = (double)publish_ns(dir, step) / 1e6;
 	}
-	qsort(ms, o->steps, sizeof(ms[0]), by_size);
-	qsort(probe, o->steps, sizeof(probe[0]), by_size);
+	bench_sort(ms, o->steps);
+	bench_sort(probe, o->steps);
 	print(o, ms, probe);
-}
-
-static unsigned number(const char *text)
-{
-	char *end;
-	unsigned long value = strtoul(text, &end, 10);
-
-	return *end || value > 100000 ? 100000 : (unsigned)value;
-}
-
-static bool parse(int argc, char **argv, struct options *o)
-{
-	static const struct option known[] = {{"dir", required_argument, NULL, 'd'},
-		{"ranks", required_argument, NULL, 'r'}, {"steps", required_argument, NULL, 's'},
-		{"quick", no_argument, NULL, 'q'}, {"late", required_argument, NULL, 'l'},
-		{"json", required_argument, NULL, 'j'}, {0}};
-
-	for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-		switch (c) {
-		case 'd':
-			o->dir = optarg;
-			break;
-		case 'r':
-			o->world = number(optarg);
-			break;
-		case 's':
-			o->steps = number(optarg);
-			break;
-		case 'l':
-			o->late_ms = number(optarg);
-			break;
-		case 'q':
-			o->steps = 5;
-			break;
-		case 'j':
-			o->json = optarg;
-			break;
-		default:
-			return false;
-		}
-	}
-	return o->world >= 1 && o->world <= WORLD_MAX && o->steps >= 1 && o->steps <= STEPS_MAX &&
-	       o->late_ms < 1000;
-}
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-	(void)info;
-	(void)kind;
-	(void)where;
-	return remove(path);
 }
 
 int main(int argc, char **argv)
 {
-	struct options o = {.dir = ".", .world = 8, .steps = 100, .late_ms = 50};
+	struct options o = {.common.dir = ".", .world = 8, .steps = 100, .late_ms = 50};
+	const struct bench_option known[] = {
+		{.name = "ranks", .word = "N", .number = &o.world, .least = 1, .most = WORLD_MAX},
+		{.name = "steps",
+			.word = "N",
+			.number = &o.steps,
+			.least = 1,
+			.most = STEPS_MAX,
+			.quick = 5},
+		{.name = "late", .word = "MS", .number = &o.late_ms, .most = 999}, {0}};
 	char dir[250];
 	char store[260];
 
-	if (!parse(argc, argv, &o)) {
-		fprintf(stderr, "usage: bench_commit [--dir DIR] [--ranks N] [--steps N] [--quick] "
-				"[--late MS] [--json FILE]\n");
-		return 2;
-	}
-	(void)snprintf(dir, sizeof(dir), "%s/commit.XXXXXX", o.dir);
-	if (!mkdtemp(dir)) {
-		perror(dir);
-		return 1;
-	}
+	bench_parse(argc, argv, known, &o.common);
+	bench_scratch(o.common.dir, "commit", dir, sizeof(dir));
 	(void)snprintf(store, sizeof(store), "%s/store", dir);
 	struct board *board = make_board(o.world);
 	int bad = board ? run_ranks(&o, board, store) : 1;
 	if (!bad)
 		measure(&o, board, dir);
-	return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 || bad;
+	bench_scratch_remove(dir);
+	return bad != 0;
 }

@@ -6,27 +6,24 @@
  * files and the bytes that the disk was asked for, to the bytes that were wanted, and the rate of the bytes
  * wanted to that of the same cut, run in turn. Nothing is in the page cache when a world begins.
  */
-#include <fcntl.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <ckpt/ckpt.h>
+#include "bench_tool.h"
 
 #define RANKS     4
 #define COLUMNS   1024
 #define PAIRS_MAX 200
 
 struct options {
-	const char *dir;
-	const char *json;
-	uint64_t tensors;
-	int64_t rows;
+	struct bench_common common;
+	unsigned tensors;
+	unsigned rows;
 	unsigned pairs;
 };
 
@@ -49,22 +46,6 @@ struct way {
 	uint64_t read;
 	uint64_t disk; /* of these, not had from the page cache */
 };
-
-static void must(int r, const char *what)
-{
-	if (r >= 0)
-		return;
-	(void)fprintf(stderr, "bench_reshard: %s: %s\n", what, ckpt_last_error());
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Piece `i` of `n`, as torch.chunk has it. */
 static void piece(int64_t all, int64_t n, int64_t i, int64_t *ret_start, int64_t *ret_size)
@@ -95,7 +76,7 @@ static void *save_rank(void *user)
 	int64_t shape[2] = {0, COLUMNS};
 
 	piece(s->bench->rows, RANKS, s->rank, &start[0], &shape[0]);
-	must(ckpt_save_begin(s->bench->ranks[s->rank], 1, NULL, &s->save), "begin");
+	bench_must(ckpt_save_begin(s->bench->ranks[s->rank], 1, NULL, &s->save), NULL, "begin");
 	for (size_t i = 0; i < s->bench->tensors; i++) {
 		char name[32];
 		struct ckpt_tensor t = {.size = sizeof(t),
@@ -107,10 +88,10 @@ static void *save_rank(void *user)
 			.global_shape = whole,
 			.global_start = start};
 		name_tensor(name, i);
-		must(ckpt_save_add(s->save, &t, 1), "add");
+		bench_must(ckpt_save_add(s->save, &t, 1), NULL, "add");
 	}
-	must(ckpt_save_start(s->save), "start");
-	must(ckpt_save_wait(s->save, CKPT_LEVEL_LOCAL, 600000), "save");
+	bench_must(ckpt_save_start(s->save), NULL, "start");
+	bench_must(ckpt_save_wait(s->save, CKPT_LEVEL_LOCAL, 600000), NULL, "save");
 	ckpt_save_free(s->save);
 	return NULL;
 }
@@ -127,7 +108,7 @@ static void save_all(struct bench *b)
 			.rank = (uint32_t)i,
 			.world = RANKS,
 			.session = session};
-		must(ckpt_engine_open(b->store, &opts, &b->ranks[i]), "open");
+		bench_must(ckpt_engine_open(b->store, &opts, &b->ranks[i]), NULL, "open");
 	}
 	for (int64_t i = 0; i < RANKS; i++) {
 		savers[i] = (struct saver){.bench = b, .rank = i};
@@ -155,7 +136,7 @@ static void read_one(
 		exit(1);
 	piece(way->dimension ? COLUMNS : b->rows, way->world, reader, &start[way->dimension],
 		&shape[way->dimension]);
-	must(ckpt_restore_open(engine, CKPT_STEP_LATEST, &restore), "open the step");
+	bench_must(ckpt_restore_open(engine, CKPT_STEP_LATEST, &restore), NULL, "open the step");
 	for (size_t i = 0; i < b->tensors; i++) {
 		name_tensor(names[i], i);
 		targets[i] = (struct ckpt_target){.size = sizeof(targets[i]),
@@ -166,10 +147,10 @@ static void read_one(
 			.start = start,
 			.data = memory + i * (size_t)(shape[0] * shape[1])};
 	}
-	must(ckpt_restore_bind(restore, targets, b->tensors), "bind");
-	must(ckpt_restore_start(restore), "start");
-	must(ckpt_restore_wait(restore, 600000), "restore");
-	must(ckpt_restore_progress(restore, NULL, &total), "progress");
+	bench_must(ckpt_restore_bind(restore, targets, b->tensors), NULL, "bind");
+	bench_must(ckpt_restore_start(restore), NULL, "start");
+	bench_must(ckpt_restore_wait(restore, 600000), NULL, "restore");
+	bench_must(ckpt_restore_progress(restore, NULL, &total), NULL, "progress");
 	way->read += total;
 	way->wanted += (uint64_t)(shape[0] * shape[1]) * sizeof(float) * b->tensors;
 	for (int64_t row = 0; row < shape[0]; row++)
@@ -183,30 +164,12 @@ static void read_one(
 	free(names);
 }
 
-/* What this process has had read from disks so far. */
-static uint64_t disk_bytes(void)
-{
-	char line[64];
-	unsigned long long bytes = 0;
-	FILE *io = fopen("/proc/self/io", "r");
-
-	while (io && fgets(line, sizeof(line), io))
-		(void)sscanf(line, "read_bytes: %llu", &bytes);
-	if (io)
-		(void)fclose(io);
-	return bytes;
-}
-
 static int uncache_one(const char *path, const struct stat *info, int kind, struct FTW *where)
 {
-	int fd = kind == FTW_F ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-
 	(void)info;
 	(void)where;
-	if (fd >= 0) {
-		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-		(void)close(fd);
-	}
+	if (kind == FTW_F)
+		(void)bench_uncache(path);
 	return 0;
 }
 
@@ -220,25 +183,17 @@ static double read_world(struct bench *b, struct way *way, float *memory)
 
 	(void)nftw(b->store, uncache_one, 16, FTW_PHYS);
 	way->read = way->wanted = 0;
-	way->disk = disk_bytes();
+	way->disk = bench_disk_bytes();
 	for (int64_t i = 0; i < way->world; i++) {
 		struct ckpt_engine *engine = NULL;
-		must(ckpt_engine_open(b->store, &opts, &engine), "open");
-		double begin = now();
+		bench_must(ckpt_engine_open(b->store, &opts, &engine), NULL, "open");
+		uint64_t begin = bench_now_ns();
 		read_one(b, way, i, engine, memory);
-		seconds += now() - begin;
+		seconds += bench_ms_since(begin) / 1e3;
 		ckpt_engine_close(engine);
 	}
-	way->disk = disk_bytes() - way->disk;
+	way->disk = bench_disk_bytes() - way->disk;
 	return (double)way->wanted / seconds;
-}
-
-static int by_size(const void *a, const void *b)
-{
-	const double *x = a;
-	const double *y = b;
-
-	return (*x > *y) - (*x < *y);
 }
 
 static double median(const double *values, unsigned count)
@@ -246,7 +201,7 @@ static double median(const double *values, unsigned count)
 	double sorted[PAIRS_MAX];
 
 	memcpy(sorted, values, count * sizeof(*values));
-	qsort(sorted, count, sizeof(*sorted), by_size);
+	bench_sort(sorted, count);
 	return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
 }
 
@@ -274,48 +229,14 @@ static void say(const struct way *ways, size_t count, const struct options *o, F
 	(void)fprintf(json, "]}\n");
 }
 
-static struct options parse(int argc, char **argv)
-{
-	static const struct option options[] = {{"dir", required_argument, NULL, 'd'},
-		{"json", required_argument, NULL, 'j'}, {"tensors", required_argument, NULL, 't'},
-		{"rows", required_argument, NULL, 'w'}, {"runs", required_argument, NULL, 'r'},
-		{"quick", no_argument, NULL, 'q'}, {NULL, 0, NULL, 0}};
-	struct options o = {.dir = ".", .tensors = 8, .rows = 16411, .pairs = 9};
-	int c;
-
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (c == 'd')
-			o.dir = optarg;
-		else if (c == 'j')
-			o.json = optarg;
-		else if (c == 't')
-			o.tensors = strtoull(optarg, NULL, 10);
-		else if (c == 'w')
-			o.rows = strtoll(optarg, NULL, 10);
-		else if (c == 'r')
-			o.pairs = (unsigned)strtoul(optarg, NULL, 10);
-		else if (c == 'q')
-			o.tensors = 2, o.pairs = 2;
-		else
-			exit(2);
-	}
-	if (o.tensors == 0 || o.rows <= 0 || o.rows > 1 << 20 || o.pairs == 0 ||
-		o.pairs > PAIRS_MAX)
-		exit(2);
-	return o;
-}
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-	(void)info;
-	(void)kind;
-	(void)where;
-	return remove(path);
-}
-
 int main(int argc, char **argv)
 {
-	struct options o = parse(argc, argv);
+	struct options o = {.common.dir = ".", .tensors = 8, .rows = 16411, .pairs = 9};
+	const struct bench_option known[] = {
+		{"tensors", "N", &o.tensors, 1, 1000000, 2, NULL, NULL},
+		{"rows", "N", &o.rows, 1, 1 << 20, 0, NULL, NULL},
+		{"runs", "N", &o.pairs, 1, PAIRS_MAX, 2, NULL, NULL}, {0}};
+	bench_parse(argc, argv, known, &o.common);
 	struct bench b = {.tensors = o.tensors, .rows = o.rows};
 	struct way ways[] = {{.name = "4, the same rows", .world = RANKS},
 		{.name = "3, by rows", .world = 3},
@@ -330,11 +251,7 @@ int main(int argc, char **argv)
 	memset(memory, 1, b.tensors * elements * sizeof(float));
 	for (size_t i = 0; i < elements; i++)
 		b.data[i] = (float)(i * 2654435761u % 1000003);
-	(void)snprintf(b.store, sizeof(b.store), "%s/reshard-XXXXXX", o.dir);
-	if (!mkdtemp(b.store)) {
-		perror(o.dir);
-		return 1;
-	}
+	bench_scratch(o.common.dir, "reshard", b.store, sizeof(b.store));
 	save_all(&b);
 	for (unsigned run = 0; run < o.pairs; run++) {
 		/* Each comes first now and then. */
@@ -345,11 +262,10 @@ int main(int argc, char **argv)
 		for (size_t k = 0; k < count; k++)
 			ways[k].ratios[run] = ways[k].rates[run] / ways[0].rates[run];
 	}
-	FILE *json = o.json ? fopen(o.json, "w") : NULL;
+	FILE *json = bench_json_open(o.common.json);
 	say(ways, count, &o, json);
-	if (json)
-		(void)fclose(json);
-	(void)nftw(b.store, remove_one, 16, FTW_PHYS | FTW_DEPTH);
+	bench_json_close(json);
+	bench_scratch_remove(b.store);
 	free(b.data);
 	free(memory);
 	return 0;

@@ -7,6 +7,7 @@
 
 #include <ckpt/types.h>
 #include "base/digest.h"
+#include "bench_tool.h"
 #include "format/index.h"
 
 const char *const layouts_names[LAYOUTS_CUTS] = {"fsdp", "pipeline", "uneven"};
@@ -85,18 +86,22 @@ struct ckpt_layout *layouts_of(const struct layouts *o, uint32_t rank)
 	return &layout;
 }
 
-int layouts_index(const struct layouts *o, uint32_t rank, struct ckpt_buf *out,
-	uint64_t *ret_shard_bytes, struct ckpt_error *err)
+void layouts_write_index(
+	const struct layouts *o, uint32_t rank, const char *path, struct ckpt_manifest_rank *record)
 {
+	struct ckpt_error err = {.size = sizeof(err)};
 	struct ckpt_layout *layout = layouts_of(o, rank);
-	int r = layout ? ckpt_layout_cut(layout, err) : -ENOMEM;
+	struct ckpt_buf out = {0};
 
-	if (r < 0)
-		return r;
-	r = ckpt_index_encode(layout, rank, NULL, 0, out, err);
-	*ret_shard_bytes = layout->bytes;
+	bench_must(layout ? 0 : -ENOMEM, NULL, "layout");
+	bench_must(ckpt_layout_cut(layout, &err), &err, "layout");
+	bench_must(ckpt_index_encode(layout, rank, NULL, 0, &out, &err), &err, "index");
+	record->index_bytes = out.len;
+	record->index_digest = ckpt_digest_of(out.data, out.len);
+	record->shard_bytes = layout->bytes;
+	bench_write_file(path, out.data, out.len);
+	ckpt_buf_free(&out);
 	free(layout->chunks);
 	layout->chunks = NULL;
 	layout->chunk_count = 0;
-	return r;
 }

@@ -6,8 +6,8 @@
 #ifndef CKPT_BENCHMARKS_LAYOUTS_H
 #define CKPT_BENCHMARKS_LAYOUTS_H
 
-#include "base/buf.h"
 #include "format/layout.h"
+#include "format/manifest.h"
 
 #define LAYOUTS_STAGES  16
 #define LAYOUTS_COLUMNS 1024
@@ -27,8 +27,8 @@ struct layouts {
 int64_t layouts_rows(const struct layouts *layouts);
 /* What a rank holds, in memory that the next one takes over. NULL: out of memory. */
 struct ckpt_layout *layouts_of(const struct layouts *layouts, uint32_t rank);
-/* The index that it writes, and how long its shard is. 0, or a negative code. */
-int layouts_index(const struct layouts *layouts, uint32_t rank, struct ckpt_buf *out,
-	uint64_t *ret_shard_bytes, struct ckpt_error *err);
+/* Writes its index, as the file `path`, and sets what a manifest says of that: length, digest, and the shard's length. */
+void layouts_write_index(const struct layouts *layouts, uint32_t rank, const char *path,
+	struct ckpt_manifest_rank *record);
 
 #endif
