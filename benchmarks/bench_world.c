@@ -33,13 +33,14 @@
 #include "format/sealed.h"
 #include "layouts.h"
 
-#define STEPS_MAX  100
-#define TIMEOUT_MS 600000
-#define PATH_BYTES (CKPT_PATH_MAX + 300)
-#define KEYS       256 /* that rank 0 has put and not dropped */
-/* A follower pauses for a 32nd of what it has waited (engine/talk.c), since it last looked at the register. */
-#define PAUSE_PART 32
-#define LOOK_MS    1000.0
+#define STEPS_MAX      100
+#define TIMEOUT_MS     600000
+#define PATH_BYTES     (CKPT_PATH_MAX + 300)
+#define KEYS           256 /* that rank 0 has put and not dropped */
+/* A follower pauses for a 32nd of what it has waited (engine/talk.c), and at least by the size of the job. */
+#define PAUSE_PART     32
+#define PAUSE_MAX_MS   100.0
+#define ASK_BY_RANK_MS 0.02 /* engine/save_follow.c */
 
 struct options {
 	struct bench_common common;
@@ -340,6 +341,14 @@ static uint64_t bytes_read(struct ckpt_engine *engine)
 	return stats.bytes_read;
 }
 
+/* What a follower that has waited so long waits until it asks again, at most. */
+static double pause_of(unsigned world, double waited_ms)
+{
+	double pause_ms = min(waited_ms / PAUSE_PART, PAUSE_MAX_MS);
+
+	return pause_ms > world * ASK_BY_RANK_MS ? pause_ms : world * ASK_BY_RANK_MS;
+}
+
 static struct measured save_step(struct ckpt_engine *engine, struct service *s, uint64_t step,
 	const struct ckpt_tensor *tensors, size_t count)
 {
@@ -365,7 +374,7 @@ static struct measured save_step(struct ckpt_engine *engine, struct service *s, 
 		bench_sleep_ms(1);
 	m.gather_ms = (double)(late_ns - begun_ns) / 1e6;
 	m.commit_ms = (double)(s->told_ns - late_ns) / 1e6;
-	m.all_ms = m.commit_ms + min((double)(s->told_ns - begun_ns) / 1e6, LOOK_MS) / PAUSE_PART;
+	m.all_ms = m.commit_ms + pause_of(s->world, (double)(s->told_ns - begun_ns) / 1e6);
 	m.mib = (double)s->bytes / (1 << 20);
 	m.read_mib = (double)(bytes_read(engine) - read_bytes) / (1 << 20);
 	m.requests = s->requests;

@@ -20,6 +20,9 @@
 #define REST_MIN_NS     UINT64_C(250000000)
 #define REST_BY_RANK_NS UINT64_C(1000000)
 
+/* All ask for the outcome, maybe of one thread: together no more than 50,000 times a second. */
+#define ASK_BY_RANK_NS UINT64_C(20000)
+
 static struct ckpt_save *save_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_save, task);
@@ -202,11 +205,16 @@ bool ckpt_save_deaf(struct ckpt_save *save)
 static void hear_outcome(struct ckpt_save *save)
 {
 	struct ckpt_save_ranks *x = save->ranks;
+	uint64_t now_ns = ckpt_env_now(save->core->parts.env);
 
-	x->look_ns = ckpt_min_u64(deadline_ns(save), ckpt_env_now(save->core->parts.env) + LOOK_NS);
+	if (x->asked_ns == 0)
+		x->asked_ns = now_ns;
+	x->look_ns = ckpt_min_u64(deadline_ns(save), now_ns + LOOK_NS);
 	ckpt_error_clear(&x->why);
 	ckpt_save_prepare_talk(save, &save->task, &x->never, x->look_ns, &x->why);
 	x->talk.answer_ns = ckpt_min_u64(deadline_ns(save), x->look_ns + ANSWER_NS);
+	x->talk.since_ns = x->asked_ns;
+	x->talk.rest_ns = save->core->config.world * ASK_BY_RANK_NS;
 	ckpt_key_outcome(x->talk.items[0].key, save->core->generation, save->step);
 	ckpt_talk_hear(&x->talk);
 }

@@ -65,6 +65,7 @@ void ckpt_save_prepare_talk(struct ckpt_save *save, struct ckpt_task *waiter, co
 	talk->stop = stop;
 	talk->deadline_ns = deadline_ns;
 	talk->answer_ns = 0;
+	talk->since_ns = 0;
 	talk->rest_ns = 0;
 	talk->err = err;
 	talk->waiter = waiter;

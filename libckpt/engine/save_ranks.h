@@ -25,13 +25,14 @@ struct ckpt_save_ranks {
 	struct ckpt_digest *plans;      /* rank 0: of those who were heard of */
 	struct ckpt_agree *agree;       /* NULL: nothing is compared */
 	uint32_t heard;
-	uint32_t from;    /* rank to ask for first */
-	bool told;        /* this rank's part may be known to rank 0: its files may be named */
-	bool settled;     /* there is no manifest that names the files, and there will be none */
-	bool answered;    /* rank 0 has said how it ended: it asks for no part any more */
-	int never;        /* 0: stops nothing */
-	uint64_t look_ns; /* others: when the register is read next */
-	bool seen;        /* others: something was in it at the last look */
+	uint32_t from;     /* rank to ask for first */
+	bool told;         /* this rank's part may be known to rank 0: its files may be named */
+	bool settled;      /* there is no manifest that names the files, and there will be none */
+	bool answered;     /* rank 0 has said how it ended: it asks for no part any more */
+	int never;         /* 0: stops nothing */
+	uint64_t asked_ns; /* others: since when the outcome is asked for */
+	uint64_t look_ns;  /* others: when the register is read next */
+	bool seen;         /* others: something was in it at the last look */
 	struct ckpt_outcome outcome; /* of a commit: attempt and bytes */
 	struct ckpt_task teller;     /* of a save that was refused */
 	struct ckpt_save_ranks *next_early;

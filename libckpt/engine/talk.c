@@ -181,7 +181,7 @@ static void start(struct ckpt_talk *talk, ckpt_task_fn *body)
 	talk->op.deadline_ns = ckpt_max_u64(talk->deadline_ns, talk->answer_ns);
 	ckpt_error_clear(&talk->why);
 	talk->parting_ns = 0;
-	talk->begun_ns = ckpt_env_now(talk->core->parts.env);
+	talk->begun_ns = talk->since_ns ? talk->since_ns : ckpt_env_now(talk->core->parts.env);
 	talk->next = talk->core->talks;
 	talk->core->talks = talk;
 	ckpt_task_start(&talk->task, &talk->core->sched, body, talk_done);

@@ -19,6 +19,7 @@ struct ckpt_talk {
 	uint64_t deadline_ns; /* -ETIMEDOUT then; UINT64_MAX: none */
 	uint64_t
 		answer_ns; /* what was asked by the deadline may be answered until then; 0: the same */
+	uint64_t since_ns;        /* pauses grow from then on; 0: from the start */
 	uint64_t rest_ns;         /* between two questions, at least; 0: what serves best */
 	struct ckpt_error *err;   /* worded: why the deadline came */
 	struct ckpt_task *waiter; /* woken at the end */

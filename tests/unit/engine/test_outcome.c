@@ -43,6 +43,48 @@ static void test_together(void **state)
 	assert_int_equal(access(crew_told(s, "g1-s4"), F_OK), 0);
 }
 
+/* An exchange that counts what it is asked for. */
+struct counted {
+	struct ckpt_exchange exchange;
+	struct ckpt_exchange *inner;
+	unsigned asked;
+};
+
+static void count_submit(struct ckpt_exchange *exchange, struct ckpt_exchange_op *op)
+{
+	struct counted *c = CKPT_CONTAINER(exchange, struct counted, exchange);
+
+	c->asked += op->verb == CKPT_EXCHANGE_GET;
+	c->inner->ops->submit(c->inner, op);
+}
+
+static const struct ckpt_exchange_ops count_ops = {.name = "counted", .submit = count_submit};
+
+/* However long rank 0 takes: a job of 2,000 does not ask for the outcome more than 50,000 times a second. */
+static void test_seldom_asked(void **state)
+{
+	enum { WORLD = 2000, EACH = 50000 / WORLD, LATER = 10, OTHERS = 8 };
+	struct crew *s = *state;
+	struct counted counted = {.exchange = {.ops = &count_ops}};
+	struct ckpt_core *core = &s->rank[1].core;
+
+	crew_open_all(s, 2, WORLD, 60000);
+	counted.inner = core->exchange;
+	counted.exchange.sched = counted.inner->sched;
+	core->exchange = &counted.exchange;
+	crew_begin(s, 1, 1);
+	crew_sleep(s, 100);
+	for (unsigned second = 1; second <= 8; second++) {
+		counted.asked = 0;
+		crew_sleep(s, 1000);
+		/* After four seconds it pauses for a tenth of one each time. */
+		assert_in_range(counted.asked, 3, (second > 5 ? LATER : EACH) + OTHERS);
+	}
+	crew_sleep(s, 60000);
+	assert_int_equal(crew_end(s, 1), CKPT_EABORTED);
+	core->exchange = counted.inner;
+}
+
 /* The manifest was published, and its answer lost: what is there is this rank's own. */
 static void test_lost_answer(void **state)
 {
@@ -325,6 +367,7 @@ int main(void)
 		TEST(test_missing),
 		TEST(test_few_missing),
 		TEST(test_read_by_nobody),
+		TEST(test_seldom_asked),
 		TEST(test_strange_words),
 	};
 
