@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
@@ -30,8 +31,13 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
-#define SLOTS_MAX   (UINT64_C(1) << 26)
-#define TOUCH_BYTES (UINT64_C(2) << 20) /* a few milliseconds: a closing pool waits no longer */
+#define SLOTS_MAX     (UINT64_C(1) << 26)
+/*
+ * Each piece holds the lock of the address space, for which whoever maps memory waits; and the kernel lets one
+ * that takes it again at once do so for 4 ms (RWSEM_WAIT_TIMEOUT) before it gives it to one that waits.
+ */
+#define TOUCH_BYTES   (UINT64_C(256) << 10)
+#define TOUCH_REST_NS 20000
 
 struct ckpt_pool {
 	struct ckpt_mapping mapping;
@@ -132,6 +138,7 @@ static void *touch_body(void *argument)
 		if (ckpt_mapping_touch(pool->mapping.base + at, n) < 0)
 			break;
 		atomic_fetch_add(&pool->touched, n);
+		(void)nanosleep(&(struct timespec){.tv_nsec = TOUCH_REST_NS}, NULL);
 	}
 	atomic_store(&pool->threads, 0);
 	return NULL;
