@@ -40,12 +40,16 @@ uint32_t ckpt_latch_get(struct ckpt_latch *latch)
 
 uint32_t ckpt_latch_wait(struct ckpt_latch *latch, uint32_t bits, int timeout_ms)
 {
-	uint64_t deadline = ckpt_deadline(timeout_ms);
+	return ckpt_latch_wait_until(latch, bits, timeout_ms == 0 ? 0 : ckpt_deadline(timeout_ms));
+}
+
+uint32_t ckpt_latch_wait_until(struct ckpt_latch *latch, uint32_t bits, uint64_t deadline_ns)
+{
 	uint32_t set;
 
 	pthread_mutex_lock(&latch->lock);
-	while (timeout_ms != 0 && !(latch->bits & bits)) {
-		if (!ckpt_cond_wait_until(&latch->changed, &latch->lock, deadline))
+	while (deadline_ns != 0 && !(latch->bits & bits)) {
+		if (!ckpt_cond_wait_until(&latch->changed, &latch->lock, deadline_ns))
 			break;
 	}
 	set = latch->bits;

@@ -24,5 +24,7 @@ uint32_t ckpt_latch_get(struct ckpt_latch *latch);
  * not wait), then returns what is set.
  */
 uint32_t ckpt_latch_wait(struct ckpt_latch *latch, uint32_t bits, int timeout_ms);
+/* The same until a monotonic time; UINT64_MAX: no end, 0: does not wait. */
+uint32_t ckpt_latch_wait_until(struct ckpt_latch *latch, uint32_t bits, uint64_t deadline_ns);
 
 #endif

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/latch.h"
 #include "base/thread.h"
 #include "staging/mapping.h"
 #include "staging/memlimit.h"
@@ -52,7 +52,7 @@ struct ckpt_pool {
 
 	bool touching; /* the thread was started, and is to be joined */
 	pthread_t toucher;
-	atomic_bool stop;
+	struct ckpt_latch stop; /* of the toucher */
 	atomic_uint threads;
 	_Atomic uint64_t touched;
 };
@@ -126,19 +126,24 @@ static int map(struct ckpt_pool *pool, uint64_t slots, struct ckpt_error *err)
 	return ckpt_mapping_open(slots * pool->block_bytes, err, &pool->mapping);
 }
 
+/* True: the toucher is to stop. */
+static bool rested(struct ckpt_pool *pool)
+{
+	return ckpt_latch_wait_until(&pool->stop, 1, ckpt_clock_ns() + TOUCH_REST_NS) != 0;
+}
+
 static void *touch_body(void *argument)
 {
 	struct ckpt_pool *pool = argument;
 	uint64_t bytes = pool->mapping.bytes;
 
-	for (uint64_t at = 0; at < bytes && !atomic_load(&pool->stop); at += TOUCH_BYTES) {
+	for (uint64_t at = 0; at < bytes && !rested(pool); at += TOUCH_BYTES) {
 		uint64_t n = ckpt_min_u64(TOUCH_BYTES, bytes - at);
 
 		/* Without memory the copies that need it will say so. */
 		if (ckpt_mapping_touch(pool->mapping.base + at, n) < 0)
 			break;
 		atomic_fetch_add(&pool->touched, n);
-		(void)nanosleep(&(struct timespec){.tv_nsec = TOUCH_REST_NS}, NULL);
 	}
 	atomic_store(&pool->threads, 0);
 	return NULL;
@@ -153,7 +158,12 @@ static int start_toucher(struct ckpt_pool *pool, struct ckpt_error *err)
 		return 0;
 	}
 	atomic_store(&pool->threads, 1);
-	r = ckpt_thread_start(&pool->toucher, "ckpt-touch", touch_body, pool);
+	r = ckpt_latch_init(&pool->stop);
+	if (r == 0) {
+		r = ckpt_thread_start(&pool->toucher, "ckpt-touch", touch_body, pool);
+		if (r < 0)
+			ckpt_latch_destroy(&pool->stop);
+	}
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot start the thread that touches staging memory: %s",
 			ckpt_code_text(r));
@@ -218,8 +228,9 @@ void ckpt_pool_close(struct ckpt_pool *pool)
 		return;
 	CKPT_ASSERT(pool->free_count == pool->count);
 	if (pool->touching) {
-		atomic_store(&pool->stop, true);
+		ckpt_latch_set(&pool->stop, 1);
 		(void)pthread_join(pool->toucher, NULL);
+		ckpt_latch_destroy(&pool->stop);
 	}
 	ASAN_UNPOISON_MEMORY_REGION(pool->mapping.base, pool->mapping.bytes);
 	ckpt_mapping_close(&pool->mapping);
