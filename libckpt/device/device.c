@@ -15,7 +15,7 @@ void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 	device->ops->copy(device, copy);
 }
 
-int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size)
+int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err)
 {
 	int r;
 
@@ -23,7 +23,7 @@ int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size)
 	if (!device->ops->pin)
 		return 0;
 	CKPT_ASSERT(device->ops->unpin);
-	r = device->ops->pin(device, base, size);
+	r = device->ops->pin(device, base, size, err);
 	CKPT_ASSERT(r <= 0);
 	return r;
 }
@@ -33,6 +33,30 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size)
 	CKPT_ASSERT(base && size > 0);
 	if (device->ops->unpin)
 		device->ops->unpin(device, base, size);
+}
+
+int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err)
+{
+	int r;
+
+	if (!device->ops->follow)
+		return 0;
+	r = device->ops->follow(device, stream, err);
+	CKPT_ASSERT(r <= 0);
+	return r;
+}
+
+int ckpt_device_hold(
+	struct ckpt_device *device, uintptr_t stream, int timeout_ms, struct ckpt_error *err)
+{
+	int r;
+
+	if (!device->ops->hold)
+		return 0;
+	CKPT_ASSERT(device->ops->follow);
+	r = device->ops->hold(device, stream, timeout_ms, err);
+	CKPT_ASSERT(r <= 0);
+	return r;
 }
 
 void ckpt_device_close(struct ckpt_device *device)

@@ -8,6 +8,7 @@
 
 #include <ckpt/types.h>
 #include "base/env.h"
+#include "base/fail.h"
 
 /*
  * A view of memory as elements, the last dimension fastest. A stride may be zero or negative; that of
@@ -34,7 +35,8 @@ struct ckpt_segment {
 	 */
 	const int64_t *around;
 	uint32_t tensor; /* its number, for whoever made the segment */
-	uint64_t sample; /* ckpt_segment_sample() before the copy; see `torn` */
+	uint64_t
+		sample; /* of the view's lines before the copy, see ckpt_segment_sample() and `torn` */
 };
 
 enum ckpt_copy_direction {
@@ -50,8 +52,9 @@ struct ckpt_copy {
 	size_t count;
 	uint64_t seed; /* of the samples */
 	bool sampled;  /* to staging: compare the staged bytes with each segment's sample */
-	int64_t torn;  /* index of the first segment that differs; -1: none. Set by the device */
-	int result;    /* 0 or a negative code. Set by the device */
+	struct ckpt_error *error; /* NULL, or where a device words why; the device's until done */
+	int64_t torn; /* index of the first segment that differs; -1: none. Set by the device */
+	int result;   /* 0 or a negative code. Set by the device */
 };
 
 struct ckpt_device;
@@ -61,8 +64,12 @@ struct ckpt_device_ops {
 	/* Never blocks: completion through the inbox. */
 	void (*copy)(struct ckpt_device *device, struct ckpt_copy *copy);
 	/* Makes staging memory fit for fast copies (cudaHostRegister); NULL: nothing to do. */
-	int (*pin)(struct ckpt_device *device, void *base, size_t size);
+	int (*pin)(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 	void (*unpin)(struct ckpt_device *device, void *base, size_t size);
+	/* NULL: what the caller does is done when it returns, and copies are waited for. */
+	int (*follow)(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
+	int (*hold)(struct ckpt_device *device, uintptr_t stream, int timeout_ms,
+		struct ckpt_error *err);
 	void (*close)(struct ckpt_device *device);
 };
 
@@ -72,10 +79,26 @@ struct ckpt_device {
 };
 
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
-/* Before the first copy into [base, base+size), and after the last. 0 or a negative code. */
-int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size);
+/*
+ * Before the first copy into [base, base+size), and after the last. Staging that is not pinned may make the
+ * device's queue, and so a hold, wait for its copies.
+ */
+int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
-/* No copy may be under way. NULL is ignored. */
+/*
+ * On the thread of the user, whose stream of work this is (a cudaStream_t; of the host: ignored). No work that is
+ * being captured into a graph is touched: that is an error.
+ *
+ * Follow: what the stream has been given so far comes before every copy that is submitted from now on.
+ *
+ * Hold: what the stream is given from now on waits, on the device, for every copy submitted so far. The caller
+ * waits until each is in the device's queue, never for the device; -ETIMEDOUT when that takes longer (-1: no end).
+ * On any failure nothing is held.
+ */
+int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
+int ckpt_device_hold(
+	struct ckpt_device *device, uintptr_t stream, int timeout_ms, struct ckpt_error *err);
+/* No copy may be under way, and nothing be pinned. NULL is ignored. */
 void ckpt_device_close(struct ckpt_device *device);
 
 /* Copies by the workers of the environment. */
@@ -103,7 +126,8 @@ int ckpt_view_stray(const struct ckpt_view *view);
 
 /*
  * A hash over a few lines (64 bytes) of a segment, at places that `seed` and the segment decide: the
- * first and last line and up to two between. `staged` false: of the view; true: of the staged bytes.
+ * first and last line and up to two between. `staged` false: of the view, which must be memory of the CPU;
+ * true: of the staged bytes. A device compares with the latter, whoever has taken the former.
  */
 uint64_t ckpt_segment_sample(const struct ckpt_segment *segment, uint64_t seed, bool staged);
 /* Its sample, of the view, is wanted soon: the processor may fetch the lines. */

@@ -281,11 +281,11 @@ static void what_must_not_be_stops_the_process(void **state)
 /* A device that pins: the wrapper passes on what it is given and what it gets. */
 static void *pinned;
 
-static int fake_pin(struct ckpt_device *device, void *base, size_t size)
+static int fake_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err)
 {
 	(void)device;
 	pinned = base;
-	return size == 64 ? -ENOMEM : 0;
+	return size == 64 ? ckpt_fail(err, -ENOMEM, "too small") : 0;
 }
 
 static void fake_unpin(struct ckpt_device *device, void *base, size_t size)
@@ -301,16 +301,20 @@ static void pinning_is_passed_on(void **state)
 	static const struct ckpt_device_ops ops = {
 		.name = "fake", .pin = fake_pin, .unpin = fake_unpin};
 	struct ckpt_device fake = {.ops = &ops};
+	struct ckpt_error err = {.size = 0};
 	struct world *w = *state;
 
-	assert_int_equal(ckpt_device_pin(&fake, w->staged, w->bytes), 0);
+	assert_int_equal(ckpt_device_pin(&fake, w->staged, w->bytes, &err), 0);
 	assert_ptr_equal(pinned, w->staged);
 	ckpt_device_unpin(&fake, w->staged, w->bytes);
 	assert_null(pinned);
-	assert_int_equal(ckpt_device_pin(&fake, w->staged, 64), -ENOMEM);
+	assert_int_equal(ckpt_device_pin(&fake, w->staged, 64, &err), -ENOMEM);
+	assert_string_equal(err.message, "too small");
 	/* The host has nothing to do for it. */
-	assert_int_equal(ckpt_device_pin(w->device, w->staged, w->bytes), 0);
+	assert_int_equal(ckpt_device_pin(w->device, w->staged, w->bytes, NULL), 0);
 	ckpt_device_unpin(w->device, w->staged, w->bytes);
+	assert_int_equal(ckpt_device_follow(w->device, 0, NULL), 0);
+	assert_int_equal(ckpt_device_hold(w->device, 0, 0, NULL), 0);
 }
 
 int main(void)
