@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the CUDA runtime that the program uses, so that nothing is linked and machines without a GPU need
+ * nothing. What is found stays loaded for the life of the process.
+ */
+#ifndef CKPT_DEVICE_CUDA_LOAD_H
+#define CKPT_DEVICE_CUDA_LOAD_H
+
+#include <link.h>
+#include "base/fail.h"
+#include "device/cuda_api.h"
+
+/* The dynamic linker, whose functions these are. */
+struct ckpt_cuda_load_ops {
+	void *(*dlopen)(const char *name, int flags);
+	void *(*dlsym)(void *handle, const char *name);
+	char *(*dlerror)(void);
+	int (*dl_iterate_phdr)(
+		int (*each)(struct dl_phdr_info *info, size_t size, void *data), void *data);
+};
+
+/*
+ * Looks for the runtime of version `major` (0: of any that is known): under its name among what is loaded, then
+ * among all that is loaded, then among the program's symbols, then on the disk. Of the runtimes that are there
+ * the first is taken; one that cannot be used is an error, because a second one beside it is not what the
+ * program uses. With a `major`, those of others are passed over. `ops` NULL: the real one.
+ */
+int ckpt_cuda_load(const struct ckpt_cuda_load_ops *ops, int major, struct ckpt_error *err,
+	struct ckpt_cuda_api *ret_api);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A CUDA device and its two threads. The feeder alone hands copies to the stream, the waiter alone waits for
+ * events; a copy goes from the submitter to the feeder to the waiter to the core, through queues under `lock`, and is
+ * nobody else's meanwhile. No function of CUDA is called under `lock`.
+ */
+#ifndef CKPT_DEVICE_CUDA_STATE_H
+#define CKPT_DEVICE_CUDA_STATE_H
+
+#include <pthread.h>
+#include "base/fail.h"
+#include "device/cuda_api.h"
+#include "device/device.h"
+
+/* A copy behind the feeder, with its event. Kept and used again: as many as were ever under way at once. */
+struct ckpt_cuda_flight {
+	struct ckpt_cuda_flight *next;
+	struct ckpt_copy *copy;
+	struct CUevent_st *event;
+	bool recorded; /* else the stream is waited for */
+};
+
+/* Registration, which a caller waits for. On the feeder: on a user's thread it might be of another GPU. */
+struct ckpt_cuda_errand {
+	struct ckpt_cuda_errand *next;
+	bool pin; /* else unpin */
+	void *base;
+	size_t size;
+	struct ckpt_error *err;
+	int result;
+	bool done; /* guarded by lock */
+};
+
+struct ckpt_cuda_device {
+	struct ckpt_device device;
+	struct ckpt_cuda_api api;
+	int index;
+	unsigned forks; /* ckpt_fork_count() when it was opened */
+
+	/* Made by the feeder before open returns, destroyed by it when the waiter has ended. */
+	struct CUstream_st *stream;
+	struct CUevent_st *followed; /* recorded on a user's stream */
+	struct CUevent_st *held;     /* recorded on ours */
+	pthread_t feeder;
+	pthread_t waiter;
+	/* Whoever records one of these two and has a stream wait for it. */
+	pthread_mutex_t user;
+
+	pthread_mutex_t lock;
+	pthread_cond_t to_feed;   /* the feeder waits: copies, errands, closing */
+	pthread_cond_t to_wait;   /* the waiter waits: flights, closing */
+	pthread_cond_t went_on;   /* users wait: fed, errands, ready */
+	struct ckpt_copy *copies; /* by job.next, oldest first; all below is guarded by lock */
+	struct ckpt_copy *copies_last;
+	struct ckpt_cuda_errand *errands;
+	struct ckpt_cuda_flight *flights;
+	struct ckpt_cuda_flight *flights_last;
+	struct ckpt_cuda_flight *spare;
+	uint64_t submitted; /* copies */
+	uint64_t fed;       /* of them: all of it is in the stream and recorded, or it has failed */
+	uint64_t returned;  /* of them: given back */
+	unsigned pins;
+	unsigned ready; /* threads that are set up, or have failed to be */
+	int start_result;
+	struct ckpt_error start_error;
+	bool closing;
+	bool fed_all; /* the feeder takes no more copies */
+	bool lost;
+	char lost_text[256];
+};
+
+/* Their bodies. Both set themselves up and count themselves `ready`. */
+void *ckpt_cuda_feed(void *argument);
+void *ckpt_cuda_wait(void *argument);
+
+/* Words an error of CUDA, as CKPT_EDEVICE. `what`: the function. Clears what the next caller would take for his. */
+int ckpt_cuda_fail(struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what);
+/* The same if the device is lost; else 0. */
+int ckpt_cuda_fail_lost(struct ckpt_cuda_device *d, struct ckpt_error *err);
+
+#endif

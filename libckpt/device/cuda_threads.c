@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The threads of a CUDA device. */
+#include "device/cuda_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "device/cuda_pieces.h"
+
+static void word(const struct ckpt_cuda_device *d, int error, const char *what, char text[256])
+{
+	(void)snprintf(text, 256, "%s: %s (%s)", what, d->api.get_error_string(error),
+		d->api.get_error_name(error));
+}
+
+int ckpt_cuda_fail(struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what)
+{
+	char text[256];
+
+	word(d, error, what, text);
+	/* The runtime keeps it for the thread, and a framework asks there whether its own work has failed. */
+	(void)d->api.get_last_error();
+	return ckpt_fail(err, CKPT_EDEVICE, "GPU %d: %s", d->index, text);
+}
+
+int ckpt_cuda_fail_lost(struct ckpt_cuda_device *d, struct ckpt_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->lost)
+		r = ckpt_fail(err, CKPT_EDEVICE,
+			"GPU %d has failed for good: %s; this process cannot use it any more, "
+			"start "
+			"it again",
+			d->index, d->lost_text);
+	pthread_mutex_unlock(&d->lock);
+	return r;
+}
+
+static void lose(struct ckpt_cuda_device *d, int error, const char *what)
+{
+	char text[256];
+
+	word(d, error, what, text);
+	pthread_mutex_lock(&d->lock);
+	if (!d->lost)
+		(void)snprintf(d->lost_text, sizeof(d->lost_text), "%s", text);
+	d->lost = true;
+	pthread_mutex_unlock(&d->lock);
+}
+
+/*
+ * After a failure on this thread. Some errors are the context's end: every later call returns them. There is no
+ * list of those that newer versions keep to, so a call is made that cannot fail otherwise.
+ */
+static int fail(struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what)
+{
+	int again;
+
+	(void)d->api.get_last_error();
+	again = d->api.event_query(d->held);
+	if (again != CKPT_CUDA_SUCCESS && again != CKPT_CUDA_NOT_READY)
+		lose(d, error, what);
+	return ckpt_cuda_fail(d, err, error, what);
+}
+
+/* Gives a copy back. After that the device may be closed as soon as its threads have ended. */
+static void give_back(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
+{
+	pthread_mutex_lock(&d->lock);
+	d->returned++;
+	CKPT_ASSERT(d->returned <= d->submitted);
+	pthread_mutex_unlock(&d->lock);
+	CKPT_ASSERT(copy->result <= 0);
+	ckpt_inbox_push(d->device.env->inbox, &copy->job.node);
+}
+
+/* What a thread does first. Its device and mode are its own: no other thread's are touched. */
+static int adopt_device(struct ckpt_cuda_device *d, struct ckpt_error *err)
+{
+	/* A capture that another thread has begun forbids its kind of mode the calls that are made here. */
+	int mode = CKPT_CUDA_MODE_RELAXED;
+	int e = d->api.set_device(d->index);
+
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaSetDevice");
+	e = d->api.thread_exchange_stream_capture_mode(&mode);
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaThreadExchangeStreamCaptureMode");
+	return 0;
+}
+
+static int check_index(struct ckpt_cuda_device *d, struct ckpt_error *err)
+{
+	int count = 0;
+	int e = d->api.get_device_count(&count);
+
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaGetDeviceCount");
+	if (d->index >= count)
+		return ckpt_fail(err, CKPT_EDEVICE,
+			"GPU %d is not there: this process sees %d (CUDA_VISIBLE_DEVICES)",
+			d->index, count);
+	return 0;
+}
+
+/*
+ * Priority 0 is the lowest that there is as well as the usual one, and copies do not heed it. Non-blocking: the
+ * legacy default stream, on which many programs compute, would wait for every copy, and every copy for it.
+ */
+static int make_handles(struct ckpt_cuda_device *d, struct ckpt_error *err)
+{
+	int e = d->api.stream_create_with_priority(&d->stream, CKPT_CUDA_STREAM_NON_BLOCKING, 0);
+
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaStreamCreateWithPriority");
+	e = d->api.event_create_with_flags(&d->followed, CKPT_CUDA_EVENT_DISABLE_TIMING);
+	if (e == CKPT_CUDA_SUCCESS)
+		e = d->api.event_create_with_flags(&d->held, CKPT_CUDA_EVENT_DISABLE_TIMING);
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaEventCreateWithFlags");
+	return 0;
+}
+
+/* An error here concerns nobody any more. */
+static void destroy_handles(struct ckpt_cuda_device *d)
+{
+	while (d->spare) {
+		struct ckpt_cuda_flight *flight = d->spare;
+
+		d->spare = flight->next;
+		(void)d->api.event_destroy(flight->event);
+		ckpt_free(flight);
+	}
+	if (d->held)
+		(void)d->api.event_destroy(d->held);
+	if (d->followed)
+		(void)d->api.event_destroy(d->followed);
+	if (d->stream)
+		(void)d->api.stream_destroy(d->stream);
+}
+
+static void say_ready(struct ckpt_cuda_device *d, int result, const struct ckpt_error *error)
+{
+	pthread_mutex_lock(&d->lock);
+	if (result < 0 && d->start_result == 0) {
+		d->start_result = result;
+		d->start_error = *error;
+	}
+	d->ready++;
+	(void)pthread_cond_broadcast(&d->went_on);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* One that is not in use, with an event, for the copy; NULL: the copy has failed. */
+static struct ckpt_cuda_flight *take_flight(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
+{
+	struct ckpt_cuda_flight *flight;
+	int e;
+
+	pthread_mutex_lock(&d->lock);
+	flight = d->spare;
+	if (flight)
+		d->spare = flight->next;
+	pthread_mutex_unlock(&d->lock);
+	if (!flight) {
+		flight = ckpt_alloc(sizeof(*flight));
+		if (!flight) {
+			copy->result = ckpt_fail(
+				copy->error, -ENOMEM, "no memory to copy from or to a GPU");
+			return NULL;
+		}
+		e = d->api.event_create_with_flags(&flight->event,
+			CKPT_CUDA_EVENT_DISABLE_TIMING | CKPT_CUDA_EVENT_BLOCKING_SYNC);
+		if (e != CKPT_CUDA_SUCCESS) {
+			ckpt_free(flight);
+			copy->result = fail(d, copy->error, e, "cudaEventCreateWithFlags");
+			return NULL;
+		}
+	}
+	flight->next = NULL;
+	flight->copy = copy;
+	flight->recorded = false;
+	return flight;
+}
+
+static int feed_piece(
+	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_piece *p)
+{
+	bool out = copy->direction == CKPT_COPY_TO_STAGING;
+	int kind = out ? CKPT_CUDA_DEVICE_TO_HOST : CKPT_CUDA_HOST_TO_DEVICE;
+	char *to = out ? p->staged : p->device;
+	char *from = out ? p->device : p->staged;
+	int e;
+
+	if (p->height == 1) {
+		e = d->api.memcpy_async(to, from, p->width, kind, d->stream);
+		return e == CKPT_CUDA_SUCCESS ? 0 : fail(d, copy->error, e, "cudaMemcpyAsync");
+	}
+	e = d->api.memcpy_2d_async(to, out ? p->staged_pitch : p->device_pitch, from,
+		out ? p->device_pitch : p->staged_pitch, p->width, p->height, kind, d->stream);
+	return e == CKPT_CUDA_SUCCESS ? 0 : fail(d, copy->error, e, "cudaMemcpy2DAsync");
+}
+
+static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_segment *segment)
+{
+	struct ckpt_cuda_walk walk;
+	struct ckpt_cuda_piece piece;
+	int r = ckpt_cuda_walk_begin(segment, &walk);
+
+	if (r < 0)
+		return ckpt_fail(copy->error, r,
+			"a tensor on GPU %d is neither contiguous nor rows apart; make it "
+			"contiguous (tensor.contiguous())",
+			d->index);
+	while (ckpt_cuda_walk_next(&walk, &piece)) {
+		r = feed_piece(d, copy, &piece);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* What was enqueued of a copy that has failed still moves: it too comes back by way of the waiter. */
+static struct ckpt_cuda_flight *feed_copy(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
+{
+	struct ckpt_cuda_flight *flight;
+	int e;
+
+	copy->result = ckpt_cuda_fail_lost(d, copy->error);
+	flight = copy->result == 0 ? take_flight(d, copy) : NULL;
+	if (!flight)
+		return NULL;
+	for (size_t i = 0; i < copy->count && copy->result == 0; i++)
+		copy->result = feed_segment(d, copy, &copy->segments[i]);
+	e = d->api.event_record(flight->event, d->stream);
+	flight->recorded = e == CKPT_CUDA_SUCCESS;
+	if (!flight->recorded) {
+		int r = fail(d, copy->error, e, "cudaEventRecord");
+		copy->result = copy->result < 0 ? copy->result : r;
+	}
+	return flight;
+}
+
+static void hand_to_waiter(struct ckpt_cuda_device *d, struct ckpt_cuda_flight *flight)
+{
+	pthread_mutex_lock(&d->lock);
+	if (flight) {
+		if (d->flights)
+			d->flights_last->next = flight;
+		else
+			d->flights = flight;
+		d->flights_last = flight;
+		(void)pthread_cond_signal(&d->to_wait);
+	}
+	d->fed++;
+	(void)pthread_cond_broadcast(&d->went_on);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static const char *why_not_pinned(int error)
+{
+	switch (error) {
+	case CKPT_CUDA_HOST_ALREADY_REGISTERED:
+		return "; something else in this process has pinned a part of it";
+	case CKPT_CUDA_MEMORY_ALLOCATION:
+		return "; there is less memory that may be pinned (ulimit -l, the container's "
+		       "limit)";
+	default:
+		return "";
+	}
+}
+
+static void run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *errand)
+{
+	char what[160];
+	int e;
+
+	/* Portable: pinned for every GPU of the process. */
+	if (errand->pin)
+		e = d->api.host_register(
+			errand->base, errand->size, CKPT_CUDA_HOST_REGISTER_PORTABLE);
+	else
+		e = d->api.host_unregister(errand->base);
+	if (e != CKPT_CUDA_SUCCESS) {
+		(void)snprintf(what, sizeof(what), "%zu bytes cannot be %s%s: %s", errand->size,
+			errand->pin ? "pinned" : "unpinned", errand->pin ? why_not_pinned(e) : "",
+			errand->pin ? "cudaHostRegister" : "cudaHostUnregister");
+		errand->result = fail(d, errand->err, e, what);
+	}
+	pthread_mutex_lock(&d->lock);
+	errand->done = true;
+	(void)pthread_cond_broadcast(&d->went_on);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Takes an errand or a copy; neither: the device closes. */
+static void next_for_feeder(struct ckpt_cuda_device *d, struct ckpt_cuda_errand **ret_errand,
+	struct ckpt_copy **ret_copy)
+{
+	*ret_errand = NULL;
+	*ret_copy = NULL;
+	pthread_mutex_lock(&d->lock);
+	while (!d->errands && !d->copies && !d->closing)
+		(void)pthread_cond_wait(&d->to_feed, &d->lock);
+	if (d->errands) {
+		*ret_errand = d->errands;
+		d->errands = d->errands->next;
+	} else if (d->copies) {
+		struct ckpt_job *next = d->copies->job.next;
+
+		*ret_copy = d->copies;
+		d->copies = next ? CKPT_CONTAINER(next, struct ckpt_copy, job) : NULL;
+		(*ret_copy)->job.next = NULL;
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void feed_all(struct ckpt_cuda_device *d)
+{
+	struct ckpt_cuda_errand *errand;
+	struct ckpt_copy *copy;
+
+	for (;;) {
+		next_for_feeder(d, &errand, &copy);
+		if (errand) {
+			run_errand(d, errand);
+		} else if (copy) {
+			struct ckpt_cuda_flight *flight = feed_copy(d, copy);
+			hand_to_waiter(d, flight);
+			if (!flight)
+				give_back(d, copy);
+		} else {
+			break;
+		}
+	}
+}
+
+void *ckpt_cuda_feed(void *argument)
+{
+	struct ckpt_cuda_device *d = argument;
+	struct ckpt_error error = {.size = 0};
+	int r = check_index(d, &error);
+
+	if (r == 0)
+		r = adopt_device(d, &error);
+	if (r == 0)
+		r = make_handles(d, &error);
+	say_ready(d, r, &error);
+	if (r == 0)
+		feed_all(d);
+	/* The waiter was joined before `closing` was said to this thread. */
+	destroy_handles(d);
+	return NULL;
+}
+
+static struct ckpt_cuda_flight *next_flight(struct ckpt_cuda_device *d)
+{
+	struct ckpt_cuda_flight *flight;
+
+	pthread_mutex_lock(&d->lock);
+	while (!d->flights && !d->fed_all)
+		(void)pthread_cond_wait(&d->to_wait, &d->lock);
+	flight = d->flights;
+	if (flight)
+		d->flights = flight->next;
+	pthread_mutex_unlock(&d->lock);
+	return flight;
+}
+
+/* Until nothing of the copy moves any more. A device that is lost moves nothing. */
+static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *flight)
+{
+	struct ckpt_error *err = flight->copy->error;
+	int r = ckpt_cuda_fail_lost(d, err);
+	int e;
+
+	if (r < 0)
+		return r;
+	if (flight->recorded) {
+		e = d->api.event_synchronize(flight->event);
+		if (e == CKPT_CUDA_SUCCESS)
+			return 0;
+		r = fail(d, err, e, "cudaEventSynchronize");
+		if (ckpt_cuda_fail_lost(d, NULL) < 0)
+			return r;
+	}
+	/* Later copies as well; but the staging of this one must not be given back before. */
+	e = d->api.stream_synchronize(d->stream);
+	if (e == CKPT_CUDA_SUCCESS)
+		return r;
+	/* Whether it still moves cannot be known, so no more is given to it. */
+	lose(d, e, "cudaStreamSynchronize");
+	return ckpt_cuda_fail(d, err, e, "cudaStreamSynchronize");
+}
+
+static void compare_samples(struct ckpt_copy *copy)
+{
+	for (size_t i = 0; i < copy->count && copy->torn < 0; i++) {
+		const struct ckpt_segment *segment = &copy->segments[i];
+
+		if (ckpt_segment_sample(segment, copy->seed, true) != segment->sample)
+			copy->torn = (int64_t)i;
+	}
+}
+
+void *ckpt_cuda_wait(void *argument)
+{
+	struct ckpt_cuda_device *d = argument;
+	struct ckpt_error error = {.size = 0};
+	struct ckpt_cuda_flight *flight;
+	int r = adopt_device(d, &error);
+
+	say_ready(d, r, &error);
+	while ((flight = next_flight(d))) {
+		struct ckpt_copy *copy = flight->copy;
+
+		r = wait_for(d, flight);
+		if (copy->result == 0)
+			copy->result = r;
+		if (copy->sampled && copy->result == 0)
+			compare_samples(copy);
+		flight->copy = NULL;
+		pthread_mutex_lock(&d->lock);
+		flight->next = d->spare;
+		d->spare = flight;
+		pthread_mutex_unlock(&d->lock);
+		give_back(d, copy);
+	}
+	return NULL;
+}

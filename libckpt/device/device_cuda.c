@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table's functions for a GPU, and its opening and closing. */
+#include "device/device_cuda.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/thread.h"
+#include "device/cuda_load.h"
+#include "device/cuda_state.h"
+
+static struct ckpt_cuda_device *cuda_of(struct ckpt_device *device)
+{
+	return CKPT_CONTAINER(device, struct ckpt_cuda_device, device);
+}
+
+/* In a child the threads do not exist, and CUDA must not be called. */
+static int check_fork(const struct ckpt_cuda_device *d, struct ckpt_error *err)
+{
+	if (d->forks == ckpt_fork_count())
+		return 0;
+	return ckpt_fail(err, CKPT_EFORKED,
+		"GPU %d was opened before this process was forked, and CUDA cannot be used in a "
+		"fork's child; start it with spawn or forkserver",
+		d->index);
+}
+
+static void cuda_copy(struct ckpt_device *device, struct ckpt_copy *copy)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+
+	copy->result = check_fork(d, copy->error);
+	if (copy->result < 0) {
+		ckpt_inbox_push(device->env->inbox, &copy->job.node);
+		return;
+	}
+	copy->job.next = NULL;
+	pthread_mutex_lock(&d->lock);
+	CKPT_ASSERT(!d->closing && !d->fed_all);
+	if (d->copies)
+		d->copies_last->job.next = &copy->job;
+	else
+		d->copies = copy;
+	d->copies_last = copy;
+	d->submitted++;
+	(void)pthread_cond_signal(&d->to_feed);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Hands it to the feeder and waits. */
+static int run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *errand)
+{
+	struct ckpt_cuda_errand **last;
+
+	pthread_mutex_lock(&d->lock);
+	CKPT_ASSERT(!d->closing && !d->fed_all);
+	CKPT_ASSERT(errand->pin || d->pins > 0);
+	for (last = &d->errands; *last; last = &(*last)->next)
+		;
+	*last = errand;
+	(void)pthread_cond_signal(&d->to_feed);
+	while (!errand->done)
+		(void)pthread_cond_wait(&d->went_on, &d->lock);
+	if (!errand->pin)
+		d->pins--;
+	else if (errand->result == 0)
+		d->pins++;
+	pthread_mutex_unlock(&d->lock);
+	return errand->result;
+}
+
+static int cuda_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+	struct ckpt_cuda_errand errand = {.pin = true, .base = base, .size = size, .err = err};
+	int r = check_fork(d, err);
+
+	return r < 0 ? r : run_errand(d, &errand);
+}
+
+/* A failure leaves the memory as it is: the caller can do nothing about it, and CUDA ends with the process. */
+static void cuda_unpin(struct ckpt_device *device, void *base, size_t size)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+	struct ckpt_cuda_errand errand = {.base = base, .size = size};
+
+	if (check_fork(d, NULL) == 0)
+		(void)run_errand(d, &errand);
+}
+
+/* 0: the user's stream may be given events. */
+static int check_stream(
+	struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err)
+{
+	int status = CKPT_CUDA_CAPTURE_NONE;
+	int e;
+	int r = check_fork(d, err);
+
+	if (r == 0)
+		r = ckpt_cuda_fail_lost(d, err);
+	if (r < 0)
+		return r;
+	e = d->api.stream_is_capturing(stream, &status);
+	/* The legacy default stream, while another is captured. */
+	if (e == CKPT_CUDA_STREAM_CAPTURE_IMPLICIT) {
+		(void)d->api.get_last_error();
+		status = CKPT_CUDA_CAPTURE_ACTIVE;
+	} else if (e != CKPT_CUDA_SUCCESS) {
+		return ckpt_cuda_fail(d, err, e, "cudaStreamIsCapturing");
+	}
+	if (status == CKPT_CUDA_CAPTURE_NONE)
+		return 0;
+	return ckpt_fail(err, CKPT_EUNSUPPORTED,
+		"the stream of GPU %d is being captured into a CUDA graph, and a checkpoint cannot "
+		"be a "
+		"part of that; save and step outside of the capture",
+		d->index);
+}
+
+/* `behind` goes on when `ahead` has done what it has been given so far. */
+static int make_wait(struct ckpt_cuda_device *d, struct CUstream_st *behind,
+	struct CUstream_st *ahead, struct CUevent_st *event, struct ckpt_error *err)
+{
+	const char *what = "cudaEventRecord";
+	int e;
+
+	/* A stream waits for the last record: between the two calls nobody else may make one. */
+	pthread_mutex_lock(&d->user);
+	e = d->api.event_record(event, ahead);
+	if (e == CKPT_CUDA_SUCCESS) {
+		what = "cudaStreamWaitEvent";
+		e = d->api.stream_wait_event(behind, event, 0);
+	}
+	pthread_mutex_unlock(&d->user);
+	return e == CKPT_CUDA_SUCCESS ? 0 : ckpt_cuda_fail(d, err, e, what);
+}
+
+/* Copies that were submitted before and are not enqueued yet wait as well: that is late, not wrong. */
+static int cuda_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+	struct CUstream_st *user = (struct CUstream_st *)stream;
+	int r = check_stream(d, user, err);
+
+	return r < 0 ? r : make_wait(d, d->stream, user, d->followed, err);
+}
+
+/* Until the feeder has done with every copy submitted so far. */
+static int wait_until_fed(struct ckpt_cuda_device *d, int timeout_ms, struct ckpt_error *err)
+{
+	uint64_t deadline = ckpt_deadline(timeout_ms);
+	uint64_t wanted;
+	bool fed;
+
+	pthread_mutex_lock(&d->lock);
+	wanted = d->submitted;
+	while (d->fed < wanted && ckpt_cond_wait_until(&d->went_on, &d->lock, deadline))
+		;
+	fed = d->fed >= wanted;
+	pthread_mutex_unlock(&d->lock);
+	if (fed)
+		return 0;
+	return ckpt_fail(err, -ETIMEDOUT,
+		"the copies from GPU %d were not enqueued within %d ms: the driver does not take "
+		"them",
+		d->index, timeout_ms);
+}
+
+static int cuda_hold(
+	struct ckpt_device *device, uintptr_t stream, int timeout_ms, struct ckpt_error *err)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+	struct CUstream_st *user = (struct CUstream_st *)stream;
+	int r = check_stream(d, user, err);
+
+	if (r == 0)
+		r = wait_until_fed(d, timeout_ms, err);
+	/* Meanwhile it may have been lost. */
+	if (r == 0)
+		r = ckpt_cuda_fail_lost(d, err);
+	return r < 0 ? r : make_wait(d, user, d->stream, d->held, err);
+}
+
+static void destroy(struct ckpt_cuda_device *d)
+{
+	(void)pthread_cond_destroy(&d->went_on);
+	(void)pthread_cond_destroy(&d->to_wait);
+	(void)pthread_cond_destroy(&d->to_feed);
+	(void)pthread_mutex_destroy(&d->lock);
+	(void)pthread_mutex_destroy(&d->user);
+	ckpt_free(d);
+}
+
+/* The waiter first: the feeder destroys the events that it waits for. */
+static void end_waiter(struct ckpt_cuda_device *d)
+{
+	pthread_mutex_lock(&d->lock);
+	d->fed_all = true;
+	(void)pthread_cond_signal(&d->to_wait);
+	pthread_mutex_unlock(&d->lock);
+	(void)pthread_join(d->waiter, NULL);
+}
+
+static void end_feeder(struct ckpt_cuda_device *d)
+{
+	pthread_mutex_lock(&d->lock);
+	d->closing = true;
+	(void)pthread_cond_signal(&d->to_feed);
+	pthread_mutex_unlock(&d->lock);
+	(void)pthread_join(d->feeder, NULL);
+}
+
+static void cuda_close(struct ckpt_device *device)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+
+	/* The parent's threads may have held every lock; the memory is the child's until it ends. */
+	if (check_fork(d, NULL) < 0)
+		return;
+	pthread_mutex_lock(&d->lock);
+	CKPT_ASSERT(d->submitted == d->returned);
+	CKPT_ASSERT(d->pins == 0);
+	pthread_mutex_unlock(&d->lock);
+	end_waiter(d);
+	end_feeder(d);
+	destroy(d);
+}
+
+static const struct ckpt_device_ops cuda_ops = {
+	.name = "cuda",
+	.copy = cuda_copy,
+	.pin = cuda_pin,
+	.unpin = cuda_unpin,
+	.follow = cuda_follow,
+	.hold = cuda_hold,
+	.close = cuda_close,
+};
+
+static int init_cuda_locks(struct ckpt_cuda_device *d)
+{
+	pthread_cond_t *conds[] = {&d->to_feed, &d->to_wait, &d->went_on};
+	size_t done = 0;
+	int r = -pthread_mutex_init(&d->user, NULL);
+
+	if (r < 0)
+		return r;
+	r = -pthread_mutex_init(&d->lock, NULL);
+	if (r < 0)
+		goto destroy_user;
+	for (; done < CKPT_COUNT(conds); done++) {
+		r = ckpt_cond_init(conds[done]);
+		if (r < 0)
+			goto destroy_all;
+	}
+	return 0;
+
+destroy_all:
+	while (done > 0)
+		(void)pthread_cond_destroy(conds[--done]);
+	(void)pthread_mutex_destroy(&d->lock);
+destroy_user:
+	(void)pthread_mutex_destroy(&d->user);
+	return r;
+}
+
+/* Until so many threads have set themselves up; what the first that could not says. */
+static int wait_until_ready(struct ckpt_cuda_device *d, unsigned threads, struct ckpt_error *err)
+{
+	int r;
+
+	pthread_mutex_lock(&d->lock);
+	while (d->ready < threads)
+		(void)pthread_cond_wait(&d->went_on, &d->lock);
+	r = d->start_result;
+	pthread_mutex_unlock(&d->lock);
+	return r < 0 ? ckpt_fail(err, r, "%s", d->start_error.message) : 0;
+}
+
+static int start_cuda_thread(struct ckpt_cuda_device *d, pthread_t *ret_thread, const char *prefix,
+	void *(*body)(void *), struct ckpt_error *err)
+{
+	char name[16];
+	int r;
+
+	(void)snprintf(name, sizeof(name), "%s-%d", prefix, d->index);
+	r = ckpt_thread_start(ret_thread, name, body, d);
+	return r < 0 ? ckpt_fail(err, r, "cannot start a thread for GPU %d: %s", d->index,
+			       ckpt_code_text(r))
+		     : 0;
+}
+
+static int start(struct ckpt_cuda_device *d, struct ckpt_error *err)
+{
+	int r = start_cuda_thread(d, &d->feeder, "ckpt-cuda", ckpt_cuda_feed, err);
+
+	if (r < 0)
+		return r;
+	r = wait_until_ready(d, 1, err);
+	if (r < 0)
+		goto end_feeder;
+	r = start_cuda_thread(d, &d->waiter, "ckpt-event", ckpt_cuda_wait, err);
+	if (r < 0)
+		goto end_feeder;
+	r = wait_until_ready(d, 2, err);
+	if (r < 0)
+		goto end_waiter;
+	return 0;
+
+end_waiter:
+	end_waiter(d);
+end_feeder:
+	end_feeder(d);
+	return r;
+}
+
+int ckpt_device_cuda_open_on(struct ckpt_env *env, int index, const struct ckpt_cuda_api *api,
+	struct ckpt_error *err, struct ckpt_device **ret_device)
+{
+	struct ckpt_cuda_device *d;
+	int r;
+
+	CKPT_ASSERT(env && api);
+	if (index < 0 || index > 9999)
+		return ckpt_fail(err, -EINVAL, "%d is no number of a GPU", index);
+	r = ckpt_fork_watch();
+	d = r == 0 ? ckpt_alloc(sizeof(*d)) : NULL;
+	if (!d)
+		return ckpt_fail(err, -ENOMEM, "no memory for GPU %d", index);
+	d->device = (struct ckpt_device){.ops = &cuda_ops, .env = env};
+	d->api = *api;
+	d->index = index;
+	d->forks = ckpt_fork_count();
+	r = init_cuda_locks(d);
+	if (r < 0) {
+		ckpt_free(d);
+		return ckpt_fail(err, r, "no locks for GPU %d: %s", index, ckpt_code_text(r));
+	}
+	r = start(d, err);
+	if (r < 0) {
+		destroy(d);
+		return r;
+	}
+	*ret_device = &d->device;
+	return 0;
+}
+
+int ckpt_device_cuda_open(struct ckpt_env *env, int index, int major, struct ckpt_error *err,
+	struct ckpt_device **ret_device)
+{
+	struct ckpt_cuda_api api;
+	int r = ckpt_cuda_load(NULL, major, err, &api);
+
+	return r < 0 ? r : ckpt_device_cuda_open_on(env, index, &api, err, ret_device);
+}

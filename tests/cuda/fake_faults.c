@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls of the fake: counted, held up, made to fail; what is forbidden; the control interface. */
+#include "cuda/fake_inside.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FUNCTIONS 64
+
+struct fake_state fake = {
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.changed = PTHREAD_COND_INITIALIZER,
+	.die_after = UINT64_MAX,
+};
+
+static struct {
+	const char *name;
+	uint64_t calls;
+} functions[FUNCTIONS];
+
+static const char *blocking; /* calls of it stand still */
+static unsigned blocked;
+static const char *failing;
+static unsigned failing_in;
+static int failing_with;
+static bool has_failed;
+static bool forgiving;
+static char forbidden_text[256];
+static atomic_int owner; /* the process that may call */
+static _Thread_local int last_error;
+static _Thread_local int thread_mode;
+
+int *fake_thread_mode(void)
+{
+	return &thread_mode;
+}
+
+void fake_forbid(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	(void)vsnprintf(forbidden_text, sizeof(forbidden_text), fmt, args);
+	va_end(args);
+	if (forgiving)
+		return;
+	(void)fprintf(stderr, "fake cuda: %s\n", forbidden_text);
+	abort();
+}
+
+static void count(const char *function)
+{
+	for (size_t i = 0; i < FUNCTIONS; i++) {
+		if (!functions[i].name)
+			functions[i].name = function;
+		if (strcmp(functions[i].name, function) != 0)
+			continue;
+		functions[i].calls++;
+		return;
+	}
+	abort();
+}
+
+static uint64_t calls_of(const char *function)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < FUNCTIONS && functions[i].name; i++)
+		if (!function || strcmp(functions[i].name, function) == 0)
+			sum += functions[i].calls;
+	return sum;
+}
+
+int fake_enter(const char *function)
+{
+	int none = 0;
+
+	if (!atomic_compare_exchange_strong(&owner, &none, (int)getpid()) &&
+		none != (int)getpid()) {
+		(void)fprintf(stderr, "fake cuda: %s() in a fork's child\n", function);
+		abort();
+	}
+	pthread_mutex_lock(&fake.lock);
+	count(function);
+	blocked++;
+	while (blocking && strcmp(blocking, function) == 0) {
+		pthread_cond_broadcast(&fake.changed);
+		pthread_cond_wait(&fake.changed, &fake.lock);
+	}
+	blocked--;
+	if (failing && strcmp(failing, function) == 0 && --failing_in == 0) {
+		failing = NULL;
+		has_failed = true;
+		return failing_with;
+	}
+	return fake.dead ? fake.death : 0;
+}
+
+int fake_leave(int error)
+{
+	pthread_mutex_unlock(&fake.lock);
+	if (error)
+		last_error = error;
+	return error;
+}
+
+int fake_last_error(bool clear)
+{
+	int error = fake.dead ? fake.death : last_error;
+
+	if (clear)
+		last_error = 0;
+	return error;
+}
+
+int fake_unsafe(void)
+{
+	int error = 0;
+
+	for (struct CUstream_st *s = fake.streams; s; s = s->next) {
+		bool own = s->capture && pthread_equal(s->capturer, pthread_self());
+
+		if (!s->capture || s->destroyed || thread_mode == CKPT_CUDA_MODE_RELAXED ||
+			s->capture_mode == CKPT_CUDA_MODE_RELAXED)
+			continue;
+		if (!own && (s->capture_mode != CKPT_CUDA_MODE_GLOBAL ||
+				    thread_mode != CKPT_CUDA_MODE_GLOBAL))
+			continue;
+		s->capture = CKPT_CUDA_CAPTURE_INVALIDATED;
+		error = CKPT_CUDA_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	return error;
+}
+
+static void control_reset(uint64_t seed)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.dead = false;
+	fake.stopped = 0;
+	blocking = NULL;
+	pthread_cond_broadcast(&fake.changed);
+	fake_end_streams();
+	fake_forget_memory();
+	memset(fake.live, 0, sizeof(fake.live));
+	memset(fake.notes, 0, sizeof(fake.notes));
+	memset(functions, 0, sizeof(functions));
+	fake.dice.state = seed;
+	fake.die_after = UINT64_MAX;
+	failing = NULL;
+	has_failed = false;
+	forgiving = false;
+	forbidden_text[0] = 0;
+	last_error = 0;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static size_t control_live(enum fake_kind kind)
+{
+	size_t n;
+
+	pthread_mutex_lock(&fake.lock);
+	n = fake.live[kind];
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
+
+static uint64_t control_notes(enum fake_note note)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&fake.lock);
+	n = fake.notes[note];
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
+
+static uint64_t control_calls(const char *function)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&fake.lock);
+	n = calls_of(function);
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
+
+static void control_peek(const void *device, void *out, size_t size)
+{
+	char *shadow;
+
+	pthread_mutex_lock(&fake.lock);
+	shadow = fake_shadow(device, size);
+	if (shadow)
+		memcpy(out, shadow, size);
+	else
+		fake_forbid("peek() at what is no device memory");
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_poke(void *device, const void *in, size_t size)
+{
+	char *shadow;
+
+	pthread_mutex_lock(&fake.lock);
+	shadow = fake_shadow(device, size);
+	if (shadow)
+		memcpy(shadow, in, size);
+	else
+		fake_forbid("poke() at what is no device memory");
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static int control_fill(void *device, int byte, size_t size, struct CUstream_st *stream)
+{
+	struct fake_op op = {.kind = FAKE_OP_FILL, .device = device, .byte = byte, .width = size};
+
+	pthread_mutex_lock(&fake.lock);
+	if (!fake.dead && fake_shadow(device, size))
+		(void)fake_add(fake_stream(stream, "fill"), &op);
+	pthread_mutex_unlock(&fake.lock);
+	return 0;
+}
+
+static void control_stop(unsigned work)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.stopped = work;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_block(const char *function)
+{
+	pthread_mutex_lock(&fake.lock);
+	blocking = function;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_await_blocked(void)
+{
+	pthread_mutex_lock(&fake.lock);
+	while (!blocked)
+		pthread_cond_wait(&fake.changed, &fake.lock);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_fail(const char *function, unsigned nth, int error)
+{
+	pthread_mutex_lock(&fake.lock);
+	failing = function;
+	failing_in = nth;
+	failing_with = error;
+	has_failed = false;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static bool control_failed(void)
+{
+	bool yes;
+
+	pthread_mutex_lock(&fake.lock);
+	yes = has_failed;
+	pthread_mutex_unlock(&fake.lock);
+	return yes;
+}
+
+static void control_die(unsigned work, int error)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.death = error;
+	fake.die_after = work;
+	fake.dead = work == 0;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_limit(size_t bytes)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake_limit_pinned(bytes);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_forgive(bool yes)
+{
+	pthread_mutex_lock(&fake.lock);
+	forgiving = yes;
+	forbidden_text[0] = 0;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static const char *control_forbidden(void)
+{
+	return forbidden_text;
+}
+
+EXPORT const struct fake_cuda *fake_cuda_control(void)
+{
+	static const struct fake_cuda control = {
+		.reset = control_reset,
+		.live = control_live,
+		.notes = control_notes,
+		.calls = control_calls,
+		.peek = control_peek,
+		.poke = control_poke,
+		.fill = control_fill,
+		.stop = control_stop,
+		.block = control_block,
+		.await_blocked = control_await_blocked,
+		.fail_call = control_fail,
+		.failed = control_failed,
+		.die = control_die,
+		.limit_pinned = control_limit,
+		.forgive = control_forgive,
+		.forbidden = control_forbidden,
+	};
+
+	return &control;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What libckpt takes for granted of a CUDA runtime. The fake one must do it, or tests on it prove nothing; with
+ * CKPT_TEST_CUDA=real the same is asked of the machine's own.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/cuda_rig.h"
+
+#define SIZE ((size_t)1 << 20)
+
+static struct cuda_rig *rig;
+static const struct ckpt_cuda_api *cuda;
+
+struct world {
+	struct CUstream_st *a;
+	struct CUstream_st *b;
+	struct CUevent_st *event;
+	char *host; /* two of SIZE, pinned */
+	char *device;
+};
+
+static int setup(void **state)
+{
+	static struct world world;
+	struct world *w = &world;
+
+	*state = w;
+	if (!rig)
+		return 0;
+	if (rig->fake)
+		rig->fake->reset(1);
+	cuda = &rig->api;
+	assert_cuda(cuda->set_device(0));
+	assert_cuda(cuda->stream_create_with_priority(&w->a, CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+	assert_cuda(cuda->stream_create_with_priority(&w->b, CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+	assert_cuda(cuda->event_create_with_flags(
+		&w->event, CKPT_CUDA_EVENT_DISABLE_TIMING | CKPT_CUDA_EVENT_BLOCKING_SYNC));
+	w->host = cuda_rig_pages(2 * SIZE);
+	assert_cuda(cuda->host_register(w->host, 2 * SIZE, CKPT_CUDA_HOST_REGISTER_PORTABLE));
+	w->device = cuda_rig_device_memory(rig, SIZE);
+	for (size_t i = 0; i < SIZE; i++)
+		w->host[i] = (char)(i * 7 + i / 251);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	if (!rig)
+		return 0;
+	assert_cuda(rig->extra.free(w->device));
+	assert_cuda(cuda->host_unregister(w->host));
+	cuda_rig_pages_free(w->host, 2 * SIZE);
+	assert_cuda(cuda->event_destroy(w->event));
+	assert_cuda(cuda->stream_destroy(w->a));
+	assert_cuda(cuda->stream_destroy(w->b));
+	return 0;
+}
+
+static int there(struct world *w, struct CUstream_st *stream)
+{
+	return cuda->memcpy_async(w->device, w->host, SIZE, CKPT_CUDA_HOST_TO_DEVICE, stream);
+}
+
+static int back(struct world *w, struct CUstream_st *stream)
+{
+	return cuda->memcpy_async(
+		w->host + SIZE, w->device, SIZE, CKPT_CUDA_DEVICE_TO_HOST, stream);
+}
+
+static void need_runtime(void)
+{
+	if (!rig)
+		skip();
+}
+
+static void a_stream_keeps_its_order(void **state)
+{
+	struct world *w = *state;
+
+	need_runtime();
+	for (unsigned i = 0; i < 20; i++) {
+		w->host[0] = (char)i;
+		memset(w->host + SIZE, 0, SIZE);
+		assert_cuda(there(w, w->a));
+		assert_cuda(back(w, w->a));
+		assert_cuda(cuda->stream_synchronize(w->a));
+		assert_memory_equal(w->host, w->host + SIZE, SIZE);
+	}
+}
+
+static void a_copy_of_pinned_memory_returns_before_it_is_made(void **state)
+{
+	struct world *w = *state;
+	struct cuda_gate gate;
+
+	need_runtime();
+	cuda_gate_add(rig, &gate, w->a);
+	/* It would not come back: the gate is opened by nobody else. */
+	assert_cuda(there(w, w->a));
+	assert_cuda(back(w, w->a));
+	assert_int_equal(w->host[SIZE + 1], 0);
+	cuda_gate_open(&gate);
+	assert_cuda(cuda->stream_synchronize(w->a));
+	assert_memory_equal(w->host, w->host + SIZE, SIZE);
+}
+
+static void rows_are_copied_apart(void **state)
+{
+	struct world *w = *state;
+
+	need_runtime();
+	assert_cuda(there(w, w->a));
+	/* 100 rows of 30 bytes, 1000 apart there and 40 here. */
+	assert_cuda(cuda->memcpy_2d_async(
+		w->host + SIZE, 40, w->device + 5, 1000, 30, 100, CKPT_CUDA_DEVICE_TO_HOST, w->a));
+	assert_cuda(cuda->stream_synchronize(w->a));
+	for (size_t row = 0; row < 100; row++) {
+		assert_memory_equal(w->host + SIZE + row * 40, w->host + 5 + row * 1000, 30);
+		assert_int_equal(w->host[SIZE + row * 40 + 30], 0);
+	}
+	/* A pitch below the width. */
+	assert_int_equal(cuda->memcpy_2d_async(w->host + SIZE, 29, w->device, 1000, 30, 100,
+				 CKPT_CUDA_DEVICE_TO_HOST, w->a),
+		CKPT_CUDA_INVALID_PITCH);
+	(void)cuda->get_last_error();
+}
+
+static void an_event_is_done_when_what_was_before_it_is(void **state)
+{
+	struct world *w = *state;
+	struct cuda_gate gate;
+
+	need_runtime();
+	cuda_gate_add(rig, &gate, w->a);
+	assert_cuda(cuda->event_record(w->event, w->a));
+	assert_int_equal(cuda->event_query(w->event), CKPT_CUDA_NOT_READY);
+	cuda_gate_open(&gate);
+	assert_cuda(cuda->event_synchronize(w->event));
+	assert_cuda(cuda->event_query(w->event));
+	/* Not ready is no failure that anybody else would find. */
+	assert_cuda(cuda->get_last_error());
+}
+
+static void a_stream_waits_for_the_record_before_the_wait_and_for_no_later_one(void **state)
+{
+	struct world *w = *state;
+	struct cuda_gate first;
+	struct cuda_gate second;
+
+	need_runtime();
+	cuda_gate_add(rig, &first, w->a);
+	assert_cuda(there(w, w->a));
+	assert_cuda(cuda->event_record(w->event, w->a));
+	assert_cuda(cuda->stream_wait_event(w->b, w->event, 0));
+	assert_cuda(back(w, w->b));
+	/* The event is used again: the wait is for what it was. */
+	cuda_gate_add(rig, &second, w->a);
+	assert_cuda(cuda->event_record(w->event, w->a));
+	assert_int_equal(w->host[SIZE + 1], 0);
+	cuda_gate_open(&first);
+	assert_cuda(cuda->stream_synchronize(w->b));
+	assert_memory_equal(w->host, w->host + SIZE, SIZE);
+	assert_int_equal(cuda->event_query(w->event), CKPT_CUDA_NOT_READY);
+	cuda_gate_open(&second);
+	assert_cuda(cuda->stream_synchronize(w->a));
+}
+
+static void a_wait_for_an_event_that_was_not_recorded_is_none(void **state)
+{
+	struct world *w = *state;
+	struct cuda_gate gate;
+
+	need_runtime();
+	assert_cuda(cuda->event_query(w->event));
+	assert_cuda(cuda->event_synchronize(w->event));
+	assert_cuda(cuda->stream_wait_event(w->b, w->event, 0));
+	/* Recorded too late: the other stream ends before. */
+	cuda_gate_add(rig, &gate, w->a);
+	assert_cuda(cuda->event_record(w->event, w->a));
+	assert_cuda(there(w, w->b));
+	assert_cuda(cuda->stream_synchronize(w->b));
+	assert_int_equal(cuda->event_query(w->event), CKPT_CUDA_NOT_READY);
+	cuda_gate_open(&gate);
+	assert_cuda(cuda->stream_synchronize(w->a));
+}
+
+static void what_was_destroyed_still_does_its_work(void **state)
+{
+	struct world *w = *state;
+	struct CUstream_st *stream;
+	struct CUevent_st *event;
+	struct cuda_gate gate;
+
+	need_runtime();
+	assert_cuda(cuda->stream_create_with_priority(&stream, CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+	assert_cuda(cuda->event_create_with_flags(&event, CKPT_CUDA_EVENT_DISABLE_TIMING));
+	cuda_gate_add(rig, &gate, stream);
+	assert_cuda(there(w, stream));
+	assert_cuda(back(w, stream));
+	assert_cuda(cuda->event_record(event, stream));
+	assert_cuda(cuda->stream_wait_event(w->b, event, 0));
+	assert_cuda(cuda->event_destroy(event));
+	assert_cuda(cuda->stream_destroy(stream));
+	cuda_gate_open(&gate);
+	assert_cuda(cuda->stream_synchronize(w->b));
+	assert_memory_equal(w->host, w->host + SIZE, SIZE);
+}
+
+static void memory_is_pinned_once(void **state)
+{
+	struct world *w = *state;
+	char *other = cuda_rig_pages(SIZE);
+
+	need_runtime();
+	assert_int_equal(cuda->host_register(w->host, SIZE, CKPT_CUDA_HOST_REGISTER_PORTABLE),
+		CKPT_CUDA_HOST_ALREADY_REGISTERED);
+	assert_int_equal(cuda->get_last_error(), CKPT_CUDA_HOST_ALREADY_REGISTERED);
+	/* Asked once, it is forgotten. */
+	assert_cuda(cuda->get_last_error());
+	assert_int_equal(cuda->host_unregister(other), CKPT_CUDA_HOST_NOT_REGISTERED);
+	assert_cuda(cuda->host_register(other, SIZE, CKPT_CUDA_HOST_REGISTER_PORTABLE));
+	assert_cuda(cuda->host_unregister(other));
+	assert_int_equal(cuda->host_unregister(other), CKPT_CUDA_HOST_NOT_REGISTERED);
+	(void)cuda->get_last_error();
+	cuda_rig_pages_free(other, SIZE);
+}
+
+static void errors_have_names_and_texts(void **state)
+{
+	(void)state;
+	need_runtime();
+	assert_string_equal(
+		cuda->get_error_name(CKPT_CUDA_ILLEGAL_ADDRESS), "cudaErrorIllegalAddress");
+	assert_string_equal(cuda->get_error_string(CKPT_CUDA_ILLEGAL_ADDRESS),
+		"an illegal memory access was encountered");
+	assert_string_equal(cuda->get_error_name(CKPT_CUDA_HOST_ALREADY_REGISTERED),
+		"cudaErrorHostMemoryAlreadyRegistered");
+	assert_string_equal(cuda->get_error_string(CKPT_CUDA_SUCCESS), "no error");
+	assert_non_null(cuda->get_error_name(123456));
+	assert_non_null(cuda->get_error_string(123456));
+}
+
+static void a_device_that_is_not_there_is_refused(void **state)
+{
+	int count = 0;
+
+	(void)state;
+	need_runtime();
+	assert_cuda(cuda->get_device_count(&count));
+	assert_true(count > 0);
+	assert_int_equal(cuda->set_device(count), CKPT_CUDA_INVALID_DEVICE);
+	(void)cuda->get_last_error();
+}
+
+static int capture_end(struct CUstream_st *stream)
+{
+	void *graph = NULL;
+	int e = rig->extra.end_capture(stream, &graph);
+
+	if (graph)
+		assert_cuda(rig->extra.graph_destroy(graph));
+	return e;
+}
+
+static int status_of(struct CUstream_st *stream)
+{
+	int status = -1;
+
+	assert_cuda(cuda->stream_is_capturing(stream, &status));
+	return status;
+}
+
+/* What another thread does while this one captures a stream in the global mode. */
+struct beside {
+	int mode;
+	struct CUevent_st *event;
+	int malloced;
+	int waited;
+};
+
+static void *work_beside(void *user)
+{
+	struct beside *b = user;
+	int mode = b->mode;
+	void *memory = NULL;
+
+	assert_cuda(cuda->set_device(0));
+	assert_cuda(cuda->thread_exchange_stream_capture_mode(&mode));
+	assert_int_equal(mode, CKPT_CUDA_MODE_GLOBAL);
+	b->malloced = rig->extra.malloc(&memory, 4096);
+	if (b->malloced == CKPT_CUDA_SUCCESS) {
+		b->waited = cuda->event_synchronize(b->event);
+		assert_cuda(rig->extra.free(memory));
+	}
+	mode = CKPT_CUDA_MODE_GLOBAL;
+	assert_cuda(cuda->thread_exchange_stream_capture_mode(&mode));
+	assert_int_equal(mode, b->mode);
+	(void)cuda->get_last_error();
+	return NULL;
+}
+
+static int capture_beside(struct world *w, struct beside *b)
+{
+	pthread_t thread;
+
+	b->event = w->event;
+	assert_cuda(cuda->event_record(w->event, w->b));
+	assert_cuda(rig->extra.begin_capture(w->a, CKPT_CUDA_MODE_GLOBAL));
+	assert_int_equal(status_of(w->a), CKPT_CUDA_CAPTURE_ACTIVE);
+	assert_int_equal(status_of(w->b), CKPT_CUDA_CAPTURE_NONE);
+	assert_int_equal(pthread_create(&thread, NULL, work_beside, b), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	int e = capture_end(w->a);
+	assert_int_equal(status_of(w->a), CKPT_CUDA_CAPTURE_NONE);
+	(void)cuda->get_last_error();
+	return e;
+}
+
+static void a_relaxed_thread_spoils_no_capture(void **state)
+{
+	struct beside b = {.mode = CKPT_CUDA_MODE_RELAXED};
+
+	need_runtime();
+	assert_cuda(capture_beside(*state, &b));
+	assert_cuda(b.malloced);
+	assert_cuda(b.waited);
+}
+
+static void a_thread_of_the_usual_mode_does(void **state)
+{
+	struct beside b = {.mode = CKPT_CUDA_MODE_GLOBAL};
+
+	need_runtime();
+	assert_int_equal(capture_beside(*state, &b), CKPT_CUDA_STREAM_CAPTURE_INVALIDATED);
+	assert_int_equal(b.malloced, CKPT_CUDA_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+#define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		PROMISE(a_stream_keeps_its_order),
+		PROMISE(a_copy_of_pinned_memory_returns_before_it_is_made),
+		PROMISE(rows_are_copied_apart),
+		PROMISE(an_event_is_done_when_what_was_before_it_is),
+		PROMISE(a_stream_waits_for_the_record_before_the_wait_and_for_no_later_one),
+		PROMISE(a_wait_for_an_event_that_was_not_recorded_is_none),
+		PROMISE(what_was_destroyed_still_does_its_work),
+		PROMISE(memory_is_pinned_once),
+		PROMISE(errors_have_names_and_texts),
+		PROMISE(a_device_that_is_not_there_is_refused),
+		PROMISE(a_relaxed_thread_spoils_no_capture),
+		PROMISE(a_thread_of_the_usual_mode_does),
+	};
+	const char *wanted = getenv("CKPT_TEST_CUDA");
+
+	rig = wanted && strcmp(wanted, "real") == 0 ? cuda_rig_real() : cuda_rig_fake();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

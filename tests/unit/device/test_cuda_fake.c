@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake CUDA runtime objects to what it is there to object to. */
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda/cuda_rig.h"
+
+#define SIZE 8192
+
+static struct cuda_rig *rig;
+static const struct ckpt_cuda_api *cuda;
+static struct CUstream_st *stream;
+static struct CUevent_st *event;
+static char *device;
+static char host[SIZE] __attribute__((aligned(4096)));
+
+static int setup(void **state)
+{
+	(void)state;
+	rig = cuda_rig_fake();
+	cuda = &rig->api;
+	rig->fake->reset(3);
+	assert_cuda(cuda->stream_create_with_priority(&stream, CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+	assert_cuda(cuda->event_create_with_flags(&event, CKPT_CUDA_EVENT_DISABLE_TIMING));
+	device = cuda_rig_device_memory(rig, SIZE);
+	rig->fake->forgive(true);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	rig->fake->forgive(true);
+	rig->fake->reset(3);
+	return 0;
+}
+
+static void assert_forbidden(const char *words)
+{
+	assert_non_null(strstr(rig->fake->forbidden(), words));
+	rig->fake->forgive(true);
+}
+
+static void what_was_destroyed_is_not_used(void **state)
+{
+	(void)state;
+	assert_cuda(cuda->event_destroy(event));
+	assert_int_equal(rig->fake->live(FAKE_EVENTS), 0);
+	(void)cuda->event_record(event, stream);
+	assert_forbidden("cudaEventRecord() of an event that was destroyed");
+	(void)cuda->event_destroy(event);
+	assert_forbidden("cudaEventDestroy() of an event that was destroyed");
+	assert_cuda(cuda->stream_destroy(stream));
+	(void)cuda->memcpy_async(host, device, 1, CKPT_CUDA_DEVICE_TO_HOST, stream);
+	assert_forbidden("cudaMemcpyAsync() of a stream that was destroyed");
+	assert_int_equal(rig->fake->live(FAKE_STREAMS), 0);
+}
+
+static void a_captured_stream_is_left_alone(void **state)
+{
+	void *graph;
+
+	(void)state;
+	assert_cuda(rig->extra.begin_capture(stream, CKPT_CUDA_MODE_GLOBAL));
+	(void)cuda->event_record(event, stream);
+	assert_forbidden("cudaEventRecord() of a stream that is being captured");
+	(void)cuda->stream_wait_event(stream, event, 0);
+	assert_forbidden("cudaStreamWaitEvent() of a stream that is being captured");
+	(void)cuda->memcpy_async(host, device, 1, CKPT_CUDA_DEVICE_TO_HOST, stream);
+	assert_forbidden("cudaMemcpyAsync() to a stream that is being captured");
+	assert_cuda(rig->extra.end_capture(stream, &graph));
+}
+
+static void copies_are_between_the_device_and_the_host(void **state)
+{
+	(void)state;
+	assert_int_equal(cuda->memcpy_async(host, host + 64, 64, CKPT_CUDA_DEVICE_TO_HOST, stream),
+		CKPT_CUDA_INVALID_VALUE);
+	assert_forbidden("no device memory");
+	assert_int_equal(
+		cuda->memcpy_async(host, device + SIZE - 63, 64, CKPT_CUDA_DEVICE_TO_HOST, stream),
+		CKPT_CUDA_INVALID_VALUE);
+	assert_forbidden("no device memory");
+}
+
+static void what_is_hardly_meant_is_counted(void **state)
+{
+	(void)state;
+	assert_cuda(cuda->memcpy_async(host, device, SIZE, CKPT_CUDA_DEVICE_TO_HOST, stream));
+	assert_int_equal(rig->fake->notes(FAKE_UNPINNED), 1);
+	assert_cuda(cuda->stream_wait_event(stream, event, 0));
+	assert_cuda(cuda->event_synchronize(event));
+	assert_int_equal(rig->fake->notes(FAKE_UNRECORDED), 2);
+	assert_string_equal(rig->fake->forbidden(), "");
+}
+
+static void memory_is_not_unpinned_under_a_copy(void **state)
+{
+	(void)state;
+	assert_cuda(cuda->host_register(host, SIZE, CKPT_CUDA_HOST_REGISTER_PORTABLE));
+	rig->fake->stop(FAKE_COPIES);
+	assert_cuda(cuda->memcpy_async(host, device, SIZE, CKPT_CUDA_DEVICE_TO_HOST, stream));
+	assert_cuda(cuda->host_unregister(host));
+	assert_forbidden("unpinned under a copy");
+	rig->fake->stop(0);
+	assert_cuda(cuda->stream_synchronize(stream));
+}
+
+/* In a child, for what ends the process: the signal. */
+static int signal_of(void (*body)(void))
+{
+	const struct rlimit no_core = {0, 0};
+	int status = 0;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		(void)setrlimit(RLIMIT_CORE, &no_core);
+		(void)signal(SIGABRT, SIG_DFL);
+		(void)signal(SIGSEGV, SIG_DFL);
+		(void)close(STDERR_FILENO);
+		body();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void call(void)
+{
+	(void)cuda->event_query(event);
+}
+
+static void touch(void)
+{
+	*(volatile char *)device = 1;
+}
+
+static void look(void)
+{
+	(void)*(volatile char *)(device + SIZE - 1);
+}
+
+static void nothing(void)
+{
+}
+
+static void the_host_does_not_touch_the_device_nor_a_child_call_it(void **state)
+{
+	(void)state;
+	assert_int_equal(signal_of(nothing), 0);
+	assert_int_equal(signal_of(call), SIGABRT);
+	assert_int_equal(signal_of(touch), SIGSEGV);
+	assert_int_equal(signal_of(look), SIGSEGV);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(what_was_destroyed_is_not_used, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_captured_stream_is_left_alone, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			copies_are_between_the_device_and_the_host, setup, teardown),
+		cmocka_unit_test_setup_teardown(what_is_hardly_meant_is_counted, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			memory_is_not_unpinned_under_a_copy, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			the_host_does_not_touch_the_device_nor_a_child_call_it, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
