@@ -323,6 +323,8 @@ int ckpt_lanes_start(struct ckpt_save *save)
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	if (save->eager_left == 0)
+		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
 	if (!save->hold) {
 		ckpt_pool_set_waiter(pool, &save->pump);
 		ckpt_task_start(&save->pump, &save->core->sched, pump_body, pump_done);

@@ -259,14 +259,6 @@ static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
 	return 0;
 }
 
-static bool has_eager(const struct ckpt_plan *plan)
-{
-	for (size_t i = 0; i < plan->block_count; i++)
-		if (plan->blocks[i].eager)
-			return true;
-	return false;
-}
-
 /* Every line of a sample is a miss of the caches: some are under way while others are hashed. */
 static uint64_t sample(const struct ckpt_save *save, size_t segment)
 {
@@ -305,9 +297,6 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 	ckpt_plan_aim(plan, save->tensors);
 	for (size_t i = 0; i < plan->segment_count; i++)
 		plan->segments[i].sample = sample(save, i);
-	/* Its owner need not wait for a thread to say so. */
-	if (!has_eager(plan))
-		ckpt_latch_set(&save->latch, CKPT_DONE_EAGER);
 	return 0;
 }
 
