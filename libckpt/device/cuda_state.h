@@ -41,6 +41,7 @@ struct ckpt_cuda_device {
 	struct CUstream_st *stream;
 	struct CUevent_st *followed; /* recorded on a user's stream */
 	struct CUevent_st *held;     /* recorded on ours */
+	struct CUevent_st *eager;    /* recorded on ours, behind the last eager copy */
 	pthread_t feeder;
 	pthread_t waiter;
 	/* Whoever records one of these two and has a stream wait for it. */
@@ -56,9 +57,10 @@ struct ckpt_cuda_device {
 	struct ckpt_cuda_flight *flights;
 	struct ckpt_cuda_flight *flights_last;
 	struct ckpt_cuda_flight *spare;
-	uint64_t submitted; /* copies */
-	uint64_t fed;       /* of them: all of it is in the stream and recorded, or it has failed */
-	uint64_t returned;  /* of them: given back */
+	uint64_t submitted;       /* copies */
+	uint64_t submitted_eager; /* up to the last eager one; 0: there was none */
+	uint64_t fed;      /* of them: all of it is in the stream and recorded, or it has failed */
+	uint64_t returned; /* of them: given back */
 	unsigned pins;
 	unsigned ready; /* threads that are set up, or have failed to be */
 	int start_result;

@@ -119,6 +119,8 @@ static int make_handles(struct ckpt_cuda_device *d, struct ckpt_error *err)
 	e = d->api.event_create_with_flags(&d->followed, CKPT_CUDA_EVENT_DISABLE_TIMING);
 	if (e == CKPT_CUDA_SUCCESS)
 		e = d->api.event_create_with_flags(&d->held, CKPT_CUDA_EVENT_DISABLE_TIMING);
+	if (e == CKPT_CUDA_SUCCESS)
+		e = d->api.event_create_with_flags(&d->eager, CKPT_CUDA_EVENT_DISABLE_TIMING);
 	if (e != CKPT_CUDA_SUCCESS)
 		return ckpt_cuda_fail(d, err, e, "cudaEventCreateWithFlags");
 	return 0;
@@ -134,6 +136,8 @@ static void destroy_handles(struct ckpt_cuda_device *d)
 		(void)d->api.event_destroy(flight->event);
 		ckpt_free(flight);
 	}
+	if (d->eager)
+		(void)d->api.event_destroy(d->eager);
 	if (d->held)
 		(void)d->api.event_destroy(d->held);
 	if (d->followed)
@@ -235,8 +239,11 @@ static struct ckpt_cuda_flight *feed_copy(struct ckpt_cuda_device *d, struct ckp
 	if (!flight)
 		return NULL;
 	for (size_t i = 0; i < copy->count && copy->result == 0; i++)
-		copy->result = feed_segment(d, copy, &copy->segments[i]);
+		if (copy->segments[i].device == copy->device)
+			copy->result = feed_segment(d, copy, &copy->segments[i]);
 	e = d->api.event_record(flight->event, d->stream);
+	if (e == CKPT_CUDA_SUCCESS && copy->eager)
+		e = d->api.event_record(d->eager, d->stream);
 	flight->recorded = e == CKPT_CUDA_SUCCESS;
 	if (!flight->recorded) {
 		int r = fail(d, copy->error, e, "cudaEventRecord");
@@ -402,7 +409,8 @@ static void compare_samples(struct ckpt_copy *copy)
 	for (size_t i = 0; i < copy->count && copy->torn < 0; i++) {
 		const struct ckpt_segment *segment = &copy->segments[i];
 
-		if (ckpt_segment_sample(segment, copy->seed, true) != segment->sample)
+		if (segment->device == copy->device &&
+			ckpt_segment_sample(segment, copy->seed, true) != segment->sample)
 			copy->torn = (int64_t)i;
 	}
 }

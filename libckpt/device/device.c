@@ -6,9 +6,10 @@ void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	CKPT_ASSERT(copy->job.node.run);
 	CKPT_ASSERT(copy->direction == CKPT_COPY_TO_STAGING ||
-		    copy->direction == CKPT_COPY_FROM_STAGING);
+		    copy->direction == CKPT_COPY_FROM_STAGING || device->samples);
 	CKPT_ASSERT(copy->segments || copy->count == 0);
 	CKPT_ASSERT(!copy->sampled || copy->direction == CKPT_COPY_TO_STAGING);
+	copy->device = device->number;
 	copy->torn = -1;
 	copy->result = 0;
 	/* From here on the copy is the device's, and may be gone when the call returns. */
@@ -46,15 +47,15 @@ int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt
 	return r;
 }
 
-int ckpt_device_hold(
-	struct ckpt_device *device, uintptr_t stream, int timeout_ms, struct ckpt_error *err)
+int ckpt_device_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
+	int timeout_ms, struct ckpt_error *err)
 {
 	int r;
 
 	if (!device->ops->hold)
 		return 0;
 	CKPT_ASSERT(device->ops->follow);
-	r = device->ops->hold(device, stream, timeout_ms, err);
+	r = device->ops->hold(device, stream, which, timeout_ms, err);
 	CKPT_ASSERT(r <= 0);
 	return r;
 }

@@ -35,6 +35,7 @@ struct ckpt_segment {
 	 */
 	const int64_t *around;
 	uint32_t tensor; /* its number, for whoever made the segment */
+	uint32_t device; /* whose memory the view is in, see devices.h */
 	uint64_t
 		sample; /* of the view's lines before the copy, see ckpt_segment_sample() and `torn` */
 };
@@ -42,19 +43,31 @@ struct ckpt_segment {
 enum ckpt_copy_direction {
 	CKPT_COPY_TO_STAGING = 1,
 	CKPT_COPY_FROM_STAGING = 2,
+	/* Moves nothing: takes each segment's sample of the view. Of a device with `samples` only. */
+	CKPT_COPY_SAMPLE = 3,
+	/* The same again: compares it with the sample, see `torn`. */
+	CKPT_COPY_COMPARE = 4,
 };
 
-/* A batch of segments that moves at once, usually a block. */
+/* A batch of segments that moves at once, usually a block. Those of other devices are passed over. */
 struct ckpt_copy {
 	struct ckpt_job job; /* set node.run before: what the core does when all is copied */
 	enum ckpt_copy_direction direction;
 	struct ckpt_segment *segments; /* borrowed until done */
 	size_t count;
-	uint64_t seed; /* of the samples */
-	bool sampled;  /* to staging: compare the staged bytes with each segment's sample */
+	uint64_t seed;   /* of the samples */
+	bool sampled;    /* to staging: compare the staged bytes with each segment's sample */
+	bool eager;      /* one of those that CKPT_HOLD_EAGER means */
+	uint32_t device; /* its number. Set by ckpt_device_copy() */
 	struct ckpt_error *error; /* NULL, or where a device words why; the device's until done */
 	int64_t torn; /* index of the first segment that differs; -1: none. Set by the device */
 	int result;   /* 0 or a negative code. Set by the device */
+};
+
+/* Which copies a stream is held back for. */
+enum ckpt_hold {
+	CKPT_HOLD_ALL = 1,
+	CKPT_HOLD_EAGER = 2,
 };
 
 struct ckpt_device;
@@ -68,14 +81,16 @@ struct ckpt_device_ops {
 	void (*unpin)(struct ckpt_device *device, void *base, size_t size);
 	/* NULL: what the caller does is done when it returns, and copies are waited for. */
 	int (*follow)(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
-	int (*hold)(struct ckpt_device *device, uintptr_t stream, int timeout_ms,
-		struct ckpt_error *err);
+	int (*hold)(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
+		int timeout_ms, struct ckpt_error *err);
 	void (*close)(struct ckpt_device *device);
 };
 
 struct ckpt_device {
 	const struct ckpt_device_ops *ops;
 	struct ckpt_env *env;
+	uint32_t number; /* by which segments name it, see devices.h */
+	bool samples;    /* takes them of memory that the CPU cannot read */
 };
 
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
@@ -92,13 +107,13 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
  *
  * Follow: what the stream has been given so far comes before every copy that is submitted from now on.
  *
- * Hold: what the stream is given from now on waits, on the device, for every copy submitted so far. The caller
- * waits until each is in the device's queue, never for the device; -ETIMEDOUT when that takes longer (-1: no end).
+ * Hold: what the stream is given from now on waits, on the device, for every copy submitted so far (or for the
+ * eager ones, and those before them). The caller waits until each is in the device's queue, never for the device; -ETIMEDOUT when that takes longer (-1: no end).
  * On any failure nothing is held.
  */
 int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
-int ckpt_device_hold(
-	struct ckpt_device *device, uintptr_t stream, int timeout_ms, struct ckpt_error *err);
+int ckpt_device_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
+	int timeout_ms, struct ckpt_error *err);
 /* No copy may be under way, and nothing be pinned. NULL is ignored. */
 void ckpt_device_close(struct ckpt_device *device);
 

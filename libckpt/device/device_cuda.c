@@ -44,6 +44,8 @@ static void cuda_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 		d->copies = copy;
 	d->copies_last = copy;
 	d->submitted++;
+	if (copy->eager)
+		d->submitted_eager = d->submitted;
 	(void)pthread_cond_signal(&d->to_feed);
 	pthread_mutex_unlock(&d->lock);
 }
@@ -146,15 +148,17 @@ static int cuda_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt
 	return r < 0 ? r : make_wait(d, d->stream, user, d->followed, err);
 }
 
-/* Until the feeder has done with every copy submitted so far. */
-static int wait_until_fed(struct ckpt_cuda_device *d, int timeout_ms, struct ckpt_error *err)
+/* Until the feeder has done with every copy submitted so far that is meant; 0 of `ret_wanted`: there are none. */
+static int wait_until_fed(struct ckpt_cuda_device *d, enum ckpt_hold which, int timeout_ms,
+	struct ckpt_error *err, uint64_t *ret_wanted)
 {
 	uint64_t deadline = ckpt_deadline(timeout_ms);
 	uint64_t wanted;
 	bool fed;
 
 	pthread_mutex_lock(&d->lock);
-	wanted = d->submitted;
+	wanted = which == CKPT_HOLD_EAGER ? d->submitted_eager : d->submitted;
+	*ret_wanted = wanted;
 	while (d->fed < wanted && ckpt_cond_wait_until(&d->went_on, &d->lock, deadline))
 		;
 	fed = d->fed >= wanted;
@@ -167,19 +171,26 @@ static int wait_until_fed(struct ckpt_cuda_device *d, int timeout_ms, struct ckp
 		d->index, timeout_ms);
 }
 
-static int cuda_hold(
-	struct ckpt_device *device, uintptr_t stream, int timeout_ms, struct ckpt_error *err)
+static int cuda_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
+	int timeout_ms, struct ckpt_error *err)
 {
 	struct ckpt_cuda_device *d = cuda_of(device);
 	struct CUstream_st *user = (struct CUstream_st *)stream;
+	uint64_t wanted = 0;
 	int r = check_stream(d, user, err);
 
 	if (r == 0)
-		r = wait_until_fed(d, timeout_ms, err);
+		r = wait_until_fed(d, which, timeout_ms, err, &wanted);
 	/* Meanwhile it may have been lost. */
 	if (r == 0)
 		r = ckpt_cuda_fail_lost(d, err);
-	return r < 0 ? r : make_wait(d, user, d->stream, d->held, err);
+	if (r < 0 || wanted == 0)
+		return r;
+	if (which == CKPT_HOLD_ALL)
+		return make_wait(d, user, d->stream, d->held, err);
+	/* Recorded by the feeder. One that was recorded since is behind more copies. */
+	int e = d->api.stream_wait_event(user, d->eager, 0);
+	return e == CKPT_CUDA_SUCCESS ? 0 : ckpt_cuda_fail(d, err, e, "cudaStreamWaitEvent");
 }
 
 static void destroy(struct ckpt_cuda_device *d)

@@ -27,6 +27,8 @@ void ckpt_host_copy_work(struct ckpt_job *job)
 	for (size_t i = 0; i < copy->count; i++) {
 		const struct ckpt_segment *segment = &copy->segments[i];
 
+		if (segment->device != copy->device)
+			continue;
 		copy_segment(copy, segment);
 		if (copy->sampled && copy->torn < 0 &&
 			ckpt_segment_sample(segment, copy->seed, true) != segment->sample)

@@ -38,6 +38,8 @@ struct fake_cuda {
 
 	/* Such work of all streams stands still until it is 0 again. */
 	void (*stop)(unsigned work);
+	/* So many copies run while copies are stopped. */
+	void (*allow)(unsigned copies);
 	/* Calls of the function do not go on until it is NULL again. */
 	void (*block)(const char *function);
 	/* Returns when one stands there. */

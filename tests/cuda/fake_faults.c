@@ -141,6 +141,7 @@ static void control_reset(uint64_t seed)
 	pthread_mutex_lock(&fake.lock);
 	fake.dead = false;
 	fake.stopped = 0;
+	fake.allowed = 0;
 	blocking = NULL;
 	pthread_cond_broadcast(&fake.changed);
 	fake_end_streams();
@@ -233,6 +234,14 @@ static void control_stop(unsigned work)
 	pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_allow(unsigned copies)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.allowed = copies;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
 static void control_block(const char *function)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -310,6 +319,7 @@ EXPORT const struct fake_cuda *fake_cuda_control(void)
 		.poke = control_poke,
 		.fill = control_fill,
 		.stop = control_stop,
+		.allow = control_allow,
 		.block = control_block,
 		.await_blocked = control_await_blocked,
 		.fail_call = control_fail,

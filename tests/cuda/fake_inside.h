@@ -63,6 +63,7 @@ struct fake_state {
 	size_t live[FAKE_KINDS];
 	uint64_t notes[FAKE_NOTES];
 	unsigned stopped;
+	unsigned allowed; /* copies that run all the same */
 	bool dead;
 	int death;
 	uint64_t die_after; /* copies and kernels; UINT64_MAX: never */

@@ -12,7 +12,7 @@ static bool may_run(const struct fake_op *op)
 {
 	switch (op->kind) {
 	case FAKE_OP_COPY:
-		return !(fake.stopped & FAKE_COPIES);
+		return !(fake.stopped & FAKE_COPIES) || fake.allowed > 0;
 	case FAKE_OP_FILL:
 		return !(fake.stopped & FAKE_KERNELS);
 	case FAKE_OP_WAIT:
@@ -26,6 +26,8 @@ static void run_copy(const struct fake_op *op)
 {
 	bool out = op->copy_kind == CKPT_CUDA_DEVICE_TO_HOST;
 
+	if (fake.stopped & FAKE_COPIES)
+		fake.allowed--;
 	for (size_t row = 0; row < op->height; row++) {
 		char *host = op->host + row * op->host_pitch;
 		char *device = fake_shadow(op->device + row * op->device_pitch, op->width);

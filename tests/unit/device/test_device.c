@@ -314,7 +314,7 @@ static void pinning_is_passed_on(void **state)
 	assert_int_equal(ckpt_device_pin(w->device, w->staged, w->bytes, NULL), 0);
 	ckpt_device_unpin(w->device, w->staged, w->bytes);
 	assert_int_equal(ckpt_device_follow(w->device, 0, NULL), 0);
-	assert_int_equal(ckpt_device_hold(w->device, 0, 0, NULL), 0);
+	assert_int_equal(ckpt_device_hold(w->device, 0, CKPT_HOLD_ALL, 0, NULL), 0);
 }
 
 int main(void)

@@ -269,8 +269,9 @@ static void overtake(struct world *w, bool hold)
 	fake->stop(FAKE_COPIES);
 	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &segment, 1);
 	if (hold)
-		assert_int_equal(
-			ckpt_device_hold(rig->device, number(w->compute), -1, &rig->err), 0);
+		assert_int_equal(ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL,
+					 -1, &rig->err),
+			0);
 	assert_cuda(fake->fill(w->device, 2, SIZE, w->compute));
 	if (!hold)
 		assert_cuda(rig->api.stream_synchronize(w->compute));
@@ -293,6 +294,66 @@ static void without_a_hold_the_bytes_are_of_the_next_step(void **state)
 
 	overtake(w, false);
 	assert_staged(w, 2);
+}
+
+/* The stream waits for the first of two copies alone: the second is stopped for good while it goes on. */
+static void a_stream_can_be_held_for_the_eager_copies_alone(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_segment segments[2] = {whole(w), whole(w)};
+	struct ckpt_copy eager = {.eager = true};
+	struct ckpt_copy later = {0};
+
+	/* None has been submitted: nothing to wait for. */
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_EAGER, 0, &rig->err),
+		0);
+	segments[0].length = SIZE / 2;
+	segments[1].offset = SIZE / 2;
+	segments[1].length = SIZE / 2;
+	segments[1].staged += SIZE / 2;
+	assert_cuda(fake->fill(w->device, 1, SIZE, w->compute));
+	assert_cuda(rig->api.stream_synchronize(w->compute));
+	fake->stop(FAKE_COPIES);
+	cuda_rig_copy(rig, &eager, CKPT_COPY_TO_STAGING, &segments[0], 1);
+	cuda_rig_copy(rig, &later, CKPT_COPY_TO_STAGING, &segments[1], 1);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_EAGER, -1, &rig->err),
+		0);
+	assert_cuda(fake->fill(w->device, 2, SIZE, w->compute));
+	/* The first copy alone is let go: the stream, which is not held for the second, overtakes that. */
+	fake->allow(1);
+	assert_cuda(rig->api.stream_synchronize(w->compute));
+	fake->stop(0);
+	cuda_rig_await(rig, 2);
+	for (size_t i = 0; i < SIZE; i++)
+		assert_int_equal(w->staged[i], i < SIZE / 2 ? 1 : 2);
+}
+
+/* Segments of several devices in one batch: each copies its own. */
+static void segments_of_other_devices_are_passed_over(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_segment segments[2] = {whole(w), whole(w)};
+	struct ckpt_copy copy = {.sampled = true};
+
+	segments[0].length = SIZE / 2;
+	segments[0].sample = 1; /* no device but its own compares it */
+	segments[0].device = 3;
+	segments[1].offset = SIZE / 2;
+	segments[1].length = SIZE / 2;
+	segments[1].staged += SIZE / 2;
+	segments[1].view.data = w->bytes;
+	segments[1].sample = ckpt_segment_sample(&segments[1], 0, false);
+	segments[1].view.data = w->device;
+	memset(w->staged, 7, SIZE);
+	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, segments, 2);
+	cuda_rig_await(rig, 1);
+	assert_int_equal(copy.result, 0);
+	assert_int_equal(copy.torn, -1);
+	for (size_t i = 0; i < SIZE / 2; i++)
+		assert_int_equal(w->staged[i], 7);
+	assert_memory_equal(w->staged + SIZE / 2, w->bytes + SIZE / 2, SIZE / 2);
 }
 
 /* The copy is submitted while the kernel before it has not run. */
@@ -336,7 +397,9 @@ static void *hold_in_thread(void *user)
 {
 	struct world *w = user;
 
-	return ckpt_device_hold(rig->device, number(w->compute), -1, NULL) == 0 ? user : NULL;
+	return ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, -1, NULL) == 0
+		       ? user
+		       : NULL;
 }
 
 /* An event that is not recorded yet would hold nothing: so the caller waits until it is. */
@@ -352,7 +415,8 @@ static void a_hold_waits_until_the_copies_are_enqueued(void **state)
 	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &segment, 1);
 	fake->await_blocked();
 	assert_int_equal(
-		ckpt_device_hold(rig->device, number(w->compute), 1, &rig->err), -ETIMEDOUT);
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, 1, &rig->err),
+		-ETIMEDOUT);
 	assert_non_null(strstr(rig->err.message, "were not enqueued within 1 ms"));
 	assert_int_equal(fake->calls("cudaStreamWaitEvent"), 0);
 	assert_int_equal(pthread_create(&thread, NULL, hold_in_thread, w), 0);
@@ -373,9 +437,10 @@ static void a_hold_of_nothing_holds_nothing(void **state)
 {
 	struct world *w = *state;
 
-	assert_int_equal(ckpt_device_hold(rig->device, number(w->compute), 0, &rig->err), 0);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, 0, &rig->err), 0);
 	assert_int_equal(ckpt_device_follow(rig->device, number(w->compute), &rig->err), 0);
-	assert_int_equal(ckpt_device_hold(rig->device, 0, 0, &rig->err), 0);
+	assert_int_equal(ckpt_device_hold(rig->device, 0, CKPT_HOLD_ALL, 0, &rig->err), 0);
 	assert_int_equal(ckpt_device_follow(rig->device, 0, &rig->err), 0);
 	assert_cuda(rig->api.stream_synchronize(w->compute));
 }
@@ -445,8 +510,9 @@ static void run_loop(struct world *w, uint64_t seed)
 		}
 		if (dice_below(&d, 3) == 0)
 			take_all();
-		assert_int_equal(
-			ckpt_device_hold(rig->device, number(w->compute), -1, &rig->err), 0);
+		assert_int_equal(ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL,
+					 -1, &rig->err),
+			0);
 	}
 	while (loop_next < STEPS * 4) {
 		ckpt_inbox_wait(&rig->inbox, UINT64_MAX);
@@ -483,7 +549,8 @@ static void a_capture_is_left_alone_and_copies_go_on_beside_it(void **state)
 			ckpt_device_follow(rig->device, streams[i], &rig->err), CKPT_EUNSUPPORTED);
 		assert_non_null(strstr(rig->err.message, "captured into a CUDA graph"));
 		memset(&rig->err, 0, sizeof(rig->err));
-		assert_int_equal(ckpt_device_hold(rig->device, streams[i], -1, &rig->err),
+		assert_int_equal(
+			ckpt_device_hold(rig->device, streams[i], CKPT_HOLD_ALL, -1, &rig->err),
 			CKPT_EUNSUPPORTED);
 		assert_non_null(strstr(rig->err.message, "captured into a CUDA graph"));
 	}
@@ -536,7 +603,8 @@ static int use_in_child(struct world *w)
 		return 3;
 	if (ckpt_device_follow(rig->device, number(w->compute), NULL) != CKPT_EFORKED)
 		return 4;
-	if (ckpt_device_hold(rig->device, number(w->compute), -1, NULL) != CKPT_EFORKED)
+	if (ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, -1, NULL) !=
+		CKPT_EFORKED)
 		return 5;
 	ckpt_device_unpin(rig->device, w->staged, SIZE);
 	ckpt_device_close(rig->device);
@@ -613,6 +681,8 @@ int main(void)
 		PROMISE(staged_lines_are_compared_with_the_samples),
 		PROMISE(a_stream_that_is_held_does_not_overtake_the_copies),
 		PROMISE(without_a_hold_the_bytes_are_of_the_next_step),
+		PROMISE(a_stream_can_be_held_for_the_eager_copies_alone),
+		PROMISE(segments_of_other_devices_are_passed_over),
 		PROMISE(copies_follow_what_was_computed),
 		PROMISE(without_a_follow_the_bytes_are_of_the_step_before),
 		PROMISE(a_hold_waits_until_the_copies_are_enqueued),

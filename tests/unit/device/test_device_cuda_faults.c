@@ -92,7 +92,7 @@ static void copy_all(struct life *life)
 	note(life, ckpt_device_follow(rig->device, (uintptr_t)compute, &rig->err));
 	for (size_t i = 0; i < COPIES - 1; i++)
 		cuda_rig_copy(rig, &copies[i], CKPT_COPY_TO_STAGING, &segments[i], 1);
-	note(life, ckpt_device_hold(rig->device, (uintptr_t)compute, -1, &rig->err));
+	note(life, ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL, -1, &rig->err));
 	cuda_rig_await(rig, COPIES - 1);
 	if (copies[0].result == 0)
 		cuda_rig_copy(rig, &copies[4], CKPT_COPY_FROM_STAGING, &segments[4], 1);
@@ -276,7 +276,8 @@ static void a_lost_device_fails_what_is_under_way_and_all_that_comes(void **stat
 	struct ckpt_copy under_way = {.error = &first.first};
 
 	cuda_rig_copy(rig, &under_way, CKPT_COPY_TO_STAGING, &segment, 1);
-	assert_int_equal(ckpt_device_hold(rig->device, (uintptr_t)compute, -1, &rig->err), 0);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL, -1, &rig->err), 0);
 	fake->die(0, CKPT_CUDA_ILLEGAL_ADDRESS);
 	cuda_rig_await(rig, 1);
 	assert_int_equal(under_way.result, CKPT_EDEVICE);
@@ -288,7 +289,8 @@ static void a_lost_device_fails_what_is_under_way_and_all_that_comes(void **stat
 	assert_int_equal(later.result, CKPT_EDEVICE);
 	assert_non_null(strstr(rig->err.message, "GPU 0 has failed for good"));
 	assert_non_null(strstr(rig->err.message, "cudaErrorIllegalAddress"));
-	assert_int_equal(ckpt_device_hold(rig->device, (uintptr_t)compute, -1, NULL), CKPT_EDEVICE);
+	assert_int_equal(ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL, -1, NULL),
+		CKPT_EDEVICE);
 	assert_int_equal(ckpt_device_follow(rig->device, (uintptr_t)compute, NULL), CKPT_EDEVICE);
 	assert_int_equal(fake->calls(NULL), calls);
 	ckpt_device_unpin(rig->device, staged, SIZE);
