@@ -239,7 +239,7 @@ static struct ckpt_cuda_flight *feed_copy(struct ckpt_cuda_device *d, struct ckp
 	if (!flight)
 		return NULL;
 	for (size_t i = 0; i < copy->count && copy->result == 0; i++)
-		if (copy->segments[i].device == copy->device)
+		if (copy->segments[i].view.device == copy->device)
 			copy->result = feed_segment(d, copy, &copy->segments[i]);
 	e = d->api.event_record(flight->event, d->stream);
 	if (e == CKPT_CUDA_SUCCESS && copy->eager)
@@ -409,7 +409,7 @@ static void compare_samples(struct ckpt_copy *copy)
 	for (size_t i = 0; i < copy->count && copy->torn < 0; i++) {
 		const struct ckpt_segment *segment = &copy->segments[i];
 
-		if (segment->device == copy->device &&
+		if (segment->view.device == copy->device &&
 			ckpt_segment_sample(segment, copy->seed, true) != segment->sample)
 			copy->torn = (int64_t)i;
 	}

@@ -20,6 +20,7 @@ struct ckpt_view {
 	uint32_t ndim;
 	const int64_t *shape;
 	const int64_t *strides; /* in elements; NULL: contiguous */
+	uint32_t device;        /* whose memory it is, see devices.h */
 };
 
 /* `length` bytes of the view's contiguous row-major bytes from `offset` <-> staging. */
@@ -35,7 +36,6 @@ struct ckpt_segment {
 	 */
 	const int64_t *around;
 	uint32_t tensor; /* its number, for whoever made the segment */
-	uint32_t device; /* whose memory the view is in, see devices.h */
 	uint64_t
 		sample; /* of the view's lines before the copy, see ckpt_segment_sample() and `torn` */
 };
@@ -89,7 +89,7 @@ struct ckpt_device_ops {
 struct ckpt_device {
 	const struct ckpt_device_ops *ops;
 	struct ckpt_env *env;
-	uint32_t number; /* by which segments name it, see devices.h */
+	uint32_t number; /* by which views name it, see devices.h */
 	bool samples;    /* takes them of memory that the CPU cannot read */
 };
 
@@ -107,9 +107,9 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
  *
  * Follow: what the stream has been given so far comes before every copy that is submitted from now on.
  *
- * Hold: what the stream is given from now on waits, on the device, for every copy submitted so far (or for the
- * eager ones, and those before them). The caller waits until each is in the device's queue, never for the device; -ETIMEDOUT when that takes longer (-1: no end).
- * On any failure nothing is held.
+ * Hold: what the stream is given from now on waits, on the device, for every copy submitted so far, or for the
+ * eager ones and those before them. The caller waits until each is in the device's queue, never for the device;
+ * -ETIMEDOUT when that takes longer (-1: no end). On any failure nothing is held.
  */
 int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
 int ckpt_device_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,

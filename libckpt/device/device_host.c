@@ -27,7 +27,7 @@ void ckpt_host_copy_work(struct ckpt_job *job)
 	for (size_t i = 0; i < copy->count; i++) {
 		const struct ckpt_segment *segment = &copy->segments[i];
 
-		if (segment->device != copy->device)
+		if (segment->view.device != copy->device)
 			continue;
 		copy_segment(copy, segment);
 		if (copy->sampled && copy->torn < 0 &&

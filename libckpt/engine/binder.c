@@ -131,7 +131,11 @@ static int check_match(const struct ckpt_binder *b, const struct ckpt_target *t,
 /* The strides stay within what a pointer can span, and no two elements share memory by a zero stride. */
 static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt_error *err)
 {
-	struct ckpt_view view = {t->data, item, t->ndim, t->shape, t->strides};
+	struct ckpt_view view = {.data = t->data,
+		.item = item,
+		.ndim = t->ndim,
+		.shape = t->shape,
+		.strides = t->strides};
 	int stray = ckpt_view_stray(&view);
 
 	for (uint32_t i = 0; i < t->ndim; i++)

@@ -339,7 +339,7 @@ static void segments_of_other_devices_are_passed_over(void **state)
 
 	segments[0].length = SIZE / 2;
 	segments[0].sample = 1; /* no device but its own compares it */
-	segments[0].device = 3;
+	segments[0].view.device = 3;
 	segments[1].offset = SIZE / 2;
 	segments[1].length = SIZE / 2;
 	segments[1].staged += SIZE / 2;

@@ -87,7 +87,11 @@ static void copy_all(struct life *life)
 			.staged = staged + part * PART};
 		copies[i].error = &errors[i];
 	}
-	segments[3].view = (struct ckpt_view){device + 3 * PART, 1, 2, row_shape, row_strides};
+	segments[3].view = (struct ckpt_view){.data = device + 3 * PART,
+		.item = 1,
+		.ndim = 2,
+		.shape = row_shape,
+		.strides = row_strides};
 	segments[3].length = 16 * 32;
 	note(life, ckpt_device_follow(rig->device, (uintptr_t)compute, &rig->err));
 	for (size_t i = 0; i < COPIES - 1; i++)
