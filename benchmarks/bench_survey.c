@@ -54,7 +54,7 @@ struct looked {
 struct machine {
 	struct ckpt_inbox inbox;
 	struct ckpt_env_os *env;
-	struct ckpt_device *host;
+	struct ckpt_devices devices;
 	struct ckpt_pool *pool;
 	struct ckpt_io *io;
 	struct ckpt_core core;
@@ -137,13 +137,15 @@ static void start_machine(struct machine *m, uint32_t world)
 	bench_must(ckpt_inbox_init(&m->inbox), NULL, "queue");
 	bench_must(ckpt_env_os_open(THREADS, &m->inbox, &m->env), NULL, "workers");
 	bench_must(ckpt_pool_open(&pool, &err, &m->pool), &err, "pool");
-	bench_must(ckpt_device_host_open(ckpt_env_os_env(m->env), &m->host), NULL, "device");
+	struct ckpt_devices_config devices = {.env = ckpt_env_os_env(m->env)};
+	bench_must(ckpt_device_host_open(devices.env, &devices.host), NULL, "device");
+	bench_must(ckpt_devices_init(&m->devices, &devices), NULL, "devices");
 	bench_must(ckpt_io_open(&io, &m->io), NULL, "I/O");
 	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(m->env),
 		.io = m->io,
 		.root = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
 		.label = ".",
-		.host = m->host,
+		.devices = &m->devices,
 		.pool = m->pool};
 	bench_must_os(parts.root >= 0, ".");
 	bench_must(ckpt_core_init(&m->core, &parts, &config, &err), &err, "core");

@@ -67,6 +67,14 @@ enum ckpt_device_kind {
 
 #define CKPT_TENSOR_EAGER ...
 
+struct ckpt_stream {
+	uint32_t size;
+	uint32_t device;
+	int32_t device_index;
+	uint32_t reserved;
+	uintptr_t handle;
+};
+
 struct ckpt_tensor {
 	uint32_t size;
 	uint32_t flags;
@@ -211,7 +219,7 @@ struct ckpt_engine_opts {
 	const char *session;
 	struct ckpt_exchange_server *exchange;
 	uint32_t keeper;
-	uint32_t reserved;
+	uint32_t cuda_major;
 	const char *node;
 };
 
@@ -292,6 +300,7 @@ int ckpt_save_begin(struct ckpt_engine *engine, uint64_t step, const struct ckpt
 int ckpt_save_add(struct ckpt_save *save, const struct ckpt_tensor *tensors, size_t count);
 int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *name);
 int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
+int ckpt_save_set_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count);
 int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
 int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_start(struct ckpt_save *save);

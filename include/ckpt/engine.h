@@ -80,7 +80,11 @@ struct ckpt_engine_opts {
 	struct ckpt_exchange_server *exchange;
 	/* With CKPT_ENGINE_NODE_STORE: the lowest of the job's ranks on this node. It keeps the node's store. */
 	uint32_t keeper;
-	uint32_t reserved;
+	/*
+	 * The major version of the CUDA that the program's tensors are of, if it knows; 0: of whichever runtime it
+	 * has loaded. Nothing of CUDA is loaded or called before the first tensor on a GPU.
+	 */
+	uint32_t cuda_major;
 	/*
 	 * What the manifests call this node, at most 64 bytes of UTF-8 without control characters; borrowed
 	 * until the return. NULL: the host's name.

@@ -99,7 +99,8 @@ CKPT_API int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t
 
 /*
  * Memory that a tensor, a box of it, or a range of its bytes, is to be copied to. It must stay mapped
- * and be left alone from start until the end of the restore. How many ranks wrote the tensor, and who
+ * and be left alone from start until the end of the restore; memory of a GPU by the work that was enqueued there
+ * as well (cudaStreamSynchronize()). What is enqueued after the end finds the bytes there. How many ranks wrote the tensor, and who
  * of them which part, does not matter; a range of bytes can be had of one that a rank holds whole.
  */
 struct ckpt_target {

@@ -67,6 +67,18 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
 CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
 
 /*
+ * Which streams of GPUs the caller's work is in, from now on: those that computed the tensors, before
+ * ckpt_save_start(); those that will change them, before ckpt_save_wait_eager() and ckpt_save_fence(). The copies come after all that
+ * these streams had been given at the start. The two calls do not wait for a GPU then: they hold the streams
+ * back, on the GPU, until the copies are made, and return when every copy is in the GPU's queue.
+ * A save of tensors on a GPU without a stream waits there for the copies, and its caller must have synchronised before
+ * the start. A stream that is being captured into a CUDA graph cannot take part (CKPT_EUNSUPPORTED). Streams
+ * of other GPUs are ignored. Errors: -EINVAL, -E2BIG, -ENOMEM.
+ */
+CKPT_API int ckpt_save_set_streams(
+	struct ckpt_save *save, const struct ckpt_stream *streams, size_t count);
+
+/*
  * Waits for what ckpt_save_start() would wait for, and not longer than so: for the last save, by the busy
  * policy, and for the first claim, which with many ranks is that of rank 0. 0: it need not wait now.
  * -ETIMEDOUT: not yet; ask again as often as you like. If ckpt_save_start() would fail, this does, and the
@@ -78,20 +90,26 @@ CKPT_API int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
- * CKPT_EFENCED; the save has then failed with that error. What ckpt_save_fail() was given, if it was
+ * CKPT_EFENCED, CKPT_EDEVICE (a GPU that cannot be used); the save has then failed with that error. What ckpt_save_fail() was given, if it was
  * called before. With many ranks a step that one of them was refused is over for all: they are told, their
  * saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED and CKPT_EMISMATCH are those of all), and none
  * may try it again in this generation.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 
-/* Waits until the tensors marked CKPT_TENSOR_EAGER have been copied. */
+/*
+ * Waits until the tensors marked CKPT_TENSOR_EAGER have been copied. Of those on a GPU the streams wait, see
+ * ckpt_save_set_streams(); with any tensor there it is worth a call without eager ones as well: what the
+ * streams are given next cannot overtake the sample of what is saved.
+ */
 CKPT_API int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
 
 /*
  * Waits until all tensors have been copied, then reads a sample of their lines again. What differs
  * from what was there at ckpt_save_start() fails the save with CKPT_ETORN and names the tensor.
- * After 0, the caller may change the tensors. Calling it again is harmless.
+ * After 0, the caller may change the tensors, and enqueue work that changes those on a GPU: the streams
+ * wait for the copies there. What was changed on a GPU is found out behind the caller's back, and fails the save
+ * with CKPT_ETORN as well. Calling it again is harmless.
  */
 CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 

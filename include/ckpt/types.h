@@ -76,6 +76,18 @@ enum ckpt_device_kind {
 };
 
 /*
+ * A stream of a GPU, a cudaStream_t: work that the GPU does in order. Of the default streams (0 to 2) it is those of
+ * the calling thread's current GPU, which must be that one.
+ */
+struct ckpt_stream {
+	uint32_t size;   /* sizeof(struct ckpt_stream) */
+	uint32_t device; /* CKPT_DEVICE_CUDA */
+	int32_t device_index;
+	uint32_t reserved; /* 0 */
+	uintptr_t handle;
+};
+
+/*
  * Copy this tensor before ckpt_save_wait_eager() returns, because something else than the fenced
  * optimizer changes it.
  */
@@ -83,7 +95,8 @@ enum ckpt_device_kind {
 
 /*
  * A tensor that a save is to hold. Everything it points to but `data` is copied by the call that it
- * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED.
+ * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED. On a
+ * GPU that is a matter of the order of its work, see ckpt_save_set_streams().
  */
 struct ckpt_tensor {
 	uint32_t size;  /* sizeof(struct ckpt_tensor) */

@@ -51,8 +51,8 @@ static int check_node(const struct ckpt_engine_opts *o)
 			"ckpt_engine_open: node is '%.80s', and must be one line of UTF-8, at most "
 			"64 bytes",
 			o->node);
-	if (o->reserved)
-		return bad_option("reserved", o->reserved, "0");
+	if (o->cuda_major > 99)
+		return bad_option("cuda_major", o->cuda_major, "a major version of CUDA, or 0");
 	if (o->keeper > o->rank)
 		return bad_option("keeper", o->keeper,
 			"the lowest rank of this node, and no greater than rank");

@@ -7,6 +7,7 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/thread.h"
 #include "engine/runtime.h"
 #include "engine/save.h"
 
@@ -120,6 +121,23 @@ int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length
 	return 0;
 }
 
+int ckpt_save_set_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count)
+{
+	struct ckpt_stream *copies = NULL;
+	int r = check(save);
+
+	if (r == 0 && count > 0 && !streams)
+		r = ckpt_fail(ckpt_error_here(), -EINVAL, "streams is NULL");
+	if (r == 0 && count > 0)
+		r = ckpt_copy_in_all((void **)&copies, sizeof(*streams), sizeof(*streams), streams,
+			count, "ckpt_stream");
+	if (r == 0)
+		r = ckpt_save_put_streams(
+			save, copies ? copies : streams, count, ckpt_error_here());
+	ckpt_free(copies);
+	return r;
+}
+
 int ckpt_save_ready(struct ckpt_save *save, int timeout_ms)
 {
 	bool over = true;
@@ -162,34 +180,39 @@ static int wait_bits(struct ckpt_save *save, uint32_t bits, int timeout_ms, cons
 
 int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms)
 {
+	uint64_t deadline_ns = ckpt_deadline(timeout_ms);
 	int r = check(save);
 
+	if (r == 0)
+		r = wait_bits(save, ckpt_save_copied_bit(save, true) | CKPT_DONE_STAGED, timeout_ms,
+			"copied");
 	return r < 0 ? r
-		     : wait_bits(save, CKPT_DONE_EAGER | CKPT_DONE_STAGED, timeout_ms, "copied");
+		     : ckpt_save_hold(save, CKPT_HOLD_EAGER, ckpt_deadline_left_ms(deadline_ns),
+			       ckpt_error_here());
 }
 
 int ckpt_save_fence(struct ckpt_save *save, int timeout_ms)
 {
-	struct ckpt_error *err;
+	struct ckpt_error *err = ckpt_error_here();
+	uint64_t deadline_ns = ckpt_deadline(timeout_ms);
 	int r = check(save);
 
-	if (r < 0)
-		return r;
-	r = wait_bits(save, CKPT_DONE_STAGED, timeout_ms, "staged");
+	if (r == 0)
+		r = wait_bits(save, ckpt_save_copied_bit(save, false), timeout_ms, "staged");
 	if (r < 0)
 		return r;
 	if (ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_END)
 		return ckpt_save_failure(save)->code < 0 ? failed(save) : 0;
-	if (!ckpt_save_gate_closed(save))
-		return 0;
-	err = ckpt_error_here();
-	r = ckpt_save_check_samples(save, err);
-	if (r < 0) {
+	bool closed = ckpt_save_gate_closed(save);
+	if (closed)
+		r = ckpt_save_check(save, ckpt_deadline_left_ms(deadline_ns), err);
+	if (r == 0)
+		r = ckpt_save_hold(save, CKPT_HOLD_ALL, ckpt_deadline_left_ms(deadline_ns), err);
+	if (r < 0 && r != -ETIMEDOUT)
 		ckpt_save_post_failure(save, err);
-		return r;
-	}
-	ckpt_save_post_gate(save);
-	return 0;
+	if (r == 0 && closed)
+		ckpt_save_post_gate(save);
+	return r;
 }
 
 int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const char *why)

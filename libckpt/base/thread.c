@@ -3,6 +3,7 @@
 #include "base/thread.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -74,6 +75,17 @@ uint64_t ckpt_clock_ns(void)
 uint64_t ckpt_deadline(int timeout_ms)
 {
 	return timeout_ms < 0 ? UINT64_MAX : ckpt_clock_ns() + (uint64_t)timeout_ms * NS_PER_MS;
+}
+
+int ckpt_deadline_left_ms(uint64_t deadline_ns)
+{
+	uint64_t now_ns = ckpt_clock_ns();
+
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	if (now_ns >= deadline_ns)
+		return 0;
+	return (int)ckpt_min_u64((deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS, INT_MAX);
 }
 
 int ckpt_cond_init(pthread_cond_t *cond)

@@ -18,6 +18,8 @@ uint64_t ckpt_clock_ns(void);
 
 /* The monotonic time in timeout_ms from now; UINT64_MAX when it is negative: no end. */
 uint64_t ckpt_deadline(int timeout_ms);
+/* What is left until then, rounded up; -1: there is no end. */
+int ckpt_deadline_left_ms(uint64_t deadline_ns);
 
 /* Initialises a condition that waits on the monotonic clock. */
 int ckpt_cond_init(pthread_cond_t *cond);

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/task.h"
 #include "base/timer.h"
-#include "device/device.h"
+#include "device/devices.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
@@ -33,11 +33,14 @@ struct ckpt_save_ranks;
 struct ckpt_restore;
 
 /* Bits that an operation's latch answers with. */
-#define CKPT_DONE_EAGER  1u /* save: the eager tensors are copied */
+#define CKPT_DONE_EAGER  1u /* save: of the eager blocks what is below at FED */
 #define CKPT_DONE_STAGED 2u /* save: all tensors are copied */
 #define CKPT_DONE_LOCAL  4u /* save: committed */
 #define CKPT_DONE_END    8u /* the outcome is known; on failure `error` says it */
 #define CKPT_DONE_GONE   16u /* the core has let go of the operation and of all memory it was given */
+/* 32: see restore.h */
+#define CKPT_DONE_FED    64u  /* save: what is of the CPU is copied, the rest is with the GPUs */
+#define CKPT_DONE_LOOKED 128u /* save: the GPUs have been asked to take the samples again */
 
 struct ckpt_core_config {
 	uint32_t block_bytes;
@@ -66,7 +69,7 @@ struct ckpt_core_parts {
 	struct ckpt_io *io;
 	int root;          /* directory of the store */
 	const char *label; /* its path, for messages */
-	struct ckpt_device *host;
+	struct ckpt_devices *devices;
 	struct ckpt_pool *pool;
 	struct ckpt_log *log;                /* may be NULL */
 	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */

@@ -173,7 +173,7 @@ static bool find_block(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
 	if (!f->config.dest)
 		block = ckpt_max_u64(block, layout->chunks[f->chunk].offset / f->unit);
 
-	*b = (struct ckpt_fetch_block){.fetch = f, .segments = b->segments};
+	*b = (struct ckpt_fetch_block){.fetch = f, .segments = b->segments, .batch = b->batch};
 	b->segments.count = 0;
 	b->span = ckpt_blocks_span(layout, f->unit, block);
 	b->from = b->span.first_chunk;
@@ -204,7 +204,11 @@ static int cut_targets(struct ckpt_fetch *f, struct ckpt_fetch_block *b)
 		.block_bytes = f->unit,
 		.before = b->before,
 		.here = b->slot->data};
-	return ckpt_targets_cut(f->config.targets, &cut, &b->segments);
+	int r = ckpt_targets_cut(f->config.targets, &cut, &b->segments);
+	if (r < 0)
+		return r;
+	b->devices = ckpt_batch_devices(b->segments.items, b->segments.count);
+	return ckpt_batch_reserve(&b->batch, b->devices);
 }
 
 /* The next block gets its slot and is read. */
@@ -350,8 +354,10 @@ void ckpt_fetch_start(struct ckpt_fetch *fetch, const struct ckpt_fetch_config *
 void ckpt_fetch_clear(struct ckpt_fetch *fetch)
 {
 	CKPT_ASSERT(!ckpt_task_active(&fetch->task) && fetch->count == 0);
-	for (unsigned i = 0; fetch->ring && i < fetch->depth; i++)
+	for (unsigned i = 0; fetch->ring && i < fetch->depth; i++) {
+		ckpt_batch_clear(&fetch->ring[i].batch);
 		ckpt_free(fetch->ring[i].segments.items);
+	}
 	ckpt_free(fetch->ring);
 	if (!fetch->config.targets)
 		ckpt_free(fetch->wanted);

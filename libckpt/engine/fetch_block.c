@@ -63,17 +63,15 @@ static void start_check(struct ckpt_fetch_block *b)
 
 /* Letting out. */
 
-static void copy_back(struct ckpt_node *node)
+static void copy_back(struct ckpt_batch *batch)
 {
-	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_copy *copy = CKPT_CONTAINER(job, struct ckpt_copy, job);
-	struct ckpt_fetch_block *b = CKPT_CONTAINER(copy, struct ckpt_fetch_block, copy);
+	struct ckpt_fetch_block *b = CKPT_CONTAINER(batch, struct ckpt_fetch_block, batch);
 	struct ckpt_fetch *f = b->fetch;
 
-	if (copy->result < 0) {
-		(void)ckpt_fail(f->config.err, copy->result, "cannot copy into a target: %s",
-			ckpt_code_text(copy->result));
-		ckpt_fetch_fail(f, copy->result, b->span.offset, CKPT_FETCH_NO_CHUNK);
+	if (batch->code < 0) {
+		(void)ckpt_fail(f->config.err, batch->code, "cannot copy into a target: %s",
+			batch->error ? batch->error->message : ckpt_code_text(batch->code));
+		ckpt_fetch_fail(f, batch->code, b->span.offset, CKPT_FETCH_NO_CHUNK);
 	}
 	b->state = BLOCK_DONE;
 	if (--f->copies == 0)
@@ -84,16 +82,14 @@ static void copy_back(struct ckpt_node *node)
 static void start_copy(struct ckpt_fetch_block *b)
 {
 	struct ckpt_fetch *f = b->fetch;
+	const struct ckpt_copy like = {.direction = CKPT_COPY_FROM_STAGING,
+		.segments = b->segments.items,
+		.count = b->segments.count};
 
 	b->state = BLOCK_COPYING;
-	b->copy = (struct ckpt_copy){.direction = CKPT_COPY_FROM_STAGING,
-		.segments = b->segments.items,
-		.count = b->segments.count,
-		.torn = -1};
-	b->copy.job.urgent = true;
-	b->copy.job.node.run = copy_back;
+	b->batch.done = copy_back;
 	f->copies++;
-	ckpt_device_copy(f->config.core->parts.host, &b->copy);
+	ckpt_batch_start(&b->batch, f->config.core->parts.devices, b->devices, &like);
 }
 
 static void start_write(struct ckpt_fetch_block *b)

@@ -3,6 +3,7 @@
 #ifndef CKPT_ENGINE_FETCH_BLOCK_H
 #define CKPT_ENGINE_FETCH_BLOCK_H
 
+#include "engine/batch.h"
 #include "engine/fetch.h"
 
 /* In the order in which a block goes through them. */
@@ -33,7 +34,8 @@ struct ckpt_fetch_block {
 	size_t bad;  /* chunk at which it stopped; CKPT_FETCH_NO_CHUNK: none */
 	uint64_t verified;
 	struct ckpt_segment_list segments;
-	struct ckpt_copy copy;
+	uint64_t devices; /* a mask of those that the segments are on */
+	struct ckpt_batch batch;
 };
 
 static inline bool ckpt_fetch_wants(const struct ckpt_fetch *f, size_t chunk)

@@ -26,6 +26,7 @@ static void free_lane(struct ckpt_lane *lane)
 
 	CKPT_ASSERT(!ckpt_task_active(&lane->task) && lane->digesting == lane->digested);
 	save->lanes[lane->block] = NULL;
+	ckpt_batch_clear(&lane->batch);
 	ckpt_pool_put(save->core->parts.pool, lane->slot);
 	ckpt_free(lane);
 }
@@ -98,11 +99,17 @@ static void try_digest(struct ckpt_save *save, size_t block)
 	ckpt_env_run(save->core->parts.env, &lane->digest);
 }
 
-static void copy_done(struct ckpt_node *node)
+static void copy_fed(struct ckpt_batch *batch)
 {
-	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_copy *copy = CKPT_CONTAINER(job, struct ckpt_copy, job);
-	struct ckpt_lane *lane = CKPT_CONTAINER(copy, struct ckpt_lane, copy);
+	struct ckpt_lane *lane = CKPT_CONTAINER(batch, struct ckpt_lane, batch);
+
+	lane->fed = true;
+	ckpt_task_wake(&lane->task);
+}
+
+static void copy_done(struct ckpt_batch *batch)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(batch, struct ckpt_lane, batch);
 
 	lane->copied = true;
 	ckpt_task_wake(&lane->task);
@@ -113,22 +120,22 @@ static void start_copy(struct ckpt_lane *lane)
 	struct ckpt_save *save = lane->save;
 	const struct ckpt_plan_block *block = &save->plan->blocks[lane->block];
 	struct ckpt_segment *segments = &save->plan->segments[block->first_segment];
+	const struct ckpt_copy like = {.direction = CKPT_COPY_TO_STAGING,
+		.segments = segments,
+		.count = block->segment_count,
+		.seed = save->seed,
+		.sampled = true,
+		.eager = block->eager};
 	char *at = lane->slot->data;
 
 	for (size_t i = 0; i < block->segment_count; i++) {
 		segments[i].staged = at;
 		at += segments[i].length;
 	}
-	lane->copy = (struct ckpt_copy){.direction = CKPT_COPY_TO_STAGING,
-		.segments = segments,
-		.count = block->segment_count,
-		.seed = save->seed,
-		.sampled = true,
-		.torn = -1};
-	lane->copy.job.urgent = true;
-	lane->copy.job.node.run = copy_done;
-	save->copying++;
-	ckpt_device_copy(save->core->parts.host, &lane->copy);
+	lane->batch.fed = copy_fed;
+	lane->batch.done = copy_done;
+	save->copying += block->devices & 1;
+	ckpt_batch_start(&lane->batch, save->core->parts.devices, block->devices, &like);
 }
 
 static void torn(struct ckpt_save *save, const struct ckpt_segment *segment)
@@ -148,30 +155,53 @@ static void torn(struct ckpt_save *save, const struct ckpt_segment *segment)
 				     name, (unsigned long long)save->step));
 }
 
+static void look_at_copy(const struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+	const struct ckpt_batch *batch = &lane->batch;
+
+	if (batch->code < 0)
+		ckpt_save_stop(
+			save, ckpt_fail(&save->work, batch->code, "cannot copy to staging: %s",
+				      batch->error ? batch->error->message
+						   : ckpt_code_text(batch->code)));
+	else if (batch->torn >= 0)
+		torn(save, &batch->parts[0].copy.segments[batch->torn]);
+}
+
+/* The CPU has nothing to do with the tensors any more. */
+static void count_fed(struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+	const struct ckpt_plan_block *block = &save->plan->blocks[lane->block];
+
+	save->copying -= block->devices & 1;
+	look_at_copy(lane);
+	if (save->code) {
+		ckpt_save_answer_end(save);
+		return;
+	}
+	save->fed_count++;
+	if (block->eager && --save->eager_left == 0) {
+		atomic_store(&save->eager_ns, ckpt_env_now(save->core->parts.env) - save->start_ns);
+		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
+	}
+	if (save->fed_count == save->plan->block_count)
+		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_FED);
+}
+
 /* A copy has come back. */
 static void count_staged(struct ckpt_lane *lane)
 {
 	struct ckpt_save *save = lane->save;
 	uint64_t since_ns = ckpt_env_now(save->core->parts.env) - save->start_ns;
 
-	save->copying--;
-	if (lane->copy.result < 0)
-		ckpt_save_stop(save,
-			ckpt_fail(&save->work, lane->copy.result, "cannot copy to staging: %s",
-				ckpt_code_text(lane->copy.result)));
-	else if (lane->copy.torn >= 0)
-		torn(save, &lane->copy.segments[lane->copy.torn]);
-	if (save->code) {
-		ckpt_save_answer_end(save);
+	look_at_copy(lane);
+	if (save->code)
 		return;
-	}
 	lane->staged = true;
 	save->staged_count++;
 	atomic_fetch_add(&save->bytes_staged, span_of(save, lane->block)->length);
-	if (save->plan->blocks[lane->block].eager && --save->eager_left == 0) {
-		atomic_store(&save->eager_ns, since_ns);
-		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
-	}
 	if (save->staged_count == save->plan->block_count) {
 		atomic_store(&save->stage_ns, since_ns);
 		save->core->stats.last_stage_ns = since_ns;
@@ -220,6 +250,8 @@ static int lane_body(struct ckpt_task *task)
 	if (lane->save->code)
 		return lane->save->code;
 	start_copy(lane);
+	CKPT_AWAIT(task, lane->fed);
+	count_fed(lane);
 	CKPT_AWAIT(task, lane->copied);
 	count_staged(lane);
 	if (lane->save->code)
@@ -240,15 +272,17 @@ static void lane_done(struct ckpt_task *task)
 
 static int start_lane(struct ckpt_save *save, struct ckpt_slot *slot)
 {
+	size_t block = save->order ? save->order[save->next] : save->next;
 	struct ckpt_lane *lane = ckpt_alloc(sizeof(*lane));
 
-	if (!lane) {
+	if (!lane || ckpt_batch_reserve(&lane->batch, save->plan->blocks[block].devices) < 0) {
+		ckpt_free(lane);
 		ckpt_pool_put(save->core->parts.pool, slot);
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
 	}
 	lane->save = save;
 	lane->slot = slot;
-	lane->block = save->order ? save->order[save->next] : save->next;
+	lane->block = block;
 	save->next++;
 	save->lanes[lane->block] = lane;
 	save->working++;
@@ -323,6 +357,9 @@ int ckpt_lanes_start(struct ckpt_save *save)
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	int r = ckpt_samples_start(save);
+	if (r < 0)
+		return r;
 	if (save->eager_left == 0)
 		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
 	if (!save->hold) {
@@ -331,12 +368,9 @@ int ckpt_lanes_start(struct ckpt_save *save)
 		return 0;
 	}
 	/* All slots at once: whoever holds every block may not wait for the last one. */
-	while (save->next < count) {
-		int r = start_lane(save, ckpt_pool_get(pool));
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	while (r == 0 && save->next < count)
+		r = start_lane(save, ckpt_pool_get(pool));
+	return r;
 }
 
 void ckpt_lanes_rewrite(struct ckpt_save *save)

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/batch.h"
 #include "format/dtype.h"
 
 static uint64_t mix(uint64_t hash, const void *data, size_t length)
@@ -220,6 +221,11 @@ void ckpt_plan_free(struct ckpt_plan *plan)
 	ckpt_free(plan);
 }
 
+uint32_t ckpt_plan_device(const struct ckpt_tensor *tensor)
+{
+	return tensor->device == CKPT_DEVICE_CUDA ? (uint32_t)tensor->device_index + 1 : 0;
+}
+
 void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors)
 {
 	plan->header_shape = (int64_t)plan->layout->header_bytes;
@@ -237,10 +243,15 @@ void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors)
 			.item = ckpt_dtype_bytes(t->dtype),
 			.ndim = t->ndim,
 			.shape = t->shape,
-			.strides = t->strides};
+			.strides = t->strides,
+			.device = ckpt_plan_device(t)};
 	}
+	plan->devices = 0;
 	for (size_t i = 0; i < plan->block_count; i++) {
 		struct ckpt_plan_block *b = &plan->blocks[i];
+		b->devices =
+			ckpt_batch_devices(&plan->segments[b->first_segment], b->segment_count);
+		plan->devices |= b->devices;
 		b->eager = false;
 		for (size_t k = 0; k < b->segment_count && !b->eager; k++) {
 			uint32_t tensor = plan->segments[b->first_segment + k].tensor;

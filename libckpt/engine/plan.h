@@ -16,7 +16,8 @@ struct ckpt_plan_block {
 	struct ckpt_span span;
 	size_t first_segment;
 	size_t segment_count;
-	bool eager; /* holds a segment of an eager tensor that was not copied beforehand */
+	bool eager;       /* holds a segment of an eager tensor that was not copied beforehand */
+	uint64_t devices; /* a mask of those that its segments are on */
 };
 
 struct ckpt_plan {
@@ -25,6 +26,7 @@ struct ckpt_plan {
 	size_t segment_count;
 	struct ckpt_plan_block *blocks;
 	size_t block_count;
+	uint64_t devices;     /* of all blocks */
 	size_t *alias_places; /* in the layout, of each alias as it was given */
 	uint32_t block_bytes;
 	int64_t header_shape;      /* of the header's view */
@@ -42,7 +44,9 @@ void ckpt_plan_free(struct ckpt_plan *plan);
 bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tensors, size_t count,
 	const struct ckpt_alias *aliases, size_t alias_count);
 
-/* Points the segments at these tensors' memory. `eager_bytes` is what is to be copied beforehand. */
+/* The number of the device that it is on. */
+uint32_t ckpt_plan_device(const struct ckpt_tensor *tensor);
+/* Points the segments at these tensors' memory. */
 void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors);
 
 #endif

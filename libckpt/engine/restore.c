@@ -363,6 +363,21 @@ int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 	return 0;
 }
 
+/* Those whose targets are not refused anyway. When the engine has closed, nothing is copied any more. */
+static int open_gpus(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count,
+	struct ckpt_error *err)
+{
+	uint64_t mask = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (targets[i].device == CKPT_DEVICE_CUDA && targets[i].device_index >= 0 &&
+			targets[i].device_index < CKPT_GPUS_MAX)
+			mask |= UINT64_C(1) << ckpt_target_device(&targets[i]);
+	if (mask == 0 || answered(restore, CKPT_DONE_END))
+		return 0;
+	return ckpt_devices_need(restore->core->parts.devices, mask, err);
+}
+
 int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_target *targets,
 	size_t count, struct ckpt_error *err)
 {
@@ -373,7 +388,9 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	pthread_mutex_unlock(&restore->lock);
 	if (started)
 		return ckpt_fail(err, -EBUSY, "the restore has been started: bind before that");
-	int r = ckpt_gather_bind(&restore->gather, targets, count, err);
+	int r = open_gpus(restore, targets, count, err);
+	if (r == 0)
+		r = ckpt_gather_bind(&restore->gather, targets, count, err);
 	if (restore->ranks) {
 		/* If that is the end of it, the other ranks shall hear why. */
 		pthread_mutex_lock(&restore->lock);

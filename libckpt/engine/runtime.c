@@ -136,6 +136,24 @@ static int open_io(
 	return 0;
 }
 
+static int open_devices(
+	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
+{
+	struct ckpt_devices_config config = {.env = ckpt_env_os_env(engine->env),
+		.cuda_major = (int)opts->cuda_major,
+		.staging = ckpt_pool_base(engine->pool),
+		.staging_bytes = ckpt_pool_bytes(engine->pool),
+		.log = engine->log};
+
+	int r = ckpt_device_host_open(config.env, &config.host);
+	if (r == 0) {
+		r = ckpt_devices_init(&engine->devices, &config);
+		if (r < 0)
+			ckpt_device_close(config.host);
+	}
+	return r < 0 ? ckpt_fail(err, r, "cannot open the host device: %s", ckpt_code_text(r)) : 0;
+}
+
 static int open_parts(
 	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
 {
@@ -175,10 +193,8 @@ static int open_parts(
 	if (*ckpt_pool_note(engine->pool))
 		ckpt_log(engine->log, CKPT_LOG_WARN, "%s: %s", engine->label,
 			ckpt_pool_note(engine->pool));
-	r = ckpt_device_host_open(ckpt_env_os_env(engine->env), &engine->host);
-	if (r < 0)
-		return ckpt_fail(err, r, "cannot open the host device: %s", ckpt_code_text(r));
-	return open_io(engine, opts, err);
+	r = open_devices(engine, opts, err);
+	return r < 0 ? r : open_io(engine, opts, err);
 }
 
 static int open_core(
@@ -188,7 +204,7 @@ static int open_core(
 		.io = engine->io,
 		.root = engine->root,
 		.label = engine->label,
-		.host = engine->host,
+		.devices = &engine->devices,
 		.pool = engine->pool,
 		.log = engine->log,
 		.server = engine->server};
@@ -327,8 +343,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 		ckpt_command_fini(&engine->closer.command);
 	if (engine->core_open)
 		ckpt_core_destroy(&engine->core);
-	if (engine->host)
-		ckpt_device_close(engine->host);
+	ckpt_devices_close(&engine->devices);
 	ckpt_env_os_close(engine->env);
 	ckpt_pool_close(engine->pool);
 	if (engine->root >= 0)

@@ -238,7 +238,7 @@ int ckpt_save_gate_body(struct ckpt_task *task)
 	/* Rank 0 hears of the others before its own gate is open: one may have failed. */
 	if (save->ranks && save->core->config.rank == 0 && !save->ranks->heard)
 		return ckpt_task_continue(task, ckpt_save_gather_body);
-	CKPT_AWAIT(task, save->code || !save->fenced || save->gate);
+	CKPT_AWAIT(task, save->code || !save->fenced || (save->gate && !save->looking));
 	if (save->code)
 		return fail_body(task, save->code);
 	return ckpt_task_continue(task,

@@ -52,9 +52,23 @@ void ckpt_save_post_cancel(struct ckpt_save *save);
 void ckpt_save_post_failure(struct ckpt_save *save, const struct ckpt_error *why);
 
 /*
- * User's thread, after STAGED: reads the samples again. 0, or CKPT_ETORN worded into `err`.
+ * User's thread, fence.c: which streams of GPUs its work is in from now on, instead of those that were given before. The
+ * copies come after what these have been given by the start.
  */
-int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err);
+int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count,
+	struct ckpt_error *err);
+/*
+ * User's thread, after the post. The bit to wait for before the tensors (or the eager ones) may be changed, but for what the
+ * streams do, which are held back then: ckpt_save_hold(). -ETIMEDOUT, or why a stream cannot be held.
+ */
+uint32_t ckpt_save_copied_bit(const struct ckpt_save *save, bool eager);
+int ckpt_save_hold(
+	struct ckpt_save *save, enum ckpt_hold which, int timeout_ms, struct ckpt_error *err);
+/*
+ * User's thread, at the fence: reads the samples again, or sees to it that the devices do, behind what the streams have been
+ * given so far. 0; CKPT_ETORN, worded into `err`; -ETIMEDOUT; why a stream cannot be followed.
+ */
+int ckpt_save_check(struct ckpt_save *save, int timeout_ms, struct ckpt_error *err);
 
 struct ckpt_latch *ckpt_save_latch(struct ckpt_save *save);
 const struct ckpt_error *ckpt_save_failure(const struct ckpt_save *save); /* after END */

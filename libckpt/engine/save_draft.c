@@ -13,7 +13,6 @@
 
 #define PAGE_ROOM     (UINT64_C(256) << 10)
 #define DRAFT_TENSORS CKPT_TENSORS_MAX
-#define SAMPLES_AHEAD 4
 
 /* Names, shapes and strides: many small things that live as long as the save. */
 struct ckpt_arena_page {
@@ -120,10 +119,13 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 		return ckpt_fail(err, -EINVAL, "tensor %s %s", name, ckpt_layout_bad_box(t));
 	if (elements && !t->data)
 		return ckpt_fail(err, -EINVAL, "tensor %s: data is NULL", name);
-	if (t->device != CKPT_DEVICE_HOST)
-		return ckpt_fail(err, CKPT_EUNSUPPORTED,
-			"tensor %s: this version saves host memory only: move it to the CPU first",
-			name);
+	if (t->device != CKPT_DEVICE_HOST && t->device != CKPT_DEVICE_CUDA)
+		return ckpt_fail(
+			err, -EINVAL, "tensor %s: device kind %u is not known", name, t->device);
+	if (t->device == CKPT_DEVICE_CUDA &&
+		(t->device_index < 0 || t->device_index >= CKPT_GPUS_MAX))
+		return ckpt_fail(
+			err, -EINVAL, "tensor %s: %d is no number of a GPU", name, t->device_index);
 	if (t->flags & ~CKPT_TENSOR_EAGER)
 		return ckpt_fail(
 			err, -EINVAL, "tensor %s: flags 0x%x are not known", name, t->flags);
@@ -221,8 +223,13 @@ int ckpt_save_put_meta(
 	return 0;
 }
 
+static bool inlines(const struct ckpt_tensor *t)
+{
+	return (t->flags & CKPT_TENSOR_EAGER) && t->device == CKPT_DEVICE_HOST;
+}
+
 /*
- * Copies the eager tensors here and now, if they are small: their owner goes on at once, and the
+ * Copies the eager tensors of the CPU here and now, if they are small: their owner goes on at once, and the
  * blocks that they share with others need not come first.
  */
 static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
@@ -232,7 +239,7 @@ static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
 	for (size_t i = 0; i < save->tensor_count; i++) {
 		const struct ckpt_tensor *t = &save->tensors[i];
 		struct ckpt_view view = view_of(t);
-		if (t->flags & CKPT_TENSOR_EAGER)
+		if (inlines(t))
 			total += ckpt_align_up(ckpt_view_bytes(&view), 64);
 		if (total > CKPT_SAVE_INLINE_BYTES)
 			return 0;
@@ -246,7 +253,7 @@ static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
 	char *at = save->inlined;
 	for (size_t i = 0; i < save->tensor_count; i++) {
 		struct ckpt_tensor *t = &save->tensors[i];
-		if (!(t->flags & CKPT_TENSOR_EAGER))
+		if (!inlines(t))
 			continue;
 		struct ckpt_view view = view_of(t);
 		uint64_t bytes = ckpt_view_bytes(&view);
@@ -257,16 +264,6 @@ static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
 		at += ckpt_align_up(bytes, 64);
 	}
 	return 0;
-}
-
-/* Every line of a sample is a miss of the caches: some are under way while others are hashed. */
-static uint64_t sample(const struct ckpt_save *save, size_t segment)
-{
-	const struct ckpt_plan *plan = save->plan;
-
-	if (segment + SAMPLES_AHEAD < plan->segment_count)
-		ckpt_segment_expect(&plan->segments[segment + SAMPLES_AHEAD], save->seed);
-	return ckpt_segment_sample(&plan->segments[segment], save->seed, false);
 }
 
 int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct ckpt_error *err)
@@ -295,30 +292,12 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 	if (r < 0)
 		return r;
 	ckpt_plan_aim(plan, save->tensors);
-	for (size_t i = 0; i < plan->segment_count; i++)
-		plan->segments[i].sample = sample(save, i);
-	return 0;
-}
-
-int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
-{
-	for (size_t i = 0; i < save->plan->segment_count; i++) {
-		const struct ckpt_segment *s = &save->plan->segments[i];
-		if (sample(save, i) == s->sample)
-			continue;
-		const char *name = s->tensor == CKPT_PLAN_HEADER ? "the header"
-								 : save->tensors[s->tensor].name;
-		return ckpt_fail_at(err, CKPT_ETORN,
-			&(struct ckpt_where){.tier = "memory",
-				.tensor = name,
-				.has_offset = true,
-				.offset = s->offset},
-			"tensor %s was changed between the save of step %llu and its fence: wait "
-			"for "
-			"the fence (wait_staged) before changing it, or mark it eager",
-			name, (unsigned long long)save->step);
-	}
-	return 0;
+	r = ckpt_devices_need(core->parts.devices, plan->devices, err);
+	if (r < 0)
+		return r;
+	save->devices = plan->devices;
+	ckpt_save_take_samples(save);
+	return ckpt_save_follow(save, err);
 }
 
 static void refusal_run(struct ckpt_node *node)
@@ -388,6 +367,9 @@ void ckpt_save_unref(struct ckpt_save *save)
 	ckpt_free(save->order);
 	ckpt_free(save->tensors);
 	ckpt_free(save->aliases);
+	ckpt_free(save->streams);
+	ckpt_batch_clear(&save->sampling);
+	ckpt_batch_clear(&save->look);
 	ckpt_free(save->meta);
 	ckpt_latch_destroy(&save->latch);
 	ckpt_free(save);

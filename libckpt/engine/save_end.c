@@ -246,7 +246,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 		return leave(task);
 	}
 	CKPT_ASSERT(save->code < 0);
-	CKPT_AWAIT(task, ckpt_lanes_quiet(save));
+	CKPT_AWAIT(task, ckpt_lanes_quiet(save) && !save->looking);
 	ckpt_save_answer_end(save);
 	ckpt_lanes_release_all(save);
 	CKPT_AWAIT(task, ckpt_save_deaf(save));

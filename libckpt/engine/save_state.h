@@ -4,6 +4,7 @@
 #define CKPT_ENGINE_SAVE_STATE_H
 
 #include <stdatomic.h>
+#include "engine/batch.h"
 #include "engine/save.h"
 #include "engine/save_ranks.h"
 
@@ -16,10 +17,11 @@ struct ckpt_lane {
 	struct ckpt_slot *slot;
 	size_t block;
 	struct ckpt_task task; /* copy, then write */
-	struct ckpt_copy copy;
+	struct ckpt_batch batch;
 	struct ckpt_job digest;
 	struct ckpt_store_op op;
 	struct ckpt_lane *before; /* of the straddling chunk; set when the digest starts */
+	bool fed;
 	bool copied;
 	bool staged;
 	bool written;
@@ -49,6 +51,9 @@ struct ckpt_save {
 	uint64_t timeout_ns;
 	uint64_t start_ns;
 	bool refused;
+	struct ckpt_stream *streams; /* of GPUs, whose work the copies go between */
+	size_t stream_count;
+	uint64_t devices; /* a mask of those that the tensors are on; set by prepare */
 
 	/* Shared. */
 	atomic_uint refs;
@@ -57,6 +62,7 @@ struct ckpt_save {
 	atomic_bool gate_posted;
 	atomic_bool cancel_posted;
 	atomic_bool verdict_posted;
+	atomic_bool look_posted;
 	struct ckpt_error error; /* written before END is answered, never after */
 	atomic_uint_fast64_t generation;
 	atomic_uint_fast64_t bytes;
@@ -73,6 +79,7 @@ struct ckpt_save {
 	struct ckpt_node gate_node;
 	struct ckpt_node cancel_node;
 	struct ckpt_node verdict_node;
+	struct ckpt_node look_node;
 	struct ckpt_error verdict; /* of somebody else; written before it is posted */
 	struct ckpt_task task;
 	struct ckpt_task pump; /* starts lanes as slots come free */
@@ -102,13 +109,17 @@ struct ckpt_save {
 	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
 	size_t next;       /* in that order */
 	unsigned remade;   /* directories of the step */
-	size_t copying;    /* lanes whose copy is under way */
+	size_t copying;    /* lanes of which the CPU copies something */
 	size_t working;    /* lanes whose task or digest is under way */
-	size_t eager_left; /* eager blocks not yet copied */
+	size_t eager_left; /* eager blocks not yet fed */
+	size_t fed_count;
 	size_t staged_count;
 	size_t written_count;
 	size_t digested_count;
 	uint64_t starved_since;
+	struct ckpt_batch sampling; /* of what is on GPUs */
+	struct ckpt_batch look;     /* the same at the fence */
+	bool looking;               /* that is under way */
 };
 
 /* save.c: records the first failure, stops what can be stopped, answers END when copies are back. */
@@ -128,6 +139,21 @@ int ckpt_save_end_body(struct ckpt_task *task);
 /* Into save->manifest. -ENOMEM. */
 int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason);
 void ckpt_save_answer_end(struct ckpt_save *save);
+
+/*
+ * samples.c. Of what the CPU can read the user's thread takes them, in prepare, and again at the fence: 0, or
+ * CKPT_ETORN worded into `err`. Of the rest the devices, if they can: before the first copy, and again when the
+ * user's thread has asked for that. LOOKED is answered then; the gate stays closed until it is done.
+ */
+void ckpt_save_take_samples(struct ckpt_save *save);
+int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err);
+int ckpt_samples_start(struct ckpt_save *save);
+void ckpt_save_post_look(struct ckpt_save *save);
+/* Whether any device of the save's can. */
+bool ckpt_save_looks(const struct ckpt_save *save);
+
+/* fence.c: user's thread, once `devices` is set: the copies come after what the streams have been given. */
+int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err);
 
 /* lane.c */
 int ckpt_lanes_start(struct ckpt_save *save);

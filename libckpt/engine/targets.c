@@ -57,6 +57,7 @@ int ckpt_targets_put(struct ckpt_targets *targets, uint64_t lo, const struct ckp
 		.data = view->data,
 		.item = view->item,
 		.ndim = view->ndim,
+		.device = view->device,
 		.dims = targets->dims_count,
 		.flat = (int64_t)bytes};
 
@@ -79,6 +80,7 @@ int ckpt_targets_put_box(struct ckpt_targets *targets, uint64_t base, const stru
 		.data = view->data,
 		.item = view->item,
 		.ndim = view->ndim,
+		.device = view->device,
 		.dims = targets->dims_count,
 		.flat = -1,
 		.boxed = true};

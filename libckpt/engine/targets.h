@@ -19,6 +19,7 @@ struct ckpt_bound {
 	char *data;
 	uint32_t item;
 	uint32_t ndim;
+	uint32_t device;
 	size_t dims;  /* where its shape and strides are in targets->dims; unused when contiguous */
 	int64_t flat; /* contiguous: bytes; -1: not */
 	bool boxed; /* its bytes do not lie together; what is around it follows its strides in dims */

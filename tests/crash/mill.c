@@ -108,7 +108,7 @@ int mill_open(struct mill *mill, const struct mill_setup *setup, struct ckpt_io 
 		.io = io,
 		.root = MILL_ROOT,
 		.label = "/store",
-		.host = &mill->device.device,
+		.devices = &mill->device.devices,
 		.pool = mill->pool};
 	struct ckpt_core_config config = {.block_bytes = setup->block_bytes,
 		.chunk_bytes = setup->chunk_bytes,

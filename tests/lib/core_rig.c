@@ -199,12 +199,15 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	must(ckpt_inbox_init(&rig->inbox) == 0, "inbox");
 	must(ckpt_pool_open(&pool, &rig->err, &rig->pool) == 0, "pool");
 	must(ckpt_device_host_open(&rig->env, &rig->host) == 0, "device");
+	must(ckpt_devices_init(&rig->devices,
+		     &(struct ckpt_devices_config){.env = &rig->env, .host = rig->host}) == 0,
+		"devices");
 	io_fault_init(&rig->fault, &rig->io);
 	struct ckpt_core_parts parts = {.env = &rig->env,
 		.io = &rig->fault.tap.io,
 		.root = rig->root,
 		.label = rig->dir,
-		.host = rig->host,
+		.devices = &rig->devices,
 		.pool = rig->pool,
 		.log = rig->log};
 	must(ckpt_core_init(&rig->core, &parts, &core, &rig->err) == 0, "core");
@@ -317,7 +320,7 @@ void core_rig_close(struct core_rig *rig)
 	ckpt_core_destroy(&rig->core);
 	(void)ckpt_io_close(&rig->fault.tap.io, 0);
 	ckpt_plan_free(rig->plan);
-	ckpt_device_close(rig->host);
+	ckpt_devices_close(&rig->devices);
 	ckpt_pool_close(rig->pool);
 	ckpt_inbox_destroy(&rig->inbox);
 	ckpt_log_close(rig->log);

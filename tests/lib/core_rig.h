@@ -35,7 +35,8 @@ struct core_rig {
 	struct ckpt_io io; /* below the faults */
 	struct io_fault fault;
 	struct ckpt_pool *pool;
-	struct ckpt_device *host;
+	struct ckpt_device *host; /* the devices' */
+	struct ckpt_devices devices;
 	struct ckpt_log *log;
 	struct ckpt_core core;
 	struct ckpt_plan *plan; /* of the last save */

@@ -221,13 +221,17 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 	must(ckpt_env_os_open(2, &rig->inbox, &rig->env), "env", NULL);
 	must(ckpt_pool_open(&pool, &err, &rig->pool), "pool", &err);
 	must(ckpt_device_host_open(ckpt_env_os_env(rig->env), &rig->host), "device", NULL);
+	must(ckpt_devices_init(
+		     &rig->devices, &(struct ckpt_devices_config){.env = ckpt_env_os_env(rig->env),
+					    .host = rig->host}),
+		"devices", NULL);
 	open_io(rig);
 	rig->io.io.direct = config->sharing && ckpt_io_direct_works(rig->root, false);
 	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(rig->env),
 		.io = &rig->io.io,
 		.root = rig->root,
 		.label = rig->dir,
-		.host = rig->host,
+		.devices = &rig->devices,
 		.pool = rig->pool,
 		.log = rig->log};
 	struct ckpt_core_config core = {.block_bytes = config->block_bytes,
@@ -267,7 +271,7 @@ void rig_close(struct rig *rig)
 	CKPT_ASSERT(ckpt_pool_free(rig->pool) == ckpt_pool_slots(rig->pool));
 	must(ckpt_io_close(rig->io.below, WAIT_MS), "io close", NULL);
 	ckpt_core_destroy(&rig->core);
-	ckpt_device_close(rig->host);
+	ckpt_devices_close(&rig->devices);
 	ckpt_env_os_close(rig->env);
 	ckpt_pool_close(rig->pool);
 	ckpt_inbox_destroy(&rig->inbox);

@@ -32,7 +32,8 @@ struct rig {
 	struct ckpt_env_os *env;
 	struct rig_io io;
 	struct ckpt_pool *pool;
-	struct ckpt_device *host;
+	struct ckpt_device *host; /* the devices' */
+	struct ckpt_devices devices;
 	struct ckpt_log *log;
 	struct ckpt_core core;
 	pthread_t thread;

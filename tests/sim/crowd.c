@@ -46,7 +46,7 @@ static int open_core(struct crowd_member *m)
 		.io = sim_io_of(m->io),
 		.root = ROOT,
 		.label = "/store",
-		.host = &m->device.device,
+		.devices = &m->device.devices,
 		.pool = m->pool,
 		.log = the_log};
 	struct ckpt_core_config config = {.block_bytes = 4096,

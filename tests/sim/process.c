@@ -56,7 +56,7 @@ static int open_core(struct sim_proc *proc, bool reader, bool anew)
 		.io = sim_io_of(proc->io),
 		.root = ROOT,
 		.label = "/store",
-		.host = &proc->device.device,
+		.devices = &proc->device.devices,
 		.pool = proc->pool,
 		.log = the_log};
 	struct ckpt_core_config config = {.block_bytes = proc->block_bytes,

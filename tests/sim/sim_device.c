@@ -43,4 +43,8 @@ void sim_device_init(struct sim_device *device, struct sim_env *env)
 {
 	*device = (struct sim_device){
 		.device = {.ops = &sim_device_ops, .env = &env->env}, .env = env};
+	/* Never closed: a process that crashes closes nothing. */
+	int r = ckpt_devices_init(&device->devices,
+		&(struct ckpt_devices_config){.env = &env->env, .host = &device->device});
+	CKPT_ASSERT(r == 0);
 }

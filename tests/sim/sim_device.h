@@ -7,11 +7,12 @@
 #define SIM_DEVICE_H
 
 #include <ckpt/error.h>
-#include "device/device.h"
+#include "device/devices.h"
 #include "sim_env.h"
 
 struct sim_device {
 	struct ckpt_device device;
+	struct ckpt_devices devices; /* this one alone */
 	struct sim_env *env;
 };
 

@@ -122,8 +122,13 @@ static void test_memory(void **state)
 	t.strides = far;
 	refused(s, &t, -EINVAL, "address space");
 	t = plain;
-	t.device = CKPT_DEVICE_HOST + 1;
-	refused(s, &t, CKPT_EUNSUPPORTED, "host memory only");
+	t.device = CKPT_DEVICE_CUDA + 1;
+	refused(s, &t, -EINVAL, "device kind 2");
+	t.device = CKPT_DEVICE_CUDA;
+	t.device_index = -1;
+	refused(s, &t, -EINVAL, "-1 is no number of a GPU");
+	t.device_index = CKPT_GPUS_MAX;
+	refused(s, &t, -EINVAL, "63 is no number of a GPU");
 	t = plain;
 	t.flags = CKPT_TENSOR_EAGER << 1;
 	refused(s, &t, -EINVAL, "flags");

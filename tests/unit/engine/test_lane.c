@@ -150,7 +150,7 @@ static void test_counts(void **state)
 	core_rig_sleep(&s->rig, 5);
 	core_rig_do_jobs(&s->rig);
 	core_rig_run(&s->rig);
-	assert_int_equal(bits(save), CKPT_DONE_EAGER | CKPT_DONE_STAGED);
+	assert_int_equal(bits(save), CKPT_DONE_EAGER | CKPT_DONE_FED | CKPT_DONE_STAGED);
 	assert_int_equal(atomic_load(&save->bytes_staged), s->bytes);
 	told.save = NULL;
 	assert_int_equal(told.stage_ns, 5 * MILLISECOND);
@@ -334,10 +334,7 @@ static void test_eager_comes_last(void **state)
 
 static bool is_eager(const struct ckpt_job *job)
 {
-	const struct ckpt_copy *copy = CKPT_CONTAINER(job, struct ckpt_copy, job);
-	const struct ckpt_lane *lane = CKPT_CONTAINER(copy, struct ckpt_lane, copy);
-
-	return lane->save->plan->blocks[lane->block].eager;
+	return CKPT_CONTAINER(job, struct ckpt_copy, job)->eager;
 }
 
 /* With room for all the eager ones are copied before the others. */

@@ -458,8 +458,12 @@ static void test_refusals(void **state)
 	refused(t, CKPT_EMISMATCH, "asks for a box");
 	t = good, t.start = one, t.ndim = 3;
 	refused(t, -EINVAL, "no shape");
-	t = good, t.device = CKPT_DEVICE_CUDA;
-	refused(t, CKPT_EUNSUPPORTED, "device");
+	t = good, t.device = CKPT_DEVICE_CUDA + 1;
+	refused(t, -EINVAL, "device kind 2");
+	t = good, t.device = CKPT_DEVICE_CUDA, t.device_index = -1;
+	refused(t, -EINVAL, "index -1");
+	t.device_index = CKPT_GPUS_MAX;
+	refused(t, -EINVAL, "index 63");
 }
 
 /* Nothing to copy: checked all the same, and then left out. */

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/devices.h"
+
+#include "device/device_cuda.h"
+
+int ckpt_devices_init(struct ckpt_devices *devices, const struct ckpt_devices_config *config)
+{
+	CKPT_ASSERT(config->host && config->host->number == 0);
+	*devices = (struct ckpt_devices){.config = *config};
+	int r = -pthread_mutex_init(&devices->lock, NULL);
+	if (r == 0)
+		devices->at[0] = config->host;
+	return r;
+}
+
+void ckpt_devices_close(struct ckpt_devices *devices)
+{
+	if (!devices->at[0])
+		return;
+	if (devices->pinner)
+		ckpt_device_unpin(
+			devices->pinner, devices->config.staging, devices->config.staging_bytes);
+	while (devices->gpus > 0)
+		ckpt_device_close(devices->at[devices->order[--devices->gpus]]);
+	ckpt_device_close(devices->at[0]);
+	devices->at[0] = NULL;
+	(void)pthread_mutex_destroy(&devices->lock);
+}
+
+/* Once, for all GPUs. Copies go on without, at a price. */
+static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
+{
+	const struct ckpt_devices_config *c = &devices->config;
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (devices->pinner || !c->staging)
+		return;
+	uint64_t before_ns = ckpt_env_now(c->env);
+	if (ckpt_device_pin(gpu, c->staging, c->staging_bytes, &error) < 0) {
+		ckpt_log(c->log, CKPT_LOG_WARN,
+			"the staging memory cannot be pinned (%s): copies from the GPU are slower, "
+			"and the loop may wait for them",
+			error.message);
+		return;
+	}
+	devices->pinner = gpu;
+	ckpt_log(c->log, CKPT_LOG_INFO, "pinned %zu MiB of staging for GPUs in %.0f ms",
+		c->staging_bytes >> 20, (double)(ckpt_env_now(c->env) - before_ns) / 1e6);
+}
+
+static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_error *err)
+{
+	struct ckpt_device *gpu;
+	int r = ckpt_device_cuda_open(
+		devices->config.env, (int)number - 1, devices->config.cuda_major, err, &gpu);
+
+	if (r < 0)
+		return r;
+	gpu->number = number;
+	devices->order[devices->gpus++] = number;
+	devices->at[number] = gpu;
+	pin_staging(devices, gpu);
+	return 0;
+}
+
+int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_error *err)
+{
+	int r = 0;
+
+	(void)pthread_mutex_lock(&devices->lock);
+	for (uint32_t i = 0; i < CKPT_DEVICES_MAX && r == 0; i++)
+		if ((mask >> i & 1) && !devices->at[i])
+			r = open_gpu(devices, i, err);
+	(void)pthread_mutex_unlock(&devices->lock);
+	return r;
+}
+
+struct ckpt_device *ckpt_devices_get(const struct ckpt_devices *devices, uint32_t number)
+{
+	CKPT_ASSERT(number < CKPT_DEVICES_MAX && devices->at[number]);
+	return devices->at[number];
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The devices of an engine, by number: 0 is the memory of the CPU, i + 1 the GPU that CUDA counts as i. A GPU is
+ * opened when the first tensor of it comes, and not before.
+ */
+#ifndef CKPT_DEVICE_DEVICES_H
+#define CKPT_DEVICE_DEVICES_H
+
+#include <pthread.h>
+#include "base/log.h"
+#include "device/device.h"
+
+/* So many fit a mask. */
+#define CKPT_DEVICES_MAX 64
+#define CKPT_GPUS_MAX    (CKPT_DEVICES_MAX - 1)
+
+struct ckpt_devices_config {
+	struct ckpt_env *env;
+	struct ckpt_device *host; /* becomes the devices' */
+	int cuda_major;           /* see ckpt_device_cuda_open() */
+	void *staging;            /* pinned for the GPUs; NULL: nothing is */
+	size_t staging_bytes;
+	struct ckpt_log *log; /* may be NULL */
+};
+
+/* Those that are open stay so until the end. */
+struct ckpt_devices {
+	struct ckpt_devices_config config;
+	pthread_mutex_t lock;
+	struct ckpt_device
+		*at[CKPT_DEVICES_MAX];    /* set under `lock`, before anybody is given the number */
+	uint32_t order[CKPT_DEVICES_MAX]; /* in which the GPUs were opened */
+	unsigned gpus;
+	struct ckpt_device *pinner; /* that has pinned the staging; NULL: none */
+};
+
+/* On failure the host device stays the caller's. */
+int ckpt_devices_init(struct ckpt_devices *devices, const struct ckpt_devices_config *config);
+/* No copy is under way. */
+void ckpt_devices_close(struct ckpt_devices *devices);
+
+/*
+ * Any thread: opens what the mask has (bit: number) and is not open yet. The first GPU takes as long as to pin all
+ * staging. CKPT_EDEVICE and others, worded into `err`.
+ */
+int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_error *err);
+/* Whoever has been handed a view of it: it is open. */
+struct ckpt_device *ckpt_devices_get(const struct ckpt_devices *devices, uint32_t number);
+
+#endif
