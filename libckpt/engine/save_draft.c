@@ -329,7 +329,9 @@ void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 
 bool ckpt_save_gate_closed(struct ckpt_save *save)
 {
+	/* One that is known to fail waits for nobody, whether the core has heard of it or not. */
 	return save->fenced && !atomic_load(&save->gate_posted) &&
+	       !atomic_load(&save->verdict_posted) &&
 	       !(ckpt_latch_get(&save->latch) & CKPT_DONE_END);
 }
 

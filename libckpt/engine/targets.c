@@ -303,13 +303,18 @@ int ckpt_targets_seal(
 static struct ckpt_view view_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)
 {
 	if (b->flat >= 0)
-		return (struct ckpt_view){.data = b->data, .item = 1, .ndim = 1, .shape = &b->flat};
+		return (struct ckpt_view){.data = b->data,
+			.item = 1,
+			.ndim = 1,
+			.shape = &b->flat,
+			.device = b->device};
 	const int64_t *shape = targets->dims + b->dims;
 	return (struct ckpt_view){.data = b->data,
 		.item = b->item,
 		.ndim = b->ndim,
 		.shape = shape,
-		.strides = shape + b->ndim};
+		.strides = shape + b->ndim,
+		.device = b->device};
 }
 
 static int put_segment(struct ckpt_segment_list *list, const struct ckpt_segment *segment)
