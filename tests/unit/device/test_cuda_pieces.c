@@ -135,7 +135,7 @@ static void boxes_are_filled_as_the_cpu_would(void **state)
 static int begin(const int64_t *shape, const int64_t *strides, uint32_t ndim)
 {
 	struct ckpt_cuda_walk walk;
-	struct ckpt_segment s = {.view = {memory, 4, ndim, shape, strides}, .staged = staged};
+	struct ckpt_segment s = {.view = {memory, 4, ndim, shape, strides, 0}, .staged = staged};
 
 	s.length = ckpt_view_bytes(&s.view);
 	return ckpt_cuda_walk_begin(&s, &walk);
@@ -164,7 +164,7 @@ static unsigned count_pieces(int64_t rows, int64_t columns, int64_t pitch, uint6
 {
 	int64_t shape[] = {rows, columns};
 	int64_t strides[] = {pitch, 1};
-	struct ckpt_segment s = {.view = {memory, 1, 2, shape, strides}, .staged = staged};
+	struct ckpt_segment s = {.view = {memory, 1, 2, shape, strides, 0}, .staged = staged};
 	struct ckpt_cuda_walk walk;
 	struct ckpt_cuda_piece p;
 	unsigned pieces = 0;

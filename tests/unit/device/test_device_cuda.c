@@ -148,7 +148,7 @@ static void rows_apart_go_both_ways(void **state)
 	const int64_t shape[] = {50, 33};
 	const int64_t strides[] = {77, 1};
 	struct world *w = *state;
-	struct ckpt_segment segment = {.view = {w->device + 12, 4, 2, shape, strides},
+	struct ckpt_segment segment = {.view = {w->device + 12, 4, 2, shape, strides, 0},
 		.offset = 41,
 		.length = 50 * 33 * 4 - 60,
 		.staged = w->staged};
@@ -184,7 +184,7 @@ static void what_cannot_be_copied_is_said_and_the_rest_goes_on(void **state)
 	const int64_t strides[] = {1, 8};
 	struct world *w = *state;
 	struct ckpt_segment transposed = {
-		.view = {w->device, 4, 2, shape, strides}, .length = 256, .staged = w->staged};
+		.view = {w->device, 4, 2, shape, strides, 0}, .length = 256, .staged = w->staged};
 	struct ckpt_segment good = whole(w);
 	struct ckpt_copy bad = {.error = &rig->err};
 	struct ckpt_copy nothing = {0};
@@ -208,7 +208,7 @@ static void a_large_segment_goes_in_pieces(void **state)
 	char *device = cuda_rig_device_memory(rig, size);
 	char *staged = cuda_rig_pages(size);
 	struct ckpt_segment segment = {
-		.view = {device, 1, 1, shape, NULL}, .length = size, .staged = staged};
+		.view = {device, 1, 1, shape, NULL, 0}, .length = size, .staged = staged};
 	struct ckpt_copy copy = {0};
 
 	(void)state;

@@ -82,7 +82,7 @@ static void copy_all(struct life *life)
 		size_t part = i == COPIES - 1 ? 0 : i;
 
 		segments[i] = (struct ckpt_segment){
-			.view = {device + part * PART, 1, 1, part_shape, NULL},
+			.view = {device + part * PART, 1, 1, part_shape, NULL, 0},
 			.length = PART,
 			.staged = staged + part * PART};
 		copies[i].error = &errors[i];
@@ -228,7 +228,7 @@ static void a_failure_concerns_its_copy_alone(void **state)
 static void a_copy_without_an_event_comes_back_when_it_has_ended(void **state)
 {
 	struct ckpt_segment segment = {
-		.view = {device, 1, 1, part_shape, NULL}, .length = PART, .staged = staged};
+		.view = {device, 1, 1, part_shape, NULL, 0}, .length = PART, .staged = staged};
 	struct ckpt_copy copy = {.error = &rig->err};
 	uint64_t deadline = ckpt_deadline(60000);
 
@@ -276,7 +276,7 @@ static void a_lost_device_fails_what_is_under_way_and_all_that_comes(void **stat
 	fake->stop(FAKE_COPIES);
 	struct life first = {0};
 	struct ckpt_segment segment = {
-		.view = {device, 1, 1, part_shape, NULL}, .length = PART, .staged = staged};
+		.view = {device, 1, 1, part_shape, NULL, 0}, .length = PART, .staged = staged};
 	struct ckpt_copy under_way = {.error = &first.first};
 
 	cuda_rig_copy(rig, &under_way, CKPT_COPY_TO_STAGING, &segment, 1);
@@ -335,7 +335,7 @@ static void no_memory_is_said(void **state)
 {
 	struct ckpt_device *none = NULL;
 	struct ckpt_segment segment = {
-		.view = {device, 1, 1, part_shape, NULL}, .length = PART, .staged = staged};
+		.view = {device, 1, 1, part_shape, NULL, 0}, .length = PART, .staged = staged};
 	struct ckpt_copy copies[2] = {{.error = &rig->err}, {.result = 0}};
 
 	(void)state;
