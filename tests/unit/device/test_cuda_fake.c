@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake CUDA runtime objects to what it is there to object to. */
-#include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "cuda/cuda_rig.h"
+#include "lib/child.h"
 
 #define SIZE 8192
 
@@ -109,52 +106,36 @@ static void memory_is_not_unpinned_under_a_copy(void **state)
 	assert_cuda(cuda->stream_synchronize(stream));
 }
 
-/* In a child, for what ends the process: the signal. */
-static int signal_of(void (*body)(void))
+static void call(void *user)
 {
-	const struct rlimit no_core = {0, 0};
-	int status = 0;
-	pid_t pid = fork();
-
-	assert_true(pid >= 0);
-	if (pid == 0) {
-		(void)setrlimit(RLIMIT_CORE, &no_core);
-		(void)signal(SIGABRT, SIG_DFL);
-		(void)signal(SIGSEGV, SIG_DFL);
-		(void)close(STDERR_FILENO);
-		body();
-		_exit(0);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
-static void call(void)
-{
+	(void)user;
 	(void)cuda->event_query(event);
 }
 
-static void touch(void)
+static void touch(void *user)
 {
+	(void)user;
 	*(volatile char *)device = 1;
 }
 
-static void look(void)
+static void look(void *user)
 {
+	(void)user;
 	(void)*(volatile char *)(device + SIZE - 1);
 }
 
-static void nothing(void)
+static void nothing(void *user)
 {
+	(void)user;
 }
 
 static void the_host_does_not_touch_the_device_nor_a_child_call_it(void **state)
 {
 	(void)state;
-	assert_int_equal(signal_of(nothing), 0);
-	assert_int_equal(signal_of(call), SIGABRT);
-	assert_int_equal(signal_of(touch), SIGSEGV);
-	assert_int_equal(signal_of(look), SIGSEGV);
+	assert_int_equal(child_signal(nothing, NULL), 0);
+	assert_int_equal(child_signal(call, NULL), SIGABRT);
+	assert_int_equal(child_signal(touch, NULL), SIGSEGV);
+	assert_int_equal(child_signal(look, NULL), SIGSEGV);
 }
 
 int main(void)

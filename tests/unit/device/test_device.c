@@ -7,16 +7,13 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/thread.h"
 #include "device/device.h"
+#include "lib/child.h"
 
 #define TENSORS 300
 
@@ -227,42 +224,26 @@ static void no_memory_for_a_device(void **state)
 	ckpt_device_close(NULL);
 }
 
-/* In a child: what comes back is the signal that ended it, 0 if none did. */
-static int signal_of(struct world *w, void (*body)(struct world *w))
+static void past_the_end(void *user)
 {
-	const struct rlimit no_core = {0, 0};
-	int status = 0;
-	pid_t pid = fork();
-
-	assert_true(pid >= 0);
-	if (pid == 0) {
-		(void)setrlimit(RLIMIT_CORE, &no_core);
-		(void)signal(SIGABRT, SIG_DFL);
-		(void)close(STDERR_FILENO);
-		body(w);
-		_exit(0);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
-static void past_the_end(struct world *w)
-{
+	struct world *w = user;
 	struct ckpt_copy copy = make_copy(w, CKPT_COPY_TO_STAGING);
 
 	w->segments[5].length++;
 	ckpt_host_copy_work(&copy.job);
 }
 
-static void within(struct world *w)
+static void within(void *user)
 {
+	struct world *w = user;
 	struct ckpt_copy copy = make_copy(w, CKPT_COPY_TO_STAGING);
 
 	ckpt_host_copy_work(&copy.job);
 }
 
-static void sampled_from_staging(struct world *w)
+static void sampled_from_staging(void *user)
 {
+	struct world *w = user;
 	struct ckpt_copy copy = make_copy(w, CKPT_COPY_FROM_STAGING);
 
 	copy.sampled = true;
@@ -273,9 +254,9 @@ static void what_must_not_be_stops_the_process(void **state)
 {
 	struct world *w = *state;
 
-	assert_int_equal(signal_of(w, within), 0);
-	assert_int_equal(signal_of(w, past_the_end), SIGABRT);
-	assert_int_equal(signal_of(w, sampled_from_staging), SIGABRT);
+	assert_int_equal(child_signal(within, w), 0);
+	assert_int_equal(child_signal(past_the_end, w), SIGABRT);
+	assert_int_equal(child_signal(sampled_from_staging, w), SIGABRT);
 }
 
 /* A device that pins: the wrapper passes on what it is given and what it gets. */

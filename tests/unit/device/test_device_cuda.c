@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies from and to a GPU, on the fake runtime: every byte, in which order, and what waits for what. */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/thread.h"
 #include "cuda/cuda_rig.h"
 #include "device/cuda_pieces.h"
+#include "lib/child.h"
 #include "lib/dice.h"
 
 #define SIZE   ((size_t)1 << 18)
@@ -630,24 +629,17 @@ static void a_forks_child_calls_nothing(void **state)
 	assert_memory_equal(w->staged, w->bytes, SIZE);
 }
 
-/* Processes in which the runtime has not been called before; how they ended. */
+/* Processes in which the runtime has not been called before; the signals that ended them. */
 enum careless { CAREFUL, COPY_UNDER_WAY, STILL_PINNED, CARELESS_WAYS };
 
 static int endings[CARELESS_WAYS];
 
-static int close_carelessly(enum careless way)
+static void close_carelessly(void *user)
 {
-	const struct rlimit no_core = {0, 0};
+	enum careless way = *(enum careless *)user;
 	struct ckpt_copy copy = {0};
 	struct ckpt_segment segment;
-	int status = 0;
-	pid_t pid = fork();
 
-	if (pid != 0)
-		return waitpid(pid, &status, 0) == pid ? status : -1;
-	(void)setrlimit(RLIMIT_CORE, &no_core);
-	(void)signal(SIGABRT, SIG_DFL);
-	(void)close(STDERR_FILENO);
 	start(1);
 	segment = whole(&world);
 	if (way == COPY_UNDER_WAY)
@@ -658,7 +650,6 @@ static int close_carelessly(enum careless way)
 	if (way != STILL_PINNED)
 		ckpt_device_unpin(rig->device, world.staged, SIZE);
 	ckpt_device_close(rig->device);
-	_exit(0);
 }
 
 static void a_close_too_early_stops_the_process(void **state)
@@ -666,7 +657,7 @@ static void a_close_too_early_stops_the_process(void **state)
 	(void)state;
 	assert_int_equal(endings[CAREFUL], 0);
 	for (enum careless way = COPY_UNDER_WAY; way < CARELESS_WAYS; way++)
-		assert_true(WIFSIGNALED(endings[way]) && WTERMSIG(endings[way]) == SIGABRT);
+		assert_int_equal(endings[way], SIGABRT);
 }
 
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -695,6 +686,6 @@ int main(void)
 	};
 
 	for (enum careless way = CAREFUL; way < CARELESS_WAYS; way++)
-		endings[way] = close_carelessly(way);
+		endings[way] = child_signal(close_carelessly, &way);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,18 +7,15 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/fail.h"
 #include "base/thread.h"
+#include "lib/child.h"
 #include "staging/mapping.h"
 
 #define BYTES   (UINT64_C(8) << 20)
@@ -125,22 +122,9 @@ static void touching_never_undoes_a_write(void **state)
 	assert_int_equal(lost, 0);
 }
 
-/* How a child ends that reads this byte: 0, or the number of the signal. */
-static int read_in_child(const char *at)
+static void read_byte(void *at)
 {
-	const struct rlimit no_core = {0, 0};
-	int status = 0;
-	pid_t pid = fork();
-
-	assert_true(pid >= 0);
-	if (pid == 0) {
-		(void)setrlimit(RLIMIT_CORE, &no_core);
-		(void)signal(SIGSEGV, SIG_DFL);
-		(void)*(volatile const char *)at;
-		_exit(0);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	(void)*(volatile const char *)at;
 }
 
 static void a_child_does_not_have_it(void **state)
@@ -149,9 +133,9 @@ static void a_child_does_not_have_it(void **state)
 	char here = 1;
 
 	m->base[0] = 'x';
-	assert_int_equal(read_in_child(&here), 0);
-	assert_int_equal(read_in_child(m->base), SIGSEGV);
-	assert_int_equal(read_in_child(m->base + m->bytes - 1), SIGSEGV);
+	assert_int_equal(child_signal(read_byte, &here), 0);
+	assert_int_equal(child_signal(read_byte, m->base), SIGSEGV);
+	assert_int_equal(child_signal(read_byte, m->base + m->bytes - 1), SIGSEGV);
 	assert_int_equal(m->base[0], 'x');
 }
 
@@ -237,7 +221,7 @@ static void reserved_huge_pages(void **state)
 	assert_true(has_flag(mapping.base, " ht"));
 	assert_true(has_flag(mapping.base, " dc"));
 	mapping.base[2 * CKPT_HUGE_PAGE - 1] = 'x';
-	assert_int_equal(read_in_child(mapping.base), SIGSEGV);
+	assert_int_equal(child_signal(read_byte, mapping.base), SIGSEGV);
 	ckpt_mapping_close(&mapping);
 }
 
