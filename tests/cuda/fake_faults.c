@@ -189,16 +189,24 @@ static uint64_t control_calls(const char *function)
 	return n;
 }
 
+/* Under the lock. NULL: it has been said that this is none. */
+static char *shadow_for(const char *function, const void *device, size_t size)
+{
+	char *shadow = fake_shadow(device, size);
+
+	if (!shadow)
+		fake_forbid("%s() at what is no device memory", function);
+	return shadow;
+}
+
 static void control_peek(const void *device, void *out, size_t size)
 {
 	char *shadow;
 
 	pthread_mutex_lock(&fake.lock);
-	shadow = fake_shadow(device, size);
+	shadow = shadow_for("peek", device, size);
 	if (shadow)
 		memcpy(out, shadow, size);
-	else
-		fake_forbid("peek() at what is no device memory");
 	pthread_mutex_unlock(&fake.lock);
 }
 
@@ -207,11 +215,9 @@ static void control_poke(void *device, const void *in, size_t size)
 	char *shadow;
 
 	pthread_mutex_lock(&fake.lock);
-	shadow = fake_shadow(device, size);
+	shadow = shadow_for("poke", device, size);
 	if (shadow)
 		memcpy(shadow, in, size);
-	else
-		fake_forbid("poke() at what is no device memory");
 	pthread_mutex_unlock(&fake.lock);
 }
 

@@ -246,16 +246,26 @@ static int add_copy(struct fake_op *op, struct CUstream_st *stream, const char *
 	return 0;
 }
 
-int cudaMemcpyAsync(void *to, const void *from, size_t count, int kind, struct CUstream_st *stream)
+/* Of `height` rows. */
+static struct fake_op copy_op(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+	size_t width, size_t height, int kind)
 {
-	int e = fake_enter(__func__);
 	bool out = kind == CKPT_CUDA_DEVICE_TO_HOST;
-	struct fake_op op = {.kind = FAKE_OP_COPY,
+
+	return (struct fake_op){.kind = FAKE_OP_COPY,
 		.copy_kind = kind,
 		.host = out ? to : (char *)from,
 		.device = out ? (char *)from : to,
-		.width = count,
-		.height = 1};
+		.host_pitch = out ? to_pitch : from_pitch,
+		.device_pitch = out ? from_pitch : to_pitch,
+		.width = width,
+		.height = height};
+}
+
+int cudaMemcpyAsync(void *to, const void *from, size_t count, int kind, struct CUstream_st *stream)
+{
+	int e = fake_enter(__func__);
+	struct fake_op op = copy_op(to, count, from, count, count, 1, kind);
 
 	if (e == 0 && count > 0)
 		e = add_copy(&op, stream, __func__);
@@ -266,15 +276,7 @@ int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_p
 	size_t height, int kind, struct CUstream_st *stream)
 {
 	int e = fake_enter(__func__);
-	bool out = kind == CKPT_CUDA_DEVICE_TO_HOST;
-	struct fake_op op = {.kind = FAKE_OP_COPY,
-		.copy_kind = kind,
-		.host = out ? to : (char *)from,
-		.device = out ? (char *)from : to,
-		.host_pitch = out ? to_pitch : from_pitch,
-		.device_pitch = out ? from_pitch : to_pitch,
-		.width = width,
-		.height = height};
+	struct fake_op op = copy_op(to, to_pitch, from, from_pitch, width, height, kind);
 
 	if (e == 0 && (to_pitch < width || from_pitch < width || to_pitch > INT32_MAX ||
 			      from_pitch > INT32_MAX))
