@@ -43,6 +43,12 @@ enum {
 	CKPT_CUDA_HOST_REGISTER_PORTABLE = 1, /* cudaHostRegisterPortable */
 };
 
+/* Handles that CUDA gives a meaning, each of the calling thread's current GPU. 0 is one of the two. */
+enum {
+	CKPT_CUDA_STREAM_LEGACY = 1,     /* cudaStreamLegacy */
+	CKPT_CUDA_STREAM_PER_THREAD = 2, /* cudaStreamPerThread */
+};
+
 /* cudaStreamCaptureStatus */
 enum {
 	CKPT_CUDA_CAPTURE_NONE = 0,        /* cudaStreamCaptureStatusNone */

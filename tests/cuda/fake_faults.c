@@ -33,10 +33,16 @@ static char forbidden_text[256];
 static atomic_int owner; /* the process that may call */
 static _Thread_local int last_error;
 static _Thread_local int thread_mode;
+static _Thread_local int current_device;
 
 int *fake_thread_mode(void)
 {
 	return &thread_mode;
+}
+
+int *fake_current_device(void)
+{
+	return &current_device;
 }
 
 void fake_forbid(const char *fmt, ...)
@@ -156,6 +162,7 @@ static void control_reset(uint64_t seed)
 	forgiving = false;
 	forbidden_text[0] = 0;
 	last_error = 0;
+	current_device = 0;
 	pthread_mutex_unlock(&fake.lock);
 }
 

@@ -33,6 +33,11 @@ struct fake_op {
 
 struct CUstream_st {
 	struct CUstream_st *next;
+	int device;
+	unsigned flags;
+	uintptr_t
+		number; /* CKPT_CUDA_STREAM_LEGACY, CKPT_CUDA_STREAM_PER_THREAD; 0: it was created */
+	pthread_t creator; /* of the latter: whose it is */
 	pthread_t thread;
 	struct dice dice;
 	struct fake_op *head;
@@ -48,6 +53,7 @@ struct CUstream_st {
 
 struct CUevent_st {
 	struct CUevent_st *next;
+	int device;
 	uint64_t recorded; /* calls of record */
 	uint64_t done;     /* the last of them that the device has come to */
 	bool destroyed;
@@ -58,7 +64,6 @@ struct fake_state {
 	pthread_cond_t changed;
 	struct CUstream_st *streams; /* destroyed ones too, so that their use is noticed */
 	struct CUevent_st *events;
-	struct CUstream_st *legacy; /* stream 0 */
 	struct dice dice;
 	size_t live[FAKE_KINDS];
 	uint64_t notes[FAKE_NOTES];
@@ -79,6 +84,7 @@ int fake_last_error(bool clear);
 /* A call that may be unsafe while a stream is captured: 0, or the error; the capture is spoilt. */
 int fake_unsafe(void);
 int *fake_thread_mode(void);
+int *fake_current_device(void); /* the calling thread's */
 
 /* Something that the API forbids. */
 __attribute__((format(printf, 1, 2))) void fake_forbid(const char *fmt, ...);

@@ -30,7 +30,6 @@ struct registration {
 static struct allocation *allocations;
 static struct registration *registrations;
 static size_t pinned_limit = SIZE_MAX;
-static _Thread_local int current_device;
 
 static struct allocation *allocation_of(const void *device, size_t size)
 {
@@ -290,6 +289,7 @@ EXPORT int cudaRuntimeGetVersion(int *version);
 EXPORT int cudaDriverGetVersion(int *version);
 EXPORT int cudaGetDeviceCount(int *count);
 EXPORT int cudaSetDevice(int device);
+EXPORT int cudaGetDevice(int *device);
 EXPORT int cudaGetLastError(void);
 EXPORT const char *cudaGetErrorName(int error);
 EXPORT const char *cudaGetErrorString(int error);
@@ -322,7 +322,16 @@ int cudaSetDevice(int device)
 	if (e == 0 && (device < 0 || device > 1))
 		e = CKPT_CUDA_INVALID_DEVICE;
 	if (e == 0)
-		current_device = device;
+		*fake_current_device() = device;
+	return fake_leave(e);
+}
+
+int cudaGetDevice(int *device)
+{
+	int e = fake_enter(__func__);
+
+	if (e == 0)
+		*device = *fake_current_device();
 	return fake_leave(e);
 }
 

@@ -118,12 +118,16 @@ static void *stream_thread(void *argument)
 	return NULL;
 }
 
-static struct CUstream_st *make_stream(void)
+static struct CUstream_st *make_stream(uintptr_t number, unsigned flags)
 {
 	struct CUstream_st *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		abort();
+	s->device = *fake_current_device();
+	s->flags = flags;
+	s->number = number;
+	s->creator = pthread_self();
 	s->dice.state = dice_next(&fake.dice);
 	s->next = fake.streams;
 	fake.streams = s;
@@ -132,13 +136,23 @@ static struct CUstream_st *make_stream(void)
 	return s;
 }
 
+/* Those that nobody creates: one of each GPU, or of each thread and GPU. */
+static struct CUstream_st *numbered_stream(uintptr_t number)
+{
+	for (struct CUstream_st *s = fake.streams; s; s = s->next)
+		if (s->number == number && s->device == *fake_current_device() &&
+			(number == CKPT_CUDA_STREAM_LEGACY ||
+				pthread_equal(s->creator, pthread_self())))
+			return s;
+	return make_stream(number, 0);
+}
+
 struct CUstream_st *fake_stream(struct CUstream_st *stream, const char *function)
 {
-	if (!stream) {
-		if (!fake.legacy)
-			fake.legacy = make_stream();
-		return fake.legacy;
-	}
+	uintptr_t number = (uintptr_t)stream;
+
+	if (number <= CKPT_CUDA_STREAM_PER_THREAD)
+		return numbered_stream(number ? number : CKPT_CUDA_STREAM_LEGACY);
 	for (struct CUstream_st *s = fake.streams; s; s = s->next) {
 		if (s != stream)
 			continue;
@@ -215,7 +229,6 @@ void fake_end_streams(void)
 		fake.streams = s->next;
 		free(s);
 	}
-	fake.legacy = NULL;
 	while (fake.events) {
 		struct CUevent_st *e = fake.events;
 
@@ -248,7 +261,7 @@ int cudaStreamCreateWithPriority(struct CUstream_st **stream, unsigned flags, in
 	if (e == 0 && (flags > CKPT_CUDA_STREAM_NON_BLOCKING || priority > 0))
 		e = CKPT_CUDA_INVALID_VALUE;
 	if (e == 0) {
-		*stream = make_stream();
+		*stream = make_stream(0, flags);
 		fake.live[FAKE_STREAMS]++;
 	}
 	return fake_leave(e);
@@ -269,6 +282,16 @@ int cudaStreamDestroy(struct CUstream_st *stream)
 	return fake_leave(e);
 }
 
+/* The legacy stream waits for every blocking one of its GPU, and so for one that is captured. */
+static struct CUstream_st *captured_before(const struct CUstream_st *s)
+{
+	for (struct CUstream_st *o = fake.streams; o; o = o->next)
+		if (s->number == CKPT_CUDA_STREAM_LEGACY && o->capture && o->device == s->device &&
+			!(o->flags & CKPT_CUDA_STREAM_NON_BLOCKING))
+			return o;
+	return NULL;
+}
+
 /* A call that must not be made of a stream that is captured. */
 static struct CUstream_st *free_stream(struct CUstream_st *stream, const char *function, int *e)
 {
@@ -279,6 +302,10 @@ static struct CUstream_st *free_stream(struct CUstream_st *stream, const char *f
 	else if (s->capture) {
 		fake_forbid("%s() of a stream that is being captured", function);
 		*e = CKPT_CUDA_STREAM_CAPTURE_UNSUPPORTED;
+	} else if (captured_before(s)) {
+		fake_forbid("%s() of the legacy stream while another is captured", function);
+		captured_before(s)->capture = CKPT_CUDA_CAPTURE_INVALIDATED;
+		*e = CKPT_CUDA_STREAM_CAPTURE_IMPLICIT;
 	}
 	return s;
 }
@@ -326,12 +353,11 @@ int cudaStreamIsCapturing(struct CUstream_st *stream, int *status)
 	if (e == 0) {
 		struct CUstream_st *s = fake_stream(stream, __func__);
 
-		for (struct CUstream_st *o = fake.streams; !stream && o; o = o->next)
-			if (o->capture)
-				e = CKPT_CUDA_STREAM_CAPTURE_IMPLICIT;
 		if (!s)
 			e = CKPT_CUDA_INVALID_RESOURCE_HANDLE;
-		else if (e == 0)
+		else if (captured_before(s))
+			e = CKPT_CUDA_STREAM_CAPTURE_IMPLICIT;
+		else
 			*status = s->capture;
 	}
 	return fake_leave(e);
@@ -401,6 +427,7 @@ int cudaEventCreateWithFlags(struct CUevent_st **event, unsigned flags)
 		struct CUevent_st *ev = calloc(1, sizeof(*ev));
 		if (!ev)
 			abort();
+		ev->device = *fake_current_device();
 		ev->next = fake.events;
 		fake.events = ev;
 		fake.live[FAKE_EVENTS]++;
@@ -431,7 +458,7 @@ int cudaEventRecord(struct CUevent_st *event, struct CUstream_st *stream)
 		struct CUstream_st *s = free_stream(stream, __func__, &e);
 		struct CUevent_st *ev = fake_event(event, __func__);
 
-		if (!ev)
+		if (!ev || (e == 0 && ev->device != s->device))
 			e = CKPT_CUDA_INVALID_RESOURCE_HANDLE;
 		else if (e == 0) {
 			struct fake_op op = {
@@ -453,11 +480,9 @@ int cudaEventQuery(struct CUevent_st *event)
 
 		if (!ev)
 			e = CKPT_CUDA_INVALID_RESOURCE_HANDLE;
-		else if (ev->done < ev->recorded) {
-			pthread_mutex_unlock(&fake.lock);
-			/* No failure, so not the last error either. */
-			return CKPT_CUDA_NOT_READY;
-		}
+		else if (ev->done < ev->recorded)
+			/* Kept for cudaGetLastError(), though NVIDIA's is said not to: the harder case. */
+			e = CKPT_CUDA_NOT_READY;
 	}
 	return fake_leave(e);
 }

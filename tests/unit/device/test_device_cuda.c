@@ -538,10 +538,13 @@ static void a_capture_is_left_alone_and_copies_go_on_beside_it(void **state)
 	struct ckpt_segment segment = whole(w);
 	struct ckpt_copy copy = {0};
 	char *more = cuda_rig_pages(4096);
-	uintptr_t streams[] = {number(w->compute), 0};
+	struct CUstream_st *captured;
 	void *graph;
 
-	assert_cuda(rig->extra.begin_capture(w->compute, CKPT_CUDA_MODE_GLOBAL));
+	/* The legacy stream waits for one that blocks, so it is none to be used either. */
+	assert_cuda(rig->api.stream_create_with_priority(&captured, 0, 0));
+	uintptr_t streams[] = {number(captured), 0, CKPT_CUDA_STREAM_LEGACY};
+	assert_cuda(rig->extra.begin_capture(captured, CKPT_CUDA_MODE_GLOBAL));
 	for (size_t i = 0; i < COUNT(streams); i++) {
 		memset(&rig->err, 0, sizeof(rig->err));
 		assert_int_equal(
@@ -560,8 +563,14 @@ static void a_capture_is_left_alone_and_copies_go_on_beside_it(void **state)
 	assert_int_equal(copy.result, 0);
 	assert_memory_equal(w->staged, w->bytes, SIZE);
 	/* Not spoilt, and no error is left for the framework. */
-	assert_cuda(rig->extra.end_capture(w->compute, &graph));
+	assert_cuda(rig->extra.end_capture(captured, &graph));
 	assert_cuda(rig->api.get_last_error());
+	/* Beside the capture of one that does not block it is. */
+	assert_cuda(rig->extra.begin_capture(w->compute, CKPT_CUDA_MODE_GLOBAL));
+	assert_int_equal(ckpt_device_follow(rig->device, 0, &rig->err), 0);
+	assert_int_equal(ckpt_device_hold(rig->device, 0, CKPT_HOLD_ALL, -1, &rig->err), 0);
+	assert_cuda(rig->extra.end_capture(w->compute, &graph));
+	assert_cuda(rig->api.stream_destroy(captured));
 	cuda_rig_pages_free(more, 4096);
 }
 
