@@ -69,6 +69,7 @@ struct ckpt_cuda_api {
 	int (*driver_get_version)(int *version);
 	int (*get_device_count)(int *count);
 	int (*set_device)(int device);
+	int (*get_device)(int *device);
 	int (*get_last_error)(void);
 	const char *(*get_error_name)(int error);
 	const char *(*get_error_string)(int error);

@@ -32,6 +32,7 @@ static const struct symbol symbols[] = {
 	SYMBOL(driver_get_version, "cudaDriverGetVersion"),
 	SYMBOL(get_device_count, "cudaGetDeviceCount"),
 	SYMBOL(set_device, "cudaSetDevice"),
+	SYMBOL(get_device, "cudaGetDevice"),
 	SYMBOL(get_last_error, "cudaGetLastError"),
 	SYMBOL(get_error_name, "cudaGetErrorName"),
 	SYMBOL(get_error_string, "cudaGetErrorString"),

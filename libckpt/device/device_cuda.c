@@ -91,6 +91,26 @@ static void cuda_unpin(struct ckpt_device *device, void *base, size_t size)
 		(void)run_errand(d, &errand);
 }
 
+/* 0: a stream that has no handle of its own is this GPU's. Those that have one say themselves whose they are. */
+static int check_current(
+	struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err)
+{
+	int current = -1;
+	int e;
+
+	if ((uintptr_t)stream > CKPT_CUDA_STREAM_PER_THREAD)
+		return 0;
+	e = d->api.get_device(&current);
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaGetDevice");
+	if (current == d->index)
+		return 0;
+	return ckpt_fail(err, -EINVAL,
+		"the tensors are on GPU %d, but stream %d is that of GPU %d here, which is current "
+		"in this thread; make GPU %d current (torch.cuda.set_device)",
+		d->index, (int)(uintptr_t)stream, current, d->index);
+}
+
 /* 0: the user's stream may be given events. */
 static int check_stream(
 	struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err)
@@ -101,6 +121,8 @@ static int check_stream(
 
 	if (r == 0)
 		r = ckpt_cuda_fail_lost(d, err);
+	if (r == 0)
+		r = check_current(d, stream, err);
 	if (r < 0)
 		return r;
 	e = d->api.stream_is_capturing(stream, &status);

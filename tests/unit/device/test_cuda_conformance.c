@@ -263,6 +263,38 @@ static void a_device_that_is_not_there_is_refused(void **state)
 	(void)cuda->get_last_error();
 }
 
+/* With one GPU there is none to take a stream for another's. */
+static void events_and_streams_are_of_the_gpu_that_was_current(void **state)
+{
+	struct world *w = *state;
+	struct CUevent_st *other;
+	int current = -1;
+	int count = 0;
+
+	need_runtime();
+	assert_cuda(cuda->get_device(&current));
+	assert_int_equal(current, 0);
+	assert_cuda(cuda->event_record(w->event, NULL));
+	assert_cuda(cuda->get_device_count(&count));
+	if (count == 1)
+		return;
+	assert_cuda(cuda->set_device(1));
+	assert_cuda(cuda->get_device(&current));
+	assert_int_equal(current, 1);
+	assert_cuda(cuda->event_create_with_flags(&other, CKPT_CUDA_EVENT_DISABLE_TIMING));
+	for (uintptr_t number = 0; number <= CKPT_CUDA_STREAM_PER_THREAD; number++) {
+		assert_int_equal(cuda->event_record(w->event, (struct CUstream_st *)number),
+			CKPT_CUDA_INVALID_RESOURCE_HANDLE);
+		assert_cuda(cuda->event_record(other, (struct CUstream_st *)number));
+	}
+	assert_int_equal(cuda->event_record(other, w->a), CKPT_CUDA_INVALID_RESOURCE_HANDLE);
+	assert_cuda(cuda->event_record(w->event, w->a));
+	assert_cuda(cuda->stream_wait_event(w->a, other, 0));
+	assert_cuda(cuda->stream_synchronize(w->a));
+	assert_cuda(cuda->event_destroy(other));
+	assert_cuda(cuda->set_device(0));
+}
+
 static int capture_end(struct CUstream_st *stream)
 {
 	void *graph = NULL;
@@ -361,6 +393,7 @@ int main(void)
 		PROMISE(memory_is_pinned_once),
 		PROMISE(errors_have_names_and_texts),
 		PROMISE(a_device_that_is_not_there_is_refused),
+		PROMISE(events_and_streams_are_of_the_gpu_that_was_current),
 		PROMISE(a_relaxed_thread_spoils_no_capture),
 		PROMISE(a_thread_of_the_usual_mode_does),
 	};

@@ -242,12 +242,12 @@ static void versions_that_are_not_known_are_refused(void **state)
 static void one_that_lacks_a_function_is_refused(void **state)
 {
 	static const char *const names[] = {"cudaDriverGetVersion", "cudaGetDeviceCount",
-		"cudaSetDevice", "cudaGetLastError", "cudaGetErrorName", "cudaGetErrorString",
-		"cudaThreadExchangeStreamCaptureMode", "cudaStreamCreateWithPriority",
-		"cudaStreamDestroy", "cudaStreamSynchronize", "cudaStreamWaitEvent",
-		"cudaStreamIsCapturing", "cudaEventCreateWithFlags", "cudaEventDestroy",
-		"cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize", "cudaMemcpyAsync",
-		"cudaMemcpy2DAsync", "cudaHostRegister", "cudaHostUnregister"};
+		"cudaSetDevice", "cudaGetDevice", "cudaGetLastError", "cudaGetErrorName",
+		"cudaGetErrorString", "cudaThreadExchangeStreamCaptureMode",
+		"cudaStreamCreateWithPriority", "cudaStreamDestroy", "cudaStreamSynchronize",
+		"cudaStreamWaitEvent", "cudaStreamIsCapturing", "cudaEventCreateWithFlags",
+		"cudaEventDestroy", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
+		"cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaHostRegister", "cudaHostUnregister"};
 	struct ckpt_error err;
 
 	(void)state;

@@ -444,6 +444,75 @@ static void a_hold_of_nothing_holds_nothing(void **state)
 	assert_cuda(rig->api.stream_synchronize(w->compute));
 }
 
+static void assert_not_its_stream(uintptr_t stream)
+{
+	struct ckpt_error err = {.size = 0};
+
+	assert_int_equal(ckpt_device_follow(rig->device, stream, &err), -EINVAL);
+	assert_non_null(strstr(err.message, "on GPU 0"));
+	assert_non_null(strstr(err.message, "is that of GPU 1"));
+	memset(&err, 0, sizeof(err));
+	assert_int_equal(ckpt_device_hold(rig->device, stream, CKPT_HOLD_ALL, -1, &err), -EINVAL);
+	assert_non_null(strstr(err.message, "make GPU 0 current"));
+}
+
+/* Events on them would order nothing of the tensors' GPU. */
+static void streams_without_a_handle_are_of_the_current_gpu(void **state)
+{
+	struct world *w = *state;
+	uint64_t records;
+
+	assert_cuda(rig->api.set_device(1));
+	records = fake->calls("cudaEventRecord");
+	for (uintptr_t stream = 0; stream <= CKPT_CUDA_STREAM_PER_THREAD; stream++)
+		assert_not_its_stream(stream);
+	assert_int_equal(fake->calls("cudaEventRecord"), records);
+	/* One that has a handle is whose it is, whatever is current. */
+	assert_int_equal(ckpt_device_follow(rig->device, number(w->compute), &rig->err), 0);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, -1, &rig->err), 0);
+	assert_cuda(rig->api.set_device(0));
+	for (uintptr_t stream = 0; stream <= CKPT_CUDA_STREAM_PER_THREAD; stream++) {
+		assert_int_equal(ckpt_device_follow(rig->device, stream, &rig->err), 0);
+		assert_int_equal(
+			ckpt_device_hold(rig->device, stream, CKPT_HOLD_ALL, -1, &rig->err), 0);
+	}
+	fake->fail_call("cudaGetDevice", 1, CKPT_CUDA_INVALID_VALUE);
+	assert_int_equal(ckpt_device_follow(rig->device, 0, &rig->err), CKPT_EDEVICE);
+	assert_non_null(strstr(rig->err.message, "GPU 0: cudaGetDevice"));
+	assert_cuda(rig->api.get_last_error());
+}
+
+/* A stream of another GPU can wait for this one's copies; to follow it is what CUDA refuses. */
+static void a_stream_of_another_gpu_can_be_held_but_not_followed(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_segment segment = whole(w);
+	struct ckpt_copy copy = {0};
+	struct CUstream_st *other;
+	void *seen;
+
+	assert_cuda(rig->api.set_device(1));
+	assert_cuda(rig->api.stream_create_with_priority(&other, CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+	assert_cuda(rig->api.set_device(0));
+	assert_int_equal(ckpt_device_follow(rig->device, number(other), &rig->err), CKPT_EDEVICE);
+	assert_non_null(strstr(rig->err.message, "cudaEventRecord"));
+	fake->stop(FAKE_COPIES);
+	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &segment, 1);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(other), CKPT_HOLD_ALL, -1, &rig->err), 0);
+	assert_cuda(fake->fill(w->device, 2, SIZE, other));
+	fake->stop(0);
+	cuda_rig_await(rig, 1);
+	assert_memory_equal(w->staged, w->bytes, SIZE);
+	assert_cuda(rig->api.stream_synchronize(other));
+	assert_cuda(rig->api.stream_destroy(other));
+	seen = cuda_rig_pages(SIZE);
+	fake->peek(w->device, seen, SIZE);
+	assert_int_equal(((char *)seen)[SIZE - 1], 2);
+	cuda_rig_pages_free(seen, SIZE);
+}
+
 /* Copies of a training loop; what comes back is looked at there and then, and its slot written over. */
 #define STEPS 30
 
@@ -687,6 +756,8 @@ int main(void)
 		PROMISE(without_a_follow_the_bytes_are_of_the_step_before),
 		PROMISE(a_hold_waits_until_the_copies_are_enqueued),
 		PROMISE(a_hold_of_nothing_holds_nothing),
+		PROMISE(streams_without_a_handle_are_of_the_current_gpu),
+		PROMISE(a_stream_of_another_gpu_can_be_held_but_not_followed),
 		PROMISE(a_loop_with_few_slots_sees_each_step_as_it_was),
 		PROMISE(a_capture_is_left_alone_and_copies_go_on_beside_it),
 		PROMISE(memory_that_cannot_be_pinned_is_said),

@@ -182,6 +182,8 @@ static void each_call_that_fails_is_said_and_leaves_nothing(void **state)
 		{"cudaEventCreateWithFlags", 3, true},
 		{"cudaHostRegister", 1, true},
 		{"cudaStreamIsCapturing", 2, true},
+		/* Asked of streams without a handle alone. */
+		{"cudaGetDevice", 0, true},
 		{"cudaEventRecord", 7, true},
 		{"cudaStreamWaitEvent", 2, true},
 		{"cudaMemcpyAsync", 4, true},
