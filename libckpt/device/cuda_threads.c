@@ -378,30 +378,31 @@ static struct ckpt_cuda_flight *next_flight(struct ckpt_cuda_device *d)
 	return flight;
 }
 
-/* Until nothing of the copy moves any more. A device that is lost moves nothing. */
+/*
+ * Until nothing of the copy moves any more. That a device is lost is no reason not to wait: it decides what comes of
+ * the copy, but its memory is another's as soon as it is given back.
+ */
 static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *flight)
 {
 	struct ckpt_error *err = flight->copy->error;
 	int r = ckpt_cuda_fail_lost(d, err);
-	int e;
+	int e = CKPT_CUDA_SUCCESS;
 
-	if (r < 0)
-		return r;
 	if (flight->recorded) {
 		e = d->api.event_synchronize(flight->event);
 		if (e == CKPT_CUDA_SUCCESS)
-			return 0;
-		r = fail(d, err, e, "cudaEventSynchronize");
-		if (ckpt_cuda_fail_lost(d, NULL) < 0)
+			return r;
+		r = r < 0 ? r : fail(d, err, e, "cudaEventSynchronize");
+	}
+	/* Later copies as well. Once more, if it was the call that failed and not what it waited for. */
+	for (unsigned tries = 0; tries < 2; tries++) {
+		e = d->api.stream_synchronize(d->stream);
+		if (e == CKPT_CUDA_SUCCESS)
 			return r;
 	}
-	/* Later copies as well; but the staging of this one must not be given back before. */
-	e = d->api.stream_synchronize(d->stream);
-	if (e == CKPT_CUDA_SUCCESS)
-		return r;
-	/* Whether it still moves cannot be known, so no more is given to it. */
+	/* There is nothing left to ask. No more is given to it, and a context that has ended moves nothing. */
 	lose(d, e, "cudaStreamSynchronize");
-	return ckpt_cuda_fail(d, err, e, "cudaStreamSynchronize");
+	return r < 0 ? r : ckpt_cuda_fail(d, err, e, "cudaStreamSynchronize");
 }
 
 static void compare_samples(struct ckpt_copy *copy)

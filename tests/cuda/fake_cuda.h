@@ -44,11 +44,13 @@ struct fake_cuda {
 	void (*block)(const char *function);
 	/* Returns when one stands there. */
 	void (*await_blocked)(void);
-	/* The nth call of the function from now fails. NULL: none. What destroys does so all the same. */
+	/* The nth call of the function from now fails too. NULL: none. What destroys does so all the same. */
 	void (*fail_call)(const char *function, unsigned nth, int error);
-	bool (*failed)(void); /* it has come to that */
+	bool (*failed)(void); /* it has come to all of that */
 	/* The device is gone after so many more copies and kernels: every call fails. */
 	void (*die)(unsigned work, int error);
+	/* Every call fails, but what was enqueued goes on, and what waits for it returns afterwards. */
+	void (*lose)(int error);
 	void (*limit_pinned)(size_t bytes);
 
 	/* What the API forbids is remembered instead of ending the process. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define FUNCTIONS 64
+#define FAILURES  4 /* at once */
 
 struct fake_state fake = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -24,10 +25,12 @@ static struct {
 
 static const char *blocking; /* calls of it stand still */
 static unsigned blocked;
-static const char *failing;
-static unsigned failing_in;
-static int failing_with;
-static bool has_failed;
+static struct {
+	const char *function; /* NULL: none, or it has failed */
+	unsigned in;
+	int error;
+} failures[FAILURES];
+static bool failure_asked;
 static bool forgiving;
 static char forbidden_text[256];
 static atomic_int owner; /* the process that may call */
@@ -81,7 +84,27 @@ static uint64_t calls_of(const char *function)
 	return sum;
 }
 
-int fake_enter(const char *function)
+/* The error that a test wants of this call, or 0. */
+static int wanted_failure(const char *function)
+{
+	int error = 0;
+
+	for (size_t i = 0; i < FAILURES; i++) {
+		if (!failures[i].function || strcmp(failures[i].function, function) != 0 ||
+			--failures[i].in > 0)
+			continue;
+		failures[i].function = NULL;
+		error = failures[i].error;
+	}
+	return error;
+}
+
+int fake_gone(void)
+{
+	return fake.dead ? fake.death : fake.loss;
+}
+
+int fake_enter_waiting(const char *function)
 {
 	int none = 0;
 
@@ -98,12 +121,14 @@ int fake_enter(const char *function)
 		pthread_cond_wait(&fake.changed, &fake.lock);
 	}
 	blocked--;
-	if (failing && strcmp(failing, function) == 0 && --failing_in == 0) {
-		failing = NULL;
-		has_failed = true;
-		return failing_with;
-	}
-	return fake.dead ? fake.death : 0;
+	return wanted_failure(function);
+}
+
+int fake_enter(const char *function)
+{
+	int error = fake_enter_waiting(function);
+
+	return error ? error : fake_gone();
 }
 
 int fake_leave(int error)
@@ -116,7 +141,7 @@ int fake_leave(int error)
 
 int fake_last_error(bool clear)
 {
-	int error = fake.dead ? fake.death : last_error;
+	int error = fake_gone() ? fake_gone() : last_error;
 
 	if (clear)
 		last_error = 0;
@@ -146,6 +171,7 @@ static void control_reset(uint64_t seed)
 {
 	pthread_mutex_lock(&fake.lock);
 	fake.dead = false;
+	fake.loss = 0;
 	fake.stopped = 0;
 	fake.allowed = 0;
 	blocking = NULL;
@@ -157,8 +183,8 @@ static void control_reset(uint64_t seed)
 	memset(functions, 0, sizeof(functions));
 	fake.dice.state = seed;
 	fake.die_after = UINT64_MAX;
-	failing = NULL;
-	has_failed = false;
+	memset(failures, 0, sizeof(failures));
+	failure_asked = false;
 	forgiving = false;
 	forbidden_text[0] = 0;
 	last_error = 0;
@@ -273,11 +299,19 @@ static void control_await_blocked(void)
 
 static void control_fail(const char *function, unsigned nth, int error)
 {
+	size_t i = 0;
+
 	pthread_mutex_lock(&fake.lock);
-	failing = function;
-	failing_in = nth;
-	failing_with = error;
-	has_failed = false;
+	failure_asked = function != NULL;
+	if (!function)
+		memset(failures, 0, sizeof(failures));
+	while (i < FAILURES && failures[i].function)
+		i++;
+	if (i == FAILURES)
+		abort();
+	failures[i].function = function;
+	failures[i].in = nth;
+	failures[i].error = error;
 	pthread_mutex_unlock(&fake.lock);
 }
 
@@ -286,7 +320,9 @@ static bool control_failed(void)
 	bool yes;
 
 	pthread_mutex_lock(&fake.lock);
-	yes = has_failed;
+	yes = failure_asked;
+	for (size_t i = 0; i < FAILURES; i++)
+		yes = yes && !failures[i].function;
 	pthread_mutex_unlock(&fake.lock);
 	return yes;
 }
@@ -298,6 +334,13 @@ static void control_die(unsigned work, int error)
 	fake.die_after = work;
 	fake.dead = work == 0;
 	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void control_lose(int error)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.loss = error;
 	pthread_mutex_unlock(&fake.lock);
 }
 
@@ -338,6 +381,7 @@ EXPORT const struct fake_cuda *fake_cuda_control(void)
 		.fail_call = control_fail,
 		.failed = control_failed,
 		.die = control_die,
+		.lose = control_lose,
 		.limit_pinned = control_limit,
 		.forgive = control_forgive,
 		.forbidden = control_forbidden,

@@ -69,8 +69,9 @@ struct fake_state {
 	uint64_t notes[FAKE_NOTES];
 	unsigned stopped;
 	unsigned allowed; /* copies that run all the same */
-	bool dead;
+	bool dead;        /* what was enqueued is not done any more */
 	int death;
+	int loss;           /* not 0: what was enqueued is done all the same */
 	uint64_t die_after; /* copies and kernels; UINT64_MAX: never */
 };
 
@@ -78,6 +79,10 @@ extern struct fake_state fake;
 
 /* Every function of the API: takes the lock; not 0: the error that it shall return. */
 int fake_enter(const char *function);
+/* The same for one that waits for the device, whatever has become of it. */
+int fake_enter_waiting(const char *function);
+/* Under the lock: the error of all calls, or 0. */
+int fake_gone(void);
 /* Lets go of the lock, and keeps the error for cudaGetLastError(). Returns it. */
 int fake_leave(int error);
 int fake_last_error(bool clear);

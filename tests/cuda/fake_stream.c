@@ -312,7 +312,7 @@ static struct CUstream_st *free_stream(struct CUstream_st *stream, const char *f
 
 int cudaStreamSynchronize(struct CUstream_st *stream)
 {
-	int e = fake_enter(__func__);
+	int e = fake_enter_waiting(__func__);
 
 	if (e == 0)
 		e = fake_unsafe();
@@ -321,7 +321,7 @@ int cudaStreamSynchronize(struct CUstream_st *stream)
 		if (e == 0)
 			fake_await(s, s->added);
 	}
-	return fake_leave(e == 0 && fake.dead ? fake.death : e);
+	return fake_leave(e == 0 ? fake_gone() : e);
 }
 
 int cudaStreamWaitEvent(struct CUstream_st *stream, struct CUevent_st *event, unsigned flags)
@@ -489,7 +489,7 @@ int cudaEventQuery(struct CUevent_st *event)
 
 int cudaEventSynchronize(struct CUevent_st *event)
 {
-	int e = fake_enter(__func__);
+	int e = fake_enter_waiting(__func__);
 
 	if (e == 0)
 		e = fake_unsafe();
@@ -504,5 +504,5 @@ int cudaEventSynchronize(struct CUevent_st *event)
 		while (ev && ev->done < record && !fake.dead)
 			pthread_cond_wait(&fake.changed, &fake.lock);
 	}
-	return fake_leave(e == 0 && fake.dead ? fake.death : e);
+	return fake_leave(e == 0 ? fake_gone() : e);
 }

@@ -305,6 +305,171 @@ static void a_lost_device_fails_what_is_under_way_and_all_that_comes(void **stat
 	assert_int_equal(fake->live(FAKE_STREAMS), 1);
 }
 
+/*
+ * Three copies to staging: the first is back, the second stands before one gate and the third before another, all
+ * of them enqueued.
+ */
+struct gated {
+	struct CUstream_st *stream[2];
+	struct cuda_gate gate[2];
+	struct ckpt_segment segments[4];
+	struct ckpt_copy copies[4];
+	struct ckpt_error errors[4];
+};
+
+static void submit_gated(struct gated *g, size_t i)
+{
+	g->segments[i] =
+		(struct ckpt_segment){.view = {device + i * PART, 1, 1, part_shape, NULL, 0},
+			.length = PART,
+			.staged = staged + i * PART};
+	g->copies[i].error = &g->errors[i];
+	cuda_rig_copy(rig, &g->copies[i], CKPT_COPY_TO_STAGING, &g->segments[i], 1);
+}
+
+static void await_fed(void)
+{
+	assert_int_equal(
+		ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL, -1, &rig->err), 0);
+}
+
+static void start_gated(struct gated *g)
+{
+	memset(g, 0, sizeof(*g));
+	cuda_rig_open(rig);
+	assert_int_equal(ckpt_device_pin(rig->device, staged, SIZE, &rig->err), 0);
+	submit_gated(g, 0);
+	cuda_rig_await(rig, 1);
+	for (size_t i = 0; i < 2; i++) {
+		assert_cuda(rig->api.stream_create_with_priority(
+			&g->stream[i], CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+		cuda_gate_add(rig, &g->gate[i], g->stream[i]);
+		assert_int_equal(
+			ckpt_device_follow(rig->device, (uintptr_t)g->stream[i], &rig->err), 0);
+		submit_gated(g, i + 1);
+		await_fed();
+	}
+}
+
+/* Until the function has been called so often. Nothing may come back before. */
+static void await_calls(const char *function, uint64_t calls)
+{
+	uint64_t deadline = ckpt_deadline(60000);
+
+	while (fake->calls(function) < calls && ckpt_clock_ns() < deadline) {
+		assert_null(ckpt_inbox_take(&rig->inbox));
+		(void)sched_yield();
+	}
+	assert_int_equal(fake->calls(function), calls);
+	assert_null(ckpt_inbox_take(&rig->inbox));
+}
+
+static void end_gated(struct gated *g, unsigned done)
+{
+	cuda_gate_open(&g->gate[0]);
+	cuda_gate_open(&g->gate[1]);
+	cuda_rig_await(rig, done);
+	/* All of it was copied before it came back, whatever is said of it. */
+	for (size_t i = 0; i < 3; i++)
+		assert_memory_equal(staged + i * PART, bytes + i * PART, PART);
+	ckpt_device_unpin(rig->device, staged, SIZE);
+	ckpt_device_close(rig->device);
+	for (size_t i = 0; i < 2; i++) {
+		(void)rig->api.stream_synchronize(g->stream[i]);
+		(void)rig->api.stream_destroy(g->stream[i]);
+	}
+	assert_string_equal(fake->forbidden(), "");
+}
+
+/* Every call fails, but the copies are still made: their staging is nobody else's until then. */
+static void a_lost_device_keeps_what_it_may_still_write_to(void **state)
+{
+	struct gated g;
+
+	(void)state;
+	start_gated(&g);
+	fake->lose(CKPT_CUDA_ILLEGAL_ADDRESS);
+	submit_gated(&g, 3);
+	cuda_rig_await(rig, 2);
+	assert_int_equal(g.copies[3].result, CKPT_EDEVICE);
+	assert_int_equal(ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL, -1, NULL),
+		CKPT_EDEVICE);
+	/* The second: its event says nothing that can be relied on, so the whole stream is waited for. */
+	cuda_gate_open(&g.gate[0]);
+	await_calls("cudaStreamSynchronize", 1);
+	end_gated(&g, 4);
+	assert_int_equal(g.copies[1].result, CKPT_EDEVICE);
+	assert_int_equal(g.copies[2].result, CKPT_EDEVICE);
+	assert_non_null(strstr(g.errors[2].message, "GPU 0 has failed for good"));
+}
+
+/* That a device is lost is found by a call that fails after one that has failed; what was enqueued goes on. */
+static void a_query_that_fails_after_a_failure_means_lost(void **state)
+{
+	struct gated g;
+
+	(void)state;
+	start_gated(&g);
+	fake->fail_call("cudaMemcpyAsync", 1, CKPT_CUDA_INVALID_VALUE);
+	fake->fail_call("cudaEventQuery", 1, CKPT_CUDA_ILLEGAL_ADDRESS);
+	submit_gated(&g, 3);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL, -1, &rig->err),
+		CKPT_EDEVICE);
+	assert_non_null(strstr(rig->err.message, "GPU 0 has failed for good: cudaMemcpyAsync"));
+	assert_true(fake->failed());
+	/* The second was waited for when that was found, or not yet; the third was not. */
+	cuda_gate_open(&g.gate[0]);
+	cuda_rig_await(rig, 2);
+	await_calls("cudaEventSynchronize", 3);
+	end_gated(&g, 4);
+	assert_int_equal(g.copies[2].result, CKPT_EDEVICE);
+	assert_int_equal(g.copies[3].result, CKPT_EDEVICE);
+	assert_non_null(strstr(g.errors[3].message, "cudaMemcpyAsync"));
+}
+
+/* Of a copy without an event. The call that fails once is made again; when it fails again nothing more can be asked. */
+static void a_wait_that_fails_is_tried_again(void **state)
+{
+	struct gated g;
+
+	for (unsigned failures = 1; failures <= 2; failures++) {
+		if (failures > 1) {
+			assert_int_equal(teardown(state), 0);
+			assert_int_equal(setup(state), 0);
+		}
+		start_gated(&g);
+		/* So that the copy without an event is the one that is waited for next. */
+		cuda_gate_open(&g.gate[0]);
+		cuda_gate_open(&g.gate[1]);
+		cuda_rig_await(rig, 3);
+		fake->stop(FAKE_COPIES);
+		fake->fail_call("cudaEventRecord", 1, CKPT_CUDA_INVALID_RESOURCE_HANDLE);
+		for (unsigned i = 1; i <= failures; i++)
+			fake->fail_call("cudaStreamSynchronize", i, CKPT_CUDA_ILLEGAL_ADDRESS);
+		submit_gated(&g, 3);
+		if (failures == 1)
+			await_calls("cudaStreamSynchronize", 2);
+		else
+			cuda_rig_await(rig, 4);
+		/* Of a context that has ended nothing is copied any more. */
+		if (failures > 1)
+			fake->die(0, CKPT_CUDA_ILLEGAL_ADDRESS);
+		fake->stop(0);
+		cuda_rig_await(rig, 4);
+		assert_true(fake->failed());
+		assert_int_equal(g.copies[3].result, CKPT_EDEVICE);
+		assert_non_null(strstr(g.errors[3].message, "cudaEventRecord"));
+		memset(&rig->err, 0, sizeof(rig->err));
+		assert_int_equal(ckpt_device_hold(rig->device, (uintptr_t)compute, CKPT_HOLD_ALL,
+					 -1, &rig->err),
+			failures == 1 ? 0 : CKPT_EDEVICE);
+		if (failures > 1)
+			assert_non_null(strstr(rig->err.message, "cudaStreamSynchronize"));
+		end_gated(&g, 4);
+	}
+}
+
 static void a_gpu_that_is_not_there_is_said(void **state)
 {
 	struct ckpt_device *none = NULL;
@@ -373,6 +538,9 @@ int main(void)
 		PROMISE(a_failure_concerns_its_copy_alone),
 		PROMISE(a_copy_without_an_event_comes_back_when_it_has_ended),
 		PROMISE(a_lost_device_fails_what_is_under_way_and_all_that_comes),
+		PROMISE(a_lost_device_keeps_what_it_may_still_write_to),
+		PROMISE(a_query_that_fails_after_a_failure_means_lost),
+		PROMISE(a_wait_that_fails_is_tried_again),
 		PROMISE(a_gpu_that_is_not_there_is_said),
 		PROMISE(no_memory_is_said),
 	};
