@@ -98,7 +98,7 @@ static uint64_t whole_runs(const struct ckpt_cuda_walk *w, uint64_t from)
 	if (w->done > 0 || w->end - from < w->run)
 		return 0;
 	rows = ckpt_min_u64(rows, (w->end - from - w->run) / w->staged_pitch + 1);
-	rows = ckpt_min_u64(rows, CKPT_CUDA_PIECE / w->run);
+	rows = ckpt_min_u64(rows, ckpt_min_u64(CKPT_CUDA_PIECE / w->run, CKPT_CUDA_PIECE_RUNS));
 	if (w->device_pitch > PITCH_MAX || w->staged_pitch > PITCH_MAX)
 		rows = ckpt_min_u64(rows, 1);
 	return rows;

@@ -10,7 +10,9 @@
  * wait at most for the piece that is under way: 8 MiB are 0.15 to 0.5 ms of PCIe. Smaller ones would cost
  * bandwidth, and places in the driver's queue, which blocks whoever finds it full.
  */
-#define CKPT_CUDA_PIECE (UINT64_C(8) << 20)
+#define CKPT_CUDA_PIECE      (UINT64_C(8) << 20)
+/* Nor of more runs: short ones cost by their number, not by their bytes. */
+#define CKPT_CUDA_PIECE_RUNS (UINT64_C(1) << 16)
 
 /* One copy: `height` runs of `width` bytes. One run: the pitches mean nothing. */
 struct ckpt_cuda_piece {

@@ -174,6 +174,7 @@ static unsigned count_pieces(int64_t rows, int64_t columns, int64_t pitch, uint6
 	assert_int_equal(ckpt_cuda_walk_begin(&s, &walk), 0);
 	for (; ckpt_cuda_walk_next(&walk, &p); pieces++) {
 		assert_true(p.width * p.height <= CKPT_CUDA_PIECE);
+		assert_true(p.height <= CKPT_CUDA_PIECE_RUNS);
 		assert_true((uintptr_t)p.staged == (uintptr_t)staged + *ret_bytes);
 		assert_true(p.height == 1 || p.device_pitch <= INT32_MAX);
 		*ret_bytes += p.width * p.height;
@@ -184,6 +185,7 @@ static unsigned count_pieces(int64_t rows, int64_t columns, int64_t pitch, uint6
 static void pieces_are_of_a_bounded_size(void **state)
 {
 	const int64_t piece = (int64_t)CKPT_CUDA_PIECE;
+	const int64_t runs = (int64_t)CKPT_CUDA_PIECE_RUNS;
 	uint64_t bytes;
 
 	(void)state;
@@ -192,8 +194,14 @@ static void pieces_are_of_a_bounded_size(void **state)
 	assert_int_equal(bytes, 5 * piece + 1);
 	assert_int_equal(count_pieces(3, piece + 7, 2 * piece, &bytes), 6);
 	assert_int_equal(bytes, 3 * (piece + 7));
-	assert_int_equal(count_pieces(piece, 3, 4, &bytes), 4);
+	assert_int_equal(count_pieces(3 * piece / 1024, 1023, 1024, &bytes), 3);
+	assert_int_equal(bytes, 3 * piece / 1024 * 1023);
+	/* Runs so short that their number is what counts. */
+	assert_int_equal(count_pieces(piece, 3, 4, &bytes), piece / runs);
 	assert_int_equal(bytes, 3 * piece);
+	assert_int_equal(count_pieces(runs, 1, 2, &bytes), 1);
+	assert_int_equal(count_pieces(runs + 1, 1, 2, &bytes), 2);
+	assert_int_equal(bytes, runs + 1);
 	/* Rows that are too far apart for one call. */
 	assert_int_equal(count_pieces(5, 64, INT32_MAX, &bytes), 1);
 	assert_int_equal(count_pieces(5, 64, (int64_t)INT32_MAX + 1, &bytes), 5);

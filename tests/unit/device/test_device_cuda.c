@@ -225,6 +225,26 @@ static void a_large_segment_goes_in_pieces(void **state)
 	cuda_rig_pages_free(staged, size);
 }
 
+/* Every second byte up to the memory's last one: more runs than one piece has. */
+static void many_short_rows_go_in_pieces(void **state)
+{
+	const int64_t shape[] = {SIZE / 2};
+	const int64_t strides[] = {2};
+	struct world *w = *state;
+	struct ckpt_segment segment = {.view = {w->device + 1, 1, 1, shape, strides, 0},
+		.length = SIZE / 2,
+		.staged = w->staged};
+	struct ckpt_copy copy = {0};
+
+	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &segment, 1);
+	cuda_rig_await(rig, 1);
+	assert_int_equal(copy.result, 0);
+	assert_int_equal(fake->calls("cudaMemcpy2DAsync"), SIZE / 2 / CKPT_CUDA_PIECE_RUNS);
+	for (size_t i = 0; i < SIZE / 2; i++)
+		assert_int_equal(w->staged[i], w->bytes[2 * i + 1]);
+	assert_int_equal(w->staged[SIZE / 2], 0);
+}
+
 static void staged_lines_are_compared_with_the_samples(void **state)
 {
 	struct world *w = *state;
@@ -747,6 +767,7 @@ int main(void)
 		PROMISE(rows_apart_go_both_ways),
 		PROMISE(what_cannot_be_copied_is_said_and_the_rest_goes_on),
 		PROMISE(a_large_segment_goes_in_pieces),
+		PROMISE(many_short_rows_go_in_pieces),
 		PROMISE(staged_lines_are_compared_with_the_samples),
 		PROMISE(a_stream_that_is_held_does_not_overtake_the_copies),
 		PROMISE(without_a_hold_the_bytes_are_of_the_next_step),
