@@ -208,6 +208,10 @@ static int feed_piece(
 	return e == CKPT_CUDA_SUCCESS ? 0 : fail(d, copy->error, e, "cudaMemcpy2DAsync");
 }
 
+/*
+ * How many pieces are in the stream at once is bounded by the driver, whose call waits when its queue is full. A
+ * smaller bound here would make a hold wait sooner and longer, for it may return only when all are in the stream.
+ */
 static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *segment)
 {

@@ -108,8 +108,11 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
  * Follow: what the stream has been given so far comes before every copy that is submitted from now on.
  *
  * Hold: what the stream is given from now on waits, on the device, for every copy submitted so far, or for the
- * eager ones and those before them. The caller waits until each is in the device's queue, never for the device;
- * -ETIMEDOUT when that takes longer (-1: no end). On any failure nothing is held.
+ * eager ones and those before them. The caller waits until each is in the device's queue; -ETIMEDOUT when that takes
+ * longer (-1: no end). On any failure nothing is held.
+ *
+ * That queue is the driver's, of about a thousand pieces (CUDA says no number). With more of them, as of many small
+ * tensors, a hold waits until the device has made all but those, and a follow until there is room for its wait.
  */
 int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
 int ckpt_device_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,

@@ -451,6 +451,36 @@ static void a_hold_waits_until_the_copies_are_enqueued(void **state)
 	assert_memory_equal(w->staged, w->bytes, SIZE);
 }
 
+/* As of a model of small tensors: more pieces than the queue takes. */
+static void a_hold_of_more_than_the_queue_takes_waits_for_the_rest(void **state)
+{
+	static struct ckpt_segment segments[3000];
+	struct world *w = *state;
+	struct ckpt_copy copies[3] = {0};
+	size_t each = COUNT(segments) / COUNT(copies);
+
+	for (size_t i = 0; i < COUNT(segments); i++) {
+		segments[i] = whole(w);
+		segments[i].offset = i * 80;
+		segments[i].length = 75;
+		segments[i].staged = w->staged + i * 80;
+	}
+	fake->stop(FAKE_COPIES);
+	for (size_t i = 0; i < COUNT(copies); i++)
+		cuda_rig_copy(rig, &copies[i], CKPT_COPY_TO_STAGING, &segments[i * each], each);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, 1, &rig->err),
+		-ETIMEDOUT);
+	assert_int_equal(fake->calls("cudaStreamWaitEvent"), 0);
+	fake->stop(0);
+	assert_int_equal(
+		ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL, -1, NULL), 0);
+	assert_cuda(fake->fill(w->device, 2, SIZE, w->compute));
+	cuda_rig_await(rig, COUNT(copies));
+	for (size_t i = 0; i < COUNT(segments); i++)
+		assert_memory_equal(w->staged + i * 80, w->bytes + i * 80, 75);
+}
+
 /* With nothing submitted a hold and a follow are no work for anybody. */
 static void a_hold_of_nothing_holds_nothing(void **state)
 {
@@ -776,6 +806,7 @@ int main(void)
 		PROMISE(copies_follow_what_was_computed),
 		PROMISE(without_a_follow_the_bytes_are_of_the_step_before),
 		PROMISE(a_hold_waits_until_the_copies_are_enqueued),
+		PROMISE(a_hold_of_more_than_the_queue_takes_waits_for_the_rest),
 		PROMISE(a_hold_of_nothing_holds_nothing),
 		PROMISE(streams_without_a_handle_are_of_the_current_gpu),
 		PROMISE(a_stream_of_another_gpu_can_be_held_but_not_followed),
