@@ -93,6 +93,11 @@ struct ckpt_device {
 	bool samples;    /* takes them of memory that the CPU cannot read */
 };
 
+/*
+ * Never in a child of fork(): it has neither who would make the copy nor who would take it back. Submitting one there
+ * is a bug of the caller's; on a GPU it ends the process. There pin, follow and hold return CKPT_EFORKED for a GPU,
+ * and unpin and close do nothing.
+ */
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
 /*
  * Before the first copy into [base, base+size), and after the last. Staging that is not pinned may make the
