@@ -2,7 +2,6 @@
 /* The only calls of the members of struct ckpt_cuda_load_ops. */
 #include "device/cuda_load.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -56,8 +55,9 @@ static const struct symbol symbols[] = {
 _Static_assert(sizeof(struct ckpt_cuda_api) == CKPT_COUNT(symbols) * sizeof(void *),
 	"every member has its symbol");
 
-/* The libraries in this process that are named like the runtime. */
+/* The libraries in this process whose names begin so. */
 struct mapped {
+	const char *prefix;
 	size_t count;
 	char *paths[PATHS_MAX];
 	bool no_memory;
@@ -77,6 +77,7 @@ static const struct ckpt_cuda_load_ops real_ops = {
 	.dlopen = dlopen,
 	.dlsym = dlsym,
 	.dlerror = dlerror,
+	.dladdr = dladdr,
 	.dl_iterate_phdr = dl_iterate_phdr,
 };
 
@@ -130,13 +131,25 @@ static int consider(struct search *s, void *handle, const char *where)
 	return r < 0 ? r : 1;
 }
 
+/* The library that the runtime is in, which need not be the one that it was looked for in. */
+static const char *library_of(struct search *s, void *handle)
+{
+	void *symbol = s->ops->dlsym(handle, "cudaRuntimeGetVersion");
+	Dl_info info;
+
+	return symbol && s->ops->dladdr(symbol, &info) ? info.dli_fname : NULL;
+}
+
 static int consider_library(struct search *s, const char *name, int flags)
 {
 	void *handle = s->ops->dlopen(name, flags);
+	const char *where;
 	const char *why;
 
-	if (handle)
-		return consider(s, handle, name);
+	if (handle) {
+		where = library_of(s, handle);
+		return consider(s, handle, where ? where : name);
+	}
 	/* That one is not loaded is no reason for anything. */
 	why = s->ops->dlerror();
 	if (why && !(flags & RTLD_NOLOAD))
@@ -144,22 +157,23 @@ static int consider_library(struct search *s, const char *name, int flags)
 	return 0;
 }
 
-/* libcudart.so.12, libcudart-d0da41ae.so.12.8.90 (as packers rename it) and the like. */
-static bool named_like_it(const char *path)
+/* Of "libcudart": libcudart.so.12, libcudart-d0da41ae.so.12.8.90 (as packers rename it) and the like. */
+static bool is_library(const char *path, const char *prefix)
 {
 	const char *slash = strrchr(path, '/');
 	const char *name = slash ? slash + 1 : path;
 
-	return strncmp(name, "libcudart", strlen("libcudart")) == 0 && strstr(name, ".so");
+	return strncmp(name, prefix, strlen(prefix)) == 0 && strstr(name, ".so");
 }
 
 /* The linker's lock is held, so nothing is opened here. */
-static int collect_runtime(struct dl_phdr_info *info, size_t size, void *data)
+static int collect_library(struct dl_phdr_info *info, size_t size, void *data)
 {
 	struct mapped *mapped = data;
 
 	(void)size;
-	if (!info->dlpi_name || !named_like_it(info->dlpi_name) || mapped->count == PATHS_MAX)
+	if (!info->dlpi_name || !is_library(info->dlpi_name, mapped->prefix) ||
+		mapped->count == PATHS_MAX)
 		return 0;
 	mapped->paths[mapped->count] = ckpt_strdup(info->dlpi_name);
 	if (!mapped->paths[mapped->count]) {
@@ -170,12 +184,13 @@ static int collect_runtime(struct dl_phdr_info *info, size_t size, void *data)
 	return 0;
 }
 
-static int consider_mapped(struct search *s)
+/* What is found in them or in the libraries that they were linked with. */
+static int consider_mapped(struct search *s, const char *prefix)
 {
-	struct mapped mapped = {.count = 0};
+	struct mapped mapped = {.prefix = prefix};
 	int r = 0;
 
-	(void)s->ops->dl_iterate_phdr(collect_runtime, &mapped);
+	(void)s->ops->dl_iterate_phdr(collect_library, &mapped);
 	if (mapped.no_memory)
 		r = ckpt_fail(s->err, -ENOMEM, "no memory to look for the CUDA runtime");
 	for (size_t i = 0; i < mapped.count; i++) {
@@ -185,6 +200,19 @@ static int consider_mapped(struct search *s)
 		ckpt_free(mapped.paths[i]);
 	}
 	return r;
+}
+
+/*
+ * A symbol that is found brings no reference to its library, which somebody else may close; so that is opened as well.
+ * The program itself cannot be, and does not go away.
+ */
+static int consider_program(struct search *s)
+{
+	const char *where = library_of(s, RTLD_DEFAULT);
+	void *handle = where ? s->ops->dlopen(where, RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL) : NULL;
+
+	return handle ? consider(s, handle, where)
+		      : consider(s, RTLD_DEFAULT, "in the program itself");
 }
 
 static int consider_disk(struct search *s, const char *own)
@@ -222,7 +250,7 @@ int ckpt_cuda_load(const struct ckpt_cuda_load_ops *ops, int major, struct ckpt_
 {
 	struct search s = {.ops = ops ? ops : &real_ops, .major = major, .err = err};
 	char own[NAME_SIZE];
-	int r = 0;
+	int r;
 
 	if (major != 0 && (major < MAJOR_FIRST || major > MAJOR_LAST))
 		return ckpt_fail(err, CKPT_EUNSUPPORTED,
@@ -232,12 +260,14 @@ int ckpt_cuda_load(const struct ckpt_cuda_load_ops *ops, int major, struct ckpt_
 			major < MAJOR_FIRST ? "PyTorch that was built for one of them"
 					    : "newer libckpt");
 	(void)snprintf(own, sizeof(own), "libcudart.so.%d", major);
-	if (major)
+	/* PyTorch's library for CUDA is linked with the runtime that PyTorch uses. */
+	r = consider_mapped(&s, "libc10_cuda");
+	if (r == 0)
+		r = consider_program(&s);
+	if (r == 0 && major)
 		r = consider_library(&s, own, RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
 	if (r == 0)
-		r = consider_mapped(&s);
-	if (r == 0)
-		r = consider(&s, RTLD_DEFAULT, "in the program itself");
+		r = consider_mapped(&s, "libcudart");
 	if (r == 0)
 		r = consider_disk(&s, own);
 	if (r == 0)

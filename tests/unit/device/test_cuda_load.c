@@ -11,14 +11,28 @@
 #include "base/alloc.h"
 #include "device/cuda_load.h"
 
-/* A runtime of the made-up process. */
+/* A library of the made-up process, of which a runtime is a part unless it needs another one. */
 struct library {
 	const char *path;    /* its last part is the soname */
 	bool mapped;         /* else it lies on the disk */
 	bool global;         /* RTLD_DEFAULT finds its symbols */
 	int version;         /* 0: it has no cudaRuntimeGetVersion() */
 	const char *missing; /* a function that it lacks */
+	const char *needs;   /* the path of the one that it was linked with */
 };
+
+#define LOADED(at, number)                                                                         \
+	{                                                                                          \
+		.path = (at), .mapped = true, .version = (number)                                  \
+	}
+#define ON_DISK(at, number)                                                                        \
+	{                                                                                          \
+		.path = (at), .version = (number)                                                  \
+	}
+#define NONE                                                                                       \
+	{                                                                                          \
+		.path = NULL                                                                       \
+	}
 
 static const struct library *libraries;
 static char trail[1024]; /* what was opened, in order; "?" before a name: only if it is loaded */
@@ -82,6 +96,9 @@ static void *made_up_dlsym(void *handle, const char *name)
 	for (const struct library *g = libraries; handle == RTLD_DEFAULT && g->path; g++)
 		if (g->global)
 			l = g;
+	for (const struct library *n = libraries; l && l->needs && n->path; n++)
+		if (strcmp(n->path, l->needs) == 0)
+			l = n;
 	if (!l || (l->missing && strcmp(name, l->missing) == 0))
 		return NULL;
 	if (strcmp(name, "cudaRuntimeGetVersion") == 0)
@@ -92,6 +109,18 @@ static void *made_up_dlsym(void *handle, const char *name)
 static char *made_up_dlerror(void)
 {
 	return (char *)"cannot open shared object file";
+}
+
+/* Functions are told apart by version. */
+static int made_up_dladdr(const void *address, Dl_info *info)
+{
+	for (const struct library *l = libraries; l->path; l++) {
+		if (l->needs || version_function(l->version) != address)
+			continue;
+		info->dli_fname = l->path;
+		return 1;
+	}
+	return 0;
 }
 
 static int made_up_phdr(int (*each)(struct dl_phdr_info *info, size_t size, void *data), void *data)
@@ -112,13 +141,9 @@ static const struct ckpt_cuda_load_ops made_up = {
 	.dlopen = made_up_dlopen,
 	.dlsym = made_up_dlsym,
 	.dlerror = made_up_dlerror,
+	.dladdr = made_up_dladdr,
 	.dl_iterate_phdr = made_up_phdr,
 };
-
-#define NONE                                                                                       \
-	{                                                                                          \
-		.path = NULL                                                                       \
-	}
 
 /* What is found in a process with these; the version, or the error. */
 static int find(const struct library *all, int major, struct ckpt_error *err)
@@ -140,10 +165,14 @@ static int find(const struct library *all, int major, struct ckpt_error *err)
 	return version;
 }
 
+/* Not to be taken, though it is of the right version. */
+static const struct library worse = {
+	.path = "/usr/lib/libcudart.so.12", .version = 12040, .missing = "cudaEventQuery"};
+
 static void the_one_that_was_named_is_taken_and_no_other_asked_for(void **state)
 {
-	const struct library both[] = {{"/a/libcudart.so.13", true, false, 13000, NULL},
-		{"/b/libcudart.so.12", true, false, 12040, NULL}, NONE};
+	const struct library both[] = {
+		LOADED("/a/libcudart.so.13", 13000), LOADED("/b/libcudart.so.12", 12040), NONE};
 	struct ckpt_error err;
 
 	(void)state;
@@ -151,17 +180,15 @@ static void the_one_that_was_named_is_taken_and_no_other_asked_for(void **state)
 	assert_string_equal(trail, "?libcudart.so.12 ");
 	assert_int_equal(find(both, 13, &err), 13000);
 	assert_string_equal(trail, "?libcudart.so.13 ");
-	/* Nobody has named one: what was loaded first is the program's. */
+	/* Nobody has named one, and nothing says whose they are: the first that was loaded. */
 	assert_int_equal(find(both, 0, &err), 13000);
 	assert_string_equal(trail, "?/a/libcudart.so.13 ");
 }
 
 static void a_renamed_one_is_found_before_any_is_loaded(void **state)
 {
-	const struct library packed[] = {
-		{"/wheel/libcudart-d0da41ae.so.13.0.96", true, false, 13000, NULL},
-		{"/wheel/libcudart-2f12ac07.so.12.4.99", true, false, 12040, NULL},
-		{"/usr/lib/libcudart.so.12", false, false, 12040, "cudaEventQuery"}, NONE};
+	const struct library packed[] = {LOADED("/wheel/libcudart-d0da41ae.so.13.0.96", 13000),
+		LOADED("/wheel/libcudart-2f12ac07.so.12.4.99", 12040), worse, NONE};
 	struct ckpt_error err;
 
 	(void)state;
@@ -172,24 +199,67 @@ static void a_renamed_one_is_found_before_any_is_loaded(void **state)
 
 static void one_within_the_program_is_found_before_any_is_loaded(void **state)
 {
-	const struct library within[] = {{"/bin/program", false, true, 12040, NULL},
-		{"/usr/lib/libcudart.so.12", false, false, 12040, "cudaEventQuery"}, NONE};
+	const struct library within[] = {
+		{.path = "/bin/program", .global = true, .version = 12040}, worse, NONE};
 	struct ckpt_error err;
 
 	(void)state;
 	assert_int_equal(find(within, 12, &err), 12040);
-	assert_string_equal(trail, "?libcudart.so.12 ");
+	assert_string_equal(trail, "?/bin/program ");
 	assert_int_equal(find(within, 0, &err), 12040);
-	assert_string_equal(trail, "");
+	assert_string_equal(trail, "?/bin/program ");
 	/* It is passed over for the one that was named. */
 	assert_int_equal(find(within, 13, &err), CKPT_EUNSUPPORTED);
-	assert_string_equal(trail, "?libcudart.so.13 libcudart.so.13 ");
+	assert_string_equal(trail, "?/bin/program ?libcudart.so.13 libcudart.so.13 ");
+}
+
+/* By whoever: what was loaded before for somebody's own use is not the program's. */
+static void one_that_is_loaded_for_all_is_the_programs(void **state)
+{
+	const struct library both[] = {LOADED("/a/libcudart.so.13", 13000),
+		{.path = "/b/libcudart.so.12", .mapped = true, .global = true, .version = 12040},
+		NONE};
+	struct ckpt_error err;
+
+	(void)state;
+	assert_int_equal(find(both, 0, &err), 12040);
+	/* With a reference of our own. */
+	assert_string_equal(trail, "?/b/libcudart.so.12 ");
+	assert_int_equal(find(both, 13, &err), 13000);
+}
+
+static void the_one_that_pytorch_uses_comes_first(void **state)
+{
+	const struct library torch[] = {LOADED("/a/libcudart.so.13", 13000),
+		{.path = "/b/libcudart.so.13", .mapped = true, .global = true, .version = 13000},
+		LOADED("/t/libcudart-d0da41ae.so.12", 12040),
+		{.path = "/t/libc10_cuda.so", .mapped = true, .needs = torch[2].path}, NONE};
+	const struct library alone[] = {
+		LOADED("/t/libc10_cuda.so", 0), LOADED("/a/libcudart.so.13", 13000), NONE};
+	const struct library old[] = {LOADED("/a/libcudart.so.13", 13000),
+		LOADED("/t/libcudart.so.11.0", 11080),
+		{.path = "/t/libc10_cuda.so", .mapped = true, .needs = old[1].path}, NONE};
+	struct ckpt_error err;
+
+	(void)state;
+	assert_int_equal(find(torch, 0, &err), 12040);
+	assert_string_equal(trail, "?/t/libc10_cuda.so ");
+	assert_int_equal(find(torch, 12, &err), 12040);
+	assert_string_equal(trail, "?/t/libc10_cuda.so ");
+	/* What is asked for is not what PyTorch uses. */
+	assert_int_equal(find(torch, 13, &err), 13000);
+	/* Its runtime is within it, for nobody to see. */
+	assert_int_equal(find(alone, 0, &err), 13000);
+	assert_string_equal(trail, "?/t/libc10_cuda.so ?/a/libcudart.so.13 ");
+	/* What is said is said of the runtime. */
+	assert_int_equal(find(old, 0, &err), CKPT_EUNSUPPORTED);
+	assert_non_null(strstr(err.message, "/t/libcudart.so.11.0 is of version 11.8"));
 }
 
 static void the_disk_comes_last_and_the_named_one_alone(void **state)
 {
-	const struct library disk[] = {{"/usr/lib/libcudart.so.12", false, false, 12040, NULL},
-		{"/usr/lib/libcudart.so.13", false, false, 13000, NULL}, NONE};
+	const struct library disk[] = {ON_DISK("/usr/lib/libcudart.so.12", 12040),
+		ON_DISK("/usr/lib/libcudart.so.13", 13000), NONE};
 	struct ckpt_error err;
 
 	(void)state;
@@ -202,7 +272,7 @@ static void the_disk_comes_last_and_the_named_one_alone(void **state)
 static void where_there_is_none_it_says_what_to_do(void **state)
 {
 	const struct library none[] = {NONE};
-	const struct library other[] = {{"/a/libcudart.so.13", true, false, 13000, NULL}, NONE};
+	const struct library other[] = {LOADED("/a/libcudart.so.13", 13000), NONE};
 	struct ckpt_error err;
 
 	(void)state;
@@ -218,10 +288,10 @@ static void where_there_is_none_it_says_what_to_do(void **state)
 
 static void versions_that_are_not_known_are_refused(void **state)
 {
-	const struct library old[] = {{"/a/libcudart.so.11.0", true, false, 11080, NULL},
-		{"/b/libcudart.so.12", false, false, 12040, NULL}, NONE};
-	const struct library later[] = {{"/a/libcudart.so.14", true, false, 14020, NULL}, NONE};
-	const struct library silent[] = {{"/a/libcudart.so.12", true, false, -1, NULL}, NONE};
+	const struct library old[] = {
+		LOADED("/a/libcudart.so.11.0", 11080), ON_DISK("/b/libcudart.so.12", 12040), NONE};
+	const struct library later[] = {LOADED("/a/libcudart.so.14", 14020), NONE};
+	const struct library silent[] = {LOADED("/a/libcudart.so.12", -1), NONE};
 	struct ckpt_error err;
 
 	(void)state;
@@ -254,9 +324,11 @@ static void one_that_lacks_a_function_is_refused(void **state)
 	/* One more: the version. */
 	assert_int_equal(COUNT(names) + 1, sizeof(struct ckpt_cuda_api) / sizeof(void *));
 	for (size_t i = 0; i < COUNT(names); i++) {
-		const struct library lacking[] = {
-			{"/a/libcudart.so.12", true, false, 12040, names[i]},
-			{"/b/libcudart.so.13", true, false, 13000, NULL}, NONE};
+		const struct library lacking[] = {{.path = "/a/libcudart.so.12",
+							  .mapped = true,
+							  .version = 12040,
+							  .missing = names[i]},
+			LOADED("/b/libcudart.so.13", 13000), NONE};
 
 		assert_int_equal(find(lacking, 12, &err), CKPT_EUNSUPPORTED);
 		assert_non_null(strstr(err.message, names[i]));
@@ -273,7 +345,7 @@ static bool refuse(void *user, size_t size)
 
 static void no_memory_is_said(void **state)
 {
-	const struct library some[] = {{"/a/libcudart.so.13", true, false, 13000, NULL}, NONE};
+	const struct library some[] = {LOADED("/a/libcudart.so.13", 13000), NONE};
 	struct ckpt_error err;
 
 	(void)state;
@@ -307,18 +379,56 @@ static void in_this_process_the_loaded_one_is_found(void **state)
 	assert_int_equal(version, 13000);
 }
 
+/* Those that find symbols without opening anything: somebody else may close what he has opened. */
+static void what_was_found_among_all_symbols_stays_loaded(void **state)
+{
+	struct ckpt_error err = {.size = 0};
+	struct ckpt_cuda_api api;
+	void *theirs = dlopen(FAKE_CUDART_13, RTLD_NOW | RTLD_GLOBAL);
+	int version = 0;
+
+	(void)state;
+	assert_non_null(theirs);
+	assert_int_equal(ckpt_cuda_load(NULL, 0, &err, &api), 0);
+	assert_int_equal(dlclose(theirs), 0);
+	assert_int_equal(api.runtime_get_version(&version), 0);
+	assert_int_equal(version, 13000);
+	assert_non_null(dlopen(FAKE_CUDART_13, RTLD_NOW | RTLD_NOLOAD));
+}
+
+/* Behind one that was loaded before it, for all to see. */
+static void in_this_process_the_one_of_pytorch_is_found(void **state)
+{
+	struct ckpt_error err = {.size = 0};
+	struct ckpt_cuda_api api;
+	int version = 0;
+
+	(void)state;
+	assert_non_null(dlopen(FAKE_C10, RTLD_NOW | RTLD_LOCAL));
+	assert_int_equal(ckpt_cuda_load(NULL, 0, &err, &api), 0);
+	assert_int_equal(api.runtime_get_version(&version), 0);
+	assert_int_equal(version, 12080);
+	assert_int_equal(ckpt_cuda_load(NULL, 13, &err, &api), 0);
+	assert_int_equal(api.runtime_get_version(&version), 0);
+	assert_int_equal(version, 13000);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_one_that_was_named_is_taken_and_no_other_asked_for),
 		cmocka_unit_test(a_renamed_one_is_found_before_any_is_loaded),
 		cmocka_unit_test(one_within_the_program_is_found_before_any_is_loaded),
+		cmocka_unit_test(one_that_is_loaded_for_all_is_the_programs),
+		cmocka_unit_test(the_one_that_pytorch_uses_comes_first),
 		cmocka_unit_test(the_disk_comes_last_and_the_named_one_alone),
 		cmocka_unit_test(where_there_is_none_it_says_what_to_do),
 		cmocka_unit_test(versions_that_are_not_known_are_refused),
 		cmocka_unit_test(one_that_lacks_a_function_is_refused),
 		cmocka_unit_test(no_memory_is_said),
+		cmocka_unit_test(what_was_found_among_all_symbols_stays_loaded),
 		cmocka_unit_test(in_this_process_the_loaded_one_is_found),
+		cmocka_unit_test(in_this_process_the_one_of_pytorch_is_found),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
