@@ -186,9 +186,11 @@ int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms)
 	if (r == 0)
 		r = wait_bits(save, ckpt_save_copied_bit(save, true) | CKPT_DONE_STAGED, timeout_ms,
 			"copied");
-	return r < 0 ? r
-		     : ckpt_save_hold(save, CKPT_HOLD_EAGER, ckpt_deadline_left_ms(deadline_ns),
-			       ckpt_error_here());
+	/* After the end nothing is copied any more, and there may be no engine. */
+	if (r < 0 || (ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_END))
+		return r;
+	return ckpt_save_hold(
+		save, CKPT_HOLD_EAGER, ckpt_deadline_left_ms(deadline_ns), ckpt_error_here());
 }
 
 int ckpt_save_fence(struct ckpt_save *save, int timeout_ms)

@@ -52,7 +52,7 @@ void ckpt_save_post_cancel(struct ckpt_save *save);
 void ckpt_save_post_failure(struct ckpt_save *save, const struct ckpt_error *why);
 
 /*
- * User's thread, fence.c: which streams of GPUs its work is in from now on, instead of those that were given before. The
+ * User's thread, streams.c: which streams of GPUs its work is in from now on, instead of those that were given before. The
  * copies come after what these have been given by the start.
  */
 int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count,

@@ -152,7 +152,7 @@ void ckpt_save_post_look(struct ckpt_save *save);
 /* Whether any device of the save's can. */
 bool ckpt_save_looks(const struct ckpt_save *save);
 
-/* fence.c: user's thread, once `devices` is set: the copies come after what the streams have been given. */
+/* streams.c: user's thread, once `devices` is set: the copies come after what the streams have been given. */
 int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err);
 
 /* lane.c */

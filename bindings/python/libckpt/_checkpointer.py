@@ -65,7 +65,7 @@ class _Core:
             if not save._fenced:
                 start = time.perf_counter()
                 try:
-                    save._fence(self.deadline)
+                    save._fence(self.deadline, ahead=True)
                 finally:
                     save._loop_time += time.perf_counter() - start
                 if isinstance(save._failure, errors.TornSnapshotError):
@@ -399,6 +399,13 @@ class Checkpointer:
         self._core.engine.guard()
         self._core.fence()
         self._review()
+
+    def before_replay(self) -> None:
+        """
+        Call it before a CUDA graph is replayed that holds an optimizer's step(): what is replayed
+        calls no hook. It is what the hook does: the GPU waits for the copies, the host does not.
+        """
+        self.wait_staged()
 
     def _state_or(self, state: dict[str, Any] | None) -> dict[str, Any]:
         chosen = self.state if state is None else state

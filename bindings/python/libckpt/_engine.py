@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from . import _errors as errors
 from ._door import Door, Helper
+from ._gpus import cuda_major
 from ._native import ffi, lib
 from ._nodes import given_name, node_name
 
@@ -232,6 +233,7 @@ def _opts(options: Options) -> Any:
     opts.keep_last = options.keep_last
     opts.keep_every = options.keep_every
     opts.node_ranks = options.node_ranks
+    opts.cuda_major = cuda_major()
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts
 

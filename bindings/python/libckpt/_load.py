@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
@@ -27,6 +27,9 @@ from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress, callback
 from ._typed import Decoder, Json
 
+if TYPE_CHECKING:
+    import torch
+
 Step = int | str
 
 #: So often a step is chosen anew because the chosen one was removed by the store's writer.
@@ -39,10 +42,11 @@ def load(
     names: Iterable[str] | None = None,
     allow_pickle: bool = False,
     *,
+    map_location: str | torch.device | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> dict[str, Any]:
     """
-    Reads a step without a model. Tensors are on the CPU.
+    Reads a step without a model. Tensors are on the CPU, or where `map_location` says ("cuda:0").
 
     Without `names`, returns the state as it was given to the Checkpointer: a module is a dict of
     its tensors, an optimizer a dict with "state" (by the names of its parameters) and
@@ -54,10 +58,11 @@ def load(
     verified, the next older one is taken, with a warning.
     """
     callback("progress", progress)
+    device = _device(map_location)
     engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
     try:
         found, value = read_newest(
-            engine, step, lambda reader: _load_from(reader, names, allow_pickle, progress)
+            engine, step, lambda reader: _load_from(reader, names, allow_pickle, progress, device)
         )
         if found is None:
             raise StepNotFoundError(
@@ -67,6 +72,20 @@ def load(
         return state
     finally:
         engine.close()
+
+
+def _device(map_location: str | torch.device | None) -> torch.device | None:
+    """Where tensors go; None: to the CPU, and torch is not needed to say so."""
+    if map_location is None or map_location == "cpu":
+        return None
+    import torch
+
+    device = torch.device(map_location)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"map_location={str(device)!r}: it must be the CPU or a GPU of CUDA")
+    return None if device.type == "cpu" else device
 
 
 def list_steps(store: str | os.PathLike[str], *, everything: bool = False) -> list[StepInfo]:
@@ -316,10 +335,11 @@ def _load_from(
     names: Iterable[str] | None,
     allow_pickle: bool,
     progress: Callable[[Progress], object] | None,
+    device: torch.device | None,
 ) -> dict[str, Any]:
     meta = reader.meta()
     stored = reader.stored(meta)
-    memory = Memory(reader, stored)
+    memory = Memory(reader, stored, device)
     if names is not None or meta is None:
         chosen = list(stored) if names is None else _choose(names, stored, reader)
         tensors = {name: memory.want(name, "torch") for name in chosen}

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _dtypes
+from . import _dtypes, _gpus
 from ._engine import (
     Engine,
     check,
@@ -205,6 +205,10 @@ class Reader:
             found = last_error(code, self.step)
             raise UnsupportedStateError(found.message, step=self.step, tensor=found.tensor)
         check(code)
+        # What is enqueued there may still read or write this memory.
+        gpus = {what.gpu for _, what in self._targets} - {_gpus.CPU}
+        if gpus:
+            _gpus.synchronize(gpus)
         check(work(lib.ckpt_restore_start, ptr))
         done, total = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
@@ -247,6 +251,9 @@ def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any
         item.dtype = what.dtype
         item.ndim = len(what.shape)
         item.data = ffi.cast("void *", what.pointer)
+        if what.gpu != _gpus.CPU:
+            item.device = lib.CKPT_DEVICE_CUDA
+            item.device_index = what.gpu
         held = [ffi.new("char[]", name), ffi.new("int64_t[]", what.shape or (0,))]
         item.name, item.shape = held
         if what.strides is not None:
@@ -260,11 +267,17 @@ def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any
 
 
 class Memory:
-    """Fresh memory for tensors that have no place in the live state."""
+    """
+    Fresh memory for tensors that have no place in the live state. `device`: where that of torch is;
+    None: on the CPU.
+    """
 
-    def __init__(self, reader: Reader, stored: dict[str, Stored]) -> None:
+    def __init__(
+        self, reader: Reader, stored: dict[str, Stored], device: torch.device | None = None
+    ) -> None:
         self._reader = reader
         self._stored = stored
+        self._device = device
         self._held: dict[tuple[str, str], Any] = {}
 
     def stored(self, name: object) -> Stored:
@@ -285,7 +298,7 @@ class Memory:
             missing = None if what.here else self._reader.elsewhere(what.name)
             if missing is not None:
                 raise missing
-            found = _allocate(what, kind)
+            found = _allocate(what, kind, self._device)
             self._reader.bind(what.name, _DESCRIBE[kind](found), found)
             self._held[what.home, kind] = found
         return found
@@ -326,7 +339,7 @@ _DESCRIBE: dict[str, Callable[[Any], Described]] = {
 }
 
 
-def _allocate(what: Stored, kind: str) -> Any:
+def _allocate(what: Stored, kind: str, device: torch.device | None) -> Any:
     if kind == "torch":
         import torch
 
@@ -336,7 +349,7 @@ def _allocate(what: Stored, kind: str) -> Any:
                 f"tensor {what.name!r} is {what}, a type that this version of torch does not have",
                 tensor=what.name,
             )
-        return torch.empty(what.shape, dtype=dtype)
+        return torch.empty(what.shape, dtype=dtype, device=device or "cpu")
     if kind == "bytes":
         if what.dtype != _dtypes.U8:
             raise FormatError(f"tensor {what.name!r} is {what}, not bytes", tensor=what.name)

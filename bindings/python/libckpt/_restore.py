@@ -602,12 +602,22 @@ class _Optimizer:
                 self._live.bind(stored.name, old)
             return old
         dtype = _dtypes.torch_type(stored.dtype)
-        if stored.shape == tuple(parameter.shape):
+        if role == "step":
+            fresh = torch.empty(stored.shape, dtype=dtype, device=self._device_of_step(parameter))
+        elif stored.shape == tuple(parameter.shape):
             fresh = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
         else:
-            fresh = torch.empty(stored.shape, dtype=dtype)
+            fresh = torch.empty(stored.shape, dtype=dtype, device=parameter.device)
         self._live.bind(stored.name, fresh)
         return fresh
+
+    def _device_of_step(self, parameter: torch.Tensor) -> Any:
+        """As torch's own load_state_dict() has it: with its parameter if the GPU counts."""
+        for group in self._optimizer.param_groups:
+            if any(parameter is own for own in group["params"]):
+                counts = group.get("capturable") or group.get("fused")
+                return parameter.device if counts else "cpu"
+        return "cpu"
 
     def apply(self) -> None:
         """The tensors are read; puts them and everything else into the optimizer."""
@@ -698,7 +708,7 @@ def same_bits(a: Any, b: torch.Tensor) -> bool:
 
     if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(_bits(a), _bits(b))
+    return torch.equal(_bits(a), _bits(b).to(a.device))
 
 
 def _bits(value: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from . import _errors as errors
+from . import _gpus
 from ._apart import Compared
 from ._engine import (
     Engine,
@@ -104,6 +105,8 @@ class Save:
         self._lock = threading.RLock()
         self._behind: Behind | None = None
         self._fenced = False
+        #: those that its tensors are on
+        self._gpus: frozenset[int] = frozenset()
         self._failure: errors.CheckpointError | None = None
         self._loop_time = 0.0
         self._progress: Callable[[Progress], object] | None = None
@@ -296,6 +299,7 @@ class Save:
 
     def _describe(self, snapshot: Snapshot) -> None:
         work, ptr = self._engine.work, self._ptr
+        self._gpus = snapshot.gpus
         for block in snapshot.blocks:
             check(work(lib.ckpt_save_add, ptr, block.array, block.count))
         for alias, name in snapshot.aliases:
@@ -339,7 +343,14 @@ class Save:
         said = f"step {self._step} is of no rank: {why}"
         return errors.MismatchError(said, code=error.code, step=self._step, tier=error.tier)
 
+    def _set_streams(self) -> None:
+        """What is copied lies between the work that this thread has enqueued and will enqueue."""
+        if self._gpus:
+            array = _gpus.streams(self._gpus)
+            check(self._ask(lib.ckpt_save_set_streams, array, len(array)))
+
     def _copy_eager(self, deadline: float) -> None:
+        self._set_streams()
         check(self._engine.work(lib.ckpt_save_start, self._ptr))
         code = self._wait(lambda ms: self._ask(lib.ckpt_save_wait_eager, ms), deadline)
         if code == -errno.ETIMEDOUT and self._poll() is None:
@@ -380,56 +391,85 @@ class Save:
         self._behind = None
         self._fenced = True
 
-    def _fence(self, timeout: float | None) -> None:
+    def _fence(self, timeout: float | None, *, ahead: bool = False) -> None:
         """
         Waits until every tensor has been copied, and compares them with what they were at save().
         A difference fails the save. Sets `_failure`, and raises nothing but WaitTimeoutError and
-        what a signal handler raises.
+        what a signal handler raises. `ahead`: for copies from GPUs this thread's streams wait
+        instead, so that what it enqueues next comes after them.
         """
         with self._lock:
             behind = self._behind  # first, because another thread may just be hearing of a failure
             if behind is None or self._fenced or self._failure is not None:
                 return
-            code = self._wait(
-                lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, ms), timeout
-            )
-            if self._failure is not None:
-                return
-            if code == -errno.ETIMEDOUT:
-                raise errors.WaitTimeoutError(
-                    f"step {self._step}: its tensors have not been copied after {timeout:g} s",
-                    code=code,
-                    errno=errno.ETIMEDOUT,
-                    step=self._step,
-                )
-            if code == 0:
-                self._failure = self._compare_fenced(behind)
+            if ahead and self._gpus:
+                # What is captured is done when the graph is replayed, see before_replay().
+                if _gpus.is_capturing():
+                    return
+                failure = self._fence_ahead(behind, timeout)
             else:
-                found = self._read_error() or _unknown(self._step, code)
-                self._failure = self._explained(found)
-            self._release()
+                failure = self._fence_copied(behind, timeout)
+            if self._failure is None:
+                self._failure = failure
+                self._release()
+
+    def _fence_copied(self, behind: Behind, timeout: float | None) -> errors.CheckpointError | None:
+        code = self._wait(
+            lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, ms), timeout
+        )
+        if self._failure is not None:
+            return None
+        if code == -errno.ETIMEDOUT:
+            raise self._not_copied(code, timeout)
+        if code != 0:
+            return self._explained(self._read_error() or _unknown(self._step, code))
+        return self._compare_fenced(behind) or self._pass_gate(None)
+
+    def _fence_ahead(self, behind: Behind, timeout: float | None) -> errors.CheckpointError | None:
+        found = self._compare_fenced(behind)
+        if found is None:
+            self._set_streams()
+            found = self._pass_gate(timeout)
+        return found
+
+    def _not_copied(self, code: int, timeout: float | None) -> errors.WaitTimeoutError:
+        return errors.WaitTimeoutError(
+            f"step {self._step}: its tensors have not been copied after {timeout:g} s",
+            code=code,
+            errno=errno.ETIMEDOUT,
+            step=self._step,
+        )
 
     def _compare_fenced(self, behind: Behind) -> errors.CheckpointError | None:
-        """What PyTorch counts, and the memory that C samples, must be as it was at save()."""
+        """What PyTorch counts must be as it was at save()."""
         name, how = behind.changed(), "was changed in place"
         if name is None:
             name, how = behind.moved(), "was given other memory"
         if name is None:
-            code = self._ask(lib.ckpt_save_fence, lib.CKPT_FOREVER)
-            if code == 0:
-                return None
-            found = last_error(code, self._step)
-        else:
-            why = (
-                f"step {self._step}: {name.decode()} {how} before the optimizer's step(), so that "
-                "the checkpoint would mix two steps; the save was failed. Call wait_staged() "
-                "before you change it, or pass eager=True"
-            )
-            check(self._ask(lib.ckpt_save_fail, lib.CKPT_ETORN, name, why.encode()))
-            found = errors.TornSnapshotError(
+            return None
+        why = (
+            f"step {self._step}: {name.decode()} {how} before the optimizer's step(), so that "
+            "the checkpoint would mix two steps; the save was failed. Call wait_staged() "
+            "before you change it, or pass eager=True"
+        )
+        check(self._ask(lib.ckpt_save_fail, lib.CKPT_ETORN, name, why.encode()))
+        return self._told_of(
+            errors.TornSnapshotError(
                 why, code=lib.CKPT_ETORN, step=self._step, tensor=name.decode()
             )
-        # The next save can start only when the library knows of it, too.
+        )
+
+    def _pass_gate(self, timeout: float | None) -> errors.CheckpointError | None:
+        """The memory that C samples must be as it was at save(), too."""
+        code = self._wait(lambda ms: self._ask(lib.ckpt_save_fence, ms), timeout)
+        if code == 0 or self._failure is not None:
+            return None
+        if code == -errno.ETIMEDOUT and self._read_error() is None:
+            raise self._not_copied(code, timeout)
+        return self._told_of(last_error(code, self._step))
+
+    def _told_of(self, found: errors.CheckpointError) -> errors.CheckpointError:
+        """The next save can start only when the library knows of it, too."""
         wait_sliced(
             lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, ms),
             _LET_GO_MS / 1000,

@@ -120,6 +120,11 @@ class Snapshot(NamedTuple):
     why_eager: str
     pickled: list[str]
 
+    @property
+    def gpus(self) -> frozenset[int]:
+        """Those that any of the tensors is on."""
+        return frozenset().union(*(block.gpus for block in self.blocks))
+
 
 _Key = Described
 

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _gpus
 from ._dtypes import U8, numpy_numbers, torch_numbers
 from ._errors import UnsupportedStateError
 from ._layout import dtensor_memory, is_spread, memory_of, spread_of
@@ -32,6 +33,8 @@ class Described(NamedTuple):
     #: shape of the tensor that this is a box of, and where it begins there; None: this is all of it
     whole: tuple[int, ...] | None = None
     start: tuple[int, ...] | None = None
+    #: the GPU whose memory it is
+    gpu: int = _gpus.CPU
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -70,10 +73,10 @@ def _refusal(value: torch.Tensor) -> str | None:
         reason = "a lazy conjugate or negation: save value.resolve_conj().resolve_neg()"
     elif value.dtype not in torch_numbers():
         reason = f"of dtype {value.dtype}: save value.view(torch.uint8)"
-    elif value.device.type != "cpu":
-        reason = f"on {value.device}: this version saves tensors of the CPU only"
     elif value.dim() > lib.CKPT_NDIM_MAX:
         reason = f"of {value.dim()} dimensions: {lib.CKPT_NDIM_MAX} are the most"
+    else:
+        reason = _gpus.refusal(value)
     return reason
 
 
@@ -86,6 +89,7 @@ def describe(value: torch.Tensor) -> Described:
         tuple(value.shape),
         None if value.is_contiguous() else value.stride(),
         value.data_ptr(),
+        gpu=_gpus.index_of(value),
     )
 
 
@@ -107,6 +111,7 @@ def _describe_spread(value: torch.Tensor) -> Described:
         local.data_ptr(),
         whole,
         None if whole is None else start,
+        _gpus.index_of(local),
     )
 
 
@@ -325,6 +330,8 @@ class Block:
         self.described = list(described)
         self.eager = list(eager)
         self.count = len(self.names)
+        #: those that any of them is on
+        self.gpus = frozenset(what.gpu for what in self.described) - {_gpus.CPU}
         self.array = ffi.new("struct ckpt_tensor[]", max(self.count, 1))
         self._text = ffi.new("char[]", b"\0".join(self.names))
         self._dims = ffi.new("int64_t[]", _dims(self.described) or [0])
@@ -352,6 +359,9 @@ class Block:
                 item.global_start = dims + len(what.whole)
                 dims += 2 * len(what.whole)
             item.data = ffi.cast("void *", what.pointer)
+            if what.gpu != _gpus.CPU:
+                item.device = lib.CKPT_DEVICE_CUDA
+                item.device_index = what.gpu
 
     def fits(
         self, names: Sequence[bytes], described: Sequence[Described], eager: Sequence[bool]

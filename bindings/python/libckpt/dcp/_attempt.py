@@ -41,6 +41,7 @@ class Attempt(Save):
             self._refuse(error)
             raise
         try:
+            self._set_streams()
             check(self._engine.work(lib.ckpt_save_start, self._ptr))
             if held:
                 self._held = snapshot
