@@ -76,8 +76,8 @@ enum ckpt_device_kind {
 };
 
 /*
- * A stream of a GPU, a cudaStream_t: work that the GPU does in order. Of the default streams (0 to 2) it is those of
- * the calling thread's current GPU, which must be that one.
+ * A stream of a GPU, a cudaStream_t: work that the GPU does in order. The default streams (0 to 2) are those of the
+ * GPU that is named, whichever is current in the calling thread.
  */
 struct ckpt_stream {
 	uint32_t size;   /* sizeof(struct ckpt_stream) */

@@ -107,8 +107,8 @@ int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct 
 void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
 /*
  * On the thread of the user, whose stream of work this is (a cudaStream_t; of the host: ignored). No work that is
- * being captured into a graph is touched: that is an error. CUDA takes its streams 0, 1 and 2 to be those of
- * the calling thread's current GPU: -EINVAL if that is another one.
+ * being captured into a graph is touched: that is an error. The streams 0, 1 and 2, of which each GPU has its own,
+ * are those of this device, whatever GPU is current in the thread.
  *
  * Follow: what the stream has been given so far comes before every copy that is submitted from now on.
  *

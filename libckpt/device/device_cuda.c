@@ -88,24 +88,37 @@ static void cuda_unpin(struct ckpt_device *device, void *base, size_t size)
 		(void)run_errand(d, &errand);
 }
 
-/* 0: a stream that has no handle of its own is this GPU's. Those that have one say themselves whose they are. */
-static int check_current(
-	struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err)
+/*
+ * A stream that has no handle of its own is of the GPU that is current in this thread: this one is made that, until
+ * leave_gpu(). Those that have one say themselves whose they are.
+ */
+static int enter_gpu(struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err,
+	int *ret_was)
 {
-	int current = -1;
-	int e;
+	int current = d->index;
+	int r = check_fork(d, err);
+	int e = CKPT_CUDA_SUCCESS;
 
-	if ((uintptr_t)stream > CKPT_CUDA_STREAM_PER_THREAD)
-		return 0;
+	*ret_was = d->index;
+	if (r < 0 || (uintptr_t)stream > CKPT_CUDA_STREAM_PER_THREAD)
+		return r;
 	e = d->api.get_device(&current);
 	if (e != CKPT_CUDA_SUCCESS)
 		return ckpt_cuda_fail(d, err, e, "cudaGetDevice");
 	if (current == d->index)
 		return 0;
-	return ckpt_fail(err, -EINVAL,
-		"the tensors are on GPU %d, but stream %d is that of GPU %d here, which is current "
-		"in this thread; make GPU %d current (torch.cuda.set_device)",
-		d->index, (int)(uintptr_t)stream, current, d->index);
+	e = d->api.set_device(d->index);
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail(d, err, e, "cudaSetDevice");
+	*ret_was = current;
+	return 0;
+}
+
+/* It was current before. */
+static void leave_gpu(struct ckpt_cuda_device *d, int was)
+{
+	if (was != d->index && d->api.set_device(was) != CKPT_CUDA_SUCCESS)
+		(void)d->api.get_last_error();
 }
 
 /* 0: the user's stream may be given events. */
@@ -114,12 +127,8 @@ static int check_stream(
 {
 	int status = CKPT_CUDA_CAPTURE_NONE;
 	int e;
-	int r = check_fork(d, err);
+	int r = ckpt_cuda_fail_lost(d, err);
 
-	if (r == 0)
-		r = ckpt_cuda_fail_lost(d, err);
-	if (r == 0)
-		r = check_current(d, stream, err);
 	if (r < 0)
 		return r;
 	e = d->api.stream_is_capturing(stream, &status);
@@ -162,9 +171,16 @@ static int cuda_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt
 {
 	struct ckpt_cuda_device *d = cuda_of(device);
 	struct CUstream_st *user = (struct CUstream_st *)stream;
-	int r = check_stream(d, user, err);
+	int was;
+	int r = enter_gpu(d, user, err, &was);
 
-	return r < 0 ? r : make_wait(d, d->stream, user, d->followed, err);
+	if (r < 0)
+		return r;
+	r = check_stream(d, user, err);
+	if (r == 0)
+		r = make_wait(d, d->stream, user, d->followed, err);
+	leave_gpu(d, was);
+	return r;
 }
 
 /* Until the feeder has done with every copy submitted so far that is meant; 0 of `ret_wanted`: there are none. */
@@ -190,11 +206,9 @@ static int wait_until_fed(struct ckpt_cuda_device *d, enum ckpt_hold which, int 
 		d->index, timeout_ms);
 }
 
-static int cuda_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
+static int hold_stream(struct ckpt_cuda_device *d, struct CUstream_st *user, enum ckpt_hold which,
 	int timeout_ms, struct ckpt_error *err)
 {
-	struct ckpt_cuda_device *d = cuda_of(device);
-	struct CUstream_st *user = (struct CUstream_st *)stream;
 	uint64_t wanted = 0;
 	int r = check_stream(d, user, err);
 
@@ -210,6 +224,21 @@ static int cuda_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hol
 	/* Recorded by the feeder. One that was recorded since is behind more copies. */
 	int e = d->api.stream_wait_event(user, d->eager, 0);
 	return e == CKPT_CUDA_SUCCESS ? 0 : ckpt_cuda_fail(d, err, e, "cudaStreamWaitEvent");
+}
+
+static int cuda_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
+	int timeout_ms, struct ckpt_error *err)
+{
+	struct ckpt_cuda_device *d = cuda_of(device);
+	struct CUstream_st *user = (struct CUstream_st *)stream;
+	int was;
+	int r = enter_gpu(d, user, err, &was);
+
+	if (r < 0)
+		return r;
+	r = hold_stream(d, user, which, timeout_ms, err);
+	leave_gpu(d, was);
+	return r;
 }
 
 static void destroy(struct ckpt_cuda_device *d)
