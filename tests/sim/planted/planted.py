@@ -164,13 +164,13 @@ PLANTED = [
         "damaged bytes are given to the user"),
     Planted(
         "gate-ignored", "libckpt/engine/save.c",
-        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || (save->gate && !save->looking));\n",
         "\tCKPT_AWAIT(task, true);\n",
         "a step is published before its fence has found it unchanged"),
     Planted(
-        "samples-not-compared", "libckpt/engine/save_draft.c",
-        "\t\tif (sample(save, i) == s->sample)\n",
-        "\t\tif (true)\n",
+        "samples-not-compared", "libckpt/engine/samples.c",
+        "\t\tif (s->view.device == 0 && sample(save, i) != s->sample)\n",
+        "\t\tif (false)\n",
         "a change before the fence is noticed"),
     Planted(
         "lineage-without-limit", "libckpt/engine/lineage.c",
@@ -259,7 +259,7 @@ PLANTED = [
         "a rank that failed makes the step fail", CROWD),
     Planted(
         "gate-of-one-ignored", "libckpt/engine/save.c",
-        "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate);\n",
+        "\tCKPT_AWAIT(task, save->code || !save->fenced || (save->gate && !save->looking));\n",
         "\tCKPT_AWAIT(task, save->code || !save->fenced || save->gate || save->core->config.rank);\n",
         "no rank is part of a step before its gate is open", CROWD),
     Planted(

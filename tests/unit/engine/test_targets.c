@@ -458,9 +458,15 @@ static void test_refusals(void **state)
 	refused(t, CKPT_EMISMATCH, "asks for a box");
 	t = good, t.start = one, t.ndim = 3;
 	refused(t, -EINVAL, "no shape");
-	t = good, t.device = CKPT_DEVICE_CUDA + 1;
+}
+
+static void test_devices_refused(void **state)
+{
+	struct ckpt_target t = {.name = "layer.3", .data = memory, .device = CKPT_DEVICE_CUDA + 1};
+
+	(void)state;
 	refused(t, -EINVAL, "device kind 2");
-	t = good, t.device = CKPT_DEVICE_CUDA, t.device_index = -1;
+	t.device = CKPT_DEVICE_CUDA, t.device_index = -1;
 	refused(t, -EINVAL, "index -1");
 	t.device_index = CKPT_GPUS_MAX;
 	refused(t, -EINVAL, "index 63");
@@ -629,6 +635,7 @@ int main(void)
 		cmocka_unit_test(test_shared),
 		cmocka_unit_test(test_delivery),
 		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_devices_refused),
 		cmocka_unit_test(test_empty),
 		cmocka_unit_test(test_many),
 		cmocka_unit_test(test_many_boxes),
