@@ -1,75 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which lines of a segment are looked at, and their hash. */
+/* The lines of a segment that are looked at. What is done with them, sample_mix.h says. */
+#include "device/sample_mix.h"
 #include "device/device.h"
 
-#include "base/digest.h"
+#include <string.h>
 
-#define LINE 64
-
-/* Lines of one segment: the first and the last, and one in each half of those between. */
-#define PLACES 4
-
-/* A line of the segment's bytes, and the hash so far as the seed of the next. */
-static uint64_t add_line(const struct ckpt_segment *segment, uint64_t offset, uint64_t length,
-	bool staged, uint64_t hash)
+static uint64_t key_of(const struct ckpt_segment *segment, uint64_t seed)
 {
-	char line[LINE];
+	return ckpt_sample_key(seed, segment->offset, segment->tensor, segment->length);
+}
 
+/* Where the bytes lie, if they lie together; else NULL. */
+static const char *bytes_of(const struct ckpt_segment *segment, bool staged)
+{
 	if (staged)
-		return ckpt_hash64(segment->staged + offset, length, hash);
-	/* Ten thousand segments are common, and this runs while the loop waits. */
-	if (!segment->view.strides)
-		return ckpt_hash64(segment->view.data + segment->offset + offset, length, hash);
-	ckpt_view_gather(&segment->view, segment->offset + offset, length, line);
-	return ckpt_hash64(line, length, hash);
+		return segment->staged;
+	return segment->view.strides ? NULL : segment->view.data + segment->offset;
 }
 
-/* One of `count` places, at most 2^32, by 32 random bits. */
-static uint64_t pick(uint64_t bits, uint64_t count)
+static inline __attribute__((always_inline)) uint64_t line_of(
+	const char *bytes, uint64_t length, uint64_t key, uint32_t line)
 {
-	return ((bits & UINT32_MAX) * ckpt_min_u64(count, UINT32_MAX)) >> 32;
+	uint64_t words[2 * CKPT_SAMPLE_PAIRS];
+	uint64_t at;
+
+	if (!ckpt_sample_place(key, length, line, &at))
+		return 0;
+	memcpy(words, bytes + at, sizeof(words));
+	return ckpt_sample_line(key, line, words);
 }
 
-/* Where the lines begin. Precondition: there is one. */
-static unsigned lines_of(const struct ckpt_segment *segment, uint64_t seed, uint64_t at[PLACES])
+/* Ten thousand segments are common, and this runs while the loop waits: the compiler knows each line's number. */
+static uint64_t sample_of_lines(const char *bytes, uint64_t length, uint64_t key)
 {
-	const uint64_t key[2] = {segment->offset, segment->tensor};
-	uint64_t lines = segment->length / LINE;
-	uint64_t between = lines > 2 ? lines - 2 : 0;
-	uint64_t low = between / 2;
-	uint64_t places = ckpt_hash64(key, sizeof(key), seed);
-	unsigned count = 0;
-
-	at[count++] = 0;
-	/* One in each half, so that they differ. */
-	if (low > 0)
-		at[count++] = LINE * (1 + pick(places >> 32, low));
-	if (between > 0)
-		at[count++] = LINE * (1 + low + pick(places, between - low));
-	at[count++] = segment->length - LINE;
-	return count;
+	_Static_assert(CKPT_SAMPLE_LINES == 4, "every line is there");
+	return line_of(bytes, length, key, 0) + line_of(bytes, length, key, 1) +
+	       line_of(bytes, length, key, 2) + line_of(bytes, length, key, 3);
 }
 
 uint64_t ckpt_segment_sample(const struct ckpt_segment *segment, uint64_t seed, bool staged)
 {
-	uint64_t at[PLACES];
-	uint64_t hash = seed;
+	const char *bytes = bytes_of(segment, staged);
+	uint64_t length = ckpt_min_u64(segment->length, CKPT_SAMPLE_LINE);
+	uint64_t key = key_of(segment, seed);
+	uint64_t hash = 0;
+	uint64_t at;
 
-	if (segment->length < LINE)
-		return add_line(segment, 0, segment->length, staged, hash);
-	unsigned count = lines_of(segment, seed, at);
-	for (unsigned i = 0; i < count; i++)
-		hash = add_line(segment, at[i], LINE, staged, hash);
+	if (bytes && length == CKPT_SAMPLE_LINE)
+		return sample_of_lines(bytes, segment->length, key);
+	for (uint32_t line = 0; line < CKPT_SAMPLE_LINES; line++) {
+		uint64_t words[2 * CKPT_SAMPLE_PAIRS] = {0};
+
+		if (!ckpt_sample_place(key, segment->length, line, &at))
+			continue;
+		if (bytes)
+			memcpy(words, bytes + at, length);
+		else
+			ckpt_view_gather(
+				&segment->view, segment->offset + at, length, (char *)words);
+		hash += ckpt_sample_line(key, line, words);
+	}
 	return hash;
 }
 
 void ckpt_segment_expect(const struct ckpt_segment *segment, uint64_t seed)
 {
-	uint64_t at[PLACES];
+	uint64_t key;
+	uint64_t at;
 
-	if (segment->view.strides || segment->length < LINE)
+	if (segment->view.strides || segment->length < CKPT_SAMPLE_LINE)
 		return;
-	unsigned count = lines_of(segment, seed, at);
-	for (unsigned i = 0; i < count; i++)
-		__builtin_prefetch(segment->view.data + segment->offset + at[i]);
+	key = key_of(segment, seed);
+	for (uint32_t line = 0; line < CKPT_SAMPLE_LINES; line++)
+		if (ckpt_sample_place(key, segment->length, line, &at))
+			__builtin_prefetch(segment->view.data + segment->offset + at);
 }

@@ -156,6 +156,51 @@ static void places_depend_on_tensor_and_offset(void **state)
 	assert_true(differs[1] > 10);
 }
 
+/* Words are summed up in any order, so a sum of theirs must not be what is compared. */
+static void changes_that_cancel_in_a_sum_are_noticed(void **state)
+{
+	uint64_t words[4 * LINE / 8];
+	struct ckpt_segment segment = make((char *)words, sizeof(words));
+
+	(void)state;
+	for (unsigned seed = 0; seed < 10; seed++) {
+		for (unsigned i = 0; i < CKPT_COUNT(words); i++)
+			words[i] = i / 3;
+		uint64_t before = ckpt_segment_sample(&segment, seed, true);
+		for (unsigned i = 0; i < CKPT_COUNT(words); i++) {
+			for (unsigned j = 0; j < i; j++) {
+				uint64_t a = words[i];
+				uint64_t b = words[j];
+
+				words[i] = a + 1;
+				words[j] = b - 1;
+				assert_true(ckpt_segment_sample(&segment, seed, true) != before);
+				/* The signs of two numbers. */
+				words[i] = a ^ UINT64_C(1) << 63;
+				words[j] = b ^ UINT64_C(1) << 63;
+				assert_true(ckpt_segment_sample(&segment, seed, true) != before);
+				words[i] = b;
+				words[j] = a;
+				assert_true((ckpt_segment_sample(&segment, seed, true) == before) ==
+					    (a == b));
+				words[i] = a;
+				words[j] = b;
+			}
+		}
+	}
+}
+
+static void zeros_behind_a_short_segment_are_not_of_it(void **state)
+{
+	char memory[LINE] = {0};
+	struct ckpt_segment one = make(memory, 10);
+	struct ckpt_segment other = one;
+
+	(void)state;
+	other.length = 11;
+	assert_true(ckpt_segment_sample(&one, 5, true) != ckpt_segment_sample(&other, 5, true));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -163,6 +208,8 @@ int main(void)
 		cmocka_unit_test(first_last_and_two_lines_between_are_looked_at),
 		cmocka_unit_test(every_line_is_looked_at_by_some_seed),
 		cmocka_unit_test(places_depend_on_tensor_and_offset),
+		cmocka_unit_test(changes_that_cancel_in_a_sum_are_noticed),
+		cmocka_unit_test(zeros_behind_a_short_segment_are_not_of_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
