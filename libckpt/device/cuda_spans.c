@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cuda_spans.h"
+
+#include <ckpt/error.h>
+#include "device/cuda_pieces.h"
+
+int ckpt_cuda_span_of(const struct ckpt_segment *segment, struct ckpt_cuda_span *ret_span)
+{
+	struct ckpt_segment bare = *segment;
+	struct ckpt_cuda_walk walk;
+	int r;
+
+	*ret_span = (struct ckpt_cuda_span){.run = 1};
+	if (segment->around)
+		return CKPT_EUNSUPPORTED;
+	if (segment->length == 0)
+		return 0;
+	/* A segment that is to be sampled has no staging. */
+	bare.staged = bare.view.data;
+	r = ckpt_cuda_walk_begin(&bare, &walk);
+	if (r < 0)
+		return r;
+	if (walk.done == walk.run) {
+		walk.done = 0;
+		walk.row++;
+	}
+	*ret_span = (struct ckpt_cuda_span){
+		.data = (uintptr_t)walk.data + walk.row * walk.device_pitch,
+		.run = walk.run,
+		.pitch = walk.device_pitch,
+		.offset = walk.done,
+		.length = segment->length,
+	};
+	return 0;
+}
