@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is used of the CUDA Runtime API, so that no toolkit is needed to build. Only functions whose ABI is the
- * same in CUDA 12 and 13. Names and values are those of NVIDIA's documentation (driver_types.h).
+ * What is used of the CUDA Runtime API and the Driver API, so that no toolkit is needed to build. Only functions whose
+ * ABI is the same in CUDA 12 and 13. Names and values are those of NVIDIA's documentation (driver_types.h).
  */
 #ifndef CKPT_DEVICE_CUDA_API_H
 #define CKPT_DEVICE_CUDA_API_H
 
 #include <stddef.h>
 
-/* cudaStream_t and cudaEvent_t are pointers to these. */
+/* cudaStream_t and cudaEvent_t, CUmodule and CUfunction are pointers to these; a CUstream is a cudaStream_t. */
 struct CUstream_st;
 struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
 
 /* cudaError_t */
 enum {
@@ -41,6 +43,7 @@ enum {
 	CKPT_CUDA_EVENT_BLOCKING_SYNC = 1,    /* cudaEventBlockingSync */
 	CKPT_CUDA_EVENT_DISABLE_TIMING = 2,   /* cudaEventDisableTiming */
 	CKPT_CUDA_HOST_REGISTER_PORTABLE = 1, /* cudaHostRegisterPortable */
+	CKPT_CUDA_HOST_REGISTER_MAPPED = 2,   /* cudaHostRegisterMapped */
 };
 
 /* Handles that CUDA gives a meaning, each of the calling thread's current GPU. 0 is one of the two. */
@@ -92,6 +95,20 @@ struct ckpt_cuda_api {
 		size_t width, size_t height, int kind, struct CUstream_st *stream);
 	int (*host_register)(void *base, size_t size, unsigned flags);
 	int (*host_unregister)(void *base);
+	int (*host_get_device_pointer)(void **device, void *host, unsigned flags);
+};
+
+/* Those of the driver; cuda_driver.c has the list. They return a CUresult, whose numbers are those of cudaError_t. */
+struct ckpt_cuda_driver {
+	int (*module_load_data)(struct CUmod_st **module, const void *image);
+	int (*module_get_function)(
+		struct CUfunc_st **function, struct CUmod_st *module, const char *name);
+	int (*module_unload)(struct CUmod_st *module);
+	int (*launch_kernel)(struct CUfunc_st *function, unsigned grid_x, unsigned grid_y,
+		unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+		unsigned shared, struct CUstream_st *stream, void **arguments, void **extra);
+	int (*get_error_name)(int error, const char **name);
+	int (*get_error_string)(int error, const char **text);
 };
 
 #endif

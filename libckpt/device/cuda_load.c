@@ -50,6 +50,7 @@ static const struct symbol symbols[] = {
 	SYMBOL(memcpy_2d_async, "cudaMemcpy2DAsync"),
 	SYMBOL(host_register, "cudaHostRegister"),
 	SYMBOL(host_unregister, "cudaHostUnregister"),
+	SYMBOL(host_get_device_pointer, "cudaHostGetDevicePointer"),
 };
 
 _Static_assert(sizeof(struct ckpt_cuda_api) == CKPT_COUNT(symbols) * sizeof(void *),

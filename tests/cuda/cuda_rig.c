@@ -88,6 +88,7 @@ void cuda_rig_close(struct cuda_rig *r)
 	assert_int_equal(r->fake->live(FAKE_STREAMS), 0);
 	assert_int_equal(r->fake->live(FAKE_EVENTS), 0);
 	assert_int_equal(r->fake->live(FAKE_PINNED), 0);
+	assert_int_equal(r->fake->live(FAKE_MODULES), 0);
 }
 
 static void count_done(struct ckpt_node *node)

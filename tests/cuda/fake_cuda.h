@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA runtime without a GPU, for tests: libcudart.so.12 and .13 with the functions that libckpt uses and some that
- * tests need. Device memory is memory that the host cannot touch; streams are threads that a seed delays. What the
+ * tests need, and a libcuda.so.1 beside them. Device memory is memory that the host cannot touch; streams are threads that a seed delays. What the
  * API forbids ends the process with a sentence. This is how a test controls it.
  */
 #ifndef CKPT_TESTS_FAKE_CUDA_H
@@ -14,7 +14,7 @@
 #include "device/cuda_api.h"
 
 enum fake_work { FAKE_COPIES = 1, FAKE_KERNELS = 2 };
-enum fake_kind { FAKE_STREAMS, FAKE_EVENTS, FAKE_PINNED, FAKE_MEMORY, FAKE_KINDS };
+enum fake_kind { FAKE_STREAMS, FAKE_EVENTS, FAKE_PINNED, FAKE_MEMORY, FAKE_MODULES, FAKE_KINDS };
 /* Allowed, but hardly ever meant. */
 enum fake_note {
 	FAKE_UNPINNED, /* an asynchronous copy of host memory that is not pinned: its caller waited */

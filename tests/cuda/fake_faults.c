@@ -178,6 +178,7 @@ static void control_reset(uint64_t seed)
 	pthread_cond_broadcast(&fake.changed);
 	fake_end_streams();
 	fake_forget_memory();
+	fake_forget_modules();
 	memset(fake.live, 0, sizeof(fake.live));
 	memset(fake.notes, 0, sizeof(fake.notes));
 	memset(functions, 0, sizeof(functions));

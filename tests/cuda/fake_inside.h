@@ -12,7 +12,16 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum fake_op_kind { FAKE_OP_COPY, FAKE_OP_FILL, FAKE_OP_RECORD, FAKE_OP_WAIT, FAKE_OP_HOST };
+enum fake_op_kind {
+	FAKE_OP_COPY,
+	FAKE_OP_FILL,
+	FAKE_OP_KERNEL,
+	FAKE_OP_RECORD,
+	FAKE_OP_WAIT,
+	FAKE_OP_HOST
+};
+
+enum fake_kernel { FAKE_SAMPLE, FAKE_GATHER, FAKE_SCATTER };
 
 struct fake_op {
 	struct fake_op *next;
@@ -26,6 +35,12 @@ struct fake_op {
 	size_t width;
 	size_t height;
 	int byte;
+	/* FAKE_OP_KERNEL, in the GPU's addresses. */
+	enum fake_kernel kernel;
+	uint32_t threads;
+	uint32_t spans;
+	uint64_t table;
+	uint64_t samples;
 	/* FAKE_OP_RECORD, FAKE_OP_WAIT: up to which record. */
 	struct CUevent_st *event;
 	uint64_t record;
@@ -105,13 +120,23 @@ uint64_t fake_add(struct CUstream_st *stream, const struct fake_op *op);
 void fake_await(struct CUstream_st *stream, uint64_t added);
 void fake_await_all(void);
 bool fake_under_way(const char *base, size_t size);
+bool fake_kernels_under_way(int device);
+/* Whether the runtime has made anything for the calling thread's GPU. */
+bool fake_has_context(void);
 void fake_end_streams(void);
 
 /* Device memory as the fake's own engine sees it; NULL: not all of it is device memory. */
 char *fake_shadow(const void *device, size_t size);
 bool fake_touches_device(const void *host, size_t size);
 bool fake_is_pinned(const void *host, size_t size);
+/* Pinned memory by the address that the GPU has it under, which is not the host's; NULL: that is none. */
+char *fake_mapped(uint64_t device, size_t size);
 void fake_limit_pinned(size_t bytes);
 void fake_forget_memory(void);
+
+void fake_run_kernel(const struct fake_op *op);
+/* Host memory that it reads or writes is there. */
+bool fake_kernel_uses(const struct fake_op *op, const char *base, size_t size);
+void fake_forget_modules(void);
 
 #endif

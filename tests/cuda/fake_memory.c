@@ -13,6 +13,9 @@
 #define PAGE   ((size_t)4096)
 #define CANARY 0xc7
 
+/* From the host's address of pinned memory to the GPU's: no address of the host. */
+#define MAPPED (UINT64_C(1) << 56)
+
 struct allocation {
 	struct allocation *next;
 	char *view; /* what was mapped; the memory begins a page further on */
@@ -25,6 +28,7 @@ struct registration {
 	struct registration *next;
 	char *base;
 	size_t size;
+	unsigned flags;
 };
 
 static struct allocation *allocations;
@@ -68,6 +72,18 @@ bool fake_is_pinned(const void *host, size_t size)
 		if (at >= r->base && at + size <= r->base + r->size)
 			return true;
 	return false;
+}
+
+char *fake_mapped(uint64_t device, size_t size)
+{
+	for (struct registration *r = registrations; r; r = r->next) {
+		uint64_t base = MAPPED + (uintptr_t)r->base;
+
+		if (r->flags & CKPT_CUDA_HOST_REGISTER_MAPPED && device >= base &&
+			device - base <= r->size && size <= r->size - (device - base))
+			return r->base + (device - base);
+	}
+	return NULL;
 }
 
 void fake_limit_pinned(size_t bytes)
@@ -114,6 +130,7 @@ EXPORT int cudaMalloc(void **device, size_t size);
 EXPORT int cudaFree(void *device);
 EXPORT int cudaHostRegister(void *base, size_t size, unsigned flags);
 EXPORT int cudaHostUnregister(void *base);
+EXPORT int cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
 EXPORT int cudaMemcpyAsync(
 	void *to, const void *from, size_t count, int kind, struct CUstream_st *stream);
 EXPORT int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
@@ -180,7 +197,6 @@ int cudaHostRegister(void *base, size_t size, unsigned flags)
 	char *at = base;
 	size_t all = size;
 
-	(void)flags;
 	if (e == 0)
 		e = fake_unsafe();
 	if (e == 0 && (!base || size == 0 || fake_touches_device(base, size)))
@@ -196,7 +212,7 @@ int cudaHostRegister(void *base, size_t size, unsigned flags)
 		struct registration *r = calloc(1, sizeof(*r));
 		if (!r)
 			abort();
-		*r = (struct registration){registrations, at, size};
+		*r = (struct registration){registrations, at, size, flags};
 		registrations = r;
 		fake.live[FAKE_PINNED]++;
 	}
@@ -219,6 +235,18 @@ int cudaHostUnregister(void *base)
 		return fake_leave(e);
 	}
 	return fake_leave(e ? e : CKPT_CUDA_HOST_NOT_REGISTERED);
+}
+
+int cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+{
+	int e = fake_enter(__func__);
+	uint64_t address = MAPPED + (uintptr_t)host;
+
+	if (e == 0 && (flags != 0 || !fake_mapped(address, 1)))
+		e = CKPT_CUDA_INVALID_VALUE;
+	if (e == 0)
+		*device = (void *)(uintptr_t)address;
+	return fake_leave(e);
 }
 
 /* One copy. `op` has everything but where the host's rows end. */

@@ -14,6 +14,7 @@ static bool may_run(const struct fake_op *op)
 	case FAKE_OP_COPY:
 		return !(fake.stopped & FAKE_COPIES) || fake.allowed > 0;
 	case FAKE_OP_FILL:
+	case FAKE_OP_KERNEL:
 		return !(fake.stopped & FAKE_KERNELS);
 	case FAKE_OP_WAIT:
 		return op->event->done >= op->record;
@@ -67,6 +68,10 @@ static void run(const struct fake_op *op)
 		break;
 	case FAKE_OP_FILL:
 		run_fill(op);
+		count_work();
+		break;
+	case FAKE_OP_KERNEL:
+		fake_run_kernel(op);
 		count_work();
 		break;
 	case FAKE_OP_RECORD:
@@ -212,9 +217,28 @@ bool fake_under_way(const char *base, size_t size)
 {
 	for (struct CUstream_st *s = fake.streams; s; s = s->next)
 		for (struct fake_op *op = s->head; op; op = op->next)
-			if (op->kind == FAKE_OP_COPY && op->host >= base &&
-				op->host < base + size && !fake.dead)
+			if (!fake.dead && ((op->kind == FAKE_OP_COPY && op->host >= base &&
+						   op->host < base + size) ||
+						  (op->kind == FAKE_OP_KERNEL &&
+							  fake_kernel_uses(op, base, size))))
 				return true;
+	return false;
+}
+
+bool fake_kernels_under_way(int device)
+{
+	for (struct CUstream_st *s = fake.streams; s; s = s->next)
+		for (struct fake_op *op = s->head; op && s->device == device; op = op->next)
+			if (op->kind == FAKE_OP_KERNEL && !fake.dead)
+				return true;
+	return false;
+}
+
+bool fake_has_context(void)
+{
+	for (struct CUstream_st *s = fake.streams; s; s = s->next)
+		if (s->device == *fake_current_device())
+			return true;
 	return false;
 }
 

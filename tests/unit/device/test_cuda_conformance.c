@@ -7,8 +7,16 @@
 #include <string.h>
 
 #include "cuda/cuda_rig.h"
+#include "device/cuda_driver.h"
+#include "device/kernels/span_bodies.h"
+#include "lib/dice.h"
 
 #define SIZE ((size_t)1 << 20)
+
+/* Spans of the kernels' test; each has so many bytes of the device's memory for itself, and of staging. */
+#define SPANS  2000
+#define SPACE  520
+#define STAGED 256
 
 static struct cuda_rig *rig;
 static const struct ckpt_cuda_api *cuda;
@@ -38,7 +46,8 @@ static int setup(void **state)
 	assert_cuda(cuda->event_create_with_flags(
 		&w->event, CKPT_CUDA_EVENT_DISABLE_TIMING | CKPT_CUDA_EVENT_BLOCKING_SYNC));
 	w->host = cuda_rig_pages(2 * SIZE);
-	assert_cuda(cuda->host_register(w->host, 2 * SIZE, CKPT_CUDA_HOST_REGISTER_PORTABLE));
+	assert_cuda(cuda->host_register(w->host, 2 * SIZE,
+		CKPT_CUDA_HOST_REGISTER_PORTABLE | CKPT_CUDA_HOST_REGISTER_MAPPED));
 	w->device = cuda_rig_device_memory(rig, SIZE);
 	for (size_t i = 0; i < SIZE; i++)
 		w->host[i] = (char)(i * 7 + i / 251);
@@ -378,6 +387,117 @@ static void a_thread_of_the_usual_mode_does(void **state)
 	assert_int_equal(b.malloced, CKPT_CUDA_STREAM_CAPTURE_UNSUPPORTED);
 }
 
+/* What the kernels are given, and the same as the CPU has it; its staged bytes are elsewhere. */
+struct spans {
+	struct ckpt_cuda_span *there; /* pinned */
+	uint64_t *samples;            /* pinned, behind them */
+	struct ckpt_cuda_span here[SPANS];
+	char staged[SPANS * STAGED];
+};
+
+static void draw_spans(struct world *w, struct spans *s, uint64_t seen)
+{
+	struct dice d = {8};
+
+	s->there = (void *)(w->host + SIZE + SIZE / 2);
+	s->samples = (void *)(w->host + SIZE + SIZE / 4 * 3);
+	for (size_t i = 0; i < SPANS; i++) {
+		struct ckpt_cuda_span span = {.run = 1 + dice_below(&d, 100), .key = dice_next(&d)};
+		uint64_t data = i * SPACE + dice_below(&d, 8);
+		uint64_t staged = i * STAGED + dice_below(&d, 32);
+
+		span.pitch = span.run + dice_below(&d, 4);
+		span.offset = dice_below(&d, span.run);
+		span.length = 1 + dice_below(&d, 100);
+		span.data = (uintptr_t)w->device + data;
+		span.staged = seen + SIZE + staged;
+		s->there[i] = span;
+		span.data = (uintptr_t)w->host + data;
+		span.staged = (uintptr_t)s->staged + staged;
+		s->here[i] = span;
+	}
+}
+
+static void copy_here(const struct spans *s, bool scatter)
+{
+	for (uint32_t i = 0; i < SPANS; i++)
+		ckpt_span_copy(s->here, i, scatter, 0, 1);
+}
+
+/* The one thing that is tried of the PTX itself, and of the bus under it: on a real GPU. */
+static void kernels_do_what_the_cpu_does(void **state)
+{
+	static struct spans spans;
+	struct world *w = *state;
+	struct spans *s = &spans;
+	struct ckpt_cuda_kernels kernels;
+	uint64_t table;
+	void *seen = NULL;
+	char *after;
+
+	need_runtime();
+	ckpt_cuda_kernels_load(NULL, &kernels);
+	assert_string_equal(kernels.why_not, "");
+	assert_cuda(cuda->host_get_device_pointer(&seen, w->host, 0));
+	draw_spans(w, s, (uintptr_t)seen);
+	table = (uintptr_t)seen + (uint64_t)((char *)s->there - w->host);
+	assert_cuda(there(w, w->a));
+	assert_cuda(ckpt_cuda_launch_samples(&kernels, table, SPANS, table + SIZE / 4, w->a));
+	assert_cuda(ckpt_cuda_launch_copies(&kernels, false, table, SPANS, w->a));
+	assert_cuda(cuda->stream_synchronize(w->a));
+	copy_here(s, false);
+	assert_memory_equal(w->host + SIZE, s->staged, sizeof(s->staged));
+	for (uint32_t i = 0; i < SPANS; i++)
+		assert_true(s->samples[i] == ckpt_span_sample(s->here, i));
+
+	for (size_t i = 0; i < sizeof(s->staged); i++)
+		w->host[SIZE + i] = s->staged[i] = (char)~s->staged[i];
+	assert_cuda(ckpt_cuda_launch_copies(&kernels, true, table, SPANS, w->a));
+	assert_cuda(cuda->stream_synchronize(w->a));
+	copy_here(s, true);
+	after = cuda_rig_pages(SIZE);
+	assert_cuda(cuda->memcpy_async(after, w->device, SIZE, CKPT_CUDA_DEVICE_TO_HOST, w->a));
+	assert_cuda(cuda->stream_synchronize(w->a));
+	assert_memory_equal(after, w->host, SIZE);
+	cuda_rig_pages_free(after, SIZE);
+	ckpt_cuda_kernels_unload(&kernels);
+}
+
+/* Of the greatest spans, at every alignment to each other. */
+static void kernels_move_what_is_long(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_cuda_kernels kernels;
+	struct ckpt_cuda_span *table = (void *)(w->host + 2 * SIZE - 4096);
+	void *seen = NULL;
+
+	need_runtime();
+	ckpt_cuda_kernels_load(NULL, &kernels);
+	assert_string_equal(kernels.why_not, "");
+	assert_cuda(cuda->host_get_device_pointer(&seen, w->host, 0));
+	assert_cuda(there(w, w->a));
+	for (uint64_t shift = 0; shift < 16; shift += 5) {
+		for (uint64_t i = 0; i < 8; i++)
+			table[i] = (struct ckpt_cuda_span){
+				.data = (uintptr_t)w->device + i * 100000 + shift,
+				.run = CKPT_CUDA_SPAN_MAX - i,
+				.length = CKPT_CUDA_SPAN_MAX - i,
+				.staged = (uintptr_t)seen + SIZE + i * 70000 + i};
+		memset(w->host + SIZE, 0, SIZE - 4096);
+		assert_cuda(ckpt_cuda_launch_copies(
+			&kernels, false, (uintptr_t)seen + 2 * SIZE - 4096, 8, w->a));
+		assert_cuda(cuda->stream_synchronize(w->a));
+		for (size_t i = 0; i < 8; i++) {
+			const char *staged = w->host + SIZE + i * 70000 + i;
+			size_t length = CKPT_CUDA_SPAN_MAX - i;
+
+			assert_memory_equal(staged, w->host + i * 100000 + shift, length);
+			assert_int_equal(staged[length], 0);
+		}
+	}
+	ckpt_cuda_kernels_unload(&kernels);
+}
+
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -396,6 +516,8 @@ int main(void)
 		PROMISE(events_and_streams_are_of_the_gpu_that_was_current),
 		PROMISE(a_relaxed_thread_spoils_no_capture),
 		PROMISE(a_thread_of_the_usual_mode_does),
+		PROMISE(kernels_do_what_the_cpu_does),
+		PROMISE(kernels_move_what_is_long),
 	};
 	const char *wanted = getenv("CKPT_TEST_CUDA");
 
