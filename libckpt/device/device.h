@@ -38,6 +38,7 @@ struct ckpt_segment {
 	uint32_t tensor; /* its number, for whoever made the segment */
 	uint64_t
 		sample; /* of the view's lines before the copy, see ckpt_segment_sample() and `torn` */
+	bool eager; /* its owner may change it as soon as it is copied: nobody compares its lines then */
 };
 
 enum ckpt_copy_direction {

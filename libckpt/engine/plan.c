@@ -245,6 +245,7 @@ void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors)
 			.shape = t->shape,
 			.strides = t->strides,
 			.device = ckpt_plan_device(t)};
+		s->eager = t->flags & CKPT_TENSOR_EAGER;
 	}
 	plan->devices = 0;
 	for (size_t i = 0; i < plan->block_count; i++) {

@@ -408,6 +408,13 @@ static void test_large_eager(void **state)
 	assert_false(save->plan->blocks[save->order[eager]].eager);
 	core_rig_let_go(&s->rig);
 	assert_true(bits(save) & CKPT_DONE_EAGER);
+	/* From here on it is the caller's, though the fence is still to come. */
+	memset(data + 4 * MIB, 7, 14 * MIB);
+	assert_int_equal(ckpt_save_check_samples(save, &s->rig.err), 0);
+	/* The other is not. */
+	memset(data, 7, 3 * MIB);
+	assert_int_equal(ckpt_save_check_samples(save, &s->rig.err), CKPT_ETORN);
+	memset(&s->rig.err, 0, sizeof(s->rig.err));
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
 	assert_int_equal(core_rig_read(&s->rig, 2, CKPT_SINK_MEMORY), 0);
 	free(data);
