@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include "base/fail.h"
 #include "device/cuda_api.h"
+#include "device/cuda_driver.h"
+#include "device/cuda_table.h"
 #include "device/device.h"
 
 /* A copy behind the feeder, with its event. Kept and used again: as many as were ever under way at once. */
@@ -17,7 +19,8 @@ struct ckpt_cuda_flight {
 	struct ckpt_cuda_flight *next;
 	struct ckpt_copy *copy;
 	struct CUevent_st *event;
-	bool recorded; /* else the stream is waited for */
+	struct ckpt_cuda_table table; /* what the copy's kernel was given */
+	bool recorded;                /* else the stream is waited for */
 };
 
 /* Registration, which a caller waits for. On the feeder: on a user's thread it might be of another GPU. */
@@ -42,6 +45,8 @@ struct ckpt_cuda_device {
 	struct CUevent_st *followed; /* recorded on a user's stream */
 	struct CUevent_st *held;     /* recorded on ours */
 	struct CUevent_st *eager;    /* recorded on ours, behind the last eager copy */
+	struct ckpt_cuda_kernels kernels;
+	struct ckpt_cuda_pin *pinned; /* what users have had pinned */
 	pthread_t feeder;
 	pthread_t waiter;
 	/* Whoever records one of these two and has a stream wait for it. */
@@ -71,13 +76,36 @@ struct ckpt_cuda_device {
 	char lost_text[256];
 };
 
+/* It moves nothing, and leaves samples in its table. */
+static inline bool ckpt_cuda_looks(const struct ckpt_copy *copy)
+{
+	return copy->direction == CKPT_COPY_SAMPLE || copy->direction == CKPT_COPY_COMPARE;
+}
+
+/* Of which segments. */
+static inline bool ckpt_cuda_looks_at(
+	const struct ckpt_copy *copy, const struct ckpt_segment *segment)
+{
+	return segment->view.device == copy->device &&
+	       (copy->direction == CKPT_COPY_SAMPLE || !segment->eager);
+}
+
 /* Their bodies. Both set themselves up and count themselves `ready`. */
 void *ckpt_cuda_feed(void *argument);
 void *ckpt_cuda_wait(void *argument);
 
 /* Words an error of CUDA, as CKPT_EDEVICE. `what`: the function. Clears what the next caller would take for his. */
 int ckpt_cuda_fail(struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what);
-/* The same if the device is lost; else 0. */
+/* The same on one of the device's threads, which asks whether the device is lost with it. */
+int ckpt_cuda_fail_asking(
+	struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what);
+/*
+ * The feeder's: all of a copy's segments that are the device's, into the stream. What of them was enqueued before a
+ * failure moves all the same. `table`: of the copy alone, until what was enqueued is done.
+ */
+int ckpt_cuda_feed_segments(
+	struct ckpt_cuda_device *d, struct ckpt_copy *copy, struct ckpt_cuda_table *table);
+/* An error if the device is lost; else 0. */
 int ckpt_cuda_fail_lost(struct ckpt_cuda_device *d, struct ckpt_error *err);
 
 #endif

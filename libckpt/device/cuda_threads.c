@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "device/cuda_pieces.h"
 
 static void word(const struct ckpt_cuda_device *d, int error, const char *what, char text[256])
 {
@@ -55,7 +54,8 @@ static void lose(struct ckpt_cuda_device *d, int error, const char *what)
  * After a failure on this thread. Some errors are the context's end: every later call returns them. There is no
  * list of those that newer versions keep to, so a call is made that cannot fail otherwise.
  */
-static int fail(struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what)
+int ckpt_cuda_fail_asking(
+	struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what)
 {
 	int again;
 
@@ -133,9 +133,11 @@ static void destroy_handles(struct ckpt_cuda_device *d)
 		struct ckpt_cuda_flight *flight = d->spare;
 
 		d->spare = flight->next;
+		ckpt_cuda_table_free(&d->api, &flight->table);
 		(void)d->api.event_destroy(flight->event);
 		ckpt_free(flight);
 	}
+	ckpt_cuda_kernels_unload(&d->kernels);
 	if (d->eager)
 		(void)d->api.event_destroy(d->eager);
 	if (d->held)
@@ -180,7 +182,8 @@ static struct ckpt_cuda_flight *take_flight(struct ckpt_cuda_device *d, struct c
 			CKPT_CUDA_EVENT_DISABLE_TIMING | CKPT_CUDA_EVENT_BLOCKING_SYNC);
 		if (e != CKPT_CUDA_SUCCESS) {
 			ckpt_free(flight);
-			copy->result = fail(d, copy->error, e, "cudaEventCreateWithFlags");
+			copy->result = ckpt_cuda_fail_asking(
+				d, copy->error, e, "cudaEventCreateWithFlags");
 			return NULL;
 		}
 	}
@@ -188,48 +191,6 @@ static struct ckpt_cuda_flight *take_flight(struct ckpt_cuda_device *d, struct c
 	flight->copy = copy;
 	flight->recorded = false;
 	return flight;
-}
-
-static int feed_piece(
-	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_piece *p)
-{
-	bool out = copy->direction == CKPT_COPY_TO_STAGING;
-	int kind = out ? CKPT_CUDA_DEVICE_TO_HOST : CKPT_CUDA_HOST_TO_DEVICE;
-	char *to = out ? p->staged : p->device;
-	char *from = out ? p->device : p->staged;
-	int e;
-
-	if (p->height == 1) {
-		e = d->api.memcpy_async(to, from, p->width, kind, d->stream);
-		return e == CKPT_CUDA_SUCCESS ? 0 : fail(d, copy->error, e, "cudaMemcpyAsync");
-	}
-	e = d->api.memcpy_2d_async(to, out ? p->staged_pitch : p->device_pitch, from,
-		out ? p->device_pitch : p->staged_pitch, p->width, p->height, kind, d->stream);
-	return e == CKPT_CUDA_SUCCESS ? 0 : fail(d, copy->error, e, "cudaMemcpy2DAsync");
-}
-
-/*
- * How many pieces are in the stream at once is bounded by the driver, whose call waits when its queue is full. A
- * smaller bound here would make a hold wait sooner and longer, for it may return only when all are in the stream.
- */
-static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
-	const struct ckpt_segment *segment)
-{
-	struct ckpt_cuda_walk walk;
-	struct ckpt_cuda_piece piece;
-	int r = ckpt_cuda_walk_begin(segment, &walk);
-
-	if (r < 0)
-		return ckpt_fail(copy->error, r,
-			"a tensor on GPU %d is neither contiguous nor rows apart; make it "
-			"contiguous (tensor.contiguous())",
-			d->index);
-	while (ckpt_cuda_walk_next(&walk, &piece)) {
-		r = feed_piece(d, copy, &piece);
-		if (r < 0)
-			return r;
-	}
-	return 0;
 }
 
 /* What was enqueued of a copy that has failed still moves: it too comes back by way of the waiter. */
@@ -242,15 +203,13 @@ static struct ckpt_cuda_flight *feed_copy(struct ckpt_cuda_device *d, struct ckp
 	flight = copy->result == 0 ? take_flight(d, copy) : NULL;
 	if (!flight)
 		return NULL;
-	for (size_t i = 0; i < copy->count && copy->result == 0; i++)
-		if (copy->segments[i].view.device == copy->device)
-			copy->result = feed_segment(d, copy, &copy->segments[i]);
+	copy->result = ckpt_cuda_feed_segments(d, copy, &flight->table);
 	e = d->api.event_record(flight->event, d->stream);
 	if (e == CKPT_CUDA_SUCCESS && copy->eager)
 		e = d->api.event_record(d->eager, d->stream);
 	flight->recorded = e == CKPT_CUDA_SUCCESS;
 	if (!flight->recorded) {
-		int r = fail(d, copy->error, e, "cudaEventRecord");
+		int r = ckpt_cuda_fail_asking(d, copy->error, e, "cudaEventRecord");
 		copy->result = copy->result < 0 ? copy->result : r;
 	}
 	return flight;
@@ -290,17 +249,15 @@ static void run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *erra
 	char what[160];
 	int e;
 
-	/* Portable: pinned for every GPU of the process. */
 	if (errand->pin)
-		e = d->api.host_register(
-			errand->base, errand->size, CKPT_CUDA_HOST_REGISTER_PORTABLE);
+		e = ckpt_cuda_pins_add(&d->api, &d->pinned, errand->base, errand->size);
 	else
-		e = d->api.host_unregister(errand->base);
+		e = ckpt_cuda_pins_remove(&d->api, &d->pinned, errand->base);
 	if (e != CKPT_CUDA_SUCCESS) {
 		(void)snprintf(what, sizeof(what), "%zu bytes cannot be %s%s: %s", errand->size,
 			errand->pin ? "pinned" : "unpinned", errand->pin ? why_not_pinned(e) : "",
 			errand->pin ? "cudaHostRegister" : "cudaHostUnregister");
-		errand->result = fail(d, errand->err, e, what);
+		errand->result = ckpt_cuda_fail_asking(d, errand->err, e, what);
 	}
 	pthread_mutex_lock(&d->lock);
 	errand->done = true;
@@ -360,6 +317,11 @@ void *ckpt_cuda_feed(void *argument)
 		r = adopt_device(d, &error);
 	if (r == 0)
 		r = make_handles(d, &error);
+	if (r == 0) {
+		ckpt_cuda_kernels_load(NULL, &d->kernels);
+		d->device.samples = d->kernels.module != NULL;
+		d->device.no_samples = d->kernels.module ? NULL : d->kernels.why_not;
+	}
 	say_ready(d, r, &error);
 	if (r == 0)
 		feed_all(d);
@@ -396,7 +358,7 @@ static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *f
 		e = d->api.event_synchronize(flight->event);
 		if (e == CKPT_CUDA_SUCCESS)
 			return r;
-		r = r < 0 ? r : fail(d, err, e, "cudaEventSynchronize");
+		r = r < 0 ? r : ckpt_cuda_fail_asking(d, err, e, "cudaEventSynchronize");
 	}
 	/* Later copies as well. Once more, if it was the call that failed and not what it waited for. */
 	for (unsigned tries = 0; tries < 2; tries++) {
@@ -420,6 +382,24 @@ static void compare_samples(struct ckpt_copy *copy)
 	}
 }
 
+/* What the kernel has left of the segments that it looked at, in their order. */
+static void deliver_samples(struct ckpt_copy *copy, const struct ckpt_cuda_table *table)
+{
+	const uint64_t *sample = table->samples;
+
+	for (size_t i = 0; i < copy->count; i++) {
+		struct ckpt_segment *segment = &copy->segments[i];
+
+		if (!ckpt_cuda_looks_at(copy, segment))
+			continue;
+		if (copy->direction == CKPT_COPY_SAMPLE)
+			segment->sample = *sample;
+		else if (copy->torn < 0 && segment->sample != *sample)
+			copy->torn = (int64_t)i;
+		sample++;
+	}
+}
+
 void *ckpt_cuda_wait(void *argument)
 {
 	struct ckpt_cuda_device *d = argument;
@@ -436,6 +416,8 @@ void *ckpt_cuda_wait(void *argument)
 			copy->result = r;
 		if (copy->sampled && copy->result == 0)
 			compare_samples(copy);
+		if (ckpt_cuda_looks(copy) && copy->result == 0)
+			deliver_samples(copy, &flight->table);
 		flight->copy = NULL;
 		pthread_mutex_lock(&d->lock);
 		flight->next = d->spare;

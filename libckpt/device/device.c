@@ -5,8 +5,8 @@
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	CKPT_ASSERT(copy->job.node.run);
-	CKPT_ASSERT(copy->direction == CKPT_COPY_TO_STAGING ||
-		    copy->direction == CKPT_COPY_FROM_STAGING || device->samples);
+	CKPT_ASSERT(
+		copy->direction >= CKPT_COPY_TO_STAGING && copy->direction <= CKPT_COPY_COMPARE);
 	CKPT_ASSERT(copy->segments || copy->count == 0);
 	CKPT_ASSERT(!copy->sampled || copy->direction == CKPT_COPY_TO_STAGING);
 	copy->device = device->number;

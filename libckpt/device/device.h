@@ -44,9 +44,9 @@ struct ckpt_segment {
 enum ckpt_copy_direction {
 	CKPT_COPY_TO_STAGING = 1,
 	CKPT_COPY_FROM_STAGING = 2,
-	/* Moves nothing: takes each segment's sample of the view. Of a device with `samples` only. */
+	/* Moves nothing: takes each segment's sample of the view. CKPT_EUNSUPPORTED of a GPU without `samples`. */
 	CKPT_COPY_SAMPLE = 3,
-	/* The same again: compares it with the sample, see `torn`. */
+	/* The same again, but of eager ones: compares it with the sample, see `torn`. */
 	CKPT_COPY_COMPARE = 4,
 };
 
@@ -90,8 +90,9 @@ struct ckpt_device_ops {
 struct ckpt_device {
 	const struct ckpt_device_ops *ops;
 	struct ckpt_env *env;
-	uint32_t number; /* by which views name it, see devices.h */
-	bool samples;    /* takes them of memory that the CPU cannot read */
+	uint32_t number;        /* by which views name it, see devices.h */
+	bool samples;           /* takes them of memory that the CPU cannot read */
+	const char *no_samples; /* a GPU's: why it does not, or NULL */
 };
 
 /*
@@ -118,7 +119,8 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
  * longer (-1: no end). On any failure nothing is held.
  *
  * That queue is the driver's, of about a thousand pieces (CUDA says no number). With more of them, as of many small
- * tensors, a hold waits until the device has made all but those, and a follow until there is room for its wait.
+ * tensors that no kernel copies, a hold waits until the device has made all but those, and a follow until there is room
+ * for its wait.
  */
 int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
 int ckpt_device_hold(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,

@@ -38,6 +38,9 @@ void ckpt_host_copy_work(struct ckpt_job *job)
 
 static void host_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
+	/* Who reads the memory itself takes the samples itself. */
+	CKPT_ASSERT(copy->direction == CKPT_COPY_TO_STAGING ||
+		    copy->direction == CKPT_COPY_FROM_STAGING);
 	copy->job.work = ckpt_host_copy_work;
 	ckpt_env_run(device->env, &copy->job);
 }

@@ -59,6 +59,11 @@ static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_e
 	gpu->number = number;
 	devices->order[devices->gpus++] = number;
 	devices->at[number] = gpu;
+	if (gpu->no_samples)
+		ckpt_log(devices->config.log, CKPT_LOG_WARN,
+			"GPU %u runs no kernels of libckpt (%s): whether its tensors are changed "
+			"under a save is not looked at, and small ones are copied one by one",
+			number - 1, gpu->no_samples);
 	pin_staging(devices, gpu);
 	return 0;
 }

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pinned memory, and where a GPU has it. One thread's, as the runtime's current device is. */
+#ifndef CKPT_DEVICE_CUDA_PINS_H
+#define CKPT_DEVICE_CUDA_PINS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "device/cuda_api.h"
+
+struct ckpt_cuda_pin {
+	struct ckpt_cuda_pin *next;
+	char *base;
+	size_t size;
+	uint64_t seen; /* the GPU's address of `base` */
+};
+
+/*
+ * They return a cudaError_t. Memory that cannot be shown to the GPU, or noted, is pinned all the same: kernels do not
+ * find it.
+ */
+int ckpt_cuda_pins_add(
+	const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base, size_t size);
+int ckpt_cuda_pins_remove(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base);
+/* The GPU's address of these bytes; 0: it has none of all of them. */
+uint64_t ckpt_cuda_pins_find(const struct ckpt_cuda_pin *pins, const void *bytes, size_t size);
+
+#endif
