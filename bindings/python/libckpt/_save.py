@@ -398,39 +398,47 @@ class Save:
         what a signal handler raises. `ahead`: for copies from GPUs this thread's streams wait
         instead, so that what it enqueues next comes after them.
         """
+        wait = not (ahead and self._gpus)
+        if wait and not self._await_copies(timeout):
+            return
         with self._lock:
             behind = self._behind  # first, because another thread may just be hearing of a failure
             if behind is None or self._fenced or self._failure is not None:
                 return
-            if ahead and self._gpus:
-                # What is captured is done when the graph is replayed, see before_replay().
-                if _gpus.is_capturing():
-                    return
-                failure = self._fence_ahead(behind, timeout)
-            else:
-                failure = self._fence_copied(behind, timeout)
+            # What is captured is done when the graph is replayed, see before_replay().
+            if not wait and _gpus.is_capturing():
+                return
+            failure = self._compare_fenced(behind)
+            if failure is None:
+                if not wait:
+                    self._set_streams()
+                failure = self._pass_gate(timeout)
             if self._failure is None:
                 self._failure = failure
                 self._release()
 
-    def _fence_copied(self, behind: Behind, timeout: float | None) -> errors.CheckpointError | None:
+    def _await_copies(self, timeout: float | None) -> bool:
+        """
+        True when they are made and nobody has passed the fence. Without the lock: a loop whose
+        streams wait instead of it shall not wait for somebody who waits here.
+        """
+        if self._behind is None or self._fenced or self._failure is not None:
+            return False
         code = self._wait(
             lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, ms), timeout
         )
         if self._failure is not None:
-            return None
+            return False
         if code == -errno.ETIMEDOUT:
             raise self._not_copied(code, timeout)
-        if code != 0:
-            return self._explained(self._read_error() or _unknown(self._step, code))
-        return self._compare_fenced(behind) or self._pass_gate(None)
-
-    def _fence_ahead(self, behind: Behind, timeout: float | None) -> errors.CheckpointError | None:
-        found = self._compare_fenced(behind)
-        if found is None:
-            self._set_streams()
-            found = self._pass_gate(timeout)
-        return found
+        if code == 0:
+            return True
+        found = self._explained(self._read_error() or _unknown(self._step, code))
+        with self._lock:
+            if self._failure is None:
+                self._failure = found
+                self._release()
+        return False
 
     def _not_copied(self, code: int, timeout: float | None) -> errors.WaitTimeoutError:
         return errors.WaitTimeoutError(

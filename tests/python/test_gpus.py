@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tensors on a GPU, on a CUDA runtime without one: the host waits for no copy, and nothing overtakes
+them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import COPIES, RUNTIME, FakeGpu, install
+
+import libckpt
+from libckpt import _gpus
+
+pytestmark = pytest.mark.skipif(not RUNTIME.exists(), reason="the C tests are not built")
+
+Open = Callable[..., libckpt.Checkpointer]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    made = install(monkeypatch)
+    yield made
+    made.close()
+
+
+class Job:
+    """A large parameter on the GPU, small ones there and on the CPU, and their optimizer."""
+
+    def __init__(self, gpu: FakeGpu, seed: int = 0) -> None:
+        self.gpu = gpu
+        generator = torch.Generator().manual_seed(seed)
+        self.values = {
+            "large": torch.randn(300, 1001, generator=generator),
+            "small": torch.randn(7, generator=generator),
+        }
+        self.model = torch.nn.Module()
+        for name, values in self.values.items():
+            parameter = torch.nn.Parameter(gpu.tensor(values), requires_grad=False)
+            self.model.register_parameter(name, parameter)
+        self.model.register_parameter(
+            "host", torch.nn.Parameter(torch.randn(11, generator=generator), requires_grad=False)
+        )
+        self.model.register_buffer("counts", gpu.tensor(torch.arange(5.0)))
+        self.optimizer = torch.optim.SGD(self.model.parameters())
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}
+
+    def step(self) -> None:
+        """The optimizer's hook runs, and then a kernel that changes what was saved."""
+        self.optimizer.step()
+        self.gpu.zero(self.model.large)
+
+
+@pytest.fixture
+def close_last(opened: Open, gpu: FakeGpu) -> Iterator[Open]:
+    """Checkpointers that are closed before their GPU is."""
+    made: list[libckpt.Checkpointer] = []
+
+    def open_one(state: Any = None, **options: Any) -> libckpt.Checkpointer:
+        made.append(opened(state, **options))
+        return made[-1]
+
+    yield open_one
+    gpu.control.stop(0)
+    for ckpt in made:
+        ckpt._core.shut()
+
+
+def assert_step(store: Any, step: int, job: Job) -> None:
+    loaded = libckpt.load(store, step)["model"]
+    for name, values in job.values.items():
+        assert torch.equal(loaded[name], values)
+    assert torch.equal(loaded["counts"], torch.arange(5.0))
+    assert torch.equal(loaded["host"], job.model.host)
+
+
+def test_a_state_on_a_gpu_comes_back_in_place(gpu: FakeGpu, close_last: Open, store: Any) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1)
+    job.step()
+    ckpt.save(2).wait()
+    assert_step(store, 1, job)
+    ckpt.close()
+    other = Job(gpu, seed=9)
+    ckpt = close_last(other.state)
+    assert ckpt.resume(1) == 1
+    assert torch.equal(gpu.read(other.model.large), job.values["large"])
+    assert torch.equal(gpu.read(other.model.small), job.values["small"])
+    assert torch.equal(other.model.host, job.model.host)
+
+
+def test_the_loop_waits_for_no_copy(gpu: FakeGpu, close_last: Open, store: Any) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    save = ckpt.save(2)
+    job.step()
+    assert not save.done("staged")
+    gpu.control.stop(0)
+    save.wait()
+    assert save.error is None
+    assert_step(store, 2, job)
+
+
+def test_without_the_hook_the_kernels_overtake_the_copies(
+    gpu: FakeGpu, close_last: Open, store: Any
+) -> None:
+    """What the test above would show if nothing waited. Buffers are always waited for."""
+    job = Job(gpu)
+    del job.model.counts
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    ckpt._fence_disabled = True
+    save = ckpt.save(2)
+    job.step()
+    while gpu.read(job.model.large).any():
+        pass
+    gpu.control.stop(0)
+    save.wait()
+    assert not libckpt.load(store, 2)["model"]["large"].any()
+
+
+def test_who_waits_elsewhere_does_not_pass_the_fence(
+    gpu: FakeGpu, close_last: Open, store: Any
+) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    save = ckpt.save(2)
+    waiting = threading.Thread(target=save.wait)
+    waiting.start()
+    assert not save._fenced
+    job.step()  # comes back at once, although the other thread waits
+    assert save._fenced
+    gpu.control.stop(0)
+    waiting.join()
+    assert_step(store, 2, job)
+
+
+def test_a_capture_is_left_alone_and_its_replay_waits(
+    gpu: FakeGpu, close_last: Open, store: Any
+) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    save = ckpt.save(2)
+    gpu.capturing = True
+    calls = gpu.control.calls(None)
+    job.optimizer.step()
+    assert not save._fenced
+    assert gpu.control.calls(None) == calls
+    gpu.capturing = False
+    ckpt.before_replay()
+    gpu.zero(job.model.large)
+    gpu.control.stop(0)
+    save.wait()
+    assert_step(store, 2, job)
+
+
+def test_what_torch_counts_is_found_without_waiting(gpu: FakeGpu, close_last: Open) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    save = ckpt.save(2)
+    torch.autograd.graph.increment_version([job.model.small])
+    with pytest.raises(libckpt.TornSnapshotError, match=r"step 2: small was changed in place"):
+        job.optimizer.step()
+    gpu.control.stop(0)
+    assert isinstance(save.error, libckpt.TornSnapshotError)
+    job.step()
+    ckpt.save(3).wait()
+
+
+def test_nothing_of_cuda_is_called_for_tensors_of_the_cpu(gpu: FakeGpu, close_last: Open) -> None:
+    calls = gpu.control.calls(None)
+    ckpt = close_last({"x": torch.ones(5)})
+    ckpt.save(1).wait()
+    ckpt.close()
+    assert gpu.control.calls(None) == calls
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "rows"),
+    [
+        ((4, 6), (6, 1), True),
+        ((4, 6), (8, 1), True),
+        ((4, 6), (1, 4), False),
+        ((2, 4, 6), (32, 8, 1), True),
+        ((2, 4, 6), (48, 8, 1), False),
+        ((4, 1, 6), (6, 77, 1), True),
+        ((5,), (3,), True),
+        ((5,), (0,), False),
+        ((2, 3, 4, 4), (48, 1, 12, 3), False),
+        ((0, 4), (1, 1), True),
+        ((), (), True),
+        ((3, 4), (2, 4), False),
+    ],
+)
+def test_rows(shape: tuple[int, ...], strides: tuple[int, ...], rows: bool) -> None:
+    assert _gpus._is_rows(shape, strides) is rows
+
+
+def test_where_load_may_put_tensors(opened: Open, store: Any) -> None:
+    opened({"x": torch.ones(5)}).save(1).wait()
+    assert libckpt.load(store, map_location="cpu")["x"].device.type == "cpu"
+    assert libckpt.load(store, map_location=torch.device("cpu"))["x"].sum() == 5
+    with pytest.raises(ValueError, match="map_location='meta'"):
+        libckpt.load(store, map_location="meta")
