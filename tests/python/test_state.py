@@ -423,6 +423,20 @@ def test_optimizers_with_unusual_state(opened: Any, store: Path, kind: Any) -> N
     assert held["state"]["all"] == {"count": 3}
 
 
+def test_an_entry_that_was_empty_is_seen_when_it_fills(opened: Any, store: Path) -> None:
+    """Whoever asks an optimizer for the state of a parameter without one makes an empty entry."""
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert all(optimizer.state[parameter] == {} for parameter in model.parameters())
+    ckpt = opened({"model": model, "optimizer": optimizer})
+    ckpt.save(1).wait()
+    model(torch.rand(3)).sum().backward()
+    optimizer.step()
+    ckpt.save(2).wait()
+    held = libckpt.load(store, 2)["optimizer"]["state"]
+    assert sorted(held["weight"]) == ["exp_avg", "exp_avg_sq", "step"]
+
+
 def test_an_optimizer_needs_names_for_its_parameters(opened: Any, store: Path) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(libckpt.UnsupportedStateError, match="put its module into the state"):

@@ -206,7 +206,8 @@ class OptimizerSource:
         keys, dicts = list(self.optimizer.state), list(self.optimizer.state.values())
         if not _same_objects(keys, self._state_keys) or not _same_objects(dicts, self._state_dicts):
             # A parameter has no entry before the first step.
-            self._states = [state or {} for state in map(self.optimizer.state.get, self.params)]
+            entries = map(self.optimizer.state.get, self.params)
+            self._states = [{} if entry is None else entry for entry in entries]
             self._state_keys, self._state_dicts = keys, dicts
         states = self._states
         return (
