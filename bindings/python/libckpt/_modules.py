@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ._glance import same_items
 from ._layout import memory_of
 
 if TYPE_CHECKING:
@@ -164,22 +165,22 @@ class Shape:
         self._plain = [inner for inner in plain if not any(_read_hooks(inner))]
         self._hooked = [inner for inner in plain if any(_read_hooks(inner))]
         self._hooks = self._count_hooks()
-        self._keys, self._values, self._transient = self._read()
+        tables = self._tables()
+        self._keys = list(chain.from_iterable(tables))
+        self._values = list(chain.from_iterable(map(dict.values, tables)))
+        self._transient = self._read_transient()
 
-    def _read(self) -> tuple[list[str], list[Any], list[str]]:
-        tables = list(chain.from_iterable(map(_read_tables, self._modules)))
-        keys = list(chain.from_iterable(tables))
-        values = list(chain.from_iterable(map(dict.values, tables)))
-        return keys, values, list(chain.from_iterable(map(_read_transient, self._modules)))
+    def _tables(self) -> list[dict[str, Any]]:
+        return list(chain.from_iterable(map(_read_tables, self._modules)))
+
+    def _read_transient(self) -> list[str]:
+        return list(chain.from_iterable(map(_read_transient, self._modules)))
 
     def same(self) -> bool:
         """True if the module has the same tensors and children under the same names as then."""
-        keys, values, transient = self._read()
         return (
-            len(values) == len(self._values)
-            and keys == self._keys
-            and transient == self._transient
-            and all(map(operator.is_, values, self._values))
+            same_items(self._tables(), self._keys, self._values)
+            and self._read_transient() == self._transient
             and not any(chain.from_iterable(map(_read_hooks, self._plain)))
             and self._count_hooks() == self._hooks
         )

@@ -21,7 +21,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
+from ._glance import same_items
 from ._layout import is_spread
+from ._marks import places_of
 from ._tensors import (
     Described,
     Part,
@@ -203,17 +205,30 @@ class OptimizerSource:
         return self._own_part[1]
 
     def _read(self) -> tuple[list[str], list[Any]]:
-        keys, dicts = list(self.optimizer.state), list(self.optimizer.state.values())
-        if not _same_objects(keys, self._state_keys) or not _same_objects(dicts, self._state_dicts):
+        if not self._has_the_same_entries():
+            state = self.optimizer.state
+            self._state_keys, self._state_dicts = list(state), list(state.values())
             # A parameter has no entry before the first step.
-            entries = map(self.optimizer.state.get, self.params)
+            entries = map(state.get, self.params)
             self._states = [{} if entry is None else entry for entry in entries]
-            self._state_keys, self._state_dicts = keys, dicts
         states = self._states
         return (
             list(chain.from_iterable(states)),
             list(chain.from_iterable(map(dict.values, states))),
         )
+
+    def _has_the_same_entries(self) -> bool:
+        state = self.optimizer.state
+        return isinstance(state, dict) and same_items([state], self._state_keys, self._state_dicts)
+
+    def _take(self) -> bool:
+        """Takes other tensors and values in; False if any came or went."""
+        if self._has_the_same_entries() and same_items(self._states, self._keys, self._values):
+            return True
+        keys, values = self._read()
+        if keys != self._keys or len(self.optimizer.state) != self._entries:
+            return False
+        return _same_objects(values, self._values) or self._replace(values)
 
     def refresh(self) -> list[int] | None:
         """
@@ -224,15 +239,7 @@ class OptimizerSource:
             return None
         if self.own_say:
             return []
-        keys, values = self._read()
-        if (
-            keys != self._keys
-            or len(values) != len(self._values)
-            or len(self.optimizer.state) != self._entries
-            or _is_hooked(self.optimizer)
-        ):
-            return None
-        if not all(map(operator.is_, values, self._values)) and not self._replace(values):
+        if _is_hooked(self.optimizer) or not self._take():
             return None
         return self._look_again()
 
@@ -271,7 +278,9 @@ class OptimizerSource:
                 views[number] = memory.detach()
                 pointers[number] = memory.data_ptr()
                 moved.append(number)
-        self.part = self.part._replace(held=held, views=views, pointers=pointers)
+        self.part = self.part._replace(
+            held=held, views=views, pointers=pointers, places=places_of(held)
+        )
         return moved
 
     def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:

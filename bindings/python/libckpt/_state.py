@@ -19,6 +19,7 @@ from ._dtypes import name_of
 from ._engine import VERSION
 from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, memory_of, spread_of
+from ._marks import first_difference
 from ._modules import (
     Shape,
     class_name,
@@ -58,7 +59,6 @@ from ._tensors import (
     encode_name,
     is_whole,
     part_of,
-    pointers_of,
     spread_last,
 )
 from ._typed import Encoder, Json, Path, dump, path_name, path_text
@@ -75,27 +75,19 @@ class Behind(NamedTuple):
     """Tensors that are copied behind the loop, and what they looked like at save()."""
 
     parts: list[Part]
-    versions: list[list[int]]
+    versions: list[bytes]
 
     def changed(self) -> bytes | None:
         """The name of a tensor that was changed in place; None if none was."""
         for part, versions in zip(self.parts, self.versions, strict=True):
             now = part.versions()
             if now != versions:
-                return part.counted_name(_first(now, versions))
+                return part.counted_name(first_difference(now, versions))
         return None
 
     def moved(self) -> bytes | None:
         """The name of a tensor that has other memory; None if none has."""
-        for part in self.parts:
-            now = pointers_of(part.memories())
-            if now != part.pointers:
-                return part.names[_first(now, part.pointers)]
-        return None
-
-
-def _first(now: list[int], then: list[int]) -> int:
-    return next(n for n, (a, b) in enumerate(zip(now, then, strict=True)) if a != b)
+        return next(filter(None, (part.moved() for part in self.parts)), None)
 
 
 #: Up to so many bytes are sooner copied than watched while they are copied behind the loop.

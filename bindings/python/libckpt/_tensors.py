@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _gpus
 from ._dtypes import U8, numpy_numbers, torch_numbers
 from ._errors import UnsupportedStateError
+from ._glance import same_attributes
 from ._layout import dtensor_memory, is_spread, memory_of, spread_of
+from ._marks import Places, places_of, pointers_of, same_places, versions_of
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
     import torch
-
-
-_dtype_of = operator.attrgetter("dtype")
-_version_of = operator.attrgetter("_version")
 
 
 class Described(NamedTuple):
@@ -205,8 +203,7 @@ class Part(NamedTuple):
     #: keep the memory, should a tensor be given another
     views: list[torch.Tensor]
     pointers: list[int]
-    #: of those that are not spread
-    layout: list[list[Any]]
+    places: Places
 
     def only(self, numbers: list[int]) -> Part:
         """Some of them, in ascending order."""
@@ -219,7 +216,7 @@ class Part(NamedTuple):
             held,
             [self.views[number] for number in numbers],
             [self.pointers[number] for number in numbers],
-            layout_of(held[:split]),
+            places_of(held),
         )
 
     def memories(self) -> list[torch.Tensor]:
@@ -228,25 +225,28 @@ class Part(NamedTuple):
 
     def same(self) -> bool:
         """True if every tensor is in the memory it was in, and lies there as it did."""
-        here = self.memories()
-        if pointers_of(here) != self.pointers:
-            return False
-        if self.split == len(here):
-            return layout_of(here) == self.layout
         # The local tensor of a DTensor is nobody's who would make it lie otherwise.
-        return layout_of(here[: self.split]) == self.layout and all(
-            map(operator.is_, here[self.split :], self.held[self.split :])
-        )
+        return self._holds_the_same() and same_places(self.held, self.places)
 
-    def versions(self) -> list[int]:
+    def _holds_the_same(self) -> bool:
+        try:
+            return same_attributes(self.tensors, "_local_tensor", self.held, self.split)
+        except AttributeError:  # not all are DTensors
+            return all(map(operator.is_, self.memories(), self.held))
+
+    def moved(self) -> bytes | None:
+        """The name of a tensor that has other memory; None if none has."""
+        if self.same():
+            return None
+        pairs = enumerate(zip(pointers_of(self.memories()), self.pointers, strict=True))
+        return next((self.names[number] for number, (now, then) in pairs if now != then), None)
+
+    def versions(self) -> bytes:
         """
-        How often PyTorch has seen the tensors change. A DTensor counts what goes through it, and
-        its memory what does not.
+        How often PyTorch has seen the tensors change, eight bytes each. A DTensor counts what goes
+        through it, and its memory what does not.
         """
-        counted = versions_of(self.tensors)
-        if self.split < len(self.tensors):
-            counted += versions_of(self.held[self.split :])
-        return counted
+        return versions_of(self.tensors) + versions_of(self.held, self.split)
 
     def counted_name(self, number: int) -> bytes:
         """The name for the count of that number."""
@@ -258,16 +258,12 @@ def part_of(names: list[bytes], tensors: list[torch.Tensor]) -> Part:
     split = len(tensors) - sum(map(is_spread, tensors))
     here = memories(tensors, split)
     views = [tensor.detach() for tensor in here]
-    return Part(names, tensors, split, here, views, pointers_of(here), layout_of(here[:split]))
+    return Part(names, tensors, split, here, views, pointers_of(here), places_of(here))
 
 
 def spread_last(tensors: Sequence[Any]) -> list[int]:
     """Numbers of the tensors in the order that a part wants."""
     return sorted(range(len(tensors)), key=lambda number: is_spread(tensors[number]))
-
-
-# Ten thousand tensors are common, and this runs at every save: one pass of C over the list for each
-# thing asked is the quickest that Python has.
 
 
 def memories(tensors: list[torch.Tensor], split: int) -> list[torch.Tensor]:
@@ -279,42 +275,6 @@ def memories(tensors: list[torch.Tensor], split: int) -> list[torch.Tensor]:
         return tensors[:split] + list(map(dtensor_memory, spread))
     except AttributeError:  # not all are DTensors
         return tensors[:split] + list(map(memory_of, spread))
-
-
-def pointers_of(tensors: list[torch.Tensor]) -> list[int]:
-    """Where plain tensors are."""
-    if not tensors:  # a state without tensors needs no torch
-        return []
-    import torch
-
-    return list(map(torch.Tensor.data_ptr, tensors))
-
-
-def layout_of(tensors: list[torch.Tensor]) -> list[list[Any]]:
-    """
-    What changes when a plain tensor of the same memory is another one. Strides and the number of
-    elements tell the shape of a contiguous tensor.
-    """
-    if not tensors:
-        return []
-    import torch
-
-    return [
-        list(map(torch.Tensor.numel, tensors)),
-        list(map(torch.Tensor.stride, tensors)),
-        list(map(_dtype_of, tensors)),
-    ]
-
-
-def versions_of(tensors: list[torch.Tensor]) -> list[int]:
-    """How often PyTorch has seen the tensors change."""
-    if not tensors:
-        return []
-    import torch
-
-    # Asking a subclass goes through Python otherwise.
-    with torch._C.DisableTorchFunctionSubclass():
-        return list(map(_version_of, tensors))
 
 
 class Block:
