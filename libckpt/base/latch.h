@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the core publishes to the threads of the user: bits that are only ever set, and a wait for
- * them. The core sets; anyone waits.
+ * them. Whoever publishes sets; anyone waits.
  */
 #ifndef CKPT_BASE_LATCH_H
 #define CKPT_BASE_LATCH_H

@@ -214,7 +214,9 @@ static void hear_outcome(struct ckpt_save *save)
 	ckpt_save_prepare_talk(save, &save->task, &x->never, x->look_ns, &x->why);
 	x->talk.answer_ns = ckpt_min_u64(deadline_ns(save), x->look_ns + ANSWER_NS);
 	x->talk.since_ns = x->asked_ns;
-	x->talk.rest_ns = save->core->config.world * ASK_BY_RANK_NS;
+	/* However many they are: what comes late must still be heard of before this rank settles it. */
+	x->talk.rest_ns = ckpt_min_u64(
+		save->core->config.world * ASK_BY_RANK_NS, ckpt_save_margin_ns(save) / 8);
 	ckpt_key_outcome(x->talk.items[0].key, save->core->generation, save->step);
 	ckpt_talk_hear(&x->talk);
 }

@@ -136,9 +136,11 @@ static void *touch_body(void *argument)
 {
 	struct ckpt_pool *pool = argument;
 	uint64_t bytes = pool->mapping.bytes;
+	/* The first byte of a huge page brings all of it. */
+	uint64_t step = pool->mapping.huge ? CKPT_HUGE_PAGE : TOUCH_BYTES;
 
-	for (uint64_t at = 0; at < bytes && !rested(pool); at += TOUCH_BYTES) {
-		uint64_t n = ckpt_min_u64(TOUCH_BYTES, bytes - at);
+	for (uint64_t at = 0; at < bytes && !rested(pool); at += step) {
+		uint64_t n = ckpt_min_u64(step, bytes - at);
 
 		/* Without memory the copies that need it will say so. */
 		if (ckpt_mapping_touch(pool->mapping.base + at, n) < 0)
