@@ -299,24 +299,43 @@ static void the_host_is_ahead_of_the_gpu(void **state)
 	assert_saved(w, 2);
 }
 
-/* Without the fence the kernels overtake the copies: this is what the test above would show. */
-static void without_a_fence_the_kernels_overtake_the_copies(void **state)
+/* Nothing holds the kernels of the next step back: they overtake the copies, and that is found out. */
+static void without_a_fence_the_save_is_torn(void **state)
 {
 	struct world *w = *state;
 	struct part *large = &w->parts[0];
+	struct ckpt_error error = {.size = sizeof(error)};
 
 	must_work(save_all(w, 1));
 	fake->stop(FAKE_COPIES);
 	struct ckpt_save *save = begin(w, 2, true, NULL);
 	must_work(ckpt_save_start(save));
+	must_work(ckpt_save_wait_eager(save, TIMEOUT_MS));
 	assert_int_equal(fake->fill(large->data, 0x5a, (size_t)large->bytes, w->compute), 0);
 	assert_int_equal(cuda.stream_synchronize(w->compute), 0);
 	fake->stop(0);
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS), CKPT_ETORN);
+	assert_int_equal(ckpt_save_error(save, &error), CKPT_ETORN);
+	assert_string_equal(error.tensor, "gpu.large");
+	ckpt_save_free(save);
+	must_work(save_all(w, 3));
+}
+
+/* The copies are made, and then the tensor is changed before the fence: that might have been before them. */
+static void a_change_between_the_copies_and_the_fence_is_torn(void **state)
+{
+	struct world *w = *state;
+	struct part *large = &w->parts[0];
+
+	must_work(save_all(w, 1));
+	struct ckpt_save *save = begin(w, 2, true, NULL);
+	must_work(ckpt_save_start(save));
 	must_work(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS));
+	assert_int_equal(fake->fill(large->data, 0x5a, (size_t)large->bytes, w->compute), 0);
+	/* The host does not wait for what the GPU finds: it fails the save behind its back. */
 	must_work(ckpt_save_fence(save, TIMEOUT_MS));
-	must_work(finish(save));
-	memset(large->seen, 0x5a, (size_t)large->bytes);
-	assert_saved(w, 2);
+	assert_int_equal(finish(save), CKPT_ETORN);
+	must_work(save_all(w, 3));
 }
 
 /* What the stream had been given before the save is what is saved, be it done or not. */
@@ -408,7 +427,7 @@ static void an_error_of_cuda_is_the_end_of_one_save(void **state)
 {
 	static const char *const functions[] = {"cudaMemcpyAsync", "cudaEventRecord",
 		"cudaStreamWaitEvent", "cudaEventSynchronize", "cudaStreamIsCapturing",
-		"cudaEventCreateWithFlags", "cudaStreamSynchronize"};
+		"cudaEventCreateWithFlags", "cudaStreamSynchronize", "cuLaunchKernel"};
 	struct world *w = *state;
 	uint64_t step = 1;
 	unsigned failures = 0;
@@ -543,7 +562,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		PROMISE(tensors_of_both_kinds_come_back),
 		PROMISE(the_host_is_ahead_of_the_gpu),
-		PROMISE(without_a_fence_the_kernels_overtake_the_copies),
+		PROMISE(without_a_fence_the_save_is_torn),
+		PROMISE(a_change_between_the_copies_and_the_fence_is_torn),
 		PROMISE(a_save_comes_after_what_the_stream_was_given),
 		PROMISE(eager_tensors_are_copied_first),
 		PROMISE(without_a_stream_the_fence_waits_for_the_copies),
