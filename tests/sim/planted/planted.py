@@ -169,7 +169,7 @@ PLANTED = [
         "a step is published before its fence has found it unchanged"),
     Planted(
         "samples-not-compared", "libckpt/engine/samples.c",
-        "\t\tif (s->view.device == 0 && sample(save, i) != s->sample)\n",
+        "\t\tif (s->view.device == 0 && !s->eager && sample(save, i) != s->sample)\n",
         "\t\tif (false)\n",
         "a change before the fence is noticed"),
     Planted(
