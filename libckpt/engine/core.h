@@ -40,7 +40,7 @@ struct ckpt_restore;
 #define CKPT_DONE_GONE   16u /* the core has let go of the operation and of all memory it was given */
 /* 32: see restore.h */
 #define CKPT_DONE_FED    64u  /* save: what is of the CPU is copied, the rest is with the GPUs */
-#define CKPT_DONE_LOOKED 128u /* save: the GPUs have been asked to take the samples again */
+#define CKPT_DONE_LOOKED 128u /* save: GPUs look again; where no stream waits for it, they have */
 
 struct ckpt_core_config {
 	uint32_t block_bytes;

@@ -113,6 +113,7 @@ static void looked(struct ckpt_batch *batch)
 
 	save->looking = false;
 	take(save, batch);
+	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_LOOKED);
 }
 
 int ckpt_samples_start(struct ckpt_save *save)
@@ -139,7 +140,8 @@ static void look_run(struct ckpt_node *node)
 		save->look.done = looked;
 		save->looking = true;
 		start(save, &save->look, CKPT_COPY_COMPARE);
-		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_LOOKED);
+		if (!save->look_waited)
+			ckpt_core_answer(save->core, &save->latch, CKPT_DONE_LOOKED);
 	}
 	ckpt_save_unref(save);
 }
@@ -149,6 +151,7 @@ void ckpt_save_post_look(struct ckpt_save *save)
 	if (atomic_exchange(&save->look_posted, true))
 		return;
 	(void)ckpt_save_ref(save);
+	save->look_waited = ckpt_save_copied_bit(save, false) == CKPT_DONE_STAGED;
 	save->look_node.run = look_run;
 	ckpt_inbox_push(save->core->parts.env->inbox, &save->look_node);
 }

@@ -80,6 +80,7 @@ struct ckpt_save {
 	struct ckpt_node cancel_node;
 	struct ckpt_node verdict_node;
 	struct ckpt_node look_node;
+	bool look_waited; /* no stream can be held back for it: LOOKED when it is done; written before the post */
 	struct ckpt_error verdict; /* of somebody else; written before it is posted */
 	struct ckpt_task task;
 	struct ckpt_task pump; /* starts lanes as slots come free */
@@ -143,7 +144,8 @@ void ckpt_save_answer_end(struct ckpt_save *save);
 /*
  * samples.c. Of what the CPU can read the user's thread takes them, in prepare, and again at the fence: 0, or
  * CKPT_ETORN worded into `err`. Of the rest the devices, if they can: before the first copy, and again when the
- * user's thread has asked for that. LOOKED is answered then; the gate stays closed until it is done.
+ * user's thread has asked for that. LOOKED is answered then, or if no stream can be held back for it when it is done.
+ * The gate stays closed until it is done.
  */
 void ckpt_save_take_samples(struct ckpt_save *save);
 int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err);

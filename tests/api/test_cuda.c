@@ -405,6 +405,25 @@ static void without_a_stream_the_fence_waits_for_the_copies(void **state)
 	assert_saved(w, 2);
 }
 
+/* ... and for the look at them: nothing else keeps what comes behind the fence from being taken for a change before. */
+static void without_a_stream_the_fence_waits_for_the_look(void **state)
+{
+	struct world *w = *state;
+	struct part *large = &w->parts[0];
+
+	must_work(save_all(w, 1));
+	struct ckpt_save *save = begin(w, 2, false, NULL);
+	must_work(ckpt_save_start(save));
+	must_work(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS));
+	fake->stop(FAKE_KERNELS);
+	assert_int_equal(ckpt_save_fence(save, 10), -ETIMEDOUT);
+	fake->stop(0);
+	must_work(ckpt_save_fence(save, TIMEOUT_MS));
+	assert_int_equal(fake->fill(large->data, 0x5a, (size_t)large->bytes, w->compute), 0);
+	must_work(finish(save));
+	assert_saved(w, 2);
+}
+
 /* A graph is captured on the stream: it is left alone, and the save is what fails. */
 static void a_stream_that_is_captured_is_left_alone(void **state)
 {
@@ -567,6 +586,7 @@ int main(void)
 		PROMISE(a_save_comes_after_what_the_stream_was_given),
 		PROMISE(eager_tensors_are_copied_first),
 		PROMISE(without_a_stream_the_fence_waits_for_the_copies),
+		PROMISE(without_a_stream_the_fence_waits_for_the_look),
 		PROMISE(a_stream_that_is_captured_is_left_alone),
 		PROMISE(an_error_of_cuda_is_the_end_of_one_save),
 		PROMISE(a_gpu_that_is_lost_takes_nothing_along),
