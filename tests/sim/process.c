@@ -76,6 +76,7 @@ static int open_core(struct sim_proc *proc, bool reader, bool anew)
 
 static void free_parts(struct sim_proc *proc)
 {
+	sim_gpu_die(&proc->gpu);
 	user_drop(&proc->user);
 	sim_env_die(&proc->env);
 	(void)ckpt_inbox_take(&proc->inbox);
@@ -120,6 +121,8 @@ struct sim_proc *proc_start(
 	CKPT_ASSERT(r == 0);
 	sim_env_init(&proc->env, &world->sim, &proc->inbox, proc->id, node);
 	sim_device_init(&proc->device, &proc->env);
+	sim_gpu_init(&proc->gpu, &proc->env);
+	proc->device.devices.at[SIM_GPU_NUMBER] = &proc->gpu.device;
 	proc->io = sim_io_new(&world->sim, rank->disk, &io);
 	proc->pool = sim_pool_open(proc->slots, proc->block_bytes);
 	(void)log_for_all();
@@ -154,7 +157,7 @@ void proc_reap(struct sim_proc *proc)
 	tell_log(proc);
 	if (!ckpt_core_idle(&proc->core))
 		sim_violation(sim, "p%u is closed, and its core is not idle", id);
-	if (sim_io_in_flight(proc->io) || proc->env.head)
+	if (sim_io_in_flight(proc->io) || proc->env.head || !sim_gpu_copied(&proc->gpu))
 		sim_violation(sim, "p%u is closed with requests or jobs under way", id);
 	if (ckpt_pool_free(proc->pool) != ckpt_pool_slots(proc->pool))
 		sim_violation(sim, "p%u is closed with %u of %u staging slots free", id,
@@ -194,7 +197,8 @@ static bool user_due(const struct sim_proc *proc)
 
 unsigned proc_ready(struct sim_proc *proc)
 {
-	unsigned ready = sim_io_ready(proc->io);
+	/* Disks and GPUs go on beside a process that stands still. */
+	unsigned ready = sim_io_ready(proc->io) + sim_gpu_ready(&proc->gpu);
 
 	if (proc->frozen)
 		return ready;
@@ -214,6 +218,13 @@ static void step_core(struct sim_proc *proc)
 		sim_violation(&proc->world->sim, "p%u does nothing, and holds %u staging slots",
 			proc->id, ckpt_pool_slots(proc->pool) - ckpt_pool_free(proc->pool));
 	tell_log(proc);
+}
+
+/* The user may wait for what it has computed. */
+static void step_gpu(struct sim_proc *proc, unsigned n)
+{
+	sim_gpu_finish(&proc->gpu, n);
+	proc->user.poked = true;
 }
 
 static unsigned count_restores(const struct sim_proc *proc)
@@ -266,20 +277,26 @@ static void check_memory(struct sim_proc *proc, bool saving, unsigned restores)
 void proc_do(struct sim_proc *proc, unsigned n)
 {
 	unsigned requests = sim_io_ready(proc->io);
+	unsigned streams = sim_gpu_ready(&proc->gpu);
 	unsigned jobs = proc->frozen ? 0 : sim_env_ready(&proc->env);
 	unsigned saves = proc->user.save ? 0 : proc->user.begun;
 	unsigned restores = count_restores(proc);
+	uint64_t still_ns = proc->gpu.still_ns;
 
 	sim_memory_enter(proc->id);
 	if (n < requests)
 		sim_io_finish(proc->io, n);
 	else if (n < requests + jobs)
 		sim_env_finish(&proc->env, n - requests);
-	else if (n == requests + jobs && core_due(proc))
+	else if (n < requests + jobs + streams)
+		step_gpu(proc, n - requests - jobs);
+	else if (n == requests + jobs + streams && core_due(proc))
 		step_core(proc);
 	else
 		user_turn(&proc->user);
 	sim_memory_enter(0);
+	if (proc->gpu.still_ns != still_ns)
+		user_excuse_restores(&proc->user, sim_gpu_rests_ns(&proc->gpu));
 	/* It held what it has let go of since, or what it has come to. */
 	restores = (unsigned)ckpt_max_u64(restores, count_restores(proc));
 	check_memory(proc, saves != proc->user.begun, restores);
@@ -290,7 +307,7 @@ void proc_do(struct sim_proc *proc, unsigned n)
 
 uint64_t proc_next_ns(const struct sim_proc *proc)
 {
-	uint64_t next_ns = sim_io_next(proc->io);
+	uint64_t next_ns = ckpt_min_u64(sim_io_next(proc->io), sim_gpu_next(&proc->gpu));
 
 	if (proc->frozen)
 		return proc->awaits ? next_ns : ckpt_min_u64(next_ns, proc->thaw_ns);

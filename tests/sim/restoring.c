@@ -127,6 +127,8 @@ static int bind_ranges(struct sim_reading *r)
 			.offset = offset,
 			.length = length,
 			.data = data};
+		if (shape->tensors[tensor].gpu && sim_chance(sim_of(r), 5000))
+			target.device = CKPT_DEVICE_CUDA;
 		int code = ckpt_restore_add_targets(r->restore, &target, 1, &r->error);
 		if (code < 0)
 			return code;

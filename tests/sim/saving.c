@@ -36,15 +36,40 @@ static uint64_t timeout_ns(const struct sim_user *u)
 	return u->proc->world->plan.timeout_ms * MILLISECOND;
 }
 
-/* Something of it is copied behind the training, and so can be changed too early. */
-static bool can_tear(const struct sim_user *u)
+/* Something of it there is copied behind the training, and so can be changed too early. */
+static bool can_tear(const struct sim_user *u, bool gpu, uint64_t least)
 {
 	const struct sim_shape *shape = u->live.shape;
 
-	for (size_t i = 0; i < shape->count; i++)
-		if (!shape->tensors[i].eager && shape->tensors[i].bytes > 0)
+	for (size_t i = 0; i < shape->count; i++) {
+		const struct sim_tensor *t = &shape->tensors[i];
+		if (t->gpu == gpu && !t->eager && t->bytes >= least)
 			return true;
+	}
 	return false;
+}
+
+static struct sim_gpu *gpu_of(const struct sim_user *u)
+{
+	return &u->proc->gpu;
+}
+
+static bool on_gpu(const struct sim_user *u)
+{
+	return sim_shape_on_gpu(u->live.shape);
+}
+
+/* Other bytes: in the memory of the CPU at once, in that of a GPU by kernels. */
+static void compute(struct sim_user *u, unsigned parts, uint64_t version)
+{
+	sim_state_fill_parts(&u->live, parts & SIM_PART_HOST, version);
+	if ((parts & SIM_PARTS_GPU) && on_gpu(u))
+		sim_gpu_launch(gpu_of(u), &u->live, parts & SIM_PARTS_GPU, version);
+}
+
+static void compute_all(struct sim_user *u, uint64_t version)
+{
+	compute(u, SIM_PART_HOST | SIM_PARTS_GPU, version);
 }
 
 static void pick_ways(struct sim_user *u)
@@ -55,7 +80,7 @@ static void pick_ways(struct sim_user *u)
 	u->cheats = u->fenced && sim_fault(sim, SIM_EARLY);
 	u->cancels = sim_fault(sim, SIM_CANCEL);
 	u->late = u->fenced && !u->cheats && sim_chance(sim, 2500) && sim_fault(sim, SIM_CANCEL);
-	u->cheated = false;
+	u->cheated = u->cheated_host = false;
 	u->cancelled = false;
 	u->too_late = false;
 	u->acked = false;
@@ -65,6 +90,7 @@ static void pick_ways(struct sim_user *u)
 		u->computes_ns = timeout_ns(u) + SECOND;
 	if (u->config.careful)
 		u->fenced = u->cheats = u->cancels = u->late = false;
+	u->reshapes = !u->live.shape || sim_chance(sim, 1000);
 }
 
 /* The next step of the training: new bytes in every tensor. */
@@ -72,11 +98,12 @@ static void train(struct sim_user *u)
 {
 	struct world *world = u->proc->world;
 
-	if (!u->live.shape || sim_chance(&world->sim, 1000)) {
+	if (u->reshapes) {
 		sim_state_free(&u->live);
 		u->shape = (unsigned)sim_below(&world->sim, SIM_SHAPES);
 		sim_state_init(&u->live, &u->proc->rank->shapes[u->shape]);
 	}
+	u->streamed = on_gpu(u) && sim_chance(&world->sim, 8500);
 	/* Now and then a step that was saved already, or is older. */
 	u->again = u->posted_ns && u->step == u->saved_step && u->step == u->last_step &&
 		   sim_chance(&world->sim, 200);
@@ -84,7 +111,7 @@ static void train(struct sim_user *u)
 	bool first = u->counts.posted == 0 && u->step == 0 && !u->resumed;
 	u->step += u->again ? 0 : sim_between(&world->sim, first ? 0 : 1, 3);
 	u->version = sim_random(&world->sim) >> 16;
-	sim_state_fill(&u->live, u->version);
+	compute_all(u, u->version);
 }
 
 /* From new to post. 0, or why not. */
@@ -112,6 +139,13 @@ static int put_together(struct sim_user *u, struct ckpt_error *err)
 		snprintf(meta, sizeof(meta), "{\"version\":%llu}", (unsigned long long)u->version);
 	if (r == 0)
 		r = ckpt_save_put_meta(u->save, meta, (size_t)length, err);
+	if (r == 0 && u->streamed)
+		r = ckpt_save_put_streams(u->save,
+			&(struct ckpt_stream){.size = sizeof(struct ckpt_stream),
+				.device = CKPT_DEVICE_CUDA,
+				.device_index = SIM_GPU_INDEX,
+				.handle = SIM_GPU_STREAM},
+			1, err);
 	if (r == 0)
 		r = ckpt_save_prepare(u->save, &u->cache, err);
 	return r;
@@ -198,8 +232,8 @@ static int finish_body(struct ckpt_task *task)
 	/* Too late, or once more. */
 	if (u->cancels)
 		ckpt_save_post_cancel(u->save);
-	/* Copies are back once the end is told: the memory is the user's. */
-	sim_state_fill(&u->live, u->version + 2);
+	/* Copies are back once the end is told, or their outcome matters to nobody: the memory is the user's. */
+	compute_all(u, u->version + 2);
 	/* When the storage lets go of it, nobody can say. */
 	u->save_wait.what = "what is left of a save";
 	/* What was posted holds the save until it is looked at. */
@@ -213,27 +247,89 @@ static int finish_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The fence, as ckpt_save_fence() does it once everything is staged. */
-static void pass_fence(struct sim_user *u)
+/* False: the save has failed with why not, as ckpt_save_fence() does it, and its end is to be waited for. */
+static bool went_well(struct sim_user *u, int code, const struct ckpt_error *err)
+{
+	if (code == 0)
+		return true;
+	user_judge(u, "fence", code, err);
+	ckpt_save_post_failure(u->save, err);
+	return false;
+}
+
+/* What of the tensors the CPU can read. False: the save has failed. */
+static bool check_host(struct sim_user *u)
 {
 	struct ckpt_error err = {.size = sizeof(err)};
 
-	ckpt_error_clear(&err);
 	int r = ckpt_save_check_samples(u->save, &err);
-	if (r == CKPT_ETORN && u->cheated) {
+	if (r == CKPT_ETORN && u->cheated_host) {
 		ckpt_save_post_failure(u->save, &err);
 		/* Whoever says it twice has said it once; so for all that is posted. */
 		ckpt_save_post_failure(u->save, &err);
-		return;
+		return false;
 	}
 	if (r < 0)
 		sim_violation(
 			sim_of(u), "a fence found a change that nobody made: %s", err.message);
-	if (u->cheated)
+	if (u->cheated_host)
 		sim_violation(sim_of(u), "a change before the fence of step %llu went unnoticed",
 			(unsigned long long)u->saved_step);
-	ckpt_save_post_gate(u->save);
-	ckpt_save_post_gate(u->save);
+	return true;
+}
+
+static bool ended(struct sim_user *u)
+{
+	return bits(u) & CKPT_DONE_END;
+}
+
+static bool hold(struct sim_user *u, enum ckpt_hold which)
+{
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	return went_well(u, ckpt_save_hold(u->save, which, 0, &err), &err);
+}
+
+/* From here on the training may change everything. */
+static int go_on(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	compute_all(u, u->version + 1);
+	return ckpt_task_continue(task, finish_body);
+}
+
+/* The fence, as ckpt_save_fence() does it once everything is copied, or is to be before what the streams do. */
+static int pass_fence_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	CKPT_TASK_BEGIN(task);
+	if (u->fenced && !check_host(u))
+		return go_on(task);
+	if (u->fenced && ckpt_save_looks(u->save)) {
+		if (!went_well(u, ckpt_save_follow(u->save, &err), &err))
+			return ckpt_task_continue(task, finish_body);
+		ckpt_save_post_look(u->save);
+		ckpt_save_post_look(u->save);
+		CKPT_AWAIT(task, (bits(u) & CKPT_DONE_LOOKED) || ended(u));
+		if (ended(u))
+			return go_on(task);
+	}
+	if (!hold(u, CKPT_HOLD_ALL))
+		return ckpt_task_continue(task, finish_body);
+	if (u->fenced) {
+		ckpt_save_post_gate(u->save);
+		ckpt_save_post_gate(u->save);
+	}
+	return go_on(task);
+	CKPT_TASK_END(task);
+}
+
+static bool copied(struct sim_user *u, bool eager)
+{
+	return bits(u) & (ckpt_save_copied_bit(u->save, eager) | CKPT_DONE_STAGED);
 }
 
 static int fence_body(struct ckpt_task *task)
@@ -241,17 +337,18 @@ static int fence_body(struct ckpt_task *task)
 	struct sim_user *u = user_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	CKPT_AWAIT(task, bits(u) & (CKPT_DONE_STAGED | CKPT_DONE_END));
+	CKPT_AWAIT(task, copied(u, false) || ended(u));
 	if (u->fenced && u->computes_ns > 0) {
 		user_sleep(u, &u->save_wait, u->computes_ns);
-		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || (bits(u) & CKPT_DONE_END));
+		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || ended(u));
 		u->save_wait.wake_ns = UINT64_MAX;
 	}
-	if ((bits(u) & (CKPT_DONE_STAGED | CKPT_DONE_END)) == CKPT_DONE_STAGED && u->fenced)
-		pass_fence(u);
-	/* From here on the training may change everything. */
-	if (bits(u) & CKPT_DONE_STAGED)
-		sim_state_fill(&u->live, u->version + 1);
+	/* Who names no stream waits for what is in it. */
+	CKPT_AWAIT(task, u->streamed || sim_gpu_computed(gpu_of(u)) || ended(u));
+	if (!ended(u))
+		return ckpt_task_continue(task, pass_fence_body);
+	if (copied(u, false))
+		return go_on(task);
 	return ckpt_task_continue(task, finish_body);
 	CKPT_TASK_END(task);
 }
@@ -276,37 +373,34 @@ static void post(struct sim_user *u)
 	user_expect(u, &u->save_wait, "a save", timeout_ns(u) + SLACK);
 }
 
-static int saving_body(struct ckpt_task *task)
+/* Before it may: all of it, or of the GPU alone, which the fence's thread cannot see. */
+static void cheat(struct sim_user *u)
+{
+	bool gpu = on_gpu(u) && sim_chance(sim_of(u), 5000) && can_tear(u, true, sizeof(uint64_t));
+
+	sim_note(sim_of(u), u->proc->id, "too early", gpu ? "on the GPU" : "", 0, 0, 0);
+	u->cheated_host = !gpu && can_tear(u, false, 1);
+	u->cheated = u->cheated_host || can_tear(u, true, 1);
+	compute(u, gpu ? SIM_PARTS_GPU : SIM_PART_HOST | SIM_PARTS_GPU, ~u->version);
+}
+
+/* Beside a save that is under way: what the user does wrong, and that it changes its mind. */
+static int beside_body(struct ckpt_task *task)
 {
 	struct sim_user *u = user_of(task);
-	struct ckpt_error err = {.size = sizeof(err)};
 	uint64_t deadline_ns;
 
 	CKPT_TASK_BEGIN(task);
-	pick_ways(u);
-	train(u);
-	ckpt_error_clear(&err);
-	int r = put_together(u, &err);
-	if (r < 0) {
-		user_judge(u, "prepare", r, &err);
-		ckpt_save_unref(u->save);
-		u->save = NULL;
-		return 0;
-	}
-	post(u);
 	if (u->cheats || u->cancels) {
 		deadline_ns = u->save_wait.deadline_ns;
 		user_sleep(u, &u->save_wait, sim_below(sim_of(u), MILLISECOND));
 		u->save_wait.deadline_ns = deadline_ns;
-		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || (bits(u) & CKPT_DONE_END));
+		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || ended(u));
 		u->save_wait.wake_ns = UINT64_MAX;
 	}
-	if (u->cheats && !(bits(u) & CKPT_DONE_END)) {
-		sim_note(sim_of(u), u->proc->id, "too early", "", 0, 0, 0);
-		u->cheated = can_tear(u);
-		sim_state_fill(&u->live, ~u->version);
-	}
-	if (u->cancels && !(bits(u) & CKPT_DONE_END)) {
+	if (u->cheats && !ended(u))
+		cheat(u);
+	if (u->cancels && !ended(u)) {
 		sim_note(sim_of(u), u->proc->id, "cancel", "", 0, 0, 0);
 		u->cancelled = true;
 		ckpt_save_post_cancel(u->save);
@@ -314,6 +408,45 @@ static int saving_body(struct ckpt_task *task)
 		user_hurry(u, &u->save_wait, "a save that was cancelled", SLACK);
 	}
 	return ckpt_task_continue(task, fence_body);
+	CKPT_TASK_END(task);
+}
+
+/* As ckpt_save_wait_eager(), before anything is computed; then what is eager may be changed. */
+static int eager_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, copied(u, true) || ended(u));
+	if (!ended(u) && !hold(u, CKPT_HOLD_EAGER))
+		return ckpt_task_continue(task, finish_body);
+	if (sim_chance(sim_of(u), 3000))
+		compute(u, SIM_PART_EAGER, u->version + 3);
+	return ckpt_task_continue(task, beside_body);
+	CKPT_TASK_END(task);
+}
+
+static int saving_body(struct ckpt_task *task)
+{
+	struct sim_user *u = user_of(task);
+	struct ckpt_error err = {.size = sizeof(err)};
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	pick_ways(u);
+	/* Memory is not given back before the GPU is done with it. */
+	CKPT_AWAIT(task, !u->reshapes || sim_gpu_computed(gpu_of(u)));
+	train(u);
+	CKPT_AWAIT(task, u->streamed || sim_gpu_computed(gpu_of(u)));
+	r = put_together(u, &err);
+	if (r < 0) {
+		user_judge(u, "prepare", r, &err);
+		ckpt_save_unref(u->save);
+		u->save = NULL;
+		return 0;
+	}
+	post(u);
+	return ckpt_task_continue(task, on_gpu(u) ? eager_body : beside_body);
 	CKPT_TASK_END(task);
 }
 
@@ -359,6 +492,7 @@ void user_observe(struct sim_user *u)
 			(unsigned long long)u->saved_step);
 	u->committed = true;
 	world->counts.acked += u->acked;
+	world->counts.gpu += u->acked && on_gpu(u);
 	u->counts.acked++;
 	u->counts.last_acked = u->saved_step;
 	u->retained = u->retention;

@@ -31,6 +31,7 @@ static void count(void)
 	sums.rivalled += world_rivalled(the_world);
 	sums.ranks += the_world->rank_count;
 	sums.counts.acked += counts->acked;
+	sums.counts.gpu += counts->gpu;
 	sums.counts.restored += counts->restored;
 	sums.counts.refused += counts->refused;
 	sums.counts.lies += counts->lies;
@@ -44,11 +45,12 @@ static void print(void)
 	typedef unsigned long long ull;
 	const struct world_counts *counts = &sums.counts;
 
-	(void)printf(" acknowledged=%llu restored=%llu two_writers=%llu claim_races=%llu told=%llu "
+	(void)printf(" acknowledged=%llu of_gpus=%llu restored=%llu two_writers=%llu "
+		     "claim_races=%llu told=%llu "
 		     "lies=%llu refused=%llu given_up=%llu ranks=%llu",
-		(ull)counts->acked, (ull)counts->restored, (ull)sums.rivalled, (ull)counts->races,
-		(ull)counts->told, (ull)counts->lies, (ull)counts->refused, (ull)counts->abandoned,
-		(ull)sums.ranks);
+		(ull)counts->acked, (ull)counts->gpu, (ull)counts->restored, (ull)sums.rivalled,
+		(ull)counts->races, (ull)counts->told, (ull)counts->lies, (ull)counts->refused,
+		(ull)counts->abandoned, (ull)sums.ranks);
 }
 
 int main(int argc, char **argv)

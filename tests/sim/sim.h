@@ -39,6 +39,7 @@ enum sim_fault {
 	SIM_ZOMBIES,     /* successors on other machines, which do not */
 	SIM_RACES,       /* two that start at once, on two machines */
 	SIM_SISTERS,     /* other ranks, each with a store of its own, in the same world */
+	SIM_GPU_STILL,   /* a GPU does nothing for seconds */
 	SIM_FAULTS,
 };
 

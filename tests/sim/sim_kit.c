@@ -47,6 +47,7 @@ static const char *const fault_names[SIM_FAULTS] = {
 	[SIM_ZOMBIES] = "zombies",
 	[SIM_RACES] = "races",
 	[SIM_SISTERS] = "sisters",
+	[SIM_GPU_STILL] = "gpu-still",
 };
 
 const char *sim_fault_name(enum sim_fault kind)

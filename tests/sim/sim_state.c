@@ -44,6 +44,29 @@ void sim_shapes_pick(struct sim *sim, struct sim_shape shapes[SIM_SHAPES])
 		shape_tensor(sim, &shapes[1].tensors[i], i);
 }
 
+void sim_shapes_place(struct sim_shape shapes[SIM_SHAPES], uint64_t number)
+{
+	if (number % 3 != 0)
+		return;
+	for (size_t i = 0; i < SIM_SHAPES; i++) {
+		number = sim_mix64(number);
+		/* All of it, some of it, and of one shape perhaps nothing. */
+		uint64_t share = number % 4 == 0 ? 10 : i > 0 && number % 4 == 1 ? 0 : 6;
+		for (size_t k = 0; k < shapes[i].count; k++) {
+			number = sim_mix64(number);
+			shapes[i].tensors[k].gpu = number % 10 < share;
+		}
+	}
+}
+
+bool sim_shape_on_gpu(const struct sim_shape *shape)
+{
+	for (size_t i = 0; i < shape->count; i++)
+		if (shape->tensors[i].gpu)
+			return true;
+	return false;
+}
+
 void sim_state_init(struct sim_state *state, const struct sim_shape *shape)
 {
 	*state = (struct sim_state){.shape = shape};
@@ -81,16 +104,30 @@ static void contents(uint64_t version, size_t tensor, uint64_t offset, uint64_t 
 	}
 }
 
-void sim_state_fill(struct sim_state *state, uint64_t version)
+static unsigned part_of(const struct sim_tensor *t)
 {
-	state->version = version;
+	if (!t->gpu)
+		return SIM_PART_HOST;
+	return t->eager ? SIM_PART_EAGER : SIM_PART_GPU;
+}
+
+void sim_state_fill_parts(struct sim_state *state, unsigned parts, uint64_t version)
+{
 	for (size_t i = 0; i < state->shape->count; i++) {
 		const struct sim_tensor *t = &state->shape->tensors[i];
+		if (!(parts & part_of(t)))
+			continue;
 		uint64_t row = (uint64_t)t->shape[1] * t->item;
 		uint64_t pitch = (uint64_t)t->strides[0] * t->item;
 		for (uint64_t r = 0; r < (uint64_t)t->shape[0]; r++)
 			contents(version, i, r * row, row, state->memory[i] + r * pitch);
 	}
+}
+
+void sim_state_fill(struct sim_state *state, uint64_t version)
+{
+	state->version = version;
+	sim_state_fill_parts(state, SIM_PART_HOST | SIM_PARTS_GPU, version);
 }
 
 void sim_state_poison(struct sim_state *state)
@@ -132,6 +169,7 @@ void sim_state_tensors(const struct sim_state *state, struct ckpt_tensor *ret_te
 		const struct sim_tensor *t = &state->shape->tensors[i];
 		ret_tensors[i] = (struct ckpt_tensor){.size = sizeof(*ret_tensors),
 			.flags = t->eager ? CKPT_TENSOR_EAGER : 0,
+			.device = t->gpu ? CKPT_DEVICE_CUDA : CKPT_DEVICE_HOST,
 			.name = t->name,
 			.dtype = t->dtype,
 			.ndim = t->ndim,
@@ -146,6 +184,7 @@ void sim_state_targets(const struct sim_state *state, struct ckpt_target *ret_ta
 	for (size_t i = 0; i < state->shape->count; i++) {
 		const struct sim_tensor *t = &state->shape->tensors[i];
 		ret_targets[i] = (struct ckpt_target){.size = sizeof(*ret_targets),
+			.device = t->gpu ? CKPT_DEVICE_CUDA : CKPT_DEVICE_HOST,
 			.dtype = t->dtype,
 			.name = t->name,
 			.data = state->memory[i],

@@ -18,6 +18,7 @@ struct sim_tensor {
 	uint32_t item;
 	uint32_t ndim;
 	bool eager;
+	bool gpu; /* in the memory of a GPU */
 	int64_t shape[2];
 	int64_t strides[2]; /* in elements; rows may have a gap behind them */
 	uint64_t bytes;     /* of its contents */
@@ -36,11 +37,21 @@ struct sim_state {
 	char *memory[SIM_TENSORS_MAX];
 };
 
+/* Which tensors of a state. */
+#define SIM_PART_HOST  1u
+#define SIM_PART_GPU   2u /* those that are not eager */
+#define SIM_PART_EAGER 4u /* of the GPU */
+#define SIM_PARTS_GPU  (SIM_PART_GPU | SIM_PART_EAGER)
+
 void sim_shapes_pick(struct sim *sim, struct sim_shape shapes[SIM_SHAPES]);
+/* Puts some of the tensors of some of all shapes on a GPU, as the number says. */
+void sim_shapes_place(struct sim_shape shapes[SIM_SHAPES], uint64_t number);
+bool sim_shape_on_gpu(const struct sim_shape *shape);
 
 void sim_state_init(struct sim_state *state, const struct sim_shape *shape);
 void sim_state_free(struct sim_state *state);
-/* Every byte of every tensor. */
+/* Every byte of the tensors of these parts; and of all tensors. */
+void sim_state_fill_parts(struct sim_state *state, unsigned parts, uint64_t version);
 void sim_state_fill(struct sim_state *state, uint64_t version);
 /* Overwritten, so that nothing of it can be mistaken for what was restored. */
 void sim_state_poison(struct sim_state *state);

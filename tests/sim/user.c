@@ -40,6 +40,9 @@ bool user_slept(const struct sim_user *user, const struct sim_wait *wait)
 
 void user_expect(struct sim_user *user, struct sim_wait *wait, const char *what, uint64_t ns)
 {
+	/* What a GPU still writes cannot be ended. A save only has it read, and ends all the same. */
+	if (wait != &user->save_wait)
+		ns += sim_gpu_rests_ns(&user->proc->gpu);
 	*wait = (struct sim_wait){
 		.wake_ns = UINT64_MAX, .deadline_ns = sim_of(user)->now_ns + ns, .what = what};
 }
@@ -835,6 +838,12 @@ void user_excuse(struct sim_user *user, uint64_t ns)
 {
 	excuse_wait(&user->wait, ns);
 	excuse_wait(&user->save_wait, ns);
+	excuse_wait(&user->reading.wait, ns);
+	excuse_wait(&user->aside.wait, ns);
+}
+
+void user_excuse_restores(struct sim_user *user, uint64_t ns)
+{
 	excuse_wait(&user->reading.wait, ns);
 	excuse_wait(&user->aside.wait, ns);
 }

@@ -118,8 +118,11 @@ struct sim_user {
 	uint64_t saved_version;
 	uint64_t posted_ns;
 	bool fenced;
-	bool cheats;  /* changes the tensors before it may */
-	bool cheated; /* and did so before they were staged */
+	bool streamed;     /* says in which stream of the GPU it computes */
+	bool reshapes;     /* goes on with other tensors */
+	bool cheats;       /* changes the tensors before it may */
+	bool cheated;      /* and did so before they were staged */
+	bool cheated_host; /* of the memory of the CPU, too: the fence finds it at once */
 	bool cancels;
 	bool cancelled;
 	bool too_late;        /* the cancel came when the manifest was on its way */
@@ -148,6 +151,8 @@ void user_observe(struct sim_user *user);
 void user_check(struct sim_user *user);
 /* The clock has jumped, or the process stood still: nobody could have kept a deadline. */
 void user_excuse(struct sim_user *user, uint64_t ns);
+/* A GPU stands still, whose memory somebody restores into: that ends no sooner, and a save does. */
+void user_excuse_restores(struct sim_user *user, uint64_t ns);
 /* Frees what is not the core's. */
 void user_drop(struct sim_user *user);
 

@@ -33,7 +33,7 @@ bool world_may_fail(const struct world *world, int code)
 		return fired[SIM_FULL];
 	case -ETIMEDOUT:
 		return fired[SIM_STUCK] || fired[SIM_SLOW] || fired[SIM_HANG] || fired[SIM_JUMP] ||
-		       fired[SIM_FREEZE] || fired[SIM_JOB_SLOW];
+		       fired[SIM_FREEZE] || fired[SIM_JOB_SLOW] || fired[SIM_GPU_STILL];
 	case -EBUSY:
 		/* What was given up waiting for goes on. */
 		return world->counts.abandoned > 0;

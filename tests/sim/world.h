@@ -10,6 +10,7 @@
 #include "oracle.h"
 #include "sim_device.h"
 #include "sim_disk.h"
+#include "sim_gpu.h"
 #include "sim_io.h"
 #include "sim_state.h"
 #include "user.h"
@@ -46,6 +47,7 @@ struct sim_proc {
 	struct sim_env env;
 	struct sim_io *io;
 	struct sim_device device;
+	struct sim_gpu gpu;
 	struct ckpt_pool *pool;
 	struct ckpt_core core;
 	uint64_t deadline_ns; /* the core's next */
@@ -86,6 +88,7 @@ enum world_phase {
 
 struct world_counts {
 	uint64_t acked;     /* saves */
+	uint64_t gpu;       /* of these with tensors on a GPU */
 	uint64_t restored;  /* and compared */
 	uint64_t refused;   /* restores, for what was damaged */
 	uint64_t lies;      /* of disks */

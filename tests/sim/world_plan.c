@@ -46,6 +46,9 @@ static void pick_mix(struct sim *sim)
 	uint64_t aside = sim_mix64(sim->seed);
 	if (aside % 10000 < 1200)
 		sim->mix[SIM_EIO_FILE] = 1 + (unsigned)(sim_mix64(aside) % 400);
+	aside = sim_mix64(aside + 1);
+	if (aside % 10000 < 1500)
+		sim->mix[SIM_GPU_STILL] = 1 + (unsigned)(sim_mix64(aside) % 100);
 	sim->mix[SIM_READERS] = 2500;
 	sim->mix[SIM_RIVALS] = 2000;
 	sim->mix[SIM_ZOMBIES] = 3000;
@@ -78,6 +81,7 @@ static void pick_ranks(struct world *world)
 		sim_disk_tell(rank->disk, told_of_hit, rank);
 		oracle_start(&rank->oracle, sim);
 		sim_shapes_pick(sim, rank->shapes);
+		sim_shapes_place(rank->shapes, sim_mix64(sim->seed + (uint64_t)i * 77 + 7));
 		sim_disk_set_space(rank->disk, world->plan.space);
 	}
 }

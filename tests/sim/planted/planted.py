@@ -213,6 +213,72 @@ PLANTED = [
         "\t\treturn;\n",
         "a save ends by its deadline, whatever becomes of its manifest"),
     Planted(
+        "stream-not-held", "libckpt/engine/streams.c",
+        "\t\t\tr = ckpt_device_hold(device, save->streams[i].handle, which,\n",
+        "\t\t\tr = ckpt_device_hold(device, save->streams[i].handle, CKPT_HOLD_EAGER,\n",
+        "what a GPU computes behind the fence comes after the copies"),
+    Planted(
+        "stream-not-followed", "libckpt/engine/save_draft.c",
+        "\treturn ckpt_save_follow(save, err);\n",
+        "\treturn 0;\n",
+        "what a GPU has computed before the save is in it"),
+    Planted(
+        "fed-by-the-first-block", "libckpt/engine/lane.c",
+        "\tif (save->fed_count == save->plan->block_count)\n",
+        "\tif (save->fed_count > 0)\n",
+        "a stream is held for copies that its GPU has been given, all of them"),
+    Planted(
+        "eager-told-at-once", "libckpt/engine/lane.c",
+        "\tif (save->eager_left == 0)\n\t\tckpt_core_answer(",
+        "\tif (true)\n\t\tckpt_core_answer(",
+        "a stream is held for the eager copies when its GPU has been given them"),
+    Planted(
+        "staged-when-fed", "libckpt/engine/lane.c",
+        "\tlane->fed = true;\n",
+        "\tlane->fed = lane->copied = true;\n",
+        "a slot is digested, written and given back when the GPU has filled it, and not before"),
+    Planted(
+        "look-of-the-gpu-ignored", "libckpt/engine/samples.c",
+        "\telse if (batch->torn >= 0)\n",
+        "\telse if (false)\n",
+        "a change before the fence is noticed, whoever can see it"),
+    Planted(
+        "sampled-behind-the-copies", "libckpt/engine/samples.c",
+        "int ckpt_samples_start(struct ckpt_save *save)\n{\n\tuint64_t devices = lookers(save);\n\n"
+        "\tif (!devices)\n\t\treturn 0;\n"
+        "\tif (ckpt_batch_reserve(&save->sampling, devices) < 0 ||\n"
+        "\t\tckpt_batch_reserve(&save->look, devices) < 0)\n"
+        "\t\treturn ckpt_fail(&save->work, -ENOMEM, \"out of memory\");\n"
+        "\tsave->sampling.done = sampled;\n\tsave->working++;\n"
+        "\tstart(save, &save->sampling, CKPT_COPY_SAMPLE);\n",
+        "static void late(struct ckpt_node *node)\n{\n"
+        "\tstruct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, look_node);\n\n"
+        "\tstart(save, &save->sampling, CKPT_COPY_SAMPLE);\n}\n\n"
+        "int ckpt_samples_start(struct ckpt_save *save)\n{\n\tuint64_t devices = lookers(save);\n\n"
+        "\tif (!devices)\n\t\treturn 0;\n"
+        "\tif (ckpt_batch_reserve(&save->sampling, devices) < 0 ||\n"
+        "\t\tckpt_batch_reserve(&save->look, devices) < 0)\n"
+        "\t\treturn ckpt_fail(&save->work, -ENOMEM, \"out of memory\");\n"
+        "\tsave->sampling.done = sampled;\n\tsave->working++;\n"
+        "\tsave->look_node.run = late;\n"
+        "\tckpt_inbox_push(save->core->parts.env->inbox, &save->look_node);\n",
+        "the samples are those of before the first copy"),
+    Planted(
+        "gate-does-not-wait-for-the-look", "libckpt/engine/save.c",
+        "(save->gate && !save->looking));\n",
+        "save->gate);\n",
+        "a step is published when the GPUs have found it unchanged"),
+    Planted(
+        "look-without-streams-not-waited-for", "libckpt/engine/samples.c",
+        "\t\tif (!save->look_waited)\n",
+        "\t\tif (true)\n",
+        "where no stream can be held back, the fence waits for the look itself"),
+    Planted(
+        "end-waits-for-the-gpu", "libckpt/engine/save.c",
+        "\tif (save->ended || save->copying > 0)\n",
+        "\tif (save->ended || save->copying > 0 || save->sampling.left > 0 || save->looking)\n",
+        "a GPU that stands still does not keep a save from its deadline"),
+    Planted(
         "slot-given-back-early", "libckpt/engine/lane.c",
         "\tif (!lane || save->hold || !lane->written || !lane->digested)\n",
         "\tif (!lane || save->hold || !lane->written)\n",
