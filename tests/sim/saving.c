@@ -393,7 +393,11 @@ static int beside_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (u->cheats || u->cancels) {
 		deadline_ns = u->save_wait.deadline_ns;
-		user_sleep(u, &u->save_wait, sim_below(sim_of(u), MILLISECOND));
+		/* At once: before a GPU has taken the samples, if nothing keeps that apart. */
+		user_sleep(u, &u->save_wait,
+			on_gpu(u) && sim_chance(sim_of(u), 5000)
+				? 0
+				: sim_below(sim_of(u), MILLISECOND));
 		u->save_wait.deadline_ns = deadline_ns;
 		CKPT_AWAIT(task, user_slept(u, &u->save_wait) || ended(u));
 		u->save_wait.wake_ns = UINT64_MAX;

@@ -279,6 +279,21 @@ PLANTED = [
         "\tif (save->ended || save->copying > 0 || save->sampling.left > 0 || save->looking)\n",
         "a GPU that stands still does not keep a save from its deadline"),
     Planted(
+        "samples-not-held-for", "libckpt/engine/samples.c",
+        "\t\t.eager = true};\n",
+        "\t\t.eager = false};\n",
+        "what a user computes behind wait_eager comes after the samples"),
+    Planted(
+        "done-by-the-first-device", "libckpt/engine/batch.c",
+        "\tif (batch->left == 0)\n\t\tbatch->done(batch);\n",
+        "\tif (batch->left == 0 || copy->device == 0)\n\t\tbatch->done(batch);\n",
+        "a block is whole when every device has made its part"),
+    Planted(
+        "fed-before-the-cpu-is-done", "libckpt/engine/batch.c",
+        "\tif (!batch->host)\n\t\tsay_fed(batch);\n",
+        "\tsay_fed(batch);\n",
+        "no copy of the CPU's is under way when the fence lets the training go on"),
+    Planted(
         "slot-given-back-early", "libckpt/engine/lane.c",
         "\tif (!lane || save->hold || !lane->written || !lane->digested)\n",
         "\tif (!lane || save->hold || !lane->written)\n",
