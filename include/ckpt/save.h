@@ -109,7 +109,7 @@ CKPT_API int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
  * from what was there at ckpt_save_start() fails the save with CKPT_ETORN and names the tensor.
  * After 0, the caller may change the tensors, and enqueue work that changes those on a GPU: the streams
  * wait for the copies there. What was changed on a GPU is found out behind the caller's back, and fails the save
- * with CKPT_ETORN as well. Calling it again is harmless.
+ * with CKPT_ETORN as well; it is looked for once, by the first call that comes so far. Calling it again is harmless.
  */
 CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 

@@ -96,7 +96,8 @@ struct ckpt_stream {
 /*
  * A tensor that a save is to hold. Everything it points to but `data` is copied by the call that it
  * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED. On a
- * GPU that is a matter of the order of its work, see ckpt_save_set_streams().
+ * GPU that is a matter of the order of its work, see ckpt_save_set_streams(); and of a save that has failed before
+ * it was STAGED the GPU may read until the next save has started, or the engine is closed: it must stay allocated.
  */
 struct ckpt_tensor {
 	uint32_t size;  /* sizeof(struct ckpt_tensor) */

@@ -189,8 +189,11 @@ int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms)
 	/* After the end nothing is copied any more, and there may be no engine. */
 	if (r < 0 || (ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_END))
 		return r;
-	return ckpt_save_hold(
-		save, CKPT_HOLD_EAGER, ckpt_deadline_left_ms(deadline_ns), ckpt_error_here());
+	struct ckpt_error *err = ckpt_error_here();
+	r = ckpt_save_hold(save, CKPT_HOLD_EAGER, ckpt_deadline_left_ms(deadline_ns), err);
+	if (r < 0 && r != -ETIMEDOUT)
+		ckpt_save_post_failure(save, err);
+	return r;
 }
 
 int ckpt_save_fence(struct ckpt_save *save, int timeout_ms)

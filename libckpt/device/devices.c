@@ -41,6 +41,8 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 			"the staging memory cannot be pinned (%s): copies from the GPU are slower, "
 			"and the loop may wait for them",
 			error.message);
+		/* Nor will there be memory that its kernels read: a save without samples is better than none. */
+		gpu->samples = false;
 		return;
 	}
 	devices->pinner = gpu;

@@ -242,9 +242,9 @@ static void cut_power(struct explorer *x)
 static void make_shape(struct sim_shape *shape)
 {
 	static const struct sim_tensor tensors[] = {
-		{"weight", CKPT_F32, 4, 2, false, {10, 8}, {8, 1}, 320, 320},
-		{"bias", CKPT_BF16, 2, 2, true, {1, 50}, {50, 1}, 100, 100},
-		{"exp_avg", CKPT_U8, 1, 2, false, {30, 19}, {19, 1}, 570, 570},
+		{"weight", CKPT_F32, 4, 2, false, false, {10, 8}, {8, 1}, 320, 320},
+		{"bias", CKPT_BF16, 2, 2, true, false, {1, 50}, {50, 1}, 100, 100},
+		{"exp_avg", CKPT_U8, 1, 2, false, false, {30, 19}, {19, 1}, 570, 570},
 	};
 
 	*shape = (struct sim_shape){.count = CKPT_COUNT(tensors)};

@@ -54,19 +54,26 @@ class FakeGpu:
         self.control.reset(7)
         self.capturing = False
         self._held: list[tuple[int, int]] = []
-        stream = _P()
-        assert self._library.cudaStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
-        assert stream.value is not None
-        self.stream: int = stream.value
+        self._streams: list[int] = []
+        self.stream = self.make_stream()
 
     def close(self) -> None:
         """Sees that nothing of a library's is left."""
         self.control.stop(0)
-        assert self._library.cudaStreamDestroy(_P(self.stream)) == 0
+        for stream in self._streams:
+            assert self._library.cudaStreamDestroy(_P(stream)) == 0
         for pointer, _ in self._held:
             assert self._library.cudaFree(_P(pointer)) == 0
         for kind in (STREAMS, EVENTS, PINNED):
             assert self.control.live(kind) == 0
+
+    def make_stream(self) -> int:
+        """Another stream, to be made the current one."""
+        stream = _P()
+        assert self._library.cudaStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
+        assert stream.value is not None
+        self._streams.append(stream.value)
+        return stream.value
 
     def tensor(self, values: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor on the GPU."""

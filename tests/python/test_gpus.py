@@ -147,6 +147,57 @@ def test_who_waits_elsewhere_does_not_pass_the_fence(
     assert_step(store, 2, job)
 
 
+def test_who_waits_may_change_tensors_in_any_stream(
+    gpu: FakeGpu, close_last: Open, store: Any
+) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    other = gpu.make_stream()
+    for step in range(1, 30):
+        first = gpu.stream
+        save = ckpt.save(step)
+        gpu.stream = other
+        save.wait("staged")
+        gpu.zero(job.model.large)
+        save.wait()
+        assert_step(store, step, job)
+        gpu.stream = first
+        gpu.write(job.model.large, job.values["large"])
+
+
+def test_to_ask_how_it_goes_waits_for_nothing_and_raises_nothing(
+    gpu: FakeGpu, close_last: Open
+) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    for step in range(1, 30):
+        save = ckpt.save(step)
+        while not save.done():
+            assert save.error is None
+        assert save.error is None
+
+
+def test_tensors_are_kept_as_long_as_the_gpu_may_read_them(gpu: FakeGpu, close_last: Open) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    assert ckpt._core.engine.read is not None
+    gpu.control.stop(COPIES)
+    save = ckpt.save(2)
+    save._cancel()
+    with pytest.raises(libckpt.CheckpointError):
+        save.wait()
+    # It has failed, and its copies are still to be made.
+    held = ckpt._core.engine.read
+    assert held is not None
+    assert held.behind.parts[0].views
+    gpu.control.stop(0)
+    ckpt.save(3).wait()
+    assert ckpt._core.engine.read is not held
+    ckpt.close()
+    assert ckpt._core.engine.read is None
+
+
 def test_a_capture_is_left_alone_and_its_replay_waits(
     gpu: FakeGpu, close_last: Open, store: Any
 ) -> None:

@@ -343,6 +343,9 @@ class Engine:
         self._service = ranks.service if ranks else None
         self.pid = os.getpid()
         self.ptr: Any = None
+        #: What a GPU may still read: until the save is durable, and if it fails until the next one
+        #: has started, because what is not enqueued yet is behind no stream of the program.
+        self.read: Any = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         #: where the library puts its handle
@@ -506,6 +509,7 @@ class Engine:
         self.ptr = None
         # What this ends is told to the other ranks, so their service goes after it.
         lib.ckpt_engine_close(ptr)
+        self.read = None
         self._end_service()
 
     def _thread_runs(self) -> bool:

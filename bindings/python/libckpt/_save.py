@@ -292,7 +292,7 @@ class Save:
         self._behind = snapshot.behind
         self._fenced = not fenced
         try:
-            self._copy_eager(deadline)
+            self._copy_eager(snapshot, deadline)
         except BaseException:
             self._give_up(snapshot)
             raise
@@ -329,6 +329,7 @@ class Save:
         """All ranks have agreed."""
         names, compared = self._engine.names, self._compared
         self._compared = None
+        self._engine.read = None
         if names is not None and compared is not None:
             names.committed(compared)
 
@@ -343,15 +344,19 @@ class Save:
         said = f"step {self._step} is of no rank: {why}"
         return errors.MismatchError(said, code=error.code, step=self._step, tier=error.tier)
 
-    def _set_streams(self) -> None:
-        """What is copied lies between the work that this thread has enqueued and will enqueue."""
+    def _set_streams(self, gpus: frozenset[int]) -> None:
+        """
+        What is copied lies between the work that this thread has enqueued there and will enqueue.
+        Of the other GPUs that the state is on the library itself waits for the copies.
+        """
         if self._gpus:
-            array = _gpus.streams(self._gpus)
+            array = _gpus.streams(gpus)
             check(self._ask(lib.ckpt_save_set_streams, array, len(array)))
 
-    def _copy_eager(self, deadline: float) -> None:
-        self._set_streams()
+    def _copy_eager(self, snapshot: Snapshot, deadline: float) -> None:
+        self._set_streams(self._gpus)
         check(self._engine.work(lib.ckpt_save_start, self._ptr))
+        self._engine.read = snapshot if self._gpus else None
         code = self._wait(lambda ms: self._ask(lib.ckpt_save_wait_eager, ms), deadline)
         if code == -errno.ETIMEDOUT and self._poll() is None:
             raise errors.DeadlineError(
@@ -362,7 +367,7 @@ class Save:
                 step=self._step,
             )
         if code < 0:
-            raise self._poll() or _unknown(self._step, code)
+            raise self._poll() or last_error(code, self._step)
 
     def _ask(self, call: Callable[..., int], *args: Any) -> int:
         """A question about the handle, which may outlive the engine."""
@@ -410,8 +415,8 @@ class Save:
                 return
             failure = self._compare_fenced(behind)
             if failure is None:
-                if not wait:
-                    self._set_streams()
+                # Whoever waits may have other streams than the loop: theirs are left alone.
+                self._set_streams(frozenset() if wait else self._gpus)
                 failure = self._pass_gate(timeout)
             if self._failure is None:
                 self._failure = failure
@@ -490,7 +495,9 @@ class Save:
         if not self._fenced and self._failure is None:
             code = self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, 0)
             if code != -errno.ETIMEDOUT:
-                self._fence(0)
+                # What a GPU is asked once more is answered in a moment, and perhaps not at once.
+                with contextlib.suppress(errors.WaitTimeoutError):
+                    self._fence(0)
 
     def _wait_level(self, number: int, timeout: float | None) -> None:
         code = self._wait(lambda ms: self._ask(lib.ckpt_save_wait, number, ms), timeout)

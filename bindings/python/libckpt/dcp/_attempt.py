@@ -41,8 +41,9 @@ class Attempt(Save):
             self._refuse(error)
             raise
         try:
-            self._set_streams()
+            self._set_streams(self._gpus)
             check(self._engine.work(lib.ckpt_save_start, self._ptr))
+            self._engine.read = snapshot if self._gpus else None
             if held:
                 self._held = snapshot
             self.wait("staged", deadline)
