@@ -208,23 +208,39 @@ static void test_words_of_the_device(void **state)
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
 }
 
-/* The gate is open, and the step is published when the device has found nothing. */
-static void test_gate_waits_for_the_look(void **state)
+/*
+ * The gate is open, and the step is published when the device has found nothing. Whoever has a stream goes on at once;
+ * who has none waits for the look.
+ */
+static void gate_waits_for_the_look(struct scene *s, uint64_t step, bool streams)
 {
-	struct scene *s = *state;
-	struct ckpt_save *save = begin(s, 1, true);
+	const struct ckpt_stream stream = {
+		.size = sizeof(stream), .device = CKPT_DEVICE_CUDA, .handle = 1};
+	struct ckpt_save *save = begin(s, step, true);
 
 	assert_true(ckpt_save_looks(save));
+	if (streams)
+		assert_int_equal(ckpt_save_put_streams(save, &stream, 1, &s->rig.err), 0);
 	gpu_works(s);
 	ckpt_save_post_look(save);
 	ckpt_save_post_look(save);
 	ckpt_save_post_gate(save);
 	core_rig_run(&s->rig);
-	assert_true(bits(save) & CKPT_DONE_LOOKED);
+	assert_true(!!(bits(save) & CKPT_DONE_LOOKED) == streams);
 	assert_false(bits(save) & CKPT_DONE_END);
 	gpu_works(s);
-	assert_int_equal(s->gpu.looked, 1);
+	assert_true(bits(save) & CKPT_DONE_LOOKED);
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+}
+
+static void test_gate_waits_for_the_look(void **state)
+{
+	struct scene *s = *state;
+
+	gate_waits_for_the_look(s, 1, true);
+	assert_int_equal(s->gpu.looked, 1);
+	gate_waits_for_the_look(s, 2, false);
+	assert_int_equal(s->gpu.looked, 2);
 }
 
 static void test_look_finds_a_change(void **state)
