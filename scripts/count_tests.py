@@ -28,7 +28,7 @@ REPORTS = {
     "tsan": ["build-tsan.meson.json"],
     "minimal": ["build-minimal.meson.json"],
     "fuzz": ["build-fuzz.meson.json"],
-    "python": ["python.junit.xml"],
+    "python": ["python.junit.xml", "gpu.junit.xml"],
 }
 OUTCOMES = {"OK": PASSED, "EXPECTEDFAIL": PASSED, "SKIP": SKIPPED}
 
