@@ -4,7 +4,8 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
+
+#include "base/errnos.h"
 
 struct phrase {
 	int code;
@@ -43,22 +44,21 @@ static const struct phrase phrases[] = {
 	PHRASE(CKPT_EELSEWHERE, "in the store of another node"),
 };
 
-#define ERRNO_END 160 /* above the greatest errno that Linux has */
 #define TEXT_SIZE 96
 
 /* Filled once, so that a message may hold several texts and none needs freeing. */
 static pthread_once_t filled = PTHREAD_ONCE_INIT;
-static char errno_texts[ERRNO_END][TEXT_SIZE];
+static char errno_texts[CKPT_ERRNO_END][TEXT_SIZE];
 static char code_texts[CKPT_COUNT(phrases)][TEXT_SIZE];
 
 static void fill(void)
 {
-	for (int i = 1; i < ERRNO_END; i++) {
-		const char *name = strerrorname_np(i);
+	for (int i = 1; i < CKPT_ERRNO_END; i++) {
+		const struct ckpt_errno *known = ckpt_errno_find(i);
 
-		if (name)
+		if (known)
 			(void)snprintf(
-				errno_texts[i], TEXT_SIZE, "%s (%s)", strerrordesc_np(i), name);
+				errno_texts[i], TEXT_SIZE, "%s (%s)", known->text, known->name);
 		else
 			(void)snprintf(errno_texts[i], TEXT_SIZE, "unknown error (%d)", i);
 	}
@@ -80,16 +80,15 @@ static int find(int code)
 
 const char *ckpt_strerror(int code)
 {
-	const char *text = NULL;
+	const struct ckpt_errno *known;
 	int at = find(code);
 
 	if (code == 0)
 		return "success";
 	if (at >= 0)
 		return phrases[at].text;
-	if (code < 0 && code > -ERRNO_END)
-		text = strerrordesc_np(-code);
-	return text ? text : "unknown error";
+	known = code < 0 && code > -CKPT_ERRNO_END ? ckpt_errno_find(-code) : NULL;
+	return known ? known->text : "unknown error";
 }
 
 const char *ckpt_code_text(int code)
@@ -101,5 +100,5 @@ const char *ckpt_code_text(int code)
 	(void)pthread_once(&filled, fill);
 	if (at >= 0)
 		return code_texts[at];
-	return code < 0 && code > -ERRNO_END ? errno_texts[-code] : "unknown error";
+	return code < 0 && code > -CKPT_ERRNO_END ? errno_texts[-code] : "unknown error";
 }

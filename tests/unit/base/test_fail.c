@@ -219,6 +219,25 @@ static void test_phrases(void **state)
 	assert_string_equal(ckpt_code_text(-41), "unknown error (41)");
 }
 
+/* Those of the C library, as it has them without a locale. */
+static void test_phrases_of_errno(void **state)
+{
+	(void)state;
+	for (int number = 1; number < 4096; number++) {
+		const char *name = strerrorname_np(number);
+		char text[128];
+
+		if (name) {
+			(void)snprintf(
+				text, sizeof(text), "%s (%s)", strerrordesc_np(number), name);
+			assert_string_equal(ckpt_strerror(-number), strerrordesc_np(number));
+			assert_string_equal(ckpt_code_text(-number), text);
+		} else {
+			assert_string_equal(ckpt_strerror(-number), "unknown error");
+		}
+	}
+}
+
 static void test_assertion_says_where_and_aborts(void **state)
 {
 	char text[256] = "";
@@ -257,6 +276,7 @@ int main(void)
 		cmocka_unit_test(test_copy_honours_the_callers_size),
 		cmocka_unit_test(test_last_error),
 		cmocka_unit_test(test_phrases),
+		cmocka_unit_test(test_phrases_of_errno),
 		cmocka_unit_test(test_assertion_says_where_and_aborts),
 	};
 
