@@ -3,6 +3,7 @@
 #ifndef CKPT_DEVICE_CUDA_PINS_H
 #define CKPT_DEVICE_CUDA_PINS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "device/cuda_api.h"
@@ -12,10 +13,11 @@ struct ckpt_cuda_pin {
 	char *base;
 	size_t size;
 	uint64_t seen; /* the GPU's address of `base` */
+	bool own;      /* else another GPU of the process has pinned it, and will unpin it */
 };
 
 /*
- * They return a cudaError_t. Memory that cannot be shown to the GPU, or noted, is pinned all the same: kernels do not
+ * They return a cudaError_t. What another GPU of the process has pinned is only noted, all of it or none. Memory that cannot be shown to the GPU, or noted, is pinned all the same: kernels do not
  * find it.
  */
 int ckpt_cuda_pins_add(

@@ -103,7 +103,7 @@ struct ckpt_device {
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
 /*
  * Before the first copy into [base, base+size), and after the last. Staging that is not pinned may make the
- * device's queue, and so a hold, wait for its copies.
+ * device's queue, and so a hold, wait for its copies. Of several GPUs that pin the same the first unpins it last.
  */
 int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);

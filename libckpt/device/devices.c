@@ -17,23 +17,26 @@ void ckpt_devices_close(struct ckpt_devices *devices)
 {
 	if (!devices->at[0])
 		return;
-	if (devices->pinner)
-		ckpt_device_unpin(
-			devices->pinner, devices->config.staging, devices->config.staging_bytes);
-	while (devices->gpus > 0)
-		ckpt_device_close(devices->at[devices->order[--devices->gpus]]);
+	while (devices->gpus > 0) {
+		struct ckpt_device *gpu = devices->at[devices->order[--devices->gpus]];
+
+		if (devices->pinned >> gpu->number & 1)
+			ckpt_device_unpin(
+				gpu, devices->config.staging, devices->config.staging_bytes);
+		ckpt_device_close(gpu);
+	}
 	ckpt_device_close(devices->at[0]);
 	devices->at[0] = NULL;
 	(void)pthread_mutex_destroy(&devices->lock);
 }
 
-/* Once, for all GPUs. Copies go on without, at a price. */
+/* Copies go on without, at a price. */
 static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 {
 	const struct ckpt_devices_config *c = &devices->config;
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	if (devices->pinner || !c->staging)
+	if (!c->staging)
 		return;
 	uint64_t before_ns = ckpt_env_now(c->env);
 	if (ckpt_device_pin(gpu, c->staging, c->staging_bytes, &error) < 0) {
@@ -45,9 +48,10 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 		gpu->samples = false;
 		return;
 	}
-	devices->pinner = gpu;
-	ckpt_log(c->log, CKPT_LOG_INFO, "pinned %zu MiB of staging for GPUs in %.0f ms",
-		c->staging_bytes >> 20, (double)(ckpt_env_now(c->env) - before_ns) / 1e6);
+	devices->pinned |= UINT64_C(1) << gpu->number;
+	ckpt_log(c->log, CKPT_LOG_INFO, "pinned %zu MiB of staging for GPU %u in %.0f ms",
+		c->staging_bytes >> 20, gpu->number - 1,
+		(double)(ckpt_env_now(c->env) - before_ns) / 1e6);
 }
 
 static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_error *err)

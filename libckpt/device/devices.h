@@ -31,7 +31,7 @@ struct ckpt_devices {
 		*at[CKPT_DEVICES_MAX];    /* set under `lock`, before anybody is given the number */
 	uint32_t order[CKPT_DEVICES_MAX]; /* in which the GPUs were opened */
 	unsigned gpus;
-	struct ckpt_device *pinner; /* that has pinned the staging; NULL: none */
+	uint64_t pinned; /* GPUs for which the staging is, as a mask */
 };
 
 /* On failure the host device stays the caller's. */

@@ -566,6 +566,76 @@ static void a_gpu_that_is_not_there_is_said(void **state)
 	assert_saved(w, 2);
 }
 
+/* Each GPU has its own default stream, whichever is current; both use the memory that one of them has pinned. */
+static void tensors_on_two_gpus_go_into_one_save(void **state)
+{
+	struct world *w = *state;
+	const struct part *here = &w->parts[0];
+	int64_t bytes[6] = {LARGE, 10, 20, 30, 40, 50};
+	char names[6][16];
+	char *there[6];
+	char *seen = malloc(LARGE);
+	struct ckpt_stream streams[2] = {stream_of(w), stream_of(w)};
+	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = CKPT_SAVE_FENCED};
+	struct ckpt_tensor tensors[7] = {{.size = sizeof(tensors[0]),
+		.name = here->name,
+		.dtype = CKPT_U8,
+		.ndim = 1,
+		.shape = &here->bytes,
+		.data = here->data,
+		.device = CKPT_DEVICE_CUDA}};
+	struct ckpt_save *save = NULL;
+	struct ckpt_restore *restore = NULL;
+
+	streams[1].device_index = 1;
+	streams[1].handle = 0;
+	assert_int_equal(cuda.set_device(1), 0);
+	for (int i = 0; i < 6; i++) {
+		assert_int_equal(cuda.malloc((void **)&there[i], (size_t)bytes[i]), 0);
+		memset(seen, 'a' + i, (size_t)bytes[i]);
+		fake->poke(there[i], seen, (size_t)bytes[i]);
+		(void)snprintf(names[i], sizeof(names[i]), "there.%d", i);
+		tensors[i + 1] = tensors[0];
+		tensors[i + 1].name = names[i];
+		tensors[i + 1].shape = &bytes[i];
+		tensors[i + 1].data = there[i];
+		tensors[i + 1].device_index = 1;
+	}
+	assert_int_equal(cuda.set_device(0), 0);
+	must_work(ckpt_save_begin(w->engine, 1, &opts, &save));
+	must_work(ckpt_save_add(save, tensors, 7));
+	must_work(ckpt_save_set_streams(save, streams, 2));
+	fake->stop(FAKE_COPIES);
+	must_work(ckpt_save_start(save));
+	must_work(ckpt_save_wait_eager(save, TIMEOUT_MS));
+	must_work(ckpt_save_fence(save, TIMEOUT_MS));
+	assert_int_equal(cuda.set_device(1), 0);
+	for (int i = 0; i < 6; i++)
+		assert_int_equal(fake->fill(there[i], 'z', (size_t)bytes[i], NULL), 0);
+	assert_int_equal(cuda.set_device(0), 0);
+	fake->stop(0);
+	must_work(finish(save));
+	must_work(ckpt_restore_open(w->engine, 1, &restore));
+	for (int i = 0; i < 6; i++) {
+		struct ckpt_target target = {.size = sizeof(target),
+			.device = CKPT_DEVICE_CUDA,
+			.device_index = 1,
+			.name = names[i],
+			.data = there[i]};
+		must_work(ckpt_restore_bind(restore, &target, 1));
+	}
+	must_work(ckpt_restore_start(restore));
+	must_work(ckpt_restore_wait(restore, TIMEOUT_MS));
+	ckpt_restore_free(restore);
+	for (int i = 0; i < 6; i++) {
+		fake->peek(there[i], seen, (size_t)bytes[i]);
+		for (int64_t k = 0; k < bytes[i]; k++)
+			assert_int_equal(seen[k], 'a' + i);
+		assert_int_equal(cuda.free(there[i]), 0);
+	}
+	free(seen);
+}
+
 static void streams_that_cannot_be_are_refused(void **state)
 {
 	struct world *w = *state;
@@ -611,6 +681,7 @@ int main(void)
 		PROMISE(a_gpu_that_hangs_fails_the_save_in_time),
 		PROMISE(memory_that_cannot_be_pinned_fails_no_save),
 		PROMISE(a_gpu_that_is_not_there_is_said),
+		PROMISE(tensors_on_two_gpus_go_into_one_save),
 		PROMISE(streams_that_cannot_be_are_refused),
 	};
 
