@@ -44,7 +44,7 @@ static int fail_torn(
 		name, (unsigned long long)save->step);
 }
 
-int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
+static int check_plan(const struct ckpt_save *save, struct ckpt_error *err)
 {
 	const struct ckpt_plan *plan = save->plan;
 
@@ -54,6 +54,17 @@ int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 			return fail_torn(save, s, err);
 	}
 	return 0;
+}
+
+/* Meanwhile it may fail, and another thread start the next one, which would like to have the plan. */
+int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
+{
+	int r = 0;
+
+	if (!(atomic_fetch_add(&save->plan_users, 1) & CKPT_PLAN_TAKEN))
+		r = check_plan(save, err);
+	atomic_fetch_sub(&save->plan_users, 1);
+	return r;
 }
 
 /* The devices that take samples themselves. */

@@ -79,7 +79,10 @@ bool ckpt_save_started(const struct ckpt_save *save); /* posted or refused */
 bool ckpt_save_refused(const struct ckpt_save *save); /* it was never posted, and never will be */
 bool ckpt_save_gone(struct ckpt_save *save);          /* the core has let go of it */
 bool ckpt_save_forked(const struct ckpt_save *save);  /* made by the parent of this process */
-/* After GONE: takes the plan out, for the next save. NULL if it was taken, or never prepared. */
+/*
+ * After GONE: takes the plan out, for the next save. NULL if it was taken, or never prepared, or if a thread is just
+ * reading it at the fence: then it goes with the save.
+ */
 struct ckpt_plan *ckpt_save_take_plan(struct ckpt_save *save);
 
 /*

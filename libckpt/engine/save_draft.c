@@ -338,7 +338,10 @@ bool ckpt_save_gate_closed(struct ckpt_save *save)
 struct ckpt_plan *ckpt_save_take_plan(struct ckpt_save *save)
 {
 	struct ckpt_plan *plan = save->plan;
+	unsigned nobody = 0;
 
+	if (!plan || !atomic_compare_exchange_strong(&save->plan_users, &nobody, CKPT_PLAN_TAKEN))
+		return NULL;
 	save->plan = NULL;
 	ckpt_free(save->inlined);
 	save->inlined = NULL;

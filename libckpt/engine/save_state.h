@@ -11,6 +11,8 @@
 /* Eager tensors of at most this many bytes together are copied by ckpt_save_start() itself. */
 #define CKPT_SAVE_INLINE_BYTES (UINT64_C(16) << 20)
 
+#define CKPT_PLAN_TAKEN (1u << 31)
+
 /* One block on its way: a slot, its copy, its write, and the digests of the chunks that end in it. */
 struct ckpt_lane {
 	struct ckpt_save *save;
@@ -63,6 +65,8 @@ struct ckpt_save {
 	atomic_bool cancel_posted;
 	atomic_bool verdict_posted;
 	atomic_bool look_posted;
+	atomic_uint
+		plan_users; /* user threads that read the plan; CKPT_PLAN_TAKEN: it is another save's */
 	struct ckpt_error error; /* written before END is answered, never after */
 	atomic_uint_fast64_t generation;
 	atomic_uint_fast64_t bytes;
@@ -148,6 +152,7 @@ void ckpt_save_answer_end(struct ckpt_save *save);
  * The gate stays closed until it is done.
  */
 void ckpt_save_take_samples(struct ckpt_save *save);
+/* Of a save whose plan has been taken, which is over: 0. */
 int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err);
 int ckpt_samples_start(struct ckpt_save *save);
 void ckpt_save_post_look(struct ckpt_save *save);

@@ -89,6 +89,29 @@ static void test_stopped_while_copying(void **state)
 	assert_null(scratch_find(s->dir, ".safetensors"));
 }
 
+/* A thread is at its fence when it fails, and another one has the next save start. */
+static void test_plan_is_not_taken_from_a_fence(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, &(struct core_rig_config){0});
+	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, 100, 0);
+	assert_int_equal(core_rig_post(&s->rig, save), 0);
+	const struct ckpt_plan *plan = save->plan;
+	atomic_fetch_add(&save->plan_users, 1);
+	assert_null(ckpt_save_take_plan(save));
+	assert_ptr_equal(save->plan, plan);
+	atomic_fetch_sub(&save->plan_users, 1);
+	assert_int_equal(ckpt_save_check_samples(save, &s->rig.err), 0);
+	struct ckpt_plan *taken = ckpt_save_take_plan(save);
+	assert_ptr_equal(taken, plan);
+	/* Too late: there is nothing to look at any more. */
+	assert_int_equal(ckpt_save_check_samples(save, &s->rig.err), 0);
+	assert_null(ckpt_save_take_plan(save));
+	ckpt_plan_free(taken);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+}
+
 /* Whoever cancels a save that has ended changes nothing. */
 static void test_cancelled_after_the_end(void **state)
 {
@@ -529,6 +552,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_stopped_while_copying),
+		SCENE(test_plan_is_not_taken_from_a_fence),
 		SCENE(test_cancelled_after_the_end),
 		SCENE(test_cancelled_while_starved),
 		SCENE(test_failed_while_starved),
