@@ -6,7 +6,11 @@
 
 int ckpt_cuda_span_of(const struct ckpt_segment *segment, struct ckpt_cuda_span *ret_span)
 {
-	struct ckpt_segment bare = *segment;
+	/* One that is to be sampled has no staging yet, and may be given some meanwhile: that is not looked at. */
+	const struct ckpt_segment bare = {.view = segment->view,
+		.offset = segment->offset,
+		.length = segment->length,
+		.staged = segment->view.data};
 	struct ckpt_cuda_walk walk;
 	int r;
 
@@ -15,8 +19,6 @@ int ckpt_cuda_span_of(const struct ckpt_segment *segment, struct ckpt_cuda_span 
 		return CKPT_EUNSUPPORTED;
 	if (segment->length == 0)
 		return 0;
-	/* A segment that is to be sampled has no staging. */
-	bare.staged = bare.view.data;
 	r = ckpt_cuda_walk_begin(&bare, &walk);
 	if (r < 0)
 		return r;

@@ -44,7 +44,10 @@ struct ckpt_segment {
 enum ckpt_copy_direction {
 	CKPT_COPY_TO_STAGING = 1,
 	CKPT_COPY_FROM_STAGING = 2,
-	/* Moves nothing: takes each segment's sample of the view. CKPT_EUNSUPPORTED of a GPU without `samples`. */
+	/*
+	 * Moves nothing: takes each segment's sample of the view, and does not look at `staged`, which may be set
+	 * meanwhile. CKPT_EUNSUPPORTED of a GPU without `samples`.
+	 */
 	CKPT_COPY_SAMPLE = 3,
 	/* The same again, but of eager ones: compares it with the sample, see `torn`. */
 	CKPT_COPY_COMPARE = 4,
