@@ -238,6 +238,8 @@ class Hold:
             self._meeting = Meeting(opening, config.path, timeout * 3 / 4, self.engine.peers)
         #: (generation, step) that the next save continues from
         self._tip: tuple[int, int] | None = None
+        #: it has been closed, and has left that for the next one
+        self._gone = False
         #: between the two halves of a save; of ranks that only write, until the next one
         self._attempt: Attempt | None = None
         self._thread: threading.Thread | None = None
@@ -318,6 +320,9 @@ class Hold:
             return
         key = _key(self.config.path)
         with _lock:
+            # Who closed it meanwhile has seen it there, and left it for the next save.
+            if self._gone:
+                return
             _taken[key] = loaded.nonce
             if _loaded.get(key) is loaded:
                 del _loaded[key]
@@ -477,5 +482,6 @@ class Hold:
         finally:
             self.engine.close()
         with _lock:
+            self._gone = True
             if self._tip is not None and key not in _loaded:
                 _loaded[key] = Loaded(*self._tip, os.urandom(8).hex())
