@@ -3,6 +3,15 @@
 
 #include "device/device_cuda.h"
 
+int ckpt_devices_number(uint32_t kind, int32_t index)
+{
+	if (kind == CKPT_DEVICE_HOST)
+		return 0;
+	if (kind != CKPT_DEVICE_CUDA || index < 0 || index >= CKPT_GPUS_MAX)
+		return -1;
+	return index + 1;
+}
+
 int ckpt_devices_init(struct ckpt_devices *devices, const struct ckpt_devices_config *config)
 {
 	CKPT_ASSERT(config->host && config->host->number == 0);

@@ -34,6 +34,9 @@ struct ckpt_devices {
 	uint64_t pinned; /* GPUs for which the staging is, as a mask */
 };
 
+/* The number of what ckpt/types.h calls so; -1: there is no such device. */
+int ckpt_devices_number(uint32_t kind, int32_t index);
+
 /* On failure the host device stays the caller's. */
 int ckpt_devices_init(struct ckpt_devices *devices, const struct ckpt_devices_config *config);
 /* No copy is under way. */

@@ -85,10 +85,10 @@ void ckpt_batch_start(struct ckpt_batch *batch, const struct ckpt_devices *devic
 	const struct ckpt_copy *like)
 {
 	size_t count = (size_t)__builtin_popcountll(mask);
+	bool host = mask & HOST;
 
 	CKPT_ASSERT(batch->left == 0 && batch->done && count > 0 && count <= batch->room);
 	batch->left = count;
-	batch->host = mask & HOST;
 	batch->code = 0;
 	batch->error = NULL;
 	batch->torn = -1;
@@ -100,7 +100,7 @@ void ckpt_batch_start(struct ckpt_batch *batch, const struct ckpt_devices *devic
 		/* Comes back through the inbox, and not before this thread looks there. */
 		ckpt_device_copy(device, &batch->parts[i].copy);
 	}
-	if (!batch->host)
+	if (!host)
 		say_fed(batch);
 }
 

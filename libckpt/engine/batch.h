@@ -18,7 +18,6 @@ struct ckpt_batch {
 	struct ckpt_error *errors; /* of each part; NULL: there was no room made for GPUs */
 	size_t room;
 	size_t left; /* parts under way */
-	bool host;   /* one of them is the CPU's */
 	/*
 	 * Fed: what is of the CPU is copied, and the rest is with its devices, in the order of the batches. NULL, or
 	 * called before `done`, perhaps by ckpt_batch_start().

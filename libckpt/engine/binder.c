@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "device/devices.h"
 #include "format/dtype.h"
 
 CKPT_PRINTF(4, 5)
@@ -42,11 +43,6 @@ static int refuse_elsewhere(
 		b->elsewhere, ckpt_elsewhere_first(b->elsewhere), name, what, err);
 }
 
-uint32_t ckpt_target_device(const struct ckpt_target *target)
-{
-	return target->device == CKPT_DEVICE_CUDA ? (uint32_t)target->device_index + 1 : 0;
-}
-
 static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
 {
 	if (!t->name)
@@ -54,9 +50,7 @@ static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
 	if (t->flags & ~CKPT_TARGET_SHARED)
 		return refuse(err, -EINVAL, t->name, "flags are 0x%x, and may be CKPT_TARGET_*",
 			t->flags);
-	if (t->device != CKPT_DEVICE_HOST &&
-		(t->device != CKPT_DEVICE_CUDA || t->device_index < 0 ||
-			t->device_index >= CKPT_GPUS_MAX))
+	if (ckpt_devices_number(t->device, t->device_index) < 0)
 		return refuse(err, -EINVAL, t->name, "device kind %u, index %d is not known",
 			t->device, t->device_index);
 	if (t->dtype && !ckpt_dtype_name(t->dtype))
@@ -196,22 +190,25 @@ static int find_whole(const struct ckpt_binder *b, const struct ckpt_entry *whol
 	return r;
 }
 
+/* Of a target that was checked. */
+static uint32_t number_of(const struct ckpt_target *t)
+{
+	return (uint32_t)ckpt_devices_number(t->device, t->device_index);
+}
+
 /* A tensor that a rank holds all of, or a range of its bytes. */
 static int put_whole(struct ckpt_binder *b, const struct ckpt_target *t, uint64_t length,
 	const struct ckpt_part *part, struct ckpt_error *err)
 {
 	int64_t bytes = (int64_t)length;
-	struct ckpt_view flat = {.data = t->data,
-		.item = 1,
-		.ndim = 1,
-		.shape = &bytes,
-		.device = ckpt_target_device(t)};
+	struct ckpt_view flat = {
+		.data = t->data, .item = 1, .ndim = 1, .shape = &bytes, .device = number_of(t)};
 	struct ckpt_view strided = {.data = t->data,
 		.item = ckpt_dtype_bytes(part->entry->dtype),
 		.ndim = t->ndim,
 		.shape = t->shape,
 		.strides = t->strides,
-		.device = ckpt_target_device(t)};
+		.device = number_of(t)};
 	struct ckpt_targets *targets = &b->ranks[part->rank];
 	int r = ckpt_targets_put(
 		targets, part->entry->offset + t->offset, t->strides ? &strided : &flat);
@@ -258,7 +255,7 @@ static int put_box(struct ckpt_binder *b, const struct ckpt_target *t,
 		.ndim = wanted.ndim,
 		.shape = wanted.shape,
 		.strides = t->strides,
-		.device = ckpt_target_device(t)};
+		.device = number_of(t)};
 	struct ckpt_box missing;
 	int64_t strides[CKPT_NDIM_MAX] = {0};
 	char text[CKPT_BOX_CHARS];

@@ -7,7 +7,6 @@
 #define CKPT_ENGINE_BINDER_H
 
 #include <ckpt/restore.h>
-#include "device/devices.h"
 #include "engine/cover.h"
 #include "engine/elsewhere.h"
 #include "engine/holders.h"
@@ -40,8 +39,6 @@ int ckpt_binder_init_holders(
  */
 int ckpt_binder_add(struct ckpt_binder *binder, const struct ckpt_target *add, size_t count,
 	struct ckpt_error *err);
-/* The number of the device whose memory it is. */
-uint32_t ckpt_target_device(const struct ckpt_target *target);
 /* What a target that was added wants of its tensor. */
 uint64_t ckpt_binder_bytes(const struct ckpt_target *target, const struct ckpt_entry *whole);
 void ckpt_binder_clear(struct ckpt_binder *binder);

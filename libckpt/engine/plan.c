@@ -221,11 +221,6 @@ void ckpt_plan_free(struct ckpt_plan *plan)
 	ckpt_free(plan);
 }
 
-uint32_t ckpt_plan_device(const struct ckpt_tensor *tensor)
-{
-	return tensor->device == CKPT_DEVICE_CUDA ? (uint32_t)tensor->device_index + 1 : 0;
-}
-
 void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors)
 {
 	plan->header_shape = (int64_t)plan->layout->header_bytes;
@@ -244,7 +239,7 @@ void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors)
 			.ndim = t->ndim,
 			.shape = t->shape,
 			.strides = t->strides,
-			.device = ckpt_plan_device(t)};
+			.device = (uint32_t)ckpt_devices_number(t->device, t->device_index)};
 		s->eager = t->flags & CKPT_TENSOR_EAGER;
 	}
 	plan->devices = 0;

@@ -44,8 +44,6 @@ void ckpt_plan_free(struct ckpt_plan *plan);
 bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tensors, size_t count,
 	const struct ckpt_alias *aliases, size_t alias_count);
 
-/* The number of the device that it is on. */
-uint32_t ckpt_plan_device(const struct ckpt_tensor *tensor);
 /* Points the segments at these tensors' memory. */
 void ckpt_plan_aim(struct ckpt_plan *plan, const struct ckpt_tensor *tensors);
 

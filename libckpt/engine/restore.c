@@ -369,10 +369,12 @@ static int open_gpus(struct ckpt_restore *restore, const struct ckpt_target *tar
 {
 	uint64_t mask = 0;
 
-	for (size_t i = 0; i < count; i++)
-		if (targets[i].device == CKPT_DEVICE_CUDA && targets[i].device_index >= 0 &&
-			targets[i].device_index < CKPT_GPUS_MAX)
-			mask |= UINT64_C(1) << ckpt_target_device(&targets[i]);
+	for (size_t i = 0; i < count; i++) {
+		int number = ckpt_devices_number(targets[i].device, targets[i].device_index);
+
+		if (number > 0)
+			mask |= UINT64_C(1) << number;
+	}
 	if (mask == 0 || answered(restore, CKPT_DONE_END))
 		return 0;
 	return ckpt_devices_need(restore->core->parts.devices, mask, err);

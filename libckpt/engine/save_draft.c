@@ -119,13 +119,9 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 		return ckpt_fail(err, -EINVAL, "tensor %s %s", name, ckpt_layout_bad_box(t));
 	if (elements && !t->data)
 		return ckpt_fail(err, -EINVAL, "tensor %s: data is NULL", name);
-	if (t->device != CKPT_DEVICE_HOST && t->device != CKPT_DEVICE_CUDA)
-		return ckpt_fail(
-			err, -EINVAL, "tensor %s: device kind %u is not known", name, t->device);
-	if (t->device == CKPT_DEVICE_CUDA &&
-		(t->device_index < 0 || t->device_index >= CKPT_GPUS_MAX))
-		return ckpt_fail(
-			err, -EINVAL, "tensor %s: %d is no number of a GPU", name, t->device_index);
+	if (ckpt_devices_number(t->device, t->device_index) < 0)
+		return ckpt_fail(err, -EINVAL, "tensor %s: device kind %u, index %d is not known",
+			name, t->device, t->device_index);
 	if (t->flags & ~CKPT_TENSOR_EAGER)
 		return ckpt_fail(
 			err, -EINVAL, "tensor %s: flags 0x%x are not known", name, t->flags);

@@ -10,6 +10,11 @@
 /* More would be a mistake: a few per GPU. */
 #define STREAMS_MAX 1024
 
+static int number_of(const struct ckpt_stream *stream)
+{
+	return ckpt_devices_number(stream->device, stream->device_index);
+}
+
 int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count,
 	struct ckpt_error *err)
 {
@@ -19,11 +24,10 @@ int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *stre
 		return ckpt_fail(
 			err, -E2BIG, "%zu streams: at most %d are held", count, STREAMS_MAX);
 	for (size_t i = 0; i < count; i++)
-		if (streams[i].device != CKPT_DEVICE_CUDA || streams[i].device_index < 0 ||
-			streams[i].device_index >= CKPT_GPUS_MAX)
+		if (number_of(&streams[i]) <= 0 || streams[i].reserved)
 			return ckpt_fail(err, -EINVAL,
-				"stream %zu: device kind %u, index %d is no GPU", i,
-				streams[i].device, streams[i].device_index);
+				"stream %zu: device kind %u, index %d, reserved %u is no GPU", i,
+				streams[i].device, streams[i].device_index, streams[i].reserved);
 	if (count > 0) {
 		copies = ckpt_memdup(streams, count * sizeof(*streams));
 		if (!copies)
@@ -38,7 +42,7 @@ int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *stre
 /* NULL: nothing of the save is on it. */
 static struct ckpt_device *device_of(const struct ckpt_save *save, const struct ckpt_stream *stream)
 {
-	uint32_t number = (uint32_t)stream->device_index + 1;
+	uint32_t number = (uint32_t)number_of(stream);
 
 	return save->devices >> number & 1 ? ckpt_devices_get(save->core->parts.devices, number)
 					   : NULL;
@@ -62,7 +66,7 @@ static bool unstreamed(const struct ckpt_save *save)
 	uint64_t left = save->devices & ~UINT64_C(1);
 
 	for (size_t i = 0; i < save->stream_count; i++)
-		left &= ~(UINT64_C(2) << save->streams[i].device_index);
+		left &= ~(UINT64_C(1) << number_of(&save->streams[i]));
 	return left != 0;
 }
 

@@ -647,6 +647,10 @@ static void streams_that_cannot_be_are_refused(void **state)
 	streams[1].device = CKPT_DEVICE_CUDA;
 	streams[1].device_index = 63;
 	assert_int_equal(ckpt_save_set_streams(save, streams, 2), -EINVAL);
+	streams[1].device_index = 0;
+	streams[1].reserved = 1;
+	assert_int_equal(ckpt_save_set_streams(save, streams, 2), -EINVAL);
+	streams[1].reserved = 0;
 	assert_int_equal(ckpt_save_set_streams(save, NULL, 1), -EINVAL);
 	struct ckpt_stream *many = calloc(5000, sizeof(*many));
 	for (size_t i = 0; i < 5000; i++)

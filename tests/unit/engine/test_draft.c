@@ -126,9 +126,9 @@ static void test_memory(void **state)
 	refused(s, &t, -EINVAL, "device kind 2");
 	t.device = CKPT_DEVICE_CUDA;
 	t.device_index = -1;
-	refused(s, &t, -EINVAL, "-1 is no number of a GPU");
+	refused(s, &t, -EINVAL, "index -1 is not known");
 	t.device_index = CKPT_GPUS_MAX;
-	refused(s, &t, -EINVAL, "63 is no number of a GPU");
+	refused(s, &t, -EINVAL, "index 63 is not known");
 	t = plain;
 	t.flags = CKPT_TENSOR_EAGER << 1;
 	refused(s, &t, -EINVAL, "flags");
