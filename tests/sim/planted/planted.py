@@ -290,7 +290,7 @@ PLANTED = [
         "a block is whole when every device has made its part"),
     Planted(
         "fed-before-the-cpu-is-done", "libckpt/engine/batch.c",
-        "\tif (!batch->host)\n\t\tsay_fed(batch);\n",
+        "\tif (!host)\n\t\tsay_fed(batch);\n",
         "\tsay_fed(batch);\n",
         "no copy of the CPU's is under way when the fence lets the training go on"),
     Planted(
