@@ -90,7 +90,8 @@ CKPT_API int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t
  * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
  * long as the handle. -ERANGE past the last rank; CKPT_EELSEWHERE of one that is elsewhere. If rank 0 is,
  * ckpt_restore_meta() gives that of the lowest rank that is here. Of a step of 32 ranks or more its index may be
- * read for that: CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, system errors, and CKPT_ECLOSED once the engine is closed.
+ * read for that: CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, system errors, and CKPT_ECLOSED once the
+ * engine is closed.
  */
 CKPT_API int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
@@ -100,8 +101,9 @@ CKPT_API int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t
 /*
  * Memory that a tensor, a box of it, or a range of its bytes, is to be copied to. It must stay mapped
  * and be left alone from start until the end of the restore; memory of a GPU by the work that was enqueued there
- * as well (cudaStreamSynchronize()). What is enqueued after the end finds the bytes there. How many ranks wrote the tensor, and who
- * of them which part, does not matter; a range of bytes can be had of one that a rank holds whole.
+ * as well (cudaStreamSynchronize()). What is enqueued after the end finds the bytes there. How many ranks wrote
+ * the tensor, and who of them which part, does not matter; a range of bytes can be had of one that a rank holds
+ * whole.
  */
 struct ckpt_target {
 	uint32_t size;   /* sizeof(struct ckpt_target) */
@@ -129,7 +131,8 @@ struct ckpt_target {
 
 /*
  * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
- * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH, CKPT_EELSEWHERE, -EINVAL.
+ * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH,
+ * CKPT_EELSEWHERE, -EINVAL.
  */
 CKPT_API int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);

@@ -68,12 +68,12 @@ CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size
 
 /*
  * Which streams of GPUs the caller's work is in, from now on: those that computed the tensors, before
- * ckpt_save_start(); those that will change them, before ckpt_save_wait_eager() and ckpt_save_fence(). The copies come after all that
- * these streams had been given at the start. The two calls do not wait for a GPU then: they hold the streams
- * back, on the GPU, until the copies are made, and return when every copy is in the GPU's queue.
- * A save of tensors on a GPU without a stream waits there for the copies, and its caller must have synchronised before
- * the start. A stream that is being captured into a CUDA graph cannot take part (CKPT_EUNSUPPORTED). Streams
- * of other GPUs are ignored. Errors: -EINVAL, -E2BIG, -ENOMEM.
+ * ckpt_save_start(); those that will change them, before ckpt_save_wait_eager() and ckpt_save_fence(). The
+ * copies come after all that these streams had been given at the start. The two calls do not wait for a GPU
+ * then: they hold the streams back, on the GPU, until the copies are made, and return when every copy is in the
+ * GPU's queue. A save of tensors on a GPU without a stream waits there for the copies, and its caller must have
+ * synchronised before the start. A stream that is being captured into a CUDA graph cannot take part
+ * (CKPT_EUNSUPPORTED). Streams of other GPUs are ignored. Errors: -EINVAL, -E2BIG, -ENOMEM.
  */
 CKPT_API int ckpt_save_set_streams(
 	struct ckpt_save *save, const struct ckpt_stream *streams, size_t count);
@@ -90,10 +90,10 @@ CKPT_API int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
  * Starts. The tensors are copied behind the caller's back from now on, eager ones first. Claims the
  * generation on the first save.
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
- * CKPT_EFENCED, CKPT_EDEVICE (a GPU that cannot be used); the save has then failed with that error. What ckpt_save_fail() was given, if it was
- * called before. With many ranks a step that one of them was refused is over for all: they are told, their
- * saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED and CKPT_EMISMATCH are those of all), and none
- * may try it again in this generation.
+ * CKPT_EFENCED, CKPT_EDEVICE (a GPU that cannot be used); the save has then failed with that error. What
+ * ckpt_save_fail() was given, if it was called before. With many ranks a step that one of them was refused is
+ * over for all: they are told, their saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED and
+ * CKPT_EMISMATCH are those of all), and none may try it again in this generation.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 
@@ -109,7 +109,8 @@ CKPT_API int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
  * from what was there at ckpt_save_start() fails the save with CKPT_ETORN and names the tensor.
  * After 0, the caller may change the tensors, and enqueue work that changes those on a GPU: the streams
  * wait for the copies there. What was changed on a GPU is found out behind the caller's back, and fails the save
- * with CKPT_ETORN as well; it is looked for once, by the first call that comes so far. Calling it again is harmless.
+ * with CKPT_ETORN as well; it is looked for once, by the first call that comes so far. Calling it again is
+ * harmless.
  */
 CKPT_API int ckpt_save_fence(struct ckpt_save *save, int timeout_ms);
 

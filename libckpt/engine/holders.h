@@ -40,7 +40,8 @@ void ckpt_holders_free(struct ckpt_holders *holders);
 int ckpt_holders_find(struct ckpt_holders *holders, const struct ckpt_entry *whole,
 	const struct ckpt_box *box, const struct ckpt_part **ret_parts, size_t *ret_count);
 /*
- * Whether a rank holds what its index says, and nothing else. CKPT_EFORMAT, worded with `path`, the tensor and the rank.
+ * Whether a rank holds what its index says, and nothing else. CKPT_EFORMAT, worded with `path`, the tensor and
+ * the rank.
  */
 int ckpt_holders_compare(const struct ckpt_holders *holders, const struct ckpt_index *index,
 	const char *path, struct ckpt_error *err);

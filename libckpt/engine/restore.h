@@ -22,9 +22,9 @@ enum ckpt_restore_sink {
 struct ckpt_restore;
 
 /*
- * Made by a user's thread, then posted. `owner` is kept for whoever asks. The latch answers OPENED when the step is open and waits for
- * its targets; END once the outcome is known, be it that the opening failed; GONE when the core has
- * let go, after the release.
+ * Made by a user's thread, then posted. `owner` is kept for whoever asks. The latch answers OPENED when the
+ * step is open and waits for its targets; END once the outcome is known, be it that the opening failed; GONE
+ * when the core has let go, after the release.
  */
 int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
 	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore);

@@ -26,8 +26,9 @@ bool ckpt_runtime_forked(const struct ckpt_engine *engine);
 struct ckpt_command *ckpt_runtime_command(struct ckpt_engine *engine, size_t size,
 	void (*clear)(struct ckpt_command *command), struct ckpt_error *err);
 /*
- * Posts a command and waits for its end, with patience: storage that hangs holds nobody for ever. Returns its result, which alone may be read then, or -ETIMEDOUT; its failure is copied to `err`.
- * The caller still has its reference.
+ * Posts a command and waits for its end, with patience: storage that hangs holds nobody for ever. Returns its
+ * result, which alone may be read then, or -ETIMEDOUT; its failure is copied to `err`. The caller still has its
+ * reference.
  */
 int ckpt_runtime_run(struct ckpt_engine *engine, struct ckpt_command *command, ckpt_task_fn *body,
 	struct ckpt_error *err);

@@ -52,21 +52,23 @@ void ckpt_save_post_cancel(struct ckpt_save *save);
 void ckpt_save_post_failure(struct ckpt_save *save, const struct ckpt_error *why);
 
 /*
- * User's thread, streams.c: which streams of GPUs its work is in from now on, instead of those that were given before. The
- * copies come after what these have been given by the start.
+ * User's thread, streams.c: which streams of GPUs its work is in from now on, instead of those that were given
+ * before. The copies come after what these have been given by the start.
  */
 int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count,
 	struct ckpt_error *err);
 /*
- * User's thread, after the post. The bit to wait for before the tensors (or the eager ones) may be changed, but for what the
- * streams do, which are held back then: ckpt_save_hold(). -ETIMEDOUT, or why a stream cannot be held.
+ * User's thread, after the post. The bit to wait for before the tensors (or the eager ones) may be changed, but
+ * for what the streams do, which are held back then: ckpt_save_hold(). -ETIMEDOUT, or why a stream cannot be
+ * held.
  */
 uint32_t ckpt_save_copied_bit(const struct ckpt_save *save, bool eager);
 int ckpt_save_hold(
 	struct ckpt_save *save, enum ckpt_hold which, int timeout_ms, struct ckpt_error *err);
 /*
- * User's thread, at the fence: reads the samples again, or sees to it that the devices do, behind what the streams have been
- * given so far. 0; CKPT_ETORN, worded into `err`; -ETIMEDOUT; why a stream cannot be followed.
+ * User's thread, at the fence: reads the samples again, or sees to it that the devices do, behind what the
+ * streams have been given so far. 0; CKPT_ETORN, worded into `err`; -ETIMEDOUT; why a stream cannot be
+ * followed.
  */
 int ckpt_save_check(struct ckpt_save *save, int timeout_ms, struct ckpt_error *err);
 
@@ -80,8 +82,8 @@ bool ckpt_save_refused(const struct ckpt_save *save); /* it was never posted, an
 bool ckpt_save_gone(struct ckpt_save *save);          /* the core has let go of it */
 bool ckpt_save_forked(const struct ckpt_save *save);  /* made by the parent of this process */
 /*
- * After GONE: takes the plan out, for the next save. NULL if it was taken, or never prepared, or if a thread is just
- * reading it at the fence: then it goes with the save.
+ * After GONE: takes the plan out, for the next save. NULL if it was taken, or never prepared, or if a thread is
+ * just reading it at the fence: then it goes with the save.
  */
 struct ckpt_plan *ckpt_save_take_plan(struct ckpt_save *save);
 

@@ -448,8 +448,8 @@ static void test_dead_exchange(void **state)
 }
 
 /*
- * It dies with the outcome: rank 0 knows that the step is committed, and has it on its node; nobody else can know. The next
- * start finds it there and brings it to the other node, whose ranks have their parts of it.
+ * It dies with the outcome: rank 0 knows that the step is committed, and has it on its node; nobody else can
+ * know. The next start finds it there and brings it to the other node, whose ranks have their parts of it.
  */
 static void test_dies_with_the_outcome(void **state)
 {

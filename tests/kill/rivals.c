@@ -2,10 +2,10 @@
 /*
  * usage: rivals STORES EVENTS SEED
  *
- * Four processes want one store, again and again, from when there is none: each opens it, resumes, claims, saves a few steps, and
- * closes. With every line that one of them writes, a seed decides whether one is stopped, let go on, or
- * killed. At no time do two hold a claim; who loses is told so; who wins goes on from the newest step that
- * was acknowledged; and all of these are there in the end.
+ * Four processes want one store, again and again, from when there is none: each opens it, resumes, claims,
+ * saves a few steps, and closes. With every line that one of them writes, a seed decides whether one is
+ * stopped, let go on, or killed. At no time do two hold a claim; who loses is told so; who wins goes on from
+ * the newest step that was acknowledged; and all of these are there in the end.
  */
 #include <errno.h>
 #include <fcntl.h>

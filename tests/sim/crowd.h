@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Jobs of several ranks on one store that they share, or on one for each of their nodes: real cores, one for
- * each rank, in the simulated world's parts. Starts of the job follow one another, and now and then the last one is still there when
- * the next begins. What must hold: one outcome of a step for all ranks, and what anybody was told is durable
- * is found by whoever comes after, whole.
+ * each rank, in the simulated world's parts. Starts of the job follow one another, and now and then the last
+ * one is still there when the next begins. What must hold: one outcome of a step for all ranks, and what
+ * anybody was told is durable is found by whoever comes after, whole.
  */
 #ifndef CROWD_H
 #define CROWD_H

@@ -11,8 +11,8 @@
  * may fail with: once, every time, and, from there on, every call of its kind that may fail so. Sites that
  * only come up behind a failure are made to fail after it. --each: each site in one scenario alone, with one
  * code, once, and from there on. --quick: from there on every other one; and of those that a rank has as a
- * lower one has them only one in eight. Calls in the library that nothing has come by, or made to fail, are counted as
- * unreached, if all of it was run; --unreached lists them in any case.
+ * lower one has them only one in eight. Calls in the library that nothing has come by, or made to fail, are
+ * counted as unreached, if all of it was run; --unreached lists them in any case.
  */
 #include <errno.h>
 #include <fnmatch.h>
