@@ -96,6 +96,8 @@ struct ckpt_cuda_api {
 	int (*host_register)(void *base, size_t size, unsigned flags);
 	int (*host_unregister)(void *base);
 	int (*host_get_device_pointer)(void **device, void *host, unsigned flags);
+	/* NULL where the runtime has none: a copy is as right without. */
+	int (*device_get_pci_bus_id)(char *id, int size, int device);
 };
 
 /* Those of the driver; cuda_driver.c has the list. They return a CUresult, whose numbers are those of cudaError_t. */

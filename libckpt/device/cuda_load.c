@@ -19,11 +19,16 @@
 struct symbol {
 	const char *name;
 	size_t at;
+	bool spare; /* a runtime may lack it: one that is linked into a program has what that calls */
 };
 
 #define SYMBOL(member, name)                                                                       \
 	{                                                                                          \
-		name, offsetof(struct ckpt_cuda_api, member)                                       \
+		name, offsetof(struct ckpt_cuda_api, member), false                                \
+	}
+#define SPARE(member, name)                                                                        \
+	{                                                                                          \
+		name, offsetof(struct ckpt_cuda_api, member), true                                 \
 	}
 
 static const struct symbol symbols[] = {
@@ -51,6 +56,7 @@ static const struct symbol symbols[] = {
 	SYMBOL(host_register, "cudaHostRegister"),
 	SYMBOL(host_unregister, "cudaHostUnregister"),
 	SYMBOL(host_get_device_pointer, "cudaHostGetDevicePointer"),
+	SPARE(device_get_pci_bus_id, "cudaDeviceGetPCIBusId"),
 };
 
 _Static_assert(sizeof(struct ckpt_cuda_api) == CKPT_COUNT(symbols) * sizeof(void *),
@@ -88,7 +94,7 @@ static int take_symbols(struct search *s, void *handle, const char *where)
 	for (size_t i = 0; i < CKPT_COUNT(symbols); i++) {
 		void *function = s->ops->dlsym(handle, symbols[i].name);
 
-		if (!function)
+		if (!function && !symbols[i].spare)
 			return ckpt_fail(s->err, CKPT_EUNSUPPORTED,
 				"the CUDA runtime %s has no %s(): it is not a whole runtime of "
 				"CUDA %d or %d; let the program use one that is",

@@ -106,6 +106,18 @@ static int check_index(struct ckpt_cuda_device *d, struct ckpt_error *err)
 	return 0;
 }
 
+/* Nothing but the place of staging memory depends on it. */
+static void ask_bus(struct ckpt_cuda_device *d)
+{
+	char *bus = d->device.bus;
+
+	if (d->api.device_get_pci_bus_id && d->api.device_get_pci_bus_id(bus, sizeof(d->device.bus),
+						    d->index) == CKPT_CUDA_SUCCESS)
+		return;
+	bus[0] = 0;
+	(void)d->api.get_last_error();
+}
+
 /*
  * Priority 0 is the lowest that there is as well as the usual one, and copies do not heed it. Non-blocking: the
  * legacy default stream, on which many programs compute, would wait for every copy, and every copy for it.
@@ -318,6 +330,7 @@ void *ckpt_cuda_feed(void *argument)
 	if (r == 0)
 		r = make_handles(d, &error);
 	if (r == 0) {
+		ask_bus(d);
 		ckpt_cuda_kernels_load(NULL, &d->kernels);
 		d->device.samples = d->kernels.module != NULL;
 		d->device.no_samples = d->kernels.module ? NULL : d->kernels.why_not;

@@ -96,6 +96,7 @@ struct ckpt_device {
 	uint32_t number;        /* by which views name it, see devices.h */
 	bool samples;           /* takes them of memory that the CPU cannot read */
 	const char *no_samples; /* a GPU's: why it does not, or NULL */
+	char bus[32];           /* a GPU's address on the PCI bus; "": not known */
 };
 
 /*

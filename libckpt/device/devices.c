@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/devices.h"
 
+#include <stdio.h>
+
 #include "device/device_cuda.h"
 
 int ckpt_devices_number(uint32_t kind, int32_t index)
@@ -39,14 +41,46 @@ void ckpt_devices_close(struct ckpt_devices *devices)
 	(void)pthread_mutex_destroy(&devices->lock);
 }
 
+/*
+ * Pinned pages stay where they are, so it is before the first GPU's registration or never. Nothing depends on it but
+ * how far the bytes go.
+ */
+static void place_staging(struct ckpt_devices *devices, const struct ckpt_device *gpu)
+{
+	const struct ckpt_devices_config *c = &devices->config;
+	int node = ckpt_numa_node_of(c->numa, gpu->bus);
+	int r;
+
+	if (node < 0)
+		return;
+	if (devices->placed || devices->pinned) {
+		if (devices->placed && devices->node >= 0 && devices->node != node)
+			ckpt_log(c->log, CKPT_LOG_INFO,
+				"staging is on NUMA node %d and GPU %u on node %d: its copies go "
+				"from one to the other",
+				devices->node, gpu->number - 1, node);
+		return;
+	}
+	r = ckpt_numa_prefer(c->numa, c->staging, c->staging_bytes, node);
+	if (r < 0)
+		ckpt_log(c->log, CKPT_LOG_INFO,
+			"staging cannot be put on NUMA node %d, where GPU %u is (mbind: %s): "
+			"copies may go from one node to another",
+			node, gpu->number - 1, ckpt_code_text(r));
+	devices->placed = true;
+	devices->node = r < 0 ? -1 : node;
+}
+
 /* Copies go on without, at a price. */
 static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 {
 	const struct ckpt_devices_config *c = &devices->config;
 	struct ckpt_error error = {.size = sizeof(error)};
+	char node[32] = "";
 
 	if (!c->staging)
 		return;
+	place_staging(devices, gpu);
 	uint64_t before_ns = ckpt_env_now(c->env);
 	if (ckpt_device_pin(gpu, c->staging, c->staging_bytes, &error) < 0) {
 		ckpt_log(c->log, CKPT_LOG_WARN,
@@ -58,8 +92,10 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 		return;
 	}
 	devices->pinned |= UINT64_C(1) << gpu->number;
-	ckpt_log(c->log, CKPT_LOG_INFO, "pinned %zu MiB of staging for GPU %u in %.0f ms",
-		c->staging_bytes >> 20, gpu->number - 1,
+	if (devices->placed && devices->node >= 0)
+		(void)snprintf(node, sizeof(node), " on NUMA node %d", devices->node);
+	ckpt_log(c->log, CKPT_LOG_INFO, "pinned %zu MiB of staging%s for GPU %u in %.0f ms",
+		c->staging_bytes >> 20, node, gpu->number - 1,
 		(double)(ckpt_env_now(c->env) - before_ns) / 1e6);
 }
 

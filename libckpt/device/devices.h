@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include "base/log.h"
 #include "device/device.h"
+#include "device/numa.h"
 
 /* So many fit a mask. */
 #define CKPT_DEVICES_MAX 64
@@ -20,7 +21,8 @@ struct ckpt_devices_config {
 	int cuda_major;           /* see ckpt_device_cuda_open() */
 	void *staging;            /* pinned for the GPUs; NULL: nothing is */
 	size_t staging_bytes;
-	struct ckpt_log *log; /* may be NULL */
+	struct ckpt_log *log;             /* may be NULL */
+	const struct ckpt_numa_ops *numa; /* NULL: the system's */
 };
 
 /* Those that are open stay so until the end. */
@@ -32,6 +34,8 @@ struct ckpt_devices {
 	uint32_t order[CKPT_DEVICES_MAX]; /* in which the GPUs were opened */
 	unsigned gpus;
 	uint64_t pinned; /* GPUs for which the staging is, as a mask */
+	bool placed;     /* it has been tried to put the staging near a GPU, */
+	int node;        /* and it is on this NUMA node */
 };
 
 /* The number of what ckpt/types.h calls so; -1: there is no such device. */
@@ -44,7 +48,8 @@ void ckpt_devices_close(struct ckpt_devices *devices);
 
 /*
  * Any thread: opens what the mask has (bit: number) and is not open yet. The first GPU takes as long as to pin all
- * staging. CKPT_EDEVICE and others, worded into `err`.
+ * staging, which moves to its NUMA node before; the slots are not divided among nodes when GPUs of several are opened.
+ * CKPT_EDEVICE and others, worded into `err`.
  */
 int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_error *err);
 /* Whoever has been handed a view of it: it is open. */

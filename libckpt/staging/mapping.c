@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "staging/kernel_file.h"
+#include "base/kernel_file.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

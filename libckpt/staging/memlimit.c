@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "staging/kernel_file.h"
+#include "base/kernel_file.h"
 
 #define BUDGET_MIN (UINT64_C(32) << 20)
 #define BUDGET_MAX (UINT64_C(1) << 30)

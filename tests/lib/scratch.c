@@ -2,12 +2,14 @@
 #include "lib/scratch.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <ftw.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,6 +58,23 @@ void scratch_remove(char *path)
 {
 	(void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 	free(path);
+}
+
+void scratch_put(const char *dir, const char *path, const char *text)
+{
+	char full[4096];
+	FILE *file;
+
+	(void)snprintf(full, sizeof(full), "%s%s", dir, path);
+	for (char *slash = strchr(full + strlen(dir) + 1, '/'); slash;
+		slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		must(mkdir(full, 0777) == 0 || errno == EEXIST, full);
+		*slash = '/';
+	}
+	file = fopen(full, "w");
+	must(file != NULL, full);
+	must(fputs(text, file) >= 0 && fclose(file) == 0, full);
 }
 
 const char *scratch_join(const char *a, const char *b)

@@ -12,6 +12,8 @@ char *scratch_make(void);
 char *scratch_make_in_memory(void);
 /* Removes it with all that is in it. */
 void scratch_remove(char *path);
+/* Writes a text to the file "/a/b" below `dir`, and makes its directories. */
+void scratch_put(const char *dir, const char *path, const char *text);
 /* "a/b" into a buffer that the next eight calls leave alone. */
 const char *scratch_join(const char *a, const char *b);
 /* The first name under `dir` (any depth) that ends in `suffix`, as a path; NULL if there is none. */

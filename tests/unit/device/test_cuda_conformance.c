@@ -245,6 +245,23 @@ static void memory_is_pinned_once(void **state)
 	cuda_rig_pages_free(other, SIZE);
 }
 
+/* "0000:3B:00.0": what the kernel has it under, but for the capitals. */
+static void a_gpu_has_an_address_on_the_bus(void **state)
+{
+	char id[32] = "";
+
+	(void)state;
+	need_runtime();
+	assert_non_null((const void *)cuda->device_get_pci_bus_id);
+	assert_cuda(cuda->device_get_pci_bus_id(id, sizeof(id), 0));
+	assert_true(strlen(id) >= strlen("0000:00:00.0"));
+	assert_int_equal(strspn(id, "0123456789abcdefABCDEF:."), strlen(id));
+	assert_int_equal(id[strlen(id) - 2], '.');
+	assert_int_equal(
+		cuda->device_get_pci_bus_id(id, sizeof(id), 4000), CKPT_CUDA_INVALID_DEVICE);
+	(void)cuda->get_last_error();
+}
+
 static void errors_have_names_and_texts(void **state)
 {
 	(void)state;
@@ -511,6 +528,7 @@ int main(void)
 		PROMISE(a_wait_for_an_event_that_was_not_recorded_is_none),
 		PROMISE(what_was_destroyed_still_does_its_work),
 		PROMISE(memory_is_pinned_once),
+		PROMISE(a_gpu_has_an_address_on_the_bus),
 		PROMISE(errors_have_names_and_texts),
 		PROMISE(a_device_that_is_not_there_is_refused),
 		PROMISE(events_and_streams_are_of_the_gpu_that_was_current),

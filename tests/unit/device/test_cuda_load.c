@@ -322,8 +322,8 @@ static void one_that_lacks_a_function_is_refused(void **state)
 	struct ckpt_error err;
 
 	(void)state;
-	/* One more: the version. */
-	assert_int_equal(COUNT(names) + 1, sizeof(struct ckpt_cuda_api) / sizeof(void *));
+	/* Two more: the version, and the one below. */
+	assert_int_equal(COUNT(names) + 2, sizeof(struct ckpt_cuda_api) / sizeof(void *));
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const struct library lacking[] = {{.path = "/a/libcudart.so.12",
 							  .mapped = true,
@@ -335,6 +335,24 @@ static void one_that_lacks_a_function_is_refused(void **state)
 		assert_non_null(strstr(err.message, names[i]));
 		assert_non_null(strstr(err.message, "libcudart.so.12 has no"));
 	}
+}
+
+/* A program that has the runtime within it has what it calls itself. */
+static void one_that_does_not_say_where_a_gpu_is_will_do(void **state)
+{
+	const struct library lacking[] = {{.path = "/a/libcudart.so.12",
+						  .mapped = true,
+						  .version = 12040,
+						  .missing = "cudaDeviceGetPCIBusId"},
+		NONE};
+	struct ckpt_cuda_api api;
+	struct ckpt_error err;
+
+	(void)state;
+	libraries = lacking;
+	assert_int_equal(ckpt_cuda_load(&made_up, 12, &err, &api), 0);
+	assert_null((const void *)api.device_get_pci_bus_id);
+	assert_non_null((const void *)api.set_device);
 }
 
 static bool refuse(void *user, size_t size)
@@ -426,6 +444,7 @@ int main(void)
 		cmocka_unit_test(where_there_is_none_it_says_what_to_do),
 		cmocka_unit_test(versions_that_are_not_known_are_refused),
 		cmocka_unit_test(one_that_lacks_a_function_is_refused),
+		cmocka_unit_test(one_that_does_not_say_where_a_gpu_is_will_do),
 		cmocka_unit_test(no_memory_is_said),
 		cmocka_unit_test(what_was_found_among_all_symbols_stays_loaded),
 		cmocka_unit_test(in_this_process_the_loaded_one_is_found),

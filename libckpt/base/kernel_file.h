@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small text files with which the kernel answers, whole. */
-#ifndef CKPT_STAGING_KERNEL_FILE_H
-#define CKPT_STAGING_KERNEL_FILE_H
+#ifndef CKPT_BASE_KERNEL_FILE_H
+#define CKPT_BASE_KERNEL_FILE_H
 
 #include "base/buf.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Such files have no size: they are read until their end. */
-#include "staging/kernel_file.h"
+#include "base/kernel_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

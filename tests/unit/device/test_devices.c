@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUs that are opened, and the staging memory that they share: put near the first of them, and pinned. */
+#include <errno.h>
+#include <string.h>
+
+#include "cuda/cuda_rig.h"
+#include "device/devices.h"
+#include "lib/scratch.h"
+
+#define SIZE ((size_t)1 << 21)
+
+/* The two GPUs of the fake runtime. */
+#define FIRST  "/sys/bus/pci/devices/0000:3b:00.0/numa_node"
+#define SECOND "/sys/bus/pci/devices/0000:af:00.0/numa_node"
+#define NODES  "/sys/devices/system/node/has_memory"
+
+struct scene {
+	char *tree;
+	char *staging;
+	struct ckpt_log *log;
+	struct ckpt_numa_ops numa;
+	struct ckpt_devices devices;
+	struct ckpt_error err;
+};
+
+static struct cuda_rig *rig;
+static struct scene scene;
+
+static struct {
+	unsigned calls;
+	unsigned long nodes; /* the first word */
+	bool pinned;         /* when it was called */
+	int error;
+} bound;
+
+static long watch_mbind(void *base, size_t size, int mode, const unsigned long *nodes,
+	unsigned long bits, unsigned flags)
+{
+	(void)mode;
+	(void)bits;
+	(void)flags;
+	assert_ptr_equal(base, scene.staging);
+	assert_int_equal(size, SIZE);
+	bound.calls++;
+	bound.nodes = nodes[0];
+	bound.pinned = rig->fake->live(FAKE_PINNED) > 0;
+	errno = bound.error;
+	return bound.error ? -1 : 0;
+}
+
+static uint64_t no_time(struct ckpt_env *env)
+{
+	(void)env;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	static const struct ckpt_env_ops clock = {.name = "test", .now_ns = no_time};
+	struct ckpt_devices_config config = {0};
+
+	memset(&bound, 0, sizeof(bound));
+	memset(&scene, 0, sizeof(scene));
+	rig = cuda_rig_fake();
+	rig->fake->reset(4);
+	rig->env.ops = &clock;
+	scene.tree = scratch_make();
+	scene.staging = cuda_rig_pages(SIZE);
+	scene.numa = (struct ckpt_numa_ops){.root = scene.tree, .mbind = watch_mbind};
+	assert_int_equal(ckpt_log_open(CKPT_LOG_INFO, &scene.log), 0);
+	scratch_put(scene.tree, NODES, "0-1\n");
+	scratch_put(scene.tree, FIRST, "1\n");
+	scratch_put(scene.tree, SECOND, "0\n");
+	assert_int_equal(ckpt_device_host_open(&rig->env, &config.host), 0);
+	config.env = &rig->env;
+	config.staging = scene.staging;
+	config.staging_bytes = SIZE;
+	config.log = scene.log;
+	config.numa = &scene.numa;
+	assert_int_equal(ckpt_devices_init(&scene.devices, &config), 0);
+	*state = &scene;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	ckpt_devices_close(&scene.devices);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
+	ckpt_log_close(scene.log);
+	cuda_rig_pages_free(scene.staging, SIZE);
+	scratch_remove(scene.tree);
+	return 0;
+}
+
+static void need(uint64_t mask)
+{
+	assert_int_equal(ckpt_devices_need(&scene.devices, mask, &scene.err), 0);
+}
+
+/* How many lines since the last call have the words. */
+static unsigned logged(const char *words)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+	unsigned lines = 0;
+
+	while (ckpt_log_next(scene.log, 0, &record) == 0)
+		lines += strstr(record.message, words) != NULL;
+	return lines;
+}
+
+static void staging_is_put_near_the_first_gpu_before_it_is_pinned(void **state)
+{
+	(void)state;
+	need(2);
+	assert_int_equal(bound.calls, 1);
+	assert_int_equal(bound.nodes, 2);
+	assert_false(bound.pinned);
+	assert_int_equal(logged("pinned 2 MiB of staging on NUMA node 1 for GPU 0"), 1);
+	need(2);
+	assert_int_equal(bound.calls, 1);
+}
+
+/* Whoever is first: the other one is told of, and nothing that is pinned is asked to move. */
+static void a_gpu_of_another_node_is_told_of(void **state)
+{
+	(void)state;
+	need(4);
+	assert_int_equal(bound.nodes, 1);
+	assert_int_equal(logged("on NUMA node 0 for GPU 1"), 1);
+	need(2);
+	assert_int_equal(bound.calls, 1);
+	assert_int_equal(logged("staging is on NUMA node 0 and GPU 0 on node 1"), 1);
+}
+
+static void gpus_of_one_node_need_no_words(void **state)
+{
+	(void)state;
+	scratch_put(scene.tree, SECOND, "1\n");
+	need(6);
+	assert_int_equal(bound.calls, 1);
+	assert_int_equal(logged("staging is on"), 0);
+}
+
+/* As containers do. It is tried once. */
+static void a_refusal_is_no_failure(void **state)
+{
+	(void)state;
+	bound.error = EPERM;
+	need(2);
+	assert_int_equal(logged("staging cannot be put on NUMA node 1"), 1);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 1);
+	need(4);
+	assert_int_equal(bound.calls, 1);
+	assert_int_equal(logged("NUMA"), 0);
+}
+
+/* A virtual machine; a runtime that fails the call, or lacks it. The other GPU comes too late. */
+static void where_nobody_says_where_a_gpu_is_nothing_moves(void **state)
+{
+	int e;
+
+	(void)state;
+	rig->fake->fail_call("cudaDeviceGetPCIBusId", 1, CKPT_CUDA_INVALID_VALUE);
+	need(2);
+	assert_true(rig->fake->failed());
+	e = rig->api.get_last_error();
+	assert_int_equal(e, CKPT_CUDA_SUCCESS);
+	assert_string_equal(ckpt_devices_get(&scene.devices, 1)->bus, "");
+	need(4);
+	assert_int_equal(bound.calls, 0);
+	assert_int_equal(logged("NUMA"), 0);
+	assert_string_equal(ckpt_devices_get(&scene.devices, 2)->bus, "0000:AF:00.0");
+}
+
+static void with_one_node_nothing_moves(void **state)
+{
+	(void)state;
+	scratch_put(scene.tree, NODES, "0\n");
+	need(6);
+	assert_int_equal(bound.calls, 0);
+	assert_int_equal(logged("NUMA"), 0);
+}
+
+/* What cannot be pinned lies near all the same, and the next GPU tries to pin it again. */
+static void staging_that_cannot_be_pinned_is_put_there_once(void **state)
+{
+	(void)state;
+	rig->fake->limit_pinned(0);
+	need(2);
+	rig->fake->limit_pinned(SIZE_MAX);
+	need(4);
+	assert_int_equal(bound.calls, 1);
+	assert_int_equal(bound.nodes, 2);
+	assert_int_equal(logged("pinned 2 MiB of staging on NUMA node 1 for GPU 1"), 1);
+}
+
+#define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		PROMISE(staging_is_put_near_the_first_gpu_before_it_is_pinned),
+		PROMISE(a_gpu_of_another_node_is_told_of),
+		PROMISE(gpus_of_one_node_need_no_words),
+		PROMISE(a_refusal_is_no_failure),
+		PROMISE(where_nobody_says_where_a_gpu_is_nothing_moves),
+		PROMISE(with_one_node_nothing_moves),
+		PROMISE(staging_that_cannot_be_pinned_is_put_there_once),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
