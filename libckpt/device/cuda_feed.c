@@ -21,31 +21,10 @@ static bool is_own(const struct ckpt_copy *copy, const struct ckpt_segment *segm
 	return segment->view.device == copy->device;
 }
 
-static int feed_piece(
-	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_piece *p)
-{
-	bool out = copy->direction == CKPT_COPY_TO_STAGING;
-	int kind = out ? CKPT_CUDA_DEVICE_TO_HOST : CKPT_CUDA_HOST_TO_DEVICE;
-	char *to = out ? p->staged : p->device;
-	char *from = out ? p->device : p->staged;
-	int e;
-
-	if (p->height == 1) {
-		e = d->api.memcpy_async(to, from, p->width, kind, d->stream);
-		return e == CKPT_CUDA_SUCCESS
-			       ? 0
-			       : ckpt_cuda_fail_asking(d, copy->error, e, "cudaMemcpyAsync");
-	}
-	e = d->api.memcpy_2d_async(to, out ? p->staged_pitch : p->device_pitch, from,
-		out ? p->device_pitch : p->staged_pitch, p->width, p->height, kind, d->stream);
-	return e == CKPT_CUDA_SUCCESS
-		       ? 0
-		       : ckpt_cuda_fail_asking(d, copy->error, e, "cudaMemcpy2DAsync");
-}
-
 /*
  * How many pieces are in the stream at once is bounded by the driver, whose call waits when its queue is full. A
- * smaller bound here would make a hold wait sooner and longer, for it may return only when all are in the stream.
+ * smaller bound here would make a hold wait sooner and longer, for it may return only when all are in the stream. That
+ * they are few is cuda_pace.h's.
  */
 static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *segment)
@@ -56,8 +35,9 @@ static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 
 	if (r < 0)
 		return refuse(d, copy, r);
+	walk.piece_max = d->group.piece_max;
 	while (ckpt_cuda_walk_next(&walk, &piece)) {
-		r = feed_piece(d, copy, &piece);
+		r = ckpt_cuda_group_put(d, segment, &piece);
 		if (r < 0)
 			return r;
 	}
@@ -107,6 +87,8 @@ static int launch_copies(
 	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_table *t)
 {
 	bool scatter = copy->direction == CKPT_COPY_FROM_STAGING;
+
+	d->group.entries++;
 	int e = ckpt_cuda_launch_copies(&d->kernels, scatter, t->seen_spans, t->count, d->stream);
 
 	return e == CKPT_CUDA_SUCCESS ? 0
@@ -171,6 +153,7 @@ static int feed_samples(
 	r = fill_samples(d, copy, table);
 	if (r < 0)
 		return r;
+	d->group.entries++;
 	e = ckpt_cuda_launch_samples(
 		&d->kernels, table->seen_spans, table->count, table->seen_samples, d->stream);
 	return e == CKPT_CUDA_SUCCESS ? 0

@@ -68,6 +68,7 @@ int ckpt_cuda_walk_begin(const struct ckpt_segment *segment, struct ckpt_cuda_wa
 	struct rows rows = {.count = 1};
 	struct ckpt_cuda_walk w = {.data = segment->view.data,
 		.staged = segment->staged,
+		.piece_max = CKPT_CUDA_PIECE,
 		.offset = segment->offset,
 		.end = segment->offset + segment->length};
 
@@ -98,7 +99,7 @@ static uint64_t whole_runs(const struct ckpt_cuda_walk *w, uint64_t from)
 	if (w->done > 0 || w->end - from < w->run)
 		return 0;
 	rows = ckpt_min_u64(rows, (w->end - from - w->run) / w->staged_pitch + 1);
-	rows = ckpt_min_u64(rows, ckpt_min_u64(CKPT_CUDA_PIECE / w->run, CKPT_CUDA_PIECE_RUNS));
+	rows = ckpt_min_u64(rows, ckpt_min_u64(w->piece_max / w->run, CKPT_CUDA_PIECE_RUNS));
 	if (w->device_pitch > PITCH_MAX || w->staged_pitch > PITCH_MAX)
 		rows = ckpt_min_u64(rows, 1);
 	return rows;
@@ -132,7 +133,7 @@ bool ckpt_cuda_walk_next(struct ckpt_cuda_walk *w, struct ckpt_cuda_piece *ret_p
 	}
 	ret_piece->height = 1;
 	ret_piece->width =
-		ckpt_min_u64(w->run - w->done, ckpt_min_u64(w->end - from, CKPT_CUDA_PIECE));
+		ckpt_min_u64(w->run - w->done, ckpt_min_u64(w->end - from, w->piece_max));
 	w->done += ret_piece->width;
 	return true;
 }

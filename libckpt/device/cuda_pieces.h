@@ -11,6 +11,8 @@
  * bandwidth, and places in the driver's queue, which blocks whoever finds it full.
  */
 #define CKPT_CUDA_PIECE      (UINT64_C(8) << 20)
+/* What they are joined to when the queue is deep, see cuda_pace.h. */
+#define CKPT_CUDA_PIECE_MAX  (UINT64_C(32) << 20)
 /* Nor of more runs: short ones cost by their number, not by their bytes. */
 #define CKPT_CUDA_PIECE_RUNS (UINT64_C(1) << 16)
 
@@ -28,8 +30,10 @@ struct ckpt_cuda_piece {
 struct ckpt_cuda_walk {
 	char *data;
 	char *staged;
-	uint64_t run;  /* bytes that lie together on both sides */
-	uint64_t rows; /* runs of the segment's view */
+	uint64_t
+		piece_max; /* bytes of a piece: CKPT_CUDA_PIECE, unless it is set before the first */
+	uint64_t run;      /* bytes that lie together on both sides */
+	uint64_t rows;     /* runs of the segment's view */
 	uint64_t device_pitch;
 	uint64_t staged_pitch;
 	uint64_t base; /* of the first run, among the bytes that `offset` counts */

@@ -11,16 +11,22 @@
 #include "base/fail.h"
 #include "device/cuda_api.h"
 #include "device/cuda_driver.h"
+#include "device/cuda_group.h"
 #include "device/cuda_table.h"
 #include "device/device.h"
 
-/* A copy behind the feeder, with its event. Kept and used again: as many as were ever under way at once. */
+/*
+ * A copy behind the feeder. Of a group the last one's event is for all. Kept and used again: as many as were ever under
+ * way at once.
+ */
 struct ckpt_cuda_flight {
 	struct ckpt_cuda_flight *next;
 	struct ckpt_copy *copy;
 	struct CUevent_st *event;
 	struct ckpt_cuda_table table; /* what the copy's kernel was given */
-	bool recorded;                /* else the stream is waited for */
+	bool ends;                    /* it is the last of its group, and these are of the group: */
+	bool recorded;                /* the event is; else the stream is waited for */
+	unsigned entries;             /* in the stream */
 };
 
 /* Registration, which a caller waits for. On the feeder: on a user's thread it might be of another GPU. */
@@ -47,6 +53,7 @@ struct ckpt_cuda_device {
 	struct CUevent_st *eager;    /* recorded on ours, behind the last eager copy */
 	struct ckpt_cuda_kernels kernels;
 	struct ckpt_cuda_pin *pinned; /* what users have had pinned */
+	struct ckpt_cuda_group group;
 	pthread_t feeder;
 	pthread_t waiter;
 	/* Whoever records one of these two and has a stream wait for it. */
@@ -66,6 +73,7 @@ struct ckpt_cuda_device {
 	uint64_t submitted_eager; /* up to the last eager one; 0: there was none */
 	uint64_t fed;      /* of them: all of it is in the stream and recorded, or it has failed */
 	uint64_t returned; /* of them: given back */
+	uint64_t queued;   /* entries of the stream that are not known to be done */
 	unsigned pins;
 	unsigned ready; /* threads that are set up, or have failed to be */
 	int start_result;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "device/cuda_pace.h"
 
 static void word(const struct ckpt_cuda_device *d, int error, const char *what, char text[256])
 {
@@ -201,46 +202,61 @@ static struct ckpt_cuda_flight *take_flight(struct ckpt_cuda_device *d, struct c
 	}
 	flight->next = NULL;
 	flight->copy = copy;
-	flight->recorded = false;
+	flight->ends = false;
 	return flight;
+}
+
+static struct ckpt_copy *next_of(const struct ckpt_copy *copy)
+{
+	return copy->job.next ? CKPT_CONTAINER(copy->job.next, struct ckpt_copy, job) : NULL;
+}
+
+static void hand_to_waiter(struct ckpt_cuda_device *d, unsigned copies)
+{
+	const struct ckpt_cuda_group *g = &d->group;
+
+	pthread_mutex_lock(&d->lock);
+	if (g->first) {
+		if (d->flights)
+			d->flights_last->next = g->first;
+		else
+			d->flights = g->first;
+		d->flights_last = g->last;
+		d->queued += g->entries;
+		(void)pthread_cond_signal(&d->to_wait);
+	}
+	d->fed += copies;
+	(void)pthread_cond_broadcast(&d->went_on);
+	pthread_mutex_unlock(&d->lock);
 }
 
 /* What was enqueued of a copy that has failed still moves: it too comes back by way of the waiter. */
-static struct ckpt_cuda_flight *feed_copy(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
+static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, uint64_t queued)
 {
-	struct ckpt_cuda_flight *flight;
-	int e;
+	unsigned count = 0;
 
-	copy->result = ckpt_cuda_fail_lost(d, copy->error);
-	flight = copy->result == 0 ? take_flight(d, copy) : NULL;
-	if (!flight)
-		return NULL;
-	copy->result = ckpt_cuda_feed_segments(d, copy, &flight->table);
-	e = d->api.event_record(flight->event, d->stream);
-	if (e == CKPT_CUDA_SUCCESS && copy->eager)
-		e = d->api.event_record(d->eager, d->stream);
-	flight->recorded = e == CKPT_CUDA_SUCCESS;
-	if (!flight->recorded) {
-		int r = ckpt_cuda_fail_asking(d, copy->error, e, "cudaEventRecord");
-		copy->result = copy->result < 0 ? copy->result : r;
-	}
-	return flight;
-}
+	ckpt_cuda_group_begin(d, ckpt_cuda_pace_piece(queued));
+	while (copies) {
+		struct ckpt_copy *copy = copies;
+		struct ckpt_cuda_flight *flight;
 
-static void hand_to_waiter(struct ckpt_cuda_device *d, struct ckpt_cuda_flight *flight)
-{
-	pthread_mutex_lock(&d->lock);
-	if (flight) {
-		if (d->flights)
-			d->flights_last->next = flight;
-		else
-			d->flights = flight;
-		d->flights_last = flight;
-		(void)pthread_cond_signal(&d->to_wait);
+		copies = next_of(copy);
+		copy->job.next = NULL;
+		count++;
+		copy->result = ckpt_cuda_fail_lost(d, copy->error);
+		flight = copy->result == 0 ? take_flight(d, copy) : NULL;
+		if (!flight) {
+			give_back(d, copy);
+			continue;
+		}
+		ckpt_cuda_group_add(d, flight);
+		int r = ckpt_cuda_feed_segments(d, copy, &flight->table);
+		if (copy->result == 0)
+			copy->result = r;
 	}
-	d->fed++;
-	(void)pthread_cond_broadcast(&d->went_on);
-	pthread_mutex_unlock(&d->lock);
+	if (d->group.first)
+		ckpt_cuda_group_end(d);
+	hand_to_waiter(d, count);
 }
 
 static const char *why_not_pinned(int error)
@@ -277,24 +293,41 @@ static void run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *erra
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Takes an errand or a copy; neither: the device closes. */
+/* They may share an event, and so come back together. One that looks is behind all that was copied before. */
+static bool go_together(const struct ckpt_copy *a, const struct ckpt_copy *b)
+{
+	return a->direction == b->direction && a->eager == b->eager && !ckpt_cuda_looks(a);
+}
+
+/* Cuts off the oldest copies: as many as may go together. */
+static struct ckpt_copy *take_copies(struct ckpt_cuda_device *d)
+{
+	struct ckpt_copy *first = d->copies;
+	struct ckpt_copy *last = first;
+	unsigned max = ckpt_cuda_pace_copies(d->queued);
+
+	for (unsigned n = 1; n < max && next_of(last) && go_together(first, next_of(last)); n++)
+		last = next_of(last);
+	d->copies = next_of(last);
+	last->job.next = NULL;
+	return first;
+}
+
+/* Takes an errand or copies; neither: the device closes. */
 static void next_for_feeder(struct ckpt_cuda_device *d, struct ckpt_cuda_errand **ret_errand,
-	struct ckpt_copy **ret_copy)
+	struct ckpt_copy **ret_copies, uint64_t *ret_queued)
 {
 	*ret_errand = NULL;
-	*ret_copy = NULL;
+	*ret_copies = NULL;
 	pthread_mutex_lock(&d->lock);
 	while (!d->errands && !d->copies && !d->closing)
 		(void)pthread_cond_wait(&d->to_feed, &d->lock);
+	*ret_queued = d->queued;
 	if (d->errands) {
 		*ret_errand = d->errands;
 		d->errands = d->errands->next;
 	} else if (d->copies) {
-		struct ckpt_job *next = d->copies->job.next;
-
-		*ret_copy = d->copies;
-		d->copies = next ? CKPT_CONTAINER(next, struct ckpt_copy, job) : NULL;
-		(*ret_copy)->job.next = NULL;
+		*ret_copies = take_copies(d);
 	}
 	pthread_mutex_unlock(&d->lock);
 }
@@ -302,20 +335,17 @@ static void next_for_feeder(struct ckpt_cuda_device *d, struct ckpt_cuda_errand 
 static void feed_all(struct ckpt_cuda_device *d)
 {
 	struct ckpt_cuda_errand *errand;
-	struct ckpt_copy *copy;
+	struct ckpt_copy *copies;
+	uint64_t queued;
 
 	for (;;) {
-		next_for_feeder(d, &errand, &copy);
-		if (errand) {
+		next_for_feeder(d, &errand, &copies, &queued);
+		if (errand)
 			run_errand(d, errand);
-		} else if (copy) {
-			struct ckpt_cuda_flight *flight = feed_copy(d, copy);
-			hand_to_waiter(d, flight);
-			if (!flight)
-				give_back(d, copy);
-		} else {
+		else if (copies)
+			feed_copies(d, copies, queued);
+		else
 			break;
-		}
 	}
 }
 
@@ -343,32 +373,40 @@ void *ckpt_cuda_feed(void *argument)
 	return NULL;
 }
 
-static struct ckpt_cuda_flight *next_flight(struct ckpt_cuda_device *d)
+/* A group, oldest copy first, and the last of it; NULL: there are no more. */
+static struct ckpt_cuda_flight *next_group(
+	struct ckpt_cuda_device *d, struct ckpt_cuda_flight **ret_last)
 {
-	struct ckpt_cuda_flight *flight;
+	struct ckpt_cuda_flight *first;
+	struct ckpt_cuda_flight *last;
 
 	pthread_mutex_lock(&d->lock);
 	while (!d->flights && !d->fed_all)
 		(void)pthread_cond_wait(&d->to_wait, &d->lock);
-	flight = d->flights;
-	if (flight)
-		d->flights = flight->next;
+	first = d->flights;
+	if (first) {
+		for (last = first; !last->ends; last = last->next)
+			;
+		d->flights = last->next;
+		last->next = NULL;
+		*ret_last = last;
+	}
 	pthread_mutex_unlock(&d->lock);
-	return flight;
+	return first;
 }
 
 /*
- * Until nothing of the copy moves any more. That a device is lost is no reason not to wait: it decides what comes of
- * the copy, but its memory is another's as soon as it is given back.
+ * Until nothing of the group moves any more. That a device is lost is no reason not to wait: it decides what comes of
+ * the copies, but their memory is another's as soon as they are given back.
  */
-static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *flight)
+static int wait_for(
+	struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *last, struct ckpt_error *err)
 {
-	struct ckpt_error *err = flight->copy->error;
 	int r = ckpt_cuda_fail_lost(d, err);
 	int e = CKPT_CUDA_SUCCESS;
 
-	if (flight->recorded) {
-		e = d->api.event_synchronize(flight->event);
+	if (last->recorded) {
+		e = d->api.event_synchronize(last->event);
 		if (e == CKPT_CUDA_SUCCESS)
 			return r;
 		r = r < 0 ? r : ckpt_cuda_fail_asking(d, err, e, "cudaEventSynchronize");
@@ -413,30 +451,47 @@ static void deliver_samples(struct ckpt_copy *copy, const struct ckpt_cuda_table
 	}
 }
 
+/* It is still; `code` and `error`: what became of the wait for it. */
+static void end_flight(struct ckpt_cuda_device *d, struct ckpt_cuda_flight *flight, int code,
+	const struct ckpt_error *error)
+{
+	struct ckpt_copy *copy = flight->copy;
+
+	if (copy->result == 0 && code < 0)
+		copy->result = ckpt_fail(copy->error, code, "%s", error->message);
+	if (copy->sampled && copy->result == 0)
+		compare_samples(copy);
+	if (ckpt_cuda_looks(copy) && copy->result == 0)
+		deliver_samples(copy, &flight->table);
+	flight->copy = NULL;
+	pthread_mutex_lock(&d->lock);
+	flight->next = d->spare;
+	d->spare = flight;
+	pthread_mutex_unlock(&d->lock);
+	give_back(d, copy);
+}
+
 void *ckpt_cuda_wait(void *argument)
 {
 	struct ckpt_cuda_device *d = argument;
-	struct ckpt_error error = {.size = 0};
+	struct ckpt_error error = {.size = sizeof(error)};
 	struct ckpt_cuda_flight *flight;
+	struct ckpt_cuda_flight *last;
 	int r = adopt_device(d, &error);
 
 	say_ready(d, r, &error);
-	while ((flight = next_flight(d))) {
-		struct ckpt_copy *copy = flight->copy;
-
-		r = wait_for(d, flight);
-		if (copy->result == 0)
-			copy->result = r;
-		if (copy->sampled && copy->result == 0)
-			compare_samples(copy);
-		if (ckpt_cuda_looks(copy) && copy->result == 0)
-			deliver_samples(copy, &flight->table);
-		flight->copy = NULL;
+	while ((flight = next_group(d, &last))) {
+		error = (struct ckpt_error){.size = sizeof(error)};
+		r = wait_for(d, last, &error);
 		pthread_mutex_lock(&d->lock);
-		flight->next = d->spare;
-		d->spare = flight;
+		d->queued -= last->entries;
 		pthread_mutex_unlock(&d->lock);
-		give_back(d, copy);
+		while (flight) {
+			struct ckpt_cuda_flight *next = flight->next;
+
+			end_flight(d, flight, r, &error);
+			flight = next;
+		}
 	}
 	return NULL;
 }

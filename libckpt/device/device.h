@@ -122,7 +122,8 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
  * eager ones and those before them. The caller waits until each is in the device's queue; -ETIMEDOUT when that takes
  * longer (-1: no end). On any failure nothing is held.
  *
- * That queue is the driver's, of about a thousand pieces (CUDA says no number). With more of them, as of many small
+ * That queue is the driver's, of about a thousand entries (CUDA says no number). Copies that lie side by side are joined,
+ * and many share an event (cuda_pace.h), so that 10 GB of large tensors take half of it. With more, as of a thousand
  * tensors that no kernel copies, a hold waits until the device has made all but those, and a follow until there is room
  * for its wait.
  */

@@ -368,6 +368,7 @@ int ckpt_lanes_start(struct ckpt_save *save)
 		return 0;
 	}
 	/* All slots at once: whoever holds every block may not wait for the last one. */
+	ckpt_pool_sort(pool);
 	while (r == 0 && save->next < count)
 		r = start_lane(save, ckpt_pool_get(pool));
 	return r;

@@ -45,7 +45,8 @@ struct ckpt_pool {
 	unsigned count;
 	unsigned free_count;
 	struct ckpt_slot *slots;
-	struct ckpt_slot *free; /* the one used last first: its pages are there and in the TLB */
+	struct ckpt_slot
+		*free; /* the one used last first: its pages are there and in the TLB. Or sorted */
 	struct ckpt_task *waiter;
 	struct ckpt_shares shares;
 	char note[256];
@@ -267,6 +268,19 @@ void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
 	/* Readers first: they leave enough to the writer, who would leave nothing to them. */
 	ckpt_shares_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
+}
+
+void ckpt_pool_sort(struct ckpt_pool *pool)
+{
+	pool->free = NULL;
+	for (unsigned i = pool->count; i-- > 0;) {
+		struct ckpt_slot *slot = &pool->slots[i];
+
+		if (slot->taken)
+			continue;
+		slot->next = pool->free;
+		pool->free = slot;
+	}
 }
 
 void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter)

@@ -41,6 +41,8 @@ void ckpt_pool_close(struct ckpt_pool *pool);
 /* A free slot, or NULL: the waiter is woken when one comes back. Its bytes are what they are. */
 struct ckpt_slot *ckpt_pool_get(struct ckpt_pool *pool);
 void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+/* The next that are got come in the order in which they lie: bytes that follow one another can then move at once. */
+void ckpt_pool_sort(struct ckpt_pool *pool);
 /* The task woken by every put, after the readers (share.h); NULL: nobody. */
 void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter);
 /* What share.h keeps with the pool. */

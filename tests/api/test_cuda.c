@@ -636,6 +636,118 @@ static void tensors_on_two_gpus_go_into_one_save(void **state)
 	free(seen);
 }
 
+/* As many blocks as 10 GB have, of tensors that are a few blocks and many. */
+#define BLOCK_BYTES (64 << 10)
+#define BLOCKS      1280
+
+struct large {
+	struct ckpt_engine *engine;
+	int64_t bytes[5];
+	char names[5][16];
+	char *data[5];
+	char *seen;
+};
+
+static struct large large_state(const char *dir)
+{
+	static const int64_t blocks[] = {700, 3, 400, 17, 160};
+	struct ckpt_engine_opts opts = kit_opts();
+	struct large large = {.seen = malloc((size_t)BLOCKS * BLOCK_BYTES)};
+
+	opts.block_bytes = BLOCK_BYTES;
+	opts.pool_bytes = (uint64_t)(BLOCKS + 40) * BLOCK_BYTES;
+	must_work(ckpt_engine_open(dir, &opts, &large.engine));
+	for (size_t i = 0; i < COUNT(large.data); i++) {
+		large.bytes[i] = blocks[i] * BLOCK_BYTES;
+		(void)snprintf(large.names[i], sizeof(large.names[i]), "large.%zu", i);
+		assert_int_equal(cuda.malloc((void **)&large.data[i], (size_t)large.bytes[i]), 0);
+		for (int64_t k = 0; k < large.bytes[i]; k++)
+			large.seen[k] = (char)(k * 7 + (k >> 11) + (int64_t)i);
+		fake->poke(large.data[i], large.seen, (size_t)large.bytes[i]);
+	}
+	return large;
+}
+
+static struct ckpt_save *begin_large(struct world *w, struct large *large, uint64_t step)
+{
+	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = CKPT_SAVE_FENCED};
+	struct ckpt_stream stream = stream_of(w);
+	struct ckpt_save *save = NULL;
+
+	must_work(ckpt_save_begin(large->engine, step, &opts, &save));
+	for (size_t i = 0; i < COUNT(large->data); i++) {
+		struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.name = large->names[i],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &large->bytes[i],
+			.data = large->data[i],
+			.device = CKPT_DEVICE_CUDA};
+		must_work(ckpt_save_add(save, &tensor, 1));
+	}
+	must_work(ckpt_save_set_streams(save, &stream, 1));
+	must_work(ckpt_save_start(save));
+	return save;
+}
+
+static void restore_large(struct large *large, uint64_t step)
+{
+	struct ckpt_restore *restore = NULL;
+
+	must_work(ckpt_restore_open(large->engine, step, &restore));
+	for (size_t i = 0; i < COUNT(large->data); i++) {
+		struct ckpt_target target = {.size = sizeof(target),
+			.device = CKPT_DEVICE_CUDA,
+			.name = large->names[i],
+			.data = large->data[i]};
+		must_work(ckpt_restore_bind(restore, &target, 1));
+	}
+	must_work(ckpt_restore_start(restore));
+	must_work(ckpt_restore_wait(restore, TIMEOUT_MS));
+	ckpt_restore_free(restore);
+}
+
+/*
+ * The driver's queue has room for all of a large save: the fence returns though the GPU has not made a single copy. Also
+ * when a restore has left the slots in any order.
+ */
+static void a_large_save_waits_for_no_copy(void **state)
+{
+	struct world *w = *state;
+	char *dir = scratch_make_in_memory();
+	struct large large = large_state(dir);
+
+	struct ckpt_save *save = begin_large(w, &large, 1);
+	must_work(ckpt_save_fence(save, TIMEOUT_MS));
+	must_work(finish(save));
+	restore_large(&large, 1);
+	for (uint64_t step = 2; step <= 3; step++) {
+		fake->limit_queue(512);
+		fake->stop(FAKE_COPIES);
+		save = begin_large(w, &large, step);
+		must_work(ckpt_save_wait_eager(save, TIMEOUT_MS));
+		must_work(ckpt_save_fence(save, TIMEOUT_MS));
+		assert_int_equal(fake->notes(FAKE_FULL), 0);
+		for (size_t i = 0; i < COUNT(large.data); i++)
+			assert_int_equal(
+				fake->fill(large.data[i], 0x5a, (size_t)large.bytes[i], w->compute),
+				0);
+		fake->stop(0);
+		must_work(finish(save));
+		restore_large(&large, step);
+	}
+	for (size_t i = 0; i < COUNT(large.data); i++) {
+		fake->peek(large.data[i], large.seen, (size_t)large.bytes[i]);
+		for (int64_t k = 0; k < large.bytes[i]; k++)
+			if (large.seen[k] != (char)(k * 7 + (k >> 11) + (int64_t)i))
+				fail_msg("%s: byte %lld", large.names[i], (long long)k);
+		assert_int_equal(cuda.free(large.data[i]), 0);
+	}
+	ckpt_engine_close(large.engine);
+	free(large.seen);
+	scratch_remove(dir);
+}
+
 static void streams_that_cannot_be_are_refused(void **state)
 {
 	struct world *w = *state;
@@ -686,6 +798,7 @@ int main(void)
 		PROMISE(memory_that_cannot_be_pinned_fails_no_save),
 		PROMISE(a_gpu_that_is_not_there_is_said),
 		PROMISE(tensors_on_two_gpus_go_into_one_save),
+		PROMISE(a_large_save_waits_for_no_copy),
 		PROMISE(streams_that_cannot_be_are_refused),
 	};
 

@@ -19,6 +19,7 @@ enum fake_kind { FAKE_STREAMS, FAKE_EVENTS, FAKE_PINNED, FAKE_MEMORY, FAKE_MODUL
 enum fake_note {
 	FAKE_UNPINNED, /* an asynchronous copy of host memory that is not pinned: its caller waited */
 	FAKE_UNRECORDED, /* a wait for an event that was not recorded: nobody waited */
+	FAKE_FULL,       /* a call that waited for room in a stream's queue */
 	FAKE_NOTES
 };
 
@@ -52,6 +53,8 @@ struct fake_cuda {
 	/* Every call fails, but what was enqueued goes on, and what waits for it returns afterwards. */
 	void (*lose)(int error);
 	void (*limit_pinned)(size_t bytes);
+	/* What a stream takes before a call waits for room: 1,024 entries, unless a test says another number. */
+	void (*limit_queue)(unsigned entries);
 
 	/* What the API forbids is remembered instead of ending the process. */
 	void (*forgive)(bool yes);

@@ -16,6 +16,7 @@ struct fake_state fake = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.changed = PTHREAD_COND_INITIALIZER,
 	.die_after = UINT64_MAX,
+	.queue = FAKE_QUEUE,
 };
 
 static struct {
@@ -184,6 +185,7 @@ static void control_reset(uint64_t seed)
 	memset(functions, 0, sizeof(functions));
 	fake.dice.state = seed;
 	fake.die_after = UINT64_MAX;
+	fake.queue = FAKE_QUEUE;
 	memset(failures, 0, sizeof(failures));
 	failure_asked = false;
 	forgiving = false;
@@ -352,6 +354,14 @@ static void control_limit(size_t bytes)
 	pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_limit_queue(unsigned entries)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.queue = entries;
+	pthread_cond_broadcast(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
 static void control_forgive(bool yes)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -384,6 +394,7 @@ EXPORT const struct fake_cuda *fake_cuda_control(void)
 		.die = control_die,
 		.lose = control_lose,
 		.limit_pinned = control_limit,
+		.limit_queue = control_limit_queue,
 		.forgive = control_forgive,
 		.forbidden = control_forbidden,
 	};

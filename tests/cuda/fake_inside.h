@@ -7,7 +7,10 @@
 #include "cuda/fake_cuda.h"
 #include "lib/dice.h"
 
-/* What a stream takes before a call waits for room. NVIDIA's number is not documented, and of this order. */
+/*
+ * What a stream takes before a call waits for room. NVIDIA's number is not documented, and of this order: the
+ * conformance test asks a real one for half of it.
+ */
 #define FAKE_QUEUE 1024
 
 #define EXPORT __attribute__((visibility("default")))
@@ -91,6 +94,7 @@ struct fake_state {
 	int death;
 	int loss;           /* not 0: what was enqueued is done all the same */
 	uint64_t die_after; /* copies and kernels; UINT64_MAX: never */
+	uint64_t queue;     /* what a stream takes; FAKE_QUEUE, or what a test wants */
 };
 
 extern struct fake_state fake;

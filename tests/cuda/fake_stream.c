@@ -185,7 +185,8 @@ uint64_t fake_add(struct CUstream_st *s, const struct fake_op *op)
 	/* It becomes a part of the graph, and nobody launches that. */
 	if (s->capture)
 		return s->added;
-	while (s->added - s->finished >= FAKE_QUEUE && !fake.dead && !s->ending)
+	fake.notes[FAKE_FULL] += s->added - s->finished >= fake.queue;
+	while (s->added - s->finished >= fake.queue && !fake.dead && !s->ending)
 		pthread_cond_wait(&fake.changed, &fake.lock);
 	copy = malloc(sizeof(*copy));
 	if (!copy)

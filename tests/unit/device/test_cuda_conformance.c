@@ -119,6 +119,31 @@ static void a_copy_of_pinned_memory_returns_before_it_is_made(void **state)
 	assert_memory_equal(w->host, w->host + SIZE, SIZE);
 }
 
+/*
+ * How deep a stream's queue is, CUDA does not say. That it takes so many while the device stands still is what a hold
+ * reckons with (device/cuda_pace.h); where it does not, this waits for ever.
+ */
+static void a_stream_takes_some_hundred_entries_that_are_not_done(void **state)
+{
+	struct world *w = *state;
+	struct CUevent_st *event = NULL;
+	struct cuda_gate gate;
+
+	need_runtime();
+	assert_cuda(cuda->event_create_with_flags(&event, CKPT_CUDA_EVENT_DISABLE_TIMING));
+	cuda_gate_add(rig, &gate, w->a);
+	for (unsigned i = 0; i < 256; i++) {
+		assert_cuda(cuda->memcpy_async(
+			w->host + i, w->device + i, 1, CKPT_CUDA_DEVICE_TO_HOST, w->a));
+		assert_cuda(cuda->event_record(event, w->a));
+	}
+	assert_int_equal(cuda->event_query(event), CKPT_CUDA_NOT_READY);
+	(void)cuda->get_last_error();
+	cuda_gate_open(&gate);
+	assert_cuda(cuda->stream_synchronize(w->a));
+	assert_cuda(cuda->event_destroy(event));
+}
+
 static void rows_are_copied_apart(void **state)
 {
 	struct world *w = *state;
@@ -522,6 +547,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		PROMISE(a_stream_keeps_its_order),
 		PROMISE(a_copy_of_pinned_memory_returns_before_it_is_made),
+		PROMISE(a_stream_takes_some_hundred_entries_that_are_not_done),
 		PROMISE(rows_are_copied_apart),
 		PROMISE(an_event_is_done_when_what_was_before_it_is),
 		PROMISE(a_stream_waits_for_the_record_before_the_wait_and_for_no_later_one),

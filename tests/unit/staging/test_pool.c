@@ -87,6 +87,31 @@ static void slots_are_apart_aligned_and_usable(void **state)
 	ckpt_pool_close(pool);
 }
 
+/* Whatever the order in which they came back, and whoever holds some of them. */
+static void sorted_slots_come_in_the_order_in_which_they_lie(void **state)
+{
+	const unsigned back[] = {5, 0, 7, 2, 6, 3};
+	const unsigned wanted[] = {0, 2, 3, 5, 6, 7};
+	struct ckpt_pool *pool = open_pool(UINT64_C(8) * BLOCK, BLOCK, false);
+	struct ckpt_slot *slots[8];
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++)
+		slots[i] = ckpt_pool_get(pool);
+	ckpt_pool_sort(pool);
+	assert_null(ckpt_pool_get(pool));
+	for (unsigned i = 0; i < 6; i++)
+		ckpt_pool_put(pool, slots[back[i]]);
+	ckpt_pool_sort(pool);
+	assert_int_equal(ckpt_pool_free(pool), 6);
+	for (unsigned i = 0; i < 6; i++)
+		assert_ptr_equal(ckpt_pool_get(pool), slots[wanted[i]]);
+	assert_null(ckpt_pool_get(pool));
+	for (unsigned i = 0; i < 8; i++)
+		ckpt_pool_put(pool, slots[i]);
+	ckpt_pool_close(pool);
+}
+
 struct taker {
 	struct ckpt_task task;
 	struct ckpt_pool *pool;
@@ -429,6 +454,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(slots_are_apart_aligned_and_usable),
+		cmocka_unit_test(sorted_slots_come_in_the_order_in_which_they_lie),
 		cmocka_unit_test(a_waiter_is_woken_when_a_slot_comes_back),
 		cmocka_unit_test(budgets_are_rounded_down_to_blocks),
 		cmocka_unit_test(the_default_budget_is_within_its_bounds),

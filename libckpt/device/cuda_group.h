@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies that go into the stream together and share an event. The feeder's. */
+#ifndef CKPT_DEVICE_CUDA_GROUP_H
+#define CKPT_DEVICE_CUDA_GROUP_H
+
+#include "device/cuda_pieces.h"
+
+struct ckpt_cuda_device;
+struct ckpt_cuda_flight;
+
+struct ckpt_cuda_group {
+	struct ckpt_cuda_flight
+		*first; /* by next, in the order of submission; NULL: there is none */
+	struct ckpt_cuda_flight *last;
+	uint64_t piece_max;
+	/* The last piece, which is not in the stream yet: the next one may follow it on both sides. */
+	struct ckpt_cuda_piece piece;  /* height 0: there is none */
+	const char *tensor;            /* it is of: no copy goes over the end of an allocation */
+	struct ckpt_cuda_flight *from; /* it has bytes of this copy and all behind it */
+	unsigned entries;              /* given to the stream */
+};
+
+void ckpt_cuda_group_begin(struct ckpt_cuda_device *d, uint64_t piece_max);
+/* The copy that the next pieces are of; of the same direction, and as eager, as the others. */
+void ckpt_cuda_group_add(struct ckpt_cuda_device *d, struct ckpt_cuda_flight *flight);
+/* The result of that copy: a piece that has failed is a failure of all that it has bytes of. */
+int ckpt_cuda_group_put(struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
+	const struct ckpt_cuda_piece *piece);
+/* Enqueues what is left, and the event. */
+void ckpt_cuda_group_end(struct ckpt_cuda_device *d);
+
+#endif

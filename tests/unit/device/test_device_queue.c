@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's queue, on the fake runtime: a large save has room in it while the GPU stands still, early blocks come back
+ * before the last is copied, and whatever shares an event or a piece keeps its own bytes and its own failures.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "cuda/cuda_rig.h"
+#include "device/cuda_pace.h"
+#include "device/cuda_pieces.h"
+#include "lib/dice.h"
+
+#define BLOCKS 1280
+#define BLOCK  ((size_t)4096)
+#define SIZE   (BLOCKS * BLOCK)
+
+static struct cuda_rig *rig;
+static const struct fake_cuda *fake;
+static struct CUstream_st *compute;
+static char *device;
+static char *staged;
+static char *bytes;
+static struct ckpt_segment segments[BLOCKS];
+static struct ckpt_copy copies[BLOCKS];
+static struct ckpt_error errors[BLOCKS];
+
+static const int64_t shape[] = {SIZE};
+
+static int setup(void **state)
+{
+	struct dice d = {8};
+
+	(void)state;
+	rig = cuda_rig_fake();
+	fake = rig->fake;
+	fake->reset(8);
+	cuda_rig_open(rig);
+	assert_cuda(
+		rig->api.stream_create_with_priority(&compute, CKPT_CUDA_STREAM_NON_BLOCKING, 0));
+	device = cuda_rig_device_memory(rig, SIZE);
+	staged = cuda_rig_pages(SIZE);
+	bytes = cuda_rig_pages(SIZE);
+	for (size_t i = 0; i < SIZE; i++)
+		bytes[i] = (char)dice_next(&d);
+	fake->poke(device, bytes, SIZE);
+	assert_int_equal(ckpt_device_pin(rig->device, staged, SIZE, &rig->err), 0);
+	memset(copies, 0, sizeof(copies));
+	memset(errors, 0, sizeof(errors));
+	for (size_t i = 0; i < BLOCKS; i++) {
+		errors[i].size = sizeof(errors[i]);
+		copies[i].error = &errors[i];
+		segments[i] = (struct ckpt_segment){
+			.view = {.data = device, .item = 1, .ndim = 1, .shape = shape},
+			.offset = i * BLOCK,
+			.length = BLOCK,
+			.staged = staged + i * BLOCK};
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	fake->stop(0);
+	ckpt_device_unpin(rig->device, staged, SIZE);
+	assert_cuda(rig->api.stream_destroy(compute));
+	assert_int_equal(fake->notes(FAKE_UNPINNED), 0);
+	assert_int_equal(fake->notes(FAKE_UNRECORDED), 0);
+	cuda_rig_close(rig);
+	fake->reset(1);
+	cuda_rig_pages_free(staged, SIZE);
+	cuda_rig_pages_free(bytes, SIZE);
+	return 0;
+}
+
+static void copy_all(enum ckpt_copy_direction direction)
+{
+	for (size_t i = 0; i < BLOCKS; i++)
+		cuda_rig_copy(rig, &copies[i], direction, &segments[i], 1);
+}
+
+static void hold(enum ckpt_hold which)
+{
+	assert_int_equal(
+		ckpt_device_hold(rig->device, (uintptr_t)compute, which, 60000, &rig->err), 0);
+}
+
+/* All of it at once, as the feeder finds it when it was busy: how many share an event does not hang on who is quicker. */
+static void copy_all_at_once(void)
+{
+	fake->block("cudaMemcpyAsync");
+	copy_all(CKPT_COPY_TO_STAGING);
+	fake->await_blocked();
+	fake->stop(FAKE_COPIES);
+	fake->block(NULL);
+}
+
+static void assert_all(void)
+{
+	cuda_rig_await(rig, BLOCKS);
+	for (size_t i = 0; i < BLOCKS; i++)
+		assert_int_equal(copies[i].result, 0);
+	for (size_t i = 0; i < BLOCKS; i++)
+		assert_memory_equal(segments[i].staged, bytes + i * BLOCK, BLOCK);
+}
+
+/* 10 GB in blocks of 8 MiB are as many; nothing of them has been copied when the hold returns. */
+static void a_large_save_fits_the_queue_while_the_gpu_stands_still(void **state)
+{
+	(void)state;
+	fake->limit_queue(512);
+	fake->stop(FAKE_COPIES);
+	copy_all(CKPT_COPY_TO_STAGING);
+	hold(CKPT_HOLD_ALL);
+	assert_int_equal(fake->notes(FAKE_FULL), 0);
+	assert_int_equal(rig->done, 0);
+	assert_cuda(fake->fill(device, 1, SIZE, compute));
+	fake->stop(0);
+	assert_all();
+}
+
+/* Whoever digests and writes need not wait for the last byte. */
+static void early_blocks_come_back_one_by_one(void **state)
+{
+	(void)state;
+	copy_all_at_once();
+	hold(CKPT_HOLD_ALL);
+	for (unsigned copied = 1; copied <= 20; copied++) {
+		fake->allow(1);
+		cuda_rig_await(rig, copied);
+	}
+	fake->stop(0);
+	assert_all();
+	/* Blocks of one tensor that lie side by side are one piece from then on. */
+	assert_true(fake->calls("cudaEventRecord") < 200);
+	assert_true(fake->calls("cudaMemcpyAsync") < 200);
+}
+
+/* Slots in any order: no piece is joined over their ends, and the events still are few. */
+static void slots_that_lie_apart_are_not_joined(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < BLOCKS; i++)
+		segments[i].staged = staged + (BLOCKS - 1 - i) * BLOCK;
+	fake->limit_queue(2 * BLOCKS);
+	copy_all_at_once();
+	hold(CKPT_HOLD_ALL);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), BLOCKS);
+	assert_true(fake->calls("cudaEventRecord") < 150);
+	fake->stop(0);
+	assert_all();
+}
+
+/* Two allocations may lie side by side, and no copy goes over the end of one. */
+static void tensors_that_lie_side_by_side_are_not_joined(void **state)
+{
+	static const int64_t one[] = {BLOCK};
+
+	(void)state;
+	for (size_t i = 0; i < BLOCKS; i++) {
+		segments[i].view.data = device + i * BLOCK;
+		segments[i].view.shape = one;
+		segments[i].offset = 0;
+	}
+	fake->limit_queue(2 * BLOCKS);
+	copy_all_at_once();
+	hold(CKPT_HOLD_ALL);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), BLOCKS);
+	fake->stop(0);
+	assert_all();
+}
+
+static void what_is_joined_goes_back_as_well(void **state)
+{
+	char *seen = cuda_rig_pages(SIZE);
+
+	(void)state;
+	memcpy(staged, bytes, SIZE);
+	assert_cuda(fake->fill(device, 0, SIZE, compute));
+	assert_cuda(rig->api.stream_synchronize(compute));
+	fake->stop(FAKE_COPIES);
+	copy_all(CKPT_COPY_FROM_STAGING);
+	hold(CKPT_HOLD_ALL);
+	fake->stop(0);
+	assert_all();
+	fake->peek(device, seen, SIZE);
+	assert_memory_equal(seen, bytes, SIZE);
+	cuda_rig_pages_free(seen, SIZE);
+}
+
+/* Copies of both directions one after the other, as of a save beside a restore: each has its own bytes. */
+static void directions_are_not_mixed(void **state)
+{
+	char *seen = cuda_rig_pages(SIZE);
+
+	(void)state;
+	memcpy(staged, bytes, SIZE);
+	for (size_t i = 0; i < BLOCKS; i += 2)
+		memset(staged + i * BLOCK, 0, BLOCK);
+	for (size_t i = 1; i < BLOCKS; i += 2)
+		fake->poke(device + i * BLOCK, (char[BLOCK]){0}, BLOCK);
+	fake->limit_queue(2 * BLOCKS + 100);
+	fake->stop(FAKE_COPIES);
+	for (size_t i = 0; i < BLOCKS; i++)
+		cuda_rig_copy(rig, &copies[i],
+			i % 2 ? CKPT_COPY_FROM_STAGING : CKPT_COPY_TO_STAGING, &segments[i], 1);
+	fake->stop(0);
+	assert_all();
+	fake->peek(device, seen, SIZE);
+	assert_memory_equal(seen, bytes, SIZE);
+	cuda_rig_pages_free(seen, SIZE);
+}
+
+/* A stream that is held for an eager copy among many goes on behind that, whatever shares an event behind it. */
+static void eager_copies_share_no_event_with_later_ones(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < 100; i++)
+		copies[i].eager = true;
+	fake->stop(FAKE_COPIES);
+	copy_all(CKPT_COPY_TO_STAGING);
+	hold(CKPT_HOLD_EAGER);
+	assert_cuda(fake->fill(device, 7, 100 * BLOCK, compute));
+	/* At most a piece for each of them. */
+	fake->allow(100);
+	assert_cuda(rig->api.stream_synchronize(compute));
+	fake->stop(0);
+	assert_all();
+}
+
+/*
+ * A piece that fails takes along the copies that it has bytes of, and no other: those that are told that they are good
+ * are. Wherever in the queue it is.
+ */
+static void a_piece_that_fails_fails_its_copies(void **state)
+{
+	const unsigned nths[] = {1, 5, 34, 40, 60, 90};
+	char *empty = cuda_rig_pages(BLOCK);
+
+	(void)state;
+	for (size_t n = 0; n < COUNT(nths); n++) {
+		unsigned failed = 0;
+
+		memset(staged, 0, SIZE);
+		memset(errors, 0, sizeof(errors));
+		for (size_t i = 0; i < BLOCKS; i++)
+			errors[i].size = sizeof(errors[i]);
+		rig->done = 0;
+		fake->fail_call("cudaMemcpyAsync", nths[n], CKPT_CUDA_INVALID_VALUE);
+		copy_all_at_once();
+		hold(CKPT_HOLD_ALL);
+		fake->stop(0);
+		cuda_rig_await(rig, BLOCKS);
+		assert_true(fake->failed());
+		fake->fail_call(NULL, 0, 0);
+		for (size_t i = 0; i < BLOCKS; i++) {
+			bool bad = copies[i].result < 0;
+
+			failed += bad;
+			if (bad) {
+				assert_int_equal(copies[i].result, CKPT_EDEVICE);
+				assert_non_null(strstr(errors[i].message, "cudaMemcpyAsync"));
+			}
+			assert_memory_equal(
+				staged + i * BLOCK, bad ? empty : bytes + i * BLOCK, BLOCK);
+		}
+		assert_true(failed >= 1 && failed <= 32);
+		assert_true(nths[n] > 32 || failed == 1);
+	}
+	cuda_rig_pages_free(empty, BLOCK);
+}
+
+/* The event of many is not recorded, or waiting for it fails: all of them have failed, and none comes back too early. */
+static void an_event_that_fails_fails_all_that_share_it(void **state)
+{
+	static const char *const functions[] = {"cudaEventRecord", "cudaEventSynchronize"};
+
+	(void)state;
+	for (size_t f = 0; f < COUNT(functions); f++) {
+		unsigned failed = 0;
+
+		memset(errors, 0, sizeof(errors));
+		for (size_t i = 0; i < BLOCKS; i++)
+			errors[i].size = sizeof(errors[i]);
+		rig->done = 0;
+		fake->fail_call(functions[f], 60, CKPT_CUDA_INVALID_VALUE);
+		copy_all_at_once();
+		hold(CKPT_HOLD_ALL);
+		fake->stop(0);
+		cuda_rig_await(rig, BLOCKS);
+		assert_true(fake->failed());
+		fake->fail_call(NULL, 0, 0);
+		for (size_t i = 0; i < BLOCKS; i++) {
+			assert_memory_equal(staged + i * BLOCK, bytes + i * BLOCK, BLOCK);
+			if (copies[i].result == 0)
+				continue;
+			failed++;
+			assert_int_equal(copies[i].result, CKPT_EDEVICE);
+			assert_non_null(strstr(errors[i].message, functions[f]));
+		}
+		assert_true(failed > 1 && failed <= 32);
+	}
+}
+
+/* 1,280 blocks of 8 MiB that lie together, or that lie apart in the GPU's memory, by the rules alone. */
+static unsigned entries_of(unsigned blocks, uint64_t block, uint64_t joined_max)
+{
+	uint64_t queued = 0;
+
+	while (blocks > 0) {
+		unsigned n = ckpt_cuda_pace_copies(queued);
+		uint64_t piece = ckpt_min_u64(ckpt_cuda_pace_piece(queued), joined_max);
+
+		n = n < blocks ? n : blocks;
+		queued += (n * block + piece - 1) / piece + 1;
+		blocks -= n;
+	}
+	return (unsigned)queued;
+}
+
+static void the_rules_keep_ten_gigabytes_within_a_queue(void **state)
+{
+	const uint64_t block = UINT64_C(8) << 20;
+
+	(void)state;
+	assert_true(entries_of(1280, block, UINT64_MAX) <= 500);
+	/* Nothing can be joined, as of slots that lie apart: an entry each is what there is, and few events. */
+	assert_true(entries_of(1280, block, block) <= 1280 + 100);
+	for (uint64_t queued = 0; queued < 5000; queued++) {
+		assert_true(ckpt_cuda_pace_copies(queued) >= 1);
+		assert_true(ckpt_cuda_pace_copies(queued) <= 32);
+		assert_true(ckpt_cuda_pace_piece(queued) <= CKPT_CUDA_PIECE_MAX);
+		assert_true(ckpt_cuda_pace_piece(queued) >= CKPT_CUDA_PIECE);
+	}
+	assert_int_equal(ckpt_cuda_pace_copies(60), 1);
+}
+
+#define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		PROMISE(a_large_save_fits_the_queue_while_the_gpu_stands_still),
+		PROMISE(early_blocks_come_back_one_by_one),
+		PROMISE(slots_that_lie_apart_are_not_joined),
+		PROMISE(tensors_that_lie_side_by_side_are_not_joined),
+		PROMISE(what_is_joined_goes_back_as_well),
+		PROMISE(directions_are_not_mixed),
+		PROMISE(eager_copies_share_no_event_with_later_ones),
+		PROMISE(a_piece_that_fails_fails_its_copies),
+		PROMISE(an_event_that_fails_fails_all_that_share_it),
+		cmocka_unit_test(the_rules_keep_ten_gigabytes_within_a_queue),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
