@@ -734,6 +734,8 @@ static void a_large_save_waits_for_no_copy(void **state)
 				0);
 		fake->stop(0);
 		must_work(finish(save));
+		/* The kernels are behind the copies, and a restore follows no stream. */
+		assert_int_equal(cuda.stream_synchronize(w->compute), 0);
 		restore_large(&large, step);
 	}
 	for (size_t i = 0; i < COUNT(large.data); i++) {
