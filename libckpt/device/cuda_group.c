@@ -21,6 +21,8 @@ static int enqueue(struct ckpt_cuda_device *d, const struct ckpt_cuda_piece *p, 
 	char *from = out ? p->device : p->staged;
 
 	d->group.entries++;
+	d->group.runs += p->height == 1;
+	d->group.bytes += p->width * p->height;
 	*ret_what = p->height == 1 ? "cudaMemcpyAsync" : "cudaMemcpy2DAsync";
 	if (p->height == 1)
 		return d->api.memcpy_async(to, from, p->width, kind, d->stream);
@@ -96,6 +98,8 @@ void ckpt_cuda_group_end(struct ckpt_cuda_device *d)
 	int e;
 
 	flush(d);
+	/* Rows and launches have a rate of their own. */
+	g->last->bytes = g->runs == g->entries ? g->bytes : 0;
 	e = d->api.event_record(g->last->event, d->stream);
 	g->entries++;
 	if (e == CKPT_CUDA_SUCCESS && g->last->copy->eager) {

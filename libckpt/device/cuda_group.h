@@ -18,6 +18,8 @@ struct ckpt_cuda_group {
 	const char *tensor;            /* it is of: no copy goes over the end of an allocation */
 	struct ckpt_cuda_flight *from; /* it has bytes of this copy and all behind it */
 	unsigned entries;              /* given to the stream */
+	unsigned runs;                 /* of them, pieces that are one run, */
+	uint64_t bytes;                /* and theirs */
 };
 
 void ckpt_cuda_group_begin(struct ckpt_cuda_device *d, uint64_t piece_max);

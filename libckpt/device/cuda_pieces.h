@@ -5,13 +5,9 @@
 
 #include "device/device.h"
 
-/*
- * A copy of more bytes is made in pieces. The training's own transfers go through the same copy engine, and
- * wait at most for the piece that is under way: 8 MiB are 0.15 to 0.5 ms of PCIe. Smaller ones would cost
- * bandwidth, and places in the driver's queue, which blocks whoever finds it full.
- */
+/* A copy of more bytes is made in pieces. So large at first, and then what cuda_pace.h finds, within bounds. */
 #define CKPT_CUDA_PIECE      (UINT64_C(8) << 20)
-/* What they are joined to when the queue is deep, see cuda_pace.h. */
+#define CKPT_CUDA_PIECE_MIN  (UINT64_C(1) << 20)
 #define CKPT_CUDA_PIECE_MAX  (UINT64_C(32) << 20)
 /* Nor of more runs: short ones cost by their number, not by their bytes. */
 #define CKPT_CUDA_PIECE_RUNS (UINT64_C(1) << 16)

@@ -12,6 +12,7 @@
 #include "device/cuda_api.h"
 #include "device/cuda_driver.h"
 #include "device/cuda_group.h"
+#include "device/cuda_pace.h"
 #include "device/cuda_table.h"
 #include "device/device.h"
 
@@ -27,6 +28,7 @@ struct ckpt_cuda_flight {
 	bool ends;                    /* it is the last of its group, and these are of the group: */
 	bool recorded;                /* the event is; else the stream is waited for */
 	unsigned entries;             /* in the stream */
+	uint64_t bytes;               /* see struct ckpt_cuda_done */
 };
 
 /* Registration, which a caller waits for. On the feeder: on a user's thread it might be of another GPU. */
@@ -74,6 +76,7 @@ struct ckpt_cuda_device {
 	uint64_t fed;      /* of them: all of it is in the stream and recorded, or it has failed */
 	uint64_t returned; /* of them: given back */
 	uint64_t queued;   /* entries of the stream that are not known to be done */
+	struct ckpt_cuda_pace pace;
 	unsigned pins;
 	unsigned ready; /* threads that are set up, or have failed to be */
 	int start_result;

@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "device/cuda_pace.h"
 
 static void word(const struct ckpt_cuda_device *d, int error, const char *what, char text[256])
 {
@@ -231,11 +230,11 @@ static void hand_to_waiter(struct ckpt_cuda_device *d, unsigned copies)
 }
 
 /* What was enqueued of a copy that has failed still moves: it too comes back by way of the waiter. */
-static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, uint64_t queued)
+static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, uint64_t piece_max)
 {
 	unsigned count = 0;
 
-	ckpt_cuda_group_begin(d, ckpt_cuda_pace_piece(queued));
+	ckpt_cuda_group_begin(d, piece_max);
 	while (copies) {
 		struct ckpt_copy *copy = copies;
 		struct ckpt_cuda_flight *flight;
@@ -315,14 +314,14 @@ static struct ckpt_copy *take_copies(struct ckpt_cuda_device *d)
 
 /* Takes an errand or copies; neither: the device closes. */
 static void next_for_feeder(struct ckpt_cuda_device *d, struct ckpt_cuda_errand **ret_errand,
-	struct ckpt_copy **ret_copies, uint64_t *ret_queued)
+	struct ckpt_copy **ret_copies, uint64_t *ret_piece_max)
 {
 	*ret_errand = NULL;
 	*ret_copies = NULL;
 	pthread_mutex_lock(&d->lock);
 	while (!d->errands && !d->copies && !d->closing)
 		(void)pthread_cond_wait(&d->to_feed, &d->lock);
-	*ret_queued = d->queued;
+	*ret_piece_max = ckpt_cuda_pace_piece(&d->pace, d->queued);
 	if (d->errands) {
 		*ret_errand = d->errands;
 		d->errands = d->errands->next;
@@ -336,14 +335,14 @@ static void feed_all(struct ckpt_cuda_device *d)
 {
 	struct ckpt_cuda_errand *errand;
 	struct ckpt_copy *copies;
-	uint64_t queued;
+	uint64_t piece_max;
 
 	for (;;) {
-		next_for_feeder(d, &errand, &copies, &queued);
+		next_for_feeder(d, &errand, &copies, &piece_max);
 		if (errand)
 			run_errand(d, errand);
 		else if (copies)
-			feed_copies(d, copies, queued);
+			feed_copies(d, copies, piece_max);
 		else
 			break;
 	}
@@ -397,15 +396,18 @@ static struct ckpt_cuda_flight *next_group(
 
 /*
  * Until nothing of the group moves any more. That a device is lost is no reason not to wait: it decides what comes of
- * the copies, but their memory is another's as soon as they are given back.
+ * the copies, but their memory is another's as soon as they are given back. `ret_waited`: it did move when this began.
  */
-static int wait_for(
-	struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *last, struct ckpt_error *err)
+static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *last,
+	struct ckpt_error *err, bool *ret_waited)
 {
 	int r = ckpt_cuda_fail_lost(d, err);
 	int e = CKPT_CUDA_SUCCESS;
 
+	*ret_waited = false;
 	if (last->recorded) {
+		*ret_waited = d->api.event_query(last->event) == CKPT_CUDA_NOT_READY;
+		(void)d->api.get_last_error();
 		e = d->api.event_synchronize(last->event);
 		if (e == CKPT_CUDA_SUCCESS)
 			return r;
@@ -420,6 +422,18 @@ static int wait_for(
 	/* There is nothing left to ask. No more is given to it, and a context that has ended moves nothing. */
 	lose(d, e, "cudaStreamSynchronize");
 	return r < 0 ? r : ckpt_cuda_fail(d, err, e, "cudaStreamSynchronize");
+}
+
+static void count_done(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *last, bool waited)
+{
+	struct ckpt_cuda_done done = {
+		.at_ns = ckpt_env_now(d->device.env), .bytes = last->bytes, .waited = waited};
+
+	pthread_mutex_lock(&d->lock);
+	d->queued -= last->entries;
+	done.more = d->flights != NULL;
+	ckpt_cuda_pace_measure(&d->pace, &done);
+	pthread_mutex_unlock(&d->lock);
 }
 
 static void compare_samples(struct ckpt_copy *copy)
@@ -477,15 +491,14 @@ void *ckpt_cuda_wait(void *argument)
 	struct ckpt_error error = {.size = sizeof(error)};
 	struct ckpt_cuda_flight *flight;
 	struct ckpt_cuda_flight *last;
+	bool waited;
 	int r = adopt_device(d, &error);
 
 	say_ready(d, r, &error);
 	while ((flight = next_group(d, &last))) {
 		error = (struct ckpt_error){.size = sizeof(error)};
-		r = wait_for(d, last, &error);
-		pthread_mutex_lock(&d->lock);
-		d->queued -= last->entries;
-		pthread_mutex_unlock(&d->lock);
+		r = wait_for(d, last, &error, &waited);
+		count_done(d, last, waited);
 		while (flight) {
 			struct ckpt_cuda_flight *next = flight->next;
 

@@ -390,6 +390,7 @@ int ckpt_device_cuda_open_on(struct ckpt_env *env, int index, const struct ckpt_
 	d->api = *api;
 	d->index = index;
 	d->forks = ckpt_fork_count();
+	ckpt_cuda_pace_init(&d->pace);
 	r = init_cuda_locks(d);
 	if (r < 0) {
 		ckpt_free(d);

@@ -29,8 +29,17 @@ static bool take_extras(void *library)
 	       take(library, "cudaGraphDestroy", &rig.extra.graph_destroy);
 }
 
+static uint64_t now_ns(struct ckpt_env *env)
+{
+	(void)env;
+	return rig.now_ns;
+}
+
 static void init(void)
 {
+	static const struct ckpt_env_ops clock = {.name = "test", .now_ns = now_ns};
+
+	rig.env.ops = &clock;
 	assert_int_equal(ckpt_inbox_init(&rig.inbox), 0);
 	rig.env.inbox = &rig.inbox;
 }

@@ -26,7 +26,8 @@ struct cuda_rig {
 	const struct fake_cuda *fake; /* NULL: the runtime is a real one */
 	struct ckpt_device *device;   /* NULL until it is opened */
 	struct ckpt_error err;
-	unsigned done; /* copies that came back */
+	unsigned done;           /* copies that came back */
+	_Atomic uint64_t now_ns; /* the environment's clock, which stands unless a test moves it */
 };
 
 /* One for the process, on the fake runtime of CUDA 12, or 13 if `CKPT_TEST_CUDA` is 13. */

@@ -4,6 +4,7 @@
  * before the last is copied, and whatever shares an event or a piece keeps its own bytes and its own failures.
  */
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #include "cuda/cuda_rig.h"
@@ -303,14 +304,86 @@ static void an_event_that_fails_fails_all_that_share_it(void **state)
 	}
 }
 
+#define MIB ((size_t)1 << 20)
+
+/* So many copies of 1 MiB, of which the clock says that each takes so long. */
+static void copy_at(char *from, char *to, unsigned count, uint64_t each_ns)
+{
+	static const int64_t one[] = {MIB};
+	uint64_t waits = fake->calls("cudaEventSynchronize");
+
+	fake->stop(FAKE_COPIES);
+	rig->done = 0;
+	for (unsigned i = 0; i < count; i++) {
+		segments[i] = (struct ckpt_segment){
+			.view = {.data = from, .item = 1, .ndim = 1, .shape = one},
+			.length = MIB,
+			.staged = to};
+		copies[i] = (struct ckpt_copy){.error = &errors[i]};
+		cuda_rig_copy(rig, &copies[i], CKPT_COPY_TO_STAGING, &segments[i], 1);
+	}
+	hold(CKPT_HOLD_ALL);
+	for (unsigned i = 0; i < count; i++) {
+		while (fake->calls("cudaEventSynchronize") < waits + i + 1)
+			(void)sched_yield();
+		rig->now_ns += each_ns;
+		fake->allow(1);
+		cuda_rig_await(rig, i + 1);
+	}
+	fake->stop(0);
+}
+
+/* How many pieces 32 MiB are. */
+static uint64_t pieces_of_a_large_copy(char *from, char *to)
+{
+	static const int64_t large[] = {32 * MIB};
+	struct ckpt_segment segment = {.view = {.data = from, .item = 1, .ndim = 1, .shape = large},
+		.length = 32 * MIB,
+		.staged = to};
+	struct ckpt_copy copy = {.error = &errors[0]};
+	uint64_t before = fake->calls("cudaMemcpyAsync");
+
+	rig->done = 0;
+	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &segment, 1);
+	cuda_rig_await(rig, 1);
+	assert_int_equal(copy.result, 0);
+	return fake->calls("cudaMemcpyAsync") - before;
+}
+
+/* By the clock of the environment, on the device's own threads. */
+static void pieces_are_as_large_as_the_bus_is_fast(void **state)
+{
+	char *from = cuda_rig_device_memory(rig, 32 * MIB);
+	char *to = cuda_rig_pages(32 * MIB);
+
+	(void)state;
+	assert_int_equal(ckpt_device_pin(rig->device, to, 32 * MIB, &rig->err), 0);
+	assert_int_equal(pieces_of_a_large_copy(from, to), 4);
+	/* 1 GB/s; what is measured is between two, so it is one more. */
+	copy_at(from, to, 9, 1000000);
+	assert_int_equal(pieces_of_a_large_copy(from, to), 8);
+	copy_at(from, to, 25, 1000000);
+	assert_int_equal(pieces_of_a_large_copy(from, to), 32);
+	/* A stall of a second changes nothing, and 300 GB/s everything. */
+	copy_at(from, to, 20, 3500);
+	copy_at(from, to, 2, 1000000000);
+	copy_at(from, to, 30, 3500);
+	assert_int_equal(pieces_of_a_large_copy(from, to), 1);
+	ckpt_device_unpin(rig->device, to, 32 * MIB);
+	assert_cuda(rig->extra.free(from));
+	cuda_rig_pages_free(to, 32 * MIB);
+}
+
 /* 1,280 blocks of 8 MiB that lie together, or that lie apart in the GPU's memory, by the rules alone. */
 static unsigned entries_of(unsigned blocks, uint64_t block, uint64_t joined_max)
 {
+	struct ckpt_cuda_pace pace;
 	uint64_t queued = 0;
 
+	ckpt_cuda_pace_init(&pace);
 	while (blocks > 0) {
 		unsigned n = ckpt_cuda_pace_copies(queued);
-		uint64_t piece = ckpt_min_u64(ckpt_cuda_pace_piece(queued), joined_max);
+		uint64_t piece = ckpt_min_u64(ckpt_cuda_pace_piece(&pace, queued), joined_max);
 
 		n = n < blocks ? n : blocks;
 		queued += (n * block + piece - 1) / piece + 1;
@@ -322,16 +395,18 @@ static unsigned entries_of(unsigned blocks, uint64_t block, uint64_t joined_max)
 static void the_rules_keep_ten_gigabytes_within_a_queue(void **state)
 {
 	const uint64_t block = UINT64_C(8) << 20;
+	struct ckpt_cuda_pace pace;
 
 	(void)state;
+	ckpt_cuda_pace_init(&pace);
 	assert_true(entries_of(1280, block, UINT64_MAX) <= 500);
 	/* Nothing can be joined, as of slots that lie apart: an entry each is what there is, and few events. */
 	assert_true(entries_of(1280, block, block) <= 1280 + 100);
 	for (uint64_t queued = 0; queued < 5000; queued++) {
 		assert_true(ckpt_cuda_pace_copies(queued) >= 1);
 		assert_true(ckpt_cuda_pace_copies(queued) <= 32);
-		assert_true(ckpt_cuda_pace_piece(queued) <= CKPT_CUDA_PIECE_MAX);
-		assert_true(ckpt_cuda_pace_piece(queued) >= CKPT_CUDA_PIECE);
+		assert_true(ckpt_cuda_pace_piece(&pace, queued) <= CKPT_CUDA_PIECE_MAX);
+		assert_true(ckpt_cuda_pace_piece(&pace, queued) >= CKPT_CUDA_PIECE);
 	}
 	assert_int_equal(ckpt_cuda_pace_copies(60), 1);
 }
@@ -350,6 +425,7 @@ int main(void)
 		PROMISE(eager_copies_share_no_event_with_later_ones),
 		PROMISE(a_piece_that_fails_fails_its_copies),
 		PROMISE(an_event_that_fails_fails_all_that_share_it),
+		PROMISE(pieces_are_as_large_as_the_bus_is_fast),
 		cmocka_unit_test(the_rules_keep_ten_gigabytes_within_a_queue),
 	};
 

@@ -48,22 +48,14 @@ static long watch_mbind(void *base, size_t size, int mode, const unsigned long *
 	return bound.error ? -1 : 0;
 }
 
-static uint64_t no_time(struct ckpt_env *env)
-{
-	(void)env;
-	return 0;
-}
-
 static int setup(void **state)
 {
-	static const struct ckpt_env_ops clock = {.name = "test", .now_ns = no_time};
 	struct ckpt_devices_config config = {0};
 
 	memset(&bound, 0, sizeof(bound));
 	memset(&scene, 0, sizeof(scene));
 	rig = cuda_rig_fake();
 	rig->fake->reset(4);
-	rig->env.ops = &clock;
 	scene.tree = scratch_make();
 	scene.staging = cuda_rig_pages(SIZE);
 	scene.numa = (struct ckpt_numa_ops){.root = scene.tree, .mbind = watch_mbind};
