@@ -20,7 +20,7 @@ from typing import Any
 import measure
 
 #: Seconds of measuring; the process is ended after twice that and a minute.
-SHARES = {"d2h": 35, "call": 15, "restore": 35, "lost": 45}
+SHARES = {"d2h": 35, "call": 15, "restore": 35, "lost": 45, "pin": 30}
 VARIANTS = ["libckpt", "dcp-pinned", "torch_checkpointing"]
 #: Part, figure, its scale for people, unit, and the mark: at least or at most.
 MARKS: list[tuple[str, str, float, str, str, float]] = [
@@ -60,6 +60,18 @@ FIGURES: dict[str, list[tuple[str, str, float, str]]] = {
         ("the call", "call_s", 1e3, "ms"),
         ("until it has ended", "durable_s", 1, "s"),
         ("a step without", "step_s", 1e3, "ms"),
+    ],
+    # By the gigabyte, of the larger pool.
+    "pin": [
+        ("touching, pages of 4 KiB", "touch_small_s", 1e3, "ms/GB"),
+        ("touching, huge pages", "touch_huge_s", 1e3, "ms/GB"),
+        ("registration, pages of 4 KiB", "register_small_s", 1e3, "ms/GB"),
+        ("registration, huge pages", "register_huge_s", 1e3, "ms/GB"),
+        ("mlock in its place, pages of 4 KiB", "lock_small_s", 1e3, "ms/GB"),
+        ("mlock in its place, huge pages", "lock_huge_s", 1e3, "ms/GB"),
+        ("registration of 1 GiB, pages of 4 KiB", "first_register_small_s", 1e3, "ms"),
+        ("registration of 1 GiB, huge pages", "first_register_huge_s", 1e3, "ms"),
+        ("what of the huge ones was huge", "huge_share", 100, "%"),
     ],
 }
 
@@ -106,6 +118,9 @@ def show(name: str, result: dict[str, Any]) -> None:
     rows = []
     for words, key, scale, unit in FIGURES[name.split(":")[0]]:
         value = result[key]
+        if value is None:
+            rows.append([words, "not measured", "", "", unit])
+            continue
         cells = [f"{value[which] * scale:.3f}" for which in ("median", "low90", "high90")]
         rows.append([words, *cells, unit])
     measure.table([f"{result['bytes'] / 1e9:.2f} GB", "median", "low", "high", ""], rows)
@@ -156,7 +171,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = measure.parser("Saves and restores of tensors on a GPU.")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--parts", default="d2h,call,restore,lost", help="some of them")
+    parser.add_argument("--parts", default="d2h,call,restore,lost,pin", help="some of them")
     parser.add_argument("--variants", default=",".join(VARIANTS), help="of lost")
     parser.add_argument("--gigabytes", type=int, default=4, help="of d2h and restore")
     parser.add_argument("--depth", type=int, default=13, help="layers of 805 MB each, of lost")

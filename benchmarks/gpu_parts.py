@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gpu_pin
 import measure
 import raw_disk
 import torch
@@ -192,4 +193,4 @@ def restore(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 Part = Callable[[argparse.Namespace, Path], dict[str, Any]]
-PARTS: dict[str, Part] = {"d2h": d2h, "call": call, "restore": restore}
+PARTS: dict[str, Part] = {"d2h": d2h, "call": call, "restore": restore, "pin": gpu_pin.pin}

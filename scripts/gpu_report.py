@@ -58,6 +58,20 @@ def gather(out: Path, kit: Path, parts: Path, device: str, quick: bool) -> dict[
     return report
 
 
+def pinning(report: dict[str, Any]) -> list[str]:
+    """What it costs to pin a gigabyte of staging memory, by its pages."""
+    pin = report.get("bench", {}).get("results", {}).get("pin", {})
+    lines = []
+    for pages, words in (("small", "pages of 4 KiB"), ("huge", "huge pages")):
+        for way in ("touch", "register", "lock"):
+            value = pin.get(f"{way}_{pages}_s")
+            if value is not None:
+                lines.append(f"{way}, {words}: {value['median'] * 1e3:.0f} ms/GB")
+    if pin and "error" not in pin and pin.get("register_small_s") is None:
+        lines.append("the registration was not measured: there was no GPU; lock is mlock()")
+    return lines
+
+
 def problems(report: dict[str, Any]) -> list[str]:
     found = [
         f"{name}: {part['outcome']}"
@@ -93,6 +107,8 @@ def main() -> int:
             print(f"{mark['name']}: {mark['value']:.3f}, mark {mark['mark']}: {word}")
     else:
         print("the figures of this run mean nothing")
+    for line in pinning(report):
+        print(line)
     for problem in report["problems"]:
         print(f"not well: {problem}")
     print(path)

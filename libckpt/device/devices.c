@@ -94,9 +94,10 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 	devices->pinned |= UINT64_C(1) << gpu->number;
 	if (devices->placed && devices->node >= 0)
 		(void)snprintf(node, sizeof(node), " on NUMA node %d", devices->node);
-	ckpt_log(c->log, CKPT_LOG_INFO, "pinned %zu MiB of staging%s for GPU %u in %.0f ms",
-		c->staging_bytes >> 20, node, gpu->number - 1,
-		(double)(ckpt_env_now(c->env) - before_ns) / 1e6);
+	ckpt_log(c->log, CKPT_LOG_INFO,
+		"pinned %zu MiB of staging in %s%s for GPU %u, which took %.3f s",
+		c->staging_bytes >> 20, c->staging_huge ? "huge pages" : "pages of 4 KiB", node,
+		gpu->number - 1, (double)(ckpt_env_now(c->env) - before_ns) / 1e9);
 }
 
 static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_error *err)

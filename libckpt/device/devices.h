@@ -21,6 +21,7 @@ struct ckpt_devices_config {
 	int cuda_major;           /* see ckpt_device_cuda_open() */
 	void *staging;            /* pinned for the GPUs; NULL: nothing is */
 	size_t staging_bytes;
+	bool staging_huge;                /* in huge pages, for the log: there are fewer to pin */
 	struct ckpt_log *log;             /* may be NULL */
 	const struct ckpt_numa_ops *numa; /* NULL: the system's */
 };

@@ -143,6 +143,7 @@ static int open_devices(
 		.cuda_major = (int)opts->cuda_major,
 		.staging = ckpt_pool_base(engine->pool),
 		.staging_bytes = ckpt_pool_bytes(engine->pool),
+		.staging_huge = ckpt_pool_huge(engine->pool),
 		.log = engine->log};
 
 	int r = ckpt_device_host_open(config.env, &config.host);

@@ -108,7 +108,9 @@ static void staging_is_put_near_the_first_gpu_before_it_is_pinned(void **state)
 	assert_int_equal(bound.calls, 1);
 	assert_int_equal(bound.nodes, 2);
 	assert_false(bound.pinned);
-	assert_int_equal(logged("pinned 2 MiB of staging on NUMA node 1 for GPU 0"), 1);
+	assert_int_equal(logged("pinned 2 MiB of staging in pages of 4 KiB on NUMA node 1 for GPU "
+				"0, which took "),
+		1);
 	need(2);
 	assert_int_equal(bound.calls, 1);
 }
@@ -168,8 +170,12 @@ static void where_nobody_says_where_a_gpu_is_nothing_moves(void **state)
 static void with_one_node_nothing_moves(void **state)
 {
 	(void)state;
+	scene.devices.config.staging_huge = true;
 	scratch_put(scene.tree, NODES, "0\n");
-	need(6);
+	need(2);
+	assert_int_equal(
+		logged("pinned 2 MiB of staging in huge pages for GPU 0, which took 0."), 1);
+	need(4);
 	assert_int_equal(bound.calls, 0);
 	assert_int_equal(logged("NUMA"), 0);
 }
@@ -184,7 +190,8 @@ static void staging_that_cannot_be_pinned_is_put_there_once(void **state)
 	need(4);
 	assert_int_equal(bound.calls, 1);
 	assert_int_equal(bound.nodes, 2);
-	assert_int_equal(logged("pinned 2 MiB of staging on NUMA node 1 for GPU 1"), 1);
+	assert_int_equal(
+		logged("pinned 2 MiB of staging in pages of 4 KiB on NUMA node 1 for GPU 1"), 1);
 }
 
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
