@@ -80,7 +80,8 @@ void ckpt_cuda_kernels_load(
 		const char *name;
 		struct CUfunc_st **function;
 	} kernels[] = {{CKPT_CUDA_SAMPLE, &k->sample}, {CKPT_CUDA_GATHER, &k->gather},
-		{CKPT_CUDA_SCATTER, &k->scatter}};
+		{CKPT_CUDA_SCATTER, &k->scatter}, {CKPT_CUDA_GATHER_GRID, &k->gather_grid},
+		{CKPT_CUDA_SCATTER_GRID, &k->scatter_grid}};
 	int e;
 
 	*k = (struct ckpt_cuda_kernels){.module = NULL};
@@ -119,15 +120,33 @@ int ckpt_cuda_launch_samples(const struct ckpt_cuda_kernels *k, uint64_t table, 
 		k->sample, blocks, 1, 1, CKPT_CUDA_SAMPLE_BLOCK, 1, 1, 0, stream, arguments, NULL);
 }
 
+static int launch_blocks(const struct ckpt_cuda_kernels *k, struct CUfunc_st *kernel,
+	unsigned blocks, struct CUstream_st *stream, void **arguments)
+{
+	if (blocks > CKPT_CUDA_COPY_BLOCKS)
+		blocks = CKPT_CUDA_COPY_BLOCKS;
+	return k->driver.launch_kernel(
+		kernel, blocks, 1, 1, CKPT_CUDA_COPY_BLOCK, 1, 1, 0, stream, arguments, NULL);
+}
+
 int ckpt_cuda_launch_copies(const struct ckpt_cuda_kernels *k, bool scatter, uint64_t table,
 	uint32_t count, struct CUstream_st *stream)
 {
 	void *arguments[] = {&table, &count};
-	unsigned blocks = (count - 1) / (CKPT_CUDA_COPY_BLOCK / CKPT_CUDA_LANES) + 1;
 
 	CKPT_ASSERT(k->module && count > 0);
-	if (blocks > CKPT_CUDA_COPY_BLOCKS)
-		blocks = CKPT_CUDA_COPY_BLOCKS;
-	return k->driver.launch_kernel(scatter ? k->scatter : k->gather, blocks, 1, 1,
-		CKPT_CUDA_COPY_BLOCK, 1, 1, 0, stream, arguments, NULL);
+	return launch_blocks(k, scatter ? k->scatter : k->gather,
+		(count - 1) / (CKPT_CUDA_COPY_BLOCK / CKPT_CUDA_LANES) + 1, stream, arguments);
+}
+
+int ckpt_cuda_launch_grid(const struct ckpt_cuda_kernels *k, bool scatter,
+	const struct ckpt_cuda_grid *grid, uint64_t first, uint32_t count,
+	struct CUstream_st *stream)
+{
+	struct ckpt_cuda_grid copy = *grid;
+	void *arguments[] = {&copy, &first, &count};
+
+	CKPT_ASSERT(k->module && count > 0);
+	return launch_blocks(k, scatter ? k->scatter_grid : k->gather_grid,
+		(count - 1) / CKPT_CUDA_COPY_BLOCK + 1, stream, arguments);
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include "base/fail.h"
 #include "device/cuda_api.h"
+#include "device/cuda_grid.h"
 
 /* The dynamic linker, whose functions these are. */
 struct ckpt_cuda_driver_ops {
@@ -23,6 +24,8 @@ struct ckpt_cuda_kernels {
 	struct CUfunc_st *sample;
 	struct CUfunc_st *gather;
 	struct CUfunc_st *scatter;
+	struct CUfunc_st *gather_grid;
+	struct CUfunc_st *scatter_grid;
 	char why_not[256];
 };
 
@@ -43,5 +46,9 @@ int ckpt_cuda_launch_samples(const struct ckpt_cuda_kernels *kernels, uint64_t t
 	uint32_t count, uint64_t samples, struct CUstream_st *stream);
 int ckpt_cuda_launch_copies(const struct ckpt_cuda_kernels *kernels, bool scatter, uint64_t table,
 	uint32_t count, struct CUstream_st *stream);
+/* Of `count` items of a grid, not 0. It is copied: it need not stay. */
+int ckpt_cuda_launch_grid(const struct ckpt_cuda_kernels *kernels, bool scatter,
+	const struct ckpt_cuda_grid *grid, uint64_t first, uint32_t count,
+	struct CUstream_st *stream);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of a copy goes into the stream: pieces of large segments, and launches for many small ones and for samples. */
+#include <stdio.h>
+
+#include "device/cuda_grids.h"
 #include "device/cuda_pieces.h"
 #include "device/cuda_spans.h"
 #include "device/cuda_state.h"
@@ -8,17 +11,67 @@
 /* Fewer small segments are copied each for itself: a launch costs the device about as much as so many copies. */
 #define FEW 4
 
-static int refuse(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy, int code)
+/* More rows, of shorter runs, are left to a kernel: to the copy engines each run is a transfer of its own. */
+#define ROWS_MAX 64
+#define RUN_MIN  512
+
+/* What neither the copy engines nor a kernel can take. Its name is not known here: its shape helps to find it. */
+static int refuse(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_view *view, const char *why)
 {
-	return ckpt_fail(copy->error, code,
-		"a tensor on GPU %d is neither contiguous nor rows apart; make it contiguous "
-		"(tensor.contiguous())",
-		d->index);
+	char shape[CKPT_NDIM_MAX * 22 + 1] = "";
+	size_t used = 0;
+
+	for (uint32_t i = 0; i < view->ndim; i++)
+		used += (size_t)snprintf(shape + used, sizeof(shape) - used, "%s%lld",
+			i > 0 ? ", " : "", (long long)view->shape[i]);
+	return ckpt_fail(copy->error, CKPT_EUNSUPPORTED,
+		"a tensor of shape [%s] on GPU %d is neither contiguous nor rows apart, and %s; "
+		"make it contiguous (tensor.contiguous())",
+		shape, d->index, why);
 }
 
 static bool is_own(const struct ckpt_copy *copy, const struct ckpt_segment *segment)
 {
 	return segment->view.device == copy->device;
+}
+
+/* NULL: the segment is this grid; else why it cannot be had. */
+static const char *find_grid(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_segment *segment, struct ckpt_cuda_grid *ret_grid)
+{
+	uint64_t seen;
+
+	if (!d->kernels.module)
+		return d->kernels.why_not;
+	seen = ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length);
+	if (!seen)
+		return "the memory that it is staged in is not pinned for this GPU";
+	ckpt_cuda_grid_of(segment, seen, ret_grid);
+	if (copy->direction == CKPT_COPY_FROM_STAGING && !ckpt_cuda_grid_apart(ret_grid))
+		return "its elements share memory, or lie between one another";
+	return NULL;
+}
+
+static int feed_grid(
+	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_grid *grid)
+{
+	bool scatter = copy->direction == CKPT_COPY_FROM_STAGING;
+	uint64_t first;
+	uint64_t left = ckpt_cuda_grid_items(grid, &first);
+
+	while (left > 0) {
+		uint32_t count = (uint32_t)ckpt_min_u64(left, CKPT_CUDA_GRID_ITEMS);
+		int e;
+
+		d->group.entries++;
+		e = ckpt_cuda_launch_grid(&d->kernels, scatter, grid, first, count, d->stream);
+		if (e != CKPT_CUDA_SUCCESS)
+			return ckpt_cuda_fail_asking(d, copy->error, e, "cuLaunchKernel");
+		first += count;
+		left -= count;
+	}
+	return 0;
 }
 
 /*
@@ -31,10 +84,17 @@ static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 {
 	struct ckpt_cuda_walk walk;
 	struct ckpt_cuda_piece piece;
+	struct ckpt_cuda_grid grid;
 	int r = ckpt_cuda_walk_begin(segment, &walk);
 
-	if (r < 0)
-		return refuse(d, copy, r);
+	if (r < 0 || (walk.rows > ROWS_MAX && walk.run < RUN_MIN)) {
+		const char *why = find_grid(d, copy, segment, &grid);
+
+		if (!why)
+			return feed_grid(d, copy, &grid);
+		if (r < 0)
+			return refuse(d, copy, &segment->view, why);
+	}
 	walk.piece_max = d->group.piece_max;
 	while (ckpt_cuda_walk_next(&walk, &piece)) {
 		r = ckpt_cuda_group_put(d, segment, &piece);
@@ -46,7 +106,13 @@ static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 
 static bool is_small(const struct ckpt_copy *copy, const struct ckpt_segment *segment)
 {
-	return is_own(copy, segment) && segment->length <= CKPT_CUDA_SPAN_MAX && !segment->around;
+	return is_own(copy, segment) && segment->length <= CKPT_CUDA_SPAN_MAX;
+}
+
+/* What is contiguous never is a grid. */
+static bool may_be_grid(const struct ckpt_segment *segment)
+{
+	return segment->view.strides || segment->around;
 }
 
 /* Whether small segments go by a launch. That there is no memory for it is no failure of the copy. */
@@ -55,14 +121,19 @@ static bool begin_launch(
 {
 	const char *what;
 	size_t small = 0;
+	size_t grids = 0;
 
 	if (!d->kernels.module || !d->pinned)
 		return false;
-	for (size_t i = 0; i < copy->count; i++)
-		small += is_small(copy, &copy->segments[i]);
+	for (size_t i = 0; i < copy->count; i++) {
+		if (!is_small(copy, &copy->segments[i]))
+			continue;
+		small++;
+		grids += may_be_grid(&copy->segments[i]);
+	}
 	if (small < FEW)
 		return false;
-	if (ckpt_cuda_table_reserve(&d->api, table, small, &what) == CKPT_CUDA_SUCCESS)
+	if (ckpt_cuda_table_reserve(&d->api, table, small, grids, &what) == CKPT_CUDA_SUCCESS)
 		return true;
 	(void)d->api.get_last_error();
 	return false;
@@ -73,13 +144,25 @@ static bool add_small(const struct ckpt_cuda_device *d, const struct ckpt_copy *
 	const struct ckpt_segment *segment, struct ckpt_cuda_table *table)
 {
 	struct ckpt_cuda_span span;
+	struct ckpt_cuda_grid grid;
 
-	if (!is_small(copy, segment) || ckpt_cuda_span_of(segment, &span) < 0)
+	if (!is_small(copy, segment))
 		return false;
-	span.staged = ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length);
-	if (!span.staged)
+	if (ckpt_cuda_span_of(segment, &span) == 0) {
+		span.staged = ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length);
+		if (!span.staged)
+			return false;
+		ckpt_cuda_table_add(table, &span);
+		return true;
+	}
+	if (segment->length == 0 || ckpt_view_bytes(&segment->view) == 0)
+		return true;
+	if (find_grid(d, copy, segment, &grid))
 		return false;
-	ckpt_cuda_table_add(table, &span);
+	span = (struct ckpt_cuda_span){.run = 1};
+	span.length = ckpt_cuda_grid_items(&grid, &span.offset);
+	if (span.length > 0)
+		ckpt_cuda_table_add_grid(table, &span, &grid);
 	return true;
 }
 
@@ -111,23 +194,26 @@ static int feed_moves(
 	return r == 0 && launch && table->count > 0 ? launch_copies(d, copy, table) : r;
 }
 
-static int fill_samples(
-	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, struct ckpt_cuda_table *table)
+static void fill_samples(const struct ckpt_copy *copy, struct ckpt_cuda_table *table)
 {
 	for (size_t i = 0; i < copy->count; i++) {
 		const struct ckpt_segment *s = &copy->segments[i];
+		uint64_t key = ckpt_sample_key(copy->seed, s->offset, s->tensor, s->length);
 		struct ckpt_cuda_span span;
-		int r;
+		struct ckpt_cuda_grid grid;
 
 		if (!ckpt_cuda_looks_at(copy, s))
 			continue;
-		r = ckpt_cuda_span_of(s, &span);
-		if (r < 0)
-			return refuse(d, copy, r);
-		span.key = ckpt_sample_key(copy->seed, s->offset, s->tensor, s->length);
-		ckpt_cuda_table_add(table, &span);
+		if (ckpt_cuda_span_of(s, &span) == 0) {
+			span.key = key;
+			ckpt_cuda_table_add(table, &span);
+			continue;
+		}
+		ckpt_cuda_grid_of(s, 0, &grid);
+		span = (struct ckpt_cuda_span){
+			.run = 1, .offset = s->offset, .length = s->length, .key = key};
+		ckpt_cuda_table_add_grid(table, &span, &grid);
 	}
-	return 0;
 }
 
 /* One launch for all of them. */
@@ -136,23 +222,25 @@ static int feed_samples(
 {
 	const char *what = NULL;
 	size_t count = 0;
+	size_t grids = 0;
 	int e;
-	int r;
 
 	if (!d->kernels.module)
 		return ckpt_fail(copy->error, CKPT_EUNSUPPORTED,
 			"GPU %d has no kernels, so no samples of its memory can be taken: %s",
 			d->index, d->kernels.why_not);
-	for (size_t i = 0; i < copy->count; i++)
-		count += ckpt_cuda_looks_at(copy, &copy->segments[i]);
+	for (size_t i = 0; i < copy->count; i++) {
+		bool own = ckpt_cuda_looks_at(copy, &copy->segments[i]);
+
+		count += own;
+		grids += own && may_be_grid(&copy->segments[i]);
+	}
 	if (count == 0)
 		return 0;
-	e = ckpt_cuda_table_reserve(&d->api, table, count, &what);
+	e = ckpt_cuda_table_reserve(&d->api, table, count, grids, &what);
 	if (e != CKPT_CUDA_SUCCESS)
 		return ckpt_cuda_fail_asking(d, copy->error, e, what);
-	r = fill_samples(d, copy, table);
-	if (r < 0)
-		return r;
+	fill_samples(copy, table);
 	d->group.entries++;
 	e = ckpt_cuda_launch_samples(
 		&d->kernels, table->seen_spans, table->count, table->seen_samples, d->stream);

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /*
- * A segment's bytes in the memory of a GPU: runs that are a pitch apart. A line of the table, which the GPU reads
- * through PCIe in pieces of 16 bytes.
+ * A segment's bytes in the memory of a GPU: runs that are a pitch apart, or a grid. A line of the table, which the
+ * GPU reads through PCIe in pieces of 16 bytes.
  */
 struct ckpt_cuda_span {
 	uint64_t data;   /* the run in which the first byte lies, as the GPU addresses it */
@@ -17,7 +17,11 @@ struct ckpt_cuda_span {
 	uint64_t length;
 	uint64_t staged; /* the same bytes in staging, as the GPU addresses it; of a sample: 0 */
 	uint64_t key;    /* of a sample: ckpt_sample_key() */
-	uint64_t unused;
+	/*
+	 * 0, or where the GPU has the grid (cuda_grid.h) that the bytes are. Then `offset` and `length` are those of
+	 * the segment for a sample, and the first item and the number of items for a copy; the others mean nothing.
+	 */
+	uint64_t grid;
 } __attribute__((aligned(16)));
 
 _Static_assert(sizeof(struct ckpt_cuda_span) == 64, "the host and the kernels agree");

@@ -8,6 +8,7 @@
 
 /* To grow means to pin anew. */
 #define SPANS_MIN ((size_t)512)
+#define GRIDS_MIN ((size_t)64)
 
 void ckpt_cuda_table_free(const struct ckpt_cuda_api *api, struct ckpt_cuda_table *t)
 {
@@ -24,17 +25,20 @@ static size_t pages_of(size_t bytes)
 }
 
 int ckpt_cuda_table_reserve(const struct ckpt_cuda_api *api, struct ckpt_cuda_table *t,
-	size_t spans, const char **ret_what)
+	size_t spans, size_t grids, const char **ret_what)
 {
-	size_t room = spans < SPANS_MIN ? SPANS_MIN : spans + spans / 2;
+	size_t room = ckpt_max_u64(ckpt_max_u64(spans + spans / 2, SPANS_MIN), t->room);
+	size_t grid_room = ckpt_max_u64(ckpt_max_u64(grids + grids / 2, GRIDS_MIN), t->grid_room);
 	size_t table = pages_of(room * sizeof(*t->spans));
-	size_t size = table + pages_of(room * sizeof(*t->samples));
+	size_t samples = pages_of(room * sizeof(*t->samples));
+	size_t size = table + samples + pages_of(grid_room * sizeof(*t->grids));
 	char *base;
 	int e;
 
-	CKPT_ASSERT(spans <= INT32_MAX);
+	CKPT_ASSERT(spans <= INT32_MAX && grids <= spans);
 	t->count = 0;
-	if (spans <= t->room)
+	t->grid_count = 0;
+	if (spans <= t->room && grids <= t->grid_room)
 		return CKPT_CUDA_SUCCESS;
 	ckpt_cuda_table_free(api, t);
 	*ret_what = "no memory for the table of a launch";
@@ -56,8 +60,11 @@ int ckpt_cuda_table_reserve(const struct ckpt_cuda_api *api, struct ckpt_cuda_ta
 	t->spans = (void *)base;
 	t->samples = (void *)(base + table);
 	t->seen_spans = t->pin->seen;
+	t->grids = (void *)(base + table + samples);
 	t->seen_samples = t->pin->seen + table;
+	t->seen_grids = t->seen_samples + samples;
 	t->room = (uint32_t)room;
+	t->grid_room = (uint32_t)grid_room;
 	return CKPT_CUDA_SUCCESS;
 }
 
@@ -65,4 +72,13 @@ void ckpt_cuda_table_add(struct ckpt_cuda_table *t, const struct ckpt_cuda_span 
 {
 	CKPT_ASSERT(t->count < t->room);
 	t->spans[t->count++] = *span;
+}
+
+void ckpt_cuda_table_add_grid(
+	struct ckpt_cuda_table *t, struct ckpt_cuda_span *span, const struct ckpt_cuda_grid *grid)
+{
+	CKPT_ASSERT(t->grid_count < t->grid_room);
+	t->grids[t->grid_count] = *grid;
+	span->grid = t->seen_grids + t->grid_count++ * sizeof(*grid);
+	ckpt_cuda_table_add(t, span);
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of one launch, and room for its samples, in pinned memory of the device's own. Kept, and grown. */
+/*
+ * The table of one launch, with the grids that it names and room for its samples, in pinned memory of the device's own.
+ * Kept, and grown.
+ */
 #ifndef CKPT_DEVICE_CUDA_TABLE_H
 #define CKPT_DEVICE_CUDA_TABLE_H
 
 #include "base/fail.h"
+#include "device/cuda_grid.h"
 #include "device/cuda_pins.h"
 #include "device/cuda_span.h"
 
@@ -12,10 +16,14 @@ struct ckpt_cuda_table {
 	struct ckpt_cuda_pin *pin; /* of the whole pages in it */
 	struct ckpt_cuda_span *spans;
 	uint64_t *samples;
-	uint64_t seen_spans; /* where the GPU has both */
+	struct ckpt_cuda_grid *grids;
+	uint64_t seen_spans; /* where the GPU has them */
 	uint64_t seen_samples;
+	uint64_t seen_grids;
 	uint32_t count; /* spans in it */
 	uint32_t room;
+	uint32_t grid_count;
+	uint32_t grid_room;
 };
 
 /*
@@ -23,9 +31,12 @@ struct ckpt_cuda_table {
  * is as good as new then.
  */
 int ckpt_cuda_table_reserve(const struct ckpt_cuda_api *api, struct ckpt_cuda_table *table,
-	size_t spans, const char **ret_what);
+	size_t spans, size_t grids, const char **ret_what);
 /* Precondition: there is room. */
 void ckpt_cuda_table_add(struct ckpt_cuda_table *table, const struct ckpt_cuda_span *span);
+/* The same; `span->grid` is set to where it is. */
+void ckpt_cuda_table_add_grid(struct ckpt_cuda_table *table, struct ckpt_cuda_span *span,
+	const struct ckpt_cuda_grid *grid);
 void ckpt_cuda_table_free(const struct ckpt_cuda_api *api, struct ckpt_cuda_table *table);
 
 #endif

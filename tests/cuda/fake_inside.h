@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include "cuda/fake_cuda.h"
+#include "device/cuda_grid.h"
 #include "lib/dice.h"
 
 /*
@@ -24,7 +25,7 @@ enum fake_op_kind {
 	FAKE_OP_HOST
 };
 
-enum fake_kernel { FAKE_SAMPLE, FAKE_GATHER, FAKE_SCATTER };
+enum fake_kernel { FAKE_SAMPLE, FAKE_GATHER, FAKE_SCATTER, FAKE_GATHER_GRID, FAKE_SCATTER_GRID };
 
 struct fake_op {
 	struct fake_op *next;
@@ -44,6 +45,9 @@ struct fake_op {
 	uint32_t spans;
 	uint64_t table;
 	uint64_t samples;
+	struct ckpt_cuda_grid grid;
+	uint64_t first;
+	uint32_t items;
 	/* FAKE_OP_RECORD, FAKE_OP_WAIT: up to which record. */
 	struct CUevent_st *event;
 	uint64_t record;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KERNELS     3
+#define KERNELS     5
 #define THREADS_MAX 1024 /* of a block */
 #define BLOCKS_MAX  INT32_MAX
 
@@ -19,6 +19,8 @@ static const char *const names[KERNELS] = {
 	[FAKE_SAMPLE] = CKPT_CUDA_SAMPLE,
 	[FAKE_GATHER] = CKPT_CUDA_GATHER,
 	[FAKE_SCATTER] = CKPT_CUDA_SCATTER,
+	[FAKE_GATHER_GRID] = CKPT_CUDA_GATHER_GRID,
+	[FAKE_SCATTER_GRID] = CKPT_CUDA_SCATTER_GRID,
 };
 
 struct CUfunc_st {
@@ -43,14 +45,50 @@ static void *reach(uint64_t address, size_t size)
 	return shadow ? shadow : fake_mapped(address, size);
 }
 
-/* The bytes of a span as the CPU has them. False: some are not what a GPU can reach. */
-static bool translate(struct ckpt_cuda_span *span, bool staged)
+/* The same of a grid: all of its view, and what of staging is moved. */
+static bool translate_grid(struct ckpt_cuda_grid *g, bool staged)
+{
+	uint64_t low = g->data;
+	uint64_t end = g->data + g->unit;
+	const char *shadow;
+	uint64_t there;
+
+	for (uint32_t i = 0; i < g->ndim; i++) {
+		uint64_t extent = g->dims[i].step * (g->dims[i].count - 1);
+
+		if ((int64_t)extent < 0)
+			low += extent;
+		else
+			end += extent;
+	}
+	shadow = fake_shadow((const void *)(uintptr_t)low, end - low);
+	if (!shadow)
+		return false;
+	g->data += (uintptr_t)shadow - low;
+	if (!staged)
+		return true;
+	there = (uintptr_t)reach(g->staged + g->from, g->end - g->from);
+	g->staged = there - g->from;
+	return there != 0;
+}
+
+/* The bytes of a span as the CPU has them. False: some are not what a GPU can reach. `grid`: where its own goes. */
+static bool translate(struct ckpt_cuda_span *span, struct ckpt_cuda_grid *grid, bool staged)
 {
 	uint64_t left = 0;
 	uint64_t low;
 	uint64_t end;
 	char *shadow;
 
+	if (span->grid) {
+		const void *there = reach(span->grid, sizeof(*grid));
+
+		if (!there)
+			return false;
+		memcpy(grid, there, sizeof(*grid));
+		span->grid = (uintptr_t)grid;
+		return translate_grid(grid, staged);
+	}
 	if (span->length == 0)
 		return true;
 	low = ckpt_span_find(span, 0, &left);
@@ -82,7 +120,12 @@ static void run_grid(
 	}
 }
 
-void fake_run_kernel(const struct fake_op *op)
+static bool is_of_grid(enum fake_kernel kernel)
+{
+	return kernel == FAKE_GATHER_GRID || kernel == FAKE_SCATTER_GRID;
+}
+
+static void run_table(const struct fake_op *op)
 {
 	size_t size = (size_t)op->spans * sizeof(struct ckpt_cuda_span);
 	const void *table = reach(op->table, size);
@@ -90,19 +133,53 @@ void fake_run_kernel(const struct fake_op *op)
 				    ? reach(op->samples, (size_t)op->spans * sizeof(uint64_t))
 				    : NULL;
 	struct ckpt_cuda_span *spans = aligned_alloc(sizeof(*spans), size);
+	struct ckpt_cuda_grid *grids = calloc(op->spans, sizeof(*grids));
 	bool good = table && (samples || op->kernel != FAKE_SAMPLE);
 
-	if (!spans)
+	if (!spans || !grids)
 		abort();
 	if (good)
 		memcpy(spans, table, size);
 	for (uint32_t i = 0; i < op->spans && good; i++)
-		good = translate(&spans[i], op->kernel != FAKE_SAMPLE);
+		good = translate(&spans[i], &grids[i], op->kernel != FAKE_SAMPLE);
 	if (good)
 		run_grid(op, spans, samples);
 	else
 		fake_forbid("a kernel ran on memory that the GPU cannot reach");
+	free(grids);
 	free(spans);
+}
+
+static void run_grid_kernel(const struct fake_op *op)
+{
+	struct ckpt_cuda_grid grid = op->grid;
+
+	if (!translate_grid(&grid, true)) {
+		fake_forbid("a kernel ran on memory that the GPU cannot reach");
+		return;
+	}
+	for (uint32_t t = op->threads; t-- > 0;)
+		for (uint32_t i = t; i < op->items; i += op->threads)
+			ckpt_grid_copy(&grid, op->kernel == FAKE_SCATTER_GRID, op->first + i);
+}
+
+void fake_run_kernel(const struct fake_op *op)
+{
+	if (is_of_grid(op->kernel))
+		run_grid_kernel(op);
+	else
+		run_table(op);
+}
+
+/* Where staging begins that a span or a grid is moved to or from. */
+static const char *staging_of(const struct ckpt_cuda_span *span)
+{
+	const struct ckpt_cuda_grid *grid;
+
+	if (!span->grid)
+		return reach(span->staged, span->length);
+	grid = reach(span->grid, sizeof(*grid));
+	return grid ? reach(grid->staged + grid->from, 1) : NULL;
 }
 
 bool fake_kernel_uses(const struct fake_op *op, const char *base, size_t size)
@@ -111,13 +188,17 @@ bool fake_kernel_uses(const struct fake_op *op, const char *base, size_t size)
 		reach(op->table, (size_t)op->spans * sizeof(struct ckpt_cuda_span));
 	const char *ends[2] = {(const char *)spans, NULL};
 
+	if (is_of_grid(op->kernel)) {
+		const char *at = reach(op->grid.staged + op->grid.from, 1);
+		return at >= base && at < base + size;
+	}
 	if (op->kernel == FAKE_SAMPLE)
 		ends[1] = reach(op->samples, sizeof(uint64_t));
 	for (size_t i = 0; i < 2; i++)
 		if (ends[i] >= base && ends[i] < base + size)
 			return true;
 	for (uint32_t i = 0; spans && op->kernel != FAKE_SAMPLE && i < op->spans; i++) {
-		const char *staged = reach(spans[i].staged, spans[i].length);
+		const char *staged = staging_of(&spans[i]);
 		if (staged >= base && staged < base + size)
 			return true;
 	}
@@ -212,30 +293,42 @@ static int module_unload(struct CUmod_st *module)
 	return e;
 }
 
+/* They are copied, as the driver does: the caller's are gone when the kernel runs. */
+static void take_arguments(struct fake_op *op, void **arguments)
+{
+	if (is_of_grid(op->kernel)) {
+		memcpy(&op->grid, arguments[0], sizeof(op->grid));
+		op->first = *(const uint64_t *)arguments[1];
+		op->items = *(const uint32_t *)arguments[2];
+		return;
+	}
+	op->table = *(const uint64_t *)arguments[0];
+	op->spans = *(const uint32_t *)arguments[1];
+	if (op->kernel == FAKE_SAMPLE)
+		op->samples = *(const uint64_t *)arguments[2];
+}
+
 static int add_launch(struct CUfunc_st *function, unsigned blocks, unsigned threads,
 	struct CUstream_st *stream, void **arguments)
 {
 	struct CUmod_st *m = check_module(function->module, "cuLaunchKernel");
 	struct CUstream_st *s = fake_stream(stream, "cuLaunchKernel");
-	struct fake_op op = {.kind = FAKE_OP_KERNEL,
-		.kernel = function->kernel,
-		.threads = blocks * threads,
-		.table = *(const uint64_t *)arguments[0],
-		.spans = *(const uint32_t *)arguments[1]};
+	struct fake_op op = {
+		.kind = FAKE_OP_KERNEL, .kernel = function->kernel, .threads = blocks * threads};
 
 	if (!m || !s)
 		return CKPT_CUDA_INVALID_RESOURCE_HANDLE;
-	if (op.kernel == FAKE_SAMPLE)
-		op.samples = *(const uint64_t *)arguments[2];
+	take_arguments(&op, arguments);
 	if (s->capture)
 		fake_forbid("cuLaunchKernel() to a stream that is being captured");
 	if (s->device != m->device) {
 		fake_forbid("cuLaunchKernel() to a stream of another GPU");
 		return CKPT_CUDA_INVALID_RESOURCE_HANDLE;
 	}
-	if (!reach(op.table, (size_t)op.spans * sizeof(struct ckpt_cuda_span)) ||
-		(op.kernel == FAKE_SAMPLE &&
-			!reach(op.samples, (size_t)op.spans * sizeof(uint64_t)))) {
+	if (!is_of_grid(op.kernel) &&
+		(!reach(op.table, (size_t)op.spans * sizeof(struct ckpt_cuda_span)) ||
+			(op.kernel == FAKE_SAMPLE &&
+				!reach(op.samples, (size_t)op.spans * sizeof(uint64_t))))) {
 		fake_forbid("a kernel's table is in memory that the GPU cannot reach");
 		return CKPT_CUDA_ILLEGAL_ADDRESS;
 	}

@@ -82,8 +82,12 @@ def big(device: str, **options: Any) -> dict[str, Any]:
 
 
 def clear(tensor: torch.Tensor) -> None:
-    """Zeros, of whatever dtype: a GPU cannot fill all of them."""
-    (tensor if tensor.dim() else tensor.reshape(1)).view(torch.uint8).zero_()
+    """Zeros, of whatever dtype: a GPU cannot fill all of them. Few are stored otherwise than in rows."""
+    flat = tensor if tensor.dim() else tensor.reshape(1)
+    if flat.stride(-1) != 1 and flat.shape[-1] > 1:
+        flat.zero_()
+    else:
+        flat.view(torch.uint8).zero_()
 
 
 def width_of(state: dict[str, Any]) -> int:

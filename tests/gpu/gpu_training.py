@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A small GPT and the ways to train it, each deterministic, and a program that trains one:
+A small GPT, the ways to train it, and a convnet, each deterministic, and a program that trains one:
 
     python gpu_training.py KIND DEVICE STORE [--resume] [--die]
 """
@@ -257,6 +257,29 @@ class Mixed(Training):
         return F.embedding(positions.to("cpu"), weight).to(self.device)
 
 
+class ChannelsLast(Training):
+    """A convnet whose weights, and so their moments, lie with their channels last."""
+
+    def build(self) -> None:
+        width = SHAPES[self.device][0]
+        self.model = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 7, 3),
+        ).to(self.device, memory_format=torch.channels_last)
+        self.state["model"] = self.model
+        super().build()
+
+    def loss(self) -> Tensor:
+        tokens = self.loader.next()[:, :16].to(self.device)
+        images = (tokens.float() / VOCABULARY).view(-1, 1, 4, 4).repeat(1, 3, 2, 2)
+        out: Tensor = self.model(images.contiguous(memory_format=torch.channels_last))
+        return out.square().mean()
+
+
 class Sharded(Training):
     """FSDP2 on one rank."""
 
@@ -289,6 +312,7 @@ KINDS: dict[str, type[Training]] = {
     "master": Master,
     "in-backward": InBackward,
     "mixed": Mixed,
+    "channels-last": ChannelsLast,
 }
 SAVED, UNDER_WAY, END = 4, 7, 8
 

@@ -76,37 +76,50 @@ class FakeGpu:
         return stream.value
 
     def tensor(self, values: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor on the GPU."""
+        """A copy of a tensor on the GPU, whose elements lie as they do there."""
         pointer = _P()
-        size = values.numel() * values.element_size()
+        size = _span(values) * values.element_size()
         assert self._library.cudaMalloc(ctypes.byref(pointer), _SIZE(size)) == 0
         assert pointer.value is not None
         self._held.append((pointer.value, size))
         memory = (ctypes.c_char * size).from_address(pointer.value)
-        made = torch.frombuffer(memory, dtype=values.dtype).view(values.shape)
+        flat = torch.frombuffer(memory, dtype=values.dtype)
+        made = flat.as_strided(values.shape, values.stride())
         self.write(made, values)
         return made
 
     def write(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """At once, whatever is enqueued."""
-        size = values.numel() * values.element_size()
-        self.control.poke(tensor.data_ptr(), values.contiguous().data_ptr(), size)
+        here = self._like(tensor).copy_(values)
+        self.control.poke(tensor.data_ptr(), here.data_ptr(), _span(tensor) * here.element_size())
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of it on the CPU."""
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self.control.peek(tensor.data_ptr(), copy.data_ptr(), copy.numel() * copy.element_size())
+        copy = self._like(tensor)
+        self.control.peek(tensor.data_ptr(), copy.data_ptr(), _span(tensor) * copy.element_size())
         return copy
 
     def zero(self, tensor: torch.Tensor) -> None:
         """A kernel in the stream."""
-        size = tensor.numel() * tensor.element_size()
+        size = _span(tensor) * tensor.element_size()
         assert self.control.fill(tensor.data_ptr(), 0, size, self.stream) == 0
+
+    @staticmethod
+    def _like(tensor: torch.Tensor) -> torch.Tensor:
+        """One on the CPU whose elements lie as they do."""
+        flat = torch.empty(_span(tensor), dtype=tensor.dtype)
+        return flat.as_strided(tensor.shape, tensor.stride())
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """True if that is where its elements are."""
         pointer = tensor.data_ptr()
         return any(first <= pointer < first + size for first, size in self._held)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """The elements from its first one in memory to its last one."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((count - 1) * step for count, step in steps)
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:

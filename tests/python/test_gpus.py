@@ -15,7 +15,6 @@ import torch
 from fake_gpu import COPIES, RUNTIME, FakeGpu, install
 
 import libckpt
-from libckpt import _gpus
 
 pytestmark = pytest.mark.skipif(not RUNTIME.exists(), reason="the C tests are not built")
 
@@ -246,25 +245,85 @@ def test_nothing_of_cuda_is_called_for_tensors_of_the_cpu(gpu: FakeGpu, close_la
     assert gpu.control.calls(None) == calls
 
 
+class Convnet(torch.nn.Sequential):
+    """Weights with their channels last, a transposed one, and a part of what was permuted."""
+
+    def __init__(self, gpu: FakeGpu, seed: int) -> None:
+        torch.manual_seed(seed)
+        super().__init__(
+            torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64), torch.nn.Conv2d(64, 96, 3)
+        )
+        self.to(memory_format=torch.channels_last)
+        self.register_parameter("turned", torch.nn.Parameter(torch.randn(301, 200).t()))
+        self.register_buffer("part", torch.randn(40, 50, 60).permute(2, 0, 1)[::2, 3:, 1:])
+        self.values = {name: value.clone() for name, value in self.state_dict().items()}
+        for module in self.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                there = torch.nn.Parameter(gpu.tensor(parameter.detach()), requires_grad=False)
+                setattr(module, name, there)
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                setattr(module, name, gpu.tensor(buffer))
+
+    def assert_holds(self, gpu: FakeGpu, values: dict[str, torch.Tensor]) -> None:
+        for name, value in self.state_dict().items():
+            assert torch.equal(gpu.read(value), values[name]), name
+
+
+def test_a_convnet_with_its_channels_last_comes_back(
+    gpu: FakeGpu, close_last: Open, store: Any
+) -> None:
+    model = Convnet(gpu, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    assert not model[0].weight.is_contiguous()
+    assert not model.part.is_contiguous()
+    ckpt = close_last({"model": model, "optimizer": optimizer})
+    ckpt.save(1)
+    optimizer.step()
+    for parameter in model.parameters():
+        gpu.zero(parameter)
+    ckpt.save(2).wait()
+    ckpt.close()
+    for name, value in libckpt.load(store, 1)["model"].items():
+        assert torch.equal(value, model.values[name]), name
+
+    other = Convnet(gpu, 2)
+    ckpt = close_last({"model": other, "optimizer": torch.optim.SGD(other.parameters())})
+    assert ckpt.resume(1) == 1
+    other.assert_holds(gpu, model.values)
+    assert other[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize(
-    ("shape", "strides", "rows"),
-    [
-        ((4, 6), (6, 1), True),
-        ((4, 6), (8, 1), True),
-        ((4, 6), (1, 4), False),
-        ((2, 4, 6), (32, 8, 1), True),
-        ((2, 4, 6), (48, 8, 1), False),
-        ((4, 1, 6), (6, 77, 1), True),
-        ((5,), (3,), True),
-        ((5,), (0,), False),
-        ((2, 3, 4, 4), (48, 1, 12, 3), False),
-        ((0, 4), (1, 1), True),
-        ((), (), True),
-        ((3, 4), (2, 4), False),
-    ],
+    ("shape", "strides"), [((90, 20), (10, 1)), ((3, 900), (0, 1)), ((3, 2), (2, 3))]
 )
-def test_rows(shape: tuple[int, ...], strides: tuple[int, ...], rows: bool) -> None:
-    assert _gpus._is_rows(shape, strides) is rows
+def test_what_shares_memory_is_saved_and_not_restored_in_place(
+    gpu: FakeGpu, close_last: Open, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    values = torch.arange(1000.0)
+    live = gpu.tensor(values).as_strided(shape, strides)
+    state = {"shared": live}
+    ckpt = close_last(state)
+    ckpt.save(1).wait()
+    assert ckpt.resume(1) == 1
+    assert state["shared"] is not live
+    assert torch.equal(state["shared"], values.as_strided(shape, strides))
+    module = torch.nn.Module()
+    module.register_buffer("mask", live)
+    ckpt.state = {"model": module}
+    with pytest.raises(libckpt.UnsupportedStateError, match=r"mask has .* share memory"):
+        ckpt.save(2)
+
+
+def test_a_torn_convnet_is_found(gpu: FakeGpu, close_last: Open) -> None:
+    model = Convnet(gpu, 3)
+    optimizer = torch.optim.SGD(model.parameters())
+    ckpt = close_last({"model": model, "optimizer": optimizer})
+    ckpt.save(1).wait()
+    save = ckpt.save(2)
+    gpu.zero(model[2].weight)  # past the counters, and before the fence
+    optimizer.step()
+    with pytest.raises(libckpt.TornSnapshotError, match=r"tensor 2\.weight was changed"):
+        save.wait()
 
 
 def test_where_load_may_put_tensors(opened: Open, store: Any) -> None:

@@ -37,31 +37,7 @@ def refusal(tensor: torch.Tensor) -> str | None:
         return f"on {tensor.device}: tensors of the CPU and of CUDA GPUs can be saved, so move it"
     if torch.version.cuda is None:
         return f"on {tensor.device}, which is no GPU of CUDA: move it to the CPU"
-    if not _is_rows(tuple(tensor.shape), tensor.stride()):
-        return (
-            f"on {tensor.device}, and its elements lie there neither together nor in rows "
-            f"(shape {list(tensor.shape)}, strides {list(tensor.stride())}): make it contiguous"
-        )
     return None
-
-
-def _is_rows(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """True for runs of elements with equal distances: what the copy engine of a GPU can take."""
-    if 0 in shape:
-        return True
-    dims = [(n, step) for n, step in zip(shape, strides, strict=True) if n > 1]
-    run, rows = 1, 1
-    pitch = 0
-    for count, step in reversed(dims):
-        if rows == 1 and step == run:
-            run *= count
-        elif rows == 1:
-            rows, pitch = count, step
-        elif step == pitch * rows:
-            rows *= count
-        else:
-            return False
-    return rows == 1 or pitch >= run
 
 
 def cuda_major() -> int:

@@ -290,15 +290,18 @@ class Memory:
             )
         return self._stored[name]
 
-    def want(self, name: str, kind: str) -> Any:
-        """Memory that the tensor will be read to: "torch", "numpy" or "bytes"."""
+    def want(self, name: str, kind: str, device: torch.device | None = None) -> Any:
+        """
+        Memory that the tensor will be read to: "torch", on that device if one is given, "numpy" or
+        "bytes".
+        """
         what = self.stored(name)
         found = self._held.get((what.home, kind))
         if found is None:
             missing = None if what.here else self._reader.elsewhere(what.name)
             if missing is not None:
                 raise missing
-            found = _allocate(what, kind, self._device)
+            found = _allocate(what, kind, device or self._device)
             self._reader.bind(what.name, _DESCRIBE[kind](found), found)
             self._held[what.home, kind] = found
         return found

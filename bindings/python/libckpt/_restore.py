@@ -279,7 +279,7 @@ class _Live:
             return
         self._names.setdefault(id(live), stored.name)
         if overlaps(describe(live)):
-            self._memory.want(stored.name, "torch")
+            self._memory.want(stored.name, "torch", live.device)
             self._replaced.add(id(live))
         else:
             self._memory.use(stored.name, live)
@@ -819,7 +819,7 @@ def into(live: Any, value: Any) -> Any:
         live.clear()
         live.extend(value)
     elif not _generator_into(live, value) and not _tensor_into(live, value):
-        return value
+        return value.to(live.device) if _is_tensor(live) else value
     return live
 
 

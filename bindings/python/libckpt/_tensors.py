@@ -114,7 +114,10 @@ def _describe_spread(value: torch.Tensor) -> Described:
 
 
 def overlaps(what: Described) -> bool:
-    """True if elements share memory, so that no bytes can be read to it."""
+    """
+    True if elements share memory, so that no bytes can be read to it. On a GPU those that lie
+    between one another count as well: the kernels do not tell them apart.
+    """
     if what.strides is None or 0 in what.shape:
         return False
     reach, apart = 0, True
@@ -125,7 +128,9 @@ def overlaps(what: Described) -> bool:
         apart = apart and step > reach
         reach += step * (count - 1)
     # Dimensions that lie between one another are rare: one bit for every place that is taken.
-    return not apart and _places(dims).bit_count() < math.prod(what.shape)
+    if apart or what.gpu != _gpus.CPU:
+        return not apart
+    return _places(dims).bit_count() < math.prod(what.shape)
 
 
 def _places(dims: list[tuple[int, int]]) -> int:
@@ -143,12 +148,16 @@ def check_place(what: Described, where: str) -> None:
     """Raises for a tensor that is to be restored in place and cannot be, naming it."""
     if overlaps(what):
         raise UnsupportedStateError(
-            f"{where} has elements that share memory (shape {list(what.shape)}, strides "
+            f"{where} has elements that {_shared(what)} (shape {list(what.shape)}, strides "
             f"{list(what.strides or ())}), so that it could be saved, but not restored in place: "
             "replace it by a copy of its own, as .clone(memory_format=torch.contiguous_format) "
             "makes",
             tensor=where,
         )
+
+
+def _shared(what: Described) -> str:
+    return "share memory" if what.gpu == _gpus.CPU else "share memory or lie between one another"
 
 
 def is_whole(value: Any) -> bool:

@@ -42,3 +42,21 @@ __kernel void ckpt_scatter(uint64_t table, uint32_t count)
 {
 	copy(table, count, true);
 }
+
+CKPT_GRID_BODY void copy_grid(
+	const struct ckpt_cuda_grid *grid, uint64_t first, uint32_t count, bool scatter)
+{
+	for (uint32_t i = thread(); i < count; i += threads())
+		ckpt_grid_copy(grid, scatter, first + i);
+}
+
+/* By value: what many threads read again and again is not read over the bus. */
+__kernel void ckpt_gather_grid(struct ckpt_cuda_grid grid, uint64_t first, uint32_t count)
+{
+	copy_grid(&grid, first, count, false);
+}
+
+__kernel void ckpt_scatter_grid(struct ckpt_cuda_grid grid, uint64_t first, uint32_t count)
+{
+	copy_grid(&grid, first, count, true);
+}

@@ -7,14 +7,8 @@
 #define CKPT_DEVICE_SPAN_BODIES_H
 
 #include "device/cuda_span.h"
+#include "device/kernels/grid_bodies.h"
 #include "device/sample_mix.h"
-
-/* Units of copying. They are read and written at their own alignment, whatever lies there. */
-typedef uint8_t __attribute__((may_alias)) ckpt_unit1;
-typedef uint16_t __attribute__((may_alias)) ckpt_unit2;
-typedef uint32_t __attribute__((may_alias)) ckpt_unit4;
-typedef uint64_t __attribute__((may_alias)) ckpt_unit8;
-typedef uint64_t __attribute__((vector_size(16), may_alias)) ckpt_unit16;
 
 /* Where byte `at` of the span lies. How many bytes from there on lie together goes to `ret_left`. */
 static inline uint64_t ckpt_span_find(
@@ -41,6 +35,9 @@ static inline uint64_t ckpt_span_word(const struct ckpt_cuda_span *span, uint64_
 	uint64_t word = 0;
 	uint64_t left;
 
+	if (span->grid)
+		return ckpt_grid_word((const struct ckpt_cuda_grid *)(uintptr_t)span->grid,
+			span->offset + at, span->offset + span->length);
 	for (uint32_t i = 0; i < 8 && at + i < span->length; i++) {
 		uint64_t address = ckpt_span_find(span, at + i, &left);
 		word |= (uint64_t)(*(const ckpt_unit1 *)(uintptr_t)address) << (8 * i);
@@ -54,7 +51,7 @@ static inline uint64_t ckpt_span_sum(const struct ckpt_cuda_span *span, uint32_t
 	uint64_t words[2 * CKPT_SAMPLE_PAIRS];
 	uint64_t hash = 0;
 	uint64_t left = 0;
-	uint64_t address = ckpt_span_find(span, at, &left);
+	uint64_t address = span->grid ? 0 : ckpt_span_find(span, at, &left);
 	bool whole = left >= CKPT_SAMPLE_LINE && span->length >= CKPT_SAMPLE_LINE;
 
 	/* The usual one, whose reads are all under way at once. */
@@ -82,13 +79,6 @@ static inline uint64_t ckpt_span_sample(const struct ckpt_cuda_span *table, uint
 			hash += ckpt_span_sum(&span, line, at);
 	}
 	return hash;
-}
-
-/* The greatest unit at whose alignment all these addresses and sizes are, or-ed together. */
-static inline uint32_t ckpt_span_unit(uint64_t bits)
-{
-	bits |= 16;
-	return (uint32_t)(bits & -bits);
 }
 
 /*
@@ -128,7 +118,7 @@ CKPT_SPAN_UNITS(16)
 static inline void ckpt_span_line(
 	uint64_t to, uint64_t from, uint32_t length, uint32_t lane, uint32_t lanes)
 {
-	uint32_t unit = ckpt_span_unit(to ^ from);
+	uint32_t unit = ckpt_unit_of(to ^ from);
 	uint32_t head = (uint32_t)(-to & (unit - 1));
 	uint32_t count;
 
@@ -158,26 +148,6 @@ static inline void ckpt_span_line(
 	ckpt_span_units1(to + count, from + count, length - head - count, lane, lanes);
 }
 
-static inline void ckpt_span_one_unit(uint64_t to, uint64_t from, uint32_t unit)
-{
-	switch (unit) {
-	case 16:
-		*(ckpt_unit16 *)(uintptr_t)to = *(const ckpt_unit16 *)(uintptr_t)from;
-		break;
-	case 8:
-		*(ckpt_unit8 *)(uintptr_t)to = *(const ckpt_unit8 *)(uintptr_t)from;
-		break;
-	case 4:
-		*(ckpt_unit4 *)(uintptr_t)to = *(const ckpt_unit4 *)(uintptr_t)from;
-		break;
-	case 2:
-		*(ckpt_unit2 *)(uintptr_t)to = *(const ckpt_unit2 *)(uintptr_t)from;
-		break;
-	default:
-		*(ckpt_unit1 *)(uintptr_t)to = *(const ckpt_unit1 *)(uintptr_t)from;
-	}
-}
-
 /* A lane's part of a span. `scatter`: from staging; else to it. */
 static inline void ckpt_span_copy(
 	const struct ckpt_cuda_span *table, uint32_t i, bool scatter, uint32_t lane, uint32_t lanes)
@@ -187,19 +157,27 @@ static inline void ckpt_span_copy(
 	uint32_t length = (uint32_t)span.length;
 	uint32_t unit;
 
+	if (span.grid) {
+		const struct ckpt_cuda_grid *g =
+			(const struct ckpt_cuda_grid *)(uintptr_t)span.grid;
+
+		for (uint64_t item = span.offset + lane; item < span.offset + span.length;
+			item += lanes)
+			ckpt_grid_copy(g, scatter, item);
+		return;
+	}
 	if (span.length <= span.run - span.offset) {
 		ckpt_span_line(scatter ? data : span.staged, scatter ? span.staged : data, length,
 			lane, lanes);
 		return;
 	}
 	/* No unit of it crosses the end of a run, on either side. */
-	unit = ckpt_span_unit(
-		span.data | span.pitch | span.run | span.offset | span.staged | length);
+	unit = ckpt_unit_of(span.data | span.pitch | span.run | span.offset | span.staged | length);
 	for (uint32_t at = lane * unit; at < length; at += lanes * unit) {
 		uint64_t left;
 
 		data = ckpt_span_find(&span, at, &left);
-		ckpt_span_one_unit(
+		ckpt_unit_copy(
 			scatter ? data : span.staged + at, scatter ? span.staged + at : data, unit);
 	}
 }

@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_rig.h"
 #include "device/cuda_driver.h"
+#include "device/cuda_grids.h"
 #include "device/kernels/span_bodies.h"
 #include "lib/dice.h"
 
@@ -540,6 +541,178 @@ static void kernels_move_what_is_long(void **state)
 	ckpt_cuda_kernels_unload(&kernels);
 }
 
+/* Of the dims, elements, cuts and alignments that there are, one of each kind at least. */
+struct grid_case {
+	uint32_t item;
+	uint32_t ndim;
+	int64_t shape[4];
+	int64_t strides[4];
+	int64_t around[8]; /* 0: it is no box */
+	uint64_t offset;
+	uint64_t length; /* 0: to the end */
+	uint64_t at;
+};
+
+static const struct grid_case grid_cases[] = {
+	{4, 4, {32, 16, 3, 3}, {144, 1, 48, 16}, {0}, 0, 0, 0},
+	{2, 4, {30, 17, 3, 3}, {153, 1, 51, 17}, {0}, 34, 6000, 6},
+	{1, 2, {301, 203}, {1, 301}, {0}, 7, 0, 5},
+	{8, 3, {10, 20, 30}, {1, 10, 200}, {0}, 0, 0, 8},
+	{16, 2, {50, 60}, {1, 50}, {0}, 160, 40000, 32},
+	{6, 2, {70, 80}, {1, 70}, {0}, 11, 30000, 2},
+	{4, 2, {100, 50}, {-55, 1}, {0}, 0, 0, 22000},
+	{4, 4, {8, 16, 3, 3}, {144, 1, 48, 16}, {9, 20, 4, 3, 1, 2, 1, 0}, 44, 8000, 0},
+	{2, 2, {90, 3}, {1, 91}, {95, 9, 4, 5}, 0, 0, 0},
+};
+
+static struct ckpt_segment case_of(const struct grid_case *c, char *memory, char *staged)
+{
+	struct ckpt_segment s = {.view = {.data = memory + c->at,
+					 .item = c->item,
+					 .ndim = c->ndim,
+					 .shape = c->shape,
+					 .strides = c->strides},
+		.offset = c->offset,
+		.length = c->length,
+		.staged = staged};
+	uint64_t bytes = ckpt_view_bytes(&s.view);
+
+	if (c->around[0] > 0) {
+		s.around = c->around;
+		bytes = c->item;
+		for (uint32_t i = 0; i < c->ndim; i++)
+			bytes *= (uint64_t)c->around[i];
+	}
+	if (s.length == 0)
+		s.length = bytes - s.offset;
+	return s;
+}
+
+/* A launch for each: the grid goes by value, and may be gone when the call returns. */
+static void launch_grid(const struct ckpt_cuda_kernels *kernels, bool scatter,
+	const struct ckpt_segment *s, uint64_t seen, struct CUstream_st *stream)
+{
+	struct ckpt_cuda_grid grid;
+	uint64_t first;
+	uint64_t items;
+
+	ckpt_cuda_grid_of(s, seen, &grid);
+	items = ckpt_cuda_grid_items(&grid, &first);
+	assert_cuda(ckpt_cuda_launch_grid(kernels, scatter, &grid, first, (uint32_t)items, stream));
+	memset(&grid, 0x5a, sizeof(grid));
+}
+
+/* The PTX of these, too. Staged at every other place of a window, so that both ends of one are cut. */
+static void grids_are_moved_as_the_cpu_does(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_cuda_kernels kernels;
+	char *memory = cuda_rig_pages(SIZE);
+	char *wanted = cuda_rig_pages(SIZE);
+	void *seen = NULL;
+
+	need_runtime();
+	ckpt_cuda_kernels_load(NULL, &kernels);
+	assert_string_equal(kernels.why_not, "");
+	assert_cuda(cuda->host_get_device_pointer(&seen, w->host, 0));
+	memcpy(memory, w->host, SIZE);
+	assert_cuda(there(w, w->a));
+	for (size_t i = 0; i < COUNT(grid_cases); i++) {
+		for (size_t shift = 0; shift < 32; shift += 1 + shift / 2) {
+			struct ckpt_segment s =
+				case_of(&grid_cases[i], w->device, w->host + SIZE + shift);
+			struct ckpt_segment here = case_of(&grid_cases[i], memory, wanted + shift);
+
+			for (size_t k = 0; k < SIZE; k++)
+				w->host[SIZE + k] = wanted[k] = (char)(k * 31 + k / 241 + i);
+			if (!s.around) {
+				launch_grid(
+					&kernels, false, &s, (uintptr_t)seen + SIZE + shift, w->a);
+				assert_cuda(cuda->stream_synchronize(w->a));
+				ckpt_view_gather(&here.view, s.offset, s.length, here.staged);
+				assert_memory_equal(w->host + SIZE, wanted, SIZE);
+				for (size_t k = 0; k < SIZE; k++)
+					w->host[SIZE + k] = wanted[k] = (char)~wanted[k];
+				ckpt_view_scatter(&here.view, s.offset, s.length, here.staged);
+			} else {
+				ckpt_view_scatter_box(
+					&here.view, s.around, s.offset, s.length, here.staged);
+			}
+			launch_grid(&kernels, true, &s, (uintptr_t)seen + SIZE + shift, w->a);
+			assert_cuda(cuda->memcpy_async(
+				w->host + SIZE, w->device, SIZE, CKPT_CUDA_DEVICE_TO_HOST, w->a));
+			assert_cuda(cuda->stream_synchronize(w->a));
+			assert_memory_equal(w->host + SIZE, memory, SIZE);
+		}
+	}
+	ckpt_cuda_kernels_unload(&kernels);
+	cuda_rig_pages_free(memory, SIZE);
+	cuda_rig_pages_free(wanted, SIZE);
+}
+
+/* Named by the spans of a table, which are sampled and copied. */
+static void a_table_names_grids(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_cuda_kernels kernels;
+	struct ckpt_cuda_span *spans = (void *)(w->host + SIZE + SIZE / 2);
+	struct ckpt_cuda_grid *grids = (void *)(w->host + SIZE + SIZE / 2 + 4096);
+	uint64_t *samples = (void *)(w->host + SIZE + SIZE / 2 + 16384);
+	char *wanted = cuda_rig_pages(SIZE / 2);
+	void *seen = NULL;
+	uint64_t table;
+	uint32_t count = 0;
+
+	need_runtime();
+	ckpt_cuda_kernels_load(NULL, &kernels);
+	assert_string_equal(kernels.why_not, "");
+	assert_cuda(cuda->host_get_device_pointer(&seen, w->host, 0));
+	table = (uintptr_t)seen + (uint64_t)((char *)spans - w->host);
+	assert_cuda(there(w, w->a));
+	for (int sample = 1; sample >= 0; sample--) {
+		memset(w->host + SIZE, 0, SIZE / 2);
+		count = 0;
+		for (size_t i = 0; i < COUNT(grid_cases); i++) {
+			struct ckpt_segment s = case_of(&grid_cases[i], w->device, NULL);
+			uint64_t to = i * 40000 + i;
+
+			if (s.around)
+				continue;
+			s.length = ckpt_min_u64(s.length, 40000 - 16);
+			ckpt_cuda_grid_of(
+				&s, sample ? 0 : (uintptr_t)seen + SIZE + to, &grids[count]);
+			spans[count] = (struct ckpt_cuda_span){.run = 1,
+				.offset = s.offset,
+				.length = s.length,
+				.key = 77 + i,
+				.grid = table + 4096 + count * sizeof(*grids)};
+			if (!sample)
+				spans[count].length =
+					ckpt_cuda_grid_items(&grids[count], &spans[count].offset);
+			s.view.data = w->host + grid_cases[i].at;
+			ckpt_view_gather(&s.view, s.offset, s.length, wanted + to);
+			count++;
+		}
+		if (sample)
+			assert_cuda(ckpt_cuda_launch_samples(
+				&kernels, table, count, table + 16384, w->a));
+		else
+			assert_cuda(ckpt_cuda_launch_copies(&kernels, false, table, count, w->a));
+		assert_cuda(cuda->stream_synchronize(w->a));
+		for (uint32_t i = 0; i < count && sample; i++) {
+			struct ckpt_cuda_span here = {.data = (uintptr_t)wanted + i * 40000 + i,
+				.run = spans[i].length,
+				.length = spans[i].length,
+				.key = 77 + i};
+
+			assert_true(samples[i] == ckpt_span_sample(&here, 0));
+		}
+	}
+	assert_memory_equal(w->host + SIZE, wanted, SIZE / 2);
+	ckpt_cuda_kernels_unload(&kernels);
+	cuda_rig_pages_free(wanted, SIZE / 2);
+}
+
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -562,6 +735,8 @@ int main(void)
 		PROMISE(a_thread_of_the_usual_mode_does),
 		PROMISE(kernels_do_what_the_cpu_does),
 		PROMISE(kernels_move_what_is_long),
+		PROMISE(grids_are_moved_as_the_cpu_does),
+		PROMISE(a_table_names_grids),
 	};
 	const char *wanted = getenv("CKPT_TEST_CUDA");
 

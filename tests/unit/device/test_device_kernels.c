@@ -310,36 +310,6 @@ static void few_are_not_worth_a_launch(void **state)
 	assert_no_launch(*state, 3);
 }
 
-static void a_box_of_an_array_in_staging_is_no_kernels(void **state)
-{
-	/* Rows of 4 of an array whose rows are 10, in the middle of it. */
-	const int64_t shape[] = {3, 4};
-	const int64_t around[] = {9, 10, 2, 3};
-	struct world *w = *state;
-	struct ckpt_copy copy = {0};
-	char wanted[12];
-	char seen[12];
-
-	for (size_t i = 0; i < 90; i++)
-		w->staged[i] = (char)(i + 1);
-	for (size_t i = 0; i < 6; i++)
-		w->segments[i] = (struct ckpt_segment){
-			.view = {.data = w->device + i * 100, .item = 1, .ndim = 2, .shape = shape},
-			.length = 90,
-			.staged = w->staged,
-			.around = around};
-	run(&copy, CKPT_COPY_FROM_STAGING, 6);
-	assert_int_equal(copy.result, 0);
-	assert_int_equal(fake->calls("cuLaunchKernel"), 0);
-	struct ckpt_view here = w->segments[0].view;
-	here.data = wanted;
-	ckpt_view_scatter_box(&here, around, 0, 90, w->staged);
-	for (size_t i = 0; i < 6; i++) {
-		fake->peek(w->device + i * 100, seen, 12);
-		assert_memory_equal(seen, wanted, 12);
-	}
-}
-
 static bool no_pin(void *user, size_t size)
 {
 	(void)user;
@@ -449,26 +419,6 @@ static void without_kernels_it_is_said_and_copies_go_on(void **state)
 	ckpt_device_unpin(rig->device, w->staged, SIZE);
 }
 
-static void what_has_no_order_is_not_sampled(void **state)
-{
-	const int64_t shape[] = {8, 8};
-	const int64_t strides[] = {1, 8};
-	struct world *w = *state;
-	struct ckpt_copy copy = {0};
-
-	w->segments[9].view.shape = shape;
-	w->segments[9].view.strides = strides;
-	w->segments[9].offset = 0;
-	w->segments[9].length = 10;
-	run(&copy, CKPT_COPY_SAMPLE, 10);
-	assert_int_equal(copy.result, CKPT_EUNSUPPORTED);
-	assert_non_null(strstr(rig->err.message, "tensor.contiguous()"));
-	assert_int_equal(w->segments[0].sample, 0);
-	assert_int_equal(w->segments[1].sample, 1);
-	run(&copy, CKPT_COPY_SAMPLE, 9);
-	assert_int_equal(copy.result, 0);
-}
-
 static bool no_memory(void *user, size_t size)
 {
 	(void)user;
@@ -555,12 +505,10 @@ int main(void)
 		PROMISE(small_segments_go_by_one_launch_each_way),
 		PROMISE(large_segments_go_piece_by_piece_beside_them),
 		PROMISE(few_are_not_worth_a_launch),
-		PROMISE(a_box_of_an_array_in_staging_is_no_kernels),
 		UNOPENED(staging_that_a_gpu_does_not_see_is_copied_from_the_host),
 		PROMISE(a_table_is_kept_and_grows),
 		PROMISE(copies_under_way_share_no_table),
 		UNOPENED(without_kernels_it_is_said_and_copies_go_on),
-		PROMISE(what_has_no_order_is_not_sampled),
 		PROMISE(a_table_that_is_not_to_be_had_is_said),
 		PROMISE(a_launch_that_fails_is_the_copys),
 		cmocka_unit_test_setup_teardown(
