@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,23 +57,6 @@ def cpu_seconds() -> float:
     return total
 
 
-class Watcher(threading.Thread):
-    """Notes when a save has ended."""
-
-    def __init__(self, ending: lost_variants.Ending, began: float) -> None:
-        super().__init__()
-        self.ending, self.began = ending, began
-        self.seconds: float | None = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.ending()
-        except BaseException as error:
-            self.error = error
-        self.seconds = time.perf_counter() - self.began
-
-
 class Child:
     """One variant in one process: blocks of steps, with a save and without, in turn."""
 
@@ -105,7 +87,7 @@ class Child:
         """A save, and steps until it has ended."""
         path = self.folder / f"peer-{number}"
         meter = Meter()
-        watcher = Watcher(self.save(path, number), meter.began)
+        watcher = lost_variants.Watcher(self.save(path, number), meter.began)
         called = meter.wall()
         watcher.start()
         count = self.steps(meter, lambda: watcher.seconds is not None)

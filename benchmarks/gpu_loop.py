@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import shutil
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,16 +93,7 @@ def _libckpt(loop: Loop, folder: Path) -> Iterator[lost_variants.Saver]:
     with opened(folder, state, loop.bytes, eager=False) as ckpt:
 
         def save(_path: Path, step: int) -> lost_variants.Ending:
-            started = ckpt.save(step)
-
-            def ending() -> None:
-                # Looks only: wait() would run the fence earlier than the loop does.
-                while not (info := started.info).local:
-                    if info.failed:
-                        raise RuntimeError(f"the save failed: {started.error}")
-                    time.sleep(0.002)
-
-            return ending
+            return lost_variants.looked_at(ckpt.save(step))
 
         yield save
 
@@ -190,27 +180,10 @@ SAVERS = {
 }
 
 
-class Watcher(threading.Thread):
-    """Notes when a save has ended."""
-
-    def __init__(self, ending: lost_variants.Ending, began: float) -> None:
-        super().__init__(daemon=True)
-        self.ending, self.began = ending, began
-        self.seconds: float | None = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.ending()
-        except BaseException as error:
-            self.error = error
-        self.seconds = time.perf_counter() - self.began
-
-
 def saving(loop: Loop, save: lost_variants.Saver, path: Path, number: int) -> dict[str, Any]:
     """Steps from a save until it has ended. The state of before is removed."""
     synchronize(loop.device)
-    started: list[Watcher] = []
+    started: list[lost_variants.Watcher] = []
     called = 0.0
 
     def ended() -> bool:
@@ -222,7 +195,7 @@ def saving(loop: Loop, save: lost_variants.Saver, path: Path, number: int) -> di
     def first() -> None:
         nonlocal called
         began = time.perf_counter()
-        started.append(Watcher(save(path, number), began))
+        started.append(lost_variants.Watcher(save(path, number), began))
         called = time.perf_counter() - began
         started[0].start()
         loop.__dict__.pop("step")

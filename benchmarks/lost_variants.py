@@ -8,6 +8,7 @@ waits until the save has ended.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,35 @@ DURABLE = ["libckpt", "torch.save+fsync", "dcp-thread", "dcp-process"]
 PAGE_CACHE = ["torch.save", "dcp-thread-nosync"]
 # The same peers with their other staging, to see which is best.
 OTHERS = ["dcp-thread-blocking", "dcp-process-blocking"]
+
+
+class Watcher(threading.Thread):
+    """Notes when a save has ended."""
+
+    def __init__(self, ending: Ending, began: float) -> None:
+        super().__init__(daemon=True)
+        self.ending, self.began = ending, began
+        self.seconds: float | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.ending()
+        except BaseException as error:
+            self.error = error
+        self.seconds = time.perf_counter() - self.began
+
+
+def looked_at(save: Any) -> Ending:
+    """Until a save of libckpt is durable. wait() would run the fence earlier than the loop does."""
+
+    def ending() -> None:
+        while not (info := save.info).local:
+            if info.failed:
+                raise RuntimeError(f"the save failed: {save.error}")
+            time.sleep(0.002)
+
+    return ending
 
 
 def build(case: str, quick: bool) -> tuple[Any, Any, Callable[[], None]]:
@@ -77,16 +107,7 @@ def _libckpt(model: Any, optimizer: Any, folder: Path) -> Saver:
     ckpt.resume()
 
     def save(_path: Path, step: int) -> Ending:
-        started = ckpt.save(step)
-
-        def ending() -> None:
-            # Looks only: wait() would run the fence earlier than the loop does.
-            while not (info := started.info).local:
-                if info.failed:
-                    raise RuntimeError(f"the save failed: {started.error}")
-                time.sleep(0.002)
-
-        return ending
+        return looked_at(ckpt.save(step))
 
     return save
 
