@@ -75,8 +75,8 @@ static bool to_unix(const struct civil *c, int offset_s, uint64_t *ret_unix_s)
 	/* 60: a leap second, which Unix time counts as the next minute's first. */
 	if (c->hour > 23 || c->minute > 59 || c->second > 60)
 		return false;
-	seconds = days_of(c->year, c->month, c->day) * DAY_S + c->hour * 3600 + c->minute * 60 +
-		  c->second - offset_s;
+	seconds = days_of(c->year, c->month, c->day) * DAY_S + (int64_t)c->hour * 3600 +
+		  (int64_t)c->minute * 60 + c->second - offset_s;
 	if (seconds < 0 || seconds > (int64_t)CKPT_S3_TIME_MAX)
 		return false;
 	*ret_unix_s = (uint64_t)seconds;

@@ -97,8 +97,8 @@ void ckpt_s3_base64(const uint8_t *bytes, size_t count, char *ret_text)
 			three |= bytes[at + 2];
 		ret_text[0] = letters[three >> 18];
 		ret_text[1] = letters[three >> 12 & 63];
-		ret_text[2] = left > 1 ? letters[three >> 6 & 63] : '=';
-		ret_text[3] = left > 2 ? letters[three & 63] : '=';
+		ret_text[2] = (char)(left > 1 ? letters[three >> 6 & 63] : '=');
+		ret_text[3] = (char)(left > 2 ? letters[three & 63] : '=');
 		ret_text += 4;
 	}
 	*ret_text = 0;
