@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What follows a try. */
+#include "s3/retry.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "s3/date.h"
+
+#define COST_AGAIN     10
+#define COST_THROTTLED 5
+#define BASE_AGAIN_MS  50
+#define BASE_SLOW_MS   1000
+#define CAP_MS         20000
+#define AMZ_MORE_MS    5000 /* how much longer than what was drawn x-amz-retry-after may have it */
+#define DAY_MS         UINT64_C(86400000)
+
+struct known {
+	const char *code;
+	enum ckpt_s3_verdict verdict;
+};
+
+/* Codes that say more than the status they come with. */
+static const struct known codes[] = {
+	{"SlowDown", CKPT_S3_THROTTLED},
+	{"SlowDownRead", CKPT_S3_THROTTLED},
+	{"SlowDownWrite", CKPT_S3_THROTTLED},
+	{"Throttling", CKPT_S3_THROTTLED},
+	{"ThrottlingException", CKPT_S3_THROTTLED},
+	{"ThrottledException", CKPT_S3_THROTTLED},
+	{"RequestThrottled", CKPT_S3_THROTTLED},
+	{"RequestThrottledException", CKPT_S3_THROTTLED},
+	{"RequestLimitExceeded", CKPT_S3_THROTTLED},
+	{"BandwidthLimitExceeded", CKPT_S3_THROTTLED},
+	{"TooManyRequests", CKPT_S3_THROTTLED},
+	{"TooManyRequestsException", CKPT_S3_THROTTLED},
+	{"ServiceUnavailable", CKPT_S3_THROTTLED},
+	{"InternalError", CKPT_S3_AGAIN},
+	{"InternalFailure", CKPT_S3_AGAIN},
+	{"RequestTimeout", CKPT_S3_AGAIN},
+	{"RequestTimeoutException", CKPT_S3_AGAIN},
+	{"IDPCommunicationError", CKPT_S3_AGAIN},
+	/* The bytes were not those that were sent: the way to the server has changed or cut them. */
+	{"BadDigest", CKPT_S3_AGAIN},
+	{"IncompleteBody", CKPT_S3_AGAIN},
+	{"XAmzContentSHA256Mismatch", CKPT_S3_AGAIN},
+	{"XAmzContentChecksumMismatch", CKPT_S3_AGAIN},
+	{"ExpiredToken", CKPT_S3_REFRESH},
+	{"ExpiredTokenException", CKPT_S3_REFRESH},
+	{"TokenRefreshRequired", CKPT_S3_REFRESH},
+	{"RequestTimeTooSkewed", CKPT_S3_CLOCK},
+	{"RequestExpired", CKPT_S3_CLOCK},
+	{"AuthorizationHeaderMalformed", CKPT_S3_MOVED},
+	{"PermanentRedirect", CKPT_S3_MOVED},
+	{"TemporaryRedirect", CKPT_S3_MOVED},
+	{"IllegalLocationConstraintException", CKPT_S3_MOVED},
+};
+
+static enum ckpt_s3_verdict judge_result(int result)
+{
+	switch (result) {
+	case CKPT_ENETWORK:
+	case -ETIMEDOUT:
+	/* Not HTTP, or more headers than there can be: a proxy that has lost its way. */
+	case CKPT_EFORMAT:
+		return CKPT_S3_AGAIN;
+	default:
+		return CKPT_S3_FAILED;
+	}
+}
+
+static enum ckpt_s3_verdict judge_status(int status)
+{
+	switch (status) {
+	case 301:
+	case 302:
+	case 307:
+	case 308:
+		return CKPT_S3_MOVED;
+	case 408:
+	case 425:
+	case 500:
+	case 502:
+	case 504:
+		return CKPT_S3_AGAIN;
+	case 429:
+	case 503:
+	case 509:
+		return CKPT_S3_THROTTLED;
+	default:
+		return CKPT_S3_FAILED;
+	}
+}
+
+enum ckpt_s3_verdict ckpt_s3_judge(const struct ckpt_s3_outcome *outcome)
+{
+	bool success = outcome->status >= 200 && outcome->status < 300;
+
+	if (outcome->result < 0)
+		return judge_result(outcome->result);
+	if (success && outcome->code[0] == 0)
+		return CKPT_S3_DONE;
+	/* 304: the condition of a GET; an answer like any other. */
+	if (outcome->status == 304)
+		return CKPT_S3_DONE;
+	for (size_t i = 0; i < CKPT_COUNT(codes); i++) {
+		if (strcmp(outcome->code, codes[i].code) == 0)
+			return codes[i].verdict;
+	}
+	/* Two of us at once. For an upload in parts that is over, and it begins anew: not here. */
+	if (outcome->conditional && outcome->status == 409 &&
+		(strcmp(outcome->code, "ConditionalRequestConflict") == 0 ||
+			strcmp(outcome->code, "OperationAborted") == 0))
+		return CKPT_S3_AGAIN;
+	/* Said behind the headers of a success, whose status means nothing then. */
+	return success ? CKPT_S3_FAILED : judge_status(outcome->status);
+}
+
+void ckpt_s3_budget_earn(struct ckpt_s3_budget *budget)
+{
+	budget->spent -= budget->spent > 0;
+}
+
+/* Exponential, with full jitter: from nothing to twice as much as before. */
+static uint64_t draw(uint64_t base_ms, unsigned failed, uint64_t random)
+{
+	uint64_t most = CAP_MS;
+
+	if (failed - 1 < 32 && base_ms << (failed - 1) < CAP_MS)
+		most = base_ms << (failed - 1);
+	return random % (most + 1);
+}
+
+/* What is mended and made again at once, if that has not been tried. */
+static enum ckpt_s3_why_not once(bool *done)
+{
+	if (*done)
+		return CKPT_S3_HOPELESS;
+	*done = true;
+	return CKPT_S3_GO;
+}
+
+static enum ckpt_s3_why_not mend(struct ckpt_s3_tries *tries, enum ckpt_s3_verdict verdict)
+{
+	switch (verdict) {
+	case CKPT_S3_REFRESH:
+		return once(&tries->refreshed);
+	case CKPT_S3_CLOCK:
+		return once(&tries->clock_set);
+	case CKPT_S3_MOVED:
+		return once(&tries->moved);
+	default:
+		return CKPT_S3_HOPELESS;
+	}
+}
+
+enum ckpt_s3_why_not ckpt_s3_tries_next(struct ckpt_s3_tries *tries, struct ckpt_s3_budget *budget,
+	enum ckpt_s3_verdict verdict, const struct ckpt_s3_delays *delays, uint64_t *ret_wait_ms)
+{
+	unsigned most = tries->most ? tries->most : CKPT_S3_ATTEMPTS;
+	bool slow = verdict == CKPT_S3_THROTTLED;
+	uint32_t cost = slow ? COST_THROTTLED : COST_AGAIN;
+	uint64_t wait;
+
+	CKPT_ASSERT(verdict != CKPT_S3_DONE);
+	if (verdict != CKPT_S3_AGAIN && !slow) {
+		*ret_wait_ms = 0;
+		return mend(tries, verdict);
+	}
+	tries->failed++;
+	if (tries->failed >= most)
+		return CKPT_S3_TOO_MANY;
+	wait = draw(slow ? BASE_SLOW_MS : BASE_AGAIN_MS, tries->failed, delays->random);
+	wait = ckpt_max_u64(wait, ckpt_min_u64(delays->amz_retry_after_ms, wait + AMZ_MORE_MS));
+	wait = ckpt_max_u64(wait, delays->retry_after_ms);
+	if (wait >= delays->left_ms)
+		return CKPT_S3_NO_TIME;
+	if (budget->spent + cost > CKPT_S3_BUDGET)
+		return CKPT_S3_NO_BUDGET;
+	budget->spent += cost;
+	*ret_wait_ms = wait;
+	return CKPT_S3_GO;
+}
+
+/* Digits alone; UINT64_MAX: there is something else. A day at most. */
+static uint64_t whole_number(const char *value, uint64_t unit_ms)
+{
+	uint64_t number = 0;
+
+	if (*value == 0)
+		return UINT64_MAX;
+	for (; *value; value++) {
+		if (*value < '0' || *value > '9')
+			return UINT64_MAX;
+		number = ckpt_min_u64(number * 10 + (uint64_t)(*value - '0'), DAY_MS);
+	}
+	return ckpt_min_u64(number * unit_ms, DAY_MS);
+}
+
+uint64_t ckpt_s3_retry_after_ms(const char *value, uint64_t now_s)
+{
+	uint64_t number = whole_number(value, 1000);
+	uint64_t date;
+
+	if (number != UINT64_MAX)
+		return number;
+	if (!ckpt_s3_date_http(value, &date) || date <= now_s)
+		return 0;
+	return ckpt_min_u64((date - now_s) * 1000, DAY_MS);
+}
+
+uint64_t ckpt_s3_amz_retry_after_ms(const char *value)
+{
+	uint64_t number = whole_number(value, 1);
+
+	return number == UINT64_MAX ? 0 : number;
+}
