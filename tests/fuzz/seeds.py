@@ -14,6 +14,7 @@ import sys
 
 from seeds_catalog import catalogs
 from seeds_digest import digest
+from seeds_s3 import s3
 
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden/v1"
@@ -764,6 +765,7 @@ TARGETS = {
     "header": headers,
     "names": names,
     "json": json_texts,
+    "s3": s3,
     "cli": command_lines,
     "state": states,
 }
