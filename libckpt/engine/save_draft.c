@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/json_reader.h"
 #include "base/thread.h"
 #include "engine/save_state.h"
 #include "format/dtype.h"

@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/json_reader.h"
 #include "format/dtype.h"
-#include "format/json_reader.h"
 
 enum member { NAME, DTYPE, SHAPE, OFFSET, GLOBAL_SHAPE, GLOBAL_START };
 

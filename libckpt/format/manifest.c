@@ -15,7 +15,6 @@
 #include "format/catalog.h"
 #include "format/index.h"
 #include "format/json_put.h"
-#include "format/json_reader.h"
 #include "format/sealed.h"
 
 #define KIND "manifest"

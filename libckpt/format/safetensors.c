@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/json_reader.h"
 #include "format/dtype.h"
 #include "format/json_put.h"
-#include "format/json_reader.h"
 
 #define LENGTH_BYTES 8
 

@@ -9,7 +9,7 @@
 
 #include <ckpt/error.h>
 #include "base/buf.h"
-#include "format/json_reader.h"
+#include "base/json_reader.h"
 #include "format/naming.h"
 
 #define CKPT_SEALED_MAX   (UINT64_C(16) << 20)
@@ -54,12 +54,5 @@ int ckpt_format_check(uint64_t major, uint64_t minor, const char *file, struct c
 
 /* Words that `key` is missing or wrong. Returns CKPT_EFORMAT. */
 int ckpt_sealed_lacks(const char *key, const char *file, struct ckpt_error *err);
-
-/*
- * Valid UTF-8 JSON, without half surrogate pairs: at most `values_max` values and `depth_max` levels (64
- * at most). Takes no memory. CKPT_EFORMAT with the offset if not.
- */
-int ckpt_json_scan(const char *text, size_t length, size_t values_max, unsigned depth_max,
-	const char *file, struct ckpt_error *err);
 
 #endif

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_reader.h"
 #include "format/dtype.h"
-#include "format/json_reader.h"
 #include "format/safetensors.h"
 
 #define FRONT       4

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format/json_reader.h"
-#include "format/sealed.h"
+#include "base/json_reader.h"
 
 #define VALUES 5000
 #define DEPTH  32

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The strict JSON reader. */
-#include "format/json_reader.h"
+#include "base/json_reader.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scan that any JSON passes before it is parsed: a walk without recursion and without memory. */
-#include "format/sealed.h"
-
-#include "format/json_reader.h"
+#include "base/json_reader.h"
 
 #define DEPTH_END 64 /* levels that fit the bits below */
 

@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "format/json_reader.h"
-#include "format/sealed.h"
+#include "base/json_reader.h"
 
 static int scan(const char *text, size_t length)
 {

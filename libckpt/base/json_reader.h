@@ -2,14 +2,14 @@
 /*
  * A strict reader of JSON in memory, for what grows with the job: the tensors of an index, the ranks
  * of a manifest, the header of a shard. The caller asks for what must come next, so nothing is built
- * in between: a file costs what is kept of it, while a tree of jansson's costs a multiple of the text
+ * in between: a text costs what is kept of it, while a tree of jansson's costs a multiple of the text
  * (an empty object of three bytes takes more than 200). Nothing recurs.
  *
  * The first failure is worded (CKPT_EFORMAT, with the offset) and stays: every later call returns
  * false or END, so a caller may look once, at the end.
  */
-#ifndef CKPT_FORMAT_JSON_READER_H
-#define CKPT_FORMAT_JSON_READER_H
+#ifndef CKPT_BASE_JSON_READER_H
+#define CKPT_BASE_JSON_READER_H
 
 #include <ckpt/error.h>
 #include "base/attr.h"
@@ -74,6 +74,13 @@ bool ckpt_reader_scalar(struct ckpt_reader *r);
 /* Passes over one value of any kind, in json_scan.c. */
 bool ckpt_reader_walk(struct ckpt_reader *r, size_t values_max, unsigned depth_max);
 bool ckpt_reader_skip(struct ckpt_reader *r);
+
+/*
+ * Valid UTF-8 JSON, without half surrogate pairs: at most `values_max` values and `depth_max` levels (64
+ * at most). Takes no memory. CKPT_EFORMAT with the offset if not.
+ */
+int ckpt_json_scan(const char *text, size_t length, size_t values_max, unsigned depth_max,
+	const char *file, struct ckpt_error *err);
 
 /* Nothing but white space is left. Returns 0, or CKPT_EFORMAT when anything has failed. */
 int ckpt_reader_finish(struct ckpt_reader *r);
