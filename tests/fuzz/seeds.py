@@ -14,6 +14,7 @@ import sys
 
 from seeds_catalog import catalogs
 from seeds_digest import digest
+from seeds_ini import configurations
 from seeds_s3 import s3
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -768,6 +769,7 @@ TARGETS = {
     "s3": s3,
     "cli": command_lines,
     "state": states,
+    "ini": configurations,
 }
 
 
