@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys: checked, copied and cleared. */
+#include "s3/keys.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+
+/* Why no request can be signed with it; NULL: one can. */
+static const char *fault(const char *text, size_t max)
+{
+	size_t length = strlen(text);
+
+	if (length == 0)
+		return "is empty";
+	if (length > max)
+		return "is longer than any that there is";
+	for (size_t i = 0; i < length; i++) {
+		if (text[i] == '\n' || text[i] == '\r')
+			return "holds a line end: was it copied with one?";
+		if (text[i] <= ' ' || text[i] > '~')
+			return "holds a character that none has: was it copied with a blank, or "
+			       "quotes?";
+	}
+	return NULL;
+}
+
+/* What is put into a header or a scope as it is may not hold what means something there. */
+static const char *access_fault(const char *text)
+{
+	const char *why = fault(text, CKPT_S3_ACCESS_MAX);
+
+	return !why && strpbrk(text, "/,") ? "holds a '/' or ',', which no key id does" : why;
+}
+
+int ckpt_s3_keys_set(const char *access, const char *secret, const char *token, const char *whose,
+	struct ckpt_error *err, struct ckpt_s3_keys *ret_keys)
+{
+	static const char words[] = "the keys of %s cannot be used: the %s %s";
+	const char *why;
+
+	*ret_keys = (struct ckpt_s3_keys){0};
+	if ((why = access_fault(access)))
+		return ckpt_fail(err, CKPT_EAUTH, words, whose, "access key id", why);
+	if ((why = fault(secret, CKPT_S3_SECRET_MAX)))
+		return ckpt_fail(err, CKPT_EAUTH, words, whose, "secret access key", why);
+	if (token && *token && (why = fault(token, CKPT_S3_TOKEN_MAX)))
+		return ckpt_fail(err, CKPT_EAUTH, words, whose, "session token", why);
+	if (token && *token) {
+		ret_keys->token = ckpt_strdup(token);
+		if (!ret_keys->token)
+			return ckpt_fail(
+				err, -ENOMEM, "there is no memory for the keys of %s", whose);
+	}
+	memcpy(ret_keys->access, access, strlen(access) + 1);
+	memcpy(ret_keys->secret, secret, strlen(secret) + 1);
+	return 0;
+}
+
+bool ckpt_s3_keys_same(const struct ckpt_s3_keys *a, const struct ckpt_s3_keys *b)
+{
+	if (strcmp(a->access, b->access) != 0 || strcmp(a->secret, b->secret) != 0)
+		return false;
+	return a->token && b->token ? strcmp(a->token, b->token) == 0 : a->token == b->token;
+}
+
+void ckpt_s3_keys_clear(struct ckpt_s3_keys *keys)
+{
+	ckpt_s3_forget(keys->token);
+	explicit_bzero(keys, sizeof(*keys));
+}
+
+void ckpt_s3_forget(char *text)
+{
+	if (text)
+		ckpt_s3_forget_bytes(text, strlen(text));
+}
+
+void ckpt_s3_forget_bytes(void *data, size_t size)
+{
+	if (data)
+		explicit_bzero(data, size);
+	ckpt_free(data);
+}
