@@ -15,16 +15,18 @@ struct ckpt_env;
  * `node` comes back through the inbox.
  */
 struct ckpt_job {
-	struct ckpt_node node;              /* run() on the core's thread when the work is done */
-	void (*work)(struct ckpt_job *job); /* on a worker; must not block on anything but memory */
+	struct ckpt_node node; /* run() on the core's thread when the work is done */
+	/* On a worker; must not block on anything but memory. The exception: s3/key_fetch.h. */
+	void (*work)(struct ckpt_job *job);
 	struct ckpt_job *next;
 	bool urgent; /* before those that are not: somebody waits */
 };
 
 struct ckpt_env_ops {
 	const char *name;
-	uint64_t (*now_ns)(struct ckpt_env *env);  /* monotonic */
-	uint64_t (*wall_ms)(struct ckpt_env *env); /* since the epoch; labels only */
+	uint64_t (*now_ns)(struct ckpt_env *env); /* monotonic */
+	/* Since the epoch; it may jump. For labels, and for dates that others have set. */
+	uint64_t (*wall_ms)(struct ckpt_env *env);
 	uint64_t (*random)(struct ckpt_env *env);
 	void (*run)(struct ckpt_env *env, struct ckpt_job *job); /* never blocks, cannot fail */
 };
