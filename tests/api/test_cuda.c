@@ -566,6 +566,16 @@ static void a_gpu_that_is_not_there_is_said(void **state)
 	assert_saved(w, 2);
 }
 
+/* It comes after the copies of a save: once that is durable it may still be to come, over what is restored. */
+static void await_fill(const void *data, char byte)
+{
+	char seen;
+
+	do
+		fake->peek(data, &seen, 1);
+	while (seen != byte);
+}
+
 /* Each GPU has its own default stream, whichever is current; both use the memory that one of them has pinned. */
 static void tensors_on_two_gpus_go_into_one_save(void **state)
 {
@@ -615,6 +625,7 @@ static void tensors_on_two_gpus_go_into_one_save(void **state)
 	assert_int_equal(cuda.set_device(0), 0);
 	fake->stop(0);
 	must_work(finish(save));
+	await_fill(there[5], 'z');
 	must_work(ckpt_restore_open(w->engine, 1, &restore));
 	for (int i = 0; i < 6; i++) {
 		struct ckpt_target target = {.size = sizeof(target),
