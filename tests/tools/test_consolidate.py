@@ -29,7 +29,7 @@ NAMES = {"<f4": "F32", "<f8": "F64", "|u1": "U8", "<c16": "C128"}
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     program, *rest = (str(a) for a in arguments)
     return subprocess.run(
-        [str(TOOLS / program), *rest], capture_output=True, text=True, timeout=120, check=False
+        [str(TOOLS / program), *rest], capture_output=True, text=True, timeout=600, check=False
     )
 
 
