@@ -49,7 +49,7 @@ static bool take_word(char **at)
 
 	for (; *in && (quote || !strchr(" \t\r\n", *in)); in++) {
 		if (quote ? *in == quote : *in == '"' || *in == '\'') {
-			quote = quote ? 0 : *in;
+			quote = (char)(quote ? 0 : *in);
 			continue;
 		}
 		if (*in == '\\' && quote != '\'' && in[1] &&
@@ -288,34 +288,43 @@ static int run_words(struct run *run)
 	return r;
 }
 
+static int run_command(const struct ckpt_s3_process *process, struct ckpt_error *err, char *command,
+	struct run *run)
+{
+	int r;
+
+	*run = (struct run){.process = process,
+		.err = err,
+		.output = ckpt_alloc(CKPT_S3_PROCESS_OUTPUT + 2),
+		.out_fd = -1,
+		.pid_fd = -1};
+	if (!run->output)
+		return ckpt_fail(err, -ENOMEM, "there is no memory to run %s", process->whose);
+	r = split(run, command);
+	if (r == 0)
+		r = run_words(run);
+	if (r < 0)
+		ckpt_s3_forget_bytes(run->output, CKPT_S3_PROCESS_OUTPUT + 2);
+	return r;
+}
+
 int ckpt_s3_process_run(const struct ckpt_s3_process *process, struct ckpt_error *err,
 	char **ret_output, size_t *ret_length)
 {
 	struct run *run = ckpt_alloc(sizeof(*run));
-	char *output = ckpt_alloc(CKPT_S3_PROCESS_OUTPUT + 2);
 	char *command = ckpt_strdup(process->command);
-	size_t size = strlen(process->command);
 	int r;
 
-	if (!run || !output || !command) {
+	if (run && command)
+		r = run_command(process, err, command, run);
+	else
 		r = ckpt_fail(err, -ENOMEM, "there is no memory to run %s", process->whose);
-	} else {
-		*run = (struct run){.process = process,
-			.err = err,
-			.output = output,
-			.out_fd = -1,
-			.pid_fd = -1};
-		r = split(run, command);
-		if (r == 0)
-			r = run_words(run);
-	}
-	if (r == 0) {
-		*ret_output = output;
+	if (run && r == 0) {
+		*ret_output = run->output;
 		*ret_length = run->length;
-	} else {
-		ckpt_s3_forget_bytes(output, output ? CKPT_S3_PROCESS_OUTPUT + 2 : 0);
 	}
-	ckpt_s3_forget_bytes(command, command ? size : 0);
+	/* Words were cut out of it: it is longer than its first NUL says. */
+	ckpt_s3_forget_bytes(command, command ? strlen(process->command) : 0);
 	ckpt_free(run);
 	return r;
 }

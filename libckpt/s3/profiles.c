@@ -34,7 +34,7 @@ static int read_one(const struct ckpt_s3_vars *vars, enum ckpt_s3_profile_file w
 	const char *named = ckpt_s3_var(vars, files[which].variable);
 	char *path = NULL;
 	char *text = NULL;
-	size_t length;
+	size_t length = 0;
 	int r;
 
 	profiles->path[which] = ckpt_strdup(named ? named : files[which].path);

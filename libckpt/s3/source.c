@@ -7,7 +7,6 @@
 #include "s3/source.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +25,7 @@ struct finder {
 	struct ckpt_s3_source *out;
 	const char *visited[CKPT_S3_ROLES_MAX + 1]; /* profiles whose role was taken */
 	size_t visited_count;
+	char why[CKPT_S3_NOTES_MAX];
 };
 
 /* 1: found; 0: it gives none; negative: it is wrong. */
@@ -44,20 +44,13 @@ static int copy(const struct finder *f, const char *text, char **ret_copy)
 	return *ret_copy ? 0 : no_memory(f);
 }
 
-/* Somebody has none, and why. What does not fit is left out. */
-CKPT_PRINTF(2, 3) static int note(struct finder *f, const char *fmt, ...)
+/* Somebody has none, and `why` says why. What does not fit is left out. */
+static int note(struct finder *f)
 {
 	size_t length = strlen(f->out->notes);
-	va_list args;
 
-	if (length > 0)
-		length +=
-			(size_t)snprintf(f->out->notes + length, CKPT_S3_NOTES_MAX - length, "; ");
-	if (length >= CKPT_S3_NOTES_MAX)
-		return 0;
-	va_start(args, fmt);
-	(void)vsnprintf(f->out->notes + length, CKPT_S3_NOTES_MAX - length, fmt, args);
-	va_end(args);
+	(void)snprintf(f->out->notes + length, CKPT_S3_NOTES_MAX - length, "%s%s",
+		length > 0 ? "; " : "", f->why);
 	return 0;
 }
 
@@ -93,8 +86,11 @@ static int in_environment(struct finder *f, const char *profile)
 	const char *token = ckpt_s3_var(f->vars, "AWS_SESSION_TOKEN");
 
 	(void)profile;
-	if (!access && !secret)
-		return note(f, "the environment: AWS_ACCESS_KEY_ID is not set");
+	if (!access && !secret) {
+		(void)snprintf(
+			f->why, sizeof(f->why), "the environment: AWS_ACCESS_KEY_ID is not set");
+		return note(f);
+	}
 	if (!access || !secret)
 		return ckpt_fail(f->err, CKPT_EAUTH,
 			"the environment has half a key: %s is set and %s is not",
@@ -113,13 +109,22 @@ static int in_file(struct finder *f, enum ckpt_s3_profile_file file, const char 
 		ckpt_s3_profile_in_file(p, file, profile, NULL, "aws_secret_access_key");
 	const char *token = ckpt_s3_profile_in_file(p, file, profile, NULL, "aws_session_token");
 
-	if (p->missing[file])
-		return note(f, "%s: %s", p->path[file], ckpt_code_text(p->missing[file]));
-	if (!ckpt_s3_profile_in(p, file, profile))
-		return note(f, "%s: it has no profile '%.*s'", p->path[file], PROFILE_MAX, profile);
-	if (!access && !secret)
-		return note(f, "%s: profile '%.*s' has no aws_access_key_id", p->path[file],
-			PROFILE_MAX, profile);
+	if (p->missing[file]) {
+		(void)snprintf(f->why, sizeof(f->why), "%s: %s", p->path[file],
+			ckpt_code_text(p->missing[file]));
+		return note(f);
+	}
+	if (!ckpt_s3_profile_in(p, file, profile)) {
+		(void)snprintf(f->why, sizeof(f->why), "%s: it has no profile '%.*s'",
+			p->path[file], PROFILE_MAX, profile);
+		return note(f);
+	}
+	if (!access && !secret) {
+		(void)snprintf(f->why, sizeof(f->why),
+			"%s: profile '%.*s' has no aws_access_key_id", p->path[file], PROFILE_MAX,
+			profile);
+		return note(f);
+	}
 	(void)snprintf(f->out->from, CKPT_S3_FROM_MAX, "profile '%.*s' in %s", PROFILE_MAX, profile,
 		p->path[file]);
 	if (!access || !secret)
@@ -151,8 +156,11 @@ static int by_process(struct finder *f, const char *profile)
 {
 	const char *command = get(f, profile, "credential_process");
 
-	if (!command)
-		return note(f, "profile '%.*s' has no credential_process", PROFILE_MAX, profile);
+	if (!command) {
+		(void)snprintf(f->why, sizeof(f->why), "profile '%.*s' has no credential_process",
+			PROFILE_MAX, profile);
+		return note(f);
+	}
 	set_from(f, profile, "credential_process");
 	f->out->kind = CKPT_S3_SOURCE_PROCESS;
 	return copy(f, command, &f->out->command) < 0 ? -ENOMEM : 1;
@@ -260,13 +268,14 @@ static int check_role(const struct finder *f, const char *profile)
 	return 0;
 }
 
-static int from_source_profile(struct finder *f, const char *profile);
-
-static int by_role(struct finder *f, const char *profile)
+/*
+ * Takes the role that a profile assumes, and with whose keys: another profile's, or NULL: credential_source's. 1: taken;
+ * 0: it assumes none.
+ */
+static int take_role(struct finder *f, const char *profile, const char **ret_source)
 {
 	const char *arn = get(f, profile, "role_arn");
 	const char *source = get(f, profile, "source_profile");
-	struct ckpt_s3_role *role;
 	int r;
 
 	if (!arn || get(f, profile, "web_identity_token_file"))
@@ -275,18 +284,16 @@ static int by_role(struct finder *f, const char *profile)
 	if (r < 0)
 		return r;
 	f->visited[f->visited_count++] = profile;
-	role = &f->out->roles[f->out->role_count++];
-	r = fill_role(f, profile, arn, role);
+	r = fill_role(f, profile, arn, &f->out->roles[f->out->role_count++]);
 	if (r < 0)
 		return r;
-	if (!source)
-		return from_credential_source(f, profile, get(f, profile, "credential_source"));
-	if (!ckpt_s3_profile_is(f->profiles, source))
+	if (source && !ckpt_s3_profile_is(f->profiles, source))
 		return ckpt_fail(f->err, CKPT_EAUTH,
 			"profile '%.*s' assumes a role with the keys of profile '%.*s', which is "
 			"not there",
 			PROFILE_MAX, profile, PROFILE_MAX, source);
-	return from_source_profile(f, source);
+	*ret_source = source;
+	return 1;
 }
 
 /* The variables count only for the profile that is used, and if it was not asked for explicitly. */
@@ -300,8 +307,11 @@ static int by_web(struct finder *f, const char *profile, bool variables)
 
 	if (!file)
 		file = get(f, profile, "web_identity_token_file");
-	if (!file)
-		return note(f, "there is no web identity (AWS_WEB_IDENTITY_TOKEN_FILE)");
+	if (!file) {
+		(void)snprintf(f->why, sizeof(f->why),
+			"there is no web identity (AWS_WEB_IDENTITY_TOKEN_FILE)");
+		return note(f);
+	}
 	if (!arn)
 		arn = get(f, profile, "role_arn");
 	if (!arn)
@@ -337,12 +347,11 @@ static int by_web_of_all(struct finder *f, const char *profile)
 	return by_web(f, profile, !f->settings->profile_asked);
 }
 
-/* Keys in a source profile go before its role: so a profile may even name itself. */
-static int from_source_profile(struct finder *f, const char *profile)
+static int in_source_profile(struct finder *f, const char *profile)
 {
 	static finder_fn *const order[] = {
 		by_web_of_profile, by_person, in_credentials_file, by_process, in_config_file};
-	int r = has_keys(f, profile) ? 0 : by_role(f, profile);
+	int r = 0;
 
 	for (size_t i = 0; i < CKPT_COUNT(order) && r == 0; i++)
 		r = order[i](f, profile);
@@ -353,14 +362,35 @@ static int from_source_profile(struct finder *f, const char *profile)
 		profile);
 }
 
+/* Keys in a source profile go before its role: so a profile may even name itself. */
+static int by_role(struct finder *f, const char *profile)
+{
+	const char *source = NULL;
+	int r = take_role(f, profile, &source);
+
+	if (r == 0)
+		return 0;
+	while (r == 1 && source) {
+		profile = source;
+		r = has_keys(f, profile) ? 0 : take_role(f, profile, &source);
+	}
+	if (r < 0)
+		return r;
+	return r == 0 ? in_source_profile(f, profile)
+		      : from_credential_source(f, profile, get(f, profile, "credential_source"));
+}
+
 /* Services. */
 
 static int by_container(struct finder *f, const char *profile)
 {
 	(void)profile;
 	if (!ckpt_s3_var(f->vars, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") &&
-		!ckpt_s3_var(f->vars, "AWS_CONTAINER_CREDENTIALS_FULL_URI"))
-		return note(f, "no container (AWS_CONTAINER_CREDENTIALS_FULL_URI is not set)");
+		!ckpt_s3_var(f->vars, "AWS_CONTAINER_CREDENTIALS_FULL_URI")) {
+		(void)snprintf(f->why, sizeof(f->why),
+			"no container (AWS_CONTAINER_CREDENTIALS_FULL_URI is not set)");
+		return note(f);
+	}
 	f->out->kind = CKPT_S3_SOURCE_CONTAINER;
 	(void)snprintf(f->out->from, CKPT_S3_FROM_MAX, "the container's credentials service");
 	return 1;
@@ -371,9 +401,11 @@ static int by_instance(struct finder *f, const char *profile)
 	const char *off = ckpt_s3_var(f->vars, "AWS_EC2_METADATA_DISABLED");
 
 	(void)profile;
-	if (off && strcasecmp(off, "true") == 0)
-		return note(f,
+	if (off && strcasecmp(off, "true") == 0) {
+		(void)snprintf(f->why, sizeof(f->why),
 			"the instance metadata service: AWS_EC2_METADATA_DISABLED says not to ask");
+		return note(f);
+	}
 	f->out->kind = CKPT_S3_SOURCE_INSTANCE;
 	(void)snprintf(f->out->from, CKPT_S3_FROM_MAX, "the instance metadata service");
 	return 1;

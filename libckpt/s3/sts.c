@@ -29,17 +29,19 @@ int ckpt_s3_sts_place(const struct ckpt_s3_settings *settings, struct ckpt_error
 	struct ckpt_s3_sts_place *ret_place)
 {
 	const struct ckpt_s3_setting *own = &settings->sts_endpoint;
-	const char *host = own->value ? strstr(own->value, "://") + 3 : NULL;
-	size_t length = host ? strcspn(host, "/?#") : 0;
+	const char *host = own->value ? strstr(own->value, "://") : NULL;
+	size_t length;
 	const char *region = settings->region.value;
 
-	if (!own->value) {
+	if (!host) {
 		(void)snprintf(ret_place->host, sizeof(ret_place->host), "sts%s.%s.%s",
 			settings->fips ? "-fips" : "", region, domain(region));
 		(void)snprintf(
 			ret_place->url, sizeof(ret_place->url), "https://%s/", ret_place->host);
 		return 0;
 	}
+	host += strlen("://");
+	length = strcspn(host, "/?#");
 	if (length >= sizeof(ret_place->host) || (host[length] && strcmp(host + length, "/") != 0))
 		return ckpt_fail(err, -EINVAL,
 			"the endpoint of STS (from %s) cannot be used: it must be a scheme and a "

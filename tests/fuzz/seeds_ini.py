@@ -7,8 +7,11 @@ def configurations():
     yield "one", b"[default]\nregion = eu-west-1\n"
     yield (
         "everything",
-        b"\xef\xbb\xbf# c\r\n[profile \"a b\"] # c\r\nX=1\r\ns3 =\r\n  addressing_style = path\r\n"
-        b"  max = 2\r\ncommand = a\r\n  b\r\n[services w]\ns3 =\n endpoint_url = http://h\n",
+        (
+            b'\xef\xbb\xbf# c\r\n[profile "a b"] # c\r\nX=1\r\ns3 =\r\n'
+            b"  addressing_style = path\r\n  max = 2\r\ncommand = a\r\n  b\r\n"
+            b"[services w]\ns3 =\n endpoint_url = http://h\n"
+        ),
     )
     yield "twice", b"[a]\nx=1\nx=2\n[a]\nx=\n"
     yield "no-section", b"x=1\n"
