@@ -43,6 +43,13 @@ def world_rows(result: dict[str, Any]) -> list[Row]:
     ]
 
 
+def http_rows(result: dict[str, Any]) -> list[Row]:
+    return [
+        (f"PUT, to libcurl alone: {what}", f"{ratio:.2f}", "at least 0.90", ratio >= 0.90)
+        for what, ratio in (("rate", result["ratio_wall"]), ("CPU time", result["ratio_cpu"]))
+    ]
+
+
 def rows_of(result: dict[str, Any]) -> list[Row]:
     kind = result["benchmark"]
     if kind == "durable":
@@ -66,6 +73,8 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["call_ms"]
         name = f"save() of {result['tensors']:,} FSDP tensors, {result['ranks']} ranks"
         return [(name, f"{milliseconds:.1f} ms", "below 5 ms", milliseconds < 5)]
+    if kind == "http":
+        return http_rows(result)
     if kind == "commit":
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"
