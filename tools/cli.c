@@ -245,11 +245,7 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 				i ? "the name of DEST is empty" : "the name of STORE is empty",
 				NULL);
 	}
-	if (!check_together(cli))
-		return false;
-	if (strncmp(cli->operand[0], "s3://", 5) == 0)
-		return misused(program, "this version reads directories only", cli->operand[0]);
-	return true;
+	return check_together(cli);
 }
 
 bool cli_parse(

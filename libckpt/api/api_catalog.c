@@ -144,12 +144,13 @@ int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *des
 	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_STORE, &restore);
 	if (r < 0)
 		return r;
-	int root = -1;
-	r = ckpt_runtime_make_directory(dest, ckpt_error_here(), &root);
+	struct ckpt_core_place place;
+	r = ckpt_runtime_dest(engine, dest, ckpt_error_here(), &place);
 	if (r == 0) {
-		r = ckpt_restore_set_dest(restore, root, dest);
+		r = ckpt_restore_set_dest(restore, &place);
 		if (r < 0) {
-			(void)close(root);
+			if (place.root >= 0)
+				(void)close(place.root);
 			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
 		}
 	}

@@ -11,8 +11,12 @@ const char *ckpt_version(void)
 
 const char *ckpt_features(void)
 {
-#if CKPT_HAVE_IO_URING
+#if CKPT_HAVE_IO_URING && CKPT_HAVE_S3
+	return "io_uring s3";
+#elif CKPT_HAVE_IO_URING
 	return "io_uring";
+#elif CKPT_HAVE_S3
+	return "s3";
 #else
 	return "";
 #endif

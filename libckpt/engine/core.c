@@ -9,6 +9,10 @@
 #include "base/fail.h"
 #include "exchange/exchange_dir.h"
 #include "exchange/exchange_served.h"
+#include "config.h"
+#if CKPT_HAVE_S3
+#include "s3/client.h"
+#endif
 
 static int open_exchange(struct ckpt_core *core)
 {
@@ -20,6 +24,39 @@ static int open_exchange(struct ckpt_core *core)
 	return ckpt_exchange_dir_open(&core->sched, core->store, session, &core->exchange);
 }
 
+int ckpt_core_open_store(
+	struct ckpt_core *core, const struct ckpt_core_place *place, struct ckpt_store **ret_store)
+{
+	const struct ckpt_core_parts *parts = &core->parts;
+
+#if CKPT_HAVE_S3
+	if (place->bucket) {
+		ckpt_s3_client_link(&core->clients, place->bucket);
+		return ckpt_store_s3_open(parts->env, &core->sched, place->bucket,
+			core->config.block_bytes, place->label, ret_store);
+	}
+#endif
+	CKPT_ASSERT(!place->bucket);
+	return ckpt_store_file_open(
+		parts->env, &core->sched, parts->io, place->root, place->label, ret_store);
+}
+
+bool ckpt_core_stop_clients(struct ckpt_core *core, struct ckpt_task *task)
+{
+	bool idle = true;
+
+#if CKPT_HAVE_S3
+	for (struct ckpt_s3_client *client = core->clients; client; client = client->next) {
+		ckpt_s3_client_stop(client);
+		idle = ckpt_s3_client_idle(client, task) && idle;
+	}
+#else
+	(void)core;
+	(void)task;
+#endif
+	return idle;
+}
+
 int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)
 {
@@ -28,8 +65,9 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	core->holder.fd = -1;
 	core->config.world = config->world ? config->world : 1;
 	CKPT_ASSERT(config->rank < core->config.world);
-	int r = ckpt_store_file_open(
-		parts->env, &core->sched, parts->io, parts->root, parts->label, &core->store);
+	const struct ckpt_core_place place = {
+		.root = parts->root, .bucket = parts->bucket, .label = parts->label};
+	int r = ckpt_core_open_store(core, &place, &core->store);
 	if (r < 0)
 		return ckpt_fail(
 			err, r, "cannot open the store in %s: %s", parts->label, ckpt_code_text(r));

@@ -67,12 +67,21 @@ struct ckpt_core_config {
 struct ckpt_core_parts {
 	struct ckpt_env *env;
 	struct ckpt_io *io;
-	int root;          /* directory of the store */
+	int root; /* directory of the store; -1: it is in a bucket */
+	struct ckpt_s3_client
+		*bucket;   /* NULL: it is a directory. Asked by the core's thread alone */
 	const char *label; /* its path, for messages */
 	struct ckpt_devices *devices;
 	struct ckpt_pool *pool;
 	struct ckpt_log *log;                /* may be NULL */
 	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
+};
+
+/* Where a store is: in a directory, or in a bucket. */
+struct ckpt_core_place {
+	int root;                      /* a descriptor of the directory; -1 */
+	struct ckpt_s3_client *bucket; /* NULL: a directory */
+	const char *label;             /* for messages */
 };
 
 /*
@@ -108,6 +117,7 @@ struct ckpt_core_catalog {
 struct ckpt_core {
 	struct ckpt_core_parts parts;
 	struct ckpt_core_config config;
+	struct ckpt_s3_client *clients; /* of its stores that are in buckets */
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
 	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
@@ -172,6 +182,11 @@ struct ckpt_core {
 /* Reads nothing yet: post an open command (open.h) first. */
 int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err);
+/* A store beside the core's own, or that. What `place` names is borrowed. -ENOMEM. */
+int ckpt_core_open_store(
+	struct ckpt_core *core, const struct ckpt_core_place *place, struct ckpt_store **ret_store);
+/* Buckets are asked no more, and what they were asked ends soon. True: it has; else `task` is woken then. */
+bool ckpt_core_stop_clients(struct ckpt_core *core, struct ckpt_task *task);
 /* Nothing may be under way. */
 void ckpt_core_destroy(struct ckpt_core *core);
 

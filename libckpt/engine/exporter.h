@@ -18,8 +18,7 @@ struct ckpt_exporter {
 	struct ckpt_core *core;
 	const struct ckpt_pick *pick;
 	const struct ckpt_holders *catalog; /* NULL: none goes along */
-	int root;
-	const char *label;
+	struct ckpt_core_place place;
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
@@ -44,7 +43,7 @@ struct ckpt_exporter {
 	char path[CKPT_PATH_MAX];
 };
 
-/* Zeroed, but for core, pick, catalog, root, label, stop, err and waiter. */
+/* Zeroed, but for core, pick, catalog, place, stop, err and waiter. */
 void ckpt_exporter_init(struct ckpt_exporter *exporter);
 
 /* One after the other, each awaited. */

@@ -22,7 +22,7 @@ int ckpt_exporter_trouble(struct ckpt_exporter *e, const char *doing)
 		return *e->stop;
 	return ckpt_fail_at(e->err, e->op.result,
 		&(struct ckpt_where){.tier = "local", .file = e->op.path}, "cannot %s %s in %s: %s",
-		doing, e->op.path, e->label, ckpt_code_text(e->op.result));
+		doing, e->op.path, e->place.label, ckpt_code_text(e->op.result));
 }
 
 /* Takes a small file of the source as it is. */
@@ -71,11 +71,10 @@ int ckpt_exporter_place_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	r = ckpt_store_file_open(e->core->parts.env, &e->core->sched, e->core->parts.io, e->root,
-		e->label, &e->store);
+	r = ckpt_core_open_store(e->core, &e->place, &e->store);
 	if (r < 0)
-		return ckpt_fail(
-			e->err, r, "cannot open %s to export to: %s", e->label, ckpt_code_text(r));
+		return ckpt_fail(e->err, r, "cannot open %s to export to: %s", e->place.label,
+			ckpt_code_text(r));
 	e->op.quiet = true;
 	ckpt_store_get(e->core->store, &e->op, CKPT_NAME_MARKER, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
@@ -108,7 +107,7 @@ static int check_marker(struct ckpt_exporter *e)
 			&(struct ckpt_where){.tier = "local", .file = CKPT_NAME_MARKER},
 			"%s is the store of another run (%s, and this is %s): export to an empty "
 			"directory",
-			e->label, marker.run_id, e->pick->marker.run_id);
+			e->place.label, marker.run_id, e->pick->marker.run_id);
 	return *e->stop;
 }
 
@@ -135,7 +134,7 @@ static int check_empty(struct ckpt_exporter *e)
 		return ckpt_fail(e->err, -ENOTEMPTY,
 			"%s is no store, and not empty: export to a directory that is new or "
 			"empty, or to a store of the same run",
-			e->label);
+			e->place.label);
 	return *e->stop;
 }
 
@@ -169,8 +168,8 @@ static int marker_body(struct ckpt_task *task)
 int ckpt_exporter_fail_there(struct ckpt_exporter *e)
 {
 	return ckpt_fail_at(e->err, -EEXIST, &(struct ckpt_where){.tier = "local", .file = e->path},
-		"%s has step %llu of generation %llu already (%s): nothing was written", e->label,
-		(unsigned long long)ckpt_exporter_step(e),
+		"%s has step %llu of generation %llu already (%s): nothing was written",
+		e->place.label, (unsigned long long)ckpt_exporter_step(e),
 		(unsigned long long)ckpt_exporter_generation(e), e->path);
 }
 
@@ -185,7 +184,7 @@ static int check_claim(struct ckpt_exporter *e)
 			&(struct ckpt_where){.tier = "local", .file = e->path},
 			"%s has a generation %llu of its own (%s differs): export to an empty "
 			"directory",
-			e->label, (unsigned long long)ckpt_exporter_generation(e), e->path);
+			e->place.label, (unsigned long long)ckpt_exporter_generation(e), e->path);
 	return *e->stop;
 }
 
@@ -239,7 +238,7 @@ static int fail_held(struct ckpt_exporter *e)
 	return ckpt_fail_at(e->err, CKPT_EINUSE,
 		&(struct ckpt_where){.tier = "local", .file = e->path},
 		"the store %s is held by a live process: export to a directory of its own",
-		e->label);
+		e->place.label);
 }
 
 static int take_lock(struct ckpt_exporter *e)
@@ -253,7 +252,7 @@ static int take_lock(struct ckpt_exporter *e)
 	case -EINVAL:
 		ckpt_log(e->core->parts.log, CKPT_LOG_WARN,
 			"%s of %s cannot be locked (%s): see to it that nothing else writes there",
-			e->path, e->label, ckpt_code_text(e->op.result));
+			e->path, e->place.label, ckpt_code_text(e->op.result));
 		return 0;
 	default:
 		return ckpt_exporter_trouble(e, "lock");

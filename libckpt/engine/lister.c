@@ -112,9 +112,11 @@ int ckpt_closer_body(struct ckpt_task *task)
 			core->save, ckpt_fail(&core->save->work, -ECANCELED,
 					    "the engine was closed before step %llu was durable",
 					    (unsigned long long)core->save->step));
+	(void)ckpt_core_stop_clients(core, NULL);
 	/* The one command left is this one. */
 	CKPT_AWAIT(task, !core->save && !core->keeper && !core->restores && core->commands == 1);
 	core->closer = NULL;
+	CKPT_AWAIT(task, ckpt_core_stop_clients(core, task));
 	if (core->holder.fd >= 0) {
 		ckpt_store_op_init(&c->op, task, NULL);
 		ckpt_store_shut(core->store, &c->op, &core->holder);

@@ -68,13 +68,14 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	return 0;
 }
 
-int ckpt_restore_set_dest(struct ckpt_restore *restore, int root, const char *label)
+int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_place *place)
 {
-	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE && restore->dest_root < 0);
-	restore->dest_label = ckpt_strdup(label);
+	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE && !restore->dest_label);
+	restore->dest_label = ckpt_strdup(place->label);
 	if (!restore->dest_label)
 		return -ENOMEM;
-	restore->dest_root = root;
+	restore->dest_root = place->root;
+	restore->dest_bucket = place->bucket;
 	return 0;
 }
 
@@ -120,7 +121,7 @@ static void post(struct ckpt_restore *r, unsigned what, struct ckpt_node *node,
 
 void ckpt_restore_post_open(struct ckpt_restore *restore)
 {
-	CKPT_ASSERT(restore->sink != CKPT_SINK_STORE || restore->dest_root >= 0);
+	CKPT_ASSERT(restore->sink != CKPT_SINK_STORE || restore->dest_label);
 	atomic_fetch_add(&restore->owners, 1);
 	post(restore, CKPT_POST_OPEN, &restore->open_node, ckpt_restore_run_open);
 }

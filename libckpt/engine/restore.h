@@ -29,10 +29,10 @@ struct ckpt_restore;
 int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step,
 	enum ckpt_restore_sink sink, struct ckpt_restore **ret_restore);
 /*
- * Sink STORE, before post_open: where to. `root` is a descriptor of the directory and becomes the
- * restore's, which closes it; on failure it stays the caller's. `label` is copied. -ENOMEM.
+ * Sink STORE, before post_open: where to. The descriptor becomes the restore's, which closes it; on failure it stays
+ * the caller's. The bucket is the engine's. The label is copied. -ENOMEM.
  */
-int ckpt_restore_set_dest(struct ckpt_restore *restore, int root, const char *label);
+int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_place *place);
 
 #define CKPT_DONE_OPENED 32u /* restore: manifest and index are there, targets may be bound */
 

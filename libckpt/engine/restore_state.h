@@ -29,7 +29,9 @@ struct ckpt_restore {
 	uint64_t wanted;
 	enum ckpt_restore_sink sink;
 	unsigned forks;
-	int dest_root; /* -1: none */
+	/* Where an export goes; -1 and NULL: nowhere yet. */
+	int dest_root;
+	struct ckpt_s3_client *dest_bucket;
 	char *dest_label;
 
 	/* Shared. */

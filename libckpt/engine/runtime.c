@@ -3,13 +3,11 @@
 #include "engine/runtime.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -43,73 +41,6 @@ struct quitter {
 static void quit_run(struct ckpt_node *node)
 {
 	atomic_store(&CKPT_CONTAINER(node, struct quitter, node)->engine->quit, true);
-}
-
-/* The directory that holds `path`, which is durable only when that is synced. */
-static int sync_parent(const char *path)
-{
-	char *copy = ckpt_strdup(path);
-	if (!copy)
-		return -ENOMEM;
-	size_t length = strlen(copy);
-	while (length > 1 && copy[length - 1] == '/')
-		copy[--length] = '\0';
-	char *slash = strrchr(copy, '/');
-	if (slash == copy)
-		slash[1] = '\0';
-	else if (slash)
-		*slash = '\0';
-	int fd = open(slash ? copy : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int r = fd < 0 ? -errno : 0;
-	if (fd >= 0) {
-		r = fsync(fd) < 0 ? -errno : 0;
-		(void)close(fd);
-	}
-	ckpt_free(copy);
-	return r;
-}
-
-static int make_directory(const char *path, struct ckpt_error *err)
-{
-	const struct ckpt_where where = {.tier = "local", .file = path};
-	int r = mkdir(path, 0777) < 0 ? -errno : 0;
-	bool made = r == 0;
-
-	if (r < 0 && r != -EEXIST)
-		return ckpt_fail_at(err, r, &where, "cannot make the directory %s: %s", path,
-			ckpt_code_text(r));
-	r = sync_parent(path);
-	/* A parent that may not be read was not changed either, unless by this mkdir. */
-	if (r < 0 && (made || r != -EACCES))
-		return ckpt_fail_at(err, r, &where, "cannot sync the directory that holds %s: %s",
-			path, ckpt_code_text(r));
-	return 0;
-}
-
-static int open_directory(const char *path, struct ckpt_error *err, int *ret_fd)
-{
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0) {
-		int r = errno == ENOENT ? CKPT_ENOSTORE : -errno;
-		return ckpt_fail_at(err, r, &(struct ckpt_where){.tier = "local", .file = path},
-			"cannot open the store %s: %s", path, ckpt_code_text(r));
-	}
-	*ret_fd = fd;
-	return 0;
-}
-
-int ckpt_runtime_make_directory(const char *path, struct ckpt_error *err, int *ret_fd)
-{
-	int r = make_directory(path, err);
-
-	return r < 0 ? r : open_directory(path, err, ret_fd);
-}
-
-static int open_root(struct ckpt_engine *engine, bool read_only, struct ckpt_error *err)
-{
-	return read_only ? open_directory(engine->label, err, &engine->root)
-			 : ckpt_runtime_make_directory(engine->label, err, &engine->root);
 }
 
 static int open_io(
@@ -181,13 +112,13 @@ static int open_parts(
 				"make a server for each");
 		engine->server = opts->exchange;
 	}
-	r = open_root(engine, (opts->flags & CKPT_ENGINE_READ_ONLY) != 0, err);
-	if (r < 0)
-		return r;
 	r = ckpt_env_os_open(opts->copy_threads, &engine->inbox, &engine->env);
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot start %u worker threads: %s", opts->copy_threads,
 			ckpt_code_text(r));
+	r = ckpt_runtime_open_place(engine, (opts->flags & CKPT_ENGINE_READ_ONLY) != 0, err);
+	if (r < 0)
+		return r;
 	r = ckpt_pool_open(&pool, err, &engine->pool);
 	if (r < 0)
 		return r;
@@ -204,6 +135,7 @@ static int open_core(
 	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(engine->env),
 		.io = engine->io,
 		.root = engine->root,
+		.bucket = ckpt_runtime_client(engine),
 		.label = engine->label,
 		.devices = &engine->devices,
 		.pool = engine->pool,
@@ -345,10 +277,9 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	if (engine->core_open)
 		ckpt_core_destroy(&engine->core);
 	ckpt_devices_close(&engine->devices);
+	ckpt_runtime_close_place(engine);
 	ckpt_env_os_close(engine->env);
 	ckpt_pool_close(engine->pool);
-	if (engine->root >= 0)
-		(void)close(engine->root);
 	ckpt_server_unref(engine->server);
 	if (engine->inbox_open)
 		ckpt_inbox_destroy(&engine->inbox);

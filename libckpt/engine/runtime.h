@@ -14,8 +14,12 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 	struct ckpt_engine **ret_engine);
 void ckpt_runtime_close(struct ckpt_engine *engine);
 
-/* Makes a directory if it is not there, durably, and opens it. The descriptor is the caller's. */
-int ckpt_runtime_make_directory(const char *path, struct ckpt_error *err, int *ret_fd);
+/*
+ * Where another store shall be: a directory, which is made durably if it is not there, or in a bucket. The
+ * descriptor is the caller's, the bucket the engine's; the label is `dest`.
+ */
+int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_error *err,
+	struct ckpt_core_place *ret_place);
 
 struct ckpt_core *ckpt_runtime_core(struct ckpt_engine *engine);
 struct ckpt_log *ckpt_runtime_log(struct ckpt_engine *engine);

@@ -7,10 +7,14 @@
 #include "engine/lister.h"
 #include "engine/runtime.h"
 
+struct ckpt_bucket;
+
 struct ckpt_engine {
 	struct ckpt_core core; /* its thread's, but for what posts */
 	char *label;
-	int root;
+	int root;                   /* -1: the store is in a bucket */
+	struct ckpt_bucket *bucket; /* NULL: it is a directory */
+	struct ckpt_bucket *dests;  /* that exports go to; guarded by lock */
 	int eventfd;
 	unsigned forks; /* ckpt_fork_count() when it was opened */
 	struct ckpt_log *log;
@@ -50,6 +54,13 @@ struct ckpt_engine {
 	atomic_uint_fast64_t saves_waited;
 	atomic_uint_fast64_t saves_waited_ns;
 };
+
+/* runtime_place.c. Once the environment and the log are there. */
+int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct ckpt_error *err);
+/* NULL: the store is a directory. */
+struct ckpt_s3_client *ckpt_runtime_client(const struct ckpt_engine *engine);
+/* What was not opened is not closed. */
+void ckpt_runtime_close_place(struct ckpt_engine *engine);
 
 /* runtime_call.c. Whether a command has ended within a while; and then its result, worded into `err`. */
 bool ckpt_runtime_has_ended(struct ckpt_command *command, int timeout_ms);

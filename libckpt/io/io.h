@@ -10,6 +10,7 @@
 #define CKPT_IO_IO_H
 
 #include "base/inbox.h"
+#include "io/listing.h"
 
 enum ckpt_io_op {
 	CKPT_IO_OP_WRITE = 1, /* fd, buf, len, off, slot -> bytes; may be short */
@@ -37,15 +38,6 @@ enum ckpt_io_op {
 #define CKPT_OPEN_EXACT  16u /* the page cache is given what is read, and nothing ahead of it */
 /* LOCK: shared instead of exclusive. */
 #define CKPT_LOCK_SHARED 8u
-
-/* Names in a directory, without "." and "..": NUL-terminated, one after the other, sorted. */
-struct ckpt_listing {
-	char *names; /* allocated by the backend, freed by the receiver with ckpt_free */
-	size_t bytes;
-	size_t count;
-};
-
-#define CKPT_LISTING_MAX 1000000 /* more names than that are -EOVERFLOW */
 
 struct ckpt_io_req {
 	struct ckpt_node node; /* back through the inbox when `result` is set */

@@ -15,6 +15,8 @@
 #include "format/naming.h"
 #include "io/io.h"
 
+struct ckpt_s3_client;
+
 /* PUBLISH writes `path` + this + 16 hexadecimal digits, then renames; a crash may leave that behind. */
 #define CKPT_STORE_TEMP ".tmp-"
 
@@ -82,6 +84,7 @@ struct ckpt_store_op {
 	char parent[CKPT_PATH_MAX];
 	uint64_t progress;
 	int saved;
+	void *remote; /* of one in a bucket */
 };
 
 struct ckpt_store_ops {
@@ -154,5 +157,13 @@ void ckpt_store_close(struct ckpt_store *store);
  */
 int ckpt_store_file_open(struct ckpt_env *env, struct ckpt_sched *sched, struct ckpt_io *io,
 	int root, const char *label, struct ckpt_store **ret_store);
+
+/*
+ * The store in a bucket. `client` and `label` are borrowed. WRITE brings `block_bytes` at multiples of that, less at a file's end
+ * only: they are the parts of an upload. -ENOMEM.
+ */
+int ckpt_store_s3_open(struct ckpt_env *env, struct ckpt_sched *sched,
+	struct ckpt_s3_client *client, uint64_t block_bytes, const char *label,
+	struct ckpt_store **ret_store);
 
 #endif

@@ -435,7 +435,8 @@ struct ckpt_restore *core_rig_begin(
 		(void)mkdir(dest, 0777);
 		int root = open(dest, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		must(root >= 0, "dest");
-		if (ckpt_restore_set_dest(restore, root, dest) < 0) {
+		if (ckpt_restore_set_dest(
+			    restore, &(struct ckpt_core_place){.root = root, .label = dest}) < 0) {
 			(void)close(root);
 			ckpt_restore_unref(restore);
 			return NULL;

@@ -326,7 +326,8 @@ struct ckpt_restore *rig_export(struct rig *rig, uint64_t step, const char *dest
 	(void)mkdir(dest, 0777);
 	int root = open(dest, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	must(root, dest, NULL);
-	must(ckpt_restore_set_dest(restore, root, dest), "dest", NULL);
+	must(ckpt_restore_set_dest(restore, &(struct ckpt_core_place){.root = root, .label = dest}),
+		"dest", NULL);
 	ckpt_restore_post_open(restore);
 	return restore;
 }

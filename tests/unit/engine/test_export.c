@@ -313,7 +313,8 @@ static void test_no_memory(void **state)
 		if (code == 0) {
 			int root = open(dest.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 			assert_true(root >= 0);
-			code = ckpt_restore_set_dest(r, root, dest.path);
+			code = ckpt_restore_set_dest(
+				r, &(struct ckpt_core_place){.root = root, .label = dest.path});
 			if (code == 0) {
 				ckpt_restore_post_open(r);
 				code = rig_wait(r);

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the store of an engine is. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/runtime_state.h"
+#include "s3/s3_bucket.h"
+#include "s3/place.h"
+
+#include "config.h"
+
+/* The directory that holds `path`, which is durable only when that is synced. */
+static int sync_parent(const char *path)
+{
+	char *copy = ckpt_strdup(path);
+	if (!copy)
+		return -ENOMEM;
+	size_t length = strlen(copy);
+	while (length > 1 && copy[length - 1] == '/')
+		copy[--length] = '\0';
+	char *slash = strrchr(copy, '/');
+	if (slash == copy)
+		slash[1] = '\0';
+	else if (slash)
+		*slash = '\0';
+	int fd = open(slash ? copy : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = fd < 0 ? -errno : 0;
+	if (fd >= 0) {
+		r = fsync(fd) < 0 ? -errno : 0;
+		(void)close(fd);
+	}
+	ckpt_free(copy);
+	return r;
+}
+
+static int make_directory(const char *path, struct ckpt_error *err)
+{
+	const struct ckpt_where where = {.tier = "local", .file = path};
+	int r = mkdir(path, 0777) < 0 ? -errno : 0;
+	bool made = r == 0;
+
+	if (r < 0 && r != -EEXIST)
+		return ckpt_fail_at(err, r, &where, "cannot make the directory %s: %s", path,
+			ckpt_code_text(r));
+	r = sync_parent(path);
+	/* A parent that may not be read was not changed either, unless by this mkdir. */
+	if (r < 0 && (made || r != -EACCES))
+		return ckpt_fail_at(err, r, &where, "cannot sync the directory that holds %s: %s",
+			path, ckpt_code_text(r));
+	return 0;
+}
+
+static int open_directory(const char *path, struct ckpt_error *err, int *ret_fd)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0) {
+		int r = errno == ENOENT ? CKPT_ENOSTORE : -errno;
+		return ckpt_fail_at(err, r, &(struct ckpt_where){.tier = "local", .file = path},
+			"cannot open the store %s: %s", path, ckpt_code_text(r));
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+static int make_and_open(const char *path, struct ckpt_error *err, int *ret_fd)
+{
+	int r = make_directory(path, err);
+
+	return r < 0 ? r : open_directory(path, err, ret_fd);
+}
+
+static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *place,
+	const char *label, struct ckpt_error *err, struct ckpt_bucket **ret_bucket)
+{
+#if CKPT_HAVE_S3
+	struct ckpt_bucket_core core = {.env = ckpt_env_os_env(engine->env),
+		.sched = &engine->core.sched,
+		.timers = &engine->core.timers,
+		.log = engine->log};
+
+	(void)label;
+	return ckpt_bucket_open(place, &core, err, ret_bucket);
+#else
+	(void)engine;
+	(void)place;
+	(void)ret_bucket;
+	return ckpt_fail(err, CKPT_EUNSUPPORTED,
+		"cannot open %s: this libckpt was built without S3 (libcurl, OpenSSL, expat)",
+		label);
+#endif
+}
+
+int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct ckpt_error *err)
+{
+	struct ckpt_s3_place place;
+	int r = ckpt_s3_place_parse(engine->label, err, &place);
+
+	if (r < 0)
+		return r;
+	if (place.remote && !read_only)
+		return ckpt_fail(err, CKPT_EUNSUPPORTED,
+			"the store %s is in a bucket, and can be read only: save into a directory "
+			"of "
+			"this machine",
+			engine->label);
+	if (place.remote)
+		return open_bucket(engine, &place, engine->label, err, &engine->bucket);
+	return read_only ? open_directory(place.path, err, &engine->root)
+			 : make_and_open(place.path, err, &engine->root);
+}
+
+int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_error *err,
+	struct ckpt_core_place *ret_place)
+{
+	struct ckpt_core_place made = {.root = -1, .label = dest};
+	struct ckpt_bucket *bucket = NULL;
+	struct ckpt_s3_place place;
+	int r = ckpt_s3_place_parse(dest, err, &place);
+
+	if (r < 0)
+		return r;
+	r = place.remote ? open_bucket(engine, &place, dest, err, &bucket)
+			 : make_and_open(place.path, err, &made.root);
+	if (r < 0)
+		return r;
+#if CKPT_HAVE_S3
+	if (bucket) {
+		made.bucket = ckpt_bucket_client(bucket);
+		pthread_mutex_lock(&engine->lock);
+		ckpt_bucket_link(&engine->dests, bucket);
+		pthread_mutex_unlock(&engine->lock);
+	}
+#endif
+	*ret_place = made;
+	return 0;
+}
+
+struct ckpt_s3_client *ckpt_runtime_client(const struct ckpt_engine *engine)
+{
+#if CKPT_HAVE_S3
+	return engine->bucket ? ckpt_bucket_client(engine->bucket) : NULL;
+#else
+	(void)engine;
+	return NULL;
+#endif
+}
+
+void ckpt_runtime_close_place(struct ckpt_engine *engine)
+{
+#if CKPT_HAVE_S3
+	ckpt_bucket_close(engine->bucket);
+	ckpt_bucket_close(engine->dests);
+#endif
+	if (engine->root >= 0)
+		(void)close(engine->root);
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call: its tries, and what lies between them. */
+#include "s3/client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "s3/date.h"
+#include "s3/refusal.h"
+
+#define MS UINT64_C(1000000)
+
+static struct ckpt_s3_call *call_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_s3_call, task);
+}
+
+static ckpt_task_fn keys_body;
+static ckpt_task_fn send_body;
+
+static int fail(struct ckpt_s3_call *call, int code, const char *words)
+{
+	const struct ckpt_s3_asked asked = {.doing = call->doing,
+		.bucket = call->client->place.bucket,
+		.key = call->key,
+		.region = call->client->endpoint.region,
+		.tries = call->tries.failed};
+
+	return ckpt_s3_unanswered(call->err, &asked, code, words);
+}
+
+/* What is signed of the body. */
+
+static void hash_work(struct ckpt_job *job)
+{
+	struct ckpt_task_job *mine = CKPT_CONTAINER(job, struct ckpt_task_job, job);
+	struct ckpt_s3_call *call = CKPT_CONTAINER(mine, struct ckpt_s3_call, hash);
+	uint8_t sum[CKPT_S3_SHA256];
+
+	mine->result = ckpt_s3_sha256(call->body, call->body_length, sum);
+	if (mine->result == 0)
+		ckpt_s3_hex(sum, sizeof(sum), call->payload);
+}
+
+static int begin_body(struct ckpt_task *task)
+{
+	struct ckpt_s3_call *call = call_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	memcpy(call->payload, CKPT_S3_SHA256_NONE, sizeof(CKPT_S3_SHA256_NONE));
+	if (call->body_length > 0) {
+		ckpt_task_job_start(&call->hash, call->client->env, task, hash_work);
+		CKPT_AWAIT(task, call->hash.done);
+		if (call->hash.result < 0)
+			return fail(call, call->hash.result, "its bytes cannot be hashed");
+	}
+	return ckpt_task_continue(task, keys_body);
+	CKPT_TASK_END(task);
+}
+
+/* A try. */
+
+static uint64_t server_time_s(const struct ckpt_s3_client *client)
+{
+	return ckpt_env_wall_ms(client->env) / 1000 + (uint64_t)client->clock_offset_s;
+}
+
+static const char *method_name(enum ckpt_http_method method)
+{
+	static const char *const names[] = {
+		[CKPT_HTTP_GET] = "GET",
+		[CKPT_HTTP_HEAD] = "HEAD",
+		[CKPT_HTTP_PUT] = "PUT",
+		[CKPT_HTTP_POST] = "POST",
+		[CKPT_HTTP_DELETE] = "DELETE",
+	};
+
+	return names[method];
+}
+
+static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys, const char *path)
+{
+	struct ckpt_s3_client *client = call->client;
+	const struct ckpt_s3_signing signing = {.method = method_name(call->method),
+		.host = client->endpoint.host,
+		.path = path,
+		.query = call->query,
+		.headers = call->put,
+		.header_count = call->req.header_count,
+		.payload = call->payload,
+		.payload_header = true,
+		.region = client->endpoint.region,
+		.service = "s3",
+		.time_s = server_time_s(client),
+		.access = keys->access,
+		.secret = keys->secret,
+		.token = keys->token};
+	int r = ckpt_s3_sign(&client->signing, &signing, &call->signature);
+
+	for (size_t i = 0; i < call->signature.count && r == 0; i++)
+		call->put[call->req.header_count++] = call->signature.headers[i];
+	return r;
+}
+
+static int prepare(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys)
+{
+	const struct ckpt_s3_endpoint *endpoint = &call->client->endpoint;
+	struct ckpt_buf path = {0};
+	int r = -ENOMEM;
+
+	call->req.header_count = call->header_count;
+	memcpy(call->put, call->headers, sizeof(call->headers));
+	/* Else libcurl says that it is a form. */
+	if (call->method == CKPT_HTTP_POST)
+		call->put[call->req.header_count++] = (struct ckpt_http_header){
+			.name = "content-type", .value = "application/xml"};
+	call->url.len = 0;
+	ckpt_s3_endpoint_url(endpoint, call->key, call->query, &call->url);
+	ckpt_buf_put(&call->url, "", 1);
+	ckpt_s3_endpoint_path(endpoint, call->key, &path);
+	ckpt_buf_put(&path, "", 1);
+	if (!call->url.failed && !path.failed)
+		r = keys ? sign(call, keys, path.data) : 0;
+	ckpt_buf_free(&path);
+	return r;
+}
+
+static void req_back(struct ckpt_node *node)
+{
+	struct ckpt_http_req *req = CKPT_CONTAINER(node, struct ckpt_http_req, node);
+	struct ckpt_s3_call *call = CKPT_CONTAINER(req, struct ckpt_s3_call, req);
+
+	call->answered = true;
+	call->under_way = false;
+	ckpt_task_wake(&call->task);
+}
+
+static void clear_answer(struct ckpt_s3_call *call)
+{
+	ckpt_free(call->req.reply);
+	ckpt_free(call->req.header_text);
+	ckpt_free(call->refusal);
+	ckpt_s3_signed_clear(&call->signature);
+	call->refusal = NULL;
+	call->req = (struct ckpt_http_req){.method = call->method};
+}
+
+static void submit(struct ckpt_s3_call *call)
+{
+	struct ckpt_http_req *req = &call->req;
+
+	req->node.run = req_back;
+	req->url = call->url.data;
+	req->headers = call->put;
+	req->body = call->body;
+	req->body_length = call->body_length;
+	req->expect = call->body_length > 1 << 20;
+	req->sink = call->sink;
+	req->room = call->room;
+	req->reply_limit = call->reply_limit;
+	call->answered = false;
+	call->under_way = true;
+	ckpt_http_submit(call->client->http, req);
+}
+
+static int keys_body(struct ckpt_task *task)
+{
+	struct ckpt_s3_call *call = call_of(task);
+	struct ckpt_s3_client *client = call->client;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (client->stopped)
+		return fail(call, -ECANCELED, "it was given up");
+	ckpt_s3_credentials_want(client->credentials, &call->want, task);
+	CKPT_AWAIT(task, call->want.done);
+	if (call->want.result < 0) {
+		const struct ckpt_error *why = ckpt_s3_credentials_error(client->credentials);
+		return fail(call, call->want.result, why->message);
+	}
+	clear_answer(call);
+	r = prepare(call, ckpt_s3_credentials_keys(client->credentials));
+	if (r < 0)
+		return fail(call, r, ckpt_code_text(r));
+	submit(call);
+	return ckpt_task_continue(task, send_body);
+	CKPT_TASK_END(task);
+}
+
+/* What follows it. */
+
+static void read_refusal(struct ckpt_s3_call *call)
+{
+	struct ckpt_http_req *req = &call->req;
+	bool good = req->status >= 200 && req->status < 300;
+
+	if (req->result < 0 || !req->reply || (good && !call->documents))
+		return;
+	call->refusal = ckpt_alloc(sizeof(*call->refusal));
+	if (call->refusal && ckpt_s3_error_parse(req->reply, req->reply_length, call->refusal))
+		return;
+	ckpt_free(call->refusal);
+	call->refusal = NULL;
+}
+
+static enum ckpt_s3_verdict judge(const struct ckpt_s3_call *call)
+{
+	/* A success that turns out to be none is the server's failure, whatever it has begun to say. */
+	bool late = call->refusal && call->req.status >= 200 && call->req.status < 300;
+	const struct ckpt_s3_outcome outcome = {.result = call->req.result,
+		.status = late ? 500 : call->req.status,
+		.code = call->refusal ? call->refusal->code : "",
+		.conditional = call->conditional};
+
+	return ckpt_s3_judge(&outcome);
+}
+
+static uint64_t header_ms(const struct ckpt_s3_call *call, const char *name, uint64_t now_s)
+{
+	char value[64];
+
+	if (!ckpt_http_header(&call->req, name, value, sizeof(value)))
+		return 0;
+	return strcmp(name, "retry-after") == 0 ? ckpt_s3_retry_after_ms(value, now_s)
+						: ckpt_s3_amz_retry_after_ms(value);
+}
+
+/* The bucket is in another region, and the server names it. */
+static bool move(struct ckpt_s3_call *call)
+{
+	struct ckpt_s3_client *client = call->client;
+	struct ckpt_s3_endpoint_config config = client->asked;
+	struct ckpt_s3_endpoint moved;
+	char region[CKPT_S3_REGION_MAX + 1] = "";
+
+	if (!ckpt_http_header(&call->req, "x-amz-bucket-region", region, sizeof(region)) &&
+		call->refusal)
+		(void)snprintf(
+			region, sizeof(region), "%.*s", CKPT_S3_REGION_MAX, call->refusal->region);
+	if (!*region || strcmp(region, client->endpoint.region) == 0)
+		return false;
+	config.region = region;
+	if (ckpt_s3_endpoint_make(&config, NULL, &moved) < 0)
+		return false;
+	ckpt_log(client->log, CKPT_LOG_WARN,
+		"the bucket %s is in region %s, and not in %s: name that region (AWS_REGION), it "
+		"saves "
+		"a request",
+		client->place.bucket, region, client->endpoint.region);
+	client->endpoint = moved;
+	return true;
+}
+
+/* What is to be mended before the next try. False: it cannot be. */
+static bool mend(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
+{
+	struct ckpt_s3_client *client = call->client;
+	char value[64];
+	uint64_t date_s;
+
+	switch (verdict) {
+	case CKPT_S3_REFRESH:
+		ckpt_s3_credentials_expired(client->credentials, call->want.serial);
+		return true;
+	case CKPT_S3_CLOCK:
+		if (!ckpt_http_header(&call->req, "date", value, sizeof(value)) ||
+			!ckpt_s3_date_http(value, &date_s))
+			return false;
+		client->clock_offset_s =
+			(int64_t)date_s - (int64_t)(ckpt_env_wall_ms(client->env) / 1000);
+		ckpt_log(client->log, CKPT_LOG_WARN,
+			"this machine's clock is %" PRId64
+			" s behind that of %s: requests are signed "
+			"with the server's",
+			client->clock_offset_s, client->endpoint.host);
+		return true;
+	case CKPT_S3_MOVED:
+		return move(call);
+	default:
+		return true;
+	}
+}
+
+static int refuse(struct ckpt_s3_call *call)
+{
+	const struct ckpt_http_req *req = &call->req;
+	struct ckpt_error quiet = {.size = sizeof(quiet)};
+	const struct ckpt_s3_asked asked = {.doing = call->doing,
+		.bucket = call->client->place.bucket,
+		.key = call->key,
+		.region = call->client->endpoint.region,
+		.tries = call->tries.failed};
+	struct ckpt_error *err = call->quiet ? &quiet : call->err;
+	int r = req->result < 0 ? ckpt_s3_unanswered(err, &asked, req->result, req->words)
+				: ckpt_s3_refused(err, &asked, req->status, call->refusal);
+
+	if (call->quiet && r != -ENOENT && r != -EEXIST && call->err && call->err->code == 0)
+		*call->err = quiet;
+	return r;
+}
+
+static void wake_up(struct ckpt_timer *timer)
+{
+	struct ckpt_s3_call *call = CKPT_CONTAINER(timer, struct ckpt_s3_call, timer);
+
+	call->sleeping = false;
+	ckpt_task_wake(&call->task);
+}
+
+/* Sets the timer for the next try; false: there is none. */
+static bool try_again(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
+{
+	struct ckpt_s3_client *client = call->client;
+	uint64_t now_ns = ckpt_env_now(client->env);
+	uint64_t now_s = server_time_s(client);
+	uint64_t wait_ms = 0;
+	const struct ckpt_s3_delays delays = {
+		.retry_after_ms = header_ms(call, "retry-after", now_s),
+		.amz_retry_after_ms = header_ms(call, "x-amz-retry-after", now_s),
+		.left_ms = call->deadline_ns > now_ns ? (call->deadline_ns - now_ns) / MS : 0,
+		.random = ckpt_env_random(client->env)};
+
+	if (client->stopped || ckpt_s3_tries_next(&call->tries, &client->budget, verdict, &delays,
+				       &wait_ms) != CKPT_S3_GO)
+		return false;
+	if (!mend(call, verdict))
+		return false;
+	call->repeated = call->repeated || call->req.reach == CKPT_HTTP_SENT;
+	call->sleeping = true;
+	call->timer.fire = wake_up;
+	ckpt_timer_set(client->timers, &call->timer, now_ns + wait_ms * MS);
+	return true;
+}
+
+static void keep_pace(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
+{
+	struct ckpt_s3_client *client = call->client;
+	uint64_t now_ns = ckpt_env_now(client->env);
+	bool changed = false;
+
+	if (verdict == CKPT_S3_DONE) {
+		ckpt_s3_budget_earn(&client->budget);
+		changed = ckpt_s3_pace_success(&client->pace, now_ns);
+	} else if (verdict == CKPT_S3_THROTTLED) {
+		changed = ckpt_s3_pace_throttled(&client->pace, now_ns);
+	}
+	if (changed)
+		ckpt_http_widen(client->http, client->pace.now);
+}
+
+static int send_body(struct ckpt_task *task)
+{
+	struct ckpt_s3_call *call = call_of(task);
+	enum ckpt_s3_verdict verdict;
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, call->answered);
+	read_refusal(call);
+	verdict = judge(call);
+	keep_pace(call, verdict);
+	if (verdict == CKPT_S3_DONE)
+		return 0;
+	if (!try_again(call, verdict))
+		return refuse(call);
+	CKPT_AWAIT(task, !call->sleeping);
+	return ckpt_task_continue(task, keys_body);
+	CKPT_TASK_END(task);
+}
+
+static void call_done(struct ckpt_task *task)
+{
+	struct ckpt_s3_call *call = call_of(task);
+	struct ckpt_s3_call **at = &call->client->calls;
+
+	while (*at != call)
+		at = &(*at)->next;
+	*at = call->next;
+	call->result = task->result;
+	call->done = true;
+	ckpt_task_wake(call->waiter);
+	if (!call->client->calls)
+		ckpt_task_wake(call->client->idler);
+}
+
+void ckpt_s3_call_start(struct ckpt_s3_client *client, struct ckpt_s3_call *call)
+{
+	CKPT_ASSERT(client->sched && call->name && call->query && call->doing);
+	call->client = client;
+	call->tries.most = client->attempts;
+	call->deadline_ns = ckpt_env_now(client->env) + CKPT_S3_CALL_MS * MS;
+	if (*call->name)
+		ckpt_s3_place_key(&client->place, call->name, call->key);
+	call->next = client->calls;
+	client->calls = call;
+	ckpt_task_start(&call->task, client->sched, begin_body, call_done);
+}
+
+void ckpt_s3_call_clear(struct ckpt_s3_call *call)
+{
+	CKPT_ASSERT(!ckpt_task_active(&call->task));
+	clear_answer(call);
+	ckpt_buf_free(&call->url);
+}
+
+void ckpt_s3_client_begin(struct ckpt_s3_client *client)
+{
+	CKPT_ASSERT(client->sched && client->timers && client->credentials);
+	ckpt_s3_pace_init(&client->pace, client->http->connections, ckpt_env_now(client->env));
+}
+
+void ckpt_s3_client_link(struct ckpt_s3_client **list, struct ckpt_s3_client *client)
+{
+	if (client->linked)
+		return;
+	client->linked = true;
+	client->next = *list;
+	*list = client;
+}
+
+void ckpt_s3_client_stop(struct ckpt_s3_client *client)
+{
+	client->stopped = true;
+	ckpt_s3_credentials_stop(client->credentials);
+	for (struct ckpt_s3_call *call = client->calls; call; call = call->next) {
+		if (call->under_way)
+			ckpt_http_cancel(client->http, &call->req);
+		if (call->sleeping) {
+			ckpt_timer_clear(client->timers, &call->timer);
+			wake_up(&call->timer);
+		}
+	}
+}
+
+bool ckpt_s3_client_idle(struct ckpt_s3_client *client, struct ckpt_task *task)
+{
+	client->idler = task;
+	return !client->calls && ckpt_s3_credentials_idle(client->credentials, task);
+}
+
+bool ckpt_s3_call_length(const struct ckpt_s3_call *call, uint64_t *ret_length)
+{
+	char value[32];
+	uint64_t length = 0;
+
+	if (!ckpt_http_header(&call->req, "content-length", value, sizeof(value)) || !*value)
+		return false;
+	for (const char *c = value; *c; c++) {
+		if (*c < '0' || *c > '9' || length > (INT64_MAX - 9) / 10)
+			return false;
+		length = length * 10 + (uint64_t)(*c - '0');
+	}
+	*ret_length = length;
+	return true;
+}
+
+void ckpt_s3_call_etag(const struct ckpt_s3_call *call, char ret_etag[CKPT_S3_ETAG_MAX + 1])
+{
+	char value[CKPT_S3_ETAG_MAX + 2];
+
+	ret_etag[0] = '\0';
+	if (ckpt_http_header(&call->req, "etag", value, sizeof(value)) &&
+		strlen(value) <= CKPT_S3_ETAG_MAX)
+		memcpy(ret_etag, value, strlen(value) + 1);
+}

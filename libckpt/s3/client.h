@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A bucket, or what of it lies below a prefix, as the core's thread asks it: one call is one request of S3's
+ * interface, signed, sent, made again while that may help, and its failure worded.
+ */
+#ifndef CKPT_S3_CLIENT_H
+#define CKPT_S3_CLIENT_H
+
+#include <ckpt/error.h>
+#include "base/env.h"
+#include "base/log.h"
+#include "base/task.h"
+#include "base/task_job.h"
+#include "base/timer.h"
+#include "net/http.h"
+#include "s3/credentials.h"
+#include "s3/endpoint.h"
+#include "s3/pace.h"
+#include "s3/place.h"
+#include "s3/reply_parts.h"
+#include "s3/retry.h"
+#include "s3/sign.h"
+
+#define CKPT_S3_CALL_HEADERS 3
+/* All tries of a call together. */
+#define CKPT_S3_CALL_MS      UINT64_C(180000)
+
+struct ckpt_s3_client {
+	struct ckpt_env *env;
+	struct ckpt_sched *sched;
+	struct ckpt_timers *timers;
+	struct ckpt_http *http;
+	struct ckpt_log *log; /* may be NULL */
+	struct ckpt_s3_credentials *credentials;
+	struct ckpt_s3_place place;
+	struct ckpt_s3_endpoint_config
+		asked; /* what `endpoint` was made of; its texts are borrowed */
+	struct ckpt_s3_endpoint endpoint;
+	unsigned attempts; /* of a call; 0: CKPT_S3_ATTEMPTS */
+
+	/* Its own. */
+	struct ckpt_s3_signing_key signing;
+	struct ckpt_s3_budget budget;
+	struct ckpt_s3_pace pace;
+	int64_t clock_offset_s;     /* the server's clock less ours */
+	struct ckpt_s3_call *calls; /* under way */
+	struct ckpt_task *idler;
+	bool stopped;
+	bool linked;
+	struct ckpt_s3_client *next;
+};
+
+struct ckpt_s3_call {
+	/* What is asked. Borrowed until it is done. */
+	enum ckpt_http_method method;
+	const char *name;  /* below the prefix; "": the bucket itself */
+	const char *query; /* encoded; "" */
+	struct ckpt_http_header headers[CKPT_S3_CALL_HEADERS];
+	size_t header_count;
+	const void *body;
+	uint64_t body_length;
+	void *sink; /* see net/http.h */
+	uint64_t room;
+	uint64_t reply_limit;
+	const char *doing;      /* for words: "read", "list" */
+	struct ckpt_error *err; /* NULL: nowhere */
+	struct ckpt_task *waiter;
+	bool conditional; /* with If-None-Match or If-Match */
+	bool documents;   /* a success is told in XML, which may turn out to be an error */
+	bool quiet;       /* -ENOENT and -EEXIST are answers, not worded failures */
+
+	/*
+	 * What came of it. 0: the server has done it, and says so. -ENOENT: there is no such object. -EEXIST: a
+	 * condition does not hold. -ESTALE: there is no such upload. Others: see s3/refusal.h, and the codes of the HTTP
+	 * client and of OpenSSL.
+	 */
+	bool done;
+	int result;
+	bool repeated; /* an earlier try may have been done by the server, whose answer was lost */
+	struct ckpt_http_req req; /* status, headers and body of the last answer */
+
+	/* Its own. */
+	struct ckpt_s3_client *client;
+	struct ckpt_s3_call *next; /* of those under way */
+	struct ckpt_task task;
+	struct ckpt_task_job hash;
+	struct ckpt_s3_want want;
+	struct ckpt_timer timer;
+	struct ckpt_s3_tries tries;
+	struct ckpt_s3_error_reply *refusal; /* of the last answer; NULL: it was none */
+	struct ckpt_s3_signed signature;
+	struct ckpt_http_header put[CKPT_S3_CALL_HEADERS + CKPT_S3_SIGNED_MAX + 1];
+	struct ckpt_buf url;
+	uint64_t deadline_ns;
+	bool under_way; /* in the hands of the HTTP client */
+	bool answered;
+	bool sleeping;
+	char key[CKPT_S3_KEY_MAX + 1];
+	char payload[CKPT_S3_SHA256_HEX];
+};
+
+/* What is its own; all else is set. */
+void ckpt_s3_client_begin(struct ckpt_s3_client *client);
+/* Puts it in front of others, once. */
+void ckpt_s3_client_link(struct ckpt_s3_client **list, struct ckpt_s3_client *client);
+/* What is under way ends soon, with -ECANCELED unless it is done; so does what is asked later. */
+void ckpt_s3_client_stop(struct ckpt_s3_client *client);
+/* Nothing is under way: it may be closed. `task` is woken when that may have become so. */
+bool ckpt_s3_client_idle(struct ckpt_s3_client *client, struct ckpt_task *task);
+
+/* `call` has what is asked, and nothing else. Then CKPT_AWAIT(task, call->done). */
+void ckpt_s3_call_start(struct ckpt_s3_client *client, struct ckpt_s3_call *call);
+/* Frees what was answered. It is done, or was never started. */
+void ckpt_s3_call_clear(struct ckpt_s3_call *call);
+
+/* The answer's Content-Length, and its ETag with the quotes ("" if it is too long or not there). */
+bool ckpt_s3_call_length(const struct ckpt_s3_call *call, uint64_t *ret_length);
+void ckpt_s3_call_etag(const struct ckpt_s3_call *call, char ret_etag[CKPT_S3_ETAG_MAX + 1]);
+
+#endif

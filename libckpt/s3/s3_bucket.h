@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A bucket as programs ask it: with the settings and keys of the environment, over libcurl. */
+#ifndef CKPT_S3_S3_BUCKET_H
+#define CKPT_S3_S3_BUCKET_H
+
+#include <ckpt/error.h>
+#include "base/env.h"
+#include "base/log.h"
+#include "base/task.h"
+#include "base/timer.h"
+#include "s3/place.h"
+
+struct ckpt_bucket;
+struct ckpt_s3_client;
+
+/* Of the core that asks it; all borrowed. */
+struct ckpt_bucket_core {
+	struct ckpt_env *env;
+	struct ckpt_sched *sched;
+	struct ckpt_timers *timers;
+	struct ckpt_log *log; /* may be NULL */
+};
+
+/* On the caller's thread: reads the environment and ~/.aws. Asks no server. `place` is remote. */
+int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket_core *core,
+	struct ckpt_error *err, struct ckpt_bucket **ret_bucket);
+/* Asked on the core's thread only. */
+struct ckpt_s3_client *ckpt_bucket_client(struct ckpt_bucket *bucket);
+/* Puts one in front of others, which are closed with it. */
+void ckpt_bucket_link(struct ckpt_bucket **list, struct ckpt_bucket *bucket);
+/* The core runs no more, and nothing is under way. NULL is ignored. */
+void ckpt_bucket_close(struct ckpt_bucket *bucket);
+
+#endif

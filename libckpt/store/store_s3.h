@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store in a bucket, as its own files see it. Each verb is a task over calls of s3/client.h.
+ *
+ * A path of the store is a key below the prefix. There are no directories: MKDIR, RMDIR and SYNC are done at once,
+ * and what a listing shows of one is there because a key begins so. Nor are there locks: LOCK gives one that keeps
+ * nobody out. An object is there whole, or not at all, and durable when the server has said so.
+ */
+#ifndef CKPT_STORE_STORE_S3_H
+#define CKPT_STORE_STORE_S3_H
+
+#include "s3/client.h"
+#include "s3/reply_parts.h"
+#include "store/store.h"
+
+/* What is open: to be read, or on its way into the bucket. */
+struct ckpt_s3_file {
+	bool used;
+	uint64_t size;
+	char etag[CKPT_S3_ETAG_MAX + 1]; /* to be read: of what was opened; "": not known */
+	bool made;                       /* the object is there, made by this file */
+	char *upload;                    /* id of the multipart upload; NULL: none */
+	uint64_t part_bytes;
+	struct ckpt_s3_part *parts; /* number 0: not there yet */
+	uint32_t part_count;
+};
+
+/* Whether the server heeds If-None-Match. */
+enum ckpt_s3_conditions {
+	CKPT_S3_UNPROBED = 0,
+	CKPT_S3_HEEDED,
+	CKPT_S3_IGNORED, /* or refused */
+};
+
+struct ckpt_store_s3 {
+	struct ckpt_store store;
+	struct ckpt_s3_client *client; /* borrowed */
+	uint64_t block_bytes;          /* what WRITE brings at once, but for a file's end */
+	enum ckpt_s3_conditions conditions;
+	struct ckpt_s3_file *files; /* by ckpt_object.fd */
+	size_t file_room;
+};
+
+/* An operation under way. Allocated for it: most that wait have none. */
+struct ckpt_s3_work {
+	struct ckpt_s3_call call;
+	struct ckpt_buf query;
+	struct ckpt_buf body;
+	struct ckpt_buf names;
+	size_t name_count;
+	char range[48];
+	char upload[CKPT_S3_UPLOAD_ID_MAX + 1];
+	char etag[CKPT_S3_ETAG_MAX + 1];
+	char *token; /* of a listing's next page; NULL: none */
+};
+
+struct ckpt_store_op *ckpt_s3_op(struct ckpt_task *task);
+struct ckpt_store_s3 *ckpt_s3_store(const struct ckpt_store_op *op);
+struct ckpt_s3_work *ckpt_s3_work(const struct ckpt_store_op *op);
+/* Of op->object, which is open. */
+struct ckpt_s3_file *ckpt_s3_file_of(const struct ckpt_store_op *op);
+
+/*
+ * A call with what is usual filled in: `call` of the work, cleared. Then ckpt_s3_call_start() and
+ * CKPT_AWAIT(task, work->call.done).
+ */
+struct ckpt_s3_call *ckpt_s3_ask(struct ckpt_store_op *op, enum ckpt_http_method method,
+	const char *path, const char *doing);
+/* Words a failure that is not the server's: "cannot <what> in <store>: <why>". Returns the code. */
+CKPT_PRINTF(3, 4)
+int ckpt_s3_store_fail(struct ckpt_store_op *op, int code, const char *what, ...);
+/* A place in the table for op->object, which is open then. -ENOMEM. */
+int ckpt_s3_file_give(struct ckpt_store_op *op, struct ckpt_s3_file *file);
+/* Forgets op->object; it is open no more. */
+void ckpt_s3_file_drop(struct ckpt_store_op *op);
+
+/* One body for each verb that asks the server. */
+ckpt_task_fn ckpt_s3_create_body;
+ckpt_task_fn ckpt_s3_write_body;
+ckpt_task_fn ckpt_s3_seal_body;
+ckpt_task_fn ckpt_s3_abandon_body;
+ckpt_task_fn ckpt_s3_put_body; /* PUT and PUBLISH */
+ckpt_task_fn ckpt_s3_get_body;
+ckpt_task_fn ckpt_s3_open_body;
+ckpt_task_fn ckpt_s3_read_body;
+ckpt_task_fn ckpt_s3_list_body;
+ckpt_task_fn ckpt_s3_remove_body;
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs of the store in a bucket that are about shards: uploads in parts, and reading of ranges. */
+#include "store/store_s3.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "s3/body_xml.h"
+#include "s3/escape.h"
+#include "s3/reply_parts.h"
+
+/* Of an upload; the service's own bound. */
+#define PARTS_MAX 10000
+
+/* Creating. Names are used once, and what is repeated is the same: nothing is asked of the name. */
+
+static int give_upload(struct ckpt_store_op *op, struct ckpt_s3_file *file, const char *upload)
+{
+	int r = -ENOMEM;
+
+	file->upload = ckpt_strdup(upload);
+	file->parts = ckpt_alloc_array(file->part_count, sizeof(*file->parts));
+	if (file->parts && file->upload)
+		r = ckpt_s3_file_give(op, file);
+	else
+		(void)ckpt_s3_store_fail(op, r, "begin an upload of %s", op->path);
+	if (r < 0) {
+		ckpt_free(file->parts);
+		ckpt_free(file->upload);
+	}
+	return r;
+}
+
+static int begin_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	uint64_t part = ckpt_s3_store(op)->block_bytes;
+	struct ckpt_s3_call *call;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	call = ckpt_s3_ask(op, CKPT_HTTP_POST, op->path, "begin an upload of");
+	call->query = "uploads=";
+	call->documents = true;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0)
+		return work->call.result;
+	struct ckpt_s3_file file = {.size = op->size,
+		.part_bytes = part,
+		.part_count = (uint32_t)((op->size + part - 1) / part)};
+	r = ckpt_s3_upload_parse(
+		work->call.req.reply, work->call.req.reply_length, op->path, op->err, work->upload);
+	return r < 0 ? r : give_upload(op, &file, work->upload);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_s3_create_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	uint64_t part = ckpt_s3_store(op)->block_bytes;
+	struct ckpt_s3_file file = {.size = op->size, .part_bytes = part};
+
+	if (op->size <= part)
+		return ckpt_s3_file_give(op, &file);
+	if (op->size > PARTS_MAX * part)
+		return ckpt_s3_store_fail(op, -EFBIG,
+			"upload the %" PRIu64 " bytes of %s in %u parts of %" PRIu64
+			" bytes: blocks must be larger",
+			op->size, op->path, PARTS_MAX, part);
+	return ckpt_task_continue(task, begin_body);
+}
+
+/* Writing. */
+
+static int write_whole_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call;
+
+	CKPT_TASK_BEGIN(task);
+	call = ckpt_s3_ask(op, CKPT_HTTP_PUT, op->path, "write");
+	call->body = op->data;
+	call->body_length = op->length;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0)
+		return work->call.result;
+	ckpt_s3_file_of(op)->made = true;
+	op->store->bytes_written += op->length;
+	CKPT_TASK_END(task);
+}
+
+static int ask_part(struct ckpt_store_op *op)
+{
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_PUT, op->path, "write a part of");
+
+	ckpt_buf_printf(&work->query,
+		"partNumber=%" PRIu64 "&uploadId=", op->offset / file->part_bytes + 1);
+	ckpt_s3_escape(&work->query, file->upload, strlen(file->upload));
+	ckpt_buf_put(&work->query, "", 1);
+	if (work->query.failed)
+		return ckpt_s3_store_fail(op, -ENOMEM, "write a part of %s", op->path);
+	call->query = work->query.data;
+	call->body = op->data;
+	call->body_length = op->length;
+	return 0;
+}
+
+static int take_part(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	uint64_t at = op->offset / file->part_bytes;
+	struct ckpt_s3_part *part = &file->parts[at];
+
+	ckpt_s3_call_etag(&work->call, part->etag);
+	if (!part->etag[0])
+		return ckpt_s3_store_fail(op, CKPT_ENETWORK,
+			"write a part of %s (the server's answer has no ETag)", op->path);
+	part->number = (uint32_t)at + 1;
+	part->size = op->length;
+	op->store->bytes_written += op->length;
+	return 0;
+}
+
+static int write_part_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = ask_part(op);
+	if (r < 0)
+		return r;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	return work->call.result < 0 ? work->call.result : take_part(op);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_s3_write_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+
+	CKPT_ASSERT(op->offset % file->part_bytes == 0 && op->offset < file->size);
+	CKPT_ASSERT(op->length == ckpt_min_u64(file->part_bytes, file->size - op->offset));
+	return ckpt_task_continue(task, file->upload ? write_part_body : write_whole_body);
+}
+
+/* Sealing, and giving up. */
+
+/* What was uploaded of it goes: nobody pays for parts that nobody can see. */
+static int abort_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call;
+
+	CKPT_TASK_BEGIN(task);
+	call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "give up");
+	work->query.len = 0;
+	ckpt_buf_puts(&work->query, "uploadId=");
+	ckpt_s3_escape(
+		&work->query, ckpt_s3_file_of(op)->upload, strlen(ckpt_s3_file_of(op)->upload));
+	ckpt_buf_put(&work->query, "", 1);
+	if (!work->query.failed) {
+		call->query = work->query.data;
+		call->err = NULL;
+		ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
+		CKPT_AWAIT(task, work->call.done);
+	}
+	ckpt_s3_file_drop(op);
+	return op->saved;
+	CKPT_TASK_END(task);
+}
+
+/* A seal closes its object, however it ends. */
+static int end_seal(struct ckpt_store_op *op, int code)
+{
+	op->saved = code;
+	if (code < 0 && ckpt_s3_file_of(op)->upload)
+		return ckpt_task_continue(&op->task, abort_body);
+	ckpt_s3_file_drop(op);
+	return code;
+}
+
+/* The server has said of every part that it has it. Now it says how much that is. */
+static int check_size_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	uint64_t size = 0;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_s3_call_start(
+		ckpt_s3_store(op)->client, ckpt_s3_ask(op, CKPT_HTTP_HEAD, op->path, "look at"));
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0)
+		return end_seal(op, work->call.result);
+	if (!ckpt_s3_call_length(&work->call, &size) || size != op->size)
+		return end_seal(op,
+			ckpt_s3_store_fail(op, CKPT_ENETWORK,
+				"seal %s, which has %" PRIu64 " bytes there instead of %" PRIu64,
+				op->path, size, op->size));
+	return end_seal(op, 0);
+	CKPT_TASK_END(task);
+}
+
+static int ask_complete(struct ckpt_store_op *op)
+{
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_POST, op->path, "complete");
+
+	for (uint32_t i = 0; i < file->part_count; i++)
+		if (!file->parts[i].number)
+			return ckpt_s3_store_fail(
+				op, -EIO, "complete %s, whose part %u is missing", op->path, i + 1);
+	ckpt_s3_body_complete(file->parts, file->part_count, &work->body);
+	ckpt_buf_puts(&work->query, "uploadId=");
+	ckpt_s3_escape(&work->query, file->upload, strlen(file->upload));
+	ckpt_buf_put(&work->query, "", 1);
+	if (work->query.failed || work->body.failed)
+		return ckpt_s3_store_fail(op, -ENOMEM, "complete %s", op->path);
+	call->query = work->query.data;
+	call->body = work->body.data;
+	call->body_length = work->body.len;
+	call->documents = true;
+	return 0;
+}
+
+static int complete_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = ask_complete(op);
+	if (r < 0)
+		return end_seal(op, r);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	r = work->call.result;
+	/* An earlier try may have done it, and there is no such upload any more: the object says whether. */
+	if (r < 0 && !(work->call.repeated && (r == -ESTALE || r == -ENOENT)))
+		return end_seal(op, r);
+	ckpt_error_clear(op->err);
+	return ckpt_task_continue(task, check_size_body);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_s3_seal_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+
+	if (op->size != file->size)
+		return end_seal(op, ckpt_s3_store_fail(op, -EINVAL,
+					    "seal %s with %" PRIu64 " bytes instead of %" PRIu64,
+					    op->path, op->size, file->size));
+	if (!file->upload && !file->made)
+		return end_seal(op,
+			ckpt_s3_store_fail(op, -EIO, "seal %s, which was not written", op->path));
+	return ckpt_task_continue(task, file->upload ? complete_body : check_size_body);
+}
+
+int ckpt_s3_abandon_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+
+	op->saved = 0;
+	if (op->object->fd >= 0 && ckpt_s3_file_of(op)->upload)
+		return ckpt_task_continue(task, abort_body);
+	if (op->object->fd >= 0)
+		ckpt_s3_file_drop(op);
+	return ckpt_task_continue(task, ckpt_s3_remove_body);
+}
+
+/* Reading. */
+
+int ckpt_s3_open_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_s3_call_start(
+		ckpt_s3_store(op)->client, ckpt_s3_ask(op, CKPT_HTTP_HEAD, op->path, "open"));
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0)
+		return work->call.result;
+	struct ckpt_s3_file file = {.size = 0};
+	ckpt_s3_call_etag(&work->call, file.etag);
+	if (!ckpt_s3_call_length(&work->call, &file.size))
+		return ckpt_s3_store_fail(op, CKPT_ENETWORK,
+			"open %s (the server does not say how long it is)", op->path);
+	op->size = file.size;
+	return ckpt_s3_file_give(op, &file);
+	CKPT_TASK_END(task);
+}
+
+static void ask_range(struct ckpt_store_op *op)
+{
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_GET, op->path, "read");
+
+	(void)snprintf(work->range, sizeof(work->range), "bytes=%" PRIu64 "-%" PRIu64, op->offset,
+		op->offset + op->length - 1);
+	call->headers[call->header_count++] =
+		(struct ckpt_http_header){.name = "range", .value = work->range};
+	if (file->etag[0]) {
+		memcpy(work->etag, file->etag, sizeof(work->etag));
+		call->headers[call->header_count++] =
+			(struct ckpt_http_header){.name = "if-match", .value = work->etag};
+		call->conditional = true;
+	}
+	call->sink = op->data;
+	call->room = op->length;
+}
+
+/* That it is what was asked for: something between may have answered otherwise. */
+static bool is_range(const struct ckpt_store_op *op)
+{
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	const struct ckpt_http_req *req = &ckpt_s3_work(op)->call.req;
+	char value[96];
+	char want[96];
+
+	if (req->received != op->length)
+		return false;
+	if (req->status == 200)
+		return op->offset == 0 && op->length == file->size;
+	(void)snprintf(want, sizeof(want), "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, op->offset,
+		op->offset + op->length - 1, file->size);
+	return req->status == 206 && ckpt_http_header(req, "content-range", value, sizeof(value)) &&
+	       strcmp(value, want) == 0;
+}
+
+int ckpt_s3_read_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	uint64_t size = ckpt_s3_file_of(op)->size;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (op->offset + op->length > size)
+		return ckpt_s3_store_fail(op, CKPT_EINCOMPLETE,
+			"read %" PRIu64 " bytes at offset %" PRIu64 " of %s, which has %" PRIu64,
+			op->length, op->offset, op->path, size);
+	ask_range(op);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	r = work->call.result;
+	if (r == -EEXIST)
+		return ckpt_s3_store_fail(
+			op, -EBUSY, "read %s, which was replaced while it was read", op->path);
+	if (r < 0)
+		return r;
+	if (!is_range(op))
+		return ckpt_s3_store_fail(op, CKPT_ENETWORK,
+			"read %" PRIu64 " bytes at offset %" PRIu64
+			" of %s: the server, or a proxy, has answered with another range",
+			op->length, op->offset, op->path);
+	op->size = op->length;
+	op->store->bytes_read += op->length;
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs of the store in a bucket that are about small objects and names. */
+#include "store/store_s3.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "io/listing.h"
+#include "s3/escape.h"
+#include "s3/reply_list.h"
+
+#define ERROR_MAX (UINT64_C(64) << 10)
+
+/* Publishing: an object that is made once, or not at all. */
+
+static struct ckpt_s3_call *ask_put(struct ckpt_store_op *op, const char *path, bool once)
+{
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_PUT, path, "write");
+
+	call->body = op->data;
+	call->body_length = op->length;
+	if (once)
+		call->headers[call->header_count++] =
+			(struct ckpt_http_header){.name = "if-none-match", .value = "*"};
+	call->conditional = once;
+	return call;
+}
+
+static int put_done(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_file none = {.size = op->length};
+
+	op->store->bytes_written += op->length;
+	return op->locked ? ckpt_s3_file_give(op, &none) : 0;
+}
+
+/*
+ * It is there, and may be what this operation has put there: an answer was lost, or the server does not know
+ * conditions. The bytes decide: what is published carries a number of its own (an attempt, a nonce).
+ */
+static int compare_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call;
+
+	CKPT_TASK_BEGIN(task);
+	call = ckpt_s3_ask(op, CKPT_HTTP_GET, op->path, "read back");
+	call->reply_limit = ckpt_max_u64(op->length, ERROR_MAX);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0 && work->call.result != -EFBIG)
+		return work->call.result;
+	if (work->call.result == 0 && work->call.req.reply_length == op->length &&
+		memcmp(work->call.req.reply, op->data, op->length) == 0)
+		return put_done(op);
+	return op->quiet ? -EEXIST : ckpt_s3_store_fail(op, -EEXIST, "publish %s", op->path);
+	CKPT_TASK_END(task);
+}
+
+/* Where the server knows no conditions: nobody else may write there, and what is there is looked at after. */
+static int unconditional_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_s3_ask(op, CKPT_HTTP_HEAD, op->path, "look at")->quiet = true;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result == 0)
+		return ckpt_task_continue(task, compare_body);
+	if (work->call.result != -ENOENT)
+		return work->call.result;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, ask_put(op, op->path, false));
+	CKPT_AWAIT(task, work->call.done);
+	return work->call.result < 0 ? work->call.result : ckpt_task_continue(task, compare_body);
+	CKPT_TASK_END(task);
+}
+
+static int conditional_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	/* Nothing is there by this name, and what is put there stays as it is. */
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, ask_put(op, op->path, true));
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result == 0)
+		return put_done(op);
+	if (work->call.result == -EEXIST && work->call.repeated) {
+		ckpt_error_clear(op->err);
+		return ckpt_task_continue(task, compare_body);
+	}
+	return work->call.result;
+	CKPT_TASK_END(task);
+}
+
+static void take_probe(struct ckpt_store_op *op, int second)
+{
+	struct ckpt_store_s3 *s = ckpt_s3_store(op);
+
+	s->conditions = second == -EEXIST ? CKPT_S3_HEEDED : CKPT_S3_IGNORED;
+	if (s->conditions == CKPT_S3_IGNORED)
+		ckpt_log(s->client->log, CKPT_LOG_WARN,
+			"%s: this server does not heed If-None-Match: two jobs that write here at "
+			"once "
+			"would not be kept apart; see to it that only one does",
+			op->store->label);
+}
+
+/* Whether the server heeds conditions is asked once, with an object that nobody takes for anything. */
+static int probe_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_store_s3 *s = ckpt_s3_store(op);
+
+	CKPT_TASK_BEGIN(task);
+	(void)snprintf(op->temp.path, sizeof(op->temp.path),
+		CKPT_NAME_MARKER CKPT_STORE_TEMP "%016llx",
+		(unsigned long long)ckpt_env_random(op->store->env));
+	for (op->progress = 0; op->progress < 2; op->progress++) {
+		ask_put(op, op->temp.path, true)->quiet = true;
+		ckpt_s3_call_start(s->client, &work->call);
+		CKPT_AWAIT(task, work->call.done);
+		op->saved = work->call.result;
+		if (op->saved < 0)
+			break;
+	}
+	if (op->saved < 0 && op->saved != -EEXIST && op->saved != CKPT_EUNSUPPORTED)
+		return op->saved;
+	ckpt_error_clear(op->err);
+	take_probe(op, op->saved);
+	/* If it stays, it is as what a writer leaves that was killed. */
+	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->temp.path, "remove")->err = NULL;
+	ckpt_s3_call_start(s->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	return ckpt_task_continue(task, ckpt_s3_put_body);
+	CKPT_TASK_END(task);
+}
+
+int ckpt_s3_put_body(struct ckpt_task *task)
+{
+	switch (ckpt_s3_store(ckpt_s3_op(task))->conditions) {
+	case CKPT_S3_HEEDED:
+		return ckpt_task_continue(task, conditional_body);
+	case CKPT_S3_IGNORED:
+		return ckpt_task_continue(task, unconditional_body);
+	default:
+		return ckpt_task_continue(task, probe_body);
+	}
+}
+
+/* Reading a small object. */
+
+int ckpt_s3_get_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_http_req *req = &work->call.req;
+
+	CKPT_TASK_BEGIN(task);
+	/* An error may be longer. */
+	ckpt_s3_ask(op, CKPT_HTTP_GET, op->path, "read")->reply_limit =
+		ckpt_max_u64(op->size, ERROR_MAX);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0)
+		return work->call.result;
+	if (req->reply_length > op->size)
+		return ckpt_s3_store_fail(op, -EFBIG, "read %s", op->path);
+	op->data = req->reply ? req->reply : ckpt_alloc(1);
+	op->length = req->reply_length;
+	req->reply = NULL;
+	op->store->bytes_read += op->length;
+	return op->data ? 0 : ckpt_s3_store_fail(op, -ENOMEM, "read %s", op->path);
+	CKPT_TASK_END(task);
+}
+
+/* Names. */
+
+int ckpt_s3_remove_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "remove")->quiet = true;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	return work->call.result == -ENOENT ? 0 : work->call.result;
+	CKPT_TASK_END(task);
+}
+
+/* The prefix of a directory's keys, whole: the client's, and the path; "" of a bucket's root. */
+static void put_prefix(struct ckpt_buf *out, const struct ckpt_store_s3 *s, const char *path)
+{
+	if (*s->client->place.path) {
+		ckpt_buf_puts(out, s->client->place.path);
+		ckpt_buf_puts(out, "/");
+	}
+	if (strcmp(path, ".") != 0) {
+		ckpt_buf_puts(out, path);
+		ckpt_buf_puts(out, "/");
+	}
+	ckpt_buf_put(out, "", 1);
+}
+
+static int ask_page(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_GET, "", "list");
+
+	work->query.len = 0;
+	ckpt_buf_puts(&work->query, "list-type=2&delimiter=%2F&encoding-type=url&prefix=");
+	ckpt_s3_escape(&work->query, work->body.data, work->body.len - 1);
+	if (work->token) {
+		ckpt_buf_puts(&work->query, "&continuation-token=");
+		ckpt_s3_escape(&work->query, work->token, strlen(work->token));
+	}
+	ckpt_buf_put(&work->query, "", 1);
+	if (work->query.failed)
+		return ckpt_s3_store_fail(op, -ENOMEM, "list %s", op->path);
+	call->query = work->query.data;
+	call->documents = true;
+	return 0;
+}
+
+/* A name directly below the directory: of a key, or of what is like a directory itself. */
+static int add_name(struct ckpt_s3_work *work, const char *key, bool directory)
+{
+	size_t skip = work->body.len - 1;
+	size_t length = strlen(key);
+
+	if (length < skip || memcmp(key, work->body.data, skip) != 0)
+		return CKPT_EFORMAT;
+	key += skip;
+	length -= skip;
+	if (directory && length > 0 && key[length - 1] == '/')
+		length--;
+	/* A marker of a directory, as some programs make them. */
+	if (length == 0)
+		return 0;
+	if (memchr(key, '/', length))
+		return CKPT_EFORMAT;
+	if (work->name_count == CKPT_LISTING_MAX)
+		return -EOVERFLOW;
+	ckpt_buf_put(&work->names, key, length);
+	ckpt_buf_put(&work->names, "", 1);
+	work->name_count++;
+	return work->names.failed ? -ENOMEM : 0;
+}
+
+static int take_page(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_object_list page = {0};
+	int r = ckpt_s3_object_list_parse(
+		work->call.req.reply, work->call.req.reply_length, op->path, op->err, &page);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < page.count && r == 0; i++)
+		r = add_name(work, page.objects[i].key, page.objects[i].prefix);
+	ckpt_free(work->token);
+	work->token = page.next_token;
+	page.next_token = NULL;
+	ckpt_s3_object_list_clear(&page);
+	return r < 0 ? ckpt_s3_store_fail(op, r, "list %s", op->path) : 0;
+}
+
+static int end_list(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	if (work->name_count == 0 && strcmp(op->path, ".") != 0)
+		return op->quiet ? -ENOENT : ckpt_s3_store_fail(op, -ENOENT, "list %s", op->path);
+	int r = ckpt_listing_sort(&work->names, work->name_count, &op->listing);
+	return r < 0 ? ckpt_s3_store_fail(op, r, "list %s", op->path) : 0;
+}
+
+int ckpt_s3_list_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	put_prefix(&work->body, ckpt_s3_store(op), op->path);
+	if (work->body.failed)
+		return ckpt_s3_store_fail(op, -ENOMEM, "list %s", op->path);
+	do {
+		r = ask_page(op);
+		if (r < 0)
+			return r;
+		ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+		CKPT_AWAIT(task, work->call.done);
+		r = work->call.result < 0 ? work->call.result : take_page(op);
+		if (r < 0)
+			return r;
+	} while (work->token);
+	return end_list(op);
+	CKPT_TASK_END(task);
+}
