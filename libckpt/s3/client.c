@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "s3/date.h"
+#include "s3/keys.h"
 #include "s3/refusal.h"
 
 #define MS UINT64_C(1000000)
@@ -82,9 +83,16 @@ static const char *method_name(enum ckpt_http_method method)
 	return names[method];
 }
 
+/* The keys may be others before it is sent. */
 static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys, const char *path)
 {
 	struct ckpt_s3_client *client = call->client;
+
+	if (keys->token) {
+		call->token = ckpt_strdup(keys->token);
+		if (!call->token)
+			return -ENOMEM;
+	}
 	const struct ckpt_s3_signing signing = {.method = method_name(call->method),
 		.host = client->endpoint.host,
 		.path = path,
@@ -98,7 +106,7 @@ static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys, cons
 		.time_s = server_time_s(client),
 		.access = keys->access,
 		.secret = keys->secret,
-		.token = keys->token};
+		.token = call->token};
 	int r = ckpt_s3_sign(&client->signing, &signing, &call->signature);
 
 	for (size_t i = 0; i < call->signature.count && r == 0; i++)
@@ -145,6 +153,8 @@ static void clear_answer(struct ckpt_s3_call *call)
 	ckpt_free(call->req.header_text);
 	ckpt_free(call->refusal);
 	ckpt_s3_signed_clear(&call->signature);
+	ckpt_s3_forget(call->token);
+	call->token = NULL;
 	call->refusal = NULL;
 	call->req = (struct ckpt_http_req){.method = call->method};
 }
@@ -176,6 +186,7 @@ static int keys_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (client->stopped)
 		return fail(call, -ECANCELED, "it was given up");
+	call->want = (struct ckpt_s3_want){.done = false};
 	ckpt_s3_credentials_want(client->credentials, &call->want, task);
 	CKPT_AWAIT(task, call->want.done);
 	if (call->want.result < 0) {
@@ -317,6 +328,9 @@ static bool try_again(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 	struct ckpt_s3_client *client = call->client;
 	uint64_t now_ns = ckpt_env_now(client->env);
 	uint64_t now_s = server_time_s(client);
+
+	if (!call->deadline_ns)
+		call->deadline_ns = now_ns + CKPT_S3_CALL_MS * MS;
 	uint64_t wait_ms = 0;
 	const struct ckpt_s3_delays delays = {
 		.retry_after_ms = header_ms(call, "retry-after", now_s),
@@ -329,7 +343,6 @@ static bool try_again(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 		return false;
 	if (!mend(call, verdict))
 		return false;
-	call->repeated = call->repeated || call->req.reach == CKPT_HTTP_SENT;
 	call->sleeping = true;
 	call->timer.fire = wake_up;
 	ckpt_timer_set(client->timers, &call->timer, now_ns + wait_ms * MS);
@@ -391,7 +404,6 @@ void ckpt_s3_call_start(struct ckpt_s3_client *client, struct ckpt_s3_call *call
 	CKPT_ASSERT(client->sched && call->name && call->query && call->doing);
 	call->client = client;
 	call->tries.most = client->attempts;
-	call->deadline_ns = ckpt_env_now(client->env) + CKPT_S3_CALL_MS * MS;
 	if (*call->name)
 		ckpt_s3_place_key(&client->place, call->name, call->key);
 	call->next = client->calls;

@@ -22,7 +22,7 @@
 #include "s3/sign.h"
 
 #define CKPT_S3_CALL_HEADERS 3
-/* All tries of a call together. */
+/* From the first failure of a call to its last try. */
 #define CKPT_S3_CALL_MS      UINT64_C(180000)
 
 struct ckpt_s3_client {
@@ -71,12 +71,12 @@ struct ckpt_s3_call {
 
 	/*
 	 * What came of it. 0: the server has done it, and says so. -ENOENT: there is no such object. -EEXIST: a
-	 * condition does not hold. -ESTALE: there is no such upload. Others: see s3/refusal.h, and the codes of the HTTP
+	 * condition does not hold. -ESTALE: there is no such upload. Both may be of what this call has done itself: an
+	 * answer was lost, and it was sent again. Others: see s3/refusal.h, and the codes of the HTTP
 	 * client and of OpenSSL.
 	 */
 	bool done;
 	int result;
-	bool repeated; /* an earlier try may have been done by the server, whose answer was lost */
 	struct ckpt_http_req req; /* status, headers and body of the last answer */
 
 	/* Its own. */
@@ -89,6 +89,7 @@ struct ckpt_s3_call {
 	struct ckpt_s3_tries tries;
 	struct ckpt_s3_error_reply *refusal; /* of the last answer; NULL: it was none */
 	struct ckpt_s3_signed signature;
+	char *token; /* of the keys that it was signed with; NULL: none */
 	struct ckpt_http_header put[CKPT_S3_CALL_HEADERS + CKPT_S3_SIGNED_MAX + 1];
 	struct ckpt_buf url;
 	uint64_t deadline_ns;

@@ -255,7 +255,7 @@ static int complete_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, work->call.done);
 	r = work->call.result;
 	/* An earlier try may have done it, and there is no such upload any more: the object says whether. */
-	if (r < 0 && !(work->call.repeated && (r == -ESTALE || r == -ENOENT)))
+	if (r < 0 && r != -ESTALE && r != -ENOENT)
 		return end_seal(op, r);
 	ckpt_error_clear(op->err);
 	return ckpt_task_continue(task, check_size_body);

@@ -38,8 +38,8 @@ static int put_done(struct ckpt_store_op *op)
 }
 
 /*
- * It is there, and may be what this operation has put there: an answer was lost, or the server does not know
- * conditions. The bytes decide: what is published carries a number of its own (an attempt, a nonce).
+ * It is there, and may be what this operation has put there: an answer was lost and it was sent again, by us or by
+ * libcurl, or the server does not know conditions. The bytes decide: what is published carries a number of its own (an attempt, a nonce).
  */
 static int compare_body(struct ckpt_task *task)
 {
@@ -92,7 +92,7 @@ static int conditional_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, work->call.done);
 	if (work->call.result == 0)
 		return put_done(op);
-	if (work->call.result == -EEXIST && work->call.repeated) {
+	if (work->call.result == -EEXIST) {
 		ckpt_error_clear(op->err);
 		return ckpt_task_continue(task, compare_body);
 	}
