@@ -68,13 +68,17 @@ static void where_there_is_nothing_to_choose_none_is_said(void **state)
 	assert_int_equal(node_of("1\n", "1\n"), -1);
 }
 
+/* Longer than any path. */
+static const char long_address[] =
+	"0000:af:00.0000000000000000000000000000000000000000000000000000000000000000000000"
+	"000000000000000000000000000000000000000000000000000000000000000000000000000000";
+
 static void what_is_not_understood_is_no_node(void **state)
 {
 	static const char *const odd[] = {"", "\n", "x\n", "99999999999999999999\n", "4096\n"};
 	static const char *const lists[] = {"", "all\n", "1-0\n", "0-99999999999\n", "-1\n"};
-	static const char *const addresses[] = {"", "../0000:af:00.0", "0000:af:00.0/..", "0000 af",
-		"0000:af:00.0000000000000000000000000000000000000000000000000000000000000000000000"
-		"000000000000000000000000000000000000000000000000000000000000000000000000000000"};
+	static const char *const addresses[] = {
+		"", "../0000:af:00.0", "0000:af:00.0/..", "0000 af", long_address};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(odd); i++)
