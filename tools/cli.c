@@ -383,6 +383,7 @@ json_t *cli_error_object(const struct ckpt_error *error)
 		json_pack("{s:i, s:s}", "code", error->code, "name", ckpt_strerror(error->code));
 
 	set_text(object, "message", error->message);
+	set_text(object, "tier", error->tier);
 	set_text(object, "file", error->file);
 	set_text(object, "tensor", error->tensor);
 	if (error->step >= 0)

@@ -127,7 +127,8 @@ static int elsewhere_body(struct ckpt_task *task)
 	/* Without the directory the step is gone, or all of it elsewhere: there is nothing of it here. */
 	if (e->op.result < 0 && e->op.result != -ENOENT)
 		return ckpt_fail_at(e->err, e->op.result,
-			&(struct ckpt_where){.tier = "local", .file = e->op.path},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(e->core->store), .file = e->op.path},
 			"cannot list %s of %s: %s", e->op.path, e->core->parts.label,
 			ckpt_code_text(e->op.result));
 	r = take_listing(e);
@@ -183,7 +184,8 @@ int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, c
 		(void)snprintf(more, sizeof(more), " (%u of %u ranks are elsewhere)",
 			elsewhere->count, elsewhere->pick->manifest.world);
 	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
-		&(struct ckpt_where){.tier = "local", .tensor = tensor},
+		&(struct ckpt_where){
+			.tier = ckpt_store_tier(elsewhere->core->store), .tensor = tensor},
 		"%.400s: what rank %u wrote of step %llu is in the store of node %s%s%s; start the "
 		"job on the node that has it, or copy that node's files of the step into %s",
 		what, rank, step, node,

@@ -21,8 +21,9 @@ int ckpt_exporter_trouble(struct ckpt_exporter *e, const char *doing)
 	if (e->op.result >= 0)
 		return *e->stop;
 	return ckpt_fail_at(e->err, e->op.result,
-		&(struct ckpt_where){.tier = "local", .file = e->op.path}, "cannot %s %s in %s: %s",
-		doing, e->op.path, e->place.label, ckpt_code_text(e->op.result));
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->op.path},
+		"cannot %s %s in %s: %s", doing, e->op.path, e->place.label,
+		ckpt_code_text(e->op.result));
 }
 
 /* Takes a small file of the source as it is. */
@@ -30,7 +31,8 @@ static int take_bytes(struct ckpt_exporter *e, char **ret_bytes, uint64_t *ret_l
 {
 	if (e->op.result < 0)
 		return ckpt_fail_at(e->err, e->op.result,
-			&(struct ckpt_where){.tier = "local", .file = e->op.path},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(e->core->store), .file = e->op.path},
 			"cannot read %s in %s: %s", e->op.path, e->core->parts.label,
 			ckpt_code_text(e->op.result));
 	*ret_bytes = e->op.data;
@@ -104,7 +106,8 @@ static int check_marker(struct ckpt_exporter *e)
 		return r;
 	if (strcmp(marker.run_id, e->pick->marker.run_id) != 0)
 		return ckpt_fail_at(e->err, -EEXIST,
-			&(struct ckpt_where){.tier = "local", .file = CKPT_NAME_MARKER},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(e->store), .file = CKPT_NAME_MARKER},
 			"%s is the store of another run (%s, and this is %s): export to an empty "
 			"directory",
 			e->place.label, marker.run_id, e->pick->marker.run_id);
@@ -167,7 +170,8 @@ static int marker_body(struct ckpt_task *task)
 
 int ckpt_exporter_fail_there(struct ckpt_exporter *e)
 {
-	return ckpt_fail_at(e->err, -EEXIST, &(struct ckpt_where){.tier = "local", .file = e->path},
+	return ckpt_fail_at(e->err, -EEXIST,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
 		"%s has step %llu of generation %llu already (%s): nothing was written",
 		e->place.label, (unsigned long long)ckpt_exporter_step(e),
 		(unsigned long long)ckpt_exporter_generation(e), e->path);
@@ -181,7 +185,7 @@ static int check_claim(struct ckpt_exporter *e)
 	drop_data(e);
 	if (!same)
 		return ckpt_fail_at(e->err, -EEXIST,
-			&(struct ckpt_where){.tier = "local", .file = e->path},
+			&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
 			"%s has a generation %llu of its own (%s differs): export to an empty "
 			"directory",
 			e->place.label, (unsigned long long)ckpt_exporter_generation(e), e->path);
@@ -236,7 +240,7 @@ static uint64_t take_newest(struct ckpt_exporter *e)
 static int fail_held(struct ckpt_exporter *e)
 {
 	return ckpt_fail_at(e->err, CKPT_EINUSE,
-		&(struct ckpt_where){.tier = "local", .file = e->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
 		"the store %s is held by a live process: export to a directory of its own",
 		e->place.label);
 }

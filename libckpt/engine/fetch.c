@@ -40,14 +40,14 @@ static const char *name_at(const struct ckpt_layout *layout, uint64_t offset)
 }
 
 int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout, size_t chunk,
-	const char *file, const char *store)
+	const char *file, const struct ckpt_store *store)
 {
 	const struct ckpt_chunk *c = &layout->chunks[chunk];
 	const char *name = name_at(layout, c->offset);
 	const char *last = name_at(layout, c->offset + c->length - 1);
 
 	return ckpt_fail_at(err, CKPT_EINTEGRITY,
-		&(struct ckpt_where){.tier = "local",
+		&(struct ckpt_where){.tier = ckpt_store_tier(store),
 			.file = file,
 			.tensor = name,
 			.has_offset = true,
@@ -56,7 +56,7 @@ int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layo
 		"they "
 		"have changed since they were written; put the file back from a copy, or use an "
 		"older step",
-		file, store, c->length, (unsigned long long)c->offset,
+		file, store->label, c->length, (unsigned long long)c->offset,
 		name ? "tensor " : "its header", name ? name : "",
 		last != name ? " and others" : "");
 }
@@ -68,10 +68,10 @@ static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 
 	if (f->code_chunk != CKPT_FETCH_NO_CHUNK) {
 		(void)ckpt_fetch_fail_chunk(
-			err, c->layout, f->code_chunk, c->file->path, c->core->store->label);
+			err, c->layout, f->code_chunk, c->file->path, c->core->store);
 	} else {
 		(void)ckpt_fail_at(err, f->code,
-			&(struct ckpt_where){.tier = "local",
+			&(struct ckpt_where){.tier = ckpt_store_tier(c->core->store),
 				.file = c->file->path,
 				.tensor = name_at(c->layout, f->code_at),
 				.has_offset = true,
@@ -282,7 +282,8 @@ static int prepare(struct ckpt_fetch *f)
 
 	if (c->layout->chunk_bytes > CKPT_FETCH_CHUNK_MAX)
 		return ckpt_fail_at(c->err, CKPT_EUNSUPPORTED,
-			&(struct ckpt_where){.tier = "local", .file = c->file->path},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(c->core->store), .file = c->file->path},
 			"%s has chunks of %llu bytes; this version reads up to %u", c->file->path,
 			(unsigned long long)c->layout->chunk_bytes, CKPT_FETCH_CHUNK_MAX);
 	f->unit = c->core->config.block_bytes;

@@ -87,6 +87,6 @@ void ckpt_fetch_clear(struct ckpt_fetch *fetch);
 
 /* Records in `err` that a chunk of a shard differs from its digest. */
 int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout, size_t chunk,
-	const char *file, const char *store);
+	const char *file, const struct ckpt_store *store);
 
 #endif

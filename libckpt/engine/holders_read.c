@@ -35,7 +35,7 @@ static void job_back(struct ckpt_node *node)
 static int fail_size(const struct ckpt_holders_reader *r)
 {
 	return ckpt_fail_at(r->err, CKPT_EINTEGRITY,
-		&(struct ckpt_where){.tier = "local", .file = r->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(r->core->store), .file = r->path},
 		"%s in %s has only %llu bytes, the manifest says %llu: it was cut; remove it, as "
 		"the "
 		"step is whole without it",
@@ -45,7 +45,7 @@ static int fail_size(const struct ckpt_holders_reader *r)
 
 static int fail_read(const struct ckpt_holders_reader *r)
 {
-	const struct ckpt_where where = {.tier = "local", .file = r->path};
+	const struct ckpt_where where = {.tier = ckpt_store_tier(r->core->store), .file = r->path};
 	int code = r->op.result;
 
 	if (code == -EFBIG)

@@ -145,7 +145,8 @@ static int fail_untold(struct ckpt_pick *p, const struct ckpt_scan_step *step)
 	ckpt_error_clear(p->err);
 	/* The record names it. */
 	p->chosen = *step;
-	return ckpt_fail_at(p->err, step->code, &(struct ckpt_where){.tier = "local", .file = path},
+	return ckpt_fail_at(p->err, step->code,
+		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = path},
 		"which is %s of %s cannot be told: %s could not be read: %s",
 		wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label, path, step->note);
 }
@@ -195,7 +196,7 @@ static int vanish(struct ckpt_pick *p)
 			"whoever removes them has ended",
 			CKPT_PICK_TRIES, p->core->parts.label);
 	return ckpt_fail_at(p->err, CKPT_ENOSTEP,
-		&(struct ckpt_where){.tier = "local", .file = p->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = p->path},
 		"step %llu of %s has just been removed", (unsigned long long)p->chosen.step,
 		p->core->parts.label);
 }
@@ -228,7 +229,8 @@ static int take_lock(struct ckpt_pick *p)
 	}
 	if (p->op.result < 0)
 		return ckpt_fail_at(p->err, p->op.result,
-			&(struct ckpt_where){.tier = "local", .file = p->path},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(p->core->store), .file = p->path},
 			"cannot lock %s of %s: %s", p->path, p->core->parts.label,
 			ckpt_code_text(p->op.result));
 	return 0;
@@ -247,7 +249,7 @@ static bool is_known_bad(const struct ckpt_pick *p)
 
 static int take_manifest(struct ckpt_pick *p)
 {
-	struct ckpt_where where = {.tier = "local", .file = p->path};
+	struct ckpt_where where = {.tier = ckpt_store_tier(p->core->store), .file = p->path};
 	const struct ckpt_manifest *m = &p->manifest;
 
 	if (p->op.result == -ENOENT)
@@ -384,7 +386,7 @@ static int unseen(struct ckpt_pick *p)
 {
 	ckpt_error_clear(p->err);
 	return ckpt_fail_at(p->err, -ETIMEDOUT,
-		&(struct ckpt_where){.tier = "local", .file = p->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = p->path},
 		"rank %u does not see step %llu of generation %llu in %s, which rank 0 has opened: "
 		"see whether all ranks have the same directory",
 		p->core->config.rank, (unsigned long long)p->chosen.step,
@@ -399,7 +401,7 @@ static int lacks(struct ckpt_pick *p)
 {
 	ckpt_error_clear(p->err);
 	return ckpt_fail_at(p->err, CKPT_EINCOMPLETE,
-		&(struct ckpt_where){.tier = "local", .file = p->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = p->path},
 		"step %llu of generation %llu, which rank 0 has opened, is not in %s any more, the "
 		"store of node %s: use another step, or copy that node's files of it into its "
 		"store",
@@ -414,7 +416,8 @@ static int take_named(struct ckpt_pick *p)
 
 	if (r == 0 && strcmp(p->named, p->manifest.attempt) != 0)
 		r = ckpt_fail_at(p->err, CKPT_EMISMATCH,
-			&(struct ckpt_where){.tier = "local", .file = p->path},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(p->core->store), .file = p->path},
 			"%s of %s is of attempt %s, and rank 0 has opened attempt %s: see whether "
 			"all ranks have the same directory",
 			p->path, p->core->parts.label, p->manifest.attempt, p->named);

@@ -77,7 +77,7 @@ static int word_gone(struct ckpt_restore *r)
 	ckpt_error_clear(&r->why);
 	/* Whoever asks for the latest and hears that there is none starts from nothing. */
 	return ckpt_fail_at(&r->why, latest ? -EBUSY : CKPT_ENOSTEP,
-		&(struct ckpt_where){.tier = "local", .file = r->pick.path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(r->core->store), .file = r->pick.path},
 		"step %llu of %s was removed while it was read%s",
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label,
 		latest ? ": ask for the latest again" : "");

@@ -124,7 +124,8 @@ static int scan_marker_done(struct ckpt_scanner *s)
 {
 	if (s->op.result == -ENOENT)
 		return ckpt_fail_at(s->err, CKPT_ENOSTORE,
-			&(struct ckpt_where){.tier = "local", .file = CKPT_NAME_MARKER},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(s->store), .file = CKPT_NAME_MARKER},
 			"%s is not a store: it has no %s", s->store->label, CKPT_NAME_MARKER);
 	if (s->op.result < 0)
 		return ckpt_fail(s->err, s->op.result, "cannot read %s of %s: %s", CKPT_NAME_MARKER,

@@ -19,7 +19,7 @@ static struct ckpt_shard *shard_of(struct ckpt_task *task)
 static int fail_missing(struct ckpt_shard *s, const char *what)
 {
 	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
-		&(struct ckpt_where){.tier = "local", .file = s->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(s->core->store), .file = s->path},
 		"%s %s of step %llu is not in %s%s%s, though the step was committed: it was "
 		"written on node %s; bring the file back, or use another step",
 		what, s->path, (unsigned long long)s->step, s->core->parts.label,
@@ -29,13 +29,14 @@ static int fail_missing(struct ckpt_shard *s, const char *what)
 
 static int fail_read(struct ckpt_shard *s, int code)
 {
-	return ckpt_fail_at(s->err, code, &(struct ckpt_where){.tier = "local", .file = s->path},
+	return ckpt_fail_at(s->err, code,
+		&(struct ckpt_where){.tier = ckpt_store_tier(s->core->store), .file = s->path},
 		"cannot read %s in %s: %s", s->path, s->core->parts.label, ckpt_code_text(code));
 }
 
 static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 {
-	struct ckpt_where where = {.tier = "local",
+	struct ckpt_where where = {.tier = ckpt_store_tier(s->core->store),
 		.file = s->path,
 		.has_offset = true,
 		.offset = ckpt_min_u64(have, want)};
@@ -54,7 +55,7 @@ static void index_work(struct ckpt_job *job)
 {
 	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
 	struct ckpt_digest digest = ckpt_digest_of(s->index_bytes, s->index_length);
-	struct ckpt_where where = {.tier = "local", .file = s->path};
+	struct ckpt_where where = {.tier = ckpt_store_tier(s->core->store), .file = s->path};
 
 	if (!ckpt_digest_equal(&digest, &s->rank->index_digest)) {
 		s->job.result = ckpt_fail_at(&s->job.error, CKPT_EINTEGRITY, &where,
@@ -84,7 +85,8 @@ static int take_index(struct ckpt_shard *s)
 		return fail_missing(s, "the index");
 	if (r == -EFBIG)
 		return ckpt_fail_at(s->err, CKPT_EINTEGRITY,
-			&(struct ckpt_where){.tier = "local", .file = s->path},
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(s->core->store), .file = s->path},
 			"%s in %s has more than the %llu bytes that the manifest says: it was "
 			"added to; put the file back from a copy, or use another step",
 			s->path, s->core->parts.label, (unsigned long long)s->rank->index_bytes);
@@ -165,7 +167,7 @@ static void header_work(struct ckpt_job *job)
 		struct ckpt_digest digest = ckpt_digest_of(s->header + c->offset, c->length);
 		if (!ckpt_digest_equal(&digest, &c->digest)) {
 			s->job.result = ckpt_fetch_fail_chunk(
-				&s->job.error, layout, i, s->path, s->core->parts.label);
+				&s->job.error, layout, i, s->path, s->core->store);
 			return;
 		}
 	}

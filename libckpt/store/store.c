@@ -224,6 +224,11 @@ void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 	submit(s, op);
 }
 
+const char *ckpt_store_tier(const struct ckpt_store *store)
+{
+	return store->ops->tier;
+}
+
 void ckpt_store_close(struct ckpt_store *store)
 {
 	store->ops->close(store);

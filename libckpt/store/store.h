@@ -149,6 +149,9 @@ bool ckpt_store_is_no_file(int code);
 /* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both afterwards. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 
+/* Which tier it is, for error records. */
+const char *ckpt_store_tier(const struct ckpt_store *store);
+
 void ckpt_store_close(struct ckpt_store *store);
 
 /*
