@@ -219,8 +219,6 @@ static void curl_close(struct ckpt_http *http)
 
 	if (is_foreign(client))
 		return;
-	/* No lookup wakes a thread after this. */
-	ckpt_resolver_close(client->resolver);
 	pthread_mutex_lock(&client->lock);
 	client->closing = true;
 	line = client->head;
@@ -241,6 +239,8 @@ static void curl_close(struct ckpt_http *http)
 		if (client->threads[i].started)
 			(void)pthread_join(client->threads[i].thread, NULL);
 	}
+	/* The threads asked it to their end. No lookup wakes one after this. */
+	ckpt_resolver_close(client->resolver);
 	CKPT_ASSERT(!client->head && client->active == 0);
 	free_client(client);
 }
