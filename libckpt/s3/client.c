@@ -177,6 +177,22 @@ static void submit(struct ckpt_s3_call *call)
 	ckpt_http_submit(call->client->http, req);
 }
 
+/* A file or a program that is not there, or is too large, is said of no object. */
+static int keys_code(int code)
+{
+	switch (code) {
+	case -ENOENT:
+	case -EEXIST:
+	case -ESTALE:
+	case -EFBIG:
+	case -EBUSY:
+	case -EAGAIN:
+		return CKPT_EAUTH;
+	default:
+		return code;
+	}
+}
+
 static int keys_body(struct ckpt_task *task)
 {
 	struct ckpt_s3_call *call = call_of(task);
@@ -191,7 +207,7 @@ static int keys_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, call->want.done);
 	if (call->want.result < 0) {
 		const struct ckpt_error *why = ckpt_s3_credentials_error(client->credentials);
-		return fail(call, call->want.result, why->message);
+		return fail(call, keys_code(call->want.result), why->message);
 	}
 	clear_answer(call);
 	r = prepare(call, ckpt_s3_credentials_keys(client->credentials));
