@@ -96,6 +96,9 @@ static int ask_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	for (;;) {
+		/* Before the first: nothing was there to be cancelled. */
+		if (ask->stopped)
+			return end(ask);
 		ask->attempt++;
 		submit(ask);
 		CKPT_AWAIT(task, ask->answered);
