@@ -120,6 +120,7 @@ static int prepare(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys)
 	struct ckpt_buf path = {0};
 	int r = -ENOMEM;
 
+	memcpy(call->region, endpoint->region, sizeof(call->region));
 	call->req.header_count = call->header_count;
 	memcpy(call->put, call->headers, sizeof(call->headers));
 	/* Else libcurl says that it is a form. */
@@ -268,8 +269,11 @@ static bool move(struct ckpt_s3_call *call)
 		call->refusal)
 		(void)snprintf(
 			region, sizeof(region), "%.*s", CKPT_S3_REGION_MAX, call->refusal->region);
-	if (!*region || strcmp(region, client->endpoint.region) == 0)
+	if (!*region || strcmp(region, call->region) == 0)
 		return false;
+	/* Another call has found it out meanwhile. */
+	if (strcmp(region, client->endpoint.region) == 0)
+		return true;
 	config.region = region;
 	if (ckpt_s3_endpoint_make(&config, NULL, &moved) < 0)
 		return false;

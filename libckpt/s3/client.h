@@ -96,6 +96,7 @@ struct ckpt_s3_call {
 	bool under_way; /* in the hands of the HTTP client */
 	bool answered;
 	bool sleeping;
+	char region[CKPT_S3_REGION_MAX + 1]; /* that was asked last */
 	char key[CKPT_S3_KEY_MAX + 1];
 	char payload[CKPT_S3_SHA256_HEX];
 };
