@@ -178,6 +178,9 @@ static int no_memory_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
 
+	/* By a failure, too. */
+	if ((op->verb == CKPT_STORE_SEAL || op->verb == CKPT_STORE_ABANDON) && op->object->fd >= 0)
+		ckpt_s3_file_drop(op);
 	return ckpt_s3_store_fail(op, -ENOMEM, "reach %s", op->path);
 }
 
