@@ -13,6 +13,8 @@
 #include "s3/reply_list.h"
 
 #define ERROR_MAX (UINT64_C(64) << 10)
+/* Of a listing: a page may be empty, and there is another all the same. */
+#define PAGES_MAX 100000
 
 /* Publishing: an object that is made once, or not at all. */
 
@@ -248,6 +250,8 @@ static int add_name(struct ckpt_s3_work *work, const char *key, bool directory)
 		return 0;
 	if (memchr(key, '/', length))
 		return CKPT_EFORMAT;
+	if (length > CKPT_S3_KEY_MAX)
+		return CKPT_EFORMAT;
 	if (work->name_count == CKPT_LISTING_MAX)
 		return -EOVERFLOW;
 	ckpt_buf_put(&work->names, key, length);
@@ -267,6 +271,12 @@ static int take_page(struct ckpt_store_op *op)
 		return r;
 	for (size_t i = 0; i < page.count && r == 0; i++)
 		r = add_name(work, page.objects[i].key, page.objects[i].prefix);
+	/* Or it would go on for ever. */
+	if (r == 0 && page.next_token && work->token &&
+		strcmp(page.next_token, work->token) == 0)
+		r = CKPT_EFORMAT;
+	if (r == 0 && page.next_token && ++op->progress == PAGES_MAX)
+		r = -EOVERFLOW;
 	ckpt_free(work->token);
 	work->token = page.next_token;
 	page.next_token = NULL;
@@ -291,6 +301,7 @@ int ckpt_s3_list_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	op->progress = 0;
 	put_prefix(&work->body, ckpt_s3_store(op), op->path);
 	if (work->body.failed)
 		return ckpt_s3_store_fail(op, -ENOMEM, "list %s", op->path);
