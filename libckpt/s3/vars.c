@@ -41,11 +41,12 @@ int ckpt_s3_vars_take(
 	for (size_t i = 0; i < count; i++) {
 		/* Another thread may write where we read: not more than was measured. */
 		size_t left = size - (size_t)(at - ret_vars->text);
-		size_t length = left > 0 ? strnlen(environment[i], left - 1) : 0;
+		const char *line = environment[i];
+		size_t length = left > 0 && line ? strnlen(line, left - 1) : 0;
 
-		if (left == 0)
+		if (left == 0 || !line)
 			break;
-		memcpy(at, environment[i], length);
+		memcpy(at, line, length);
 		at[length] = 0;
 		ret_vars->lines[i] = at;
 		at += length + 1;
