@@ -49,6 +49,7 @@ struct ckpt_http_req {
 	const void *body; /* of PUT and POST */
 	uint64_t body_length;
 	bool expect; /* ask the server (100-continue) before a body is sent; of PUT */
+	bool direct; /* by no proxy, whatever is configured */
 	struct ckpt_http_limits limits;
 
 	/*

@@ -166,6 +166,13 @@ static int read_url(struct http_transfer *t, CURLU *url)
 	return r;
 }
 
+/* "": none. */
+static const char *proxy_of(const struct http_transfer *t)
+{
+	return t->req->direct ? ""
+			      : ckpt_proxy_of(&t->thread->client->proxy, t->https, t->host);
+}
+
 int http_transfer_address(struct http_transfer *t)
 {
 	const struct http_client *client = t->thread->client;
@@ -179,7 +186,7 @@ int http_transfer_address(struct http_transfer *t)
 	curl_url_cleanup(url);
 	if (r < 0)
 		return r;
-	t->proxied = ckpt_proxy_of(&client->proxy, t->https, t->host)[0] != 0;
+	t->proxied = proxy_of(t)[0] != 0;
 	t->resolving = !t->proxied && !is_literal(t->host) && !is_localhost(t->host);
 	if (t->https && !client->trust.file && !client->trust.directory) {
 		t->failure_words = "no CA certificates were found on this machine to check the "
@@ -494,7 +501,7 @@ static bool set_protocol(struct http_transfer *t)
 	SET(CURLOPT_CAINFO, client->trust.file);
 	SET(CURLOPT_CAPATH, client->trust.directory);
 	/* Names and the environment have been asked already: an empty text is no proxy. */
-	SET(CURLOPT_PROXY, ckpt_proxy_of(&client->proxy, t->https, t->host));
+	SET(CURLOPT_PROXY, proxy_of(t));
 	SET(CURLOPT_NOPROXY, "");
 	SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 	SET(CURLOPT_PATH_AS_IS, 1L);

@@ -47,6 +47,7 @@ static void submit(struct ckpt_s3_ask *ask)
 		.header_count = ask->header_count,
 		.body = ask->body,
 		.body_length = ask->body ? strlen(ask->body) : 0,
+		.direct = ask->direct,
 		.limits = {.connect_ms = ask->timeout_ms,
 			.first_byte_ms = ask->timeout_ms,
 			.stall_ms = ask->timeout_ms,

@@ -109,6 +109,8 @@ int ckpt_s3_key_fetch_container(struct ckpt_task *task)
 	if (fetch->token)
 		ask->headers[ask->header_count++] =
 			(struct ckpt_http_header){"authorization", fetch->token};
+	/* Else a proxy would read them, or ask the service of its own machine. */
+	ask->direct = strncasecmp(fetch->url, "http://", 7) == 0;
 	ask->timeout_ms = TIMEOUT_MS;
 	ask->attempts = CONTAINER_ATTEMPTS;
 	ckpt_s3_key_fetch_ask(fetch);
@@ -153,6 +155,7 @@ static void begin_instance(struct ckpt_s3_key_fetch *fetch, const char *path)
 	(void)snprintf(fetch->url, sizeof(fetch->url), "%.*s/latest/%s%s", (int)length, base, path,
 		fetch->role);
 	ask = ckpt_s3_key_fetch_prepare(fetch, INSTANCE);
+	ask->direct = true;
 	ask->timeout_ms =
 		1000 * number(fetch->vars, "AWS_METADATA_SERVICE_TIMEOUT", 300, TIMEOUT_MS / 1000);
 	ask->attempts =
