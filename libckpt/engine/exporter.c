@@ -80,7 +80,8 @@ static int catalog_body(struct ckpt_task *task)
 		e->store, &e->op, path, e->catalog->file, e->catalog->catalog->bytes, NULL);
 	CKPT_AWAIT(task, e->op.done);
 	/* One that was there may be named by another step: only what is surely its own is taken back. */
-	e->catalog_made = e->op.result == 0;
+	/* In a bucket, that is also said of the same that was there already. */
+	e->catalog_made = e->op.result == 0 && !e->place.bucket;
 	if (e->op.result < 0 && e->op.result != -EEXIST)
 		return ckpt_exporter_trouble(e, "publish");
 	return ckpt_task_continue(task, commit_body);
