@@ -169,8 +169,7 @@ static int read_url(struct http_transfer *t, CURLU *url)
 /* "": none. */
 static const char *proxy_of(const struct http_transfer *t)
 {
-	return t->req->direct ? ""
-			      : ckpt_proxy_of(&t->thread->client->proxy, t->https, t->host);
+	return t->req->direct ? "" : ckpt_proxy_of(&t->thread->client->proxy, t->https, t->host);
 }
 
 int http_transfer_address(struct http_transfer *t)

@@ -30,7 +30,7 @@ struct ckpt_s3_ask {
 	struct ckpt_http_header headers[CKPT_S3_ASK_HEADERS];
 	size_t header_count;
 	const char *body; /* of POST; NULL: empty */
-	bool direct; /* by no proxy: of a service of this machine */
+	bool direct;      /* by no proxy: of a service of this machine */
 	unsigned timeout_ms;
 	unsigned attempts; /* of those that got no answer, or 429, or 5xx */
 	const char *whose; /* "the instance metadata service" */

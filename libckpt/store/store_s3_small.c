@@ -272,8 +272,7 @@ static int take_page(struct ckpt_store_op *op)
 	for (size_t i = 0; i < page.count && r == 0; i++)
 		r = add_name(work, page.objects[i].key, page.objects[i].prefix);
 	/* Or it would go on for ever. */
-	if (r == 0 && page.next_token && work->token &&
-		strcmp(page.next_token, work->token) == 0)
+	if (r == 0 && page.next_token && work->token && strcmp(page.next_token, work->token) == 0)
 		r = CKPT_EFORMAT;
 	if (r == 0 && page.next_token && ++op->progress == PAGES_MAX)
 		r = -EOVERFLOW;
