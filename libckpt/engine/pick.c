@@ -38,7 +38,9 @@ static const char *wanted_text(uint64_t wanted, char *out, size_t size)
 /* An older step in its place would be a loss that nobody was told of. */
 bool ckpt_pick_may_be_good(const struct ckpt_scan_step *step)
 {
-	return step->code == CKPT_EVERSION ||
+	return step->code == CKPT_EVERSION || step->code == CKPT_ENETWORK ||
+	       step->code == CKPT_EAUTH || step->code == CKPT_ENOSTORE ||
+	       step->code == CKPT_EUNSUPPORTED ||
 	       (step->code > CKPT_EINTEGRITY && !ckpt_store_is_no_file(step->code));
 }
 
