@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
+#include "base/fail.h"
 #include "engine/exporter_place.h"
 
 static ckpt_task_fn commit_body;
@@ -18,6 +19,13 @@ static int shard_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	/* What is fetched at once is written at once, and is a part there. */
+	if (e->place.bucket && e->shard->index->layout->chunk_bytes > e->core->config.block_bytes)
+		return ckpt_fail(e->err, -EINVAL,
+			"cannot export to %s: blocks of %llu bytes are smaller than the step's "
+			"chunks of %llu: open the engine with a larger block_bytes",
+			e->place.label, (unsigned long long)e->core->config.block_bytes,
+			(unsigned long long)e->shard->index->layout->chunk_bytes);
 	e->ranks_begun++;
 	ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
