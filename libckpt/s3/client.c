@@ -178,19 +178,18 @@ static void submit(struct ckpt_s3_call *call)
 	ckpt_http_submit(call->client->http, req);
 }
 
-/* A file or a program that is not there, or is too large, is said of no object. */
+/* A file or a program that is not there, or an answer that is malformed, is said of no object. */
 static int keys_code(int code)
 {
 	switch (code) {
-	case -ENOENT:
-	case -EEXIST:
-	case -ESTALE:
-	case -EFBIG:
-	case -EBUSY:
-	case -EAGAIN:
-		return CKPT_EAUTH;
-	default:
+	case -ENOMEM:
+	case -ECANCELED:
+	case -ETIMEDOUT:
+	case CKPT_ENETWORK:
+	case CKPT_EUNSUPPORTED:
 		return code;
+	default:
+		return CKPT_EAUTH;
 	}
 }
 
@@ -326,8 +325,10 @@ static int refuse(struct ckpt_s3_call *call)
 		.region = call->client->endpoint.region,
 		.tries = call->tries.failed};
 	struct ckpt_error *err = call->quiet ? &quiet : call->err;
-	int r = req->result < 0 ? ckpt_s3_unanswered(err, &asked, req->result, req->words)
-				: ckpt_s3_refused(err, &asked, req->status, call->refusal);
+	/* What is not HTTP says nothing of the object's own format. */
+	int result = req->result == CKPT_EFORMAT ? CKPT_ENETWORK : req->result;
+	int r = result < 0 ? ckpt_s3_unanswered(err, &asked, result, req->words)
+			   : ckpt_s3_refused(err, &asked, req->status, call->refusal);
 
 	if (call->quiet && r != -ENOENT && r != -EEXIST && call->err && call->err->code == 0)
 		*call->err = quiet;
