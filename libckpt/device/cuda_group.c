@@ -3,13 +3,13 @@
 
 #include "device/cuda_state.h"
 
-/* From that one on. Those that have failed already have their words. */
-static void fail_from(struct ckpt_cuda_flight *flight, int code, const struct ckpt_error *error)
+/* From the one to the other. Those that have failed already have their words. */
+static void fail_all(struct ckpt_cuda_flight *first, const struct ckpt_cuda_flight *last, int code,
+	const struct ckpt_error *error)
 {
-	for (; flight; flight = flight->next)
-		if (flight->copy->result == 0)
-			flight->copy->result =
-				ckpt_fail(flight->copy->error, code, "%s", error->message);
+	for (struct ckpt_cuda_flight *f = first; f != last->next; f = f->next)
+		if (f->copy->result == 0)
+			f->copy->result = ckpt_fail(f->copy->error, code, "%s", error->message);
 }
 
 /* A cudaError_t. */
@@ -42,7 +42,7 @@ static void flush(struct ckpt_cuda_device *d)
 	e = enqueue(d, &g->piece, g->first->copy->direction == CKPT_COPY_TO_STAGING, &what);
 	g->piece.height = 0;
 	if (e != CKPT_CUDA_SUCCESS)
-		fail_from(g->from, ckpt_cuda_fail_asking(d, &error, e, what), &error);
+		fail_all(g->from, g->to, ckpt_cuda_fail_asking(d, &error, e, what), &error);
 }
 
 void ckpt_cuda_group_begin(struct ckpt_cuda_device *d, uint64_t piece_max)
@@ -80,6 +80,7 @@ int ckpt_cuda_group_put(struct ckpt_cuda_device *d, const struct ckpt_segment *s
 
 	if (follows(g, segment, piece)) {
 		g->piece.width += piece->width;
+		g->to = g->last;
 		return 0;
 	}
 	flush(d);
@@ -88,6 +89,7 @@ int ckpt_cuda_group_put(struct ckpt_cuda_device *d, const struct ckpt_segment *s
 	g->piece = *piece;
 	g->tensor = segment->view.data;
 	g->from = g->last;
+	g->to = g->last;
 	return 0;
 }
 
@@ -108,7 +110,8 @@ void ckpt_cuda_group_end(struct ckpt_cuda_device *d)
 	}
 	g->last->recorded = e == CKPT_CUDA_SUCCESS;
 	if (!g->last->recorded)
-		fail_from(g->first, ckpt_cuda_fail_asking(d, &error, e, "cudaEventRecord"), &error);
+		fail_all(g->first, g->last, ckpt_cuda_fail_asking(d, &error, e, "cudaEventRecord"),
+			&error);
 	g->last->ends = true;
 	g->last->entries = g->entries;
 }

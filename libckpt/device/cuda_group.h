@@ -16,7 +16,8 @@ struct ckpt_cuda_group {
 	/* The last piece, which is not in the stream yet: the next one may follow it on both sides. */
 	struct ckpt_cuda_piece piece;  /* height 0: there is none */
 	const char *tensor;            /* it is of: no copy goes over the end of an allocation */
-	struct ckpt_cuda_flight *from; /* it has bytes of this copy and all behind it */
+	struct ckpt_cuda_flight *from; /* it has bytes of this copy, and on */
+	struct ckpt_cuda_flight *to;   /* to this one */
 	unsigned entries;              /* given to the stream */
 	unsigned runs;                 /* of them, pieces that are one run, */
 	uint64_t bytes;                /* and theirs */

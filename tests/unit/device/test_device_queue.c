@@ -272,6 +272,29 @@ static void a_piece_that_fails_fails_its_copies(void **state)
 	cuda_rig_pages_free(empty, BLOCK);
 }
 
+/* Nor the one that comes next in the group: slots that lie apart are a piece each. */
+static void a_piece_of_one_copy_fails_that_one_alone(void **state)
+{
+	const unsigned nths[] = {70, 71, 90, 100, 200};
+
+	(void)state;
+	for (size_t i = 0; i < BLOCKS; i++)
+		segments[i].staged = staged + (BLOCKS - 1 - i) * BLOCK;
+	fake->limit_queue(2 * BLOCKS);
+	for (size_t n = 0; n < COUNT(nths); n++) {
+		rig->done = 0;
+		fake->fail_call("cudaMemcpyAsync", nths[n], CKPT_CUDA_INVALID_VALUE);
+		copy_all_at_once();
+		hold(CKPT_HOLD_ALL);
+		fake->stop(0);
+		cuda_rig_await(rig, BLOCKS);
+		assert_true(fake->failed());
+		fake->fail_call(NULL, 0, 0);
+		for (size_t i = 0; i < BLOCKS; i++)
+			assert_int_equal(copies[i].result, i + 1 == nths[n] ? CKPT_EDEVICE : 0);
+	}
+}
+
 /* The event of many is not recorded, or waiting for it fails: all of them have failed, and none comes back too early. */
 static void an_event_that_fails_fails_all_that_share_it(void **state)
 {
@@ -424,6 +447,7 @@ int main(void)
 		PROMISE(directions_are_not_mixed),
 		PROMISE(eager_copies_share_no_event_with_later_ones),
 		PROMISE(a_piece_that_fails_fails_its_copies),
+		PROMISE(a_piece_of_one_copy_fails_that_one_alone),
 		PROMISE(an_event_that_fails_fails_all_that_share_it),
 		PROMISE(pieces_are_as_large_as_the_bus_is_fast),
 		cmocka_unit_test(the_rules_keep_ten_gigabytes_within_a_queue),
