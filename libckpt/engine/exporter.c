@@ -9,6 +9,7 @@
 #include "engine/exporter_place.h"
 
 static ckpt_task_fn commit_body;
+static ckpt_task_fn create_body;
 
 /* What an export that was killed has left under the names that the manifest gives goes first. */
 static int shard_body(struct ckpt_task *task)
@@ -27,6 +28,8 @@ static int shard_body(struct ckpt_task *task)
 			e->place.label, (unsigned long long)e->core->config.block_bytes,
 			(unsigned long long)e->shard->index->layout->chunk_bytes);
 	e->ranks_begun++;
+	if (e->place.bucket)
+		return ckpt_task_continue(task, create_body);
 	ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
 	ckpt_store_remove(e->store, &e->op, path);
@@ -41,6 +44,17 @@ static int shard_body(struct ckpt_task *task)
 	r = ckpt_exporter_trouble(e, "remove");
 	if (r < 0)
 		return r;
+	return ckpt_task_continue(task, create_body);
+	CKPT_TASK_END(task);
+}
+
+static int create_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	const struct ckpt_manifest_rank *rank = e->shard->rank;
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
 	ckpt_store_create(e->store, &e->op, path,
@@ -146,7 +160,17 @@ static int unlock_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Takes back what was written; what remains, marker and claim, is a store without this step. */
+/* What is written at once is there at once. */
+static bool in_parts(const struct ckpt_exporter *e)
+{
+	return e->shard->index->layout->bytes > e->core->config.block_bytes;
+}
+
+/*
+ * Takes back what was written; what remains, marker and claim, is a store without this step. In a bucket nobody is
+ * locked out: another export may have just put the same objects there, and its manifest. They stay, and are as good
+ * for the next one.
+ */
 static int undo_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
@@ -155,9 +179,14 @@ static int undo_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (e->file.fd >= 0) {
-		ckpt_store_abandon(e->store, &e->op, &e->file);
+		if (e->place.bucket && !in_parts(e))
+			ckpt_store_shut(e->store, &e->op, &e->file);
+		else
+			ckpt_store_abandon(e->store, &e->op, &e->file);
 		CKPT_AWAIT(task, e->op.done);
 	}
+	if (e->place.bucket)
+		return ckpt_task_continue(task, unlock_body);
 	for (e->rank = 0; e->rank < e->ranks_begun; e->rank++) {
 		rank = &e->pick->manifest.ranks[e->rank];
 		ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),

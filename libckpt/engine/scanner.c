@@ -197,8 +197,11 @@ static int steps_body(struct ckpt_task *task)
 				ckpt_name_quarantine(path, s->generation, s->step);
 				ckpt_store_get(s->store, op, path, CKPT_SEALED_MAX);
 				CKPT_AWAIT(task, op->done);
+				/* A step that may be quarantined is not chosen. */
 				if (op->result >= 0)
 					take_quarantine(s);
+				else if (op->result != -ENOENT)
+					note_broken(s, op->result, ckpt_code_text(op->result));
 				drop_data(op);
 			}
 			/* What cannot be read is noted; the words are not for what fails later. */

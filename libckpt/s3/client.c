@@ -13,7 +13,12 @@
 #include "s3/keys.h"
 #include "s3/refusal.h"
 
-#define MS UINT64_C(1000000)
+#define MS       UINT64_C(1000000)
+#define TOTAL_MS UINT64_C(600000)
+
+/* Of what is still taken back when the engine closes. */
+static const struct ckpt_http_limits last_limits = {
+	.connect_ms = 2000, .first_byte_ms = 3000, .stall_ms = 3000, .total_ms = 5000};
 
 static struct ckpt_s3_call *call_of(struct ckpt_task *task)
 {
@@ -173,6 +178,11 @@ static void submit(struct ckpt_s3_call *call)
 	req->sink = call->sink;
 	req->room = call->room;
 	req->reply_limit = call->reply_limit;
+	/* As slow as 64 KiB a second is slow, and no failure: what stands still is found out sooner. */
+	req->limits.total_ms = (uint32_t)ckpt_min_u64(
+		TOTAL_MS + (call->body_length + call->room) / 64, UINT32_MAX);
+	if (call->client->stopped)
+		req->limits = last_limits;
 	call->answered = false;
 	call->under_way = true;
 	ckpt_http_submit(call->client->http, req);
@@ -200,7 +210,8 @@ static int keys_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (client->stopped)
+	/* What was begun is taken back, all the same. */
+	if (client->stopped && call->method != CKPT_HTTP_DELETE)
 		return fail(call, -ECANCELED, "it was given up");
 	call->want = (struct ckpt_s3_want){.done = false};
 	ckpt_s3_credentials_want(client->credentials, &call->want, task);
@@ -459,7 +470,7 @@ void ckpt_s3_client_stop(struct ckpt_s3_client *client)
 	client->stopped = true;
 	ckpt_s3_credentials_stop(client->credentials);
 	for (struct ckpt_s3_call *call = client->calls; call; call = call->next) {
-		if (call->under_way)
+		if (call->under_way && call->method != CKPT_HTTP_DELETE)
 			ckpt_http_cancel(client->http, &call->req);
 		if (call->sleeping) {
 			ckpt_timer_clear(client->timers, &call->timer);

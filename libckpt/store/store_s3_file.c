@@ -12,7 +12,7 @@
 #include "base/fail.h"
 #include "s3/body_xml.h"
 #include "s3/escape.h"
-#include "s3/reply_parts.h"
+#include "s3/parts.h"
 
 /* Of an upload; the service's own bound. */
 #define PARTS_MAX 10000
@@ -69,6 +69,12 @@ int ckpt_s3_create_body(struct ckpt_task *task)
 
 	if (op->size <= part)
 		return ckpt_s3_file_give(op, &file);
+	/* Else it would be told when all are there. */
+	if (ckpt_s3_store(op)->client->endpoint.aws && part < CKPT_S3_PART_MIN)
+		return ckpt_s3_store_fail(op, -EINVAL,
+			"upload %s in parts of %" PRIu64
+			" bytes: S3 takes none below 5 MiB, so blocks must be larger",
+			op->path, part);
 	if (op->size > PARTS_MAX * part)
 		return ckpt_s3_store_fail(op, -EFBIG,
 			"upload the %" PRIu64 " bytes of %s in %u parts of %" PRIu64
