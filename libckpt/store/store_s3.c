@@ -67,12 +67,6 @@ int ckpt_s3_store_fail(struct ckpt_store_op *op, int code, const char *what, ...
 		"cannot %s in %s: %s", text, op->store->label, ckpt_code_text(code));
 }
 
-void ckpt_s3_forgive(struct ckpt_store_op *op, int code)
-{
-	if (op->err && code < 0 && op->err->code == code)
-		ckpt_error_clear(op->err);
-}
-
 static struct ckpt_s3_file *free_place(struct ckpt_store_s3 *s)
 {
 	for (size_t i = 0; i < s->file_room; i++)

@@ -69,8 +69,6 @@ struct ckpt_s3_call *ckpt_s3_ask(struct ckpt_store_op *op, enum ckpt_http_method
 /* Words a failure that is not the server's: "cannot <what> in <store>: <why>". Returns the code. */
 CKPT_PRINTF(3, 4)
 int ckpt_s3_store_fail(struct ckpt_store_op *op, int code, const char *what, ...);
-/* A failure of that code turns out to be none: its words go, and nobody else's. */
-void ckpt_s3_forgive(struct ckpt_store_op *op, int code);
 /* A place in the table for op->object, which is open then. -ENOMEM. */
 int ckpt_s3_file_give(struct ckpt_store_op *op, struct ckpt_s3_file *file);
 /* Forgets op->object; it is open no more. */

@@ -263,7 +263,7 @@ static int complete_body(struct ckpt_task *task)
 	/* An earlier try may have done it, and there is no such upload any more: the object says whether. */
 	if (r < 0 && r != -ESTALE && r != -ENOENT)
 		return end_seal(op, r);
-	ckpt_s3_forgive(op, r);
+	ckpt_error_clear(op->err);
 	return ckpt_task_continue(task, check_size_body);
 	CKPT_TASK_END(task);
 }
@@ -372,11 +372,9 @@ int ckpt_s3_read_body(struct ckpt_task *task)
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
 	r = work->call.result;
-	if (r == -EEXIST) {
-		ckpt_s3_forgive(op, r);
+	if (r == -EEXIST)
 		return ckpt_s3_store_fail(
 			op, -EBUSY, "read %s, which was replaced while it was read", op->path);
-	}
 	if (r < 0)
 		return r;
 	if (!is_range(op))

@@ -95,7 +95,7 @@ static int conditional_body(struct ckpt_task *task)
 	if (work->call.result == 0)
 		return put_done(op);
 	if (work->call.result == -EEXIST) {
-		ckpt_s3_forgive(op, -EEXIST);
+		ckpt_error_clear(op->err);
 		return ckpt_task_continue(task, compare_body);
 	}
 	return work->call.result;
@@ -136,7 +136,7 @@ static int probe_body(struct ckpt_task *task)
 	}
 	if (op->saved < 0 && op->saved != -EEXIST && op->saved != CKPT_EUNSUPPORTED)
 		return op->saved;
-	ckpt_s3_forgive(op, op->saved);
+	ckpt_error_clear(op->err);
 	take_probe(op, op->saved);
 	/* If it stays, it is as what a writer leaves that was killed. */
 	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->temp.path, "remove")->err = NULL;
