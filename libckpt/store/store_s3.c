@@ -54,6 +54,24 @@ struct ckpt_s3_call *ckpt_s3_ask(
 	return &work->call;
 }
 
+struct ckpt_s3_call *ckpt_s3_aside(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	ckpt_error_clear(&work->aside);
+	work->call.err = &work->aside;
+	return &work->call;
+}
+
+int ckpt_s3_tell(struct ckpt_store_op *op)
+{
+	const struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	if (op->err && op->err->code == 0 && work->aside.code < 0)
+		*op->err = work->aside;
+	return work->call.result;
+}
+
 int ckpt_s3_store_fail(struct ckpt_store_op *op, int code, const char *what, ...)
 {
 	char text[512];

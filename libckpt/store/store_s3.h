@@ -44,6 +44,7 @@ struct ckpt_store_s3 {
 /* An operation under way. Allocated for it: most that wait have none. */
 struct ckpt_s3_work {
 	struct ckpt_s3_call call;
+	struct ckpt_error aside; /* words of a call that may turn out to be no failure */
 	struct ckpt_buf query;
 	struct ckpt_buf body;
 	struct ckpt_buf names;
@@ -66,6 +67,10 @@ struct ckpt_s3_file *ckpt_s3_file_of(const struct ckpt_store_op *op);
  */
 struct ckpt_s3_call *ckpt_s3_ask(struct ckpt_store_op *op, enum ckpt_http_method method,
 	const char *path, const char *doing);
+/* Has the call, which was asked just now, word its failure aside. */
+struct ckpt_s3_call *ckpt_s3_aside(struct ckpt_store_op *op);
+/* It is a failure after all: op->err has its words. Returns the code. */
+int ckpt_s3_tell(struct ckpt_store_op *op);
 /* Words a failure that is not the server's: "cannot <what> in <store>: <why>". Returns the code. */
 CKPT_PRINTF(3, 4)
 int ckpt_s3_store_fail(struct ckpt_store_op *op, int code, const char *what, ...);

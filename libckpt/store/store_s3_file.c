@@ -257,13 +257,12 @@ static int complete_body(struct ckpt_task *task)
 	r = ask_complete(op);
 	if (r < 0)
 		return end_seal(op, r);
-	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, ckpt_s3_aside(op));
 	CKPT_AWAIT(task, work->call.done);
 	r = work->call.result;
 	/* An earlier try may have done it, and there is no such upload any more: the object says whether. */
 	if (r < 0 && r != -ESTALE && r != -ENOENT)
-		return end_seal(op, r);
-	ckpt_error_clear(op->err);
+		return end_seal(op, ckpt_s3_tell(op));
 	return ckpt_task_continue(task, check_size_body);
 	CKPT_TASK_END(task);
 }
@@ -369,15 +368,16 @@ int ckpt_s3_read_body(struct ckpt_task *task)
 			"read %" PRIu64 " bytes at offset %" PRIu64 " of %s, which has %" PRIu64,
 			op->length, op->offset, op->path, size);
 	ask_range(op);
-	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, ckpt_s3_aside(op));
 	CKPT_AWAIT(task, work->call.done);
 	r = work->call.result;
 	if (r == -EEXIST)
 		return ckpt_s3_store_fail(
 			op, -EBUSY, "read %s, which was replaced while it was read", op->path);
-	if (r < 0)
-		return r;
-	if (!is_range(op))
+	/* More than that was answered by who takes no notice of ranges. */
+	if (r < 0 && r != -EFBIG)
+		return ckpt_s3_tell(op);
+	if (r == -EFBIG || !is_range(op))
 		return ckpt_s3_store_fail(op, CKPT_ENETWORK,
 			"read %" PRIu64 " bytes at offset %" PRIu64
 			" of %s: the server, or a proxy, has answered with another range",

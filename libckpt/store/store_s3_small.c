@@ -52,10 +52,12 @@ static int compare_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	call = ckpt_s3_ask(op, CKPT_HTTP_GET, op->path, "read back");
 	call->reply_limit = ckpt_max_u64(op->length, ERROR_MAX);
+	ckpt_s3_aside(op);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
 	CKPT_AWAIT(task, work->call.done);
+	/* Longer than it: another's. */
 	if (work->call.result < 0 && work->call.result != -EFBIG)
-		return work->call.result;
+		return ckpt_s3_tell(op);
 	if (work->call.result == 0 && work->call.req.reply_length == op->length &&
 		memcmp(work->call.req.reply, op->data, op->length) == 0)
 		return put_done(op);
@@ -90,15 +92,14 @@ static int conditional_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	/* Nothing is there by this name, and what is put there stays as it is. */
-	ckpt_s3_call_start(ckpt_s3_store(op)->client, ask_put(op, op->path, true));
+	ask_put(op, op->path, true);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, ckpt_s3_aside(op));
 	CKPT_AWAIT(task, work->call.done);
 	if (work->call.result == 0)
 		return put_done(op);
-	if (work->call.result == -EEXIST) {
-		ckpt_error_clear(op->err);
+	if (work->call.result == -EEXIST)
 		return ckpt_task_continue(task, compare_body);
-	}
-	return work->call.result;
+	return ckpt_s3_tell(op);
 	CKPT_TASK_END(task);
 }
 
@@ -128,15 +129,14 @@ static int probe_body(struct ckpt_task *task)
 		(unsigned long long)ckpt_env_random(op->store->env));
 	for (op->progress = 0; op->progress < 2; op->progress++) {
 		ask_put(op, op->temp.path, true)->quiet = true;
-		ckpt_s3_call_start(s->client, &work->call);
+		ckpt_s3_call_start(s->client, ckpt_s3_aside(op));
 		CKPT_AWAIT(task, work->call.done);
 		op->saved = work->call.result;
 		if (op->saved < 0)
 			break;
 	}
 	if (op->saved < 0 && op->saved != -EEXIST && op->saved != CKPT_EUNSUPPORTED)
-		return op->saved;
-	ckpt_error_clear(op->err);
+		return ckpt_s3_tell(op);
 	take_probe(op, op->saved);
 	/* If it stays, it is as what a writer leaves that was killed. */
 	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->temp.path, "remove")->err = NULL;

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HTTP to buckets in memory (s3/front.h), in virtual time and without a network: what is asked arrives, is done and
+ * is answered, each a while later, or fails as a rule says (s3/faults.h). A seed decides all of it.
+ */
+#ifndef CKPT_TESTS_BUCKET_HTTP_H
+#define CKPT_TESTS_BUCKET_HTTP_H
+
+#include "net/http.h"
+#include "s3/front.h"
+
+struct bucket_event;
+
+struct bucket_http {
+	struct ckpt_http http;
+	struct front *front;
+	struct dice dice;
+	uint64_t unix_ns;    /* the server's clock when `now_ns` was 0 */
+	uint64_t now_ns;     /* virtual */
+	uint64_t latency_ns; /* of each way, at most; a part of it by the dice */
+	/* A proxy on the way, that may change what is asked; NULL: none. */
+	void (*proxy)(void *user, struct s3_request *asked);
+	void *user;
+	/* What whoever gives keys answers at BUCKET_KEYS_URL; NULL: nothing, for as long as one waits. */
+	const char *keys;
+	struct bucket_event *events; /* by time */
+	unsigned under_way;
+	unsigned requests; /* that were submitted, but for those for keys */
+	unsigned asked_keys;
+};
+
+#define BUCKET_KEYS_URL "http://localhost/keys"
+
+void bucket_http_init(
+	struct bucket_http *http, struct ckpt_inbox *inbox, struct front *front, uint64_t seed);
+void bucket_http_clear(struct bucket_http *http);
+/* When something happens next; UINT64_MAX: nothing is under way. */
+uint64_t bucket_http_next(const struct bucket_http *http);
+/* Goes on until then. */
+void bucket_http_run(struct bucket_http *http, uint64_t now_ns);
+
+#endif

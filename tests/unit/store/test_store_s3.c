@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every verb of the store in a bucket promises, while nothing goes wrong. */
+#include "lib/bucket_rig.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "lib/test.h"
+
+#define BLOCK BUCKET_RIG_BLOCK
+
+static struct bucket_rig *fresh(struct bucket_rig like)
+{
+	struct bucket_rig *rig = need(sizeof(*rig));
+
+	*rig = like;
+	bucket_rig_open(rig, 7);
+	return rig;
+}
+
+static void done(struct bucket_rig *rig)
+{
+	bucket_rig_close(rig);
+	free(rig);
+}
+
+static char *random_bytes(struct bucket_rig *rig, uint64_t size)
+{
+	char *data = need((size_t)size + 1);
+
+	for (uint64_t i = 0; i < size; i++)
+		data[i] = (char)dice_next(&rig->dice);
+	return data;
+}
+
+static void check_get(struct bucket_rig *rig, const char *path, const char *text)
+{
+	assert_int_equal(bucket_rig_get(rig, path), 0);
+	assert_int_equal(rig->op.length, strlen(text));
+	assert_memory_equal(rig->op.data, text, strlen(text));
+	ckpt_free(rig->op.data);
+}
+
+static void check_names(struct bucket_rig *rig, const char *path, const char *names)
+{
+	char text[1024] = "";
+	const char *name;
+
+	assert_int_equal(bucket_rig_list(rig, path), 0);
+	name = rig->op.listing.names;
+	for (size_t i = 0; i < rig->op.listing.count; i++) {
+		size_t length = strlen(text);
+		(void)snprintf(text + length, sizeof(text) - length, "%s|", name);
+		name += strlen(name) + 1;
+	}
+	assert_string_equal(text, names);
+	ckpt_free(rig->op.listing.names);
+}
+
+static void test_publish_get_remove(void **state)
+{
+	static const char *const prefixes[] = {"", "run", "a/b", "a b+c=d/\xc3\xa4%2F"};
+	static const char *const names[] = {"name", "dir/name", "a+b=c d&e", "per%20cent", "~-_.x"};
+
+	(void)state;
+	for (size_t p = 0; p < COUNT(prefixes); p++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){.prefix = prefixes[p]});
+		for (size_t i = 0; i < COUNT(names); i++) {
+			assert_int_equal(bucket_rig_get(rig, names[i]), -ENOENT);
+			assert_int_equal(bucket_rig_publish(rig, names[i], "first"), 0);
+			assert_true(bucket_rig_holds(rig, names[i], "first", 5));
+			assert_int_equal(bucket_rig_publish(rig, names[i], "second"), -EEXIST);
+			check_get(rig, names[i], "first");
+			assert_int_equal(bucket_rig_remove(rig, names[i]), 0);
+			assert_null(bucket_rig_there(rig, names[i]));
+			assert_int_equal(bucket_rig_remove(rig, names[i]), 0);
+		}
+		check_names(rig, ".", "");
+		done(rig);
+	}
+}
+
+static void test_quiet_answers(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	rig->op.quiet = true;
+	assert_int_equal(bucket_rig_get(rig, "none"), -ENOENT);
+	assert_int_equal(bucket_rig_list(rig, "none"), -ENOENT);
+	assert_int_equal(bucket_rig_open_file(rig, "none", &object), -ENOENT);
+	assert_int_equal(object.fd, -1);
+	assert_int_equal(bucket_rig_publish(rig, "x", "1"), 0);
+	assert_int_equal(bucket_rig_publish(rig, "x", "2"), -EEXIST);
+	/* Others are failures, and worded. */
+	bucket_rig_faults(rig, "{'do':'answer','status':403,'code':'AccessDenied'}");
+	assert_int_equal(bucket_rig_get(rig, "x"), CKPT_EAUTH);
+	done(rig);
+}
+
+static void test_limits_of_get(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	char *large = random_bytes(rig, 200000);
+
+	(void)state;
+	memset(large, 'x', 200000);
+	assert_int_equal(bucket_rig_publish(rig, "small", "12345"), 0);
+	ckpt_store_get(rig->store, bucket_rig_op(rig), "small", 5);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	ckpt_free(rig->op.data);
+	ckpt_store_get(rig->store, bucket_rig_op(rig), "small", 4);
+	assert_int_equal(bucket_rig_wait(rig), -EFBIG);
+	assert_null(rig->op.data);
+	assert_int_equal(bucket_rig_publish(rig, "large", large), 0);
+	ckpt_store_get(rig->store, bucket_rig_op(rig), "large", 100000);
+	assert_int_equal(bucket_rig_wait(rig), -EFBIG);
+	/* An empty one is whole, too. */
+	ckpt_store_put(rig->store, bucket_rig_op(rig), "empty", NULL, 0);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	check_get(rig, "empty", "");
+	free(large);
+	done(rig);
+}
+
+static void test_list(void **state)
+{
+	static const char *const names[] = {
+		"d/b", "d/a", "d/a b", "d/a+b", "d/z/1", "d/z/2", "d/c/1/2/3", "e/x", "d/\xc3\xa4"};
+
+	(void)state;
+	for (unsigned page = 0; page < 4; page++)
+		for (int whole = 0; whole < 2; whole++) {
+			struct bucket_rig *rig =
+				fresh((struct bucket_rig){.prefix = whole ? "" : "p/q"});
+			buckets_capabilities(rig->front.buckets)->page_most = page;
+			check_names(rig, ".", "");
+			for (size_t i = 0; i < COUNT(names); i++)
+				assert_int_equal(bucket_rig_publish(rig, names[i], "x"), 0);
+			check_names(rig, ".", "d|e|");
+			check_names(rig, "d", "a|a b|a+b|b|c|z|\xc3\xa4|");
+			check_names(rig, "d/c", "1|");
+			assert_int_equal(bucket_rig_list(rig, "nothing"), -ENOENT);
+			/* A key, and no directory. */
+			assert_int_equal(bucket_rig_list(rig, "d/a"), -ENOENT);
+			done(rig);
+		}
+}
+
+static void test_directories_are_nothing(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	struct ckpt_object first = {.fd = -1}, second = {.fd = -1};
+
+	(void)state;
+	ckpt_store_mkdir(rig->store, bucket_rig_op(rig), "d");
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	ckpt_store_sync(rig->store, bucket_rig_op(rig), "d");
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	ckpt_store_rmdir(rig->store, bucket_rig_op(rig), "d");
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	/* Nor do locks keep anybody out. */
+	ckpt_store_lock(rig->store, bucket_rig_op(rig), "d", false, &first);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	ckpt_store_lock(rig->store, bucket_rig_op(rig), "d", false, &second);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_true(first.fd >= 0 && second.fd >= 0 && first.fd != second.fd);
+	assert_int_equal(bucket_rig_shut(rig, &first), 0);
+	assert_int_equal(first.fd, -1);
+	assert_int_equal(bucket_rig_shut(rig, &second), 0);
+	assert_int_equal(rig->http.requests, 0);
+	ckpt_store_publish(rig->store, bucket_rig_op(rig), "held", "x", 1, &first);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_true(first.fd >= 0);
+	assert_int_equal(bucket_rig_shut(rig, &first), 0);
+	done(rig);
+}
+
+static void check_reads(struct bucket_rig *rig, const char *path, const char *data, uint64_t size)
+{
+	struct ckpt_object object = {.fd = -1};
+	char *got = need((size_t)size + 1);
+
+	assert_int_equal(bucket_rig_open_file(rig, path, &object), 0);
+	assert_int_equal(rig->op.size, size);
+	for (int i = 0; i < 40; i++) {
+		uint64_t at = dice_below(&rig->dice, size);
+		uint64_t length = 1 + dice_below(&rig->dice, size - at);
+		assert_int_equal(bucket_rig_read(rig, &object, got, length, at), 0);
+		assert_int_equal(rig->op.size, length);
+		assert_memory_equal(got, data + at, length);
+	}
+	assert_int_equal(bucket_rig_read(rig, &object, got, size, 0), 0);
+	assert_memory_equal(got, data, size);
+	assert_int_equal(bucket_rig_read(rig, &object, got, size, 1), CKPT_EINCOMPLETE);
+	assert_int_equal(bucket_rig_read(rig, &object, got, 1, size), CKPT_EINCOMPLETE);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	assert_int_equal(object.fd, -1);
+	free(got);
+}
+
+static void test_shards(void **state)
+{
+	static const uint64_t sizes[] = {
+		1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 7 * BLOCK, 7 * BLOCK + 77};
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(sizes); i++) {
+		char *data = random_bytes(rig, sizes[i]);
+		char name[16];
+		(void)snprintf(name, sizeof(name), "s%zu", i);
+		uint64_t before = rig->store->bytes_written;
+		assert_int_equal(bucket_rig_shard(rig, name, data, sizes[i]), 0);
+		assert_int_equal(rig->store->bytes_written - before, sizes[i]);
+		assert_true(bucket_rig_holds(rig, name, data, sizes[i]));
+		assert_int_equal(bucket_rig_uploads(rig), 0);
+		check_reads(rig, name, data, sizes[i]);
+		free(data);
+	}
+	done(rig);
+}
+
+#define PARTS 9
+
+/* Begins writes of all parts but `without`, in an order of the dice, and waits for all of them. */
+static void write_at_once(
+	struct bucket_rig *rig, struct ckpt_object *object, const char *data, unsigned without)
+{
+	struct ckpt_store_op ops[PARTS];
+	struct ckpt_error errors[PARTS];
+	unsigned order[PARTS];
+
+	for (unsigned i = 0; i < PARTS; i++) {
+		unsigned other = (unsigned)dice_below(&rig->dice, i + 1);
+		order[i] = order[other];
+		order[other] = i;
+	}
+	for (unsigned i = 0; i < PARTS; i++) {
+		errors[i] = (struct ckpt_error){.size = sizeof(errors[i])};
+		ckpt_store_op_init(&ops[i], NULL, &errors[i]);
+		if (order[i] != without)
+			ckpt_store_write(rig->store, &ops[i], object, data + order[i] * BLOCK,
+				BLOCK, order[i] * BLOCK, -1);
+		else
+			ops[i].done = true;
+	}
+	for (unsigned i = 0; i < PARTS; i++) {
+		bucket_rig_until(rig, &ops[i].done);
+		assert_int_equal(ops[i].result, 0);
+	}
+}
+
+/* Many files at once, so that the table of them grows meanwhile. */
+static void test_parts_at_once(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	struct ckpt_object objects[40];
+	char *data = random_bytes(rig, PARTS * BLOCK);
+	struct ckpt_store_op ops[COUNT(objects)];
+	char name[COUNT(objects)][16];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(objects); i++) {
+		(void)snprintf(name[i], sizeof(name[i]), "m%zu", i);
+		objects[i] = (struct ckpt_object){.fd = -1};
+		ckpt_store_op_init(&ops[i], NULL, NULL);
+		ckpt_store_create(rig->store, &ops[i], name[i], PARTS * BLOCK, &objects[i]);
+	}
+	for (size_t i = 0; i < COUNT(objects); i++) {
+		bucket_rig_until(rig, &ops[i].done);
+		assert_int_equal(ops[i].result, 0);
+	}
+	assert_int_equal(bucket_rig_uploads(rig), COUNT(objects));
+	for (size_t i = 0; i < COUNT(objects); i++)
+		write_at_once(rig, &objects[i], data, PARTS);
+	for (size_t i = 0; i < COUNT(objects); i++)
+		ckpt_store_seal(rig->store, &ops[i], &objects[i], PARTS * BLOCK);
+	for (size_t i = 0; i < COUNT(objects); i++) {
+		bucket_rig_until(rig, &ops[i].done);
+		assert_int_equal(ops[i].result, 0);
+		assert_true(bucket_rig_holds(rig, name[i], data, PARTS * BLOCK));
+	}
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+	free(data);
+	done(rig);
+}
+
+static void test_a_part_is_missing(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	char *data = random_bytes(rig, PARTS * BLOCK);
+
+	(void)state;
+	for (unsigned without = 0; without < PARTS; without++) {
+		struct ckpt_object object = {.fd = -1};
+		assert_int_equal(bucket_rig_create(rig, "m", PARTS * BLOCK, &object), 0);
+		write_at_once(rig, &object, data, without);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), -EIO);
+		assert_int_equal(object.fd, -1);
+		assert_int_equal(bucket_rig_uploads(rig), 0);
+		assert_null(bucket_rig_there(rig, "m"));
+	}
+	/* Nor is one whole that was never written, or is said to be shorter. */
+	struct ckpt_object object = {.fd = -1};
+	assert_int_equal(bucket_rig_create(rig, "m", BLOCK, &object), 0);
+	assert_int_equal(bucket_rig_seal(rig, &object, BLOCK), -EIO);
+	assert_int_equal(object.fd, -1);
+	assert_int_equal(bucket_rig_create(rig, "m", PARTS * BLOCK, &object), 0);
+	write_at_once(rig, &object, data, PARTS);
+	assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK - 1), -EINVAL);
+	assert_int_equal(object.fd, -1);
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+	assert_int_equal(bucket_rig_create(rig, "m", 10000 * BLOCK + 1, &object), -EFBIG);
+	assert_int_equal(object.fd, -1);
+	free(data);
+	done(rig);
+}
+
+static void test_abandon(void **state)
+{
+	static const uint64_t sizes[] = {BLOCK, PARTS * BLOCK};
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	char *data = random_bytes(rig, PARTS * BLOCK);
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(sizes); i++)
+		for (int when = 0; when < 3; when++) {
+			struct ckpt_object object = {.fd = -1};
+			assert_int_equal(bucket_rig_create(rig, "m", sizes[i], &object), 0);
+			for (uint64_t at = 0; when > 0 && at < sizes[i]; at += BLOCK)
+				assert_int_equal(
+					bucket_rig_write(rig, &object, data + at, BLOCK, at), 0);
+			if (when > 1)
+				assert_int_equal(bucket_rig_seal(rig, &object, sizes[i]), 0);
+			assert_int_equal(bucket_rig_abandon(rig, &object), 0);
+			assert_int_equal(object.fd, -1);
+			assert_int_equal(bucket_rig_uploads(rig), 0);
+			assert_null(bucket_rig_there(rig, "m"));
+		}
+	free(data);
+	done(rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_publish_get_remove),
+		cmocka_unit_test(test_quiet_answers),
+		cmocka_unit_test(test_limits_of_get),
+		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_directories_are_nothing),
+		cmocka_unit_test(test_shards),
+		cmocka_unit_test(test_parts_at_once),
+		cmocka_unit_test(test_a_part_is_missing),
+		cmocka_unit_test(test_abandon),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

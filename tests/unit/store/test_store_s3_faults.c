@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the store in a bucket promises while the network, the server, its clock or the keys fail. */
+#include "lib/bucket_rig.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "lib/test.h"
+
+#define BLOCK BUCKET_RIG_BLOCK
+#define SIZE  (3 * BLOCK + 5)
+#define S_NS  UINT64_C(1000000000)
+
+static struct bucket_rig *fresh(struct bucket_rig like)
+{
+	struct bucket_rig *rig = need(sizeof(*rig));
+
+	*rig = like;
+	bucket_rig_open(rig, 11);
+	return rig;
+}
+
+static void done(struct bucket_rig *rig)
+{
+	bucket_rig_close(rig);
+	free(rig);
+}
+
+/* One that has learned what the server can. */
+static struct bucket_rig *probed(struct bucket_rig like)
+{
+	struct bucket_rig *rig = fresh(like);
+
+	assert_int_equal(bucket_rig_publish(rig, "first", "x"), 0);
+	rig->http.requests = 0;
+	return rig;
+}
+
+static void check_words(struct bucket_rig *rig, const char *words)
+{
+	if (!strstr(rig->err.message, words))
+		fail_msg("'%s' is not in: %s", words, rig->err.message);
+}
+
+static char *some_bytes(void)
+{
+	char *data = need(SIZE);
+
+	for (size_t i = 0; i < SIZE; i++)
+		data[i] = (char)(i * 7 + i / 251);
+	return data;
+}
+
+static void test_publish_whose_answer_is_lost(void **state)
+{
+	struct bucket_rig *rig = probed((struct bucket_rig){0});
+
+	(void)state;
+	bucket_rig_faults(rig, "{'do':'drop_reply','operation':'PutObject','times':1}");
+	assert_int_equal(bucket_rig_publish(rig, "mine", "mine"), 0);
+	assert_true(bucket_rig_holds(rig, "mine", "mine", 4));
+	bucket_rig_faults(rig, "{'do':'drop_reply','operation':'PutObject','times':1}");
+	assert_int_equal(bucket_rig_publish(rig, "mine", "another"), -EEXIST);
+	assert_true(bucket_rig_holds(rig, "mine", "mine", 4));
+	/* Who words nothing is told the same. */
+	ckpt_store_op_init(&rig->op, NULL, NULL);
+	bucket_rig_faults(rig, "{'do':'drop_reply','operation':'PutObject','times':1}");
+	ckpt_store_publish(rig->store, &rig->op, "nobody", "x", 1, NULL);
+	bucket_rig_until(rig, &rig->op.done);
+	assert_int_equal(rig->op.result, 0);
+	/* One that lands when all is over changes nothing. */
+	bucket_rig_faults(rig, "{'do':'late','operation':'PutObject','times':1,'delay_ms':9000}");
+	assert_int_equal(bucket_rig_publish(rig, "late", "1"), 0);
+	bucket_rig_settle(rig);
+	assert_true(bucket_rig_holds(rig, "late", "1", 1));
+	done(rig);
+}
+
+/* Another's is longer than any answer that is waited for. */
+static void test_another_has_published_more(void **state)
+{
+	struct bucket_rig *rig = probed((struct bucket_rig){0});
+	char *large = need(100001);
+
+	(void)state;
+	memset(large, 'x', 100000);
+	assert_int_equal(bucket_rig_publish(rig, "theirs", large), 0);
+	bucket_rig_faults(rig, "{'do':'drop','operation':'PutObject','times':1}");
+	assert_int_equal(bucket_rig_publish(rig, "theirs", "mine"), -EEXIST);
+	rig->op.quiet = true;
+	bucket_rig_faults(rig, "{'do':'drop','operation':'PutObject','times':1}");
+	assert_int_equal(bucket_rig_publish(rig, "theirs", "mine"), -EEXIST);
+	free(large);
+	done(rig);
+}
+
+static void test_servers_without_conditions(void **state)
+{
+	static const enum s3_conditions kinds[] = {S3_CONDITIONS_REFUSED, S3_CONDITIONS_IGNORED};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(kinds); i++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){0});
+		buckets_capabilities(rig->front.buckets)->put = kinds[i];
+		ckpt_store_op_init(&rig->op, NULL, NULL);
+		ckpt_store_publish(rig->store, &rig->op, "a", "1", 1, NULL);
+		bucket_rig_until(rig, &rig->op.done);
+		assert_int_equal(rig->op.result, 0);
+		assert_true(bucket_rig_logged(rig, "does not heed If-None-Match"));
+		assert_int_equal(bucket_rig_publish(rig, "a", "2"), -EEXIST);
+		assert_true(bucket_rig_holds(rig, "a", "1", 1));
+		assert_false(bucket_rig_logged(rig, "does not heed"));
+		/* Nothing of what was tried is left. */
+		assert_int_equal(bucket_rig_list(rig, "."), 0);
+		assert_int_equal(rig->op.listing.count, 1);
+		ckpt_free(rig->op.listing.names);
+		done(rig);
+	}
+}
+
+static void test_complete(void **state)
+{
+	static const char *const rules[] = {
+		"{'do':'drop_reply','operation':'CompleteMultipartUpload','times':1}",
+		"{'do':'error_in_ok','operation':'CompleteMultipartUpload','times':1}",
+		"{'do':'drop','operation':'UploadPart','times':3}",
+		"{'do':'answer','status':500,'operation':'UploadPart','times':2,'applied':true}",
+	};
+	char *data = some_bytes();
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(rules); i++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){0});
+		bucket_rig_faults(rig, rules[i]);
+		assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
+		assert_true(bucket_rig_holds(rig, "s", data, SIZE));
+		assert_int_equal(bucket_rig_uploads(rig), 0);
+		done(rig);
+	}
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	bucket_rig_faults(rig, "{'do':'error_in_ok','operation':'CompleteMultipartUpload'}");
+	assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), CKPT_ENETWORK);
+	assert_null(bucket_rig_there(rig, "s"));
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+	done(rig);
+	free(data);
+}
+
+static void test_a_server_that_fails(void **state)
+{
+	struct bucket_rig *rig = probed((struct bucket_rig){.attempts = 4});
+
+	(void)state;
+	bucket_rig_faults(rig, "{'do':'answer','status':503,'code':'SlowDown','retry_after_s':7,"
+			       "'times':1}");
+	uint64_t before = rig->now_ns;
+	assert_int_equal(bucket_rig_get(rig, "first"), 0);
+	ckpt_free(rig->op.data);
+	assert_true(rig->now_ns - before >= 7 * S_NS && rig->now_ns - before < 9 * S_NS);
+	rig->http.requests = 0;
+	bucket_rig_faults(rig, "{'do':'answer','status':500,'code':'InternalError'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
+	assert_int_equal(rig->http.requests, 4);
+	assert_int_equal(rig->err.http_status, 500);
+	check_words(rig, "500 InternalError");
+	check_words(rig, "tried 4 times");
+	rig->http.requests = 0;
+	bucket_rig_faults(rig, "{'do':'answer','status':403,'code':'AccessDenied'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_EAUTH);
+	bucket_rig_faults(rig, "{'do':'answer','status':404,'code':'NoSuchBucket'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENOSTORE);
+	assert_int_equal(rig->http.requests, 2);
+	done(rig);
+}
+
+/* Found out once, and then known. */
+static void test_clock_and_region(void **state)
+{
+	static const struct bucket_rig kinds[] = {
+		{.behind_s = 3600}, {.behind_s = -3600}, {.region = "eu-north-1"}};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(kinds); i++)
+		for (int head = 0; head < 1; head++) {
+			struct bucket_rig *rig = fresh(kinds[i]);
+			struct ckpt_object object = {.fd = -1};
+			rig->op.quiet = true;
+			if (head)
+				assert_int_equal(bucket_rig_open_file(rig, "x", &object), -ENOENT);
+			else
+				assert_int_equal(bucket_rig_get(rig, "x"), -ENOENT);
+			assert_int_equal(rig->http.requests, 2);
+			assert_int_equal(bucket_rig_get(rig, "x"), -ENOENT);
+			assert_int_equal(rig->http.requests, 3);
+			done(rig);
+		}
+}
+
+static void drop_range(void *user, struct s3_request *asked)
+{
+	(void)user;
+	for (size_t i = 0; i < asked->headers.count; i++)
+		if (strcmp(asked->headers.at[i].name, "range") == 0)
+			asked->headers.at[i].name[0] = 'R';
+}
+
+static void other_range(void *user, struct s3_request *asked)
+{
+	(void)user;
+	for (size_t i = 0; i < asked->headers.count; i++)
+		if (strcmp(asked->headers.at[i].name, "range") == 0)
+			asked->headers.at[i].value[6]++;
+}
+
+static void test_reads(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	struct ckpt_object object = {.fd = -1};
+	char *data = some_bytes();
+	char *got = need(SIZE);
+
+	(void)state;
+	assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
+	assert_int_equal(bucket_rig_open_file(rig, "s", &object), 0);
+	bucket_rig_faults(rig, "{'do':'truncate','bytes':10,'times':2}");
+	assert_int_equal(bucket_rig_read(rig, &object, got, 100, 100), 0);
+	assert_memory_equal(got, data + 100, 100);
+	/* What it changes is signed, but not every server looks. */
+	guard_clear(&rig->guard);
+	rig->http.proxy = drop_range;
+	assert_int_equal(bucket_rig_read(rig, &object, got, 100, 100), CKPT_ENETWORK);
+	check_words(rig, "another range");
+	rig->http.proxy = other_range;
+	assert_int_equal(bucket_rig_read(rig, &object, got, 100, 100), CKPT_ENETWORK);
+	rig->http.proxy = NULL;
+	/* Another's now. */
+	data[0]++;
+	assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
+	assert_int_equal(bucket_rig_read(rig, &object, got, 100, 100), -EBUSY);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	free(got);
+	free(data);
+	done(rig);
+}
+
+static void test_stop(void **state)
+{
+	(void)state;
+	for (int kind = 0; kind < 3; kind++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){.fetched_keys = kind == 2});
+		struct ckpt_store_op ops[5];
+		if (kind == 1)
+			bucket_rig_faults(rig, "{'do':'answer','status':503,'retry_after_s':100}");
+		for (size_t i = 0; i < COUNT(ops); i++) {
+			ckpt_store_op_init(&ops[i], NULL, NULL);
+			ckpt_store_get(rig->store, &ops[i], "x", 100);
+		}
+		bucket_rig_now(rig);
+		if (kind == 1) {
+			bucket_http_run(&rig->http, rig->now_ns + S_NS);
+			bucket_rig_now(rig);
+		}
+		assert_false(ckpt_s3_client_idle(&rig->client, NULL));
+		uint64_t before = rig->now_ns;
+		ckpt_s3_client_stop(&rig->client);
+		for (size_t i = 0; i < COUNT(ops); i++) {
+			bucket_rig_until(rig, &ops[i].done);
+			assert_int_equal(ops[i].result, -ECANCELED);
+		}
+		assert_true(rig->now_ns - before <= 2 * S_NS);
+		assert_true(ckpt_s3_client_idle(&rig->client, NULL));
+		assert_int_equal(bucket_rig_get(rig, "x"), -ECANCELED);
+		done(rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_publish_whose_answer_is_lost),
+		cmocka_unit_test(test_another_has_published_more),
+		cmocka_unit_test(test_servers_without_conditions),
+		cmocka_unit_test(test_complete),
+		cmocka_unit_test(test_a_server_that_fails),
+		cmocka_unit_test(test_clock_and_region),
+		cmocka_unit_test(test_reads),
+		cmocka_unit_test(test_stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
