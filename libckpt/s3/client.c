@@ -19,6 +19,8 @@
 /* Of what is still taken back when the engine closes. */
 static const struct ckpt_http_limits last_limits = {
 	.connect_ms = 2000, .first_byte_ms = 3000, .stall_ms = 3000, .total_ms = 5000};
+/* How far S3 lets a clock be off, less what a request may have been on its way. */
+#define SKEW_S 840
 
 static struct ckpt_s3_call *call_of(struct ckpt_task *task)
 {
@@ -214,7 +216,11 @@ static int keys_body(struct ckpt_task *task)
 	if (client->stopped && call->method != CKPT_HTTP_DELETE)
 		return fail(call, -ECANCELED, "it was given up");
 	call->want = (struct ckpt_s3_want){.done = false};
-	ckpt_s3_credentials_want(client->credentials, &call->want, task);
+	/* Those that are there have to do then. */
+	if (client->stopped)
+		call->want.done = true;
+	else
+		ckpt_s3_credentials_want(client->credentials, &call->want, task);
 	CKPT_AWAIT(task, call->want.done);
 	if (call->want.result < 0) {
 		const struct ckpt_error *why = ckpt_s3_credentials_error(client->credentials);
@@ -245,13 +251,36 @@ static void read_refusal(struct ckpt_s3_call *call)
 	call->refusal = NULL;
 }
 
+/*
+ * The answer to a HEAD has no body, and so no code: what it would have been. 400 and 403 are all that is said of keys
+ * that have expired, of a clock that is wrong and of another region.
+ */
+static const char *guess_code(const struct ckpt_s3_call *call)
+{
+	const struct ckpt_s3_client *client = call->client;
+	char value[64];
+	uint64_t now_s = server_time_s(client);
+	uint64_t date_s;
+
+	if (call->method != CKPT_HTTP_HEAD || (call->req.status != 400 && call->req.status != 403))
+		return "";
+	if (ckpt_http_header(&call->req, "x-amz-bucket-region", value, sizeof(value)) &&
+		strcmp(value, client->endpoint.region) != 0)
+		return "AuthorizationHeaderMalformed";
+	if (ckpt_http_header(&call->req, "date", value, sizeof(value)) &&
+		ckpt_s3_date_http(value, &date_s) &&
+		(date_s > now_s + SKEW_S || now_s > date_s + SKEW_S))
+		return "RequestTimeTooSkewed";
+	return call->req.status == 400 ? "ExpiredToken" : "";
+}
+
 static enum ckpt_s3_verdict judge(const struct ckpt_s3_call *call)
 {
 	/* A success that turns out to be none is the server's failure, whatever it has begun to say. */
 	bool late = call->refusal && call->req.status >= 200 && call->req.status < 300;
 	const struct ckpt_s3_outcome outcome = {.result = call->req.result,
 		.status = late ? 500 : call->req.status,
-		.code = call->refusal ? call->refusal->code : "",
+		.code = call->refusal ? call->refusal->code : guess_code(call),
 		.conditional = call->conditional};
 
 	return ckpt_s3_judge(&outcome);

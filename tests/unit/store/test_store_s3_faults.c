@@ -176,7 +176,7 @@ static void test_a_server_that_fails(void **state)
 	done(rig);
 }
 
-/* Found out once, and then known. */
+/* By each verb first: a HEAD has no words of the server. */
 static void test_clock_and_region(void **state)
 {
 	static const struct bucket_rig kinds[] = {
@@ -184,7 +184,7 @@ static void test_clock_and_region(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(kinds); i++)
-		for (int head = 0; head < 1; head++) {
+		for (int head = 0; head < 2; head++) {
 			struct bucket_rig *rig = fresh(kinds[i]);
 			struct ckpt_object object = {.fd = -1};
 			rig->op.quiet = true;
