@@ -1,80 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server for each test that wants one, with ways to see into it."""
+"""A server for each test that wants one."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from s3_client import Answer, Client
-
-S3D = Path(os.environ.get("CKPT_S3D", Path(__file__).parents[2] / "build/tests/s3/s3d"))
-ACCESS, SECRET = "ACCESSKEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
-
-
-class Server:
-    def __init__(self, *options: object, tls: tuple[Path, Path] | None = None) -> None:
-        self.options = [str(o) for o in options]
-        self.tls = tls
-        self.start()
-
-    def start(self) -> None:
-        certificate = ["--tls-cert", self.tls[0], "--tls-key", self.tls[1]] if self.tls else []
-        command = [S3D, "--key", f"{ACCESS}:{SECRET}", "--bucket", "bkt", "--until-eof"]
-        self.process = subprocess.Popen(
-            [str(c) for c in [*command, *certificate, *self.options]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout
-        scheme = "https" if self.tls else "http"
-        host = "localhost" if self.tls else "127.0.0.1"
-        self.endpoint = f"{scheme}://{host}:{int(self.process.stdout.readline())}"
-        ca = str(self.tls[0]) if self.tls else None
-        self.client = Client(self.endpoint, ACCESS, SECRET, ca)
-
-    def ask(self, method: str, key: str, *args: Any, **more: Any) -> Answer:
-        return self.client.ask(method, f"/bkt/{key}" if key else "/bkt", *args, **more)
-
-    def admin(self, method: str, what: str, value: object = None) -> Answer:
-        body = b"" if value is None else json.dumps(value).encode()
-        answer = self.client.ask(method, "/_ckpt/" + what, body, anonymous=True)
-        assert answer.status < 300, answer.body
-        return answer
-
-    def rules(self, *rules: dict[str, object], seed: int = 1) -> None:
-        self.admin("PUT", "rules", {"seed": seed, "rules": list(rules)})
-
-    def journal(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.admin("GET", "journal").body.splitlines()]
-
-    def applied(self) -> list[str]:
-        """Operation and key of what came about."""
-        return [f"{e['operation']} {e['key']}" for e in self.journal() if e["kind"] == "applied"]
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> int:
-        assert self.process.stdin
-        self.process.stdin.close()
-        return self.process.wait(20)
-
-
-def until(true: Callable[[], Any], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.001)
+from s3_server import Server, make_certificate
 
 
 @pytest.fixture
@@ -99,13 +33,4 @@ def server(serve: Callable[..., Server]) -> Server:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "cert.pem", folder / "key.pem"
-    names = "subjectAltName=DNS:localhost,DNS:s3.localhost,DNS:*.s3.localhost,IP:127.0.0.1"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    subprocess.run(
-        [*command.split(), "-subj", "/CN=localhost", "-addext", names, "-out", files[0],
-         "-keyout", files[1]],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return files
+    return make_certificate(tmp_path_factory.mktemp("tls"))

@@ -6,9 +6,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import re
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +16,10 @@ import botocore.session
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from conftest import ACCESS, SECRET, Server, until
 from s3_client import Client
 from s3_probe import AWS, NOT_IMITATED, PART, RADOSGW, Probe
+from s3_server import ACCESS, SECRET, Radosgw, Server, until
 
-ROOT = Path(__file__).parents[2]
 Serve = Callable[..., Server]
 
 
@@ -50,25 +47,10 @@ def test_it_is_like_radosgw(serve: Serve) -> None:
     assert found == {**AWS, **wanted}
 
 
-def has_radosgw() -> bool:
-    if not shutil.which("radosgw") or not shutil.which("ceph-mon"):
-        return False
-    said = subprocess.run(["radosgw", "--version"], capture_output=True, text=True, check=False)
-    return " 16.2." in said.stdout
-
-
-@pytest.mark.skipif(not has_radosgw(), reason="radosgw 16.2 is not installed")
+@pytest.mark.skipif(not Radosgw.installed(), reason="radosgw 16.2 is not installed")
 def test_radosgw_answers_as_the_table_says(tmp_path: Path) -> None:
-    script = str(ROOT / "scripts/radosgw")
-    folder = str(tmp_path / "ceph")
-    up = subprocess.run([script, "up", folder], capture_output=True, text=True, check=True)
-    try:
-        said = dict(line.split("=", 1) for line in up.stdout.split())
-        client = Client(said["S3_ENDPOINT"], said["AWS_ACCESS_KEY_ID"], said["AWS_SECRET_ACCESS_KEY"])
-        assert Probe(client, "probe").run() == {**AWS, **RADOSGW}
-    finally:
-        subprocess.run([script, "down", folder], check=True)
-    assert not Path(folder).exists()
+    with Radosgw(tmp_path / "ceph") as (endpoint, access, secret):
+        assert Probe(Client(endpoint, access, secret), "probe").run() == {**AWS, **RADOSGW}
 
 
 def test_a_client_of_amazons(serve: Serve) -> None:
