@@ -210,6 +210,14 @@ static void answer(const struct cli_program *program, int option)
 			*features ? ", with " : "", features);
 }
 
+/* "s3://...", "file://...": a store is to be had there, files are not. */
+static bool is_url(const char *text)
+{
+	size_t length = strcspn(text, ":/");
+
+	return length > 0 && strncmp(text + length, "://", 3) == 0;
+}
+
 /* Options that go together, or do not. */
 static bool check_together(const struct cli *cli)
 {
@@ -224,6 +232,9 @@ static bool check_together(const struct cli *cli)
 	if (cli->world_size && cli->consolidate)
 		return misused(
 			program, "--consolidate and --rank are two ways: one or the other", NULL);
+	if ((cli->consolidate || cli->world_size) && is_url(cli->operand[1]))
+		return misused(program,
+			"files of tensors go into a directory: name a directory by its path", NULL);
 	if (cli->world_size && cli->rank >= cli->world_size)
 		return misused(program, "--rank must be less than --world-size", NULL);
 	return true;

@@ -10,13 +10,17 @@ static const char help[] =
 	"where LINEAGE says yes: such a step is restored by its number only. A broken step has a\n"
 	"manifest that cannot be read or does not verify.\n"
 	"\n"
+	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
+	"\n"
 	"  --json       one JSON object\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 10 no such store; 12 not authorised.\n"
+	"Exit status: 0 all well; 1 failed; 2 usage; 10 no such store or bucket; 12 not\n"
+	"authorised; 13 network.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt ls /nvme/run42\n"
+	"  ckpt ls s3://models/run42\n"
 	"  ckpt ls /nvme/run42 --json | jq '.steps[] | select(.lineage) | .step'\n";
 
 static const char *state_name(uint32_t state)

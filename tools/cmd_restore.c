@@ -10,6 +10,8 @@ static const char help[] =
 	"it\n"
 	"is not there; it holds plain safetensors files then, and is a store again: training can\n"
 	"resume from it. A DEST that was not finished holds no step.\n"
+	"Each of them is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY: a step is copied\n"
+	"out of a bucket, into one, or from one to another.\n"
 	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
 	"\n"
 	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
@@ -37,11 +39,13 @@ static const char help[] =
 	"short, or elsewhere: in the store of another node; 4 bytes differ from their digest, or "
 	"did\n"
 	"so before: every step is quarantined; 10 no such store or step; 11 a live process holds\n"
-	"DEST; 12 not authorised; 14 no space; 130, 143 interrupted.\n"
+	"DEST; 12 not authorised; 13 network; 14 no space; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-restore /nvme/run42 /data/model\n"
 	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n"
+	"  ckpt-restore /nvme/run42 s3://models/run42\n"
+	"  ckpt-restore s3://models/run42 /data/model\n"
 	"  ckpt-restore /nvme/run42 /data/model --consolidate\n"
 	"  ckpt-restore /nvme/run42 /data/model --world-size 8 --rank 0\n";
 
@@ -128,7 +132,8 @@ static bool about_dest(struct ckpt_restore *restore, int code)
 static int fail_dest(const struct cli *cli, int code)
 {
 	int exit_code = cli_exit_of(code);
-	bool named = strstr(ckpt_last_error(), cli->operand[1]) != NULL;
+	/* What is wrong with a URL is said in words that show no secret. */
+	bool named = strstr(ckpt_last_error(), cli->operand[1]) || strstr(cli->operand[1], "://");
 
 	if (exit_code != CLI_IN_USE && exit_code != CLI_AUTH && exit_code != CLI_NO_SPACE)
 		exit_code = CLI_FAILED;
@@ -143,7 +148,7 @@ static int copy_out(
 	bool dest = r < 0;
 
 	if (r == 0) {
-		r = cli_wait(cli, *ret_restore, "restoring");
+		r = cli_wait(cli, *ret_restore, "copying");
 		dest = about_dest(*ret_restore, r);
 	}
 	if (r == 0)

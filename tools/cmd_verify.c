@@ -14,6 +14,7 @@ static const char help[] =
 	"Checks committed steps of a store: their manifests, indexes, and every chunk of every\n"
 	"shard against its digest. Without --step every committed step of the lineage is checked,\n"
 	"quarantined ones too; one that is removed meanwhile is no finding. Changes nothing.\n"
+	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"In the store of one node of several, ranks of the other nodes are elsewhere: that is "
 	"said,\n"
 	"and is no finding, as long as a rank is here.\n"
@@ -31,10 +32,12 @@ static const char help[] =
 	"Exit status: 0 all well; 1 failed, or a manifest cannot be read or is of a newer format;\n"
 	"2 usage; 3 files are missing or short, or no rank of a step is here; 4 bytes differ from\n"
 	"their digest (file, offset and tensor are named), a file is malformed, or every step is\n"
-	"quarantined; 10 no such store or step; 12 not authorised; 130, 143 interrupted.\n"
+	"quarantined; 10 no such store or step; 12 not authorised; 13 network; 130, 143\n"
+	"interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-verify /nvme/run42\n"
+	"  ckpt-verify s3://models/run42\n"
 	"  ckpt-verify /nvme/run42 --step latest --json\n";
 
 struct verification {
