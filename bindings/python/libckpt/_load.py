@@ -59,7 +59,7 @@ def load(
     """
     callback("progress", progress)
     device = _device(map_location)
-    engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
+    engine = Engine(store_name(store), Options(read_only=True), log_thread=False)
     try:
         found, value = read_newest(
             engine, step, lambda reader: _load_from(reader, names, allow_pickle, progress, device)
@@ -93,7 +93,7 @@ def list_steps(store: str | os.PathLike[str], *, everything: bool = False) -> li
     The steps of a store that may be restored, newest first; with `everything`, also those that were
     aborted, are quarantined, broken or under way, or belong to a branch that was rolled back.
     """
-    engine = Engine(store_path(store), Options(read_only=True), log_thread=False)
+    engine = Engine(store_name(store), Options(read_only=True), log_thread=False)
     try:
         return [
             info
@@ -104,8 +104,8 @@ def list_steps(store: str | os.PathLike[str], *, everything: bool = False) -> li
         engine.close()
 
 
-def store_path(store: str | os.PathLike[str]) -> str:
-    """The directory of a store."""
+def store_name(store: str | os.PathLike[str]) -> str:
+    """A store that is read: a directory, or what the library takes for one (s3://, file://)."""
     path = os.fspath(store)
     if not isinstance(path, str):
         raise TypeError(f"a store is named by a str or PathLike, not {type(store).__qualname__}")
@@ -113,9 +113,18 @@ def store_path(store: str | os.PathLike[str]) -> str:
         raise ValueError("the path of a store is empty: name a directory")
     if "\0" in path:
         raise ValueError(f"{path!r}: no path has a NUL in it")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
+    return path
+
+
+def store_path(store: str | os.PathLike[str]) -> str:
+    """The directory of a store that is written."""
+    path = store_name(store)
+    # Only its scheme is shown: behind it may be a password.
+    if found := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
         raise UnsupportedError(
-            f"{path}: remote stores are not in this version; give a directory",
+            f"{found[0]} is no directory, and a Checkpointer saves into a directory of this "
+            "machine: give its path. `ckpt-restore DIRECTORY s3://BUCKET/PREFIX` copies what was "
+            "saved into a bucket, from which load() reads",
             code=lib.CKPT_EUNSUPPORTED,
         )
     return path
