@@ -109,7 +109,7 @@ static int check_marker(struct ckpt_exporter *e)
 			&(struct ckpt_where){
 				.tier = ckpt_store_tier(e->store), .file = CKPT_NAME_MARKER},
 			"%s is the store of another run (%s, and this is %s): export to an empty "
-			"directory",
+			"directory, or a prefix of its own in a bucket",
 			e->place.label, marker.run_id, e->pick->marker.run_id);
 	return *e->stop;
 }
@@ -135,8 +135,8 @@ static int check_empty(struct ckpt_exporter *e)
 	e->op.listing = (struct ckpt_listing){0};
 	if (other)
 		return ckpt_fail(e->err, -ENOTEMPTY,
-			"%s is no store, and not empty: export to a directory that is new or "
-			"empty, or to a store of the same run",
+			"%s is no store, and not empty: export to a directory or prefix that is "
+			"new or empty, or to a store of the same run",
 			e->place.label);
 	return *e->stop;
 }
@@ -187,7 +187,7 @@ static int check_claim(struct ckpt_exporter *e)
 		return ckpt_fail_at(e->err, -EEXIST,
 			&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
 			"%s has a generation %llu of its own (%s differs): export to an empty "
-			"directory",
+			"directory or prefix",
 			e->place.label, (unsigned long long)ckpt_exporter_generation(e), e->path);
 	return *e->stop;
 }
