@@ -22,7 +22,7 @@ interpreter=/usr/bin/python3
 "$interpreter" -m zipfile -e "$wheel" "$work/content"
 cd "$work/content"
 ! grep -rlaF -e "$sources" -e "${HOME:-/root}/" . || fail "these have paths of this machine in them"
-for package in liburing xxhash jansson; do
+for package in liburing xxhash jansson libssl libcurl libexpat; do
 	grep -qi 'copyright' libckpt-*.dist-info/licenses/*"$package"* || fail "no licence of $package"
 done
 
@@ -31,6 +31,8 @@ for file in libckpt/*.so libckpt-*.data/scripts/*; do
 	needed=$(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
 		grep -Ev '^(libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux-.*)$' || true)
 	[[ -z $needed ]] || fail "$file needs $needed"
+	lacking=$(nm -D --undefined-only "$file" | awk '$1 == "U" && $2 !~ /@GLIBC_|^_?Py/ { print $2 }')
+	[[ -z $lacking ]] || fail "$file takes $lacking from nowhere"
 	# A program may keep variables of the C library in memory of its own, which is then shown.
 	seen=$(nm -D --defined-only "$file" | awk '$3 !~ /@GLIBC_/ { print $3 }')
 	case $file in
