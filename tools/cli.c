@@ -199,15 +199,20 @@ static bool takes(const struct cli_program *program, int option)
 	}
 }
 
-static void answer(const struct cli_program *program, int option)
+void cli_version(const char *name)
 {
 	const char *features = ckpt_features();
 
+	(void)printf("%s (libckpt) %s%s%s\n", name, ckpt_version(), *features ? ", with " : "",
+		features);
+}
+
+static void answer(const struct cli_program *program, int option)
+{
 	if (option == 'h')
 		(void)printf("usage: %s %s\n\n%s", program->name, program->usage, program->help);
 	else
-		(void)printf("%s (libckpt) %s%s%s\n", program->name, ckpt_version(),
-			*features ? ", with " : "", features);
+		cli_version(program->name);
 }
 
 /* "s3://...", "file://...": a store is to be had there, files are not. */

@@ -93,6 +93,9 @@ int cli_interrupted(void);
  */
 int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what);
 
+/* What --version prints: what the library has, too. */
+void cli_version(const char *name);
+
 /* Before anything is opened. */
 void cli_begin(void);
 /*

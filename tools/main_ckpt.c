@@ -40,7 +40,7 @@ static int run(int argc, char **argv)
 		return CLI_OK;
 	}
 	if (strcmp(argv[1], "--version") == 0) {
-		(void)printf("ckpt (libckpt) %s\n", ckpt_version());
+		cli_version("ckpt");
 		return CLI_OK;
 	}
 	(void)fprintf(stderr, "ckpt: unknown command: %s\n", argv[1]);

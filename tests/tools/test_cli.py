@@ -287,7 +287,9 @@ def test_manual_has_every_exit_code_of_the_help(program: str) -> None:
 
 
 def test_version() -> None:
-    assert run("ckpt-verify", "--version").stdout.startswith("ckpt-verify (libckpt) 0.1.0")
+    said = run("ckpt-verify", "--version").stdout
+    assert said.startswith("ckpt-verify (libckpt) 0.1.0")
+    assert run("ckpt", "--version").stdout == said.replace("ckpt-verify", "ckpt")
 
 
 def test_full_destination(store: Path, tmp_path: Path) -> None:
