@@ -6,12 +6,14 @@
 #include "net/http_curl.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "base/thread.h"
+#include "config.h"
 
 #define THREADS_MAX     64
 #define CONNECTIONS     10
@@ -256,10 +258,19 @@ static const struct ckpt_http_ops curl_ops = {
 static pthread_once_t initialised = PTHREAD_ONCE_INIT;
 static CURLcode init_result;
 
-/* Never undone: others in this process may use libcurl, too. */
+/*
+ * Before anything else of ours uses OpenSSL, for the first to do so decides: threads may still be in it when the
+ * process exits. Never undone: others in this process may use libcurl, too.
+ */
 static void initialise(void)
 {
-	init_result = curl_global_init(CURL_GLOBAL_DEFAULT);
+	uint64_t options = OPENSSL_INIT_NO_ATEXIT;
+
+	if (CKPT_STATIC_OPENSSL)
+		options |= OPENSSL_INIT_NO_LOAD_CONFIG;
+	init_result = OPENSSL_init_crypto(options, NULL) == 1
+			      ? curl_global_init(CURL_GLOBAL_DEFAULT)
+			      : CURLE_FAILED_INIT;
 }
 
 static int check_curl(struct ckpt_error *err)

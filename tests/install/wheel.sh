@@ -3,7 +3,7 @@
 #
 # usage: wheel.sh WHEEL: nothing in it names this machine, and nothing of what is linked into it is seen by
 # what else a process has loaded. Where there are no compiler, no torch and no sources it installs, a run that
-# is killed goes on as if it had not been, and the programs do their work.
+# is killed goes on as if it had not been, and the programs do their work, and ask a bucket.
 
 set -euo pipefail
 wheel=$(realpath "$1")
@@ -22,7 +22,7 @@ interpreter=/usr/bin/python3
 "$interpreter" -m zipfile -e "$wheel" "$work/content"
 cd "$work/content"
 ! grep -rlaF -e "$sources" -e "${HOME:-/root}/" . || fail "these have paths of this machine in them"
-for package in liburing xxhash jansson libssl libcurl libexpat; do
+for package in liburing xxhash jansson libssl libcurl libexpat libisal; do
 	grep -qi 'copyright' libckpt-*.dist-info/licenses/*"$package"* || fail "no licence of $package"
 done
 
@@ -31,6 +31,9 @@ for file in libckpt/*.so libckpt-*.data/scripts/*; do
 	needed=$(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
 		grep -Ev '^(libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux-.*)$' || true)
 	[[ -z $needed ]] || fail "$file needs $needed"
+	newest=$(readelf -VW "$file" | grep -o 'GLIBC_2[.0-9]*' | sort -uV | tail -n 1)
+	[[ $(printf '%s\n' GLIBC_2.28 "$newest" | sort -V | tail -n 1) == GLIBC_2.28 ]] || fail "$file needs $newest"
+	[[ $(readelf -lW "$file" | grep GNU_STACK) != *E* ]] || fail "$file asks for a stack that can be executed"
 	lacking=$(nm -D --undefined-only "$file" | awk '$1 == "U" && $2 !~ /@GLIBC_|^_?Py/ { print $2 }')
 	[[ -z $lacking ]] || fail "$file takes $lacking from nowhere"
 	# A program may keep variables of the C library in memory of its own, which is then shown.
@@ -52,6 +55,9 @@ env -i PATH="$work/venv/bin" /bin/sh -c '! command -v cc && ! command -v gcc && 
 	fail "there is a compiler"
 [[ $(clean python -c 'import libckpt; print(libckpt.__file__)') == "$work"/venv/* ]] ||
 	fail "another libckpt was imported"
+
+mkdir tls
+timeout 300 "$interpreter" "$sources/tests/install/wheel_s3.py" "$work/venv/bin/ckpt" tls
 
 clean python run.py train whole 50
 code=0

@@ -95,4 +95,5 @@ def main():
     assert get(None)[:2] == (0, PEER_FAILED_VERIFICATION), "it trusts a place of its own"
 
 
-main()
+if __name__ == "__main__":
+    main()
