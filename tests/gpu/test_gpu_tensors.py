@@ -4,7 +4,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from gpu_rig import assert_same, clear
 from libckpt._dtypes import torch_numbers
