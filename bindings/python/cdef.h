@@ -221,6 +221,9 @@ struct ckpt_engine_opts {
 	uint32_t keeper;
 	uint32_t cuda_major;
 	const char *node;
+	const char *remote;
+	uint64_t remote_every;
+	uint64_t remote_bytes_per_s;
 };
 
 #define CKPT_ENGINE_NEW_START  ...
@@ -230,6 +233,7 @@ struct ckpt_engine_opts {
 int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
 int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms);
+int ckpt_engine_drain_remote(struct ckpt_engine *engine, int timeout_ms);
 void ckpt_engine_close(struct ckpt_engine *engine);
 int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
 int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);
@@ -263,6 +267,15 @@ struct ckpt_stats {
 	uint64_t last_local_ns;
 	uint64_t last_eager_ns;
 	uint64_t threads;
+	uint64_t bytes_uploaded;
+	uint64_t uploads_done;
+	uint64_t uploads_failed;
+	uint64_t uploads_retried;
+	uint64_t uploads_waiting;
+	uint64_t uploads_waiting_bytes;
+	uint64_t remote_generation;
+	uint64_t remote_step;
+	uint64_t remote_wall_ms;
 };
 
 int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);

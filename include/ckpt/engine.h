@@ -90,6 +90,16 @@ struct ckpt_engine_opts {
 	 * until the return. NULL: the host's name.
 	 */
 	const char *node;
+	/*
+	 * Where committed steps go on to by themselves, behind the training: "s3://bucket/prefix", or a directory,
+	 * "file:///mnt/shared/run42", whose parent exists. It becomes a store of this run; one of another run is refused.
+	 * What is found at the opening and is not there goes, too. All ranks give the same, each sends its own part, and
+	 * rank 0 publishes. Until a step is there the local retention keeps it, unless the local disk is full.
+	 * Borrowed until the return. NULL: nowhere.
+	 */
+	const char *remote;
+	uint64_t remote_every;       /* only steps divisible by n go there; 0: all */
+	uint64_t remote_bytes_per_s; /* what this rank may send to a bucket; 0: no bound */
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
@@ -125,7 +135,14 @@ CKPT_API int ckpt_engine_open(
 CKPT_API int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms);
 
 /*
- * Ends the engine and frees it. What is under way is aborted: drain first. NULL is ignored. Save and
+ * Waits until every step that was committed is in the remote store, or will never be, at most timeout_ms. Returns
+ * the failure of the first that will not; -ETIMEDOUT if something is still on its way; CKPT_ELEVEL without
+ * `remote`.
+ */
+CKPT_API int ckpt_engine_drain_remote(struct ckpt_engine *engine, int timeout_ms);
+
+/*
+ * Ends the engine and frees it. What is under way is aborted, uploads as well: drain first. NULL is ignored. Save and
  * restore handles stay valid to ask and must still be freed. Storage that does not answer within ten
  * seconds is abandoned, its memory and thread with it, and the log says so.
  */
@@ -181,6 +198,16 @@ struct ckpt_stats {
 	uint64_t last_local_ns; /* of the last save: start to LOCAL */
 	uint64_t last_eager_ns; /* of the last save: start until its eager tensors were copied */
 	uint64_t threads;       /* threads that the engine runs */
+	/* Of the remote store; 0 without. */
+	uint64_t bytes_uploaded;        /* verified and sent by this rank */
+	uint64_t uploads_done;          /* steps */
+	uint64_t uploads_failed;        /* steps that will not be there; see the log */
+	uint64_t uploads_retried;       /* tries that failed */
+	uint64_t uploads_waiting;       /* steps that are committed here, and not there yet */
+	uint64_t uploads_waiting_bytes; /* of this rank, as far as it is known */
+	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
+	uint64_t remote_step;
+	uint64_t remote_wall_ms; /* when it was there, since the epoch; 0: none is known */
 };
 
 CKPT_API int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);

@@ -97,6 +97,10 @@ static int check_options(struct ckpt_engine_opts *o)
 			". _ - "
 			"that all ranks of this start of the job give",
 			o->session ? o->session : "");
+	if (o->remote && o->flags & CKPT_ENGINE_READ_ONLY)
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"ckpt_engine_open: remote is '%.200s', and nothing is uploaded read only",
+			o->remote);
 	int r = check_node(o);
 	if (r < 0)
 		return r;
@@ -128,6 +132,13 @@ int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms)
 	int r = ckpt_check_fork(engine);
 
 	return r < 0 ? r : ckpt_runtime_drain(engine, timeout_ms, ckpt_error_here());
+}
+
+int ckpt_engine_drain_remote(struct ckpt_engine *engine, int timeout_ms)
+{
+	int r = ckpt_check_fork(engine);
+
+	return r < 0 ? r : ckpt_runtime_drain_remote(engine, timeout_ms, ckpt_error_here());
 }
 
 void ckpt_engine_close(struct ckpt_engine *engine)

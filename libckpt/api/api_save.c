@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "base/thread.h"
 #include "engine/runtime.h"
+#include "engine/uploader.h"
 #include "engine/save.h"
 
 int ckpt_save_begin(struct ckpt_engine *engine, uint64_t step, const struct ckpt_save_opts *opts,
@@ -239,6 +240,30 @@ int ckpt_save_fail(struct ckpt_save *save, int code, const char *tensor, const c
 	return 0;
 }
 
+static int wait_remote(struct ckpt_save *save, int timeout_ms)
+{
+	uint64_t deadline_ns = ckpt_deadline(timeout_ms);
+	unsigned long long step = ckpt_save_step(save);
+
+	if (!ckpt_save_has_remote(save))
+		return ckpt_fail(ckpt_error_here(), CKPT_ELEVEL,
+			"step %llu goes to no remote store: wait for CKPT_LEVEL_LOCAL", step);
+	int r = wait_bits(save, CKPT_DONE_LOCAL, timeout_ms, "durable");
+	if (r < 0)
+		return r;
+	struct ckpt_upload_entry *upload = ckpt_save_upload(save);
+	if (!upload)
+		return ckpt_fail(ckpt_error_here(), -ENOMEM,
+			"step %llu is not on its way to the remote store: out of memory", step);
+	if (!(ckpt_latch_wait_until(&upload->latch, CKPT_DONE_END, deadline_ns) & CKPT_DONE_END))
+		return ckpt_fail(ckpt_error_here(), -ETIMEDOUT,
+			"step %llu is not in the remote store yet; if that fails, the log says why",
+			step);
+	if (upload->error.code < 0)
+		(void)ckpt_error_copy(&upload->error, ckpt_error_here());
+	return upload->error.code;
+}
+
 int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int timeout_ms)
 {
 	int r = check(save);
@@ -251,10 +276,10 @@ int ckpt_save_wait(struct ckpt_save *save, enum ckpt_level level, int timeout_ms
 	case CKPT_LEVEL_LOCAL:
 		return wait_bits(save, CKPT_DONE_LOCAL, timeout_ms, "durable");
 	case CKPT_LEVEL_REPLICATED:
-	case CKPT_LEVEL_REMOTE:
 		return ckpt_fail(ckpt_error_here(), CKPT_ELEVEL,
-			"this store has no %s: wait for CKPT_LEVEL_LOCAL",
-			level == CKPT_LEVEL_REMOTE ? "remote tier" : "peers");
+			"this store has no peers: wait for CKPT_LEVEL_LOCAL");
+	case CKPT_LEVEL_REMOTE:
+		return wait_remote(save, timeout_ms);
 	}
 	return ckpt_fail(ckpt_error_here(), -EINVAL, "level %d is not known", (int)level);
 }

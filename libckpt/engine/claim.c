@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/keeper.h"
+#include "engine/uploader.h"
 #include "engine/open.h"
 #include "engine/save_ranks.h"
 #include "format/sealed.h"
@@ -148,6 +149,7 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 	CKPT_ASSERT(r == 0);
 	(void)ckpt_lineage_mark(&core->scan, NULL);
 	ckpt_keeper_ask(core, CKPT_KEEPER_SETTLE | CKPT_KEEPER_SWEEP);
+	ckpt_uploader_note_claim(core);
 	return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/uploader.h"
 #include "exchange/exchange_dir.h"
 #include "exchange/exchange_served.h"
 #include "config.h"
@@ -72,10 +73,11 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 		return ckpt_fail(
 			err, r, "cannot open the store in %s: %s", parts->label, ckpt_code_text(r));
 	core->stats.size = sizeof(core->stats);
-	if (core->config.world == 1)
-		return 0;
-	r = open_exchange(core);
+	r = ckpt_uploader_open(core, config->remote_every);
+	if (r == 0 && core->config.world > 1)
+		r = open_exchange(core);
 	if (r < 0) {
+		ckpt_uploader_close(core);
 		ckpt_store_close(core->store);
 		return ckpt_fail(err, r, "out of memory");
 	}
@@ -86,6 +88,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
 	ckpt_exchange_close(core->exchange);
+	ckpt_uploader_close(core);
 	ckpt_store_close(core->store);
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->sessions.names);

@@ -28,6 +28,7 @@ struct ckpt_core;
 struct ckpt_removal;
 struct ckpt_talk;
 struct ckpt_skipper;
+struct ckpt_uploader;
 struct ckpt_save;
 struct ckpt_save_ranks;
 struct ckpt_restore;
@@ -47,6 +48,7 @@ struct ckpt_core_config {
 	uint64_t chunk_bytes;
 	uint64_t keep_last;
 	uint64_t keep_every;
+	uint64_t remote_every; /* of the steps that go to the remote store; 0: all do */
 	uint32_t save_timeout_ms;
 	bool read_only;
 	bool new_start;
@@ -63,6 +65,13 @@ struct ckpt_core_config {
 	char node[CKPT_NODE_CHARS];
 };
 
+/* Where a store is: in a directory, or in a bucket. */
+struct ckpt_core_place {
+	int root;                      /* a descriptor of the directory; -1 */
+	struct ckpt_s3_client *bucket; /* NULL: a directory */
+	const char *label;             /* for messages */
+};
+
 /* Everything that the core is given; all outlive it, and belong to whoever made it. */
 struct ckpt_core_parts {
 	struct ckpt_env *env;
@@ -75,13 +84,7 @@ struct ckpt_core_parts {
 	struct ckpt_pool *pool;
 	struct ckpt_log *log;                /* may be NULL */
 	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
-};
-
-/* Where a store is: in a directory, or in a bucket. */
-struct ckpt_core_place {
-	int root;                      /* a descriptor of the directory; -1 */
-	struct ckpt_s3_client *bucket; /* NULL: a directory */
-	const char *label;             /* for messages */
+	struct ckpt_core_place remote; /* where committed steps go on to; label NULL: nowhere */
 };
 
 /*
@@ -165,11 +168,12 @@ struct ckpt_core {
 	struct ckpt_restore *restores; /* under way */
 	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
 	_Atomic uint32_t restores_begun;
-	struct ckpt_removal *removals; /* under way */
-	struct ckpt_talk *talks;       /* with other ranks, under way */
-	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
-	struct ckpt_keeper *keeper;    /* retention and settling */
-	unsigned commands;             /* under way */
+	struct ckpt_removal *removals;  /* under way */
+	struct ckpt_talk *talks;        /* with other ranks, under way */
+	struct ckpt_skipper *skipper;   /* waits for the end of `save`; NULL: nobody */
+	struct ckpt_keeper *keeper;     /* retention and settling */
+	struct ckpt_uploader *uploader; /* NULL: there is no remote store */
+	unsigned commands;              /* under way */
 	uint64_t *pins;
 	size_t pin_count;
 	bool closing;

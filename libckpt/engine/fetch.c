@@ -110,7 +110,7 @@ static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 {
 	unsigned i = 0;
 
-	if (!f->own_memory)
+	if (!f->owns)
 		return ckpt_share_get(&f->share);
 	/* A block in the ring has one at most, and the ring is not full. */
 	while (f->own[i].taken) {
@@ -123,19 +123,24 @@ static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 
 static void put_slot(struct ckpt_fetch *f, struct ckpt_slot *slot)
 {
-	if (f->own_memory)
+	if (f->owns)
 		slot->taken = false;
 	else
 		ckpt_share_put(&f->share, slot);
 }
 
-/* Memory of its own for blocks that hold the largest chunk. */
+/* Memory that is not the pool's: for blocks that hold the largest chunk, or what was given. */
 static int make_own(struct ckpt_fetch *f)
 {
-	f->own_memory = ckpt_alloc((size_t)CKPT_FETCH_OWN * f->unit + OWN_ALIGN);
-	if (!f->own_memory)
-		return -ENOMEM;
-	char *data = f->own_memory + (0 - (uintptr_t)f->own_memory) % OWN_ALIGN;
+	char *data = f->config.memory;
+
+	if (!data || f->unit != f->config.core->config.block_bytes) {
+		f->own_memory = ckpt_alloc((size_t)CKPT_FETCH_OWN * f->unit + OWN_ALIGN);
+		if (!f->own_memory)
+			return -ENOMEM;
+		data = f->own_memory + (0 - (uintptr_t)f->own_memory) % OWN_ALIGN;
+	}
+	f->owns = true;
 	for (unsigned i = 0; i < CKPT_FETCH_OWN; i++)
 		f->own[i].data = data + (size_t)i * f->unit;
 	return 0;
@@ -293,7 +298,7 @@ static int prepare(struct ckpt_fetch *f)
 	f->wanted = c->targets
 			    ? c->targets->wanted
 			    : ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
-	if (f->unit != c->core->config.block_bytes) {
+	if (c->memory || f->unit != c->core->config.block_bytes) {
 		slots = CKPT_FETCH_OWN;
 		if (make_own(f) < 0)
 			return ckpt_fail(c->err, -ENOMEM, "out of memory");
@@ -304,7 +309,7 @@ static int prepare(struct ckpt_fetch *f)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (!c->targets)
 		want_all(f);
-	if (!f->own_memory)
+	if (!f->owns)
 		ckpt_share_join(&f->share, pool, &f->task);
 	f->prepared = true;
 	return 0;

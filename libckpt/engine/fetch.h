@@ -38,6 +38,11 @@ struct ckpt_fetch_config {
 	struct ckpt_store *dest;
 	struct ckpt_object *dest_file;
 	const char *header;
+	/*
+	 * CKPT_FETCH_OWN blocks of the core's block_bytes, aligned to 4 KiB, to use instead of slots: what goes on
+	 * behind the training takes none from it. NULL: slots are used.
+	 */
+	char *memory;
 	/* Or nowhere: every bad chunk is a finding. */
 	struct ckpt_findings *findings;
 
@@ -72,8 +77,9 @@ struct ckpt_fetch {
 	unsigned depth;
 	unsigned head;
 	unsigned count;
-	struct ckpt_slot own[CKPT_FETCH_OWN]; /* instead of the pool's, when chunks are larger */
-	char *own_memory;                     /* NULL: the pool's are large enough */
+	struct ckpt_slot own[CKPT_FETCH_OWN]; /* instead of the pool's */
+	bool owns;                            /* they are used */
+	char *own_memory; /* of chunks that are larger than a block; NULL: none */
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;

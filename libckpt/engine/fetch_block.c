@@ -56,7 +56,7 @@ static void check_back(struct ckpt_node *node)
 static void start_check(struct ckpt_fetch_block *b)
 {
 	b->state = BLOCK_CHECKING;
-	b->check = (struct ckpt_job){.work = check_work, .urgent = true};
+	b->check = (struct ckpt_job){.work = check_work, .urgent = !b->fetch->config.memory};
 	b->check.node.run = check_back;
 	ckpt_env_run(b->fetch->config.core->parts.env, &b->check);
 }
@@ -100,7 +100,7 @@ static void start_write(struct ckpt_fetch_block *b)
 	ckpt_store_op_init(&b->op, &b->fetch->task, c->err);
 	ckpt_store_write(c->dest, &b->op, c->dest_file, b->slot->data,
 		ckpt_align_up(b->span.length, c->dest->align), b->span.offset,
-		b->fetch->own_memory ? -1 : (int)b->slot->number);
+		b->fetch->owns ? -1 : (int)b->slot->number);
 }
 
 static void let_out(struct ckpt_fetch_block *b)
@@ -172,7 +172,7 @@ static bool read_on(struct ckpt_fetch_block *b)
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
 	ckpt_store_op_init(&b->op, &f->task, NULL);
 	ckpt_store_read(store, &b->op, file, b->slot->data + (lo - b->span.offset), hi - lo, lo,
-		f->own_memory ? -1 : (int)b->slot->number);
+		f->owns ? -1 : (int)b->slot->number);
 	return true;
 }
 

@@ -63,6 +63,7 @@ static bool next_retired(struct ckpt_keeper *k)
 	struct ckpt_core *core = k->core;
 	const struct ckpt_retention keep = {.keep_last = k->tidy ? 0 : core->config.keep_last,
 		.keep_every = core->config.keep_every,
+		.core = core,
 		.pins = core->pins,
 		.pin_count = core->pin_count};
 

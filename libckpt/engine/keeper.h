@@ -38,6 +38,7 @@ int ckpt_remover_body(struct ckpt_task *task);
 struct ckpt_retention {
 	uint64_t keep_last;
 	uint64_t keep_every;
+	const struct ckpt_core *core; /* whose uploader has a say; NULL: nobody's */
 	const uint64_t *pins;
 	size_t pin_count;
 };

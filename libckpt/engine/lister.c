@@ -10,6 +10,7 @@
 #include "engine/restore.h"
 #include "engine/save_state.h"
 #include "engine/talk.h"
+#include "engine/uploader.h"
 
 int ckpt_lister_body(struct ckpt_task *task)
 {
@@ -91,8 +92,28 @@ int ckpt_reporter_body(struct ckpt_task *task)
 	r->stats.pool_bytes = ckpt_pool_bytes(pool);
 	r->stats.pool_touched = ckpt_pool_touched(pool);
 	r->stats.pool_huge = ckpt_pool_huge(pool);
+	ckpt_uploader_report(core, &r->stats);
 	r->stats.threads = io->threads + ckpt_pool_threads(pool) + 1;
 	return 0;
+}
+
+int ckpt_last_upload_body(struct ckpt_task *task)
+{
+	struct ckpt_last_upload *l =
+		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_last_upload, command);
+
+	struct ckpt_uploader *uploader = l->command.core->uploader;
+
+	l->entry = ckpt_uploader_last(l->command.core);
+	if (l->entry || uploader->lost.code == 0)
+		return 0;
+	l->command.error = uploader->lost;
+	return uploader->lost.code;
+}
+
+void ckpt_last_upload_clear(struct ckpt_command *command)
+{
+	ckpt_upload_entry_unref(CKPT_CONTAINER(command, struct ckpt_last_upload, command)->entry);
 }
 
 int ckpt_closer_body(struct ckpt_task *task)
@@ -104,6 +125,7 @@ int ckpt_closer_body(struct ckpt_task *task)
 	core->closing = true;
 	core->closer = task;
 	ckpt_keeper_stop(core);
+	ckpt_uploader_stop(core);
 	ckpt_restore_stop_all(core);
 	ckpt_talk_stop_all(core);
 	/* A manifest on its way is let through. */
@@ -114,7 +136,8 @@ int ckpt_closer_body(struct ckpt_task *task)
 					    (unsigned long long)core->save->step));
 	(void)ckpt_core_stop_clients(core, NULL);
 	/* The one command left is this one. */
-	CKPT_AWAIT(task, !core->save && !core->keeper && !core->restores && core->commands == 1);
+	CKPT_AWAIT(task, !core->save && !core->keeper && !core->restores &&
+				 ckpt_uploader_ended(core) && core->commands == 1);
 	core->closer = NULL;
 	CKPT_AWAIT(task, ckpt_core_stop_clients(core, task));
 	if (core->holder.fd >= 0) {

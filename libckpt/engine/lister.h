@@ -5,6 +5,8 @@
 
 #include "engine/core.h"
 
+struct ckpt_upload_entry;
+
 /* Reads the store again; `scanner.scan` is the caller's after END, marked unless `mark_result` < 0. */
 struct ckpt_lister {
 	struct ckpt_command command;
@@ -38,6 +40,17 @@ struct ckpt_reporter {
 	struct ckpt_stats stats;
 };
 int ckpt_reporter_body(struct ckpt_task *task);
+
+/*
+ * The newest step on its way to the remote store, held: whoever takes `entry` sets NULL. If there is none, the result
+ * is why the first of those failed that will not be there.
+ */
+struct ckpt_last_upload {
+	struct ckpt_command command;
+	struct ckpt_upload_entry *entry;
+};
+int ckpt_last_upload_body(struct ckpt_task *task);
+void ckpt_last_upload_clear(struct ckpt_command *command);
 
 /* Stops what is under way and waits until it has ended; then gives the holder's lock back. */
 struct ckpt_closer {

@@ -2,6 +2,7 @@
 /* Opening a store. */
 #include "engine/open.h"
 #include "engine/open_nodes.h"
+#include "engine/uploader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -304,6 +305,8 @@ int ckpt_open_body(struct ckpt_task *task)
 	/* The other ranks wait for this one. */
 	if (o->nodes && ckpt_open_nodes_refuse(o))
 		CKPT_AWAIT(task, o->talk.task.finished);
+	if (o->work.result == 0)
+		ckpt_uploader_begin(o->command.core);
 	return o->work.result;
 	CKPT_TASK_END(task);
 }

@@ -119,6 +119,9 @@ static int open_parts(
 	r = ckpt_runtime_open_place(engine, (opts->flags & CKPT_ENGINE_READ_ONLY) != 0, err);
 	if (r < 0)
 		return r;
+	r = ckpt_runtime_open_remote(engine, opts, err);
+	if (r < 0)
+		return r;
 	r = ckpt_pool_open(&pool, err, &engine->pool);
 	if (r < 0)
 		return r;
@@ -140,11 +143,13 @@ static int open_core(
 		.devices = &engine->devices,
 		.pool = engine->pool,
 		.log = engine->log,
-		.server = engine->server};
+		.server = engine->server,
+		.remote = engine->remote};
 	struct ckpt_core_config config = {.block_bytes = opts->block_bytes,
 		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, opts->block_bytes),
 		.keep_last = opts->keep_last,
 		.keep_every = opts->keep_every,
+		.remote_every = opts->remote_every,
 		.save_timeout_ms = opts->save_timeout_ms,
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
 		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
@@ -199,6 +204,7 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 	if (!engine)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	engine->root = -1;
+	engine->remote.root = -1;
 	engine->eventfd = -1;
 	engine->busy = opts->busy;
 	engine->forks = ckpt_fork_count();
@@ -288,6 +294,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 		(void)close(engine->eventfd);
 	(void)pthread_cond_destroy(&engine->turn_over);
 	(void)pthread_mutex_destroy(&engine->lock);
+	ckpt_free((char *)(uintptr_t)engine->remote.label);
 	ckpt_free(engine->label);
 	ckpt_free(engine);
 }

@@ -64,6 +64,8 @@ void ckpt_runtime_refuse(
 	struct ckpt_engine *engine, struct ckpt_save *save, const struct ckpt_error *why);
 /* Waits for the save under way. */
 int ckpt_runtime_drain(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err);
+/* See ckpt_engine_drain_remote(). */
+int ckpt_runtime_drain_remote(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err);
 
 int ckpt_runtime_stats(
 	struct ckpt_engine *engine, struct ckpt_error *err, struct ckpt_stats *ret_stats);

@@ -76,19 +76,22 @@ static int make_and_open(const char *path, struct ckpt_error *err, int *ret_fd)
 }
 
 static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *place,
-	const char *label, struct ckpt_error *err, struct ckpt_bucket **ret_bucket)
+	const char *label, uint64_t bytes_per_s, struct ckpt_error *err,
+	struct ckpt_bucket **ret_bucket)
 {
 #if CKPT_HAVE_S3
 	struct ckpt_bucket_core core = {.env = ckpt_env_os_env(engine->env),
 		.sched = &engine->core.sched,
 		.timers = &engine->core.timers,
-		.log = engine->log};
+		.log = engine->log,
+		.send_bytes_per_s = bytes_per_s};
 
 	(void)label;
 	return ckpt_bucket_open(place, &core, err, ret_bucket);
 #else
 	(void)engine;
 	(void)place;
+	(void)bytes_per_s;
 	(void)ret_bucket;
 	return ckpt_fail(err, CKPT_EUNSUPPORTED,
 		"cannot open %s: this libckpt was built without S3 (libcurl, OpenSSL, expat)",
@@ -110,7 +113,7 @@ int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct c
 			"this machine",
 			engine->label);
 	if (place.remote)
-		return open_bucket(engine, &place, engine->label, err, &engine->bucket);
+		return open_bucket(engine, &place, engine->label, 0, err, &engine->bucket);
 	return read_only ? open_directory(place.path, err, &engine->root)
 			 : make_and_open(place.path, err, &engine->root);
 }
@@ -125,7 +128,7 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 
 	if (r < 0)
 		return r;
-	r = place.remote ? open_bucket(engine, &place, dest, err, &bucket)
+	r = place.remote ? open_bucket(engine, &place, dest, 0, err, &bucket)
 			 : make_and_open(place.path, err, &made.root);
 	if (r < 0)
 		return r;
@@ -139,6 +142,47 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 #endif
 	*ret_place = made;
 	return 0;
+}
+
+/* One place for two things would have each step be its own copy. */
+static int check_apart(struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	struct stat here;
+	struct stat there;
+
+	if (fstat(engine->root, &here) < 0 || fstat(engine->remote.root, &there) < 0)
+		return ckpt_fail(err, -errno, "cannot look at %s: %s", engine->remote.label,
+			ckpt_code_text(-errno));
+	if (here.st_dev != there.st_dev || here.st_ino != there.st_ino)
+		return 0;
+	return ckpt_fail(err, -EINVAL, "the remote store %s is the store %s itself",
+		engine->remote.label, engine->label);
+}
+
+int ckpt_runtime_open_remote(
+	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
+{
+	struct ckpt_s3_place place;
+
+	if (!opts->remote)
+		return 0;
+	int r = ckpt_s3_place_parse(opts->remote, err, &place);
+	if (r < 0)
+		return r;
+	engine->remote.label = ckpt_strdup(opts->remote);
+	if (!engine->remote.label)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	if (!place.remote) {
+		r = make_and_open(place.path, err, &engine->remote.root);
+		return r < 0 ? r : check_apart(engine, err);
+	}
+	r = open_bucket(engine, &place, opts->remote, opts->remote_bytes_per_s, err,
+		&engine->remote_bucket);
+#if CKPT_HAVE_S3
+	if (r == 0)
+		engine->remote.bucket = ckpt_bucket_client(engine->remote_bucket);
+#endif
+	return r;
 }
 
 struct ckpt_s3_client *ckpt_runtime_client(const struct ckpt_engine *engine)
@@ -156,7 +200,10 @@ void ckpt_runtime_close_place(struct ckpt_engine *engine)
 #if CKPT_HAVE_S3
 	ckpt_bucket_close(engine->bucket);
 	ckpt_bucket_close(engine->dests);
+	ckpt_bucket_close(engine->remote_bucket);
 #endif
+	if (engine->remote.root >= 0)
+		(void)close(engine->remote.root);
 	if (engine->root >= 0)
 		(void)close(engine->root);
 }

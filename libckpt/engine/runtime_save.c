@@ -7,6 +7,7 @@
 #include "engine/lister.h"
 #include "engine/runtime_state.h"
 #include "engine/save_ranks.h"
+#include "engine/uploader.h"
 
 /* For a save that has ended and is cleaned up: soon over, if the storage answers at all. */
 #define WAIT_PATIENCE_MS 10000
@@ -217,6 +218,48 @@ int ckpt_runtime_ready(struct ckpt_engine *engine, struct ckpt_save *save, int t
 		ckpt_save_refuse(save, err);
 	}
 	return r;
+}
+
+static struct ckpt_upload_entry *last_upload(
+	struct ckpt_engine *engine, struct ckpt_error *err, int *ret_code)
+{
+	struct ckpt_upload_entry *entry = NULL;
+	struct ckpt_command *command = ckpt_runtime_command(
+		engine, sizeof(struct ckpt_last_upload), ckpt_last_upload_clear, err);
+
+	if (!command) {
+		*ret_code = -ENOMEM;
+		return NULL;
+	}
+	struct ckpt_last_upload *last = CKPT_CONTAINER(command, struct ckpt_last_upload, command);
+	*ret_code = ckpt_runtime_run(engine, command, ckpt_last_upload_body, err);
+	if (*ret_code == 0) {
+		entry = last->entry;
+		last->entry = NULL;
+	}
+	ckpt_command_unref(command);
+	return entry;
+}
+
+int ckpt_runtime_drain_remote(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err)
+{
+	uint64_t deadline_ns = ckpt_deadline(timeout_ms);
+
+	if (!engine->remote.label)
+		return ckpt_fail(err, CKPT_ELEVEL, "%s has no remote store", engine->label);
+	for (;;) {
+		int r = 0;
+		struct ckpt_upload_entry *entry = last_upload(engine, err, &r);
+		if (!entry)
+			return r;
+		uint32_t bits = ckpt_latch_wait_until(&entry->latch, CKPT_DONE_END, deadline_ns);
+		unsigned long long step = entry->step;
+		ckpt_upload_entry_unref(entry);
+		if (!(bits & CKPT_DONE_END))
+			return ckpt_fail(err, -ETIMEDOUT,
+				"step %llu is not in %s yet; if that fails, the log says why", step,
+				engine->remote.label);
+	}
 }
 
 int ckpt_runtime_drain(struct ckpt_engine *engine, int timeout_ms, struct ckpt_error *err)

@@ -12,9 +12,11 @@ struct ckpt_bucket;
 struct ckpt_engine {
 	struct ckpt_core core; /* its thread's, but for what posts */
 	char *label;
-	int root;                   /* -1: the store is in a bucket */
-	struct ckpt_bucket *bucket; /* NULL: it is a directory */
-	struct ckpt_bucket *dests;  /* that exports go to; guarded by lock */
+	int root;                          /* -1: the store is in a bucket */
+	struct ckpt_bucket *bucket;        /* NULL: it is a directory */
+	struct ckpt_bucket *dests;         /* that exports go to; guarded by lock */
+	struct ckpt_core_place remote;     /* its label is the engine's; NULL: none */
+	struct ckpt_bucket *remote_bucket; /* NULL: it is a directory, or there is none */
 	int eventfd;
 	unsigned forks; /* ckpt_fork_count() when it was opened */
 	struct ckpt_log *log;
@@ -57,6 +59,9 @@ struct ckpt_engine {
 
 /* runtime_place.c. Once the environment and the log are there. */
 int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct ckpt_error *err);
+/* The remote store, after the place. */
+int ckpt_runtime_open_remote(
+	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err);
 /* NULL: the store is a directory. */
 struct ckpt_s3_client *ckpt_runtime_client(const struct ckpt_engine *engine);
 /* What was not opened is not closed. */

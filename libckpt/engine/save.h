@@ -16,6 +16,8 @@
 #include "engine/core.h"
 #include "engine/plan.h"
 
+struct ckpt_upload_entry;
+
 /* User's thread. `fenced`: hold the manifest back until the gate opens. `owner` is only kept. */
 int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t step, bool fenced,
 	uint32_t timeout_ms, struct ckpt_save **ret_save);
@@ -77,6 +79,10 @@ const struct ckpt_error *ckpt_save_failure(const struct ckpt_save *save); /* aft
 void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info);
 uint64_t ckpt_save_step(const struct ckpt_save *save);
 struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save);
+/* Whether it goes on to a remote store. */
+bool ckpt_save_has_remote(const struct ckpt_save *save);
+/* After LOCAL: the save's hold on what becomes of it in the remote store; NULL: it does not go there. */
+struct ckpt_upload_entry *ckpt_save_upload(const struct ckpt_save *save);
 bool ckpt_save_started(const struct ckpt_save *save); /* posted or refused */
 bool ckpt_save_refused(const struct ckpt_save *save); /* it was never posted, and never will be */
 bool ckpt_save_gone(struct ckpt_save *save);          /* the core has let go of it */

@@ -68,6 +68,7 @@ int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t st
 	save->forks = ckpt_fork_count();
 	save->step = step;
 	save->fenced = fenced;
+	save->has_remote = ckpt_uploader_takes(core, step);
 	save->timeout_ns =
 		(uint64_t)(timeout_ms ? timeout_ms : core->config.save_timeout_ms) * 1000000;
 	save->error.size = sizeof(save->error);
@@ -373,6 +374,7 @@ void ckpt_save_unref(struct ckpt_save *save)
 	ckpt_batch_clear(&save->sampling);
 	ckpt_batch_clear(&save->look);
 	ckpt_free(save->meta);
+	ckpt_upload_entry_unref(save->upload);
 	ckpt_latch_destroy(&save->latch);
 	ckpt_free(save);
 }
@@ -395,6 +397,16 @@ uint64_t ckpt_save_step(const struct ckpt_save *save)
 struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save)
 {
 	return save->owner;
+}
+
+bool ckpt_save_has_remote(const struct ckpt_save *save)
+{
+	return save->has_remote;
+}
+
+struct ckpt_upload_entry *ckpt_save_upload(const struct ckpt_save *save)
+{
+	return save->upload;
 }
 
 bool ckpt_save_started(const struct ckpt_save *save)

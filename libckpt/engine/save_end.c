@@ -77,6 +77,8 @@ static void committed(struct ckpt_save *save)
 			(unsigned long long)save->step);
 	if (!ckpt_core_keeps(core))
 		forget_older(core);
+	save->upload =
+		ckpt_uploader_add(core, core->generation, save->step, save->plan->layout->bytes);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */
@@ -246,6 +248,8 @@ int ckpt_save_end_body(struct ckpt_task *task)
 		return leave(task);
 	}
 	CKPT_ASSERT(save->code < 0);
+	if (save->code == -ENOSPC || save->code == -EDQUOT)
+		ckpt_uploader_yield(core);
 	CKPT_AWAIT(task, ckpt_lanes_quiet(save) && !save->looking);
 	ckpt_save_answer_end(save);
 	ckpt_lanes_release_all(save);

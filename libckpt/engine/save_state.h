@@ -7,6 +7,7 @@
 #include "engine/batch.h"
 #include "engine/save.h"
 #include "engine/save_ranks.h"
+#include "engine/uploader.h"
 
 /* Eager tensors of at most this many bytes together are copied by ckpt_save_start() itself. */
 #define CKPT_SAVE_INLINE_BYTES (UINT64_C(16) << 20)
@@ -38,6 +39,7 @@ struct ckpt_save {
 	unsigned forks; /* ckpt_fork_count() when it was made */
 	uint64_t step;
 	bool fenced;
+	bool has_remote;             /* it goes on to the remote store */
 	struct ckpt_tensor *tensors; /* names, shapes and strides lie in `words` */
 	size_t tensor_count;
 	size_t tensor_room;
@@ -68,6 +70,8 @@ struct ckpt_save {
 	atomic_uint
 		plan_users; /* user threads that read the plan; CKPT_PLAN_TAKEN: it is another save's */
 	struct ckpt_error error; /* written before END is answered, never after */
+	struct ckpt_upload_entry
+		*upload; /* written before LOCAL is answered; NULL: it is not on its way */
 	atomic_uint_fast64_t generation;
 	atomic_uint_fast64_t bytes;
 	atomic_uint_fast64_t bytes_staged;

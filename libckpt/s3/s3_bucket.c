@@ -41,14 +41,15 @@ static int open_endpoint(struct ckpt_bucket *bucket, struct ckpt_error *err)
 	return ckpt_s3_endpoint_make(&client->asked, err, &client->endpoint);
 }
 
-static int open_http(struct ckpt_bucket *bucket, struct ckpt_error *err)
+static int open_http(struct ckpt_bucket *bucket, uint64_t send_bytes_per_s, struct ckpt_error *err)
 {
 	struct ckpt_http_config config = {.inbox = bucket->client.env->inbox,
 		.threads = THREADS,
 		.connections = CONNECTIONS,
 		.ca_file = bucket->settings.ca_file.value,
 		.variable = variable,
-		.user = &bucket->vars};
+		.user = &bucket->vars,
+		.send_bytes_per_s = send_bytes_per_s};
 
 	return ckpt_http_curl_open(&config, err, &bucket->client.http);
 }
@@ -88,7 +89,7 @@ int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket
 	if (r == 0)
 		r = open_endpoint(bucket, err);
 	if (r == 0)
-		r = open_http(bucket, err);
+		r = open_http(bucket, core->send_bytes_per_s, err);
 	if (r == 0)
 		r = open_credentials(bucket, err);
 	if (r < 0) {

@@ -18,7 +18,8 @@ struct ckpt_bucket_core {
 	struct ckpt_env *env;
 	struct ckpt_sched *sched;
 	struct ckpt_timers *timers;
-	struct ckpt_log *log; /* may be NULL */
+	struct ckpt_log *log;      /* may be NULL */
+	uint64_t send_bytes_per_s; /* cap of what is sent; 0: none */
 };
 
 /* On the caller's thread: reads the environment and ~/.aws. Asks no server. `place` is remote. */

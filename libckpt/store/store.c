@@ -226,7 +226,7 @@ void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 
 const char *ckpt_store_tier(const struct ckpt_store *store)
 {
-	return store->ops->tier;
+	return store->tier ? store->tier : store->ops->tier;
 }
 
 void ckpt_store_close(struct ckpt_store *store)

@@ -104,6 +104,7 @@ struct ckpt_store {
 	uint64_t bytes_written;
 	uint64_t bytes_read;
 	const char *label; /* the store's path, for messages */
+	const char *tier;  /* what its failures say instead of the table's; NULL: that */
 };
 
 /*

@@ -66,7 +66,7 @@ int ckpt_file_fail(struct ckpt_store_op *op, int code, const char *what, ...)
 {
 	const char *advice = find_advice(op, code);
 	bool moves = op->verb == CKPT_STORE_WRITE || op->verb == CKPT_STORE_READ;
-	struct ckpt_where where = {.tier = op->store->ops->tier,
+	struct ckpt_where where = {.tier = ckpt_store_tier(op->store),
 		.file = op->path,
 		.has_offset = moves,
 		.offset = op->offset + op->progress};

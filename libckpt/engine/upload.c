@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sending one step. */
+#include "engine/upload.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/open.h"
+#include "format/sealed.h"
+
+static struct ckpt_upload *upload_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_upload, task);
+}
+
+/* What to give up with after an operation in the remote store; 0: go on. */
+static int trouble(struct ckpt_upload *u, const char *doing)
+{
+	if (u->op.result >= 0)
+		return *u->stop;
+	return ckpt_fail_at(u->err, u->op.result,
+		&(struct ckpt_where){.tier = "remote", .file = u->op.path},
+		"cannot %s %s in %s: %s", doing, u->op.path, u->dest->label,
+		ckpt_code_text(u->op.result));
+}
+
+static void drop_data(struct ckpt_upload *u)
+{
+	ckpt_free(u->op.data);
+	u->op.data = NULL;
+}
+
+/* Whether the remote store has a file of that path in the step's directory. */
+static bool is_there(const struct ckpt_upload *u, const char *path)
+{
+	const char *name = strrchr(path, '/') + 1;
+	const char *end = u->there.names + u->there.bytes;
+
+	for (const char *at = u->there.names; at && at < end; at += strlen(at) + 1)
+		if (strcmp(at, name) == 0)
+			return true;
+	return false;
+}
+
+static bool has_index(const struct ckpt_upload *u, uint32_t rank)
+{
+	const struct ckpt_manifest_rank *r = &u->pick.manifest.ranks[rank];
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);
+	return is_there(u, path);
+}
+
+/* The next rank, from u->rank on, whose files are to be sent; false: none. */
+static bool next_rank(struct ckpt_upload *u)
+{
+	for (; u->rank < u->pick.manifest.world; u->rank++) {
+		bool mine = u->all ? !ckpt_elsewhere_has(&u->elsewhere, u->rank)
+				   : u->rank == u->core->config.rank;
+		if (mine && !has_index(u, u->rank))
+			return true;
+	}
+	return false;
+}
+
+static ckpt_task_fn end_body;
+static ckpt_task_fn commit_body;
+static ckpt_task_fn catalog_body;
+static ckpt_task_fn create_body;
+static ckpt_task_fn rank_body;
+static ckpt_task_fn look_body;
+
+static int give_up(struct ckpt_upload *u, int code)
+{
+	u->code = code;
+	return ckpt_task_continue(&u->task, end_body);
+}
+
+/* The manifest, here. */
+
+static int fail_gone(struct ckpt_upload *u, const char *why)
+{
+	return ckpt_fail_at(u->err, CKPT_ENOSTEP,
+		&(struct ckpt_where){.tier = ckpt_store_tier(u->core->store), .file = u->pick.path},
+		"step %llu of %s is not there any more%s%s", (unsigned long long)u->step,
+		u->core->parts.label, *why ? ": " : "", why);
+}
+
+static int take_manifest(struct ckpt_upload *u)
+{
+	struct ckpt_pick *p = &u->pick;
+
+	if (u->op.result == -ENOENT)
+		return fail_gone(u, "");
+	if (u->op.result < 0)
+		return ckpt_fail_at(u->err, u->op.result,
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(u->core->store), .file = p->path},
+			"cannot read %s of %s: %s", p->path, u->core->parts.label,
+			ckpt_code_text(u->op.result));
+	p->manifest_bytes = u->op.data;
+	p->manifest_length = u->op.length;
+	u->op.data = NULL;
+	int r = ckpt_manifest_decode(
+		p->manifest_bytes, p->manifest_length, p->path, u->err, &p->manifest);
+	if (r < 0)
+		return r;
+	if (p->manifest.kind != CKPT_MANIFEST_COMMIT)
+		return fail_gone(u, "it was aborted");
+	if (p->manifest.generation != u->generation || p->manifest.step != u->step)
+		return ckpt_fail_at(u->err, CKPT_EINTEGRITY,
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(u->core->store), .file = p->path},
+			"%s is the manifest of another step: it was copied here from elsewhere",
+			p->path);
+	p->chosen.generation = u->generation;
+	p->chosen.step = u->step;
+	return *u->stop;
+}
+
+/* The lock keeps retention away; where there are no locks, the uploader does alone. */
+static int take_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_store *store = u->core->store;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	u->op.quiet = true;
+	ckpt_name_manifest(u->pick.path, u->generation, u->step);
+	ckpt_store_lock(store, &u->op, u->pick.path, true, &u->pick.lock);
+	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result == -ENOENT || u->op.result == -EAGAIN)
+		return give_up(u, fail_gone(u, ""));
+	ckpt_store_get(store, &u->op, u->pick.path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_manifest(u);
+	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, look_body);
+	CKPT_TASK_END(task);
+}
+
+/* What is there. */
+
+static int compare_manifest(struct ckpt_upload *u)
+{
+	bool same = u->op.length == u->pick.manifest_length &&
+		    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;
+
+	drop_data(u);
+	u->committed = same;
+	if (same)
+		return 0;
+	return ckpt_fail_at(u->err, -EEXIST,
+		&(struct ckpt_where){.tier = "remote", .file = u->pick.path},
+		"%s has another step %llu of generation %llu: two jobs go on from the same claim, "
+		"or the store %s is not the one that it was made from",
+		u->dest->label, (unsigned long long)u->step, (unsigned long long)u->generation,
+		u->core->parts.label);
+}
+
+static int take_there(struct ckpt_upload *u)
+{
+	if (u->op.result == -ENOENT)
+		return *u->stop;
+	u->there = u->op.listing;
+	u->op.listing = (struct ckpt_listing){0};
+	return trouble(u, "list");
+}
+
+static int look_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result >= 0)
+		return give_up(u, compare_manifest(u));
+	r = u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_list(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_there(u);
+	if (r < 0)
+		return give_up(u, r);
+	if (u->all) {
+		u->elsewhere = (struct ckpt_elsewhere){
+			.core = u->core, .pick = &u->pick, .err = u->err, .waiter = task};
+		ckpt_elsewhere_start(&u->elsewhere);
+		CKPT_AWAIT(task, u->elsewhere.task.finished);
+		if (u->elsewhere.task.result < 0)
+			return give_up(u, u->elsewhere.task.result);
+	}
+	ckpt_name_generation(path, u->generation);
+	ckpt_store_mkdir(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = trouble(u, "make");
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_mkdir(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = trouble(u, "make");
+	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, rank_body);
+	CKPT_TASK_END(task);
+}
+
+/* One rank's files. */
+
+static void start_shard(struct ckpt_upload *u)
+{
+	u->shard = (struct ckpt_shard){.core = u->core,
+		.generation = u->generation,
+		.step = u->step,
+		.rank = &u->pick.manifest.ranks[u->rank],
+		.keep_bytes = true,
+		.stop = u->stop,
+		.err = u->err,
+		.waiter = &u->task};
+	ckpt_shard_init(&u->shard);
+	ckpt_shard_start_index(&u->shard);
+}
+
+static void start_fetch(struct ckpt_upload *u)
+{
+	const struct ckpt_fetch_config config = {.core = u->core,
+		.layout = u->shard.index->layout,
+		.file = &u->shard.file,
+		.generation = u->generation,
+		.step = u->step,
+		.rank = u->rank,
+		.dest = u->dest,
+		.dest_file = &u->file,
+		.header = u->shard.header,
+		.memory = u->memory,
+		.stop = u->stop,
+		.err = u->err,
+		.counter = u->counter,
+		.waiter = &u->task};
+
+	ckpt_fetch_start(&u->fetch, &config);
+}
+
+/* What is fetched at once is written at once, and is a part there. */
+static int check_blocks(struct ckpt_upload *u)
+{
+	const struct ckpt_layout *layout = u->shard.index->layout;
+
+	if (layout->chunk_bytes <= u->core->config.block_bytes)
+		return 0;
+	return ckpt_fail(u->err, -EINVAL,
+		"cannot upload step %llu to %s: blocks of %u bytes are smaller than its chunks of "
+		"%llu: open the engine with a larger block_bytes",
+		(unsigned long long)u->step, u->dest->label, u->core->config.block_bytes,
+		(unsigned long long)layout->chunk_bytes);
+}
+
+static int rank_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (!next_rank(u))
+		return ckpt_task_continue(task, catalog_body);
+	start_shard(u);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	if (u->shard.task.result < 0)
+		return give_up(u, u->shard.task.result);
+	r = check_blocks(u);
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_shard_start_open(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	if (u->shard.task.result < 0)
+		return give_up(u, u->shard.task.result);
+	ckpt_shard_start_header(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	if (u->shard.task.result < 0)
+		return give_up(u, u->shard.task.result);
+	return ckpt_task_continue(task, create_body);
+	CKPT_TASK_END(task);
+}
+
+static ckpt_task_fn seal_body;
+
+/* What a process that ended has left of a shard in a directory is of no use; in a bucket nobody sees it. */
+static int create_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	const struct ckpt_manifest_rank *rank = u->shard.rank;
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_shard(path, u->generation, u->step, rank->rank, rank->attempt);
+	if (is_there(u, path)) {
+		ckpt_store_remove(u->dest, &u->op, path);
+		CKPT_AWAIT(task, u->op.done);
+		r = trouble(u, "remove");
+		if (r < 0)
+			return give_up(u, r);
+	}
+	ckpt_name_shard(path, u->generation, u->step, u->shard.rank->rank, u->shard.rank->attempt);
+	u->op.err = u->err;
+	ckpt_store_create(u->dest, &u->op, path,
+		ckpt_align_up(u->shard.index->layout->bytes, u->dest->align), &u->file);
+	CKPT_AWAIT(task, u->op.done);
+	r = trouble(u, "create");
+	if (r < 0)
+		return give_up(u, r);
+	start_fetch(u);
+	CKPT_AWAIT(task, u->fetch.task.finished);
+	if (u->fetch.task.result < 0)
+		return give_up(u, u->fetch.task.result);
+	return ckpt_task_continue(task, seal_body);
+	CKPT_TASK_END(task);
+}
+
+static void end_rank(struct ckpt_upload *u)
+{
+	ckpt_fetch_clear(&u->fetch);
+	ckpt_shard_clear(&u->shard);
+}
+
+static int seal_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	const struct ckpt_manifest_rank *rank = u->shard.rank;
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_seal(u->dest, &u->op, &u->file, u->shard.index->layout->bytes);
+	CKPT_AWAIT(task, u->op.done);
+	r = trouble(u, "seal");
+	if (r < 0)
+		return give_up(u, r);
+	/* That the index is there says that the shard is. */
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sync(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = trouble(u, "sync");
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_name_index(path, u->generation, u->step, rank->rank, u->shard.rank->attempt);
+	ckpt_store_publish(
+		u->dest, &u->op, path, u->shard.index_bytes, u->shard.index_length, NULL);
+	CKPT_AWAIT(task, u->op.done);
+	/* Somebody else has sent the same. */
+	r = u->op.result == -EEXIST ? *u->stop : trouble(u, "publish");
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_shard_start_shut(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	end_rank(u);
+	u->rank++;
+	return ckpt_task_continue(task, rank_body);
+	CKPT_TASK_END(task);
+}
+
+/* What is of the step as a whole. */
+
+/* It is missing if it is not there, and was not sent just now. */
+static bool is_complete(struct ckpt_upload *u)
+{
+	for (uint32_t i = 0; i < u->pick.manifest.world; i++) {
+		bool mine =
+			u->all ? !ckpt_elsewhere_has(&u->elsewhere, i) : i == u->core->config.rank;
+		u->missing = i;
+		if (!mine && !has_index(u, i))
+			return false;
+	}
+	return true;
+}
+
+/* A catalog that is not good does not go along: the step is whole without it. */
+static int leave_catalog(struct ckpt_upload *u)
+{
+	int r = u->catalog->task.result;
+
+	if (r == -ENOMEM || r == 0)
+		return r < 0 ? r : *u->stop;
+	ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
+		"step %llu is uploaded without its catalog: %.800s", (unsigned long long)u->step,
+		u->err->message);
+	ckpt_error_clear(u->err);
+	return *u->stop;
+}
+
+static int catalog_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	u->op.err = NULL;
+	if (u->core->config.rank > 0 || !is_complete(u))
+		return give_up(u, *u->stop);
+	if (u->pick.manifest.catalog_bytes == 0)
+		return ckpt_task_continue(task, commit_body);
+	u->catalog = ckpt_holders_reader_new(u->core, &u->pick, u->err, task);
+	if (!u->catalog)
+		return give_up(u, ckpt_fail(u->err, -ENOMEM, "out of memory"));
+	CKPT_AWAIT(task, u->catalog->task.finished);
+	r = leave_catalog(u);
+	if (r < 0)
+		return give_up(u, r);
+	if (!u->catalog->holders)
+		return ckpt_task_continue(task, commit_body);
+	ckpt_name_catalog(path, u->generation, &u->pick.manifest.catalog);
+	ckpt_store_publish(u->dest, &u->op, path, u->catalog->holders->file,
+		u->catalog->holders->catalog->bytes, NULL);
+	CKPT_AWAIT(task, u->op.done);
+	/* Whatever is there by that name is the same: another step has brought it. */
+	r = u->op.result == -EEXIST ? *u->stop : trouble(u, "publish");
+	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, commit_body);
+	CKPT_TASK_END(task);
+}
+
+static int check_fence(struct ckpt_upload *u)
+{
+	int r = trouble(u, "list");
+	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+
+	ckpt_free(u->op.listing.names);
+	u->op.listing = (struct ckpt_listing){0};
+	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))
+		return r;
+	return ckpt_fail_at(u->err, CKPT_EFENCED,
+		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
+		"generation %llu has taken over %s: this process uploads nothing any more",
+		(unsigned long long)newest, u->dest->label);
+}
+
+/* All that it names is there: nobody may have taken over when it is told. */
+static int commit_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sync(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = trouble(u, "sync");
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, u->op.done);
+	r = check_fence(u);
+	if (r < 0)
+		return give_up(u, r);
+	u->op.err = u->err;
+	ckpt_store_publish(u->dest, &u->op, u->pick.path, u->pick.manifest_bytes,
+		u->pick.manifest_length, NULL);
+	CKPT_AWAIT(task, u->op.done);
+	u->committed = u->op.result == 0;
+	/* One that is there all the same is read, and compared, when this is tried again. */
+	if (u->op.result == -EEXIST)
+		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->pick.path));
+	return give_up(u, u->committed ? 0 : trouble(u, "publish"));
+	CKPT_TASK_END(task);
+}
+
+static void clear(struct ckpt_upload *u)
+{
+	ckpt_free(u->op.listing.names);
+	ckpt_free(u->there.names);
+	u->op.listing = (struct ckpt_listing){0};
+	u->there = (struct ckpt_listing){0};
+	ckpt_fetch_clear(&u->fetch);
+	ckpt_shard_clear(&u->shard);
+	ckpt_elsewhere_clear(&u->elsewhere);
+	ckpt_holders_reader_free(u->catalog);
+	u->catalog = NULL;
+	ckpt_pick_clear(&u->pick);
+}
+
+/* However it went. What was sent of a shard stays where the next try can go on from it. */
+static int end_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	u->op.err = NULL;
+	if (u->shard.file.fd >= 0) {
+		ckpt_shard_start_shut(&u->shard);
+		CKPT_AWAIT(task, u->shard.task.finished);
+	}
+	if (u->file.fd >= 0) {
+		ckpt_store_shut(u->dest, &u->op, &u->file);
+		CKPT_AWAIT(task, u->op.done);
+	}
+	if (u->pick.lock.fd >= 0) {
+		ckpt_store_shut(u->core->store, &u->op, &u->pick.lock);
+		CKPT_AWAIT(task, u->op.done);
+	}
+	clear(u);
+	return u->code;
+	CKPT_TASK_END(task);
+}
+
+static void upload_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(upload_of(task)->waiter);
+}
+
+void ckpt_upload_start(struct ckpt_upload *upload)
+{
+	upload->file.fd = -1;
+	upload->pick.lock.fd = -1;
+	ckpt_shard_init(&upload->shard);
+	ckpt_store_op_init(&upload->op, &upload->task, NULL);
+	ckpt_task_start(&upload->task, &upload->core->sched, take_body, upload_done);
+}

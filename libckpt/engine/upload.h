@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One committed step on its way into the remote store: shards and indexes of this rank first, each confirmed, then,
+ * by rank 0 and once the indexes of all ranks are there, the manifest. What is there already is not sent again:
+ * an index is there only when its shard is. So the same upload is started again and again, until it has committed.
+ */
+#ifndef CKPT_ENGINE_UPLOAD_H
+#define CKPT_ENGINE_UPLOAD_H
+
+#include "engine/elsewhere.h"
+#include "engine/fetch.h"
+#include "engine/holders_read.h"
+#include "engine/pick.h"
+#include "engine/shard.h"
+
+struct ckpt_upload {
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_core *core;
+	struct ckpt_store *dest;
+	char *memory; /* CKPT_FETCH_OWN blocks of the core's block_bytes, aligned: what is sent goes through it */
+	uint64_t generation;
+	uint64_t step;
+	bool all; /* of whichever rank files are here, they are sent; else only this rank's own */
+	const int *stop; /* not 0: give up, with this code */
+	struct ckpt_error *err;
+	atomic_uint_fast64_t *counter; /* bytes verified and sent are added */
+	struct ckpt_task *waiter;
+
+	/*
+	 * When it has finished with 0: whether the remote store holds the step; else this rank has done its part.
+	 * CKPT_ENOSTEP: the step is not here any more, or was never committed.
+	 */
+	bool committed;
+	uint32_t
+		missing; /* the lowest rank of which nothing is there, if rank 0 has not committed */
+
+	/* Its own. */
+	struct ckpt_store_op op;
+	struct ckpt_pick pick; /* manifest and lock of the step, here */
+	struct ckpt_elsewhere elsewhere;
+	struct ckpt_listing there; /* what the remote store has of the step */
+	struct ckpt_shard shard;
+	struct ckpt_fetch fetch;
+	struct ckpt_object file;
+	struct ckpt_holders_reader *catalog;
+	uint32_t rank;
+	int code;
+};
+
+/* Zeroed, but for what comes before the first blank line. */
+void ckpt_upload_start(struct ckpt_upload *upload);
+
+#endif

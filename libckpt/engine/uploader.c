@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is uploaded next, and what becomes of it. */
+#include "engine/uploader.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/keeper.h"
+
+#define SECOND_NS    UINT64_C(1000000000)
+#define PAUSE_MAX_S  60              /* between tries */
+#define LOOK_NS      (2 * SECOND_NS) /* for what other ranks send */
+#define FAILURES_MAX 5               /* of one step, of what is here */
+#define BLOCK_ALIGN  4096
+
+static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_uploader, task);
+}
+
+void ckpt_upload_entry_unref(struct ckpt_upload_entry *entry)
+{
+	if (!entry || atomic_fetch_sub(&entry->owners, 1) > 1)
+		return;
+	ckpt_latch_destroy(&entry->latch);
+	ckpt_free(entry);
+}
+
+static bool before(const struct ckpt_upload_entry *e, uint64_t generation, uint64_t step)
+{
+	return e->generation < generation || (e->generation == generation && e->step < step);
+}
+
+/* The place in the list of a step, or where it would be. */
+static struct ckpt_upload_entry **find(struct ckpt_uploader *u, uint64_t generation, uint64_t step)
+{
+	struct ckpt_upload_entry **link = &u->first;
+
+	while (*link && before(*link, generation, step))
+		link = &(*link)->next;
+	return link;
+}
+
+static struct ckpt_upload_entry *put(
+	struct ckpt_uploader *u, uint64_t generation, uint64_t step, uint64_t bytes)
+{
+	struct ckpt_upload_entry **link = find(u, generation, step);
+	struct ckpt_upload_entry *e = ckpt_alloc(sizeof(*e));
+
+	CKPT_ASSERT(!*link || (*link)->generation != generation || (*link)->step != step);
+	if (!e || ckpt_latch_init(&e->latch) < 0) {
+		ckpt_free(e);
+		ckpt_log(u->core->parts.log, CKPT_LOG_ERROR,
+			"out of memory: step %llu of %s is uploaded when the job is started again",
+			(unsigned long long)step, u->core->parts.label);
+		return NULL;
+	}
+	ckpt_error_clear(&e->error);
+	atomic_store(&e->owners, 1);
+	e->generation = generation;
+	e->step = step;
+	e->bytes = bytes;
+	e->next = *link;
+	*link = e;
+	u->count++;
+	return e;
+}
+
+/* Its outcome is known; `error` has it. */
+static void end_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	struct ckpt_upload_entry **link = find(u, e->generation, e->step);
+
+	CKPT_ASSERT(*link == e);
+	*link = e->next;
+	u->count--;
+	e->error.step = (int64_t)e->step;
+	ckpt_core_answer(u->core, &e->latch, CKPT_DONE_END);
+	ckpt_upload_entry_unref(e);
+}
+
+static void end_all(struct ckpt_uploader *u, const struct ckpt_error *why)
+{
+	while (u->first) {
+		u->first->error = *why;
+		end_entry(u, u->first);
+	}
+}
+
+/* What is kept for it no longer is. */
+static void ask_retention(struct ckpt_uploader *u)
+{
+	if (u->core->generation > 0)
+		ckpt_keeper_ask(u->core, CKPT_KEEPER_RETAIN);
+}
+
+/* Trying again. */
+
+static void timer_fired(struct ckpt_timer *timer)
+{
+	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_uploader, timer)->task);
+}
+
+static void pause_until(struct ckpt_uploader *u, uint64_t at_ns)
+{
+	u->timer.fire = timer_fired;
+	ckpt_core_timer_set(u->core, &u->timer, at_ns);
+}
+
+static uint64_t now(const struct ckpt_uploader *u)
+{
+	return ckpt_env_now(u->core->parts.env);
+}
+
+/* 1, 2, 4 ... 60 seconds, each less up to a half, so that the ranks of a job do not come back as one. */
+static uint64_t pause_ns(struct ckpt_uploader *u, unsigned failures)
+{
+	uint64_t seconds = failures > 6 ? PAUSE_MAX_S : UINT64_C(1) << (failures - 1);
+	uint64_t whole = ckpt_min_u64(seconds, PAUSE_MAX_S) * SECOND_NS;
+
+	return whole - ckpt_env_random(u->core->parts.env) % (whole / 2);
+}
+
+/* It will never be otherwise: whoever runs the job has to see to it. */
+static bool is_final(int code)
+{
+	return code == CKPT_EFENCED || code == CKPT_EMISMATCH || code == -EEXIST ||
+	       code == CKPT_EUNSUPPORTED;
+}
+
+/* Of the way there, and not of the step. */
+static bool is_outside(const struct ckpt_error *error)
+{
+	return error->code == -ENOMEM || strcmp(error->tier, "remote") == 0;
+}
+
+/* What is damaged here, or cannot be sent as it is. */
+static bool is_of_step(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
+	       code == CKPT_EVERSION || code == -EFBIG || code == -EINVAL;
+}
+
+static void note_lost(struct ckpt_uploader *u)
+{
+	if (u->lost.code == 0)
+		u->lost = u->error;
+}
+
+static void halt(struct ckpt_uploader *u, int code)
+{
+	note_lost(u);
+	u->halted = code;
+	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing of %s is uploaded any more: %.800s",
+		u->core->parts.label, u->error.message);
+	end_all(u, &u->error);
+	ask_retention(u);
+}
+
+/* Says the first of a row loudly. */
+static void back_off(struct ckpt_uploader *u)
+{
+	uint64_t wait_ns = pause_ns(u, ++u->failures);
+
+	u->pause_ns = now(u) + wait_ns;
+	u->core->stats.uploads_retried++;
+	ckpt_log(u->core->parts.log, u->failures == 1 ? CKPT_LOG_ERROR : CKPT_LOG_WARN,
+		"uploading %s: try %u failed, the next is in %.0f s, %zu steps wait: %.700s",
+		u->core->parts.label, u->failures, (double)wait_ns / SECOND_NS, u->count,
+		u->error.message);
+}
+
+static void fail_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	u->core->stats.uploads_failed++;
+	u->error.step = (int64_t)e->step;
+	note_lost(u);
+	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not uploaded: %.800s",
+		(unsigned long long)e->step, u->core->parts.label, u->error.message);
+	e->error = u->error;
+	end_entry(u, e);
+	ask_retention(u);
+}
+
+/* u->error, of which nothing can be done but what its kind allows. `e` NULL: of the place. */
+static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
+{
+	if (u->stop)
+		return;
+	if (code == -EAGAIN) {
+		/* Somebody else is about to do what is lacking. */
+		u->pause_ns = now(u) + LOOK_NS;
+		return;
+	}
+	if (u->error.code == 0)
+		(void)ckpt_fail(&u->error, code, "cannot upload %s: %s", u->core->parts.label,
+			ckpt_code_text(code));
+	if (is_final(code)) {
+		halt(u, code);
+	} else if (e && (is_of_step(code) || code == CKPT_ENOSTEP)) {
+		fail_entry(u, e);
+	} else if (e && !is_outside(&u->error) && ++e->failures >= FAILURES_MAX) {
+		fail_entry(u, e);
+	} else {
+		back_off(u);
+	}
+}
+
+/* One that has not all its parts, though a later one has: a rank has given its part up. */
+static void overtake(struct ckpt_uploader *u, const struct ckpt_upload_entry *by)
+{
+	for (struct ckpt_upload_entry *e = u->first; e; e = e->next)
+		e->overtaken = e->overtaken || before(e, by->generation, by->step);
+}
+
+static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	struct ckpt_core *core = u->core;
+
+	overtake(u, e);
+	core->stats.uploads_done++;
+	core->stats.remote_step = e->step;
+	core->stats.remote_generation = e->generation;
+	core->stats.remote_wall_ms = ckpt_env_wall_ms(core->parts.env);
+	ckpt_log(core->parts.log, CKPT_LOG_INFO, "step %llu of %s is in %s, %zu wait",
+		(unsigned long long)e->step, core->parts.label, u->dest->label, u->count - 1);
+	end_entry(u, e);
+	ask_retention(u);
+}
+
+/* This rank has done its part, and others have not, or rank 0 has not published. */
+static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	uint64_t patience_ns = (uint64_t)u->core->config.save_timeout_ms * 1000000;
+	bool first = e->since_ns == 0;
+
+	if (first)
+		e->since_ns = now(u);
+	bool late = e->all && now(u) - e->since_ns >= patience_ns;
+	if (e->overtaken || late) {
+		(void)ckpt_fail_at(&u->error, CKPT_EINCOMPLETE,
+			&(struct ckpt_where){.tier = "remote"},
+			"rank %u has not uploaded its part of it%s", u->upload.missing,
+			late ? ", or that is in the store of a node that is gone" : "");
+		fail_entry(u, e);
+		return;
+	}
+	/* Looked at more seldom, the longer it takes. */
+	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - e->since_ns) / 4),
+				       PAUSE_MAX_S * SECOND_NS);
+}
+
+static void take_upload(struct ckpt_uploader *u)
+{
+	struct ckpt_upload_entry *e = u->current;
+	int r = u->upload.task.result;
+
+	u->current = NULL;
+	if (r < 0) {
+		take_failure(u, e, r);
+		return;
+	}
+	u->failures = 0;
+	if (u->upload.committed)
+		take_success(u, e);
+	else
+		take_part(u, e);
+}
+
+/* Steps. */
+
+static bool must_place(const struct ckpt_uploader *u)
+{
+	return !u->placed || u->placed_generation != ckpt_scan_newest_claim(&u->core->scan);
+}
+
+static void start_place(struct ckpt_uploader *u)
+{
+	ckpt_error_clear(&u->error);
+	u->placed = false;
+	u->placed_generation = ckpt_scan_newest_claim(&u->core->scan);
+	u->place = (struct ckpt_upload_place){.core = u->core,
+		.dest = u->dest,
+		.stop = &u->stop,
+		.err = &u->error,
+		.waiter = &u->task};
+	ckpt_upload_place_start(&u->place);
+}
+
+static int make_memory(struct ckpt_uploader *u)
+{
+	size_t bytes = (size_t)CKPT_FETCH_OWN * u->core->config.block_bytes;
+
+	if (u->memory)
+		return 0;
+	u->memory = ckpt_alloc(bytes + BLOCK_ALIGN);
+	if (!u->memory)
+		return ckpt_fail(&u->error, -ENOMEM, "out of memory for the blocks of an upload");
+	u->blocks = u->memory + (0 - (uintptr_t)u->memory) % BLOCK_ALIGN;
+	return 0;
+}
+
+static int start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	ckpt_error_clear(&u->error);
+	int r = make_memory(u);
+	if (r < 0)
+		return r;
+	u->current = e;
+	u->upload = (struct ckpt_upload){.core = u->core,
+		.dest = u->dest,
+		.memory = u->blocks,
+		.generation = e->generation,
+		.step = e->step,
+		.all = e->all,
+		.stop = &u->stop,
+		.err = &u->error,
+		.counter = &u->bytes,
+		.waiter = &u->task};
+	ckpt_upload_start(&u->upload);
+	return 0;
+}
+
+/* The oldest that may be tried now; NULL: none, and `ret_at` says when one may. */
+static struct ckpt_upload_entry *next_entry(struct ckpt_uploader *u, uint64_t *ret_at)
+{
+	uint64_t at = UINT64_MAX;
+
+	for (struct ckpt_upload_entry *e = u->first; e; e = e->next) {
+		if (e->retry_ns <= now(u))
+			return e;
+		at = ckpt_min_u64(at, e->retry_ns);
+	}
+	*ret_at = at;
+	return NULL;
+}
+
+/* Somebody else has the store: what is in it is his to upload. */
+static void look_at_fence(struct ckpt_uploader *u)
+{
+	if (!u->core->fenced || u->halted || u->stop)
+		return;
+	ckpt_error_clear(&u->error);
+	halt(u, ckpt_fail(&u->error, CKPT_EFENCED, "a later generation has taken over the store %s",
+			u->core->parts.label));
+}
+
+/* Whether there is something to do now; else the timer is set for when there may be. */
+static bool is_due(struct ckpt_uploader *u)
+{
+	uint64_t at = UINT64_MAX;
+	bool work = must_place(u) ? u->first || u->core->generation : next_entry(u, &at) != NULL;
+
+	ckpt_core_timer_clear(u->core, &u->timer);
+	if (u->stop)
+		return true;
+	look_at_fence(u);
+	if (u->halted)
+		return false;
+	if (work && u->pause_ns <= now(u))
+		return true;
+	if (work)
+		at = u->pause_ns;
+	if (at < UINT64_MAX)
+		pause_until(u, ckpt_max_u64(at, u->pause_ns));
+	return false;
+}
+
+static int uploader_body(struct ckpt_task *task)
+{
+	struct ckpt_uploader *u = uploader_of(task);
+	uint64_t at;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (;;) {
+		CKPT_AWAIT(task, is_due(u));
+		if (u->stop)
+			return u->stop;
+		if (must_place(u)) {
+			start_place(u);
+			CKPT_AWAIT(task, u->place.task.finished);
+			u->placed = u->place.task.result == 0;
+			if (!u->placed)
+				take_failure(u, NULL, u->place.task.result);
+			else
+				u->failures = 0;
+			continue;
+		}
+		r = start_upload(u, next_entry(u, &at));
+		if (r < 0) {
+			take_failure(u, NULL, r);
+			continue;
+		}
+		CKPT_AWAIT(task, u->upload.task.finished);
+		take_upload(u);
+	}
+	CKPT_TASK_END(task);
+}
+
+static void word_closed(const struct ckpt_uploader *u, struct ckpt_error *err)
+{
+	ckpt_error_clear(err);
+	(void)ckpt_fail(err, CKPT_ECLOSED,
+		"the engine of %s was closed before it was uploaded: that is done when the job is "
+		"started again, or by `ckpt upload`",
+		u->core->parts.label);
+}
+
+static void uploader_done(struct ckpt_task *task)
+{
+	struct ckpt_uploader *u = uploader_of(task);
+	struct ckpt_error closed;
+
+	word_closed(u, &closed);
+	end_all(u, &closed);
+	ckpt_task_wake(u->core->closer);
+}
+
+/* From outside. */
+
+static void wake(struct ckpt_uploader *u)
+{
+	ckpt_task_wake(&u->task);
+}
+
+int ckpt_uploader_open(struct ckpt_core *core, uint64_t every)
+{
+	if (!core->parts.remote.label)
+		return 0;
+	struct ckpt_uploader *u = ckpt_alloc(sizeof(*u));
+	if (!u)
+		return -ENOMEM;
+	int r = ckpt_core_open_store(core, &core->parts.remote, &u->dest);
+	if (r < 0) {
+		ckpt_free(u);
+		return r;
+	}
+	u->dest->tier = "remote";
+	u->core = core;
+	u->every = every;
+	ckpt_error_clear(&u->error);
+	ckpt_error_clear(&u->lost);
+	core->uploader = u;
+	return 0;
+}
+
+/* What it looks at does not change while the engine lives. */
+bool ckpt_uploader_takes(const struct ckpt_core *core, uint64_t step)
+{
+	const struct ckpt_uploader *u = core->uploader;
+
+	return u && (u->every == 0 || step % u->every == 0);
+}
+
+/* Steps of earlier generations: whoever keeps a store sends what is there. */
+void ckpt_uploader_begin(struct ckpt_core *core)
+{
+	struct ckpt_uploader *u = core->uploader;
+	const struct ckpt_scan *scan = &core->scan;
+
+	if (!u)
+		return;
+	for (size_t i = 0; i < scan->step_count && ckpt_core_keeps(core); i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->state != CKPT_STEP_COMMITTED || !s->in_lineage ||
+			!ckpt_uploader_takes(core, s->step))
+			continue;
+		struct ckpt_upload_entry *e = put(u, s->generation, s->step, s->bytes);
+		if (e)
+			e->all = true;
+	}
+	ckpt_task_start(&u->task, &core->sched, uploader_body, uploader_done);
+}
+
+struct ckpt_upload_entry *ckpt_uploader_add(
+	struct ckpt_core *core, uint64_t generation, uint64_t step, uint64_t bytes)
+{
+	struct ckpt_uploader *u = core->uploader;
+
+	if (!ckpt_uploader_takes(core, step))
+		return NULL;
+	u->yielded = false;
+	struct ckpt_upload_entry *e = put(u, generation, step, bytes);
+	if (!e)
+		return NULL;
+	atomic_fetch_add(&e->owners, 1);
+	if (u->stop || u->halted) {
+		if (u->stop)
+			word_closed(u, &e->error);
+		else
+			e->error = u->error;
+		end_entry(u, e);
+	}
+	wake(u);
+	return e;
+}
+
+bool ckpt_uploader_keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step)
+{
+	const struct ckpt_uploader *u = core->uploader;
+
+	if (!u || u->yielded)
+		return false;
+	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
+		if (e->generation == generation && e->step == step)
+			return true;
+	return false;
+}
+
+void ckpt_uploader_yield(struct ckpt_core *core)
+{
+	struct ckpt_uploader *u = core->uploader;
+
+	if (!u || u->yielded || !u->first)
+		return;
+	u->yielded = true;
+	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
+		"%s is full: of the %zu steps that are not in %s yet, retention removes what it "
+		"would have removed without it",
+		core->parts.label, u->count, u->dest->label);
+	ask_retention(u);
+}
+
+void ckpt_uploader_note_claim(struct ckpt_core *core)
+{
+	if (core->uploader)
+		wake(core->uploader);
+}
+
+void ckpt_uploader_stop(struct ckpt_core *core)
+{
+	struct ckpt_uploader *u = core->uploader;
+
+	if (!u)
+		return;
+	u->stop = CKPT_ECLOSED;
+	ckpt_task_wake(&u->upload.fetch.task);
+	wake(u);
+}
+
+bool ckpt_uploader_ended(const struct ckpt_core *core)
+{
+	return !core->uploader || !ckpt_task_active(&core->uploader->task);
+}
+
+void ckpt_uploader_close(struct ckpt_core *core)
+{
+	struct ckpt_uploader *u = core->uploader;
+
+	if (!u)
+		return;
+	CKPT_ASSERT(ckpt_uploader_ended(core));
+	ckpt_core_timer_clear(core, &u->timer);
+	ckpt_store_close(u->dest);
+	ckpt_free(u->memory);
+	ckpt_free(u);
+	core->uploader = NULL;
+}
+
+void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats)
+{
+	const struct ckpt_uploader *u = core->uploader;
+
+	if (!u)
+		return;
+	stats->bytes_uploaded = atomic_load(&u->bytes);
+	stats->uploads_waiting = u->count;
+	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
+		stats->uploads_waiting_bytes += e->bytes;
+}
+
+struct ckpt_upload_entry *ckpt_uploader_last(struct ckpt_core *core)
+{
+	struct ckpt_upload_entry *e = core->uploader ? core->uploader->first : NULL;
+
+	while (e && e->next)
+		e = e->next;
+	if (e)
+		atomic_fetch_add(&e->owners, 1);
+	return e;
+}

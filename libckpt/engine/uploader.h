@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The uploader: takes committed steps into the remote store, oldest first, behind everything else. It lives as long
+ * as the engine. What cannot be sent now is tried again, for ever, with pauses that grow; the training never
+ * waits for it.
+ *
+ * What is on its way is kept by retention until it is there, unless the disk is full.
+ */
+#ifndef CKPT_ENGINE_UPLOADER_H
+#define CKPT_ENGINE_UPLOADER_H
+
+#include <stdatomic.h>
+#include "engine/upload.h"
+#include "engine/upload_place.h"
+
+/* A step on its way. Counted: the uploader has it until its end, and whoever waits for that. */
+struct ckpt_upload_entry {
+	/* Any thread, after END. */
+	struct ckpt_latch latch;
+	struct ckpt_error error; /* code 0: the remote store holds it */
+	uint64_t generation;
+	uint64_t step;
+
+	/* The uploader's. */
+	atomic_uint owners;
+	struct ckpt_upload_entry *next; /* by generation and step, ascending */
+	uint64_t bytes;
+	bool all;          /* of an earlier generation: who keeps the store sends for all */
+	bool overtaken;    /* a later one is there */
+	unsigned failures; /* of what is here */
+	uint64_t since_ns; /* this rank has done its part since; 0: it has not */
+	uint64_t retry_ns; /* not before */
+};
+
+struct ckpt_uploader {
+	struct ckpt_core *core;
+	struct ckpt_store *dest;
+	uint64_t every; /* only steps that it divides; 0: all */
+	struct ckpt_task task;
+	struct ckpt_timer timer;
+	struct ckpt_upload_entry *first;
+	size_t count;
+	int stop;                   /* not 0: it ends, with this code */
+	int halted;                 /* not 0: it has given up for good, and why is in `error` */
+	bool yielded;               /* the disk is full: nothing is kept any more */
+	uint64_t placed_generation; /* newest claim when the remote place was last seen to */
+	bool placed;
+	char *memory;            /* of CKPT_FETCH_OWN blocks; NULL: not allocated yet */
+	char *blocks;            /* in it, aligned */
+	unsigned failures;       /* in a row */
+	uint64_t pause_ns;       /* nothing before */
+	struct ckpt_error error; /* the last failure */
+	struct ckpt_error lost;  /* of the first step that will not be there; code 0: none */
+	struct ckpt_upload upload;
+	struct ckpt_upload_place place;
+	struct ckpt_upload_entry *current; /* what `upload` is of; NULL: none */
+	atomic_uint_fast64_t bytes;        /* verified and sent */
+};
+
+/* Into core->uploader, if the core's parts name a remote place. -ENOMEM. */
+int ckpt_uploader_open(struct ckpt_core *core, uint64_t every);
+/* Once the store has been read: takes up what was committed and may not be there. */
+void ckpt_uploader_begin(struct ckpt_core *core);
+/* Any thread: whether a step goes there. */
+bool ckpt_uploader_takes(const struct ckpt_core *core, uint64_t step);
+/*
+ * A step was committed just now. The caller's hold on its entry; NULL: it does not go there (`every`), or there is no
+ * memory, which is logged.
+ */
+struct ckpt_upload_entry *ckpt_uploader_add(
+	struct ckpt_core *core, uint64_t generation, uint64_t step, uint64_t bytes);
+/* Whether retention is to keep it. */
+bool ckpt_uploader_keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step);
+/* The disk is full: retention may have everything but what is being sent just now. */
+void ckpt_uploader_yield(struct ckpt_core *core);
+/* A claim was made: it goes there before anything else. */
+void ckpt_uploader_note_claim(struct ckpt_core *core);
+/* Ends soon; ckpt_uploader_ended() then, and core->closer is woken. What it had is told CKPT_ECLOSED. */
+void ckpt_uploader_stop(struct ckpt_core *core);
+bool ckpt_uploader_ended(const struct ckpt_core *core);
+/* After the end. */
+void ckpt_uploader_close(struct ckpt_core *core);
+/* Counts what is on its way. */
+void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats);
+
+/* The newest step on its way, held for the caller; NULL: none. */
+struct ckpt_upload_entry *ckpt_uploader_last(struct ckpt_core *core);
+void ckpt_upload_entry_unref(struct ckpt_upload_entry *entry); /* any thread; NULL is ignored */
+
+#endif

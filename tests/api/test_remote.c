@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The remote store: what is committed here comes to be there, whole or not at all, whatever ends in between. */
+#include <dirent.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/kit.h"
+
+static char *dir;
+static char local[512];
+static char remote[512];
+static char url[600];
+static struct kit_vector v[2];
+
+static int setup(void **state)
+{
+	(void)state;
+	dir = scratch_make();
+	(void)snprintf(local, sizeof(local), "%s/local", dir);
+	(void)snprintf(remote, sizeof(remote), "%s/remote", dir);
+	(void)snprintf(url, sizeof(url), "file://%s", remote);
+	kit_fill(&v[0], "w", 500000, 1);
+	kit_fill(&v[1], "b", 1000, 2);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	kit_clear(&v[0]);
+	kit_clear(&v[1]);
+	scratch_remove(dir);
+	return 0;
+}
+
+static struct ckpt_engine *open_with(struct ckpt_engine_opts opts)
+{
+	struct ckpt_engine *engine = NULL;
+
+	opts.remote = url;
+	must_work(ckpt_engine_open(local, &opts, &engine));
+	return engine;
+}
+
+static struct ckpt_engine *open_both(void)
+{
+	return open_with(kit_opts());
+}
+
+static struct ckpt_stats stats_of(struct ckpt_engine *engine)
+{
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	must_work(ckpt_engine_stats(engine, &stats));
+	return stats;
+}
+
+/* The remote store by itself, as any other: each of these steps is whole there, and no other is. */
+static void assert_holds(const uint64_t *steps, size_t n)
+{
+	struct ckpt_catalog *catalog = NULL;
+	struct ckpt_engine *engine = kit_open(remote, CKPT_ENGINE_READ_ONLY);
+
+	must_work(ckpt_catalog_open(engine, &catalog));
+	size_t found = 0;
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		must_work(ckpt_catalog_step(catalog, i, &info));
+		found += info.state == CKPT_STEP_COMMITTED;
+	}
+	ckpt_catalog_free(catalog);
+	assert_int_equal(found, n);
+	for (size_t i = 0; i < n; i++)
+		must_work(kit_compare(engine, steps[i], v, 2));
+	ckpt_engine_close(engine);
+}
+
+static void test_a_save_goes_there(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = open_both();
+	struct ckpt_save *save = kit_start(engine, 1, 0, v, 2);
+	must_work(ckpt_save_wait(save, CKPT_LEVEL_REMOTE, TIMEOUT_MS));
+	ckpt_save_free(save);
+	assert_holds((uint64_t[]){1}, 1);
+	struct ckpt_stats stats = stats_of(engine);
+	assert_int_equal(stats.uploads_done, 1);
+	assert_int_equal(stats.uploads_waiting, 0);
+	assert_int_equal(stats.remote_step, 1);
+	assert_true(stats.bytes_uploaded > 2000000);
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(kit_save(engine, 3, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	assert_holds((uint64_t[]){1, 2, 3}, 3);
+	ckpt_engine_close(engine);
+}
+
+/* Without a remote store the level is none; a step that does not go there has none either. */
+static void test_no_such_level(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(local, 0);
+	struct ckpt_save *save = kit_start(engine, 1, 0, v, 2);
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_REMOTE, 0), CKPT_ELEVEL);
+	must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS));
+	assert_int_equal(ckpt_engine_drain_remote(engine, 0), CKPT_ELEVEL);
+	ckpt_save_free(save);
+	ckpt_engine_close(engine);
+
+	struct ckpt_engine_opts opts = kit_opts();
+	opts.remote_every = 10;
+	engine = open_with(opts);
+	assert_int_equal(kit_resume(engine), 1);
+	save = kit_start(engine, 11, 0, v, 2);
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_REMOTE, 0), CKPT_ELEVEL);
+	must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS));
+	ckpt_save_free(save);
+	must_work(kit_save(engine, 20, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){20}, 1);
+}
+
+/* What an engine that was closed, or died, did not send is sent by the next one; the lineage goes along. */
+static void test_the_next_start_sends_the_rest(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(local, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	ckpt_engine_close(engine);
+
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 2);
+	must_work(kit_save(engine, 3, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1, 2, 3}, 3);
+}
+
+/* A shard that was cut in the middle is no shard: without its index it is sent again. */
+static void test_half_a_shard_is_sent_again(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+
+	char path[1024];
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000001", remote);
+	DIR *step = opendir(path);
+	assert_non_null(step);
+	for (struct dirent *entry = readdir(step); entry; entry = readdir(step)) {
+		char file[1400];
+		(void)snprintf(file, sizeof(file), "%s/%s", path, entry->d_name);
+		if (strstr(entry->d_name, ".safetensors"))
+			assert_int_equal(truncate(file, 4096), 0);
+		else if (entry->d_name[0] != '.')
+			assert_int_equal(unlink(file), 0);
+	}
+	(void)closedir(step);
+	assert_holds(NULL, 0);
+	engine = open_both();
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1}, 1);
+}
+
+/* Retention keeps what is not there yet, and lets it go as soon as it is. */
+static void test_retention_waits(void **state)
+{
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	char claims[600];
+	char away[600];
+	(void)snprintf(claims, sizeof(claims), "%s/gens", remote);
+	(void)snprintf(away, sizeof(away), "%s/away", remote);
+	opts.keep_last = 1;
+	struct ckpt_engine *engine = open_with(opts);
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	/* A file where a directory was: nothing can be committed there for now. */
+	assert_int_equal(rename(claims, away), 0);
+	FILE *file = fopen(claims, "w");
+	assert_non_null(file);
+	(void)fclose(file);
+	for (uint64_t step = 2; step <= 5; step++)
+		must_work(kit_save(engine, step, v, 2));
+	assert_int_equal(ckpt_engine_drain_remote(engine, 0), -ETIMEDOUT);
+	for (uint64_t step = 2; step <= 5; step++)
+		must_work(kit_compare(engine, step, v, 2));
+	assert_int_equal(unlink(claims), 0);
+	assert_int_equal(rename(away, claims), 0);
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	assert_holds((uint64_t[]){1, 2, 3, 4, 5}, 5);
+	must_work(kit_save(engine, 6, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	engine = kit_open(local, CKPT_ENGINE_READ_ONLY);
+	assert_int_equal(kit_compare(engine, 2, v, 2), CKPT_ENOSTEP);
+	ckpt_engine_close(engine);
+}
+
+/* Nothing of one run comes into the store of another, or into a directory that is somebody's. */
+static void test_strangers(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(remote, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+	engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EMISMATCH);
+	assert_non_null(strstr(ckpt_last_error(), "another run"));
+	struct ckpt_save *save = kit_start(engine, 2, 0, v, 2);
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_REMOTE, TIMEOUT_MS), CKPT_EMISMATCH);
+	must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 0));
+	ckpt_save_free(save);
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1}, 1);
+
+	(void)snprintf(url, sizeof(url), "file://%s/home", dir);
+	char file[600];
+	(void)snprintf(file, sizeof(file), "%s/home", dir);
+	assert_int_equal(mkdir(file, 0777), 0);
+	(void)snprintf(file, sizeof(file), "%s/home/thesis.tex", dir);
+	FILE *thesis = fopen(file, "w");
+	assert_non_null(thesis);
+	(void)fclose(thesis);
+	engine = open_both();
+	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EMISMATCH);
+	assert_non_null(strstr(ckpt_last_error(), "not empty"));
+	ckpt_engine_close(engine);
+}
+
+/* Two jobs that go on from copies of one store: the first claim there counts, and the other stops. */
+static void test_two_jobs_of_one_store(void **state)
+{
+	(void)state;
+	struct ckpt_restore *copy = NULL;
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	must_work(ckpt_export_start(engine, 1, scratch_join(dir, "copy"), &copy));
+	must_work(ckpt_restore_wait(copy, TIMEOUT_MS));
+	ckpt_restore_free(copy);
+	ckpt_engine_close(engine);
+
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	(void)snprintf(local, sizeof(local), "%s/copy", dir);
+	struct ckpt_engine *other = open_both();
+	assert_int_equal(kit_resume(other), 1);
+	must_work(kit_save(other, 2, v, 2));
+	assert_int_equal(ckpt_engine_drain_remote(other, TIMEOUT_MS), CKPT_EFENCED);
+	ckpt_engine_close(other);
+	must_work(kit_save(engine, 3, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1, 2, 3}, 3);
+}
+
+/* A step that is damaged here is not sent; the others are. */
+static void test_damage_does_not_travel(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = kit_open(local, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	ckpt_engine_close(engine);
+	(void)snprintf(remote, sizeof(remote), "%s/g000001/step-0000000001", local);
+	scratch_flip(scratch_find(remote, ".safetensors"), 1000000);
+	(void)snprintf(remote, sizeof(remote), "%s/remote", dir);
+	engine = open_both();
+	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EINTEGRITY);
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){2}, 1);
+}
+
+/* Ending in the middle of it leaves nothing that could be taken for a step. */
+static void test_closed_in_between(void **state)
+{
+	(void)state;
+	for (uint64_t step = 1; step <= 6; step++) {
+		struct ckpt_engine *engine = open_both();
+		if (step > 1)
+			assert_int_equal(kit_resume(engine), step - 1);
+		struct ckpt_save *save = kit_start(engine, step, 0, v, 2);
+		must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS));
+		ckpt_engine_close(engine);
+		int r = ckpt_save_wait(save, CKPT_LEVEL_REMOTE, 0);
+		assert_true(r == 0 || r == CKPT_ECLOSED);
+		ckpt_save_free(save);
+	}
+	struct ckpt_engine *engine = open_both();
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1, 2, 3, 4, 5, 6}, 6);
+}
+
+static void test_refused(void **state)
+{
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = NULL;
+
+	opts.remote = "ftp://somewhere";
+	assert_int_equal(ckpt_engine_open(local, &opts, &engine), CKPT_EUNSUPPORTED);
+	(void)snprintf(url, sizeof(url), "file://%s", local);
+	opts.remote = url;
+	assert_int_equal(ckpt_engine_open(local, &opts, &engine), -EINVAL);
+	opts.flags = CKPT_ENGINE_READ_ONLY;
+	assert_int_equal(ckpt_engine_open(local, &opts, &engine), -EINVAL);
+	assert_null(engine);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_a_save_goes_there),
+		SCENE(test_no_such_level),
+		SCENE(test_the_next_start_sends_the_rest),
+		SCENE(test_half_a_shard_is_sent_again),
+		SCENE(test_retention_waits),
+		SCENE(test_strangers),
+		SCENE(test_two_jobs_of_one_store),
+		SCENE(test_damage_does_not_travel),
+		SCENE(test_closed_in_between),
+		SCENE(test_refused),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
