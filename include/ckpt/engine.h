@@ -129,6 +129,18 @@ CKPT_API int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
 
 /*
+ * Brings the run back from opts->remote into the directory `path`, if there is more than here: the newest step that
+ * verifies, and all claims. 0, and a generation of 0, if there is nothing to bring, or if the remote store cannot be
+ * asked and the local one has a step to go on from. With a world of 1 ckpt_engine_open() does it by itself,
+ * unless it is read only or a new start. With more, one process of each store does, before any rank opens it.
+ * Errors: CKPT_ELEVEL (no remote), CKPT_EMISMATCH (another run, or the two stores have gone apart), CKPT_EINUSE;
+ * CKPT_ENETWORK, CKPT_EAUTH and others of the remote store, if there is nothing to go on from here:
+ * then nobody knows whether there is something to resume.
+ */
+CKPT_API int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
+	uint64_t *ret_generation, uint64_t *ret_step);
+
+/*
  * Waits until every save under way is durable or has failed, at most timeout_ms.
  * -ETIMEDOUT if something is still under way.
  */

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "base/utf8.h"
 #include "engine/lister.h"
+#include "engine/runtime_bring.h"
 
 #define BLOCK_DEFAULT   (UINT32_C(8) << 20)
 #define BLOCK_MIN       (UINT32_C(64) << 10)
@@ -108,6 +109,16 @@ static int check_options(struct ckpt_engine_opts *o)
 	return 0;
 }
 
+static int take_options(const struct ckpt_engine_opts *opts, struct ckpt_engine_opts *ret_opts)
+{
+	if (opts) {
+		int r = ckpt_copy_in(ret_opts, sizeof(*ret_opts), opts, "ckpt_engine_opts");
+		if (r < 0)
+			return r;
+	}
+	return check_options(ret_opts);
+}
+
 int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine)
 {
@@ -116,15 +127,31 @@ int ckpt_engine_open(
 
 	if (!path || !*path || !ret_engine)
 		return ckpt_fail(err, -EINVAL, "ckpt_engine_open: path or ret_engine is missing");
-	if (opts) {
-		int r = ckpt_copy_in(&copy, sizeof(copy), opts, "ckpt_engine_opts");
-		if (r < 0)
-			return r;
-	}
-	int r = check_options(&copy);
+	int r = take_options(opts, &copy);
+	return r < 0 ? r : ckpt_runtime_open(path, &copy, err, ret_engine);
+}
+
+int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
+	uint64_t *ret_generation, uint64_t *ret_step)
+{
+	struct ckpt_engine_opts copy = {0};
+	struct ckpt_error *err = ckpt_error_here();
+	struct ckpt_bring bring;
+
+	if (!path || !*path || !opts || !ret_generation || !ret_step)
+		return ckpt_fail(err, -EINVAL,
+			"ckpt_engine_bring: path, opts, ret_generation or ret_step is missing");
+	int r = take_options(opts, &copy);
 	if (r < 0)
 		return r;
-	return ckpt_runtime_open(path, &copy, err, ret_engine);
+	if (!copy.remote)
+		return ckpt_fail(err, CKPT_ELEVEL, "ckpt_engine_bring: opts names no remote store");
+	r = ckpt_runtime_bring(path, &copy, err, &bring);
+	if (r < 0)
+		return r;
+	*ret_generation = bring.brought ? bring.generation : 0;
+	*ret_step = bring.brought ? bring.step : 0;
+	return 0;
 }
 
 int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms)

@@ -70,6 +70,9 @@ struct ckpt_core_place {
 	int root;                      /* a descriptor of the directory; -1 */
 	struct ckpt_s3_client *bucket; /* NULL: a directory */
 	const char *label;             /* for messages */
+	/* Of what is written there. */
+	bool claims; /* every claim of the run goes along, also to where the step is already */
+	bool node;   /* it becomes the store of one node */
 };
 
 /* Everything that the core is given; all outlive it, and belong to whoever made it. */

@@ -36,6 +36,7 @@ struct ckpt_exporter {
 	char *claim;
 	uint64_t claim_length;
 	uint64_t newest;
+	size_t at;            /* in the claims of the source */
 	uint32_t ranks_begun; /* those before it may have left files */
 	uint32_t rank;
 	bool dirs_made;

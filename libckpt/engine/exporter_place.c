@@ -45,6 +45,7 @@ static int marker_body(struct ckpt_task *task);
 static int claim_body(struct ckpt_task *task);
 static int lock_body(struct ckpt_task *task);
 static int directories_body(struct ckpt_task *task);
+static int claims_body(struct ckpt_task *task);
 
 /* What came from the store of a node has all ranks' files where it goes: it is one for all nodes there. */
 static int share_marker(struct ckpt_exporter *e)
@@ -52,9 +53,9 @@ static int share_marker(struct ckpt_exporter *e)
 	struct ckpt_marker marker = e->pick->marker;
 	struct ckpt_buf words = {0};
 
-	if (marker.shared)
+	if (marker.shared == !e->place.node)
 		return 0;
-	marker.shared = true;
+	marker.shared = !e->place.node;
 	int r = ckpt_marker_encode(&marker, &words);
 	if (r < 0) {
 		ckpt_buf_free(&words);
@@ -105,7 +106,7 @@ static int check_marker(struct ckpt_exporter *e)
 	if (r < 0)
 		return r;
 	if (strcmp(marker.run_id, e->pick->marker.run_id) != 0)
-		return ckpt_fail_at(e->err, -EEXIST,
+		return ckpt_fail_at(e->err, e->place.claims ? CKPT_EMISMATCH : -EEXIST,
 			&(struct ckpt_where){
 				.tier = ckpt_store_tier(e->store), .file = CKPT_NAME_MARKER},
 			"%s is the store of another run (%s, and this is %s): export to an empty "
@@ -183,6 +184,13 @@ static int check_claim(struct ckpt_exporter *e)
 		    memcmp(e->op.data, e->claim, e->claim_length) == 0;
 
 	drop_data(e);
+	if (!same && e->place.claims)
+		return ckpt_fail_at(e->err, CKPT_EMISMATCH,
+			&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
+			"%s and %s have gone apart: %s differs, two jobs went on from one "
+			"checkpoint; "
+			"choose one of the two, and give the other job a place of its own",
+			e->place.label, e->core->parts.label, e->path);
 	if (!same)
 		return ckpt_fail_at(e->err, -EEXIST,
 			&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
@@ -198,6 +206,13 @@ static int claim_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	ckpt_store_mkdir(e->store, &e->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "make");
+	if (r < 0)
+		return r;
+	if (e->place.claims)
+		return ckpt_task_continue(task, claims_body);
 	/* Before the lock, too: a step that is there is a better answer than a store that is held. */
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
@@ -207,11 +222,6 @@ static int claim_body(struct ckpt_task *task)
 		return ckpt_exporter_fail_there(e);
 	if (e->op.result != -ENOENT)
 		return ckpt_exporter_trouble(e, "read");
-	ckpt_store_mkdir(e->store, &e->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_exporter_trouble(e, "make");
-	if (r < 0)
-		return r;
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
@@ -224,6 +234,50 @@ static int claim_body(struct ckpt_task *task)
 	}
 	if (r < 0)
 		return r;
+	return ckpt_task_continue(task, lock_body);
+	CKPT_TASK_END(task);
+}
+
+static bool next_claim(struct ckpt_exporter *e)
+{
+	const struct ckpt_scan *scan = &e->core->scan;
+
+	while (e->at < scan->gen_count && (!scan->gens[e->at].claimed || scan->gens[e->at].broken))
+		e->at++;
+	if (e->at == scan->gen_count)
+		return false;
+	ckpt_name_claim(e->path, scan->gens[e->at].generation);
+	return true;
+}
+
+/* Every claim of the run, the oldest first: what is there has the same bytes. */
+static int claims_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (; next_claim(e); e->at++) {
+		ckpt_free(e->claim);
+		e->claim = NULL;
+		ckpt_store_get(e->core->store, &e->op, e->path, CKPT_SEALED_MAX);
+		CKPT_AWAIT(task, e->op.done);
+		r = take_bytes(e, &e->claim, &e->claim_length);
+		if (r < 0)
+			return r;
+		ckpt_store_publish(e->store, &e->op, e->path, e->claim, e->claim_length, NULL);
+		CKPT_AWAIT(task, e->op.done);
+		r = e->op.result == -EEXIST ? *e->stop : ckpt_exporter_trouble(e, "write");
+		if (r < 0)
+			return r;
+		if (e->op.result == 0)
+			continue;
+		ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
+		CKPT_AWAIT(task, e->op.done);
+		r = e->op.result < 0 ? ckpt_exporter_trouble(e, "read") : check_claim(e);
+		if (r < 0)
+			return r;
+	}
 	return ckpt_task_continue(task, lock_body);
 	CKPT_TASK_END(task);
 }

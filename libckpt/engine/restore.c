@@ -44,7 +44,7 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	r->wanted = step;
 	r->sink = sink;
 	r->forks = ckpt_fork_count();
-	r->dest_root = -1;
+	r->dest.root = -1;
 	r->pick.lock.fd = -1;
 	ckpt_shard_init(&r->shard);
 	ckpt_error_clear(&r->error);
@@ -74,8 +74,8 @@ int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_p
 	restore->dest_label = ckpt_strdup(place->label);
 	if (!restore->dest_label)
 		return -ENOMEM;
-	restore->dest_root = place->root;
-	restore->dest_bucket = place->bucket;
+	restore->dest = *place;
+	restore->dest.label = restore->dest_label;
 	return 0;
 }
 
@@ -96,8 +96,8 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_holders_reader_free(restore->catalog);
 	ckpt_pick_clear(&restore->pick);
 	ckpt_restore_ranks_free(restore->ranks);
-	if (restore->dest_root >= 0)
-		(void)close(restore->dest_root);
+	if (restore->dest.root >= 0)
+		(void)close(restore->dest.root);
 	ckpt_free(restore->dest_label);
 	(void)pthread_mutex_destroy(&restore->lock);
 	ckpt_latch_destroy(&restore->latch);

@@ -29,9 +29,8 @@ struct ckpt_restore {
 	uint64_t wanted;
 	enum ckpt_restore_sink sink;
 	unsigned forks;
-	/* Where an export goes; -1 and NULL: nowhere yet. */
-	int dest_root;
-	struct ckpt_s3_client *dest_bucket;
+	/* Where an export goes; its label is `dest_label`, NULL: nowhere yet. */
+	struct ckpt_core_place dest;
 	char *dest_label;
 
 	/* Shared. */

@@ -340,7 +340,7 @@ static void start_exporter(struct ckpt_restore *r)
 	r->exporter = (struct ckpt_exporter){.core = r->core,
 		.pick = &r->pick,
 		.catalog = r->catalog ? r->catalog->holders : NULL,
-		.place = {.root = r->dest_root, .bucket = r->dest_bucket, .label = r->dest_label},
+		.place = r->dest,
 		.stop = &r->stop,
 		.err = &r->why,
 		.waiter = &r->road};

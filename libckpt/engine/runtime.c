@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "engine/lister.h"
 #include "engine/open.h"
+#include "engine/runtime_bring.h"
 #include "engine/runtime_state.h"
 #include "exchange/exchange_server.h"
 #include "format/layout.h"
@@ -196,11 +197,22 @@ static int read_store(struct ckpt_engine *engine, struct ckpt_error *err)
 	return r;
 }
 
+/* Many ranks are to agree on who does it, and when: that is their program's. */
+static bool brings(const struct ckpt_engine_opts *opts)
+{
+	return opts->remote && opts->world <= 1 &&
+	       !(opts->flags & (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START));
+}
+
 int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
 	struct ckpt_engine **ret_engine)
 {
-	struct ckpt_engine *engine = ckpt_alloc(sizeof(*engine));
+	struct ckpt_bring bring = {0};
+	int r = brings(opts) ? ckpt_runtime_bring(path, opts, err, &bring) : 0;
 
+	if (r < 0)
+		return r;
+	struct ckpt_engine *engine = ckpt_alloc(sizeof(*engine));
 	if (!engine)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	engine->root = -1;
@@ -208,7 +220,7 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 	engine->eventfd = -1;
 	engine->busy = opts->busy;
 	engine->forks = ckpt_fork_count();
-	int r = -pthread_mutex_init(&engine->lock, NULL);
+	r = -pthread_mutex_init(&engine->lock, NULL);
 	if (r < 0) {
 		ckpt_free(engine);
 		return ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
@@ -225,8 +237,10 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 		(void)ckpt_fail(err, r, "cannot open %s: %s", path, ckpt_code_text(r));
 	if (r == 0)
 		r = open_parts(engine, opts, err);
-	if (r == 0)
+	if (r == 0) {
+		ckpt_bring_log(&bring, engine->log, path, opts->remote);
 		r = open_core(engine, opts, err);
+	}
 	if (r == 0)
 		r = read_store(engine, err);
 	if (r < 0) {

@@ -210,8 +210,11 @@ static void test_strangers(void **state)
 	struct ckpt_engine *engine = kit_open(remote, 0);
 	must_work(kit_save(engine, 1, v, 2));
 	ckpt_engine_close(engine);
-	engine = open_both();
+	engine = kit_open(local, 0);
 	must_work(kit_save(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 1);
 	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EMISMATCH);
 	assert_non_null(strstr(ckpt_last_error(), "another run"));
 	struct ckpt_save *save = kit_start(engine, 2, 0, v, 2);
@@ -235,33 +238,173 @@ static void test_strangers(void **state)
 	ckpt_engine_close(engine);
 }
 
-/* Two jobs that go on from copies of one store: the first claim there counts, and the other stops. */
-static void test_two_jobs_of_one_store(void **state)
+/* A copy of the store as it is now. */
+static void copy_local(struct ckpt_engine *engine, uint64_t step, const char *to)
 {
-	(void)state;
 	struct ckpt_restore *copy = NULL;
-	struct ckpt_engine *engine = open_both();
-	must_work(kit_save(engine, 1, v, 2));
-	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
-	must_work(ckpt_export_start(engine, 1, scratch_join(dir, "copy"), &copy));
+
+	must_work(ckpt_export_start(engine, step, scratch_join(dir, to), &copy));
 	must_work(ckpt_restore_wait(copy, TIMEOUT_MS));
 	ckpt_restore_free(copy);
-	ckpt_engine_close(engine);
+}
 
+static void use_local(const char *name)
+{
+	(void)snprintf(local, sizeof(local), "%s/%s", dir, name);
+}
+
+/* Who goes on from another copy takes over, from what is newest in both; whoever had it uploads no more. */
+static void test_taken_over(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	copy_local(engine, 1, "copy");
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+
+	use_local("copy");
+	struct ckpt_engine *other = open_both();
+	assert_int_equal(kit_resume(other), 2);
+	must_work(kit_save(other, 3, v, 2));
+	must_work(ckpt_engine_drain_remote(other, TIMEOUT_MS));
+	must_work(kit_save(engine, 3, v, 2));
+	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EFENCED);
+	ckpt_engine_close(engine);
+	must_work(kit_save(other, 4, v, 2));
+	must_work(ckpt_engine_drain_remote(other, TIMEOUT_MS));
+	ckpt_engine_close(other);
+	assert_holds((uint64_t[]){1, 2, 3, 4}, 4);
+}
+
+/* Two copies that have each gone on by themselves are not made one. */
+static void test_gone_apart(void **state)
+{
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	copy_local(engine, 1, "copy");
+	ckpt_engine_close(engine);
 	engine = open_both();
 	assert_int_equal(kit_resume(engine), 1);
 	must_work(kit_save(engine, 2, v, 2));
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
-	(void)snprintf(local, sizeof(local), "%s/copy", dir);
-	struct ckpt_engine *other = open_both();
-	assert_int_equal(kit_resume(other), 1);
-	must_work(kit_save(other, 2, v, 2));
-	assert_int_equal(ckpt_engine_drain_remote(other, TIMEOUT_MS), CKPT_EFENCED);
-	ckpt_engine_close(other);
+	ckpt_engine_close(engine);
+
+	use_local("copy");
+	engine = kit_open(local, 0);
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(kit_save(engine, 2, v, 2));
+	ckpt_engine_close(engine);
+	engine = open_both();
+	must_work(kit_resume(engine) == 2 ? 0 : -1);
+	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EFENCED);
+	ckpt_engine_close(engine);
+
+	/* The one that is behind is told so before it begins. */
+	use_local("local");
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 2);
 	must_work(kit_save(engine, 3, v, 2));
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
 	ckpt_engine_close(engine);
-	assert_holds((uint64_t[]){1, 2, 3}, 3);
+	use_local("copy");
+	opts.remote = url;
+	engine = NULL;
+	assert_int_equal(ckpt_engine_open(local, &opts, &engine), CKPT_EMISMATCH);
+	assert_non_null(strstr(ckpt_last_error(), "gone apart"));
+	assert_null(engine);
+}
+
+/* A node that has nothing goes on where the run was, with the same lineage. */
+static void test_a_new_node(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	ckpt_engine_close(engine);
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(kit_save(engine, 3, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+
+	use_local("another");
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 3);
+	must_work(kit_compare(engine, 3, v, 2));
+	must_work(kit_save(engine, 4, v, 2));
+	assert_int_equal(stats_of(engine).generation, 3);
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1, 2, 3, 4}, 4);
+	/* A new start does not ask, and is a lineage of its own. */
+	use_local("fresh");
+	struct ckpt_engine_opts opts = kit_opts();
+	opts.flags = CKPT_ENGINE_NEW_START;
+	engine = open_with(opts);
+	assert_int_equal(kit_resume(engine), 0);
+	ckpt_engine_close(engine);
+}
+
+/* A claim that only the remote store has counts: the number after it is the next one. */
+static void test_a_claim_without_a_step(void **state)
+{
+	(void)state;
+	uint64_t generation = 0;
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	copy_local(engine, 1, "copy");
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(ckpt_engine_claim(engine, &generation));
+	assert_int_equal(generation, 2);
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	char path[1024];
+	(void)snprintf(path, sizeof(path), "%s/g000002", remote);
+	char *lost = strdup(path);
+	assert_non_null(lost);
+	scratch_remove(lost);
+
+	use_local("copy");
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(ckpt_engine_claim(engine, &generation));
+	assert_int_equal(generation, 3);
+	ckpt_engine_close(engine);
+}
+
+/* What is damaged there is passed over; when nothing is left, that is no empty store. */
+static void test_a_new_node_and_damage(void **state)
+{
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	char path[1024];
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", remote);
+	scratch_flip(scratch_find(path, ".safetensors"), 1000000);
+	use_local("another");
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 1);
+	ckpt_engine_close(engine);
+
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000001", remote);
+	scratch_flip(scratch_find(path, ".safetensors"), 1000000);
+	use_local("third");
+	opts.remote = url;
+	engine = NULL;
+	assert_int_equal(ckpt_engine_open(local, &opts, &engine), CKPT_EINTEGRITY);
+	assert_null(engine);
 }
 
 /* A step that is damaged here is not sent; the others are. */
@@ -329,7 +472,11 @@ int main(void)
 		SCENE(test_half_a_shard_is_sent_again),
 		SCENE(test_retention_waits),
 		SCENE(test_strangers),
-		SCENE(test_two_jobs_of_one_store),
+		SCENE(test_taken_over),
+		SCENE(test_gone_apart),
+		SCENE(test_a_new_node),
+		SCENE(test_a_claim_without_a_step),
+		SCENE(test_a_new_node_and_damage),
 		SCENE(test_damage_does_not_travel),
 		SCENE(test_closed_in_between),
 		SCENE(test_refused),

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the remote store into the local one, by an engine that only reads there. */
+#include "engine/runtime_bring.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "base/thread.h"
+#include "engine/lister.h"
+#include "engine/restore.h"
+#include "engine/runtime.h"
+
+/* How many steps, newest first, may turn out to be damaged there. */
+#define TRIES_MAX 16
+
+/* What a store holds. */
+struct holding {
+	struct ckpt_engine *engine; /* open, to be read; NULL: there is no store */
+	uint64_t claim;             /* the newest; 0: none */
+	uint64_t generation;        /* of the newest step of its lineage; 0: none */
+	uint64_t step;
+	uint64_t bytes;
+};
+
+static int read_holding(struct holding *h, struct ckpt_error *err)
+{
+	struct ckpt_command *command =
+		ckpt_runtime_command(h->engine, sizeof(struct ckpt_lister), ckpt_lister_clear, err);
+
+	if (!command)
+		return -ENOMEM;
+	int r = ckpt_runtime_run(h->engine, command, ckpt_lister_body, err);
+	if (r == 0) {
+		struct ckpt_scan *scan =
+			&CKPT_CONTAINER(command, struct ckpt_lister, command)->scanner.scan;
+		const struct ckpt_scan_step *s = ckpt_lineage_choose(scan, CKPT_STEP_LATEST, NULL);
+		h->claim = ckpt_scan_newest_claim(scan);
+		h->generation = s ? s->generation : 0;
+		h->step = s ? s->step : 0;
+		h->bytes = s ? s->bytes : 0;
+	}
+	ckpt_command_unref(command);
+	return r;
+}
+
+/* No store there is an answer. */
+static int look(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
+	struct holding *ret_holding)
+{
+	struct ckpt_engine_opts reading = *opts;
+	struct holding h = {0};
+
+	reading.flags = CKPT_ENGINE_READ_ONLY;
+	reading.remote = NULL;
+	reading.world = 1;
+	reading.rank = 0;
+	reading.keeper = 0;
+	reading.session = NULL;
+	reading.exchange = NULL;
+	int r = ckpt_runtime_open(path, &reading, err, &h.engine);
+	if (r == CKPT_ENOSTORE) {
+		ckpt_error_clear(err);
+		*ret_holding = h;
+		return 0;
+	}
+	if (r == 0)
+		r = read_holding(&h, err);
+	if (r < 0 && h.engine)
+		ckpt_runtime_close(h.engine);
+	if (r == 0)
+		*ret_holding = h;
+	return r;
+}
+
+static bool is_ahead(const struct holding *there, const struct holding *here)
+{
+	if (there->generation == 0)
+		return false;
+	if (here->generation == 0 || there->claim != here->claim)
+		return here->generation == 0 || there->claim > here->claim;
+	return there->generation > here->generation ||
+	       (there->generation == here->generation && there->step > here->step);
+}
+
+static int set_dest(struct ckpt_restore *restore, const char *path, bool node,
+	struct ckpt_engine *engine, struct ckpt_error *err)
+{
+	struct ckpt_core_place place;
+
+	int r = ckpt_runtime_dest(engine, path, err, &place);
+	if (r < 0)
+		return r;
+	place.claims = true;
+	place.node = node;
+	r = ckpt_restore_set_dest(restore, &place);
+	if (r < 0) {
+		(void)close(place.root);
+		return ckpt_fail(err, r, "out of memory");
+	}
+	return 0;
+}
+
+/* One of the steps there. -EEXIST: it is here already. */
+static int export_step(struct ckpt_engine *engine, uint64_t step, const char *path, bool node,
+	struct ckpt_error *err, struct ckpt_bring *bring)
+{
+	struct ckpt_restore *restore = NULL;
+
+	int r = ckpt_restore_new(
+		ckpt_runtime_core(engine), engine, step, CKPT_SINK_STORE, &restore);
+	if (r < 0)
+		return ckpt_fail(err, r, "out of memory");
+	r = set_dest(restore, path, node, engine, err);
+	if (r < 0) {
+		ckpt_restore_unref(restore);
+		return r;
+	}
+	ckpt_restore_post_open(restore);
+	/* It ends: every request has a deadline of its own. */
+	(void)ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_END, -1);
+	r = ckpt_restore_failure(restore)->code;
+	if (r < 0)
+		(void)ckpt_error_copy(ckpt_restore_failure(restore), err);
+	bring->generation = ckpt_restore_chosen_generation(restore);
+	bring->step = ckpt_restore_chosen_step(restore);
+	ckpt_restore_counters(restore, &bring->bytes, NULL);
+	ckpt_restore_post_release(restore);
+	(void)ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, -1);
+	ckpt_restore_unref(restore);
+	return r;
+}
+
+static bool is_damage(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+}
+
+/* The newest that verifies. When none does, why the newest does not is told. */
+static int export_latest(struct ckpt_engine *engine, const char *path, bool node,
+	struct ckpt_error *err, struct ckpt_bring *bring)
+{
+	struct ckpt_error why = {.size = sizeof(why)};
+	int r = 0;
+
+	for (unsigned back = 0; back < TRIES_MAX; back++) {
+		struct ckpt_error *words = back == 0 ? err : &why;
+
+		ckpt_error_clear(words);
+		r = export_step(engine, CKPT_STEP_BACK(back), path, node, words, bring);
+		if (r == -EEXIST)
+			return 0;
+		bring->brought = r == 0;
+		if (!is_damage(r))
+			break;
+	}
+	if (r == CKPT_ENOSTEP)
+		return err->code;
+	if (r < 0 && err->code != r)
+		*err = why;
+	return r;
+}
+
+int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
+	struct ckpt_error *err, struct ckpt_bring *ret_bring)
+{
+	bool node = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0;
+	uint64_t start_ns = ckpt_clock_ns();
+	struct holding here = {0};
+	struct holding there = {0};
+
+	*ret_bring = (struct ckpt_bring){0};
+	ckpt_error_clear(&ret_bring->trouble);
+	/* What is wrong with the local store is for its opening to say. */
+	int r = look(path, opts, err, &here);
+	if (r < 0)
+		return 0;
+	if (here.engine)
+		ckpt_runtime_close(here.engine);
+	r = look(opts->remote, opts, err, &there);
+	if (r < 0 && here.generation > 0) {
+		(void)ckpt_error_copy(err, &ret_bring->trouble);
+		return 0;
+	}
+	if (r == 0 && is_ahead(&there, &here))
+		r = export_latest(there.engine, path, node, err, ret_bring);
+	if (there.engine)
+		ckpt_runtime_close(there.engine);
+	ret_bring->took_ns = ckpt_clock_ns() - start_ns;
+	return r;
+}
+
+void ckpt_bring_log(
+	const struct ckpt_bring *bring, struct ckpt_log *log, const char *path, const char *remote)
+{
+	double seconds = (double)bring->took_ns / 1e9;
+	double mib = (double)bring->bytes / (1 << 20);
+
+	if (bring->trouble.code < 0)
+		ckpt_log(log, CKPT_LOG_WARN,
+			"%s cannot be asked whether it has newer steps than %s, which goes on from "
+			"its own: %.700s",
+			remote, path, bring->trouble.message);
+	if (bring->brought)
+		ckpt_log(log, CKPT_LOG_WARN,
+			"step %llu of generation %llu was brought from %s into %s: %.1f MiB in "
+			"%.3f s",
+			(unsigned long long)bring->step, (unsigned long long)bring->generation,
+			remote, path, mib, seconds);
+}
