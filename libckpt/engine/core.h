@@ -171,10 +171,12 @@ struct ckpt_core {
 	struct ckpt_restore *restores; /* under way */
 	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
 	_Atomic uint32_t restores_begun;
-	struct ckpt_removal *removals;  /* under way */
-	struct ckpt_talk *talks;        /* with other ranks, under way */
-	struct ckpt_skipper *skipper;   /* waits for the end of `save`; NULL: nobody */
-	struct ckpt_keeper *keeper;     /* retention and settling */
+	struct ckpt_removal *removals; /* under way */
+	struct ckpt_talk *talks;       /* with other ranks, under way */
+	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
+	struct ckpt_keeper *keeper;    /* retention and settling */
+	uint64_t mended_generation;    /* of the step that was last mended from there; 0: none */
+	uint64_t mended_step;
 	struct ckpt_uploader *uploader; /* NULL: there is no remote store */
 	unsigned commands;              /* under way */
 	uint64_t *pins;

@@ -67,18 +67,16 @@ static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 	const struct ckpt_fetch_config *c = &f->config;
 
 	if (f->code_chunk != CKPT_FETCH_NO_CHUNK) {
-		(void)ckpt_fetch_fail_chunk(
-			err, c->layout, f->code_chunk, c->file->path, c->core->store);
+		(void)ckpt_fetch_fail_chunk(err, c->layout, f->code_chunk, c->file->path, c->store);
 	} else {
 		(void)ckpt_fail_at(err, f->code,
-			&(struct ckpt_where){.tier = ckpt_store_tier(c->core->store),
+			&(struct ckpt_where){.tier = ckpt_store_tier(c->store),
 				.file = c->file->path,
 				.tensor = name_at(c->layout, f->code_at),
 				.has_offset = true,
 				.offset = f->code_at},
-			"cannot read %s in %s at offset %llu: %s", c->file->path,
-			c->core->store->label, (unsigned long long)f->code_at,
-			ckpt_code_text(f->code));
+			"cannot read %s in %s at offset %llu: %s", c->file->path, c->store->label,
+			(unsigned long long)f->code_at, ckpt_code_text(f->code));
 	}
 	err->step = (int64_t)c->step;
 	err->rank = (int32_t)c->rank;
@@ -288,7 +286,7 @@ static int prepare(struct ckpt_fetch *f)
 	if (c->layout->chunk_bytes > CKPT_FETCH_CHUNK_MAX)
 		return ckpt_fail_at(c->err, CKPT_EUNSUPPORTED,
 			&(struct ckpt_where){
-				.tier = ckpt_store_tier(c->core->store), .file = c->file->path},
+				.tier = ckpt_store_tier(c->store), .file = c->file->path},
 			"%s has chunks of %llu bytes; this version reads up to %u", c->file->path,
 			(unsigned long long)c->layout->chunk_bytes, CKPT_FETCH_CHUNK_MAX);
 	f->unit = c->core->config.block_bytes;
@@ -354,6 +352,8 @@ static void fetch_done(struct ckpt_task *task)
 void ckpt_fetch_start(struct ckpt_fetch *fetch, const struct ckpt_fetch_config *config)
 {
 	*fetch = (struct ckpt_fetch){.config = *config};
+	if (!config->store)
+		fetch->config.store = config->core->store;
 	ckpt_task_start(&fetch->task, &config->core->sched, fetch_body, fetch_done);
 }
 

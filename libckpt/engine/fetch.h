@@ -25,6 +25,7 @@
 struct ckpt_fetch_config {
 	struct ckpt_core *core;
 	const struct ckpt_layout *layout;
+	struct ckpt_store *store; /* of `file`; NULL: the core's own */
 	struct ckpt_object *file;
 	struct ckpt_object
 		*cached; /* the same, for chunks that targets share; NULL: there is none */

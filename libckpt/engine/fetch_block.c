@@ -158,7 +158,7 @@ static struct ckpt_object *find_run(
 static bool read_on(struct ckpt_fetch_block *b)
 {
 	struct ckpt_fetch *f = b->fetch;
-	struct ckpt_store *store = f->config.core->store;
+	struct ckpt_store *store = f->config.store;
 	uint64_t lo;
 	uint64_t hi;
 

@@ -5,10 +5,12 @@
  * answer. The memory is let go of only when everything is back.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "engine/restore_state.h"
+#include "engine/uploader.h"
 
 static struct ckpt_restore *restore_of(struct ckpt_task *task)
 {
@@ -121,6 +123,49 @@ static void start_quarantine(struct ckpt_restore *r)
 	ckpt_quarantine_start(&r->quarantiner);
 }
 
+/* Once for each step: what is damaged again right away is not to be trusted. */
+static bool can_mend(const struct ckpt_restore *r)
+{
+	const struct ckpt_core *core = r->core;
+
+	return must_quarantine(r) && core->uploader && !r->stop &&
+	       (core->mended_generation != r->pick.chosen.generation ||
+		       core->mended_step != r->pick.chosen.step);
+}
+
+static void start_mender(struct ckpt_restore *r)
+{
+	struct ckpt_core *core = r->core;
+
+	core->mended_generation = r->pick.chosen.generation;
+	core->mended_step = r->pick.chosen.step;
+	r->mender = (struct ckpt_mender){.core = core,
+		.source = core->uploader->dest,
+		.pick = &r->pick,
+		.stop = &r->stop,
+		.waiter = &r->task};
+	ckpt_mender_start(&r->mender);
+}
+
+/* True: it is good again. What was found is told all the same, and who asks again is given it. */
+static bool take_mender(struct ckpt_restore *r)
+{
+	const struct ckpt_error found = r->why;
+	const char *remote = r->core->uploader->dest->label;
+
+	if (r->mender.task.result == 0) {
+		(void)snprintf(r->why.message, sizeof(r->why.message),
+			"%.700s; it was put back from %.200s: restore it again", found.message,
+			remote);
+		return true;
+	}
+	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR,
+		"step %llu of %s cannot be put back from %s: %.700s",
+		(unsigned long long)r->pick.chosen.step, r->core->parts.label, remote,
+		r->mender.err.message);
+	return false;
+}
+
 /* All ranks have opened it, and this one has turned back meanwhile. */
 static bool turned_back(const struct ckpt_restore *r)
 {
@@ -162,7 +207,12 @@ static int go_on(struct ckpt_task *task)
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
 	}
-	if (must_quarantine(r)) {
+	if (can_mend(r)) {
+		start_mender(r);
+		CKPT_AWAIT(task, r->mender.task.finished);
+		r->mended = take_mender(r);
+	}
+	if (must_quarantine(r) && !r->mended) {
 		start_quarantine(r);
 		CKPT_AWAIT(task, r->quarantiner.task.finished);
 	}

@@ -9,6 +9,7 @@
 #include "engine/fetch.h"
 #include "engine/findings.h"
 #include "engine/gather.h"
+#include "engine/mender.h"
 #include "engine/pick.h"
 #include "engine/presence.h"
 #include "engine/quarantine.h"
@@ -62,6 +63,7 @@ struct ckpt_restore {
 	struct ckpt_task road;     /* what the sink asks for, with the step that was picked */
 	bool started;
 	bool released;
+	bool mended; /* the step, after it was found damaged */
 	bool ended;
 	int stop;   /* not 0: give up, with this code */
 	int result; /* of the trip, and then of the whole */
@@ -81,6 +83,7 @@ struct ckpt_restore {
 	bool compared;
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
+	struct ckpt_mender mender;
 	struct ckpt_findings findings;
 	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
 };

@@ -19,10 +19,10 @@ static struct ckpt_shard *shard_of(struct ckpt_task *task)
 static int fail_missing(struct ckpt_shard *s, const char *what)
 {
 	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
-		&(struct ckpt_where){.tier = ckpt_store_tier(s->core->store), .file = s->path},
+		&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
 		"%s %s of step %llu is not in %s%s%s, though the step was committed: it was "
 		"written on node %s; bring the file back, or use another step",
-		what, s->path, (unsigned long long)s->step, s->core->parts.label,
+		what, s->path, (unsigned long long)s->step, s->store->label,
 		s->op.result == -ENOENT ? "" : ", but something else: ",
 		s->op.result == -ENOENT ? "" : ckpt_code_text(s->op.result), s->rank->node);
 }
@@ -30,13 +30,13 @@ static int fail_missing(struct ckpt_shard *s, const char *what)
 static int fail_read(struct ckpt_shard *s, int code)
 {
 	return ckpt_fail_at(s->err, code,
-		&(struct ckpt_where){.tier = ckpt_store_tier(s->core->store), .file = s->path},
-		"cannot read %s in %s: %s", s->path, s->core->parts.label, ckpt_code_text(code));
+		&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
+		"cannot read %s in %s: %s", s->path, s->store->label, ckpt_code_text(code));
 }
 
 static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 {
-	struct ckpt_where where = {.tier = ckpt_store_tier(s->core->store),
+	struct ckpt_where where = {.tier = ckpt_store_tier(s->store),
 		.file = s->path,
 		.has_offset = true,
 		.offset = ckpt_min_u64(have, want)};
@@ -44,7 +44,7 @@ static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 	return ckpt_fail_at(s->err, have < want ? CKPT_EINCOMPLETE : CKPT_EINTEGRITY, &where,
 		"%s in %s has %s%llu bytes, the manifest says %llu: it was %s; put the file back "
 		"from a copy, or use another step",
-		s->path, s->core->parts.label, have < want ? "only " : "", (unsigned long long)have,
+		s->path, s->store->label, have < want ? "only " : "", (unsigned long long)have,
 		(unsigned long long)want, have < want ? "cut" : "added to");
 }
 
@@ -55,14 +55,14 @@ static void index_work(struct ckpt_job *job)
 {
 	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
 	struct ckpt_digest digest = ckpt_digest_of(s->index_bytes, s->index_length);
-	struct ckpt_where where = {.tier = ckpt_store_tier(s->core->store), .file = s->path};
+	struct ckpt_where where = {.tier = ckpt_store_tier(s->store), .file = s->path};
 
 	if (!ckpt_digest_equal(&digest, &s->rank->index_digest)) {
 		s->job.result = ckpt_fail_at(&s->job.error, CKPT_EINTEGRITY, &where,
 			"%s in %s does not match the digest that the manifest has of it: it has "
 			"changed since it was written; put the file back from a copy, or use "
 			"another step",
-			s->path, s->core->parts.label);
+			s->path, s->store->label);
 		return;
 	}
 	s->job.result = ckpt_index_decode(
@@ -85,11 +85,10 @@ static int take_index(struct ckpt_shard *s)
 		return fail_missing(s, "the index");
 	if (r == -EFBIG)
 		return ckpt_fail_at(s->err, CKPT_EINTEGRITY,
-			&(struct ckpt_where){
-				.tier = ckpt_store_tier(s->core->store), .file = s->path},
+			&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
 			"%s in %s has more than the %llu bytes that the manifest says: it was "
 			"added to; put the file back from a copy, or use another step",
-			s->path, s->core->parts.label, (unsigned long long)s->rank->index_bytes);
+			s->path, s->store->label, (unsigned long long)s->rank->index_bytes);
 	if (r < 0)
 		return fail_read(s, r);
 	s->index_bytes = s->op.data;
@@ -109,7 +108,7 @@ static int index_body(struct ckpt_task *task)
 	ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
 	/* The decoder of the manifest has seen to it. */
 	CKPT_ASSERT(s->rank->index_bytes > 0 && s->rank->index_bytes <= CKPT_INDEX_MAX);
-	ckpt_store_get(s->core->store, &s->op, s->path, s->rank->index_bytes);
+	ckpt_store_get(s->store, &s->op, s->path, s->rank->index_bytes);
 	CKPT_AWAIT(task, s->op.done);
 	r = take_index(s);
 	if (r < 0)
@@ -132,7 +131,7 @@ static int open_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
-	ckpt_store_open(s->core->store, &s->op, s->path, &s->file);
+	ckpt_store_open(s->store, &s->op, s->path, &s->file);
 	CKPT_AWAIT(task, s->op.done);
 	if (s->op.result == -ENOENT || ckpt_store_is_no_file(s->op.result))
 		return fail_missing(s, "shard");
@@ -148,7 +147,7 @@ static int share_body(struct ckpt_task *task)
 	struct ckpt_shard *s = shard_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_store_open_cached(s->core->store, &s->op, s->path, &s->cached);
+	ckpt_store_open_cached(s->store, &s->op, s->path, &s->cached);
 	CKPT_AWAIT(task, s->op.done);
 	CKPT_TASK_END(task);
 }
@@ -166,8 +165,8 @@ static void header_work(struct ckpt_job *job)
 			break;
 		struct ckpt_digest digest = ckpt_digest_of(s->header + c->offset, c->length);
 		if (!ckpt_digest_equal(&digest, &c->digest)) {
-			s->job.result = ckpt_fetch_fail_chunk(
-				&s->job.error, layout, i, s->path, s->core->store);
+			s->job.result =
+				ckpt_fetch_fail_chunk(&s->job.error, layout, i, s->path, s->store);
 			return;
 		}
 	}
@@ -180,7 +179,7 @@ static int make_header(struct ckpt_shard *s)
 	const struct ckpt_layout *layout = s->index->layout;
 
 	/* The chunks of the header end where it ends: the decoder has compared them with the rule. */
-	CKPT_ASSERT(s->core->store->align <= HEADER_ALIGN);
+	CKPT_ASSERT(s->store->align <= HEADER_ALIGN);
 	/* So has that of the index, whose bound is about what follows the header's length. */
 	CKPT_ASSERT(layout->header_bytes <= CKPT_HEADER_MAX + sizeof(uint64_t));
 	s->header_memory = ckpt_alloc((size_t)layout->header_bytes + HEADER_ALIGN);
@@ -203,8 +202,8 @@ static int header_body(struct ckpt_task *task)
 	while (s->header_read < s->index->layout->header_bytes) {
 		length = ckpt_min_u64(s->core->config.block_bytes,
 			s->index->layout->header_bytes - s->header_read);
-		ckpt_store_read(s->core->store, &s->op, &s->file, s->header + s->header_read,
-			length, s->header_read, -1);
+		ckpt_store_read(s->store, &s->op, &s->file, s->header + s->header_read, length,
+			s->header_read, -1);
 		CKPT_AWAIT(task, s->op.done);
 		if (s->op.result < 0)
 			return fail_read(s, s->op.result);
@@ -224,11 +223,11 @@ static int shut_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (s->file.fd >= 0) {
-		ckpt_store_shut(s->core->store, &s->op, &s->file);
+		ckpt_store_shut(s->store, &s->op, &s->file);
 		CKPT_AWAIT(task, s->op.done);
 	}
 	if (s->cached.fd >= 0) {
-		ckpt_store_shut(s->core->store, &s->op, &s->cached);
+		ckpt_store_shut(s->store, &s->op, &s->cached);
 		CKPT_AWAIT(task, s->op.done);
 	}
 	CKPT_TASK_END(task);
@@ -252,6 +251,8 @@ void ckpt_shard_init(struct ckpt_shard *shard)
 
 static void start(struct ckpt_shard *s, ckpt_task_fn *body)
 {
+	if (!s->store)
+		s->store = s->core->store;
 	ckpt_store_op_init(&s->op, &s->task, NULL);
 	ckpt_task_start(&s->task, &s->core->sched, body, shard_done);
 }

@@ -13,6 +13,7 @@
 struct ckpt_shard {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	struct ckpt_core *core;
+	struct ckpt_store *store; /* NULL: the core's own */
 	uint64_t generation;
 	uint64_t step;
 	const struct ckpt_manifest_rank *rank;

@@ -461,6 +461,72 @@ static void test_refused(void **state)
 	assert_null(engine);
 }
 
+static void break_here(const char *suffix, long offset)
+{
+	char path[1024];
+
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", local);
+	scratch_flip(scratch_find(path, suffix), offset);
+}
+
+/* Damage here is found, put back from there, and what is asked for again is good, here as there. */
+static void test_damage_is_put_back(void **state)
+{
+	(void)state;
+	char path[1024];
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", local);
+	size_t files = scratch_count(path);
+
+	for (int round = 0; round < 4; round++) {
+		if (round == 0 || round == 3)
+			break_here(".safetensors", 5000);
+		else
+			assert_int_equal(
+				unlink(scratch_find(path, round == 1 ? ".safetensors" : ".index")),
+				0);
+		if (round == 3)
+			break_here(".index", 100);
+		engine = open_both();
+		assert_true(kit_compare(engine, CKPT_STEP_LATEST, v, 2) < 0);
+		assert_non_null(strstr(ckpt_last_error(), "put back from"));
+		must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 2));
+		assert_int_equal(kit_resume(engine), 2);
+		ckpt_engine_close(engine);
+		assert_int_equal(scratch_count(path), files);
+		engine = kit_open(local, CKPT_ENGINE_READ_ONLY);
+		must_work(kit_compare(engine, 2, v, 2));
+		ckpt_engine_close(engine);
+	}
+}
+
+/* Damaged here and there: the step is quarantined as ever, and the one before it is next. */
+static void test_damage_on_both_sides(void **state)
+{
+	(void)state;
+	char path[1024];
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	break_here(".safetensors", 5000);
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", remote);
+	scratch_flip(scratch_find(path, ".safetensors"), 1000000);
+	engine = open_both();
+	assert_int_equal(kit_compare(engine, CKPT_STEP_LATEST, v, 2), CKPT_EINTEGRITY);
+	assert_null(strstr(ckpt_last_error(), "put back from"));
+	assert_int_equal(kit_resume(engine), 1);
+	ckpt_engine_close(engine);
+	/* What is here is as it was: most of it is good. */
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", local);
+	assert_non_null(scratch_find(path, ".safetensors"));
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -478,6 +544,8 @@ int main(void)
 		SCENE(test_a_claim_without_a_step),
 		SCENE(test_a_new_node_and_damage),
 		SCENE(test_damage_does_not_travel),
+		SCENE(test_damage_is_put_back),
+		SCENE(test_damage_on_both_sides),
 		SCENE(test_closed_in_between),
 		SCENE(test_refused),
 	};
