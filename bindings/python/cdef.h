@@ -139,7 +139,7 @@ struct ckpt_error {
 	int64_t step;
 	int64_t offset;
 	int32_t rank;
-	int32_t reserved;
+	int32_t mended;
 	char tier[16];
 	char tensor[256];
 	char file[512];

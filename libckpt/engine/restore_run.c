@@ -157,6 +157,7 @@ static bool take_mender(struct ckpt_restore *r)
 		(void)snprintf(r->why.message, sizeof(r->why.message),
 			"%.700s; it was put back from %.200s: restore it again", found.message,
 			remote);
+		r->why.mended = 1;
 		return true;
 	}
 	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR,

@@ -37,10 +37,9 @@ static void drop_data(struct ckpt_upload *u)
 static bool is_there(const struct ckpt_upload *u, const char *path)
 {
 	const char *name = strrchr(path, '/') + 1;
-	const char *end = u->there.names + u->there.bytes;
 
-	for (const char *at = u->there.names; at && at < end; at += strlen(at) + 1)
-		if (strcmp(at, name) == 0)
+	for (size_t at = 0; at < u->there.bytes; at += strlen(u->there.names + at) + 1)
+		if (strcmp(u->there.names + at, name) == 0)
 			return true;
 	return false;
 }

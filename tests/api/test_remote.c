@@ -493,7 +493,10 @@ static void test_damage_is_put_back(void **state)
 			break_here(".index", 100);
 		engine = open_both();
 		assert_true(kit_compare(engine, CKPT_STEP_LATEST, v, 2) < 0);
-		assert_non_null(strstr(ckpt_last_error(), "put back from"));
+		struct ckpt_error error = {.size = sizeof(error)};
+		assert_true(ckpt_last_error_record(&error) < 0);
+		assert_int_equal(error.mended, 1);
+		assert_non_null(strstr(error.message, "put back from"));
 		must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 2));
 		assert_int_equal(kit_resume(engine), 2);
 		ckpt_engine_close(engine);

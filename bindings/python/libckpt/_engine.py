@@ -111,6 +111,7 @@ def error_of(record: Any) -> errors.CheckpointError:
         tensor=text(record.tensor) or None,
         file=text(record.file) or None,
         offset=_known(record.offset),
+        mended=bool(record.mended),
     )
 
 

@@ -62,6 +62,7 @@ class CheckpointError(Exception):
         tensor: str | None = None,
         file: str | None = None,
         offset: int | None = None,
+        mended: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -73,12 +74,24 @@ class CheckpointError(Exception):
         self.tensor = tensor
         self.file = file
         self.offset = offset
+        #: what was found damaged was put back from the remote store: it may be asked for again
+        self.mended = mended
 
     def __str__(self) -> str:
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = ("code", "errno", "step", "rank", "tier", "tensor", "file", "offset")
+        fields = (
+            "code",
+            "errno",
+            "step",
+            "rank",
+            "tier",
+            "tensor",
+            "file",
+            "offset",
+            "mended",
+        )
         return _rebuild, (type(self), self.message, {name: getattr(self, name) for name in fields})
 
 

@@ -223,7 +223,10 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
             if not _is_unreadable(caught) or found is None or found in passed:
                 raise
             passed.add(found)
-            _pass_over(engine, found, caught)
+            if caught.mended:
+                logger.warning("%s", caught)
+            else:
+                _pass_over(engine, found, caught)
 
 
 class _RemovedError(Exception):
@@ -252,6 +255,18 @@ def _read_asked(
             # Of a step that was found the error names the manifest; of one that never was, nothing.
             if error.file is None:
                 raise
+    return _read_step(engine, number, read)
+
+
+def _read_step(engine: Engine, number: int, read: Callable[[Reader], Any]) -> tuple[int, Any]:
+    """Once more, if what was damaged has been put back from the remote store."""
+    try:
+        with Reader(engine, number) as reader:
+            return reader.step, read(reader)
+    except CheckpointError as found:
+        if not found.mended:
+            raise
+        logger.warning("%s", found)
     with Reader(engine, number) as reader:
         return reader.step, read(reader)
 
@@ -269,8 +284,7 @@ def _read_latest(
         try:
             if error is not None:
                 raise error
-            with Reader(engine, info.step) as reader:
-                return reader.step, read(reader)
+            return _read_step(engine, info.step, read)
         except StepNotFoundError as caught:
             raise _RemovedError(caught) from caught
         except CheckpointError as caught:
