@@ -93,8 +93,7 @@ int ckpt_s3_field_copy(const struct ckpt_s3_field *field, char **ret_text)
 	char *text = ckpt_memdup(field->text, field->length + 1);
 
 	if (!text)
-		return ckpt_fail(
-			field->err, -ENOMEM, "no memory to read the answer to %s", field->file);
+		return ckpt_s3_xml_no_memory(field->err, field->file);
 	ckpt_free(*ret_text);
 	*ret_text = text;
 	return 0;
@@ -121,8 +120,7 @@ void *ckpt_s3_field_more(const struct ckpt_s3_field *field, void **items, size_t
 	if ((count & (count - 1)) == 0) {
 		moved = ckpt_realloc_array(*items, count ? 2 * count : 1, size);
 		if (!moved) {
-			(void)ckpt_fail(field->err, -ENOMEM, "no memory to read the answer to %s",
-				field->file);
+			(void)ckpt_s3_xml_no_memory(field->err, field->file);
 			return NULL;
 		}
 		*items = moved;

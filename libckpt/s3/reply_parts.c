@@ -138,8 +138,7 @@ int ckpt_s3_upload_parse(const void *data, size_t length, const char *file, stru
 	struct parts_read p = {.file = file, .err = err, .root = UPLOAD, .upload_id = upload_id};
 	int r = ckpt_s3_xml_read(data, length, file, &calls, &p, err);
 
-	if (r == 0)
-		memcpy(ret_upload_id, upload_id, sizeof(upload_id));
+	memcpy(ret_upload_id, upload_id, sizeof(upload_id));
 	return r;
 }
 

@@ -36,6 +36,7 @@ struct ckpt_s3_completed {
 };
 
 /* All: 0, CKPT_EFORMAT or -ENOMEM with words; `file` is what was asked, for these. */
+/* The id is there if it could be read, whatever failed after it: there is an upload then. Else "". */
 int ckpt_s3_upload_parse(const void *data, size_t length, const char *file, struct ckpt_error *err,
 	char ret_upload_id[CKPT_S3_UPLOAD_ID_MAX + 1]);
 int ckpt_s3_part_list_parse(const void *data, size_t length, const char *file,

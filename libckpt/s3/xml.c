@@ -69,6 +69,13 @@ static void *move(void *ptr, size_t size)
 
 static const XML_Memory_Handling_Suite memory = {take, move, give};
 
+int ckpt_s3_xml_no_memory(struct ckpt_error *err, const char *file)
+{
+	const struct ckpt_where where = {.tier = "remote", .file = file};
+
+	return ckpt_fail_at(err, -ENOMEM, &where, "no memory to read the answer to %s", file);
+}
+
 static void refuse(struct reader *r, const char *why)
 {
 	XML_Index at = XML_GetCurrentByteIndex(r->parser);
@@ -172,7 +179,7 @@ static int parse(struct reader *r, const char *data, size_t length)
 	if (XML_Parse(r->parser, data, (int)length, XML_TRUE) == XML_STATUS_OK)
 		return r->code;
 	if (r->code == 0 && XML_GetErrorCode(r->parser) == XML_ERROR_NO_MEMORY)
-		return ckpt_fail(r->err, -ENOMEM, "no memory to read the answer to %s", r->file);
+		return ckpt_s3_xml_no_memory(r->err, r->file);
 	refuse(r, XML_ErrorString(XML_GetErrorCode(r->parser)));
 	return r->code;
 }
@@ -198,7 +205,7 @@ int ckpt_s3_xml_read(const void *data, size_t length, const char *file,
 	if (r.text && r.parser)
 		code = parse(&r, at, length);
 	else
-		(void)ckpt_fail(err, -ENOMEM, "no memory to read the answer to %s", file);
+		(void)ckpt_s3_xml_no_memory(err, file);
 	if (r.parser)
 		XML_ParserFree(r.parser);
 	if (r.text)

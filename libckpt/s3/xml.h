@@ -30,5 +30,7 @@ struct ckpt_s3_xml_calls {
  */
 int ckpt_s3_xml_read(const void *data, size_t length, const char *file,
 	const struct ckpt_s3_xml_calls *calls, void *user, struct ckpt_error *err);
+/* -ENOMEM, worded as of an answer to `file`. */
+int ckpt_s3_xml_no_memory(struct ckpt_error *err, const char *file);
 
 #endif

@@ -122,6 +122,7 @@ void ckpt_s3_file_drop(struct ckpt_store_op *op)
 
 	ckpt_free(file->upload);
 	ckpt_free(file->parts);
+	ckpt_free(file->end);
 	*file = (struct ckpt_s3_file){.used = false};
 	op->object->fd = -1;
 }
@@ -203,10 +204,26 @@ static bool asks(enum ckpt_store_verb verb)
 	       bodies[verb] != lock_body;
 }
 
+static struct ckpt_s3_work *find_work(const struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *kept = NULL;
+
+	if ((op->verb == CKPT_STORE_SEAL || op->verb == CKPT_STORE_ABANDON) &&
+		op->object->fd >= 0) {
+		kept = ckpt_s3_file_of(op)->end;
+		ckpt_s3_file_of(op)->end = NULL;
+	}
+	return kept ? kept : ckpt_alloc(sizeof(*kept));
+}
+
 static void s3_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
 	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_LOCK && !op->remote);
-	op->remote = asks(op->verb) ? ckpt_alloc(sizeof(struct ckpt_s3_work)) : NULL;
+	/* Nothing is open until it is. */
+	if (op->verb == CKPT_STORE_CREATE || op->verb == CKPT_STORE_OPEN ||
+		op->verb == CKPT_STORE_LOCK || op->locked)
+		op->object->fd = -1;
+	op->remote = asks(op->verb) ? find_work(op) : NULL;
 	ckpt_task_start(&op->task, store->sched,
 		asks(op->verb) && !op->remote ? no_memory_body : bodies[op->verb], op_done);
 }

@@ -13,6 +13,8 @@
 #include "s3/reply_parts.h"
 #include "store/store.h"
 
+struct ckpt_s3_work;
+
 /* What is open: to be read, or on its way into the bucket. */
 struct ckpt_s3_file {
 	bool used;
@@ -23,6 +25,8 @@ struct ckpt_s3_file {
 	uint64_t part_bytes;
 	struct ckpt_s3_part *parts; /* number 0: not there yet */
 	uint32_t part_count;
+	/* With an upload: for its end, which shall not be missed for want of memory. */
+	struct ckpt_s3_work *end;
 };
 
 /* Whether the server heeds If-None-Match. */

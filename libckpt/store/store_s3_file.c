@@ -17,21 +17,83 @@
 /* Of an upload; the service's own bound. */
 #define PARTS_MAX 10000
 
+/* Giving up. What was uploaded goes: nobody pays for parts that nobody can see. */
+
+static void ask_abort(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "give up");
+
+	/* An earlier call may have found no memory for its own. */
+	ckpt_buf_free(&work->query);
+	ckpt_buf_puts(&work->query, "uploadId=");
+	ckpt_s3_escape(&work->query, work->upload, strlen(work->upload));
+	ckpt_buf_put(&work->query, "", 1);
+	ckpt_s3_aside(op);
+	call->query = work->query.data;
+}
+
+/* Of work->upload. Ends with op->saved, whose words stay. */
+static int abort_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	ask_abort(op);
+	if (work->query.failed) {
+		work->call.result = ckpt_fail(&work->aside, -ENOMEM, "out of memory to give it up");
+	} else {
+		ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+		CKPT_AWAIT(task, work->call.done);
+	}
+	/* Gone already: an earlier try did it, or the upload was completed. */
+	if (work->call.result < 0 && work->call.result != -ESTALE && work->call.result != -ENOENT)
+		ckpt_log(ckpt_s3_store(op)->client->log, CKPT_LOG_WARN,
+			"an unfinished upload of %s stays in %s, and takes up room there until it "
+			"is "
+			"aborted, as a lifecycle rule does: %s",
+			op->path, op->store->label, work->aside.message);
+	return op->saved;
+	CKPT_TASK_END(task);
+}
+
+/* Forgets op->object; with its upload, if it has one. Ends with `code`. */
+static int give_up(struct ckpt_store_op *op, int code)
+{
+	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	bool uploads = file->upload;
+
+	if (uploads)
+		(void)snprintf(work->upload, sizeof(work->upload), "%s", file->upload);
+	ckpt_s3_file_drop(op);
+	op->saved = code;
+	return uploads ? ckpt_task_continue(&op->task, abort_body) : code;
+}
+
 /* Creating. Names are used once, and what is repeated is the same: nothing is asked of the name. */
 
-static int give_upload(struct ckpt_store_op *op, struct ckpt_s3_file *file, const char *upload)
+static int give_upload(struct ckpt_store_op *op)
 {
+	const struct ckpt_s3_work *work = ckpt_s3_work(op);
+	uint64_t part = ckpt_s3_store(op)->block_bytes;
+	struct ckpt_s3_file file = {.size = op->size,
+		.part_bytes = part,
+		.part_count = (uint32_t)((op->size + part - 1) / part)};
 	int r = -ENOMEM;
 
-	file->upload = ckpt_strdup(upload);
-	file->parts = ckpt_alloc_array(file->part_count, sizeof(*file->parts));
-	if (file->parts && file->upload)
-		r = ckpt_s3_file_give(op, file);
+	file.upload = ckpt_strdup(work->upload);
+	file.parts = ckpt_alloc_array(file.part_count, sizeof(*file.parts));
+	file.end = ckpt_alloc(sizeof(*file.end));
+	if (file.parts && file.upload && file.end)
+		r = ckpt_s3_file_give(op, &file);
 	else
 		(void)ckpt_s3_store_fail(op, r, "begin an upload of %s", op->path);
 	if (r < 0) {
-		ckpt_free(file->parts);
-		ckpt_free(file->upload);
+		ckpt_free(file.end);
+		ckpt_free(file.parts);
+		ckpt_free(file.upload);
 	}
 	return r;
 }
@@ -40,9 +102,7 @@ static int begin_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
-	uint64_t part = ckpt_s3_store(op)->block_bytes;
 	struct ckpt_s3_call *call;
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	call = ckpt_s3_ask(op, CKPT_HTTP_POST, op->path, "begin an upload of");
@@ -52,12 +112,12 @@ static int begin_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, work->call.done);
 	if (work->call.result < 0)
 		return work->call.result;
-	struct ckpt_s3_file file = {.size = op->size,
-		.part_bytes = part,
-		.part_count = (uint32_t)((op->size + part - 1) / part)};
-	r = ckpt_s3_upload_parse(
+	op->saved = ckpt_s3_upload_parse(
 		work->call.req.reply, work->call.req.reply_length, op->path, op->err, work->upload);
-	return r < 0 ? r : give_upload(op, &file, work->upload);
+	if (op->saved == 0)
+		op->saved = give_upload(op);
+	/* Nobody else knows of it. */
+	return op->saved < 0 && work->upload[0] ? ckpt_task_continue(task, abort_body) : op->saved;
 	CKPT_TASK_END(task);
 }
 
@@ -165,41 +225,15 @@ int ckpt_s3_write_body(struct ckpt_task *task)
 	return ckpt_task_continue(task, file->upload ? write_part_body : write_whole_body);
 }
 
-/* Sealing, and giving up. */
-
-/* What was uploaded of it goes: nobody pays for parts that nobody can see. */
-static int abort_body(struct ckpt_task *task)
-{
-	struct ckpt_store_op *op = ckpt_s3_op(task);
-	struct ckpt_s3_work *work = ckpt_s3_work(op);
-	struct ckpt_s3_call *call;
-
-	CKPT_TASK_BEGIN(task);
-	call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "give up");
-	work->query.len = 0;
-	ckpt_buf_puts(&work->query, "uploadId=");
-	ckpt_s3_escape(
-		&work->query, ckpt_s3_file_of(op)->upload, strlen(ckpt_s3_file_of(op)->upload));
-	ckpt_buf_put(&work->query, "", 1);
-	if (!work->query.failed) {
-		call->query = work->query.data;
-		call->err = NULL;
-		ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
-		CKPT_AWAIT(task, work->call.done);
-	}
-	ckpt_s3_file_drop(op);
-	return op->saved;
-	CKPT_TASK_END(task);
-}
+/* Sealing. */
 
 /* A seal closes its object, however it ends. */
 static int end_seal(struct ckpt_store_op *op, int code)
 {
-	op->saved = code;
-	if (code < 0 && ckpt_s3_file_of(op)->upload)
-		return ckpt_task_continue(&op->task, abort_body);
+	if (code < 0)
+		return give_up(op, code);
 	ckpt_s3_file_drop(op);
-	return code;
+	return 0;
 }
 
 /* The server has said of every part that it has it. Now it says how much that is. */
@@ -267,6 +301,22 @@ static int complete_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* An empty one has no block that would have made it. */
+static int seal_empty_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_s3_call_start(
+		ckpt_s3_store(op)->client, ckpt_s3_ask(op, CKPT_HTTP_PUT, op->path, "write"));
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0)
+		return end_seal(op, work->call.result);
+	return ckpt_task_continue(task, check_size_body);
+	CKPT_TASK_END(task);
+}
+
 int ckpt_s3_seal_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -276,6 +326,8 @@ int ckpt_s3_seal_body(struct ckpt_task *task)
 		return end_seal(op, ckpt_s3_store_fail(op, -EINVAL,
 					    "seal %s with %" PRIu64 " bytes instead of %" PRIu64,
 					    op->path, op->size, file->size));
+	if (file->size == 0)
+		return ckpt_task_continue(task, seal_empty_body);
 	if (!file->upload && !file->made)
 		return end_seal(op,
 			ckpt_s3_store_fail(op, -EIO, "seal %s, which was not written", op->path));
@@ -286,9 +338,8 @@ int ckpt_s3_abandon_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
 
-	op->saved = 0;
 	if (op->object->fd >= 0 && ckpt_s3_file_of(op)->upload)
-		return ckpt_task_continue(task, abort_body);
+		return give_up(op, 0);
 	if (op->object->fd >= 0)
 		ckpt_s3_file_drop(op);
 	return ckpt_task_continue(task, ckpt_s3_remove_body);

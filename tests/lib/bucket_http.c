@@ -117,8 +117,11 @@ static void arrive(struct bucket_http *h, struct bucket_event *event)
 	default:
 		event = add_event(h, req, some_latency(h) + fault.reply_delay_ms * MS);
 		event->reply = reply;
-		event->result =
-			reply.missing > 0 && req->method != CKPT_HTTP_HEAD ? CKPT_ENETWORK : 0;
+		if (h->whole)
+			event->reply.missing = 0;
+		event->result = event->reply.missing > 0 && req->method != CKPT_HTTP_HEAD
+					? CKPT_ENETWORK
+					: 0;
 	}
 }
 

@@ -21,6 +21,7 @@ struct bucket_http {
 	/* A proxy on the way, that may change what is asked; NULL: none. */
 	void (*proxy)(void *user, struct s3_request *asked);
 	void *user;
+	bool whole; /* an answer that is cut off seems to be whole */
 	/* What whoever gives keys answers at BUCKET_KEYS_URL; NULL: nothing, for as long as one waits. */
 	const char *keys;
 	struct bucket_event *events; /* by time */

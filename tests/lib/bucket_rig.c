@@ -207,8 +207,8 @@ int bucket_rig_wait(struct bucket_rig *rig)
 	}
 	if (rig->err.code != r)
 		fail_msg("%d is worded as %d: %s", r, rig->err.code, rig->err.message);
-	assert_true(rig->err.message[0]);
-	assert_string_equal(rig->err.tier, "remote");
+	if (!rig->err.message[0] || strcmp(rig->err.tier, "remote") != 0)
+		fail_msg("of tier '%s': %s", rig->err.tier, rig->err.message);
 	return r;
 }
 

@@ -149,6 +149,43 @@ static void test_complete(void **state)
 	free(data);
 }
 
+/* The answer to whom an upload was made for is damaged behind its id. */
+static void test_create_that_fails(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	struct ckpt_object object = {.fd = 7};
+
+	(void)state;
+	bucket_rig_faults(rig, "{'do':'truncate','bytes':235,'operation':'CreateMultipartUpload'}");
+	rig->http.whole = true;
+	assert_int_equal(bucket_rig_create(rig, "s", SIZE, &object), CKPT_EFORMAT);
+	assert_int_equal(object.fd, -1);
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+	object.fd = 7;
+	bucket_rig_faults(rig, "{'do':'answer','status':403,'code':'AccessDenied'}");
+	assert_int_equal(bucket_rig_create(rig, "s", SIZE, &object), CKPT_EAUTH);
+	assert_int_equal(object.fd, -1);
+	object.fd = 7;
+	assert_int_equal(bucket_rig_open_file(rig, "s", &object), CKPT_EAUTH);
+	assert_int_equal(object.fd, -1);
+	done(rig);
+}
+
+/* What stays is said, and by its reason. */
+static void test_an_upload_that_stays(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	assert_int_equal(bucket_rig_create(rig, "s", SIZE, &object), 0);
+	bucket_rig_faults(rig, "{'do':'answer','status':403,'code':'AccessDenied'}");
+	assert_int_equal(bucket_rig_abandon(rig, &object), 0);
+	assert_int_equal(bucket_rig_uploads(rig), 1);
+	assert_true(bucket_rig_logged(rig, "an unfinished upload of s stays in the bucket"));
+	done(rig);
+}
+
 static void test_a_server_that_fails(void **state)
 {
 	struct bucket_rig *rig = probed((struct bucket_rig){.attempts = 4});
@@ -284,6 +321,8 @@ int main(void)
 		cmocka_unit_test(test_another_has_published_more),
 		cmocka_unit_test(test_servers_without_conditions),
 		cmocka_unit_test(test_complete),
+		cmocka_unit_test(test_create_that_fails),
+		cmocka_unit_test(test_an_upload_that_stays),
 		cmocka_unit_test(test_a_server_that_fails),
 		cmocka_unit_test(test_clock_and_region),
 		cmocka_unit_test(test_reads),
