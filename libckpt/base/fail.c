@@ -142,3 +142,16 @@ int ckpt_error_copy(const struct ckpt_error *err, struct ckpt_error *ret_error)
 	ret_error->size = (uint32_t)size;
 	return err->code;
 }
+
+bool ckpt_fail_said(struct ckpt_error *err, int code, const struct ckpt_where *where,
+	const struct ckpt_error *said)
+{
+	bool first = err && err->code == 0;
+
+	if (said->code != code || strcmp(said->tier, "remote") != 0)
+		return false;
+	(void)ckpt_fail_at(err, code, where, "%s", said->message);
+	if (first)
+		err->http_status = said->http_status;
+	return true;
+}

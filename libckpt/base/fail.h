@@ -27,6 +27,13 @@ CKPT_PRINTF(4, 5)
 int ckpt_fail_at(
 	struct ckpt_error *err, int code, const struct ckpt_where *where, const char *fmt, ...);
 
+/*
+ * What a remote store has said of this failure: its words and status, with this `where`. False: `said` is of
+ * another code, or of this machine, and its words say no more than the code.
+ */
+bool ckpt_fail_said(struct ckpt_error *err, int code, const struct ckpt_where *where,
+	const struct ckpt_error *said);
+
 /* "No space left on device (ENOSPC)": the text of -errno and library codes in messages. */
 const char *ckpt_code_text(int code);
 

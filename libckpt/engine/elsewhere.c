@@ -125,12 +125,14 @@ static int elsewhere_body(struct ckpt_task *task)
 	ckpt_store_list(e->core->store, &e->op, path);
 	CKPT_AWAIT(task, e->op.done);
 	/* Without the directory the step is gone, or all of it elsewhere: there is nothing of it here. */
+	const struct ckpt_where where = {
+		.tier = ckpt_store_tier(e->core->store), .file = e->op.path};
+	if (e->op.result < 0 && e->op.result != -ENOENT &&
+		ckpt_fail_said(e->err, e->op.result, &where, &e->said))
+		return e->op.result;
 	if (e->op.result < 0 && e->op.result != -ENOENT)
-		return ckpt_fail_at(e->err, e->op.result,
-			&(struct ckpt_where){
-				.tier = ckpt_store_tier(e->core->store), .file = e->op.path},
-			"cannot list %s of %s: %s", e->op.path, e->core->parts.label,
-			ckpt_code_text(e->op.result));
+		return ckpt_fail_at(e->err, e->op.result, &where, "cannot list %s of %s: %s",
+			e->op.path, e->core->parts.label, ckpt_code_text(e->op.result));
 	r = take_listing(e);
 	ckpt_free(e->op.listing.names);
 	e->op.listing = (struct ckpt_listing){0};
@@ -146,7 +148,8 @@ static void elsewhere_done(struct ckpt_task *task)
 void ckpt_elsewhere_start(struct ckpt_elsewhere *elsewhere)
 {
 	CKPT_ASSERT(!elsewhere->ranks && elsewhere->pick->manifest.ranks);
-	ckpt_store_op_init(&elsewhere->op, &elsewhere->task, NULL);
+	ckpt_error_clear(&elsewhere->said);
+	ckpt_store_op_init(&elsewhere->op, &elsewhere->task, &elsewhere->said);
 	elsewhere->op.quiet = true;
 	ckpt_task_start(&elsewhere->task, &elsewhere->core->sched, elsewhere_body, elsewhere_done);
 }

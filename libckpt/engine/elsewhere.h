@@ -23,6 +23,7 @@ struct ckpt_elsewhere {
 
 	/* Its own. */
 	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store, of what `op` was asked */
 };
 
 /* Zeroed, but for what comes before the first blank line. Of a store that all nodes share no rank is. */

@@ -65,18 +65,18 @@ int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layo
 static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 {
 	const struct ckpt_fetch_config *c = &f->config;
+	const struct ckpt_where where = {.tier = ckpt_store_tier(c->store),
+		.file = c->file->path,
+		.tensor = name_at(c->layout, f->code_at),
+		.has_offset = true,
+		.offset = f->code_at};
 
 	if (f->code_chunk != CKPT_FETCH_NO_CHUNK) {
 		(void)ckpt_fetch_fail_chunk(err, c->layout, f->code_chunk, c->file->path, c->store);
-	} else {
-		(void)ckpt_fail_at(err, f->code,
-			&(struct ckpt_where){.tier = ckpt_store_tier(c->store),
-				.file = c->file->path,
-				.tensor = name_at(c->layout, f->code_at),
-				.has_offset = true,
-				.offset = f->code_at},
-			"cannot read %s in %s at offset %llu: %s", c->file->path, c->store->label,
-			(unsigned long long)f->code_at, ckpt_code_text(f->code));
+	} else if (!ckpt_fail_said(err, f->code, &where, &f->said)) {
+		(void)ckpt_fail_at(err, f->code, &where, "cannot read %s in %s at offset %llu: %s",
+			c->file->path, c->store->label, (unsigned long long)f->code_at,
+			ckpt_code_text(f->code));
 	}
 	err->step = (int64_t)c->step;
 	err->rank = (int32_t)c->rank;
@@ -354,6 +354,7 @@ void ckpt_fetch_start(struct ckpt_fetch *fetch, const struct ckpt_fetch_config *
 	*fetch = (struct ckpt_fetch){.config = *config};
 	if (!config->store)
 		fetch->config.store = config->core->store;
+	ckpt_error_clear(&fetch->said);
 	ckpt_task_start(&fetch->task, &config->core->sched, fetch_body, fetch_done);
 }
 

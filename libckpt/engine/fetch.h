@@ -84,7 +84,8 @@ struct ckpt_fetch {
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;
-	size_t code_chunk; /* CKPT_FETCH_NO_CHUNK: a request failed, not a digest */
+	size_t code_chunk;      /* CKPT_FETCH_NO_CHUNK: a request failed, not a digest */
+	struct ckpt_error said; /* by the store, of the first request that failed */
 };
 
 /* Everything in `config` outlives the task. */

@@ -170,7 +170,7 @@ static bool read_on(struct ckpt_fetch_block *b)
 	lo &= ~(uint64_t)(store->align - 1);
 	hi = ckpt_align_up(hi, store->align);
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
-	ckpt_store_op_init(&b->op, &f->task, NULL);
+	ckpt_store_op_init(&b->op, &f->task, &f->said);
 	ckpt_store_read(store, &b->op, file, b->slot->data + (lo - b->span.offset), hi - lo, lo,
 		f->owns ? -1 : (int)b->slot->number);
 	return true;

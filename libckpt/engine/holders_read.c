@@ -54,6 +54,8 @@ static int fail_read(const struct ckpt_holders_reader *r)
 			"added to; remove it, as the step is whole without it",
 			r->path, r->core->parts.label,
 			(unsigned long long)r->pick->manifest.catalog_bytes);
+	if (ckpt_fail_said(r->err, code, &where, &r->said))
+		return code;
 	return ckpt_fail_at(r->err, ckpt_store_is_no_file(code) ? CKPT_EINTEGRITY : code, &where,
 		"cannot read %s in %s: %s", r->path, r->core->parts.label, ckpt_code_text(code));
 }
@@ -102,7 +104,8 @@ struct ckpt_holders_reader *ckpt_holders_reader_new(struct ckpt_core *core,
 	reader->err = err;
 	reader->waiter = waiter;
 	ckpt_error_clear(&reader->job_error);
-	ckpt_store_op_init(&reader->op, &reader->task, NULL);
+	ckpt_error_clear(&reader->said);
+	ckpt_store_op_init(&reader->op, &reader->task, &reader->said);
 	ckpt_task_start(&reader->task, &core->sched, reader_body, reader_done);
 	return reader;
 }

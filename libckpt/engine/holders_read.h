@@ -22,6 +22,7 @@ struct ckpt_holders_reader {
 
 	/* Its own. */
 	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store, of what `op` was asked */
 	struct ckpt_job job;
 	int job_result;
 	struct ckpt_error job_error;

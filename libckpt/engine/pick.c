@@ -256,6 +256,8 @@ static int take_manifest(struct ckpt_pick *p)
 
 	if (p->op.result == -ENOENT)
 		return vanish(p);
+	if (p->op.result < 0 && ckpt_fail_said(p->err, p->op.result, &where, &p->said))
+		return p->op.result;
 	if (p->op.result < 0)
 		return ckpt_fail_at(p->err, p->op.result, &where, "cannot read %s of %s: %s",
 			p->path, p->core->parts.label, ckpt_code_text(p->op.result));
@@ -479,7 +481,9 @@ static void pick_done(struct ckpt_task *task)
 void ckpt_pick_start(struct ckpt_pick *pick)
 {
 	pick->lock.fd = -1;
-	ckpt_store_op_init(&pick->op, &pick->task, NULL);
+	ckpt_error_clear(&pick->said);
+	ckpt_store_op_init(&pick->op, &pick->task, &pick->said);
+	pick->op.quiet = true;
 	ckpt_task_start(
 		&pick->task, &pick->core->sched, pick->named ? named_body : pick_body, pick_done);
 }

@@ -31,6 +31,7 @@ struct ckpt_pick {
 	/* Its own. */
 	struct ckpt_scanner scanner;
 	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store, of what `op` was asked */
 	char path[CKPT_PATH_MAX];
 	struct ckpt_timer timer; /* locked against readers; named: not seen yet */
 	uint64_t give_up_ns;

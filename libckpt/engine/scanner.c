@@ -51,6 +51,18 @@ static void note_broken(struct ckpt_scanner *s, int code, const char *text)
 	s->found.code = code;
 }
 
+/* It could not be read: what a server says of it is more than a code. */
+static void note_unread(struct ckpt_scanner *s)
+{
+	struct ckpt_error why;
+
+	ckpt_error_clear(&why);
+	note_broken(s, s->op.result,
+		s->err && ckpt_fail_said(&why, s->op.result, NULL, s->err)
+			? why.message
+			: ckpt_code_text(s->op.result));
+}
+
 static void take_manifest(struct ckpt_scanner *s)
 {
 	struct ckpt_manifest manifest;
@@ -154,7 +166,7 @@ static void take_register(struct ckpt_scanner *s)
 	if (s->op.result == -ENOENT)
 		return;
 	if (s->op.result < 0)
-		note_broken(s, s->op.result, ckpt_code_text(s->op.result));
+		note_unread(s);
 	else
 		take_manifest(s);
 	drop_data(&s->op);
@@ -201,7 +213,7 @@ static int steps_body(struct ckpt_task *task)
 				if (op->result >= 0)
 					take_quarantine(s);
 				else if (op->result != -ENOENT)
-					note_broken(s, op->result, ckpt_code_text(op->result));
+					note_unread(s);
 				drop_data(op);
 			}
 			/* What cannot be read is noted; the words are not for what fails later. */

@@ -29,9 +29,12 @@ static int fail_missing(struct ckpt_shard *s, const char *what)
 
 static int fail_read(struct ckpt_shard *s, int code)
 {
-	return ckpt_fail_at(s->err, code,
-		&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
-		"cannot read %s in %s: %s", s->path, s->store->label, ckpt_code_text(code));
+	const struct ckpt_where where = {.tier = ckpt_store_tier(s->store), .file = s->path};
+
+	if (ckpt_fail_said(s->err, code, &where, &s->said))
+		return code;
+	return ckpt_fail_at(s->err, code, &where, "cannot read %s in %s: %s", s->path,
+		s->store->label, ckpt_code_text(code));
 }
 
 static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
@@ -253,7 +256,8 @@ static void start(struct ckpt_shard *s, ckpt_task_fn *body)
 {
 	if (!s->store)
 		s->store = s->core->store;
-	ckpt_store_op_init(&s->op, &s->task, NULL);
+	ckpt_error_clear(&s->said);
+	ckpt_store_op_init(&s->op, &s->task, &s->said);
 	ckpt_task_start(&s->task, &s->core->sched, body, shard_done);
 }
 

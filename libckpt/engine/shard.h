@@ -31,6 +31,7 @@ struct ckpt_shard {
 
 	/* Its own. */
 	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store, of what `op` was asked */
 	struct ckpt_task_job job;
 	char *header_memory;
 	uint64_t header_read;

@@ -358,6 +358,24 @@ def test_it_is_not_there(bucket: Bucket, small: Path, tmp_path: Path, program: s
     assert bucket.names() == []
 
 
+@pytest.mark.parametrize("name", ["*manifest.json", "*.index", "*.safetensors"])
+def test_a_refusal_is_told(bucket: Bucket, small: Path, tmp_path: Path, name: str) -> None:
+    """Whatever was being read: what the server says, its number, and what to do."""
+    bucket.put(small)
+    bucket.server.rules(
+        {"do": "answer", "operation": "GetObject", "key": name, "status": 403,
+         "code": "AccessDenied"}
+    )  # fmt: skip
+    for program in ("verify", "restore"):
+        more = [tmp_path / "out"] if program == "restore" else []
+        result = bucket.run("ckpt", program, URL, *more)
+        assert result.returncode not in (OK, USAGE), result
+        said = result.stdout + result.stderr
+        assert "the server answers 403 AccessDenied" in said, result
+        if name != "*manifest.json" or program == "restore":
+            assert "allow these keys" in said, result
+
+
 def test_there_already(bucket: Bucket, small: Path, tmp_path: Path) -> None:
     bucket.good("ckpt-restore", small, URL)
     before = bucket.server.applied()
