@@ -120,6 +120,8 @@ void *http_loop(void *argument);
 /* http_curl_transfer.c */
 struct http_transfer *http_transfer_make(struct http_thread *thread);
 void http_transfer_free(struct http_transfer *transfer);
+/* It has ended, and is attached no more: what it was given to send is cleared. */
+void http_transfer_forget(struct http_transfer *transfer);
 /* Who is asked, and whether that can be said at all; -EINVAL with failure_words. */
 int http_transfer_address(struct http_transfer *transfer);
 /* Everything is set; `addresses` may be NULL. 0, -ENOMEM, or -EINVAL with failure_words. */

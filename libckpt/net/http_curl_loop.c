@@ -51,6 +51,7 @@ static void finish(struct http_thread *thread, struct http_transfer *t)
 		(void)curl_multi_remove_handle(thread->multi, t->easy);
 	t->attached = false;
 	unlink_active(thread, t);
+	http_transfer_forget(t);
 	ckpt_buf_free(&t->reply);
 	ckpt_buf_free(&t->header_text);
 	t->req = NULL;

@@ -51,6 +51,12 @@ static void free_headers(struct http_transfer *t)
 	t->headers = NULL;
 }
 
+void http_transfer_forget(struct http_transfer *transfer)
+{
+	(void)curl_easy_setopt(transfer->easy, CURLOPT_HTTPHEADER, NULL);
+	free_headers(transfer);
+}
+
 void http_transfer_free(struct http_transfer *transfer)
 {
 	curl_easy_cleanup(transfer->easy);

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "lib/http_rig.h"
 #include "lib/test.h"
+#include "net/http_curl.h"
 
 #define BODY_BYTES (3u << 20)
 
@@ -389,10 +390,43 @@ static void test_a_closed_connection_costs_nothing(void **state)
 	http_rig_close(&rig);
 }
 
+/* A token does not outlast its request, in transfers that wait to be used again. */
+static void test_nothing_sent_is_kept(void **state)
+{
+	static const struct ckpt_http_header secret = {"x-amz-security-token", "canary-7f3a"};
+	const struct http_transfer *transfers[16];
+	const struct http_client *client;
+	struct http_rig rig;
+	struct http_ask ask;
+	size_t count = 0;
+
+	(void)state;
+	http_rig_open(&rig, NULL, http_serve_sink, NULL, NULL);
+	client = CKPT_CONTAINER(rig.http, struct http_client, http);
+	for (const struct http_transfer *t = client->threads[0].spare; t; t = t->next) {
+		assert_true(count < COUNT(transfers));
+		transfers[count++] = t;
+	}
+	for (int i = 0; i < 3; i++) {
+		http_ask_init(&ask, &rig, CKPT_HTTP_GET);
+		ask.req.headers = &secret;
+		ask.req.header_count = 1;
+		/* The last one is refused before it is sent. */
+		if (i == 2)
+			ask.req.url = "ftp://127.0.0.1/";
+		assert_int_equal(http_ask_run(&ask), i == 2 ? -EINVAL : 0);
+		http_ask_clear(&ask);
+		for (size_t k = 0; k < count; k++)
+			assert_null(transfers[k]->headers);
+	}
+	http_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_what_is_sent),
+		cmocka_unit_test(test_nothing_sent_is_kept),
 		cmocka_unit_test(test_an_empty_body),
 		cmocka_unit_test(test_what_is_refused),
 		cmocka_unit_test(test_forms_of_answers),
