@@ -342,6 +342,7 @@ static bool mend(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 			return false;
 		client->clock_offset_s =
 			(int64_t)date_s - (int64_t)(ckpt_env_wall_ms(client->env) / 1000);
+		ckpt_s3_credentials_clock(client->credentials, client->clock_offset_s);
 		ckpt_log(client->log, CKPT_LOG_WARN,
 			"this machine's clock is %" PRId64
 			" s behind that of %s: requests are signed "

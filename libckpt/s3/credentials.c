@@ -34,9 +34,10 @@ struct ckpt_s3_credentials {
 	bool stopped;
 };
 
+/* By the server's clock, once that is known. */
 static uint64_t wall_s(const struct ckpt_s3_credentials *c)
 {
-	return ckpt_env_wall_ms(c->env) / 1000;
+	return ckpt_env_wall_ms(c->env) / 1000 + (uint64_t)c->fetch.clock_offset_s;
 }
 
 /* How long they still hold; UINT64_MAX: for ever. */
@@ -244,6 +245,11 @@ void ckpt_s3_credentials_expired(struct ckpt_s3_credentials *credentials, uint64
 {
 	if (serial == credentials->serial && serial > 0)
 		credentials->refused = true;
+}
+
+void ckpt_s3_credentials_clock(struct ckpt_s3_credentials *credentials, int64_t offset_s)
+{
+	credentials->fetch.clock_offset_s = offset_s;
 }
 
 void ckpt_s3_credentials_stop(struct ckpt_s3_credentials *credentials)

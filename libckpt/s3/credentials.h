@@ -65,6 +65,9 @@ const char *ckpt_s3_credentials_from(const struct ckpt_s3_credentials *credentia
  */
 void ckpt_s3_credentials_expired(struct ckpt_s3_credentials *credentials, uint64_t serial);
 
+/* A server's clock, less ours, as it was found out: by it, they expire, and services that give keys are asked. */
+void ckpt_s3_credentials_clock(struct ckpt_s3_credentials *credentials, int64_t offset_s);
+
 /* Ends what is under way; who waits is told -ECANCELED, and so is who wants any later. */
 void ckpt_s3_credentials_stop(struct ckpt_s3_credentials *credentials);
 /* Nothing is under way: it may be closed. `task` is woken when that has become so; NULL: nobody. */

@@ -21,7 +21,8 @@ struct ckpt_s3_key_fetch {
 	struct ckpt_s3_asking with;
 	const struct ckpt_s3_vars *vars;
 	const struct ckpt_s3_settings *settings;
-	unsigned process_ms; /* 0: CKPT_S3_PROCESS_MS */
+	unsigned process_ms;    /* 0: CKPT_S3_PROCESS_MS */
+	int64_t clock_offset_s; /* a server's clock less ours, as far as that is known */
 
 	/* What came of it, once the task has finished. */
 	struct ckpt_task task;

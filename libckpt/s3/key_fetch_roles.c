@@ -100,7 +100,8 @@ static int sign(struct ckpt_s3_key_fetch *fetch)
 		.payload = hash,
 		.region = fetch->settings->region.value,
 		.service = "sts",
-		.time_s = ckpt_env_wall_ms(fetch->with.env) / 1000,
+		.time_s =
+			ckpt_env_wall_ms(fetch->with.env) / 1000 + (uint64_t)fetch->clock_offset_s,
 		.access = fetch->keys.access,
 		.secret = fetch->keys.secret,
 		.token = fetch->keys.token};

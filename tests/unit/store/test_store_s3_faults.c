@@ -149,7 +149,35 @@ static void test_complete(void **state)
 	free(data);
 }
 
-/* The answer to whom an upload was made for is damaged behind its id. */
+/*
+ * A POST may be sent again, by us or by libcurl on a connection that was kept too long, and so be done twice. What that
+ * leaves is an upload without a part, which nobody pays for; the shard is made once.
+ */
+static void test_posts_that_are_done_twice(void **state)
+{
+	static const char *const rules[] = {
+		"{'do':'drop_reply','operation':'CreateMultipartUpload','times':1}",
+		"{'do':'twice','operation':'CreateMultipartUpload','times':1,'delay_ms':100}",
+		"{'do':'twice','operation':'CompleteMultipartUpload','times':1,'delay_ms':100}",
+	};
+	char *data = some_bytes();
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(rules); i++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){0});
+		bucket_rig_faults(rig, rules[i]);
+		assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
+		bucket_rig_settle(rig);
+		assert_true(bucket_rig_holds(rig, "s", data, SIZE));
+		assert_int_equal(bucket_rig_uploads(rig), i < 2 ? 1 : 0);
+		/* All that is held is the object. */
+		assert_int_equal(buckets_held(rig->front.buckets), SIZE);
+		done(rig);
+	}
+	free(data);
+}
+
+/* The answer is damaged behind the upload's id. */
 static void test_create_that_fails(void **state)
 {
 	struct bucket_rig *rig = fresh((struct bucket_rig){0});
@@ -234,6 +262,26 @@ static void test_clock_and_region(void **state)
 			assert_int_equal(rig->http.requests, 3);
 			done(rig);
 		}
+}
+
+/* Keys expire by the clock of who looks at them: ours is an hour behind. */
+static void test_keys_expire_by_the_servers_clock(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){.behind_s = 3600, .fetched_keys = true});
+
+	(void)state;
+	/* Half an hour from now. */
+	rig->http.keys = "{\"AccessKeyId\":\"AKIDSHORT\",\"SecretAccessKey\":\"" BUCKET_RIG_SECRET
+			 "\",\"Token\":\"token\",\"Expiration\":\"2026-11-18T11:36:40Z\"}";
+	guard_add(&rig->guard, "AKIDSHORT", BUCKET_RIG_SECRET, "token", 0);
+	rig->op.quiet = true;
+	assert_int_equal(bucket_rig_get(rig, "x"), -ENOENT);
+	assert_int_equal(rig->http.asked_keys, 1);
+	rig->now_ns += 20 * 60 * S_NS;
+	bucket_http_run(&rig->http, rig->now_ns);
+	assert_int_equal(bucket_rig_get(rig, "x"), -ENOENT);
+	assert_true(rig->http.asked_keys > 1);
+	done(rig);
 }
 
 static void drop_range(void *user, struct s3_request *asked)
@@ -321,10 +369,12 @@ int main(void)
 		cmocka_unit_test(test_another_has_published_more),
 		cmocka_unit_test(test_servers_without_conditions),
 		cmocka_unit_test(test_complete),
+		cmocka_unit_test(test_posts_that_are_done_twice),
 		cmocka_unit_test(test_create_that_fails),
 		cmocka_unit_test(test_an_upload_that_stays),
 		cmocka_unit_test(test_a_server_that_fails),
 		cmocka_unit_test(test_clock_and_region),
+		cmocka_unit_test(test_keys_expire_by_the_servers_clock),
 		cmocka_unit_test(test_reads),
 		cmocka_unit_test(test_stop),
 	};
