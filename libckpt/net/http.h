@@ -3,7 +3,8 @@
  * HTTP requests, asynchronously. One table; http.c holds the only calls of its members. A client owns a
  * request from ckpt_http_submit() until it pushes `node` into the inbox, and never touches it after that.
  * It sends what it is given, once: what is signed, what is tried again and what an answer means is the caller's
- * (s3/). One thing is sent again: a request on a kept connection that turns out to have been closed.
+ * (s3/). One thing is sent again: a request on a kept connection that turns out to have been closed. It may have
+ * been done all the same, of whatever method: who asks for what must not be done twice looks at what is there.
  */
 #ifndef CKPT_NET_HTTP_H
 #define CKPT_NET_HTTP_H

@@ -72,7 +72,10 @@ static int give_up(struct ckpt_store_op *op, int code)
 	return uploads ? ckpt_task_continue(&op->task, abort_body) : code;
 }
 
-/* Creating. Names are used once, and what is repeated is the same: nothing is asked of the name. */
+/*
+ * Creating. Names are used once, and what is repeated is the same: nothing is asked of the name. One whose answer was
+ * lost is begun again; the upload that nobody knows of has no part, and costs nothing.
+ */
 
 static int give_upload(struct ckpt_store_op *op)
 {
