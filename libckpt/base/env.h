@@ -16,7 +16,7 @@ struct ckpt_env;
  */
 struct ckpt_job {
 	struct ckpt_node node; /* run() on the core's thread when the work is done */
-	/* On a worker; must not block on anything but memory. The exception: s3/key_fetch.h. */
+	/* On a worker; must not block on anything but memory. Exceptions: s3/key_fetch.h, s3/s3_bucket.h. */
 	void (*work)(struct ckpt_job *job);
 	struct ckpt_job *next;
 	bool urgent; /* before those that are not: somebody waits */

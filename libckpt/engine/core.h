@@ -88,6 +88,9 @@ struct ckpt_core_parts {
 	struct ckpt_log *log;                /* may be NULL */
 	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
 	struct ckpt_core_place remote; /* where committed steps go on to; label NULL: nowhere */
+	/* What was copied into that bucket is over. On the core's thread; NULL: it is there as long as the core. */
+	void (*leave)(void *user, struct ckpt_s3_client *bucket);
+	void *user;
 };
 
 /*

@@ -284,6 +284,8 @@ static void restore_done(struct ckpt_task *task)
 	while (*link != r)
 		link = &(*link)->next;
 	*link = r->next;
+	if (r->dest.bucket && core->parts.leave)
+		core->parts.leave(core->parts.user, r->dest.bucket);
 	ckpt_task_wake(core->closer);
 	ckpt_core_answer(core, &r->latch, CKPT_DONE_GONE);
 	ckpt_restore_unref(r);

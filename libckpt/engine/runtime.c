@@ -145,7 +145,9 @@ static int open_core(
 		.pool = engine->pool,
 		.log = engine->log,
 		.server = engine->server,
-		.remote = engine->remote};
+		.remote = engine->remote,
+		.leave = ckpt_runtime_leave_dest,
+		.user = engine};
 	struct ckpt_core_config config = {.block_bytes = opts->block_bytes,
 		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, opts->block_bytes),
 		.keep_last = opts->keep_last,

@@ -134,10 +134,12 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 		return r;
 #if CKPT_HAVE_S3
 	if (bucket) {
+		r = ckpt_runtime_keep_dest(engine, bucket);
+		if (r < 0) {
+			ckpt_bucket_close(bucket);
+			return ckpt_fail(err, r, "out of memory");
+		}
 		made.bucket = ckpt_bucket_client(bucket);
-		pthread_mutex_lock(&engine->lock);
-		ckpt_bucket_link(&engine->dests, bucket);
-		pthread_mutex_unlock(&engine->lock);
 	}
 #endif
 	*ret_place = made;
@@ -199,9 +201,9 @@ void ckpt_runtime_close_place(struct ckpt_engine *engine)
 {
 #if CKPT_HAVE_S3
 	ckpt_bucket_close(engine->bucket);
-	ckpt_bucket_close(engine->dests);
 	ckpt_bucket_close(engine->remote_bucket);
 #endif
+	ckpt_runtime_close_dests(engine);
 	if (engine->remote.root >= 0)
 		(void)close(engine->remote.root);
 	if (engine->root >= 0)

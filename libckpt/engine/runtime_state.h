@@ -8,13 +8,14 @@
 #include "engine/runtime.h"
 
 struct ckpt_bucket;
+struct ckpt_dest;
 
 struct ckpt_engine {
 	struct ckpt_core core; /* its thread's, but for what posts */
 	char *label;
 	int root;                          /* -1: the store is in a bucket */
 	struct ckpt_bucket *bucket;        /* NULL: it is a directory */
-	struct ckpt_bucket *dests;         /* that exports go to; guarded by lock */
+	struct ckpt_dest *dests;           /* buckets that exports go to; guarded by lock */
 	struct ckpt_core_place remote;     /* its label is the engine's; NULL: none */
 	struct ckpt_bucket *remote_bucket; /* NULL: it is a directory, or there is none */
 	int eventfd;
@@ -66,6 +67,13 @@ int ckpt_runtime_open_remote(
 struct ckpt_s3_client *ckpt_runtime_client(const struct ckpt_engine *engine);
 /* What was not opened is not closed. */
 void ckpt_runtime_close_place(struct ckpt_engine *engine);
+
+/* runtime_dest.c. Keeps a bucket until it is left, or the engine closed. -ENOMEM: it is the caller's. */
+int ckpt_runtime_keep_dest(struct ckpt_engine *engine, struct ckpt_bucket *bucket);
+/* `user` is the engine; on the core's thread. */
+void ckpt_runtime_leave_dest(void *user, struct ckpt_s3_client *client);
+/* Nothing runs any more. */
+void ckpt_runtime_close_dests(struct ckpt_engine *engine);
 
 /* runtime_call.c. Whether a command has ended within a while; and then its result, worded into `err`. */
 bool ckpt_runtime_has_ended(struct ckpt_command *command, int timeout_ms);

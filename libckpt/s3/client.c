@@ -495,6 +495,15 @@ void ckpt_s3_client_link(struct ckpt_s3_client **list, struct ckpt_s3_client *cl
 	*list = client;
 }
 
+void ckpt_s3_client_unlink(struct ckpt_s3_client **list, struct ckpt_s3_client *client)
+{
+	while (*list && *list != client)
+		list = &(*list)->next;
+	if (*list)
+		*list = client->next;
+	client->linked = false;
+}
+
 void ckpt_s3_client_stop(struct ckpt_s3_client *client)
 {
 	client->stopped = true;

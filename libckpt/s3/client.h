@@ -105,6 +105,8 @@ struct ckpt_s3_call {
 void ckpt_s3_client_begin(struct ckpt_s3_client *client);
 /* Puts it in front of others, once. */
 void ckpt_s3_client_link(struct ckpt_s3_client **list, struct ckpt_s3_client *client);
+/* Takes it out again. Harmless when it is not there. */
+void ckpt_s3_client_unlink(struct ckpt_s3_client **list, struct ckpt_s3_client *client);
 /* What is under way ends soon, with -ECANCELED unless it is done; so does what is asked later. */
 void ckpt_s3_client_stop(struct ckpt_s3_client *client);
 /* Nothing is under way: it may be closed. `task` is woken when that may have become so. */

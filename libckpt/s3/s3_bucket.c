@@ -15,7 +15,6 @@
 #define THREADS     2
 
 struct ckpt_bucket {
-	struct ckpt_bucket *next;
 	struct ckpt_s3_client client;
 	struct ckpt_s3_vars vars;
 	struct ckpt_s3_settings settings;
@@ -106,24 +105,14 @@ struct ckpt_s3_client *ckpt_bucket_client(struct ckpt_bucket *bucket)
 	return &bucket->client;
 }
 
-void ckpt_bucket_link(struct ckpt_bucket **list, struct ckpt_bucket *bucket)
-{
-	CKPT_ASSERT(!bucket->next);
-	bucket->next = *list;
-	*list = bucket;
-}
-
 void ckpt_bucket_close(struct ckpt_bucket *bucket)
 {
-	while (bucket) {
-		struct ckpt_bucket *next = bucket->next;
-
-		ckpt_s3_credentials_close(bucket->client.credentials);
-		ckpt_http_close(bucket->client.http);
-		ckpt_s3_signing_key_clear(&bucket->client.signing);
-		ckpt_s3_settings_clear(&bucket->settings);
-		ckpt_s3_vars_clear(&bucket->vars);
-		ckpt_free(bucket);
-		bucket = next;
-	}
+	if (!bucket)
+		return;
+	ckpt_s3_credentials_close(bucket->client.credentials);
+	ckpt_http_close(bucket->client.http);
+	ckpt_s3_signing_key_clear(&bucket->client.signing);
+	ckpt_s3_settings_clear(&bucket->settings);
+	ckpt_s3_vars_clear(&bucket->vars);
+	ckpt_free(bucket);
 }

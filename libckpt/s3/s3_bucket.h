@@ -27,9 +27,10 @@ int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket
 	struct ckpt_error *err, struct ckpt_bucket **ret_bucket);
 /* Asked on the core's thread only. */
 struct ckpt_s3_client *ckpt_bucket_client(struct ckpt_bucket *bucket);
-/* Puts one in front of others, which are closed with it. */
-void ckpt_bucket_link(struct ckpt_bucket **list, struct ckpt_bucket *bucket);
-/* The core runs no more, and nothing is under way. NULL is ignored. */
+/*
+ * Waits for its threads, which have nothing to do: any thread. The core asks it no more, and nothing is under way.
+ * NULL is ignored.
+ */
 void ckpt_bucket_close(struct ckpt_bucket *bucket);
 
 #endif
