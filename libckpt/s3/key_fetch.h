@@ -36,10 +36,11 @@ struct ckpt_s3_key_fetch {
 	struct ckpt_s3_sts_place sts;
 	char whose[CKPT_S3_FROM_MAX];
 	char url[1024];
-	char role[256]; /* the instance's */
-	char *token;    /* a secret: of a web identity, a container, the instance */
-	char *form;     /* a secret: what is posted to STS */
-	char *session;  /* a name */
+	char role[256];  /* the instance's */
+	size_t question; /* to the instance */
+	char *token;     /* a secret: of a web identity, a container, the instance */
+	char *form;      /* a secret: what is posted to STS */
+	char *session;   /* a name */
 	struct ckpt_s3_signed signature;
 	size_t assumed;
 	int stop_fd; /* an eventfd that ends a process; -1: none, and so before the first start */

@@ -213,6 +213,33 @@ static int with_notes(struct ckpt_s3_key_fetch *fetch, int r)
 		last.message, fetch->source.notes);
 }
 
+static int take_instance_keys(struct ckpt_s3_key_fetch *fetch)
+{
+	return fetch->ask.status == 200 ? take_keys(fetch, INSTANCE)
+					: refused(fetch, INSTANCE, "keys");
+}
+
+/* What the instance is asked, one after the other. */
+static const struct {
+	const char *path; /* followed by the role, once that is known */
+	int (*take)(struct ckpt_s3_key_fetch *fetch);
+} questions[] = {
+	{"api/token", take_session},
+	{"meta-data/iam/security-credentials/", take_role},
+	{"meta-data/iam/security-credentials/", take_instance_keys},
+};
+
+static void ask_instance(struct ckpt_s3_key_fetch *fetch)
+{
+	begin_instance(fetch, questions[fetch->question].path);
+	if (fetch->question == 0) {
+		fetch->ask.method = CKPT_HTTP_PUT;
+		fetch->ask.headers[fetch->ask.header_count++] =
+			(struct ckpt_http_header){"x-aws-ec2-metadata-token-ttl-seconds", "21600"};
+	}
+	ckpt_s3_key_fetch_ask(fetch);
+}
+
 int ckpt_s3_key_fetch_instance(struct ckpt_task *task)
 {
 	struct ckpt_s3_key_fetch *fetch = CKPT_CONTAINER(task, struct ckpt_s3_key_fetch, task);
@@ -220,33 +247,15 @@ int ckpt_s3_key_fetch_instance(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	fetch->role[0] = 0;
-	begin_instance(fetch, "api/token");
-	fetch->ask.method = CKPT_HTTP_PUT;
-	fetch->ask.headers[fetch->ask.header_count++] =
-		(struct ckpt_http_header){"x-aws-ec2-metadata-token-ttl-seconds", "21600"};
-	ckpt_s3_key_fetch_ask(fetch);
-	CKPT_AWAIT(task, fetch->ask.done);
-	r = ckpt_s3_key_fetch_answer(fetch);
-	if (r == 0)
-		r = take_session(fetch);
-	if (r < 0)
-		return with_notes(fetch, r);
-	begin_instance(fetch, "meta-data/iam/security-credentials/");
-	ckpt_s3_key_fetch_ask(fetch);
-	CKPT_AWAIT(task, fetch->ask.done);
-	r = ckpt_s3_key_fetch_answer(fetch);
-	if (r == 0)
-		r = take_role(fetch);
-	if (r < 0)
-		return with_notes(fetch, r);
-	begin_instance(fetch, "meta-data/iam/security-credentials/");
-	ckpt_s3_key_fetch_ask(fetch);
-	CKPT_AWAIT(task, fetch->ask.done);
-	r = ckpt_s3_key_fetch_answer(fetch);
-	if (r == 0 && fetch->ask.status != 200)
-		r = refused(fetch, INSTANCE, "keys");
-	if (r == 0)
-		r = take_keys(fetch, INSTANCE);
-	return r < 0 ? with_notes(fetch, r) : ckpt_task_continue(task, ckpt_s3_key_fetch_roles);
+	for (fetch->question = 0; fetch->question < CKPT_COUNT(questions); fetch->question++) {
+		ask_instance(fetch);
+		CKPT_AWAIT(task, fetch->ask.done);
+		r = ckpt_s3_key_fetch_answer(fetch);
+		if (r == 0)
+			r = questions[fetch->question].take(fetch);
+		if (r < 0)
+			return with_notes(fetch, r);
+	}
+	return ckpt_task_continue(task, ckpt_s3_key_fetch_roles);
 	CKPT_TASK_END(task);
 }

@@ -40,8 +40,8 @@ static int put_done(struct ckpt_store_op *op)
 }
 
 /*
- * It is there, and may be what this operation has put there: an answer was lost and it was sent again, by us or by
- * libcurl, or the server does not know conditions. The bytes decide: what is published carries a number of its own (an attempt, a nonce).
+ * It is there, and may be this operation's own: it was sent again, or the server knows no conditions. The bytes decide:
+ * what is published carries a number of its own (an attempt, a nonce).
  */
 static int compare_body(struct ckpt_task *task)
 {
