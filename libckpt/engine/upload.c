@@ -309,7 +309,7 @@ static int create_body(struct ckpt_task *task)
 	}
 	ckpt_name_shard(path, u->generation, u->step, u->shard.rank->rank, u->shard.rank->attempt);
 	u->op.err = u->err;
-	ckpt_store_create(u->dest, &u->op, path,
+	ckpt_store_resume(u->dest, &u->op, path,
 		ckpt_align_up(u->shard.index->layout->bytes, u->dest->align), &u->file);
 	CKPT_AWAIT(task, u->op.done);
 	r = trouble(u, "create");

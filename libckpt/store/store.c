@@ -34,6 +34,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->locked = false;
 	op->fleeting = false;
 	op->cached = false;
+	op->resume = false;
 	op->done = false;
 	op->result = 0;
 	op->listing = (struct ckpt_listing){0};
@@ -66,15 +67,28 @@ void ckpt_store_mkdir(struct ckpt_store *s, struct ckpt_store_op *op, const char
 	by_path(s, op, CKPT_STORE_MKDIR, path);
 }
 
-void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
-	uint64_t size, struct ckpt_object *ret_object)
+static void create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t size,
+	struct ckpt_object *ret_object, bool resume)
 {
 	CKPT_ASSERT(size <= INT64_MAX);
 	prepare(s, op, CKPT_STORE_CREATE);
 	set_path(op, path);
 	op->size = size;
 	op->object = ret_object;
+	op->resume = resume;
 	submit(s, op);
+}
+
+void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object)
+{
+	create(s, op, path, size, ret_object, false);
+}
+
+void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object)
+{
+	create(s, op, path, size, ret_object, true);
 }
 
 static void transfer(struct ckpt_store *s, struct ckpt_store_op *op, void *data, uint64_t length,

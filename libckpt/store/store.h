@@ -69,6 +69,7 @@ struct ckpt_store_op {
 	bool cached;   /* OPEN: through the page cache in any case */
 	bool locked;   /* PUBLISH: keep an exclusive lock on what is published, in `object` */
 	bool fleeting; /* PUBLISH: it need not outlast a power cut */
+	bool resume;   /* CREATE: go on with what an earlier one has begun, where the store can */
 	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
 
 	/* What the store answers. */
@@ -113,6 +114,12 @@ struct ckpt_store {
  */
 void ckpt_store_mkdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object);
+/*
+ * As create, of a name that is of one content only: what an earlier one has written of it and never sealed may be
+ * kept, and is not written again when WRITE brings it. A store that cannot tell begins anew.
+ */
+void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t size, struct ckpt_object *ret_object);
 void ckpt_store_write(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
 	const void *data, uint64_t length, uint64_t offset, int slot);

@@ -22,6 +22,7 @@ struct ckpt_s3_file {
 	char etag[CKPT_S3_ETAG_MAX + 1]; /* to be read: of what was opened; "": not known */
 	bool made;                       /* the object is there, made by this file */
 	char *upload;                    /* id of the multipart upload; NULL: none */
+	bool resumed; /* of one content, whoever has written it: parts that are there stay */
 	uint64_t part_bytes;
 	struct ckpt_s3_part *parts; /* number 0: not there yet */
 	uint32_t part_count;
@@ -84,6 +85,10 @@ int ckpt_s3_file_give(struct ckpt_store_op *op, struct ckpt_s3_file *file);
 void ckpt_s3_file_drop(struct ckpt_store_op *op);
 
 /* One body for each verb that asks the server. */
+/* Opens op->object as work->upload, of which no part is known. -ENOMEM. */
+int ckpt_s3_give_upload(struct ckpt_store_op *op);
+ckpt_task_fn ckpt_s3_begin_body;
+ckpt_task_fn ckpt_s3_resume_body;
 ckpt_task_fn ckpt_s3_create_body;
 ckpt_task_fn ckpt_s3_write_body;
 ckpt_task_fn ckpt_s3_seal_body;

@@ -77,7 +77,7 @@ static int give_up(struct ckpt_store_op *op, int code)
  * lost is begun again; the upload that nobody knows of has no part, and costs nothing.
  */
 
-static int give_upload(struct ckpt_store_op *op)
+int ckpt_s3_give_upload(struct ckpt_store_op *op)
 {
 	const struct ckpt_s3_work *work = ckpt_s3_work(op);
 	uint64_t part = ckpt_s3_store(op)->block_bytes;
@@ -101,13 +101,14 @@ static int give_upload(struct ckpt_store_op *op)
 	return r;
 }
 
-static int begin_body(struct ckpt_task *task)
+int ckpt_s3_begin_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 	struct ckpt_s3_call *call;
 
 	CKPT_TASK_BEGIN(task);
+	work->upload[0] = '\0';
 	call = ckpt_s3_ask(op, CKPT_HTTP_POST, op->path, "begin an upload of");
 	call->query = "uploads=";
 	call->documents = true;
@@ -118,7 +119,7 @@ static int begin_body(struct ckpt_task *task)
 	op->saved = ckpt_s3_upload_parse(
 		work->call.req.reply, work->call.req.reply_length, op->path, op->err, work->upload);
 	if (op->saved == 0)
-		op->saved = give_upload(op);
+		op->saved = ckpt_s3_give_upload(op);
 	/* Nobody else knows of it. */
 	return op->saved < 0 && work->upload[0] ? ckpt_task_continue(task, abort_body) : op->saved;
 	CKPT_TASK_END(task);
@@ -143,7 +144,7 @@ int ckpt_s3_create_body(struct ckpt_task *task)
 			"upload the %" PRIu64 " bytes of %s in %u parts of %" PRIu64
 			" bytes: blocks must be larger",
 			op->size, op->path, PARTS_MAX, part);
-	return ckpt_task_continue(task, begin_body);
+	return ckpt_task_continue(task, op->resume ? ckpt_s3_resume_body : ckpt_s3_begin_body);
 }
 
 /* Writing. */
@@ -225,6 +226,9 @@ int ckpt_s3_write_body(struct ckpt_task *task)
 
 	CKPT_ASSERT(op->offset % file->part_bytes == 0 && op->offset < file->size);
 	CKPT_ASSERT(op->length == ckpt_min_u64(file->part_bytes, file->size - op->offset));
+	/* It was there when this went on with it. */
+	if (file->resumed && file->parts[op->offset / file->part_bytes].number)
+		return 0;
 	return ckpt_task_continue(task, file->upload ? write_part_body : write_whole_body);
 }
 

@@ -291,6 +291,84 @@ static void test_parts_at_once(void **state)
 	done(rig);
 }
 
+static int resume(struct bucket_rig *rig, struct ckpt_object *object)
+{
+	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", PARTS * BLOCK, object);
+	return bucket_rig_wait(rig);
+}
+
+/* What was sent before the end of whoever sent it is not sent again. */
+static void test_going_on(void **state)
+{
+	(void)state;
+	for (unsigned sent = 0; sent <= PARTS; sent++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){0});
+		char *data = random_bytes(rig, PARTS * BLOCK);
+		struct ckpt_object object = {.fd = -1};
+		assert_int_equal(resume(rig, &object), 0);
+		for (unsigned i = 0; i < sent; i++)
+			assert_int_equal(
+				bucket_rig_write(rig, &object, data + i * BLOCK, BLOCK, i * BLOCK),
+				0);
+		assert_int_equal(bucket_rig_shut(rig, &object), 0);
+		assert_int_equal(bucket_rig_uploads(rig), 1);
+		/* Another object whose key begins alike is none of its own. */
+		struct ckpt_object other = {.fd = -1};
+		assert_int_equal(bucket_rig_create(rig, "m2", PARTS * BLOCK, &other), 0);
+		assert_int_equal(bucket_rig_shut(rig, &other), 0);
+
+		uint64_t before = rig->store->bytes_written;
+		assert_int_equal(resume(rig, &object), 0);
+		assert_int_equal(bucket_rig_uploads(rig), 2);
+		write_at_once(rig, &object, data, PARTS);
+		assert_int_equal(rig->store->bytes_written - before, (PARTS - sent) * BLOCK);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+		assert_int_equal(bucket_rig_uploads(rig), 1);
+		free(data);
+		done(rig);
+	}
+}
+
+/* A server that lists no uploads, or no parts, has it sent whole; one that cannot be reached says nothing. */
+static void test_going_on_without_lists(void **state)
+{
+	static const char *const rules[] = {
+		"{'do':'answer','operation':'ListMultipartUploads','status':403,'code':'"
+		"AccessDenied'}",
+		"{'do':'answer','operation':'ListMultipartUploads','status':501,'code':'"
+		"NotImplemented'}",
+		"{'do':'answer','operation':'ListParts','status':404,'code':'NoSuchUpload'}",
+		"{'do':'truncate','operation':'ListParts','bytes':100}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(rules); i++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){.attempts = 2});
+		char *data = random_bytes(rig, PARTS * BLOCK);
+		struct ckpt_object object = {.fd = -1};
+		bool outside = strstr(rules[i], "truncate") != NULL;
+		assert_int_equal(resume(rig, &object), 0);
+		assert_int_equal(bucket_rig_write(rig, &object, data, BLOCK, 0), 0);
+		assert_int_equal(bucket_rig_shut(rig, &object), 0);
+		bucket_rig_faults(rig, rules[i]);
+		uint64_t before = rig->store->bytes_written;
+		if (outside) {
+			assert_int_equal(resume(rig, &object), CKPT_ENETWORK);
+			assert_int_equal(object.fd, -1);
+			bucket_rig_faults(rig, "");
+		}
+		assert_int_equal(resume(rig, &object), 0);
+		write_at_once(rig, &object, data, PARTS);
+		assert_int_equal(
+			rig->store->bytes_written - before, (outside ? PARTS - 1 : PARTS) * BLOCK);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+		free(data);
+		done(rig);
+	}
+}
+
 static void test_a_part_is_missing(void **state)
 {
 	struct bucket_rig *rig = fresh((struct bucket_rig){0});
@@ -358,6 +436,8 @@ int main(void)
 		cmocka_unit_test(test_shards),
 		cmocka_unit_test(test_parts_at_once),
 		cmocka_unit_test(test_a_part_is_missing),
+		cmocka_unit_test(test_going_on),
+		cmocka_unit_test(test_going_on_without_lists),
 		cmocka_unit_test(test_abandon),
 	};
 

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CREATE that goes on with what an earlier one has begun: the server says which parts it has. They are of the same
+ * bytes, because a name is of one content, and each was signed when it was sent; what has another size than it
+ * would have today was cut otherwise, and is sent again.
+ */
+#include "store/store_s3.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "s3/escape.h"
+#include "s3/reply_list.h"
+
+#define PAGES_MAX 100 /* of parts: a server gives a hundred and more at once */
+
+static ckpt_task_fn parts_body;
+
+/* A failure that says nothing about what is there ends it; any other, and a new upload is begun. */
+static bool is_outside(int code)
+{
+	return code == CKPT_ENETWORK || code == -ETIMEDOUT || code == -ECANCELED || code == -ENOMEM;
+}
+
+static int begin_anew(struct ckpt_store_op *op)
+{
+	return is_outside(ckpt_s3_work(op)->call.result)
+		       ? ckpt_s3_tell(op)
+		       : ckpt_task_continue(&op->task, ckpt_s3_begin_body);
+}
+
+static int ask_uploads(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_GET, "", "list the uploads of");
+	char key[CKPT_S3_KEY_MAX + 1];
+
+	ckpt_s3_place_key(&ckpt_s3_store(op)->client->place, op->path, key);
+	ckpt_buf_puts(&work->body, key);
+	ckpt_buf_put(&work->body, "", 1);
+	ckpt_buf_puts(&work->query, "uploads=&encoding-type=url&prefix=");
+	ckpt_s3_escape(&work->query, key, strlen(key));
+	ckpt_buf_put(&work->query, "", 1);
+	if (work->query.failed || work->body.failed)
+		return ckpt_s3_store_fail(op, -ENOMEM, "list the uploads of %s", op->path);
+	call->query = work->query.data;
+	call->documents = true;
+	ckpt_s3_aside(op);
+	return 0;
+}
+
+/* The youngest upload of that very key. False: none. */
+static bool take_uploads(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_upload_list list = {0};
+	const struct ckpt_s3_upload *found = NULL;
+
+	if (ckpt_s3_upload_list_parse(
+		    work->call.req.reply, work->call.req.reply_length, op->path, NULL, &list) < 0)
+		return false;
+	for (size_t i = 0; i < list.count; i++) {
+		const struct ckpt_s3_upload *u = &list.uploads[i];
+		if (strcmp(u->key, work->body.data) == 0 &&
+			(!found || u->initiated_s >= found->initiated_s))
+			found = u;
+	}
+	if (found)
+		(void)snprintf(work->upload, sizeof(work->upload), "%s", found->upload_id);
+	ckpt_s3_upload_list_clear(&list);
+	return found != NULL;
+}
+
+int ckpt_s3_resume_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = ask_uploads(op);
+	if (r < 0)
+		return r;
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	if (work->call.result < 0 || !take_uploads(op))
+		return begin_anew(op);
+	r = ckpt_s3_give_upload(op);
+	if (r < 0)
+		return r;
+	ckpt_s3_file_of(op)->resumed = true;
+	op->progress = 0; /* the part that is known last */
+	op->saved = 0;    /* pages */
+	return ckpt_task_continue(task, parts_body);
+	CKPT_TASK_END(task);
+}
+
+static int ask_parts(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_GET, op->path, "list the parts of");
+
+	ckpt_buf_free(&work->query);
+	ckpt_buf_puts(&work->query, "uploadId=");
+	ckpt_s3_escape(&work->query, work->upload, strlen(work->upload));
+	if (op->progress > 0)
+		ckpt_buf_printf(&work->query, "&part-number-marker=%" PRIu64, op->progress);
+	ckpt_buf_put(&work->query, "", 1);
+	if (work->query.failed)
+		return -ENOMEM;
+	call->query = work->query.data;
+	call->documents = true;
+	ckpt_s3_aside(op);
+	return 0;
+}
+
+static uint64_t size_of(const struct ckpt_s3_file *file, uint32_t number)
+{
+	uint64_t at = (uint64_t)(number - 1) * file->part_bytes;
+
+	return ckpt_min_u64(file->part_bytes, file->size - at);
+}
+
+/* Whether there may be another page. */
+static bool take_parts(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_part_list list = {0};
+
+	if (ckpt_s3_part_list_parse(
+		    work->call.req.reply, work->call.req.reply_length, op->path, NULL, &list) < 0)
+		return false;
+	for (size_t i = 0; i < list.count; i++) {
+		const struct ckpt_s3_part *part = &list.parts[i];
+		if (part->number >= 1 && part->number <= file->part_count && part->etag[0] &&
+			part->size == size_of(file, part->number))
+			file->parts[part->number - 1] = *part;
+	}
+	bool more = list.more && list.next_marker > op->progress && ++op->saved < PAGES_MAX;
+	op->progress = list.next_marker;
+	ckpt_s3_part_list_clear(&list);
+	return more;
+}
+
+static int parts_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	do {
+		r = ask_parts(op);
+		if (r < 0) {
+			ckpt_s3_file_drop(op);
+			return ckpt_s3_store_fail(op, r, "list the parts of %s", op->path);
+		}
+		ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+		CKPT_AWAIT(task, work->call.done);
+		/* It was completed or aborted meanwhile. */
+		if (work->call.result < 0) {
+			ckpt_s3_file_drop(op);
+			return begin_anew(op);
+		}
+	} while (take_parts(op));
+	return 0;
+	CKPT_TASK_END(task);
+}
