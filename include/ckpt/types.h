@@ -96,8 +96,11 @@ struct ckpt_stream {
 /*
  * A tensor that a save is to hold. Everything it points to but `data` is copied by the call that it
  * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED. On a
- * GPU that is a matter of the order of its work, see ckpt_save_set_streams(); and of a save that has failed before
- * it was STAGED the GPU may read until the next save has started, or the engine is closed: it must stay allocated.
+ * GPU that is a matter of the order of its work, see ckpt_save_set_streams(). When a save fails before it was STAGED, and
+ * that is told, the GPU is given no work any more that reads `data`; what it was given may still be to come. So memory
+ * of a GPU must stay allocated until it has come past that, for which cudaFree() waits; it has when the next save has
+ * started, or the engine is closed. A failure is told in time though a GPU hangs, unless a call of ours waits for
+ * room in the driver's queue, which is full: not before that call has returned.
  */
 struct ckpt_tensor {
 	uint32_t size;  /* sizeof(struct ckpt_tensor) */

@@ -62,8 +62,11 @@ static int feed_grid(
 
 	while (left > 0) {
 		uint32_t count = (uint32_t)ckpt_min_u64(left, CKPT_CUDA_GRID_ITEMS);
+		int r = ckpt_cuda_fail_stopped(copy, copy->error);
 		int e;
 
+		if (r < 0)
+			return r;
 		d->group.entries++;
 		e = ckpt_cuda_launch_grid(&d->kernels, scatter, grid, first, count, d->stream);
 		if (e != CKPT_CUDA_SUCCESS)
@@ -170,7 +173,10 @@ static int launch_copies(
 	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_table *t)
 {
 	bool scatter = copy->direction == CKPT_COPY_FROM_STAGING;
+	int r = ckpt_cuda_fail_stopped(copy, copy->error);
 
+	if (r < 0)
+		return r;
 	d->group.entries++;
 	int e = ckpt_cuda_launch_copies(&d->kernels, scatter, t->seen_spans, t->count, d->stream);
 
@@ -241,6 +247,9 @@ static int feed_samples(
 	if (e != CKPT_CUDA_SUCCESS)
 		return ckpt_cuda_fail_asking(d, copy->error, e, what);
 	fill_samples(copy, table);
+	int r = ckpt_cuda_fail_stopped(copy, copy->error);
+	if (r < 0)
+		return r;
 	d->group.entries++;
 	e = ckpt_cuda_launch_samples(
 		&d->kernels, table->seen_spans, table->count, table->seen_samples, d->stream);

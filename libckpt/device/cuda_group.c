@@ -30,19 +30,34 @@ static int enqueue(struct ckpt_cuda_device *d, const struct ckpt_cuda_piece *p, 
 		out ? p->device_pitch : p->staged_pitch, p->width, p->height, kind, d->stream);
 }
 
+/* The piece has bytes of a copy that is stopped. */
+static int fail_stopped(const struct ckpt_cuda_group *g, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (const struct ckpt_cuda_flight *f = g->from; f != g->to->next && r == 0; f = f->next)
+		r = ckpt_cuda_fail_stopped(f->copy, err);
+	return r;
+}
+
 static void flush(struct ckpt_cuda_device *d)
 {
 	struct ckpt_cuda_group *g = &d->group;
 	struct ckpt_error error = {.size = sizeof(error)};
 	const char *what;
-	int e;
+	int e = CKPT_CUDA_SUCCESS;
+	int r;
 
 	if (g->piece.height == 0)
 		return;
-	e = enqueue(d, &g->piece, g->first->copy->direction == CKPT_COPY_TO_STAGING, &what);
+	r = fail_stopped(g, &error);
+	if (r == 0)
+		e = enqueue(d, &g->piece, g->first->copy->direction == CKPT_COPY_TO_STAGING, &what);
 	g->piece.height = 0;
 	if (e != CKPT_CUDA_SUCCESS)
-		fail_all(g->from, g->to, ckpt_cuda_fail_asking(d, &error, e, what), &error);
+		r = ckpt_cuda_fail_asking(d, &error, e, what);
+	if (r < 0)
+		fail_all(g->from, g->to, r, &error);
 }
 
 void ckpt_cuda_group_begin(struct ckpt_cuda_device *d, uint64_t piece_max)

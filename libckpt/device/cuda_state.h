@@ -7,6 +7,7 @@
 #ifndef CKPT_DEVICE_CUDA_STATE_H
 #define CKPT_DEVICE_CUDA_STATE_H
 
+#include <errno.h>
 #include <pthread.h>
 #include "base/fail.h"
 #include "device/cuda_api.h"
@@ -91,6 +92,14 @@ struct ckpt_cuda_device {
 static inline bool ckpt_cuda_looks(const struct ckpt_copy *copy)
 {
 	return copy->direction == CKPT_COPY_SAMPLE || copy->direction == CKPT_COPY_COMPARE;
+}
+
+/* 0, or -ECANCELED: nothing of it may be enqueued any more. Asked before each call that does. */
+static inline int ckpt_cuda_fail_stopped(const struct ckpt_copy *copy, struct ckpt_error *err)
+{
+	if (!copy->stop || !atomic_load(copy->stop))
+		return 0;
+	return ckpt_fail(err, -ECANCELED, "stopped before it was enqueued");
 }
 
 /* Of which segments. */

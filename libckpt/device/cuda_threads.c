@@ -243,7 +243,11 @@ static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, ui
 		copy->job.next = NULL;
 		count++;
 		copy->result = ckpt_cuda_fail_lost(d, copy->error);
-		flight = copy->result == 0 ? take_flight(d, copy) : NULL;
+		if (copy->result == 0)
+			copy->result = ckpt_cuda_fail_stopped(copy, copy->error);
+		flight = copy->result == 0 && copy->direction != CKPT_COPY_NOTHING
+				 ? take_flight(d, copy)
+				 : NULL;
 		if (!flight) {
 			give_back(d, copy);
 			continue;

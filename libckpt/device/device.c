@@ -6,8 +6,9 @@ void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	CKPT_ASSERT(copy->job.node.run);
 	CKPT_ASSERT(
-		copy->direction >= CKPT_COPY_TO_STAGING && copy->direction <= CKPT_COPY_COMPARE);
+		copy->direction >= CKPT_COPY_TO_STAGING && copy->direction <= CKPT_COPY_NOTHING);
 	CKPT_ASSERT(copy->segments || copy->count == 0);
+	CKPT_ASSERT(copy->direction != CKPT_COPY_NOTHING || copy->count == 0);
 	CKPT_ASSERT(!copy->sampled || copy->direction == CKPT_COPY_TO_STAGING);
 	copy->device = device->number;
 	copy->torn = -1;

@@ -7,6 +7,7 @@
 #define CKPT_DEVICE_DEVICE_H
 
 #include <ckpt/types.h>
+#include <stdatomic.h>
 #include "base/env.h"
 #include "base/fail.h"
 
@@ -51,6 +52,11 @@ enum ckpt_copy_direction {
 	CKPT_COPY_SAMPLE = 3,
 	/* The same again, but of eager ones: compares it with the sample, see `torn`. */
 	CKPT_COPY_COMPARE = 4,
+	/*
+	 * Moves nothing and has no segments: comes back as soon as nothing more of the copies submitted before is going to
+	 * be enqueued. Those of them that are stopped read only what the device's queue holds by then. Of GPUs.
+	 */
+	CKPT_COPY_NOTHING = 5,
 };
 
 /* A batch of segments that moves at once, usually a block. Those of other devices are passed over. */
@@ -63,6 +69,8 @@ struct ckpt_copy {
 	bool sampled;    /* to staging: compare the staged bytes with each segment's sample */
 	bool eager;      /* one of those that CKPT_HOLD_EAGER means */
 	uint32_t device; /* its number. Set by ckpt_device_copy() */
+	/* NULL, or when it is true a GPU's queue is given nothing more of this: -ECANCELED. */
+	const atomic_bool *stop;
 	struct ckpt_error *error; /* NULL, or where a device words why; the device's until done */
 	int64_t torn; /* index of the first segment that differs; -1: none. Set by the device */
 	int result;   /* 0 or a negative code. Set by the device */

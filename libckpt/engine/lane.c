@@ -125,7 +125,8 @@ static void start_copy(struct ckpt_lane *lane)
 		.count = block->segment_count,
 		.seed = save->seed,
 		.sampled = true,
-		.eager = block->eager};
+		.eager = block->eager,
+		.stop = &save->stopped};
 	char *at = lane->slot->data;
 
 	for (size_t i = 0; i < block->segment_count; i++) {
@@ -348,12 +349,42 @@ static int order_blocks(struct ckpt_save *save)
 	return 0;
 }
 
+static uint64_t gpus_of(const struct ckpt_save *save)
+{
+	return save->devices & ~UINT64_C(1);
+}
+
+static void halted(struct ckpt_batch *batch)
+{
+	struct ckpt_save *save = CKPT_CONTAINER(batch, struct ckpt_save, halt);
+
+	save->halting = false;
+	ckpt_save_answer_end(save);
+	ckpt_task_wake(&save->task);
+}
+
+void ckpt_lanes_halt(struct ckpt_save *save)
+{
+	const struct ckpt_copy like = {.direction = CKPT_COPY_NOTHING};
+
+	atomic_store(&save->stopped, true);
+	/* Nothing of it is with anybody. */
+	if (!gpus_of(save) || (save->working == 0 && !save->looking))
+		return;
+	save->halt.done = halted;
+	save->halting = true;
+	ckpt_batch_start(&save->halt, save->core->parts.devices, gpus_of(save), &like);
+}
+
 int ckpt_lanes_start(struct ckpt_save *save)
 {
 	struct ckpt_pool *pool = save->core->parts.pool;
 	size_t count = save->plan->block_count;
 
 	save->hold = ckpt_pool_free(pool) >= count;
+	/* Stopping it must not fail. */
+	if (ckpt_batch_reserve(&save->halt, gpus_of(save)) < 0)
+		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");

@@ -92,7 +92,8 @@ static void start(
 		.segments = save->plan->segments,
 		.count = save->plan->segment_count,
 		.seed = save->seed,
-		.eager = true};
+		.eager = true,
+		.stop = &save->stopped};
 
 	ckpt_batch_start(batch, save->core->parts.devices, lookers(save), &like);
 }

@@ -21,7 +21,7 @@ void ckpt_save_answer_end(struct ckpt_save *save)
 	struct ckpt_core *core = save->core;
 	bool skipped = save->code == CKPT_ESKIPPED;
 
-	if (save->ended || save->copying > 0)
+	if (save->ended || save->copying > 0 || save->halting)
 		return;
 	save->ended = true;
 	save->error = save->work;
@@ -45,6 +45,7 @@ void ckpt_save_stop(struct ckpt_save *save, int code)
 	(void)ckpt_fail(&save->work, code, "save of step %llu: %s", (unsigned long long)save->step,
 		ckpt_code_text(code));
 	save->code = code;
+	ckpt_lanes_halt(save);
 	ckpt_save_answer_end(save);
 	ckpt_task_wake(&save->task);
 	ckpt_task_wake(&save->pump);

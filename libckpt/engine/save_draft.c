@@ -373,6 +373,7 @@ void ckpt_save_unref(struct ckpt_save *save)
 	ckpt_free(save->streams);
 	ckpt_batch_clear(&save->sampling);
 	ckpt_batch_clear(&save->look);
+	ckpt_batch_clear(&save->halt);
 	ckpt_free(save->meta);
 	ckpt_upload_entry_unref(save->upload);
 	ckpt_latch_destroy(&save->latch);

@@ -250,7 +250,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 	CKPT_ASSERT(save->code < 0);
 	if (save->code == -ENOSPC || save->code == -EDQUOT)
 		ckpt_uploader_yield(core);
-	CKPT_AWAIT(task, ckpt_lanes_quiet(save) && !save->looking);
+	CKPT_AWAIT(task, ckpt_lanes_quiet(save) && !save->looking && !save->halting);
 	ckpt_save_answer_end(save);
 	ckpt_lanes_release_all(save);
 	CKPT_AWAIT(task, ckpt_save_deaf(save));

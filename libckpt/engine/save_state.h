@@ -129,9 +129,12 @@ struct ckpt_save {
 	struct ckpt_batch sampling; /* of what is on GPUs */
 	struct ckpt_batch look;     /* the same at the fence */
 	bool looking;               /* that is under way */
+	atomic_bool stopped;        /* GPUs are given nothing more of this save */
+	struct ckpt_batch halt;     /* back when they will not be */
+	bool halting;               /* that is under way */
 };
 
-/* save.c: records the first failure, stops what can be stopped, answers END when copies are back. */
+/* save.c: records the first failure, stops what can be stopped, answers END when no tensor is read any more but by a GPU, of what it was given. */
 void ckpt_save_stop(struct ckpt_save *save, int code);
 /* What the manifest says of this rank. */
 void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
@@ -170,6 +173,8 @@ int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err);
 int ckpt_lanes_start(struct ckpt_save *save);
 /* Writes every staged block again, into a new file. */
 void ckpt_lanes_rewrite(struct ckpt_save *save);
+/* The save has failed: GPUs are told to enqueue nothing more of it, and `halting` is true until they do not. */
+void ckpt_lanes_halt(struct ckpt_save *save);
 /* Returns the slots that are not needed any more; all: after the seal, or at the end. */
 void ckpt_lanes_release_all(struct ckpt_save *save);
 /* Copied, written, digested: all of it. */

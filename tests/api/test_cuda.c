@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -761,6 +762,45 @@ static void a_large_save_waits_for_no_copy(void **state)
 	scratch_remove(dir);
 }
 
+/*
+ * A save that fails while the driver's queue is full: when that is told nothing more of it is given to the GPU, and its
+ * tensors may be freed. Until then a call that reads one stands in the driver.
+ */
+static void tensors_may_go_when_the_failure_is_told(void **state)
+{
+	struct world *w = *state;
+	char *dir = scratch_make_in_memory();
+	struct large large = large_state(dir);
+	uint64_t given;
+
+	fake->block("cudaMemcpyAsync");
+	struct ckpt_save *save = begin_large(w, &large, 1);
+	fake->await_blocked();
+	/* The samples are taken: from here on the queue moves for nothing but copies. */
+	must_work(ckpt_save_wait_eager(save, TIMEOUT_MS));
+	assert_int_equal(cuda.stream_synchronize(w->compute), 0);
+	fake->limit_queue(20);
+	fake->stop(FAKE_COPIES);
+	fake->block(NULL);
+	while (fake->notes(FAKE_FULL) == 0)
+		(void)sched_yield();
+	ckpt_save_cancel(save);
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 20), -ETIMEDOUT);
+	/* Room for the call, and for the event behind it. The GPU stands still all the same. */
+	fake->limit_queue(30);
+	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), -ECANCELED);
+	given = fake->calls("cudaMemcpyAsync");
+	fake->stop(0);
+	/* Waits for what it has been given, as NVIDIA's does; any other copy would end this process. */
+	for (size_t i = 0; i < COUNT(large.data); i++)
+		assert_int_equal(cuda.free(large.data[i]), 0);
+	ckpt_save_free(save);
+	ckpt_engine_close(large.engine);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), given);
+	free(large.seen);
+	scratch_remove(dir);
+}
+
 static void streams_that_cannot_be_are_refused(void **state)
 {
 	struct world *w = *state;
@@ -812,6 +852,7 @@ int main(void)
 		PROMISE(a_gpu_that_is_not_there_is_said),
 		PROMISE(tensors_on_two_gpus_go_into_one_save),
 		PROMISE(a_large_save_waits_for_no_copy),
+		PROMISE(tensors_may_go_when_the_failure_is_told),
 		PROMISE(streams_that_cannot_be_are_refused),
 	};
 

@@ -47,6 +47,12 @@ static void gpu_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	struct sim_gpu *gpu = gpu_of(device);
 	struct sim *sim = gpu->env->sim;
+
+	/* What it is given is in its queue. */
+	if (copy->direction == CKPT_COPY_NOTHING) {
+		ckpt_inbox_push(gpu->env->env.inbox, &copy->job.node);
+		return;
+	}
 	struct sim_gpu_work *work = give(gpu, &gpu->copies, gpu->followed,
 		sim_chance(sim, 3000) ? MILLISECOND : 50 * MICROSECOND);
 

@@ -275,13 +275,13 @@ PLANTED = [
         "where no stream can be held back, the fence waits for the look itself"),
     Planted(
         "end-waits-for-the-gpu", "libckpt/engine/save.c",
-        "\tif (save->ended || save->copying > 0)\n",
+        "\tif (save->ended || save->copying > 0 || save->halting)\n",
         "\tif (save->ended || save->copying > 0 || save->sampling.left > 0 || save->looking)\n",
         "a GPU that stands still does not keep a save from its deadline"),
     Planted(
         "samples-not-held-for", "libckpt/engine/samples.c",
-        "\t\t.eager = true};\n",
-        "\t\t.eager = false};\n",
+        "\t\t.eager = true,\n",
+        "\t\t.eager = false,\n",
         "what a user computes behind wait_eager comes after the samples"),
     Planted(
         "done-by-the-first-device", "libckpt/engine/batch.c",

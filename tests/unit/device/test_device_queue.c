@@ -327,6 +327,57 @@ static void an_event_that_fails_fails_all_that_share_it(void **state)
 	}
 }
 
+static bool asked;
+
+static void answer(struct ckpt_node *node)
+{
+	(void)node;
+	asked = true;
+}
+
+/*
+ * What is stopped while the queue is full is given to the device no more, but for the call that stands there; whoever
+ * asks is answered then, though the GPU stands still.
+ */
+static void what_is_stopped_is_not_enqueued(void **state)
+{
+	struct ckpt_copy ask = {.direction = CKPT_COPY_NOTHING, .job.node.run = answer};
+	atomic_bool stop = false;
+	uint64_t given;
+
+	(void)state;
+	asked = false;
+	for (size_t i = 0; i < BLOCKS; i++)
+		copies[i].stop = &stop;
+	fake->limit_queue(64);
+	fake->stop(FAKE_COPIES);
+	copy_all(CKPT_COPY_TO_STAGING);
+	while (fake->notes(FAKE_FULL) == 0)
+		(void)sched_yield();
+	given = fake->calls("cudaMemcpyAsync");
+	atomic_store(&stop, true);
+	ckpt_device_copy(rig->device, &ask);
+	fake->limit_queue(80);
+	hold(CKPT_HOLD_ALL);
+	for (struct ckpt_node *n = ckpt_inbox_take(&rig->inbox), *next; n; n = next) {
+		next = n->next;
+		n->run(n);
+	}
+	assert_true(asked);
+	assert_true(rig->done < BLOCKS);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), given);
+	fake->stop(0);
+	cuda_rig_await(rig, BLOCKS);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), given);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		assert_true(copies[i].result == 0 || copies[i].result == -ECANCELED);
+		if (copies[i].result == 0)
+			assert_memory_equal(segments[i].staged, bytes + i * BLOCK, BLOCK);
+	}
+	assert_int_equal(copies[0].result, 0);
+	assert_int_equal(copies[BLOCKS - 1].result, -ECANCELED);
+}
+
 #define MIB ((size_t)1 << 20)
 
 /* So many copies of 1 MiB, of which the clock says that each takes so long. */
@@ -449,6 +500,7 @@ int main(void)
 		PROMISE(a_piece_that_fails_fails_its_copies),
 		PROMISE(a_piece_of_one_copy_fails_that_one_alone),
 		PROMISE(an_event_that_fails_fails_all_that_share_it),
+		PROMISE(what_is_stopped_is_not_enqueued),
 		PROMISE(pieces_are_as_large_as_the_bus_is_fast),
 		cmocka_unit_test(the_rules_keep_ten_gigabytes_within_a_queue),
 	};

@@ -23,7 +23,9 @@ struct gpu {
 	const char *why; /* its words */
 	size_t sampled;
 	size_t looked;
-	int64_t torn; /* what the next look finds */
+	int64_t torn;           /* what the next look finds */
+	bool full;              /* a call for the first of `given` stands in the driver */
+	struct ckpt_copy *asks; /* whether nothing more will be enqueued */
 };
 
 struct scene {
@@ -34,10 +36,28 @@ struct scene {
 	float on_cpu[FLOATS];
 };
 
+/* It is given nothing more of what was stopped. */
+static void gpu_answers(struct gpu *gpu)
+{
+	struct ckpt_copy *copy = gpu->asks;
+
+	for (size_t i = gpu->first; i < gpu->count; i++)
+		assert_true(gpu->given[i]->stop && atomic_load(gpu->given[i]->stop));
+	gpu->asks = NULL;
+	ckpt_inbox_push(gpu->device.env->inbox, &copy->job.node);
+}
+
 static void gpu_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	struct gpu *gpu = CKPT_CONTAINER(device, struct gpu, device);
 
+	if (copy->direction == CKPT_COPY_NOTHING) {
+		assert_null(gpu->asks);
+		gpu->asks = copy;
+		if (!gpu->full)
+			gpu_answers(gpu);
+		return;
+	}
 	assert_true(gpu->count < COUNT(gpu->given));
 	gpu->given[gpu->count++] = copy;
 }
@@ -280,6 +300,42 @@ static void test_stands_still(void **state)
 	assert_int_equal(core_rig_end_save(&s->rig, save), -ETIMEDOUT);
 }
 
+/* A tensor that a call is being made for, or will be, is not the caller's yet. */
+static void test_no_end_before_nothing_more_is_enqueued(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = begin(s, 1, true);
+
+	s->gpu.full = true;
+	core_rig_sleep(&s->rig, 1001);
+	assert_non_null(s->gpu.asks);
+	assert_false(bits(save) & CKPT_DONE_END);
+	gpu_answers(&s->gpu);
+	core_rig_run(&s->rig);
+	assert_true(bits(save) & CKPT_DONE_END);
+	assert_false(bits(save) & CKPT_DONE_GONE);
+	assert_int_equal(ckpt_save_failure(save)->code, -ETIMEDOUT);
+	gpu_works(s);
+	assert_true(bits(save) & CKPT_DONE_GONE);
+	assert_int_equal(core_rig_end_save(&s->rig, save), -ETIMEDOUT);
+}
+
+/* The copies are back before the answer: its memory is the save's, which stays until then. */
+static void test_the_answer_comes_last(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = begin(s, 1, true);
+
+	s->gpu.full = true;
+	core_rig_sleep(&s->rig, 1001);
+	gpu_works(s);
+	assert_false(bits(save) & (CKPT_DONE_END | CKPT_DONE_GONE));
+	gpu_answers(&s->gpu);
+	core_rig_run(&s->rig);
+	assert_true(bits(save) & CKPT_DONE_GONE);
+	assert_int_equal(core_rig_end_save(&s->rig, save), -ETIMEDOUT);
+}
+
 /* The look is under way when the save fails: it is waited for as well. */
 static void test_stands_still_while_it_looks(void **state)
 {
@@ -345,6 +401,8 @@ int main(void)
 		SCENE(test_gate_waits_for_the_look),
 		SCENE(test_look_finds_a_change),
 		SCENE(test_stands_still),
+		SCENE(test_no_end_before_nothing_more_is_enqueued),
+		SCENE(test_the_answer_comes_last),
 		SCENE(test_stands_still_while_it_looks),
 		SCENE(test_no_memory),
 		cmocka_unit_test(test_masks),
