@@ -132,7 +132,8 @@ struct ckpt_target {
 /*
  * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
  * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH,
- * CKPT_EELSEWHERE, -EINVAL.
+ * CKPT_EELSEWHERE, -EINVAL (strides by which elements would share memory, among others). Strides that a GPU cannot
+ * take, see docs/gpus.md, fail the restore with CKPT_EUNSUPPORTED before any target is written to.
  */
 CKPT_API int ckpt_restore_bind(
 	struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count);

@@ -16,7 +16,7 @@
 #define RUN_MIN  512
 
 /* What neither the copy engines nor a kernel can take. Its name is not known here: its shape helps to find it. */
-static int refuse(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+static int refuse(const struct ckpt_cuda_device *d, struct ckpt_error *err,
 	const struct ckpt_view *view, const char *why)
 {
 	char shape[CKPT_NDIM_MAX * 22 + 1] = "";
@@ -25,7 +25,7 @@ static int refuse(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 	for (uint32_t i = 0; i < view->ndim; i++)
 		used += (size_t)snprintf(shape + used, sizeof(shape) - used, "%s%lld",
 			i > 0 ? ", " : "", (long long)view->shape[i]);
-	return ckpt_fail(copy->error, CKPT_EUNSUPPORTED,
+	return ckpt_fail(err, CKPT_EUNSUPPORTED,
 		"a tensor of shape [%s] on GPU %d is neither contiguous nor rows apart, and %s; "
 		"make it contiguous (tensor.contiguous())",
 		shape, d->index, why);
@@ -36,21 +36,39 @@ static bool is_own(const struct ckpt_copy *copy, const struct ckpt_segment *segm
 	return segment->view.device == copy->device;
 }
 
-/* NULL: the segment is this grid; else why it cannot be had. */
-static const char *find_grid(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
-	const struct ckpt_segment *segment, struct ckpt_cuda_grid *ret_grid)
+/* NULL: the segment, which the GPU has staged at `seen` (0: nowhere), is this grid; else why it cannot be had. */
+static const char *make_grid(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
+	bool scatter, uint64_t seen, struct ckpt_cuda_grid *ret_grid)
 {
-	uint64_t seen;
-
 	if (!d->kernels.module)
 		return d->kernels.why_not;
-	seen = ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length);
 	if (!seen)
 		return "the memory that it is staged in is not pinned for this GPU";
 	ckpt_cuda_grid_of(segment, seen, ret_grid);
-	if (copy->direction == CKPT_COPY_FROM_STAGING && !ckpt_cuda_grid_apart(ret_grid))
+	if (scatter && !ckpt_cuda_grid_apart(ret_grid))
 		return "its elements share memory, or lie between one another";
 	return NULL;
+}
+
+static const char *find_grid(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_segment *segment, struct ckpt_cuda_grid *ret_grid)
+{
+	return make_grid(d, segment, copy->direction == CKPT_COPY_FROM_STAGING,
+		ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length), ret_grid);
+}
+
+int ckpt_cuda_takes(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
+	bool pinned, struct ckpt_error *err)
+{
+	struct ckpt_cuda_walk walk;
+	struct ckpt_cuda_grid grid;
+	const char *why;
+
+	if (ckpt_cuda_walk_begin(segment, &walk) == 0)
+		return 0;
+	/* Whether it is a grid does not hang on where it is staged. */
+	why = make_grid(d, segment, true, pinned && d->pinned ? CKPT_CUDA_WINDOW : 0, &grid);
+	return why ? refuse(d, err, &segment->view, why) : 0;
 }
 
 static int feed_grid(
@@ -96,7 +114,7 @@ static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 		if (!why)
 			return feed_grid(d, copy, &grid);
 		if (r < 0)
-			return refuse(d, copy, &segment->view, why);
+			return refuse(d, copy->error, &segment->view, why);
 	}
 	walk.piece_max = d->group.piece_max;
 	while (ckpt_cuda_walk_next(&walk, &piece)) {

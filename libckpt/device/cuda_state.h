@@ -125,6 +125,9 @@ int ckpt_cuda_fail_asking(
  */
 int ckpt_cuda_feed_segments(
 	struct ckpt_cuda_device *d, struct ckpt_copy *copy, struct ckpt_cuda_table *table);
+/* Whether a segment can be copied from staging at all, see ckpt_device_takes(). */
+int ckpt_cuda_takes(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
+	bool pinned, struct ckpt_error *err);
 /* An error if the device is lost; else 0. */
 int ckpt_cuda_fail_lost(struct ckpt_cuda_device *d, struct ckpt_error *err);
 

@@ -2,6 +2,8 @@
 /* The only calls of the members of struct ckpt_device_ops. */
 #include "device/device.h"
 
+#include <ckpt/error.h>
+
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	CKPT_ASSERT(copy->job.node.run);
@@ -35,6 +37,19 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size)
 	CKPT_ASSERT(base && size > 0);
 	if (device->ops->unpin)
 		device->ops->unpin(device, base, size);
+}
+
+int ckpt_device_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
+	struct ckpt_error *err)
+{
+	int r;
+
+	CKPT_ASSERT(segment->view.device == device->number);
+	if (!device->ops->takes)
+		return 0;
+	r = device->ops->takes(device, segment, pinned, err);
+	CKPT_ASSERT(r == 0 || r == CKPT_EUNSUPPORTED);
+	return r;
 }
 
 int ckpt_device_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err)

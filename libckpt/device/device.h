@@ -91,6 +91,9 @@ struct ckpt_device_ops {
 	/* Makes staging memory fit for fast copies (cudaHostRegister); NULL: nothing to do. */
 	int (*pin)(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 	void (*unpin)(struct ckpt_device *device, void *base, size_t size);
+	/* NULL: it takes every segment. */
+	int (*takes)(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
+		struct ckpt_error *err);
 	/* NULL: what the caller does is done when it returns, and copies are waited for. */
 	int (*follow)(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
 	int (*hold)(struct ckpt_device *device, uintptr_t stream, enum ckpt_hold which,
@@ -119,6 +122,12 @@ void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
  */
 int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
+/*
+ * Whether the device can copy such a segment from staging: 0, or CKPT_EUNSUPPORTED. On any thread, once it is open and
+ * pinned. `staged` is not looked at; `pinned`: it will be in memory that ckpt_device_pin() was called for.
+ */
+int ckpt_device_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
+	struct ckpt_error *err);
 /*
  * On the thread of the user, whose stream of work this is (a cudaStream_t; of the host: ignored). No work that is
  * being captured into a graph is touched: that is an error. The streams 0, 1 and 2, of which each GPU has its own,
@@ -163,6 +172,11 @@ uint64_t ckpt_view_bytes(const struct ckpt_view *view);
  * then may the functions above be called. No dimension may be negative.
  */
 int ckpt_view_stray(const struct ckpt_view *view);
+/*
+ * Whether two elements share memory, by strides that need not be zero. Precondition: it does not stray. True as
+ * well if its dimensions are so entangled that it cannot be found out.
+ */
+bool ckpt_view_shares(const struct ckpt_view *view);
 
 /*
  * A hash over a few lines (64 bytes) of a segment, at places that `seed` and the segment decide: the

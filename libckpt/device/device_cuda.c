@@ -286,11 +286,19 @@ static void cuda_close(struct ckpt_device *device)
 	destroy(d);
 }
 
+/* What it reads was written before the device was first used, and is as it was until that is closed. */
+static int cuda_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
+	struct ckpt_error *err)
+{
+	return ckpt_cuda_takes(cuda_of(device), segment, pinned, err);
+}
+
 static const struct ckpt_device_ops cuda_ops = {
 	.name = "cuda",
 	.copy = cuda_copy,
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
+	.takes = cuda_takes,
 	.follow = cuda_follow,
 	.hold = cuda_hold,
 	.close = cuda_close,

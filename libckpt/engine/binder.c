@@ -128,7 +128,7 @@ static int check_match(const struct ckpt_binder *b, const struct ckpt_target *t,
 	return 0;
 }
 
-/* The strides stay within what a pointer can span, and no two elements share memory by a zero stride. */
+/* The strides stay within what a pointer can span, and no two elements share memory. */
 static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt_error *err)
 {
 	struct ckpt_view view = {.data = t->data,
@@ -146,6 +146,9 @@ static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt
 		return refuse(err, -EINVAL, t->name,
 			"stride %lld in dimension %d leaves the address space",
 			(long long)t->strides[stray], stray);
+	if (ckpt_view_shares(&view))
+		return refuse(err, -EINVAL, t->name,
+			"its strides lead to some bytes twice: its elements would share memory");
 	return 0;
 }
 

@@ -370,7 +370,7 @@ static int open_body(struct ckpt_task *task)
 /* Filling. */
 
 /*
- * Puts what is wanted of each shard in order, and counts the bytes of its chunks: for a worker, as many boxes
+ * Puts what is wanted of each shard in order, sees whether GPUs can take it, and counts the bytes of its chunks: for a worker, as many boxes
  * of many chunks take their time.
  */
 static void seal_work(struct ckpt_job *job)
@@ -382,12 +382,20 @@ static void seal_work(struct ckpt_job *job)
 
 		if (!is_wanted(g, i))
 			continue;
-		if (ckpt_targets_seal(&g->wanted[i], g->indexes[i]->layout, &bytes) < 0) {
+		const struct ckpt_layout *layout = g->indexes[i]->layout;
+		if (ckpt_targets_seal(&g->wanted[i], layout, &bytes) < 0) {
 			g->job.error.rank = (int32_t)i;
 			g->job.result = ckpt_fail(&g->job.error, -ENOMEM, "out of memory");
 			return;
 		}
 		g->sum += bytes;
+		/* Larger chunks go through memory that no GPU has pinned, see fetch.c. */
+		g->job.result = ckpt_targets_check(&g->wanted[i], layout, g->core->parts.devices,
+			layout->chunk_bytes <= g->core->config.block_bytes, &g->job.error);
+		if (g->job.result < 0) {
+			g->job.error.rank = (int32_t)i;
+			return;
+		}
 	}
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/fail.h"
 
 /* Room for `need` items: where they are now, or NULL when there is no memory (they stay as they were). */
 static void *grow(void *items, size_t *room, size_t need, size_t size)
@@ -315,6 +316,34 @@ static struct ckpt_view view_of(const struct ckpt_targets *targets, const struct
 		.shape = shape,
 		.strides = shape + b->ndim,
 		.device = b->device};
+}
+
+int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_layout *layout,
+	const struct ckpt_devices *devices, bool pinned, struct ckpt_error *err)
+{
+	CKPT_ASSERT(targets->sealed);
+	for (size_t i = 0; i < targets->count; i++) {
+		const struct ckpt_bound *b = &targets->items[i];
+		struct ckpt_error why = {.size = sizeof(why)};
+
+		/* What lies together goes anywhere, and the CPU can write to all of its own. */
+		if (b->flat >= 0 || b->device == 0)
+			continue;
+		const struct ckpt_segment segment = {.view = view_of(targets, b),
+			.offset = b->lo - b->base,
+			.length = b->hi - b->lo,
+			.staged = b->data,
+			.around = around_of(targets, b)};
+		int r = ckpt_device_takes(
+			ckpt_devices_get(devices, b->device), &segment, pinned, &why);
+		if (r == 0)
+			continue;
+		const struct ckpt_entry *entry = ckpt_layout_at(layout, b->lo);
+		const char *name = entry ? entry->name : NULL;
+		return ckpt_fail_at(err, r, &(struct ckpt_where){.tensor = name},
+			"target for tensor '%.160s': %.768s", name ? name : "", why.message);
+	}
+	return 0;
 }
 
 static int put_segment(struct ckpt_segment_list *list, const struct ckpt_segment *segment)

@@ -6,7 +6,7 @@
 #ifndef CKPT_ENGINE_TARGETS_H
 #define CKPT_ENGINE_TARGETS_H
 
-#include "device/device.h"
+#include "device/devices.h"
 #include "engine/blocks.h"
 #include "engine/box.h"
 
@@ -79,6 +79,9 @@ void ckpt_targets_forget(struct ckpt_targets *targets);
  */
 int ckpt_targets_seal(
 	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes);
+/* What ckpt_device_takes() says of the first that is refused; the tensor is named as the layout has it. Sealed. */
+int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_layout *layout,
+	const struct ckpt_devices *devices, bool pinned, struct ckpt_error *err);
 void ckpt_targets_clear(struct ckpt_targets *targets);
 
 /*

@@ -440,6 +440,11 @@ static void without_kernels_rows_are_what_can_be_copied(void **state)
 	assert_non_null(strstr(rig->err.message, "CUDA_ERROR_INVALID_PTX"));
 	assert_non_null(strstr(rig->err.message, "tensor.contiguous()"));
 	assert_int_equal(run(&copy, CKPT_COPY_FROM_STAGING, &other, 1), CKPT_EUNSUPPORTED);
+	ckpt_error_clear(&rig->err);
+	assert_int_equal(ckpt_device_takes(rig->device, &rows, true, &rig->err), 0);
+	assert_int_equal(
+		ckpt_device_takes(rig->device, &other, true, &rig->err), CKPT_EUNSUPPORTED);
+	assert_non_null(strstr(rig->err.message, "CUDA_ERROR_INVALID_PTX"));
 	ckpt_device_unpin(rig->device, w->staged, SIZE);
 }
 
@@ -466,6 +471,35 @@ static void staging_that_is_not_pinned_is_said(void **state)
 	ckpt_device_unpin(rig->device, w->staged, SIZE / 2);
 }
 
+/* Before the first byte of a restore is moved. */
+static void what_can_be_scattered_is_known_beforehand(void **state)
+{
+	static const int64_t shape[] = {3, 2};
+	static const int64_t entangled[] = {2, 3};
+	struct world *w = *state;
+	struct ckpt_segment grid = segment_of(&forms[0], w->device);
+	struct ckpt_segment between = {
+		.view = {w->device, 4, 2, shape, entangled, 0}, .length = 24, .staged = w->staged};
+	struct ckpt_segment flat = {
+		.view = {w->device, 4, 2, shape, NULL, 0}, .length = 24, .staged = w->staged};
+
+	cuda_rig_open(rig);
+	assert_int_equal(ckpt_device_takes(rig->device, &grid, true, &rig->err), CKPT_EUNSUPPORTED);
+	assert_non_null(strstr(rig->err.message, "is not pinned"));
+	ckpt_error_clear(&rig->err);
+	assert_int_equal(ckpt_device_takes(rig->device, &flat, false, &rig->err), 0);
+	assert_int_equal(ckpt_device_pin(rig->device, w->staged, SIZE, &rig->err), 0);
+	assert_int_equal(ckpt_device_takes(rig->device, &grid, true, &rig->err), 0);
+	assert_int_equal(
+		ckpt_device_takes(rig->device, &grid, false, &rig->err), CKPT_EUNSUPPORTED);
+	assert_non_null(strstr(rig->err.message, "is not pinned"));
+	ckpt_error_clear(&rig->err);
+	assert_int_equal(
+		ckpt_device_takes(rig->device, &between, true, &rig->err), CKPT_EUNSUPPORTED);
+	assert_non_null(strstr(rig->err.message, "lie between one another"));
+	ckpt_device_unpin(rig->device, w->staged, SIZE);
+}
+
 #define PROMISE(name)  cmocka_unit_test_setup_teardown(name, setup_open, teardown_open)
 #define UNOPENED(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
@@ -483,6 +517,7 @@ int main(void)
 		PROMISE(a_gpu_that_is_lost_fails_it),
 		UNOPENED(without_kernels_rows_are_what_can_be_copied),
 		UNOPENED(staging_that_is_not_pinned_is_said),
+		UNOPENED(what_can_be_scattered_is_known_beforehand),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -414,6 +414,71 @@ static void strides_that_lead_nowhere_are_found(void **state)
 	}
 }
 
+/* By the place of every element. */
+static bool two_are_one(const struct ckpt_view *view)
+{
+	uint64_t count = naive_bytes(view) / view->item;
+
+	for (uint64_t i = 0; i < count; i++)
+		for (uint64_t j = i + 1; j < count; j++)
+			if (element(view, i) == element(view, j))
+				return true;
+	return false;
+}
+
+static void elements_that_share_memory_are_found(void **state)
+{
+	unsigned shared = 0;
+	char some[1];
+
+	(void)state;
+	random_state = 17;
+	for (unsigned n = 0; n < 20000; n++) {
+		int64_t shape[4];
+		int64_t strides[4];
+		struct ckpt_view view = {.data = some,
+			.item = 1,
+			.ndim = (uint32_t)below(5),
+			.shape = shape,
+			.strides = strides};
+
+		for (uint32_t i = 0; i < view.ndim; i++) {
+			shape[i] = (int64_t)below(n % 50 ? 4 : 5) + (n % 100 > 0);
+			strides[i] = (int64_t)below(49) - 24;
+		}
+		bool expected = two_are_one(&view);
+		if (ckpt_view_shares(&view) != expected)
+			fail_msg("view %u: %s", n, expected ? "not seen" : "is not so");
+		shared += expected;
+	}
+	assert_in_range(shared, 2000, 18000);
+}
+
+/* Far more than can be compared one by one. */
+static void large_views_are_soon_known_to_share_nothing(void **state)
+{
+	static const struct {
+		int64_t shape[4];
+		int64_t strides[4];
+		bool shares;
+	} cases[] = {
+		{{1 << 20, 64, 1 << 10, 1}, {1, 1 << 30, 1 << 20, 7}, false},
+		{{1 << 20, 1 << 20, 1, 1}, {1 << 20, 1, 0, 0}, false},
+		{{1 << 20, 1 << 20, 1, 1}, {1, (1 << 20) - 1, 0, 0}, true},
+		/* Between one another: 2 and 3 are as far apart as 6. */
+		{{3, 2, 1 << 20, 1}, {2, 3, 8, 1}, false},
+		{{4, 2, 1 << 20, 1}, {2, 3, 16, 1}, false},
+		{{4, 3, 1 << 20, 1}, {2, 3, 16, 1}, true},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ckpt_view view = {
+			.item = 1, .ndim = 4, .shape = cases[i].shape, .strides = cases[i].strides};
+		assert_int_equal(ckpt_view_shares(&view), cases[i].shares);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,6 +490,8 @@ int main(void)
 		cmocka_unit_test(a_scalar_and_a_view_without_strides),
 		cmocka_unit_test(an_empty_view_has_no_bytes),
 		cmocka_unit_test(strides_that_lead_nowhere_are_found),
+		cmocka_unit_test(elements_that_share_memory_are_found),
+		cmocka_unit_test(large_views_are_soon_known_to_share_nothing),
 		cmocka_unit_test(stream_copy_copies_all_and_no_more),
 	};
 

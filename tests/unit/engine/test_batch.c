@@ -24,6 +24,7 @@ struct gpu {
 	size_t sampled;
 	size_t looked;
 	int64_t torn;           /* what the next look finds */
+	bool refuses;           /* strides */
 	bool full;              /* a call for the first of `given` stands in the driver */
 	struct ckpt_copy *asks; /* whether nothing more will be enqueued */
 };
@@ -75,10 +76,12 @@ static void carry_out(struct gpu *gpu, struct ckpt_copy *copy)
 		gpu->looked++;
 		copy->torn = gpu->torn;
 	}
-	for (size_t i = 0; copy->direction == CKPT_COPY_TO_STAGING && i < copy->count; i++) {
+	for (size_t i = 0; i < copy->count; i++) {
 		struct ckpt_segment *s = &copy->segments[i];
-		if (s->view.device == GPU)
+		if (s->view.device == GPU && copy->direction == CKPT_COPY_TO_STAGING)
 			ckpt_view_gather(&s->view, s->offset, s->length, s->staged);
+		if (s->view.device == GPU && copy->direction == CKPT_COPY_FROM_STAGING)
+			ckpt_view_scatter(&s->view, s->offset, s->length, s->staged);
 	}
 }
 
@@ -101,7 +104,17 @@ static void gpu_close(struct ckpt_device *device)
 	(void)device;
 }
 
-static const struct ckpt_device_ops gpu_ops = {.name = "gpu", .copy = gpu_copy, .close = gpu_close};
+static int gpu_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
+	struct ckpt_error *err)
+{
+	const struct gpu *gpu = CKPT_CONTAINER(device, struct gpu, device);
+
+	assert_non_null(segment->view.strides);
+	return pinned && !gpu->refuses ? 0 : ckpt_fail(err, CKPT_EUNSUPPORTED, "no such strides");
+}
+
+static const struct ckpt_device_ops gpu_ops = {
+	.name = "gpu", .copy = gpu_copy, .takes = gpu_takes, .close = gpu_close};
 
 static int set_up(void **state)
 {
@@ -353,6 +366,86 @@ static void test_stands_still_while_it_looks(void **state)
 	assert_int_equal(core_rig_end_save(&s->rig, save), -ETIMEDOUT);
 }
 
+static void attach_gpu(struct scene *s)
+{
+	s->gpu.device.env = &s->rig.env;
+	s->rig.devices.at[GPU] = &s->gpu.device;
+}
+
+/* Of step 1, to both; that on the GPU with gaps. What comes of it; no byte of either is touched unless it is good. */
+static int restore_apart(struct scene *s)
+{
+	static const int64_t shape[1] = {FLOATS};
+	static const int64_t strides[1] = {2};
+	float *apart = calloc((size_t)2 * FLOATS, sizeof(*apart));
+	float *cpu = calloc(FLOATS, sizeof(*cpu));
+	const struct ckpt_target targets[2] = {
+		{.size = sizeof(targets[0]), .name = "cpu", .data = cpu},
+		{.size = sizeof(targets[0]),
+			.name = "gpu",
+			.data = apart,
+			.ndim = 1,
+			.shape = shape,
+			.strides = strides,
+			.device = CKPT_DEVICE_CUDA}};
+	struct ckpt_restore *r = NULL;
+
+	assert_int_equal(ckpt_restore_new(&s->rig.core, NULL, 1, CKPT_SINK_MEMORY, &r), 0);
+	ckpt_restore_post_open(r);
+	core_rig_await(&s->rig, r);
+	assert_int_equal(ckpt_restore_add_targets(r, targets, 2, &s->rig.err), 0);
+	ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	gpu_works(s);
+	int code = core_rig_end(&s->rig, r);
+	for (size_t i = 0; i < FLOATS; i++) {
+		assert_true(cpu[i] == (code == 0 ? s->on_cpu[i] : 0));
+		assert_true(apart[2 * i] == (code == 0 ? s->on_gpu[i] : 0));
+		assert_true(apart[2 * i + 1] == 0);
+	}
+	free(cpu);
+	free(apart);
+	return code;
+}
+
+/* What the GPU cannot take is said before a byte of any tensor is overwritten. */
+static void test_refused_before_the_first_byte(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_save *save = begin(s, 1, false);
+
+	gpu_works(s);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_int_equal(restore_apart(s), 0);
+	s->gpu.refuses = true;
+	assert_int_equal(restore_apart(s), CKPT_EUNSUPPORTED);
+	assert_non_null(strstr(s->rig.err.message, "tensor 'gpu': no such strides"));
+	assert_string_equal(s->rig.err.tensor, "gpu");
+}
+
+/* The same of chunks that are larger than the slots: their memory is pinned for nobody. */
+static void test_large_chunks_are_not_pinned(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_close(&s->rig);
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir,
+				       .slots = 8,
+				       .block_bytes = 256 << 10,
+				       .chunk_bytes = 128 << 10,
+				       .new_start = true});
+	attach_gpu(s);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	struct ckpt_save *save = begin(s, 1, false);
+	gpu_works(s);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	assert_int_equal(restore_apart(s), 0);
+	core_rig_close(&s->rig);
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .slots = 8});
+	attach_gpu(s);
+	assert_int_equal(restore_apart(s), CKPT_EUNSUPPORTED);
+}
+
 /* Whatever memory is lacking, the save fails or is good, and all comes back. */
 static void test_no_memory(void **state)
 {
@@ -404,6 +497,8 @@ int main(void)
 		SCENE(test_no_end_before_nothing_more_is_enqueued),
 		SCENE(test_the_answer_comes_last),
 		SCENE(test_stands_still_while_it_looks),
+		SCENE(test_refused_before_the_first_byte),
+		SCENE(test_large_chunks_are_not_pinned),
 		SCENE(test_no_memory),
 		cmocka_unit_test(test_masks),
 	};

@@ -397,6 +397,7 @@ static void test_refusals(void **state)
 	int64_t other[3] = {e->shape[0], e->shape[1] + 1, e->shape[2]};
 	int64_t huge[3] = {INT64_MAX / 2, 1, 1};
 	int64_t zero[3] = {1, 0, 1};
+	int64_t same[3] = {1, 1, 1};
 	int64_t dims[CKPT_NDIM_MAX + 1] = {0};
 	int64_t one[3] = {1, 0, 0};
 	int64_t less[3] = {0, -1, 0};
@@ -437,6 +438,8 @@ static void test_refusals(void **state)
 	t = good, t.strides = huge, t.shape = e->shape, t.ndim = 3;
 	refused(t, -EINVAL, "address space");
 	t = good, t.strides = zero, t.shape = e->shape, t.ndim = 3;
+	refused(t, -EINVAL, "share memory");
+	t = good, t.strides = same, t.shape = e->shape, t.ndim = 3;
 	refused(t, -EINVAL, "share memory");
 	t = good, t.data = NULL;
 	refused(t, -EINVAL, "no memory");
