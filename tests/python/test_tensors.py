@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import libckpt
+from libckpt import _reader
 
 
 def saved(opened: Any, state: dict[str, Any]) -> None:
@@ -437,3 +438,30 @@ def test_inference_tensors(opened: Any, store: Path) -> None:
         value = torch.ones(2)
     saved(opened, {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "v": value})
     assert torch.equal(libckpt.load(store)["model"]["weight"], model.weight)
+
+
+class _Bound:
+    """A reader that notes what is bound."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def bind(self, name: str, what: object, memory: object) -> None:
+        self.names.append(name)
+
+
+def test_tied_tensors_have_memory_on_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was one tensor at the save goes to every device that a live one of it is on."""
+    monkeypatch.setitem(_reader._DESCRIBE, "torch", lambda memory: memory)
+    dtype = torch_numbers()[torch.float32]
+    stored = {name: _reader.Stored(name, dtype, (3,), 12, "a") for name in "abcd"}
+    bound: Any = _Bound()
+    memory = _reader.Memory(bound, stored)
+    here = memory.want("a", "torch", torch.device("cpu"))
+    there = memory.want("b", "torch", torch.device("meta"))
+    assert (here.device.type, there.device.type) == ("cpu", "meta")
+    assert memory.want("c", "torch", torch.device("meta")) is there
+    assert memory.want("d", "torch") is here
+    for name, wanted in zip("abcd", (here, there, there, here), strict=True):
+        assert memory.get(name, "torch") is wanted
+    assert bound.names == ["a", "b"]

@@ -278,6 +278,8 @@ class Memory:
         self._reader = reader
         self._stored = stored
         self._device = device
+        # Of what was one tensor at the save, one on each device that was asked for.
+        self._made: dict[tuple[str, str], dict[str, Any]] = {}
         self._held: dict[tuple[str, str], Any] = {}
 
     def stored(self, name: object) -> Stored:
@@ -296,14 +298,17 @@ class Memory:
         "bytes".
         """
         what = self.stored(name)
-        found = self._held.get((what.home, kind))
+        made = self._made.setdefault((what.home, kind), {})
+        place = device or self._device
+        found = made.get(str(place or "cpu")) if device else next(iter(made.values()), None)
         if found is None:
             missing = None if what.here else self._reader.elsewhere(what.name)
             if missing is not None:
                 raise missing
-            found = _allocate(what, kind, device or self._device)
+            found = _allocate(what, kind, place)
             self._reader.bind(what.name, _DESCRIBE[kind](found), found)
-            self._held[what.home, kind] = found
+            made[str(place or "cpu")] = found
+        self._held.setdefault((name, kind), found)
         return found
 
     def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
@@ -312,27 +317,31 @@ class Memory:
             fresh: torch.Tensor = self.want(name, "torch")
             return fresh
         what = self.stored(name)
-        made: torch.Tensor | None = self._held.get((what.home, "spread"))
-        if made is None:
+        made = self._made.setdefault((what.home, "spread"), {})
+        found: torch.Tensor | None = made.get(str(live.device))
+        if found is None:
             import torch
 
             dtype = _dtypes.torch_type(what.dtype)
-            made = torch.empty_like(live, dtype=dtype, requires_grad=False)
-            self._reader.bind(what.name, describe(made), made)
-            self._held[what.home, "spread"] = made
-        return made
+            found = torch.empty_like(live, dtype=dtype, requires_grad=False)
+            self._reader.bind(what.name, describe(found), found)
+            made[str(live.device)] = found
+        return found
 
     def use(self, name: str, memory: torch.Tensor) -> None:
         """The tensor goes to this memory."""
-        self._held[self.stored(name).home, "torch"] = memory
+        self._made.setdefault((self.stored(name).home, "torch"), {})[str(memory.device)] = memory
+        self._held[name, "torch"] = memory
         self._reader.bind(name, describe(memory), memory)
 
     def get(self, name: str, kind: str) -> Any:
         """Memory that was wanted, for a decoder."""
-        what = self.stored(name)
-        if (what.home, kind) not in self._held:
+        if (name, kind) in self._held:
+            return self._held[name, kind]
+        made = self._made.get((self.stored(name).home, kind))
+        if not made:
             raise FormatError(f"the tensor {name!r} is used in two ways", tensor=name)
-        return self._held[what.home, kind]
+        return next(iter(made.values()))
 
 
 _DESCRIBE: dict[str, Callable[[Any], Described]] = {
