@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "net/http.h"
+#include "net/http_head.h"
 #include "net/proxy.h"
 #include "net/rate.h"
 #include "net/resolver.h"
@@ -50,13 +51,11 @@ struct http_transfer {
 	bool proxied;
 
 	/* The answer so far. */
-	struct ckpt_buf header_text;
+	struct ckpt_http_head head;
 	struct ckpt_buf reply;
 	uint64_t header_bytes;
 	uint64_t received;
-	int status;
-	bool answered; /* its status is there, and is not one of those that come before the answer */
-	int failure;   /* why a callback has ended it; 0: it has not */
+	int failure;               /* why a callback has ended it; 0: it has not */
 	const char *failure_words; /* static */
 	uint64_t body_at;
 

@@ -72,7 +72,7 @@ static void set_failure(struct http_transfer *t, int code)
 	CKPT_ASSERT(code < 0);
 	req->result = code;
 	req->reach = http_transfer_sent_any(t) ? CKPT_HTTP_SENT : CKPT_HTTP_UNSENT;
-	req->status = t->status;
+	req->status = t->head.status;
 	req->received = t->received;
 	ckpt_utf8_line(req->words);
 }
@@ -293,7 +293,7 @@ static void end_well(struct http_transfer *t)
 	struct ckpt_http_req *req = t->req;
 	uint64_t reply_length = t->reply.len;
 
-	if (!give(&t->reply, &req->reply) || !give(&t->header_text, &req->header_text)) {
+	if (!give(&t->reply, &req->reply) || !give(&t->head.text, &req->header_text)) {
 		ckpt_free(req->reply);
 		req->reply = NULL;
 		END(t, -ENOMEM, "there is not enough memory for the answer");
@@ -301,7 +301,7 @@ static void end_well(struct http_transfer *t)
 	}
 	req->result = 0;
 	req->reach = CKPT_HTTP_SENT;
-	req->status = t->status;
+	req->status = t->head.status;
 	req->received = t->received;
 	req->reply_length = reply_length;
 	if (req->sent_ns == 0)
@@ -319,7 +319,7 @@ void http_end_by_curl(struct http_transfer *t, CURLcode code)
 		END(t, t->failure, "%s: %s", who(t, text), t->failure_words);
 	else if (code != CURLE_OK)
 		end_failed(t, code);
-	else if (t->status < 100)
+	else if (t->head.status < 100)
 		END(t, CKPT_EFORMAT, "what %s answers is not HTTP/1.1", who(t, text));
 	else
 		end_well(t);

@@ -53,7 +53,7 @@ static void finish(struct http_thread *thread, struct http_transfer *t)
 	unlink_active(thread, t);
 	http_transfer_forget(t);
 	ckpt_buf_free(&t->reply);
-	ckpt_buf_free(&t->header_text);
+	ckpt_buf_free(&t->head.text);
 	t->req = NULL;
 	http_give_back(thread, req);
 	put_spare(thread, t);
@@ -212,7 +212,7 @@ static int find_limit(const struct http_transfer *t, uint64_t now_ns, uint64_t *
 	if (!http_transfer_sent_any(t)) {
 		limit = HTTP_LIMIT_CONNECT;
 		due_ns = t->begun_ns + t->limits.connect_ms * NS_PER_MS;
-	} else if (!t->answered && http_transfer_sent_all(t)) {
+	} else if (!t->head.answered && http_transfer_sent_all(t)) {
 		limit = HTTP_LIMIT_FIRST_BYTE;
 		due_ns = t->moved_ns + t->limits.first_byte_ms * NS_PER_MS;
 	}

@@ -3,7 +3,6 @@
 #include "net/http_curl.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +62,7 @@ void http_transfer_free(struct http_transfer *transfer)
 	free_headers(transfer);
 	curl_slist_free_all(transfer->resolve);
 	ckpt_buf_free(&transfer->reply);
-	ckpt_buf_free(&transfer->header_text);
+	ckpt_buf_free(&transfer->head.text);
 	ckpt_free(transfer);
 }
 
@@ -89,8 +88,8 @@ static void start_anew(struct http_transfer *t)
 	t->resolving = false;
 	t->header_bytes = 0;
 	t->received = 0;
-	t->status = 0;
-	t->answered = false;
+	t->head.status = 0;
+	t->head.answered = false;
 	t->failure = 0;
 	t->failure_words = NULL;
 	t->body_at = 0;
@@ -245,7 +244,7 @@ static int on_seek(void *user, curl_off_t offset, int origin)
 
 static bool is_success(const struct http_transfer *t)
 {
-	return t->status >= 200 && t->status <= 299;
+	return t->head.status >= 200 && t->head.status <= 299;
 }
 
 static size_t keep_reply(struct http_transfer *t, const char *data, size_t length)
@@ -284,42 +283,6 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 	return length;
 }
 
-/* "HTTP/1.1 200 OK" begins another block of headers: after an interim answer, or a proxy's. */
-static void on_status_line(struct http_transfer *t, const char *line, size_t length)
-{
-	char text[4] = "";
-	const char *space = memchr(line, ' ', length);
-
-	if (space && (size_t)(space - line) + sizeof(text) <= length)
-		memcpy(text, space + 1, sizeof(text) - 1);
-	t->status = (int)strtoul(text, NULL, 10);
-	t->answered = t->status >= 200;
-	ckpt_buf_free(&t->header_text);
-	t->header_text = (struct ckpt_buf){0};
-}
-
-/* "Name: value" as "name: value\n". What is not a header, folded lines among it, is left out. */
-static void add_header(struct http_transfer *t, const char *line, size_t length)
-{
-	const char *colon = memchr(line, ':', length);
-	const char *end = line + length;
-
-	if (!colon || colon == line || memchr(line, 0, length) || isspace((unsigned char)line[0]))
-		return;
-	while (end > colon + 1 && isspace((unsigned char)end[-1]))
-		end--;
-	for (const char *c = line; c < colon; c++)
-		ckpt_buf_fill(&t->header_text, (char)tolower((unsigned char)*c), 1);
-	ckpt_buf_puts(&t->header_text, ": ");
-	for (colon++; colon < end && isspace((unsigned char)*colon);)
-		colon++;
-	for (; colon < end; colon++) {
-		bool breaks = *colon == '\n' || *colon == '\r';
-		ckpt_buf_put(&t->header_text, breaks ? " " : colon, 1);
-	}
-	ckpt_buf_fill(&t->header_text, '\n', 1);
-}
-
 static size_t on_header(char *line, size_t size, size_t count, void *user)
 {
 	struct http_transfer *t = user;
@@ -329,15 +292,12 @@ static size_t on_header(char *line, size_t size, size_t count, void *user)
 		t->req->first_byte_ns = ckpt_clock_ns() - t->req->submitted_ns;
 	t->header_bytes += length;
 	/* Behind the body of chunks there may be some more, which nobody has asked for. */
-	if (t->received > 0 && t->answered)
+	if (t->received > 0 && t->head.answered)
 		return length;
-	if (length > 5 && strncmp(line, "HTTP/", 5) == 0)
-		on_status_line(t, line, length);
-	else
-		add_header(t, line, length);
-	if (t->header_text.failed)
+	ckpt_http_head_line(&t->head, line, length);
+	if (t->head.text.failed)
 		return (size_t)stop(t, -ENOMEM, "there is not enough memory for the answer");
-	if (t->header_text.len + length > CKPT_HTTP_HEADERS_MAX)
+	if (t->head.text.len + length > CKPT_HTTP_HEADERS_MAX)
 		return (size_t)stop(t, CKPT_EFORMAT, "the answer's headers are too large");
 	return length;
 }
