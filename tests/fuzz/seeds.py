@@ -15,6 +15,7 @@ import sys
 from seeds_catalog import catalogs
 from seeds_digest import digest
 from seeds_ini import configurations
+from seeds_net import heads, keys, sources
 from seeds_s3 import s3
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -770,6 +771,9 @@ TARGETS = {
     "cli": command_lines,
     "state": states,
     "ini": configurations,
+    "http": heads,
+    "keys": keys,
+    "source": sources,
 }
 
 
