@@ -71,6 +71,12 @@ static bool quotes_secrets(const char *message)
 	return false;
 }
 
+void ckpt_s3_error_conceal(struct ckpt_s3_error_reply *reply)
+{
+	if (quotes_secrets(reply->message))
+		(void)memset(reply->message, 0, sizeof(reply->message));
+}
+
 bool ckpt_s3_error_parse(const void *data, size_t length, struct ckpt_s3_error_reply *ret_reply)
 {
 	static const struct ckpt_s3_xml_calls calls = {begin, end};
@@ -80,8 +86,7 @@ bool ckpt_s3_error_parse(const void *data, size_t length, struct ckpt_s3_error_r
 	(void)ckpt_s3_xml_read(data, length, FILE_NAME, &calls, &e, NULL);
 	if (!e.is_error)
 		return false;
-	if (quotes_secrets(e.reply.message))
-		(void)memset(e.reply.message, 0, sizeof(e.reply.message));
+	ckpt_s3_error_conceal(&e.reply);
 	*ret_reply = e.reply;
 	return true;
 }

@@ -23,4 +23,7 @@ struct ckpt_s3_error_reply {
  */
 bool ckpt_s3_error_parse(const void *data, size_t length, struct ckpt_s3_error_reply *ret_reply);
 
+/* A message that quotes what the request was signed with becomes empty; done by the parser. */
+void ckpt_s3_error_conceal(struct ckpt_s3_error_reply *reply);
+
 #endif

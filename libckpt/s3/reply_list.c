@@ -194,8 +194,10 @@ static int end_deletes(void *user, const char *path, const char *text, size_t le
 		ckpt_s3_field_words(&field, failed->key, sizeof(failed->key));
 	if (ckpt_s3_field_is(&field, DELETES "/Error/Code"))
 		ckpt_s3_field_words(&field, failed->code, sizeof(failed->code));
-	if (ckpt_s3_field_is(&field, DELETES "/Error/Message"))
+	if (ckpt_s3_field_is(&field, DELETES "/Error/Message")) {
 		ckpt_s3_field_words(&field, failed->message, sizeof(failed->message));
+		ckpt_s3_error_conceal(failed);
+	}
 	return 0;
 }
 

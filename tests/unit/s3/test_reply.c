@@ -182,6 +182,15 @@ static void test_lists(void **state)
 	assert_string_equal(deleted.failed[0].key, "b");
 	assert_string_equal(deleted.failed[0].code, "AccessDenied");
 	ckpt_s3_delete_list_clear(&deleted);
+	/* What a request was signed with is told no more here than in an error of its own. */
+	static const char quoting[] = "<DeleteResult><Error><Key>k</Key><Code>c</Code><Message>"
+				      "x Signature=beef</Message></Error></DeleteResult>";
+	assert_int_equal(
+		ckpt_s3_delete_list_parse(quoting, sizeof(quoting) - 1, ASKED, NULL, &deleted), 0);
+	assert_int_equal(deleted.count, 1);
+	assert_string_equal(deleted.failed[0].key, "k");
+	assert_string_equal(deleted.failed[0].message, "");
+	ckpt_s3_delete_list_clear(&deleted);
 }
 
 static void test_session(void **state)
