@@ -161,6 +161,7 @@ enum ckpt_s3_why_not ckpt_s3_tries_next(struct ckpt_s3_tries *tries, struct ckpt
 	bool slow = verdict == CKPT_S3_THROTTLED;
 	uint32_t cost = slow ? COST_THROTTLED : COST_AGAIN;
 	uint64_t wait;
+	bool broke;
 
 	CKPT_ASSERT(verdict != CKPT_S3_DONE);
 	if (verdict != CKPT_S3_AGAIN && !slow) {
@@ -170,14 +171,18 @@ enum ckpt_s3_why_not ckpt_s3_tries_next(struct ckpt_s3_tries *tries, struct ckpt
 	tries->failed++;
 	if (tries->failed >= most)
 		return CKPT_S3_TOO_MANY;
-	wait = draw(slow ? BASE_SLOW_MS : BASE_AGAIN_MS, tries->failed, delays->random);
+	broke = budget->spent + cost > CKPT_S3_BUDGET;
+	/* A server that is killed fails all that is under way, many times at once: that must not be the end of it. */
+	if (broke && !slow)
+		wait = draw(BASE_SLOW_MS, ++tries->late, delays->random);
+	else
+		wait = draw(slow ? BASE_SLOW_MS : BASE_AGAIN_MS, tries->failed, delays->random);
 	wait = ckpt_max_u64(wait, ckpt_min_u64(delays->amz_retry_after_ms, wait + AMZ_MORE_MS));
 	wait = ckpt_max_u64(wait, delays->retry_after_ms);
 	if (wait >= delays->left_ms)
 		return CKPT_S3_NO_TIME;
-	if (budget->spent + cost > CKPT_S3_BUDGET)
-		return CKPT_S3_NO_BUDGET;
-	budget->spent += cost;
+	if (!broke)
+		budget->spent += cost;
 	*ret_wait_ms = wait;
 	return CKPT_S3_GO;
 }

@@ -3,7 +3,8 @@
  * What follows a try: whether a request is made again, after how long, and with what mended. Pure: time,
  * randomness and answers come from the caller.
  *
- * Tries of one server share a budget, so that one that fails everything is not asked ten times as often.
+ * Tries of one server share a budget of quick ones, so that one that fails everything is not asked ten times as often:
+ * when it is spent they are as far apart as those of a server that is asked too often.
  */
 #ifndef CKPT_S3_RETRY_H
 #define CKPT_S3_RETRY_H
@@ -45,6 +46,7 @@ void ckpt_s3_budget_earn(struct ckpt_s3_budget *budget);
 /* Of one request. Zero: no try has been made. */
 struct ckpt_s3_tries {
 	unsigned failed;
+	unsigned late; /* of these, when the budget was spent */
 	unsigned most; /* 0: CKPT_S3_ATTEMPTS */
 	/* What helps, helps once. */
 	bool refreshed;
@@ -54,10 +56,9 @@ struct ckpt_s3_tries {
 
 enum ckpt_s3_why_not {
 	CKPT_S3_GO = 0,
-	CKPT_S3_HOPELESS,  /* the verdict, or what would mend it was done before */
-	CKPT_S3_TOO_MANY,  /* tries */
-	CKPT_S3_NO_BUDGET, /* too much has failed of late */
-	CKPT_S3_NO_TIME,   /* before the deadline */
+	CKPT_S3_HOPELESS, /* the verdict, or what would mend it was done before */
+	CKPT_S3_TOO_MANY, /* tries */
+	CKPT_S3_NO_TIME,  /* before the deadline */
 };
 
 struct ckpt_s3_delays {
