@@ -52,6 +52,25 @@ need_packages() {
 	quietly apt_install "${missing[@]}" || die "apt-get install ${missing[*]} failed"
 }
 
+# Installs packages of which some have services, and starts none. Where a service manager runs it would start them, and
+# again with every boot: nothing is installed there. False: they are not there.
+need_servers() {
+	local policy=/usr/sbin/policy-rc.d package
+	for package in "$@"; do
+		[[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || break
+	done
+	[[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]] || return 0
+	[[ ! -d /run/systemd/system ]] && command -v apt-get >/dev/null && may_be_root || return
+	(
+		# This is asked before anything is started. Containers often have one, which stays.
+		if [[ ! -e $policy ]]; then
+			trap 'as_root rm -f "$policy"' EXIT
+			printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null && as_root chmod 755 "$policy"
+		fi
+		need_packages "$@"
+	)
+}
+
 # The system's program where there is one, else that of the virtual environment.
 system_or_venv() {
 	if [[ -x /usr/bin/$1 ]]; then

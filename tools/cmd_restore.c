@@ -140,6 +140,25 @@ static int fail_dest(const struct cli *cli, int code)
 	return cli_fail_with(cli, exit_code, named ? NULL : cli->operand[1]);
 }
 
+/* What the engine warns of DEST: a bucket's server that does not keep two writers apart. */
+static void warn_of_dest(const struct cli *cli, struct ckpt_engine *engine)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+	size_t length = strlen(cli->operand[1]);
+
+	while (length > 0 && cli->operand[1][length - 1] == '/')
+		length--;
+	while (ckpt_engine_log(engine, 0, &record) == 0) {
+		if (record.level > CKPT_LOG_WARN ||
+			strncmp(record.message, cli->operand[1], length) != 0 ||
+			record.message[length] != ':')
+			continue;
+		(void)fprintf(stderr, "%s: ", cli->program->name);
+		cli_print_text(stderr, record.message);
+		(void)fputc('\n', stderr);
+	}
+}
+
 /* Copies the step as it is. */
 static int copy_out(
 	const struct cli *cli, struct ckpt_engine *engine, struct ckpt_restore **ret_restore)
@@ -150,6 +169,7 @@ static int copy_out(
 	if (r == 0) {
 		r = cli_wait(cli, *ret_restore, "copying");
 		dest = about_dest(*ret_restore, r);
+		warn_of_dest(cli, engine);
 	}
 	if (r == 0)
 		return CLI_OK;

@@ -16,10 +16,13 @@ from typing import Any
 from s3_client import Answer, Client
 
 S3D = Path(os.environ.get("CKPT_S3D", Path(__file__).parents[2] / "build/tests/s3/s3d"))
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 ACCESS, SECRET = "ACCESSKEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 
 
 class Server:
+    access, secret = ACCESS, SECRET
+
     def __init__(self, *options: object, tls: tuple[Path, Path] | None = None) -> None:
         self.options = [str(o) for o in options]
         self.tls = tls
@@ -38,8 +41,8 @@ class Server:
         scheme = "https" if self.tls else "http"
         host = "localhost" if self.tls else "127.0.0.1"
         self.endpoint = f"{scheme}://{host}:{int(self.process.stdout.readline())}"
-        ca = str(self.tls[0]) if self.tls else None
-        self.client = Client(self.endpoint, ACCESS, SECRET, ca)
+        self.ca = str(self.tls[0]) if self.tls else None
+        self.client = Client(self.endpoint, ACCESS, SECRET, self.ca)
 
     def ask(self, method: str, key: str, *args: Any, **more: Any) -> Answer:
         return self.client.ask(method, f"/bkt/{key}" if key else "/bkt", *args, **more)
@@ -90,10 +93,38 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-class Radosgw:
-    """Ceph's, where it is installed: `with Radosgw(folder) as endpoint, access, secret`."""
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
-    SCRIPT = Path(__file__).parents[2] / "scripts/radosgw"
+
+class Somebodys:
+    """A server that others have written, as a script starts it: `with Radosgw(folder) as server`."""
+
+    ca: str | None = None
+    said: dict[str, str]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def take(self, lines: list[str]) -> None:
+        self.said = dict(line.split("=", 1) for line in lines)
+        self.endpoint = self.said["S3_ENDPOINT"]
+        self.access = self.said["AWS_ACCESS_KEY_ID"]
+        self.secret = self.said["AWS_SECRET_ACCESS_KEY"]
+        self.client = Client(self.endpoint, self.access, self.secret)
+
+    def ask(self, method: str, key: str, *args: Any, **more: Any) -> Answer:
+        return self.client.ask(method, f"/bkt/{key}" if key else "/bkt", *args, **more)
+
+
+class Radosgw(Somebodys):
+    """Ceph's, where it is installed."""
+
+    SCRIPT = SCRIPTS / "radosgw"
 
     @staticmethod
     def installed() -> bool:
@@ -102,16 +133,53 @@ class Radosgw:
         said = subprocess.run(["radosgw", "--version"], capture_output=True, text=True, check=False)
         return " 16.2." in said.stdout
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> tuple[str, str, str]:
-        up = subprocess.run(
-            [str(self.SCRIPT), "up", str(self.folder)], capture_output=True, text=True, check=True
+    def do(self, what: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.SCRIPT), what, str(self.folder)], capture_output=True, text=True, check=False
         )
-        said = dict(line.split("=", 1) for line in up.stdout.split())
-        return said["S3_ENDPOINT"], said["AWS_ACCESS_KEY_ID"], said["AWS_SECRET_ACCESS_KEY"]
+
+    def must(self, what: str) -> str:
+        done = self.do(what)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def __enter__(self) -> Radosgw:
+        self.take(self.must("up").split())
+        return self
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run([str(self.SCRIPT), "down", str(self.folder)], check=True)
+        running = [int(line.split()[1]) for line in (self.folder / "pids").read_text().splitlines()]
+        self.must("down")
+        assert not self.folder.exists()
+        assert not [pid for pid in running if is_alive(pid)]
+
+
+class Swift(Somebodys):
+    """OpenStack's, where it is installed."""
+
+    SCRIPT = SCRIPTS / "swift"
+
+    @staticmethod
+    def installed() -> bool:
+        python = "/usr/bin/python3"
+        said = subprocess.run(
+            [python, "-c", "import swift.common.wsgi"], capture_output=True, check=False
+        )
+        return said.returncode == 0
+
+    def __enter__(self) -> Swift:
+        self.process = subprocess.Popen(
+            [str(self.SCRIPT), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout
+        self.take([self.process.stdout.readline().strip() for _ in range(4)])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        assert self.process.wait(20) == 0
         assert not self.folder.exists()

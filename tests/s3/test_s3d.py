@@ -16,9 +16,8 @@ import botocore.session
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from s3_client import Client
 from s3_probe import AWS, NOT_IMITATED, PART, RADOSGW, Probe
-from s3_server import ACCESS, SECRET, Radosgw, Server, until
+from s3_server import ACCESS, SECRET, Server, until
 
 Serve = Callable[..., Server]
 
@@ -45,12 +44,6 @@ def test_it_is_like_radosgw(serve: Serve) -> None:
     found = Probe(serve("--like", "radosgw").client, "probe").run()
     wanted = {name: answer for name, answer in RADOSGW.items() if name not in NOT_IMITATED}
     assert found == {**AWS, **wanted}
-
-
-@pytest.mark.skipif(not Radosgw.installed(), reason="radosgw 16.2 is not installed")
-def test_radosgw_answers_as_the_table_says(tmp_path: Path) -> None:
-    with Radosgw(tmp_path / "ceph") as (endpoint, access, secret):
-        assert Probe(Client(endpoint, access, secret), "probe").run() == {**AWS, **RADOSGW}
 
 
 def test_a_client_of_amazons(serve: Serve) -> None:

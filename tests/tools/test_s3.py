@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import json
-import os
 import re
 import signal
 import subprocess
@@ -23,87 +21,31 @@ import torch
 import libckpt
 from libckpt import Checkpointer
 
-TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
 # Not at the front: there is a conftest there, too.
 sys.path.append(str(Path(__file__).parents[1] / "s3"))
 
-from s3_client import Client  # noqa: E402
-from s3_server import ACCESS, S3D, SECRET, Radosgw, Server, make_certificate, until  # noqa: E402
+from s3_programs import (  # noqa: E402
+    AUTH,
+    FAILED,
+    INCOMPLETE,
+    INTEGRITY,
+    NETWORK,
+    NOT_FOUND,
+    OK,
+    TOOLS,
+    USAGE,
+    Bucket,
+    Nowhere,
+    files_of,
+    has_s3,
+    same,
+    save,
+)  # fmt: skip
+from s3_server import S3D, Server, make_certificate, until  # noqa: E402
 
-OK, FAILED, USAGE, INCOMPLETE, INTEGRITY = 0, 1, 2, 3, 4
-NOT_FOUND, AUTH, NETWORK = 10, 12, 13
 URL = "s3://bkt/run"
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB: three parts
-
-
-class Bucket:
-    """A server, and programs that are told of it by their environment."""
-
-    def __init__(self, server: Server, home: Path) -> None:
-        self.server = server
-        self.home = home
-        self.settings: dict[str, str | None] = {}
-
-    def environment(self) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
-        said: dict[str, str | None] = {
-            **inherited,
-            "HOME": str(self.home),
-            "AWS_ENDPOINT_URL_S3": self.server.endpoint,
-            "AWS_ACCESS_KEY_ID": ACCESS,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CA_BUNDLE": str(self.server.tls[0]) if self.server.tls else None,
-            **self.settings,
-        }
-        return {k: v for k, v in said.items() if v is not None}
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        program, *rest = (str(a) for a in arguments)
-        return subprocess.Popen(
-            [str(TOOLS / program), *rest], env=self.environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def run(self, *arguments: object, **settings: str | None) -> subprocess.CompletedProcess[str]:
-        before, self.settings = self.settings, {**self.settings, **settings}
-        process = self.start(*arguments)
-        self.settings = before
-        out, err = process.communicate(timeout=120)
-        assert SECRET not in out + err
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def good(self, *arguments: object, **settings: str | None) -> str:
-        result = self.run(*arguments, **settings)
-        assert (result.returncode, result.stderr) == (OK, ""), result
-        return result.stdout
-
-    def applied(self, operation: str, key: str) -> int:
-        return sum(bool(re.fullmatch(f"{operation} {key}", a)) for a in self.server.applied())
-
-    def names(self) -> list[str]:
-        return sorted(self.server.ask("GET", "", query={"list-type": "2"}).texts("Key"))
-
-    def put(self, store: Path, prefix: str = "run/") -> None:
-        """A store as some other program copies it there."""
-        for path in in_order(store):
-            body = path.read_bytes()
-            assert self.server.ask("PUT", f"{prefix}{path.relative_to(store)}", body).status == 200
-
-
-def has_s3() -> bool:
-    """Whether the programs were built with it."""
-    said = subprocess.run(
-        [str(TOOLS / "ckpt-verify"), "--version"], capture_output=True, text=True, check=True
-    )
-    return "s3" in said.stdout.split()
-
-
-def in_order(store: Path) -> list[Path]:
-    files = [p for p in store.rglob("*") if p.is_file()]
-    return sorted(files, key=lambda p: (p.parent != store, p.name == "manifest.json", p))
 
 
 @pytest.fixture
@@ -132,13 +74,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-def save(path: Path, state: dict[str, Any], *steps: int) -> Path:
-    with Checkpointer(str(path), state=dict(state)) as ckpt:
-        for step in steps:
-            ckpt.save(step).wait("local", timeout=60)
-    return path
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("small") / "run", SMALL, 10, 20, 30)
@@ -147,19 +82,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("large") / "run", PARTS, 7)
-
-
-def files_of(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
-
-
-def same(one: Path, other: Path, step: int) -> None:
-    """Its files are those of the other store, to the byte."""
-    (directory,) = other.glob(f"g*/step-{step:010d}")
-    names = [p.name for p in directory.iterdir()]
-    assert {"manifest.json"} < set(names)
-    relative = directory.relative_to(other)
-    assert filecmp.cmpfiles(one / relative, directory, names, shallow=False) == (names, [], [])
 
 
 # Both ways.
@@ -259,7 +181,7 @@ def test_tls(
 
 
 def test_directories_have_urls(small: Path, tmp_path: Path) -> None:
-    bucket = Bucket(Here(), tmp_path)
+    bucket = Bucket(Nowhere(), tmp_path)
     bucket.good("ckpt-restore", f"file://{small}", f"file://{tmp_path}/a%20b")
     same(tmp_path / "a b", small, 30)
     assert "all good" in bucket.good("ckpt-verify", f"file://{tmp_path}/a%20b")
@@ -272,14 +194,6 @@ def test_directories_have_urls(small: Path, tmp_path: Path) -> None:
         result = bucket.run("ckpt-restore", small, url, "--consolidate")
         assert result.returncode == USAGE
         assert "a directory by its path" in result.stderr
-
-
-class Here(Server):
-    """No server: for what needs none."""
-
-    def __init__(self) -> None:
-        self.tls = None
-        self.endpoint = "http://127.0.0.1:1"
 
 
 def test_a_build_without() -> None:
@@ -586,34 +500,6 @@ def test_who_is_late_takes_nothing_away(bucket: Bucket, large: Path) -> None:
     late.send_signal(signal.SIGINT)
     late.communicate(timeout=60)
     assert "all good" in bucket.good("ckpt-verify", URL)
-
-
-# Somebody else's server.
-
-
-@pytest.mark.skipif(not Radosgw.installed(), reason="radosgw 16.2 is not installed")
-def test_radosgw(small: Path, large: Path, tmp_path: Path) -> None:
-    if not has_s3():
-        pytest.skip("a library built without S3")
-    bucket = Bucket(Here(), tmp_path)
-    with Radosgw(tmp_path / "ceph") as (endpoint, access, secret):
-        bucket.settings = {
-            "AWS_ENDPOINT_URL_S3": endpoint,
-            "AWS_ACCESS_KEY_ID": access,
-            "AWS_SECRET_ACCESS_KEY": secret,
-        }
-        assert bucket.run("ckpt", "ls", "s3://nobodys/run").returncode == NOT_FOUND
-        made = Client(endpoint, access, secret).ask("PUT", "/bkt")
-        assert made.status == 200
-        for step in (10, 30):
-            assert bucket.run("ckpt-restore", small, URL, "--step", step).returncode == OK
-        assert "2 steps" in bucket.good("ckpt-verify", URL)
-        assert bucket.run("ckpt-restore", small, URL).returncode == FAILED
-        assert bucket.run("ckpt-restore", large, "s3://bkt/large").returncode == OK
-        bucket.good("ckpt-restore", "s3://bkt/large", tmp_path / "out")
-        same(tmp_path / "out", large, 7)
-        result = bucket.run("ckpt", "ls", URL, AWS_SECRET_ACCESS_KEY="wrong")
-        assert result.returncode == AUTH
 
 
 # The Python package.

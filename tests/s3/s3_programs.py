@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs on a store in a bucket of some server, and what two stores have alike."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from libckpt import Checkpointer
+
+TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
+
+OK, FAILED, USAGE, INCOMPLETE, INTEGRITY = 0, 1, 2, 3, 4
+NOT_FOUND, AUTH, NETWORK = 10, 12, 13
+
+
+class Nowhere:
+    """No server: for what needs none."""
+
+    endpoint, access, secret, ca = "http://127.0.0.1:1", "nobody", "nothing", None
+
+
+class Bucket:
+    """A server, and programs that are told of it by their environment."""
+
+    def __init__(self, server: Any, home: Path) -> None:
+        self.server = server
+        self.home = home
+        self.settings: dict[str, str | None] = {}
+
+    def environment(self) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        said: dict[str, str | None] = {
+            **inherited,
+            "HOME": str(self.home),
+            "AWS_ENDPOINT_URL_S3": self.server.endpoint,
+            "AWS_ACCESS_KEY_ID": self.server.access,
+            "AWS_SECRET_ACCESS_KEY": self.server.secret,
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CA_BUNDLE": self.server.ca,
+            **self.settings,
+        }
+        return {k: v for k, v in said.items() if v is not None}
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        program, *rest = (str(a) for a in arguments)
+        return subprocess.Popen(
+            [str(TOOLS / program), *rest], env=self.environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *arguments: object, **settings: str | None) -> subprocess.CompletedProcess[str]:
+        before, self.settings = self.settings, {**self.settings, **settings}
+        process = self.start(*arguments)
+        self.settings = before
+        out, err = process.communicate(timeout=120)
+        assert self.server.secret not in out + err
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def good(self, *arguments: object, **settings: str | None) -> str:
+        result = self.run(*arguments, **settings)
+        assert (result.returncode, result.stderr) == (OK, ""), result
+        return result.stdout
+
+    def applied(self, operation: str, key: str) -> int:
+        return sum(bool(re.fullmatch(f"{operation} {key}", a)) for a in self.server.applied())
+
+    def names(self) -> list[str]:
+        return sorted(self.server.ask("GET", "", query={"list-type": "2"}).texts("Key"))
+
+    def put(self, store: Path, prefix: str = "run/") -> None:
+        """A store as some other program copies it there."""
+        for path in in_order(store):
+            body = path.read_bytes()
+            assert self.server.ask("PUT", f"{prefix}{path.relative_to(store)}", body).status == 200
+
+
+def has_s3() -> bool:
+    """Whether the programs were built with it."""
+    said = subprocess.run(
+        [str(TOOLS / "ckpt-verify"), "--version"], capture_output=True, text=True, check=True
+    )
+    return "s3" in said.stdout.split()
+
+
+def in_order(store: Path) -> list[Path]:
+    files = [p for p in store.rglob("*") if p.is_file()]
+    return sorted(files, key=lambda p: (p.parent != store, p.name == "manifest.json", p))
+
+
+def save(path: Path, state: dict[str, Any], *steps: int) -> Path:
+    with Checkpointer(str(path), state=dict(state)) as ckpt:
+        for step in steps:
+            ckpt.save(step).wait("local", timeout=60)
+    return path
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+
+
+def same(one: Path, other: Path, step: int) -> None:
+    """Its files are those of the other store, to the byte."""
+    (directory,) = other.glob(f"g*/step-{step:010d}")
+    names = [p.name for p in directory.iterdir()]
+    assert {"manifest.json"} < set(names)
+    relative = directory.relative_to(other)
+    assert filecmp.cmpfiles(one / relative, directory, names, shallow=False) == (names, [], [])
