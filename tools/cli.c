@@ -309,6 +309,7 @@ int cli_exit_of(int code)
 	case CKPT_ENOSTEP:
 		return CLI_NOT_FOUND;
 	case CKPT_EINUSE:
+	case CKPT_EFENCED:
 	case -EBUSY:
 		return CLI_IN_USE;
 	case CKPT_EAUTH:

@@ -84,6 +84,9 @@ int cli_fail_record(const struct cli *cli, int exit_code, const struct ckpt_erro
 /* Opens the store read only, after catching SIGINT and SIGTERM. Returns an exit code: it has said why. */
 int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine);
 
+/* The same to upload from: it is one already, and its remote store is the second operand. */
+int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine);
+
 /* 0, or the signal that asked to stop. */
 int cli_interrupted(void);
 
@@ -92,6 +95,12 @@ int cli_interrupted(void);
  * Returns its code.
  */
 int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what);
+
+/*
+ * Waits until all that a store holds is in its remote store, shows how it goes, and stops when interrupted. Returns
+ * the library's code.
+ */
+int cli_wait_remote(const struct cli *cli, struct ckpt_engine *engine);
 
 /* What --version prints: what the library has, too. */
 void cli_version(const char *name);
@@ -119,6 +128,7 @@ void cli_print_text(FILE *to, const char *text);
 int cmd_ls(int argc, char **argv, const char *name);
 int cmd_restore(int argc, char **argv, const char *name);
 int cmd_show(int argc, char **argv, const char *name);
+int cmd_upload(int argc, char **argv, const char *name);
 int cmd_verify(int argc, char **argv, const char *name);
 
 #endif

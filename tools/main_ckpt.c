@@ -14,6 +14,7 @@ static const struct {
 	{"show", "ckpt show", cmd_show, "show what a step holds"},
 	{"verify", "ckpt verify", cmd_verify, "check every chunk (as ckpt-verify)"},
 	{"restore", "ckpt restore", cmd_restore, "copy a step out, verified (as ckpt-restore)"},
+	{"upload", "ckpt upload", cmd_upload, "send what a bucket or directory lacks of a store"},
 };
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
 

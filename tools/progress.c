@@ -35,23 +35,46 @@ static void catch_signals(void)
 	(void)sigaction(SIGTERM, &action, NULL);
 }
 
+static int fail_open(const struct cli *cli, int code)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	/* A file is no store. Of a name within a store this means something else. */
+	(void)ckpt_last_error_record(&error);
+	if (code == -ENOTDIR && strcmp(error.file, cli->operand[0]) == 0)
+		return cli_fail_with(cli, CLI_NOT_FOUND, NULL);
+	return cli_fail(cli, code);
+}
+
 int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine)
 {
 	struct ckpt_engine_opts opts = {.size = sizeof(opts),
 		.flags = CKPT_ENGINE_READ_ONLY,
 		.pool_bytes = POOL,
 		.log_level = CKPT_LOG_WARN};
-	struct ckpt_error error = {.size = sizeof(error)};
 
 	catch_signals();
 	int r = ckpt_engine_open(cli->operand[0], &opts, ret_engine);
-	if (r == 0)
-		return CLI_OK;
-	/* A file is no store. Of a name within a store this means something else. */
-	(void)ckpt_last_error_record(&error);
-	if (r == -ENOTDIR && strcmp(error.file, cli->operand[0]) == 0)
-		return cli_fail_with(cli, CLI_NOT_FOUND, NULL);
-	return cli_fail(cli, r);
+	return r < 0 ? fail_open(cli, r) : CLI_OK;
+}
+
+int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)
+{
+	struct ckpt_engine_opts opts = {.size = sizeof(opts),
+		.flags = CKPT_ENGINE_NO_BRING,
+		.pool_bytes = POOL,
+		.log_level = CKPT_LOG_WARN,
+		.remote = cli->operand[1],
+		.remote_tries = 1};
+
+	/* To be written to it would be made, if it were not there. */
+	int r = cli_open(cli, ret_engine);
+	if (r != CLI_OK)
+		return r;
+	ckpt_engine_close(*ret_engine);
+	*ret_engine = NULL;
+	r = ckpt_engine_open(cli->operand[0], &opts, ret_engine);
+	return r < 0 ? fail_open(cli, r) : CLI_OK;
 }
 
 static double seconds_now(void)
@@ -102,6 +125,26 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 			ckpt_restore_cancel(restore);
 		if (bar && ckpt_restore_progress(restore, &done, &total) == 0)
 			draw(what, done, total, seconds_now() - start);
+	}
+	if (bar)
+		(void)fputs("\r\033[K", stderr);
+	return r;
+}
+
+int cli_wait_remote(const struct cli *cli, struct ckpt_engine *engine)
+{
+	bool bar = wants_bar(cli);
+	double start = seconds_now();
+	int r;
+
+	while ((r = ckpt_engine_drain_remote(engine, POLL_MS)) == -ETIMEDOUT) {
+		struct ckpt_stats stats = {.size = sizeof(stats)};
+		if (cli_interrupted())
+			break;
+		if (bar && ckpt_engine_stats(engine, &stats) == 0)
+			draw("uploading", stats.bytes_uploaded,
+				stats.bytes_uploaded + stats.uploads_waiting_bytes,
+				seconds_now() - start);
 	}
 	if (bar)
 		(void)fputs("\r\033[K", stderr);

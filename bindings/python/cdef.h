@@ -224,11 +224,13 @@ struct ckpt_engine_opts {
 	const char *remote;
 	uint64_t remote_every;
 	uint64_t remote_bytes_per_s;
+	uint32_t remote_tries;
 };
 
 #define CKPT_ENGINE_NEW_START  ...
 #define CKPT_ENGINE_READ_ONLY  ...
 #define CKPT_ENGINE_NODE_STORE ...
+#define CKPT_ENGINE_NO_BRING   ...
 
 int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);

@@ -100,12 +100,17 @@ struct ckpt_engine_opts {
 	const char *remote;
 	uint64_t remote_every;       /* only steps divisible by n go there; 0: all */
 	uint64_t remote_bytes_per_s; /* what this rank may send to a bucket; 0: no bound */
+	uint32_t
+		remote_tries; /* that fail in a row, and nothing is uploaded any more; 0: for ever */
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
 #define CKPT_ENGINE_NEW_START 1u
 /* Read only: claims nothing, creates nothing, and may be opened beside a live writer. */
 #define CKPT_ENGINE_READ_ONLY 2u
+
+/* With `remote`: bring nothing from there, whatever it has; see ckpt_engine_bring(). */
+#define CKPT_ENGINE_NO_BRING 8u
 
 /*
  * Every node of the job has a store of its own at `path` (its NVMe), and not all one that they share. Ranks

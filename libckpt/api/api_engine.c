@@ -20,7 +20,7 @@
 #define THREADS_MAX     64
 #define TIMEOUT_DEFAULT 600000
 #define EITHER_FLAGS    (CKPT_ENGINE_NEW_START | CKPT_ENGINE_READ_ONLY)
-#define KNOWN_FLAGS     (EITHER_FLAGS | CKPT_ENGINE_NODE_STORE)
+#define KNOWN_FLAGS     (EITHER_FLAGS | CKPT_ENGINE_NODE_STORE | CKPT_ENGINE_NO_BRING)
 
 static int bad_option(const char *field, unsigned long long value, const char *allowed)
 {

@@ -87,6 +87,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	for (uint32_t i = 0; restore->looked && i < restore->pick.manifest.world; i++)
 		ckpt_index_free(restore->looked[i]);
 	ckpt_free(restore->looked);
+	ckpt_free(restore->mender);
 	ckpt_gather_clear(&restore->gather);
 	ckpt_findings_clear(&restore->findings);
 	ckpt_fetch_clear(&restore->fetch);

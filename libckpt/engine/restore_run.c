@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/restore_state.h"
 #include "engine/uploader.h"
@@ -133,18 +134,23 @@ static bool can_mend(const struct ckpt_restore *r)
 		       core->mended_step != r->pick.chosen.step);
 }
 
-static void start_mender(struct ckpt_restore *r)
+/* False: there is no memory for it. */
+static bool start_mender(struct ckpt_restore *r)
 {
 	struct ckpt_core *core = r->core;
 
+	r->mender = ckpt_alloc(sizeof(*r->mender));
+	if (!r->mender)
+		return false;
 	core->mended_generation = r->pick.chosen.generation;
 	core->mended_step = r->pick.chosen.step;
-	r->mender = (struct ckpt_mender){.core = core,
-		.source = core->uploader->dest,
-		.pick = &r->pick,
-		.stop = &r->stop,
-		.waiter = &r->task};
-	ckpt_mender_start(&r->mender);
+	r->mender->core = core;
+	r->mender->source = core->uploader->dest;
+	r->mender->pick = &r->pick;
+	r->mender->stop = &r->stop;
+	r->mender->waiter = &r->task;
+	ckpt_mender_start(r->mender);
+	return true;
 }
 
 /* True: it is good again. What was found is told all the same, and who asks again is given it. */
@@ -153,7 +159,7 @@ static bool take_mender(struct ckpt_restore *r)
 	const struct ckpt_error found = r->why;
 	const char *remote = r->core->uploader->dest->label;
 
-	if (r->mender.task.result == 0) {
+	if (r->mender->task.result == 0) {
 		(void)snprintf(r->why.message, sizeof(r->why.message),
 			"%.700s; it was put back from %.200s: restore it again", found.message,
 			remote);
@@ -163,7 +169,7 @@ static bool take_mender(struct ckpt_restore *r)
 	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR,
 		"step %llu of %s cannot be put back from %s: %.700s",
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label, remote,
-		r->mender.err.message);
+		r->mender->err.message);
 	return false;
 }
 
@@ -208,9 +214,8 @@ static int go_on(struct ckpt_task *task)
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
 	}
-	if (can_mend(r)) {
-		start_mender(r);
-		CKPT_AWAIT(task, r->mender.task.finished);
+	if (can_mend(r) && start_mender(r)) {
+		CKPT_AWAIT(task, r->mender->task.finished);
 		r->mended = take_mender(r);
 	}
 	if (must_quarantine(r) && !r->mended) {

@@ -83,7 +83,7 @@ struct ckpt_restore {
 	bool compared;
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
-	struct ckpt_mender mender;
+	struct ckpt_mender *mender; /* NULL: nothing was to be mended */
 	struct ckpt_findings findings;
 	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
 };

@@ -153,6 +153,7 @@ static int open_core(
 		.keep_last = opts->keep_last,
 		.keep_every = opts->keep_every,
 		.remote_every = opts->remote_every,
+		.remote_tries = opts->remote_tries,
 		.save_timeout_ms = opts->save_timeout_ms,
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
 		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
@@ -203,7 +204,8 @@ static int read_store(struct ckpt_engine *engine, struct ckpt_error *err)
 static bool brings(const struct ckpt_engine_opts *opts)
 {
 	return opts->remote && opts->world <= 1 &&
-	       !(opts->flags & (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START));
+	       !(opts->flags &
+		       (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START | CKPT_ENGINE_NO_BRING));
 }
 
 int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,

@@ -19,12 +19,14 @@ static struct ckpt_upload *upload_of(struct ckpt_task *task)
 /* What to give up with after an operation in the remote store; 0: go on. */
 static int trouble(struct ckpt_upload *u, const char *doing)
 {
+	const struct ckpt_where where = {.tier = "remote", .file = u->op.path};
+
 	if (u->op.result >= 0)
 		return *u->stop;
-	return ckpt_fail_at(u->err, u->op.result,
-		&(struct ckpt_where){.tier = "remote", .file = u->op.path},
-		"cannot %s %s in %s: %s", doing, u->op.path, u->dest->label,
-		ckpt_code_text(u->op.result));
+	if (ckpt_fail_said(u->err, u->op.result, &where, &u->said))
+		return u->op.result;
+	return ckpt_fail_at(u->err, u->op.result, &where, "cannot %s %s in %s: %s", doing,
+		u->op.path, u->dest->label, ckpt_code_text(u->op.result));
 }
 
 static void drop_data(struct ckpt_upload *u)
@@ -308,7 +310,6 @@ static int create_body(struct ckpt_task *task)
 			return give_up(u, r);
 	}
 	ckpt_name_shard(path, u->generation, u->step, u->shard.rank->rank, u->shard.rank->attempt);
-	u->op.err = u->err;
 	ckpt_store_resume(u->dest, &u->op, path,
 		ckpt_align_up(u->shard.index->layout->bytes, u->dest->align), &u->file);
 	CKPT_AWAIT(task, u->op.done);
@@ -401,7 +402,6 @@ static int catalog_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	u->op.err = NULL;
 	if (u->core->config.rank > 0 || !is_complete(u))
 		return give_up(u, *u->stop);
 	if (u->pick.manifest.catalog_bytes == 0)
@@ -459,7 +459,6 @@ static int commit_body(struct ckpt_task *task)
 	r = check_fence(u);
 	if (r < 0)
 		return give_up(u, r);
-	u->op.err = u->err;
 	ckpt_store_publish(u->dest, &u->op, u->pick.path, u->pick.manifest_bytes,
 		u->pick.manifest_length, NULL);
 	CKPT_AWAIT(task, u->op.done);
@@ -519,6 +518,7 @@ void ckpt_upload_start(struct ckpt_upload *upload)
 	upload->file.fd = -1;
 	upload->pick.lock.fd = -1;
 	ckpt_shard_init(&upload->shard);
-	ckpt_store_op_init(&upload->op, &upload->task, NULL);
+	ckpt_error_clear(&upload->said);
+	ckpt_store_op_init(&upload->op, &upload->task, &upload->said);
 	ckpt_task_start(&upload->task, &upload->core->sched, take_body, upload_done);
 }

@@ -36,7 +36,8 @@ struct ckpt_upload {
 
 	/* Its own. */
 	struct ckpt_store_op op;
-	struct ckpt_pick pick; /* manifest and lock of the step, here */
+	struct ckpt_error said; /* by the remote store, of its failures */
+	struct ckpt_pick pick;  /* manifest and lock of the step, here */
 	struct ckpt_elsewhere elsewhere;
 	struct ckpt_listing there; /* what the remote store has of the step */
 	struct ckpt_shard shard;

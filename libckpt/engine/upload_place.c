@@ -17,12 +17,14 @@ static struct ckpt_upload_place *place_of(struct ckpt_task *task)
 
 static int trouble(struct ckpt_upload_place *p, const char *doing)
 {
+	const struct ckpt_where where = {.tier = "remote", .file = p->op.path};
+
 	if (p->op.result >= 0)
 		return *p->stop;
-	return ckpt_fail_at(p->err, p->op.result,
-		&(struct ckpt_where){.tier = "remote", .file = p->op.path},
-		"cannot %s %s in %s: %s", doing, p->op.path, p->dest->label,
-		ckpt_code_text(p->op.result));
+	if (ckpt_fail_said(p->err, p->op.result, &where, &p->said))
+		return p->op.result;
+	return ckpt_fail_at(p->err, p->op.result, &where, "cannot %s %s in %s: %s", doing,
+		p->op.path, p->dest->label, ckpt_code_text(p->op.result));
 }
 
 static void drop_data(struct ckpt_upload_place *p)
@@ -287,7 +289,8 @@ static void place_done(struct ckpt_task *task)
 
 void ckpt_upload_place_start(struct ckpt_upload_place *place)
 {
-	ckpt_store_op_init(&place->op, &place->task, NULL);
+	ckpt_error_clear(&place->said);
+	ckpt_store_op_init(&place->op, &place->task, &place->said);
 	place->op.quiet = true;
 	ckpt_task_start(&place->task, &place->core->sched, marker_body, place_done);
 }

@@ -19,6 +19,7 @@ struct ckpt_upload_place {
 
 	/* Its own. */
 	struct ckpt_store_op op;
+	struct ckpt_error said;    /* by the remote store, of its failures */
 	struct ckpt_listing there; /* claims in the remote store */
 	uint64_t newest;           /* of them */
 	size_t at;                 /* in the claims that are here */

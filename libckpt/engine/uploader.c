@@ -172,6 +172,12 @@ static void back_off(struct ckpt_uploader *u)
 		u->error.message);
 }
 
+/* Whoever waits for it wants to know, rather than to wait. */
+static bool has_tried_enough(struct ckpt_uploader *u)
+{
+	return u->core->config.remote_tries > 0 && u->failures + 1 >= u->core->config.remote_tries;
+}
+
 static void fail_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	u->core->stats.uploads_failed++;
@@ -203,6 +209,8 @@ static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, i
 		fail_entry(u, e);
 	} else if (e && !is_outside(&u->error) && ++e->failures >= FAILURES_MAX) {
 		fail_entry(u, e);
+	} else if (has_tried_enough(u)) {
+		halt(u, code);
 	} else {
 		back_off(u);
 	}

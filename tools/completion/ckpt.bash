@@ -7,6 +7,7 @@ _ckpt() {
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
 	ckpt:ls) options="--json --version --help" ;;
 	ckpt:show) options="--step --json --quiet --version --help" ;;
+	ckpt:upload) options="--json --progress --quiet --version --help" ;;
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
 	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size --world-size --rank --whole" ;;
@@ -30,7 +31,7 @@ _ckpt() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[0]##*/} == ckpt && $COMP_CWORD == 1 ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "ls show verify restore --help --version" -- "$current")
+		mapfile -t COMPREPLY < <(compgen -W "ls show verify restore upload --help --version" -- "$current")
 	elif [[ $current == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
 	else

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckpt upload: what is committed here and not there comes to be there, once, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import libckpt
+
+# Not at the front: there is a conftest there, too.
+sys.path.append(str(Path(__file__).parents[1] / "s3"))
+
+from s3_programs import (  # noqa: E402
+    AUTH,
+    FAILED,
+    INTEGRITY,
+    NETWORK,
+    NOT_FOUND,
+    OK,
+    USAGE,
+    Bucket,
+    Nowhere,
+    has_s3,
+    same,
+    save,
+)  # fmt: skip
+from s3_server import S3D, Server, until  # noqa: E402
+
+URL = "s3://bkt/run"
+IN_USE = 11
+SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
+PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB: three parts
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Bucket:
+    """The programs, and no server."""
+    return Bucket(Nowhere(), tmp_path)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    if not S3D.exists() or not has_s3():
+        pytest.skip("a library built without S3")
+    server = Server()
+    try:
+        yield Bucket(server, tmp_path)
+    finally:
+        server.stop()
+
+
+def steps_of(store: Path) -> list[int]:
+    return [info.step for info in libckpt.list_steps(str(store)) if info.state == "committed"]
+
+
+def test_into_a_directory(here: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    remote = tmp_path / "remote"
+    said = json.loads(here.good("ckpt", "upload", store, f"file://{remote}", "--json"))
+    assert (said["type"], said["steps"], said["step"]) == ("uploaded", 3, 3)
+    assert said["bytes"] > 3 * 20000
+    for step in (1, 2, 3):
+        same(remote, store, step)
+    again = json.loads(here.good("ckpt", "upload", store, f"file://{remote}", "--json"))
+    assert (again["steps"], again["bytes"]) == (3, 0)
+    here.good("ckpt-verify", remote)
+
+
+def test_is_refused(here: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1)
+    absent = tmp_path / "absent"
+    remote = f"file://{tmp_path / 'remote'}"
+    assert here.run("ckpt", "upload", absent, remote).returncode == NOT_FOUND
+    assert not absent.exists() and not (tmp_path / "remote").exists()
+    assert here.run("ckpt", "upload", store).returncode == USAGE
+    assert here.run("ckpt", "upload", store, "ftp://somewhere").returncode == FAILED
+    assert here.run("ckpt", "upload", store, f"file://{store}").returncode == FAILED
+    stranger = save(tmp_path / "stranger", SMALL, 1)
+    result = here.run("ckpt", "upload", store, f"file://{stranger}")
+    assert result.returncode == FAILED and "another run" in result.stderr
+    with libckpt.Checkpointer(str(store), state=dict(SMALL)) as live:
+        live.resume()
+        live.save(2).wait("local", timeout=60)
+        assert here.run("ckpt", "upload", store, remote).returncode == IN_USE
+
+
+def test_a_damaged_step_stays(here: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1, 2)
+    (shard,) = store.glob("g000001/step-0000000001/*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[10000] ^= 1
+    shard.write_bytes(content)
+    result = here.run("ckpt", "upload", store, f"file://{tmp_path / 'remote'}")
+    assert result.returncode == INTEGRITY and str(shard.name) in result.stderr
+    assert steps_of(tmp_path / "remote") == [2]
+
+
+def test_into_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", PARTS, 1, 2)
+    bucket.good("ckpt", "upload", store, URL)
+    bucket.good("ckpt-verify", URL)
+    assert bucket.applied("UploadPart", ".*") == 6
+    bucket.good("ckpt", "upload", store, URL)
+    assert bucket.applied("UploadPart", ".*") == 6
+    bucket.good("ckpt-restore", URL, tmp_path / "back")
+    same(tmp_path / "back", store, 2)
+    # The manifest is the last of each step.
+    puts = [name for name in bucket.server.applied() if name.startswith("PutObject run/g0")]
+    assert [name for name in puts if "manifest" in name] == puts[1::2], puts
+
+
+def test_only_what_is_missing_is_sent(bucket: Bucket, tmp_path: Path) -> None:
+    """Killed when some parts were there: those are not sent again, and no upload is left over."""
+    store = save(tmp_path / "store", PARTS, 1)
+    bucket.server.rules({"do": "stall", "operation": "UploadPart", "part": 3})
+    process = bucket.start("ckpt", "upload", store, URL)
+    until(lambda: bucket.applied("UploadPart", ".*") >= 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    bucket.server.rules()
+    before = bucket.applied("UploadPart", ".*")
+    bucket.good("ckpt", "upload", store, URL)
+    assert bucket.applied("CreateMultipartUpload", ".*") == 1
+    assert bucket.applied("UploadPart", ".*") - before <= 1
+    uploads = bucket.server.ask("GET", "", query={"uploads": ""})
+    assert uploads.texts("UploadId") == []
+    bucket.good("ckpt-verify", URL)
+
+
+def test_ends_with_what_the_server_says(bucket: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1)
+    result = bucket.run("ckpt", "upload", store, URL, AWS_SECRET_ACCESS_KEY="wrong")
+    assert result.returncode == AUTH and "SignatureDoesNotMatch" in result.stderr, result
+    bucket.server.kill()
+    result = bucket.run("ckpt", "upload", store, URL, AWS_MAX_ATTEMPTS="2")
+    assert result.returncode == NETWORK, result
+
+
+def test_interrupted(bucket: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", PARTS, 1)
+    bucket.server.rules({"do": "stall", "operation": "UploadPart", "part": 2})
+    process = bucket.start("ckpt", "upload", store, URL)
+    until(lambda: bucket.applied("UploadPart", ".*") >= 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGINT
+    bucket.server.rules()
+    assert bucket.run("ckpt-verify", URL).returncode != OK
+    bucket.good("ckpt", "upload", store, URL)
+    bucket.good("ckpt-verify", URL)
+
+
+def test_a_node_that_is_gone(here: Bucket, tmp_path: Path) -> None:
+    """What was uploaded is the run: it goes on from there with nothing else."""
+    store = save(tmp_path / "store", SMALL, 1, 2)
+    here.good("ckpt", "upload", store, f"file://{tmp_path / 'remote'}")
+    shutil.rmtree(store)
+    here.good("ckpt-restore", f"file://{tmp_path / 'remote'}", store)
+    with libckpt.Checkpointer(str(store), state=dict(SMALL)) as ckpt:
+        assert ckpt.resume() == 2
