@@ -108,6 +108,9 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         {"keep_last": -1},
         {"on_error": "ignore"},
         {"io": "dma"},
+        {"remote_every": 0},
+        {"remote_bytes_per_s": 0},
+        {"drain_timeout": -1},
         {"busy": "drop"},
         {"save_timeout": 0},
         {"save_timeout": float("nan")},
@@ -127,6 +130,8 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         {"pool_bytes": 1e6},
         {"keep_last": "3"},
         {"save_timeout": "60"},
+        {"drain_timeout": None},
+        {"remote_every": 1.5},
     ):
         with pytest.raises(TypeError, match=next(iter(wrong))):
             libckpt.Checkpointer(store, {}, **wrong)
@@ -134,8 +139,6 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         libckpt.Checkpointer(f"{store}\0more", {})
     with pytest.raises(TypeError):
         libckpt.Checkpointer(store, {}, every=1.5)  # type: ignore[arg-type]
-    with pytest.raises(libckpt.UnsupportedError, match="remote"):
-        libckpt.Checkpointer(store, {}, remote="s3://bucket/run")
     with pytest.raises(libckpt.UnsupportedError, match="s3://"):
         libckpt.Checkpointer("s3://bucket/run", {})
     assert not store.exists()

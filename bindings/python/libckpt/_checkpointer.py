@@ -20,7 +20,7 @@ from ._door import apart
 from ._early import check_early
 from ._engine import Engine, Options, check, logger
 from ._fence import Fences
-from ._load import Step, check_step, read_newest, store_path
+from ._load import Step, check_step, read_newest, remote_name, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
@@ -36,6 +36,8 @@ _PATIENCE = 3
 _GRACE = 15.0
 #: For saves that were given up, at the end.
 _FAREWELL = 2.0
+#: For what is on its way to the remote store, where the program ends in haste.
+_HASTE = 10.0
 
 
 class _Core:
@@ -44,8 +46,10 @@ class _Core:
     be closed when it is collected and at the end of the program.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, drain_timeout: float = 0.0) -> None:
         self.engine = engine
+        #: seconds that the end waits for the remote store
+        self.drain_timeout = drain_timeout
         self.fences: Fences | None = None
         self.preemption: Preemption | None = None
         #: not yet known to have ended; oldest first
@@ -80,10 +84,39 @@ class _Core:
             for save in list(self.saves):
                 save._fence(self.deadline)
             self.engine.drain(self.deadline)
+            self.upload(_HASTE)
         except errors.CheckpointError as error:
             logger.error("closing %s: %s", self.engine.path, error)
         finally:
             self.shut()
+
+    def upload(self, most: float) -> None:
+        """
+        Lets the remote store have what is on its way. Of many ranks each waits until the steps are
+        there whole: rank 0, which publishes them, does not end before the parts of others come.
+        """
+        engine, remote = self.engine, self.engine.options.remote
+        if not remote:
+            return
+        timeout = min(self.drain_timeout, most)
+        if not engine.drain_remote(0):
+            logger.info(
+                "closing %s: waiting for %s to be in %s, %g s at most",
+                engine.path, _on_its_way(engine), remote, timeout,
+            )  # fmt: skip
+            engine.drain_remote(timeout)
+        stats = engine.stats()
+        if stats["uploads_waiting"]:
+            logger.warning(
+                "closing %s: after %g s %s are not known to be in %s: the next start of the job "
+                "sends what is not",
+                engine.path, timeout, _on_its_way(engine), remote,
+            )  # fmt: skip
+        if stats["uploads_failed"]:
+            logger.warning(
+                "closing %s: %d steps will not be in %s, see above",
+                engine.path, stats["uploads_failed"], remote,
+            )  # fmt: skip
 
     def shut(self) -> None:
         """Closes at once. What is still under way is given up."""
@@ -103,6 +136,11 @@ class _Core:
             self.engine.close()
 
 
+def _on_its_way(engine: Engine) -> str:
+    stats = engine.stats()
+    return f"{stats['uploads_waiting']} steps ({stats['uploads_waiting_bytes'] / 2**20:.1f} MiB)"
+
+
 def _forgotten(core: _Core) -> None:
     if not core.engine.closed and not core.engine.foreign:
         warnings.warn(
@@ -111,14 +149,6 @@ def _forgotten(core: _Core) -> None:
             stacklevel=2,
         )
         apart(core.finish)
-
-
-def _refuse_remote(remote: str | None) -> None:
-    if remote is not None:
-        raise errors.UnsupportedError(
-            f"remote={remote!r}: uploads are not in this version; leave it out",
-            code=lib.CKPT_EUNSUPPORTED,
-        )
 
 
 class Checkpointer:
@@ -150,7 +180,18 @@ class Checkpointer:
     busy: what a save does while the last one still runs: "wait" for it, or "skip" itself.
     save_timeout: seconds after which a save that is not durable is given up.
     progress: called with a Progress by the thread that waits in resume(), Save.wait() or close().
-    remote: not in this version.
+    remote: where committed steps go on to by themselves, behind the loop: "s3://bucket/prefix", or
+        a directory ("file:///mnt/shared/run42", or its Path) whose parent exists. It becomes a
+        store of this run; that of another run is refused. What was committed before and is not
+        there goes, too. What fails is tried again until it works; nothing waits for it but
+        Save.wait("remote") and the end. keep_last and keep_every leave a step alone until it is
+        there, unless the disk is full. With many ranks all of them give the same,
+        and each sends its own part.
+    remote_every: only steps that are a multiple of it go there; None: all.
+    remote_bytes_per_s: what each rank may send to a bucket in a second; None: no bound.
+    drain_timeout: seconds that close() waits for what is on its way to the remote store. What is
+        not there then is counted in a warning, and sent by the next start of the job. After an
+        exception in the `with` block it is 10 at most.
     new_start: ignore the steps in the store and start a lineage of its own.
     eager: True: copy everything before save() returns, for loops in which something else than the
         optimizers in the state changes parameters. None: if that is little, which takes no longer
@@ -189,6 +230,11 @@ class Checkpointer:
     pickled, nor used by a forked child.
     """
 
+    #: another start of the job has the store: there is nothing to go on for
+    _fenced: errors.FencedError | None = None
+    #: for the test that shows what the fence is for
+    _fence_disabled = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -203,7 +249,10 @@ class Checkpointer:
         busy: Literal["wait", "skip"] = "wait",
         save_timeout: float = 600.0,
         progress: Callable[[Progress], object] | None = None,
-        remote: str | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        remote_every: int | None = None,
+        remote_bytes_per_s: int | None = None,
+        drain_timeout: float = 300.0,
         new_start: bool = False,
         eager: bool | None = None,
         allow_pickle: bool = False,
@@ -215,7 +264,6 @@ class Checkpointer:
         from ._exchange import join, open_all, refuse
 
         try:
-            _refuse_remote(remote)
             callback("progress", progress)
             if state is not None:
                 check_state(state)
@@ -230,27 +278,24 @@ class Checkpointer:
                 keep_every=_count("keep_every", keep_every, 1) or 0,
                 new_start=new_start,
                 node_store=_flag("node_store", node_store),
+                **_remote_options(remote, remote_every, remote_bytes_per_s),
                 debug=logger.isEnabledFor(10),
             )
             directory = store_path(path)
+            patience = _seconds("drain_timeout", drain_timeout, zero=True)
             signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
-        self._progress = progress
-        self._allow_pickle = allow_pickle
+        self._progress, self._allow_pickle = progress, allow_pickle
         self._streak, self._said_eager = 0, False
-        #: another start of the job has the store: there is nothing to go on for
-        self._fenced: errors.FencedError | None = None
-        #: for the test that shows what the fence is for
-        self._fence_disabled = False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         ranks = join(directory, distributed, options.save_timeout, node_store=node_store)
         opened: list[Engine] = []
         try:
             open_all(directory, options, ranks, opened)
-            self._core = _Core(opened[0])
+            self._core = _Core(opened[0], patience)
             self._core.fences = Fences(self._pass_fence)
             if signals:
                 self._heed(signals, grace)
@@ -340,6 +385,9 @@ class Checkpointer:
         except errors.CheckpointError as error:
             cause = error
             logger.error("step %d of %s is lost, the job was told to go: %s", step, path, error)
+        else:
+            # Whoever goes on with another disk has only what is there.
+            self._core.upload(preemption.left())
         self._finalizer.detach()
         self._core.shut()
         said = f"the job was told to go: step {step} is " + ("lost" if cause else "saved")
@@ -582,8 +630,9 @@ class Checkpointer:
 
     def close(self) -> None:
         """
-        Waits for what is under way, saves nothing new, and ends. Ctrl-C meanwhile gives up what is
-        under way and ends at once. Closing twice is harmless.
+        Waits for what is under way, saves nothing new, and ends. What is on its way to the remote
+        store has `drain_timeout` seconds more. Ctrl-C meanwhile gives up what is under way and ends
+        at once. Closing twice is harmless.
         """
         engine = self._core.engine
         if engine.closed:
@@ -593,6 +642,7 @@ class Checkpointer:
             self._core.fence()
             if not engine.drain(self._core.deadline, self._tick):
                 logger.error("closing %s: what is under way does not end", engine.path)
+            self._core.upload(self._core.drain_timeout)
         finally:
             self._finalizer.detach()
             self._core.shut()
@@ -629,6 +679,16 @@ class Checkpointer:
         check(engine.work(lib.ckpt_engine_unpin, engine.guard(), check_step(step)))
 
 
+def _remote_options(
+    remote: str | os.PathLike[str] | None, every: int | None, bytes_per_s: int | None
+) -> dict[str, Any]:
+    return {
+        "remote": remote_name(remote),
+        "remote_every": _count("remote_every", every, 1) or 0,
+        "remote_bytes_per_s": _count("remote_bytes_per_s", bytes_per_s, 1) or 0,
+    }
+
+
 def _count(name: str, value: int | None, least: int) -> int | None:
     if value is None:
         return None
@@ -640,10 +700,10 @@ def _count(name: str, value: int | None, least: int) -> int | None:
     return number
 
 
-def _seconds(name: str, value: float) -> float:
+def _seconds(name: str, value: float, *, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
-    if not 0 < value <= 86400 * 7:
+    if not (0 < value <= 86400 * 7 or (zero and value == 0)):
         raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
     return float(value)
 

@@ -136,6 +136,15 @@ def last_error(code: int, step: int | None = None) -> errors.CheckpointError:
     return error_of(record)
 
 
+def has_failed(code: int) -> bool:
+    """
+    With -ETIMEDOUT from the call that has just been made on this thread: whether what was waited
+    for has itself failed with that. Then the record says of which step.
+    """
+    record = new_struct("ckpt_error")
+    return bool(lib.ckpt_last_error_record(record) == code and record.step >= 0)
+
+
 def raise_last(code: int, step: int | None = None) -> NoReturn:
     """Raises it."""
     raise last_error(code, step)
@@ -189,6 +198,10 @@ class Options(NamedTuple):
     node_ranks: int = 0
     #: every node has a store of its own
     node_store: bool = False
+    #: where committed steps go on to; empty: nowhere
+    remote: str = ""
+    remote_every: int = 0
+    remote_bytes_per_s: int = 0
 
 
 class StepInfo(NamedTuple):
@@ -234,6 +247,8 @@ def _opts(options: Options) -> Any:
     opts.keep_last = options.keep_last
     opts.keep_every = options.keep_every
     opts.node_ranks = options.node_ranks
+    opts.remote_every = options.remote_every
+    opts.remote_bytes_per_s = options.remote_bytes_per_s
     opts.cuda_major = cuda_major()
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts
@@ -377,6 +392,9 @@ class Engine:
         node = ffi.new("char[]", name.encode("utf-8", "surrogateescape"))
         if name:
             opts.node = node
+        remote = ffi.new("char[]", os.fsencode(self.options.remote))
+        if self.options.remote:
+            opts.remote = remote
         session = ffi.new("char[]", ranks.session.encode() if ranks is not None else b"")
         if ranks is not None:
             opts.rank = ranks.rank
@@ -387,14 +405,16 @@ class Engine:
             if ranks.service is not None:
                 opts.exchange = ranks.service.ptr
         path = os.fsencode(self.path)
-        if ranks is None or not self.options.node_store:
+        waits = ranks is not None and self.options.node_store
+        if not waits and not self.options.remote:
             self._open_at(path, opts, self._cell)
             self.ptr = self._cell[0]
             return
-        # With stores of their own nodes wait for each other in there. What the options point to
-        # must live as long as the call, which may outlive this one; so must the service.
+        # With stores of their own nodes wait for each other in there, and a run that is brought
+        # back from its remote store takes its time. What the options point to must live as
+        # long as the call, which may outlive this one; so must the service.
         service, self._service = self._service, None
-        held = (opts, node, session)
+        held = (opts, node, remote, session)
 
         def open_it() -> Any:
             cell = ffi.new("struct ckpt_engine **")
@@ -414,7 +434,7 @@ class Engine:
             if service is not None:
                 service.close()
 
-        opening = ranks.opening
+        opening = ranks.opening if ranks is not None and waits else None
         aside(open_it, end_it, keep, None if opening is None else opening.heed)
 
     def _open_at(self, path: bytes, opts: Any, cell: Any) -> None:
@@ -481,6 +501,19 @@ class Engine:
             return False
         check(code)
         return True
+
+    def drain_remote(self, timeout: float) -> bool:
+        """
+        Waits until nothing is on its way to the remote store: what is committed is there, or will
+        never be, which the log has said. False if the time is up first.
+        """
+        ptr = self.guard()
+        code = wait_sliced(
+            lambda ms: int(self.work(lib.ckpt_engine_drain_remote, ptr, ms)),
+            timeout,
+            over=lambda: has_failed(-errno.ETIMEDOUT),
+        )
+        return code != -errno.ETIMEDOUT or has_failed(code)
 
     def close(self) -> None:
         """
@@ -581,6 +614,15 @@ _STATS = (
     "last_local_ns",
     "last_eager_ns",
     "threads",
+    "bytes_uploaded",
+    "uploads_done",
+    "uploads_failed",
+    "uploads_retried",
+    "uploads_waiting",
+    "uploads_waiting_bytes",
+    "remote_generation",
+    "remote_step",
+    "remote_wall_ms",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -128,6 +129,17 @@ def store_path(store: str | os.PathLike[str]) -> str:
             code=lib.CKPT_EUNSUPPORTED,
         )
     return path
+
+
+def remote_name(remote: str | os.PathLike[str] | None) -> str:
+    """A remote store, as the library has it; empty: none."""
+    if remote is None:
+        return ""
+    name = store_name(remote)
+    # A Path is a directory, whatever it is called. Another directory may be the current one later.
+    if isinstance(remote, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", name):
+        return name
+    return pathlib.Path(name).absolute().as_uri()
 
 
 def parse_step(step: Step) -> int:

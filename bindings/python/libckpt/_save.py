@@ -20,6 +20,7 @@ from ._engine import (
     Engine,
     check,
     error_of,
+    has_failed,
     last_error,
     logger,
     new_struct,
@@ -92,7 +93,9 @@ class Save:
     One save under way. Made by `Checkpointer.save()` only.
 
     A save has been staged when its tensors may be changed again, and is local when it is durable on
-    this machine's disk and its manifest is published.
+    this machine's disk and its manifest is published. It is remote when the remote store holds it,
+    and its manifest is published there. A save that is local has not failed, whatever becomes of
+    its way there: that is in the log, and in wait("remote").
     """
 
     _engine: Engine
@@ -171,15 +174,15 @@ class Save:
         """
         Waits until the save has reached `level`. Raises what it failed with (DeadlineError if that
         was its own deadline), WaitTimeoutError if `timeout` seconds have passed, and LevelError at
-        once for a level that is not configured.
+        once for a level that is not configured. wait("remote") also raises why a step will never be
+        there; as long as that may still change, it waits.
         """
         number = level_number(level)
         timeout = _seconds_or_none(timeout)
         self._guard()
         end = None if timeout is None else time.monotonic() + timeout
         if self._failure is None:
-            if number not in (lib.CKPT_LEVEL_STAGED, lib.CKPT_LEVEL_LOCAL):
-                check(self._engine.ask(lib.ckpt_save_wait, self._ptr, number, 0))
+            self._check_level(number)
             self._fence(timeout)
         if self._failure is None:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -189,7 +192,10 @@ class Save:
             raise self._failure
 
     def done(self, level: str = "local") -> bool:
-        """True once the save has reached `level` or has failed (see `error`). Does not wait."""
+        """
+        True once the save has reached `level` or has failed (see `error`), or will never be in the
+        remote store (see wait()). Does not wait.
+        """
         number = level_number(level)
         self._guard()
         self._try_fence()
@@ -198,7 +204,20 @@ class Save:
         code: int = self._engine.ask(lib.ckpt_save_wait, self._ptr, number, 0)
         if code == lib.CKPT_ELEVEL:
             raise_last(code)
-        return code == 0
+        return code == 0 or self._is_lost(number, code)
+
+    def _check_level(self, number: int) -> None:
+        if number in (lib.CKPT_LEVEL_STAGED, lib.CKPT_LEVEL_LOCAL):
+            return
+        code: int = self._engine.ask(lib.ckpt_save_wait, self._ptr, number, 0)
+        if code == lib.CKPT_ELEVEL:
+            raise_last(code)
+
+    def _is_lost(self, number: int, code: int) -> bool:
+        """After a wait for that level gave `code`: whether the remote store will never have it."""
+        if number != lib.CKPT_LEVEL_REMOTE or code == 0:
+            return False
+        return code != -errno.ETIMEDOUT or has_failed(code)
 
     # What follows is for the checkpointer.
 
@@ -500,18 +519,27 @@ class Save:
                     self._fence(0)
 
     def _wait_level(self, number: int, timeout: float | None) -> None:
-        code = self._wait(lambda ms: self._ask(lib.ckpt_save_wait, number, ms), timeout)
-        if code == -errno.ETIMEDOUT and self._poll() is None:
+        code = wait_sliced(
+            lambda ms: self._ask(lib.ckpt_save_wait, number, ms),
+            timeout,
+            self._tick,
+            lambda: self._is_lost(number, -errno.ETIMEDOUT) or self._poll(),
+        )
+        if code == 0:
+            self._tick()
+            return
+        late = code == -errno.ETIMEDOUT and not self._is_lost(number, code)
+        found = last_error(code, self._step)
+        if self._poll() is not None:
+            return
+        if late:
             raise errors.WaitTimeoutError(
                 f"step {self._step}: not there after {timeout:g} s; the save goes on",
                 code=code,
                 errno=errno.ETIMEDOUT,
                 step=self._step,
             )
-        if code < 0 and self._poll() is None:
-            raise_last(code)
-        if code == 0:
-            self._tick()
+        raise found
 
     def _poll(self) -> errors.CheckpointError | None:
         if self._failure is None and self._ptr is not None:

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A remote store, as a training loop sees it: levels, the end, many ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import until
+from ranks import together
+
+import libckpt
+from libckpt import _checkpointer
+
+STATE = {"x": torch.arange(1000.0)}
+
+
+def committed(store: Path) -> list[int]:
+    return [s.step for s in libckpt.list_steps(store) if s.state == "committed"]
+
+
+def block(remote: Path) -> Callable[[], None]:
+    """Nothing can be committed there until the function that it gives is called."""
+    claims, away = remote / "gens", remote / "away"
+    claims.rename(away)
+    claims.write_text("")
+
+    def unblock() -> None:
+        claims.unlink()
+        away.rename(claims)
+
+    return unblock
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    return tmp_path / "remote"
+
+
+@pytest.mark.parametrize("kind", ["url", "path", "relative"])
+def test_saves_go_there(
+    opened: Any, remote: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(remote.parent)
+    named = {"url": f"file://{remote}", "path": remote, "relative": "remote"}[kind]
+    ckpt = opened(STATE, remote=named)
+    save = ckpt.save(1)
+    save.wait("remote", timeout=60)
+    assert save.done("remote")
+    assert save.error is None
+    ckpt.save(2)
+    ckpt.close()
+    assert committed(remote) == [2, 1]
+    assert torch.equal(torch.as_tensor(libckpt.load(remote)["x"]), STATE["x"])
+
+
+def test_counters(opened: Any, remote: Path) -> None:
+    ckpt = opened(STATE, remote=remote, remote_every=2)
+    with pytest.raises(libckpt.LevelError, match="step 1 goes to no remote store"):
+        ckpt.save(1).wait("remote")
+    ckpt.save(2).wait("remote", timeout=60)
+    stats = ckpt.stats()
+    assert (stats["uploads_done"], stats["remote_step"], stats["remote_generation"]) == (1, 2, 1)
+    assert stats["bytes_uploaded"] >= 4000
+    assert stats["remote_wall_ms"] > 0
+    assert stats["uploads_waiting"] == stats["uploads_failed"] == 0
+    ckpt.close()
+    assert committed(remote) == [2]
+
+
+def test_what_waits_fails_no_save(
+    opened: Any, remote: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training goes on; none is lost, and they are there in their order."""
+    ckpt = opened(STATE, remote=remote)
+    ckpt.save(1).wait("remote", timeout=60)
+    unblock = block(remote)
+    saves = [ckpt.save(step) for step in (2, 3, 4)]
+    for save in saves:
+        save.wait("local", timeout=60)
+    with pytest.raises(libckpt.WaitTimeoutError, match="not there after"):
+        saves[0].wait("remote", timeout=0.2)
+    assert not saves[0].done("remote")
+    assert saves[0].error is None
+    unblock()
+    saves[2].wait("remote", timeout=60)
+    assert all(save.done("remote") for save in saves)
+    ckpt.close()
+    assert committed(remote) == [4, 3, 2, 1]
+
+
+def test_what_will_never_be_there(opened: Any, remote: Path) -> None:
+    """The store of another run: the save is good, and the level says why it has none."""
+    with libckpt.Checkpointer(remote, STATE) as other:
+        other.save(1)
+    shutil.rmtree(remote / "g000001")
+    ckpt = opened(STATE, remote=remote, new_start=True)
+    save = ckpt.save(5)
+    with pytest.raises(libckpt.MismatchError, match="another run"):
+        save.wait("remote", timeout=60)
+    assert save.done("remote")
+    assert save.done("local")
+    assert save.error is None
+    save.wait("local", timeout=0)
+    ckpt.save(6).wait("local", timeout=60)
+    ckpt.close()
+
+
+def _fail_inside(store: Path, remote: Path) -> None:
+    with libckpt.Checkpointer(store, dict(STATE), remote=remote, drain_timeout=1000) as ckpt:
+        ckpt.resume()
+        ckpt.save(3)
+        raise ZeroDivisionError
+
+
+def test_the_end_waits_no_longer_than_said(
+    store: Path, remote: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_checkpointer, "_HASTE", 0.3)
+    with libckpt.Checkpointer(store, STATE, remote=remote) as ckpt:
+        ckpt.save(1)
+    unblock = block(remote)
+    start = time.monotonic()
+    with caplog.at_level(logging.INFO, "libckpt"):
+        with libckpt.Checkpointer(store, dict(STATE), remote=remote, drain_timeout=0.3) as ckpt:
+            ckpt.resume()
+            ckpt.save(2)
+        # An exception leaves in haste, whatever the timeout.
+        with pytest.raises(ZeroDivisionError):
+            _fail_inside(store, remote)
+    assert time.monotonic() - start < 60
+    for count in (2, 3):
+        assert f"after 0.3 s {count} steps" in caplog.text
+    assert "the next start of the job sends what is not" in caplog.text
+    unblock()
+    with libckpt.Checkpointer(store, dict(STATE), remote=remote) as ckpt:
+        assert ckpt.resume() == 3
+    assert committed(remote) == [3, 2, 1]
+
+
+def test_closed_before_it_was_there(opened: Any, remote: Path) -> None:
+    ckpt = opened(STATE, remote=remote, drain_timeout=0)
+    ckpt.save(1).wait("remote", timeout=60)
+    block(remote)
+    save = ckpt.save(2)
+    ckpt.close()
+    with pytest.raises(libckpt.ClosedError, match="closed before it was uploaded"):
+        save.wait("remote", timeout=60)
+    assert save.error is None
+
+
+def _rank_saves(root: Path, node_store: bool, order: int) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    path = root / (f"node{rank % 2}" if node_store else "store")
+    state = {"mine": libckpt.PerRank(torch.full((1000,), float(rank)))}
+    with libckpt.Checkpointer(path, state, remote=root / "remote", node_store=node_store) as ckpt:
+        ckpt.save(1).wait("remote", timeout=60)
+        ckpt.save(2).wait()
+        # They come to the end one after the other, from either side.
+        if 0 <= rank - order < world:
+            until((root / f"closed-{rank - order}").exists)
+    (root / f"closed-{rank}").touch()
+
+
+@pytest.mark.parametrize(("world", "order"), [(2, 1), (2, -1), (4, -1)])
+def test_ranks_share_a_store(tmp_path: Path, world: int, order: int) -> None:
+    together(world, tmp_path, _rank_saves, tmp_path, False, order)
+    assert committed(tmp_path / "remote") == [2, 1]
+    assert len(list((tmp_path / "remote").glob("g*/step-*2/*.safetensors"))) == world
+    assert libckpt.load(tmp_path / "remote")
+
+
+def _node_rank_saves(root: Path) -> None:
+    os.environ["LIBCKPT_NODE"] = f"n{dist.get_rank() % 2}"
+    _rank_saves(root, True, 1)
+
+
+def test_nodes_send_their_parts(tmp_path: Path) -> None:
+    together(4, tmp_path, _node_rank_saves, tmp_path)
+    assert committed(tmp_path / "remote") == [2, 1]
+    assert len(list((tmp_path / "remote").glob("g*/step-*2/*.safetensors"))) == 4
