@@ -187,3 +187,21 @@ def test_nodes_send_their_parts(tmp_path: Path) -> None:
     together(4, tmp_path, _node_rank_saves, tmp_path)
     assert committed(tmp_path / "remote") == [2, 1]
     assert len(list((tmp_path / "remote").glob("g*/step-*2/*.safetensors"))) == 4
+
+
+def test_damage_is_put_back(opened: Any, store: Path, remote: Path) -> None:
+    """resume() goes on from the newest step, though its bytes here have changed."""
+    state = {"x": torch.arange(1000.0)}
+    with opened(state, remote=remote) as ckpt:
+        ckpt.save(1)
+        state["x"] += 1
+        ckpt.save(2)
+    (shard,) = store.glob("g*/step-0000000002/*.safetensors")
+    good = shard.read_bytes()
+    shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    expected = state["x"].clone()
+    state["x"].zero_()
+    with opened(state, remote=remote) as ckpt:
+        assert ckpt.resume() == 2
+    assert torch.equal(state["x"], expected)
+    assert shard.read_bytes() == good

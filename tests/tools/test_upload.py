@@ -166,3 +166,26 @@ def test_a_node_that_is_gone(here: Bucket, tmp_path: Path) -> None:
     here.good("ckpt-restore", f"file://{tmp_path / 'remote'}", store)
     with libckpt.Checkpointer(str(store), state=dict(SMALL)) as ckpt:
         assert ckpt.resume() == 2
+
+
+def test_nobody_knows_whether_there_is_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bucket that cannot be asked is not an empty one; what has a step of its own goes on."""
+    if not has_s3():
+        pytest.skip("a library built without S3")
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": Nowhere.endpoint,
+        "AWS_ACCESS_KEY_ID": Nowhere.access,
+        "AWS_SECRET_ACCESS_KEY": Nowhere.secret,
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(libckpt.CheckpointError):
+        libckpt.Checkpointer(str(tmp_path / "store"), state=dict(SMALL), remote=URL)
+    store = save(tmp_path / "store", SMALL, 1)
+    with caplog.at_level("WARNING"), libckpt.Checkpointer(
+        str(store), state=dict(SMALL), remote=URL, drain_timeout=0
+    ) as ckpt:  # fmt: skip
+        assert ckpt.resume() == 1
+    assert "cannot be asked" in caplog.text
