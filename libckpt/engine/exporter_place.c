@@ -131,7 +131,8 @@ static int check_empty(struct ckpt_exporter *e)
 {
 	if (e->op.result < 0)
 		return ckpt_exporter_trouble(e, "list");
-	bool other = holds_other_things(&e->op.listing);
+	/* What is brought goes where a new store would be made, too. */
+	bool other = !e->place.claims && holds_other_things(&e->op.listing);
 	ckpt_free(e->op.listing.names);
 	e->op.listing = (struct ckpt_listing){0};
 	if (other)

@@ -330,6 +330,21 @@ static void end_rank(struct ckpt_upload *u)
 	ckpt_shard_clear(&u->shard);
 }
 
+static int check_fence(struct ckpt_upload *u)
+{
+	int r = trouble(u, "list");
+	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+
+	ckpt_free(u->op.listing.names);
+	u->op.listing = (struct ckpt_listing){0};
+	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))
+		return r;
+	return ckpt_fail_at(u->err, CKPT_EFENCED,
+		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
+		"generation %llu has taken over %s: this process uploads nothing any more",
+		(unsigned long long)newest, u->dest->label);
+}
+
 static int seal_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
@@ -348,6 +363,12 @@ static int seal_body(struct ckpt_task *task)
 	ckpt_store_sync(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
 	r = trouble(u, "sync");
+	if (r < 0)
+		return give_up(u, r);
+	/* Who has taken over may have begun this very shard anew, in a directory. */
+	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, u->op.done);
+	r = check_fence(u);
 	if (r < 0)
 		return give_up(u, r);
 	ckpt_name_index(path, u->generation, u->step, rank->rank, u->shard.rank->attempt);
@@ -423,21 +444,6 @@ static int catalog_body(struct ckpt_task *task)
 	r = u->op.result == -EEXIST ? *u->stop : trouble(u, "publish");
 	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);
-}
-
-static int check_fence(struct ckpt_upload *u)
-{
-	int r = trouble(u, "list");
-	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
-
-	ckpt_free(u->op.listing.names);
-	u->op.listing = (struct ckpt_listing){0};
-	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))
-		return r;
-	return ckpt_fail_at(u->err, CKPT_EFENCED,
-		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
-		"generation %llu has taken over %s: this process uploads nothing any more",
-		(unsigned long long)newest, u->dest->label);
 }
 
 /* All that it names is there: nobody may have taken over when it is told. */

@@ -331,6 +331,8 @@ static void test_a_new_node(void **state)
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
 	ckpt_engine_close(engine);
 
+	/* As the root of a file system is. */
+	scratch_put(dir, "/another/lost+found/something", "x");
 	use_local("another");
 	engine = open_both();
 	assert_int_equal(kit_resume(engine), 3);
