@@ -181,6 +181,7 @@ struct ckpt_core {
 	struct ckpt_keeper *keeper;    /* retention and settling */
 	uint64_t mended_generation;    /* of the step that was last mended from there; 0: none */
 	uint64_t mended_step;
+	bool mending;
 	struct ckpt_uploader *uploader; /* NULL: there is no remote store */
 	unsigned commands;              /* under way */
 	uint64_t *pins;

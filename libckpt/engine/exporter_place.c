@@ -86,6 +86,8 @@ int ckpt_exporter_place_body(struct ckpt_task *task)
 		r = share_marker(e);
 	if (r < 0)
 		return r;
+	if (e->place.claims)
+		return ckpt_task_continue(task, marker_body);
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
 	ckpt_store_get(e->core->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
@@ -251,6 +253,19 @@ static bool next_claim(struct ckpt_exporter *e)
 	return true;
 }
 
+/* It was good when the store was read, and is what is read now. */
+static int verify_claim(struct ckpt_exporter *e)
+{
+	struct ckpt_claim claim;
+	int r = ckpt_claim_decode(e->claim, e->claim_length, e->path, e->err, &claim);
+
+	if (r < 0 || claim.generation == e->core->scan.gens[e->at].generation)
+		return r;
+	return ckpt_fail_at(e->err, CKPT_EINTEGRITY,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .file = e->path},
+		"%s of %s is the claim of another generation", e->path, e->core->parts.label);
+}
+
 /* Every claim of the run, the oldest first: what is there has the same bytes. */
 static int claims_body(struct ckpt_task *task)
 {
@@ -264,6 +279,8 @@ static int claims_body(struct ckpt_task *task)
 		ckpt_store_get(e->core->store, &e->op, e->path, CKPT_SEALED_MAX);
 		CKPT_AWAIT(task, e->op.done);
 		r = take_bytes(e, &e->claim, &e->claim_length);
+		if (r == 0)
+			r = verify_claim(e);
 		if (r < 0)
 			return r;
 		ckpt_store_publish(e->store, &e->op, e->path, e->claim, e->claim_length, NULL);
@@ -279,7 +296,7 @@ static int claims_body(struct ckpt_task *task)
 		if (r < 0)
 			return r;
 	}
-	return ckpt_task_continue(task, lock_body);
+	return e->pick->chosen.generation ? ckpt_task_continue(task, lock_body) : 0;
 	CKPT_TASK_END(task);
 }
 

@@ -93,7 +93,10 @@ static bool next_rank(struct ckpt_mender *m)
 /* Of a failure that says nothing about the files: give up. */
 static bool is_blind(const struct ckpt_mender *m, int code)
 {
-	return code == -ENOMEM || *m->stop;
+	bool damage = code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
+		      code == CKPT_EFORMAT || code == -EIO;
+
+	return !damage || *m->stop;
 }
 
 static int verify_body(struct ckpt_task *task)
@@ -139,10 +142,8 @@ static int take_source(struct ckpt_mender *m)
 {
 	const struct ckpt_error *first = ckpt_findings_first(&m->findings);
 
-	if (m->fetch.task.result < 0)
-		return m->fetch.task.result;
 	if (!first)
-		return *m->stop;
+		return m->fetch.task.result < 0 ? m->fetch.task.result : *m->stop;
 	m->err = *first;
 	return first->code;
 }

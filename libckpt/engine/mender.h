@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mending a step that was found damaged here, from the remote store: every rank's files that are here are verified,
- * and those that are bad are written again, from there, verified on the way. What is there is damaged, too, or
- * is not to be had: then nothing of that rank is changed.
+ * and those that are bad are written again, from there, verified on the way. What is there is read to the end first: if
+ * it is damaged, too, or not to be had, nothing of that rank is changed.
  */
 #ifndef CKPT_ENGINE_MENDER_H
 #define CKPT_ENGINE_MENDER_H

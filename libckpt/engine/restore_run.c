@@ -129,7 +129,7 @@ static bool can_mend(const struct ckpt_restore *r)
 {
 	const struct ckpt_core *core = r->core;
 
-	return must_quarantine(r) && core->uploader && !r->stop &&
+	return must_quarantine(r) && core->uploader && !r->stop && !core->mending &&
 	       (core->mended_generation != r->pick.chosen.generation ||
 		       core->mended_step != r->pick.chosen.step);
 }
@@ -149,6 +149,7 @@ static bool start_mender(struct ckpt_restore *r)
 	r->mender->pick = &r->pick;
 	r->mender->stop = &r->stop;
 	r->mender->waiter = &r->task;
+	core->mending = true;
 	ckpt_mender_start(r->mender);
 	return true;
 }
@@ -158,6 +159,8 @@ static bool take_mender(struct ckpt_restore *r)
 {
 	const struct ckpt_error found = r->why;
 	const char *remote = r->core->uploader->dest->label;
+
+	r->core->mending = false;
 
 	if (r->mender->task.result == 0) {
 		(void)snprintf(r->why.message, sizeof(r->why.message),
@@ -218,7 +221,8 @@ static int go_on(struct ckpt_task *task)
 		CKPT_AWAIT(task, r->mender->task.finished);
 		r->mended = take_mender(r);
 	}
-	if (must_quarantine(r) && !r->mended) {
+	/* While it is being put back, or if that was given up, nothing is settled about it. */
+	if (must_quarantine(r) && !r->mended && !r->core->mending && !(r->mender && r->stop)) {
 		start_quarantine(r);
 		CKPT_AWAIT(task, r->quarantiner.task.finished);
 	}

@@ -8,7 +8,9 @@
 
 #include "base/fail.h"
 #include "base/thread.h"
+#include "engine/bringer.h"
 #include "engine/lister.h"
+#include "engine/pick.h"
 #include "engine/restore.h"
 #include "engine/runtime.h"
 
@@ -21,8 +23,37 @@ struct holding {
 	uint64_t claim;             /* the newest; 0: none */
 	uint64_t generation;        /* of the newest step of its lineage; 0: none */
 	uint64_t step;
-	uint64_t bytes;
 };
+
+/* A step that could not be read this time may be newer than what is chosen without it. */
+static int check_unread(struct ckpt_engine *engine, struct ckpt_scan *scan,
+	const struct ckpt_scan_step *chosen, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < scan->step_count && &scan->steps[i] != chosen; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->state == CKPT_STEP_BROKEN && ckpt_pick_may_be_good(s) &&
+			ckpt_lineage_holds(scan, s->generation, s->step))
+			return ckpt_fail(err, s->code,
+				"the manifest of step %llu of %s cannot be read: %.600s",
+				(unsigned long long)s->step, ckpt_runtime_core(engine)->parts.label,
+				s->note);
+	}
+	return 0;
+}
+
+static int take_holding(struct holding *h, struct ckpt_lister *lister, struct ckpt_error *err)
+{
+	struct ckpt_scan *scan = &lister->scanner.scan;
+	const struct ckpt_scan_step *s = ckpt_lineage_choose(scan, CKPT_STEP_LATEST, NULL);
+
+	/* What came before a claim that cannot be read is not known: there may be something. */
+	if (!s && lister->mark_result < 0)
+		return ckpt_error_copy(&lister->command.error, err);
+	h->claim = ckpt_scan_newest_claim(scan);
+	h->generation = s ? s->generation : 0;
+	h->step = s ? s->step : 0;
+	return check_unread(h->engine, scan, s, err);
+}
 
 static int read_holding(struct holding *h, struct ckpt_error *err)
 {
@@ -32,15 +63,8 @@ static int read_holding(struct holding *h, struct ckpt_error *err)
 	if (!command)
 		return -ENOMEM;
 	int r = ckpt_runtime_run(h->engine, command, ckpt_lister_body, err);
-	if (r == 0) {
-		struct ckpt_scan *scan =
-			&CKPT_CONTAINER(command, struct ckpt_lister, command)->scanner.scan;
-		const struct ckpt_scan_step *s = ckpt_lineage_choose(scan, CKPT_STEP_LATEST, NULL);
-		h->claim = ckpt_scan_newest_claim(scan);
-		h->generation = s ? s->generation : 0;
-		h->step = s ? s->step : 0;
-		h->bytes = s ? s->bytes : 0;
-	}
+	if (r == 0)
+		r = take_holding(h, CKPT_CONTAINER(command, struct ckpt_lister, command), err);
 	ckpt_command_unref(command);
 	return r;
 }
@@ -137,20 +161,44 @@ static bool is_damage(int code)
 	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
 }
 
+/* Without a step: the claims that are there. */
+static int bring_claims(
+	struct ckpt_engine *engine, const char *path, bool node, struct ckpt_error *err)
+{
+	struct ckpt_command *command =
+		ckpt_runtime_command(engine, sizeof(struct ckpt_bringer), NULL, err);
+
+	if (!command)
+		return -ENOMEM;
+	struct ckpt_bringer *bringer = CKPT_CONTAINER(command, struct ckpt_bringer, command);
+	int r = ckpt_runtime_dest(engine, path, err, &bringer->place);
+	int root = bringer->place.root;
+	if (r == 0) {
+		bringer->place.claims = true;
+		bringer->place.node = node;
+		r = ckpt_runtime_run(engine, command, ckpt_bringer_body, err);
+		(void)close(root);
+	}
+	ckpt_command_unref(command);
+	return r;
+}
+
 /* The newest that verifies. When none does, why the newest does not is told. */
-static int export_latest(struct ckpt_engine *engine, const char *path, bool node,
+static int export_latest(struct ckpt_engine *engine, const char *path, bool node, unsigned tries,
 	struct ckpt_error *err, struct ckpt_bring *bring)
 {
 	struct ckpt_error why = {.size = sizeof(why)};
 	int r = 0;
 
-	for (unsigned back = 0; back < TRIES_MAX; back++) {
+	for (unsigned back = 0; back < tries; back++) {
 		struct ckpt_error *words = back == 0 ? err : &why;
 
 		ckpt_error_clear(words);
 		r = export_step(engine, CKPT_STEP_BACK(back), path, node, words, bring);
-		if (r == -EEXIST)
+		if (r == -EEXIST) {
+			ckpt_error_clear(err);
 			return 0;
+		}
 		bring->brought = r == 0;
 		if (!is_damage(r))
 			break;
@@ -160,6 +208,12 @@ static int export_latest(struct ckpt_engine *engine, const char *path, bool node
 	if (r < 0 && err->code != r)
 		*err = why;
 	return r;
+}
+
+/* With what is here; not where somebody has to decide. */
+static bool may_go_on(int code)
+{
+	return code != CKPT_EMISMATCH && code != CKPT_EINUSE;
 }
 
 int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
@@ -174,17 +228,24 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 	ckpt_error_clear(&ret_bring->trouble);
 	/* What is wrong with the local store is for its opening to say. */
 	int r = look(path, opts, err, &here);
-	if (r < 0)
+	if (r < 0) {
+		ckpt_error_clear(err);
 		return 0;
+	}
 	if (here.engine)
 		ckpt_runtime_close(here.engine);
 	r = look(opts->remote, opts, err, &there);
-	if (r < 0 && here.generation > 0) {
-		(void)ckpt_error_copy(err, &ret_bring->trouble);
-		return 0;
-	}
+	/* What is here is as good as what is older there. */
 	if (r == 0 && is_ahead(&there, &here))
-		r = export_latest(there.engine, path, node, err, ret_bring);
+		r = export_latest(
+			there.engine, path, node, here.generation ? 1 : TRIES_MAX, err, ret_bring);
+	else if (r == 0 && there.claim > here.claim)
+		r = bring_claims(there.engine, path, node, err);
+	if (r < 0 && here.generation > 0 && may_go_on(r)) {
+		(void)ckpt_error_copy(err, &ret_bring->trouble);
+		ckpt_error_clear(err);
+		r = 0;
+	}
 	if (there.engine)
 		ckpt_runtime_close(there.engine);
 	ret_bring->took_ns = ckpt_clock_ns() - start_ns;

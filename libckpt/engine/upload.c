@@ -134,8 +134,11 @@ static int take_body(struct ckpt_task *task)
 	ckpt_name_manifest(u->pick.path, u->generation, u->step);
 	ckpt_store_lock(store, &u->op, u->pick.path, true, &u->pick.lock);
 	CKPT_AWAIT(task, u->op.done);
-	if (u->op.result == -ENOENT || u->op.result == -EAGAIN)
+	if (u->op.result == -ENOENT)
 		return give_up(u, fail_gone(u, ""));
+	/* A removal that may be refused yet. */
+	if (u->op.result == -EAGAIN)
+		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is locked", u->pick.path));
 	ckpt_store_get(store, &u->op, u->pick.path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	r = take_manifest(u);
@@ -292,7 +295,7 @@ static int rank_body(struct ckpt_task *task)
 
 static ckpt_task_fn seal_body;
 
-/* What a process that ended has left of a shard in a directory is of no use; in a bucket nobody sees it. */
+/* What a process that ended has left of a shard in a directory is of no use. In a bucket it is whole, or not there. */
 static int create_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
@@ -302,7 +305,7 @@ static int create_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_shard(path, u->generation, u->step, rank->rank, rank->attempt);
-	if (is_there(u, path)) {
+	if (is_there(u, path) && !u->core->parts.remote.bucket) {
 		ckpt_store_remove(u->dest, &u->op, path);
 		CKPT_AWAIT(task, u->op.done);
 		r = trouble(u, "remove");
@@ -313,6 +316,9 @@ static int create_body(struct ckpt_task *task)
 	ckpt_store_resume(u->dest, &u->op, path,
 		ckpt_align_up(u->shard.index->layout->bytes, u->dest->align), &u->file);
 	CKPT_AWAIT(task, u->op.done);
+	/* Somebody else has begun it: what becomes of that is seen when this is tried again. */
+	if (u->op.result == -EEXIST)
+		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->op.path));
 	r = trouble(u, "create");
 	if (r < 0)
 		return give_up(u, r);
@@ -332,7 +338,7 @@ static void end_rank(struct ckpt_upload *u)
 
 static int check_fence(struct ckpt_upload *u)
 {
-	int r = trouble(u, "list");
+	int r = u->op.result == -ENOENT ? *u->stop : trouble(u, "list");
 	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
 
 	ckpt_free(u->op.listing.names);
@@ -365,12 +371,17 @@ static int seal_body(struct ckpt_task *task)
 	r = trouble(u, "sync");
 	if (r < 0)
 		return give_up(u, r);
-	/* Who has taken over may have begun this very shard anew, in a directory. */
-	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, u->op.done);
-	r = check_fence(u);
-	if (r < 0)
-		return give_up(u, r);
+	/*
+	 * Who has taken over may have begun this very shard anew, in a directory. Rank 0 alone knows its claims before
+	 * they are there.
+	 */
+	if (u->core->config.rank == 0) {
+		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, u->op.done);
+		r = check_fence(u);
+		if (r < 0)
+			return give_up(u, r);
+	}
 	ckpt_name_index(path, u->generation, u->step, rank->rank, u->shard.rank->attempt);
 	ckpt_store_publish(
 		u->dest, &u->op, path, u->shard.index_bytes, u->shard.index_length, NULL);
@@ -423,7 +434,8 @@ static int catalog_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (u->core->config.rank > 0 || !is_complete(u))
+	u->complete = is_complete(u);
+	if (u->core->config.rank > 0 || !u->complete)
 		return give_up(u, *u->stop);
 	if (u->pick.manifest.catalog_bytes == 0)
 		return ckpt_task_continue(task, commit_body);

@@ -31,8 +31,8 @@ struct ckpt_upload {
 	 * CKPT_ENOSTEP: the step is not here any more, or was never committed.
 	 */
 	bool committed;
-	uint32_t
-		missing; /* the lowest rank of which nothing is there, if rank 0 has not committed */
+	bool complete;    /* if it has not: all ranks' parts are there */
+	uint32_t missing; /* if they are not: the lowest rank whose part is not */
 
 	/* Its own. */
 	struct ckpt_store_op op;

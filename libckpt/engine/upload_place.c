@@ -138,6 +138,8 @@ static int make_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, p->op.done);
 	drop_bytes(p);
 	/* Who was there first is looked at when this is tried again. */
+	if (p->op.result == -EEXIST)
+		return ckpt_fail(p->err, -EAGAIN, "%s is there", CKPT_NAME_MARKER);
 	r = trouble(p, "write");
 	return r < 0 ? r : ckpt_task_continue(task, list_body);
 	CKPT_TASK_END(task);

@@ -137,10 +137,12 @@ static bool is_outside(const struct ckpt_error *error)
 }
 
 /* What is damaged here, or cannot be sent as it is. */
-static bool is_of_step(int code)
+static bool is_of_step(const struct ckpt_error *error, int code)
 {
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == CKPT_EVERSION || code == -EFBIG || code == -EINVAL;
+	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
+		      code == CKPT_EVERSION;
+
+	return (damage && !is_outside(error)) || code == -EFBIG || code == -EINVAL;
 }
 
 static void note_lost(struct ckpt_uploader *u)
@@ -149,8 +151,16 @@ static void note_lost(struct ckpt_uploader *u)
 		u->lost = u->error;
 }
 
+/* For whoever waits, -ETIMEDOUT means that it may come yet. */
+static void word_end(struct ckpt_uploader *u)
+{
+	if (u->error.code == -ETIMEDOUT)
+		u->error.code = CKPT_ENETWORK;
+}
+
 static void halt(struct ckpt_uploader *u, int code)
 {
+	word_end(u);
 	note_lost(u);
 	u->halted = code;
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing of %s is uploaded any more: %.800s",
@@ -180,6 +190,7 @@ static bool has_tried_enough(struct ckpt_uploader *u)
 
 static void fail_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
+	word_end(u);
 	u->core->stats.uploads_failed++;
 	u->error.step = (int64_t)e->step;
 	note_lost(u);
@@ -205,7 +216,7 @@ static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, i
 			ckpt_code_text(code));
 	if (is_final(code)) {
 		halt(u, code);
-	} else if (e && (is_of_step(code) || code == CKPT_ENOSTEP)) {
+	} else if (e && (is_of_step(&u->error, code) || code == CKPT_ENOSTEP)) {
 		fail_entry(u, e);
 	} else if (e && !is_outside(&u->error) && ++e->failures >= FAILURES_MAX) {
 		fail_entry(u, e);
@@ -241,17 +252,17 @@ static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 /* This rank has done its part, and others have not, or rank 0 has not published. */
 static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
-	uint64_t patience_ns = (uint64_t)u->core->config.save_timeout_ms * 1000000;
-	bool first = e->since_ns == 0;
+	/* Where nobody else is at work, nobody else's part will come. */
+	bool alone = e->all && u->core->config.world == 1;
 
-	if (first)
+	if (e->since_ns == 0)
 		e->since_ns = now(u);
-	bool late = e->all && now(u) - e->since_ns >= patience_ns;
-	if (e->overtaken || late) {
+	if ((e->overtaken || alone) && !u->upload.complete) {
 		(void)ckpt_fail_at(&u->error, CKPT_EINCOMPLETE,
-			&(struct ckpt_where){.tier = "remote"},
-			"rank %u has not uploaded its part of it%s", u->upload.missing,
-			late ? ", or that is in the store of a node that is gone" : "");
+			&(struct ckpt_where){.tier = "local"},
+			"rank %u has not uploaded its part of it, or that is in the store of "
+			"another node",
+			u->upload.missing);
 		fail_entry(u, e);
 		return;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CREATE that goes on with what an earlier one has begun: the server says which parts it has. They are of the same
- * bytes, because a name is of one content, and each was signed when it was sent; what has another size than it
- * would have today was cut otherwise, and is sent again.
+ * bytes, because a name is of one content, and each was signed when it was sent; if one has another size than it
+ * would have today they were cut otherwise, and all are sent again.
  */
 #include "store/store_s3.h"
 
@@ -130,17 +130,23 @@ static bool take_parts(struct ckpt_store_op *op)
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
 	struct ckpt_s3_part_list list = {0};
+	bool strange = false;
 
 	if (ckpt_s3_part_list_parse(
 		    work->call.req.reply, work->call.req.reply_length, op->path, NULL, &list) < 0)
 		return false;
-	for (size_t i = 0; i < list.count; i++) {
+	for (size_t i = 0; i < list.count && !strange; i++) {
 		const struct ckpt_s3_part *part = &list.parts[i];
-		if (part->number >= 1 && part->number <= file->part_count && part->etag[0] &&
-			part->size == size_of(file, part->number))
+		strange = part->number < 1 || part->number > file->part_count || !part->etag[0] ||
+			  part->size != size_of(file, part->number);
+		if (!strange)
 			file->parts[part->number - 1] = *part;
 	}
-	bool more = list.more && list.next_marker > op->progress && ++op->saved < PAGES_MAX;
+	/* One that was cut otherwise says nothing good of the others, though their sizes fit. */
+	if (strange)
+		memset(file->parts, 0, file->part_count * sizeof(*file->parts));
+	bool more =
+		!strange && list.more && list.next_marker > op->progress && ++op->saved < PAGES_MAX;
 	op->progress = list.next_marker;
 	ckpt_s3_part_list_clear(&list);
 	return more;

@@ -382,6 +382,53 @@ static void test_a_claim_without_a_step(void **state)
 	ckpt_engine_close(engine);
 }
 
+/* A run that ended before its first step was there is the same run on the next node. */
+static void test_a_run_without_a_step(void **state)
+{
+	(void)state;
+	char path[1024];
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	(void)snprintf(path, sizeof(path), "%s/g000001", remote);
+	char *step = strdup(path);
+	assert_non_null(step);
+	scratch_remove(step);
+
+	use_local("another");
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 0);
+	must_work(kit_save(engine, 1, v, 2));
+	assert_int_equal(stats_of(engine).generation, 2);
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1}, 1);
+}
+
+/* What is newer there, and damaged, keeps nobody from going on with what is here. */
+static void test_damage_there_and_a_step_here(void **state)
+{
+	(void)state;
+	char path[1024];
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	copy_local(engine, 2, "copy");
+	must_work(kit_save(engine, 3, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000003", remote);
+	scratch_flip(scratch_find(path, ".safetensors"), 1000000);
+
+	use_local("copy");
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 2);
+	must_work(kit_save(engine, 4, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+}
+
 /* What is damaged there is passed over; when nothing is left, that is no empty store. */
 static void test_a_new_node_and_damage(void **state)
 {
@@ -547,6 +594,8 @@ int main(void)
 		SCENE(test_gone_apart),
 		SCENE(test_a_new_node),
 		SCENE(test_a_claim_without_a_step),
+		SCENE(test_a_run_without_a_step),
+		SCENE(test_damage_there_and_a_step_here),
 		SCENE(test_a_new_node_and_damage),
 		SCENE(test_damage_does_not_travel),
 		SCENE(test_damage_is_put_back),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,34 @@ def test_a_node_that_is_gone(here: Bucket, tmp_path: Path) -> None:
     here.good("ckpt-restore", f"file://{tmp_path / 'remote'}", store)
     with libckpt.Checkpointer(str(store), state=dict(SMALL)) as ckpt:
         assert ckpt.resume() == 2
+
+
+def test_a_manifest_that_is_not_given(bucket: Bucket, tmp_path: Path) -> None:
+    """A server that does not give a manifest this time does not say that there is no step."""
+    store = save(tmp_path / "store", SMALL, 1, 2)
+    bucket.good("ckpt", "upload", store, URL)
+    bucket.server.rules(
+        {"do": "answer", "operation": "GetObject", "key": "run/g*manifest.json", "status": 403,
+         "code": "AccessDenied"},
+    )  # fmt: skip
+    start = (
+        "import sys, torch, libckpt\n"
+        "with libckpt.Checkpointer(sys.argv[1], {'w': torch.zeros(5000), 'note': ''},"
+        " remote=sys.argv[2]) as ckpt:\n"
+        "    print('resumed', ckpt.resume())\n"
+    )
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", start, str(tmp_path / "another"), URL],
+            env=bucket.environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    refused = run()
+    assert refused.returncode != 0 and "AccessDenied" in refused.stderr, refused
+    assert "resumed" not in refused.stdout
+    bucket.server.rules()
+    assert run().stdout == "resumed 2\n"
 
 
 def test_nobody_knows_whether_there_is_something(

@@ -330,6 +330,31 @@ static void test_going_on(void **state)
 	}
 }
 
+/* Parts that were cut otherwise are of other bytes, even those whose size fits. */
+static void test_going_on_cut_otherwise(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	char *data = random_bytes(rig, PARTS * BLOCK);
+	char *other = random_bytes(rig, PARTS * BLOCK);
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", PARTS * BLOCK - BLOCK / 2, &object);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	for (unsigned i = 0; i < PARTS; i++)
+		assert_int_equal(bucket_rig_write(rig, &object, other + i * BLOCK,
+					 i + 1 < PARTS ? BLOCK : BLOCK / 2, i * BLOCK),
+			0);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	assert_int_equal(resume(rig, &object), 0);
+	write_at_once(rig, &object, data, PARTS);
+	assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+	assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+	free(data);
+	free(other);
+	done(rig);
+}
+
 /* A server that lists no uploads, or no parts, has it sent whole; one that cannot be reached says nothing. */
 static void test_going_on_without_lists(void **state)
 {
@@ -437,6 +462,7 @@ int main(void)
 		cmocka_unit_test(test_parts_at_once),
 		cmocka_unit_test(test_a_part_is_missing),
 		cmocka_unit_test(test_going_on),
+		cmocka_unit_test(test_going_on_cut_otherwise),
 		cmocka_unit_test(test_going_on_without_lists),
 		cmocka_unit_test(test_abandon),
 	};
