@@ -393,7 +393,7 @@ def test_completion() -> None:
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
-        "ls show verify restore --help --version",
+        "ls show verify restore upload --help --version",
         "--step",
         "--json --version --help",
         "--world-size --whole",
