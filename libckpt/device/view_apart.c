@@ -30,25 +30,51 @@ static uint64_t distance(uint64_t a, uint64_t b)
 	return a < b ? b - a : a - b;
 }
 
+/* How far the search has come in one dimension. */
+struct turn {
+	uint64_t far; /* still to go, by this dimension and those before it */
+	uint64_t n;   /* of its elements, to be tried next */
+	bool away;    /* from it, which those before it make up for; else towards it */
+};
+
+/* What is left to go after the next number of elements of a dimension; false: none is left to try. */
+static bool next_far(const struct dim *d, struct turn *t, uint64_t *ret_far)
+{
+	if (!t->away) {
+		/* As long as the others can make up for the rest, on either side. */
+		if (t->n < d->count && t->n * d->step <= t->far + d->reach) {
+			*ret_far = distance(t->n++ * d->step, t->far);
+			return true;
+		}
+		t->away = true;
+		t->n = 1;
+	}
+	if (t->n >= d->count || t->far + t->n * d->step > d->reach)
+		return false;
+	*ret_far = t->far + t->n++ * d->step;
+	return true;
+}
+
 /* Whether going back and forth in the first `ndim` dimensions leads `far` elements away. */
 static bool leads(struct search *s, uint32_t ndim, uint64_t far)
 {
-	if (far == 0 || s->steps == 0)
-		return true;
-	s->steps--;
-	if (ndim == 0)
-		return false;
-	const struct dim *d = &s->dims[ndim - 1];
-	/* Towards it, as long as the others can make up for the rest, on either side. */
-	uint64_t n = far > d->reach ? (far - d->reach + d->step - 1) / d->step : 0;
-	for (; n < d->count && n * d->step <= far + d->reach; n++)
-		if (leads(s, ndim - 1, distance(n * d->step, far)))
+	struct turn turns[CKPT_NDIM_MAX + 1];
+	uint32_t at = ndim;
+
+	for (;;) {
+		if (far == 0 || s->steps == 0)
 			return true;
-	/* Away from it, which they make up for as well. */
-	for (n = 1; n < d->count && far + n * d->step <= d->reach; n++)
-		if (leads(s, ndim - 1, far + n * d->step))
-			return true;
-	return false;
+		s->steps--;
+		turns[at] = (struct turn){.far = far};
+		if (at > 0 && far > s->dims[at - 1].reach)
+			turns[at].n = (far - s->dims[at - 1].reach + s->dims[at - 1].step - 1) /
+				      s->dims[at - 1].step;
+		/* Back to the nearest dimension that has something left to try. */
+		while (at == 0 || !next_far(&s->dims[at - 1], &turns[at], &far))
+			if (at++ == ndim)
+				return false;
+		at--;
+	}
 }
 
 bool ckpt_view_shares(const struct ckpt_view *view)

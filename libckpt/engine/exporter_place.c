@@ -183,7 +183,7 @@ int ckpt_exporter_fail_there(struct ckpt_exporter *e)
 
 static int check_claim(struct ckpt_exporter *e)
 {
-	bool same = e->op.length == e->claim_length &&
+	bool same = e->op.data && e->op.length == e->claim_length &&
 		    memcmp(e->op.data, e->claim, e->claim_length) == 0;
 
 	drop_data(e);

@@ -201,6 +201,14 @@ static void fail_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	ask_retention(u);
 }
 
+/* The step will not be there, and the others may. */
+static bool is_lost(const struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
+{
+	if (is_of_step(&u->error, code) || code == CKPT_ENOSTEP)
+		return true;
+	return !is_outside(&u->error) && ++e->failures >= FAILURES_MAX;
+}
+
 /* u->error, of which nothing can be done but what its kind allows. `e` NULL: of the place. */
 static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
 {
@@ -214,17 +222,13 @@ static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, i
 	if (u->error.code == 0)
 		(void)ckpt_fail(&u->error, code, "cannot upload %s: %s", u->core->parts.label,
 			ckpt_code_text(code));
-	if (is_final(code)) {
+	bool lost = e && is_lost(u, e, code);
+	if (is_final(code) || (!lost && has_tried_enough(u)))
 		halt(u, code);
-	} else if (e && (is_of_step(&u->error, code) || code == CKPT_ENOSTEP)) {
+	else if (lost)
 		fail_entry(u, e);
-	} else if (e && !is_outside(&u->error) && ++e->failures >= FAILURES_MAX) {
-		fail_entry(u, e);
-	} else if (has_tried_enough(u)) {
-		halt(u, code);
-	} else {
+	else
 		back_off(u);
-	}
 }
 
 /* One that has not all its parts, though a later one has: a rank has given its part up. */
