@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -126,14 +127,45 @@ static void bury(const struct rival *rival, bool killed)
 		deed_die("rival %u ended with %#x", rival->id, status);
 }
 
-/* From here on it writes no line: one that came behind its end would bring it to life again. */
+static double now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Of its first thread, which is the one that writes lines. */
+static char state_of(pid_t pid)
+{
+	char path[32];
+	char text[256] = "";
+
+	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
+	FILE *f = fopen(path, "re");
+	if (!f || !fgets(text, sizeof(text), f))
+		deed_die("%s: %s", path, strerror(errno));
+	(void)fclose(f);
+	const char *name_end = strrchr(text, ')');
+	return name_end && name_end[1] ? name_end[2] : '?';
+}
+
+/*
+ * From here on it writes no line: one that came behind its end would bring it to life again. waitpid() does
+ * not say so: while a ring's thread ends, the kernel waits in it for that ring's workers, and these have
+ * stopped; the process as a whole never does.
+ */
 static void halt(const struct rival *rival)
 {
-	int status = 0;
+	double end = now() + DEED_TIMEOUT_MS / 1e3;
+	char state = 0;
 
 	(void)kill(rival->pid, SIGSTOP);
-	if (waitpid(rival->pid, &status, WUNTRACED) != rival->pid || !WIFSTOPPED(status))
-		deed_die("rival %u ended with %#x", rival->id, status);
+	while ((state = state_of(rival->pid)) != 'T') {
+		if (state == 'Z' || now() > end)
+			deed_die("rival %u does not stop, it is %c", rival->id, state);
+		(void)sched_yield();
+	}
 }
 
 static unsigned running(const struct arena *arena)
@@ -262,14 +294,6 @@ static void play(struct arena *arena, uint64_t events, struct dice *dice, struct
 	total->claims += referee.claims;
 	total->acked += referee.acked;
 	total->told += referee.told;
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 int main(int argc, char **argv)
