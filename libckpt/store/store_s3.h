@@ -22,7 +22,7 @@ struct ckpt_s3_file {
 	char etag[CKPT_S3_ETAG_MAX + 1]; /* to be read: of what was opened; "": not known */
 	bool made;                       /* the object is there, made by this file */
 	char *upload;                    /* id of the multipart upload; NULL: none */
-	bool resumed; /* of one content, whoever has written it: parts that are there stay */
+	bool resumed; /* made to be gone on with: of one content, parts that are there stay */
 	uint64_t part_bytes;
 	struct ckpt_s3_part *parts; /* number 0: not there yet */
 	uint32_t part_count;
@@ -89,6 +89,8 @@ void ckpt_s3_file_drop(struct ckpt_store_op *op);
 int ckpt_s3_give_upload(struct ckpt_store_op *op);
 ckpt_task_fn ckpt_s3_begin_body;
 ckpt_task_fn ckpt_s3_resume_body;
+/* A failure that says nothing about what is there. */
+bool ckpt_s3_is_outside(int code);
 ckpt_task_fn ckpt_s3_create_body;
 ckpt_task_fn ckpt_s3_write_body;
 ckpt_task_fn ckpt_s3_seal_body;

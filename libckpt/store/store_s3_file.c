@@ -83,7 +83,8 @@ int ckpt_s3_give_upload(struct ckpt_store_op *op)
 	uint64_t part = ckpt_s3_store(op)->block_bytes;
 	struct ckpt_s3_file file = {.size = op->size,
 		.part_bytes = part,
-		.part_count = (uint32_t)((op->size + part - 1) / part)};
+		.part_count = (uint32_t)((op->size + part - 1) / part),
+		.resumed = op->resume};
 	int r = -ENOMEM;
 
 	file.upload = ckpt_strdup(work->upload);
@@ -234,13 +235,22 @@ int ckpt_s3_write_body(struct ckpt_task *task)
 
 /* Sealing. */
 
+/* The server has not refused it, and somebody may go on with it. */
+static bool outlives(struct ckpt_store_op *op, int code)
+{
+	int status = ckpt_s3_work(op)->call.req.status;
+
+	return ckpt_s3_file_of(op)->resumed && ckpt_s3_is_outside(code) &&
+	       (status == 0 || status == 429 || status >= 500);
+}
+
 /* A seal closes its object, however it ends. */
 static int end_seal(struct ckpt_store_op *op, int code)
 {
-	if (code < 0)
+	if (code < 0 && !outlives(op, code))
 		return give_up(op, code);
 	ckpt_s3_file_drop(op);
-	return 0;
+	return code;
 }
 
 /* The server has said of every part that it has it. Now it says how much that is. */

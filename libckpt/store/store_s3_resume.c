@@ -19,15 +19,15 @@
 
 static ckpt_task_fn parts_body;
 
-/* A failure that says nothing about what is there ends it; any other, and a new upload is begun. */
-static bool is_outside(int code)
+bool ckpt_s3_is_outside(int code)
 {
 	return code == CKPT_ENETWORK || code == -ETIMEDOUT || code == -ECANCELED || code == -ENOMEM;
 }
 
+/* After a failure that says something about what is there. */
 static int begin_anew(struct ckpt_store_op *op)
 {
-	return is_outside(ckpt_s3_work(op)->call.result)
+	return ckpt_s3_is_outside(ckpt_s3_work(op)->call.result)
 		       ? ckpt_s3_tell(op)
 		       : ckpt_task_continue(&op->task, ckpt_s3_begin_body);
 }
@@ -91,7 +91,6 @@ int ckpt_s3_resume_body(struct ckpt_task *task)
 	r = ckpt_s3_give_upload(op);
 	if (r < 0)
 		return r;
-	ckpt_s3_file_of(op)->resumed = true;
 	op->progress = 0; /* the part that is known last */
 	op->saved = 0;    /* pages */
 	return ckpt_task_continue(task, parts_body);

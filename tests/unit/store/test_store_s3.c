@@ -394,6 +394,51 @@ static void test_going_on_without_lists(void **state)
 	}
 }
 
+/* A seal that the network ends gives up nothing of what somebody can go on with; one that the server refuses does. */
+static void test_going_on_after_a_seal(void **state)
+{
+	static const struct {
+		const char *rule;
+		bool refused;
+	} cases[] = {
+		{"{'do':'answer','operation':'CompleteMultipartUpload','status':503,'code':'"
+		 "SlowDown'}",
+			false},
+		{"{'do':'drop','operation':'CompleteMultipartUpload','bytes':0}", false},
+		{"{'do':'answer','operation':'CompleteMultipartUpload','status':400,'code':'"
+		 "InvalidPart'}",
+			true},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){.attempts = 2});
+		char *data = random_bytes(rig, PARTS * BLOCK);
+		struct ckpt_object object = {.fd = -1};
+		bool resumes = i < COUNT(cases);
+		size_t left = resumes && !cases[i % COUNT(cases)].refused ? PARTS : 0;
+		assert_int_equal(resumes ? resume(rig, &object)
+					 : bucket_rig_create(rig, "m", PARTS * BLOCK, &object),
+			0);
+		write_at_once(rig, &object, data, PARTS);
+		bucket_rig_faults(rig, cases[i % COUNT(cases)].rule);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), CKPT_ENETWORK);
+		assert_int_equal(object.fd, -1);
+		bucket_rig_faults(rig, "");
+		assert_int_equal(bucket_rig_uploads(rig), left ? 1 : 0);
+
+		uint64_t before = rig->store->bytes_written;
+		assert_int_equal(resume(rig, &object), 0);
+		write_at_once(rig, &object, data, PARTS);
+		assert_int_equal(rig->store->bytes_written - before, (PARTS - left) * BLOCK);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+		assert_int_equal(bucket_rig_uploads(rig), 0);
+		free(data);
+		done(rig);
+	}
+}
+
 static void test_a_part_is_missing(void **state)
 {
 	struct bucket_rig *rig = fresh((struct bucket_rig){0});
@@ -464,6 +509,7 @@ int main(void)
 		cmocka_unit_test(test_going_on),
 		cmocka_unit_test(test_going_on_cut_otherwise),
 		cmocka_unit_test(test_going_on_without_lists),
+		cmocka_unit_test(test_going_on_after_a_seal),
 		cmocka_unit_test(test_abandon),
 	};
 
