@@ -13,6 +13,8 @@
 
 enum {
 	OPT_STEP = 256,
+	OPT_WITH,
+	OPT_STRUCTURE,
 	OPT_JSON,
 	OPT_PROGRESS,
 	OPT_VERSION,
@@ -25,6 +27,8 @@ enum {
 
 static const struct option options[] = {
 	{"step", required_argument, NULL, OPT_STEP},
+	{"with", required_argument, NULL, OPT_WITH},
+	{"structure", no_argument, NULL, OPT_STRUCTURE},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"progress", required_argument, NULL, OPT_PROGRESS},
 	{"consolidate", no_argument, NULL, OPT_CONSOLIDATE},
@@ -141,6 +145,13 @@ static bool parse_option(struct cli *cli, int option)
 		cli->has_step = true;
 		cli->step_text = optarg;
 		return true;
+	case OPT_WITH:
+		cli->has_with = parse_step(optarg, &cli->with);
+		return cli->has_with ||
+		       misused(program, "--with takes a number, latest or latest~K", optarg);
+	case OPT_STRUCTURE:
+		cli->structure = true;
+		return true;
 	case OPT_PROGRESS:
 		if (!parse_progress(optarg, &cli->progress))
 			return misused(program, "--progress takes auto, always or never", optarg);
@@ -184,6 +195,9 @@ static bool takes(const struct cli_program *program, int option)
 	switch (option) {
 	case OPT_STEP:
 		return program->takes_step;
+	case OPT_WITH:
+	case OPT_STRUCTURE:
+		return program->takes_with;
 	case OPT_PROGRESS:
 		return program->takes_progress;
 	case OPT_CONSOLIDATE:
@@ -249,16 +263,17 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 {
 	const struct cli_program *program = cli->program;
 
-	if (argc - optind != program->operands)
-		return misused(program,
-			argc - optind < program->operands ? "something is missing"
-							  : "too much on the command line",
-			NULL);
-	for (int i = 0; i < program->operands; i++) {
+	int given = argc - optind;
+
+	if (given < program->operands)
+		return misused(program, "something is missing", NULL);
+	if (given > program->operands + program->operands_more)
+		return misused(program, "too much on the command line", NULL);
+	for (int i = 0; i < given; i++) {
 		cli->operand[i] = argv[optind + i];
 		if (!*cli->operand[i])
 			return misused(program,
-				i ? "the name of DEST is empty" : "the name of STORE is empty",
+				i ? "the second name is empty" : "the name of STORE is empty",
 				NULL);
 	}
 	return check_together(cli);

@@ -39,8 +39,10 @@ struct cli_program {
 	const char *name;  /* as the user typed it: "ckpt-verify", "ckpt ls" */
 	const char *usage; /* after the name */
 	const char *help;  /* everything below the usage line */
-	int operands;      /* how many it takes */
+	int operands;      /* how many it takes, */
+	int operands_more; /* and may take besides */
 	bool takes_step;
+	bool takes_with;
 	bool takes_quiet;
 	bool takes_progress;
 	bool takes_consolidate;
@@ -53,6 +55,9 @@ struct cli {
 	bool has_step;
 	uint64_t step;         /* a number, CKPT_STEP_LATEST or CKPT_STEP_BACK(k) */
 	const char *step_text; /* the same as the user typed it */
+	bool has_with;
+	uint64_t with; /* as step */
+	bool structure;
 	bool json;
 	bool quiet;
 	enum cli_progress progress;
@@ -125,6 +130,7 @@ const char *cli_bytes(uint64_t bytes, char out[32]);
 /* Text from a checkpoint on a terminal: control characters shown as \xNN. */
 void cli_print_text(FILE *to, const char *text);
 
+int cmd_diff(int argc, char **argv, const char *name);
 int cmd_ls(int argc, char **argv, const char *name);
 int cmd_restore(int argc, char **argv, const char *name);
 int cmd_show(int argc, char **argv, const char *name);

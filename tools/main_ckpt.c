@@ -12,6 +12,7 @@ static const struct {
 } verbs[] = {
 	{"ls", "ckpt ls", cmd_ls, "list the steps of a store"},
 	{"show", "ckpt show", cmd_show, "show what a step holds"},
+	{"diff", "ckpt diff", cmd_diff, "compare two steps"},
 	{"verify", "ckpt verify", cmd_verify, "check every chunk (as ckpt-verify)"},
 	{"restore", "ckpt restore", cmd_restore, "copy a step out, verified (as ckpt-restore)"},
 	{"upload", "ckpt upload", cmd_upload, "send what a bucket or directory lacks of a store"},

@@ -253,6 +253,8 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
         (["ckpt-verify", "{store}", "--step", "11"], NOT_FOUND),
         (["ckpt-verify", "{store}", "--step", "latest~3"], NOT_FOUND),
         (["ckpt", "show", "{store}", "--step", "99"], NOT_FOUND),
+        (["ckpt", "show", "{store}", "--with", "1"], USAGE),
+        (["ckpt", "diff", "{store}", "", "--structure"], USAGE),
         (["ckpt", "ls", "/nonexistent"], NOT_FOUND),
     ],
 )
@@ -263,7 +265,7 @@ def test_exit_codes(store: Path, arguments: list[str], code: int) -> None:
     assert code != USAGE or "usage: " in result.stderr
 
 
-@pytest.mark.parametrize("program", [["ckpt-verify"], ["ckpt-restore"], ["ckpt", "ls"], ["ckpt", "show"]])
+@pytest.mark.parametrize("program", [["ckpt-verify"], ["ckpt-restore"], ["ckpt", "ls"], ["ckpt", "show"], ["ckpt", "diff"]])
 def test_help_has_examples(program: list[str]) -> None:
     result = run(*program, "--help")
     assert result.returncode == OK
@@ -393,7 +395,7 @@ def test_completion() -> None:
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
-        "ls show verify restore upload --help --version",
+        "ls show diff verify restore upload --help --version",
         "--step",
         "--json --version --help",
         "--world-size --whole",
@@ -405,6 +407,7 @@ def test_completion() -> None:
     [
         ["ckpt", "ls", "{store}"],
         ["ckpt", "show", "{store}", "--json"],
+        ["ckpt", "diff", "{store}", "--with", "latest"],
         ["ckpt-verify", "{store}"],
         ["ckpt-verify", "{store}", "--json"],
         ["ckpt-restore", "{store}", "{dest}"],

@@ -7,6 +7,7 @@ _ckpt() {
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
 	ckpt:ls) options="--json --version --help" ;;
 	ckpt:show) options="--step --json --quiet --version --help" ;;
+	ckpt:diff) options="--step --with --structure --json --progress --quiet --version --help" ;;
 	ckpt:upload) options="--json --progress --quiet --version --help" ;;
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
@@ -21,7 +22,7 @@ _ckpt() {
 		COMPREPLY=()
 		return
 		;;
-	--step)
+	--step | --with)
 		mapfile -t COMPREPLY < <(compgen -W "latest latest~1" -- "$current")
 		return
 		;;
@@ -31,7 +32,7 @@ _ckpt() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[0]##*/} == ckpt && $COMP_CWORD == 1 ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "ls show verify restore upload --help --version" -- "$current")
+		mapfile -t COMPREPLY < <(compgen -W "ls show diff verify restore upload --help --version" -- "$current")
 	elif [[ $current == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
 	else
