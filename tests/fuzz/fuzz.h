@@ -57,6 +57,9 @@ int fuzz_sealed(const struct fuzz_sealed *kind, const uint8_t *data, size_t size
 /* Mutators. All return the new size, at most `max`. */
 size_t fuzz_mutate_json(uint8_t *text, size_t size, size_t max, struct dice *dice);
 size_t fuzz_mutate_sealed(uint8_t *data, size_t size, size_t max, unsigned seed);
+/* One of the pieces (texts, `count` of them) is put in somewhere, if there is room. */
+size_t fuzz_mutate_pieces(uint8_t *data, size_t size, size_t max, struct dice *dice,
+	const char *const *pieces, size_t count);
 /* A number at the edge of something: of a type, or of a limit of the format. */
 uint64_t fuzz_edge(struct dice *dice);
 

@@ -80,13 +80,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"  addressing_style = path\n", "\t", " ", "\n", "=", ":", "#", ";", "[", "]", "\"",
 		"'", "\r", "\xef\xbb\xbf", "endpoint_url=http://h\n", "  more\n", "x=\n"};
 	struct dice dice = {seed};
-	const char *piece = pieces[dice_below(&dice, sizeof(pieces) / sizeof(pieces[0]))];
-	size_t length = strlen(piece);
-	size_t at = size > 0 ? dice_below(&dice, size + 1) : 0;
 
-	if (dice_below(&dice, 3) == 0 || size + length > max)
+	if (dice_below(&dice, 3) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	memmove(data + at + length, data + at, size - at);
-	memcpy(data + at, piece, length);
-	return size + length;
+	return fuzz_mutate_pieces(
+		data, size, max, &dice, pieces, sizeof(pieces) / sizeof(pieces[0]));
 }

@@ -102,16 +102,11 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"\"Version\":1,", "\"Code\":\"Success\",", "\"Code\":\"Failed\",", "null",
 		"\\u0000", "\\n", " ", "{", "}", "\"x\":[],"};
 	struct dice dice = {seed};
-	const char *piece = pieces[dice_below(&dice, sizeof(pieces) / sizeof(pieces[0]))];
-	size_t length = strlen(piece);
-	size_t at;
 
-	if (size < 2 || max < size + length || dice_below(&dice, 4) == 0)
+	if (size < 2 || dice_below(&dice, 4) == 0)
 		return LLVMFuzzerMutate(data, size, max);
 	if (dice_below(&dice, 2) == 0)
 		return 1 + fuzz_mutate_json(data + 1, size - 1, max - 1, &dice);
-	at = 1 + dice_below(&dice, size);
-	memmove(data + at + length, data + at, size - at);
-	memcpy(data + at, piece, length);
-	return size + length;
+	return 1 + fuzz_mutate_pieces(data + 1, size - 1, max - 1, &dice, pieces,
+			   sizeof(pieces) / sizeof(pieces[0]));
 }

@@ -384,3 +384,17 @@ size_t fuzz_mutate_sealed(uint8_t *data, size_t size, size_t max, unsigned seed)
 	body = fuzz_mutate_json(data, body, max - SEAL_SIZE, &dice);
 	return seal(data, body);
 }
+
+size_t fuzz_mutate_pieces(uint8_t *data, size_t size, size_t max, struct dice *dice,
+	const char *const *pieces, size_t count)
+{
+	const char *piece = pieces[dice_below(dice, count)];
+	size_t length = strlen(piece);
+	size_t at = dice_below(dice, size + 1);
+
+	if (size + length > max)
+		return LLVMFuzzerMutate(data, size, max);
+	memmove(data + at + length, data + at, size - at);
+	memcpy(data + at, piece, length);
+	return size + length;
+}

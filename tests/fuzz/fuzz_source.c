@@ -188,18 +188,16 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"\nservices=w\n[services w]\ns3=\n endpoint_url=http://h\n", "\nmax_attempts=9\n",
 		"=", "\n"};
 	struct dice dice = {seed};
-	const char *piece = pieces[dice_below(&dice, sizeof(pieces) / sizeof(pieces[0]))];
-	size_t length = strlen(piece);
-	size_t at = size > 0 ? dice_below(&dice, size + 1) : 0;
 
-	if (dice_below(&dice, 4) == 0 || size + length + 1 > max)
+	if (dice_below(&dice, 4) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	if (dice_below(&dice, 16) == 0) {
+	if (dice_below(&dice, 16) == 0 && size < max) {
 		/* One more file. */
-		piece = "";
-		length = 1;
+		size_t at = dice_below(&dice, size + 1);
+		memmove(data + at + 1, data + at, size - at);
+		data[at] = '\0';
+		return size + 1;
 	}
-	memmove(data + at + length, data + at, size - at);
-	memcpy(data + at, piece, length);
-	return size + length;
+	return fuzz_mutate_pieces(
+		data, size, max, &dice, pieces, sizeof(pieces) / sizeof(pieces[0]));
 }

@@ -121,6 +121,25 @@ static void test_servers_without_conditions(void **state)
 	}
 }
 
+/* Each of these is overcome, and leaves the object, whole, and these uploads. */
+static void assert_overcome(const char *const *rules, const size_t *uploads, size_t count)
+{
+	char *data = some_bytes();
+
+	for (size_t i = 0; i < count; i++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){0});
+		bucket_rig_faults(rig, rules[i]);
+		assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
+		bucket_rig_settle(rig);
+		assert_true(bucket_rig_holds(rig, "s", data, SIZE));
+		assert_int_equal(bucket_rig_uploads(rig), uploads[i]);
+		/* All that is held is the object. */
+		assert_int_equal(buckets_held(rig->front.buckets), SIZE);
+		done(rig);
+	}
+	free(data);
+}
+
 static void test_complete(void **state)
 {
 	static const char *const rules[] = {
@@ -129,17 +148,11 @@ static void test_complete(void **state)
 		"{'do':'drop','operation':'UploadPart','times':3}",
 		"{'do':'answer','status':500,'operation':'UploadPart','times':2,'applied':true}",
 	};
+	static const size_t uploads[COUNT(rules)] = {0};
 	char *data = some_bytes();
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(rules); i++) {
-		struct bucket_rig *rig = fresh((struct bucket_rig){0});
-		bucket_rig_faults(rig, rules[i]);
-		assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
-		assert_true(bucket_rig_holds(rig, "s", data, SIZE));
-		assert_int_equal(bucket_rig_uploads(rig), 0);
-		done(rig);
-	}
+	assert_overcome(rules, uploads, COUNT(rules));
 	struct bucket_rig *rig = fresh((struct bucket_rig){0});
 	bucket_rig_faults(rig, "{'do':'error_in_ok','operation':'CompleteMultipartUpload'}");
 	assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), CKPT_ENETWORK);
@@ -160,21 +173,10 @@ static void test_posts_that_are_done_twice(void **state)
 		"{'do':'twice','operation':'CreateMultipartUpload','times':1,'delay_ms':100}",
 		"{'do':'twice','operation':'CompleteMultipartUpload','times':1,'delay_ms':100}",
 	};
-	char *data = some_bytes();
+	static const size_t uploads[] = {1, 1, 0};
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(rules); i++) {
-		struct bucket_rig *rig = fresh((struct bucket_rig){0});
-		bucket_rig_faults(rig, rules[i]);
-		assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
-		bucket_rig_settle(rig);
-		assert_true(bucket_rig_holds(rig, "s", data, SIZE));
-		assert_int_equal(bucket_rig_uploads(rig), i < 2 ? 1 : 0);
-		/* All that is held is the object. */
-		assert_int_equal(buckets_held(rig->front.buckets), SIZE);
-		done(rig);
-	}
-	free(data);
+	assert_overcome(rules, uploads, COUNT(rules));
 }
 
 /* The answer is damaged behind the upload's id. */
