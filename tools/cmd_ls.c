@@ -8,7 +8,9 @@ static const char help[] =
 	"Lists every step of a store, newest first: its state, whether a restore may choose it\n"
 	"(LINEAGE), its size and age. A restore of the newest passes over a quarantined step even\n"
 	"where LINEAGE says yes: such a step is restored by its number only. A broken step has a\n"
-	"manifest that cannot be read or does not verify.\n"
+	"manifest that cannot be read or does not verify. One that is going will be removed soon: "
+	"a\n"
+	"restore of the newest chooses another.\n"
 	"\n"
 	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
@@ -31,13 +33,19 @@ static const char *state_name(uint32_t state)
 	return state < sizeof(names) / sizeof(names[0]) ? names[state] : names[0];
 }
 
+static const char *state_of(const struct ckpt_step_info *info)
+{
+	return info->going && info->state == CKPT_STEP_COMMITTED ? "going"
+								 : state_name(info->state);
+}
+
 static json_t *step_object(const struct ckpt_step_info *info)
 {
-	json_t *object = json_pack("{s:I, s:I, s:s, s:b, s:I, s:i, s:I}", "step",
+	json_t *object = json_pack("{s:I, s:I, s:s, s:b, s:b, s:I, s:i, s:I}", "step",
 		(json_int_t)info->step, "generation", (json_int_t)info->generation, "state",
-		state_name(info->state), "lineage", (int)info->in_lineage, "bytes",
-		(json_int_t)info->bytes, "world", (int)info->world, "wall_ms",
-		(json_int_t)info->wall_ms);
+		state_name(info->state), "lineage", (int)info->in_lineage, "going",
+		(int)info->going, "bytes", (json_int_t)info->bytes, "world", (int)info->world,
+		"wall_ms", (json_int_t)info->wall_ms);
 
 	(void)json_object_set_new(object, "attempt", json_string(info->attempt));
 	(void)json_object_set_new(object, "note", json_string(info->note));
@@ -56,7 +64,7 @@ static void print_row(const struct ckpt_step_info *info)
 	if (info->wall_ms && localtime_r(&seconds, &parts))
 		(void)strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &parts);
 	(void)printf("%10llu  %6llu  %-11s  %-7s  %10s  %5u  %-19s", (unsigned long long)info->step,
-		(unsigned long long)info->generation, state_name(info->state),
+		(unsigned long long)info->generation, state_of(info),
 		info->in_lineage ? "yes" : "no", bytes, info->world, when);
 	if (*info->note) {
 		(void)fputs("  ", stdout);

@@ -414,6 +414,7 @@ struct ckpt_step_info {
 	char note[256];
 	int32_t code;
 	uint32_t passed_over;
+	uint32_t going;
 };
 
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog);

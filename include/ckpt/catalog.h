@@ -39,6 +39,7 @@ struct ckpt_step_info {
 	int32_t code;
 	/* 1: quarantined or broken, a restore of the latest would have chosen it over what is older */
 	uint32_t passed_over;
+	uint32_t going; /* 1: its removal has begun; restored by its number while it is there */
 };
 
 /*

@@ -81,7 +81,8 @@ int ckpt_catalog_step(
 		.world = s->world,
 		.in_lineage = s->in_lineage,
 		.code = s->state == CKPT_STEP_BROKEN ? s->code : 0,
-		.passed_over = passed_over(scan, s)};
+		.passed_over = passed_over(scan, s),
+		.going = s->going};
 	(void)snprintf(info.attempt, sizeof(info.attempt), "%s", s->attempt);
 	(void)snprintf(info.note, sizeof(info.note), "%s", s->note);
 	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_step_info");

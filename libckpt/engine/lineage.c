@@ -126,34 +126,45 @@ bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t st
 	}
 }
 
+static struct ckpt_scan_step *choose_number(struct ckpt_scan *scan, uint64_t step)
+{
+	for (size_t i = 0; i < scan->step_count; i++)
+		if (scan->steps[i].in_lineage && scan->steps[i].step == step)
+			return &scan->steps[i];
+	return NULL;
+}
+
+/* Of those that stay, or of those that go; `back` of them are passed over, and counted down. */
+static struct ckpt_scan_step *choose_back(
+	struct ckpt_scan *scan, bool going, uint64_t *back, unsigned *passed)
+{
+	for (size_t i = 0; i < scan->step_count; i++) {
+		struct ckpt_scan_step *s = &scan->steps[i];
+		if (!s->in_lineage || s->going != going)
+			continue;
+		if (s->state == CKPT_STEP_QUARANTINED)
+			(*passed)++;
+		else if ((*back)-- == 0)
+			return s;
+	}
+	return NULL;
+}
+
 struct ckpt_scan_step *ckpt_lineage_choose(
 	struct ckpt_scan *scan, uint64_t step, unsigned *ret_passed)
 {
 	uint64_t back = UINT64_MAX - step;
-	bool relative = back <= UINT32_MAX;
 	unsigned passed = 0;
 
-	for (size_t i = 0; i < scan->step_count; i++) {
-		struct ckpt_scan_step *s = &scan->steps[i];
-		if (!s->in_lineage)
-			continue;
-		if (!relative) {
-			if (s->step == step)
-				return s;
-			continue;
-		}
-		if (s->state == CKPT_STEP_QUARANTINED) {
-			passed++;
-			continue;
-		}
-		if (back == 0) {
-			if (ret_passed)
-				*ret_passed = passed;
-			return s;
-		}
-		back--;
-	}
-	return NULL;
+	if (back > UINT32_MAX)
+		return choose_number(scan, step);
+	/* What has a tombstone is still better than nothing. */
+	struct ckpt_scan_step *found = choose_back(scan, false, &back, &passed);
+	if (!found)
+		found = choose_back(scan, true, &back, &passed);
+	if (found && ret_passed)
+		*ret_passed = passed;
+	return found;
 }
 
 size_t ckpt_lineage_count(const struct ckpt_scan *scan)

@@ -24,6 +24,7 @@ struct ckpt_scan_step {
 	enum ckpt_step_state state;
 	bool in_lineage;
 	bool rolled_back; /* may be restored by nobody: its branch of this run was left behind */
+	bool going; /* it has a tombstone: who has the choice takes another. PENDING: perhaps that alone is left */
 	bool later; /* of a generation that was claimed after the scan: no sign of a claim that was lost */
 	uint64_t wall_ms;
 	uint64_t bytes; /* of all shards */
@@ -73,8 +74,8 @@ void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan);
 
 /*
  * The step that a restore of `step` (a number, LATEST or BACK(k)) means; NULL: CKPT_ENOSTEP.
- * LATEST and BACK pass over quarantined steps, a number does not. `ret_passed` (may be NULL) counts
- * those passed over. Precondition: marked.
+ * LATEST and BACK pass over quarantined steps, and over those with a tombstone while there are others; a number
+ * does not. `ret_passed` (may be NULL) counts the quarantined ones passed over. Precondition: marked.
  */
 struct ckpt_scan_step *ckpt_lineage_choose(
 	struct ckpt_scan *scan, uint64_t step, unsigned *ret_passed);

@@ -180,6 +180,32 @@ static int take_directory(struct ckpt_scanner *s)
 	return ckpt_scan_gen(&s->scan, s->generation) ? 0 : ckpt_scan_put_gen(&s->scan, &gen);
 }
 
+static int take_tombstone(struct ckpt_scanner *s, uint64_t step)
+{
+	struct ckpt_scan_step *found = ckpt_scan_find(&s->scan, s->generation, step);
+
+	if (found) {
+		found->going = true;
+		return 0;
+	}
+	return ckpt_scan_put(&s->scan, &(struct ckpt_scan_step){.generation = s->generation,
+					       .step = step,
+					       .state = CKPT_STEP_PENDING,
+					       .going = true});
+}
+
+/* Beside the steps of a generation: its directory has been listed anyway. */
+static int take_tombstones(struct ckpt_scanner *s)
+{
+	uint64_t step;
+
+	for (const char *name = NULL; (name = next_name(&s->inner, name));) {
+		if (ckpt_parse_tombstone(name, &step) && take_tombstone(s, step) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 static int steps_body(struct ckpt_task *task)
 {
 	struct ckpt_scanner *s = CKPT_CONTAINER(task, struct ckpt_scanner, task);
@@ -222,6 +248,9 @@ static int steps_body(struct ckpt_task *task)
 			if (r < 0)
 				return ckpt_fail(s->err, r, "out of memory");
 		}
+		r = take_tombstones(s);
+		if (r < 0)
+			return ckpt_fail(s->err, r, "out of memory");
 	}
 	CKPT_TASK_END(task);
 }

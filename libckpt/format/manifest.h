@@ -71,6 +71,14 @@ struct ckpt_quarantine {
 	char reason[512];
 };
 
+/* A step that is about to be removed from a store that others may read or write. */
+struct ckpt_tombstone {
+	uint64_t generation;
+	uint64_t step;
+	uint64_t by; /* generation of whoever removes it */
+	uint64_t wall_ms;
+};
+
 /*
  * Encode appends the file to `out`. The fields must hold what decode accepts; texts are made one
  * printable line. -ENOMEM; -ERANGE: a generation past CKPT_GENERATION_MAX; -E2BIG: more ranks than a
@@ -91,6 +99,10 @@ void ckpt_manifest_clear(struct ckpt_manifest *manifest);
 int ckpt_quarantine_encode(const struct ckpt_quarantine *note, struct ckpt_buf *out);
 int ckpt_quarantine_decode(const void *data, size_t length, const char *file,
 	struct ckpt_error *err, struct ckpt_quarantine *ret_note);
+
+int ckpt_tombstone_encode(const struct ckpt_tombstone *tombstone, struct ckpt_buf *out);
+int ckpt_tombstone_decode(const void *data, size_t length, const char *file, struct ckpt_error *err,
+	struct ckpt_tombstone *ret_tombstone);
 
 /* Exactly 32 lower-case hexadecimal digits. */
 bool ckpt_run_id_valid(const char *run_id);

@@ -11,6 +11,7 @@
 #define STEP_DIGITS       10
 #define GENERATION_DIGITS 6
 #define CATALOG_SUFFIX    ".catalog"
+#define TOMBSTONE_SUFFIX  ".tombstone"
 
 CKPT_PRINTF(2, 3) static void put(char *out, const char *fmt, ...)
 {
@@ -71,6 +72,11 @@ void ckpt_name_manifest(char *out, uint64_t generation, uint64_t step)
 void ckpt_name_quarantine(char *out, uint64_t generation, uint64_t step)
 {
 	put_in_step(out, generation, step, "/quarantine.json");
+}
+
+void ckpt_name_tombstone(char *out, uint64_t generation, uint64_t step)
+{
+	put_in_step(out, generation, step, TOMBSTONE_SUFFIX);
 }
 
 void ckpt_name_shard(
@@ -155,6 +161,11 @@ bool ckpt_parse_generation(const char *name, uint64_t *ret_generation)
 bool ckpt_parse_step(const char *name, uint64_t *ret_step)
 {
 	return parse(name, "step-", STEP_DIGITS, "", ret_step);
+}
+
+bool ckpt_parse_tombstone(const char *name, uint64_t *ret_step)
+{
+	return parse(name, "step-", STEP_DIGITS, TOMBSTONE_SUFFIX, ret_step);
 }
 
 bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest)

@@ -17,6 +17,8 @@ void ckpt_name_generation(char *out, uint64_t generation);          /* g000001 *
 void ckpt_name_step(char *out, uint64_t generation, uint64_t step); /* g000001/step-0000000100 */
 void ckpt_name_manifest(char *out, uint64_t generation, uint64_t step);
 void ckpt_name_quarantine(char *out, uint64_t generation, uint64_t step);
+/* g000001/step-0000000100.tombstone: beside the directory, where whoever lists the steps sees it */
+void ckpt_name_tombstone(char *out, uint64_t generation, uint64_t step);
 void ckpt_name_shard(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
 void ckpt_name_index(
@@ -30,6 +32,7 @@ bool ckpt_attempt_valid(const char *attempt);
 bool ckpt_parse_claim(const char *name, uint64_t *ret_generation);      /* 000001.json */
 bool ckpt_parse_generation(const char *name, uint64_t *ret_generation); /* g000001 */
 bool ckpt_parse_step(const char *name, uint64_t *ret_step);             /* step-0000000100 */
+bool ckpt_parse_tombstone(const char *name, uint64_t *ret_step); /* step-0000000100.tombstone */
 bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest);
 
 #endif

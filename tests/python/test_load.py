@@ -341,3 +341,19 @@ def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:
         assert error.step == 7
         assert _load._is_unreadable(error) is passed
         assert _load._reason_to_pass(info._replace(passed_over=False)) is None
+
+
+def test_what_is_going_is_not_the_latest(written: Training, store: Path) -> None:
+    """A step with a tombstone is loaded by its number, or when nothing else is left."""
+    (store / "g000001" / "step-0000000002.tombstone").write_text("")
+    assert [(info.step, info.going) for info in libckpt.list_steps(store)] == [
+        (2, True),
+        (1, False),
+    ]
+    assert libckpt.load(store)["scheduler"]["last_epoch"] == 1
+    assert libckpt.load(store, 2)["scheduler"]["last_epoch"] == 2
+    assert libckpt.load(store, "latest~1")["scheduler"]["last_epoch"] == 2
+    (store / "g000001" / "step-0000000001.tombstone").write_text("")
+    assert libckpt.load(store)["scheduler"]["last_epoch"] == 2
+    shutil.rmtree(store / "g000001" / "step-0000000002")
+    assert libckpt.load(store)["scheduler"]["last_epoch"] == 1

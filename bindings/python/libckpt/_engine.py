@@ -225,6 +225,8 @@ class StepInfo(NamedTuple):
     code: int
     #: quarantined or broken, and newer than what a restore chooses instead
     passed_over: bool
+    #: its removal has begun: the newest is another one, as long as there is one
+    going: bool = False
 
 
 _IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
@@ -638,6 +640,7 @@ def _step_info(info: Any) -> StepInfo:
         note=text(info.note),
         code=int(info.code),
         passed_over=bool(info.passed_over),
+        going=bool(info.going),
     )
 
 

@@ -288,7 +288,8 @@ def _read_latest(
 ) -> tuple[int | None, Any]:
     """Reads the newest step that is good; `passed` are those that are known not to be."""
     steps = engine.steps()
-    for info in steps:
+    # What is being removed is still better than nothing.
+    for info in sorted(steps, key=lambda found: found.going):
         key = info.generation, info.step
         error = _reason_to_pass(info)
         if key in passed or (error is None and not (info.in_lineage and info.state == "committed")):

@@ -184,8 +184,8 @@ PLANTED = [
         "the lineage goes back to what was resumed from"),
     Planted(
         "quarantine-forgotten", "libckpt/engine/lineage.c",
-        "\t\tif (s->state == CKPT_STEP_QUARANTINED) {\n",
-        "\t\tif (s->state == CKPT_STEP_BROKEN) {\n",
+        "\t\tif (s->state == CKPT_STEP_QUARANTINED)\n\t\t\t(*passed)++;\n",
+        "\t\tif (s->state == CKPT_STEP_BROKEN)\n\t\t\t(*passed)++;\n",
         "a step that failed verification does not stand before a good one"),
     Planted(
         "files-removed-after-publish", "libckpt/engine/save_end.c",

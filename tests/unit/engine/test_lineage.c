@@ -37,6 +37,33 @@ static uint64_t chosen(struct ckpt_scan *scan, uint64_t step)
 	return s ? s->generation * 1000000 + s->step : 0;
 }
 
+/* What has a tombstone is chosen by its number, and for the latest only when nothing else is left. */
+static void test_going(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	unsigned passed = 0;
+	add_gen(&scan, 1, 0, 0);
+	for (uint64_t step = 100; step <= 400; step += 100)
+		add_step(&scan, 1, step, CKPT_STEP_COMMITTED);
+	ckpt_scan_find(&scan, 1, 100)->going = true;
+	ckpt_scan_find(&scan, 1, 300)->going = true;
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 1000400);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(1)), 1000200);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(2)), 1000300);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(3)), 1000100);
+	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(4)), 0);
+	assert_int_equal(chosen(&scan, 300), 1000300);
+	ckpt_scan_set_state(&scan, 1, 400, CKPT_STEP_QUARANTINED);
+	ckpt_scan_set_state(&scan, 1, 200, CKPT_STEP_QUARANTINED);
+	const struct ckpt_scan_step *s = ckpt_lineage_choose(&scan, CKPT_STEP_LATEST, &passed);
+	assert_non_null(s);
+	assert_int_equal(s->step, 300);
+	assert_int_equal(passed, 2);
+	ckpt_scan_clear(&scan);
+}
+
 /* A branch that was rolled back, and a zombie's late commit, are never chosen. */
 static void test_branches(void **state)
 {
@@ -357,6 +384,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_branches),
+		cmocka_unit_test(test_going),
 		cmocka_unit_test(test_empty_generation),
 		cmocka_unit_test(test_broken_claim),
 		cmocka_unit_test(test_lost_claim),

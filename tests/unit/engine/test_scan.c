@@ -237,6 +237,35 @@ static void test_no_memory(void **state)
 	assert_true(noted > 0 && failed > 3);
 }
 
+static unsigned requests_of_a_scan(struct scene *s)
+{
+	make(s);
+	unsigned before = s->rig.fault.requests;
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	return s->rig.fault.requests - before;
+}
+
+/* A tombstone is seen whatever is in it, one whose step is gone as well, and is never asked for by itself. */
+static void test_tombstones(void **state)
+{
+	struct scene *s = *state;
+	unsigned without = requests_of_a_scan(s);
+
+	assert_false(find(s, 10)->going);
+	core_rig_close(&s->rig);
+	scratch_put(s->dir, "/g000001/step-0000000010.tombstone", "no record");
+	scratch_put(s->dir, "/g000001/step-0000000009.tombstone", "");
+	scratch_put(s->dir, "/g000001/step-0000000008.tombstone.tmp-0123456789abcdef", "");
+	scratch_put(s->dir, "/g000001/step-7.tombstone", "");
+	assert_int_equal(requests_of_a_scan(s), without);
+	assert_int_equal(s->rig.core.scan.step_count, 2);
+	assert_true(find(s, 10)->going);
+	assert_int_equal(find(s, 10)->state, CKPT_STEP_COMMITTED);
+	assert_true(find(s, 9)->going);
+	assert_int_equal(find(s, 9)->state, CKPT_STEP_PENDING);
+	core_rig_close(&s->rig);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -249,6 +278,7 @@ int main(void)
 		SCENE(test_no_claims),
 		SCENE(test_end_of_listing),
 		SCENE(test_no_memory),
+		SCENE(test_tombstones),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,6 +28,8 @@ static void test_names(void **state)
 	assert_string_equal(out, "g000001/step-9999999999/manifest.json");
 	ckpt_name_quarantine(out, 1, 2);
 	assert_string_equal(out, "g000001/step-0000000002/quarantine.json");
+	ckpt_name_tombstone(out, 1, 2);
+	assert_string_equal(out, "g000001/step-0000000002.tombstone");
 	ckpt_name_shard(out, 1, 2, 3, ATTEMPT);
 	assert_string_equal(out, "g000001/step-0000000002/rank-00003." ATTEMPT ".safetensors");
 	ckpt_name_index(out, 1, 2, 999999, ATTEMPT);

@@ -36,6 +36,13 @@ static const struct ckpt_claim claim = {.run_id = RUN,
 	.node = "node-7",
 	.wall_ms = INT64_MAX};
 
+static int tombstone_decode(const void *data, size_t length, struct ckpt_error *err)
+{
+	struct ckpt_tombstone stone;
+
+	return ckpt_tombstone_decode(data, length, "f.json", err, &stone);
+}
+
 static const struct ckpt_quarantine note = {.generation = 999999,
 	.step = 0,
 	.code = CKPT_EINTEGRITY,
@@ -304,6 +311,48 @@ static void test_quarantine(void **state)
 		",\"generation\":" generation ",\"step\":" step ",\"code\":" code                  \
 		",\"reason\":" reason ",\"wall_ms\":" wall)
 
+static void test_tombstone(void **state)
+{
+	static const char body[] =
+		"{\"format\":[1,0],\"kind\":\"tombstone\",\"generation\":1,\"step\":9999999999,"
+		"\"by\":999999,\"wall_ms\":7";
+	const struct ckpt_tombstone stone = {
+		.generation = 1, .step = UINT64_C(9999999999), .by = 999999, .wall_ms = 7};
+	struct ckpt_tombstone back;
+	struct ckpt_buf out = {0};
+
+	(void)state;
+	assert_int_equal(ckpt_tombstone_encode(&stone, &out), 0);
+	kit_check_bytes(&out, body);
+	kit_check_damage(&out, tombstone_decode);
+	assert_int_equal(ckpt_tombstone_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_int_equal(back.generation, stone.generation);
+	assert_int_equal(back.step, stone.step);
+	assert_int_equal(back.by, stone.by);
+	assert_int_equal(back.wall_ms, stone.wall_ms);
+	ckpt_buf_free(&out);
+}
+
+#define STONE(generation, step, by, wall)                                                          \
+	M("[1,0]", "\"tombstone\"",                                                                \
+		",\"generation\":" generation ",\"step\":" step ",\"by\":" by                      \
+		",\"wall_ms\":" wall)
+
+static void test_bad_tombstones(void **state)
+{
+	static const struct sealed_case cases[] = {
+		{STONE("1", "0", "1", "0"), 0, ""},
+		{STONE("0", "0", "1", "0"), CKPT_EFORMAT, "\"generation\""},
+		{STONE("1", "10000000000", "1", "0"), CKPT_EFORMAT, "\"step\""},
+		{STONE("1", "0", "0", "0"), CKPT_EFORMAT, "\"by\""},
+		{STONE("1", "0", "1000000", "0"), CKPT_EFORMAT, "\"by\""},
+		{STONE("1", "0", "1", "-1"), CKPT_EFORMAT, "\"wall_ms\""},
+	};
+
+	(void)state;
+	kit_check_cases(cases, COUNT(cases), tombstone_decode);
+}
+
 static void test_bad_notes(void **state)
 {
 	static const struct sealed_case cases[] = {
@@ -415,6 +464,8 @@ int main(void)
 		cmocka_unit_test(test_claim),
 		cmocka_unit_test(test_bad_claims),
 		cmocka_unit_test(test_quarantine),
+		cmocka_unit_test(test_tombstone),
+		cmocka_unit_test(test_bad_tombstones),
 		cmocka_unit_test(test_bad_notes),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_untouched_on_failure),
