@@ -203,6 +203,17 @@ static int check_claim(struct ckpt_exporter *e)
 	return *e->stop;
 }
 
+static int fail_going(struct ckpt_exporter *e)
+{
+	return ckpt_fail_at(e->err, -EBUSY,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
+		"step %llu is being removed from %s, or its removal was cut short: let `ckpt "
+		"prune` end "
+		"that "
+		"first",
+		(unsigned long long)ckpt_exporter_step(e), e->place.label);
+}
+
 static int claim_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
@@ -223,6 +234,15 @@ static int claim_body(struct ckpt_task *task)
 	drop_data(e);
 	if (e->op.result >= 0)
 		return ckpt_exporter_fail_there(e);
+	if (e->op.result != -ENOENT)
+		return ckpt_exporter_trouble(e, "read");
+	/* What is written now would be removed with the rest. */
+	ckpt_name_tombstone(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	drop_data(e);
+	if (e->op.result >= 0)
+		return fail_going(e);
 	if (e->op.result != -ENOENT)
 		return ckpt_exporter_trouble(e, "read");
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));

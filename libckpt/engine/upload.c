@@ -46,12 +46,16 @@ static bool is_there(const struct ckpt_upload *u, const char *path)
 	return false;
 }
 
-static bool has_index(const struct ckpt_upload *u, uint32_t rank)
+/* That its index is there says that its shard was: somebody may have removed it. */
+static bool has_part(const struct ckpt_upload *u, uint32_t rank)
 {
 	const struct ckpt_manifest_rank *r = &u->pick.manifest.ranks[rank];
 	char path[CKPT_PATH_MAX];
 
 	ckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);
+	if (!is_there(u, path))
+		return false;
+	ckpt_name_shard(path, u->generation, u->step, r->rank, r->attempt);
 	return is_there(u, path);
 }
 
@@ -61,7 +65,7 @@ static bool next_rank(struct ckpt_upload *u)
 	for (; u->rank < u->pick.manifest.world; u->rank++) {
 		bool mine = u->all ? !ckpt_elsewhere_has(&u->elsewhere, u->rank)
 				   : u->rank == u->core->config.rank;
-		if (mine && !has_index(u, u->rank))
+		if (mine && !has_part(u, u->rank))
 			return true;
 	}
 	return false;
@@ -69,6 +73,7 @@ static bool next_rank(struct ckpt_upload *u)
 
 static ckpt_task_fn end_body;
 static ckpt_task_fn commit_body;
+static ckpt_task_fn publish_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn create_body;
 static ckpt_task_fn rank_body;
@@ -165,8 +170,18 @@ static int compare_manifest(struct ckpt_upload *u)
 		u->core->parts.label);
 }
 
+/* Whatever is in it, the name counts. */
+static int take_tombstone(struct ckpt_upload *u)
+{
+	drop_data(u);
+	u->going = u->op.result >= 0;
+	return u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
+}
+
 static int take_there(struct ckpt_upload *u)
 {
+	ckpt_free(u->there.names);
+	u->there = (struct ckpt_listing){0};
 	if (u->op.result == -ENOENT)
 		return *u->stop;
 	u->there = u->op.listing;
@@ -187,6 +202,13 @@ static int look_body(struct ckpt_task *task)
 		return give_up(u, compare_manifest(u));
 	r = u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
 	if (r < 0)
+		return give_up(u, r);
+	/* Between the manifest and the list: while what is listed goes, there is a tombstone. */
+	ckpt_name_tombstone(path, u->generation, u->step);
+	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_tombstone(u);
+	if (r < 0 || u->going)
 		return give_up(u, r);
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_list(u->dest, &u->op, path);
@@ -407,7 +429,7 @@ static bool is_complete(struct ckpt_upload *u)
 		bool mine =
 			u->all ? !ckpt_elsewhere_has(&u->elsewhere, i) : i == u->core->config.rank;
 		u->missing = i;
-		if (!mine && !has_index(u, i))
+		if (!mine && !has_part(u, i))
 			return false;
 	}
 	return true;
@@ -458,7 +480,25 @@ static int catalog_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* All that it names is there: nobody may have taken over when it is told. */
+/* Of every rank, as the directory was listed last. */
+static int check_whole(struct ckpt_upload *u)
+{
+	uint32_t rank = 0;
+
+	while (rank < u->pick.manifest.world && has_part(u, rank))
+		rank++;
+	if (rank == u->pick.manifest.world)
+		return 0;
+	return ckpt_fail_at(u->err, -EAGAIN,
+		&(struct ckpt_where){.tier = "remote", .file = u->pick.path},
+		"what rank %u has sent of step %llu is not in %s any more", rank,
+		(unsigned long long)u->step, u->dest->label);
+}
+
+/*
+ * What was there when this began may be gone: somebody else has published the step meanwhile, and a third one
+ * removes it.
+ */
 static int commit_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
@@ -472,6 +512,29 @@ static int commit_body(struct ckpt_task *task)
 	r = trouble(u, "sync");
 	if (r < 0)
 		return give_up(u, r);
+	ckpt_name_tombstone(path, u->generation, u->step);
+	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_tombstone(u);
+	if (r < 0 || u->going)
+		return give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_list(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_there(u);
+	if (r == 0)
+		r = check_whole(u);
+	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, publish_body);
+	CKPT_TASK_END(task);
+}
+
+/* All that it names is there: nobody may have taken over when it is told. */
+static int publish_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, u->op.done);
 	r = check_fence(u);

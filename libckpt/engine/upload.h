@@ -31,6 +31,7 @@ struct ckpt_upload {
 	 * CKPT_ENOSTEP: the step is not here any more, or was never committed.
 	 */
 	bool committed;
+	bool going;       /* neither: it has a tombstone there, and is not sent */
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */
 

@@ -253,6 +253,18 @@ static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	ask_retention(u);
 }
 
+/* What lets it go there is not for this job to undo. */
+static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
+		"step %llu is being removed from %s, and is not sent again",
+		(unsigned long long)e->step, u->dest->label);
+	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
+	e->error = u->error;
+	end_entry(u, e);
+	ask_retention(u);
+}
+
 /* This rank has done its part, and others have not, or rank 0 has not published. */
 static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
@@ -288,6 +300,8 @@ static void take_upload(struct ckpt_uploader *u)
 	u->failures = 0;
 	if (u->upload.committed)
 		take_success(u, e);
+	else if (u->upload.going)
+		take_going(u, e);
 	else
 		take_part(u, e);
 }

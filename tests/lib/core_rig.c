@@ -195,6 +195,10 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	rig->now_ns = MILLISECOND;
 	rig->root = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	must(rig->root >= 0, "open");
+	rig->remote = -1;
+	if (config->remote)
+		rig->remote = open(config->remote, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	must(!config->remote || rig->remote >= 0, "open");
 	must(ckpt_log_open(CKPT_LOG_DEBUG, &rig->log) == 0, "log");
 	must(ckpt_inbox_init(&rig->inbox) == 0, "inbox");
 	must(ckpt_pool_open(&pool, &rig->err, &rig->pool) == 0, "pool");
@@ -209,7 +213,8 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.label = rig->dir,
 		.devices = &rig->devices,
 		.pool = rig->pool,
-		.log = rig->log};
+		.log = rig->log,
+		.remote = {.root = rig->remote, .label = config->remote}};
 	must(ckpt_core_init(&rig->core, &parts, &core, &rig->err) == 0, "core");
 }
 
@@ -307,6 +312,20 @@ int core_rig_adopt(struct core_rig *rig, uint64_t generation, uint64_t step)
 	return command(rig, c, ckpt_adopter_body);
 }
 
+int core_rig_bury(
+	struct core_rig *rig, enum ckpt_burial_act act, uint64_t generation, uint64_t step)
+{
+	struct ckpt_command *c = ckpt_burial_new(&rig->core);
+
+	if (c) {
+		struct ckpt_burial *burial = CKPT_CONTAINER(c, struct ckpt_burial, command);
+		burial->act = act;
+		burial->generation = generation;
+		burial->step = step;
+	}
+	return command(rig, c, ckpt_burial_body);
+}
+
 void core_rig_close(struct core_rig *rig)
 {
 	io_fault_clear(&rig->fault);
@@ -325,6 +344,8 @@ void core_rig_close(struct core_rig *rig)
 	ckpt_inbox_destroy(&rig->inbox);
 	ckpt_log_close(rig->log);
 	(void)close(rig->root);
+	if (rig->remote >= 0)
+		(void)close(rig->remote);
 	free(rig->dir);
 	rigs--;
 	must(rigs > 0 || fence_blocks() == blocks_before, "memory is not given back");

@@ -7,6 +7,7 @@
 #ifndef CKPT_TESTS_CORE_RIG_H
 #define CKPT_TESTS_CORE_RIG_H
 
+#include "engine/burial.h"
 #include "engine/core.h"
 #include "engine/restore.h"
 #include "engine/save.h"
@@ -14,6 +15,7 @@
 
 struct core_rig_config {
 	const char *dir;
+	const char *remote;   /* a directory that steps go on to; NULL: none */
 	uint32_t block_bytes; /* 0: 64 KiB */
 	unsigned slots;       /* 0: as few as there may be */
 	uint64_t chunk_bytes; /* 0: 16 KiB */
@@ -30,6 +32,7 @@ struct core_rig_config {
 struct core_rig {
 	char *dir;
 	int root;
+	int remote; /* -1: none */
 	struct ckpt_inbox inbox;
 	struct ckpt_env env;
 	struct ckpt_io io; /* below the faults */
@@ -71,6 +74,8 @@ void core_rig_sleep(struct core_rig *rig, uint64_t ms);
 int core_rig_claim(struct core_rig *rig);
 int core_rig_remove(struct core_rig *rig, uint64_t step);
 int core_rig_adopt(struct core_rig *rig, uint64_t generation, uint64_t step);
+int core_rig_bury(
+	struct core_rig *rig, enum ckpt_burial_act act, uint64_t generation, uint64_t step);
 
 /* A step of `count` tensors of `floats` numbers each. Prepared, and not posted. */
 struct ckpt_save *core_rig_prepare(

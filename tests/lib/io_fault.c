@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
+
 static bool matches(const struct io_fault_rule *rule, const struct io_tap_req *r)
 {
 	if (rule->op && rule->op != r->req.op)
@@ -59,6 +61,10 @@ static void after(struct io_tap *tap, struct io_tap_req *r)
 		struct ckpt_io_req shut = {
 			.op = CKPT_IO_OP_CLOSE, .fd = (int)r->req.result, .slot = -1};
 		ckpt_io_exec(&shut);
+	}
+	if (r->req.op == CKPT_IO_OP_LIST) {
+		ckpt_free(r->req.listing.names);
+		r->req.listing = (struct ckpt_listing){0};
 	}
 	r->req.result = r->verdict;
 }

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removing a step of the remote store: cut short anywhere, and followed by an upload, it leaves no step that is not
+ * whole.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/core_rig.h"
+#include "lib/scratch.h"
+
+#define STEPS 3
+
+struct scene {
+	char *dir;
+	char local[512];
+	char remote[512];
+};
+
+static void open_local(struct scene *s, struct core_rig *rig)
+{
+	core_rig_open(rig, &(struct core_rig_config){.dir = s->local, .remote = s->remote});
+	core_rig_run(rig);
+}
+
+static void open_remote(struct scene *s, struct core_rig *rig)
+{
+	core_rig_open(rig, &(struct core_rig_config){.dir = s->remote, .read_only = true});
+}
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+	struct core_rig rig;
+
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
+	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
+	assert_int_equal(mkdir(s->local, 0777), 0);
+	assert_int_equal(mkdir(s->remote, 0777), 0);
+	open_local(s, &rig);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	for (uint64_t step = 1; step <= STEPS; step++)
+		assert_int_equal(core_rig_save(&rig, step), 0);
+	core_rig_run(&rig);
+	core_rig_close(&rig);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static const char *there(const struct scene *s, const char *name)
+{
+	static char path[700];
+
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-000000000%s", s->remote, name);
+	return path;
+}
+
+static bool is_there(const struct scene *s, const char *name)
+{
+	return access(there(s, name), F_OK) == 0;
+}
+
+/* All that is committed there is whole; returns how much that is. */
+static size_t verify(struct scene *s)
+{
+	struct core_rig rig;
+	size_t found = 0;
+
+	open_remote(s, &rig);
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		const struct ckpt_scan_step *of = ckpt_scan_find(&rig.core.scan, 1, step);
+		if (!of || of->state != CKPT_STEP_COMMITTED)
+			continue;
+		assert_int_equal(core_rig_read(&rig, step, CKPT_SINK_NONE), 0);
+		found++;
+	}
+	core_rig_close(&rig);
+	return found;
+}
+
+/* As a job that is started again. */
+static void upload(struct scene *s)
+{
+	struct core_rig rig;
+
+	open_local(s, &rig);
+	core_rig_sleep(&rig, 120000);
+	core_rig_close(&rig);
+}
+
+static int bury(struct core_rig *rig)
+{
+	int r = core_rig_bury(rig, CKPT_BURIAL_MARK, 1, 1);
+
+	return r < 0 ? r : core_rig_bury(rig, CKPT_BURIAL_REMOVE, 1, 1);
+}
+
+static void test_whole(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	assert_int_equal(verify(s), STEPS);
+	open_remote(s, &rig);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_true(is_there(s, "1.tombstone"));
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_UNMARK, 1, 1), 0);
+	assert_false(is_there(s, "1.tombstone"));
+	assert_int_equal(verify(s), STEPS);
+	assert_int_equal(bury(&rig), 0);
+	assert_false(is_there(s, "1"));
+	assert_false(is_there(s, "1.tombstone"));
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS - 1);
+}
+
+/* Every request in turn fails: not carried out, or carried out and its answer lost. */
+static bool cut(void **state, unsigned at, bool late)
+{
+	struct core_rig rig;
+	(void)set_up(state);
+	struct scene *s = *state;
+
+	open_remote(s, &rig);
+	unsigned rule = io_fault_add(
+		&rig.fault, (struct io_fault_rule){.nth = at, .error = -EIO, .late = late});
+	int r = bury(&rig);
+	bool hit = rig.fault.hits[rule] > 0;
+	core_rig_close(&rig);
+
+	size_t left = verify(s);
+	bool gone = !is_there(s, "1/manifest.json");
+	bool marked = is_there(s, "1.tombstone");
+	assert_int_equal(left, gone ? STEPS - 1 : STEPS);
+	if (r == 0 && !hit)
+		assert_true(gone && !marked && !is_there(s, "1"));
+	/* While it goes nobody brings it back. */
+	upload(s);
+	assert_int_equal(verify(s), gone && marked ? STEPS - 1 : STEPS);
+	open_remote(s, &rig);
+	assert_int_equal(bury(&rig), 0);
+	core_rig_close(&rig);
+	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
+	assert_int_equal(verify(s), STEPS - 1);
+	upload(s);
+	assert_int_equal(verify(s), STEPS);
+	(void)tear_down(state);
+	return hit;
+}
+
+static void test_cut_short(void **state)
+{
+	for (int late = 0; late < 2; late++) {
+		unsigned at = 1;
+		while (cut(state, at, late))
+			at++;
+		/* Tombstone, manifest, index, shard, directory, and what makes each of them last. */
+		assert_true(at > 12);
+	}
+}
+
+static void remove_there(struct scene *s, const char *suffix)
+{
+	char directory[700];
+	(void)snprintf(directory, sizeof(directory), "%s", there(s, "1"));
+	const char *path = scratch_find(directory, suffix);
+
+	assert_non_null(path);
+	assert_int_equal(unlink(path), 0);
+}
+
+/* An index that has outlived its shard is not taken for one. */
+static void test_an_index_alone(void **state)
+{
+	struct scene *s = *state;
+
+	remove_there(s, "manifest.json");
+	remove_there(s, ".safetensors");
+	upload(s);
+	assert_int_equal(verify(s), STEPS);
+}
+
+static void begin_upload(struct scene *s, struct core_rig *rig)
+{
+	remove_there(s, "manifest.json");
+	core_rig_make(rig, &(struct core_rig_config){.dir = s->local, .remote = s->remote});
+	/* All that is there has been looked at; before the manifest the tombstone is looked for once more. */
+	(void)io_fault_add(
+		&rig->fault, (struct io_fault_rule){.path = "1.tombstone", .nth = 2, .hold = true});
+	assert_int_equal(core_rig_open_store(rig), 0);
+	core_rig_run(rig);
+	assert_false(is_there(s, "1/manifest.json"));
+}
+
+/* What was there when the upload began is gone when it would publish. */
+static void test_gone_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	begin_upload(s, &rig);
+	remove_there(s, ".safetensors");
+	core_rig_let_go(&rig);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_sleep(&rig, 60000);
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS);
+}
+
+/* A removal that has begun meanwhile. */
+static void test_going_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	begin_upload(s, &rig);
+	scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
+	core_rig_let_go(&rig);
+	core_rig_sleep(&rig, 60000);
+	assert_false(is_there(s, "1/manifest.json"));
+	assert_true(core_rig_logged(&rig, CKPT_LOG_INFO, "is being removed from"));
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS - 1);
+}
+
+/* One that is read just now, on this machine, stays; and so does all of a store that a live process holds. */
+static void test_in_use(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig reader;
+	struct core_rig rig;
+
+	open_remote(s, &reader);
+	open_remote(s, &rig);
+	struct ckpt_restore *restore = core_rig_begin(&reader, 1, CKPT_SINK_MEMORY, NULL);
+	core_rig_await(&reader, restore);
+	assert_int_equal(bury(&rig), -EBUSY);
+	(void)core_rig_end(&reader, restore);
+	assert_int_equal(bury(&rig), 0);
+	core_rig_close(&rig);
+	core_rig_close(&reader);
+	assert_int_equal(verify(s), STEPS - 1);
+
+	core_rig_open(&reader, &(struct core_rig_config){.dir = s->remote});
+	open_remote(s, &rig);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EINUSE);
+	assert_false(is_there(s, "2.tombstone"));
+	core_rig_close(&rig);
+	core_rig_close(&reader);
+}
+
+/* Nothing is written into what is being removed. */
+static void test_no_copy_into_it(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_remote(s, &rig);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+	core_rig_close(&rig);
+	remove_there(s, "manifest.json");
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	assert_int_equal(core_rig_export(&rig, 1, s->remote), -EBUSY);
+	core_rig_close(&rig);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_whole),
+		cmocka_unit_test(test_cut_short),
+		SCENE(test_an_index_alone),
+		SCENE(test_gone_meanwhile),
+		SCENE(test_going_meanwhile),
+		SCENE(test_in_use),
+		SCENE(test_no_copy_into_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
