@@ -9,7 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BACK_MAX UINT64_C(1000000)
+#define BACK_MAX  UINT64_C(1000000)
+#define GRACE_MAX UINT64_C(1000000)
+#define GRACE_S   60
 
 enum {
 	OPT_STEP = 256,
@@ -22,7 +24,12 @@ enum {
 	OPT_FILE_SIZE,
 	OPT_WORLD_SIZE,
 	OPT_RANK,
-	OPT_WHOLE
+	OPT_WHOLE,
+	OPT_KEEP_LAST,
+	OPT_KEEP_EVERY,
+	OPT_GRACE,
+	OPT_NO_VERIFY,
+	OPT_DRY_RUN
 };
 
 static const struct option options[] = {
@@ -36,6 +43,11 @@ static const struct option options[] = {
 	{"world-size", required_argument, NULL, OPT_WORLD_SIZE},
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"whole", required_argument, NULL, OPT_WHOLE},
+	{"keep-last", required_argument, NULL, OPT_KEEP_LAST},
+	{"keep-every", required_argument, NULL, OPT_KEEP_EVERY},
+	{"grace", required_argument, NULL, OPT_GRACE},
+	{"no-verify", no_argument, NULL, OPT_NO_VERIFY},
+	{"dry-run", no_argument, NULL, OPT_DRY_RUN},
 	{"quiet", no_argument, NULL, 'q'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, OPT_VERSION},
@@ -133,6 +145,30 @@ static bool parse_view(struct cli *cli, int option)
 	return true;
 }
 
+/* What is to stay, and how the rest goes. */
+static bool parse_prune(struct cli *cli, int option)
+{
+	const struct cli_program *program = cli->program;
+	uint64_t *number = option == OPT_KEEP_LAST ? &cli->keep_last : &cli->keep_every;
+
+	switch (option) {
+	case OPT_NO_VERIFY:
+		cli->no_verify = true;
+		return true;
+	case OPT_DRY_RUN:
+		cli->dry_run = true;
+		return true;
+	case OPT_GRACE:
+		return parse_number(optarg, GRACE_MAX, &cli->grace_s) ||
+		       misused(program, "--grace takes seconds", optarg);
+	default:
+		if (parse_number(optarg, CKPT_STEP_MAX, number) && *number > 0)
+			return true;
+		return misused(
+			program, "--keep-last and --keep-every take a number, from 1 on", optarg);
+	}
+}
+
 static bool parse_option(struct cli *cli, int option)
 {
 	const struct cli_program *program = cli->program;
@@ -169,6 +205,12 @@ static bool parse_option(struct cli *cli, int option)
 	case OPT_RANK:
 	case OPT_WHOLE:
 		return parse_view(cli, option);
+	case OPT_KEEP_LAST:
+	case OPT_KEEP_EVERY:
+	case OPT_GRACE:
+	case OPT_NO_VERIFY:
+	case OPT_DRY_RUN:
+		return parse_prune(cli, option);
 	case OPT_JSON:
 		cli->json = true;
 		return true;
@@ -206,6 +248,12 @@ static bool takes(const struct cli_program *program, int option)
 	case OPT_RANK:
 	case OPT_WHOLE:
 		return program->takes_consolidate;
+	case OPT_KEEP_LAST:
+	case OPT_KEEP_EVERY:
+	case OPT_GRACE:
+	case OPT_NO_VERIFY:
+	case OPT_DRY_RUN:
+		return program->takes_prune;
 	case 'q':
 		return program->takes_quiet;
 	default:
@@ -242,6 +290,8 @@ static bool check_together(const struct cli *cli)
 {
 	const struct cli_program *program = cli->program;
 
+	if (program->takes_prune && cli->keep_last == 0)
+		return misused(program, "--keep-last is missing: say how many steps stay", NULL);
 	if (cli->file_size && !cli->consolidate)
 		return misused(program, "--file-size is for --consolidate", NULL);
 	if ((cli->world_size > 0) != cli->has_rank)
@@ -282,7 +332,7 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 bool cli_parse(
 	struct cli *cli, const struct cli_program *program, int argc, char **argv, int *ret_exit)
 {
-	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST};
+	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST, .grace_s = GRACE_S};
 	*ret_exit = CLI_USAGE;
 	optind = 1;
 	opterr = 0;

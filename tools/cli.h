@@ -46,6 +46,7 @@ struct cli_program {
 	bool takes_quiet;
 	bool takes_progress;
 	bool takes_consolidate;
+	bool takes_prune;
 };
 
 /* What the command line said. */
@@ -68,6 +69,11 @@ struct cli {
 	bool has_rank;
 	const char *whole[CLI_WHOLE_MAX]; /* patterns of names that are not cut */
 	size_t whole_count;
+	uint64_t keep_last; /* 0: not given */
+	uint64_t keep_every;
+	uint64_t grace_s;
+	bool no_verify;
+	bool dry_run;
 };
 
 /* Parses; answers --help and --version itself. False: exit with *ret_exit. */
@@ -132,6 +138,7 @@ void cli_print_text(FILE *to, const char *text);
 
 int cmd_diff(int argc, char **argv, const char *name);
 int cmd_ls(int argc, char **argv, const char *name);
+int cmd_prune(int argc, char **argv, const char *name);
 int cmd_restore(int argc, char **argv, const char *name);
 int cmd_show(int argc, char **argv, const char *name);
 int cmd_upload(int argc, char **argv, const char *name);

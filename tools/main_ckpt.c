@@ -16,6 +16,7 @@ static const struct {
 	{"verify", "ckpt verify", cmd_verify, "check every chunk (as ckpt-verify)"},
 	{"restore", "ckpt restore", cmd_restore, "copy a step out, verified (as ckpt-restore)"},
 	{"upload", "ckpt upload", cmd_upload, "send what a bucket or directory lacks of a store"},
+	{"prune", "ckpt prune", cmd_prune, "remove old steps from a bucket or directory"},
 };
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
 

@@ -415,6 +415,7 @@ struct ckpt_step_info {
 	int32_t code;
 	uint32_t passed_over;
 	uint32_t going;
+	uint32_t retired;
 };
 
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog);
@@ -441,3 +442,9 @@ int ckpt_verify_finding(
 int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore);
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
+int ckpt_catalog_retire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
+int ckpt_catalog_mark(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
+int ckpt_catalog_unmark(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
+int ckpt_catalog_remove_marked(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);

@@ -40,6 +40,8 @@ struct ckpt_step_info {
 	/* 1: quarantined or broken, a restore of the latest would have chosen it over what is older */
 	uint32_t passed_over;
 	uint32_t going; /* 1: its removal has begun; restored by its number while it is there */
+	/* 1: it is to go, by ckpt_catalog_retire(); or it is going already, and what is left is no step any more */
+	uint32_t retired;
 };
 
 /*
@@ -103,6 +105,37 @@ CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const 
  * on all of them: a node that has it brings its manifest back to those that have not.
  */
 CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
+
+/*
+ * Removing steps from a store that others read and write without a lock that all of them see: a bucket, a directory
+ * of several hosts. The engine is one of that store, and may be read only.
+ *
+ *   retire -> mark those that go -> some time -> a new list -> retire -> remove those that go and are marked;
+ *   unmark those that are marked, and stay
+ *
+ * One that is marked (info.going) is not chosen as the latest any more, and no upload brings it back. Each step goes so
+ * that an end at any moment leaves no step without a shard: whoever removes next goes on with it. Only one process
+ * may remove at a time.
+ */
+
+/*
+ * Says in the list which steps go: all of the lineage but the newest keep_last (1 at least) and those that keep_every
+ * divides (0: none), those that were rolled back when keep_last newer ones are there, and what a removal has left that
+ * was cut short. What is under way stays. CKPT_EINTEGRITY: the lineage is not known, and nothing goes. -EINVAL, -ENOMEM.
+ */
+CKPT_API int ckpt_catalog_retire(
+	struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
+/*
+ * One step of the list, by its index. -EINVAL: not what the list says of it (marked or removed only if it is to go,
+ * removed only if it was marked, unmarked only if it is not to go). CKPT_EINUSE: a live process holds the directory.
+ * -EBUSY: it is read just now, or somebody else has taken its mark away. System errors; the same again goes on.
+ */
+CKPT_API int ckpt_catalog_mark(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
+CKPT_API int ckpt_catalog_unmark(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
+CKPT_API int ckpt_catalog_remove_marked(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
 
 #ifdef __cplusplus
 }

@@ -6,17 +6,13 @@
 #include <unistd.h>
 #include <ckpt/ckpt.h>
 
+#include "api/api_catalog.h"
 #include "api/api_restore.h"
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/lister.h"
-
-struct ckpt_catalog {
-	struct ckpt_scan scan;
-	struct ckpt_error error; /* why the lineage is not known as a whole */
-};
 
 static bool passed_over(struct ckpt_scan *scan, const struct ckpt_scan_step *s)
 {
@@ -82,7 +78,8 @@ int ckpt_catalog_step(
 		.in_lineage = s->in_lineage,
 		.code = s->state == CKPT_STEP_BROKEN ? s->code : 0,
 		.passed_over = passed_over(scan, s),
-		.going = s->going};
+		.going = s->going,
+		.retired = catalog->retired && catalog->retired[index]};
 	(void)snprintf(info.attempt, sizeof(info.attempt), "%s", s->attempt);
 	(void)snprintf(info.note, sizeof(info.note), "%s", s->note);
 	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_step_info");
@@ -105,6 +102,7 @@ void ckpt_catalog_free(struct ckpt_catalog *catalog)
 	if (!catalog)
 		return;
 	ckpt_scan_clear(&catalog->scan);
+	ckpt_free(catalog->retired);
 	ckpt_free(catalog);
 }
 

@@ -579,6 +579,90 @@ static void test_damage_on_both_sides(void **state)
 	assert_non_null(scratch_find(path, ".safetensors"));
 }
 
+static struct ckpt_catalog *list(struct ckpt_engine *engine)
+{
+	struct ckpt_catalog *catalog = NULL;
+
+	must_work(ckpt_catalog_open(engine, &catalog));
+	return catalog;
+}
+
+/* The steps that are to go, as bits. */
+static unsigned retired(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
+{
+	unsigned steps = 0;
+
+	must_work(ckpt_catalog_retire(catalog, keep_last, keep_every));
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		must_work(ckpt_catalog_step(catalog, i, &info));
+		steps |= info.retired ? 1u << info.step : 0;
+	}
+	return steps;
+}
+
+typedef int act_fn(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
+
+/* On a step by its number. */
+static int act(
+	act_fn *what, struct ckpt_engine *engine, const struct ckpt_catalog *catalog, uint64_t step)
+{
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		must_work(ckpt_catalog_step(catalog, i, &info));
+		if (info.step == step)
+			return what(engine, catalog, i);
+	}
+	return CKPT_ENOSTEP;
+}
+
+/* What is removed there is what the list lets go, was marked, and is still to go when it is looked at again. */
+static void test_pruned(void **state)
+{
+	(void)state;
+	struct ckpt_engine *engine = open_both();
+	for (uint64_t step = 1; step <= 5; step++)
+		must_work(kit_save(engine, step, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+
+	engine = kit_open(remote, CKPT_ENGINE_READ_ONLY);
+	struct ckpt_catalog *catalog = list(engine);
+	assert_int_equal(act(ckpt_catalog_mark, engine, catalog, 1), -EINVAL);
+	assert_int_equal(ckpt_catalog_retire(catalog, 0, 0), -EINVAL);
+	assert_int_equal(retired(catalog, 1, 2), 1u << 1 | 1u << 3);
+	assert_int_equal(retired(catalog, 9, 0), 0);
+	assert_int_equal(retired(catalog, 2, 0), 1u << 1 | 1u << 2 | 1u << 3);
+	assert_int_equal(ckpt_catalog_mark(engine, catalog, 99), -EINVAL);
+	assert_int_equal(act(ckpt_catalog_mark, engine, catalog, 4), -EINVAL);
+	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 1), -EINVAL);
+	for (uint64_t step = 1; step <= 3; step++)
+		must_work(act(ckpt_catalog_mark, engine, catalog, step));
+	ckpt_catalog_free(catalog);
+	assert_holds((uint64_t[]){1, 2, 3, 4, 5}, 5);
+
+	catalog = list(engine);
+	assert_int_equal(retired(catalog, 4, 0), 1u << 1);
+	assert_int_equal(act(ckpt_catalog_unmark, engine, catalog, 1), -EINVAL);
+	assert_int_equal(act(ckpt_catalog_unmark, engine, catalog, 4), -EINVAL);
+	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 2), -EINVAL);
+	must_work(act(ckpt_catalog_remove_marked, engine, catalog, 1));
+	must_work(act(ckpt_catalog_unmark, engine, catalog, 2));
+	must_work(act(ckpt_catalog_unmark, engine, catalog, 3));
+	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 1), -EBUSY);
+	ckpt_catalog_free(catalog);
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){2, 3, 4, 5}, 4);
+	assert_null(scratch_find(remote, ".tombstone"));
+
+	/* A job that is started again has it still, and sends it. */
+	engine = open_both();
+	assert_int_equal(kit_resume(engine), 5);
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	assert_holds((uint64_t[]){1, 2, 3, 4, 5}, 5);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -602,6 +686,7 @@ int main(void)
 		SCENE(test_damage_on_both_sides),
 		SCENE(test_closed_in_between),
 		SCENE(test_refused),
+		SCENE(test_pruned),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

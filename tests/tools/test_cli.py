@@ -391,13 +391,15 @@ def test_completion() -> None:
         COMP_WORDS=(ckpt "") COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
         COMP_WORDS=(ckpt-verify --st) COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
         COMP_WORDS=(ckpt ls --) COMP_CWORD=2; _ckpt; echo "${{COMPREPLY[*]}}"
+        COMP_WORDS=(ckpt prune --k) COMP_CWORD=2; _ckpt; echo "${{COMPREPLY[*]}}"
         COMP_WORDS=(ckpt-restore --w) COMP_CWORD=1; _ckpt; echo "${{COMPREPLY[*]}}"
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
-        "ls show diff verify restore upload --help --version",
+        "ls show diff verify restore upload prune --help --version",
         "--step",
         "--json --version --help",
+        "--keep-last --keep-every",
         "--world-size --whole",
     ]
 

@@ -9,6 +9,7 @@ _ckpt() {
 	ckpt:show) options="--step --json --quiet --version --help" ;;
 	ckpt:diff) options="--step --with --structure --json --progress --quiet --version --help" ;;
 	ckpt:upload) options="--json --progress --quiet --version --help" ;;
+	ckpt:prune) options="--keep-last --keep-every --grace --no-verify --dry-run --json --progress --quiet --version --help" ;;
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
 	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size --world-size --rank --whole" ;;
@@ -18,7 +19,7 @@ _ckpt() {
 		mapfile -t COMPREPLY < <(compgen -W "5GiB" -- "$current")
 		return
 		;;
-	--world-size | --rank | --whole)
+	--world-size | --rank | --whole | --keep-last | --keep-every | --grace)
 		COMPREPLY=()
 		return
 		;;
@@ -32,7 +33,7 @@ _ckpt() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[0]##*/} == ckpt && $COMP_CWORD == 1 ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "ls show diff verify restore upload --help --version" -- "$current")
+		mapfile -t COMPREPLY < <(compgen -W "ls show diff verify restore upload prune --help --version" -- "$current")
 	elif [[ $current == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
 	else

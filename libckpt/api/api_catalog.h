@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A list of steps, as whoever opened it has it. */
+#ifndef CKPT_API_CATALOG_H
+#define CKPT_API_CATALOG_H
+
+#include "engine/scan.h"
+
+struct ckpt_catalog {
+	struct ckpt_scan scan;
+	struct ckpt_error error; /* why the lineage is not known as a whole */
+	bool *retired;           /* of each step; NULL: nobody has asked */
+};
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public functions of removing the steps of a list. */
+#include <errno.h>
+#include <ckpt/ckpt.h>
+
+#include "api/api_catalog.h"
+#include "api/copyin.h"
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/burial.h"
+#include "engine/keeper.h"
+#include "engine/runtime.h"
+
+int ckpt_catalog_retire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
+{
+	struct ckpt_error *err = ckpt_error_here();
+	const struct ckpt_retention keep = {.keep_last = keep_last, .keep_every = keep_every};
+	const struct ckpt_scan_step *s = NULL;
+
+	if (!catalog)
+		return ckpt_fail(err, -EINVAL, "catalog is NULL");
+	if (keep_last == 0)
+		return ckpt_fail(err, -EINVAL, "keep_last is 0: the newest step always stays");
+	if (catalog->error.code < 0)
+		return ckpt_error_copy(&catalog->error, err);
+	struct ckpt_scan *scan = &catalog->scan;
+	bool *retired = ckpt_alloc_array(scan->step_count + 1, sizeof(*retired));
+	if (!retired)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	ckpt_lineage_mark_rolled_back(scan);
+	while ((s = ckpt_retention_next(scan, &keep, s ? s->generation : 0, s ? s->step : 0)))
+		retired[s - scan->steps] = true;
+	for (size_t i = 0; i < scan->step_count; i++)
+		if (scan->steps[i].going && scan->steps[i].state == CKPT_STEP_PENDING)
+			retired[i] = true;
+	ckpt_free(catalog->retired);
+	catalog->retired = retired;
+	return 0;
+}
+
+/* Carries out one act, if the list says that it may be. */
+static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index,
+	enum ckpt_burial_act what)
+{
+	struct ckpt_error *err = ckpt_error_here();
+
+	if (!engine || !catalog || index >= catalog->scan.step_count || !catalog->retired)
+		return ckpt_fail(err, -EINVAL,
+			"engine or catalog is NULL, there is no such step, or "
+			"ckpt_catalog_retire() was not called");
+	int r = ckpt_check_fork(engine);
+	if (r < 0)
+		return r;
+	const struct ckpt_scan_step *s = &catalog->scan.steps[index];
+	if (catalog->retired[index] != (what != CKPT_BURIAL_UNMARK) ||
+		(what != CKPT_BURIAL_MARK && !s->going))
+		return ckpt_fail(err, -EINVAL, "step %llu is %s, and %s: that may not be done",
+			(unsigned long long)s->step, catalog->retired[index] ? "to go" : "to stay",
+			s->going ? "marked" : "not marked");
+	struct ckpt_command *command = ckpt_burial_new(ckpt_runtime_core(engine));
+	if (!command)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	struct ckpt_burial *burial = CKPT_CONTAINER(command, struct ckpt_burial, command);
+	burial->act = what;
+	burial->generation = s->generation;
+	burial->step = s->step;
+	r = ckpt_runtime_run(engine, command, ckpt_burial_body, err);
+	ckpt_command_unref(command);
+	return r;
+}
+
+int ckpt_catalog_mark(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index)
+{
+	return act(engine, catalog, index, CKPT_BURIAL_MARK);
+}
+
+int ckpt_catalog_unmark(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index)
+{
+	return act(engine, catalog, index, CKPT_BURIAL_UNMARK);
+}
+
+int ckpt_catalog_remove_marked(
+	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index)
+{
+	return act(engine, catalog, index, CKPT_BURIAL_REMOVE);
+}

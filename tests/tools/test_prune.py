@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckpt prune: what is to go goes, and wherever it ends no step is left that is not whole."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import libckpt
+
+# Not at the front: there is a conftest there, too.
+sys.path.append(str(Path(__file__).parents[1] / "s3"))
+
+from s3_programs import (  # noqa: E402
+    AUTH,
+    INTEGRITY,
+    NOT_FOUND,
+    OK,
+    USAGE,
+    Bucket,
+    Nowhere,
+    files_of,
+    has_s3,
+    save,
+)  # fmt: skip
+from s3_server import S3D, Server, until  # noqa: E402
+
+URL = "s3://bkt/run"
+IN_USE = 11
+SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Bucket:
+    """The programs, and no server."""
+    return Bucket(Nowhere(), tmp_path)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    if not S3D.exists() or not has_s3():
+        pytest.skip("a library built without S3")
+    server = Server()
+    try:
+        yield Bucket(server, tmp_path)
+    finally:
+        server.stop()
+
+
+def states(bucket: Bucket, store: object) -> dict[int, str]:
+    said = json.loads(bucket.good("ckpt", "ls", store, "--json"))
+    return {s["step"]: "going" if s["going"] else s["state"] for s in said["steps"]}
+
+
+def steps(said: str, what: str = "removed") -> list[int]:
+    return [step["step"] for step in json.loads(said)[what]]
+
+
+def test_of_a_directory(here: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1, 2, 3, 4, 5, 6)
+    url = f"file://{tmp_path / 'remote'}"
+    here.good("ckpt", "upload", store, url)
+    before = files_of(tmp_path / "remote")
+    keep = ("--keep-last", 2, "--keep-every", 3)
+    said = here.good("ckpt", "prune", url, *keep, "--dry-run", "--json")
+    assert (steps(said), json.loads(said)["dry_run"]) == ([1, 2, 4], True)
+    assert "would remove step 4" in here.good("ckpt", "prune", url, *keep, "--dry-run")
+    assert files_of(tmp_path / "remote") == before
+    said = here.good("ckpt", "prune", url, *keep, "--grace", 0, "--json")
+    assert (steps(said), json.loads(said)["dry_run"]) == ([1, 2, 4], False)
+    assert json.loads(said)["bytes"] > 3 * 20000
+    assert states(here, url) == dict.fromkeys((6, 5, 3), "committed")
+    here.good("ckpt-verify", url)
+    after = files_of(tmp_path / "remote")
+    assert after == {name: before[name] for name in after}
+    assert not [name for name in after if "tombstone" in name]
+    assert steps(here.good("ckpt", "prune", url, *keep, "--json")) == []
+    assert here.good("ckpt", "prune", url, *keep, "-q") == ""
+
+
+def test_is_refused(here: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1, 2)
+    assert here.run("ckpt", "prune", store).returncode == USAGE
+    assert here.run("ckpt", "prune", store, "--keep-last", 0).returncode == USAGE
+    assert here.run("ckpt", "prune", store, "--keep-last", 1, "--grace", "x").returncode == USAGE
+    assert here.run("ckpt", "ls", store, "--keep-last", 1).returncode == USAGE
+    absent = tmp_path / "absent"
+    assert here.run("ckpt", "prune", absent, "--keep-last", 1).returncode == NOT_FOUND
+    assert not absent.exists()
+    with libckpt.Checkpointer(str(store), state=dict(SMALL)) as live:
+        live.resume()
+        result = here.run("ckpt", "prune", store, "--keep-last", 1, "--grace", 0)
+        assert result.returncode == IN_USE and "live process" in result.stderr
+    assert states(here, store) == dict.fromkeys((2, 1), "committed")
+
+
+def test_the_newest_is_damaged(here: Bucket, tmp_path: Path) -> None:
+    """Then what is older is all that there is."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    (shard,) = store.glob("g000001/step-0000000003/*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[10000] ^= 1
+    shard.write_bytes(content)
+    before = files_of(store)
+    result = here.run("ckpt", "prune", store, "--keep-last", 1, "--grace", 0)
+    assert result.returncode == INTEGRITY and "no step is removed" in result.stderr
+    assert files_of(store) == before
+
+
+def test_interrupted_while_it_waits(here: Bucket, tmp_path: Path) -> None:
+    """What is marked goes the next time, or stays after all."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    process = here.start("ckpt", "prune", store, "--keep-last", 1)
+    until(lambda: len(list(store.glob("*/*.tombstone"))) == 2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGINT
+    assert states(here, store) == {3: "committed", 2: "going", 1: "going"}
+    assert "going" in here.good("ckpt", "ls", store)
+    said = here.good("ckpt", "prune", store, "--keep-last", 2, "--grace", 0, "--json")
+    assert (steps(said), steps(said, "stayed")) == ([1], [2])
+    assert states(here, store) == {3: "committed", 2: "committed"}
+
+
+def test_of_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    bucket.good("ckpt", "upload", store, URL)
+    before = len(bucket.server.applied())
+    bucket.good("ckpt", "prune", URL, "--keep-last", 2, "--grace", 0)
+    done = [a.replace("run/g000001/step-000000000", "") for a in bucket.server.applied()[before:]]
+    done = [a for a in done if "ckpt.json" not in a]
+    assert done[:2] == ["PutObject 1.tombstone", "DeleteObject 1/manifest.json"], done
+    assert [a.rpartition(".")[2] for a in done[2:]] == ["index", "safetensors", "tombstone"]
+    assert not [name for name in bucket.names() if "step-0000000001" in name]
+    bucket.good("ckpt-verify", URL)
+
+
+def test_cut_short_anywhere(bucket: Bucket, tmp_path: Path) -> None:
+    """After any of its requests; then the job that has the step uploads again."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    prune = ("ckpt", "prune", URL, "--keep-last", 2, "--grace", 0, "-q")
+    for nth in range(1, 40):
+        bucket.good("ckpt", "upload", store, URL)
+        assert states(bucket, URL) == dict.fromkeys((3, 2, 1), "committed")
+        bucket.server.rules(
+            {"do": "answer", "key": "*step-0000000001*", "nth": nth, "times": 1000, "status": 403,
+             "code": "AccessDenied"},
+        )  # fmt: skip
+        result = bucket.run(*prune)
+        bucket.server.rules()
+        gone = not [name for name in bucket.names() if "step-0000000001" in name]
+        bucket.good("ckpt-verify", URL)
+        bucket.good("ckpt", "upload", store, URL)
+        bucket.good("ckpt-verify", URL)
+        bucket.good(*prune)
+        assert states(bucket, URL) == dict.fromkeys((3, 2), "committed")
+        if gone:
+            assert result.returncode == OK, result
+            break
+        # A manifest that cannot be read just now is none to remove.
+        assert result.returncode == AUTH or nth <= 4, result
+    assert 6 < nth < 39

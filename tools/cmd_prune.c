@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ckpt prune: removes old steps from a store that others read and write. */
+#include <errno.h>
+#include <time.h>
+
+#include "cli.h"
+
+static const char help[] =
+	"Removes old steps from STORE (s3://BUCKET/PREFIX, file:///DIRECTORY or a directory), "
+	"which "
+	"may be\n"
+	"read, and uploaded to, meanwhile. What is to go is marked first: a restore of the latest "
+	"takes\n"
+	"another step from then on. Then it waits, looks again, and removes what is still to go. "
+	"The\n"
+	"newest step that stays is verified before anything is marked. What a removal has left "
+	"that "
+	"was\n"
+	"cut short goes as well. Steps that are under way stay. One `ckpt prune` at a time.\n"
+	"\n"
+	"  --keep-last N   the newest N steps of the lineage stay; 1 at least\n"
+	"  --keep-every N  so does every step that N divides\n"
+	"  --grace S       seconds between the marks and the removal (60): longer than a restore "
+	"takes\n"
+	"                  that has begun\n"
+	"  --no-verify     do not read the newest step first\n"
+	"  --dry-run       say what would go, and change nothing\n"
+	"  --json          one JSON object\n"
+	"  --progress auto|always|never\n"
+	"  -q, --quiet     say nothing when all is well\n"
+	"  --version, -h, --help\n"
+	"\n"
+	"Where it was interrupted the same again goes on.\n"
+	"\n"
+	"Exit status: 0 all well; 1 failed; 2 usage; 3, 4 the newest step is not good, and nothing "
+	"was\n"
+	"removed; 10 no such store; 11 a live process holds STORE, or reads a step of it, which "
+	"stayed;\n"
+	"12 not authorised; 13 network; 130, 143 interrupted.\n"
+	"\n"
+	"Examples:\n"
+	"  ckpt prune s3://models/run42 --keep-last 5 --keep-every 1000 --dry-run\n"
+	"  ckpt prune file:///mnt/shared/run42 --keep-last 3\n";
+
+struct prune {
+	const struct cli *cli;
+	struct ckpt_engine *engine;
+	struct ckpt_catalog *catalog;
+	json_t *removed;
+	json_t *stayed; /* marked once, and not to go any more */
+	json_t *busy;
+	uint64_t bytes;
+	size_t marked;
+	int exit_code;
+};
+
+static struct ckpt_step_info step_at(const struct prune *p, size_t i)
+{
+	struct ckpt_step_info info = {.size = sizeof(info)};
+
+	(void)ckpt_catalog_step(p->catalog, i, &info);
+	return info;
+}
+
+/* What is there now, and what of it is to go. */
+static int look(struct prune *p)
+{
+	ckpt_catalog_free(p->catalog);
+	p->catalog = NULL;
+	int r = ckpt_catalog_open(p->engine, &p->catalog);
+
+	return r < 0 ? r : ckpt_catalog_retire(p->catalog, p->cli->keep_last, p->cli->keep_every);
+}
+
+static void note(
+	const struct prune *p, json_t *array, const struct ckpt_step_info *info, const char *what)
+{
+	char text[32];
+
+	(void)json_array_append_new(
+		array, json_pack("{s:I, s:I, s:I}", "step", (json_int_t)info->step, "generation",
+			       (json_int_t)info->generation, "bytes", (json_int_t)info->bytes));
+	if (!p->cli->json && !p->cli->quiet)
+		(void)printf("%s step %llu of generation %llu (%s)\n", what,
+			(unsigned long long)info->step, (unsigned long long)info->generation,
+			cli_bytes(info->bytes, text));
+}
+
+/* The newest of those that stay; false: there is none. */
+static bool newest(const struct prune *p, uint64_t *ret_step)
+{
+	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
+		struct ckpt_step_info info = step_at(p, i);
+		if (info.in_lineage && !info.retired && info.state == CKPT_STEP_COMMITTED) {
+			*ret_step = info.step;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Whether something goes that can still be restored. */
+static bool takes_steps(const struct prune *p)
+{
+	bool takes = false;
+
+	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
+		struct ckpt_step_info info = step_at(p, i);
+		takes = takes || (info.retired && info.state != CKPT_STEP_PENDING);
+	}
+	return takes;
+}
+
+static int verify(struct prune *p)
+{
+	struct ckpt_restore *restore = NULL;
+	char about[96];
+	uint64_t step;
+
+	if (p->cli->no_verify || !takes_steps(p) || !newest(p, &step))
+		return CLI_OK;
+	int r = ckpt_verify_start(p->engine, step, &restore);
+	if (r == 0)
+		r = cli_wait(p->cli, restore, "verifying");
+	(void)snprintf(about, sizeof(about), "no step is removed: step %llu is to stay, and",
+		(unsigned long long)step);
+	int exit_code = r < 0 ? cli_fail_with(p->cli, cli_exit_of(r), about) : CLI_OK;
+	ckpt_restore_free(restore);
+	return exit_code;
+}
+
+static int mark(struct prune *p)
+{
+	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
+		struct ckpt_step_info info = step_at(p, i);
+		if (cli_interrupted())
+			return cli_fail(p->cli, -EINTR);
+		if (!info.retired)
+			continue;
+		int r = info.going ? 0 : ckpt_catalog_mark(p->engine, p->catalog, i);
+		if (r < 0)
+			return cli_fail(p->cli, r);
+		p->marked++;
+	}
+	return CLI_OK;
+}
+
+static int grace(const struct prune *p)
+{
+	const struct timespec tick = {.tv_nsec = 100000000};
+
+	if (!takes_steps(p))
+		return CLI_OK;
+	if (!p->cli->quiet && !p->cli->json && p->cli->grace_s > 0)
+		(void)fprintf(stderr, "%zu steps are marked, and removed in %llu s\n", p->marked,
+			(unsigned long long)p->cli->grace_s);
+	for (uint64_t ticks = p->cli->grace_s * 10; ticks > 0 && !cli_interrupted(); ticks--)
+		(void)nanosleep(&tick, NULL);
+	return cli_interrupted() ? cli_fail(p->cli, -EINTR) : CLI_OK;
+}
+
+static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
+{
+	int r = info->retired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
+			      : ckpt_catalog_unmark(p->engine, p->catalog, i);
+
+	if (r == -EBUSY) {
+		note(p, p->busy, info, "in use, and stays for now:");
+		p->exit_code = CLI_IN_USE;
+		return CLI_OK;
+	}
+	if (r < 0)
+		return cli_fail(p->cli, r);
+	note(p, info->retired ? p->removed : p->stayed, info,
+		info->retired ? "removed" : "stays after all:");
+	p->bytes += info->retired ? info->bytes : 0;
+	return CLI_OK;
+}
+
+/* The oldest first. What has come to be retired meanwhile was not marked, and has its turn the next time. */
+static int take_all(struct prune *p)
+{
+	int exit_code = CLI_OK;
+
+	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0 && exit_code == CLI_OK;) {
+		struct ckpt_step_info info = step_at(p, i);
+		if (cli_interrupted())
+			return cli_fail(p->cli, -EINTR);
+		if (info.going)
+			exit_code = take(p, i, &info);
+	}
+	return exit_code;
+}
+
+static int run(struct prune *p)
+{
+	int r = look(p);
+
+	if (r < 0)
+		return cli_fail(p->cli, r);
+	if (p->cli->dry_run) {
+		for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
+			struct ckpt_step_info info = step_at(p, i);
+			if (info.retired)
+				note(p, p->removed, &info, "would remove");
+			p->bytes += info.retired ? info.bytes : 0;
+		}
+		return CLI_OK;
+	}
+	int exit_code = verify(p);
+	if (exit_code == CLI_OK)
+		exit_code = mark(p);
+	if (exit_code == CLI_OK)
+		exit_code = grace(p);
+	if (exit_code != CLI_OK)
+		return exit_code;
+	r = look(p);
+	return r < 0 ? cli_fail(p->cli, r) : take_all(p);
+}
+
+static void say(const struct prune *p)
+{
+	size_t count = json_array_size(p->removed);
+	char text[32];
+
+	if (p->cli->json) {
+		json_t *object = cli_object("pruned");
+		(void)json_object_set_new(object, "store", json_string(p->cli->operand[0]));
+		(void)json_object_set_new(object, "dry_run", json_boolean(p->cli->dry_run));
+		(void)json_object_set(object, "removed", p->removed);
+		(void)json_object_set(object, "stayed", p->stayed);
+		(void)json_object_set(object, "busy", p->busy);
+		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)p->bytes));
+		cli_print_json(object);
+	} else if (!p->cli->quiet) {
+		(void)printf("%zu steps %s %s (%s)\n", count,
+			p->cli->dry_run ? "would be removed from" : "were removed from",
+			p->cli->operand[0], cli_bytes(p->bytes, text));
+	}
+}
+
+int cmd_prune(int argc, char **argv, const char *name)
+{
+	const struct cli_program program = {.name = name,
+		.usage = "STORE --keep-last N [--keep-every N] [--grace S] [--dry-run] [--json]",
+		.help = help,
+		.operands = 1,
+		.takes_quiet = true,
+		.takes_progress = true,
+		.takes_prune = true};
+	struct cli cli;
+	int exit_code;
+
+	if (!cli_parse(&cli, &program, argc, argv, &exit_code))
+		return exit_code;
+	struct prune p = {
+		.cli = &cli, .removed = json_array(), .stayed = json_array(), .busy = json_array()};
+	exit_code = cli_open(&cli, &p.engine);
+	if (exit_code == CLI_OK) {
+		exit_code = run(&p);
+		/* What was removed before it failed is said, too. */
+		if (exit_code == CLI_OK || json_array_size(p.removed) > 0)
+			say(&p);
+		if (exit_code == CLI_OK)
+			exit_code = p.exit_code;
+		ckpt_catalog_free(p.catalog);
+		ckpt_engine_close(p.engine);
+	}
+	json_decref(p.removed);
+	json_decref(p.stayed);
+	json_decref(p.busy);
+	return exit_code;
+}
