@@ -35,19 +35,29 @@ static void drop_data(struct ckpt_upload *u)
 	u->op.data = NULL;
 }
 
-/* Whether the remote store has a file of that path in the step's directory. */
-static bool is_there(const struct ckpt_upload *u, const char *path)
+/*
+ * Whether the remote store has a file of that path in the step's directory. The list is sorted, and asked for the ranks
+ * in order: it goes on where it was.
+ */
+static bool is_there(struct ckpt_upload *u, const char *path)
 {
 	const char *name = strrchr(path, '/') + 1;
+	const struct ckpt_listing *names = &u->there;
 
-	for (size_t at = 0; at < u->there.bytes; at += strlen(u->there.names + at) + 1)
-		if (strcmp(u->there.names + at, name) == 0)
-			return true;
-	return false;
+	if (names->bytes == 0)
+		return false;
+	if (strcmp(names->names + u->there_at, name) > 0)
+		u->there_at = 0;
+	for (;;) {
+		size_t next = u->there_at + strlen(names->names + u->there_at) + 1;
+		if (next >= names->bytes || strcmp(names->names + next, name) > 0)
+			return strcmp(names->names + u->there_at, name) == 0;
+		u->there_at = next;
+	}
 }
 
 /* That its index is there says that its shard was: somebody may have removed it. */
-static bool has_part(const struct ckpt_upload *u, uint32_t rank)
+static bool has_part(struct ckpt_upload *u, uint32_t rank)
 {
 	const struct ckpt_manifest_rank *r = &u->pick.manifest.ranks[rank];
 	char path[CKPT_PATH_MAX];
@@ -182,6 +192,7 @@ static int take_there(struct ckpt_upload *u)
 {
 	ckpt_free(u->there.names);
 	u->there = (struct ckpt_listing){0};
+	u->there_at = 0;
 	if (u->op.result == -ENOENT)
 		return *u->stop;
 	u->there = u->op.listing;

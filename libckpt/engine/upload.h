@@ -41,6 +41,7 @@ struct ckpt_upload {
 	struct ckpt_pick pick;  /* manifest and lock of the step, here */
 	struct ckpt_elsewhere elsewhere;
 	struct ckpt_listing there; /* what the remote store has of the step */
+	size_t there_at;           /* the name in it that was looked at last */
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_object file;
