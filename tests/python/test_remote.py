@@ -18,7 +18,7 @@ from conftest import until
 from ranks import together
 
 import libckpt
-from libckpt import _checkpointer
+from libckpt import _bringing, _checkpointer
 
 STATE = {"x": torch.arange(1000.0)}
 
@@ -187,6 +187,120 @@ def test_nodes_send_their_parts(tmp_path: Path) -> None:
     together(4, tmp_path, _node_rank_saves, tmp_path)
     assert committed(tmp_path / "remote") == [2, 1]
     assert len(list((tmp_path / "remote").glob("g*/step-*2/*.safetensors"))) == 4
+
+
+def _value(rank: int, world: int) -> float:
+    return float(10 * world + rank)
+
+
+def _trains(root: Path, nodes: int, first: int, last: int) -> int:
+    """From what is there to `last`, as one of the ranks; where it went on from."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    os.environ["LIBCKPT_NODE"] = f"n{rank % nodes}" if nodes else ""
+    path = root / (f"node{rank % nodes}" if nodes else "store")
+    state = {
+        "mine": libckpt.PerRank(torch.full((1000,), -1.0)),
+        "all": torch.full((1000,), -1.0),
+    }
+    remote = root / "remote"
+    with libckpt.Checkpointer(path, state, remote=remote, node_store=nodes > 0) as ckpt:
+        found = ckpt.resume()
+        if found > 0:
+            assert torch.equal(state["all"], torch.full((1000,), float(found)))
+            assert torch.equal(state["mine"].value, torch.full((1000,), _value(rank, world)))
+        for step in range(first, last + 1):
+            state["all"].fill_(float(step))
+            state["mine"].value.fill_(_value(rank, world))
+            ckpt.save(step).wait("remote", timeout=60)
+    return found
+
+
+def _lose_nodes(root: Path) -> None:
+    for path in (*root.glob("node*"), root / "store"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.parametrize(("world", "nodes"), [(2, 2), (4, 0), (4, 2)])
+def test_many_ranks_on_empty_nodes(tmp_path: Path, world: int, nodes: int) -> None:
+    """They go on from the bucket alone, again and again."""
+    assert together(world, tmp_path, _trains, tmp_path, nodes, 1, 2) == [0] * world
+    _lose_nodes(tmp_path)
+    assert together(world, tmp_path, _trains, tmp_path, nodes, 3, 3) == [2] * world
+    _lose_nodes(tmp_path)
+    assert together(world, tmp_path, _trains, tmp_path, nodes, 4, 3) == [3] * world
+    assert committed(tmp_path / "remote") == [3, 2, 1]
+
+
+def test_one_node_of_two_is_new(tmp_path: Path) -> None:
+    together(4, tmp_path, _trains, tmp_path, 2, 1, 2)
+    shutil.rmtree(tmp_path / "node1")
+    assert together(4, tmp_path, _trains, tmp_path, 2, 3, 3) == [2] * 4
+
+
+def _is_refused(root: Path, node_store: bool, mine: list[Any]) -> str:
+    rank = dist.get_rank()
+    if node_store:
+        os.environ["LIBCKPT_NODE"] = f"n{rank}"
+    path = root / (f"node{rank}" if node_store else "store")
+    with pytest.raises((ValueError, libckpt.CheckpointError)) as caught:
+        libckpt.Checkpointer(path, STATE, remote=mine[rank], node_store=node_store)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("node_store", [False, True])
+@pytest.mark.parametrize("mine", [["one", "two"], ["one", None], [None, "two"]])
+def test_ranks_have_one_remote(tmp_path: Path, node_store: bool, mine: list[str | None]) -> None:
+    places = [None if name is None else tmp_path / name for name in mine]
+    for said in together(2, tmp_path, _is_refused, tmp_path, node_store, places):
+        assert "rank 0 has " in said
+        assert "and rank 1 " in said
+        assert all(name in said for name in mine if name)
+        assert "no remote store" in said or None not in mine
+
+
+@pytest.mark.parametrize("node_store", [False, True])
+def test_a_remote_that_cannot_be_asked(tmp_path: Path, node_store: bool) -> None:
+    """Nobody begins anew because the bucket does not answer."""
+    (tmp_path / "remote").write_text("no directory")
+    places = [tmp_path / "remote"] * 3
+    for said in together(3, tmp_path, _is_refused, tmp_path, node_store, places):
+        assert "remote" in said
+    assert not list(tmp_path.glob("*/gens"))
+
+
+def _fails(root: Path, whom: int, dead: bool) -> str:
+    rank = dist.get_rank()
+    os.environ["LIBCKPT_NODE"] = f"n{rank}"
+
+    def bring(path: str, options: Any) -> None:
+        if dead:
+            os._exit(7)
+        raise libckpt.IntegrityError("this one cannot", code=-10001)
+
+    if rank == whom:
+        _bringing.bring = bring
+    with pytest.raises(libckpt.CheckpointError) as caught:
+        libckpt.Checkpointer(
+            root / f"node{rank}", STATE, remote=root / "remote", node_store=True, save_timeout=4
+        )
+    (root / f"told-{rank}").write_text(str(caught.value))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("whom", [0, 2])
+def test_who_brings_nothing_tells_the_others(tmp_path: Path, whom: int) -> None:
+    for rank, said in enumerate(together(3, tmp_path, _fails, tmp_path, whom, False)):
+        assert "this one cannot" in said
+        assert (f"rank {whom} could not open" in said) == (rank != whom)
+    assert not list(tmp_path.glob("node*"))
+
+
+@pytest.mark.parametrize("whom", [0, 2])
+def test_who_dies_while_he_brings_is_missed(tmp_path: Path, whom: int) -> None:
+    with pytest.raises(AssertionError, match=f"rank {whom}: died"):
+        together(3, tmp_path, _fails, tmp_path, whom, True)
+    for rank in {0, 1, 2} - {whom}:
+        assert "has shown no life since" in (tmp_path / f"told-{rank}").read_text()
 
 
 def test_damage_is_put_back(opened: Any, store: Path, remote: Path) -> None:

@@ -185,8 +185,9 @@ class Checkpointer:
         store of this run; that of another run is refused. What was committed before and is not
         there goes, too. What fails is tried again until it works; nothing waits for it but
         Save.wait("remote") and the end. keep_last and keep_every leave a step alone until it is
-        there, unless the disk is full. With many ranks all of them give the same,
-        and each sends its own part.
+        there, unless the disk is full. With many ranks all of them give the same, and each sends
+        its own part. A store that has less than is there is given the newest step that verifies,
+        before anything else.
     remote_every: only steps that are a multiple of it go there; None: all.
     remote_bytes_per_s: what each rank may send to a bucket in a second; None: no bound.
     drain_timeout: seconds that close() waits for what is on its way to the remote store. What is
@@ -291,7 +292,13 @@ class Checkpointer:
         self._streak, self._said_eager = 0, False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
-        ranks = join(directory, distributed, options.save_timeout, node_store=node_store)
+        ranks = join(
+            directory,
+            distributed,
+            options.save_timeout,
+            node_store=node_store,
+            remote=options.remote,
+        )
         opened: list[Engine] = []
         try:
             open_all(directory, options, ranks, opened)

@@ -256,6 +256,21 @@ def _opts(options: Options) -> Any:
     return opts
 
 
+def bring(path: str, options: Options) -> tuple[int, int] | None:
+    """
+    Brings the run back from its remote store, where no engine has it open: generation and step, or
+    None if what is here is as good.
+    """
+    opts = _opts(options)
+    remote = ffi.new("char[]", os.fsencode(options.remote))
+    opts.remote = remote
+    generation, step = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    code = lib.ckpt_engine_bring(os.fsencode(path), opts, generation, step)
+    if code < 0:
+        raise last_error(code)
+    return (int(generation[0]), int(step[0])) if generation[0] else None
+
+
 #: Seconds between looks at what others say, while a call waits for them.
 _LOOK = 0.3
 #: Seconds in which a call itself may come to what they have said.

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from . import _errors as errors
 from ._apart import Names
+from ._bringing import bring_all, same_remote
 from ._engine import Engine, Options, logger
 from ._load import store_path
 from ._native import lib
@@ -63,25 +64,38 @@ def node_ranks() -> int:
 
 
 def join(
-    path: str, distributed: bool | None, timeout: float, *, node_store: bool = False
+    path: str,
+    distributed: bool | None,
+    timeout: float,
+    *,
+    node_store: bool = False,
+    remote: str = "",
 ) -> Ranks | None:
-    """All ranks of the job, which must call this alike; None: this process is alone."""
+    """
+    All ranks of the job, which must call this alike; None: this process is alone. `remote`: where
+    what this one commits goes on to.
+    """
     group = find_group(distributed)
     if group is None:
         return None
     if node_store:
-        return join_nodes(path, group, timeout)
-    return join_group(path, group, timeout, also=_any_prefix())
+        return join_nodes(path, group, timeout, remote=remote)
+    return join_group(path, group, timeout, also=_any_prefix(), remote=remote)
 
 
-def join_group(path: str, group: Group, timeout: float, *, also: str = "") -> Ranks:
+def join_group(
+    path: str, group: Group, timeout: float, *, also: str = "", remote: str = ""
+) -> Ranks:
     """
     The ranks of a group, which must call this alike. `also`: where else one may have said that it
     does not come.
     """
     with _coming(group, _path_prefix(path, group), path, timeout, also=also) as way:
         table = way.connect()
-        session, _ = way.agree()
+        session, said = way.agree(mine=os.fsencode(remote))
+        if group.rank == 0:
+            others = (os.fsdecode(said[rank]) for rank in range(1, group.world))
+            same_remote(path, [remote, *others])
         if table is None:
             logger.info("%s: the ranks tell each other by files in the store", path)
         opening = way.opening(session)
@@ -89,11 +103,12 @@ def join_group(path: str, group: Group, timeout: float, *, also: str = "") -> Ra
         return Ranks(group.rank, group.world, session, service, opening, node_ranks())
 
 
-def join_nodes(path: str, group: Group, timeout: float) -> Ranks:
+def join_nodes(path: str, group: Group, timeout: float, *, remote: str = "") -> Ranks:
     """The ranks of a group, each with the store of its node, wherever that is there."""
     with _coming(group, _nodes_prefix(group), path, timeout) as way:
         table = way.connect()
         place = place_of(path, "" if table else "with node_store " + _NO_CONNECTION)
+        place = place._replace(remote=remote)
         session, said = way.agree(mine=place.encode())
         opening = way.opening(session)
         wrong, peers, made = opening.share(place, said)
@@ -157,6 +172,8 @@ def open_all(
     opening = ranks.opening if ranks is not None else None
     opened = [] if opened is None else opened
     try:
+        if ranks is not None:
+            bring_all(path, options, ranks)
         Engine(path, options, log_thread=True, ranks=ranks, opened=opened)
         if opening is not None:
             opening.agree()

@@ -41,6 +41,8 @@ class Place(NamedTuple):
     errno: int = 0
     #: there is a store
     made: bool = False
+    #: where what this rank commits goes on to; empty: nowhere
+    remote: str = ""
 
     def encode(self) -> bytes:
         """For the job's key-value store."""
@@ -49,8 +51,7 @@ class Place(NamedTuple):
     @staticmethod
     def decode(data: bytes) -> Place:
         """What encode() gave."""
-        node, path, directory, trouble, number, made = json.loads(data)
-        return Place(node, path, directory, trouble, number, made)
+        return Place(*json.loads(data))
 
 
 def place_of(path: str, trouble: str = "") -> Place:
@@ -104,6 +105,18 @@ def _directory(path: str) -> str:
     return f"{kernel}/{above.st_dev}/{above.st_ino}/{name}"
 
 
+def different_remotes(first: str, rank: int, other: str) -> str:
+    """What is wrong when rank 0 has the first, and another rank another one."""
+    return (
+        f"rank 0 has {_named(first)}, and rank {rank} {_named(other)}: the ranks of a job have one "
+        "remote store, or none"
+    )
+
+
+def _named(remote: str) -> str:
+    return f"remote={remote!r}" if remote else "no remote store"
+
+
 class Refusal(NamedTuple):
     """Why the ranks of a job cannot have a store on each node."""
 
@@ -120,6 +133,8 @@ def refusal(places: list[Place]) -> Refusal | None:
     for rank, place in enumerate(places):
         if place.trouble:
             return Refusal(rank, f"rank {rank}: {place.trouble}", place.errno)
+        if place.remote != places[0].remote:
+            return Refusal(rank, different_remotes(places[0].remote, rank, place.remote))
         if not place.directory:
             continue
         directory, first = nodes.setdefault(place.node, (place.directory, rank))

@@ -86,6 +86,10 @@ class Opening:
         self._path = path
         self._timeout = timeout
 
+    def pause(self) -> Pause:
+        """For as long as a rank that lives may take to say so."""
+        return Pause(self._timeout)
+
     def share(self, place: Place, said: dict[int, bytes]) -> Shared:
         """What comes of the places of all ranks. `said`, of rank 0, are those of the others."""
         try:

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Before the ranks of a job open their stores: one rank of each store brings the run back from the
+remote store, if there is more than here, and nobody opens anything until all of them have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import _errors as errors
+from ._engine import Options, aside, bring, logger
+from ._native import lib
+from ._nodes import different_remotes
+from ._opening import Opening, late_error
+from ._table import first_line
+
+if TYPE_CHECKING:
+    from ._exchange import Ranks
+
+
+def same_remote(path: str, remotes: list[str]) -> None:
+    """Raises if they differ. By rank."""
+    for rank, remote in enumerate(remotes):
+        if remote != remotes[0]:
+            raise ValueError(f"{path}: {different_remotes(remotes[0], rank, remote)}")
+
+
+def bring_all(path: str, options: Options, ranks: Ranks) -> None:
+    """
+    All ranks call this alike. It takes as long as what is brought does; a rank that brings, and
+    rank 0, show that they live.
+    """
+    if ranks.opening is not None and options.remote and not options.new_start:
+        _Bringing(path, options, ranks.opening, ranks.peers).run()
+
+
+class _Pulse:
+    """Of another rank: whether it lives, by what it writes now and then."""
+
+    def __init__(self, opening: Opening, key: str) -> None:
+        self._opening = opening
+        self._key = key
+        self._seen: bytes | None = None
+        self._pause = opening.pause()
+
+    def wait(self) -> bool:
+        """A little. False: for too long it has shown nothing."""
+        seen = self._opening.table.read(self._key)
+        if seen != self._seen:
+            self._seen = seen
+            self._pause = self._opening.pause()
+        return self._pause()
+
+
+class _Bringing:
+    def __init__(
+        self, path: str, options: Options, opening: Opening, peers: tuple[int, ...]
+    ) -> None:
+        self._path = path
+        self._options = options
+        self._opening = opening
+        self._rank = opening.group.rank
+        self._keeps = self._rank == (peers[0] if peers else 0)
+        self._beats = itertools.count()
+
+    def run(self) -> None:
+        try:
+            if self._keeps:
+                self._bring()
+            if self._rank == 0:
+                self._lead()
+            else:
+                self._follow()
+        except RuntimeError as error:
+            raise errors.NetworkError(
+                f"the ranks that open {self._path} do not reach each other: {first_line(error)}",
+                code=lib.CKPT_ENETWORK,
+            ) from error
+
+    def _key(self, what: str, rank: int) -> str:
+        return f"{self._opening.prefix}/{what}/{rank}"
+
+    def _beat(self) -> BaseException | None:
+        try:
+            self._opening.table.write(
+                self._key("pulse", self._rank), str(next(self._beats)).encode()
+            )
+        except RuntimeError as error:
+            logger.debug("%s: %s", self._path, first_line(error))
+        return self._opening.heed()
+
+    def _bring(self) -> None:
+        self._beat()
+        brought = aside(lambda: bring(self._path, self._options), _nothing, None, self._beat)
+        if brought is not None:
+            generation, step = brought
+            logger.warning(
+                "rank %d: step %d of generation %d was brought from %s into %s",
+                self._rank, step, generation, self._options.remote, self._path,
+            )  # fmt: skip
+        if self._rank > 0:
+            self._opening.table.write(self._key("brought", self._rank), b"1")
+
+    def _keepers(self) -> set[int]:
+        """Of the other stores."""
+        first: dict[str, int] = {}
+        for rank, node in enumerate(self._opening.nodes):
+            first.setdefault(node, rank)
+        return set(first.values()) - {0}
+
+    def _lead(self) -> None:
+        table = self._opening.table
+        for keeper in sorted(self._keepers()):
+            key = self._key("brought", keeper)
+            self._await(keeper, lambda key=key: table.read(key) is not None)  # type: ignore[misc]
+            table.drop(key)
+            table.drop(self._key("pulse", keeper))
+        table.write(self._key("pulse", 0), b"done")
+
+    def _follow(self) -> None:
+        table, key = self._opening.table, self._key("pulse", 0)
+        self._await(0, lambda: table.read(key) == b"done")
+
+    def _await(self, whom: int, came: Callable[[], bool]) -> None:
+        pulse = _Pulse(self._opening, self._key("pulse", whom))
+        while not came():
+            failed = self._beat() if self._rank == 0 else self._opening.heed()
+            if failed is not None:
+                raise failed
+            if not pulse.wait():
+                raise late_error(
+                    f"{self._path}: rank {self._rank} has waited for rank {whom}, which brings the "
+                    f"run from {self._options.remote} and has shown no life since"
+                )
+
+
+def _nothing(_: object) -> None:
+    """What was brought stays: it is good."""
