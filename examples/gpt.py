@@ -210,7 +210,7 @@ def train(args: argparse.Namespace) -> None:
     log = os.open(args.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if args.log else None
     meter = Meter()
     with Checkpointer(
-        args.store, state=state, every=args.every, keep_last=args.keep
+        args.store, state=state, every=args.every, keep_last=args.keep, remote=args.remote
     ) as ckpt:  # <- libckpt
         start = ckpt.resume()  # <- libckpt
         print(f"resumed at step {start}" if start else "starting at step 0", flush=True)
@@ -235,6 +235,7 @@ def train(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", required=True, help="directory of the checkpoints")
+    parser.add_argument("--remote", help="where they go to from there: s3://BUCKET/PREFIX")
     parser.add_argument("--steps", type=int, default=200, help="train up to this step")
     parser.add_argument("--every", type=int, default=10, help="save every so many steps")
     parser.add_argument("--keep", type=int, default=3, help="checkpoints to keep")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/demo does and checks beside the training itself: kill, losses, flip, found, same.
+"""What scripts/demo does and checks beside the training itself: kill, kill-upload, losses, flip,
+found, same.
 
 Knows the files of a store from FORMAT.md, and uses none of libckpt's code to look at them.
 """
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
@@ -88,6 +90,54 @@ def kill(store: Path, command: list[str]) -> None:
             )
             last = committed(store)[-1]
             print(f"  the newest step that is committed is {last.name}")
+            return
+        fail(f"the command ended by itself (exit code {child.returncode}) before it was killed")
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def uploaded(server: str) -> tuple[list[str], int]:
+    """Steps whose manifest is in the bucket, and how many parts came since the last of them."""
+    with urllib.request.urlopen(server + "/_ckpt/journal", timeout=20) as answer:
+        entries = [json.loads(line) for line in answer]
+    steps: list[str] = []
+    parts = 0
+    for entry in entries:
+        if entry["kind"] != "applied":
+            continue
+        if entry["operation"] == "UploadPart":
+            parts += 1
+        elif entry["operation"] == "PutObject" and entry["key"].endswith("/manifest.json"):
+            steps.append(entry["key"].split("/")[-2])
+            parts = 0
+    return steps, parts
+
+
+def kill_upload(server: str, command: list[str]) -> None:
+    """Runs the command until two steps are in the bucket and a third is half there; then kills it."""
+    child = subprocess.Popen(command)
+    try:
+        while child.poll() is None:
+            time.sleep(0.002)
+            steps, parts = uploaded(server)
+            if len(steps) < 2 or not parts:
+                continue
+            # As in kill(): held still, so that it is certain what the kill interrupts.
+            child.send_signal(signal.SIGSTOP)
+            wait_stopped(child.pid)
+            if uploaded(server)[1] == 0:
+                child.send_signal(signal.SIGCONT)
+                continue
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            steps, parts = uploaded(server)
+            if not parts:
+                fail("the manifest appeared after the process was killed")
+            print(f"killed process {child.pid} with SIGKILL in the middle of an upload:")
+            print(f"  {parts} parts of a shard are there, the manifest of its step is not")
+            print(f"  the newest step that is whole in the bucket is {steps[-1]}")
             return
         fail(f"the command ended by itself (exit code {child.returncode}) before it was killed")
     finally:
@@ -187,6 +237,8 @@ def main() -> None:
     what, *rest = sys.argv[1:] or [""]
     if what == "kill" and len(rest) > 2 and rest[1] == "--":
         kill(Path(rest[0]), rest[2:])
+    elif what == "kill-upload" and len(rest) > 2 and rest[1] == "--":
+        kill_upload(rest[0], rest[2:])
     elif what == "losses" and len(rest) == 3:
         losses(Path(rest[0]), Path(rest[1]), int(rest[2]))
     elif what == "flip" and len(rest) == 2:
@@ -197,8 +249,8 @@ def main() -> None:
         same(Path(rest[0]), Path(rest[1]))
     else:
         fail(
-            "usage: kill STORE -- COMMAND... | losses A B STEPS | flip STORE NOTE |"
-            " found NOTE REPORT | same A B"
+            "usage: kill STORE -- COMMAND... | kill-upload SERVER -- COMMAND... | losses A B STEPS |"
+            " flip STORE NOTE | found NOTE REPORT | same A B"
         )
 
 
