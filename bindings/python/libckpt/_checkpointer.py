@@ -292,13 +292,7 @@ class Checkpointer:
         self._streak, self._said_eager = 0, False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
-        ranks = join(
-            directory,
-            distributed,
-            options.save_timeout,
-            node_store=node_store,
-            remote=options.remote,
-        )
+        ranks = join(directory, distributed, options)
         opened: list[Engine] = []
         try:
             open_all(directory, options, ranks, opened)

@@ -63,22 +63,13 @@ def node_ranks() -> int:
     return min(int(said), _WORLD_MAX) if said.isdecimal() else 0
 
 
-def join(
-    path: str,
-    distributed: bool | None,
-    timeout: float,
-    *,
-    node_store: bool = False,
-    remote: str = "",
-) -> Ranks | None:
-    """
-    All ranks of the job, which must call this alike; None: this process is alone. `remote`: where
-    what this one commits goes on to.
-    """
+def join(path: str, distributed: bool | None, options: Options) -> Ranks | None:
+    """All ranks of the job, which must call this alike; None: this process is alone."""
     group = find_group(distributed)
     if group is None:
         return None
-    if node_store:
+    timeout, remote = options.save_timeout, options.remote
+    if options.node_store:
         return join_nodes(path, group, timeout, remote=remote)
     return join_group(path, group, timeout, also=_any_prefix(), remote=remote)
 
@@ -88,7 +79,7 @@ def join_group(
 ) -> Ranks:
     """
     The ranks of a group, which must call this alike. `also`: where else one may have said that it
-    does not come.
+    does not come. `remote`: where what this one commits goes on to.
     """
     with _coming(group, _path_prefix(path, group), path, timeout, also=also) as way:
         table = way.connect()

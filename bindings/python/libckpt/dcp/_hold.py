@@ -156,7 +156,7 @@ def bring(path: str) -> None:
         if found is not None and not found.engine.closed:
             return
         options = Options(node_store=True, pool_bytes=_BRING_BYTES)
-        ranks = join(path, None, options.save_timeout, node_store=True)
+        ranks = join(path, None, options)
         if ranks is None:
             return
         if not ranks.made:
