@@ -112,6 +112,30 @@ static bool wants_bar(const struct cli *cli)
 	return cli->progress == CLI_PROGRESS_ALWAYS || isatty(STDERR_FILENO);
 }
 
+/* Where it stands by now: at the end, too, because what is quick has had no other moment. */
+static void draw_restore(struct ckpt_restore *restore, const char *what, double start)
+{
+	uint64_t done = 0;
+	uint64_t total = 0;
+
+	if (ckpt_restore_progress(restore, &done, &total) == 0)
+		draw(what, done, total, seconds_now() - start);
+}
+
+static void draw_uploads(struct ckpt_engine *engine, double start)
+{
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	if (ckpt_engine_stats(engine, &stats) == 0)
+		draw("uploading", stats.bytes_uploaded,
+			stats.bytes_uploaded + stats.uploads_waiting_bytes, seconds_now() - start);
+}
+
+static void clear(void)
+{
+	(void)fputs("\r\033[K", stderr);
+}
+
 int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *what)
 {
 	bool bar = wants_bar(cli);
@@ -119,15 +143,15 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 	int r;
 
 	while ((r = ckpt_restore_wait(restore, POLL_MS)) == -ETIMEDOUT) {
-		uint64_t done = 0;
-		uint64_t total = 0;
 		if (cli_interrupted())
 			ckpt_restore_cancel(restore);
-		if (bar && ckpt_restore_progress(restore, &done, &total) == 0)
-			draw(what, done, total, seconds_now() - start);
+		if (bar)
+			draw_restore(restore, what, start);
 	}
-	if (bar)
-		(void)fputs("\r\033[K", stderr);
+	if (bar) {
+		draw_restore(restore, what, start);
+		clear();
+	}
 	return r;
 }
 
@@ -138,15 +162,14 @@ int cli_wait_remote(const struct cli *cli, struct ckpt_engine *engine)
 	int r;
 
 	while ((r = ckpt_engine_drain_remote(engine, POLL_MS)) == -ETIMEDOUT) {
-		struct ckpt_stats stats = {.size = sizeof(stats)};
 		if (cli_interrupted())
 			break;
-		if (bar && ckpt_engine_stats(engine, &stats) == 0)
-			draw("uploading", stats.bytes_uploaded,
-				stats.bytes_uploaded + stats.uploads_waiting_bytes,
-				seconds_now() - start);
+		if (bar)
+			draw_uploads(engine, start);
 	}
-	if (bar)
-		(void)fputs("\r\033[K", stderr);
+	if (bar) {
+		draw_uploads(engine, start);
+		clear();
+	}
 	return r;
 }
