@@ -15,7 +15,8 @@ static const char help[] =
 	"verified, in batches of 256 MiB of each step. It does not matter how many ranks wrote\n"
 	"either. STORE and OTHER are directories, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
-	"Of one store, its newest good step is compared with the one before it. With OTHER, the\n"
+	"Of one store, its newest good step is compared with the one before it, or with the one\n"
+	"that --with names. With OTHER, the\n"
 	"newest of STORE with the step of that number there.\n"
 	"\n"
 	"  --step N|latest|latest~K  the first step, of STORE\n"
@@ -144,6 +145,7 @@ static int compare(const struct cli *cli, struct diff *d)
 	for (int side = 0; side < COMPARE_SIDES; side++) {
 		c.engines[side] = d->engines[side];
 		c.steps[side] = ckpt_restore_step(d->restores[side]);
+		c.generations[side] = ckpt_restore_generation(d->restores[side]);
 	}
 	return compare_run(&c);
 }
@@ -242,7 +244,7 @@ static void choose(const struct cli *cli, struct diff *d)
 	d->sides[1] = *cli;
 	if (two)
 		d->sides[1].operand[0] = cli->operand[1];
-	if (!two && !cli->has_step)
+	if (!two && !cli->has_step && !cli->has_with)
 		d->sides[0].step = CKPT_STEP_BACK(1);
 	d->sides[1].step = cli->has_with ? cli->with : CKPT_STEP_LATEST;
 }
@@ -263,12 +265,15 @@ static int open_sides(const struct cli *cli, struct diff *d)
 	return CLI_OK;
 }
 
-static int out_of_memory(const struct cli *cli)
+/* What the library has no words for. */
+static int own_failure(const struct cli *cli, int code)
 {
-	struct ckpt_error record = {.size = sizeof(record), .code = -ENOMEM, .sys_errno = ENOMEM};
+	struct ckpt_error record = {.size = sizeof(record), .code = code, .sys_errno = -code};
 
 	record.step = record.offset = record.rank = -1;
-	(void)snprintf(record.message, sizeof(record.message), "out of memory");
+	(void)snprintf(record.message, sizeof(record.message), "%s",
+		code == -ESTALE ? "a step was removed and saved again while it was compared"
+				: "out of memory");
 	return cli_fail_record(cli, CLI_FAILED, &record);
 }
 
@@ -282,7 +287,7 @@ static int run(const struct cli *cli, struct diff *d)
 	if (r == 0)
 		r = compare(cli, d);
 	if (r < 0)
-		return r == -ENOMEM ? out_of_memory(cli) : cli_fail(cli, r);
+		return r == -ENOMEM || r == -ESTALE ? own_failure(cli, r) : cli_fail(cli, r);
 	if (cli->json)
 		print_json(cli, d);
 	else if (!cli->quiet)

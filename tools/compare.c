@@ -108,6 +108,8 @@ static int read_side(struct compare *c, struct batch *batch, int side)
 			.start = info->ndim ? part->start : NULL};
 	}
 	int r = ckpt_restore_open(c->engines[side], c->steps[side], &restore);
+	if (r == 0 && ckpt_restore_generation(restore) != c->generations[side])
+		r = -ESTALE;
 	if (r == 0)
 		r = ckpt_restore_bind(restore, batch->targets, batch->count);
 	if (r == 0)

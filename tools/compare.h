@@ -24,6 +24,7 @@ struct compare {
 	const struct cli *cli;
 	struct ckpt_engine *engines[COMPARE_SIDES];
 	uint64_t steps[COMPARE_SIDES]; /* numbers */
+	uint64_t generations[COMPARE_SIDES];
 	struct compare_tensor *tensors;
 	size_t count;
 	uint64_t batch_bytes; /* of each side's buffer, unless a row is larger */
@@ -37,7 +38,7 @@ struct compare {
 
 /*
  * Fills in what differs. Returns the library's code of the first failure, which is its last error; -ENOMEM may have
- * none.
+ * none, and -ESTALE (the step of that number is of another generation now) has none.
  */
 int compare_run(struct compare *compare);
 

@@ -238,10 +238,11 @@ int ckpt_s3_write_body(struct ckpt_task *task)
 /* The server has not refused it, and somebody may go on with it. */
 static bool outlives(struct ckpt_store_op *op, int code)
 {
-	int status = ckpt_s3_work(op)->call.req.status;
+	const struct ckpt_http_req *req = &ckpt_s3_work(op)->call.req;
 
+	/* A 200 comes before the answer does. */
 	return ckpt_s3_file_of(op)->resumed && ckpt_s3_is_outside(code) &&
-	       (status == 0 || status == 429 || status >= 500);
+	       (req->result < 0 || req->status == 429 || req->status >= 500);
 }
 
 /* A seal closes its object, however it ends. */

@@ -303,6 +303,25 @@ def test_who_dies_while_he_brings_is_missed(tmp_path: Path, whom: int) -> None:
         assert "has shown no life since" in (tmp_path / f"told-{rank}").read_text()
 
 
+def _begins_anew(root: Path, who: int) -> None:
+    rank = dist.get_rank()
+    os.environ["LIBCKPT_NODE"] = f"n{rank}"
+    with libckpt.Checkpointer(
+        root / f"node{rank}",
+        STATE,
+        remote=root / "remote",
+        node_store=True,
+        new_start=rank == who,
+        save_timeout=20,
+    ):
+        pass
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_who_begins_anew_is_not_waited_for(tmp_path: Path, who: int) -> None:
+    together(2, tmp_path, _begins_anew, tmp_path, who)
+
+
 def test_damage_is_put_back(opened: Any, store: Path, remote: Path) -> None:
     """resume() goes on from the newest step, though its bytes here have changed."""
     state = {"x": torch.arange(1000.0)}

@@ -145,6 +145,8 @@ def test_which_steps(tmp_path: Path) -> None:
     assert found(store, "--step", 1)["same"] is True
     assert found(store, "--step", 1, "--with", "latest~1")["same"] is False
     assert found(store, "--with", 1, "--step", 3)["same"] is True
+    said = found(store, "--with", "latest~1")
+    assert (said["first"]["step"], said["second"]["step"], said["same"]) == (3, 2, False)
     for wrong in (("--step", 9), ("--with", 9), ("--with", "latest~3")):
         result = run("ckpt", "diff", store, *wrong)
         assert (result.returncode, result.stdout) == (NOT_FOUND, "")

@@ -33,8 +33,12 @@ def bring_all(path: str, options: Options, ranks: Ranks) -> None:
     All ranks call this alike. It takes as long as what is brought does; a rank that brings, and
     rank 0, show that they live.
     """
-    if ranks.opening is not None and options.remote and not options.new_start:
+    if ranks.opening is not None and options.remote:
         _Bringing(path, options, ranks.opening, ranks.peers).run()
+
+
+#: Seconds between looks, at most: of a thousand ranks all look at what one has written.
+_LOOK = 0.5
 
 
 class _Pulse:
@@ -44,14 +48,14 @@ class _Pulse:
         self._opening = opening
         self._key = key
         self._seen: bytes | None = None
-        self._pause = opening.pause()
+        self._pause = opening.pause(_LOOK)
 
     def wait(self) -> bool:
         """A little. False: for too long it has shown nothing."""
         seen = self._opening.table.read(self._key)
         if seen != self._seen:
             self._seen = seen
-            self._pause = self._opening.pause()
+            self._pause.extend()
         return self._pause()
 
 
@@ -69,7 +73,7 @@ class _Bringing:
     def run(self) -> None:
         try:
             if self._keeps:
-                self._bring()
+                self._keep()
             if self._rank == 0:
                 self._lead()
             else:
@@ -92,6 +96,13 @@ class _Bringing:
             logger.debug("%s: %s", self._path, first_line(error))
         return self._opening.heed()
 
+    def _keep(self) -> None:
+        # The ranks may differ in new_start: who has it brings nothing, and says that he is done.
+        if not self._options.new_start:
+            self._bring()
+        if self._rank > 0:
+            self._opening.table.write(self._key("brought", self._rank), b"1")
+
     def _bring(self) -> None:
         self._beat()
         brought = aside(lambda: bring(self._path, self._options), _nothing, None, self._beat)
@@ -101,8 +112,6 @@ class _Bringing:
                 "rank %d: step %d of generation %d was brought from %s into %s",
                 self._rank, step, generation, self._options.remote, self._path,
             )  # fmt: skip
-        if self._rank > 0:
-            self._opening.table.write(self._key("brought", self._rank), b"1")
 
     def _keepers(self) -> set[int]:
         """Of the other stores."""

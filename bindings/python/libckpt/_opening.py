@@ -26,9 +26,15 @@ _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05
 class Pause:
     """Between asking and asking again, as long as there is time."""
 
-    def __init__(self, timeout: float) -> None:
-        self._end = time.monotonic() + timeout
+    def __init__(self, timeout: float, most: float = _PAUSE_MAX) -> None:
+        self._timeout = timeout
+        self._most = most
         self._next = _PAUSE_MIN
+        self.extend()
+
+    def extend(self) -> None:
+        """As much time as in the beginning, from now on."""
+        self._end = time.monotonic() + self._timeout
 
     def __call__(self) -> bool:
         """Waits a little. False: the time is up."""
@@ -36,7 +42,7 @@ class Pause:
         if left <= 0:
             return False
         time.sleep(min(self._next, left))
-        self._next = min(self._next * 1.5, _PAUSE_MAX)
+        self._next = min(self._next * 1.5, self._most)
         return True
 
 
@@ -74,7 +80,7 @@ class Shared(NamedTuple):
 class Opening:
     """
     Each rank says once whether it could open the store, and rank 0 what that makes of all of them.
-    One small key of it stays in the job's store.
+    One or two small keys of it stay in the job's store.
     """
 
     def __init__(self, group: Group, table: Table, prefix: str, path: str, timeout: float) -> None:
@@ -86,9 +92,9 @@ class Opening:
         self._path = path
         self._timeout = timeout
 
-    def pause(self) -> Pause:
-        """For as long as a rank that lives may take to say so."""
-        return Pause(self._timeout)
+    def pause(self, most: float) -> Pause:
+        """For as long as a rank that lives may take to say so; `most` seconds at once."""
+        return Pause(self._timeout, most)
 
     def share(self, place: Place, said: dict[int, bytes]) -> Shared:
         """What comes of the places of all ranks. `said`, of rank 0, are those of the others."""
