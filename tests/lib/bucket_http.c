@@ -104,7 +104,8 @@ static void arrive(struct bucket_http *h, struct bucket_event *event)
 		fail_later(h, req, CKPT_ENETWORK, CKPT_HTTP_UNSENT, some_latency(h));
 		return;
 	}
-	struct fault_rule fault = front_judge(h->front, &event->asked);
+	struct fault_rule fault =
+		h->judge ? h->judge(h->user, &event->asked) : front_judge(h->front, &event->asked);
 	if (h->proxy)
 		h->proxy(h->user, &event->asked);
 	switch (front_do(h->front, server_ns(h), &fault, &event->asked, &reply)) {
@@ -219,6 +220,20 @@ static void bucket_submit(struct ckpt_http *http, struct ckpt_http_req *req)
 	}
 }
 
+/* Its asker has gone away: it arrives all the same, or never does. */
+static void haunt(struct bucket_http *h, struct bucket_event *event)
+{
+	struct fault_rule late = {.kind = FAULT_LATE};
+	struct s3_reply reply;
+
+	if (event->arrives && h->haunts_ms > 0 && dice_below(&h->dice, 2) > 0) {
+		late.delay_ms = 1 + (uint32_t)dice_below(&h->dice, h->haunts_ms);
+		(void)front_do(h->front, server_ns(h), &late, &event->asked, &reply);
+	}
+	event->arrives = false;
+	event->req = NULL;
+}
+
 static void bucket_cancel(struct ckpt_http *http, struct ckpt_http_req *req)
 {
 	struct bucket_http *h = http_of(http);
@@ -226,9 +241,7 @@ static void bucket_cancel(struct ckpt_http *http, struct ckpt_http_req *req)
 	for (struct bucket_event *e = h->events; e; e = e->next) {
 		if (e->req != req)
 			continue;
-		e->req = NULL;
-		/* What has not arrived yet never does. */
-		e->arrives = false;
+		haunt(h, e);
 		fail_later(h, req, -ECANCELED, CKPT_HTTP_SENT, 0);
 		return;
 	}
@@ -271,6 +284,14 @@ void bucket_http_clear(struct bucket_http *http)
 		http->events = event->next;
 		event_free(event);
 	}
+}
+
+void bucket_http_die(struct bucket_http *http)
+{
+	for (struct bucket_event *event = http->events; event; event = event->next)
+		haunt(http, event);
+	bucket_http_clear(http);
+	http->under_way = 0;
 }
 
 uint64_t bucket_http_next(const struct bucket_http *http)

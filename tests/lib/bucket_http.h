@@ -21,6 +21,10 @@ struct bucket_http {
 	/* A proxy on the way, that may change what is asked; NULL: none. */
 	void (*proxy)(void *user, struct s3_request *asked);
 	void *user;
+	/* What happens to a request, in place of the rules; NULL: they say. */
+	struct fault_rule (*judge)(void *user, const struct s3_request *asked);
+	/* A request that nobody waits for any more may be on its way for so long; 0: it never arrives. */
+	uint32_t haunts_ms;
 	bool whole; /* an answer that is cut off seems to be whole */
 	/* What whoever gives keys answers at BUCKET_KEYS_URL; NULL: nothing, for as long as one waits. */
 	const char *keys;
@@ -35,6 +39,8 @@ struct bucket_http {
 void bucket_http_init(
 	struct bucket_http *http, struct ckpt_inbox *inbox, struct front *front, uint64_t seed);
 void bucket_http_clear(struct bucket_http *http);
+/* Nobody waits for anything any more: what is on its way arrives late, or never. Nothing is left here. */
+void bucket_http_die(struct bucket_http *http);
 /* When something happens next; UINT64_MAX: nothing is under way. */
 uint64_t bucket_http_next(const struct bucket_http *http);
 /* Goes on until then. */

@@ -40,6 +40,15 @@ enum sim_fault {
 	SIM_RACES,       /* two that start at once, on two machines */
 	SIM_SISTERS,     /* other ranks, each with a store of its own, in the same world */
 	SIM_GPU_STILL,   /* a GPU does nothing for seconds */
+	SIM_NET_DROP,    /* a request to the bucket is lost on its way there */
+	SIM_NET_REPLY,   /* the answer is lost */
+	SIM_NET_LATE,    /* it is done when its client has given it up */
+	SIM_NET_TWICE,   /* it is done once more, later */
+	SIM_NET_ERROR,   /* the server says that it failed, and perhaps it has done it */
+	SIM_NET_STALL,   /* it is done, and nothing is answered */
+	SIM_NET_DOWN,    /* the server is not to be reached for a while, per event */
+	SIM_HOME_LOST,   /* a machine is lost with its disk, per event */
+	SIM_PRUNE,       /* somebody removes steps from the bucket, per event */
 	SIM_FAULTS,
 };
 

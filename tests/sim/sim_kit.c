@@ -48,6 +48,15 @@ static const char *const fault_names[SIM_FAULTS] = {
 	[SIM_RACES] = "races",
 	[SIM_SISTERS] = "sisters",
 	[SIM_GPU_STILL] = "gpu-still",
+	[SIM_NET_DROP] = "net-drop",
+	[SIM_NET_REPLY] = "net-reply",
+	[SIM_NET_LATE] = "net-late",
+	[SIM_NET_TWICE] = "net-twice",
+	[SIM_NET_ERROR] = "net-error",
+	[SIM_NET_STALL] = "net-stall",
+	[SIM_NET_DOWN] = "net-down",
+	[SIM_HOME_LOST] = "machine-lost",
+	[SIM_PRUNE] = "prune",
 };
 
 const char *sim_fault_name(enum sim_fault kind)

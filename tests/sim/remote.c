@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training and its bucket: the scheduler, who lives, and what goes wrong; see remote.h. */
+#include "remote.h"
+#include "sim_main.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      UINT64_C(1000000000)
+#define TURNS_MAX   2000000
+#define ROOT        (1 << 20) /* stands for the descriptor of the store's directory */
+/* Requests of a machine that was lost have arrived by then, or never do. */
+#define MOVE_NS     (61 * SECOND)
+
+static struct ckpt_log *the_log;
+
+/* Processes. */
+
+static void tell_log(struct remote_proc *p)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+
+	while (ckpt_log_next(the_log, 0, &record) == 0)
+		sim_note(&p->world->sim, p->id, "log", record.message, record.level, 0, 0);
+}
+
+static int open_core(struct remote_proc *p)
+{
+	const struct remote *world = p->world;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_core_parts parts = {.env = &p->env.env,
+		.io = sim_io_of(p->io),
+		.root = -1,
+		.label = "s3://" REMOTE_BUCKET "/run",
+		.devices = &p->device.devices,
+		.pool = p->pool,
+		.log = the_log};
+	struct ckpt_core_config config = {.block_bytes = 4096,
+		.chunk_bytes = 1024,
+		.keep_last = world->keep_last,
+		.keep_every = world->keep_every,
+		.save_timeout_ms = 40000,
+		.world = 1,
+		.read_only = p->kind != REMOTE_TRAIN};
+
+	sim_memory_enter(p->id);
+	bool joined = remote_net_join(p);
+	CKPT_ASSERT(joined);
+	if (p->kind == REMOTE_TRAIN) {
+		parts.root = ROOT;
+		parts.remote = (struct ckpt_core_place){
+			.root = -1, .bucket = &p->client, .label = parts.label};
+		parts.label = "/store";
+	} else {
+		parts.bucket = &p->client;
+	}
+	int r = ckpt_core_init(&p->core, &parts, &config, &err);
+	sim_memory_enter(0);
+	return r;
+}
+
+static void free_proc(struct remote_proc *p)
+{
+	sim_state_free(&p->live);
+	sim_state_free(&p->into);
+	sim_env_die(&p->env);
+	(void)ckpt_inbox_take(&p->inbox);
+	ckpt_inbox_destroy(&p->inbox);
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		if (p->world->procs[i] == p)
+			p->world->procs[i] = NULL;
+	if (p->kind == REMOTE_TRAIN || p->kind == REMOTE_BRING)
+		p->world->spawn_ns = ckpt_max_u64(p->world->spawn_ns,
+			p->world->sim.now_ns + sim_below(&p->world->sim, 2 * SECOND));
+	free(p);
+}
+
+static void kill_proc(struct remote_proc *p)
+{
+	sim_tell(&p->world->sim, p->id, "dies", "", p->kind, 0, 0);
+	sim_memory_enter(0);
+	bucket_http_die(&p->net);
+	sim_io_die(p->io);
+	sim_pool_sweep(p->pool);
+	sim_memory_sweep(p->id);
+	free_proc(p);
+}
+
+/* It has closed: nothing of it may be left. */
+static void reap_proc(struct remote_proc *p)
+{
+	struct sim *sim = &p->world->sim;
+	struct sim_disk *disk = p->world->homes[p->home].disk;
+
+	sim_tell(sim, p->id, "exits", "", p->kind, 0, p->failure);
+	tell_log(p);
+	if (!ckpt_core_idle(&p->core) || p->env.head || p->net.under_way > 0 ||
+		ckpt_pool_free(p->pool) != ckpt_pool_slots(p->pool)) {
+		sim_violation(sim, "p%u is closed, and something of it is under way", p->id);
+		kill_proc(p);
+		return;
+	}
+	sim_memory_enter(p->id);
+	ckpt_core_destroy(&p->core);
+	remote_net_leave(p);
+	sim_memory_enter(0);
+	bucket_http_clear(&p->net);
+	if (sim_disk_open_count(disk, p->id))
+		sim_violation(sim, "p%u is closed with files open", p->id);
+	if (sim_memory_blocks(p->id))
+		sim_violation(sim, "p%u is closed with %u blocks of memory not freed", p->id,
+			sim_memory_blocks(p->id));
+	sim_pool_sweep(p->pool);
+	sim_memory_sweep(p->id);
+	if (sim_io_in_flight(p->io))
+		sim_io_forget(p->io);
+	else
+		sim_io_free(p->io);
+	sim_disk_drop(disk, p->id);
+	free_proc(p);
+}
+
+static void start_proc(struct remote *world, enum remote_kind kind)
+{
+	struct remote_proc *p = sim_alloc(sizeof(*p));
+	unsigned place = 0;
+
+	while (place < REMOTE_PROCS && world->procs[place])
+		place++;
+	CKPT_ASSERT(place < REMOTE_PROCS);
+	world->procs[place] = p;
+	*p = (struct remote_proc){.world = world,
+		.kind = kind,
+		.home = world->home,
+		.id = ++world->next_id,
+		.careful = world->healed,
+		.saves = world->healed ? 2 : (unsigned)sim_between(&world->sim, 1, 6),
+		.deadline_ns = UINT64_MAX};
+	struct sim_io_config io = {.inbox = &p->inbox,
+		.owner = p->id,
+		.node = 1 + world->home,
+		.root = ROOT,
+		.align = 512,
+		.direct = true,
+		.stuck_ns = 100 * SECOND};
+	int r = ckpt_inbox_init(&p->inbox);
+	CKPT_ASSERT(r == 0);
+	sim_env_init(&p->env, &world->sim, &p->inbox, p->id, 1 + world->home);
+	sim_device_init(&p->device, &p->env);
+	p->io = sim_io_new(&world->sim, world->homes[world->home].disk, &io);
+	p->pool = sim_pool_open(8, 4096);
+	sim_tell(&world->sim, p->id, "starts", "", kind, world->home, 0);
+	remote_life_start(p);
+	r = open_core(p);
+	CKPT_ASSERT(r == 0);
+}
+
+static bool core_due(const struct remote_proc *p)
+{
+	return p->inbox.head || p->deadline_ns <= p->world->sim.now_ns;
+}
+
+static bool life_due(const struct remote_proc *p)
+{
+	return p->poked || p->wake_ns <= p->world->sim.now_ns;
+}
+
+static unsigned ready(const struct remote_proc *p)
+{
+	unsigned n = sim_io_ready(p->io);
+
+	return p->frozen ? n : n + sim_env_ready(&p->env) + core_due(p) + life_due(p);
+}
+
+static void step_core(struct remote_proc *p)
+{
+	p->net.now_ns = p->world->sim.now_ns;
+	uint64_t deadline_ns = ckpt_core_step(&p->core);
+
+	p->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - p->env.ahead_ns;
+	remote_observe(p);
+	p->poked = true;
+	tell_log(p);
+}
+
+static void do_one(struct remote_proc *p, unsigned n)
+{
+	unsigned requests = sim_io_ready(p->io);
+	unsigned jobs = p->frozen ? 0 : sim_env_ready(&p->env);
+
+	sim_memory_enter(p->id);
+	if (n < requests) {
+		sim_io_finish(p->io, n);
+	} else if (n < requests + jobs) {
+		sim_env_finish(&p->env, n - requests);
+	} else if (n == requests + jobs && core_due(p)) {
+		step_core(p);
+	} else {
+		p->poked = false;
+		ckpt_task_wake(&p->life);
+		ckpt_sched_run(&p->sched);
+	}
+	sim_memory_enter(0);
+	if (!p->frozen && !core_due(p) && p->world->sim.now_ns > p->late_ns)
+		sim_violation(
+			&p->world->sim, "%s of p%u has not ended by its deadline", p->waits, p->id);
+}
+
+static uint64_t next_ns(const struct remote_proc *p)
+{
+	uint64_t ns = sim_io_next(p->io);
+
+	if (p->frozen)
+		return ckpt_min_u64(ns, p->thaw_ns);
+	ns = ckpt_min_u64(ns, sim_env_next(&p->env));
+	return ckpt_min_u64(ns, ckpt_min_u64(p->deadline_ns, p->wake_ns));
+}
+
+/* Who starts what. */
+
+static unsigned count_procs(const struct remote *world)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		n += world->procs[i] != NULL;
+	return n;
+}
+
+/* At the place where the training is now. */
+static bool is_at_work(const struct remote *world)
+{
+	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
+		const struct remote_proc *p = world->procs[i];
+		if (p && p->home == world->home &&
+			(p->kind == REMOTE_TRAIN || p->kind == REMOTE_BRING))
+			return true;
+	}
+	return false;
+}
+
+static bool may_start(const struct remote *world)
+{
+	if (is_at_work(world) || count_procs(world) == REMOTE_PROCS)
+		return false;
+	if (world->healed && world->saved_last)
+		return !world->read_last && count_procs(world) == 0;
+	return world->healed || world->lives > 0;
+}
+
+static void start_next(struct remote *world)
+{
+	bool ready = world->homes[world->home].ready;
+
+	if (world->healed && world->saved_last) {
+		start_proc(world, REMOTE_READ);
+		return;
+	}
+	world->lives -= world->lives > 0;
+	start_proc(world, ready ? REMOTE_TRAIN : REMOTE_BRING);
+}
+
+static void add_home(struct remote *world)
+{
+	struct remote_home *home = &world->homes[world->home_count];
+
+	*home = (struct remote_home){.disk = sim_disk_new(&world->sim)};
+	world->home = world->home_count++;
+	sim_disk_set_space(home->disk, UINT64_MAX);
+}
+
+/* What goes wrong. */
+
+static void kill_home(struct remote *world, unsigned home)
+{
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		if (world->procs[i] && world->procs[i]->home == home)
+			kill_proc(world->procs[i]);
+}
+
+static void cut_power(struct remote *world)
+{
+	struct sim_cut cut = sim_cut_pick(&world->sim);
+
+	kill_home(world, world->home);
+	sim_tell(&world->sim, 0, "POWER CUT", "", cut.data, cut.names, cut.sizes);
+	sim_disk_cut(world->homes[world->home].disk, &cut);
+}
+
+/* It may live on where nobody sees it, if the bucket has its claim. */
+static bool lives_on(struct remote *world, const struct remote_proc *p)
+{
+	uint64_t generation = p->core.generation;
+
+	return p->kind == REMOTE_TRAIN && generation > 0 && world->gens[generation].there &&
+	       !p->core.claiming && sim_chance(&world->sim, 4000);
+}
+
+/* The machine is lost, and its disk with it; the training goes on from the bucket on another one. */
+static void move(struct remote *world)
+{
+	if (world->home_count == REMOTE_HOMES || !remote_object(world, CKPT_NAME_MARKER))
+		return;
+	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
+		struct remote_proc *p = world->procs[i];
+		if (p && p->home == world->home && !lives_on(world, p))
+			kill_proc(p);
+	}
+	add_home(world);
+	world->moved = true;
+	world->spawn_ns = world->sim.now_ns + MOVE_NS + sim_below(&world->sim, 60 * SECOND);
+	sim_tell(&world->sim, 0, "MOVE", "", world->home, 0, 0);
+}
+
+static void freeze(struct remote *world, struct remote_proc *p)
+{
+	uint64_t ns = sim_below(&world->sim, 60 * SECOND);
+
+	if (!p || p->frozen)
+		return;
+	p->frozen = true;
+	p->thaw_ns = world->sim.now_ns + ns;
+	if (p->late_ns != UINT64_MAX)
+		p->late_ns += ns + SECOND;
+	sim_tell(&world->sim, p->id, "freezes", "", 0, (int64_t)ns, 0);
+}
+
+static void trouble(struct remote *world)
+{
+	struct sim *sim = &world->sim;
+	struct remote_proc *p = world->procs[sim_below(sim, REMOTE_PROCS)];
+
+	if (sim_fault(sim, SIM_KILL) && p)
+		kill_proc(p);
+	else if (sim_fault(sim, SIM_FREEZE))
+		freeze(world, p);
+	if (sim_fault(sim, SIM_CUT))
+		cut_power(world);
+	if (sim_fault(sim, SIM_HOME_LOST))
+		move(world);
+	if (sim_fault(sim, SIM_NET_DOWN)) {
+		world->down = true;
+		world->down_until_ns = sim->now_ns + sim_below(sim, 300 * SECOND);
+		sim_tell(sim, 0, "DOWN", "", 0, 0, 0);
+	}
+	/* A place is left for the training. */
+	if (sim_fault(sim, SIM_PRUNE) && count_procs(world) + 1 < REMOTE_PROCS)
+		start_proc(world, REMOTE_PRUNE);
+	if (sim_fault(sim, SIM_READERS) && count_procs(world) + 1 < REMOTE_PROCS)
+		start_proc(world, REMOTE_READ);
+}
+
+/* The scheduler. */
+
+static void look_after(struct remote *world)
+{
+	remote_net_run(world);
+	if (world->down && world->down_until_ns <= world->sim.now_ns)
+		world->down = false;
+	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
+		struct remote_proc *p = world->procs[i];
+		if (!p)
+			continue;
+		if (p->frozen && p->thaw_ns <= world->sim.now_ns) {
+			p->frozen = false;
+			sim_tell(&world->sim, p->id, "thaws", "", 0, 0, 0);
+		}
+		if (p->left_behind)
+			kill_proc(p);
+		else if (p->closed && !p->inbox.head)
+			reap_proc(p);
+	}
+	for (unsigned i = 0; i < world->home_count; i++)
+		(void)sim_disk_land(world->homes[i].disk);
+}
+
+static bool do_something(struct remote *world)
+{
+	unsigned total = 0;
+	unsigned n;
+
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		total += world->procs[i] ? ready(world->procs[i]) : 0;
+	if (total == 0)
+		return false;
+	n = (unsigned)sim_below(&world->sim, total);
+	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
+		unsigned mine = world->procs[i] ? ready(world->procs[i]) : 0;
+		if (n < mine) {
+			do_one(world->procs[i], n);
+			break;
+		}
+		n -= mine;
+	}
+	world->sim.now_ns += sim_below(&world->sim, 15000);
+	return true;
+}
+
+static bool advance(struct remote *world)
+{
+	uint64_t ns = remote_net_next(world);
+
+	for (unsigned i = 0; i < world->home_count; i++)
+		ns = ckpt_min_u64(ns, sim_disk_land(world->homes[i].disk));
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		if (world->procs[i])
+			ns = ckpt_min_u64(ns, next_ns(world->procs[i]));
+	if (may_start(world))
+		ns = ckpt_min_u64(ns, world->spawn_ns);
+	if (ns == UINT64_MAX)
+		return false;
+	world->sim.now_ns = ckpt_max_u64(world->sim.now_ns, ns);
+	return true;
+}
+
+static bool goes_on(struct remote *world)
+{
+	if (++world->turns > TURNS_MAX)
+		sim_violation(&world->sim, "the run does not end");
+	return !world->sim.failed && (may_start(world) || count_procs(world) > 0);
+}
+
+static void turn(struct remote *world)
+{
+	look_after(world);
+	if (may_start(world) && world->spawn_ns <= world->sim.now_ns)
+		start_next(world);
+	if (!world->healed)
+		trouble(world);
+	if (!do_something(world) && !advance(world) && (may_start(world) || count_procs(world) > 0))
+		sim_violation(&world->sim, "processes wait for what will never come");
+}
+
+static void heal(struct remote *world)
+{
+	memset(world->sim.mix, 0, sizeof(world->sim.mix));
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		if (world->procs[i])
+			kill_proc(world->procs[i]);
+	if (sim_chance(&world->sim, 3000))
+		cut_power(world);
+	world->down = false;
+	world->healed = true;
+	world->spawn_ns = world->sim.now_ns + MOVE_NS;
+	sim_tell(&world->sim, 0, "healed", "", 0, 0, 0);
+}
+
+static void pick(struct remote *world)
+{
+	static const struct {
+		enum sim_fault kind;
+		unsigned runs, most;
+	} swarm[] = {{SIM_SLOW, 2000, 500}, {SIM_JOB_SLOW, 1000, 500}, {SIM_KILL, 7000, 30},
+		{SIM_CUT, 4000, 15}, {SIM_FREEZE, 2000, 15}, {SIM_NET_DROP, 4000, 1500},
+		{SIM_NET_REPLY, 5000, 1500}, {SIM_NET_LATE, 4000, 1000},
+		{SIM_NET_TWICE, 3000, 1000}, {SIM_NET_ERROR, 3000, 1500},
+		{SIM_NET_STALL, 2000, 200}, {SIM_NET_DOWN, 2500, 5}, {SIM_HOME_LOST, 4000, 10},
+		{SIM_PRUNE, 4500, 30}, {SIM_READERS, 2000, 10}};
+	struct sim *sim = &world->sim;
+
+	for (size_t i = 0; i < CKPT_COUNT(swarm); i++)
+		if (sim_chance(sim, swarm[i].runs))
+			sim->mix[swarm[i].kind] = (unsigned)sim_between(sim, 1, swarm[i].most);
+	world->lives = (unsigned)sim_between(sim, 1, 8);
+	world->keep_last = sim_chance(sim, 4000) ? 0 : sim_between(sim, 1, 3);
+	world->keep_every = sim_chance(sim, 2000) ? sim_between(sim, 2, 6) : 0;
+	world->latency_ns = sim_chance(sim, 2000) ? 2 * SECOND : 40 * MILLISECOND;
+	sim_shapes_pick(sim, world->shapes);
+	add_home(world);
+	world->homes[0].ready = true;
+	world->spawn_ns = sim->now_ns;
+}
+
+static bool remote_run(struct remote *world, uint64_t seed, const struct sim_options *options)
+{
+	*world = (struct remote){0};
+	sim_start(&world->sim, seed, options);
+	sim_memory_start(&world->sim);
+	pick(world);
+	remote_net_begin(world);
+	uint64_t events = sim_between(&world->sim, 500, 8000);
+	while (world->sim.events < events && goes_on(world))
+		turn(world);
+	if (!world->sim.failed)
+		heal(world);
+	while (goes_on(world))
+		turn(world);
+	if (!world->sim.failed)
+		remote_check_all(world);
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		if (world->procs[i])
+			kill_proc(world->procs[i]);
+	remote_net_end(world);
+	for (unsigned i = 0; i < world->home_count; i++)
+		sim_disk_free(world->homes[i].disk);
+	sim_memory_start(NULL);
+	CKPT_ASSERT(sim_memory_empty());
+	return !world->sim.failed;
+}
+
+static struct remote *the_world;
+static struct {
+	uint64_t committed, confirmed, restored, brought, pruned, resumed, moved;
+} sums;
+
+static bool run(uint64_t seed, const struct sim_options *options)
+{
+	return remote_run(the_world, seed, options);
+}
+
+static const struct sim *sim(void)
+{
+	return &the_world->sim;
+}
+
+static void count(void)
+{
+	sums.committed += the_world->committed;
+	sums.confirmed += the_world->confirmed;
+	sums.restored += the_world->restored;
+	sums.brought += the_world->brought;
+	sums.pruned += the_world->pruned;
+	sums.resumed += the_world->resumed;
+	sums.moved += the_world->moved;
+}
+
+static void print(void)
+{
+	typedef unsigned long long ull;
+
+	(void)printf(" committed=%llu confirmed=%llu restored=%llu brought=%llu removed=%llu "
+		     "resumed=%llu "
+		     "moved=%llu",
+		(ull)sums.committed, (ull)sums.confirmed, (ull)sums.restored, (ull)sums.brought,
+		(ull)sums.pruned, (ull)sums.resumed, (ull)sums.moved);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct sim_program program = {
+		.run = run, .sim = sim, .count = count, .print = print};
+
+	the_world = sim_alloc(sizeof(*the_world));
+	int r = ckpt_log_open(CKPT_LOG_DEBUG, &the_log);
+	CKPT_ASSERT(r == 0);
+	remote_net_open();
+	int code = sim_main(argc, argv, &program);
+	remote_net_close();
+	ckpt_log_close(the_log);
+	sim_pool_close_all();
+	free(the_world);
+	return code;
+}

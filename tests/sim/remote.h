@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One training and the bucket that its steps go on to: the real engine with its uploader, its S3 client and its store
+ * in a bucket, over simulated machines, disks and a network, and over a bucket in memory that is exact. Processes
+ * die with requests under way, machines are lost with their disks, and whoever comes next goes on from the bucket;
+ * others read there and remove steps. The bucket's journal says what has happened.
+ */
+#ifndef REMOTE_H
+#define REMOTE_H
+
+#include "engine/claim.h"
+#include "engine/lister.h"
+#include "engine/open.h"
+#include "engine/restore.h"
+#include "engine/save_state.h"
+#include "lib/bucket_http.h"
+#include "s3/client.h"
+#include "sim_device.h"
+#include "sim_disk.h"
+#include "sim_io.h"
+#include "sim_memory.h"
+#include "sim_state.h"
+
+#define REMOTE_PROCS   4
+#define REMOTE_HOMES   4 /* machines with a disk, one after the other */
+#define REMOTE_RECORDS 512
+#define REMOTE_GENS    64
+#define REMOTE_HELD    16
+#define REMOTE_PARTS   4096
+#define REMOTE_BUCKET  "bucket"
+#define REMOTE_PREFIX  "run/"
+
+enum remote_kind {
+	REMOTE_TRAIN, /* goes on from the store of its machine, saves, uploads */
+	REMOTE_BRING, /* the newest step of the bucket into that store */
+	REMOTE_READ,  /* restores from the bucket */
+	REMOTE_PRUNE, /* removes a step there */
+};
+
+struct remote_record {
+	uint64_t generation;
+	uint64_t step;
+	uint64_t version;
+	bool there;            /* its manifest is in the bucket */
+	bool appeared;         /* ... or was once */
+	bool marked;           /* it has had a tombstone there: it may go, and come back */
+	uint64_t appeared_at;  /* time of the world */
+	uint64_t tombstone_at; /* the same, of the tombstone that is there; 0: none is */
+	uint64_t confirmed_at; /* time of the world, when it was told that it is there; 0: never */
+};
+
+struct remote_gen {
+	uint64_t parent_generation; /* 0: none */
+	uint64_t parent_step;
+	bool claimed; /* somebody was told */
+	bool there;   /* its claim is in the bucket */
+};
+
+struct remote_home {
+	struct sim_disk *disk; /* NULL: not there yet */
+	bool ready;            /* it has what the bucket had, or it was the first */
+	uint64_t looked_at;    /* time of the world when somebody began to bring that */
+};
+
+struct remote;
+
+struct remote_proc {
+	struct remote *world;
+	enum remote_kind kind;
+	unsigned id;
+	unsigned home;
+	struct ckpt_inbox inbox;
+	struct sim_env env;
+	struct sim_io *io;
+	struct sim_device device;
+	struct ckpt_pool *pool;
+	struct bucket_http net;
+	struct ckpt_s3_client client;
+	struct ckpt_core core;
+	uint64_t deadline_ns; /* the core's next */
+	bool frozen;
+	uint64_t thaw_ns;
+
+	/* Its program. */
+	struct ckpt_sched sched;
+	struct ckpt_task life;
+	uint64_t wake_ns;
+	uint64_t late_ns; /* what it waits for must have come by then */
+	const char *waits;
+	bool poked;
+	bool careful; /* nothing goes wrong any more */
+	bool closed;
+	bool left_behind;
+	int failure;
+	uint64_t began_at; /* time of the world */
+	struct ckpt_command *command;
+	struct ckpt_closer closer;
+	struct ckpt_restore *restore;
+	uint64_t asked;
+	struct sim_state into;
+	uint64_t generation; /* what was restored, or is removed; 0: nothing */
+	uint64_t step;
+	size_t next_record; /* careful reader */
+
+	struct sim_state live;
+	struct ckpt_plan *cache;
+	struct ckpt_save *save;
+	struct remote_record *record; /* of that save */
+	unsigned saves;
+	unsigned saved;
+	struct {
+		struct ckpt_upload_entry *entry; /* NULL: none */
+		struct remote_record *record;
+	} held[REMOTE_HELD];
+};
+
+/* A part that the server has. */
+struct remote_part {
+	uint64_t upload; /* hash of its id */
+	unsigned number;
+	size_t at; /* in the journal */
+};
+
+struct remote {
+	struct sim sim;
+	struct front front;
+	struct remote_home homes[REMOTE_HOMES];
+	unsigned home; /* the training's */
+	unsigned home_count;
+	bool moved;
+	struct remote_proc *procs[REMOTE_PROCS];
+	unsigned next_id;
+	unsigned lives;
+	uint64_t spawn_ns;
+	bool healed;
+	bool read_last; /* the last reader has been */
+	bool saved_last;
+	bool down;
+	uint64_t down_until_ns;
+	uint64_t keep_last;
+	uint64_t keep_every;
+	uint64_t latency_ns;
+	unsigned turns;
+	uint64_t time;
+	struct sim_shape shapes[SIM_SHAPES];
+	struct remote_record records[REMOTE_RECORDS];
+	size_t record_count;
+	struct remote_gen gens[REMOTE_GENS];
+	size_t seen; /* entries of the journal */
+	struct remote_part parts[REMOTE_PARTS];
+	struct remote_part lists[REMOTE_PARTS]; /* of an upload's parts: when they were last told */
+	uint64_t committed;
+	uint64_t confirmed;
+	uint64_t restored;
+	uint64_t brought;
+	uint64_t pruned;
+	uint64_t resumed;
+};
+
+/* remote_net.c: what lies between a process and the bucket. */
+void remote_net_begin(struct remote *world);
+void remote_net_end(struct remote *world);
+/* Once, for all runs; and at the end of the program. */
+void remote_net_open(void);
+void remote_net_close(void);
+/* The client of a process, whose core is not there yet. False: no memory. */
+bool remote_net_join(struct remote_proc *proc);
+void remote_net_leave(struct remote_proc *proc);
+void remote_net_run(struct remote *world);
+uint64_t remote_net_next(const struct remote *world);
+const struct rope *remote_object(struct remote *world, const char *path);
+
+/* remote_life.c, remote_read.c: programs. */
+void remote_life_start(struct remote_proc *proc);
+void remote_observe(struct remote_proc *proc);
+ckpt_task_fn remote_close_body;
+ckpt_task_fn remote_train_body;
+/* What follows a restore. */
+ckpt_task_fn *remote_after(const struct remote_proc *proc);
+/* Behind the opening, by kind. */
+ckpt_task_fn remote_bring_body;
+ckpt_task_fn remote_read_body;
+ckpt_task_fn remote_prune_body;
+
+struct remote_proc *remote_proc_of(struct ckpt_task *task);
+void remote_sleep(struct remote_proc *proc, uint64_t ns);
+bool remote_slept(struct remote_proc *proc);
+bool remote_prepare(
+	struct remote_proc *proc, size_t size, void (*clear)(struct ckpt_command *command));
+void remote_post(struct remote_proc *proc, ckpt_task_fn *body, const char *what, uint64_t ns);
+bool remote_answered(struct remote_proc *proc);
+int remote_take(struct remote_proc *proc);
+void remote_let_go(struct remote_proc *proc);
+void remote_expect(struct remote_proc *proc, const char *what, uint64_t ns);
+void remote_came(struct remote_proc *proc);
+/* Did it have a reason to fail so? If not, that is a violation. */
+void remote_judge(struct remote_proc *proc, const char *what, int code, const char *message);
+
+/* remote_truth.c: what must hold. */
+struct remote_record *remote_record(const struct remote *world, uint64_t generation, uint64_t step);
+void remote_began(struct remote_proc *proc, uint64_t version);
+void remote_claimed(struct remote_proc *proc);
+/* It was told that the step is in the bucket. */
+void remote_confirmed(struct remote_proc *proc, struct remote_record *record);
+/* It has restored `generation`, `step`; generation 0: nothing. */
+void remote_restored(struct remote_proc *proc);
+/* Whether it must be found in the bucket. */
+bool remote_owes(const struct remote *world, const struct remote_record *record);
+/* Reads on in the journal. */
+void remote_look(struct remote *world);
+/* The last training is about to close: nothing of its store waits for the bucket. */
+void remote_check_drained(struct remote_proc *proc);
+/* Once nothing happens any more. */
+void remote_check_all(struct remote *world);
+
+#endif

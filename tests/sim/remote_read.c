@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Getting steps back, bringing them from the bucket, and removing them there. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "engine/bringer.h"
+#include "engine/burial.h"
+#include "remote.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      UINT64_C(1000000000)
+/* Four tries of what takes three minutes at most, and some. */
+#define CALL_NS     (3600 * SECOND)
+/* Between the mark and the removal: longer than any request is on its way, and tried again. */
+#define GRACE_NS    (600 * SECOND)
+#define ROOT        (1 << 20) /* stands for the descriptor of the store's directory */
+
+static struct sim *sim_of(const struct remote_proc *p)
+{
+	return &p->world->sim;
+}
+
+static uint32_t bits(const struct remote_proc *p)
+{
+	return ckpt_latch_get(ckpt_restore_latch(p->restore));
+}
+
+static int end_of(struct remote_proc *p, const char **ret_why)
+{
+	const struct ckpt_error *why = ckpt_restore_failure(p->restore);
+
+	*ret_why = why->message;
+	return why->code;
+}
+
+/* Restoring into memory. */
+
+static int bind(struct remote_proc *p)
+{
+	struct ckpt_target targets[SIM_TENSORS_MAX];
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	ckpt_error_clear(&err);
+	sim_state_free(&p->into);
+	sim_state_init(&p->into, &p->world->shapes[0]);
+	sim_state_poison(&p->into);
+	sim_state_targets(&p->into, targets);
+	int r = ckpt_restore_add_targets(p->restore, targets, p->into.shape->count, &err);
+	if (r < 0)
+		remote_judge(p, "bind", r, err.message);
+	return r;
+}
+
+static void compare(struct remote_proc *p)
+{
+	const struct remote_record *record = remote_record(p->world, p->generation, p->step);
+	const char *name = record ? sim_state_check(&p->into, record->version) : "?";
+
+	sim_tell(sim_of(p), p->id, "restored", "", (int64_t)p->generation, (int64_t)p->step, 0);
+	if (name)
+		sim_violation(sim_of(p),
+			"tensor %s of step %llu of generation %llu came back different", name,
+			(unsigned long long)p->step, (unsigned long long)p->generation);
+	p->world->restored++;
+	remote_restored(p);
+}
+
+static void take_restore(struct remote_proc *p)
+{
+	const char *why;
+	int r = end_of(p, &why);
+
+	remote_came(p);
+	p->failure = r;
+	p->generation = p->step = 0;
+	if (r == CKPT_ENOSTEP) {
+		p->failure = 0;
+		remote_restored(p);
+	} else if (r < 0) {
+		remote_judge(p, "restore", r, why);
+	} else {
+		p->generation = ckpt_restore_chosen_generation(p->restore);
+		p->step = ckpt_restore_chosen_step(p->restore);
+		compare(p);
+	}
+}
+
+/* A careful reader: the next one that is owed; CKPT_STEP_LATEST at the end. False: it is done. */
+static bool next_asked(struct remote_proc *p)
+{
+	const struct remote *world = p->world;
+
+	while (p->next_record < world->record_count) {
+		const struct remote_record *r = &world->records[p->next_record++];
+		p->asked = r->step;
+		if (remote_owes(world, r))
+			return true;
+	}
+	p->asked = CKPT_STEP_LATEST;
+	return p->next_record++ == world->record_count;
+}
+
+static int again_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_restore_post_release(p->restore);
+	remote_expect(p, "the end of a restore", CALL_NS);
+	CKPT_AWAIT(task, bits(p) & CKPT_DONE_GONE);
+	remote_came(p);
+	ckpt_restore_unref(p->restore);
+	p->restore = NULL;
+	return ckpt_task_continue(task, remote_read_body);
+	CKPT_TASK_END(task);
+}
+
+int remote_read_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	p->asked = CKPT_STEP_LATEST;
+	if (p->kind == REMOTE_READ && p->careful && !next_asked(p)) {
+		p->world->read_last = true;
+		return ckpt_task_continue(task, remote_close_body);
+	}
+	p->began_at = ++p->world->time;
+	if (ckpt_restore_new(&p->core, NULL, p->asked, CKPT_SINK_MEMORY, &p->restore) < 0) {
+		p->restore = NULL;
+		p->failure = -ENOMEM;
+		return ckpt_task_continue(task, remote_close_body);
+	}
+	ckpt_restore_post_open(p->restore);
+	remote_expect(p, "an opening", CALL_NS);
+	CKPT_AWAIT(task, bits(p) & (CKPT_DONE_OPENED | CKPT_DONE_END));
+	if (!(bits(p) & CKPT_DONE_END)) {
+		p->failure = bind(p);
+		if (p->failure)
+			return ckpt_task_continue(task, remote_after(p));
+		ckpt_restore_post_start(p->restore);
+		remote_expect(p, "a restore", CALL_NS);
+		CKPT_AWAIT(task, bits(p) & CKPT_DONE_END);
+	}
+	take_restore(p);
+	if (p->kind == REMOTE_READ && p->careful && !sim_of(p)->failed)
+		return ckpt_task_continue(task, again_body);
+	return ckpt_task_continue(task, remote_after(p));
+	CKPT_TASK_END(task);
+}
+
+/* Bringing. */
+
+static struct ckpt_core_place here(void)
+{
+	return (struct ckpt_core_place){.root = ROOT, .label = "/store", .claims = true};
+}
+
+/* Without a step: what there is of the run. */
+static int claims_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!remote_prepare(p, sizeof(struct ckpt_bringer), NULL))
+		return ckpt_task_continue(task, remote_close_body);
+	CKPT_CONTAINER(p->command, struct ckpt_bringer, command)->place = here();
+	remote_post(p, ckpt_bringer_body, "bring claims", CALL_NS);
+	CKPT_AWAIT(task, remote_answered(p));
+	p->failure = remote_take(p);
+	remote_let_go(p);
+	p->world->homes[p->home].ready = p->failure == 0;
+	return ckpt_task_continue(task, remote_close_body);
+	CKPT_TASK_END(task);
+}
+
+static bool take_brought(struct remote_proc *p)
+{
+	const char *why;
+	int r = end_of(p, &why);
+
+	remote_came(p);
+	p->generation = r == CKPT_ENOSTEP ? 0 : ckpt_restore_chosen_generation(p->restore);
+	p->step = r == CKPT_ENOSTEP ? 0 : ckpt_restore_chosen_step(p->restore);
+	if (r < 0 && r != CKPT_ENOSTEP && r != -EEXIST) {
+		p->failure = r;
+		remote_judge(p, "bring", r, why);
+		return false;
+	}
+	sim_tell(sim_of(p), p->id, "brought", "", (int64_t)p->generation, (int64_t)p->step, r);
+	remote_restored(p);
+	p->world->brought += p->generation > 0;
+	p->world->homes[p->home].ready = p->generation > 0;
+	return p->generation == 0;
+}
+
+int remote_bring_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+	struct ckpt_core_place place = here();
+	bool nothing;
+
+	CKPT_TASK_BEGIN(task);
+	p->asked = CKPT_STEP_LATEST;
+	p->began_at = ++p->world->time;
+	p->world->homes[p->home].looked_at = p->began_at;
+	if (ckpt_restore_new(&p->core, NULL, CKPT_STEP_LATEST, CKPT_SINK_STORE, &p->restore) < 0 ||
+		ckpt_restore_set_dest(p->restore, &place) < 0) {
+		p->failure = -ENOMEM;
+		return ckpt_task_continue(task, remote_close_body);
+	}
+	ckpt_restore_post_open(p->restore);
+	remote_expect(p, "bringing", CALL_NS);
+	CKPT_AWAIT(task, bits(p) & CKPT_DONE_END);
+	nothing = take_brought(p);
+	ckpt_restore_post_release(p->restore);
+	remote_expect(p, "the end of bringing", CALL_NS);
+	p->asked = nothing;
+	CKPT_AWAIT(task, bits(p) & CKPT_DONE_GONE);
+	remote_came(p);
+	ckpt_restore_unref(p->restore);
+	p->restore = NULL;
+	return ckpt_task_continue(task, p->asked == 1 ? claims_body : remote_close_body);
+	CKPT_TASK_END(task);
+}
+
+/* Removing. */
+
+static bool act(struct remote_proc *p, enum ckpt_burial_act what)
+{
+	p->command = ckpt_burial_new(&p->core);
+	if (!p->command)
+		return false;
+	struct ckpt_burial *burial = CKPT_CONTAINER(p->command, struct ckpt_burial, command);
+	burial->act = what;
+	burial->generation = p->generation;
+	burial->step = p->step;
+	sim_tell(sim_of(p), p->id, "bury", "", (int64_t)p->generation, (int64_t)p->step, what);
+	remote_post(p, ckpt_burial_body, "bury", CALL_NS);
+	return true;
+}
+
+/* One of those before the newest of the lineage, now and then that, or what another one has marked. */
+static bool choose(struct remote_proc *p, struct ckpt_scan *scan)
+{
+	const struct ckpt_scan_step *newest = ckpt_lineage_choose(scan, CKPT_STEP_LATEST, NULL);
+	bool any = sim_chance(sim_of(p), 2000);
+	size_t count = 0;
+
+	for (size_t i = 0; i < scan->step_count && newest; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if ((s == newest && !any) || (s->state != CKPT_STEP_COMMITTED && !s->going) ||
+			s->generation > newest->generation ||
+			(s->generation == newest->generation && s->step > newest->step))
+			continue;
+		if (sim_below(sim_of(p), ++count) == 0) {
+			p->generation = s->generation;
+			p->step = s->step;
+		}
+	}
+	return count > 0;
+}
+
+static int remove_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+	bool changed = sim_chance(sim_of(p), 1500);
+
+	CKPT_TASK_BEGIN(task);
+	remote_sleep(p, GRACE_NS);
+	CKPT_AWAIT(task, remote_slept(p));
+	remote_came(p);
+	if (!act(p, changed ? CKPT_BURIAL_UNMARK : CKPT_BURIAL_REMOVE))
+		return ckpt_task_continue(task, remote_close_body);
+	CKPT_AWAIT(task, remote_answered(p));
+	p->failure = remote_take(p);
+	p->world->pruned += p->failure == 0;
+	remote_let_go(p);
+	return ckpt_task_continue(task, remote_close_body);
+	CKPT_TASK_END(task);
+}
+
+int remote_prune_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+	struct ckpt_lister *lister;
+	bool any;
+
+	CKPT_TASK_BEGIN(task);
+	if (!remote_prepare(p, sizeof(*lister), ckpt_lister_clear))
+		return ckpt_task_continue(task, remote_close_body);
+	remote_post(p, ckpt_lister_body, "list", CALL_NS);
+	CKPT_AWAIT(task, remote_answered(p));
+	p->failure = remote_take(p);
+	lister = CKPT_CONTAINER(p->command, struct ckpt_lister, command);
+	any = p->failure == 0 && lister->mark_result == 0 && choose(p, &lister->scanner.scan);
+	remote_let_go(p);
+	if (!any || !act(p, CKPT_BURIAL_MARK))
+		return ckpt_task_continue(task, remote_close_body);
+	CKPT_AWAIT(task, remote_answered(p));
+	p->failure = remote_take(p);
+	remote_let_go(p);
+	return ckpt_task_continue(task, p->failure ? remote_close_body : remove_body);
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of the bucket, by its journal, and of what was told about it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/naming.h"
+#include "remote.h"
+#include "sim_inode.h"
+
+struct remote_record *remote_record(const struct remote *world, uint64_t generation, uint64_t step)
+{
+	for (size_t i = 0; i < world->record_count; i++)
+		if (world->records[i].generation == generation && world->records[i].step == step)
+			return (struct remote_record *)&world->records[i];
+	return NULL;
+}
+
+static bool newer(const struct remote_record *a, uint64_t generation, uint64_t step)
+{
+	return a->generation > generation || (a->generation == generation && a->step > step);
+}
+
+/* Whether who goes on from `generation`, `step` has it behind itself. */
+static bool behind(const struct remote *world, uint64_t generation, uint64_t step,
+	const struct remote_record *r)
+{
+	while (generation > r->generation && generation < REMOTE_GENS) {
+		step = world->gens[generation].parent_step;
+		generation = world->gens[generation].parent_generation;
+	}
+	return generation == r->generation && r->step <= step;
+}
+
+static uint64_t newest_there(const struct remote *world)
+{
+	uint64_t generation = REMOTE_GENS - 1;
+
+	while (generation > 0 && !world->gens[generation].there)
+		generation--;
+	return generation;
+}
+
+bool remote_owes(const struct remote *world, const struct remote_record *r)
+{
+	return r->confirmed_at && !r->marked && behind(world, newest_there(world), UINT64_MAX, r);
+}
+
+/* What programs are told. */
+
+void remote_began(struct remote_proc *p, uint64_t version)
+{
+	struct remote *world = p->world;
+
+	/* A machine may be lost before its claim was in the bucket: the next one has the same number. */
+	p->record = remote_record(world, p->core.generation, p->step);
+	if (p->record && p->record->appeared)
+		sim_violation(&world->sim, "step %llu of generation %llu is saved twice",
+			(unsigned long long)p->step, (unsigned long long)p->core.generation);
+	CKPT_ASSERT(p->record || world->record_count < REMOTE_RECORDS);
+	if (!p->record)
+		p->record = &world->records[world->record_count++];
+	*p->record = (struct remote_record){
+		.generation = p->core.generation, .step = p->step, .version = version};
+}
+
+void remote_claimed(struct remote_proc *p)
+{
+	struct remote *world = p->world;
+	const struct ckpt_core *core = &p->core;
+	uint64_t since = world->moved ? world->homes[p->home].looked_at : p->began_at;
+	uint64_t before = newest_there(world);
+
+	CKPT_ASSERT(core->generation < REMOTE_GENS);
+	struct remote_gen *gen = &world->gens[core->generation];
+	if (gen->claimed && !world->moved)
+		sim_violation(&world->sim, "generation %llu was claimed twice",
+			(unsigned long long)core->generation);
+	for (size_t i = 0; i < world->record_count; i++) {
+		const struct remote_record *r = &world->records[i];
+		if (!r->confirmed_at || r->confirmed_at > since || r->marked ||
+			!behind(world, before, UINT64_MAX, r))
+			continue;
+		if (!behind(world, core->parent_generation, core->parent_step, r))
+			sim_violation(&world->sim,
+				"step %llu of generation %llu is in the bucket, as was told, and "
+				"generation %llu does not go on from it",
+				(unsigned long long)r->step, (unsigned long long)r->generation,
+				(unsigned long long)core->generation);
+	}
+	gen->claimed = true;
+	gen->parent_generation = core->parent_generation;
+	gen->parent_step = core->parent_step;
+	sim_tell(&world->sim, p->id, "claimed", "", (int64_t)core->generation,
+		(int64_t)core->parent_generation, (int64_t)core->parent_step);
+}
+
+void remote_confirmed(struct remote_proc *p, struct remote_record *record)
+{
+	struct remote *world = p->world;
+
+	record->confirmed_at = ++world->time;
+	world->confirmed++;
+	sim_tell(&world->sim, p->id, "in bucket", "", (int64_t)record->generation,
+		(int64_t)record->step, 0);
+	if (!record->there && !record->marked)
+		sim_violation(&world->sim,
+			"step %llu of generation %llu is said to be in the bucket, and is not",
+			(unsigned long long)record->step, (unsigned long long)record->generation);
+}
+
+/* The latest passes over what is going, as long as there is another. */
+static void check_going(struct remote_proc *p)
+{
+	const struct remote *world = p->world;
+	const struct remote_record *chosen = remote_record(world, p->generation, p->step);
+	uint64_t newest = newest_there(world);
+
+	if (!chosen || !chosen->tombstone_at || chosen->tombstone_at > p->began_at)
+		return;
+	for (size_t i = 0; i < world->record_count; i++) {
+		const struct remote_record *r = &world->records[i];
+		if (r->there && !r->marked && r->appeared_at < p->began_at &&
+			behind(world, newest, UINT64_MAX, r))
+			sim_violation(&p->world->sim,
+				"step %llu of generation %llu has a tombstone, and is the latest",
+				(unsigned long long)p->step, (unsigned long long)p->generation);
+	}
+}
+
+void remote_restored(struct remote_proc *p)
+{
+	struct remote *world = p->world;
+
+	if (p->asked > CKPT_STEP_MAX && p->kind != REMOTE_TRAIN)
+		check_going(p);
+
+	if (p->asked <= CKPT_STEP_MAX && p->asked != p->step)
+		sim_violation(&world->sim, "asked for was step %llu, and restored is %llu",
+			(unsigned long long)p->asked, (unsigned long long)p->step);
+	for (size_t i = 0; i < world->record_count; i++) {
+		const struct remote_record *r = &world->records[i];
+		if (r->confirmed_at > p->began_at || !remote_owes(world, r))
+			continue;
+		if (p->asked > CKPT_STEP_MAX && p->kind != REMOTE_TRAIN &&
+			newer(r, p->generation, p->step))
+			sim_violation(&world->sim,
+				"step %llu of generation %llu is the latest, but %llu of %llu is "
+				"in the bucket",
+				(unsigned long long)p->step, (unsigned long long)p->generation,
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+	}
+}
+
+/* The bucket. */
+
+static char *text_of(const struct rope *rope)
+{
+	char *text = sim_alloc(rope->length + 1);
+
+	(void)rope_read(rope, 0, text, rope->length);
+	return text;
+}
+
+/* Nobody writes there any more: another machine may have made the same numbers since. */
+static bool is_lost(const struct remote *world, unsigned home)
+{
+	bool lost = home != world->home;
+
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		lost = lost && !(world->procs[i] && world->procs[i]->home == home);
+	return lost;
+}
+
+/* The same file in the store of any machine says what it must be: as long as nothing has become of it there. */
+static void check_file(struct remote *world, const char *path, const struct rope *there)
+{
+	char *text = text_of(there);
+
+	for (unsigned i = 0; i < world->home_count; i++) {
+		const struct sim_inode *file =
+			is_lost(world, i) ? NULL : sim_disk_find(world->homes[i].disk, path);
+		if (file && (file->cached_size != there->length ||
+				    memcmp(file->cached, text, there->length) != 0))
+			sim_violation(&world->sim, "%s in the bucket is not what was saved", path);
+	}
+	free(text);
+}
+
+static const struct rope *need_file(struct remote *world, const char *path, bool first)
+{
+	const struct rope *there = remote_object(world, path);
+
+	if (!there)
+		sim_violation(&world->sim, "there is a manifest in the bucket that needs %s", path);
+	else if (first)
+		check_file(world, path, there);
+	return there;
+}
+
+/* `first`: it has just come. */
+static void check_step(struct remote *world, const struct remote_record *r, bool first)
+{
+	struct ckpt_manifest manifest = {0};
+	struct ckpt_error err = {.size = sizeof(err)};
+	char path[CKPT_PATH_MAX];
+
+	ckpt_error_clear(&err);
+	ckpt_name_manifest(path, r->generation, r->step);
+	const struct rope *there = need_file(world, path, first);
+	if (!there)
+		return;
+	char *text = text_of(there);
+	int code = ckpt_manifest_decode(text, there->length, path, &err, &manifest);
+	if (code < 0 || manifest.world != 1 || manifest.kind != CKPT_MANIFEST_COMMIT) {
+		sim_violation(&world->sim, "%s in the bucket is no commit: %s", path, err.message);
+	} else {
+		const struct ckpt_manifest_rank *rank = &manifest.ranks[0];
+		ckpt_name_index(path, r->generation, r->step, 0, rank->attempt);
+		const struct rope *index = need_file(world, path, first);
+		char *bytes = index ? text_of(index) : NULL;
+		struct ckpt_digest digest = ckpt_digest_of(bytes, index ? index->length : 0);
+		if (index && !ckpt_digest_equal(&digest, &rank->index_digest))
+			sim_violation(&world->sim, "%s in the bucket has another digest", path);
+		free(bytes);
+		ckpt_name_shard(path, r->generation, r->step, 0, rank->attempt);
+		(void)need_file(world, path, first);
+	}
+	ckpt_manifest_clear(&manifest);
+	free(text);
+}
+
+static void appeared(struct remote *world, struct remote_record *r)
+{
+	for (size_t i = 0; i < world->record_count && !r->appeared && !world->moved; i++) {
+		const struct remote_record *other = &world->records[i];
+		if (other->appeared && newer(other, r->generation, r->step))
+			sim_violation(&world->sim,
+				"step %llu of generation %llu comes after %llu of %llu",
+				(unsigned long long)r->step, (unsigned long long)r->generation,
+				(unsigned long long)other->step,
+				(unsigned long long)other->generation);
+	}
+	if (r->generation >= REMOTE_GENS || !world->gens[r->generation].there)
+		sim_violation(&world->sim,
+			"step %llu is in the bucket, and the claim of its generation %llu is not",
+			(unsigned long long)r->step, (unsigned long long)r->generation);
+	check_step(world, r, !r->appeared);
+	r->there = r->appeared = true;
+	r->appeared_at = ++world->time;
+}
+
+static void take_claim(struct remote *world, uint64_t generation, const char *path)
+{
+	const struct rope *there = remote_object(world, path);
+	struct ckpt_claim claim;
+
+	if (!there || generation >= REMOTE_GENS)
+		return;
+	char *text = text_of(there);
+	if (ckpt_claim_decode(text, there->length, path, NULL, &claim) < 0) {
+		sim_violation(&world->sim, "%s in the bucket is no claim", path);
+	} else {
+		struct remote_gen *gen = &world->gens[generation];
+		gen->there = true;
+		gen->parent_generation = claim.parent_generation;
+		gen->parent_step = claim.parent_step;
+	}
+	free(text);
+}
+
+/* A file of a step has gone. */
+static void take_gone(struct remote *world, struct remote_record *r, const char *name)
+{
+	bool manifest = strcmp(name, "manifest.json") == 0;
+
+	if (!r->marked)
+		sim_violation(&world->sim, "%s of step %llu was removed, which nobody has marked",
+			name, (unsigned long long)r->step);
+	if (!manifest && r->there)
+		sim_violation(&world->sim, "%s of step %llu was removed before its manifest was",
+			name, (unsigned long long)r->step);
+	r->there = r->there && !manifest;
+}
+
+static void take_tombstone(struct remote *world, struct remote_record *r, bool there)
+{
+	r->marked = true;
+	r->tombstone_at = there ? ++world->time : 0;
+}
+
+/* Something was put or removed: `path` is below the prefix. */
+static void take_change(struct remote *world, const char *operation, const char *path)
+{
+	unsigned long long generation;
+	unsigned long long step;
+	int at = 0;
+
+	/* NOLINTBEGIN(cert-err34-c): paths that the product made, of numbers of a few digits */
+	if (sscanf(path, "gens/%llu.json", &generation) == 1) {
+		take_claim(world, generation, path);
+		return;
+	}
+	if (sscanf(path, "g%llu/step-%llu%n", &generation, &step, &at) != 2)
+		return;
+	/* NOLINTEND(cert-err34-c) */
+	struct remote_record *r = remote_record(world, generation, step);
+	if (!r)
+		sim_violation(&world->sim, "%s is of a step that nobody has saved", path);
+	else if (strcmp(path + at, ".tombstone") == 0)
+		take_tombstone(world, r, strcmp(operation, "DeleteObject") != 0);
+	else if (strcmp(operation, "DeleteObject") == 0)
+		take_gone(world, r, path + at + 1);
+	else if (strcmp(path + at, "/manifest.json") == 0)
+		appeared(world, r);
+}
+
+static struct remote_part *find_part(struct remote_part *parts, uint64_t upload, unsigned number)
+{
+	size_t i = sim_mix64(upload + number) % REMOTE_PARTS;
+
+	for (size_t n = 0; n < REMOTE_PARTS; n++, i = (i + 1) % REMOTE_PARTS)
+		if (parts[i].upload == 0 ||
+			(parts[i].upload == upload && parts[i].number == number))
+			return &parts[i];
+	CKPT_ASSERT(false);
+	return NULL;
+}
+
+/* What the server has, and has told, is not sent again. */
+static void take_part(struct remote *world, const struct journal_entry *e, size_t at)
+{
+	bool list = strcmp(e->operation, "ListParts") == 0;
+
+	if (!list && strcmp(e->operation, "UploadPart") != 0)
+		return;
+	if (e->status != 200 || strcmp(e->how, list ? "whole" : e->how) != 0 ||
+		strcmp(e->how, "landed") == 0)
+		return;
+	uint64_t upload = 1;
+	for (const char *c = e->upload; *c; c++)
+		upload = sim_mix64(upload ^ (unsigned char)*c);
+	struct remote_part *told = find_part(world->lists, upload, 0);
+	struct remote_part *part = list ? told : find_part(world->parts, upload, e->part);
+	if (!list && part->upload && told->upload && told->at > part->at)
+		sim_violation(&world->sim, "part %u of %s is sent again, which the server has told",
+			e->part, e->key);
+	world->resumed += list;
+	if (list || !part->upload)
+		*part = (struct remote_part){upload, list ? 0 : e->part, at};
+}
+
+void remote_look(struct remote *world)
+{
+	const struct journal *journal = &world->front.journal;
+
+	for (; world->seen < journal->count && !world->sim.failed; world->seen++) {
+		const struct journal_entry *e = &journal->entries[world->seen];
+		if (e->kind == JOURNAL_ANSWERED) {
+			take_part(world, e, world->seen);
+			continue;
+		}
+		if (strncmp(e->key, REMOTE_PREFIX, strlen(REMOTE_PREFIX)) != 0) {
+			sim_violation(&world->sim, "%s, which is another's, was changed", e->key);
+			continue;
+		}
+		sim_note(&world->sim, 0, e->operation, e->key, e->part, 0, 0);
+		take_change(world, e->operation, e->key + strlen(REMOTE_PREFIX));
+	}
+}
+
+void remote_check_drained(struct remote_proc *p)
+{
+	struct remote *world = p->world;
+	const struct ckpt_scan *scan = &p->core.scan;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		const struct remote_record *r = remote_record(world, s->generation, s->step);
+		if (s->state == CKPT_STEP_COMMITTED && s->in_lineage && !(r && r->there) &&
+			!(r && r->marked))
+			sim_violation(&world->sim,
+				"step %llu of generation %llu is not in the bucket, and nothing "
+				"keeps it "
+				"from there",
+				(unsigned long long)s->step, (unsigned long long)s->generation);
+	}
+	world->saved_last = true;
+}
+
+void remote_check_all(struct remote *world)
+{
+	remote_look(world);
+	for (size_t i = 0; i < world->record_count && !world->sim.failed; i++) {
+		const struct remote_record *r = &world->records[i];
+		if (r->there)
+			check_step(world, r, false);
+		if (r->confirmed_at && !r->marked && !r->there)
+			sim_violation(&world->sim,
+				"step %llu of generation %llu was in the bucket, and is lost",
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+	}
+}
