@@ -135,6 +135,7 @@ static void start_proc(struct remote *world, enum remote_kind kind)
 		.kind = kind,
 		.home = world->home,
 		.id = ++world->next_id,
+		.born_at = ++world->time,
 		.careful = world->healed,
 		.saves = world->healed ? 2 : (unsigned)sim_between(&world->sim, 1, 6),
 		.deadline_ns = UINT64_MAX};
@@ -289,34 +290,9 @@ static void cut_power(struct remote *world)
 	sim_disk_cut(world->homes[world->home].disk, &cut);
 }
 
-/* It may live on where nobody sees it, if the bucket has its claim. */
-static bool lives_on(struct remote *world, const struct remote_proc *p)
+static void freeze(struct remote *world, struct remote_proc *p, uint64_t most_ns)
 {
-	uint64_t generation = p->core.generation;
-
-	return p->kind == REMOTE_TRAIN && generation > 0 && world->gens[generation].there &&
-	       !p->core.claiming && sim_chance(&world->sim, 4000);
-}
-
-/* The machine is lost, and its disk with it; the training goes on from the bucket on another one. */
-static void move(struct remote *world)
-{
-	if (world->home_count == REMOTE_HOMES || !remote_object(world, CKPT_NAME_MARKER))
-		return;
-	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
-		struct remote_proc *p = world->procs[i];
-		if (p && p->home == world->home && !lives_on(world, p))
-			kill_proc(p);
-	}
-	add_home(world);
-	world->moved = true;
-	world->spawn_ns = world->sim.now_ns + MOVE_NS + sim_below(&world->sim, 60 * SECOND);
-	sim_tell(&world->sim, 0, "MOVE", "", world->home, 0, 0);
-}
-
-static void freeze(struct remote *world, struct remote_proc *p)
-{
-	uint64_t ns = sim_below(&world->sim, 60 * SECOND);
+	uint64_t ns = sim_below(&world->sim, most_ns);
 
 	if (!p || p->frozen)
 		return;
@@ -327,15 +303,48 @@ static void freeze(struct remote *world, struct remote_proc *p)
 	sim_tell(&world->sim, p->id, "freezes", "", 0, (int64_t)ns, 0);
 }
 
+/* It may live on where nobody sees it, if the bucket has its claim. */
+static bool lives_on(struct remote *world, const struct remote_proc *p)
+{
+	uint64_t generation = p->core.generation;
+
+	return p->kind == REMOTE_TRAIN && generation > 0 && world->gens[generation].there &&
+	       !p->core.claiming && sim_chance(&world->sim, 6000);
+}
+
+/* The machine is lost, and its disk with it; the training goes on from the bucket on another one. */
+static void move(struct remote *world)
+{
+	if (world->home_count == REMOTE_HOMES || !remote_object(world, CKPT_NAME_MARKER))
+		return;
+	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
+		struct remote_proc *p = world->procs[i];
+		if (!p || p->home != world->home)
+			continue;
+		/* It may stand still until its successor is there. */
+		if (lives_on(world, p)) {
+			world->sim.fired[SIM_FREEZE]++;
+			freeze(world, p, 300 * SECOND);
+		} else {
+			kill_proc(p);
+		}
+	}
+	add_home(world);
+	world->moved = true;
+	world->spawn_ns = world->sim.now_ns + MOVE_NS + sim_below(&world->sim, 60 * SECOND);
+	sim_tell(&world->sim, 0, "MOVE", "", world->home, 0, 0);
+}
+
 static void trouble(struct remote *world)
 {
 	struct sim *sim = &world->sim;
 	struct remote_proc *p = world->procs[sim_below(sim, REMOTE_PROCS)];
 
-	if (sim_fault(sim, SIM_KILL) && p)
+	/* What is half removed is what others may take for whole. */
+	if (sim_fault_times(sim, SIM_KILL, p && p->removes ? 20 : 1) && p)
 		kill_proc(p);
 	else if (sim_fault(sim, SIM_FREEZE))
-		freeze(world, p);
+		freeze(world, p, 60 * SECOND);
 	if (sim_fault(sim, SIM_CUT))
 		cut_power(world);
 	if (sim_fault(sim, SIM_HOME_LOST))

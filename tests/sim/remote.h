@@ -92,7 +92,12 @@ struct remote_proc {
 	bool closed;
 	bool left_behind;
 	int failure;
-	uint64_t began_at; /* time of the world */
+	uint64_t born_at;   /* time of the world */
+	uint64_t began_at;  /* ... at which it began to look for a step */
+	bool removes;       /* at this moment */
+	size_t listed;      /* entry of the journal when it last looked for uploads ... */
+	uint64_t listed_of; /* ... of that key */
+	uint64_t looked;    /* newest claim that was there when it last looked at the claims */
 	struct ckpt_command *command;
 	struct ckpt_closer closer;
 	struct ckpt_restore *restore;
@@ -119,6 +124,14 @@ struct remote_part {
 	uint64_t upload; /* hash of its id */
 	unsigned number;
 	size_t at; /* in the journal */
+};
+
+/* An upload that was begun. */
+struct remote_upload {
+	uint64_t id;
+	uint64_t key; /* hashes */
+	size_t at;    /* in the journal */
+	bool ended;
 };
 
 struct remote {
@@ -149,6 +162,8 @@ struct remote {
 	size_t seen; /* entries of the journal */
 	struct remote_part parts[REMOTE_PARTS];
 	struct remote_part lists[REMOTE_PARTS]; /* of an upload's parts: when they were last told */
+	struct remote_upload uploads[REMOTE_PARTS];
+	size_t upload_count;
 	uint64_t committed;
 	uint64_t confirmed;
 	uint64_t restored;
@@ -206,6 +221,8 @@ void remote_confirmed(struct remote_proc *proc, struct remote_record *record);
 void remote_restored(struct remote_proc *proc);
 /* Whether it must be found in the bucket. */
 bool remote_owes(const struct remote *world, const struct remote_record *record);
+/* A request has arrived. */
+void remote_asked(struct remote_proc *proc, const struct s3_request *asked);
 /* Reads on in the journal. */
 void remote_look(struct remote *world);
 /* The last training is about to close: nothing of its store waits for the bucket. */

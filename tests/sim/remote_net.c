@@ -106,6 +106,7 @@ static struct fault_rule judge(void *user, const struct s3_request *asked)
 	else if (sim_fault(sim, SIM_NET_STALL))
 		rule.kind = FAULT_STALL;
 	rule.delay_ms = late_ms;
+	remote_asked(proc, asked);
 	sim_note(sim, proc->id, s3_operation(asked), asked->key, s3_part_number(asked), 0,
 		rule.kind);
 	return rule;

@@ -274,7 +274,9 @@ static int remove_body(struct ckpt_task *task)
 	remote_came(p);
 	if (!act(p, changed ? CKPT_BURIAL_UNMARK : CKPT_BURIAL_REMOVE))
 		return ckpt_task_continue(task, remote_close_body);
+	p->removes = true;
 	CKPT_AWAIT(task, remote_answered(p));
+	p->removes = false;
 	p->failure = remote_take(p);
 	p->world->pruned += p->failure == 0;
 	remote_let_go(p);

@@ -315,6 +315,88 @@ static void take_change(struct remote *world, const char *operation, const char 
 		appeared(world, r);
 }
 
+static uint64_t hash_of(const char *text)
+{
+	uint64_t hash = 1;
+
+	for (; *text; text++)
+		hash = sim_mix64(hash ^ (unsigned char)*text);
+	return hash;
+}
+
+/* What has become of an upload: `at` is the entry's place. */
+static void take_upload(struct remote *world, const struct journal_entry *e, size_t at)
+{
+	uint64_t id = hash_of(e->upload);
+
+	if (strcmp(e->operation, "CreateMultipartUpload") == 0) {
+		CKPT_ASSERT(world->upload_count < REMOTE_PARTS);
+		world->uploads[world->upload_count++] =
+			(struct remote_upload){.id = id, .key = hash_of(e->key), .at = at};
+		return;
+	}
+	bool ends = strcmp(e->operation, "CompleteMultipartUpload") == 0 ||
+		    strcmp(e->operation, "AbortMultipartUpload") == 0;
+	for (size_t i = 0; ends && i < world->upload_count; i++)
+		world->uploads[i].ended = world->uploads[i].ended || world->uploads[i].id == id;
+}
+
+/* One that was begun, and that it has heard of, is gone on with. */
+static void check_anew(struct remote_proc *p, const char *key)
+{
+	const struct remote *world = p->world;
+	uint64_t hash = hash_of(key);
+
+	for (size_t i = 0; i < world->upload_count && p->listed_of == hash; i++) {
+		const struct remote_upload *u = &world->uploads[i];
+		if (u->key == hash && !u->ended && u->at < p->listed)
+			sim_violation(&p->world->sim,
+				"an upload of %s is begun anew, and one is there", key);
+	}
+}
+
+/* Who has looked at the claims, and has a successor, publishes nothing. */
+static void check_fence(struct remote_proc *p, const char *key)
+{
+	size_t length = strlen(key);
+	size_t suffix = strlen("/manifest.json");
+	uint64_t own = ckpt_scan_newest_claim(&p->core.scan);
+
+	if (p->looked > own && length > suffix &&
+		strcmp(key + length - suffix, "/manifest.json") == 0)
+		sim_violation(&p->world->sim,
+			"%s is sent, and generation %llu is seen to have taken over", key,
+			(unsigned long long)p->looked);
+}
+
+/* Who came when the tombstone was there lets the step alone. */
+void remote_asked(struct remote_proc *p, const struct s3_request *asked)
+{
+	const char *prefix = pairs_get(&asked->query, "prefix");
+	bool puts = strcmp(asked->method, "PUT") == 0 || strcmp(asked->method, "POST") == 0;
+	unsigned long long generation;
+	unsigned long long step;
+
+	if (prefix && strcmp(s3_operation(asked), "ListMultipartUploads") == 0) {
+		p->listed = p->world->front.journal.count;
+		p->listed_of = hash_of(prefix);
+	}
+	if (strcmp(s3_operation(asked), "CreateMultipartUpload") == 0)
+		check_anew(p, asked->key);
+	if (prefix && strcmp(prefix, REMOTE_PREFIX CKPT_NAME_GENS "/") == 0)
+		p->looked = newest_there(p->world);
+	/* NOLINTBEGIN(cert-err34-c): paths that the product made, of numbers of a few digits */
+	if (!puts || p->kind != REMOTE_TRAIN ||
+		sscanf(asked->key, REMOTE_PREFIX "g%llu/step-%llu/", &generation, &step) != 2)
+		return;
+	/* NOLINTEND(cert-err34-c) */
+	check_fence(p, asked->key);
+	const struct remote_record *r = remote_record(p->world, generation, step);
+	if (r && r->tombstone_at && r->tombstone_at < p->born_at)
+		sim_violation(&p->world->sim, "%s is sent, and the step has a tombstone there",
+			asked->key);
+}
+
 static struct remote_part *find_part(struct remote_part *parts, uint64_t upload, unsigned number)
 {
 	size_t i = sim_mix64(upload + number) % REMOTE_PARTS;
@@ -337,9 +419,7 @@ static void take_part(struct remote *world, const struct journal_entry *e, size_
 	if (e->status != 200 || strcmp(e->how, list ? "whole" : e->how) != 0 ||
 		strcmp(e->how, "landed") == 0)
 		return;
-	uint64_t upload = 1;
-	for (const char *c = e->upload; *c; c++)
-		upload = sim_mix64(upload ^ (unsigned char)*c);
+	uint64_t upload = hash_of(e->upload);
 	struct remote_part *told = find_part(world->lists, upload, 0);
 	struct remote_part *part = list ? told : find_part(world->parts, upload, e->part);
 	if (!list && part->upload && told->upload && told->at > part->at)
@@ -365,6 +445,7 @@ void remote_look(struct remote *world)
 			continue;
 		}
 		sim_note(&world->sim, 0, e->operation, e->key, e->part, 0, 0);
+		take_upload(world, e, world->seen);
 		take_change(world, e->operation, e->key + strlen(REMOTE_PREFIX));
 	}
 }

@@ -57,6 +57,15 @@ def crowded(n: int) -> Slice:
                   "--keep-going"])
 
 
+REMOTE_CHUNK = 3_000
+
+
+def uploaded(n: int) -> Slice:
+    first = SIM_FIRST + n * REMOTE_CHUNK
+    return Slice([str(TESTS / "sim/remote"), "--seeds", f"{first}..{first + REMOTE_CHUNK - 1}",
+                  "--keep-going"])
+
+
 def scenarios() -> list[str]:
     """The kill points' scenarios, as the program lists them."""
     return subprocess.run([TESTS / "kill/scenario", "list"], check=True, capture_output=True,
@@ -155,6 +164,8 @@ PARTS = [
     Part("sim", "seeds of the simulated world", "seeds", 3_000_000, simulated, ("tests/sim/sim",)),
     Part("crowd", "seeds of jobs of several ranks", "seeds", 300_000, crowded,
          ("tests/sim/crowd",)),
+    Part("remote", "seeds of a training and its bucket", "seeds", 100_000, uploaded,
+         ("tests/sim/remote",)),
     Part("planted", "bugs planted by hand, each found again", "found", 400, planted,
          ("tests/sim/sim",)),
     Part("mutants", "mutants of the report, each found again", "mutants", 400, mutated,

@@ -23,6 +23,8 @@ class Planted:
 CROWD = "tests/sim/crowd"
 # Seeds of it whose jobs have nodes with a store each, all of them; see crowd_nodes.c.
 NODES = 77_000_001
+# A training and its bucket.
+REMOTE = "tests/sim/remote"
 # Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
 GATHER = "tests/unit/engine/test_gather"
 # Ranks that mean different things by one name: those of the crowd do not.
@@ -614,4 +616,101 @@ PLANTED = [
         "\tif (o->held || newest > o->newest)\n",
         "\tif (false)\n",
         "a start of the job does not take a node's store from one that lives", CROWD, NODES),
+    Planted(
+        "remote-manifest-before-shard", "libckpt/engine/upload.c",
+        "\treturn ckpt_task_continue(task, seal_body);\n",
+        "\treturn ckpt_task_continue(task, publish_body);\n",
+        "a manifest in the bucket names what is there", REMOTE),
+    Planted(
+        "remote-own-manifest-is-anothers", "libckpt/engine/upload.c",
+        "\t\t    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;\n",
+        "\t\t    false;\n",
+        "a manifest whose answer was lost is this job's own, and no reason to give up", REMOTE),
+    Planted(
+        "remote-tombstone-not-heeded", "libckpt/engine/upload.c",
+        "\tu->going = u->op.result >= 0;\n",
+        "\tu->going = false;\n",
+        "a step that is being removed from the bucket is not sent again", REMOTE),
+    Planted(
+        "remote-tombstone-not-looked-for", "libckpt/engine/upload.c",
+        "\tr = take_tombstone(u);\n\tif (r < 0 || u->going)\n\t\treturn give_up(u, r);\n"
+        "\tckpt_name_step(path, u->generation, u->step);\n"
+        "\tckpt_store_list(u->dest, &u->op, path);\n"
+        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n\tif (r < 0)\n",
+        "\tdrop_data(u);\n"
+        "\tckpt_name_step(path, u->generation, u->step);\n"
+        "\tckpt_store_list(u->dest, &u->op, path);\n"
+        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n\tif (r < 0)\n",
+        "what is listed under a tombstone is not taken for what stays", REMOTE),
+    Planted(
+        "remote-parts-sent-again", "libckpt/store/store_s3_file.c",
+        "\tif (file->resumed && file->parts[op->offset / file->part_bytes].number)\n"
+        "\t\treturn 0;\n",
+        "",
+        "a part that the server has told is not sent again", REMOTE),
+    Planted(
+        "remote-newest-first", "libckpt/engine/uploader.c",
+        "\treturn e->generation < generation || (e->generation == generation && e->step < step);\n",
+        "\treturn e->generation > generation || (e->generation == generation && e->step > step);\n",
+        "steps come into the bucket in their order", REMOTE),
+    Planted(
+        "remote-going-is-the-latest", "libckpt/engine/lineage.c",
+        "\t\tif (!s->in_lineage || s->going != going)\n",
+        "\t\tif (!s->in_lineage)\n",
+        "a step with a tombstone is not brought while there is another", REMOTE),
+    Planted(
+        "remote-shards-buried-first", "libckpt/engine/burial.c",
+        "\treturn r < 0 ? r : ckpt_task_continue(task, manifest_body);\n",
+        "\treturn r < 0 ? r : ckpt_task_continue(task, indexes_body);\n",
+        "a removal takes the manifest before what it names", REMOTE),
+    Planted(
+        "remote-confirmed-too-soon", "libckpt/engine/upload.c",
+        "\tu->committed = u->op.result == 0;\n",
+        "\tu->committed = true;\n",
+        "a step is told to be in the bucket when the server has said so", REMOTE),
+    Planted(
+        "remote-lost-answer-is-success", "libckpt/store/store_s3_small.c",
+        "\t\treturn ckpt_task_continue(task, compare_body);\n\treturn ckpt_s3_tell(op);\n",
+        "\t\treturn ckpt_task_continue(task, compare_body);\n\treturn put_done(op);\n",
+        "a request without an answer may not have been done", REMOTE),
+    Planted(
+        "remote-one-failure-is-the-end", "libckpt/engine/uploader.c",
+        "\tif (is_final(code) || (!lost && has_tried_enough(u)))\n",
+        "\tif (is_final(code) || !lost)\n",
+        "an upload is tried again for as long as the way there fails", REMOTE),
+    Planted(
+        "remote-older-not-sent", "libckpt/engine/uploader.c",
+        "\tfor (size_t i = 0; i < scan->step_count && ckpt_core_keeps(core); i++) {\n",
+        "\tfor (size_t i = 0; i < 0; i++) {\n",
+        "what an earlier process has not sent the next one sends", REMOTE),
+    Planted(
+        "remote-removed-before-it-is-sent", "libckpt/engine/retention.c",
+        "\tif (keep->core && ckpt_uploader_keeps(keep->core, s->generation, s->step))\n",
+        "\tif (false)\n",
+        "retention keeps what is on its way to the bucket", REMOTE),
+    Planted(
+        "remote-claim-not-sent", "libckpt/engine/upload_place.c",
+        "\t\tif (!gen->claimed || gen->broken)\n",
+        "\t\tif (!gen->claimed || gen->broken || p->at > 0)\n",
+        "the claim of a generation is in the bucket before its steps", REMOTE),
+    Planted(
+        "remote-new-claim-not-noticed", "libckpt/engine/uploader.c",
+        "\treturn !u->placed || u->placed_generation != ckpt_scan_newest_claim(&u->core->scan);\n",
+        "\treturn !u->placed;\n",
+        "a claim that is made while the uploader runs goes there before its steps", REMOTE),
+    Planted(
+        "remote-claims-not-brought", "libckpt/engine/exporter_place.c",
+        "\tif (e->place.claims)\n\t\treturn ckpt_task_continue(task, claims_body);\n",
+        "",
+        "whoever goes on from the bucket claims a generation of its own", REMOTE),
+    Planted(
+        "remote-fence-not-looked-at", "libckpt/engine/upload.c",
+        "\tif (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))\n\t\treturn r;\n",
+        "\tif (true)\n\t\treturn r;\n",
+        "who has a successor in the bucket, and sees it, publishes nothing there", REMOTE),
+    Planted(
+        "remote-begun-anew-each-time", "libckpt/store/store_s3_resume.c",
+        "\tif (work->call.result < 0 || !take_uploads(op))\n",
+        "\tif (true)\n",
+        "an upload that was begun is gone on with", REMOTE),
 ]
