@@ -52,6 +52,17 @@ static void put_strangers(struct remote *world)
 	world->seen = world->front.journal.count;
 }
 
+/* Not all stores are Amazon's. */
+static void be_another(struct remote *world)
+{
+	static const char *const names[] = {"radosgw", "swift", "old"};
+	uint64_t drawn = sim_mix64(world->sim.seed + 11) % 10;
+
+	if (drawn < CKPT_COUNT(names) &&
+		!s3_capabilities_named(names[drawn], buckets_capabilities(world->front.buckets)))
+		CKPT_ASSERT(false);
+}
+
 void remote_net_begin(struct remote *world)
 {
 	const struct buckets_config config = {
@@ -60,6 +71,7 @@ void remote_net_begin(struct remote *world)
 	world->front.journal.digests_off = true;
 	world->front.buckets = buckets_new(&config);
 	CKPT_ASSERT(world->front.buckets != NULL);
+	be_another(world);
 	/* Blocks are small here. */
 	buckets_capabilities(world->front.buckets)->part_minimum = 1;
 	buckets_make(world->front.buckets, REMOTE_BUCKET);
