@@ -64,13 +64,19 @@ static int check_empty(struct ckpt_upload_place *p)
 	static const char leftover[] = CKPT_NAME_MARKER CKPT_STORE_TEMP;
 	const struct ckpt_listing *names = &p->op.listing;
 	bool other = false;
+	bool marked = false;
 
 	if (p->op.result == -ENOENT)
 		return *p->stop;
-	for (size_t at = 0; at < names->bytes; at += strlen(names->names + at) + 1)
+	for (size_t at = 0; at < names->bytes; at += strlen(names->names + at) + 1) {
 		other = other || strncmp(names->names + at, leftover, sizeof(leftover) - 1) != 0;
+		marked = marked || strcmp(names->names + at, CKPT_NAME_MARKER) == 0;
+	}
 	ckpt_free(p->op.listing.names);
 	p->op.listing = (struct ckpt_listing){0};
+	/* It has come since it was read: of a process before this one, maybe. That is looked at again. */
+	if (marked)
+		return ckpt_fail(p->err, -EAGAIN, "%s is there", CKPT_NAME_MARKER);
 	if (!other)
 		return trouble(p, "list");
 	return ckpt_fail_at(p->err, CKPT_EMISMATCH,

@@ -694,6 +694,11 @@ PLANTED = [
         "\t\tif (!gen->claimed || gen->broken || p->at > 0)\n",
         "the claim of a generation is in the bucket before its steps", REMOTE),
     Planted(
+        "remote-marker-comes-between", "libckpt/engine/upload_place.c",
+        "\tif (marked)\n",
+        "\tif (false)\n",
+        "a marker whose client is dead may arrive when its successor looks", REMOTE, rare=True),
+    Planted(
         "remote-new-claim-not-noticed", "libckpt/engine/uploader.c",
         "\treturn !u->placed || u->placed_generation != ckpt_scan_newest_claim(&u->core->scan);\n",
         "\treturn !u->placed;\n",
