@@ -50,6 +50,25 @@ def http_rows(result: dict[str, Any]) -> list[Row]:
     ]
 
 
+def remote_rows(result: dict[str, Any]) -> list[Row]:
+    """Within noise of the best: the interval of the ratio holds 1, or is on the better side of it."""
+    rows: list[Row] = []
+    allowed = result["staging_bytes"] + result["slack_bytes"]
+    for what in ("upload", "restore") if "contest" in result else ():
+        part = result["contest"][what]
+        rows.append(ratio_row(f"{what}, speed to {part['best']}'s", part["speed"], 1.0))
+        cpu, memory = part["cpu_ratio"], part["programs"]["libckpt"]["memory_bytes"]
+        name = f"{what}, processor time to the least of the peers'"
+        rows.append((name, f"{cpu:.2f}", "below 1", cpu < 1))
+        text, mark = f"{memory / 2**20:.0f} MiB", f"at most {allowed >> 20} MiB"
+        rows.append((f"{what}, memory", text, mark, memory <= allowed))
+    for which in ("bucket", "dead") if "loop" in result else ():
+        ratio = result["loop"]["ratios"][which]
+        text = f"{ratio['median']:.3f} [{ratio['low90']:.3f}, {ratio['high90']:.3f}]"
+        rows.append((f"a loop's time, remote {which}", text, "1 within", ratio["low90"] <= 1))
+    return rows
+
+
 def rows_of(result: dict[str, Any]) -> list[Row]:
     kind = result["benchmark"]
     if kind == "durable":
@@ -73,14 +92,12 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["call_ms"]
         name = f"save() of {result['tensors']:,} FSDP tensors, {result['ranks']} ranks"
         return [(name, f"{milliseconds:.1f} ms", "below 5 ms", milliseconds < 5)]
-    if kind == "http":
-        return http_rows(result)
+    if kind in ("http", "remote", "world"):
+        return {"http": http_rows, "remote": remote_rows, "world": world_rows}[kind](result)
     if kind == "commit":
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"
         return [(name, f"{milliseconds:.1f} ms", "below 20 ms", milliseconds < 20)]
-    if kind == "world":
-        return world_rows(result)
     if kind == "open":
         marked = [run for run in result["runs"] if run["cut"] != "uneven"]
         milliseconds = max(run["all_ms"] for run in marked)
