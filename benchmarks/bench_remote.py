@@ -67,13 +67,17 @@ def make_store(place: Path, size: int) -> list[Path]:
             [sys.executable, __file__, "--rank", str(place), str(size // SHARDS)],
             env={
                 **os.environ,
-                **{"RANK": str(rank), "WORLD_SIZE": str(SHARDS), "OMP_NUM_THREADS": "1"},
-                **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+                "RANK": str(rank),
+                "WORLD_SIZE": str(SHARDS),
+                "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
             },
         )
         for rank in range(SHARDS)
     ]
-    if any([process.wait() for process in ranks]):
+    codes = [process.wait() for process in ranks]
+    if any(codes):
         raise RuntimeError("the step was not made")
     return sorted(place.glob("g*/step-*/rank-*.safetensors"))
 
