@@ -51,6 +51,8 @@ struct ckpt_http_req {
 	uint64_t body_length;
 	bool expect; /* ask the server (100-continue) before a body is sent; of PUT */
 	bool direct; /* by no proxy, whatever is configured */
+	/* `peer` of an earlier try: over a new connection now, and to another address if the name has one; NULL: any */
+	const char *apart;
 	struct ckpt_http_limits limits;
 
 	/*

@@ -395,6 +395,17 @@ static int set_headers(struct http_transfer *t)
 	return r;
 }
 
+/* Whether `peer`, "address:port", is of that address. */
+static bool is_peer(const char *peer, const char *address)
+{
+	size_t length = strlen(address);
+
+	if (!peer)
+		return false;
+	peer += peer[0] == '[';
+	return strncmp(peer, address, length) == 0 && (peer[length] == ':' || peer[length] == ']');
+}
+
 /* The name is in libcurl's cache before it looks there: it never asks for one itself. */
 static int set_addresses(struct http_transfer *t, const struct ckpt_http_addresses *addresses)
 {
@@ -402,12 +413,14 @@ static int set_addresses(struct http_transfer *t, const struct ckpt_http_address
 
 	if (!addresses)
 		return 0;
-	memcpy(t->first_address, addresses->text[0], sizeof(t->first_address));
+	unsigned first = is_peer(t->req->apart, addresses->text[0]) ? 1 % addresses->count : 0;
+	memcpy(t->first_address, addresses->text[first], sizeof(t->first_address));
 	ckpt_buf_printf(&line, "%s:%u:", t->host, t->port);
 	for (unsigned i = 0; i < addresses->count; i++) {
-		bool brackets = strchr(addresses->text[i], ':') != NULL;
-		ckpt_buf_printf(&line, "%s%s%s%s", i ? "," : "", brackets ? "[" : "",
-			addresses->text[i], brackets ? "]" : "");
+		const char *address = addresses->text[(first + i) % addresses->count];
+		bool brackets = strchr(address, ':') != NULL;
+		ckpt_buf_printf(&line, "%s%s%s%s", i ? "," : "", brackets ? "[" : "", address,
+			brackets ? "]" : "");
 	}
 	if (!line.failed)
 		t->resolve = curl_slist_append(NULL, line.data);
@@ -483,6 +496,7 @@ static bool set_connection(struct http_transfer *t)
 	SET(CURLOPT_OPENSOCKETFUNCTION, on_open);
 	SET(CURLOPT_CLOSESOCKETFUNCTION, on_close);
 	SET(CURLOPT_TCP_KEEPALIVE, 1L);
+	SET(CURLOPT_FRESH_CONNECT, t->req->apart ? 1L : 0L);
 	SET(CURLOPT_MAXAGE_CONN, (long)((client->idle_ms + 999) / 1000));
 	/* The limits are kept in the loop; this one shares the time out among the addresses. */
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)t->limits.connect_ms);

@@ -20,7 +20,9 @@
 static const struct ckpt_http_limits last_limits = {
 	.connect_ms = 2000, .first_byte_ms = 3000, .stall_ms = 3000, .total_ms = 5000};
 /* How far S3 lets a clock be off, less what a request may have been on its way. */
-#define SKEW_S 840
+#define SKEW_S  840
+/* Tries of a part that are given up because its peers were sooner done; the next may take its time. */
+#define HURRIES 2
 
 static struct ckpt_s3_call *call_of(struct ckpt_task *task)
 {
@@ -167,6 +169,68 @@ static void clear_answer(struct ckpt_s3_call *call)
 	call->req = (struct ckpt_http_req){.method = call->method};
 }
 
+/* A part that takes far longer than others is tried again elsewhere. */
+
+static struct ckpt_s3_peers *peers_of(struct ckpt_s3_call *call)
+{
+	return call->method == CKPT_HTTP_PUT ? &call->client->written : &call->client->read;
+}
+
+static uint64_t length_of(const struct ckpt_s3_call *call)
+{
+	return call->body_length + call->room;
+}
+
+/* Under way for at least half as long as this one, which is one of them. */
+static unsigned count_lagging(const struct ckpt_s3_call *call, uint64_t now_ns)
+{
+	uint64_t since_ns = now_ns - (now_ns - call->begun_ns) / 2;
+	unsigned count = 0;
+
+	for (const struct ckpt_s3_call *c = call->client->calls; c; c = c->next)
+		count += c->part && c->method == call->method && c->under_way &&
+			 c->begun_ns <= since_ns;
+	return count;
+}
+
+static void look_at_peers(struct ckpt_timer *timer)
+{
+	struct ckpt_s3_call *call = CKPT_CONTAINER(timer, struct ckpt_s3_call, timer);
+	struct ckpt_s3_client *client = call->client;
+	uint64_t now_ns = ckpt_env_now(client->env);
+	uint64_t look_ns = ckpt_s3_peers_look(peers_of(call), length_of(call), call->begun_ns,
+		now_ns, count_lagging(call, now_ns));
+
+	if (client->stopped || !call->under_way || call->hurries == HURRIES)
+		return;
+	if (look_ns <= now_ns && ckpt_s3_budget_spare(&client->budget)) {
+		call->hurried = true;
+		call->hurries++;
+		ckpt_http_cancel(client->http, &call->req);
+		return;
+	}
+	timer->fire = look_at_peers;
+	ckpt_timer_set(client->timers, timer, ckpt_max_u64(look_ns, now_ns + 1000 * MS));
+}
+
+/* The answer is there: whether it is none, because we have given it up. */
+static bool was_hurried(struct ckpt_s3_call *call)
+{
+	const struct ckpt_http_req *req = &call->req;
+	bool hurried = call->hurried && req->result == -ECANCELED;
+
+	ckpt_timer_clear(call->client->timers, &call->timer);
+	call->hurried = false;
+	if (hurried || req->result == -ETIMEDOUT)
+		memcpy(call->apart, req->peer, sizeof(call->apart));
+	if (hurried)
+		ckpt_log(call->client->log, CKPT_LOG_INFO,
+			"cannot %s %s as fast as others of its size: it is tried again over "
+			"another connection",
+			call->doing, call->key);
+	return hurried;
+}
+
 static void submit(struct ckpt_s3_call *call)
 {
 	struct ckpt_http_req *req = &call->req;
@@ -177,6 +241,7 @@ static void submit(struct ckpt_s3_call *call)
 	req->body = call->body;
 	req->body_length = call->body_length;
 	req->expect = call->body_length > 1 << 20;
+	req->apart = call->apart[0] ? call->apart : NULL;
 	req->sink = call->sink;
 	req->room = call->room;
 	req->reply_limit = call->reply_limit;
@@ -187,6 +252,9 @@ static void submit(struct ckpt_s3_call *call)
 		req->limits = last_limits;
 	call->answered = false;
 	call->under_way = true;
+	call->begun_ns = ckpt_env_now(call->client->env);
+	if (call->part)
+		look_at_peers(&call->timer);
 	ckpt_http_submit(call->client->http, req);
 }
 
@@ -420,6 +488,9 @@ static void keep_pace(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 	if (verdict == CKPT_S3_DONE) {
 		ckpt_s3_budget_earn(&client->budget);
 		changed = ckpt_s3_pace_success(&client->pace, now_ns);
+		if (call->part)
+			ckpt_s3_peers_ended(
+				peers_of(call), length_of(call), call->begun_ns, now_ns);
 	} else if (verdict == CKPT_S3_THROTTLED) {
 		changed = ckpt_s3_pace_throttled(&client->pace, now_ns);
 	}
@@ -434,6 +505,8 @@ static int send_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	CKPT_AWAIT(task, call->answered);
+	if (was_hurried(call))
+		return ckpt_task_continue(task, keys_body);
 	read_refusal(call);
 	verdict = judge(call);
 	keep_pace(call, verdict);

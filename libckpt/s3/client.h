@@ -16,6 +16,7 @@
 #include "s3/credentials.h"
 #include "s3/endpoint.h"
 #include "s3/pace.h"
+#include "s3/peers.h"
 #include "s3/place.h"
 #include "s3/reply_parts.h"
 #include "s3/retry.h"
@@ -42,8 +43,10 @@ struct ckpt_s3_client {
 	struct ckpt_s3_signing_key signing;
 	struct ckpt_s3_budget budget;
 	struct ckpt_s3_pace pace;
-	int64_t clock_offset_s;     /* the server's clock less ours */
-	struct ckpt_s3_call *calls; /* under way */
+	struct ckpt_s3_peers written; /* parts */
+	struct ckpt_s3_peers read;    /* ranges */
+	int64_t clock_offset_s;       /* the server's clock less ours */
+	struct ckpt_s3_call *calls;   /* under way */
 	struct ckpt_task *idler;
 	bool stopped;
 	bool linked;
@@ -68,6 +71,7 @@ struct ckpt_s3_call {
 	bool conditional; /* with If-None-Match or If-Match */
 	bool documents;   /* a success is told in XML, which may turn out to be an error */
 	bool quiet;       /* -ENOENT and -EEXIST are answers, not worded failures */
+	bool part;        /* one of many alike: tried again when it takes far longer than they do */
 
 	/*
 	 * What came of it. 0: the server has done it, and says so. -ENOENT: there is no such object. -EEXIST: a
@@ -96,6 +100,10 @@ struct ckpt_s3_call {
 	bool under_way; /* in the hands of the HTTP client */
 	bool answered;
 	bool sleeping;
+	bool hurried; /* given up, because its peers were far sooner done */
+	unsigned hurries;
+	uint64_t begun_ns;
+	char apart[64];                      /* who was asked when it took too long; "" */
 	char region[CKPT_S3_REGION_MAX + 1]; /* that was asked last */
 	char key[CKPT_S3_KEY_MAX + 1];
 	char payload[CKPT_S3_SHA256_HEX];

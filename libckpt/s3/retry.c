@@ -121,6 +121,14 @@ void ckpt_s3_budget_earn(struct ckpt_s3_budget *budget)
 	budget->spent -= budget->spent > 0;
 }
 
+bool ckpt_s3_budget_spare(struct ckpt_s3_budget *budget)
+{
+	if (budget->spent + COST_AGAIN > CKPT_S3_BUDGET / 10)
+		return false;
+	budget->spent += COST_AGAIN;
+	return true;
+}
+
 /* Exponential, with full jitter: from nothing to twice as much as before. */
 static uint64_t draw(uint64_t base_ms, unsigned failed, uint64_t random)
 {

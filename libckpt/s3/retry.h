@@ -40,6 +40,11 @@ struct ckpt_s3_budget {
 };
 /* A request has succeeded. */
 void ckpt_s3_budget_earn(struct ckpt_s3_budget *budget);
+/*
+ * Pays for a try that no failure has called for. False: a tenth is all that is for such, so that a server in trouble
+ * is not asked for more, nor one that is slow more than once for every ten that go through.
+ */
+bool ckpt_s3_budget_spare(struct ckpt_s3_budget *budget);
 
 #define CKPT_S3_ATTEMPTS 10
 

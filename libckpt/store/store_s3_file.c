@@ -184,6 +184,7 @@ static int ask_part(struct ckpt_store_op *op)
 	call->query = work->query.data;
 	call->body = op->data;
 	call->body_length = op->length;
+	call->part = true;
 	return 0;
 }
 
@@ -404,6 +405,7 @@ static void ask_range(struct ckpt_store_op *op)
 	}
 	call->sink = op->data;
 	call->room = op->length;
+	call->part = true;
 }
 
 /* That it is what was asked for: something between may have answered otherwise. */

@@ -146,8 +146,7 @@ void bucket_rig_now(struct bucket_rig *rig)
 		}
 }
 
-/* False: there is nothing that could go on. */
-static bool step(struct bucket_rig *rig)
+bool bucket_rig_step(struct bucket_rig *rig)
 {
 	uint64_t next_ns;
 	struct ckpt_timer *timer = ckpt_timer_due(&rig->timers, rig->now_ns, &next_ns);
@@ -170,14 +169,14 @@ void bucket_rig_until(struct bucket_rig *rig, const bool *done)
 {
 	bucket_rig_now(rig);
 	while (!*done)
-		if (!step(rig))
+		if (!bucket_rig_step(rig))
 			fail_msg("it hangs, with %u requests under way", rig->http.under_way);
 }
 
 void bucket_rig_settle(struct bucket_rig *rig)
 {
 	bucket_rig_now(rig);
-	while (step(rig))
+	while (bucket_rig_step(rig))
 		;
 }
 

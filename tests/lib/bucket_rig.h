@@ -47,6 +47,8 @@ void bucket_rig_close(struct bucket_rig *rig);
 
 /* Goes on until it is so. Fails the test if it never becomes so. */
 void bucket_rig_until(struct bucket_rig *rig, const bool *done);
+/* The next thing that happens. False: nothing is left that could go on. */
+bool bucket_rig_step(struct bucket_rig *rig);
 /* Until nothing is left that could go on. */
 void bucket_rig_settle(struct bucket_rig *rig);
 /* What is ready now; time stands. */

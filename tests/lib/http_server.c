@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
@@ -219,12 +220,39 @@ static void *listen_on(void *argument)
 	return NULL;
 }
 
-struct http_server *http_server_start(http_serve_fn *serve, void *user, struct ssl_ctx_st *tls)
+/* A listening socket, or -1. */
+static int listen_at(const char *text, unsigned *port)
+{
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} address = {.v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)*port)}};
+	socklen_t size = sizeof(address.v4);
+
+	if (inet_pton(AF_INET, text, &address.v4.sin_addr) != 1) {
+		address.v6 = (struct sockaddr_in6){
+			.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)*port)};
+		size = sizeof(address.v6);
+		must(inet_pton(AF_INET6, text, &address.v6.sin6_addr) == 1, "inet_pton");
+	}
+	int fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (bind(fd, &address.any, size) != 0 || listen(fd, 1024) != 0 ||
+		getsockname(fd, &address.any, &size) != 0) {
+		(void)close(fd);
+		return -1;
+	}
+	/* At the same place in both. */
+	*port = ntohs(address.v4.sin_port);
+	return fd;
+}
+
+static struct http_server *start(
+	int fd, unsigned port, http_serve_fn *serve, void *user, struct ssl_ctx_st *tls)
 {
 	struct http_server *server = calloc(1, sizeof(*server));
-	struct sockaddr_in address = {
-		.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-	socklen_t size = sizeof(address);
 
 	must(server != NULL, "calloc");
 	/* OpenSSL writes without MSG_NOSIGNAL. */
@@ -232,15 +260,28 @@ struct http_server *http_server_start(http_serve_fn *serve, void *user, struct s
 	server->serve = serve;
 	server->user = user;
 	server->tls = tls;
-	server->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	must(server->fd >= 0 && bind(server->fd, (struct sockaddr *)&address, size) == 0 &&
-			listen(server->fd, 1024) == 0 &&
-			getsockname(server->fd, (struct sockaddr *)&address, &size) == 0,
-		"listen");
-	server->port = ntohs(address.sin_port);
+	server->fd = fd;
+	server->port = port;
 	must(pthread_mutex_init(&server->lock, NULL) == 0, "pthread_mutex_init");
 	must(pthread_create(&server->thread, NULL, listen_on, server) == 0, "pthread_create");
 	return server;
+}
+
+struct http_server *http_server_start(http_serve_fn *serve, void *user, struct ssl_ctx_st *tls)
+{
+	unsigned port = 0;
+	int fd = listen_at("127.0.0.1", &port);
+
+	must(fd >= 0, "listen");
+	return start(fd, port, serve, user, tls);
+}
+
+struct http_server *http_server_start_at(
+	const char *address, unsigned port, http_serve_fn *serve, void *user)
+{
+	int fd = listen_at(address, &port);
+
+	return fd < 0 ? NULL : start(fd, port, serve, user, NULL);
 }
 
 unsigned http_server_connections(struct http_server *server)

@@ -56,6 +56,9 @@ struct http_server {
 
 /* On 127.0.0.1. `tls` may be NULL. Ends the program if that cannot be. */
 struct http_server *http_server_start(http_serve_fn *serve, void *user, struct ssl_ctx_st *tls);
+/* At another address of this machine, IPv6 or not; port 0: any. NULL: it has no such, or the port is taken. */
+struct http_server *http_server_start_at(
+	const char *address, unsigned port, http_serve_fn *serve, void *user);
 /* Ends every connection. NULL is ignored. */
 void http_server_stop(struct http_server *server);
 unsigned http_server_connections(struct http_server *server);

@@ -263,6 +263,23 @@ static void test_headers(void **state)
 	assert_int_equal(ckpt_s3_amz_retry_after_ms(""), 0);
 }
 
+/* What is tried again though it has not failed gets a tenth, and nothing while others fail. */
+static void test_spare(void **state)
+{
+	struct ckpt_s3_budget budget = {0};
+	unsigned given = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 1000; i++) {
+		given += ckpt_s3_budget_spare(&budget);
+		if (i >= 500)
+			ckpt_s3_budget_earn(&budget);
+	}
+	assert_in_range(given, 5 + 45, 5 + 51);
+	budget.spent = CKPT_S3_BUDGET / 2;
+	assert_false(ckpt_s3_budget_spare(&budget));
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -270,6 +287,7 @@ int main(void)
 		cmocka_unit_test(test_waits),
 		cmocka_unit_test(test_attempts_that_are_asked_for),
 		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_spare),
 		cmocka_unit_test(test_mended_once),
 		cmocka_unit_test(test_what_the_server_asks),
 		cmocka_unit_test(test_headers),

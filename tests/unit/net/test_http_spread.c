@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A service has many addresses, and connections that are not for ever: who is asked, and over what. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "lib/http_rig.h"
+#include "lib/test.h"
+
+#define SERVERS 3
+
+/* The same port at several addresses of this machine. */
+struct spread {
+	struct http_server *servers[SERVERS];
+	struct http_rig rig;
+	bool narrow; /* the name has the first alone */
+};
+
+static const char *const addresses[SERVERS] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
+
+static int look_up(void *user, const char *host, struct ckpt_http_addresses *ret_addresses)
+{
+	const struct spread *s = user;
+	unsigned count = s && s->narrow ? 1 : SERVERS;
+
+	(void)host;
+	for (unsigned i = 0; i < count; i++)
+		(void)snprintf(
+			ret_addresses->text[i], sizeof(ret_addresses->text[i]), "%s", addresses[i]);
+	ret_addresses->count = count;
+	return 0;
+}
+
+static void open_spread(struct spread *s, uint32_t idle_ms)
+{
+	const struct ckpt_http_config config = {
+		.lookup = look_up, .user = s, .connections = 64, .idle_ms = idle_ms};
+
+	for (unsigned i = 0; i < SERVERS; i++) {
+		unsigned port = i > 0 ? s->servers[0]->port : 0;
+		s->servers[i] = http_server_start_at(addresses[i], port, http_serve_sink, NULL);
+		assert_non_null(s->servers[i]);
+	}
+	http_rig_open(&s->rig, &config, NULL, NULL, NULL);
+}
+
+static void close_spread(struct spread *s)
+{
+	http_rig_close(&s->rig);
+	for (unsigned i = 0; i < SERVERS; i++)
+		http_server_stop(s->servers[i]);
+}
+
+static void ask_spread(struct http_ask *ask, struct spread *s, const char *apart)
+{
+	http_ask_init(ask, &s->rig, CKPT_HTTP_GET);
+	http_ask_url(ask, "http", "store.example", s->servers[0]->port);
+	ask->req.apart = apart;
+}
+
+static unsigned connections(const struct spread *s)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < SERVERS; i++)
+		count += http_server_connections(s->servers[i]);
+	return count;
+}
+
+static void test_all_addresses(void **state)
+{
+	static struct http_ask asks[48];
+	struct spread s = {.narrow = false};
+
+	(void)state;
+	open_spread(&s, 0);
+	for (unsigned i = 0; i < COUNT(asks); i++) {
+		ask_spread(&asks[i], &s, NULL);
+		http_ask_submit(&asks[i]);
+	}
+	assert_true(http_rig_wait(&s.rig, COUNT(asks)));
+	for (unsigned i = 0; i < COUNT(asks); i++) {
+		assert_int_equal(asks[i].req.result, 0);
+		http_ask_clear(&asks[i]);
+	}
+	/* Those that end early lend their connection to others; what is made is shared out evenly. */
+	unsigned made = connections(&s);
+	for (unsigned i = 0; i < SERVERS; i++) {
+		unsigned mine = http_server_connections(s.servers[i]);
+		if (mine + 1 < made / SERVERS || mine > made / SERVERS + 1)
+			fail_msg("%u of %u connections are to %s", mine, made, addresses[i]);
+	}
+	assert_true(made >= SERVERS);
+	close_spread(&s);
+}
+
+/* What was slow is asked again over a new connection, and of another address if there is one. */
+static void test_apart(void **state)
+{
+	struct spread s = {.narrow = false};
+	char peer[64];
+	struct http_ask ask;
+
+	(void)state;
+	open_spread(&s, 0);
+	ask_spread(&ask, &s, NULL);
+	assert_int_equal(http_ask_run(&ask), 0);
+	assert_int_equal(connections(&s), 1);
+	for (unsigned i = 0; i < 20; i++) {
+		memcpy(peer, ask.req.peer, sizeof(peer));
+		http_ask_clear(&ask);
+		ask_spread(&ask, &s, peer);
+		assert_int_equal(http_ask_run(&ask), 0);
+		assert_string_not_equal(ask.req.peer, peer);
+		assert_int_equal(connections(&s), 2 + i);
+	}
+	http_ask_clear(&ask);
+	/* Others go on with what is there. */
+	ask_spread(&ask, &s, NULL);
+	assert_int_equal(http_ask_run(&ask), 0);
+	http_ask_clear(&ask);
+	assert_int_equal(connections(&s), 21);
+	close_spread(&s);
+	/* With one address: over a new connection at least. */
+	s = (struct spread){.narrow = true};
+	open_spread(&s, 0);
+	for (unsigned i = 0; i < 4; i++) {
+		ask_spread(&ask, &s, i > 0 ? peer : NULL);
+		assert_int_equal(http_ask_run(&ask), 0);
+		memcpy(peer, ask.req.peer, sizeof(peer));
+		http_ask_clear(&ask);
+		assert_int_equal(connections(&s), i + 1);
+	}
+	close_spread(&s);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_all_addresses),
+		cmocka_unit_test(test_apart),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
