@@ -43,7 +43,7 @@ static int fail(struct ckpt_s3_call *call, int code, const char *words)
 	return ckpt_s3_unanswered(call->err, &asked, code, words);
 }
 
-/* What is signed of the body. */
+/* What is said of the body. */
 
 static void hash_work(struct ckpt_job *job)
 {
@@ -51,6 +51,13 @@ static void hash_work(struct ckpt_job *job)
 	struct ckpt_s3_call *call = CKPT_CONTAINER(mine, struct ckpt_s3_call, hash);
 	uint8_t sum[CKPT_S3_SHA256];
 
+	if (call->proof != CKPT_S3_PROOF_SIGNED) {
+		call->crc32c = ckpt_s3_crc32c(0, call->body, call->body_length);
+		ckpt_s3_crc32c_text(
+			call->crc32c ^ (call->proof == CKPT_S3_PROOF_WRONG), call->crc32c_text);
+		memcpy(call->payload, CKPT_S3_UNSIGNED, sizeof(CKPT_S3_UNSIGNED));
+		return;
+	}
 	mine->result = ckpt_s3_sha256(call->body, call->body_length, sum);
 	if (mine->result == 0)
 		ckpt_s3_hex(sum, sizeof(sum), call->payload);
@@ -136,6 +143,9 @@ static int prepare(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys)
 	if (call->method == CKPT_HTTP_POST)
 		call->put[call->req.header_count++] = (struct ckpt_http_header){
 			.name = "content-type", .value = "application/xml"};
+	if (call->crc32c_text[0])
+		call->put[call->req.header_count++] = (struct ckpt_http_header){
+			.name = "x-amz-checksum-crc32c", .value = call->crc32c_text};
 	call->url.len = 0;
 	ckpt_s3_endpoint_url(endpoint, call->key, call->query, &call->url);
 	ckpt_buf_put(&call->url, "", 1);
@@ -342,6 +352,21 @@ static const char *guess_code(const struct ckpt_s3_call *call)
 	return call->req.status == 400 ? "ExpiredToken" : "";
 }
 
+static bool is_of_sums(const char *code)
+{
+	return strcmp(code, "BadDigest") == 0 || strcmp(code, "XAmzContentChecksumMismatch") == 0;
+}
+
+/* What the server has is not what was sent. */
+static bool is_garbled(const struct ckpt_s3_call *call)
+{
+	uint32_t theirs;
+
+	return call->proof == CKPT_S3_PROOF_CRC32C && call->crc32c_text[0] &&
+	       call->req.result == 0 && call->req.status == 200 &&
+	       ckpt_s3_call_crc32c(call, &theirs) && theirs != call->crc32c;
+}
+
 static enum ckpt_s3_verdict judge(const struct ckpt_s3_call *call)
 {
 	/* A success that turns out to be none is the server's failure, whatever it has begun to say. */
@@ -351,6 +376,10 @@ static enum ckpt_s3_verdict judge(const struct ckpt_s3_call *call)
 		.code = call->refusal ? call->refusal->code : guess_code(call),
 		.conditional = call->conditional};
 
+	if (is_garbled(call))
+		return CKPT_S3_AGAIN;
+	if (call->proof == CKPT_S3_PROOF_WRONG && is_of_sums(outcome.code))
+		return CKPT_S3_FAILED;
 	return ckpt_s3_judge(&outcome);
 }
 
@@ -434,6 +463,10 @@ static int refuse(struct ckpt_s3_call *call)
 		.region = call->client->endpoint.region,
 		.tries = call->tries.failed};
 	struct ckpt_error *err = call->quiet ? &quiet : call->err;
+
+	if (is_garbled(call))
+		return ckpt_s3_unanswered(call->err, &asked, CKPT_EINTEGRITY,
+			"the server says another CRC32C of what it has than was sent");
 	/* What is not HTTP says nothing of the object's own format. */
 	int result = req->result == CKPT_EFORMAT ? CKPT_ENETWORK : req->result;
 	int r = result < 0 ? ckpt_s3_unanswered(err, &asked, result, req->words)
@@ -595,6 +628,15 @@ bool ckpt_s3_client_idle(struct ckpt_s3_client *client, struct ckpt_task *task)
 {
 	client->idler = task;
 	return !client->calls && ckpt_s3_credentials_idle(client->credentials, task);
+}
+
+bool ckpt_s3_call_crc32c(const struct ckpt_s3_call *call, uint32_t *ret_crc32c)
+{
+	char value[32];
+	uint32_t parts;
+
+	return ckpt_http_header(&call->req, "x-amz-checksum-crc32c", value, sizeof(value)) &&
+	       ckpt_s3_crc32c_parse(value, ret_crc32c, &parts) == CKPT_S3_SUM_WHOLE;
 }
 
 bool ckpt_s3_call_length(const struct ckpt_s3_call *call, uint64_t *ret_length)

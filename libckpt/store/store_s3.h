@@ -22,6 +22,7 @@ struct ckpt_s3_file {
 	char etag[CKPT_S3_ETAG_MAX + 1]; /* to be read: of what was opened; "": not known */
 	bool made;                       /* the object is there, made by this file */
 	char *upload;                    /* id of the multipart upload; NULL: none */
+	bool sums;                       /* the upload's parts have CRC32C: so it was begun */
 	bool resumed; /* made to be gone on with: of one content, parts that are there stay */
 	uint64_t part_bytes;
 	struct ckpt_s3_part *parts; /* number 0: not there yet */
@@ -37,11 +38,19 @@ enum ckpt_s3_conditions {
 	CKPT_S3_IGNORED, /* or refused */
 };
 
+/* Whether the server heeds x-amz-checksum-crc32c. */
+enum ckpt_s3_sums {
+	CKPT_S3_SUMS_UNPROBED = 0,
+	CKPT_S3_SUMS_HEEDED,
+	CKPT_S3_SUMS_IGNORED,
+};
+
 struct ckpt_store_s3 {
 	struct ckpt_store store;
 	struct ckpt_s3_client *client; /* borrowed */
 	uint64_t block_bytes;          /* what WRITE brings at once, but for a file's end */
 	enum ckpt_s3_conditions conditions;
+	enum ckpt_s3_sums sums;
 	struct ckpt_s3_file *files; /* by ckpt_object.fd */
 	size_t file_room;
 };
@@ -58,6 +67,7 @@ struct ckpt_s3_work {
 	char upload[CKPT_S3_UPLOAD_ID_MAX + 1];
 	char etag[CKPT_S3_ETAG_MAX + 1];
 	char *token; /* of a listing's next page; NULL: none */
+	bool sums;   /* the upload was begun with them */
 };
 
 struct ckpt_store_op *ckpt_s3_op(struct ckpt_task *task);
@@ -88,6 +98,14 @@ void ckpt_s3_file_drop(struct ckpt_store_op *op);
 /* Opens op->object as work->upload, of which no part is known. -ENOMEM. */
 int ckpt_s3_give_upload(struct ckpt_store_op *op);
 ckpt_task_fn ckpt_s3_begin_body;
+/* Asks once whether the server heeds CRC32C; then ckpt_s3_create_body again. */
+ckpt_task_fn ckpt_s3_probe_sums_body;
+/* What proves a block of op->object. */
+enum ckpt_s3_proof ckpt_s3_proof_of(const struct ckpt_store_op *op);
+/* The whole is not made of what was sent, by the sum that the answer to a Complete gives. */
+bool ckpt_s3_whole_differs(const struct ckpt_store_op *op);
+/* A name for an object that nobody takes for anything, into op->temp.path. */
+void ckpt_s3_probe_name(struct ckpt_store_op *op);
 ckpt_task_fn ckpt_s3_resume_body;
 /* A failure that says nothing about what is there. */
 bool ckpt_s3_is_outside(int code);

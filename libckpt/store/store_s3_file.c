@@ -84,6 +84,7 @@ int ckpt_s3_give_upload(struct ckpt_store_op *op)
 	struct ckpt_s3_file file = {.size = op->size,
 		.part_bytes = part,
 		.part_count = (uint32_t)((op->size + part - 1) / part),
+		.sums = work->sums,
 		.resumed = op->resume};
 	int r = -ENOMEM;
 
@@ -112,6 +113,10 @@ int ckpt_s3_begin_body(struct ckpt_task *task)
 	work->upload[0] = '\0';
 	call = ckpt_s3_ask(op, CKPT_HTTP_POST, op->path, "begin an upload of");
 	call->query = "uploads=";
+	work->sums = ckpt_s3_store(op)->sums == CKPT_S3_SUMS_HEEDED;
+	if (work->sums)
+		call->headers[call->header_count++] = (struct ckpt_http_header){
+			.name = "x-amz-checksum-algorithm", .value = "CRC32C"};
 	call->documents = true;
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
 	CKPT_AWAIT(task, work->call.done);
@@ -132,6 +137,10 @@ int ckpt_s3_create_body(struct ckpt_task *task)
 	uint64_t part = ckpt_s3_store(op)->block_bytes;
 	struct ckpt_s3_file file = {.size = op->size, .part_bytes = part};
 
+	/* Without TLS its bytes are signed in any case. */
+	if (ckpt_s3_store(op)->sums == CKPT_S3_SUMS_UNPROBED &&
+		ckpt_s3_store(op)->client->endpoint.tls && op->size > 0)
+		return ckpt_task_continue(task, ckpt_s3_probe_sums_body);
 	if (op->size <= part)
 		return ckpt_s3_file_give(op, &file);
 	/* Else it would be told when all are there. */
@@ -160,6 +169,7 @@ static int write_whole_body(struct ckpt_task *task)
 	call = ckpt_s3_ask(op, CKPT_HTTP_PUT, op->path, "write");
 	call->body = op->data;
 	call->body_length = op->length;
+	call->proof = ckpt_s3_proof_of(op);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
 	CKPT_AWAIT(task, work->call.done);
 	if (work->call.result < 0)
@@ -184,6 +194,7 @@ static int ask_part(struct ckpt_store_op *op)
 	call->query = work->query.data;
 	call->body = op->data;
 	call->body_length = op->length;
+	call->proof = ckpt_s3_proof_of(op);
 	call->part = true;
 	return 0;
 }
@@ -201,8 +212,23 @@ static int take_part(struct ckpt_store_op *op)
 			"write a part of %s (the server's answer has no ETag)", op->path);
 	part->number = (uint32_t)at + 1;
 	part->size = op->length;
+	part->has_crc32c = work->call.proof == CKPT_S3_PROOF_CRC32C;
+	part->crc32c = work->call.crc32c;
 	op->store->bytes_written += op->length;
 	return 0;
+}
+
+/* The server heeds the sum of an object, but not that of a part: it is sent once more, and signed, and so are others. */
+static bool is_unproven(struct ckpt_store_op *op)
+{
+	const struct ckpt_s3_work *work = ckpt_s3_work(op);
+	uint32_t theirs;
+
+	if (work->call.proof != CKPT_S3_PROOF_CRC32C || ckpt_s3_call_crc32c(&work->call, &theirs))
+		return false;
+	ckpt_s3_store(op)->sums = CKPT_S3_SUMS_IGNORED;
+	ckpt_s3_file_of(op)->sums = false;
+	return true;
 }
 
 static int write_part_body(struct ckpt_task *task)
@@ -217,7 +243,9 @@ static int write_part_body(struct ckpt_task *task)
 		return r;
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
-	return work->call.result < 0 ? work->call.result : take_part(op);
+	if (work->call.result < 0)
+		return work->call.result;
+	return is_unproven(op) ? ckpt_task_continue(task, write_part_body) : take_part(op);
 	CKPT_TASK_END(task);
 }
 
@@ -316,6 +344,12 @@ static int complete_body(struct ckpt_task *task)
 	/* An earlier try may have done it, and there is no such upload any more: the object says whether. */
 	if (r < 0 && r != -ESTALE && r != -ENOENT)
 		return end_seal(op, ckpt_s3_tell(op));
+	if (r == 0 && ckpt_s3_whole_differs(op))
+		return end_seal(op,
+			ckpt_s3_store_fail(op, CKPT_EINTEGRITY,
+				"seal %s, of which the server says another CRC32C than its parts "
+				"have",
+				op->path));
 	return ckpt_task_continue(task, check_size_body);
 	CKPT_TASK_END(task);
 }

@@ -2,7 +2,8 @@
 /*
  * CREATE that goes on with what an earlier one has begun: the server says which parts it has. They are of the same
  * bytes, because a name is of one content, and each was signed when it was sent; if one has another size than it
- * would have today they were cut otherwise, and all are sent again.
+ * would have today they were cut otherwise, and all are sent again. An upload is with CRC32C or without, from its
+ * beginning: its parts tell which.
  */
 #include "store/store_s3.h"
 
@@ -123,6 +124,24 @@ static uint64_t size_of(const struct ckpt_s3_file *file, uint32_t number)
 	return ckpt_min_u64(file->part_bytes, file->size - at);
 }
 
+/* Whether the upload can be gone on with: its further parts are to be as those are that it has. */
+static bool take_sums(struct ckpt_store_op *op)
+{
+	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	bool heeded = ckpt_s3_store(op)->sums == CKPT_S3_SUMS_HEEDED;
+	uint32_t known = 0;
+	uint32_t summed = 0;
+
+	for (uint32_t i = 0; i < file->part_count; i++) {
+		known += file->parts[i].number > 0;
+		summed += file->parts[i].number > 0 && file->parts[i].has_crc32c;
+	}
+	file->sums = heeded && summed > 0;
+	if (file->sums && summed < known)
+		memset(file->parts, 0, file->part_count * sizeof(*file->parts));
+	return known == 0 ? !heeded : heeded || summed == 0;
+}
+
 /* Whether there may be another page. */
 static bool take_parts(struct ckpt_store_op *op)
 {
@@ -172,6 +191,9 @@ static int parts_body(struct ckpt_task *task)
 			return begin_anew(op);
 		}
 	} while (take_parts(op));
-	return 0;
+	if (take_sums(op))
+		return 0;
+	ckpt_s3_file_drop(op);
+	return ckpt_task_continue(task, ckpt_s3_begin_body);
 	CKPT_TASK_END(task);
 }

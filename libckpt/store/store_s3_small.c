@@ -3,7 +3,6 @@
 #include "store/store_s3.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -124,9 +123,7 @@ static int probe_body(struct ckpt_task *task)
 	struct ckpt_store_s3 *s = ckpt_s3_store(op);
 
 	CKPT_TASK_BEGIN(task);
-	(void)snprintf(op->temp.path, sizeof(op->temp.path),
-		CKPT_NAME_MARKER CKPT_STORE_TEMP "%016llx",
-		(unsigned long long)ckpt_env_random(op->store->env));
+	ckpt_s3_probe_name(op);
 	for (op->progress = 0; op->progress < 2; op->progress++) {
 		ask_put(op, op->temp.path, true)->quiet = true;
 		ckpt_s3_call_start(s->client, ckpt_s3_aside(op));

@@ -116,6 +116,8 @@ static void arrive(struct bucket_http *h, struct bucket_event *event)
 		fail_later(h, req, -ETIMEDOUT, CKPT_HTTP_SENT, STALL_NS);
 		return;
 	default:
+		if (h->answered)
+			h->answered(h->user, &event->asked, &reply);
 		event = add_event(h, req, some_latency(h) + fault.reply_delay_ms * MS);
 		event->reply = reply;
 		if (h->whole)

@@ -18,8 +18,9 @@ struct bucket_http {
 	uint64_t unix_ns;    /* the server's clock when `now_ns` was 0 */
 	uint64_t now_ns;     /* virtual */
 	uint64_t latency_ns; /* of each way, at most; a part of it by the dice */
-	/* A proxy on the way, that may change what is asked; NULL: none. */
+	/* A proxy on the way, that may change what is asked, and what is answered; NULL: none. */
 	void (*proxy)(void *user, struct s3_request *asked);
+	void (*answered)(void *user, const struct s3_request *asked, struct s3_reply *reply);
 	void *user;
 	/* What happens to a request, in place of the rules; NULL: they say. */
 	struct fault_rule (*judge)(void *user, const struct s3_request *asked);

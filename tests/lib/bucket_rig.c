@@ -102,7 +102,8 @@ void bucket_rig_open(struct bucket_rig *rig, uint64_t seed)
 	(void)snprintf(
 		place, sizeof(place), "s3://" BUCKET "/%s", rig->prefix ? rig->prefix : "run");
 	assert_int_equal(ckpt_s3_place_parse(place, NULL, &client->place), 0);
-	client->asked = (struct ckpt_s3_endpoint_config){.url = "http://s3.localhost",
+	client->asked = (struct ckpt_s3_endpoint_config){
+		.url = rig->tls ? "https://s3.localhost" : "http://s3.localhost",
 		.region = rig->region ? rig->region : "us-east-1",
 		.bucket = client->place.bucket};
 	assert_int_equal(ckpt_s3_endpoint_make(&client->asked, NULL, &client->endpoint), 0);

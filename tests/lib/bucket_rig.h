@@ -15,6 +15,7 @@ struct bucket_rig {
 	const char *prefix; /* NULL: "run" */
 	const char *region; /* that is asked; NULL: that of the bucket */
 	int64_t behind_s;   /* our clock, of the server's */
+	bool tls;           /* as far as the client knows */
 	bool fetched_keys;  /* from BUCKET_KEYS_URL; else the keys are given */
 	uint64_t block_bytes;
 	unsigned attempts;

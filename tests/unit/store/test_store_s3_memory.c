@@ -251,13 +251,13 @@ static const struct act acts[] = {
 };
 
 /* False: there were fewer allocations. */
-static bool run(const struct act *act, unsigned nth, bool lasting)
+static bool run(const struct act *act, unsigned nth, bool lasting, bool tls)
 {
 	struct scene *s = need(sizeof(*s));
 	struct shortage shortage = {.left = nth, .lasting = lasting};
 	int r;
 
-	*s = (struct scene){.object = {.fd = -1}};
+	*s = (struct scene){.object = {.fd = -1}, .rig.tls = tls};
 	for (size_t i = 0; i < SIZE; i++)
 		s->data[i] = (char)(i * 7 + i / 251);
 	bucket_rig_open(&s->rig, 11 + nth);
@@ -283,9 +283,11 @@ static void test_no_memory(void **state)
 	for (size_t i = 0; i < COUNT(acts); i++)
 		for (int lasting = 0; lasting < 2; lasting++) {
 			unsigned nth = 0;
-			while (run(&acts[i], nth, lasting))
+			while (run(&acts[i], nth, lasting, false))
 				nth++;
 			assert_true(nth > 2);
+			for (nth = 0; run(&acts[i], nth, lasting, true); nth++)
+				;
 		}
 }
 

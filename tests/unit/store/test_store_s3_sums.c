@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a server has is what was sent: by CRC32C where it heeds one, over TLS, and else by a SHA-256 that is signed. */
+#include "lib/bucket_rig.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "lib/test.h"
+#include "s3/crc32c.h"
+
+#define BLOCK BUCKET_RIG_BLOCK
+#define PARTS 5
+#define SIZE  (PARTS * BLOCK - 9)
+
+/* What came by, and what is done to it. */
+static struct {
+	unsigned summed; /* bodies with a CRC32C whose payload is not signed */
+	unsigned hashed; /* bodies whose SHA-256 is signed */
+	unsigned spoil; /* of the parts with a sum that come next, this one is changed on its way */
+	unsigned lie;   /* and of this one the answer has another sum */
+	bool lies;      /* of all; and of a Complete */
+	bool silent;    /* no answer to a part has one */
+} seen;
+
+static void watch(void *user, struct s3_request *asked)
+{
+	const char *sum = pairs_get(&asked->headers, "x-amz-checksum-crc32c");
+	const char *payload = pairs_get(&asked->headers, "x-amz-content-sha256");
+
+	(void)user;
+	if (strcmp(asked->method, "PUT") != 0)
+		return;
+	seen.summed += sum && strcmp(payload, "UNSIGNED-PAYLOAD") == 0;
+	seen.hashed += !sum && strlen(payload) == 64;
+	assert_true((sum != NULL) == (strlen(payload) != 64));
+	if (s3_part_number(asked) > 0 && seen.spoil > 0 && --seen.spoil == 0)
+		asked->body->data[17] ^= 4;
+}
+
+static void answer(void *user, const struct s3_request *asked, struct s3_reply *reply)
+{
+	struct pairs headers = reply->headers;
+	bool lies = seen.lies || (s3_part_number(asked) > 0 && seen.lie > 0 && --seen.lie == 0);
+	char text[2000] = "";
+	char *sum;
+
+	(void)user;
+	reply->headers = (struct pairs){0};
+	for (size_t i = 0; i < headers.count; i++) {
+		const char *name = headers.at[i].name;
+		bool of_sum = strcmp(name, "x-amz-checksum-crc32c") == 0;
+		if (!of_sum || !seen.silent || s3_part_number(asked) == 0)
+			pairs_add(&reply->headers, name,
+				of_sum && lies ? "AAAAAA==" : headers.at[i].value);
+	}
+	pairs_clear(&headers);
+	if (!seen.lies || strcmp(s3_operation(asked), "CompleteMultipartUpload") != 0)
+		return;
+	(void)rope_read(&reply->body, 0, text, sizeof(text) - 1);
+	sum = strstr(text, "<ChecksumCRC32C>");
+	assert_non_null(sum);
+	sum[16] = sum[16] == 'A' ? 'B' : 'A';
+	rope_clear(&reply->body);
+	rope_add_copy(&reply->body, text, strlen(text));
+}
+
+static struct bucket_rig *fresh(bool tls)
+{
+	struct bucket_rig *rig = need(sizeof(*rig));
+
+	memset(&seen, 0, sizeof(seen));
+	*rig = (struct bucket_rig){.tls = tls};
+	bucket_rig_open(rig, 7);
+	rig->http.proxy = watch;
+	rig->http.answered = answer;
+	return rig;
+}
+
+static void done(struct bucket_rig *rig)
+{
+	bucket_rig_close(rig);
+	free(rig);
+}
+
+static char *some_bytes(void)
+{
+	char *data = need(SIZE);
+
+	for (size_t i = 0; i < SIZE; i++)
+		data[i] = (char)(i * 7 + i / 251);
+	return data;
+}
+
+static void check_shard(struct bucket_rig *rig, const char *path, const char *data)
+{
+	assert_int_equal(bucket_rig_shard(rig, path, data, SIZE), 0);
+	assert_true(bucket_rig_holds(rig, path, data, SIZE));
+}
+
+static void check_names(struct bucket_rig *rig, size_t count)
+{
+	assert_int_equal(bucket_rig_list(rig, "."), 0);
+	assert_int_equal(rig->op.listing.count, count);
+	ckpt_free(rig->op.listing.names);
+}
+
+/* Two requests tell, once, and leave nothing. */
+static void test_heeded(void **state)
+{
+	struct bucket_rig *rig = fresh(true);
+	char *data = some_bytes();
+
+	(void)state;
+	check_shard(rig, "a", data);
+	assert_int_equal(seen.summed, 2 + PARTS);
+	check_shard(rig, "b", data);
+	assert_int_equal(seen.summed, 2 + 2 * PARTS);
+	/* In one request. */
+	assert_int_equal(bucket_rig_shard(rig, "c", data, 100), 0);
+	assert_true(bucket_rig_holds(rig, "c", data, 100));
+	assert_int_equal(seen.summed, 2 + 2 * PARTS + 1);
+	assert_int_equal(seen.hashed, 0);
+	check_names(rig, 3);
+	assert_false(bucket_rig_logged(rig, "CRC32C"));
+	free(data);
+	done(rig);
+}
+
+/* A server that takes whatever sum it is told is not trusted with one. */
+static void test_ignored(void **state)
+{
+	struct bucket_rig *rig = fresh(true);
+	char *data = some_bytes();
+
+	(void)state;
+	buckets_capabilities(rig->front.buckets)->checksums_ignored = true;
+	check_shard(rig, "a", data);
+	check_shard(rig, "b", data);
+	assert_int_equal(seen.summed, 1);
+	assert_int_equal(seen.hashed, 2 * PARTS);
+	assert_true(bucket_rig_logged(rig, "does not check CRC32C"));
+	check_names(rig, 2);
+	/* It looks at what is signed. */
+	seen.spoil = 2;
+	check_shard(rig, "c", data);
+	assert_int_equal(seen.spoil, 0);
+	free(data);
+	done(rig);
+}
+
+/* Whoever listens could change both the bytes and their sum. */
+static void test_without_tls(void **state)
+{
+	struct bucket_rig *rig = fresh(false);
+	char *data = some_bytes();
+
+	(void)state;
+	check_shard(rig, "a", data);
+	assert_int_equal(seen.summed, 0);
+	assert_int_equal(seen.hashed, PARTS);
+	free(data);
+	done(rig);
+}
+
+/* A refusal of anything else is no proof that sums are heeded. */
+static void test_probes_that_are_refused(void **state)
+{
+	static const char *const rules[] = {
+		"{'do':'answer','operation':'PutObject','times':1,'status':403,'code':'"
+		"AccessDenied'}",
+		"{'do':'answer','operation':'PutObject','times':1,'status':400,'code':'"
+		"InvalidRequest'}",
+		"{'do':'answer','operation':'PutObject','times':1,'status':501,'code':'"
+		"NotImplemented'}",
+		"{'do':'answer','operation':'PutObject','times':3,'status':400,'code':'BadDigest'}",
+	};
+	char *data = some_bytes();
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(rules); i++) {
+		struct bucket_rig *rig = fresh(true);
+		rig->client.attempts = 2;
+		bucket_rig_faults(rig, rules[i]);
+		check_shard(rig, "a", data);
+		assert_int_equal(seen.hashed, PARTS);
+		check_names(rig, 1);
+		done(rig);
+	}
+	free(data);
+}
+
+/* What goes wrong on the way says nothing, and is tried again. */
+static void test_probes_that_are_lost(void **state)
+{
+	static const char *const rules[] = {
+		"{'do':'drop','operation':'PutObject','times':2}",
+		"{'do':'drop_reply','operation':'PutObject','times':2}",
+		"{'do':'drop_reply','operation':'PutObject','nth':2,'times':1}",
+		"{'do':'answer','operation':'PutObject','times':2,'status':503,'code':'SlowDown'}",
+		"{'do':'answer','operation':'PutObject','times':2,'status':400,'code':'"
+		"RequestTimeout'}",
+	};
+	struct ckpt_object object = {.fd = -1};
+	char *data = some_bytes();
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(rules); i++) {
+		struct bucket_rig *rig = fresh(true);
+		bucket_rig_faults(rig, rules[i]);
+		check_shard(rig, "a", data);
+		assert_int_equal(seen.hashed, 0);
+		check_names(rig, 1);
+		done(rig);
+	}
+	struct bucket_rig *rig = fresh(true);
+	bucket_rig_faults(rig, "{'do':'drop'}");
+	assert_int_equal(bucket_rig_create(rig, "a", SIZE, &object), CKPT_ENETWORK);
+	assert_int_equal(object.fd, -1);
+	bucket_rig_faults(rig, "");
+	check_shard(rig, "a", data);
+	assert_int_equal(seen.hashed, 0);
+	free(data);
+	done(rig);
+}
+
+/* A part that is changed on its way is refused, or told by the answer, and sent again. */
+static void test_changed_on_the_way(void **state)
+{
+	struct bucket_rig *rig = fresh(true);
+	char *data = some_bytes();
+
+	(void)state;
+	seen.spoil = 3;
+	check_shard(rig, "a", data);
+	assert_int_equal(seen.spoil, 0);
+	seen.lie = 3;
+	check_shard(rig, "b", data);
+	assert_int_equal(seen.lie, 0);
+	assert_int_equal(seen.summed, 2 + 2 * (PARTS + 1));
+	done(rig);
+	/* A server that says so again and again has other bytes. */
+	struct ckpt_object object = {.fd = -1};
+	rig = fresh(true);
+	rig->client.attempts = 2;
+	check_shard(rig, "a", data);
+	assert_int_equal(bucket_rig_create(rig, "b", SIZE, &object), 0);
+	seen.lies = true;
+	assert_int_equal(bucket_rig_write(rig, &object, data, BLOCK, 0), CKPT_EINTEGRITY);
+	assert_non_null(strstr(rig->err.message, "another CRC32C"));
+	assert_int_equal(bucket_rig_abandon(rig, &object), 0);
+	/* Or has put the parts together in some other way. */
+	seen.lies = false;
+	assert_int_equal(bucket_rig_create(rig, "c", SIZE, &object), 0);
+	for (unsigned p = 0; p < PARTS; p++)
+		assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
+					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
+			0);
+	seen.lies = true;
+	assert_int_equal(bucket_rig_seal(rig, &object, SIZE), CKPT_EINTEGRITY);
+	assert_non_null(strstr(rig->err.message, "another CRC32C"));
+	assert_int_equal(object.fd, -1);
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+	free(data);
+	done(rig);
+}
+
+/* One that heeds sums of objects and says none of parts may not look at these: they are sent again, and signed. */
+static void test_parts_without_an_answer(void **state)
+{
+	struct bucket_rig *rig = fresh(true);
+	char *data = some_bytes();
+
+	(void)state;
+	seen.silent = true;
+	check_shard(rig, "a", data);
+	assert_int_equal(seen.summed, 2 + 1);
+	assert_int_equal(seen.hashed, PARTS);
+	check_shard(rig, "b", data);
+	assert_int_equal(seen.summed, 2 + 1);
+	free(data);
+	done(rig);
+}
+
+static void reopen(struct bucket_rig *rig, bool heeded)
+{
+	buckets_capabilities(rig->front.buckets)->checksums_ignored = !heeded;
+	ckpt_store_close(rig->store);
+	assert_int_equal(ckpt_store_s3_open(&rig->env, &rig->sched, &rig->client, BLOCK,
+				 "the bucket", &rig->store),
+		0);
+}
+
+/* An upload that was begun in one way is ended in that way, or begun anew. */
+static void test_going_on(void **state)
+{
+	char *data = some_bytes();
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++) {
+		bool before = i & 1, after = i & 2;
+		unsigned there = i & 4 ? 2 : 0;
+		struct ckpt_object object = {.fd = -1};
+		struct bucket_rig *rig = fresh(true);
+		reopen(rig, before);
+		ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
+		assert_int_equal(bucket_rig_wait(rig), 0);
+		for (unsigned p = 0; p < there; p++)
+			assert_int_equal(
+				bucket_rig_write(rig, &object, data + p * BLOCK, BLOCK, p * BLOCK),
+				0);
+		assert_int_equal(bucket_rig_shut(rig, &object), 0);
+		reopen(rig, after);
+		uint64_t begun = rig->store->bytes_written;
+		ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
+		assert_int_equal(bucket_rig_wait(rig), 0);
+		for (unsigned p = 0; p < PARTS; p++)
+			assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
+						 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
+				0);
+		assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+		/* What was there is not sent again, but where it has sums and what follows would have none. */
+		bool kept = there > 0 && !(before && !after);
+		assert_int_equal(
+			rig->store->bytes_written - begun, SIZE - (kept ? there * BLOCK : 0));
+		done(rig);
+	}
+	free(data);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_heeded),
+		cmocka_unit_test(test_ignored),
+		cmocka_unit_test(test_without_tls),
+		cmocka_unit_test(test_probes_that_are_refused),
+		cmocka_unit_test(test_probes_that_are_lost),
+		cmocka_unit_test(test_changed_on_the_way),
+		cmocka_unit_test(test_parts_without_an_answer),
+		cmocka_unit_test(test_going_on),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
