@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/thread.h"
 #include "lib/http_rig.h"
 #include "lib/test.h"
 
@@ -135,11 +136,87 @@ static void test_apart(void **state)
 	close_spread(&s);
 }
 
+/* A name that has both: over whichever answers. And an address in the URL itself. */
+static int look_up_both(void *user, const char *host, struct ckpt_http_addresses *ret_addresses)
+{
+	bool first = strcmp(host, "six.example") == 0;
+
+	(void)user;
+	(void)snprintf(ret_addresses->text[first ? 0 : 1], sizeof(ret_addresses->text[0]), "::1");
+	(void)snprintf(
+		ret_addresses->text[first ? 1 : 0], sizeof(ret_addresses->text[0]), "127.0.0.2");
+	ret_addresses->count = 2;
+	return 0;
+}
+
+static void test_ipv6(void **state)
+{
+	static const char *const hosts[] = {"six.example", "four.example", "[::1]"};
+	const struct ckpt_http_config config = {.lookup = look_up_both};
+	struct http_server *server = http_server_start_at("::1", 0, http_serve_sink, NULL);
+	struct http_rig rig;
+	struct http_ask ask;
+	unsigned port;
+	char peer[64];
+	char words[80];
+
+	(void)state;
+	/* This machine has none. */
+	if (!server)
+		skip();
+	http_rig_open(&rig, &config, NULL, NULL, NULL);
+	(void)snprintf(peer, sizeof(peer), "[::1]:%u", server->port);
+	for (size_t i = 0; i < COUNT(hosts); i++) {
+		http_ask_init(&ask, &rig, CKPT_HTTP_GET);
+		http_ask_url(&ask, "http", hosts[i], server->port);
+		assert_int_equal(http_ask_run(&ask), 0);
+		assert_string_equal(ask.req.peer, peer);
+		http_ask_clear(&ask);
+		/* What was slow at that address is asked there again, if there is no other that answers. */
+		http_ask_init(&ask, &rig, CKPT_HTTP_GET);
+		http_ask_url(&ask, "http", hosts[i], server->port);
+		ask.req.apart = peer;
+		assert_int_equal(http_ask_run(&ask), 0);
+		assert_string_equal(ask.req.peer, peer);
+		http_ask_clear(&ask);
+	}
+	port = server->port;
+	http_server_stop(server);
+	http_ask_init(&ask, &rig, CKPT_HTTP_GET);
+	http_ask_url(&ask, "http", "[::1]", port);
+	assert_int_equal(http_ask_run(&ask), CKPT_ENETWORK);
+	(void)snprintf(words, sizeof(words), "cannot connect to %s", peer);
+	assert_non_null(strstr(ask.req.words, words));
+	http_ask_clear(&ask);
+	http_rig_close(&rig);
+}
+
+/* A server closes what is idle; before that it is not used any more, so that no request is lost with it. */
+static void test_idle_connections(void **state)
+{
+	struct spread s = {.narrow = true};
+	struct http_ask ask;
+
+	(void)state;
+	open_spread(&s, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		ask_spread(&ask, &s, NULL);
+		assert_int_equal(http_ask_run(&ask), 0);
+		http_ask_clear(&ask);
+		assert_int_equal(connections(&s), i + 1);
+		/* By libcurl's clock, in whole seconds: more than one, however long it takes. */
+		(void)ckpt_inbox_wait(&s.rig.inbox, ckpt_deadline(2100));
+	}
+	close_spread(&s);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_addresses),
 		cmocka_unit_test(test_apart),
+		cmocka_unit_test(test_ipv6),
+		cmocka_unit_test(test_idle_connections),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -286,6 +286,105 @@ static void test_keys_expire_by_the_servers_clock(void **state)
 	done(rig);
 }
 
+#define KEYS(access)                                                                               \
+	"{\"AccessKeyId\":\"" access "\",\"SecretAccessKey\":\"" BUCKET_RIG_SECRET                 \
+	"\",\"Token\":\"token\",\"Expiration\":\"2036-11-18T11:36:40Z\"}"
+
+/* Whoever gives keys has others as soon as the server refuses these. */
+static void renew_keys(void *user, const struct s3_request *asked, struct s3_reply *reply)
+{
+	struct bucket_rig *rig = user;
+
+	(void)asked;
+	if (reply->status == 400)
+		rig->http.keys = KEYS("AKIDSECOND");
+}
+
+static int do_get(struct bucket_rig *rig)
+{
+	int r = bucket_rig_get(rig, "small");
+
+	ckpt_free(rig->op.data);
+	return r;
+}
+
+static int do_open_and_read(struct bucket_rig *rig)
+{
+	struct ckpt_object object = {.fd = -1};
+	char got[100];
+	int r = bucket_rig_open_file(rig, "s", &object);
+
+	if (r < 0)
+		return r;
+	r = bucket_rig_read(rig, &object, got, sizeof(got), 100);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	return r;
+}
+
+static int do_list(struct bucket_rig *rig)
+{
+	int r = bucket_rig_list(rig, ".");
+
+	ckpt_free(rig->op.listing.names);
+	return r;
+}
+
+static int do_publish(struct bucket_rig *rig)
+{
+	return bucket_rig_publish(rig, "new", "x");
+}
+
+static int do_shard(struct bucket_rig *rig)
+{
+	char *data = some_bytes();
+	int r = bucket_rig_shard(rig, "t", data, SIZE);
+
+	free(data);
+	return r;
+}
+
+/*
+ * The server's word that keys have expired counts, whatever was told when they were got: others are fetched, once, and
+ * what was asked is asked again. To a HEAD it has no word.
+ */
+static void test_expired_tokens(void **state)
+{
+	static int (*const verbs[])(struct bucket_rig *) = {
+		do_get, do_open_and_read, do_list, do_publish, do_shard};
+	char *data = some_bytes();
+
+	(void)state;
+	for (size_t i = 0; i < 2 * COUNT(verbs); i++) {
+		struct bucket_rig *rig = need(sizeof(*rig));
+		bool others = i < COUNT(verbs);
+		*rig = (struct bucket_rig){.fetched_keys = true};
+		bucket_rig_open(rig, 11);
+		rig->http.keys = KEYS("AKIDFIRST");
+		/* In a minute. */
+		guard_add(&rig->guard, "AKIDFIRST", BUCKET_RIG_SECRET, "token",
+			rig->http.unix_ns / S_NS + 60);
+		guard_add(&rig->guard, "AKIDSECOND", BUCKET_RIG_SECRET, "token", 0);
+		assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), 0);
+		assert_int_equal(bucket_rig_publish(rig, "small", "x"), 0);
+		rig->now_ns += 61 * S_NS;
+		bucket_http_run(&rig->http, rig->now_ns);
+		rig->http.user = rig;
+		rig->http.answered = others ? renew_keys : NULL;
+		unsigned asked = rig->http.asked_keys;
+		int r = verbs[i % COUNT(verbs)](rig);
+		if (others) {
+			assert_int_equal(r, 0);
+			assert_int_equal(rig->http.asked_keys, asked + 1);
+		} else {
+			/* The same again are no better. */
+			assert_int_equal(r, CKPT_EAUTH);
+		}
+		bucket_rig_settle(rig);
+		done(rig);
+	}
+	free(data);
+}
+
 static void drop_range(void *user, struct s3_request *asked)
 {
 	(void)user;
@@ -377,6 +476,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_fails),
 		cmocka_unit_test(test_clock_and_region),
 		cmocka_unit_test(test_keys_expire_by_the_servers_clock),
+		cmocka_unit_test(test_expired_tokens),
 		cmocka_unit_test(test_reads),
 		cmocka_unit_test(test_stop),
 	};
