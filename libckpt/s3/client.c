@@ -320,7 +320,9 @@ static void read_refusal(struct ckpt_s3_call *call)
 	struct ckpt_http_req *req = &call->req;
 	bool good = req->status >= 200 && req->status < 300;
 
-	if (req->result < 0 || !req->reply || (good && !call->documents))
+	/* Nothing is said to what was put, but that it was not. */
+	if (req->result < 0 || !req->reply ||
+		(good && !call->documents && call->method != CKPT_HTTP_PUT))
 		return;
 	call->refusal = ckpt_alloc(sizeof(*call->refusal));
 	if (call->refusal && ckpt_s3_error_parse(req->reply, req->reply_length, call->refusal))
