@@ -96,6 +96,8 @@ static int end_list(void *user, const char *path, const char *text, size_t lengt
 	}
 	if (ckpt_s3_field_is(&field, LIST "/IsTruncated"))
 		return ckpt_s3_field_bool(&field, &p->list.more);
+	if (ckpt_s3_field_is(&field, LIST "/ChecksumAlgorithm"))
+		p->list.crc32c = strcmp(field.text, "CRC32C") == 0;
 	/* Some write an empty one when there is no more. */
 	if (ckpt_s3_field_is(&field, LIST "/NextPartNumberMarker") && length > 0) {
 		r = ckpt_s3_field_u64(&field, CKPT_S3_PARTS_MAX, &marker);

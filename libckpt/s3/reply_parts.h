@@ -26,6 +26,7 @@ struct ckpt_s3_part_list {
 	size_t count;
 	bool more;            /* from the part behind the last on: ask with part-number-marker */
 	uint32_t next_marker; /* of that */
+	bool crc32c;          /* the server says that the upload was begun with these sums */
 };
 
 /* What has become of an upload that was completed. */

@@ -97,6 +97,8 @@ void ckpt_s3_file_drop(struct ckpt_store_op *op);
 /* One body for each verb that asks the server. */
 /* Opens op->object as work->upload, of which no part is known. -ENOMEM. */
 int ckpt_s3_give_upload(struct ckpt_store_op *op);
+/* Asks that work->upload be given up; work->query.failed: no memory for that. */
+struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op);
 ckpt_task_fn ckpt_s3_begin_body;
 /* Asks once whether the server heeds CRC32C; then ckpt_s3_create_body again. */
 ckpt_task_fn ckpt_s3_probe_sums_body;

@@ -19,7 +19,7 @@
 
 /* Giving up. What was uploaded goes: nobody pays for parts that nobody can see. */
 
-static void ask_abort(struct ckpt_store_op *op)
+struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "give up");
@@ -29,8 +29,8 @@ static void ask_abort(struct ckpt_store_op *op)
 	ckpt_buf_puts(&work->query, "uploadId=");
 	ckpt_s3_escape(&work->query, work->upload, strlen(work->upload));
 	ckpt_buf_put(&work->query, "", 1);
-	ckpt_s3_aside(op);
 	call->query = work->query.data;
+	return ckpt_s3_aside(op);
 }
 
 /* Of work->upload. Ends with op->saved, whose words stay. */
@@ -40,7 +40,7 @@ static int abort_body(struct ckpt_task *task)
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 
 	CKPT_TASK_BEGIN(task);
-	ask_abort(op);
+	(void)ckpt_s3_ask_abort(op);
 	if (work->query.failed) {
 		work->call.result = ckpt_fail(&work->aside, -ENOMEM, "out of memory to give it up");
 	} else {

@@ -3,7 +3,7 @@
  * CREATE that goes on with what an earlier one has begun: the server says which parts it has. They are of the same
  * bytes, because a name is of one content, and each was signed when it was sent; if one has another size than it
  * would have today they were cut otherwise, and all are sent again. An upload is with CRC32C or without, from its
- * beginning: its parts tell which.
+ * beginning: the server or its parts tell which, and one that does not fit is replaced.
  */
 #include "store/store_s3.h"
 
@@ -124,7 +124,10 @@ static uint64_t size_of(const struct ckpt_s3_file *file, uint32_t number)
 	return ckpt_min_u64(file->part_bytes, file->size - at);
 }
 
-/* Whether the upload can be gone on with: its further parts are to be as those are that it has. */
+/*
+ * Whether the upload can be gone on with: its further parts are to be as it was begun. One that has no part, and of which
+ * the server says nothing, may have been begun in either way.
+ */
 static bool take_sums(struct ckpt_store_op *op)
 {
 	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
@@ -136,10 +139,11 @@ static bool take_sums(struct ckpt_store_op *op)
 		known += file->parts[i].number > 0;
 		summed += file->parts[i].number > 0 && file->parts[i].has_crc32c;
 	}
-	file->sums = heeded && summed > 0;
+	bool begun_so = file->sums || summed > 0;
+	file->sums = begun_so && heeded;
 	if (file->sums && summed < known)
 		memset(file->parts, 0, file->part_count * sizeof(*file->parts));
-	return known == 0 ? !heeded : heeded || summed == 0;
+	return begun_so ? heeded : !heeded || known > 0;
 }
 
 /* Whether there may be another page. */
@@ -163,11 +167,28 @@ static bool take_parts(struct ckpt_store_op *op)
 	/* One that was cut otherwise says nothing good of the others, though their sizes fit. */
 	if (strange)
 		memset(file->parts, 0, file->part_count * sizeof(*file->parts));
+	file->sums = file->sums || list.crc32c;
 	bool more =
 		!strange && list.more && list.next_marker > op->progress && ++op->saved < PAGES_MAX;
 	op->progress = list.next_marker;
 	ckpt_s3_part_list_clear(&list);
 	return more;
+}
+
+/* What it has is of no use: it goes, and another is begun. */
+static int replace_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	(void)ckpt_s3_ask_abort(op);
+	if (work->query.failed)
+		return ckpt_s3_store_fail(op, -ENOMEM, "give up the upload of %s", op->path);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
+	CKPT_AWAIT(task, work->call.done);
+	return begin_anew(op);
+	CKPT_TASK_END(task);
 }
 
 static int parts_body(struct ckpt_task *task)
@@ -194,6 +215,6 @@ static int parts_body(struct ckpt_task *task)
 	if (take_sums(op))
 		return 0;
 	ckpt_s3_file_drop(op);
-	return ckpt_task_continue(task, ckpt_s3_begin_body);
+	return ckpt_task_continue(task, replace_body);
 	CKPT_TASK_END(task);
 }

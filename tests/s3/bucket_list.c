@@ -44,16 +44,24 @@ static void add_time(struct text *xml, const char *name, uint64_t unix_ns)
 	text_addf(xml, "<%s>%s</%s>", name, words, name);
 }
 
+static const char *const names_of_sums[] = {[HASH_SHA256] = "SHA256",
+	[HASH_CRC32] = "CRC32",
+	[HASH_CRC32C] = "CRC32C",
+	[HASH_CRC64NVME] = "CRC64NVME"};
+
 static void add_sum(struct text *xml, const struct checksum *sum)
 {
-	static const char *const names[] = {[HASH_SHA256] = "SHA256",
-		[HASH_CRC32] = "CRC32",
-		[HASH_CRC32C] = "CRC32C",
-		[HASH_CRC64NVME] = "CRC64NVME"};
-
 	if (sum->hash != HASH_COUNT)
-		text_addf(xml, "<Checksum%s>%s</Checksum%s>", names[sum->hash], sum->text,
-			names[sum->hash]);
+		text_addf(xml, "<Checksum%s>%s</Checksum%s>", names_of_sums[sum->hash], sum->text,
+			names_of_sums[sum->hash]);
+}
+
+/* Of an upload that was begun with one. */
+static void add_algorithm(struct text *xml, const struct upload *upload)
+{
+	if (upload->hash != HASH_COUNT)
+		text_addf(xml, "<ChecksumAlgorithm>%s</ChecksumAlgorithm>",
+			names_of_sums[upload->hash]);
 }
 
 static unsigned page_most(const struct call *c)
@@ -245,6 +253,7 @@ static void add_upload(struct page *p, const void *what)
 	add_element(p->xml, "UploadId", upload->id, false);
 	text_add(p->xml, "<StorageClass>STANDARD</StorageClass>");
 	add_time(p->xml, "Initiated", upload->started_ns);
+	add_algorithm(p->xml, upload);
 	text_add(p->xml, "</Upload>");
 }
 
@@ -348,6 +357,7 @@ void s3_list_parts(struct call *c)
 	text_addf(&xml, "<MaxParts>%u</MaxParts><IsTruncated>%s</IsTruncated>", most,
 		more ? "true" : "false");
 	text_add(&xml, parts.at ? parts.at : "");
+	add_algorithm(&xml, upload);
 	text_add(&xml, "</ListPartsResult>");
 	text_clear(&parts);
 	c->reply->status = 200;

@@ -98,8 +98,8 @@ static void test_a_part_that_lags(void **state)
 		"{'do':'delay','operation':'UploadPart','nth':30,'times':1,'reply_delay_ms':25000}",
 		"{'do':'stall','operation':'UploadPart','nth':30,'times':1}",
 		/* The last one has nobody behind it. */
-		"{'do':'delay','operation':'UploadPart','part':60,'times':1,'reply_delay_ms':"
-		"25000}",
+		("{'do':'delay','operation':'UploadPart','part':60,'times':1,"
+		 "'reply_delay_ms':25000}"),
 	};
 	uint64_t seconds;
 

@@ -199,8 +199,8 @@ static void test_probes_that_are_lost(void **state)
 		"{'do':'drop_reply','operation':'PutObject','times':2}",
 		"{'do':'drop_reply','operation':'PutObject','nth':2,'times':1}",
 		"{'do':'answer','operation':'PutObject','times':2,'status':503,'code':'SlowDown'}",
-		"{'do':'answer','operation':'PutObject','times':2,'status':400,'code':'"
-		"RequestTimeout'}",
+		("{'do':'answer','operation':'PutObject','times':2,'status':400,"
+		 "'code':'RequestTimeout'}"),
 	};
 	struct ckpt_object object = {.fd = -1};
 	char *data = some_bytes();
@@ -292,7 +292,18 @@ static void reopen(struct bucket_rig *rig, bool heeded)
 		0);
 }
 
-/* An upload that was begun in one way is ended in that way, or begun anew. */
+static unsigned begun_uploads(const struct bucket_rig *rig)
+{
+	const struct journal *journal = &rig->front.journal;
+	unsigned begun = 0;
+
+	for (size_t i = 0; i < journal->count; i++)
+		begun += journal->entries[i].kind == JOURNAL_APPLIED &&
+			 strcmp(journal->entries[i].operation, "CreateMultipartUpload") == 0;
+	return begun;
+}
+
+/* An upload that was begun in one way is ended in that way, or goes, and another is begun. */
 static void test_going_on(void **state)
 {
 	char *data = some_bytes();
@@ -315,12 +326,17 @@ static void test_going_on(void **state)
 		uint64_t begun = rig->store->bytes_written;
 		ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
 		assert_int_equal(bucket_rig_wait(rig), 0);
+		assert_int_equal(bucket_rig_uploads(rig), 1);
+		/* Of one without sums and without parts nobody knows that it is without. */
+		assert_int_equal(
+			begun_uploads(rig), before == after || (there > 0 && !before) ? 1 : 2);
 		for (unsigned p = 0; p < PARTS; p++)
 			assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
 						 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
 				0);
 		assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
 		assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+		assert_int_equal(bucket_rig_uploads(rig), 0);
 		/* What was there is not sent again, but where it has sums and what follows would have none. */
 		bool kept = there > 0 && !(before && !after);
 		assert_int_equal(
