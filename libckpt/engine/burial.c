@@ -90,6 +90,9 @@ static int last_body(struct ckpt_task *task)
 	r = trouble(b, "remove");
 	if (r < 0)
 		return r;
+	ckpt_name_step(b->path, b->generation, b->step);
+	ckpt_store_sweep(store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
 	ckpt_name_generation(b->path, b->generation);
 	ckpt_store_sync(store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);

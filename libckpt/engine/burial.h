@@ -6,7 +6,7 @@
  *
  * MARK: nobody holds the store -> the tombstone.
  * REMOVE: is it marked, and does nobody read it here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
- * the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes one: so
+ * what was only begun -> the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes one: so
  * wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
  * UNMARK: it stays after all.
  */

@@ -130,8 +130,12 @@ static int commit_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, e->op.done);
 	if (e->op.result == -EEXIST)
 		return ckpt_exporter_fail_there(e);
-	/* It is there: what is asked for now comes too late. */
-	return e->op.result < 0 ? ckpt_exporter_trouble(e, "publish") : 0;
+	if (e->op.result < 0)
+		return ckpt_exporter_trouble(e, "publish");
+	/* It is there: what is asked for now comes too late. An earlier copy that was killed may have left parts. */
+	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_sweep(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
 	CKPT_TASK_END(task);
 }
 

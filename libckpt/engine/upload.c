@@ -84,6 +84,7 @@ static bool next_rank(struct ckpt_upload *u)
 static ckpt_task_fn end_body;
 static ckpt_task_fn commit_body;
 static ckpt_task_fn publish_body;
+static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn create_body;
 static ckpt_task_fn rank_body;
@@ -558,7 +559,23 @@ static int publish_body(struct ckpt_task *task)
 	/* One that is there all the same is read, and compared, when this is tried again. */
 	if (u->op.result == -EEXIST)
 		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->pick.path));
-	return give_up(u, u->committed ? 0 : trouble(u, "publish"));
+	if (!u->committed)
+		return give_up(u, trouble(u, "publish"));
+	return ckpt_task_continue(task, sweep_body);
+	CKPT_TASK_END(task);
+}
+
+/* Everything of the step is there: what else is on its way is of no use to anybody. */
+static int sweep_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sweep(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	return give_up(u, 0);
 	CKPT_TASK_END(task);
 }
 

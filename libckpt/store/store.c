@@ -228,6 +228,11 @@ void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char
 	by_path(s, op, CKPT_STORE_RMDIR, path);
 }
 
+void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
+{
+	by_path(s, op, CKPT_STORE_SWEEP, path);
+}
+
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock)
 {

@@ -40,6 +40,8 @@ enum ckpt_store_verb {
 	CKPT_STORE_REMOVE, /* path. Is not there: fine */
 	CKPT_STORE_RMDIR,  /* path. Is not there or not empty: fine */
 	CKPT_STORE_LOCK, /* path, shared -> object. An open-file lock; -EAGAIN when held, -ENOENT */
+	CKPT_STORE_SWEEP, /* path: a directory. What ended processes have begun of files in it, and is in no listing,
+	                     goes as far as it can: a failure is logged, and none. Files: nothing is hidden, nor done */
 };
 
 /* A file that is open, or a lock that is held. */
@@ -148,6 +150,8 @@ void ckpt_store_shut(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt
 void ckpt_store_list(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_remove(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+/* Nobody may be about to write there what is still wanted. */
+void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock);
 

@@ -131,6 +131,13 @@ int ckpt_file_discard(struct ckpt_store_op *op, int code)
 	return ckpt_task_continue(&op->task, discard_body);
 }
 
+/* What is in a directory is in its listing. */
+static int at_once_body(struct ckpt_task *task)
+{
+	(void)task;
+	return 0;
+}
+
 static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_MKDIR] = ckpt_file_mkdir_body,
 	[CKPT_STORE_CREATE] = ckpt_file_create_body,
@@ -148,6 +155,7 @@ static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_REMOVE] = ckpt_file_remove_body,
 	[CKPT_STORE_RMDIR] = ckpt_file_rmdir_body,
 	[CKPT_STORE_LOCK] = ckpt_file_lock_body,
+	[CKPT_STORE_SWEEP] = at_once_body,
 };
 
 static void op_done(struct ckpt_task *task)
@@ -162,7 +170,7 @@ static void op_done(struct ckpt_task *task)
 
 static void file_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
-	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_LOCK);
+	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_SWEEP);
 	CKPT_ASSERT(!op->asked);
 	op->temp.fd = -1;
 	op->temp.direct = false;

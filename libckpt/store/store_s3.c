@@ -163,6 +163,7 @@ static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_REMOVE] = ckpt_s3_remove_body,
 	[CKPT_STORE_RMDIR] = at_once_body,
 	[CKPT_STORE_LOCK] = lock_body,
+	[CKPT_STORE_SWEEP] = ckpt_s3_sweep_body,
 };
 
 static void work_free(struct ckpt_s3_work *work)
@@ -218,7 +219,7 @@ static struct ckpt_s3_work *find_work(const struct ckpt_store_op *op)
 
 static void s3_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
-	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_LOCK && !op->remote);
+	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_SWEEP && !op->remote);
 	/* Nothing is open until it is. */
 	if (op->verb == CKPT_STORE_CREATE || op->verb == CKPT_STORE_OPEN ||
 		op->verb == CKPT_STORE_LOCK || op->locked)

@@ -51,6 +51,7 @@ struct ckpt_store_s3 {
 	uint64_t block_bytes;          /* what WRITE brings at once, but for a file's end */
 	enum ckpt_s3_conditions conditions;
 	enum ckpt_s3_sums sums;
+	bool unswept;               /* and that was said */
 	struct ckpt_s3_file *files; /* by ckpt_object.fd */
 	size_t file_room;
 };
@@ -97,8 +98,10 @@ void ckpt_s3_file_drop(struct ckpt_store_op *op);
 /* One body for each verb that asks the server. */
 /* Opens op->object as work->upload, of which no part is known. -ENOMEM. */
 int ckpt_s3_give_upload(struct ckpt_store_op *op);
-/* Asks that work->upload be given up; work->query.failed: no memory for that. */
-struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op);
+/* Asks that work->upload, of `path`, be given up; work->query.failed: no memory for that. */
+struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op, const char *path);
+/* The prefix of a directory's keys, whole: the client's, and the path; "" of a bucket's root. With its end. */
+void ckpt_s3_put_prefix(struct ckpt_buf *out, const struct ckpt_store_s3 *s, const char *path);
 ckpt_task_fn ckpt_s3_begin_body;
 /* Asks once whether the server heeds CRC32C; then ckpt_s3_create_body again. */
 ckpt_task_fn ckpt_s3_probe_sums_body;
@@ -121,5 +124,6 @@ ckpt_task_fn ckpt_s3_open_body;
 ckpt_task_fn ckpt_s3_read_body;
 ckpt_task_fn ckpt_s3_list_body;
 ckpt_task_fn ckpt_s3_remove_body;
+ckpt_task_fn ckpt_s3_sweep_body;
 
 #endif

@@ -19,10 +19,10 @@
 
 /* Giving up. What was uploaded goes: nobody pays for parts that nobody can see. */
 
-struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op)
+struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op, const char *path)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
-	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "give up");
+	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, path, "give up");
 
 	/* An earlier call may have found no memory for its own. */
 	ckpt_buf_free(&work->query);
@@ -40,7 +40,7 @@ static int abort_body(struct ckpt_task *task)
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 
 	CKPT_TASK_BEGIN(task);
-	(void)ckpt_s3_ask_abort(op);
+	(void)ckpt_s3_ask_abort(op, op->path);
 	if (work->query.failed) {
 		work->call.result = ckpt_fail(&work->aside, -ENOMEM, "out of memory to give it up");
 	} else {

@@ -182,7 +182,7 @@ static int replace_body(struct ckpt_task *task)
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 
 	CKPT_TASK_BEGIN(task);
-	(void)ckpt_s3_ask_abort(op);
+	(void)ckpt_s3_ask_abort(op, op->path);
 	if (work->query.failed)
 		return ckpt_s3_store_fail(op, -ENOMEM, "give up the upload of %s", op->path);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);

@@ -196,8 +196,7 @@ int ckpt_s3_remove_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The prefix of a directory's keys, whole: the client's, and the path; "" of a bucket's root. */
-static void put_prefix(struct ckpt_buf *out, const struct ckpt_store_s3 *s, const char *path)
+void ckpt_s3_put_prefix(struct ckpt_buf *out, const struct ckpt_store_s3 *s, const char *path)
 {
 	if (*s->client->place.path) {
 		ckpt_buf_puts(out, s->client->place.path);
@@ -298,7 +297,7 @@ int ckpt_s3_list_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	op->progress = 0;
-	put_prefix(&work->body, ckpt_s3_store(op), op->path);
+	ckpt_s3_put_prefix(&work->body, ckpt_s3_store(op), op->path);
 	if (work->body.failed)
 		return ckpt_s3_store_fail(op, -ENOMEM, "list %s", op->path);
 	do {

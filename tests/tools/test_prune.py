@@ -141,6 +141,30 @@ def test_of_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     bucket.good("ckpt-verify", URL)
 
 
+def test_what_was_only_begun(bucket: Bucket, tmp_path: Path) -> None:
+    """A program that was killed has left an upload: whoever commits or removes the step ends it, and no other."""
+    store = save(tmp_path / "store", SMALL, 1, 2)
+    ours = [f"run/g000001/step-000000000{step}/rank-00000.x.safetensors" for step in (1, 2)]
+    others = ["run/notes", "run2/g000001/step-0000000001/x", "run/g000001/step-00000000011/x"]
+
+    def begin(key: str) -> None:
+        assert bucket.server.ask("POST", key, query={"uploads": ""}).status == 200
+
+    def begun() -> list[str]:
+        return sorted(bucket.server.ask("GET", "", query={"uploads": ""}).texts("Key"))
+
+    for key in (*ours, *others):
+        begin(key)
+    bucket.good("ckpt", "upload", store, URL)
+    assert begun() == sorted(others)
+    for key in ours:
+        begin(key)
+    # What stays may be on its way still.
+    bucket.good("ckpt", "prune", URL, "--keep-last", 1, "--grace", 0)
+    assert begun() == sorted([ours[1], *others])
+    bucket.good("ckpt-verify", URL)
+
+
 def test_cut_short_anywhere(bucket: Bucket, tmp_path: Path) -> None:
     """After any of its requests; then the job that has the step uploads again."""
     store = save(tmp_path / "store", SMALL, 1, 2, 3)

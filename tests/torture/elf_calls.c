@@ -26,8 +26,8 @@ static const char *const counted[] = {"ckpt_alloc", "ckpt_alloc_array", "ckpt_re
 	"ckpt_store_put", "ckpt_store_sync", "ckpt_store_publish", "ckpt_store_get",
 	"ckpt_store_open", "ckpt_store_open_cached", "ckpt_store_read", "ckpt_store_shut",
 	"ckpt_store_list", "ckpt_store_remove", "ckpt_store_rmdir", "ckpt_store_lock",
-	"ckpt_device_copy", "ckpt_device_pin", "ckpt_env_now", "ckpt_env_wall_ms",
-	"ckpt_env_random", "ckpt_env_run",
+	"ckpt_store_sweep", "ckpt_device_copy", "ckpt_device_pin", "ckpt_env_now",
+	"ckpt_env_wall_ms", "ckpt_env_random", "ckpt_env_run",
 	/* threads */
 	"ckpt_thread_start", "pthread_create", "pthread_mutex_init", "pthread_cond_init",
 	"pthread_condattr_init", "pthread_condattr_setclock", "pthread_sigmask", "pthread_atfork",

@@ -138,6 +138,7 @@ static const struct torture_call store_calls[] = {
 	[CKPT_STORE_REMOVE] = {"store.remove", TORTURE_TABLE, {-EIO}},
 	[CKPT_STORE_RMDIR] = {"store.rmdir", TORTURE_TABLE, {-EIO}},
 	[CKPT_STORE_LOCK] = {"store.lock", TORTURE_TABLE, {-EIO, -ENOLCK}},
+	[CKPT_STORE_SWEEP] = {"store.sweep", TORTURE_TABLE, {-EIO}},
 };
 
 static const struct ckpt_store_ops *real_store;

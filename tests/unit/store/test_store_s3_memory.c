@@ -68,6 +68,16 @@ static void write_all(struct scene *s)
 			0);
 }
 
+static void begin_two(struct scene *s)
+{
+	static const char *const names[] = {"d/a", "d/b"};
+
+	for (size_t i = 0; i < COUNT(names); i++) {
+		assert_int_equal(bucket_rig_create(&s->rig, names[i], SIZE, &s->object), 0);
+		assert_int_equal(bucket_rig_shut(&s->rig, &s->object), 0);
+	}
+}
+
 static void create_empty(struct scene *s)
 {
 	assert_int_equal(bucket_rig_create(&s->rig, "s", 0, &s->object), 0);
@@ -119,6 +129,13 @@ static int do_list(struct scene *s)
 static int do_remove(struct scene *s)
 {
 	return bucket_rig_remove(&s->rig, "p");
+}
+
+/* It is said, and none of its own affair, if some of them stay. */
+static int do_sweep(struct scene *s)
+{
+	ckpt_store_sweep(s->rig.store, bucket_rig_op(&s->rig), "d");
+	return bucket_rig_wait(&s->rig);
 }
 
 static int do_create(struct scene *s)
@@ -224,6 +241,14 @@ static void is_abandoned(struct scene *s, int result, const struct shortage *sho
 			    (result < 0 || bucket_rig_logged(&s->rig, "an unfinished upload")));
 }
 
+static void is_swept(struct scene *s, int result, const struct shortage *shortage)
+{
+	assert_int_equal(result, shortage->hit && result < 0 ? -ENOMEM : 0);
+	if (bucket_rig_uploads(&s->rig) > 0)
+		assert_true(shortage->hit &&
+			    (result < 0 || bucket_rig_logged(&s->rig, "unfinished uploads")));
+}
+
 static void is_read(struct scene *s, int result, const struct shortage *shortage)
 {
 	(void)shortage;
@@ -246,6 +271,7 @@ static const struct act acts[] = {
 	{"seal with a part missing", create, do_seal, is_sealed_or_not},
 	{"seal an empty one", create_empty, do_seal_empty, is_empty_or_not},
 	{"abandon", write_all, do_abandon, is_abandoned},
+	{"sweep", begin_two, do_sweep, is_swept},
 	{"open", shard, do_open, is_open_or_not},
 	{"read", open_shard, do_read, is_read},
 };

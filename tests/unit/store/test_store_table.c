@@ -145,10 +145,12 @@ static void test_paths(void **state)
 	SEEN(s, .verb = CKPT_STORE_REMOVE, .path = "g/f");
 	ckpt_store_rmdir(store, used(s), "g/d");
 	SEEN(s, .verb = CKPT_STORE_RMDIR, .path = "g/d");
+	ckpt_store_sweep(store, used(s), "g/d");
+	SEEN(s, .verb = CKPT_STORE_SWEEP, .path = "g/d");
 	/* The operation's own path is as good as any. */
 	ckpt_store_remove(store, &s->op, s->op.path);
 	SEEN(s, .verb = CKPT_STORE_REMOVE, .path = "g/d");
-	assert_int_equal(s->table.submits, 6);
+	assert_int_equal(s->table.submits, 7);
 }
 
 static void test_whole_files(void **state)
