@@ -97,6 +97,10 @@ def nodes_hit(n: int) -> Slice:
                   str(nodes), "--world", str(world), "--seed", str(1000 + n)])
 
 
+def outages(n: int) -> Slice:
+    return Slice([PYTHON, str(ROOT / "tests/s3/outage.py"), "--way", ("dies", "hangs")[n % 2]])
+
+
 def rivals(n: int) -> Slice:
     return Slice([str(TESTS / "kill/rivals"), "40", "60", str(1000 + n)],
                  {"CKPT_TEST_IO": BACKENDS[n % 2]})
@@ -176,6 +180,8 @@ PARTS = [
     Part("ranks", "kills of a rank under torchrun", "kills", 200, ranks_killed),
     Part("nodes", "a rank or a node killed, frozen or cut off, each with a store of its own",
          "kills", 200, nodes_hit),
+    Part("outages", "servers away for ten minutes in the middle of a hundred saves", "outages", 4,
+         outages, ("tests/s3/s3d",)),
     Part("rivals", "stores that three processes want at once", "stores", 500, rivals,
          ("tests/kill/rivals",)),
     Part("torture", "calls made to fail", "runs", 55_000, tortured, ("tests/torture/torture",)),
