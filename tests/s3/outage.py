@@ -60,7 +60,8 @@ class Training:
             self.saves[step].wait("local", timeout=60)
             due = start + seconds * (step - first + 1) / (last - first + 1)
             # What a training does between its saves.
-            time.sleep(max(0, due - time.monotonic()))
+            while seconds > 0 and time.monotonic() < due:
+                time.sleep(0.01)
 
     def stall(self, first: int, last: int) -> float:
         return statistics.median(self.stalls[step] for step in range(first, last + 1))
