@@ -209,12 +209,21 @@ static bool is_lost(const struct ckpt_uploader *u, struct ckpt_upload_entry *e, 
 	return !is_outside(&u->error) && ++e->failures >= FAILURES_MAX;
 }
 
+/* Whoever has completed or swept what was on its way has the step there by now, or will have. */
+static bool is_ended(struct ckpt_upload_entry *e, int code)
+{
+	if (code != -ESTALE || !e || e->ended)
+		return false;
+	e->ended = true;
+	return true;
+}
+
 /* u->error, of which nothing can be done but what its kind allows. `e` NULL: of the place. */
 static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
 {
 	if (u->stop)
 		return;
-	if (code == -EAGAIN) {
+	if (code == -EAGAIN || is_ended(e, code)) {
 		/* Somebody else is about to do what is lacking. */
 		u->pause_ns = now(u) + LOOK_NS;
 		return;

@@ -27,6 +27,7 @@ struct ckpt_upload_entry {
 	uint64_t bytes;
 	bool all;          /* of an earlier generation: who keeps the store sends for all */
 	bool overtaken;    /* a later one is there */
+	bool ended;        /* somebody else has ended what was on its way, once */
 	unsigned failures; /* of what is here */
 	uint64_t since_ns; /* this rank has done its part since; 0: it has not */
 	uint64_t retry_ns; /* not before */

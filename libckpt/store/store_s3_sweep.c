@@ -12,7 +12,7 @@
 #include "s3/escape.h"
 #include "s3/reply_list.h"
 
-#define ROUNDS_MAX 1000 /* of up to 1,000 uploads */
+#define ROUNDS_MAX 100 /* of up to 1,000 uploads */
 
 static ckpt_task_fn page_body;
 
@@ -61,8 +61,8 @@ static int take_page(struct ckpt_store_op *op)
 	work->name_count = 0;
 	for (size_t i = 0; i < list.count && r == 0; i++) {
 		const struct ckpt_s3_upload *u = &list.uploads[i];
-		const char *name = u->key + skip;
-		if (strncmp(u->key, work->body.data, skip) != 0 || !*name || strchr(name, '/') ||
+		const char *name = strncmp(u->key, work->body.data, skip) == 0 ? u->key + skip : "";
+		if (!*name || strchr(name, '/') ||
 			strlen(op->path) + 1 + strlen(name) >= sizeof(op->temp.path) ||
 			strlen(u->upload_id) >= sizeof(work->upload))
 			continue;

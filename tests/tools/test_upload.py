@@ -136,6 +136,23 @@ def test_only_what_is_missing_is_sent(bucket: Bucket, tmp_path: Path) -> None:
     bucket.good("ckpt-verify", URL)
 
 
+def test_two_at_once(bucket: Bucket, tmp_path: Path) -> None:
+    """What one of them is at is completed by the other, and gone: it looks again, and it is all there."""
+    store = save(tmp_path / "store", PARTS, 1)
+    shutil.copytree(store, tmp_path / "copy")
+    bucket.server.rules(
+        {"do": "delay", "operation": "UploadPart", "part": 2, "times": 1, "delay_ms": 4000}
+    )
+    late = bucket.start("ckpt", "upload", store, URL)
+    until(lambda: bucket.applied("UploadPart", ".*") >= 2)
+    bucket.good("ckpt", "upload", tmp_path / "copy", URL)
+    assert late.poll() is None, "it was over before"
+    out, err = late.communicate(timeout=60)
+    assert (late.returncode, err) == (OK, ""), (out, err)
+    assert bucket.applied("PutObject", ".*manifest.json") == 1
+    bucket.good("ckpt-verify", URL)
+
+
 def test_ends_with_what_the_server_says(bucket: Bucket, tmp_path: Path) -> None:
     store = save(tmp_path / "store", SMALL, 1)
     result = bucket.run("ckpt", "upload", store, URL, AWS_SECRET_ACCESS_KEY="wrong")
