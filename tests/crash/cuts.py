@@ -11,6 +11,7 @@ import sys
 import stage
 
 SEEDS = 100_000  # of cuts, for every seed of a run
+SLICE_SEEDS = 1000
 
 
 def main() -> int:
@@ -19,6 +20,9 @@ def main() -> int:
     parser.add_argument("--at", type=int, help="begin with this cut, as it was printed")
     parser.add_argument("--stopped", action="store_true", help="sync after the cut (stopped.c)")
     options = parser.parse_args()
+    at, of = options.slice
+    options.seed += at * SLICE_SEEDS
+    options.cuts //= of
     stage.need(f"mkfs.{options.fs}")
     os.environ["CKPT_TEST_IO"] = options.backend
     program = options.build.resolve() / "tests" / "crash" / "cuts"

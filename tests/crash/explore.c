@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usage: explore --seed S --states N [--limit L] [--drop RULE|all]
+ * usage: explore --seed S --states N [--limit L] [--drop RULE|all] [--slice I/N]
  *
  * The real engine trains on a simulated disk: processes that save, retain, remove, go back, die, and lose
  * the power. After everything that the disk does, every state that a power cut could leave of it is made,
  * and the real engine reads it: what was acknowledged must be there, bit for bit, and nothing by half. From
  * some of them a writer goes on. Seeds S and up, each a training, until N states were tried.
  *
- * --limit: states.h. --drop: a kind of sync is left out (drop_io.h), and some state must show it.
+ * --slice: an Nth of the states, of seeds of its own. --limit: states.h. --drop: a kind of sync is left out (drop_io.h), and some state must show it.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,13 +20,15 @@
 #include <ckpt/error.h>
 
 #include "drop_io.h"
+#include "lib/slice.h"
 #include "recovery.h"
 #include "sim/sim_memory.h"
 
-#define BLOCK     4096
-#define CHUNK     512
-#define GOES_ON   64 /* one of so many states */
-#define PROCESSES 4
+#define BLOCK       4096
+#define CHUNK       512
+#define GOES_ON     64 /* one of so many states */
+#define PROCESSES   4
+#define SLICE_SEEDS 1000000
 
 struct explorer {
 	struct sim sim;
@@ -347,7 +349,9 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"seed", required_argument, NULL, 's'},
 		{"states", required_argument, NULL, 'n'}, {"limit", required_argument, NULL, 'l'},
-		{"drop", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0}};
+		{"drop", required_argument, NULL, 'd'}, {"slice", required_argument, NULL, 'i'},
+		{NULL, 0, NULL, 0}};
+	struct slice slice = {.of = 1};
 	uint64_t seed = 1;
 	uint64_t states = 100000;
 	uint64_t limit = 4096;
@@ -363,14 +367,18 @@ int main(int argc, char **argv)
 			limit = strtoull(optarg, NULL, 0);
 		else if (c == 'd')
 			rule = optarg;
+		else if (c == 'i' && slice_parse(&slice, optarg))
+			seed += slice.at * SLICE_SEEDS;
 		else
 			wrong = true;
 	}
 	if (wrong || optind != argc) {
-		(void)fputs("usage: explore --seed S --states N [--limit L] [--drop RULE|all]\n",
+		(void)fputs("usage: explore --seed S --states N [--limit L] [--drop RULE|all] "
+			    "[--slice I/N]\n",
 			stderr);
 		return 2;
 	}
+	states /= slice.of;
 	if (!rule || strcmp(rule, "all") != 0)
 		return explore(seed, states, limit, rule);
 	int worst = 0;

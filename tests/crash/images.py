@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import stage
 
 PROCESSES = 8  # of a recorded life
+SLICE_SEEDS = 1000
 MARKS = stage.MIB  # behind the file system: what was acknowledged, in its place among the writes
 
 
@@ -100,6 +101,9 @@ def main() -> int:
     parser.add_argument("--again", type=pathlib.Path, help="a folder that a failure has left")
     parser.add_argument("--at", help="this image alone, as it was printed")
     options = parser.parse_args()
+    at, of = options.slice
+    options.seed += at * SLICE_SEEDS
+    options.images //= of
     options.build = options.build.resolve()
     stage.need("qemu-storage-daemon", f"mkfs.{options.fs}")
     if not os.path.exists("/dev/fuse"):

@@ -49,12 +49,22 @@ def need(*programs: str) -> None:
         skip(f"{', '.join(missing)} is not installed")
 
 
+def slice_of(text: str) -> tuple[int, int]:
+    at, _, of = text.partition("/")
+    if int(at) >= int(of):
+        raise ValueError
+    return int(at), int(of)
+
+
 def options(what: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--fs", choices=FILE_SYSTEMS, required=True)
     parser.add_argument("--backend", choices=("uring", "threads"), default="uring")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument(
+        "--slice", type=slice_of, default=(0, 1), help="I/N: an Nth, with a seed of its own"
+    )
     parser.add_argument("--drop", choices=("fdatasync", "sync_dir"), help="leave these syncs out")
     return parser
 

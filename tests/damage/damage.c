@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usage: damage bytes|bits|lengths|blocks|writers [all]
- *        damage random SEED COUNT
+ * usage: damage bytes|bits|lengths|blocks|writers [all] [--slice I/N]
+ *        damage random SEED COUNT [--slice I/N]
  *
  * Does one kind of damage to a store, one after the other, and looks each time what the library makes
- * of it (judge.h). The last line has the counts.
+ * of it (judge.h). --slice: every Nth, from the Ith (slice.h). The last line has the counts.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,10 +14,19 @@
 
 #include "damage/judge.h"
 #include "lib/dice.h"
+#include "lib/slice.h"
 
 static struct victim victim;
 static struct judge judge = {.victim = &victim};
 static bool all; /* without leaving out what is much alike */
+static struct slice slice;
+static uint64_t damages; /* planned so far, in the slice or not */
+
+/* Whether the next damage is in the slice. */
+static bool in_slice(void)
+{
+	return slice_has(&slice, damages++);
+}
 
 static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
@@ -45,6 +54,8 @@ static void drop_reader(void)
 
 static void flip(unsigned f, size_t at, unsigned char mask)
 {
+	if (!in_slice())
+		return;
 	say("byte %zu of %s ^ %#x", at, victim.file[f].path, mask);
 	victim_flip(&victim, f, at, mask);
 	judge_look(&judge);
@@ -97,6 +108,8 @@ static void run_bits(void)
 
 static void put(unsigned f, const void *bytes, size_t size)
 {
+	if (!in_slice())
+		return;
 	victim_spoil(&victim, f, bytes, size);
 	judge_look(&judge);
 	victim_mend(&victim, f);
@@ -221,6 +234,8 @@ static void run_writers(void)
 		struct victim_file *file = &victim.file[f];
 		for (unsigned i = 0; i < 40; i++) {
 			size_t at = file->size * i / 40;
+			if (!in_slice())
+				continue;
 			say("writer: byte %zu of %s", at, file->path);
 			victim_flip(&victim, f, at, 0x10);
 			judge_writer(&judge);
@@ -277,10 +292,13 @@ static void harm(struct dice *dice, unsigned f)
 
 static void run_random(uint64_t seed, uint64_t count)
 {
-	struct dice dice = {.state = seed};
+	struct dice dice;
 
 	keep_reader();
 	for (uint64_t i = 0; i < count; i++) {
+		if (!in_slice())
+			continue;
+		dice.state = seed + i;
 		unsigned times = 1 + (unsigned)dice_below(&dice, 3);
 		bool touched[VICTIM_FILES] = {false};
 		while (times-- > 0) {
@@ -319,6 +337,12 @@ static const struct {
 int main(int argc, char **argv)
 {
 	double begun = now();
+	bool sliced = argc > 3 && strcmp(argv[argc - 2], "--slice") == 0;
+	if (sliced) {
+		if (!slice_parse(&slice, argv[argc - 1]))
+			victim_die("--slice takes I/N");
+		argc -= 2;
+	}
 	bool random = argc == 4 && strcmp(argv[1], "random") == 0;
 	void (*run)(void) = NULL;
 
@@ -328,8 +352,7 @@ int main(int argc, char **argv)
 			run = kinds[i].run;
 	if (!run && !random)
 		victim_die("usage: damage bytes|bits|lengths|blocks|writers [all], or damage "
-			   "random SEED "
-			   "COUNT");
+			   "random SEED COUNT; --slice I/N");
 	uint64_t seed = random ? strtoull(argv[2], NULL, 10) : 1;
 	victim_make(&victim, random, seed);
 	if (run)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usage: killer calls|events PROGRAM POINTS [SCENARIO [POINT]]
+ * usage: killer calls|events PROGRAM POINTS [SCENARIO [POINT]] [--slice I/N]
  *
  * Runs every scenario of PROGRAM (scenario.c), or one, undisturbed once, and counts: `calls`, its system
  * calls; `events`, what passes between core and disk (tap_kill.c). Then kills it at POINTS of them, spread
- * over all, or with 0 at each; or at one. Each time another process looks at what is left. In memory,
+ * over all, or with 0 at each; or at one. --slice: at every Nth of these, from the Ith
+ * (slice.h). Each time another process looks at what is left. In memory,
  * unless CKPT_TEST_KILL_DISK is set.
  */
 #include <errno.h>
@@ -24,11 +25,13 @@
 #include "kill/tracer.h"
 #include "lib/dice.h"
 #include "lib/scratch.h"
+#include "lib/slice.h"
 
 #define SKIPPED 77
 
 static const char *program;
 static bool by_call;
+static struct slice slice;
 static char *root;
 static char template[600];
 static char work[600];
@@ -182,7 +185,9 @@ static void run_scenario(const char *name, uint64_t points, uint64_t only)
 	for (uint64_t i = 0; i < points; i++) {
 		uint64_t from = 1 + i * total / points;
 		uint64_t to = 1 + (i + 1) * total / points;
-		(void)run_to(name, from + dice_below(&dice, to - from));
+		uint64_t at = from + dice_below(&dice, to - from);
+		if (slice_has(&slice, i))
+			(void)run_to(name, at);
 	}
 }
 
@@ -201,8 +206,13 @@ int main(int argc, char **argv)
 	char names[32][32];
 	char command[1024];
 
+	if (argc > 4 && strcmp(argv[argc - 2], "--slice") == 0) {
+		if (!slice_parse(&slice, argv[argc - 1]))
+			die("--slice takes I/N");
+		argc -= 2;
+	}
 	if (argc < 4 || argc > 6)
-		die("usage: killer calls|events PROGRAM POINTS [SCENARIO [POINT]]");
+		die("usage: killer calls|events PROGRAM POINTS [SCENARIO [POINT]] [--slice I/N]");
 	by_call = strcmp(argv[1], "calls") == 0;
 	program = argv[2];
 	root = getenv("CKPT_TEST_KILL_DISK") ? scratch_make() : scratch_make_in_memory();

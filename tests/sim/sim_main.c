@@ -3,9 +3,9 @@
  * Runs seeds of a simulated world. Every program of them is used like this:
  *
  *	sim --seeds A..B [--only KIND,...] [--verbose] [--twice] [--quiet] [--keep-going]
- *	    [--limit SECONDS]
+ *	    [--limit SECONDS] [--slice I/N]
  *
- * A seed that fails is run again without one kind of trouble after the other, and prints the shortest
+ * --slice: every Nth seed, from the Ith. A seed that fails is run again without one kind of trouble after the other, and prints the shortest
  * history that still fails, and the command that repeats it. Exit code 0: every seed holds; 1: one does
  * not; 2: usage.
  */
@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lib/slice.h"
 #include "sim_main.h"
 
 #define SHOWN 40
@@ -26,6 +27,7 @@
 struct options {
 	uint64_t first;
 	uint64_t last;
+	struct slice slice;
 	struct sim_options sim;
 	bool twice;
 	bool quiet;
@@ -182,13 +184,15 @@ static bool parse(int argc, char **argv, struct options *options)
 		{"verbose", no_argument, NULL, 'v'}, {"twice", no_argument, NULL, 't'},
 		{"quiet", no_argument, NULL, 'q'}, {"keep-going", no_argument, NULL, 'k'},
 		{"only", required_argument, NULL, 'o'}, {"limit", required_argument, NULL, 'l'},
-		{NULL, 0, NULL, 0}};
+		{"slice", required_argument, NULL, 'i'}, {NULL, 0, NULL, 0}};
 
 	*options = (struct options){.first = 1};
 	for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
 		if (c == 's' && !parse_seeds(optarg, &options->first, &options->last))
 			return false;
 		if (c == 'o' && !parse_only(optarg, &options->sim.without))
+			return false;
+		if (c == 'i' && !slice_parse(&options->slice, optarg))
 			return false;
 		options->sim.verbose |= c == 'v';
 		options->twice |= c == 't';
@@ -234,7 +238,7 @@ int sim_main(int argc, char **argv, const struct sim_program *program)
 	if (!parse(argc, argv, &options)) {
 		(void)fprintf(stderr,
 			"usage: %s --seeds A..B [--only KIND,...] [--verbose] [--twice] [--quiet] "
-			"[--keep-going] [--limit SECONDS]\n",
+			"[--keep-going] [--limit SECONDS] [--slice I/N]\n",
 			the_program);
 		return 2;
 	}
@@ -243,6 +247,8 @@ int sim_main(int argc, char **argv, const struct sim_program *program)
 	(void)signal(SIGVTALRM, crashed);
 	double begin = now();
 	for (uint64_t seed = options.first; seed <= options.last; seed++) {
+		if (!slice_has(&options.slice, seed - options.first))
+			continue;
 		set_limit(options.limit);
 		if (!run_seed(seed, &options, &totals) && !options.keep_going)
 			break;

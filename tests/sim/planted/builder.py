@@ -9,8 +9,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def commit():
-    """What is drawn is drawn by it, so that it is another with each."""
-    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=False,
+    """HEAD's tree: samples are drawn by it, so that each commit has its own."""
+    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD^{tree}"], check=False,
                           capture_output=True, text=True)
     return done.stdout.strip()
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of a test run a file that has changed can break, for the inner loop of a developer.
+
+The first pattern that matches a path decides. test_changed.py sees that every file has one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+
+MAP = {
+    "libckpt/engine/*": "unit sim api tidy lint format",
+    "libckpt/format/*": "unit sim api tidy lint format",
+    "libckpt/store/*": "unit sim api tidy lint format",
+    "libckpt/s3/*": "unit s3 tidy lint format",
+    "libckpt/net/*": "unit s3 tidy lint format",
+    "libckpt/*": "unit api tidy lint format",
+    "include/*": "unit api tidy installed lint format",
+    "bindings/python/*.py": "python typing format",
+    "bindings/python/*": "python typing format",
+    "tools/*": "tools tidy lint format",
+    "benchmarks/*.py": "typing format",
+    "benchmarks/*": "tidy lint format",
+    "examples/*.py": "python typing format",
+    "examples/*": "installed format",
+    "tests/unit/*": "unit format",
+    "tests/headers/*": "unit",
+    "tests/cuda/*": "unit api format",
+    "tests/golden/*": "unit",
+    "tests/api/*": "api format",
+    "tests/sim/planted/*": "tidy planted format",
+    "tests/sim/*": "sim faults format",
+    "tests/damage/*": "faults format",
+    "tests/kill/*": "faults format",
+    "tests/crash/*": "faults format",
+    "tests/torture/*": "faults format",
+    "tests/fuzz/*": "asan format",
+    "tests/model/*": "models format",
+    "tests/tidy/*": "tidy format",
+    "tests/install/*": "installed wheel format",
+    "tests/python/*": "python format",
+    "tests/tools/*": "tools format",
+    "tests/s3/*.py": "s3 format",
+    "tests/s3/*": "unit s3 format",
+    "tests/gpu/*": "gpu format",
+    "tests/lib/*": "unit api format",
+    "tests/soak/*": "format",
+    "tests/run/*": "runner typing format",
+    "tests/*.txt": "runner tidy",
+    "tests/*.md": "tidy",
+    "tests/meson.build": "unit sim api tidy",
+    "meson*": "unit api tidy installed",
+    "pyproject.toml": "python typing format wheel",
+    "scripts/wheel*": "wheel format",
+    "scripts/*": "runner typing format",
+    "docs/*": "python tidy",
+    "README.md": "python tidy",
+    "*.md": "tidy",
+    "pending/*": "",
+    ".ci/*": "",
+    ".clang-*": "lint format",
+    ".*": "format",
+    "LICENSE": "",
+}
+
+
+def pattern_of(path: str) -> str | None:
+    """The pattern that decides about a path; None: no pattern matches."""
+    return next((pattern for pattern in MAP if fnmatch.fnmatchcase(path, pattern)), None)
+
+
+def parts_of(paths: list[str]) -> list[str]:
+    """The parts for these files, each once."""
+    found: dict[str, None] = {}
+    for path in paths:
+        pattern = pattern_of(path)
+        found |= dict.fromkeys(
+            MAP[pattern].split() if pattern else ["unit", "api", "tidy", "python"]
+        )
+    return list(found)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs steps in two lanes: what computes, one step after the other, and beside it what mostly waits."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from results import Test
+
+CPU, WAIT = "cpu", "wait"
+LONGEST = 300  # of a command that is shown
+NICE = 5  # of what computes: a test that waits is woken at once
+
+
+class StepError(Exception):
+    """A command of a step has failed in a way that no test tells."""
+
+
+@dataclass
+class Step:
+    """`run` appends tests to the list that it is given, or raises StepError."""
+
+    part: str
+    lane: str
+    run: Callable[[Lane, list[Test]], None]
+    makes: str = ""  # what others may need
+    needs: str = ""
+
+
+@dataclass
+class Part:
+    """What came of a part, over all of its steps."""
+
+    outcome: str = "passed"
+    began: float = 0.0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    tests: list[Test] = field(default_factory=list)
+    left: int = 0  # steps
+
+
+class Run:
+    """All steps, and what came of them."""
+
+    def __init__(self, steps: Sequence[Step], logs: pathlib.Path) -> None:
+        self.logs = logs
+        self.steps = list(steps)
+        self.parts: dict[str, Part] = {}
+        for step in self.steps:
+            self.parts.setdefault(step.part, Part()).left += 1
+        self.made = {step.makes: threading.Event() for step in self.steps if step.makes}
+        self.missing: set[str] = set()
+        self.lock = threading.Lock()
+
+    def go(self, ended: Callable[[str, Part], None]) -> None:
+        """Returns when every step has ended. `ended` is told of each part."""
+        lanes = [Lane(self, lane, ended) for lane in (CPU, WAIT)]
+        threads = [threading.Thread(target=lane.go) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+class Lane:
+    """One lane of a run, on a thread of its own."""
+
+    def __init__(self, run: Run, lane: str, ended: Callable[[str, Part], None]) -> None:
+        self.run = run
+        self.lane = lane
+        self.ended = ended
+        self.part = ""
+        self.cpu_seconds = 0.0
+
+    def go(self) -> None:
+        for step in self.run.steps:
+            if step.lane == self.lane:
+                self.step(step)
+
+    def step(self, step: Step) -> None:
+        self.part = step.part
+        self.cpu_seconds = 0.0
+        tests: list[Test] = []
+        failure = ""
+        if step.needs:
+            self.run.made[step.needs].wait()
+        began = time.monotonic()
+        if step.needs in self.run.missing:
+            failure = f"there is no {step.needs}"
+        else:
+            try:
+                step.run(self, tests)
+            except StepError as error:
+                failure = str(error)
+        self.settle(step, began, tests, failure)
+
+    def settle(self, step: Step, began: float, tests: list[Test], failure: str) -> None:
+        with self.run.lock:
+            if failure:
+                with self.log_path().open("a") as log:
+                    log.write(f"{failure}\n")
+            if step.makes:
+                if failure:
+                    self.run.missing.add(step.makes)
+                self.run.made[step.makes].set()
+            part = self.run.parts[step.part]
+            part.began = part.began or began
+            part.seconds = time.monotonic() - part.began
+            part.cpu_seconds += self.cpu_seconds
+            part.tests += tests
+            part.left -= 1
+            if failure:
+                part.outcome = "failed"
+            if part.left == 0:
+                self.ended(step.part, part)
+
+    def log_path(self) -> pathlib.Path:
+        return self.run.logs / f"{self.part}.{self.lane}.log"
+
+    def command(self, words: Sequence[object], environment: dict[str, str] | None = None) -> int:
+        """Runs a command to its end, its output in the part's log. Returns its exit code."""
+        with self.log_path().open("ab") as log:
+            log.write(f"$ {in_short(words)}\n".encode())
+            log.flush()
+            child = subprocess.Popen(
+                list(map(str, words)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                preexec_fn=(lambda: os.nice(NICE) and None) if self.lane == CPU else None,
+            )
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_seconds += usage.ru_utime + usage.ru_stime
+        return child.returncode
+
+    def must(self, words: Sequence[object], environment: dict[str, str] | None = None) -> None:
+        """As command(), and the step has failed when that does."""
+        code = self.command(words, environment)
+        if code:
+            raise StepError(f"exit code {code}: {in_short(words)}")
+
+
+def in_short(words: Sequence[object]) -> str:
+    """A command as people want to see it: some have the names of a thousand files."""
+    line = " ".join(map(str, words))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a test run, and the steps that each is made of. ../README.md says what they are for."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import time
+from collections.abc import Collection, Iterator
+
+from checkout import ROOT, changed_since, dependents, landed
+from lanes import CPU, WAIT, Lane, Step
+from programs import (
+    CPUS,
+    FULL,
+    MESON,
+    NINJA,
+    built,
+    built_for,
+    commands,
+    configured,
+    each,
+    meson_tests,
+    pytest_tests,
+)
+from results import FAILED, PASSED, Test
+
+# Parts that are suites of build/, which is built and run once for all of them.
+SUITES = {
+    "unit": ("unit", "headers"),
+    "sim": ("sim",),
+    "api": ("api",),
+    "faults": ("damage", "kill", "crash", "torture"),
+    "models": ("model",),
+    "tidy": ("tidy",),
+    "planted": ("planted",),
+}
+# With --full alone: what finds bugs of the tests, and what `asan` promises as well.
+ONLY_FULL = ("planted", "tools")
+ALL = (
+    *SUITES, "runner", "python", "s3", "gpu", "tools", "asan", "tsan", "minimal", "installed", "wheel",
+    "typing", "format", "lint",
+)  # fmt: skip
+# For scripts and tests; pyproject.toml asks more of the package.
+PYTHON_RULES = "B,C4,E4,E7,E9,F,I,PIE,SIM,UP"
+SANITIZED = ("unit", "sim", "api", "fuzz")
+
+
+@functools.cache
+def changes() -> list[str] | None:
+    """Files that have changed since the last commit that landed; None: nobody knows."""
+    return changed_since(landed())
+
+
+def steps(parts: Collection[str]) -> list[Step]:
+    """The steps of parts, in the order in which their lane runs them."""
+    suites = [suite for part, of_part in SUITES.items() if part in parts for suite in of_part]
+    found = list(suite_steps(suites)) if suites else []
+    found += [step for step in other_steps() if step.part in parts]
+    return found
+
+
+def suite_steps(suites: Collection[str]) -> Iterator[Step]:
+    also = ["models-broken"] if "model" in suites and is_model_changed() else []
+    body = meson_tests("build", suites, also=also)
+    yield Step("suites", CPU, built("build"), makes="build")
+    yield Step("suites", WAIT, body, needs="build")
+    yield Step("suites", CPU, body)
+
+
+def is_model_changed() -> bool:
+    """Whether a model, or a file that one stands for, differs from what landed."""
+    files = changes()
+    models = "".join(path.read_text() for path in (ROOT / "tests/model").glob("*.pml"))
+    named = set(re.findall(r"\w+\.[ch]\b", models))
+    return files is None or any(
+        name.startswith("tests/model/") or name.rpartition("/")[2] in named for name in files
+    )
+
+
+def other_steps() -> Iterator[Step]:
+    yield Step("runner", CPU, pytest_tests("runner", ["tests/run"], jobs=1, marks=False))
+    for part in ("python", "s3", "tools"):
+        body = pytest_tests(part, [f"tests/{part}"])
+        yield Step(part, WAIT, body)
+        yield Step(part, CPU, body)
+    # On a GPU, where there is one; else they show that they run.
+    yield Step("gpu", WAIT, pytest_tests("gpu", ["tests/gpu"], jobs=1, marks=False))
+    yield from asan_steps()
+    yield from tsan_steps()
+    yield from release_steps()
+    yield Step("typing", CPU, commands([".venv/bin/mypy"]))
+    yield Step("format", CPU, check_format)
+    yield Step("lint", CPU, each(lint_warnings, lint_tidy))
+
+
+def asan_steps() -> Iterator[Step]:
+    """What sees a bad access: C tests, the corpora of the fuzz targets, the programs."""
+    build = "build-asan"
+    options = ["-Dwerror=true", "-Dfuzz=enabled", "-Dbuildtype=debug", "-Dbenchmarks=disabled"]
+    options += ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
+    options += ["-Dc_args=-fno-sanitize-recover=all -gline-tables-only"]
+    tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
+    programs = pytest_tests("asan", ["tests/tools"], environment=tools)
+    tests = meson_tests(build, SANITIZED)
+    build_it = each(built(build, "all"), built_for(build, SANITIZED))
+    yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
+    yield Step("asan", WAIT, each(tests, programs), needs=build)
+    yield Step("asan", CPU, each(tests, same_runs, programs))
+
+
+def same_runs(lane: Lane, tests: list[Test]) -> None:
+    """A seed of the simulated world is the same run in every build."""
+    began = time.monotonic()
+    found = []
+    for build in ("build", "build-asan"):
+        lane.must([NINJA, "-C", build, "tests/sim/sim"])
+        words = [f"{build}/tests/sim/sim", "--seeds", "160001..160100"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        found.append(re.findall(r"hash \w+", done.stdout))
+    outcome = PASSED if found[0] and found[0] == found[1] else FAILED
+    tests.append(Test("asan/same-runs", outcome, time.monotonic() - began, str(found)))
+
+
+def tsan_steps() -> Iterator[Step]:
+    """What sees a race. What has one thread has nothing to race with."""
+    build = "build-tsan"
+    options = ["-Dwerror=true", "-Doptimization=1", "-Db_sanitize=thread", "-Db_lundef=false"]
+    options += ["-Dbenchmarks=disabled", "-Dc_args=-gline-tables-only"]
+    # Some kernels place a program where ThreadSanitizer wants to have its own memory.
+    fixed = subprocess.run(["setarch", "-R", "true"], check=False, capture_output=True)
+    wrapper = "setarch -R" if fixed.returncode == 0 else ""
+    tests = meson_tests(build, ("unit", "api"), without=("alone",), wrapper=wrapper)
+    build_it = built_for(build, ("unit", "api"), ("alone",))
+    yield Step("tsan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
+    yield Step("tsan", WAIT, tests, needs=build)
+    yield Step("tsan", CPU, tests)
+
+
+def release_steps() -> Iterator[Step]:
+    """A release by gcc, without what can be left out; what is installed of it; the wheel."""
+    build = "build-minimal"
+    prefix = f"{ROOT}/{build}/installed"
+    options = [f"--prefix={prefix}", "-Dwerror=true", "-Dbuildtype=release"]
+    options += ["-Dauto_features=disabled", "-Dtests=enabled"]
+    suites = ("unit", "sim", "api") if FULL else ("api",)
+    configure = configured(build, "gcc", *options)
+    build_it = each(built(build, "all"), built_for(build, suites))
+    yield Step("minimal", CPU, each(configure, build_it), makes=build)
+    yield Step("minimal", WAIT, meson_tests(build, suites), needs=build)
+    yield Step("minimal", CPU, meson_tests(build, suites))
+    if FULL:
+        tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
+        yield Step(
+            "minimal", CPU, pytest_tests("minimal", ["tests/tools"], environment=tools, marks=False)
+        )
+    install = [MESON, "install", "-C", build, "--no-rebuild"]
+    installed = [built(build, "all"), commands(["rm", "-rf", prefix], install)]
+    check = commands(["tests/install/check.sh", prefix])
+    yield Step("installed", CPU, each(configure, *installed, check))
+    wheel = "set -e; rm -rf build-wheel/dist; scripts/wheel build-wheel/dist; tests/install/wheel_tls.sh"
+    wheel += "; tests/install/wheel.sh build-wheel/dist/*.whl"
+    yield Step("wheel", CPU, commands(["bash", "-c", wheel]))
+
+
+def check_format(lane: Lane, _: list[Test]) -> None:
+    sources = tracked("*.c", "*.h", ":!bindings/python/cdef.h")
+    lane.must(["clang-format", "--dry-run", "-Werror", *sources])
+    lane.must([".venv/bin/ruff", "check", "."])
+    rules = ["--isolated", "--target-version", "py310", "--select", PYTHON_RULES]
+    lane.must([".venv/bin/ruff", "check", *rules, *tracked("*.py")])
+
+
+def tracked(*patterns: str) -> list[str]:
+    asked = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], check=True, capture_output=True, text=True
+    )
+    return [name for name in asked.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def lint_build(lane: Lane) -> list[dict[str, str]]:
+    """The commands of the compiler for everything, by clang."""
+    configured("build-lint", "clang", "-Dwerror=true")(lane, [])
+    told: list[dict[str, str]] = json.loads((ROOT / "build-lint/compile_commands.json").read_text())
+    return told
+
+
+def lint_warnings(lane: Lane, _: list[Test]) -> None:
+    """clang's warnings about everything, which are errors."""
+    lines = "".join(f"{told['command']} -fsyntax-only\0" for told in lint_build(lane))
+    path = ROOT / "build-lint/syntax"
+    path.write_text(lines)
+    each_of = f"xargs -0 -P {CPUS} -I{{}} sh -c '{{}}' <syntax"
+    lane.must(["bash", "-c", f"cd build-lint && {each_of}"])
+
+
+def lint_tidy(lane: Lane, _: list[Test]) -> None:
+    """clang-tidy, of what has changed since the last commit that landed or includes such a header."""
+    # The library is compiled again for tests/torture, and clang-tidy 14 is wrong about the second time that
+    # it sees a file (clang-analyzer-valist).
+    once = [told for told in lint_build(lane) if "/torture/" not in told["output"]]
+    folder = ROOT / "build-lint/lint"
+    folder.mkdir(exist_ok=True)
+    (folder / "compile_commands.json").write_text(json.dumps(once))
+    files = tracked("libckpt/*.c", "tools/*.c")
+    changed = None if FULL else changes()
+    if changed is not None and not {".clang-tidy"}.intersection(changed):
+        depend = dependents(ROOT / "build", changed) | set(changed)
+        files = [name for name in files if name in depend]
+    if not files:
+        return
+    tidy = ["run-clang-tidy", "-quiet", "-p", str(folder), "-j", str(CPUS)]
+    lane.must([*tidy, *(f"^{re.escape(str(ROOT / name))}$" for name in files)])

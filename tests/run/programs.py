@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What steps do: configure and build a directory, run tests of meson's and of pytest's."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from checkout import ROOT
+from judge import flaky
+from lanes import CPU, Lane, StepError
+from results import Test, of_meson, of_pytest
+
+CPUS = os.cpu_count() or 2
+BESIDE = CPUS + 6  # tests that wait, at a time
+FULL = bool(os.environ.get("CKPT_TEST_FULL"))
+PYTHON = str(ROOT / ".venv/bin/python")
+
+
+def system_or_venv(name: str) -> str:
+    """As lib.sh: one ninja for all, for two of different versions do not read each other's logs."""
+    system = pathlib.Path("/usr/bin", name)
+    return str(system if os.access(system, os.X_OK) else ROOT / ".venv/bin" / name)
+
+
+MESON, NINJA = system_or_venv("meson"), system_or_venv("ninja")
+Body = Callable[[Lane, list[Test]], None]
+
+
+def commands(*lines: Sequence[object]) -> Body:
+    """Runs commands, each of which must end well."""
+
+    def run(lane: Lane, _: list[Test]) -> None:
+        for words in lines:
+            lane.must(words)
+
+    return run
+
+
+def each(*bodies: Body) -> Body:
+    def run(lane: Lane, tests: list[Test]) -> None:
+        for body in bodies:
+            body(lane, tests)
+
+    return run
+
+
+def configured(build: str, compiler: str, *options: str) -> Body:
+    """Configures a build directory, by lib.sh."""
+
+    def run(lane: Lane, _: list[Test]) -> None:
+        script = '. scripts/lib.sh; configure "$@"'
+        lane.must(["bash", "-euc", script, "configure", build, *options], {"CC": compiler})
+
+    return run
+
+
+def built(build: str, *targets: str) -> Body:
+    """Builds targets; by default everything, and what the tests need."""
+    return commands([NINJA, "-C", build, *(targets or ("all", "meson-test-prereq"))])
+
+
+def built_for(build: str, suites: Collection[str], without: Collection[str] = ()) -> Body:
+    """Builds what the tests of some suites need, and nothing else."""
+
+    def run(lane: Lane, _: list[Test]) -> None:
+        names = {
+            name
+            for waits in (True, False)
+            for name in names_of(build, suites, without, waits=waits)
+        }
+        files = {t["id"]: t["filename"] for t in introspected(build, "--targets")}
+        needed = set()
+        for test in introspected(build, "--tests"):
+            if test["name"] in names:
+                needed |= {file for target in test["depends"] for file in files[target]}
+        root = ROOT / build
+        lane.must(
+            [NINJA, "-C", build, *sorted(str(pathlib.Path(n).relative_to(root)) for n in needed)]
+        )
+
+    return run
+
+
+def introspected(build: str, what: str) -> list[dict[str, Any]]:
+    asked = subprocess.run(
+        [MESON, "introspect", build, what], check=True, capture_output=True, text=True
+    )
+    told: list[dict[str, Any]] = json.loads(asked.stdout)
+    return told
+
+
+def is_wanted(name: str) -> bool:
+    """Whether it is not left to --full because it is flaky."""
+    return FULL or not any(fnmatch.fnmatchcase(name, pattern) for pattern in flaky())
+
+
+def names_of(
+    build: str, suites: Collection[str], without: Collection[str], *, waits: bool
+) -> list[str]:
+    """The tests of some suites: those that mostly wait, or the others."""
+    unwanted = set(without) if FULL else {*without, "full"}
+    names = []
+    for test in introspected(build, "--tests"):
+        own = {suite.rpartition(":")[2] for suite in test["suite"]}
+        if own & set(suites) and not own & unwanted and ("waits" in own) == waits:
+            names.append(test["name"])
+    return [name for name in names if is_wanted(f"{build}/{name}")]
+
+
+def meson_tests(
+    build: str,
+    suites: Collection[str],
+    *,
+    without: Collection[str] = (),
+    also: Collection[str] = (),
+    wrapper: str = "",
+) -> Body:
+    """
+    Runs tests of some suites, and those of a name in `also`: in the lane of what waits those of the suite
+    `waits`, in the other the others.
+    """
+
+    def run(lane: Lane, tests: list[Test]) -> None:
+        waits = lane.lane != CPU
+        names = names_of(build, suites, without, waits=waits)
+        names += [] if waits else [name for name in also if name not in names]
+        if not names:
+            return
+        base = [MESON, "test", "-C", build, "--no-rebuild", "--print-errorlogs", "--setup", "full"]
+        base += [f"--wrapper={wrapper}"] if wrapper else []
+        log = f"testlog-{lane.lane}"
+        logs = pathlib.Path(build, "meson-logs")
+        for path in logs.glob(f"{log}*.json"):
+            path.unlink()
+        processes = BESIDE if waits else CPUS
+        code = lane.command(
+            [*base, "--logbase", log, "--num-processes", processes, *names], {"NINJA": NINJA}
+        )
+        # The log's name has the wrapper in it, where there is one.
+        for path in logs.glob(f"{log}*.json"):
+            ran = list(of_meson(path, build))
+        if len(ran) != len(names):
+            raise StepError(f"{build}: {len(ran)} of {len(names)} tests ran, exit code {code}")
+        for test in ran:
+            name = test.name.partition("/")[2]
+            test.alone = [*base, "--logbase", "testlog-alone", "--num-processes", "1", name]
+        tests += ran
+
+    return run
+
+
+def pytest_tests(
+    part: str,
+    folders: Sequence[str],
+    *,
+    environment: dict[str, str] | None = None,
+    jobs: int = 0,
+    marks: bool = True,
+) -> Body:
+    """
+    Runs the tests of folders: in the lane of what waits those with the mark `waits`, in the other the others;
+    without `marks` all of them.
+    """
+
+    def run(lane: Lane, tests: list[Test]) -> None:
+        waits = lane.lane != CPU
+        record = lane.run.logs / f"{part}.{lane.lane}.jsonl"
+        plugins = ["-p", "selection", "-p", "record"]
+        own = {"PYTHONPATH": str(ROOT / "tests/run"), **(environment or {})}
+        own["CKPT_TEST_RECORD"] = str(record.resolve())
+        base = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        many = jobs or (BESIDE if waits else CPUS)
+        spread = ["-n", str(many), "--dist", "worksteal"] if many > 1 else []
+        out = [f"--deselect={name}" for name in ([] if FULL else flaky())]
+        mark = ["-m", "waits" if waits else "not waits"] if marks else []
+        code = lane.command([*base, *plugins, *spread, *out, *mark, *folders], own)
+        before = len(tests)
+        if record.exists():
+            tests += of_pytest(record, part)
+        for test in tests[before:]:
+            test.alone = [*env_words(environment), *base, test.name.partition("/")[2]]
+        # 1: some have failed, and are among them. 5: there was none.
+        if code not in (0, 1, 5) or (code == 1 and len(tests) == before):
+            raise StepError(f"pytest ended with {code}")
+
+    return run
+
+
+def env_words(environment: dict[str, str] | None) -> list[str]:
+    return ["env", *(f"{key}={value}" for key, value in (environment or {}).items())]

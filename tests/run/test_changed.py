@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The map from files to parts has no hole, and names nothing that is not there."""
+
+from __future__ import annotations
+
+import changed
+import checkout
+import draw
+import plan
+import pytest
+from checkout import ROOT
+
+
+def test_every_file_has_a_pattern_and_every_pattern_a_file() -> None:
+    files = checkout.git("ls-files")
+    assert files
+    assert [path for path in files if changed.pattern_of(path) is None] == []
+    used = {changed.pattern_of(path) for path in files}
+    # The folder of what waits comes and goes.
+    assert set(changed.MAP) - used <= {"pending/*"}
+
+
+def test_every_part_is_named_and_exists() -> None:
+    named = {part for words in changed.MAP.values() for part in words.split()}
+    assert named <= set(plan.ALL)
+    assert set(plan.ALL) - named <= {"models", "tsan", "minimal", "wheel", "planted", "gpu"} | named
+
+
+@pytest.mark.parametrize(
+    ("path", "some"),
+    [
+        ("libckpt/engine/commit.c", {"unit", "sim", "lint"}),
+        ("bindings/python/libckpt/_load.py", {"python", "typing"}),
+        ("tools/cmd_ls.c", {"tools", "lint"}),
+        ("tests/model/claim.pml", {"models"}),
+    ],
+)
+def test_what_a_change_runs(path: str, some: set[str]) -> None:
+    assert some <= set(changed.parts_of([path]))
+
+
+def test_each_part_alone_has_steps() -> None:
+    for part in plan.ALL:
+        assert plan.steps([part]), part
+
+
+def test_slices_are_of_the_tree_and_are_all_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = set()
+    for tree in range(200):
+        monkeypatch.setenv("CKPT_TEST_SLICE", f"{tree}")
+        drawn.add(draw.number(4, "sim --seeds 1..10"))
+        assert draw.number(4, "x") == draw.number(4, "x")
+    assert drawn == {0, 1, 2, 3}
+
+
+def test_the_commit_that_landed_is_known() -> None:
+    if checkout.git("rev-parse", "--is-shallow-repository") == ["true"]:
+        pytest.skip("a shallow clone does not have it")
+    assert checkout.changed_since(checkout.landed()) is not None
+    assert checkout.changed_since("0" * 40) is None
+    assert (ROOT / "tests/landed.txt").exists()
