@@ -303,6 +303,19 @@ static void verify_listed(struct verification *v, const struct ckpt_catalog *cat
 	}
 }
 
+/*
+ * Whether a listing came to nothing, beside a writer that removes steps: all that it had is gone, or it was made
+ * between the last step and the next one.
+ */
+static bool came_to_nothing(const struct verification *v, bool removed)
+{
+	uint64_t latest = 0;
+
+	if (v->steps > 0 || v->findings > 0 || v->failed || cli_interrupted())
+		return false;
+	return removed || ckpt_engine_latest(v->engine, &latest) == 0;
+}
+
 static void verify_lineage(struct verification *v)
 {
 	struct ckpt_finding f = {.size = sizeof(f), .step = NO_STEP, .error.size = sizeof(f.error)};
@@ -321,9 +334,7 @@ static void verify_lineage(struct verification *v)
 		verify_listed(v, catalog, before);
 		ckpt_catalog_free(before);
 		before = catalog;
-		/* Nothing of what it listed is there: there may be newer steps by now. */
-	} while (v->steps == 0 && v->removed > removed && !cli_interrupted() &&
-		 ++tries < LISTINGS_MAX);
+	} while (came_to_nothing(v, v->removed > removed) && ++tries < LISTINGS_MAX);
 	if (before && ckpt_catalog_error(before, &f.error) < 0)
 		say_finding(v, &f);
 	ckpt_catalog_free(before);
