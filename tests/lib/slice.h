@@ -27,4 +27,20 @@ static inline bool slice_has(const struct slice *slice, uint64_t n)
 	return slice->of == 0 || n % slice->of == slice->at;
 }
 
+/*
+ * The same for a loop within a test of many: whether the nth turn is in the slice of this run of scripts/test.
+ * By hand, and with --full, all are.
+ */
+static inline bool slice_turn(uint64_t n, uint64_t of)
+{
+	const char *text = getenv("CKPT_TEST_FULL") ? NULL : getenv("CKPT_TEST_SLICE");
+	uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+
+	if (!text)
+		return true;
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+	return n % of == (hash >> 32) % of;
+}
+
 #endif

@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
 def chosen(options: argparse.Namespace) -> list[str]:
     """The parts to run."""
     if options.changed is None:
-        return options.parts or [p for p in plan.ALL if FULL or p not in plan.ONLY_FULL]
+        return options.parts or plan.default_parts()
     commit = options.changed or landed()
     files = changed_since(commit)
     if files is None:

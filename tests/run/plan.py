@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import json
 import re
@@ -39,6 +40,16 @@ SUITES = {
 }
 # With --full alone: what finds bugs of the tests, and what `asan` promises as well.
 ONLY_FULL = ("planted", "tools")
+# What the wheel is made of besides the library's sources: it is built when any of this has changed.
+WHEEL = (
+    "scripts/wheel*",
+    "tests/install/*",
+    "pyproject.toml",
+    "meson*",
+    "bindings/*meson.build",
+    "libckpt/*meson.build",
+    "bindings/python/gen_cffi.py",
+)
 ALL = (
     *SUITES, "runner", "python", "s3", "gpu", "tools", "asan", "tsan", "minimal", "installed", "wheel",
     "typing", "format", "lint",
@@ -52,6 +63,17 @@ SANITIZED = ("unit", "sim", "api", "fuzz")
 def changes() -> list[str] | None:
     """Files that have changed since the last commit that landed; None: nobody knows."""
     return changed_since(landed())
+
+
+def default_parts() -> list[str]:
+    """What a commit runs."""
+    if FULL:
+        return list(ALL)
+    left = set(ONLY_FULL)
+    files = changes()
+    if files is not None and not any(fnmatch.fnmatchcase(f, p) for f in files for p in WHEEL):
+        left.add("wheel")
+    return [part for part in ALL if part not in left]
 
 
 def steps(parts: Collection[str]) -> list[Step]:

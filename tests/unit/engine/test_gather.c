@@ -15,9 +15,11 @@
 #include "format/dtype.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
+#include "lib/slice.h"
 #include "lib/spread.h"
 
-#define BLOCK UINT32_C(65536)
+#define BLOCK  UINT32_C(65536)
+#define SLICES 3
 
 struct scene {
 	char *dir;
@@ -178,6 +180,8 @@ static void test_any_cut_any_box(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 150; seed++) {
+		if (!slice_turn(seed, SLICES))
+			continue;
 		struct dice d = {seed};
 		struct scene s = {0};
 		uint32_t world = 1 + (uint32_t)dice_below(&d, SPREAD_WORLD_MAX);
@@ -196,6 +200,8 @@ static void test_many_blocks(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 12; seed++) {
+		if (!slice_turn(seed, SLICES))
+			continue;
 		struct dice d = {seed};
 		struct scene s = {0};
 
@@ -215,6 +221,8 @@ static void test_gaps_larger_than_chunks(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 40; seed++) {
+		if (!slice_turn(seed, SLICES))
+			continue;
 		struct dice d = {seed};
 		struct scene s = {0};
 
@@ -336,6 +344,8 @@ static void test_beside_others(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 40; seed++) {
+		if (!slice_turn(seed, SLICES))
+			continue;
 		struct dice d = {seed};
 		struct scene s = {.sharing = true};
 

@@ -15,8 +15,10 @@
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/slice.h"
 
 #define FLOATS 20000
+#define SLICES 4
 
 struct life {
 	char *dir;
@@ -136,6 +138,8 @@ static void sweep_allocations(live_fn *live, const struct core_rig_config *confi
 	size_t all;
 
 	for (size_t n = 1, done = 0; !done; n++) {
+		if (!slice_turn(n, SLICES))
+			continue;
 		set_up(l, config);
 		core_rig_count_allocations(&l->rig, n);
 		live(l);
@@ -153,6 +157,8 @@ static void sweep_requests(live_fn *live, const struct core_rig_config *config, 
 	unsigned all;
 
 	for (unsigned n = 1, done = 0; !done; n++) {
+		if (!slice_turn(n, SLICES))
+			continue;
 		set_up(l, config);
 		l->rig.fault.fail_at = n;
 		l->rig.fault.fail_error = error;
