@@ -39,7 +39,7 @@ struct ckpt_engine_opts kit_opts(void)
 		.block_bytes = 256 << 10,
 		.copy_threads = 2,
 		.io = io && strcmp(io, "threads") == 0 ? CKPT_IO_THREADS : CKPT_IO_AUTO,
-		.save_timeout_ms = TIMEOUT_MS};
+		.save_timeout_ms = LONG_MS};
 }
 
 struct ckpt_engine *kit_open(const char *path, uint32_t flags)
@@ -67,10 +67,28 @@ struct ckpt_save *kit_start(struct ckpt_engine *engine, uint64_t step, uint32_t 
 	return save;
 }
 
+int kit_wait_at(struct ckpt_save *save, const char *file, int line)
+{
+	int r = ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+
+	if (r == -ETIMEDOUT && ckpt_save_error(save, NULL) == 0)
+		hang_limit("the end of a save", file, line);
+	return r;
+}
+
+int kit_wait_restore_at(struct ckpt_restore *restore, const char *file, int line)
+{
+	int r = ckpt_restore_wait(restore, TIMEOUT_MS);
+
+	if (r == -ETIMEDOUT && ckpt_restore_error(restore, NULL) == 0)
+		hang_limit("the end of a restore", file, line);
+	return r;
+}
+
 int kit_save(struct ckpt_engine *engine, uint64_t step, const struct kit_vector *vectors, size_t n)
 {
 	struct ckpt_save *save = kit_start(engine, step, 0, vectors, n);
-	int r = ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+	int r = kit_wait(save);
 
 	ckpt_save_free(save);
 	return r;
@@ -97,7 +115,7 @@ int kit_compare(
 		must_work(ckpt_restore_bind(restore, &target, 1));
 	}
 	must_work(ckpt_restore_start(restore));
-	r = ckpt_restore_wait(restore, TIMEOUT_MS);
+	r = kit_wait_restore(restore);
 	ckpt_restore_free(restore);
 	for (size_t i = 0; i < n; i++) {
 		if (r == 0)

@@ -14,14 +14,26 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/hang.h"
 #include "lib/scratch.h"
 
-#define TIMEOUT_MS 30000
+/* Of a wait; and of what no test waits for. */
+#define TIMEOUT_MS HANG_LIMIT_MS
+#define LONG_MS    (2u * HANG_LIMIT_MS)
+
+static inline int kit_in_time(int r, const char *call, const char *file, int line)
+{
+	if (r == -ETIMEDOUT)
+		hang_limit(call, file, line);
+	return r;
+}
+/* The result of a call that does not come to its timeout unless something hangs. */
+#define in_time(call) kit_in_time((call), #call, __FILE__, __LINE__)
 
 /* Fails with the library's own sentence. */
 #define must_work(call)                                                                            \
 	do {                                                                                       \
-		int must_r = (call);                                                               \
+		int must_r = in_time(call);                                                        \
 		if (must_r < 0)                                                                    \
 			fail_msg("%s: %d: %s", #call, must_r, ckpt_last_error());                  \
 	} while (0)
@@ -41,6 +53,11 @@ struct ckpt_tensor kit_tensor(const struct kit_vector *vector);
 struct ckpt_engine_opts kit_opts(void);
 struct ckpt_engine *kit_open(const char *path, uint32_t flags);
 
+/* Waits until it is durable or has failed, by its own deadline maybe. Its result. */
+#define kit_wait(save) kit_wait_at((save), __FILE__, __LINE__)
+int kit_wait_at(struct ckpt_save *save, const char *file, int line);
+#define kit_wait_restore(restore) kit_wait_restore_at((restore), __FILE__, __LINE__)
+int kit_wait_restore_at(struct ckpt_restore *restore, const char *file, int line);
 /* Saves vectors as `step` and waits until they are durable. Returns the save's result. */
 int kit_save(struct ckpt_engine *engine, uint64_t step, const struct kit_vector *vectors, size_t n);
 /* Starts a save without waiting; its handle. */

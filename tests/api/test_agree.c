@@ -26,7 +26,6 @@ static int set_up(void **state)
 		opts.rank = rank;
 		opts.world = WORLD;
 		opts.session = "agree";
-		opts.save_timeout_ms = 20000;
 		opts.log_level = CKPT_LOG_DEBUG;
 		must_work(ckpt_engine_open(job->store, &opts, &job->ranks[rank]));
 		kit_fill(&job->vectors[rank], "w", 1000, 1);
@@ -57,7 +56,7 @@ static void save_all(struct job *job, uint64_t step, int codes[WORLD])
 		job->saves[rank] = kit_start(job->ranks[rank], step, 0, &job->vectors[rank], 1);
 	}
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		codes[rank] = ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+		codes[rank] = kit_wait(job->saves[rank]);
 }
 
 static void save_well(struct job *job, uint64_t step)
@@ -176,8 +175,8 @@ static void test_in_common(void **state)
 			begin_with(job, rank, step + 1, said[step][rank]);
 		for (uint32_t rank = 0; rank < WORLD; rank++) {
 			int expected = step == 0 ? 0 : CKPT_EMISMATCH;
-			assert_int_equal(
-				ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS),
+			assert_int_equal(in_time(ckpt_save_wait(
+						 job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS)),
 				expected);
 			if (expected < 0)
 				check_says(job, rank, "the same of what all ranks must have");

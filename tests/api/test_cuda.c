@@ -7,7 +7,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -318,7 +317,7 @@ static void without_a_fence_the_save_is_torn(void **state)
 	assert_int_equal(fake->fill(large->data, 0x5a, (size_t)large->bytes, w->compute), 0);
 	assert_int_equal(cuda.stream_synchronize(w->compute), 0);
 	fake->stop(0);
-	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS), CKPT_ETORN);
+	assert_int_equal(in_time(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS)), CKPT_ETORN);
 	assert_int_equal(ckpt_save_error(save, &error), CKPT_ETORN);
 	assert_string_equal(error.tensor, "gpu.large");
 	ckpt_save_free(save);
@@ -522,7 +521,9 @@ static void a_gpu_that_hangs_fails_the_save_in_time(void **state)
 	must_work(ckpt_save_add(save, &tensor, 1));
 	must_work(ckpt_save_set_streams(save, &stream, 1));
 	must_work(ckpt_save_start(save));
-	must_work(ckpt_save_fence(save, TIMEOUT_MS));
+	/* Unless its deadline has come before. */
+	int r = ckpt_save_fence(save, TIMEOUT_MS);
+	assert_true(r == 0 || r == -ETIMEDOUT);
 	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), -ETIMEDOUT);
 	ckpt_save_free(save);
 	fake->stop(0);
@@ -782,13 +783,12 @@ static void tensors_may_go_when_the_failure_is_told(void **state)
 	fake->limit_queue(20);
 	fake->stop(FAKE_COPIES);
 	fake->block(NULL);
-	while (fake->notes(FAKE_FULL) == 0)
-		(void)sched_yield();
+	await(fake->notes(FAKE_FULL) > 0);
 	ckpt_save_cancel(save);
 	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 20), -ETIMEDOUT);
 	/* Room for the call, and for the event behind it. The GPU stands still all the same. */
 	fake->limit_queue(30);
-	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS), -ECANCELED);
+	assert_int_equal(in_time(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS)), -ECANCELED);
 	given = fake->calls("cudaMemcpyAsync");
 	fake->stop(0);
 	/* Waits for what it has been given, as NVIDIA's does; any other copy would end this process. */

@@ -3,7 +3,6 @@
 #include "api/kit.h"
 
 #include <dirent.h>
-#include <time.h>
 
 static char *dir;
 
@@ -53,11 +52,7 @@ static unsigned count_threads(void)
 
 static void wait_for_none(void)
 {
-	time_t end = time(NULL) + 30;
-
-	while (count_threads() > 0)
-		if (time(NULL) > end)
-			fail_msg("%u threads for HTTP are left", count_threads());
+	await(count_threads() == 0);
 }
 
 static void test_threads_go_with_their_copy(void **state)
@@ -74,7 +69,7 @@ static void test_threads_go_with_their_copy(void **state)
 		must_work(ckpt_export_start(
 			engine, i == 1 ? 7 : CKPT_STEP_LATEST, "s3://bkt/run", &restore));
 		if (i < 2)
-			assert_int_equal(ckpt_restore_wait(restore, TIMEOUT_MS),
+			assert_int_equal(in_time(ckpt_restore_wait(restore, TIMEOUT_MS)),
 				i == 1 ? CKPT_ENOSTEP : CKPT_ENETWORK);
 		ckpt_restore_free(restore);
 		wait_for_none();

@@ -215,10 +215,11 @@ static void test_strangers(void **state)
 	ckpt_engine_close(engine);
 	engine = open_both();
 	assert_int_equal(kit_resume(engine), 1);
-	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EMISMATCH);
+	assert_int_equal(in_time(ckpt_engine_drain_remote(engine, TIMEOUT_MS)), CKPT_EMISMATCH);
 	assert_non_null(strstr(ckpt_last_error(), "another run"));
 	struct ckpt_save *save = kit_start(engine, 2, 0, v, 2);
-	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_REMOTE, TIMEOUT_MS), CKPT_EMISMATCH);
+	assert_int_equal(
+		in_time(ckpt_save_wait(save, CKPT_LEVEL_REMOTE, TIMEOUT_MS)), CKPT_EMISMATCH);
 	must_work(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 0));
 	ckpt_save_free(save);
 	ckpt_engine_close(engine);
@@ -233,7 +234,7 @@ static void test_strangers(void **state)
 	assert_non_null(thesis);
 	(void)fclose(thesis);
 	engine = open_both();
-	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EMISMATCH);
+	assert_int_equal(in_time(ckpt_engine_drain_remote(engine, TIMEOUT_MS)), CKPT_EMISMATCH);
 	assert_non_null(strstr(ckpt_last_error(), "not empty"));
 	ckpt_engine_close(engine);
 }
@@ -269,7 +270,7 @@ static void test_taken_over(void **state)
 	must_work(kit_save(other, 3, v, 2));
 	must_work(ckpt_engine_drain_remote(other, TIMEOUT_MS));
 	must_work(kit_save(engine, 3, v, 2));
-	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EFENCED);
+	assert_int_equal(in_time(ckpt_engine_drain_remote(engine, TIMEOUT_MS)), CKPT_EFENCED);
 	ckpt_engine_close(engine);
 	must_work(kit_save(other, 4, v, 2));
 	must_work(ckpt_engine_drain_remote(other, TIMEOUT_MS));
@@ -299,7 +300,7 @@ static void test_gone_apart(void **state)
 	ckpt_engine_close(engine);
 	engine = open_both();
 	must_work(kit_resume(engine) == 2 ? 0 : -1);
-	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EFENCED);
+	assert_int_equal(in_time(ckpt_engine_drain_remote(engine, TIMEOUT_MS)), CKPT_EFENCED);
 	ckpt_engine_close(engine);
 
 	/* The one that is behind is told so before it begins. */
@@ -468,7 +469,7 @@ static void test_damage_does_not_travel(void **state)
 	scratch_flip(scratch_find(remote, ".safetensors"), 1000000);
 	(void)snprintf(remote, sizeof(remote), "%s/remote", dir);
 	engine = open_both();
-	assert_int_equal(ckpt_engine_drain_remote(engine, TIMEOUT_MS), CKPT_EINTEGRITY);
+	assert_int_equal(in_time(ckpt_engine_drain_remote(engine, TIMEOUT_MS)), CKPT_EINTEGRITY);
 	ckpt_engine_close(engine);
 	assert_holds((uint64_t[]){2}, 1);
 }

@@ -19,11 +19,11 @@
 
 #include "crash_disk.h"
 #include "ground.h"
+#include "lib/hang.h"
 #include "life.h"
 
-#define PATIENCE 120
-#define LINES    16
-#define SPAN_US  8000
+#define LINES   16
+#define SPAN_US 8000
 
 struct cutter {
 	struct wlog nothing;
@@ -68,7 +68,7 @@ static pid_t train(const struct cutter *c, uint64_t seed)
 }
 
 /* Until so many lines were written, and a little. False: the process has ended before. */
-static bool await(struct cutter *c, uint64_t lines, uint64_t us)
+static bool read_on(struct cutter *c, uint64_t lines, uint64_t us)
 {
 	char line;
 
@@ -91,7 +91,7 @@ static bool held(const struct cutter *c)
 
 	if (child == 0) {
 		struct deed deed;
-		(void)alarm(PATIENCE);
+		hang_watch();
 		deed_init(&deed, c->ground.dir);
 		deed_aftermath(&deed);
 		_exit(0);
@@ -145,7 +145,7 @@ static void cut_once(struct cutter *c, uint64_t seed)
 		deed_die("fork failed");
 	uint64_t lines = dice_below(&dice, LINES);
 	uint64_t us = dice_below(&dice, SPAN_US);
-	bool alive = await(c, lines, us);
+	bool alive = read_on(c, lines, us);
 	bool gone = waitpid(child, &status, alive ? WNOHANG : 0) == child;
 	(void)close(c->lines[0]);
 	ground_shut_down(&c->ground);

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/loop.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,16 +13,14 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kill/deed.h"
+#include "lib/hang.h"
 
 #define SHUTDOWN     _IOR('X', 125, uint32_t)
 #define NO_LOG_FLUSH 2u
 #define TRIES        50
-#define PATIENCE     20 /* seconds */
-#define LOOKS_MAX    100000
 
 void ground_bind(void)
 {
@@ -89,16 +86,11 @@ int ground_mount(struct ground *ground)
 /* The ring of a process that has died lets go of its files a little later. */
 void ground_unmount(struct ground *ground)
 {
-	time_t end = time(NULL) + PATIENCE;
+	int r;
 
-	for (int i = 0; i < LOOKS_MAX && time(NULL) < end; i++) {
-		if (umount2(ground->dir, 0) == 0)
-			return;
-		if (errno != EBUSY)
-			break;
-		(void)poll(NULL, 0, 1);
-	}
-	deed_die("%s cannot be unmounted: %s", ground->dir, strerror(errno));
+	await((r = umount2(ground->dir, 0)) == 0 || errno != EBUSY);
+	if (r < 0)
+		deed_die("%s cannot be unmounted: %s", ground->dir, strerror(errno));
 }
 
 void ground_shut_down(struct ground *ground)

@@ -19,8 +19,7 @@
 #include "crash_disk.h"
 #include "ground.h"
 #include "kill/deed.h"
-
-#define PATIENCE 120 /* seconds that one image may take */
+#include "lib/hang.h"
 
 struct cut {
 	size_t at;
@@ -145,7 +144,7 @@ static bool held(const struct replay *r)
 
 	if (child == 0) {
 		struct deed deed;
-		(void)alarm(PATIENCE);
+		hang_watch();
 		deed_init(&deed, r->ground.dir);
 		deed_aftermath(&deed);
 		_exit(0);

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/thread.h"
 #include "device/cuda_load.h"
+#include "lib/hang_inbox.h"
 
 static struct cuda_rig rig;
 
@@ -118,21 +118,7 @@ void cuda_rig_copy(struct cuda_rig *r, struct ckpt_copy *copy, enum ckpt_copy_di
 
 void cuda_rig_await(struct cuda_rig *r, unsigned done)
 {
-	uint64_t deadline = ckpt_deadline(60000);
-
-	while (r->done < done) {
-		struct ckpt_node *node;
-
-		ckpt_inbox_wait(&r->inbox, deadline);
-		assert_true(ckpt_clock_ns() < deadline);
-		node = ckpt_inbox_take(&r->inbox);
-		while (node) {
-			struct ckpt_node *next = node->next;
-
-			node->run(node);
-			node = next;
-		}
-	}
+	await_inbox(&r->inbox, r->done >= done, inbox_run(&r->inbox));
 	assert_int_equal(r->done, done);
 }
 

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,6 +23,7 @@
 
 #include "kill/deed.h"
 #include "lib/dice.h"
+#include "lib/hang.h"
 #include "lib/scratch.h"
 
 #define RIVALS    4
@@ -157,15 +157,10 @@ static char state_of(pid_t pid)
  */
 static void halt(const struct rival *rival)
 {
-	double end = now() + DEED_TIMEOUT_MS / 1e3;
-	char state = 0;
-
 	(void)kill(rival->pid, SIGSTOP);
-	while ((state = state_of(rival->pid)) != 'T') {
-		if (state == 'Z' || now() > end)
-			deed_die("rival %u does not stop, it is %c", rival->id, state);
-		(void)sched_yield();
-	}
+	await(strchr("TZ", state_of(rival->pid)));
+	if (state_of(rival->pid) != 'T')
+		deed_die("rival %u has ended", rival->id);
 }
 
 static unsigned running(const struct arena *arena)
@@ -273,7 +268,8 @@ static void play(struct arena *arena, uint64_t events, struct dice *dice, struct
 		spawn(arena, &arena->rivals[i]);
 	for (uint64_t i = 0; i < events && arena->ids < IDS_MAX - 1; i++) {
 		struct pollfd stirs = {.fd = arena->events[0], .events = POLLIN};
-		if (poll(&stirs, 1, DEED_TIMEOUT_MS) != 1 || read(arena->events[0], &byte, 1) != 1)
+		hang_unless(poll(&stirs, 1, HANG_LIMIT_MS) == 1);
+		if (read(arena->events[0], &byte, 1) != 1)
 			deed_die("no rival stirs");
 		if (waitpid(-1, NULL, WNOHANG) != 0)
 			deed_die("a rival has ended by itself");

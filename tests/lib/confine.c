@@ -13,8 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/hang.h"
+
 #define SYSCALLS_MAX 16
-#define ALARM_S      60
 
 int confine_run(int (*body)(void *), void *argument)
 {
@@ -24,7 +25,7 @@ int confine_run(int (*body)(void *), void *argument)
 	if (child < 0)
 		return 99;
 	if (child == 0) {
-		(void)alarm(ALARM_S);
+		hang_watch();
 		/* Without the exit of a sanitizer, to which what a child leaves behind is a leak. */
 		(void)syscall(SYS_exit_group, body(argument));
 	}

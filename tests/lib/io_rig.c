@@ -9,10 +9,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/thread.h"
+#include "lib/hang_inbox.h"
 #include "lib/scratch.h"
-
-#define WAIT_MS 30000
 
 static void must(bool ok, const char *what)
 {
@@ -66,7 +64,7 @@ int io_rig_open(struct io_rig *rig, enum ckpt_io_kind kind, enum rig_place place
 
 void io_rig_close(struct io_rig *rig)
 {
-	must(ckpt_io_close(rig->io, WAIT_MS) == 0, "does not close");
+	hang_unless(ckpt_io_close(rig->io, HANG_LIMIT_MS) == 0);
 	must(ckpt_inbox_take(&rig->inbox) == NULL, "an answer that nobody waited for");
 	ckpt_inbox_destroy(&rig->inbox);
 	(void)close(rig->root);
@@ -93,18 +91,7 @@ void io_rig_submit(struct io_rig *rig, struct rig_req *req)
 
 void io_rig_wait(struct io_rig *rig, struct rig_req *req)
 {
-	uint64_t deadline_ns = ckpt_deadline(WAIT_MS);
-
-	while (!req->done) {
-		must(ckpt_clock_ns() < deadline_ns, "no answer");
-		ckpt_inbox_wait(&rig->inbox, deadline_ns);
-		struct ckpt_node *node = ckpt_inbox_take(&rig->inbox);
-		while (node) {
-			struct ckpt_node *next = node->next;
-			node->run(node);
-			node = next;
-		}
-	}
+	await_inbox(&rig->inbox, req->done, inbox_run(&rig->inbox));
 }
 
 int64_t io_rig_do(struct io_rig *rig, struct ckpt_io_req *req)
@@ -201,7 +188,7 @@ bool rig_has_uring(void)
 	must(ckpt_inbox_init(&inbox) == 0, "no inbox");
 	int r = ckpt_io_uring_open(&config, &io);
 	if (r == 0)
-		must(ckpt_io_close(io, WAIT_MS) == 0, "does not close");
+		hang_unless(ckpt_io_close(io, HANG_LIMIT_MS) == 0);
 	else
 		(void)fprintf(stderr, "no io_uring here: %s\n", strerror(-r));
 	ckpt_inbox_destroy(&inbox);

@@ -4,16 +4,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { SETTLE_S = 10 };
+#include "lib/hang.h"
 
 static void must(int ok, const char *what)
 {
@@ -173,22 +171,7 @@ size_t scratch_threads(void)
 	return n;
 }
 
-static time_t seconds_now(void)
+void scratch_threads_settle(size_t threads)
 {
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec;
-}
-
-bool scratch_threads_settle(size_t threads)
-{
-	time_t deadline = seconds_now() + SETTLE_S;
-
-	while (scratch_threads() != threads) {
-		if (seconds_now() > deadline)
-			return false;
-		(void)sched_yield();
-	}
-	return true;
+	await(scratch_threads() == threads);
 }

@@ -7,9 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "base/thread.h"
-
-#define WAIT_MS 30000
+#include "lib/hang_inbox.h"
 
 static void must(bool ok, const char *what)
 {
@@ -73,14 +71,8 @@ void store_rig_step(struct store_rig *rig)
 
 int store_rig_wait(struct store_rig *rig, struct ckpt_store_op *op)
 {
-	uint64_t deadline_ns = ckpt_deadline(WAIT_MS);
-
 	store_rig_step(rig);
-	while (!op->done) {
-		must(ckpt_clock_ns() < deadline_ns, "no answer");
-		ckpt_inbox_wait(&rig->io_rig.inbox, deadline_ns);
-		store_rig_step(rig);
-	}
+	await_inbox(&rig->io_rig.inbox, op->done, store_rig_step(rig));
 	return op->result;
 }
 

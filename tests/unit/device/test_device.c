@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/thread.h"
 #include "device/device.h"
 #include "lib/child.h"
+#include "lib/hang_inbox.h"
 
 #define TENSORS 300
 
@@ -86,21 +86,7 @@ static int teardown(void **state)
 /* Lets the inbox's nodes run, as the core does, until so many copies have come back. */
 static void run_until_done(struct world *w, unsigned count)
 {
-	uint64_t deadline = ckpt_deadline(60000);
-
-	while (copies_done < count) {
-		struct ckpt_node *node;
-
-		ckpt_inbox_wait(&w->inbox, deadline);
-		assert_true(ckpt_clock_ns() < deadline);
-		node = ckpt_inbox_take(&w->inbox);
-		while (node) {
-			struct ckpt_node *next = node->next;
-
-			node->run(node);
-			node = next;
-		}
-	}
+	await_inbox(&w->inbox, copies_done >= count, inbox_run(&w->inbox));
 	assert_int_equal(copies_done, count);
 }
 

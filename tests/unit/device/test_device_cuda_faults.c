@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every call of CUDA that fails, and a device that is lost: said, nothing left behind, and no wait without end. */
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/thread.h"
 #include "cuda/cuda_rig.h"
+#include "lib/hang.h"
 
 #define SIZE   ((size_t)32768)
 #define PART   (SIZE / 4)
@@ -232,7 +231,6 @@ static void a_copy_without_an_event_comes_back_when_it_has_ended(void **state)
 	struct ckpt_segment segment = {
 		.view = {device, 1, 1, part_shape, NULL, 0}, .length = PART, .staged = staged};
 	struct ckpt_copy copy = {.error = &rig->err};
-	uint64_t deadline = ckpt_deadline(60000);
 
 	(void)state;
 	cuda_rig_open(rig);
@@ -240,8 +238,7 @@ static void a_copy_without_an_event_comes_back_when_it_has_ended(void **state)
 	fake->stop(FAKE_COPIES);
 	fake->fail_call("cudaEventRecord", 1, CKPT_CUDA_INVALID_RESOURCE_HANDLE);
 	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &segment, 1);
-	while (fake->calls("cudaStreamSynchronize") == 0 && ckpt_clock_ns() < deadline)
-		(void)sched_yield();
+	await(fake->calls("cudaStreamSynchronize") > 0);
 	assert_null(ckpt_inbox_take(&rig->inbox));
 	fake->stop(0);
 	cuda_rig_await(rig, 1);
@@ -354,12 +351,7 @@ static void start_gated(struct gated *g)
 /* Until the function has been called so often. Nothing may come back before. */
 static void await_calls(const char *function, uint64_t calls)
 {
-	uint64_t deadline = ckpt_deadline(60000);
-
-	while (fake->calls(function) < calls && ckpt_clock_ns() < deadline) {
-		assert_null(ckpt_inbox_take(&rig->inbox));
-		(void)sched_yield();
-	}
+	await(ckpt_inbox_take(&rig->inbox) || fake->calls(function) >= calls);
 	assert_int_equal(fake->calls(function), calls);
 	assert_null(ckpt_inbox_take(&rig->inbox));
 }

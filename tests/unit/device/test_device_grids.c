@@ -3,7 +3,6 @@
  * A GPU's tensors whose elements lie anyhow: what is saved of them, and what comes back, is what the device of the CPU
  * makes of the same view.
  */
-#include <sched.h>
 #include <string.h>
 
 #include <ckpt/error.h>
@@ -11,6 +10,7 @@
 #include "device/cuda_grids.h"
 #include "device/cuda_pieces.h"
 #include "lib/dice.h"
+#include "lib/hang.h"
 
 #define SIZE ((size_t)12 << 20)
 #define CUTS 40
@@ -408,8 +408,7 @@ static void a_gpu_that_is_lost_fails_it(void **state)
 
 	fake->stop(FAKE_KERNELS);
 	cuda_rig_copy(rig, &copy, CKPT_COPY_TO_STAGING, &s, 1);
-	while (fake->calls("cuLaunchKernel") == 0)
-		(void)sched_yield();
+	await(fake->calls("cuLaunchKernel") > 0);
 	fake->die(0, CKPT_CUDA_ILLEGAL_ADDRESS);
 	cuda_rig_await(rig, 1);
 	assert_int_equal(copy.result, CKPT_EDEVICE);

@@ -4,13 +4,13 @@
  * before the last is copied, and whatever shares an event or a piece keeps its own bytes and its own failures.
  */
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
 #include "cuda/cuda_rig.h"
 #include "device/cuda_pace.h"
 #include "device/cuda_pieces.h"
 #include "lib/dice.h"
+#include "lib/hang.h"
 
 #define BLOCKS 1280
 #define BLOCK  ((size_t)4096)
@@ -352,8 +352,7 @@ static void what_is_stopped_is_not_enqueued(void **state)
 	fake->limit_queue(64);
 	fake->stop(FAKE_COPIES);
 	copy_all(CKPT_COPY_TO_STAGING);
-	while (fake->notes(FAKE_FULL) == 0)
-		(void)sched_yield();
+	await(fake->notes(FAKE_FULL) > 0);
 	given = fake->calls("cudaMemcpyAsync");
 	atomic_store(&stop, true);
 	ckpt_device_copy(rig->device, &ask);
@@ -398,8 +397,7 @@ static void copy_at(char *from, char *to, unsigned count, uint64_t each_ns)
 	}
 	hold(CKPT_HOLD_ALL);
 	for (unsigned i = 0; i < count; i++) {
-		while (fake->calls("cudaEventSynchronize") < waits + i + 1)
-			(void)sched_yield();
+		await(fake->calls("cudaEventSynchronize") >= waits + i + 1);
 		rig->now_ns += each_ns;
 		fake->allow(1);
 		cuda_rig_await(rig, i + 1);

@@ -12,9 +12,8 @@
 #include "engine/restore_state.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
+#include "lib/hang.h"
 #include "lib/scratch.h"
-
-#define HANG_SECONDS 20
 
 struct scene {
 	char *dir;
@@ -158,7 +157,7 @@ static void test_posted_twice(void **state)
 	struct scene *s = *state;
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 
-	(void)alarm(HANG_SECONDS);
+	hang_watch();
 	ckpt_restore_post_cancel(r);
 	ckpt_restore_post_cancel(r);
 	core_rig_run(&s->rig);
@@ -205,7 +204,7 @@ static void test_fork(void **state)
 	pthread_mutex_lock(&ckpt_restore_latch(r)->lock);
 	pid_t child = fork();
 	if (child == 0) {
-		(void)alarm(HANG_SECONDS);
+		hang_watch();
 		_exit(ckpt_restore_forked(r) && !ckpt_restore_index(r) &&
 					ckpt_restore_name_count(r) == 0 &&
 					ckpt_restore_finding_count(r) == 0

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "base/thread.h"
 #include "exchange/exchange_dir.h"
+#include "lib/hang_inbox.h"
 #include "lib/io_fault.h"
 #include "lib/scratch.h"
 #include "lib/store_rig.h"
@@ -63,14 +63,8 @@ typedef void ask_fn(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 
 static void wait_for(struct scene *s, const struct ckpt_exchange_op *op)
 {
-	uint64_t deadline_ns = ckpt_deadline(30000);
-
 	store_rig_step(&s->rig);
-	while (!op->done) {
-		assert_true(ckpt_clock_ns() < deadline_ns);
-		ckpt_inbox_wait(&s->rig.io_rig.inbox, deadline_ns);
-		store_rig_step(&s->rig);
-	}
+	await_inbox(&s->rig.io_rig.inbox, op->done, store_rig_step(&s->rig));
 }
 
 static int ask(struct scene *s, ask_fn *verb, struct ckpt_exchange *x,
