@@ -14,8 +14,7 @@
 #include "engine/open.h"
 #include "format/layout.h"
 #include "io/io_direct.h"
-
-#define WAIT_MS 60000
+#include "lib/hang_inbox.h"
 
 static void must(int r, const char *what, const struct ckpt_error *err)
 {
@@ -46,7 +45,6 @@ static void rig_submit(struct ckpt_io *io, struct ckpt_io_req *req)
 		req->next = r->held;
 		r->held = req;
 		r->held_count++;
-		(void)pthread_cond_broadcast(&r->changed);
 	} else if (is_transfer(req) && r->passing != SIZE_MAX) {
 		r->passing--;
 	}
@@ -81,24 +79,23 @@ void rig_let_go(struct rig *rig)
 	}
 }
 
-void rig_wait_held(struct rig *rig, size_t count)
+static size_t held_count(struct rig *rig)
 {
 	pthread_mutex_lock(&rig->io.lock);
-	while (rig->io.held_count < count)
-		(void)pthread_cond_wait(&rig->io.changed, &rig->io.lock);
+	size_t count = rig->io.held_count;
 	pthread_mutex_unlock(&rig->io.lock);
+	return count;
+}
+
+void rig_wait_held(struct rig *rig, size_t count)
+{
+	await(held_count(rig) >= count);
 }
 
 bool rig_wait_held_or_end(struct rig *rig, struct ckpt_restore *restore)
 {
-	for (;;) {
-		uint32_t bits = ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_END, 1);
-		pthread_mutex_lock(&rig->io.lock);
-		bool held = rig->io.held_count > 0;
-		pthread_mutex_unlock(&rig->io.lock);
-		if (held || bits & CKPT_DONE_END)
-			return held;
-	}
+	await(held_count(rig) > 0 || ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_END);
+	return held_count(rig) > 0;
 }
 
 static int nothing(struct ckpt_task *task)
@@ -107,16 +104,15 @@ static int nothing(struct ckpt_task *task)
 	return 0;
 }
 
-/* The core has seen everything that was there before; and workers have had time for what it gave them. */
-static void round_trips(struct rig *rig)
+/* The core has seen everything that was there before. */
+static void round_trip(struct rig *rig)
 {
-	for (int i = 0; i < 50; i++) {
-		struct ckpt_command command;
-		must(ckpt_command_init(&command, &rig->core), "command", NULL);
-		ckpt_command_post(&command, nothing);
-		(void)ckpt_latch_wait(&command.latch, CKPT_DONE_END, -1);
-		ckpt_command_fini(&command);
-	}
+	struct ckpt_command command;
+
+	must(ckpt_command_init(&command, &rig->core), "command", NULL);
+	ckpt_command_post(&command, nothing);
+	await_latch(&command.latch, CKPT_DONE_END);
+	ckpt_command_fini(&command);
 }
 
 void rig_release_newest(struct rig *rig)
@@ -130,7 +126,9 @@ void rig_release_newest(struct rig *rig)
 	pthread_mutex_unlock(&r->lock);
 	ckpt_io_exec(req);
 	ckpt_inbox_push(&rig->inbox, &req->node);
-	round_trips(rig);
+	/* Workers have had time for what it gave them, too. */
+	for (int i = 0; i < 50; i++)
+		round_trip(rig);
 }
 
 #define BLOCK_STANDS 1u
@@ -155,7 +153,7 @@ void rig_block_post(struct rig *rig, struct rig_block *block)
 
 void rig_block_wait(struct rig_block *block)
 {
-	(void)ckpt_latch_wait(&block->latch, BLOCK_STANDS, -1);
+	await_latch(&block->latch, BLOCK_STANDS);
 }
 
 void rig_block_wait_inbox(struct rig *rig)
@@ -166,8 +164,51 @@ void rig_block_wait_inbox(struct rig *rig)
 void rig_block_end(struct rig_block *block)
 {
 	ckpt_latch_set(&block->latch, BLOCK_GOES);
-	(void)ckpt_latch_wait(&block->latch, BLOCK_GONE, -1);
+	await_latch(&block->latch, BLOCK_GONE);
 	ckpt_latch_destroy(&block->latch);
+}
+
+static struct rig_env *env_of(struct ckpt_env *env)
+{
+	return CKPT_CONTAINER(env, struct rig_env, env);
+}
+
+static uint64_t env_now(struct ckpt_env *env)
+{
+	return ckpt_clock_ns() + atomic_load(&env_of(env)->ahead_ns);
+}
+
+static uint64_t env_wall(struct ckpt_env *env)
+{
+	return ckpt_env_wall_ms(ckpt_env_os_env(env_of(env)->os));
+}
+
+static uint64_t env_random(struct ckpt_env *env)
+{
+	return ckpt_env_random(ckpt_env_os_env(env_of(env)->os));
+}
+
+static void env_run(struct ckpt_env *env, struct ckpt_job *job)
+{
+	ckpt_env_run(ckpt_env_os_env(env_of(env)->os), job);
+}
+
+static const struct ckpt_env_ops rig_env_ops = {.name = "rig",
+	.now_ns = env_now,
+	.wall_ms = env_wall,
+	.random = env_random,
+	.run = env_run};
+
+static void open_env(struct rig *rig)
+{
+	rig->env.env = (struct ckpt_env){.ops = &rig_env_ops, .inbox = &rig->inbox};
+	must(ckpt_env_os_open(2, &rig->inbox, &rig->env.os), "env", NULL);
+}
+
+void rig_pass(struct rig *rig, uint64_t ms)
+{
+	atomic_fetch_add(&rig->env.ahead_ns, ms * 1000000);
+	round_trip(rig);
 }
 
 static void *core_thread(void *argument)
@@ -176,6 +217,8 @@ static void *core_thread(void *argument)
 
 	while (!atomic_load(&rig->quit)) {
 		uint64_t deadline_ns = ckpt_core_step(&rig->core);
+		if (deadline_ns != UINT64_MAX)
+			deadline_ns -= atomic_load(&rig->env.ahead_ns);
 		if (!atomic_load(&rig->quit))
 			ckpt_inbox_wait(&rig->inbox, deadline_ns);
 	}
@@ -192,7 +235,6 @@ static void open_io(struct rig *rig)
 	rig->io.io.ops = &rig_io_ops;
 	rig->io.passing = SIZE_MAX;
 	must(-pthread_mutex_init(&rig->io.lock, NULL), "mutex", NULL);
-	must(-pthread_cond_init(&rig->io.changed, NULL), "cond", NULL);
 }
 
 static void open_store(struct rig *rig)
@@ -201,7 +243,7 @@ static void open_store(struct rig *rig)
 
 	must(ckpt_command_init(&opener.command, &rig->core), "command", NULL);
 	ckpt_command_post(&opener.command, ckpt_open_body);
-	(void)ckpt_latch_wait(&opener.command.latch, CKPT_DONE_END, -1);
+	await_latch(&opener.command.latch, CKPT_DONE_END);
 	must(opener.command.result, "open", &opener.command.error);
 	ckpt_opener_clear(&opener.command);
 	ckpt_command_fini(&opener.command);
@@ -218,16 +260,15 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 	must(rig->root, config->dir, NULL);
 	must(ckpt_log_open(CKPT_LOG_DEBUG, &rig->log), "log", NULL);
 	must(ckpt_inbox_init(&rig->inbox), "inbox", NULL);
-	must(ckpt_env_os_open(2, &rig->inbox, &rig->env), "env", NULL);
+	open_env(rig);
 	must(ckpt_pool_open(&pool, &err, &rig->pool), "pool", &err);
-	must(ckpt_device_host_open(ckpt_env_os_env(rig->env), &rig->host), "device", NULL);
-	must(ckpt_devices_init(
-		     &rig->devices, &(struct ckpt_devices_config){.env = ckpt_env_os_env(rig->env),
-					    .host = rig->host}),
+	must(ckpt_device_host_open(&rig->env.env, &rig->host), "device", NULL);
+	must(ckpt_devices_init(&rig->devices,
+		     &(struct ckpt_devices_config){.env = &rig->env.env, .host = rig->host}),
 		"devices", NULL);
 	open_io(rig);
 	rig->io.io.direct = config->sharing && ckpt_io_direct_works(rig->root, false);
-	struct ckpt_core_parts parts = {.env = ckpt_env_os_env(rig->env),
+	struct ckpt_core_parts parts = {.env = &rig->env.env,
 		.io = &rig->io.io,
 		.root = rig->root,
 		.label = rig->dir,
@@ -236,7 +277,7 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 		.log = rig->log};
 	struct ckpt_core_config core = {.block_bytes = config->block_bytes,
 		.chunk_bytes = ckpt_min_u64(CKPT_CHUNK_BYTES, config->block_bytes),
-		.save_timeout_ms = WAIT_MS,
+		.save_timeout_ms = 2 * HANG_LIMIT_MS,
 		.read_only = config->read_only,
 		.sharing = config->sharing,
 		.many = config->many,
@@ -263,20 +304,18 @@ void rig_close(struct rig *rig)
 
 	must(ckpt_command_init(&closer.command, &rig->core), "command", NULL);
 	ckpt_command_post(&closer.command, ckpt_closer_body);
-	if (!(ckpt_latch_wait(&closer.command.latch, CKPT_DONE_END, WAIT_MS) & CKPT_DONE_END))
-		must(-ETIMEDOUT, "close", NULL);
+	await_latch(&closer.command.latch, CKPT_DONE_END);
 	ckpt_command_fini(&closer.command);
 	ckpt_inbox_push(&rig->inbox, &quitter.node);
 	(void)pthread_join(rig->thread, NULL);
 	CKPT_ASSERT(ckpt_pool_free(rig->pool) == ckpt_pool_slots(rig->pool));
-	must(ckpt_io_close(rig->io.below, WAIT_MS), "io close", NULL);
+	hang_unless(ckpt_io_close(rig->io.below, HANG_LIMIT_MS) == 0);
 	ckpt_core_destroy(&rig->core);
 	ckpt_devices_close(&rig->devices);
-	ckpt_env_os_close(rig->env);
+	ckpt_env_os_close(rig->env.os);
 	ckpt_pool_close(rig->pool);
 	ckpt_inbox_destroy(&rig->inbox);
 	ckpt_log_close(rig->log);
-	(void)pthread_cond_destroy(&rig->io.changed);
 	(void)pthread_mutex_destroy(&rig->io.lock);
 	(void)close(rig->root);
 	free(rig->dir);
@@ -306,8 +345,7 @@ struct ckpt_restore *rig_restore(struct rig *rig, uint64_t step)
 	uint32_t bits = CKPT_DONE_OPENED | CKPT_DONE_END;
 
 	ckpt_restore_post_open(restore);
-	if (!(ckpt_latch_wait(ckpt_restore_latch(restore), bits, WAIT_MS) & bits))
-		must(-ETIMEDOUT, "open", NULL);
+	await_latch(ckpt_restore_latch(restore), bits);
 	return restore;
 }
 
@@ -334,10 +372,7 @@ struct ckpt_restore *rig_export(struct rig *rig, uint64_t step, const char *dest
 
 int rig_wait(struct ckpt_restore *restore)
 {
-	struct ckpt_latch *latch = ckpt_restore_latch(restore);
-
-	if (!(ckpt_latch_wait(latch, CKPT_DONE_END, WAIT_MS) & CKPT_DONE_END))
-		must(-ETIMEDOUT, "end", NULL);
+	await_latch(ckpt_restore_latch(restore), CKPT_DONE_END);
 	return ckpt_restore_failure(restore)->code;
 }
 
@@ -350,8 +385,6 @@ int rig_run(struct ckpt_restore *restore)
 void rig_free(struct ckpt_restore *restore)
 {
 	ckpt_restore_post_release(restore);
-	if (!(ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, WAIT_MS) &
-		    CKPT_DONE_GONE))
-		must(-ETIMEDOUT, "gone", NULL);
+	await_latch(ckpt_restore_latch(restore), CKPT_DONE_GONE);
 	ckpt_restore_unref(restore);
 }

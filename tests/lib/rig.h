@@ -17,7 +17,6 @@ struct rig_io {
 	struct ckpt_io io;
 	struct ckpt_io *below;
 	pthread_mutex_t lock;
-	pthread_cond_t changed;
 	size_t passing; /* guarded by lock: transfers that are let through before all are held */
 	struct ckpt_io_req *held;   /* guarded by lock */
 	size_t held_count;          /* guarded by lock: ever */
@@ -25,11 +24,18 @@ struct rig_io {
 	atomic_size_t cached_bytes; /* of them, of files that are open without O_DIRECT */
 };
 
+/* The real one, ahead of the clock by what has passed at the test's word. */
+struct rig_env {
+	struct ckpt_env env;
+	struct ckpt_env_os *os;
+	_Atomic uint64_t ahead_ns;
+};
+
 struct rig {
 	char *dir;
 	int root;
 	struct ckpt_inbox inbox;
-	struct ckpt_env_os *env;
+	struct rig_env env;
 	struct rig_io io;
 	struct ckpt_pool *pool;
 	struct ckpt_device *host; /* the devices' */
@@ -74,6 +80,9 @@ void rig_block_wait(struct rig_block *block);
 /* Waits until something new has come into the inbox of the core that stands. */
 void rig_block_wait_inbox(struct rig *rig);
 void rig_block_end(struct rig_block *block);
+
+/* So much time passes for the core, at once. */
+void rig_pass(struct rig *rig, uint64_t ms);
 
 /* The newest log line of at least this level that holds `text`; drops those before it. */
 bool rig_logged(struct rig *rig, enum ckpt_log_level level, const char *text);
