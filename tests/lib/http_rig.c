@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/thread.h"
+#include "lib/hang_inbox.h"
 #include "lib/test.h"
 
 static void came_back(struct ckpt_node *node)
@@ -30,20 +30,10 @@ void http_rig_open(struct http_rig *rig, const struct ckpt_http_config *config,
 	assert_int_equal(ckpt_http_curl_open(&used, NULL, &rig->http), 0);
 }
 
-static void take(struct http_rig *rig)
-{
-	struct ckpt_node *next;
-
-	for (struct ckpt_node *node = ckpt_inbox_take(&rig->inbox); node; node = next) {
-		next = node->next;
-		node->run(node);
-	}
-}
-
 void http_rig_close(struct http_rig *rig)
 {
 	ckpt_http_close(rig->http);
-	take(rig);
+	inbox_run(&rig->inbox);
 	http_server_stop(rig->server);
 	ckpt_inbox_destroy(&rig->inbox);
 }
@@ -70,15 +60,9 @@ void http_ask_submit(struct http_ask *ask)
 	ckpt_http_submit(ask->rig->http, &ask->req);
 }
 
-bool http_rig_wait(struct http_rig *rig, unsigned count)
+void http_rig_wait(struct http_rig *rig, unsigned count)
 {
-	uint64_t deadline_ns = ckpt_deadline(60000);
-
-	while (rig->came_back < count && ckpt_clock_ns() < deadline_ns) {
-		ckpt_inbox_wait(&rig->inbox, deadline_ns);
-		take(rig);
-	}
-	return rig->came_back == count;
+	await_inbox(&rig->inbox, rig->came_back >= count, inbox_run(&rig->inbox));
 }
 
 int http_ask_run(struct http_ask *ask)
@@ -86,7 +70,7 @@ int http_ask_run(struct http_ask *ask)
 	unsigned before = ask->rig->came_back;
 
 	http_ask_submit(ask);
-	assert_true(http_rig_wait(ask->rig, before + 1));
+	http_rig_wait(ask->rig, before + 1);
 	assert_int_equal(ask->came_back, 1);
 	/* No secret is ever in words. */
 	assert_null(strstr(ask->req.words, "secret"));

@@ -30,8 +30,8 @@ void http_rig_close(struct http_rig *rig);
 void http_ask_init(struct http_ask *ask, struct http_rig *rig, enum ckpt_http_method method);
 void http_ask_url(struct http_ask *ask, const char *scheme, const char *host, unsigned port);
 void http_ask_submit(struct http_ask *ask);
-/* Until `count` of all have come back in all. False: they have not after a minute. */
-bool http_rig_wait(struct http_rig *rig, unsigned count);
+/* Until `count` of all, or more, have come back in all. */
+void http_rig_wait(struct http_rig *rig, unsigned count);
 /* Submits and waits; the result. */
 int http_ask_run(struct http_ask *ask);
 /* What was received is freed. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/thread.h"
+#include "lib/hang.h"
 #include "lib/test.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -54,10 +55,11 @@ static void told(void *user)
 
 static void wait_told(struct names *names, unsigned count)
 {
+	uint64_t limit_ns = ckpt_deadline(HANG_LIMIT_MS);
+
 	pthread_mutex_lock(&names->lock);
 	while (names->told < count)
-		assert_true(
-			ckpt_cond_wait_until(&names->changed, &names->lock, ckpt_deadline(20000)));
+		hang_unless(ckpt_cond_wait_until(&names->changed, &names->lock, limit_ns));
 	pthread_mutex_unlock(&names->lock);
 }
 
