@@ -12,6 +12,7 @@
 #define WORLD           4
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define COUNT           ((int64_t)50000)
+#define SHORT_MS        500 /* a deadline that passes */
 
 static const char *const names[WORLD] = {"w", "x", "y", "z"};
 
@@ -89,9 +90,20 @@ static void start_rank(struct job *job, uint32_t rank, uint64_t step, uint32_t f
 	job->saves[rank] = kit_start(job->ranks[rank], step, flags, &job->vectors[rank], 1);
 }
 
+static void start_with(
+	struct job *job, uint32_t rank, uint64_t step, const struct ckpt_save_opts *opts)
+{
+	struct ckpt_tensor tensor = kit_tensor(&job->vectors[rank]);
+
+	ckpt_save_free(job->saves[rank]);
+	must_work(ckpt_save_begin(job->ranks[rank], step, opts, &job->saves[rank]));
+	must_work(ckpt_save_add(job->saves[rank], &tensor, 1));
+	must_work(ckpt_save_start(job->saves[rank]));
+}
+
 static int wait_rank(struct job *job, uint32_t rank)
 {
-	return ckpt_save_wait(job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+	return kit_wait(job->saves[rank]);
 }
 
 /* The step is there, with `WORLD` good shards; or there is none. */
@@ -101,7 +113,7 @@ static void check_step(struct job *job, uint64_t step, bool committed)
 	struct ckpt_restore *verify = NULL;
 
 	must_work(ckpt_verify_start(reader, step, &verify));
-	int r = ckpt_restore_wait(verify, TIMEOUT_MS);
+	int r = kit_wait_restore(verify);
 	assert_int_equal(r, committed ? 0 : CKPT_ENOSTEP);
 	ckpt_restore_free(verify);
 	ckpt_engine_close(reader);
@@ -130,7 +142,7 @@ static void test_one_outcome(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job, 20000);
+	open_job(job, LONG_MS);
 	for (uint64_t step = 1; step <= 3; step++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			start_rank(job, rank, step, 0);
@@ -208,7 +220,7 @@ static void test_other_world(void **state)
 	struct kit_vector matrix;
 
 	kit_fill(&matrix, "matrix", ROWS * COLUMNS, 7);
-	open_job(job, 20000);
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		save_rows(job, rank, matrix.data, cuts[rank], cuts[rank + 1] - cuts[rank]);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -228,7 +240,7 @@ static void test_late_rank(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job, 20000);
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		start_rank(job, rank, 1, rank == 2 ? CKPT_SAVE_FENCED : 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -255,7 +267,7 @@ static void test_failed_rank(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job, 600000);
+	open_job(job, LONG_MS);
 	for (uint32_t failing = 0; failing < WORLD; failing++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			start_rank(job, rank, 1 + failing, CKPT_SAVE_FENCED);
@@ -285,7 +297,7 @@ static void test_refused_rank(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job, 600000);
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		start_rank(job, rank, 1, 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -339,7 +351,7 @@ static void test_refused_first(void **state)
 
 	for (uint32_t refused = 0; refused < WORLD; refused++) {
 		(void)snprintf(job->store, sizeof(job->store), "%s/store-%u", job->dir, refused);
-		open_job(job, 600000);
+		open_job(job, LONG_MS);
 		check_refused_first(job, refused);
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			start_rank(job, rank, 2, 0);
@@ -356,7 +368,7 @@ static void test_all_refused_first(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job, 600000);
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		struct ckpt_save *draft = NULL;
 		must_work(ckpt_save_begin(job->ranks[rank], 1, NULL, &draft));
@@ -415,7 +427,7 @@ static void test_claim_failed_for_refused(void **state)
 
 	for (uint32_t refused = 0; refused < WORLD; refused += WORLD - 1) {
 		(void)snprintf(job->store, sizeof(job->store), "%s/store-%u", job->dir, refused);
-		open_job(job, 60000);
+		open_job(job, LONG_MS);
 		move_claims(job, true);
 		/* Twice: each is counted on all ranks. */
 		for (uint64_t step = 1; step <= 2; step++) {
@@ -442,7 +454,7 @@ static void test_ready(void **state)
 	struct job *job = *state;
 	struct ckpt_save *draft = NULL;
 
-	open_job(job, 600000);
+	open_job(job, LONG_MS);
 	must_work(ckpt_save_begin(job->ranks[1], 1, NULL, &draft));
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(ckpt_save_ready(draft, 10), -ETIMEDOUT);
@@ -457,13 +469,13 @@ static void test_ready(void **state)
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		must_work(wait_rank(job, rank));
 	/* What it finds is the save's failure. */
-	struct ckpt_engine_opts opts = options_of(job, 0, 600000);
+	struct ckpt_engine_opts opts = options_of(job, 0, LONG_MS);
 	opts.session = "job-2";
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		close_rank(job, rank);
 	must_work(ckpt_engine_open(job->store, &opts, &job->ranks[0]));
 	must_work(ckpt_save_begin(job->ranks[0], 2, NULL, &draft));
-	assert_int_equal(ckpt_save_ready(draft, TIMEOUT_MS), CKPT_ENOTRESUMED);
+	assert_int_equal(in_time(ckpt_save_ready(draft, TIMEOUT_MS)), CKPT_ENOTRESUMED);
 	assert_int_equal(ckpt_save_error(draft, NULL), CKPT_ENOTRESUMED);
 	assert_int_equal(ckpt_save_start(draft), CKPT_ENOTRESUMED);
 	ckpt_save_free(draft);
@@ -528,7 +540,7 @@ static void test_skip(void **state)
 
 	(void)snprintf(job->session, sizeof(job->session), "job-skip");
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		struct ckpt_engine_opts opts = options_of(job, rank, 20000);
+		struct ckpt_engine_opts opts = options_of(job, rank, LONG_MS);
 		opts.busy = CKPT_BUSY_SKIP;
 		must_work(ckpt_engine_open(job->store, &opts, &job->ranks[rank]));
 	}
@@ -544,12 +556,12 @@ static void test_skip(void **state)
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		assert_int_equal(pthread_join(trainers[rank].thread, NULL), 0);
 	for (uint64_t step = 1; step <= trainers[0].steps; step++) {
-		int first = ckpt_save_wait(trainers[0].saves[step], CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+		int first = kit_wait(trainers[0].saves[step]);
 		assert_true(first == 0 || first == CKPT_ESKIPPED);
 		counts[first == 0]++;
 		for (uint32_t rank = 0; rank < WORLD; rank++) {
 			struct ckpt_save *save = trainers[rank].saves[step];
-			int r = ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+			int r = kit_wait(save);
 			if (r != first)
 				fail_msg("rank %u says of step %llu: %d: %s", rank,
 					(unsigned long long)step, r, ckpt_last_error());
@@ -570,14 +582,16 @@ static void test_skip(void **state)
 /* A rank that is not there any more: the others learn by their deadline that there is no such step. */
 static void vanish(struct job *job, uint32_t gone)
 {
-	open_job(job, 2000);
+	const struct ckpt_save_opts in_vain = {.size = sizeof(in_vain), .timeout_ms = SHORT_MS};
+
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		start_rank(job, rank, 1, 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		must_work(wait_rank(job, rank));
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		if (rank != gone)
-			start_rank(job, rank, 2, 0);
+			start_with(job, rank, 2, &in_vain);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		if (rank == gone)
 			continue;
@@ -603,12 +617,12 @@ static void test_next_start(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job, 20000);
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		start_rank(job, rank, 1, 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		must_work(wait_rank(job, rank));
-	struct ckpt_engine_opts opts = options_of(job, 0, 20000);
+	struct ckpt_engine_opts opts = options_of(job, 0, LONG_MS);
 	struct ckpt_engine *second = NULL;
 	opts.session = "job-2";
 	assert_int_equal(ckpt_engine_open(job->store, &opts, &second), CKPT_EINUSE);
@@ -619,12 +633,12 @@ static void test_next_start(void **state)
 static void test_survivors(void **state)
 {
 	struct job *job = *state;
-	struct ckpt_engine_opts opts = options_of(job, 0, 600000);
+	struct ckpt_engine_opts opts = options_of(job, 0, LONG_MS);
 	struct ckpt_error error = {.size = sizeof(error)};
 	struct ckpt_engine *second = NULL;
 	uint64_t generation;
 
-	open_job(job, 600000);
+	open_job(job, LONG_MS);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		start_rank(job, rank, 1, 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -650,7 +664,7 @@ static void test_survivors(void **state)
 static void test_strangers(void **state)
 {
 	struct job *job = *state;
-	struct ckpt_engine_opts opts = options_of(job, 0, 2000);
+	struct ckpt_engine_opts opts = options_of(job, 0, LONG_MS);
 	struct ckpt_save *save = NULL;
 	const char *const bad[] = {"", ".a", "a/b", "a b",
 		"0123456789012345678901234567890123456789012345678901234567890123456789", NULL};
@@ -659,18 +673,18 @@ static void test_strangers(void **state)
 		opts.session = bad[i];
 		assert_int_equal(ckpt_engine_open(job->store, &opts, &job->ranks[0]), -EINVAL);
 	}
-	opts = options_of(job, 0, 2000);
+	opts = options_of(job, 0, LONG_MS);
 	opts.session = "job-1";
 	opts.world = 50001;
 	assert_int_equal(ckpt_engine_open(job->store, &opts, &job->ranks[0]), -EINVAL);
-	opts = options_of(job, WORLD, 2000);
+	opts = options_of(job, WORLD, LONG_MS);
 	opts.session = "job-1";
 	assert_int_equal(ckpt_engine_open(job->store, &opts, &job->ranks[0]), -EINVAL);
-	open_job(job, 2000);
+	open_job(job, LONG_MS);
 	start_rank(job, 0, 1, 0);
 	/* Another store: its rank 0 never says anything. */
 	close_rank(job, 1);
-	opts = options_of(job, 1, 2000);
+	opts = options_of(job, 1, SHORT_MS);
 	must_work(ckpt_engine_open(scratch_join(job->dir, "other"), &opts, &job->ranks[1]));
 	must_work(ckpt_save_begin(job->ranks[1], 1, NULL, &save));
 	assert_int_equal(ckpt_save_start(save), -ETIMEDOUT);
