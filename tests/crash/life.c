@@ -212,7 +212,7 @@ static void remove_one(struct life *life, struct life_line *line)
 	int r = ckpt_catalog_remove(d->engine, step);
 	/* Retention may have been faster. */
 	if (r < 0 && r != CKPT_ENOSTEP && r != -EBUSY)
-		deed_check(r, "ckpt_catalog_remove()");
+		deed_check(r, "ckpt_catalog_remove()", __FILE__, __LINE__);
 	if (r == 0)
 		deed_log(d, "gone %u\n", step);
 }

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/hang.h"
 #include "lib/scratch.h"
 
-#define TIMEOUT_MS 30000
-#define FILL       0xee
-#define MORE       7 /* the step that a writer saves */
+#define FILL 0xee
+#define MORE 7 /* the step that a writer saves */
 
 #define must(judge, cond, ...)                                                                     \
 	do {                                                                                       \
@@ -18,6 +18,14 @@
 			victim_die(__VA_ARGS__);                                                   \
 		}                                                                                  \
 	} while (0)
+
+static int wait_for(struct ckpt_restore *restore)
+{
+	int r = ckpt_restore_wait(restore, HANG_LIMIT_MS);
+
+	hang_unless(r != -ETIMEDOUT);
+	return r;
+}
 
 /* What may be said of a damaged store. Anything else is an accident, not a finding. */
 static bool is_finding(int r)
@@ -119,7 +127,7 @@ static void verify_step(struct judge *j, struct ckpt_engine *engine, unsigned st
 	int r = ckpt_verify_start(engine, step, &verify);
 
 	must(j, r == 0, "verify_start: %s", ckpt_last_error());
-	r = ckpt_restore_wait(verify, TIMEOUT_MS);
+	r = wait_for(verify);
 	if (!store_hurt(v) && !step_hurt(v, step)) {
 		must(j, r == 0, "step %u is called bad (%d): %s", step, r, ckpt_last_error());
 		ckpt_restore_free(verify);
@@ -204,7 +212,7 @@ static int restore_some(
 	bind(j, restore, from, to);
 	r = ckpt_restore_start(restore);
 	if (r == 0)
-		r = ckpt_restore_wait(restore, TIMEOUT_MS);
+		r = wait_for(restore);
 	must(j, r == 0 || is_finding(r), "restore: %d: %s", r, ckpt_last_error());
 	(void)ckpt_restore_error(restore, &error);
 	compare(j, chosen, from, to, r == 0);
@@ -300,7 +308,7 @@ static int try_resume(struct judge *j, struct ckpt_engine *engine, uint64_t step
 	must(j, ckpt_restore_open(engine, (uint64_t)r, &restore) == 0, "%s", ckpt_last_error());
 	bind(j, restore, 0, j->victim->tensors);
 	must(j, ckpt_restore_start(restore) == 0, "%s", ckpt_last_error());
-	must(j, ckpt_restore_wait(restore, TIMEOUT_MS) == 0, "%s", ckpt_last_error());
+	must(j, wait_for(restore) == 0, "%s", ckpt_last_error());
 	must(j, ckpt_restore_adopt(restore) == 0, "%s", ckpt_last_error());
 	ckpt_restore_free(restore);
 	return r;
@@ -313,7 +321,7 @@ static void save_more(struct judge *j, struct ckpt_engine *engine)
 
 	must(j, r == 0, "save after resuming: %d: %s", r, ckpt_last_error());
 	must(j, ckpt_verify_start(engine, MORE, &verify) == 0, "%s", ckpt_last_error());
-	r = ckpt_restore_wait(verify, TIMEOUT_MS);
+	r = wait_for(verify);
 	must(j, r == 0, "the step saved after resuming: %d: %s", r, ckpt_last_error());
 	ckpt_restore_free(verify);
 }

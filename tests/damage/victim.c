@@ -12,9 +12,8 @@
 #include <unistd.h>
 
 #include "lib/dice.h"
+#include "lib/hang.h"
 #include "lib/scratch.h"
-
-#define TIMEOUT_MS 30000
 
 static char *made; /* in memory: it must not stay there */
 
@@ -46,7 +45,7 @@ struct ckpt_engine *victim_engine(const struct victim *victim, uint32_t flags)
 		.copy_threads = 1,
 		.io = CKPT_IO_THREADS,
 		.log_level = CKPT_LOG_WARN,
-		.save_timeout_ms = TIMEOUT_MS};
+		.save_timeout_ms = 2 * HANG_LIMIT_MS};
 	struct ckpt_engine *engine = NULL;
 
 	return ckpt_engine_open(victim->dir, &opts, &engine) < 0 ? NULL : engine;
@@ -123,7 +122,8 @@ int victim_save(const struct victim *victim, struct ckpt_engine *engine, unsigne
 	if (r == 0)
 		r = ckpt_save_start(save);
 	if (r == 0)
-		r = ckpt_save_wait(save, CKPT_LEVEL_LOCAL, TIMEOUT_MS);
+		r = ckpt_save_wait(save, CKPT_LEVEL_LOCAL, HANG_LIMIT_MS);
+	hang_unless(r != -ETIMEDOUT);
 	ckpt_save_free(save);
 	return r;
 }

@@ -25,8 +25,10 @@ void deed_die(const char *fmt, ...)
 	_exit(1);
 }
 
-void deed_check(int r, const char *call)
+void deed_check(int r, const char *call, const char *file, int line)
 {
+	if (r == -ETIMEDOUT)
+		hang_limit(call, file, line);
 	if (r < 0)
 		deed_die("%s: %d: %s", call, r, ckpt_last_error());
 }
@@ -56,7 +58,7 @@ void deed_init(struct deed *deed, const char *root)
 		.copy_threads = 1,
 		.io = io && strcmp(io, "threads") == 0 ? CKPT_IO_THREADS : CKPT_IO_AUTO,
 		.log_level = CKPT_LOG_ERROR,
-		.save_timeout_ms = DEED_TIMEOUT_MS};
+		.save_timeout_ms = 2 * DEED_TIMEOUT_MS};
 	for (int i = 0; i < DEED_TENSORS; i++) {
 		deed->live[i] = calloc((size_t)tensors[i].count, sizeof(float));
 		if (!deed->live[i])

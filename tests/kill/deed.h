@@ -23,8 +23,10 @@
 #include <ckpt/ckpt.h>
 #include <stdbool.h>
 
+#include "lib/hang.h"
+
 #define DEED_TENSORS    3
-#define DEED_TIMEOUT_MS 60000
+#define DEED_TIMEOUT_MS HANG_LIMIT_MS
 
 struct deed {
 	char *store;
@@ -41,8 +43,8 @@ struct deed {
 /* Prints a sentence and ends the program: something failed that nobody made fail. */
 void deed_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 /* Ends the program with the library's sentence if a call has failed. */
-#define deed_must(call) deed_check((call), #call)
-void deed_check(int r, const char *call);
+#define deed_must(call) deed_check((call), #call, __FILE__, __LINE__)
+void deed_check(int r, const char *call, const char *file, int line);
 
 /*
  * ROOT/store, ROOT/dest and ROOT/log, or the file of CKPT_TEST_LOG; the backend is that of CKPT_TEST_IO.

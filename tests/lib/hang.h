@@ -17,11 +17,16 @@
 #define HANG_LIMIT_S  120
 #define HANG_LIMIT_MS (HANG_LIMIT_S * 1000)
 
-/* Any thread, with or without cmocka. What hangs may still use what is the test's, so nothing is cleaned up. */
-static inline _Noreturn void hang_limit(const char *what, const char *file, int line)
+static inline void hang_say(const char *what, const char *file, int line)
 {
 	(void)fflush(stdout);
 	(void)fprintf(stderr, "hang limit: %s, %s:%d\n", what, file, line);
+}
+
+/* Any thread, with or without cmocka. What hangs may still use what is the test's, so nothing is cleaned up. */
+static inline _Noreturn void hang_limit(const char *what, const char *file, int line)
+{
+	hang_say(what, file, line);
 	abort();
 }
 

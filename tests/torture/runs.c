@@ -23,7 +23,7 @@
 #define __lsan_do_recoverable_leak_check() 0
 #endif
 
-#define SAVE_TIMEOUT_MS 15000
+#define SAVE_TIMEOUT_MS (HANG_LIMIT_MS / 2)
 
 static char *root;
 static char work[600];
@@ -55,8 +55,10 @@ static int wait_for(pid_t child)
 	struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, child, 0), .events = POLLIN};
 
 	bool late = end.fd >= 0 && poll(&end, 1, TORTURE_DEADLINE) == 0;
-	if (late)
+	if (late) {
+		hang_say("the end of a run", __FILE__, __LINE__);
 		(void)kill(child, SIGKILL);
+	}
 	if (end.fd >= 0)
 		(void)close(end.fd);
 	while (waitpid(child, &status, 0) < 0 && errno == EINTR)

@@ -34,9 +34,9 @@ enum torture_kind {
 #define TORTURE_RANKS     3
 #define TORTURE_SOFT      0x10000 /* a code that calls are to bear by themselves: never for ever */
 #define TORTURE_SHORT     (-0x20000) /* not a failure: half of the bytes */
-#define TORTURE_WAIT_MS   25000      /* of a trial for one thing: longer than a save may take */
+#define TORTURE_WAIT_MS   80000      /* of a trial for one thing: longer than a save may take */
 #define TORTURE_SILENT_MS 3000       /* the same, for what the kernel will not answer */
-#define TORTURE_DEADLINE  150000 /* milliseconds that a run may take; its waits give up before */
+#define TORTURE_DEADLINE  360000 /* milliseconds that a run may take; its waits give up before */
 
 /* A function whose calls are counted. */
 struct torture_call {
