@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "base/latch.h"
 #include "base/thread.h"
+#include "lib/hang_inbox.h"
 
 #define JOBS 2000
 
@@ -33,7 +34,7 @@ static void work(struct ckpt_job *base)
 
 	if (job->gate) {
 		ckpt_latch_set(job->entered, 1);
-		(void)ckpt_latch_wait(job->gate, 1, -1);
+		await_latch(job->gate, 1);
 	}
 	job->worked++;
 }
@@ -88,7 +89,7 @@ static void test_urgent_first(void **state)
 	env = ckpt_env_os_env(os);
 	/* The only worker is busy while the others queue up. */
 	submit(env, &jobs[0], 0, false);
-	(void)ckpt_latch_wait(&entered, 1, -1);
+	await_latch(&entered, 1);
 	for (unsigned i = 1; i < COUNT(jobs); i++)
 		submit(env, &jobs[i], i, i == 4 || i == 5);
 	assert_null(ckpt_inbox_take(&inbox));
@@ -115,10 +116,7 @@ static void test_every_job_once(void **state)
 	assert_int_equal(ckpt_env_os_threads(os), 3);
 	for (unsigned i = 0; i < JOBS / 2; i++)
 		submit(ckpt_env_os_env(os), &jobs[i], i, i % 5 == 0);
-	while (back < JOBS / 2) {
-		ckpt_inbox_wait(&inbox, UINT64_MAX);
-		back += run_all(&inbox);
-	}
+	await_inbox(&inbox, back >= JOBS / 2, back += run_all(&inbox));
 	/* What has been handed over when it closes is finished. */
 	for (unsigned i = JOBS / 2; i < JOBS; i++)
 		submit(ckpt_env_os_env(os), &jobs[i], i, false);

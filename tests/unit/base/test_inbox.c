@@ -7,6 +7,7 @@
 
 #include "base/inbox.h"
 #include "base/thread.h"
+#include "lib/hang_inbox.h"
 
 #define PUSHERS 4
 #define PUSHES  5000
@@ -75,10 +76,7 @@ static void test_many_pushers(void **state)
 		assert_int_equal(
 			ckpt_thread_start(&threads[p], "pusher", push_all, &pushers[p]), 0);
 	}
-	while (taken < PUSHERS * PUSHES) {
-		ckpt_inbox_wait(&inbox, UINT64_MAX);
-		taken += run_all(&inbox);
-	}
+	await_inbox(&inbox, taken >= PUSHERS * PUSHES, taken += run_all(&inbox));
 	for (unsigned p = 0; p < PUSHERS; p++) {
 		assert_int_equal(pthread_join(threads[p], NULL), 0);
 		assert_int_equal(seen[p], PUSHES);

@@ -4,6 +4,7 @@
 
 #include "base/latch.h"
 #include "base/thread.h"
+#include "lib/hang_inbox.h"
 
 #define WAITERS 4
 
@@ -67,7 +68,7 @@ static void test_every_waiter_wakes(void **state)
 		waiters[i] = (struct waiter){&latch, &started, 1u << i, 1u << i | 256, 0};
 		assert_int_equal(
 			ckpt_thread_start(&threads[i], "waiter", wait_for_bits, &waiters[i]), 0);
-		(void)ckpt_latch_wait(&started, 1u << i, -1);
+		await_latch(&started, 1u << i);
 	}
 	/* The first by a bit of its own, the others by one that all wait for. */
 	ckpt_latch_set(&latch, 1);

@@ -9,6 +9,7 @@
 #include "device/cuda_pieces.h"
 #include "lib/child.h"
 #include "lib/dice.h"
+#include "lib/hang_inbox.h"
 
 #define SIZE   ((size_t)1 << 18)
 #define COPIES 16
@@ -591,18 +592,6 @@ static void look_and_reuse(struct ckpt_node *node)
 	loop_next++;
 }
 
-static void take_all(void)
-{
-	struct ckpt_node *node = ckpt_inbox_take(&rig->inbox);
-
-	while (node) {
-		struct ckpt_node *next = node->next;
-
-		node->run(node);
-		node = next;
-	}
-}
-
 static void run_loop(struct world *w, uint64_t seed)
 {
 	struct dice d = {seed};
@@ -617,10 +606,8 @@ static void run_loop(struct world *w, uint64_t seed)
 			struct ckpt_copy *copy = &loop_copies[step][k];
 
 			/* Four slots: the one of the last step must be back. */
-			while (step > 0 && loop_next + 4 <= step * 4 + k) {
-				ckpt_inbox_wait(&rig->inbox, UINT64_MAX);
-				take_all();
-			}
+			await_inbox(&rig->inbox, step == 0 || loop_next + 4 > step * 4 + k,
+				inbox_run(&rig->inbox));
 			loop_segments[step][k] = whole(w);
 			loop_segments[step][k].offset = k * 64;
 			loop_segments[step][k].length = 64;
@@ -632,15 +619,12 @@ static void run_loop(struct world *w, uint64_t seed)
 			ckpt_device_copy(rig->device, copy);
 		}
 		if (dice_below(&d, 3) == 0)
-			take_all();
+			inbox_run(&rig->inbox);
 		assert_int_equal(ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL,
 					 -1, &rig->err),
 			0);
 	}
-	while (loop_next < STEPS * 4) {
-		ckpt_inbox_wait(&rig->inbox, UINT64_MAX);
-		take_all();
-	}
+	await_inbox(&rig->inbox, loop_next >= STEPS * 4, inbox_run(&rig->inbox));
 	assert_int_equal(loop_wrong, 0);
 }
 

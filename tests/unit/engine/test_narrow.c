@@ -14,6 +14,7 @@
 
 #include "engine/indexer.h"
 #include "engine/restore_state.h"
+#include "lib/hang_inbox.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
 #include "lib/spread.h"
@@ -384,7 +385,7 @@ static int look_up(struct scene *s, struct ckpt_restore *r, uint32_t rank, char 
 	indexer->restore = ckpt_restore_ref(r);
 	indexer->rank = rank;
 	ckpt_command_post(command, ckpt_indexer_body);
-	(void)ckpt_latch_wait(&command->latch, CKPT_DONE_END, CKPT_FOREVER);
+	await_latch(&command->latch, CKPT_DONE_END);
 	int code = command->result;
 	if (code == 0) {
 		assert_int_equal(ckpt_restore_put_index(r, rank, indexer->index), 0);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "lib/hang_inbox.h"
 #include "lib/scratch.h"
 #include "lib/store_rig.h"
 #include "lib/test.h"
@@ -416,13 +417,8 @@ static void waiters(struct store_rig *rig)
 	struct user u = {.rig = rig};
 
 	ckpt_task_start(&u.task, &rig->sched, user_body, NULL);
-	while (!u.task.finished) {
-		ckpt_sched_run(&rig->sched);
-		if (u.task.finished)
-			break;
-		ckpt_inbox_wait(&rig->io_rig.inbox, UINT64_MAX);
-		store_rig_step(rig);
-	}
+	ckpt_sched_run(&rig->sched);
+	await_inbox(&rig->io_rig.inbox, u.task.finished, store_rig_step(rig));
 	assert_int_equal(u.task.result, 0);
 	assert_int_equal(u.round, 5);
 	assert_string_equal(store_rig_names(rig, "."), "");
