@@ -12,7 +12,7 @@
 #define WORLD 4
 #define NODES 2
 #define COUNT ((int64_t)20000)
-#define SHORT 1500 /* milliseconds, which pass */
+#define SHORT 700 /* milliseconds, which pass */
 
 struct job;
 
