@@ -479,7 +479,8 @@ static void test_claim_in_vain(void **state)
 	atomic_store(&job->weather, SILENT);
 	assert_int_equal(begin(&job->ranks[1], 1, 0, 0), -ETIMEDOUT);
 	assert_int_equal(ckpt_save_error(job->ranks[1].save, &error), -ETIMEDOUT);
-	if (!strstr(error.message, "has not answered a request in time"))
+	/* Or has not even taken it, on a machine that is busy. */
+	if (!strstr(error.message, "do not reach each other: the program"))
 		fail_msg("%s", error.message);
 }
 
