@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A plugin of pytest: which tests the run of a commit takes. `python -m pytest -p selection`
+
+A test that is marked `full` is left out. Of the cases of a parametrised test one in two is taken, or one in N
+where it is marked `slices(N)`, and one at least: others with each commit, whose hash is CKPT_TEST_SLICE. With
+CKPT_TEST_FULL, or without the plugin, everything runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+
+import pytest
+
+#: One in so many cases, where no mark says another number.
+SLICES = 2
+
+
+def drawn(cases: Iterable[str], slices: int, draw: str) -> set[str]:
+    """One in so many cases, one at least. Each case is in one of `slices` draws, on average."""
+
+    def number(case: str) -> bytes:
+        return hashlib.sha256(f"{draw} {case}".encode()).digest()
+
+    ordered = sorted(cases, key=number)
+    return set(ordered[: -(-len(ordered) // slices)])
+
+
+def slices_of(item: pytest.Item) -> int:
+    """The number in the nearest mark."""
+    mark = item.get_closest_marker("slices")
+    return int(mark.args[0]) if mark else SLICES
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what another run takes."""
+    if os.environ.get("CKPT_TEST_FULL"):
+        return
+    draw = os.environ.get("CKPT_TEST_SLICE", "")
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("full") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[str] = set()
+    for of_one in cases.values():
+        kept |= drawn((item.nodeid for item in of_one), slices_of(of_one[0]), draw)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
