@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import Forked
+from waiting import ended
 
 import libckpt
 
 torch.set_num_threads(1)
-
-
-def until(true: Callable[[], Any], seconds: float = 60) -> None:
-    """Returns when a condition has come about, which must be soon."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -202,37 +195,27 @@ HEADER = """
     import torch
     import libckpt
     from conftest import Training, own_threads
+    from waiting import result_of, until
     store = {store!r}
 """
 
 
-def program(store: Path, body: str) -> list[str]:
-    """The command line of a Python program that knows `store` and the trainings above."""
+def program(store: Path, body: str) -> str:
+    """A Python program that knows `store` and the trainings above."""
     header = textwrap.dedent(HEADER).format(tests=str(Path(__file__).parent), store=str(store))
-    return [sys.executable, "-c", header + textwrap.dedent(body)]
+    return header + textwrap.dedent(body)
 
 
-def run(store: Path, body: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs such a program to its end."""
-    return subprocess.run(
-        program(store, body),
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        **options,
-    )
-
-
-def start(store: Path, body: str, **options: Any) -> subprocess.Popen[str]:
+def start(store: Path, body: str) -> Forked:
     """Starts such a program."""
-    return subprocess.Popen(
-        program(store, body),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    return Forked(program(store, body))
+
+
+def run(store: Path, body: str) -> subprocess.CompletedProcess[str]:
+    """Runs such a program to its end."""
+    process = start(store, body)
+    out, err = ended(process)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def shards(store: Path) -> list[Path]:

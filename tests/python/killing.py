@@ -26,8 +26,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from forked import torchrun
+from waiting import LIMIT, HangLimit
+
 #: seconds: a job in which nothing has happened for so long hangs
-PATIENCE = 240
+PATIENCE = LIMIT
 #: seconds from the first rank's start within which a rank is killed, at most
 SPAN = 3.0
 
@@ -76,7 +79,7 @@ def be_rank(place: Path) -> None:
 
     import libckpt
 
-    signal.alarm(6 * PATIENCE)  # whatever becomes of the test, nothing stays
+    signal.alarm(6 * int(PATIENCE))  # whatever becomes of the test, nothing stays
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     log = os.open(place / f"log-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -227,16 +230,13 @@ class Job:
         self.truth = Truth()
         self._logs = Logs(place, world)
         self._heard = time.monotonic()
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--monitor-interval", "0.1", "--max-restarts", str(kills)]
-        command += ["--nproc-per-node", str(world), __file__, "--rank-in", str(place)]
         self._output = (place / "output").open("wb")
-        self.process = subprocess.Popen(
-            command,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
+        output = self._output.fileno()
+        self.process = torchrun(
+            *("--standalone", "--monitor-interval", "0.1", "--max-restarts", kills),
+            *("--nproc-per-node", world, __file__, "--rank-in", place),
+            streams=(None, output, output),
+            session=True,
         )
 
     def listen(self) -> None:
@@ -245,7 +245,7 @@ class Job:
             self._heard = time.monotonic()
             self.truth.take(line)
         if time.monotonic() - self._heard > PATIENCE:
-            raise TimeoutError(f"nothing for {PATIENCE} s; see {self.place / 'output'}")
+            raise HangLimit(f"anything to be said; see {self.place / 'output'}")
 
     def listen_until(self, start: int, word: str) -> None:
         """Until a rank of this start has begun, or all of them have resumed."""
@@ -272,8 +272,8 @@ class Job:
 def kill(pid: int, place: Path) -> bool:
     """A rank of this job; not whoever has its number now."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if os.fsencode(place) not in command:
+        held = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        if not any(name.startswith(f"{place}/log-") for name in held):
             return False
         os.kill(pid, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):
@@ -303,7 +303,7 @@ def run(place: Path, world: int, kills: int, seed: int) -> tuple[int, list[str]]
         job.listen()
         if job.process.returncode != 0:
             job.truth.wrong.append(f"torchrun has ended with {job.process.returncode}")
-    except (TimeoutError, ChildProcessError, subprocess.TimeoutExpired) as error:
+    except (HangLimit, ChildProcessError, subprocess.TimeoutExpired) as error:
         job.truth.wrong.append(str(error))
     finally:
         job.end()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
 import shutil
 import signal
@@ -29,16 +28,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import killing
+from forked import Forked
 from killing import PATIENCE, SPAN, Logs, Truth
 from nodes import Network
+from waiting import HangLimit
 
 _PORT = 29500
 #: seconds from what happens to a node until the others are killed, at most
 _AFTER = 2.0
 _SKIPPED = 77
 #: seconds that a save may take in rounds in which some shall take longer
-_SAVE_TIMEOUT = 4.0
+_SAVE_TIMEOUT = 8.0
 #: of the cuts in one round, in which no save may have been under way, at most
 _CUTS = 5
 #: one round in so many is of that kind
@@ -55,7 +55,7 @@ class Job:
         self._place, self._network, self._world = place, network, world
         self._logs = Logs(place, world)
         self._heard = time.monotonic()
-        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._ranks: list[Forked] = []
         self._output = (place / "output").open("ab")
 
     def node_of(self, rank: int) -> int:
@@ -72,7 +72,6 @@ class Job:
         for rank in range(self._world):
             node = self.node_of(rank)
             environment = {
-                **os.environ,
                 "RANK": str(rank),
                 "WORLD_SIZE": str(self._world),
                 "MASTER_ADDR": self._network.address(0),
@@ -80,17 +79,18 @@ class Job:
                 "TORCHELASTIC_RESTART_COUNT": str(number),
                 "LIBCKPT_NODE": f"node{node}",
                 "GLOO_SOCKET_IFNAME": "cable",
-                "OMP_NUM_THREADS": "1",
             }
             if save_timeout is not None:
                 environment["SAVE_TIMEOUT"] = str(save_timeout)
-            command = ["ip", "netns", "exec", self._network.name(node), sys.executable]
-            command += [killing.__file__, "--rank-in", str(self._place)]
-            self._ranks.append(
-                subprocess.Popen(
-                    command, env=environment, stdout=self._output, stderr=subprocess.STDOUT
-                )
+            output = self._output.fileno()
+            rank_of_it = Forked(
+                "import killing, pathlib, sys; killing.be_rank(pathlib.Path(sys.argv[1]))",
+                str(self._place),
+                environment=environment,
+                streams=(None, output, output),
+                network=self._network.name(node),
             )
+            self._ranks.append(rank_of_it)
 
     def take(self) -> None:
         """What was said."""
@@ -109,7 +109,7 @@ class Job:
         """Takes what was said; raises if nobody says anything any more, or one has ended."""
         self.take()
         if time.monotonic() - self._heard > PATIENCE:
-            raise TimeoutError(f"nothing for {PATIENCE} s; see {self._place / 'output'}")
+            raise HangLimit(f"anything to be said; see {self._place / 'output'}")
         ended = [process.returncode for process in self._ranks if process.poll() is not None]
         if ended:
             raise ChildProcessError(f"a rank has ended with {ended[0]}")
@@ -248,7 +248,7 @@ def run(
         job.start(kills)
         job.listen_until(kills, "resumed")
         job.end_well()
-    except (TimeoutError, ChildProcessError, subprocess.TimeoutExpired) as error:
+    except (HangLimit, ChildProcessError, subprocess.TimeoutExpired) as error:
         job.truth.wrong.append(str(error))
     finally:
         job.close()

@@ -4,7 +4,7 @@ Ranks on nodes of their own: network namespaces with a cable each to one switch,
 They share the file system of this machine, as nodes share one of the network; or each of them has a
 store of its own there.
 
-Run as a program it is one rank, which does what it is told by lines on its standard input.
+be_rank() is one rank, which does what it is told by lines on its standard input.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from forked import Forked
+from waiting import LIMIT
+
 #: A rank that has not answered by then hangs.
-_PATIENCE = 90
+_PATIENCE = LIMIT
 _PORT = 29400
 
 
@@ -98,30 +100,29 @@ class Rank:
     ) -> None:
         self.rank = rank
         environment = {
-            **os.environ,
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
             "MASTER_ADDR": network.address(0),
             "MASTER_PORT": str(_PORT),
             "GLOO_SOCKET_IFNAME": "cable",
-            "OMP_NUM_THREADS": "1",
         }
         if own:
             environment["LIBCKPT_NODE"] = f"node{node}"
             store = own_store(store, node)
-        command = ["ip", "netns", "exec", network.name(node), sys.executable, __file__, str(store)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
+        stdin, told = os.pipe2(os.O_CLOEXEC)
+        self._told = os.fdopen(told, "w")
+        self._process = Forked(
+            "import nodes, sys; nodes.be_rank(sys.argv[1])",
+            str(store),
+            environment=environment,
+            streams=(stdin, None, 2),
+            network=network.name(node),
         )
+        os.close(stdin)
 
     def tell(self, word: str, step: int = 0) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word} {step}\n")
-        self._process.stdin.flush()
+        self._told.write(f"{word} {step}\n")
+        self._told.flush()
 
     def answer(self) -> Any:
         assert self._process.stdout is not None
@@ -138,9 +139,8 @@ class Rank:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        self._told.close()
         self._process.stdout.close()
 
 
@@ -175,7 +175,7 @@ def be_rank(store: str) -> None:
 
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    signal.alarm(6 * _PATIENCE)  # whatever becomes of the test, nothing stays
+    signal.alarm(6 * int(_PATIENCE))  # whatever becomes of the test, nothing stays
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model, own = torch.nn.Linear(64, 64), libckpt.PerRank(torch.zeros(1000))
@@ -189,7 +189,6 @@ def be_rank(store: str) -> None:
     ) as ckpt:
         for line in sys.stdin:
             word, step = line.split()
-            began = time.monotonic()
             found: dict[str, Any] = {"error": None}
             try:
                 if word == "resume":
@@ -204,13 +203,9 @@ def be_rank(store: str) -> None:
                     ckpt.save(int(step)).wait(timeout=_PATIENCE)
             except libckpt.CheckpointError as error:
                 found["error"] = f"{type(error).__name__}: {error}"
-            found["seconds"] = time.monotonic() - began
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
 
 
 #: seconds
 SAVE_TIMEOUT = 6
-
-if __name__ == "__main__":
-    be_rank(sys.argv[1])

@@ -6,11 +6,10 @@ runs the tests has threads by then, whose locks nobody in a fork of it would eve
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
 import random
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo
 import torch.distributed as dist
+from forked import Forked
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -29,15 +28,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from waiting import HangLimit, until
 
 import libckpt
 
 torch.set_num_threads(1)
-_server = multiprocessing.get_context("forkserver")
-#: What is slow to import, and starts no thread.
-_PRELOAD = ("ranks", "pytest", "safetensors.torch", "torch.distributed.checkpoint.state_dict")
-#: A rank that has not ended by then hangs.
-_PATIENCE = 120
 
 
 def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> list[Any]:
@@ -45,78 +40,54 @@ def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> l
     Runs `body(*args)` as `world` ranks of one job; what each returned. The body is a function of a
     module, with arguments that can be pickled.
     """
-    place.mkdir(parents=True, exist_ok=True)
     meeting = place / f"meeting-{random.SystemRandom().randrange(1 << 60):x}"
-    work = pickle.dumps((body, args))
-    _start_server()
-    pipes = [_server.Pipe(duplex=False) for _ in range(world)]
-    ranks = [
-        _server.Process(target=_one, args=(rank, world, meeting, pipes[rank][1], work))
-        for rank in range(world)
-    ]
-    for process in ranks:
-        process.start()
-    for _, sender in pipes:
-        sender.close()
+    meeting.mkdir(parents=True)
+    (meeting / "work").write_bytes(pickle.dumps((body, args)))
+    words = str(world), str(meeting)
+    program = "import ranks; ranks.be_one()"
+    ranks = [Forked(program, f"{rank}", *words, streams=(None, 1, 2)) for rank in range(world)]
+    hang = None
     try:
-        answers = [
-            _receive(receiver, process) for (receiver, _), process in zip(pipes, ranks, strict=True)
-        ]
-    finally:
-        for process in ranks:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        until(lambda: all(rank.poll() is not None for rank in ranks), "the ranks to end")
+    except HangLimit as error:
+        hang = error
+    hanging = [rank.poll() is None for rank in ranks]
+    for rank, hangs in zip(ranks, hanging, strict=True):
+        if hangs:
+            rank.kill()
+        rank.wait()
+    answers = [_answer(meeting / f"answer-{n}", hangs) for n, hangs in enumerate(hanging)]
     failed = [f"rank {n}: {why}" for n, (well, why) in enumerate(answers) if not well]
+    if hang is not None:
+        raise AssertionError("\n".join([str(hang), *failed]))
     assert not failed, "\n".join(failed)
     return [value for _, value in answers]
 
 
-def _start_server() -> None:
-    """It finds the modules by PYTHONPATH: what sys.path is here, no such server is told."""
-    from multiprocessing import forkserver
-
-    here = str(Path(__file__).parent)
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = here if before is None else f"{here}{os.pathsep}{before}"
+def _answer(path: Path, hangs: bool) -> tuple[bool, Any]:
     try:
-        _server.set_forkserver_preload(list(_PRELOAD))
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
-def _receive(receiver: Any, process: Any) -> tuple[bool, Any]:
-    multiprocessing.connection.wait([receiver, process.sentinel], _PATIENCE)
-    if not receiver.poll():
-        return False, "hangs" if process.is_alive() else "died"
-    try:
-        answer: tuple[bool, Any] = pickle.loads(receiver.recv_bytes())
-    except EOFError:  # its end of the pipe went before itself
-        return False, "died"
+        answer: tuple[bool, Any] = pickle.loads(path.read_bytes())
+    except (FileNotFoundError, EOFError):
+        return False, "hangs" if hangs else "died"
     return answer
 
 
-def _one(rank: int, world: int, meeting: Path, sender: Any, work: bytes) -> None:
+def be_one() -> None:
+    """A rank: its number, how many there are, and where they meet are the arguments."""
+    rank, world, meeting = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     try:
         # By name, from where the tests are.
-        body, args = pickle.loads(work)
+        body, args = pickle.loads((meeting / "work").read_bytes())
         if world > 1:
-            dist.init_process_group(
-                "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world
-            )
+            method = f"file://{meeting}/store"
+            dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
         answer: tuple[bool, Any] = True, body(*args)
         if world > 1:
             dist.barrier()
             dist.destroy_process_group()
     except BaseException:
         answer = False, traceback.format_exc()
-    sender.send_bytes(pickle.dumps(answer))
-    sender.close()
+    (meeting / f"answer-{rank}").write_bytes(pickle.dumps(answer))
     os._exit(0)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import run, until
+from conftest import run
 from libckpt._door import Door, Helper, apart
 from libckpt.dcp import _hold
 from ranks import together
+from waiting import until
 
 import libckpt
 from libckpt import _table
@@ -155,8 +155,7 @@ HAMMER = """
             {close}
         done.append(True)
         for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+            thread.join()
         # It has let go of the store, and what became of the save can still be asked.
         save.info, save.done()
         del ckpt, calls
@@ -164,6 +163,7 @@ HAMMER = """
 """
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize(
     ("close", "more"),
     [
@@ -199,14 +199,14 @@ def test_dcp_is_closed_beside_a_save_behind_the_loop(store: Path) -> None:
         threading.Event().wait(step * step * 0.001)  # any moment will do
         libckpt.dcp.close()
         try:
-            future.result(60)
+            result_of(future)
             outcomes.append(step)
-        except TimeoutError:
+        except AssertionError:
             raise
         except BaseException as error:
             found = getattr(error, "failures", {0: (error, None)})[0][0]
             assert isinstance(found, libckpt.CheckpointError), repr(error)
-    save(20).result(60)
+    result_of(save(20))
     found = [info.step for info in libckpt.list_steps(store)]
     assert found == [20, *reversed(outcomes)], (found, outcomes)
     print("well")
@@ -225,21 +225,21 @@ def test_dcp_is_closed_while_a_save_is_being_described(store: Path) -> None:
     def slow(attempt, snapshot):
         describe(attempt, snapshot)
         begun.set()
-        assert closed.wait(60)
+        until(closed.is_set)
 
     Attempt._describe = slow
     future = save(1)
-    assert begun.wait(60)
+    until(begun.is_set)
     libckpt.dcp.close()
     closed.set()
     try:
-        future.result(60)
-        assert False, "it was saved to what had been closed"
+        result_of(future)
+        print("it was saved to what had been closed")
     except BaseException as error:
         found = getattr(error, "failures", {0: (error, None)})[0][0]
         assert isinstance(found, libckpt.CheckpointError), repr(error)
     Attempt._describe = describe
-    save(2).result(60)
+    result_of(save(2))
     assert [info.step for info in libckpt.list_steps(store)] == [2]
     print("well")
     """
@@ -248,6 +248,7 @@ def test_dcp_is_closed_while_a_save_is_being_described(store: Path) -> None:
     assert done.stdout == "well\n"
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize("how", ["dcp", "wait", "stats"])
 def test_a_program_that_ends_without_close(store: Path, how: str) -> None:
     body = """
@@ -294,7 +295,7 @@ def test_a_store_that_cannot_be_closed_does_not_keep_others_open(
 def test_a_forked_child_that_ends_waits_for_no_thread_of_its_parent(store: Path) -> None:
     body = """
     from libckpt.dcp import _hold
-    save(1).result(60)
+    result_of(save(1))
     held, over = threading.Event(), threading.Event()
 
     def opens():
@@ -307,16 +308,20 @@ def test_a_forked_child_that_ends_waits_for_no_thread_of_its_parent(store: Path)
     child = os.fork()
     if child == 0:
         sys.exit(7)  # with what is called at the end of a program
-    end = time.monotonic() + 60
-    while True:
+    def ends():
         ended, status = os.waitpid(child, os.WNOHANG)
-        if ended or time.monotonic() > end:
-            break
-        time.sleep(0.01)
-    if not ended:
+        codes.extend([os.waitstatus_to_exitcode(status)] if ended else [])
+        return ended
+
+    codes = []
+    try:
+        until(ends, "the child to end")
+    except AssertionError:
         os.kill(child, signal.SIGKILL)
-    over.set()
-    print(os.waitstatus_to_exitcode(status) if ended else "hangs")
+        raise
+    finally:
+        over.set()
+    print(*codes)
     """
     done = run(store, ASYNC + body)
     assert done.stdout == "7\n", done.stderr[-4000:]
@@ -360,10 +365,13 @@ def forget_on_log_thread(store: Path) -> list[str]:
     core.finish = note  # type: ignore[method-assign]
     logger.addHandler(Collect())
     del ckpt
-    end = time.monotonic() + 60
-    while "finished" not in where and time.monotonic() < end:
-        core.engine.work(logger.isEnabledFor, 10) if not core.engine.closed else None
-        time.sleep(0.001)
+
+    def is_finished() -> bool:
+        if not core.engine.closed:
+            core.engine.work(logger.isEnabledFor, 10)
+        return "finished" in where
+
+    until(is_finished)
     assert not finalizer.alive
     return where
 
@@ -374,7 +382,7 @@ def test_what_is_collected_on_a_log_thread_ends_on_another(store: Path, tmp_path
     assert [info.step for info in libckpt.list_steps(store)] == [1]
 
 
-def forget_on_the_service(store: Path) -> float:
+def forget_on_the_service(store: Path) -> None:
     """The thread by which the ranks talk collects a checkpointer whose save needs it to end."""
     gc.disable()
     get = _table.Table.get
@@ -390,27 +398,24 @@ def forget_on_the_service(store: Path) -> float:
 
     _table.Table.get = collect  # type: ignore[method-assign]
     state = {"x": torch.ones(1 << 20)}
-    ckpt = libckpt.Checkpointer(store, state, pool_bytes=1 << 20, save_timeout=10)
+    ckpt = libckpt.Checkpointer(store, state, pool_bytes=1 << 20, save_timeout=3600)
     engine = ckpt._core.engine
     ckpt.save(1).wait()
     dist.barrier()
-    begun = time.monotonic()
     if dist.get_rank() == 1:
         ckpt.save(2)  # which rank 0 does not come to before this one has been collected
         Cycle(ckpt)
         del ckpt
         armed.append(True)
-        assert collected.wait(60)
+        until(collected.is_set)
         dist.barrier()
         until(lambda: engine.ptr is None)
     else:
         dist.barrier()
         ckpt.save(2).wait()
         ckpt.close()
-    return time.monotonic() - begun
 
 
 def test_what_is_collected_on_the_service_is_still_served(store: Path, tmp_path: Path) -> None:
-    took = together(2, tmp_path, forget_on_the_service, store)
-    assert max(took) < 10
+    together(2, tmp_path, forget_on_the_service, store)
     assert [info.step for info in libckpt.list_steps(store)] == [2, 1]

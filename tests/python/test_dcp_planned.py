@@ -30,6 +30,7 @@ from libckpt.dcp import (
 from node_rig import TWO, on_node
 from ranks import together
 from torch.distributed.checkpoint import SavePlan
+from waiting import until
 
 import libckpt
 
@@ -236,7 +237,7 @@ def test_what_drops_a_key_late_takes_nothing_away(monkeypatch: pytest.MonkeyPatc
 
     def wait(_: str) -> None:
         late.append(threading.current_thread())
-        assert free.wait(60)
+        until(free.is_set)
 
     ranks = [meet(keys, 0), meet(slow, 1)]
     exchange(ranks, 1, b"first")
@@ -250,7 +251,7 @@ def test_what_drops_a_key_late_takes_nothing_away(monkeypatch: pytest.MonkeyPatc
     ranks[0].tell_held(b"same")
     ranks[1].tell_held(b"first, again")
     free.set()
-    late[0].join(60)
+    late[0].join()
     assert ranks[0].hear_held(collective=True)[1] == b"first, again"
     # What has been said and dropped, and is said again, too.
     for step, held in enumerate([b"first", b"first, again", b"first"], 3):
@@ -514,9 +515,9 @@ def test_the_wait_for_other_nodes_is_what_is_left_of_the_save() -> None:
     found: Any = _hold.Hold.__new__(_hold.Hold)
     found.engine = found._meeting = Fake()
     found.config = _hold.Config("/p", Options(save_timeout=600.0))
-    for left in (100.0, -1.0):
+    for left in (1e6, -1.0):
         found._due = time.monotonic() + left
         found.await_nodes()
     assert [of for _, of in asked] == [615.0] * 2
-    assert 90 < asked[0][0] <= 100
+    assert 9e5 < asked[0][0] <= 1e6
     assert asked[1][0] == 0

@@ -3,11 +3,12 @@
 
 import json
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import start_file
+from waiting import ended, finished
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = ROOT / "scripts" / "demo_check.py"
@@ -15,8 +16,7 @@ SMALL = "--steps 30 --every 3 --width 128 --depth 4 --heads 4 --context 16 --tex
 
 
 def run(*command):
-    command = [sys.executable, *map(str, command)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return finished([sys.executable, *command])
 
 
 def check(*arguments):
@@ -32,10 +32,13 @@ def test_killed_in_the_middle_of_a_save_it_ends_with_the_same_losses(tmp_path):
     done = check("kill", killed, "--", sys.executable, *gpt(killed, tmp_path / "k"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed process" in done.stdout
-    resumed = run(*gpt(killed, tmp_path / "k"))
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resumed at step" in resumed.stdout
-    assert run(*gpt(reference, tmp_path / "r")).returncode == 0
+    resumed = start_file(*gpt(killed, tmp_path / "k"))
+    whole = start_file(*gpt(reference, tmp_path / "r"))
+    out, err = ended(resumed)
+    assert resumed.returncode == 0, err
+    assert "resumed at step" in out
+    _, err = ended(whole)
+    assert whole.returncode == 0, err
     same = check("losses", tmp_path / "r", tmp_path / "k", 30)
     assert same.returncode == 0, same.stdout + same.stderr
     equal = check("same", reference, killed)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import torchrun
+from waiting import ended
 
 import libckpt
 
@@ -18,20 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def train(program: str, store: Path, ranks: int, steps: int) -> dict[int, float]:
     """Runs an example; the loss of every step that it has trained."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), str(ROOT / "examples" / program), str(store)),
-            *("--steps", str(steps), "--every", "4"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    agent = torchrun(
+        *("--standalone", "--nproc-per-node", ranks, ROOT / "examples" / program, store),
+        *("--steps", steps, "--every", 4),
     )
-    assert done.returncode == 0, done.stderr
-    found = re.findall(r"^step (\d+) loss (\S+)$", done.stdout, re.M)
+    out, err = ended(agent)
+    assert agent.returncode == 0, err
+    found = re.findall(r"^step (\d+) loss (\S+)$", out, re.M)
     return {int(step): float(loss) for step, loss in found}
 
 

@@ -7,11 +7,8 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +17,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import until
+from forked import Forked, torchrun
 from libckpt._native import ffi, lib
 from ranks import together
+from waiting import ended, until
 
 import libckpt
 from libckpt import _engine, _exchange, _service, _table
@@ -42,12 +40,11 @@ HEADER = """
             file.write(json.dumps(what) + "\\n")
 
     def outcome(save):
-        start = time.monotonic()
         try:
             save.wait()
-            return None, time.monotonic() - start
+            return None
         except libckpt.CheckpointError as error:
-            return type(error).__name__, time.monotonic() - start
+            return type(error).__name__
 """
 
 
@@ -59,54 +56,37 @@ class Job:
         self.out = path / "out"
         self.out.mkdir()
         self.file = path / "job.py"
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[Forked] = []
 
-    def write(self, body: str) -> None:
+    def program(self, body: str) -> str:
         for told in self.out.iterdir():
             told.unlink()
         header = textwrap.dedent(HEADER).format(store=str(self.store), out=str(self.out))
-        self.file.write_text(header + textwrap.dedent(body), encoding="utf-8")
+        return header + textwrap.dedent(body)
 
     def torchrun(self, world: int, body: str) -> None:
-        self.write(body)
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(world), str(self.file)),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
+        self.file.write_text(self.program(body), encoding="utf-8")
+        agent = torchrun("--standalone", "--nproc-per-node", world, self.file)
+        _, err = ended(agent)
+        assert agent.returncode == 0, err
 
-    def start(self, world: int, port: int, body: str) -> list[subprocess.Popen[str]]:
+    def start(self, world: int, port: int, body: str, stdin: int | None = None) -> None:
         """Without anybody who ends all ranks when one of them has ended."""
-        self.write(body)
-        self.running = [
-            subprocess.Popen(
-                [sys.executable, str(self.file)],
-                env={
-                    **os.environ,
-                    "MASTER_ADDR": "localhost",
-                    "MASTER_PORT": str(port),
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "TORCHELASTIC_USE_AGENT_STORE": "True",
-                    "OMP_NUM_THREADS": "1",
-                },
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world)
-        ]
-        return self.running
+        program = self.program(body).replace("TIMEOUT", str(TIMEOUT))
+        for rank in range(world):
+            environment = {
+                "MASTER_ADDR": "localhost",
+                "MASTER_PORT": str(port),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            }
+            streams = stdin, 1, None
+            self.running.append(Forked(program, environment=environment, streams=streams))
 
     def wait(self) -> list[str]:
         """What the ranks have written to stderr; those that were not killed have ended well."""
-        said = [process.communicate(timeout=120)[1] for process in self.running]
+        said = [ended(process)[1] for process in self.running]
         for process, text in zip(self.running, said, strict=True):
             assert process.returncode in (0, -9), text
         return said
@@ -138,13 +118,12 @@ SAVE_FOUR = """
     state = {"mine": mine, "common": torch.ones(8, 8)}
     with libckpt.Checkpointer(store, state, keep_last=3) as ckpt:
         for step in range(1, 5):
-            error, seconds = outcome(ckpt.save(step))
-            tell(step=step, error=error)
+            tell(step=step, error=outcome(ckpt.save(step)))
     # As with a torch that has no second connections to give.
     from libckpt import _exchange
     _exchange.connect = lambda store: None
     with libckpt.Checkpointer(store + "-files", state) as ckpt:
-        tell(error=outcome(ckpt.save(1))[0])
+        tell(error=outcome(ckpt.save(1)))
 """
 
 
@@ -165,34 +144,34 @@ def test_torchrun_commits_the_same_steps_on_all_ranks(job: Job) -> None:
 
 RESUME = """
     state = {"w": torch.zeros(100)}
-    with libckpt.Checkpointer(store, state, save_timeout=8) as ckpt:
+    with libckpt.Checkpointer(store, state, save_timeout=3600) as ckpt:
         first = ckpt.resume()
         tell(resumed=first, w=float(state["w"][0]))
         state["w"].fill_(first + 1)
-        error, seconds = outcome(ckpt.save(first + 1))
-        tell(error=error)
+        tell(error=outcome(ckpt.save(first + 1)))
 """
 
 
+#: seconds: enough for a save of a few bytes, and a wait when one cannot come about
+TIMEOUT = 12.0
+
 DIE = """
     state = {"w": torch.ones(100)}
-    ckpt = libckpt.Checkpointer(store, state, save_timeout=3)
-    error, seconds = outcome(ckpt.save(1))
-    tell(error=error)
+    ckpt = libckpt.Checkpointer(store, state, save_timeout=TIMEOUT)
+    tell(error=outcome(ckpt.save(1)))
     dist.barrier()
     if rank == DEAD:
         os.kill(os.getpid(), signal.SIGKILL)
-    error, seconds = outcome(ckpt.save(2))
-    tell(error=error, seconds=seconds)
-    start = time.monotonic()
+    tell(error=outcome(ckpt.save(2)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ckpt.close()
-    tell(closed=time.monotonic() - start)
+    tell(closed=True)
     os._exit(0)
 """
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_is_killed_ends_the_step_for_all(
     job: Job, keys: dist.TCPStore, dead: int
@@ -203,8 +182,7 @@ def test_a_rank_that_is_killed_ends_the_step_for_all(
     first, second, end = job.told(1 - dead)
     assert first == {"error": None}
     assert second["error"] in ("AbortedError", "DeadlineError")
-    assert second["seconds"] < 3 + 10
-    assert end["closed"] < 10
+    assert end == {"closed": True}
     assert job.steps() == [(1, 2)]
     if dead == 0:
         job.torchrun(2, RESUME)
@@ -217,49 +195,36 @@ LOSE = """
     import logging
     logging.basicConfig(level=logging.WARNING, format="LOG %(message)s")
     state = {"w": torch.ones(100)}
-    ckpt = libckpt.Checkpointer(store, state, save_timeout=3)
-    error, seconds = outcome(ckpt.save(1))
-    tell(error=error)
+    ckpt = libckpt.Checkpointer(store, state, save_timeout=TIMEOUT)
+    tell(error=outcome(ckpt.save(1)))
     sys.stdin.readline()
-    error, seconds = outcome(ckpt.save(2))
-    tell(error=error, seconds=seconds)
-    start = time.monotonic()
+    tell(error=outcome(ckpt.save(2)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ckpt.close()
-    tell(closed=time.monotonic() - start)
+    tell(closed=True)
     os._exit(0)
 """
 SERVER = """
-    import sys
-    import torch.distributed as dist
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    print(store.port, flush=True)
-    sys.stdin.readline()
+import sys, time
+import torch.distributed as dist
+store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(3600)
 """
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(
     job: Job, how: signal.Signals
 ) -> None:
-    server = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    server = Forked(SERVER)
     assert server.stdout is not None
     port = int(server.stdout.readline())
     read, write = os.pipe()
-    stdin = os.dup(0)
-    os.dup2(read, 0)
-    try:
-        job.start(2, port, LOSE)
-    finally:
-        os.dup2(stdin, 0)
-        os.close(stdin)
-        os.close(read)
+    job.start(2, port, LOSE, read)
+    os.close(read)
     until(lambda: all((job.out / str(rank)).exists() for rank in range(2)))
     server.send_signal(how)
     if how == signal.SIGKILL:
@@ -273,8 +238,7 @@ def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(
         first, second, end = job.told(rank)
         assert first == {"error": None}
         assert second["error"] in ("AbortedError", "DeadlineError")
-        assert second["seconds"] < 3 + 10
-        assert end["closed"] < 10
+        assert end == {"closed": True}
         # One that hangs holds the thread that serves, so nothing is said of it but by the engine.
         dead = "key-value store does not answer"
         assert said[rank].count(dead) == (how == signal.SIGKILL)
@@ -282,6 +246,9 @@ def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(
 
 
 # How the ranks meet, without processes.
+
+#: seconds: nobody waits for so long
+PATIENT = 3600.0
 
 
 class Meeting:
@@ -297,7 +264,7 @@ class Meeting:
         assert table is not None
         return table
 
-    def meet(self, ranks: range, timeout: float = 20) -> dict[int, Any]:
+    def meet(self, ranks: range, timeout: float = PATIENT) -> dict[int, Any]:
         self.sessions = {}
         threads = [threading.Thread(target=self._one, args=(rank, timeout)) for rank in ranks]
         for thread in threads:
@@ -376,15 +343,14 @@ class Comer:
 
 def come_together(ranks: list[Comer]) -> None:
     """They meet, and have not waited for anything."""
-    begun = time.monotonic()
     for rank in ranks:
-        rank.come(60)
+        rank.come(PATIENT)
     sessions = {rank.end() for rank in ranks}
     assert len(sessions) == 1
     assert isinstance(sessions.pop(), str)
-    assert time.monotonic() - begun < 20
 
 
+@pytest.mark.slices(4)
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("times", [(1, 1), (3, 1), (1, 3), (0, 2)])
 def test_ranks_that_have_waited_in_vain_meet_when_they_come_together(
@@ -417,11 +383,11 @@ def test_who_waits_longer_is_met_by_who_comes_again(keys: dist.TCPStore, patient
     ranks = [Comer(keys, rank, 2) for rank in range(2)]
     table = Meeting(keys, 2).table()
     table.write("a/0/over", b"1")
-    ranks[patient].come(60)
+    ranks[patient].come(PATIENT)
     if patient:
         until(lambda: table.read("a/1/hello/1") is not None)
     table.write("a/1/over", b"1")
-    assert isinstance(ranks[1 - patient].come(60).end(), str)
+    assert isinstance(ranks[1 - patient].come(PATIENT).end(), str)
     assert ranks[patient].end() == ranks[1 - patient].found
     assert [rank.way._prefix for rank in ranks] == ["a/2", "a/2"]
 
@@ -430,18 +396,16 @@ def test_a_rank_that_has_gone_when_it_is_answered(keys: dist.TCPStore) -> None:
     """Rank 0 takes its hello for that of a rank that waits; those who were told are told that."""
     leader, gone, other = (Comer(keys, rank, 3) for rank in range(3))
     keys.set("a/0/hello/1", b"gone")
-    begun = time.monotonic()
-    leader.come(60)
-    assert isinstance(other.come(60).end(), str)
+    leader.come(PATIENT)
+    assert isinstance(other.come(PATIENT).end(), str)
     keys.set("a/0/over", b"1")
     assert "another rank has waited for the others" in str(leader.end())
     with pytest.raises(libckpt.CheckpointError, match=r"rank 0 could not open /p: .*another rank"):
         other.way.opening(other.found).agree()
-    assert time.monotonic() - begun < 20
     come_together([leader, gone, other])
 
 
-def open_apart(place: Path) -> tuple[list[str], str, float]:
+def open_apart(place: Path) -> tuple[list[str], str]:
     """Each rank has waited for the other in vain; then they open a store, and one will not."""
     rank, state, said = dist.get_rank(), {"w": torch.ones(3)}, []
     for who in (1, 0, 0):
@@ -452,20 +416,18 @@ def open_apart(place: Path) -> tuple[list[str], str, float]:
         dist.barrier()
     with libckpt.Checkpointer(place / "s", state, pool_bytes=1 << 20) as ckpt:
         ckpt.save(1).wait()
-    begun = time.monotonic()
     with pytest.raises((ValueError, libckpt.CheckpointError)) as caught:
-        libckpt.Checkpointer(place / "s" if rank else "", state)
+        libckpt.Checkpointer(place / "s" if rank else "", state, save_timeout=PATIENT)
     with libckpt.Checkpointer(place / "s", state, pool_bytes=1 << 20, new_start=True) as ckpt:
         ckpt.save(1).wait()
-    return said, str(caught.value), time.monotonic() - begun
+    return said, str(caught.value)
 
 
 def test_a_store_that_each_rank_has_opened_alone(tmp_path: Path) -> None:
     """They open it together then, and hear of each other's errors, wherever those are said."""
-    for rank, (late, said, took) in enumerate(together(2, tmp_path, open_apart, tmp_path)):
+    for rank, (late, said) in enumerate(together(2, tmp_path, open_apart, tmp_path)):
         assert len(late) == (2, 1)[rank]
         assert rank == 0 or "rank 0 could not open" in said
-        assert took < 30
 
 
 def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:

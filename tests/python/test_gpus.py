@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fake_gpu import COPIES, RUNTIME, FakeGpu, install
+from waiting import until
 
 import libckpt
 
@@ -121,8 +122,7 @@ def test_without_the_hook_the_save_is_torn(gpu: FakeGpu, close_last: Open) -> No
     ckpt._fence_disabled = True
     save = ckpt.save(2)
     job.step()
-    while gpu.read(job.model.large).any():
-        pass
+    until(lambda: not gpu.read(job.model.large).any())
     gpu.control.stop(0)
     with pytest.raises(libckpt.TornSnapshotError, match="tensor large was changed"):
         save.wait()
@@ -161,8 +161,8 @@ def test_who_waits_may_change_tensors_in_any_stream(
         save.wait()
         assert_step(store, step, job)
         gpu.stream = first
-        while gpu.read(job.model.large).any():  # or the kernel might come after what is written
-            pass
+        # Or the kernel might come after what is written.
+        until(lambda: not gpu.read(job.model.large).any())
         gpu.write(job.model.large, job.values["large"])
 
 
@@ -171,7 +171,7 @@ def test_to_ask_how_it_goes_waits_for_nothing_and_raises_nothing(
 ) -> None:
     job = Job(gpu)
     ckpt = close_last(job.state)
-    for step in range(1, 30):
+    for step in range(1, 8):
         save = ckpt.save(step)
         while not save.done():
             assert save.error is None

@@ -3,9 +3,12 @@
 
 import json
 import os
-import subprocess
+import statistics
 import sys
 from pathlib import Path
+
+import pytest
+from waiting import finished
 
 PROGRAM = """
 import sys, time, threading, signal, gc, os, json
@@ -28,23 +31,17 @@ print(json.dumps({
 """
 
 
-def imported(cache: Path) -> dict[str, object]:
-    """Imports in a process of its own, with bytecode as an installed package has it."""
+def said_by(program: str, cache: Path) -> str:
+    """What a process of its own prints, which has bytecode as of an installed package."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env=environment,
-    )
-    return json.loads(done.stdout)
+    done = finished([sys.executable, "-c", program], env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_import_does_nothing(tmp_path: Path) -> None:
-    seen = imported(tmp_path)
+    seen = json.loads(said_by(PROGRAM, tmp_path))
     assert seen["heavy"] == []
     assert seen["threads"] == 1
     assert seen["python_threads"] == 1
@@ -54,7 +51,20 @@ def test_the_import_does_nothing(tmp_path: Path) -> None:
     assert seen["missing"] == []
 
 
-def test_the_import_takes_less_than_50_ms(tmp_path: Path) -> None:
-    # The processor's time: how long others keep it is not ours to promise.
-    imported(tmp_path)
-    assert min(imported(tmp_path)["took"] for _ in range(5)) < 0.050
+#: Of Python's own modules, as many as take some times longer.
+OTHERS = """
+import time
+start = time.process_time()
+import asyncio, http.client, multiprocessing.pool, unittest.mock, xml.dom.minidom, email.mime.text
+print(time.process_time() - start)
+"""
+
+
+@pytest.mark.no_oracle
+def test_the_import_is_quicker_than_of_a_few_modules_of_python(tmp_path: Path) -> None:
+    # The processor's time: neither how long others keep it nor how fast it is is ours to promise.
+    ours, theirs = [], []
+    for _ in range(8):  # the first of each compiles
+        ours.append(float(json.loads(said_by(PROGRAM, tmp_path))["took"]))
+        theirs.append(float(said_by(OTHERS, tmp_path)))
+    assert statistics.median(ours[1:]) < statistics.median(theirs[1:]), (ours, theirs)

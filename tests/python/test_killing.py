@@ -9,6 +9,7 @@ import pytest
 from killing import Line, Logs, Truth, run
 
 
+@pytest.mark.waits
 def test_a_rank_is_killed_again_and_again(tmp_path: Path) -> None:
     assert run(tmp_path, world=2, kills=3, seed=7) == (3, [])
 

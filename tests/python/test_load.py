@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Training, assert_same, flip, shards, until
+from conftest import Training, assert_same, flip, shards
+from waiting import until
 
 import libckpt
 

@@ -62,6 +62,7 @@ def load(store: Path, world: int, placement: Any, here: int) -> int:
     return found
 
 
+@pytest.mark.slices(4)
 @pytest.mark.parametrize(
     ("saved", "loaded", "world"),
     [

@@ -8,9 +8,7 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import assert_same, bits, step_directory
+from forked import torchrun
 from libckpt._layout import Copies
 from libckpt._nodes import Place, peers_by_node, place_of, refusal
 from libckpt._ranks import Near, Ranks
@@ -40,6 +39,7 @@ from ranks import Job, full, together
 from safetensors.torch import load_file
 from test_ranks import own_state
 from torch.distributed.device_mesh import init_device_mesh
+from waiting import ended
 
 import libckpt
 
@@ -83,6 +83,7 @@ def resume(place: Path, nodes: str, layout: str) -> Any:
 # Saving and getting it back.
 
 
+@pytest.mark.slices(7)
 @pytest.mark.parametrize(
     ("layout", "nodes"),
     [
@@ -201,6 +202,7 @@ def what_is_left(place: Path, nodes: str) -> tuple[int, float, float]:
     return step, weight[0].item(), own.value[0].item()
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_dies_when_what_was_durable_is_there(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
@@ -369,6 +371,7 @@ def resume_spread(place: Path, nodes: str) -> dict[str, Any]:
     return {name: value.full_tensor() for name, value in state.items()}
 
 
+@pytest.mark.slices(5)
 @pytest.mark.parametrize("nodes", ["aabb", "abab", "abba", "abcc", "aaab"])
 def test_every_way_in_which_ranks_hold_the_same(tmp_path: Path, nodes: str) -> None:
     together(4, tmp_path, save_spread, tmp_path, nodes)
@@ -535,14 +538,16 @@ def test_alone_a_node_is_all_there_is(opened: Any, store: Path) -> None:
 
 
 PROGRAM = """
-import sys
+import os, sys
 sys.path.insert(0, {tests!r})
 import torch.distributed as dist
 from pathlib import Path
 from ranks import Job
 dist.init_process_group("gloo")
 job = Job("fsdp", seed=1)
-with job.open(Path(sys.argv[1]), every=2, node_store=True) as ckpt:
+node = "ab"[int(os.environ["GROUP_RANK"])]
+os.environ["LIBCKPT_NODE"] = f"node-{{node}}"
+with job.open(Path(sys.argv[1]) / node / "store", every=2, node_store=True) as ckpt:
     start = ckpt.resume()
     for step in range(start, start + 4):
         loss = job.step()
@@ -552,44 +557,32 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(place: Path, port: int) -> list[str]:
+def run_nodes(place: Path) -> list[str]:
     """Two nodes, each with an agent and two ranks."""
+    # Their store of keys is here: no port is looked for that another program may take.
+    keys = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     script = place / "train.py"
     script.write_text(PROGRAM.format(tests=str(Path(__file__).parent)))
     agents = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--max-restarts=0"),
-                *(f"--node-rank={n}", "--nproc-per-node=2", "--master-addr=localhost"),
-                *(f"--master-port={port}", str(script), str(place / node / "store")),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "LIBCKPT_NODE": f"node-{node}"},
+        torchrun(
+            *("--nnodes=2", "--max-restarts=0", "--nproc-per-node=2", "--rdzv-backend=c10d"),
+            *(f"--rdzv-endpoint=localhost:{keys.port}", "--rdzv-conf=is_host=false,timeout=3600"),
+            *("--rdzv-id=1", script, place),
         )
-        for n, node in enumerate("ab")
+        for _ in range(2)
     ]
-    try:
-        said = [agent.communicate(timeout=150) for agent in agents]
-    finally:
-        for agent in agents:
-            if agent.poll() is None:
-                agent.kill()
-                agent.communicate()
+    said = [ended(agent) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], said
     lines = "".join(out for out, _ in said).splitlines()
     return sorted(line for line in lines if line.startswith("rank "))
 
 
+@pytest.mark.full
 def test_torchrun_on_two_nodes(tmp_path: Path) -> None:
     for node in "ab":
         (tmp_path / node).mkdir()
     for start in (0, 4):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        lines = torchrun(tmp_path, port)
+        lines = run_nodes(tmp_path)
         assert [line.partition(":")[0] for line in lines] == [
             f"rank {rank} from {start}" for rank in range(4)
         ]

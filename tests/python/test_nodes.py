@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from killing_nodes import run
-from nodes import SAVE_TIMEOUT, Network, all_of, job, own_store
+from nodes import Network, all_of, job, own_store
+from waiting import until
 
 import libckpt
+
+pytestmark = pytest.mark.waits
 
 
 @pytest.fixture
@@ -45,15 +48,27 @@ def committed(store: Path, *, own: bool = False) -> list[int]:
     return found[0]
 
 
-def fail_in_time(answers: list[Any]) -> None:
+def fail(answers: list[Any]) -> None:
+    """They know by the deadline of the save, which is much shorter than they would wait."""
     for answer in answers:
         assert answer["error"] is not None
-        # The last save's end may have been waited for, and other processes have the processor.
-        assert answer["seconds"] < 2 * SAVE_TIMEOUT
+        assert "WaitTimeoutError" not in answer["error"]
 
 
-def well(answers: list[Any]) -> None:
-    assert [answer["error"] for answer in answers] == [None] * len(answers)
+def save(ranks: list[Any], step: int) -> int:
+    """
+    The first step from this one on that all have. The network may be back, but what was lost in it
+    is sent again when as much time has passed once more (TCP), perhaps after a save's deadline.
+    """
+    saved: list[int] = []
+
+    def is_saved() -> bool:
+        number = step + len(saved)
+        saved.append(number)
+        return all(answer["error"] is None for answer in all_of(ranks, "save", number))
+
+    until(is_saved, "a save after the network was mended")
+    return saved[-1]
 
 
 def test_a_node_that_is_cut_off_costs_the_step_and_not_the_job(
@@ -62,18 +77,20 @@ def test_a_node_that_is_cut_off_costs_the_step_and_not_the_job(
     store = tmp_path / "store"
     with job(network, [0, 1, 2], store, own=own) as ranks:
         assert [answer["step"] for answer in all_of(ranks, "resume")] == [0, 0, 0]
-        well(all_of(ranks, "save", 10))
+        first = save(ranks, 100)
         network.cut(1)
-        fail_in_time(all_of(ranks, "save", 20))
-        assert committed(store, own=own) == [10]
+        fail(all_of(ranks, "save", 200))
+        assert first in committed(store, own=own)
         network.mend(1)
-        well(all_of(ranks, "save", 30))
+        second = save(ranks, 300)
         # The node of the service that they reach each other by.
         network.cut(0)
-        fail_in_time(all_of(ranks, "save", 40))
+        fail(all_of(ranks, "save", 400))
         network.mend(0)
-        well(all_of(ranks, "save", 50))
-    assert committed(store, own=own) == [10, 30, 50]
+        third = save(ranks, 500)
+    found = committed(store, own=own)
+    assert {first, second, third} <= set(found)
+    assert not {200, 400} & set(found)
 
 
 def test_a_node_that_stands_still_hears_that_it_was_too_late(
@@ -82,33 +99,37 @@ def test_a_node_that_stands_still_hears_that_it_was_too_late(
     store = tmp_path / "store"
     with job(network, [0, 1, 2], store, own=own) as ranks:
         all_of(ranks, "resume")
-        well(all_of(ranks, "save", 10))
+        first = save(ranks, 100)
         frozen = ranks[1]
         frozen.freeze()
-        fail_in_time(all_of([ranks[0], ranks[2]], "save", 20))
+        fail(all_of([ranks[0], ranks[2]], "save", 200))
         frozen.thaw()
-        fail_in_time(all_of([frozen], "save", 20))
-        well(all_of(ranks, "save", 30))
-    assert committed(store, own=own) == [10, 30]
+        fail(all_of([frozen], "save", 200))
+        second = save(ranks, 300)
+    found = committed(store, own=own)
+    assert {first, second} <= set(found)
+    assert 200 not in found
 
 
 def test_without_a_node_the_others_resume_what_all_had(network: Network, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with job(network, [0, 1, 2], store) as ranks:
         all_of(ranks, "resume")
-        well(all_of(ranks, "save", 10))
-        ranks[1].tell("save", 20)
-        ranks[2].tell("save", 20)
+        first = save(ranks, 10)
+        ranks[1].tell("save", 200)
+        ranks[2].tell("save", 200)
         ranks[1].end()
-        fail_in_time(all_of([ranks[0]], "save", 20))
-        assert ranks[2].answer()["error"] is not None
+        fail(all_of([ranks[0]], "save", 200))
+        fail([ranks[2].answer()])
     with job(network, [0, 2], store) as ranks:
         answers = all_of(ranks, "resume")
-        assert [answer["step"] for answer in answers] == [10, 10]
-        sums = [64 * 64 * 10 + 1000 * (10 + rank) for rank in range(2)]
+        assert [answer["step"] for answer in answers] == [first] * 2
+        sums = [64 * 64 * first + 1000 * (first + rank) for rank in range(2)]
         assert [answer["sum"] for answer in answers] == sums
-        well(all_of(ranks, "save", 30))
-    assert committed(store) == [10, 30]
+        second = save(ranks, 300)
+    found = committed(store)
+    assert {first, second} <= set(found)
+    assert 200 not in found
 
 
 def test_nodes_with_stores_of_their_own_resume_what_all_had(
@@ -117,23 +138,26 @@ def test_nodes_with_stores_of_their_own_resume_what_all_had(
     store = tmp_path / "store"
     with job(network, [0, 1, 2], store, own=True) as ranks:
         all_of(ranks, "resume")
-        well(all_of(ranks, "save", 10))
+        first = save(ranks, 10)
         network.cut(2)
-        fail_in_time(all_of(ranks, "save", 20))
+        fail(all_of(ranks, "save", 200))
     network.mend(2)
     with job(network, [0, 1, 2], store, own=True) as ranks:
         answers = all_of(ranks, "resume")
-        assert [answer["step"] for answer in answers] == [10, 10, 10]
-        sums = [64 * 64 * 10 + 1000 * (10 + rank) for rank in range(3)]
+        assert [answer["step"] for answer in answers] == [first] * 3
+        sums = [64 * 64 * first + 1000 * (first + rank) for rank in range(3)]
         assert [answer["sum"] for answer in answers] == sums
-        well(all_of(ranks, "save", 30))
-    assert committed(store, own=True) == [10, 30]
+        second = save(ranks, 300)
+    found = committed(store, own=True)
+    assert {first, second} <= set(found)
+    assert 200 not in found
 
 
 def test_whatever_happens_to_a_node_all_resume_the_same(network: Network, tmp_path: Path) -> None:
     assert run(tmp_path, network, world=4, kills=3, seed=5, slow_in=1000) == ((3, 0), [])
 
 
+@pytest.mark.full
 def test_saves_that_come_to_their_deadline_cost_no_step_that_was_durable(
     network: Network, tmp_path: Path
 ) -> None:

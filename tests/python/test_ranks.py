@@ -11,9 +11,7 @@ import logging
 import os
 import signal
 import struct
-import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,26 +19,27 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import assert_same, bits, shards, until
+from conftest import assert_same, bits, shards
 from libckpt._reader import Reader
 from ranks import Job, full, together
+from sample import some
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
+from waiting import finished, until
 
 import libckpt
 from libckpt import _exchange
 
 
-def look_at_parent() -> tuple[int, float]:
-    """How many threads the process has that this rank was forked from, and since when this runs."""
-    return len(os.listdir(f"/proc/{os.getppid()}/task")), time.process_time()
+def look_at_parent() -> tuple[int, bool]:
+    """How many threads the process has that this rank was forked from; whether it has torch."""
+    maps = Path(f"/proc/{os.getppid()}/maps").read_text()
+    return len(os.listdir(f"/proc/{os.getppid()}/task")), "libtorch" in maps
 
 
 def test_ranks_are_forked_where_there_is_one_thread(tmp_path: Path) -> None:
-    for threads, seconds in together(2, tmp_path, look_at_parent):
-        assert threads == 1
-        assert seconds < 1  # it has not imported torch anew
+    assert together(2, tmp_path, look_at_parent) == [(1, True)] * 2
 
 
 def train(store: Path, layout: str, steps: int = 3) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -116,6 +115,7 @@ def spread_by_both(truth: dict[str, torch.Tensor]) -> set[str]:
 LAYOUTS = ("ddp", "fsdp", "hsdp", "tp")
 
 
+@pytest.mark.slices(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_four_ranks_save_and_any_number_resumes(store: Path, tmp_path: Path, layout: str) -> None:
     found = together(4, tmp_path, train, store, layout)
@@ -136,7 +136,8 @@ def test_four_ranks_save_and_any_number_resumes(store: Path, tmp_path: Path, lay
         least = min(shares) - sum(counts["rank-00000/rng/torch"])
         assert least > sum(tensor.numel() for tensor in truth.values()) / 8, shares
 
-    for world in (4, 3, 2, 1, 6) if layout in ("fsdp", "tp") else (4, 3, 1):
+    worlds = (4, 3, 2, 1, 6) if layout in ("fsdp", "tp") else (4, 3, 1)
+    for world in some(worlds, 2):
         resumed = together(world, tmp_path, resume, store, layout)
         check_resumed(resumed, truth, losses, exact=world == 4)
         for rank, (_, _, said) in enumerate(resumed):
@@ -191,12 +192,10 @@ def resume_and_stumble(store: Path) -> str:
         real(reader)
 
     Reader.adopt = adopt  # type: ignore[method-assign]
-    began = time.monotonic()
-    with job.open(store) as ckpt:
+    with job.open(store, save_timeout=3600) as ckpt:
         try:
             ckpt.resume()
         except libckpt.StorageError as error:
-            assert time.monotonic() - began < 30
             return str(error)
     return ""
 
@@ -358,6 +357,7 @@ def change_early(store: Path, how: str) -> str:
     return failed
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize(
     "how", ["nothing", "through the DTensor", "its memory", "moved", "a moment"]
 )
@@ -451,21 +451,13 @@ dist.destroy_process_group()
 def torchrun(store: Path, ranks: int) -> list[str]:
     script = store.parent / "train.py"
     script.write_text(PROGRAM.format(tests=str(Path(__file__).parent), store=str(store)))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), str(script)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    words = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script
+    done = finished([sys.executable, *words], env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
 
 
+@pytest.mark.full
 def test_torchrun(store: Path) -> None:
     first = torchrun(store, 2)
     assert [line.partition(":")[0] for line in first] == ["rank 0 from 0", "rank 1 from 0"]
@@ -525,46 +517,45 @@ def test_copies_that_one_rank_lacks_shift_nobodys_turn(store: Path, tmp_path: Pa
     assert libckpt.list_steps(store) == []
 
 
-def save_what_cannot_be(store: Path, failing: int, when: int) -> tuple[str, float]:
+def save_what_cannot_be(store: Path, failing: int, when: int) -> str:
     state: dict[str, Any] = {"weight": torch.ones(3)}
-    said, took = "", 0.0
-    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20, on_error=print) as ckpt:
+    said = ""
+    options: dict[str, Any] = {"pool_bytes": 1 << 20, "on_error": print, "save_timeout": 3600}
+    with libckpt.Checkpointer(store, state, **options) as ckpt:
         for step in range(1, 4):
             if step == when and dist.get_rank() == failing:
                 state["odd"] = object()
-            begun = time.monotonic()
             try:
                 ckpt.save(step).wait()
             except libckpt.CheckpointError as error:
                 said += f"{step} {type(error).__name__}: {error}"
-                took = time.monotonic() - begun
             state.pop("odd", None)
-    return said, took
+    return said
 
 
+@pytest.mark.slices(4)
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("when", [1, 2])
 def test_a_state_that_one_rank_cannot_save_ends_the_step_for_all(
     store: Path, tmp_path: Path, when: int, failing: int
 ) -> None:
     found = together(2, tmp_path, save_what_cannot_be, store, failing, when)
-    said, _ = found[failing]
-    assert said.startswith(f"{when} UnsupportedStateError")
-    said, took = found[1 - failing]
+    assert found[failing].startswith(f"{when} UnsupportedStateError")
+    said = found[1 - failing]  # and not after the hour that a save may take
     assert said.startswith(f"{when} AbortedError")
     assert "UnsupportedStateError" in said
-    assert took < 60  # and not the ten minutes that a save may take
     # And the others are saved: nobody waits for what is over.
     kept = [info.step for info in libckpt.list_steps(store)]
     assert kept == [step for step in (3, 2, 1) if step != when]
 
 
-def interrupt_first(store: Path, place: Path) -> tuple[list[str], float]:
+def interrupt_first(store: Path, place: Path) -> list[str]:
     """Rank 1 comes first, and Ctrl-C finds it waiting for rank 0's claim."""
-    said, took = [], 0.0
+    said = []
     rank = dist.get_rank()
+    options: dict[str, Any] = {"on_error": lambda _: None, "save_timeout": 3600}
     with libckpt.Checkpointer(
-        store, {"weight": torch.ones(3)}, pool_bytes=1 << 20, on_error=lambda _: None
+        store, {"weight": torch.ones(3)}, pool_bytes=1 << 20, **options
     ) as ckpt:
         if rank == 0:
             await_files(place, "interrupted")
@@ -573,25 +564,22 @@ def interrupt_first(store: Path, place: Path) -> tuple[list[str], float]:
                 if rank == 1 and step == 1:
                     signal.signal(signal.SIGALRM, signal.default_int_handler)
                     signal.setitimer(signal.ITIMER_REAL, 0.3)
-                    begun = time.monotonic()
                 ckpt.save(step).wait()
                 said.append("")
             except (libckpt.CheckpointError, KeyboardInterrupt) as error:
                 said.append(f"{type(error).__name__}: {error}")
                 if rank == 1:
-                    took = time.monotonic() - begun
                     (place / "interrupted").touch()
-    return said, took
+    return said
 
 
 def test_ctrl_c_reaches_a_rank_that_waits_for_rank_0(store: Path, tmp_path: Path) -> None:
-    first, (second, took) = together(2, tmp_path, interrupt_first, store, tmp_path)
+    first, second = together(2, tmp_path, interrupt_first, store, tmp_path)
     assert second[0].startswith("KeyboardInterrupt")
-    assert took < 30
     # And the other rank need not wait for what was given up.
-    assert first[0][0].startswith("AbortedError")
-    assert "KeyboardInterrupt" in first[0][0]
-    assert first[0][1] == second[1] == ""
+    assert first[0].startswith("AbortedError")
+    assert "KeyboardInterrupt" in first[0]
+    assert first[1] == second[1] == ""
 
 
 # Two jobs, one store.
@@ -623,7 +611,7 @@ def rejoin(place: Path, ranks: int) -> tuple[int, int]:
 
 
 def await_files(place: Path, *names: str) -> None:
-    until(lambda: all((place / name).exists() for name in names), 100)
+    until(lambda: all((place / name).exists() for name in names))
 
 
 def open_twice(store: Path, place: Path) -> dict[str, Any]:
@@ -639,13 +627,12 @@ def open_twice(store: Path, place: Path) -> dict[str, Any]:
         return {}
     await_files(place, "held-0", "held-1")
     said = Said()
-    begun = time.monotonic()
     found: dict[str, Any] = {}
     try:
-        libckpt.Checkpointer(store, state, pool_bytes=1 << 20)
+        libckpt.Checkpointer(store, state, pool_bytes=1 << 20, save_timeout=3600)
     except libckpt.CheckpointError as error:
         found = {"error": type(error).__name__, "text": str(error)}
-    found.update(took=time.monotonic() - begun, lines=list(said.lines))
+    found["lines"] = list(said.lines)
     (place / f"refused-{rank}").touch()
     await_files(place, "left-0", "left-1")
     # The same processes try again.
@@ -659,7 +646,6 @@ def test_a_second_job_is_refused_on_all_its_ranks_at_once(store: Path, tmp_path:
     for found in together(4, tmp_path, open_twice, store, tmp_path)[2:]:
         assert found["error"] == "InUseError"
         assert "held by a live process" in found["text"]
-        assert found["took"] < 30
         # How the I/O is done is said of every store that is opened.
         assert len([line for line in found["lines"] if "I/O by" not in line]) <= 1, found["lines"]
         assert found["resumed"] == 2
@@ -685,7 +671,6 @@ def outlive(store: Path, place: Path) -> list[str]:
         return []
     await_files(place, "succeeded-0", "succeeded-1")
     said: list[str] = []
-    begun = time.monotonic()
     save = ckpt.step(2)
     assert save is not None
     for deed in (save.wait, lambda: ckpt.step(3), lambda: ckpt.save(4), lambda: ckpt.step(5)):
@@ -694,7 +679,6 @@ def outlive(store: Path, place: Path) -> list[str]:
             said.append("")
         except libckpt.FencedError as error:
             said.append(str(error))
-    assert time.monotonic() - begun < 60
     ckpt.close()
     return said
 
@@ -730,26 +714,25 @@ def test_of_a_skipped_step_nothing_is_left(store: Path, tmp_path: Path) -> None:
     assert sorted([info.step for info in everything] + skipped) == list(range(1, 60))
 
 
-def open_with_a_bad_rank(store: Path, bad: int) -> tuple[str, float]:
+def open_with_a_bad_rank(store: Path, bad: int) -> str:
     """One rank alone cannot open it."""
 
     def refuse(*_: Any, **options: Any) -> Any:
         options["ranks"].service.close()
         raise libckpt.StorageError("no room", code=-errno.ENOSPC, errno=errno.ENOSPC)
 
-    begun = time.monotonic()
     said = ""
+    state, options = {"weight": torch.ones(3)}, {"pool_bytes": 1 << 20, "save_timeout": 3600}
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == bad:
             patch.setattr(_exchange, "Engine", refuse)
         try:
-            libckpt.Checkpointer(store, {"weight": torch.ones(3)}, pool_bytes=1 << 20)
+            libckpt.Checkpointer(store, state, **options)  # type: ignore[arg-type]
         except libckpt.StorageError as error:
             said = f"{error.errno}: {error}"
-    took = time.monotonic() - begun
-    with libckpt.Checkpointer(store, {"weight": torch.ones(3)}, pool_bytes=1 << 20) as ckpt:
+    with libckpt.Checkpointer(store, state, **options) as ckpt:  # type: ignore[arg-type]
         ckpt.save(1).wait()
-    return said, took
+    return said
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -757,10 +740,9 @@ def test_a_rank_that_cannot_open_is_waited_for_by_nobody(
     store: Path, tmp_path: Path, bad: int
 ) -> None:
     found = together(3, tmp_path, open_with_a_bad_rank, store, bad)
-    for rank, (said, took) in enumerate(found):
+    for rank, said in enumerate(found):
         assert said.startswith(f"{errno.ENOSPC}: "), said
         assert (f"rank {bad} could not open" in said) == (rank != bad)
-        assert took < 30
 
 
 # Modules and optimizers that are not as plain.

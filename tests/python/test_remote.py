@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import until
 from ranks import together
+from waiting import remotely, until
 
 import libckpt
 from libckpt import _bringing, _checkpointer
@@ -53,7 +52,7 @@ def test_saves_go_there(
     named = {"url": f"file://{remote}", "path": remote, "relative": "remote"}[kind]
     ckpt = opened(STATE, remote=named)
     save = ckpt.save(1)
-    save.wait("remote", timeout=60)
+    remotely(save)
     assert save.done("remote")
     assert save.error is None
     ckpt.save(2)
@@ -66,7 +65,7 @@ def test_counters(opened: Any, remote: Path) -> None:
     ckpt = opened(STATE, remote=remote, remote_every=2)
     with pytest.raises(libckpt.LevelError, match="step 1 goes to no remote store"):
         ckpt.save(1).wait("remote")
-    ckpt.save(2).wait("remote", timeout=60)
+    remotely(ckpt.save(2))
     stats = ckpt.stats()
     assert (stats["uploads_done"], stats["remote_step"], stats["remote_generation"]) == (1, 2, 1)
     assert stats["bytes_uploaded"] >= 4000
@@ -81,17 +80,17 @@ def test_what_waits_fails_no_save(
 ) -> None:
     """Training goes on; none is lost, and they are there in their order."""
     ckpt = opened(STATE, remote=remote)
-    ckpt.save(1).wait("remote", timeout=60)
+    remotely(ckpt.save(1))
     unblock = block(remote)
     saves = [ckpt.save(step) for step in (2, 3, 4)]
     for save in saves:
-        save.wait("local", timeout=60)
+        save.wait("local")
     with pytest.raises(libckpt.WaitTimeoutError, match="not there after"):
         saves[0].wait("remote", timeout=0.2)
     assert not saves[0].done("remote")
     assert saves[0].error is None
     unblock()
-    saves[2].wait("remote", timeout=60)
+    remotely(saves[2])
     assert all(save.done("remote") for save in saves)
     ckpt.close()
     assert committed(remote) == [4, 3, 2, 1]
@@ -105,12 +104,12 @@ def test_what_will_never_be_there(opened: Any, remote: Path) -> None:
     ckpt = opened(STATE, remote=remote, new_start=True)
     save = ckpt.save(5)
     with pytest.raises(libckpt.MismatchError, match="another run"):
-        save.wait("remote", timeout=60)
+        remotely(save)
     assert save.done("remote")
     assert save.done("local")
     assert save.error is None
     save.wait("local", timeout=0)
-    ckpt.save(6).wait("local", timeout=60)
+    ckpt.save(6).wait("local")
     ckpt.close()
 
 
@@ -128,7 +127,6 @@ def test_the_end_waits_no_longer_than_said(
     with libckpt.Checkpointer(store, STATE, remote=remote) as ckpt:
         ckpt.save(1)
     unblock = block(remote)
-    start = time.monotonic()
     with caplog.at_level(logging.INFO, "libckpt"):
         with libckpt.Checkpointer(store, dict(STATE), remote=remote, drain_timeout=0.3) as ckpt:
             ckpt.resume()
@@ -136,7 +134,6 @@ def test_the_end_waits_no_longer_than_said(
         # An exception leaves in haste, whatever the timeout.
         with pytest.raises(ZeroDivisionError):
             _fail_inside(store, remote)
-    assert time.monotonic() - start < 60
     for count in (2, 3):
         assert f"after 0.3 s {count} steps" in caplog.text
     assert "the next start of the job sends what is not" in caplog.text
@@ -148,12 +145,12 @@ def test_the_end_waits_no_longer_than_said(
 
 def test_closed_before_it_was_there(opened: Any, remote: Path) -> None:
     ckpt = opened(STATE, remote=remote, drain_timeout=0)
-    ckpt.save(1).wait("remote", timeout=60)
+    remotely(ckpt.save(1))
     block(remote)
     save = ckpt.save(2)
     ckpt.close()
     with pytest.raises(libckpt.ClosedError, match="closed before it was uploaded"):
-        save.wait("remote", timeout=60)
+        remotely(save)
     assert save.error is None
 
 
@@ -162,7 +159,7 @@ def _rank_saves(root: Path, node_store: bool, order: int) -> None:
     path = root / (f"node{rank % 2}" if node_store else "store")
     state = {"mine": libckpt.PerRank(torch.full((1000,), float(rank)))}
     with libckpt.Checkpointer(path, state, remote=root / "remote", node_store=node_store) as ckpt:
-        ckpt.save(1).wait("remote", timeout=60)
+        remotely(ckpt.save(1))
         ckpt.save(2).wait()
         # They come to the end one after the other, from either side.
         if 0 <= rank - order < world:
@@ -170,6 +167,7 @@ def _rank_saves(root: Path, node_store: bool, order: int) -> None:
     (root / f"closed-{rank}").touch()
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize(("world", "order"), [(2, 1), (2, -1), (4, -1)])
 def test_ranks_share_a_store(tmp_path: Path, world: int, order: int) -> None:
     together(world, tmp_path, _rank_saves, tmp_path, False, order)
@@ -211,7 +209,7 @@ def _trains(root: Path, nodes: int, first: int, last: int) -> int:
         for step in range(first, last + 1):
             state["all"].fill_(float(step))
             state["mine"].value.fill_(_value(rank, world))
-            ckpt.save(step).wait("remote", timeout=60)
+            remotely(ckpt.save(step))
     return found
 
 
@@ -220,21 +218,21 @@ def _lose_nodes(root: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.mark.parametrize(("world", "nodes"), [(2, 2), (4, 0), (4, 2)])
-def test_many_ranks_on_empty_nodes(tmp_path: Path, world: int, nodes: int) -> None:
-    """They go on from the bucket alone, again and again."""
+@pytest.mark.slices(4)
+@pytest.mark.parametrize(
+    ("world", "nodes", "lost"), [(2, 2, "all"), (4, 0, "all"), (4, 2, "all"), (4, 2, "node1")]
+)
+def test_many_ranks_on_empty_nodes(tmp_path: Path, world: int, nodes: int, lost: str) -> None:
+    """They go on from the bucket alone, again and again; the first time one may have its store."""
     assert together(world, tmp_path, _trains, tmp_path, nodes, 1, 2) == [0] * world
-    _lose_nodes(tmp_path)
+    if lost == "all":
+        _lose_nodes(tmp_path)
+    else:
+        shutil.rmtree(tmp_path / lost)
     assert together(world, tmp_path, _trains, tmp_path, nodes, 3, 3) == [2] * world
     _lose_nodes(tmp_path)
     assert together(world, tmp_path, _trains, tmp_path, nodes, 4, 3) == [3] * world
     assert committed(tmp_path / "remote") == [3, 2, 1]
-
-
-def test_one_node_of_two_is_new(tmp_path: Path) -> None:
-    together(4, tmp_path, _trains, tmp_path, 2, 1, 2)
-    shutil.rmtree(tmp_path / "node1")
-    assert together(4, tmp_path, _trains, tmp_path, 2, 3, 3) == [2] * 4
 
 
 def _is_refused(root: Path, node_store: bool, mine: list[Any]) -> str:
@@ -247,6 +245,7 @@ def _is_refused(root: Path, node_store: bool, mine: list[Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize("node_store", [False, True])
 @pytest.mark.parametrize("mine", [["one", "two"], ["one", None], [None, "two"]])
 def test_ranks_have_one_remote(tmp_path: Path, node_store: bool, mine: list[str | None]) -> None:
@@ -281,7 +280,11 @@ def _fails(root: Path, whom: int, dead: bool) -> str:
         _bringing.bring = bring
     with pytest.raises(libckpt.CheckpointError) as caught:
         libckpt.Checkpointer(
-            root / f"node{rank}", STATE, remote=root / "remote", node_store=True, save_timeout=4
+            root / f"node{rank}",
+            STATE,
+            remote=root / "remote",
+            node_store=True,
+            save_timeout=12 if dead else 3600,  # the dead one is waited for
         )
     (root / f"told-{rank}").write_text(str(caught.value))
     return str(caught.value)
@@ -295,6 +298,7 @@ def test_who_brings_nothing_tells_the_others(tmp_path: Path, whom: int) -> None:
     assert not list(tmp_path.glob("node*"))
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("whom", [0, 2])
 def test_who_dies_while_he_brings_is_missed(tmp_path: Path, whom: int) -> None:
     with pytest.raises(AssertionError, match=f"rank {whom}: died"):

