@@ -5,10 +5,22 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import subprocess
 from typing import Any
 
 import torch
 from torch import nn
+
+
+def finished(command: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end. On a machine with a GPU there is nothing of the other tests, which have this, too."""
+    words = [str(word) for word in command]
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=300, check=False, **options
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"hang limit: {error}") from None
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,12 +3,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from gpu_rig import finished
 
 ROOT = Path(__file__).resolve().parents[2]
 #: scripts/gpu-check carries them along and says where they are.
@@ -33,9 +33,7 @@ def test_the_real_runtime_is_as_the_fake_one(gpu: str, name: str) -> None:
         "CKPT_TEST_CUDA": "real",
         "LD_LIBRARY_PATH": ":".join(paths),
     }
-    done = subprocess.run(
-        [str(program)], capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+    done = finished([program], env=environment)
     said = done.stdout + done.stderr
     print(said, file=sys.stderr)
     assert done.returncode == 0, said

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU that fails takes the save with it, and nothing else."""
 
-import subprocess
 import sys
 from pathlib import Path
+
+from gpu_rig import finished
 
 import libckpt
 
@@ -42,7 +43,7 @@ print("closed", flush=True)
 
 def test_a_lost_gpu_fails_the_save_and_no_earlier_one(store: Path, gpu: str) -> None:
     command = [sys.executable, "-c", LOST, str(store), str(Path(__file__).parent)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = finished(command)
     lines = done.stdout.splitlines()
     assert "the GPU is lost" in lines, done.stdout + done.stderr
     assert "closed" in lines, done.stdout + done.stderr

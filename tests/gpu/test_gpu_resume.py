@@ -3,7 +3,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import gpu_training
 import pytest
 import torch
+from gpu_rig import finished
 from gpu_training import END, KINDS, SAVED, UNDER_WAY, Fused
 
 import libckpt
@@ -41,7 +41,7 @@ def test_the_same_losses_weights_moments_and_random_numbers(
 
 def program(kind: str, device: str, store: Path, *options: str) -> dict[str, Any]:
     command = [sys.executable, gpu_training.__file__, kind, device, str(store), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = finished(command)
     assert done.returncode == (-signal.SIGKILL if "--die" in options else 0), done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

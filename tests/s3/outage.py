@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from s3_server import ACCESS, SECRET, Server, until
+from s3_server import ACCESS, SECRET, Server
+from waiting import remotely, until
 
 import libckpt
 from libckpt import Checkpointer
@@ -57,7 +58,7 @@ class Training:
             begun = time.monotonic()
             self.saves[step] = self.ckpt.save(step)
             self.stalls[step] = time.monotonic() - begun
-            self.saves[step].wait("local", timeout=60)
+            self.saves[step].wait("local")
             due = start + seconds * (step - first + 1) / (last - first + 1)
             # What a training does between its saves.
             while seconds > 0 and time.monotonic() < due:
@@ -101,7 +102,7 @@ def check_end(training: Training, folder: Path) -> None:
     stats = training.ckpt.stats()
     assert (stats["uploads_waiting"], stats["uploads_failed"]) == (0, 0)
     assert stats["remote_step"] == END
-    until(lambda: committed(folder / "store") == [END, END - 1], 60)
+    until(lambda: committed(folder / "store") == [END, END - 1])
     training.ckpt.close()
     assert committed(URL) == list(range(END, 0, -1))
     assert published(folder / "journal") == list(range(1, END + 1))
@@ -118,14 +119,14 @@ def suffer(folder: Path, way: str, seconds: float) -> Training:
     # Nobody gets an answer about the manifest of this one while the server is there.
     server.rules({"do": "stall", "key": f"*step-{LAST:010}/manifest.json", "operation": "PutObject"})
     training.run(1, GONE)
-    until(lambda: training.ckpt.stats()["remote_step"] == LAST - 1, 60)
+    until(lambda: training.ckpt.stats()["remote_step"] == LAST - 1)
     if way == "dies":
         server.kill()
     else:
         server.process.send_signal(signal.SIGSTOP)
     training.run(GONE + 1, BACK, seconds)
     if way == "dies":
-        until(lambda: training.ckpt.stats()["uploads_retried"] >= 2, 60)
+        until(lambda: training.ckpt.stats()["uploads_retried"] >= 2)
     check_away(training, folder / "store")
     if way == "dies":
         server.start()
@@ -133,7 +134,7 @@ def suffer(folder: Path, way: str, seconds: float) -> Training:
         server.process.send_signal(signal.SIGCONT)
         server.rules()
     training.run(BACK + 1, END)
-    training.saves[END].wait("remote", timeout=180)
+    remotely(training.saves[END])
     check_end(training, folder)
     server.stop()
     return training

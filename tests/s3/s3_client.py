@@ -69,10 +69,10 @@ class Client:
     def connect(self) -> http.client.HTTPConnection:
         assert self.url.hostname
         if self.url.scheme == "http":
-            return http.client.HTTPConnection("127.0.0.1", self.url.port, timeout=30)
+            return http.client.HTTPConnection("127.0.0.1", self.url.port, timeout=300)
         context = ssl.create_default_context(cafile=self.ca)
         return http.client.HTTPSConnection(
-            "localhost", self.url.port, timeout=30, context=context
+            "localhost", self.url.port, timeout=300, context=context
         )
 
     def signed(

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from waiting import ended
+
 from libckpt import Checkpointer
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
@@ -58,7 +60,7 @@ class Bucket:
         before, self.settings = self.settings, {**self.settings, **settings}
         process = self.start(*arguments)
         self.settings = before
-        out, err = process.communicate(timeout=120)
+        out, err = ended(process)
         assert self.server.secret not in out + err
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -96,7 +98,7 @@ def in_order(store: Path) -> list[Path]:
 def save(path: Path, state: dict[str, Any], *steps: int) -> Path:
     with Checkpointer(str(path), state=dict(state)) as ckpt:
         for step in steps:
-            ckpt.save(step).wait("local", timeout=60)
+            ckpt.save(step).wait("local")
     return path
 
 

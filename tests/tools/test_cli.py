@@ -15,13 +15,13 @@ import signal
 import subprocess
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from waiting import ended, finished, until
 
 from libckpt import Checkpointer, CheckpointWarning, IntegrityError
 
@@ -32,9 +32,7 @@ NOT_FOUND, IN_USE, AUTH, NO_SPACE = 10, 11, 12, 14
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     program, *rest = (str(a) for a in arguments)
-    return subprocess.run(
-        [str(TOOLS / program), *rest], capture_output=True, text=True, timeout=120, check=False
-    )
+    return finished([TOOLS / program, *rest])
 
 
 def lines(text: str) -> list[dict[str, object]]:
@@ -53,7 +51,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pristine") / "run"
     with Checkpointer(str(path), state=dict(STATE)) as ckpt:
         for step in (10, 20, 30):
-            ckpt.save(step).wait("local", timeout=60)
+            ckpt.save(step).wait("local")
     return path
 
 
@@ -155,7 +153,7 @@ def test_restore(store: Path, tmp_path: Path) -> None:
     with Checkpointer(str(dest), state=state) as ckpt:
         assert ckpt.resume() == 30
         assert torch.equal(state["w"], STATE["w"])
-        ckpt.save(40).wait("local", timeout=60)
+        ckpt.save(40).wait("local")
     again = run("ckpt-restore", store, dest)
     assert again.returncode == FAILED
     assert "30" in again.stderr
@@ -219,7 +217,7 @@ def test_ls_and_show(store: Path) -> None:
 def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with Checkpointer(str(path), state={"evil\x1b[2J\n": torch.zeros(3)}) as ckpt:
-        ckpt.save(1).wait("local", timeout=60)
+        ckpt.save(1).wait("local")
     result = run("ckpt", "show", path)
     assert "\x1b" not in result.stdout and "\\x1b" in result.stdout
     assert result.returncode == OK
@@ -316,7 +314,7 @@ def test_progress_bar_only_on_a_terminal(store: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=follower,
     )
-    out, _ = process.communicate(timeout=60)
+    out, _ = ended(process)
     os.close(follower)
     assert process.returncode == OK
     assert b"\r" not in out
@@ -328,7 +326,7 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """A signal ends a restore promptly, with its exit code, and leaves no half step behind."""
     path = tmp_path / "big"
     with Checkpointer(str(path), state={"x": torch.zeros(64 << 20)}) as ckpt:
-        ckpt.save(1).wait("local", timeout=120)
+        ckpt.save(1).wait("local")
     dest = tmp_path / "out"
     process = subprocess.Popen(
         [str(TOOLS / "ckpt-restore"), str(path), str(dest), "--json"],
@@ -336,11 +334,9 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, code: int) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while process.poll() is None and not list(dest.rglob("*.safetensors")):
-        assert time.monotonic() < deadline
+    until(lambda: process.poll() is not None or list(dest.rglob("*.safetensors")))
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = ended(process)
     (line,) = lines(out)
     if process.returncode == OK:
         assert run("ckpt-verify", dest).returncode == OK
@@ -360,7 +356,7 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, code: int) -> None:
     assert verify.stderr is not None
     verify.stderr.read(1)
     verify.send_signal(number)
-    out, _ = verify.communicate(timeout=60)
+    out, _ = ended(verify)
     assert "NOT good" not in out
     assert out.endswith(": interrupted\n" if verify.returncode == code else ": all good\n")
 
@@ -371,9 +367,7 @@ def test_verify_interrupted_json(store: Path, number: signal.Signals) -> None:
         assert pause.catches(number)
         pause.process.send_signal(number)
         # A signal is caught once: then it has arrived.
-        deadline = time.monotonic() + 60
-        while pause.catches(number):
-            assert time.monotonic() < deadline
+        until(lambda: not pause.catches(number))
         *steps, summary = pause.finish()
         assert pause.process.returncode == 128 + number
     assert [(s["type"], s["step"]) for s in steps] in (
@@ -422,13 +416,7 @@ def test_lost_output_is_a_failure(
     store: Path, tmp_path: Path, command: list[str], lost: str
 ) -> None:
     words = [w.format(store=store, dest=tmp_path / "out") for w in command]
-    result = subprocess.run(
-        ["sh", "-c", f'"$0" "$@" {lost}', str(TOOLS / words[0]), *words[1:]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = finished(["sh", "-c", f'"$0" "$@" {lost}', TOOLS / words[0], *words[1:]])
     assert result.returncode == FAILED
     assert "cannot write the output" in result.stderr
 
@@ -447,19 +435,13 @@ def test_closed_pipe_is_quiet(store: Path) -> None:
         os.close(reader)
         old = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         try:
-            result = subprocess.run(
-                [TOOLS / "ckpt-verify", store, "--json"],
-                stdout=writer,
-                stderr=subprocess.PIPE,
-                restore_signals=not ignored,
-                timeout=60,
-                check=False,
-            )
+            command = [TOOLS / "ckpt-verify", store, "--json"]
+            result = finished(command, stdout=writer, restore_signals=not ignored)
         finally:
             signal.signal(signal.SIGPIPE, old)
             os.close(writer)
         assert result.returncode == (FAILED if ignored else -signal.SIGPIPE)
-        assert result.stderr == b""
+        assert result.stderr == ""
 
 
 def test_errors_about_the_destination(store: Path, tmp_path: Path) -> None:
@@ -482,7 +464,7 @@ def test_errors_about_the_destination(store: Path, tmp_path: Path) -> None:
     assert run("ckpt-restore", store, held, "--step", "10").returncode == OK
     with Checkpointer(str(held), state=dict(STATE)) as ckpt:
         ckpt.resume()
-        ckpt.save(11).wait("local", timeout=60)
+        ckpt.save(11).wait("local")
         assert run("ckpt-restore", store, held, "--step", "20").returncode == IN_USE
     assert file.read_text() == "mine"
 
@@ -497,9 +479,8 @@ class Paused:
         os.write(writer, b" " * self.filled)
         self.process = subprocess.Popen([TOOLS / "ckpt-verify", store, "--json"], stdout=writer)
         os.close(writer)
-        deadline = time.monotonic() + 60
-        while self.waiting() == self.filled:
-            assert time.monotonic() < deadline and self.process.poll() is None
+        until(lambda: self.waiting() != self.filled or self.process.poll() is not None)
+        assert self.process.poll() is None
 
     def waiting(self) -> int:
         return int.from_bytes(fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)), "little")
@@ -512,7 +493,7 @@ class Paused:
     def finish(self) -> list[dict[str, object]]:
         with open(self.reader) as pipe:
             text = pipe.read()
-        self.process.wait(timeout=60)
+        until(lambda: self.process.poll() is not None)
         return lines(text.lstrip())
 
 
@@ -549,8 +530,8 @@ def test_verify_lists_again_when_all_are_gone(store: Path, tmp_path: Path) -> No
     """Damaged manifests make it pause before the first good step; each is said once."""
     with Checkpointer(str(store), state=dict(STATE)) as ckpt:
         ckpt.resume()
-        ckpt.save(40).wait("local", timeout=60)
-        ckpt.save(50).wait("local", timeout=60)
+        ckpt.save(40).wait("local")
+        ckpt.save(50).wait("local")
     for step in (40, 50):
         flip(one(store, step, "manifest.json"), 60)
     later = one(store, 10, "manifest.json").parent
@@ -581,13 +562,12 @@ def test_verify_beside_a_writer_that_keeps_one_step(tmp_path: Path) -> None:
         with Checkpointer(str(path), state={"w": torch.zeros(1000)}, keep_last=1) as ckpt:
             while not stop.is_set():
                 written.append(len(written) + 1)
-                ckpt.save(written[-1]).wait("local", timeout=60)
+                ckpt.save(written[-1]).wait("local")
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        while len(written) < 3:
-            assert writer.is_alive()
+        until(lambda: len(written) >= 3 or not writer.is_alive())
         results = [run("ckpt-verify", path) for _ in range(20)]
     finally:
         stop.set()
@@ -605,7 +585,7 @@ def test_verify_beside_somebody_who_takes_no_lock(pristine: Path, tmp_path: Path
         )
         for step in (30, 20, 10)[: 1 + part % 2]:
             remove(store, step)
-        out, _ = process.communicate(timeout=60)
+        out, _ = ended(process)
         assert process.returncode == OK, out
         assert "all good" in out
 
@@ -681,7 +661,7 @@ def test_verify_without_permission(store: Path, tmp_path: Path) -> None:
         if not shutil.which("setpriv") or subprocess.call([*drop, "true"]):
             pytest.skip("root cannot give its rights up here")
         command = drop + command
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    result = finished(command)
     assert result.returncode == AUTH, result.stdout
     assert "Permission denied" in result.stdout
 
@@ -732,8 +712,8 @@ def test_restore_says_what_it_passes_over(store: Path, tmp_path: Path) -> None:
         Checkpointer(str(store), state=dict(STATE)) as ckpt,
     ):
         assert ckpt.resume() == 10
-        ckpt.save(11).wait("local", timeout=60)
-        ckpt.save(12).wait("local", timeout=60)
+        ckpt.save(11).wait("local")
+        ckpt.save(12).wait("local")
     flip(one(store, 12, "manifest.json"), 60)
     flip(one(store, 11, "manifest.json"), 60)
     (line,) = lines(run("ckpt-restore", store, tmp_path / "d", "--json").stdout)

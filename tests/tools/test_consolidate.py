@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from waiting import finished
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
 OK, FAILED, USAGE, INCOMPLETE, INTEGRITY = 0, 1, 2, 3, 4
@@ -28,9 +29,7 @@ NAMES = {"<f4": "F32", "<f8": "F64", "|u1": "U8", "<c16": "C128"}
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     program, *rest = (str(a) for a in arguments)
-    return subprocess.run(
-        [str(TOOLS / program), *rest], capture_output=True, text=True, timeout=600, check=False
-    )
+    return finished([TOOLS / program, *rest])
 
 
 class _Hash128(ctypes.Structure):
@@ -366,10 +365,8 @@ def test_the_name_of_dest_is_synced(store: Path, tmp_path: Path, there: bool) ->
     if there:
         dest.mkdir()
     command = ["strace", "-f", "-y", "-e", "trace=fsync", "-o", str(log), str(TOOLS / "ckpt-restore")]
-    done = subprocess.run(
-        [*command, str(store), str(dest), "--consolidate", "-q"],
-        check=False,
-        timeout=120,
+    done = finished(
+        [*command, store, dest, "--consolidate", "-q"],
         # Who is traced cannot look for leaks.
         env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
     )

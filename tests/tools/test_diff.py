@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from s3_programs import Bucket, has_s3
+from s3_server import S3D, Server
 from test_consolidate import (
     FAILED,
     INCOMPLETE,
@@ -24,12 +25,6 @@ from test_consolidate import (
 )
 
 import libckpt
-
-# Not at the front: there is a conftest there, too.
-sys.path.append(str(Path(__file__).parents[1] / "s3"))
-
-from s3_programs import Bucket, has_s3  # noqa: E402
-from s3_server import S3D, Server  # noqa: E402
 
 SAME, DIFFER, NOT_FOUND = OK, FAILED, 10
 BIG = (70 << 20) // 4  # elements; four of these take two batches
@@ -55,7 +50,7 @@ def make(path: Path, *states: dict[str, Any]) -> Path:
         for step, state in enumerate(states, 1):
             held.clear()
             held.update(state)
-            ckpt.save(step).wait("local", timeout=60)
+            ckpt.save(step).wait("local")
     return path
 
 

@@ -8,23 +8,14 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-import libckpt
-from libckpt import Checkpointer
-
-# Not at the front: there is a conftest there, too.
-sys.path.append(str(Path(__file__).parents[1] / "s3"))
-
-from s3_programs import (  # noqa: E402
+from s3_programs import (
     AUTH,
     FAILED,
     INCOMPLETE,
@@ -41,7 +32,11 @@ from s3_programs import (  # noqa: E402
     same,
     save,
 )  # fmt: skip
-from s3_server import S3D, Server, make_certificate, until  # noqa: E402
+from s3_server import S3D, Server, make_certificate
+from waiting import ended, until
+
+import libckpt
+from libckpt import Checkpointer
 
 URL = "s3://bkt/run"
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
@@ -236,6 +231,7 @@ def test_verify_finds_what_is_wrong(bucket: Bucket, small: Path) -> None:
     assert len(bucket.names()) == len(files_of(small)), "it changes nothing"
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize("program", ["ls", "show", "verify", "restore", "up"])
 def test_it_is_not_there(bucket: Bucket, small: Path, tmp_path: Path, program: str) -> None:
     def run(url: str, **settings: str | None) -> subprocess.CompletedProcess[str]:
@@ -259,9 +255,7 @@ def test_it_is_not_there(bucket: Bucket, small: Path, tmp_path: Path, program: s
     result = run(URL, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
     assert result.returncode == AUTH
     assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in result.stderr
-    begin = time.monotonic()
     result = run(URL, AWS_ENDPOINT_URL_S3="http://127.0.0.1:1", AWS_MAX_ATTEMPTS="2")
-    assert time.monotonic() - begin < 20
     assert result.returncode == NETWORK
     assert "127.0.0.1:1" in result.stderr
     assert "tried 2 times" in result.stderr
@@ -313,22 +307,20 @@ def test_there_already(bucket: Bucket, small: Path, tmp_path: Path) -> None:
 
 def finish(process: subprocess.Popen[str], code: int, program: str) -> None:
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=25)
+    out, err = ended(process)
     assert (process.returncode, out, err) == (code, "", f"{program}: interrupted\n")
 
 
 def test_an_interrupted_download(bucket: Bucket, large: Path, tmp_path: Path) -> None:
     bucket.put(large)
     bucket.server.rules(
-        {"do": "delay", "reply_delay_ms": 20_000, "operation": "GetObject", "key": "*.safetensors"}
+        {"do": "delay", "reply_delay_ms": 3_600_000, "operation": "GetObject", "key": "*.safetensors"}
     )
     out = tmp_path / "out"
     process = bucket.start("ckpt-restore", URL, out)
     opened = ("HeadObject", "answered")
     until(lambda: opened in [(e["operation"], e["kind"]) for e in bucket.server.journal()])
-    begin = time.monotonic()
     finish(process, 130, "ckpt-restore")
-    assert time.monotonic() - begin < 15
     assert not list(out.rglob("manifest.json"))
     bucket.server.rules()
     bucket.good("ckpt-restore", URL, out)
@@ -336,12 +328,10 @@ def test_an_interrupted_download(bucket: Bucket, large: Path, tmp_path: Path) ->
 
 
 def test_an_interrupted_upload(bucket: Bucket, large: Path) -> None:
-    bucket.server.rules({"do": "delay", "reply_delay_ms": 20_000, "operation": "UploadPart"})
+    bucket.server.rules({"do": "delay", "reply_delay_ms": 3_600_000, "operation": "UploadPart"})
     process = bucket.start("ckpt-restore", large, URL)
     until(lambda: bucket.applied("UploadPart", ".*"))
-    begin = time.monotonic()
     finish(process, 130, "ckpt-restore")
-    assert time.monotonic() - begin < 15
     assert not [n for n in bucket.names() if "step" in n]
     bucket.server.rules()
     bucket.good("ckpt-restore", large, URL)
@@ -383,6 +373,7 @@ UP: dict[str, list[dict[str, object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slices(4)
 @pytest.mark.parametrize("like", ["aws", "radosgw"])
 @pytest.mark.parametrize("fault", UP)
 def test_faults_on_the_way_up(
@@ -410,6 +401,7 @@ DOWN: dict[str, list[dict[str, object]]] = {
 }
 
 
+@pytest.mark.slices(4)
 @pytest.mark.parametrize("fault", DOWN)
 def test_faults_on_the_way_down(bucket: Bucket, large: Path, tmp_path: Path, fault: str) -> None:
     bucket.put(large)
@@ -443,7 +435,7 @@ def test_a_server_that_is_killed(serve: Callable[..., Bucket], large: Path, tmp_
     process = bucket.start("ckpt-restore", large, URL)
     until(lambda: bucket.applied("UploadPart", ".*"))
     bucket.server.kill()
-    out, err = process.communicate(timeout=60)
+    out, err = ended(process)
     assert process.returncode == NETWORK, err
     assert out == ""
     bucket.server.start()
@@ -481,7 +473,7 @@ def test_two_at_once(bucket: Bucket, large: Path) -> None:
     both = [bucket.start("ckpt-restore", large, URL) for _ in range(2)]
     codes = []
     for process in both:
-        _, err = process.communicate(timeout=60)
+        _, err = ended(process)
         codes.append(process.returncode)
         assert process.returncode in (OK, FAILED), err
     assert OK in codes
@@ -498,7 +490,7 @@ def test_who_is_late_takes_nothing_away(bucket: Bucket, large: Path) -> None:
     until(lambda: bucket.applied("UploadPart", ".*") == 3)
     bucket.good("ckpt-restore", large, URL)
     late.send_signal(signal.SIGINT)
-    late.communicate(timeout=60)
+    ended(late)
     assert "all good" in bucket.good("ckpt-verify", URL)
 
 

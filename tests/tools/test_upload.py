@@ -7,19 +7,13 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-import libckpt
-
-# Not at the front: there is a conftest there, too.
-sys.path.append(str(Path(__file__).parents[1] / "s3"))
-
-from s3_programs import (  # noqa: E402
+from forked import Forked
+from s3_programs import (
     AUTH,
     FAILED,
     INTEGRITY,
@@ -33,7 +27,10 @@ from s3_programs import (  # noqa: E402
     same,
     save,
 )  # fmt: skip
-from s3_server import S3D, Server, until  # noqa: E402
+from s3_server import S3D, Server
+from waiting import ended, until
+
+import libckpt
 
 URL = "s3://bkt/run"
 IN_USE = 11
@@ -89,7 +86,7 @@ def test_is_refused(here: Bucket, tmp_path: Path) -> None:
     assert result.returncode == FAILED and "another run" in result.stderr
     with libckpt.Checkpointer(str(store), state=dict(SMALL)) as live:
         live.resume()
-        live.save(2).wait("local", timeout=60)
+        live.save(2).wait("local")
         assert here.run("ckpt", "upload", store, remote).returncode == IN_USE
 
 
@@ -147,7 +144,7 @@ def test_two_at_once(bucket: Bucket, tmp_path: Path) -> None:
     until(lambda: bucket.applied("UploadPart", ".*") >= 2)
     bucket.good("ckpt", "upload", tmp_path / "copy", URL)
     assert late.poll() is None, "it was over before"
-    out, err = late.communicate(timeout=60)
+    out, err = ended(late)
     assert (late.returncode, err) == (OK, ""), (out, err)
     assert bucket.applied("PutObject", ".*manifest.json") == 1
     bucket.good("ckpt-verify", URL)
@@ -168,7 +165,7 @@ def test_interrupted(bucket: Bucket, tmp_path: Path) -> None:
     process = bucket.start("ckpt", "upload", store, URL)
     until(lambda: bucket.applied("UploadPart", ".*") >= 1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    ended(process)
     assert process.returncode == 128 + signal.SIGINT
     bucket.server.rules()
     assert bucket.run("ckpt-verify", URL).returncode != OK
@@ -202,10 +199,9 @@ def test_a_manifest_that_is_not_given(bucket: Bucket, tmp_path: Path) -> None:
     )
 
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", start, str(tmp_path / "another"), URL],
-            env=bucket.environment(), capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        process = Forked(start, f"{tmp_path / 'another'}", URL, environment=bucket.environment())
+        out, err = ended(process)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     refused = run()
     assert refused.returncode != 0 and "AccessDenied" in refused.stderr, refused
