@@ -8,6 +8,7 @@ import fnmatch
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ NOT_ROOT = "(not root) "  # such a reason counts for other users only
 MOST_FLAKY = 3
 FLAKY_DAYS = 7
 
-# The limit that tests have against hanging says so (tests/lib/until.h, tests/python/conftest.py).
+# The limit that tests have against hanging says so (tests/lib/hang.h, tests/python/waiting.py).
 HANG_LIMIT = "hang limit: "
 SHORTAGE = re.compile(
     r"Address already in use|Cannot allocate memory|No space left on device|MemoryError"
@@ -38,7 +39,9 @@ def is_bad_luck(test: Test) -> bool:
         return False
     if test.outcome == HUNG or "no_oracle" in test.marks:
         return True
-    if test.code < 0 or test.code >= 128:  # a signal
+    # A signal is a crash, unless it is how the limit against hanging ends the program (tests/lib/hang.h).
+    aborted = test.code in (-signal.SIGABRT, 128 + signal.SIGABRT)
+    if (test.code < 0 or test.code >= 128) and not (aborted and HANG_LIMIT in test.output):
         return False
     excuses = test.output.count(HANG_LIMIT) + len(SHORTAGE.findall(test.output))
     return excuses > 0 and excuses >= list(test.inner.values()).count(FAILED)

@@ -30,6 +30,9 @@ test.__test__ = False  # type: ignore[attr-defined]
     [
         (True, test(HUNG)),
         (True, test(output=LIMIT, code=1)),
+        (True, test(output=LIMIT, code=-6)),
+        (True, test(output=LIMIT, code=134)),
+        (False, test(code=-6)),
         (True, test(output="bind: Address already in use", code=1)),
         (True, test(output="the import took long", marks={"no_oracle"})),
         (True, test(output=LIMIT, inner={"test_a": PASSED, "test_b": FAILED})),
