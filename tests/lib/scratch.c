@@ -173,5 +173,5 @@ size_t scratch_threads(void)
 
 void scratch_threads_settle(size_t threads)
 {
-	await(scratch_threads() == threads);
+	await(scratch_threads() <= threads);
 }

@@ -25,7 +25,7 @@ void scratch_flip(const char *path, long offset);
 /* Descriptors and threads of this process. A thread that was joined may be counted for a moment more. */
 size_t scratch_descriptors(void);
 size_t scratch_threads(void);
-/* Waits until there are `threads`. */
+/* Waits until there are no more than `threads`, which may have been counted a moment too early. */
 void scratch_threads_settle(size_t threads);
 
 #endif
