@@ -253,7 +253,7 @@ def test_a_save_is_skipped_while_the_disk_holds_one_that_has_ended(
     opened: Any, frozen_disk: tuple[Path, Callable[[bool], None]]
 ) -> None:
     disk, freeze = frozen_disk
-    ckpt = opened(state_of(), path=disk / "store", busy="skip", save_timeout=2)
+    ckpt = opened(state_of(), path=disk / "store", busy="skip", save_timeout=8)
     ckpt.save(1).wait()
     freeze(True)
     with pytest.raises(libckpt.DeadlineError) as caught:

@@ -437,7 +437,7 @@ def save_by_dcp(place: Path, nodes: str) -> str:
         dcp.save(
             {"w": torch.ones(3)},
             checkpoint_id="step-2",
-            storage_writer=libckpt.dcp.StorageWriter(store, pool_bytes=1 << 20, save_timeout=10),
+            storage_writer=libckpt.dcp.StorageWriter(store, pool_bytes=1 << 20, save_timeout=3600),
         )
     except dcp.CheckpointException as error:
         return str(error)

@@ -316,7 +316,7 @@ def _begins_anew(root: Path, who: int) -> None:
         remote=root / "remote",
         node_store=True,
         new_start=rank == who,
-        save_timeout=20,
+        save_timeout=3600,
     ):
         pass
 
