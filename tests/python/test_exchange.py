@@ -206,11 +206,11 @@ LOSE = """
     os._exit(0)
 """
 SERVER = """
-import sys, time
+import signal
 import torch.distributed as dist
 store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 print(store.port, flush=True)
-time.sleep(3600)
+signal.pause()
 """
 
 
