@@ -311,9 +311,10 @@ static bool came_to_nothing(const struct verification *v, bool removed)
 {
 	uint64_t latest = 0;
 
-	if (v->steps > 0 || v->findings > 0 || v->failed || cli_interrupted())
+	if (v->steps > 0 || cli_interrupted())
 		return false;
-	return removed || ckpt_engine_latest(v->engine, &latest) == 0;
+	return removed ||
+	       (v->findings == 0 && !v->failed && ckpt_engine_latest(v->engine, &latest) == 0);
 }
 
 static void verify_lineage(struct verification *v)
