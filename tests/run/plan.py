@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Collection, Iterator
 
+import draw
 from checkout import ROOT, changed_since, dependents, landed
 from lanes import CPU, WAIT, Lane, Step
 from programs import (
@@ -118,6 +119,12 @@ def other_steps() -> Iterator[Step]:
     yield Step("lint", CPU, each(lint_warnings, lint_tidy))
 
 
+def half_of_unit(name: str, suites: set[str]) -> bool:
+    """Of the unit tests one half, others with each tree, and those whose source has changed."""
+    changed = any(path.endswith(f"/{name}.c") for path in changes() or ())
+    return "unit" not in suites or changed or draw.number(2, name) == 0
+
+
 def asan_steps() -> Iterator[Step]:
     """What sees a bad access: C tests, the corpora of the fuzz targets, the programs."""
     build = "build-asan"
@@ -126,8 +133,8 @@ def asan_steps() -> Iterator[Step]:
     options += ["-Dc_args=-fno-sanitize-recover=all -gline-tables-only"]
     tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
     programs = pytest_tests("asan", ["tests/tools"], environment=tools)
-    tests = meson_tests(build, SANITIZED)
-    build_it = each(built(build, "all"), built_for(build, SANITIZED))
+    tests = meson_tests(build, SANITIZED, takes=half_of_unit)
+    build_it = each(built(build, "all"), built_for(build, SANITIZED, takes=half_of_unit))
     yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     yield Step("asan", WAIT, each(tests, programs), needs=build)
     yield Step("asan", CPU, each(tests, same_runs, programs))

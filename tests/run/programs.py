@@ -30,6 +30,11 @@ def system_or_venv(name: str) -> str:
 
 MESON, NINJA = system_or_venv("meson"), system_or_venv("ninja")
 Body = Callable[[Lane, list[Test]], None]
+Takes = Callable[[str, set[str]], bool]  # a test, by its name and its suites
+
+
+def everything(_name: str, _suites: set[str]) -> bool:
+    return True
 
 
 def commands(*lines: Sequence[object]) -> Body:
@@ -65,14 +70,16 @@ def built(build: str, *targets: str) -> Body:
     return commands([NINJA, "-C", build, *(targets or ("all", "meson-test-prereq"))])
 
 
-def built_for(build: str, suites: Collection[str], without: Collection[str] = ()) -> Body:
+def built_for(
+    build: str, suites: Collection[str], without: Collection[str] = (), takes: Takes = everything
+) -> Body:
     """Builds what the tests of some suites need, and nothing else."""
 
     def run(lane: Lane, _: list[Test]) -> None:
         names = {
             name
             for waits in (True, False)
-            for name in names_of(build, suites, without, waits=waits)
+            for name in names_of(build, suites, without, takes, waits=waits)
         }
         files = {t["id"]: t["filename"] for t in introspected(build, "--targets")}
         needed = set()
@@ -101,14 +108,20 @@ def is_wanted(name: str) -> bool:
 
 
 def names_of(
-    build: str, suites: Collection[str], without: Collection[str], *, waits: bool
+    build: str,
+    suites: Collection[str],
+    without: Collection[str],
+    takes: Takes,
+    *,
+    waits: bool,
 ) -> list[str]:
-    """The tests of some suites: those that mostly wait, or the others."""
+    """The tests of some suites that `takes` takes: those that mostly wait, or the others."""
     unwanted = set(without) if FULL else {*without, "full"}
     names = []
     for test in introspected(build, "--tests"):
         own = {suite.rpartition(":")[2] for suite in test["suite"]}
-        if own & set(suites) and not own & unwanted and ("waits" in own) == waits:
+        wanted = own & set(suites) and not own & unwanted and ("waits" in own) == waits
+        if wanted and (FULL or takes(test["name"], own)):
             names.append(test["name"])
     return [name for name in names if is_wanted(f"{build}/{name}")]
 
@@ -119,6 +132,7 @@ def meson_tests(
     *,
     without: Collection[str] = (),
     also: Collection[str] = (),
+    takes: Takes = everything,
     wrapper: str = "",
 ) -> Body:
     """
@@ -128,7 +142,7 @@ def meson_tests(
 
     def run(lane: Lane, tests: list[Test]) -> None:
         waits = lane.lane != CPU
-        names = names_of(build, suites, without, waits=waits)
+        names = names_of(build, suites, without, takes, waits=waits)
         names += [] if waits else [name for name in also if name not in names]
         if not names:
             return

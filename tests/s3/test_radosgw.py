@@ -29,6 +29,7 @@ from s3_server import Radosgw
 from waiting import until
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.skipif(not Radosgw.installed(), reason="radosgw 16.2 is not installed"),
     pytest.mark.skipif(not has_s3(), reason="a library built without S3"),
 ]

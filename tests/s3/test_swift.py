@@ -12,6 +12,7 @@ from s3_programs import AUTH, FAILED, NOT_FOUND, OK, Bucket, has_s3, same, save
 from s3_server import Swift
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.skipif(not Swift.installed(), reason="Swift is not installed"),
     pytest.mark.skipif(not has_s3(), reason="a library built without S3"),
 ]
