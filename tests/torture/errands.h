@@ -18,6 +18,12 @@ bool errand_outcome(bool good, const char *what, unsigned step);
 /* Whether a wait has come to its own end, for nothing. */
 bool errand_endless(int r);
 
+/*
+ * The deadline of a save, and of ranks that wait for each other. Where a call is made to fail a rank may wait in
+ * vain, and gives up soon; in an undisturbed run only what hangs comes to it.
+ */
+uint32_t errand_deadline_ms(void);
+
 bool errand_open(struct deed *d, uint32_t flags);
 void errand_close(struct deed *d);
 /* NULL: it did not come about. */

@@ -97,12 +97,15 @@ static void save_some(struct job_rank *r)
 
 void trial_job(struct deed *d)
 {
-	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = DEADLINE_MS}, save_some);
+	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = errand_deadline_ms()},
+		save_some);
 }
 
 void trial_job_served(struct deed *d)
 {
-	job_run(d, &(struct job_opts){.session = "now", .served = true, .timeout_ms = DEADLINE_MS},
+	job_run(d,
+		&(struct job_opts){
+			.session = "now", .served = true, .timeout_ms = errand_deadline_ms()},
 		save_some);
 }
 
@@ -128,7 +131,9 @@ static void skip_one(struct job_rank *r)
 
 void trial_job_skip(struct deed *d)
 {
-	job_run(d, &(struct job_opts){.session = "now", .skips = true, .timeout_ms = DEADLINE_MS},
+	job_run(d,
+		&(struct job_opts){
+			.session = "now", .skips = true, .timeout_ms = errand_deadline_ms()},
 		skip_one);
 }
 
@@ -147,7 +152,8 @@ static void resume(struct job_rank *r)
 
 void trial_job_resume(struct deed *d)
 {
-	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = DEADLINE_MS}, resume);
+	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = errand_deadline_ms()},
+		resume);
 }
 
 /* Each finds the damage by itself, and tells it; what rank 1 has told is there when rank 0 does. */
@@ -185,7 +191,9 @@ static void go_back(struct job_rank *r)
 
 void trial_job_named(struct deed *d)
 {
-	job_run(d, &(struct job_opts){.session = "now", .served = true, .timeout_ms = DEADLINE_MS},
+	job_run(d,
+		&(struct job_opts){
+			.session = "now", .served = true, .timeout_ms = errand_deadline_ms()},
 		go_back);
 }
 

@@ -113,7 +113,7 @@ static void save_some(struct job_rank *r)
 
 void trial_nodes(struct deed *d)
 {
-	run(d, "now", DEADLINE_MS, save_some);
+	run(d, "now", errand_deadline_ms(), save_some);
 }
 
 static void resume(struct job_rank *r)
@@ -127,7 +127,7 @@ static void resume(struct job_rank *r)
 
 void trial_nodes_resume(struct deed *d)
 {
-	run(d, "now", DEADLINE_MS, resume);
+	run(d, "now", errand_deadline_ms(), resume);
 }
 
 /* The steps are known on node b, and what they hold there is gone: nobody resumes, or takes it for a start. */
@@ -144,7 +144,7 @@ static void find_nothing(struct job_rank *r)
 
 void trial_nodes_empty(struct deed *d)
 {
-	run(d, "now", DEADLINE_MS, find_nothing);
+	run(d, "now", errand_deadline_ms(), find_nothing);
 }
 
 static void be_refused(struct job_rank *r)
