@@ -14,7 +14,9 @@
 #include "exchange/restore_record.h"
 #include "format/sealed.h"
 
-#define HELLO_MAX_NS UINT64_C(5000000000)
+#define SECOND_NS       UINT64_C(1000000000)
+#define PATIENCE_NS     (120 * SECOND_NS)
+#define PATIENCE_MIN_NS (10 * SECOND_NS)
 
 static struct ckpt_opener *opener_of(struct ckpt_task *task)
 {
@@ -82,6 +84,14 @@ int ckpt_open_in_use(struct ckpt_opener *o, uint64_t generation)
 		o->command.core->parts.label, (unsigned long long)generation, node);
 }
 
+uint64_t ckpt_open_deadline_ns(const struct ckpt_core *core, unsigned eighths)
+{
+	uint64_t timeout_ns = (uint64_t)core->config.save_timeout_ms * 1000000;
+
+	return ckpt_env_now(core->parts.env) +
+	       ckpt_max_u64(PATIENCE_MIN_NS, ckpt_min_u64(timeout_ns, PATIENCE_NS)) / 8 * eighths;
+}
+
 static int prepare_hello(struct ckpt_opener *o)
 {
 	struct ckpt_core *core = o->command.core;
@@ -90,7 +100,7 @@ static int prepare_hello(struct ckpt_opener *o)
 	ckpt_buf_free(&o->buf);
 	talk->core = core;
 	talk->stop = &o->never;
-	talk->deadline_ns = ckpt_env_now(core->parts.env) + HELLO_MAX_NS;
+	talk->deadline_ns = ckpt_open_deadline_ns(core, 6);
 	talk->err = &o->command.error;
 	talk->waiter = &o->work;
 	talk->count = 1;

@@ -30,6 +30,12 @@ int ckpt_open_body(struct ckpt_task *task);
 /* After END. */
 void ckpt_opener_clear(struct ckpt_command *command);
 
+/*
+ * When a rank gives up on the other ranks: after some eighths of save_timeout_ms, which counts as 10 s at
+ * least and 120 s at most. The caller of the command waits for all of save_timeout_ms, and 10 s at least.
+ */
+uint64_t ckpt_open_deadline_ns(const struct ckpt_core *core, unsigned eighths);
+
 /* The greatest number of a claim in a listing of gens/; 0: none. */
 uint64_t ckpt_newest_claim(const struct ckpt_listing *listing);
 

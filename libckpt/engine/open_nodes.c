@@ -11,14 +11,11 @@
 #include "engine/open_bring.h"
 #include "engine/pick.h"
 
-#define SECOND_NS       UINT64_C(1000000000)
-#define PATIENCE_NS     (120 * SECOND_NS)
-/* Whoever has asked for it waits that long in any case. */
-#define PATIENCE_MIN_NS (10 * SECOND_NS)
-#define TELL_MAX_NS     (10 * SECOND_NS)
+#define SECOND_NS   UINT64_C(1000000000)
+#define TELL_MAX_NS (10 * SECOND_NS)
 /* With more ranks missing than one operation asks for, the next ones get their turn after this. */
-#define ROUND_NS        (SECOND_NS / 10)
-#define NAMED_MAX       8
+#define ROUND_NS    (SECOND_NS / 10)
+#define NAMED_MAX   8
 
 static struct ckpt_opener *opener_of(struct ckpt_task *task)
 {
@@ -43,10 +40,7 @@ int ckpt_open_nodes_start(struct ckpt_opener *o)
 	memcpy(n->own.node, core->config.node, sizeof(n->own.node));
 	memcpy(n->own.run_id, CKPT_NODE_NO_RUN, sizeof(n->own.run_id));
 	/* Rank 0 gives up first: it knows who is missing, and the others hear of it. */
-	n->deadline_ns =
-		ckpt_env_now(core->parts.env) +
-		ckpt_max_u64(PATIENCE_MIN_NS, ckpt_min_u64(timeout_ns(core), PATIENCE_NS)) / 8 *
-			(core->config.rank == 0 ? 6 : 7);
+	n->deadline_ns = ckpt_open_deadline_ns(core, core->config.rank == 0 ? 6 : 7);
 	return ckpt_task_continue(&o->work, ckpt_open_hello_body);
 }
 

@@ -304,6 +304,49 @@ static void test_used_session(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* An exchange that refuses everything is asked again until three quarters of `timeout_ms` are over. */
+static void expect_patience(struct scene *s, uint32_t timeout_ms, uint64_t patience_ms)
+{
+	const struct core_rig_config config = {
+		.dir = s->dir, .world = RANKS, .rank = 1, .timeout_ms = timeout_ms};
+
+	for (int heals = 0; heals < 2; heals++) {
+		core_rig_make(&s->rig, &config);
+		add(s, (struct io_fault_rule){
+			       .path = "exchange", .error = -EIO, .count = IO_FAULT_ALWAYS});
+		struct ckpt_command *command = ckpt_command_new(
+			&s->rig.core, sizeof(struct ckpt_opener), ckpt_opener_clear);
+		ckpt_command_post(command, ckpt_open_body);
+		core_rig_run(&s->rig);
+		for (uint64_t ms = 0; ms < patience_ms - 500; ms += 500) {
+			core_rig_sleep(&s->rig, 500);
+			assert_false(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
+			if (heals && ms >= patience_ms / 2)
+				break;
+		}
+		if (heals)
+			io_fault_clear(&s->rig.fault);
+		for (unsigned i = 0; i < 6; i++)
+			core_rig_sleep(&s->rig, 500);
+		assert_true(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
+		assert_int_equal(command->result, heals ? 0 : -ETIMEDOUT);
+		ckpt_command_unref(command);
+		core_rig_close(&s->rig);
+	}
+	assert_int_equal(unlink(scratch_join(s->dir, "exchange/rig/rank-1")), 0);
+}
+
+static void test_patience(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s);
+	leave_session(s);
+	expect_patience(s, 1000, 7500);
+	expect_patience(s, 60000, 45000);
+	expect_patience(s, 600000, 90000);
+}
+
 /* One that a node keeps for itself is not one for all, whoever opens it later. */
 static void test_made_for_a_node(void **state)
 {
@@ -431,6 +474,7 @@ int main(void)
 		SCENE(test_no_memory),
 		SCENE(test_left_behind),
 		SCENE(test_used_session),
+		SCENE(test_patience),
 		SCENE(test_made_for_a_node),
 		SCENE(test_ranks_of_a_node),
 		SCENE(test_refused_by_rank_0),
