@@ -101,3 +101,8 @@ def flaky() -> list[str]:
         return flaky_names(path.read_text(), datetime.datetime.now(datetime.timezone.utc).date())
     except ValueError as error:
         sys.exit(f"{path}: {error}")
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a line of flaky.txt names this test: as it is printed, or by a pattern."""
+    return any(name == line or fnmatch.fnmatchcase(name, line) for line in flaky())

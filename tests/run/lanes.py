@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import threading
 import time
@@ -15,6 +17,8 @@ from results import Test
 
 CPU, WAIT = "cpu", "wait"
 LONGEST = 300  # of a command that is shown
+HANGS = 3600  # seconds, of a command; a test within one has a limit of its own
+DIES = 10  # seconds, from SIGTERM to SIGKILL
 NICE = 5  # of what computes: a test that waits is woken at once
 
 
@@ -57,6 +61,17 @@ class Run:
         self.made = {step.makes: threading.Event() for step in self.steps if step.makes}
         self.missing: set[str] = set()
         self.lock = threading.Lock()
+        self.groups: set[int] = set()  # of processes, of the commands that run
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Ends what runs, and begins nothing more."""
+        with self.lock:
+            self.stopped = True
+            for group in self.groups:
+                kill_group(group, signal.SIGTERM)
+        for event in self.made.values():
+            event.set()
 
     def go(self, ended: Callable[[str, Part], None]) -> None:
         """Returns when every step has ended. `ended` is told of each part."""
@@ -64,8 +79,12 @@ class Run:
         threads = [threading.Thread(target=lane.go) for lane in lanes]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
 
 
 class Lane:
@@ -80,7 +99,7 @@ class Lane:
 
     def go(self) -> None:
         for step in self.run.steps:
-            if step.lane == self.lane:
+            if step.lane == self.lane and not self.run.stopped:
                 self.step(step)
 
     def step(self, step: Step) -> None:
@@ -134,11 +153,35 @@ class Lane:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
+                start_new_session=True,
                 preexec_fn=(lambda: os.nice(NICE) and None) if self.lane == CPU else None,
             )
-            _, status, usage = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
+            return self.wait(child, words)
+
+    def wait(self, child: subprocess.Popen[bytes], words: Sequence[object]) -> int:
+        """Waits for the end of a command, and for HANGS seconds at most. Returns its exit code."""
+        hung = threading.Event()
+
+        def kill() -> None:
+            hung.set()
+            kill_group(child.pid, signal.SIGTERM)
+            time.sleep(DIES)
+            kill_group(child.pid, signal.SIGKILL)
+
+        limit = threading.Timer(HANGS, kill)
+        with self.run.lock:
+            self.run.groups.add(child.pid)
+            if self.run.stopped:
+                kill_group(child.pid, signal.SIGTERM)
+        limit.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        limit.cancel()
+        with self.run.lock:
+            self.run.groups.remove(child.pid)
+        child.returncode = os.waitstatus_to_exitcode(status)
         self.cpu_seconds += usage.ru_utime + usage.ru_stime
+        if hung.is_set():
+            raise StepError(f"no end after {HANGS} s: {in_short(words)}")
         return child.returncode
 
     def must(self, words: Sequence[object], environment: dict[str, str] | None = None) -> None:
@@ -146,6 +189,12 @@ class Lane:
         code = self.command(words, environment)
         if code:
             raise StepError(f"exit code {code}: {in_short(words)}")
+
+
+def kill_group(group: int, number: signal.Signals) -> None:
+    """Sends a signal to a group of processes, where there still is one."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 def in_short(words: Sequence[object]) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import os
 import pathlib
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from checkout import ROOT
-from judge import flaky
+from judge import is_left_out
 from lanes import CPU, Lane, StepError
 from results import Test, of_meson, of_pytest
 
@@ -102,11 +101,6 @@ def introspected(build: str, what: str) -> list[dict[str, Any]]:
     return told
 
 
-def is_wanted(name: str) -> bool:
-    """Whether it is not left to --full because it is flaky."""
-    return FULL or not any(fnmatch.fnmatchcase(name, pattern) for pattern in flaky())
-
-
 def names_of(
     build: str,
     suites: Collection[str],
@@ -123,7 +117,7 @@ def names_of(
         wanted = own & set(suites) and not own & unwanted and ("waits" in own) == waits
         if wanted and (FULL or takes(test["name"], own)):
             names.append(test["name"])
-    return [name for name in names if is_wanted(f"{build}/{name}")]
+    return [name for name in names if FULL or not is_left_out(f"{build}/{name}")]
 
 
 def meson_tests(
@@ -187,13 +181,12 @@ def pytest_tests(
         record = lane.run.logs / f"{part}.{lane.lane}.jsonl"
         plugins = ["-p", "selection", "-p", "record"]
         own = {"PYTHONPATH": str(ROOT / "tests/run"), **(environment or {})}
-        own["CKPT_TEST_RECORD"] = str(record.resolve())
+        own |= {"CKPT_TEST_PART": part, "CKPT_TEST_RECORD": str(record.resolve())}
         base = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         many = jobs or (BESIDE if waits else CPUS)
         spread = ["-n", str(many), "--dist", "worksteal"] if many > 1 else []
-        out = [f"--deselect={name}" for name in ([] if FULL else flaky())]
         mark = ["-m", "waits" if waits else "not waits"] if marks else []
-        code = lane.command([*base, *plugins, *spread, *out, *mark, *folders], own)
+        code = lane.command([*base, *plugins, *spread, *mark, *folders], own)
         before = len(tests)
         if record.exists():
             tests += of_pytest(record, part)

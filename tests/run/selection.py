@@ -2,7 +2,7 @@
 """
 A plugin of pytest: which tests the run of a commit takes. `python -m pytest -p selection`
 
-A test that is marked `full` is left out. Of the cases of a parametrised test one in two is taken, or one in N
+A test that is marked `full` or stands in flaky.txt is left out. Of the cases of a parametrised test one in two is taken, or one in N
 where it is marked `slices(N)`, and one at least: others with each commit, whose hash is CKPT_TEST_SLICE. With
 CKPT_TEST_FULL, or without the plugin, everything runs.
 """
@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable
 
 import pytest
+from judge import is_left_out
 
 #: One in so many cases, where no mark says another number.
 SLICES = 2
@@ -40,9 +41,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("CKPT_TEST_FULL"):
         return
     draw = os.environ.get("CKPT_TEST_SLICE", "")
+    part = os.environ.get("CKPT_TEST_PART", "")
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("full") is None:
+        full = item.get_closest_marker("full") is not None
+        if not full and not is_left_out(f"{part}/{item.nodeid}"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept: set[str] = set()
     for of_one in cases.values():

@@ -6,12 +6,14 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import judge
 import main
 import pytest
 import report
-from lanes import CPU, Lane, Part, Run, Step, StepError
+import selection
+from lanes import Part
 from results import FAILED, HUNG, PASSED, SKIPPED, Test, of_meson, of_pytest
 
 CMOCKA = "[       OK ] test_a\n[  {b} ] test_b\n[       OK ] test_c\n"
@@ -104,6 +106,25 @@ def test_the_list_of_flaky_tests_stays_short() -> None:
             judge.flaky_names(wrong, today)
 
 
+def test_a_flaky_test_is_left_out_by_its_printed_name(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    items = list(request.session.items)
+    left_out = [f"runner/{items[0].nodeid}", "build/test_[xy]"]
+    monkeypatch.setattr(judge, "flaky", lambda: left_out)
+    assert judge.is_left_out("build/test_x")
+    assert not judge.is_left_out("build/test_z")
+    monkeypatch.setenv("CKPT_TEST_PART", "runner")
+    monkeypatch.delenv("CKPT_TEST_FULL", raising=False)
+    monkeypatch.setattr(selection, "SLICES", 1)
+    told: list[pytest.Item] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: told.extend(items))
+    kept = items[:]
+    selection.pytest_collection_modifyitems(SimpleNamespace(hook=hook), kept)  # type: ignore[arg-type]
+    assert kept == items[1:]
+    assert told == items[:1]
+
+
 def test_what_meson_tells(tmp_path: Path) -> None:
     log = tmp_path / "testlog.json"
     lines = [("OK", CMOCKA.format(b="SKIPPED")), ("TIMEOUT", ""), ("FAIL", ""), ("SKIP", "")]
@@ -160,29 +181,3 @@ def test_what_pytest_tells(tmp_path: Path, request: pytest.FixtureRequest) -> No
     }
     assert judge.is_bad_luck(ran["test_bad"])
     assert not judge.is_bad_luck(ran["test_error"])
-
-
-def test_a_step_that_fails_fails_what_needs_it(tmp_path: Path) -> None:
-    ran = []
-
-    def fail(lane: Lane, _: list[Test]) -> None:
-        raise StepError("no compiler")
-
-    def note(lane: Lane, _: list[Test]) -> None:
-        ran.append(lane.part)
-
-    steps = [
-        Step("a", CPU, fail, makes="build"),
-        Step("b", "wait", note, needs="build"),
-        Step("c", CPU, note),
-    ]
-    run = Run(steps, tmp_path)
-    told: list[str] = []
-    run.go(lambda name, part: told.append(name))
-    assert ran == ["c"]
-    assert {name: part.outcome for name, part in run.parts.items()} == {
-        "a": "failed",
-        "b": "failed",
-        "c": "passed",
-    }
-    assert sorted(told) == ["a", "b", "c"]
