@@ -382,6 +382,7 @@ int cli_exit_of(int code)
 	case -EPERM:
 		return CLI_AUTH;
 	case CKPT_ENETWORK:
+	case -ETIMEDOUT:
 		return CLI_NETWORK;
 	case -ENOSPC:
 	case -EDQUOT:

@@ -142,12 +142,17 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 	double start = seconds_now();
 	int r;
 
-	while ((r = ckpt_restore_wait(restore, POLL_MS)) == -ETIMEDOUT) {
+	/* -ETIMEDOUT is also what it may have failed with: a server that did not answer. */
+	while ((r = ckpt_restore_wait(restore, POLL_MS)) == -ETIMEDOUT &&
+		ckpt_restore_error(restore, NULL) == 0) {
 		if (cli_interrupted())
 			ckpt_restore_cancel(restore);
 		if (bar)
 			draw_restore(restore, what, start);
 	}
+	/* It may have ended after it was waited for, with another code. */
+	if (r == -ETIMEDOUT)
+		r = ckpt_restore_wait(restore, 0);
 	if (bar) {
 		draw_restore(restore, what, start);
 		clear();

@@ -142,7 +142,9 @@ CKPT_API int ckpt_restore_bind(
 CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
 
 /*
- * Waits for the end: 0, the error, or -ETIMEDOUT. On CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
+ * Waits for the end: 0, the error, or -ETIMEDOUT, which a restore may fail with, too, if a server does not answer:
+ * after that, if ckpt_restore_error() does not give 0 it has failed, and waiting once more, with 0, says with what. On
+ * CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
  * the step has been quarantined, unless the engine is read only, and LATEST is now the next older one. So
  * it is when ckpt_restore_open() has failed with one of them and the manifest was good. Where locks do not
  * reach, another machine may remove the step while it is read. That is no damage: it is CKPT_ENOSTEP, or -EBUSY

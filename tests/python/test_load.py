@@ -47,6 +47,27 @@ def test_what_is_loaded_fits_a_model(written: Training, store: Path) -> None:
     assert_same(fresh.model.state_dict(), written.model.state_dict())
 
 
+def test_a_restore_that_was_given_up_at_a_deadline_ends(
+    written: Training, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For whoever waits the same code says that it is not over yet."""
+    from libckpt._engine import Engine, lib
+
+    real = Engine.ask
+
+    def ask(self: Engine, call: Any, *args: Any) -> Any:
+        if call == lib.ckpt_restore_wait:
+            return -errno.ETIMEDOUT
+        if call == lib.ckpt_restore_error:
+            args[1].code = -errno.ETIMEDOUT
+            return -errno.ETIMEDOUT
+        return real(self, call, *args)
+
+    monkeypatch.setattr(Engine, "ask", ask)
+    with pytest.raises(libckpt.DeadlineError):
+        libckpt.load(store)
+
+
 def test_steps_may_be_chosen(written: Training, store: Path) -> None:
     assert libckpt.load(store, 1)["scheduler"]["last_epoch"] == 1
     assert libckpt.load(store, "latest~1")["scheduler"]["last_epoch"] == 1

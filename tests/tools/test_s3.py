@@ -338,6 +338,16 @@ def test_an_interrupted_upload(bucket: Bucket, large: Path) -> None:
     assert "all good" in bucket.good("ckpt-verify", URL)
 
 
+def test_a_server_that_never_answers_is_an_end(bucket: Bucket, small: Path, tmp_path: Path) -> None:
+    """It fails with the same code that says that it still runs: once waited for without an end."""
+    bucket.put(small)
+    bucket.server.rules({"do": "stall", "operation": "GetObject", "key": "*.index"})
+    done = bucket.run("ckpt-restore", URL, tmp_path / "out", AWS_MAX_ATTEMPTS="1")
+    assert done.returncode == NETWORK, done.stderr
+    assert "no answer from" in done.stderr or "nothing came from" in done.stderr, done.stderr
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
 # Faults.
 
 SLOW = {"do": "answer", "status": 503, "code": "SlowDown"}

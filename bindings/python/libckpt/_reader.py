@@ -217,10 +217,15 @@ class Reader:
                 check(ask(lib.ckpt_restore_progress, ptr, done, total))
                 report(progress, Progress("restore", self.step, int(done[0]), int(total[0])))
 
-        code = wait_sliced(lambda ms: int(ask(lib.ckpt_restore_wait, ptr, ms)), None, tick)
+        record = new_struct("ckpt_error")
+        code = wait_sliced(
+            lambda ms: int(ask(lib.ckpt_restore_wait, ptr, ms)),
+            None,
+            tick,
+            over=lambda: ask(lib.ckpt_restore_error, ptr, record) != 0,
+        )
         del alive
         if code < 0:
-            record = new_struct("ckpt_error")
             if ask(lib.ckpt_restore_error, ptr, record) != 0:
                 raise error_of(record)
             raise_last(code)
