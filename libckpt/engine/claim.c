@@ -218,6 +218,17 @@ static int check_lineage(struct ckpt_claimer *c)
 	return core->config.new_start ? 0 : ckpt_lineage_mark(&core->scan, &c->command.error);
 }
 
+static int fail_removed(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "local", .file = c->path},
+		"step %llu of %s, which this process goes on from, was removed meanwhile "
+		"by another one: stop that job, and resume again",
+		(unsigned long long)core->parent_step, core->parts.label);
+}
+
 /*
  * The step to go on from is still there. Where locks do not reach, a process that was taken for dead may
  * have retired it since, and has newer ones: a claim would leave those behind, and have nothing itself.
@@ -240,15 +251,29 @@ static int parent_body(struct ckpt_task *task)
 	ckpt_free(op->data);
 	op->data = NULL;
 	if (op->result == -ENOENT)
-		return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
-			&(struct ckpt_where){.tier = "local", .file = c->path},
-			"step %llu of %s, which this process goes on from, was removed meanwhile "
-			"by another one: stop that job, and resume again",
-			(unsigned long long)core->parent_step, core->parts.label);
+		return fail_removed(c);
 	/* One that cannot be read is there, and that is no concern of the claim's. */
 	ckpt_error_clear(&c->command.error);
-	return ckpt_task_continue(task, publish_body);
+	ckpt_claim_start_settle(c);
+	CKPT_AWAIT(task, op->done);
+	r = ckpt_claim_settled(c);
+	return r < 0 ? r : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
+}
+
+void ckpt_claim_start_settle(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	ckpt_name_step(c->path, core->parent_generation, core->parent_step);
+	ckpt_store_sync(core->store, &c->op, c->path);
+}
+
+int ckpt_claim_settled(struct ckpt_claimer *c)
+{
+	if (c->op.result == -ENOENT)
+		ckpt_error_clear(&c->command.error);
+	return c->op.result == -ENOENT ? 0 : c->op.result;
 }
 
 /*

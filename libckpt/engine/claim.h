@@ -30,6 +30,13 @@ struct ckpt_claimer {
 int ckpt_claim_body(struct ckpt_task *task);
 /* The claim is there: this core's generation from now on. Its place in the scan is made already. */
 int ckpt_claim_adopt(struct ckpt_claimer *claimer);
+/*
+ * Who wrote the step to go on from may have died between naming its manifest and syncing the name: that is done before
+ * a claim counts on it, and retention takes the steps before it. Await the op, and look. No step, in the store of a
+ * node that had none, is no failure.
+ */
+void ckpt_claim_start_settle(struct ckpt_claimer *claimer);
+int ckpt_claim_settled(struct ckpt_claimer *claimer);
 /* Body of `work` on any rank but 0: hears what rank 0 has claimed. */
 int ckpt_claim_follow_body(struct ckpt_task *task);
 /* Rank 0: begins to tell how its claim has ended; false: without memory. Await the talk if it was begun. */

@@ -292,12 +292,22 @@ static int create_body(struct ckpt_task *task)
 	struct ckpt_claimer *c = claimer_of(task);
 	struct ckpt_core *core = c->command.core;
 	struct ckpt_store_op *op = &c->op;
+	int r;
 
 	CKPT_TASK_BEGIN(task);
 	/* By an earlier try that failed behind this: the lock is there, and would keep this one out. */
 	if (core->holds_claim && core->tried_generation == c->claim.generation &&
 		core->tried_nonce == c->claim.nonce)
 		return ckpt_task_continue(task, stored_body);
+	if (core->adopted) {
+		ckpt_claim_start_settle(c);
+		CKPT_AWAIT(task, op->done);
+		r = ckpt_claim_settled(c);
+		if (r < 0) {
+			count_claim(core, false);
+			return r;
+		}
+	}
 	/* What sees it from now on knows whose it is. */
 	core->tried_generation = c->claim.generation;
 	core->tried_nonce = c->claim.nonce;

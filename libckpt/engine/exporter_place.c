@@ -254,6 +254,12 @@ static int claim_body(struct ckpt_task *task)
 		r = ckpt_exporter_trouble(e, "write");
 	} else {
 		r = e->op.result < 0 ? ckpt_exporter_trouble(e, "read") : check_claim(e);
+		if (r < 0)
+			return r;
+		/* Whoever wrote it may have died before its name was durable. */
+		ckpt_store_sync(e->store, &e->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_exporter_trouble(e, "sync");
 	}
 	if (r < 0)
 		return r;

@@ -170,7 +170,6 @@ static int compare_manifest(struct ckpt_upload *u)
 		    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;
 
 	drop_data(u);
-	u->committed = same;
 	if (same)
 		return 0;
 	return ckpt_fail_at(u->err, -EEXIST,
@@ -201,6 +200,25 @@ static int take_there(struct ckpt_upload *u)
 	return trouble(u, "list");
 }
 
+/* Whoever published it in a directory may have died before its name was durable. */
+static int there_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = compare_manifest(u);
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sync(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	u->committed = u->op.result >= 0;
+	return give_up(u, u->committed ? 0 : trouble(u, "sync"));
+	CKPT_TASK_END(task);
+}
+
 static int look_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
@@ -211,7 +229,7 @@ static int look_body(struct ckpt_task *task)
 	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	if (u->op.result >= 0)
-		return give_up(u, compare_manifest(u));
+		return ckpt_task_continue(task, there_body);
 	r = u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
 	if (r < 0)
 		return give_up(u, r);

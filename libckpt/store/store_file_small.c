@@ -46,6 +46,24 @@ static int publish_sync_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Whoever gave the name may have died before its directory was on the disk: "it is there" must be a fact as well. */
+static int taken_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_file_op(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_file_set_parent(op, op->path);
+	ckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);
+	CKPT_AWAIT(task, !op->asked);
+	if (op->req.result < 0)
+		return ckpt_file_discard(op, ckpt_file_fail(op, (int)op->req.result,
+						     "sync the directory of %s, which is there and "
+						     "may not outlast a power cut",
+						     op->path));
+	return ckpt_file_discard(op, ckpt_file_fail(op, -EEXIST, "publish %s", op->path));
+	CKPT_TASK_END(task);
+}
+
 /* The temporary file is durable. The lock is taken before anybody can know the name. */
 static int publish_body(struct ckpt_task *task)
 {
@@ -67,6 +85,8 @@ static int publish_body(struct ckpt_task *task)
 	ckpt_file_ask_rename(op, op->temp.path, op->path);
 	CKPT_AWAIT(task, !op->asked);
 	r = (int)op->req.result;
+	if (r == -EEXIST && !op->fleeting)
+		return ckpt_task_continue(task, taken_body);
 	if (r < 0)
 		return ckpt_file_discard(op, ckpt_file_fail(op, r, "publish %s", op->path));
 	if (op->fleeting)

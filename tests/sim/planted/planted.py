@@ -66,8 +66,9 @@ PLANTED = [
         "the names of shard and index may be lost behind a durable manifest"),
     Planted(
         "publish-not-synced", "libckpt/store/store_file_small.c",
-        "\tckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);\n",
-        "\top->req.result = 0;\n",
+        "\tckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);\n"
+        "\tCKPT_AWAIT(task, !op->asked);\n\tif (op->req.result >= 0) {\n",
+        "\top->req.result = 0;\n\tif (op->req.result >= 0) {\n",
         "the rename of an acknowledged manifest may be lost"),
     Planted(
         "new-directory-not-synced", "libckpt/store/store_file_names.c",

@@ -598,6 +598,25 @@ static void test_parent_unreadable(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* Its process may have died before the name of its manifest was durable; a claim counts on it. */
+static void test_parent_is_durable_first(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_SYNC_DIR, .path = "step-0000000010", .error = -EIO});
+	assert_int_equal(core_rig_claim(&s->rig), -EIO);
+	assert_non_null(
+		strstr(s->rig.err.message, "cannot sync the directory g000001/step-0000000010"));
+	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(s->rig.fault.seen[0], 2);
+	core_rig_close(&s->rig);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -611,6 +630,7 @@ int main(void)
 		SCENE(test_commit_after_damaged_claim),
 		SCENE(test_order_after_resume),
 		SCENE(test_parent_removed),
+		SCENE(test_parent_is_durable_first),
 		SCENE(test_last_number),
 		SCENE(test_no_memory),
 		SCENE(test_next_number),

@@ -602,6 +602,9 @@ static void test_publish_unsynced(void **state)
 	assert_non_null(strstr(s->rig.err.message, "may or may not"));
 	assert_int_equal(store_rig_publish(&s->rig, "b", "text", &lock), -EIO);
 	assert_int_equal(lock.fd, -1);
+	/* Of one that is there nobody is told either, before it is durable. */
+	assert_int_equal(store_rig_publish(&s->rig, "a", "text", NULL), -EIO);
+	assert_non_null(strstr(s->rig.err.message, "is there and may not outlast"));
 	io_fault_clear(&s->fault);
 	assert_string_equal(store_rig_names(&s->rig, "."), "a b");
 	assert_int_equal(store_rig_lock(&s->rig, "b", false, &lock), 0);
