@@ -38,8 +38,11 @@ int ckpt_core_open_store(
 	}
 #endif
 	CKPT_ASSERT(!place->bucket);
-	return ckpt_store_file_open(
+	int r = ckpt_store_file_open(
 		parts->env, &core->sched, parts->io, place->root, place->label, ret_store);
+	if (r == 0 && place->tried)
+		ckpt_store_file_set_direct(*ret_store, place->direct);
+	return r;
 }
 
 bool ckpt_core_stop_clients(struct ckpt_core *core, struct ckpt_task *task)

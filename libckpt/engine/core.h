@@ -71,6 +71,9 @@ struct ckpt_core_place {
 	int root;                      /* a descriptor of the directory; -1 */
 	struct ckpt_s3_client *bucket; /* NULL: a directory */
 	const char *label;             /* for messages */
+	/* Whether it takes O_DIRECT has been tried, and what came of it; not tried: as the store of the engine does. */
+	bool tried;
+	bool direct;
 	/* Of what is written there. */
 	bool claims; /* every claim of the run goes along, also to where the step is already */
 	bool node;   /* it becomes the store of one node */

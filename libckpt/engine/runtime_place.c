@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/runtime_state.h"
+#include "io/io_direct.h"
 #include "s3/s3_bucket.h"
 #include "s3/place.h"
 
@@ -118,6 +119,13 @@ int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct c
 			 : make_and_open(place.path, err, &engine->root);
 }
 
+/* Its file system may be another than that of the store; a store in a bucket has none. */
+static void try_direct(struct ckpt_core_place *place)
+{
+	place->tried = true;
+	place->direct = ckpt_io_direct_works(place->root, false);
+}
+
 int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_error *err,
 	struct ckpt_core_place *ret_place)
 {
@@ -132,6 +140,9 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 			 : make_and_open(place.path, err, &made.root);
 	if (r < 0)
 		return r;
+	if (made.root >= 0) {
+		try_direct(&made);
+	}
 #if CKPT_HAVE_S3
 	if (bucket) {
 		r = ckpt_runtime_keep_dest(engine, bucket);
@@ -176,7 +187,11 @@ int ckpt_runtime_open_remote(
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	if (!place.remote) {
 		r = make_and_open(place.path, err, &engine->remote.root);
-		return r < 0 ? r : check_apart(engine, err);
+		if (r == 0)
+			try_direct(&engine->remote);
+		if (r == 0)
+			r = check_apart(engine, err);
+		return r;
 	}
 	r = open_bucket(engine, &place, opts->remote, opts->remote_bytes_per_s, err,
 		&engine->remote_bucket);

@@ -38,7 +38,10 @@ static int open_scratch(int root)
 	int flags = O_RDWR | O_DIRECT | O_CLOEXEC;
 	int fd = openat(root, ".", O_TMPFILE | flags, 0600);
 
-	for (int i = 0; fd < 0 && i < NAME_TRIES; i++) {
+	/* Not when something else was wrong: what cannot be removed would stay, and a new directory be one that is used. */
+	bool nameless = fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOSYS &&
+					   errno != EINVAL);
+	for (int i = 0; !nameless && fd < 0 && i < NAME_TRIES; i++) {
 		char name[64];
 		(void)snprintf(name, sizeof(name), ".probe-%ld-%llx", (long)getpid(),
 			(unsigned long long)ckpt_clock_ns());

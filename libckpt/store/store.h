@@ -173,6 +173,9 @@ void ckpt_store_close(struct ckpt_store *store);
 int ckpt_store_file_open(struct ckpt_env *env, struct ckpt_sched *sched, struct ckpt_io *io,
 	int root, const char *label, struct ckpt_store **ret_store);
 
+/* Whether its shards are opened with O_DIRECT; as `io` has it until then. Before anything is asked of it. */
+void ckpt_store_file_set_direct(struct ckpt_store *store, bool direct);
+
 /*
  * The store in a bucket. `client` and `label` are borrowed. WRITE brings `block_bytes` at multiples of that, less at a file's end
  * only: they are the parts of an upload. -ENOMEM.

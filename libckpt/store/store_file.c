@@ -192,6 +192,11 @@ static const struct ckpt_store_ops file_ops = {
 	.close = file_close,
 };
 
+void ckpt_store_file_set_direct(struct ckpt_store *store, bool direct)
+{
+	CKPT_CONTAINER(store, struct ckpt_store_file, store)->direct = direct;
+}
+
 int ckpt_store_file_open(struct ckpt_env *env, struct ckpt_sched *sched, struct ckpt_io *io,
 	int root, const char *label, struct ckpt_store **ret_store)
 {

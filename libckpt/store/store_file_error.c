@@ -32,6 +32,7 @@ static const struct advice advices[] = {
 	{-ENFILE, "the machine's limit of open files is reached (fs.file-max)"},
 	{-ENOMEM, "there is not enough memory"},
 	{-ENOLCK, "the file system has no locks: use another one, or mount it with locks"},
+	{-EBUSY, "something else uses it, as a file server does with a lease: end that first"},
 	{-EAGAIN, "another process holds it: stop that one first"},
 	{-EEXIST, "no file is ever written twice: another process is at work in this store"},
 	{CKPT_EINCOMPLETE, "put the file back from a copy, or use an older step"},

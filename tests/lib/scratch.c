@@ -175,3 +175,8 @@ void scratch_threads_settle(size_t threads)
 {
 	await(scratch_threads() <= threads);
 }
+
+void scratch_descriptors_settle(size_t descriptors)
+{
+	await(scratch_descriptors() == descriptors);
+}

@@ -27,5 +27,7 @@ size_t scratch_descriptors(void);
 size_t scratch_threads(void);
 /* Waits until there are no more than `threads`, which may have been counted a moment too early. */
 void scratch_threads_settle(size_t threads);
+/* Waits until there are so many, which another thread closes. */
+void scratch_descriptors_settle(size_t descriptors);
 
 #endif

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
+import os
 import re
 import signal
 import subprocess
@@ -107,6 +109,41 @@ def test_in_parts(bucket: Bucket, large: Path, tmp_path: Path) -> None:
     bucket.good("ckpt-restore", URL, "s3://bkt/again")
     bucket.good("ckpt-restore", "s3://bkt/again", tmp_path / "again")
     same(tmp_path / "again", large, 7)
+
+
+def takes_direct(folder: Path) -> bool:
+    page = mmap.mmap(-1, 4096)
+    try:
+        fd = os.open(folder / "probe", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+    except OSError:
+        return False
+    try:
+        return os.write(fd, page) == len(page)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def is_cached(path: Path) -> bool:
+    """Whether its first page is, which this does not read into the cache."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.preadv(fd, [bytearray(4096)], 0, os.RWF_NOWAIT) > 0
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def test_past_the_cache(bucket: Bucket, large: Path, tmp_path: Path) -> None:
+    """What comes out of a bucket is written as a save is, though its engine has no directory."""
+    bucket.good("ckpt-restore", large, URL)
+    bucket.good("ckpt-restore", URL, tmp_path / "out")
+    [shard] = (tmp_path / "out").rglob("*.safetensors")
+    assert is_cached(shard) != takes_direct(tmp_path)
+    shard.read_bytes()
+    assert is_cached(shard)
 
 
 def test_steps(bucket: Bucket, small: Path, tmp_path: Path) -> None:

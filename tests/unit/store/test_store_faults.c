@@ -689,6 +689,24 @@ static void test_used_again(void **state)
 	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
 }
 
+/* Whoever has a lease on a file has it open, and no lock on it: an open that does not wait says -EAGAIN, too. */
+static void test_a_lease_is_no_lock(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_object lock = {.fd = -1};
+
+	assert_int_equal(store_rig_put(&s->rig, "f", "x"), 0);
+	for (int shared = 0; shared < 2; shared++) {
+		io_fault_clear(&s->fault);
+		(void)always(s, CKPT_IO_OP_OPEN, -EAGAIN);
+		assert_int_equal(store_rig_lock(&s->rig, "f", shared, &lock), -EBUSY);
+		assert_non_null(strstr(s->rig.err.message, "to lock it"));
+		io_fault_clear(&s->fault);
+		(void)always(s, CKPT_IO_OP_LOCK, -EAGAIN);
+		assert_int_equal(store_rig_lock(&s->rig, "f", shared, &lock), -EAGAIN);
+	}
+}
+
 /* What each code tells its reader to do. */
 static void test_advice(void **state)
 {
@@ -710,6 +728,7 @@ static void test_advice(void **state)
 		{-EMFILE, "ulimit -n"},
 		{-ENFILE, "fs.file-max"},
 		{-EFBIG, "ulimit -f"},
+		{-EBUSY, "end that first"},
 		{-EEXIST, "another process"},
 	};
 	struct scene *s = *state;
@@ -824,6 +843,7 @@ int main(void)
 		SCENE(test_not_removed),
 		QUICK(test_descriptor_zero),
 		SCENE(test_used_again),
+		SCENE(test_a_lease_is_no_lock),
 		SCENE(test_advice),
 		SCENE(test_slow_one),
 		SCENE(test_no_memory),
