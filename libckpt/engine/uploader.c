@@ -355,6 +355,7 @@ static int start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	if (r < 0)
 		return r;
 	u->current = e;
+	u->begun = atomic_load(&u->bytes);
 	u->upload = (struct ckpt_upload){.core = u->core,
 		.dest = u->dest,
 		.memory = u->blocks,
@@ -616,6 +617,9 @@ void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats
 	stats->uploads_waiting = u->count;
 	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
 		stats->uploads_waiting_bytes += e->bytes;
+	if (u->current)
+		stats->uploads_waiting_bytes -=
+			ckpt_min_u64(u->current->bytes, stats->bytes_uploaded - u->begun);
 }
 
 struct ckpt_upload_entry *ckpt_uploader_last(struct ckpt_core *core)

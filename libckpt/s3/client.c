@@ -444,9 +444,10 @@ static bool mend(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 		ckpt_s3_credentials_clock(client->credentials, client->clock_offset_s);
 		ckpt_log(client->log, CKPT_LOG_WARN,
 			"this machine's clock is %" PRId64
-			" s behind that of %s: requests are signed "
-			"with the server's",
-			client->clock_offset_s, client->endpoint.host);
+			" s %s that of %s: requests are signed with the server's",
+			client->clock_offset_s < 0 ? -client->clock_offset_s
+						   : client->clock_offset_s,
+			client->clock_offset_s < 0 ? "ahead of" : "behind", client->endpoint.host);
 		return true;
 	case CKPT_S3_MOVED:
 		return move(call);
@@ -459,7 +460,10 @@ static int refuse(struct ckpt_s3_call *call)
 {
 	const struct ckpt_http_req *req = &call->req;
 	struct ckpt_error quiet = {.size = sizeof(quiet)};
-	const struct ckpt_s3_asked asked = {.doing = call->doing,
+	char id[128];
+	bool named = ckpt_http_header(req, "x-amz-request-id", id, sizeof(id));
+	const struct ckpt_s3_asked asked = {.request_id = named ? id : NULL,
+		.doing = call->doing,
 		.bucket = call->client->place.bucket,
 		.key = call->key,
 		.region = call->client->endpoint.region,

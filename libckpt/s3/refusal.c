@@ -121,6 +121,18 @@ static void put_reply(struct ckpt_buf *out, const struct ckpt_s3_asked *asked, i
 		ckpt_buf_printf(out, "; it is to be had at %s", reply->endpoint);
 }
 
+/* A header may hold anything: what is no name of a request is not shown. */
+static void put_request_id(struct ckpt_buf *out, const char *id)
+{
+	size_t length = strlen(id);
+
+	for (size_t i = 0; i < length; i++)
+		if (id[i] <= ' ' || id[i] > '~')
+			return;
+	if (length > 0)
+		ckpt_buf_printf(out, " [request %s]", id);
+}
+
 /* Records it as ckpt_fail_at() does, with the status. A buffer without memory leaves the phrase of the code. */
 static int record(struct ckpt_error *err, int code, const struct ckpt_s3_asked *asked, int status,
 	struct ckpt_buf *words)
@@ -152,6 +164,8 @@ int ckpt_s3_refused(struct ckpt_error *err, const struct ckpt_s3_asked *asked, i
 	/* Last, because it is what a message that is too long can best do without. */
 	if (said->request_id[0])
 		ckpt_buf_printf(&words, " [request %s]", said->request_id);
+	else if (asked->request_id)
+		put_request_id(&words, asked->request_id);
 	return record(err, m->code, asked, status, &words);
 }
 

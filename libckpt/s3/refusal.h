@@ -12,6 +12,8 @@ struct ckpt_s3_asked {
 	const char *key;    /* "": the bucket */
 	const char *region; /* that was signed for */
 	unsigned tries;     /* that were made; 0 and 1: nothing is said of them */
+	/* x-amz-request-id, if the body names none, as to a HEAD and of a proxy; NULL: there is none */
+	const char *request_id;
 };
 
 /*

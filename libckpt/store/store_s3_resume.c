@@ -39,6 +39,8 @@ static int ask_uploads(struct ckpt_store_op *op)
 	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_GET, "", "list the uploads of");
 	char key[CKPT_S3_KEY_MAX + 1];
 
+	ckpt_buf_free(&work->body);
+	ckpt_buf_free(&work->query);
 	ckpt_s3_place_key(&ckpt_s3_store(op)->client->place, op->path, key);
 	ckpt_buf_puts(&work->body, key);
 	ckpt_buf_put(&work->body, "", 1);
@@ -175,7 +177,7 @@ static bool take_parts(struct ckpt_store_op *op)
 	return more;
 }
 
-/* What it has is of no use: it goes, and another is begun. */
+/* What it has is of no use: it goes, and an older one is gone on with, or another is begun. */
 static int replace_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -187,7 +189,10 @@ static int replace_body(struct ckpt_task *task)
 		return ckpt_s3_store_fail(op, -ENOMEM, "give up the upload of %s", op->path);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
-	return begin_anew(op);
+	/* It has gone, and the answer that said so was lost. */
+	bool gone = work->call.result == -ESTALE || work->call.result == -ENOENT;
+	return work->call.result == 0 || gone ? ckpt_task_continue(task, ckpt_s3_resume_body)
+					      : begin_anew(op);
 	CKPT_TASK_END(task);
 }
 

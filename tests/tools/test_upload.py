@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,16 @@ def test_into_a_directory(here: Bucket, tmp_path: Path) -> None:
     again = json.loads(here.good("ckpt", "upload", store, f"file://{remote}", "--json"))
     assert (again["steps"], again["bytes"]) == (3, 0)
     here.good("ckpt-verify", remote)
+
+
+def test_the_bar_knows_where_it_ends(bucket: Bucket, tmp_path: Path) -> None:
+    """What is on its way is counted once: the whole is the same from the beginning to the end."""
+    store = save(tmp_path / "store", PARTS, 1, 2, 3)
+    bucket.server.rules({"do": "delay", "operation": "UploadPart", "part": 2, "delay_ms": 700})
+    result = bucket.run("ckpt", "upload", store, URL, "--progress", "always")
+    assert result.returncode == OK, result
+    wholes = set(re.findall(r" of ([0-9.]+ \w+)  ", result.stderr))
+    assert wholes == {"60.0 MiB"}, result.stderr
 
 
 def test_is_refused(here: Bucket, tmp_path: Path) -> None:

@@ -27,6 +27,39 @@ static int refused(int status, const char *code, struct ckpt_error *err)
 	return ckpt_s3_refused(err, &asked, status, &reply);
 }
 
+/* Of what names it in no body: a HEAD, a proxy. */
+static void test_request_of_a_header(void **state)
+{
+	static const struct {
+		const char *header;
+		const char *body;
+		const char *shown; /* NULL: nothing */
+	} cases[] = {
+		{"tx00-a1:9", "", " [request tx00-a1:9]"},
+		{"tx00-a1:9", "4442587FB7D0A2F9", " [request 4442587FB7D0A2F9]"},
+		{NULL, "", NULL},
+		{"", "", NULL},
+		{"a b", "", NULL},
+		{"\033[31m", "", NULL},
+		{"\xc3\xa4", "", NULL},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct ckpt_s3_error_reply reply = {.code = ""};
+		struct ckpt_s3_asked with = asked;
+		struct ckpt_error err = {.code = 0};
+
+		with.request_id = cases[i].header;
+		memcpy(reply.request_id, cases[i].body, strlen(cases[i].body) + 1);
+		assert_int_equal(ckpt_s3_refused(&err, &with, 403, &reply), CKPT_EAUTH);
+		if (cases[i].shown)
+			assert_non_null(strstr(err.message, cases[i].shown));
+		else
+			assert_null(strstr(err.message, "[request"));
+	}
+}
+
 static void test_codes(void **state)
 {
 	static const struct {
@@ -171,6 +204,7 @@ static void test_no_memory(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_request_of_a_header),
 		cmocka_unit_test(test_codes),
 		cmocka_unit_test(test_sentences),
 		cmocka_unit_test(test_long_and_strange),

@@ -346,6 +346,44 @@ static void test_going_on(void **state)
 	free(data);
 }
 
+/* The youngest is of no use and goes; the older one, with parts, is gone on with, though the answer to that is lost. */
+static void test_going_on_with_an_older_one(void **state)
+{
+	char *data = some_bytes();
+	struct bucket_rig *rig = fresh(true);
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	reopen(rig, true);
+	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	for (unsigned p = 0; p < 2; p++)
+		assert_int_equal(
+			bucket_rig_write(rig, &object, data + p * BLOCK, BLOCK, p * BLOCK), 0);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	rig->now_ns += UINT64_C(5000000000);
+	reopen(rig, false);
+	assert_int_equal(bucket_rig_create(rig, "m", SIZE, &object), 0);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	assert_int_equal(bucket_rig_uploads(rig), 2);
+	reopen(rig, true);
+	uint64_t begun = rig->store->bytes_written;
+	bucket_rig_faults(rig, "{'do':'drop_reply','operation':'AbortMultipartUpload','times':1}");
+	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_int_equal(bucket_rig_uploads(rig), 1);
+	assert_int_equal(begun_uploads(rig), 2);
+	for (unsigned p = 0; p < PARTS; p++)
+		assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
+					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
+			0);
+	assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
+	assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+	assert_int_equal(rig->store->bytes_written - begun, SIZE - 2 * BLOCK);
+	free(data);
+	done(rig);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -357,6 +395,7 @@ int main(void)
 		cmocka_unit_test(test_changed_on_the_way),
 		cmocka_unit_test(test_parts_without_an_answer),
 		cmocka_unit_test(test_going_on),
+		cmocka_unit_test(test_going_on_with_an_older_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
