@@ -254,6 +254,15 @@ static bool begin_blocks(struct ckpt_fetch *f)
 	return any;
 }
 
+/* Of another store the successor is written from its own memory, and has been checked: the two slots are enough. */
+static bool is_let_go(struct ckpt_fetch *f, unsigned i)
+{
+	const struct ckpt_fetch_block *next = block_at(f, i + 1);
+
+	return next->state == BLOCK_DONE ||
+	       (f->config.dest && ckpt_fetch_block_passes(block_at(f, i), next));
+}
+
 /* Gives slots back that neither their block nor its successor needs. */
 static void release_blocks(struct ckpt_fetch *f)
 {
@@ -263,8 +272,7 @@ static void release_blocks(struct ckpt_fetch *f)
 
 		if (b->state != BLOCK_DONE || !b->slot)
 			continue;
-		if (b->tail_wanted &&
-			(last ? !ckpt_fetch_stopping(f) : block_at(f, i + 1)->state != BLOCK_DONE))
+		if (b->tail_wanted && (last ? !ckpt_fetch_stopping(f) : !is_let_go(f, i)))
 			continue;
 		put_slot(f, b->slot);
 		b->slot = NULL;
@@ -324,6 +332,19 @@ static int finish(struct ckpt_fetch *f)
 	return f->code;
 }
 
+/* From the last to the first, which waits for it; those behind a failure that is found here are told of it, too. */
+static void let_out_blocks(struct ckpt_fetch *f)
+{
+	bool stopping;
+
+	do {
+		stopping = ckpt_fetch_stopping(f);
+		for (unsigned i = f->count; i-- > 0;)
+			ckpt_fetch_block_let_out(
+				block_at(f, i), i + 1 < f->count ? block_at(f, i + 1) : NULL);
+	} while (ckpt_fetch_stopping(f) != stopping);
+}
+
 static int fetch_body(struct ckpt_task *task)
 {
 	struct ckpt_fetch *f = CKPT_CONTAINER(task, struct ckpt_fetch, task);
@@ -336,6 +357,7 @@ static int fetch_body(struct ckpt_task *task)
 	do {
 		for (unsigned i = 0; i < f->count; i++)
 			ckpt_fetch_block_advance(block_at(f, i), i > 0 ? block_at(f, i - 1) : NULL);
+		let_out_blocks(f);
 		release_blocks(f);
 	} while (begin_blocks(f));
 	return f->count == 0 && (f->drained || ckpt_fetch_stopping(f)) ? finish(f)

@@ -193,6 +193,27 @@ static void take_read(struct ckpt_fetch_block *b)
 		b->state = BLOCK_READ;
 }
 
+static bool is_good(const struct ckpt_fetch_block *b)
+{
+	return b->state > BLOCK_CHECKED ||
+	       (b->state == BLOCK_CHECKED && b->bad == CKPT_FETCH_NO_CHUNK);
+}
+
+bool ckpt_fetch_block_passes(
+	const struct ckpt_fetch_block *block, const struct ckpt_fetch_block *next)
+{
+	return is_good(block) && (!block->tail_wanted || (next && is_good(next)));
+}
+
+void ckpt_fetch_block_let_out(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *next)
+{
+	bool waits = block->fetch->config.dest && block->state == BLOCK_CHECKED &&
+		     block->bad == CKPT_FETCH_NO_CHUNK && !ckpt_fetch_block_passes(block, next);
+
+	if (block->state == BLOCK_CHECKED && (!waits || ckpt_fetch_stopping(block->fetch)))
+		let_out(block);
+}
+
 void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior)
 {
 	struct ckpt_fetch *f = block->fetch;
@@ -205,8 +226,6 @@ void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_
 		block->state = BLOCK_DONE;
 	if (block->state == BLOCK_READ && !waits)
 		start_check(block);
-	if (block->state == BLOCK_CHECKED)
-		let_out(block);
 	if (block->state == BLOCK_WRITING && block->op.done) {
 		if (block->op.result < 0)
 			ckpt_fetch_fail(

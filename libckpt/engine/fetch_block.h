@@ -60,7 +60,15 @@ void ckpt_fetch_take_failure(struct ckpt_fetch *f, int code, uint64_t at, size_t
 
 /* fetch_block.c: begins to read, if anything is to be read. */
 void ckpt_fetch_block_start(struct ckpt_fetch_block *block);
-/* Lets it go on as far as it can. `prior` is its predecessor in the ring; NULL: none. */
+/* Lets it go on as far as it can, but not out. `prior` is its predecessor in the ring; NULL: none. */
 void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior);
+/*
+ * Lets it out if it was checked. What another store is given stays there, whatever comes after it: so a block waits
+ * for the rest of its last chunk, which is its successor's (NULL: not begun yet) to check.
+ */
+void ckpt_fetch_block_let_out(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *next);
+/* Every chunk that has a byte in it is good. */
+bool ckpt_fetch_block_passes(
+	const struct ckpt_fetch_block *block, const struct ckpt_fetch_block *next);
 
 #endif
