@@ -7,6 +7,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define BACK_MAX  UINT64_C(1000000)
@@ -309,6 +310,13 @@ static bool check_together(const struct cli *cli)
 	return true;
 }
 
+void cli_guard(const char *store)
+{
+	/* Keys will be here, in the environment and in libcurl's memory, too: no core dump. */
+	if (is_url(store))
+		(void)prctl(PR_SET_DUMPABLE, 0);
+}
+
 static bool parse_operands(struct cli *cli, int argc, char **argv)
 {
 	const struct cli_program *program = cli->program;
@@ -325,6 +333,7 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 			return misused(program,
 				i ? "the second name is empty" : "the name of STORE is empty",
 				NULL);
+		cli_guard(cli->operand[i]);
 	}
 	return check_together(cli);
 }

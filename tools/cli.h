@@ -80,6 +80,9 @@ struct cli {
 bool cli_parse(
 	struct cli *cli, const struct cli_program *program, int argc, char **argv, int *ret_exit);
 
+/* Before that store is asked, if it may need keys: what has them is not dumped. Those of the command line are parsed so. */
+void cli_guard(const char *store);
+
 /* The exit code of a library code, and of the worse of two exits. */
 int cli_exit_of(int code);
 int cli_worse(int a, int b);

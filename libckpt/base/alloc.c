@@ -14,7 +14,7 @@ void ckpt_alloc_set_hook(ckpt_alloc_hook_fn *hook, void *user)
 	alloc_hook_user = user;
 }
 
-static bool refused(size_t size)
+bool ckpt_alloc_refused(size_t size)
 {
 	return alloc_hook && alloc_hook(alloc_hook_user, size);
 }
@@ -28,7 +28,7 @@ void *ckpt_alloc_array(size_t count, size_t size)
 {
 	size_t total;
 
-	if (__builtin_mul_overflow(count, size, &total) || refused(total))
+	if (__builtin_mul_overflow(count, size, &total) || ckpt_alloc_refused(total))
 		return NULL;
 	return calloc(1, total ? total : 1);
 }
@@ -37,7 +37,7 @@ void *ckpt_realloc_array(void *ptr, size_t count, size_t size)
 {
 	size_t total;
 
-	if (__builtin_mul_overflow(count, size, &total) || refused(total))
+	if (__builtin_mul_overflow(count, size, &total) || ckpt_alloc_refused(total))
 		return NULL;
 	return realloc(ptr, total ? total : 1);
 }
@@ -51,7 +51,7 @@ void *ckpt_memdup(const void *data, size_t size)
 {
 	void *copy;
 
-	if (refused(size))
+	if (ckpt_alloc_refused(size))
 		return NULL;
 	copy = malloc(size ? size : 1);
 	if (copy && size)

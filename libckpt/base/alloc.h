@@ -20,5 +20,7 @@ void ckpt_free(void *ptr);
  */
 typedef bool ckpt_alloc_hook_fn(void *user, size_t size);
 void ckpt_alloc_set_hook(ckpt_alloc_hook_fn *hook, void *user);
+/* For other allocators: what the hook says. */
+bool ckpt_alloc_refused(size_t size);
 
 #endif

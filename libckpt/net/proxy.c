@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/alloc.h"
+#include "base/secret.h"
 
 /* The first of `names` that is set, copied; NULL if none is. */
 static int copy_variable(
@@ -17,7 +17,7 @@ static int copy_variable(
 		const char *value = config->variable(config->user, *names);
 		if (!value || !value[0])
 			continue;
-		*ret_copy = ckpt_strdup(value);
+		*ret_copy = ckpt_secret_strdup(value);
 		return *ret_copy ? 0 : -ENOMEM;
 	}
 	return 0;
@@ -45,8 +45,8 @@ int ckpt_proxy_find(const struct ckpt_http_config *config, struct ckpt_proxy *re
 
 	*ret_proxy = (struct ckpt_proxy){0};
 	if (config->proxy && config->proxy[0]) {
-		ret_proxy->http = ckpt_strdup(config->proxy);
-		ret_proxy->https = ckpt_strdup(config->proxy);
+		ret_proxy->http = ckpt_secret_strdup(config->proxy);
+		ret_proxy->https = ckpt_secret_strdup(config->proxy);
 		r = ret_proxy->http && ret_proxy->https ? 0 : -ENOMEM;
 	} else if (!config->proxy && config->variable) {
 		r = by_environment(config, ret_proxy);
@@ -56,19 +56,11 @@ int ckpt_proxy_find(const struct ckpt_http_config *config, struct ckpt_proxy *re
 	return r;
 }
 
-/* What may hold a password is not left in memory. */
-static void clear_free(char *text)
-{
-	if (text)
-		explicit_bzero(text, strlen(text));
-	ckpt_free(text);
-}
-
 void ckpt_proxy_free(struct ckpt_proxy *proxy)
 {
-	clear_free(proxy->http);
-	clear_free(proxy->https);
-	ckpt_free(proxy->except);
+	ckpt_secret_free(proxy->http);
+	ckpt_secret_free(proxy->https);
+	ckpt_secret_free(proxy->except);
 	*proxy = (struct ckpt_proxy){0};
 }
 

@@ -5,6 +5,7 @@
 
 #include "net/http.h"
 
+/* There may be passwords in it. */
 struct ckpt_proxy {
 	char *http; /* NULL: none */
 	char *https;

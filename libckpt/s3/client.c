@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 #include "s3/date.h"
 #include "s3/keys.h"
 #include "s3/refusal.h"
@@ -105,7 +106,7 @@ static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys, cons
 	struct ckpt_s3_client *client = call->client;
 
 	if (keys->token) {
-		call->token = ckpt_strdup(keys->token);
+		call->token = ckpt_secret_strdup(keys->token);
 		if (!call->token)
 			return -ENOMEM;
 	}
@@ -173,7 +174,7 @@ static void clear_answer(struct ckpt_s3_call *call)
 	ckpt_free(call->req.header_text);
 	ckpt_free(call->refusal);
 	ckpt_s3_signed_clear(&call->signature);
-	ckpt_s3_forget(call->token);
+	ckpt_secret_free(call->token);
 	call->token = NULL;
 	call->refusal = NULL;
 	call->req = (struct ckpt_http_req){.method = call->method};

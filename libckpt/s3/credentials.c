@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 #include "s3/key_fetch.h"
 
 #define MINUTE_S    UINT64_C(60)
@@ -172,7 +172,8 @@ static int begin(struct ckpt_s3_credentials *c)
 int ckpt_s3_credentials_open(const struct ckpt_s3_credentials_config *config,
 	struct ckpt_s3_credentials **ret_credentials)
 {
-	struct ckpt_s3_credentials *c = ckpt_alloc(sizeof(*c));
+	/* There are keys in it. */
+	struct ckpt_s3_credentials *c = ckpt_secret_alloc(sizeof(*c));
 
 	if (!c)
 		return -ENOMEM;
@@ -271,5 +272,5 @@ void ckpt_s3_credentials_close(struct ckpt_s3_credentials *credentials)
 	CKPT_ASSERT(!ckpt_task_active(&credentials->fetch.task) && !credentials->first);
 	ckpt_s3_key_fetch_clear(&credentials->fetch);
 	ckpt_s3_keys_clear(&credentials->keys);
-	ckpt_free(credentials);
+	ckpt_secret_free(credentials);
 }

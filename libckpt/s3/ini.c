@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 
 struct parser {
 	struct ckpt_s3_ini *ini;
@@ -206,7 +207,7 @@ int ckpt_s3_ini_parse(const char *data, size_t length, const char *file, struct 
 		return ckpt_fail_at(err, CKPT_EFORMAT, &where,
 			"%s is no configuration: it is not text (there is a NUL in it)", file);
 	ret_ini->size = length + 1;
-	ret_ini->text = ckpt_alloc(ret_ini->size);
+	ret_ini->text = ckpt_secret_alloc(ret_ini->size);
 	if (!ret_ini->text)
 		return ckpt_fail(err, -ENOMEM, "there is no memory to read %s", file);
 	if (length > 0)
@@ -246,9 +247,7 @@ const char *ckpt_s3_ini_get(
 
 void ckpt_s3_ini_clear(struct ckpt_s3_ini *ini)
 {
-	if (ini->text)
-		explicit_bzero(ini->text, ini->size);
-	ckpt_free(ini->text);
+	ckpt_secret_free(ini->text);
 	ckpt_free(ini->entries);
 	*ini = (struct ckpt_s3_ini){0};
 }

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 #include "s3/keys_json.h"
 #include "s3/key_process.h"
 #include "s3/textfile.h"
@@ -49,7 +50,7 @@ static int read_token(struct ckpt_s3_key_fetch *fetch, const char *file, const c
 		return ckpt_fail(err, r, "the token of %s cannot be read from %s: %s", whose, file,
 			ckpt_code_text(r));
 	if (memchr(fetch->token, 0, length)) {
-		ckpt_s3_forget_bytes(fetch->token, length);
+		ckpt_secret_free(fetch->token);
 		fetch->token = NULL;
 		return ckpt_fail(err, CKPT_EAUTH, "the token of %s in %s is no text", whose, file);
 	}
@@ -75,7 +76,7 @@ static int run_process(struct ckpt_s3_key_fetch *fetch, struct ckpt_error *err)
 		return r;
 	r = ckpt_s3_keys_json(
 		output, length, CKPT_S3_KEYS_PROCESS, fetch->whose, err, &fetch->keys);
-	ckpt_s3_forget_bytes(output, length);
+	ckpt_secret_free(output);
 	return r;
 }
 
@@ -88,7 +89,7 @@ static int container_token(struct ckpt_s3_key_fetch *fetch, struct ckpt_error *e
 		return read_token(fetch, file, fetch->source.from, err);
 	if (!token)
 		return 0;
-	fetch->token = ckpt_strdup(token);
+	fetch->token = ckpt_secret_strdup(token);
 	if (!fetch->token)
 		return ckpt_fail(err, -ENOMEM, "there is no memory for a token");
 	return ckpt_s3_key_fetch_check_token(fetch->token, fetch->source.from, err);
@@ -211,7 +212,7 @@ void ckpt_s3_key_fetch_clear(struct ckpt_s3_key_fetch *fetch)
 	ckpt_s3_ask_clear(&fetch->ask);
 	ckpt_s3_source_clear(&fetch->source);
 	ckpt_s3_keys_clear(&fetch->keys);
-	ckpt_s3_forget(fetch->token);
+	ckpt_secret_free(fetch->token);
 	ckpt_s3_forget(fetch->form);
 	ckpt_s3_signed_clear(&fetch->signature);
 	ckpt_free(fetch->session);

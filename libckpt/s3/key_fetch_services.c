@@ -9,8 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 #include "s3/keys_json.h"
 
 #define INSTANCE           "the instance metadata service"
@@ -174,7 +174,7 @@ static int take_session(struct ckpt_s3_key_fetch *fetch)
 	if (!ask->reply || ask->reply_length > TOKEN_MAX || strlen(ask->reply) != ask->reply_length)
 		return ckpt_fail(&fetch->error, CKPT_EFORMAT,
 			INSTANCE " answers what is no token when it is asked for a session");
-	fetch->token = ckpt_strdup(ask->reply);
+	fetch->token = ckpt_secret_strdup(ask->reply);
 	if (!fetch->token)
 		return ckpt_fail(&fetch->error, -ENOMEM, "there is no memory for a token");
 	return ckpt_s3_key_fetch_check_token(fetch->token, INSTANCE, &fetch->error);

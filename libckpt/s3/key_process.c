@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 #include "base/thread.h"
 #include "s3/keys.h"
 
@@ -295,7 +296,7 @@ static int run_command(const struct ckpt_s3_process *process, struct ckpt_error 
 
 	*run = (struct run){.process = process,
 		.err = err,
-		.output = ckpt_alloc(CKPT_S3_PROCESS_OUTPUT + 2),
+		.output = ckpt_secret_alloc(CKPT_S3_PROCESS_OUTPUT + 2),
 		.out_fd = -1,
 		.pid_fd = -1};
 	if (!run->output)
@@ -304,7 +305,7 @@ static int run_command(const struct ckpt_s3_process *process, struct ckpt_error 
 	if (r == 0)
 		r = run_words(run);
 	if (r < 0)
-		ckpt_s3_forget_bytes(run->output, CKPT_S3_PROCESS_OUTPUT + 2);
+		ckpt_secret_free(run->output);
 	return r;
 }
 

@@ -21,7 +21,7 @@ struct ckpt_s3_process {
 
 /*
  * What it printed, at most CKPT_S3_PROCESS_OUTPUT bytes, with a NUL behind that is not counted:
- * ckpt_s3_forget_bytes(output, length). Its stderr is ours. It runs in a process group of its own, and all of that
+ * ckpt_secret_free(output). Its stderr is ours. It runs in a process group of its own, and all of that
  * is killed when the time is up (-ETIMEDOUT), when it is stopped (-ECANCELED) or prints too much. Words never hold
  * what it printed, nor its arguments.
  */

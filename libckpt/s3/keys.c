@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/secret.h"
 
 /* Why no request can be signed with it; NULL: one can. */
 static const char *fault(const char *text, size_t max)
@@ -49,7 +50,7 @@ int ckpt_s3_keys_set(const char *access, const char *secret, const char *token, 
 	if (token && *token && (why = fault(token, CKPT_S3_TOKEN_MAX)))
 		return ckpt_fail(err, CKPT_EAUTH, words, whose, "session token", why);
 	if (token && *token) {
-		ret_keys->token = ckpt_strdup(token);
+		ret_keys->token = ckpt_secret_strdup(token);
 		if (!ret_keys->token)
 			return ckpt_fail(
 				err, -ENOMEM, "there is no memory for the keys of %s", whose);
@@ -68,7 +69,7 @@ bool ckpt_s3_keys_same(const struct ckpt_s3_keys *a, const struct ckpt_s3_keys *
 
 void ckpt_s3_keys_clear(struct ckpt_s3_keys *keys)
 {
-	ckpt_s3_forget(keys->token);
+	ckpt_secret_free(keys->token);
 	explicit_bzero(keys, sizeof(*keys));
 }
 

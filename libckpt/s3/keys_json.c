@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/fail.h"
 #include "base/json_reader.h"
+#include "base/secret.h"
 #include "s3/date.h"
 
 enum member { ACCESS, SECRET, SESSION_TOKEN, TOKEN, EXPIRATION, VERSION, CODE };
@@ -110,7 +110,7 @@ static int check(const struct reading *in, const char *whose, struct ckpt_error 
 int ckpt_s3_keys_json(const char *text, size_t length, enum ckpt_s3_keys_kind kind,
 	const char *whose, struct ckpt_error *err, struct ckpt_s3_keys *ret_keys)
 {
-	struct reading *in = ckpt_alloc(sizeof(*in));
+	struct reading *in = ckpt_secret_alloc(sizeof(*in));
 	uint64_t expires = 0;
 	int r;
 
@@ -127,6 +127,6 @@ int ckpt_s3_keys_json(const char *text, size_t length, enum ckpt_s3_keys_kind ki
 		r = ckpt_s3_keys_set(in->access, in->secret, in->token, whose, err, ret_keys);
 	if (r == 0)
 		ret_keys->expires_s = expires;
-	ckpt_s3_forget_bytes(in, sizeof(*in));
+	ckpt_secret_free(in);
 	return r;
 }

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "s3/keys.h"
+#include "base/secret.h"
 #include "s3/textfile.h"
 
 #define SECTION_MAX 256
@@ -56,7 +56,7 @@ static int read_one(const struct ckpt_s3_vars *vars, enum ckpt_s3_profile_file w
 		return ckpt_fail(
 			err, r, "%s cannot be read: %s", profiles->path[which], ckpt_code_text(r));
 	r = ckpt_s3_ini_parse(text, length, profiles->path[which], err, &profiles->ini[which]);
-	ckpt_s3_forget_bytes(text, length);
+	ckpt_secret_free(text);
 	return r;
 }
 

@@ -8,18 +8,29 @@
 #include <strings.h>
 
 #include "base/alloc.h"
+#include "base/secret.h"
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
 #define SCOPE_END "aws4_request"
 #define DAY       8 /* characters */
 
+/* ckpt_secret_alloc()'s. */
+struct ckpt_s3_day_key {
+	char secret[CKPT_S3_SECRET_SIZE];
+	char day[DAY + 1];
+	char region[CKPT_S3_REGION_MAX + 1];
+	char service[CKPT_S3_SERVICE_SIZE];
+	uint8_t key[CKPT_S3_SHA256];
+};
+
 void ckpt_s3_signing_key_clear(struct ckpt_s3_signing_key *key)
 {
-	explicit_bzero(key, sizeof(*key));
+	ckpt_secret_free(key->made);
+	key->made = NULL;
 }
 
-static bool key_fits(const struct ckpt_s3_signing_key *key, const struct ckpt_s3_signing *signing,
-	const char *day)
+static bool key_fits(
+	const struct ckpt_s3_day_key *key, const struct ckpt_s3_signing *signing, const char *day)
 {
 	return strcmp(key->day, day) == 0 && strcmp(key->secret, signing->secret) == 0 &&
 	       strcmp(key->region, signing->region) == 0 &&
@@ -27,7 +38,7 @@ static bool key_fits(const struct ckpt_s3_signing_key *key, const struct ckpt_s3
 }
 
 static int make_key(
-	struct ckpt_s3_signing_key *key, const struct ckpt_s3_signing *signing, const char *day)
+	struct ckpt_s3_day_key *key, const struct ckpt_s3_signing *signing, const char *day)
 {
 	char first[4 + CKPT_S3_SECRET_SIZE];
 	uint8_t mac[CKPT_S3_SHA256];
@@ -38,7 +49,7 @@ static int make_key(
 	CKPT_ASSERT(strlen(signing->secret) < sizeof(key->secret));
 	CKPT_ASSERT(strlen(signing->region) < sizeof(key->region));
 	CKPT_ASSERT(strlen(signing->service) < sizeof(key->service));
-	ckpt_s3_signing_key_clear(key);
+	explicit_bzero(key, sizeof(*key));
 	length = snprintf(first, sizeof(first), "AWS4%s", signing->secret);
 	r = ckpt_s3_hmac(first, (size_t)length, day, DAY, mac);
 	for (size_t i = 0; r == 0 && i < CKPT_COUNT(then); i++) {
@@ -128,7 +139,7 @@ static int hash_request(const struct ckpt_s3_signing *signing, const struct ckpt
 }
 
 /* The signature of it, put behind what it needs to be checked. */
-static int authorize(const struct ckpt_s3_signing_key *key, const struct ckpt_s3_signing *signing,
+static int authorize(const struct ckpt_s3_day_key *key, const struct ckpt_s3_signing *signing,
 	const char *request, const struct ckpt_buf *names, struct ckpt_s3_signed *out)
 {
 	struct ckpt_buf text = {0};
@@ -177,12 +188,16 @@ int ckpt_s3_sign(struct ckpt_s3_signing_key *key, const struct ckpt_s3_signing *
 		add(out, "x-amz-content-sha256", signing->payload);
 	if (signing->token)
 		add(out, "x-amz-security-token", signing->token);
-	if (!key_fits(key, signing, day))
-		r = make_key(key, signing, day);
+	if (!key->made)
+		key->made = ckpt_secret_alloc(sizeof(*key->made));
+	if (!key->made)
+		r = -ENOMEM;
+	else if (!key_fits(key->made, signing, day))
+		r = make_key(key->made, signing, day);
 	if (r == 0)
 		r = hash_request(signing, out, &names, request);
 	if (r == 0)
-		r = authorize(key, signing, request, &names, out);
+		r = authorize(key->made, signing, request, &names, out);
 	ckpt_buf_free(&names);
 	if (r < 0)
 		out->count = 0;

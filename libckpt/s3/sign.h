@@ -17,11 +17,7 @@
 
 /* The key of a day, kept by its owner: made once for a secret, day, region and service. Zero: none. */
 struct ckpt_s3_signing_key {
-	char secret[CKPT_S3_SECRET_SIZE];
-	char day[9];
-	char region[CKPT_S3_REGION_MAX + 1];
-	char service[CKPT_S3_SERVICE_SIZE];
-	uint8_t key[CKPT_S3_SHA256];
+	struct ckpt_s3_day_key *made;
 };
 void ckpt_s3_signing_key_clear(struct ckpt_s3_signing_key *key);
 

@@ -6,8 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
-#include "s3/keys.h"
+#include "base/secret.h"
 
 /* Bytes that were read, at most `max`. */
 static ssize_t read_all(int fd, char *out, size_t max)
@@ -37,7 +36,7 @@ int ckpt_s3_textfile_read(const char *path, size_t max, char **ret_text, size_t 
 
 	if (fd < 0)
 		return -errno;
-	text = ckpt_alloc(max + 2);
+	text = ckpt_secret_alloc(max + 2);
 	n = text ? read_all(fd, text, max + 1) : -ENOMEM;
 	(void)close(fd);
 	if (n >= 0 && (size_t)n <= max) {
@@ -45,6 +44,6 @@ int ckpt_s3_textfile_read(const char *path, size_t max, char **ret_text, size_t 
 		*ret_length = (size_t)n;
 		return 0;
 	}
-	ckpt_s3_forget_bytes(text, text ? max + 2 : 0);
+	ckpt_secret_free(text);
 	return n < 0 ? (int)n : -EFBIG;
 }

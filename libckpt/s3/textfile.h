@@ -7,7 +7,7 @@
 
 /*
  * All of it, with a NUL behind that is not counted. -EFBIG: more than `max` bytes. It may hold a secret:
- * ckpt_s3_forget_bytes(text, length).
+ * ckpt_secret_free(text).
  */
 int ckpt_s3_textfile_read(const char *path, size_t max, char **ret_text, size_t *ret_length);
 

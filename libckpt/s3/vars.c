@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/fail.h"
-#include "s3/keys.h"
+#include "base/secret.h"
 
 #define LINES_MAX 65536u
 #define BYTES_MAX (16u << 20)
@@ -31,7 +31,7 @@ int ckpt_s3_vars_take(
 				LINES_MAX, BYTES_MAX);
 	}
 	ret_vars->size = size;
-	ret_vars->text = ckpt_alloc(size);
+	ret_vars->text = ckpt_secret_alloc(size);
 	ret_vars->lines = ckpt_alloc_array(count + 1, sizeof(char *));
 	if (!ret_vars->text || !ret_vars->lines) {
 		ckpt_s3_vars_clear(ret_vars);
@@ -67,7 +67,7 @@ const char *ckpt_s3_var(const struct ckpt_s3_vars *vars, const char *name)
 
 void ckpt_s3_vars_clear(struct ckpt_s3_vars *vars)
 {
-	ckpt_s3_forget_bytes(vars->text, vars->size);
+	ckpt_secret_free(vars->text);
 	ckpt_free(vars->lines);
 	*vars = (struct ckpt_s3_vars){0};
 }

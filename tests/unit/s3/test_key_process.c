@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "base/secret.h"
 #include "lib/hang.h"
 #include "lib/scratch.h"
 #include "s3/keys.h"
@@ -45,7 +46,7 @@ static void check_prints(const char *command, const char *text)
 	assert_int_equal(run(command), 0);
 	assert_int_equal(length, strlen(text));
 	assert_string_equal(output, text);
-	ckpt_s3_forget_bytes(output, length);
+	ckpt_secret_free(output);
 }
 
 static void test_words(void **state)
@@ -75,7 +76,7 @@ static void test_its_surroundings(void **state)
 	assert_int_equal(sigprocmask(SIG_SETMASK, &all, &before), 0);
 	assert_int_equal(run_with(process), 0);
 	assert_string_equal(output, "1-\n");
-	ckpt_s3_forget_bytes(output, length);
+	ckpt_secret_free(output);
 	/* Neither is its. */
 	assert_int_equal(run("/bin/sh -c 'kill -PIPE $$; echo CANARY'"), CKPT_EAUTH);
 	assert_non_null(strstr(err.message, "signal 13"));
@@ -98,7 +99,7 @@ static void test_found_along_path(void **state)
 	assert_int_equal(chmod(scratch_join(dir, "mine"), 0700), 0);
 	assert_int_equal(run_with(process), 0);
 	assert_string_equal(output, "mine\n");
-	ckpt_s3_forget_bytes(output, length);
+	ckpt_secret_free(output);
 	scratch_remove(dir);
 }
 
@@ -187,7 +188,7 @@ static void test_daemon(void **state)
 	assert_int_equal(run_with(process), 0);
 	assert_true(strtol(output, NULL, 10) > 1);
 	assert_int_equal(kill((pid_t)strtol(output, NULL, 10), SIGKILL), 0);
-	ckpt_s3_forget_bytes(output, length);
+	ckpt_secret_free(output);
 }
 
 /* Nobody can say how it ended: what it printed counts. */
