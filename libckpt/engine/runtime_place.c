@@ -76,8 +76,18 @@ static int make_and_open(const char *path, struct ckpt_error *err, int *ret_fd)
 	return r < 0 ? r : open_directory(path, err, ret_fd);
 }
 
+/* How a bucket is asked. */
+struct manner {
+	uint64_t bytes_per_s;
+	unsigned sharers;
+	bool patient;
+};
+
+/* By whoever has asked for just that, and would have to ask again. */
+static const struct manner by_hand = {.patient = true};
+
 static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *place,
-	const char *label, uint64_t bytes_per_s, struct ckpt_error *err,
+	const char *label, const struct manner *manner, struct ckpt_error *err,
 	struct ckpt_bucket **ret_bucket)
 {
 #if CKPT_HAVE_S3
@@ -85,14 +95,16 @@ static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *p
 		.sched = &engine->core.sched,
 		.timers = &engine->core.timers,
 		.log = engine->log,
-		.send_bytes_per_s = bytes_per_s};
+		.send_bytes_per_s = manner->bytes_per_s,
+		.sharers = manner->sharers,
+		.patient = manner->patient};
 
 	(void)label;
 	return ckpt_bucket_open(place, &core, err, ret_bucket);
 #else
 	(void)engine;
 	(void)place;
-	(void)bytes_per_s;
+	(void)manner;
 	(void)ret_bucket;
 	return ckpt_fail(err, CKPT_EUNSUPPORTED,
 		"cannot open %s: this libckpt was built without S3 (libcurl, OpenSSL, expat)",
@@ -114,7 +126,7 @@ int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct c
 			"this machine",
 			engine->label);
 	if (place.remote)
-		return open_bucket(engine, &place, engine->label, 0, err, &engine->bucket);
+		return open_bucket(engine, &place, engine->label, &by_hand, err, &engine->bucket);
 	return read_only ? open_directory(place.path, err, &engine->root)
 			 : make_and_open(place.path, err, &engine->root);
 }
@@ -136,7 +148,7 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 
 	if (r < 0)
 		return r;
-	r = place.remote ? open_bucket(engine, &place, dest, 0, err, &bucket)
+	r = place.remote ? open_bucket(engine, &place, dest, &by_hand, err, &bucket)
 			 : make_and_open(place.path, err, &made.root);
 	if (r < 0)
 		return r;
@@ -193,8 +205,11 @@ int ckpt_runtime_open_remote(
 			r = check_apart(engine, err);
 		return r;
 	}
-	r = open_bucket(engine, &place, opts->remote, opts->remote_bytes_per_s, err,
-		&engine->remote_bucket);
+	/* The uploader tries again by itself, and says what fails. */
+	const struct manner behind = {
+		.bytes_per_s = opts->remote_bytes_per_s,
+		.sharers = opts->node_ranks};
+	r = open_bucket(engine, &place, opts->remote, &behind, err, &engine->remote_bucket);
 #if CKPT_HAVE_S3
 	if (r == 0)
 		engine->remote.bucket = ckpt_bucket_client(engine->remote_bucket);

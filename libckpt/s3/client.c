@@ -508,6 +508,8 @@ static bool try_again(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 		.left_ms = call->deadline_ns > now_ns ? (call->deadline_ns - now_ns) / MS : 0,
 		.random = ckpt_env_random(client->env)};
 
+	call->tries.patient =
+		client->patient && client->attempts == 0 && client->heard && call->req.result < 0;
 	if (client->stopped || ckpt_s3_tries_next(&call->tries, &client->budget, verdict, &delays,
 				       &wait_ms) != CKPT_S3_GO)
 		return false;
@@ -547,6 +549,7 @@ static int send_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, call->answered);
 	if (was_hurried(call))
 		return ckpt_task_continue(task, keys_body);
+	call->client->heard = call->client->heard || call->req.result == 0;
 	read_refusal(call);
 	verdict = judge(call);
 	keep_pace(call, verdict);

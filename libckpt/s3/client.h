@@ -39,6 +39,11 @@ struct ckpt_s3_client {
 		asked; /* what `endpoint` was made of; its texts are borrowed */
 	struct ckpt_s3_endpoint endpoint;
 	unsigned attempts; /* of a call; 0: CKPT_S3_ATTEMPTS */
+	/*
+	 * A server that has answered and then does not is waited for until the call's deadline: who asks has nobody that
+	 * tries again. One that never has may be a wrong name, of which users are told soon.
+	 */
+	bool patient;
 
 	/* Its own. */
 	struct ckpt_s3_signing_key signing;
@@ -49,6 +54,7 @@ struct ckpt_s3_client {
 	int64_t clock_offset_s;       /* the server's clock less ours */
 	struct ckpt_s3_call *calls;   /* under way */
 	struct ckpt_task *idler;
+	bool heard; /* a whole answer has come, whatever it said */
 	bool stopped;
 	bool linked;
 	struct ckpt_s3_client *next;

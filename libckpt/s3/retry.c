@@ -177,7 +177,8 @@ enum ckpt_s3_why_not ckpt_s3_tries_next(struct ckpt_s3_tries *tries, struct ckpt
 		return mend(tries, verdict);
 	}
 	tries->failed++;
-	if (tries->failed >= most)
+	tries->free += tries->patient;
+	if (!tries->patient && tries->failed - tries->free >= most)
 		return CKPT_S3_TOO_MANY;
 	broke = budget->spent + cost > CKPT_S3_BUDGET;
 	/* A server that is killed fails all that is under way, many times at once: that must not be the end of it. */

@@ -53,6 +53,8 @@ struct ckpt_s3_tries {
 	unsigned failed;
 	unsigned late; /* of these, when the budget was spent */
 	unsigned most; /* 0: CKPT_S3_ATTEMPTS */
+	bool patient;  /* this one does not count for `most`: the deadline alone ends such */
+	unsigned free; /* of `failed`, those that did not */
 	/* What helps, helps once. */
 	bool refreshed;
 	bool clock_set;

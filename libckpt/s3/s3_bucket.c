@@ -10,9 +10,10 @@
 #include "s3/settings.h"
 #include "s3/vars.h"
 
-/* One connection carries about 50 MB/s at AWS; what finds none waits in line. */
-#define CONNECTIONS 32
-#define THREADS     2
+/* Of a node, and of one process at least. One carries about 50 MB/s at AWS; what finds none waits in line. */
+#define CONNECTIONS     32
+#define CONNECTIONS_MIN 4
+#define THREADS         2
 
 struct ckpt_bucket {
 	struct ckpt_s3_client client;
@@ -40,15 +41,23 @@ static int open_endpoint(struct ckpt_bucket *bucket, struct ckpt_error *err)
 	return ckpt_s3_endpoint_make(&client->asked, err, &client->endpoint);
 }
 
-static int open_http(struct ckpt_bucket *bucket, uint64_t send_bytes_per_s, struct ckpt_error *err)
+static unsigned connections(unsigned sharers)
+{
+	unsigned share = sharers > 1 ? CONNECTIONS / sharers : CONNECTIONS;
+
+	return share < CONNECTIONS_MIN ? CONNECTIONS_MIN : share;
+}
+
+static int open_http(
+	struct ckpt_bucket *bucket, const struct ckpt_bucket_core *core, struct ckpt_error *err)
 {
 	struct ckpt_http_config config = {.inbox = bucket->client.env->inbox,
 		.threads = THREADS,
-		.connections = CONNECTIONS,
+		.connections = connections(core->sharers),
 		.ca_file = bucket->settings.ca_file.value,
 		.variable = variable,
 		.user = &bucket->vars,
-		.send_bytes_per_s = send_bytes_per_s};
+		.send_bytes_per_s = core->send_bytes_per_s};
 
 	return ckpt_http_curl_open(&config, err, &bucket->client.http);
 }
@@ -81,6 +90,7 @@ int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket
 		.sched = core->sched,
 		.timers = core->timers,
 		.log = core->log,
+		.patient = core->patient,
 		.place = *place};
 	int r = ckpt_s3_vars_take((const char *const *)environ, err, &bucket->vars);
 	if (r == 0)
@@ -88,7 +98,7 @@ int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket
 	if (r == 0)
 		r = open_endpoint(bucket, err);
 	if (r == 0)
-		r = open_http(bucket, core->send_bytes_per_s, err);
+		r = open_http(bucket, core, err);
 	if (r == 0)
 		r = open_credentials(bucket, err);
 	if (r < 0) {

@@ -20,6 +20,8 @@ struct ckpt_bucket_core {
 	struct ckpt_timers *timers;
 	struct ckpt_log *log;      /* may be NULL */
 	uint64_t send_bytes_per_s; /* cap of what is sent; 0: none */
+	unsigned sharers; /* processes of this node that do the same; 0 and 1: none but this one */
+	bool patient;     /* see s3/client.h */
 };
 
 /* On the caller's thread: reads the environment and ~/.aws. Asks no server. `place` is remote. */

@@ -243,6 +243,46 @@ static void test_a_server_that_fails(void **state)
 	done(rig);
 }
 
+/* For whoever has nobody that tries again: as long as a call may take, if it has been there, and no longer. */
+static void test_a_server_that_is_away(void **state)
+{
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+
+	(void)state;
+	rig->client.patient = true;
+	bucket_rig_faults(rig, "{'do':'drop'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
+	assert_int_equal(rig->http.requests, CKPT_S3_ATTEMPTS);
+	bucket_rig_faults(rig, "");
+	assert_int_equal(bucket_rig_publish(rig, "first", "text"), 0);
+	rig->http.requests = 0;
+	bucket_rig_faults(rig, "{'do':'drop','times':14}");
+	assert_int_equal(bucket_rig_get(rig, "first"), 0);
+	ckpt_free(rig->op.data);
+	assert_int_equal(rig->http.requests, 15);
+	/* While it starts again it answers, and these are not the last of many tries. */
+	bucket_rig_faults(rig, "{'do':'drop','times':14},"
+			       "{'do':'answer','status':500,'code':'InternalError','times':3}");
+	assert_int_equal(bucket_rig_get(rig, "first"), 0);
+	ckpt_free(rig->op.data);
+	uint64_t before = rig->now_ns;
+	bucket_rig_faults(rig, "{'do':'drop'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
+	assert_true(rig->now_ns - before > CKPT_S3_CALL_MS * 1000000 / 2);
+	assert_true(rig->now_ns - before < CKPT_S3_CALL_MS * 1000000 * 2);
+	/* What it says is no absence, and somebody may have said how often. */
+	rig->http.requests = 0;
+	bucket_rig_faults(rig, "{'do':'answer','status':500,'code':'InternalError'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
+	assert_int_equal(rig->http.requests, CKPT_S3_ATTEMPTS);
+	rig->http.requests = 0;
+	rig->client.attempts = 3;
+	bucket_rig_faults(rig, "{'do':'drop'}");
+	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
+	assert_int_equal(rig->http.requests, 3);
+	done(rig);
+}
+
 /* By each verb first: a HEAD has no words of the server. */
 static void test_clock_and_region(void **state)
 {
@@ -474,6 +514,7 @@ int main(void)
 		cmocka_unit_test(test_create_that_fails),
 		cmocka_unit_test(test_an_upload_that_stays),
 		cmocka_unit_test(test_a_server_that_fails),
+		cmocka_unit_test(test_a_server_that_is_away),
 		cmocka_unit_test(test_clock_and_region),
 		cmocka_unit_test(test_keys_expire_by_the_servers_clock),
 		cmocka_unit_test(test_expired_tokens),
