@@ -4,7 +4,8 @@
 
 programs: four shards of a step, 4 GiB, sent to Ceph's gateway and brought back by `ckpt upload`,
 `ckpt-restore` and by what else does it. All have the same files, which are in the page cache, and
-what they bring is synced before the clock stops: by themselves or by us.
+what they bring is synced before the clock stops: by themselves or by us. When the program itself
+said that it was done is told beside it.
 
 loop: a training loop whose saves go on to a bucket (the project's S3 server, which throws bodies
 away so that it takes little of the two cores), to one that nobody answers for, or to none.
@@ -33,6 +34,25 @@ SHARDS = 4
 #: What the programs of libckpt have for staging, and what else they may take.
 STAGING_BYTES, SLACK_BYTES = 256 << 20, 64 << 20
 LOOPS = ("none", "bucket", "dead")
+#: Of the time, for the programs; the loop has what they leave.
+PROGRAMS_PART = 0.65
+
+
+class Rounds:
+    """At most `most`, and none but the first that would end too late if it took as long as the longest so far."""
+
+    def __init__(self, most: int, end: float) -> None:
+        self.most, self.end = most, end
+
+    def __iter__(self) -> Iterator[int]:
+        longest = 0.0
+        for number in range(self.most):
+            began = time.monotonic()
+            if number and began + longest > self.end:
+                print(f"  no time for more than {number} rounds", file=sys.stderr, flush=True)
+                return
+            yield number
+            longest = max(longest, time.monotonic() - began)
 
 
 def be_rank(place: Path, size: int) -> None:
@@ -161,10 +181,12 @@ class Contest:
         self.programs = [program for program in made if program.there()]
         self.cannot: dict[str, str] = {}
         self.costs: dict[str, dict[str, list[Cost]]] = {"upload": {}, "restore": {}}
+        self.told: dict[str, dict[str, list[float]]] = {"upload": {}, "restore": {}}
 
     def timed(self, what: str, program: Program, command: list[str]) -> None:
         settings = environment(self.server, self.folder, program.settings())
         cost = remote_programs.run(command, settings, self.folder / "log")
+        self.told[what].setdefault(program.name, []).append(cost.wall_s)
         if what == "restore" and program.name != "libckpt":
             began = time.perf_counter()
             for path in (self.folder / "back").iterdir():
@@ -182,8 +204,22 @@ class Contest:
 
     def one(self, program: Program, number: int) -> None:
         prefix = f"{program.name.split()[-1].lower()}-{number}"
-        for path in self.flat.iterdir():
-            path.read_bytes()
+        if not self.upload(program, prefix):
+            prefix = "flat"
+        back = self.folder / "back"
+        rest()
+        self.timed("restore", program, program.restore(prefix, back))
+        self.compare(back)
+        shutil.rmtree(back)
+        if prefix != "flat":
+            self.clear(prefix)
+
+    def upload(self, program: Program, prefix: str) -> bool:
+        """False: it cannot, and is given what rclone has uploaded."""
+        if program.name in self.cannot:
+            return False
+        # Not by this process: the most memory that it had would count as that of whom it starts.
+        subprocess.run(["cat", *self.flat.iterdir()], stdout=subprocess.DEVNULL, check=True)
         rest()
         try:
             self.timed("upload", program, program.upload(self.store, self.flat, prefix))
@@ -191,14 +227,10 @@ class Contest:
             if program.name == "libckpt":
                 raise
             self.cannot[program.name] = str(error)
-            self.rclone("purge", f"{BUCKET}/{prefix}")
-            self.rclone("copy", f"{BUCKET}/{prefix}", str(self.flat))
-        back = self.folder / "back"
-        rest()
-        self.timed("restore", program, program.restore(prefix, back))
-        self.compare(back)
-        shutil.rmtree(back)
-        self.clear(prefix)
+            self.clear(prefix)
+            self.rclone("copy", f"{BUCKET}/flat", str(self.flat))
+            return False
+        return True
 
     def clear(self, prefix: str) -> None:
         """The server's disk holds a few of them."""
@@ -209,9 +241,9 @@ class Contest:
         settings = environment(self.server, self.folder, program.settings())
         subprocess.run(["rclone", what, *source, f"IT:{where}"], env=settings, check=True)
 
-    def run(self, rounds: int) -> None:
+    def run(self, rounds: Rounds) -> None:
         self.rclone("mkdir", BUCKET)
-        for number in range(rounds):
+        for number in rounds:
             turn = number % len(self.programs)
             for program in self.programs[turn:] + self.programs[:turn]:
                 self.one(program, number)
@@ -224,13 +256,17 @@ class Contest:
             wall = measure.spread([cost.wall_s for cost in costs])
             cpu = measure.spread([cost.cpu_s / gib for cost in costs])
             memory = max(cost.memory_bytes for cost in costs)
-            found[name] = {"wall_s": wall, "cpu_s_per_gib": cpu, "memory_bytes": memory}
+            told = measure.spread(self.told[what][name])
+            found[name] = {
+                "wall_s": wall, "told_s": told, "cpu_s_per_gib": cpu, "memory_bytes": memory,
+            }  # fmt: skip
             rows.append([
                 name, f"{wall['median']:.2f}", f"[{wall['low90']:.2f}, {wall['high90']:.2f}]",
-                f"{cpu['median']:.2f}", f"{memory / 2**20:.0f}",
+                f"{told['median']:.2f}", f"{cpu['median']:.2f}", f"{memory / 2**20:.0f}",
             ])  # fmt: skip
         print(f"\n{what} of {gib:.2f} GiB in {SHARDS} shards, {self.server.name}")
-        measure.table(["", "median, s", "90 %", "CPU s/GiB", "most memory, MiB"], rows)
+        heads = ["", "median, s", "90 %", "not synced, s", "CPU s/GiB", "most memory, MiB"]
+        measure.table(heads, rows)
         if what == "upload":
             for name, why in self.cannot.items():
                 print(f"{name} cannot: {why.splitlines()[-1]}")
@@ -253,13 +289,13 @@ def rest() -> None:
     time.sleep(measure.REST_SECONDS)
 
 
-def contest(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def contest(args: argparse.Namespace, folder: Path, end: float) -> dict[str, Any]:
     size = (256 << 20) if args.quick else int(args.gigabytes * 2**30)
     store = folder / "store"
     shards = make_store(store, size)
     with a_server(folder, 4 * size + (4 << 30)) as server:
         race = Contest(server, folder, store, shards)
-        race.run(2 if args.quick else args.rounds)
+        race.run(Rounds(2 if args.quick else args.rounds, end))
         return {
             "server": server.name,
             "bytes": race.bytes,
@@ -274,7 +310,7 @@ def loop_once(args: argparse.Namespace, folder: Path, which: str, number: int) -
     place = folder / f"loop-{which}"
     place.mkdir()
     remote = "" if which == "none" else f"s3://{BUCKET}/{which}-{number}"
-    sizes = (256, 2, 20) if args.quick else (2048, 6, 12)
+    sizes = (256, 2, 20) if args.quick else (2048, 4, 10)
     drain, doomed = 600 if which == "bucket" else 0, server.process.pid if which == "dead" else 0
     settings = environment(server, folder, {"OMP_NUM_THREADS": "1"})
     script = str(Path(__file__).parent / "remote_loop.py")
@@ -288,10 +324,10 @@ def loop_once(args: argparse.Namespace, folder: Path, which: str, number: int) -
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def loops(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def loops(args: argparse.Namespace, folder: Path, end: float) -> dict[str, Any]:
     walls: dict[str, list[float]] = {which: [] for which in LOOPS}
     uploaded = []
-    for number in range(2 if args.quick else args.pairs):
+    for number in Rounds(2 if args.quick else args.pairs, end):
         turn = number % len(LOOPS)
         for which in LOOPS[turn:] + LOOPS[:turn]:
             found = loop_once(args, folder, which, number)
@@ -321,14 +357,17 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--minutes", type=float, default=11.0, help="fewer rounds when they end")
     parser.add_argument("--only", choices=("programs", "loop"))
     args = parser.parse_args()
     result: dict[str, Any] = {"staging_bytes": STAGING_BYTES, "slack_bytes": SLACK_BYTES}
+    end = time.monotonic() + 60 * args.minutes
     with measure.scratch(args.dir) as folder:
         if args.only != "loop":
-            result["contest"] = contest(args, folder)
+            part = 1.0 if args.only else PROGRAMS_PART
+            result["contest"] = contest(args, folder, end - (1 - part) * 60 * args.minutes)
         if args.only != "programs":
-            result["loop"] = loops(args, folder)
+            result["loop"] = loops(args, folder, end)
     measure.finish("remote", args, result)
 
 
