@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/demo does and checks beside the training itself: kill, kill-upload, losses, flip,
-found, same.
+"""What scripts/demo does and checks beside the training itself: kill, bucket, kill-upload, losses,
+flip, found, same.
 
 Knows the files of a store from FORMAT.md, and uses none of libckpt's code to look at them.
 """
@@ -15,9 +15,9 @@ import struct
 import subprocess
 import sys
 import time
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 def fail(message: str) -> NoReturn:
@@ -63,33 +63,43 @@ def wait_stopped(pid: int) -> None:
         time.sleep(0.001)
 
 
-def kill(store: Path, command: list[str]) -> None:
-    """Runs the command until two steps are committed and a third is half saved; then kills it."""
+# What is committed, and what is there of a step that is not, in words; None: nothing is.
+Look = Callable[[], tuple[list[str], str | None]]
+
+
+def look_into(store: Path) -> tuple[list[str], str | None]:
+    steps = [path.name for path in committed(store)]
+    half = half_saved(store)
+    if half is None:
+        return steps, None
+    shard = shard_of(half)
+    blocks = shard.stat().st_blocks * 512
+    return steps, f"{half.name}: {shard.name} is there ({blocks / 1e6:.1f} MB allocated)"
+
+
+def kill(look: Look, doing: str, command: list[str]) -> None:
+    """Runs the command until two steps are committed and a third is half there; then kills it."""
     child = subprocess.Popen(command)
     try:
         while child.poll() is None:
             time.sleep(0.0005)
-            if half_saved(store) is None or len(committed(store)) < 2:
+            steps, half = look()
+            if half is None or len(steps) < 2:
                 continue
             # Hold the process still and look again, so that it is certain what the kill interrupts.
             child.send_signal(signal.SIGSTOP)
             wait_stopped(child.pid)
-            if half_saved(store) is None:
+            if look()[1] is None:
                 child.send_signal(signal.SIGCONT)
                 continue
             child.send_signal(signal.SIGKILL)
             child.wait()
-            step = half_saved(store)
-            if step is None:
+            steps, half = look()
+            if half is None:
                 fail("the manifest appeared after the process was killed")
-            shard = shard_of(step)
-            blocks = shard.stat().st_blocks * 512
-            print(f"killed process {child.pid} with SIGKILL in the middle of saving {step.name}:")
-            print(
-                f"  {shard.name} is there ({blocks / 1e6:.1f} MB allocated), manifest.json is not"
-            )
-            last = committed(store)[-1]
-            print(f"  the newest step that is committed is {last.name}")
+            print(f"killed process {child.pid} with SIGKILL in the middle of {doing}")
+            print(f"  {half}, manifest.json is not")
+            print(f"  the newest step that is committed is {steps[-1]}")
             return
         fail(f"the command ended by itself (exit code {child.returncode}) before it was killed")
     finally:
@@ -98,52 +108,62 @@ def kill(store: Path, command: list[str]) -> None:
             child.wait()
 
 
-def uploaded(server: str) -> tuple[list[str], int]:
-    """Steps whose manifest is in the bucket, and how many parts came since the last of them."""
-    with urllib.request.urlopen(server + "/_ckpt/journal", timeout=20) as answer:
-        entries = [json.loads(line) for line in answer]
-    steps: list[str] = []
-    parts = 0
-    for entry in entries:
-        if entry["kind"] != "applied":
-            continue
-        if entry["operation"] == "UploadPart":
-            parts += 1
-        elif entry["operation"] == "PutObject" and entry["key"].endswith("/manifest.json"):
-            steps.append(entry["key"].split("/")[-2])
-            parts = 0
-    return steps, parts
+def client_of() -> Any:
+    """Of the server that the environment names."""
+    import botocore.session  # type: ignore[import-untyped]
+    from botocore.config import Config  # type: ignore[import-untyped]
+
+    config = Config(
+        s3={"addressing_style": "path"},
+        request_checksum_calculation="when_required",
+        retries={"total_max_attempts": 1},
+    )
+    endpoint = os.environ["AWS_ENDPOINT_URL_S3"]
+    region = os.environ.get("AWS_REGION", "us-east-1")
+    session = botocore.session.get_session()
+    return session.create_client("s3", region, endpoint_url=endpoint, config=config)
 
 
-def kill_upload(server: str, command: list[str]) -> None:
-    """Runs the command until two steps are in the bucket and a third is half there; then kills it."""
-    child = subprocess.Popen(command)
-    try:
-        while child.poll() is None:
-            time.sleep(0.002)
-            steps, parts = uploaded(server)
-            if len(steps) < 2 or not parts:
+def bucket_of(url: str) -> tuple[str, str]:
+    """Its name, and the prefix of a store in it."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return bucket, prefix.rstrip("/") + "/"
+
+
+def look_into_bucket(url: str) -> Look:
+    client = client_of()
+    bucket, prefix = bucket_of(url)
+
+    def look() -> tuple[list[str], str | None]:
+        # Uploads first: what is committed meanwhile is among the objects then.
+        said = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
+        uploads = [(u["Key"], u["UploadId"]) for u in said.get("Uploads", [])]
+        said = client.list_objects_v2(Bucket=bucket, Prefix=prefix)
+        keys = [o["Key"] for o in said.get("Contents", [])]
+        steps = sorted(k.split("/")[-2] for k in keys if k.endswith("/manifest.json"))
+        shards = [k.split("/") for k in keys if k.endswith(".safetensors")]
+        for *_, step, shard in shards:
+            if step not in steps:
+                return steps, f"{step}: {shard} is there"
+        for key, upload in uploads:
+            *_, step, shard = key.split("/")
+            try:
+                said = client.list_parts(Bucket=bucket, Key=key, UploadId=upload)
+            except client.exceptions.ClientError:  # it has just been completed
                 continue
-            # As in kill(): held still, so that it is certain what the kill interrupts.
-            child.send_signal(signal.SIGSTOP)
-            wait_stopped(child.pid)
-            if uploaded(server)[1] == 0:
-                child.send_signal(signal.SIGCONT)
-                continue
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            steps, parts = uploaded(server)
-            if not parts:
-                fail("the manifest appeared after the process was killed")
-            print(f"killed process {child.pid} with SIGKILL in the middle of an upload:")
-            print(f"  {parts} parts of a shard are there, the manifest of its step is not")
-            print(f"  the newest step that is whole in the bucket is {steps[-1]}")
-            return
-        fail(f"the command ended by itself (exit code {child.returncode}) before it was killed")
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
+            if step not in steps and (parts := len(said.get("Parts", []))):
+                return steps, f"{step}: {parts} parts of {shard} are there"
+        return steps, None
+
+    return look
+
+
+def kill_upload(remote: str, command: list[str]) -> None:
+    if remote.startswith("file://"):
+        store = Path(remote.removeprefix("file://"))
+        kill(lambda: look_into(store), "uploading", command)
+    else:
+        kill(look_into_bucket(remote), "uploading", command)
 
 
 def read_losses(path: Path) -> list[tuple[int, str]]:
@@ -236,7 +256,10 @@ def same(reference: Path, restored: Path) -> None:
 def main() -> None:
     what, *rest = sys.argv[1:] or [""]
     if what == "kill" and len(rest) > 2 and rest[1] == "--":
-        kill(Path(rest[0]), rest[2:])
+        store = Path(rest[0])
+        kill(lambda: look_into(store), "saving", rest[2:])
+    elif what == "bucket" and len(rest) == 1:
+        client_of().create_bucket(Bucket=bucket_of(rest[0])[0])
     elif what == "kill-upload" and len(rest) > 2 and rest[1] == "--":
         kill_upload(rest[0], rest[2:])
     elif what == "losses" and len(rest) == 3:
@@ -249,8 +272,8 @@ def main() -> None:
         same(Path(rest[0]), Path(rest[1]))
     else:
         fail(
-            "usage: kill STORE -- COMMAND... | kill-upload SERVER -- COMMAND... | losses A B STEPS |"
-            " flip STORE NOTE | found NOTE REPORT | same A B"
+            "usage: kill STORE -- COMMAND... | bucket URL | kill-upload URL -- COMMAND... |"
+            " losses A B STEPS | flip STORE NOTE | found NOTE REPORT | same A B"
         )
 
 
