@@ -160,12 +160,12 @@ class Lane:
 
     def wait(self, child: subprocess.Popen[bytes], words: Sequence[object]) -> int:
         """Waits for the end of a command, and for HANGS seconds at most. Returns its exit code."""
-        hung = threading.Event()
+        hung, ended = threading.Event(), threading.Event()
 
         def kill() -> None:
             hung.set()
             kill_group(child.pid, signal.SIGTERM)
-            time.sleep(DIES)
+            ended.wait(DIES)
             kill_group(child.pid, signal.SIGKILL)
 
         limit = threading.Timer(HANGS, kill)
@@ -175,6 +175,7 @@ class Lane:
                 kill_group(child.pid, signal.SIGTERM)
         limit.start()
         _, status, usage = os.wait4(child.pid, 0)
+        ended.set()
         limit.cancel()
         with self.run.lock:
             self.run.groups.remove(child.pid)

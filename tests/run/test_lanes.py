@@ -47,8 +47,8 @@ def test_a_command_that_hangs_is_ended_with_its_children(
     monkeypatch.setattr(lanes, "HANGS", 1)
     monkeypatch.setattr(lanes, "DIES", 0)
     reader, writer = os.pipe()  # ends when nobody has it any more
-    program = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    program += "; os.fork(); time.sleep(1000)"
+    program = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    program += "; os.fork(); signal.pause()"
     popen = functools.partial(subprocess.Popen, pass_fds=[writer])
     monkeypatch.setattr(lanes.subprocess, "Popen", popen)
     ran = []
