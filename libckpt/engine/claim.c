@@ -256,8 +256,9 @@ static int parent_body(struct ckpt_task *task)
 	ckpt_error_clear(&c->command.error);
 	ckpt_claim_start_settle(c);
 	CKPT_AWAIT(task, op->done);
-	r = ckpt_claim_settled(c);
-	return r < 0 ? r : ckpt_task_continue(task, publish_body);
+	if (op->result == -ENOENT)
+		return fail_removed(c);
+	return op->result < 0 ? op->result : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
 }
 

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "engine/open.h"
 #include "format/sealed.h"
+#include "io/io_direct.h"
 
 static void drop_data(struct ckpt_exporter *e)
 {
@@ -117,14 +118,15 @@ static int check_marker(struct ckpt_exporter *e)
 	return *e->stop;
 }
 
-/* What an export leaves that is killed while it publishes the marker does not count. */
+/* What another export makes for a moment, or leaves when it is killed while it publishes the marker, does not count. */
 static bool holds_other_things(const struct ckpt_listing *names)
 {
 	static const char leftover[] = CKPT_NAME_MARKER CKPT_STORE_TEMP;
 	const char *end = names->names + names->bytes;
 
 	for (const char *name = names->names; name && name < end; name += strlen(name) + 1)
-		if (strncmp(name, leftover, sizeof(leftover) - 1) != 0)
+		if (strncmp(name, leftover, sizeof(leftover) - 1) != 0 &&
+			strncmp(name, CKPT_IO_PROBE, sizeof(CKPT_IO_PROBE) - 1) != 0)
 			return true;
 	return false;
 }

@@ -333,7 +333,8 @@ static bool may_let_go(struct ckpt_pick *p)
 {
 	uint64_t now = ckpt_env_now(p->core->parts.env);
 
-	if (p->op.result != -EAGAIN || *p->stop)
+	/* A lease is given up as soon as somebody wants the file. */
+	if ((p->op.result != -EAGAIN && p->op.result != -EBUSY) || *p->stop)
 		return false;
 	if (!p->give_up_ns)
 		p->give_up_ns = now + GOING_MAX_NS;

@@ -207,8 +207,7 @@ int ckpt_runtime_open_remote(
 	}
 	/* The uploader tries again by itself, and says what fails. */
 	const struct manner behind = {
-		.bytes_per_s = opts->remote_bytes_per_s,
-		.sharers = opts->node_ranks};
+		.bytes_per_s = opts->remote_bytes_per_s, .sharers = opts->node_ranks};
 	r = open_bucket(engine, &place, opts->remote, &behind, err, &engine->remote_bucket);
 #if CKPT_HAVE_S3
 	if (r == 0)

@@ -43,7 +43,7 @@ static int open_scratch(int root)
 					   errno != EINVAL);
 	for (int i = 0; !nameless && fd < 0 && i < NAME_TRIES; i++) {
 		char name[64];
-		(void)snprintf(name, sizeof(name), ".probe-%ld-%llx", (long)getpid(),
+		(void)snprintf(name, sizeof(name), CKPT_IO_PROBE "%ld-%llx", (long)getpid(),
 			(unsigned long long)ckpt_clock_ns());
 		fd = openat(root, name, O_CREAT | O_EXCL | O_NOFOLLOW | flags, 0600);
 		bool foreign = fd < 0 && errno == EEXIST;

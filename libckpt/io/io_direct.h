@@ -8,8 +8,11 @@
 /* Of memory, offsets and lengths: what staging has. A file system that asks for more gets the cache. */
 #define CKPT_IO_ALIGN 4096
 
+/* What the name of the file begins with that is made for this, where no file can be made without one. */
+#define CKPT_IO_PROBE ".probe-"
+
 /*
- * Writes and reads back a file without a name in `root`, or, when it may not write there, reads from
+ * Writes and reads back a file in `root` that is gone afterwards, or, when it may not write there, reads from
  * one of the files that are there. False if neither worked, for whatever reason.
  */
 bool ckpt_io_direct_works(int root, bool read_only);

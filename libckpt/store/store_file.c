@@ -52,6 +52,11 @@ void ckpt_file_ask_open(struct ckpt_store_op *op, const char *path, unsigned fla
 			.slot = -1});
 }
 
+int ckpt_file_opened(const struct ckpt_store_op *op)
+{
+	return op->req.result == -EAGAIN ? -EBUSY : (int)op->req.result;
+}
+
 void ckpt_file_ask_rename(struct ckpt_store_op *op, const char *path, const char *new_path)
 {
 	ask(op, (struct ckpt_io_req){.op = CKPT_IO_OP_RENAME,

@@ -19,6 +19,8 @@ struct ckpt_store_file *ckpt_file_store(const struct ckpt_store_op *op);
 /* Hands op->req to the io; then CKPT_AWAIT(task, !op->asked) and look at op->req.result. */
 void ckpt_file_ask_path(struct ckpt_store_op *op, enum ckpt_io_op what, const char *path);
 void ckpt_file_ask_open(struct ckpt_store_op *op, const char *path, unsigned flags);
+/* What an open has come to. -EBUSY: somebody has a lease on the file, which is no lock. */
+int ckpt_file_opened(const struct ckpt_store_op *op);
 void ckpt_file_ask_rename(struct ckpt_store_op *op, const char *path, const char *new_path);
 void ckpt_file_ask_fd(struct ckpt_store_op *op, enum ckpt_io_op what, int fd);
 void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd, bool shared);

@@ -103,10 +103,8 @@ int ckpt_file_lock_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_file_ask_open(op, op->path, op->shared ? 0 : CKPT_OPEN_RDWR);
 	CKPT_AWAIT(task, !op->asked);
-	/* Somebody's lease on it is no lock. */
 	if (op->req.result < 0)
-		return ckpt_file_fail(op, op->req.result == -EAGAIN ? -EBUSY : (int)op->req.result,
-			"open %s to lock it", op->path);
+		return ckpt_file_fail(op, ckpt_file_opened(op), "open %s to lock it", op->path);
 	op->temp.fd = (int)op->req.result;
 	ckpt_file_ask_lock(op, op->temp.fd, op->shared);
 	CKPT_AWAIT(task, !op->asked);

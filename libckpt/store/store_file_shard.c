@@ -188,7 +188,7 @@ int ckpt_file_open_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, !op->asked);
 	}
 	if (op->req.result < 0)
-		return ckpt_file_fail(op, (int)op->req.result, "open %s", op->path);
+		return ckpt_file_fail(op, ckpt_file_opened(op), "open %s", op->path);
 	op->size = op->req.size;
 	op->temp.direct = op->req.flags & CKPT_OPEN_DIRECT;
 	ckpt_file_give(op, (int)op->req.result);

@@ -217,7 +217,7 @@ int ckpt_file_get_body(struct ckpt_task *task)
 	ckpt_file_ask_open(op, op->path, 0);
 	CKPT_AWAIT(task, !op->asked);
 	if (op->req.result < 0)
-		return ckpt_file_fail(op, (int)op->req.result, "open %s", op->path);
+		return ckpt_file_fail(op, ckpt_file_opened(op), "open %s", op->path);
 	op->temp.fd = (int)op->req.result;
 	if (op->req.size > limit) {
 		op->saved = ckpt_file_fail(op, -EFBIG,

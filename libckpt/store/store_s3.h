@@ -64,6 +64,7 @@ struct ckpt_s3_work {
 	struct ckpt_buf body;
 	struct ckpt_buf names;
 	size_t name_count;
+	unsigned replaced; /* uploads that this CREATE has given up */
 	char range[48];
 	char upload[CKPT_S3_UPLOAD_ID_MAX + 1];
 	char etag[CKPT_S3_ETAG_MAX + 1];

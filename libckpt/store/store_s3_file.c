@@ -154,6 +154,7 @@ int ckpt_s3_create_body(struct ckpt_task *task)
 			"upload the %" PRIu64 " bytes of %s in %u parts of %" PRIu64
 			" bytes: blocks must be larger",
 			op->size, op->path, PARTS_MAX, part);
+	ckpt_s3_work(op)->replaced = 0;
 	return ckpt_task_continue(task, op->resume ? ckpt_s3_resume_body : ckpt_s3_begin_body);
 }
 

@@ -16,7 +16,8 @@
 #include "s3/escape.h"
 #include "s3/reply_list.h"
 
-#define PAGES_MAX 100 /* of parts: a server gives a hundred and more at once */
+#define PAGES_MAX    100 /* of parts: a server gives a hundred and more at once */
+#define REPLACED_MAX 16  /* uploads given up: a server may list one that has gone for ever */
 
 static ckpt_task_fn parts_body;
 
@@ -191,8 +192,9 @@ static int replace_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, work->call.done);
 	/* It has gone, and the answer that said so was lost. */
 	bool gone = work->call.result == -ESTALE || work->call.result == -ENOENT;
-	return work->call.result == 0 || gone ? ckpt_task_continue(task, ckpt_s3_resume_body)
-					      : begin_anew(op);
+	return (work->call.result == 0 || gone) && ++work->replaced < REPLACED_MAX
+		       ? ckpt_task_continue(task, ckpt_s3_resume_body)
+		       : begin_anew(op);
 	CKPT_TASK_END(task);
 }
 

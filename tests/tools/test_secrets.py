@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import until
 
 # Not at the front: there is a conftest there, too.
 sys.path.append(str(Path(__file__).parents[1] / "s3"))
 
 from s3_programs import AUTH, OK, TOOLS, Bucket, has_s3, same, save  # noqa: E402
-from s3_server import ACCESS, S3D, SECRET, Server, make_certificate, until  # noqa: E402
+from s3_server import ACCESS, S3D, SECRET, Server, make_certificate  # noqa: E402
 
 URL = "s3://bkt/run"
 KEY = "canary/Of+the+secret+key/0123456789abcdef"
@@ -142,7 +143,7 @@ def train(bucket: Bucket, store: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", TRAIN, str(store), URL], env=bucket.environment(), text=True,
         cwd=bucket.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    until(lambda: process.poll() is not None or bucket.applied("UploadPart", ".*") >= 1, 60)
+    until(lambda: process.poll() is not None or bucket.applied("UploadPart", ".*") >= 1)
     assert process.poll() is None, process.communicate()
     return process
 

@@ -617,6 +617,22 @@ static void test_parent_is_durable_first(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* Between the manifest that was read and its directory that is synced. */
+static void test_parent_removed_while_it_is_synced(void **state)
+{
+	struct scene *s = *state;
+
+	craft(s, 10);
+	core_rig_open(&s->rig, &s->config);
+	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
+	add(s, (struct io_fault_rule){
+		       .op = CKPT_IO_OP_SYNC_DIR, .path = "step-0000000010", .error = -ENOENT});
+	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
+	assert_non_null(strstr(s->rig.err.message, "was removed meanwhile"));
+	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
+	core_rig_close(&s->rig);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -631,6 +647,7 @@ int main(void)
 		SCENE(test_order_after_resume),
 		SCENE(test_parent_removed),
 		SCENE(test_parent_is_durable_first),
+		SCENE(test_parent_removed_while_it_is_synced),
 		SCENE(test_last_number),
 		SCENE(test_no_memory),
 		SCENE(test_next_number),

@@ -171,6 +171,12 @@ static void test_wrong_places(void **state)
 	(void)fclose(f);
 	assert_int_equal(export_to(t, 30, full.path), -ENOTEMPTY);
 	assert_int_equal(scratch_count(full.path), 1);
+	/* What another export makes there for a moment is nothing. */
+	struct place probed = place(t, "probed");
+	assert_int_equal(mkdir(probed.path, 0777), 0);
+	f = fopen(scratch_join(probed.path, ".probe-17-a"), "wb");
+	(void)fclose(f);
+	assert_int_equal(export_to(t, 30, probed.path), 0);
 	/* The same run, and a generation of that number that is another. */
 	struct place fork = place(t, "fork");
 	assert_int_equal(mkdir(fork.path, 0777), 0);

@@ -311,6 +311,22 @@ static void test_removal_is_refused(void **state)
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), 0);
 }
 
+/* Whoever has a lease on it is told to give it up by the first open, and has done so at a later one. */
+static void test_lease_is_given_up(void **state)
+{
+	struct scene *s = *state;
+	uint64_t step;
+
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
+		       .path = "000030/manifest.json",
+		       .nth = 2,
+		       .error = -EAGAIN,
+		       .count = 3});
+	assert_int_equal(latest(s, &step), 0);
+	assert_int_equal(step, 30);
+	assert_int_equal(s->rig.fault.hits[0], 3);
+}
+
 /* A manifest that the scan cannot read may be that of a step which is known to be damaged. */
 static void test_known_though_unreadable(void **state)
 {
@@ -576,6 +592,7 @@ int main(void)
 		SCENE(test_removal_hangs),
 		SCENE(test_nothing_but_elsewhere),
 		SCENE(test_removal_is_refused),
+		SCENE(test_lease_is_given_up),
 		SCENE(test_known_though_unreadable),
 		SCENE(test_unreadable_and_another),
 		SCENE(test_unreadable_and_good),

@@ -695,7 +695,12 @@ static void test_a_lease_is_no_lock(void **state)
 	struct scene *s = *state;
 	struct ckpt_object lock = {.fd = -1};
 
+	char *text = NULL;
+
 	assert_int_equal(store_rig_put(&s->rig, "f", "x"), 0);
+	(void)always(s, CKPT_IO_OP_OPEN, -EAGAIN);
+	assert_int_equal(store_rig_get(&s->rig, "f", 10, &text), -EBUSY);
+	assert_int_equal(store_rig_open_file(&s->rig, "f", &lock, NULL), -EBUSY);
 	for (int shared = 0; shared < 2; shared++) {
 		io_fault_clear(&s->fault);
 		(void)always(s, CKPT_IO_OP_OPEN, -EAGAIN);

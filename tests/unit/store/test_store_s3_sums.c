@@ -384,6 +384,32 @@ static void test_going_on_with_an_older_one(void **state)
 	done(rig);
 }
 
+/* A server that lists an upload for ever which it says to have given up is not asked for ever. */
+static void test_an_upload_that_does_not_go(void **state)
+{
+	char *data = some_bytes();
+	struct bucket_rig *rig = fresh(true);
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	reopen(rig, false);
+	assert_int_equal(bucket_rig_create(rig, "m", SIZE, &object), 0);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	reopen(rig, true);
+	bucket_rig_faults(rig, "{'do':'answer','operation':'AbortMultipartUpload','status':204}");
+	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
+	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_int_equal(bucket_rig_uploads(rig), 2);
+	for (unsigned p = 0; p < PARTS; p++)
+		assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
+					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
+			0);
+	assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
+	assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+	free(data);
+	done(rig);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -396,6 +422,7 @@ int main(void)
 		cmocka_unit_test(test_parts_without_an_answer),
 		cmocka_unit_test(test_going_on),
 		cmocka_unit_test(test_going_on_with_an_older_one),
+		cmocka_unit_test(test_an_upload_that_does_not_go),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
