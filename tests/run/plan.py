@@ -19,6 +19,7 @@ from programs import (
     FULL,
     MESON,
     NINJA,
+    Body,
     built,
     built_for,
     commands,
@@ -137,20 +138,24 @@ def asan_steps() -> Iterator[Step]:
     build_it = each(built(build, "all"), built_for(build, SANITIZED, takes=half_of_unit))
     yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     yield Step("asan", WAIT, each(tests, programs), needs=build)
-    yield Step("asan", CPU, each(tests, same_runs, programs))
+    yield Step("asan", CPU, each(tests, same_runs(build), programs))
 
 
-def same_runs(lane: Lane, tests: list[Test]) -> None:
-    """A seed of the simulated world is the same run in every build."""
-    began = time.monotonic()
-    found = []
-    for build in ("build", "build-asan"):
-        lane.must([NINJA, "-C", build, "tests/sim/sim"])
-        words = [f"{build}/tests/sim/sim", "--seeds", "160001..160100"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        found.append(re.findall(r"hash \w+", done.stdout))
-    outcome = PASSED if found[0] and found[0] == found[1] else FAILED
-    tests.append(Test("asan/same-runs", outcome, time.monotonic() - began, str(found)))
+def same_runs(other: str) -> Body:
+    """A seed of the simulated world is the same run in build/ and in another build."""
+
+    def run(lane: Lane, tests: list[Test]) -> None:
+        began = time.monotonic()
+        found = []
+        for build in ("build", other):
+            lane.must([NINJA, "-C", build, "tests/sim/sim"])
+            words = [f"{build}/tests/sim/sim", "--seeds", "160001..160100"]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            found.append(re.findall(r"hash \w+", done.stdout))
+        outcome = PASSED if found[0] and found[0] == found[1] else FAILED
+        tests.append(Test(f"{other}/same-runs", outcome, time.monotonic() - began, str(found)))
+
+    return run
 
 
 def tsan_steps() -> Iterator[Step]:
@@ -161,8 +166,9 @@ def tsan_steps() -> Iterator[Step]:
     # Some kernels place a program where ThreadSanitizer wants to have its own memory.
     fixed = subprocess.run(["setarch", "-R", "true"], check=False, capture_output=True)
     wrapper = "setarch -R" if fixed.returncode == 0 else ""
-    tests = meson_tests(build, ("unit", "api"), without=("alone",), wrapper=wrapper)
-    build_it = built_for(build, ("unit", "api"), ("alone",))
+    without = () if FULL else ("alone",)
+    tests = meson_tests(build, ("unit", "api"), without=without, wrapper=wrapper)
+    build_it = built_for(build, ("unit", "api"), without)
     yield Step("tsan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     yield Step("tsan", WAIT, tests, needs=build)
     yield Step("tsan", CPU, tests)
@@ -181,10 +187,7 @@ def release_steps() -> Iterator[Step]:
     yield Step("minimal", WAIT, meson_tests(build, suites), needs=build)
     yield Step("minimal", CPU, meson_tests(build, suites))
     if FULL:
-        tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
-        yield Step(
-            "minimal", CPU, pytest_tests("minimal", ["tests/tools"], environment=tools, marks=False)
-        )
+        yield Step("minimal", CPU, same_runs(build))
     install = [MESON, "install", "-C", build, "--no-rebuild"]
     installed = [built(build, "all"), commands(["rm", "-rf", prefix], install)]
     check = commands(["tests/install/check.sh", prefix])
