@@ -14,6 +14,8 @@
 #define GRACE_MAX UINT64_C(1000000)
 #define GRACE_S   60
 
+#define INTERRUPTED "interrupted"
+
 enum {
 	OPT_STEP = 256,
 	OPT_WITH,
@@ -414,10 +416,15 @@ int cli_worse(int a, int b)
 	return a ? a : b;
 }
 
+/* Whatever else stopped, it stopped because of the signal. */
+static const char *words(const char *message)
+{
+	return cli_interrupted() ? INTERRUPTED : message;
+}
+
 static int fail(const struct cli *cli, int exit_code, const char *about,
 	const struct ckpt_error *error, const char *message)
 {
-	/* Whatever else stopped, it stopped because of the signal. */
 	if (cli_interrupted())
 		exit_code = CLI_SIGNAL + cli_interrupted();
 	if (cli->json) {
@@ -431,7 +438,7 @@ static int fail(const struct cli *cli, int exit_code, const char *about,
 		cli_print_text(stderr, about);
 		(void)fputs(": ", stderr);
 	}
-	cli_print_text(stderr, cli_interrupted() ? "interrupted" : message);
+	cli_print_text(stderr, message);
 	(void)fputc('\n', stderr);
 	return exit_code;
 }
@@ -441,12 +448,26 @@ int cli_fail_with(const struct cli *cli, int exit_code, const char *about)
 	struct ckpt_error error = {.size = sizeof(error)};
 
 	(void)ckpt_last_error_record(&error);
-	return fail(cli, exit_code, about, &error, ckpt_last_error());
+	return fail(cli, exit_code, about, &error, words(ckpt_last_error()));
 }
 
 int cli_fail_record(const struct cli *cli, int exit_code, const struct ckpt_error *error)
 {
-	return fail(cli, exit_code, NULL, error, error->message);
+	return fail(cli, exit_code, NULL, error, words(error->message));
+}
+
+int cli_fail_interrupted(const struct cli *cli, const struct ckpt_error *known)
+{
+	struct ckpt_error own = {.size = sizeof(own),
+		.code = -ECANCELED,
+		.sys_errno = ECANCELED,
+		.step = -1,
+		.rank = -1,
+		.offset = -1,
+		.message = INTERRUPTED};
+
+	return known ? fail(cli, CLI_FAILED, INTERRUPTED, known, known->message)
+		     : fail(cli, CLI_FAILED, NULL, &own, own.message);
 }
 
 int cli_fail(const struct cli *cli, int code)

@@ -95,8 +95,28 @@ int cli_fail_with(const struct cli *cli, int exit_code, const char *about);
 /* The same of a failure that is the program's own, and not the library's last. */
 int cli_fail_record(const struct cli *cli, int exit_code, const struct ckpt_error *error);
 
-/* Opens the store read only, after catching SIGINT and SIGTERM. Returns an exit code: it has said why. */
+/* The same of a signal. `known` (may be NULL) says what is to be known all the same. */
+int cli_fail_interrupted(const struct cli *cli, const struct ckpt_error *known);
+
+/*
+ * Opens the store read only, after catching SIGINT and SIGTERM: one that comes before it is open ends the program.
+ * Returns an exit code: it has said why.
+ */
 int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine);
+
+/*
+ * From here to cli_unwatch() a signal ends the program, with the exit code of `last`, which says how far it came; NULL:
+ * it was interrupted, and has begun nothing. For what asks a store that may hang, and looks at no signal: another thread
+ * calls `last` while this one stands in there.
+ */
+void cli_watch(const struct cli *cli, int (*last)(void *user), void *user);
+void cli_unwatch(void);
+
+/* ckpt_restore_open(), and ckpt_restore_meta(), of programs that have begun nothing: watched. */
+int cli_open_step(const struct cli *cli, struct ckpt_engine *engine, uint64_t step,
+	struct ckpt_restore **ret_restore);
+int cli_meta(const struct cli *cli, const struct ckpt_restore *restore, const char **ret_json,
+	size_t *ret_length);
 
 /* The same to upload from: it is one already, and its remote store is the second operand. */
 int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine);

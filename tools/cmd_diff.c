@@ -109,13 +109,13 @@ static int match(struct diff *d, int side)
 }
 
 /* What is no tensor, and how all of it is nested, as it was given. */
-static int match_values(struct diff *d)
+static int match_values(const struct cli *cli, struct diff *d)
 {
 	const char *json[COMPARE_SIDES] = {NULL};
 	size_t length[COMPARE_SIDES] = {0};
 
 	for (int side = 0; side < COMPARE_SIDES; side++) {
-		int r = ckpt_restore_meta(d->restores[side], &json[side], &length[side]);
+		int r = cli_meta(cli, d->restores[side], &json[side], &length[side]);
 		if (r < 0)
 			return r;
 	}
@@ -124,7 +124,7 @@ static int match_values(struct diff *d)
 	return 0;
 }
 
-static int match_all(struct diff *d)
+static int match_all(const struct cli *cli, struct diff *d)
 {
 	d->tensors = calloc(ckpt_restore_count(d->restores[0]) + 1, sizeof(*d->tensors));
 	if (!d->tensors)
@@ -132,7 +132,7 @@ static int match_all(struct diff *d)
 	int r = match(d, 0);
 	if (r == 0)
 		r = match(d, 1);
-	return r < 0 ? r : match_values(d);
+	return r < 0 ? r : match_values(cli, d);
 }
 
 static int compare(const struct cli *cli, struct diff *d)
@@ -258,7 +258,7 @@ static int open_sides(const struct cli *cli, struct diff *d)
 			return exit_code;
 		if (side == 1 && cli->operand[1] && !cli->has_with)
 			s->step = ckpt_restore_step(d->restores[0]);
-		int r = ckpt_restore_open(d->engines[side], s->step, &d->restores[side]);
+		int r = cli_open_step(cli, d->engines[side], s->step, &d->restores[side]);
 		if (r < 0)
 			return cli_fail_with(cli, cli_exit_of(r), s->operand[0]);
 	}
@@ -283,7 +283,7 @@ static int run(const struct cli *cli, struct diff *d)
 
 	if (exit_code)
 		return exit_code;
-	int r = match_all(d);
+	int r = match_all(cli, d);
 	if (r == 0)
 		r = compare(cli, d);
 	if (r < 0)

@@ -18,7 +18,7 @@ static const char help[] =
 	"  --version, -h, --help\n"
 	"\n"
 	"Exit status: 0 all well; 1 failed; 2 usage; 10 no such store or bucket; 12 not\n"
-	"authorised; 13 network.\n"
+	"authorised; 13 network; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt ls /nvme/run42\n"
@@ -115,7 +115,9 @@ int cmd_ls(int argc, char **argv, const char *name)
 	exit_code = cli_open(&cli, &engine);
 	if (exit_code)
 		return exit_code;
+	cli_watch(&cli, NULL, NULL);
 	int r = ckpt_catalog_open(engine, &catalog);
+	cli_unwatch();
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {

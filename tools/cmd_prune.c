@@ -62,12 +62,16 @@ static struct ckpt_step_info step_at(const struct prune *p, size_t i)
 	return info;
 }
 
+static int stop(void *user);
+
 /* What is there now, and what of it is to go. */
 static int look(struct prune *p)
 {
 	ckpt_catalog_free(p->catalog);
 	p->catalog = NULL;
+	cli_watch(p->cli, stop, p);
 	int r = ckpt_catalog_open(p->engine, &p->catalog);
+	cli_unwatch();
 
 	return r < 0 ? r : ckpt_catalog_retire(p->catalog, p->cli->keep_last, p->cli->keep_every);
 }
@@ -134,7 +138,7 @@ static int mark(struct prune *p)
 	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
-			return cli_fail(p->cli, -EINTR);
+			return cli_fail_interrupted(p->cli, NULL);
 		if (!info.retired)
 			continue;
 		int r = info.going ? 0 : ckpt_catalog_mark(p->engine, p->catalog, i);
@@ -156,7 +160,7 @@ static int grace(const struct prune *p)
 			(unsigned long long)p->cli->grace_s);
 	for (uint64_t ticks = p->cli->grace_s * 10; ticks > 0 && !cli_interrupted(); ticks--)
 		(void)nanosleep(&tick, NULL);
-	return cli_interrupted() ? cli_fail(p->cli, -EINTR) : CLI_OK;
+	return cli_interrupted() ? cli_fail_interrupted(p->cli, NULL) : CLI_OK;
 }
 
 static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
@@ -185,7 +189,7 @@ static int take_all(struct prune *p)
 	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0 && exit_code == CLI_OK;) {
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
-			return cli_fail(p->cli, -EINTR);
+			return cli_fail_interrupted(p->cli, NULL);
 		if (info.going)
 			exit_code = take(p, i, &info);
 	}
@@ -237,6 +241,17 @@ static void say(const struct prune *p)
 			p->cli->dry_run ? "would be removed from" : "were removed from",
 			p->cli->operand[0], cli_bytes(p->bytes, text));
 	}
+}
+
+/* Interrupted while it lists: what is marked stays marked. */
+static int stop(void *user)
+{
+	const struct prune *p = user;
+	int exit_code = cli_fail_interrupted(p->cli, NULL);
+
+	if (json_array_size(p->removed) > 0)
+		say(p);
+	return exit_code;
 }
 
 int cmd_prune(int argc, char **argv, const char *name)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckpt-restore: one step into a directory, verified on the way. */
+#include <errno.h>
 #include <string.h>
 
 #include "cli.h"
@@ -65,53 +66,76 @@ static void say_passed(const struct cli *cli, const struct ckpt_step_info *info,
 	(void)fputc('\n', stderr);
 }
 
-/* Says what is newer than the step chosen, and no good. The caller owns the list. */
-static json_t *say_all_passed(
-	const struct cli *cli, struct ckpt_engine *engine, const struct ckpt_restore *restore)
-{
-	uint64_t generation = ckpt_restore_generation(restore);
-	struct ckpt_catalog *catalog = NULL;
-	json_t *list = json_array();
-
-	/* A number is no wish for the newest. */
-	if (cli->step <= CKPT_STEP_MAX || ckpt_catalog_open(engine, &catalog) < 0)
-		return list;
-	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
-		struct ckpt_step_info info = {.size = sizeof(info)};
-		(void)ckpt_catalog_step(catalog, i, &info);
-		bool newer = info.generation != generation ? info.generation > generation
-							   : info.step > ckpt_restore_step(restore);
-		if (newer && info.passed_over)
-			say_passed(cli, &info, list);
-	}
-	ckpt_catalog_free(catalog);
-	return list;
-}
-
-static void say(const struct cli *cli, struct ckpt_engine *engine,
-	const struct ckpt_restore *restore, uint64_t bytes, json_t *files)
+static void say_text(const struct cli *cli, const struct ckpt_restore *restore, uint64_t bytes)
 {
 	char text[32];
-	json_t *passed = say_all_passed(cli, engine, restore);
+
+	(void)printf("step %llu is in %s (%s, verified)\n",
+		(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
+		cli_bytes(bytes, text));
+}
+
+/* A step that is where it was to go. */
+struct outcome {
+	const struct cli *cli;
+	struct ckpt_engine *engine;
+	const struct ckpt_restore *restore;
+	uint64_t bytes;
+	json_t *files;
+	json_t *passed; /* what is newer, and no good */
+};
+
+static int say(void *user)
+{
+	struct outcome *o = user;
+	const struct cli *cli = o->cli;
 
 	if (cli->json) {
 		json_t *object = cli_object("restored");
 		(void)json_object_set_new(
-			object, "step", json_integer((json_int_t)ckpt_restore_step(restore)));
+			object, "step", json_integer((json_int_t)ckpt_restore_step(o->restore)));
 		(void)json_object_set_new(object, "generation",
-			json_integer((json_int_t)ckpt_restore_generation(restore)));
-		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
+			json_integer((json_int_t)ckpt_restore_generation(o->restore)));
+		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)o->bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
-		(void)json_object_set(object, "passed_over", passed);
+		/* Nobody has looked: a signal came first, or the store could not be listed. */
+		(void)json_object_set_new(
+			object, "passed_over", o->passed ? json_incref(o->passed) : json_null());
 		if (cli->consolidate || cli->world_size)
-			(void)json_object_set(object, "files", files);
+			(void)json_object_set(object, "files", o->files);
 		cli_print_json(object);
 	} else if (!cli->quiet) {
-		(void)printf("step %llu is in %s (%s, verified)\n",
-			(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
-			cli_bytes(bytes, text));
+		say_text(cli, o->restore, o->bytes);
 	}
-	json_decref(passed);
+	return CLI_OK;
+}
+
+/* Says what is newer than the step chosen, and no good. Whom a signal keeps from it has the step all the same. */
+static void say_all_passed(struct outcome *o)
+{
+	uint64_t generation = ckpt_restore_generation(o->restore);
+	struct ckpt_catalog *catalog = NULL;
+
+	/* A number is no wish for the newest. */
+	if (o->cli->step <= CKPT_STEP_MAX) {
+		o->passed = json_array();
+		return;
+	}
+	cli_watch(o->cli, say, o);
+	int r = ckpt_catalog_open(o->engine, &catalog);
+	cli_unwatch();
+	if (r == 0)
+		o->passed = json_array();
+	for (size_t i = 0; r == 0 && i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		(void)ckpt_catalog_step(catalog, i, &info);
+		bool newer = info.generation != generation
+				     ? info.generation > generation
+				     : info.step > ckpt_restore_step(o->restore);
+		if (newer && info.passed_over)
+			say_passed(o->cli, &info, o->passed);
+	}
+	ckpt_catalog_free(catalog);
 }
 
 /*
@@ -126,6 +150,12 @@ static bool about_dest(struct ckpt_restore *restore, int code)
 		return false;
 	(void)ckpt_restore_error(restore, &error);
 	return *error.file && !strchr(error.file, '/');
+}
+
+/* What was given up was the manifest: only a server knows whether the step is there. */
+static bool manifest_given_up(struct ckpt_restore *restore, struct ckpt_error *ret_error)
+{
+	return ckpt_restore_error(restore, ret_error) < 0 && *ret_error->file;
 }
 
 /* DEST cannot be used: that says nothing about STORE or its steps. */
@@ -163,6 +193,7 @@ static void warn_of_dest(const struct cli *cli, struct ckpt_engine *engine)
 static int copy_out(
 	const struct cli *cli, struct ckpt_engine *engine, struct ckpt_restore **ret_restore)
 {
+	struct ckpt_error error = {.size = sizeof(error)};
 	int r = ckpt_export_start(engine, cli->step, cli->operand[1], ret_restore);
 	bool dest = r < 0;
 
@@ -173,6 +204,8 @@ static int copy_out(
 	}
 	if (r == 0)
 		return CLI_OK;
+	if (r == -ECANCELED && manifest_given_up(*ret_restore, &error))
+		return cli_fail_interrupted(cli, &error);
 	return dest ? fail_dest(cli, r) : cli_fail(cli, r);
 }
 
@@ -190,7 +223,6 @@ int cmd_restore(int argc, char **argv, const char *name)
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
-	uint64_t done = 0;
 	uint64_t total = 0;
 	int exit_code;
 
@@ -199,14 +231,17 @@ int cmd_restore(int argc, char **argv, const char *name)
 	exit_code = cli_open(&cli, &engine);
 	if (exit_code)
 		return exit_code;
-	json_t *files = json_array();
-	exit_code = cli.consolidate || cli.world_size ? consolidate(&cli, engine, &restore, files)
+	struct outcome o = {.cli = &cli, .engine = engine, .files = json_array()};
+	exit_code = cli.consolidate || cli.world_size ? consolidate(&cli, engine, &restore, o.files)
 						      : copy_out(&cli, engine, &restore);
 	if (exit_code == CLI_OK) {
-		(void)ckpt_restore_progress(restore, &done, &total);
-		say(&cli, engine, restore, done, files);
+		o.restore = restore;
+		(void)ckpt_restore_progress(restore, &o.bytes, &total);
+		say_all_passed(&o);
+		exit_code = say(&o);
 	}
-	json_decref(files);
+	json_decref(o.files);
+	json_decref(o.passed);
 	ckpt_restore_free(restore);
 	ckpt_engine_close(engine);
 	return exit_code;

@@ -22,7 +22,7 @@ static const char help[] =
 	"the\n"
 	"manifest or index does not verify, or every step is quarantined; 10 no such store or "
 	"step;\n"
-	"12 not authorised; 13 network.\n"
+	"12 not authorised; 13 network; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt show /nvme/run42\n"
@@ -172,9 +172,9 @@ int cmd_show(int argc, char **argv, const char *name)
 	exit_code = cli_open(&cli, &engine);
 	if (exit_code)
 		return exit_code;
-	int r = ckpt_restore_open(engine, cli.step, &restore);
+	int r = cli_open_step(&cli, engine, cli.step, &restore);
 	if (r == 0)
-		r = ckpt_restore_meta(restore, &meta, &length);
+		r = cli_meta(&cli, restore, &meta, &length);
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {

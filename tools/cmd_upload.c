@@ -73,7 +73,8 @@ int cmd_upload(int argc, char **argv, const char *name)
 	if (r == 0)
 		say(&cli, engine);
 	else
-		exit_code = cli_interrupted() ? CLI_SIGNAL + cli_interrupted() : cli_fail(&cli, r);
+		exit_code =
+			cli_interrupted() ? cli_fail_interrupted(&cli, NULL) : cli_fail(&cli, r);
 	ckpt_engine_close(engine);
 	return exit_code;
 }

@@ -169,6 +169,60 @@ static void say_quarantined(struct verification *v, const struct ckpt_step_info 
 	}
 }
 
+static void summarise(const struct verification *v, bool bad)
+{
+	char bytes[32];
+	char removed[64] = "";
+	char elsewhere[64] = "";
+	const char *verdict = bad ? "NOT good" : v->elsewhere ? "all here is good" : "all good";
+
+	if (cli_interrupted())
+		verdict = bad ? "NOT good, and interrupted" : "interrupted";
+	if (v->cli->json) {
+		json_t *object = cli_object("summary");
+		(void)json_object_set_new(object, "steps", json_integer(v->steps));
+		(void)json_object_set_new(object, "removed", json_integer(v->removed));
+		(void)json_object_set_new(object, "elsewhere", json_integer(v->elsewhere));
+		(void)json_object_set_new(object, "findings", json_integer(v->findings));
+		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
+		(void)json_object_set_new(
+			object, "interrupted", json_boolean(cli_interrupted() != 0));
+		(void)json_object_set_new(object, "exit", json_integer(v->exit));
+		cli_print_json(object);
+	} else if (!v->cli->quiet || v->exit) {
+		if (v->removed)
+			(void)snprintf(
+				removed, sizeof(removed), "%u removed meanwhile, ", v->removed);
+		if (v->elsewhere)
+			(void)snprintf(elsewhere, sizeof(elsewhere), "%u rank%s elsewhere, ",
+				v->elsewhere, v->elsewhere == 1 ? "" : "s");
+		(void)printf("%u step%s, %s%s%s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
+			removed, elsewhere, cli_bytes(v->bytes, bytes), verdict);
+	}
+}
+
+/* All that it has come to, interrupted or not. */
+static int end(void *user)
+{
+	struct verification *v = user;
+	bool bad = v->exit != CLI_OK;
+
+	/* What the signal came for is the exit code; whether something was found is in the words. */
+	if (cli_interrupted())
+		v->exit = CLI_SIGNAL + cli_interrupted();
+	if (!v->failed)
+		summarise(v, bad);
+	return v->exit;
+}
+
+static int list(struct verification *v, struct ckpt_catalog **ret_catalog)
+{
+	cli_watch(v->cli, end, v);
+	int r = ckpt_catalog_open(v->engine, ret_catalog);
+	cli_unwatch();
+	return r;
+}
+
 /* A step as it is now; false: it is not there, or cannot be listed. */
 static bool look_up(
 	struct verification *v, uint64_t generation, uint64_t step, struct ckpt_step_info *ret_info)
@@ -176,7 +230,7 @@ static bool look_up(
 	struct ckpt_catalog *catalog = NULL;
 	bool found = false;
 
-	if (ckpt_catalog_open(v->engine, &catalog) < 0)
+	if (list(v, &catalog) < 0)
 		return false;
 	for (size_t i = 0; i < ckpt_catalog_count(catalog) && !found; i++) {
 		*ret_info = (struct ckpt_step_info){.size = sizeof(*ret_info)};
@@ -226,13 +280,13 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 	if (code < 0 && unsaid && !cli_interrupted())
 		say_failure(
 			v, listed ? listed->step : ckpt_restore_step(restore), generation, code);
+	if (ckpt_restore_progress(restore, &done, &total) == 0)
+		v->bytes += done;
+	v->steps += code != -ECANCELED;
 	if (code == 0 && !listed && look_up(v, generation, ckpt_restore_step(restore), &now))
 		listed = &now;
 	if (code == 0 && listed && listed->state == CKPT_STEP_QUARANTINED)
 		say_quarantined(v, listed);
-	if (ckpt_restore_progress(restore, &done, &total) == 0)
-		v->bytes += done;
-	v->steps += code != -ECANCELED;
 }
 
 static void verify_step(struct verification *v, uint64_t step, const struct ckpt_step_info *listed)
@@ -328,7 +382,7 @@ static void verify_lineage(struct verification *v)
 
 	do {
 		struct ckpt_catalog *catalog = NULL;
-		r = ckpt_catalog_open(v->engine, &catalog);
+		r = list(v, &catalog);
 		if (r < 0)
 			break;
 		removed = v->removed;
@@ -343,40 +397,10 @@ static void verify_lineage(struct verification *v)
 		say_failure(v, NO_STEP, 0, r);
 	if (v->steps == 0 && v->findings == 0 && !v->failed && !cli_interrupted()) {
 		/* For its sentence, where the last listing held nothing at all. */
+		cli_watch(v->cli, end, v);
 		r = ckpt_engine_latest(v->engine, &latest);
+		cli_unwatch();
 		fail(v, r < 0 ? r : CKPT_ENOSTEP);
-	}
-}
-
-static void summarise(const struct verification *v, bool bad)
-{
-	char bytes[32];
-	char removed[64] = "";
-	char elsewhere[64] = "";
-	const char *verdict = bad ? "NOT good" : v->elsewhere ? "all here is good" : "all good";
-
-	if (cli_interrupted())
-		verdict = bad ? "NOT good, and interrupted" : "interrupted";
-	if (v->cli->json) {
-		json_t *object = cli_object("summary");
-		(void)json_object_set_new(object, "steps", json_integer(v->steps));
-		(void)json_object_set_new(object, "removed", json_integer(v->removed));
-		(void)json_object_set_new(object, "elsewhere", json_integer(v->elsewhere));
-		(void)json_object_set_new(object, "findings", json_integer(v->findings));
-		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
-		(void)json_object_set_new(
-			object, "interrupted", json_boolean(cli_interrupted() != 0));
-		(void)json_object_set_new(object, "exit", json_integer(v->exit));
-		cli_print_json(object);
-	} else if (!v->cli->quiet || v->exit) {
-		if (v->removed)
-			(void)snprintf(
-				removed, sizeof(removed), "%u removed meanwhile, ", v->removed);
-		if (v->elsewhere)
-			(void)snprintf(elsewhere, sizeof(elsewhere), "%u rank%s elsewhere, ",
-				v->elsewhere, v->elsewhere == 1 ? "" : "s");
-		(void)printf("%u step%s, %s%s%s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
-			removed, elsewhere, cli_bytes(v->bytes, bytes), verdict);
 	}
 }
 
@@ -402,12 +426,7 @@ int cmd_verify(int argc, char **argv, const char *name)
 		verify_step(&v, cli.step, NULL);
 	else
 		verify_lineage(&v);
-	/* What the signal came for is the exit code; whether something was found is in the words. */
-	bool bad = v.exit != CLI_OK;
-	if (cli_interrupted())
-		v.exit = CLI_SIGNAL + cli_interrupted();
-	if (!v.failed)
-		summarise(&v, bad);
+	exit_code = end(&v);
 	ckpt_engine_close(v.engine);
-	return v.exit;
+	return exit_code;
 }

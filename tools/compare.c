@@ -107,7 +107,7 @@ static int read_side(struct compare *c, struct batch *batch, int side)
 			.shape = info->ndim ? part->shape : NULL,
 			.start = info->ndim ? part->start : NULL};
 	}
-	int r = ckpt_restore_open(c->engines[side], c->steps[side], &restore);
+	int r = cli_open_step(c->cli, c->engines[side], c->steps[side], &restore);
 	if (r == 0 && ckpt_restore_generation(restore) != c->generations[side])
 		r = -ESTALE;
 	if (r == 0)

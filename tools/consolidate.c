@@ -537,7 +537,7 @@ int consolidate(const struct cli *cli, struct ckpt_engine *engine,
 		.dest = {.cli = cli, .path = cli->operand[1], .dir = -1},
 		.index.fd = -1};
 
-	int r = ckpt_restore_open(engine, cli->step, &job.restore);
+	int r = cli_open_step(cli, engine, cli->step, &job.restore);
 	if (r < 0)
 		return cli_fail(cli, r);
 	*ret_restore = job.restore;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for something long: a bar, and an end when a signal asks for it. */
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -9,10 +11,13 @@
 #include "cli.h"
 
 #define POLL_MS   100
+#define POLL_NS   (POLL_MS * 1000000L)
 #define BAR_CHARS 30
 #define POOL      (UINT64_C(256) << 20)
 
-static volatile sig_atomic_t caught;
+/* Written by a handler, and read by more than one thread. */
+static atomic_int caught;
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a signal handler takes no lock");
 
 static void note_signal(int number)
 {
@@ -35,6 +40,79 @@ static void catch_signals(void)
 	(void)sigaction(SIGTERM, &action, NULL);
 }
 
+/* Somebody stands in a call of the library, and looks at no signal. */
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t over;
+	pthread_t thread;
+	const struct cli *cli; /* NULL: nobody does. Guarded by lock */
+	int (*last)(void *user);
+	void *user;
+	bool begun;
+} watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *end_when_interrupted(void *unused)
+{
+	struct timespec until;
+
+	(void)unused;
+	pthread_mutex_lock(&watch.lock);
+	while (watch.cli) {
+		if (cli_interrupted()) {
+			int exit_code = watch.last ? watch.last(watch.user)
+						   : cli_fail_interrupted(watch.cli, NULL);
+			_exit(cli_end(watch.cli->program->name, exit_code));
+		}
+		(void)clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += POLL_NS;
+		until.tv_sec += until.tv_nsec / 1000000000L;
+		until.tv_nsec %= 1000000000L;
+		(void)pthread_cond_timedwait(&watch.over, &watch.lock, &until);
+	}
+	pthread_mutex_unlock(&watch.lock);
+	return NULL;
+}
+
+/* The clock of the wall may be set while somebody waits. */
+static int make_over(void)
+{
+	pthread_condattr_t attr;
+	int r = pthread_condattr_init(&attr);
+
+	if (r != 0)
+		return r;
+	r = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	if (r == 0)
+		r = pthread_cond_init(&watch.over, &attr);
+	(void)pthread_condattr_destroy(&attr);
+	return r;
+}
+
+void cli_watch(const struct cli *cli, int (*last)(void *user), void *user)
+{
+	if (make_over() != 0)
+		return;
+	watch.cli = cli;
+	watch.last = last;
+	watch.user = user;
+	watch.begun = pthread_create(&watch.thread, NULL, end_when_interrupted, NULL) == 0;
+	if (!watch.begun)
+		(void)pthread_cond_destroy(&watch.over);
+}
+
+void cli_unwatch(void)
+{
+	if (!watch.begun)
+		return;
+	pthread_mutex_lock(&watch.lock);
+	watch.cli = NULL;
+	pthread_cond_signal(&watch.over);
+	pthread_mutex_unlock(&watch.lock);
+	(void)pthread_join(watch.thread, NULL);
+	(void)pthread_cond_destroy(&watch.over);
+	watch.begun = false;
+}
+
 static int fail_open(const struct cli *cli, int code)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
@@ -54,8 +132,28 @@ int cli_open(const struct cli *cli, struct ckpt_engine **ret_engine)
 		.log_level = CKPT_LOG_WARN};
 
 	catch_signals();
+	cli_watch(cli, NULL, NULL);
 	int r = ckpt_engine_open(cli->operand[0], &opts, ret_engine);
+	cli_unwatch();
 	return r < 0 ? fail_open(cli, r) : CLI_OK;
+}
+
+int cli_open_step(const struct cli *cli, struct ckpt_engine *engine, uint64_t step,
+	struct ckpt_restore **ret_restore)
+{
+	cli_watch(cli, NULL, NULL);
+	int r = ckpt_restore_open(engine, step, ret_restore);
+	cli_unwatch();
+	return r;
+}
+
+int cli_meta(const struct cli *cli, const struct ckpt_restore *restore, const char **ret_json,
+	size_t *ret_length)
+{
+	cli_watch(cli, NULL, NULL);
+	int r = ckpt_restore_meta(restore, ret_json, ret_length);
+	cli_unwatch();
+	return r;
 }
 
 int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)

@@ -156,7 +156,10 @@ CKPT_API int ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
 CKPT_API int ckpt_restore_progress(
 	struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);
 
-/* Asks to give up; the outcome is -ECANCELED or the end that came first. Any thread. */
+/*
+ * Asks to give up; the outcome is -ECANCELED or the end that came first. Any thread. If the manifest of a copy was on
+ * its way to a bucket then, the record's `file` is its name: the step may be there.
+ */
 CKPT_API void ckpt_restore_cancel(struct ckpt_restore *restore);
 
 /*

@@ -45,6 +45,16 @@ int ckpt_core_open_store(
 	return r;
 }
 
+void ckpt_core_give_up(struct ckpt_core *core)
+{
+#if CKPT_HAVE_S3
+	for (struct ckpt_s3_client *client = core->clients; client; client = client->next)
+		ckpt_s3_client_look(client);
+#else
+	(void)core;
+#endif
+}
+
 bool ckpt_core_stop_clients(struct ckpt_core *core, struct ckpt_task *task)
 {
 	bool idle = true;

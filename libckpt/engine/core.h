@@ -202,6 +202,8 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 /* A store beside the core's own, or that. What `place` names is borrowed. -ENOMEM. */
 int ckpt_core_open_store(
 	struct ckpt_core *core, const struct ckpt_core_place *place, struct ckpt_store **ret_store);
+/* What buckets were asked for somebody who has given up (`stop` of an operation) ends soon. */
+void ckpt_core_give_up(struct ckpt_core *core);
 /* Buckets are asked no more, and what they were asked ends soon. True: it has; else `task` is woken then. */
 bool ckpt_core_stop_clients(struct ckpt_core *core, struct ckpt_task *task);
 /* Nothing may be under way. */

@@ -151,6 +151,7 @@ void ckpt_elsewhere_start(struct ckpt_elsewhere *elsewhere)
 	ckpt_error_clear(&elsewhere->said);
 	ckpt_store_op_init(&elsewhere->op, &elsewhere->task, &elsewhere->said);
 	elsewhere->op.quiet = true;
+	elsewhere->op.stop = elsewhere->pick->stop;
 	ckpt_task_start(&elsewhere->task, &elsewhere->core->sched, elsewhere_body, elsewhere_done);
 }
 

@@ -225,6 +225,7 @@ void ckpt_exporter_init(struct ckpt_exporter *exporter)
 	exporter->file.fd = -1;
 	exporter->lock.fd = -1;
 	ckpt_store_op_init(&exporter->op, &exporter->task, exporter->err);
+	exporter->op.stop = exporter->stop;
 }
 
 void ckpt_exporter_start_prepare(struct ckpt_exporter *exporter)
@@ -252,6 +253,7 @@ void ckpt_exporter_start_commit(struct ckpt_exporter *exporter)
 void ckpt_exporter_start_end(struct ckpt_exporter *exporter)
 {
 	exporter->op.err = NULL;
+	exporter->op.stop = NULL;
 	start(exporter, !exporter->publish_tried && exporter->store ? undo_body : unlock_body);
 }
 

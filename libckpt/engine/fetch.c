@@ -24,7 +24,8 @@ static struct ckpt_fetch_block *block_at(struct ckpt_fetch *f, unsigned i)
 
 void ckpt_fetch_fail(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk)
 {
-	if (f->code && f->code_at <= at)
+	/* What was given up has not failed. */
+	if ((f->code && f->code_at <= at) || (code == -ECANCELED && *f->config.stop))
 		return;
 	f->code = code;
 	f->code_at = at;

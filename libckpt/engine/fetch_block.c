@@ -98,6 +98,7 @@ static void start_write(struct ckpt_fetch_block *b)
 
 	b->state = BLOCK_WRITING;
 	ckpt_store_op_init(&b->op, &b->fetch->task, c->err);
+	b->op.stop = c->stop;
 	ckpt_store_write(c->dest, &b->op, c->dest_file, b->slot->data,
 		ckpt_align_up(b->span.length, c->dest->align), b->span.offset,
 		b->fetch->owns ? -1 : (int)b->slot->number);
@@ -171,6 +172,7 @@ static bool read_on(struct ckpt_fetch_block *b)
 	hi = ckpt_align_up(hi, store->align);
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
 	ckpt_store_op_init(&b->op, &f->task, &f->said);
+	b->op.stop = f->config.stop;
 	ckpt_store_read(store, &b->op, file, b->slot->data + (lo - b->span.offset), hi - lo, lo,
 		f->owns ? -1 : (int)b->slot->number);
 	return true;

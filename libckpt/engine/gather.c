@@ -186,7 +186,7 @@ static void stop_ways(struct ckpt_gather *g, int code)
 static void take_way(struct ckpt_gather *g, struct ckpt_gather_way *w)
 {
 	w->busy = false;
-	if (w->task.result == 0 || (w->err.code == 0 && g->stop))
+	if (w->task.result == 0 || (g->stop && (w->err.code == 0 || w->task.result == -ECANCELED)))
 		return;
 	int code = take_failure(g, w);
 	if (code == 0)
@@ -197,6 +197,8 @@ static void take_way(struct ckpt_gather *g, struct ckpt_gather_way *w)
 		*g->err = w->err;
 	}
 	stop_ways(g, g->code);
+	/* What the other ways ask a server for is of no use any more. */
+	ckpt_core_give_up(g->core);
 }
 
 /* Whether anything of a shard is wanted. That of a step of one rank is opened in any case. */

@@ -106,6 +106,7 @@ struct ckpt_holders_reader *ckpt_holders_reader_new(struct ckpt_core *core,
 	ckpt_error_clear(&reader->job_error);
 	ckpt_error_clear(&reader->said);
 	ckpt_store_op_init(&reader->op, &reader->task, &reader->said);
+	reader->op.stop = pick->stop;
 	ckpt_task_start(&reader->task, &core->sched, reader_body, reader_done);
 	return reader;
 }

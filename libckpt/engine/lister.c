@@ -18,7 +18,7 @@ int ckpt_lister_body(struct ckpt_task *task)
 	struct ckpt_core *core = l->command.core;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_scanner_start(&l->scanner, core->store, &core->sched, task, &l->command.error);
+	ckpt_scanner_start(&l->scanner, core->store, &core->sched, task, NULL, &l->command.error);
 	CKPT_AWAIT(task, l->scanner.task.finished);
 	if (l->scanner.task.result < 0)
 		return l->scanner.task.result;

@@ -306,5 +306,6 @@ void ckpt_mender_start(struct ckpt_mender *mender)
 	ckpt_error_clear(&mender->err);
 	ckpt_store_op_init(&mender->op, &mender->task, NULL);
 	mender->op.quiet = true;
+	mender->op.stop = mender->stop;
 	ckpt_task_start(&mender->task, &mender->core->sched, mender_body, mender_done);
 }

@@ -510,7 +510,8 @@ static int end_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	for (;;) {
 		ckpt_error_clear(&o->command.error);
-		ckpt_scanner_start(&o->scanner, core->store, &core->sched, task, &o->command.error);
+		ckpt_scanner_start(
+			&o->scanner, core->store, &core->sched, task, NULL, &o->command.error);
 		CKPT_AWAIT(task, o->scanner.task.finished);
 		/* This node's keeper is making it. */
 		if (o->scanner.task.result != CKPT_ENOSTORE || core->closing ||

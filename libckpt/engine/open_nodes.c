@@ -556,7 +556,7 @@ int ckpt_open_nodes_held_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_scanner_start(&o->scanner, core->store, &core->sched, task, &o->command.error);
+	ckpt_scanner_start(&o->scanner, core->store, &core->sched, task, NULL, &o->command.error);
 	CKPT_AWAIT(task, o->scanner.task.finished);
 	if (o->scanner.task.result < 0)
 		return o->scanner.task.result;

@@ -353,7 +353,7 @@ static int pick_body(struct ckpt_task *task)
 			ckpt_store_shut(store, &p->op, &p->lock);
 			CKPT_AWAIT(task, p->op.done);
 		}
-		ckpt_scanner_start(&p->scanner, store, &p->core->sched, task, p->err);
+		ckpt_scanner_start(&p->scanner, store, &p->core->sched, task, p->stop, p->err);
 		CKPT_AWAIT(task, p->scanner.task.finished);
 		r = p->scanner.task.result;
 		if (r == 0)
@@ -485,6 +485,7 @@ void ckpt_pick_start(struct ckpt_pick *pick)
 	ckpt_error_clear(&pick->said);
 	ckpt_store_op_init(&pick->op, &pick->task, &pick->said);
 	pick->op.quiet = true;
+	pick->op.stop = pick->stop;
 	ckpt_task_start(
 		&pick->task, &pick->core->sched, pick->named ? named_body : pick_body, pick_done);
 }

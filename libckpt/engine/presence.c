@@ -54,5 +54,6 @@ void ckpt_presence_start(struct ckpt_presence *presence)
 	CKPT_ASSERT(presence->pick->manifest.ranks != NULL);
 	ckpt_store_op_init(&presence->op, &presence->task, NULL);
 	presence->op.quiet = true;
+	presence->op.stop = presence->pick->stop;
 	ckpt_task_start(&presence->task, &presence->core->sched, presence_body, presence_done);
 }

@@ -49,15 +49,28 @@ static void halt(struct ckpt_restore *r, int code)
 		ckpt_task_wake(&r->ranks->talk.task);
 	ckpt_task_wake(&r->trip);
 	ckpt_task_wake(&r->task);
+	ckpt_core_give_up(r->core);
 }
 
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err)
 {
+	/* The request for it was given up, and a server may do what it was asked: the record names it. */
+	bool tried = restore->exporter.publish_tried;
+	const char *known =
+		tried ? ", while its manifest was on its way: the step may be there" : "";
+	char manifest[CKPT_PATH_MAX] = "";
+	const struct ckpt_where where = {.file = manifest};
+
+	if (tried)
+		ckpt_name_manifest(
+			manifest, restore->pick.chosen.generation, restore->pick.chosen.step);
 	if (restore->stop == CKPT_ECLOSED)
-		(void)ckpt_fail(err, CKPT_ECLOSED, "the engine of %s was closed before the end",
-			restore->core->parts.label);
+		(void)ckpt_fail_at(err, CKPT_ECLOSED, &where,
+			"the engine of %s was closed before the end%s", restore->core->parts.label,
+			known);
 	else
-		(void)ckpt_fail(err, restore->stop, "it was cancelled before the end");
+		(void)ckpt_fail_at(
+			err, restore->stop, &where, "it was cancelled before the end%s", known);
 }
 
 /* A rank may hear that all turn back before it has heard from what. */

@@ -114,6 +114,9 @@ static int trip_body(struct ckpt_task *task)
 		if (r->presence.gone && !r->stop)
 			r->result = word_gone(r);
 	}
+	/* Of a request that was given up. */
+	if (r->stop && r->result == -ECANCELED)
+		r->result = r->stop;
 	CKPT_TASK_END(task);
 }
 

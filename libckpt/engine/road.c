@@ -351,7 +351,7 @@ static void start_exporter(struct ckpt_restore *r)
 /* A catalog that is not good does not go along: the step is whole without it. */
 static int leave_catalog(struct ckpt_restore *r)
 {
-	if (r->catalog->task.result == -ENOMEM || r->catalog->task.result == 0)
+	if (r->stop || r->catalog->task.result == -ENOMEM || r->catalog->task.result == 0)
 		return r->catalog->task.result;
 	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
 		"step %llu is copied without its catalog: %.800s",

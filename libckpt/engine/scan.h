@@ -114,9 +114,10 @@ struct ckpt_scanner {
 	struct ckpt_scan_step found;
 };
 
-/* `waiter` is woken at the end. */
+/* `waiter` is woken at the end. `stop`: see struct ckpt_store_op; NULL: nobody gives it up. */
 void ckpt_scanner_start(struct ckpt_scanner *scanner, struct ckpt_store *store,
-	struct ckpt_sched *sched, struct ckpt_task *waiter, struct ckpt_error *err);
+	struct ckpt_sched *sched, struct ckpt_task *waiter, const int *stop,
+	struct ckpt_error *err);
 /* Frees what was not taken. */
 void ckpt_scanner_clear(struct ckpt_scanner *scanner);
 

@@ -311,11 +311,12 @@ static void scanner_done(struct ckpt_task *task)
 }
 
 void ckpt_scanner_start(struct ckpt_scanner *scanner, struct ckpt_store *store,
-	struct ckpt_sched *sched, struct ckpt_task *waiter, struct ckpt_error *err)
+	struct ckpt_sched *sched, struct ckpt_task *waiter, const int *stop, struct ckpt_error *err)
 {
 	CKPT_ASSERT(!ckpt_task_active(&scanner->task));
 	*scanner = (struct ckpt_scanner){.store = store, .err = err, .waiter = waiter};
 	ckpt_store_op_init(&scanner->op, &scanner->task, err);
+	scanner->op.stop = stop;
 	ckpt_task_start(&scanner->task, sched, claims_body, scanner_done);
 }
 

@@ -258,6 +258,7 @@ static void start(struct ckpt_shard *s, ckpt_task_fn *body)
 		s->store = s->core->store;
 	ckpt_error_clear(&s->said);
 	ckpt_store_op_init(&s->op, &s->task, &s->said);
+	s->op.stop = s->stop;
 	ckpt_task_start(&s->task, &s->core->sched, body, shard_done);
 }
 

@@ -44,6 +44,17 @@ static int fail(struct ckpt_s3_call *call, int code, const char *words)
 	return ckpt_s3_unanswered(call->err, &asked, code, words);
 }
 
+static bool is_unwanted(const struct ckpt_s3_call *call)
+{
+	return call->stop && *call->stop;
+}
+
+/* What was begun is taken back all the same when the client is stopped. */
+static bool is_over(const struct ckpt_s3_call *call)
+{
+	return is_unwanted(call) || (call->client->stopped && call->method != CKPT_HTTP_DELETE);
+}
+
 /* What is said of the body. */
 
 static void hash_work(struct ckpt_job *job)
@@ -70,7 +81,7 @@ static int begin_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	memcpy(call->payload, CKPT_S3_SHA256_NONE, sizeof(CKPT_S3_SHA256_NONE));
-	if (call->body_length > 0) {
+	if (call->body_length > 0 && !is_over(call)) {
 		ckpt_task_job_start(&call->hash, call->client->env, task, hash_work);
 		CKPT_AWAIT(task, call->hash.done);
 		if (call->hash.result < 0)
@@ -212,7 +223,7 @@ static void look_at_peers(struct ckpt_timer *timer)
 	uint64_t look_ns = ckpt_s3_peers_look(peers_of(call), length_of(call), call->begun_ns,
 		now_ns, count_lagging(call, now_ns));
 
-	if (client->stopped || !call->under_way || call->hurries == HURRIES)
+	if (client->stopped || is_unwanted(call) || !call->under_way || call->hurries == HURRIES)
 		return;
 	if (look_ns <= now_ns && ckpt_s3_budget_spare(&client->budget)) {
 		call->hurried = true;
@@ -234,7 +245,7 @@ static bool was_hurried(struct ckpt_s3_call *call)
 	call->hurried = false;
 	if (hurried || req->result == -ETIMEDOUT)
 		memcpy(call->apart, req->peer, sizeof(call->apart));
-	if (hurried)
+	if (hurried && !is_over(call))
 		ckpt_log(call->client->log, CKPT_LOG_INFO,
 			"cannot %s %s as fast as others of its size: it is tried again over "
 			"another connection",
@@ -284,6 +295,13 @@ static int keys_code(int code)
 	}
 }
 
+/* What the last try was answered is no answer to this. */
+static int give_up(struct ckpt_s3_call *call)
+{
+	clear_answer(call);
+	return fail(call, -ECANCELED, "it was given up");
+}
+
 static int keys_body(struct ckpt_task *task)
 {
 	struct ckpt_s3_call *call = call_of(task);
@@ -291,16 +309,19 @@ static int keys_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	/* What was begun is taken back, all the same. */
-	if (client->stopped && call->method != CKPT_HTTP_DELETE)
-		return fail(call, -ECANCELED, "it was given up");
+	if (is_over(call))
+		return give_up(call);
 	call->want = (struct ckpt_s3_want){.done = false};
 	/* Those that are there have to do then. */
 	if (client->stopped)
 		call->want.done = true;
 	else
 		ckpt_s3_credentials_want(client->credentials, &call->want, task);
-	CKPT_AWAIT(task, call->want.done);
+	CKPT_AWAIT(task, call->want.done || is_unwanted(call));
+	if (!call->want.done)
+		ckpt_s3_credentials_unwant(client->credentials, &call->want);
+	if (!call->want.done || is_over(call))
+		return give_up(call);
 	if (call->want.result < 0) {
 		const struct ckpt_error *why = ckpt_s3_credentials_error(client->credentials);
 		return fail(call, keys_code(call->want.result), why->message);
@@ -510,8 +531,9 @@ static bool try_again(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 
 	call->tries.patient =
 		client->patient && client->attempts == 0 && client->heard && call->req.result < 0;
-	if (client->stopped || ckpt_s3_tries_next(&call->tries, &client->budget, verdict, &delays,
-				       &wait_ms) != CKPT_S3_GO)
+	if (client->stopped || is_unwanted(call) ||
+		ckpt_s3_tries_next(&call->tries, &client->budget, verdict, &delays, &wait_ms) !=
+			CKPT_S3_GO)
 		return false;
 	if (!mend(call, verdict))
 		return false;
@@ -556,7 +578,8 @@ static int send_body(struct ckpt_task *task)
 	if (verdict == CKPT_S3_DONE)
 		return 0;
 	if (!try_again(call, verdict))
-		return refuse(call);
+		return is_unwanted(call) && verdict != CKPT_S3_FAILED ? give_up(call)
+								      : refuse(call);
 	CKPT_AWAIT(task, !call->sleeping);
 	return ckpt_task_continue(task, keys_body);
 	CKPT_TASK_END(task);
@@ -620,18 +643,53 @@ void ckpt_s3_client_unlink(struct ckpt_s3_client **list, struct ckpt_s3_client *
 	client->linked = false;
 }
 
+static void last_wait_over(struct ckpt_timer *timer)
+{
+	struct ckpt_s3_call *call = CKPT_CONTAINER(timer, struct ckpt_s3_call, timer);
+
+	if (call->under_way)
+		ckpt_http_cancel(call->client->http, &call->req);
+}
+
+/* One that is taking something back has as long as one that is begun now. */
+static void wait_last(struct ckpt_s3_call *call)
+{
+	const struct ckpt_s3_client *client = call->client;
+
+	if (!client->stopped || call->timer.set)
+		return;
+	call->timer.fire = last_wait_over;
+	ckpt_timer_set(client->timers, &call->timer,
+		ckpt_env_now(client->env) + last_limits.total_ms * MS);
+}
+
+/* It finds out that it is over, whatever it waits for. */
+static void hasten(struct ckpt_s3_call *call)
+{
+	if (call->under_way && is_over(call))
+		ckpt_http_cancel(call->client->http, &call->req);
+	else if (call->under_way)
+		wait_last(call);
+	if (call->sleeping) {
+		ckpt_timer_clear(call->client->timers, &call->timer);
+		call->sleeping = false;
+	}
+	ckpt_task_wake(&call->task);
+}
+
 void ckpt_s3_client_stop(struct ckpt_s3_client *client)
 {
 	client->stopped = true;
 	ckpt_s3_credentials_stop(client->credentials);
-	for (struct ckpt_s3_call *call = client->calls; call; call = call->next) {
-		if (call->under_way && call->method != CKPT_HTTP_DELETE)
-			ckpt_http_cancel(client->http, &call->req);
-		if (call->sleeping) {
-			ckpt_timer_clear(client->timers, &call->timer);
-			wake_up(&call->timer);
-		}
-	}
+	for (struct ckpt_s3_call *call = client->calls; call; call = call->next)
+		hasten(call);
+}
+
+void ckpt_s3_client_look(struct ckpt_s3_client *client)
+{
+	for (struct ckpt_s3_call *call = client->calls; call; call = call->next)
+		if (is_unwanted(call))
+			hasten(call);
 }
 
 bool ckpt_s3_client_idle(struct ckpt_s3_client *client, struct ckpt_task *task)

@@ -88,6 +88,11 @@ struct ckpt_s3_call {
 	bool documents;   /* a success is told in XML, which may turn out to be an error */
 	bool quiet;       /* -ENOENT and -EEXIST are answers, not worded failures */
 	bool part;        /* one of many alike: tried again when it takes far longer than they do */
+	/*
+	 * Not 0: nobody wants it any more, and it ends soon, with -ECANCELED unless it is done. Whoever sets that calls
+	 * ckpt_s3_client_look(). NULL: it goes on to its end.
+	 */
+	const int *stop;
 
 	/*
 	 * What came of it. 0: the server has done it, and says so. -ENOENT: there is no such object. -EEXIST: a
@@ -135,6 +140,8 @@ void ckpt_s3_client_link(struct ckpt_s3_client **list, struct ckpt_s3_client *cl
 void ckpt_s3_client_unlink(struct ckpt_s3_client **list, struct ckpt_s3_client *client);
 /* What is under way ends soon, with -ECANCELED unless it is done; so does what is asked later. */
 void ckpt_s3_client_stop(struct ckpt_s3_client *client);
+/* Calls that nobody wants any more (`stop`) end soon; all others go on. */
+void ckpt_s3_client_look(struct ckpt_s3_client *client);
 /* Nothing is under way: it may be closed. `task` is woken when that may have become so. */
 bool ckpt_s3_client_idle(struct ckpt_s3_client *client, struct ckpt_task *task);
 

@@ -73,6 +73,11 @@ struct ckpt_store_op {
 	bool fleeting; /* PUBLISH: it need not outlast a power cut */
 	bool resume;   /* CREATE: go on with what an earlier one has begun, where the store can */
 	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
+	/*
+	 * Not 0: nobody wants it any more. What waits for a server is given up then, with -ECANCELED, as soon as the
+	 * server's client is told to look (ckpt_core_give_up()); a disk is waited for. NULL: it goes on to its end.
+	 */
+	const int *stop;
 
 	/* What the store answers. */
 	bool done;
@@ -158,7 +163,7 @@ void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 /* A code that says that what is there is no regular file, or too large to be what it should: damage. */
 bool ckpt_store_is_no_file(int code);
 
-/* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both afterwards. */
+/* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both, and `stop`, afterwards. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 
 /* Which tier it is, for error records. */

@@ -50,7 +50,8 @@ struct ckpt_s3_call *ckpt_s3_ask(
 		.doing = doing,
 		.err = op->err,
 		.waiter = &op->task,
-		.quiet = op->quiet};
+		.quiet = op->quiet,
+		.stop = op->stop};
 	return &work->call;
 }
 

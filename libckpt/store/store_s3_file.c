@@ -270,9 +270,9 @@ static bool outlives(struct ckpt_store_op *op, int code)
 {
 	const struct ckpt_http_req *req = &ckpt_s3_work(op)->call.req;
 
-	/* A 200 comes before the answer does. */
+	/* A 200 comes before the answer does. What was given up has none. */
 	return ckpt_s3_file_of(op)->resumed && ckpt_s3_is_outside(code) &&
-	       (req->result < 0 || req->status == 429 || req->status >= 500);
+	       (code == -ECANCELED || req->result < 0 || req->status == 429 || req->status >= 500);
 }
 
 /* A seal closes its object, however it ends. */

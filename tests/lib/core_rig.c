@@ -209,7 +209,8 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	io_fault_init(&rig->fault, &rig->io);
 	struct ckpt_core_parts parts = {.env = &rig->env,
 		.io = &rig->fault.tap.io,
-		.root = rig->root,
+		.root = config->bucket ? -1 : rig->root,
+		.bucket = config->bucket,
 		.label = rig->dir,
 		.devices = &rig->devices,
 		.pool = rig->pool,

@@ -176,7 +176,7 @@ def test_interrupted(bucket: Bucket, tmp_path: Path) -> None:
     process = bucket.start("ckpt", "upload", store, URL)
     until(lambda: bucket.applied("UploadPart", ".*") >= 1)
     process.send_signal(signal.SIGINT)
-    ended(process)
+    assert ended(process) == ("", "ckpt upload: interrupted\n")
     assert process.returncode == 128 + signal.SIGINT
     bucket.server.rules()
     assert bucket.run("ckpt-verify", URL).returncode != OK

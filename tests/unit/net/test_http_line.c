@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is sent when: the line, how many at once, cancelling at any moment, closing, forks. */
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +64,20 @@ static void gate_await(struct gate *gate, unsigned waiting)
 	await(gate_waiting(gate) == waiting);
 }
 
+/* Says that somebody stands here, and has him stand until he is let go. */
+static void stand(struct gate *gate)
+{
+	pthread_mutex_lock(&gate->lock);
+	gate->waiting++;
+	pthread_cond_broadcast(&gate->changed);
+	while (gate->open == 0)
+		(void)pthread_cond_wait(&gate->changed, &gate->lock);
+	gate->open--;
+	gate->waiting--;
+	pthread_cond_broadcast(&gate->changed);
+	pthread_mutex_unlock(&gate->lock);
+}
+
 static void serve_gate(struct http_peer *peer, void *user)
 {
 	struct gate *gate = user;
@@ -72,14 +87,8 @@ static void serve_gate(struct http_peer *peer, void *user)
 		pthread_mutex_lock(&gate->lock);
 		if (number && gate->count < COUNT(gate->order))
 			gate->order[gate->count++] = (unsigned)strtoul(number, NULL, 10);
-		gate->waiting++;
-		pthread_cond_broadcast(&gate->changed);
-		while (gate->open == 0)
-			(void)pthread_cond_wait(&gate->changed, &gate->lock);
-		gate->open--;
-		gate->waiting--;
-		pthread_cond_broadcast(&gate->changed);
 		pthread_mutex_unlock(&gate->lock);
+		stand(gate);
 		if (!http_peer_send(peer, OK_TEXT))
 			return;
 	}
@@ -191,6 +200,54 @@ static void test_cancel(void **state)
 		http_ask_clear(&asks[i]);
 	http_rig_close(&rig);
 	gate_destroy(&gate);
+}
+
+static int look_up_nothing(void *user, const char *host, struct ckpt_http_addresses *ret_addresses)
+{
+	(void)host;
+	(void)ret_addresses;
+	stand(user);
+	return EAI_AGAIN;
+}
+
+/* The client has said hello, and hears nothing. */
+static void serve_no_tls(struct http_peer *peer, void *user)
+{
+	char byte;
+
+	if (recv(peer->fd, &byte, 1, MSG_PEEK) == 1)
+		stand(user);
+}
+
+/* Before there is a connection: its name is being looked up, or its TLS agreed upon. */
+static void test_cancel_while_connecting(void **state)
+{
+	/* Nobody waits for the thread that looks it up. */
+	static struct gate gate;
+	const struct ckpt_http_config config = {.lookup = look_up_nothing, .user = &gate};
+	struct http_ask asks[2];
+	struct http_rig rig;
+
+	(void)state;
+	gate_init(&gate);
+	http_rig_open(&rig, &config, serve_no_tls, &gate, NULL);
+	for (unsigned i = 0; i < 2; i++) {
+		http_ask_init(&asks[i], &rig, CKPT_HTTP_GET);
+		http_ask_url(&asks[i], i == 0 ? "http" : "https",
+			i == 0 ? "hangs.example" : "127.0.0.1", rig.server->port);
+		asks[i].req.limits.connect_ms = 60000;
+		http_ask_submit(&asks[i]);
+		gate_await(&gate, i + 1);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		ckpt_http_cancel(rig.http, &asks[i].req);
+		http_rig_wait(&rig, i + 1);
+		assert_int_equal(asks[i].req.result, -ECANCELED);
+		assert_int_equal(asks[i].req.reach, CKPT_HTTP_UNSENT);
+	}
+	gate_open(&gate, 2);
+	gate_await(&gate, 0);
+	http_rig_close(&rig);
 }
 
 static void serve_quickly(struct http_peer *peer, void *user)
@@ -402,6 +459,7 @@ int main(void)
 		cmocka_unit_test(test_line_in_order),
 		cmocka_unit_test(test_as_many_as_there_may_be),
 		cmocka_unit_test(test_cancel),
+		cmocka_unit_test(test_cancel_while_connecting),
 		cmocka_unit_test(test_cancel_races),
 		cmocka_unit_test(test_close_cancels),
 		cmocka_unit_test(test_fork),

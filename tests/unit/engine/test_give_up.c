@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A restore that is cancelled, or whose engine closes, while a server has stopped answering: whatever it was asked
+ * last, all is over at once. No time passes, and the same again comes to its end.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/lister.h"
+#include "engine/open.h"
+#include "engine/restore_state.h"
+#include "lib/bucket_http.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+#include "s3/client.h"
+
+#define BYTES  60000
+#define BLOCK  8192
+#define S_NS   UINT64_C(1000000000)
+#define BUCKET "bucket"
+#define NEVER  UINT_MAX
+
+#define MANIFEST "g000001/step-0000000010/manifest.json"
+
+/* What becomes of the step. */
+enum way {
+	WAY_INTO, /* the bucket */
+	WAY_OUT,  /* of it */
+	WAY_MEMORY,
+	WAY_VERIFY,
+	WAYS,
+};
+
+struct scene {
+	char *dir;
+	char out[512];
+	struct core_rig rig;
+	struct front front;
+	struct bucket_http http;
+	struct ckpt_s3_settings settings;
+	struct ckpt_s3_client client;
+	unsigned asked;
+	/* Requests from this one on; the first is 1. */
+	unsigned hangs_at;
+	enum fault_kind how; /* STALL; or ANSWER: there is another try */
+	struct craft_step step;
+	unsigned aborted; /* uploads, by their names */
+	bool let_go;      /* of the shard, before that */
+	char memory[BYTES];
+};
+
+/* Whether nobody is at its shard, as far as locks say. */
+static bool is_free(struct scene *s)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	int fd = open(craft_shard(&s->step, 0), O_RDWR | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	bool free = fcntl(fd, F_OFD_SETLK, &lock) == 0;
+	(void)close(fd);
+	return free;
+}
+
+static struct fault_rule judge(void *user, const struct s3_request *asked)
+{
+	struct scene *s = user;
+	struct fault_rule rule = {.kind = FAULT_NONE};
+
+	if (strcmp(asked->method, "DELETE") == 0 && pairs_get(&asked->query, "uploadId")) {
+		s->aborted++;
+		s->let_go = s->let_go || is_free(s);
+	}
+	if (++s->asked >= s->hangs_at)
+		rule = (struct fault_rule){.kind = s->how, .status = 503, .retry_after_s = 60};
+	return rule;
+}
+
+/* Whoever asks is nobody: there are no keys to be had. */
+static void open_bucket(struct scene *s)
+{
+	const struct buckets_config config = {.seed = 1, .journal = &s->front.journal};
+	struct ckpt_s3_client *client = &s->client;
+
+	s->front.buckets = buckets_new(&config);
+	assert_non_null(s->front.buckets);
+	buckets_capabilities(s->front.buckets)->part_minimum = 1;
+	buckets_make(s->front.buckets, BUCKET);
+	bucket_http_init(&s->http, &s->rig.inbox, &s->front, 2);
+	s->http.judge = judge;
+	s->http.user = s;
+	s->settings.anonymous = true;
+	assert_int_equal(ckpt_s3_place_parse("s3://" BUCKET "/run", NULL, &client->place), 0);
+	client->asked = (struct ckpt_s3_endpoint_config){.url = "http://s3.localhost",
+		.region = "us-east-1",
+		.bucket = client->place.bucket};
+	assert_int_equal(ckpt_s3_endpoint_make(&client->asked, NULL, &client->endpoint), 0);
+}
+
+/* The rig's environment and core do not move: a client may name them before they are there. */
+static void open_client(struct scene *s)
+{
+	struct ckpt_s3_client *client = &s->client;
+	const struct ckpt_s3_credentials_config config = {
+		.with = {&s->rig.env, &s->rig.core.sched, &s->rig.core.timers, &s->http.http},
+		.settings = &s->settings};
+	struct ckpt_s3_client opened = {.env = config.with.env,
+		.sched = config.with.sched,
+		.timers = config.with.timers,
+		.http = config.with.http,
+		.place = client->place,
+		.asked = client->asked,
+		.endpoint = client->endpoint};
+
+	*client = opened;
+	client->asked.bucket = client->place.bucket;
+	assert_int_equal(ckpt_s3_credentials_open(&config, &client->credentials), 0);
+}
+
+static void run_now(struct scene *s)
+{
+	core_rig_run(&s->rig);
+	while (bucket_http_next(&s->http) <= s->rig.now_ns) {
+		bucket_http_run(&s->http, s->rig.now_ns);
+		core_rig_run(&s->rig);
+	}
+}
+
+/* Until nothing more happens within a second. */
+static void run_on(struct scene *s)
+{
+	run_now(s);
+	while (bucket_http_next(&s->http) < s->rig.now_ns + S_NS) {
+		s->rig.now_ns = bucket_http_next(&s->http);
+		run_now(s);
+	}
+}
+
+static void open_engine(struct scene *s, bool of_bucket)
+{
+	open_client(s);
+	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->dir,
+				       .bucket = of_bucket ? &s->client : NULL,
+				       .block_bytes = BLOCK,
+				       .read_only = true});
+	s->rig.now_ns = ckpt_max_u64(s->rig.now_ns, s->http.now_ns);
+	s->client.log = s->rig.log;
+	ckpt_s3_client_begin(&s->client);
+	struct ckpt_command *opener =
+		ckpt_command_new(&s->rig.core, sizeof(struct ckpt_opener), ckpt_opener_clear);
+	ckpt_command_post(opener, ckpt_open_body);
+	run_on(s);
+	assert_true(ckpt_latch_get(&opener->latch) & CKPT_DONE_END);
+	assert_int_equal(opener->result, 0);
+	ckpt_command_unref(opener);
+}
+
+static void close_engine(struct scene *s)
+{
+	core_rig_close(&s->rig);
+	assert_int_equal(s->http.under_way, 0);
+	ckpt_s3_credentials_close(s->client.credentials);
+	ckpt_s3_signing_key_clear(&s->client.signing);
+}
+
+static uint32_t bits(struct ckpt_restore *r)
+{
+	return ckpt_latch_get(ckpt_restore_latch(r));
+}
+
+/* Goes on until it has ended, or hangs. */
+static struct ckpt_restore *begin(struct scene *s, enum way way)
+{
+	static const enum ckpt_restore_sink sinks[WAYS] = {[WAY_INTO] = CKPT_SINK_STORE,
+		[WAY_OUT] = CKPT_SINK_STORE,
+		[WAY_MEMORY] = CKPT_SINK_MEMORY,
+		[WAY_VERIFY] = CKPT_SINK_NONE};
+	struct ckpt_target target = {
+		.size = sizeof(target), .name = "w", .length = BYTES, .data = s->memory};
+	struct ckpt_restore *r = NULL;
+
+	if (way == WAY_INTO) {
+		const struct ckpt_core_place place = {
+			.root = -1, .bucket = &s->client, .label = "the bucket"};
+		assert_int_equal(ckpt_restore_new(&s->rig.core, NULL, 10, sinks[way], &r), 0);
+		assert_int_equal(ckpt_restore_set_dest(r, &place), 0);
+		ckpt_restore_post_open(r);
+	} else {
+		r = core_rig_begin(&s->rig, 10, sinks[way], way == WAY_OUT ? s->out : NULL);
+	}
+	run_on(s);
+	if (way == WAY_MEMORY && bits(r) & CKPT_DONE_OPENED) {
+		assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+		ckpt_restore_post_start(r);
+		run_on(s);
+	}
+	return r;
+}
+
+static struct scene *fresh(enum way way)
+{
+	struct scene *s = need(sizeof(*s));
+	static char data[BYTES];
+	int64_t shape = BYTES;
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_U8,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+
+	for (size_t i = 0; i < BYTES; i++)
+		data[i] = (char)(i * 2654435761u >> 13);
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->out, sizeof(s->out), "%s/out", s->dir);
+	s->hangs_at = NEVER;
+	craft_store(s->dir, CRAFT_RUN);
+	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = (struct craft_step){.dir = s->dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = &tensor,
+		.count = 1,
+		.chunk_bytes = BLOCK / 2,
+		.world = 1,
+		.catalog = true};
+	craft_commit(&s->step);
+	open_bucket(s);
+	open_engine(s, false);
+	if (way != WAY_INTO) {
+		assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), 0);
+		close_engine(s);
+		open_engine(s, true);
+	}
+	return s;
+}
+
+static void done(struct scene *s)
+{
+	close_engine(s);
+	bucket_http_clear(&s->http);
+	front_free(&s->front);
+	scratch_remove(s->dir);
+	free(s);
+}
+
+static bool holds_manifest(struct scene *s)
+{
+	return buckets_content(s->front.buckets, BUCKET, "run/" MANIFEST) != NULL;
+}
+
+/* False: it did not hang. */
+static bool stop_at(enum way way, unsigned at, enum fault_kind how, bool closes)
+{
+	struct scene *s = fresh(way);
+	int told = closes ? CKPT_ECLOSED : -ECANCELED;
+	struct ckpt_command *closer = NULL;
+
+	s->hangs_at = s->asked + at;
+	s->how = how;
+	struct ckpt_restore *r = begin(s, way);
+	bool hung = s->asked >= s->hangs_at;
+	if (hung) {
+		assert_false(bits(r) & CKPT_DONE_END);
+		assert_true(s->http.under_way > 0 || how == FAULT_ANSWER);
+		uint64_t before_ns = s->rig.now_ns;
+		unsigned before = s->asked;
+		if (closes) {
+			closer = ckpt_command_new(&s->rig.core, sizeof(struct ckpt_closer), NULL);
+			ckpt_command_post(closer, ckpt_closer_body);
+		} else {
+			ckpt_restore_post_cancel(r);
+		}
+		run_now(s);
+		assert_true(bits(r) & CKPT_DONE_END);
+		assert_int_equal(s->http.under_way, 0);
+		assert_int_equal(s->asked, before);
+		assert_int_equal(s->rig.now_ns, before_ns);
+		if (closer)
+			assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
+	}
+	bool tried = r->exporter.publish_tried;
+	int code = core_rig_end(&s->rig, r);
+	/* What is swept after the manifest is not waited for, nor missed. */
+	if (!hung || (code == 0 && tried))
+		assert_int_equal(code, 0);
+	else
+		assert_int_equal(code, told);
+	if (code < 0) {
+		assert_int_equal(strstr(s->rig.err.message, "may be there") != NULL, tried);
+		assert_string_equal(s->rig.err.file, tried ? MANIFEST : "");
+	}
+	if (code == 0)
+		assert_true(holds_manifest(s));
+	else if (way == WAY_INTO && !tried)
+		assert_false(holds_manifest(s));
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, "without its catalog"));
+	if (closer)
+		ckpt_command_unref(closer);
+	s->hangs_at = NEVER;
+	/* A step that is there already is not copied again. */
+	if (!closes)
+		assert_int_equal(core_rig_end(&s->rig, begin(s, way)),
+			code == 0 && way == WAY_OUT ? -EEXIST : 0);
+	if (!closes)
+		assert_true(holds_manifest(s));
+	done(s);
+	return hung;
+}
+
+static void stop_everywhere(enum fault_kind how, bool closes)
+{
+	static const unsigned least[WAYS] = {15, 10, 10, 10};
+
+	/* One into a bucket takes back what it has begun, of which the server is asked. */
+	for (enum way way = WAY_OUT; way < WAYS; way++) {
+		unsigned at = 1;
+
+		while (stop_at(way, at, how, closes))
+			at++;
+		assert_true(at > least[way]);
+	}
+}
+
+static void test_cancelled(void **state)
+{
+	(void)state;
+	stop_everywhere(FAULT_STALL, false);
+}
+
+static void test_closed(void **state)
+{
+	(void)state;
+	stop_everywhere(FAULT_STALL, true);
+}
+
+/* Nothing is under way: what is asked again is asked later. */
+static void test_between_tries(void **state)
+{
+	(void)state;
+	stop_everywhere(FAULT_ANSWER, false);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_cancelled),
+		cmocka_unit_test(test_closed),
+		cmocka_unit_test(test_between_tries),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
