@@ -89,6 +89,9 @@ struct ckpt_cuda_api {
 	int (*event_record)(struct CUevent_st *event, struct CUstream_st *stream);
 	int (*event_query)(struct CUevent_st *event);
 	int (*event_synchronize)(struct CUevent_st *event);
+	/* Memory of the calling thread's GPU. */
+	int (*malloc)(void **device, size_t size);
+	int (*free)(void *device);
 	int (*memcpy_async)(
 		void *to, const void *from, size_t count, int kind, struct CUstream_st *stream);
 	int (*memcpy_2d_async)(void *to, size_t to_pitch, const void *from, size_t from_pitch,

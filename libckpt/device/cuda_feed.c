@@ -36,42 +36,40 @@ static bool is_own(const struct ckpt_copy *copy, const struct ckpt_segment *segm
 	return segment->view.device == copy->device;
 }
 
-/* NULL: the segment, which the GPU has staged at `seen` (0: nowhere), is this grid; else why it cannot be had. */
-static const char *make_grid(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
-	bool scatter, uint64_t seen, struct ckpt_cuda_grid *ret_grid)
+/* Where the GPU has what is staged of a segment; 0: it is not pinned for this one. */
+static uint64_t find_staged(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment)
 {
+	return ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length);
+}
+
+/* NULL: the kernels take it; else why they do not. */
+static const char *why_no_grid(
+	const struct ckpt_cuda_device *d, const struct ckpt_segment *segment, bool scatter)
+{
+	struct ckpt_cuda_grid grid;
+
 	if (!d->kernels.module)
 		return d->kernels.why_not;
-	if (!seen)
-		return "the memory that it is staged in is not pinned for this GPU";
-	ckpt_cuda_grid_of(segment, seen, ret_grid);
-	if (scatter && !ckpt_cuda_grid_apart(ret_grid))
+	/* Whether it is a grid does not hang on where it is staged. */
+	ckpt_cuda_grid_of(segment, CKPT_CUDA_WINDOW, &grid);
+	if (scatter && !ckpt_cuda_grid_apart(&grid))
 		return "its elements share memory, or lie between one another";
 	return NULL;
 }
 
-static const char *find_grid(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
-	const struct ckpt_segment *segment, struct ckpt_cuda_grid *ret_grid)
-{
-	return make_grid(d, segment, copy->direction == CKPT_COPY_FROM_STAGING,
-		ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length), ret_grid);
-}
-
 int ckpt_cuda_takes(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
-	bool pinned, struct ckpt_error *err)
+	struct ckpt_error *err)
 {
 	struct ckpt_cuda_walk walk;
-	struct ckpt_cuda_grid grid;
 	const char *why;
 
 	if (ckpt_cuda_walk_begin(segment, &walk) == 0)
 		return 0;
-	/* Whether it is a grid does not hang on where it is staged. */
-	why = make_grid(d, segment, true, pinned && d->pinned ? CKPT_CUDA_WINDOW : 0, &grid);
+	why = why_no_grid(d, segment, true);
 	return why ? refuse(d, err, &segment->view, why) : 0;
 }
 
-static int feed_grid(
+static int launch_grid(
 	struct ckpt_cuda_device *d, const struct ckpt_copy *copy, const struct ckpt_cuda_grid *grid)
 {
 	bool scatter = copy->direction == CKPT_COPY_FROM_STAGING;
@@ -95,6 +93,70 @@ static int feed_grid(
 	return 0;
 }
 
+/* Between staging and the relay. */
+static int feed_relayed(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_segment *piece, char *relayed)
+{
+	bool scatter = copy->direction == CKPT_COPY_FROM_STAGING;
+	int r = ckpt_cuda_fail_stopped(copy, copy->error);
+	int e;
+
+	if (r < 0)
+		return r;
+	d->group.entries++;
+	e = d->api.memcpy_async(scatter ? relayed : piece->staged,
+		scatter ? piece->staged : relayed, piece->length,
+		scatter ? CKPT_CUDA_HOST_TO_DEVICE : CKPT_CUDA_DEVICE_TO_HOST, d->stream);
+	return e == CKPT_CUDA_SUCCESS ? 0
+				      : ckpt_cuda_fail_asking(d, copy->error, e, "cudaMemcpyAsync");
+}
+
+/* Staging that no kernel of this GPU reaches: piece by piece, by way of the relay. */
+static int relay_grid(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_segment *segment)
+{
+	bool scatter = copy->direction == CKPT_COPY_FROM_STAGING;
+	struct ckpt_segment piece = *segment;
+	int e = ckpt_cuda_relay_reserve(&d->api, &d->relay);
+	int r = 0;
+
+	if (e != CKPT_CUDA_SUCCESS)
+		return ckpt_cuda_fail_asking(d, copy->error, e,
+			"no memory on the GPU for what is staged in memory that is not pinned: "
+			"cudaMalloc");
+	for (uint64_t left = segment->length; left > 0 && r == 0; left -= piece.length) {
+		struct ckpt_cuda_grid grid;
+		char *relayed = ckpt_cuda_relay_at(&d->relay, piece.staged);
+		uint64_t first;
+
+		piece.length = ckpt_min_u64(left, CKPT_CUDA_RELAY);
+		ckpt_cuda_grid_of(&piece, (uintptr_t)relayed, &grid);
+		/* Of a box there may be nothing in it. */
+		if (ckpt_cuda_grid_items(&grid, &first) > 0) {
+			r = scatter ? feed_relayed(d, copy, &piece, relayed) : 0;
+			if (r == 0)
+				r = launch_grid(d, copy, &grid);
+			if (r == 0 && !scatter)
+				r = feed_relayed(d, copy, &piece, relayed);
+		}
+		piece.offset += piece.length;
+		piece.staged += piece.length;
+	}
+	return r;
+}
+
+static int feed_grid(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
+	const struct ckpt_segment *segment)
+{
+	struct ckpt_cuda_grid grid;
+	uint64_t seen = find_staged(d, segment);
+
+	if (!seen)
+		return relay_grid(d, copy, segment);
+	ckpt_cuda_grid_of(segment, seen, &grid);
+	return launch_grid(d, copy, &grid);
+}
+
 /*
  * How many pieces are in the stream at once is bounded by the driver, whose call waits when its queue is full. A
  * smaller bound here would make a hold wait sooner and longer, for it may return only when all are in the stream. That
@@ -105,14 +167,14 @@ static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 {
 	struct ckpt_cuda_walk walk;
 	struct ckpt_cuda_piece piece;
-	struct ckpt_cuda_grid grid;
 	int r = ckpt_cuda_walk_begin(segment, &walk);
 
-	if (r < 0 || (walk.rows > ROWS_MAX && walk.run < RUN_MIN)) {
-		const char *why = find_grid(d, copy, segment, &grid);
+	if (r < 0 || (walk.rows > ROWS_MAX && walk.run < RUN_MIN && find_staged(d, segment))) {
+		const char *why =
+			why_no_grid(d, segment, copy->direction == CKPT_COPY_FROM_STAGING);
 
 		if (!why)
-			return feed_grid(d, copy, &grid);
+			return feed_grid(d, copy, segment);
 		if (r < 0)
 			return refuse(d, copy->error, &segment->view, why);
 	}
@@ -164,22 +226,24 @@ static bool begin_launch(
 static bool add_small(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *segment, struct ckpt_cuda_table *table)
 {
+	uint64_t seen = find_staged(d, segment);
 	struct ckpt_cuda_span span;
 	struct ckpt_cuda_grid grid;
 
 	if (!is_small(copy, segment))
 		return false;
+	if (segment->length == 0 || ckpt_view_bytes(&segment->view) == 0)
+		return true;
+	if (!seen)
+		return false;
 	if (ckpt_cuda_span_of(segment, &span) == 0) {
-		span.staged = ckpt_cuda_pins_find(d->pinned, segment->staged, segment->length);
-		if (!span.staged)
-			return false;
+		span.staged = seen;
 		ckpt_cuda_table_add(table, &span);
 		return true;
 	}
-	if (segment->length == 0 || ckpt_view_bytes(&segment->view) == 0)
-		return true;
-	if (find_grid(d, copy, segment, &grid))
+	if (why_no_grid(d, segment, copy->direction == CKPT_COPY_FROM_STAGING))
 		return false;
+	ckpt_cuda_grid_of(segment, seen, &grid);
 	span = (struct ckpt_cuda_span){.run = 1};
 	span.length = ckpt_cuda_grid_items(&grid, &span.offset);
 	if (span.length > 0)

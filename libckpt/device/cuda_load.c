@@ -51,6 +51,8 @@ static const struct symbol symbols[] = {
 	SYMBOL(event_record, "cudaEventRecord"),
 	SYMBOL(event_query, "cudaEventQuery"),
 	SYMBOL(event_synchronize, "cudaEventSynchronize"),
+	SYMBOL(malloc, "cudaMalloc"),
+	SYMBOL(free, "cudaFree"),
 	SYMBOL(memcpy_async, "cudaMemcpyAsync"),
 	SYMBOL(memcpy_2d_async, "cudaMemcpy2DAsync"),
 	SYMBOL(host_register, "cudaHostRegister"),

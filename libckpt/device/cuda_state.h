@@ -14,6 +14,7 @@
 #include "device/cuda_driver.h"
 #include "device/cuda_group.h"
 #include "device/cuda_pace.h"
+#include "device/cuda_relay.h"
 #include "device/cuda_table.h"
 #include "device/device.h"
 
@@ -56,6 +57,7 @@ struct ckpt_cuda_device {
 	struct CUevent_st *eager;    /* recorded on ours, behind the last eager copy */
 	struct ckpt_cuda_kernels kernels;
 	struct ckpt_cuda_pin *pinned; /* what users have had pinned */
+	struct ckpt_cuda_relay relay;
 	struct ckpt_cuda_group group;
 	pthread_t feeder;
 	pthread_t waiter;
@@ -127,7 +129,7 @@ int ckpt_cuda_feed_segments(
 	struct ckpt_cuda_device *d, struct ckpt_copy *copy, struct ckpt_cuda_table *table);
 /* Whether a segment can be copied from staging at all, see ckpt_device_takes(). */
 int ckpt_cuda_takes(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
-	bool pinned, struct ckpt_error *err);
+	struct ckpt_error *err);
 /* An error if the device is lost; else 0. */
 int ckpt_cuda_fail_lost(struct ckpt_cuda_device *d, struct ckpt_error *err);
 

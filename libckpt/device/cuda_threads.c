@@ -149,6 +149,7 @@ static void destroy_handles(struct ckpt_cuda_device *d)
 		(void)d->api.event_destroy(flight->event);
 		ckpt_free(flight);
 	}
+	ckpt_cuda_relay_free(&d->api, &d->relay);
 	ckpt_cuda_kernels_unload(&d->kernels);
 	if (d->eager)
 		(void)d->api.event_destroy(d->eager);

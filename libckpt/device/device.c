@@ -39,15 +39,15 @@ void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size)
 		device->ops->unpin(device, base, size);
 }
 
-int ckpt_device_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
-	struct ckpt_error *err)
+int ckpt_device_takes(
+	struct ckpt_device *device, const struct ckpt_segment *segment, struct ckpt_error *err)
 {
 	int r;
 
 	CKPT_ASSERT(segment->view.device == device->number);
 	if (!device->ops->takes)
 		return 0;
-	r = device->ops->takes(device, segment, pinned, err);
+	r = device->ops->takes(device, segment, err);
 	CKPT_ASSERT(r == 0 || r == CKPT_EUNSUPPORTED);
 	return r;
 }

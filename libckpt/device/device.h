@@ -92,7 +92,7 @@ struct ckpt_device_ops {
 	int (*pin)(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 	void (*unpin)(struct ckpt_device *device, void *base, size_t size);
 	/* NULL: it takes every segment. */
-	int (*takes)(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
+	int (*takes)(struct ckpt_device *device, const struct ckpt_segment *segment,
 		struct ckpt_error *err);
 	/* NULL: what the caller does is done when it returns, and copies are waited for. */
 	int (*follow)(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err);
@@ -118,16 +118,16 @@ struct ckpt_device {
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
 /*
  * Before the first copy into [base, base+size), and after the last. Staging that is not pinned may make the
- * device's queue, and so a hold, wait for its copies. Of several GPUs that pin the same the first unpins it last.
+ * device's queue, and so a hold, wait for its copies, and costs a GPU some memory (cuda_relay.h). Of several GPUs that pin the same the first unpins it last.
  */
 int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
 void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
 /*
- * Whether the device can copy such a segment from staging: 0, or CKPT_EUNSUPPORTED. On any thread, once it is open and
- * pinned. `staged` is not looked at; `pinned`: it will be in memory that ckpt_device_pin() was called for.
+ * Whether the device can copy such a segment from staging, wherever that is: 0, or CKPT_EUNSUPPORTED. On any thread,
+ * once it is open. `staged` is not looked at.
  */
-int ckpt_device_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
-	struct ckpt_error *err);
+int ckpt_device_takes(
+	struct ckpt_device *device, const struct ckpt_segment *segment, struct ckpt_error *err);
 /*
  * On the thread of the user, whose stream of work this is (a cudaStream_t; of the host: ignored). No work that is
  * being captured into a graph is touched: that is an error. The streams 0, 1 and 2, of which each GPU has its own,

@@ -287,10 +287,10 @@ static void cuda_close(struct ckpt_device *device)
 }
 
 /* What it reads was written before the device was first used, and is as it was until that is closed. */
-static int cuda_takes(struct ckpt_device *device, const struct ckpt_segment *segment, bool pinned,
-	struct ckpt_error *err)
+static int cuda_takes(
+	struct ckpt_device *device, const struct ckpt_segment *segment, struct ckpt_error *err)
 {
-	return ckpt_cuda_takes(cuda_of(device), segment, pinned, err);
+	return ckpt_cuda_takes(cuda_of(device), segment, err);
 }
 
 static const struct ckpt_device_ops cuda_ops = {

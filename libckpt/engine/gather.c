@@ -391,9 +391,8 @@ static void seal_work(struct ckpt_job *job)
 			return;
 		}
 		g->sum += bytes;
-		/* Larger chunks go through memory that no GPU has pinned, see fetch.c. */
-		g->job.result = ckpt_targets_check(&g->wanted[i], layout, g->core->parts.devices,
-			layout->chunk_bytes <= g->core->config.block_bytes, &g->job.error);
+		g->job.result = ckpt_targets_check(
+			&g->wanted[i], layout, g->core->parts.devices, &g->job.error);
 		if (g->job.result < 0) {
 			g->job.error.rank = (int32_t)i;
 			return;

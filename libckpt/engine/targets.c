@@ -319,7 +319,7 @@ static struct ckpt_view view_of(const struct ckpt_targets *targets, const struct
 }
 
 int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_layout *layout,
-	const struct ckpt_devices *devices, bool pinned, struct ckpt_error *err)
+	const struct ckpt_devices *devices, struct ckpt_error *err)
 {
 	CKPT_ASSERT(targets->sealed);
 	for (size_t i = 0; i < targets->count; i++) {
@@ -334,8 +334,7 @@ int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_lay
 			.length = b->hi - b->lo,
 			.staged = b->data,
 			.around = around_of(targets, b)};
-		int r = ckpt_device_takes(
-			ckpt_devices_get(devices, b->device), &segment, pinned, &why);
+		int r = ckpt_device_takes(ckpt_devices_get(devices, b->device), &segment, &why);
 		if (r == 0)
 			continue;
 		const struct ckpt_entry *entry = ckpt_layout_at(layout, b->lo);

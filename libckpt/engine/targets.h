@@ -81,7 +81,7 @@ int ckpt_targets_seal(
 	struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t *ret_bytes);
 /* What ckpt_device_takes() says of the first that is refused; the tensor is named as the layout has it. Sealed. */
 int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_layout *layout,
-	const struct ckpt_devices *devices, bool pinned, struct ckpt_error *err);
+	const struct ckpt_devices *devices, struct ckpt_error *err);
 void ckpt_targets_clear(struct ckpt_targets *targets);
 
 /*

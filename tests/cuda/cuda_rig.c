@@ -21,9 +21,7 @@ static bool take(void *library, const char *name, void *ret_function)
 
 static bool take_extras(void *library)
 {
-	return take(library, "cudaMalloc", &rig.extra.malloc) &&
-	       take(library, "cudaFree", &rig.extra.free) &&
-	       take(library, "cudaLaunchHostFunc", &rig.extra.launch_host_func) &&
+	return take(library, "cudaLaunchHostFunc", &rig.extra.launch_host_func) &&
 	       take(library, "cudaStreamBeginCapture", &rig.extra.begin_capture) &&
 	       take(library, "cudaStreamEndCapture", &rig.extra.end_capture) &&
 	       take(library, "cudaGraphDestroy", &rig.extra.graph_destroy);
@@ -76,7 +74,8 @@ struct cuda_rig *cuda_rig_real(void)
 		return NULL;
 	assert_cuda(rig.api.runtime_get_version(&version));
 	library = dlopen(names[version / 1000 == 13], RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
-	if (!library || !take_extras(library))
+	/* The fake may be where the linker looks. */
+	if (!library || dlsym(library, "fake_cuda_control") || !take_extras(library))
 		return NULL;
 	return rig.api.get_device_count(&count) == CKPT_CUDA_SUCCESS && count > 0 ? &rig : NULL;
 }
@@ -139,7 +138,7 @@ void *cuda_rig_device_memory(struct cuda_rig *r, size_t size)
 {
 	void *device = NULL;
 
-	assert_cuda(r->extra.malloc(&device, size));
+	assert_cuda(r->api.malloc(&device, size));
 	return device;
 }
 

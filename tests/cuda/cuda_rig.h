@@ -9,8 +9,6 @@
 
 /* What tests need of the runtime and the library does not. */
 struct cuda_extras {
-	int (*malloc)(void **device, size_t size);
-	int (*free)(void *device);
 	int (*launch_host_func)(
 		struct CUstream_st *stream, void (*function)(void *user), void *user);
 	int (*begin_capture)(struct CUstream_st *stream, int mode);

@@ -56,6 +56,8 @@ struct fake_cuda {
 	/* What a stream takes before a call waits for room: 1,024 entries, unless a test says another number. */
 	void (*limit_queue)(unsigned entries);
 
+	/* From now on every call is a mistake: the process ends. */
+	void (*end)(void);
 	/* What the API forbids is remembered instead of ending the process. */
 	void (*forgive)(bool yes);
 	const char *(*forbidden)(void); /* the last such thing, or "" */

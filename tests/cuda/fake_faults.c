@@ -35,6 +35,7 @@ static bool failure_asked;
 static bool forgiving;
 static char forbidden_text[256];
 static atomic_int owner; /* the process that may call */
+static atomic_bool ended;
 static _Thread_local int last_error;
 static _Thread_local int thread_mode;
 static _Thread_local int current_device;
@@ -112,6 +113,10 @@ int fake_enter_waiting(const char *function)
 	if (!atomic_compare_exchange_strong(&owner, &none, (int)getpid()) &&
 		none != (int)getpid()) {
 		(void)fprintf(stderr, "fake cuda: %s() in a fork's child\n", function);
+		abort();
+	}
+	if (atomic_load(&ended)) {
+		(void)fprintf(stderr, "fake cuda: %s() at the process's end\n", function);
 		abort();
 	}
 	pthread_mutex_lock(&fake.lock);
@@ -362,6 +367,11 @@ static void control_limit_queue(unsigned entries)
 	pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_end(void)
+{
+	atomic_store(&ended, true);
+}
+
 static void control_forgive(bool yes)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -395,6 +405,7 @@ EXPORT const struct fake_cuda *fake_cuda_control(void)
 		.lose = control_lose,
 		.limit_pinned = control_limit,
 		.limit_queue = control_limit_queue,
+		.end = control_end,
 		.forgive = control_forgive,
 		.forbidden = control_forbidden,
 	};

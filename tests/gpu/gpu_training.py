@@ -283,25 +283,44 @@ class ChannelsLast(Training):
 class Sharded(Training):
     """FSDP2 on one rank."""
 
+    backends = {"cuda": "nccl", "cpu": "gloo"}
+
+    def wrapping(self) -> dict[str, Any]:
+        return {}
+
     def build(self) -> None:
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        backend = "nccl" if self.device == "cuda" else "gloo"
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "0")
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(
+            self.backends[self.device], store=dist.HashStore(), rank=0, world_size=1
+        )
         if self.device == "cuda":
             torch.cuda.set_device(0)
         mesh = init_device_mesh(self.device, (1,))
         for block in self.model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+            fully_shard(block, mesh=mesh, **self.wrapping())
+        fully_shard(self.model, mesh=mesh, **self.wrapping())
         super().build()
 
 
-#: What one process can train after another; FSDP's group wants one of its own.
+class Offloaded(Sharded):
+    """Parameters and moments are on the host, pinned; the GPU has copies of them while it computes."""
+
+    backends = {"cuda": "cpu:gloo,cuda:nccl", "cpu": "gloo"}
+
+    def wrapping(self) -> dict[str, Any]:
+        from torch.distributed.fsdp import CPUOffloadPolicy
+
+        return {"offload_policy": CPUOffloadPolicy(pin_memory=self.device == "cuda")}
+
+
+#: FSDP's group wants a process of its own.
+ALONE: dict[str, type[Training]] = {"sharded": Sharded, "offloaded": Offloaded}
+#: What one process can train after another.
 KINDS: dict[str, type[Training]] = {
     "fused": Fused,
     "foreach": Foreach,
@@ -319,7 +338,7 @@ SAVED, UNDER_WAY, END = 4, 7, 8
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=[*KINDS, "sharded"])
+    parser.add_argument("kind", choices=[*KINDS, *ALONE])
     parser.add_argument("device", choices=list(SHAPES))
     parser.add_argument("store")
     parser.add_argument("--resume", action="store_true")
@@ -328,7 +347,7 @@ def main() -> None:
     import libckpt
 
     prepare()
-    kind = Sharded if args.kind == "sharded" else KINDS[args.kind]
+    kind = (KINDS | ALONE)[args.kind]
     training = kind(args.device, seed=9 if args.resume else 1)
     ckpt = libckpt.Checkpointer(args.store, training.state, pool_bytes=64 << 20, eager=False)
     first = ckpt.resume()

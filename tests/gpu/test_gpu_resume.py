@@ -11,7 +11,7 @@ import gpu_training
 import pytest
 import torch
 from gpu_rig import finished
-from gpu_training import END, KINDS, SAVED, UNDER_WAY, Fused
+from gpu_training import ALONE, END, KINDS, SAVED, UNDER_WAY, Fused
 
 import libckpt
 
@@ -46,7 +46,7 @@ def program(kind: str, device: str, store: Path, *options: str) -> dict[str, Any
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("kind", ["fused", "sharded"])
+@pytest.mark.parametrize("kind", ["fused", *ALONE])
 def test_another_process_goes_on_after_a_kill(store: Path, device: str, kind: str) -> None:
     whole = program(kind, device, store, "--die")
     assert len(whole["losses"]) == END

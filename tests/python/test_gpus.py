@@ -237,6 +237,80 @@ def test_what_torch_counts_is_found_without_waiting(gpu: FakeGpu, close_last: Op
     ckpt.save(3).wait()
 
 
+def test_a_parameter_that_moves_is_saved_from_where_it_is(
+    gpu: FakeGpu, close_last: Open, store: Any
+) -> None:
+    """As one that is offloaded to the host, and back."""
+    job = Job(gpu)
+    small, large = job.values["small"], job.values["large"]
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    job.model.small.data = small + 1
+    job.model.large.data = large + 1
+    job.optimizer.step()
+    ckpt.save(2)
+    job.optimizer.step()
+    job.model.small.data = gpu.tensor(small + 2)
+    job.model.large.data = gpu.tensor(large + 2)
+    ckpt.save(3).wait()
+    for step in (1, 2, 3):
+        loaded = libckpt.load(store, step)["model"]
+        assert torch.equal(loaded["small"], small + (step - 1))
+        assert torch.equal(loaded["large"], large + (step - 1))
+    ckpt.close()
+
+    # What was saved of the one comes back to the other.
+    other = Job(gpu, seed=9)
+    ckpt = close_last(other.state)
+    assert ckpt.resume(2) == 2
+    assert torch.equal(gpu.read(other.model.large), large + 1)
+    other.model.large.data = torch.zeros_like(large)
+    assert ckpt.resume(3) == 3
+    assert torch.equal(other.model.large, large + 2)
+    assert torch.equal(gpu.read(other.model.small), small + 2)
+
+
+def test_a_parameter_that_moves_under_a_save_is_found(gpu: FakeGpu, close_last: Open) -> None:
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    save = ckpt.save(2)
+    # Whoever frees the GPU's memory waits for the GPU; here it is kept.
+    job.model.large.data = job.values["large"].clone()
+    with pytest.raises(libckpt.TornSnapshotError, match="large"):
+        job.optimizer.step()
+    gpu.control.stop(0)
+    assert isinstance(save.error, libckpt.TornSnapshotError)
+    ckpt.save(3).wait()
+
+
+def test_generators_of_gpus_come_back(
+    monkeypatch: pytest.MonkeyPatch, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    states = [torch.arange(16 * i, 16 * i + 16, dtype=torch.uint8) for i in range(2)]
+    found: dict[int, torch.Tensor] = {}
+    cuda = torch.cuda
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(cuda, "get_rng_state_all", lambda: [state.clone() for state in states])
+    monkeypatch.setattr(
+        cuda, "set_rng_state", lambda state, index: found.update({index: state.clone()})
+    )
+    for here in (2, 1):
+        monkeypatch.setattr(cuda, "device_count", lambda here=here: here)
+        ckpt = opened({"x": torch.ones(3)})
+        if here == 2:
+            ckpt.save(1).wait()
+        found.clear()
+        assert ckpt.resume() == 1
+        ckpt.close()
+        assert sorted(found) == list(range(here))
+        assert all(torch.equal(found[i], states[i]) for i in found)
+    assert "generators of 2 CUDA devices, and 1 are here" in caplog.text
+
+
 def test_nothing_of_cuda_is_called_for_tensors_of_the_cpu(gpu: FakeGpu, close_last: Open) -> None:
     calls = gpu.control.calls(None)
     ckpt = close_last({"x": torch.ones(5)})

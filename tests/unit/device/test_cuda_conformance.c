@@ -61,7 +61,7 @@ static int teardown(void **state)
 
 	if (!rig)
 		return 0;
-	assert_cuda(rig->extra.free(w->device));
+	assert_cuda(rig->api.free(w->device));
 	assert_cuda(cuda->host_unregister(w->host));
 	cuda_rig_pages_free(w->host, 2 * SIZE);
 	assert_cuda(cuda->event_destroy(w->event));
@@ -382,10 +382,10 @@ static void *work_beside(void *user)
 	assert_cuda(cuda->set_device(0));
 	assert_cuda(cuda->thread_exchange_stream_capture_mode(&mode));
 	assert_int_equal(mode, CKPT_CUDA_MODE_GLOBAL);
-	b->malloced = rig->extra.malloc(&memory, 4096);
+	b->malloced = rig->api.malloc(&memory, 4096);
 	if (b->malloced == CKPT_CUDA_SUCCESS) {
 		b->waited = cuda->event_synchronize(b->event);
-		assert_cuda(rig->extra.free(memory));
+		assert_cuda(rig->api.free(memory));
 	}
 	mode = CKPT_CUDA_MODE_GLOBAL;
 	assert_cuda(cuda->thread_exchange_stream_capture_mode(&mode));
@@ -511,10 +511,10 @@ static void kernels_move_what_is_long(void **state)
 {
 	struct world *w = *state;
 	struct ckpt_cuda_kernels kernels;
-	struct ckpt_cuda_span *table = (void *)(w->host + 2 * SIZE - 4096);
 	void *seen = NULL;
 
 	need_runtime();
+	struct ckpt_cuda_span *table = (void *)(w->host + 2 * SIZE - 4096);
 	ckpt_cuda_kernels_load(NULL, &kernels);
 	assert_string_equal(kernels.why_not, "");
 	assert_cuda(cuda->host_get_device_pointer(&seen, w->host, 0));
@@ -655,15 +655,15 @@ static void a_table_names_grids(void **state)
 {
 	struct world *w = *state;
 	struct ckpt_cuda_kernels kernels;
-	struct ckpt_cuda_span *spans = (void *)(w->host + SIZE + SIZE / 2);
-	struct ckpt_cuda_grid *grids = (void *)(w->host + SIZE + SIZE / 2 + 4096);
-	uint64_t *samples = (void *)(w->host + SIZE + SIZE / 2 + 16384);
-	char *wanted = cuda_rig_pages(SIZE / 2);
 	void *seen = NULL;
 	uint64_t table;
 	uint32_t count = 0;
 
 	need_runtime();
+	struct ckpt_cuda_span *spans = (void *)(w->host + SIZE + SIZE / 2);
+	struct ckpt_cuda_grid *grids = (void *)(w->host + SIZE + SIZE / 2 + 4096);
+	uint64_t *samples = (void *)(w->host + SIZE + SIZE / 2 + 16384);
+	char *wanted = cuda_rig_pages(SIZE / 2);
 	ckpt_cuda_kernels_load(NULL, &kernels);
 	assert_string_equal(kernels.why_not, "");
 	assert_cuda(cuda->host_get_device_pointer(&seen, w->host, 0));
@@ -713,6 +713,73 @@ static void a_table_names_grids(void **state)
 	cuda_rig_pages_free(wanted, SIZE / 2);
 }
 
+/*
+ * Memory of the host that is not pinned, by way of the GPU's: each copy is in its turn, before or behind the kernels that
+ * it is enqueued between, though one relay serves them all.
+ */
+static void what_is_not_pinned_is_moved_in_its_turn(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_cuda_kernels kernels;
+	char *memory = cuda_rig_pages(SIZE);
+	char *staged = cuda_rig_pages(SIZE);
+	char *wanted = cuda_rig_pages(SIZE);
+	char *relay;
+
+	need_runtime();
+	relay = cuda_rig_device_memory(rig, SIZE);
+	ckpt_cuda_kernels_load(NULL, &kernels);
+	assert_string_equal(kernels.why_not, "");
+	memcpy(memory, w->host, SIZE);
+	assert_cuda(there(w, w->a));
+	for (size_t i = 0; i < COUNT(grid_cases); i++) {
+		struct ckpt_segment s = case_of(&grid_cases[i], w->device, staged);
+		struct ckpt_segment here = case_of(&grid_cases[i], memory, wanted);
+		size_t third = s.length / 3;
+
+		for (size_t k = 0; k < SIZE; k++)
+			staged[k] = wanted[k] = (char)(k * 29 + k / 239 + i);
+		/* Three pieces, of which none waits for the one before. */
+		for (size_t k = 0; k < 3; k++) {
+			struct ckpt_segment piece = s;
+
+			piece.offset += k * third;
+			piece.staged += k * third;
+			piece.length = k == 2 ? s.length - 2 * third : third;
+			assert_cuda(cuda->memcpy_async(
+				relay, piece.staged, piece.length, CKPT_CUDA_HOST_TO_DEVICE, w->a));
+			launch_grid(&kernels, true, &piece, (uintptr_t)relay, w->a);
+			if (s.around)
+				ckpt_view_scatter_box(&here.view, s.around, piece.offset,
+					piece.length, wanted + k * third);
+			else
+				ckpt_view_scatter(
+					&here.view, piece.offset, piece.length, wanted + k * third);
+		}
+		for (size_t k = 0; k < 3 && !s.around; k++) {
+			struct ckpt_segment piece = s;
+
+			piece.offset += k * third;
+			piece.length = third;
+			launch_grid(&kernels, false, &piece, (uintptr_t)relay, w->a);
+			assert_cuda(cuda->memcpy_async(staged + SIZE / 2 + k * third, relay, third,
+				CKPT_CUDA_DEVICE_TO_HOST, w->a));
+			ckpt_view_gather(
+				&here.view, piece.offset, third, wanted + SIZE / 2 + k * third);
+		}
+		assert_cuda(cuda->memcpy_async(
+			w->host + SIZE, w->device, SIZE, CKPT_CUDA_DEVICE_TO_HOST, w->a));
+		assert_cuda(cuda->stream_synchronize(w->a));
+		assert_memory_equal(w->host + SIZE, memory, SIZE);
+		assert_memory_equal(staged, wanted, SIZE);
+	}
+	ckpt_cuda_kernels_unload(&kernels);
+	assert_cuda(cuda->free(relay));
+	cuda_rig_pages_free(memory, SIZE);
+	cuda_rig_pages_free(staged, SIZE);
+	cuda_rig_pages_free(wanted, SIZE);
+}
+
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -737,6 +804,7 @@ int main(void)
 		PROMISE(kernels_move_what_is_long),
 		PROMISE(grids_are_moved_as_the_cpu_does),
 		PROMISE(a_table_names_grids),
+		PROMISE(what_is_not_pinned_is_moved_in_its_turn),
 	};
 	const char *wanted = getenv("CKPT_TEST_CUDA");
 

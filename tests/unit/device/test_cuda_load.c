@@ -317,8 +317,8 @@ static void one_that_lacks_a_function_is_refused(void **state)
 		"cudaStreamCreateWithPriority", "cudaStreamDestroy", "cudaStreamSynchronize",
 		"cudaStreamWaitEvent", "cudaStreamIsCapturing", "cudaEventCreateWithFlags",
 		"cudaEventDestroy", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
-		"cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaHostRegister", "cudaHostUnregister",
-		"cudaHostGetDevicePointer"};
+		"cudaMalloc", "cudaFree", "cudaMemcpyAsync", "cudaMemcpy2DAsync",
+		"cudaHostRegister", "cudaHostUnregister", "cudaHostGetDevicePointer"};
 	struct ckpt_error err;
 
 	(void)state;

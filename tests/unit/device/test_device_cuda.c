@@ -138,7 +138,7 @@ static void every_byte_goes_to_staging_and_back(void **state)
 	}
 	for (size_t i = 0; i < COPIES; i++)
 		assert_true(there[i].result == 0 && back[i].result == 0 && there[i].torn == -1);
-	assert_cuda(rig->extra.free(other));
+	assert_cuda(rig->api.free(other));
 	cuda_rig_pages_free(seen, SIZE);
 }
 
@@ -223,7 +223,7 @@ static void a_large_segment_goes_in_pieces(void **state)
 	for (size_t i = 0; i < size; i++)
 		assert_true(staged[i] == (i == size - 1 ? 0x32 : 0x31));
 	ckpt_device_unpin(rig->device, staged, size);
-	assert_cuda(rig->extra.free(device));
+	assert_cuda(rig->api.free(device));
 	cuda_rig_pages_free(staged, size);
 }
 

@@ -3,12 +3,14 @@
  * A GPU's tensors whose elements lie anyhow: what is saved of them, and what comes back, is what the device of the CPU
  * makes of the same view.
  */
+#include <errno.h>
 #include <string.h>
 
 #include <ckpt/error.h>
 #include "cuda/cuda_rig.h"
 #include "device/cuda_grids.h"
 #include "device/cuda_pieces.h"
+#include "device/cuda_relay.h"
 #include "lib/dice.h"
 #include "lib/hang.h"
 
@@ -59,11 +61,20 @@ static int setup_open(void **state)
 	return 0;
 }
 
+static int setup_unpinned(void **state)
+{
+	(void)setup(state);
+	cuda_rig_open(rig);
+	return 0;
+}
+
 static int teardown(void **state)
 {
 	struct world *w = *state;
 
 	cuda_rig_close(rig);
+	/* This world's, and no relay's. */
+	assert_int_equal(fake->live(FAKE_MEMORY), 1);
 	fake->reset(9);
 	cuda_rig_pages_free(w->staged, SIZE);
 	cuda_rig_pages_free(w->bytes, SIZE);
@@ -73,6 +84,7 @@ static int teardown(void **state)
 
 static int teardown_open(void **state)
 {
+	assert_int_equal(fake->notes(FAKE_UNPINNED), 0);
 	ckpt_device_unpin(rig->device, world.staged, SIZE);
 	return teardown(state);
 }
@@ -180,7 +192,6 @@ static void gathered_bytes_are_those_of_the_cpu(void **state)
 		if (memcmp(w->staged, w->seen, s.length + CUTS * apart + 64) != 0)
 			fail_msg("%s: other bytes", f->name);
 	}
-	assert_int_equal(fake->notes(FAKE_UNPINNED), 0);
 }
 
 /* And nothing between the elements is written. */
@@ -440,34 +451,115 @@ static void without_kernels_rows_are_what_can_be_copied(void **state)
 	assert_non_null(strstr(rig->err.message, "tensor.contiguous()"));
 	assert_int_equal(run(&copy, CKPT_COPY_FROM_STAGING, &other, 1), CKPT_EUNSUPPORTED);
 	ckpt_error_clear(&rig->err);
-	assert_int_equal(ckpt_device_takes(rig->device, &rows, true, &rig->err), 0);
-	assert_int_equal(
-		ckpt_device_takes(rig->device, &other, true, &rig->err), CKPT_EUNSUPPORTED);
+	assert_int_equal(ckpt_device_takes(rig->device, &rows, &rig->err), 0);
+	assert_int_equal(ckpt_device_takes(rig->device, &other, &rig->err), CKPT_EUNSUPPORTED);
 	assert_non_null(strstr(rig->err.message, "CUDA_ERROR_INVALID_PTX"));
 	ckpt_device_unpin(rig->device, w->staged, SIZE);
 }
 
-static void staging_that_is_not_pinned_is_said(void **state)
+/* Only what is pinned to its last byte is read and written by the kernels where it is. */
+static void staging_that_is_not_pinned_goes_by_the_relay(void **state)
 {
 	struct world *w = *state;
 	struct ckpt_segment s = segment_of(&forms[0], w->device);
+	struct ckpt_segment here = segment_of(&forms[0], w->bytes);
 	struct ckpt_segment many[8];
 	struct ckpt_copy copy = {0};
 
-	cuda_rig_open(rig);
 	for (size_t i = 0; i < COUNT(many); i++)
-		many[i] = segment_of(&forms[4], w->device);
-	assert_int_equal(run(&copy, CKPT_COPY_TO_STAGING, &s, 1), CKPT_EUNSUPPORTED);
-	assert_non_null(strstr(rig->err.message, "not pinned for this GPU"));
-	assert_int_equal(run(&copy, CKPT_COPY_TO_STAGING, many, COUNT(many)), CKPT_EUNSUPPORTED);
-	/* All but its last byte are. */
+		many[i] = segment_of(&forms[2], w->device);
 	assert_int_equal(ckpt_device_pin(rig->device, w->staged, SIZE / 2, &rig->err), 0);
 	s.staged = w->staged + SIZE / 2 - s.length + 1;
-	assert_int_equal(run(&copy, CKPT_COPY_TO_STAGING, &s, 1), CKPT_EUNSUPPORTED);
+	ckpt_view_gather(&here.view, 0, here.length, w->seen);
+	assert_int_equal(run(&copy, CKPT_COPY_TO_STAGING, &s, 1), 0);
+	assert_memory_equal(s.staged, w->seen, s.length);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), 1);
+	assert_int_equal(fake->live(FAKE_MEMORY), 2);
 	s.staged--;
 	assert_int_equal(run(&copy, CKPT_COPY_TO_STAGING, &s, 1), 0);
+	assert_memory_equal(s.staged, w->seen, s.length);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), 1);
 	assert_int_equal(run(&copy, CKPT_COPY_SAMPLE, &s, 1), 0);
+	for (size_t i = 0; i < COUNT(many); i++)
+		many[i].staged = w->staged + SIZE / 2 + i;
+	assert_int_equal(run(&copy, CKPT_COPY_FROM_STAGING, many, COUNT(many)), 0);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), 1 + COUNT(many));
+	assert_int_equal(fake->calls("cudaMalloc"), 2);
 	ckpt_device_unpin(rig->device, w->staged, SIZE / 2);
+}
+
+/* As many pieces as the relay makes of it, each in its turn. */
+static void a_large_one_goes_through_the_relay_in_pieces(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_segment s = segment_of(&forms[9], w->device);
+	struct ckpt_segment here = segment_of(&forms[9], w->bytes);
+	uint64_t pieces = (s.length + CKPT_CUDA_RELAY - 1) / CKPT_CUDA_RELAY;
+	struct ckpt_copy copy = {0};
+
+	assert_true(pieces > 2);
+	ckpt_view_gather(&here.view, 0, here.length, w->seen);
+	assert_int_equal(run(&copy, CKPT_COPY_TO_STAGING, &s, 1), 0);
+	assert_memory_equal(w->staged, w->seen, s.length);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), pieces);
+	assert_int_equal(fake->calls("cuLaunchKernel"), pieces);
+	for (size_t i = 0; i < s.length; i++)
+		w->staged[i] ^= 0x3c;
+	ckpt_view_scatter(&here.view, 0, here.length, w->staged);
+	assert_int_equal(run(&copy, CKPT_COPY_FROM_STAGING, &s, 1), 0);
+	fake->peek(w->device, w->seen, SIZE);
+	assert_memory_equal(w->seen, w->bytes, SIZE);
+	assert_int_equal(fake->calls("cuLaunchKernel"), 2 * pieces);
+}
+
+/* Any call of a piece, of the first or of a later one; what is next goes well. */
+static void a_call_of_the_relay_that_fails_is_the_copys(void **state)
+{
+	static const struct {
+		const char *call;
+		unsigned nth;
+		const char *text;
+	} faults[] = {
+		{"cudaMalloc", 1, "not pinned: cudaMalloc: out of memory"},
+		{"cudaMemcpyAsync", 1, "cudaMemcpyAsync: out of memory"},
+		{"cudaMemcpyAsync", 2, "cudaMemcpyAsync: out of memory"},
+		{"cuLaunchKernel", 1, "cuLaunchKernel: out of memory"},
+		{"cuLaunchKernel", 2, "cuLaunchKernel: out of memory"},
+	};
+	struct world *w = *state;
+	struct ckpt_segment s = segment_of(&forms[9], w->device);
+	struct ckpt_copy copy = {0};
+
+	for (enum ckpt_copy_direction i = CKPT_COPY_TO_STAGING; i <= CKPT_COPY_FROM_STAGING; i++) {
+		for (size_t k = i == CKPT_COPY_FROM_STAGING; k < COUNT(faults); k++) {
+			fake->fail_call(faults[k].call, faults[k].nth, CKPT_CUDA_MEMORY_ALLOCATION);
+			assert_int_equal(run(&copy, i, &s, 1), CKPT_EDEVICE);
+			assert_true(fake->failed());
+			if (!strstr(rig->err.message, faults[k].text))
+				fail_msg("%s %u: %s", faults[k].call, faults[k].nth,
+					rig->err.message);
+			assert_cuda(rig->api.get_last_error());
+		}
+		assert_int_equal(run(&copy, i, &s, 1), 0);
+	}
+}
+
+static void what_is_stopped_is_not_relayed_any_more(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_segment s = segment_of(&forms[9], w->device);
+	atomic_bool stop = false;
+	struct ckpt_copy copy = {.error = &rig->err, .stop = &stop};
+
+	fake->block("cuLaunchKernel");
+	cuda_rig_copy(rig, &copy, CKPT_COPY_FROM_STAGING, &s, 1);
+	fake->await_blocked();
+	atomic_store(&stop, true);
+	fake->block(NULL);
+	cuda_rig_await(rig, 1);
+	assert_int_equal(copy.result, -ECANCELED);
+	assert_int_equal(fake->calls("cuLaunchKernel"), 1);
+	assert_int_equal(fake->calls("cudaMemcpyAsync"), 1);
 }
 
 /* Before the first byte of a restore is moved. */
@@ -483,23 +575,14 @@ static void what_can_be_scattered_is_known_beforehand(void **state)
 		.view = {w->device, 4, 2, shape, NULL, 0}, .length = 24, .staged = w->staged};
 
 	cuda_rig_open(rig);
-	assert_int_equal(ckpt_device_takes(rig->device, &grid, true, &rig->err), CKPT_EUNSUPPORTED);
-	assert_non_null(strstr(rig->err.message, "is not pinned"));
-	ckpt_error_clear(&rig->err);
-	assert_int_equal(ckpt_device_takes(rig->device, &flat, false, &rig->err), 0);
-	assert_int_equal(ckpt_device_pin(rig->device, w->staged, SIZE, &rig->err), 0);
-	assert_int_equal(ckpt_device_takes(rig->device, &grid, true, &rig->err), 0);
-	assert_int_equal(
-		ckpt_device_takes(rig->device, &grid, false, &rig->err), CKPT_EUNSUPPORTED);
-	assert_non_null(strstr(rig->err.message, "is not pinned"));
-	ckpt_error_clear(&rig->err);
-	assert_int_equal(
-		ckpt_device_takes(rig->device, &between, true, &rig->err), CKPT_EUNSUPPORTED);
+	assert_int_equal(ckpt_device_takes(rig->device, &flat, &rig->err), 0);
+	assert_int_equal(ckpt_device_takes(rig->device, &grid, &rig->err), 0);
+	assert_int_equal(ckpt_device_takes(rig->device, &between, &rig->err), CKPT_EUNSUPPORTED);
 	assert_non_null(strstr(rig->err.message, "lie between one another"));
-	ckpt_device_unpin(rig->device, w->staged, SIZE);
 }
 
 #define PROMISE(name)  cmocka_unit_test_setup_teardown(name, setup_open, teardown_open)
+#define UNPINNED(name) cmocka_unit_test_setup_teardown(name, setup_unpinned, teardown)
 #define UNOPENED(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -509,13 +592,20 @@ int main(void)
 		PROMISE(scattered_elements_are_those_of_the_cpu),
 		PROMISE(boxes_of_an_array_in_staging_are_filled),
 		PROMISE(nothing_is_moved_of_an_empty_box),
+		UNPINNED(gathered_bytes_are_those_of_the_cpu),
+		UNPINNED(scattered_elements_are_those_of_the_cpu),
+		UNPINNED(boxes_of_an_array_in_staging_are_filled),
+		UNPINNED(nothing_is_moved_of_an_empty_box),
 		PROMISE(small_ones_go_along_with_the_others),
 		PROMISE(a_large_one_goes_by_several_launches),
 		PROMISE(what_was_changed_meanwhile_is_found),
 		PROMISE(a_launch_that_fails_is_the_copys),
 		PROMISE(a_gpu_that_is_lost_fails_it),
 		UNOPENED(without_kernels_rows_are_what_can_be_copied),
-		UNOPENED(staging_that_is_not_pinned_is_said),
+		UNPINNED(staging_that_is_not_pinned_goes_by_the_relay),
+		UNPINNED(a_large_one_goes_through_the_relay_in_pieces),
+		UNPINNED(a_call_of_the_relay_that_fails_is_the_copys),
+		UNPINNED(what_is_stopped_is_not_relayed_any_more),
 		UNOPENED(what_can_be_scattered_is_known_beforehand),
 	};
 

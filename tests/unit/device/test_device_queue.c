@@ -442,7 +442,7 @@ static void pieces_are_as_large_as_the_bus_is_fast(void **state)
 	copy_at(from, to, 30, 3500);
 	assert_int_equal(pieces_of_a_large_copy(from, to), 1);
 	ckpt_device_unpin(rig->device, to, 32 * MIB);
-	assert_cuda(rig->extra.free(from));
+	assert_cuda(rig->api.free(from));
 	cuda_rig_pages_free(to, 32 * MIB);
 }
 
