@@ -794,9 +794,7 @@ static void tensors_may_go_when_the_failure_is_told(void **state)
 	await(fake->notes(FAKE_FULL) > 0);
 	ckpt_save_cancel(save);
 	assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 20), -ETIMEDOUT);
-	/*
-	 * Room for the call and the event behind it; for more, never all, if the cancel is late. The GPU stands still.
-	 */
+	/* Room for the call and the event behind it; for more, never all, if the cancel is late. */
 	unsigned limit = 30;
 	do
 		fake->limit_queue(limit);
