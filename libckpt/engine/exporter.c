@@ -60,6 +60,7 @@ static int create_body(struct ckpt_task *task)
 	ckpt_store_create(e->store, &e->op, path,
 		ckpt_align_up(e->shard->index->layout->bytes, e->store->align), &e->file);
 	CKPT_AWAIT(task, e->op.done);
+	e->unit = e->op.unit;
 	return ckpt_exporter_trouble(e, "create");
 	CKPT_TASK_END(task);
 }
@@ -167,7 +168,7 @@ static int unlock_body(struct ckpt_task *task)
 /* What is written at once is there at once. */
 static bool in_parts(const struct ckpt_exporter *e)
 {
-	return e->shard->index->layout->bytes > e->core->config.block_bytes;
+	return e->shard->index->layout->bytes > e->unit;
 }
 
 /*

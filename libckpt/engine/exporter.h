@@ -25,6 +25,7 @@ struct ckpt_exporter {
 
 	struct ckpt_store *store; /* NULL: not open */
 	struct ckpt_object file;  /* the shard being written; fd -1: none */
+	uint64_t unit;            /* what it is written in; 0: as one likes */
 	bool publish_tried;       /* the manifest may be there: nothing is taken back any more */
 
 	/* Its own. */

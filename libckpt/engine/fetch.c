@@ -109,12 +109,12 @@ static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 {
 	unsigned i = 0;
 
-	if (!f->owns)
+	if (!f->own)
 		return ckpt_share_get(&f->share);
 	/* A block in the ring has one at most, and the ring is not full. */
 	while (f->own[i].taken) {
 		i++;
-		CKPT_ASSERT(i < CKPT_FETCH_OWN);
+		CKPT_ASSERT(i < f->depth);
 	}
 	f->own[i].taken = true;
 	return &f->own[i];
@@ -122,27 +122,55 @@ static struct ckpt_slot *get_slot(struct ckpt_fetch *f)
 
 static void put_slot(struct ckpt_fetch *f, struct ckpt_slot *slot)
 {
-	if (f->owns)
+	if (f->own)
 		slot->taken = false;
 	else
 		ckpt_share_put(&f->share, slot);
 }
 
-/* Memory that is not the pool's: for blocks that hold the largest chunk, or what was given. */
+/*
+ * How many blocks may be under way at once without slots. Two are what a chunk needs that ends in the block after the one
+ * it begins in, and another store is given one only when the next is good: of three two are sent at once. Where the pool would be used if its slots were larger, as much memory as it has is.
+ */
+static uint64_t own_depth(const struct ckpt_fetch *f)
+{
+	const struct ckpt_fetch_config *c = &f->config;
+	uint64_t blocks = CKPT_FETCH_OWN;
+
+	if (c->dest && !c->behind)
+		blocks = ckpt_min_u64(ckpt_pool_slots(c->core->parts.pool), CKPT_FETCH_DEPTH);
+	return ckpt_max_u64(c->dest ? 3 : 2, blocks * c->core->config.block_bytes / f->unit);
+}
+
 static int make_own(struct ckpt_fetch *f)
 {
-	char *data = f->config.memory;
-
-	if (!data || f->unit != f->config.core->config.block_bytes) {
-		f->own_memory = ckpt_alloc((size_t)CKPT_FETCH_OWN * f->unit + OWN_ALIGN);
-		if (!f->own_memory)
-			return -ENOMEM;
-		data = f->own_memory + (0 - (uintptr_t)f->own_memory) % OWN_ALIGN;
-	}
-	f->owns = true;
-	for (unsigned i = 0; i < CKPT_FETCH_OWN; i++)
+	f->own = ckpt_alloc_array(f->depth, sizeof(*f->own));
+	f->own_memory = ckpt_alloc((size_t)f->depth * f->unit + OWN_ALIGN);
+	if (!f->own || !f->own_memory)
+		return -ENOMEM;
+	char *data = f->own_memory + (0 - (uintptr_t)f->own_memory) % OWN_ALIGN;
+	for (unsigned i = 0; i < f->depth; i++)
 		f->own[i].data = data + (size_t)i * f->unit;
 	return 0;
+}
+
+/* Of what goes on behind the training the memory is its own, and so is that of blocks which no slot holds. */
+static bool needs_own(const struct ckpt_fetch *f)
+{
+	return f->config.behind || f->unit != f->config.core->config.block_bytes;
+}
+
+static int make_ring(struct ckpt_fetch *f)
+{
+	uint64_t depth = needs_own(f) ? own_depth(f)
+				      : ckpt_min_u64(ckpt_pool_slots(f->config.core->parts.pool),
+						CKPT_FETCH_DEPTH);
+
+	f->depth = (unsigned)ckpt_min_u64(depth, f->block_count);
+	f->ring = ckpt_alloc_array(f->depth, sizeof(*f->ring));
+	if (!f->ring)
+		return -ENOMEM;
+	return needs_own(f) ? make_own(f) : 0;
 }
 
 /* What is wanted. */
@@ -289,8 +317,6 @@ static void release_blocks(struct ckpt_fetch *f)
 static int prepare(struct ckpt_fetch *f)
 {
 	const struct ckpt_fetch_config *c = &f->config;
-	struct ckpt_pool *pool = c->core->parts.pool;
-	unsigned slots = ckpt_pool_slots(pool);
 
 	if (c->layout->chunk_bytes > CKPT_FETCH_CHUNK_MAX)
 		return ckpt_fail_at(c->err, CKPT_EUNSUPPORTED,
@@ -298,26 +324,21 @@ static int prepare(struct ckpt_fetch *f)
 				.tier = ckpt_store_tier(c->store), .file = c->file->path},
 			"%s has chunks of %llu bytes; this version reads up to %u", c->file->path,
 			(unsigned long long)c->layout->chunk_bytes, CKPT_FETCH_CHUNK_MAX);
-	f->unit = c->core->config.block_bytes;
+	CKPT_ASSERT(c->unit <= UINT32_MAX);
+	f->unit = c->unit ? (uint32_t)c->unit : c->core->config.block_bytes;
+	CKPT_ASSERT(f->unit >= c->core->config.block_bytes);
 	while (f->unit < c->layout->chunk_bytes)
 		f->unit *= 2;
 	f->block_count = ckpt_blocks_count(c->layout, f->unit);
 	f->wanted = c->targets
 			    ? c->targets->wanted
 			    : ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
-	if (c->memory || f->unit != c->core->config.block_bytes) {
-		slots = CKPT_FETCH_OWN;
-		if (make_own(f) < 0)
-			return ckpt_fail(c->err, -ENOMEM, "out of memory");
-	}
-	f->depth = (unsigned)ckpt_min_u64(ckpt_min_u64(slots, CKPT_FETCH_DEPTH), f->block_count);
-	f->ring = ckpt_alloc_array(f->depth, sizeof(*f->ring));
-	if (!f->wanted || !f->ring)
+	if (!f->wanted || make_ring(f) < 0)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (!c->targets)
 		want_all(f);
-	if (!f->owns)
-		ckpt_share_join(&f->share, pool, &f->task);
+	if (!f->own)
+		ckpt_share_join(&f->share, c->core->parts.pool, &f->task);
 	f->prepared = true;
 	return 0;
 }
@@ -391,6 +412,7 @@ void ckpt_fetch_clear(struct ckpt_fetch *fetch)
 	ckpt_free(fetch->ring);
 	if (!fetch->config.targets)
 		ckpt_free(fetch->wanted);
+	ckpt_free(fetch->own);
 	ckpt_free(fetch->own_memory);
 	*fetch = (struct ckpt_fetch){0};
 }

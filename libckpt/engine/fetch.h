@@ -17,7 +17,7 @@
 
 /* Blocks under way at most, however large the pool. */
 #define CKPT_FETCH_DEPTH     64
-/* The same, of chunks that are larger than the pool's slots. */
+/* The same, of what does not go through the pool's slots: as many of the core's blocks in bytes, and two at least, three in a copy. */
 #define CKPT_FETCH_OWN       4
 /* The greatest chunk that can be read. */
 #define CKPT_FETCH_CHUNK_MAX (UINT32_C(64) << 20)
@@ -39,11 +39,9 @@ struct ckpt_fetch_config {
 	struct ckpt_store *dest;
 	struct ckpt_object *dest_file;
 	const char *header;
-	/*
-	 * CKPT_FETCH_OWN blocks of the core's block_bytes, aligned to 4 KiB, to use instead of slots: what goes on
-	 * behind the training takes none from it. NULL: slots are used.
-	 */
-	char *memory;
+	uint64_t unit; /* what it is written in, as CREATE said; 0: blocks. Not less than a block */
+	/* It goes on behind the training: takes no slot from it, and workers when they have nothing urgent. */
+	bool behind;
 	/* Or nowhere: every bad chunk is a finding. */
 	struct ckpt_findings *findings;
 
@@ -78,9 +76,8 @@ struct ckpt_fetch {
 	unsigned depth;
 	unsigned head;
 	unsigned count;
-	struct ckpt_slot own[CKPT_FETCH_OWN]; /* instead of the pool's */
-	bool owns;                            /* they are used */
-	char *own_memory; /* of chunks that are larger than a block; NULL: none */
+	struct ckpt_slot *own; /* `depth`, instead of the pool's; NULL: these are used */
+	char *own_memory;
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;

@@ -56,7 +56,7 @@ static void check_back(struct ckpt_node *node)
 static void start_check(struct ckpt_fetch_block *b)
 {
 	b->state = BLOCK_CHECKING;
-	b->check = (struct ckpt_job){.work = check_work, .urgent = !b->fetch->config.memory};
+	b->check = (struct ckpt_job){.work = check_work, .urgent = !b->fetch->config.behind};
 	b->check.node.run = check_back;
 	ckpt_env_run(b->fetch->config.core->parts.env, &b->check);
 }
@@ -101,7 +101,7 @@ static void start_write(struct ckpt_fetch_block *b)
 	b->op.stop = c->stop;
 	ckpt_store_write(c->dest, &b->op, c->dest_file, b->slot->data,
 		ckpt_align_up(b->span.length, c->dest->align), b->span.offset,
-		b->fetch->owns ? -1 : (int)b->slot->number);
+		b->fetch->own ? -1 : (int)b->slot->number);
 }
 
 static void let_out(struct ckpt_fetch_block *b)
@@ -123,6 +123,9 @@ static void let_out(struct ckpt_fetch_block *b)
 }
 
 /* Reading. */
+
+/* At once, of a block that is as large as a part of an upload. */
+#define READ_MAX (UINT64_C(64) << 20)
 
 /*
  * The next run of bytes that are wanted, from b->read on. Chunks between that nobody wants are left out
@@ -167,14 +170,15 @@ static bool read_on(struct ckpt_fetch_block *b)
 		return false;
 	struct ckpt_object *file = find_run(b, store->align, &lo, &hi);
 	b->at = lo;
-	b->read = hi;
 	lo &= ~(uint64_t)(store->align - 1);
+	hi = ckpt_min_u64(hi, lo + READ_MAX);
+	b->read = hi;
 	hi = ckpt_align_up(hi, store->align);
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
 	ckpt_store_op_init(&b->op, &f->task, &f->said);
 	b->op.stop = f->config.stop;
 	ckpt_store_read(store, &b->op, file, b->slot->data + (lo - b->span.offset), hi - lo, lo,
-		f->owns ? -1 : (int)b->slot->number);
+		f->own ? -1 : (int)b->slot->number);
 	return true;
 }
 

@@ -44,6 +44,7 @@ static void start_fetch(struct ckpt_restore *r)
 	} else {
 		config.dest = r->exporter.store;
 		config.dest_file = &r->exporter.file;
+		config.unit = r->exporter.unit;
 		config.header = r->shard.header;
 	}
 	ckpt_fetch_start(&r->fetch, &config);

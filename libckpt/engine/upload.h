@@ -17,7 +17,6 @@ struct ckpt_upload {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	struct ckpt_core *core;
 	struct ckpt_store *dest;
-	char *memory; /* CKPT_FETCH_OWN blocks of the core's block_bytes, aligned: what is sent goes through it */
 	uint64_t generation;
 	uint64_t step;
 	bool all; /* of whichever rank files are here, they are sent; else only this rank's own */

@@ -13,7 +13,6 @@
 #define PAUSE_MAX_S  60              /* between tries */
 #define LOOK_NS      (2 * SECOND_NS) /* for what other ranks send */
 #define FAILURES_MAX 5               /* of one step, of what is here */
-#define BLOCK_ALIGN  4096
 
 static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 {
@@ -335,30 +334,13 @@ static void start_place(struct ckpt_uploader *u)
 	ckpt_upload_place_start(&u->place);
 }
 
-static int make_memory(struct ckpt_uploader *u)
-{
-	size_t bytes = (size_t)CKPT_FETCH_OWN * u->core->config.block_bytes;
-
-	if (u->memory)
-		return 0;
-	u->memory = ckpt_alloc(bytes + BLOCK_ALIGN);
-	if (!u->memory)
-		return ckpt_fail(&u->error, -ENOMEM, "out of memory for the blocks of an upload");
-	u->blocks = u->memory + (0 - (uintptr_t)u->memory) % BLOCK_ALIGN;
-	return 0;
-}
-
-static int start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	ckpt_error_clear(&u->error);
-	int r = make_memory(u);
-	if (r < 0)
-		return r;
 	u->current = e;
 	u->begun = atomic_load(&u->bytes);
 	u->upload = (struct ckpt_upload){.core = u->core,
 		.dest = u->dest,
-		.memory = u->blocks,
 		.generation = e->generation,
 		.step = e->step,
 		.all = e->all,
@@ -367,7 +349,6 @@ static int start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		.counter = &u->bytes,
 		.waiter = &u->task};
 	ckpt_upload_start(&u->upload);
-	return 0;
 }
 
 /* The oldest that may be tried now; NULL: none, and `ret_at` says when one may. */
@@ -419,7 +400,6 @@ static int uploader_body(struct ckpt_task *task)
 {
 	struct ckpt_uploader *u = uploader_of(task);
 	uint64_t at;
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	for (;;) {
@@ -436,11 +416,7 @@ static int uploader_body(struct ckpt_task *task)
 				u->failures = 0;
 			continue;
 		}
-		r = start_upload(u, next_entry(u, &at));
-		if (r < 0) {
-			take_failure(u, NULL, r);
-			continue;
-		}
+		start_upload(u, next_entry(u, &at));
 		CKPT_AWAIT(task, u->upload.task.finished);
 		take_upload(u);
 	}
@@ -602,7 +578,6 @@ void ckpt_uploader_close(struct ckpt_core *core)
 	CKPT_ASSERT(ckpt_uploader_ended(core));
 	ckpt_core_timer_clear(core, &u->timer);
 	ckpt_store_close(u->dest);
-	ckpt_free(u->memory);
 	ckpt_free(u);
 	core->uploader = NULL;
 }

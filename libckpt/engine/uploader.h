@@ -46,8 +46,6 @@ struct ckpt_uploader {
 	bool yielded;               /* the disk is full: nothing is kept any more */
 	uint64_t placed_generation; /* newest claim when the remote place was last seen to */
 	bool placed;
-	char *memory;            /* of CKPT_FETCH_OWN blocks; NULL: not allocated yet */
-	char *blocks;            /* in it, aligned */
 	unsigned failures;       /* in a row */
 	uint64_t pause_ns;       /* nothing before */
 	struct ckpt_error error; /* the last failure */

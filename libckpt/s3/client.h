@@ -17,6 +17,7 @@
 #include "s3/credentials.h"
 #include "s3/endpoint.h"
 #include "s3/pace.h"
+#include "s3/parts.h"
 #include "s3/peers.h"
 #include "s3/place.h"
 #include "s3/reply_parts.h"
@@ -38,7 +39,8 @@ struct ckpt_s3_client {
 	struct ckpt_s3_endpoint_config
 		asked; /* what `endpoint` was made of; its texts are borrowed */
 	struct ckpt_s3_endpoint endpoint;
-	unsigned attempts; /* of a call; 0: CKPT_S3_ATTEMPTS */
+	unsigned attempts;                   /* of a call; 0: CKPT_S3_ATTEMPTS */
+	const struct ckpt_s3_limits *limits; /* of what it takes; NULL: ckpt_s3_limits */
 	/*
 	 * A server that has answered and then does not is waited for until the call's deadline: who asks has nobody that
 	 * tries again. One that never has may be a wrong name, of which users are told soon.

@@ -3,30 +3,23 @@
 #ifndef CKPT_S3_PARTS_H
 #define CKPT_S3_PARTS_H
 
-#include <ckpt/error.h>
 #include "base/attr.h"
 #include "s3/reply_parts.h"
 
-#define CKPT_S3_PART_MIN     (UINT64_C(5) << 20)  /* but for the last */
-#define CKPT_S3_PART_MAX     (UINT64_C(5) << 30)  /* also of an object in one request */
-#define CKPT_S3_PART_DEFAULT (UINT64_C(16) << 20) /* fewer requests than with the 8 MiB of others */
-
-struct ckpt_s3_parts {
-	uint64_t size;       /* of the object */
-	uint64_t part_bytes; /* of every part but the last */
-	uint32_t count;      /* at least 1 */
-	bool single;         /* one PutObject, and no upload in parts */
+struct ckpt_s3_limits {
+	uint64_t part_min; /* but for the last */
+	uint64_t part_max; /* also of an object in one request */
+	uint64_t object_max;
+	uint32_t parts_max;
 };
 
-/*
- * `wanted` bytes (0: the default) in each part, more if 10,000 parts would not do. A multiple of
- * `block_bytes`, which are what memory comes in (0: of 1 MiB). -EFBIG, -EINVAL with words.
- */
-int ckpt_s3_parts_plan(uint64_t size, uint64_t wanted, uint64_t block_bytes, struct ckpt_error *err,
-	struct ckpt_s3_parts *ret_parts);
+/* What AWS takes, but for objects of more than 5 TiB: many others take none, and a part of one is memory. */
+extern const struct ckpt_s3_limits ckpt_s3_limits;
 
-/* Of the part `number`, from 1 to `count`: where it lies. */
-void ckpt_s3_parts_range(const struct ckpt_s3_parts *parts, uint32_t number, uint64_t *ret_offset,
-	uint64_t *ret_length);
+/* The greatest object that goes up in parts of whole blocks. `block_bytes` is at most the greatest part. */
+uint64_t ckpt_s3_parts_room(const struct ckpt_s3_limits *limits, uint64_t block_bytes);
+/* Bytes of every part but the last of an object that is no greater: the fewest blocks that do. */
+uint64_t ckpt_s3_parts_bytes(
+	const struct ckpt_s3_limits *limits, uint64_t block_bytes, uint64_t size);
 
 #endif

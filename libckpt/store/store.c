@@ -29,6 +29,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->length = 0;
 	op->offset = 0;
 	op->size = 0;
+	op->unit = 0;
 	op->slot = -1;
 	op->shared = false;
 	op->locked = false;

@@ -23,7 +23,7 @@ struct ckpt_s3_client;
 enum ckpt_store_verb {
 	CKPT_STORE_MKDIR =
 		1,         /* path. Exists already: fine. Durable on return: the parent is synced */
-	CKPT_STORE_CREATE, /* path, size -> object. A new name, space reserved; -EEXIST */
+	CKPT_STORE_CREATE, /* path, size -> object, unit. A new name, space reserved; -EEXIST */
 	CKPT_STORE_WRITE, /* object, data, length, offset, slot. Aligned as the store asks; whole or an error */
 	CKPT_STORE_SEAL, /* object, size. Cut to its true size and synced; the object is closed, by a failure too */
 	CKPT_STORE_ABANDON, /* object. Closed, if it is open, and unlinked, after a failure */
@@ -66,6 +66,8 @@ struct ckpt_store_op {
 	uint64_t length;
 	uint64_t offset;
 	uint64_t size;
+	uint64_t
+		unit; /* CREATE: what WRITE brings at once, but for the file's end; 0: as it likes */
 	int slot;
 	bool shared;   /* LOCK */
 	bool cached;   /* OPEN: through the page cache in any case */
@@ -182,8 +184,8 @@ int ckpt_store_file_open(struct ckpt_env *env, struct ckpt_sched *sched, struct 
 void ckpt_store_file_set_direct(struct ckpt_store *store, bool direct);
 
 /*
- * The store in a bucket. `client` and `label` are borrowed. WRITE brings `block_bytes` at multiples of that, less at a file's end
- * only: they are the parts of an upload. -ENOMEM.
+ * The store in a bucket. `client` and `label` are borrowed. Parts of an upload are of
+ * whole blocks: CREATE says of how many. -ENOMEM.
  */
 int ckpt_store_s3_open(struct ckpt_env *env, struct ckpt_sched *sched,
 	struct ckpt_s3_client *client, uint64_t block_bytes, const char *label,

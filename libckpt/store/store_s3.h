@@ -48,7 +48,7 @@ enum ckpt_s3_sums {
 struct ckpt_store_s3 {
 	struct ckpt_store store;
 	struct ckpt_s3_client *client; /* borrowed */
-	uint64_t block_bytes;          /* what WRITE brings at once, but for a file's end */
+	uint64_t block_bytes;          /* parts are of as many as they must be */
 	enum ckpt_s3_conditions conditions;
 	enum ckpt_s3_sums sums;
 	bool unswept;               /* and that was said */
@@ -68,8 +68,9 @@ struct ckpt_s3_work {
 	char range[48];
 	char upload[CKPT_S3_UPLOAD_ID_MAX + 1];
 	char etag[CKPT_S3_ETAG_MAX + 1];
-	char *token; /* of a listing's next page; NULL: none */
-	bool sums;   /* the upload was begun with them */
+	char *token;  /* of a listing's next page; NULL: none */
+	bool sums;    /* the upload was begun with them */
+	bool strange; /* one that is there has parts that were cut otherwise */
 };
 
 struct ckpt_store_op *ckpt_s3_op(struct ckpt_task *task);

@@ -12,10 +12,6 @@
 #include "base/fail.h"
 #include "s3/body_xml.h"
 #include "s3/escape.h"
-#include "s3/parts.h"
-
-/* Of an upload; the service's own bound. */
-#define PARTS_MAX 10000
 
 /* Giving up. What was uploaded goes: nobody pays for parts that nobody can see. */
 
@@ -72,6 +68,34 @@ static int give_up(struct ckpt_store_op *op, int code)
 	return uploads ? ckpt_task_continue(&op->task, abort_body) : code;
 }
 
+/* In which parts. */
+
+/* Others than AWS are not known to refuse small parts. */
+static struct ckpt_s3_limits limits_of(const struct ckpt_s3_client *client)
+{
+	struct ckpt_s3_limits limits = client->limits ? *client->limits : ckpt_s3_limits;
+
+	if (!client->endpoint.aws)
+		limits.part_min = 0;
+	return limits;
+}
+
+static uint64_t room_of(const struct ckpt_store_op *op)
+{
+	const struct ckpt_store_s3 *s = ckpt_s3_store(op);
+	const struct ckpt_s3_limits limits = limits_of(s->client);
+
+	return ckpt_s3_parts_room(&limits, s->block_bytes);
+}
+
+static void plan_parts(struct ckpt_store_op *op)
+{
+	const struct ckpt_store_s3 *s = ckpt_s3_store(op);
+	const struct ckpt_s3_limits limits = limits_of(s->client);
+
+	op->unit = ckpt_s3_parts_bytes(&limits, s->block_bytes, op->size);
+}
+
 /*
  * Creating. Names are used once, and what is repeated is the same: nothing is asked of the name. One whose answer was
  * lost is begun again; the upload that nobody knows of has no part, and costs nothing.
@@ -80,10 +104,11 @@ static int give_up(struct ckpt_store_op *op, int code)
 int ckpt_s3_give_upload(struct ckpt_store_op *op)
 {
 	const struct ckpt_s3_work *work = ckpt_s3_work(op);
-	uint64_t part = ckpt_s3_store(op)->block_bytes;
+
+	plan_parts(op);
 	struct ckpt_s3_file file = {.size = op->size,
-		.part_bytes = part,
-		.part_count = (uint32_t)((op->size + part - 1) / part),
+		.part_bytes = op->unit,
+		.part_count = (uint32_t)((op->size + op->unit - 1) / op->unit),
 		.sums = work->sums,
 		.resumed = op->resume};
 	int r = -ENOMEM;
@@ -134,26 +159,22 @@ int ckpt_s3_begin_body(struct ckpt_task *task)
 int ckpt_s3_create_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
-	uint64_t part = ckpt_s3_store(op)->block_bytes;
-	struct ckpt_s3_file file = {.size = op->size, .part_bytes = part};
+	uint64_t room = room_of(op);
+
+	if (op->size > room)
+		return ckpt_s3_store_fail(op, -EFBIG,
+			"upload %s, which has %" PRIu64 " bytes: an object has at most %" PRIu64
+			": spread the tensors over more ranks",
+			op->path, op->size, room);
+	plan_parts(op);
+	struct ckpt_s3_file file = {.size = op->size, .part_bytes = op->unit};
 
 	/* Without TLS its bytes are signed in any case. */
 	if (ckpt_s3_store(op)->sums == CKPT_S3_SUMS_UNPROBED &&
 		ckpt_s3_store(op)->client->endpoint.tls && op->size > 0)
 		return ckpt_task_continue(task, ckpt_s3_probe_sums_body);
-	if (op->size <= part)
+	if (op->size <= op->unit)
 		return ckpt_s3_file_give(op, &file);
-	/* Else it would be told when all are there. */
-	if (ckpt_s3_store(op)->client->endpoint.aws && part < CKPT_S3_PART_MIN)
-		return ckpt_s3_store_fail(op, -EINVAL,
-			"upload %s in parts of %" PRIu64
-			" bytes: S3 takes none below 5 MiB, so blocks must be larger",
-			op->path, part);
-	if (op->size > PARTS_MAX * part)
-		return ckpt_s3_store_fail(op, -EFBIG,
-			"upload the %" PRIu64 " bytes of %s in %u parts of %" PRIu64
-			" bytes: blocks must be larger",
-			op->size, op->path, PARTS_MAX, part);
 	ckpt_s3_work(op)->replaced = 0;
 	return ckpt_task_continue(task, op->resume ? ckpt_s3_resume_body : ckpt_s3_begin_body);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CREATE that goes on with what an earlier one has begun: the server says which parts it has. They are of the same
- * bytes, because a name is of one content, and each was signed when it was sent; if one has another size than it
- * would have today they were cut otherwise, and all are sent again. An upload is with CRC32C or without, from its
- * beginning: the server or its parts tell which, and one that does not fit is replaced.
+ * bytes, because a name is of one content, and each was signed when it was sent. They may have been cut into more
+ * blocks than they would be today: then so are the others. If they do not fit one another, or into blocks, the upload is
+ * of no use, and replaced. It is with CRC32C or without, from its beginning: the server or its parts tell which, and one
+ * that does not fit is replaced, too.
  */
 #include "store/store_s3.h"
 
@@ -18,6 +19,8 @@
 
 #define PAGES_MAX    100 /* of parts: a server gives a hundred and more at once */
 #define REPLACED_MAX 16  /* uploads given up: a server may list one that has gone for ever */
+/* Of a part that others have cut: as much memory is needed for it. It is the greatest block. */
+#define CUT_MAX      (UINT64_C(64) << 20)
 
 static ckpt_task_fn parts_body;
 
@@ -95,6 +98,7 @@ int ckpt_s3_resume_body(struct ckpt_task *task)
 	r = ckpt_s3_give_upload(op);
 	if (r < 0)
 		return r;
+	work->strange = false;
 	op->progress = 0; /* the part that is known last */
 	op->saved = 0;    /* pages */
 	return ckpt_task_continue(task, parts_body);
@@ -149,30 +153,53 @@ static bool take_sums(struct ckpt_store_op *op)
 	return begun_so ? heeded : !heeded || known > 0;
 }
 
+static bool fits(const struct ckpt_s3_file *file, const struct ckpt_s3_part *part)
+{
+	return part->number >= 1 && part->number <= file->part_count && part->etag[0] &&
+	       part->size == size_of(file, part->number);
+}
+
+/*
+ * Goes on in larger parts, if they were cut so. All but the last are of one size; one alone may be the last, unless it
+ * is the first. False: nothing says how they were cut, or it cannot be gone on with so.
+ */
+static bool take_cut(struct ckpt_store_op *op, const struct ckpt_s3_part_list *list)
+{
+	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	const struct ckpt_s3_part *first = &list->parts[0];
+	uint64_t cut = first->size;
+
+	if (list->count == 1 && !list->more && first->number > 1)
+		return false;
+	if (cut > file->part_bytes && cut <= CUT_MAX && cut % ckpt_s3_store(op)->block_bytes == 0) {
+		file->part_bytes = cut;
+		file->part_count = (uint32_t)((file->size + cut - 1) / cut);
+		op->unit = cut;
+	}
+	return cut == file->part_bytes;
+}
+
 /* Whether there may be another page. */
 static bool take_parts(struct ckpt_store_op *op)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
 	struct ckpt_s3_part_list list = {0};
-	bool strange = false;
 
 	if (ckpt_s3_part_list_parse(
 		    work->call.req.reply, work->call.req.reply_length, op->path, NULL, &list) < 0)
 		return false;
-	for (size_t i = 0; i < list.count && !strange; i++) {
-		const struct ckpt_s3_part *part = &list.parts[i];
-		strange = part->number < 1 || part->number > file->part_count || !part->etag[0] ||
-			  part->size != size_of(file, part->number);
-		if (!strange)
-			file->parts[part->number - 1] = *part;
-	}
+	if (list.count > 0 && op->progress == 0)
+		work->strange = !take_cut(op, &list);
 	/* One that was cut otherwise says nothing good of the others, though their sizes fit. */
-	if (strange)
-		memset(file->parts, 0, file->part_count * sizeof(*file->parts));
+	for (size_t i = 0; i < list.count && !work->strange; i++) {
+		work->strange = !fits(file, &list.parts[i]);
+		if (!work->strange)
+			file->parts[list.parts[i].number - 1] = list.parts[i];
+	}
 	file->sums = file->sums || list.crc32c;
-	bool more =
-		!strange && list.more && list.next_marker > op->progress && ++op->saved < PAGES_MAX;
+	bool more = !work->strange && list.more && list.next_marker > op->progress &&
+		    ++op->saved < PAGES_MAX;
 	op->progress = list.next_marker;
 	ckpt_s3_part_list_clear(&list);
 	return more;
@@ -219,7 +246,7 @@ static int parts_body(struct ckpt_task *task)
 			return begin_anew(op);
 		}
 	} while (take_parts(op));
-	if (take_sums(op))
+	if (!work->strange && take_sums(op))
 		return 0;
 	ckpt_s3_file_drop(op);
 	return ckpt_task_continue(task, replace_body);

@@ -76,6 +76,7 @@ struct remote_proc {
 	struct ckpt_pool *pool;
 	struct bucket_http net;
 	struct ckpt_s3_client client;
+	struct ckpt_s3_limits limits; /* of it */
 	struct ckpt_core core;
 	uint64_t deadline_ns; /* the core's next */
 	bool frozen;

@@ -124,11 +124,24 @@ static struct fault_rule judge(void *user, const struct s3_request *asked)
 	return rule;
 }
 
+/* In half of the worlds so few parts are taken that they are of several blocks, and of others for whoever comes next. */
+static void limit_parts(struct remote_proc *proc)
+{
+	struct sim *sim = &proc->world->sim;
+
+	proc->limits = (struct ckpt_s3_limits){.part_max = UINT64_C(1) << 30,
+		.object_max = UINT64_C(1) << 30,
+		.parts_max = sim_mix64(sim->seed + 13) % 2
+				     ? 2 + (uint32_t)(sim_mix64(sim->seed + proc->id) % 4)
+				     : CKPT_S3_PARTS_MAX};
+}
+
 bool remote_net_join(struct remote_proc *proc)
 {
 	struct remote *world = proc->world;
 	struct ckpt_s3_client *client = &proc->client;
 
+	limit_parts(proc);
 	bucket_http_init(&proc->net, &proc->inbox, &world->front, sim_random(&world->sim));
 	proc->net.now_ns = world->sim.now_ns;
 	proc->net.latency_ns = world->latency_ns;
@@ -138,7 +151,8 @@ bool remote_net_join(struct remote_proc *proc)
 	*client = (struct ckpt_s3_client){.env = &proc->env.env,
 		.sched = &proc->core.sched,
 		.timers = &proc->core.timers,
-		.http = &proc->net.http};
+		.http = &proc->net.http,
+		.limits = &proc->limits};
 	const struct ckpt_s3_credentials_config config = {
 		.with = {client->env, client->sched, client->timers, client->http},
 		.vars = &vars,

@@ -355,6 +355,98 @@ static void test_going_on_cut_otherwise(void **state)
 	done(rig);
 }
 
+/* One that is alone, and not the first, may be the last of those that were cut otherwise: its size says nothing. */
+static void test_going_on_with_one_part(void **state)
+{
+	static const struct ckpt_s3_limits few = {
+		.part_max = PARTS * BLOCK, .object_max = PARTS * BLOCK, .parts_max = 5};
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	char *data = random_bytes(rig, PARTS * BLOCK);
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	rig->client.limits = &few;
+	assert_int_equal(resume(rig, &object), 0);
+	assert_int_equal(rig->op.unit, 2 * BLOCK);
+	assert_int_equal(bucket_rig_write(rig, &object, data + 8 * BLOCK, BLOCK, 8 * BLOCK), 0);
+	assert_int_equal(bucket_rig_shut(rig, &object), 0);
+	rig->client.limits = NULL;
+	assert_int_equal(resume(rig, &object), 0);
+	assert_int_equal(rig->op.unit, BLOCK);
+	write_at_once(rig, &object, data, PARTS);
+	assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+	assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+	free(data);
+	done(rig);
+}
+
+static void resume_in(struct bucket_rig *rig, const struct ckpt_s3_limits *limits, uint64_t unit,
+	struct ckpt_object *object)
+{
+	rig->client.limits = limits;
+	assert_int_equal(resume(rig, object), 0);
+	assert_int_equal(rig->op.unit, unit);
+}
+
+static void write_parts(struct bucket_rig *rig, struct ckpt_object *object, const char *data,
+	unsigned from, unsigned to)
+{
+	uint64_t unit = rig->op.unit;
+
+	for (uint64_t at = from * unit; at < to * unit && at < PARTS * BLOCK; at += unit)
+		assert_int_equal(bucket_rig_write(rig, object, data + at,
+					 at + unit < PARTS * BLOCK ? unit : PARTS * BLOCK - at, at),
+			0);
+}
+
+/* Whoever goes on with larger parts keeps them; with smaller ones than it may have, it begins anew. */
+static void test_going_on_with_other_parts(void **state)
+{
+	static const struct ckpt_s3_limits two = {
+		.part_max = PARTS * BLOCK, .object_max = PARTS * BLOCK, .parts_max = 2};
+	static const struct ckpt_s3_limits three = {
+		.part_max = PARTS * BLOCK, .object_max = PARTS * BLOCK, .parts_max = 3};
+	const uint64_t half = (PARTS + 1) / 2 * BLOCK;
+	const uint64_t third = (PARTS + 2) / 3 * BLOCK;
+
+	(void)state;
+	/* Of two parts none, the first, the second, both are there. */
+	for (unsigned there = 0; there < 4; there++) {
+		struct bucket_rig *rig = fresh((struct bucket_rig){0});
+		char *data = random_bytes(rig, PARTS * BLOCK);
+		struct ckpt_object object = {.fd = -1};
+
+		resume_in(rig, &two, half, &object);
+		write_parts(rig, &object, data, there & 1 ? 0 : 1, there & 2 ? 2 : 1);
+		assert_int_equal(bucket_rig_shut(rig, &object), 0);
+		uint64_t before = rig->store->bytes_written;
+		/* The second alone may be cut in any way. */
+		resume_in(rig, NULL, there & 1 ? half : BLOCK, &object);
+		assert_int_equal(bucket_rig_uploads(rig), 1);
+		write_parts(rig, &object, data, 0, PARTS);
+		assert_int_equal(rig->store->bytes_written - before, there == 3 ? 0
+								     : there == 1
+									     ? PARTS * BLOCK - half
+									     : PARTS * BLOCK);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+		assert_int_equal(bucket_rig_uploads(rig), 0);
+
+		assert_int_equal(bucket_rig_remove(rig, "m"), 0);
+		resume_in(rig, NULL, BLOCK, &object);
+		write_parts(rig, &object, data, 0, PARTS - 1);
+		assert_int_equal(bucket_rig_shut(rig, &object), 0);
+		resume_in(rig, &three, third, &object);
+		assert_int_equal(bucket_rig_uploads(rig), 1);
+		write_parts(rig, &object, data, 0, 3);
+		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
+		assert_int_equal(bucket_rig_uploads(rig), 0);
+		free(data);
+		done(rig);
+	}
+}
+
 /* A server that lists no uploads, or no parts, has it sent whole; one that cannot be reached says nothing. */
 static void test_going_on_without_lists(void **state)
 {
@@ -464,8 +556,44 @@ static void test_a_part_is_missing(void **state)
 	assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK - 1), -EINVAL);
 	assert_int_equal(object.fd, -1);
 	assert_int_equal(bucket_rig_uploads(rig), 0);
-	assert_int_equal(bucket_rig_create(rig, "m", 10000 * BLOCK + 1, &object), -EFBIG);
+	free(data);
+	done(rig);
+}
+
+/* A server that takes only so many parts gets larger ones, of whole blocks; and what it cannot hold is not begun. */
+static void test_larger_parts(void **state)
+{
+	static const struct ckpt_s3_limits few = {.part_max = 8 * BLOCK,
+		.object_max = 30 * BLOCK,
+		.part_min = UINT64_C(5) << 20,
+		.parts_max = 3};
+	struct bucket_rig *rig = fresh((struct bucket_rig){0});
+	char *data = random_bytes(rig, 24 * BLOCK);
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	assert_int_equal(bucket_rig_create(rig, "m", (UINT64_C(5) << 40) + 1, &object), -EFBIG);
+	assert_non_null(strstr(rig->err.message, "5497558138880"));
+	rig->client.limits = &few;
+	assert_int_equal(bucket_rig_create(rig, "m", 24 * BLOCK + 1, &object), -EFBIG);
 	assert_int_equal(object.fd, -1);
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+	for (uint64_t size = 1; size <= 24 * BLOCK; size += BLOCK / 2) {
+		uint64_t parts = 0;
+
+		assert_int_equal(bucket_rig_create(rig, "m", size, &object), 0);
+		uint64_t unit = rig->op.unit;
+		assert_int_equal(unit % BLOCK, 0);
+		assert_true(unit == BLOCK || (unit - BLOCK) * 3 < size);
+		for (uint64_t at = 0; at < size; at += unit, parts++)
+			assert_int_equal(bucket_rig_write(rig, &object, data + at,
+						 at + unit < size ? unit : size - at, at),
+				0);
+		assert_true(parts <= 3);
+		assert_int_equal(bucket_rig_seal(rig, &object, size), 0);
+		assert_true(bucket_rig_holds(rig, "m", data, size));
+	}
+	assert_int_equal(bucket_rig_uploads(rig), 0);
 	free(data);
 	done(rig);
 }
@@ -506,8 +634,11 @@ int main(void)
 		cmocka_unit_test(test_shards),
 		cmocka_unit_test(test_parts_at_once),
 		cmocka_unit_test(test_a_part_is_missing),
+		cmocka_unit_test(test_larger_parts),
 		cmocka_unit_test(test_going_on),
 		cmocka_unit_test(test_going_on_cut_otherwise),
+		cmocka_unit_test(test_going_on_with_one_part),
+		cmocka_unit_test(test_going_on_with_other_parts),
 		cmocka_unit_test(test_going_on_without_lists),
 		cmocka_unit_test(test_going_on_after_a_seal),
 		cmocka_unit_test(test_abandon),
