@@ -99,7 +99,7 @@ struct ckpt_engine_opts {
 	 */
 	const char *remote;
 	uint64_t remote_every;       /* only steps divisible by n go there; 0: all */
-	uint64_t remote_bytes_per_s; /* what this rank may send to a bucket; 0: no bound */
+	uint64_t remote_bytes_per_s; /* of this node: its ranks share it; 0: no bound */
 	uint32_t
 		remote_tries; /* that fail in a row, and nothing is uploaded any more; 0: for ever */
 };

@@ -19,6 +19,9 @@ struct ckpt_task_job {
 /* `work` is given the ckpt_job in it. One that is under way is not started again. */
 void ckpt_task_job_start(struct ckpt_task_job *job, struct ckpt_env *env, struct ckpt_task *task,
 	void (*work)(struct ckpt_job *job));
+/* The same of what may wait until the workers have nothing urgent. */
+void ckpt_task_job_start_behind(struct ckpt_task_job *job, struct ckpt_env *env,
+	struct ckpt_task *task, void (*work)(struct ckpt_job *job));
 /* When it is done: its result; a failure's words go to `err`. */
 int ckpt_task_job_take(const struct ckpt_task_job *job, struct ckpt_error *err);
 

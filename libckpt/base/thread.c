@@ -8,11 +8,14 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #define NS_PER_S  UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
+
+#define GIVE_WAY_NICE 10 /* a tenth of what a thread gets that does not give way */
 
 #define CPUS_MAX 65536 /* more than any kernel is built for */
 
@@ -36,6 +39,15 @@ int ckpt_thread_start(
 	(void)pthread_setname_np(thread, name);
 	*ret_thread = thread;
 	return 0;
+}
+
+void ckpt_thread_give_way(void)
+{
+	/* Of Linux, 0 is this thread and not its process. That it may be no slower than it is, nobody forbids. */
+	errno = 0;
+	int nice = getpriority(PRIO_PROCESS, 0);
+	if (nice != -1 || errno == 0)
+		(void)setpriority(PRIO_PROCESS, 0, nice + GIVE_WAY_NICE);
 }
 
 unsigned ckpt_thread_cpus(void)

@@ -10,6 +10,9 @@
 int ckpt_thread_start(
 	pthread_t *ret_thread, const char *name, void *(*body)(void *), void *argument);
 
+/* The calling thread gives way to the others of the machine from now on: what it does nobody waits for. */
+void ckpt_thread_give_way(void);
+
 /* CPUs that this process may run on, at least 1. */
 unsigned ckpt_thread_cpus(void);
 

@@ -48,8 +48,9 @@ struct ckpt_core_config {
 	uint64_t chunk_bytes;
 	uint64_t keep_last;
 	uint64_t keep_every;
-	uint32_t remote_tries; /* that fail in a row, and the uploader gives up; 0: never */
-	uint64_t remote_every; /* of the steps that go to the remote store; 0: all do */
+	uint32_t remote_tries;       /* that fail in a row, and the uploader gives up; 0: never */
+	uint64_t remote_every;       /* of the steps that go to the remote store; 0: all do */
+	uint64_t remote_bytes_per_s; /* to one in a directory; 0: no bound. A bucket has its own */
 	uint32_t save_timeout_ms;
 	bool read_only;
 	bool new_start;

@@ -263,6 +263,15 @@ static void begin(struct ckpt_fetch *f, struct ckpt_slot *slot)
 	ckpt_fetch_block_start(b);
 }
 
+/* Where what goes out has a bound: the next block has waited for it. A slot of its own is free then. */
+static bool may_go(struct ckpt_fetch *f)
+{
+	struct ckpt_pacer *pacer = f->config.pacer;
+
+	CKPT_ASSERT(!pacer || f->own);
+	return !pacer || ckpt_pacer_take(pacer, block_at(f, f->count)->span.length, &f->task);
+}
+
 /* Begins as many blocks as there are slots for. False: none. */
 static bool begin_blocks(struct ckpt_fetch *f)
 {
@@ -274,6 +283,8 @@ static bool begin_blocks(struct ckpt_fetch *f)
 			break;
 		}
 		f->found = true;
+		if (!may_go(f))
+			break;
 		struct ckpt_slot *slot = get_slot(f);
 		if (!slot)
 			break;
@@ -347,6 +358,8 @@ static int finish(struct ckpt_fetch *f)
 {
 	if (f->share.pool)
 		ckpt_share_leave(&f->share);
+	if (f->config.pacer)
+		ckpt_pacer_stop(f->config.pacer);
 	if (!f->code)
 		return *f->config.stop;
 	if (!f->config.findings)

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include "engine/core.h"
 #include "engine/findings.h"
+#include "engine/pacer.h"
 #include "engine/targets.h"
 #include "staging/share.h"
 
@@ -42,6 +43,7 @@ struct ckpt_fetch_config {
 	uint64_t unit; /* what it is written in, as CREATE said; 0: blocks. Not less than a block */
 	/* It goes on behind the training: takes no slot from it, and workers when they have nothing urgent. */
 	bool behind;
+	struct ckpt_pacer *pacer; /* with `behind`: each block waits for it; NULL: none does */
 	/* Or nowhere: every bad chunk is a finding. */
 	struct ckpt_findings *findings;
 

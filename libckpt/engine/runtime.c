@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine's parts: made in order, ended in the opposite one. */
+#include "engine/pacer.h"
 #include "engine/runtime.h"
 
 #include <errno.h>
@@ -154,6 +155,7 @@ static int open_core(
 		.keep_every = opts->keep_every,
 		.remote_every = opts->remote_every,
 		.remote_tries = opts->remote_tries,
+		.remote_bytes_per_s = ckpt_pacer_share(opts->remote_bytes_per_s, opts->node_ranks),
 		.save_timeout_ms = opts->save_timeout_ms,
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
 		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,

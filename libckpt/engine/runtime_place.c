@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/pacer.h"
 #include "engine/runtime_state.h"
 #include "io/io_direct.h"
 #include "s3/s3_bucket.h"
@@ -81,6 +82,7 @@ struct manner {
 	uint64_t bytes_per_s;
 	unsigned sharers;
 	bool patient;
+	bool gives_way;
 };
 
 /* By whoever has asked for just that, and would have to ask again. */
@@ -97,7 +99,8 @@ static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *p
 		.log = engine->log,
 		.send_bytes_per_s = manner->bytes_per_s,
 		.sharers = manner->sharers,
-		.patient = manner->patient};
+		.patient = manner->patient,
+		.gives_way = manner->gives_way};
 
 	(void)label;
 	return ckpt_bucket_open(place, &core, err, ret_bucket);
@@ -207,7 +210,9 @@ int ckpt_runtime_open_remote(
 	}
 	/* The uploader tries again by itself, and says what fails. */
 	const struct manner behind = {
-		.bytes_per_s = opts->remote_bytes_per_s, .sharers = opts->node_ranks};
+		.bytes_per_s = ckpt_pacer_share(opts->remote_bytes_per_s, opts->node_ranks),
+		.sharers = opts->node_ranks,
+		.gives_way = true};
 	r = open_bucket(engine, &place, opts->remote, &behind, err, &engine->remote_bucket);
 #if CKPT_HAVE_S3
 	if (r == 0)

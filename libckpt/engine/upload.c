@@ -297,6 +297,7 @@ static void start_fetch(struct ckpt_upload *u)
 		.header = u->shard.header,
 		.unit = u->op.unit,
 		.behind = true,
+		.pacer = u->pacer,
 		.stop = u->stop,
 		.err = u->err,
 		.counter = u->counter,

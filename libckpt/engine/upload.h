@@ -23,6 +23,7 @@ struct ckpt_upload {
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
 	atomic_uint_fast64_t *counter; /* bytes verified and sent are added */
+	struct ckpt_pacer *pacer;      /* for the bytes of shards; NULL: the store has the bound */
 	struct ckpt_task *waiter;
 
 	/*

@@ -347,6 +347,7 @@ static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		.stop = &u->stop,
 		.err = &u->error,
 		.counter = &u->bytes,
+		.pacer = u->core->parts.remote.bucket ? NULL : &u->pacer,
 		.waiter = &u->task};
 	ckpt_upload_start(&u->upload);
 }
@@ -464,6 +465,7 @@ int ckpt_uploader_open(struct ckpt_core *core, uint64_t every)
 	u->dest->tier = "remote";
 	u->core = core;
 	u->every = every;
+	ckpt_pacer_init(&u->pacer, core, core->config.remote_bytes_per_s);
 	ckpt_error_clear(&u->error);
 	ckpt_error_clear(&u->lost);
 	core->uploader = u;

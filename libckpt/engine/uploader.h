@@ -55,6 +55,7 @@ struct ckpt_uploader {
 	struct ckpt_upload_entry *current; /* what `upload` is of; NULL: none */
 	uint64_t begun;                    /* `bytes` when `upload` began */
 	atomic_uint_fast64_t bytes;        /* verified and sent */
+	struct ckpt_pacer pacer;           /* of a remote store in a directory */
 };
 
 /* Into core->uploader, if the core's parts name a remote place. -ENOMEM. */

@@ -142,6 +142,7 @@ struct ckpt_http_config {
 	uint64_t recv_bytes_per_s;
 	/* A connection idle longer is not used again, in whole seconds; 0: 4,000 (S3 closes after about 5 s) */
 	uint32_t idle_ms;
+	bool gives_way; /* its threads do to all others of the machine */
 };
 
 /* The answer's header of that name (lower case), copied and cut to `size`; false: it has none. */

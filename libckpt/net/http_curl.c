@@ -356,6 +356,7 @@ static int make_client(const struct ckpt_http_config *config, struct ckpt_error 
 	client->send.bytes_per_s = config->send_bytes_per_s;
 	client->receive.bytes_per_s = config->recv_bytes_per_s;
 	client->idle_ms = config->idle_ms ? config->idle_ms : IDLE_MS;
+	client->gives_way = config->gives_way;
 	client->forks = ckpt_fork_count();
 	int r = -pthread_mutex_init(&client->lock, NULL);
 	if (r != 0) {

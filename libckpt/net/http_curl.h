@@ -92,6 +92,7 @@ struct http_client {
 	struct ckpt_rate send;
 	struct ckpt_rate receive;
 	uint32_t idle_ms;
+	bool gives_way;
 	unsigned forks; /* ckpt_fork_count() when it was opened */
 
 	pthread_mutex_t lock;

@@ -318,6 +318,8 @@ void *http_loop(void *argument)
 {
 	struct http_thread *thread = argument;
 
+	if (thread->client->gives_way)
+		ckpt_thread_give_way();
 	for (;;) {
 		int running;
 

@@ -82,7 +82,10 @@ static int begin_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	memcpy(call->payload, CKPT_S3_SHA256_NONE, sizeof(CKPT_S3_SHA256_NONE));
 	if (call->body_length > 0 && !is_over(call)) {
-		ckpt_task_job_start(&call->hash, call->client->env, task, hash_work);
+		if (call->client->behind)
+			ckpt_task_job_start_behind(&call->hash, call->client->env, task, hash_work);
+		else
+			ckpt_task_job_start(&call->hash, call->client->env, task, hash_work);
 		CKPT_AWAIT(task, call->hash.done);
 		if (call->hash.result < 0)
 			return fail(call, call->hash.result, "its bytes cannot be hashed");

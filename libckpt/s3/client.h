@@ -46,6 +46,7 @@ struct ckpt_s3_client {
 	 * tries again. One that never has may be a wrong name, of which users are told soon.
 	 */
 	bool patient;
+	bool behind; /* a training: what it asks of workers waits for what is urgent */
 
 	/* Its own. */
 	struct ckpt_s3_signing_key signing;

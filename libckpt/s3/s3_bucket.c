@@ -57,7 +57,8 @@ static int open_http(
 		.ca_file = bucket->settings.ca_file.value,
 		.variable = variable,
 		.user = &bucket->vars,
-		.send_bytes_per_s = core->send_bytes_per_s};
+		.send_bytes_per_s = core->send_bytes_per_s,
+		.gives_way = core->gives_way};
 
 	return ckpt_http_curl_open(&config, err, &bucket->client.http);
 }
@@ -91,6 +92,7 @@ int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket
 		.timers = core->timers,
 		.log = core->log,
 		.patient = core->patient,
+		.behind = core->gives_way,
 		.place = *place};
 	int r = ckpt_s3_vars_take((const char *const *)environ, err, &bucket->vars);
 	if (r == 0)

@@ -22,6 +22,7 @@ struct ckpt_bucket_core {
 	uint64_t send_bytes_per_s; /* cap of what is sent; 0: none */
 	unsigned sharers; /* processes of this node that do the same; 0 and 1: none but this one */
 	bool patient;     /* see s3/client.h */
+	bool gives_way;   /* as of struct ckpt_http_config */
 };
 
 /* On the caller's thread: reads the environment and ~/.aws. Asks no server. `place` is remote. */

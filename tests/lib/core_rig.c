@@ -180,6 +180,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.world = config->world,
 		.session = "rig",
 		.keep_last = config->keep_last,
+		.remote_bytes_per_s = config->remote_bytes_per_s,
 		.read_only = config->read_only,
 		.new_start = config->new_start,
 		.node_store = config->node_store,

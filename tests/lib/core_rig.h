@@ -17,9 +17,10 @@ struct core_rig_config {
 	const char *dir;
 	struct ckpt_s3_client *bucket; /* the store is there, and not in `dir`; NULL: it is not */
 	const char *remote;            /* a directory that steps go on to; NULL: none */
-	uint32_t block_bytes;          /* 0: 64 KiB */
-	unsigned slots;                /* 0: as few as there may be */
-	uint64_t chunk_bytes;          /* 0: 16 KiB */
+	uint64_t remote_bytes_per_s;
+	uint32_t block_bytes; /* 0: 64 KiB */
+	unsigned slots;       /* 0: as few as there may be */
+	uint64_t chunk_bytes; /* 0: 16 KiB */
 	uint64_t keep_last;
 	bool read_only;
 	bool new_start;

@@ -189,7 +189,8 @@ class Checkpointer:
         its own part. A store that has less than is there is given the newest step that verifies,
         before anything else.
     remote_every: only steps that are a multiple of it go there; None: all.
-    remote_bytes_per_s: what each rank may send to a bucket in a second; None: no bound.
+    remote_bytes_per_s: what a node may send there in a second, shared by its ranks; None: no
+        bound.
     drain_timeout: seconds that close() waits for what is on its way to the remote store. What is
         not there then is counted in a warning, and sent by the next start of the job. After an
         exception in the `with` block it is 10 at most.

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is sent when: the line, how many at once, cancelling at any moment, closing, forks. */
+#include <dirent.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -453,6 +456,55 @@ static void test_cap(void **state)
 	run_cap(1000000, 1000000);
 }
 
+/* Threads of the client whose priority is this much lower than that of their process. */
+static unsigned count_nice(int nice)
+{
+	unsigned count = 0;
+	DIR *dir = opendir("/proc/self/task");
+	struct dirent *entry;
+
+	assert_non_null(dir);
+	while ((entry = readdir(dir))) {
+		char path[300];
+		char name[32] = "";
+		(void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		FILE *file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (!fgets(name, sizeof(name), file))
+			*name = 0;
+		(void)fclose(file);
+		int id = (int)strtol(entry->d_name, NULL, 10);
+		count += strncmp(name, "ckpt-http", 9) == 0 &&
+			 getpriority(PRIO_PROCESS, (id_t)id) == nice;
+	}
+	(void)closedir(dir);
+	return count;
+}
+
+/* What goes on behind a training gives way to it: the threads of that client, and no other. */
+static void test_gives_way(void **state)
+{
+	int nice = getpriority(PRIO_PROCESS, 0);
+	int lower = nice + 10 < 19 ? nice + 10 : 19;
+
+	(void)state;
+	for (int gives_way = 0; gives_way < 2; gives_way++) {
+		struct ckpt_http_config config = {.threads = 2, .gives_way = gives_way};
+		uint64_t deadline_ns = ckpt_deadline(20000);
+		struct http_rig rig;
+
+		http_rig_open(&rig, &config, serve_quickly, NULL, NULL);
+		/* They do it themselves, when they begin. */
+		while (count_nice(gives_way ? lower : nice) != 2) {
+			assert_true(ckpt_clock_ns() < deadline_ns);
+			(void)sched_yield();
+		}
+		http_rig_close(&rig);
+	}
+	assert_int_equal(getpriority(PRIO_PROCESS, 0), nice);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -464,6 +516,7 @@ int main(void)
 		cmocka_unit_test(test_close_cancels),
 		cmocka_unit_test(test_fork),
 		cmocka_unit_test(test_cap),
+		cmocka_unit_test(test_gives_way),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
