@@ -20,6 +20,7 @@ enum {
 	OPT_STEP = 256,
 	OPT_WITH,
 	OPT_STRUCTURE,
+	OPT_QUICK,
 	OPT_JSON,
 	OPT_PROGRESS,
 	OPT_VERSION,
@@ -39,6 +40,7 @@ static const struct option options[] = {
 	{"step", required_argument, NULL, OPT_STEP},
 	{"with", required_argument, NULL, OPT_WITH},
 	{"structure", no_argument, NULL, OPT_STRUCTURE},
+	{"quick", no_argument, NULL, OPT_QUICK},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"progress", required_argument, NULL, OPT_PROGRESS},
 	{"consolidate", no_argument, NULL, OPT_CONSOLIDATE},
@@ -191,6 +193,9 @@ static bool parse_option(struct cli *cli, int option)
 	case OPT_STRUCTURE:
 		cli->structure = true;
 		return true;
+	case OPT_QUICK:
+		cli->quick = true;
+		return true;
 	case OPT_PROGRESS:
 		if (!parse_progress(optarg, &cli->progress))
 			return misused(program, "--progress takes auto, always or never", optarg);
@@ -243,6 +248,8 @@ static bool takes(const struct cli_program *program, int option)
 	case OPT_WITH:
 	case OPT_STRUCTURE:
 		return program->takes_with;
+	case OPT_QUICK:
+		return program->takes_quick;
 	case OPT_PROGRESS:
 		return program->takes_progress;
 	case OPT_CONSOLIDATE:

@@ -47,6 +47,7 @@ struct cli_program {
 	bool takes_progress;
 	bool takes_consolidate;
 	bool takes_prune;
+	bool takes_quick;
 };
 
 /* What the command line said. */
@@ -59,6 +60,7 @@ struct cli {
 	bool has_with;
 	uint64_t with; /* as step */
 	bool structure;
+	bool quick;
 	bool json;
 	bool quiet;
 	enum cli_progress progress;

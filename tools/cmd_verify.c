@@ -20,6 +20,9 @@ static const char help[] =
 	"and is no finding, as long as a rank is here.\n"
 	"\n"
 	"  --step N|latest|latest~K  one step only\n"
+	"  --quick                   structure only: manifests, indexes and headers against their\n"
+	"                            digests, shards by their size; what is in tensors is not "
+	"read\n"
 	"  --json                    one JSON object per line: findings, good shards, ranks that "
 	"are\n"
 	"                            elsewhere, steps removed meanwhile, quarantined steps that "
@@ -38,6 +41,7 @@ static const char help[] =
 	"Examples:\n"
 	"  ckpt-verify /nvme/run42\n"
 	"  ckpt-verify s3://models/run42\n"
+	"  ckpt-verify s3://models/run42 --quick\n"
 	"  ckpt-verify /nvme/run42 --step latest --json\n";
 
 struct verification {
@@ -96,13 +100,14 @@ static void say_finding(struct verification *v, const struct ckpt_finding *f)
 static void say_good(const struct verification *v, const struct ckpt_finding *f)
 {
 	if (v->cli->json) {
-		json_t *object = step_object("good", f->step, f->generation);
+		json_t *object =
+			step_object(v->cli->quick ? "whole" : "good", f->step, f->generation);
 		(void)json_object_set_new(object, "rank", json_integer(f->rank));
 		(void)json_object_set_new(object, "file", json_string(f->error.file));
 		cli_print_json(object);
 	} else if (!v->cli->quiet) {
-		(void)printf("step %llu: rank %u is good (%s)\n", (unsigned long long)f->step,
-			f->rank, f->error.file);
+		(void)printf("step %llu: rank %u is %s (%s)\n", (unsigned long long)f->step,
+			f->rank, v->cli->quick ? "whole" : "good", f->error.file);
 	}
 }
 
@@ -176,6 +181,9 @@ static void summarise(const struct verification *v, bool bad)
 	char elsewhere[64] = "";
 	const char *verdict = bad ? "NOT good" : v->elsewhere ? "all here is good" : "all good";
 
+	if (!bad && v->cli->quick)
+		verdict = v->elsewhere ? "all here is whole, and its tensors were not read"
+				       : "all whole, and the tensors were not read";
 	if (cli_interrupted())
 		verdict = bad ? "NOT good, and interrupted" : "interrupted";
 	if (v->cli->json) {
@@ -185,6 +193,7 @@ static void summarise(const struct verification *v, bool bad)
 		(void)json_object_set_new(object, "elsewhere", json_integer(v->elsewhere));
 		(void)json_object_set_new(object, "findings", json_integer(v->findings));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
+		(void)json_object_set_new(object, "quick", json_boolean(v->cli->quick));
 		(void)json_object_set_new(
 			object, "interrupted", json_boolean(cli_interrupted() != 0));
 		(void)json_object_set_new(object, "exit", json_integer(v->exit));
@@ -283,9 +292,10 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 	if (ckpt_restore_progress(restore, &done, &total) == 0)
 		v->bytes += done;
 	v->steps += code != -ECANCELED;
-	if (code == 0 && !listed && look_up(v, generation, ckpt_restore_step(restore), &now))
+	if (code == 0 && !listed && !v->cli->quick &&
+		look_up(v, generation, ckpt_restore_step(restore), &now))
 		listed = &now;
-	if (code == 0 && listed && listed->state == CKPT_STEP_QUARANTINED)
+	if (code == 0 && listed && listed->state == CKPT_STEP_QUARANTINED && !v->cli->quick)
 		say_quarantined(v, listed);
 }
 
@@ -294,7 +304,8 @@ static void verify_step(struct verification *v, uint64_t step, const struct ckpt
 	struct ckpt_restore *restore = NULL;
 	char what[64] = "verifying";
 
-	int r = ckpt_verify_start(v->engine, step, &restore);
+	int r = v->cli->quick ? ckpt_verify_quick_start(v->engine, step, &restore)
+			      : ckpt_verify_start(v->engine, step, &restore);
 	if (r < 0) {
 		fail(v, r);
 		return;
@@ -407,12 +418,13 @@ static void verify_lineage(struct verification *v)
 int cmd_verify(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [--step N] [--json]",
+		.usage = "STORE [--step N] [--quick] [--json]",
 		.help = help,
 		.operands = 1,
 		.takes_step = true,
 		.takes_quiet = true,
-		.takes_progress = true};
+		.takes_progress = true,
+		.takes_quick = true};
 	struct cli cli;
 	struct verification v = {.cli = &cli};
 	int exit_code;

@@ -436,6 +436,7 @@ struct ckpt_finding {
 };
 
 int ckpt_verify_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+int ckpt_verify_quick_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 size_t ckpt_verify_count(const struct ckpt_restore *restore);
 int ckpt_verify_finding(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding);

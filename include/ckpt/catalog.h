@@ -84,6 +84,13 @@ struct ckpt_finding {
  */
 CKPT_API int ckpt_verify_start(
 	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+/*
+ * The same of the structure alone: manifest, catalog and indexes against their digests, that every shard is there
+ * with its exact length, and its header. No byte of a tensor is read, so none is known to be good; a shard that is
+ * code 0 is whole, and progress counts the bytes of indexes.
+ */
+CKPT_API int ckpt_verify_quick_start(
+	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 CKPT_API size_t ckpt_verify_count(const struct ckpt_restore *restore);
 CKPT_API int ckpt_verify_finding(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding);

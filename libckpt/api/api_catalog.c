@@ -106,16 +106,30 @@ void ckpt_catalog_free(struct ckpt_catalog *catalog)
 	ckpt_free(catalog);
 }
 
-int ckpt_verify_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore)
+static int start_verify(
+	struct ckpt_engine *engine, uint64_t step, bool quick, struct ckpt_restore **ret_restore)
 {
 	struct ckpt_restore *restore;
 
 	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_NONE, &restore);
 	if (r < 0)
 		return r;
+	if (quick)
+		ckpt_restore_set_quick(restore);
 	ckpt_restore_post_open(restore);
 	*ret_restore = restore;
 	return 0;
+}
+
+int ckpt_verify_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore)
+{
+	return start_verify(engine, step, false, ret_restore);
+}
+
+int ckpt_verify_quick_start(
+	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore)
+{
+	return start_verify(engine, step, true, ret_restore);
 }
 
 size_t ckpt_verify_count(const struct ckpt_restore *restore)

@@ -79,6 +79,12 @@ int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_p
 	return 0;
 }
 
+void ckpt_restore_set_quick(struct ckpt_restore *restore)
+{
+	CKPT_ASSERT(restore->sink == CKPT_SINK_NONE);
+	restore->quick = true;
+}
+
 void ckpt_restore_unref(struct ckpt_restore *restore)
 {
 	if (!restore || atomic_fetch_sub(&restore->owners, 1) > 1)

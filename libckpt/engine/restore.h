@@ -34,6 +34,9 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
  */
 int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_place *place);
 
+/* Sink NONE, before post_open: without what is in the tensors. */
+void ckpt_restore_set_quick(struct ckpt_restore *restore);
+
 #define CKPT_DONE_OPENED 32u /* restore: manifest and index are there, targets may be bound */
 
 /*

@@ -29,6 +29,7 @@ struct ckpt_restore {
 	struct ckpt_engine *owner;
 	uint64_t wanted;
 	enum ckpt_restore_sink sink;
+	bool quick; /* a verification that reads no chunk of a tensor */
 	unsigned forks;
 	/* Where an export goes; its label is `dest_label`, NULL: nowhere yet. */
 	struct ckpt_core_place dest;

@@ -56,19 +56,26 @@ static void end_rank(struct ckpt_restore *r)
 	ckpt_shard_clear(&r->shard);
 }
 
+/* What is read of a rank, but for headers that a quick look takes along. */
+static uint64_t bytes_of(const struct ckpt_restore *r, const struct ckpt_manifest_rank *rank)
+{
+	return r->quick ? rank->index_bytes : rank->shard_bytes;
+}
+
 static void count_all(struct ckpt_restore *r)
 {
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < r->pick.manifest.world; i++)
 		if (!ckpt_elsewhere_has(&r->elsewhere, i))
-			bytes += r->pick.manifest.ranks[i].shard_bytes;
+			bytes += bytes_of(r, &r->pick.manifest.ranks[i]);
 	atomic_store(&r->bytes_total, bytes);
 }
 
 static void count_header(struct ckpt_restore *r)
 {
-	atomic_fetch_add(&r->bytes_done, r->shard.index->layout->header_bytes);
+	atomic_fetch_add(&r->bytes_done,
+		r->quick ? r->shard.rank->index_bytes : r->shard.index->layout->header_bytes);
 }
 
 /* What of the step is to be had in the store of another node. */
@@ -273,7 +280,7 @@ static int verdict(struct ckpt_restore *r)
 	return first->code;
 }
 
-/* One rank after the other: its index, its shard's size, its header, and every chunk. */
+/* One rank after the other: its index, its shard's size, its header, and every chunk unless it is to be quick. */
 static int verify_body(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = restore_of(task);
@@ -313,7 +320,7 @@ static int verify_body(struct ckpt_task *task)
 			count_header(r);
 			r->code = note_failure(r, r->shard.task.result);
 		}
-		if (r->code == 0 && !ckpt_findings_full(&r->findings)) {
+		if (r->code == 0 && !r->quick && !ckpt_findings_full(&r->findings)) {
 			start_fetch(r);
 			CKPT_AWAIT(task, r->fetch.task.finished);
 			r->code = r->fetch.task.result;

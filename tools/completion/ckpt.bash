@@ -12,6 +12,7 @@ _ckpt() {
 	ckpt:prune) options="--keep-last --keep-every --grace --no-verify --dry-run --json --progress --quiet --version --help" ;;
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
+	ckpt-verify:* | ckpt:verify) options+=" --quick" ;;
 	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size --world-size --rank --whole" ;;
 	esac
 	case $previous in
