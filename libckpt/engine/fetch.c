@@ -62,21 +62,29 @@ int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layo
 		last != name ? " and others" : "");
 }
 
+bool ckpt_fetch_patches(const struct ckpt_fetch *f, size_t chunk)
+{
+	return f->config.patch && ckpt_chunkset_has(f->config.patch->chunks, chunk);
+}
+
 /* Words the failure of this fetch that is told, unless that was done where it was found. */
 static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 {
 	const struct ckpt_fetch_config *c = &f->config;
-	const struct ckpt_where where = {.tier = ckpt_store_tier(c->store),
-		.file = c->file->path,
+	bool patch = ckpt_fetch_patches(f, ckpt_layout_chunk_at(c->layout, f->code_at));
+	const struct ckpt_store *store = patch ? c->patch->store : c->store;
+	const struct ckpt_object *file = patch ? c->patch->file : c->file;
+	const struct ckpt_where where = {.tier = ckpt_store_tier(store),
+		.file = file->path,
 		.tensor = name_at(c->layout, f->code_at),
 		.has_offset = true,
 		.offset = f->code_at};
 
 	if (f->code_chunk != CKPT_FETCH_NO_CHUNK) {
-		(void)ckpt_fetch_fail_chunk(err, c->layout, f->code_chunk, c->file->path, c->store);
+		(void)ckpt_fetch_fail_chunk(err, c->layout, f->code_chunk, file->path, store);
 	} else if (!ckpt_fail_said(err, f->code, &where, &f->said)) {
 		(void)ckpt_fail_at(err, f->code, &where, "cannot read %s in %s at offset %llu: %s",
-			c->file->path, c->store->label, (unsigned long long)f->code_at,
+			file->path, store->label, (unsigned long long)f->code_at,
 			ckpt_code_text(f->code));
 	}
 	err->step = (int64_t)c->step;
@@ -87,6 +95,10 @@ void ckpt_fetch_take_failure(struct ckpt_fetch *f, int code, uint64_t at, size_t
 {
 	struct ckpt_error finding;
 
+	if (f->config.bad && chunk != CKPT_FETCH_NO_CHUNK) {
+		ckpt_chunkset_add(f->config.bad, chunk);
+		return;
+	}
 	if (!f->config.findings) {
 		ckpt_fetch_fail(f, code, at, chunk);
 		return;
@@ -175,15 +187,21 @@ static int make_ring(struct ckpt_fetch *f)
 
 /* What is wanted. */
 
-/* Everything but the header, which was seen to beforehand. */
+/* The header was seen to beforehand, if it was given or nothing is said of it. */
+static bool wants_header(const struct ckpt_fetch_config *c)
+{
+	return c->bad || (c->dest && !c->header);
+}
+
 static void want_all(struct ckpt_fetch *f)
 {
-	const struct ckpt_layout *layout = f->config.layout;
+	const struct ckpt_fetch_config *c = &f->config;
+	uint64_t from = wants_header(c) ? 0 : c->layout->header_bytes;
 
-	/* The first one is the header's. */
-	for (size_t i = layout->chunk_count - 1; layout->chunks[i].offset >= layout->header_bytes;
-		i--)
-		f->wanted[i / 64] |= UINT64_C(1) << (i % 64);
+	for (size_t i = 0; i < c->layout->chunk_count; i++)
+		if (c->layout->chunks[i].offset >= from &&
+			!(c->bad && ckpt_chunkset_has(c->bad, i)))
+			f->wanted[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
 /*

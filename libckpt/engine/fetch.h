@@ -10,6 +10,7 @@
 #define CKPT_ENGINE_FETCH_H
 
 #include <stdatomic.h>
+#include "engine/chunkset.h"
 #include "engine/core.h"
 #include "engine/findings.h"
 #include "engine/pacer.h"
@@ -22,6 +23,13 @@
 #define CKPT_FETCH_OWN       4
 /* The greatest chunk that can be read. */
 #define CKPT_FETCH_CHUNK_MAX (UINT32_C(64) << 20)
+
+/* Another copy of the shard, and which chunks come from there. It is opened cached: only they are read of it. */
+struct ckpt_fetch_patch {
+	struct ckpt_store *store;
+	struct ckpt_object *file;
+	const struct ckpt_chunkset *chunks;
+};
 
 struct ckpt_fetch_config {
 	struct ckpt_core *core;
@@ -39,13 +47,19 @@ struct ckpt_fetch_config {
 	/* Or a file of another store; `header` is the shard's, verified. */
 	struct ckpt_store *dest;
 	struct ckpt_object *dest_file;
-	const char *header;
+	const char *header; /* NULL: it is read like all the rest */
 	uint64_t unit; /* what it is written in, as CREATE said; 0: blocks. Not less than a block */
+	const struct ckpt_fetch_patch *patch; /* NULL: everything comes from `file` */
 	/* It goes on behind the training: takes no slot from it, and workers when they have nothing urgent. */
 	bool behind;
 	struct ckpt_pacer *pacer; /* with `behind`: each block waits for it; NULL: none does */
 	/* Or nowhere: every bad chunk is a finding. */
 	struct ckpt_findings *findings;
+	/*
+	 * Or nowhere, the header too: every bad chunk is put into it, and so is one that cannot be read. What is in it
+	 * at the start is not read.
+	 */
+	struct ckpt_chunkset *bad;
 
 	const int *stop;               /* not 0: give up, with this code */
 	struct ckpt_error *err;        /* the first failure in the order of the file */

@@ -2,6 +2,7 @@
 /* A block is read, checked against its digests, and let out. */
 #include "engine/fetch_block.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -13,7 +14,7 @@ static void fill_header(const struct ckpt_fetch_block *b)
 	const struct ckpt_fetch_config *c = &b->fetch->config;
 	uint64_t padded = ckpt_align_up(b->span.length, c->dest->align);
 
-	if (b->span.offset < c->layout->header_bytes)
+	if (c->header && b->span.offset < c->layout->header_bytes)
 		memcpy(b->slot->data, c->header + b->span.offset,
 			ckpt_min_u64(b->span.length, c->layout->header_bytes - b->span.offset));
 	memset(b->slot->data + b->span.length, 0, padded - b->span.length);
@@ -127,34 +128,52 @@ static void let_out(struct ckpt_fetch_block *b)
 /* At once, of a block that is as large as a part of an upload. */
 #define READ_MAX (UINT64_C(64) << 20)
 
+static bool reads(const struct ckpt_fetch_block *b, size_t chunk)
+{
+	return ckpt_fetch_wants(b->fetch, chunk) &&
+	       ckpt_fetch_patches(b->fetch, chunk) == b->patching;
+}
+
+/* Of a request. With more bytes than it is for it would overwrite some that came from the first copy. */
+static uint64_t unit(const struct ckpt_fetch_block *b)
+{
+	return b->patching ? 1 : b->fetch->config.store->align;
+}
+
 /*
  * The next run of bytes that are wanted, from b->read on. Chunks between that nobody wants are left out
- * unless a request that is aligned would read them all the same. Returns the file to read it from: one that
- * has a chunk which others read, too, is read as they read it.
+ * unless a request that is aligned would read them all the same. Returns the file to read it from, NULL: there is no
+ * more. One that has a chunk which others read, too, is read as they read it.
  */
 static struct ckpt_object *find_run(
-	const struct ckpt_fetch_block *b, uint64_t align, uint64_t *ret_lo, uint64_t *ret_hi)
+	const struct ckpt_fetch_block *b, uint64_t *ret_lo, uint64_t *ret_hi)
 {
 	const struct ckpt_fetch_config *config = &b->fetch->config;
 	const struct ckpt_layout *layout = config->layout;
+	uint64_t align = unit(b);
 	bool shared = false;
-	size_t i = ckpt_layout_chunk_at(layout, b->read);
 	uint64_t end = 0;
 
-	while (!ckpt_fetch_wants(b->fetch, i))
-		i++;
-	*ret_lo = ckpt_max_u64(b->read, layout->chunks[i].offset);
-	for (; i < layout->chunk_count && layout->chunks[i].offset < b->hi; i++) {
+	if (b->read >= b->hi)
+		return NULL;
+	for (size_t i = ckpt_layout_chunk_at(layout, b->read);
+		i < layout->chunk_count && layout->chunks[i].offset < b->hi; i++) {
 		const struct ckpt_chunk *c = &layout->chunks[i];
 
-		if (!ckpt_fetch_wants(b->fetch, i))
+		if (!reads(b, i))
 			continue;
-		if (end && (c->offset & ~(align - 1)) > ckpt_align_up(end, align))
+		if (end == 0)
+			*ret_lo = ckpt_max_u64(b->read, c->offset);
+		else if (b->narrow || (c->offset & ~(align - 1)) > ckpt_align_up(end, align))
 			break;
 		end = c->offset + c->length;
 		shared = shared || (config->cached && ckpt_fetch_shares(b->fetch, i));
 	}
+	if (end == 0)
+		return NULL;
 	*ret_hi = ckpt_min_u64(end, b->hi);
+	if (b->patching)
+		return config->patch->file;
 	return shared ? config->cached : config->file;
 }
 
@@ -162,22 +181,27 @@ static struct ckpt_object *find_run(
 static bool read_on(struct ckpt_fetch_block *b)
 {
 	struct ckpt_fetch *f = b->fetch;
-	struct ckpt_store *store = f->config.store;
 	uint64_t lo;
 	uint64_t hi;
 
-	if (b->read >= b->hi)
+	struct ckpt_object *file = find_run(b, &lo, &hi);
+	if (!file && f->config.patch && !b->patching) {
+		b->patching = true;
+		b->read = b->lo;
+		file = find_run(b, &lo, &hi);
+	}
+	if (!file)
 		return false;
-	struct ckpt_object *file = find_run(b, store->align, &lo, &hi);
 	b->at = lo;
-	lo &= ~(uint64_t)(store->align - 1);
+	lo &= ~(unit(b) - 1);
 	hi = ckpt_min_u64(hi, lo + READ_MAX);
 	b->read = hi;
-	hi = ckpt_align_up(hi, store->align);
+	hi = ckpt_align_up(hi, unit(b));
 	CKPT_ASSERT(lo >= b->span.offset && hi <= b->span.offset + f->unit);
 	ckpt_store_op_init(&b->op, &f->task, &f->said);
 	b->op.stop = f->config.stop;
-	ckpt_store_read(store, &b->op, file, b->slot->data + (lo - b->span.offset), hi - lo, lo,
+	ckpt_store_read(b->patching ? f->config.patch->store : f->config.store, &b->op, file,
+		b->slot->data + (lo - b->span.offset), hi - lo, lo,
 		f->own ? -1 : (int)b->slot->number);
 	return true;
 }
@@ -188,14 +212,32 @@ void ckpt_fetch_block_start(struct ckpt_fetch_block *block)
 	block->state = read_on(block) ? BLOCK_READING : BLOCK_READ;
 }
 
+/* Bytes that cannot be had are bad ones, but of a request for several chunks perhaps not all are. */
+static bool note_unread(struct ckpt_fetch_block *b)
+{
+	struct ckpt_chunkset *bad = b->fetch->config.bad;
+	const struct ckpt_layout *layout = b->fetch->config.layout;
+
+	if (!bad || (b->op.result != -EIO && b->op.result != CKPT_EINCOMPLETE))
+		return false;
+	if (b->narrow) {
+		ckpt_chunkset_add(bad, ckpt_layout_chunk_at(layout, b->at));
+	} else {
+		b->narrow = true;
+		b->read = b->at;
+	}
+	return true;
+}
+
 /* A request has come back. */
 static void take_read(struct ckpt_fetch_block *b)
 {
 	struct ckpt_fetch *f = b->fetch;
+	bool failed = b->op.result < 0 && !note_unread(b);
 
-	if (b->op.result < 0)
+	if (failed)
 		ckpt_fetch_take_failure(f, b->op.result, b->at, CKPT_FETCH_NO_CHUNK);
-	if (b->op.result < 0 || ckpt_fetch_stopping(f) || !read_on(b))
+	if (failed || ckpt_fetch_stopping(f) || !read_on(b))
 		b->state = BLOCK_READ;
 }
 

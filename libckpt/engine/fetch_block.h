@@ -28,6 +28,8 @@ struct ckpt_fetch_block {
 	uint64_t hi;
 	uint64_t read; /* what is wanted before it has been read, or is being read */
 	uint64_t at;   /* where the request under way begins */
+	bool patching; /* what comes from the other copy is read, after all the rest */
+	bool narrow;   /* a request failed: each chunk is read by itself, to see which */
 	struct ckpt_store_op op;
 	struct ckpt_job check;
 	size_t from; /* chunk at which the check goes on */
@@ -47,6 +49,9 @@ static inline bool ckpt_fetch_shares(const struct ckpt_fetch *f, size_t chunk)
 {
 	return f->config.targets->shared[chunk / 64] >> (chunk % 64) & 1;
 }
+
+/* fetch.c: it comes from the other copy. */
+bool ckpt_fetch_patches(const struct ckpt_fetch *f, size_t chunk);
 
 static inline bool ckpt_fetch_stopping(const struct ckpt_fetch *f)
 {

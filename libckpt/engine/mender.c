@@ -1,41 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A damaged step, written again from the remote store. */
+/* A damaged step, made whole with what the remote store has. */
 #include "engine/mender.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
+
+#define MIB ((double)(1 << 20))
 
 static struct ckpt_mender *mender_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_mender, task);
 }
 
-static ckpt_task_fn end_body;
 static ckpt_task_fn verify_body;
+static ckpt_task_fn index_body;
+static ckpt_task_fn open_body;
+static ckpt_task_fn scan_body;
 static ckpt_task_fn source_body;
 static ckpt_task_fn write_body;
+static ckpt_task_fn put_index_body;
+static ckpt_task_fn place_body;
+static ckpt_task_fn shut_body;
 
-static int give_up(struct ckpt_mender *m, int code)
+static int end(struct ckpt_mender *m, int code)
 {
+	m->over = true;
 	m->code = code;
-	return ckpt_task_continue(&m->task, end_body);
+	return ckpt_task_continue(&m->task, shut_body);
 }
 
 static int trouble(struct ckpt_mender *m, const char *doing)
 {
-	struct ckpt_store *store = m->core->store;
+	struct ckpt_store *store = m->op.store;
+	const struct ckpt_where where = {.tier = ckpt_store_tier(store), .file = m->op.path};
+	int r = m->op.result;
 
-	if (m->op.result >= 0)
+	if (r >= 0)
 		return *m->stop;
-	return ckpt_fail_at(&m->err, m->op.result,
-		&(struct ckpt_where){.tier = ckpt_store_tier(store), .file = m->op.path},
-		"cannot %s %s in %s: %s", doing, m->op.path, store->label,
-		ckpt_code_text(m->op.result));
+	if (ckpt_fail_said(&m->err, r, &where, &m->said))
+		return r;
+	return ckpt_fail_at(&m->err, r, &where, "cannot %s %s in %s: %s", doing, m->op.path,
+		store->label, ckpt_code_text(r));
 }
 
-static void start_shard(struct ckpt_mender *m, struct ckpt_store *store)
+/* Of a failure that says nothing about the files: give up. */
+static bool is_blind(const struct ckpt_mender *m, int code)
+{
+	bool damage = code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
+		      code == CKPT_EFORMAT || code == -EIO;
+
+	return !damage || *m->stop;
+}
+
+/* What is bad. */
+
+static void start_index(struct ckpt_mender *m, struct ckpt_store *store)
 {
 	ckpt_error_clear(&m->err);
 	m->shard = (struct ckpt_shard){.core = m->core,
@@ -51,52 +74,11 @@ static void start_shard(struct ckpt_mender *m, struct ckpt_store *store)
 	ckpt_shard_start_index(&m->shard);
 }
 
-/* To `dest`, or nowhere: then what is bad is a finding. */
-static void start_fetch(struct ckpt_mender *m, struct ckpt_store *dest)
-{
-	struct ckpt_fetch_config config = {.core = m->core,
-		.layout = m->shard.index->layout,
-		.store = m->shard.store,
-		.file = &m->shard.file,
-		.generation = m->shard.generation,
-		.step = m->shard.step,
-		.rank = m->rank,
-		.header = m->shard.header,
-		.stop = m->stop,
-		.err = &m->err,
-		.counter = &m->bytes,
-		.waiter = &m->task};
-
-	if (dest) {
-		config.dest = dest;
-		config.dest_file = &m->file;
-	} else {
-		config.findings = &m->findings;
-	}
-	ckpt_fetch_start(&m->fetch, &config);
-}
-
-static void clear_rank(struct ckpt_mender *m)
-{
-	ckpt_fetch_clear(&m->fetch);
-	ckpt_shard_clear(&m->shard);
-	ckpt_findings_clear(&m->findings);
-}
-
 static bool next_rank(struct ckpt_mender *m)
 {
 	while (m->rank < m->pick->manifest.world && ckpt_elsewhere_has(&m->elsewhere, m->rank))
 		m->rank++;
 	return m->rank < m->pick->manifest.world;
-}
-
-/* Of a failure that says nothing about the files: give up. */
-static bool is_blind(const struct ckpt_mender *m, int code)
-{
-	bool damage = code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
-		      code == CKPT_EFORMAT || code == -EIO;
-
-	return !damage || *m->stop;
 }
 
 static int verify_body(struct ckpt_task *task)
@@ -105,177 +87,306 @@ static int verify_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (!next_rank(m))
-		return give_up(m, *m->stop);
-	start_shard(m, NULL);
+		return end(m, *m->stop);
+	start_index(m, m->core->store);
 	CKPT_AWAIT(task, m->shard.task.finished);
-	m->code = m->shard.task.result;
-	if (m->code == 0) {
-		ckpt_shard_start_open(&m->shard);
-		CKPT_AWAIT(task, m->shard.task.finished);
-		m->code = m->shard.task.result;
-	}
-	if (m->code == 0) {
-		ckpt_shard_start_header(&m->shard);
-		CKPT_AWAIT(task, m->shard.task.finished);
-		m->code = m->shard.task.result;
-	}
-	if (m->code == 0) {
-		start_fetch(m, NULL);
-		CKPT_AWAIT(task, m->fetch.task.finished);
-		m->code = m->fetch.task.result;
-	}
-	m->bad = m->code < 0 || m->fetch.noted > 0;
-	ckpt_shard_start_shut(&m->shard);
-	CKPT_AWAIT(task, m->shard.task.finished);
-	clear_rank(m);
-	if (is_blind(m, m->code))
-		return give_up(m, *m->stop ? *m->stop : m->code);
-	if (m->bad)
-		return ckpt_task_continue(task, source_body);
-	m->rank++;
-	return ckpt_task_continue(task, verify_body);
+	m->index_bad = m->shard.task.result < 0;
+	m->index_put = false;
+	if (is_blind(m, m->shard.task.result))
+		return end(m, *m->stop ? *m->stop : m->shard.task.result);
+	return ckpt_task_continue(task, m->index_bad ? index_body : open_body);
 	CKPT_TASK_END(task);
 }
 
-/* Damaged there, too: what is here stays as it is, because most of it is good. */
-static int take_source(struct ckpt_mender *m)
+/* The digest in the manifest says that the one there is the same. */
+static int index_body(struct ckpt_task *task)
 {
-	const struct ckpt_error *first = ckpt_findings_first(&m->findings);
+	struct ckpt_mender *m = mender_of(task);
 
-	if (!first)
-		return m->fetch.task.result < 0 ? m->fetch.task.result : *m->stop;
-	m->err = *first;
-	return first->code;
+	CKPT_TASK_BEGIN(task);
+	ckpt_shard_clear(&m->shard);
+	start_index(m, m->source);
+	CKPT_AWAIT(task, m->shard.task.finished);
+	if (m->shard.task.result < 0)
+		return end(m, m->shard.task.result);
+	m->indexes++;
+	m->shard.store = m->core->store;
+	return ckpt_task_continue(task, open_body);
+	CKPT_TASK_END(task);
 }
 
-/* What the remote store has is read to the end before anything here is touched. */
+static int open_body(struct ckpt_task *task)
+{
+	struct ckpt_mender *m = mender_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (ckpt_chunkset_init(&m->bad, m->shard.index->layout) < 0)
+		return end(m, ckpt_fail(&m->err, -ENOMEM, "out of memory"));
+	ckpt_shard_start_open(&m->shard);
+	CKPT_AWAIT(task, m->shard.task.finished);
+	if (is_blind(m, m->shard.task.result))
+		return end(m, *m->stop ? *m->stop : m->shard.task.result);
+	m->size_bad = m->shard.task.result < 0;
+	ckpt_error_clear(&m->err);
+	ckpt_chunkset_add_behind(
+		&m->bad, m->shard.index->layout, m->shard.file.fd >= 0 ? m->shard.op.size : 0);
+	return ckpt_task_continue(task, m->shard.file.fd >= 0 ? scan_body : source_body);
+	CKPT_TASK_END(task);
+}
+
+static void start_fetch(struct ckpt_mender *m, struct ckpt_fetch_config config)
+{
+	config.core = m->core;
+	config.layout = m->shard.index->layout;
+	config.generation = m->shard.generation;
+	config.step = m->shard.step;
+	config.rank = m->rank;
+	config.stop = m->stop;
+	config.err = &m->err;
+	config.counter = &m->read;
+	config.waiter = &m->task;
+	ckpt_fetch_start(&m->fetch, &config);
+}
+
+static int scan_body(struct ckpt_task *task)
+{
+	struct ckpt_mender *m = mender_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	start_fetch(m, (struct ckpt_fetch_config){.file = &m->shard.file, .bad = &m->bad});
+	CKPT_AWAIT(task, m->fetch.task.finished);
+	if (m->fetch.task.result < 0)
+		return end(m, m->fetch.task.result);
+	ckpt_fetch_clear(&m->fetch);
+	if (m->bad.count > 0)
+		return ckpt_task_continue(task, source_body);
+	if (m->size_bad)
+		return ckpt_task_continue(task, write_body);
+	/* As it was written, and so is the one there: if it does not go with its index, nothing is to be mended. */
+	ckpt_shard_start_header(&m->shard);
+	CKPT_AWAIT(task, m->shard.task.finished);
+	if (m->shard.task.result < 0)
+		return end(m, m->shard.task.result);
+	return ckpt_task_continue(task, m->index_bad ? put_index_body : shut_body);
+	CKPT_TASK_END(task);
+}
+
+/* What is written. */
+
+static bool is_useless(const struct ckpt_mender *m)
+{
+	return m->shard.file.fd < 0 || m->bad.count == m->bad.room;
+}
+
+static void name_shard(struct ckpt_mender *m)
+{
+	ckpt_name_shard(
+		m->path, m->shard.generation, m->shard.step, m->rank, m->shard.rank->attempt);
+}
+
+/* What of it is bad there does not matter, unless it is asked for. */
 static int source_body(struct ckpt_task *task)
 {
 	struct ckpt_mender *m = mender_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	start_shard(m, m->source);
-	CKPT_AWAIT(task, m->shard.task.finished);
-	if (m->shard.task.result < 0)
-		return give_up(m, m->shard.task.result);
-	ckpt_shard_start_open(&m->shard);
-	CKPT_AWAIT(task, m->shard.task.finished);
-	if (m->shard.task.result < 0)
-		return give_up(m, m->shard.task.result);
-	ckpt_shard_start_header(&m->shard);
-	CKPT_AWAIT(task, m->shard.task.finished);
-	if (m->shard.task.result < 0)
-		return give_up(m, m->shard.task.result);
-	start_fetch(m, NULL);
-	CKPT_AWAIT(task, m->fetch.task.finished);
-	r = take_source(m);
-	ckpt_fetch_clear(&m->fetch);
-	return r < 0 ? give_up(m, r) : ckpt_task_continue(task, write_body);
+	name_shard(m);
+	if (is_useless(m))
+		ckpt_store_open(m->source, &m->op, m->path, &m->there);
+	else
+		ckpt_store_open_cached(m->source, &m->op, m->path, &m->there);
+	CKPT_AWAIT(task, m->op.done);
+	r = trouble(m, "open");
+	return r < 0 ? end(m, r) : ckpt_task_continue(task, write_body);
 	CKPT_TASK_END(task);
 }
 
-static ckpt_task_fn seal_body;
-
-static void name_shard(const struct ckpt_mender *m, char *path)
+/* Of the file that is to have the name m->path. */
+static void name_new(const struct ckpt_mender *m, char *out)
 {
-	ckpt_name_shard(path, m->shard.generation, m->shard.step, m->rank, m->shard.rank->attempt);
+	int length = snprintf(out, CKPT_PATH_MAX, "%s" CKPT_STORE_TEMP "%016llx", m->path,
+		(unsigned long long)ckpt_env_random(m->core->parts.env));
+
+	CKPT_ASSERT(length > 0 && length < CKPT_PATH_MAX);
 }
 
-static void name_index(const struct ckpt_mender *m, char *path)
+static void start_write(struct ckpt_mender *m)
 {
-	ckpt_name_index(path, m->shard.generation, m->shard.step, m->rank, m->shard.rank->attempt);
+	struct ckpt_fetch_config config = {
+		.file = &m->shard.file, .dest = m->core->store, .dest_file = &m->file};
+
+	m->patch =
+		(struct ckpt_fetch_patch){.store = m->source, .file = &m->there, .chunks = &m->bad};
+	if (is_useless(m)) {
+		config.store = m->source;
+		config.file = &m->there;
+	} else if (m->bad.count > 0) {
+		config.patch = &m->patch;
+	}
+	start_fetch(m, config);
 }
 
-/* A new file under the name: whoever still writes to the old one does not reach it. */
 static int write_body(struct ckpt_task *task)
 {
 	struct ckpt_mender *m = mender_of(task);
 	struct ckpt_store *store = m->core->store;
-	char path[CKPT_PATH_MAX];
+	char name[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	name_shard(m, path);
-	ckpt_store_remove(store, &m->op, path);
-	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "remove");
-	if (r < 0)
-		return give_up(m, r);
-	name_shard(m, path);
-	ckpt_store_create(store, &m->op, path,
+	name_shard(m);
+	name_new(m, name);
+	ckpt_store_create(store, &m->op, name,
 		ckpt_align_up(m->shard.index->layout->bytes, store->align), &m->file);
 	CKPT_AWAIT(task, m->op.done);
+	m->made = m->op.result >= 0;
 	r = trouble(m, "create");
 	if (r < 0)
-		return give_up(m, r);
-	start_fetch(m, store);
+		return end(m, r);
+	start_write(m);
 	CKPT_AWAIT(task, m->fetch.task.finished);
 	if (m->fetch.task.result < 0)
-		return give_up(m, m->fetch.task.result);
+		return end(m, m->fetch.task.result);
 	ckpt_store_seal(store, &m->op, &m->file, m->shard.index->layout->bytes);
 	CKPT_AWAIT(task, m->op.done);
 	r = trouble(m, "seal");
-	return r < 0 ? give_up(m, r) : ckpt_task_continue(task, seal_body);
+	return r < 0 ? end(m, r) : ckpt_task_continue(task, place_body);
 	CKPT_TASK_END(task);
 }
 
-static int seal_body(struct ckpt_task *task)
+static int put_index_body(struct ckpt_task *task)
 {
 	struct ckpt_mender *m = mender_of(task);
-	struct ckpt_store *store = m->core->store;
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	name_index(m, path);
-	ckpt_store_remove(store, &m->op, path);
+	m->index_put = true;
+	ckpt_name_index(
+		m->path, m->shard.generation, m->shard.step, m->rank, m->shard.rank->attempt);
+	name_new(m, m->file.path);
+	ckpt_store_put(
+		m->core->store, &m->op, m->file.path, m->shard.index_bytes, m->shard.index_length);
 	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "remove");
-	if (r < 0)
-		return give_up(m, r);
-	name_index(m, path);
-	ckpt_store_publish(store, &m->op, path, m->shard.index_bytes, m->shard.index_length, NULL);
-	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "publish");
-	if (r < 0)
-		return give_up(m, r);
-	ckpt_name_step(path, m->shard.generation, m->shard.step);
-	ckpt_store_sync(store, &m->op, path);
-	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "sync");
-	if (r < 0)
-		return give_up(m, r);
-	ckpt_log(m->core->parts.log, CKPT_LOG_WARN,
-		"the files of rank %u of step %llu in %s were damaged, and are written again from "
-		"%s",
-		m->rank, (unsigned long long)m->shard.step, store->label, m->source->label);
-	ckpt_shard_start_shut(&m->shard);
-	CKPT_AWAIT(task, m->shard.task.finished);
-	clear_rank(m);
-	m->mended++;
-	m->rank++;
-	return ckpt_task_continue(task, verify_body);
+	m->made = m->op.result >= 0;
+	r = trouble(m, "write");
+	return r < 0 ? end(m, r) : ckpt_task_continue(task, place_body);
 	CKPT_TASK_END(task);
 }
 
+/* The old file keeps its name until the new one is whole: it may have what nobody else has. */
+static int place_body(struct ckpt_task *task)
+{
+	struct ckpt_mender *m = mender_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_replace(m->core->store, &m->op, &m->file, m->path);
+	CKPT_AWAIT(task, m->op.done);
+	r = trouble(m, "replace");
+	if (r < 0)
+		return end(m, r);
+	m->made = false;
+	return ckpt_task_continue(task, m->index_bad && !m->index_put ? put_index_body : shut_body);
+	CKPT_TASK_END(task);
+}
+
+/* The end of a rank, and of all. */
+
+static void count(struct ckpt_mender *m)
+{
+	const struct ckpt_layout *layout = m->shard.index->layout;
+	uint64_t bytes = ckpt_chunkset_bytes(&m->bad, layout);
+
+	if (!m->index_bad && !m->size_bad && m->bad.count == 0)
+		return;
+	ckpt_log(m->core->parts.log, CKPT_LOG_WARN,
+		"the files of rank %u of step %llu in %s were damaged: %zu of %zu chunks (%.1f "
+		"MiB)%s were had from %s, and new files are in their place",
+		m->rank, (unsigned long long)m->shard.step, m->core->store->label, m->bad.count,
+		layout->chunk_count, (double)bytes / MIB, m->index_bad ? " and the index" : "",
+		m->source->label);
+	m->mended++;
+	m->chunks += m->bad.count;
+	m->bytes += bytes;
+}
+
+static void clear_rank(struct ckpt_mender *m)
+{
+	ckpt_fetch_clear(&m->fetch);
+	ckpt_shard_clear(&m->shard);
+	ckpt_chunkset_clear(&m->bad);
+}
+
 /* A file that was not finished is no file. */
-static int end_body(struct ckpt_task *task)
+static int shut_body(struct ckpt_task *task)
 {
 	struct ckpt_mender *m = mender_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (m->made) {
+		ckpt_store_abandon(m->core->store, &m->op, &m->file);
+		CKPT_AWAIT(task, m->op.done);
+		m->made = false;
+	}
+	if (m->there.fd >= 0) {
+		ckpt_store_shut(m->source, &m->op, &m->there);
+		CKPT_AWAIT(task, m->op.done);
+	}
 	if (m->shard.file.fd >= 0) {
 		ckpt_shard_start_shut(&m->shard);
 		CKPT_AWAIT(task, m->shard.task.finished);
 	}
-	if (m->file.fd >= 0) {
-		ckpt_store_abandon(m->core->store, &m->op, &m->file);
-		CKPT_AWAIT(task, m->op.done);
-	}
+	if (!m->over)
+		count(m);
 	clear_rank(m);
+	m->rank++;
+	if (!m->over)
+		return ckpt_task_continue(task, verify_body);
 	ckpt_elsewhere_clear(&m->elsewhere);
 	return m->code;
+	CKPT_TASK_END(task);
+}
+
+/* What one that was killed has left of new files. False: no more. */
+static bool next_leftover(struct ckpt_mender *m, char *out)
+{
+	char directory[CKPT_PATH_MAX];
+
+	ckpt_name_step(directory, m->pick->chosen.generation, m->pick->chosen.step);
+	for (;;) {
+		m->name = m->name ? m->name + strlen(m->name) + 1 : m->names.names;
+		if (!m->names.names || m->name == m->names.names + m->names.bytes)
+			return false;
+		if (strncmp(m->name, "rank-", 5) != 0 || !strstr(m->name, CKPT_STORE_TEMP))
+			continue;
+		int length = snprintf(out, CKPT_PATH_MAX, "%s/%s", directory, m->name);
+		if (length > 0 && length < CKPT_PATH_MAX)
+			return true;
+	}
+}
+
+static int leftovers_body(struct ckpt_task *task)
+{
+	struct ckpt_mender *m = mender_of(task);
+	struct ckpt_store *store = m->core->store;
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, m->pick->chosen.generation, m->pick->chosen.step);
+	ckpt_store_list(store, &m->op, path);
+	CKPT_AWAIT(task, m->op.done);
+	m->names = m->op.listing;
+	m->op.listing = (struct ckpt_listing){0};
+	while (next_leftover(m, path)) {
+		ckpt_store_remove(store, &m->op, path);
+		CKPT_AWAIT(task, m->op.done);
+	}
+	ckpt_free(m->names.names);
+	m->names = (struct ckpt_listing){0};
+	/* One that stays takes up room, until the step goes. */
+	ckpt_error_clear(&m->said);
+	return ckpt_task_continue(task, verify_body);
 	CKPT_TASK_END(task);
 }
 
@@ -289,8 +400,8 @@ static int mender_body(struct ckpt_task *task)
 	ckpt_elsewhere_start(&m->elsewhere);
 	CKPT_AWAIT(task, m->elsewhere.task.finished);
 	if (m->elsewhere.task.result < 0)
-		return give_up(m, m->elsewhere.task.result);
-	return ckpt_task_continue(task, verify_body);
+		return end(m, m->elsewhere.task.result);
+	return ckpt_task_continue(task, leftovers_body);
 	CKPT_TASK_END(task);
 }
 
@@ -302,10 +413,37 @@ static void mender_done(struct ckpt_task *task)
 void ckpt_mender_start(struct ckpt_mender *mender)
 {
 	mender->file.fd = -1;
+	mender->there.fd = -1;
 	ckpt_shard_init(&mender->shard);
 	ckpt_error_clear(&mender->err);
-	ckpt_store_op_init(&mender->op, &mender->task, NULL);
+	ckpt_error_clear(&mender->said);
+	ckpt_store_op_init(&mender->op, &mender->task, &mender->said);
 	mender->op.quiet = true;
 	mender->op.stop = mender->stop;
 	ckpt_task_start(&mender->task, &mender->core->sched, mender_body, mender_done);
+}
+
+void ckpt_mender_tell(const struct ckpt_mender *mender, struct ckpt_error *found)
+{
+	const struct ckpt_scan_step *step = &mender->pick->chosen;
+	char indexes[48] = "";
+	char what[512];
+
+	(void)snprintf(what, sizeof(what), "step %llu in %.200s was damaged (%.160s%s%.100s)",
+		(unsigned long long)step->step, mender->core->parts.label,
+		found->file[0] ? found->file : "files of its ranks",
+		found->tensor[0] ? ", tensor " : "", found->tensor);
+	if (mender->indexes > 0)
+		(void)snprintf(indexes, sizeof(indexes), " and %u index%s", mender->indexes,
+			mender->indexes > 1 ? "es" : "");
+	if (mender->mended > 0)
+		(void)snprintf(found->message, sizeof(found->message),
+			"%s, and is whole again, with %zu chunk%s (%.1f MiB)%s from %.200s: "
+			"restore it again",
+			what, mender->chunks, mender->chunks == 1 ? "" : "s",
+			(double)mender->bytes / MIB, indexes, mender->source->label);
+	else
+		(void)snprintf(found->message, sizeof(found->message),
+			"%s, but all of it verifies now: restore it again", what);
+	found->mended = 1;
 }

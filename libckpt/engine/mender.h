@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mending a step that was found damaged here, from the remote store: every rank's files that are here are verified,
- * and those that are bad are written again, from there, verified on the way. What is there is read to the end first: if
- * it is damaged, too, or not to be had, nothing of that rank is changed.
+ * Mending a step that was found damaged here: every rank's files that are here are verified, chunk by chunk. For those
+ * that are bad new files are written: the chunks that are good here come from here, and only the others from the remote
+ * store, all of them verified. A new file gets its name when it is whole and durable, and the old one has it until then.
+ * So where it is given up the files of that rank are as they were.
  */
 #ifndef CKPT_ENGINE_MENDER_H
 #define CKPT_ENGINE_MENDER_H
@@ -20,23 +21,39 @@ struct ckpt_mender {
 	const int *stop;              /* not 0: give up, with this code */
 	struct ckpt_task *waiter;
 
-	uint32_t mended;       /* ranks whose files were written again */
 	struct ckpt_error err; /* why it failed */
+	uint32_t mended;       /* ranks whose files were written again */
+	/* What was had from there for them. */
+	uint32_t indexes;
+	size_t chunks;
+	uint64_t bytes; /* of the chunks */
 
 	/* Its own. */
 	struct ckpt_elsewhere elsewhere;
-	struct ckpt_findings findings;
-	struct ckpt_shard shard;
+	struct ckpt_listing names;
+	const char *name;
+	struct ckpt_shard shard;  /* what is here, perhaps with the index from there */
+	struct ckpt_chunkset bad; /* of it */
+	bool index_bad;
+	bool index_put;
+	bool size_bad;            /* it is missing, or has another size */
+	struct ckpt_object there; /* the shard in the remote store; fd -1: not open */
+	struct ckpt_fetch_patch patch;
+	struct ckpt_object file;  /* a new one, under a name that is not its own yet */
+	bool made;                /* it is there */
+	char path[CKPT_PATH_MAX]; /* the name that it is for */
 	struct ckpt_fetch fetch;
-	struct ckpt_object file;
 	struct ckpt_store_op op;
-	atomic_uint_fast64_t bytes;
+	struct ckpt_error said; /* by a store, of what `op` was asked */
+	atomic_uint_fast64_t read;
 	uint32_t rank;
-	bool bad;
+	bool over; /* with this code */
 	int code;
 };
 
 /* Zeroed, but for what comes before the first blank line. */
 void ckpt_mender_start(struct ckpt_mender *mender);
+/* What has become of the damage that was found, in the place of its own words. After a result of 0. */
+void ckpt_mender_tell(const struct ckpt_mender *mender, struct ckpt_error *found);
 
 #endif

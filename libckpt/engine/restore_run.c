@@ -5,7 +5,6 @@
  * answer. The memory is let go of only when everything is back.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -155,8 +154,6 @@ static bool start_mender(struct ckpt_restore *r)
 	r->mender = ckpt_alloc(sizeof(*r->mender));
 	if (!r->mender)
 		return false;
-	core->mended_generation = r->pick.chosen.generation;
-	core->mended_step = r->pick.chosen.step;
 	r->mender->core = core;
 	r->mender->source = core->uploader->dest;
 	r->mender->pick = &r->pick;
@@ -170,21 +167,22 @@ static bool start_mender(struct ckpt_restore *r)
 /* True: it is good again. What was found is told all the same, and who asks again is given it. */
 static bool take_mender(struct ckpt_restore *r)
 {
-	const struct ckpt_error found = r->why;
-	const char *remote = r->core->uploader->dest->label;
+	struct ckpt_core *core = r->core;
+	const char *remote = core->uploader->dest->label;
 
-	r->core->mending = false;
-
+	core->mending = false;
+	/* It was given up: whether the step can be mended is for the next one to find out. */
+	if (r->stop && r->mender->task.result < 0)
+		return false;
+	core->mended_generation = r->pick.chosen.generation;
+	core->mended_step = r->pick.chosen.step;
 	if (r->mender->task.result == 0) {
-		(void)snprintf(r->why.message, sizeof(r->why.message),
-			"%.700s; it was put back from %.200s: restore it again", found.message,
-			remote);
-		r->why.mended = 1;
+		ckpt_mender_tell(r->mender, &r->why);
 		return true;
 	}
-	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR,
-		"step %llu of %s cannot be put back from %s: %.700s",
-		(unsigned long long)r->pick.chosen.step, r->core->parts.label, remote,
+	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
+		"step %llu of %s is damaged, and cannot be mended from %s: %.700s",
+		(unsigned long long)r->pick.chosen.step, core->parts.label, remote,
 		r->mender->err.message);
 	return false;
 }

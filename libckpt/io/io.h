@@ -24,7 +24,7 @@ enum ckpt_io_op {
 	CKPT_IO_OP_LOCK,     /* fd, flags: open-file lock on the whole file; -EAGAIN when held,
 	                         -ENOENT when it has no name any more */
 	CKPT_IO_OP_MKDIR,    /* path; -EEXIST */
-	CKPT_IO_OP_RENAME,   /* path -> new_path, never replacing; -EEXIST */
+	CKPT_IO_OP_RENAME,   /* path -> new_path, flags; -EEXIST unless it may replace */
 	CKPT_IO_OP_UNLINK,   /* path */
 	CKPT_IO_OP_RMDIR,    /* path */
 	CKPT_IO_OP_SYNC_DIR, /* path ("." is the root): opens, fsyncs and closes a directory */
@@ -32,12 +32,14 @@ enum ckpt_io_op {
 };
 
 /* OPEN: what for. */
-#define CKPT_OPEN_CREATE 1u  /* O_CREAT|O_EXCL|O_RDWR, mode 0666 under the umask; else O_RDONLY */
-#define CKPT_OPEN_DIRECT 2u  /* O_DIRECT */
-#define CKPT_OPEN_RDWR   4u  /* O_RDWR of an existing file (open-file write locks need it) */
-#define CKPT_OPEN_EXACT  16u /* the page cache is given what is read, and nothing ahead of it */
+#define CKPT_OPEN_CREATE    1u /* O_CREAT|O_EXCL|O_RDWR, mode 0666 under the umask; else O_RDONLY */
+#define CKPT_OPEN_DIRECT    2u /* O_DIRECT */
+#define CKPT_OPEN_RDWR      4u /* O_RDWR of an existing file (open-file write locks need it) */
+#define CKPT_OPEN_EXACT     16u /* the page cache is given what is read, and nothing ahead of it */
 /* LOCK: shared instead of exclusive. */
-#define CKPT_LOCK_SHARED 8u
+#define CKPT_LOCK_SHARED    8u
+/* RENAME: what has the new name loses it, at once. */
+#define CKPT_RENAME_REPLACE 32u
 
 struct ckpt_io_req {
 	struct ckpt_node node; /* back through the inbox when `result` is set */

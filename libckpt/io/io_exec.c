@@ -141,7 +141,10 @@ static int64_t do_rename(const struct ckpt_io_req *req)
 	if (from < 0)
 		return from;
 	int to = ckpt_io_path_parent(req->root, req->new_path, &new_name);
-	int64_t r = to < 0 ? to : rename_new(from, name, to, new_name);
+	int64_t r = to;
+	if (to >= 0)
+		r = req->flags & CKPT_RENAME_REPLACE ? done(renameat2(from, name, to, new_name, 0))
+						     : rename_new(from, name, to, new_name);
 	if (to >= 0)
 		(void)close(to);
 	(void)close(from);

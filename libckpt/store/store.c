@@ -95,7 +95,9 @@ void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const cha
 static void transfer(struct ckpt_store *s, struct ckpt_store_op *op, void *data, uint64_t length,
 	uint64_t offset, int slot)
 {
-	uint64_t mask = s->align - 1;
+	/* What is read through the page cache may be any bytes. */
+	bool exact = op->verb == CKPT_STORE_READ && !op->object->direct;
+	uint64_t mask = exact ? 0 : s->align - 1;
 
 	CKPT_ASSERT(op->object->fd >= 0 && length > 0);
 	CKPT_ASSERT(((uintptr_t)data & mask) == 0 && (length & mask) == 0 && (offset & mask) == 0);
@@ -232,6 +234,16 @@ void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char
 void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char *path)
 {
 	by_path(s, op, CKPT_STORE_SWEEP, path);
+}
+
+void ckpt_store_replace(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
+	const char *path)
+{
+	CKPT_ASSERT(object->fd < 0 && strcmp(object->path, path) != 0);
+	prepare(s, op, CKPT_STORE_REPLACE);
+	set_path(op, path);
+	op->object = object;
+	submit(s, op);
 }
 
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,

@@ -33,7 +33,7 @@ enum ckpt_store_verb {
 	                         After another error the file may be there all the same */
 	CKPT_STORE_GET,  /* path, limit -> data, length. A small whole file; -ENOENT, -EFBIG */
 	CKPT_STORE_OPEN, /* path -> object, size. To read; -ENOENT */
-	CKPT_STORE_READ, /* object, data, length, offset, slot -> size. Whole, but for less than `align` that the
+	CKPT_STORE_READ, /* object, data, length, offset, slot -> size. Aligned unless it was opened cached. Whole, but for less than `align` that the
 	                         file's end may cut off; CKPT_EINCOMPLETE when it ends earlier */
 	CKPT_STORE_CLOSE,  /* object */
 	CKPT_STORE_LIST,   /* path -> listing; -ENOENT */
@@ -42,6 +42,8 @@ enum ckpt_store_verb {
 	CKPT_STORE_LOCK, /* path, shared -> object. An open-file lock; -EAGAIN when held, -ENOENT */
 	CKPT_STORE_SWEEP, /* path: a directory. What ended processes have begun of files in it, and is in no listing,
 	                     goes as far as it can: a failure is logged, and none. Files: nothing is hidden, nor done */
+	CKPT_STORE_REPLACE, /* object, path. A whole file, synced and closed, gets this name, which another one loses at
+	                       that moment; durable on return. Directories only: -EOPNOTSUPP */
 };
 
 /* A file that is open, or a lock that is held. */
@@ -61,7 +63,7 @@ struct ckpt_store_op {
 	struct ckpt_error *err;   /* where the failure is worded; NULL: nowhere */
 	char path[CKPT_PATH_MAX];
 	struct ckpt_object *
-		object; /* in: WRITE, SEAL, ABANDON, READ, CLOSE; out: CREATE, OPEN, LOCK, PUBLISH locked */
+		object; /* in: WRITE, SEAL, ABANDON, READ, CLOSE, REPLACE; out: CREATE, OPEN, LOCK, PUBLISH locked */
 	void *data; /* GET allocates it: the caller frees it with ckpt_free */
 	uint64_t length;
 	uint64_t offset;
@@ -148,7 +150,10 @@ void ckpt_store_get(
 	struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t limit);
 void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	struct ckpt_object *ret_object);
-/* What several processes of this machine read goes through the page cache, and is read from the disk once. */
+/*
+ * What several processes of this machine read goes through the page cache, and is read from the disk once; and what
+ * must not be more than was asked for.
+ */
 void ckpt_store_open_cached(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	struct ckpt_object *ret_object);
 void ckpt_store_read(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
@@ -159,6 +164,9 @@ void ckpt_store_remove(struct ckpt_store *s, struct ckpt_store_op *op, const cha
 void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 /* Nobody may be about to write there what is still wanted. */
 void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
+/* After a failure either of the two may have the name. `object` has no name any more, or still its own. */
+void ckpt_store_replace(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
+	const char *path);
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock);
 

@@ -57,9 +57,11 @@ int ckpt_file_opened(const struct ckpt_store_op *op)
 	return op->req.result == -EAGAIN ? -EBUSY : (int)op->req.result;
 }
 
-void ckpt_file_ask_rename(struct ckpt_store_op *op, const char *path, const char *new_path)
+void ckpt_file_ask_rename(
+	struct ckpt_store_op *op, const char *path, const char *new_path, unsigned flags)
 {
 	ask(op, (struct ckpt_io_req){.op = CKPT_IO_OP_RENAME,
+			.flags = flags,
 			.root = ckpt_file_store(op)->root,
 			.path = path,
 			.new_path = new_path,
@@ -161,6 +163,7 @@ static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_RMDIR] = ckpt_file_rmdir_body,
 	[CKPT_STORE_LOCK] = ckpt_file_lock_body,
 	[CKPT_STORE_SWEEP] = at_once_body,
+	[CKPT_STORE_REPLACE] = ckpt_file_replace_body,
 };
 
 static void op_done(struct ckpt_task *task)
@@ -175,7 +178,7 @@ static void op_done(struct ckpt_task *task)
 
 static void file_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
-	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_SWEEP);
+	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_REPLACE);
 	CKPT_ASSERT(!op->asked);
 	op->temp.fd = -1;
 	op->temp.direct = false;

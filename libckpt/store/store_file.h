@@ -21,7 +21,8 @@ void ckpt_file_ask_path(struct ckpt_store_op *op, enum ckpt_io_op what, const ch
 void ckpt_file_ask_open(struct ckpt_store_op *op, const char *path, unsigned flags);
 /* What an open has come to. -EBUSY: somebody has a lease on the file, which is no lock. */
 int ckpt_file_opened(const struct ckpt_store_op *op);
-void ckpt_file_ask_rename(struct ckpt_store_op *op, const char *path, const char *new_path);
+void ckpt_file_ask_rename(
+	struct ckpt_store_op *op, const char *path, const char *new_path, unsigned flags);
 void ckpt_file_ask_fd(struct ckpt_store_op *op, enum ckpt_io_op what, int fd);
 void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd, bool shared);
 void ckpt_file_ask_length(struct ckpt_store_op *op, enum ckpt_io_op what, int fd, uint64_t length);
@@ -63,5 +64,6 @@ ckpt_task_fn ckpt_file_list_body;
 ckpt_task_fn ckpt_file_remove_body;
 ckpt_task_fn ckpt_file_rmdir_body;
 ckpt_task_fn ckpt_file_lock_body;
+ckpt_task_fn ckpt_file_replace_body;
 
 #endif

@@ -546,7 +546,9 @@ static void test_damage_is_put_back(void **state)
 		struct ckpt_error error = {.size = sizeof(error)};
 		assert_true(ckpt_last_error_record(&error) < 0);
 		assert_int_equal(error.mended, 1);
-		assert_non_null(strstr(error.message, "put back from"));
+		assert_non_null(strstr(error.message, "is whole again, with"));
+		assert_non_null(strstr(error.message, "restore it again"));
+		assert_null(strstr(error.message, "put the file back"));
 		must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 2));
 		assert_int_equal(kit_resume(engine), 2);
 		ckpt_engine_close(engine);
@@ -557,22 +559,59 @@ static void test_damage_is_put_back(void **state)
 	}
 }
 
-/* Damaged here and there: the step is quarantined as ever, and the one before it is next. */
-static void test_damage_on_both_sides(void **state)
+static void break_there(long offset)
 {
-	(void)state;
 	char path[1024];
+
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", remote);
+	scratch_flip(scratch_find(path, ".safetensors"), offset);
+}
+
+static void save_two(void)
+{
 	struct ckpt_engine *engine = open_both();
+
 	must_work(kit_save(engine, 1, v, 2));
 	must_work(kit_save(engine, 2, v, 2));
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
 	ckpt_engine_close(engine);
-	break_here(".safetensors", 5000);
-	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", remote);
-	scratch_flip(scratch_find(path, ".safetensors"), 1000000);
-	engine = open_both();
+}
+
+/* Neither has a whole shard, and together they have every chunk. */
+static void test_damage_in_different_chunks(void **state)
+{
+	(void)state;
+	char path[1024];
+
+	save_two();
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000002", local);
+	size_t files = scratch_count(path);
+	break_here(".safetensors", 1000000);
+	break_there(5000);
+	struct ckpt_engine *engine = open_both();
 	assert_int_equal(kit_compare(engine, CKPT_STEP_LATEST, v, 2), CKPT_EINTEGRITY);
-	assert_null(strstr(ckpt_last_error(), "put back from"));
+	assert_non_null(strstr(ckpt_last_error(), "with 1 chunk (0.2 MiB) from file://"));
+	must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 2));
+	assert_int_equal(kit_resume(engine), 2);
+	ckpt_engine_close(engine);
+	engine = kit_open(local, CKPT_ENGINE_READ_ONLY);
+	must_work(kit_compare(engine, 2, v, 2));
+	ckpt_engine_close(engine);
+	assert_int_equal(scratch_count(path), files);
+}
+
+/* Nobody has that chunk: the step is quarantined as ever, and the one before it is next. */
+static void test_damage_on_both_sides(void **state)
+{
+	(void)state;
+	char path[1024];
+
+	save_two();
+	break_here(".safetensors", 1000001);
+	break_there(1000000);
+	struct ckpt_engine *engine = open_both();
+	assert_int_equal(kit_compare(engine, CKPT_STEP_LATEST, v, 2), CKPT_EINTEGRITY);
+	assert_null(strstr(ckpt_last_error(), "whole again"));
 	assert_int_equal(kit_resume(engine), 1);
 	ckpt_engine_close(engine);
 	/* What is here is as it was: most of it is good. */
@@ -684,6 +723,7 @@ int main(void)
 		SCENE(test_a_new_node_and_damage),
 		SCENE(test_damage_does_not_travel),
 		SCENE(test_damage_is_put_back),
+		SCENE(test_damage_in_different_chunks),
 		SCENE(test_damage_on_both_sides),
 		SCENE(test_closed_in_between),
 		SCENE(test_refused),

@@ -66,6 +66,7 @@ static void after(struct io_tap *tap, struct io_tap_req *r)
 		break;
 	case CKPT_IO_OP_RENAME:
 		put_path(trace, req->new_path);
+		put(trace, "%s", req->flags & CKPT_RENAME_REPLACE ? " replace" : "");
 		break;
 	default:
 		break;

@@ -14,12 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import together
-from waiting import remotely, until
+from waiting import finished, remotely, until
 
 import libckpt
 from libckpt import _bringing, _checkpointer
 
 STATE = {"x": torch.arange(1000.0)}
+TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).resolve().parents[2] / "build/tools"))
 
 
 def committed(store: Path) -> list[int]:
@@ -342,3 +343,43 @@ def test_damage_is_put_back(opened: Any, store: Path, remote: Path) -> None:
         assert ckpt.resume() == 2
     assert torch.equal(state["x"], expected)
     assert shard.read_bytes() == good
+
+
+def test_damage_on_both_sides(opened: Any, store: Path, remote: Path) -> None:
+    """Neither of two copies is whole; what both lack is lost, and what one of them has is not."""
+    size = 8 << 20
+    state = {"x": torch.arange(size // 8)}
+    with opened(state, remote=remote, pool_bytes=16 << 20) as ckpt:
+        ckpt.save(1)
+        state["x"] += 1
+        ckpt.save(2)
+    (here,) = store.glob("g*/step-0000000002/*.safetensors")
+    there = remote / here.relative_to(store)
+    good = here.read_bytes()
+
+    def flip(path: Path, *offsets: int) -> None:
+        bad = bytearray(good)
+        for offset in offsets:
+            bad[offset] ^= 1
+        path.write_bytes(bad)
+
+    # The header and a chunk here; all others there.
+    flip(here, 5, 2_500_000)
+    flip(there, *range(4096 + (1 << 19), 2 << 20, 1 << 20), *range(4 << 20, size, 1 << 20))
+    expected = state["x"].clone()
+    state["x"].zero_()
+    with opened(state, remote=remote, pool_bytes=16 << 20) as ckpt:
+        assert ckpt.resume() == 2
+    assert torch.equal(state["x"], expected)
+    assert here.read_bytes() == good
+    assert not list(store.rglob("*.tmp-*"))
+    assert finished([TOOLS / "ckpt-verify", store]).returncode == 0
+
+    flip(here, 2_500_000)
+    flip(there, 2_500_001)
+    with (
+        pytest.warns(libckpt.CheckpointWarning, match="passed over for the next older one"),
+        opened(state, remote=remote, pool_bytes=16 << 20) as ckpt,
+    ):
+        assert ckpt.resume() == 1
+    assert torch.equal(state["x"], expected - 1)

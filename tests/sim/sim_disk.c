@@ -303,7 +303,7 @@ int sim_disk_mkdir(struct sim_disk *disk, const char *path)
 	return create(disk, path, true, &inode);
 }
 
-int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_path)
+int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_path, bool replace)
 {
 	struct sim_inode *dir;
 	struct sim_inode *new_dir;
@@ -320,10 +320,15 @@ int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_pat
 		return -ENOENT;
 	if (dir != new_dir)
 		return -EXDEV; /* two directories cannot change at once in this model */
-	if (sim_names_find(&dir->cached_names, new_name))
+	struct sim_entry *other = sim_names_find(&dir->cached_names, new_name);
+	if (other && !replace)
 		return -EEXIST;
+	if (other && other->inode->dir)
+		return -EISDIR;
 	if (disk->stopped)
 		return -EROFS;
+	if (other)
+		other->inode->linked = false;
 	struct sim_inode *inode = entry->inode;
 	copy_name(inode->label, new_name);
 	set_path(inode, new_path);

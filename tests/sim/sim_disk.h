@@ -56,7 +56,7 @@ bool sim_path_valid(const char *path);
 int sim_disk_open(struct sim_disk *disk, unsigned owner, unsigned node, const char *path,
 	unsigned flags, uint64_t *ret_size);
 int sim_disk_mkdir(struct sim_disk *disk, const char *path);
-int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_path);
+int sim_disk_rename(struct sim_disk *disk, const char *path, const char *new_path, bool replace);
 int sim_disk_unlink(struct sim_disk *disk, const char *path);
 int sim_disk_rmdir(struct sim_disk *disk, const char *path);
 /* `*ret_names` as ckpt_listing has them, from sim_alloc. */

@@ -244,7 +244,8 @@ static int64_t do_path(struct sim_io *io, const struct sim_request *request)
 	case CKPT_IO_OP_MKDIR:
 		return sim_disk_mkdir(io->disk, req->path);
 	case CKPT_IO_OP_RENAME:
-		return sim_disk_rename(io->disk, req->path, req->new_path);
+		return sim_disk_rename(
+			io->disk, req->path, req->new_path, req->flags & CKPT_RENAME_REPLACE);
 	case CKPT_IO_OP_UNLINK:
 		return sim_disk_unlink(io->disk, req->path);
 	case CKPT_IO_OP_RMDIR:

@@ -206,7 +206,7 @@ static void rename_is_whole_or_not_at_all(void **state)
 		start(&f, seed);
 		(void)make_file(&f, "tmp");
 		sync_dir(&f, ".");
-		assert_int_equal(sim_disk_rename(f.disk, "tmp", "final"), 0);
+		assert_int_equal(sim_disk_rename(f.disk, "tmp", "final", false), 0);
 		cut(&f, sim_cut_pick(&f.sim));
 		bool old = sim_disk_exists(f.disk, "tmp");
 		bool new = sim_disk_exists(f.disk, "final");
@@ -227,12 +227,16 @@ static void rename_never_replaces(void **state)
 	start(&f, 1);
 	put(&f, make_file(&f, "a"), 'a', 10, 0);
 	put(&f, make_file(&f, "b"), 'b', 20, 0);
-	assert_int_equal(sim_disk_rename(f.disk, "a", "b"), -EEXIST);
+	assert_int_equal(sim_disk_rename(f.disk, "a", "b", false), -EEXIST);
 	assert_int_equal(read_file(&f, "b", data, sizeof(data)), 20);
-	assert_int_equal(sim_disk_rename(f.disk, "none", "c"), -ENOENT);
+	assert_int_equal(sim_disk_rename(f.disk, "none", "c", false), -ENOENT);
 	uint64_t size;
 	assert_int_equal(sim_disk_open(f.disk, 1, 1, "a", CKPT_OPEN_CREATE, &size), -EEXIST);
 	assert_int_equal(sim_disk_mkdir(f.disk, "a"), -EEXIST);
+	/* Unless it is asked to. */
+	assert_int_equal(sim_disk_rename(f.disk, "a", "b", true), 0);
+	assert_int_equal(read_file(&f, "b", data, sizeof(data)), 10);
+	assert_int_equal(sim_disk_rename(f.disk, "a", "b", true), -ENOENT);
 	sim_disk_free(f.disk);
 }
 

@@ -74,7 +74,7 @@ class CheckpointError(Exception):
         self.tensor = tensor
         self.file = file
         self.offset = offset
-        #: what was found damaged was put back from the remote store: it may be asked for again
+        #: what was found damaged is whole again, with the remote store: it may be asked for again
         self.mended = mended
 
     def __str__(self) -> str:

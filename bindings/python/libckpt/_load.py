@@ -271,7 +271,7 @@ def _read_asked(
 
 
 def _read_step(engine: Engine, number: int, read: Callable[[Reader], Any]) -> tuple[int, Any]:
-    """Once more, if what was damaged has been put back from the remote store."""
+    """Once more, if what was damaged is whole again, with the remote store."""
     try:
         with Reader(engine, number) as reader:
             return reader.step, read(reader)

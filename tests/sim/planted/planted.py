@@ -35,6 +35,8 @@ TELLING = "tests/unit/engine/test_telling"
 TOGETHER = "tests/api/test_together"
 # A removal that meets a reader on another machine, at every moment of it: one world in ten thousand.
 PRESENCE = "tests/unit/engine/test_presence"
+# Two tiers that are both damaged, chunk by chunk: the bucket of the simulated training is exact.
+MENDING = "tests/unit/engine/test_mending"
 
 PLANTED = [
     Planted(
@@ -719,4 +721,20 @@ PLANTED = [
         "\tif (work->call.result < 0 || !take_uploads(op))\n",
         "\tif (true)\n",
         "an upload that was begun is gone on with", REMOTE),
+    Planted(
+        "mended-from-there-alone", "libckpt/engine/mender.c",
+        "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room;\n",
+        "\treturn m->bad.count > 0;\n",
+        "of a damaged shard only the chunks that are bad come from the remote store", MENDING),
+    Planted(
+        "mended-bytes-overwritten", "libckpt/engine/fetch_block.c",
+        "\treturn b->patching ? 1 : b->fetch->config.store->align;\n",
+        "\treturn b->fetch->config.store->align;\n",
+        "what comes from one copy of a shard does not reach into what came from the other", MENDING),
+    Planted(
+        "mended-one-removed-first", "libckpt/engine/mender.c",
+        "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
+        "\tckpt_store_remove(m->core->store, &m->op, m->path);\n\tCKPT_AWAIT(task, m->op.done);\n"
+        "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
+        "a damaged file is there until the new one has its name", MENDING),
 ]

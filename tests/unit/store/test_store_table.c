@@ -202,6 +202,15 @@ static void test_objects(void **state)
 	SEEN(s, .verb = CKPT_STORE_CLOSE, .path = "g/object", .object = object);
 	ckpt_store_abandon(store, used(s), object);
 	SEEN(s, .verb = CKPT_STORE_ABANDON, .path = "g/object", .object = object);
+	object->fd = -1;
+	ckpt_store_replace(store, used(s), object, "g/name");
+	SEEN(s, .verb = CKPT_STORE_REPLACE, .path = "g/name", .object = object);
+	/* Any bytes, through the page cache. */
+	object->fd = 7;
+	object->direct = false;
+	ckpt_store_read(store, used(s), object, s->data + 1, 5, 3, -1);
+	SEEN(s, .verb = CKPT_STORE_READ, .path = "g/object", .object = object, .data = s->data + 1,
+		.length = 5, .offset = 3);
 }
 
 /* Something else is where a file should be: damage. All other codes say that the disk did not answer. */
