@@ -218,7 +218,7 @@ static bool note_unread(struct ckpt_fetch_block *b)
 	struct ckpt_chunkset *bad = b->fetch->config.bad;
 	const struct ckpt_layout *layout = b->fetch->config.layout;
 
-	if (!bad || (b->op.result != -EIO && b->op.result != CKPT_EINCOMPLETE))
+	if (!bad || (b->op.result != CKPT_EINCOMPLETE && !ckpt_store_is_unreadable(b->op.result)))
 		return false;
 	if (b->narrow) {
 		ckpt_chunkset_add(bad, ckpt_layout_chunk_at(layout, b->at));

@@ -133,7 +133,8 @@ static void start_way(struct ckpt_gather *g, struct ckpt_gather_way *w, uint32_t
 
 bool ckpt_gather_is_bad_copy(int code)
 {
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == -EIO;
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
+	       ckpt_store_is_unreadable(code);
 }
 
 /* What a rank's shard cannot give is asked of others. -ENOMEM, -ENODATA. */

@@ -51,7 +51,7 @@ static int trouble(struct ckpt_mender *m, const char *doing)
 static bool is_blind(const struct ckpt_mender *m, int code)
 {
 	bool damage = code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
-		      code == CKPT_EFORMAT || code == -EIO;
+		      code == CKPT_EFORMAT || ckpt_store_is_unreadable(code);
 
 	return !damage || *m->stop;
 }

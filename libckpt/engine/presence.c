@@ -11,7 +11,8 @@
 bool ckpt_presence_is_doubtful(int code)
 {
 	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == CKPT_EELSEWHERE || code == -EIO || code == -ENOENT || code == -ESTALE;
+	       code == CKPT_EELSEWHERE || code == -ENOENT || code == -ESTALE ||
+	       ckpt_store_is_unreadable(code);
 }
 
 /* A manifest that does not verify is damaged, and not gone; an abort stands where there was a commit. */

@@ -271,3 +271,13 @@ bool ckpt_store_is_no_file(int code)
 	return code == -EISDIR || code == -ELOOP || code == -ENXIO || code == -ENOTDIR ||
 	       code == -EFBIG;
 }
+
+/*
+ * Past the page cache Linux says of a medium error ENODATA and of a wrong checksum EILSEQ. File systems that have
+ * their own say EBADMSG or EUCLEAN.
+ */
+bool ckpt_store_is_unreadable(int code)
+{
+	return code == -EIO || code == -ENODATA || code == -EILSEQ || code == -EBADMSG ||
+	       code == -EUCLEAN;
+}

@@ -172,6 +172,8 @@ void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 
 /* A code that says that what is there is no regular file, or too large to be what it should: damage. */
 bool ckpt_store_is_no_file(int code);
+/* A code of a read: the medium does not give these bytes, or not as they were written. Others may be good. */
+bool ckpt_store_is_unreadable(int code);
 
 /* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both, and `stop`, afterwards. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);

@@ -163,7 +163,10 @@ def check_step(step: Any) -> int:
 
 
 #: System errors that say that the file is damaged, or that something else is in its place.
-_DAMAGE = {errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EFBIG}
+_DAMAGE = {
+    *(errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EBADMSG, errno.EUCLEAN),
+    *(errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EFBIG),
+}
 
 
 def _is_unreadable(error: CheckpointError) -> bool:

@@ -421,16 +421,19 @@ static void test_another_copy_of_a_sector(void **state)
 	uint64_t done = 0;
 	uint64_t total = 0;
 
-	for (int i = 0; i < 2; i++) {
+	static const int errors[] = {-EIO, -ENODATA, -EILSEQ, -EACCES};
+
+	for (size_t i = 0; i < COUNT(errors); i++) {
 		begin(s);
 		commit_twins(s, 30);
 		struct io_fault_rule rule = {.op = CKPT_IO_OP_READ,
 			.path = "rank-00001",
 			.nth = 2,
 			.count = IO_FAULT_ALWAYS,
-			.error = i == 0 ? -EIO : -EACCES};
+			.error = errors[i]};
 		(void)io_fault_add(&s->rig.fault, rule);
-		assert_int_equal(read_twins(s, 30, &done, &total), i == 0 ? 0 : -EACCES);
+		assert_int_equal(
+			read_twins(s, 30, &done, &total), errors[i] == -EACCES ? -EACCES : 0);
 		end(s);
 	}
 }
