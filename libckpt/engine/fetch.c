@@ -67,11 +67,17 @@ bool ckpt_fetch_patches(const struct ckpt_fetch *f, size_t chunk)
 	return f->config.patch && ckpt_chunkset_has(f->config.patch->chunks, chunk);
 }
 
+bool ckpt_fetch_failed_in_patch(const struct ckpt_fetch *fetch)
+{
+	return ckpt_fetch_patches(
+		fetch, ckpt_layout_chunk_at(fetch->config.layout, fetch->code_at));
+}
+
 /* Words the failure of this fetch that is told, unless that was done where it was found. */
 static void word(const struct ckpt_fetch *f, struct ckpt_error *err)
 {
 	const struct ckpt_fetch_config *c = &f->config;
-	bool patch = ckpt_fetch_patches(f, ckpt_layout_chunk_at(c->layout, f->code_at));
+	bool patch = ckpt_fetch_failed_in_patch(f);
 	const struct ckpt_store *store = patch ? c->patch->store : c->store;
 	const struct ckpt_object *file = patch ? c->patch->file : c->file;
 	const struct ckpt_where where = {.tier = ckpt_store_tier(store),

@@ -77,6 +77,7 @@ struct ckpt_fetch {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	unsigned copies;       /* into targets, under way */
 	size_t noted;          /* findings made */
+	size_t unread;         /* chunks put into `bad` because the disk could not read them */
 
 	/* Its own. */
 	uint32_t unit; /* bytes of a block */
@@ -105,6 +106,9 @@ struct ckpt_fetch {
 void ckpt_fetch_start(struct ckpt_fetch *fetch, const struct ckpt_fetch_config *config);
 /* After the end, or never started. */
 void ckpt_fetch_clear(struct ckpt_fetch *fetch);
+
+/* After a failure: it was met in the other copy (`patch`). */
+bool ckpt_fetch_failed_in_patch(const struct ckpt_fetch *fetch);
 
 /* Records in `err` that a chunk of a shard differs from its digest. */
 int ckpt_fetch_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout, size_t chunk,

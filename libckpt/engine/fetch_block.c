@@ -222,6 +222,7 @@ static bool note_unread(struct ckpt_fetch_block *b)
 		return false;
 	if (b->narrow) {
 		ckpt_chunkset_add(bad, ckpt_layout_chunk_at(layout, b->at));
+		b->fetch->unread += b->op.result != CKPT_EINCOMPLETE;
 	} else {
 		b->narrow = true;
 		b->read = b->at;

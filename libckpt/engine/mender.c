@@ -47,13 +47,24 @@ static int trouble(struct ckpt_mender *m, const char *doing)
 		store->label, ckpt_code_text(r));
 }
 
+static bool is_damage(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+}
+
 /* Of a failure that says nothing about the files: give up. */
 static bool is_blind(const struct ckpt_mender *m, int code)
 {
-	bool damage = code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
-		      code == CKPT_EFORMAT || ckpt_store_is_unreadable(code);
+	return *m->stop || (code < 0 && !is_damage(code) && !ckpt_store_is_unreadable(code));
+}
 
-	return !damage || *m->stop;
+/* What is bad here cannot be had from there, either. What a disk cannot read today it may read tomorrow. */
+static int end_without(struct ckpt_mender *m, int code)
+{
+	bool gone = code == -ENOENT || ckpt_store_is_no_file(code);
+
+	m->lost = (is_damage(code) || gone) && !m->unread;
+	return end(m, code);
 }
 
 /* What is bad. */
@@ -91,6 +102,7 @@ static int verify_body(struct ckpt_task *task)
 	start_index(m, m->core->store);
 	CKPT_AWAIT(task, m->shard.task.finished);
 	m->index_bad = m->shard.task.result < 0;
+	m->unread = ckpt_store_is_unreadable(m->shard.task.result);
 	m->index_put = false;
 	if (is_blind(m, m->shard.task.result))
 		return end(m, *m->stop ? *m->stop : m->shard.task.result);
@@ -108,7 +120,7 @@ static int index_body(struct ckpt_task *task)
 	start_index(m, m->source);
 	CKPT_AWAIT(task, m->shard.task.finished);
 	if (m->shard.task.result < 0)
-		return end(m, m->shard.task.result);
+		return end_without(m, m->shard.task.result);
 	m->indexes++;
 	m->shard.store = m->core->store;
 	return ckpt_task_continue(task, open_body);
@@ -127,6 +139,7 @@ static int open_body(struct ckpt_task *task)
 	if (is_blind(m, m->shard.task.result))
 		return end(m, *m->stop ? *m->stop : m->shard.task.result);
 	m->size_bad = m->shard.task.result < 0;
+	m->unread = m->unread || ckpt_store_is_unreadable(m->shard.task.result);
 	ckpt_error_clear(&m->err);
 	ckpt_chunkset_add_behind(
 		&m->bad, m->shard.index->layout, m->shard.file.fd >= 0 ? m->shard.op.size : 0);
@@ -157,6 +170,7 @@ static int scan_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, m->fetch.task.finished);
 	if (m->fetch.task.result < 0)
 		return end(m, m->fetch.task.result);
+	m->unread = m->unread || m->fetch.unread > 0;
 	ckpt_fetch_clear(&m->fetch);
 	if (m->bad.count > 0)
 		return ckpt_task_continue(task, source_body);
@@ -165,6 +179,8 @@ static int scan_body(struct ckpt_task *task)
 	/* As it was written, and so is the one there: if it does not go with its index, nothing is to be mended. */
 	ckpt_shard_start_header(&m->shard);
 	CKPT_AWAIT(task, m->shard.task.finished);
+	if (m->shard.task.result == CKPT_EFORMAT)
+		return end_without(m, CKPT_EFORMAT);
 	if (m->shard.task.result < 0)
 		return end(m, m->shard.task.result);
 	return ckpt_task_continue(task, m->index_bad ? put_index_body : shut_body);
@@ -198,7 +214,7 @@ static int source_body(struct ckpt_task *task)
 		ckpt_store_open_cached(m->source, &m->op, m->path, &m->there);
 	CKPT_AWAIT(task, m->op.done);
 	r = trouble(m, "open");
-	return r < 0 ? end(m, r) : ckpt_task_continue(task, write_body);
+	return r < 0 ? end_without(m, r) : ckpt_task_continue(task, write_body);
 	CKPT_TASK_END(task);
 }
 
@@ -227,6 +243,14 @@ static void start_write(struct ckpt_mender *m)
 	start_fetch(m, config);
 }
 
+/* The one here was good when it was scanned: if it is not now, another scan is to see it. */
+static int end_write(struct ckpt_mender *m, int code)
+{
+	bool there = is_useless(m) || ckpt_fetch_failed_in_patch(&m->fetch);
+
+	return there && is_damage(code) ? end_without(m, code) : end(m, code);
+}
+
 static int write_body(struct ckpt_task *task)
 {
 	struct ckpt_mender *m = mender_of(task);
@@ -247,7 +271,7 @@ static int write_body(struct ckpt_task *task)
 	start_write(m);
 	CKPT_AWAIT(task, m->fetch.task.finished);
 	if (m->fetch.task.result < 0)
-		return end(m, m->fetch.task.result);
+		return end_write(m, m->fetch.task.result);
 	ckpt_store_seal(store, &m->op, &m->file, m->shard.index->layout->bytes);
 	CKPT_AWAIT(task, m->op.done);
 	r = trouble(m, "seal");

@@ -22,7 +22,12 @@ struct ckpt_mender {
 	struct ckpt_task *waiter;
 
 	struct ckpt_error err; /* why it failed */
-	uint32_t mended;       /* ranks whose files were written again */
+	/*
+	 * Then: some of the step is good neither here nor there, as what was read says. False: something else kept it
+	 * from being mended, and the next one who tries may have more luck.
+	 */
+	bool lost;
+	uint32_t mended; /* ranks whose files were written again */
 	/* What was had from there for them. */
 	uint32_t indexes;
 	size_t chunks;
@@ -37,6 +42,7 @@ struct ckpt_mender {
 	bool index_bad;
 	bool index_put;
 	bool size_bad;            /* it is missing, or has another size */
+	bool unread;              /* the disk could not read some of it, this time */
 	struct ckpt_object there; /* the shard in the remote store; fd -1: not open */
 	struct ckpt_fetch_patch patch;
 	struct ckpt_object file;  /* a new one, under a name that is not its own yet */

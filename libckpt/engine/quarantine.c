@@ -59,6 +59,12 @@ static int quarantine_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	remember(q);
+	if (q->here) {
+		ckpt_log(q->core->parts.log, CKPT_LOG_WARN,
+			"this process passes over step %llu of %s, which is not quarantined: %s",
+			(unsigned long long)q->step.step, q->core->parts.label, q->why->message);
+		return 0;
+	}
 	r = encode(q);
 	if (r < 0) {
 		tell(q, r);

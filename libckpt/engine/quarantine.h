@@ -14,6 +14,7 @@ struct ckpt_quarantiner {
 	struct ckpt_core *core;
 	struct ckpt_scan_step step; /* as it was scanned */
 	const struct ckpt_error *why;
+	bool here; /* nothing is written: only this engine passes over it */
 	struct ckpt_task *waiter;
 
 	/* Its own. */
@@ -21,7 +22,7 @@ struct ckpt_quarantiner {
 	struct ckpt_buf buf;
 };
 
-/* Zeroed, but for core, step, why and waiter. Not on an engine that is read only. */
+/* Zeroed, but for core, step, why, here and waiter. Not on an engine that is read only. */
 void ckpt_quarantine_start(struct ckpt_quarantiner *quarantiner);
 
 #endif

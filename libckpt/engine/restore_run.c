@@ -131,8 +131,11 @@ static bool must_quarantine(const struct ckpt_restore *r)
 
 static void start_quarantine(struct ckpt_restore *r)
 {
-	r->quarantiner = (struct ckpt_quarantiner){
-		.core = r->core, .step = r->pick.chosen, .why = &r->why, .waiter = &r->task};
+	r->quarantiner = (struct ckpt_quarantiner){.core = r->core,
+		.step = r->pick.chosen,
+		.why = &r->why,
+		.here = r->unsure,
+		.waiter = &r->task};
 	ckpt_quarantine_start(&r->quarantiner);
 }
 
@@ -146,14 +149,14 @@ static bool can_mend(const struct ckpt_restore *r)
 		       core->mended_step != r->pick.chosen.step);
 }
 
-/* False: there is no memory for it. */
-static bool start_mender(struct ckpt_restore *r)
+/* Without memory it does not come to be. */
+static void start_mender(struct ckpt_restore *r)
 {
 	struct ckpt_core *core = r->core;
 
 	r->mender = ckpt_alloc(sizeof(*r->mender));
 	if (!r->mender)
-		return false;
+		return;
 	r->mender->core = core;
 	r->mender->source = core->uploader->dest;
 	r->mender->pick = &r->pick;
@@ -161,30 +164,40 @@ static bool start_mender(struct ckpt_restore *r)
 	r->mender->waiter = &r->task;
 	core->mending = true;
 	ckpt_mender_start(r->mender);
-	return true;
 }
 
-/* True: it is good again. What was found is told all the same, and who asks again is given it. */
-static bool take_mender(struct ckpt_restore *r)
+static void say_not_mended(const struct ckpt_restore *r, int code)
+{
+	const struct ckpt_core *core = r->core;
+	bool worded = r->mender && r->mender->err.code;
+
+	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
+		"step %llu of %s is damaged, and %s be mended from %s%s: %.700s",
+		(unsigned long long)r->pick.chosen.step, core->parts.label,
+		r->unsure ? "could not" : "cannot", core->uploader->dest->label,
+		r->unsure ? " this time" : "",
+		worded ? r->mender->err.message : ckpt_code_text(code));
+}
+
+/* If it is good again: what was found is told all the same, and who asks again is given it. */
+static void take_mender(struct ckpt_restore *r)
 {
 	struct ckpt_core *core = r->core;
-	const char *remote = core->uploader->dest->label;
+	int code = r->mender ? r->mender->task.result : -ENOMEM;
 
 	core->mending = false;
+	r->mended = code == 0;
 	/* It was given up: whether the step can be mended is for the next one to find out. */
-	if (r->stop && r->mender->task.result < 0)
-		return false;
+	if (r->stop && !r->mended)
+		return;
+	if (!r->mended) {
+		r->unsure = !r->mender || !r->mender->lost;
+		say_not_mended(r, code);
+		return;
+	}
 	core->mended_generation = r->pick.chosen.generation;
 	core->mended_step = r->pick.chosen.step;
-	if (r->mender->task.result == 0) {
-		ckpt_mender_tell(r->mender, &r->why);
-		return true;
-	}
-	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
-		"step %llu of %s is damaged, and cannot be mended from %s: %.700s",
-		(unsigned long long)r->pick.chosen.step, core->parts.label, remote,
-		r->mender->err.message);
-	return false;
+	ckpt_mender_tell(r->mender, &r->why);
 }
 
 /* All ranks have opened it, and this one has turned back meanwhile. */
@@ -228,9 +241,10 @@ static int go_on(struct ckpt_task *task)
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
 	}
-	if (can_mend(r) && start_mender(r)) {
-		CKPT_AWAIT(task, r->mender->task.finished);
-		r->mended = take_mender(r);
+	if (can_mend(r)) {
+		start_mender(r);
+		CKPT_AWAIT(task, !r->mender || r->mender->task.finished);
+		take_mender(r);
 	}
 	/* While it is being put back, or if that was given up, nothing is settled about it. */
 	if (must_quarantine(r) && !r->mended && !r->core->mending && !(r->mender && r->stop)) {

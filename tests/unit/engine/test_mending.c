@@ -45,6 +45,7 @@ struct scene {
 	bool holds;    /* what is asked of them waits */
 	uint64_t dead; /* a byte of the shard here that the disk cannot read; 0: none */
 	int dead_code; /* what it says of it */
+	int far_code;  /* what asking the remote store for bytes comes to; 0: it has them */
 	/* Asked of every shard that is about to get its name. */
 	void (*replaces)(struct scene *s, const char *path, const char *new_path);
 };
@@ -62,6 +63,10 @@ static enum io_tap_way before(struct io_tap *tap, struct io_tap_req *r)
 	s->far_read += far ? r->req.len : 0;
 	if (far && s->holds)
 		return IO_TAP_HOLD;
+	if (far && s->far_code) {
+		r->req.result = s->far_code;
+		return IO_TAP_ANSWER;
+	}
 	if (reads && !far && s->dead && r->req.off <= s->dead &&
 		s->dead < r->req.off + r->req.len) {
 		r->req.result = s->dead_code;
@@ -207,7 +212,11 @@ static void restore_files(struct scene *s)
 	file = fopen(craft_index(&s->here, 0), "wb");
 	assert_int_equal(fwrite(s->index, 1, s->index_bytes, file), s->index_bytes);
 	assert_int_equal(fclose(file), 0);
-	(void)unlink(craft_quarantine(&s->here));
+}
+
+static bool has_note(struct scene *s)
+{
+	return access(craft_quarantine(&s->here), F_OK) == 0;
 }
 
 /* Found, made whole, told, and good when it is asked for again. */
@@ -224,7 +233,7 @@ static void assert_mends(struct scene *s)
 	core_rig_close(&s->rig);
 }
 
-/* Said, quarantined, and nothing else is changed. */
+/* Said, quarantined, and nothing else is changed. The note is gone then. */
 static void assert_fails(struct scene *s)
 {
 	size_t size;
@@ -235,7 +244,8 @@ static void assert_fails(struct scene *s)
 	assert_true(read_it(s) < 0);
 	assert_int_equal(s->rig.err.mended, 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
-	assert_int_equal(access(craft_quarantine(&s->here), F_OK), 0);
+	assert_true(has_note(s));
+	assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
 	assert_int_equal(s->renames, 0);
 	core_rig_close(&s->rig);
 	char *now = load(craft_shard(&s->here, 0), &size_now);
@@ -246,6 +256,30 @@ static void assert_fails(struct scene *s)
 	}
 	free(old);
 	free(now);
+}
+
+/* What asking for the latest step comes to: the number of the step that was read, or why not. */
+static int read_latest(struct scene *s)
+{
+	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
+	int step = (int)ckpt_restore_chosen_step(r);
+	int code = core_rig_end(&s->rig, r);
+
+	return code < 0 ? code : step;
+}
+
+/*
+ * What keeps it from being mended says nothing about the step: this process goes on to an older one, and nothing tells
+ * the next one not to try.
+ */
+static void assert_hindered(struct scene *s)
+{
+	assert_int_equal(s->rig.err.mended, 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
+	assert_false(has_note(s));
+	io_fault_clear(&s->rig.fault);
+	assert_int_equal(read_latest(s), CKPT_EQUARANTINED);
+	assert_false(has_note(s));
 }
 
 static void damage(struct scene *s, const struct craft_step *step, size_t chunk, struct dice *dice)
@@ -325,7 +359,6 @@ static void test_lengths(void **state)
 	/* Then it is needed from there. */
 	assert_int_equal(truncate(craft_shard(&s->here, 0), 5000), 0);
 	assert_fails(s);
-	assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
 	assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
 	assert_fails(s);
 	restore_files(s);
@@ -359,6 +392,21 @@ static void test_index(void **state)
 	scratch_flip(craft_index(&s->here, 0), 100);
 	scratch_flip(craft_index(&s->there, 0), 100);
 	assert_fails(s);
+	assert_int_equal(unlink(craft_index(&s->there, 0)), 0);
+	assert_fails(s);
+}
+
+/* The remote store says that it has no such file. */
+static void test_not_there(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {23};
+
+	damage(s, &s->here, 4, &dice);
+	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	assert_fails(s);
+	assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+	assert_fails(s);
 }
 
 /* What disks and file systems say of bytes that they cannot give. */
@@ -386,6 +434,16 @@ static void test_unreadable(void **state)
 		assert_true(s->far_read >= CHUNK && s->far_read <= 3 * CHUNK);
 		core_rig_close(&s->rig);
 	}
+	/* It may read them the next time, so they are not lost. */
+	for (size_t i = 9; i <= 11; i++)
+		damage(s, &s->there, i, &dice);
+	scratch_flip(craft_index(&s->here, 0), 100);
+	open_rig(s);
+	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+	assert_hindered(s);
+	core_rig_close(&s->rig);
+	s->dead = 0;
+	assert_mends(s);
 }
 
 static bool was_whole;
@@ -445,8 +503,10 @@ static void test_every_failure(void **state)
 		failed += !s->rig.err.mended;
 		assert_true(!s->rig.err.mended || is_good(s));
 		s->rig.fault.fail_at = 0;
+		assert_false(has_note(s));
+		if (r == CKPT_EINTEGRITY && !s->rig.err.mended)
+			assert_hindered(s);
 		core_rig_close(&s->rig);
-		(void)unlink(craft_quarantine(&s->here));
 		if (!is_good(s))
 			assert_mends(s);
 		damage(s, &s->there, 4, &(struct dice){n});
@@ -455,6 +515,40 @@ static void test_every_failure(void **state)
 			break;
 	}
 	assert_true(mended > 5 && failed > 5);
+}
+
+/* Its own disk is full, somebody else has the store, and the bucket does not answer or will not. */
+static void test_hindrances(void **state)
+{
+	struct scene *s = *state;
+	static const int far_codes[] = {CKPT_ENETWORK, CKPT_EAUTH, -ETIMEDOUT, -EIO};
+	static const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC},
+		{.op = CKPT_IO_OP_OPEN, .path = CKPT_STORE_TEMP, .error = -EACCES},
+		{.op = CKPT_IO_OP_OPEN, .path = CKPT_STORE_TEMP, .error = -ENOENT},
+		{.op = CKPT_IO_OP_WRITE, .path = CKPT_STORE_TEMP, .error = -EDQUOT},
+		{.op = CKPT_IO_OP_WRITE, .path = CKPT_STORE_TEMP, .error = -EFBIG},
+		{.op = CKPT_IO_OP_FDATASYNC, .error = -EIO},
+		{.op = CKPT_IO_OP_RENAME, .error = -ENOENT},
+		{.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .error = -EIO},
+	};
+
+	for (size_t i = 0; i < COUNT(rules) + COUNT(far_codes); i++) {
+		damage(s, &s->here, 4, &(struct dice){i + 1});
+		open_rig(s);
+		if (i < COUNT(rules))
+			(void)io_fault_add(&s->rig.fault, rules[i]);
+		else
+			s->far_code = far_codes[i - COUNT(rules)];
+		assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+		assert_true(i >= COUNT(rules) || s->rig.fault.hits[0] > 0);
+		s->far_code = 0;
+		assert_hindered(s);
+		core_rig_close(&s->rig);
+		assert_int_equal(scratch_count(s->local), s->names);
+		if (!is_good(s))
+			assert_mends(s);
+	}
 }
 
 static void test_no_memory(void **state)
@@ -473,7 +567,7 @@ static void test_no_memory(void **state)
 		assert_true(!s->rig.err.mended || is_good(s));
 		assert_int_equal(s->rig.err.mended || !done, true);
 		core_rig_close(&s->rig);
-		(void)unlink(craft_quarantine(&s->here));
+		assert_false(has_note(s));
 		assert_int_equal(scratch_count(s->local), s->names);
 		restore_files(s);
 	}
@@ -518,9 +612,11 @@ int main(void)
 		SCENE(test_nobody_has_it),
 		SCENE(test_lengths),
 		SCENE(test_index),
+		SCENE(test_not_there),
 		SCENE(test_unreadable),
 		SCENE(test_order),
 		SCENE(test_every_failure),
+		SCENE(test_hindrances),
 		SCENE(test_no_memory),
 		SCENE(test_cancelled),
 	};
