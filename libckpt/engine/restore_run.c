@@ -49,6 +49,8 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_task_wake(&r->trip);
 	ckpt_task_wake(&r->task);
 	ckpt_core_give_up(r->core);
+	if (r->mender)
+		ckpt_task_wake(&r->mender->fetch.task);
 }
 
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err)

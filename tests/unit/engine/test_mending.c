@@ -19,6 +19,7 @@
 #include "lib/dice.h"
 #include "lib/sanitized.h"
 #include "lib/scratch.h"
+#include "staging/share.h"
 
 #define TENSORS 3
 #define CHUNK   5000
@@ -603,6 +604,35 @@ static void test_cancelled(void **state)
 	assert_int_equal(scratch_count(s->local), s->names);
 }
 
+/* One that waits for staging memory, which others have, gives up at once. */
+static void test_cancelled_without_memory(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_task nobody = {0};
+	struct ckpt_share others = {0};
+	struct ckpt_slot *slots[16];
+	size_t count = 0;
+
+	scratch_flip(craft_index(&s->here, 0), 100);
+	open_rig(s);
+	ckpt_share_join(&others, s->rig.pool, &nobody);
+	while ((slots[count] = ckpt_share_get(&others)) != NULL)
+		count++;
+	assert_true(count > 0);
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	assert_true(s->rig.core.mending);
+	ckpt_restore_post_cancel(r);
+	core_rig_run(&s->rig);
+	assert_false(s->rig.core.mending);
+	while (count > 0)
+		ckpt_share_put(&others, slots[--count]);
+	ckpt_share_leave(&others);
+	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+	core_rig_close(&s->rig);
+	assert_false(has_note(s));
+	assert_mends(s);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -619,6 +649,7 @@ int main(void)
 		SCENE(test_hindrances),
 		SCENE(test_no_memory),
 		SCENE(test_cancelled),
+		SCENE(test_cancelled_without_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
