@@ -147,7 +147,8 @@ CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
  * CKPT_EINTEGRITY, CKPT_EINCOMPLETE and CKPT_EFORMAT
  * the step has been quarantined, unless the engine is read only, and LATEST is now the next older one. So
  * it is when ckpt_restore_open() has failed with one of them and the manifest was good. With a remote store the
- * step is mended first: `mended` of the error says that it is whole again, and LATEST is still this one. If it could not
+ * step is mended first, also where the disk cannot read some of it, which is no quarantine (-EIO, -ENODATA, -EILSEQ):
+ * `mended` of the error says that it is whole again, and LATEST is still this one. If it could not
  * be mended now, and might be another time (the remote store cannot be asked, the disk is full), this engine alone
  * passes over it, and nothing is written. Where locks do not
  * reach, another machine may remove the step while it is read. That is no damage: it is CKPT_ENOSTEP, or -EBUSY

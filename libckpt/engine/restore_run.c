@@ -124,11 +124,17 @@ static bool is_damaged_here(const struct ckpt_restore *r)
 	       outcome->step == r->pick.chosen.step;
 }
 
-static bool must_quarantine(const struct ckpt_restore *r)
+/* What is found of this step is this engine's to act on. */
+static bool is_mine(const struct ckpt_restore *r)
 {
 	return r->sink == CKPT_SINK_MEMORY && !r->core->config.read_only && !r->core->fenced &&
 	       r->pick.manifest.ranks && r->pick.chosen.state == CKPT_STEP_COMMITTED &&
-	       !r->presence.gone && is_damaged_here(r);
+	       !r->presence.gone;
+}
+
+static bool must_quarantine(const struct ckpt_restore *r)
+{
+	return is_mine(r) && is_damaged_here(r);
 }
 
 static void start_quarantine(struct ckpt_restore *r)
@@ -141,12 +147,16 @@ static void start_quarantine(struct ckpt_restore *r)
 	ckpt_quarantine_start(&r->quarantiner);
 }
 
-/* Once for each step: what is damaged again right away is not to be trusted. */
+/*
+ * Once for each step: what is damaged again right away is not to be trusted. What the disk cannot read is as good as
+ * damaged for that, though not for a note.
+ */
 static bool can_mend(const struct ckpt_restore *r)
 {
 	const struct ckpt_core *core = r->core;
+	bool bad = is_damage(r->result) || ckpt_store_is_unreadable(r->result);
 
-	return must_quarantine(r) && core->uploader && !r->stop && !core->mending &&
+	return is_mine(r) && bad && core->uploader && !r->ranks && !r->stop && !core->mending &&
 	       (core->mended_generation != r->pick.chosen.generation ||
 		       core->mended_step != r->pick.chosen.step);
 }

@@ -259,16 +259,6 @@ static void assert_fails(struct scene *s)
 	free(now);
 }
 
-/* What asking for the latest step comes to: the number of the step that was read, or why not. */
-static int read_latest(struct scene *s)
-{
-	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
-	int step = (int)ckpt_restore_chosen_step(r);
-	int code = core_rig_end(&s->rig, r);
-
-	return code < 0 ? code : step;
-}
-
 /*
  * What keeps it from being mended says nothing about the step: this process goes on to an older one, and nothing tells
  * the next one not to try.
@@ -279,7 +269,8 @@ static void assert_hindered(struct scene *s)
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
 	assert_false(has_note(s));
 	io_fault_clear(&s->rig.fault);
-	assert_int_equal(read_latest(s), CKPT_EQUARANTINED);
+	assert_int_equal(
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EQUARANTINED);
 	assert_false(has_note(s));
 }
 
@@ -445,6 +436,53 @@ static void test_unreadable(void **state)
 	core_rig_close(&s->rig);
 	s->dead = 0;
 	assert_mends(s);
+}
+
+/* The new file lies elsewhere on the disk. */
+static void move_away(struct scene *s, const char *path, const char *new_path)
+{
+	(void)path;
+	(void)new_path;
+	s->dead = 0;
+}
+
+/* All that is wrong is that the disk cannot read some of it: if it cannot be mended, that is no damage either. */
+static void test_unreadable_alone(void **state)
+{
+	struct scene *s = *state;
+	uint64_t dead = s->layout->chunks[10].offset + 2000;
+
+	s->replaces = move_away;
+	for (size_t i = 0; i < COUNT(dead_codes); i++) {
+		s->dead = dead;
+		s->dead_code = dead_codes[i];
+		s->far_code = CKPT_ENETWORK;
+		open_rig(s);
+		assert_int_equal(read_it(s), dead_codes[i]);
+		assert_int_equal(s->rig.err.mended, 0);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
+		assert_int_equal(
+			core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), dead_codes[i]);
+		assert_false(has_note(s));
+		s->far_code = 0;
+		s->far_read = 0;
+		assert_int_equal(read_it(s), dead_codes[i]);
+		assert_int_equal(s->rig.err.mended, 1);
+		assert_non_null(strstr(s->rig.err.message, "restore it again"));
+		assert_true(s->far_read >= CHUNK && s->far_read <= 3 * CHUNK);
+		assert_int_equal(s->renames, 1);
+		assert_int_equal(read_it(s), 0);
+		core_rig_close(&s->rig);
+		assert_true(is_good(s));
+		assert_int_equal(scratch_count(s->local), s->names);
+	}
+	s->dead = dead;
+	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	open_rig(s);
+	assert_int_equal(read_it(s), s->dead_code);
+	assert_int_equal(s->rig.err.mended, 0);
+	core_rig_close(&s->rig);
+	assert_false(has_note(s));
 }
 
 static bool was_whole;
@@ -644,6 +682,7 @@ int main(void)
 		SCENE(test_index),
 		SCENE(test_not_there),
 		SCENE(test_unreadable),
+		SCENE(test_unreadable_alone),
 		SCENE(test_order),
 		SCENE(test_every_failure),
 		SCENE(test_hindrances),
