@@ -150,7 +150,10 @@ CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
  * step is mended first, also where the disk cannot read some of it, which is no quarantine (-EIO, -ENODATA, -EILSEQ):
  * `mended` of the error says that it is whole again, and LATEST is still this one. If it could not
  * be mended now, and might be another time (the remote store cannot be asked, the disk is full), this engine alone
- * passes over it, and nothing is written. Where locks do not
+ * passes over it, and nothing is written. Of several ranks that share a store rank 0 mends it, for half of
+ * save_timeout_ms at most, and `mended` is set there alone: what they do next depends on the code, which all have, and
+ * whoever asks for the latest again waits for rank 0. What the disk cannot read is no reason for it then. Where nodes
+ * have stores of their own nothing is mended, and the step is quarantined. Where locks do not
  * reach, another machine may remove the step while it is read. That is no damage: it is CKPT_ENOSTEP, or -EBUSY
  * if LATEST was asked for, which is now another step.
  */

@@ -53,6 +53,14 @@ static void halt(struct ckpt_restore *r, int code)
 		ckpt_task_wake(&r->mender->fetch.task);
 }
 
+/* Whoever has the restore gives it up. What all ranks have come to does not, as far as mending goes. */
+static void give_up(struct ckpt_restore *r, int code)
+{
+	if (!r->mend_stop)
+		r->mend_stop = code;
+	halt(r, code);
+}
+
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err)
 {
 	/* The request for it was given up, and a server may do what it was asked: the record names it. */
@@ -148,17 +156,50 @@ static void start_quarantine(struct ckpt_restore *r)
 }
 
 /*
- * Once for each step: what is damaged again right away is not to be trusted. What the disk cannot read is as good as
- * damaged for that, though not for a note.
+ * What the disk cannot read is as good as damaged for this, though not for a note. Of several ranks the one that keeps
+ * the store mends it. Where nodes have stores of their own none does: each could say of its own alone that it is whole.
  */
+static bool is_mendable(const struct ckpt_restore *r)
+{
+	if (r->ranks)
+		return is_damaged_here(r) && !r->core->config.node_store;
+	return !r->stop && (is_damage(r->result) || ckpt_store_is_unreadable(r->result));
+}
+
+/* Once for each step: what is damaged again right away is not to be trusted. */
 static bool can_mend(const struct ckpt_restore *r)
 {
 	const struct ckpt_core *core = r->core;
-	bool bad = is_damage(r->result) || ckpt_store_is_unreadable(r->result);
 
-	return is_mine(r) && bad && core->uploader && !r->ranks && !r->stop && !core->mending &&
+	return is_mine(r) && is_mendable(r) && core->uploader && !core->mending &&
 	       (core->mended_generation != r->pick.chosen.generation ||
 		       core->mended_step != r->pick.chosen.step);
+}
+
+static bool gave_up(const struct ckpt_restore *r)
+{
+	return r->mend_stop && r->mend_stop != -ETIMEDOUT;
+}
+
+static void limit_fired(struct ckpt_timer *timer)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(timer, struct ckpt_restore, mend_limit);
+
+	if (!r->mend_stop)
+		r->mend_stop = -ETIMEDOUT;
+	ckpt_task_wake(&r->mender->fetch.task);
+	ckpt_core_give_up(r->core);
+}
+
+/* The others have heard by now that this restore has failed, and begin the next one: they do not wait for ever. */
+static void set_limit(struct ckpt_restore *r)
+{
+	struct ckpt_core *core = r->core;
+
+	r->mend_limit.fire = limit_fired;
+	ckpt_core_timer_set(core, &r->mend_limit,
+		ckpt_env_now(core->parts.env) +
+			(uint64_t)core->config.save_timeout_ms * 1000000 / 2);
 }
 
 /* Without memory it does not come to be. */
@@ -172,23 +213,28 @@ static void start_mender(struct ckpt_restore *r)
 	r->mender->core = core;
 	r->mender->source = core->uploader->dest;
 	r->mender->pick = &r->pick;
-	r->mender->stop = &r->stop;
+	r->mender->stop = &r->mend_stop;
 	r->mender->waiter = &r->task;
 	core->mending = true;
+	if (r->ranks)
+		set_limit(r);
 	ckpt_mender_start(r->mender);
 }
 
 static void say_not_mended(const struct ckpt_restore *r, int code)
 {
 	const struct ckpt_core *core = r->core;
-	bool worded = r->mender && r->mender->err.code;
+	const char *why = ckpt_code_text(code);
 
+	if (r->mend_stop)
+		why = "it takes longer than the other ranks wait";
+	else if (r->mender && r->mender->err.code)
+		why = r->mender->err.message;
 	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
 		"step %llu of %s is damaged, and %s be mended from %s%s: %.700s",
 		(unsigned long long)r->pick.chosen.step, core->parts.label,
 		r->unsure ? "could not" : "cannot", core->uploader->dest->label,
-		r->unsure ? " this time" : "",
-		worded ? r->mender->err.message : ckpt_code_text(code));
+		r->unsure ? " this time" : "", why);
 }
 
 /* If it is good again: what was found is told all the same, and who asks again is given it. */
@@ -198,9 +244,10 @@ static void take_mender(struct ckpt_restore *r)
 	int code = r->mender ? r->mender->task.result : -ENOMEM;
 
 	core->mending = false;
+	ckpt_core_timer_clear(core, &r->mend_limit);
 	r->mended = code == 0;
 	/* It was given up: whether the step can be mended is for the next one to find out. */
-	if (r->stop && !r->mended)
+	if (gave_up(r) && !r->mended)
 		return;
 	if (!r->mended) {
 		r->unsure = !r->mender || !r->mender->lost;
@@ -253,13 +300,13 @@ static int go_on(struct ckpt_task *task)
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
 	}
-	if (can_mend(r)) {
+	if (can_mend(r) && !r->mend_stop) {
 		start_mender(r);
 		CKPT_AWAIT(task, !r->mender || r->mender->task.finished);
 		take_mender(r);
 	}
 	/* While it is being put back, or if that was given up, nothing is settled about it. */
-	if (must_quarantine(r) && !r->mended && !r->core->mending && !(r->mender && r->stop)) {
+	if (must_quarantine(r) && !r->mended && !r->core->mending && !(can_mend(r) && gave_up(r))) {
 		start_quarantine(r);
 		CKPT_AWAIT(task, r->quarantiner.task.finished);
 	}
@@ -345,6 +392,7 @@ void ckpt_restore_run_open(struct ckpt_node *node)
 	r->core->restores = r;
 	if (r->core->closing) {
 		r->stop = CKPT_ECLOSED;
+		r->mend_stop = CKPT_ECLOSED;
 		r->released = true;
 	}
 	ckpt_task_start(&r->task, &r->core->sched, restore_body, restore_done);
@@ -364,7 +412,7 @@ void ckpt_restore_run_cancel(struct ckpt_node *node)
 {
 	struct ckpt_restore *r = CKPT_CONTAINER(node, struct ckpt_restore, cancel_node);
 
-	halt(r, -ECANCELED);
+	give_up(r, -ECANCELED);
 	arrive(r);
 }
 
@@ -373,7 +421,7 @@ void ckpt_restore_run_release(struct ckpt_node *node)
 	struct ckpt_restore *r = CKPT_CONTAINER(node, struct ckpt_restore, release_node);
 
 	r->released = true;
-	halt(r, -ECANCELED);
+	give_up(r, -ECANCELED);
 	arrive(r);
 }
 
@@ -381,6 +429,6 @@ void ckpt_restore_stop_all(struct ckpt_core *core)
 {
 	for (struct ckpt_restore *r = core->restores; r; r = r->next) {
 		r->released = true;
-		halt(r, CKPT_ECLOSED);
+		give_up(r, CKPT_ECLOSED);
 	}
 }

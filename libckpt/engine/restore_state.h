@@ -86,6 +86,8 @@ struct ckpt_restore {
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_mender *mender; /* NULL: nothing was to be mended */
+	int mend_stop; /* not 0: it gives up. -ETIMEDOUT: other ranks wait; else whoever has the restore does */
+	struct ckpt_timer mend_limit;
 	struct ckpt_findings findings;
 	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
 };

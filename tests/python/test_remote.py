@@ -345,6 +345,40 @@ def test_damage_is_put_back(opened: Any, store: Path, remote: Path) -> None:
     assert shard.read_bytes() == good
 
 
+def _saves_and_resumes(root: Path, flipped: list[str]) -> int:
+    """The step that this rank goes on from, where others have damaged step 2 meanwhile."""
+    rank = dist.get_rank()
+    mine = torch.arange(1000.0) + rank
+    state = {"mine": libckpt.PerRank(mine)}
+    with libckpt.Checkpointer(root / "store", state, remote=root / "remote") as ckpt:
+        ckpt.save(1).wait("remote")
+        mine += 1
+        ckpt.save(2).wait("remote")
+    dist.barrier()
+    if rank == 0:
+        for where in flipped:
+            # What only rank 1 reads.
+            (shard,) = (root / where).glob("g*/step-0000000002/rank-00001*.safetensors")
+            good = shard.read_bytes()
+            shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    dist.barrier()
+    expected = mine.clone()
+    mine.zero_()
+    with libckpt.Checkpointer(root / "store", state, remote=root / "remote") as ckpt:
+        found = ckpt.resume()
+    assert found
+    assert torch.equal(mine, expected - int(found == 1))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::libckpt.CheckpointWarning")
+def test_damage_of_many_ranks(tmp_path: Path) -> None:
+    """Whoever finds it, one mends it, and all go on from there; what nobody has is passed over."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert together(2, here, _saves_and_resumes, here, ["store"]) == [2, 2]
+    assert together(2, there, _saves_and_resumes, there, ["store", "remote"]) == [1, 1]
+
+
 def test_damage_on_both_sides(opened: Any, store: Path, remote: Path) -> None:
     """Neither of two copies is whole; what both lack is lost, and what one of them has is not."""
     size = 8 << 20

@@ -75,6 +75,7 @@ class CheckpointError(Exception):
         self.file = file
         self.offset = offset
         #: what was found damaged is whole again, with the remote store: it may be asked for again
+        #: (of many ranks that share a store rank 0 alone knows)
         self.mended = mended
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -206,9 +207,11 @@ def read_newest(
 def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | None, Any]:
     """
     Of many ranks each may see another newest step that is good: the library has them agree on one,
-    and calls a step that one of them cannot read unreadable for all.
+    and calls a step that one of them cannot read unreadable for all. Where rank 0 mends it with the
+    remote store, which the others are not told, it is met a second time.
     """
-    passed: set[int | None] = set()
+    met: Counter[int] = Counter()
+    most = 2 if engine.options.remote else 1
     removed: list[CheckpointError] = []
     while True:
         reader: Reader | None = None
@@ -235,10 +238,10 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
                 continue
             # What Python itself found, this rank alone has found.
             found = caught.step if caught.code else None
-            if not _is_unreadable(caught) or found is None or found in passed:
+            if not _is_unreadable(caught) or found is None or met[found] == most:
                 raise
-            passed.add(found)
-            if caught.mended:
+            met[found] += 1
+            if caught.mended or (engine.options.remote and engine.rank > 0):
                 logger.warning("%s", caught)
             else:
                 _pass_over(engine, found, caught)
@@ -274,12 +277,15 @@ def _read_asked(
 
 
 def _read_step(engine: Engine, number: int, read: Callable[[Reader], Any]) -> tuple[int, Any]:
-    """Once more, if what was damaged is whole again, with the remote store."""
+    """
+    Once more, if what was damaged is whole again, with the remote store. Not of many ranks: only
+    one of them knows, and all must do the same.
+    """
     try:
         with Reader(engine, number) as reader:
             return reader.step, read(reader)
     except CheckpointError as found:
-        if not found.mended:
+        if not found.mended or engine.world > 1:
             raise
         logger.warning("%s", found)
     with Reader(engine, number) as reader:

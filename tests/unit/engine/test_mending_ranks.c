@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step that two ranks restore together, from a store that they share and that is damaged. Rank 0 mends it, after all have
+ * heard that it is damaged and before it can be asked for again; and does not keep the others waiting for it.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+#include "staging/share.h"
+
+#define RANKS      2
+#define FLOATS     10000
+#define TIMEOUT_MS 60000
+
+struct scene {
+	char *dir;
+	char local[512];
+	char remote[512];
+	struct craft_step here; /* 20; there is also 10 */
+	struct craft_step there;
+	struct core_rig rank[RANKS];
+	struct ckpt_restore *restore[RANKS];
+	float memory[RANKS][FLOATS];
+	/* Rank 0's staging memory, which somebody else has. */
+	struct ckpt_share others;
+	struct ckpt_task nobody;
+	struct ckpt_slot *slots[16];
+	size_t taken;
+};
+
+static void craft(struct craft_step *step, const char *dir, const struct ckpt_tensor *tensor)
+{
+	*step = (struct craft_step){.dir = dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = tensor,
+		.count = 1,
+		.chunk_bytes = 16384,
+		.world = 1};
+	assert_int_equal(mkdir(dir, 0777), 0);
+	craft_store(dir, CRAFT_RUN);
+	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
+	craft_commit(step);
+	step->step = 20;
+	craft_commit(step);
+}
+
+static int set_up(void **state)
+{
+	static const int64_t shape = FLOATS;
+	static float data[FLOATS];
+	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	struct scene *s = calloc(1, sizeof(*s));
+
+	for (unsigned i = 0; i < FLOATS; i++)
+		data[i] = (float)i;
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
+	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
+	craft(&s->here, s->local, &tensor);
+	craft(&s->there, s->remote, &tensor);
+	for (unsigned i = 0; i < RANKS; i++) {
+		core_rig_open(&s->rank[i], &(struct core_rig_config){.dir = s->local,
+						   .remote = s->remote,
+						   .rank = i,
+						   .world = RANKS,
+						   .slots = COUNT(s->slots),
+						   .timeout_ms = TIMEOUT_MS});
+		s->rank[i].random = UINT64_C(1000) * (i + 1);
+	}
+	*state = s;
+	return 0;
+}
+
+static void give_slots(struct scene *s)
+{
+	while (s->taken > 0)
+		ckpt_share_put(&s->others, s->slots[--s->taken]);
+	if (s->others.pool)
+		ckpt_share_leave(&s->others);
+	s->others = (struct ckpt_share){0};
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	/* Of a test that has failed. */
+	give_slots(s);
+	for (unsigned i = 0; i < RANKS; i++)
+		if (s->restore[i])
+			(void)core_rig_end(&s->rank[i], s->restore[i]);
+	for (unsigned i = 0; i < RANKS; i++)
+		core_rig_close(&s->rank[i]);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static void take_slots(struct scene *s)
+{
+	ckpt_share_join(&s->others, s->rank[0].pool, &s->nobody);
+	while ((s->slots[s->taken] = ckpt_share_get(&s->others)) != NULL)
+		s->taken++;
+	assert_true(s->taken > 0);
+}
+
+/* The clock goes on for both, in steps in which a word may go from one to the other and back. */
+static void sleep_both(struct scene *s, uint64_t ms)
+{
+	for (uint64_t at = 0; at < ms; at += 5)
+		for (unsigned i = 0; i < RANKS; i++)
+			core_rig_sleep(&s->rank[i], 5);
+}
+
+static void begin(struct scene *s, unsigned rank)
+{
+	s->restore[rank] = core_rig_begin(&s->rank[rank], CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
+	assert_non_null(s->restore[rank]);
+}
+
+static bool has(const struct scene *s, unsigned rank, uint32_t bit)
+{
+	return ckpt_latch_get(ckpt_restore_latch(s->restore[rank])) & bit;
+}
+
+/* Ranks that `binds` has a bit of want all of it, and the others nothing. */
+static void start_both(struct scene *s, unsigned binds)
+{
+	for (unsigned i = 0; i < RANKS; i++) {
+		struct ckpt_target target = {
+			.size = sizeof(target), .name = "w", .data = s->memory[i]};
+		assert_true(has(s, i, CKPT_DONE_OPENED));
+		assert_int_equal(
+			ckpt_restore_add_targets(s->restore[i], &target, binds >> i & 1, NULL), 0);
+		ckpt_restore_post_start(s->restore[i]);
+	}
+	sleep_both(s, 500);
+}
+
+static int end(struct scene *s, unsigned rank)
+{
+	int code = core_rig_end(&s->rank[rank], s->restore[rank]);
+
+	s->restore[rank] = NULL;
+	return code;
+}
+
+/* The latest is what both get. */
+static void check_read(struct scene *s, uint64_t step)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		if (!s->restore[i])
+			begin(s, i);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(ckpt_restore_chosen_step(s->restore[i]), step);
+	start_both(s, 3);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), 0);
+		assert_memory_equal(s->memory[i], s->here.tensors[0].data, sizeof(s->memory[i]));
+	}
+}
+
+static bool has_note(const struct scene *s)
+{
+	return access(craft_quarantine(&s->here), F_OK) == 0;
+}
+
+/* The one of them that finds it does not matter: both hear it. */
+static void find_damage(struct scene *s, unsigned binds)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	start_both(s, binds);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+}
+
+static void test_mended(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned finder = 0; finder < RANKS; finder++) {
+		scratch_flip(craft_shard(&s->here, 0), 20000);
+		for (unsigned i = 0; i < RANKS; i++)
+			s->rank[i].core.mended_generation = 0;
+		find_damage(s, 1u << finder);
+		assert_int_equal(s->rank[0].err.mended, 1);
+		assert_int_equal(s->rank[1].err.mended, 0);
+		assert_non_null(strstr(s->rank[0].err.message, "whole again, with 1 chunk"));
+		assert_false(has_note(s));
+		check_read(s, 20);
+	}
+}
+
+/* Nobody has it, or it is damaged again: it is noted, as it is without a remote store. */
+static void test_quarantined(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->here, 0), 20000);
+	scratch_flip(craft_shard(&s->there, 0), 20001);
+	find_damage(s, 2);
+	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_true(has_note(s));
+	check_read(s, 10);
+}
+
+static void test_damaged_again(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->here, 0), 20000);
+	find_damage(s, 3);
+	assert_int_equal(s->rank[0].err.mended, 1);
+	scratch_flip(craft_shard(&s->here, 0), 20000);
+	find_damage(s, 3);
+	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_true(has_note(s));
+	check_read(s, 10);
+}
+
+/* No node can say that the step is whole in the stores of the others. */
+static void test_stores_of_nodes(void **state)
+{
+	struct scene *s = *state;
+
+	s->rank[0].core.config.node_store = true;
+	scratch_flip(craft_shard(&s->here, 0), 20000);
+	find_damage(s, 3);
+	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_true(has_note(s));
+}
+
+static void test_hindered(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->here, 0), 20000);
+	(void)io_fault_add(&s->rank[0].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
+	find_damage(s, 3);
+	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_int_equal(s->rank[0].fault.hits[0], 1);
+	assert_false(has_note(s));
+	check_read(s, 10);
+	assert_false(has_note(s));
+}
+
+/* The index is damaged, which is found before anything is bound; and what is to be mended waits for memory. */
+static void begin_slowly(struct scene *s)
+{
+	take_slots(s);
+	scratch_flip(craft_index(&s->here, 0), 100);
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	assert_int_equal(end(s, 1), CKPT_EINTEGRITY);
+	assert_true(s->rank[0].core.mending);
+	assert_false(has(s, 0, CKPT_DONE_END));
+}
+
+/* The other one asks again meanwhile, and does not wait in vain. */
+static void test_takes_too_long(void **state)
+{
+	struct scene *s = *state;
+
+	begin_slowly(s);
+	begin(s, 1);
+	sleep_both(s, TIMEOUT_MS / 2 - 1000);
+	assert_false(has(s, 0, CKPT_DONE_END));
+	sleep_both(s, 1000);
+	assert_true(has(s, 0, CKPT_DONE_END));
+	assert_false(has(s, 1, CKPT_DONE_END));
+	assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
+	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_ERROR, "than the other ranks wait"));
+	assert_false(has_note(s));
+	give_slots(s);
+	check_read(s, 10);
+}
+
+/* Slow, and in time. */
+static void test_waited_for(void **state)
+{
+	struct scene *s = *state;
+
+	begin_slowly(s);
+	begin(s, 1);
+	sleep_both(s, TIMEOUT_MS / 2 - 1000);
+	give_slots(s);
+	sleep_both(s, 100);
+	assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
+	assert_int_equal(s->rank[0].err.mended, 1);
+	check_read(s, 20);
+	assert_false(has_note(s));
+}
+
+/* Whoever gives it up says nothing about the step. */
+static void test_given_up(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned way = 0; way < 2; way++) {
+		begin_slowly(s);
+		if (way == 0)
+			ckpt_restore_post_cancel(s->restore[0]);
+		else
+			ckpt_restore_post_release(s->restore[0]);
+		core_rig_run(&s->rank[0]);
+		assert_false(s->rank[0].core.mending);
+		assert_true(has(s, 0, CKPT_DONE_END));
+		assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
+		assert_false(has_note(s));
+		give_slots(s);
+		for (unsigned i = 0; i < RANKS; i++)
+			begin(s, i);
+		sleep_both(s, 500);
+		for (unsigned i = 0; i < RANKS; i++)
+			assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+		assert_int_equal(s->rank[0].err.mended, 1);
+		check_read(s, 20);
+		s->rank[0].core.mended_generation = 0;
+	}
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_mended),
+		SCENE(test_quarantined),
+		SCENE(test_damaged_again),
+		SCENE(test_stores_of_nodes),
+		SCENE(test_hindered),
+		SCENE(test_takes_too_long),
+		SCENE(test_waited_for),
+		SCENE(test_given_up),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
