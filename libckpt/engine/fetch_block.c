@@ -230,10 +230,19 @@ static bool note_unread(struct ckpt_fetch_block *b)
 	return true;
 }
 
+/* A store forgives what the end of the file cuts off of an aligned request, but these bytes are wanted. */
+static void look_at_length(struct ckpt_fetch_block *b)
+{
+	if (b->op.result >= 0 && b->op.offset + b->op.size < b->read)
+		b->op.result = CKPT_EINCOMPLETE;
+}
+
 /* A request has come back. */
 static void take_read(struct ckpt_fetch_block *b)
 {
 	struct ckpt_fetch *f = b->fetch;
+
+	look_at_length(b);
 	bool failed = b->op.result < 0 && !note_unread(b);
 
 	if (failed)

@@ -364,6 +364,31 @@ static void test_lengths(void **state)
 	assert_int_equal(s->far_read, 0);
 }
 
+/* Of a file there that was cut, however little, it is said that it is short, and not that its bytes have changed. */
+static void test_cut_there(void **state)
+{
+	struct scene *s = *state;
+	static const long cuts[] = {1, 10, 4000, 5000};
+
+	for (size_t i = 0; i < 2 * COUNT(cuts); i++) {
+		damage(s, &s->here, s->layout->chunk_count - 1, &(struct dice){i + 1});
+		assert_int_equal(
+			truncate(craft_shard(&s->there, 0), (long)s->layout->bytes - cuts[i / 2]),
+			0);
+		if (i % 2)
+			assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+		open_rig(s);
+		assert_true(read_it(s) < 0);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "(CKPT_EINCOMPLETE)"));
+		core_rig_close(&s->rig);
+		assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
+		restore_files(s);
+		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
+		assert_int_equal(fclose(file), 0);
+	}
+}
+
 /* The one there serves, for what is here. */
 static void test_index(void **state)
 {
@@ -679,6 +704,7 @@ int main(void)
 		SCENE(test_any_mixture),
 		SCENE(test_nobody_has_it),
 		SCENE(test_lengths),
+		SCENE(test_cut_there),
 		SCENE(test_index),
 		SCENE(test_not_there),
 		SCENE(test_unreadable),
