@@ -10,7 +10,9 @@ static const char help[] =
 	"Copies one step of a store into DEST, verifying every chunk on the way. DEST is made if "
 	"it\n"
 	"is not there; it holds plain safetensors files then, and is a store again: training can\n"
-	"resume from it. A DEST that was not finished holds no step.\n"
+	"resume from it. A DEST that was not finished holds no step, or not the ranks that were to "
+	"be\n"
+	"added; the same again goes on with what is there.\n"
 	"Each of them is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY: a step is copied\n"
 	"out of a bucket, into one, or from one to another.\n"
 	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
@@ -70,9 +72,10 @@ static void say_text(const struct cli *cli, const struct ckpt_restore *restore, 
 {
 	char text[32];
 
-	(void)printf("step %llu is in %s (%s, verified)\n",
+	(void)printf("step %llu is in %s%s (%s, %s)\n",
 		(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
-		cli_bytes(bytes, text));
+		ckpt_export_was_there(restore) ? " already" : "", cli_bytes(bytes, text),
+		ckpt_export_was_there(restore) ? "not verified" : "verified");
 }
 
 /* A step that is where it was to go. */
@@ -98,6 +101,9 @@ static int say(void *user)
 			json_integer((json_int_t)ckpt_restore_generation(o->restore)));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)o->bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
+		if (!cli->consolidate && !cli->world_size)
+			(void)json_object_set_new(object, "was_there",
+				json_boolean(ckpt_export_was_there(o->restore)));
 		/* Nobody has looked: a signal came first, or the store could not be listed. */
 		(void)json_object_set_new(
 			object, "passed_over", o->passed ? json_incref(o->passed) : json_null());
@@ -179,9 +185,11 @@ static void warn_of_dest(const struct cli *cli, struct ckpt_engine *engine)
 	while (length > 0 && cli->operand[1][length - 1] == '/')
 		length--;
 	while (ckpt_engine_log(engine, 0, &record) == 0) {
+		const char *rest = record.message + length;
+
 		if (record.level > CKPT_LOG_WARN ||
 			strncmp(record.message, cli->operand[1], length) != 0 ||
-			record.message[length] != ':')
+			rest[strspn(rest, "/")] != ':')
 			continue;
 		(void)fprintf(stderr, "%s: ", cli->program->name);
 		cli_print_text(stderr, record.message);

@@ -98,12 +98,18 @@ CKPT_API int ckpt_verify_finding(
 /*
  * Copies one step, verified on the way, into directory `dest`, which becomes a store of its own that
  * holds this step (shards plain, index, claim and manifest as they are, durable in that order).
- * `dest` must not exist or be empty, or be a store of the same run without this step.
+ * `dest` must not exist or be empty, or be a store of the same run. One that has this step already, with the same
+ * manifest, is left as it is: that its files are there, with their sizes, is seen to, and that is all.
+ * One that has another step of that number is -EEXIST.
  * A step of which some ranks are elsewhere is not copied: CKPT_EELSEWHERE.
+ * One that is cancelled or killed, or fails because of the network, leaves what it has; the same again goes on with it,
+ * and reads from the store only what is not there, or differs from its digest.
  * The handle is a restore, as above.
  */
 CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore);
+/* After it has ended well. 1: `dest` had the step already; 0: it was copied. */
+CKPT_API int ckpt_export_was_there(const struct ckpt_restore *restore);
 
 /*
  * Removes a step: its manifest, then its shards. The engine must not be read only; the store must not

@@ -176,6 +176,11 @@ int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *des
 	return 0;
 }
 
+int ckpt_export_was_there(const struct ckpt_restore *restore)
+{
+	return restore && ckpt_restore_was_there(restore);
+}
+
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step)
 {
 	struct ckpt_error *err = ckpt_error_here();

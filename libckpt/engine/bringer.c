@@ -26,7 +26,7 @@ int ckpt_bringer_body(struct ckpt_task *task)
 	start(b, task);
 	CKPT_AWAIT(task, b->exporter.task.finished);
 	b->code = b->exporter.task.result;
-	ckpt_exporter_start_end(&b->exporter);
+	ckpt_exporter_start_end(&b->exporter, b->code);
 	CKPT_AWAIT(task, b->exporter.task.finished);
 	ckpt_exporter_clear(&b->exporter);
 	return b->code;

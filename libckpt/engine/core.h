@@ -78,6 +78,7 @@ struct ckpt_core_place {
 	/* Of what is written there. */
 	bool claims; /* every claim of the run goes along, also to where the step is already */
 	bool node;   /* it becomes the store of one node */
+	bool self; /* it is the store of the engine itself: nothing that is there is written again */
 };
 
 /* Everything that the core is given; all outlive it, and belong to whoever made it. */

@@ -3,15 +3,29 @@
 #include "engine/exporter.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/exporter_place.h"
+#include "format/sealed.h"
 
+static ckpt_task_fn catalog_body;
 static ckpt_task_fn commit_body;
 static ckpt_task_fn create_body;
+static ckpt_task_fn other_body;
+static ckpt_task_fn sweep_body;
 
-/* What an export that was killed has left under the names that the manifest gives goes first. */
+/* The names in its directory. */
+static void sync_step(struct ckpt_exporter *e)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_sync(e->store, &e->op, path);
+}
+
+/* What an export that was killed has left goes first: its names, that is. What is good of it is still read. */
 static int shard_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
@@ -27,8 +41,8 @@ static int shard_body(struct ckpt_task *task)
 			"chunks of %llu: open the engine with a larger block_bytes",
 			e->place.label, (unsigned long long)e->core->config.block_bytes,
 			(unsigned long long)e->shard->index->layout->chunk_bytes);
-	e->ranks_begun++;
-	if (e->place.bucket)
+	/* There it is whole. Or somebody else has put it there, if the step is: what is bad of it does not give way. */
+	if (e->place.bucket && !e->adds)
 		return ckpt_task_continue(task, create_body);
 	ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
@@ -37,6 +51,13 @@ static int shard_body(struct ckpt_task *task)
 	r = ckpt_exporter_trouble(e, "remove");
 	if (r < 0)
 		return r;
+	if (e->adds) {
+		sync_step(e);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_exporter_trouble(e, "sync");
+		if (r < 0)
+			return r;
+	}
 	ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
 	ckpt_store_remove(e->store, &e->op, path);
@@ -57,10 +78,18 @@ static int create_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
-	ckpt_store_create(e->store, &e->op, path,
+	ckpt_store_resume(e->store, &e->op, path,
 		ckpt_align_up(e->shard->index->layout->bytes, e->store->align), &e->file);
 	CKPT_AWAIT(task, e->op.done);
 	e->unit = e->op.unit;
+	/* It may be what is left that takes up the room. */
+	if (e->op.result == -ENOSPC && e->left.file.fd >= 0) {
+		ckpt_shard_start_shut(&e->left);
+		CKPT_AWAIT(task, e->left.task.finished);
+		ckpt_exporter_drop_left(e);
+		ckpt_error_clear(e->err);
+		return ckpt_task_continue(task, create_body);
+	}
 	return ckpt_exporter_trouble(e, "create");
 	CKPT_TASK_END(task);
 }
@@ -73,16 +102,91 @@ static int seal_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	if (e->left.file.fd >= 0) {
+		ckpt_shard_start_shut(&e->left);
+		CKPT_AWAIT(task, e->left.task.finished);
+	}
+	ckpt_exporter_drop_left(e);
 	ckpt_store_seal(e->store, &e->op, &e->file, e->shard->index->layout->bytes);
 	CKPT_AWAIT(task, e->op.done);
 	r = ckpt_exporter_trouble(e, "seal");
 	if (r < 0)
 		return r;
+	/* Where the manifest is there half an index would be damage, and so would one before the name of its shard. */
+	if (e->adds) {
+		sync_step(e);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_exporter_trouble(e, "sync");
+		if (r < 0)
+			return r;
+	}
 	ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e), rank->rank,
 		rank->attempt);
-	ckpt_store_put(e->store, &e->op, path, e->shard->index_bytes, e->shard->index_length);
+	if (e->adds)
+		ckpt_store_publish(e->store, &e->op, path, e->shard->index_bytes,
+			e->shard->index_length, NULL);
+	else
+		ckpt_store_put(
+			e->store, &e->op, path, e->shard->index_bytes, e->shard->index_length);
 	CKPT_AWAIT(task, e->op.done);
-	return ckpt_exporter_trouble(e, "create");
+	r = ckpt_exporter_trouble(e, "create");
+	if (r == 0 && e->adds)
+		e->undo_to = 0;
+	return r;
+	CKPT_TASK_END(task);
+}
+
+static void drop_names(struct ckpt_exporter *e)
+{
+	ckpt_free(e->names.names);
+	e->names = (struct ckpt_listing){0};
+	e->at = 0;
+}
+
+/* Goes to the next rank that is not wanted and has an index there. */
+static bool next_stray(struct ckpt_exporter *e, char *path)
+{
+	for (; e->rank < e->pick->manifest.world; e->rank++) {
+		const struct ckpt_manifest_rank *rank = &e->pick->manifest.ranks[e->rank];
+
+		if (ckpt_rankset_has(&e->ranks, e->rank))
+			continue;
+		ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+			rank->rank, rank->attempt);
+		if (ckpt_listing_has(&e->names, strrchr(path, '/') + 1, &e->at))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * An export that was cut short may have left an index that is cut, too, or has no shard: where the manifest is there
+ * that would be damage. Shards stay, to be gone on with.
+ */
+static int strays_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_list(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_trouble(e, "list");
+	drop_names(e);
+	e->names = e->op.listing;
+	e->op.listing = (struct ckpt_listing){0};
+	if (r < 0)
+		return r;
+	for (e->rank = 0; next_stray(e, path); e->rank++) {
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_exporter_trouble(e, "remove");
+		if (r < 0)
+			return r;
+	}
+	return ckpt_task_continue(task, e->catalog ? catalog_body : commit_body);
 	CKPT_TASK_END(task);
 }
 
@@ -114,29 +218,54 @@ static int catalog_body(struct ckpt_task *task)
 static int commit_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
-	ckpt_store_sync(e->store, &e->op, path);
+	sync_step(e);
 	CKPT_AWAIT(task, e->op.done);
 	r = ckpt_exporter_trouble(e, "sync");
 	if (r < 0)
 		return r;
 	e->publish_tried = true;
+	if (e->adds)
+		return ckpt_task_continue(task, sweep_body);
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_publish(
 		e->store, &e->op, e->path, e->pick->manifest_bytes, e->pick->manifest_length, NULL);
 	CKPT_AWAIT(task, e->op.done);
 	if (e->op.result == -EEXIST)
-		return ckpt_exporter_fail_there(e);
+		return ckpt_task_continue(task, other_body);
 	if (e->op.result < 0)
 		return ckpt_exporter_trouble(e, "publish");
-	/* It is there: what is asked for now comes too late. An earlier copy that was killed may have left parts. */
+	return ckpt_task_continue(task, sweep_body);
+	CKPT_TASK_END(task);
+}
+
+/* It is there: what is asked for now comes too late. An earlier copy that was killed may have left parts. */
+static int sweep_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_sweep(e->store, &e->op, path);
 	CKPT_AWAIT(task, e->op.done);
+	return e->adds ? ckpt_task_continue(task, ckpt_exporter_note_body) : 0;
+	CKPT_TASK_END(task);
+}
+
+/* In a bucket somebody else may have copied it meanwhile. */
+static int other_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, e->op.done);
+	if (e->op.result < 0)
+		return ckpt_exporter_trouble(e, "read");
+	return ckpt_exporter_take_there(e);
 	CKPT_TASK_END(task);
 }
 
@@ -155,6 +284,10 @@ static int unlock_body(struct ckpt_task *task)
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (e->left.file.fd >= 0) {
+		ckpt_shard_start_shut(&e->left);
+		CKPT_AWAIT(task, e->left.task.finished);
+	}
 	if (e->lock.fd >= 0) {
 		ckpt_store_shut(e->store, &e->op, &e->lock);
 		CKPT_AWAIT(task, e->op.done);
@@ -169,6 +302,34 @@ static int unlock_body(struct ckpt_task *task)
 static bool in_parts(const struct ckpt_exporter *e)
 {
 	return e->shard->index->layout->bytes > e->unit;
+}
+
+/* What has failed is neither what was read nor what was written: the same again may come to its end. */
+static bool may_go_on(int code)
+{
+	return code == CKPT_ENETWORK || code == CKPT_EAUTH || code == CKPT_ECLOSED ||
+	       code == -ETIMEDOUT || code == -ECANCELED;
+}
+
+static int leave_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (e->file.fd >= 0) {
+		ckpt_store_shut(e->store, &e->op, &e->file);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	return ckpt_task_continue(task, unlock_body);
+	CKPT_TASK_END(task);
+}
+
+/* Goes to the next rank that may have left something. */
+static bool next_undone(struct ckpt_exporter *e)
+{
+	while (e->rank < e->undo_to && !ckpt_rankset_has(&e->ranks, e->rank))
+		e->rank++;
+	return e->rank < e->undo_to;
 }
 
 /*
@@ -192,14 +353,23 @@ static int undo_body(struct ckpt_task *task)
 	}
 	if (e->place.bucket)
 		return ckpt_task_continue(task, unlock_body);
-	for (e->rank = 0; e->rank < e->ranks_begun; e->rank++) {
+	/* Never an index without its shard: that would be damage. */
+	for (e->rank = e->undo_from; next_undone(e); e->rank++) {
 		rank = &e->pick->manifest.ranks[e->rank];
-		ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+		ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
 			rank->rank, rank->attempt);
 		ckpt_store_remove(e->store, &e->op, path);
 		CKPT_AWAIT(task, e->op.done);
+		if (e->op.result < 0)
+			continue;
+		if (e->adds) {
+			sync_step(e);
+			CKPT_AWAIT(task, e->op.done);
+			if (e->op.result < 0)
+				continue;
+		}
 		rank = &e->pick->manifest.ranks[e->rank];
-		ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+		ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
 			rank->rank, rank->attempt);
 		ckpt_store_remove(e->store, &e->op, path);
 		CKPT_AWAIT(task, e->op.done);
@@ -225,6 +395,7 @@ void ckpt_exporter_init(struct ckpt_exporter *exporter)
 {
 	exporter->file.fd = -1;
 	exporter->lock.fd = -1;
+	ckpt_shard_init(&exporter->left);
 	ckpt_store_op_init(&exporter->op, &exporter->task, exporter->err);
 	exporter->op.stop = exporter->stop;
 }
@@ -234,10 +405,41 @@ void ckpt_exporter_start_prepare(struct ckpt_exporter *exporter)
 	start(exporter, ckpt_exporter_place_body);
 }
 
-void ckpt_exporter_start_shard(struct ckpt_exporter *exporter, const struct ckpt_shard *shard)
+void ckpt_exporter_start_check(struct ckpt_exporter *exporter)
 {
-	CKPT_ASSERT(exporter->file.fd < 0 && shard->index);
+	CKPT_ASSERT(exporter->there);
+	start(exporter, ckpt_exporter_check_body);
+}
+
+bool ckpt_exporter_may_add(const struct ckpt_exporter *exporter, int code)
+{
+	return exporter->partial && exporter->there && !exporter->place.self && !*exporter->stop &&
+	       (code == CKPT_EINCOMPLETE || code == CKPT_EINTEGRITY || code == CKPT_EFORMAT);
+}
+
+void ckpt_exporter_start_add(struct ckpt_exporter *exporter)
+{
+	CKPT_ASSERT(exporter->there && exporter->partial);
+	exporter->there = false;
+	exporter->adds = true;
+	start(exporter, ckpt_exporter_add_body);
+}
+
+void ckpt_exporter_start_look(struct ckpt_exporter *exporter, const struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(exporter->left.file.fd < 0 && shard->index);
 	exporter->shard = shard;
+	if (!exporter->adds)
+		exporter->undo_to = shard->rank->rank + 1;
+	start(exporter, ckpt_exporter_look_body);
+}
+
+void ckpt_exporter_start_shard(struct ckpt_exporter *exporter)
+{
+	CKPT_ASSERT(exporter->file.fd < 0 && exporter->shard && !exporter->have);
+	exporter->undo_to = exporter->shard->rank->rank + 1;
+	if (exporter->adds)
+		exporter->undo_from = exporter->shard->rank->rank;
 	start(exporter, shard_body);
 }
 
@@ -248,19 +450,29 @@ void ckpt_exporter_start_seal(struct ckpt_exporter *exporter)
 
 void ckpt_exporter_start_commit(struct ckpt_exporter *exporter)
 {
-	start(exporter, exporter->catalog ? catalog_body : commit_body);
+	if (!exporter->adds && !exporter->place.bucket && !ckpt_rankset_is_all(&exporter->ranks))
+		start(exporter, strays_body);
+	else
+		start(exporter, exporter->catalog ? catalog_body : commit_body);
 }
 
-void ckpt_exporter_start_end(struct ckpt_exporter *exporter)
+void ckpt_exporter_start_end(struct ckpt_exporter *exporter, int code)
 {
+	ckpt_task_fn *undo = may_go_on(code) ? leave_body : undo_body;
+
 	exporter->op.err = NULL;
 	exporter->op.stop = NULL;
-	start(exporter, !exporter->publish_tried && exporter->store ? undo_body : unlock_body);
+	start(exporter, !exporter->publish_tried && !exporter->there && exporter->store
+				? undo
+				: unlock_body);
 }
 
 void ckpt_exporter_clear(struct ckpt_exporter *exporter)
 {
 	CKPT_ASSERT(!ckpt_task_active(&exporter->task) && !exporter->store);
+	if (exporter->core)
+		ckpt_exporter_drop_left(exporter);
+	drop_names(exporter);
 	ckpt_free(exporter->marker);
 	ckpt_free(exporter->claim);
 	exporter->marker = NULL;

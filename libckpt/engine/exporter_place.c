@@ -44,19 +44,22 @@ static int take_bytes(struct ckpt_exporter *e, char **ret_bytes, uint64_t *ret_l
 
 static int marker_body(struct ckpt_task *task);
 static int claim_body(struct ckpt_task *task);
+static int stone_body(struct ckpt_task *task);
 static int lock_body(struct ckpt_task *task);
 static int directories_body(struct ckpt_task *task);
 static int claims_body(struct ckpt_task *task);
 
-/* What came from the store of a node has all ranks' files where it goes: it is one for all nodes there. */
+/* What came from the store of a node has all ranks' files where it goes, or some: it is one for all nodes there, or not. */
 static int share_marker(struct ckpt_exporter *e)
 {
 	struct ckpt_marker marker = e->pick->marker;
 	struct ckpt_buf words = {0};
+	bool all = ckpt_rankset_is_all(&e->ranks);
 
-	if (marker.shared == !e->place.node)
+	if (marker.shared == (all && !e->place.node) && marker.partial == !all)
 		return 0;
-	marker.shared = !e->place.node;
+	marker.shared = all && !e->place.node;
+	marker.partial = !all;
 	int r = ckpt_marker_encode(&marker, &words);
 	if (r < 0) {
 		ckpt_buf_free(&words);
@@ -108,6 +111,7 @@ static int check_marker(struct ckpt_exporter *e)
 	drop_data(e);
 	if (r < 0)
 		return r;
+	e->partial = marker.partial;
 	if (strcmp(marker.run_id, e->pick->marker.run_id) != 0)
 		return ckpt_fail_at(e->err, e->place.claims ? CKPT_EMISMATCH : -EEXIST,
 			&(struct ckpt_where){
@@ -116,6 +120,13 @@ static int check_marker(struct ckpt_exporter *e)
 			"directory, or a prefix of its own in a bucket",
 			e->place.label, marker.run_id, e->pick->marker.run_id);
 	return *e->stop;
+}
+
+static bool holds_marker(const struct ckpt_listing *names)
+{
+	size_t at = 0;
+
+	return ckpt_listing_has(names, CKPT_NAME_MARKER, &at);
 }
 
 /* What another export makes for a moment, or leaves when it is killed while it publishes the marker, does not count. */
@@ -131,14 +142,20 @@ static bool holds_other_things(const struct ckpt_listing *names)
 	return false;
 }
 
+/* 1: it is a store by now. */
 static int check_empty(struct ckpt_exporter *e)
 {
 	if (e->op.result < 0)
 		return ckpt_exporter_trouble(e, "list");
+	/* Another export has begun meanwhile. */
+	bool again = !e->came && holds_marker(&e->op.listing);
+	e->came = e->came || again;
 	/* What is brought goes where a new store would be made, too. */
 	bool other = !e->place.claims && holds_other_things(&e->op.listing);
 	ckpt_free(e->op.listing.names);
 	e->op.listing = (struct ckpt_listing){0};
+	if (again)
+		return *e->stop ? *e->stop : 1;
 	if (other)
 		return ckpt_fail(e->err, -ENOTEMPTY,
 			"%s is no store, and not empty: export to a directory or prefix that is "
@@ -159,12 +176,18 @@ static int marker_body(struct ckpt_task *task)
 		ckpt_store_list(e->store, &e->op, ".");
 		CKPT_AWAIT(task, e->op.done);
 		r = check_empty(e);
+		if (r > 0)
+			return ckpt_task_continue(task, marker_body);
 		if (r < 0)
 			return r;
 		ckpt_store_publish(
 			e->store, &e->op, CKPT_NAME_MARKER, e->marker, e->marker_length, NULL);
 		CKPT_AWAIT(task, e->op.done);
+		/* Another one was quicker: which of another rank, perhaps. */
+		if (e->op.result == -EEXIST && *e->stop == 0)
+			return ckpt_task_continue(task, marker_body);
 		r = ckpt_exporter_trouble(e, "write");
+		e->partial = !ckpt_rankset_is_all(&e->ranks);
 	} else {
 		r = e->op.result < 0 ? ckpt_exporter_trouble(e, "read") : check_marker(e);
 	}
@@ -178,9 +201,18 @@ int ckpt_exporter_fail_there(struct ckpt_exporter *e)
 {
 	return ckpt_fail_at(e->err, -EEXIST,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
-		"%s has step %llu of generation %llu already (%s): nothing was written",
+		"%s has another step %llu of generation %llu already (%s): nothing was written",
 		e->place.label, (unsigned long long)ckpt_exporter_step(e),
 		(unsigned long long)ckpt_exporter_generation(e), e->path);
+}
+
+/* The manifest that is there. The same: there is nothing to copy. */
+int ckpt_exporter_take_there(struct ckpt_exporter *e)
+{
+	e->there = e->op.length == e->pick->manifest_length &&
+		   memcmp(e->op.data, e->pick->manifest_bytes, e->op.length) == 0;
+	drop_data(e);
+	return e->there ? *e->stop : ckpt_exporter_fail_there(e);
 }
 
 static int check_claim(struct ckpt_exporter *e)
@@ -216,6 +248,17 @@ static int fail_going(struct ckpt_exporter *e)
 		(unsigned long long)ckpt_exporter_step(e), e->place.label);
 }
 
+/* A manifest without the files of all ranks would be damage there. */
+static int fail_whole(struct ckpt_exporter *e)
+{
+	return ckpt_fail_at(e->err, -EEXIST,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = CKPT_NAME_MARKER},
+		"%s is a store of whole steps, and has no step %llu: copy the files of some ranks "
+		"into "
+		"a directory that is new or empty, or copy all of the step",
+		e->place.label, (unsigned long long)ckpt_exporter_step(e));
+}
+
 static int claim_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
@@ -233,20 +276,42 @@ static int claim_body(struct ckpt_task *task)
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
-	drop_data(e);
 	if (e->op.result >= 0)
-		return ckpt_exporter_fail_there(e);
+		return ckpt_exporter_take_there(e);
 	if (e->op.result != -ENOENT)
 		return ckpt_exporter_trouble(e, "read");
-	/* What is written now would be removed with the rest. */
+	if (!ckpt_rankset_is_all(&e->ranks) && !e->partial)
+		return fail_whole(e);
+	return ckpt_task_continue(task, stone_body);
+	CKPT_TASK_END(task);
+}
+
+static void look_for_stone(struct ckpt_exporter *e)
+{
 	ckpt_name_tombstone(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, e->op.done);
+}
+
+/* What is written now would be removed with the rest. */
+static int take_stone(struct ckpt_exporter *e)
+{
 	drop_data(e);
 	if (e->op.result >= 0)
 		return fail_going(e);
-	if (e->op.result != -ENOENT)
-		return ckpt_exporter_trouble(e, "read");
+	return e->op.result == -ENOENT ? *e->stop : ckpt_exporter_trouble(e, "read");
+}
+
+static int stone_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	look_for_stone(e);
+	CKPT_AWAIT(task, e->op.done);
+	r = take_stone(e);
+	if (r < 0)
+		return r;
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
@@ -381,6 +446,7 @@ static int lock_body(struct ckpt_task *task)
 	r = take_lock(e);
 	if (r < 0)
 		return r;
+	e->locked = true;
 	/* Whoever claimed between the listing and the lock lives. */
 	ckpt_store_list(e->store, &e->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, e->op.done);
@@ -393,6 +459,23 @@ static int lock_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* The manifest that ranks are added to. */
+static int take_same(struct ckpt_exporter *e)
+{
+	int r = ckpt_exporter_take_there(e);
+
+	e->there = false;
+	return r;
+}
+
+int ckpt_exporter_add_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+
+	CKPT_ASSERT(e->adds);
+	return ckpt_task_continue(task, e->locked ? directories_body : stone_body);
+}
+
 /* Directories for the step, unless it is there. */
 static int directories_body(struct ckpt_task *task)
 {
@@ -401,14 +484,23 @@ static int directories_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	/* Whoever removes it holds the lock only now and then: it may have been marked since. */
+	if (!e->place.claims) {
+		look_for_stone(e);
+		CKPT_AWAIT(task, e->op.done);
+		r = take_stone(e);
+		if (r < 0)
+			return r;
+	}
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
-	drop_data(e);
 	if (e->op.result >= 0)
-		return ckpt_exporter_fail_there(e);
+		return e->adds ? take_same(e) : ckpt_exporter_take_there(e);
 	if (e->op.result != -ENOENT)
 		return ckpt_exporter_trouble(e, "read");
+	/* It was removed meanwhile, and comes back whole. */
+	e->adds = false;
 	e->dirs_made = true;
 	ckpt_name_generation(path, ckpt_exporter_generation(e));
 	ckpt_store_mkdir(e->store, &e->op, path);

@@ -106,6 +106,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	if (restore->dest.root >= 0)
 		(void)close(restore->dest.root);
 	ckpt_free(restore->dest_label);
+	ckpt_rankset_clear(&restore->dest_ranks);
 	(void)pthread_mutex_destroy(&restore->lock);
 	ckpt_latch_destroy(&restore->latch);
 	ckpt_free(restore);
@@ -420,6 +421,11 @@ bool ckpt_restore_agreed(const struct ckpt_restore *restore)
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore)
 {
 	return restore->sink == CKPT_SINK_MEMORY;
+}
+
+bool ckpt_restore_was_there(const struct ckpt_restore *restore)
+{
+	return restore->ended && restore->exporter.there;
 }
 
 size_t ckpt_restore_finding_count(const struct ckpt_restore *restore)

@@ -111,6 +111,9 @@ bool ckpt_restore_has_targets(const struct ckpt_restore *restore);
 /* No other rank has a say in it, or all have said that they have restored it. */
 bool ckpt_restore_agreed(const struct ckpt_restore *restore);
 
+/* An export that is over: the destination had the step already. */
+bool ckpt_restore_was_there(const struct ckpt_restore *restore);
+
 /* Findings of a verification: by rank, then by file and offset. None before END. */
 size_t ckpt_restore_finding_count(const struct ckpt_restore *restore);
 const struct ckpt_finding *ckpt_restore_finding(const struct ckpt_restore *restore, size_t index);

@@ -43,6 +43,7 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_gather_stop(&r->gather, r->stop);
 	ckpt_task_wake(&r->pick.task);
 	ckpt_task_wake(&r->fetch.task);
+	ckpt_task_wake(&r->exporter.look.task);
 	ckpt_task_wake(&r->road);
 	if (r->ranks)
 		ckpt_task_wake(&r->ranks->talk.task);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a restore consists of; for restore*.c and road.c only. */
+/* What a restore consists of; for restore*.c and road*.c only. */
 #ifndef CKPT_ENGINE_RESTORE_STATE_H
 #define CKPT_ENGINE_RESTORE_STATE_H
 
@@ -13,6 +13,7 @@
 #include "engine/pick.h"
 #include "engine/presence.h"
 #include "engine/quarantine.h"
+#include "engine/rankset.h"
 #include "engine/restore.h"
 #include "engine/restore_ranks.h"
 #include "engine/shard.h"
@@ -34,6 +35,7 @@ struct ckpt_restore {
 	/* Where an export goes; its label is `dest_label`, NULL: nowhere yet. */
 	struct ckpt_core_place dest;
 	char *dest_label;
+	struct ckpt_rankset dest_ranks; /* the files of which go there */
 
 	/* Shared. */
 	atomic_uint owners; /* the user, and the core from the opening until GONE */
@@ -79,6 +81,7 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_exporter exporter;
+	struct ckpt_fetch_patch patch;       /* of an export that goes on: what is not there */
 	struct ckpt_elsewhere elsewhere;     /* of a verification or an export */
 	struct ckpt_holders_reader *catalog; /* the same; NULL: the manifest names none */
 	struct ckpt_job compare_job;         /* of a verification: an index with the catalog */

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of a step that was picked: into memory, verified, or into another store. */
+/* What becomes of a step that was picked: into memory, or verified. Into another store: road_export.c. */
+#include "engine/road.h"
+
 #include <errno.h>
 #include <stdio.h>
 
 #include "base/fail.h"
-#include "engine/restore_state.h"
 
-static struct ckpt_restore *restore_of(struct ckpt_task *task)
-{
-	return CKPT_CONTAINER(task, struct ckpt_restore, road);
-}
-
-static void start_rank(struct ckpt_restore *r, uint32_t rank)
+void ckpt_road_begin_rank(struct ckpt_restore *r, uint32_t rank)
 {
 	r->rank_bad = false;
 	r->shard = (struct ckpt_shard){.core = r->core,
@@ -23,10 +19,9 @@ static void start_rank(struct ckpt_restore *r, uint32_t rank)
 		.err = &r->why,
 		.waiter = &r->road};
 	ckpt_shard_init(&r->shard);
-	ckpt_shard_start_index(&r->shard);
 }
 
-static void start_fetch(struct ckpt_restore *r)
+void ckpt_road_start_fetch(struct ckpt_restore *r)
 {
 	struct ckpt_fetch_config config = {.core = r->core,
 		.layout = r->shard.index->layout,
@@ -46,11 +41,16 @@ static void start_fetch(struct ckpt_restore *r)
 		config.dest_file = &r->exporter.file;
 		config.unit = r->exporter.unit;
 		config.header = r->shard.header;
+		if (r->exporter.left.file.fd >= 0) {
+			config.store = r->exporter.store;
+			config.file = &r->exporter.left.file;
+			config.patch = &r->patch;
+		}
 	}
 	ckpt_fetch_start(&r->fetch, &config);
 }
 
-static void end_rank(struct ckpt_restore *r)
+void ckpt_road_end_rank(struct ckpt_restore *r)
 {
 	ckpt_fetch_clear(&r->fetch);
 	ckpt_shard_clear(&r->shard);
@@ -62,39 +62,36 @@ static uint64_t bytes_of(const struct ckpt_restore *r, const struct ckpt_manifes
 	return r->quick ? rank->index_bytes : rank->shard_bytes;
 }
 
-static void count_all(struct ckpt_restore *r)
+void ckpt_road_count_all(struct ckpt_restore *r)
 {
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < r->pick.manifest.world; i++)
-		if (!ckpt_elsewhere_has(&r->elsewhere, i))
+		if (ckpt_rankset_has(&r->dest_ranks, i) && !ckpt_elsewhere_has(&r->elsewhere, i))
 			bytes += bytes_of(r, &r->pick.manifest.ranks[i]);
 	atomic_store(&r->bytes_total, bytes);
 }
 
-static void count_header(struct ckpt_restore *r)
+void ckpt_road_count_header(struct ckpt_restore *r)
 {
 	atomic_fetch_add(&r->bytes_done,
 		r->quick ? r->shard.rank->index_bytes : r->shard.index->layout->header_bytes);
 }
 
-/* What of the step is to be had in the store of another node. */
-static void start_elsewhere(struct ckpt_restore *r)
+void ckpt_road_start_elsewhere(struct ckpt_restore *r)
 {
 	r->elsewhere = (struct ckpt_elsewhere){
 		.core = r->core, .pick = &r->pick, .err = &r->why, .waiter = &r->road};
 	ckpt_elsewhere_start(&r->elsewhere);
 }
 
-/* The catalog, which the manifest names. -ENOMEM. */
-static int start_catalog(struct ckpt_restore *r)
+int ckpt_road_start_catalog(struct ckpt_restore *r)
 {
 	r->catalog = ckpt_holders_reader_new(r->core, &r->pick, &r->why, &r->road);
 	return r->catalog ? 0 : ckpt_fail(&r->why, -ENOMEM, "out of memory");
 }
 
-/* The code of a part that has finished becomes the road's. */
-static bool passed(struct ckpt_restore *r, const struct ckpt_task *part)
+bool ckpt_road_passed(struct ckpt_restore *r, const struct ckpt_task *part)
 {
 	r->code = part->result;
 	return r->code == 0;
@@ -116,7 +113,7 @@ static void start_gather(struct ckpt_restore *r)
 
 static int memory_body(struct ckpt_task *task)
 {
-	struct ckpt_restore *r = restore_of(task);
+	struct ckpt_restore *r = ckpt_road_restore(task);
 
 	CKPT_TASK_BEGIN(task);
 	start_gather(r);
@@ -283,16 +280,16 @@ static int verdict(struct ckpt_restore *r)
 /* One rank after the other: its index, its shard's size, its header, and every chunk unless it is to be quick. */
 static int verify_body(struct ckpt_task *task)
 {
-	struct ckpt_restore *r = restore_of(task);
+	struct ckpt_restore *r = ckpt_road_restore(task);
 
 	CKPT_TASK_BEGIN(task);
-	start_elsewhere(r);
+	ckpt_road_start_elsewhere(r);
 	CKPT_AWAIT(task, r->elsewhere.task.finished);
-	if (!passed(r, &r->elsewhere.task) || r->stop)
+	if (!ckpt_road_passed(r, &r->elsewhere.task) || r->stop)
 		return r->stop ? r->stop : r->code;
-	count_all(r);
+	ckpt_road_count_all(r);
 	if (r->pick.manifest.catalog_bytes > 0) {
-		if (start_catalog(r) < 0)
+		if (ckpt_road_start_catalog(r) < 0)
 			return -ENOMEM;
 		CKPT_AWAIT(task, r->catalog->task.finished);
 		r->code = note_catalog(r);
@@ -302,7 +299,8 @@ static int verify_body(struct ckpt_task *task)
 	for (r->rank = 0; r->rank < r->pick.manifest.world; r->rank++) {
 		if (ckpt_elsewhere_has(&r->elsewhere, r->rank))
 			continue;
-		start_rank(r, r->rank);
+		ckpt_road_begin_rank(r, r->rank);
+		ckpt_shard_start_index(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		r->code = r->shard.task.result;
 		start_compare(r);
@@ -317,11 +315,11 @@ static int verify_body(struct ckpt_task *task)
 			ckpt_shard_start_header(&r->shard);
 			CKPT_AWAIT(task, r->shard.task.finished);
 			/* What follows a bad header may be good or bad: that is to be found, too. */
-			count_header(r);
+			ckpt_road_count_header(r);
 			r->code = note_failure(r, r->shard.task.result);
 		}
 		if (r->code == 0 && !r->quick && !ckpt_findings_full(&r->findings)) {
-			start_fetch(r);
+			ckpt_road_start_fetch(r);
 			CKPT_AWAIT(task, r->fetch.task.finished);
 			r->code = r->fetch.task.result;
 			r->rank_bad = r->rank_bad || r->fetch.noted > 0;
@@ -331,7 +329,7 @@ static int verify_body(struct ckpt_task *task)
 			r->code = note_good(r);
 		ckpt_shard_start_shut(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
-		end_rank(r);
+		ckpt_road_end_rank(r);
 		if (r->code < 0)
 			return r->code;
 		if (ckpt_findings_full(&r->findings))
@@ -341,125 +339,9 @@ static int verify_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Into another store. */
-
-static void start_exporter(struct ckpt_restore *r)
-{
-	r->exporter = (struct ckpt_exporter){.core = r->core,
-		.pick = &r->pick,
-		.catalog = r->catalog ? r->catalog->holders : NULL,
-		.place = r->dest,
-		.stop = &r->stop,
-		.err = &r->why,
-		.waiter = &r->road};
-	ckpt_exporter_init(&r->exporter);
-	ckpt_exporter_start_prepare(&r->exporter);
-}
-
-/* A catalog that is not good does not go along: the step is whole without it. */
-static int leave_catalog(struct ckpt_restore *r)
-{
-	if (r->stop || r->catalog->task.result == -ENOMEM || r->catalog->task.result == 0)
-		return r->catalog->task.result;
-	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
-		"step %llu is copied without its catalog: %.800s",
-		(unsigned long long)r->pick.chosen.step, r->why.message);
-	ckpt_error_clear(&r->why);
-	return 0;
-}
-
-static int export_end_body(struct ckpt_task *task)
-{
-	struct ckpt_restore *r = restore_of(task);
-
-	CKPT_TASK_BEGIN(task);
-	if (r->shard.file.fd >= 0) {
-		ckpt_shard_start_shut(&r->shard);
-		CKPT_AWAIT(task, r->shard.task.finished);
-	}
-	ckpt_exporter_start_end(&r->exporter);
-	CKPT_AWAIT(task, r->exporter.task.finished);
-	return r->code;
-	CKPT_TASK_END(task);
-}
-
-/* One rank: what verify_body does, with the bytes written on the way. */
-static int export_rank_body(struct ckpt_task *task)
-{
-	struct ckpt_restore *r = restore_of(task);
-
-	CKPT_TASK_BEGIN(task);
-	for (; r->rank < r->pick.manifest.world; r->rank++) {
-		start_rank(r, r->rank);
-		CKPT_AWAIT(task, r->shard.task.finished);
-		if (!passed(r, &r->shard.task))
-			break;
-		ckpt_shard_start_open(&r->shard);
-		CKPT_AWAIT(task, r->shard.task.finished);
-		if (!passed(r, &r->shard.task))
-			break;
-		ckpt_shard_start_header(&r->shard);
-		CKPT_AWAIT(task, r->shard.task.finished);
-		if (!passed(r, &r->shard.task))
-			break;
-		count_header(r);
-		ckpt_exporter_start_shard(&r->exporter, &r->shard);
-		CKPT_AWAIT(task, r->exporter.task.finished);
-		if (!passed(r, &r->exporter.task))
-			break;
-		start_fetch(r);
-		CKPT_AWAIT(task, r->fetch.task.finished);
-		if (!passed(r, &r->fetch.task))
-			break;
-		ckpt_exporter_start_seal(&r->exporter);
-		CKPT_AWAIT(task, r->exporter.task.finished);
-		if (!passed(r, &r->exporter.task))
-			break;
-		ckpt_shard_start_shut(&r->shard);
-		CKPT_AWAIT(task, r->shard.task.finished);
-		end_rank(r);
-	}
-	if (r->code == 0) {
-		ckpt_exporter_start_commit(&r->exporter);
-		CKPT_AWAIT(task, r->exporter.task.finished);
-		r->code = r->exporter.task.result;
-	}
-	return ckpt_task_continue(task, export_end_body);
-	CKPT_TASK_END(task);
-}
-
-static int export_body(struct ckpt_task *task)
-{
-	struct ckpt_restore *r = restore_of(task);
-
-	CKPT_TASK_BEGIN(task);
-	start_elsewhere(r);
-	CKPT_AWAIT(task, r->elsewhere.task.finished);
-	if (!passed(r, &r->elsewhere.task) || r->stop)
-		return r->stop ? r->stop : r->code;
-	/* A store that holds a step holds all of it: nothing is written. */
-	if (r->elsewhere.count > 0)
-		return ckpt_elsewhere_fail(&r->elsewhere, ckpt_elsewhere_first(&r->elsewhere), NULL,
-			"the step cannot be copied as a whole", &r->why);
-	count_all(r);
-	if (r->pick.manifest.catalog_bytes > 0) {
-		if (start_catalog(r) < 0)
-			return -ENOMEM;
-		CKPT_AWAIT(task, r->catalog->task.finished);
-		r->code = leave_catalog(r);
-		if (r->code < 0 || r->stop)
-			return r->stop ? r->stop : r->code;
-	}
-	start_exporter(r);
-	CKPT_AWAIT(task, r->exporter.task.finished);
-	r->code = r->exporter.task.result;
-	return ckpt_task_continue(task, r->code < 0 ? export_end_body : export_rank_body);
-	CKPT_TASK_END(task);
-}
-
 ckpt_task_fn *ckpt_road_of(enum ckpt_restore_sink sink)
 {
 	if (sink == CKPT_SINK_MEMORY)
 		return memory_body;
-	return sink == CKPT_SINK_NONE ? verify_body : export_body;
+	return sink == CKPT_SINK_NONE ? verify_body : ckpt_road_export_body;
 }

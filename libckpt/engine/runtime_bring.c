@@ -108,6 +108,13 @@ static bool is_ahead(const struct holding *there, const struct holding *here)
 	       (there->generation == here->generation && there->step > here->step);
 }
 
+/* The step that is here is not asked for again, whatever is newer there. */
+static bool is_same(const struct holding *there, const struct holding *here)
+{
+	return here->generation > 0 && there->generation == here->generation &&
+	       there->step == here->step;
+}
+
 static int set_dest(struct ckpt_restore *restore, const char *path, bool node,
 	struct ckpt_engine *engine, struct ckpt_error *err)
 {
@@ -126,7 +133,7 @@ static int set_dest(struct ckpt_restore *restore, const char *path, bool node,
 	return 0;
 }
 
-/* One of the steps there. -EEXIST: it is here already. */
+/* One of the steps there, unless it is here already. */
 static int export_step(struct ckpt_engine *engine, uint64_t step, const char *path, bool node,
 	struct ckpt_error *err, struct ckpt_bring *bring)
 {
@@ -149,6 +156,7 @@ static int export_step(struct ckpt_engine *engine, uint64_t step, const char *pa
 		(void)ckpt_error_copy(ckpt_restore_failure(restore), err);
 	bring->generation = ckpt_restore_chosen_generation(restore);
 	bring->step = ckpt_restore_chosen_step(restore);
+	bring->brought = r == 0 && !ckpt_restore_was_there(restore);
 	ckpt_restore_counters(restore, &bring->bytes, NULL);
 	ckpt_restore_post_release(restore);
 	(void)ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, -1);
@@ -195,11 +203,11 @@ static int export_latest(struct ckpt_engine *engine, const char *path, bool node
 
 		ckpt_error_clear(words);
 		r = export_step(engine, CKPT_STEP_BACK(back), path, node, words, bring);
+		/* A step of that name is here, and is not good: its opening says what is wrong with it. */
 		if (r == -EEXIST) {
 			ckpt_error_clear(err);
 			return 0;
 		}
-		bring->brought = r == 0;
 		if (!is_damage(r))
 			break;
 	}
@@ -236,7 +244,7 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 		ckpt_runtime_close(here.engine);
 	r = look(opts->remote, opts, err, &there);
 	/* What is here is as good as what is older there. */
-	if (r == 0 && is_ahead(&there, &here))
+	if (r == 0 && is_ahead(&there, &here) && !is_same(&there, &here))
 		r = export_latest(
 			there.engine, path, node, here.generation ? 1 : TRIES_MAX, err, ret_bring);
 	else if (r == 0 && there.claim > here.claim)

@@ -35,25 +35,10 @@ static void drop_data(struct ckpt_upload *u)
 	u->op.data = NULL;
 }
 
-/*
- * Whether the remote store has a file of that path in the step's directory. The list is sorted, and asked for the ranks
- * in order: it goes on where it was.
- */
+/* Whether the remote store has a file of that path in the step's directory. */
 static bool is_there(struct ckpt_upload *u, const char *path)
 {
-	const char *name = strrchr(path, '/') + 1;
-	const struct ckpt_listing *names = &u->there;
-
-	if (names->bytes == 0)
-		return false;
-	if (strcmp(names->names + u->there_at, name) > 0)
-		u->there_at = 0;
-	for (;;) {
-		size_t next = u->there_at + strlen(names->names + u->there_at) + 1;
-		if (next >= names->bytes || strcmp(names->names + next, name) > 0)
-			return strcmp(names->names + u->there_at, name) == 0;
-		u->there_at = next;
-	}
+	return ckpt_listing_has(&u->there, strrchr(path, '/') + 1, &u->there_at);
 }
 
 /* That its index is there says that its shard was: somebody may have removed it. */

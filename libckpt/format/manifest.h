@@ -17,7 +17,8 @@
 /* ckpt.json */
 struct ckpt_marker {
 	char run_id[CKPT_RUN_ID_CHARS];
-	bool shared; /* one store for all nodes; else of one node */
+	bool shared;  /* one store for all nodes; else of one node */
+	bool partial; /* of one that is not: any rank may be elsewhere, its own node's, too */
 	uint64_t wall_ms;
 };
 

@@ -16,13 +16,20 @@ bool ckpt_run_id_valid(const char *run_id)
 	       run_id[CKPT_RUN_ID_CHARS - 1] == 0;
 }
 
+static const char *scope_of(const struct ckpt_marker *marker)
+{
+	if (marker->shared)
+		return "shared";
+	return marker->partial ? "ranks" : "node";
+}
+
 int ckpt_marker_encode(const struct ckpt_marker *marker, struct ckpt_buf *out)
 {
 	CKPT_ASSERT(out->len == 0);
 	CKPT_ASSERT(ckpt_run_id_valid(marker->run_id));
 	ckpt_put_head(out, KIND);
 	ckpt_buf_printf(out, ",\"run_id\":\"%s\",\"scope\":\"%s\",\"wall_ms\":", marker->run_id,
-		marker->shared ? "shared" : "node");
+		scope_of(marker));
 	ckpt_put_u64(out, ckpt_min_u64(marker->wall_ms, INT64_MAX));
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
@@ -40,14 +47,15 @@ static const char *const members[] = {
 	NULL,
 };
 
-static bool read_scope(struct ckpt_reader *r, bool *ret_shared)
+static bool read_scope(struct ckpt_reader *r, struct ckpt_marker *marker)
 {
 	char scope[16];
 
 	if (!ckpt_reader_text(r, scope, sizeof(scope), NULL))
 		return false;
-	*ret_shared = strcmp(scope, "shared") == 0;
-	return *ret_shared || strcmp(scope, "node") == 0;
+	marker->shared = strcmp(scope, "shared") == 0;
+	marker->partial = strcmp(scope, "ranks") == 0;
+	return marker->shared || marker->partial || strcmp(scope, "node") == 0;
 }
 
 static bool read_member(struct ckpt_reader *r, int member, void *user)
@@ -58,7 +66,7 @@ static bool read_member(struct ckpt_reader *r, int member, void *user)
 	case RUN_ID:
 		return ckpt_sealed_run_id(r, marker->run_id);
 	case SCOPE:
-		return read_scope(r, &marker->shared);
+		return read_scope(r, marker);
 	case WALL_MS:
 		return ckpt_reader_u64(r, &marker->wall_ms);
 	default:

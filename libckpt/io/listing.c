@@ -39,3 +39,19 @@ int ckpt_listing_sort(const struct ckpt_buf *names, size_t count, struct ckpt_li
 	*ret_listing = (struct ckpt_listing){.names = text, .bytes = names->len, .count = count};
 	return 0;
 }
+
+bool ckpt_listing_has(const struct ckpt_listing *listing, const char *name, size_t *at)
+{
+	const char *names = listing->names;
+
+	if (listing->bytes == 0)
+		return false;
+	if (strcmp(names + *at, name) > 0)
+		*at = 0;
+	for (;;) {
+		size_t next = *at + strlen(names + *at) + 1;
+		if (next >= listing->bytes || strcmp(names + next, name) > 0)
+			return strcmp(names + *at, name) == 0;
+		*at = next;
+	}
+}

@@ -16,5 +16,10 @@ struct ckpt_listing {
 
 /* From `count` names, NUL-terminated, one after the other, in any order. -ENOMEM. */
 int ckpt_listing_sort(const struct ckpt_buf *names, size_t count, struct ckpt_listing *ret_listing);
+/*
+ * Whether it is there. `at`, 0 at first, is where the name is that was looked at last: of names that are asked for in
+ * order the list is gone over once.
+ */
+bool ckpt_listing_has(const struct ckpt_listing *listing, const char *name, size_t *at);
 
 #endif

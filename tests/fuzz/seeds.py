@@ -106,6 +106,7 @@ def marker():
     good = head("store", run_id=RUN, scope="node", wall_ms=1700000000000)
     yield "golden", (GOLDEN / "ckpt.json").read_bytes()
     yield "shared", seal({**good, "scope": "shared"})
+    yield "ranks", seal({**good, "scope": "ranks"})
     yield "scope-unknown", seal({**good, "scope": "world"})
     yield "run-id-upper-case", seal({**good, "run_id": RUN.upper()})
     yield "run-id-is-a-path", seal({**good, "run_id": "../" * 10 + "aa"})

@@ -228,7 +228,7 @@ static void look_at_copy(struct deed *d, struct history *h)
 	if (try_open(d, d->store, CKPT_ENGINE_READ_ONLY) < 0)
 		deed_die("the store: %s", ckpt_last_error());
 	int r = deed_export(d, 2);
-	if (r < 0 && r != -EEXIST)
+	if (r < 0)
 		deed_die("exporting again: %d: %s", r, ckpt_last_error());
 	if (r == 0 && h->exported)
 		deed_die("the step was exported, and could be once more");

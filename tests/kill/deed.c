@@ -206,6 +206,8 @@ int deed_export(struct deed *deed, uint64_t step)
 	if (r < 0)
 		return r;
 	r = ckpt_restore_wait(restore, DEED_TIMEOUT_MS);
+	if (r == 0)
+		r = ckpt_export_was_there(restore);
 	ckpt_restore_free(restore);
 	return r;
 }

@@ -64,6 +64,7 @@ void deed_save(struct deed *deed, unsigned step, unsigned seed);
 /* Restores into the state. The step, or the error. */
 int deed_restore(struct deed *deed, uint64_t step, bool adopt);
 int deed_verify(struct deed *deed, uint64_t step);
+/* 1: it was there already. */
 int deed_export(struct deed *deed, uint64_t step);
 
 /* What must hold afterwards. */

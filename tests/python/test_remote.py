@@ -417,3 +417,20 @@ def test_damage_on_both_sides(opened: Any, store: Path, remote: Path) -> None:
     ):
         assert ckpt.resume() == 1
     assert torch.equal(state["x"], expected - 1)
+
+
+def test_a_damaged_manifest_is_for_the_opening_to_say(
+    opened: Any, store: Path, remote: Path
+) -> None:
+    """The remote store has the same step: nothing is brought over it, and the store opens."""
+    state = {"x": torch.arange(1000.0)}
+    with opened(state, remote=remote) as ckpt:
+        remotely(ckpt.save(1))
+    (manifest,) = store.glob("g*/step-*/manifest.json")
+    good = manifest.read_bytes()
+    manifest.write_bytes(good.replace(b'"step": 1', b'"step": 7').replace(b'"step":1', b'"step":7'))
+    assert manifest.read_bytes() != good
+    with opened(state, remote=remote) as ckpt:
+        with pytest.raises(libckpt.CheckpointError) as caught:
+            ckpt.resume()
+        assert "manifest.json" in str(caught.value)

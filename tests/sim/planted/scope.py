@@ -70,6 +70,7 @@ SCOPE = [
     Scope("libckpt/engine/fetch_block.c", "what is compared with its digest, and let out", READ),
     Scope("libckpt/engine/shard.c", "an index, a size, a header that are not the step's", READ),
     Scope("libckpt/engine/road.c", "what becomes of a step that is read", READ),
+    Scope("libckpt/engine/road_export.c", "what becomes of a step that goes into another store", READ),
     Scope("libckpt/engine/restore_run.c", "when a restore ends, and what is told of it", READ),
     Scope("libckpt/engine/restore_trip.c", "which step a restore comes to, and when to another", READ),
     Scope("libckpt/engine/presence.c", "whether a step is damaged or gone",

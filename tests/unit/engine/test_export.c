@@ -129,8 +129,8 @@ static void test_again(void **state)
 	assert_int_equal(export_to(t, 30, dest.path), 0);
 	size_t files = scratch_count(dest.path);
 	struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
-	assert_int_equal(rig_wait(r), -EEXIST);
-	assert_non_null(strstr(ckpt_restore_failure(r)->message, "already"));
+	assert_int_equal(rig_wait(r), 0);
+	assert_true(ckpt_restore_was_there(r));
 	rig_free(r);
 	assert_int_equal(scratch_count(dest.path), files);
 	same_step(&t->steps[2], dest.path);
@@ -139,7 +139,33 @@ static void test_again(void **state)
 	same_step(&t->steps[2], dest.path);
 	verify_there(t, dest.path, 30);
 	/* Onto itself. */
-	assert_int_equal(export_to(t, 10, t->dir), -EEXIST);
+	assert_int_equal(export_to(t, 10, t->dir), 0);
+	/* Nor may anybody who has it be asked to let go of it. */
+	int fd = reading_lock(&t->steps[2]);
+	assert_int_equal(export_to(t, 10, t->dir), 0);
+	(void)close(fd);
+}
+
+/* What is there is the step, but not whole, or another one. */
+static void test_there_and_wrong(void **state)
+{
+	struct reading *t = *state;
+	struct place dest = place(t, "copy");
+	struct craft_step there = in_dir(&t->steps[2], dest.path);
+
+	assert_int_equal(export_to(t, 30, dest.path), 0);
+	assert_int_equal(truncate(craft_shard(&there, 0), 5000), 0);
+	assert_int_equal(export_to(t, 30, dest.path), CKPT_EINCOMPLETE);
+	assert_int_equal(unlink(craft_shard(&there, 0)), 0);
+	assert_int_equal(export_to(t, 30, dest.path), CKPT_EINCOMPLETE);
+	scratch_flip(craft_index(&there, 0), 100);
+	assert_int_equal(export_to(t, 30, dest.path), CKPT_EINTEGRITY);
+	assert_int_equal(access(craft_manifest(&there), F_OK), 0);
+	scratch_flip(craft_manifest(&there), 20);
+	struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
+	assert_int_equal(rig_wait(r), -EEXIST);
+	assert_non_null(strstr(ckpt_restore_failure(r)->message, "already"));
+	rig_free(r);
 }
 
 static void test_ranks(void **state)
@@ -225,6 +251,98 @@ static void test_leftovers(void **state)
 	same_step(&t->steps[2], early.path);
 }
 
+/* What an export was cut off with: the first `good` bytes, and what comes then. */
+struct leftover {
+	double good;
+	enum { ZEROS, GARBAGE, NOTHING, MORE } then;
+	bool index;
+	double most; /* of the bytes of the shard, that are read in the source */
+};
+
+static void leave(const struct craft_step *there, const struct leftover *l)
+{
+	const char *path = craft_shard(there, 0);
+	struct stat st;
+
+	assert_int_equal(unlink(craft_manifest(there)), 0);
+	if (!l->index)
+		assert_int_equal(unlink(craft_index(there, 0)), 0);
+	assert_int_equal(stat(path, &st), 0);
+	off_t good = (off_t)(l->good * (double)st.st_size);
+	if (l->then != MORE)
+		assert_int_equal(truncate(path, good), 0);
+	if (l->then == MORE || l->then == ZEROS)
+		assert_int_equal(truncate(path, st.st_size + (l->then == MORE ? 70000 : 0)), 0);
+	FILE *f = fopen(path, "ab");
+	for (off_t i = good; l->then == GARBAGE && i < st.st_size; i++)
+		(void)fputc((int)(i % 251), f);
+	(void)fclose(f);
+}
+
+/* What is good of it is not read in the source again; whatever else it is, the copy is the same. */
+static void test_goes_on(void **state)
+{
+	struct reading *t = *state;
+	static const struct leftover cases[] = {{0.5, ZEROS, false, 0.6},
+		{0.5, GARBAGE, false, 0.6}, {0.5, NOTHING, false, 0.6}, {0, ZEROS, false, 1},
+		{0, NOTHING, false, 1}, {0, GARBAGE, true, 1}, {1, MORE, false, 0.05},
+		{1, MORE, true, 0.05}, {1, NOTHING, false, 0.05}, {0.9, GARBAGE, true, 0.2},
+		{1, NOTHING, true, 0.02}};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char name[16];
+		(void)snprintf(name, sizeof(name), "copy%zu", i);
+		struct place dest = place(t, name);
+		struct craft_step there = in_dir(&t->steps[2], dest.path);
+		struct stat st;
+		uint64_t done;
+		uint64_t total;
+
+		assert_int_equal(export_to(t, 30, dest.path), 0);
+		assert_int_equal(stat(craft_shard(&there, 0), &st), 0);
+		leave(&there, &cases[i]);
+		uint64_t before = t->rig.core.store->bytes_read;
+		struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
+		assert_int_equal(rig_wait(r), 0);
+		ckpt_restore_counters(r, &done, &total);
+		assert_int_equal(done, total);
+		rig_free(r);
+		uint64_t took = t->rig.core.store->bytes_read - before;
+		/* What is asked for is aligned. */
+		double size = (double)st.st_size;
+		double most = cases[i].most * size + (cases[i].most > 0 ? 16384 : 0);
+		if ((double)took > most || (double)took < (1 - cases[i].good) * size - 16384)
+			fail_msg("leftover %zu: %llu of %lld bytes are read again", i,
+				(unsigned long long)took, (long long)st.st_size);
+		same_step(&t->steps[2], dest.path);
+		assert_int_equal(scratch_count(dest.path), 8);
+	}
+}
+
+/* Of several ranks, those that were whole are not read again. */
+static void test_goes_on_ranks(void **state)
+{
+	struct reading *t = *state;
+	struct place dest = place(t, "copy");
+	struct craft_step step = t->steps[2];
+	struct stat st;
+
+	step.step = 50;
+	step.world = 3;
+	reading_commit(t, &step);
+	struct craft_step there = in_dir(&step, dest.path);
+	assert_int_equal(export_to(t, 50, dest.path), 0);
+	assert_int_equal(stat(craft_shard(&there, 1), &st), 0);
+	assert_int_equal(unlink(craft_index(&there, 1)), 0);
+	leave(&there, &(struct leftover){.good = 1, .then = NOTHING, .index = true});
+	assert_int_equal(unlink(craft_shard(&there, 1)), 0);
+	uint64_t before = t->rig.core.store->bytes_read;
+	assert_int_equal(export_to(t, 50, dest.path), 0);
+	assert_true(t->rig.core.store->bytes_read - before < (uint64_t)st.st_size + 16384);
+	same_step(&step, dest.path);
+	verify_there(t, dest.path, 50);
+}
+
 /* Bad bytes do not travel: the destination stays a store without the step. */
 static void test_damage(void **state)
 {
@@ -270,7 +388,7 @@ static void test_cancel(void **state)
 	assert_int_equal(rig_wait(r), -ECANCELED);
 	rig_let_go(&t->rig);
 	rig_free(r);
-	/* After any number of transfers: nothing of the step stays, until all of it is there. */
+	/* After any number of transfers: no step is there, until all of it is; what is there is gone on with. */
 	bool ended = false;
 	for (size_t n = 1; !ended; n++) {
 		rig_hold_after(&t->rig, n);
@@ -285,7 +403,6 @@ static void test_cancel(void **state)
 		ended = code == 0;
 		struct craft_step there = in_dir(&t->steps[2], dest.path);
 		assert_int_equal(access(craft_manifest(&there), F_OK), ended ? 0 : -1);
-		assert_int_equal(access(craft_shard(&there, 0), F_OK), ended ? 0 : -1);
 	}
 	same_step(&t->steps[2], dest.path);
 }
@@ -343,10 +460,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_export),
 		TEST(test_again),
+		TEST(test_there_and_wrong),
 		TEST(test_ranks),
 		TEST(test_wrong_places),
 		TEST(test_held),
 		TEST(test_leftovers),
+		TEST(test_goes_on),
+		TEST(test_goes_on_ranks),
 		TEST(test_damage),
 		TEST(test_cancel),
 		TEST(test_close),

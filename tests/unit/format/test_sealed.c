@@ -134,6 +134,12 @@ static void test_marker(void **state)
 	assert_false(back.shared);
 	assert_int_equal(back.wall_ms, marker.wall_ms);
 	out.len = 0;
+	shared.partial = true;
+	assert_int_equal(ckpt_marker_encode(&shared, &out), 0);
+	assert_non_null(memmem(out.data, out.len, "\"ranks\"", 7));
+	assert_int_equal(ckpt_marker_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_true(back.partial && !back.shared);
+	out.len = 0;
 	shared.shared = true;
 	shared.wall_ms = UINT64_MAX; /* of a clock gone mad */
 	assert_int_equal(ckpt_marker_encode(&shared, &out), 0);
