@@ -129,6 +129,24 @@ static bool misused(const struct cli_program *program, const char *what, const c
 	return false;
 }
 
+static bool parse_ranks(const char *text, struct cli_ranks *ret_ranks)
+{
+	const char *dash = strchr(text, '-');
+	char first[16] = "";
+
+	if (!dash) {
+		bool good = parse_number(text, CLI_WORLD_MAX - 1, &ret_ranks->first);
+		ret_ranks->last = ret_ranks->first;
+		return good;
+	}
+	if ((size_t)(dash - text) >= sizeof(first))
+		return false;
+	memcpy(first, text, (size_t)(dash - text));
+	return parse_number(first, CLI_WORLD_MAX - 1, &ret_ranks->first) &&
+	       parse_number(dash + 1, CLI_WORLD_MAX - 1, &ret_ranks->last) &&
+	       ret_ranks->first <= ret_ranks->last;
+}
+
 /* Whose view of a step is wanted. */
 static bool parse_view(struct cli *cli, int option)
 {
@@ -141,9 +159,14 @@ static bool parse_view(struct cli *cli, int option)
 		return true;
 	}
 	if (option == OPT_RANK) {
-		cli->has_rank = parse_number(optarg, CLI_WORLD_MAX - 1, &cli->rank);
-		return cli->has_rank ||
-		       misused(program, "--rank takes a number, from 0 on", optarg);
+		if (cli->ranks_count == CLI_RANKS_MAX)
+			return misused(program, "--rank was given more than 64 times", NULL);
+		if (!parse_ranks(optarg, &cli->ranks[cli->ranks_count]))
+			return misused(
+				program, "--rank takes a number from 0 on, or two: 8-15", optarg);
+		cli->rank = cli->ranks[0].first;
+		cli->ranks_count++;
+		return true;
 	}
 	if (!parse_number(optarg, CLI_WORLD_MAX, &cli->world_size) || cli->world_size == 0)
 		return misused(program, "--world-size takes a number of ranks", optarg);
@@ -295,6 +318,11 @@ static bool is_url(const char *text)
 	return length > 0 && strncmp(text + length, "://", 3) == 0;
 }
 
+static bool is_bucket(const char *text)
+{
+	return is_url(text) && strncmp(text, "file:", 5) != 0;
+}
+
 /* Options that go together, or do not. */
 static bool check_together(const struct cli *cli)
 {
@@ -304,17 +332,23 @@ static bool check_together(const struct cli *cli)
 		return misused(program, "--keep-last is missing: say how many steps stay", NULL);
 	if (cli->file_size && !cli->consolidate)
 		return misused(program, "--file-size is for --consolidate", NULL);
-	if ((cli->world_size > 0) != cli->has_rank)
+	if (cli->world_size && !cli->ranks_count)
 		return misused(program, "--world-size and --rank go together", NULL);
 	if (cli->whole_count && !cli->world_size)
 		return misused(program, "--whole is for --world-size and --rank", NULL);
-	if (cli->world_size && cli->consolidate)
+	if (cli->ranks_count && cli->consolidate)
 		return misused(
 			program, "--consolidate and --rank are two ways: one or the other", NULL);
+	if (cli->world_size && (cli->ranks_count > 1 || cli->ranks[0].first != cli->ranks[0].last))
+		return misused(program, "with --world-size it is one --rank", NULL);
+	if (cli->ranks_count && !cli->world_size && is_bucket(cli->operand[1]))
+		return misused(program,
+			"the files of some ranks go into a directory: a bucket holds whole steps",
+			NULL);
 	if ((cli->consolidate || cli->world_size) && is_url(cli->operand[1]))
 		return misused(program,
 			"files of tensors go into a directory: name a directory by its path", NULL);
-	if (cli->world_size && cli->rank >= cli->world_size)
+	if (cli->world_size && cli->ranks[0].first >= cli->world_size)
 		return misused(program, "--rank must be less than --world-size", NULL);
 	return true;
 }

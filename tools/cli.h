@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #define CLI_WHOLE_MAX 64
+#define CLI_RANKS_MAX 64
 #define CLI_WORLD_MAX UINT64_C(1000000)
 
 /* Version of everything that --json prints. Members are only ever added. */
@@ -50,6 +51,12 @@ struct cli_program {
 	bool takes_quick;
 };
 
+/* "3", or "8-15": those two, and what is between them. */
+struct cli_ranks {
+	uint64_t first;
+	uint64_t last;
+};
+
 /* What the command line said. */
 struct cli {
 	const struct cli_program *program;
@@ -67,8 +74,9 @@ struct cli {
 	bool consolidate;
 	uint64_t file_size;  /* bytes of tensors in a file; 0: all in one */
 	uint64_t world_size; /* of the job whose rank's view is wanted; 0: none is */
-	uint64_t rank;
-	bool has_rank;
+	uint64_t rank;       /* with it: the one that was given */
+	struct cli_ranks ranks[CLI_RANKS_MAX]; /* without it: those whose files are wanted */
+	size_t ranks_count;
 	const char *whole[CLI_WHOLE_MAX]; /* patterns of names that are not cut */
 	size_t whole_count;
 	uint64_t keep_last; /* 0: not given */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckpt-restore: one step into a directory, verified on the way. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -18,6 +19,12 @@ static const char help[] =
 	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
 	"\n"
 	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
+	"  --rank R|R-S              of the step only the files of rank R, or of R to S; may be "
+	"given\n"
+	"                            again. DEST is like the store of one node then: what others "
+	"wrote\n"
+	"                            is elsewhere. More can be added later: the same with another\n"
+	"                            --rank\n"
 	"  --consolidate             instead: one file of whole tensors, whichever ranks wrote "
 	"them:\n"
 	"                            DEST/model.safetensors\n"
@@ -49,6 +56,7 @@ static const char help[] =
 	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n"
 	"  ckpt-restore /nvme/run42 s3://models/run42\n"
 	"  ckpt-restore s3://models/run42 /data/model\n"
+	"  ckpt-restore s3://models/run42 /nvme/run42 --rank 8-15\n"
 	"  ckpt-restore /nvme/run42 /data/model --consolidate\n"
 	"  ckpt-restore /nvme/run42 /data/model --world-size 8 --rank 0\n";
 
@@ -68,13 +76,32 @@ static void say_passed(const struct cli *cli, const struct ckpt_step_info *info,
 	(void)fputc('\n', stderr);
 }
 
-static void say_text(const struct cli *cli, const struct ckpt_restore *restore, uint64_t bytes)
+/* "0,8-15" */
+static void name_ranks(const struct cli *cli, char *out, size_t room)
+{
+	size_t at = 0;
+
+	*out = 0;
+	for (size_t i = 0; i < cli->ranks_count && at < room; i++) {
+		const struct cli_ranks *r = &cli->ranks[i];
+
+		at += (size_t)snprintf(
+			out + at, room - at, "%s%llu", i ? "," : "", (unsigned long long)r->first);
+		if (r->last > r->first && at < room)
+			at += (size_t)snprintf(
+				out + at, room - at, "-%llu", (unsigned long long)r->last);
+	}
+}
+
+static void say_text(const struct cli *cli, const struct ckpt_restore *restore, uint64_t bytes,
+	const char *ranks)
 {
 	char text[32];
 
-	(void)printf("step %llu is in %s%s (%s, %s)\n",
-		(unsigned long long)ckpt_restore_step(restore), cli->operand[1],
-		ckpt_export_was_there(restore) ? " already" : "", cli_bytes(bytes, text),
+	(void)printf("step %llu%s%s is in %s%s (%s, %s)\n",
+		(unsigned long long)ckpt_restore_step(restore), *ranks ? ", rank " : "", ranks,
+		cli->operand[1], ckpt_export_was_there(restore) ? " already" : "",
+		cli_bytes(bytes, text),
 		ckpt_export_was_there(restore) ? "not verified" : "verified");
 }
 
@@ -92,7 +119,10 @@ static int say(void *user)
 {
 	struct outcome *o = user;
 	const struct cli *cli = o->cli;
+	char ranks[CLI_RANKS_MAX * 18] = "";
 
+	if (!cli->world_size)
+		name_ranks(cli, ranks, sizeof(ranks));
 	if (cli->json) {
 		json_t *object = cli_object("restored");
 		(void)json_object_set_new(
@@ -104,6 +134,8 @@ static int say(void *user)
 		if (!cli->consolidate && !cli->world_size)
 			(void)json_object_set_new(object, "was_there",
 				json_boolean(ckpt_export_was_there(o->restore)));
+		if (*ranks)
+			(void)json_object_set_new(object, "ranks", json_string(ranks));
 		/* Nobody has looked: a signal came first, or the store could not be listed. */
 		(void)json_object_set_new(
 			object, "passed_over", o->passed ? json_incref(o->passed) : json_null());
@@ -111,7 +143,7 @@ static int say(void *user)
 			(void)json_object_set(object, "files", o->files);
 		cli_print_json(object);
 	} else if (!cli->quiet) {
-		say_text(cli, o->restore, o->bytes);
+		say_text(cli, o->restore, o->bytes, ranks);
 	}
 	return CLI_OK;
 }
@@ -158,6 +190,17 @@ static bool about_dest(struct ckpt_restore *restore, int code)
 	return *error.file && !strchr(error.file, '/');
 }
 
+/* The step has fewer ranks than the command line says. What a file system calls so has the name of a file. */
+static bool about_ranks(const struct cli *cli, struct ckpt_restore *restore, int code)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (code != -EINVAL || !cli->ranks_count)
+		return false;
+	(void)ckpt_restore_error(restore, &error);
+	return !*error.file;
+}
+
 /* What was given up was the manifest: only a server knows whether the step is there. */
 static bool manifest_given_up(struct ckpt_restore *restore, struct ckpt_error *ret_error)
 {
@@ -197,13 +240,59 @@ static void warn_of_dest(const struct cli *cli, struct ckpt_engine *engine)
 	}
 }
 
-/* Copies the step as it is. */
+static int by_first(const void *a, const void *b)
+{
+	const struct cli_ranks *first = a;
+	const struct cli_ranks *second = b;
+
+	return (first->first > second->first) - (first->first < second->first);
+}
+
+/* Those whose files are wanted, each once, for the caller to free; NULL: all, or there is no memory. */
+static uint32_t *list_ranks(const struct cli *cli, size_t *ret_count)
+{
+	struct cli_ranks parts[CLI_RANKS_MAX];
+	uint32_t *ranks;
+	uint64_t next = 0;
+	size_t count = 0;
+
+	memcpy(parts, cli->ranks, sizeof(parts));
+	qsort(parts, cli->ranks_count, sizeof(*parts), by_first);
+	for (size_t i = 0; i < cli->ranks_count; i++) {
+		if (parts[i].first < next)
+			parts[i].first = next;
+		if (parts[i].last + 1 > next)
+			next = parts[i].last + 1;
+		count += next - parts[i].first;
+	}
+	ranks = count ? malloc(count * sizeof(*ranks)) : NULL;
+	if (!ranks)
+		return NULL;
+	count = 0;
+	for (size_t i = 0; i < cli->ranks_count; i++)
+		for (uint64_t rank = parts[i].first; rank <= parts[i].last; rank++)
+			ranks[count++] = (uint32_t)rank;
+	*ret_count = count;
+	return ranks;
+}
+
+/* Copies the step as it is, or what some ranks have of it. */
 static int copy_out(
 	const struct cli *cli, struct ckpt_engine *engine, struct ckpt_restore **ret_restore)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
-	int r = ckpt_export_start(engine, cli->step, cli->operand[1], ret_restore);
-	bool dest = r < 0;
+	size_t count = 0;
+	uint32_t *ranks = list_ranks(cli, &count);
+	int r;
+	bool dest;
+
+	if (cli->ranks_count && !ranks) {
+		(void)fprintf(stderr, "%s: out of memory\n", cli->program->name);
+		return CLI_FAILED;
+	}
+	r = ckpt_export_ranks_start(engine, cli->step, cli->operand[1], ranks, count, ret_restore);
+	free(ranks);
+	dest = r < 0;
 
 	if (r == 0) {
 		r = cli_wait(cli, *ret_restore, "copying");
@@ -214,14 +303,16 @@ static int copy_out(
 		return CLI_OK;
 	if (r == -ECANCELED && manifest_given_up(*ret_restore, &error))
 		return cli_fail_interrupted(cli, &error);
+	if (!dest && about_ranks(cli, *ret_restore, r))
+		return cli_fail_with(cli, CLI_USAGE, NULL);
 	return dest ? fail_dest(cli, r) : cli_fail(cli, r);
 }
 
 int cmd_restore(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE DEST [--step N] [--consolidate [--file-size SIZE] | --world-size M "
-			 "--rank R [--whole PATTERN]] [--json]",
+		.usage = "STORE DEST [--step N] [--rank R | --consolidate [--file-size SIZE] | "
+			 "--world-size M --rank R [--whole PATTERN]] [--json]",
 		.help = help,
 		.operands = 2,
 		.takes_step = true,

@@ -442,6 +442,8 @@ int ckpt_verify_finding(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding);
 int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore);
+int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore);
 int ckpt_export_was_there(const struct ckpt_restore *restore);
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
 int ckpt_catalog_retire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);

@@ -108,6 +108,15 @@ CKPT_API int ckpt_verify_finding(
  */
 CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore);
+/*
+ * The same of the files of some ranks: `count` of them (0: all), in any order, copied from `ranks`. `dest` is a directory,
+ * which becomes a store that holds just these: what others wrote is elsewhere, as in the store of one node, and readers
+ * say so. More of them may be added to it, and to a step of it, later. A rank that the step has not is -EINVAL.
+ * A store that was made otherwise is left alone: -EEXIST unless it has the step, and CKPT_EINCOMPLETE, say, if it has
+ * the step and not all files of these ranks. So it is with the store that `engine` reads itself.
+ */
+CKPT_API int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore);
 /* After it has ended well. 1: `dest` had the step already; 0: it was copied. */
 CKPT_API int ckpt_export_was_there(const struct ckpt_restore *restore);
 

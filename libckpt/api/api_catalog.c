@@ -147,26 +147,45 @@ int ckpt_verify_finding(
 		sizeof(struct ckpt_finding), "ckpt_finding");
 }
 
+static int set_dest(struct ckpt_engine *engine, struct ckpt_restore *restore, const char *dest,
+	const uint32_t *ranks, size_t count)
+{
+	struct ckpt_error *err = ckpt_error_here();
+	struct ckpt_core_place place;
+
+	if (count > 0 && ckpt_restore_set_dest_ranks(restore, ranks, count) < 0)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	int r = ckpt_runtime_dest(engine, dest, err, &place);
+	if (r < 0)
+		return r;
+	r = ckpt_restore_set_dest(restore, &place);
+	if (r < 0) {
+		if (place.root >= 0)
+			(void)close(place.root);
+		return ckpt_fail(err, r, "out of memory");
+	}
+	return 0;
+}
+
 int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore)
+{
+	return ckpt_export_ranks_start(engine, step, dest, NULL, 0, ret_restore);
+}
+
+int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore)
 {
 	struct ckpt_restore *restore;
 
 	if (!dest || !*dest)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "dest is missing");
+	if (count > 0 && !ranks)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "ranks is NULL");
 	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_STORE, &restore);
 	if (r < 0)
 		return r;
-	struct ckpt_core_place place;
-	r = ckpt_runtime_dest(engine, dest, ckpt_error_here(), &place);
-	if (r == 0) {
-		r = ckpt_restore_set_dest(restore, &place);
-		if (r < 0) {
-			if (place.root >= 0)
-				(void)close(place.root);
-			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
-		}
-	}
+	r = set_dest(engine, restore, dest, ranks, count);
 	if (r < 0) {
 		ckpt_restore_unref(restore);
 		return r;

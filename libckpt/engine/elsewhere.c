@@ -79,15 +79,17 @@ static void look(const struct ckpt_elsewhere *e, const struct texts *names, bool
 }
 
 /*
- * Of the absent ones those of nodes of which nothing is here. What this node is called does not count: if its
- * disk was lost, the step is not on this one, and not damaged either, least of all in the stores of others.
+ * Of the absent ones those of nodes of which nothing is here, or all, if it was some ranks that were brought here. What
+ * this node is called does not count: if its disk was lost, the step is not on this one, and not damaged either, least
+ * of all in the stores of others.
  */
 static void judge(struct ckpt_elsewhere *e, const struct texts *nodes)
 {
 	for (uint32_t i = 0; i < e->pick->manifest.world; i++) {
 		const char *node = e->pick->manifest.ranks[i].node;
 
-		e->ranks[i] = e->ranks[i] && *node && !holds(nodes, node);
+		e->ranks[i] =
+			e->ranks[i] && (e->core->marker.partial || (*node && !holds(nodes, node)));
 		e->count += e->ranks[i];
 	}
 }
@@ -175,6 +177,34 @@ uint32_t ckpt_elsewhere_first(const struct ckpt_elsewhere *elsewhere)
 	return rank;
 }
 
+static int note(const struct ckpt_elsewhere *e, uint32_t rank, struct ckpt_error *err, int code)
+{
+	if (err) {
+		err->step = (int64_t)e->pick->chosen.step;
+		err->rank = (int32_t)rank;
+	}
+	return code;
+}
+
+/* Which others go with what is here nobody has written down. */
+static int fail_partial(const struct ckpt_elsewhere *e, uint32_t rank, const char *tensor,
+	const char *what, struct ckpt_error *err)
+{
+	const char *node = e->pick->manifest.ranks[rank].node;
+	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
+		"%.400s: what rank %u wrote of step %llu%s%s was not brought into %s, which has "
+		"the "
+		"files of %u of %u ranks: bring them as well (ckpt-restore --rank %u), or start "
+		"the "
+		"job on the node that has them",
+		what, rank, (unsigned long long)e->pick->chosen.step, *node ? " on node " : "",
+		node, e->core->parts.label, e->pick->manifest.world - e->count,
+		e->pick->manifest.world, rank);
+
+	return note(e, rank, err, r);
+}
+
 int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, const char *tensor,
 	const char *what, struct ckpt_error *err)
 {
@@ -184,6 +214,8 @@ int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, c
 	char more[48] = "";
 
 	CKPT_ASSERT(ckpt_elsewhere_has(elsewhere, rank));
+	if (elsewhere->core->marker.partial)
+		return fail_partial(elsewhere, rank, tensor, what, err);
 	if (elsewhere->count > 1)
 		(void)snprintf(more, sizeof(more), " (%u of %u ranks are elsewhere)",
 			elsewhere->count, elsewhere->pick->manifest.world);
@@ -196,11 +228,7 @@ int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, c
 		own ? ", as this one is called, whose disk is not the one that it was written to"
 		    : "",
 		more, elsewhere->core->parts.label);
-	if (err) {
-		err->step = (int64_t)step;
-		err->rank = (int32_t)rank;
-	}
-	return r;
+	return note(elsewhere, rank, err, r);
 }
 
 void ckpt_elsewhere_clear(struct ckpt_elsewhere *elsewhere)

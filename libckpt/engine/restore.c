@@ -79,6 +79,12 @@ int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_p
 	return 0;
 }
 
+int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ranks, size_t count)
+{
+	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE);
+	return ckpt_rankset_set(&restore->dest_ranks, ranks, count);
+}
+
 void ckpt_restore_set_quick(struct ckpt_restore *restore)
 {
 	CKPT_ASSERT(restore->sink == CKPT_SINK_NONE);

@@ -33,6 +33,8 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
  * the caller's. The bucket is the engine's. The label is copied. -ENOMEM.
  */
 int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_place *place);
+/* Sink STORE, before post_open: the files of these ranks only, of which there is one at least. -ENOMEM. */
+int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ranks, size_t count);
 
 /* Sink NONE, before post_open: without what is in the tensors. */
 void ckpt_restore_set_quick(struct ckpt_restore *restore);

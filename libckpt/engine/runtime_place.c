@@ -141,6 +141,21 @@ static void try_direct(struct ckpt_core_place *place)
 	place->direct = ckpt_io_direct_works(place->root, false);
 }
 
+/* Whether a directory is that of the store, by whatever name it was opened. -errno. */
+static int is_own(const struct ckpt_engine *engine, int root, bool *ret_own)
+{
+	struct stat here;
+	struct stat there;
+
+	*ret_own = false;
+	if (engine->root < 0)
+		return 0;
+	if (fstat(engine->root, &here) < 0 || fstat(root, &there) < 0)
+		return -errno;
+	*ret_own = here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+	return 0;
+}
+
 int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_error *err,
 	struct ckpt_core_place *ret_place)
 {
@@ -156,6 +171,11 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 	if (r < 0)
 		return r;
 	if (made.root >= 0) {
+		r = is_own(engine, made.root, &made.self);
+		if (r < 0) {
+			(void)close(made.root);
+			return ckpt_fail(err, r, "cannot look at %s: %s", dest, ckpt_code_text(r));
+		}
 		try_direct(&made);
 	}
 #if CKPT_HAVE_S3
@@ -175,13 +195,13 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 /* One place for two things would have each step be its own copy. */
 static int check_apart(struct ckpt_engine *engine, struct ckpt_error *err)
 {
-	struct stat here;
-	struct stat there;
+	bool own;
+	int r = is_own(engine, engine->remote.root, &own);
 
-	if (fstat(engine->root, &here) < 0 || fstat(engine->remote.root, &there) < 0)
-		return ckpt_fail(err, -errno, "cannot look at %s: %s", engine->remote.label,
-			ckpt_code_text(-errno));
-	if (here.st_dev != there.st_dev || here.st_ino != there.st_ino)
+	if (r < 0)
+		return ckpt_fail(
+			err, r, "cannot look at %s: %s", engine->remote.label, ckpt_code_text(r));
+	if (!own)
 		return 0;
 	return ckpt_fail(err, -EINVAL, "the remote store %s is the store %s itself",
 		engine->remote.label, engine->label);

@@ -92,6 +92,7 @@ static int encode_marker(struct ckpt_upload_place *p)
 	struct ckpt_buf words = {0};
 
 	marker.shared = true;
+	marker.partial = false;
 	int r = ckpt_marker_encode(&marker, &words);
 	if (r < 0) {
 		ckpt_buf_free(&words);

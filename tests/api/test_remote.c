@@ -352,6 +352,23 @@ static void test_a_new_node(void **state)
 	ckpt_engine_close(engine);
 }
 
+/* Goes on from step 1; of what comes of it the remote store has the claim only. */
+static void lose_generation_2(void)
+{
+	uint64_t generation = 0;
+	struct ckpt_engine *engine = open_both();
+
+	assert_int_equal(kit_resume(engine), 1);
+	must_work(ckpt_engine_claim(engine, &generation));
+	assert_int_equal(generation, 2);
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	char *lost = strdup(scratch_join(remote, "g000002"));
+	assert_non_null(lost);
+	scratch_remove(lost);
+}
+
 /* A claim that only the remote store has counts: the number after it is the next one. */
 static void test_a_claim_without_a_step(void **state)
 {
@@ -362,18 +379,7 @@ static void test_a_claim_without_a_step(void **state)
 	copy_local(engine, 1, "copy");
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
 	ckpt_engine_close(engine);
-	engine = open_both();
-	assert_int_equal(kit_resume(engine), 1);
-	must_work(ckpt_engine_claim(engine, &generation));
-	assert_int_equal(generation, 2);
-	must_work(kit_save(engine, 2, v, 2));
-	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
-	ckpt_engine_close(engine);
-	char path[1024];
-	(void)snprintf(path, sizeof(path), "%s/g000002", remote);
-	char *lost = strdup(path);
-	assert_non_null(lost);
-	scratch_remove(lost);
+	lose_generation_2();
 
 	use_local("copy");
 	engine = open_both();
@@ -381,6 +387,34 @@ static void test_a_claim_without_a_step(void **state)
 	must_work(ckpt_engine_claim(engine, &generation));
 	assert_int_equal(generation, 3);
 	ckpt_engine_close(engine);
+}
+
+/* Some ranks were brought on purpose: with a claim that is new there the files of the others do not come. */
+static void test_a_claim_and_some_ranks(void **state)
+{
+	(void)state;
+	static const uint32_t ranks[] = {0};
+	struct ckpt_engine_opts opts = kit_opts();
+	uint64_t generation = 0;
+	uint64_t step = 0;
+	struct ckpt_restore *copy = NULL;
+	struct ckpt_engine *engine = open_both();
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_export_ranks_start(engine, 1, scratch_join(dir, "some"), ranks, 1, &copy));
+	must_work(ckpt_restore_wait(copy, TIMEOUT_MS));
+	ckpt_restore_free(copy);
+	ckpt_engine_close(engine);
+	lose_generation_2();
+
+	/* As if it had been another rank. */
+	use_local("some");
+	assert_int_equal(unlink(scratch_find(local, ".index")), 0);
+	assert_int_equal(unlink(scratch_find(local, ".safetensors")), 0);
+	opts.remote = url;
+	must_work(ckpt_engine_bring(local, &opts, &generation, &step));
+	assert_non_null(scratch_find(local, "000002.json"));
+	assert_null(scratch_find(local, ".index"));
+	assert_null(scratch_find(local, ".safetensors"));
 }
 
 /* A run that ended before its first step was there is the same run on the next node. */
@@ -718,6 +752,7 @@ int main(void)
 		SCENE(test_gone_apart),
 		SCENE(test_a_new_node),
 		SCENE(test_a_claim_without_a_step),
+		SCENE(test_a_claim_and_some_ranks),
 		SCENE(test_a_run_without_a_step),
 		SCENE(test_damage_there_and_a_step_here),
 		SCENE(test_a_new_node_and_damage),

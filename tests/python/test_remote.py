@@ -236,6 +236,27 @@ def test_many_ranks_on_empty_nodes(tmp_path: Path, world: int, nodes: int, lost:
     assert committed(tmp_path / "remote") == [3, 2, 1]
 
 
+def _brings_its_ranks(remote: Path, node: Path, ranks: list[int]) -> None:
+    options = [word for rank in ranks for word in ("--rank", str(rank))]
+    assert finished([TOOLS / "ckpt-restore", remote, node, *options]).returncode == 0
+
+
+def test_new_nodes_that_are_given_the_files_of_their_ranks(tmp_path: Path) -> None:
+    """Nothing else is brought, by the start neither; and they go on, also in the bucket."""
+    together(4, tmp_path, _trains, tmp_path, 2, 1, 2)
+    _lose_nodes(tmp_path)
+    for node in range(2):
+        _brings_its_ranks(tmp_path / "remote", tmp_path / f"node{node}", [node, node + 2])
+    assert together(4, tmp_path, _trains, tmp_path, 2, 3, 4) == [2] * 4
+    assert committed(tmp_path / "remote") == [4, 3, 2, 1]
+    for node in range(2):
+        store = tmp_path / f"node{node}"
+        assert committed(store) == [4, 3, 2]
+        ranks = {path.name[:10] for path in store.glob("g*/step-*2/rank-*.safetensors")}
+        assert ranks == {f"rank-{rank:05}" for rank in (node, node + 2)}
+        assert finished([TOOLS / "ckpt-verify", store]).returncode == 0
+
+
 def _is_refused(root: Path, node_store: bool, mine: list[Any]) -> str:
     rank = dist.get_rank()
     if node_store:

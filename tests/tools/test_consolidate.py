@@ -444,7 +444,6 @@ def test_a_view_that_fails_leaves_nothing(store: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--rank", "0"],
         ["--world-size", "2"],
         ["--world-size", "0", "--rank", "0"],
         ["--world-size", "2", "--rank", "2"],

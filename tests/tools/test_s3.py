@@ -338,6 +338,21 @@ def test_there_already(bucket: Bucket, small: Path, tmp_path: Path) -> None:
     assert bucket.server.applied() == before
 
 
+@pytest.mark.parametrize("suffix", ["index", "safetensors"])
+def test_some_ranks_that_another_program_copied(
+    bucket: Bucket, small: Path, tmp_path: Path, suffix: str
+) -> None:
+    """A store that says so takes what it has not, also where half of it is."""
+    some = tmp_path / "some"
+    bucket.good("ckpt-restore", small, some, "--rank", 0)
+    bucket.put(some)
+    (path,) = some.glob(f"g*/*/*.{suffix}")
+    bucket.server.ask("PUT", f"run/{path.relative_to(some)}", path.read_bytes()[:-1])
+    assert bucket.run("ckpt-verify", URL).returncode == INCOMPLETE
+    assert "already" not in bucket.good("ckpt-restore", small, URL)
+    bucket.good("ckpt-verify", URL)
+
+
 # Interruption.
 
 
