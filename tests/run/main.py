@@ -62,6 +62,7 @@ def chosen(options: argparse.Namespace) -> list[str]:
     if options.changed is None:
         return options.parts or plan.default_parts()
     commit = options.changed or landed()
+    plan.base = commit
     files = changed_since(commit)
     if files is None:
         sys.exit(f"git does not know {commit}")

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import argparse
+
 import changed
 import checkout
 import draw
+import main
 import plan
 import pytest
 from checkout import ROOT
@@ -37,6 +40,19 @@ def test_every_part_is_named_and_exists() -> None:
 )
 def test_what_a_change_runs(path: str, some: set[str]) -> None:
     assert some <= set(changed.parts_of([path]))
+
+
+def test_the_parts_look_at_what_has_changed_since_the_commit_that_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "base", "")
+    options = argparse.Namespace(changed="HEAD", parts=[])
+    plan.changes.cache_clear()
+    try:
+        main.chosen(options)
+        assert plan.changes() == checkout.changed_since("HEAD")
+    finally:
+        plan.changes.cache_clear()
 
 
 def test_each_part_alone_has_steps() -> None:
