@@ -258,6 +258,29 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 	return r;
 }
 
+/* What the engine warns of on the way, but for its own means: whom it waits for. */
+static void tell_warnings(const struct cli *cli, struct ckpt_engine *engine, bool bar)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+	size_t length = strlen(cli->operand[0]);
+
+	while (length > 0 && cli->operand[0][length - 1] == '/')
+		length--;
+	while (ckpt_engine_log(engine, 0, &record) == 0) {
+		const char *rest = record.message + length;
+		bool of_means = strncmp(record.message, cli->operand[0], length) == 0 &&
+				rest[strspn(rest, "/")] == ':';
+
+		if (cli->quiet || of_means || record.level != CKPT_LOG_WARN)
+			continue;
+		if (bar)
+			clear();
+		(void)fprintf(stderr, "%s: ", cli->program->name);
+		cli_print_text(stderr, record.message);
+		(void)fputc('\n', stderr);
+	}
+}
+
 int cli_wait_remote(const struct cli *cli, struct ckpt_engine *engine)
 {
 	bool bar = wants_bar(cli);
@@ -267,9 +290,11 @@ int cli_wait_remote(const struct cli *cli, struct ckpt_engine *engine)
 	while ((r = ckpt_engine_drain_remote(engine, POLL_MS)) == -ETIMEDOUT) {
 		if (cli_interrupted())
 			break;
+		tell_warnings(cli, engine, bar);
 		if (bar)
 			draw_uploads(engine, start);
 	}
+	tell_warnings(cli, engine, bar);
 	if (bar) {
 		draw_uploads(engine, start);
 		clear();

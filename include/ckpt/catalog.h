@@ -104,6 +104,8 @@ CKPT_API int ckpt_verify_finding(
  * A step of which some ranks are elsewhere is not copied: CKPT_EELSEWHERE.
  * One that is cancelled or killed, or fails because of the network, leaves what it has; the same again goes on with it,
  * and reads from the store only what is not there, or differs from its digest.
+ * `dest` may be in a bucket. A step that is being sent from this store to that place already, by another process, or by an
+ * export or the uploads of this one, is CKPT_EINUSE, in ckpt_restore_wait(): as far as locks on the files here tell.
  * The handle is a restore, as above.
  */
 CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,

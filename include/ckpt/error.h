@@ -20,7 +20,7 @@ enum {
 	CKPT_EVERSION = -10004,     /* written by a newer format */
 	CKPT_ENOSTORE = -10005,     /* no store there */
 	CKPT_ENOSTEP = -10006,      /* no such step in the lineage */
-	CKPT_EINUSE = -10007,       /* a live process holds the store */
+	CKPT_EINUSE = -10007,       /* a live process holds the store, or sends it */
 	CKPT_EFENCED = -10008,      /* a later generation has taken the store over */
 	CKPT_ENOTRESUMED = -10009,  /* there are commits; neither resumed nor started anew */
 	CKPT_ESTEP = -10010,        /* the step was decided already, or is not after the last one */

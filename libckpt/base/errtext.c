@@ -25,7 +25,7 @@ static const struct phrase phrases[] = {
 	PHRASE(CKPT_EVERSION, "written by a newer version of the format"),
 	PHRASE(CKPT_ENOSTORE, "no store there"),
 	PHRASE(CKPT_ENOSTEP, "no such step"),
-	PHRASE(CKPT_EINUSE, "the store is held by a live process"),
+	PHRASE(CKPT_EINUSE, "in use by a live process"),
 	PHRASE(CKPT_EFENCED, "a later generation has taken the store over"),
 	PHRASE(CKPT_ENOTRESUMED, "the store has commits and was not resumed"),
 	PHRASE(CKPT_ESTEP, "the step was decided already or is out of order"),

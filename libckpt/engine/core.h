@@ -71,6 +71,7 @@ struct ckpt_core_config {
 struct ckpt_core_place {
 	int root;                      /* a descriptor of the directory; -1 */
 	struct ckpt_s3_client *bucket; /* NULL: a directory */
+	uint64_t number;               /* of one in a bucket: ckpt_s3_place_number() */
 	const char *label;             /* for messages */
 	/* Whether it takes O_DIRECT has been tried, and what came of it; not tried: as the store of the engine does. */
 	bool tried;
@@ -187,6 +188,7 @@ struct ckpt_core {
 	uint64_t mended_generation;    /* of the step that was last mended from there; 0: none */
 	uint64_t mended_step;
 	bool mending;
+	bool unlocked; /* that a shard which is sent could not be locked was said */
 	struct ckpt_uploader *uploader; /* NULL: there is no remote store */
 	unsigned commands;              /* under way */
 	uint64_t *pins;

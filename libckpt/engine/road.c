@@ -15,6 +15,7 @@ void ckpt_road_begin_rank(struct ckpt_restore *r, uint32_t rank)
 		.step = r->pick.chosen.step,
 		.rank = &r->pick.manifest.ranks[rank],
 		.keep_bytes = r->sink == CKPT_SINK_STORE,
+		.into = r->sink == CKPT_SINK_STORE ? &r->dest : NULL,
 		.stop = &r->stop,
 		.err = &r->why,
 		.waiter = &r->road};

@@ -41,7 +41,7 @@ static int export_end_body(struct ckpt_task *task)
 	/* Whoever waits for the shard finds nothing of this one on its way any more. */
 	ckpt_exporter_start_end(&r->exporter, r->code);
 	CKPT_AWAIT(task, r->exporter.task.finished);
-	if (r->shard.file.fd >= 0) {
+	if (r->shard.file.fd >= 0 || r->shard.sole.fd >= 0) {
 		ckpt_shard_start_shut(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 	}
@@ -109,6 +109,12 @@ static int export_rank_body(struct ckpt_task *task)
 		if (!ckpt_rankset_has(&r->dest_ranks, r->rank))
 			continue;
 		ckpt_road_begin_rank(r, r->rank);
+		if (r->dest.bucket) {
+			ckpt_shard_start_claim(&r->shard);
+			CKPT_AWAIT(task, r->shard.task.finished);
+			if (!ckpt_road_passed(r, &r->shard.task))
+				return ckpt_task_continue(task, export_end_body);
+		}
 		ckpt_shard_start_index(&r->shard);
 		CKPT_AWAIT(task, r->shard.task.finished);
 		if (!ckpt_road_passed(r, &r->shard.task))

@@ -186,6 +186,7 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 			return ckpt_fail(err, r, "out of memory");
 		}
 		made.bucket = ckpt_bucket_client(bucket);
+		made.number = ckpt_s3_place_number(&place);
 	}
 #endif
 	*ret_place = made;
@@ -237,6 +238,7 @@ int ckpt_runtime_open_remote(
 #if CKPT_HAVE_S3
 	if (r == 0)
 		engine->remote.bucket = ckpt_bucket_client(engine->remote_bucket);
+	engine->remote.number = ckpt_s3_place_number(&place);
 #endif
 	return r;
 }

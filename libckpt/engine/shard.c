@@ -51,6 +51,48 @@ static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 		(unsigned long long)want, have < want ? "cut" : "added to");
 }
 
+/* The claim. */
+
+static int take_claim(struct ckpt_shard *s)
+{
+	int r = s->op.result;
+
+	/* That it cannot be locked says nothing about what is in it. */
+	ckpt_error_clear(&s->said);
+	if (r == -EAGAIN)
+		return ckpt_fail_at(s->err, CKPT_EINUSE,
+			&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->op.path},
+			"%s of %s is being sent to %s already, by another process or another copy "
+			"in this one: wait until that has ended, or end it",
+			s->op.path, s->store->label, s->into->label);
+	/* What is not there, or is no file, is for the open to say. */
+	if (r == 0 || r == -ENOENT || ckpt_store_is_no_file(r) || s->core->unlocked)
+		return *s->stop;
+	s->core->unlocked = true;
+	ckpt_log(s->core->parts.log, CKPT_LOG_WARN,
+		"%s of %s cannot be locked (%s), nor others, maybe: see to it that nothing else "
+		"sends steps of it to %s meanwhile",
+		s->op.path, s->store->label, ckpt_code_text(r), s->into->label);
+	return *s->stop;
+}
+
+static int claim_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	do {
+		ckpt_name_shard(path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+		/* Copies to other places do not meet. */
+		ckpt_store_lock_byte(s->store, &s->op, path, s->into->number, &s->sole);
+		CKPT_AWAIT(task, s->op.done);
+		/* It was replaced between the open and the lock, or it is not there: the second time tells. */
+	} while (s->op.result == -ENOENT && s->claims++ == 0);
+	return take_claim(s);
+	CKPT_TASK_END(task);
+}
+
 /* The index. */
 
 /* Digests and parsing are for a worker: it may have hundreds of megabytes. */
@@ -233,6 +275,10 @@ static int shut_body(struct ckpt_task *task)
 		ckpt_store_shut(s->store, &s->op, &s->cached);
 		CKPT_AWAIT(task, s->op.done);
 	}
+	if (s->sole.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->sole);
+		CKPT_AWAIT(task, s->op.done);
+	}
 	CKPT_TASK_END(task);
 }
 
@@ -250,6 +296,7 @@ void ckpt_shard_init(struct ckpt_shard *shard)
 {
 	shard->file.fd = -1;
 	shard->cached.fd = -1;
+	shard->sole.fd = -1;
 }
 
 static void start(struct ckpt_shard *s, ckpt_task_fn *body)
@@ -279,6 +326,12 @@ void ckpt_shard_start_share(struct ckpt_shard *shard)
 	start(shard, share_body);
 }
 
+void ckpt_shard_start_claim(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->into && shard->into->bucket && shard->sole.fd < 0);
+	start(shard, claim_body);
+}
+
 void ckpt_shard_start_header(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->file.fd >= 0 && !shard->header_memory);
@@ -292,7 +345,8 @@ void ckpt_shard_start_shut(struct ckpt_shard *shard)
 
 void ckpt_shard_clear(struct ckpt_shard *shard)
 {
-	CKPT_ASSERT(!ckpt_task_active(&shard->task) && shard->file.fd < 0 && shard->cached.fd < 0);
+	CKPT_ASSERT(!ckpt_task_active(&shard->task) && shard->file.fd < 0 && shard->cached.fd < 0 &&
+		    shard->sole.fd < 0);
 	ckpt_index_free(shard->index);
 	ckpt_free(shard->index_bytes);
 	ckpt_free(shard->header_memory);

@@ -18,6 +18,8 @@ struct ckpt_shard {
 	uint64_t step;
 	const struct ckpt_manifest_rank *rank;
 	bool keep_bytes; /* of the index, as they are in the store */
+	const struct ckpt_core_place
+		*into;   /* where it is sent, if that is a bucket: for the claim */
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
@@ -27,6 +29,7 @@ struct ckpt_shard {
 	struct ckpt_index *index;
 	struct ckpt_object file;   /* fd -1: not open */
 	struct ckpt_object cached; /* the same, through the page cache; fd -1: not open */
+	struct ckpt_object sole;   /* a lock: nobody else sends it there; fd -1: none */
 	char *header;              /* index->layout->header_bytes of it */
 
 	/* Its own. */
@@ -35,6 +38,7 @@ struct ckpt_shard {
 	struct ckpt_task_job job;
 	char *header_memory;
 	uint64_t header_read;
+	unsigned claims;          /* how often it was to be locked, and had no name */
 	char path[CKPT_PATH_MAX]; /* of the index, until it is there; then of the shard */
 };
 
@@ -42,9 +46,16 @@ struct ckpt_shard {
 void ckpt_shard_init(struct ckpt_shard *shard);
 
 /*
- * One after the other, each awaited. CKPT_EINCOMPLETE: missing or short. CKPT_EINTEGRITY: longer, or it
+ * One after the other, each awaited; the claim only for what is sent into a bucket. No copy of this shard is sent to
+ * that place by anybody else then, of this process or another, until it is shut: so two never send parts of one upload,
+ * which some gateways lose data of (Ceph 16), and whoever has left one has ended, but for requests that he had under
+ * way. What is there is looked up after it: he may have sent all. CKPT_EINUSE: somebody is at it. Where it cannot be
+ * locked that is not known: 0, and the log says it once. Locks are of one host, and a store in a bucket has none.
+ *
+ * CKPT_EINCOMPLETE: missing or short. CKPT_EINTEGRITY: longer, or it
  * differs from its digest. CKPT_EFORMAT, CKPT_EVERSION, system errors.
  */
+void ckpt_shard_start_claim(struct ckpt_shard *shard);
 void ckpt_shard_start_index(struct ckpt_shard *shard);
 void ckpt_shard_start_open(struct ckpt_shard *shard);
 /* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */

@@ -73,6 +73,8 @@ static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn create_body;
 static ckpt_task_fn rank_body;
+static ckpt_task_fn claim_body;
+static ckpt_task_fn shard_body;
 static ckpt_task_fn look_body;
 
 static int give_up(struct ckpt_upload *u, int code)
@@ -255,18 +257,18 @@ static int look_body(struct ckpt_task *task)
 
 /* One rank's files. */
 
-static void start_shard(struct ckpt_upload *u)
+static void begin_shard(struct ckpt_upload *u)
 {
 	u->shard = (struct ckpt_shard){.core = u->core,
 		.generation = u->generation,
 		.step = u->step,
 		.rank = &u->pick.manifest.ranks[u->rank],
 		.keep_bytes = true,
+		.into = &u->core->parts.remote,
 		.stop = u->stop,
 		.err = u->err,
 		.waiter = &u->task};
 	ckpt_shard_init(&u->shard);
-	ckpt_shard_start_index(&u->shard);
 }
 
 static void start_fetch(struct ckpt_upload *u)
@@ -305,15 +307,90 @@ static int check_blocks(struct ckpt_upload *u)
 		(unsigned long long)layout->chunk_bytes);
 }
 
+static void end_rank(struct ckpt_upload *u)
+{
+	ckpt_fetch_clear(&u->fetch);
+	ckpt_shard_clear(&u->shard);
+}
+
+/* One rank after the other. */
 static int rank_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (!next_rank(u))
+		return ckpt_task_continue(task, catalog_body);
+	begin_shard(u);
+	return ckpt_task_continue(task, u->core->parts.remote.bucket ? claim_body : shard_body);
+	CKPT_TASK_END(task);
+}
+
+/* Whether the file that was to be opened is there; less than 0: nobody can say. */
+static int take_sent(struct ckpt_upload *u)
+{
+	if (u->op.result == -ENOENT)
+		return *u->stop;
+	int r = trouble(u, "look for");
+	return r < 0 ? r : 1;
+}
+
+/*
+ * Whoever had the claim before may have sent all of it since the list. Its two files are looked for, and the step is
+ * not listed again: that would cost each rank as much as the step has ranks.
+ */
+static int sent_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	const struct ckpt_manifest_rank *rank;
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (u->looked = 0; u->looked < 2; u->looked++) {
+		rank = u->shard.rank;
+		if (u->looked == 0)
+			ckpt_name_index(path, u->generation, u->step, rank->rank, rank->attempt);
+		else
+			ckpt_name_shard(path, u->generation, u->step, rank->rank, rank->attempt);
+		ckpt_store_open(u->dest, &u->op, path, &u->file);
+		CKPT_AWAIT(task, u->op.done);
+		r = take_sent(u);
+		if (r < 0)
+			return give_up(u, r);
+		if (r == 0)
+			return ckpt_task_continue(task, shard_body);
+		ckpt_store_shut(u->dest, &u->op, &u->file);
+		CKPT_AWAIT(task, u->op.done);
+	}
+	ckpt_shard_start_shut(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	end_rank(u);
+	u->rank++;
+	return ckpt_task_continue(task, rank_body);
+	CKPT_TASK_END(task);
+}
+
+static int claim_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_shard_start_claim(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	if (u->shard.task.result < 0)
+		return give_up(u, u->shard.task.result);
+	return ckpt_task_continue(task, sent_body);
+	CKPT_TASK_END(task);
+}
+
+static int shard_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (!next_rank(u))
-		return ckpt_task_continue(task, catalog_body);
-	start_shard(u);
+	ckpt_shard_start_index(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
 		return give_up(u, u->shard.task.result);
@@ -367,12 +444,6 @@ static int create_body(struct ckpt_task *task)
 		return give_up(u, u->fetch.task.result);
 	return ckpt_task_continue(task, seal_body);
 	CKPT_TASK_END(task);
-}
-
-static void end_rank(struct ckpt_upload *u)
-{
-	ckpt_fetch_clear(&u->fetch);
-	ckpt_shard_clear(&u->shard);
 }
 
 static int check_fence(struct ckpt_upload *u)
@@ -605,13 +676,14 @@ static int end_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	u->op.err = NULL;
-	if (u->shard.file.fd >= 0) {
-		ckpt_shard_start_shut(&u->shard);
-		CKPT_AWAIT(task, u->shard.task.finished);
-	}
 	if (u->file.fd >= 0) {
 		ckpt_store_shut(u->dest, &u->op, &u->file);
 		CKPT_AWAIT(task, u->op.done);
+	}
+	/* Whoever waits for it finds nothing of this one on its way any more. */
+	if (u->shard.file.fd >= 0 || u->shard.sole.fd >= 0) {
+		ckpt_shard_start_shut(&u->shard);
+		CKPT_AWAIT(task, u->shard.task.finished);
 	}
 	if (u->pick.lock.fd >= 0) {
 		ckpt_store_shut(u->core->store, &u->op, &u->pick.lock);

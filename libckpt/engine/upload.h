@@ -28,12 +28,14 @@ struct ckpt_upload {
 
 	/*
 	 * When it has finished with 0: whether the remote store holds the step; else this rank has done its part.
-	 * CKPT_ENOSTEP: the step is not here any more, or was never committed.
+	 * CKPT_ENOSTEP: the step is not here any more, or was never committed. CKPT_EINUSE: the files of `rank` are being
+	 * sent there by somebody else.
 	 */
 	bool committed;
 	bool going;       /* neither: it has a tombstone there, and is not sent */
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */
+	uint32_t rank;    /* whose files it was at last */
 
 	/* Its own. */
 	struct ckpt_store_op op;
@@ -45,8 +47,8 @@ struct ckpt_upload {
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_object file;
+	unsigned looked; /* 0 to 2: files of the rank that are there */
 	struct ckpt_holders_reader *catalog;
-	uint32_t rank;
 	int code;
 };
 

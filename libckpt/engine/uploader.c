@@ -10,9 +10,11 @@
 #include "engine/keeper.h"
 
 #define SECOND_NS    UINT64_C(1000000000)
-#define PAUSE_MAX_S  60              /* between tries */
-#define LOOK_NS      (2 * SECOND_NS) /* for what other ranks send */
-#define FAILURES_MAX 5               /* of one step, of what is here */
+#define PAUSE_MAX_S  60 /* between tries */
+#define LOOK_S       2  /* between looks for what others send */
+#define LOOK_NS      (LOOK_S * SECOND_NS)
+#define HELD_S       30 /* without change, and who does not try for ever has looked enough */
+#define FAILURES_MAX 5  /* of one step, of what is here */
 
 static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 {
@@ -217,6 +219,39 @@ static bool is_ended(struct ckpt_upload_entry *e, int code)
 	return true;
 }
 
+/* Who has asked for just that is told whom it waits for. */
+static void word_held(struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
+{
+	const struct ckpt_error was = u->error;
+
+	ckpt_error_clear(&u->error);
+	(void)ckpt_fail_at(&u->error, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = was.tier, .file = was.file},
+		"step %llu was not sent within %u s: %.800s", (unsigned long long)e->step, HELD_S,
+		was.message);
+	u->error.rank = was.rank;
+}
+
+/* Somebody else sends what is next, and ranks go in order. False: without an end in sight. */
+static bool await_holder(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	if (e->held_ns == 0 || e->held_rank != u->upload.rank)
+		e->held_ns = now(u);
+	e->held_rank = u->upload.rank;
+	uint64_t waited_ns = now(u) - e->held_ns;
+	if (u->core->config.remote_tries > 0 && waited_ns >= HELD_S * SECOND_NS) {
+		word_held(u, e);
+		return false;
+	}
+	u->pause_ns = now(u) + LOOK_NS;
+	if (!e->held)
+		ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
+			"step %llu waits, and is looked at again every %u s: %.800s",
+			(unsigned long long)e->step, LOOK_S, u->error.message);
+	e->held = true;
+	return true;
+}
+
 /* u->error, of which nothing can be done but what its kind allows. `e` NULL: of the place. */
 static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
 {
@@ -230,8 +265,11 @@ static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, i
 	if (u->error.code == 0)
 		(void)ckpt_fail(&u->error, code, "cannot upload %s: %s", u->core->parts.label,
 			ckpt_code_text(code));
-	bool lost = e && is_lost(u, e, code);
-	if (is_final(code) || (!lost && has_tried_enough(u)))
+	bool held = e && code == CKPT_EINUSE;
+	if (held && await_holder(u, e))
+		return;
+	bool lost = e && !held && is_lost(u, e, code);
+	if (is_final(code) || held || (!lost && has_tried_enough(u)))
 		halt(u, code);
 	else if (lost)
 		fail_entry(u, e);
@@ -301,6 +339,8 @@ static void take_upload(struct ckpt_uploader *u)
 	int r = u->upload.task.result;
 
 	u->current = NULL;
+	if (r != CKPT_EINUSE)
+		e->held_ns = 0;
 	if (r < 0) {
 		take_failure(u, e, r);
 		return;

@@ -29,6 +29,9 @@ struct ckpt_upload_entry {
 	bool overtaken;    /* a later one is there */
 	bool ended;        /* somebody else has ended what was on its way, once */
 	unsigned failures; /* of what is here */
+	bool held;         /* that somebody else sends it was said */
+	uint32_t held_rank;
+	uint64_t held_ns;  /* somebody else sends the files of that rank since; 0: nobody does */
 	uint64_t since_ns; /* this rank has done its part since; 0: it has not */
 	uint64_t retry_ns; /* not before */
 };

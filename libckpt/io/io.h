@@ -21,8 +21,8 @@ enum ckpt_io_op {
 	CKPT_IO_OP_CLOSE, /* fd */
 	CKPT_IO_OP_ALLOCATE, /* fd, len: reserves space from 0 */
 	CKPT_IO_OP_TRUNCATE, /* fd, len */
-	CKPT_IO_OP_LOCK,     /* fd, flags: open-file lock on the whole file; -EAGAIN when held,
-	                         -ENOENT when it has no name any more */
+	CKPT_IO_OP_LOCK, /* fd, flags, off, len: open-file lock on these bytes, which need not be there; len 0:
+	                         on all from off on. -EAGAIN when held, -ENOENT when the file has no name any more */
 	CKPT_IO_OP_MKDIR,    /* path; -EEXIST */
 	CKPT_IO_OP_RENAME,   /* path -> new_path, flags; -EEXIST unless it may replace */
 	CKPT_IO_OP_UNLINK,   /* path */

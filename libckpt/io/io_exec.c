@@ -80,6 +80,8 @@ static int64_t do_lock(const struct ckpt_io_req *req)
 	struct flock lock = {
 		.l_type = req->flags & CKPT_LOCK_SHARED ? F_RDLCK : F_WRLCK,
 		.l_whence = SEEK_SET,
+		.l_start = (off_t)req->off,
+		.l_len = (off_t)req->len,
 	};
 	struct stat st;
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/digest.h"
 #include "base/fail.h"
 #include "base/utf8.h"
 #include "s3/escape.h"
@@ -226,4 +227,12 @@ const char *ckpt_s3_place_name(const struct ckpt_s3_place *place, const char *ke
 	if (strncmp(key, place->path, prefix) != 0 || key[prefix] != '/' || key[prefix + 1] == 0)
 		return NULL;
 	return key + prefix + 1;
+}
+
+uint64_t ckpt_s3_place_number(const struct ckpt_s3_place *place)
+{
+	uint64_t bucket = ckpt_hash64(place->bucket, strlen(place->bucket), 0);
+
+	CKPT_ASSERT(place->remote);
+	return ckpt_hash64(place->path, strlen(place->path), bucket) >> 2;
 }

@@ -33,5 +33,7 @@ void ckpt_s3_place_key(
 	const struct ckpt_s3_place *place, const char *name, char ret_key[CKPT_S3_KEY_MAX + 1]);
 /* The name that `key` has in the store, which lies in `key`; NULL if it is not below the prefix. */
 const char *ckpt_s3_place_name(const struct ckpt_s3_place *place, const char *key);
+/* A number of 62 bits for the place, a remote one: the same by whichever server it is reached. */
+uint64_t ckpt_s3_place_number(const struct ckpt_s3_place *place);
 
 #endif

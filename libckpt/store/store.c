@@ -256,6 +256,18 @@ void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 	submit(s, op);
 }
 
+void ckpt_store_lock_byte(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t offset, struct ckpt_object *ret_lock)
+{
+	CKPT_ASSERT(offset < INT64_MAX);
+	prepare(s, op, CKPT_STORE_LOCK);
+	set_path(op, path);
+	op->offset = offset;
+	op->length = 1;
+	op->object = ret_lock;
+	submit(s, op);
+}
+
 const char *ckpt_store_tier(const struct ckpt_store *store)
 {
 	return store->tier ? store->tier : store->ops->tier;

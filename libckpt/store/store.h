@@ -39,7 +39,8 @@ enum ckpt_store_verb {
 	CKPT_STORE_LIST,   /* path -> listing; -ENOENT */
 	CKPT_STORE_REMOVE, /* path. Is not there: fine */
 	CKPT_STORE_RMDIR,  /* path. Is not there or not empty: fine */
-	CKPT_STORE_LOCK, /* path, shared -> object. An open-file lock; -EAGAIN when held, -ENOENT */
+	CKPT_STORE_LOCK, /* path, shared, offset, length -> object. An open-file lock; length 0: on the whole file.
+	                     -EAGAIN when held, -ENOENT */
 	CKPT_STORE_SWEEP, /* path: a directory. What ended processes have begun of files in it, and is in no listing,
 	                     goes as far as it can: a failure is logged, and none. Files: nothing is hidden, nor done */
 	CKPT_STORE_REPLACE, /* object, path. A whole file, synced and closed, gets this name, which another one loses at
@@ -169,6 +170,9 @@ void ckpt_store_replace(struct ckpt_store *s, struct ckpt_store_op *op, struct c
 	const char *path);
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock);
+/* On one byte, exclusively, whether the file has so many or not: it stands for what its users have agreed on. */
+void ckpt_store_lock_byte(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t offset, struct ckpt_object *ret_lock);
 
 /* A code that says that what is there is no regular file, or too large to be what it should: damage. */
 bool ckpt_store_is_no_file(int code);

@@ -73,11 +73,16 @@ void ckpt_file_ask_fd(struct ckpt_store_op *op, enum ckpt_io_op what, int fd)
 	ckpt_file_ask_length(op, what, fd, 0);
 }
 
-void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd, bool shared)
+void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd)
 {
+	/* PUBLISH has them of its data. */
+	bool some = op->verb == CKPT_STORE_LOCK;
+
 	ask(op, (struct ckpt_io_req){.op = CKPT_IO_OP_LOCK,
-			.flags = shared ? CKPT_LOCK_SHARED : 0,
+			.flags = op->shared ? CKPT_LOCK_SHARED : 0,
 			.fd = fd,
+			.off = some ? op->offset : 0,
+			.len = some ? op->length : 0,
 			.slot = -1});
 }
 

@@ -24,7 +24,7 @@ int ckpt_file_opened(const struct ckpt_store_op *op);
 void ckpt_file_ask_rename(
 	struct ckpt_store_op *op, const char *path, const char *new_path, unsigned flags);
 void ckpt_file_ask_fd(struct ckpt_store_op *op, enum ckpt_io_op what, int fd);
-void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd, bool shared);
+void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd);
 void ckpt_file_ask_length(struct ckpt_store_op *op, enum ckpt_io_op what, int fd, uint64_t length);
 /* WRITE and READ of [done, op->length) of op->data, which lies at op->offset in the file. */
 void ckpt_file_ask_bytes(struct ckpt_store_op *op, enum ckpt_io_op what, int fd, uint64_t done);

@@ -106,7 +106,7 @@ int ckpt_file_lock_body(struct ckpt_task *task)
 	if (op->req.result < 0)
 		return ckpt_file_fail(op, ckpt_file_opened(op), "open %s to lock it", op->path);
 	op->temp.fd = (int)op->req.result;
-	ckpt_file_ask_lock(op, op->temp.fd, op->shared);
+	ckpt_file_ask_lock(op, op->temp.fd);
 	CKPT_AWAIT(task, !op->asked);
 	if (op->req.result < 0) {
 		op->saved = ckpt_file_fail(op, (int)op->req.result, "lock %s", op->path);

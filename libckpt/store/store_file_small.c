@@ -72,7 +72,7 @@ static int publish_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (op->locked)
-		ckpt_file_ask_lock(op, op->temp.fd, false);
+		ckpt_file_ask_lock(op, op->temp.fd);
 	else
 		ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->temp.fd);
 	CKPT_AWAIT(task, !op->asked);

@@ -63,6 +63,9 @@ static void after(struct io_tap *tap, struct io_tap_req *r)
 		break;
 	case CKPT_IO_OP_LOCK:
 		put(trace, "%s", req->flags & CKPT_LOCK_SHARED ? " shared" : " exclusive");
+		if (req->len > 0)
+			put(trace, " %llu+%llu", (unsigned long long)req->off,
+				(unsigned long long)req->len);
 		break;
 	case CKPT_IO_OP_RENAME:
 		put_path(trace, req->new_path);

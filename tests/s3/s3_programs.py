@@ -17,7 +17,7 @@ from libckpt import Checkpointer
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
 
 OK, FAILED, USAGE, INCOMPLETE, INTEGRITY = 0, 1, 2, 3, 4
-NOT_FOUND, AUTH, NETWORK = 10, 12, 13
+NOT_FOUND, IN_USE, AUTH, NETWORK = 10, 11, 12, 13
 
 
 class Nowhere:

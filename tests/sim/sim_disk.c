@@ -568,7 +568,13 @@ uint64_t sim_disk_hung_until(const struct sim_disk *disk)
 	return disk->hung_until_ns;
 }
 
-int sim_disk_lock(struct sim_disk *disk, struct sim_file *file, bool shared)
+static uint64_t end_of(uint64_t off, uint64_t len)
+{
+	return len ? off + len : UINT64_MAX;
+}
+
+int sim_disk_lock(
+	struct sim_disk *disk, struct sim_file *file, uint64_t off, uint64_t len, bool shared)
 {
 	/* As io.h has it: whoever unlinked the file did so under the lock. */
 	if (!file->inode->linked)
@@ -576,9 +582,13 @@ int sim_disk_lock(struct sim_disk *disk, struct sim_file *file, bool shared)
 	for (const struct sim_file *f = disk->files; f; f = f->next) {
 		if (f == file || f->inode != file->inode || f->node != file->node)
 			continue;
+		if (off >= end_of(f->lock_off, f->lock_len) || f->lock_off >= end_of(off, len))
+			continue;
 		if (f->lock == SIM_EXCLUSIVE || (f->lock == SIM_SHARED && !shared))
 			return -EAGAIN;
 	}
 	file->lock = shared ? SIM_SHARED : SIM_EXCLUSIVE;
+	file->lock_off = off;
+	file->lock_len = len;
 	return 0;
 }

@@ -29,7 +29,9 @@ struct sim_file {
 	unsigned owner;
 	unsigned flags; /* CKPT_OPEN_* */
 	enum sim_lock lock;
-	unsigned node; /* machine: locks do not reach beyond it */
+	uint64_t lock_off; /* which bytes */
+	uint64_t lock_len; /* 0: all from there on */
+	unsigned node;     /* machine: locks do not reach beyond it */
 };
 
 /* A write of a dead process that has not reached the disk. */
@@ -83,7 +85,8 @@ int sim_disk_fdatasync(struct sim_disk *disk, struct sim_inode *inode, uint64_t 
 /* Until then it answers nothing. */
 void sim_disk_hang(struct sim_disk *disk, uint64_t until_ns);
 uint64_t sim_disk_hung_until(const struct sim_disk *disk);
-int sim_disk_lock(struct sim_disk *disk, struct sim_file *file, bool shared);
+int sim_disk_lock(
+	struct sim_disk *disk, struct sim_file *file, uint64_t off, uint64_t len, bool shared);
 
 /* A process is dead: its files are closed, its locks let go. */
 void sim_disk_drop(struct sim_disk *disk, unsigned owner);

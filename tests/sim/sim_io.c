@@ -187,7 +187,8 @@ static int do_file(struct sim_io *io, struct sim_file *file, const struct ckpt_i
 	else if (happens && req->op == CKPT_IO_OP_TRUNCATE)
 		r = sim_disk_truncate(io->disk, file->inode, req->len);
 	else if (happens && req->op == CKPT_IO_OP_LOCK)
-		r = sim_disk_lock(io->disk, file, req->flags & CKPT_LOCK_SHARED);
+		r = sim_disk_lock(
+			io->disk, file, req->off, req->len, req->flags & CKPT_LOCK_SHARED);
 	else if (happens)
 		sim_disk_close(io->disk, file);
 	return fails && r >= 0 ? -EIO : r;

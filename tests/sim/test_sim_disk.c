@@ -342,14 +342,22 @@ static void locks_exclude_on_one_machine(void **state)
 	struct sim_file *b = open_file(&f, "x", CKPT_OPEN_RDWR);
 	int fd = sim_disk_open(f.disk, 2, 2, "x", CKPT_OPEN_RDWR, &size);
 	struct sim_file *far = sim_disk_file(f.disk, 2, fd);
-	assert_int_equal(sim_disk_lock(f.disk, a, true), 0);
-	assert_int_equal(sim_disk_lock(f.disk, b, true), 0);
-	assert_int_equal(sim_disk_lock(f.disk, a, false), -EAGAIN);
+	assert_int_equal(sim_disk_lock(f.disk, a, 0, 0, true), 0);
+	assert_int_equal(sim_disk_lock(f.disk, b, 0, 0, true), 0);
+	assert_int_equal(sim_disk_lock(f.disk, a, 0, 0, false), -EAGAIN);
 	sim_disk_close(f.disk, b);
-	assert_int_equal(sim_disk_lock(f.disk, a, false), 0);
+	assert_int_equal(sim_disk_lock(f.disk, a, 0, 0, false), 0);
 	b = open_file(&f, "x", 0);
-	assert_int_equal(sim_disk_lock(f.disk, b, true), -EAGAIN);
-	assert_int_equal(sim_disk_lock(f.disk, far, false), 0);
+	assert_int_equal(sim_disk_lock(f.disk, b, 0, 0, true), -EAGAIN);
+	assert_int_equal(sim_disk_lock(f.disk, far, 0, 0, false), 0);
+	/* Of single bytes. */
+	a = make_file(&f, "y");
+	b = open_file(&f, "y", CKPT_OPEN_RDWR);
+	assert_int_equal(sim_disk_lock(f.disk, a, 100, 1, false), 0);
+	assert_int_equal(sim_disk_lock(f.disk, b, 0, 0, false), -EAGAIN);
+	assert_int_equal(sim_disk_lock(f.disk, b, 100, 1, true), -EAGAIN);
+	assert_int_equal(sim_disk_lock(f.disk, b, 101, 1, false), 0);
+	assert_int_equal(sim_disk_lock(f.disk, a, 101, 1, false), -EAGAIN);
 	sim_disk_drop(f.disk, 1);
 	assert_int_equal(sim_disk_open_count(f.disk, 1), 0);
 	assert_int_equal(sim_disk_open_count(f.disk, 2), 1);
@@ -524,14 +532,14 @@ static void writes_of_the_dead_land_late(void **state)
 		start(&f, seed);
 		struct sim_io *io = start_io(&f, &p, 1, true);
 		struct sim_file *file = make_file(&f, "x");
-		assert_int_equal(sim_disk_lock(f.disk, file, false), 0);
+		assert_int_equal(sim_disk_lock(f.disk, file, 0, 0, false), 0);
 		memset(p.memory, 'z', 512);
 		submit_write(io, &p, &p.first, file->fd, 512, 0);
 		sim_io_die(io);
 		memset(p.memory, 0, 512);
 		int fd = sim_disk_open(f.disk, 2, 1, "x", CKPT_OPEN_RDWR, &size);
 		struct sim_file *next = sim_disk_file(f.disk, 2, fd);
-		assert_int_equal(sim_disk_lock(f.disk, next, false), 0);
+		assert_int_equal(sim_disk_lock(f.disk, next, 0, 0, false), 0);
 		if (size == 0) {
 			f.sim.now_ns += UINT64_C(100000000);
 			(void)sim_disk_land(f.disk);

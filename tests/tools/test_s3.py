@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ import torch
 from s3_programs import (
     AUTH,
     FAILED,
+    IN_USE,
     INCOMPLETE,
     INTEGRITY,
     NETWORK,
@@ -534,27 +536,106 @@ def test_a_bucket_that_fills(bucket: Bucket, small: Path) -> None:
     filler.join()
 
 
-def test_two_at_once(bucket: Bucket, large: Path) -> None:
+@pytest.mark.parametrize("copied", [False, True])
+def test_two_at_once(bucket: Bucket, large: Path, tmp_path: Path, copied: bool) -> None:
     """Two that copy the same step into one place: it is there in the end, and whole."""
-    both = [bucket.start("ckpt-restore", large, URL) for _ in range(2)]
+    other = large
+    if copied:
+        other = tmp_path / "copy"
+        shutil.copytree(large, other)
+    both = [bucket.start("ckpt-restore", store, URL) for store in (large, other)]
     codes = []
     for process in both:
         _, err = ended(process)
         codes.append(process.returncode)
-        assert process.returncode in (OK, FAILED), err
+        assert process.returncode in (OK, FAILED if copied else IN_USE), err
     assert OK in codes
     assert bucket.applied("PutObject", ".*/manifest.json") == 1
     assert "all good" in bucket.good("ckpt-verify", URL)
 
 
-def test_who_is_late_takes_nothing_away(bucket: Bucket, large: Path) -> None:
+def lists(bucket: Bucket) -> int:
+    answered = [e["operation"] for e in bucket.server.journal() if e["kind"] == "answered"]
+    return answered.count("ListObjectsV2")
+
+
+def copying(bucket: Bucket, store: Path) -> subprocess.Popen[str]:
+    """One that copies it there, and hangs with two parts on their way."""
+    bucket.server.rules(
+        {
+            "do": "delay",
+            "reply_delay_ms": 300_000,
+            "operation": "UploadPart",
+            "part": 2,
+            "key": "run/g*",
+        }
+    )
+    process = bucket.start("ckpt-restore", store, URL)
+    until(lambda: bucket.applied("UploadPart", ".*") >= 2)
+    return process
+
+
+def test_one_sends_at_a_time(bucket: Bucket, large: Path, tmp_path: Path) -> None:
+    """
+    A file that one process sends is sent there by no other one, whose parts would be of one upload: Ceph
+    16 has lost data of that. Who is killed is in nobody's way, and what he has sent is not sent again.
+    """
+    store = tmp_path / "store"
+    shutil.copytree(large, store)
+    first = copying(bucket, store)
+    refused = bucket.run("ckpt-restore", store, URL)
+    assert refused.returncode == IN_USE, refused
+    assert f"is being sent to {URL} already, by another process or" in refused.stderr
+    # To another place it may go.
+    bucket.good("ckpt-restore", store, URL + "/other")
+    assert "all good" in bucket.good("ckpt-verify", URL + "/other")
+    uploads = bucket.applied("CreateMultipartUpload", ".*")
+    # Who is to send what is not there yet waits for him.
+    second = bucket.start("ckpt", "upload", store, URL)
+    looked = lists(bucket)
+    until(lambda: lists(bucket) >= looked + 6)
+    assert second.poll() is None
+    assert bucket.applied("CreateMultipartUpload", ".*") == uploads
+    first.kill()
+    ended(first)
+    bucket.server.rules()
+    out, err = ended(second)
+    assert second.returncode == OK, (out, err)
+    # And says so, once.
+    assert err.count("waits, and is looked at again every 2 s: ") == 1, err
+    assert bucket.applied("CreateMultipartUpload", ".*") == uploads
+    assert "all good" in bucket.good("ckpt-verify", URL)
+
+
+@pytest.mark.full
+def test_an_upload_waits_for_so_long(bucket: Bucket, large: Path, tmp_path: Path) -> None:
+    """For one that does not get on nobody waits for ever who has asked for just that."""
+    store = tmp_path / "store"
+    shutil.copytree(large, store)
+    first = copying(bucket, store)
+    result = bucket.run("ckpt", "upload", store, URL)
+    assert first.poll() is None
+    assert result.returncode == IN_USE, result
+    last = result.stderr.splitlines()[-1]
+    assert "step 7 was not sent within 30 s: " in last
+    assert f" of {store} is being sent to {URL} already, " in last
+    assert "wait until that has ended, or end it" in last
+    first.kill()
+    ended(first)
+    bucket.server.rules()
+    assert "1 steps are in" in bucket.good("ckpt", "upload", store, URL)
+    assert "all good" in bucket.good("ckpt-verify", URL)
+
+
+def test_who_is_late_takes_nothing_away(bucket: Bucket, large: Path, tmp_path: Path) -> None:
     """One that is interrupted while another has committed the step leaves that one's files alone."""
     bucket.server.rules(
         {"do": "delay", "reply_delay_ms": 5_000, "operation": "UploadPart", "times": 3}
     )
     late = bucket.start("ckpt-restore", large, URL)
     until(lambda: bucket.applied("UploadPart", ".*") == 3)
-    bucket.good("ckpt-restore", large, URL)
+    shutil.copytree(large, tmp_path / "copy")
+    bucket.good("ckpt-restore", tmp_path / "copy", URL)
     late.send_signal(signal.SIGINT)
     ended(late)
     assert "all good" in bucket.good("ckpt-verify", URL)

@@ -191,7 +191,7 @@ class StepNotFoundError(CheckpointError):
 
 
 class InUseError(CheckpointError):
-    """A live process holds the store."""
+    """A live process holds the store, or sends the same step to the same bucket already."""
 
 
 class FencedError(CheckpointError):

@@ -148,9 +148,9 @@ PLANTED = [
         "every n-th step stays"),
     Planted(
         "reader-takes-no-lock", "libckpt/store/store_file_names.c",
-        "\tckpt_file_ask_lock(op, op->temp.fd, op->shared);\n",
+        "\tckpt_file_ask_lock(op, op->temp.fd);\n",
         "\top->req.result = 0;\n\tif (!op->shared)\n"
-        "\t\tckpt_file_ask_lock(op, op->temp.fd, op->shared);\n",
+        "\t\tckpt_file_ask_lock(op, op->temp.fd);\n",
         "a step that is being read is not removed"),
     Planted(
         "removes-though-fenced", "libckpt/engine/removal.c",
@@ -199,7 +199,7 @@ PLANTED = [
         "a publication that failed may have taken place: its shard stays"),
     Planted(
         "claim-not-locked", "libckpt/store/store_file_small.c",
-        "\tif (op->locked)\n\t\tckpt_file_ask_lock(op, op->temp.fd, false);\n",
+        "\tif (op->locked)\n\t\tckpt_file_ask_lock(op, op->temp.fd);\n",
         "\tif (op->locked)\n\t\top->req.result = 0;\n",
         "a live holder keeps others on its machine away"),
     Planted(
@@ -678,7 +678,7 @@ PLANTED = [
         "a request without an answer may not have been done", REMOTE),
     Planted(
         "remote-one-failure-is-the-end", "libckpt/engine/uploader.c",
-        "\tif (is_final(code) || (!lost && has_tried_enough(u)))\n",
+        "\tif (is_final(code) || held || (!lost && has_tried_enough(u)))\n",
         "\tif (is_final(code) || !lost)\n",
         "an upload is tried again for as long as the way there fails", REMOTE),
     Planted(

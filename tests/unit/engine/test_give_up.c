@@ -344,12 +344,44 @@ static void test_between_tries(void **state)
 	stop_everywhere(FAULT_ANSWER, false);
 }
 
+/* What cannot be copied is taken back while nobody else may send it: he would go on with that upload. */
+static void test_taken_back_under_the_lock(void **state)
+{
+	struct scene *s = fresh(WAY_INTO);
+
+	(void)state;
+	scratch_flip(craft_shard(&s->step, 0), BYTES - 1);
+	assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
+	assert_int_equal(s->aborted, 1);
+	assert_false(s->let_go);
+	assert_true(is_free(s));
+	done(s);
+}
+
+/* What is read of it before is of a time when somebody else was at it. */
+static void test_claimed_before_it_is_read(void **state)
+{
+	struct scene *s = fresh(WAY_INTO);
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	int other = open(craft_shard(&s->step, 0), O_RDWR | O_CLOEXEC);
+
+	(void)state;
+	assert_true(other >= 0 && fcntl(other, F_OFD_SETLK, &lock) == 0);
+	scratch_flip(craft_index(&s->step, 0), 10);
+	assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), CKPT_EINUSE);
+	(void)close(other);
+	assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
+	done(s);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_cancelled),
 		cmocka_unit_test(test_closed),
 		cmocka_unit_test(test_between_tries),
+		cmocka_unit_test(test_taken_back_under_the_lock),
+		cmocka_unit_test(test_claimed_before_it_is_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

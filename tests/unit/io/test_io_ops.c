@@ -337,6 +337,13 @@ static int64_t lock(struct io_rig *rig, int64_t fd, bool shared)
 				      .slot = -1});
 }
 
+static int64_t lock_byte(struct io_rig *rig, int64_t fd, uint64_t off)
+{
+	return io_rig_do(rig,
+		&(struct ckpt_io_req){
+			.op = CKPT_IO_OP_LOCK, .fd = (int)fd, .off = off, .len = 1, .slot = -1});
+}
+
 /* Open-file locks: two opens of one process are as strange to each other as two processes. */
 static void locks(struct io_rig *rig)
 {
@@ -367,6 +374,30 @@ static void test_locks(void **state)
 {
 	(void)state;
 	every(locks);
+}
+
+/* Each byte of a file has its own, also where the file has none; and close gives all of them back. */
+static void locks_of_bytes(struct io_rig *rig)
+{
+	const uint64_t far = UINT64_C(1) << 62;
+
+	touch(rig, "f");
+	int64_t a = io_rig_open_file(rig, "f", CKPT_OPEN_RDWR);
+	int64_t b = io_rig_open_file(rig, "f", CKPT_OPEN_RDWR);
+	assert_int_equal(lock_byte(rig, a, far), 0);
+	assert_int_equal(lock_byte(rig, b, far), -EAGAIN);
+	assert_int_equal(lock(rig, b, true), -EAGAIN);
+	assert_int_equal(lock_byte(rig, b, far + 1), 0);
+	assert_int_equal(lock_byte(rig, b, 0), 0);
+	shut(rig, a);
+	assert_int_equal(lock_byte(rig, b, far), 0);
+	shut(rig, b);
+}
+
+static void test_locks_of_bytes(void **state)
+{
+	(void)state;
+	every(locks_of_bytes);
 }
 
 static void test_backends(void **state)
@@ -505,6 +536,7 @@ int main(void)
 		cmocka_unit_test(test_many_names),
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_locks),
+		cmocka_unit_test(test_locks_of_bytes),
 		cmocka_unit_test(test_backends),
 		cmocka_unit_test(test_each_allocation),
 		cmocka_unit_test(test_probe),

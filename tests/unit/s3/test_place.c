@@ -264,6 +264,29 @@ static void test_escape(void **state)
 	ckpt_buf_free(&out);
 }
 
+static uint64_t number_of(const char *text)
+{
+	struct ckpt_s3_place place;
+
+	assert_int_equal(ckpt_s3_place_parse(text, NULL, &place), 0);
+	return ckpt_s3_place_number(&place);
+}
+
+/* However it is written, a place has one number, and others have others; it fits what locks take. */
+static void test_numbers(void **state)
+{
+	static const char *const others[] = {
+		"s3://abc", "s3://abd/a", "s3://abc/a/b", "s3://abc/b", "s3://abca"};
+	uint64_t number = number_of("s3://abc/a");
+
+	(void)state;
+	assert_true(number == number_of("S3://abc/a/"));
+	for (size_t i = 0; i < COUNT(others); i++) {
+		assert_true(number_of(others[i]) != number);
+		assert_true(number_of(others[i]) < UINT64_C(1) << 62);
+	}
+}
+
 static void test_unescape(void **state)
 {
 	static const char *const bad[] = {"%", "a%", "%4", "%4g", "%g4", "%41%", "%%41", "%-1"};
@@ -297,6 +320,7 @@ int main(void)
 		cmocka_unit_test(test_no_secret_is_shown),
 		cmocka_unit_test(test_lengths),
 		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_any_text),
 		cmocka_unit_test(test_escape),
 		cmocka_unit_test(test_unescape),

@@ -176,6 +176,9 @@ static void test_whole_files(void **state)
 	SEEN(s, .verb = CKPT_STORE_LOCK, .path = "f", .shared = true, .object = &s->given);
 	ckpt_store_lock(store, used(s), "f", false, &s->given);
 	SEEN(s, .verb = CKPT_STORE_LOCK, .path = "f", .object = &s->given);
+	ckpt_store_lock_byte(store, used(s), "f", 7, &s->given);
+	SEEN(s, .verb = CKPT_STORE_LOCK, .path = "f", .offset = 7, .length = 1,
+		.object = &s->given);
 }
 
 static void test_objects(void **state)

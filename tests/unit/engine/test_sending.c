@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who sends a shard into a bucket is alone at it: the lock on it, what is looked at under the lock, when it is let go,
+ * and how an upload waits for whoever has it. Nothing here asks the bucket: it is a directory that goes by that name.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/shard.h"
+#include "engine/upload.h"
+#include "engine/uploader.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+#define WORLD   2
+#define WIDE    3000
+#define NUMBER  ((UINT64_C(1) << 61) + 12345) /* far beyond the end of any shard */
+#define SHARDS  "safetensors"
+#define LOOK_MS 2000
+
+struct scene {
+	char *dir;
+	char here[512];
+	char there[512];
+	struct core_rig rig;
+	struct craft_step step;
+	struct craft_rank ranks[WORLD];
+	struct ckpt_tensor tensors[WORLD];
+	float own[WORLD][WIDE];
+	struct ckpt_core_place place;
+	struct ckpt_shard shards[WORLD];
+	struct ckpt_manifest_rank of[WORLD];
+	struct ckpt_error err;
+	struct ckpt_store *dest;
+	struct ckpt_upload upload;
+	atomic_uint_fast64_t bytes;
+	int stop;
+};
+
+static const int64_t shape[1] = {WIDE};
+static const char *const names[WORLD] = {"own.0", "own.1"};
+
+static struct ckpt_s3_client *a_bucket(void)
+{
+	static char nobody_looks_into_it[8];
+
+	return (struct ckpt_s3_client *)(void *)nobody_looks_into_it;
+}
+
+static void open_job(struct scene *s, uint32_t tries)
+{
+	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->here, .remote = s->there});
+	s->rig.core.parts.remote.bucket = a_bucket();
+	s->rig.core.parts.remote.number = NUMBER;
+	s->rig.core.config.remote_tries = tries;
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+}
+
+static int setup(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	for (uint32_t i = 0; i < WORLD; i++) {
+		for (unsigned k = 0; k < WIDE; k++)
+			s->own[i][k] = (float)(i * WIDE + k);
+		s->tensors[i] = (struct ckpt_tensor){.size = sizeof(s->tensors[i]),
+			.name = names[i],
+			.dtype = CKPT_F32,
+			.ndim = 1,
+			.shape = shape,
+			.data = s->own[i]};
+		s->ranks[i] = (struct craft_rank){.tensors = &s->tensors[i], .count = 1};
+	}
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->here, sizeof(s->here), "%s/here", s->dir);
+	(void)snprintf(s->there, sizeof(s->there), "%s/there", s->dir);
+	assert_int_equal(mkdir(s->here, 0777), 0);
+	assert_int_equal(mkdir(s->there, 0777), 0);
+	craft_store(s->here, CRAFT_RUN);
+	craft_claim(s->here, CRAFT_RUN, 1, 0, 0);
+	s->step = (struct craft_step){.dir = s->here,
+		.generation = 1,
+		.step = 10,
+		.chunk_bytes = 4096,
+		.world = WORLD,
+		.ranks = s->ranks};
+	craft_commit(&s->step);
+	s->place = (struct ckpt_core_place){
+		.root = -1, .bucket = a_bucket(), .number = NUMBER, .label = "s3://bucket/run"};
+	*state = s;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+/* Of somebody else: his descriptor, which holds the byte; -1: that is taken. */
+static int hold(struct scene *s, uint32_t rank, uint64_t byte)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
+	int fd = open(craft_shard(&s->step, rank), O_RDWR | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+		return fd;
+	assert_true(errno == EAGAIN || errno == EACCES);
+	(void)close(fd);
+	return -1;
+}
+
+static bool is_held(struct scene *s, uint32_t rank)
+{
+	int fd = hold(s, rank, NUMBER);
+
+	if (fd >= 0)
+		(void)close(fd);
+	return fd < 0;
+}
+
+static bool is_whole(struct scene *s)
+{
+	struct core_rig rig;
+
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->there, .read_only = true});
+	bool found = rig.core.scan.step_count == 1 &&
+		     rig.core.scan.steps[0].state == CKPT_STEP_COMMITTED;
+	if (found)
+		assert_int_equal(core_rig_read(&rig, 10, CKPT_SINK_NONE), 0);
+	core_rig_close(&rig);
+	return found;
+}
+
+/* The claim by itself. */
+
+static int claim(struct scene *s, unsigned at, uint32_t rank)
+{
+	struct ckpt_shard *shard = &s->shards[at];
+
+	ckpt_error_clear(&s->err);
+	s->of[at] = (struct ckpt_manifest_rank){.rank = rank};
+	/* As craft.c names it. */
+	ckpt_name_attempt(s->of[at].attempt, 1000010);
+	*shard = (struct ckpt_shard){.core = &s->rig.core,
+		.generation = 1,
+		.step = 10,
+		.rank = &s->of[at],
+		.into = &s->place,
+		.stop = &s->stop,
+		.err = &s->err};
+	ckpt_shard_init(shard);
+	ckpt_shard_start_claim(shard);
+	core_rig_run(&s->rig);
+	assert_true(shard->task.finished);
+	return shard->task.result;
+}
+
+static void shut(struct scene *s, unsigned at)
+{
+	ckpt_shard_start_shut(&s->shards[at]);
+	core_rig_run(&s->rig);
+	assert_int_equal(s->shards[at].task.result, 0);
+	ckpt_shard_clear(&s->shards[at]);
+}
+
+/* Held by another process, or by another copy in this one, for this place; and by nobody any more. */
+static void test_one_has_it(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
+	int other = hold(s, 0, NUMBER);
+	assert_int_equal(claim(s, 0, 0), CKPT_EINUSE);
+	assert_non_null(strstr(s->err.message, craft_shard_name(&s->step, 0)));
+	assert_non_null(strstr(s->err.message, s->here));
+	assert_non_null(strstr(s->err.message, "is being sent to s3://bucket/run already"));
+	assert_non_null(strstr(s->err.message, "another copy in this one: wait until"));
+	assert_string_equal(s->err.tier, "local");
+	assert_int_equal(s->err.step, 10);
+	assert_int_equal(s->err.rank, 0);
+	shut(s, 0);
+	/* Other ranks' are not meant. */
+	assert_int_equal(claim(s, 1, 1), 0);
+	shut(s, 1);
+	/* The file was replaced while it was locked: the new one has that lock, too. */
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = SHARDS, .error = -ENOENT});
+	assert_int_equal(claim(s, 0, 0), CKPT_EINUSE);
+	shut(s, 0);
+	(void)close(other);
+	assert_int_equal(claim(s, 0, 0), 0);
+	assert_true(is_held(s, 0));
+	assert_int_equal(claim(s, 1, 0), CKPT_EINUSE);
+	shut(s, 1);
+	assert_true(is_held(s, 0));
+	shut(s, 0);
+	assert_false(is_held(s, 0));
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, ""));
+	core_rig_close(&s->rig);
+}
+
+/* Copies of one shard to two places are not in each other's way. */
+static void test_each_place(void **state)
+{
+	struct scene *s = *state;
+
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
+	int other = hold(s, 0, NUMBER + 1);
+	assert_true(other >= 0);
+	assert_int_equal(claim(s, 0, 0), 0);
+	s->place.number = NUMBER + 2;
+	assert_int_equal(claim(s, 1, 0), 0);
+	shut(s, 0);
+	assert_false(is_held(s, 0));
+	shut(s, 1);
+	(void)close(other);
+	core_rig_close(&s->rig);
+}
+
+/* No permission to write, a file system without locks, somebody's lease: it goes on, and says so once. */
+static void test_no_lock_to_be_had(void **state)
+{
+	static const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_OPEN, .path = SHARDS, .error = -EACCES},
+		{.op = CKPT_IO_OP_OPEN, .path = SHARDS, .error = -EROFS},
+		{.op = CKPT_IO_OP_OPEN, .path = SHARDS, .error = -EAGAIN},
+		{.op = CKPT_IO_OP_LOCK, .path = SHARDS, .error = -ENOLCK},
+	};
+	struct scene *s = *state;
+
+	for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+		core_rig_open(
+			&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
+		struct io_fault_rule rule = rules[i];
+		rule.count = IO_FAULT_ALWAYS;
+		(void)io_fault_add(&s->rig.fault, rule);
+		assert_int_equal(claim(s, 0, 0), 0);
+		assert_int_equal(s->shards[0].sole.fd, -1);
+		assert_int_equal(s->err.code, 0);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot be locked"));
+		assert_int_equal(claim(s, 1, 1), 0);
+		assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, ""));
+		shut(s, 0);
+		shut(s, 1);
+		core_rig_close(&s->rig);
+	}
+}
+
+/* An upload. */
+
+static void open_upload(struct scene *s)
+{
+	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
+	assert_int_equal(core_rig_open_store(&s->rig), 0);
+	s->place.root = open(s->there, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(s->place.root >= 0);
+	struct ckpt_core_place as_it_is = s->place;
+	as_it_is.bucket = NULL;
+	assert_int_equal(ckpt_core_open_store(&s->rig.core, &as_it_is, &s->dest), 0);
+	s->dest->tier = "remote";
+	s->rig.core.parts.remote = s->place;
+	ckpt_error_clear(&s->err);
+	assert_int_equal(mkdir(scratch_join(s->there, "gens"), 0777), 0);
+}
+
+static void start_upload(struct scene *s)
+{
+	s->upload = (struct ckpt_upload){.core = &s->rig.core,
+		.dest = s->dest,
+		.generation = 1,
+		.step = 10,
+		.all = true,
+		.stop = &s->stop,
+		.err = &s->err,
+		.counter = &s->bytes};
+	ckpt_upload_start(&s->upload);
+	core_rig_run(&s->rig);
+}
+
+static void close_upload(struct scene *s)
+{
+	assert_false(is_held(s, 0));
+	assert_false(is_held(s, 1));
+	ckpt_store_close(s->dest);
+	s->rig.core.parts.remote = (struct ckpt_core_place){.root = -1};
+	(void)close(s->place.root);
+	core_rig_close(&s->rig);
+}
+
+static void copy(const char *from, const char *to)
+{
+	char data[65536];
+	int in = open(from, O_RDONLY | O_CLOEXEC);
+	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+	assert_true(in >= 0 && out >= 0);
+	ssize_t n = read(in, data, sizeof(data));
+	assert_true(n > 0 && n < (ssize_t)sizeof(data));
+	assert_int_equal(write(out, data, (size_t)n), n);
+	(void)close(in);
+	(void)close(out);
+}
+
+/* Somebody else sends the files of a rank. */
+static void send(struct scene *s, uint32_t rank)
+{
+	struct craft_step far = s->step;
+
+	far.dir = s->there;
+	copy(craft_shard(&s->step, rank), craft_shard(&far, rank));
+	copy(craft_index(&s->step, rank), craft_index(&far, rank));
+}
+
+/*
+ * What was missing when it was listed may be there when the lock is had: nothing of it is sent again. The step is listed
+ * when it begins and before it is committed, and not for each rank.
+ */
+static void test_sent_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	char index[CKPT_PATH_MAX];
+	char step[CKPT_PATH_MAX];
+
+	open_upload(s);
+	unsigned locks = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = SHARDS, .hold = true});
+	(void)snprintf(index, sizeof(index), "%s", craft_index_name(&s->step, 0));
+	unsigned indexes = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = index, .nth = 1000});
+	unsigned writes = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARDS, .nth = 1000});
+	ckpt_name_step(step, 1, 10);
+	unsigned lists = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = step, .nth = 1000});
+	start_upload(s);
+	assert_int_equal(s->rig.fault.hits[locks], 1);
+	send(s, 0);
+	core_rig_let_go(&s->rig);
+	assert_true(s->upload.task.finished);
+	assert_int_equal(s->upload.task.result, 0);
+	assert_true(s->upload.committed);
+	/* It is looked for there, and not read here. */
+	assert_int_equal(s->rig.fault.seen[indexes], 1);
+	/* All blocks of the other one. */
+	assert_int_equal(s->rig.fault.seen[writes], 1);
+	assert_int_equal(s->rig.fault.seen[locks], 2);
+	assert_int_equal(s->rig.fault.seen[lists], 2);
+	close_upload(s);
+}
+
+/* An index without its shard is not what the rank has sent: all is sent. */
+static void test_index_alone(void **state)
+{
+	struct scene *s = *state;
+	struct craft_step far = s->step;
+
+	open_upload(s);
+	far.dir = s->there;
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = SHARDS, .hold = true});
+	unsigned writes = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARDS, .nth = 1000});
+	start_upload(s);
+	copy(craft_index(&s->step, 0), craft_index(&far, 0));
+	core_rig_let_go(&s->rig);
+	assert_true(s->upload.committed);
+	assert_int_equal(s->rig.fault.seen[writes], WORLD);
+	close_upload(s);
+}
+
+/* It fails: what it has under way there is ended before the lock goes. */
+static void test_ends_before_it_lets_go(void **state)
+{
+	struct scene *s = *state;
+
+	open_upload(s);
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARDS, .error = -EIO});
+	/* The file there, the one here, and the lock, whichever comes when. */
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_CLOSE, .path = SHARDS, .nth = 3, .hold = true});
+	start_upload(s);
+	assert_false(s->upload.task.finished);
+	assert_true(is_held(s, 0));
+	core_rig_let_go(&s->rig);
+	assert_true(s->upload.task.finished);
+	assert_int_equal(s->upload.task.result, -EIO);
+	close_upload(s);
+}
+
+/* The uploader. */
+
+static struct ckpt_stats stats_of(struct scene *s)
+{
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	ckpt_uploader_report(&s->rig.core, &stats);
+	return stats;
+}
+
+/* A training waits as long as it takes, says so once, and shows it. */
+static void test_waits(void **state)
+{
+	struct scene *s = *state;
+	int other = hold(s, 1, NUMBER);
+
+	open_job(s, 0);
+	core_rig_run(&s->rig);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "is being sent to"));
+	for (unsigned i = 0; i < 1000; i++) {
+		core_rig_sleep(&s->rig, LOOK_MS);
+		assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, ""));
+		assert_int_equal(stats_of(s).remote_code, CKPT_EINUSE);
+	}
+	assert_int_equal(stats_of(s).uploads_waiting, 1);
+	assert_int_equal(s->rig.core.stats.uploads_failed, 0);
+	assert_true(stats_of(s).remote_failing_ms > 0);
+	(void)close(other);
+	core_rig_sleep(&s->rig, LOOK_MS);
+	assert_int_equal(s->rig.core.stats.uploads_done, 1);
+	assert_int_equal(stats_of(s).remote_code, 0);
+	core_rig_close(&s->rig);
+	assert_true(is_whole(s));
+}
+
+/* Who does not try for ever waits half a minute for one who makes no progress. */
+static void test_gives_up(void **state)
+{
+	struct scene *s = *state;
+	int other = hold(s, 0, NUMBER);
+
+	open_job(s, 1);
+	core_rig_run(&s->rig);
+	core_rig_sleep(&s->rig, 28000);
+	assert_int_equal(s->rig.core.uploader->halted, 0);
+	core_rig_sleep(&s->rig, 2000);
+	const struct ckpt_error *why = &s->rig.core.uploader->lost;
+	assert_int_equal(s->rig.core.uploader->halted, CKPT_EINUSE);
+	assert_int_equal(why->code, CKPT_EINUSE);
+	assert_non_null(strstr(why->message, "step 10 was not sent within 30 s: "));
+	assert_non_null(strstr(why->message, craft_shard_name(&s->step, 0)));
+	assert_non_null(strstr(why->message, "wait until that has ended, or end it"));
+	assert_string_equal(why->file, craft_shard_name(&s->step, 0));
+	assert_int_equal(why->rank, 0);
+	(void)close(other);
+	core_rig_close(&s->rig);
+	assert_false(is_whole(s));
+}
+
+/* He makes some: rank by rank he is waited for. */
+static void test_progress(void **state)
+{
+	struct scene *s = *state;
+	int first = hold(s, 0, NUMBER);
+	int second = hold(s, 1, NUMBER);
+
+	open_job(s, 1);
+	core_rig_run(&s->rig);
+	core_rig_sleep(&s->rig, 20000);
+	send(s, 0);
+	(void)close(first);
+	core_rig_sleep(&s->rig, 20000);
+	assert_int_equal(s->rig.core.uploader->halted, 0);
+	(void)close(second);
+	core_rig_sleep(&s->rig, LOOK_MS);
+	assert_int_equal(s->rig.core.stats.uploads_done, 1);
+	core_rig_close(&s->rig);
+	assert_true(is_whole(s));
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_one_has_it, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_each_place, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_lock_to_be_had, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_sent_meanwhile, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_index_alone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_ends_before_it_lets_go, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_waits, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_gives_up, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
