@@ -280,6 +280,7 @@ struct ckpt_stats {
 	uint64_t remote_generation;
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;
+	uint64_t bytes_uploaded_staged;
 };
 
 int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);

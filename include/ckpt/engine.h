@@ -225,6 +225,7 @@ struct ckpt_stats {
 	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
 	uint64_t remote_step;
 	uint64_t remote_wall_ms; /* when it was there, since the epoch; 0: none is known */
+	uint64_t bytes_uploaded_staged; /* of bytes_uploaded: out of staging, and not read again */
 };
 
 CKPT_API int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);

@@ -252,9 +252,6 @@ static int wait_remote(struct ckpt_save *save, int timeout_ms)
 	if (r < 0)
 		return r;
 	struct ckpt_upload_entry *upload = ckpt_save_upload(save);
-	if (!upload)
-		return ckpt_fail(ckpt_error_here(), -ENOMEM,
-			"step %llu is not on its way to the remote store: out of memory", step);
 	if (!(ckpt_latch_wait_until(&upload->latch, CKPT_DONE_END, deadline_ns) & CKPT_DONE_END))
 		return ckpt_fail(ckpt_error_here(), -ETIMEDOUT,
 			"step %llu is not in the remote store yet; if that fails, the log says why",

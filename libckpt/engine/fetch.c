@@ -342,6 +342,8 @@ static void release_blocks(struct ckpt_fetch *f)
 		b->slot = NULL;
 		if (!ckpt_fetch_stopping(f))
 			atomic_fetch_add(f->config.counter, b->verified);
+		if (!ckpt_fetch_stopping(f) && b->lifted)
+			atomic_fetch_add(f->config.left_counter, b->verified);
 	}
 	while (f->count > 0 && !block_at(f, 0)->slot) {
 		f->head = (f->head + 1) % f->depth;

@@ -13,6 +13,7 @@
 #include "engine/chunkset.h"
 #include "engine/core.h"
 #include "engine/findings.h"
+#include "engine/leavings.h"
 #include "engine/pacer.h"
 #include "engine/targets.h"
 #include "staging/share.h"
@@ -53,6 +54,9 @@ struct ckpt_fetch_config {
 	/* It goes on behind the training: takes no slot from it, and workers when they have nothing urgent. */
 	bool behind;
 	struct ckpt_pacer *pacer; /* with `behind`: each block waits for it; NULL: none does */
+	/* With `behind`: what slots may still have of the file, and what of it they had is counted. NULL: nothing. */
+	const struct ckpt_leavings *left;
+	atomic_uint_fast64_t *left_counter;
 	/* Or nowhere: every bad chunk is a finding. */
 	struct ckpt_findings *findings;
 	/*
@@ -78,6 +82,7 @@ struct ckpt_fetch {
 	unsigned copies;       /* into targets, under way */
 	size_t noted;          /* findings made */
 	size_t unread;         /* chunks put into `bad` because the disk could not read them */
+	bool lifted;           /* something came out of slots, and not of the file */
 
 	/* Its own. */
 	uint32_t unit; /* bytes of a block */

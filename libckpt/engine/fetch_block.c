@@ -206,9 +206,67 @@ static bool read_on(struct ckpt_fetch_block *b)
 	return true;
 }
 
+/* Which blocks of the core's, and so which slots, a block is of. */
+static size_t first_left(const struct ckpt_fetch_block *b)
+{
+	return (size_t)(b->span.offset / b->fetch->config.core->config.block_bytes);
+}
+
+static size_t count_left(const struct ckpt_fetch_block *b)
+{
+	uint32_t unit = b->fetch->config.core->config.block_bytes;
+
+	return (b->span.length + (size_t)unit - 1) / unit;
+}
+
+static void lift_work(struct ckpt_job *job)
+{
+	const struct ckpt_fetch_block *b = CKPT_CONTAINER(job, struct ckpt_fetch_block, lift);
+	const struct ckpt_fetch_config *c = &b->fetch->config;
+	uint32_t unit = c->core->config.block_bytes;
+
+	for (size_t i = 0; i < count_left(b); i++) {
+		unsigned slot = c->left->blocks[first_left(b) + i].slot;
+
+		memcpy(b->slot->data + i * unit, ckpt_pool_slot(c->core->parts.pool, slot)->data,
+			ckpt_min_u64(unit, b->span.length - i * unit));
+	}
+}
+
+static void lift_back(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_fetch_block *b = CKPT_CONTAINER(job, struct ckpt_fetch_block, lift);
+	const struct ckpt_fetch_config *c = &b->fetch->config;
+
+	ckpt_leavings_give_back(c->left, c->core->parts.pool, first_left(b), count_left(b));
+	b->lifted = true;
+	b->read = b->hi;
+	b->state = BLOCK_READ;
+	ckpt_task_wake(&b->fetch->task);
+}
+
+/* False: the slots have been taken since, or are wanted. Whoever wants them next shall not wait for long. */
+static bool start_lift(struct ckpt_fetch_block *b)
+{
+	const struct ckpt_fetch_config *c = &b->fetch->config;
+
+	if (!c->left || b->lo >= b->hi ||
+		!ckpt_leavings_borrow(c->left, c->core->parts.pool, first_left(b), count_left(b)))
+		return false;
+	b->fetch->lifted = true;
+	b->state = BLOCK_LIFTING;
+	b->lift = (struct ckpt_job){.work = lift_work, .urgent = true};
+	b->lift.node.run = lift_back;
+	ckpt_env_run(c->core->parts.env, &b->lift);
+	return true;
+}
+
 void ckpt_fetch_block_start(struct ckpt_fetch_block *block)
 {
 	block->read = block->lo;
+	if (start_lift(block))
+		return;
 	block->state = read_on(block) ? BLOCK_READING : BLOCK_READ;
 }
 

@@ -8,7 +8,8 @@
 
 /* In the order in which a block goes through them. */
 enum block_state {
-	BLOCK_READING = 1,
+	BLOCK_LIFTING = 1, /* its bytes are copied out of slots that have them */
+	BLOCK_READING,
 	BLOCK_READ,
 	BLOCK_CHECKING,
 	BLOCK_CHECKED,
@@ -32,6 +33,8 @@ struct ckpt_fetch_block {
 	bool narrow;   /* a request failed: each chunk is read by itself, to see which */
 	struct ckpt_store_op op;
 	struct ckpt_job check;
+	struct ckpt_job lift;
+	bool lifted;
 	size_t from; /* chunk at which the check goes on */
 	size_t bad;  /* chunk at which it stopped; CKPT_FETCH_NO_CHUNK: none */
 	uint64_t verified;
@@ -63,7 +66,7 @@ void ckpt_fetch_fail(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk);
 /* The same, unless everything is to be found: then a bad chunk is noted, and does not end the fetch. */
 void ckpt_fetch_take_failure(struct ckpt_fetch *f, int code, uint64_t at, size_t chunk);
 
-/* fetch_block.c: begins to read, if anything is to be read. */
+/* fetch_block.c: begins to read, if anything is to be read, or to copy what slots still have. */
 void ckpt_fetch_block_start(struct ckpt_fetch_block *block);
 /* Lets it go on as far as it can, but not out. `prior` is its predecessor in the ring; NULL: none. */
 void ckpt_fetch_block_advance(struct ckpt_fetch_block *block, const struct ckpt_fetch_block *prior);

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/save_state.h"
+#include "staging/share.h"
 
 static struct ckpt_lane *lane_of(const struct ckpt_save *save, size_t block)
 {
@@ -86,10 +87,10 @@ static void try_digest(struct ckpt_save *save, size_t block)
 	if (!lane || !lane->staged || lane->digesting)
 		return;
 	if (span_of(save, block)->straddled) {
-		/* Started before this one, and kept until this one is digested. */
+		/* Started before this one, unless all are kept, and kept until this one is digested. */
 		lane->before = lane_of(save, block - 1);
-		CKPT_ASSERT(lane->before);
-		if (!lane->before->staged)
+		CKPT_ASSERT(lane->before || save->hold);
+		if (!lane->before || !lane->before->staged)
 			return;
 	}
 	lane->digesting = true;
@@ -304,6 +305,14 @@ static void count_starved(struct ckpt_save *save, bool starved)
 	}
 }
 
+/* Whoever holds every block may not wait for the last one: what is lent is its own as soon as it is back. */
+static void owe(const struct ckpt_save *save)
+{
+	if (save->hold)
+		ckpt_pool_owe(
+			save->core->parts.pool, (unsigned)(save->plan->block_count - save->next));
+}
+
 static int pump_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(task, struct ckpt_save, pump);
@@ -311,12 +320,14 @@ static int pump_body(struct ckpt_task *task)
 
 	while (!save->code && save->next < save->plan->block_count) {
 		slot = ckpt_pool_get(save->core->parts.pool);
-		count_starved(save, slot == NULL);
+		if (!save->hold)
+			count_starved(save, slot == NULL);
 		if (!slot)
 			return CKPT_TASK_PENDING;
 		int r = start_lane(save, slot);
 		if (r < 0)
 			ckpt_save_stop(save, r);
+		owe(save);
 	}
 	return 0;
 }
@@ -326,6 +337,9 @@ static void pump_done(struct ckpt_task *task)
 	struct ckpt_save *save = CKPT_CONTAINER(task, struct ckpt_save, pump);
 
 	ckpt_pool_set_waiter(save->core->parts.pool, NULL);
+	/* One that was stopped leaves the rest to those who read. */
+	ckpt_pool_owe(save->core->parts.pool, 0);
+	ckpt_shares_wake(ckpt_pool_shares(save->core->parts.pool));
 	ckpt_task_wake(&save->task);
 }
 
@@ -381,7 +395,7 @@ int ckpt_lanes_start(struct ckpt_save *save)
 	struct ckpt_pool *pool = save->core->parts.pool;
 	size_t count = save->plan->block_count;
 
-	save->hold = ckpt_pool_free(pool) >= count;
+	save->hold = ckpt_pool_free(pool) + ckpt_pool_lent(pool) >= count;
 	/* Stopping it must not fail. */
 	if (ckpt_batch_reserve(&save->halt, gpus_of(save)) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
@@ -393,16 +407,17 @@ int ckpt_lanes_start(struct ckpt_save *save)
 		return r;
 	if (save->eager_left == 0)
 		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_EAGER);
-	if (!save->hold) {
-		ckpt_pool_set_waiter(pool, &save->pump);
-		ckpt_task_start(&save->pump, &save->core->sched, pump_body, pump_done);
-		return 0;
+	if (save->hold) {
+		ckpt_pool_sort(pool);
+		while (r == 0 && save->next < count && ckpt_pool_free(pool) > 0)
+			r = start_lane(save, ckpt_pool_get(pool));
+		if (r < 0 || save->next == count)
+			return r;
+		owe(save);
 	}
-	/* All slots at once: whoever holds every block may not wait for the last one. */
-	ckpt_pool_sort(pool);
-	while (r == 0 && save->next < count)
-		r = start_lane(save, ckpt_pool_get(pool));
-	return r;
+	ckpt_pool_set_waiter(pool, &save->pump);
+	ckpt_task_start(&save->pump, &save->core->sched, pump_body, pump_done);
+	return 0;
 }
 
 void ckpt_lanes_rewrite(struct ckpt_save *save)
@@ -417,9 +432,24 @@ void ckpt_lanes_rewrite(struct ckpt_save *save)
 	}
 }
 
+/* What goes on to the remote store need not be read again as long as it lies there. Without memory it is. */
+static void note_leavings(struct ckpt_save *save)
+{
+	size_t count = save->plan->block_count;
+
+	if (!save->hold || save->code || !ckpt_uploader_takes(save->core, save->step))
+		return;
+	save->leavings = ckpt_leavings_new(count);
+	for (size_t i = 0; save->leavings && i < count; i++) {
+		save->leavings->blocks[i].slot = save->lanes[i]->slot->number;
+		save->leavings->blocks[i].uses = save->lanes[i]->slot->uses;
+	}
+}
+
 void ckpt_lanes_release_all(struct ckpt_save *save)
 {
 	CKPT_ASSERT(ckpt_lanes_quiet(save));
+	note_leavings(save);
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			free_lane(save->lanes[i]);

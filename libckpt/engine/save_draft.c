@@ -68,7 +68,6 @@ int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t st
 	save->forks = ckpt_fork_count();
 	save->step = step;
 	save->fenced = fenced;
-	save->has_remote = ckpt_uploader_takes(core, step);
 	save->timeout_ns =
 		(uint64_t)(timeout_ms ? timeout_ms : core->config.save_timeout_ms) * 1000000;
 	save->error.size = sizeof(save->error);
@@ -77,7 +76,12 @@ int ckpt_save_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t st
 	ckpt_error_clear(&save->work);
 	save->object.fd = -1;
 	atomic_init(&save->refs, 1);
-	if (core->config.world > 1)
+	bool goes_on = ckpt_uploader_takes(core, step);
+	if (goes_on)
+		save->upload = ckpt_upload_entry_new();
+	if (goes_on && !save->upload)
+		r = -ENOMEM;
+	else if (core->config.world > 1)
 		r = ckpt_save_ranks_new(save, core->config.rank, core->config.world, &save->ranks);
 	if (r < 0) {
 		ckpt_save_unref(save);
@@ -402,7 +406,7 @@ struct ckpt_engine *ckpt_save_owner(const struct ckpt_save *save)
 
 bool ckpt_save_has_remote(const struct ckpt_save *save)
 {
-	return save->has_remote;
+	return save->upload != NULL;
 }
 
 struct ckpt_upload_entry *ckpt_save_upload(const struct ckpt_save *save)

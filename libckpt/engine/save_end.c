@@ -77,8 +77,9 @@ static void committed(struct ckpt_save *save)
 			(unsigned long long)save->step);
 	if (!ckpt_core_keeps(core))
 		forget_older(core);
-	save->upload =
-		ckpt_uploader_add(core, core->generation, save->step, save->plan->layout->bytes);
+	ckpt_uploader_add(core, save->upload, core->generation, save->step,
+		save->plan->layout->bytes, save->leavings);
+	save->leavings = NULL;
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */
@@ -136,6 +137,8 @@ static int leave(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
 
+	ckpt_leavings_free(save->leavings);
+	save->leavings = NULL;
 	if (save->ranks)
 		return ckpt_task_continue(task, ckpt_save_tell_body);
 	return save->code;

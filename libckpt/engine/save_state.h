@@ -39,7 +39,6 @@ struct ckpt_save {
 	unsigned forks; /* ckpt_fork_count() when it was made */
 	uint64_t step;
 	bool fenced;
-	bool has_remote;             /* it goes on to the remote store */
 	struct ckpt_tensor *tensors; /* names, shapes and strides lie in `words` */
 	size_t tensor_count;
 	size_t tensor_room;
@@ -71,7 +70,7 @@ struct ckpt_save {
 		plan_users; /* user threads that read the plan; CKPT_PLAN_TAKEN: it is another save's */
 	struct ckpt_error error; /* written before END is answered, never after */
 	struct ckpt_upload_entry
-		*upload; /* written before LOCAL is answered; NULL: it is not on its way */
+		*upload; /* on its way once LOCAL is answered; NULL: it is not to go */
 	atomic_uint_fast64_t generation;
 	atomic_uint_fast64_t bytes;
 	atomic_uint_fast64_t bytes_staged;
@@ -113,8 +112,9 @@ struct ckpt_save {
 	struct ckpt_buf index;
 	struct ckpt_buf manifest;
 	char path[CKPT_PATH_MAX];
-	struct ckpt_save_ranks *ranks; /* NULL: this rank is alone */
-	struct ckpt_lane **lanes;      /* by block; NULL: not begun, or done and released */
+	struct ckpt_save_ranks *ranks;  /* NULL: this rank is alone */
+	struct ckpt_lane **lanes;       /* by block; NULL: not begun, or done and released */
+	struct ckpt_leavings *leavings; /* once they are released, for the uploader; NULL: none */
 	size_t *order;     /* blocks in the order in which they are copied; NULL: ascending */
 	size_t next;       /* in that order */
 	unsigned remade;   /* directories of the step */
@@ -175,7 +175,7 @@ int ckpt_lanes_start(struct ckpt_save *save);
 void ckpt_lanes_rewrite(struct ckpt_save *save);
 /* The save has failed: GPUs are told to enqueue nothing more of it, and `halting` is true until they do not. */
 void ckpt_lanes_halt(struct ckpt_save *save);
-/* Returns the slots that are not needed any more; all: after the seal, or at the end. */
+/* Returns the slots that are not needed any more; all: after the seal, which leaves `leavings`, or at the end. */
 void ckpt_lanes_release_all(struct ckpt_save *save);
 /* Copied, written, digested: all of it. */
 bool ckpt_lanes_finished(const struct ckpt_save *save);

@@ -271,6 +271,17 @@ static void begin_shard(struct ckpt_upload *u)
 	ckpt_shard_init(&u->shard);
 }
 
+/* Of the blocks that the shard has. */
+static const struct ckpt_leavings *left_of(const struct ckpt_upload *u)
+{
+	bool own = u->left && u->rank == u->core->config.rank;
+
+	return own && u->left->count == ckpt_blocks_count(
+						u->shard.index->layout, u->core->config.block_bytes)
+		       ? u->left
+		       : NULL;
+}
+
 static void start_fetch(struct ckpt_upload *u)
 {
 	const struct ckpt_fetch_config config = {.core = u->core,
@@ -283,6 +294,8 @@ static void start_fetch(struct ckpt_upload *u)
 		.dest_file = &u->file,
 		.header = u->shard.header,
 		.unit = u->op.unit,
+		.left = left_of(u),
+		.left_counter = u->bytes_left,
 		.behind = true,
 		.pacer = u->pacer,
 		.stop = u->stop,
@@ -409,6 +422,18 @@ static int shard_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* A chunk is bad, and none of it was sent; of bytes that were changed on their way the store says the same. */
+static int take_fetch(struct ckpt_upload *u)
+{
+	int r = u->fetch.task.result;
+
+	if (r != CKPT_EINTEGRITY || u->fetch.code_chunk == CKPT_FETCH_NO_CHUNK || !u->fetch.lifted)
+		return r;
+	u->misled = true;
+	ckpt_error_clear(u->err);
+	return ckpt_fail(u->err, -EAGAIN, "staging has something else");
+}
+
 static ckpt_task_fn seal_body;
 
 /* What a process that ended has left of a shard in a directory is of no use. In a bucket it is whole, or not there. */
@@ -440,8 +465,9 @@ static int create_body(struct ckpt_task *task)
 		return give_up(u, r);
 	start_fetch(u);
 	CKPT_AWAIT(task, u->fetch.task.finished);
-	if (u->fetch.task.result < 0)
-		return give_up(u, u->fetch.task.result);
+	r = take_fetch(u);
+	if (r < 0)
+		return give_up(u, r);
 	return ckpt_task_continue(task, seal_body);
 	CKPT_TASK_END(task);
 }

@@ -20,10 +20,13 @@ struct ckpt_upload {
 	uint64_t generation;
 	uint64_t step;
 	bool all; /* of whichever rank files are here, they are sent; else only this rank's own */
+	const struct ckpt_leavings
+		*left;   /* what the pool may still have of this rank's shard; NULL: nothing */
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
 	atomic_uint_fast64_t *counter; /* bytes verified and sent are added */
 	struct ckpt_pacer *pacer;      /* for the bytes of shards; NULL: the store has the bound */
+	atomic_uint_fast64_t *bytes_left; /* those that the pool had, too */
 	struct ckpt_task *waiter;
 
 	/*
@@ -32,6 +35,7 @@ struct ckpt_upload {
 	 * sent there by somebody else.
 	 */
 	bool committed;
+	bool misled;      /* what the pool had was something else: without it then */
 	bool going;       /* neither: it has a tombstone there, and is not sent */
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */

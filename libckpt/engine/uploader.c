@@ -44,28 +44,59 @@ static struct ckpt_upload_entry **find(struct ckpt_uploader *u, uint64_t generat
 	return link;
 }
 
-static struct ckpt_upload_entry *put(
-	struct ckpt_uploader *u, uint64_t generation, uint64_t step, uint64_t bytes)
+struct ckpt_upload_entry *ckpt_upload_entry_new(void)
 {
-	struct ckpt_upload_entry **link = find(u, generation, step);
 	struct ckpt_upload_entry *e = ckpt_alloc(sizeof(*e));
 
-	CKPT_ASSERT(!*link || (*link)->generation != generation || (*link)->step != step);
 	if (!e || ckpt_latch_init(&e->latch) < 0) {
 		ckpt_free(e);
-		ckpt_log(u->core->parts.log, CKPT_LOG_ERROR,
-			"out of memory: step %llu of %s is uploaded when the job is started again",
-			(unsigned long long)step, u->core->parts.label);
 		return NULL;
 	}
 	ckpt_error_clear(&e->error);
-	atomic_store(&e->owners, 1);
+	atomic_init(&e->owners, 1);
+	return e;
+}
+
+/* Takes over a hold on `e`. */
+static void put(struct ckpt_uploader *u, struct ckpt_upload_entry *e, uint64_t generation,
+	uint64_t step, uint64_t bytes)
+{
+	struct ckpt_upload_entry **link = find(u, generation, step);
+
+	CKPT_ASSERT(!*link || (*link)->generation != generation || (*link)->step != step);
 	e->generation = generation;
 	e->step = step;
 	e->bytes = bytes;
 	e->next = *link;
 	*link = e;
 	u->count++;
+}
+
+/* What is durable here goes by itself the next time, and whoever waits for all is told that it does not now. */
+static void leave_out(struct ckpt_uploader *u, const struct ckpt_scan_step *s)
+{
+	struct ckpt_error why = {.size = sizeof(why)};
+
+	(void)ckpt_fail(&why, -ENOMEM,
+		"out of memory: step %llu of %s is uploaded when the job is started again",
+		(unsigned long long)s->step, u->core->parts.label);
+	why.step = (int64_t)s->step;
+	if (u->lost.code == 0)
+		u->lost = why;
+	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "%s", why.message);
+}
+
+/* A step that was there before. NULL: it is left out. */
+static struct ckpt_upload_entry *put_found(struct ckpt_uploader *u, const struct ckpt_scan_step *s)
+{
+	struct ckpt_upload_entry *e = ckpt_upload_entry_new();
+
+	if (!e) {
+		leave_out(u, s);
+		return NULL;
+	}
+	e->all = true;
+	put(u, e, s->generation, s->step, s->bytes);
 	return e;
 }
 
@@ -78,6 +109,8 @@ static void end_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	*link = e->next;
 	u->count--;
 	e->error.step = (int64_t)e->step;
+	ckpt_leavings_free(e->left);
+	e->left = NULL;
 	ckpt_core_answer(u->core, &e->latch, CKPT_DONE_END);
 	ckpt_upload_entry_unref(e);
 }
@@ -333,12 +366,26 @@ static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 				       PAUSE_MAX_S * SECOND_NS);
 }
 
+/* Memory that changed, or worse: it is no harm, because every byte is compared, but nothing that should be. */
+static void forget_left(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	u->misled++;
+	ckpt_leavings_free(e->left);
+	e->left = NULL;
+	ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
+		"what staging memory has of step %llu of %s differs from what was saved: its file "
+		"is uploaded",
+		(unsigned long long)e->step, u->core->parts.label);
+}
+
 static void take_upload(struct ckpt_uploader *u)
 {
 	struct ckpt_upload_entry *e = u->current;
 	int r = u->upload.task.result;
 
 	u->current = NULL;
+	if (u->upload.misled)
+		forget_left(u, e);
 	if (r != CKPT_EINUSE)
 		e->held_ns = 0;
 	if (r < 0) {
@@ -384,6 +431,8 @@ static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		.generation = e->generation,
 		.step = e->step,
 		.all = e->all,
+		.left = e->left,
+		.bytes_left = &u->bytes_left,
 		.stop = &u->stop,
 		.err = &u->error,
 		.counter = &u->bytes,
@@ -533,25 +582,25 @@ void ckpt_uploader_begin(struct ckpt_core *core)
 		if (s->state != CKPT_STEP_COMMITTED || !s->in_lineage ||
 			!ckpt_uploader_takes(core, s->step))
 			continue;
-		struct ckpt_upload_entry *e = put(u, s->generation, s->step, s->bytes);
-		if (e)
-			e->all = true;
+		(void)put_found(u, s);
 	}
 	ckpt_task_start(&u->task, &core->sched, uploader_body, uploader_done);
 }
 
-struct ckpt_upload_entry *ckpt_uploader_add(
-	struct ckpt_core *core, uint64_t generation, uint64_t step, uint64_t bytes)
+void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *e, uint64_t generation,
+	uint64_t step, uint64_t bytes, struct ckpt_leavings *left)
 {
 	struct ckpt_uploader *u = core->uploader;
 
-	if (!ckpt_uploader_takes(core, step))
-		return NULL;
-	u->yielded = false;
-	struct ckpt_upload_entry *e = put(u, generation, step, bytes);
-	if (!e)
-		return NULL;
+	CKPT_ASSERT(ckpt_uploader_takes(core, step) == (e != NULL));
+	if (!e) {
+		ckpt_leavings_free(left);
+		return;
+	}
 	atomic_fetch_add(&e->owners, 1);
+	put(u, e, generation, step, bytes);
+	u->yielded = false;
+	e->left = left;
 	if (u->stop || u->halted) {
 		if (u->stop)
 			word_closed(u, &e->error);
@@ -560,7 +609,6 @@ struct ckpt_upload_entry *ckpt_uploader_add(
 		end_entry(u, e);
 	}
 	wake(u);
-	return e;
 }
 
 bool ckpt_uploader_keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step)
@@ -631,6 +679,7 @@ void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats
 	if (!u)
 		return;
 	stats->bytes_uploaded = atomic_load(&u->bytes);
+	stats->bytes_uploaded_staged = atomic_load(&u->bytes_left);
 	stats->uploads_waiting = u->count;
 	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
 		stats->uploads_waiting_bytes += e->bytes;

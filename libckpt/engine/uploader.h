@@ -25,6 +25,8 @@ struct ckpt_upload_entry {
 	atomic_uint owners;
 	struct ckpt_upload_entry *next; /* by generation and step, ascending */
 	uint64_t bytes;
+	struct ckpt_leavings
+		*left;     /* of this rank's shard, in the pool; NULL: nothing is known of it */
 	bool all;          /* of an earlier generation: who keeps the store sends for all */
 	bool overtaken;    /* a later one is there */
 	bool ended;        /* somebody else has ended what was on its way, once */
@@ -59,6 +61,8 @@ struct ckpt_uploader {
 	uint64_t begun;                    /* `bytes` when `upload` began */
 	atomic_uint_fast64_t bytes;        /* verified and sent */
 	struct ckpt_pacer pacer;           /* of a remote store in a directory */
+	atomic_uint_fast64_t bytes_left;   /* of them, from the pool */
+	unsigned misled;                   /* times that other bytes were there */
 };
 
 /* Into core->uploader, if the core's parts name a remote place. -ENOMEM. */
@@ -68,11 +72,11 @@ void ckpt_uploader_begin(struct ckpt_core *core);
 /* Any thread: whether a step goes there. */
 bool ckpt_uploader_takes(const struct ckpt_core *core, uint64_t step);
 /*
- * A step was committed just now. The caller's hold on its entry; NULL: it does not go there (`every`), or there is no
- * memory, which is logged.
+ * A step was committed just now; `entry` becomes its own, and stays the caller's, too. NULL: it does not go there.
+ * `left` is given away.
  */
-struct ckpt_upload_entry *ckpt_uploader_add(
-	struct ckpt_core *core, uint64_t generation, uint64_t step, uint64_t bytes);
+void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *entry, uint64_t generation,
+	uint64_t step, uint64_t bytes, struct ckpt_leavings *left);
 /* Whether retention is to keep it. */
 bool ckpt_uploader_keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step);
 /* The disk is full: retention may have everything but what is being sent just now. */
@@ -89,6 +93,11 @@ void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats
 
 /* The newest step on its way, held for the caller; NULL: none. */
 struct ckpt_upload_entry *ckpt_uploader_last(struct ckpt_core *core);
+/*
+ * Of a step that will be committed: what is durable is to be sent, and not to lack the memory for that. Any thread; NULL:
+ * there is none.
+ */
+struct ckpt_upload_entry *ckpt_upload_entry_new(void);
 void ckpt_upload_entry_unref(struct ckpt_upload_entry *entry); /* any thread; NULL is ignored */
 
 #endif

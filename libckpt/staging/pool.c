@@ -44,6 +44,8 @@ struct ckpt_pool {
 	uint32_t block_bytes;
 	unsigned count;
 	unsigned free_count;
+	unsigned lent_count;
+	unsigned owed;
 	struct ckpt_slot *slots;
 	struct ckpt_slot
 		*free; /* the one used last first: its pages are there and in the TLB. Or sorted */
@@ -174,6 +176,15 @@ static int start_toucher(struct ckpt_pool *pool, struct ckpt_error *err)
 	return 0;
 }
 
+static void link_free(struct ckpt_pool *pool, struct ckpt_slot *slot)
+{
+	slot->prev = NULL;
+	slot->next = pool->free;
+	if (pool->free)
+		pool->free->prev = slot;
+	pool->free = slot;
+}
+
 static int make_slots(struct ckpt_pool *pool, struct ckpt_error *err)
 {
 	pool->count = (unsigned)(pool->mapping.bytes / pool->block_bytes);
@@ -185,8 +196,7 @@ static int make_slots(struct ckpt_pool *pool, struct ckpt_error *err)
 
 		slot->data = pool->mapping.base + (size_t)i * pool->block_bytes;
 		slot->number = i;
-		slot->next = pool->free;
-		pool->free = slot;
+		link_free(pool, slot);
 	}
 	pool->free_count = pool->count;
 	return 0;
@@ -241,18 +251,31 @@ void ckpt_pool_close(struct ckpt_pool *pool)
 	ckpt_free(pool);
 }
 
+/* Out of the list, wherever it is in it. */
+static void take(struct ckpt_pool *pool, struct ckpt_slot *slot)
+{
+	CKPT_ASSERT(!slot->taken && pool->free_count > 0);
+	if (slot->prev)
+		slot->prev->next = slot->next;
+	else
+		pool->free = slot->next;
+	if (slot->next)
+		slot->next->prev = slot->prev;
+	slot->next = NULL;
+	slot->prev = NULL;
+	pool->free_count--;
+	slot->taken = true;
+	ASAN_UNPOISON_MEMORY_REGION(slot->data, pool->block_bytes);
+}
+
 struct ckpt_slot *ckpt_pool_get(struct ckpt_pool *pool)
 {
 	struct ckpt_slot *slot = pool->free;
 
 	if (!slot)
 		return NULL;
-	CKPT_ASSERT(!slot->taken && pool->free_count > 0);
-	pool->free = slot->next;
-	pool->free_count--;
-	slot->next = NULL;
-	slot->taken = true;
-	ASAN_UNPOISON_MEMORY_REGION(slot->data, pool->block_bytes);
+	take(pool, slot);
+	slot->uses++;
 	return slot;
 }
 
@@ -262,8 +285,7 @@ void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
 	CKPT_ASSERT(slot->taken && pool->free_count < pool->count);
 	ASAN_POISON_MEMORY_REGION(slot->data, pool->block_bytes);
 	slot->taken = false;
-	slot->next = pool->free;
-	pool->free = slot;
+	link_free(pool, slot);
 	pool->free_count++;
 	/* Readers first: they leave enough to the writer, who would leave nothing to them. */
 	ckpt_shares_wake(&pool->shares);
@@ -276,11 +298,49 @@ void ckpt_pool_sort(struct ckpt_pool *pool)
 	for (unsigned i = pool->count; i-- > 0;) {
 		struct ckpt_slot *slot = &pool->slots[i];
 
-		if (slot->taken)
-			continue;
-		slot->next = pool->free;
-		pool->free = slot;
+		if (!slot->taken)
+			link_free(pool, slot);
 	}
+}
+
+bool ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses)
+{
+	CKPT_ASSERT(number < pool->count);
+	struct ckpt_slot *slot = &pool->slots[number];
+
+	if (slot->taken || slot->uses != uses || pool->waiter)
+		return false;
+	take(pool, slot);
+	pool->lent_count++;
+	return true;
+}
+
+void ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number)
+{
+	CKPT_ASSERT(number < pool->count && pool->lent_count > 0);
+	pool->lent_count--;
+	ckpt_pool_put(pool, &pool->slots[number]);
+}
+
+unsigned ckpt_pool_lent(const struct ckpt_pool *pool)
+{
+	return pool->lent_count;
+}
+
+void ckpt_pool_owe(struct ckpt_pool *pool, unsigned slots)
+{
+	pool->owed = slots;
+}
+
+unsigned ckpt_pool_owed(const struct ckpt_pool *pool)
+{
+	return pool->owed;
+}
+
+struct ckpt_slot *ckpt_pool_slot(const struct ckpt_pool *pool, unsigned number)
+{
+	CKPT_ASSERT(number < pool->count);
+	return &pool->slots[number];
 }
 
 void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter)

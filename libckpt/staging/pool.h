@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The staging pool: slots of one block each, in memory mapped from one memfd, touched once and used
- * again for every save and restore. Belongs to the core's thread, but for the toucher.
+ * again for every save and restore. Belongs to the core's thread, but for the toucher. What was written to a slot stays
+ * in it until somebody gets it again.
  */
 #ifndef CKPT_STAGING_POOL_H
 #define CKPT_STAGING_POOL_H
@@ -16,7 +17,9 @@ struct ckpt_slot {
 	char *data; /* block_bytes, aligned to 4 KiB at least */
 	unsigned number;
 	bool taken;
+	uint64_t uses; /* times that it was got: as long as it is not again, its bytes stay */
 	struct ckpt_slot *next; /* in the free list */
+	struct ckpt_slot *prev;
 };
 
 struct ckpt_pool;
@@ -41,6 +44,18 @@ void ckpt_pool_close(struct ckpt_pool *pool);
 /* A free slot, or NULL: the waiter is woken when one comes back. Its bytes are what they are. */
 struct ckpt_slot *ckpt_pool_get(struct ckpt_pool *pool);
 void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+/*
+ * Lends a slot for its bytes, if it is free, has been got `uses` times, and nobody waits for one. It comes back as soon
+ * as they are copied, as it was: whoever counts what is free may count on it.
+ */
+bool ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses);
+void ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number);
+unsigned ckpt_pool_lent(const struct ckpt_pool *pool);
+/* What is lent and comes back is the waiter's, and no reader's, until it has so many. */
+void ckpt_pool_owe(struct ckpt_pool *pool, unsigned slots);
+unsigned ckpt_pool_owed(const struct ckpt_pool *pool);
+/* Any thread may look where its data is. */
+struct ckpt_slot *ckpt_pool_slot(const struct ckpt_pool *pool, unsigned number);
 /* The next that are got come in the order in which they lie: bytes that follow one another can then move at once. */
 void ckpt_pool_sort(struct ckpt_pool *pool);
 /* The task woken by every put, after the readers (share.h); NULL: nobody. */

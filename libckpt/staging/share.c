@@ -61,6 +61,9 @@ struct ckpt_slot *ckpt_share_get(struct ckpt_share *share)
 
 	if (!share->admitted || shares->held >= most)
 		return NULL;
+	/* Whoever writes has begun in the trust that they come back. */
+	if (ckpt_pool_free(share->pool) <= ckpt_pool_owed(share->pool))
+		return NULL;
 	/* An even part each; there are slots enough for two, as they were let in. */
 	if (share->held >= most / shares->admitted)
 		return NULL;

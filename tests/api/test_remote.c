@@ -89,6 +89,8 @@ static void test_a_save_goes_there(void **state)
 	assert_int_equal(stats.uploads_waiting, 0);
 	assert_int_equal(stats.remote_step, 1);
 	assert_true(stats.bytes_uploaded > 2000000);
+	/* Nobody has wanted the staging memory since: nothing was read again. */
+	assert_int_equal(stats.bytes_uploaded_staged, stats.bytes_uploaded);
 	must_work(kit_save(engine, 2, v, 2));
 	must_work(kit_save(engine, 3, v, 2));
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));

@@ -70,6 +70,7 @@ def test_counters(opened: Any, remote: Path) -> None:
     stats = ckpt.stats()
     assert (stats["uploads_done"], stats["remote_step"], stats["remote_generation"]) == (1, 2, 1)
     assert stats["bytes_uploaded"] >= 4000
+    assert stats["bytes_uploaded_staged"] == stats["bytes_uploaded"]
     assert stats["remote_wall_ms"] > 0
     assert stats["uploads_waiting"] == stats["uploads_failed"] == 0
     ckpt.close()

@@ -175,12 +175,27 @@ static unsigned ready(const struct remote_proc *p)
 	return p->frozen ? n : n + sim_env_ready(&p->env) + core_due(p) + life_due(p);
 }
 
+/* What is lent comes back at once: a save counts on it, and whoever borrows finds what was left. */
+static void check_staging(struct remote_proc *p)
+{
+	const struct ckpt_save *save = p->core.save;
+
+	if (p->core.uploader && p->core.uploader->misled > 0)
+		sim_violation(&p->world->sim,
+			"p%u has read what is no longer there out of its staging memory", p->id);
+	if (save && save->lanes && !save->hold &&
+		save->plan->block_count <= ckpt_pool_slots(p->pool))
+		sim_violation(&p->world->sim,
+			"a save of p%u has room for its shard, and streams it", p->id);
+}
+
 static void step_core(struct remote_proc *p)
 {
 	p->net.now_ns = p->world->sim.now_ns;
 	uint64_t deadline_ns = ckpt_core_step(&p->core);
 
 	p->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - p->env.ahead_ns;
+	check_staging(p);
 	remote_observe(p);
 	p->poked = true;
 	tell_log(p);
@@ -555,6 +570,7 @@ int main(int argc, char **argv)
 	int r = ckpt_log_open(CKPT_LOG_DEBUG, &the_log);
 	CKPT_ASSERT(r == 0);
 	remote_net_open();
+	sim_pool_keep();
 	int code = sim_main(argc, argv, &program);
 	remote_net_close();
 	ckpt_log_close(the_log);

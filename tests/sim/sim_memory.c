@@ -24,6 +24,7 @@ struct block {
 struct taken {
 	struct ckpt_pool *pool;
 	struct ckpt_slot *slot;
+	bool lent;
 };
 
 /* Nine processes at most, of as many sizes as a plan may pick. */
@@ -45,6 +46,7 @@ static struct usage usage[OWNERS];
 static unsigned current;
 static struct block *blocks;
 static struct taken taken[SLOTS];
+static bool keeps;
 
 /* What the linker makes of the product's names: the wrapper, and the function itself. */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
@@ -52,6 +54,8 @@ void *__real_ckpt_alloc(size_t size);
 void __real_ckpt_free(void *ptr);
 struct ckpt_slot *__real_ckpt_pool_get(struct ckpt_pool *pool);
 void __real_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+bool __real_ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses);
+void __real_ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number);
 void *__wrap_ckpt_alloc(size_t size);
 void *__wrap_ckpt_alloc_array(size_t count, size_t size);
 void *__wrap_ckpt_realloc_array(void *ptr, size_t count, size_t size);
@@ -60,6 +64,8 @@ void *__wrap_ckpt_memdup(const void *data, size_t size);
 void __wrap_ckpt_free(void *ptr);
 struct ckpt_slot *__wrap_ckpt_pool_get(struct ckpt_pool *pool);
 void __wrap_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+bool __wrap_ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses);
+void __wrap_ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number);
 
 void *__wrap_ckpt_alloc(size_t size)
 {
@@ -142,30 +148,61 @@ char *__wrap_ckpt_strdup(const char *text)
 	return __wrap_ckpt_memdup(text, strlen(text) + 1);
 }
 
-/* The rest of the run must not read what a save or restore left in a slot. */
-struct ckpt_slot *__wrap_ckpt_pool_get(struct ckpt_pool *pool)
+static void note_taken(struct ckpt_pool *pool, struct ckpt_slot *slot, bool lent)
 {
-	struct ckpt_slot *slot = __real_ckpt_pool_get(pool);
 	unsigned i = 0;
 
-	if (!slot)
-		return NULL;
 	while (i < SLOTS && taken[i].slot)
 		i++;
 	CKPT_ASSERT(i < SLOTS);
-	taken[i] = (struct taken){.pool = pool, .slot = slot};
-	return slot;
+	taken[i] = (struct taken){.pool = pool, .slot = slot, .lent = lent};
 }
 
-void __wrap_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
+static struct taken *find_taken(struct ckpt_pool *pool, const struct ckpt_slot *slot)
 {
 	unsigned i = 0;
 
 	while (i < SLOTS && taken[i].slot != slot)
 		i++;
 	CKPT_ASSERT(i < SLOTS && taken[i].pool == pool);
-	taken[i] = (struct taken){0};
-	memset(slot->data, 0xdd, ckpt_pool_bytes(pool) / ckpt_pool_slots(pool));
+	return &taken[i];
+}
+
+/* The rest of the run must not read what a save or restore left in a slot, unless it goes on to a bucket. */
+struct ckpt_slot *__wrap_ckpt_pool_get(struct ckpt_pool *pool)
+{
+	struct ckpt_slot *slot = __real_ckpt_pool_get(pool);
+
+	if (slot)
+		note_taken(pool, slot, false);
+	return slot;
+}
+
+bool __wrap_ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses)
+{
+	if (!__real_ckpt_pool_lend(pool, number, uses))
+		return false;
+	note_taken(pool, ckpt_pool_slot(pool, number), true);
+	return true;
+}
+
+void __wrap_ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number)
+{
+	struct taken *t = find_taken(pool, ckpt_pool_slot(pool, number));
+
+	CKPT_ASSERT(t->lent);
+	*t = (struct taken){0};
+	__real_ckpt_pool_take_back(pool, number);
+}
+
+void __wrap_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
+{
+	struct taken *t = find_taken(pool, slot);
+
+	CKPT_ASSERT(!t->lent);
+	*t = (struct taken){0};
+	if (!keeps)
+		memset(slot->data, 0xdd, ckpt_pool_bytes(pool) / ckpt_pool_slots(pool));
 	__real_ckpt_pool_put(pool, slot);
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
@@ -259,12 +296,20 @@ struct ckpt_pool *sim_pool_open(unsigned slots, uint32_t block_bytes)
 	return NULL;
 }
 
+void sim_pool_keep(void)
+{
+	keeps = true;
+}
+
 void sim_pool_sweep(struct ckpt_pool *pool)
 {
 	ckpt_pool_set_waiter(pool, NULL);
+	ckpt_pool_owe(pool, 0);
 	*ckpt_pool_shares(pool) = (struct ckpt_shares){0};
 	for (unsigned i = 0; i < SLOTS; i++)
-		if (taken[i].slot && taken[i].pool == pool)
+		if (taken[i].slot && taken[i].pool == pool && taken[i].lent)
+			ckpt_pool_take_back(pool, taken[i].slot->number);
+		else if (taken[i].slot && taken[i].pool == pool)
 			ckpt_pool_put(pool, taken[i].slot);
 	for (unsigned i = 0; i < POOLS; i++)
 		if (kept[i].pool == pool)

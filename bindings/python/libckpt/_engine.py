@@ -640,6 +640,7 @@ _STATS = (
     "remote_generation",
     "remote_step",
     "remote_wall_ms",
+    "bytes_uploaded_staged",
 )
 
 

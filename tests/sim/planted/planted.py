@@ -722,6 +722,26 @@ PLANTED = [
         "\tif (true)\n",
         "an upload that was begun is gone on with", REMOTE),
     Planted(
+        "slot-used-again-lent", "libckpt/staging/pool.c",
+        "\tif (slot->taken || slot->uses != uses || pool->waiter)\n",
+        "\tif (slot->taken || pool->waiter)\n",
+        "what the next save has put into a slot is not what the upload looks for", REMOTE),
+    Planted(
+        "use-not-counted", "libckpt/staging/pool.c",
+        "\ttake(pool, slot);\n\tslot->uses++;\n",
+        "\ttake(pool, slot);\n",
+        "a slot that was got again is known by that", REMOTE),
+    Planted(
+        "lent-slot-kept", "libckpt/engine/fetch_block.c",
+        "\tckpt_leavings_give_back(c->left, c->core->parts.pool, first_left(b), count_left(b));\n",
+        "",
+        "a slot that was lent comes back", REMOTE),
+    Planted(
+        "lent-slots-not-counted", "libckpt/engine/lane.c",
+        "\tsave->hold = ckpt_pool_free(pool) + ckpt_pool_lent(pool) >= count;\n",
+        "\tsave->hold = ckpt_pool_free(pool) >= count;\n",
+        "an upload takes no room from the next save", REMOTE),
+    Planted(
         "mended-from-there-alone", "libckpt/engine/mender.c",
         "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room;\n",
         "\treturn m->bad.count > 0;\n",

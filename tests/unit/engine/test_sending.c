@@ -284,6 +284,7 @@ static void start_upload(struct scene *s)
 		.generation = 1,
 		.step = 10,
 		.all = true,
+		.bytes_left = &s->bytes,
 		.stop = &s->stop,
 		.err = &s->err,
 		.counter = &s->bytes};

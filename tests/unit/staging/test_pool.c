@@ -18,6 +18,8 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/thread.h"
+#include "lib/dice.h"
 #include "lib/hang.h"
 #include "staging/pool.h"
 
@@ -112,6 +114,99 @@ static void sorted_slots_come_in_the_order_in_which_they_lie(void **state)
 	ckpt_pool_close(pool);
 }
 
+static void take_all(struct ckpt_pool *pool, struct ckpt_slot **slots, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		slots[i] = ckpt_pool_get(pool);
+}
+
+/* As they were, to whoever gets them next; and what was got again is lent no more. */
+static void lent_slots_come_back_as_they_were(void **state)
+{
+	struct ckpt_pool *pool = open_pool(UINT64_C(8) * BLOCK, BLOCK, false);
+	struct ckpt_slot *slots[8];
+
+	(void)state;
+	take_all(pool, slots, 8);
+	memset(slots[3]->data, 3, BLOCK);
+	assert_false(ckpt_pool_lend(pool, 3, 1));
+	for (unsigned i = 0; i < 8; i++)
+		ckpt_pool_put(pool, slots[i]);
+	assert_false(ckpt_pool_lend(pool, 3, 0));
+	assert_false(ckpt_pool_lend(pool, 3, 2));
+	/* From the end of the list, its middle and its beginning. */
+	const unsigned numbers[] = {0, 3, 7};
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(ckpt_pool_lend(pool, numbers[i], 1));
+	assert_false(ckpt_pool_lend(pool, 3, 1));
+	assert_int_equal(ckpt_pool_lent(pool), 3);
+	assert_int_equal(ckpt_pool_free(pool), 5);
+	assert_int_equal(ckpt_pool_slot(pool, 3)->data[BLOCK - 1], 3);
+	ckpt_pool_sort(pool);
+	take_all(pool, slots, 5);
+	assert_null(ckpt_pool_get(pool));
+	for (unsigned i = 0; i < 5; i++)
+		assert_true(
+			slots[i]->number != 0 && slots[i]->number != 3 && slots[i]->number != 7);
+	for (unsigned i = 0; i < 3; i++)
+		ckpt_pool_take_back(pool, numbers[i]);
+	assert_int_equal(ckpt_pool_lent(pool), 0);
+	assert_true(ckpt_pool_lend(pool, 3, 1));
+	ckpt_pool_take_back(pool, 3);
+	slots[5] = ckpt_pool_get(pool);
+	assert_int_equal(slots[5]->number, 3);
+	ckpt_pool_put(pool, slots[5]);
+	assert_false(ckpt_pool_lend(pool, 3, 1));
+	assert_true(ckpt_pool_lend(pool, 3, 2));
+	ckpt_pool_take_back(pool, 3);
+	for (unsigned i = 0; i < 5; i++)
+		ckpt_pool_put(pool, slots[i]);
+	ckpt_pool_close(pool);
+}
+
+/* In whichever order: none is given out twice, and none is lost. */
+static void any_order(void **state)
+{
+	enum { SLOTS = 8 };
+	struct ckpt_pool *pool = open_pool((uint64_t)SLOTS * BLOCK, BLOCK, false);
+	enum { FREE, GOT, LENT } is[SLOTS] = {FREE};
+	struct dice dice = {5};
+	unsigned free_count = SLOTS;
+
+	(void)state;
+	for (unsigned turn = 0; turn < 20000; turn++) {
+		unsigned i = (unsigned)dice_below(&dice, SLOTS);
+		struct ckpt_slot *slot = ckpt_pool_slot(pool, i);
+
+		if (is[i] == GOT) {
+			ckpt_pool_put(pool, slot);
+		} else if (is[i] == LENT) {
+			ckpt_pool_take_back(pool, i);
+		} else if (dice_below(&dice, 2)) {
+			assert_true(ckpt_pool_lend(pool, i, slot->uses));
+		} else {
+			slot = ckpt_pool_get(pool);
+			i = slot->number;
+			assert_int_equal(is[i], FREE);
+			is[i] = GOT;
+			free_count--;
+			continue;
+		}
+		free_count = is[i] == FREE ? free_count - 1 : free_count + 1;
+		is[i] = is[i] == FREE ? LENT : FREE;
+		if (dice_below(&dice, 16) == 0)
+			ckpt_pool_sort(pool);
+		assert_int_equal(ckpt_pool_free(pool), free_count);
+	}
+	for (unsigned i = 0; i < SLOTS; i++) {
+		if (is[i] == GOT)
+			ckpt_pool_put(pool, ckpt_pool_slot(pool, i));
+		else if (is[i] == LENT)
+			ckpt_pool_take_back(pool, i);
+	}
+	ckpt_pool_close(pool);
+}
+
 struct taker {
 	struct ckpt_task task;
 	struct ckpt_pool *pool;
@@ -149,8 +244,9 @@ static void a_waiter_is_woken_when_a_slot_comes_back(void **state)
 	ckpt_sched_run(&sched);
 	assert_true(taker.task.finished);
 	assert_ptr_equal(taker.slot, slots[1]);
-	/* Finished, then nobody: puts go on. */
+	/* Finished, then nobody: puts go on. Nothing is lent while somebody may want it. */
 	ckpt_pool_put(pool, slots[0]);
+	assert_false(ckpt_pool_lend(pool, slots[0]->number, slots[0]->uses));
 	ckpt_pool_set_waiter(pool, NULL);
 	ckpt_pool_put(pool, slots[1]);
 	ckpt_pool_put(pool, slots[2]);
@@ -476,6 +572,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(slots_are_apart_aligned_and_usable),
 		cmocka_unit_test(sorted_slots_come_in_the_order_in_which_they_lie),
+		cmocka_unit_test(lent_slots_come_back_as_they_were),
+		cmocka_unit_test(any_order),
 		cmocka_unit_test(a_waiter_is_woken_when_a_slot_comes_back),
 		cmocka_unit_test(budgets_are_rounded_down_to_blocks),
 		cmocka_unit_test(the_default_budget_is_within_its_bounds),

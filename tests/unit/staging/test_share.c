@@ -89,6 +89,40 @@ static void leave(struct world *w, unsigned reader)
 	ckpt_sched_run(&w->sched);
 }
 
+static void what_is_owed_is_the_writers(void **state)
+{
+	struct world w;
+	struct ckpt_slot *written[8];
+
+	(void)state;
+	open_world(&w, 8);
+	for (unsigned i = 0; i < 8; i++)
+		written[i] = ckpt_pool_get(w.pool);
+	join(&w, 0, 4);
+	ckpt_pool_owe(w.pool, 2);
+	ckpt_pool_put(w.pool, written[0]);
+	ckpt_pool_put(w.pool, written[1]);
+	ckpt_sched_run(&w.sched);
+	assert_int_equal(w.readers[0].share.held, 0);
+	ckpt_pool_put(w.pool, written[2]);
+	ckpt_sched_run(&w.sched);
+	assert_int_equal(w.readers[0].share.held, 1);
+	written[0] = ckpt_pool_get(w.pool);
+	ckpt_pool_owe(w.pool, 1);
+	ckpt_shares_wake(ckpt_pool_shares(w.pool));
+	ckpt_sched_run(&w.sched);
+	assert_int_equal(w.readers[0].share.held, 1);
+	written[1] = ckpt_pool_get(w.pool);
+	ckpt_pool_owe(w.pool, 0);
+	for (unsigned i = 0; i < 8; i++)
+		if (i != 2)
+			ckpt_pool_put(w.pool, written[i]);
+	ckpt_sched_run(&w.sched);
+	assert_int_equal(w.readers[0].share.held, 4);
+	leave(&w, 0);
+	ckpt_pool_close(w.pool);
+}
+
 static void readers_leave_two_slots_to_the_writer(void **state)
 {
 	struct world w;
@@ -210,6 +244,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(readers_leave_two_slots_to_the_writer),
+		cmocka_unit_test(what_is_owed_is_the_writers),
 		cmocka_unit_test(everyone_let_in_gets_two_and_the_others_wait_without),
 		cmocka_unit_test(parts_become_even),
 		cmocka_unit_test(the_smallest_pool_serves_one_reader_and_the_writer),
