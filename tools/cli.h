@@ -84,6 +84,7 @@ struct cli {
 	uint64_t grace_s;
 	bool no_verify;
 	bool dry_run;
+	uint64_t remote_every; /* of the steps that go to the second operand; 0: all */
 };
 
 /* Parses; answers --help and --version itself. False: exit with *ret_exit. */

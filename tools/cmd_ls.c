@@ -12,6 +12,16 @@ static const char help[] =
 	"a\n"
 	"restore of the newest chooses another.\n"
 	"\n"
+	"Of a store whose steps go on to a remote one it also tells what the job last wrote down "
+	"of\n"
+	"that, and how long ago: the newest step there, how many wait, the failure since which "
+	"none\n"
+	"went there. REMOTE is yes, waits, failed (it will not be there), - (it does not go there) "
+	"or\n"
+	"? (unknown: the job has written nothing of it). The remote store itself is not asked: "
+	"see\n"
+	"what it has with \"ckpt ls REMOTE\".\n"
+	"\n"
 	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
 	"  --json       one JSON object\n"
@@ -39,6 +49,142 @@ static const char *state_of(const struct ckpt_step_info *info)
 								 : state_name(info->state);
 }
 
+static const char *remote_name(uint32_t remote, bool json)
+{
+	static const char *const names[][2] = {{"?", "unknown"}, {"yes", "there"},
+		{"waits", "waits"}, {"-", "not"}, {"failed", "failed"}};
+
+	return names[remote < sizeof(names) / sizeof(names[0]) ? remote : 0][json];
+}
+
+/* What ckpt_catalog_remote() has said. */
+struct remote {
+	int code; /* not 0: there is no `info` */
+	struct ckpt_remote_info info;
+	uint64_t waiting_bytes; /* of the steps that wait and are listed */
+	uint64_t
+		there_ms; /* when the newest step that is there was committed, or seen to be there */
+};
+
+static void read_remote(const struct ckpt_catalog *catalog, struct remote *ret)
+{
+	*ret = (struct remote){.info.size = sizeof(ret->info)};
+	ret->code = ckpt_catalog_remote(catalog, &ret->info);
+	if (ret->code < 0)
+		return;
+	ret->there_ms = ret->info.there_wall_ms;
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info step = {.size = sizeof(step)};
+		(void)ckpt_catalog_step(catalog, i, &step);
+		if (step.remote == CKPT_REMOTE_WAITS)
+			ret->waiting_bytes += step.bytes;
+		if (step.generation == ret->info.there_generation &&
+			step.step == ret->info.there_step && step.wall_ms > 0)
+			ret->there_ms = step.wall_ms;
+	}
+}
+
+/* A failure, or how things stand; NULL: there is no remote store. */
+static json_t *remote_object(const struct remote *r)
+{
+	const struct ckpt_remote_info *info = &r->info;
+
+	if (r->code == CKPT_ENOSTORE)
+		return json_null();
+	if (r->code < 0)
+		return json_pack(
+			"{s:{s:i, s:s}}", "error", "code", r->code, "name", ckpt_strerror(r->code));
+	json_t *object = json_pack("{s:s, s:I, s:I, s:s, s:I, s:{s:I, s:I}}", "url", info->remote,
+		"every", (json_int_t)info->every, "generation", (json_int_t)info->generation,
+		"node", info->node, "wall_ms", (json_int_t)info->wall_ms, "waiting", "steps",
+		(json_int_t)info->waiting, "bytes", (json_int_t)r->waiting_bytes);
+	json_t *newest = json_null();
+	if (info->there_generation)
+		newest = json_pack("{s:I, s:I, s:I}", "generation",
+			(json_int_t)info->there_generation, "step", (json_int_t)info->there_step,
+			"wall_ms", (json_int_t)r->there_ms);
+	(void)json_object_set_new(object, "newest", newest);
+	json_t *failure = json_null();
+	if (info->code < 0)
+		failure = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I}", "code", info->code, "name",
+			ckpt_strerror(info->code), "message", info->reason, "tries",
+			(json_int_t)info->failures, "since_ms", (json_int_t)info->failing_wall_ms,
+			"next_ms", (json_int_t)info->next_wall_ms);
+	(void)json_object_set_new(object, "failure", failure);
+	return object;
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* "12 s", "3 min", from `from` to `to`; clocks that differ give "0 s". */
+static const char *span(uint64_t from, uint64_t to, char out[32])
+{
+	static const struct {
+		uint64_t seconds;
+		const char *name;
+	} units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+	uint64_t seconds = to > from ? (to - from) / 1000 : 0;
+	size_t i = 0;
+
+	/* "100 s" tells more than "1 min". */
+	while (i < 3 && seconds < 2 * units[i].seconds)
+		i++;
+	(void)snprintf(out, 32, "%llu %s", (unsigned long long)(seconds / units[i].seconds),
+		units[i].name);
+	return out;
+}
+
+static void print_failure(const struct ckpt_remote_info *info, uint64_t now)
+{
+	char since[32];
+	char next[32];
+
+	(void)printf("  nothing has gone there for %s: ", span(info->failing_wall_ms, now, since));
+	cli_print_text(stdout, *info->reason ? info->reason : ckpt_strerror(info->code));
+	if (info->next_wall_ms == 0)
+		(void)fputs("; the job has given up\n", stdout);
+	else if (info->next_wall_ms > now)
+		(void)printf("; the next try is in %s\n", span(now, info->next_wall_ms, next));
+	else
+		(void)printf(
+			"; the next try was due %s ago\n", span(info->next_wall_ms, now, next));
+}
+
+static void print_remote(const struct remote *r)
+{
+	const struct ckpt_remote_info *info = &r->info;
+	uint64_t now = now_ms();
+	char text[32];
+
+	if (r->code == CKPT_ENOSTORE)
+		return;
+	if (r->code < 0) {
+		(void)printf("remote: what was written down of it cannot be read: %s\n",
+			ckpt_strerror(r->code));
+		return;
+	}
+	(void)fputs("remote ", stdout);
+	cli_print_text(stdout, info->remote);
+	if (info->there_generation)
+		(void)printf(": the newest step there is %llu, %s old",
+			(unsigned long long)info->there_step, span(r->there_ms, now, text));
+	else
+		(void)fputs(": no step is there", stdout);
+	(void)printf("; %llu wait (%s)\n", (unsigned long long)info->waiting,
+		cli_bytes(r->waiting_bytes, text));
+	if (info->code < 0)
+		print_failure(info, now);
+	(void)printf("  as generation %llu on ", (unsigned long long)info->generation);
+	cli_print_text(stdout, *info->node ? info->node : "?");
+	(void)printf(" wrote down %s ago\n", span(info->wall_ms, now, text));
+}
+
 static json_t *step_object(const struct ckpt_step_info *info)
 {
 	json_t *object = json_pack("{s:I, s:I, s:s, s:b, s:b, s:I, s:i, s:I}", "step",
@@ -49,10 +195,11 @@ static json_t *step_object(const struct ckpt_step_info *info)
 
 	(void)json_object_set_new(object, "attempt", json_string(info->attempt));
 	(void)json_object_set_new(object, "note", json_string(info->note));
+	(void)json_object_set_new(object, "remote", json_string(remote_name(info->remote, true)));
 	return object;
 }
 
-static void print_row(const struct ckpt_step_info *info)
+static void print_row(const struct ckpt_step_info *info, bool has_remote)
 {
 	char bytes[32] = "-";
 	char when[32] = "-";
@@ -66,6 +213,10 @@ static void print_row(const struct ckpt_step_info *info)
 	(void)printf("%10llu  %6llu  %-11s  %-7s  %10s  %5u  %-19s", (unsigned long long)info->step,
 		(unsigned long long)info->generation, state_of(info),
 		info->in_lineage ? "yes" : "no", bytes, info->world, when);
+	if (has_remote)
+		(void)printf("  %-6s", remote_name(info->remote, false));
+	if (info->remote == CKPT_REMOTE_FAILED)
+		(void)printf("  not sent: %s", ckpt_strerror(info->remote_code));
 	if (*info->note) {
 		(void)fputs("  ", stdout);
 		cli_print_text(stdout, info->note);
@@ -77,24 +228,29 @@ static void print_all(const struct cli *cli, const struct ckpt_catalog *catalog)
 {
 	size_t count = ckpt_catalog_count(catalog);
 	json_t *steps = json_array();
+	struct remote remote;
 
-	if (!cli->json)
-		(void)printf("run %s\n%10s  %6s  %-11s  %-7s  %10s  %5s  %-19s\n",
-			ckpt_catalog_run_id(catalog), "STEP", "GEN", "STATE", "LINEAGE", "SIZE",
-			"RANKS", "WRITTEN");
+	read_remote(catalog, &remote);
+	if (!cli->json) {
+		(void)printf("run %s\n", ckpt_catalog_run_id(catalog));
+		print_remote(&remote);
+		(void)printf("%10s  %6s  %-11s  %-7s  %10s  %5s  %-19s%s\n", "STEP", "GEN", "STATE",
+			"LINEAGE", "SIZE", "RANKS", "WRITTEN", remote.code == 0 ? "  REMOTE" : "");
+	}
 	for (size_t i = 0; i < count; i++) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
 		(void)ckpt_catalog_step(catalog, i, &info);
 		if (cli->json)
 			(void)json_array_append_new(steps, step_object(&info));
 		else
-			print_row(&info);
+			print_row(&info, remote.code == 0);
 	}
 	if (cli->json) {
 		json_t *object = cli_object("list");
 		(void)json_object_set_new(object, "store", json_string(cli->operand[0]));
 		(void)json_object_set_new(
 			object, "run_id", json_string(ckpt_catalog_run_id(catalog)));
+		(void)json_object_set_new(object, "remote", remote_object(&remote));
 		(void)json_object_set(object, "steps", steps);
 		cli_print_json(object);
 	}

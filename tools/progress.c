@@ -163,6 +163,7 @@ int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)
 		.pool_bytes = POOL,
 		.log_level = CKPT_LOG_WARN,
 		.remote = cli->operand[1],
+		.remote_every = cli->remote_every,
 		.remote_tries = 1};
 
 	/* To be written to it would be made, if it were not there. */

@@ -280,6 +280,8 @@ struct ckpt_stats {
 	uint64_t remote_generation;
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;
+	uint64_t remote_failing_ms;
+	int64_t remote_code;
 	uint64_t bytes_uploaded_staged;
 };
 
@@ -402,6 +404,14 @@ enum ckpt_step_state {
 	CKPT_STEP_BROKEN = 5,
 };
 
+enum ckpt_remote_state {
+	CKPT_REMOTE_UNKNOWN = 0,
+	CKPT_REMOTE_THERE = 1,
+	CKPT_REMOTE_WAITS = 2,
+	CKPT_REMOTE_NOT = 3,
+	CKPT_REMOTE_FAILED = 4,
+};
+
 struct ckpt_step_info {
 	uint32_t size;
 	uint32_t state;
@@ -417,6 +427,8 @@ struct ckpt_step_info {
 	uint32_t passed_over;
 	uint32_t going;
 	uint32_t retired;
+	uint32_t remote;
+	int32_t remote_code;
 };
 
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog);
@@ -425,6 +437,27 @@ int ckpt_catalog_step(
 	const struct ckpt_catalog *catalog, size_t index, struct ckpt_step_info *ret_info);
 int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *ret_error);
 const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
+
+struct ckpt_remote_info {
+	uint32_t size;
+	int32_t code;
+	uint64_t wall_ms;
+	uint64_t generation;
+	uint64_t every;
+	uint64_t there_generation;
+	uint64_t there_step;
+	uint64_t there_wall_ms;
+	uint64_t waiting;
+	uint64_t failures;
+	uint64_t failing_wall_ms;
+	uint64_t next_wall_ms;
+	char node[72];
+	char reason[512];
+	char remote[4608];
+};
+
+int ckpt_catalog_remote(
+	const struct ckpt_catalog *catalog, struct ckpt_remote_info *ret_info);
 void ckpt_catalog_free(struct ckpt_catalog *catalog);
 
 struct ckpt_finding {

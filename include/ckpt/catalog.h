@@ -21,6 +21,15 @@ enum ckpt_step_state {
 	CKPT_STEP_BROKEN = 5       /* its manifest does not verify */
 };
 
+/* Whether a step is in the remote store of the local one, as the record of it says; see ckpt_catalog_remote(). */
+enum ckpt_remote_state {
+	CKPT_REMOTE_UNKNOWN = 0, /* there is no record, or it does not say */
+	CKPT_REMOTE_THERE = 1,
+	CKPT_REMOTE_WAITS = 2, /* it goes there, and was not there yet */
+	CKPT_REMOTE_NOT = 3,   /* it does not go there, or was removed there */
+	CKPT_REMOTE_FAILED = 4 /* it will not be there */
+};
+
 struct ckpt_step_info {
 	uint32_t size;  /* sizeof(struct ckpt_step_info), set by the caller */
 	uint32_t state; /* enum ckpt_step_state */
@@ -42,6 +51,8 @@ struct ckpt_step_info {
 	uint32_t going; /* 1: its removal has begun; restored by its number while it is there */
 	/* 1: it is to go, by ckpt_catalog_retire(); or it is going already, and what is left is no step any more */
 	uint32_t retired;
+	uint32_t remote;     /* enum ckpt_remote_state */
+	int32_t remote_code; /* FAILED: why */
 };
 
 /*
@@ -58,6 +69,36 @@ CKPT_API int ckpt_catalog_step(
  */
 CKPT_API int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *ret_error);
 CKPT_API const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
+
+/*
+ * Where the steps of a store go on to (ckpt_engine_opts.remote), and what the job knew of it when it last wrote that
+ * down: every few seconds while something changes, and when it ends. Nobody is asked for it.
+ */
+struct ckpt_remote_info {
+	uint32_t size;       /* sizeof(struct ckpt_remote_info), set by the caller */
+	int32_t code;        /* of the failure since which nothing has succeeded; 0: none */
+	uint64_t wall_ms;    /* when it was written, by the writer's clock, as all times here */
+	uint64_t generation; /* whose job has written it */
+	uint64_t every;      /* only steps divisible by it go there; 0: all */
+	uint64_t there_generation; /* of the newest step that was there; 0: none was */
+	uint64_t there_step;
+	uint64_t there_wall_ms;   /* when that was first seen to be there */
+	uint64_t waiting;         /* steps that were not there yet */
+	uint64_t failures;        /* tries that have failed in a row */
+	uint64_t failing_wall_ms; /* since when */
+	uint64_t next_wall_ms;    /* of the next try; 0: there is none, the job has given up */
+	char node[72];            /* where it was written */
+	char reason[512];         /* in words, of `code` */
+	char remote[4608];        /* s3://BUCKET/PREFIX or file:///DIRECTORY */
+};
+
+/*
+ * 0, or why there is none: CKPT_ENOSTORE, nothing goes anywhere, as far as it is known; CKPT_EINTEGRITY, CKPT_EFORMAT,
+ * CKPT_EVERSION and system errors, there is a record, and it cannot be read. The same list as of
+ * ckpt_catalog_open(): it goes with the `remote` of its steps.
+ */
+CKPT_API int ckpt_catalog_remote(
+	const struct ckpt_catalog *catalog, struct ckpt_remote_info *ret_info);
 CKPT_API void ckpt_catalog_free(struct ckpt_catalog *catalog);
 
 /* One thing that verification found wrong, one shard that it has finished, or one rank that is elsewhere. */

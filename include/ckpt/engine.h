@@ -225,6 +225,9 @@ struct ckpt_stats {
 	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
 	uint64_t remote_step;
 	uint64_t remote_wall_ms; /* when it was there, since the epoch; 0: none is known */
+	uint64_t
+		remote_failing_ms; /* since when tries to send fail, since the epoch; 0: they do not */
+	int64_t remote_code;       /* why (CKPT_EINUSE: another one sends it); 0: they do not */
 	uint64_t bytes_uploaded_staged; /* of bytes_uploaded: out of staging, and not read again */
 };
 

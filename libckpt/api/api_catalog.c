@@ -20,6 +20,17 @@ static bool passed_over(struct ckpt_scan *scan, const struct ckpt_scan_step *s)
 	       (s->state == CKPT_STEP_BROKEN && ckpt_lineage_holds(scan, s->generation, s->step));
 }
 
+static void take_remote(struct ckpt_catalog *catalog, struct ckpt_record_reader *reader)
+{
+	catalog->remote_code = reader->code ? reader->code : CKPT_ENOSTORE;
+	if (!reader->found)
+		return;
+	catalog->remote = reader->record;
+	reader->found = false;
+	catalog->remote_code =
+		strcmp(catalog->remote.run_id, catalog->scan.run_id) == 0 ? 0 : CKPT_EINTEGRITY;
+}
+
 int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog)
 {
 	struct ckpt_error *err = ckpt_error_here();
@@ -39,10 +50,12 @@ int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_cata
 		return -ENOMEM;
 	}
 	struct ckpt_lister *lister = CKPT_CONTAINER(command, struct ckpt_lister, command);
+	lister->remote = true;
 	r = ckpt_runtime_run(engine, command, ckpt_lister_body, err);
 	if (r == 0) {
 		catalog->scan = lister->scanner.scan;
 		lister->scanner.scan = (struct ckpt_scan){0};
+		take_remote(catalog, &lister->reader);
 		ckpt_error_clear(&catalog->error);
 		if (lister->mark_result < 0)
 			catalog->error = command->error;
@@ -57,6 +70,19 @@ int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_cata
 size_t ckpt_catalog_count(const struct ckpt_catalog *catalog)
 {
 	return catalog->scan.step_count;
+}
+
+/* Of what may be restored; and what is there of others nobody says. */
+static enum ckpt_remote_state remote_state(
+	const struct ckpt_catalog *catalog, const struct ckpt_scan_step *s)
+{
+	if (catalog->remote_code < 0)
+		return CKPT_REMOTE_UNKNOWN;
+	if (s->state == CKPT_STEP_ABORTED || s->state == CKPT_STEP_PENDING)
+		return CKPT_REMOTE_NOT;
+	if (s->state != CKPT_STEP_COMMITTED || !s->in_lineage)
+		return CKPT_REMOTE_UNKNOWN;
+	return ckpt_remote_record_state(&catalog->remote, s->generation, s->step);
 }
 
 int ckpt_catalog_step(
@@ -79,7 +105,10 @@ int ckpt_catalog_step(
 		.code = s->state == CKPT_STEP_BROKEN ? s->code : 0,
 		.passed_over = passed_over(scan, s),
 		.going = s->going,
-		.retired = catalog->retired && catalog->retired[index]};
+		.retired = catalog->retired && catalog->retired[index],
+		.remote = remote_state(catalog, s)};
+	if (info.remote == CKPT_REMOTE_FAILED)
+		info.remote_code = ckpt_remote_record_why(&catalog->remote, s->generation, s->step);
 	(void)snprintf(info.attempt, sizeof(info.attempt), "%s", s->attempt);
 	(void)snprintf(info.note, sizeof(info.note), "%s", s->note);
 	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_step_info");
@@ -92,6 +121,35 @@ int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *re
 	return catalog->error.code;
 }
 
+int ckpt_catalog_remote(const struct ckpt_catalog *catalog, struct ckpt_remote_info *ret_info)
+{
+	const struct ckpt_remote_record *r = &catalog->remote;
+
+	if (catalog->remote_code == CKPT_ENOSTORE)
+		return ckpt_fail(ckpt_error_here(), CKPT_ENOSTORE,
+			"nothing is remembered of a remote store");
+	if (catalog->remote_code < 0)
+		return ckpt_fail(ckpt_error_here(), catalog->remote_code,
+			"what is remembered of the remote store cannot be used: %s",
+			ckpt_code_text(catalog->remote_code));
+	struct ckpt_remote_info info = {.size = sizeof(info),
+		.code = r->code,
+		.wall_ms = r->wall_ms,
+		.generation = r->generation,
+		.every = r->every,
+		.there_generation = r->there_generation,
+		.there_step = r->there_step,
+		.there_wall_ms = r->there_wall_ms,
+		.waiting = r->waiting_count + r->waiting_more,
+		.failures = r->code ? r->tries : 0,
+		.failing_wall_ms = r->code ? r->since_ms : 0,
+		.next_wall_ms = r->code ? r->next_ms : 0};
+	(void)snprintf(info.node, sizeof(info.node), "%s", r->node);
+	(void)snprintf(info.reason, sizeof(info.reason), "%s", r->reason);
+	(void)snprintf(info.remote, sizeof(info.remote), "%s", r->remote);
+	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_remote_info");
+}
+
 const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog)
 {
 	return catalog->scan.run_id;
@@ -102,6 +160,7 @@ void ckpt_catalog_free(struct ckpt_catalog *catalog)
 	if (!catalog)
 		return;
 	ckpt_scan_clear(&catalog->scan);
+	ckpt_remote_record_clear(&catalog->remote);
 	ckpt_free(catalog->retired);
 	ckpt_free(catalog);
 }

@@ -4,11 +4,14 @@
 #define CKPT_API_CATALOG_H
 
 #include "engine/scan.h"
+#include "format/remote_record.h"
 
 struct ckpt_catalog {
 	struct ckpt_scan scan;
 	struct ckpt_error error; /* why the lineage is not known as a whole */
 	bool *retired;           /* of each step; NULL: nobody has asked */
+	int remote_code;         /* why there is no `remote`; 0: there is */
+	struct ckpt_remote_record remote;
 };
 
 #endif

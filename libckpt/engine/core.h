@@ -73,6 +73,8 @@ struct ckpt_core_place {
 	struct ckpt_s3_client *bucket; /* NULL: a directory */
 	uint64_t number;               /* of one in a bucket: ckpt_s3_place_number() */
 	const char *label;             /* for messages */
+	/* Of the remote store, to be remembered: whole, one line; NULL: it is not. */
+	const char *url;
 	/* Whether it takes O_DIRECT has been tried, and what came of it; not tried: as the store of the engine does. */
 	bool tried;
 	bool direct;

@@ -24,12 +24,22 @@ int ckpt_lister_body(struct ckpt_task *task)
 		return l->scanner.task.result;
 	/* A listing is worth having even when the lineage cannot be known. */
 	l->mark_result = ckpt_lineage_mark(&l->scanner.scan, &l->command.error);
+	/* A bucket goes nowhere else. */
+	if (!l->remote || core->parts.bucket)
+		return 0;
+	ckpt_record_reader_start(&l->reader, core->store, &core->sched, task);
+	CKPT_AWAIT(task, l->reader.task.finished);
+	if (l->reader.task.result < 0)
+		l->reader.code = l->reader.task.result;
 	CKPT_TASK_END(task);
 }
 
 void ckpt_lister_clear(struct ckpt_command *command)
 {
-	ckpt_scanner_clear(&CKPT_CONTAINER(command, struct ckpt_lister, command)->scanner);
+	struct ckpt_lister *l = CKPT_CONTAINER(command, struct ckpt_lister, command);
+
+	ckpt_scanner_clear(&l->scanner);
+	ckpt_record_reader_clear(&l->reader);
 }
 
 int ckpt_adopter_body(struct ckpt_task *task)

@@ -4,14 +4,18 @@
 #define CKPT_ENGINE_LISTER_H
 
 #include "engine/core.h"
+#include "engine/record_reader.h"
 
 struct ckpt_upload_entry;
 
 /* Reads the store again; `scanner.scan` is the caller's after END, marked unless `mark_result` < 0. */
 struct ckpt_lister {
 	struct ckpt_command command;
+	bool remote; /* also what it remembers of its remote store */
 	struct ckpt_scanner scanner;
 	int mark_result;
+	struct ckpt_record_reader
+		reader; /* if asked for: `record`, if `found`, is the caller's, too */
 };
 int ckpt_lister_body(struct ckpt_task *task);
 void ckpt_lister_clear(struct ckpt_command *command);

@@ -315,6 +315,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	(void)pthread_cond_destroy(&engine->turn_over);
 	(void)pthread_mutex_destroy(&engine->lock);
 	ckpt_free((char *)(uintptr_t)engine->remote.label);
+	ckpt_free((char *)(uintptr_t)engine->remote.url);
 	ckpt_free(engine->label);
 	ckpt_free(engine);
 }

@@ -2,6 +2,7 @@
 /* Where the store of an engine is. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,8 +11,10 @@
 #include "base/fail.h"
 #include "engine/pacer.h"
 #include "engine/runtime_state.h"
+#include "format/remote_record.h"
 #include "io/io_direct.h"
 #include "s3/s3_bucket.h"
+#include "s3/escape.h"
 #include "s3/place.h"
 
 #include "config.h"
@@ -208,6 +211,41 @@ static int check_apart(struct ckpt_engine *engine, struct ckpt_error *err)
 		engine->remote.label, engine->label);
 }
 
+/*
+ * What whoever goes on from this store, in whatever directory, calls the remote one: a bucket's URI as it was given, in
+ * which no secret is taken; a directory by its whole path.
+ */
+static int name_remote(
+	struct ckpt_engine *engine, const struct ckpt_s3_place *place, struct ckpt_error *err)
+{
+	struct ckpt_buf url = {0};
+	char *path = place->remote ? NULL : realpath(place->path, NULL);
+
+	if (!place->remote && !path)
+		return ckpt_fail(err, -errno, "cannot look at %s: %s", engine->remote.label,
+			ckpt_code_text(-errno));
+	if (place->remote) {
+		ckpt_buf_puts(&url, engine->remote.label);
+	} else {
+		ckpt_buf_puts(&url, "file://");
+		ckpt_s3_escape_path(&url, path);
+	}
+	free(path);
+	ckpt_buf_put(&url, "", 1);
+	if (url.failed) {
+		ckpt_buf_free(&url);
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	}
+	engine->remote.url = url.data;
+	if (url.len <= CKPT_REMOTE_CHARS)
+		return 0;
+	ckpt_log(engine->log, CKPT_LOG_WARN,
+		"%s: the name of the remote store is too long to be remembered", engine->label);
+	ckpt_buf_free(&url);
+	engine->remote.url = NULL;
+	return 0;
+}
+
 int ckpt_runtime_open_remote(
 	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
 {
@@ -227,7 +265,7 @@ int ckpt_runtime_open_remote(
 			try_direct(&engine->remote);
 		if (r == 0)
 			r = check_apart(engine, err);
-		return r;
+		return r < 0 ? r : name_remote(engine, &place, err);
 	}
 	/* The uploader tries again by itself, and says what fails. */
 	const struct manner behind = {
@@ -235,6 +273,8 @@ int ckpt_runtime_open_remote(
 		.sharers = opts->node_ranks,
 		.gives_way = true};
 	r = open_bucket(engine, &place, opts->remote, &behind, err, &engine->remote_bucket);
+	if (r == 0)
+		r = name_remote(engine, &place, err);
 #if CKPT_HAVE_S3
 	if (r == 0)
 		engine->remote.bucket = ckpt_bucket_client(engine->remote_bucket);

@@ -84,6 +84,7 @@ static void leave_out(struct ckpt_uploader *u, const struct ckpt_scan_step *s)
 	if (u->lost.code == 0)
 		u->lost = why;
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "%s", why.message);
+	ckpt_scribe_unsent(&u->scribe, s->generation, s->step);
 }
 
 /* A step that was there before. NULL: it is left out. */
@@ -118,6 +119,8 @@ static void end_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 static void end_all(struct ckpt_uploader *u, const struct ckpt_error *why)
 {
 	while (u->first) {
+		if (!u->first->known)
+			ckpt_scribe_unsent(&u->scribe, u->first->generation, u->first->step);
 		u->first->error = *why;
 		end_entry(u, u->first);
 	}
@@ -199,6 +202,7 @@ static void halt(struct ckpt_uploader *u, int code)
 	u->halted = code;
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing of %s is uploaded any more: %.800s",
 		u->core->parts.label, u->error.message);
+	ckpt_scribe_failed(&u->scribe, &u->error, u->failures + 1, 0);
 	end_all(u, &u->error);
 	ask_retention(u);
 }
@@ -210,6 +214,7 @@ static void back_off(struct ckpt_uploader *u)
 
 	u->pause_ns = now(u) + wait_ns;
 	u->core->stats.uploads_retried++;
+	ckpt_scribe_failed(&u->scribe, &u->error, u->failures, u->pause_ns);
 	ckpt_log(u->core->parts.log, u->failures == 1 ? CKPT_LOG_ERROR : CKPT_LOG_WARN,
 		"uploading %s: try %u failed, the next is in %.0f s, %zu steps wait: %.700s",
 		u->core->parts.label, u->failures, (double)wait_ns / SECOND_NS, u->count,
@@ -231,6 +236,7 @@ static void fail_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not uploaded: %.800s",
 		(unsigned long long)e->step, u->core->parts.label, u->error.message);
 	e->error = u->error;
+	ckpt_scribe_absent(&u->scribe, e->generation, e->step, u->error.code);
 	end_entry(u, e);
 	ask_retention(u);
 }
@@ -277,6 +283,7 @@ static bool await_holder(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		return false;
 	}
 	u->pause_ns = now(u) + LOOK_NS;
+	ckpt_scribe_failed(&u->scribe, &u->error, 1 + waited_ns / LOOK_NS, u->pause_ns);
 	if (!e->held)
 		ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
 			"step %llu waits, and is looked at again every %u s: %.800s",
@@ -323,9 +330,7 @@ static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 
 	overtake(u, e);
 	core->stats.uploads_done++;
-	core->stats.remote_step = e->step;
-	core->stats.remote_generation = e->generation;
-	core->stats.remote_wall_ms = ckpt_env_wall_ms(core->parts.env);
+	ckpt_scribe_there(&u->scribe, e->generation, e->step);
 	ckpt_log(core->parts.log, CKPT_LOG_INFO, "step %llu of %s is in %s, %zu wait",
 		(unsigned long long)e->step, core->parts.label, u->dest->label, u->count - 1);
 	end_entry(u, e);
@@ -340,6 +345,7 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		(unsigned long long)e->step, u->dest->label);
 	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
 	e->error = u->error;
+	ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
 	end_entry(u, e);
 	ask_retention(u);
 }
@@ -364,6 +370,12 @@ static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	/* Looked at more seldom, the longer it takes. */
 	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - e->since_ns) / 4),
 				       PAUSE_MAX_S * SECOND_NS);
+}
+
+static void succeed(struct ckpt_uploader *u)
+{
+	u->failures = 0;
+	ckpt_scribe_succeeded(&u->scribe);
 }
 
 /* Memory that changed, or worse: it is no harm, because every byte is compared, but nothing that should be. */
@@ -392,7 +404,7 @@ static void take_upload(struct ckpt_uploader *u)
 		take_failure(u, e, r);
 		return;
 	}
-	u->failures = 0;
+	succeed(u);
 	if (u->upload.committed)
 		take_success(u, e);
 	else if (u->upload.going)
@@ -503,7 +515,7 @@ static int uploader_body(struct ckpt_task *task)
 			if (!u->placed)
 				take_failure(u, NULL, u->place.task.result);
 			else
-				u->failures = 0;
+				succeed(u);
 			continue;
 		}
 		start_upload(u, next_entry(u, &at));
@@ -527,6 +539,7 @@ static void uploader_done(struct ckpt_task *task)
 	struct ckpt_uploader *u = uploader_of(task);
 	struct ckpt_error closed;
 
+	ckpt_scribe_stop(&u->scribe);
 	word_closed(u, &closed);
 	end_all(u, &closed);
 	ckpt_task_wake(u->core->closer);
@@ -557,6 +570,7 @@ int ckpt_uploader_open(struct ckpt_core *core, uint64_t every)
 	ckpt_pacer_init(&u->pacer, core, core->config.remote_bytes_per_s);
 	ckpt_error_clear(&u->error);
 	ckpt_error_clear(&u->lost);
+	ckpt_error_clear(&u->scribe.error);
 	core->uploader = u;
 	return 0;
 }
@@ -584,6 +598,7 @@ void ckpt_uploader_begin(struct ckpt_core *core)
 			continue;
 		(void)put_found(u, s);
 	}
+	ckpt_scribe_start(&u->scribe, core);
 	ckpt_task_start(&u->task, &core->sched, uploader_body, uploader_done);
 }
 
@@ -606,8 +621,10 @@ void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *e, uint
 			word_closed(u, &e->error);
 		else
 			e->error = u->error;
+		ckpt_scribe_unsent(&u->scribe, generation, step);
 		end_entry(u, e);
 	}
+	ckpt_scribe_touch(&u->scribe);
 	wake(u);
 }
 
@@ -639,8 +656,10 @@ void ckpt_uploader_yield(struct ckpt_core *core)
 
 void ckpt_uploader_note_claim(struct ckpt_core *core)
 {
-	if (core->uploader)
-		wake(core->uploader);
+	if (!core->uploader)
+		return;
+	ckpt_scribe_claimed(&core->uploader->scribe);
+	wake(core->uploader);
 }
 
 void ckpt_uploader_stop(struct ckpt_core *core)
@@ -656,7 +675,8 @@ void ckpt_uploader_stop(struct ckpt_core *core)
 
 bool ckpt_uploader_ended(const struct ckpt_core *core)
 {
-	return !core->uploader || !ckpt_task_active(&core->uploader->task);
+	return !core->uploader || (!ckpt_task_active(&core->uploader->task) &&
+					  ckpt_scribe_ended(&core->uploader->scribe));
 }
 
 void ckpt_uploader_close(struct ckpt_core *core)
@@ -667,6 +687,7 @@ void ckpt_uploader_close(struct ckpt_core *core)
 		return;
 	CKPT_ASSERT(ckpt_uploader_ended(core));
 	ckpt_core_timer_clear(core, &u->timer);
+	ckpt_scribe_close(&u->scribe);
 	ckpt_store_close(u->dest);
 	ckpt_free(u);
 	core->uploader = NULL;
@@ -681,6 +702,11 @@ void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats
 	stats->bytes_uploaded = atomic_load(&u->bytes);
 	stats->bytes_uploaded_staged = atomic_load(&u->bytes_left);
 	stats->uploads_waiting = u->count;
+	stats->remote_generation = u->scribe.there_generation;
+	stats->remote_step = u->scribe.there_step;
+	stats->remote_wall_ms = u->scribe.there_wall_ms;
+	stats->remote_code = u->scribe.error.code;
+	stats->remote_failing_ms = u->scribe.error.code ? u->scribe.since_ms : 0;
 	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
 		stats->uploads_waiting_bytes += e->bytes;
 	if (u->current)

@@ -10,6 +10,7 @@
 #define CKPT_ENGINE_UPLOADER_H
 
 #include <stdatomic.h>
+#include "engine/scribe.h"
 #include "engine/upload.h"
 #include "engine/upload_place.h"
 
@@ -29,6 +30,7 @@ struct ckpt_upload_entry {
 		*left;     /* of this rank's shard, in the pool; NULL: nothing is known of it */
 	bool all;          /* of an earlier generation: who keeps the store sends for all */
 	bool overtaken;    /* a later one is there */
+	bool known;        /* the last process has seen it there, by the record */
 	bool ended;        /* somebody else has ended what was on its way, once */
 	unsigned failures; /* of what is here */
 	bool held;         /* that somebody else sends it was said */
@@ -60,9 +62,10 @@ struct ckpt_uploader {
 	struct ckpt_upload_entry *current; /* what `upload` is of; NULL: none */
 	uint64_t begun;                    /* `bytes` when `upload` began */
 	atomic_uint_fast64_t bytes;        /* verified and sent */
-	struct ckpt_pacer pacer;           /* of a remote store in a directory */
-	atomic_uint_fast64_t bytes_left;   /* of them, from the pool */
-	unsigned misled;                   /* times that other bytes were there */
+	struct ckpt_scribe scribe;
+	struct ckpt_pacer pacer;         /* of a remote store in a directory */
+	atomic_uint_fast64_t bytes_left; /* of them, from the pool */
+	unsigned misled;                 /* times that other bytes were there */
 };
 
 /* Into core->uploader, if the core's parts name a remote place. -ENOMEM. */

@@ -103,6 +103,12 @@ void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest 
 		hex);
 }
 
+void ckpt_name_remote(char *out, uint64_t number)
+{
+	CKPT_ASSERT(number <= CKPT_STEP_MAX);
+	put(out, "remote-%0*llu.json", STEP_DIGITS, (unsigned long long)number);
+}
+
 void ckpt_name_attempt(char out[CKPT_ATTEMPT_CHARS], uint64_t nonce)
 {
 	int len = snprintf(out, CKPT_ATTEMPT_CHARS, "%016llx", (unsigned long long)nonce);
@@ -166,6 +172,11 @@ bool ckpt_parse_step(const char *name, uint64_t *ret_step)
 bool ckpt_parse_tombstone(const char *name, uint64_t *ret_step)
 {
 	return parse(name, "step-", STEP_DIGITS, TOMBSTONE_SUFFIX, ret_step);
+}
+
+bool ckpt_parse_remote(const char *name, uint64_t *ret_number)
+{
+	return parse(name, "remote-", STEP_DIGITS, ".json", ret_number);
 }
 
 bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest)

@@ -25,6 +25,8 @@ void ckpt_name_index(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
 /* g000001/DIGEST.catalog */
 void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest *digest);
+void ckpt_name_remote(
+	char *out, uint64_t number); /* remote-0000000001.json; at most CKPT_STEP_MAX */
 void ckpt_name_attempt(char out[CKPT_ATTEMPT_CHARS], uint64_t nonce);
 bool ckpt_attempt_valid(const char *attempt);
 
@@ -33,6 +35,7 @@ bool ckpt_parse_claim(const char *name, uint64_t *ret_generation);      /* 00000
 bool ckpt_parse_generation(const char *name, uint64_t *ret_generation); /* g000001 */
 bool ckpt_parse_step(const char *name, uint64_t *ret_step);             /* step-0000000100 */
 bool ckpt_parse_tombstone(const char *name, uint64_t *ret_step); /* step-0000000100.tombstone */
+bool ckpt_parse_remote(const char *name, uint64_t *ret_number);  /* remote-0000000001.json */
 bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest);
 
 #endif

@@ -98,6 +98,74 @@ static void test_a_save_goes_there(void **state)
 	ckpt_engine_close(engine);
 }
 
+static uint32_t listed(struct ckpt_catalog *catalog, uint64_t step)
+{
+	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
+		struct ckpt_step_info info = {.size = sizeof(info)};
+		must_work(ckpt_catalog_step(catalog, i, &info));
+		if (info.step == step)
+			return info.remote;
+	}
+	fail_msg("step %llu is not listed", (unsigned long long)step);
+	return 0;
+}
+
+/* The store knows where its steps have gone, when nobody is there who sends them, and without asking anybody. */
+static void test_is_remembered(void **state)
+{
+	struct ckpt_remote_info info = {.size = sizeof(info)};
+	struct ckpt_catalog *catalog = NULL;
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	opts.remote_every = 2;
+	struct ckpt_engine *engine = open_with(opts);
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(kit_save(engine, 2, v, 2));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+	engine = kit_open(local, 0);
+	assert_int_equal(kit_resume(engine), 2);
+	must_work(kit_save(engine, 4, v, 2));
+	ckpt_engine_close(engine);
+	scratch_remove(strdup(remote));
+
+	engine = kit_open(local, CKPT_ENGINE_READ_ONLY);
+	must_work(ckpt_catalog_open(engine, &catalog));
+	must_work(ckpt_catalog_remote(catalog, &info));
+	assert_string_equal(info.remote, url);
+	assert_int_equal(info.every, 2);
+	assert_int_equal(info.generation, 1);
+	assert_int_equal(info.there_step, 2);
+	assert_int_equal(info.waiting, 0);
+	assert_int_equal(info.code, 0);
+	assert_true(info.wall_ms > 0);
+	assert_int_equal(listed(catalog, 1), CKPT_REMOTE_NOT);
+	assert_int_equal(listed(catalog, 2), CKPT_REMOTE_THERE);
+	assert_int_equal(listed(catalog, 4), CKPT_REMOTE_UNKNOWN);
+	ckpt_catalog_free(catalog);
+	ckpt_engine_close(engine);
+}
+
+/* Nothing is remembered, or what is cannot be read: that changes nothing else. */
+static void test_is_not_remembered(void **state)
+{
+	struct ckpt_remote_info info = {.size = sizeof(info)};
+	struct ckpt_catalog *catalog = NULL;
+	(void)state;
+	struct ckpt_engine *engine = kit_open(local, 0);
+	must_work(kit_save(engine, 1, v, 2));
+	must_work(ckpt_catalog_open(engine, &catalog));
+	assert_int_equal(ckpt_catalog_remote(catalog, &info), CKPT_ENOSTORE);
+	assert_int_equal(listed(catalog, 1), CKPT_REMOTE_UNKNOWN);
+	ckpt_catalog_free(catalog);
+	scratch_put(local, "/remote-0000000001.json", "{\"format\":[1,0]}");
+	must_work(ckpt_catalog_open(engine, &catalog));
+	assert_int_equal(ckpt_catalog_remote(catalog, &info), CKPT_EFORMAT);
+	assert_int_equal(listed(catalog, 1), CKPT_REMOTE_UNKNOWN);
+	ckpt_catalog_free(catalog);
+	ckpt_engine_close(engine);
+}
+
 /* Without a remote store the level is none; a step that does not go there has none either. */
 static void test_no_such_level(void **state)
 {
@@ -745,6 +813,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_a_save_goes_there),
+		SCENE(test_is_remembered),
+		SCENE(test_is_not_remembered),
 		SCENE(test_no_such_level),
 		SCENE(test_the_next_start_sends_the_rest),
 		SCENE(test_half_a_shard_is_sent_again),

@@ -231,6 +231,45 @@ def quarantine():
     yield from sealed_malice(good)
 
 
+def remote():
+    good = head(
+        "remote",
+        run_id=RUN,
+        remote="s3://models/run42",
+        every=10,
+        generation=2,
+        node="node-7",
+        wall_ms=1700000000000,
+        known=[2, 40],
+        there=[2, 10, 1600000000000],
+        waiting=[[1, 30], [2, 20]],
+        waiting_more=0,
+        absent=[[1, 10, -10001], [2, 30, 0]],
+        absent_more=0,
+        failure=[-10021, 3, 1700000000001, 1700000000002, "no route"],
+    )
+    yield "good", seal(good)
+    yield (
+        "nothing",
+        seal({**good, "known": None, "there": None, "waiting": [], "absent": [], "failure": None}),
+    )
+    yield (
+        "most-waiting",
+        seal({**good, "waiting": [[1, i] for i in range(4096)], "waiting_more": 9}),
+    )
+    yield "too-many-waiting", seal({**good, "waiting": [[1, i] for i in range(4097)]})
+    yield "most-absent", seal({**good, "absent": [[1, i, -1] for i in range(64)], "absent_more": 9})
+    yield "too-many-absent", seal({**good, "absent": [[1, i, 0] for i in range(65)]})
+    yield "not-ascending", seal({**good, "waiting": [[2, 20], [1, 30]]})
+    yield "twice", seal({**good, "absent": [[1, 10, 0], [1, 10, -1]]})
+    yield "failure-without-code", seal({**good, "failure": [0, 3, 1, 2, "no route"]})
+    yield "short-failure", seal({**good, "failure": [-1, 3, 1, 2]})
+    yield "step-of-no-generation", seal({**good, "known": [0, 40]})
+    yield from texts(good, "remote", 4607)
+    yield from texts(good, "node", 64)
+    yield from sealed_malice(good)
+
+
 def rank_record(number, **changes):
     return {
         "rank": number,
@@ -761,6 +800,7 @@ TARGETS = {
     "marker": marker,
     "claim": claim,
     "quarantine": quarantine,
+    "remote": remote,
     "record": records,
     "manifest": manifest,
     "catalog": catalogs,

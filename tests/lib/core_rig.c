@@ -216,7 +216,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.devices = &rig->devices,
 		.pool = rig->pool,
 		.log = rig->log,
-		.remote = {.root = rig->remote, .label = config->remote}};
+		.remote = {.root = rig->remote, .label = config->remote, .url = config->url}};
 	must(ckpt_core_init(&rig->core, &parts, &core, &rig->err) == 0, "core");
 }
 

@@ -18,6 +18,7 @@ struct core_rig_config {
 	struct ckpt_s3_client *bucket; /* the store is there, and not in `dir`; NULL: it is not */
 	const char *remote;            /* a directory that steps go on to; NULL: none */
 	uint64_t remote_bytes_per_s;
+	const char *url;      /* by which it is remembered; NULL: it is not */
 	uint32_t block_bytes; /* 0: 64 KiB */
 	unsigned slots;       /* 0: as few as there may be */
 	uint64_t chunk_bytes; /* 0: 16 KiB */

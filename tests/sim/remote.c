@@ -50,8 +50,10 @@ static int open_core(struct remote_proc *p)
 	CKPT_ASSERT(joined);
 	if (p->kind == REMOTE_TRAIN) {
 		parts.root = ROOT;
-		parts.remote = (struct ckpt_core_place){
-			.root = -1, .bucket = &p->client, .label = parts.label};
+		parts.remote = (struct ckpt_core_place){.root = -1,
+			.bucket = &p->client,
+			.label = parts.label,
+			.url = "s3://bucket/run"};
 		parts.label = "/store";
 	} else {
 		parts.bucket = &p->client;

@@ -81,6 +81,13 @@ STEP_STATES = {
     lib.CKPT_STEP_BROKEN: "broken",
 }
 
+_REMOTE_STATES = {
+    lib.CKPT_REMOTE_THERE: "there",
+    lib.CKPT_REMOTE_WAITS: "waits",
+    lib.CKPT_REMOTE_NOT: "not",
+    lib.CKPT_REMOTE_FAILED: "failed",
+}
+
 
 def text(cdata: Any) -> str:
     """A C string; bytes that are not UTF-8 are replaced."""
@@ -227,6 +234,9 @@ class StepInfo(NamedTuple):
     passed_over: bool
     #: its removal has begun: the newest is another one, as long as there is one
     going: bool = False
+    #: in the remote store, as the job last wrote down: there, waits, failed, not (it does not go
+    #: there) or unknown
+    remote: str = "unknown"
 
 
 _IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
@@ -640,6 +650,8 @@ _STATS = (
     "remote_generation",
     "remote_step",
     "remote_wall_ms",
+    "remote_failing_ms",
+    "remote_code",
     "bytes_uploaded_staged",
 )
 
@@ -657,6 +669,7 @@ def _step_info(info: Any) -> StepInfo:
         code=int(info.code),
         passed_over=bool(info.passed_over),
         going=bool(info.going),
+        remote=_REMOTE_STATES.get(info.remote, "unknown"),
     )
 
 

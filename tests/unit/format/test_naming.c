@@ -34,6 +34,8 @@ static void test_names(void **state)
 	assert_string_equal(out, "g000001/step-0000000002/rank-00003." ATTEMPT ".safetensors");
 	ckpt_name_index(out, 1, 2, 999999, ATTEMPT);
 	assert_string_equal(out, "g000001/step-0000000002/rank-999999." ATTEMPT ".index");
+	ckpt_name_remote(out, 7);
+	assert_string_equal(out, "remote-0000000007.json");
 	ckpt_name_attempt(attempt, 0xabc);
 	assert_string_equal(attempt, "0000000000000abc");
 	ckpt_name_attempt(attempt, UINT64_MAX);
@@ -108,6 +110,7 @@ static void test_only_canonical(void **state)
 	check_exact(ckpt_parse_claim, "123456.json");
 	check_exact(ckpt_parse_generation, "g123456");
 	check_exact(ckpt_parse_step, "step-1234567890");
+	check_exact(ckpt_parse_remote, "remote-1234567890.json");
 	/* Generations begin with 1. */
 	assert_false(ckpt_parse_claim("000000.json", &number));
 	assert_false(ckpt_parse_generation("g000000", &number));

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scribe: writes into the store where its steps go on to, and what the uploader knows of that. Whoever keeps the
+ * store has one. It runs behind the uploader, at most every few seconds, and nobody waits for it but an end. What it
+ * has written is for people, for `ckpt upload`, and for the next uploader's own record; nothing is sent, kept or removed
+ * by it.
+ *
+ * Each record is a new file. Those before it go when it is durable.
+ */
+#ifndef CKPT_ENGINE_SCRIBE_H
+#define CKPT_ENGINE_SCRIBE_H
+
+#include "base/buf.h"
+#include "engine/core.h"
+#include "engine/record_reader.h"
+
+struct ckpt_scribe {
+	struct ckpt_core *core;
+	struct ckpt_task task;
+
+	/* What is known, beside the list of the uploader. */
+	uint64_t there_generation; /* newest step that is there; 0: none */
+	uint64_t there_step;
+	uint64_t there_wall_ms;
+	struct ckpt_record_step absent[CKPT_RECORD_ABSENT_MAX];
+	size_t absent_count;
+	uint64_t absent_more;
+	struct ckpt_record_step left_out; /* the newest of these; generation 0: none */
+	/* The oldest that went off the list unsent; of those after it nothing is known. Generation 0: none. */
+	struct ckpt_record_step unsent;
+	struct ckpt_error error; /* code 0: the last try did well, or there was none */
+	uint64_t tries;          /* that have failed in a row */
+	uint64_t since_ms;       /* the first of them */
+	uint64_t next_ms;
+	uint64_t
+		failed_before_ms; /* since when tries of the last process had failed; 0: they had not */
+
+	/* Its own. */
+	struct ckpt_timer timer;
+	struct ckpt_record_reader reader;
+	struct ckpt_store_op op;
+	struct ckpt_buf buf;  /* being written */
+	struct ckpt_buf last; /* to be written at the end */
+	uint64_t number;      /* of the record that is being written */
+	const char *old;      /* name of the one that is being removed */
+	uint64_t next_ns;     /* nothing is written before */
+	bool dirty;           /* something has changed since the last one was put together */
+	bool caught_up;       /* what the last process has written has been looked at */
+	bool stop;
+	bool failing; /* the last could not be written, which was said */
+};
+
+/* The uploader begins, with its list as it is. Nothing is written if the remote store has no name to remember. */
+void ckpt_scribe_start(struct ckpt_scribe *scribe, struct ckpt_core *core);
+/* The list has changed. */
+void ckpt_scribe_touch(struct ckpt_scribe *scribe);
+/* The generation was claimed: the record is of it from now on, and soon. */
+void ckpt_scribe_claimed(struct ckpt_scribe *scribe);
+/* A step is there, also one that was absent before. */
+void ckpt_scribe_there(struct ckpt_scribe *scribe, uint64_t generation, uint64_t step);
+/* It will not be, because of `code`; 0: somebody removes it there. */
+void ckpt_scribe_absent(struct ckpt_scribe *scribe, uint64_t generation, uint64_t step, int code);
+/* It is off the list, and was not sent: that is for the next process. */
+void ckpt_scribe_unsent(struct ckpt_scribe *scribe, uint64_t generation, uint64_t step);
+/* A try has failed, the `tries`-th in a row; the next is at `next_ns` of the environment's clock, or (0) never. */
+void ckpt_scribe_failed(struct ckpt_scribe *scribe, const struct ckpt_error *error, uint64_t tries,
+	uint64_t next_ns);
+/* One has not. */
+void ckpt_scribe_succeeded(struct ckpt_scribe *scribe);
+/* Writes what is left to write, of the list as it is now, and ends; core->closer is woken. */
+void ckpt_scribe_stop(struct ckpt_scribe *scribe);
+bool ckpt_scribe_ended(const struct ckpt_scribe *scribe);
+/* After the end. */
+void ckpt_scribe_close(struct ckpt_scribe *scribe);
+
+#endif
