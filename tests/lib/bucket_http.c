@@ -251,8 +251,7 @@ static void bucket_cancel(struct ckpt_http *http, struct ckpt_http_req *req)
 
 static void bucket_widen(struct ckpt_http *http, unsigned connections)
 {
-	(void)http;
-	(void)connections;
+	http_of(http)->limit = connections;
 }
 
 static void bucket_close(struct ckpt_http *http)
@@ -272,6 +271,7 @@ void bucket_http_init(
 	struct bucket_http *http, struct ckpt_inbox *inbox, struct front *front, uint64_t seed)
 {
 	*http = (struct bucket_http){.http = {.ops = &bucket_ops, .inbox = inbox, .connections = 8},
+		.limit = 8,
 		.front = front,
 		.unix_ns = UINT64_C(1795000000) * 1000 * MS,
 		.latency_ns = 40 * MS};

@@ -31,6 +31,7 @@ struct bucket_http {
 	const char *keys;
 	struct bucket_event *events; /* by time */
 	unsigned under_way;
+	unsigned limit;    /* how many may be, as was said last */
 	unsigned requests; /* that were submitted, but for those for keys */
 	unsigned asked_keys;
 };

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from s3_programs import (
     AUTH,
@@ -37,6 +39,7 @@ from s3_programs import (
     save,
 )  # fmt: skip
 from s3_server import S3D, Server, make_certificate
+from test_consolidate import Box, write_store
 from waiting import ended, until
 
 import libckpt
@@ -45,6 +48,7 @@ from libckpt import Checkpointer
 URL = "s3://bkt/run"
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB: three parts
+ROWS = np.arange(4000, dtype=np.float32).reshape(40, 100)
 
 
 @pytest.fixture
@@ -105,6 +109,10 @@ def test_in_parts(bucket: Bucket, large: Path, tmp_path: Path) -> None:
     assert re.search(r"copying \[=* *\] +\d+%  .* of 20\.0 MiB  .*/s", result.stderr)
     assert bucket.applied("UploadPart", ".*") == 3
     assert bucket.applied("CompleteMultipartUpload", ".*safetensors") == 1
+    # Any reader of safetensors takes the object as it is.
+    (name,) = [n for n in bucket.names() if n.endswith(".safetensors")]
+    read = safetensors.torch.load(bucket.server.ask("GET", name).body)
+    assert all(torch.equal(read[n], PARTS[n]) for n in PARTS)
     bucket.good("ckpt-restore", URL, tmp_path / "out")
     same(tmp_path / "out", large, 7)
     # From a bucket into another place of it.
@@ -353,6 +361,31 @@ def test_some_ranks_that_another_program_copied(
     assert bucket.run("ckpt-verify", URL).returncode == INCOMPLETE
     assert "already" not in bucket.good("ckpt-restore", small, URL)
     bucket.good("ckpt-verify", URL)
+
+
+def test_one_rank(bucket: Bucket, tmp_path: Path) -> None:
+    """Of the shards in the bucket one is read: that of the rank that was asked for."""
+    ranks = [[Box("w", ROWS, (slice(10 * i, 10 * i + 10),))] for i in range(4)]
+    store = write_store(tmp_path / "run", ranks, alias="")
+    bucket.put(store)
+    bucket.good("ckpt-restore", URL, tmp_path / "out", "--rank", 2)
+    (shard,) = (tmp_path / "out").rglob("*.safetensors")
+    assert shard.read_bytes() == (store / shard.relative_to(tmp_path / "out")).read_bytes()
+    read = {e["key"] for e in bucket.server.journal() if e["operation"] == "GetObject"}
+    assert [k for k in read if k.endswith(".safetensors")] == [
+        f"run/{shard.relative_to(tmp_path / 'out')}"
+    ]
+
+
+def test_ranges_side_by_side(bucket: Bucket, large: Path, tmp_path: Path) -> None:
+    """Several ranges of one shard are asked for while none has been answered."""
+    bucket.put(large)
+    bucket.server.rules(
+        {"do": "delay", "reply_delay_ms": 3_600_000, "operation": "GetObject", "key": "*.safetensors"}
+    )
+    process = bucket.start("ckpt-restore", URL, tmp_path / "out")
+    until(lambda: json.loads(bucket.server.admin("GET", "rules").body)[0]["fired"] >= 2)
+    finish(process, 130, "ckpt-restore")
 
 
 # Interruption.

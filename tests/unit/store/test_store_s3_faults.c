@@ -227,12 +227,15 @@ static void test_a_server_that_fails(void **state)
 	assert_int_equal(bucket_rig_get(rig, "first"), 0);
 	ckpt_free(rig->op.data);
 	assert_true(rig->now_ns - before >= 7 * S_NS && rig->now_ns - before < 9 * S_NS);
+	/* Half as many at once when it was asked too often, and one more after a good second. */
+	assert_int_equal(rig->http.limit, 5);
 	rig->http.requests = 0;
 	bucket_rig_faults(rig, "{'do':'answer','status':500,'code':'InternalError'}");
 	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
 	assert_int_equal(rig->http.requests, 4);
 	assert_int_equal(rig->err.http_status, 500);
 	check_words(rig, "500 InternalError");
+	check_words(rig, "[request MADEUP]");
 	check_words(rig, "tried 4 times");
 	rig->http.requests = 0;
 	bucket_rig_faults(rig, "{'do':'answer','status':403,'code':'AccessDenied'}");
