@@ -89,25 +89,11 @@ static struct ckpt_digest digest_stores(void)
 
 static void craft(const char *dir, bool damaged)
 {
-	static const int64_t shape = 100;
-	static float data[100];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct craft_step step = {.dir = dir,
-		.generation = 1,
-		.tensors = &tensor,
-		.count = 1,
-		.meta = "{\"lr\":0.1}",
-		.chunk_bytes = 4096,
-		.world = 1};
+	struct craft_step step = craft_one(dir, craft_floats(100));
 
 	FUZZ_CHECK(mkdir(dir, 0777) == 0);
-	craft_store(dir, CRAFT_RUN);
-	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
+	step.meta = "{\"lr\":0.1}";
+	craft_begin(dir);
 	for (step.step = 10; step.step <= 20; step.step += 10)
 		craft_commit(&step);
 	step.step = 20;

@@ -258,6 +258,13 @@ void core_rig_sleep(struct core_rig *rig, uint64_t ms)
 	core_rig_run(rig);
 }
 
+void core_rig_sleep_ranks(struct core_rig *ranks, uint32_t world, uint64_t ms)
+{
+	for (uint64_t at = 0; at < ms; at += 5)
+		for (uint32_t rank = 0; rank < world; rank++)
+			core_rig_sleep(&ranks[rank], 5);
+}
+
 /* Posts a command that was made with `new`, and lets go of it if it has ended. */
 static int command(struct core_rig *rig, struct ckpt_command *command, ckpt_task_fn *body)
 {
@@ -288,6 +295,18 @@ void core_rig_open(struct core_rig *rig, const struct core_rig_config *config)
 {
 	core_rig_make(rig, config);
 	must(core_rig_open_store(rig) == 0, rig->err.message);
+}
+
+void core_rig_open_ranks(
+	struct core_rig *ranks, uint32_t world, const struct core_rig_config *config)
+{
+	struct core_rig_config own = *config;
+
+	own.world = world;
+	for (own.rank = 0; own.rank < world; own.rank++) {
+		core_rig_open(&ranks[own.rank], &own);
+		ranks[own.rank].random = UINT64_C(1000) * (own.rank + 1);
+	}
 }
 
 int core_rig_claim(struct core_rig *rig)

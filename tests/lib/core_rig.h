@@ -61,6 +61,9 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config);
 int core_rig_open_store(struct core_rig *rig);
 /* Both; the store must open. */
 void core_rig_open(struct core_rig *rig, const struct core_rig_config *config);
+/* `world` ranks, each with a rig: what they have in common is in `config`. No two draw the same numbers. */
+void core_rig_open_ranks(
+	struct core_rig *ranks, uint32_t world, const struct core_rig_config *config);
 /* Lets everything go, ends it, and checks that all slots, files, locks and memory are back. */
 void core_rig_close(struct core_rig *rig);
 
@@ -72,6 +75,8 @@ void core_rig_do_jobs(struct core_rig *rig);
 void core_rig_let_go(struct core_rig *rig);
 /* The clock goes on by as much, and what is due is done. */
 void core_rig_sleep(struct core_rig *rig, uint64_t ms);
+/* For all of them, in steps in which a word may go from one to the other and back. */
+void core_rig_sleep_ranks(struct core_rig *ranks, uint32_t world, uint64_t ms);
 
 /* Posts; runs; the code, or 1: it has not ended. Commands that have ended are gone. */
 int core_rig_claim(struct core_rig *rig);

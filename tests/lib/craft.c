@@ -105,6 +105,58 @@ void craft_claim_job(const char *dir, const char *run_id, uint64_t generation, u
 	write_claim(dir, run_id, generation, 0, 0, world);
 }
 
+void craft_begin(const char *dir)
+{
+	craft_store(dir, CRAFT_RUN);
+	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
+}
+
+static const struct ckpt_tensor *tensor_of(uint32_t dtype, size_t count, const void *data)
+{
+	static int64_t shape;
+	static struct ckpt_tensor tensor;
+
+	shape = (int64_t)count;
+	tensor = (struct ckpt_tensor){.size = sizeof(tensor),
+		.name = "w",
+		.dtype = dtype,
+		.ndim = 1,
+		.shape = &shape,
+		.data = data};
+	return &tensor;
+}
+
+const struct ckpt_tensor *craft_floats(size_t count)
+{
+	static float data[50000];
+
+	must(count <= sizeof(data) / sizeof(data[0]), "room for floats");
+	for (size_t i = 0; i < count; i++)
+		data[i] = (float)i;
+	return tensor_of(CKPT_F32, count, data);
+}
+
+const struct ckpt_tensor *craft_bytes(size_t count)
+{
+	static char data[300000];
+
+	must(count <= sizeof(data), "room for bytes");
+	for (size_t i = 0; i < count; i++)
+		data[i] = (char)(i * 2654435761u >> 13);
+	return tensor_of(CKPT_U8, count, data);
+}
+
+struct craft_step craft_one(const char *dir, const struct ckpt_tensor *tensor)
+{
+	return (struct craft_step){.dir = dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = tensor,
+		.count = 1,
+		.chunk_bytes = 16384,
+		.world = 1};
+}
+
 static void attempt_of(const struct craft_step *step, char out[CKPT_ATTEMPT_CHARS])
 {
 	ckpt_name_attempt(out, step->generation * 1000000 + step->step);

@@ -52,6 +52,13 @@ void craft_claim(const char *dir, const char *run_id, uint64_t generation,
 /* Of a job of so many ranks, without a parent. */
 void craft_claim_job(const char *dir, const char *run_id, uint64_t generation, uint32_t world);
 void craft_commit(const struct craft_step *step);
+/* The tensor "w": so many numbers in one dimension, no two neighbours alike. There is one, which stays. */
+const struct ckpt_tensor *craft_floats(size_t count);
+const struct ckpt_tensor *craft_bytes(size_t count);
+/* A store of CRAFT_RUN with its first claim. */
+void craft_begin(const char *dir);
+/* Its step 10, of one rank and one tensor, in chunks of 16 KiB; to be committed. */
+struct craft_step craft_one(const char *dir, const struct ckpt_tensor *tensor);
 /* A manifest that says why the step was aborted. */
 void craft_abort(const char *dir, uint64_t generation, uint64_t step);
 

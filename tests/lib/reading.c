@@ -74,8 +74,7 @@ int reading_setup(void **state)
 	struct reading *t = calloc(1, sizeof(*t));
 
 	t->dir = scratch_make();
-	craft_store(t->dir, CRAFT_RUN);
-	craft_claim(t->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(t->dir);
 	for (size_t i = 0; i < READING_TENSORS; i++) {
 		t->nbytes[i] = bytes_of(i);
 		t->bytes[i] = malloc(t->nbytes[i] + 1);

@@ -43,24 +43,10 @@ static int tear_down(void **state)
 
 static struct craft_step craft(struct scene *s, uint64_t step)
 {
-	static const int64_t shape = 100;
-	static float data[100];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct craft_step made = {.dir = s->dir,
-		.generation = 1,
-		.step = step,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
+	struct craft_step made = craft_one(s->dir, craft_floats(100));
 
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	made.step = step;
+	craft_begin(s->dir);
 	craft_commit(&made);
 	return made;
 }

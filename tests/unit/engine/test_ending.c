@@ -21,9 +21,6 @@ struct scene {
 	char *dir;
 	struct core_rig rig;
 	struct craft_step step;
-	struct ckpt_tensor tensor;
-	int64_t shape;
-	char data[BYTES];
 	char memory[BYTES];
 	struct ckpt_command *closer;
 };
@@ -90,24 +87,9 @@ static int set_up(void **state)
 
 	memset(&watched, 0, sizeof(watched));
 	s->dir = scratch_make_in_memory();
-	for (size_t i = 0; i < BYTES; i++)
-		s->data[i] = (char)(i * 2654435761u >> 13);
-	s->shape = BYTES;
-	s->tensor = (struct ckpt_tensor){.size = sizeof(s->tensor),
-		.name = "w",
-		.dtype = CKPT_U8,
-		.ndim = 1,
-		.shape = &s->shape,
-		.data = s->data};
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &s->tensor,
-		.count = 1,
-		.chunk_bytes = 4096,
-		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step.chunk_bytes = 4096;
+	craft_begin(s->dir);
 	craft_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .block_bytes = 8192});
 	*state = s;

@@ -62,8 +62,7 @@ static int setup(void **state)
 	}
 	s->dir = scratch_make_in_memory();
 	s->dest = strdup(scratch_join(s->dir, "dest"));
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	s->step = (struct craft_step){.dir = s->dir,
 		.generation = 1,
 		.step = 10,

@@ -114,8 +114,7 @@ static int set_up(void **state)
 		.chunk_bytes = 4096,
 		.alias = "tied",
 		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	*state = s;
 	return 0;
 }

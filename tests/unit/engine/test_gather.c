@@ -45,8 +45,7 @@ static void make_scene(struct scene *s, struct dice *d, make_fn *make, uint32_t 
 	uint64_t size, uint64_t chunk_bytes)
 {
 	s->dir = s->sharing ? scratch_make() : scratch_make_in_memory();
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	make(&s->spread, d, world, size);
 	spread_commit(&s->spread, s->dir, 10, chunk_bytes);
 	open_rig(s);
@@ -317,8 +316,7 @@ static void test_few_columns(void **state)
 	(void)state;
 	for (int i = 0; i < 4 * 50000; i++)
 		data[i] = (float)i;
-	craft_store(s.dir, CRAFT_RUN);
-	craft_claim(s.dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s.dir);
 	craft_commit(&step);
 	open_rig(&s);
 	struct ckpt_restore *r = rig_restore(&s.rig, 10);
@@ -407,8 +405,7 @@ static void test_shared_blocks(void **state)
 	size_t direct;
 
 	(void)state;
-	craft_store(s.dir, CRAFT_RUN);
-	craft_claim(s.dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s.dir);
 	craft_commit(&step);
 	open_rig(&s);
 	assert_int_equal(HEADER + 5 * CHUNK, BLOCK);

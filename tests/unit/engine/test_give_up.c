@@ -206,30 +206,14 @@ static struct ckpt_restore *begin(struct scene *s, enum way way)
 static struct scene *fresh(enum way way)
 {
 	struct scene *s = need(sizeof(*s));
-	static char data[BYTES];
-	int64_t shape = BYTES;
-	struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_U8,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
 
-	for (size_t i = 0; i < BYTES; i++)
-		data[i] = (char)(i * 2654435761u >> 13);
 	s->dir = scratch_make_in_memory();
 	(void)snprintf(s->out, sizeof(s->out), "%s/out", s->dir);
 	s->hangs_at = NEVER;
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = BLOCK / 2,
-		.world = 1,
-		.catalog = true};
+	craft_begin(s->dir);
+	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step.chunk_bytes = BLOCK / 2;
+	s->step.catalog = true;
 	craft_commit(&s->step);
 	open_bucket(s);
 	open_engine(s, false);

@@ -10,53 +10,20 @@
 
 #include "base/thread.h"
 #include "engine/restore_state.h"
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/hang.h"
 #include "lib/scratch.h"
 
-struct scene {
-	char *dir;
-	struct core_rig rig;
-	struct craft_step step;
-};
-
 static int set_up(void **state)
 {
-	static const int64_t shape = 50000;
-	static float data[50000];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct scene *s = calloc(1, sizeof(*s));
+	(void)core_scene_set_up(state);
+	struct core_scene *s = *state;
 
-	s->dir = scratch_make_in_memory();
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &tensor,
-		.count = 1,
-		.alias = "tied",
-		.chunk_bytes = 16384,
-		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = craft_one(s->dir, craft_floats(50000));
+	s->step.alias = "tied";
+	craft_begin(s->dir);
 	craft_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
 	return 0;
 }
 
@@ -68,7 +35,7 @@ static bool has(struct ckpt_restore *r, uint32_t bit)
 /* Nothing is known of one that was not posted, nor said. */
 static void test_new(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_restore *r;
 	size_t index;
 	char byte;
@@ -93,7 +60,7 @@ static void test_new(void **state)
 /* Made, or not: there is none that lacks a lock. */
 static void test_no_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_restore *r;
 	size_t n = 0;
 	int code;
@@ -116,7 +83,7 @@ static void other_size(struct ckpt_manifest *manifest)
 /* An index that was read and does not describe the shard of the manifest is shown to nobody. */
 static void test_refused(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	craft_edit(&s->step, other_size);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
@@ -129,7 +96,7 @@ static void test_refused(void **state)
 /* What a verification has found is told at its end, when there is an order in it. */
 static void test_findings(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	scratch_flip(craft_shard(&s->step, 0), 5000);
 	(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
@@ -154,7 +121,7 @@ static void test_findings(void **state)
 /* Asked for twice before anybody has looked: once is enough. */
 static void test_posted_twice(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 
 	hang_watch();
@@ -165,7 +132,7 @@ static void test_posted_twice(void **state)
 	(void)alarm(0);
 }
 
-static int export_it(struct scene *s)
+static int export_it(struct core_scene *s)
 {
 	return core_rig_export(&s->rig, 10, scratch_join(s->dir, "copy"));
 }
@@ -173,7 +140,7 @@ static int export_it(struct scene *s)
 /* The directory that was given to it is closed with it, whatever its number. */
 static void test_destination(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	size_t before = scratch_descriptors();
 
 	assert_int_equal(export_it(s), 0);
@@ -194,7 +161,7 @@ static void test_destination(void **state)
 /* In a child it answers nothing, and waits for no lock: whoever held it is not there. */
 static void test_fork(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	int status;
 
 	assert_int_equal(ckpt_fork_watch(), 0);
@@ -219,7 +186,7 @@ static void test_fork(void **state)
 	(void)core_rig_end(&s->rig, r);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, core_scene_tear_down)
 
 int main(void)
 {

@@ -28,22 +28,9 @@ struct scene {
 
 static struct craft_step craft(struct scene *s, uint64_t step)
 {
-	static const int64_t shape = 1000;
-	static float data[1000];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct craft_step made = {.dir = s->dir,
-		.generation = 1,
-		.step = step,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
+	struct craft_step made = craft_one(s->dir, craft_floats(1000));
 
+	made.step = step;
 	craft_commit(&made);
 	return made;
 }
@@ -54,8 +41,7 @@ static int set_up(void **state)
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	s->oldest = craft(s, 5);
 	s->old = craft(s, 10);
 	s->dead = craft(s, 30);

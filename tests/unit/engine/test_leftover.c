@@ -21,9 +21,6 @@ struct scene {
 	struct core_rig rig;
 	struct craft_step step;
 	struct craft_step there;
-	struct ckpt_tensor tensor;
-	int64_t shape;
-	char data[BYTES];
 };
 
 static int set_up(void **state)
@@ -32,26 +29,11 @@ static int set_up(void **state)
 
 	s->dir = scratch_make_in_memory();
 	s->dest = scratch_make_in_memory();
-	for (size_t i = 0; i < BYTES; i++)
-		s->data[i] = (char)(i * 7 + (i >> 9));
-	s->shape = BYTES;
-	s->tensor = (struct ckpt_tensor){.size = sizeof(s->tensor),
-		.name = "w",
-		.dtype = CKPT_U8,
-		.ndim = 1,
-		.shape = &s->shape,
-		.data = s->data};
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &s->tensor,
-		.count = 1,
-		.chunk_bytes = 4096,
-		.world = 1};
+	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step.chunk_bytes = 4096;
 	s->there = s->step;
 	s->there.dir = s->dest;
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	craft_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .read_only = true});
 	*state = s;

@@ -7,38 +7,21 @@
 #include <string.h>
 
 #include "engine/lister.h"
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
-
-struct scene {
-	char *dir;
-	struct core_rig rig;
-};
 
 static int set_up(void **state)
 {
-	struct scene *s = calloc(1, sizeof(*s));
+	(void)core_scene_set_up(state);
+	struct core_scene *s = *state;
 
-	s->dir = scratch_make_in_memory();
 	craft_store(s->dir, CRAFT_RUN);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	*state = s;
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static int set_pin(struct scene *s, uint64_t step, bool pin, size_t fail_at)
+static int set_pin(struct core_scene *s, uint64_t step, bool pin, size_t fail_at)
 {
 	struct ckpt_command *command =
 		ckpt_command_new(&s->rig.core, sizeof(struct ckpt_pinner), NULL);
@@ -57,18 +40,18 @@ static int set_pin(struct scene *s, uint64_t step, bool pin, size_t fail_at)
 	return r;
 }
 
-static void pin(struct scene *s, uint64_t step)
+static void pin(struct core_scene *s, uint64_t step)
 {
 	assert_int_equal(set_pin(s, step, true, 0), 0);
 }
 
-static void unpin(struct scene *s, uint64_t step)
+static void unpin(struct core_scene *s, uint64_t step)
 {
 	assert_int_equal(set_pin(s, step, false, 0), 0);
 }
 
 /* These and no others, each once. */
-static void assert_pins(struct scene *s, const uint64_t *steps, size_t count)
+static void assert_pins(struct core_scene *s, const uint64_t *steps, size_t count)
 {
 	const struct ckpt_core *core = &s->rig.core;
 
@@ -87,7 +70,7 @@ static void assert_pins(struct scene *s, const uint64_t *steps, size_t count)
 
 static void test_pins(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	unpin(s, 7);
 	assert_pins(s, NULL, 0);
@@ -116,7 +99,7 @@ static void test_pins(void **state)
 
 static void test_pins_without_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	pin(s, 7);
 	assert_int_equal(set_pin(s, 8, true, 1), -ENOMEM);
@@ -127,7 +110,7 @@ static void test_pins_without_memory(void **state)
 	assert_pins(s, NULL, 0);
 }
 
-static int end_closer(struct scene *s, struct ckpt_command *closer)
+static int end_closer(struct core_scene *s, struct ckpt_command *closer)
 {
 	core_rig_let_go(&s->rig);
 	assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
@@ -139,7 +122,7 @@ static int end_closer(struct scene *s, struct ckpt_command *closer)
 /* Whoever closes does not want to wait for what is not durable yet. */
 static void test_closing_stops_a_save(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_command *closer;
 
 	s->rig.hold_jobs = true;
@@ -156,7 +139,7 @@ static void test_closing_stops_a_save(void **state)
 /* What may be durable already is known only when it has been: its answer is waited for. */
 static void test_closing_lets_a_manifest_through(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_command *closer;
 
 	(void)io_fault_add(&s->rig.fault,
@@ -172,7 +155,7 @@ static void test_closing_lets_a_manifest_through(void **state)
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, core_scene_tear_down)
 
 int main(void)
 {

@@ -116,8 +116,7 @@ static void craft(struct craft_step *step, const char *dir, const struct ckpt_te
 		.chunk_bytes = CHUNK,
 		.world = 1};
 	assert_int_equal(mkdir(dir, 0777), 0);
-	craft_store(dir, CRAFT_RUN);
-	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(dir);
 	craft_commit(step);
 }
 

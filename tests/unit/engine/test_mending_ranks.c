@@ -37,18 +37,11 @@ struct scene {
 	size_t taken;
 };
 
-static void craft(struct craft_step *step, const char *dir, const struct ckpt_tensor *tensor)
+static void craft(struct craft_step *step, const char *dir)
 {
-	*step = (struct craft_step){.dir = dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
+	*step = craft_one(dir, craft_floats(FLOATS));
 	assert_int_equal(mkdir(dir, 0777), 0);
-	craft_store(dir, CRAFT_RUN);
-	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(dir);
 	craft_commit(step);
 	step->step = 20;
 	craft_commit(step);
@@ -56,32 +49,18 @@ static void craft(struct craft_step *step, const char *dir, const struct ckpt_te
 
 static int set_up(void **state)
 {
-	static const int64_t shape = FLOATS;
-	static float data[FLOATS];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
 	struct scene *s = calloc(1, sizeof(*s));
 
-	for (unsigned i = 0; i < FLOATS; i++)
-		data[i] = (float)i;
 	s->dir = scratch_make_in_memory();
 	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
 	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	craft(&s->here, s->local, &tensor);
-	craft(&s->there, s->remote, &tensor);
-	for (unsigned i = 0; i < RANKS; i++) {
-		core_rig_open(&s->rank[i], &(struct core_rig_config){.dir = s->local,
-						   .remote = s->remote,
-						   .rank = i,
-						   .world = RANKS,
-						   .slots = COUNT(s->slots),
-						   .timeout_ms = TIMEOUT_MS});
-		s->rank[i].random = UINT64_C(1000) * (i + 1);
-	}
+	craft(&s->here, s->local);
+	craft(&s->there, s->remote);
+	core_rig_open_ranks(s->rank, RANKS,
+		&(struct core_rig_config){.dir = s->local,
+			.remote = s->remote,
+			.slots = COUNT(s->slots),
+			.timeout_ms = TIMEOUT_MS});
 	*state = s;
 	return 0;
 }
@@ -119,12 +98,9 @@ static void take_slots(struct scene *s)
 	assert_true(s->taken > 0);
 }
 
-/* The clock goes on for both, in steps in which a word may go from one to the other and back. */
 static void sleep_both(struct scene *s, uint64_t ms)
 {
-	for (uint64_t at = 0; at < ms; at += 5)
-		for (unsigned i = 0; i < RANKS; i++)
-			core_rig_sleep(&s->rank[i], 5);
+	core_rig_sleep_ranks(s->rank, RANKS, ms);
 }
 
 static void begin(struct scene *s, unsigned rank)

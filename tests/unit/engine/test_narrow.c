@@ -32,8 +32,7 @@ static void make_scene(struct scene *s, struct dice *d, uint32_t world, uint32_t
 	struct rig_config config = {.block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN, .many = 1};
 
 	s->dir = scratch_make_in_memory();
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	spread_make(&s->spread, d, world, 2 + dice_below(d, 30));
 	spread_commit_cataloged(&s->spread, s->dir, 10, 1 + dice_below(d, 6000), lie);
 	config.dir = s->dir;
@@ -288,8 +287,7 @@ static void test_shrunk(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(data); i++)
 		data[i] = (float)i;
-	craft_store(s.dir, CRAFT_RUN);
-	craft_claim(s.dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s.dir);
 	craft_commit(&step);
 	config.dir = s.dir;
 	config.read_only = true;

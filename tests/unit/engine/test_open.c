@@ -44,8 +44,7 @@ static int tear_down(void **state)
 /* A store with one claim and a step that was aborted. */
 static void craft(struct scene *s)
 {
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	craft_abort(s->dir, 1, 10);
 }
 

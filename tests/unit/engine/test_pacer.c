@@ -8,8 +8,7 @@
 
 #include "engine/pacer.h"
 #include "engine/uploader.h"
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
 
 #define RATE    UINT64_C(1000000)
@@ -18,37 +17,7 @@
 #define FLOATS  100000 /* 4 MB in all */
 #define TICK_MS 50
 
-struct scene {
-	char *dir;
-	char local[512];
-	char remote[512];
-	struct core_rig rig;
-};
-
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	assert_int_equal(mkdir(s->local, 0777), 0);
-	assert_int_equal(mkdir(s->remote, 0777), 0);
-	craft_store(s->local, CRAFT_RUN);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static void open_at(struct scene *s, uint64_t rate)
+static void open_at(struct core_tiers *s, uint64_t rate)
 {
 	core_rig_open(
 		&s->rig, &(struct core_rig_config){
@@ -56,7 +25,7 @@ static void open_at(struct scene *s, uint64_t rate)
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 }
 
-static void save(struct scene *s, uint64_t step)
+static void save(struct core_tiers *s, uint64_t step)
 {
 	struct ckpt_save *save = core_rig_prepare(&s->rig, step, TENSORS, FLOATS, 0);
 
@@ -64,19 +33,19 @@ static void save(struct scene *s, uint64_t step)
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
 }
 
-static uint64_t sent(struct scene *s)
+static uint64_t sent(struct core_tiers *s)
 {
 	return atomic_load(&s->rig.core.uploader->bytes);
 }
 
-static bool waits(struct scene *s)
+static bool waits(struct core_tiers *s)
 {
 	return s->rig.core.uploader->first != NULL;
 }
 
 static void test_rate(void **state)
 {
-	struct scene *s = *state;
+	struct core_tiers *s = *state;
 
 	open_at(s, RATE);
 	save(s, 1);
@@ -108,7 +77,7 @@ static void test_share(void **state)
 /* Without one nothing waits. */
 static void test_no_bound(void **state)
 {
-	struct scene *s = *state;
+	struct core_tiers *s = *state;
 
 	open_at(s, 0);
 	save(s, 1);
@@ -120,7 +89,7 @@ static void test_no_bound(void **state)
 /* An engine that is closed does not wait for it. */
 static void test_closed(void **state)
 {
-	struct scene *s = *state;
+	struct core_tiers *s = *state;
 
 	open_at(s, RATE);
 	save(s, 1);
@@ -133,10 +102,12 @@ static void test_closed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_rate, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_rate, core_tiers_set_up, core_tiers_tear_down),
 		cmocka_unit_test(test_share),
-		cmocka_unit_test_setup_teardown(test_no_bound, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_closed, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_no_bound, core_tiers_set_up, core_tiers_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_closed, core_tiers_set_up, core_tiers_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,62 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
 
 #define ALWAYS IO_FAULT_ALWAYS
-#define STEPS  3
+#define STEPS  CORE_SCENE_STEPS
 #define OVER   "passed over"
 
-struct scene {
-	char *dir;
-	struct core_rig rig;
-	struct craft_step steps[STEPS]; /* 10, 20, 30 of generation 1 */
-};
-
-static int set_up(void **state)
-{
-	static const int64_t shape = 10000;
-	static float data[10000];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
-	for (size_t i = 0; i < STEPS; i++) {
-		s->steps[i] = (struct craft_step){.dir = s->dir,
-			.generation = 1,
-			.step = 10 * (i + 1),
-			.tensors = &tensor,
-			.count = 1,
-			.chunk_bytes = 16384,
-			.world = 1};
-		craft_commit(&s->steps[i]);
-	}
-	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
 /* The manifest of a step cannot be opened, so many times from the nth on. */
-static void unreadable(struct scene *s, const char *step, unsigned count)
+static void unreadable(struct core_scene *s, const char *step, unsigned count)
 {
 	(void)io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){
@@ -69,7 +22,7 @@ static void unreadable(struct scene *s, const char *step, unsigned count)
 }
 
 /* What it came to, and of which step. */
-static int choose(struct scene *s, uint64_t wanted, uint64_t *ret_step)
+static int choose(struct core_scene *s, uint64_t wanted, uint64_t *ret_step)
 {
 	struct ckpt_restore *r = core_rig_begin(&s->rig, wanted, CKPT_SINK_NONE, NULL);
 
@@ -77,7 +30,7 @@ static int choose(struct scene *s, uint64_t wanted, uint64_t *ret_step)
 	return core_rig_end(&s->rig, r);
 }
 
-static void check(struct scene *s, uint64_t wanted, int code, uint64_t step)
+static void check(struct core_scene *s, uint64_t wanted, int code, uint64_t step)
 {
 	uint64_t chosen;
 
@@ -85,12 +38,12 @@ static void check(struct scene *s, uint64_t wanted, int code, uint64_t step)
 	assert_int_equal(chosen, step);
 }
 
-static bool says(struct scene *s, const char *text)
+static bool says(struct core_scene *s, const char *text)
 {
 	return strstr(s->rig.err.message, text) != NULL;
 }
 
-static bool warned(struct scene *s, const char *text)
+static bool warned(struct core_scene *s, const char *text)
 {
 	return core_rig_logged(&s->rig, CKPT_LOG_WARN, text);
 }
@@ -98,7 +51,7 @@ static bool warned(struct scene *s, const char *text)
 /* Nothing is in the way: nothing is said. */
 static void test_nothing_to_say(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	check(s, CKPT_STEP_LATEST, 0, 30);
 	check(s, CKPT_STEP_BACK(2), 0, 10);
@@ -109,7 +62,7 @@ static void test_nothing_to_say(void **state)
 /* Whoever gets an older step than it asked for is told of every one that is newer. */
 static void test_passed_over(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
@@ -127,7 +80,7 @@ static void test_passed_over(void **state)
 /* What is older than the one that was chosen is in nobody's way. */
 static void test_older(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	unreadable(s, "000010/manifest.json", ALWAYS);
 	check(s, CKPT_STEP_LATEST, 0, 30);
@@ -138,7 +91,7 @@ static void test_older(void **state)
 /* Nor is a step of a branch that was left. */
 static void test_other_branch(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	craft_claim(s->dir, CRAFT_RUN, 2, 1, 20);
 	unreadable(s, "000030/manifest.json", ALWAYS);
@@ -151,7 +104,7 @@ static void test_other_branch(void **state)
 /* All are damaged: it is said of the newest, and none was passed over in its favour. */
 static void test_all_damaged(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	for (size_t i = 0; i < STEPS; i++)
 		scratch_flip(craft_manifest(&s->steps[i]), 30);
@@ -163,7 +116,7 @@ static void test_all_damaged(void **state)
 /* It can be read when it is looked at again. */
 static void test_readable_again(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	unreadable(s, "000030/manifest.json", 1);
 	check(s, CKPT_STEP_LATEST, 0, 30);
@@ -178,7 +131,7 @@ static void test_readable_again(void **state)
 /* ... and turns out to be damaged then: the engine knows the attempt even where no note can be written. */
 static void test_readable_and_damaged(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	unreadable(s, "000030/manifest.json", 1);
 	(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
@@ -195,7 +148,7 @@ static void test_readable_and_damaged(void **state)
 /* ... or to be none: it was aborted. */
 static void test_readable_and_aborted(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	craft_abort(s->dir, 1, 40);
 	unreadable(s, "000040/manifest.json", 1);
@@ -209,7 +162,7 @@ static void test_readable_and_aborted(void **state)
 /* There is no step: which, as it was asked for. */
 static void test_none(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	check(s, 25, CKPT_ENOSTEP, 0);
 	assert_true(says(s, "does not hold step 25"));
@@ -223,7 +176,7 @@ static void test_none(void **state)
 /* What is quarantined in a run that is over is no reason to hold up the one that began after it. */
 static void test_quarantined_before_new_start(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
@@ -235,7 +188,7 @@ static void test_quarantined_before_new_start(void **state)
 static void test_damaged_claim(void **state)
 {
 	static const char claim[] = "gens/000002.json";
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct craft_step step = s->steps[0];
 
 	craft_claim(s->dir, CRAFT_RUN, 2, 1, 30);
@@ -265,7 +218,7 @@ static void test_damaged_claim(void **state)
 /* Without memory nothing is known of a step, and nothing found. */
 static void test_no_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	size_t failures = 0;
 	bool done = false;
 
@@ -285,7 +238,8 @@ static void test_no_memory(void **state)
 	assert_true(failures > 3);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test)                                                                                \
+	cmocka_unit_test_setup_teardown(test, core_scene_set_up_three, core_scene_tear_down)
 
 int main(void)
 {

@@ -9,69 +9,25 @@
 #include <unistd.h>
 
 #include "engine/restore_state.h"
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
 
 #define OTHER_RUN "fedcba9876543210fedcba9876543210"
 #define ALWAYS    IO_FAULT_ALWAYS
-#define STEPS     3
+#define STEPS     CORE_SCENE_STEPS
 
-struct scene {
-	char *dir;
-	struct core_rig rig;
-	struct craft_step steps[STEPS]; /* 10, 20, 30 */
-	float data[10000];
-};
-
-static int set_up(void **state)
-{
-	static const int64_t shape = 10000;
-	static struct ckpt_tensor tensor = {
-		.size = sizeof(tensor), .name = "w", .dtype = CKPT_F32, .ndim = 1, .shape = &shape};
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	tensor.data = s->data;
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
-	for (size_t i = 0; i < STEPS; i++) {
-		s->steps[i] = (struct craft_step){.dir = s->dir,
-			.generation = 1,
-			.step = 10 * (i + 1),
-			.tensors = &tensor,
-			.count = 1,
-			.chunk_bytes = 16384,
-			.world = 1};
-		craft_commit(&s->steps[i]);
-	}
-	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static unsigned add(struct scene *s, struct io_fault_rule rule)
+static unsigned add(struct core_scene *s, struct io_fault_rule rule)
 {
 	return io_fault_add(&s->rig.fault, rule);
 }
 
-static void unreadable(struct scene *s, const char *step)
+static void unreadable(struct core_scene *s, const char *step)
 {
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = step, .error = -EIO, .count = ALWAYS});
 }
 
-static int latest(struct scene *s, uint64_t *ret_step)
+static int latest(struct core_scene *s, uint64_t *ret_step)
 {
 	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_NONE, NULL);
 
@@ -83,7 +39,7 @@ static int latest(struct scene *s, uint64_t *ret_step)
 /* An older step in the place of one that may be good would be a loss that nobody is told of. */
 static void test_may_be_good(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	scratch_flip(craft_manifest(&s->steps[2]), 30);
@@ -95,7 +51,7 @@ static void test_may_be_good(void **state)
 /* Of two that may be good the newer one is meant. */
 static void test_two_may_be_good(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	unreadable(s, "000020/manifest.json");
@@ -107,7 +63,7 @@ static void test_two_may_be_good(void **state)
 /* Two that are damaged: the one below them is good. */
 static void test_two_damaged(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	scratch_flip(craft_manifest(&s->steps[1]), 30);
@@ -120,7 +76,7 @@ static void test_two_damaged(void **state)
 static void test_newer_manifest(void **state)
 {
 	static const char text[] = "{\"format\":[9,0],\"kind\":\"commit\"";
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_buf buf = {0};
 	uint64_t step;
 
@@ -134,7 +90,7 @@ static void test_newer_manifest(void **state)
 /* Damaged, and the note could not be written: this engine knows it all the same. */
 static void test_note_lost(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
@@ -157,7 +113,7 @@ static void another_attempt(struct ckpt_manifest *manifest)
 /* What has come in its place since is another attempt, and judged anew. */
 static void test_another_attempt(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	test_note_lost(state);
@@ -172,7 +128,7 @@ static void test_another_attempt(void **state)
 /* Fewer good ones than asked for, one of them quarantined: there is no such step. */
 static void test_too_far_back(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
@@ -184,7 +140,7 @@ static void test_too_far_back(void **state)
 /* A quarantined step may be removed as long as a good one is left, and when none is. */
 static void test_remove_quarantined(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
@@ -200,7 +156,7 @@ static void test_remove_quarantined(void **state)
 static void test_no_locks(void **state)
 {
 	static const int codes[] = {-ENOLCK, -EOPNOTSUPP, -ENOSYS, -EINVAL, -EROFS};
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	for (size_t i = 0; i < COUNT(codes); i++) {
@@ -221,7 +177,7 @@ static void test_vanishes(void **state)
 	/* The scan opens it, the lock does, and then whoever reads it. */
 	const struct io_fault_rule gone = {
 		.op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .nth = 3, .error = -ENOENT};
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	add(s, gone);
@@ -236,7 +192,7 @@ static void test_vanishes(void **state)
 /* What follows is looked at and said as if nothing had been there before. */
 static void test_after_vanishing(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN});
@@ -257,7 +213,7 @@ static void test_after_vanishing(void **state)
 /* A removal that hangs in the storage keeps its lock: what it removes is no step any more. */
 static void test_removal_hangs(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
@@ -283,7 +239,7 @@ static void test_removal_hangs(void **state)
 /* Nothing is here, and another node has something: who starts from nothing shall know. */
 static void test_nothing_but_elsewhere(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	for (size_t i = 0; i < STEPS; i++)
@@ -297,7 +253,7 @@ static void test_nothing_but_elsewhere(void **state)
 /* One that is refused lets go, and takes nothing away: an older step is not the latest. */
 static void test_removal_is_refused(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
@@ -314,7 +270,7 @@ static void test_removal_is_refused(void **state)
 /* Whoever has a lease on it is told to give it up by the first open, and has done so at a later one. */
 static void test_lease_is_given_up(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
@@ -330,7 +286,7 @@ static void test_lease_is_given_up(void **state)
 /* A manifest that the scan cannot read may be that of a step which is known to be damaged. */
 static void test_known_though_unreadable(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
@@ -348,7 +304,7 @@ static void test_known_though_unreadable(void **state)
 }
 
 /* No scan can read the manifest of step 30, and whoever opens it can. */
-static void unreadable_to_scans(struct scene *s)
+static void unreadable_to_scans(struct core_scene *s)
 {
 	io_fault_clear(&s->rig.fault);
 	/* It is scanned, locked and read. */
@@ -362,7 +318,7 @@ static void unreadable_to_scans(struct scene *s)
 /* What has come in its place since, and cannot be read at first, is another one: what is known is not of it. */
 static void test_unreadable_and_another(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	test_note_lost(state);
@@ -377,7 +333,7 @@ static void test_unreadable_and_another(void **state)
 /* Nor is one bad of which nothing bad is known. */
 static void test_unreadable_and_good(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	unreadable_to_scans(s);
@@ -389,7 +345,7 @@ static void test_unreadable_and_good(void **state)
 /* Who gives up does not wait for a removal, and is not given an older step. */
 static void test_cancelled_beside_a_removal(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	unsigned rule = add(s,
 		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = ALWAYS});
@@ -412,7 +368,7 @@ static void test_cancelled_beside_a_removal(void **state)
 /* The only one that there was: nothing is left, whatever was said of it. */
 static void test_all_vanish(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EAGAIN, .count = ALWAYS});
@@ -423,7 +379,7 @@ static void test_all_vanish(void **state)
 }
 
 /* Step 40, which seems to be there until it is read under the lock: it was aborted. */
-static void seem_committed(struct scene *s)
+static void seem_committed(struct core_scene *s)
 {
 	io_fault_clear(&s->rig.fault);
 	craft_abort(s->dir, 1, 40);
@@ -434,7 +390,7 @@ static void seem_committed(struct scene *s)
 /* The lock on it is given back before anything else, whatever its descriptor is. */
 static void test_lock_given_back(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	unsigned files = s->rig.fault.tap.open_files;
@@ -468,7 +424,7 @@ static void test_lock_given_back(void **state)
 /* Of two that were read only the last one is held. */
 static void test_aborted_and_not_locked(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	seem_committed(s);
@@ -480,7 +436,7 @@ static void test_aborted_and_not_locked(void **state)
 /* The step that was tried before, and turned out to be none, has no part in what is wrong with the claim. */
 static void test_aborted_and_claim_damaged(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	for (size_t i = 0; i < STEPS; i++)
@@ -498,7 +454,7 @@ static void test_aborted_and_claim_damaged(void **state)
 /* Somebody who removes for ever is not waited for. */
 static void test_vanishes_always(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	unsigned rule = add(s,
@@ -526,7 +482,7 @@ static void of_another_generation(struct ckpt_manifest *manifest)
 }
 
 /* A manifest that was copied here from elsewhere describes files that are not here. */
-static void copied(struct scene *s, void (*edit)(struct ckpt_manifest *))
+static void copied(struct core_scene *s, void (*edit)(struct ckpt_manifest *))
 {
 	uint64_t step;
 
@@ -557,7 +513,7 @@ static void test_of_another_generation(void **state)
 static void test_no_file(void **state)
 {
 	static const int codes[] = {-EISDIR, -ELOOP, -ENXIO, -ENOTDIR};
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t step;
 
 	for (size_t i = 0; i < COUNT(codes); i++) {
@@ -571,7 +527,8 @@ static void test_no_file(void **state)
 	}
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test)                                                                                \
+	cmocka_unit_test_setup_teardown(test, core_scene_set_up_three, core_scene_tear_down)
 
 int main(void)
 {

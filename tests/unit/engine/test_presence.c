@@ -43,35 +43,17 @@ static void open_all(struct scene *s, uint64_t newest, unsigned world)
 		craft_commit(&s->step);
 	craft_commit(&s->step);
 	s->world = world;
-	for (unsigned i = 0; i < world; i++) {
-		core_rig_open(&s->rank[i],
-			&(struct core_rig_config){
-				.dir = s->dir, .rank = i, .world = world, .timeout_ms = 60000});
-		s->rank[i].random = UINT64_C(1000) * (i + 1);
-	}
+	core_rig_open_ranks(
+		s->rank, world, &(struct core_rig_config){.dir = s->dir, .timeout_ms = 60000});
 }
 
 static int set_up(void **state)
 {
-	static const int64_t shape = FLOATS;
-	static float data[FLOATS];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = craft_one(s->dir, craft_floats(FLOATS));
+	craft_begin(s->dir);
 	for (unsigned i = 0; i < RANKS; i++)
 		s->memory[i] = calloc(FLOATS, sizeof(float));
 	*state = s;
@@ -134,12 +116,9 @@ static void let_go(struct scene *s, unsigned rank)
 	core_rig_let_go(&s->rank[rank]);
 }
 
-/* The clock goes on for all, in steps in which a word may go from one to the other and back. */
 static void sleep_all(struct scene *s, uint64_t ms)
 {
-	for (uint64_t at = 0; at < ms; at += 5)
-		for (unsigned i = 0; i < s->world; i++)
-			core_rig_sleep(&s->rank[i], 5);
+	core_rig_sleep_ranks(s->rank, s->world, ms);
 }
 
 static bool has(const struct scene *s, unsigned rank, uint32_t bit)
@@ -193,14 +172,10 @@ static void test_opening(void **state)
 		begin(s, 0, wanted[i], CKPT_SINK_MEMORY);
 		assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 30 - 20 * i);
 		take_away(s, 30 - 20 * i);
-		if (i == 1)
-			craft_commit(&(struct craft_step){.dir = s->dir,
-				.generation = 1,
-				.step = 40,
-				.tensors = s->step.tensors,
-				.count = 1,
-				.chunk_bytes = 16384,
-				.world = 1});
+		if (i == 1) {
+			const struct craft_step newest = step_of(s, 40);
+			craft_commit(&newest);
+		}
 		let_go(s, 0);
 		assert_true(core_rig_logged(
 			&s->rank[0], CKPT_LOG_WARN, "was removed while it was opened"));

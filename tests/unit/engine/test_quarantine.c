@@ -7,56 +7,23 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
-
-struct scene {
-	char *dir;
-	struct core_rig rig;
-	struct craft_step step; /* 10 of generation 1, with a byte turned over */
-};
 
 static int set_up(void **state)
 {
-	static const int64_t shape = 10000;
-	static float data[10000];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct scene *s = calloc(1, sizeof(*s));
+	(void)core_scene_set_up(state);
+	struct core_scene *s = *state;
 
-	s->dir = scratch_make_in_memory();
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = craft_one(s->dir, craft_floats(10000));
+	craft_begin(s->dir);
 	craft_commit(&s->step);
 	scratch_flip(craft_shard(&s->step, 0), 20000);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
-	*state = s;
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static int read_it(struct scene *s)
+static int read_it(struct core_scene *s)
 {
 	return core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY);
 }
@@ -79,7 +46,7 @@ static void check_known(struct core_rig *rig, const char *said)
 /* Why, in the words of the failure: known here, and to whoever opens the store after. */
 static void test_why(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct core_rig other;
 
 	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
@@ -90,7 +57,7 @@ static void test_why(void **state)
 }
 
 /* Whether it is there; and it is said if it could not be written. */
-static bool is_noted(struct scene *s)
+static bool is_noted(struct core_scene *s)
 {
 	bool there = access(craft_quarantine(&s->step), F_OK) == 0;
 
@@ -101,7 +68,7 @@ static bool is_noted(struct scene *s)
 
 static void test_written(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
 	assert_true(is_noted(s));
@@ -112,7 +79,7 @@ static void test_written(void **state)
 
 static void test_not_written(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	(void)io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){
@@ -125,7 +92,7 @@ static void test_not_written(void **state)
 /* Two who find it at the same time: there is a note, whoever wrote it. */
 static void test_written_by_another(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 	char *memory = malloc(40000);
 	struct ckpt_target target = {.size = sizeof(target), .name = "w", .data = memory};
@@ -143,7 +110,7 @@ static void test_written_by_another(void **state)
 /* A step of whoever has taken over since is known to be bad, and is no sign that a claim was lost. */
 static void test_of_a_successor(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct craft_step later = s->step;
 
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
@@ -168,7 +135,7 @@ static void test_of_a_successor(void **state)
  */
 static void test_of_whoever_claimed_instead(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct craft_step later = s->step;
 
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
@@ -191,7 +158,7 @@ static void test_of_whoever_claimed_instead(void **state)
 /* Without the memory for a note there is none, not one half made; the step is known to be bad. */
 static void test_no_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	size_t without = 0;
 	bool done = false;
 
@@ -212,7 +179,7 @@ static void test_no_memory(void **state)
 	assert_true(without > 0);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, core_scene_tear_down)
 
 int main(void)
 {

@@ -112,8 +112,7 @@ static int teardown(void **state)
 static void fresh(struct scene *s)
 {
 	s->dir = scratch_make_in_memory();
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(s->dir);
 	s->step = (struct craft_step){.dir = s->dir,
 		.generation = 1,
 		.step = 10,

@@ -10,83 +10,47 @@
 
 #include "engine/fetch.h"
 #include "engine/findings.h"
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
 
 #define BYTES 65000
 #define SHARD ".safetensors"
 
-struct scene {
-	char *dir;
-	struct core_rig rig;
-	struct craft_step step;
-	struct ckpt_tensor tensor;
-	int64_t shape;
-	char data[BYTES];
-};
-
 static int set_up(void **state)
 {
-	struct scene *s = calloc(1, sizeof(*s));
+	(void)core_scene_set_up(state);
+	struct core_scene *s = *state;
 
-	s->dir = scratch_make_in_memory();
-	for (size_t i = 0; i < BYTES; i++)
-		s->data[i] = (char)(i * 2654435761u >> 13);
-	s->shape = BYTES;
-	s->tensor = (struct ckpt_tensor){.size = sizeof(s->tensor),
-		.name = "w",
-		.dtype = CKPT_U8,
-		.ndim = 1,
-		.shape = &s->shape,
-		.data = s->data};
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &s->tensor,
-		.count = 1,
-		.chunk_bytes = 8192,
-		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
+	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step.chunk_bytes = 8192;
+	craft_begin(s->dir);
 	return 0;
 }
 
 /* The step as it is described now, and a rig with blocks of 8 KiB. */
-static void commit(struct scene *s)
+static void commit(struct core_scene *s)
 {
 	craft_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .block_bytes = 8192});
 }
 
-static unsigned add(struct scene *s, struct io_fault_rule rule)
+static unsigned add(struct core_scene *s, struct io_fault_rule rule)
 {
 	return io_fault_add(&s->rig.fault, rule);
 }
 
-static int read_into(struct scene *s, enum ckpt_restore_sink sink)
+static int read_into(struct core_scene *s, enum ckpt_restore_sink sink)
 {
 	return core_rig_read(&s->rig, s->step.step, sink);
 }
 
-static int export(struct scene *s)
+static int export(struct core_scene *s)
 {
 	return core_rig_export(&s->rig, s->step.step, scratch_join(s->dir, "copy"));
 }
 
 /* The copy is a store, and its step good. */
-static void check_copy(struct scene *s)
+static void check_copy(struct core_scene *s)
 {
 	struct core_rig copy;
 
@@ -98,7 +62,7 @@ static void check_copy(struct scene *s)
 }
 
 /* A header that is longer than a block; tensors without a byte, and perhaps one with some. */
-static void long_header(struct scene *s, size_t count)
+static void long_header(struct core_scene *s, size_t count)
 {
 	static struct ckpt_tensor tensors[301];
 	static char names[301][64];
@@ -113,7 +77,7 @@ static void long_header(struct scene *s, size_t count)
 			.shape = none};
 	}
 	if (count == COUNT(tensors))
-		tensors[300] = s->tensor;
+		tensors[300] = *craft_bytes(BYTES);
 	s->step.tensors = tensors;
 	s->step.count = count;
 	commit(s);
@@ -136,7 +100,7 @@ static void test_long_header(void **state)
 /* Chunks larger than the blocks of this engine are read through memory of their own. */
 static void test_large_chunks(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	s->step.chunk_bytes = 20000;
 	commit(s);
@@ -151,7 +115,7 @@ static void test_large_chunks(void **state)
 /* A format allows what no reader wants to hold in memory. */
 static void test_too_large_chunks(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	s->step.chunk_bytes = CKPT_FETCH_CHUNK_MAX + UINT64_C(1);
 	commit(s);
@@ -161,7 +125,7 @@ static void test_too_large_chunks(void **state)
 }
 
 /* Of several failures the one at the lowest offset is told, in whatever order they come. */
-static void lowest(struct scene *s, unsigned late)
+static void lowest(struct core_scene *s, unsigned late)
 {
 	uint64_t header;
 
@@ -201,7 +165,7 @@ static void test_lowest_comes_first(void **state)
 /* A verification that was cancelled keeps nothing of what comes back later. */
 static void test_cancelled_verification(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	/* The header is read first. */
@@ -224,7 +188,7 @@ static void test_cancelled_verification(void **state)
 /* Cancelled, and then let go of, while bytes are on their way into memory: told once they have come. */
 static void test_cancelled_twice(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	char *memory = malloc(BYTES);
 	struct ckpt_target target = {.size = sizeof(target), .name = "w", .data = memory};
 
@@ -254,7 +218,7 @@ static void test_cancelled_twice(void **state)
 /* Cancelled while a manifest is read that turns out to be damaged. */
 static void test_cancelled_at_the_manifest(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	scratch_flip(craft_manifest(&s->step), 30);
@@ -272,7 +236,7 @@ static void test_cancelled_at_the_manifest(void **state)
 /* More is wrong than is kept: the first thousand are, and the rest is not read. */
 static void test_too_many_findings(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	s->step.chunk_bytes = 50;
 	commit(s);
@@ -286,7 +250,7 @@ static void test_too_many_findings(void **state)
 /* The last that is kept is a header: what comes after it is not read. */
 static void test_last_finding(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	const char *shard;
 	struct ckpt_restore *r;
 
@@ -331,7 +295,7 @@ static void other_index(struct ckpt_manifest *manifest)
 /* An index in its place that is whole, and another rank's. */
 static void test_index_of_another_rank(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	s->step.world = 2;
 	craft_commit(&s->step);
@@ -350,7 +314,7 @@ static void other_size(struct ckpt_manifest *manifest)
 
 static void test_index_of_another_size(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	craft_edit(&s->step, other_size);
@@ -361,7 +325,7 @@ static void test_index_of_another_size(void **state)
 /* Something else stands where a file was: the file is missing, and it is said what is there. */
 static void test_no_files(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = SHARD, .error = -EISDIR});
@@ -378,7 +342,7 @@ static void test_no_files(void **state)
 /* Step 0 is a step. */
 static void test_step_zero(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	s->step.step = 0;
 	commit(s);
@@ -392,7 +356,7 @@ static void test_step_zero(void **state)
 /* The disk fails: while the header is read, while the copy is made, while it is written. */
 static void test_header_unreadable(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = SHARD, .error = -EIO});
@@ -402,7 +366,7 @@ static void test_header_unreadable(void **state)
 
 static void test_copy_not_made(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	add(s, (struct io_fault_rule){
@@ -413,7 +377,7 @@ static void test_copy_not_made(void **state)
 
 static void test_copy_not_written(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	add(s, (struct io_fault_rule){
@@ -425,7 +389,7 @@ static void test_copy_not_written(void **state)
 /* Of two ranks the first could not be made durable: that the second could helps nobody. */
 static void test_copy_not_synced(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	s->step.world = 2;
 	commit(s);
@@ -439,7 +403,7 @@ static void test_copy_not_synced(void **state)
 
 static void test_copy_not_published(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	unsigned writes =
@@ -453,7 +417,7 @@ static void test_copy_not_published(void **state)
 /* Of a destination that has the step already one shard is opened: its own. */
 static void test_copy_is_there(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	commit(s);
 	assert_int_equal(export(s), 0);
@@ -465,7 +429,7 @@ static void test_copy_is_there(void **state)
 	check_copy(s);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, core_scene_tear_down)
 
 int main(void)
 {

@@ -32,37 +32,16 @@ struct scene {
 
 static int set_up(void **state)
 {
-	static const int64_t shape = FLOATS;
-	static float data[FLOATS];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
 	struct scene *s = calloc(1, sizeof(*s));
 
-	for (unsigned i = 0; i < FLOATS; i++)
-		data[i] = (float)i;
 	s->dir = scratch_make_in_memory();
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = craft_one(s->dir, craft_floats(FLOATS));
+	craft_begin(s->dir);
 	craft_commit(&s->step);
 	s->step.step = 20;
 	craft_commit(&s->step);
-	for (unsigned i = 0; i < RANKS; i++) {
-		core_rig_open(&s->rank[i],
-			&(struct core_rig_config){
-				.dir = s->dir, .rank = i, .world = RANKS, .timeout_ms = 60000});
-		s->rank[i].random = UINT64_C(1000) * (i + 1);
-	}
+	core_rig_open_ranks(
+		s->rank, RANKS, &(struct core_rig_config){.dir = s->dir, .timeout_ms = 60000});
 	*state = s;
 	return 0;
 }
@@ -82,12 +61,9 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* The clock goes on for both, in steps in which a word may go from one to the other and back. */
 static void sleep_both(struct scene *s, uint64_t ms)
 {
-	for (uint64_t at = 0; at < ms; at += 5)
-		for (unsigned i = 0; i < RANKS; i++)
-			core_rig_sleep(&s->rank[i], 5);
+	core_rig_sleep_ranks(s->rank, RANKS, ms);
 }
 
 static void begin(struct scene *s, unsigned rank)

@@ -13,7 +13,7 @@
 #include "engine/lister.h"
 #include "engine/plan.h"
 #include "engine/save_state.h"
-#include "lib/core_rig.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
 
 #define MIB    (1 << 20)
@@ -21,12 +21,7 @@
 #define FLOATS (BLOCKS * 16384)
 #define ALWAYS IO_FAULT_ALWAYS
 
-struct scene {
-	char *dir;
-	struct core_rig rig;
-};
-
-static void open_rig(struct scene *s, const struct core_rig_config *config)
+static void open_rig(struct core_scene *s, const struct core_rig_config *config)
 {
 	struct core_rig_config with = *config;
 
@@ -35,26 +30,7 @@ static void open_rig(struct scene *s, const struct core_rig_config *config)
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 }
 
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	core_rig_close(&s->rig);
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static unsigned add(struct scene *s, struct io_fault_rule rule)
+static unsigned add(struct core_scene *s, struct io_fault_rule rule)
 {
 	return io_fault_add(&s->rig.fault, rule);
 }
@@ -67,7 +43,7 @@ static uint32_t bits(struct ckpt_save *save)
 /* Stopped while its copies are under way: the first reason counts, and is told once they are back. */
 static void test_stopped_while_copying(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_error verdict = {.size = sizeof(verdict)};
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -92,7 +68,7 @@ static void test_stopped_while_copying(void **state)
 /* A thread is at its fence when it fails, and another one has the next save start. */
 static void test_plan_is_not_taken_from_a_fence(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, 100, 0);
@@ -115,7 +91,7 @@ static void test_plan_is_not_taken_from_a_fence(void **state)
 /* Whoever cancels a save that has ended changes nothing. */
 static void test_cancelled_after_the_end(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_error verdict = {.size = sizeof(verdict)};
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -132,7 +108,7 @@ static void test_cancelled_after_the_end(void **state)
 /* Cancelled while it waits for a slot and all that it has is written: the last digests end it. */
 static void test_cancelled_while_starved(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	s->rig.hold_jobs = true;
@@ -155,7 +131,7 @@ static void test_cancelled_while_starved(void **state)
  */
 static void test_failed_while_starved(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, FLOATS, 0);
@@ -188,7 +164,7 @@ static void test_failed_while_starved(void **state)
 /* A limit of file sizes: the advice is about it. */
 static void test_too_large(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	add(s, (struct io_fault_rule){
@@ -200,7 +176,7 @@ static void test_too_large(void **state)
 /* A file whose write failed is written once more, under another name, and no third time. */
 static void test_written_again(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){.slots = 12});
 	unsigned rule =
@@ -222,7 +198,7 @@ static void test_written_again(void **state)
 /* A full disk is full for another file as well: this is no bad block. */
 static void test_full_is_not_tried_again(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){.slots = 12});
 	add(s, (struct io_fault_rule){
@@ -233,7 +209,7 @@ static void test_full_is_not_tried_again(void **state)
 /* What became of the bad file is not what the save fails with later. */
 static void test_failed_after_writing_again(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){.slots = 12});
 	add(s, (struct io_fault_rule){
@@ -246,7 +222,7 @@ static void test_failed_after_writing_again(void **state)
 }
 
 /* The record of a save that failed says why. */
-static bool is_said(struct scene *s, const char *why)
+static bool is_said(struct core_scene *s, const char *why)
 {
 	char text[2000] = "";
 	FILE *f = fopen(scratch_join(s->dir, "g000001/step-0000000001/manifest.json"), "r");
@@ -260,7 +236,7 @@ static bool is_said(struct scene *s, const char *why)
 /* Its deadline passes before there is anything to publish. */
 static void test_too_late(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	add(s, (struct io_fault_rule){
@@ -277,7 +253,7 @@ static void test_too_late(void **state)
 /* A manifest that could not be published: once the record of that has won, the files go. */
 static void test_failed_publication(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	add(s, (struct io_fault_rule){
@@ -295,7 +271,7 @@ static void test_failed_publication(void **state)
 /* Alone on the store of one node: there is no exchange to say how a step has ended, and its register does. */
 static void test_alone_on_a_node(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){.node_store = true});
 	assert_false(s->rig.core.marker.shared);
@@ -311,7 +287,7 @@ static void test_alone_on_a_node(void **state)
 /* Records of aborted steps are kept for a while, not for ever. */
 static void test_many_failures(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
@@ -329,7 +305,7 @@ static void test_many_failures(void **state)
 /* Whichever piece of memory is not to be had: it is saved, or it has failed. */
 static void test_no_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	size_t all = 0;
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -348,7 +324,7 @@ static void test_no_memory(void **state)
 /* A save that fails, and then cannot note it for want of memory, has failed as it would have. */
 static void test_failed_without_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	size_t all = 0;
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -371,7 +347,7 @@ static void test_failed_without_memory(void **state)
 /* A stray write into what the library itself holds is found like a change of a tensor, and named. */
 static void test_torn_header(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_error err = {.size = sizeof(err)};
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -391,7 +367,7 @@ static void test_torn_header(void **state)
 static void test_large_eager(void **state)
 {
 	static const int64_t shapes[] = {3 * MIB / 4, 18 * MIB / 4};
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	char *data = calloc(18, MIB);
 	struct ckpt_tensor tensors[] = {
 		{.size = sizeof(tensors[0]), .name = "a", .ndim = 1, .shape = &shapes[0]},
@@ -446,7 +422,7 @@ static void test_large_eager(void **state)
 /* Without room for all they come in order, and are told when the last of them is copied. */
 static void test_large_eager_starved(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){.block_bytes = MIB, .chunk_bytes = MIB});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 1, 1, 18 * MIB / 4, CKPT_TENSOR_EAGER);
@@ -458,7 +434,7 @@ static void test_large_eager_starved(void **state)
 /* While the engine closes nothing is begun any more: neither a save nor a restore. */
 static void test_closing(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct ckpt_restore *restore;
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -483,7 +459,7 @@ static void test_closing(void **state)
 /* A parent is chosen between saves, not beneath one. */
 static void test_adopt_while_saving(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	s->rig.hold_jobs = true;
@@ -498,7 +474,7 @@ static void test_adopt_while_saving(void **state)
 /* One rank alone on a node of its own has nobody to ask, nor to tell: its store holds the register. */
 static void test_alone_on_its_node(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	s->rig.core.config.node_store = true;
@@ -518,7 +494,7 @@ static void test_alone_on_its_node(void **state)
 /* Nobody else takes its directory away: what is not there is a failure. */
 static void test_directory_lost(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){0});
 	add(s, (struct io_fault_rule){
@@ -529,7 +505,7 @@ static void test_directory_lost(void **state)
 /* No record could be left, or it is not this save's: that is said, and nothing is remembered. */
 static void test_no_record(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	const int errors[] = {-EIO, -EEXIST};
 
 	open_rig(s, &(struct core_rig_config){0});
@@ -546,7 +522,7 @@ static void test_no_record(void **state)
 	}
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, core_scene_set_up, core_scene_tear_down)
 
 int main(void)
 {

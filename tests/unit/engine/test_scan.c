@@ -10,58 +10,27 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
-
-struct scene {
-	char *dir;
-	struct core_rig rig;
-	struct craft_step step; /* 10 of generation 1, of two ranks */
-};
 
 static int set_up(void **state)
 {
-	static const int64_t shape = 1000;
-	static float data[1000];
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct scene *s = calloc(1, sizeof(*s));
+	(void)core_scene_set_up(state);
+	struct core_scene *s = *state;
 
-	s->dir = scratch_make_in_memory();
-	s->step = (struct craft_step){.dir = s->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 2};
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	s->step = craft_one(s->dir, craft_floats(1000));
+	s->step.world = 2;
+	craft_begin(s->dir);
 	craft_commit(&s->step);
-	*state = s;
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static void make(struct scene *s)
+static void make(struct core_scene *s)
 {
 	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->dir, .read_only = true});
 }
 
-static const struct ckpt_scan_step *find(struct scene *s, uint64_t step)
+static const struct ckpt_scan_step *find(struct core_scene *s, uint64_t step)
 {
 	const struct ckpt_scan_step *found = ckpt_scan_find(&s->rig.core.scan, 1, step);
 
@@ -80,7 +49,7 @@ static void note_it(const struct craft_step *step)
 
 static void test_whole(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	uint64_t bytes = 0;
 	struct stat st;
 
@@ -101,7 +70,7 @@ static void test_whole(void **state)
 /* Why a step is not to be had stands with it. */
 static void test_notes(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct craft_step other = s->step;
 
 	note_it(&s->step);
@@ -124,7 +93,7 @@ static void test_notes(void **state)
 /* A note beside what is no commit makes no commit of it. */
 static void test_notes_of_no_commit(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	struct craft_step other = s->step;
 
 	scratch_flip(craft_manifest(&s->step), 30);
@@ -148,7 +117,7 @@ static void test_notes_of_no_commit(void **state)
 static void test_not_listed(void **state)
 {
 	static const char *const paths[] = {".", "gens", "g000001"};
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	for (unsigned i = 0; i < COUNT(paths); i++) {
 		make(s);
@@ -164,7 +133,7 @@ static void test_not_listed(void **state)
 /* A store in which nobody has claimed yet. */
 static void test_no_claims(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	assert_int_equal(unlink(scratch_join(s->dir, "gens/000001.json")), 0);
 	assert_int_equal(rmdir(scratch_join(s->dir, "gens")), 0);
@@ -195,7 +164,7 @@ static void lengthen(struct io_tap *tap, struct io_tap_req *r)
 
 static void test_end_of_listing(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 
 	assert_int_equal(mkdir(scratch_join(s->dir, "g000002"), 0777), 0);
 	make(s);
@@ -208,7 +177,7 @@ static void test_end_of_listing(void **state)
 /* Without memory it is not read; or the one manifest that was not is known to be there. */
 static void test_no_memory(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	size_t failed = 0;
 	size_t noted = 0;
 	bool done = false;
@@ -237,7 +206,7 @@ static void test_no_memory(void **state)
 	assert_true(noted > 0 && failed > 3);
 }
 
-static unsigned requests_of_a_scan(struct scene *s)
+static unsigned requests_of_a_scan(struct core_scene *s)
 {
 	make(s);
 	unsigned before = s->rig.fault.requests;
@@ -248,7 +217,7 @@ static unsigned requests_of_a_scan(struct scene *s)
 /* A tombstone is seen whatever is in it, one whose step is gone as well, and is never asked for by itself. */
 static void test_tombstones(void **state)
 {
-	struct scene *s = *state;
+	struct core_scene *s = *state;
 	unsigned without = requests_of_a_scan(s);
 
 	assert_false(find(s, 10)->going);
@@ -266,7 +235,7 @@ static void test_tombstones(void **state)
 	core_rig_close(&s->rig);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, core_scene_remove)
 
 int main(void)
 {

@@ -9,42 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/core_rig.h"
+#include "lib/core_scene.h"
 #include "lib/scratch.h"
 
 #define MINUTE UINT64_C(60000)
 
-struct scene {
-	char *dir;
-	char local[512];
-	char remote[512];
-	struct core_rig rig;
-};
-
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	assert_int_equal(mkdir(s->local, 0777), 0);
-	assert_int_equal(mkdir(s->remote, 0777), 0);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
 /* What this store knows of the remote one. */
-static void forget(struct scene *s)
+static void forget(struct core_tiers *s)
 {
 	char path[700];
 
@@ -54,7 +25,7 @@ static void forget(struct scene *s)
 	}
 }
 
-static void open_job(struct scene *s)
+static void open_job(struct core_tiers *s)
 {
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->local, .remote = s->remote});
 	core_rig_run(&s->rig);
@@ -63,7 +34,7 @@ static void open_job(struct scene *s)
 /* Whoever sent it may have died before the name of its manifest was on the disk. */
 static void test_it_is_made_durable(void **state)
 {
-	struct scene *s = *state;
+	struct core_tiers *s = *state;
 
 	open_job(s);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
@@ -90,7 +61,8 @@ static void test_it_is_made_durable(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_it_is_made_durable, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_it_is_made_durable, core_tiers_set_up, core_tiers_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,28 +24,13 @@ struct life {
 	char *dir;
 	struct core_rig rig;
 	uint64_t acked; /* newest step that must be there */
-	float data[FLOATS];
 };
 
 static void craft(struct life *l)
 {
-	const int64_t shape = FLOATS;
-	struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w0",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = l->data};
-	struct craft_step step = {.dir = l->dir,
-		.generation = 1,
-		.step = 10,
-		.tensors = &tensor,
-		.count = 1,
-		.chunk_bytes = 16384,
-		.world = 1};
+	struct craft_step step = craft_one(l->dir, craft_floats(FLOATS));
 
-	craft_store(l->dir, CRAFT_RUN);
-	craft_claim(l->dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(l->dir);
 	craft_commit(&step);
 	step.step = 20;
 	craft_commit(&step);

@@ -45,29 +45,13 @@ int __wrap_ckpt_restore_error(struct ckpt_restore *restore, struct ckpt_error *r
 
 static char *dir;
 static struct craft_step step;
-static float data[3000];
 
 static int setup(void **state)
 {
-	static const int64_t shape = 3000;
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-
 	(void)state;
 	dir = scratch_make();
-	craft_store(dir, CRAFT_RUN);
-	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
-	step = (struct craft_step){.dir = dir,
-		.generation = 1,
-		.step = 10,
-		.chunk_bytes = 4096,
-		.world = 1,
-		.tensors = &tensor,
-		.count = 1};
+	craft_begin(dir);
+	step = craft_one(dir, craft_floats(3000));
 	craft_commit(&step);
 	late = false;
 	file = NULL;

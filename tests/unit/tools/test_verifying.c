@@ -23,14 +23,12 @@ size_t __wrap_ckpt_catalog_count(const struct ckpt_catalog *catalog)
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 static char *dir;
-static float data[3000];
 
 static int setup(void **state)
 {
 	(void)state;
 	dir = scratch_make();
-	craft_store(dir, CRAFT_RUN);
-	craft_claim(dir, CRAFT_RUN, 1, 0, 0);
+	craft_begin(dir);
 	empty = 0;
 	return 0;
 }
@@ -44,20 +42,7 @@ static int teardown(void **state)
 
 static void commit(void)
 {
-	static const int64_t shape = 3000;
-	static const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "w",
-		.dtype = CKPT_F32,
-		.ndim = 1,
-		.shape = &shape,
-		.data = data};
-	struct craft_step step = {.dir = dir,
-		.generation = 1,
-		.step = 10,
-		.chunk_bytes = 4096,
-		.world = 1,
-		.tensors = &tensor,
-		.count = 1};
+	const struct craft_step step = craft_one(dir, craft_floats(3000));
 
 	craft_commit(&step);
 }
