@@ -132,6 +132,30 @@ void bucket_rig_close(struct bucket_rig *rig)
 	ckpt_inbox_destroy(&rig->inbox);
 }
 
+struct bucket_rig *bucket_rig_new(struct bucket_rig like, uint64_t seed)
+{
+	struct bucket_rig *rig = need(sizeof(*rig));
+
+	*rig = like;
+	bucket_rig_open(rig, seed);
+	return rig;
+}
+
+void bucket_rig_free(struct bucket_rig *rig)
+{
+	bucket_rig_close(rig);
+	free(rig);
+}
+
+char *bucket_rig_bytes(size_t size)
+{
+	char *data = need(size);
+
+	for (size_t i = 0; i < size; i++)
+		data[i] = (char)(i * 7 + i / 251);
+	return data;
+}
+
 /* Time. */
 
 void bucket_rig_now(struct bucket_rig *rig)
@@ -228,6 +252,13 @@ int bucket_rig_create(
 	struct bucket_rig *rig, const char *path, uint64_t size, struct ckpt_object *object)
 {
 	ckpt_store_create(rig->store, bucket_rig_op(rig), path, size, object);
+	return bucket_rig_wait(rig);
+}
+
+int bucket_rig_resume(
+	struct bucket_rig *rig, const char *path, uint64_t size, struct ckpt_object *object)
+{
+	ckpt_store_resume(rig->store, bucket_rig_op(rig), path, size, object);
 	return bucket_rig_wait(rig);
 }
 

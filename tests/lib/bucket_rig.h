@@ -45,6 +45,11 @@ struct bucket_rig {
 void bucket_rig_open(struct bucket_rig *rig, uint64_t seed);
 /* Nothing is under way any more, and all that was allocated is freed. */
 void bucket_rig_close(struct bucket_rig *rig);
+/* The same of one on the heap, which begins as `like` is. */
+struct bucket_rig *bucket_rig_new(struct bucket_rig like, uint64_t seed);
+void bucket_rig_free(struct bucket_rig *rig);
+/* Bytes to store; free() them. */
+char *bucket_rig_bytes(size_t size);
 
 /* Goes on until it is so. Fails the test if it never becomes so. */
 void bucket_rig_until(struct bucket_rig *rig, const bool *done);
@@ -63,6 +68,8 @@ int bucket_rig_publish(struct bucket_rig *rig, const char *path, const char *tex
 /* rig->op has what was got. */
 int bucket_rig_get(struct bucket_rig *rig, const char *path);
 int bucket_rig_create(
+	struct bucket_rig *rig, const char *path, uint64_t size, struct ckpt_object *object);
+int bucket_rig_resume(
 	struct bucket_rig *rig, const char *path, uint64_t size, struct ckpt_object *object);
 int bucket_rig_write(struct bucket_rig *rig, struct ckpt_object *object, const void *data,
 	uint64_t length, uint64_t offset);

@@ -14,17 +14,7 @@
 
 static struct bucket_rig *fresh(struct bucket_rig like)
 {
-	struct bucket_rig *rig = need(sizeof(*rig));
-
-	*rig = like;
-	bucket_rig_open(rig, 7);
-	return rig;
-}
-
-static void done(struct bucket_rig *rig)
-{
-	bucket_rig_close(rig);
-	free(rig);
+	return bucket_rig_new(like, 7);
 }
 
 static char *random_bytes(struct bucket_rig *rig, uint64_t size)
@@ -79,7 +69,7 @@ static void test_publish_get_remove(void **state)
 			assert_int_equal(bucket_rig_remove(rig, names[i]), 0);
 		}
 		check_names(rig, ".", "");
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -99,7 +89,7 @@ static void test_quiet_answers(void **state)
 	/* Others are failures, and worded. */
 	bucket_rig_faults(rig, "{'do':'answer','status':403,'code':'AccessDenied'}");
 	assert_int_equal(bucket_rig_get(rig, "x"), CKPT_EAUTH);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_limits_of_get(void **state)
@@ -124,7 +114,7 @@ static void test_limits_of_get(void **state)
 	assert_int_equal(bucket_rig_wait(rig), 0);
 	check_get(rig, "empty", "");
 	free(large);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_list(void **state)
@@ -147,7 +137,7 @@ static void test_list(void **state)
 			assert_int_equal(bucket_rig_list(rig, "nothing"), -ENOENT);
 			/* A key, and no directory. */
 			assert_int_equal(bucket_rig_list(rig, "d/a"), -ENOENT);
-			done(rig);
+			bucket_rig_free(rig);
 		}
 }
 
@@ -181,7 +171,7 @@ static void test_directories_are_nothing(void **state)
 	assert_int_equal(bucket_rig_wait(rig), 0);
 	assert_true(first.fd >= 0);
 	assert_int_equal(bucket_rig_shut(rig, &first), 0);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void check_reads(struct bucket_rig *rig, const char *path, const char *data, uint64_t size)
@@ -227,7 +217,7 @@ static void test_shards(void **state)
 			check_reads(rig, name, data, sizes[i]);
 		free(data);
 	}
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 #define PARTS 9
@@ -292,13 +282,12 @@ static void test_parts_at_once(void **state)
 	}
 	assert_int_equal(bucket_rig_uploads(rig), 0);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static int resume(struct bucket_rig *rig, struct ckpt_object *object)
 {
-	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", PARTS * BLOCK, object);
-	return bucket_rig_wait(rig);
+	return bucket_rig_resume(rig, "m", PARTS * BLOCK, object);
 }
 
 /* What was sent before the end of whoever sent it is not sent again. */
@@ -330,7 +319,7 @@ static void test_going_on(void **state)
 		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
 		assert_int_equal(bucket_rig_uploads(rig), 1);
 		free(data);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -343,8 +332,7 @@ static void test_going_on_cut_otherwise(void **state)
 	struct ckpt_object object = {.fd = -1};
 
 	(void)state;
-	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", PARTS * BLOCK - BLOCK / 2, &object);
-	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_int_equal(bucket_rig_resume(rig, "m", PARTS * BLOCK - BLOCK / 2, &object), 0);
 	for (unsigned i = 0; i < PARTS; i++)
 		assert_int_equal(bucket_rig_write(rig, &object, other + i * BLOCK,
 					 i + 1 < PARTS ? BLOCK : BLOCK / 2, i * BLOCK),
@@ -356,7 +344,7 @@ static void test_going_on_cut_otherwise(void **state)
 	assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
 	free(data);
 	free(other);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* One that is alone, and not the first, may be the last of those that were cut otherwise: its size says nothing. */
@@ -381,7 +369,7 @@ static void test_going_on_with_one_part(void **state)
 	assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
 	assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void resume_in(struct bucket_rig *rig, const struct ckpt_s3_limits *limits, uint64_t unit,
@@ -447,7 +435,7 @@ static void test_going_on_with_other_parts(void **state)
 		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
 		assert_int_equal(bucket_rig_uploads(rig), 0);
 		free(data);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -486,7 +474,7 @@ static void test_going_on_without_lists(void **state)
 		assert_int_equal(bucket_rig_seal(rig, &object, PARTS * BLOCK), 0);
 		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
 		free(data);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -531,7 +519,7 @@ static void test_going_on_after_a_seal(void **state)
 		assert_true(bucket_rig_holds(rig, "m", data, PARTS * BLOCK));
 		assert_int_equal(bucket_rig_uploads(rig), 0);
 		free(data);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -561,7 +549,7 @@ static void test_a_part_is_missing(void **state)
 	assert_int_equal(object.fd, -1);
 	assert_int_equal(bucket_rig_uploads(rig), 0);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* A server that takes only so many parts gets larger ones, of whole blocks; and what it cannot hold is not begun. */
@@ -599,7 +587,7 @@ static void test_larger_parts(void **state)
 	}
 	assert_int_equal(bucket_rig_uploads(rig), 0);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_abandon(void **state)
@@ -624,7 +612,7 @@ static void test_abandon(void **state)
 			assert_null(bucket_rig_there(rig, "m"));
 		}
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 int main(void)

@@ -16,17 +16,7 @@
 
 static struct bucket_rig *fresh(struct bucket_rig like)
 {
-	struct bucket_rig *rig = need(sizeof(*rig));
-
-	*rig = like;
-	bucket_rig_open(rig, 11);
-	return rig;
-}
-
-static void done(struct bucket_rig *rig)
-{
-	bucket_rig_close(rig);
-	free(rig);
+	return bucket_rig_new(like, 11);
 }
 
 /* One that has learned what the server can. */
@@ -43,15 +33,6 @@ static void check_words(struct bucket_rig *rig, const char *words)
 {
 	if (!strstr(rig->err.message, words))
 		fail_msg("'%s' is not in: %s", words, rig->err.message);
-}
-
-static char *some_bytes(void)
-{
-	char *data = need(SIZE);
-
-	for (size_t i = 0; i < SIZE; i++)
-		data[i] = (char)(i * 7 + i / 251);
-	return data;
 }
 
 static void test_publish_whose_answer_is_lost(void **state)
@@ -76,7 +57,7 @@ static void test_publish_whose_answer_is_lost(void **state)
 	assert_int_equal(bucket_rig_publish(rig, "late", "1"), 0);
 	bucket_rig_settle(rig);
 	assert_true(bucket_rig_holds(rig, "late", "1", 1));
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* Another's is longer than any answer that is waited for. */
@@ -94,7 +75,7 @@ static void test_another_has_published_more(void **state)
 	bucket_rig_faults(rig, "{'do':'drop','operation':'PutObject','times':1}");
 	assert_int_equal(bucket_rig_publish(rig, "theirs", "mine"), -EEXIST);
 	free(large);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_servers_without_conditions(void **state)
@@ -117,14 +98,14 @@ static void test_servers_without_conditions(void **state)
 		assert_int_equal(bucket_rig_list(rig, "."), 0);
 		assert_int_equal(rig->op.listing.count, 1);
 		ckpt_free(rig->op.listing.names);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
 /* Each of these is overcome, and leaves the object, whole, and these uploads. */
 static void assert_overcome(const char *const *rules, const size_t *uploads, size_t count)
 {
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	for (size_t i = 0; i < count; i++) {
 		struct bucket_rig *rig = fresh((struct bucket_rig){0});
@@ -135,7 +116,7 @@ static void assert_overcome(const char *const *rules, const size_t *uploads, siz
 		assert_int_equal(bucket_rig_uploads(rig), uploads[i]);
 		/* All that is held is the object. */
 		assert_int_equal(buckets_held(rig->front.buckets), SIZE);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 	free(data);
 }
@@ -149,7 +130,7 @@ static void test_complete(void **state)
 		"{'do':'answer','status':500,'operation':'UploadPart','times':2,'applied':true}",
 	};
 	static const size_t uploads[COUNT(rules)] = {0};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	assert_overcome(rules, uploads, COUNT(rules));
@@ -158,7 +139,7 @@ static void test_complete(void **state)
 	assert_int_equal(bucket_rig_shard(rig, "s", data, SIZE), CKPT_ENETWORK);
 	assert_null(bucket_rig_there(rig, "s"));
 	assert_int_equal(bucket_rig_uploads(rig), 0);
-	done(rig);
+	bucket_rig_free(rig);
 	free(data);
 }
 
@@ -198,7 +179,7 @@ static void test_create_that_fails(void **state)
 	object.fd = 7;
 	assert_int_equal(bucket_rig_open_file(rig, "s", &object), CKPT_EAUTH);
 	assert_int_equal(object.fd, -1);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* What stays is said, and by its reason. */
@@ -213,7 +194,7 @@ static void test_an_upload_that_stays(void **state)
 	assert_int_equal(bucket_rig_abandon(rig, &object), 0);
 	assert_int_equal(bucket_rig_uploads(rig), 1);
 	assert_true(bucket_rig_logged(rig, "an unfinished upload of s stays in the bucket"));
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_a_server_that_fails(void **state)
@@ -243,7 +224,7 @@ static void test_a_server_that_fails(void **state)
 	bucket_rig_faults(rig, "{'do':'answer','status':404,'code':'NoSuchBucket'}");
 	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENOSTORE);
 	assert_int_equal(rig->http.requests, 2);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* For whoever has nobody that tries again: as long as a call may take, if it has been there, and no longer. */
@@ -283,7 +264,7 @@ static void test_a_server_that_is_away(void **state)
 	bucket_rig_faults(rig, "{'do':'drop'}");
 	assert_int_equal(bucket_rig_get(rig, "first"), CKPT_ENETWORK);
 	assert_int_equal(rig->http.requests, 3);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* By each verb first: a HEAD has no words of the server. */
@@ -305,7 +286,7 @@ static void test_clock_and_region(void **state)
 			assert_int_equal(rig->http.requests, 2);
 			assert_int_equal(bucket_rig_get(rig, "x"), -ENOENT);
 			assert_int_equal(rig->http.requests, 3);
-			done(rig);
+			bucket_rig_free(rig);
 		}
 }
 
@@ -326,7 +307,7 @@ static void test_keys_expire_by_the_servers_clock(void **state)
 	bucket_http_run(&rig->http, rig->now_ns);
 	assert_int_equal(bucket_rig_get(rig, "x"), -ENOENT);
 	assert_true(rig->http.asked_keys > 1);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 #define KEYS(access)                                                                               \
@@ -379,7 +360,7 @@ static int do_publish(struct bucket_rig *rig)
 
 static int do_shard(struct bucket_rig *rig)
 {
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 	int r = bucket_rig_shard(rig, "t", data, SIZE);
 
 	free(data);
@@ -394,14 +375,12 @@ static void test_expired_tokens(void **state)
 {
 	static int (*const verbs[])(struct bucket_rig *) = {
 		do_get, do_open_and_read, do_list, do_publish, do_shard};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	for (size_t i = 0; i < 2 * COUNT(verbs); i++) {
-		struct bucket_rig *rig = need(sizeof(*rig));
+		struct bucket_rig *rig = fresh((struct bucket_rig){.fetched_keys = true});
 		bool others = i < COUNT(verbs);
-		*rig = (struct bucket_rig){.fetched_keys = true};
-		bucket_rig_open(rig, 11);
 		rig->http.keys = KEYS("AKIDFIRST");
 		/* In a minute. */
 		guard_add(&rig->guard, "AKIDFIRST", BUCKET_RIG_SECRET, "token",
@@ -423,7 +402,7 @@ static void test_expired_tokens(void **state)
 			assert_int_equal(r, CKPT_EAUTH);
 		}
 		bucket_rig_settle(rig);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 	free(data);
 }
@@ -448,7 +427,7 @@ static void test_reads(void **state)
 {
 	struct bucket_rig *rig = fresh((struct bucket_rig){0});
 	struct ckpt_object object = {.fd = -1};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 	char *got = need(SIZE);
 
 	(void)state;
@@ -472,7 +451,7 @@ static void test_reads(void **state)
 	assert_int_equal(bucket_rig_shut(rig, &object), 0);
 	free(got);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_stop(void **state)
@@ -502,7 +481,7 @@ static void test_stop(void **state)
 		assert_true(rig->now_ns - before <= 2 * S_NS);
 		assert_true(ckpt_s3_client_idle(&rig->client, NULL));
 		assert_int_equal(bucket_rig_get(rig, "x"), -ECANCELED);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 

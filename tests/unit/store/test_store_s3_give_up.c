@@ -17,25 +17,15 @@
 
 static struct bucket_rig *fresh(struct bucket_rig like)
 {
-	struct bucket_rig *rig = need(sizeof(*rig));
-
-	*rig = like;
-	bucket_rig_open(rig, 17);
-	return rig;
-}
-
-static void done(struct bucket_rig *rig)
-{
-	bucket_rig_close(rig);
-	free(rig);
+	return bucket_rig_new(like, 17);
 }
 
 static const char *some_bytes(void)
 {
-	static char data[SIZE];
+	static char *data;
 
-	for (size_t i = 0; i < SIZE; i++)
-		data[i] = (char)(i * 7 + i / 251);
+	if (!data)
+		data = bucket_rig_bytes(SIZE);
 	return data;
 }
 
@@ -110,7 +100,7 @@ static void test_whatever_it_waits_for(void **state)
 			assert_int_equal(bucket_rig_publish(rig, "x", "y"), 0);
 		bucket_rig_faults(rig, waits[i].rules);
 		give_up_one(rig, waits[i].after_ns);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -135,7 +125,7 @@ static void test_between_an_answer_and_its_try(void **state)
 	assert_int_equal(op->result, -ECANCELED);
 	assert_int_equal(rig->err.code, -ECANCELED);
 	assert_int_equal(rig->http.requests, 1);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* Whoever has given up asks nothing any more; what closes what is open does. */
@@ -180,7 +170,7 @@ static void test_nothing_is_asked(void **state)
 	assert_int_equal(bucket_rig_shut(rig, &object), 0);
 	assert_int_equal(bucket_rig_shut(rig, &reading), 0);
 	assert_true(bucket_rig_holds(rig, "s", some_bytes(), SIZE));
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* Whoever copies something there, and gives up at some moment. */
@@ -301,7 +291,7 @@ static bool copy_until(unsigned moment, const char *rules)
 	assert_true(bucket_rig_holds(rig, "marker", "m", 1));
 	assert_true(bucket_rig_holds(rig, "d/manifest", "n", 1));
 	assert_int_equal(bucket_rig_uploads(rig), 0);
-	done(rig);
+	bucket_rig_free(rig);
 	return first.stop != 0;
 }
 
@@ -340,7 +330,7 @@ static void test_what_is_taken_back(void **state)
 	ckpt_s3_client_stop(&rig->client);
 	bucket_rig_until(rig, &rig->op.done);
 	assert_in_range(rig->now_ns - before_ns, 1, 5 * S_NS);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 int main(void)

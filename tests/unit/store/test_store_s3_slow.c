@@ -16,26 +16,7 @@
 
 static struct bucket_rig *fresh(uint64_t seed)
 {
-	struct bucket_rig *rig = need(sizeof(*rig));
-
-	*rig = (struct bucket_rig){0};
-	bucket_rig_open(rig, seed);
-	return rig;
-}
-
-static void done(struct bucket_rig *rig)
-{
-	bucket_rig_close(rig);
-	free(rig);
-}
-
-static char *some_bytes(void)
-{
-	char *data = need(SIZE);
-
-	for (size_t i = 0; i < SIZE; i++)
-		data[i] = (char)(i * 7 + i / 251);
-	return data;
+	return bucket_rig_new((struct bucket_rig){0}, seed);
 }
 
 static unsigned count_done(const struct ckpt_store_op *ops, unsigned count)
@@ -77,7 +58,7 @@ static uint64_t move(struct bucket_rig *rig, struct ckpt_object *object, char *d
 static unsigned write_with(struct bucket_rig *rig, const char *rules, uint64_t *ret_seconds)
 {
 	struct ckpt_object object = {.fd = -1};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	assert_int_equal(bucket_rig_create(rig, "s", SIZE, &object), 0);
 	bucket_rig_faults(rig, rules);
@@ -110,7 +91,7 @@ static void test_a_part_that_lags(void **state)
 		assert_int_equal(write_with(rig, rules[i], &seconds), 1);
 		assert_in_range(seconds, 3, 6);
 		assert_true(bucket_rig_logged(rig, "as fast as others"));
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -128,7 +109,7 @@ static void test_a_part_that_always_lags(void **state)
 			&seconds),
 		2);
 	assert_in_range(seconds, 25 + 6, 25 + 13);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void test_a_slow_bucket(void **state)
@@ -144,7 +125,7 @@ static void test_a_slow_bucket(void **state)
 			"{'do':'delay','operation':'UploadPart','nth':%u,'reply_delay_ms':20000}",
 			from);
 		assert_int_equal(write_with(rig, rules, &seconds), 0);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -162,7 +143,7 @@ static void test_bounded(void **state)
 					"'reply_delay_ms':25000}",
 					&seconds),
 			0, 5 + PARTS / 10);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -170,7 +151,7 @@ static void test_a_range_that_lags(void **state)
 {
 	struct bucket_rig *rig = fresh(3);
 	struct ckpt_object object = {.fd = -1};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 	char *got = need(SIZE);
 
 	(void)state;
@@ -183,7 +164,7 @@ static void test_a_range_that_lags(void **state)
 	assert_int_equal(bucket_rig_shut(rig, &object), 0);
 	free(got);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* An engine that closes meanwhile waits for nobody. */
@@ -194,7 +175,7 @@ static void test_stop_beside_one_that_lags(void **state)
 		struct bucket_rig *rig = fresh(after_ms);
 		struct ckpt_object object = {.fd = -1};
 		struct ckpt_store_op op;
-		char *data = some_bytes();
+		char *data = bucket_rig_bytes(SIZE);
 
 		assert_int_equal(bucket_rig_create(rig, "s", SIZE, &object), 0);
 		bucket_rig_faults(rig, "{'do':'stall','operation':'UploadPart','part':60}");
@@ -212,7 +193,7 @@ static void test_stop_beside_one_that_lags(void **state)
 		assert_int_equal(op.result, -ECANCELED);
 		assert_int_equal(bucket_rig_abandon(rig, &object), 0);
 		free(data);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 

@@ -68,35 +68,35 @@ static void answer(void *user, const struct s3_request *asked, struct s3_reply *
 
 static struct bucket_rig *fresh(bool tls)
 {
-	struct bucket_rig *rig = need(sizeof(*rig));
-
 	memset(&seen, 0, sizeof(seen));
-	*rig = (struct bucket_rig){.tls = tls};
-	bucket_rig_open(rig, 7);
+	struct bucket_rig *rig = bucket_rig_new((struct bucket_rig){.tls = tls}, 7);
 	rig->http.proxy = watch;
 	rig->http.answered = answer;
 	return rig;
-}
-
-static void done(struct bucket_rig *rig)
-{
-	bucket_rig_close(rig);
-	free(rig);
-}
-
-static char *some_bytes(void)
-{
-	char *data = need(SIZE);
-
-	for (size_t i = 0; i < SIZE; i++)
-		data[i] = (char)(i * 7 + i / 251);
-	return data;
 }
 
 static void check_shard(struct bucket_rig *rig, const char *path, const char *data)
 {
 	assert_int_equal(bucket_rig_shard(rig, path, data, SIZE), 0);
 	assert_true(bucket_rig_holds(rig, path, data, SIZE));
+}
+
+/* The first so many parts. */
+static void write_parts(
+	struct bucket_rig *rig, struct ckpt_object *object, const char *data, unsigned count)
+{
+	for (unsigned p = 0; p < count; p++)
+		assert_int_equal(bucket_rig_write(rig, object, data + p * BLOCK,
+					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
+			0);
+}
+
+/* All parts of "m", of which the server may have some; and it is whole. */
+static void write_rest(struct bucket_rig *rig, struct ckpt_object *object, const char *data)
+{
+	write_parts(rig, object, data, PARTS);
+	assert_int_equal(bucket_rig_seal(rig, object, SIZE), 0);
+	assert_true(bucket_rig_holds(rig, "m", data, SIZE));
 }
 
 static void check_names(struct bucket_rig *rig, size_t count)
@@ -110,7 +110,7 @@ static void check_names(struct bucket_rig *rig, size_t count)
 static void test_heeded(void **state)
 {
 	struct bucket_rig *rig = fresh(true);
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	check_shard(rig, "a", data);
@@ -125,14 +125,14 @@ static void test_heeded(void **state)
 	check_names(rig, 3);
 	assert_false(bucket_rig_logged(rig, "CRC32C"));
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* A server that takes whatever sum it is told is not trusted with one. */
 static void test_ignored(void **state)
 {
 	struct bucket_rig *rig = fresh(true);
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	buckets_capabilities(rig->front.buckets)->checksums_ignored = true;
@@ -147,21 +147,21 @@ static void test_ignored(void **state)
 	check_shard(rig, "c", data);
 	assert_int_equal(seen.spoil, 0);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* Whoever listens could change both the bytes and their sum. */
 static void test_without_tls(void **state)
 {
 	struct bucket_rig *rig = fresh(false);
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	check_shard(rig, "a", data);
 	assert_int_equal(seen.summed, 0);
 	assert_int_equal(seen.hashed, PARTS);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* A refusal of anything else is no proof that sums are heeded. */
@@ -176,7 +176,7 @@ static void test_probes_that_are_refused(void **state)
 		"NotImplemented'}",
 		"{'do':'answer','operation':'PutObject','times':3,'status':400,'code':'BadDigest'}",
 	};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(rules); i++) {
@@ -186,7 +186,7 @@ static void test_probes_that_are_refused(void **state)
 		check_shard(rig, "a", data);
 		assert_int_equal(seen.hashed, PARTS);
 		check_names(rig, 1);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 	free(data);
 }
@@ -203,7 +203,7 @@ static void test_probes_that_are_lost(void **state)
 		 "'code':'RequestTimeout'}"),
 	};
 	struct ckpt_object object = {.fd = -1};
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(rules); i++) {
@@ -212,7 +212,7 @@ static void test_probes_that_are_lost(void **state)
 		check_shard(rig, "a", data);
 		assert_int_equal(seen.hashed, 0);
 		check_names(rig, 1);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 	struct bucket_rig *rig = fresh(true);
 	bucket_rig_faults(rig, "{'do':'drop'}");
@@ -222,14 +222,14 @@ static void test_probes_that_are_lost(void **state)
 	check_shard(rig, "a", data);
 	assert_int_equal(seen.hashed, 0);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* A part that is changed on its way is refused, or told by the answer, and sent again. */
 static void test_changed_on_the_way(void **state)
 {
 	struct bucket_rig *rig = fresh(true);
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	seen.spoil = 3;
@@ -239,7 +239,7 @@ static void test_changed_on_the_way(void **state)
 	check_shard(rig, "b", data);
 	assert_int_equal(seen.lie, 0);
 	assert_int_equal(seen.summed, 2 + 2 * (PARTS + 1));
-	done(rig);
+	bucket_rig_free(rig);
 	/* A server that says so again and again has other bytes. */
 	struct ckpt_object object = {.fd = -1};
 	rig = fresh(true);
@@ -253,24 +253,21 @@ static void test_changed_on_the_way(void **state)
 	/* Or has put the parts together in some other way. */
 	seen.lies = false;
 	assert_int_equal(bucket_rig_create(rig, "c", SIZE, &object), 0);
-	for (unsigned p = 0; p < PARTS; p++)
-		assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
-					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
-			0);
+	write_parts(rig, &object, data, PARTS);
 	seen.lies = true;
 	assert_int_equal(bucket_rig_seal(rig, &object, SIZE), CKPT_EINTEGRITY);
 	assert_non_null(strstr(rig->err.message, "another CRC32C"));
 	assert_int_equal(object.fd, -1);
 	assert_int_equal(bucket_rig_uploads(rig), 0);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* One that heeds sums of objects and says none of parts may not look at these: they are sent again, and signed. */
 static void test_parts_without_an_answer(void **state)
 {
 	struct bucket_rig *rig = fresh(true);
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	seen.silent = true;
@@ -280,7 +277,7 @@ static void test_parts_without_an_answer(void **state)
 	check_shard(rig, "b", data);
 	assert_int_equal(seen.summed, 2 + 1);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 static void reopen(struct bucket_rig *rig, bool heeded)
@@ -306,7 +303,7 @@ static unsigned begun_uploads(const struct bucket_rig *rig)
 /* An upload that was begun in one way is ended in that way, or goes, and another is begun. */
 static void test_going_on(void **state)
 {
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 
 	(void)state;
 	for (unsigned i = 0; i < 8; i++) {
@@ -315,33 +312,23 @@ static void test_going_on(void **state)
 		struct ckpt_object object = {.fd = -1};
 		struct bucket_rig *rig = fresh(true);
 		reopen(rig, before);
-		ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
-		assert_int_equal(bucket_rig_wait(rig), 0);
-		for (unsigned p = 0; p < there; p++)
-			assert_int_equal(
-				bucket_rig_write(rig, &object, data + p * BLOCK, BLOCK, p * BLOCK),
-				0);
+		assert_int_equal(bucket_rig_resume(rig, "m", SIZE, &object), 0);
+		write_parts(rig, &object, data, there);
 		assert_int_equal(bucket_rig_shut(rig, &object), 0);
 		reopen(rig, after);
 		uint64_t begun = rig->store->bytes_written;
-		ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
-		assert_int_equal(bucket_rig_wait(rig), 0);
+		assert_int_equal(bucket_rig_resume(rig, "m", SIZE, &object), 0);
 		assert_int_equal(bucket_rig_uploads(rig), 1);
 		/* Of one without sums and without parts nobody knows that it is without. */
 		assert_int_equal(
 			begun_uploads(rig), before == after || (there > 0 && !before) ? 1 : 2);
-		for (unsigned p = 0; p < PARTS; p++)
-			assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
-						 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
-				0);
-		assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
-		assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+		write_rest(rig, &object, data);
 		assert_int_equal(bucket_rig_uploads(rig), 0);
 		/* What was there is not sent again, but where it has sums and what follows would have none. */
 		bool kept = there > 0 && !(before && !after);
 		assert_int_equal(
 			rig->store->bytes_written - begun, SIZE - (kept ? there * BLOCK : 0));
-		done(rig);
+		bucket_rig_free(rig);
 	}
 	free(data);
 }
@@ -349,17 +336,14 @@ static void test_going_on(void **state)
 /* The youngest is of no use and goes; the older one, with parts, is gone on with, though the answer to that is lost. */
 static void test_going_on_with_an_older_one(void **state)
 {
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 	struct bucket_rig *rig = fresh(true);
 	struct ckpt_object object = {.fd = -1};
 
 	(void)state;
 	reopen(rig, true);
-	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
-	assert_int_equal(bucket_rig_wait(rig), 0);
-	for (unsigned p = 0; p < 2; p++)
-		assert_int_equal(
-			bucket_rig_write(rig, &object, data + p * BLOCK, BLOCK, p * BLOCK), 0);
+	assert_int_equal(bucket_rig_resume(rig, "m", SIZE, &object), 0);
+	write_parts(rig, &object, data, 2);
 	assert_int_equal(bucket_rig_shut(rig, &object), 0);
 	rig->now_ns += UINT64_C(5000000000);
 	reopen(rig, false);
@@ -369,25 +353,19 @@ static void test_going_on_with_an_older_one(void **state)
 	reopen(rig, true);
 	uint64_t begun = rig->store->bytes_written;
 	bucket_rig_faults(rig, "{'do':'drop_reply','operation':'AbortMultipartUpload','times':1}");
-	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
-	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_int_equal(bucket_rig_resume(rig, "m", SIZE, &object), 0);
 	assert_int_equal(bucket_rig_uploads(rig), 1);
 	assert_int_equal(begun_uploads(rig), 2);
-	for (unsigned p = 0; p < PARTS; p++)
-		assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
-					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
-			0);
-	assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
-	assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+	write_rest(rig, &object, data);
 	assert_int_equal(rig->store->bytes_written - begun, SIZE - 2 * BLOCK);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* A server that lists an upload for ever which it says to have given up is not asked for ever. */
 static void test_an_upload_that_does_not_go(void **state)
 {
-	char *data = some_bytes();
+	char *data = bucket_rig_bytes(SIZE);
 	struct bucket_rig *rig = fresh(true);
 	struct ckpt_object object = {.fd = -1};
 
@@ -397,17 +375,11 @@ static void test_an_upload_that_does_not_go(void **state)
 	assert_int_equal(bucket_rig_shut(rig, &object), 0);
 	reopen(rig, true);
 	bucket_rig_faults(rig, "{'do':'answer','operation':'AbortMultipartUpload','status':204}");
-	ckpt_store_resume(rig->store, bucket_rig_op(rig), "m", SIZE, &object);
-	assert_int_equal(bucket_rig_wait(rig), 0);
+	assert_int_equal(bucket_rig_resume(rig, "m", SIZE, &object), 0);
 	assert_int_equal(bucket_rig_uploads(rig), 2);
-	for (unsigned p = 0; p < PARTS; p++)
-		assert_int_equal(bucket_rig_write(rig, &object, data + p * BLOCK,
-					 ckpt_min_u64(BLOCK, SIZE - p * BLOCK), p * BLOCK),
-			0);
-	assert_int_equal(bucket_rig_seal(rig, &object, SIZE), 0);
-	assert_true(bucket_rig_holds(rig, "m", data, SIZE));
+	write_rest(rig, &object, data);
 	free(data);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 int main(void)

@@ -14,17 +14,7 @@
 
 static struct bucket_rig *fresh(const char *prefix)
 {
-	struct bucket_rig *rig = need(sizeof(*rig));
-
-	*rig = (struct bucket_rig){.prefix = prefix, .attempts = 2};
-	bucket_rig_open(rig, 7);
-	return rig;
-}
-
-static void done(struct bucket_rig *rig)
-{
-	bucket_rig_close(rig);
-	free(rig);
+	return bucket_rig_new((struct bucket_rig){.prefix = prefix, .attempts = 2}, 7);
 }
 
 /* A writer that has sent a part, and ends. */
@@ -64,7 +54,7 @@ static void test_of_its_directory_only(void **state)
 		assert_int_equal(bucket_rig_uploads(rig), COUNT(others));
 		assert_true(bucket_rig_holds(rig, "g/step-1/whole", "text", 4));
 		assert_false(bucket_rig_logged(rig, "unfinished"));
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -82,7 +72,7 @@ static void test_many(void **state)
 	}
 	sweep(rig, "d");
 	assert_int_equal(bucket_rig_uploads(rig), 0);
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* Its writer lives after all: it has lost what it has sent, says so, and whatever it made before is there. */
@@ -100,7 +90,7 @@ static void test_one_that_goes_on(void **state)
 	assert_int_equal(bucket_rig_abandon(rig, &object), 0);
 	assert_int_equal(bucket_rig_shard(rig, "d/a", data, SIZE), 0);
 	assert_true(bucket_rig_holds(rig, "d/a", data, SIZE));
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 /* Whatever the server makes of it, it is no failure; it is said, and once. */
@@ -130,7 +120,7 @@ static void test_what_cannot_be_swept(void **state)
 		bucket_rig_faults(rig, "");
 		sweep(rig, "d");
 		assert_int_equal(bucket_rig_uploads(rig), 0);
-		done(rig);
+		bucket_rig_free(rig);
 	}
 }
 
@@ -146,7 +136,7 @@ static void test_lost_answers(void **state)
 	sweep(rig, "d");
 	assert_int_equal(bucket_rig_uploads(rig), 0);
 	assert_false(bucket_rig_logged(rig, "unfinished"));
-	done(rig);
+	bucket_rig_free(rig);
 }
 
 int main(void)
