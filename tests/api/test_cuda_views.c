@@ -4,44 +4,11 @@
  * without a GPU: what arrives in them, and between them, is what arrives in memory of the CPU that lies alike. Whether
  * the memory that it comes through is pinned makes no difference: that of chunks larger than a block is not.
  */
-#include "api/kit.h"
+#include "api/cuda_kit.h"
 
-#include <dlfcn.h>
-#include <stdbool.h>
-
-#include "cuda/fake_cuda.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define DIMS         4
+#define DIMS 4
 /* Of the memory that a tensor is in. */
-#define SIZE         ((size_t)6 << 20)
-
-static const struct fake_cuda *fake;
-static int (*cuda_malloc)(void **device, size_t size);
-static int (*cuda_free)(void *device);
-
-static void take(void *library, const char *name, void *ret_function)
-{
-	void *function = dlsym(library, name);
-
-	assert_non_null(function);
-	memcpy(ret_function, (const void *)&function, sizeof(function));
-}
-
-/* As PyTorch loads it. */
-static void load_runtime(void)
-{
-	const struct fake_cuda *(*control)(void);
-	const char *wanted = getenv("CKPT_TEST_CUDA");
-	bool newer = wanted && strcmp(wanted, "13") == 0;
-	void *library = dlopen(newer ? FAKE_CUDART_13 : FAKE_CUDART_12, RTLD_NOW | RTLD_LOCAL);
-
-	assert_non_null(library);
-	take(library, "fake_cuda_control", &control);
-	fake = control();
-	take(library, "cudaMalloc", &cuda_malloc);
-	take(library, "cudaFree", &cuda_free);
-}
+#define SIZE ((size_t)6 << 20)
 
 /* How a tensor lies, or the box of it that is wanted. */
 struct form {
@@ -128,7 +95,7 @@ static int setup(void **state)
 	w->seen = malloc(SIZE);
 	for (size_t i = 0; i < COUNT(forms); i++) {
 		w->cpu[i] = malloc(SIZE);
-		assert_int_equal(cuda_malloc((void **)&w->gpu[i], SIZE), 0);
+		assert_int_equal(cuda.malloc((void **)&w->gpu[i], SIZE), 0);
 	}
 	/* Chunks of 1 MiB. */
 	open_with(w, 1 << 20);
@@ -146,7 +113,7 @@ static int teardown(void **state)
 	assert_int_equal(fake->live(FAKE_EVENTS), 0);
 	assert_int_equal(fake->live(FAKE_PINNED), 0);
 	for (size_t i = 0; i < COUNT(forms); i++) {
-		assert_int_equal(cuda_free(w->gpu[i]), 0);
+		assert_int_equal(cuda.free(w->gpu[i]), 0);
 		free(w->cpu[i]);
 	}
 	/* No memory of the GPU is left with the engine either. */
@@ -336,6 +303,6 @@ int main(void)
 		PROMISE(without_kernels_it_is_refused_before_a_byte_is_written),
 	};
 
-	load_runtime();
+	cuda_kit_load();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
