@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles one changed file and links it in front of the library, into any program of a build."""
+"""Plants a bug in a copy of its file, compiles that, and links it in front of the library, into any program."""
+import argparse
 import pathlib
+import random
 import re
 import shlex
 import subprocess
@@ -13,6 +15,43 @@ def commit():
     done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD^{tree}"], check=False,
                           capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def sampled(bugs, number):
+    return random.Random(commit()).sample(bugs, min(number, len(bugs)))  # noqa: S311
+
+
+def plant(bug):
+    """Returns the source with this bug in it, or raises."""
+    source = ROOT / bug.file
+    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    if text.count(bug.old) != 1:
+        raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
+    return text.replace(bug.old, bug.new).encode()
+
+
+def check(bugs):
+    """Whether each can be planted; nothing is built."""
+    lost = 0
+    for bug in bugs:
+        try:
+            plant(bug)
+        except LookupError as error:
+            print(f"{bug.name}: CANNOT BE PLANTED: {error}")
+            lost += 1
+    print(f"{len(bugs) - lost} of {len(bugs)} bugs can be planted")
+    return 1 if lost or not bugs else 0
+
+
+def options(what):
+    """What every program that plants bugs is told."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--ninja", default="ninja")
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--sample", type=int, help="as many, drawn by the commit")
+    parser.add_argument("--check", action="store_true", help="only whether each can be planted")
+    return parser
 
 
 def ninja_commands(ninja, build, target):

@@ -9,16 +9,14 @@ fake CUDA runtime that is to find each.
 The build directory must hold the tests of the device. A bug that its test lets pass fails; so does one
 whose text is not there any more. The tree itself is not touched.
 """
-import argparse
 import dataclasses
 import pathlib
-import random
 import re
 import subprocess
 import sys
 import tempfile
 
-from builder import ROOT, Builder, commit
+from builder import Builder, check, options, plant, sampled
 
 DEVICE = "tests/unit/device/"
 #: Seconds. What waits for ever is found, too.
@@ -38,19 +36,19 @@ class Bug:
 
 
 BUGS = [
-    Bug("fence-removed", "device_cuda.c",
+    Bug("fence-removed", "libckpt/device/device_cuda.c",
         "\tif (which == CKPT_HOLD_ALL)\n\t\treturn make_wait(d, user, d->stream, d->held, err);\n",
         "\tif (which == CKPT_HOLD_ALL)\n\t\treturn 0;\n",
         "test_device_cuda", "a_stream_that_is_held_does_not_overtake_the_copies"),
-    Bug("fence-of-the-eager-removed", "device_cuda.c",
+    Bug("fence-of-the-eager-removed", "libckpt/device/device_cuda.c",
         "\tint e = d->api.stream_wait_event(user, d->eager, 0);\n",
         "\tint e = CKPT_CUDA_SUCCESS;\n",
         "test_device_cuda", "a_stream_can_be_held_for_the_eager_copies_alone"),
-    Bug("event-waited-before-recorded", "device_cuda.c",
+    Bug("event-waited-before-recorded", "libckpt/device/device_cuda.c",
         "\t\tr = wait_until_fed(d, which, timeout_ms, err, &wanted);\n",
         "\t\twanted = 1;\n",
         "test_device_cuda", "a_hold_waits_until_the_copies_are_enqueued"),
-    Bug("wait-before-record", "device_cuda.c",
+    Bug("wait-before-record", "libckpt/device/device_cuda.c",
         "\te = d->api.event_record(event, ahead);\n\tif (e == CKPT_CUDA_SUCCESS) {\n"
         "\t\twhat = \"cudaStreamWaitEvent\";\n"
         "\t\te = d->api.stream_wait_event(behind, event, 0);\n\t}\n",
@@ -58,66 +56,58 @@ BUGS = [
         "\t\twhat = \"cudaStreamWaitEvent\";\n"
         "\t\te = d->api.event_record(event, ahead);\n\t}\n",
         "test_device_cuda", "a_stream_that_is_held_does_not_overtake_the_copies"),
-    Bug("not-followed", "device_cuda.c",
+    Bug("not-followed", "libckpt/device/device_cuda.c",
         "\t\tr = make_wait(d, d->stream, user, d->followed, err);\n",
         "\t\tr = 0;\n",
         "test_device_cuda", "streams_without_a_handle_are_of_the_tensors_gpu"),
-    Bug("slot-reused-early", "cuda_threads.c",
+    Bug("slot-reused-early", "libckpt/device/cuda_threads.c",
         "\t\te = d->api.event_synchronize(last->event);\n",
         "\t\te = CKPT_CUDA_SUCCESS;\n",
         "test_device_cuda", "every_byte_goes_to_staging_and_back"),
-    Bug("event-before-the-last-copy", "cuda_group.c",
+    Bug("event-before-the-last-copy", "libckpt/device/cuda_group.c",
         "\tflush(d);\n\t/* Rows and launches have a rate of their own. */\n"
         "\tg->last->bytes = g->runs == g->entries ? g->bytes : 0;\n"
         "\te = d->api.event_record(g->last->event, d->stream);\n",
         "\te = d->api.event_record(g->last->event, d->stream);\n\tflush(d);\n",
         "test_device_cuda", "rows_apart_go_both_ways"),
-    Bug("one-that-is-lost-given-back-at-once", "cuda_threads.c",
+    Bug("one-that-is-lost-given-back-at-once", "libckpt/device/cuda_threads.c",
         "\tif (last->recorded) {\n\t\t*ret_waited =",
         "\tif (r < 0)\n\t\treturn r;\n\tif (last->recorded) {\n\t\t*ret_waited =",
         "test_device_cuda_faults",
         "a_lost_device_keeps_what_it_may_still_write_to a_query_that_fails_after_a_failure_means_lost"),
-    Bug("capture-not-asked-about", "device_cuda.c",
+    Bug("capture-not-asked-about", "libckpt/device/device_cuda.c",
         "\tif (status == CKPT_CUDA_CAPTURE_NONE)\n\t\treturn 0;\n",
         "\treturn 0;\n",
         "test_device_cuda", "a_capture_is_left_alone_and_copies_go_on_beside_it"),
-    Bug("capture-of-others-spoilt", "cuda_threads.c",
+    Bug("capture-of-others-spoilt", "libckpt/device/cuda_threads.c",
         "\tint mode = CKPT_CUDA_MODE_RELAXED;\n",
         "\tint mode = CKPT_CUDA_MODE_GLOBAL;\n",
         "test_device_cuda", "a_capture_is_left_alone_and_copies_go_on_beside_it"),
-    Bug("child-calls-cuda", "device_cuda.c",
+    Bug("child-calls-cuda", "libckpt/device/device_cuda.c",
         "\tif (d->forks == ckpt_fork_count())\n\t\treturn 0;\n",
         "\tif (d->forks <= ckpt_fork_count())\n\t\treturn 0;\n",
         "test_device_cuda", "a_forks_child_calls_nothing"),
-    Bug("table-shared-by-two-launches", "cuda_threads.c",
+    Bug("table-shared-by-two-launches", "libckpt/device/cuda_threads.c",
         "\tflight->next = NULL;\n\tflight->copy = copy;\n",
         "\tpthread_mutex_lock(&d->lock);\n\tif (d->flights)\n"
         "\t\tflight->table = d->flights->table;\n\tpthread_mutex_unlock(&d->lock);\n"
         "\tflight->next = NULL;\n\tflight->copy = copy;\n",
         "test_device_kernels", "copies_under_way_share_no_table"),
-    Bug("lost-one-used-again", "cuda_threads.c",
+    Bug("lost-one-used-again", "libckpt/device/cuda_threads.c",
         "\td->lost = true;\n",
         "\td->lost = false;\n",
         "test_device_cuda_faults", "a_lost_device_fails_what_is_under_way_and_all_that_comes"),
-    Bug("relay-over-what-is-under-way", "cuda_feed.c",
+    Bug("relay-over-what-is-under-way", "libckpt/device/cuda_feed.c",
         "\t\t\tr = scatter ? feed_relayed(d, copy, &piece, relayed) : 0;\n"
         "\t\t\tif (r == 0)\n\t\t\t\tr = launch_grid(d, copy, &grid);\n",
         "\t\t\tr = launch_grid(d, copy, &grid);\n"
         "\t\t\tif (r == 0 && scatter)\n\t\t\t\tr = feed_relayed(d, copy, &piece, relayed);\n",
         "test_device_grids", "scattered_elements_are_those_of_the_cpu"),
-    Bug("kernel-at-what-is-not-pinned", "cuda_feed.c",
+    Bug("kernel-at-what-is-not-pinned", "libckpt/device/cuda_feed.c",
         "\tif (!seen)\n\t\treturn relay_grid(d, copy, segment);\n",
         "\tif (!seen)\n\t\tseen = (uintptr_t)segment->staged;\n",
         "test_device_grids", "gathered_bytes_are_those_of_the_cpu"),
 ]
-
-
-def plant(bug):
-    """Returns the source with this bug in it, or raises."""
-    text = (ROOT / "libckpt/device" / bug.file).read_text(encoding="utf-8")
-    if text.count(bug.old) != 1:
-        raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
-    return text.replace(bug.old, bug.new).encode()
 
 
 def fails(program, test):
@@ -141,7 +131,7 @@ def fails(program, test):
 def try_bug(builder, bug):
     """None: it was found; else why not."""
     try:
-        changed = builder.make_object("libckpt/device/" + bug.file, plant(bug), bug.name)
+        changed = builder.make_object(bug.file, plant(bug), bug.name)
     except LookupError as error:
         return f"CANNOT BE PLANTED: {error}"
     program = builder.link(changed, DEVICE + bug.program)
@@ -153,34 +143,16 @@ def try_bug(builder, bug):
     return None if found else f"{others}, and not by {bug.test}"
 
 
-def check():
-    """Whether each can be planted; nothing is built."""
-    lost = 0
-    for bug in BUGS:
-        try:
-            plant(bug)
-        except LookupError as error:
-            print(f"{bug.name}: CANNOT BE PLANTED: {error}")
-            lost += 1
-    print(f"{len(BUGS) - lost} of {len(BUGS)} bugs can be planted")
-    return 1 if lost else 0
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path)
-    parser.add_argument("--ninja", default="ninja")
-    parser.add_argument("--only", nargs="*")
-    parser.add_argument("--sample", type=int, help="as many, drawn by the commit")
-    parser.add_argument("--check", action="store_true", help="only whether each can be planted")
+    parser = options(__doc__)
     args = parser.parse_args()
     if args.check:
-        return check()
+        return check(BUGS)
     if not args.build:
         parser.error("--build or --check")
     bugs = [bug for bug in BUGS if not args.only or bug.name in args.only]
     if args.sample is not None:
-        bugs = random.Random(commit()).sample(bugs, min(args.sample, len(bugs)))  # noqa: S311
+        bugs = sampled(bugs, args.sample)
     found = 0
     with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
         builder = Builder(args.ninja, args.build.resolve(), pathlib.Path(scratch))

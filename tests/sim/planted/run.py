@@ -9,39 +9,15 @@ The build directory must hold a built simulator. A bug that survives fails the t
 text is not there any more. --sample takes some, others with each commit; those that take thousands of
 seeds are left to runs of all. The tree itself is not touched.
 """
-import argparse
 import concurrent.futures
 import os
 import pathlib
-import random
 import statistics
 import sys
 import tempfile
 
-from builder import ROOT, Builder, commit, hunt
+from builder import Builder, check, hunt, options, plant, sampled
 from planted import PLANTED, REMOTE
-
-
-def plant(bug):
-    """Returns the source with this bug in it, or raises."""
-    source = ROOT / bug.file
-    text = source.read_text(encoding="utf-8") if source.exists() else ""
-    if text.count(bug.old) != 1:
-        raise LookupError(f"{bug.file} holds the text {text.count(bug.old)} times")
-    return text.replace(bug.old, bug.new).encode()
-
-
-def check():
-    """Whether each can be planted; nothing is built."""
-    lost = 0
-    for bug in PLANTED:
-        try:
-            plant(bug)
-        except LookupError as error:
-            print(f"{bug.name}: CANNOT BE PLANTED: {error}")
-            lost += 1
-    print(f"{len(PLANTED) - lost} of {len(PLANTED)} bugs can be planted")
-    return 1 if lost or not PLANTED else 0
 
 
 def try_bug(builder, bug, first, seeds):
@@ -64,22 +40,17 @@ def choose(args):
     if args.sample is None:
         return [bug for bug in there if not args.only or bug.name in args.only]
     often = [bug for bug in there if not bug.rare]
-    return random.Random(commit()).sample(often, min(args.sample, len(often)))  # noqa: S311
+    return sampled(often, args.sample)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path)
-    parser.add_argument("--ninja", default="ninja")
+    parser = options(__doc__)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=30000)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--only", nargs="*")
-    parser.add_argument("--sample", type=int, help="as many, drawn by the commit")
-    parser.add_argument("--check", action="store_true", help="only whether each can be planted")
     args = parser.parse_args()
     if args.check:
-        return check()
+        return check(PLANTED)
     if not args.build:
         parser.error("--build or --check")
     bugs = choose(args)
