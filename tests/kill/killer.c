@@ -10,7 +10,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -50,31 +49,10 @@ __attribute__((format(printf, 1, 2), noreturn)) static void die(const char *fmt,
 	exit(1);
 }
 
-/* Copies the directory that a scenario begins with. */
-
-static int copy_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	char to[1300];
-	char buffer[65536];
-	ssize_t n;
-
-	(void)st;
-	(void)ftw;
-	(void)snprintf(to, sizeof(to), "%s%s", work, path + strlen(template));
-	if (type == FTW_D)
-		return mkdir(to, 0755);
-	int in = open(path, O_RDONLY | O_CLOEXEC);
-	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-	while (in >= 0 && out >= 0 && (n = read(in, buffer, sizeof(buffer))) > 0)
-		if (write(out, buffer, (size_t)n) != n)
-			return -1;
-	return in < 0 || out < 0 || close(in) < 0 || close(out) < 0 ? -1 : 0;
-}
-
 static void begin_anew(void)
 {
 	scratch_remove(strdup(work));
-	if (nftw(template, copy_one, 16, FTW_PHYS) != 0)
+	if (!scratch_copy(template, work))
 		die("cannot copy %s: %s", template, strerror(errno));
 }
 

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -56,6 +57,38 @@ void scratch_remove(char *path)
 {
 	(void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 	free(path);
+}
+
+/* Of the copy that is being made. */
+static struct {
+	const char *from;
+	const char *to;
+} copied;
+
+static int copy_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	char to[1300];
+	char buffer[65536];
+	ssize_t n;
+
+	(void)st;
+	(void)ftw;
+	(void)snprintf(to, sizeof(to), "%s%s", copied.to, path + strlen(copied.from));
+	if (type == FTW_D)
+		return mkdir(to, 0755);
+	int in = open(path, O_RDONLY | O_CLOEXEC);
+	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	while (in >= 0 && out >= 0 && (n = read(in, buffer, sizeof(buffer))) > 0)
+		if (write(out, buffer, (size_t)n) != n)
+			return -1;
+	return in < 0 || out < 0 || close(in) < 0 || close(out) < 0 ? -1 : 0;
+}
+
+bool scratch_copy(const char *from, const char *to)
+{
+	copied.from = from;
+	copied.to = to;
+	return nftw(from, copy_one, 16, FTW_PHYS) == 0;
 }
 
 void scratch_put(const char *dir, const char *path, const char *text)

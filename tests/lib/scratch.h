@@ -12,6 +12,8 @@ char *scratch_make(void);
 char *scratch_make_in_memory(void);
 /* Removes it with all that is in it. */
 void scratch_remove(char *path);
+/* Copies a directory, with all that is in it, to one that is not there. False: errno says why not. */
+bool scratch_copy(const char *from, const char *to);
 /* Writes a text to the file "/a/b" below `dir`, and makes its directories. */
 void scratch_put(const char *dir, const char *path, const char *text);
 /* "a/b" into a buffer that the next eight calls leave alone. */

@@ -287,6 +287,20 @@ void errand_verify(struct deed *d, uint64_t step, bool bad)
 	DO(ckpt_restore_free(handle));
 }
 
+void errand_export(struct deed *d, uint64_t step)
+{
+	struct ckpt_restore *handle = NULL;
+
+	if (CALL(ckpt_export_start(d->engine, step, d->dest, &handle)) != 0)
+		return;
+	int r = errand_wait(handle);
+	if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
+		torture_wrong("step %u is good, and the export says %d", (unsigned)step, r);
+	if (errand_outcome(r == 0, "export", (unsigned)step))
+		deed_log(d, "export %u\n", (unsigned)step);
+	DO(ckpt_restore_free(handle));
+}
+
 void errand_list(struct deed *d, size_t expected)
 {
 	struct ckpt_catalog *catalog = NULL;

@@ -43,6 +43,8 @@ void errand_box(struct deed *d);
 /* For its end; -ETIMEDOUT: there is none. */
 int errand_wait(struct ckpt_restore *restore);
 void errand_verify(struct deed *d, uint64_t step, bool bad);
+/* Exports `step`, which is good, to where the deed says. */
+void errand_export(struct deed *d, uint64_t step);
 /* Lists so many steps, of which 3 is the latest. */
 void errand_list(struct deed *d, size_t expected);
 /* Looks at what the step before the latest holds. */

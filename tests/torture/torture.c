@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lib/slice.h"
 #include "torture/runs.h"
 
 #define TRIES     3
@@ -34,8 +35,7 @@ static const char *const kinds[TORTURE_KINDS] = {"alloc", "table", "syscall", "t
 static struct {
 	const char *only;
 	int kind; /* -1: all */
-	unsigned slice;
-	unsigned slices;
+	struct slice slice;
 	unsigned jobs;
 	bool quick; /* each, and fewer */
 	bool each;
@@ -43,7 +43,7 @@ static struct {
 	bool unreached;
 	struct torture_plan fail[TORTURE_PLANS];
 	unsigned fails;
-} opts = {.kind = -1, .slices = 1, .jobs = 1};
+} opts = {.kind = -1, .slice = {.of = 1}, .jobs = 1};
 
 /* What is to be run. */
 static struct planned {
@@ -105,7 +105,7 @@ static bool in_slice(const struct planned *p)
 	const struct torture_plan *last = &p->plan[p->plans - 1];
 	uint64_t h = last->key + (uint64_t)last->code * 31 + (uint64_t)last->mode * 7 + p->scenario;
 
-	return (h * UINT64_C(0x9e3779b97f4a7c15) >> 32) % opts.slices == opts.slice;
+	return (h * UINT64_C(0x9e3779b97f4a7c15) >> 32) % opts.slice.of == opts.slice.at;
 }
 
 /* Takes one after the other: some runs wait for most of a minute, most for nothing. */
@@ -397,13 +397,8 @@ static bool parse_pair(const char *word, const char *value)
 				opts.kind = k;
 		return opts.kind >= 0;
 	}
-	if (strcmp(word, "--slice") == 0) {
-		opts.slice = (unsigned)strtoul(value, &end, 10);
-		if (*end != '/')
-			return false;
-		opts.slices = (unsigned)strtoul(end + 1, &end, 10);
-		return *end == 0 && opts.slice < opts.slices;
-	}
+	if (strcmp(word, "--slice") == 0)
+		return slice_parse(&opts.slice, value);
 	if (strcmp(word, "--jobs") == 0) {
 		opts.jobs = (unsigned)strtoul(value, &end, 10);
 		return *end == 0 && opts.jobs > 0 && opts.jobs <= TORTURE_JOBS;
@@ -505,7 +500,7 @@ int main(int argc, char **argv)
 		fail_hidden();
 	}
 	bool whole =
-		!opts.fails && !opts.sites && opts.kind < 0 && opts.slices == 1 && all_chosen();
+		!opts.fails && !opts.sites && opts.kind < 0 && opts.slice.of == 1 && all_chosen();
 #ifdef TORTURE_SANITIZED
 	/* Its library is another one, with allocations that are failed elsewhere. */
 	whole = false;

@@ -280,17 +280,8 @@ void trial_many(struct deed *d)
 /* A copy of a step, with the catalog. */
 void trial_many_copied(struct deed *d)
 {
-	struct ckpt_restore *handle = NULL;
-
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
-	if (CALL(ckpt_export_start(d->engine, 2, d->dest, &handle)) == 0) {
-		int r = errand_wait(handle);
-		if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
-			torture_wrong("step 2 is good, and the export says %d", r);
-		if (errand_outcome(r == 0, "export", 2))
-			deed_log(d, "export 2\n");
-		DO(ckpt_restore_free(handle));
-	}
+	errand_export(d, 2);
 	errand_close(d);
 }
