@@ -40,6 +40,8 @@ size_t fuzz_memory_end(uint64_t most);
 void fuzz_check_error(const struct ckpt_error *err, int code, size_t length);
 /* One printable line of UTF-8. */
 bool fuzz_is_line(const char *text, size_t length);
+/* How often `what` stands there. */
+size_t fuzz_occurrences(const char *data, size_t size, const char *what);
 
 /* A kind of sealed file. `value` and `again` are a struct of `size` bytes. */
 struct fuzz_sealed {
@@ -52,7 +54,8 @@ struct fuzz_sealed {
 	bool (*same)(const void *value, const void *again);
 	void (*clear)(void *value); /* NULL: nothing */
 };
-int fuzz_sealed(const struct fuzz_sealed *kind, const uint8_t *data, size_t size);
+/* That of the program, which has it in place of an input of its own: fuzz_sealed.c has that. */
+extern const struct fuzz_sealed fuzz_kind;
 
 /* Mutators. All return the new size, at most `max`. */
 size_t fuzz_mutate_json(uint8_t *text, size_t size, size_t max, struct dice *dice);

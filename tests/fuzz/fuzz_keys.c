@@ -15,22 +15,12 @@
 /* What stands for a secret in the corpus. */
 #define CANARY "CANARY"
 
-static size_t occurrences(const char *data, size_t size, const char *what)
-{
-	size_t count = 0;
-
-	for (const char *at = data;
-		(at = memmem(at, size - (size_t)(at - data), what, strlen(what))); at++)
-		count++;
-	return count;
-}
-
 /* All that there is are values of secrets; mutants may have it elsewhere, too. */
 static bool all_are_secrets(const char *data, size_t size)
 {
-	return occurrences(data, size, CANARY) ==
-	       occurrences(data, size, "\"SecretAccessKey\":\"" CANARY) +
-		       occurrences(data, size, "Token\":\"" CANARY);
+	return fuzz_occurrences(data, size, CANARY) ==
+	       fuzz_occurrences(data, size, "\"SecretAccessKey\":\"" CANARY) +
+		       fuzz_occurrences(data, size, "Token\":\"" CANARY);
 }
 
 static void check_failure(const struct ckpt_error *err, int code, const char *data, size_t size)

@@ -69,6 +69,16 @@ bool fuzz_is_line(const char *text, size_t length)
 	return true;
 }
 
+size_t fuzz_occurrences(const char *data, size_t size, const char *what)
+{
+	size_t count = 0;
+
+	for (const char *at = data;
+		(at = memmem(at, size - (size_t)(at - data), what, strlen(what))); at++)
+		count++;
+	return count;
+}
+
 void fuzz_check_error(const struct ckpt_error *err, int code, size_t length)
 {
 	size_t name = strnlen(err->tensor, sizeof(err->tensor));

@@ -33,18 +33,8 @@ static bool same(const void *value, const void *again)
 	       a->wall_ms == b->wall_ms;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-	static const struct fuzz_sealed kind = {.size = sizeof(struct ckpt_marker),
-		.decode = decode,
-		.encode = encode,
-		.check = check,
-		.same = same};
-
-	return fuzz_sealed(&kind, data, size);
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
-{
-	return fuzz_mutate_sealed(data, size, max, seed);
-}
+const struct fuzz_sealed fuzz_kind = {.size = sizeof(struct ckpt_marker),
+	.decode = decode,
+	.encode = encode,
+	.check = check,
+	.same = same};

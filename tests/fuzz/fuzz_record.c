@@ -134,18 +134,8 @@ static bool same(const void *value, const void *again)
 		       x->index_bytes == y->index_bytes && x->shard_bytes == y->shard_bytes);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-	static const struct fuzz_sealed kind = {.size = sizeof(struct told),
-		.decode = decode,
-		.encode = encode,
-		.check = check,
-		.same = same};
-
-	return fuzz_sealed(&kind, data, size);
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
-{
-	return fuzz_mutate_sealed(data, size, max, seed);
-}
+const struct fuzz_sealed fuzz_kind = {.size = sizeof(struct told),
+	.decode = decode,
+	.encode = encode,
+	.check = check,
+	.same = same};

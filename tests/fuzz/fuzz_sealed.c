@@ -88,8 +88,9 @@ static void check_without_memory(const struct fuzz_sealed *kind, const uint8_t *
 		clear(kind, &again);
 }
 
-int fuzz_sealed(const struct fuzz_sealed *kind, const uint8_t *data, size_t size)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	const struct fuzz_sealed *kind = &fuzz_kind;
 	union value value = {0};
 	struct ckpt_error err = {0};
 	size_t count;
@@ -114,4 +115,9 @@ int fuzz_sealed(const struct fuzz_sealed *kind, const uint8_t *data, size_t size
 	if (r == 0)
 		clear(kind, &value);
 	return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
+{
+	return fuzz_mutate_sealed(data, size, max, seed);
 }

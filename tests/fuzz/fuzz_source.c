@@ -24,24 +24,14 @@ static const char *const secrets[SECRETS] = {
 	"\nAWS_SECRET_ACCESS_KEY=" CANARY,
 };
 
-static size_t occurrences(const char *data, size_t size, const char *what)
-{
-	size_t count = 0;
-
-	for (const char *at = data;
-		(at = memmem(at, size - (size_t)(at - data), what, strlen(what))); at++)
-		count++;
-	return count;
-}
-
 /* All that there is are values of secrets; mutants may have it elsewhere, too. */
 static bool all_are_secrets(const char *data, size_t size)
 {
 	size_t count = 0;
 
 	for (size_t i = 0; i < SECRETS; i++)
-		count += occurrences(data, size, secrets[i]);
-	return count == occurrences(data, size, CANARY);
+		count += fuzz_occurrences(data, size, secrets[i]);
+	return count == fuzz_occurrences(data, size, CANARY);
 }
 
 /* A file that is in memory, by the name of its descriptor. */
