@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "format/dtype.h"
@@ -27,6 +28,15 @@ struct kit {
 	size_t alias_count;
 	uint64_t chunk_bytes;
 };
+
+/* Of the processor, by this thread. */
+KIT double kit_cpu_seconds(void)
+{
+	struct timespec now;
+
+	assert_int_equal(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
 
 KIT uint64_t kit_next(struct kit *kit)
 {

@@ -3,7 +3,6 @@
 #include "format_kit.h"
 
 #include <ckpt/version.h>
-#include <time.h>
 
 #include "format/catalog.h"
 #include "format/manifest.h"
@@ -45,18 +44,13 @@ static void seal(struct ckpt_buf *root)
 	assert_false(root->failed);
 }
 
-static double cpu_seconds(void)
-{
-	return (double)clock() / CLOCKS_PER_SEC;
-}
-
 /* Reads a root within memory and time. */
 static struct ckpt_layout_catalog *read_root(const struct ckpt_buf *root, int code)
 {
 	struct ckpt_layout_catalog *catalog = NULL;
 	struct kit_alloc alloc = {0};
 	struct ckpt_error err = {0};
-	double begun = cpu_seconds();
+	double begun = kit_cpu_seconds();
 
 	ckpt_alloc_set_hook(kit_alloc_hook, &alloc);
 	int r = ckpt_layout_catalog_decode(root->data, root->len, NULL, "x", &err, &catalog);
@@ -64,7 +58,7 @@ static struct ckpt_layout_catalog *read_root(const struct ckpt_buf *root, int co
 	if (r != code)
 		fail_msg("%d: %s", r, err.message);
 	assert_true(alloc.bytes <= 4 * (uint64_t)root->len + 4096);
-	assert_true(cpu_seconds() - begun < SECONDS);
+	assert_true(kit_cpu_seconds() - begun < SECONDS);
 	return catalog;
 }
 
@@ -137,7 +131,7 @@ static void check_list(const char *list, uint64_t bytes, uint64_t ranks)
 	struct ckpt_catalog_box box;
 	int64_t none[CKPT_NDIM_MAX];
 	uint64_t count = 0;
-	double begun = cpu_seconds();
+	double begun = kit_cpu_seconds();
 
 	put_head(&root, 1, 0, 29, bytes);
 	put_tensor(&root, "a", bytes, list);
@@ -151,7 +145,7 @@ static void check_list(const char *list, uint64_t bytes, uint64_t ranks)
 		count++;
 	assert_int_equal(count, ranks);
 	assert_true(ckpt_catalog_box_of(&opened, box.rank, none, none));
-	assert_true(cpu_seconds() - begun < SECONDS);
+	assert_true(kit_cpu_seconds() - begun < SECONDS);
 	ckpt_layout_catalog_free(catalog);
 	ckpt_buf_free(&root);
 }
