@@ -24,10 +24,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from forked import torchrun
-from waiting import LIMIT, HangLimit
+from waiting import LIMIT, HangLimit, until
 
 #: seconds: a job in which nothing has happened for so long hangs
 PATIENCE = LIMIT
@@ -222,14 +222,51 @@ class Truth:
         self.wrong.append(f"start {line.start}, rank {line.rank}: {what}")
 
 
-class Job:
-    """torchrun, its ranks, and what they say."""
+class Listener:
+    """Hears what the ranks of a job say."""
 
-    def __init__(self, place: Path, world: int, kills: int) -> None:
+    def __init__(self, place: Path, world: int) -> None:
         self.place, self.world = place, world
         self.truth = Truth()
         self._logs = Logs(place, world)
         self._heard = time.monotonic()
+
+    def take(self) -> None:
+        """What was said."""
+        for line in self._logs.new():
+            self._heard = time.monotonic()
+            self.truth.take(line)
+
+    def go_on(self, seconds: float) -> None:
+        """So long, whatever becomes of it: what comes after that may come at any moment."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.take()
+            time.sleep(0.002)
+
+    def listen(self) -> None:
+        """Takes what was said; raises if nobody says anything any more."""
+        self.take()
+        if time.monotonic() - self._heard > PATIENCE:
+            raise HangLimit(f"anything to be said; see {self.place / 'output'}")
+
+    def listen_until(self, start: int, word: str) -> None:
+        """Until a rank of this start has begun, or all of them have resumed."""
+
+        def it_is_said() -> bool:
+            self.listen()
+            if word == "begins":
+                return any(key[0] == start for key in self.truth.pids)
+            return len(self.truth.resumed.get(start, {})) == self.world
+
+        until(it_is_said, f"start {start}: {word}")
+
+
+class Job(Listener):
+    """torchrun, its ranks, and what they say."""
+
+    def __init__(self, place: Path, world: int, kills: int) -> None:
+        super().__init__(place, world)
         self._output = (place / "output").open("wb")
         output = self._output.fileno()
         self.process = torchrun(
@@ -240,24 +277,10 @@ class Job:
         )
 
     def listen(self) -> None:
-        """Takes what was said; raises if nobody says anything any more."""
-        for line in self._logs.new():
-            self._heard = time.monotonic()
-            self.truth.take(line)
-        if time.monotonic() - self._heard > PATIENCE:
-            raise HangLimit(f"anything to be said; see {self.place / 'output'}")
-
-    def listen_until(self, start: int, word: str) -> None:
-        """Until a rank of this start has begun, or all of them have resumed."""
-        while True:
-            self.listen()
-            begun = [key for key in self.truth.pids if key[0] == start]
-            done = len(self.truth.resumed.get(start, {})) == self.world
-            if begun and (word == "begins" or done):
-                return
-            if self.process.poll() is not None:
-                raise ChildProcessError(f"torchrun has ended with {self.process.returncode}")
-            time.sleep(0.01)
+        """Raises also if torchrun has ended."""
+        super().listen()
+        if self.process.poll() is not None:
+            raise ChildProcessError(f"torchrun has ended with {self.process.returncode}")
 
     def end(self) -> None:
         """Nothing of it is left."""
@@ -291,16 +314,13 @@ def run(place: Path, world: int, kills: int, seed: int) -> tuple[int, list[str]]
             # Half of them while it resumes, of which nobody knows how long it takes.
             saving = dice.random() < 0.5
             job.listen_until(start, "resumed" if saving else "begins")
-            until = time.monotonic() + dice.uniform(0, SPAN)
-            while time.monotonic() < until:
-                job.listen()
-                time.sleep(0.002)
+            job.go_on(dice.uniform(0, SPAN))
             victims = [job.truth.pids[key] for key in sorted(job.truth.pids) if key[0] == start]
             done += kill(dice.choice(victims), place)
         job.listen_until(kills, "resumed")
         (place / "enough").touch()
         job.process.wait(PATIENCE)
-        job.listen()
+        job.take()
         if job.process.returncode != 0:
             job.truth.wrong.append(f"torchrun has ended with {job.process.returncode}")
     except (HangLimit, ChildProcessError, subprocess.TimeoutExpired) as error:
@@ -308,6 +328,18 @@ def run(place: Path, world: int, kills: int, seed: int) -> tuple[int, list[str]]
     finally:
         job.end()
     return done, job.truth.wrong
+
+
+def end(place: Path, counts: str, wrong: list[str]) -> NoReturn:
+    """Says what there was and what did not hold, of which the files stay."""
+    for line in wrong:
+        sys.stdout.write(f"{line}\n")
+    if wrong:
+        sys.stdout.write(f"what is left of it: {place}\n")
+    else:
+        shutil.rmtree(place)
+    sys.stdout.write(f"counts {counts} wrong={len(wrong)}\n")
+    sys.exit(1 if wrong else 0)
 
 
 def main() -> None:
@@ -323,14 +355,7 @@ def main() -> None:
         return
     place = Path(tempfile.mkdtemp(prefix="killing-", dir=args.dir))
     done, wrong = run(place, args.world, args.kills, args.seed)
-    for line in wrong:
-        sys.stdout.write(f"{line}\n")
-    if wrong:
-        sys.stdout.write(f"what is left of it: {place}\n")
-    else:
-        shutil.rmtree(place)
-    sys.stdout.write(f"counts kills={done} wrong={len(wrong)}\n")
-    sys.exit(1 if wrong else 0)
+    end(place, f"kills={done}", wrong)
 
 
 if __name__ == "__main__":

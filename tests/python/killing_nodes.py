@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,9 +28,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forked import Forked
-from killing import PATIENCE, SPAN, Logs, Truth
+from killing import PATIENCE, SPAN, Listener, end
 from nodes import Network
-from waiting import HangLimit
+from waiting import HangLimit, until
 
 _PORT = 29500
 #: seconds from what happens to a node until the others are killed, at most
@@ -45,35 +44,33 @@ _CUTS = 5
 _SLOW_IN = 4
 
 
-class Job:
+class Job(Listener):
     """One start after the other, of ranks that are spread over the nodes."""
 
     def __init__(self, place: Path, network: Network, world: int) -> None:
-        self.truth = Truth()
+        super().__init__(place, world)
         #: rounds in which a save has come to its deadline
         self.deadlines = 0
-        self._place, self._network, self._world = place, network, world
-        self._logs = Logs(place, world)
-        self._heard = time.monotonic()
+        self._network = network
         self._ranks: list[Forked] = []
         self._output = (place / "output").open("ab")
 
     def node_of(self, rank: int) -> int:
         """Those of one node follow each other; the first nodes may have one more."""
-        return rank * self._network.count // self._world
+        return rank * self._network.count // self.world
 
     def of_node(self, node: int) -> list[int]:
         """Its ranks."""
-        return [rank for rank in range(self._world) if self.node_of(rank) == node]
+        return [rank for rank in range(self.world) if self.node_of(rank) == node]
 
     def start(self, number: int, save_timeout: float | None = None) -> None:
         """All ranks, once nothing is left of the last start. With a timeout, saves may fail."""
         self._heard = time.monotonic()
-        for rank in range(self._world):
+        for rank in range(self.world):
             node = self.node_of(rank)
             environment = {
                 "RANK": str(rank),
-                "WORLD_SIZE": str(self._world),
+                "WORLD_SIZE": str(self.world),
                 "MASTER_ADDR": self._network.address(0),
                 "MASTER_PORT": str(_PORT),
                 "TORCHELASTIC_RESTART_COUNT": str(number),
@@ -85,51 +82,29 @@ class Job:
             output = self._output.fileno()
             rank_of_it = Forked(
                 "import killing, pathlib, sys; killing.be_rank(pathlib.Path(sys.argv[1]))",
-                str(self._place),
+                str(self.place),
                 environment=environment,
                 streams=(None, output, output),
                 network=self._network.name(node),
             )
             self._ranks.append(rank_of_it)
 
-    def take(self) -> None:
-        """What was said."""
-        for line in self._logs.new():
-            self._heard = time.monotonic()
-            self.truth.take(line)
-
-    def go_on(self, seconds: float) -> None:
-        """So long, whatever becomes of it."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self.take()
-            time.sleep(0.002)
-
     def listen(self) -> None:
-        """Takes what was said; raises if nobody says anything any more, or one has ended."""
-        self.take()
-        if time.monotonic() - self._heard > PATIENCE:
-            raise HangLimit(f"anything to be said; see {self._place / 'output'}")
+        """Raises also if a rank has ended."""
+        super().listen()
         ended = [process.returncode for process in self._ranks if process.poll() is not None]
         if ended:
             raise ChildProcessError(f"a rank has ended with {ended[0]}")
 
-    def listen_until(self, start: int, word: str) -> None:
-        """Until a rank of this start has begun, or all of them have resumed."""
-        while True:
-            self.listen()
-            begun = any(key[0] == start for key in self.truth.pids)
-            done = len(self.truth.resumed.get(start, {})) == self._world
-            if begun and (word == "begins" or done):
-                return
-            time.sleep(0.01)
-
     def listen_until_durable(self) -> None:
         """Until a step is durable that no rank had begun before."""
         newest = self.truth.newest
-        while self.truth.durable <= newest:
+
+        def it_is_durable() -> bool:
             self.listen()
-            time.sleep(0.01)
+            return self.truth.durable > newest
+
+        until(it_is_durable, f"a step after {newest} to be durable")
 
     def signal(self, ranks: list[int], number: signal.Signals) -> None:
         """Also a rank that has not said anything yet."""
@@ -146,7 +121,7 @@ class Job:
 
     def end_well(self) -> None:
         """All ranks come to their end by themselves."""
-        (self._place / "enough").touch()
+        (self.place / "enough").touch()
         for rank, process in enumerate(self._ranks):
             code = process.wait(PATIENCE)
             if code != 0:
@@ -160,7 +135,7 @@ class Job:
 
 
 def _kill_one(job: Job, network: Network, dice: random.Random) -> None:
-    job.signal([dice.randrange(job._world)], signal.SIGKILL)
+    job.signal([dice.randrange(job.world)], signal.SIGKILL)
 
 
 def _kill_node(job: Job, network: Network, dice: random.Random) -> None:
@@ -271,14 +246,7 @@ def main() -> None:
             sys.stdout.write(f"no networks can be made here: {error}\n")
             sys.exit(_SKIPPED)
         done, wrong = run(place, network, args.world, args.kills, args.seed)
-    for line in wrong:
-        sys.stdout.write(f"{line}\n")
-    if wrong:
-        sys.stdout.write(f"what is left of it: {place}\n")
-    else:
-        shutil.rmtree(place)
-    sys.stdout.write(f"counts kills={done.kills} deadlines={done.deadlines} wrong={len(wrong)}\n")
-    sys.exit(1 if wrong else 0)
+    end(place, f"kills={done.kills} deadlines={done.deadlines}", wrong)
 
 
 if __name__ == "__main__":
