@@ -13,20 +13,14 @@ import json
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from s3_programs import NETWORK, Bucket, same, save
 from waiting import until
-
-# Not at the front: there is a conftest there, too.
-sys.path.append(str(Path(__file__).parents[1] / "s3"))
-
-from s3_programs import NETWORK, Bucket, has_s3, same, save  # noqa: E402
-from s3_server import S3D, Server  # noqa: E402
 
 URL = "s3://bkt/run"
 # 68 MiB: nine blocks, or parts, of 8 MiB; and some are of small tensors.
@@ -41,26 +35,6 @@ SHARD = r".*\.safetensors"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("cut") / "run", STATE, 7)
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[], Bucket]]:
-    if not S3D.exists() or not has_s3():
-        pytest.skip("a library built without S3")
-    made: list[Server] = []
-
-    def start() -> Bucket:
-        made.append(Server())
-        return Bucket(made[-1], tmp_path)
-
-    yield start
-    for server in made:
-        server.stop()
-
-
-@pytest.fixture
-def bucket(serve: Callable[[], Bucket]) -> Bucket:
-    return serve()
 
 
 @pytest.fixture

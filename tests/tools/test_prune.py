@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from s3_programs import (
     AUTH,
@@ -17,12 +15,9 @@ from s3_programs import (
     OK,
     USAGE,
     Bucket,
-    Nowhere,
     files_of,
-    has_s3,
     save,
 )  # fmt: skip
-from s3_server import S3D, Server
 from sample import some
 from waiting import ended, until
 
@@ -31,23 +26,6 @@ import libckpt
 URL = "s3://bkt/run"
 IN_USE = 11
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Bucket:
-    """The programs, and no server."""
-    return Bucket(Nowhere(), tmp_path)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    if not S3D.exists() or not has_s3():
-        pytest.skip("a library built without S3")
-    server = Server()
-    try:
-        yield Bucket(server, tmp_path)
-    finally:
-        server.stop()
 
 
 def states(bucket: Bucket, store: object) -> dict[int, str]:

@@ -5,17 +5,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "s3"))
-
-from s3_programs import INCOMPLETE, INTEGRITY, OK, USAGE, Bucket, Nowhere, has_s3, save
-from s3_server import S3D, Server
+from s3_programs import INCOMPLETE, INTEGRITY, OK, USAGE, Bucket, save
 
 URL = "s3://bkt/run"
 PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB
@@ -30,20 +24,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(saved: Path, tmp_path: Path) -> Path:
     shutil.copytree(saved, tmp_path / "run")
     return tmp_path / "run"
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Bucket:
-    return Bucket(Nowhere(), tmp_path)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    if not S3D.exists() or not has_s3():
-        pytest.skip("a library built without S3")
-    server = Server()
-    yield Bucket(server, tmp_path)
-    assert server.stop() == 0
 
 
 def file_of(store: Path, step: int, kind: str) -> Path:

@@ -14,7 +14,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ from s3_programs import (
     same,
     save,
 )  # fmt: skip
-from s3_server import S3D, Server, make_certificate
+from s3_server import make_certificate
 from test_consolidate import Box, write_store
 from waiting import ended, until
 
@@ -49,27 +48,6 @@ URL = "s3://bkt/run"
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB: three parts
 ROWS = np.arange(4000, dtype=np.float32).reshape(40, 100)
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Bucket]]:
-    made: list[Server] = []
-
-    def start(*options: object, **more: Any) -> Bucket:
-        if not S3D.exists() or not has_s3():
-            pytest.skip("a library built without S3")
-        made.append(Server(*options, **more))
-        return Bucket(made[-1], tmp_path)
-
-    yield start
-    for server in made:
-        if server.process.poll() is None:
-            assert server.stop() == 0
-
-
-@pytest.fixture
-def bucket(serve: Callable[..., Bucket]) -> Bucket:
-    return serve()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ from s3_programs import (
     same,
     save,
 )  # fmt: skip
-from s3_server import S3D, Server
 from waiting import ended, until
 
 import libckpt
@@ -37,23 +35,6 @@ URL = "s3://bkt/run"
 IN_USE = 11
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB: three parts
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Bucket:
-    """The programs, and no server."""
-    return Bucket(Nowhere(), tmp_path)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    if not S3D.exists() or not has_s3():
-        pytest.skip("a library built without S3")
-    server = Server()
-    try:
-        yield Bucket(server, tmp_path)
-    finally:
-        server.stop()
 
 
 def steps_of(store: Path) -> list[int]:
