@@ -4,7 +4,6 @@ The golden stores, read by FORMAT.md alone: with the stock safetensors reader, P
 struct, and the system's XXH3. Nothing here is ours.
 """
 
-import ctypes
 import json
 import pathlib
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
+from stock_digest import digest
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 STORES = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
@@ -23,18 +23,6 @@ SIZES = {"BOOL": 1, "C64": 8, "C128": 16, "C32": 4, "BF16": 2}
 STORED_AS_U8 = {"C128", "C32", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 RECORD = struct.Struct("<QI16s")
 HEAD = struct.Struct("<8s4I6Q")
-
-
-class _Hash128(ctypes.Structure):
-    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
-
-
-def digest(data: bytes) -> bytes:
-    library = ctypes.CDLL("libxxhash.so.0")
-    library.XXH3_128bits.restype = _Hash128
-    library.XXH3_128bits.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    found = library.XXH3_128bits(data, len(data))
-    return struct.pack(">QQ", found.high, found.low)
 
 
 def element_bytes(dtype: str) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from stock_digest import digest
 from waiting import ended, finished, until
 
 from libckpt import Checkpointer, CheckpointWarning, IntegrityError
@@ -596,16 +596,7 @@ def reseal(manifest: Path, change: tuple[bytes, bytes]) -> None:
     body = manifest.read_bytes().rpartition(b',"digest":')[0]
     assert change[0] in body
     body = body.replace(*change)
-    manifest.write_bytes(body + b',"digest":"' + digest(body) + b'"}\n')
-
-
-def digest(data: bytes) -> bytes:
-    library = ctypes.CDLL("libxxhash.so.0")
-    pair = type("Pair", (ctypes.Structure,), {"_fields_": [("l", ctypes.c_uint64), ("h", ctypes.c_uint64)]})
-    library.XXH3_128bits.restype = pair
-    library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    value = library.XXH3_128bits(data, len(data))
-    return b"%016x%016x" % (value.h, value.l)
+    manifest.write_bytes(body + b',"digest":"' + digest(body).hex().encode() + b'"}\n')
 
 
 def unreadable(manifest: Path) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from stock_digest import digest
 from waiting import finished
 
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / "tools"))
@@ -30,18 +30,6 @@ NAMES = {"<f4": "F32", "<f8": "F64", "|u1": "U8", "<c16": "C128"}
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     program, *rest = (str(a) for a in arguments)
     return finished([TOOLS / program, *rest])
-
-
-class _Hash128(ctypes.Structure):
-    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
-
-
-def digest(data: bytes) -> bytes:
-    library = ctypes.CDLL("libxxhash.so.0")
-    library.XXH3_128bits.restype = _Hash128
-    library.XXH3_128bits.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    found = library.XXH3_128bits(data, len(data))
-    return struct.pack(">QQ", found.high, found.low)
 
 
 def compact(value: object) -> str:
