@@ -74,6 +74,15 @@ def close_last(opened: Open, gpu: FakeGpu) -> Iterator[Open]:
         ckpt._core.shut()
 
 
+def stopped(gpu: FakeGpu, close_last: Open) -> tuple[Job, libckpt.Checkpointer, libckpt.Save]:
+    """Step 1 is saved, and no copy of step 2 is made until the GPU may."""
+    job = Job(gpu)
+    ckpt = close_last(job.state)
+    ckpt.save(1).wait()
+    gpu.control.stop(COPIES)
+    return job, ckpt, ckpt.save(2)
+
+
 def assert_step(store: Any, step: int, job: Job) -> None:
     loaded = libckpt.load(store, step)["model"]
     for name, values in job.values.items():
@@ -99,11 +108,7 @@ def test_a_state_on_a_gpu_comes_back_in_place(gpu: FakeGpu, close_last: Open, st
 
 
 def test_the_loop_waits_for_no_copy(gpu: FakeGpu, close_last: Open, store: Any) -> None:
-    job = Job(gpu)
-    ckpt = close_last(job.state)
-    ckpt.save(1).wait()
-    gpu.control.stop(COPIES)
-    save = ckpt.save(2)
+    job, _ckpt, save = stopped(gpu, close_last)
     job.step()
     assert not save.done("staged")
     gpu.control.stop(0)
@@ -131,11 +136,7 @@ def test_without_the_hook_the_save_is_torn(gpu: FakeGpu, close_last: Open) -> No
 def test_who_waits_elsewhere_does_not_pass_the_fence(
     gpu: FakeGpu, close_last: Open, store: Any
 ) -> None:
-    job = Job(gpu)
-    ckpt = close_last(job.state)
-    ckpt.save(1).wait()
-    gpu.control.stop(COPIES)
-    save = ckpt.save(2)
+    job, _ckpt, save = stopped(gpu, close_last)
     waiting = threading.Thread(target=save.wait)
     waiting.start()
     assert not save._fenced
@@ -202,11 +203,7 @@ def test_tensors_are_kept_as_long_as_the_gpu_may_read_them(gpu: FakeGpu, close_l
 def test_a_capture_is_left_alone_and_its_replay_waits(
     gpu: FakeGpu, close_last: Open, store: Any
 ) -> None:
-    job = Job(gpu)
-    ckpt = close_last(job.state)
-    ckpt.save(1).wait()
-    gpu.control.stop(COPIES)
-    save = ckpt.save(2)
+    job, ckpt, save = stopped(gpu, close_last)
     gpu.capturing = True
     # What the library asks of a stream of the loop; its own thread may still be giving copies.
     asked = [b"cudaStreamIsCapturing", b"cudaStreamWaitEvent"]
@@ -223,11 +220,7 @@ def test_a_capture_is_left_alone_and_its_replay_waits(
 
 
 def test_what_torch_counts_is_found_without_waiting(gpu: FakeGpu, close_last: Open) -> None:
-    job = Job(gpu)
-    ckpt = close_last(job.state)
-    ckpt.save(1).wait()
-    gpu.control.stop(COPIES)
-    save = ckpt.save(2)
+    job, ckpt, save = stopped(gpu, close_last)
     torch.autograd.graph.increment_version([job.model.small])
     with pytest.raises(libckpt.TornSnapshotError, match=r"step 2: small was changed in place"):
         job.optimizer.step()
@@ -271,11 +264,7 @@ def test_a_parameter_that_moves_is_saved_from_where_it_is(
 
 
 def test_a_parameter_that_moves_under_a_save_is_found(gpu: FakeGpu, close_last: Open) -> None:
-    job = Job(gpu)
-    ckpt = close_last(job.state)
-    ckpt.save(1).wait()
-    gpu.control.stop(COPIES)
-    save = ckpt.save(2)
+    job, ckpt, save = stopped(gpu, close_last)
     # Whoever frees the GPU's memory waits for the GPU; here it is kept.
     job.model.large.data = job.values["large"].clone()
     with pytest.raises(libckpt.TornSnapshotError, match="large"):
