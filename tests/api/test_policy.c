@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -486,20 +485,6 @@ static void test_fork_keeps_no_lock(void **state)
 	(void)close(ready[1]);
 }
 
-/* Numbers of generations end; that is no lack of memory. */
-static void test_last_generation(void **state)
-{
-	(void)state;
-	char path[512];
-	(void)snprintf(path, sizeof(path), "%s/g999999", dir);
-	ckpt_engine_close(kit_open(dir, 0));
-	assert_int_equal(mkdir(path, 0777), 0);
-	struct ckpt_engine *engine = kit_open(dir, 0);
-	assert_int_equal(kit_save(engine, 1, v, 2), -ERANGE);
-	assert_non_null(strstr(ckpt_last_error(), "999999"));
-	ckpt_engine_close(engine);
-}
-
 /* keep_last, keep_every, pins; a step that is open for reading stays until it is closed. */
 static void test_retention(void **state)
 {
@@ -636,7 +621,7 @@ int main(void)
 		T(test_torn_before_the_copy), T(test_torn_after_the_copy), T(test_caller_fails_it),
 		T(test_caller_fails_it_early), T(test_eager), T(test_failed_saves_leave_little),
 		T(test_busy), T(test_cancel), T(test_close_under_way), T(test_fork),
-		T(test_fork_keeps_no_lock), T(test_last_generation), T(test_retention),
-		T(test_listing_broken), T(test_remove), T(test_flat)};
+		T(test_fork_keeps_no_lock), T(test_retention), T(test_listing_broken),
+		T(test_remove), T(test_flat)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

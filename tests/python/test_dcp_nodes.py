@@ -177,12 +177,6 @@ def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> Non
     check_resumed(together(4, tmp_path, resume, tmp_path, TWO, "fsdp"), 3, truth, losses)
 
 
-@pytest.mark.full
-def test_ranks_of_ddp_may_change_nodes(tmp_path: Path) -> None:
-    truth, losses = train_and_die(train, tmp_path, TWO, "ddp", 3)
-    check_resumed(together(4, tmp_path, resume, tmp_path, "bbaa", "ddp"), 3, truth, losses)
-
-
 def staged_state(nodes: str, fill: float) -> dict[str, Any]:
     """Of a pipeline: each node's ranks have tensors and values that the others do not have."""
     node = nodes[dist.get_rank()]

@@ -120,17 +120,6 @@ def test_loading_changes_nothing(written: Training, store: Path) -> None:
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
-def test_a_store_may_be_read_beside_its_writer(opened: Any, store: Path) -> None:
-    state = {"x": torch.zeros(2)}
-    ckpt = opened(state)
-    ckpt.save(1).wait()
-    assert libckpt.load(store)["x"].tolist() == [0, 0]
-    state["x"] += 1
-    ckpt.save(2).wait()
-    assert libckpt.load(store)["x"].tolist() == [1, 1]
-    assert len(libckpt.list_steps(store)) == 2
-
-
 def test_where_there_is_no_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(libckpt.StoreNotFoundError) as caught:
@@ -328,18 +317,6 @@ def test_a_damaged_claim_is_no_new_start(opened: Any, store: Path, how: str) -> 
         assert caught.value.code == -10001
         assert "started anew" not in str(caught.value)
         assert "new_start" not in str(caught.value)
-
-
-def test_a_manifest_that_is_no_file_is_passed_over(opened: Any, store: Path) -> None:
-    ckpt = opened({"x": torch.zeros(3)})
-    for step in (1, 2):
-        ckpt.save(step).wait()
-    ckpt.close()
-    manifest = next(store.glob("g*/step-0000000002/manifest.json"))
-    manifest.unlink()
-    manifest.mkdir()
-    with pytest.warns(libckpt.CheckpointWarning, match="step 2"):
-        assert opened({"x": torch.zeros(3)}).resume() == 1
 
 
 def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:

@@ -109,17 +109,6 @@ def test_verify_names_file_offset_tensor(store: Path) -> None:
     assert run("ckpt-verify", store, "--step", "latest~1").returncode == INTEGRITY
 
 
-@pytest.mark.parametrize("suffix", [".index", "manifest.json", ".safetensors"])
-def test_verify_finds_any_flip(store: Path, suffix: str) -> None:
-    path = one(store, 30, suffix)
-    for offset in {0, 8, 40, path.stat().st_size // 2, path.stat().st_size - 1}:
-        flip(path, offset)
-        result = run("ckpt-verify", store)
-        assert result.returncode == INTEGRITY, (suffix, offset, result.stdout, result.stderr)
-        flip(path, offset)
-    assert run("ckpt-verify", store).returncode == OK
-
-
 def test_verify_broken_claim(store: Path) -> None:
     flip(store / "gens" / "000001.json", 20)
     result = run("ckpt-verify", store)
