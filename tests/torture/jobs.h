@@ -59,6 +59,8 @@ bool job_goes_on(struct job_rank *r, bool good);
 
 /* A step that is to be committed. Whether to go on. */
 bool job_save(struct job_rank *r, unsigned step, unsigned seed);
+/* A body of job_run(): steps 1 to 3, with which a trial begins. */
+void job_save_three(struct job_rank *r);
 /*
  * A step that is to be of no rank: rank 1 says that it has failed, if `fails`; else something is wrong with it
  * that is seen, unless rank 0 cannot look.

@@ -14,20 +14,10 @@
 
 /* Where stores come from. */
 
-static void save_three(struct job_rank *r)
-{
-	if (!job_open(r))
-		deed_die("open: %s", ckpt_last_error());
-	for (unsigned step = 1; step <= 3; step++)
-		if (!job_save(r, step, step))
-			deed_die("step %u is not there", step);
-	job_close(r);
-}
-
 void trial_prepare_job(struct deed *d)
 {
 	job_run(d, &(struct job_opts){.session = "before", .timeout_ms = DEED_TIMEOUT_MS},
-		save_three);
+		job_save_three);
 }
 
 /* In the shard of one rank of the third step. */
@@ -76,7 +66,7 @@ void trial_prepare_copies(struct deed *d)
 	job_run(d,
 		&(struct job_opts){
 			.session = "before", .copies = true, .timeout_ms = DEED_TIMEOUT_MS},
-		save_three);
+		job_save_three);
 	damage(d, 0);
 	deed_log(d, "worn 3\n");
 }

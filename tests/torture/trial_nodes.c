@@ -22,16 +22,6 @@ static void run(
 
 /* Where stores come from. */
 
-static void save_three(struct job_rank *r)
-{
-	if (!job_open(r))
-		deed_die("open: %s", ckpt_last_error());
-	for (unsigned step = 1; step <= 3; step++)
-		if (!job_save(r, step, step))
-			deed_die("step %u is not there", step);
-	job_close(r);
-}
-
 static void save_fourth(struct job_rank *r)
 {
 	if (!job_open(r) || job_restore(r, CKPT_STEP_LATEST, 3, 3) < 0 || !job_save(r, 4, 4))
@@ -41,7 +31,7 @@ static void save_fourth(struct job_rank *r)
 
 void trial_prepare_nodes(struct deed *d)
 {
-	run(d, "before", DEED_TIMEOUT_MS, save_three);
+	run(d, "before", DEED_TIMEOUT_MS, job_save_three);
 }
 
 static void remove_at_b(const struct deed *d, const char *name)
