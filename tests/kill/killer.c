@@ -9,7 +9,6 @@
  * unless CKPT_TEST_KILL_DISK is set.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -3,12 +3,10 @@
 #include "lib/test.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/lister.h"
 #include "lib/core_scene.h"
-#include "lib/scratch.h"
 
 static int set_up(void **state)
 {

@@ -2,14 +2,10 @@
 /* What goes to a remote store in a directory keeps to its bound, and is all there when its time has come. */
 #include "lib/test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
 #include "engine/pacer.h"
 #include "engine/uploader.h"
 #include "lib/core_scene.h"
-#include "lib/scratch.h"
 
 #define RATE    UINT64_C(1000000)
 #define BLOCK   UINT64_C(65536)

@@ -3,7 +3,6 @@
 #include "lib/test.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/core_scene.h"

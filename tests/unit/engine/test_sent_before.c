@@ -4,13 +4,10 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/core_scene.h"
-#include "lib/scratch.h"
 
 #define MINUTE UINT64_C(60000)
 
