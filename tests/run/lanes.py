@@ -34,7 +34,7 @@ class Step:
     lane: str
     run: Callable[[Lane, list[Test]], None]
     makes: str = ""  # what others may need
-    needs: str = ""
+    needs: str = ""  # words
 
 
 @dataclass
@@ -107,11 +107,13 @@ class Lane:
         self.cpu_seconds = 0.0
         tests: list[Test] = []
         failure = ""
-        if step.needs:
-            self.run.made[step.needs].wait()
+        needs = step.needs.split()
+        for need in needs:
+            self.run.made[need].wait()
         began = time.monotonic()
-        if step.needs in self.run.missing:
-            failure = f"there is no {step.needs}"
+        missing = [need for need in needs if need in self.run.missing]
+        if missing:
+            failure = f"there is no {' '.join(missing)}"
         else:
             try:
                 step.run(self, tests)

@@ -59,6 +59,8 @@ ALL = (
 # For scripts and tests; pyproject.toml asks more of the package.
 PYTHON_RULES = "B,C4,E4,E7,E9,F,I,PIE,SIM,UP"
 SANITIZED = ("unit", "sim", "api", "fuzz")
+PACKAGE = "package"  # of Python, in .venv
+PACKAGED = ("python", "s3", "gpu", "tools", "asan")  # parts that import it
 
 #: The commit that changes() compares with, set before it is called; "": the last one that landed.
 base = ""
@@ -84,7 +86,10 @@ def default_parts() -> list[str]:
 def steps(parts: Collection[str]) -> list[Step]:
     """The steps of parts, in the order in which their lane runs them."""
     suites = [suite for part, of_part in SUITES.items() if part in parts for suite in of_part]
-    found = list(suite_steps(suites)) if suites else []
+    found = [Step(PACKAGE, CPU, commands(["scripts/package"]), makes=PACKAGE)]
+    if not set(parts).intersection(PACKAGED):
+        found.clear()
+    found += suite_steps(suites) if suites else []
     found += [step for step in other_steps() if step.part in parts]
     return found
 
@@ -111,10 +116,11 @@ def other_steps() -> Iterator[Step]:
     yield Step("runner", CPU, pytest_tests("runner", ["tests/run"], jobs=1, marks=False))
     for part in ("python", "s3", "tools"):
         body = pytest_tests(part, [f"tests/{part}"])
-        yield Step(part, WAIT, body)
-        yield Step(part, CPU, body)
+        yield Step(part, WAIT, body, needs=PACKAGE)
+        yield Step(part, CPU, body, needs=PACKAGE)
     # On a GPU, where there is one; else they show that they run.
-    yield Step("gpu", WAIT, pytest_tests("gpu", ["tests/gpu"], jobs=1, marks=False))
+    gpu = pytest_tests("gpu", ["tests/gpu"], jobs=1, marks=False)
+    yield Step("gpu", WAIT, gpu, needs=PACKAGE)
     yield from asan_steps()
     yield from tsan_steps()
     yield from release_steps()
@@ -140,8 +146,9 @@ def asan_steps() -> Iterator[Step]:
     tests = meson_tests(build, SANITIZED, takes=half_of_unit)
     build_it = each(built(build, "all"), built_for(build, SANITIZED, takes=half_of_unit))
     yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
-    yield Step("asan", WAIT, each(tests, programs), needs=build)
-    yield Step("asan", CPU, each(tests, same_runs(build), programs))
+    needs = f"{build} {PACKAGE}"
+    yield Step("asan", WAIT, each(tests, programs), needs=needs)
+    yield Step("asan", CPU, each(tests, same_runs(build), programs), needs=needs)
 
 
 def same_runs(other: str) -> Body:

@@ -57,7 +57,10 @@ def test_the_parts_look_at_what_has_changed_since_the_commit_that_was_given(
 
 def test_each_part_alone_has_steps() -> None:
     for part in plan.ALL:
-        assert plan.steps([part]), part
+        steps = plan.steps([part])
+        assert steps, part
+        made = {step.makes for step in steps}
+        assert {need for step in steps for need in step.needs.split()} <= made, part
 
 
 def test_slices_are_of_the_tree_and_are_all_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
