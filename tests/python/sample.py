@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import TypeVar
@@ -15,4 +16,4 @@ def some(of: Sequence[T], one_in: int) -> Sequence[T]:
     draw = os.environ.get("CKPT_TEST_SLICE")
     if not draw or os.environ.get("CKPT_TEST_FULL"):
         return of
-    return of[int(draw, 16) % one_in :: one_in]
+    return of[int(hashlib.sha256(draw.encode()).hexdigest(), 16) % one_in :: one_in]
