@@ -3,6 +3,9 @@
 Programs and ranks of tests that need torch, which takes seconds to import: a server imports it
 once, for all workers of a test run, and forks for each. The server has one thread and has opened no
 store, so that what a program finds is what it would find in a process of its own.
+
+usage: forked.py -m MODULE ARGUMENTS...   is the server itself, as long as this runs
+       forked.py -u -c PROGRAM            in a process of the server that runs
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import gc
 import importlib
 import json
 import os
+import random
 import select
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from waiting import until
 
@@ -34,6 +38,7 @@ _SLOW = (
     "ranks",
     "conftest",
 )
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _MESSAGE = 1 << 16
 _NEW_NETWORK = 0x40000000
 
@@ -69,7 +74,7 @@ class Server:
         subprocess.Popen(
             [sys.executable, "-c", _STARTED.format(place=_PLACE, fd=listening.fileno())],
             pass_fds=[listening.fileno()],
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env=os.environ | _ONE_THREAD,
             stdin=subprocess.DEVNULL,
         )
 
@@ -178,6 +183,13 @@ import runpy, sys
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+#: A module as the main program, with its arguments.
+_MODULE = """
+import os, runpy, sys
+del sys.argv[0]
+sys.path.insert(0, os.getcwd())
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 _AGENT = """
 import forked, sys
 from torch.distributed import run
@@ -207,8 +219,11 @@ def start_rank(_handler: Any, command: tuple[str, ...], environment: dict[str, s
 # The server.
 
 
-def serve(fd: int) -> None:
-    """Until nobody can ask any more. Returns in each program's process, too, when it has run."""
+def serve(fd: int, first: dict[str, Any] | None = None) -> None:
+    """
+    Until nobody can ask any more, or `first` has ended, which exits as that did. Returns in each
+    program's process, too, when it has run.
+    """
     os.set_inheritable(fd, False)
     for name in _SLOW:
         importlib.import_module(name)
@@ -221,11 +236,39 @@ def serve(fd: int) -> None:
     listening = socket.socket(fileno=fd)
     asking: list[socket.socket] = []
     told: dict[int, int] = {}
+    over: list[int] = []
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for one in (listening, *asking):
+                one.close()
+            for other in (woken, wake, *over, *told.values()):
+                os.close(other)
+            # As in a process of its own. NumPy's and torch's are for a test to seed.
+            random.seed()
+        return child
+
+    if first is not None:
+        end, tell = os.pipe2(os.O_CLOEXEC)
+        child = fork()
+        if child == 0:
+            os.close(end)
+            os.close(tell)
+            _run(**first)
+            return
+        told[child] = tell
+        over.append(end)
     while True:
-        ready = select.select([listening, woken, *asking], [], [])[0]
+        ready = select.select([listening, woken, *over, *asking], [], [])[0]
         if woken in ready:
             os.read(woken, _MESSAGE)
             _reap(told)
+        if over and over[0] in ready:
+            _exit(int(os.read(over[0], _MESSAGE)))
         if listening in ready:
             asking.append(listening.accept()[0])
         for client in [one for one in asking if one in ready]:
@@ -233,18 +276,11 @@ def serve(fd: int) -> None:
             if not message:
                 client.close()
                 asking.remove(client)
-                if not asking:
+                if not asking and first is None:
                     return
                 continue
-            child = os.fork()
+            child = fork()
             if child == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                for one in (listening, *asking):
-                    one.close()
-                for other in (woken, wake, *told.values()):
-                    os.close(other)
                 _become(files)
                 return
             how, *streams, told[child] = files
@@ -304,4 +340,36 @@ def _enter(network: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {network}")
 
 
+def _exit(code: int) -> NoReturn:
+    """As a shell exits, of whose last program this is told."""
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def main() -> None:
+    """As `python` with these arguments."""
+    if sys.argv[1:3] == ["-u", "-c"]:
+        program = Forked(*sys.argv[3:], streams=(0, 1, 2))
+        _exit(program.wait())
+    assert sys.argv[1] == "-m"
+    own = dict(os.environ)
+    own["LIBCKPT_TESTS_FORK_AT"] = f"\1libckpt-tests-{os.getpid()}"
+    listening = _new_socket()
+    listening.bind(own["LIBCKPT_TESTS_FORK_AT"].replace("\1", "\0"))
+    listening.listen(64)
+    os.environ |= _ONE_THREAD
+    first = {
+        "program": _MODULE,
+        "arguments": sys.argv[2:],
+        "environment": own,
+        "place": os.getcwd(),
+        "session": False,
+        "network": None,
+    }
+    serve(listening.detach(), first)
+
+
 __all__ = ["Forked", "serve", "start_rank", "torchrun"]
+
+if __name__ == "__main__":
+    # By its name, of which others have it.
+    importlib.import_module("forked").main()

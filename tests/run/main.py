@@ -139,6 +139,8 @@ def main() -> int:
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     os.environ.setdefault("CKPT_TEST_SLICE", tree())
+    # Or every worker of pytest would compile every test again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     judge.flaky()
     run = Run(plan.steps(chosen(options)), LOGS)
     run.go(ended)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ CPUS = os.cpu_count() or 2
 BESIDE = CPUS + 6  # tests that wait, at a time
 FULL = bool(os.environ.get("CKPT_TEST_FULL"))
 PYTHON = str(ROOT / ".venv/bin/python")
+# What is like it, in processes that are forked from one that has imported torch.
+FORKS = ROOT / "tests/python/forked.py"
 
 
 def system_or_venv(name: str) -> str:
@@ -182,11 +185,14 @@ def pytest_tests(
         plugins = ["-p", "selection", "-p", "record"]
         own = {"PYTHONPATH": str(ROOT / "tests/run"), **(environment or {})}
         own |= {"CKPT_TEST_PART": part, "CKPT_TEST_RECORD": str(record.resolve())}
-        base = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        base = [PYTHON, *words]
         many = jobs or (BESIDE if waits else CPUS)
-        spread = ["-n", str(many), "--dist", "worksteal"] if many > 1 else []
+        worker = shlex.join([PYTHON, "-S", str(FORKS)])
+        spread = ["--tx", f"{many}*popen//python={worker}", "--dist", "worksteal"] if many > 1 else []
         mark = ["-m", "waits" if waits else "not waits"] if marks else []
-        code = lane.command([*base, *plugins, *spread, *mark, *folders], own)
+        first = [PYTHON, str(FORKS), *words] if many > 1 else base
+        code = lane.command([*first, *plugins, *spread, *mark, *folders], own)
         before = len(tests)
         if record.exists():
             tests += of_pytest(record, part)

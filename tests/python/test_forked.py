@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is forked from a server ends, reads and writes as a process of its own would."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from forked import Forked
+from waiting import ended, finished
+
+PLACE = Path(__file__).parent
+
+#: forked.py without what takes seconds to import.
+QUICK = f"""
+import sys; sys.path.insert(0, {str(PLACE)!r})
+import forked; forked._SLOW = (); forked.main()
+"""
+#: Asks for a program on its standard input, says what came of it, and ends.
+MODULE = f"""
+import os, signal, subprocess, sys
+asked = "import sys; print(sys.stdin.readline().strip(), sys.argv, flush=True); {{}}"
+words = [sys.executable, "-S", {str(PLACE / "forked.py")!r}, "-u", "-c", asked.format(sys.argv[1])]
+done = subprocess.run(words, input="hello\\n", capture_output=True, text=True, check=False)
+print(done.stdout.strip(), done.returncode, flush=True)
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "program_ends", "module", "module_ends"),
+    [
+        ("pass", 0, "pass", 0),
+        ("sys.exit(5)", 5, "sys.exit(7)", 7),
+        ("1 / 0", 1, "1 / 0", 1),
+        ("import os; os.kill(os.getpid(), 9)", 137, "os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+@pytest.mark.slices(1)
+def test_both_end_as_what_they_run(
+    tmp_path: Path, program: str, program_ends: int, module: str, module_ends: int
+) -> None:
+    (tmp_path / "asks.py").write_text(MODULE)
+    words = ["-m", "asks", program, module]
+    done = finished([sys.executable, "-c", QUICK, *words], cwd=tmp_path)
+    assert done.stdout == f"hello ['-c'] {program_ends}\n", done.stderr
+    assert done.returncode == module_ends, done.stderr
+
+
+def test_no_two_have_the_same_luck() -> None:
+    program = "import random; print(random.random())"
+    both = [Forked(program) for _ in range(2)]
+    said = {ended(one)[0] for one in both}
+    assert len(said) == 2
+    killed = Forked("import time; time.sleep(1000)")
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
