@@ -2,7 +2,6 @@
 /* What goes to a remote store in a directory keeps to its bound, and is all there when its time has come. */
 #include "lib/test.h"
 
-
 #include "engine/pacer.h"
 #include "engine/uploader.h"
 #include "lib/core_scene.h"
