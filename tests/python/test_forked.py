@@ -54,6 +54,6 @@ def test_no_two_have_the_same_luck() -> None:
     both = [Forked(program) for _ in range(2)]
     said = {ended(one)[0] for one in both}
     assert len(said) == 2
-    killed = Forked("import time; time.sleep(1000)")
+    killed = Forked("import signal; signal.pause()")
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
