@@ -6,9 +6,13 @@ runs the tests has threads by then, whose locks nobody in a fork of it would eve
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import pickle
 import random
+import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -28,7 +32,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
-from waiting import HangLimit, until
+from waiting import LIMIT, HangLimit, until
 
 import libckpt
 
@@ -53,10 +57,13 @@ def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> l
         hang = error
     hanging = [rank.poll() is None for rank in ranks]
     for rank, hangs in zip(ranks, hanging, strict=True):
-        if hangs:
+        if hangs:  # it writes where it is, and dies
+            rank.send_signal(signal.SIGUSR1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.wait(LIMIT / 10)
             rank.kill()
         rank.wait()
-    answers = [_answer(meeting / f"answer-{n}", hangs) for n, hangs in enumerate(hanging)]
+    answers = [_answer(meeting, n, hangs) for n, hangs in enumerate(hanging)]
     failed = [f"rank {n}: {why}" for n, (well, why) in enumerate(answers) if not well]
     if hang is not None:
         raise AssertionError("\n".join([str(hang), *failed]))
@@ -64,17 +71,21 @@ def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> l
     return [value for _, value in answers]
 
 
-def _answer(path: Path, hangs: bool) -> tuple[bool, Any]:
+def _answer(meeting: Path, rank: int, hangs: bool) -> tuple[bool, Any]:
     try:
-        answer: tuple[bool, Any] = pickle.loads(path.read_bytes())
+        answer: tuple[bool, Any] = pickle.loads((meeting / f"answer-{rank}").read_bytes())
     except (FileNotFoundError, EOFError):
-        return False, "hangs" if hangs else "died"
+        where = meeting / f"where-{rank}"
+        told = where.read_text() if where.exists() else ""
+        return False, f"hangs\n{told}" if hangs else "died"
     return answer
 
 
 def be_one() -> None:
     """A rank: its number, how many there are, and where they meet are the arguments."""
     rank, world, meeting = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    where = (meeting / f"where-{rank}").open("w")
+    faulthandler.register(signal.SIGUSR1, where, chain=True)
     try:
         # By name, from where the tests are.
         body, args = pickle.loads((meeting / "work").read_bytes())
