@@ -78,20 +78,10 @@ static void clear(void *value)
 	ckpt_remote_record_clear(value);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-	static const struct fuzz_sealed kind = {.size = sizeof(struct ckpt_remote_record),
-		.memory = 8,
-		.decode = decode,
-		.encode = encode,
-		.check = check,
-		.same = same,
-		.clear = clear};
-
-	return fuzz_sealed(&kind, data, size);
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
-{
-	return fuzz_mutate_sealed(data, size, max, seed);
-}
+const struct fuzz_sealed fuzz_kind = {.size = sizeof(struct ckpt_remote_record),
+	.memory = 8,
+	.decode = decode,
+	.encode = encode,
+	.check = check,
+	.same = same,
+	.clear = clear};
