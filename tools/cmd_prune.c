@@ -16,13 +16,15 @@ static const char help[] =
 	"newest step that stays is verified before anything is marked. What a removal has left "
 	"that "
 	"was\n"
-	"cut short goes as well. Steps that are under way stay. One `ckpt prune` at a time.\n"
+	"cut short goes as well. Steps that are under way stay. What somebody else has marked is "
+	"his\n"
+	"for the grace, and as long again if he does not go on.\n"
 	"\n"
 	"  --keep-last N   the newest N steps of the lineage stay; 1 at least\n"
 	"  --keep-every N  so does every step that N divides\n"
-	"  --grace S       seconds between the marks and the removal (60): longer than a restore "
+	"  --grace S       seconds between the marks and the removal (240): longer than a restore "
 	"takes\n"
-	"                  that has begun\n"
+	"                  that has begun; 240 at least where others may remove at the same time\n"
 	"  --no-verify     do not read the newest step first\n"
 	"  --dry-run       say what would go, and change nothing\n"
 	"  --json          one JSON object\n"
@@ -51,6 +53,7 @@ struct prune {
 	json_t *busy;
 	uint64_t bytes;
 	size_t marked;
+	size_t taken; /* over from somebody else, and to be removed after another grace */
 	int exit_code;
 };
 
@@ -103,14 +106,14 @@ static bool newest(const struct prune *p, uint64_t *ret_step)
 	return false;
 }
 
-/* Whether something goes that can still be restored. */
+/* Whether something goes that can still be restored, or that somebody else may be removing just now. */
 static bool takes_steps(const struct prune *p)
 {
 	bool takes = false;
 
 	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
 		struct ckpt_step_info info = step_at(p, i);
-		takes = takes || (info.retired && info.state != CKPT_STEP_PENDING);
+		takes = takes || info.going || (info.retired && info.state != CKPT_STEP_PENDING);
 	}
 	return takes;
 }
@@ -139,12 +142,13 @@ static int mark(struct prune *p)
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
 			return cli_fail_interrupted(p->cli, NULL);
-		if (!info.retired)
+		if (!info.retired && !info.going)
 			continue;
-		int r = info.going ? 0 : ckpt_catalog_mark(p->engine, p->catalog, i);
+		/* What somebody else has marked is looked at, and is his for this long. */
+		int r = ckpt_catalog_mark(p->engine, p->catalog, i);
 		if (r < 0)
 			return cli_fail(p->cli, r);
-		p->marked++;
+		p->marked += info.retired;
 	}
 	return CLI_OK;
 }
@@ -168,6 +172,10 @@ static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 	int r = info->retired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
 			      : ckpt_catalog_unmark(p->engine, p->catalog, i);
 
+	if (r == -EAGAIN) {
+		p->taken++;
+		return CLI_OK;
+	}
 	if (r == -EBUSY) {
 		note(p, p->busy, info, "in use, and stays for now:");
 		p->exit_code = CLI_IN_USE;
@@ -219,7 +227,20 @@ static int run(struct prune *p)
 	if (exit_code != CLI_OK)
 		return exit_code;
 	r = look(p);
-	return r < 0 ? cli_fail(p->cli, r) : take_all(p);
+	exit_code = r < 0 ? cli_fail(p->cli, r) : take_all(p);
+	if (exit_code != CLI_OK || p->taken == 0)
+		return exit_code;
+	/* Whoever had marked them does not go on: from now on they are marked by this one. */
+	p->marked = p->taken;
+	exit_code = grace(p);
+	if (exit_code != CLI_OK)
+		return exit_code;
+	r = look(p);
+	if (r < 0)
+		return cli_fail(p->cli, r);
+	json_array_clear(p->busy);
+	p->exit_code = CLI_OK;
+	return take_all(p);
 }
 
 static void say(const struct prune *p)

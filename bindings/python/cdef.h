@@ -225,6 +225,9 @@ struct ckpt_engine_opts {
 	uint64_t remote_every;
 	uint64_t remote_bytes_per_s;
 	uint32_t remote_tries;
+	uint64_t remote_keep_last;
+	uint64_t remote_keep_every;
+	uint32_t remote_grace_s;
 };
 
 #define CKPT_ENGINE_NEW_START  ...
@@ -280,6 +283,8 @@ struct ckpt_stats {
 	uint64_t remote_generation;
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;
+	uint64_t remote_steps_going;
+	uint64_t remote_steps_removed;
 	uint64_t remote_failing_ms;
 	int64_t remote_code;
 	uint64_t bytes_uploaded_staged;

@@ -179,8 +179,12 @@ CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
  *   unmark those that are marked, and stay
  *
  * One that is marked (info.going) is not chosen as the latest any more, and no upload brings it back. Each step goes so
- * that an end at any moment leaves no step without a shard: whoever removes next goes on with it. Only one process
- * may remove at a time.
+ * that an end at any moment leaves no step without a shard: whoever removes next goes on with it.
+ *
+ * Several may remove at a time. A mark is whose it is: mark those of the list that others have marked (info.going) as
+ * well, whether they are to go or not, and this engine notes them. Whoever removes or unmarks takes over, after that time, one that has not changed
+ * since, and no more: -EAGAIN. Wait as long again, take a new list, and do as it says. A mark that was not noted, or has
+ * changed, is left alone.
  */
 
 /*
@@ -193,7 +197,8 @@ CKPT_API int ckpt_catalog_retire(
 /*
  * One step of the list, by its index. -EINVAL: not what the list says of it (marked or removed only if it is to go,
  * removed only if it was marked, unmarked only if it is not to go). CKPT_EINUSE: a live process holds the directory.
- * -EBUSY: it is read just now, or somebody else has taken its mark away. System errors; the same again goes on.
+ * -EBUSY: it is read just now, or its mark is gone, or somebody else's. -EAGAIN: the mark was somebody else's, and is
+ * this engine's now. System errors; the same again goes on.
  */
 CKPT_API int ckpt_catalog_mark(
 	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);

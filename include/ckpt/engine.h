@@ -102,6 +102,14 @@ struct ckpt_engine_opts {
 	uint64_t remote_bytes_per_s; /* of this node: its ranks share it; 0: no bound */
 	uint32_t
 		remote_tries; /* that fail in a row, and nothing is uploaded any more; 0: for ever */
+	/*
+	 * What rank 0 keeps there: the newest k steps of the lineage, and every step divisible by n, as keep_last and
+	 * keep_every do here. What is to go is marked first, and removed after a grace, so that others may read there
+	 * meanwhile; a job that ends sooner leaves that to the next. A start sends nothing that has k newer ones there.
+	 */
+	uint64_t remote_keep_last;  /* 0: nothing is removed there */
+	uint64_t remote_keep_every; /* 0: none */
+	uint32_t remote_grace_s;    /* longer than a restore from there takes; 0: 1800 */
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
@@ -224,7 +232,9 @@ struct ckpt_stats {
 	uint64_t uploads_waiting_bytes; /* of this rank, as far as it is known */
 	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
 	uint64_t remote_step;
-	uint64_t remote_wall_ms; /* when it was there, since the epoch; 0: none is known */
+	uint64_t remote_wall_ms;       /* when it was there, since the epoch; 0: none is known */
+	uint64_t remote_steps_going;   /* marked there, and to be removed after the grace */
+	uint64_t remote_steps_removed; /* by remote_keep_last */
 	uint64_t
 		remote_failing_ms; /* since when tries to send fail, since the epoch; 0: they do not */
 	int64_t remote_code;       /* why (CKPT_EINUSE: another one sends it); 0: they do not */

@@ -52,19 +52,21 @@ static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, s
 	if (r < 0)
 		return r;
 	const struct ckpt_scan_step *s = &catalog->scan.steps[index];
-	if (catalog->retired[index] != (what != CKPT_BURIAL_UNMARK) ||
-		(what != CKPT_BURIAL_MARK && !s->going))
+	/* What somebody else has marked is noted, whatever this list says of it. */
+	bool watch = what == CKPT_BURIAL_MARK && s->going;
+	if (!watch && (catalog->retired[index] != (what != CKPT_BURIAL_UNMARK) ||
+			      (what != CKPT_BURIAL_MARK && !s->going)))
 		return ckpt_fail(err, -EINVAL, "step %llu is %s, and %s: that may not be done",
 			(unsigned long long)s->step, catalog->retired[index] ? "to go" : "to stay",
 			s->going ? "marked" : "not marked");
-	struct ckpt_command *command = ckpt_burial_new(ckpt_runtime_core(engine));
+	struct ckpt_command *command = ckpt_burier_new(ckpt_runtime_core(engine));
 	if (!command)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
-	struct ckpt_burial *burial = CKPT_CONTAINER(command, struct ckpt_burial, command);
+	struct ckpt_burial *burial = &CKPT_CONTAINER(command, struct ckpt_burier, command)->burial;
 	burial->act = what;
 	burial->generation = s->generation;
 	burial->step = s->step;
-	r = ckpt_runtime_run(engine, command, ckpt_burial_body, err);
+	r = ckpt_runtime_run(engine, command, ckpt_burier_body, err);
 	ckpt_command_unref(command);
 	return r;
 }

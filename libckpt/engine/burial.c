@@ -9,43 +9,98 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/open.h"
+#include "engine/sweeper.h"
 #include "format/sealed.h"
 
 #define INDEX_SUFFIX ".index"
+/* What others may do to a tombstone takes a grace; and who removes looks at it all that while. */
+#define LOOK_NS      UINT64_C(2000000000)
 
 static struct ckpt_burial *burial_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_burial, work);
 }
 
-static void clear(struct ckpt_command *command)
-{
-	struct ckpt_burial *b = CKPT_CONTAINER(command, struct ckpt_burial, command);
-
-	ckpt_free(b->op.listing.names);
-	ckpt_free(b->op.data);
-	ckpt_free(b->names.names);
-	ckpt_buf_free(&b->buf);
-}
-
-struct ckpt_command *ckpt_burial_new(struct ckpt_core *core)
-{
-	return ckpt_command_new(core, sizeof(struct ckpt_burial), clear);
-}
-
 /* What to end with after an operation; 0: go on. What is gone already is no failure. */
 static int trouble(struct ckpt_burial *b, const char *doing)
 {
-	struct ckpt_core *core = b->command.core;
-	struct ckpt_error *err = &b->command.error;
-	const struct ckpt_where where = {.tier = ckpt_store_tier(core->store), .file = b->op.path};
+	const struct ckpt_where where = {.tier = ckpt_store_tier(b->store), .file = b->op.path};
 
 	if (b->op.result >= 0 || b->op.result == -ENOENT)
-		return core->closing ? CKPT_ECLOSED : 0;
-	if (err->code < 0)
+		return b->core->closing ? CKPT_ECLOSED : 0;
+	if (b->err->code < 0)
 		return b->op.result;
-	return ckpt_fail_at(err, b->op.result, &where, "cannot %s %s in %s: %s", doing, b->op.path,
-		core->parts.label, ckpt_code_text(b->op.result));
+	return ckpt_fail_at(b->err, b->op.result, &where, "cannot %s %s in %s: %s", doing,
+		b->op.path, b->store->label, ckpt_code_text(b->op.result));
+}
+
+/* Tombstones. */
+
+static struct ckpt_grave *grave_of(const struct ckpt_burial *b)
+{
+	return ckpt_graves_find(b->graves, b->generation, b->step);
+}
+
+/* The one of `b->stone` is there. */
+static int note_grave(struct ckpt_burial *b, bool mine, bool taken)
+{
+	const struct ckpt_grave grave = {.generation = b->generation,
+		.step = b->step,
+		.stone = b->stone,
+		.since_ns = ckpt_env_now(b->core->parts.env),
+		.mine = mine,
+		.taken = taken};
+	int r = ckpt_graves_note(b->graves, &grave);
+
+	return r < 0 ? ckpt_fail(b->err, r, "out of memory") : 0;
+}
+
+static void start_look(struct ckpt_burial *b)
+{
+	char path[CKPT_PATH_MAX];
+
+	b->looked_ns = ckpt_env_now(b->core->parts.env);
+	ckpt_name_tombstone(path, b->generation, b->step);
+	ckpt_store_get(b->store, &b->op, path, CKPT_SEALED_MAX);
+}
+
+/* What is in it, into b->stone; -ENOENT: there is none. */
+static int read_stone(struct ckpt_burial *b)
+{
+	if (b->op.result == -ENOENT)
+		return -ENOENT;
+	if (b->op.result >= 0)
+		b->stone = ckpt_digest_of(b->op.data, b->op.length);
+	ckpt_free(b->op.data);
+	b->op.data = NULL;
+	return trouble(b, "read");
+}
+
+/* 0: it is the one that was there before. Another one is noted. */
+static int take_look(struct ckpt_burial *b)
+{
+	const struct ckpt_grave *grave = grave_of(b);
+	int r = read_stone(b);
+
+	if (r == 0 && grave && ckpt_digest_equal(&grave->stone, &b->stone))
+		return 0;
+	if (r == 0)
+		r = note_grave(b, false, false);
+	else if (r == -ENOENT)
+		ckpt_graves_drop(b->graves, b->generation, b->step);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	return ckpt_fail(b->err, -EBUSY,
+		r == 0 ? "step %llu of %s has another tombstone: somebody else removes it"
+		       : "step %llu of %s has no tombstone any more: somebody else has removed it, "
+			 "or keeps it",
+		(unsigned long long)b->step, b->store->label);
+}
+
+/* Not at each file of thousands. */
+static bool must_look(const struct ckpt_burial *b)
+{
+	return ckpt_env_now(b->core->parts.env) - b->looked_ns > LOOK_NS;
 }
 
 /* Removing. */
@@ -77,133 +132,269 @@ static bool next_name(struct ckpt_burial *b, bool indexes)
 	}
 }
 
-static int last_body(struct ckpt_task *task)
+static ckpt_task_fn manifest_body;
+static ckpt_task_fn indexes_body;
+static ckpt_task_fn shards_body;
+static ckpt_task_fn directory_body;
+static ckpt_task_fn catalogs_body;
+static ckpt_task_fn stone_body;
+
+/* The job may have gone back to this very step meanwhile, and say so there only later. */
+static bool is_outdated(const struct ckpt_burial *b)
 {
-	struct ckpt_burial *b = burial_of(task);
-	struct ckpt_store *store = b->command.core->store;
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(b->path, b->generation, b->step);
-	ckpt_store_rmdir(store, &b->op, b->path);
-	CKPT_AWAIT(task, b->op.done);
-	r = trouble(b, "remove");
-	if (r < 0)
-		return r;
-	ckpt_name_step(b->path, b->generation, b->step);
-	ckpt_store_sweep(store, &b->op, b->path);
-	CKPT_AWAIT(task, b->op.done);
-	ckpt_name_generation(b->path, b->generation);
-	ckpt_store_sync(store, &b->op, b->path);
-	CKPT_AWAIT(task, b->op.done);
-	r = trouble(b, "sync");
-	if (r < 0)
-		return r;
-	ckpt_name_tombstone(b->path, b->generation, b->step);
-	ckpt_store_remove(store, &b->op, b->path);
-	CKPT_AWAIT(task, b->op.done);
-	return trouble(b, "remove");
-	CKPT_TASK_END(task);
-}
-
-static int shards_body(struct ckpt_task *task)
-{
-	struct ckpt_burial *b = burial_of(task);
-	struct ckpt_store *store = b->command.core->store;
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(b->path, b->generation, b->step);
-	ckpt_store_sync(store, &b->op, b->path);
-	CKPT_AWAIT(task, b->op.done);
-	r = trouble(b, "sync");
-	if (r < 0)
-		return r;
-	for (b->name = NULL; next_name(b, false);) {
-		ckpt_store_remove(store, &b->op, b->path);
-		CKPT_AWAIT(task, b->op.done);
-		r = trouble(b, "remove");
-		if (r < 0)
-			return r;
-	}
-	return ckpt_task_continue(task, last_body);
-	CKPT_TASK_END(task);
-}
-
-static int indexes_body(struct ckpt_task *task)
-{
-	struct ckpt_burial *b = burial_of(task);
-	struct ckpt_store *store = b->command.core->store;
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(b->path, b->generation, b->step);
-	ckpt_store_list(store, &b->op, b->path);
-	CKPT_AWAIT(task, b->op.done);
-	r = trouble(b, "list");
-	if (r < 0)
-		return r;
-	b->names = b->op.listing;
-	b->op.listing = (struct ckpt_listing){0};
-	for (b->name = NULL; next_name(b, true);) {
-		ckpt_store_remove(store, &b->op, b->path);
-		CKPT_AWAIT(task, b->op.done);
-		r = trouble(b, "remove");
-		if (r < 0)
-			return r;
-	}
-	return ckpt_task_continue(task, shards_body);
-	CKPT_TASK_END(task);
+	return b->fence && b->core->generation != b->newest;
 }
 
 static int manifest_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
-	struct ckpt_store *store = b->command.core->store;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	if (is_outdated(b))
+		return ckpt_fail(b->err, -EBUSY,
+			"step %llu of %s is left: the job goes on from another step",
+			(unsigned long long)b->step, b->store->label);
 	ckpt_name_manifest(b->path, b->generation, b->step);
-	ckpt_store_remove(store, &b->op, b->path);
+	ckpt_store_remove(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
 	r = trouble(b, "remove");
 	if (r < 0)
 		return r;
 	ckpt_name_step(b->path, b->generation, b->step);
-	ckpt_store_sync(store, &b->op, b->path);
+	ckpt_store_sync(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
 	r = trouble(b, "sync");
 	return r < 0 ? r : ckpt_task_continue(task, indexes_body);
 	CKPT_TASK_END(task);
 }
 
-static int remove_body(struct ckpt_task *task)
+static void take_names(struct ckpt_burial *b)
+{
+	ckpt_free(b->names.names);
+	b->names = b->op.listing;
+	b->op.listing = (struct ckpt_listing){0};
+	b->name = NULL;
+}
+
+static int indexes_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
-	struct ckpt_core *core = b->command.core;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_tombstone(b->path, b->generation, b->step);
-	ckpt_store_get(core->store, &b->op, b->path, CKPT_SEALED_MAX);
+	ckpt_name_step(b->path, b->generation, b->step);
+	ckpt_store_list(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
-	if (b->op.result == -ENOENT)
-		return ckpt_fail(&b->command.error, -EBUSY,
-			"step %llu of %s has no tombstone any more: somebody else has removed it, "
-			"or keeps it",
-			(unsigned long long)b->step, core->parts.label);
-	ckpt_free(b->op.data);
-	b->op.data = NULL;
-	r = trouble(b, "read");
+	r = trouble(b, "list");
 	if (r < 0)
 		return r;
-	/* Readers of this machine, of a directory; those of others choose again when they miss a file. */
+	take_names(b);
+	start_look(b);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_look(b);
+	while (r == 0 && next_name(b, true)) {
+		ckpt_store_remove(b->store, &b->op, b->path);
+		CKPT_AWAIT(task, b->op.done);
+		r = trouble(b, "remove");
+		if (r == 0 && must_look(b)) {
+			start_look(b);
+			CKPT_AWAIT(task, b->op.done);
+			r = take_look(b);
+		}
+	}
+	return r < 0 ? r : ckpt_task_continue(task, shards_body);
+	CKPT_TASK_END(task);
+}
+
+static int shards_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(b->path, b->generation, b->step);
+	ckpt_store_sync(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "sync");
+	if (r < 0)
+		return r;
+	b->name = NULL;
+	start_look(b);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_look(b);
+	while (r == 0 && next_name(b, false)) {
+		ckpt_store_remove(b->store, &b->op, b->path);
+		CKPT_AWAIT(task, b->op.done);
+		r = trouble(b, "remove");
+		if (r == 0 && must_look(b)) {
+			start_look(b);
+			CKPT_AWAIT(task, b->op.done);
+			r = take_look(b);
+		}
+	}
+	return r < 0 ? r : ckpt_task_continue(task, directory_body);
+	CKPT_TASK_END(task);
+}
+
+static int directory_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(b->path, b->generation, b->step);
+	ckpt_store_rmdir(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "remove");
+	if (r < 0)
+		return r;
+	ckpt_name_step(b->path, b->generation, b->step);
+	ckpt_store_sweep(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	return ckpt_task_continue(task, b->generation < b->newest ? catalogs_body : stone_body);
+	CKPT_TASK_END(task);
+}
+
+/* Of an older generation that has no other step, nor one that is being removed. */
+static bool is_emptied(const struct ckpt_burial *b)
+{
+	const struct ckpt_listing *names = &b->names;
+	uint64_t step;
+
+	for (size_t at = 0; at < names->bytes; at += strlen(names->names + at) + 1)
+		if (ckpt_parse_step(names->names + at, &step) ||
+			(ckpt_parse_tombstone(names->names + at, &step) && step != b->step))
+			return false;
+	return true;
+}
+
+static bool next_catalog(struct ckpt_burial *b)
+{
+	const struct ckpt_listing *names = &b->names;
+	char directory[CKPT_PATH_MAX];
+
+	ckpt_name_generation(directory, b->generation);
+	for (;;) {
+		b->name = b->name ? b->name + strlen(b->name) + 1 : names->names;
+		if (!names->names || b->name >= names->names + names->bytes)
+			return false;
+		if (!ckpt_sweeper_is_catalog(b->name))
+			continue;
+		int n = snprintf(b->path, sizeof(b->path), "%s/%s", directory, b->name);
+		if (n > 0 && (size_t)n < sizeof(b->path))
+			return true;
+	}
+}
+
+/* A step that is uploaded there meanwhile can be read without one. */
+static int catalogs_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_generation(b->path, b->generation);
+	ckpt_store_list(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "list");
+	if (r < 0)
+		return r;
+	take_names(b);
+	if (!is_emptied(b))
+		return ckpt_task_continue(task, stone_body);
+	while (next_catalog(b)) {
+		ckpt_store_remove(b->store, &b->op, b->path);
+		CKPT_AWAIT(task, b->op.done);
+		r = trouble(b, "remove");
+		if (r < 0)
+			return r;
+	}
+	return ckpt_task_continue(task, stone_body);
+	CKPT_TASK_END(task);
+}
+
+static int stone_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_generation(b->path, b->generation);
+	ckpt_store_sync(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "sync");
+	if (r < 0)
+		return r;
+	start_look(b);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_look(b);
+	if (r < 0)
+		return r;
+	ckpt_name_tombstone(b->path, b->generation, b->step);
+	ckpt_store_remove(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "remove");
+	if (r == 0)
+		ckpt_graves_drop(b->graves, b->generation, b->step);
+	return r;
+	CKPT_TASK_END(task);
+}
+
+static int check_fence(struct ckpt_burial *b)
+{
+	uint64_t newest = ckpt_newest_claim(&b->op.listing);
+
+	ckpt_free(b->op.listing.names);
+	b->op.listing = (struct ckpt_listing){0};
+	int r = trouble(b, "list");
+	if (r < 0 || newest <= b->newest)
+		return r;
+	return ckpt_fail(b->err, CKPT_EFENCED,
+		"%s has the later generation %llu: what stays there is that job's to say",
+		b->store->label, (unsigned long long)newest);
+}
+
+static ckpt_task_fn take_over_body;
+static ckpt_task_fn reader_body;
+
+static int remove_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	start_look(b);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_look(b);
+	if (r < 0)
+		return r;
+	if (!grave_of(b)->mine)
+		return ckpt_task_continue(task, take_over_body);
+	if (b->fence) {
+		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, b->op.done);
+		r = check_fence(b);
+		if (r < 0)
+			return r;
+	}
+	return ckpt_task_continue(task, reader_body);
+	CKPT_TASK_END(task);
+}
+
+/* Readers of this machine, of a directory; those of others choose again when they miss a file. */
+static int reader_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_name_manifest(b->path, b->generation, b->step);
-	ckpt_store_lock(core->store, &b->op, b->path, false, &b->lock);
+	ckpt_store_lock(b->store, &b->op, b->path, false, &b->lock);
 	CKPT_AWAIT(task, b->op.done);
 	if (b->op.result == -EAGAIN)
-		return ckpt_fail(&b->command.error, -EBUSY, "step %llu of %s is open for reading",
-			(unsigned long long)b->step, core->parts.label);
+		return ckpt_fail(b->err, -EBUSY, "step %llu of %s is open for reading",
+			(unsigned long long)b->step, b->store->label);
 	r = trouble(b, "lock");
 	return r < 0 ? r : ckpt_task_continue(task, manifest_body);
 	CKPT_TASK_END(task);
@@ -213,14 +404,15 @@ static int remove_body(struct ckpt_task *task)
 
 static int encode(struct ckpt_burial *b)
 {
-	struct ckpt_core *core = b->command.core;
 	const struct ckpt_tombstone tombstone = {.generation = b->generation,
 		.step = b->step,
-		.by = ckpt_max_u64(ckpt_scan_newest_claim(&core->scan), b->generation),
-		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
+		.by = ckpt_max_u64(b->newest, b->generation),
+		.nonce = ckpt_env_random(b->core->parts.env),
+		.wall_ms = ckpt_env_wall_ms(b->core->parts.env)};
 	int r = ckpt_tombstone_encode(&tombstone, &b->buf);
 
-	return r < 0 ? ckpt_fail(&b->command.error, r, "out of memory") : 0;
+	b->stone = ckpt_digest_of(b->buf.data, b->buf.len);
+	return r < 0 ? ckpt_fail(b->err, r, "out of memory") : 0;
 }
 
 static int publish_body(struct ckpt_task *task)
@@ -233,28 +425,92 @@ static int publish_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	ckpt_name_tombstone(b->path, b->generation, b->step);
-	ckpt_store_publish(b->command.core->store, &b->op, b->path, b->buf.data, b->buf.len, NULL);
+	ckpt_store_publish(b->store, &b->op, b->path, b->buf.data, b->buf.len, NULL);
 	CKPT_AWAIT(task, b->op.done);
-	return b->op.result == -EEXIST ? 0 : trouble(b, "write");
+	if (b->op.result != -EEXIST) {
+		r = trouble(b, "write");
+		return r < 0 ? r : note_grave(b, true, false);
+	}
+	start_look(b);
+	CKPT_AWAIT(task, b->op.done);
+	r = read_stone(b);
+	/* It has gone meanwhile: that is seen at the next look. */
+	if (r == -ENOENT)
+		return 0;
+	return r < 0 ? r : note_grave(b, false, false);
 	CKPT_TASK_END(task);
 }
 
-/* Who holds a directory removes by himself, under locks. */
-static int mark_body(struct ckpt_task *task)
+/*
+ * Who has put it there has not gone on for a grace. If he does so now, and is between two looks, he removes what is
+ * to go anyway; and he has ended by the time that this one's grace has.
+ */
+static int take_over_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
-	struct ckpt_core *core = b->command.core;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_claim(b->path, ckpt_scan_newest_claim(&core->scan));
-	ckpt_store_lock(core->store, &b->op, b->path, false, &b->lock);
+	ckpt_name_tombstone(b->path, b->generation, b->step);
+	ckpt_store_remove(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "remove");
+	if (r < 0)
+		return r;
+	ckpt_graves_drop(b->graves, b->generation, b->step);
+	r = encode(b);
+	if (r < 0)
+		return r;
+	ckpt_store_publish(b->store, &b->op, b->path, b->buf.data, b->buf.len, NULL);
+	CKPT_AWAIT(task, b->op.done);
+	if (b->op.result == -EEXIST)
+		return ckpt_fail(b->err, -EBUSY, "step %llu of %s is removed by somebody else",
+			(unsigned long long)b->step, b->store->label);
+	r = trouble(b, "write");
+	if (r == 0)
+		r = note_grave(b, true, true);
+	return r < 0 ? r
+		     : ckpt_fail(b->err, -EAGAIN, "step %llu of %s was marked by somebody else",
+			       (unsigned long long)b->step, b->store->label);
+	CKPT_TASK_END(task);
+}
+
+static int take_newest(struct ckpt_burial *b)
+{
+	b->newest = ckpt_newest_claim(&b->op.listing);
+	ckpt_free(b->op.listing.names);
+	b->op.listing = (struct ckpt_listing){0};
+	return trouble(b, "list");
+}
+
+/*
+ * Who holds a directory removes by himself, under locks. He may have come since the store was opened here, and with the
+ * first claim of all: what was read then says nothing.
+ */
+static int mark_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (!b->fence) {
+		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_newest(b);
+		if (r < 0)
+			return r;
+	}
+	if (b->newest == 0)
+		return ckpt_task_continue(task, publish_body);
+	ckpt_name_claim(b->path, b->newest);
+	/* Shared: others who remove there are no holders. */
+	ckpt_store_lock(b->store, &b->op, b->path, true, &b->lock);
 	CKPT_AWAIT(task, b->op.done);
 	if (b->op.result == -EAGAIN)
-		return ckpt_fail(&b->command.error, CKPT_EINUSE,
+		return ckpt_fail(b->err, CKPT_EINUSE,
 			"the store %s is held by a live process: what it keeps is its own to say "
 			"(keep_last, keep_every)",
-			core->parts.label);
+			b->store->label);
 	r = trouble(b, "lock");
 	return r < 0 ? r : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
@@ -263,40 +519,90 @@ static int mark_body(struct ckpt_task *task)
 static int unmark_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
+	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_tombstone(b->path, b->generation, b->step);
-	ckpt_store_remove(b->command.core->store, &b->op, b->path);
+	start_look(b);
 	CKPT_AWAIT(task, b->op.done);
-	return trouble(b, "remove");
+	if (b->op.result != -ENOENT) {
+		r = take_look(b);
+		if (r < 0)
+			return r;
+		/* He may be removing it: then it is not to stay any more when he has stopped. */
+		if (!grave_of(b)->mine)
+			return ckpt_task_continue(task, take_over_body);
+		ckpt_name_tombstone(b->path, b->generation, b->step);
+		ckpt_store_remove(b->store, &b->op, b->path);
+		CKPT_AWAIT(task, b->op.done);
+		r = trouble(b, "remove");
+		if (r < 0)
+			return r;
+	}
+	ckpt_graves_drop(b->graves, b->generation, b->step);
 	CKPT_TASK_END(task);
 }
 
 static void work_done(struct ckpt_task *task)
 {
-	ckpt_task_wake(&burial_of(task)->command.task);
+	ckpt_task_wake(&burial_of(task)->task);
 }
 
-int ckpt_burial_body(struct ckpt_task *task)
+static int burial_body(struct ckpt_task *task)
 {
 	static ckpt_task_fn *const acts[] = {[CKPT_BURIAL_MARK] = mark_body,
 		[CKPT_BURIAL_REMOVE] = remove_body,
 		[CKPT_BURIAL_UNMARK] = unmark_body};
-	struct ckpt_burial *b = CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_burial, command);
+	struct ckpt_burial *b = CKPT_CONTAINER(task, struct ckpt_burial, task);
 
 	CKPT_TASK_BEGIN(task);
 	b->lock.fd = -1;
-	ckpt_store_op_init(&b->op, &b->work, &b->command.error);
+	ckpt_store_op_init(&b->op, &b->work, b->err);
 	b->op.quiet = true;
-	ckpt_task_start(&b->work, &b->command.core->sched, acts[b->act], work_done);
+	ckpt_task_start(&b->work, &b->core->sched, acts[b->act], work_done);
 	CKPT_AWAIT(task, b->work.finished);
 	if (b->lock.fd >= 0) {
 		/* The lock's end changes nothing about what was done. */
 		b->op.waiter = task;
 		b->op.err = NULL;
-		ckpt_store_shut(b->command.core->store, &b->op, &b->lock);
+		ckpt_store_shut(b->store, &b->op, &b->lock);
 		CKPT_AWAIT(task, b->op.done);
 	}
+	ckpt_free(b->op.listing.names);
+	ckpt_free(b->names.names);
+	ckpt_buf_free(&b->buf);
 	return b->work.result;
+	CKPT_TASK_END(task);
+}
+
+static void burial_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_burial, task)->waiter);
+}
+
+void ckpt_burial_start(struct ckpt_burial *burial)
+{
+	ckpt_task_start(&burial->task, &burial->core->sched, burial_body, burial_done);
+}
+
+struct ckpt_command *ckpt_burier_new(struct ckpt_core *core)
+{
+	return ckpt_command_new(core, sizeof(struct ckpt_burier), NULL);
+}
+
+int ckpt_burier_body(struct ckpt_task *task)
+{
+	struct ckpt_burier *b = CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_burier, command);
+	struct ckpt_core *core = b->command.core;
+
+	CKPT_TASK_BEGIN(task);
+	b->burial.core = core;
+	b->burial.store = core->store;
+	b->burial.graves = &core->graves;
+	b->burial.newest = ckpt_scan_newest_claim(&core->scan);
+	b->burial.err = &b->command.error;
+	b->burial.waiter = task;
+	ckpt_burial_start(&b->burial);
+	CKPT_AWAIT(task, b->burial.task.finished);
+	return b->burial.task.result;
 	CKPT_TASK_END(task);
 }

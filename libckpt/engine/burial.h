@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Removing a step from a store that others read and write without a lock that both see: a bucket, a directory that
- * several hosts have. Each act is a command of its own; between MARK and REMOVE the caller lets time pass, and looks
- * again.
+ * several hosts have. Each act is a task of its own; between MARK and REMOVE the caller lets time pass, its grace, and
+ * looks again.
  *
- * MARK: nobody holds the store -> the tombstone.
- * REMOVE: is it marked, and does nobody read it here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
- * what was only begun -> the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes one: so
- * wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
- * UNMARK: it stays after all.
+ * MARK: nobody holds the store -> the tombstone. One that somebody else has put there is noted: it is his, and
+ * he removes the step.
+ * REMOVE: is it the tombstone that was there at MARK? -> if it is another's: in its place one of one's own, and no
+ * more for now -> does nobody read the step here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
+ * what was only begun -> of an older generation that is empty now: its catalogs -> the tombstone. Before each of these
+ * it is still the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes
+ * one: so wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
+ * UNMARK: it stays after all. Of another's tombstone likewise: only one's own is taken away.
+ *
+ * So one removes a step at a time, as long as none of his requests takes longer than the graces of the others: who
+ * takes a removal over waits for a whole grace once more, and who was before him finds another tombstone.
  */
 #ifndef CKPT_ENGINE_BURIAL_H
 #define CKPT_ENGINE_BURIAL_H
@@ -18,10 +24,17 @@
 enum ckpt_burial_act { CKPT_BURIAL_MARK, CKPT_BURIAL_REMOVE, CKPT_BURIAL_UNMARK };
 
 struct ckpt_burial {
-	struct ckpt_command command;
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_core *core;
+	struct ckpt_store *store;
+	struct ckpt_graves *graves;
+	uint64_t newest; /* claim that was there; without `fence` MARK finds it itself */
+	bool fence; /* it is the job's own: remove nothing if there, or here, it is another by now */
 	enum ckpt_burial_act act;
 	uint64_t generation;
 	uint64_t step;
+	struct ckpt_error *err;
+	struct ckpt_task *waiter;
 
 	/* Its own. */
 	struct ckpt_task work;
@@ -29,16 +42,26 @@ struct ckpt_burial {
 	struct ckpt_object lock;
 	struct ckpt_listing names;
 	const char *name;
+	struct ckpt_digest stone;
+	uint64_t looked_ns; /* at it */
 	struct ckpt_buf buf;
 	char path[CKPT_PATH_MAX];
 };
 
-/* NULL: out of memory. Fill act, generation and step, and post with ckpt_burial_body. */
-struct ckpt_command *ckpt_burial_new(struct ckpt_core *core);
 /*
- * CKPT_EINUSE: a live process of this machine holds the store. -EBUSY: the step is read just now, or is not marked
- * (any more). Else what the storage says. The same act again goes on where it ended.
+ * Zeroed, but for what comes before the blank line. -EBUSY: the step is read just now, its tombstone is gone or
+ * another one, or the job that removes it goes on from another step. -EAGAIN, of REMOVE and UNMARK: the tombstone was another's, and is this one's now, as if it had just been marked.
+ * CKPT_EINUSE: a live process of this machine holds the store. CKPT_EFENCED. Else what the storage says. The same act
+ * again goes on where it ended.
  */
-int ckpt_burial_body(struct ckpt_task *task);
+void ckpt_burial_start(struct ckpt_burial *burial);
+
+/* One act in the core's own store, as a command. NULL: out of memory. Fill act, generation and step. */
+struct ckpt_burier {
+	struct ckpt_command command;
+	struct ckpt_burial burial;
+};
+struct ckpt_command *ckpt_burier_new(struct ckpt_core *core);
+int ckpt_burier_body(struct ckpt_task *task);
 
 #endif

@@ -105,6 +105,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	ckpt_store_close(core->store);
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->sessions.names);
+	ckpt_graves_clear(&core->graves);
 	ckpt_free(core->pins);
 	ckpt_free(core->agreed);
 }

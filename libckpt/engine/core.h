@@ -17,6 +17,7 @@
 #include "base/task.h"
 #include "base/timer.h"
 #include "device/devices.h"
+#include "engine/graves.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
@@ -28,6 +29,7 @@ struct ckpt_core;
 struct ckpt_removal;
 struct ckpt_talk;
 struct ckpt_skipper;
+struct ckpt_undertaker;
 struct ckpt_uploader;
 struct ckpt_save;
 struct ckpt_save_ranks;
@@ -48,8 +50,11 @@ struct ckpt_core_config {
 	uint64_t chunk_bytes;
 	uint64_t keep_last;
 	uint64_t keep_every;
-	uint32_t remote_tries;       /* that fail in a row, and the uploader gives up; 0: never */
-	uint64_t remote_every;       /* of the steps that go to the remote store; 0: all do */
+	uint32_t remote_tries;     /* that fail in a row, and the uploader gives up; 0: never */
+	uint64_t remote_every;     /* of the steps that go to the remote store; 0: all do */
+	uint64_t remote_keep_last; /* of the steps there; 0: nothing is removed */
+	uint64_t remote_keep_every;
+	uint32_t remote_grace_s;     /* 0: CKPT_UNDERTAKER_GRACE_S */
 	uint64_t remote_bytes_per_s; /* to one in a directory; 0: no bound. A bucket has its own */
 	uint32_t save_timeout_ms;
 	bool read_only;
@@ -191,8 +196,10 @@ struct ckpt_core {
 	uint64_t mended_step;
 	bool mending;
 	bool unlocked; /* that a shard which is sent could not be locked was said */
-	struct ckpt_uploader *uploader; /* NULL: there is no remote store */
-	unsigned commands;              /* under way */
+	struct ckpt_uploader *uploader;     /* NULL: there is no remote store */
+	struct ckpt_undertaker *undertaker; /* NULL: nothing is removed there */
+	struct ckpt_graves graves;          /* in its own store, of ckpt_burier_body() */
+	unsigned commands;                  /* under way */
 	uint64_t *pins;
 	size_t pin_count;
 	bool closing;

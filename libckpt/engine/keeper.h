@@ -41,6 +41,9 @@ struct ckpt_retention {
 	const struct ckpt_core *core; /* whose uploader has a say; NULL: nobody's */
 	const uint64_t *pins;
 	size_t pin_count;
+	bool remote; /* of the remote store ... */
+	bool settled; /* ... to which nothing was sent while it was read: what is not whole there goes when it is older
+			 than what is kept */
 };
 
 /*
@@ -51,5 +54,12 @@ struct ckpt_retention {
  */
 const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 	const struct ckpt_retention *keep, uint64_t generation, uint64_t step);
+
+/*
+ * Whether a step that is not there would be let go at once if it were: the lineage of `scan` has keep_last newer ones
+ * that stay.
+ */
+bool ckpt_retention_outlived(const struct ckpt_scan *scan, const struct ckpt_retention *keep,
+	uint64_t generation, uint64_t step);
 
 #endif

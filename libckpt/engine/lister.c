@@ -10,6 +10,7 @@
 #include "engine/restore.h"
 #include "engine/save_state.h"
 #include "engine/talk.h"
+#include "engine/undertaker.h"
 #include "engine/uploader.h"
 
 int ckpt_lister_body(struct ckpt_task *task)
@@ -103,6 +104,7 @@ int ckpt_reporter_body(struct ckpt_task *task)
 	r->stats.pool_touched = ckpt_pool_touched(pool);
 	r->stats.pool_huge = ckpt_pool_huge(pool);
 	ckpt_uploader_report(core, &r->stats);
+	ckpt_undertaker_report(core, &r->stats);
 	r->stats.threads = io->threads + ckpt_pool_threads(pool) + 1;
 	return 0;
 }

@@ -15,6 +15,12 @@ static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_st
 	return false;
 }
 
+/* Uploads go in order: what lacks something, though newer ones are whole and none is under way, will lack it for good. */
+static bool is_left(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
+{
+	return keep->remote && keep->settled && s->state == CKPT_STEP_PENDING;
+}
+
 const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 	const struct ckpt_retention *keep, uint64_t generation, uint64_t step)
 {
@@ -33,9 +39,26 @@ const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 			continue;
 		} else if (kept < keep->keep_last) {
 			kept += s->in_lineage && s->state == CKPT_STEP_COMMITTED;
-		} else if ((s->in_lineage || s->rolled_back) && !is_kept(keep, s)) {
+		} else if ((s->in_lineage || s->rolled_back || is_left(keep, s)) &&
+			   !is_kept(keep, s)) {
 			oldest = s;
 		}
 	}
 	return oldest;
+}
+
+bool ckpt_retention_outlived(const struct ckpt_scan *scan, const struct ckpt_retention *keep,
+	uint64_t generation, uint64_t step)
+{
+	uint64_t newer = 0;
+
+	if (keep->keep_last == 0 || (keep->keep_every && step % keep->keep_every == 0))
+		return false;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation < generation || (s->generation == generation && s->step <= step))
+			break;
+		newer += s->in_lineage && !s->going && s->state == CKPT_STEP_COMMITTED;
+	}
+	return newer >= keep->keep_last;
 }

@@ -84,8 +84,7 @@ static bool next_emptied(struct ckpt_sweeper *s)
 	return false;
 }
 
-/* A catalog, or what a publication that was cut short has left of one. */
-static bool is_catalog(const char *name)
+bool ckpt_sweeper_is_catalog(const char *name)
 {
 	const char *temp = strstr(name, CKPT_STORE_TEMP);
 	struct ckpt_digest digest;
@@ -99,7 +98,7 @@ static bool is_catalog(const char *name)
 static bool next_catalog(struct ckpt_sweeper *s)
 {
 	while ((s->name = next_name(&s->names, s->name))) {
-		if (!is_catalog(s->name))
+		if (!ckpt_sweeper_is_catalog(s->name))
 			continue;
 		int n = snprintf(s->path, sizeof(s->path), "%s/%s", s->directory, s->name);
 		if (n > 0 && (size_t)n < sizeof(s->path))

@@ -33,4 +33,7 @@ struct ckpt_sweeper {
 /* Zeroed, but for core, waiter and stop. Of core->sessions all but the core's own; empties it. */
 void ckpt_sweeper_start(struct ckpt_sweeper *sweeper);
 
+/* The name of a catalog, or of what a publication that was cut short has left of one. */
+bool ckpt_sweeper_is_catalog(const char *name);
+
 #endif

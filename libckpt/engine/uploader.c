@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/keeper.h"
+#include "engine/undertaker.h"
 
 #define SECOND_NS    UINT64_C(1000000000)
 #define PAUSE_MAX_S  60 /* between tries */
@@ -15,6 +16,7 @@
 #define LOOK_NS      (LOOK_S * SECOND_NS)
 #define HELD_S       30 /* without change, and who does not try for ever has looked enough */
 #define FAILURES_MAX 5  /* of one step, of what is here */
+#define BURIED_NS    (4 * SECOND_NS * CKPT_UNDERTAKER_GRACE_S)
 
 static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 {
@@ -114,6 +116,7 @@ static void end_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	e->left = NULL;
 	ckpt_core_answer(u->core, &e->latch, CKPT_DONE_END);
 	ckpt_upload_entry_unref(e);
+	ckpt_undertaker_wake(u->core);
 }
 
 static void end_all(struct ckpt_uploader *u, const struct ckpt_error *why)
@@ -335,11 +338,35 @@ static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		(unsigned long long)e->step, core->parts.label, u->dest->label, u->count - 1);
 	end_entry(u, e);
 	ask_retention(u);
+	ckpt_undertaker_note(core);
+}
+
+/* The later it is, the more seldom. */
+static void look_later(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	if (e->since_ns == 0)
+		e->since_ns = now(u);
+	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - e->since_ns) / 4),
+				       PAUSE_MAX_S * SECOND_NS);
+}
+
+/* Retention here takes the tombstone of what the job goes on from away again; somebody else's removal ends. */
+static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	if (!e->parent)
+		return false;
+	look_later(u, e);
+	e->buried = now(u) - e->since_ns < BURIED_NS;
+	if (e->buried)
+		ckpt_undertaker_note(u->core);
+	return e->buried;
 }
 
 /* What lets it go there is not for this job to undo. */
 static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
+	if (is_awaited(u, e))
+		return;
 	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
 		"step %llu is being removed from %s, and is not sent again",
 		(unsigned long long)e->step, u->dest->label);
@@ -356,8 +383,6 @@ static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	/* Where nobody else is at work, nobody else's part will come. */
 	bool alone = e->all && u->core->config.world == 1;
 
-	if (e->since_ns == 0)
-		e->since_ns = now(u);
 	if ((e->overtaken || alone) && !u->upload.complete) {
 		(void)ckpt_fail_at(&u->error, CKPT_EINCOMPLETE,
 			&(struct ckpt_where){.tier = "local"},
@@ -367,9 +392,7 @@ static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		fail_entry(u, e);
 		return;
 	}
-	/* Looked at more seldom, the longer it takes. */
-	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - e->since_ns) / 4),
-				       PAUSE_MAX_S * SECOND_NS);
+	look_later(u, e);
 }
 
 static void succeed(struct ckpt_uploader *u)
@@ -433,10 +456,53 @@ static void start_place(struct ckpt_uploader *u)
 	ckpt_upload_place_start(&u->place);
 }
 
+/* Only of what is here of earlier generations: nobody waits for it. */
+static bool must_sieve(const struct ckpt_uploader *u)
+{
+	const struct ckpt_upload_entry *e = u->first;
+
+	while (e && !e->all)
+		e = e->next;
+	return e && !u->sieved && u->core->config.remote_keep_last > 0;
+}
+
+static void start_sieve(struct ckpt_uploader *u)
+{
+	ckpt_error_clear(&u->error);
+	u->sieve = (struct ckpt_sieve){
+		.core = u->core, .dest = u->dest, .err = &u->error, .waiter = &u->task};
+	ckpt_sieve_start(&u->sieve);
+}
+
+static void take_sieve(struct ckpt_uploader *u)
+{
+	struct ckpt_upload_entry *e = u->first;
+	int r = u->sieve.task.result;
+
+	if (r < 0)
+		take_failure(u, NULL, r);
+	while (r == 0 && e) {
+		struct ckpt_upload_entry *next = e->next;
+		if (e->all && !e->parent &&
+			ckpt_sieve_holds_back(&u->sieve, e->generation, e->step)) {
+			ckpt_log(u->core->parts.log, CKPT_LOG_INFO,
+				"step %llu of %s is not sent: retention in %s has newer ones",
+				(unsigned long long)e->step, u->core->parts.label, u->dest->label);
+			ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
+			end_entry(u, e);
+		}
+		e = next;
+	}
+	u->sieved = r == 0;
+	ckpt_sieve_clear(&u->sieve);
+	ask_retention(u);
+}
+
 static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	ckpt_error_clear(&u->error);
 	u->current = e;
+	e->buried = false;
 	u->begun = atomic_load(&u->bytes);
 	u->upload = (struct ckpt_upload){.core = u->core,
 		.dest = u->dest,
@@ -516,6 +582,13 @@ static int uploader_body(struct ckpt_task *task)
 				take_failure(u, NULL, u->place.task.result);
 			else
 				succeed(u);
+			ckpt_undertaker_wake(u->core);
+			continue;
+		}
+		if (must_sieve(u)) {
+			start_sieve(u);
+			CKPT_AWAIT(task, u->sieve.task.finished);
+			take_sieve(u);
 			continue;
 		}
 		start_upload(u, next_entry(u, &at));
@@ -572,7 +645,7 @@ int ckpt_uploader_open(struct ckpt_core *core, uint64_t every)
 	ckpt_error_clear(&u->lost);
 	ckpt_error_clear(&u->scribe.error);
 	core->uploader = u;
-	return 0;
+	return ckpt_undertaker_open(core, u->dest);
 }
 
 /* What it looks at does not change while the engine lives. */
@@ -600,6 +673,7 @@ void ckpt_uploader_begin(struct ckpt_core *core)
 	}
 	ckpt_scribe_start(&u->scribe, core);
 	ckpt_task_start(&u->task, &core->sched, uploader_body, uploader_done);
+	ckpt_undertaker_begin(core);
 }
 
 void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *e, uint64_t generation,
@@ -654,12 +728,50 @@ void ckpt_uploader_yield(struct ckpt_core *core)
 	ask_retention(u);
 }
 
+/*
+ * What the sieve has held back, or retention there removed, by the lineage before. If it is there that costs one
+ * request.
+ */
+static void put_parent(struct ckpt_uploader *u)
+{
+	struct ckpt_core *core = u->core;
+	const struct ckpt_scan_step *s =
+		ckpt_scan_find(&core->scan, core->parent_generation, core->parent_step);
+
+	if (!s || s->state != CKPT_STEP_COMMITTED || !ckpt_core_keeps(core) ||
+		!ckpt_uploader_takes(core, s->step) || u->stop || u->halted)
+		return;
+	struct ckpt_upload_entry *e = *find(u, s->generation, s->step);
+	if (!e || e->generation != s->generation || e->step != s->step)
+		e = put_found(u, s);
+	if (e)
+		e->parent = true;
+}
+
 void ckpt_uploader_note_claim(struct ckpt_core *core)
 {
 	if (!core->uploader)
 		return;
+	put_parent(core->uploader);
 	ckpt_scribe_claimed(&core->uploader->scribe);
 	wake(core->uploader);
+}
+
+bool ckpt_uploader_sends(const struct ckpt_core *core)
+{
+	const struct ckpt_uploader *u = core->uploader;
+
+	return core->generation > 0 && u->placed && u->placed_generation == core->generation &&
+	       !u->halted;
+}
+
+bool ckpt_uploader_rests(const struct ckpt_core *core)
+{
+	const struct ckpt_upload_entry *e = core->uploader->first;
+
+	while (e && e->buried)
+		e = e->next;
+	return !e && ckpt_uploader_sends(core);
 }
 
 void ckpt_uploader_stop(struct ckpt_core *core)
@@ -668,6 +780,7 @@ void ckpt_uploader_stop(struct ckpt_core *core)
 
 	if (!u)
 		return;
+	ckpt_undertaker_stop(core);
 	u->stop = CKPT_ECLOSED;
 	ckpt_task_wake(&u->upload.fetch.task);
 	wake(u);
@@ -675,8 +788,9 @@ void ckpt_uploader_stop(struct ckpt_core *core)
 
 bool ckpt_uploader_ended(const struct ckpt_core *core)
 {
-	return !core->uploader || (!ckpt_task_active(&core->uploader->task) &&
-					  ckpt_scribe_ended(&core->uploader->scribe));
+	return !core->uploader ||
+	       (!ckpt_task_active(&core->uploader->task) && ckpt_undertaker_ended(core) &&
+		       ckpt_scribe_ended(&core->uploader->scribe));
 }
 
 void ckpt_uploader_close(struct ckpt_core *core)
@@ -686,6 +800,7 @@ void ckpt_uploader_close(struct ckpt_core *core)
 	if (!u)
 		return;
 	CKPT_ASSERT(ckpt_uploader_ended(core));
+	ckpt_undertaker_close(core);
 	ckpt_core_timer_clear(core, &u->timer);
 	ckpt_scribe_close(&u->scribe);
 	ckpt_store_close(u->dest);

@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 #include "engine/scribe.h"
+#include "engine/sieve.h"
 #include "engine/upload.h"
 #include "engine/upload_place.h"
 
@@ -18,7 +19,7 @@
 struct ckpt_upload_entry {
 	/* Any thread, after END. */
 	struct ckpt_latch latch;
-	struct ckpt_error error; /* code 0: the remote store holds it */
+	struct ckpt_error error; /* code 0: the remote store holds it, or need not */
 	uint64_t generation;
 	uint64_t step;
 
@@ -29,6 +30,8 @@ struct ckpt_upload_entry {
 	struct ckpt_leavings
 		*left;     /* of this rank's shard, in the pool; NULL: nothing is known of it */
 	bool all;          /* of an earlier generation: who keeps the store sends for all */
+	bool parent;       /* of a later generation: it is sent whatever retention there may say */
+	bool buried;       /* its tombstone was there at the last try */
 	bool overtaken;    /* a later one is there */
 	bool known;        /* the last process has seen it there, by the record */
 	bool ended;        /* somebody else has ended what was on its way, once */
@@ -53,12 +56,14 @@ struct ckpt_uploader {
 	bool yielded;               /* the disk is full: nothing is kept any more */
 	uint64_t placed_generation; /* newest claim when the remote place was last seen to */
 	bool placed;
+	bool sieved;             /* what a start need not send is off the list */
 	unsigned failures;       /* in a row */
 	uint64_t pause_ns;       /* nothing before */
 	struct ckpt_error error; /* the last failure */
 	struct ckpt_error lost;  /* of the first step that will not be there; code 0: none */
 	struct ckpt_upload upload;
 	struct ckpt_upload_place place;
+	struct ckpt_sieve sieve;
 	struct ckpt_upload_entry *current; /* what `upload` is of; NULL: none */
 	uint64_t begun;                    /* `bytes` when `upload` began */
 	atomic_uint_fast64_t bytes;        /* verified and sent */
@@ -84,8 +89,12 @@ void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *entry, 
 bool ckpt_uploader_keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step);
 /* The disk is full: retention may have everything but what is being sent just now. */
 void ckpt_uploader_yield(struct ckpt_core *core);
-/* A claim was made: it goes there before anything else. */
+/* A claim was made: it goes there before anything else. What it goes on from is on the list again. */
 void ckpt_uploader_note_claim(struct ckpt_core *core);
+/* Its generation is there, and it sends what it has ... */
+bool ckpt_uploader_sends(const struct ckpt_core *core);
+/* ... which is nothing just now, or waits for a tombstone to go. */
+bool ckpt_uploader_rests(const struct ckpt_core *core);
 /* Ends soon; ckpt_uploader_ended() then, and core->closer is woken. What it had is told CKPT_ECLOSED. */
 void ckpt_uploader_stop(struct ckpt_core *core);
 bool ckpt_uploader_ended(const struct ckpt_core *core);

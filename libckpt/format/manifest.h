@@ -76,7 +76,8 @@ struct ckpt_quarantine {
 struct ckpt_tombstone {
 	uint64_t generation;
 	uint64_t step;
-	uint64_t by; /* generation of whoever removes it */
+	uint64_t by;    /* generation of whoever removes it */
+	uint64_t nonce; /* no two are alike */
 	uint64_t wall_ms;
 };
 

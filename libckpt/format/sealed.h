@@ -46,6 +46,8 @@ int ckpt_sealed_read(const void *data, size_t length, const char *const *names,
 bool ckpt_sealed_number(struct ckpt_reader *r, uint64_t min, uint64_t max, uint64_t *ret);
 bool ckpt_sealed_run_id(struct ckpt_reader *r, char *ret_run_id);
 bool ckpt_sealed_attempt(struct ckpt_reader *r, char ret_attempt[CKPT_ATTEMPT_CHARS]);
+/* A number of 64 bits, more than JSON's numbers carry everywhere, is written as an attempt is. */
+bool ckpt_sealed_nonce(struct ckpt_reader *r, uint64_t *ret_nonce);
 /* One printable line of less than `size` bytes: what people read. */
 bool ckpt_sealed_line(struct ckpt_reader *r, char *ret_line, size_t size);
 

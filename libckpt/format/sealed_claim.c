@@ -5,7 +5,6 @@
 #include <ckpt/types.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "format/json_put.h"
 #include "format/sealed.h"
@@ -77,17 +76,6 @@ static bool read_parent(struct ckpt_reader *r, struct ckpt_claim *claim)
 	return !r->failed && seen == 3;
 }
 
-/* A number of 64 bits, more than JSON's numbers carry everywhere, is written as an attempt is. */
-static bool read_nonce(struct ckpt_reader *r, uint64_t *ret_nonce)
-{
-	char nonce[CKPT_ATTEMPT_CHARS];
-
-	if (!ckpt_sealed_attempt(r, nonce))
-		return false;
-	*ret_nonce = strtoull(nonce, NULL, 16);
-	return true;
-}
-
 static bool read_world(struct ckpt_reader *r, uint32_t *ret_world)
 {
 	uint64_t world;
@@ -110,7 +98,7 @@ static bool read_member(struct ckpt_reader *r, int member, void *user)
 	case PARENT:
 		return read_parent(r, claim);
 	case NONCE:
-		return read_nonce(r, &claim->nonce);
+		return ckpt_sealed_nonce(r, &claim->nonce);
 	case WORLD:
 		return read_world(r, &claim->world);
 	case NODE:

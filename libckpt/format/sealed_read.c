@@ -3,6 +3,7 @@
 #include "format/sealed.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "base/utf8.h"
 #include "format/manifest.h"
@@ -59,6 +60,16 @@ bool ckpt_sealed_attempt(struct ckpt_reader *r, char ret_attempt[CKPT_ATTEMPT_CH
 	return ckpt_reader_text(r, ret_attempt, CKPT_ATTEMPT_CHARS, NULL) &&
 	       (ckpt_attempt_valid(ret_attempt) ||
 		       ckpt_reader_fail(r, "an attempt is not 16 lower-case hexadecimal digits"));
+}
+
+bool ckpt_sealed_nonce(struct ckpt_reader *r, uint64_t *ret_nonce)
+{
+	char nonce[CKPT_ATTEMPT_CHARS];
+
+	if (!ckpt_sealed_attempt(r, nonce))
+		return false;
+	*ret_nonce = strtoull(nonce, NULL, 16);
+	return true;
 }
 
 bool ckpt_sealed_line(struct ckpt_reader *r, char *ret_line, size_t size)

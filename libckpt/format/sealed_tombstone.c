@@ -19,14 +19,15 @@ int ckpt_tombstone_encode(const struct ckpt_tombstone *tombstone, struct ckpt_bu
 	CKPT_ASSERT(tombstone->by >= 1 && tombstone->by <= CKPT_GENERATION_MAX);
 	ckpt_put_head(out, KIND);
 	ckpt_buf_printf(out,
-		",\"generation\":%" PRIu64 ",\"step\":%" PRIu64 ",\"by\":%" PRIu64 ",\"wall_ms\":",
-		tombstone->generation, tombstone->step, tombstone->by);
+		",\"generation\":%" PRIu64 ",\"step\":%" PRIu64 ",\"by\":%" PRIu64
+		",\"nonce\":\"%016" PRIx64 "\",\"wall_ms\":",
+		tombstone->generation, tombstone->step, tombstone->by, tombstone->nonce);
 	ckpt_put_u64(out, ckpt_min_u64(tombstone->wall_ms, INT64_MAX));
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
 
-enum member { FORMAT, KIND_, DIGEST, GENERATION, STEP, BY, WALL_MS };
+enum member { FORMAT, KIND_, DIGEST, GENERATION, STEP, BY, NONCE, WALL_MS };
 
 static const char *const members[] = {
 	[FORMAT] = CKPT_SEALED_FORMAT,
@@ -35,6 +36,7 @@ static const char *const members[] = {
 	[GENERATION] = "generation",
 	[STEP] = "step",
 	[BY] = "by",
+	[NONCE] = "nonce",
 	[WALL_MS] = "wall_ms",
 	NULL,
 };
@@ -50,6 +52,8 @@ static bool read_member(struct ckpt_reader *r, int member, void *user)
 		return ckpt_sealed_number(r, 0, CKPT_STEP_MAX, &tombstone->step);
 	case BY:
 		return ckpt_sealed_number(r, 1, CKPT_GENERATION_MAX, &tombstone->by);
+	case NONCE:
+		return ckpt_sealed_nonce(r, &tombstone->nonce);
 	case WALL_MS:
 		return ckpt_reader_u64(r, &tombstone->wall_ms);
 	default:

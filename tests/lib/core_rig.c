@@ -180,6 +180,9 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.world = config->world,
 		.session = "rig",
 		.keep_last = config->keep_last,
+		.remote_keep_last = config->remote_keep_last,
+		.remote_keep_every = config->remote_keep_every,
+		.remote_grace_s = 60,
 		.remote_bytes_per_s = config->remote_bytes_per_s,
 		.read_only = config->read_only,
 		.new_start = config->new_start,
@@ -336,15 +339,16 @@ int core_rig_adopt(struct core_rig *rig, uint64_t generation, uint64_t step)
 int core_rig_bury(
 	struct core_rig *rig, enum ckpt_burial_act act, uint64_t generation, uint64_t step)
 {
-	struct ckpt_command *c = ckpt_burial_new(&rig->core);
+	struct ckpt_command *c = ckpt_burier_new(&rig->core);
 
 	if (c) {
-		struct ckpt_burial *burial = CKPT_CONTAINER(c, struct ckpt_burial, command);
+		struct ckpt_burial *burial =
+			&CKPT_CONTAINER(c, struct ckpt_burier, command)->burial;
 		burial->act = act;
 		burial->generation = generation;
 		burial->step = step;
 	}
-	return command(rig, c, ckpt_burial_body);
+	return command(rig, c, ckpt_burier_body);
 }
 
 void core_rig_close(struct core_rig *rig)

@@ -77,6 +77,25 @@ def test_counters(opened: Any, remote: Path) -> None:
     assert committed(remote) == [2]
 
 
+def test_retention_there(opened: Any, remote: Path, store: Path) -> None:
+    """It keeps there what it is told, and here what it is told; a start sends none of it again."""
+    ckpt = opened(STATE, remote=remote, remote_keep_last=2, remote_keep_every=3, remote_grace=1)
+    for step in range(1, 7):
+        remotely(ckpt.save(step))
+    until(lambda: committed(remote) == [6, 5, 3])
+    # The mark is in the store before it counts as going: that none is going may be too early.
+    until(lambda: ckpt.stats()["remote_steps_removed"] == 3)
+    assert ckpt.stats()["remote_steps_going"] == 0
+    ckpt.close()
+    assert committed(store) == [6, 5, 4, 3, 2, 1]
+    ckpt = opened(STATE, remote=remote, remote_keep_last=2, remote_keep_every=3)
+    assert ckpt.resume() == 6
+    remotely(ckpt.save(7))
+    ckpt.close()
+    assert committed(remote) == [7, 6, 5, 3]
+    assert not list(remote.glob("g000001/step-0000000004*"))
+
+
 def test_what_waits_fails_no_save(
     opened: Any, remote: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

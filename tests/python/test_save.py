@@ -108,6 +108,11 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         {"io": "dma"},
         {"remote_every": 0},
         {"remote_bytes_per_s": 0},
+        {"remote_keep_last": 0},
+        {"remote_keep_every": 0},
+        {"remote_grace": 0},
+        {"remote_grace": None},
+        {"remote_grace": 2**32},
         {"drain_timeout": -1},
         {"busy": "drop"},
         {"save_timeout": 0},
@@ -130,6 +135,8 @@ def test_wrong_arguments_are_refused_at_once(store: Path) -> None:
         {"save_timeout": "60"},
         {"drain_timeout": None},
         {"remote_every": 1.5},
+        {"remote_keep_last": 1.5},
+        {"remote_grace": 0.5},
     ):
         with pytest.raises(TypeError, match=next(iter(wrong))):
             libckpt.Checkpointer(store, {}, **wrong)

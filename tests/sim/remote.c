@@ -41,6 +41,9 @@ static int open_core(struct remote_proc *p)
 		.chunk_bytes = 1024,
 		.keep_last = world->keep_last,
 		.keep_every = world->keep_every,
+		.remote_keep_last = world->remote_keep_last,
+		.remote_keep_every = world->remote_keep_every,
+		.remote_grace_s = REMOTE_GRACE_S,
 		.save_timeout_ms = 40000,
 		.world = 1,
 		.read_only = p->kind != REMOTE_TRAIN};
@@ -492,6 +495,11 @@ static void pick(struct remote *world)
 	world->lives = (unsigned)sim_between(sim, 1, 8);
 	world->keep_last = sim_chance(sim, 4000) ? 0 : sim_between(sim, 1, 3);
 	world->keep_every = sim_chance(sim, 2000) ? sim_between(sim, 2, 6) : 0;
+	/* In every third, whatever else is drawn. */
+	if (sim_mix64(sim->seed + 29) % 3 == 0) {
+		world->remote_keep_last = 1 + sim_mix64(sim->seed + 31) % 3;
+		world->remote_keep_every = sim_mix64(sim->seed + 37) % 3 ? 0 : 4;
+	}
 	world->latency_ns = sim_chance(sim, 2000) ? 2 * SECOND : 40 * MILLISECOND;
 	sim_shapes_pick(sim, world->shapes);
 	add_home(world);

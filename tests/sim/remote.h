@@ -27,6 +27,7 @@
 #define REMOTE_GENS    64
 #define REMOTE_HELD    16
 #define REMOTE_PARTS   4096
+#define REMOTE_GRACE_S 600 /* longer than any request is on its way, and tried again */
 #define REMOTE_BUCKET  "bucket"
 #define REMOTE_PREFIX  "run/"
 
@@ -46,6 +47,14 @@ struct remote_record {
 	bool marked;           /* it has had a tombstone there: it may go, and come back */
 	uint64_t appeared_at;  /* time of the world */
 	uint64_t tombstone_at; /* the same, of the tombstone that is there; 0: none is */
+	uint64_t tombstone_ns; /* since when, by the clock */
+	unsigned remover;      /* who has removed a file under it; 0: nobody */
+	unsigned before;       /* who removed under the tombstone before this one */
+	unsigned taker;        /* who has last taken a tombstone away; 0: nobody */
+	uint64_t seen_at;    /* time of the world when somebody last looked at its tombstone ... */
+	unsigned seen_by;    /* ... and who did */
+	unsigned maker;      /* who has last asked for one where none was; 0: nobody */
+	uint64_t removed_at; /* time of the world when its manifest went from there; 0: never */
 	uint64_t confirmed_at; /* time of the world, when it was told that it is there; 0: never */
 };
 
@@ -99,6 +108,8 @@ struct remote_proc {
 	size_t listed;      /* entry of the journal when it last looked for uploads ... */
 	uint64_t listed_of; /* ... of that key */
 	uint64_t looked;    /* newest claim that was there when it last looked at the claims */
+	uint64_t looked_at; /* time of the world when it did ... */
+	uint64_t stone_at;  /* ... and at a tombstone */
 	struct ckpt_command *command;
 	struct ckpt_closer closer;
 	struct ckpt_restore *restore;
@@ -153,6 +164,8 @@ struct remote {
 	uint64_t down_until_ns;
 	uint64_t keep_last;
 	uint64_t keep_every;
+	uint64_t remote_keep_last; /* 0: the training removes nothing in the bucket */
+	uint64_t remote_keep_every;
 	uint64_t latency_ns;
 	unsigned turns;
 	uint64_t time;
@@ -228,6 +241,8 @@ void remote_asked(struct remote_proc *proc, const struct s3_request *asked);
 void remote_look(struct remote *world);
 /* The last training is about to close: nothing of its store waits for the bucket. */
 void remote_check_drained(struct remote_proc *proc);
+/* It has had time enough: what its retention lets go is not there any more. */
+void remote_check_kept(struct remote_proc *proc);
 /* Once nothing happens any more. */
 void remote_check_all(struct remote *world);
 

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/undertaker.h"
 #include "remote.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -15,8 +16,8 @@
 #define CALL_NS     (3600 * SECOND)
 #define CLOSE_NS    (60 * SECOND)
 #define SAVE_NS     (40 * SECOND)
-/* What is tried again is tried each minute, and several calls are one try. */
-#define REMOTE_NS   (3600 * SECOND)
+/* What is tried again is tried each minute; for the end of a removal four of retention's graces are waited. */
+#define REMOTE_NS   (5 * CKPT_UNDERTAKER_GRACE_S * SECOND)
 
 struct remote_proc *remote_proc_of(struct ckpt_task *task)
 {
@@ -124,6 +125,7 @@ static bool may_fail(const struct remote_proc *p, int code)
 	case CKPT_ENOSTORE:
 	case CKPT_ENOSTEP:
 		return p->kind != REMOTE_TRAIN;
+	case -EAGAIN:
 	case -EBUSY:
 		return p->kind == REMOTE_PRUNE;
 	case -ENOENT:
@@ -241,6 +243,19 @@ static bool holds_any(const struct remote_proc *p)
 	return false;
 }
 
+/* Marked by an earlier one, noted, taken over, removed: each a grace after the last. */
+static int kept_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	remote_sleep(p, 5 * REMOTE_GRACE_S * SECOND);
+	CKPT_AWAIT(task, remote_slept(p));
+	remote_check_kept(p);
+	return ckpt_task_continue(task, remote_close_body);
+	CKPT_TASK_END(task);
+}
+
 /* All that it has saved is in the bucket, or will not be. */
 static int wait_body(struct ckpt_task *task)
 {
@@ -257,8 +272,10 @@ static int wait_body(struct ckpt_task *task)
 	remote_came(p);
 	if (p->careful)
 		remote_check_drained(p);
+	if (p->saved < p->saves)
+		return ckpt_task_continue(task, remote_train_body);
 	return ckpt_task_continue(
-		task, p->saved < p->saves ? remote_train_body : remote_close_body);
+		task, p->careful && p->world->remote_keep_last ? kept_body : remote_close_body);
 	CKPT_TASK_END(task);
 }
 

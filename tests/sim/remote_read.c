@@ -13,8 +13,7 @@
 #define SECOND      UINT64_C(1000000000)
 /* Four tries of what takes three minutes at most, and some. */
 #define CALL_NS     (3600 * SECOND)
-/* Between the mark and the removal: longer than any request is on its way, and tried again. */
-#define GRACE_NS    (600 * SECOND)
+#define GRACE_NS    (REMOTE_GRACE_S * SECOND)
 #define ROOT        (1 << 20) /* stands for the descriptor of the store's directory */
 
 static struct sim *sim_of(const struct remote_proc *p)
@@ -230,15 +229,16 @@ int remote_bring_body(struct ckpt_task *task)
 
 static bool act(struct remote_proc *p, enum ckpt_burial_act what)
 {
-	p->command = ckpt_burial_new(&p->core);
+	p->command = ckpt_burier_new(&p->core);
 	if (!p->command)
 		return false;
-	struct ckpt_burial *burial = CKPT_CONTAINER(p->command, struct ckpt_burial, command);
+	struct ckpt_burial *burial =
+		&CKPT_CONTAINER(p->command, struct ckpt_burier, command)->burial;
 	burial->act = what;
 	burial->generation = p->generation;
 	burial->step = p->step;
 	sim_tell(sim_of(p), p->id, "bury", "", (int64_t)p->generation, (int64_t)p->step, what);
-	remote_post(p, ckpt_burial_body, "bury", CALL_NS);
+	remote_post(p, ckpt_burier_body, "bury", CALL_NS);
 	return true;
 }
 
@@ -280,7 +280,8 @@ static int remove_body(struct ckpt_task *task)
 	p->failure = remote_take(p);
 	p->world->pruned += p->failure == 0;
 	remote_let_go(p);
-	return ckpt_task_continue(task, remote_close_body);
+	/* It was another one's: that is waited for once more. */
+	return ckpt_task_continue(task, p->failure == -EAGAIN ? remove_body : remote_close_body);
 	CKPT_TASK_END(task);
 }
 

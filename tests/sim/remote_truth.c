@@ -247,6 +247,7 @@ static void appeared(struct remote *world, struct remote_record *r)
 			(unsigned long long)r->step, (unsigned long long)r->generation);
 	check_step(world, r, !r->appeared);
 	r->there = r->appeared = true;
+	r->removed_at = 0;
 	r->appeared_at = ++world->time;
 }
 
@@ -281,12 +282,17 @@ static void take_gone(struct remote *world, struct remote_record *r, const char 
 		sim_violation(&world->sim, "%s of step %llu was removed before its manifest was",
 			name, (unsigned long long)r->step);
 	r->there = r->there && !manifest;
+	if (manifest && r->removed_at == 0)
+		r->removed_at = ++world->time;
 }
 
 static void take_tombstone(struct remote *world, struct remote_record *r, bool there)
 {
 	r->marked = true;
 	r->tombstone_at = there ? ++world->time : 0;
+	r->tombstone_ns = world->sim.now_ns;
+	r->before = r->remover ? r->remover : r->before;
+	r->remover = 0;
 }
 
 /* Something was put or removed: `path` is below the prefix. */
@@ -369,6 +375,130 @@ static void check_fence(struct remote_proc *p, const char *key)
 			(unsigned long long)p->looked);
 }
 
+/* How many of the lineage are newer, and have been in the bucket since `before`; `stay`: and are not to go from there. */
+static uint64_t count_newer(
+	const struct remote *world, const struct remote_record *r, uint64_t before, bool stay)
+{
+	uint64_t newest = newest_there(world);
+	uint64_t count = 0;
+
+	for (size_t i = 0; i < world->record_count; i++) {
+		const struct remote_record *other = &world->records[i];
+		count += other->appeared && (!stay || (other->there && !other->marked)) &&
+			 other->appeared_at < before && newer(other, r->generation, r->step) &&
+			 behind(world, newest, UINT64_MAX, other);
+	}
+	return count;
+}
+
+static bool is_kept(const struct remote *world, const struct remote_record *r)
+{
+	return world->remote_keep_every && r->step % world->remote_keep_every == 0;
+}
+
+static bool is_outlived(const struct remote *world, const struct remote_record *r)
+{
+	return world->remote_keep_last && !is_kept(world, r) &&
+	       count_newer(world, r, UINT64_MAX, false) >= world->remote_keep_last;
+}
+
+/* The training marks what its retention lets go, of the lineage that it knows; and what is left of a step without a manifest. */
+static void check_mark(const struct remote_proc *p, const struct remote_record *r)
+{
+	struct remote *world = p->world;
+
+	if (newest_there(world) != p->core.generation ||
+		(r->appeared && !behind(world, p->core.generation, UINT64_MAX, r)))
+		return;
+	if (world->remote_keep_last == 0 ||
+		count_newer(world, r, UINT64_MAX, false) < world->remote_keep_last ||
+		(r->there && is_kept(world, r)))
+		sim_violation(&world->sim, "step %llu of generation %llu is marked, and is to stay",
+			(unsigned long long)r->step, (unsigned long long)r->generation);
+}
+
+/*
+ * A request that its sender began under the tombstone before, and tries again, or that it makes when it has been
+ * frozen since it looked: the maker of this one waits a grace.
+ */
+static bool is_belated(const struct remote_proc *p, const struct remote_record *r)
+{
+	bool before = p->id == r->before || (p->id != r->maker && p->stone_at < r->tombstone_at);
+
+	return before &&
+	       p->world->sim.now_ns < r->tombstone_ns + REMOTE_GRACE_S * UINT64_C(1000000000);
+}
+
+/* One at a time removes a step; the training when it has looked for a successor, and a grace is over. */
+static void check_removal(struct remote_proc *p, struct remote_record *r, const char *name)
+{
+	struct remote *world = p->world;
+	bool manifest = strcmp(name, "manifest.json") == 0;
+
+	if (r->tombstone_at && r->remover && r->remover != p->id && !is_belated(p, r))
+		sim_violation(&world->sim, "p%u and p%u remove step %llu under one tombstone",
+			r->remover, p->id, (unsigned long long)r->step);
+	if (r->tombstone_at && !is_belated(p, r))
+		r->remover = p->id;
+	if (p->kind != REMOTE_TRAIN || !manifest)
+		return;
+	/* Between that look and this it may have looked at other steps, to send them. */
+	if ((r->seen_by == p->id && p->looked_at < r->seen_at) || p->looked > p->core.generation)
+		sim_violation(&world->sim,
+			"step %llu is removed without a look for a later generation",
+			(unsigned long long)r->step);
+	if (r->tombstone_at &&
+		world->sim.now_ns < r->tombstone_ns + REMOTE_GRACE_S * UINT64_C(1000000000))
+		sim_violation(&world->sim, "step %llu is removed before its grace is over",
+			(unsigned long long)r->step);
+}
+
+/* What its retention had removed before, and would again, a start does not send. */
+static void check_sent(const struct remote_proc *p, const struct remote_record *r)
+{
+	const struct remote *world = p->world;
+
+	if (r->removed_at && r->removed_at < p->born_at && world->remote_keep_last &&
+		!is_kept(world, r) && r->generation != p->core.generation &&
+		count_newer(world, r, p->born_at, true) >= world->remote_keep_last)
+		sim_violation(&p->world->sim, "step %llu is sent again, and was removed",
+			(unsigned long long)r->step);
+}
+
+static void asked_of_step(struct remote_proc *p, const struct s3_request *asked)
+{
+	unsigned long long generation;
+	unsigned long long step;
+	int at = 0;
+
+	/* NOLINTNEXTLINE(cert-err34-c): paths that the product made, of numbers of a few digits */
+	if (sscanf(asked->key, REMOTE_PREFIX "g%llu/step-%llu%n", &generation, &step, &at) != 2)
+		return;
+	struct remote_record *r = remote_record(p->world, generation, step);
+	const char *name = asked->key + at;
+	bool stone = strcmp(name, ".tombstone") == 0;
+	if (stone && strcmp(asked->method, "GET") == 0)
+		p->stone_at = ++p->world->time;
+	if (!r)
+		return;
+	if (stone && strcmp(asked->method, "GET") == 0) {
+		r->seen_at = p->stone_at;
+		r->seen_by = p->id;
+	}
+	if (stone && strcmp(asked->method, "DELETE") == 0)
+		r->taker = p->id;
+	if (stone && strcmp(asked->method, "PUT") == 0 && !r->tombstone_at)
+		r->maker = p->id;
+	/* What it takes over from somebody else may be to stay. */
+	if (stone && r->taker != p->id && strcmp(asked->method, "PUT") == 0 &&
+		p->kind == REMOTE_TRAIN && !r->tombstone_at)
+		check_mark(p, r);
+	if (!stone && strcmp(asked->method, "DELETE") == 0 && !asked->query.count)
+		check_removal(p, r, name + 1);
+	if (!stone && strcmp(asked->method, "PUT") == 0 && p->kind == REMOTE_TRAIN)
+		check_sent(p, r);
+}
+
 /* Who came when the tombstone was there lets the step alone. */
 void remote_asked(struct remote_proc *p, const struct s3_request *asked)
 {
@@ -383,10 +513,13 @@ void remote_asked(struct remote_proc *p, const struct s3_request *asked)
 	}
 	if (strcmp(s3_operation(asked), "CreateMultipartUpload") == 0)
 		check_anew(p, asked->key);
-	if (prefix && strcmp(prefix, REMOTE_PREFIX CKPT_NAME_GENS "/") == 0)
+	if (prefix && strcmp(prefix, REMOTE_PREFIX CKPT_NAME_GENS "/") == 0) {
 		p->looked = newest_there(p->world);
+		p->looked_at = ++p->world->time;
+	}
+	asked_of_step(p, asked);
 	/* NOLINTBEGIN(cert-err34-c): paths that the product made, of numbers of a few digits */
-	if (!puts || p->kind != REMOTE_TRAIN ||
+	if (!puts || p->kind != REMOTE_TRAIN || strstr(asked->key, ".tombstone") ||
 		sscanf(asked->key, REMOTE_PREFIX "g%llu/step-%llu/", &generation, &step) != 2)
 		return;
 	/* NOLINTEND(cert-err34-c) */
@@ -459,7 +592,7 @@ void remote_check_drained(struct remote_proc *p)
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		const struct remote_record *r = remote_record(world, s->generation, s->step);
 		if (s->state == CKPT_STEP_COMMITTED && s->in_lineage && !(r && r->there) &&
-			!(r && r->marked))
+			!(r && r->marked) && !(r && is_outlived(world, r)))
 			sim_violation(&world->sim,
 				"step %llu of generation %llu is not in the bucket, and nothing "
 				"keeps it "
@@ -467,6 +600,25 @@ void remote_check_drained(struct remote_proc *p)
 				(unsigned long long)s->step, (unsigned long long)s->generation);
 	}
 	world->saved_last = true;
+}
+
+void remote_check_kept(struct remote_proc *p)
+{
+	struct remote *world = p->world;
+	uint64_t newest = newest_there(world);
+
+	for (size_t i = 0; i < world->record_count; i++) {
+		const struct remote_record *r = &world->records[i];
+		if (r->there && behind(world, newest, UINT64_MAX, r) && !is_kept(world, r) &&
+			count_newer(world, r, UINT64_MAX, true) >= world->remote_keep_last)
+			sim_violation(&world->sim,
+				"step %llu of generation %llu is in the bucket still, and nothing "
+				"keeps it",
+				(unsigned long long)r->step, (unsigned long long)r->generation);
+		if (r->tombstone_at)
+			sim_violation(&world->sim, "the tombstone of step %llu is still there",
+				(unsigned long long)r->step);
+	}
 }
 
 void remote_check_all(struct remote *world)

@@ -191,6 +191,11 @@ class Checkpointer:
     remote_every: only steps that are a multiple of it go there; None: all.
     remote_bytes_per_s: what a node may send there in a second, shared by its ranks; None: no
         bound.
+    remote_keep_last, remote_keep_every: what is kept there, as keep_last and keep_every say it of
+        the directory; None: nothing is removed there. Rank 0 removes, behind the uploads. A start
+        does not send what has that many newer steps there.
+    remote_grace: seconds between the moment at which a step there is marked and its removal, so
+        that who reads it comes to an end. A job that ends sooner leaves it to the next start.
     drain_timeout: seconds that close() waits for what is on its way to the remote store. What is
         not there then is counted in a warning, and sent by the next start of the job. After an
         exception in the `with` block it is 10 at most.
@@ -254,6 +259,9 @@ class Checkpointer:
         remote: str | os.PathLike[str] | None = None,
         remote_every: int | None = None,
         remote_bytes_per_s: int | None = None,
+        remote_keep_last: int | None = None,
+        remote_keep_every: int | None = None,
+        remote_grace: int = 1800,
         drain_timeout: float = 300.0,
         new_start: bool = False,
         eager: bool | None = None,
@@ -266,21 +274,19 @@ class Checkpointer:
         from ._exchange import join, open_all, refuse
 
         try:
-            callback("progress", progress)
-            if state is not None:
-                check_state(state)
-            self._every = _count("every", every, 1)
-            self._on_error = _policy(on_error)
+            _check_given(progress, state)
+            self._every, self._on_error = _count("every", every, 1), _policy(on_error)
             options = Options(
                 pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
                 io=_one_of("io", io, ("auto", "uring", "threads")),
                 busy=_one_of("busy", busy, ("wait", "skip")),
                 save_timeout=_seconds("save_timeout", save_timeout),
-                keep_last=_count("keep_last", keep_last, 1) or 0,
-                keep_every=_count("keep_every", keep_every, 1) or 0,
+                **_retention("", keep_last, keep_every),
                 new_start=new_start,
                 node_store=_flag("node_store", node_store),
                 **_remote_options(remote, remote_every, remote_bytes_per_s),
+                **_retention("remote_", remote_keep_last, remote_keep_every),
+                remote_grace=_grace(remote_grace),
                 debug=logger.isEnabledFor(10),
             )
             directory = store_path(path)
@@ -689,6 +695,26 @@ def _remote_options(
         "remote_every": _count("remote_every", every, 1) or 0,
         "remote_bytes_per_s": _count("remote_bytes_per_s", bytes_per_s, 1) or 0,
     }
+
+
+def _check_given(progress: Callable[[Progress], object] | None, state: Any) -> None:
+    callback("progress", progress)
+    if state is not None:
+        check_state(state)
+
+
+def _retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:
+    return {
+        f"{where}keep_last": _count(f"{where}keep_last", keep_last, 1) or 0,
+        f"{where}keep_every": _count(f"{where}keep_every", keep_every, 1) or 0,
+    }
+
+
+def _grace(seconds: int) -> int:
+    number = _count("remote_grace", seconds, 1)
+    if number is None or number >= 1 << 32:
+        raise ValueError(f"remote_grace={number}: it must be from 1 to 2**32 - 1 seconds")
+    return number
 
 
 def _count(name: str, value: int | None, least: int) -> int | None:

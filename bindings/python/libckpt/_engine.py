@@ -209,6 +209,11 @@ class Options(NamedTuple):
     remote: str = ""
     remote_every: int = 0
     remote_bytes_per_s: int = 0
+    #: what is kept there; 0: nothing is removed
+    remote_keep_last: int = 0
+    remote_keep_every: int = 0
+    #: seconds; 0: 1800
+    remote_grace: int = 0
 
 
 class StepInfo(NamedTuple):
@@ -261,6 +266,9 @@ def _opts(options: Options) -> Any:
     opts.node_ranks = options.node_ranks
     opts.remote_every = options.remote_every
     opts.remote_bytes_per_s = options.remote_bytes_per_s
+    opts.remote_keep_last = options.remote_keep_last
+    opts.remote_keep_every = options.remote_keep_every
+    opts.remote_grace_s = options.remote_grace
     opts.cuda_major = cuda_major()
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts
@@ -650,6 +658,8 @@ _STATS = (
     "remote_generation",
     "remote_step",
     "remote_wall_ms",
+    "remote_steps_going",
+    "remote_steps_removed",
     "remote_failing_ms",
     "remote_code",
     "bytes_uploaded_staged",

@@ -717,6 +717,37 @@ PLANTED = [
         "\tif (true)\n\t\treturn r;\n",
         "who has a successor in the bucket, and sees it, publishes nothing there", REMOTE),
     Planted(
+        "remote-retention-without-grace", "libckpt/engine/undertaker.c",
+        "\treturn (seconds ? seconds : CKPT_UNDERTAKER_GRACE_S) * SECOND_NS;\n",
+        "\treturn (seconds ? seconds : CKPT_UNDERTAKER_GRACE_S) * (SECOND_NS / 1000);\n",
+        "a step that is marked in the bucket stays for a grace", REMOTE),
+    Planted(
+        "remote-retention-takes-newest", "libckpt/engine/undertaker.c",
+        "\t\tbool retired = u->retired[u->at];\n",
+        "\t\tbool retired = u->at == 0 || u->retired[u->at];\n",
+        "the newest steps stay in the bucket", REMOTE),
+    Planted(
+        "remote-retention-not-fenced", "libckpt/engine/burial.c",
+        "\tif (b->fence) {\n",
+        "\tif (false) {\n",
+        "who removes in the bucket looks for a later generation first", REMOTE),
+    Planted(
+        "remote-two-remove", "libckpt/engine/burial.c",
+        "\tif (!grave_of(b)->mine)\n\t\treturn ckpt_task_continue(task, take_over_body);\n"
+        "\tif (b->fence) {\n",
+        "\tif (b->fence) {\n",
+        "a step is removed under a tombstone of whoever removes it", REMOTE),
+    Planted(
+        "remote-removed-is-sent-again", "libckpt/engine/sieve.c",
+        "\treturn !(there && there->state == CKPT_STEP_COMMITTED) &&\n",
+        "\treturn false && !(there && there->state == CKPT_STEP_COMMITTED) &&\n",
+        "what retention has removed from the bucket is not sent again by a start", REMOTE),
+    Planted(
+        "remote-marks-forgotten", "libckpt/engine/undertaker.c",
+        "\t\tif (!s->going && !retired)\n",
+        "\t\tif (s->going || !retired)\n",
+        "what an earlier job has marked in the bucket the next one removes", REMOTE),
+    Planted(
         "remote-begun-anew-each-time", "libckpt/store/store_s3_resume.c",
         "\tif (work->call.result < 0 || !take_uploads(op))\n",
         "\tif (true)\n",

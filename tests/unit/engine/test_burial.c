@@ -104,11 +104,14 @@ static void upload(struct scene *s)
 	core_rig_close(&rig);
 }
 
+/* What another one has marked is taken over first. */
 static int bury(struct core_rig *rig)
 {
 	int r = core_rig_bury(rig, CKPT_BURIAL_MARK, 1, 1);
 
-	return r < 0 ? r : core_rig_bury(rig, CKPT_BURIAL_REMOVE, 1, 1);
+	if (r == 0)
+		r = core_rig_bury(rig, CKPT_BURIAL_REMOVE, 1, 1);
+	return r == -EAGAIN ? core_rig_bury(rig, CKPT_BURIAL_REMOVE, 1, 1) : r;
 }
 
 static void test_whole(void **state)
@@ -175,6 +178,124 @@ static void test_cut_short(void **state)
 		/* Tombstone, manifest, index, shard, directory, and what makes each of them last. */
 		assert_true(at > 12);
 	}
+}
+
+/* Opened with numbers of its own. */
+static void open_another(struct scene *s, struct core_rig *rig)
+{
+	open_remote(s, rig);
+	rig->random = 1000;
+}
+
+/* One removes a step at a time. Who comes second leaves it to the first, or takes it over, and waits once more. */
+static void test_two(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig first;
+	struct core_rig second;
+
+	open_remote(s, &first);
+	open_another(s, &second);
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_MARK, 1, 1), 0);
+	/* Not one that he has not looked at. */
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), -EAGAIN);
+	assert_true(is_there(s, "1.tombstone") && is_there(s, "1/manifest.json"));
+	/* The first was slow, and finds that out. */
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_UNMARK, 1, 2), 0);
+	assert_true(is_there(s, "1.tombstone") && is_there(s, "1/manifest.json"));
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), 0);
+	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
+	core_rig_close(&second);
+	core_rig_close(&first);
+	assert_int_equal(verify(s), STEPS - 1);
+}
+
+/* One keeps what the other removes: whose mark it is decides, until it has not changed for a grace. */
+static void test_two_who_differ(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig first;
+	struct core_rig second;
+
+	open_remote(s, &first);
+	open_another(s, &second);
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_UNMARK, 1, 1), -EBUSY);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_UNMARK, 1, 1), -EAGAIN);
+	assert_true(is_there(s, "1.tombstone"));
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_UNMARK, 1, 1), 0);
+	assert_false(is_there(s, "1.tombstone"));
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
+	core_rig_close(&second);
+	core_rig_close(&first);
+	assert_int_equal(verify(s), STEPS);
+}
+
+/*
+ * A second one takes over while the first stands between two of its requests, ends, and the step is uploaded
+ * again: the first one touches nothing of that.
+ */
+static void stand_still(void **state, const char *at)
+{
+	struct core_rig first;
+	struct core_rig second;
+	(void)set_up(state);
+	struct scene *s = *state;
+
+	open_remote(s, &first);
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_MARK, 1, 1), 0);
+	(void)io_fault_add(
+		&first.fault, (struct io_fault_rule){.path = at, .nth = 1, .hold = true});
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	open_another(s, &second);
+	assert_int_equal(bury(&second), 0);
+	core_rig_close(&second);
+	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
+	upload(s);
+	assert_int_equal(verify(s), STEPS);
+	core_rig_let_go(&first);
+	core_rig_close(&first);
+	assert_int_equal(verify(s), STEPS);
+	(void)tear_down(state);
+}
+
+static void test_overtaken(void **state)
+{
+	/* The requests that it stands at read, and change nothing. */
+	stand_still(state, "1.tombstone");
+}
+
+/* The catalogs of a generation go with its last step, when there is a later generation. */
+static void test_catalogs(void **state)
+{
+	static const char catalog[] = "/g000001/00112233445566778899aabbccddeeff.catalog";
+	struct scene *s = *state;
+	struct core_rig rig;
+	char path[700];
+
+	(void)snprintf(path, sizeof(path), "%s%s", s->remote, catalog);
+	scratch_put(s->remote, catalog, "");
+	open_local(s, &rig);
+	struct ckpt_restore *restore = core_rig_begin(&rig, 3, CKPT_SINK_MEMORY, NULL);
+	core_rig_await(&rig, restore);
+	(void)core_rig_end(&rig, restore);
+	assert_int_equal(core_rig_adopt(&rig, 1, 3), 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	assert_int_equal(core_rig_save(&rig, 4), 0);
+	core_rig_run(&rig);
+	core_rig_close(&rig);
+	open_remote(s, &rig);
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		assert_int_equal(access(path, F_OK), 0);
+		assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, step), 0);
+		assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, step), 0);
+	}
+	assert_int_equal(access(path, F_OK), -1);
+	core_rig_close(&rig);
 }
 
 static void remove_there(struct scene *s, const char *suffix)
@@ -267,6 +388,42 @@ static void test_in_use(void **state)
 	core_rig_close(&reader);
 }
 
+/* Who has taken the store since it was opened holds it as well. */
+static void test_held_since(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig holder;
+	struct core_rig rig;
+
+	open_remote(s, &rig);
+	core_rig_open(&holder, &(struct core_rig_config){.dir = s->remote});
+	assert_int_equal(core_rig_adopt(&holder, 1, 3), 0);
+	assert_int_equal(core_rig_claim(&holder), 0);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EINUSE);
+	assert_false(is_there(s, "2.tombstone"));
+	core_rig_close(&holder);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), 0);
+	core_rig_close(&rig);
+}
+
+/* The first job of all comes between the opening and the list. */
+static void test_no_claim_was_there(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	char claims[600];
+	char aside[600];
+
+	(void)snprintf(claims, sizeof(claims), "%s/gens", s->remote);
+	(void)snprintf(aside, sizeof(aside), "%s/aside", s->dir);
+	assert_int_equal(rename(claims, aside), 0);
+	open_remote(s, &rig);
+	assert_int_equal(rename(aside, claims), 0);
+	assert_int_equal(bury(&rig), 0);
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS - 1);
+}
+
 /* Nothing is written into what is being removed. */
 static void test_no_copy_into_it(void **state)
 {
@@ -289,10 +446,16 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_whole),
 		cmocka_unit_test(test_cut_short),
+		SCENE(test_two),
+		SCENE(test_two_who_differ),
+		cmocka_unit_test(test_overtaken),
+		SCENE(test_catalogs),
 		SCENE(test_an_index_alone),
 		SCENE(test_gone_meanwhile),
 		SCENE(test_going_meanwhile),
 		SCENE(test_in_use),
+		SCENE(test_held_since),
+		SCENE(test_no_claim_was_there),
 		SCENE(test_no_copy_into_it),
 	};
 

@@ -229,6 +229,23 @@ static uint64_t next_of(
 	return s ? s->generation * 1000000 + s->step : 0;
 }
 
+/* What is not whole in a remote store has been left there only if nothing was under way. */
+static void test_left(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	struct ckpt_retention keep = {.keep_last = 1, .remote = true};
+
+	add_gen(&scan, 1, 0, 0);
+	add_step(&scan, 1, 8, CKPT_STEP_PENDING);
+	add_step(&scan, 1, 9, CKPT_STEP_COMMITTED);
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	assert_null(ckpt_retention_next(&scan, &keep, 0, 0));
+	keep.settled = true;
+	assert_int_equal(ckpt_retention_next(&scan, &keep, 0, 0)->step, 8);
+	ckpt_scan_clear(&scan);
+}
+
 /* What was tried comes no more, whatever generation it is of. */
 static void test_tried(void **state)
 {
@@ -391,6 +408,7 @@ int main(void)
 		cmocka_unit_test(test_lost_claim_below_branch),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
+		cmocka_unit_test(test_left),
 		cmocka_unit_test(test_tried),
 		cmocka_unit_test(test_rolled_back),
 		cmocka_unit_test(test_scan_order),

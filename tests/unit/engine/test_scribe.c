@@ -344,6 +344,31 @@ static void test_committed_without_memory(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* What a start has found, and has no memory for, is not sent: whoever waits for all is told so. */
+static void test_not_listed(void **state)
+{
+	struct scene *s = *state;
+	bool failed = false;
+
+	open_it(s);
+	assert_int_equal(core_rig_claim(&s->rig), 0);
+	assert_int_equal(core_rig_save(&s->rig, 1), 0);
+	core_rig_sleep(&s->rig, 6000);
+	core_rig_close(&s->rig);
+	for (size_t fail_at = 1; !failed; fail_at++) {
+		assert_true(fail_at < 100);
+		open_it(s);
+		core_rig_sleep(&s->rig, 6000);
+		assert_int_equal(core_rig_adopt(&s->rig, 1, 1), 0);
+		core_rig_count_allocations(&s->rig, fail_at);
+		(void)core_rig_claim(&s->rig);
+		(void)core_rig_allocations(&s->rig);
+		failed = core_rig_logged(&s->rig, CKPT_LOG_ERROR, "when the job is started again");
+		assert_int_equal(s->rig.core.uploader->lost.code, failed ? -ENOMEM : 0);
+		core_rig_close(&s->rig);
+	}
+}
+
 /* Committed while the engine closes. */
 static void test_too_late(void **state)
 {
@@ -538,6 +563,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_sent_again_of_many, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_given_up, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_committed_without_memory, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_not_listed, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_too_late, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_written, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_another_place, set_up, tear_down),

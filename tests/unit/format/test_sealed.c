@@ -321,9 +321,12 @@ static void test_tombstone(void **state)
 {
 	static const char body[] =
 		"{\"format\":[1,0],\"kind\":\"tombstone\",\"generation\":1,\"step\":9999999999,"
-		"\"by\":999999,\"wall_ms\":7";
-	const struct ckpt_tombstone stone = {
-		.generation = 1, .step = UINT64_C(9999999999), .by = 999999, .wall_ms = 7};
+		"\"by\":999999,\"nonce\":\"00000000000000ab\",\"wall_ms\":7";
+	const struct ckpt_tombstone stone = {.generation = 1,
+		.step = UINT64_C(9999999999),
+		.by = 999999,
+		.nonce = 0xab,
+		.wall_ms = 7};
 	struct ckpt_tombstone back;
 	struct ckpt_buf out = {0};
 
@@ -335,14 +338,17 @@ static void test_tombstone(void **state)
 	assert_int_equal(back.generation, stone.generation);
 	assert_int_equal(back.step, stone.step);
 	assert_int_equal(back.by, stone.by);
+	assert_int_equal(back.nonce, stone.nonce);
 	assert_int_equal(back.wall_ms, stone.wall_ms);
 	ckpt_buf_free(&out);
 }
 
-#define STONE(generation, step, by, wall)                                                          \
+#define STONE_OF(generation, step, by, nonce, wall)                                                \
 	M("[1,0]", "\"tombstone\"",                                                                \
-		",\"generation\":" generation ",\"step\":" step ",\"by\":" by                      \
+		",\"generation\":" generation ",\"step\":" step ",\"by\":" by ",\"nonce\":" nonce  \
 		",\"wall_ms\":" wall)
+#define STONE(generation, step, by, wall)                                                          \
+	STONE_OF(generation, step, by, "\"0123456789abcdef\"", wall)
 
 static void test_bad_tombstones(void **state)
 {
@@ -352,6 +358,7 @@ static void test_bad_tombstones(void **state)
 		{STONE("1", "10000000000", "1", "0"), CKPT_EFORMAT, "\"step\""},
 		{STONE("1", "0", "0", "0"), CKPT_EFORMAT, "\"by\""},
 		{STONE("1", "0", "1000000", "0"), CKPT_EFORMAT, "\"by\""},
+		{STONE_OF("1", "0", "1", "7", "0"), CKPT_EFORMAT, "\"nonce\""},
 		{STONE("1", "0", "1", "-1"), CKPT_EFORMAT, "\"wall_ms\""},
 	};
 

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a start need not send: retention in the remote store has let it go there, or would do so at once. Decided
+ * by each rank that keeps a store, of the steps of earlier generations, once, before the first of them is sent.
+ */
+#ifndef CKPT_ENGINE_SIEVE_H
+#define CKPT_ENGINE_SIEVE_H
+
+#include "engine/core.h"
+
+struct ckpt_sieve {
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_core *core;
+	struct ckpt_store *dest;
+	struct ckpt_error *err;
+	struct ckpt_task *waiter;
+
+	struct ckpt_scanner scanner; /* what is there */
+};
+
+/* Zeroed, but for what comes before the blank line. */
+void ckpt_sieve_start(struct ckpt_sieve *sieve);
+/* After 0. False: it is to be sent, or is there. */
+bool ckpt_sieve_holds_back(struct ckpt_sieve *sieve, uint64_t generation, uint64_t step);
+/* After the end. */
+void ckpt_sieve_clear(struct ckpt_sieve *sieve);
+
+#endif

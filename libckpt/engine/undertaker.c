@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Retention in the remote store. */
+#include "engine/undertaker.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/keeper.h"
+#include "engine/uploader.h"
+
+#define SECOND_NS   UINT64_C(1000000000)
+#define PAUSE_MAX_S 60 /* between tries */
+
+static struct ckpt_undertaker *undertaker_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_undertaker, task);
+}
+
+static uint64_t now(const struct ckpt_undertaker *u)
+{
+	return ckpt_env_now(u->core->parts.env);
+}
+
+static uint64_t grace_ns(const struct ckpt_undertaker *u)
+{
+	uint32_t seconds = u->core->config.remote_grace_s;
+
+	return (seconds ? seconds : CKPT_UNDERTAKER_GRACE_S) * SECOND_NS;
+}
+
+/* When to look. */
+
+static void timer_fired(struct ckpt_timer *timer)
+{
+	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_undertaker, timer)->task);
+}
+
+/* Uploads come first, unless they never end. */
+static bool may_look(const struct ckpt_undertaker *u)
+{
+	const struct ckpt_core *core = u->core;
+
+	return ckpt_uploader_rests(core) ||
+	       (u->came > core->config.remote_keep_last && ckpt_uploader_sends(core));
+}
+
+static bool is_due(struct ckpt_undertaker *u)
+{
+	ckpt_core_timer_clear(u->core, &u->timer);
+	if (u->stop)
+		return true;
+	if (u->halted || u->core->fenced || (!u->asked && u->graves.count == 0) || !may_look(u))
+		return false;
+	if (u->at_ns <= now(u))
+		return true;
+	u->timer.fire = timer_fired;
+	ckpt_core_timer_set(u->core, &u->timer, u->at_ns);
+	return false;
+}
+
+/* 1, 2, 4 ... 60 seconds. */
+static void back_off(struct ckpt_undertaker *u)
+{
+	unsigned doublings = ckpt_min_u64(u->failures++, 6);
+	uint64_t wait_s = ckpt_min_u64(PAUSE_MAX_S, UINT64_C(1) << doublings);
+
+	u->asked = true;
+	u->at_ns = now(u) + wait_s * SECOND_NS;
+	ckpt_log(u->core->parts.log, u->failures == 1 ? CKPT_LOG_WARN : CKPT_LOG_DEBUG,
+		"retention in %s: try %u failed, the next is in %llu s: %.700s", u->dest->label,
+		u->failures, (unsigned long long)wait_s, u->error.message);
+}
+
+/* Once a grace, and when one is over. */
+static void take_round(struct ckpt_undertaker *u)
+{
+	uint64_t at = now(u) + grace_ns(u);
+
+	u->failures = 0;
+	for (size_t i = 0; i < u->graves.count; i++)
+		at = ckpt_min_u64(at, u->graves.items[i].since_ns + grace_ns(u));
+	u->at_ns = ckpt_max_u64(at, now(u) + SECOND_NS);
+}
+
+static void halt(struct ckpt_undertaker *u)
+{
+	u->halted = true;
+	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing is removed from %s any more: %.800s",
+		u->dest->label, u->error.message);
+}
+
+/* What is there. */
+
+static void start_round(struct ckpt_undertaker *u)
+{
+	const struct ckpt_core *core = u->core;
+
+	u->asked = false;
+	u->came = 0;
+	u->generation = core->generation;
+	u->sent = core->stats.uploads_done;
+	u->settled = ckpt_uploader_rests(core);
+	ckpt_error_clear(&u->error);
+	ckpt_scanner_start(&u->scanner, u->dest, &u->core->sched, &u->task, NULL, &u->error);
+}
+
+/* The job goes on from another step: what stays is judged anew, by its next generation. */
+static bool is_outdated(const struct ckpt_undertaker *u)
+{
+	return u->core->generation != u->generation;
+}
+
+static bool is_claim_of(const struct ckpt_undertaker *u)
+{
+	return ckpt_scan_newest_claim(&u->scanner.scan) == u->generation;
+}
+
+/* Tombstones that have gone, with their steps or without. */
+static void forget_gone(struct ckpt_undertaker *u)
+{
+	for (size_t i = u->graves.count; i-- > 0;) {
+		const struct ckpt_grave *grave = &u->graves.items[i];
+		const struct ckpt_scan_step *s =
+			ckpt_scan_find(&u->scanner.scan, grave->generation, grave->step);
+		if (!s || !s->going)
+			ckpt_graves_drop(&u->graves, grave->generation, grave->step);
+	}
+}
+
+/* What is to go of it. */
+static int judge(struct ckpt_undertaker *u)
+{
+	const struct ckpt_core_config *config = &u->core->config;
+	struct ckpt_scan *scan = &u->scanner.scan;
+	const struct ckpt_retention keep = {.keep_last = config->remote_keep_last,
+		.keep_every = config->remote_keep_every,
+		.pins = u->core->pins,
+		.pin_count = u->core->pin_count,
+		.remote = true,
+		.settled = u->settled};
+	const struct ckpt_scan_step *s = NULL;
+
+	int r = ckpt_lineage_mark(scan, &u->error);
+	if (r < 0)
+		return r;
+	ckpt_lineage_mark_rolled_back(scan);
+	ckpt_free(u->retired);
+	u->retired = ckpt_alloc_array(scan->step_count + 1, sizeof(*u->retired));
+	if (!u->retired)
+		return ckpt_fail(&u->error, -ENOMEM, "out of memory");
+	while ((s = ckpt_retention_next(scan, &keep, s ? s->generation : 0, s ? s->step : 0)))
+		u->retired[s - scan->steps] = true;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *at = &scan->steps[i];
+		/* What a removal that was cut short has left. */
+		if (at->going && at->state == CKPT_STEP_PENDING)
+			u->retired[i] = true;
+		/* Not kept, and not let go: the next look may be able to read it. */
+		u->asked = u->asked || at->state == CKPT_STEP_BROKEN;
+	}
+	return 0;
+}
+
+static int take_scan(struct ckpt_undertaker *u)
+{
+	int r = u->scanner.task.result;
+
+	u->at = 0;
+	if (is_outdated(u))
+		return 0;
+	if (r < 0)
+		return u->error.code ? r
+				     : ckpt_fail(&u->error, r, "cannot read %s: %s", u->dest->label,
+					       ckpt_code_text(r));
+	if (!is_claim_of(u))
+		return ckpt_fail(
+			&u->error, CKPT_EFENCED, "%s has another generation", u->dest->label);
+	forget_gone(u);
+	u->settled = u->settled && ckpt_uploader_rests(u->core) &&
+		     u->sent == u->core->stats.uploads_done;
+	/* What is under way may be given up. */
+	u->asked = u->asked || !u->settled;
+	r = judge(u);
+	u->at = r < 0 ? 0 : u->scanner.scan.step_count;
+	return r;
+}
+
+/* What is done about it. */
+
+/* A pin may have come since the judgement. What a removal has begun with is not to be had any more. */
+static bool is_pinned(const struct ckpt_undertaker *u, const struct ckpt_scan_step *s)
+{
+	const struct ckpt_core *core = u->core;
+
+	for (size_t i = 0; i < core->pin_count && s->state == CKPT_STEP_COMMITTED; i++)
+		if (core->pins[i] == s->step)
+			return true;
+	return false;
+}
+
+/* Of the steps, the oldest first, the next that something is done about; false: none. */
+static bool next_act(struct ckpt_undertaker *u)
+{
+	while (u->at > 0) {
+		u->at--;
+		const struct ckpt_scan_step *s = &u->scanner.scan.steps[u->at];
+		const struct ckpt_grave *grave =
+			ckpt_graves_find(&u->graves, s->generation, s->step);
+		bool waited = grave && grave->since_ns + grace_ns(u) <= now(u);
+		bool retired = u->retired[u->at];
+		if (is_pinned(u, s))
+			retired = false;
+		if (!s->going && !retired)
+			continue;
+		if (!grave) {
+			u->burial.act = CKPT_BURIAL_MARK;
+			return true;
+		}
+		u->burial.act = retired ? CKPT_BURIAL_REMOVE : CKPT_BURIAL_UNMARK;
+		if (waited || (!retired && grave->mine && !grave->taken))
+			return true;
+	}
+	return false;
+}
+
+static void start_act(struct ckpt_undertaker *u)
+{
+	const struct ckpt_scan_step *s = &u->scanner.scan.steps[u->at];
+
+	ckpt_error_clear(&u->act_error);
+	u->burial = (struct ckpt_burial){.core = u->core,
+		.store = u->dest,
+		.graves = &u->graves,
+		.newest = u->generation,
+		.fence = true,
+		.act = u->burial.act,
+		.generation = s->generation,
+		.step = s->step,
+		.err = &u->act_error,
+		.waiter = &u->task};
+	ckpt_burial_start(&u->burial);
+}
+
+/* What somebody else does to it, or reads it, is looked at again at the next look. */
+static void note_removed(struct ckpt_undertaker *u)
+{
+	struct ckpt_core *core = u->core;
+	const struct ckpt_burial *b = &u->burial;
+
+	core->stats.remote_steps_removed++;
+	/* Of one that is here as well it is told that it is not there. */
+	if (ckpt_scan_find(&core->scan, b->generation, b->step))
+		ckpt_scribe_absent(&core->uploader->scribe, b->generation, b->step, 0);
+}
+
+static void take_act(struct ckpt_undertaker *u)
+{
+	static const char *const done[] = {[CKPT_BURIAL_MARK] = "is marked in",
+		[CKPT_BURIAL_REMOVE] = "is removed from",
+		[CKPT_BURIAL_UNMARK] = "stays after all in"};
+	const struct ckpt_burial *b = &u->burial;
+	int r = b->task.result;
+
+	if (r < 0 && r != -EBUSY && r != -EAGAIN && !is_outdated(u)) {
+		u->failed = r;
+		u->error = u->act_error;
+		return;
+	}
+	if (r == 0 && b->act == CKPT_BURIAL_REMOVE)
+		note_removed(u);
+	ckpt_log(u->core->parts.log,
+		r == 0 && b->act == CKPT_BURIAL_REMOVE ? CKPT_LOG_INFO : CKPT_LOG_DEBUG,
+		"retention: step %llu of generation %llu %s %s%s%.600s",
+		(unsigned long long)b->step, (unsigned long long)b->generation,
+		r == 0 ? done[b->act] : "is left alone in", u->dest->label, r == 0 ? "" : ": ",
+		r == 0 ? "" : u->act_error.message);
+}
+
+/* What fails for one step may not for the next; a way there that fails does. */
+static bool ends_round(const struct ckpt_undertaker *u)
+{
+	return u->stop || u->core->fenced || is_outdated(u) || u->failed == CKPT_EFENCED ||
+	       u->failed == CKPT_ENETWORK || u->failed == CKPT_EAUTH || u->failed == -ETIMEDOUT ||
+	       (u->failed < 0 && u->at == 0);
+}
+
+static void take_failure(struct ckpt_undertaker *u)
+{
+	if (u->stop)
+		return;
+	if (u->failed == CKPT_EFENCED)
+		halt(u);
+	else
+		back_off(u);
+}
+
+static int undertaker_body(struct ckpt_task *task)
+{
+	struct ckpt_undertaker *u = undertaker_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (;;) {
+		CKPT_AWAIT(task, is_due(u));
+		if (u->stop)
+			return 0;
+		start_round(u);
+		CKPT_AWAIT(task, u->scanner.task.finished);
+		r = take_scan(u);
+		u->failed = r;
+		while (!ends_round(u) && next_act(u)) {
+			start_act(u);
+			CKPT_AWAIT(task, u->burial.task.finished);
+			take_act(u);
+		}
+		ckpt_scanner_clear(&u->scanner);
+		u->asked = u->asked || is_outdated(u);
+		if (u->failed < 0)
+			take_failure(u);
+		else
+			take_round(u);
+	}
+	CKPT_TASK_END(task);
+}
+
+static void undertaker_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(undertaker_of(task)->core->closer);
+}
+
+/* From outside. */
+
+int ckpt_undertaker_open(struct ckpt_core *core, struct ckpt_store *dest)
+{
+	if (core->config.remote_keep_last == 0 || core->config.rank > 0)
+		return 0;
+	struct ckpt_undertaker *u = ckpt_alloc(sizeof(*u));
+	if (!u)
+		return -ENOMEM;
+	u->core = core;
+	u->dest = dest;
+	ckpt_error_clear(&u->error);
+	core->undertaker = u;
+	return 0;
+}
+
+/* What an earlier process has marked, or not come to, is its to go on with. */
+void ckpt_undertaker_begin(struct ckpt_core *core)
+{
+	struct ckpt_undertaker *u = core->undertaker;
+
+	if (!u)
+		return;
+	u->asked = true;
+	ckpt_task_start(&u->task, &core->sched, undertaker_body, undertaker_done);
+}
+
+void ckpt_undertaker_note(struct ckpt_core *core)
+{
+	if (!core->undertaker)
+		return;
+	core->undertaker->asked = true;
+	core->undertaker->came++;
+	ckpt_undertaker_wake(core);
+}
+
+void ckpt_undertaker_wake(struct ckpt_core *core)
+{
+	if (core->undertaker)
+		ckpt_task_wake(&core->undertaker->task);
+}
+
+void ckpt_undertaker_stop(struct ckpt_core *core)
+{
+	if (!core->undertaker)
+		return;
+	core->undertaker->stop = true;
+	ckpt_undertaker_wake(core);
+}
+
+bool ckpt_undertaker_ended(const struct ckpt_core *core)
+{
+	return !core->undertaker || !ckpt_task_active(&core->undertaker->task);
+}
+
+void ckpt_undertaker_close(struct ckpt_core *core)
+{
+	struct ckpt_undertaker *u = core->undertaker;
+
+	if (!u)
+		return;
+	CKPT_ASSERT(ckpt_undertaker_ended(core));
+	ckpt_core_timer_clear(core, &u->timer);
+	ckpt_graves_clear(&u->graves);
+	ckpt_free(u->retired);
+	ckpt_free(u);
+	core->undertaker = NULL;
+}
+
+void ckpt_undertaker_report(const struct ckpt_core *core, struct ckpt_stats *stats)
+{
+	if (core->undertaker)
+		stats->remote_steps_going = core->undertaker->graves.count;
+}

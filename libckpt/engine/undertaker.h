@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The undertaker: retention in the remote store, by rank 0 of the job that uploads there. It lives as long as the
+ * uploader, looks when that has nothing to do, and asks for one thing at a time.
+ *
+ *     what is there? -> what is to go gets a tombstone -> a grace -> what is there? -> what is still to go goes
+ *
+ * One look is the second of the steps that were marked at the last one, and the first of those that have come to be
+ * let go since; so there is one a grace. What it knows of tombstones ends with the process: the next one takes
+ * what it finds for somebody else's, and goes on with it after a grace of its own.
+ */
+#ifndef CKPT_ENGINE_UNDERTAKER_H
+#define CKPT_ENGINE_UNDERTAKER_H
+
+#include "engine/burial.h"
+
+/* Longer than a restore of what is there takes: at 1 GB/s 1.8 TB. */
+#define CKPT_UNDERTAKER_GRACE_S 1800
+
+struct ckpt_undertaker {
+	struct ckpt_core *core;
+	struct ckpt_store *dest; /* the uploader's */
+	struct ckpt_task task;
+	struct ckpt_timer timer;
+	bool stop;
+	bool halted;       /* it removes nothing any more */
+	bool asked;        /* something has come since it looked last */
+	uint64_t came;     /* steps that have */
+	uint64_t at_ns;    /* nothing before */
+	unsigned failures; /* in a row */
+	int failed;        /* in this round */
+	/* Of this round: what the job was when it began, and what it had sent. */
+	uint64_t generation;
+	uint64_t sent;
+	bool settled; /* nothing was under way */
+	struct ckpt_error error;
+	struct ckpt_error act_error; /* of the act under way */
+	struct ckpt_scanner scanner;
+	struct ckpt_graves graves;
+	struct ckpt_burial burial;
+	bool *retired; /* of each step that was there */
+	size_t at;     /* steps before it are still to be looked at: they are newer */
+};
+
+/* Into core->undertaker, if the engine is to remove steps there. -ENOMEM. */
+int ckpt_undertaker_open(struct ckpt_core *core, struct ckpt_store *dest);
+/* Once the store has been read. */
+void ckpt_undertaker_begin(struct ckpt_core *core);
+/* A step is there that was not. */
+void ckpt_undertaker_note(struct ckpt_core *core);
+/* The uploader has nothing to do any more. */
+void ckpt_undertaker_wake(struct ckpt_core *core);
+/* Ends soon; ckpt_undertaker_ended() then, and core->closer is woken. */
+void ckpt_undertaker_stop(struct ckpt_core *core);
+bool ckpt_undertaker_ended(const struct ckpt_core *core);
+/* After the end. */
+void ckpt_undertaker_close(struct ckpt_core *core);
+/* Counts what is marked. */
+void ckpt_undertaker_report(const struct ckpt_core *core, struct ckpt_stats *stats);
+
+#endif
