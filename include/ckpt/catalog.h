@@ -183,8 +183,9 @@ CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
  *
  * Several may remove at a time. A mark is whose it is: mark those of the list that others have marked (info.going) as
  * well, whether they are to go or not, and this engine notes them. Whoever removes or unmarks takes over, after that time, one that has not changed
- * since, and no more: -EAGAIN. Wait as long again, take a new list, and do as it says. A mark that was not noted, or has
- * changed, is left alone.
+ * since, and no more: -EAGAIN. Wait as long again, take a new list, and do as it says. The same holds after a removal that
+ * has failed: what was asked of the server may be under way still. A mark that was not noted, or has changed, is left
+ * alone.
  */
 
 /*
@@ -198,7 +199,7 @@ CKPT_API int ckpt_catalog_retire(
  * One step of the list, by its index. -EINVAL: not what the list says of it (marked or removed only if it is to go,
  * removed only if it was marked, unmarked only if it is not to go). CKPT_EINUSE: a live process holds the directory.
  * -EBUSY: it is read just now, or its mark is gone, or somebody else's. -EAGAIN: the mark was somebody else's, and is
- * this engine's now. System errors; the same again goes on.
+ * this engine's now, or a removal has failed before. System errors; the same again goes on.
  */
 CKPT_API int ckpt_catalog_mark(
 	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);

@@ -97,6 +97,34 @@ static int take_look(struct ckpt_burial *b)
 		(unsigned long long)b->step, b->store->label);
 }
 
+/* Of a file of the step. */
+static int take_removal(struct ckpt_burial *b)
+{
+	struct ckpt_grave *grave = grave_of(b);
+
+	if (b->op.result < 0 && b->op.result != -ENOENT && grave)
+		grave->doubtful = true;
+	return trouble(b, "remove");
+}
+
+/*
+ * Before the tombstone goes. What comes after it must not be met by a request that has failed and is under way still: the
+ * tombstone stays for another grace, as one that was taken over.
+ */
+static int check_doubt(struct ckpt_burial *b)
+{
+	struct ckpt_grave *grave = grave_of(b);
+
+	if (!grave->doubtful)
+		return 0;
+	grave->doubtful = false;
+	grave->taken = true;
+	grave->since_ns = ckpt_env_now(b->core->parts.env);
+	return ckpt_fail(b->err, -EAGAIN,
+		"a request to remove a file of step %llu of %s has failed, and may be under way",
+		(unsigned long long)b->step, b->store->label);
+}
+
 /* Not at each file of thousands. */
 static bool must_look(const struct ckpt_burial *b)
 {
@@ -158,7 +186,7 @@ static int manifest_body(struct ckpt_task *task)
 	ckpt_name_manifest(b->path, b->generation, b->step);
 	ckpt_store_remove(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
-	r = trouble(b, "remove");
+	r = take_removal(b);
 	if (r < 0)
 		return r;
 	ckpt_name_step(b->path, b->generation, b->step);
@@ -196,7 +224,7 @@ static int indexes_body(struct ckpt_task *task)
 	while (r == 0 && next_name(b, true)) {
 		ckpt_store_remove(b->store, &b->op, b->path);
 		CKPT_AWAIT(task, b->op.done);
-		r = trouble(b, "remove");
+		r = take_removal(b);
 		if (r == 0 && must_look(b)) {
 			start_look(b);
 			CKPT_AWAIT(task, b->op.done);
@@ -226,7 +254,7 @@ static int shards_body(struct ckpt_task *task)
 	while (r == 0 && next_name(b, false)) {
 		ckpt_store_remove(b->store, &b->op, b->path);
 		CKPT_AWAIT(task, b->op.done);
-		r = trouble(b, "remove");
+		r = take_removal(b);
 		if (r == 0 && must_look(b)) {
 			start_look(b);
 			CKPT_AWAIT(task, b->op.done);
@@ -329,6 +357,8 @@ static int stone_body(struct ckpt_task *task)
 	start_look(b);
 	CKPT_AWAIT(task, b->op.done);
 	r = take_look(b);
+	if (r == 0)
+		r = check_doubt(b);
 	if (r < 0)
 		return r;
 	ckpt_name_tombstone(b->path, b->generation, b->step);
@@ -531,6 +561,9 @@ static int unmark_body(struct ckpt_task *task)
 		/* He may be removing it: then it is not to stay any more when he has stopped. */
 		if (!grave_of(b)->mine)
 			return ckpt_task_continue(task, take_over_body);
+		r = check_doubt(b);
+		if (r < 0)
+			return r;
 		ckpt_name_tombstone(b->path, b->generation, b->step);
 		ckpt_store_remove(b->store, &b->op, b->path);
 		CKPT_AWAIT(task, b->op.done);

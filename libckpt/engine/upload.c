@@ -75,6 +75,7 @@ static ckpt_task_fn create_body;
 static ckpt_task_fn rank_body;
 static ckpt_task_fn claim_body;
 static ckpt_task_fn shard_body;
+static ckpt_task_fn parent_body;
 static ckpt_task_fn look_body;
 
 static int give_up(struct ckpt_upload *u, int code)
@@ -145,7 +146,9 @@ static int take_body(struct ckpt_task *task)
 	ckpt_store_get(store, &u->op, u->pick.path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	r = take_manifest(u);
-	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, look_body);
+	if (r < 0)
+		return give_up(u, r);
+	return ckpt_task_continue(task, u->parent ? parent_body : look_body);
 	CKPT_TASK_END(task);
 }
 
@@ -187,6 +190,45 @@ static int take_there(struct ckpt_upload *u)
 	return trouble(u, "list");
 }
 
+/* Rank 0 sends it. */
+static int check_claimed(struct ckpt_upload *u)
+{
+	int r = u->op.result == -ENOENT ? *u->stop : trouble(u, "list");
+	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+
+	ckpt_free(u->op.listing.names);
+	u->op.listing = (struct ckpt_listing){0};
+	if (r < 0 || newest >= ckpt_scan_newest_claim(&u->core->scan))
+		return r;
+	return ckpt_fail(u->err, -EAGAIN, "rank 0 has not sent its claim to %s", u->dest->label);
+}
+
+/*
+ * Who has listed the claims before this one's was there may be about to remove the step, and has marked it before that.
+ * So its tombstone is looked for before its manifest is: without one, a manifest that is there stays.
+ */
+static int parent_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (u->core->config.rank > 0) {
+		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, u->op.done);
+		r = check_claimed(u);
+		if (r < 0)
+			return give_up(u, r);
+	}
+	ckpt_name_tombstone(path, u->generation, u->step);
+	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_tombstone(u);
+	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, look_body);
+	CKPT_TASK_END(task);
+}
+
 /* Whoever published it in a directory may have died before its name was durable. */
 static int there_body(struct ckpt_task *task)
 {
@@ -196,7 +238,8 @@ static int there_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	r = compare_manifest(u);
-	if (r < 0)
+	u->found = u->going;
+	if (r < 0 || u->going)
 		return give_up(u, r);
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_sync(u->dest, &u->op, path);

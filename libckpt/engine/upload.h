@@ -20,6 +20,7 @@ struct ckpt_upload {
 	uint64_t generation;
 	uint64_t step;
 	bool all; /* of whichever rank files are here, they are sent; else only this rank's own */
+	bool parent; /* the claim that is there goes on from it: one that has a tombstone may go all the same */
 	const struct ckpt_leavings
 		*left;   /* what the pool may still have of this rank's shard; NULL: nothing */
 	const int *stop; /* not 0: give up, with this code */
@@ -37,6 +38,7 @@ struct ckpt_upload {
 	bool committed;
 	bool misled;      /* what the pool had was something else: without it then */
 	bool going;       /* neither: it has a tombstone there, and is not sent */
+	bool found;       /* if it is going: its manifest is there yet */
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */
 	uint32_t rank;    /* whose files it was at last */

@@ -342,11 +342,11 @@ static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 }
 
 /* The later it is, the more seldom. */
-static void look_later(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+static void look_later(struct ckpt_uploader *u, struct ckpt_upload_entry *e, uint64_t *since_ns)
 {
-	if (e->since_ns == 0)
-		e->since_ns = now(u);
-	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - e->since_ns) / 4),
+	if (*since_ns == 0)
+		*since_ns = now(u);
+	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - *since_ns) / 4),
 				       PAUSE_MAX_S * SECOND_NS);
 }
 
@@ -355,8 +355,8 @@ static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	if (!e->parent)
 		return false;
-	look_later(u, e);
-	e->buried = now(u) - e->since_ns < BURIED_NS;
+	look_later(u, e, &e->going_ns);
+	e->buried = now(u) - e->going_ns < BURIED_NS;
 	if (e->buried)
 		ckpt_undertaker_note(u->core);
 	return e->buried;
@@ -367,6 +367,11 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	if (is_awaited(u, e))
 		return;
+	/* Nobody goes on with the removal, and whoever comes to do so sees the claim first. */
+	if (u->upload.found) {
+		take_success(u, e);
+		return;
+	}
 	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
 		"step %llu is being removed from %s, and is not sent again",
 		(unsigned long long)e->step, u->dest->label);
@@ -392,7 +397,7 @@ static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		fail_entry(u, e);
 		return;
 	}
-	look_later(u, e);
+	look_later(u, e, &e->since_ns);
 }
 
 static void succeed(struct ckpt_uploader *u)
@@ -413,6 +418,12 @@ static void forget_left(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		(unsigned long long)e->step, u->core->parts.label);
 }
 
+/* A claim has come since, which may go on from this very step: what was seen before says nothing then. */
+static bool is_outdated(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
+{
+	return e->parent && u->current_generation != ckpt_scan_newest_claim(&u->core->scan);
+}
+
 static void take_upload(struct ckpt_uploader *u)
 {
 	struct ckpt_upload_entry *e = u->current;
@@ -428,6 +439,10 @@ static void take_upload(struct ckpt_uploader *u)
 		return;
 	}
 	succeed(u);
+	if (!u->upload.going)
+		e->going_ns = 0;
+	if (is_outdated(u, e))
+		return;
 	if (u->upload.committed)
 		take_success(u, e);
 	else if (u->upload.going)
@@ -504,11 +519,13 @@ static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	u->current = e;
 	e->buried = false;
 	u->begun = atomic_load(&u->bytes);
+	u->current_generation = u->placed_generation;
 	u->upload = (struct ckpt_upload){.core = u->core,
 		.dest = u->dest,
 		.generation = e->generation,
 		.step = e->step,
 		.all = e->all,
+		.parent = e->parent,
 		.left = e->left,
 		.bytes_left = &u->bytes_left,
 		.stop = &u->stop,

@@ -40,6 +40,7 @@ struct ckpt_upload_entry {
 	uint32_t held_rank;
 	uint64_t held_ns;  /* somebody else sends the files of that rank since; 0: nobody does */
 	uint64_t since_ns; /* this rank has done its part since; 0: it has not */
+	uint64_t going_ns; /* it has had a tombstone since; 0: it has none */
 	uint64_t retry_ns; /* not before */
 };
 
@@ -65,6 +66,7 @@ struct ckpt_uploader {
 	struct ckpt_upload_place place;
 	struct ckpt_sieve sieve;
 	struct ckpt_upload_entry *current; /* what `upload` is of; NULL: none */
+	uint64_t current_generation;       /* newest claim that was there when it began */
 	uint64_t begun;                    /* `bytes` when `upload` began */
 	atomic_uint_fast64_t bytes;        /* verified and sent */
 	struct ckpt_scribe scribe;

@@ -3,6 +3,7 @@
 #include "lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -350,6 +351,231 @@ static void test_parent_is_going(void **state)
 	read_there(s, 1);
 }
 
+/* Somebody else, who opens the remote store, and keeps a generation in mind that is the newest now. */
+static void open_other(struct scene *s, struct core_rig *other)
+{
+	core_rig_open(other, &(struct core_rig_config){.dir = s->remote, .read_only = true});
+	other->random = 5000;
+}
+
+/*
+ * Somebody else has looked at the claims, and is about to remove the manifest, when the job goes back to the step: it does
+ * not count as there, and is sent again.
+ */
+static void test_parent_is_being_removed(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 5, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	(void)io_fault_add(&other.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
+						 .path = "0000000001/manifest.json",
+						 .nth = 1,
+						 .hold = true});
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	resume(&rig, 1);
+	assert_true(is_there(s, 1));
+	core_rig_let_go(&other);
+	core_rig_close(&other);
+	assert_false(is_there(s, 1));
+	for (int i = 0; i < 3; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+static void hold(struct core_rig *rig, const char *path, unsigned nth)
+{
+	(void)io_fault_add(
+		&rig->fault, (struct io_fault_rule){.path = path, .nth = nth, .hold = true});
+}
+
+/* The uploader has found the step there just before the job goes back to it: that says nothing. */
+static void test_parent_was_there(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 5, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_close(&rig);
+	core_rig_make(&rig, &(struct core_rig_config){
+				    .dir = s->local, .remote = s->remote, .remote_keep_last = 5});
+	unsigned rule = io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
+							 .path = "step-0000000001",
+							 .nth = 1,
+							 .hold = true});
+	assert_int_equal(core_rig_open_store(&rig), 0);
+	core_rig_run(&rig);
+	assert_int_equal(rig.fault.hits[rule], 1);
+	resume(&rig, 1);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	/* Its directory is there as long as that. */
+	hold(&other, ".index", 1);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	assert_false(is_there(s, 1));
+	core_rig_let_go(&rig);
+	core_rig_let_go(&other);
+	core_rig_close(&other);
+	for (int i = 0; i < 3; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+static int look_as_rank_1(struct core_rig *rig, struct ckpt_store *dest, bool *ret_there)
+{
+	static const int never;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_upload upload = {.core = &rig->core,
+		.dest = dest,
+		.generation = 1,
+		.step = 1,
+		.all = true,
+		.parent = true,
+		.stop = &never,
+		.err = &err};
+
+	rig->core.config.rank = 1;
+	ckpt_upload_start(&upload);
+	core_rig_run(rig);
+	rig->core.config.rank = 0;
+	assert_true(upload.task.finished);
+	*ret_there = upload.committed;
+	return upload.task.result;
+}
+
+/* Another rank than 0 knows its claim before that is there: what it finds there then may be removed yet. */
+static void test_claim_is_not_there(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_store *dest;
+	struct core_rig rig;
+	bool there;
+
+	open_job(s, &rig, 0, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 1);
+	core_rig_close(&rig);
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local});
+	resume(&rig, 1);
+	int root = open(s->remote, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(
+		ckpt_core_open_store(&rig.core,
+			&(struct ckpt_core_place){.root = root, .label = s->remote}, &dest),
+		0);
+	assert_int_equal(look_as_rank_1(&rig, dest, &there), -EAGAIN);
+	assert_false(there);
+	scratch_put(s->remote, "/gens/000002.json", "{}");
+	assert_int_equal(look_as_rank_1(&rig, dest, &there), 0);
+	assert_true(there);
+	ckpt_store_close(dest);
+	assert_int_equal(close(root), 0);
+	core_rig_close(&rig);
+}
+
+static bool waits(struct core_rig *rig)
+{
+	struct ckpt_upload_entry *last = ckpt_uploader_last(&rig->core);
+
+	ckpt_upload_entry_unref(last);
+	return last != NULL;
+}
+
+/* A mark that nobody goes on with does not keep the uploader waiting for ever. */
+static void test_parent_stays_marked(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 0, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	core_rig_close(&other);
+	resume(&rig, 1);
+	assert_true(waits(&rig));
+	for (int i = 0; i < 200; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(waits(&rig));
+	assert_true(is_there(s, 1));
+	assert_int_equal(rig.core.uploader->scribe.absent_count, 0);
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+/* A request to remove a manifest fails, and is carried out later all the same: the mark stays until it must have been. */
+static void test_removed_belatedly(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	char path[700];
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_marked(s, 1));
+	unsigned rule = io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
+							 .path = "0000000001/manifest.json",
+							 .nth = 1,
+							 .count = 1,
+							 .error = -EIO});
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_int_equal(rig.fault.hits[rule], 1);
+	resume(&rig, 1);
+	for (int i = 0; i < 10; i++)
+		core_rig_sleep(&rig, 4000);
+	assert_true(is_there(s, 1) && is_marked(s, 1));
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000001/manifest.json", s->remote);
+	assert_int_equal(unlink(path), 0);
+	for (int i = 0; i < 8; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+/* The same of a removal that has succeeded at the second try: the step is not sent again before. */
+static void test_removed_twice(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_sleep(&rig, MINUTE_MS);
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
+					       .path = ".index",
+					       .nth = 1,
+					       .count = 1,
+					       .error = -EIO});
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(is_there(s, 1));
+	resume(&rig, 1);
+	for (int i = 0; i < 10; i++)
+		core_rig_sleep(&rig, 4000);
+	assert_true(is_marked(s, 1) && !is_there(s, 1));
+	for (int i = 0; i < 8; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
 /* A mark that was taken over stays for a grace, whatever is done about others meanwhile. */
 static void test_taken_over(void **state)
 {
@@ -487,6 +713,12 @@ int main(void)
 		cmocka_unit_test(test_goes_back),
 		SCENE(test_parent_is_sent),
 		SCENE(test_parent_is_going),
+		SCENE(test_parent_is_being_removed),
+		SCENE(test_parent_was_there),
+		SCENE(test_claim_is_not_there),
+		SCENE(test_parent_stays_marked),
+		SCENE(test_removed_belatedly),
+		SCENE(test_removed_twice),
 		SCENE(test_taken_over),
 		SCENE(test_pinned_meanwhile),
 		cmocka_unit_test(test_tried_again),
