@@ -53,9 +53,14 @@ struct prune {
 	json_t *busy;
 	uint64_t bytes;
 	size_t marked;
-	size_t taken; /* over from somebody else, and to be removed after another grace */
+	size_t taken;   /* over from somebody else, and to be removed after another grace */
+	unsigned looks; /* since the last grace */
+	bool claimed;   /* a job has claimed a generation since the last look */
 	int exit_code;
 };
+
+/* Claims that come one after the other while it looks; then it is an error. */
+#define LOOKS_MAX 10
 
 static struct ckpt_step_info step_at(const struct prune *p, size_t i)
 {
@@ -72,11 +77,20 @@ static int look(struct prune *p)
 {
 	ckpt_catalog_free(p->catalog);
 	p->catalog = NULL;
+	p->claimed = false;
+	p->looks++;
 	cli_watch(p->cli, stop, p);
 	int r = ckpt_catalog_open(p->engine, &p->catalog);
 	cli_unwatch();
 
 	return r < 0 ? r : ckpt_catalog_retire(p->catalog, p->cli->keep_last, p->cli->keep_every);
+}
+
+/* A job goes on from another step since the last look, and what is to go may be another: it looks again. */
+static bool is_claimed(struct prune *p, int code)
+{
+	p->claimed = code == CKPT_EFENCED && p->looks < LOOKS_MAX;
+	return p->claimed;
 }
 
 static void note(
@@ -138,6 +152,7 @@ static int verify(struct prune *p)
 
 static int mark(struct prune *p)
 {
+	p->marked = 0;
 	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
@@ -146,11 +161,27 @@ static int mark(struct prune *p)
 			continue;
 		/* What somebody else has marked is looked at, and is his for this long. */
 		int r = ckpt_catalog_mark(p->engine, p->catalog, i);
+		if (is_claimed(p, r))
+			return CLI_OK;
 		if (r < 0)
 			return cli_fail(p->cli, r);
 		p->marked += info.retired;
 	}
 	return CLI_OK;
+}
+
+static int look_and_mark(struct prune *p)
+{
+	int exit_code;
+
+	p->looks = 0;
+	do {
+		int r = look(p);
+		exit_code = r < 0 ? cli_fail(p->cli, r) : verify(p);
+		if (exit_code == CLI_OK)
+			exit_code = mark(p);
+	} while (exit_code == CLI_OK && p->claimed);
+	return exit_code;
 }
 
 static int grace(const struct prune *p)
@@ -176,6 +207,8 @@ static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 		p->taken++;
 		return CLI_OK;
 	}
+	if (is_claimed(p, r))
+		return CLI_OK;
 	if (r == -EBUSY) {
 		note(p, p->busy, info, "in use, and stays for now:");
 		p->exit_code = CLI_IN_USE;
@@ -194,7 +227,8 @@ static int take_all(struct prune *p)
 {
 	int exit_code = CLI_OK;
 
-	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0 && exit_code == CLI_OK;) {
+	for (size_t i = ckpt_catalog_count(p->catalog);
+		i-- > 0 && exit_code == CLI_OK && !p->claimed;) {
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
 			return cli_fail_interrupted(p->cli, NULL);
@@ -204,43 +238,55 @@ static int take_all(struct prune *p)
 	return exit_code;
 }
 
-static int run(struct prune *p)
+/*
+ * What was marked: removed, or kept. When a job goes on from another step meanwhile, what is to go is judged anew; but
+ * not without a grace for what was taken over.
+ */
+static int look_and_take(struct prune *p)
+{
+	int exit_code;
+
+	p->looks = 0;
+	do {
+		p->taken = 0;
+		p->exit_code = CLI_OK;
+		json_array_clear(p->busy);
+		int r = look(p);
+		exit_code = r < 0 ? cli_fail(p->cli, r) : take_all(p);
+	} while (exit_code == CLI_OK && p->claimed && p->taken == 0);
+	return exit_code;
+}
+
+static int say_what_would_go(struct prune *p)
 {
 	int r = look(p);
 
 	if (r < 0)
 		return cli_fail(p->cli, r);
-	if (p->cli->dry_run) {
-		for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
-			struct ckpt_step_info info = step_at(p, i);
-			if (info.retired)
-				note(p, p->removed, &info, "would remove");
-			p->bytes += info.retired ? info.bytes : 0;
-		}
-		return CLI_OK;
+	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
+		struct ckpt_step_info info = step_at(p, i);
+		if (info.retired)
+			note(p, p->removed, &info, "would remove");
+		p->bytes += info.retired ? info.bytes : 0;
 	}
-	int exit_code = verify(p);
-	if (exit_code == CLI_OK)
-		exit_code = mark(p);
+	return CLI_OK;
+}
+
+static int run(struct prune *p)
+{
+	if (p->cli->dry_run)
+		return say_what_would_go(p);
+	int exit_code = look_and_mark(p);
 	if (exit_code == CLI_OK)
 		exit_code = grace(p);
-	if (exit_code != CLI_OK)
-		return exit_code;
-	r = look(p);
-	exit_code = r < 0 ? cli_fail(p->cli, r) : take_all(p);
+	if (exit_code == CLI_OK)
+		exit_code = look_and_take(p);
 	if (exit_code != CLI_OK || p->taken == 0)
 		return exit_code;
 	/* Whoever had marked them does not go on: from now on they are marked by this one. */
 	p->marked = p->taken;
 	exit_code = grace(p);
-	if (exit_code != CLI_OK)
-		return exit_code;
-	r = look(p);
-	if (r < 0)
-		return cli_fail(p->cli, r);
-	json_array_clear(p->busy);
-	p->exit_code = CLI_OK;
-	return take_all(p);
+	return exit_code == CLI_OK ? look_and_take(p) : exit_code;
 }
 
 static void say(const struct prune *p)

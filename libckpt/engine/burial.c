@@ -371,18 +371,24 @@ static int stone_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static int check_fence(struct ckpt_burial *b)
+static int take_claims(struct ckpt_burial *b)
 {
-	uint64_t newest = ckpt_newest_claim(&b->op.listing);
-
+	b->claimed = ckpt_newest_claim(&b->op.listing);
 	ckpt_free(b->op.listing.names);
 	b->op.listing = (struct ckpt_listing){0};
-	int r = trouble(b, "list");
-	if (r < 0 || newest <= b->newest)
-		return r;
+	return trouble(b, "list");
+}
+
+/* Whoever goes on from the step says so by a claim; what is to go is judged anew then. */
+static int check_claims(struct ckpt_burial *b)
+{
+	if (b->claimed <= b->newest)
+		return 0;
 	return ckpt_fail(b->err, CKPT_EFENCED,
-		"%s has the later generation %llu: what stays there is that job's to say",
-		b->store->label, (unsigned long long)newest);
+		b->fence ? "%s has the later generation %llu: what stays there is that job's to say"
+			 : "%s has the later generation %llu since its steps were listed: what is "
+			   "to go may be another now",
+		b->store->label, (unsigned long long)b->claimed);
 }
 
 static ckpt_task_fn take_over_body;
@@ -401,14 +407,12 @@ static int remove_body(struct ckpt_task *task)
 		return r;
 	if (!grave_of(b)->mine)
 		return ckpt_task_continue(task, take_over_body);
-	if (b->fence) {
-		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, b->op.done);
-		r = check_fence(b);
-		if (r < 0)
-			return r;
-	}
-	return ckpt_task_continue(task, reader_body);
+	ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_claims(b);
+	if (r == 0)
+		r = check_claims(b);
+	return r < 0 ? r : ckpt_task_continue(task, reader_body);
 	CKPT_TASK_END(task);
 }
 
@@ -505,14 +509,6 @@ static int take_over_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static int take_newest(struct ckpt_burial *b)
-{
-	b->newest = ckpt_newest_claim(&b->op.listing);
-	ckpt_free(b->op.listing.names);
-	b->op.listing = (struct ckpt_listing){0};
-	return trouble(b, "list");
-}
-
 /*
  * Who holds a directory removes by himself, under locks. He may have come since the store was opened here, and with the
  * first claim of all: what was read then says nothing.
@@ -523,16 +519,14 @@ static int mark_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (!b->fence) {
-		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, b->op.done);
-		r = take_newest(b);
-		if (r < 0)
-			return r;
-	}
-	if (b->newest == 0)
+	ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_claims(b);
+	if (r < 0)
+		return r;
+	if (b->claimed == 0)
 		return ckpt_task_continue(task, publish_body);
-	ckpt_name_claim(b->path, b->newest);
+	ckpt_name_claim(b->path, b->claimed);
 	/* Shared: others who remove there are no holders. */
 	ckpt_store_lock(b->store, &b->op, b->path, true, &b->lock);
 	CKPT_AWAIT(task, b->op.done);
@@ -542,6 +536,8 @@ static int mark_body(struct ckpt_task *task)
 			"(keep_last, keep_every)",
 			b->store->label);
 	r = trouble(b, "lock");
+	if (r == 0)
+		r = check_claims(b);
 	return r < 0 ? r : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
 }
@@ -631,7 +627,6 @@ int ckpt_burier_body(struct ckpt_task *task)
 	b->burial.core = core;
 	b->burial.store = core->store;
 	b->burial.graves = &core->graves;
-	b->burial.newest = ckpt_scan_newest_claim(&core->scan);
 	b->burial.err = &b->command.error;
 	b->burial.waiter = task;
 	ckpt_burial_start(&b->burial);

@@ -7,7 +7,7 @@
  * MARK: nobody holds the store -> the tombstone. One that somebody else has put there is noted: it is his, and
  * he removes the step.
  * REMOVE: is it the tombstone that was there at MARK? -> if it is another's: in its place one of one's own, and no
- * more for now -> does nobody read the step here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
+ * more for now -> is there no later claim? -> does nobody read the step here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
  * what was only begun -> of an older generation that is empty now: its catalogs -> the tombstone. Before each of these
  * it is still the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes
  * one: so wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
@@ -28,8 +28,8 @@ struct ckpt_burial {
 	struct ckpt_core *core;
 	struct ckpt_store *store;
 	struct ckpt_graves *graves;
-	uint64_t newest; /* claim that was there; without `fence` MARK finds it itself */
-	bool fence; /* it is the job's own: remove nothing if there, or here, it is another by now */
+	uint64_t newest; /* claim when it was said what is to go: a later one may say otherwise */
+	bool fence;      /* it is the job's own: remove nothing if here it is another by now */
 	enum ckpt_burial_act act;
 	uint64_t generation;
 	uint64_t step;
@@ -43,6 +43,7 @@ struct ckpt_burial {
 	struct ckpt_listing names;
 	const char *name;
 	struct ckpt_digest stone;
+	uint64_t claimed;   /* newest claim when they were listed last */
 	uint64_t looked_ns; /* at it */
 	struct ckpt_buf buf;
 	char path[CKPT_PATH_MAX];
@@ -53,12 +54,12 @@ struct ckpt_burial {
  * another one, or the job that removes it goes on from another step. -EAGAIN, of REMOVE and UNMARK: the tombstone was
  * another's, and is this one's now, as if it had just been marked; or a request to remove a file has failed before, and
  * the tombstone stays for another grace, because the request may be under way still.
- * CKPT_EINUSE: a live process of this machine holds the store. CKPT_EFENCED. Else what the storage says. The same act
+ * CKPT_EINUSE: a live process of this machine holds the store. CKPT_EFENCED: there is a later claim than `newest`. Else what the storage says. The same act
  * again goes on where it ended.
  */
 void ckpt_burial_start(struct ckpt_burial *burial);
 
-/* One act in the core's own store, as a command. NULL: out of memory. Fill act, generation and step. */
+/* One act in the core's own store, as a command. NULL: out of memory. Fill act, newest, generation and step. */
 struct ckpt_burier {
 	struct ckpt_command command;
 	struct ckpt_burial burial;

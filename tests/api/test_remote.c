@@ -790,6 +790,10 @@ static void test_pruned(void **state)
 	assert_int_equal(act(ckpt_catalog_unmark, engine, catalog, 1), -EINVAL);
 	assert_int_equal(act(ckpt_catalog_unmark, engine, catalog, 4), -EINVAL);
 	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 2), -EINVAL);
+	/* A job has claimed a generation since the list was made. */
+	scratch_put(remote, "/gens/000002.json", "{}");
+	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 1), CKPT_EFENCED);
+	assert_int_equal(unlink(scratch_join(remote, "gens/000002.json")), 0);
 	must_work(act(ckpt_catalog_remove_marked, engine, catalog, 1));
 	must_work(act(ckpt_catalog_unmark, engine, catalog, 2));
 	must_work(act(ckpt_catalog_unmark, engine, catalog, 3));

@@ -345,6 +345,8 @@ int core_rig_bury(
 		struct ckpt_burial *burial =
 			&CKPT_CONTAINER(c, struct ckpt_burier, command)->burial;
 		burial->act = act;
+		burial->newest =
+			rig->listed ? rig->listed : ckpt_scan_newest_claim(&rig->core.scan);
 		burial->generation = generation;
 		burial->step = step;
 	}

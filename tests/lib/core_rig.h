@@ -55,6 +55,7 @@ struct core_rig {
 	struct ckpt_job *held; /* oldest last */
 	size_t allocations;    /* since core_rig_count_allocations() */
 	size_t fail_at;        /* the allocation of this number fails; 0: none */
+	uint64_t listed; /* newest claim by which core_rig_bury() goes; 0: that of the opening */
 };
 
 /* Opens everything but the store. */

@@ -117,6 +117,7 @@ struct remote_proc {
 	struct sim_state into;
 	uint64_t generation; /* what was restored, or is removed; 0: nothing */
 	uint64_t step;
+	uint64_t judged;    /* newest claim when it was chosen to be removed */
 	size_t next_record; /* careful reader */
 
 	struct sim_state live;

@@ -121,7 +121,7 @@ static bool may_fail(const struct remote_proc *p, int code)
 	case -ENOMEM:
 		return false;
 	case CKPT_EFENCED:
-		return world->moved;
+		return world->moved || p->kind == REMOTE_PRUNE;
 	case CKPT_ENOSTORE:
 	case CKPT_ENOSTEP:
 		return p->kind != REMOTE_TRAIN;

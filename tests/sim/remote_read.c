@@ -235,6 +235,7 @@ static bool act(struct remote_proc *p, enum ckpt_burial_act what)
 	struct ckpt_burial *burial =
 		&CKPT_CONTAINER(p->command, struct ckpt_burier, command)->burial;
 	burial->act = what;
+	burial->newest = p->judged;
 	burial->generation = p->generation;
 	burial->step = p->step;
 	sim_tell(sim_of(p), p->id, "bury", "", (int64_t)p->generation, (int64_t)p->step, what);
@@ -249,6 +250,7 @@ static bool choose(struct remote_proc *p, struct ckpt_scan *scan)
 	bool any = sim_chance(sim_of(p), 2000);
 	size_t count = 0;
 
+	p->judged = ckpt_scan_newest_claim(scan);
 	for (size_t i = 0; i < scan->step_count && newest; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if ((s == newest && !any) || (s->state != CKPT_STEP_COMMITTED && !s->going) ||

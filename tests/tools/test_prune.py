@@ -118,6 +118,28 @@ def test_of_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     bucket.good("ckpt-verify", URL)
 
 
+def test_a_job_goes_back(bucket: Bucket, tmp_path: Path) -> None:
+    """To a step that is about to be removed: its claim is seen just before, and what is to go is judged anew."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    bucket.good("ckpt", "upload", store, URL)
+    bucket.server.rules(
+        {"do": "answer", "operation": "GetObject", "key": "*1.tombstone", "times": 1000,
+         "status": 503, "code": "SlowDown"},
+    )  # fmt: skip
+    process = bucket.start("ckpt", "prune", URL, "--keep-last", 1, "--grace", 0, "--json")
+    until(lambda: any(e.get("status") == 503 for e in bucket.server.journal()))
+    with libckpt.Checkpointer(str(store), state=dict(SMALL)) as job:
+        job.resume(1)
+        job.save(4)
+    claim = (store / "gens" / "000002.json").read_bytes()
+    assert bucket.server.ask("PUT", "run/gens/000002.json", claim).status == 200
+    bucket.server.rules()
+    out, _ = ended(process)
+    assert process.returncode == OK
+    assert (steps(out), steps(out, "stayed")) == ([], [1, 2])
+    assert states(bucket, URL) == dict.fromkeys((3, 2, 1), "committed")
+
+
 def test_what_was_only_begun(bucket: Bucket, tmp_path: Path) -> None:
     """A program that was killed has left an upload: whoever commits or removes the step ends it, and no other."""
     store = save(tmp_path / "store", SMALL, 1, 2)

@@ -402,6 +402,10 @@ static void test_held_since(void **state)
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EINUSE);
 	assert_false(is_there(s, "2.tombstone"));
 	core_rig_close(&holder);
+	/* Nor is anything marked by what was there before it came. */
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EFENCED);
+	assert_false(is_there(s, "2.tombstone"));
+	rig.listed = 2;
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), 0);
 	core_rig_close(&rig);
 }
@@ -419,9 +423,33 @@ static void test_no_claim_was_there(void **state)
 	assert_int_equal(rename(claims, aside), 0);
 	open_remote(s, &rig);
 	assert_int_equal(rename(aside, claims), 0);
+	assert_int_equal(bury(&rig), CKPT_EFENCED);
+	rig.listed = 1;
 	assert_int_equal(bury(&rig), 0);
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS - 1);
+}
+
+/* A job goes back to a step that is to go: its claim is seen just before the removal, however old the list is. */
+static void test_claimed_since(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_remote(s, &rig);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+	scratch_put(s->remote, "/gens/000002.json", "{}");
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), CKPT_EFENCED);
+	assert_true(is_there(s, "1/manifest.json"));
+	/* The list is new, and the claim comes while the removal begins. */
+	rig.listed = 2;
+	(void)io_fault_add(
+		&rig.fault, (struct io_fault_rule){.path = "gens", .nth = 1, .hold = true});
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	scratch_put(s->remote, "/gens/000003.json", "{}");
+	core_rig_let_go(&rig);
+	assert_true(is_there(s, "1/manifest.json") && is_there(s, "1.tombstone"));
+	core_rig_close(&rig);
 }
 
 /* Nothing is written into what is being removed. */
@@ -456,6 +484,7 @@ int main(void)
 		SCENE(test_in_use),
 		SCENE(test_held_since),
 		SCENE(test_no_claim_was_there),
+		SCENE(test_claimed_since),
 		SCENE(test_no_copy_into_it),
 	};
 
