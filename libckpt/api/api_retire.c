@@ -63,7 +63,7 @@ static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, s
 	if (!command)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	struct ckpt_burial *burial = &CKPT_CONTAINER(command, struct ckpt_burier, command)->burial;
-	burial->act = what;
+	burial->act = watch ? CKPT_BURIAL_WATCH : what;
 	burial->newest = ckpt_scan_newest_claim(&catalog->scan);
 	burial->generation = s->generation;
 	burial->step = s->step;

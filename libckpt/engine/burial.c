@@ -168,9 +168,13 @@ static ckpt_task_fn catalogs_body;
 static ckpt_task_fn stone_body;
 
 /* The job may have gone back to this very step meanwhile, and say so there only later. */
-static bool is_outdated(const struct ckpt_burial *b)
+static int check_outdated(struct ckpt_burial *b)
 {
-	return b->fence && b->core->generation != b->newest;
+	if (!b->fence || b->core->generation == b->newest)
+		return 0;
+	return ckpt_fail(b->err, -EBUSY,
+		"step %llu of %s is left: the job goes on from another step",
+		(unsigned long long)b->step, b->store->label);
 }
 
 static int manifest_body(struct ckpt_task *task)
@@ -179,10 +183,9 @@ static int manifest_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (is_outdated(b))
-		return ckpt_fail(b->err, -EBUSY,
-			"step %llu of %s is left: the job goes on from another step",
-			(unsigned long long)b->step, b->store->label);
+	r = check_outdated(b);
+	if (r < 0)
+		return r;
 	ckpt_name_manifest(b->path, b->generation, b->step);
 	ckpt_store_remove(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
@@ -449,29 +452,40 @@ static int encode(struct ckpt_burial *b)
 	return r < 0 ? ckpt_fail(b->err, r, "out of memory") : 0;
 }
 
+/* If it has gone meanwhile, that is seen at the next look. */
+static int watch_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	start_look(b);
+	CKPT_AWAIT(task, b->op.done);
+	r = read_stone(b);
+	if (r == -ENOENT)
+		return 0;
+	return r < 0 ? r : note_grave(b, false, false);
+	CKPT_TASK_END(task);
+}
+
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	r = encode(b);
+	r = check_outdated(b);
+	if (r == 0)
+		r = encode(b);
 	if (r < 0)
 		return r;
 	ckpt_name_tombstone(b->path, b->generation, b->step);
 	ckpt_store_publish(b->store, &b->op, b->path, b->buf.data, b->buf.len, NULL);
 	CKPT_AWAIT(task, b->op.done);
-	if (b->op.result != -EEXIST) {
-		r = trouble(b, "write");
-		return r < 0 ? r : note_grave(b, true, false);
-	}
-	start_look(b);
-	CKPT_AWAIT(task, b->op.done);
-	r = read_stone(b);
-	/* It has gone meanwhile: that is seen at the next look. */
-	if (r == -ENOENT)
-		return 0;
-	return r < 0 ? r : note_grave(b, false, false);
+	if (b->op.result == -EEXIST)
+		return ckpt_task_continue(task, watch_body);
+	r = trouble(b, "write");
+	return r < 0 ? r : note_grave(b, true, false);
 	CKPT_TASK_END(task);
 }
 
@@ -485,6 +499,15 @@ static int take_over_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, b->op.done);
+	r = take_claims(b);
+	if (r == 0)
+		r = check_claims(b);
+	if (r == 0)
+		r = check_outdated(b);
+	if (r < 0)
+		return r;
 	ckpt_name_tombstone(b->path, b->generation, b->step);
 	ckpt_store_remove(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
@@ -509,6 +532,11 @@ static int take_over_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static ckpt_task_fn *marks(const struct ckpt_burial *b)
+{
+	return b->act == CKPT_BURIAL_WATCH ? watch_body : publish_body;
+}
+
 /*
  * Who holds a directory removes by himself, under locks. He may have come since the store was opened here, and with the
  * first claim of all: what was read then says nothing.
@@ -525,7 +553,7 @@ static int mark_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	if (b->claimed == 0)
-		return ckpt_task_continue(task, publish_body);
+		return ckpt_task_continue(task, marks(b));
 	ckpt_name_claim(b->path, b->claimed);
 	/* Shared: others who remove there are no holders. */
 	ckpt_store_lock(b->store, &b->op, b->path, true, &b->lock);
@@ -538,7 +566,7 @@ static int mark_body(struct ckpt_task *task)
 	r = trouble(b, "lock");
 	if (r == 0)
 		r = check_claims(b);
-	return r < 0 ? r : ckpt_task_continue(task, publish_body);
+	return r < 0 ? r : ckpt_task_continue(task, marks(b));
 	CKPT_TASK_END(task);
 }
 
@@ -579,6 +607,7 @@ static void work_done(struct ckpt_task *task)
 static int burial_body(struct ckpt_task *task)
 {
 	static ckpt_task_fn *const acts[] = {[CKPT_BURIAL_MARK] = mark_body,
+		[CKPT_BURIAL_WATCH] = mark_body,
 		[CKPT_BURIAL_REMOVE] = remove_body,
 		[CKPT_BURIAL_UNMARK] = unmark_body};
 	struct ckpt_burial *b = CKPT_CONTAINER(task, struct ckpt_burial, task);

@@ -4,14 +4,16 @@
  * several hosts have. Each act is a task of its own; between MARK and REMOVE the caller lets time pass, its grace, and
  * looks again.
  *
- * MARK: nobody holds the store -> the tombstone. One that somebody else has put there is noted: it is his, and
+ * MARK: nobody holds the store -> is there no later claim? -> the tombstone. One that somebody else has put there is noted: it is his, and
  * he removes the step.
+ * WATCH: as MARK of one that has a tombstone; if that has gone meanwhile, nothing is put in its place.
  * REMOVE: is it the tombstone that was there at MARK? -> if it is another's: in its place one of one's own, and no
  * more for now -> is there no later claim? -> does nobody read the step here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
  * what was only begun -> of an older generation that is empty now: its catalogs -> the tombstone. Before each of these
  * it is still the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes
  * one: so wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
  * UNMARK: it stays after all. Of another's tombstone likewise: only one's own is taken away.
+ * None of them, but UNMARK of one's own, does anything when there is a later claim, or the job goes on from another step.
  *
  * So one removes a step at a time, as long as none of his requests takes longer than the graces of the others: who
  * takes a removal over waits for a whole grace once more, and who was before him finds another tombstone.
@@ -21,7 +23,12 @@
 
 #include "engine/core.h"
 
-enum ckpt_burial_act { CKPT_BURIAL_MARK, CKPT_BURIAL_REMOVE, CKPT_BURIAL_UNMARK };
+enum ckpt_burial_act {
+	CKPT_BURIAL_MARK,
+	CKPT_BURIAL_WATCH,
+	CKPT_BURIAL_REMOVE,
+	CKPT_BURIAL_UNMARK,
+};
 
 struct ckpt_burial {
 	struct ckpt_task task; /* await `finished`, look at `result` */
@@ -29,7 +36,7 @@ struct ckpt_burial {
 	struct ckpt_store *store;
 	struct ckpt_graves *graves;
 	uint64_t newest; /* claim when it was said what is to go: a later one may say otherwise */
-	bool fence;      /* it is the job's own: remove nothing if here it is another by now */
+	bool fence;      /* it is the job's own: do nothing if here it is another by now */
 	enum ckpt_burial_act act;
 	uint64_t generation;
 	uint64_t step;

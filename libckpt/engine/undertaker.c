@@ -83,6 +83,13 @@ static void take_round(struct ckpt_undertaker *u)
 	u->at_ns = ckpt_max_u64(at, now(u) + SECOND_NS);
 }
 
+/* As soon as the claim of the next generation is there: what it goes on from may be marked. */
+static void look_at_once(struct ckpt_undertaker *u)
+{
+	u->asked = true;
+	u->at_ns = 0;
+}
+
 static void halt(struct ckpt_undertaker *u)
 {
 	u->halted = true;
@@ -214,7 +221,7 @@ static bool next_act(struct ckpt_undertaker *u)
 		if (!s->going && !retired)
 			continue;
 		if (!grave) {
-			u->burial.act = CKPT_BURIAL_MARK;
+			u->burial.act = s->going ? CKPT_BURIAL_WATCH : CKPT_BURIAL_MARK;
 			return true;
 		}
 		u->burial.act = retired ? CKPT_BURIAL_REMOVE : CKPT_BURIAL_UNMARK;
@@ -257,6 +264,7 @@ static void note_removed(struct ckpt_undertaker *u)
 static void take_act(struct ckpt_undertaker *u)
 {
 	static const char *const done[] = {[CKPT_BURIAL_MARK] = "is marked in",
+		[CKPT_BURIAL_WATCH] = "is marked by somebody else in",
 		[CKPT_BURIAL_REMOVE] = "is removed from",
 		[CKPT_BURIAL_UNMARK] = "stays after all in"};
 	const struct ckpt_burial *b = &u->burial;
@@ -315,8 +323,9 @@ static int undertaker_body(struct ckpt_task *task)
 			take_act(u);
 		}
 		ckpt_scanner_clear(&u->scanner);
-		u->asked = u->asked || is_outdated(u);
-		if (u->failed < 0)
+		if (is_outdated(u))
+			look_at_once(u);
+		else if (u->failed < 0)
 			take_failure(u);
 		else
 			take_round(u);
@@ -362,6 +371,14 @@ void ckpt_undertaker_note(struct ckpt_core *core)
 		return;
 	core->undertaker->asked = true;
 	core->undertaker->came++;
+	ckpt_undertaker_wake(core);
+}
+
+void ckpt_undertaker_note_claim(struct ckpt_core *core)
+{
+	if (!core->undertaker)
+		return;
+	look_at_once(core->undertaker);
 	ckpt_undertaker_wake(core);
 }
 

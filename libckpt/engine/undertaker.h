@@ -48,6 +48,8 @@ int ckpt_undertaker_open(struct ckpt_core *core, struct ckpt_store *dest);
 void ckpt_undertaker_begin(struct ckpt_core *core);
 /* A step is there that was not. */
 void ckpt_undertaker_note(struct ckpt_core *core);
+/* A claim was made: it is looked for marks of what the job goes on from as soon as the claim is there. */
+void ckpt_undertaker_note_claim(struct ckpt_core *core);
 /* The uploader has nothing to do any more. */
 void ckpt_undertaker_wake(struct ckpt_core *core);
 /* Ends soon; ckpt_undertaker_ended() then, and core->closer is woken. */

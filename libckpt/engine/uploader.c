@@ -770,6 +770,7 @@ void ckpt_uploader_note_claim(struct ckpt_core *core)
 	if (!core->uploader)
 		return;
 	put_parent(core->uploader);
+	ckpt_undertaker_note_claim(core);
 	ckpt_scribe_claimed(&core->uploader->scribe);
 	wake(core->uploader);
 }

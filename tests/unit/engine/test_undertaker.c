@@ -576,6 +576,89 @@ static void test_removed_twice(void **state)
 	read_there(s, 1);
 }
 
+/* From now on the nth list of the claims there lasts: the first is of a look at everything, the second of an act. */
+static void hold_claims(struct core_rig *rig, unsigned nth)
+{
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_LIST, .path = "gens", .nth = nth, .hold = true});
+}
+
+/* A claim of somebody else that comes while it looks: it marks nothing. */
+static void test_fenced_before_it_marks(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	/* Of a look the claims come before the manifests. */
+	hold(&rig, "0000000001/manifest.json", 1);
+	core_rig_sleep(&rig, MINUTE_MS);
+	scratch_put(s->remote, "/gens/000002.json", "{}");
+	core_rig_let_go(&rig);
+	assert_false(is_marked(s, 1) || is_marked(s, 2));
+	assert_true(core_rig_logged(&rig, CKPT_LOG_ERROR, "nothing is removed from"));
+	core_rig_close(&rig);
+}
+
+/* The job goes on from another step when a mark is about to be put. */
+static void test_goes_back_before_it_marks(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	hold_claims(&rig, 2);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_int_equal(core_rig_adopt(&rig, 1, 1), 0);
+	core_rig_let_go(&rig);
+	assert_false(is_marked(s, 1) || is_marked(s, 2));
+	core_rig_close(&rig);
+}
+
+/* The job goes back to a step that is marked: it takes the mark away as soon as it may, and not after a grace. */
+static void test_goes_back_to_what_is_marked(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_marked(s, 1) && is_marked(s, 2));
+	resume(&rig, 1);
+	assert_false(is_marked(s, 1));
+	core_rig_sleep(&rig, 4000);
+	assert_true(is_there(s, 1) && !waits(&rig));
+	core_rig_close(&rig);
+}
+
+/* It has seen somebody else's mark, and that has gone when it looks at it: the step is not marked anew. */
+static void test_only_watches(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 5, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	hold(&rig, "0000000001.tombstone", 1);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_UNMARK, 1, 1), 0);
+	core_rig_let_go(&rig);
+	assert_false(is_marked(s, 1));
+	core_rig_close(&other);
+	core_rig_close(&rig);
+}
+
 /* A mark that was taken over stays for a grace, whatever is done about others meanwhile. */
 static void test_taken_over(void **state)
 {
@@ -719,6 +802,10 @@ int main(void)
 		SCENE(test_parent_stays_marked),
 		SCENE(test_removed_belatedly),
 		SCENE(test_removed_twice),
+		SCENE(test_fenced_before_it_marks),
+		SCENE(test_goes_back_before_it_marks),
+		SCENE(test_goes_back_to_what_is_marked),
+		SCENE(test_only_watches),
 		SCENE(test_taken_over),
 		SCENE(test_pinned_meanwhile),
 		cmocka_unit_test(test_tried_again),
