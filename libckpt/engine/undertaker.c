@@ -22,11 +22,16 @@ static uint64_t now(const struct ckpt_undertaker *u)
 	return ckpt_env_now(u->core->parts.env);
 }
 
-static uint64_t grace_ns(const struct ckpt_undertaker *u)
+uint64_t ckpt_undertaker_grace_ns(const struct ckpt_core *core)
 {
-	uint32_t seconds = u->core->config.remote_grace_s;
+	uint32_t seconds = core->config.remote_grace_s;
 
 	return (seconds ? seconds : CKPT_UNDERTAKER_GRACE_S) * SECOND_NS;
+}
+
+static uint64_t grace_ns(const struct ckpt_undertaker *u)
+{
+	return ckpt_undertaker_grace_ns(u->core);
 }
 
 /* When to look. */

@@ -42,6 +42,8 @@ struct ckpt_undertaker {
 	size_t at;     /* steps before it are still to be looked at: they are newer */
 };
 
+/* As it is configured, whether there is an undertaker or not. */
+uint64_t ckpt_undertaker_grace_ns(const struct ckpt_core *core);
 /* Into core->undertaker, if the engine is to remove steps there. -ENOMEM. */
 int ckpt_undertaker_open(struct ckpt_core *core, struct ckpt_store *dest);
 /* Once the store has been read. */

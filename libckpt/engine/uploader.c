@@ -16,7 +16,8 @@
 #define LOOK_NS      (LOOK_S * SECOND_NS)
 #define HELD_S       30 /* without change, and who does not try for ever has looked enough */
 #define FAILURES_MAX 5  /* of one step, of what is here */
-#define BURIED_NS    (4 * SECOND_NS * CKPT_UNDERTAKER_GRACE_S)
+#define GOING_GRACES                                                                               \
+	4 /* in which a removal ends, or a mark is taken over and away, after a failure, too */
 
 static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 {
@@ -356,7 +357,7 @@ static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	if (!e->parent)
 		return false;
 	look_later(u, e, &e->going_ns);
-	e->buried = now(u) - e->going_ns < BURIED_NS;
+	e->buried = now(u) - e->going_ns < GOING_GRACES * ckpt_undertaker_grace_ns(u->core);
 	if (e->buried)
 		ckpt_undertaker_note(u->core);
 	return e->buried;
