@@ -12,7 +12,7 @@
 
 #define BACK_MAX  UINT64_C(1000000)
 #define GRACE_MAX UINT64_C(1000000)
-#define GRACE_S   240 /* longer than a request that is tried again lives */
+#define GRACE_S   600 /* CKPT_BURIAL_GRACE_S */
 
 #define INTERRUPTED "interrupted"
 

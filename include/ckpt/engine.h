@@ -109,7 +109,8 @@ struct ckpt_engine_opts {
 	 */
 	uint64_t remote_keep_last;  /* 0: nothing is removed there */
 	uint64_t remote_keep_every; /* 0: none */
-	uint32_t remote_grace_s;    /* longer than a restore from there takes; 0: 1800 */
+	uint32_t
+		remote_grace_s; /* longer than a restore from there takes; 600 at least where others remove; 0: 1800 */
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */

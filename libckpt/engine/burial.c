@@ -15,6 +15,8 @@
 #define INDEX_SUFFIX ".index"
 /* What others may do to a tombstone takes a grace; and who removes looks at it all that while. */
 #define LOOK_NS      UINT64_C(2000000000)
+/* This, and the life of a request to remove something, which is tried again for 180 s, are less than a grace of 600 s. */
+#define STALE_NS     UINT64_C(60000000000)
 
 static struct ckpt_burial *burial_of(struct ckpt_task *task)
 {
@@ -125,10 +127,21 @@ static int check_doubt(struct ckpt_burial *b)
 		(unsigned long long)b->step, b->store->label);
 }
 
-/* Not at each file of thousands. */
+static uint64_t age_ns(const struct ckpt_burial *b)
+{
+	return ckpt_env_now(b->core->parts.env) - b->looked_ns;
+}
+
+/* What was seen is too old to go by: an answer has taken long, or the process stood still. */
+static bool is_stale(const struct ckpt_burial *b)
+{
+	return age_ns(b) > STALE_NS;
+}
+
+/* Before a file is removed. Not at each of thousands, and once more only if a look has taken long. */
 static bool must_look(const struct ckpt_burial *b)
 {
-	return ckpt_env_now(b->core->parts.env) - b->looked_ns > LOOK_NS;
+	return b->looks == 0 ? age_ns(b) > LOOK_NS : is_stale(b);
 }
 
 /* Removing. */
@@ -142,7 +155,7 @@ static bool is_index(const char *name)
 }
 
 /* The next name in the directory, into `path`; false: none. Longer than any of ours: it stays, and the directory. */
-static bool next_name(struct ckpt_burial *b, bool indexes)
+static bool next_name(struct ckpt_burial *b)
 {
 	const struct ckpt_listing *names = &b->names;
 	char directory[CKPT_PATH_MAX];
@@ -152,7 +165,7 @@ static bool next_name(struct ckpt_burial *b, bool indexes)
 		b->name = b->name ? b->name + strlen(b->name) + 1 : names->names;
 		if (!names->names || b->name >= names->names + names->bytes)
 			return false;
-		if (is_index(b->name) != indexes)
+		if (is_index(b->name) != b->indexes)
 			continue;
 		int n = snprintf(b->path, sizeof(b->path), "%s/%s", directory, b->name);
 		if (n > 0 && (size_t)n < sizeof(b->path))
@@ -163,6 +176,7 @@ static bool next_name(struct ckpt_burial *b, bool indexes)
 static ckpt_task_fn manifest_body;
 static ckpt_task_fn indexes_body;
 static ckpt_task_fn shards_body;
+static ckpt_task_fn files_body;
 static ckpt_task_fn directory_body;
 static ckpt_task_fn catalogs_body;
 static ckpt_task_fn stone_body;
@@ -221,20 +235,8 @@ static int indexes_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	take_names(b);
-	start_look(b);
-	CKPT_AWAIT(task, b->op.done);
-	r = take_look(b);
-	while (r == 0 && next_name(b, true)) {
-		ckpt_store_remove(b->store, &b->op, b->path);
-		CKPT_AWAIT(task, b->op.done);
-		r = take_removal(b);
-		if (r == 0 && must_look(b)) {
-			start_look(b);
-			CKPT_AWAIT(task, b->op.done);
-			r = take_look(b);
-		}
-	}
-	return r < 0 ? r : ckpt_task_continue(task, shards_body);
+	b->indexes = true;
+	return ckpt_task_continue(task, files_body);
 	CKPT_TASK_END(task);
 }
 
@@ -251,20 +253,36 @@ static int shards_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	b->name = NULL;
+	b->indexes = false;
+	return ckpt_task_continue(task, files_body);
+	CKPT_TASK_END(task);
+}
+
+/* The indexes, or all else. */
+static int files_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
 	start_look(b);
 	CKPT_AWAIT(task, b->op.done);
 	r = take_look(b);
-	while (r == 0 && next_name(b, false)) {
-		ckpt_store_remove(b->store, &b->op, b->path);
-		CKPT_AWAIT(task, b->op.done);
-		r = take_removal(b);
-		if (r == 0 && must_look(b)) {
+	while (r == 0 && next_name(b)) {
+		for (b->looks = 0; r == 0 && must_look(b); b->looks++) {
 			start_look(b);
 			CKPT_AWAIT(task, b->op.done);
 			r = take_look(b);
 		}
+		if (r < 0)
+			return r;
+		ckpt_store_remove(b->store, &b->op, b->path);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_removal(b);
 	}
-	return r < 0 ? r : ckpt_task_continue(task, directory_body);
+	if (r < 0)
+		return r;
+	return ckpt_task_continue(task, b->indexes ? shards_body : directory_body);
 	CKPT_TASK_END(task);
 }
 
@@ -357,9 +375,11 @@ static int stone_body(struct ckpt_task *task)
 	r = trouble(b, "sync");
 	if (r < 0)
 		return r;
-	start_look(b);
-	CKPT_AWAIT(task, b->op.done);
-	r = take_look(b);
+	do {
+		start_look(b);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_look(b);
+	} while (r == 0 && is_stale(b));
 	if (r == 0)
 		r = check_doubt(b);
 	if (r < 0)
@@ -396,6 +416,7 @@ static int check_claims(struct ckpt_burial *b)
 
 static ckpt_task_fn take_over_body;
 static ckpt_task_fn reader_body;
+static ckpt_task_fn last_look_body;
 
 static int remove_body(struct ckpt_task *task)
 {
@@ -410,12 +431,7 @@ static int remove_body(struct ckpt_task *task)
 		return r;
 	if (!grave_of(b)->mine)
 		return ckpt_task_continue(task, take_over_body);
-	ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, b->op.done);
-	r = take_claims(b);
-	if (r == 0)
-		r = check_claims(b);
-	return r < 0 ? r : ckpt_task_continue(task, reader_body);
+	return ckpt_task_continue(task, reader_body);
 	CKPT_TASK_END(task);
 }
 
@@ -433,6 +449,29 @@ static int reader_body(struct ckpt_task *task)
 		return ckpt_fail(b->err, -EBUSY, "step %llu of %s is open for reading",
 			(unsigned long long)b->step, b->store->label);
 	r = trouble(b, "lock");
+	return r < 0 ? r : ckpt_task_continue(task, last_look_body);
+	CKPT_TASK_END(task);
+}
+
+/* Somebody else has it, or a job goes on from it: as of just now. */
+static int last_look_body(struct ckpt_task *task)
+{
+	struct ckpt_burial *b = burial_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	do {
+		start_look(b);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_look(b);
+		if (r < 0)
+			return r;
+		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_claims(b);
+		if (r == 0)
+			r = check_claims(b);
+	} while (r == 0 && is_stale(b));
 	return r < 0 ? r : ckpt_task_continue(task, manifest_body);
 	CKPT_TASK_END(task);
 }
@@ -576,26 +615,30 @@ static int unmark_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	start_look(b);
-	CKPT_AWAIT(task, b->op.done);
-	if (b->op.result != -ENOENT) {
-		r = take_look(b);
-		if (r < 0)
-			return r;
-		/* He may be removing it: then it is not to stay any more when he has stopped. */
-		if (!grave_of(b)->mine)
-			return ckpt_task_continue(task, take_over_body);
-		r = check_doubt(b);
-		if (r < 0)
-			return r;
-		ckpt_name_tombstone(b->path, b->generation, b->step);
-		ckpt_store_remove(b->store, &b->op, b->path);
+	do {
+		start_look(b);
 		CKPT_AWAIT(task, b->op.done);
-		r = trouble(b, "remove");
-		if (r < 0)
-			return r;
-	}
-	ckpt_graves_drop(b->graves, b->generation, b->step);
+		if (b->op.result == -ENOENT) {
+			ckpt_graves_drop(b->graves, b->generation, b->step);
+			return 0;
+		}
+		r = take_look(b);
+	} while (r == 0 && is_stale(b));
+	if (r < 0)
+		return r;
+	/* He may be removing it: then it is not to stay any more when he has stopped. */
+	if (!grave_of(b)->mine)
+		return ckpt_task_continue(task, take_over_body);
+	r = check_doubt(b);
+	if (r < 0)
+		return r;
+	ckpt_name_tombstone(b->path, b->generation, b->step);
+	ckpt_store_remove(b->store, &b->op, b->path);
+	CKPT_AWAIT(task, b->op.done);
+	r = trouble(b, "remove");
+	if (r == 0)
+		ckpt_graves_drop(b->graves, b->generation, b->step);
+	return r;
 	CKPT_TASK_END(task);
 }
 

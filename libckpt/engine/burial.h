@@ -8,15 +8,16 @@
  * he removes the step.
  * WATCH: as MARK of one that has a tombstone; if that has gone meanwhile, nothing is put in its place.
  * REMOVE: is it the tombstone that was there at MARK? -> if it is another's: in its place one of one's own, and no
- * more for now -> is there no later claim? -> does nobody read the step here? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
+ * more for now -> does nobody read the step here? -> is it still the tombstone, and no later claim there? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
  * what was only begun -> of an older generation that is empty now: its catalogs -> the tombstone. Before each of these
  * it is still the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes
  * one: so wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
  * UNMARK: it stays after all. Of another's tombstone likewise: only one's own is taken away.
  * None of them, but UNMARK of one's own, does anything when there is a later claim, or the job goes on from another step.
  *
- * So one removes a step at a time, as long as none of his requests takes longer than the graces of the others: who
- * takes a removal over waits for a whole grace once more, and who was before him finds another tombstone.
+ * So one removes a step at a time, as long as what he has seen, which is a minute old at most, and his request after
+ * it take less time than the graces of the others: who takes a removal over waits for a whole grace once more, and who was
+ * before him finds another tombstone. CKPT_BURIAL_GRACE_S is enough for that.
  */
 #ifndef CKPT_ENGINE_BURIAL_H
 #define CKPT_ENGINE_BURIAL_H
@@ -29,6 +30,12 @@ enum ckpt_burial_act {
 	CKPT_BURIAL_REMOVE,
 	CKPT_BURIAL_UNMARK,
 };
+
+/*
+ * A minute; and a request, of which no try lasts longer than a minute and a half, and none begins later than CKPT_S3_CALL_MS
+ * after the first that failed. At least where several remove.
+ */
+#define CKPT_BURIAL_GRACE_S 600
 
 struct ckpt_burial {
 	struct ckpt_task task; /* await `finished`, look at `result` */
@@ -52,6 +59,8 @@ struct ckpt_burial {
 	struct ckpt_digest stone;
 	uint64_t claimed;   /* newest claim when they were listed last */
 	uint64_t looked_ns; /* at it */
+	unsigned looks;     /* since the file before it was removed */
+	bool indexes;       /* are being removed; else all else */
 	struct ckpt_buf buf;
 	char path[CKPT_PATH_MAX];
 };

@@ -195,7 +195,8 @@ class Checkpointer:
         the directory; None: nothing is removed there. Rank 0 removes, behind the uploads. A start
         does not send what has that many newer steps there.
     remote_grace: seconds between the moment at which a step there is marked and its removal, so
-        that who reads it comes to an end. A job that ends sooner leaves it to the next start.
+        that who reads it comes to an end; 600 at least where others remove steps, too. A job that
+        ends sooner leaves it to the next start.
     drain_timeout: seconds that close() waits for what is on its way to the remote store. What is
         not there then is counted in a warning, and sent by the next start of the job. After an
         exception in the `with` block it is 10 at most.

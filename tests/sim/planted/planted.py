@@ -728,16 +728,16 @@ PLANTED = [
         "the newest steps stay in the bucket", REMOTE),
     Planted(
         "remote-retention-not-fenced", "libckpt/engine/burial.c",
-        "\tckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);\n\tCKPT_AWAIT(task, b->op.done);\n"
-        "\tr = take_claims(b);\n\tif (r == 0)\n\t\tr = check_claims(b);\n"
-        "\treturn r < 0 ? r : ckpt_task_continue(task, reader_body);\n",
-        "\treturn ckpt_task_continue(task, reader_body);\n",
+        "\t\tckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);\n"
+        "\t\tCKPT_AWAIT(task, b->op.done);\n\t\tr = take_claims(b);\n\t\tif (r == 0)\n"
+        "\t\t\tr = check_claims(b);\n\t} while",
+        "\t} while",
         "who removes in the bucket looks for a later generation first", REMOTE),
     Planted(
         "remote-two-remove", "libckpt/engine/burial.c",
         "\tif (!grave_of(b)->mine)\n\t\treturn ckpt_task_continue(task, take_over_body);\n"
-        "\tckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);\n",
-        "\tckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);\n",
+        "\treturn ckpt_task_continue(task, reader_body);\n",
+        "\treturn ckpt_task_continue(task, reader_body);\n",
         "a step is removed under a tombstone of whoever removes it", REMOTE),
     Planted(
         "remote-removed-is-sent-again", "libckpt/engine/sieve.c",

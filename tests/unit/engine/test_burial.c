@@ -15,7 +15,8 @@
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
 
-#define STEPS 3
+#define STEPS    3
+#define GRACE_MS (2 * CKPT_BURIAL_GRACE_S * 1000)
 
 struct scene {
 	char *dir;
@@ -102,6 +103,16 @@ static void upload(struct scene *s)
 	open_local(s, &rig);
 	core_rig_sleep(&rig, 120000);
 	core_rig_close(&rig);
+}
+
+static void remove_there(struct scene *s, const char *suffix)
+{
+	char directory[700];
+	(void)snprintf(directory, sizeof(directory), "%s", there(s, "1"));
+	const char *path = scratch_find(directory, suffix);
+
+	assert_non_null(path);
+	assert_int_equal(unlink(path), 0);
 }
 
 /* What another one has marked is taken over first. */
@@ -239,7 +250,7 @@ static void test_two_who_differ(void **state)
  * A second one takes over while the first stands between two of its requests, ends, and the step is uploaded
  * again: the first one touches nothing of that.
  */
-static void stand_still(void **state, const char *at)
+static void stand_still(void **state, const char *at, bool begun)
 {
 	struct core_rig first;
 	struct core_rig second;
@@ -248,6 +259,8 @@ static void stand_still(void **state, const char *at)
 
 	open_remote(s, &first);
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_MARK, 1, 1), 0);
+	if (begun)
+		remove_there(s, "manifest.json");
 	(void)io_fault_add(
 		&first.fault, (struct io_fault_rule){.path = at, .nth = 1, .hold = true});
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), 1);
@@ -257,6 +270,7 @@ static void stand_still(void **state, const char *at)
 	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
 	upload(s);
 	assert_int_equal(verify(s), STEPS);
+	core_rig_sleep(&first, GRACE_MS);
 	core_rig_let_go(&first);
 	core_rig_close(&first);
 	assert_int_equal(verify(s), STEPS);
@@ -266,7 +280,10 @@ static void stand_still(void **state, const char *at)
 static void test_overtaken(void **state)
 {
 	/* The requests that it stands at read, and change nothing. */
-	stand_still(state, "1.tombstone");
+	stand_still(state, "1.tombstone", false);
+	stand_still(state, "1/manifest.json", false);
+	/* On one machine nobody takes over what is locked. */
+	stand_still(state, "gens", true);
 }
 
 /* The catalogs of a generation go with its last step, when there is a later generation. */
@@ -296,16 +313,6 @@ static void test_catalogs(void **state)
 	}
 	assert_int_equal(access(path, F_OK), -1);
 	core_rig_close(&rig);
-}
-
-static void remove_there(struct scene *s, const char *suffix)
-{
-	char directory[700];
-	(void)snprintf(directory, sizeof(directory), "%s", there(s, "1"));
-	const char *path = scratch_find(directory, suffix);
-
-	assert_non_null(path);
-	assert_int_equal(unlink(path), 0);
 }
 
 /* An index that has outlived its shard is not taken for one. */
