@@ -36,9 +36,11 @@ static const char help[] =
 	"\n"
 	"Exit status: 0 all well; 1 failed; 2 usage; 3, 4 the newest step is not good, and nothing "
 	"was\n"
-	"removed; 10 no such store; 11 a live process holds STORE, or reads a step of it, which "
-	"stayed;\n"
-	"12 not authorised; 13 network; 130, 143 interrupted.\n"
+	"removed, or a step that is marked cannot be read, and stayed; 10 no such store; 11 a live "
+	"process\n"
+	"holds STORE, or reads a step of it, which stayed; 12 not authorised; 13 network; 130, "
+	"143\n"
+	"interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt prune s3://models/run42 --keep-last 5 --keep-every 1000 --dry-run\n"
@@ -198,6 +200,13 @@ static int grace(const struct prune *p)
 	return cli_interrupted() ? cli_fail_interrupted(p->cli, NULL) : CLI_OK;
 }
 
+static void leave(
+	struct prune *p, const struct ckpt_step_info *info, const char *what, int exit_code)
+{
+	note(p, p->busy, info, what);
+	p->exit_code = exit_code;
+}
+
 static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 {
 	int r = info->retired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
@@ -210,8 +219,7 @@ static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 	if (is_claimed(p, r))
 		return CLI_OK;
 	if (r == -EBUSY) {
-		note(p, p->busy, info, "in use, and stays for now:");
-		p->exit_code = CLI_IN_USE;
+		leave(p, info, "in use, and stays for now:", CLI_IN_USE);
 		return CLI_OK;
 	}
 	if (r < 0)
@@ -232,7 +240,10 @@ static int take_all(struct prune *p)
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
 			return cli_fail_interrupted(p->cli, NULL);
-		if (info.going)
+		if (info.going && info.state == CKPT_STEP_BROKEN)
+			leave(p, &info,
+				"cannot be read, and stays marked:", cli_exit_of(info.code));
+		else if (info.going)
 			exit_code = take(p, i, &info);
 	}
 	return exit_code;

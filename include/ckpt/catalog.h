@@ -197,7 +197,7 @@ CKPT_API int ckpt_catalog_retire(
 	struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
 /*
  * One step of the list, by its index. -EINVAL: not what the list says of it (marked or removed only if it is to go,
- * removed only if it was marked, unmarked only if it is not to go). CKPT_EINUSE: a live process holds the directory.
+ * removed only if it was marked, unmarked only if it is not to go, and its manifest could be read). CKPT_EINUSE: a live process holds the directory.
  * -EBUSY: it is read just now, or its mark is gone, or somebody else's. -EAGAIN: the mark was somebody else's, and is
  * this engine's now, or a removal has failed before. CKPT_EFENCED, which is looked for before each: a generation was claimed
  * since the list was made, and what is to go may be another: take a new list. System errors; the same again goes on.

@@ -59,6 +59,10 @@ static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, s
 		return ckpt_fail(err, -EINVAL, "step %llu is %s, and %s: that may not be done",
 			(unsigned long long)s->step, catalog->retired[index] ? "to go" : "to stay",
 			s->going ? "marked" : "not marked");
+	if (what == CKPT_BURIAL_UNMARK && s->state == CKPT_STEP_BROKEN)
+		return ckpt_fail(err, -EINVAL,
+			"step %llu cannot be read, so its mark stays: that may not be done",
+			(unsigned long long)s->step);
 	struct ckpt_command *command = ckpt_burier_new(ckpt_runtime_core(engine));
 	if (!command)
 		return ckpt_fail(err, -ENOMEM, "out of memory");

@@ -211,6 +211,12 @@ static bool is_pinned(const struct ckpt_undertaker *u, const struct ckpt_scan_st
 	return false;
 }
 
+/* Its manifest could not be read just now: whoever has marked it may have been right. */
+static bool is_unknown(const struct ckpt_scan_step *s)
+{
+	return s->state == CKPT_STEP_BROKEN;
+}
+
 /* Of the steps, the oldest first, the next that something is done about; false: none. */
 static bool next_act(struct ckpt_undertaker *u)
 {
@@ -229,6 +235,8 @@ static bool next_act(struct ckpt_undertaker *u)
 			u->burial.act = s->going ? CKPT_BURIAL_WATCH : CKPT_BURIAL_MARK;
 			return true;
 		}
+		if (is_unknown(s))
+			continue;
 		u->burial.act = retired ? CKPT_BURIAL_REMOVE : CKPT_BURIAL_UNMARK;
 		if (waited || (!retired && grave->mine && !grave->taken))
 			return true;

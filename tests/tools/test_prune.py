@@ -105,6 +105,22 @@ def test_interrupted_while_it_waits(here: Bucket, tmp_path: Path) -> None:
     assert states(here, store) == {3: "committed", 2: "committed"}
 
 
+def test_is_not_read(here: Bucket, tmp_path: Path) -> None:
+    """A manifest that cannot be read says nothing: the mark of its step stays."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    here.good("ckpt", "prune", store, "--keep-last", 2, "--grace", 0)
+    (store / "g000001" / "step-0000000002.tombstone").write_bytes(b"")
+    manifest = store / "g000001" / "step-0000000002" / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"{")
+    result = here.run("ckpt", "prune", store, "--keep-last", 2, "--grace", 0, "--json")
+    assert (result.returncode, steps(result.stdout, "busy")) == (INTEGRITY, [2])
+    assert (store / "g000001" / "step-0000000002.tombstone").exists()
+    manifest.write_bytes(content)
+    said = here.good("ckpt", "prune", store, "--keep-last", 2, "--grace", 0, "--json")
+    assert steps(said, "stayed") == [2]
+
+
 def test_of_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     store = save(tmp_path / "store", SMALL, 1, 2, 3)
     bucket.good("ckpt", "upload", store, URL)

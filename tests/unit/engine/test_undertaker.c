@@ -659,6 +659,28 @@ static void test_only_watches(void **state)
 	core_rig_close(&rig);
 }
 
+/* A manifest that cannot be read once says nothing of the step: its mark stays, and it goes at the next look. */
+static void test_is_not_read_once(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_marked(s, 1));
+	unsigned rule = io_fault_add(
+		&rig.fault, (struct io_fault_rule){
+				    .path = "0000000001/manifest.json", .nth = 1, .error = -EIO});
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_int_equal(rig.fault.hits[rule], 1);
+	assert_true(is_there(s, 1) && is_marked(s, 1));
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(is_there(s, 1) || is_marked(s, 1));
+	core_rig_close(&rig);
+}
+
 /* A mark that was taken over stays for a grace, whatever is done about others meanwhile. */
 static void test_taken_over(void **state)
 {
@@ -806,6 +828,7 @@ int main(void)
 		SCENE(test_goes_back_before_it_marks),
 		SCENE(test_goes_back_to_what_is_marked),
 		SCENE(test_only_watches),
+		SCENE(test_is_not_read_once),
 		SCENE(test_taken_over),
 		SCENE(test_pinned_meanwhile),
 		cmocka_unit_test(test_tried_again),
