@@ -109,12 +109,13 @@ static void note(
 			cli_bytes(info->bytes, text));
 }
 
-/* The newest of those that stay; false: there is none. */
+/* The newest of those that stay, and that nobody else removes; false: there is none. */
 static bool newest(const struct prune *p, uint64_t *ret_step)
 {
 	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
 		struct ckpt_step_info info = step_at(p, i);
-		if (info.in_lineage && !info.retired && info.state == CKPT_STEP_COMMITTED) {
+		if (info.in_lineage && !info.retired && !info.going &&
+			info.state == CKPT_STEP_COMMITTED) {
 			*ret_step = info.step;
 			return true;
 		}

@@ -32,7 +32,7 @@ int ckpt_remover_body(struct ckpt_task *task);
 
 /*
  * What is kept: of the lineage the newest `keep_last` (0: all), every keep_every-th (0: none), and what
- * is pinned. Quarantined steps do not count as kept, but stay while they are newer than the oldest that
+ * is pinned. Steps that are quarantined, or have a tombstone, do not count as kept, but stay while they are newer than the oldest that
  * is; so do steps that were rolled back.
  */
 struct ckpt_retention {

@@ -15,6 +15,12 @@ static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_st
 	return false;
 }
 
+/* What somebody removes is not kept, though it is there yet. */
+static bool stays(const struct ckpt_scan_step *s)
+{
+	return s->in_lineage && !s->going && s->state == CKPT_STEP_COMMITTED;
+}
+
 /* Uploads go in order: what lacks something, though newer ones are whole and none is under way, will lack it for good. */
 static bool is_left(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
 {
@@ -38,7 +44,7 @@ const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 		} else if (keep->keep_last == 0) {
 			continue;
 		} else if (kept < keep->keep_last) {
-			kept += s->in_lineage && s->state == CKPT_STEP_COMMITTED;
+			kept += stays(s);
 		} else if ((s->in_lineage || s->rolled_back || is_left(keep, s)) &&
 			   !is_kept(keep, s)) {
 			oldest = s;
@@ -58,7 +64,7 @@ bool ckpt_retention_outlived(const struct ckpt_scan *scan, const struct ckpt_ret
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->generation < generation || (s->generation == generation && s->step <= step))
 			break;
-		newer += s->in_lineage && !s->going && s->state == CKPT_STEP_COMMITTED;
+		newer += stays(s);
 	}
 	return newer >= keep->keep_last;
 }

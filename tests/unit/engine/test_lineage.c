@@ -246,6 +246,21 @@ static void test_left(void **state)
 	ckpt_scan_clear(&scan);
 }
 
+/* What somebody removes does not count as kept; nor does it go by this retention as long as it would be kept. */
+static void test_going_is_not_kept(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+
+	add_gen(&scan, 1, 0, 0);
+	for (uint64_t step = 7; step <= 9; step++)
+		add_step(&scan, 1, step, CKPT_STEP_COMMITTED);
+	ckpt_scan_find(&scan, 1, 9)->going = true;
+	assert_int_equal(next_of(&scan, 1, 0, 0), 1000007);
+	assert_int_equal(next_of(&scan, 1, 1, 7), 0);
+	ckpt_scan_clear(&scan);
+}
+
 /* What was tried comes no more, whatever generation it is of. */
 static void test_tried(void **state)
 {
@@ -409,6 +424,7 @@ int main(void)
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
 		cmocka_unit_test(test_left),
+		cmocka_unit_test(test_going_is_not_kept),
 		cmocka_unit_test(test_tried),
 		cmocka_unit_test(test_rolled_back),
 		cmocka_unit_test(test_scan_order),
