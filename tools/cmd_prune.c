@@ -56,13 +56,16 @@ struct prune {
 	uint64_t bytes;
 	size_t marked;
 	size_t taken;   /* over from somebody else, and to be removed after another grace */
+	unsigned round; /* graces that are over */
 	unsigned looks; /* since the last grace */
 	bool claimed;   /* a job has claimed a generation since the last look */
 	int exit_code;
 };
 
 /* Claims that come one after the other while it looks; then it is an error. */
-#define LOOKS_MAX 10
+#define LOOKS_MAX  10
+/* Graces, of which each takes over what was somebody else's in the one before; then it is his. */
+#define ROUNDS_MAX 3
 
 static struct ckpt_step_info step_at(const struct prune *p, size_t i)
 {
@@ -213,13 +216,13 @@ static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 	int r = info->retired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
 			      : ckpt_catalog_unmark(p->engine, p->catalog, i);
 
-	if (r == -EAGAIN) {
+	if (r == -EAGAIN && p->round < ROUNDS_MAX) {
 		p->taken++;
 		return CLI_OK;
 	}
 	if (is_claimed(p, r))
 		return CLI_OK;
-	if (r == -EBUSY) {
+	if (r == -EBUSY || r == -EAGAIN) {
 		leave(p, info, "in use, and stays for now:", CLI_IN_USE);
 		return CLI_OK;
 	}
@@ -289,16 +292,16 @@ static int run(struct prune *p)
 	if (p->cli->dry_run)
 		return say_what_would_go(p);
 	int exit_code = look_and_mark(p);
-	if (exit_code == CLI_OK)
-		exit_code = grace(p);
-	if (exit_code == CLI_OK)
-		exit_code = look_and_take(p);
-	if (exit_code != CLI_OK || p->taken == 0)
-		return exit_code;
-	/* Whoever had marked them does not go on: from now on they are marked by this one. */
-	p->marked = p->taken;
-	exit_code = grace(p);
-	return exit_code == CLI_OK ? look_and_take(p) : exit_code;
+	do {
+		if (exit_code == CLI_OK)
+			exit_code = grace(p);
+		p->round++;
+		if (exit_code == CLI_OK)
+			exit_code = look_and_take(p);
+		/* Whoever had marked them does not go on: from now on they are marked by this one. */
+		p->marked = p->taken;
+	} while (exit_code == CLI_OK && p->taken > 0);
+	return exit_code;
 }
 
 static void say(const struct prune *p)

@@ -191,6 +191,18 @@ static int check_outdated(struct ckpt_burial *b)
 		(unsigned long long)b->step, b->store->label);
 }
 
+/* It may have come since the step was found to be to go. What a removal has begun with is not to be had any more. */
+static int check_pins(struct ckpt_burial *b)
+{
+	const struct ckpt_core *core = b->core;
+
+	for (size_t i = 0; i < core->pin_count && b->whole; i++)
+		if (core->pins[i] == b->step)
+			return ckpt_fail(b->err, -EBUSY, "step %llu of %s is pinned",
+				(unsigned long long)b->step, b->store->label);
+	return 0;
+}
+
 static int manifest_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
@@ -198,6 +210,8 @@ static int manifest_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	r = check_outdated(b);
+	if (r == 0)
+		r = check_pins(b);
 	if (r < 0)
 		return r;
 	ckpt_name_manifest(b->path, b->generation, b->step);
@@ -286,6 +300,7 @@ static int files_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Files that were only begun are somebody else's by now, if the step is. */
 static int directory_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
@@ -293,12 +308,23 @@ static int directory_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_step(b->path, b->generation, b->step);
+	do {
+		start_look(b);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_look(b);
+	} while (r == 0 && is_stale(b));
+	if (r < 0)
+		return r;
 	ckpt_store_rmdir(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
 	r = trouble(b, "remove");
+	for (b->looks = 0; r == 0 && must_look(b); b->looks++) {
+		start_look(b);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_look(b);
+	}
 	if (r < 0)
 		return r;
-	ckpt_name_step(b->path, b->generation, b->step);
 	ckpt_store_sweep(b->store, &b->op, b->path);
 	CKPT_AWAIT(task, b->op.done);
 	return ckpt_task_continue(task, b->generation < b->newest ? catalogs_body : stone_body);
@@ -352,14 +378,19 @@ static int catalogs_body(struct ckpt_task *task)
 	take_names(b);
 	if (!is_emptied(b))
 		return ckpt_task_continue(task, stone_body);
-	while (next_catalog(b)) {
+	while (r == 0 && next_catalog(b)) {
+		for (b->looks = 0; r == 0 && must_look(b); b->looks++) {
+			start_look(b);
+			CKPT_AWAIT(task, b->op.done);
+			r = take_look(b);
+		}
+		if (r < 0)
+			return r;
 		ckpt_store_remove(b->store, &b->op, b->path);
 		CKPT_AWAIT(task, b->op.done);
 		r = trouble(b, "remove");
-		if (r < 0)
-			return r;
 	}
-	return ckpt_task_continue(task, stone_body);
+	return r < 0 ? r : ckpt_task_continue(task, stone_body);
 	CKPT_TASK_END(task);
 }
 

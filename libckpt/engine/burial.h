@@ -44,6 +44,7 @@ struct ckpt_burial {
 	struct ckpt_graves *graves;
 	uint64_t newest; /* claim when it was said what is to go: a later one may say otherwise */
 	bool fence;      /* it is the job's own: do nothing if here it is another by now */
+	bool whole;      /* the step can be had, and stays if the core pins it */
 	enum ckpt_burial_act act;
 	uint64_t generation;
 	uint64_t step;

@@ -77,14 +77,17 @@ static void back_off(struct ckpt_undertaker *u)
 		u->failures, (unsigned long long)wait_s, u->error.message);
 }
 
-/* Once a grace, and when one is over. */
+/* Once a grace, and when one is over. What was left alone though its grace is over has time: somebody else has it. */
 static void take_round(struct ckpt_undertaker *u)
 {
+	uint64_t pause_ns = ckpt_max_u64(grace_ns(u) / 4, PAUSE_MAX_S * SECOND_NS);
 	uint64_t at = now(u) + grace_ns(u);
 
 	u->failures = 0;
-	for (size_t i = 0; i < u->graves.count; i++)
-		at = ckpt_min_u64(at, u->graves.items[i].since_ns + grace_ns(u));
+	for (size_t i = 0; i < u->graves.count; i++) {
+		uint64_t over = u->graves.items[i].since_ns + grace_ns(u);
+		at = ckpt_min_u64(at, over > now(u) ? over : now(u) + pause_ns);
+	}
 	u->at_ns = ckpt_max_u64(at, now(u) + SECOND_NS);
 }
 
@@ -254,6 +257,7 @@ static void start_act(struct ckpt_undertaker *u)
 		.graves = &u->graves,
 		.newest = u->generation,
 		.fence = true,
+		.whole = s->state == CKPT_STEP_COMMITTED,
 		.act = u->burial.act,
 		.generation = s->generation,
 		.step = s->step,

@@ -127,7 +127,7 @@ def test_is_not_read(here: Bucket, tmp_path: Path) -> None:
 def test_of_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     store = save(tmp_path / "store", SMALL, 1, 2, 3)
     bucket.good("ckpt", "upload", store, URL)
-    before = len(bucket.server.applied())
+    before, asked_before = len(bucket.server.applied()), len(bucket.server.journal())
     bucket.good("ckpt", "prune", URL, "--keep-last", 2, "--grace", 0)
     done = [a.replace("run/g000001/step-000000000", "") for a in bucket.server.applied()[before:]]
     done = [a for a in done if "ckpt.json" not in a]
@@ -135,6 +135,36 @@ def test_of_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     assert [a.rpartition(".")[2] for a in done[2:]] == ["index", "safetensors", "tombstone"]
     assert not [name for name in bucket.names() if "step-0000000001" in name]
     bucket.good("ckpt-verify", URL)
+    # Before uploads are swept he looks whether he is still the one who removes.
+    journal = bucket.server.journal()[asked_before:]
+    asked = [f"{e['operation']} {e.get('key', '')}" for e in journal if e["kind"] == "answered"]
+    at = next(i for i, what in enumerate(asked) if what.startswith("ListMultipartUploads"))
+    assert asked[at - 1] == "GetObject run/g000001/step-0000000001.tombstone"
+
+
+def test_another_one_goes_on(bucket: Bucket, tmp_path: Path) -> None:
+    """What was somebody else's until the second grace goes after the third, and is not passed over silently."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    bucket.good("ckpt", "upload", store, URL)
+
+    def mark(step: int, text: bytes) -> None:
+        name = f"run/g000001/step-000000000{step}.tombstone"
+        assert bucket.server.ask("PUT", name, text).status == 200
+
+    mark(1, b"his")
+    mark(2, b"his")
+    # The first look at it is that of the mark, and what follows of the removal.
+    bucket.server.rules(
+        {"do": "answer", "operation": "GetObject", "key": "*1.tombstone", "nth": 2, "times": 1000,
+         "status": 503, "code": "SlowDown"},
+    )  # fmt: skip
+    process = bucket.start("ckpt", "prune", URL, "--keep-last", 1, "--grace", 0, "--json")
+    until(lambda: any(e.get("status") == 503 for e in bucket.server.journal()))
+    mark(2, b"another's")
+    bucket.server.rules()
+    out, _ = ended(process)
+    assert (process.returncode, steps(out), steps(out, "busy")) == (OK, [1, 2], [])
+    assert states(bucket, URL) == {3: "committed"}
 
 
 def test_a_job_goes_back(bucket: Bucket, tmp_path: Path) -> None:

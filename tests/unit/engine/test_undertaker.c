@@ -681,6 +681,58 @@ static void test_is_not_read_once(void **state)
 	core_rig_close(&rig);
 }
 
+/* A step that is pinned at the last moment stays. */
+static void test_pinned_at_last(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 2);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_marked(s, 1));
+	hold_claims(&rig, 2);
+	core_rig_sleep(&rig, MINUTE_MS);
+	rig.core.pins = ckpt_alloc_array(1, sizeof(*rig.core.pins));
+	rig.core.pins[rig.core.pin_count++] = 1;
+	core_rig_let_go(&rig);
+	assert_true(is_there(s, 1));
+	for (int i = 0; i < 3; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	core_rig_close(&rig);
+}
+
+/* A step that is read, and so stays for now, is not looked at every second. */
+static void test_in_use(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig reader;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 2);
+	core_rig_sleep(&rig, MINUTE_MS);
+	open_other(s, &reader);
+	struct ckpt_restore *restore = core_rig_begin(&reader, 1, CKPT_SINK_MEMORY, NULL);
+	core_rig_await(&reader, restore);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && is_marked(s, 1));
+	/* Of each look at everything. */
+	unsigned rule = io_fault_add(
+		&rig.fault, (struct io_fault_rule){.path = "g000001", .nth = 1u << 30});
+	for (int i = 0; i < 20; i++)
+		core_rig_sleep(&rig, 2000);
+	assert_int_equal(rig.fault.seen[rule], 0);
+	(void)core_rig_end(&reader, restore);
+	core_rig_close(&reader);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(is_there(s, 1) || is_marked(s, 1));
+	core_rig_close(&rig);
+}
+
 /* A mark that was taken over stays for a grace, whatever is done about others meanwhile. */
 static void test_taken_over(void **state)
 {
@@ -829,6 +881,8 @@ int main(void)
 		SCENE(test_goes_back_to_what_is_marked),
 		SCENE(test_only_watches),
 		SCENE(test_is_not_read_once),
+		SCENE(test_pinned_at_last),
+		SCENE(test_in_use),
 		SCENE(test_taken_over),
 		SCENE(test_pinned_meanwhile),
 		cmocka_unit_test(test_tried_again),
