@@ -383,22 +383,29 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	ask_retention(u);
 }
 
+/* Whether others' parts will not come any more. What the job goes on from may have a tombstone for them still. */
+static bool is_given_up(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
+{
+	uint64_t wait_ns = e->parent ? GOING_GRACES * ckpt_undertaker_grace_ns(u->core) : 0;
+
+	/* Where nobody else is at work, nobody else's part will come. */
+	if (e->all && u->core->config.world == 1)
+		return true;
+	return e->overtaken && now(u) - e->since_ns >= wait_ns;
+}
+
 /* This rank has done its part, and others have not, or rank 0 has not published. */
 static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
-	/* Where nobody else is at work, nobody else's part will come. */
-	bool alone = e->all && u->core->config.world == 1;
-
-	if ((e->overtaken || alone) && !u->upload.complete) {
+	look_later(u, e, &e->since_ns);
+	if (!u->upload.complete && is_given_up(u, e)) {
 		(void)ckpt_fail_at(&u->error, CKPT_EINCOMPLETE,
 			&(struct ckpt_where){.tier = "local"},
 			"rank %u has not uploaded its part of it, or that is in the store of "
 			"another node",
 			u->upload.missing);
 		fail_entry(u, e);
-		return;
 	}
-	look_later(u, e, &e->since_ns);
 }
 
 static void succeed(struct ckpt_uploader *u)
@@ -762,8 +769,10 @@ static void put_parent(struct ckpt_uploader *u)
 	struct ckpt_upload_entry *e = *find(u, s->generation, s->step);
 	if (!e || e->generation != s->generation || e->step != s->step)
 		e = put_found(u, s);
-	if (e)
-		e->parent = true;
+	if (!e)
+		return;
+	e->parent = true;
+	e->since_ns = 0;
 }
 
 void ckpt_uploader_note_claim(struct ckpt_core *core)

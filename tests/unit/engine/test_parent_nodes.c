@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job goes back to, of nodes that have a store each: its parts come into the remote store one by one. */
+#include "lib/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/uploader.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/scratch.h"
+
+#define MINUTE_MS 60000
+
+struct scene {
+	char *dir;
+	char local[512];
+	char remote[512];
+};
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
+	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
+	assert_int_equal(mkdir(s->local, 0777), 0);
+	assert_int_equal(mkdir(s->remote, 0777), 0);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static bool waits(struct core_rig *rig)
+{
+	struct ckpt_upload_entry *last = ckpt_uploader_last(&rig->core);
+
+	ckpt_upload_entry_unref(last);
+	return last != NULL;
+}
+
+static bool is_there(const struct craft_step *step)
+{
+	return access(craft_manifest(step), F_OK) == 0;
+}
+
+static void leave_to_node(struct ckpt_manifest *manifest)
+{
+	(void)snprintf(manifest->ranks[1].node, sizeof(manifest->ranks[1].node), "far");
+}
+
+static void move(const char *from, const char *to)
+{
+	assert_int_equal(rename(from, to), 0);
+}
+
+/* A step of two nodes, of which this one has its part; the other's is put aside. */
+static void craft_half(struct scene *s, struct craft_step *step, const struct ckpt_tensor *tensor)
+{
+	craft_node_store(s->local, CRAFT_RUN);
+	craft_claim(s->local, CRAFT_RUN, 1, 0, 0);
+	*step = (struct craft_step){.dir = s->local,
+		.generation = 1,
+		.step = 1,
+		.chunk_bytes = 4096,
+		.tensors = tensor,
+		.count = 1,
+		.world = 2};
+	craft_commit(step);
+	craft_edit(step, leave_to_node);
+	move(craft_shard(step, 1), scratch_join(s->dir, "shard"));
+	move(craft_index(step, 1), scratch_join(s->dir, "index"));
+}
+
+/* The job goes back to a step that another node sends late, after a newer one: that is waited for. */
+static void test_parent_of_two_nodes(void **state)
+{
+	static const int64_t shape[] = {100};
+	static float numbers[100];
+	const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "w",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = shape,
+		.data = numbers};
+	struct scene *s = *state;
+	struct craft_step newer = {.generation = 2, .step = 2};
+	struct craft_step step;
+	struct core_rig rig;
+
+	craft_half(s, &step, &tensor);
+	core_rig_make(&rig, &(struct core_rig_config){.dir = s->local, .remote = s->remote});
+	(void)io_fault_add(&rig.fault,
+		(struct io_fault_rule){
+			.path = CKPT_NAME_MARKER CKPT_STORE_TEMP, .nth = 1, .hold = true});
+	assert_int_equal(core_rig_open_store(&rig), 0);
+	/* Somebody else is at work from now on; but the newer step needs nobody. */
+	rig.core.config.world = 2;
+	core_rig_let_go(&rig);
+	assert_int_equal(core_rig_adopt(&rig, 1, 1), 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	rig.core.config.world = 1;
+	assert_int_equal(core_rig_save(&rig, 2), 0);
+	rig.core.config.world = 2;
+	core_rig_sleep(&rig, MINUTE_MS);
+	step.dir = s->remote;
+	newer.dir = s->remote;
+	assert_true(is_there(&newer) && waits(&rig) && !is_there(&step));
+	move(scratch_join(s->dir, "shard"), craft_shard(&step, 1));
+	move(scratch_join(s->dir, "index"), craft_index(&step, 1));
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(!waits(&rig) && is_there(&step));
+	core_rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_parent_of_two_nodes, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
