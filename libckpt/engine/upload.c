@@ -11,6 +11,9 @@
 #include "engine/open.h"
 #include "format/sealed.h"
 
+/* As that of who removes, see burial.h: with a request, less than a grace of 600 s. */
+#define STALE_NS UINT64_C(60000000000)
+
 static struct ckpt_upload *upload_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_upload, task);
@@ -654,7 +657,8 @@ static int check_whole(struct ckpt_upload *u)
 
 /*
  * What was there when this began may be gone: somebody else has published the step meanwhile, and a third one
- * removes it.
+ * removes it. A removal takes a grace at least; so if an answer has taken long, or the process stood still, this is done
+ * once more (is_stale()).
  */
 static int commit_body(struct ckpt_task *task)
 {
@@ -669,6 +673,7 @@ static int commit_body(struct ckpt_task *task)
 	r = trouble(u, "sync");
 	if (r < 0)
 		return give_up(u, r);
+	u->looked_ns = ckpt_env_now(u->core->parts.env);
 	ckpt_name_tombstone(path, u->generation, u->step);
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
@@ -685,6 +690,11 @@ static int commit_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static bool is_stale(const struct ckpt_upload *u)
+{
+	return ckpt_env_now(u->core->parts.env) - u->looked_ns > STALE_NS;
+}
+
 /* All that it names is there: nobody may have taken over when it is told. */
 static int publish_body(struct ckpt_task *task)
 {
@@ -697,6 +707,8 @@ static int publish_body(struct ckpt_task *task)
 	r = check_fence(u);
 	if (r < 0)
 		return give_up(u, r);
+	if (is_stale(u))
+		return ckpt_task_continue(task, commit_body);
 	ckpt_store_publish(u->dest, &u->op, u->pick.path, u->pick.manifest_bytes,
 		u->pick.manifest_length, NULL);
 	CKPT_AWAIT(task, u->op.done);

@@ -50,6 +50,7 @@ struct ckpt_upload {
 	struct ckpt_elsewhere elsewhere;
 	struct ckpt_listing there; /* what the remote store has of the step */
 	size_t there_at;           /* the name in it that was looked at last */
+	uint64_t looked_ns;        /* when that, and the tombstone, were last looked at */
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_object file;

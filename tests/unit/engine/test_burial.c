@@ -353,6 +353,27 @@ static void test_gone_meanwhile(void **state)
 	assert_int_equal(verify(s), STEPS);
 }
 
+/* It has looked at all, and stands still before it publishes, for so long that the step has been removed meanwhile. */
+static void test_removed_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	begin_upload(s, &rig);
+	(void)io_fault_add(
+		&rig.fault, (struct io_fault_rule){
+				    .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 1, .hold = true});
+	core_rig_let_go(&rig);
+	remove_there(s, ".index");
+	remove_there(s, ".safetensors");
+	core_rig_sleep(&rig, GRACE_MS);
+	core_rig_let_go(&rig);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_sleep(&rig, GRACE_MS);
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS);
+}
+
 /* A removal that has begun meanwhile. */
 static void test_going_meanwhile(void **state)
 {
@@ -487,6 +508,7 @@ int main(void)
 		SCENE(test_catalogs),
 		SCENE(test_an_index_alone),
 		SCENE(test_gone_meanwhile),
+		SCENE(test_removed_meanwhile),
 		SCENE(test_going_meanwhile),
 		SCENE(test_in_use),
 		SCENE(test_held_since),
