@@ -13,6 +13,8 @@
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn commit_body;
 static ckpt_task_fn create_body;
+static ckpt_task_fn last_look_body;
+static ckpt_task_fn publish_body;
 static ckpt_task_fn other_body;
 static ckpt_task_fn sweep_body;
 
@@ -226,9 +228,76 @@ static int commit_body(struct ckpt_task *task)
 	r = ckpt_exporter_trouble(e, "sync");
 	if (r < 0)
 		return r;
+	if (!e->adds)
+		return ckpt_task_continue(task, last_look_body);
 	e->publish_tried = true;
-	if (e->adds)
-		return ckpt_task_continue(task, sweep_body);
+	return ckpt_task_continue(task, sweep_body);
+	CKPT_TASK_END(task);
+}
+
+static bool has_name(struct ckpt_exporter *e, const char *path)
+{
+	return ckpt_listing_has(&e->names, strrchr(path, '/') + 1, &e->at);
+}
+
+static int check_whole(struct ckpt_exporter *e)
+{
+	char path[CKPT_PATH_MAX];
+
+	for (uint32_t i = 0; i < e->pick->manifest.world; i++) {
+		const struct ckpt_manifest_rank *rank = &e->pick->manifest.ranks[i];
+		if (!ckpt_rankset_has(&e->ranks, i))
+			continue;
+		ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+			rank->rank, rank->attempt);
+		bool whole = has_name(e, path);
+		ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+			rank->rank, rank->attempt);
+		if (!whole || !has_name(e, path))
+			return ckpt_fail_at(e->err, -EBUSY,
+				&(struct ckpt_where){
+					.tier = ckpt_store_tier(e->store), .file = path},
+				"%s is not in %s any more: somebody removes the step there", path,
+				e->place.label);
+	}
+	return 0;
+}
+
+/*
+ * As long as a step is not whole, a job that has newer ones there may take it for one that nobody goes on with, and
+ * remove what there is of it (undertaker.c).
+ */
+static int last_look_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_exporter_look_for_stone(e);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_take_stone(e);
+	if (r < 0)
+		return r;
+	ckpt_name_step(path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
+	ckpt_store_list(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	r = e->op.result == -ENOENT ? *e->stop : ckpt_exporter_trouble(e, "list");
+	drop_names(e);
+	e->names = e->op.listing;
+	e->op.listing = (struct ckpt_listing){0};
+	if (r == 0)
+		r = check_whole(e);
+	return r < 0 ? r : ckpt_task_continue(task, publish_body);
+	CKPT_TASK_END(task);
+}
+
+static int publish_body(struct ckpt_task *task)
+{
+	struct ckpt_exporter *e = ckpt_exporter_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	e->publish_tried = true;
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_publish(
 		e->store, &e->op, e->path, e->pick->manifest_bytes, e->pick->manifest_length, NULL);

@@ -286,14 +286,14 @@ static int claim_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static void look_for_stone(struct ckpt_exporter *e)
+void ckpt_exporter_look_for_stone(struct ckpt_exporter *e)
 {
 	ckpt_name_tombstone(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 }
 
 /* What is written now would be removed with the rest. */
-static int take_stone(struct ckpt_exporter *e)
+int ckpt_exporter_take_stone(struct ckpt_exporter *e)
 {
 	drop_data(e);
 	if (e->op.result >= 0)
@@ -307,9 +307,9 @@ static int stone_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	look_for_stone(e);
+	ckpt_exporter_look_for_stone(e);
 	CKPT_AWAIT(task, e->op.done);
-	r = take_stone(e);
+	r = ckpt_exporter_take_stone(e);
 	if (r < 0)
 		return r;
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
@@ -486,9 +486,9 @@ static int directories_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	/* Whoever removes it holds the lock only now and then: it may have been marked since. */
 	if (!e->place.claims) {
-		look_for_stone(e);
+		ckpt_exporter_look_for_stone(e);
 		CKPT_AWAIT(task, e->op.done);
-		r = take_stone(e);
+		r = ckpt_exporter_take_stone(e);
 		if (r < 0)
 			return r;
 	}

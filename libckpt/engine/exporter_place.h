@@ -30,6 +30,9 @@ int ckpt_exporter_add_body(struct ckpt_task *task);
 int ckpt_exporter_trouble(struct ckpt_exporter *e, const char *doing);
 /* The manifest that was read there: the same, or -EEXIST. */
 int ckpt_exporter_take_there(struct ckpt_exporter *e);
+/* Asks for the tombstone of the step; and then -EBUSY: there is one. */
+void ckpt_exporter_look_for_stone(struct ckpt_exporter *e);
+int ckpt_exporter_take_stone(struct ckpt_exporter *e);
 /* -EEXIST: another step of that number is there. */
 int ckpt_exporter_fail_there(struct ckpt_exporter *e);
 

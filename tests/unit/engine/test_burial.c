@@ -495,6 +495,40 @@ static void test_no_copy_into_it(void **state)
 	core_rig_close(&rig);
 }
 
+/* A copy stands still before it publishes, and a removal begins, or ends. */
+static void copy_late(void **state, bool begun)
+{
+	struct core_rig rig;
+	(void)set_up(state);
+	struct scene *s = *state;
+
+	remove_there(s, "manifest.json");
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
+					       .path = "step-0000000001",
+					       .nth = 1,
+					       .hold = true});
+	struct ckpt_restore *restore = core_rig_begin(&rig, 1, CKPT_SINK_STORE, s->remote);
+	core_rig_await(&rig, restore);
+	ckpt_restore_post_start(restore);
+	core_rig_run(&rig);
+	if (begun)
+		scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
+	else
+		remove_there(s, ".safetensors");
+	core_rig_let_go(&rig);
+	assert_int_equal(core_rig_end(&rig, restore), -EBUSY);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_close(&rig);
+	(void)tear_down(state);
+}
+
+static void test_no_copy_of_what_goes(void **state)
+{
+	copy_late(state, true);
+	copy_late(state, false);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -515,6 +549,7 @@ int main(void)
 		SCENE(test_no_claim_was_there),
 		SCENE(test_claimed_since),
 		SCENE(test_no_copy_into_it),
+		cmocka_unit_test(test_no_copy_of_what_goes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
