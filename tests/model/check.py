@@ -113,6 +113,28 @@ VARIANTS = [
     Variant("lineage", "NP=3 S=2 CUTS=1", long=True),
     Variant("lineage", "MACHINES=2 NO_PARENT_PROMISE", long=True),
     Variant("lineage", f"{TWO_MACHINES} READERS=1", long=True),
+    # A remote store: a commit there has its files, and the newest stays; who was taken over removes nothing.
+    Variant("remote", ""),
+    Variant("remote", "REMOVERS=1 READERS=1"),
+    Variant("remote", "BACK=1"),
+    Variant("remote", "MANIFEST_FIRST", "shard[s]"),
+    Variant("remote", "INDEX_FIRST TRUST_INDEX", "shard[s]"),
+    Variant("remote", "NO_LAST_LOOK", "shard[s]"),
+    Variant("remote", "SHARDS_FIRST", "shard[s]"),
+    Variant("remote", "NO_GRACE", "shard[s]"),
+    Variant("remote", "NO_OWNER", "shard[s]"),
+    Variant("remote", "NO_LOOK_AT_STONE", "shard[s]"),
+    Variant("remote", "NO_FENCE", "outdated"),
+    Variant("remote", "NEWEST", "manifest[k]"),
+    Variant("remote", "BACK=1 NO_LOOK_AGAIN", "manifest[k]"),
+    Variant("remote", "REMOVERS=1 READERS=1 NO_READER_GRACE", "reads"),
+    Variant("remote", "READERS=1", long=True),
+    Variant("remote", "ROUNDS=2", long=True),
+    # A job that goes back to an old step just when that is removed: the look and the removal are two requests.
+    Variant("remote", "BACK=2", "manifest[k]", limit=True),
+    # One whose tombstone has not changed for a grace, and who has a request under way when it is taken over:
+    # between the two tombstones the step may be published just before that request lands.
+    Variant("remote", "TAKE_LIVING", "shard[s]", limit=True),
 ]
 
 
