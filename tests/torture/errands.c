@@ -57,7 +57,7 @@ int errand_wait(struct ckpt_restore *restore)
 	return r;
 }
 
-static int wait_save(struct ckpt_save *save, enum ckpt_level level)
+int errand_reach(struct ckpt_save *save, enum ckpt_level level)
 {
 	int waited_ms = 0;
 	int r;
@@ -189,7 +189,7 @@ int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned s
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	int r = wait_save(save, CKPT_LEVEL_LOCAL);
+	int r = errand_reach(save, CKPT_LEVEL_LOCAL);
 	if (r == 0)
 		deed_log(d, "ack %u %u\n", step, seed);
 	else if (errand_endless(r) && ckpt_save_error(save, NULL) == 0)

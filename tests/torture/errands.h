@@ -28,6 +28,8 @@ bool errand_open(struct deed *d, uint32_t flags);
 void errand_close(struct deed *d);
 /* NULL: it did not come about. */
 struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags);
+/* Waits until it is there. 0, or the error; -ETIMEDOUT: nothing came of it. */
+int errand_reach(struct ckpt_save *save, enum ckpt_level level);
 /* Waits for what became of it, 0 or its error, and frees it. */
 int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed);
 /* True: it is durable. `save` may be NULL. */

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "lib/scratch.h"
+#include "torture/gpus.h"
 #include "torture/nodes.h"
+#include "torture/remotes.h"
 
 #ifdef TORTURE_LEAKS
 #include <sanitizer/lsan_interface.h>
@@ -32,6 +34,7 @@ static char template[600];
 void runs_begin(void)
 {
 	root = scratch_make_in_memory();
+	gpus_make_machine(root);
 	runs_be(0);
 }
 
@@ -155,6 +158,8 @@ static void look_at_rest(void)
 	d.opts.io = CKPT_IO_THREADS;
 	if (nodes_ranks() > 0)
 		nodes_aftermath(&d);
+	else if (torture_trials[torture->scenario].remote)
+		remotes_aftermath(&d);
 	else
 		deed_aftermath(&d);
 	_exit(0);

@@ -26,6 +26,7 @@ static unsigned text_count;
 
 static _Thread_local int armed;
 static _Thread_local int inside;
+static _Thread_local bool foreign;
 static _Thread_local void *base;
 static _Thread_local void *outer; /* the frame of the replacement that is inside */
 static _Thread_local struct torture_slot *slot;
@@ -121,7 +122,7 @@ void torture_disarm(void)
 
 bool torture_armed(void)
 {
-	return armed > 0;
+	return armed > 0 && !foreign;
 }
 
 void torture_set_rank(unsigned rank)
@@ -152,6 +153,11 @@ void torture_leave(void)
 bool torture_inside(void)
 {
 	return inside > 0;
+}
+
+void torture_set_foreign(bool yes)
+{
+	foreign = yes;
 }
 
 void torture_set_topic(const char *text)

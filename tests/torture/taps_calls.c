@@ -6,12 +6,14 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "torture/tap.h"
@@ -64,6 +66,7 @@ TAP(long, sysconf, (int name), (name), "", -1, false, -EINVAL)
 TAP(DIR *, fdopendir, (int fd), (fd), of_fd(fd), NULL, false, -ENOMEM)
 TAP(struct dirent64 *, readdir64, (DIR *dir), (dir), torture_topic(), NULL, false, -EIO)
 TAP(int, closedir, (DIR *dir), (dir), torture_topic(), -1, true, -EIO)
+TAP(char *, realpath, (const char *path, char *to), (path, to), of_path(path), NULL, false, -ENOMEM, -EACCES)
 TAP(ssize_t, read, (int fd, void *to, size_t size), (fd, to, size), "", -1, false, -EIO, SOFT(EINTR))
 /* What this library writes so are the counters of eventfds. */
 TAP(ssize_t, write, (int fd, const void *from, size_t size), (fd, from, size), "", -1, false,
@@ -84,6 +87,7 @@ static const struct torture_call call_openat = {
 	"openat64", TORTURE_SYSCALL, {-EMFILE, -EIO, -EACCES, SOFT(EINTR)}};
 static const struct torture_call call_openat2 = {
 	"syscall", TORTURE_SYSCALL, {-ENOSYS, -EIO, -EMFILE, -EACCES, -ENOMEM, SOFT(EINTR)}};
+static const struct torture_call call_mbind = {"syscall", TORTURE_SYSCALL, {-EPERM, -ENOSYS}};
 static const struct torture_call call_lock = {
 	"fcntl64", TORTURE_SYSCALL, {-ENOLCK, -EIO, -EAGAIN, -EACCES}};
 static const struct torture_call call_flags = {"fcntl64", TORTURE_SYSCALL, {-EINVAL}};
@@ -214,7 +218,15 @@ long syscall(long number, ...)
 	va_end(args);
 	if (!counted())
 		return get_syscall()(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-	/* openat2() is the only one that is called by number. */
+	if (number == SYS_mbind) {
+		if (fails(&call_mbind, "", __builtin_frame_address(0)))
+			return -1;
+		torture_enter(__builtin_frame_address(0));
+		long r = get_syscall()(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+		torture_leave();
+		return r;
+	}
+	/* openat2() is the only other one that is called by number. */
 	if (fails(&call_openat2, of_path((const char *)a[1]), __builtin_frame_address(0)))
 		return -1;
 	if (torture_odd(TORTURE_OLD_KERNEL)) {

@@ -120,6 +120,8 @@ unsigned torture_rank(void);
 void torture_enter(void *frame);
 void torture_leave(void);
 bool torture_inside(void);
+/* What this thread does meanwhile is somebody else's, and none of it counts. */
+void torture_set_foreign(bool yes);
 /*
  * Counts a call of an armed thread; `frame` is that of the replacement. Returns 0 if it is to be made, or
  * the code to fail with.
@@ -164,6 +166,7 @@ struct trial {
 	size_t extra;   /* bytes of one more tensor, which is eager */
 	bool boxed;     /* it saves a box of a tensor, too, in the words of an older caller */
 	unsigned nodes; /* ranks of a job whose nodes have a store each (nodes.h); 0: one store */
+	bool remote;    /* its steps go on to another store (remotes.h) */
 };
 
 /* What is odd about the machine, from the beginning of the run. */

@@ -267,11 +267,40 @@ void trial_many(struct deed *d)
 	errand_close(d);
 }
 
+/* Of step 2, which is good. Whether it has come to be. */
+static bool copied(struct ckpt_restore *handle)
+{
+	int r = errand_wait(handle);
+
+	if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
+		torture_wrong("step 2 is good, and the export says %d", r);
+	DO(ckpt_restore_free(handle));
+	return errand_outcome(r == 0, "export", 2);
+}
+
 /* A copy of a step, with the catalog. */
 void trial_many_copied(struct deed *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
 	errand_export(d, 2);
+	errand_close(d);
+}
+
+/* And one by one. What is left is added by whoever looks afterwards. */
+void trial_ranks_copied(struct deed *d)
+{
+	static const uint32_t ranks[] = {1, 0};
+	bool goes_on = errand_open(d, CKPT_ENGINE_READ_ONLY);
+
+	if (!goes_on)
+		return;
+	for (unsigned i = 0; i < 2 && goes_on; i++) {
+		struct ckpt_restore *handle = NULL;
+		int r = CALL(ckpt_export_ranks_start(d->engine, 2, d->dest, &ranks[i], 1, &handle));
+		goes_on = r == 0 && copied(handle);
+	}
+	if (goes_on)
+		deed_log(d, "export 2\n");
 	errand_close(d);
 }

@@ -25,5 +25,7 @@ void trial_prepare_uncataloged(struct deed *d);
 void trial_prepare_emptied(struct deed *d);
 void trial_many(struct deed *d);
 void trial_many_copied(struct deed *d);
+/* The files of one rank, and then those of the other one. */
+void trial_ranks_copied(struct deed *d);
 
 #endif

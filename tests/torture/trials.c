@@ -10,8 +10,10 @@
 
 #include "lib/scratch.h"
 #include "torture/errands.h"
+#include "torture/gpus.h"
 #include "torture/trial_jobs.h"
 #include "torture/trial_nodes.h"
+#include "torture/trial_remotes.h"
 #include "torture/trial_tools.h"
 
 /* Where stores come from. */
@@ -360,6 +362,10 @@ const struct trial torture_trials[] = {
 	{"closing", prepare_none, run_closing, THREADS},
 	{"settle", prepare_left, run_settle, THREADS},
 	{"forked", prepare_none, run_forked, THREADS},
+	{"gpu", prepare_none, trial_gpus, THREADS, .pool = 16 << 20},
+	{"gpu-streaming", prepare_none, trial_gpus, THREADS},
+	{"gpu-resume", prepare_three, trial_gpus_resume, RING, .boxed = true},
+	{"gpu-large", prepare_large, trial_gpus_resume, THREADS, .boxed = true},
 	{"verify-tool", prepare_three, run_verify_tool, THREADS, .tool = true},
 	{"restore-tool", prepare_three, run_restore_tool, THREADS, .tool = true},
 	{"consolidate-tool", prepare_three, run_consolidate_tool, THREADS, .tool = true},
@@ -378,6 +384,7 @@ const struct trial torture_trials[] = {
 	{"many-spare", trial_prepare_copies, trial_spare, THREADS, .odd = TORTURE_MANY},
 	{"many-uncataloged", trial_prepare_uncataloged, trial_many, THREADS, .odd = TORTURE_MANY},
 	{"many-copied", trial_prepare_job, trial_many_copied, THREADS},
+	{"ranks-copied", trial_prepare_job, trial_ranks_copied, THREADS},
 	{"job-nodes", prepare_none, trial_nodes, THREADS, .nodes = 3},
 	{"job-nodes-bring", trial_prepare_nodes_behind, trial_nodes_resume, THREADS, .nodes = 3},
 	{"job-nodes-empty", trial_prepare_nodes_empty, trial_nodes_empty, THREADS, .nodes = 2},
@@ -385,6 +392,11 @@ const struct trial torture_trials[] = {
 	{"job-nodes-late", trial_prepare_nodes_new, trial_nodes_late, THREADS, .odd = TORTURE_LATE_STORE,
 		.nodes = 2},
 	{"job-nodes-one", trial_prepare_nodes, trial_nodes_one, THREADS, .nodes = 2},
+	{"remote", prepare_none, trial_remote, THREADS, .remote = true},
+	{"remote-behind", prepare_three, trial_remote_resume, THREADS, .remote = true},
+	{"remote-bring", trial_prepare_remote_only, trial_remote_resume, THREADS, .remote = true},
+	{"remote-mend", trial_prepare_remote_bad, trial_remote_mend, THREADS, .remote = true},
+	{"remote-retention", trial_prepare_remote, trial_remote_retention, THREADS, .remote = true},
 };
 /* clang-format on */
 const unsigned torture_trial_count = sizeof(torture_trials) / sizeof(torture_trials[0]);
