@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from waiting import until
+from waiting import remotely, until
 
 import libckpt
 
@@ -74,6 +74,18 @@ def fill(disk: Path) -> Path:
     return path
 
 
+def committed(store: Path) -> list[int]:
+    return [s.step for s in libckpt.list_steps(store) if s.state == "committed"]
+
+
+def refusal(save: libckpt.Save) -> libckpt.StorageError | None:
+    try:
+        save.wait("local", timeout=180)
+    except libckpt.StorageError as error:
+        return error
+    return None
+
+
 def state_of(size: int = 2 * MIB) -> dict[str, Any]:
     return {"x": torch.ones(size // 4)}
 
@@ -117,6 +129,44 @@ def test_a_full_disk_warns_and_raises_the_third_time(opened: Any, small_disk: Pa
     assert [info.step for info in steps] == [4, 1]
     assert torch.equal(libckpt.load(small_disk / "store")["x"], torch.full((MIB // 2,), 2.0))
     assert torch.equal(libckpt.load(small_disk / "store", 1)["x"], torch.ones(MIB // 2))
+
+
+def test_a_disk_that_is_full_of_what_waits_for_the_remote(
+    opened: Any, small_disk: Path, tmp_path: Path
+) -> None:
+    """One save fails and the training goes on; what keep_last would have removed goes, no more."""
+    remote, store = tmp_path / "remote", small_disk / "store"
+    state = state_of(4 * MIB)
+    ckpt = opened(state, path=store, remote=remote, keep_last=1)
+    remotely(ckpt.save(1))
+    claims, away = remote / "gens", remote / "away"  # nothing can be committed there without
+    claims.rename(away)
+    claims.write_text("")
+    saves: list[libckpt.Save] = []
+    for step in range(2, 20):
+        state["x"] += 1
+        saves.append(ckpt.save(step))
+        if (full := refusal(saves[-1])) is not None:
+            break
+    assert full is not None
+    assert full.errno == errno.ENOSPC
+    *waiting, failed = saves
+    assert len(waiting) >= 3, "all of them were on the disk until it was full"
+    newest = failed.step + 1
+    until(lambda: committed(store) == [newest - 2])
+    state["x"] += 1
+    save = ckpt.save(newest)
+    save.wait("local", timeout=180)
+    claims.unlink()
+    away.rename(claims)
+    remotely(save)
+    remotely(waiting[-1])
+    for gone in waiting[:-1]:
+        with pytest.raises(libckpt.StepNotFoundError, match="not there any more"):
+            remotely(gone)
+    ckpt.close()
+    assert committed(remote) == [newest, newest - 2, 1]
+    assert torch.equal(torch.as_tensor(libckpt.load(remote)["x"]), state["x"])
 
 
 def test_a_failure_raises_at_once_if_asked(opened: Any, small_disk: Path) -> None:

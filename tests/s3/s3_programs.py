@@ -33,6 +33,7 @@ class Bucket:
         self.server = server
         self.home = home
         self.settings: dict[str, str | None] = {}
+        self.started: list[subprocess.Popen[str]] = []
 
     def environment(self) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
@@ -51,10 +52,19 @@ class Bucket:
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         program, *rest = (str(a) for a in arguments)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(TOOLS / program), *rest], env=self.environment(), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """What a test that has failed leaves running is in the way of the next."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def run(self, *arguments: object, **settings: str | None) -> subprocess.CompletedProcess[str]:
         before, self.settings = self.settings, {**self.settings, **settings}

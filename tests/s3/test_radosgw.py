@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import waiting
+from ceph import check_copy, ended, key, names, parts, settled, uploads
 from s3_probe import AWS, RADOSGW, Probe
 from s3_programs import (
     AUTH,
-    FAILED,
+    IN_USE,
     INCOMPLETE,
     NOT_FOUND,
     OK,
@@ -26,7 +30,10 @@ from s3_programs import (
     save,
 )  # fmt: skip
 from s3_server import Radosgw
-from waiting import until
+from waiting import remotely, until
+
+import libckpt
+from libckpt import Checkpointer
 
 pytestmark = [
     pytest.mark.full,
@@ -36,29 +43,7 @@ pytestmark = [
 
 STEPS = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 SOME = {"x": torch.arange(8 << 20, dtype=torch.float32)}  # 32 MiB: four parts
-MANY = {"x": torch.arange(32 << 20, dtype=torch.float32)}  # 128 MiB: sixteen
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
-    with Radosgw(tmp_path_factory.mktemp("ceph") / "c") as gateway:
-        assert gateway.ask("PUT", "").status == 200
-        yield gateway
-
-
-@pytest.fixture
-def bucket(gateway: Radosgw, tmp_path: Path) -> Bucket:
-    return Bucket(gateway, tmp_path)
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest) -> str:
-    """A place of this test's own."""
-    return f"s3://bkt/{prefix_of(request.node.name)}"
-
-
-def prefix_of(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name)
+ALL = set(range(1, 18))
 
 
 @pytest.fixture(scope="module")
@@ -67,44 +52,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("large") / "run", MANY, 7)
-
-
-@pytest.fixture(scope="module")
 def parted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("parted") / "run", SOME, 7)
-
-
-def key(url: str) -> str:
-    return url.removeprefix("s3://bkt/") + "/"
-
-
-def names(gateway: Radosgw, url: str) -> list[str]:
-    return gateway.ask("GET", "", query={"list-type": "2", "prefix": key(url)}).texts("Key")
-
-
-def uploads(gateway: Radosgw, url: str) -> list[tuple[str, str]]:
-    said = gateway.ask("GET", "", query={"uploads": "", "prefix": key(url)})
-    return list(zip(said.texts("Key"), said.texts("UploadId"), strict=True))
-
-
-def parts(gateway: Radosgw, url: str) -> int:
-    """Of all uploads below it: those that the gateway has."""
-    listed = [gateway.ask("GET", k, query={"uploadId": u}) for k, u in uploads(gateway, url)]
-    return sum(len(answer.texts("PartNumber")) for answer in listed)
-
-
-def ended(process: subprocess.Popen[str]) -> None:
-    _, err = waiting.ended(process)
-    assert process.returncode == OK, err
-    assert err == ""
-
-
-def check_copy(bucket: Bucket, url: str, store: Path, step: int) -> None:
-    assert "all good" in bucket.good("ckpt-verify", url)
-    bucket.good("ckpt-restore", url, bucket.home / "copy")
-    same(bucket.home / "copy", store, step)
 
 
 # It is a store.
@@ -134,15 +83,13 @@ def test_conditions_are_heeded(bucket: Bucket, url: str, small: Path, parted: Pa
     bucket.good("ckpt-restore", small, url)
     before = names(bucket.server, url)
     assert not [name for name in before if ".tmp-" in name]
-    result = bucket.run("ckpt-restore", small, url)
-    assert result.returncode == FAILED
-    assert "has step 30 of generation 1 already" in result.stderr
+    assert "already" in bucket.good("ckpt-restore", small, url)
     assert names(bucket.server, url) == before
     both = [bucket.start("ckpt-restore", parted, url + "/two") for _ in range(2)]
     errors = [waiting.ended(process)[1] for process in both]
     codes = [process.returncode for process in both]
     assert OK in codes, errors
-    assert set(codes) <= {OK, FAILED}, errors
+    assert set(codes) <= {OK, IN_USE}, errors
     assert not [e for e in errors if "If-None-Match" in e]
     check_copy(bucket, url + "/two", parted, 7)
 
@@ -328,11 +275,112 @@ def test_a_copy_that_is_killed(bucket: Bucket, url: str, large: Path, moment: st
     assert "all good" in bucket.good("ckpt-verify", url)
 
 
-def settled(gateway: Radosgw) -> bool:
-    """Every request that the gateway has begun, since it was started, has ended."""
+# A training that has it as its remote store.
+
+# So slowly that it is seen at it.
+TRAIN = """
+import sys, torch, libckpt
+state = {"x": torch.arange(32 << 20, dtype=torch.float32)}
+options = {"pool_bytes": 64 << 20, "remote_bytes_per_s": 24 << 20}
+with libckpt.Checkpointer(sys.argv[1], state, remote=sys.argv[2], **options) as ckpt:
+    if (step := ckpt.resume()) == 0:
+        step = ckpt.save(1).step
+    print("step", step, flush=True)
+"""
+
+
+def sent(gateway: Radosgw, url: str) -> list[int]:
+    """Parts that the gateway has taken, in order."""
     log = (gateway.folder / "log/client.rgw.a.log").read_text()
-    log = log.rpartition("starting handler: beast")[2]
-    return log.count("starting new request") == log.count("req done")
+    line = rf'"PUT /bkt/{re.escape(key(url))}\S*[?&]partNumber=(\d+)\S* HTTP/1.1" 200 '
+    return [int(number) for number in re.findall(line, log)]
+
+
+def check_rest_was_sent(gateway: Radosgw, url: str, had: set[int]) -> None:
+    """And nothing again of those that were there."""
+    numbers_sent = sent(gateway, url)
+    assert sorted(n for n in numbers_sent if n in had) == sorted(had)
+    assert set(numbers_sent) == ALL
+    assert 0 < len(had) < len(ALL)
+
+
+def numbers(gateway: Radosgw, url: str) -> set[int]:
+    ((name, upload),) = uploads(gateway, url)
+    said = gateway.ask("GET", name, query={"uploadId": upload})
+    return {int(number) for number in said.texts("PartNumber")}
+
+
+def test_a_training_whose_server_dies(told: Bucket, url: str) -> None:
+    """Its saves do not fail; what it could not send goes up later, and comes back on another disk."""
+    state = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
+    store = told.home / "run"
+    with Checkpointer(store, state, remote=url) as ckpt:
+        remotely(ckpt.save(1))
+        told.server.must("kill9")
+        state["w"] += 1
+        saves = [ckpt.save(2)]
+        saves[0].wait("local", timeout=180)
+        saves.append(ckpt.save(3))
+        saves[1].wait("local", timeout=180)
+        assert not saves[0].done("remote")
+        assert ckpt.stats()["uploads_waiting"] == 2
+        told.server.must("start")
+        for save_ in saves:
+            remotely(save_)
+        assert ckpt.stats()["uploads_waiting"] == 0
+    check_copy(told, url, store, 3)
+    assert [info.step for info in libckpt.list_steps(url)] == [3, 2, 1]
+    back = {"w": torch.zeros(5000), "note": ""}
+    with Checkpointer(told.home / "empty", back, remote=url) as ckpt:
+        assert ckpt.resume() == 3
+    assert torch.equal(back["w"], state["w"])
+    same(told.home / "empty", store, 3)
+
+
+def test_a_training_that_is_killed_sends_the_rest(told: Bucket, url: str) -> None:
+    def train() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", TRAIN, str(told.home / "run"), url], env=told.environment(),
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    process = train()
+    until(lambda: parts(told.server, url) >= 2, 60)
+    process.send_signal(signal.SIGKILL)
+    waiting.ended(process)
+    until(lambda: settled(told.server))
+    had = numbers(told.server, url)
+    process = train()
+    out, err = waiting.ended(process)
+    assert (process.returncode, out) == (OK, "step 1\n"), err
+    check_rest_was_sent(told.server, url, had)
+    check_copy(told, url, told.home / "run", 1)
+    assert uploads(told.server, url) == []
+
+
+def test_an_upload_that_is_killed_sends_the_rest(bucket: Bucket, url: str, large: Path) -> None:
+    store = bucket.home / "run"
+    shutil.copytree(large, store)
+    process = bucket.start("ckpt", "upload", store, url)
+    until(lambda: parts(bucket.server, url) >= 2)
+    process.send_signal(signal.SIGKILL)
+    waiting.ended(process)
+    until(lambda: settled(bucket.server))
+    had = numbers(bucket.server, url)
+    bucket.good("ckpt", "upload", store, url)
+    check_rest_was_sent(bucket.server, url, had)
+    check_copy(bucket, url, large, 7)
+    assert uploads(bucket.server, url) == []
+
+
+def test_old_steps_go(bucket: Bucket, url: str, small: Path) -> None:
+    for step in (10, 20, 30):
+        bucket.good("ckpt-restore", small, url, "--step", step)
+    bucket.good("ckpt", "prune", url, "--keep-last", 1, "--grace", 0)
+    there = [n for n in names(bucket.server, url) if "step-" in n]
+    assert there
+    assert not [n for n in there if "step-0000000030" not in n], there
+    check_copy(bucket, url, small, 30)
 
 
 # The script.
