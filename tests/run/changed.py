@@ -56,7 +56,6 @@ MAP = {
     "docs/*": "python tidy",
     "README.md": "python tidy",
     "*.md": "tidy",
-    "pending/*": "",
     ".ci/*": "",
     ".clang-*": "lint format",
     ".*": "format",

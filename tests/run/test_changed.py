@@ -19,8 +19,7 @@ def test_every_file_has_a_pattern_and_every_pattern_a_file() -> None:
     assert files
     assert [path for path in files if changed.pattern_of(path) is None] == []
     used = {changed.pattern_of(path) for path in files}
-    # The folder of what waits comes and goes.
-    assert set(changed.MAP) - used <= {"pending/*"}
+    assert set(changed.MAP) == used
 
 
 def test_every_part_is_named_and_exists() -> None:
