@@ -35,6 +35,8 @@ def interrupted(opened: Any, make: Any, before: int = 4, after: int = 4) -> None
     assert_same(again.snapshot(), whole.snapshot())
 
 
+MANY = 400
+
 OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.SGD, {}),
     (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
@@ -87,6 +89,39 @@ SCHEDULERS: list[Any] = [
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_every_scheduler_resumes_bit_for_bit(opened: Any, scheduler: Any) -> None:
     interrupted(opened, lambda: Training(torch.optim.AdamW, scheduler))
+
+
+class Counted(list[Any]):
+    """Of an optimizer's group: how often somebody went over its parameters."""
+
+    times = 0
+
+    def __iter__(self) -> Any:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_parameters_are_gone_over_a_few_times(opened: Any) -> None:
+    """And not once for each: 100,000 of them would take minutes."""
+
+    def make() -> tuple[torch.nn.ParameterList, torch.optim.Optimizer]:
+        many = torch.nn.ParameterList(torch.ones(1) for _ in range(MANY))
+        return many, torch.optim.AdamW(many.parameters())
+
+    many, optimizer = make()
+    for parameter in many:
+        parameter.grad = torch.ones(1)
+    optimizer.step()
+    ckpt = opened({"many": many, "optimizer": optimizer})
+    ckpt.save(1)
+    ckpt.close()
+    many, optimizer = make()
+    counted = Counted(optimizer.param_groups[0]["params"])
+    optimizer.param_groups[0]["params"] = counted
+    ckpt = opened({"many": many, "optimizer": optimizer})
+    assert ckpt.resume() == 1
+    assert len(optimizer.state) == MANY
+    assert 0 < counted.times < MANY / 10
 
 
 def test_an_optimizer_without_state_resumes(opened: Any) -> None:

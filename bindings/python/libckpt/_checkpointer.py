@@ -165,7 +165,7 @@ class Checkpointer:
     tensors and plain values, nested in dicts, lists and tuples as you like. Random number
     generators (Python's, NumPy's, torch's) are saved and restored without asking.
 
-    path: directory of the store; made if need be, its parent must exist.
+    path: directory of the store; made if need be, its parent must exist. ~ is the home directory.
     every: step(n) saves when n is a multiple of it; None: only save() does.
     keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
         keep all.
@@ -298,6 +298,8 @@ class Checkpointer:
             raise
         self._progress, self._allow_pickle = progress, allow_pickle
         self._streak, self._said_eager = 0, False
+        #: the save of the state that was started last
+        self._last: Save | None = None
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         ranks = join(directory, distributed, options)
@@ -405,17 +407,23 @@ class Checkpointer:
     def save(self, step: int, state: dict[str, Any] | None = None) -> Save:
         """
         Starts to save `state` (or the Checkpointer's) as `step` and returns at once. The steps of
-        a run must ascend. If the save cannot be started, what `on_error` says happens, and the
-        error is in the Save that is returned.
+        a run must ascend; for the last step again, without a `state`, the Save that exists is
+        returned unless it has failed, so that a loop may end with save(n) after step(n). If the
+        save cannot be started, what `on_error` says happens, and the error is in the Save that is
+        returned.
         """
         start = time.perf_counter()
         number = check_step(step)
+        same = state is None
         state = self._state_or(state)
         engine = self._core.engine
         engine.guard()
         self._core.fence()
         self._review()
         self._check_fenced()
+        last = self._last
+        if same and last is not None and last.step == number and last.error is None:
+            return last
         save = Save(engine, number)
         save._progress = self._progress
         if not self._wait_for_last(save):
@@ -445,6 +453,7 @@ class Checkpointer:
             self._judge(error)
             return save
         self._core.saves.append(save)
+        self._last = save if same else None
         save._loop_time = time.perf_counter() - start
         return save
 

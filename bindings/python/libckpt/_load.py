@@ -107,7 +107,7 @@ def list_steps(store: str | os.PathLike[str], *, everything: bool = False) -> li
 
 
 def store_name(store: str | os.PathLike[str]) -> str:
-    """A store that is read: a directory, or what the library takes for one (s3://, file://)."""
+    """A store that is read: a directory (~ is home), or what the library takes for one (s3://, file://)."""
     path = os.fspath(store)
     if not isinstance(path, str):
         raise TypeError(f"a store is named by a str or PathLike, not {type(store).__qualname__}")
@@ -115,7 +115,7 @@ def store_name(store: str | os.PathLike[str]) -> str:
         raise ValueError("the path of a store is empty: name a directory")
     if "\0" in path:
         raise ValueError(f"{path!r}: no path has a NUL in it")
-    return path
+    return os.path.expanduser(path)
 
 
 def store_path(store: str | os.PathLike[str]) -> str:

@@ -537,6 +537,8 @@ class _Optimizer:
         #: new state of every parameter of the checkpoint that is a tensor
         self._tensors: dict[int, dict[str, torch.Tensor]] = {}
         self._params: dict[int, torch.Tensor] = {}
+        #: identities of parameters whose steps the GPU counts
+        self._counted: set[int] | None = None
 
     def match(self, names: dict[int, str]) -> None:
         """Compares the parameters by their names, and finds memory for the state."""
@@ -613,11 +615,14 @@ class _Optimizer:
 
     def _device_of_step(self, parameter: torch.Tensor) -> Any:
         """As torch's own load_state_dict() has it: with its parameter if the GPU counts."""
-        for group in self._optimizer.param_groups:
-            if any(parameter is own for own in group["params"]):
-                counts = group.get("capturable") or group.get("fused")
-                return parameter.device if counts else "cpu"
-        return "cpu"
+        if self._counted is None:
+            self._counted = {
+                id(own)
+                for group in self._optimizer.param_groups
+                if group.get("capturable") or group.get("fused")
+                for own in group["params"]
+            }
+        return parameter.device if id(parameter) in self._counted else "cpu"
 
     def apply(self) -> None:
         """The tensors are read; puts them and everything else into the optimizer."""
