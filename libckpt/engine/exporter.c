@@ -10,6 +10,11 @@
 #include "engine/exporter_place.h"
 #include "format/sealed.h"
 
+/* As that of an upload (upload.c). */
+#define STALE_NS  UINT64_C(60000000000)
+/* Each has taken longer than that. */
+#define LOOKS_MAX 5
+
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn commit_body;
 static ckpt_task_fn create_body;
@@ -265,7 +270,8 @@ static int check_whole(struct ckpt_exporter *e)
 
 /*
  * As long as a step is not whole, a job that has newer ones there may take it for one that nobody goes on with, and
- * remove what there is of it (undertaker.c).
+ * remove what there is of it (undertaker.c). That takes a grace at least: what was seen a minute ago is there still when
+ * the manifest is published.
  */
 static int last_look_body(struct ckpt_task *task)
 {
@@ -274,6 +280,7 @@ static int last_look_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	e->looked_ns = ckpt_env_now(e->core->parts.env);
 	ckpt_exporter_look_for_stone(e);
 	CKPT_AWAIT(task, e->op.done);
 	r = ckpt_exporter_take_stone(e);
@@ -292,11 +299,30 @@ static int last_look_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static bool is_stale(const struct ckpt_exporter *e)
+{
+	return ckpt_env_now(e->core->parts.env) - e->looked_ns > STALE_NS;
+}
+
+/* An answer has taken long, or the process stood still. */
+static int look_again(struct ckpt_exporter *e)
+{
+	if (++e->looks < LOOKS_MAX)
+		return ckpt_task_continue(&e->task, last_look_body);
+	return ckpt_fail_at(e->err, -ETIMEDOUT,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store)},
+		"%s takes too long to say what it has: nobody knows whether step %llu is there "
+		"still",
+		e->place.label, (unsigned long long)ckpt_exporter_step(e));
+}
+
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
 
 	CKPT_TASK_BEGIN(task);
+	if (is_stale(e))
+		return look_again(e);
 	e->publish_tried = true;
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_publish(

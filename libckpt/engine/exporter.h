@@ -69,7 +69,9 @@ struct ckpt_exporter {
 	bool locked;
 	bool dirs_made;
 	bool catalog_made;
-	bool came; /* a marker, since it was looked for */
+	bool came;          /* a marker, since it was looked for */
+	uint64_t looked_ns; /* at the tombstone, and then at what is there, last */
+	unsigned looks;
 	char path[CKPT_PATH_MAX];
 };
 

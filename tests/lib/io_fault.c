@@ -25,6 +25,8 @@ static enum io_tap_way apply(const struct io_fault_rule *rule, struct io_tap_req
 	if (rule->shorten)
 		r->req.len = ckpt_min_u64(r->req.len, rule->shorten);
 	r->verdict = rule->error;
+	if (rule->hold_answer)
+		return IO_TAP_KEEP;
 	return rule->hold ? IO_TAP_HOLD : IO_TAP_PASS;
 }
 

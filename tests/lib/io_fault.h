@@ -19,6 +19,7 @@ struct io_fault_rule {
 	bool nothing; /* a transfer moves nothing, successfully */
 	uint64_t shorten; /* a transfer moves this much at most */
 	bool hold;        /* it waits for io_tap_release() */
+	bool hold_answer; /* it is done, and its answer waits for that */
 };
 
 struct io_fault {

@@ -37,10 +37,14 @@ static void note_file(struct io_tap *tap, const struct io_tap_req *r)
 	tap->open_files -= r->req.op == CKPT_IO_OP_CLOSE;
 }
 
-static void answered(struct ckpt_node *node)
+static void hold(struct io_tap_req *r)
 {
-	struct ckpt_io_req *req = CKPT_CONTAINER(node, struct ckpt_io_req, node);
-	struct io_tap_req *r = CKPT_CONTAINER(req, struct io_tap_req, req);
+	r->next = r->tap->held;
+	r->tap->held = r;
+}
+
+static void answer(struct io_tap_req *r)
+{
 	struct ckpt_io_req *outer = r->outer;
 	struct io_tap *tap = r->tap;
 
@@ -54,6 +58,18 @@ static void answered(struct ckpt_node *node)
 	free(r->closing);
 	free(r);
 	outer->node.run(&outer->node);
+}
+
+static void answered(struct ckpt_node *node)
+{
+	struct ckpt_io_req *req = CKPT_CONTAINER(node, struct ckpt_io_req, node);
+	struct io_tap_req *r = CKPT_CONTAINER(req, struct io_tap_req, req);
+
+	r->done = r->keep;
+	if (r->keep)
+		hold(r);
+	else
+		answer(r);
 }
 
 static void tap_submit(struct ckpt_io *io, struct ckpt_io_req *outer)
@@ -86,8 +102,11 @@ static void tap_submit(struct ckpt_io *io, struct ckpt_io_req *outer)
 		ckpt_inbox_push(tap->io.inbox, &r->req.node);
 		return;
 	case IO_TAP_HOLD:
-		r->next = tap->held;
-		tap->held = r;
+		hold(r);
+		return;
+	case IO_TAP_KEEP:
+		r->keep = true;
+		ckpt_io_submit(tap->inner, &r->req);
 		return;
 	}
 }
@@ -100,7 +119,11 @@ unsigned io_tap_release(struct io_tap *tap)
 	tap->held = NULL;
 	while (held) {
 		struct io_tap_req *next = held->next;
-		ckpt_io_submit(tap->inner, &held->req);
+		held->keep = false;
+		if (held->done)
+			ckpt_inbox_push(tap->io.inbox, &held->req.node);
+		else
+			ckpt_io_submit(tap->inner, &held->req);
 		held = next;
 		count++;
 	}

@@ -19,6 +19,8 @@ struct io_tap_req {
 	const char *path; /* of the file that it is about */
 	char *closing;    /* that path, of a CLOSE */
 	int verdict;      /* of the tap's user */
+	bool keep;        /* its answer is held */
+	bool done;        /* there it is */
 	struct io_tap_req *next;
 };
 
@@ -26,6 +28,7 @@ enum io_tap_way {
 	IO_TAP_PASS = 0, /* to the inner io */
 	IO_TAP_ANSWER,   /* req.result is the answer; the inner io hears nothing of it */
 	IO_TAP_HOLD,     /* to the inner io when io_tap_release() is called */
+	IO_TAP_KEEP,     /* to the inner io; the answer waits for io_tap_release() */
 };
 
 struct io_tap {

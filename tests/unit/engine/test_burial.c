@@ -495,7 +495,21 @@ static void test_no_copy_into_it(void **state)
 	core_rig_close(&rig);
 }
 
-/* A copy stands still before it publishes, and a removal begins, or ends. */
+/* A copy that stands still when it has sent all, before its last look. */
+static struct ckpt_restore *begin_copy(struct scene *s, struct core_rig *rig)
+{
+	(void)io_fault_add(&rig->fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
+						.path = "step-0000000001",
+						.nth = 1,
+						.hold = true});
+	struct ckpt_restore *restore = core_rig_begin(rig, 1, CKPT_SINK_STORE, s->remote);
+	core_rig_await(rig, restore);
+	ckpt_restore_post_start(restore);
+	core_rig_run(rig);
+	return restore;
+}
+
+/* A removal begins, or ends, meanwhile. */
 static void copy_late(void **state, bool begun)
 {
 	struct core_rig rig;
@@ -504,14 +518,7 @@ static void copy_late(void **state, bool begun)
 
 	remove_there(s, "manifest.json");
 	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
-	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
-					       .path = "step-0000000001",
-					       .nth = 1,
-					       .hold = true});
-	struct ckpt_restore *restore = core_rig_begin(&rig, 1, CKPT_SINK_STORE, s->remote);
-	core_rig_await(&rig, restore);
-	ckpt_restore_post_start(restore);
-	core_rig_run(&rig);
+	struct ckpt_restore *restore = begin_copy(s, &rig);
 	if (begun)
 		scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
 	else
@@ -527,6 +534,54 @@ static void test_no_copy_of_what_goes(void **state)
 {
 	copy_late(state, true);
 	copy_late(state, false);
+}
+
+/* It has found all that it has sent, and hears that when the step has been removed, and its tombstone. */
+static void test_no_copy_by_an_old_look(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	remove_there(s, "manifest.json");
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	struct ckpt_restore *restore = begin_copy(s, &rig);
+	unsigned rule = io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_LIST,
+							 .path = "step-0000000001",
+							 .nth = 1,
+							 .hold_answer = true});
+	core_rig_let_go(&rig);
+	assert_int_equal(rig.fault.hits[rule], 1);
+	remove_there(s, ".index");
+	remove_there(s, ".safetensors");
+	core_rig_sleep(&rig, 120000);
+	core_rig_let_go(&rig);
+	assert_int_equal(core_rig_end(&rig, restore), -EBUSY);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_close(&rig);
+}
+
+/* Each list takes longer than what it says may be gone by: that ends. */
+static void test_no_copy_without_end(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	remove_there(s, "manifest.json");
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	struct ckpt_restore *restore = begin_copy(s, &rig);
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_LIST,
+					       .path = "step-0000000001",
+					       .nth = 1,
+					       .count = IO_FAULT_ALWAYS,
+					       .hold_answer = true});
+	core_rig_let_go(&rig);
+	for (int i = 0; i < 10; i++) {
+		core_rig_sleep(&rig, 70000);
+		core_rig_let_go(&rig);
+	}
+	assert_int_equal(core_rig_end(&rig, restore), -ETIMEDOUT);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_close(&rig);
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -550,6 +605,8 @@ int main(void)
 		SCENE(test_claimed_since),
 		SCENE(test_no_copy_into_it),
 		cmocka_unit_test(test_no_copy_of_what_goes),
+		SCENE(test_no_copy_by_an_old_look),
+		SCENE(test_no_copy_without_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
