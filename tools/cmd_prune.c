@@ -52,7 +52,7 @@ struct prune {
 	struct ckpt_catalog *catalog;
 	json_t *removed;
 	json_t *stayed; /* marked once, and not to go any more */
-	json_t *busy;
+	json_t *busy;   /* and not tried again before the next grace */
 	uint64_t bytes;
 	size_t marked;
 	size_t taken;   /* over from somebody else, and to be removed after another grace */
@@ -211,6 +211,18 @@ static void leave(
 	p->exit_code = exit_code;
 }
 
+static bool is_busy(const struct prune *p, const struct ckpt_step_info *info)
+{
+	for (size_t i = 0; i < json_array_size(p->busy); i++) {
+		const json_t *at = json_array_get(p->busy, i);
+		json_int_t step = json_integer_value(json_object_get(at, "step"));
+		json_int_t generation = json_integer_value(json_object_get(at, "generation"));
+		if (step == (json_int_t)info->step && generation == (json_int_t)info->generation)
+			return true;
+	}
+	return false;
+}
+
 static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 {
 	int r = info->retired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
@@ -244,6 +256,8 @@ static int take_all(struct prune *p)
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
 			return cli_fail_interrupted(p->cli, NULL);
+		if (is_busy(p, &info))
+			continue;
 		if (info.going && info.state == CKPT_STEP_BROKEN)
 			leave(p, &info,
 				"cannot be read, and stays marked:", cli_exit_of(info.code));
@@ -255,17 +269,17 @@ static int take_all(struct prune *p)
 
 /*
  * What was marked: removed, or kept. When a job goes on from another step meanwhile, what is to go is judged anew; but
- * not without a grace for what was taken over.
+ * not without a grace for what was taken over, nor for what is somebody else's since.
  */
 static int look_and_take(struct prune *p)
 {
 	int exit_code;
 
 	p->looks = 0;
+	p->exit_code = CLI_OK;
+	json_array_clear(p->busy);
 	do {
 		p->taken = 0;
-		p->exit_code = CLI_OK;
-		json_array_clear(p->busy);
 		int r = look(p);
 		exit_code = r < 0 ? cli_fail(p->cli, r) : take_all(p);
 	} while (exit_code == CLI_OK && p->claimed && p->taken == 0);

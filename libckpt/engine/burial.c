@@ -561,7 +561,8 @@ static int publish_body(struct ckpt_task *task)
 
 /*
  * Who has put it there has not gone on for a grace. If he does so now, and is between two looks, he removes what is
- * to go anyway; and he has ended by the time that this one's grace has.
+ * to go anyway; and he has ended by the time that this one's grace has. In one request: there is a tombstone all the
+ * while. Of two who take it over the last one has it, and the other finds that out before his grace is over.
  */
 static int take_over_body(struct ckpt_task *task)
 {
@@ -569,30 +570,27 @@ static int take_over_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, b->op.done);
-	r = take_claims(b);
+	do {
+		start_look(b);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_look(b);
+		if (r < 0)
+			return r;
+		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, b->op.done);
+		r = take_claims(b);
+		if (r == 0)
+			r = check_claims(b);
+		if (r == 0)
+			r = check_outdated(b);
+	} while (r == 0 && is_stale(b));
 	if (r == 0)
-		r = check_claims(b);
-	if (r == 0)
-		r = check_outdated(b);
+		r = encode(b);
 	if (r < 0)
 		return r;
 	ckpt_name_tombstone(b->path, b->generation, b->step);
-	ckpt_store_remove(b->store, &b->op, b->path);
+	ckpt_store_supersede(b->store, &b->op, b->path, b->buf.data, b->buf.len);
 	CKPT_AWAIT(task, b->op.done);
-	r = trouble(b, "remove");
-	if (r < 0)
-		return r;
-	ckpt_graves_drop(b->graves, b->generation, b->step);
-	r = encode(b);
-	if (r < 0)
-		return r;
-	ckpt_store_publish(b->store, &b->op, b->path, b->buf.data, b->buf.len, NULL);
-	CKPT_AWAIT(task, b->op.done);
-	if (b->op.result == -EEXIST)
-		return ckpt_fail(b->err, -EBUSY, "step %llu of %s is removed by somebody else",
-			(unsigned long long)b->step, b->store->label);
 	r = trouble(b, "write");
 	if (r == 0)
 		r = note_grave(b, true, true);

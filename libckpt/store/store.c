@@ -34,6 +34,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->shared = false;
 	op->locked = false;
 	op->fleeting = false;
+	op->over = false;
 	op->cached = false;
 	op->resume = false;
 	op->done = false;
@@ -147,30 +148,39 @@ void ckpt_store_sync(struct ckpt_store *s, struct ckpt_store_op *op, const char 
 	by_path(s, op, CKPT_STORE_SYNC, path);
 }
 
-static void publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
-	const void *data, uint64_t length, struct ckpt_object *ret_lock, bool fleeting)
+static void prepare_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length)
 {
 	CKPT_ASSERT(data && length > 0 && length <= INT64_MAX);
 	prepare(s, op, CKPT_STORE_PUBLISH);
 	set_path(op, path);
 	op->data = (void *)(uintptr_t)data;
 	op->length = length;
-	op->locked = ret_lock != NULL;
-	op->object = ret_lock;
-	op->fleeting = fleeting;
-	submit(s, op);
 }
 
 void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length, struct ckpt_object *ret_lock)
 {
-	publish(s, op, path, data, length, ret_lock, false);
+	prepare_publish(s, op, path, data, length);
+	op->locked = ret_lock != NULL;
+	op->object = ret_lock;
+	submit(s, op);
 }
 
 void ckpt_store_show(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length)
 {
-	publish(s, op, path, data, length, NULL, true);
+	prepare_publish(s, op, path, data, length);
+	op->fleeting = true;
+	submit(s, op);
+}
+
+void ckpt_store_supersede(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length)
+{
+	prepare_publish(s, op, path, data, length);
+	op->over = true;
+	submit(s, op);
 }
 
 void ckpt_store_get(

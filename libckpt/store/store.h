@@ -76,6 +76,7 @@ struct ckpt_store_op {
 	bool cached;   /* OPEN: through the page cache in any case */
 	bool locked;   /* PUBLISH: keep an exclusive lock on what is published, in `object` */
 	bool fleeting; /* PUBLISH: it need not outlast a power cut */
+	bool over;     /* PUBLISH: in place of what has the name, if anything has; never -EEXIST */
 	bool resume;   /* CREATE: go on with what an earlier one has begun, where the store can */
 	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
 	/*
@@ -146,6 +147,9 @@ void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const ch
 	const void *data, uint64_t length, struct ckpt_object *ret_lock);
 /* As publish: whole or not at all, never over another. But after a power cut it may be empty, or gone. */
 void ckpt_store_show(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	const void *data, uint64_t length);
+/* As publish, and whatever has the name loses it at that moment: the last one who does so has it. */
+void ckpt_store_supersede(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length);
 void ckpt_store_get(
 	struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t limit);

@@ -82,7 +82,7 @@ static int publish_body(struct ckpt_task *task)
 	if (r < 0)
 		return ckpt_file_discard(op, ckpt_file_fail(op, r, "%s %s",
 						     op->locked ? "lock" : "close", op->temp.path));
-	ckpt_file_ask_rename(op, op->temp.path, op->path, 0);
+	ckpt_file_ask_rename(op, op->temp.path, op->path, op->over ? CKPT_RENAME_REPLACE : 0);
 	CKPT_AWAIT(task, !op->asked);
 	r = (int)op->req.result;
 	if (r == -EEXIST && !op->fleeting)

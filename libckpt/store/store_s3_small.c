@@ -84,6 +84,19 @@ static int unconditional_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* The last one who puts it has the name: there is nothing to ask for, nor to compare. */
+static int over_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_s3_call_start(ckpt_s3_store(op)->client, ask_put(op, op->path, false));
+	CKPT_AWAIT(task, work->call.done);
+	return work->call.result < 0 ? work->call.result : put_done(op);
+	CKPT_TASK_END(task);
+}
+
 static int conditional_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -145,6 +158,8 @@ static int probe_body(struct ckpt_task *task)
 
 int ckpt_s3_put_body(struct ckpt_task *task)
 {
+	if (ckpt_s3_op(task)->over)
+		return ckpt_task_continue(task, over_body);
 	switch (ckpt_s3_store(ckpt_s3_op(task))->conditions) {
 	case CKPT_S3_HEEDED:
 		return ckpt_task_continue(task, conditional_body);

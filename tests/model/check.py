@@ -117,6 +117,10 @@ VARIANTS = [
     Variant("remote", ""),
     Variant("remote", "REMOVERS=1 READERS=1"),
     Variant("remote", "BACK=1"),
+    # One whose tombstone has not changed for a grace, and who has a request under way when it is taken over.
+    Variant("remote", "TAKE_LIVING"),
+    # Were there a moment without a tombstone, the step could be published in it.
+    Variant("remote", "TAKE_LIVING TAKE_GAP", "shard[s]"),
     Variant("remote", "MANIFEST_FIRST", "shard[s]"),
     Variant("remote", "INDEX_FIRST TRUST_INDEX", "shard[s]"),
     Variant("remote", "NO_LAST_LOOK", "shard[s]"),
@@ -132,9 +136,6 @@ VARIANTS = [
     Variant("remote", "ROUNDS=2", long=True),
     # A job that goes back to an old step just when that is removed: the look and the removal are two requests.
     Variant("remote", "BACK=2", "manifest[k]", limit=True),
-    # One whose tombstone has not changed for a grace, and who has a request under way when it is taken over:
-    # between the two tombstones the step may be published just before that request lands.
-    Variant("remote", "TAKE_LIVING", "shard[s]", limit=True),
 ]
 
 

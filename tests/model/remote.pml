@@ -287,19 +287,20 @@ grace:	GRACE(me, s);
 		/* take_over_body: of one who has died, or stands between two requests. */
 		atomic {
 			TAKEN(me, s);
+#ifdef TAKE_GAP
 			d_step { stone[s] = 0; acts[me] = 0; removes[me] = 0 }
 		};
-		d_step {
-			mine = stone[s] == 0;
-			if
-			:: mine -> stones++; stone[s] = stones; mark = stones
-			:: else
-			fi
+		atomic {
+#endif
+			d_step {
+				mine = true;
+				stones++;
+				stone[s] = stones;
+				mark = stones;
+				acts[me] = 0;
+				removes[me] = 0
+			}
 		};
-		if
-		:: !mine -> goto end
-		:: else
-		fi;
 		goto grace
 	:: else
 	fi;

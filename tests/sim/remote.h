@@ -50,7 +50,7 @@ struct remote_record {
 	uint64_t tombstone_ns; /* since when, by the clock */
 	unsigned remover;      /* who has removed a file under it; 0: nobody */
 	unsigned before;       /* who removed under the tombstone before this one */
-	unsigned taker;        /* who has last taken a tombstone away; 0: nobody */
+	uint64_t stone;        /* hash of it; 0: there has been none */
 	uint64_t seen_at;    /* time of the world when somebody last looked at its tombstone ... */
 	unsigned seen_by;    /* ... and who did */
 	unsigned maker;      /* who has last asked for one where none was; 0: nobody */

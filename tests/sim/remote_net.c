@@ -68,7 +68,6 @@ void remote_net_begin(struct remote *world)
 	const struct buckets_config config = {
 		.seed = world->sim.seed, .journal = &world->front.journal};
 
-	world->front.journal.digests_off = true;
 	world->front.buckets = buckets_new(&config);
 	CKPT_ASSERT(world->front.buckets != NULL);
 	be_another(world);

@@ -286,9 +286,25 @@ static void take_gone(struct remote *world, struct remote_record *r, const char 
 		r->removed_at = ++world->time;
 }
 
-static void take_tombstone(struct remote *world, struct remote_record *r, bool there)
+static uint64_t hash_of(const char *text)
 {
+	uint64_t hash = 1;
+
+	for (; *text; text++)
+		hash = sim_mix64(hash ^ (unsigned char)*text);
+	return hash;
+}
+
+/* The same that is put twice is one. */
+static void take_tombstone(
+	struct remote *world, struct remote_record *r, bool there, uint64_t stone)
+{
+	bool same = there && r->tombstone_at && r->stone == stone;
+
 	r->marked = true;
+	r->stone = stone;
+	if (same)
+		return;
 	r->tombstone_at = there ? ++world->time : 0;
 	r->tombstone_ns = world->sim.now_ns;
 	r->before = r->remover ? r->remover : r->before;
@@ -296,8 +312,9 @@ static void take_tombstone(struct remote *world, struct remote_record *r, bool t
 }
 
 /* Something was put or removed: `path` is below the prefix. */
-static void take_change(struct remote *world, const char *operation, const char *path)
+static void take_change(struct remote *world, const struct journal_entry *e, const char *path)
 {
+	const char *operation = e->operation;
 	unsigned long long generation;
 	unsigned long long step;
 	int at = 0;
@@ -314,20 +331,12 @@ static void take_change(struct remote *world, const char *operation, const char 
 	if (!r)
 		sim_violation(&world->sim, "%s is of a step that nobody has saved", path);
 	else if (strcmp(path + at, ".tombstone") == 0)
-		take_tombstone(world, r, strcmp(operation, "DeleteObject") != 0);
+		take_tombstone(
+			world, r, strcmp(operation, "DeleteObject") != 0, hash_of(e->digest));
 	else if (strcmp(operation, "DeleteObject") == 0)
 		take_gone(world, r, path + at + 1);
 	else if (strcmp(path + at, "/manifest.json") == 0)
 		appeared(world, r);
-}
-
-static uint64_t hash_of(const char *text)
-{
-	uint64_t hash = 1;
-
-	for (; *text; text++)
-		hash = sim_mix64(hash ^ (unsigned char)*text);
-	return hash;
 }
 
 /* What has become of an upload: `at` is the entry's place. */
@@ -485,13 +494,12 @@ static void asked_of_step(struct remote_proc *p, const struct s3_request *asked)
 		r->seen_at = p->stone_at;
 		r->seen_by = p->id;
 	}
-	if (stone && strcmp(asked->method, "DELETE") == 0)
-		r->taker = p->id;
-	if (stone && strcmp(asked->method, "PUT") == 0 && !r->tombstone_at)
-		r->maker = p->id;
+	bool marks = stone && strcmp(asked->method, "PUT") == 0;
 	/* What it takes over from somebody else may be to stay. */
-	if (stone && r->taker != p->id && strcmp(asked->method, "PUT") == 0 &&
-		p->kind == REMOTE_TRAIN && !r->tombstone_at)
+	bool takes = marks && !pairs_get(&asked->headers, "if-none-match");
+	if (takes || (marks && !r->tombstone_at))
+		r->maker = p->id;
+	if (marks && !takes && p->kind == REMOTE_TRAIN && !r->tombstone_at)
 		check_mark(p, r);
 	if (!stone && strcmp(asked->method, "DELETE") == 0 && !asked->query.count)
 		check_removal(p, r, name + 1);
@@ -579,7 +587,7 @@ void remote_look(struct remote *world)
 		}
 		sim_note(&world->sim, 0, e->operation, e->key, e->part, 0, 0);
 		take_upload(world, e, world->seen);
-		take_change(world, e->operation, e->key + strlen(REMOTE_PREFIX));
+		take_change(world, e, e->key + strlen(REMOTE_PREFIX));
 	}
 }
 

@@ -167,6 +167,48 @@ def test_another_one_goes_on(bucket: Bucket, tmp_path: Path) -> None:
     assert states(bucket, URL) == {3: "committed"}
 
 
+def test_marked_and_claimed_meanwhile(bucket: Bucket, tmp_path: Path) -> None:
+    """It looks again because of the claim, and at once: what somebody else has marked since is his all the same."""
+    store = save(tmp_path / "store", SMALL, 1, 2, 3)
+    bucket.good("ckpt", "upload", store, URL)
+    bucket.server.rules(
+        {"do": "answer", "operation": "GetObject", "key": "*1.tombstone", "times": 1000,
+         "status": 503, "code": "SlowDown"},
+    )  # fmt: skip
+    process = bucket.start("ckpt", "prune", URL, "--keep-last", 1, "--grace", 0, "--json")
+    until(lambda: any(e.get("status") == 503 for e in bucket.server.journal()))
+    with libckpt.Checkpointer(str(store), state=dict(SMALL)) as job:
+        job.resume(3)
+        job.save(4)
+    claim = (store / "gens" / "000002.json").read_bytes()
+    assert bucket.server.ask("PUT", "run/gens/000002.json", claim).status == 200
+    his = "run/g000001/step-0000000001.tombstone"
+    assert bucket.server.ask("PUT", his, b"his").status == 200
+    bucket.server.rules()
+    out, _ = ended(process)
+    assert (process.returncode, steps(out), steps(out, "busy")) == (IN_USE, [2], [1])
+    assert bucket.server.ask("GET", his).body == b"his"
+    assert states(bucket, URL) == {3: "committed", 1: "going"}
+
+
+def test_cannot_take_over(bucket: Bucket, tmp_path: Path) -> None:
+    """What is left of a step whose removal somebody else has begun goes the next time."""
+    store = save(tmp_path / "store", SMALL, 1, 2)
+    bucket.good("ckpt", "upload", store, URL)
+    step = "run/g000001/step-0000000001"
+    assert bucket.server.ask("PUT", f"{step}.tombstone", b"his").status == 200
+    assert bucket.server.ask("DELETE", f"{step}/manifest.json").status == 204
+    prune = ("ckpt", "prune", URL, "--keep-last", 1, "--grace", 0, "-q")
+    bucket.server.rules(
+        {"do": "answer", "operation": "PutObject", "key": "*1.tombstone", "times": 1000,
+         "status": 403, "code": "AccessDenied"},
+    )  # fmt: skip
+    assert bucket.run(*prune).returncode == AUTH
+    bucket.server.rules()
+    bucket.good(*prune)
+    assert not [name for name in bucket.names() if "step-0000000001" in name]
+
+
 def test_a_job_goes_back(bucket: Bucket, tmp_path: Path) -> None:
     """To a step that is about to be removed: its claim is seen just before, and what is to go is judged anew."""
     store = save(tmp_path / "store", SMALL, 1, 2, 3)

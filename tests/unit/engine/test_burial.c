@@ -246,6 +246,70 @@ static void test_two_who_differ(void **state)
 	assert_int_equal(verify(s), STEPS);
 }
 
+static void read_stone(const struct scene *s, char *ret_text, size_t room)
+{
+	FILE *file = fopen(there(s, "1.tombstone"), "re");
+
+	assert_non_null(file);
+	ret_text[fread(ret_text, 1, room - 1, file)] = 0;
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Two would take over, and one of them is slow: he does not by what he saw before. */
+static void test_taken_over_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig first;
+	struct core_rig second;
+	struct core_rig slow;
+	char his[1000];
+	char now[1000];
+
+	open_remote(s, &first);
+	open_another(s, &second);
+	open_another(s, &slow);
+	slow.random = 2000;
+	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&slow, CKPT_BURIAL_MARK, 1, 1), 0);
+	(void)io_fault_add(
+		&slow.fault, (struct io_fault_rule){.path = "gens", .nth = 1, .hold_answer = true});
+	assert_int_equal(core_rig_bury(&slow, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), -EAGAIN);
+	read_stone(s, his, sizeof(his));
+	core_rig_sleep(&slow, GRACE_MS);
+	core_rig_let_go(&slow);
+	read_stone(s, now, sizeof(now));
+	assert_string_equal(now, his);
+	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), 0);
+	core_rig_close(&slow);
+	core_rig_close(&second);
+	core_rig_close(&first);
+	assert_int_equal(verify(s), STEPS - 1);
+}
+
+/* One that is taken over is there all the while, whatever fails. */
+static void test_taken_over_at_once(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	for (int late = 0; late < 2; late++) {
+		open_remote(s, &rig);
+		assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+		core_rig_close(&rig);
+		open_another(s, &rig);
+		assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+		(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+						       .path = "1.tombstone",
+						       .error = -EIO,
+						       .late = late});
+		assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), -EIO);
+		assert_true(is_there(s, "1.tombstone") && is_there(s, "1/manifest.json"));
+		core_rig_close(&rig);
+	}
+}
+
 /*
  * A second one takes over while the first stands between two of its requests, ends, and the step is uploaded
  * again: the first one touches nothing of that.
@@ -593,6 +657,8 @@ int main(void)
 		cmocka_unit_test(test_cut_short),
 		SCENE(test_two),
 		SCENE(test_two_who_differ),
+		SCENE(test_taken_over_meanwhile),
+		SCENE(test_taken_over_at_once),
 		cmocka_unit_test(test_overtaken),
 		SCENE(test_catalogs),
 		SCENE(test_an_index_alone),

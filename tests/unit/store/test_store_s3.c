@@ -64,6 +64,9 @@ static void test_publish_get_remove(void **state)
 			assert_true(bucket_rig_holds(rig, names[i], "first", 5));
 			assert_int_equal(bucket_rig_publish(rig, names[i], "second"), -EEXIST);
 			check_get(rig, names[i], "first");
+			ckpt_store_supersede(rig->store, bucket_rig_op(rig), names[i], "third", 5);
+			assert_int_equal(bucket_rig_wait(rig), 0);
+			check_get(rig, names[i], "third");
 			assert_int_equal(bucket_rig_remove(rig, names[i]), 0);
 			assert_null(bucket_rig_there(rig, names[i]));
 			assert_int_equal(bucket_rig_remove(rig, names[i]), 0);

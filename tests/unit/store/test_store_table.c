@@ -93,6 +93,7 @@ static struct ckpt_store_op *used(struct scene *s)
 	op->cached = true;
 	op->locked = true;
 	op->fleeting = true;
+	op->over = true;
 	op->done = true;
 	op->result = -EIO;
 	op->listing = (struct ckpt_listing){.names = s->data, .bytes = 15, .count = 16};
@@ -121,6 +122,7 @@ static void assert_seen(struct scene *s, struct ckpt_store_op expected)
 	assert_int_equal(op->cached, expected.cached);
 	assert_int_equal(op->locked, expected.locked);
 	assert_int_equal(op->fleeting, expected.fleeting);
+	assert_int_equal(op->over, expected.over);
 	assert_false(op->done);
 	assert_int_equal(op->result, 0);
 	assert_null(op->listing.names);
@@ -170,6 +172,9 @@ static void test_whole_files(void **state)
 	ckpt_store_show(store, used(s), "f", s->data, 5);
 	SEEN(s, .verb = CKPT_STORE_PUBLISH, .path = "f", .data = s->data, .length = 5,
 		.fleeting = true);
+	ckpt_store_supersede(store, used(s), "f", s->data, 5);
+	SEEN(s, .verb = CKPT_STORE_PUBLISH, .path = "f", .data = s->data, .length = 5,
+		.over = true);
 	ckpt_store_get(store, used(s), "f", 100);
 	SEEN(s, .verb = CKPT_STORE_GET, .path = "f", .size = 100);
 	ckpt_store_lock(store, used(s), "f", true, &s->given);

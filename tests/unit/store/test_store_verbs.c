@@ -277,6 +277,27 @@ static void publishing(struct store_rig *rig)
 	assert_string_equal(store_rig_names(rig, "."), "gens top.json");
 }
 
+/* The last one has the name, whether another one had it or not. */
+static void superseding(struct store_rig *rig)
+{
+	assert_int_equal(store_rig_mkdir(rig, "gens"), 0);
+	ckpt_store_supersede(rig->store, store_rig_op(rig), "gens/1", "one", 3);
+	assert_int_equal(store_rig_wait(rig, &rig->op), 0);
+	assert_text(rig, "gens/1", "one");
+	ckpt_store_supersede(rig->store, store_rig_op(rig), "gens/1", "two", 3);
+	assert_int_equal(store_rig_wait(rig, &rig->op), 0);
+	assert_text(rig, "gens/1", "two");
+	assert_string_equal(store_rig_names(rig, "gens"), "1");
+	ckpt_store_supersede(rig->store, store_rig_op(rig), "none/1", "x", 1);
+	assert_int_equal(store_rig_wait(rig, &rig->op), -ENOENT);
+}
+
+static void test_superseding(void **state)
+{
+	(void)state;
+	every(superseding);
+}
+
 /* What had the name is gone, for whoever opens it from now on; who has it open has it still. */
 static void replacing(struct store_rig *rig)
 {
@@ -506,6 +527,7 @@ int main(void)
 		cmocka_unit_test(test_replacing),
 		cmocka_unit_test(test_exact),
 		cmocka_unit_test(test_publishing),
+		cmocka_unit_test(test_superseding),
 		cmocka_unit_test(test_locking),
 		cmocka_unit_test(test_quietness),
 		cmocka_unit_test(test_crowd),
