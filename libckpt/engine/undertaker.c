@@ -29,9 +29,22 @@ uint64_t ckpt_undertaker_grace_ns(const struct ckpt_core *core)
 	return (seconds ? seconds : CKPT_UNDERTAKER_GRACE_S) * SECOND_NS;
 }
 
+uint64_t ckpt_undertaker_others_grace_ns(const struct ckpt_core *core)
+{
+	return ckpt_max_u64(ckpt_undertaker_grace_ns(core), CKPT_BURIAL_GRACE_S * SECOND_NS);
+}
+
 static uint64_t grace_ns(const struct ckpt_undertaker *u)
 {
 	return ckpt_undertaker_grace_ns(u->core);
+}
+
+/* A request that somebody else has begun under it may be under way for as long as that. */
+static uint64_t over_ns(const struct ckpt_undertaker *u, const struct ckpt_grave *grave)
+{
+	bool own = grave->mine && !grave->taken;
+
+	return grave->since_ns + (own ? grace_ns(u) : ckpt_undertaker_others_grace_ns(u->core));
 }
 
 /* When to look. */
@@ -85,7 +98,7 @@ static void take_round(struct ckpt_undertaker *u)
 
 	u->failures = 0;
 	for (size_t i = 0; i < u->graves.count; i++) {
-		uint64_t over = u->graves.items[i].since_ns + grace_ns(u);
+		uint64_t over = over_ns(u, &u->graves.items[i]);
 		at = ckpt_min_u64(at, over > now(u) ? over : now(u) + pause_ns);
 	}
 	u->at_ns = ckpt_max_u64(at, now(u) + SECOND_NS);
@@ -228,7 +241,7 @@ static bool next_act(struct ckpt_undertaker *u)
 		const struct ckpt_scan_step *s = &u->scanner.scan.steps[u->at];
 		const struct ckpt_grave *grave =
 			ckpt_graves_find(&u->graves, s->generation, s->step);
-		bool waited = grave && grave->since_ns + grace_ns(u) <= now(u);
+		bool waited = grave && over_ns(u, grave) <= now(u);
 		bool retired = u->retired[u->at];
 		if (is_pinned(u, s))
 			retired = false;

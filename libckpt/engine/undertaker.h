@@ -7,7 +7,8 @@
  *
  * One look is the second of the steps that were marked at the last one, and the first of those that have come to be
  * let go since; so there is one a grace. What it knows of tombstones ends with the process: the next one takes
- * what it finds for somebody else's, and goes on with it after a grace of its own.
+ * what it finds for somebody else's, and goes on with it after two graces, of 600 s at least: one before it takes a
+ * tombstone over, one after.
  */
 #ifndef CKPT_ENGINE_UNDERTAKER_H
 #define CKPT_ENGINE_UNDERTAKER_H
@@ -44,6 +45,8 @@ struct ckpt_undertaker {
 
 /* As it is configured, whether there is an undertaker or not. */
 uint64_t ckpt_undertaker_grace_ns(const struct ckpt_core *core);
+/* ... and of what is somebody else's, or was. */
+uint64_t ckpt_undertaker_others_grace_ns(const struct ckpt_core *core);
 /* Into core->undertaker, if the engine is to remove steps there. -ENOMEM. */
 int ckpt_undertaker_open(struct ckpt_core *core, struct ckpt_store *dest);
 /* Once the store has been read. */

@@ -357,7 +357,7 @@ static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	if (!e->parent)
 		return false;
 	look_later(u, e, &e->going_ns);
-	e->buried = now(u) - e->going_ns < GOING_GRACES * ckpt_undertaker_grace_ns(u->core);
+	e->buried = now(u) - e->going_ns < GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core);
 	if (e->buried)
 		ckpt_undertaker_note(u->core);
 	return e->buried;
@@ -386,7 +386,7 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 /* Whether others' parts will not come any more. What the job goes on from may have a tombstone for them still. */
 static bool is_given_up(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
 {
-	uint64_t wait_ns = e->parent ? GOING_GRACES * ckpt_undertaker_grace_ns(u->core) : 0;
+	uint64_t wait_ns = e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0;
 
 	/* Where nobody else is at work, nobody else's part will come. */
 	if (e->all && u->core->config.world == 1)

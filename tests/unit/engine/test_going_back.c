@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job goes back to is there, whatever retention there, or somebody else, has done with it. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "engine/undertaker.h"
+#include "engine/uploader.h"
+#include "lib/core_rig.h"
+#include "lib/scratch.h"
+#include "remote_scene.h"
+
+/* What a start has held back, or retention removed, is sent after all when the job goes back to it. */
+static void test_parent_is_sent(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	for (int i = 0; i < 5; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(is_there(s, 1) || is_there(s, 2));
+	core_rig_close(&rig);
+	open_job(s, &rig, 1, 0);
+	rig.random = 1000;
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(core_rig_logged(&rig, CKPT_LOG_INFO, "is not sent: retention in"));
+	resume(&rig, 1);
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_there(s, 2));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+/* What is being removed when the job goes back to it is sent when the removal has ended. */
+static void test_parent_is_going(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 1, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_sleep(&rig, MINUTE_MS);
+	/* The manifest has gone. */
+	(void)io_fault_add(
+		&rig.fault, (struct io_fault_rule){.path = ".index", .nth = 1, .hold = true});
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(is_there(s, 1));
+	resume(&rig, 1);
+	core_rig_let_go(&rig);
+	for (int i = 0; i < 8; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	assert_true(ckpt_uploader_rests(&rig.core));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+/*
+ * Somebody else has looked at the claims, and is about to remove the manifest, when the job goes back to the step: it does
+ * not count as there, and is sent again.
+ */
+static void test_parent_is_being_removed(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 5, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	(void)io_fault_add(&other.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
+						 .path = "0000000001/manifest.json",
+						 .nth = 1,
+						 .hold = true});
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	resume(&rig, 1);
+	/* However short the grace of the job is, that request may come as late as this. */
+	for (int i = 0; i < 7; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1));
+	core_rig_let_go(&other);
+	core_rig_close(&other);
+	assert_false(is_there(s, 1));
+	for (int i = 0; i < 30; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+/* The uploader has found the step there just before the job goes back to it: that says nothing. */
+static void test_parent_was_there(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 5, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_close(&rig);
+	core_rig_make(&rig, &(struct core_rig_config){
+				    .dir = s->local, .remote = s->remote, .remote_keep_last = 5});
+	unsigned rule = io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
+							 .path = "step-0000000001",
+							 .nth = 1,
+							 .hold = true});
+	assert_int_equal(core_rig_open_store(&rig), 0);
+	core_rig_run(&rig);
+	assert_int_equal(rig.fault.hits[rule], 1);
+	resume(&rig, 1);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	/* Its directory is there as long as that. */
+	hold(&other, ".index", 1);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	assert_false(is_there(s, 1));
+	core_rig_let_go(&rig);
+	core_rig_let_go(&other);
+	core_rig_close(&other);
+	for (int i = 0; i < 3; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_true(is_there(s, 1));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+static int look_as_rank_1(struct core_rig *rig, struct ckpt_store *dest, bool *ret_there)
+{
+	static const int never;
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_upload upload = {.core = &rig->core,
+		.dest = dest,
+		.generation = 1,
+		.step = 1,
+		.all = true,
+		.parent = true,
+		.stop = &never,
+		.err = &err};
+
+	rig->core.config.rank = 1;
+	ckpt_upload_start(&upload);
+	core_rig_run(rig);
+	rig->core.config.rank = 0;
+	assert_true(upload.task.finished);
+	*ret_there = upload.committed;
+	return upload.task.result;
+}
+
+/* Another rank than 0 knows its claim before that is there: what it finds there then may be removed yet. */
+static void test_claim_is_not_there(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_store *dest;
+	struct core_rig rig;
+	bool there;
+
+	open_job(s, &rig, 0, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 1);
+	core_rig_close(&rig);
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local});
+	resume(&rig, 1);
+	int root = open(s->remote, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(
+		ckpt_core_open_store(&rig.core,
+			&(struct ckpt_core_place){.root = root, .label = s->remote}, &dest),
+		0);
+	assert_int_equal(look_as_rank_1(&rig, dest, &there), -EAGAIN);
+	assert_false(there);
+	scratch_put(s->remote, "/gens/000002.json", "{}");
+	assert_int_equal(look_as_rank_1(&rig, dest, &there), 0);
+	assert_true(there);
+	ckpt_store_close(dest);
+	assert_int_equal(close(root), 0);
+	core_rig_close(&rig);
+}
+
+/* A mark that nobody goes on with keeps the uploader waiting for four graces. */
+static void test_parent_stays_marked(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 0, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	core_rig_close(&other);
+	resume(&rig, 1);
+	assert_true(waits(&rig));
+	for (int i = 0; i < 45; i++)
+		core_rig_sleep(&rig, MINUTE_MS);
+	assert_false(waits(&rig));
+	assert_true(is_there(s, 1));
+	assert_int_equal(rig.core.uploader->scribe.absent_count, 0);
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_parent_is_sent),
+		SCENE(test_parent_is_going),
+		SCENE(test_parent_is_being_removed),
+		SCENE(test_parent_was_there),
+		SCENE(test_claim_is_not_there),
+		SCENE(test_parent_stays_marked),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
