@@ -753,6 +753,20 @@ void ckpt_uploader_yield(struct ckpt_core *core)
 	ask_retention(u);
 }
 
+/* The newest of the lineage that goes there. If none does, what the job goes on from: something of it is to be there. */
+static const struct ckpt_scan_step *find_parent(struct ckpt_core *core)
+{
+	struct ckpt_scan *scan = &core->scan;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->in_lineage && s->state == CKPT_STEP_COMMITTED &&
+			ckpt_uploader_takes(core, s->step))
+			return s;
+	}
+	return ckpt_scan_find(scan, core->parent_generation, core->parent_step);
+}
+
 /*
  * What the sieve has held back, or retention there removed, by the lineage before. If it is there that costs one
  * request.
@@ -760,11 +774,9 @@ void ckpt_uploader_yield(struct ckpt_core *core)
 static void put_parent(struct ckpt_uploader *u)
 {
 	struct ckpt_core *core = u->core;
-	const struct ckpt_scan_step *s =
-		ckpt_scan_find(&core->scan, core->parent_generation, core->parent_step);
+	const struct ckpt_scan_step *s = find_parent(core);
 
-	if (!s || s->state != CKPT_STEP_COMMITTED || !ckpt_core_keeps(core) ||
-		!ckpt_uploader_takes(core, s->step) || u->stop || u->halted)
+	if (!s || s->state != CKPT_STEP_COMMITTED || !ckpt_core_keeps(core) || u->stop || u->halted)
 		return;
 	struct ckpt_upload_entry *e = *find(u, s->generation, s->step);
 	if (!e || e->generation != s->generation || e->step != s->step)

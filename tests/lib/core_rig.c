@@ -180,6 +180,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.world = config->world,
 		.session = "rig",
 		.keep_last = config->keep_last,
+		.remote_every = config->remote_every,
 		.remote_keep_last = config->remote_keep_last,
 		.remote_keep_every = config->remote_keep_every,
 		.remote_grace_s = 60,

@@ -23,6 +23,7 @@ struct core_rig_config {
 	unsigned slots;       /* 0: as few as there may be */
 	uint64_t chunk_bytes; /* 0: 16 KiB */
 	uint64_t keep_last;
+	uint64_t remote_every;
 	uint64_t remote_keep_last; /* with a grace of a minute */
 	uint64_t remote_keep_every;
 	bool read_only;

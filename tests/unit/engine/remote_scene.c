@@ -64,6 +64,12 @@ void save(struct core_rig *rig, uint64_t from, uint64_t to)
 	}
 }
 
+void pass(struct core_rig *rig, unsigned minutes)
+{
+	while (minutes-- > 0)
+		core_rig_sleep(rig, MINUTE_MS);
+}
+
 bool has(const struct scene *s, unsigned generation, uint64_t step, const char *what)
 {
 	char path[700];

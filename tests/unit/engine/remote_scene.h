@@ -20,6 +20,7 @@ int tear_down(void **state);
 void open_job(struct scene *s, struct core_rig *rig, uint64_t keep_last, uint64_t keep_every);
 void resume(struct core_rig *rig, uint64_t step);
 void save(struct core_rig *rig, uint64_t from, uint64_t to);
+void pass(struct core_rig *rig, unsigned minutes);
 bool has(const struct scene *s, unsigned generation, uint64_t step, const char *what);
 bool is_there(const struct scene *s, uint64_t step);
 bool is_marked(const struct scene *s, uint64_t step);

@@ -41,6 +41,36 @@ static void test_parent_is_sent(void **state)
 	read_there(s, 1);
 }
 
+/* Goes back to a step that remote_every leaves out; `there` is to be in the remote store after that, and to stay. */
+static void go_back_between(void **state, uint64_t from, uint64_t to, uint64_t there)
+{
+	struct core_rig rig;
+	(void)set_up(state);
+	struct scene *s = *state;
+
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local,
+				    .remote = s->remote,
+				    .remote_every = 2,
+				    .remote_keep_last = 1});
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, from, to);
+	pass(&rig, 5);
+	assert_false(is_there(s, there));
+	resume(&rig, 3);
+	pass(&rig, 30);
+	assert_true(is_there(s, there) && !is_marked(s, there));
+	core_rig_close(&rig);
+	read_there(s, there);
+	(void)tear_down(state);
+}
+
+static void test_between_what_is_sent(void **state)
+{
+	go_back_between(state, 1, 6, 2);
+	/* There is none before it that goes there: it does itself. */
+	go_back_between(state, 3, 6, 3);
+}
+
 /* What is being removed when the job goes back to it is sent when the removal has ended. */
 static void test_parent_is_going(void **state)
 {
@@ -219,6 +249,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_parent_is_sent),
+		cmocka_unit_test(test_between_what_is_sent),
 		SCENE(test_parent_is_going),
 		SCENE(test_parent_is_being_removed),
 		SCENE(test_parent_was_there),
