@@ -24,14 +24,6 @@ static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_uploader, task);
 }
 
-void ckpt_upload_entry_unref(struct ckpt_upload_entry *entry)
-{
-	if (!entry || atomic_fetch_sub(&entry->owners, 1) > 1)
-		return;
-	ckpt_latch_destroy(&entry->latch);
-	ckpt_free(entry);
-}
-
 static bool before(const struct ckpt_upload_entry *e, uint64_t generation, uint64_t step)
 {
 	return e->generation < generation || (e->generation == generation && e->step < step);
@@ -45,19 +37,6 @@ static struct ckpt_upload_entry **find(struct ckpt_uploader *u, uint64_t generat
 	while (*link && before(*link, generation, step))
 		link = &(*link)->next;
 	return link;
-}
-
-struct ckpt_upload_entry *ckpt_upload_entry_new(void)
-{
-	struct ckpt_upload_entry *e = ckpt_alloc(sizeof(*e));
-
-	if (!e || ckpt_latch_init(&e->latch) < 0) {
-		ckpt_free(e);
-		return NULL;
-	}
-	ckpt_error_clear(&e->error);
-	atomic_init(&e->owners, 1);
-	return e;
 }
 
 /* Takes over a hold on `e`. */
@@ -363,6 +342,27 @@ static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	return e->buried;
 }
 
+/*
+ * Nobody ends the removal, and as long as nothing of this generation is there the step is all that it would go on from:
+ * somebody may end it yet.
+ */
+static bool is_needed(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	uint64_t generation = u->core->generation;
+
+	if (!e->parent || generation == 0 || u->scribe.there_generation >= generation)
+		return false;
+	e->buried = true;
+	if (!e->stuck)
+		ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
+			"step %llu, from which the job goes on, is not in %s: its removal there "
+			"was "
+			"begun and has not ended. `ckpt prune` ends it; then the step is sent",
+			(unsigned long long)e->step, u->dest->label);
+	e->stuck = true;
+	return true;
+}
+
 /* What lets it go there is not for this job to undo. */
 static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
@@ -373,6 +373,8 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		take_success(u, e);
 		return;
 	}
+	if (is_needed(u, e))
+		return;
 	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
 		"step %llu is being removed from %s, and is not sent again",
 		(unsigned long long)e->step, u->dest->label);
@@ -673,14 +675,6 @@ int ckpt_uploader_open(struct ckpt_core *core, uint64_t every)
 	return ckpt_undertaker_open(core, u->dest);
 }
 
-/* What it looks at does not change while the engine lives. */
-bool ckpt_uploader_takes(const struct ckpt_core *core, uint64_t step)
-{
-	const struct ckpt_uploader *u = core->uploader;
-
-	return u && (u->every == 0 || step % u->every == 0);
-}
-
 /* Steps of earlier generations: whoever keeps a store sends what is there. */
 void ckpt_uploader_begin(struct ckpt_core *core)
 {
@@ -725,18 +719,6 @@ void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *e, uint
 	}
 	ckpt_scribe_touch(&u->scribe);
 	wake(u);
-}
-
-bool ckpt_uploader_keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step)
-{
-	const struct ckpt_uploader *u = core->uploader;
-
-	if (!u || u->yielded)
-		return false;
-	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
-		if (e->generation == generation && e->step == step)
-			return true;
-	return false;
 }
 
 void ckpt_uploader_yield(struct ckpt_core *core)
@@ -846,36 +828,4 @@ void ckpt_uploader_close(struct ckpt_core *core)
 	ckpt_store_close(u->dest);
 	ckpt_free(u);
 	core->uploader = NULL;
-}
-
-void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats)
-{
-	const struct ckpt_uploader *u = core->uploader;
-
-	if (!u)
-		return;
-	stats->bytes_uploaded = atomic_load(&u->bytes);
-	stats->bytes_uploaded_staged = atomic_load(&u->bytes_left);
-	stats->uploads_waiting = u->count;
-	stats->remote_generation = u->scribe.there_generation;
-	stats->remote_step = u->scribe.there_step;
-	stats->remote_wall_ms = u->scribe.there_wall_ms;
-	stats->remote_code = u->scribe.error.code;
-	stats->remote_failing_ms = u->scribe.error.code ? u->scribe.since_ms : 0;
-	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
-		stats->uploads_waiting_bytes += e->bytes;
-	if (u->current)
-		stats->uploads_waiting_bytes -=
-			ckpt_min_u64(u->current->bytes, stats->bytes_uploaded - u->begun);
-}
-
-struct ckpt_upload_entry *ckpt_uploader_last(struct ckpt_core *core)
-{
-	struct ckpt_upload_entry *e = core->uploader ? core->uploader->first : NULL;
-
-	while (e && e->next)
-		e = e->next;
-	if (e)
-		atomic_fetch_add(&e->owners, 1);
-	return e;
 }

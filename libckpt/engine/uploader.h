@@ -32,6 +32,7 @@ struct ckpt_upload_entry {
 	bool all;          /* of an earlier generation: who keeps the store sends for all */
 	bool parent;       /* of a later generation: it is sent whatever retention there may say */
 	bool buried;       /* its tombstone was there at the last try */
+	bool stuck;        /* that its tombstone stays was said */
 	bool overtaken;    /* a later one is there */
 	bool known;        /* the last process has seen it there, by the record */
 	bool ended;        /* somebody else has ended what was on its way, once */

@@ -243,6 +243,58 @@ static void test_parent_stays_marked(void **state)
 	read_there(s, 1);
 }
 
+/* Somebody has removed its manifest and has died; and the job, which removes nothing there, goes back to it. */
+static void go_back_to_what_is_left(struct scene *s, struct core_rig *rig)
+{
+	struct core_rig other;
+
+	open_job(s, rig, 0, 0);
+	assert_int_equal(core_rig_claim(rig), 0);
+	save(rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	(void)io_fault_add(&other.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_UNLINK, .path = ".index", .error = -EIO});
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), -EIO);
+	core_rig_close(&other);
+	assert_false(is_there(s, 1));
+	resume(rig, 1);
+	pass(rig, 50);
+	assert_true(waits(rig) && core_rig_logged(rig, CKPT_LOG_WARN, "ckpt prune"));
+}
+
+/* The mark goes at last: what the job goes on from is sent. */
+static void test_parent_is_left(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	char path[700];
+
+	go_back_to_what_is_left(s, &rig);
+	pass(&rig, 100);
+	assert_false(core_rig_logged(&rig, CKPT_LOG_WARN, "ckpt prune"));
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-0000000001.tombstone", s->remote);
+	assert_int_equal(unlink(path), 0);
+	pass(&rig, 2);
+	assert_true(is_there(s, 1) && !waits(&rig));
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
+/* Once there is a newer step there, it is not needed any more. */
+static void test_parent_is_left_behind(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	go_back_to_what_is_left(s, &rig);
+	save(&rig, 4, 4);
+	pass(&rig, 2);
+	assert_true(has(s, 2, 4, "/manifest.json") && !is_there(s, 1) && !waits(&rig));
+	assert_int_equal(rig.core.uploader->scribe.absent_count, 1);
+	core_rig_close(&rig);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -255,6 +307,8 @@ int main(void)
 		SCENE(test_parent_was_there),
 		SCENE(test_claim_is_not_there),
 		SCENE(test_parent_stays_marked),
+		SCENE(test_parent_is_left),
+		SCENE(test_parent_is_left_behind),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
