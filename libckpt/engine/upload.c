@@ -12,11 +12,19 @@
 #include "format/sealed.h"
 
 /* As that of who removes, see burial.h: with a request, less than a grace of 600 s. */
-#define STALE_NS UINT64_C(60000000000)
+#define STALE_NS   UINT64_C(60000000000)
+/* No step is marked, and gone, and its tombstone gone, within this: nor was it where that is not there before and after. */
+#define LISTED_NS  UINT64_C(300000000000)
+#define ROUNDS_MAX 2
 
 static struct ckpt_upload *upload_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_upload, task);
+}
+
+static uint64_t now(const struct ckpt_upload *u)
+{
+	return ckpt_env_now(u->core->parts.env);
 }
 
 /* What to give up with after an operation in the remote store; 0: go on. */
@@ -71,6 +79,7 @@ static bool next_rank(struct ckpt_upload *u)
 
 static ckpt_task_fn end_body;
 static ckpt_task_fn commit_body;
+static ckpt_task_fn stone_body;
 static ckpt_task_fn publish_body;
 static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
@@ -657,8 +666,8 @@ static int check_whole(struct ckpt_upload *u)
 
 /*
  * What was there when this began may be gone: somebody else has published the step meanwhile, and a third one
- * removes it. A removal takes a grace at least; so if an answer has taken long, or the process stood still, this is done
- * once more (is_stale()).
+ * removes it. A removal takes a grace at least; so if an answer has taken long, or the process stood still, the tombstone
+ * is looked for once more, or all of this is done again (look_again()).
  */
 static int commit_body(struct ckpt_task *task)
 {
@@ -673,7 +682,9 @@ static int commit_body(struct ckpt_task *task)
 	r = trouble(u, "sync");
 	if (r < 0)
 		return give_up(u, r);
-	u->looked_ns = ckpt_env_now(u->core->parts.env);
+	u->looked_ns = now(u);
+	u->listed_ns = u->looked_ns;
+	u->rounds++;
 	ckpt_name_tombstone(path, u->generation, u->step);
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
@@ -690,9 +701,36 @@ static int commit_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static bool is_stale(const struct ckpt_upload *u)
+/* As what fails: whoever waits hears of it, and the next try comes after a pause. */
+static int look_again(struct ckpt_upload *u)
 {
-	return ckpt_env_now(u->core->parts.env) - u->looked_ns > STALE_NS;
+	if (now(u) - u->listed_ns <= LISTED_NS)
+		return ckpt_task_continue(&u->task, stone_body);
+	if (u->rounds < ROUNDS_MAX)
+		return ckpt_task_continue(&u->task, commit_body);
+	return give_up(u, ckpt_fail_at(u->err, -ETIMEDOUT,
+				  &(struct ckpt_where){.tier = "remote", .file = u->pick.path},
+				  "%s takes too long to say what it has: nobody knows whether step "
+				  "%llu is there "
+				  "still",
+				  u->dest->label, (unsigned long long)u->step));
+}
+
+/* The list of its directory is not new, and good if there was no tombstone all the while. */
+static int stone_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	u->looked_ns = now(u);
+	ckpt_name_tombstone(path, u->generation, u->step);
+	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_tombstone(u);
+	return r < 0 || u->going ? give_up(u, r) : ckpt_task_continue(task, publish_body);
+	CKPT_TASK_END(task);
 }
 
 /* All that it names is there: nobody may have taken over when it is told. */
@@ -707,8 +745,8 @@ static int publish_body(struct ckpt_task *task)
 	r = check_fence(u);
 	if (r < 0)
 		return give_up(u, r);
-	if (is_stale(u))
-		return ckpt_task_continue(task, commit_body);
+	if (now(u) - u->looked_ns > STALE_NS)
+		return look_again(u);
 	ckpt_store_publish(u->dest, &u->op, u->pick.path, u->pick.manifest_bytes,
 		u->pick.manifest_length, NULL);
 	CKPT_AWAIT(task, u->op.done);

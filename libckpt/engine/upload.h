@@ -50,7 +50,9 @@ struct ckpt_upload {
 	struct ckpt_elsewhere elsewhere;
 	struct ckpt_listing there; /* what the remote store has of the step */
 	size_t there_at;           /* the name in it that was looked at last */
-	uint64_t looked_ns;        /* when that, and the tombstone, were last looked at */
+	uint64_t looked_ns;        /* when the tombstone was last looked at ... */
+	uint64_t listed_ns;        /* ... and for that list */
+	unsigned rounds;           /* of both */
 	struct ckpt_shard shard;
 	struct ckpt_fetch fetch;
 	struct ckpt_object file;

@@ -438,6 +438,68 @@ static void test_removed_meanwhile(void **state)
 	assert_int_equal(verify(s), STEPS);
 }
 
+/* Each list of the step lasts for so long. */
+static void list_slowly(struct core_rig *rig, unsigned count, uint64_t ms)
+{
+	(void)io_fault_add(&rig->fault, (struct io_fault_rule){.op = CKPT_IO_OP_LIST,
+						.path = "step-0000000001",
+						.nth = 1,
+						.count = IO_FAULT_ALWAYS,
+						.hold_answer = true});
+	core_rig_let_go(rig);
+	while (count-- > 0) {
+		core_rig_sleep(rig, ms);
+		core_rig_let_go(rig);
+	}
+}
+
+/* What a list says that took more than a minute is good as long as there is no tombstone before it, nor after. */
+static void test_listed_slowly(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	begin_upload(s, &rig);
+	list_slowly(&rig, 1, 70000);
+	assert_true(is_there(s, "1/manifest.json"));
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS);
+}
+
+/* And one that comes after: the removal has begun meanwhile. */
+static void test_going_when_listed(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	begin_upload(s, &rig);
+	list_slowly(&rig, 0, 0);
+	scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
+	core_rig_sleep(&rig, 70000);
+	core_rig_let_go(&rig);
+	core_rig_sleep(&rig, 60000);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_close(&rig);
+}
+
+/* One that takes longer still says nothing: that is tried again as what fails, with pauses. */
+static void test_listed_too_slowly(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	begin_upload(s, &rig);
+	list_slowly(&rig, 3, 400000);
+	assert_false(is_there(s, "1/manifest.json"));
+	assert_true(core_rig_logged(&rig, CKPT_LOG_ERROR, "takes too long"));
+	io_fault_clear(&rig.fault);
+	core_rig_let_go(&rig);
+	core_rig_sleep(&rig, 60000);
+	assert_true(is_there(s, "1/manifest.json"));
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS);
+}
+
 /* A removal that has begun meanwhile. */
 static void test_going_meanwhile(void **state)
 {
@@ -664,6 +726,9 @@ int main(void)
 		SCENE(test_an_index_alone),
 		SCENE(test_gone_meanwhile),
 		SCENE(test_removed_meanwhile),
+		SCENE(test_listed_slowly),
+		SCENE(test_going_when_listed),
+		SCENE(test_listed_too_slowly),
 		SCENE(test_going_meanwhile),
 		SCENE(test_in_use),
 		SCENE(test_held_since),
