@@ -354,8 +354,15 @@ static int sweep_body(struct ckpt_task *task)
 static int other_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
+	int r;
 
 	CKPT_TASK_BEGIN(task);
+	ckpt_exporter_look_for_stone(e);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_take_stone(e);
+	if (r < 0)
+		return r;
+	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
 	if (e->op.result < 0)

@@ -44,7 +44,7 @@ static int take_bytes(struct ckpt_exporter *e, char **ret_bytes, uint64_t *ret_l
 
 static int marker_body(struct ckpt_task *task);
 static int claim_body(struct ckpt_task *task);
-static int stone_body(struct ckpt_task *task);
+static int own_claim_body(struct ckpt_task *task);
 static int lock_body(struct ckpt_task *task);
 static int directories_body(struct ckpt_task *task);
 static int claims_body(struct ckpt_task *task);
@@ -272,6 +272,12 @@ static int claim_body(struct ckpt_task *task)
 		return r;
 	if (e->place.claims)
 		return ckpt_task_continue(task, claims_body);
+	/* What is there and going is not there. */
+	ckpt_exporter_look_for_stone(e);
+	CKPT_AWAIT(task, e->op.done);
+	r = ckpt_exporter_take_stone(e);
+	if (r < 0)
+		return r;
 	/* Before the lock, too: a step that is there is a better answer than a store that is held. */
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
@@ -282,7 +288,7 @@ static int claim_body(struct ckpt_task *task)
 		return ckpt_exporter_trouble(e, "read");
 	if (!ckpt_rankset_is_all(&e->ranks) && !e->partial)
 		return fail_whole(e);
-	return ckpt_task_continue(task, stone_body);
+	return ckpt_task_continue(task, own_claim_body);
 	CKPT_TASK_END(task);
 }
 
@@ -301,17 +307,12 @@ int ckpt_exporter_take_stone(struct ckpt_exporter *e)
 	return e->op.result == -ENOENT ? *e->stop : ckpt_exporter_trouble(e, "read");
 }
 
-static int stone_body(struct ckpt_task *task)
+static int own_claim_body(struct ckpt_task *task)
 {
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_exporter_look_for_stone(e);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_exporter_take_stone(e);
-	if (r < 0)
-		return r;
 	ckpt_name_claim(e->path, ckpt_exporter_generation(e));
 	ckpt_store_get(e->store, &e->op, e->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
@@ -473,7 +474,7 @@ int ckpt_exporter_add_body(struct ckpt_task *task)
 	struct ckpt_exporter *e = ckpt_exporter_of(task);
 
 	CKPT_ASSERT(e->adds);
-	return ckpt_task_continue(task, e->locked ? directories_body : stone_body);
+	return ckpt_task_continue(task, e->locked ? directories_body : own_claim_body);
 }
 
 /* Directories for the step, unless it is there. */

@@ -368,8 +368,8 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	if (is_awaited(u, e))
 		return;
-	/* Nobody goes on with the removal, and whoever comes to do so sees the claim first. */
-	if (u->upload.found) {
+	/* Nobody goes on with the removal, and whoever comes to do so sees the claim first, if there is one. */
+	if (u->upload.found && e->parent) {
 		take_success(u, e);
 		return;
 	}
@@ -535,7 +535,7 @@ static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		.generation = e->generation,
 		.step = e->step,
 		.all = e->all,
-		.parent = e->parent,
+		.parent = e->parent || e->newest,
 		.left = e->left,
 		.bytes_left = &u->bytes_left,
 		.stop = &u->stop,
@@ -688,7 +688,9 @@ void ckpt_uploader_begin(struct ckpt_core *core)
 		if (s->state != CKPT_STEP_COMMITTED || !s->in_lineage ||
 			!ckpt_uploader_takes(core, s->step))
 			continue;
-		(void)put_found(u, s);
+		struct ckpt_upload_entry *e = put_found(u, s);
+		if (e)
+			e->newest = u->count == 1;
 	}
 	ckpt_scribe_start(&u->scribe, core);
 	ckpt_task_start(&u->task, &core->sched, uploader_body, uploader_done);

@@ -28,11 +28,12 @@ struct ckpt_upload_entry {
 	struct ckpt_upload_entry *next; /* by generation and step, ascending */
 	uint64_t bytes;
 	struct ckpt_leavings
-		*left;     /* of this rank's shard, in the pool; NULL: nothing is known of it */
-	bool all;          /* of an earlier generation: who keeps the store sends for all */
-	bool parent;       /* of a later generation: it is sent whatever retention there may say */
-	bool buried;       /* its tombstone was there at the last try */
-	bool stuck;        /* that its tombstone stays was said */
+		*left; /* of this rank's shard, in the pool; NULL: nothing is known of it */
+	bool all;      /* of an earlier generation: who keeps the store sends for all */
+	bool parent;   /* of a later generation: it is sent whatever retention there may say */
+	bool newest; /* of what was here at the start: it counts as there only if it is not going */
+	bool buried; /* its tombstone was there at the last try */
+	bool stuck;  /* that its tombstone stays was said */
 	bool overtaken;    /* a later one is there */
 	bool known;        /* the last process has seen it there, by the record */
 	bool ended;        /* somebody else has ended what was on its way, once */

@@ -606,21 +606,6 @@ static void test_claimed_since(void **state)
 	core_rig_close(&rig);
 }
 
-/* Nothing is written into what is being removed. */
-static void test_no_copy_into_it(void **state)
-{
-	struct scene *s = *state;
-	struct core_rig rig;
-
-	open_remote(s, &rig);
-	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
-	core_rig_close(&rig);
-	remove_there(s, "manifest.json");
-	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
-	assert_int_equal(core_rig_export(&rig, 1, s->remote), -EBUSY);
-	core_rig_close(&rig);
-}
-
 /* A copy that stands still when it has sent all, before its last look. */
 static struct ckpt_restore *begin_copy(struct scene *s, struct core_rig *rig)
 {
@@ -633,6 +618,47 @@ static struct ckpt_restore *begin_copy(struct scene *s, struct core_rig *rig)
 	ckpt_restore_post_start(restore);
 	core_rig_run(rig);
 	return restore;
+}
+
+/* Nothing is written into what is being removed. */
+static void test_no_copy_into_it(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_remote(s, &rig);
+	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
+	core_rig_close(&rig);
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	/* As long as it is whole it is not said to be there, either. */
+	assert_int_equal(core_rig_export(&rig, 1, s->remote), -EBUSY);
+	assert_int_equal(core_rig_export(&rig, 2, s->remote), 0);
+	remove_there(s, "manifest.json");
+	assert_int_equal(core_rig_export(&rig, 1, s->remote), -EBUSY);
+	core_rig_close(&rig);
+}
+
+/* Another copy was quicker, and what it has put there is marked already. */
+static void test_no_copy_of_anothers(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	remove_there(s, "manifest.json");
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	struct ckpt_restore *restore = begin_copy(s, &rig);
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+					       .path = "1/manifest.json",
+					       .nth = 1,
+					       .hold = true});
+	core_rig_let_go(&rig);
+	upload(s);
+	assert_true(is_there(s, "1/manifest.json"));
+	scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
+	core_rig_let_go(&rig);
+	assert_int_equal(core_rig_end(&rig, restore), -EBUSY);
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS);
 }
 
 /* A removal begins, or ends, meanwhile. */
@@ -735,6 +761,7 @@ int main(void)
 		SCENE(test_no_claim_was_there),
 		SCENE(test_claimed_since),
 		SCENE(test_no_copy_into_it),
+		SCENE(test_no_copy_of_anothers),
 		cmocka_unit_test(test_no_copy_of_what_goes),
 		SCENE(test_no_copy_by_an_old_look),
 		SCENE(test_no_copy_without_end),

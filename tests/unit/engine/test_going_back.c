@@ -243,6 +243,32 @@ static void test_parent_stays_marked(void **state)
 	read_there(s, 1);
 }
 
+/* Without a claim, as `ckpt upload`: the newest is there, and going, which is no reason to wait, nor to say that it is there. */
+static void test_newest_is_going(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 0, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	core_rig_close(&rig);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 3), 0);
+	core_rig_close(&other);
+	open_job(s, &rig, 0, 0);
+	pass(&rig, 1);
+	assert_false(waits(&rig));
+	assert_int_equal(rig.core.uploader->scribe.absent_count, 1);
+	assert_true(core_rig_logged(&rig, CKPT_LOG_INFO, "is being removed from"));
+	/* Who goes on from it waits. */
+	resume(&rig, 3);
+	pass(&rig, 1);
+	assert_true(waits(&rig));
+	core_rig_close(&rig);
+}
+
 /* Somebody has removed its manifest and has died; and the job, which removes nothing there, goes back to it. */
 static void go_back_to_what_is_left(struct scene *s, struct core_rig *rig)
 {
@@ -307,6 +333,7 @@ int main(void)
 		SCENE(test_parent_was_there),
 		SCENE(test_claim_is_not_there),
 		SCENE(test_parent_stays_marked),
+		SCENE(test_newest_is_going),
 		SCENE(test_parent_is_left),
 		SCENE(test_parent_is_left_behind),
 	};
