@@ -60,7 +60,8 @@ static bool may_look(const struct ckpt_undertaker *u)
 	const struct ckpt_core *core = u->core;
 
 	return ckpt_uploader_rests(core) ||
-	       (u->came > core->config.remote_keep_last && ckpt_uploader_sends(core));
+	       ((u->urgent || u->came > core->config.remote_keep_last) &&
+		       ckpt_uploader_sends(core));
 }
 
 static bool is_due(struct ckpt_undertaker *u)
@@ -108,6 +109,7 @@ static void take_round(struct ckpt_undertaker *u)
 static void look_at_once(struct ckpt_undertaker *u)
 {
 	u->asked = true;
+	u->urgent = true;
 	u->at_ns = 0;
 }
 
@@ -125,6 +127,7 @@ static void start_round(struct ckpt_undertaker *u)
 	const struct ckpt_core *core = u->core;
 
 	u->asked = false;
+	u->urgent = false;
 	u->came = 0;
 	u->generation = core->generation;
 	u->sent = core->stats.uploads_done;
@@ -401,6 +404,15 @@ void ckpt_undertaker_note(struct ckpt_core *core)
 		return;
 	core->undertaker->asked = true;
 	core->undertaker->came++;
+	ckpt_undertaker_wake(core);
+}
+
+void ckpt_undertaker_hurry(struct ckpt_core *core)
+{
+	if (!core->undertaker)
+		return;
+	core->undertaker->asked = true;
+	core->undertaker->urgent = true;
 	ckpt_undertaker_wake(core);
 }
 

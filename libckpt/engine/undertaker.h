@@ -26,6 +26,7 @@ struct ckpt_undertaker {
 	bool stop;
 	bool halted;       /* it removes nothing any more */
 	bool asked;        /* something has come since it looked last */
+	bool urgent;       /* ... and is what the job goes on from: uploads do not come first */
 	uint64_t came;     /* steps that have */
 	uint64_t at_ns;    /* nothing before */
 	unsigned failures; /* in a row */
@@ -53,6 +54,8 @@ int ckpt_undertaker_open(struct ckpt_core *core, struct ckpt_store *dest);
 void ckpt_undertaker_begin(struct ckpt_core *core);
 /* A step is there that was not. */
 void ckpt_undertaker_note(struct ckpt_core *core);
+/* What the job goes on from has a mark. */
+void ckpt_undertaker_hurry(struct ckpt_core *core);
 /* A claim was made: it is looked for marks of what the job goes on from as soon as the claim is there. */
 void ckpt_undertaker_note_claim(struct ckpt_core *core);
 /* The uploader has nothing to do any more. */

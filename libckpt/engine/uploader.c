@@ -338,7 +338,7 @@ static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	look_later(u, e, &e->going_ns);
 	e->buried = now(u) - e->going_ns < GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core);
 	if (e->buried)
-		ckpt_undertaker_note(u->core);
+		ckpt_undertaker_hurry(u->core);
 	return e->buried;
 }
 

@@ -243,6 +243,36 @@ static void test_parent_stays_marked(void **state)
 	read_there(s, 1);
 }
 
+/* A mark on what the job goes back to is seen to, though a step that cannot be sent keeps the uploader busy. */
+static void test_parent_is_marked_beside_uploads(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+	struct core_rig other;
+
+	open_job(s, &rig, 1000, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	save(&rig, 1, 3);
+	open_other(s, &other);
+	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	core_rig_close(&other);
+	/* The first is made here, the others are made there. */
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_MKDIR,
+					       .path = "step-0000000004",
+					       .nth = 2,
+					       .count = IO_FAULT_ALWAYS,
+					       .error = -EIO});
+	assert_int_equal(core_rig_save(&rig, 4), 0);
+	pass(&rig, 1);
+	resume(&rig, 1);
+	pass(&rig, 25);
+	assert_true(is_there(s, 1) && !is_marked(s, 1));
+	assert_false(ckpt_uploader_rests(&rig.core));
+	io_fault_clear(&rig.fault);
+	core_rig_close(&rig);
+	read_there(s, 1);
+}
+
 /* Without a claim, as `ckpt upload`: the newest is there, and going, which is no reason to wait, nor to say that it is there. */
 static void test_newest_is_going(void **state)
 {
@@ -333,6 +363,7 @@ int main(void)
 		SCENE(test_parent_was_there),
 		SCENE(test_claim_is_not_there),
 		SCENE(test_parent_stays_marked),
+		SCENE(test_parent_is_marked_beside_uploads),
 		SCENE(test_newest_is_going),
 		SCENE(test_parent_is_left),
 		SCENE(test_parent_is_left_behind),
