@@ -234,7 +234,7 @@ struct ckpt_stats {
 	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;       /* when it was there, since the epoch; 0: none is known */
-	uint64_t remote_steps_going;   /* marked there, and to be removed after the grace */
+	uint64_t remote_steps_going;   /* marked there, by whomever */
 	uint64_t remote_steps_removed; /* by remote_keep_last */
 	uint64_t
 		remote_failing_ms; /* since when tries to send fail, since the epoch; 0: they do not */

@@ -15,7 +15,10 @@
 #define INDEX_SUFFIX ".index"
 /* What others may do to a tombstone takes a grace; and who removes looks at it all that while. */
 #define LOOK_NS      UINT64_C(2000000000)
-/* This, and the life of a request to remove something, which is tried again for 180 s, are less than a grace of 600 s. */
+/*
+ * This, and the life of a request (360 s: a try of 90 s fails, 180 s later the last one begins, and lasts as long), are less
+ * than a grace of 600 s.
+ */
 #define STALE_NS     UINT64_C(60000000000)
 
 static struct ckpt_burial *burial_of(struct ckpt_task *task)

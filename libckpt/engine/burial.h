@@ -33,7 +33,7 @@ enum ckpt_burial_act {
 
 /*
  * A minute; and a request, of which no try lasts longer than a minute and a half, and none begins later than CKPT_S3_CALL_MS
- * after the first that failed. At least where several remove: what somebody else has marked is his for as long, whatever
+ * after the first that failed: 420 s. At least where several remove: what somebody else has marked is his for as long, whatever
  * one's own grace is.
  */
 #define CKPT_BURIAL_GRACE_S 600

@@ -65,7 +65,7 @@ void ckpt_undertaker_stop(struct ckpt_core *core);
 bool ckpt_undertaker_ended(const struct ckpt_core *core);
 /* After the end. */
 void ckpt_undertaker_close(struct ckpt_core *core);
-/* Counts what is marked. */
+/* Counts what is marked, by whomever. */
 void ckpt_undertaker_report(const struct ckpt_core *core, struct ckpt_stats *stats);
 
 #endif
