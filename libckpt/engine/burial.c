@@ -107,14 +107,14 @@ static int take_removal(struct ckpt_burial *b)
 {
 	struct ckpt_grave *grave = grave_of(b);
 
-	if (b->op.result < 0 && b->op.result != -ENOENT && grave)
+	if (((b->op.result < 0 && b->op.result != -ENOENT) || b->op.uncertain) && grave)
 		grave->doubtful = true;
 	return trouble(b, "remove");
 }
 
 /*
- * Before the tombstone goes. What comes after it must not be met by a request that has failed and is under way still: the
- * tombstone stays for another grace, as one that was taken over.
+ * Before the tombstone goes. What comes after it must not be met by a request that has failed, or was made again, and is
+ * under way still: the tombstone stays for another grace, as one that was taken over.
  */
 static int check_doubt(struct ckpt_burial *b)
 {
@@ -126,7 +126,8 @@ static int check_doubt(struct ckpt_burial *b)
 	grave->taken = true;
 	grave->since_ns = ckpt_env_now(b->core->parts.env);
 	return ckpt_fail(b->err, -EAGAIN,
-		"a request to remove a file of step %llu of %s has failed, and may be under way",
+		"a request to remove a file of step %llu of %s has had no answer, and may be under "
+		"way",
 		(unsigned long long)b->step, b->store->label);
 }
 

@@ -70,8 +70,8 @@ struct ckpt_burial {
 /*
  * Zeroed, but for what comes before the blank line. -EBUSY: the step is read just now, its tombstone is gone or
  * another one, or the job that removes it goes on from another step. -EAGAIN, of REMOVE and UNMARK: the tombstone was
- * another's, and is this one's now, as if it had just been marked; or a request to remove a file has failed before, and
- * the tombstone stays for another grace, because the request may be under way still.
+ * another's, and is this one's now, as if it had just been marked; or a request to remove a file has failed before, or
+ * was made again, and the tombstone stays for another grace, because that request may be under way still.
  * CKPT_EINUSE: a live process of this machine holds the store. CKPT_EFENCED: there is a later claim than `newest`. Else what the storage says. The same act
  * again goes on where it ended.
  */

@@ -14,8 +14,8 @@ struct ckpt_grave {
 	struct ckpt_digest stone; /* of its bytes: no two are alike */
 	uint64_t since_ns;        /* when this engine has put it there, or seen it first */
 	bool mine;
-	bool taken;    /* over from somebody else, who may be at work still */
-	bool doubtful; /* a request to remove a file under it has failed, and may be carried out yet */
+	bool taken; /* over from somebody else, who may be at work still */
+	bool doubtful; /* a request to remove a file under it has failed, or was made again, and may be carried out yet */
 };
 
 struct ckpt_graves {

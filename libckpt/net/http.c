@@ -27,6 +27,7 @@ void ckpt_http_submit(struct ckpt_http *http, struct ckpt_http_req *req)
 	req->reply_length = 0;
 	req->header_text = NULL;
 	req->reach = CKPT_HTTP_UNSENT;
+	req->resent = false;
 	req->begun_ns = 0;
 	req->sent_ns = 0;
 	req->first_byte_ns = 0;

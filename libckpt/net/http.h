@@ -4,7 +4,8 @@
  * request from ckpt_http_submit() until it pushes `node` into the inbox, and never touches it after that.
  * It sends what it is given, once: what is signed, what is tried again and what an answer means is the caller's
  * (s3/). One thing is sent again: a request on a kept connection that turns out to have been closed. It may have
- * been done all the same, of whatever method: who asks for what must not be done twice looks at what is there.
+ * been done all the same, of whatever method, or be done yet: who asks for what must not be done twice looks at what is
+ * there, and at `resent`.
  */
 #ifndef CKPT_NET_HTTP_H
 #define CKPT_NET_HTTP_H
@@ -76,6 +77,7 @@ struct ckpt_http_req {
 	uint64_t reply_length;
 	char *header_text; /* "name: value\n" each, lower-case names; freed by the receiver; NULL: none */
 	enum ckpt_http_reach reach;
+	bool resent;       /* the client has sent it again, see above; whatever `result` is */
 	uint64_t begun_ns; /* its turn came, from the submission */
 	uint64_t
 		sent_ns; /* its last byte was given to the connection, from the submission; 0: it was not */

@@ -58,6 +58,7 @@ struct http_transfer {
 	int failure;               /* why a callback has ended it; 0: it has not */
 	const char *failure_words; /* static */
 	uint64_t body_at;
+	unsigned sendings; /* how often it was about to be sent */
 
 	/* Time. */
 	struct ckpt_http_limits limits;

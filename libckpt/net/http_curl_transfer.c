@@ -93,6 +93,7 @@ static void start_anew(struct http_transfer *t)
 	t->failure = 0;
 	t->failure_words = NULL;
 	t->body_at = 0;
+	t->sendings = 0;
 	t->moved = 0;
 	t->paid_ns = 0;
 	t->limits = (struct ckpt_http_limits){
@@ -323,6 +324,20 @@ static int on_close(void *user, curl_socket_t fd)
 	return close(fd);
 }
 
+/* There is a connection, and the request goes over it now; once more when it was a kept one that turned out closed. */
+static int on_request(void *user, char *to, char *from, int to_port, int from_port)
+{
+	struct http_transfer *t = user;
+
+	(void)to;
+	(void)from;
+	(void)to_port;
+	(void)from_port;
+	t->sendings++;
+	t->req->resent = t->sendings > 1;
+	return CURL_PREREQFUNC_OK;
+}
+
 /* Options. */
 
 static bool has_header(const struct ckpt_http_req *req, const char *name)
@@ -495,6 +510,8 @@ static bool set_connection(struct http_transfer *t)
 	SET(CURLOPT_SHARE, t->thread->share);
 	SET(CURLOPT_OPENSOCKETFUNCTION, on_open);
 	SET(CURLOPT_CLOSESOCKETFUNCTION, on_close);
+	SET(CURLOPT_PREREQFUNCTION, on_request);
+	SET(CURLOPT_PREREQDATA, t);
 	SET(CURLOPT_TCP_KEEPALIVE, 1L);
 	SET(CURLOPT_FRESH_CONNECT, t->req->apart ? 1L : 0L);
 	SET(CURLOPT_MAXAGE_CONN, (long)((client->idle_ms + 999) / 1000));

@@ -565,6 +565,22 @@ static void keep_pace(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 		ckpt_http_widen(client->http, client->pace.now);
 }
 
+/*
+ * Whoever was asked may do it yet. A server refuses in words of its own. One on the way there says 500, 502 or 504, and
+ * some say 503, when they have handed it on and were told nothing.
+ */
+static bool may_linger(const struct ckpt_s3_call *call)
+{
+	const struct ckpt_http_req *req = &call->req;
+
+	if (req->resent)
+		return true;
+	if (req->result < 0)
+		return req->reach == CKPT_HTTP_SENT;
+	return req->status == 500 || req->status == 502 || req->status == 504 ||
+	       (req->status == 503 && !call->refusal);
+}
+
 static int send_body(struct ckpt_task *task)
 {
 	struct ckpt_s3_call *call = call_of(task);
@@ -572,10 +588,11 @@ static int send_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	CKPT_AWAIT(task, call->answered);
+	read_refusal(call);
+	call->uncertain = call->uncertain || may_linger(call);
 	if (was_hurried(call))
 		return ckpt_task_continue(task, keys_body);
 	call->client->heard = call->client->heard || call->req.result == 0;
-	read_refusal(call);
 	verdict = judge(call);
 	keep_pace(call, verdict);
 	if (verdict == CKPT_S3_DONE)

@@ -106,6 +106,11 @@ struct ckpt_s3_call {
 	bool done;
 	int result;
 	struct ckpt_http_req req; /* status, headers and body of the last answer */
+	/*
+	 * It was sent more than once, or failed, and nobody has said of some try that it is refused, or done: that one may
+	 * be carried out yet, whatever `result` is.
+	 */
+	bool uncertain;
 
 	/* Its own. */
 	struct ckpt_s3_client *client;

@@ -39,6 +39,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->resume = false;
 	op->done = false;
 	op->result = 0;
+	op->uncertain = false;
 	op->listing = (struct ckpt_listing){0};
 }
 

@@ -37,7 +37,7 @@ enum ckpt_store_verb {
 	                         file's end may cut off; CKPT_EINCOMPLETE when it ends earlier */
 	CKPT_STORE_CLOSE,  /* object */
 	CKPT_STORE_LIST,   /* path -> listing; -ENOENT */
-	CKPT_STORE_REMOVE, /* path. Is not there: fine */
+	CKPT_STORE_REMOVE, /* path -> uncertain. Is not there: fine */
 	CKPT_STORE_RMDIR,  /* path. Is not there or not empty: fine */
 	CKPT_STORE_LOCK, /* path, shared, offset, length -> object. An open-file lock; length 0: on the whole file.
 	                     -EAGAIN when held, -ENOENT */
@@ -89,6 +89,8 @@ struct ckpt_store_op {
 	bool done;
 	int result;
 	struct ckpt_listing listing;
+	/* REMOVE: it was asked for more than once, and one of these requests may be carried out yet, though `result` is 0 */
+	bool uncertain;
 
 	/* The store's. */
 	struct ckpt_task task;

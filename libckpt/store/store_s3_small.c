@@ -207,6 +207,7 @@ int ckpt_s3_remove_body(struct ckpt_task *task)
 	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "remove")->quiet = true;
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
+	op->uncertain = work->call.uncertain;
 	return work->call.result == -ENOENT ? 0 : work->call.result;
 	CKPT_TASK_END(task);
 }

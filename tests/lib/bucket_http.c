@@ -22,6 +22,7 @@ struct bucket_event {
 	struct s3_request asked;
 	int result;
 	enum ckpt_http_reach reach;
+	bool resent;
 	struct s3_reply reply;
 };
 
@@ -120,6 +121,8 @@ static void arrive(struct bucket_http *h, struct bucket_event *event)
 			h->answered(h->user, &event->asked, &reply);
 		event = add_event(h, req, some_latency(h) + fault.reply_delay_ms * MS);
 		event->reply = reply;
+		/* By whom: the client over HTTP, say. */
+		event->resent = fault.kind == FAULT_TWICE;
 		if (h->whole)
 			event->reply.missing = 0;
 		event->result = event->reply.missing > 0 && req->method != CKPT_HTTP_HEAD
@@ -177,6 +180,7 @@ static void hand_back(struct bucket_http *h, const struct bucket_event *event)
 	int r = 0;
 
 	req->reach = event->reach;
+	req->resent = event->resent;
 	if (event->reply.status) {
 		req->status = event->reply.status;
 		r = put_headers(req, &event->reply);

@@ -9,6 +9,8 @@
 #define MILLISECOND UINT64_C(1000000)
 /* No request is on its way for longer; whoever removes waits for more than that and a client's tries. */
 #define HAUNTS_MS   60000
+/* But a removal in the hands of somebody on the way: less than a grace. */
+#define HUNG_MS     480000
 
 static struct ckpt_s3_vars vars;
 static struct ckpt_s3_settings settings;
@@ -93,12 +95,23 @@ static struct fault_rule answer(struct sim *sim)
 	return rule;
 }
 
-/* A DELETE is not done late: it would hit what was put there since, which nobody can help. */
+/*
+ * A file of a step is removed under a tombstone, which stays until nothing is under way. No other DELETE is done late: it
+ * would hit what was put there since, which nobody can help.
+ */
+static bool hits_others(const struct s3_request *asked)
+{
+	const char *step = strstr(asked->key, "/step-");
+
+	return strcmp(asked->method, "DELETE") == 0 && (!step || !strchr(step + 1, '/'));
+}
+
 static struct fault_rule judge(void *user, const struct s3_request *asked)
 {
 	struct remote_proc *proc = user;
 	struct sim *sim = &proc->world->sim;
 	struct fault_rule rule = {.kind = FAULT_NONE};
+	bool hits = hits_others(asked);
 	bool removes = strcmp(asked->method, "DELETE") == 0;
 	uint32_t late_ms = (uint32_t)sim_between(sim, 1, sim_chance(sim, 5000) ? 300 : HAUNTS_MS);
 
@@ -109,14 +122,14 @@ static struct fault_rule judge(void *user, const struct s3_request *asked)
 	else if (sim_fault(sim, SIM_NET_REPLY))
 		rule.kind = FAULT_DROP_REPLY;
 	else if (sim_fault(sim, SIM_NET_LATE))
-		rule.kind = removes ? FAULT_DROP : FAULT_LATE;
+		rule.kind = hits ? FAULT_DROP : FAULT_LATE;
 	else if (sim_fault(sim, SIM_NET_TWICE))
-		rule.kind = removes ? FAULT_NONE : FAULT_TWICE;
+		rule.kind = hits ? FAULT_NONE : FAULT_TWICE;
 	else if (sim_fault(sim, SIM_NET_ERROR))
 		rule = answer(sim);
 	else if (sim_fault(sim, SIM_NET_STALL))
 		rule.kind = FAULT_STALL;
-	rule.delay_ms = late_ms;
+	rule.delay_ms = removes ? late_ms * (HUNG_MS / HAUNTS_MS) : late_ms;
 	remote_asked(proc, asked);
 	sim_note(sim, proc->id, s3_operation(asked), asked->key, s3_part_number(asked), 0,
 		rule.kind);

@@ -740,6 +740,11 @@ PLANTED = [
         "\treturn ckpt_task_continue(task, reader_body);\n",
         "a step is removed under a tombstone of whoever removes it", REMOTE),
     Planted(
+        "remote-removal-made-again-is-sure", "libckpt/engine/burial.c",
+        "\tif (((b->op.result < 0 && b->op.result != -ENOENT) || b->op.uncertain) && grave)\n",
+        "\tif (b->op.result < 0 && b->op.result != -ENOENT && grave)\n",
+        "the tombstone stays while a try of a removal may be under way", REMOTE, rare=True),
+    Planted(
         "remote-removed-is-sent-again", "libckpt/engine/sieve.c",
         "\treturn !(there && there->state == CKPT_STEP_COMMITTED) &&\n",
         "\treturn false && !(there && there->state == CKPT_STEP_COMMITTED) &&\n",

@@ -13,19 +13,14 @@
 #include <unistd.h>
 
 #include "engine/lister.h"
-#include "engine/open.h"
 #include "engine/restore_state.h"
-#include "lib/bucket_http.h"
-#include "lib/core_rig.h"
+#include "lib/bucket_core.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
-#include "s3/client.h"
 
-#define BYTES  60000
-#define BLOCK  8192
-#define S_NS   UINT64_C(1000000000)
-#define BUCKET "bucket"
-#define NEVER  UINT_MAX
+#define BYTES 60000
+#define BLOCK 8192
+#define NEVER UINT_MAX
 
 #define MANIFEST "g000001/step-0000000010/manifest.json"
 
@@ -41,11 +36,7 @@ enum way {
 struct scene {
 	char *dir;
 	char out[512];
-	struct core_rig rig;
-	struct front front;
-	struct bucket_http http;
-	struct ckpt_s3_settings settings;
-	struct ckpt_s3_client client;
+	struct bucket_core b;
 	unsigned asked;
 	/* Requests from this one on; the first is 1. */
 	unsigned hangs_at;
@@ -82,93 +73,6 @@ static struct fault_rule judge(void *user, const struct s3_request *asked)
 	return rule;
 }
 
-/* Whoever asks is nobody: there are no keys to be had. */
-static void open_bucket(struct scene *s)
-{
-	const struct buckets_config config = {.seed = 1, .journal = &s->front.journal};
-	struct ckpt_s3_client *client = &s->client;
-
-	s->front.buckets = buckets_new(&config);
-	assert_non_null(s->front.buckets);
-	buckets_capabilities(s->front.buckets)->part_minimum = 1;
-	buckets_make(s->front.buckets, BUCKET);
-	bucket_http_init(&s->http, &s->rig.inbox, &s->front, 2);
-	s->http.judge = judge;
-	s->http.user = s;
-	s->settings.anonymous = true;
-	assert_int_equal(ckpt_s3_place_parse("s3://" BUCKET "/run", NULL, &client->place), 0);
-	client->asked = (struct ckpt_s3_endpoint_config){.url = "http://s3.localhost",
-		.region = "us-east-1",
-		.bucket = client->place.bucket};
-	assert_int_equal(ckpt_s3_endpoint_make(&client->asked, NULL, &client->endpoint), 0);
-}
-
-/* The rig's environment and core do not move: a client may name them before they are there. */
-static void open_client(struct scene *s)
-{
-	struct ckpt_s3_client *client = &s->client;
-	const struct ckpt_s3_credentials_config config = {
-		.with = {&s->rig.env, &s->rig.core.sched, &s->rig.core.timers, &s->http.http},
-		.settings = &s->settings};
-	struct ckpt_s3_client opened = {.env = config.with.env,
-		.sched = config.with.sched,
-		.timers = config.with.timers,
-		.http = config.with.http,
-		.place = client->place,
-		.asked = client->asked,
-		.endpoint = client->endpoint};
-
-	*client = opened;
-	client->asked.bucket = client->place.bucket;
-	assert_int_equal(ckpt_s3_credentials_open(&config, &client->credentials), 0);
-}
-
-static void run_now(struct scene *s)
-{
-	core_rig_run(&s->rig);
-	while (bucket_http_next(&s->http) <= s->rig.now_ns) {
-		bucket_http_run(&s->http, s->rig.now_ns);
-		core_rig_run(&s->rig);
-	}
-}
-
-/* Until nothing more happens within a second. */
-static void run_on(struct scene *s)
-{
-	run_now(s);
-	while (bucket_http_next(&s->http) < s->rig.now_ns + S_NS) {
-		s->rig.now_ns = bucket_http_next(&s->http);
-		run_now(s);
-	}
-}
-
-static void open_engine(struct scene *s, bool of_bucket)
-{
-	open_client(s);
-	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->dir,
-				       .bucket = of_bucket ? &s->client : NULL,
-				       .block_bytes = BLOCK,
-				       .read_only = true});
-	s->rig.now_ns = ckpt_max_u64(s->rig.now_ns, s->http.now_ns);
-	s->client.log = s->rig.log;
-	ckpt_s3_client_begin(&s->client);
-	struct ckpt_command *opener =
-		ckpt_command_new(&s->rig.core, sizeof(struct ckpt_opener), ckpt_opener_clear);
-	ckpt_command_post(opener, ckpt_open_body);
-	run_on(s);
-	assert_true(ckpt_latch_get(&opener->latch) & CKPT_DONE_END);
-	assert_int_equal(opener->result, 0);
-	ckpt_command_unref(opener);
-}
-
-static void close_engine(struct scene *s)
-{
-	core_rig_close(&s->rig);
-	assert_int_equal(s->http.under_way, 0);
-	ckpt_s3_credentials_close(s->client.credentials);
-	ckpt_s3_signing_key_clear(&s->client.signing);
-}
-
 static uint32_t bits(struct ckpt_restore *r)
 {
 	return ckpt_latch_get(ckpt_restore_latch(r));
@@ -187,18 +91,18 @@ static struct ckpt_restore *begin(struct scene *s, enum way way)
 
 	if (way == WAY_INTO) {
 		const struct ckpt_core_place place = {
-			.root = -1, .bucket = &s->client, .label = "the bucket"};
-		assert_int_equal(ckpt_restore_new(&s->rig.core, NULL, 10, sinks[way], &r), 0);
+			.root = -1, .bucket = &s->b.client, .label = "the bucket"};
+		assert_int_equal(ckpt_restore_new(&s->b.rig.core, NULL, 10, sinks[way], &r), 0);
 		assert_int_equal(ckpt_restore_set_dest(r, &place), 0);
 		ckpt_restore_post_open(r);
 	} else {
-		r = core_rig_begin(&s->rig, 10, sinks[way], way == WAY_OUT ? s->out : NULL);
+		r = core_rig_begin(&s->b.rig, 10, sinks[way], way == WAY_OUT ? s->out : NULL);
 	}
-	run_on(s);
+	bucket_core_run(&s->b);
 	if (way == WAY_MEMORY && bits(r) & CKPT_DONE_OPENED) {
-		assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+		assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->b.rig.err), 0);
 		ckpt_restore_post_start(r);
-		run_on(s);
+		bucket_core_run(&s->b);
 	}
 	return r;
 }
@@ -215,28 +119,29 @@ static struct scene *fresh(enum way way)
 	s->step.chunk_bytes = BLOCK / 2;
 	s->step.catalog = true;
 	craft_commit(&s->step);
-	open_bucket(s);
-	open_engine(s, false);
+	bucket_core_begin(&s->b);
+	s->b.http.judge = judge;
+	s->b.http.user = s;
+	bucket_core_open(&s->b, s->dir, BLOCK, false);
 	if (way != WAY_INTO) {
-		assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), 0);
-		close_engine(s);
-		open_engine(s, true);
+		assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), 0);
+		bucket_core_close(&s->b);
+		bucket_core_open(&s->b, s->dir, BLOCK, true);
 	}
 	return s;
 }
 
 static void done(struct scene *s)
 {
-	close_engine(s);
-	bucket_http_clear(&s->http);
-	front_free(&s->front);
+	bucket_core_close(&s->b);
+	bucket_core_end(&s->b);
 	scratch_remove(s->dir);
 	free(s);
 }
 
 static bool holds_manifest(struct scene *s)
 {
-	return buckets_content(s->front.buckets, BUCKET, "run/" MANIFEST) != NULL;
+	return bucket_core_there(&s->b, MANIFEST) != NULL;
 }
 
 /* False: it did not hang. */
@@ -252,44 +157,44 @@ static bool stop_at(enum way way, unsigned at, enum fault_kind how, bool closes)
 	bool hung = s->asked >= s->hangs_at;
 	if (hung) {
 		assert_false(bits(r) & CKPT_DONE_END);
-		assert_true(s->http.under_way > 0 || how == FAULT_ANSWER);
-		uint64_t before_ns = s->rig.now_ns;
+		assert_true(s->b.http.under_way > 0 || how == FAULT_ANSWER);
+		uint64_t before_ns = s->b.rig.now_ns;
 		unsigned before = s->asked;
 		if (closes) {
-			closer = ckpt_command_new(&s->rig.core, sizeof(struct ckpt_closer), NULL);
+			closer = ckpt_command_new(&s->b.rig.core, sizeof(struct ckpt_closer), NULL);
 			ckpt_command_post(closer, ckpt_closer_body);
 		} else {
 			ckpt_restore_post_cancel(r);
 		}
-		run_now(s);
+		bucket_core_now(&s->b);
 		assert_true(bits(r) & CKPT_DONE_END);
-		assert_int_equal(s->http.under_way, 0);
+		assert_int_equal(s->b.http.under_way, 0);
 		assert_int_equal(s->asked, before);
-		assert_int_equal(s->rig.now_ns, before_ns);
+		assert_int_equal(s->b.rig.now_ns, before_ns);
 		if (closer)
 			assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
 	}
 	bool tried = r->exporter.publish_tried;
-	int code = core_rig_end(&s->rig, r);
+	int code = core_rig_end(&s->b.rig, r);
 	/* What is swept after the manifest is not waited for, nor missed. */
 	if (!hung || (code == 0 && tried))
 		assert_int_equal(code, 0);
 	else
 		assert_int_equal(code, told);
 	if (code < 0) {
-		assert_int_equal(strstr(s->rig.err.message, "may be there") != NULL, tried);
-		assert_string_equal(s->rig.err.file, tried ? MANIFEST : "");
+		assert_int_equal(strstr(s->b.rig.err.message, "may be there") != NULL, tried);
+		assert_string_equal(s->b.rig.err.file, tried ? MANIFEST : "");
 	}
 	if (code == 0)
 		assert_true(holds_manifest(s));
 	else if (way == WAY_INTO && !tried)
 		assert_false(holds_manifest(s));
-	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, "without its catalog"));
+	assert_false(core_rig_logged(&s->b.rig, CKPT_LOG_WARN, "without its catalog"));
 	if (closer)
 		ckpt_command_unref(closer);
 	s->hangs_at = NEVER;
 	if (!closes)
-		assert_int_equal(core_rig_end(&s->rig, begin(s, way)), 0);
+		assert_int_equal(core_rig_end(&s->b.rig, begin(s, way)), 0);
 	if (!closes)
 		assert_true(holds_manifest(s));
 	done(s);
@@ -335,7 +240,7 @@ static void test_taken_back_under_the_lock(void **state)
 
 	(void)state;
 	scratch_flip(craft_shard(&s->step, 0), BYTES - 1);
-	assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
+	assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
 	assert_int_equal(s->aborted, 1);
 	assert_false(s->let_go);
 	assert_true(is_free(s));
@@ -352,9 +257,9 @@ static void test_claimed_before_it_is_read(void **state)
 	(void)state;
 	assert_true(other >= 0 && fcntl(other, F_OFD_SETLK, &lock) == 0);
 	scratch_flip(craft_index(&s->step, 0), 10);
-	assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), CKPT_EINUSE);
+	assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), CKPT_EINUSE);
 	(void)close(other);
-	assert_int_equal(core_rig_end(&s->rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
+	assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
 	done(s);
 }
 

@@ -384,6 +384,8 @@ static void test_a_closed_connection_costs_nothing(void **state)
 		assert_int_equal(http_ask_run(&ask), 0);
 		assert_true(ckpt_http_header(&ask.req, "x-sum", value, sizeof(value)));
 		assert_true(strtoull(value, NULL, 10) == sum_of(body, 1000));
+		/* The first time there is no connection that was kept. */
+		assert_int_equal(ask.req.resent, i > 0);
 		http_ask_clear(&ask);
 	}
 	assert_true(http_server_connections(rig.server) >= 8);

@@ -407,6 +407,61 @@ static void test_expired_tokens(void **state)
 	free(data);
 }
 
+/* What is on the way to a server has words of its own. */
+static void drop_words(void *user, const struct s3_request *asked, struct s3_reply *reply)
+{
+	(void)user;
+	(void)asked;
+	if (reply->status >= 300)
+		rope_clear(&reply->body);
+}
+
+/*
+ * A try that nobody has answered may be carried out long after the next one has succeeded. What was refused, or never
+ * sent, is not.
+ */
+static void test_removals_that_may_be_under_way(void **state)
+{
+	static const struct {
+		const char *rules;
+		bool wordless;
+		bool uncertain;
+		int result;
+	} cases[] = {
+		{"", false, false, 0},
+		{"{'do':'refuse','times':1}", false, false, 0},
+		{"{'do':'answer','status':503,'code':'SlowDown','times':1}", false, false, 0},
+		{"{'do':'answer','status':403,'code':'AccessDenied'}", false, false, CKPT_EAUTH},
+		{"{'do':'answer','status':503,'times':1}", true, true, 0},
+		{"{'do':'answer','status':500,'code':'InternalError','times':1}", false, true, 0},
+		{"{'do':'answer','status':502,'times':1}", true, true, 0},
+		{"{'do':'answer','status':504,'times':1}", true, true, 0},
+		{"{'do':'drop_reply','times':1}", false, true, 0},
+		{"{'do':'stall','times':1}", false, true, 0},
+		{"{'do':'late','times':1,'delay_ms':100000}", false, true, 0},
+		{"{'do':'late','times':1},{'do':'answer','status':503,'code':'SlowDown','times':1}",
+			false, true, 0},
+		/* By whoever speaks HTTP, and not by us. */
+		{"{'do':'twice','times':1,'delay_ms':100000}", false, true, 0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct bucket_rig *rig = probed((struct bucket_rig){0});
+
+		rig->http.answered = cases[i].wordless ? drop_words : NULL;
+		bucket_rig_faults(rig, cases[i].rules);
+		assert_int_equal(bucket_rig_remove(rig, "first"), cases[i].result);
+		if (rig->op.uncertain != cases[i].uncertain)
+			fail_msg("%s: uncertain is %d", cases[i].rules, rig->op.uncertain);
+		/* Of the next one nothing is under way. */
+		bucket_rig_faults(rig, "");
+		assert_int_equal(bucket_rig_remove(rig, "first"), 0);
+		assert_false(rig->op.uncertain);
+		bucket_rig_free(rig);
+	}
+}
+
 static void drop_range(void *user, struct s3_request *asked)
 {
 	(void)user;
@@ -493,6 +548,7 @@ int main(void)
 		cmocka_unit_test(test_servers_without_conditions),
 		cmocka_unit_test(test_complete),
 		cmocka_unit_test(test_posts_that_are_done_twice),
+		cmocka_unit_test(test_removals_that_may_be_under_way),
 		cmocka_unit_test(test_create_that_fails),
 		cmocka_unit_test(test_an_upload_that_stays),
 		cmocka_unit_test(test_a_server_that_fails),
