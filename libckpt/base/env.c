@@ -7,6 +7,11 @@ uint64_t ckpt_env_now(struct ckpt_env *env)
 	return env->ops->now_ns(env);
 }
 
+uint64_t ckpt_env_age(struct ckpt_env *env)
+{
+	return env->ops->age_ns ? env->ops->age_ns(env) : env->ops->now_ns(env);
+}
+
 uint64_t ckpt_env_wall_ms(struct ckpt_env *env)
 {
 	return env->ops->wall_ms(env);

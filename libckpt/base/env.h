@@ -25,6 +25,8 @@ struct ckpt_job {
 struct ckpt_env_ops {
 	const char *name;
 	uint64_t (*now_ns)(struct ckpt_env *env); /* monotonic */
+	/* Monotonic, and goes on while the machine is suspended. NULL: as now_ns, for it never is */
+	uint64_t (*age_ns)(struct ckpt_env *env);
 	/* Since the epoch; it may jump. For labels, and for dates that others have set. */
 	uint64_t (*wall_ms)(struct ckpt_env *env);
 	uint64_t (*random)(struct ckpt_env *env);
@@ -36,7 +38,10 @@ struct ckpt_env {
 	struct ckpt_inbox *inbox; /* where jobs and requests come back */
 };
 
+/* For what is waited for: no shorter than it should be. It stands still while the machine is suspended. */
 uint64_t ckpt_env_now(struct ckpt_env *env);
+/* For how old something is: what others have done since. Of one clock with itself alone, and not with the other. */
+uint64_t ckpt_env_age(struct ckpt_env *env);
 uint64_t ckpt_env_wall_ms(struct ckpt_env *env);
 uint64_t ckpt_env_random(struct ckpt_env *env);
 /* Preconditions: work and node.run are set, and the job is not under way. */

@@ -34,6 +34,12 @@ static uint64_t os_now_ns(struct ckpt_env *env)
 	return ckpt_clock_ns();
 }
 
+static uint64_t os_age_ns(struct ckpt_env *env)
+{
+	(void)env;
+	return ckpt_age_clock_ns();
+}
+
 static uint64_t os_wall_ms(struct ckpt_env *env)
 {
 	struct timespec now;
@@ -91,6 +97,7 @@ static void os_run(struct ckpt_env *env, struct ckpt_job *job)
 static const struct ckpt_env_ops os_ops = {
 	.name = "os",
 	.now_ns = os_now_ns,
+	.age_ns = os_age_ns,
 	.wall_ms = os_wall_ms,
 	.random = os_random,
 	.run = os_run,

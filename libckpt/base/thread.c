@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads, the monotonic clock, conditions that wait on it, and the count of forks. */
+/* Threads, the monotonic clocks, conditions that wait on it, and the count of forks. */
 #include "base/thread.h"
 
 #include <errno.h>
@@ -75,13 +75,23 @@ unsigned ckpt_thread_cpus(void)
 	return online > 0 ? (unsigned)online : 1;
 }
 
-uint64_t ckpt_clock_ns(void)
+static uint64_t read_clock(clockid_t clock)
 {
 	struct timespec now;
 
-	/* Cannot fail: the clock exists on every Linux and the pointer is good. */
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	/* Cannot fail: these clocks exist on every Linux and the pointer is good. */
+	(void)clock_gettime(clock, &now);
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+uint64_t ckpt_clock_ns(void)
+{
+	return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t ckpt_age_clock_ns(void)
+{
+	return read_clock(CLOCK_BOOTTIME);
 }
 
 uint64_t ckpt_deadline(int timeout_ms)

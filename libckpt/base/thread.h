@@ -16,8 +16,10 @@ void ckpt_thread_give_way(void);
 /* CPUs that this process may run on, at least 1. */
 unsigned ckpt_thread_cpus(void);
 
-/* Monotonic nanoseconds. */
+/* Monotonic nanoseconds. They stand still while the machine is suspended: what is waited for is waited for whole. */
 uint64_t ckpt_clock_ns(void);
+/* The same of a clock that goes on then: how old something is. Not to be mixed with the other. */
+uint64_t ckpt_age_clock_ns(void);
 
 /* The monotonic time in timeout_ms from now; UINT64_MAX when it is negative: no end. */
 uint64_t ckpt_deadline(int timeout_ms);

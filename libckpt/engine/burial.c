@@ -64,7 +64,8 @@ static void start_look(struct ckpt_burial *b)
 {
 	char path[CKPT_PATH_MAX];
 
-	b->looked_ns = ckpt_env_now(b->core->parts.env);
+	b->looked_ns = ckpt_env_age(b->core->parts.env);
+	b->op.not_after_ns = b->looked_ns + CKPT_BURIAL_ASK_NS;
 	ckpt_name_tombstone(path, b->generation, b->step);
 	ckpt_store_get(b->store, &b->op, path, CKPT_SEALED_MAX);
 }
@@ -133,7 +134,7 @@ static int check_doubt(struct ckpt_burial *b)
 
 static uint64_t age_ns(const struct ckpt_burial *b)
 {
-	return ckpt_env_now(b->core->parts.env) - b->looked_ns;
+	return ckpt_env_age(b->core->parts.env) - b->looked_ns;
 }
 
 /* What was seen is too old to go by: an answer has taken long, or the process stood still. */

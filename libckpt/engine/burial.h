@@ -16,7 +16,7 @@
  * None of them, but UNMARK of one's own, does anything when there is a later claim, or the job goes on from another step.
  *
  * So one removes a step at a time, as long as what he has seen, which is a minute old at most, and his request after
- * it take less time than the graces of the others: who takes a removal over waits for a whole grace once more, and who was
+ * it, which leaves by CKPT_BURIAL_ASK_NS, take less time than the graces of the others: who takes a removal over waits for a whole grace once more, and who was
  * before him finds another tombstone. CKPT_BURIAL_GRACE_S is enough for that.
  */
 #ifndef CKPT_ENGINE_BURIAL_H
@@ -37,6 +37,11 @@ enum ckpt_burial_act {
  * one's own grace is.
  */
 #define CKPT_BURIAL_GRACE_S 600
+/*
+ * From a look to the last moment when a request that goes by it leaves, of who removes a file or publishes a manifest. A try
+ * that has left then is over before a grace is.
+ */
+#define CKPT_BURIAL_ASK_NS  UINT64_C(360000000000)
 
 struct ckpt_burial {
 	struct ckpt_task task; /* await `finished`, look at `result` */

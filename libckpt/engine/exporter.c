@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/burial.h"
 #include "engine/exporter_place.h"
 #include "format/sealed.h"
 
@@ -280,7 +281,7 @@ static int last_look_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	e->looked_ns = ckpt_env_now(e->core->parts.env);
+	e->looked_ns = ckpt_env_age(e->core->parts.env);
 	ckpt_exporter_look_for_stone(e);
 	CKPT_AWAIT(task, e->op.done);
 	r = ckpt_exporter_take_stone(e);
@@ -301,7 +302,7 @@ static int last_look_body(struct ckpt_task *task)
 
 static bool is_stale(const struct ckpt_exporter *e)
 {
-	return ckpt_env_now(e->core->parts.env) - e->looked_ns > STALE_NS;
+	return ckpt_env_age(e->core->parts.env) - e->looked_ns > STALE_NS;
 }
 
 /* An answer has taken long, or the process stood still. */
@@ -324,6 +325,7 @@ static int publish_body(struct ckpt_task *task)
 	if (is_stale(e))
 		return look_again(e);
 	e->publish_tried = true;
+	e->op.not_after_ns = e->looked_ns + CKPT_BURIAL_ASK_NS;
 	ckpt_name_manifest(e->path, ckpt_exporter_generation(e), ckpt_exporter_step(e));
 	ckpt_store_publish(
 		e->store, &e->op, e->path, e->pick->manifest_bytes, e->pick->manifest_length, NULL);

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/burial.h"
 #include "engine/open.h"
 #include "format/sealed.h"
 
@@ -24,7 +25,7 @@ static struct ckpt_upload *upload_of(struct ckpt_task *task)
 
 static uint64_t now(const struct ckpt_upload *u)
 {
-	return ckpt_env_now(u->core->parts.env);
+	return ckpt_env_age(u->core->parts.env);
 }
 
 /* What to give up with after an operation in the remote store; 0: go on. */
@@ -747,6 +748,7 @@ static int publish_body(struct ckpt_task *task)
 		return give_up(u, r);
 	if (now(u) - u->looked_ns > STALE_NS)
 		return look_again(u);
+	u->op.not_after_ns = u->looked_ns + CKPT_BURIAL_ASK_NS;
 	ckpt_store_publish(u->dest, &u->op, u->pick.path, u->pick.manifest_bytes,
 		u->pick.manifest_length, NULL);
 	CKPT_AWAIT(task, u->op.done);

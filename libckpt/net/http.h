@@ -55,6 +55,11 @@ struct ckpt_http_req {
 	/* `peer` of an earlier try: over a new connection now, and to another address if the name has one; NULL: any */
 	const char *apart;
 	struct ckpt_http_limits limits;
+	/*
+	 * By ckpt_age_clock_ns(): no byte of it leaves later, be it the first time or when it is sent again. -ETIMEDOUT then.
+	 * 0: it may leave whenever its turn comes.
+	 */
+	uint64_t not_after_ns;
 
 	/*
 	 * Where the body of an answer goes. 2xx: `sink`, if there is one; more than `room` bytes are -EFBIG. Else, and

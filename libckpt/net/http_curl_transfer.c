@@ -213,6 +213,15 @@ static int stop(struct http_transfer *t, int code, const char *words)
 	return 0;
 }
 
+/* Whether it may leave still, after a wait in line, for a connection, for the process to go on. */
+static bool may_leave(struct http_transfer *t)
+{
+	if (t->req->not_after_ns == 0 || ckpt_age_clock_ns() <= t->req->not_after_ns)
+		return true;
+	(void)stop(t, -ETIMEDOUT, "the time in which it may be sent is over");
+	return false;
+}
+
 static size_t on_read(char *buffer, size_t size, size_t count, void *user)
 {
 	struct http_transfer *t = user;
@@ -222,6 +231,8 @@ static size_t on_read(char *buffer, size_t size, size_t count, void *user)
 	length = ckpt_rate_piece(rate, length);
 	if (length == 0)
 		return 0;
+	if (!may_leave(t))
+		return CURL_READFUNC_ABORT;
 	if (rate->bytes_per_s != 0) {
 		t->paid_ns = ckpt_rate_take(rate, ckpt_clock_ns(), length);
 		if (t->paid_ns != 0)
@@ -333,6 +344,8 @@ static int on_request(void *user, char *to, char *from, int to_port, int from_po
 	(void)from;
 	(void)to_port;
 	(void)from_port;
+	if (!may_leave(t))
+		return CURL_PREREQFUNC_ABORT;
 	t->sendings++;
 	t->req->resent = t->sendings > 1;
 	return CURL_PREREQFUNC_OK;

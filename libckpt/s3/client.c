@@ -270,6 +270,7 @@ static void submit(struct ckpt_s3_call *call)
 	req->sink = call->sink;
 	req->room = call->room;
 	req->reply_limit = call->reply_limit;
+	req->not_after_ns = call->not_after_ns;
 	/* As slow as 64 KiB a second is slow, and no failure: what stands still is found out sooner. */
 	req->limits.total_ms = (uint32_t)ckpt_min_u64(
 		TOTAL_MS + (call->body_length + call->room) / 64, UINT32_MAX);
@@ -305,6 +306,16 @@ static int give_up(struct ckpt_s3_call *call)
 	return fail(call, -ECANCELED, "it was given up");
 }
 
+/* How long a try may begin yet, by what it goes by. */
+static uint64_t left_ns(const struct ckpt_s3_call *call)
+{
+	uint64_t age_ns = ckpt_env_age(call->client->env);
+
+	if (call->not_after_ns == 0)
+		return UINT64_MAX;
+	return ckpt_max_u64(call->not_after_ns, age_ns) - age_ns;
+}
+
 static int keys_body(struct ckpt_task *task)
 {
 	struct ckpt_s3_call *call = call_of(task);
@@ -330,6 +341,8 @@ static int keys_body(struct ckpt_task *task)
 		return fail(call, keys_code(call->want.result), why->message);
 	}
 	clear_answer(call);
+	if (left_ns(call) == 0)
+		return fail(call, -ETIMEDOUT, "the time in which it may be sent is over");
 	r = prepare(call, ckpt_s3_credentials_keys(client->credentials));
 	if (r < 0)
 		return fail(call, r, ckpt_code_text(r));
@@ -526,10 +539,11 @@ static bool try_again(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 	if (!call->deadline_ns)
 		call->deadline_ns = now_ns + CKPT_S3_CALL_MS * MS;
 	uint64_t wait_ms = 0;
+	uint64_t until_ns = ckpt_max_u64(call->deadline_ns, now_ns) - now_ns;
 	const struct ckpt_s3_delays delays = {
 		.retry_after_ms = header_ms(call, "retry-after", now_s),
 		.amz_retry_after_ms = header_ms(call, "x-amz-retry-after", now_s),
-		.left_ms = call->deadline_ns > now_ns ? (call->deadline_ns - now_ns) / MS : 0,
+		.left_ms = ckpt_min_u64(until_ns, left_ns(call)) / MS,
 		.random = ckpt_env_random(client->env)};
 
 	call->tries.patient =

@@ -96,6 +96,8 @@ struct ckpt_s3_call {
 	 * ckpt_s3_client_look(). NULL: it goes on to its end.
 	 */
 	const int *stop;
+	uint64_t
+		not_after_ns; /* by ckpt_env_age(): no try is sent later, -ETIMEDOUT; 0: whenever */
 
 	/*
 	 * What came of it. 0: the server has done it, and says so. -ENOENT: there is no such object. -EEXIST: a

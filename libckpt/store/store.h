@@ -84,6 +84,11 @@ struct ckpt_store_op {
 	 * server's client is told to look (ckpt_core_give_up()); a disk is waited for. NULL: it goes on to its end.
 	 */
 	const int *stop;
+	/*
+	 * REMOVE, PUT, PUBLISH: by ckpt_env_age(). It goes by what was seen, and is not asked for later, however it was held up:
+	 * -ETIMEDOUT then, and after a try that had no answer it may be done all the same. A directory removes at once. 0: whenever.
+	 */
+	uint64_t not_after_ns;
 
 	/* What the store answers. */
 	bool done;
@@ -185,7 +190,7 @@ bool ckpt_store_is_no_file(int code);
 /* A code of a read: the medium does not give these bytes, or not as they were written. Others may be good. */
 bool ckpt_store_is_unreadable(int code);
 
-/* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both, and `stop`, afterwards. */
+/* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both, `stop` and `not_after_ns`, afterwards. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 
 /* Which tier it is, for error records. */

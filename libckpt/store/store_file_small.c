@@ -82,6 +82,9 @@ static int publish_body(struct ckpt_task *task)
 	if (r < 0)
 		return ckpt_file_discard(op, ckpt_file_fail(op, r, "%s %s",
 						     op->locked ? "lock" : "close", op->temp.path));
+	if (op->not_after_ns && ckpt_env_age(op->store->env) > op->not_after_ns)
+		return ckpt_file_discard(
+			op, ckpt_file_fail(op, -ETIMEDOUT, "publish %s", op->path));
 	ckpt_file_ask_rename(op, op->temp.path, op->path, op->over ? CKPT_RENAME_REPLACE : 0);
 	CKPT_AWAIT(task, !op->asked);
 	r = (int)op->req.result;

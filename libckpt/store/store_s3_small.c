@@ -23,6 +23,7 @@ static struct ckpt_s3_call *ask_put(struct ckpt_store_op *op, const char *path, 
 
 	call->body = op->data;
 	call->body_length = op->length;
+	call->not_after_ns = op->not_after_ns;
 	if (once)
 		call->headers[call->header_count++] =
 			(struct ckpt_http_header){.name = "if-none-match", .value = "*"};
@@ -205,6 +206,7 @@ int ckpt_s3_remove_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->path, "remove")->quiet = true;
+	work->call.not_after_ns = op->not_after_ns;
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
 	op->uncertain = work->call.uncertain;

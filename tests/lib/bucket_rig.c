@@ -23,6 +23,11 @@ static uint64_t now(struct ckpt_env *env)
 	return rig_of(env)->now_ns;
 }
 
+static uint64_t age(struct ckpt_env *env)
+{
+	return rig_of(env)->now_ns + rig_of(env)->suspended_ns;
+}
+
 static uint64_t wall(struct ckpt_env *env)
 {
 	const struct bucket_rig *rig = rig_of(env);
@@ -41,8 +46,12 @@ static void run_job(struct ckpt_env *env, struct ckpt_job *job)
 	ckpt_inbox_push(env->inbox, &job->node);
 }
 
-static const struct ckpt_env_ops env_ops = {
-	.name = "rig", .now_ns = now, .wall_ms = wall, .random = draw, .run = run_job};
+static const struct ckpt_env_ops env_ops = {.name = "rig",
+	.now_ns = now,
+	.age_ns = age,
+	.wall_ms = wall,
+	.random = draw,
+	.run = run_job};
 
 static void open_server(struct bucket_rig *rig, uint64_t seed)
 {

@@ -36,6 +36,7 @@ struct bucket_rig {
 	struct ckpt_error err;
 	struct dice dice;
 	uint64_t now_ns;
+	uint64_t suspended_ns; /* that the machine was, in which no time has gone by here */
 };
 
 #define BUCKET_RIG_BLOCK  UINT64_C(1024)

@@ -41,6 +41,11 @@ static uint64_t still_now(struct ckpt_env *env)
 	return rig_of(env)->now_ns;
 }
 
+static uint64_t still_age(struct ckpt_env *env)
+{
+	return rig_of(env)->now_ns + rig_of(env)->suspended_ns;
+}
+
 static uint64_t still_wall(struct ckpt_env *env)
 {
 	return UINT64_C(1700000000000) + rig_of(env)->now_ns / MILLISECOND;
@@ -71,6 +76,7 @@ static void take_job(struct ckpt_env *env, struct ckpt_job *job)
 
 static const struct ckpt_env_ops still_env_ops = {.name = "core_rig",
 	.now_ns = still_now,
+	.age_ns = still_age,
 	.wall_ms = still_wall,
 	.random = seeded,
 	.run = take_job};

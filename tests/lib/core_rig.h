@@ -51,6 +51,7 @@ struct core_rig {
 	struct ckpt_plan *plan; /* of the last save */
 	struct ckpt_error err;  /* of the last thing that failed */
 	uint64_t now_ns;
+	uint64_t suspended_ns; /* that the machine was, in which no time has gone by here */
 	uint64_t random;
 	bool hold_jobs;
 	struct ckpt_job *held; /* oldest last */

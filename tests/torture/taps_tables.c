@@ -419,6 +419,7 @@ int ckpt_env_os_open(unsigned threads, struct ckpt_inbox *inbox, struct ckpt_env
 	real_env = env->ops;
 	tapped_env = (struct ckpt_env_ops){.name = real_env->name,
 		.now_ns = odd_now,
+		.age_ns = real_env->age_ns,
 		.wall_ms = odd_wall,
 		.random = odd_random,
 		.run = odd_run};

@@ -194,6 +194,8 @@ static void test_clock_and_random(void **state)
 		all_clear |= ~value;
 		assert_true(ckpt_env_now(env) >= before);
 		before = ckpt_env_now(env);
+		/* The time for which the machine was suspended is not taken away again. */
+		assert_true(ckpt_env_age(env) >= before);
 	}
 	/* Every bit was 1 at some time, and 0 at some other. */
 	assert_true(all_set == UINT64_MAX && all_clear == UINT64_MAX);

@@ -390,6 +390,15 @@ static void test_an_index_alone(void **state)
 	assert_int_equal(verify(s), STEPS);
 }
 
+/* The process stands still for longer than a grace, or the whole machine. */
+static void pass(struct core_rig *rig, bool suspended)
+{
+	if (suspended)
+		rig->suspended_ns += GRACE_MS * UINT64_C(1000000);
+	else
+		core_rig_sleep(rig, GRACE_MS);
+}
+
 static void begin_upload(struct scene *s, struct core_rig *rig)
 {
 	remove_there(s, "manifest.json");
@@ -418,10 +427,11 @@ static void test_gone_meanwhile(void **state)
 }
 
 /* It has looked at all, and stands still before it publishes, for so long that the step has been removed meanwhile. */
-static void test_removed_meanwhile(void **state)
+static void removed_meanwhile(void **state, bool suspended)
 {
-	struct scene *s = *state;
 	struct core_rig rig;
+	(void)set_up(state);
+	struct scene *s = *state;
 
 	begin_upload(s, &rig);
 	(void)io_fault_add(
@@ -430,12 +440,50 @@ static void test_removed_meanwhile(void **state)
 	core_rig_let_go(&rig);
 	remove_there(s, ".index");
 	remove_there(s, ".safetensors");
-	core_rig_sleep(&rig, GRACE_MS);
+	pass(&rig, suspended);
 	core_rig_let_go(&rig);
 	assert_false(is_there(s, "1/manifest.json"));
 	core_rig_sleep(&rig, GRACE_MS);
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS);
+	(void)tear_down(state);
+}
+
+static void test_removed_meanwhile(void **state)
+{
+	removed_meanwhile(state, false);
+	removed_meanwhile(state, true);
+}
+
+/* It stands still between its last look and its publication, which in a directory is of several requests; or the machine is suspended. */
+static void publish_late(void **state, bool suspended)
+{
+	struct core_rig rig;
+	(void)set_up(state);
+	struct scene *s = *state;
+
+	begin_upload(s, &rig);
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC,
+					       .path = "manifest.json" CKPT_STORE_TEMP,
+					       .nth = 1,
+					       .hold = true});
+	core_rig_let_go(&rig);
+	assert_false(is_there(s, "1/manifest.json"));
+	remove_there(s, ".index");
+	remove_there(s, ".safetensors");
+	pass(&rig, suspended);
+	core_rig_let_go(&rig);
+	assert_false(is_there(s, "1/manifest.json"));
+	core_rig_sleep(&rig, 120000);
+	core_rig_close(&rig);
+	assert_int_equal(verify(s), STEPS);
+	(void)tear_down(state);
+}
+
+static void test_published_too_late(void **state)
+{
+	publish_late(state, false);
+	publish_late(state, true);
 }
 
 /* Each list of the step lasts for so long. */
@@ -751,7 +799,8 @@ int main(void)
 		SCENE(test_catalogs),
 		SCENE(test_an_index_alone),
 		SCENE(test_gone_meanwhile),
-		SCENE(test_removed_meanwhile),
+		cmocka_unit_test(test_removed_meanwhile),
+		cmocka_unit_test(test_published_too_late),
 		SCENE(test_listed_slowly),
 		SCENE(test_going_when_listed),
 		SCENE(test_listed_too_slowly),

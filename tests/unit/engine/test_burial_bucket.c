@@ -31,7 +31,12 @@ struct scene {
 	struct fault_rule fault;
 	unsigned first;
 	unsigned removals; /* that have arrived */
+	bool slow;         /* the manifest is not taken yet */
+	unsigned manifests;
 };
+
+static const struct fault_rule slow_down = {
+	.kind = FAULT_ANSWER, .times = 1, .status = 503, .code = "SlowDown", .retry_after_s = 100};
 
 static bool removes_file(const struct s3_request *asked)
 {
@@ -44,6 +49,10 @@ static struct fault_rule judge(void *user, const struct s3_request *asked)
 	struct scene *s = user;
 	struct fault_rule rule = {.kind = FAULT_NONE};
 
+	if (strcmp(asked->method, "PUT") == 0 && strstr(asked->key, MANIFEST)) {
+		s->manifests++;
+		return s->slow ? slow_down : rule;
+	}
 	if (!removes_file(asked))
 		return rule;
 	s->removals++;
@@ -55,22 +64,21 @@ static struct fault_rule judge(void *user, const struct s3_request *asked)
 	return rule;
 }
 
-static void copy_there(struct scene *s)
+static struct ckpt_restore *begin_copy(struct scene *s)
 {
 	const struct ckpt_core_place place = {
 		.root = -1, .bucket = &s->b.client, .label = "the bucket"};
 	struct ckpt_restore *r = NULL;
 
-	bucket_core_open(&s->b, s->dir, BLOCK, false);
 	assert_int_equal(ckpt_restore_new(&s->b.rig.core, NULL, STEP, CKPT_SINK_STORE, &r), 0);
 	assert_int_equal(ckpt_restore_set_dest(r, &place), 0);
 	ckpt_restore_post_open(r);
 	bucket_core_run(&s->b);
-	assert_int_equal(core_rig_end(&s->b.rig, r), 0);
-	bucket_core_close(&s->b);
+	return r;
 }
 
-static int set_up(void **state)
+/* What is to be copied there. */
+static int set_up_copy(void **state)
 {
 	struct scene *s = need(sizeof(*s));
 
@@ -82,9 +90,19 @@ static int set_up(void **state)
 	bucket_core_begin(&s->b);
 	s->b.http.judge = judge;
 	s->b.http.user = s;
-	copy_there(s);
-	bucket_core_open(&s->b, s->dir, BLOCK, true);
+	bucket_core_open(&s->b, s->dir, BLOCK, false);
 	*state = s;
+	return 0;
+}
+
+static int set_up(void **state)
+{
+	(void)set_up_copy(state);
+	struct scene *s = *state;
+
+	assert_int_equal(core_rig_end(&s->b.rig, begin_copy(s)), 0);
+	bucket_core_close(&s->b);
+	bucket_core_open(&s->b, s->dir, BLOCK, true);
 	return 0;
 }
 
@@ -206,6 +224,70 @@ static void test_refused_at_first(void **state)
 	assert_int_equal(s->removals, 5);
 }
 
+/* A try of a removal, or of a publication, is far off; the process stands still, or the machine is suspended, for half an hour. */
+static void stand_still(struct scene *s, bool suspended)
+{
+	if (suspended)
+		s->b.rig.suspended_ns += 2000 * S_NS;
+	else
+		s->b.rig.now_ns += 2000 * S_NS;
+}
+
+static void remove_late(void **state, unsigned first, bool suspended)
+{
+	(void)set_up(state);
+	struct scene *s = *state;
+
+	assert_int_equal(bury(s, CKPT_BURIAL_MARK), 0);
+	s->first = first;
+	s->fault = slow_down;
+	struct ckpt_command *c = begin(s, CKPT_BURIAL_REMOVE);
+	bucket_core_run(&s->b);
+	assert_false(has_ended(c));
+	assert_int_equal(s->removals, first);
+	stand_still(s, suspended);
+	assert_int_equal(end(s, c), -ETIMEDOUT);
+	assert_int_equal(s->removals, first);
+	assert_true(is_there(s, TOMBSTONE));
+	assert_int_equal(is_there(s, MANIFEST), first == 1);
+	(void)tear_down(state);
+}
+
+static void test_removed_too_late(void **state)
+{
+	for (unsigned first = 1; first <= 3; first++) {
+		remove_late(state, first, false);
+		remove_late(state, first, true);
+	}
+}
+
+static void copy_late(void **state, bool suspended)
+{
+	(void)set_up_copy(state);
+	struct scene *s = *state;
+
+	s->slow = true;
+	struct ckpt_restore *r = begin_copy(s);
+	assert_int_equal(s->manifests, 1);
+	s->slow = false;
+	stand_still(s, suspended);
+	for (unsigned i = 0; i < 12000 && !(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
+		i++)
+		sleep_for(s, 50);
+	assert_int_equal(core_rig_end(&s->b.rig, r), -ETIMEDOUT);
+	assert_int_equal(s->manifests, 1);
+	assert_false(is_there(s, MANIFEST));
+	assert_int_equal(core_rig_end(&s->b.rig, begin_copy(s)), 0);
+	assert_true(is_there(s, MANIFEST));
+	(void)tear_down(state);
+}
+
+static void test_copied_too_late(void **state)
+{
+	copy_late(state, false);
+	copy_late(state, true);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -214,6 +296,8 @@ int main(void)
 		SCENE(test_whole),
 		cmocka_unit_test(test_done_at_the_second_try),
 		SCENE(test_refused_at_first),
+		cmocka_unit_test(test_removed_too_late),
+		cmocka_unit_test(test_copied_too_late),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is asked arrives as it was given, and every form of answer comes back whole or not at all. */
 #include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/thread.h"
 #include "lib/http_rig.h"
 #include "lib/test.h"
 #include "net/http_curl.h"
@@ -392,6 +395,56 @@ static void test_a_closed_connection_costs_nothing(void **state)
 	http_rig_close(&rig);
 }
 
+struct late {
+	uint64_t not_after_ns;
+	atomic_bool whole; /* a request has come with all of its body */
+};
+
+/* Lets the body come when it is too late. */
+static void serve_late(struct http_peer *peer, void *user)
+{
+	struct late *late = user;
+
+	if (!http_peer_head(peer))
+		return;
+	while (ckpt_age_clock_ns() <= late->not_after_ns)
+		(void)sched_yield();
+	if (!http_peer_send(peer, "HTTP/1.1 100 Continue\r\n\r\n"))
+		return;
+	if (http_peer_body(peer, SIZE_MAX))
+		atomic_store(&late->whole, true);
+	(void)http_peer_send(peer, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+}
+
+/* Neither a request, nor what is left of one. */
+static void test_nothing_leaves_too_late(void **state)
+{
+	struct late late = {0};
+	struct http_rig rig;
+	struct http_ask ask;
+
+	(void)state;
+	http_rig_open(&rig, NULL, serve_late, &late, NULL);
+	http_ask_init(&ask, &rig, CKPT_HTTP_DELETE);
+	ask.req.not_after_ns = 1;
+	assert_int_equal(http_ask_run(&ask), -ETIMEDOUT);
+	assert_int_equal(ask.req.reach, CKPT_HTTP_UNSENT);
+	assert_non_null(strstr(ask.req.words, "the time in which it may be sent is over"));
+	http_ask_clear(&ask);
+	assert_int_equal(atomic_load(&rig.server->requests), 0);
+	fill_body();
+	http_ask_init(&ask, &rig, CKPT_HTTP_PUT);
+	ask.req.body = body;
+	ask.req.body_length = 1000;
+	ask.req.expect = true;
+	late.not_after_ns = ckpt_age_clock_ns() + 200000000;
+	ask.req.not_after_ns = late.not_after_ns;
+	assert_int_equal(http_ask_run(&ask), -ETIMEDOUT);
+	http_ask_clear(&ask);
+	http_rig_close(&rig);
+	assert_false(atomic_load(&late.whole));
+}
+
 /* A token does not outlast its request, in transfers that wait to be used again. */
 static void test_nothing_sent_is_kept(void **state)
 {
@@ -428,6 +481,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_what_is_sent),
+		cmocka_unit_test(test_nothing_leaves_too_late),
 		cmocka_unit_test(test_nothing_sent_is_kept),
 		cmocka_unit_test(test_an_empty_body),
 		cmocka_unit_test(test_what_is_refused),

@@ -462,6 +462,81 @@ static void test_removals_that_may_be_under_way(void **state)
 	}
 }
 
+/* How it comes that a request would leave much later than it was asked for. */
+struct pause {
+	const char *rules;
+	bool keys;      /* they are waited for */
+	bool suspended; /* the machine was, else the process stood still */
+};
+
+/* Asked for while what it goes by is new; then time goes by. */
+static void stand_still(const struct pause *pause, bool removes)
+{
+	struct bucket_rig like = {.fetched_keys = pause->keys};
+	struct bucket_rig *rig = pause->keys ? fresh(like) : probed(like);
+	struct ckpt_store_op *op = bucket_rig_op(rig);
+
+	rig->http.keys = KEYS("AKIDFIRST");
+	guard_add(&rig->guard, "AKIDFIRST", BUCKET_RIG_SECRET, "token", 0);
+	bucket_rig_faults(rig, pause->rules);
+	op->not_after_ns = ckpt_env_age(&rig->env) + 360 * S_NS;
+	if (removes)
+		ckpt_store_remove(rig->store, op, "first");
+	else
+		ckpt_store_publish(rig->store, op, "second", "x", 1, NULL);
+	bucket_rig_now(rig);
+	while (!pause->keys && rig->http.under_way > 0)
+		assert_true(bucket_rig_step(rig));
+	unsigned before = rig->http.requests;
+	if (pause->suspended)
+		rig->suspended_ns = 2000 * S_NS;
+	else
+		rig->now_ns += 2000 * S_NS;
+	bucket_http_run(&rig->http, rig->now_ns);
+	assert_int_equal(bucket_rig_wait(rig), -ETIMEDOUT);
+	check_words(rig, "the time in which it may be sent is over");
+	assert_int_equal(rig->http.requests, before);
+	bucket_rig_settle(rig);
+	assert_int_equal(bucket_rig_holds(rig, "first", "x", 1), !pause->keys);
+	assert_null(bucket_rig_there(rig, "second"));
+	/* What goes by nothing is asked for. */
+	bucket_rig_faults(rig, "");
+	assert_int_equal(bucket_rig_publish(rig, "second", "x"), 0);
+	bucket_rig_free(rig);
+}
+
+static void test_nothing_is_asked_too_late(void **state)
+{
+	static const char slow[] =
+		"{'do':'answer','status':503,'code':'SlowDown','retry_after_s':100,'times':1}";
+	static const struct pause pauses[] = {
+		{slow, false, false}, {slow, false, true}, {"", true, false}, {"", true, true}};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(pauses); i++) {
+		stand_still(&pauses[i], true);
+		stand_still(&pauses[i], false);
+	}
+}
+
+/* A try that would be too late is not waited for. */
+static void test_no_wait_for_what_is_too_late(void **state)
+{
+	struct bucket_rig *rig = probed((struct bucket_rig){0});
+	struct ckpt_store_op *op = bucket_rig_op(rig);
+
+	(void)state;
+	bucket_rig_faults(rig, "{'do':'answer','status':503,'code':'SlowDown','retry_after_s':7}");
+	op->not_after_ns = ckpt_env_age(&rig->env) + 20 * S_NS;
+	uint64_t before_ns = rig->now_ns;
+	ckpt_store_remove(rig->store, op, "first");
+	assert_int_equal(bucket_rig_wait(rig), CKPT_ENETWORK);
+	check_words(rig, "503 SlowDown");
+	assert_int_equal(rig->http.requests, 3);
+	assert_true(rig->now_ns < before_ns + 20 * S_NS);
+	bucket_rig_free(rig);
+}
+
 static void drop_range(void *user, struct s3_request *asked)
 {
 	(void)user;
@@ -549,6 +624,8 @@ int main(void)
 		cmocka_unit_test(test_complete),
 		cmocka_unit_test(test_posts_that_are_done_twice),
 		cmocka_unit_test(test_removals_that_may_be_under_way),
+		cmocka_unit_test(test_nothing_is_asked_too_late),
+		cmocka_unit_test(test_no_wait_for_what_is_too_late),
 		cmocka_unit_test(test_create_that_fails),
 		cmocka_unit_test(test_an_upload_that_stays),
 		cmocka_unit_test(test_a_server_that_fails),
