@@ -14,6 +14,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "run"))
 import draw  # noqa: E402
+
 FRESH = 10000
 #: Each opens a store.
 FRESH_SLOW = {"cli": 300, "state": 800}

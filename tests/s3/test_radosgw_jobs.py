@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import waiting
 import torch.distributed as dist
+import waiting
 from ceph import check_copy, ended, key, names, settled, uploads
 from s3_programs import INCOMPLETE, NOT_FOUND, OK, Bucket, has_s3, same
 from s3_server import Radosgw

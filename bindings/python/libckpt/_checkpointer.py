@@ -243,6 +243,9 @@ class Checkpointer:
     #: for the test that shows what the fence is for
     _fence_disabled = False
 
+    #: the save of the state that was started last
+    _last: Save | None = None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -298,8 +301,6 @@ class Checkpointer:
             raise
         self._progress, self._allow_pickle = progress, allow_pickle
         self._streak, self._said_eager = 0, False
-        #: the save of the state that was started last
-        self._last: Save | None = None
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         ranks = join(directory, distributed, options)
