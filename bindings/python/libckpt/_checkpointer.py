@@ -625,6 +625,7 @@ class Checkpointer:
         self._core.fence()
         engine.drain(self._core.deadline)
         self._review()
+        self._last = None
         if engine.options.new_start and step == "latest":
             check_early(state, allow_pickle=self._allow_pickle)
             logger.info("%s: started anew", engine.path)
