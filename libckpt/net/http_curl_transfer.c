@@ -336,6 +336,7 @@ static int on_close(void *user, curl_socket_t fd)
 }
 
 /* There is a connection, and the request goes over it now; once more when it was a kept one that turned out closed. */
+/* NOLINTNEXTLINE(readability-non-const-parameter): libcurl's type has no const */
 static int on_request(void *user, char *to, char *from, int to_port, int from_port)
 {
 	struct http_transfer *t = user;
