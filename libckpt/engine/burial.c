@@ -465,9 +465,8 @@ static int remove_body(struct ckpt_task *task)
 	r = take_look(b);
 	if (r < 0)
 		return r;
-	if (!grave_of(b)->mine)
-		return ckpt_task_continue(task, take_over_body);
-	return ckpt_task_continue(task, reader_body);
+	b->then = take_over_body;
+	return ckpt_task_continue(task, grave_of(b)->mine ? reader_body : last_look_body);
 	CKPT_TASK_END(task);
 }
 
@@ -485,11 +484,12 @@ static int reader_body(struct ckpt_task *task)
 		return ckpt_fail(b->err, -EBUSY, "step %llu of %s is open for reading",
 			(unsigned long long)b->step, b->store->label);
 	r = trouble(b, "lock");
+	b->then = manifest_body;
 	return r < 0 ? r : ckpt_task_continue(task, last_look_body);
 	CKPT_TASK_END(task);
 }
 
-/* Somebody else has it, or a job goes on from it: as of just now. */
+/* Whether somebody else has it, or a job goes on from it, as of just now. Then `b->then` goes on. */
 static int last_look_body(struct ckpt_task *task)
 {
 	struct ckpt_burial *b = burial_of(task);
@@ -508,7 +508,7 @@ static int last_look_body(struct ckpt_task *task)
 		if (r == 0)
 			r = check_claims(b);
 	} while (r == 0 && is_stale(b));
-	return r < 0 ? r : ckpt_task_continue(task, manifest_body);
+	return r < 0 ? r : ckpt_task_continue(task, b->then);
 	CKPT_TASK_END(task);
 }
 
@@ -575,20 +575,7 @@ static int take_over_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	do {
-		start_look(b);
-		CKPT_AWAIT(task, b->op.done);
-		r = take_look(b);
-		if (r < 0)
-			return r;
-		ckpt_store_list(b->store, &b->op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, b->op.done);
-		r = take_claims(b);
-		if (r == 0)
-			r = check_claims(b);
-		if (r == 0)
-			r = check_outdated(b);
-	} while (r == 0 && is_stale(b));
+	r = check_outdated(b);
 	if (r == 0)
 		r = encode(b);
 	if (r < 0)
@@ -661,8 +648,9 @@ static int unmark_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	/* He may be removing it: then it is not to stay any more when he has stopped. */
+	b->then = take_over_body;
 	if (!grave_of(b)->mine)
-		return ckpt_task_continue(task, take_over_body);
+		return ckpt_task_continue(task, last_look_body);
 	r = check_doubt(b);
 	if (r < 0)
 		return r;

@@ -68,6 +68,7 @@ struct ckpt_burial {
 	uint64_t looked_ns; /* at it */
 	unsigned looks;     /* since the file before it was removed */
 	bool indexes;       /* are being removed; else all else */
+	ckpt_task_fn *then; /* after the last look */
 	struct ckpt_buf buf;
 	char path[CKPT_PATH_MAX];
 };
