@@ -3,6 +3,7 @@
 #include "engine/uploader.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -190,17 +191,33 @@ static void halt(struct ckpt_uploader *u, int code)
 	ask_retention(u);
 }
 
+/* Seconds since the newest step that is there was sent, as far as is known; -1: none is. */
+static int64_t newest_age_s(const struct ckpt_uploader *u)
+{
+	uint64_t wall_ms = ckpt_env_wall_ms(u->core->parts.env);
+
+	if (u->scribe.there_generation == 0)
+		return -1;
+	return (int64_t)((wall_ms - ckpt_min_u64(wall_ms, u->scribe.there_wall_ms)) / 1000);
+}
+
 /* Says the first of a row loudly. */
 static void back_off(struct ckpt_uploader *u)
 {
+	char newest[80] = "none has been sent yet";
+	int64_t age_s = newest_age_s(u);
+
+	if (age_s >= 0)
+		(void)snprintf(newest, sizeof(newest), "the newest sent is step %llu, %lld s ago",
+			(unsigned long long)u->scribe.there_step, (long long)age_s);
 	uint64_t wait_ns = pause_ns(u, ++u->failures);
 
 	u->pause_ns = now(u) + wait_ns;
 	u->core->stats.uploads_retried++;
 	ckpt_scribe_failed(&u->scribe, &u->error, u->failures, u->pause_ns);
 	ckpt_log(u->core->parts.log, u->failures == 1 ? CKPT_LOG_ERROR : CKPT_LOG_WARN,
-		"uploading %s: try %u failed, the next is in %.0f s, %zu steps wait: %.700s",
-		u->core->parts.label, u->failures, (double)wait_ns / SECOND_NS, u->count,
+		"uploading %s: try %u failed, the next is in %.0f s, %zu steps wait, %s: %.700s",
+		u->core->parts.label, u->failures, (double)wait_ns / SECOND_NS, u->count, newest,
 		u->error.message);
 }
 

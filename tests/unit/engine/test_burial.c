@@ -3,26 +3,20 @@
  * Removing a step of the remote store: cut short anywhere, and followed by an upload, it leaves no step that is not
  * whole.
  */
+#include "remote_scene.h"
+
 #include "lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/core_rig.h"
 #include "lib/scratch.h"
 
 #define STEPS    3
 #define GRACE_MS (2 * CKPT_BURIAL_GRACE_S * 1000)
-
-struct scene {
-	char *dir;
-	char local[512];
-	char remote[512];
-};
 
 static void open_local(struct scene *s, struct core_rig *rig)
 {
@@ -35,32 +29,15 @@ static void open_remote(struct scene *s, struct core_rig *rig)
 	core_rig_open(rig, &(struct core_rig_config){.dir = s->remote, .read_only = true});
 }
 
-static int set_up(void **state)
+static int set_up_steps(void **state)
 {
-	struct scene *s = calloc(1, sizeof(*s));
 	struct core_rig rig;
 
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	assert_int_equal(mkdir(s->local, 0777), 0);
-	assert_int_equal(mkdir(s->remote, 0777), 0);
-	open_local(s, &rig);
+	(void)set_up(state);
+	open_local(*state, &rig);
 	assert_int_equal(core_rig_claim(&rig), 0);
-	for (uint64_t step = 1; step <= STEPS; step++)
-		assert_int_equal(core_rig_save(&rig, step), 0);
-	core_rig_run(&rig);
+	save(&rig, 1, STEPS);
 	core_rig_close(&rig);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
 	return 0;
 }
 
@@ -70,29 +47,6 @@ static const char *there(const struct scene *s, const char *name)
 
 	(void)snprintf(path, sizeof(path), "%s/g000001/step-000000000%s", s->remote, name);
 	return path;
-}
-
-static bool is_there(const struct scene *s, const char *name)
-{
-	return access(there(s, name), F_OK) == 0;
-}
-
-/* All that is committed there is whole; returns how much that is. */
-static size_t verify(struct scene *s)
-{
-	struct core_rig rig;
-	size_t found = 0;
-
-	open_remote(s, &rig);
-	for (uint64_t step = 1; step <= STEPS; step++) {
-		const struct ckpt_scan_step *of = ckpt_scan_find(&rig.core.scan, 1, step);
-		if (!of || of->state != CKPT_STEP_COMMITTED)
-			continue;
-		assert_int_equal(core_rig_read(&rig, step, CKPT_SINK_NONE), 0);
-		found++;
-	}
-	core_rig_close(&rig);
-	return found;
 }
 
 /* As a job that is started again. */
@@ -134,14 +88,14 @@ static void test_whole(void **state)
 	open_remote(s, &rig);
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
-	assert_true(is_there(s, "1.tombstone"));
+	assert_true(has(s, 1, 1, ".tombstone"));
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_UNMARK, 1, 1), 0);
-	assert_false(is_there(s, "1.tombstone"));
+	assert_false(has(s, 1, 1, ".tombstone"));
 	assert_int_equal(verify(s), STEPS);
 	assert_int_equal(bury(&rig), 0);
-	assert_false(is_there(s, "1"));
-	assert_false(is_there(s, "1.tombstone"));
+	assert_false(has(s, 1, 1, ""));
+	assert_false(has(s, 1, 1, ".tombstone"));
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS - 1);
 }
@@ -150,7 +104,7 @@ static void test_whole(void **state)
 static bool cut(void **state, unsigned at, bool late)
 {
 	struct core_rig rig;
-	(void)set_up(state);
+	(void)set_up_steps(state);
 	struct scene *s = *state;
 
 	open_remote(s, &rig);
@@ -161,18 +115,18 @@ static bool cut(void **state, unsigned at, bool late)
 	core_rig_close(&rig);
 
 	size_t left = verify(s);
-	bool gone = !is_there(s, "1/manifest.json");
-	bool marked = is_there(s, "1.tombstone");
+	bool gone = !has(s, 1, 1, "/manifest.json");
+	bool marked = has(s, 1, 1, ".tombstone");
 	assert_int_equal(left, gone ? STEPS - 1 : STEPS);
 	if (r == 0 && !hit)
-		assert_true(gone && !marked && !is_there(s, "1"));
+		assert_true(gone && !marked && !has(s, 1, 1, ""));
 	/* While it goes nobody brings it back. */
 	upload(s);
 	assert_int_equal(verify(s), gone && marked ? STEPS - 1 : STEPS);
 	open_remote(s, &rig);
 	assert_int_equal(bury(&rig), 0);
 	core_rig_close(&rig);
-	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
+	assert_false(has(s, 1, 1, "") || has(s, 1, 1, ".tombstone"));
 	assert_int_equal(verify(s), STEPS - 1);
 	upload(s);
 	assert_int_equal(verify(s), STEPS);
@@ -212,13 +166,13 @@ static void test_two(void **state)
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_MARK, 1, 1), 0);
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), -EAGAIN);
-	assert_true(is_there(s, "1.tombstone") && is_there(s, "1/manifest.json"));
+	assert_true(has(s, 1, 1, ".tombstone") && has(s, 1, 1, "/manifest.json"));
 	/* The first was slow, and finds that out. */
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_UNMARK, 1, 2), 0);
-	assert_true(is_there(s, "1.tombstone") && is_there(s, "1/manifest.json"));
+	assert_true(has(s, 1, 1, ".tombstone") && has(s, 1, 1, "/manifest.json"));
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_REMOVE, 1, 1), 0);
-	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
+	assert_false(has(s, 1, 1, "") || has(s, 1, 1, ".tombstone"));
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
 	core_rig_close(&second);
 	core_rig_close(&first);
@@ -237,9 +191,9 @@ static void test_two_who_differ(void **state)
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_MARK, 1, 1), 0);
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_UNMARK, 1, 1), -EBUSY);
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_UNMARK, 1, 1), -EAGAIN);
-	assert_true(is_there(s, "1.tombstone"));
+	assert_true(has(s, 1, 1, ".tombstone"));
 	assert_int_equal(core_rig_bury(&second, CKPT_BURIAL_UNMARK, 1, 1), 0);
-	assert_false(is_there(s, "1.tombstone"));
+	assert_false(has(s, 1, 1, ".tombstone"));
 	assert_int_equal(core_rig_bury(&first, CKPT_BURIAL_REMOVE, 1, 1), -EBUSY);
 	core_rig_close(&second);
 	core_rig_close(&first);
@@ -305,7 +259,7 @@ static void test_taken_over_at_once(void **state)
 						       .error = -EIO,
 						       .late = late});
 		assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), -EIO);
-		assert_true(is_there(s, "1.tombstone") && is_there(s, "1/manifest.json"));
+		assert_true(has(s, 1, 1, ".tombstone") && has(s, 1, 1, "/manifest.json"));
 		core_rig_close(&rig);
 	}
 }
@@ -318,7 +272,7 @@ static void stand_still(void **state, const char *at, bool begun)
 {
 	struct core_rig first;
 	struct core_rig second;
-	(void)set_up(state);
+	(void)set_up_steps(state);
 	struct scene *s = *state;
 
 	open_remote(s, &first);
@@ -331,7 +285,7 @@ static void stand_still(void **state, const char *at, bool begun)
 	open_another(s, &second);
 	assert_int_equal(bury(&second), 0);
 	core_rig_close(&second);
-	assert_false(is_there(s, "1") || is_there(s, "1.tombstone"));
+	assert_false(has(s, 1, 1, "") || has(s, 1, 1, ".tombstone"));
 	upload(s);
 	assert_int_equal(verify(s), STEPS);
 	core_rig_sleep(&first, GRACE_MS);
@@ -391,7 +345,7 @@ static void test_an_index_alone(void **state)
 }
 
 /* The process stands still for longer than a grace, or the whole machine. */
-static void pass(struct core_rig *rig, bool suspended)
+static void let_pass(struct core_rig *rig, bool suspended)
 {
 	if (suspended)
 		rig->suspended_ns += GRACE_MS * UINT64_C(1000000);
@@ -408,7 +362,7 @@ static void begin_upload(struct scene *s, struct core_rig *rig)
 		&rig->fault, (struct io_fault_rule){.path = "1.tombstone", .nth = 2, .hold = true});
 	assert_int_equal(core_rig_open_store(rig), 0);
 	core_rig_run(rig);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 }
 
 /* What was there when the upload began is gone when it would publish. */
@@ -420,7 +374,7 @@ static void test_gone_meanwhile(void **state)
 	begin_upload(s, &rig);
 	remove_there(s, ".safetensors");
 	core_rig_let_go(&rig);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_sleep(&rig, 60000);
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS);
@@ -430,7 +384,7 @@ static void test_gone_meanwhile(void **state)
 static void removed_meanwhile(void **state, bool suspended)
 {
 	struct core_rig rig;
-	(void)set_up(state);
+	(void)set_up_steps(state);
 	struct scene *s = *state;
 
 	begin_upload(s, &rig);
@@ -440,9 +394,9 @@ static void removed_meanwhile(void **state, bool suspended)
 	core_rig_let_go(&rig);
 	remove_there(s, ".index");
 	remove_there(s, ".safetensors");
-	pass(&rig, suspended);
+	let_pass(&rig, suspended);
 	core_rig_let_go(&rig);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_sleep(&rig, GRACE_MS);
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS);
@@ -459,7 +413,7 @@ static void test_removed_meanwhile(void **state)
 static void publish_late(void **state, bool suspended)
 {
 	struct core_rig rig;
-	(void)set_up(state);
+	(void)set_up_steps(state);
 	struct scene *s = *state;
 
 	begin_upload(s, &rig);
@@ -468,12 +422,12 @@ static void publish_late(void **state, bool suspended)
 					       .nth = 1,
 					       .hold = true});
 	core_rig_let_go(&rig);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	remove_there(s, ".index");
 	remove_there(s, ".safetensors");
-	pass(&rig, suspended);
+	let_pass(&rig, suspended);
 	core_rig_let_go(&rig);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_sleep(&rig, 120000);
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS);
@@ -509,7 +463,7 @@ static void test_listed_slowly(void **state)
 
 	begin_upload(s, &rig);
 	list_slowly(&rig, 1, 70000);
-	assert_true(is_there(s, "1/manifest.json"));
+	assert_true(has(s, 1, 1, "/manifest.json"));
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS);
 }
@@ -526,7 +480,7 @@ static void test_going_when_listed(void **state)
 	core_rig_sleep(&rig, 70000);
 	core_rig_let_go(&rig);
 	core_rig_sleep(&rig, 60000);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_close(&rig);
 }
 
@@ -538,12 +492,12 @@ static void test_listed_too_slowly(void **state)
 
 	begin_upload(s, &rig);
 	list_slowly(&rig, 3, 400000);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	assert_true(core_rig_logged(&rig, CKPT_LOG_ERROR, "takes too long"));
 	io_fault_clear(&rig.fault);
 	core_rig_let_go(&rig);
 	core_rig_sleep(&rig, 60000);
-	assert_true(is_there(s, "1/manifest.json"));
+	assert_true(has(s, 1, 1, "/manifest.json"));
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS);
 }
@@ -558,7 +512,7 @@ static void test_going_meanwhile(void **state)
 	scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
 	core_rig_let_go(&rig);
 	core_rig_sleep(&rig, 60000);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	assert_true(core_rig_logged(&rig, CKPT_LOG_INFO, "is being removed from"));
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), STEPS - 1);
@@ -585,7 +539,7 @@ static void test_in_use(void **state)
 	core_rig_open(&reader, &(struct core_rig_config){.dir = s->remote});
 	open_remote(s, &rig);
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EINUSE);
-	assert_false(is_there(s, "2.tombstone"));
+	assert_false(has(s, 1, 2, ".tombstone"));
 	core_rig_close(&rig);
 	core_rig_close(&reader);
 }
@@ -602,11 +556,11 @@ static void test_held_since(void **state)
 	assert_int_equal(core_rig_adopt(&holder, 1, 3), 0);
 	assert_int_equal(core_rig_claim(&holder), 0);
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EINUSE);
-	assert_false(is_there(s, "2.tombstone"));
+	assert_false(has(s, 1, 2, ".tombstone"));
 	core_rig_close(&holder);
 	/* Nor is anything marked by what was there before it came. */
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), CKPT_EFENCED);
-	assert_false(is_there(s, "2.tombstone"));
+	assert_false(has(s, 1, 2, ".tombstone"));
 	rig.listed = 2;
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 2), 0);
 	core_rig_close(&rig);
@@ -642,7 +596,7 @@ static void test_claimed_since(void **state)
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_MARK, 1, 1), 0);
 	scratch_put(s->remote, "/gens/000002.json", "{}");
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), CKPT_EFENCED);
-	assert_true(is_there(s, "1/manifest.json"));
+	assert_true(has(s, 1, 1, "/manifest.json"));
 	/* The list is new, and the claim comes while the removal begins. */
 	rig.listed = 2;
 	(void)io_fault_add(
@@ -650,7 +604,7 @@ static void test_claimed_since(void **state)
 	assert_int_equal(core_rig_bury(&rig, CKPT_BURIAL_REMOVE, 1, 1), 1);
 	scratch_put(s->remote, "/gens/000003.json", "{}");
 	core_rig_let_go(&rig);
-	assert_true(is_there(s, "1/manifest.json") && is_there(s, "1.tombstone"));
+	assert_true(has(s, 1, 1, "/manifest.json") && has(s, 1, 1, ".tombstone"));
 	core_rig_close(&rig);
 }
 
@@ -701,7 +655,7 @@ static void test_no_copy_of_anothers(void **state)
 					       .hold = true});
 	core_rig_let_go(&rig);
 	upload(s);
-	assert_true(is_there(s, "1/manifest.json"));
+	assert_true(has(s, 1, 1, "/manifest.json"));
 	scratch_put(s->remote, "/g000001/step-0000000001.tombstone", "");
 	core_rig_let_go(&rig);
 	assert_int_equal(core_rig_end(&rig, restore), -EBUSY);
@@ -713,7 +667,7 @@ static void test_no_copy_of_anothers(void **state)
 static void copy_late(void **state, bool begun)
 {
 	struct core_rig rig;
-	(void)set_up(state);
+	(void)set_up_steps(state);
 	struct scene *s = *state;
 
 	remove_there(s, "manifest.json");
@@ -725,7 +679,7 @@ static void copy_late(void **state, bool begun)
 		remove_there(s, ".safetensors");
 	core_rig_let_go(&rig);
 	assert_int_equal(core_rig_end(&rig, restore), -EBUSY);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_close(&rig);
 	(void)tear_down(state);
 }
@@ -756,7 +710,7 @@ static void test_no_copy_by_an_old_look(void **state)
 	core_rig_sleep(&rig, 120000);
 	core_rig_let_go(&rig);
 	assert_int_equal(core_rig_end(&rig, restore), -EBUSY);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_close(&rig);
 }
 
@@ -780,11 +734,11 @@ static void test_no_copy_without_end(void **state)
 		core_rig_let_go(&rig);
 	}
 	assert_int_equal(core_rig_end(&rig, restore), -ETIMEDOUT);
-	assert_false(is_there(s, "1/manifest.json"));
+	assert_false(has(s, 1, 1, "/manifest.json"));
 	core_rig_close(&rig);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up_steps, tear_down)
 
 int main(void)
 {

@@ -1,96 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The disk is full while steps wait for a remote store that does not take them: what goes, what stays, who is told. */
+/*
+ * Steps wait for a remote store that does not take them: what is told meanwhile; and when the disk is full, what goes,
+ * what stays, and who hears of it.
+ */
+#include "remote_scene.h"
+
 #include "lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/core_rig.h"
+#include "engine/uploader.h"
 #include "lib/scratch.h"
 
-#define LAST   4 /* that is saved before the disk is full */
-#define MINUTE UINT64_C(60000)
+#define LAST 4 /* that is saved before the disk is full */
 
-struct scene {
-	char *dir;
-	char local[512];
-	char remote[512];
-	struct core_rig rig;
-};
+static struct core_rig rig;
 
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	assert_int_equal(mkdir(s->local, 0777), 0);
-	assert_int_equal(mkdir(s->remote, 0777), 0);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static bool has(const char *store, uint64_t step)
+static bool is_here(const struct scene *s, uint64_t step)
 {
 	char path[700];
 
-	(void)snprintf(path, sizeof(path), "%s/g000001/step-%010llu/manifest.json", store,
+	(void)snprintf(path, sizeof(path), "%s/g000001/step-%010llu/manifest.json", s->local,
 		(unsigned long long)step);
 	return access(path, F_OK) == 0;
 }
 
 /* A tombstone is looked for there alone: nothing can be sent. */
-static void block(struct scene *s)
+static void block(int error)
 {
-	(void)io_fault_add(&s->rig.fault,
-		(struct io_fault_rule){
-			.path = "tombstone", .count = IO_FAULT_ALWAYS, .error = -EIO});
+	(void)io_fault_add(
+		&rig.fault, (struct io_fault_rule){
+				    .path = "tombstone", .count = IO_FAULT_ALWAYS, .error = error});
 }
 
 /* Steps 1 to LAST are here, and none of them is there. */
 static void open_blocked(struct scene *s, uint64_t keep_last)
 {
-	core_rig_open(
-		&s->rig, &(struct core_rig_config){
-				 .dir = s->local, .remote = s->remote, .keep_last = keep_last});
-	core_rig_run(&s->rig);
-	assert_int_equal(core_rig_claim(&s->rig), 0);
-	core_rig_sleep(&s->rig, MINUTE);
-	block(s);
+	core_rig_open(&rig, &(struct core_rig_config){
+				    .dir = s->local, .remote = s->remote, .keep_last = keep_last});
+	core_rig_run(&rig);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	core_rig_sleep(&rig, MINUTE_MS);
+	block(-EIO);
 	for (uint64_t step = 1; step <= LAST; step++)
-		assert_int_equal(core_rig_save(&s->rig, step), 0);
-	core_rig_sleep(&s->rig, MINUTE);
+		assert_int_equal(core_rig_save(&rig, step), 0);
+	core_rig_sleep(&rig, MINUTE_MS);
 	for (uint64_t step = 1; step <= LAST; step++)
-		assert_true(has(s->local, step));
-	assert_false(has(s->remote, 1));
+		assert_true(is_here(s, step));
+	assert_false(is_there(s, 1));
 }
 
 /* A save that finds no room; then room is what retention makes. */
-static void fill(struct scene *s, uint64_t step, int error)
+static void fill(uint64_t step, int error)
 {
-	unsigned rule =
-		io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE,
-						    .path = ".safetensors",
-						    .count = 1,
-						    .error = error});
+	unsigned rule = io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE,
+							 .path = ".safetensors",
+							 .count = 1,
+							 .error = error});
 
-	assert_int_equal(core_rig_save(&s->rig, step), error);
-	assert_int_equal(s->rig.fault.hits[rule], 1);
-	core_rig_sleep(&s->rig, 1000);
+	assert_int_equal(core_rig_save(&rig, step), error);
+	assert_int_equal(rig.fault.hits[rule], 1);
+	core_rig_sleep(&rig, 1000);
 }
 
 static void test_retention_goes_on(void **state)
@@ -100,32 +72,30 @@ static void test_retention_goes_on(void **state)
 
 	for (size_t i = 0; i < COUNT(errors); i++) {
 		open_blocked(s, 2);
-		fill(s, 5, errors[i]);
-		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR,
+		fill(5, errors[i]);
+		assert_true(core_rig_logged(&rig, CKPT_LOG_ERROR,
 			"retention removes what it would have removed without it"));
 		for (uint64_t step = 1; step <= LAST; step++)
-			assert_int_equal(has(s->local, step), step > LAST - 2);
-		assert_int_equal(core_rig_read(&s->rig, LAST, CKPT_SINK_NONE), 0);
+			assert_int_equal(is_here(s, step), step > LAST - 2);
+		assert_int_equal(core_rig_read(&rig, LAST, CKPT_SINK_NONE), 0);
 		/* Until the next save finds it full, what is not there stays again. */
-		assert_int_equal(core_rig_save(&s->rig, 6), 0);
-		assert_int_equal(core_rig_save(&s->rig, 7), 0);
-		core_rig_sleep(&s->rig, MINUTE);
-		assert_true(has(s->local, 3) && has(s->local, 4) && has(s->local, 6));
+		assert_int_equal(core_rig_save(&rig, 6), 0);
+		assert_int_equal(core_rig_save(&rig, 7), 0);
+		core_rig_sleep(&rig, MINUTE_MS);
+		assert_true(is_here(s, 3) && is_here(s, 4) && is_here(s, 6));
 		/* What has gone is told, and does not keep the others from there. */
-		io_fault_clear(&s->rig.fault);
-		core_rig_sleep(&s->rig, 10 * MINUTE);
-		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "step 1 of"));
-		assert_int_equal(s->rig.core.stats.uploads_failed, LAST - 2);
-		assert_int_equal(s->rig.core.stats.uploads_done, 4);
-		assert_false(has(s->remote, 1) || has(s->remote, 2));
-		assert_true(has(s->remote, 3) && has(s->remote, 4) && has(s->remote, 6) &&
-			    has(s->remote, 7));
+		io_fault_clear(&rig.fault);
+		core_rig_sleep(&rig, 10 * MINUTE_MS);
+		assert_true(core_rig_logged(&rig, CKPT_LOG_ERROR, "step 1 of"));
+		assert_int_equal(rig.core.stats.uploads_failed, LAST - 2);
+		assert_int_equal(rig.core.stats.uploads_done, 4);
+		assert_false(is_there(s, 1) || is_there(s, 2));
+		assert_true(is_there(s, 3) && is_there(s, 4) && is_there(s, 6) && is_there(s, 7));
 		/* And retention does its work: of what is here two stay. */
-		assert_int_equal(has(s->local, 4) || has(s->local, 3), false);
-		assert_true(has(s->local, 6) && has(s->local, 7));
-		core_rig_close(&s->rig);
-		scratch_remove(s->dir);
-		free(s);
+		assert_int_equal(is_here(s, 4) || is_here(s, 3), false);
+		assert_true(is_here(s, 6) && is_here(s, 7));
+		core_rig_close(&rig);
+		(void)tear_down(state);
 		(void)set_up(state);
 		s = *state;
 	}
@@ -138,18 +108,18 @@ static void test_nothing_may_go(void **state)
 
 	open_blocked(s, 0);
 	for (unsigned i = 0; i < 2; i++) {
-		fill(s, 5 + i, -ENOSPC);
+		fill(5 + i, -ENOSPC);
 		for (uint64_t step = 1; step <= LAST; step++)
-			assert_true(has(s->local, step));
-		io_fault_clear(&s->rig.fault);
-		block(s);
+			assert_true(is_here(s, step));
+		io_fault_clear(&rig.fault);
+		block(-EIO);
 	}
-	assert_int_equal(core_rig_read(&s->rig, LAST, CKPT_SINK_NONE), 0);
-	io_fault_clear(&s->rig.fault);
-	core_rig_sleep(&s->rig, 10 * MINUTE);
-	assert_int_equal(s->rig.core.stats.uploads_done, LAST);
-	assert_int_equal(s->rig.core.stats.uploads_failed, 0);
-	core_rig_close(&s->rig);
+	assert_int_equal(core_rig_read(&rig, LAST, CKPT_SINK_NONE), 0);
+	io_fault_clear(&rig.fault);
+	core_rig_sleep(&rig, 10 * MINUTE_MS);
+	assert_int_equal(rig.core.stats.uploads_done, LAST);
+	assert_int_equal(rig.core.stats.uploads_failed, 0);
+	core_rig_close(&rig);
 }
 
 /* Another failure than a full disk is no reason to let go of what is nowhere else. */
@@ -158,10 +128,54 @@ static void test_only_a_full_disk(void **state)
 	struct scene *s = *state;
 
 	open_blocked(s, 1);
-	fill(s, 5, -EIO);
+	fill(5, -EIO);
 	for (uint64_t step = 1; step <= LAST; step++)
-		assert_true(has(s->local, step));
-	core_rig_close(&s->rig);
+		assert_true(is_here(s, step));
+	core_rig_close(&rig);
+}
+
+/* Whatever it is: since when, why, how many steps wait, and how old the newest one is that was sent. */
+static void test_is_told(void **state)
+{
+	static const int errors[] = {-EIO, -EACCES, -ENOSPC, CKPT_ENETWORK, CKPT_EAUTH};
+	struct scene *s = *state;
+
+	open_job(s, &rig, 0, 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	for (size_t i = 0; i < COUNT(errors); i++) {
+		struct ckpt_stats stats = {.size = sizeof(stats)};
+		uint64_t sent = 10 * (i + 1);
+		char told[120];
+
+		save(&rig, sent, sent);
+		core_rig_sleep(&rig, MINUTE_MS);
+		block(errors[i]);
+		uint64_t since_ms = ckpt_env_wall_ms(&rig.env);
+		save(&rig, sent + 1, sent + 1);
+		(void)snprintf(told, sizeof(told),
+			"try 1 failed, the next is in 1 s, 1 steps wait, the newest sent is step "
+			"%llu, 60 s ago: ",
+			(unsigned long long)sent);
+		assert_true(core_rig_logged(&rig, CKPT_LOG_ERROR, told));
+		save(&rig, sent + 2, sent + 2);
+		core_rig_sleep(&rig, 5 * MINUTE_MS);
+		(void)snprintf(told, sizeof(told), "2 steps wait, the newest sent is step %llu, ",
+			(unsigned long long)sent);
+		assert_true(core_rig_logged(&rig, CKPT_LOG_WARN, told));
+		ckpt_uploader_report(&rig.core, &stats);
+		assert_int_equal(stats.remote_code, errors[i]);
+		assert_int_equal(stats.remote_failing_ms, since_ms);
+		assert_int_equal(stats.remote_step, sent);
+		assert_int_equal(stats.uploads_waiting, 2);
+		io_fault_clear(&rig.fault);
+		core_rig_sleep(&rig, 2 * MINUTE_MS);
+		ckpt_uploader_report(&rig.core, &stats);
+		assert_int_equal(stats.remote_code, 0);
+		assert_int_equal(stats.remote_failing_ms, 0);
+		assert_int_equal(stats.remote_step, sent + 2);
+		assert_true(is_there(s, sent + 1) && is_there(s, sent + 2));
+	}
+	core_rig_close(&rig);
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -169,6 +183,7 @@ static void test_only_a_full_disk(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		SCENE(test_is_told),
 		SCENE(test_retention_goes_on),
 		SCENE(test_nothing_may_go),
 		SCENE(test_only_a_full_disk),

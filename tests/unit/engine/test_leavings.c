@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What goes on to the remote store comes out of the slots that still have it, and out of the file otherwise. */
+#include "remote_scene.h"
+
 #include "lib/test.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/plan.h"
 #include "engine/save_state.h"
 #include "engine/uploader.h"
-#include "lib/core_rig.h"
 #include "lib/scratch.h"
 
 #define BLOCK          65536
@@ -21,77 +21,50 @@
 /* As many as are sent at once, and some more. */
 #define BLOCKS         (CKPT_FETCH_OWN + 3)
 
-struct scene {
-	char *dir;
-	char local[512];
-	char remote[512];
-	struct core_rig rig;
-};
-
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	assert_int_equal(mkdir(s->local, 0777), 0);
-	assert_int_equal(mkdir(s->remote, 0777), 0);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
+static struct core_rig rig;
 
 static void open_rig(struct scene *s, unsigned slots)
 {
-	core_rig_open(&s->rig,
+	core_rig_open(&rig,
 		&(struct core_rig_config){.dir = s->local, .remote = s->remote, .slots = slots});
-	assert_int_equal(core_rig_claim(&s->rig), 0);
-	core_rig_run(&s->rig);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	core_rig_run(&rig);
 }
 
-static struct ckpt_save *begin(struct scene *s, uint64_t step)
+static struct ckpt_save *begin(uint64_t step)
 {
-	struct ckpt_save *save = core_rig_prepare(&s->rig, step, 1, FLOATS(BLOCKS), 0);
+	struct ckpt_save *save = core_rig_prepare(&rig, step, 1, FLOATS(BLOCKS), 0);
 
 	assert_int_equal(save->plan->block_count, BLOCKS);
-	(void)core_rig_post(&s->rig, save);
+	(void)core_rig_post(&rig, save);
 	return save;
 }
 
 /* Jobs are held, and done until the save has ended and the uploader has borrowed slots. */
-static void save_and_stop(struct scene *s, uint64_t step)
+static void save_and_stop(uint64_t step)
 {
-	s->rig.hold_jobs = true;
-	struct ckpt_save *save = begin(s, step);
+	rig.hold_jobs = true;
+	struct ckpt_save *save = begin(step);
 	while (!(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE)) {
-		core_rig_do_jobs(&s->rig);
-		core_rig_run(&s->rig);
+		core_rig_do_jobs(&rig);
+		core_rig_run(&rig);
 	}
-	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
-	while (ckpt_pool_lent(s->rig.pool) == 0) {
-		assert_non_null(s->rig.held);
-		core_rig_do_jobs(&s->rig);
-		core_rig_run(&s->rig);
+	assert_int_equal(core_rig_end_save(&rig, save), 0);
+	while (ckpt_pool_lent(rig.pool) == 0) {
+		assert_non_null(rig.held);
+		core_rig_do_jobs(&rig);
+		core_rig_run(&rig);
 	}
 }
 
-static uint64_t uploaded(const struct scene *s)
+static uint64_t uploaded(void)
 {
-	return atomic_load(&s->rig.core.uploader->bytes);
+	return atomic_load(&rig.core.uploader->bytes);
 }
 
-static uint64_t staged(const struct scene *s)
+static uint64_t staged(void)
 {
-	return atomic_load(&s->rig.core.uploader->bytes_left);
+	return atomic_load(&rig.core.uploader->bytes_left);
 }
 
 /* Closes, and looks at what is there. */
@@ -99,9 +72,9 @@ static void check_there(struct scene *s, uint64_t steps)
 {
 	struct core_rig there;
 
-	assert_int_equal(s->rig.core.uploader->count, 0);
-	assert_int_equal(ckpt_pool_lent(s->rig.pool), 0);
-	core_rig_close(&s->rig);
+	assert_int_equal(rig.core.uploader->count, 0);
+	assert_int_equal(ckpt_pool_lent(rig.pool), 0);
+	core_rig_close(&rig);
 	core_rig_open(&there, &(struct core_rig_config){.dir = s->remote, .read_only = true});
 	for (uint64_t step = 1; step <= steps; step++)
 		assert_int_equal(core_rig_read(&there, step, CKPT_SINK_NONE), 0);
@@ -114,12 +87,12 @@ static void test_nothing_is_read(void **state)
 	struct scene *s = *state;
 
 	open_rig(s, BLOCKS);
-	struct ckpt_save *save = begin(s, 1);
-	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
-	core_rig_run(&s->rig);
-	assert_int_equal(uploaded(s), FLOATS(BLOCKS) * sizeof(float));
-	assert_int_equal(staged(s), uploaded(s));
-	assert_int_equal(s->rig.core.uploader->misled, 0);
+	struct ckpt_save *save = begin(1);
+	assert_int_equal(core_rig_end_save(&rig, save), 0);
+	core_rig_run(&rig);
+	assert_int_equal(uploaded(), FLOATS(BLOCKS) * sizeof(float));
+	assert_int_equal(staged(), uploaded());
+	assert_int_equal(rig.core.uploader->misled, 0);
 	check_there(s, 1);
 }
 
@@ -129,11 +102,11 @@ static void test_a_shard_that_streamed(void **state)
 	struct scene *s = *state;
 
 	open_rig(s, BLOCKS - 1);
-	struct ckpt_save *save = begin(s, 1);
-	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
-	core_rig_run(&s->rig);
-	assert_true(uploaded(s) > 0);
-	assert_int_equal(staged(s), 0);
+	struct ckpt_save *save = begin(1);
+	assert_int_equal(core_rig_end_save(&rig, save), 0);
+	core_rig_run(&rig);
+	assert_true(uploaded() > 0);
+	assert_int_equal(staged(), 0);
 	check_there(s, 1);
 }
 
@@ -146,26 +119,26 @@ static void test_a_save_in_between(void **state)
 	struct scene *s = *state;
 
 	open_rig(s, BLOCKS);
-	save_and_stop(s, 1);
-	assert_int_equal(ckpt_pool_lent(s->rig.pool), CKPT_FETCH_OWN);
-	struct ckpt_save *save = begin(s, 2);
+	save_and_stop(1);
+	assert_int_equal(ckpt_pool_lent(rig.pool), CKPT_FETCH_OWN);
+	struct ckpt_save *save = begin(2);
 	assert_true(save->hold);
 	assert_int_equal(save->next, BLOCKS - CKPT_FETCH_OWN);
-	assert_int_equal(ckpt_pool_owed(s->rig.pool), CKPT_FETCH_OWN);
+	assert_int_equal(ckpt_pool_owed(rig.pool), CKPT_FETCH_OWN);
 	/* Somebody reads: nothing of what comes back is his. */
-	struct ckpt_restore *r = core_rig_begin(&s->rig, 1, CKPT_SINK_NONE, NULL);
-	core_rig_do_jobs(&s->rig);
-	core_rig_run(&s->rig);
+	struct ckpt_restore *r = core_rig_begin(&rig, 1, CKPT_SINK_NONE, NULL);
+	core_rig_do_jobs(&rig);
+	core_rig_run(&rig);
 	assert_int_equal(save->next, BLOCKS);
-	assert_int_equal(ckpt_pool_lent(s->rig.pool), 0);
-	assert_int_equal(ckpt_pool_owed(s->rig.pool), 0);
-	core_rig_let_go(&s->rig);
-	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
-	assert_int_equal(core_rig_end(&s->rig, r), 0);
-	core_rig_run(&s->rig);
-	assert_int_equal(s->rig.core.stats.pool_starved, 0);
-	assert_true(staged(s) > 0 && staged(s) < uploaded(s));
-	assert_int_equal(s->rig.core.uploader->misled, 0);
+	assert_int_equal(ckpt_pool_lent(rig.pool), 0);
+	assert_int_equal(ckpt_pool_owed(rig.pool), 0);
+	core_rig_let_go(&rig);
+	assert_int_equal(core_rig_end_save(&rig, save), 0);
+	assert_int_equal(core_rig_end(&rig, r), 0);
+	core_rig_run(&rig);
+	assert_int_equal(rig.core.stats.pool_starved, 0);
+	assert_true(staged() > 0 && staged() < uploaded());
+	assert_int_equal(rig.core.uploader->misled, 0);
 	check_there(s, 2);
 }
 
@@ -175,23 +148,23 @@ static void test_a_save_that_is_given_up(void **state)
 	struct scene *s = *state;
 
 	open_rig(s, BLOCKS);
-	save_and_stop(s, 1);
-	struct ckpt_save *save = begin(s, 2);
+	save_and_stop(1);
+	struct ckpt_save *save = begin(2);
 	ckpt_save_post_cancel(save);
-	core_rig_run(&s->rig);
-	assert_int_equal(ckpt_pool_owed(s->rig.pool), 0);
-	core_rig_let_go(&s->rig);
-	assert_int_equal(core_rig_end_save(&s->rig, save), -ECANCELED);
-	core_rig_run(&s->rig);
-	assert_true(staged(s) > 0);
+	core_rig_run(&rig);
+	assert_int_equal(ckpt_pool_owed(rig.pool), 0);
+	core_rig_let_go(&rig);
+	assert_int_equal(core_rig_end_save(&rig, save), -ECANCELED);
+	core_rig_run(&rig);
+	assert_true(staged() > 0);
 	check_there(s, 1);
 }
 
-static void change(struct scene *s, unsigned slot)
+static void change(unsigned slot)
 {
-	assert_true(ckpt_pool_lend(s->rig.pool, slot, ckpt_pool_slot(s->rig.pool, slot)->uses));
-	ckpt_pool_slot(s->rig.pool, slot)->data[BLOCK - 1] ^= 1;
-	ckpt_pool_take_back(s->rig.pool, slot);
+	assert_true(ckpt_pool_lend(rig.pool, slot, ckpt_pool_slot(rig.pool, slot)->uses));
+	ckpt_pool_slot(rig.pool, slot)->data[BLOCK - 1] ^= 1;
+	ckpt_pool_take_back(rig.pool, slot);
 }
 
 /* Memory that changes: every byte is compared, so it is noticed, and the file is sent. The last byte is of the next block's chunk. */
@@ -200,16 +173,16 @@ static void test_other_bytes(void **state)
 	struct scene *s = *state;
 
 	open_rig(s, BLOCKS);
-	save_and_stop(s, 1);
-	change(s, BLOCKS - 2);
-	core_rig_let_go(&s->rig);
-	assert_int_equal(s->rig.core.uploader->misled, 1);
-	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "staging memory"));
-	assert_int_equal(s->rig.core.uploader->count, 1);
-	uint64_t before = staged(s);
-	core_rig_sleep(&s->rig, 5000);
-	assert_int_equal(staged(s), before);
-	assert_int_equal(s->rig.core.stats.uploads_retried, 0);
+	save_and_stop(1);
+	change(BLOCKS - 2);
+	core_rig_let_go(&rig);
+	assert_int_equal(rig.core.uploader->misled, 1);
+	assert_true(core_rig_logged(&rig, CKPT_LOG_WARN, "staging memory"));
+	assert_int_equal(rig.core.uploader->count, 1);
+	uint64_t before = staged();
+	core_rig_sleep(&rig, 5000);
+	assert_int_equal(staged(), before);
+	assert_int_equal(rig.core.stats.uploads_retried, 0);
 	check_there(s, 1);
 }
 
@@ -221,17 +194,17 @@ static void test_no_memory(void **state)
 
 	open_rig(s, BLOCKS);
 	for (uint64_t step = 1; failed; step++) {
-		struct ckpt_save *save = core_rig_prepare(&s->rig, step, 1, FLOATS(BLOCKS), 0);
-		core_rig_count_allocations(&s->rig, step);
-		(void)core_rig_post(&s->rig, save);
-		failed = core_rig_allocations(&s->rig) >= step;
-		(void)core_rig_end_save(&s->rig, save);
-		core_rig_sleep(&s->rig, 120000);
-		assert_int_equal(s->rig.core.uploader->count, 0);
-		assert_int_equal(ckpt_pool_free(s->rig.pool), BLOCKS);
+		struct ckpt_save *save = core_rig_prepare(&rig, step, 1, FLOATS(BLOCKS), 0);
+		core_rig_count_allocations(&rig, step);
+		(void)core_rig_post(&rig, save);
+		failed = core_rig_allocations(&rig) >= step;
+		(void)core_rig_end_save(&rig, save);
+		core_rig_sleep(&rig, 120000);
+		assert_int_equal(rig.core.uploader->count, 0);
+		assert_int_equal(ckpt_pool_free(rig.pool), BLOCKS);
 	}
-	assert_true(staged(s) > 0);
-	core_rig_close(&s->rig);
+	assert_true(staged() > 0);
+	core_rig_close(&rig);
 }
 
 int main(void)

@@ -1,57 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job goes back to, of nodes that have a store each: its parts come into the remote store one by one. */
+#include "remote_scene.h"
+
 #include "lib/test.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/uploader.h"
-#include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
 
-#define MINUTE_MS 60000
-
-struct scene {
-	char *dir;
-	char local[512];
-	char remote[512];
-};
-
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	assert_int_equal(mkdir(s->local, 0777), 0);
-	assert_int_equal(mkdir(s->remote, 0777), 0);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static bool waits(struct core_rig *rig)
-{
-	struct ckpt_upload_entry *last = ckpt_uploader_last(&rig->core);
-
-	ckpt_upload_entry_unref(last);
-	return last != NULL;
-}
-
-static bool is_there(const struct craft_step *step)
+static bool is_committed(const struct craft_step *step)
 {
 	return access(craft_manifest(step), F_OK) == 0;
 }
@@ -117,11 +78,11 @@ static void test_parent_of_two_nodes(void **state)
 	core_rig_sleep(&rig, MINUTE_MS);
 	step.dir = s->remote;
 	newer.dir = s->remote;
-	assert_true(is_there(&newer) && waits(&rig) && !is_there(&step));
+	assert_true(is_committed(&newer) && waits(&rig) && !is_committed(&step));
 	move(scratch_join(s->dir, "shard"), craft_shard(&step, 1));
 	move(scratch_join(s->dir, "index"), craft_index(&step, 1));
 	core_rig_sleep(&rig, MINUTE_MS);
-	assert_true(!waits(&rig) && is_there(&step));
+	assert_true(!waits(&rig) && is_committed(&step));
 	core_rig_close(&rig);
 }
 
