@@ -22,6 +22,7 @@ from programs import (
     Body,
     built,
     built_for,
+    built_product,
     commands,
     configured,
     each,
@@ -138,13 +139,13 @@ def half_of_unit(name: str, suites: set[str]) -> bool:
 def asan_steps() -> Iterator[Step]:
     """What sees a bad access: C tests, the corpora of the fuzz targets, the programs."""
     build = "build-asan"
-    options = ["-Dwerror=true", "-Dfuzz=enabled", "-Dbuildtype=debug", "-Dbenchmarks=disabled"]
+    options = ["-Dwerror=true", "-Dfuzz=enabled", "-Doptimization=1", "-Dbenchmarks=disabled"]
     options += ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
     options += ["-Dc_args=-fno-sanitize-recover=all -gline-tables-only"]
     tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
     programs = pytest_tests("asan", ["tests/tools"], environment=tools)
     tests = meson_tests(build, SANITIZED, takes=half_of_unit)
-    build_it = each(built(build, "all"), built_for(build, SANITIZED, takes=half_of_unit))
+    build_it = each(built_product(build), built_for(build, SANITIZED, takes=half_of_unit))
     yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     needs = f"{build} {PACKAGE}"
     yield Step("asan", WAIT, each(tests, programs), needs=needs)
@@ -192,14 +193,14 @@ def release_steps() -> Iterator[Step]:
     options += ["-Dauto_features=disabled", "-Dtests=enabled"]
     suites = ("unit", "sim", "api") if FULL else ("api",)
     configure = configured(build, "gcc", *options)
-    build_it = each(built(build, "all"), built_for(build, suites))
+    build_it = each(built_product(build), built_for(build, suites))
     yield Step("minimal", CPU, each(configure, build_it), makes=build)
     yield Step("minimal", WAIT, meson_tests(build, suites), needs=build)
     yield Step("minimal", CPU, meson_tests(build, suites))
     if FULL:
         yield Step("minimal", CPU, same_runs(build))
     install = [MESON, "install", "-C", build, "--no-rebuild"]
-    installed = [built(build, "all"), commands(["rm", "-rf", prefix], install)]
+    installed = [built_product(build), commands(["rm", "-rf", prefix], install)]
     check = commands(["tests/install/check.sh", prefix])
     yield Step("installed", CPU, each(configure, *installed, check))
     wheel = "set -e; rm -rf build-wheel/dist; scripts/wheel build-wheel/dist; tests/install/wheel_tls.sh"

@@ -22,6 +22,8 @@ import torch
 from s3_programs import NETWORK, Bucket, same, save
 from waiting import until
 
+pytestmark = pytest.mark.waits  # for servers and for time limits
+
 URL = "s3://bkt/run"
 # 68 MiB: nine blocks, or parts, of 8 MiB; and some are of small tensors.
 STATE = {"x": torch.arange(16 << 20, dtype=torch.float32), **{

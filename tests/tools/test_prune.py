@@ -7,6 +7,7 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 import torch
 from s3_programs import (
     AUTH,
@@ -22,6 +23,8 @@ from sample import some
 from waiting import ended, until
 
 import libckpt
+
+pytestmark = pytest.mark.waits  # for servers and for time limits
 
 URL = "s3://bkt/run"
 IN_USE = 11

@@ -44,6 +44,8 @@ from waiting import ended, until
 import libckpt
 from libckpt import Checkpointer
 
+pytestmark = pytest.mark.waits  # for servers and for time limits
+
 URL = "s3://bkt/run"
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 PARTS = {"x": torch.arange(5 << 20, dtype=torch.float32), "b": torch.ones(3)}  # 20 MiB: three parts

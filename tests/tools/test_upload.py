@@ -31,6 +31,8 @@ from waiting import ended, until
 
 import libckpt
 
+pytestmark = pytest.mark.waits  # for servers and for time limits
+
 URL = "s3://bkt/run"
 IN_USE = 11
 SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
