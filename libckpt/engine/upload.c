@@ -139,6 +139,45 @@ static int take_manifest(struct ckpt_upload *u)
 	return *u->stop;
 }
 
+static int take_there_alone(struct ckpt_upload *u)
+{
+	struct ckpt_manifest manifest = {0};
+
+	if (u->op.result == -ENOENT)
+		return fail_gone(u, "");
+	if (u->op.result < 0)
+		return trouble(u, "read");
+	int r = ckpt_manifest_decode(u->op.data, u->op.length, u->pick.path, u->err, &manifest);
+	bool same = r == 0 && manifest.kind == CKPT_MANIFEST_COMMIT &&
+		    manifest.generation == u->generation && manifest.step == u->step;
+	ckpt_manifest_clear(&manifest);
+	drop_data(u);
+	if (r < 0)
+		return r;
+	return same ? *u->stop : fail_gone(u, "");
+}
+
+/* Rank 0 knew that the step is there, and has let it go here, before this rank has looked for that. */
+static int gone_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_there_alone(u);
+	if (r < 0)
+		return give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sync(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	u->committed = u->op.result >= 0;
+	return give_up(u, u->committed ? 0 : trouble(u, "sync"));
+	CKPT_TASK_END(task);
+}
+
 /* The lock keeps retention away; where there are no locks, the uploader does alone. */
 static int take_body(struct ckpt_task *task)
 {
@@ -151,6 +190,8 @@ static int take_body(struct ckpt_task *task)
 	ckpt_name_manifest(u->pick.path, u->generation, u->step);
 	ckpt_store_lock(store, &u->op, u->pick.path, true, &u->pick.lock);
 	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result == -ENOENT && !u->all)
+		return ckpt_task_continue(task, gone_body);
 	if (u->op.result == -ENOENT)
 		return give_up(u, fail_gone(u, ""));
 	/* A removal that may be refused yet. */
@@ -158,6 +199,8 @@ static int take_body(struct ckpt_task *task)
 		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is locked", u->pick.path));
 	ckpt_store_get(store, &u->op, u->pick.path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result == -ENOENT && !u->all)
+		return ckpt_task_continue(task, gone_body);
 	r = take_manifest(u);
 	if (r < 0)
 		return give_up(u, r);

@@ -32,7 +32,7 @@ struct ckpt_upload {
 
 	/*
 	 * When it has finished with 0: whether the remote store holds the step; else this rank has done its part.
-	 * CKPT_ENOSTEP: the step is not here any more, or was never committed. CKPT_EINUSE: the files of `rank` are being
+	 * CKPT_ENOSTEP: the step is neither here any more nor there, or was never committed. CKPT_EINUSE: the files of `rank` are being
 	 * sent there by somebody else.
 	 */
 	bool committed;
