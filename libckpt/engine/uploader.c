@@ -413,10 +413,40 @@ static bool is_given_up(const struct ckpt_uploader *u, const struct ckpt_upload_
 	return e->overtaken && now(u) - e->since_ns >= wait_ns;
 }
 
+/*
+ * All parts of an older step are there. Rank 0 has sent later ones, and would have published this one by now if its own
+ * store had it: that has let it go when it was there, and a removal that was broken off took the manifest alone.
+ */
+static bool is_left_over(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
+{
+	uint64_t wait_ns = ckpt_max_u64(4 * PAUSE_MAX_S * SECOND_NS,
+		e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0);
+
+	return u->upload.complete && e->all && u->core->config.rank > 0 && e->overtaken &&
+	       now(u) - e->since_ns >= wait_ns;
+}
+
+static void take_left_over(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
+		"all parts of step %llu are in %s, and rank 0 has it no longer and publishes no "
+		"manifest",
+		(unsigned long long)e->step, u->dest->label);
+	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
+	e->error = u->error;
+	ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
+	end_entry(u, e);
+	ask_retention(u);
+}
+
 /* This rank has done its part, and others have not, or rank 0 has not published. */
 static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	look_later(u, e, &e->since_ns);
+	if (is_left_over(u, e)) {
+		take_left_over(u, e);
+		return;
+	}
 	if (!u->upload.complete && is_given_up(u, e)) {
 		(void)ckpt_fail_at(&u->error, CKPT_EINCOMPLETE,
 			&(struct ckpt_where){.tier = "local"},
