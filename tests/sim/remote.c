@@ -48,6 +48,7 @@ static int open_core(struct remote_proc *p)
 		.world = 1,
 		.read_only = p->kind != REMOTE_TRAIN};
 
+	remote_ranks_config(p, &config);
 	sim_memory_enter(p->id);
 	bool joined = remote_net_join(p);
 	CKPT_ASSERT(joined);
@@ -62,20 +63,29 @@ static int open_core(struct remote_proc *p)
 		parts.bucket = &p->client;
 	}
 	int r = ckpt_core_init(&p->core, &parts, &config, &err);
+	if (r == 0)
+		remote_ranks_meet(p);
 	sim_memory_enter(0);
 	return r;
+}
+
+static struct sim_disk *disk_of(const struct remote_proc *p)
+{
+	return p->world->homes[p->home].disks[p->store];
 }
 
 static void free_proc(struct remote_proc *p)
 {
 	sim_state_free(&p->live);
-	sim_state_free(&p->into);
+	for (unsigned i = 0; i < REMOTE_RANKS; i++)
+		sim_state_free(&p->into[i]);
 	sim_env_die(&p->env);
 	(void)ckpt_inbox_take(&p->inbox);
 	ckpt_inbox_destroy(&p->inbox);
 	for (unsigned i = 0; i < REMOTE_PROCS; i++)
 		if (p->world->procs[i] == p)
 			p->world->procs[i] = NULL;
+	remote_job_stir(p);
 	if (p->kind == REMOTE_TRAIN || p->kind == REMOTE_BRING)
 		p->world->spawn_ns = ckpt_max_u64(p->world->spawn_ns,
 			p->world->sim.now_ns + sim_below(&p->world->sim, 2 * SECOND));
@@ -86,6 +96,9 @@ static void kill_proc(struct remote_proc *p)
 {
 	sim_tell(&p->world->sim, p->id, "dies", "", p->kind, 0, 0);
 	sim_memory_enter(0);
+	remote_job_break(p);
+	if (remote_is_rank(p))
+		crowd_exchange_forget(p->core.exchange);
 	bucket_http_die(&p->net);
 	sim_io_die(p->io);
 	sim_pool_sweep(p->pool);
@@ -97,7 +110,7 @@ static void kill_proc(struct remote_proc *p)
 static void reap_proc(struct remote_proc *p)
 {
 	struct sim *sim = &p->world->sim;
-	struct sim_disk *disk = p->world->homes[p->home].disk;
+	struct sim_disk *disk = disk_of(p);
 
 	sim_tell(sim, p->id, "exits", "", p->kind, 0, p->failure);
 	tell_log(p);
@@ -127,7 +140,9 @@ static void reap_proc(struct remote_proc *p)
 	free_proc(p);
 }
 
-static void start_proc(struct remote *world, enum remote_kind kind)
+/* `job` NULL: of no training; `rank` of that, or a store of the home. */
+static void start_proc(
+	struct remote *world, enum remote_kind kind, struct remote_job *job, uint32_t rank)
 {
 	struct remote_proc *p = sim_alloc(sizeof(*p));
 	unsigned place = 0;
@@ -139,25 +154,31 @@ static void start_proc(struct remote *world, enum remote_kind kind)
 	*p = (struct remote_proc){.world = world,
 		.kind = kind,
 		.home = world->home,
+		.store = rank % world->homes[world->home].stores,
+		.job = job,
+		.rank = job ? rank : 0,
 		.id = ++world->next_id,
 		.born_at = ++world->time,
 		.careful = world->healed,
 		.saves = world->healed ? 2 : (unsigned)sim_between(&world->sim, 1, 6),
 		.deadline_ns = UINT64_MAX};
+	unsigned machine = remote_machine(world, p->home, p->store, p->rank);
 	struct sim_io_config io = {.inbox = &p->inbox,
 		.owner = p->id,
-		.node = 1 + world->home,
+		.node = machine,
 		.root = ROOT,
 		.align = 512,
 		.direct = true,
 		.stuck_ns = 100 * SECOND};
 	int r = ckpt_inbox_init(&p->inbox);
 	CKPT_ASSERT(r == 0);
-	sim_env_init(&p->env, &world->sim, &p->inbox, p->id, 1 + world->home);
+	if (job && job->saves)
+		p->saves = job->saves;
+	sim_env_init(&p->env, &world->sim, &p->inbox, p->id, machine);
 	sim_device_init(&p->device, &p->env);
-	p->io = sim_io_new(&world->sim, world->homes[world->home].disk, &io);
+	p->io = sim_io_new(&world->sim, disk_of(p), &io);
 	p->pool = sim_pool_open(8, 4096);
-	sim_tell(&world->sim, p->id, "starts", "", kind, world->home, 0);
+	sim_tell(&world->sim, p->id, "starts", "", kind, world->home, rank);
 	remote_life_start(p);
 	r = open_core(p);
 	CKPT_ASSERT(r == 0);
@@ -165,7 +186,7 @@ static void start_proc(struct remote *world, enum remote_kind kind)
 
 static bool core_due(const struct remote_proc *p)
 {
-	return p->inbox.head || p->deadline_ns <= p->world->sim.now_ns;
+	return p->inbox.head || p->kicked || p->deadline_ns <= p->world->sim.now_ns;
 }
 
 static bool life_due(const struct remote_proc *p)
@@ -197,6 +218,7 @@ static void check_staging(struct remote_proc *p)
 static void step_core(struct remote_proc *p)
 {
 	p->net.now_ns = p->world->sim.now_ns;
+	p->kicked = false;
 	uint64_t deadline_ns = ckpt_core_step(&p->core);
 
 	p->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - p->env.ahead_ns;
@@ -229,12 +251,13 @@ static void do_one(struct remote_proc *p, unsigned n)
 			&p->world->sim, "%s of p%u has not ended by its deadline", p->waits, p->id);
 }
 
-static uint64_t next_ns(const struct remote_proc *p)
+static uint64_t next_ns(struct remote_proc *p)
 {
 	uint64_t ns = sim_io_next(p->io);
 
 	if (p->frozen)
 		return ckpt_min_u64(ns, p->thaw_ns);
+	ns = ckpt_min_u64(ns, remote_ranks_land(p));
 	ns = ckpt_min_u64(ns, sim_env_next(&p->env));
 	return ckpt_min_u64(ns, ckpt_min_u64(p->deadline_ns, p->wake_ns));
 }
@@ -262,58 +285,126 @@ static bool is_at_work(const struct remote *world)
 	return false;
 }
 
+static unsigned most_ranks(const struct remote *world)
+{
+	return world->many ? REMOTE_RANKS : 1;
+}
+
 static bool may_start(const struct remote *world)
 {
-	if (is_at_work(world) || count_procs(world) == REMOTE_PROCS)
+	if (is_at_work(world) || count_procs(world) + most_ranks(world) > world->room)
 		return false;
 	if (world->healed && world->saved_last)
 		return !world->read_last && count_procs(world) == 0;
 	return world->healed || world->lives > 0;
 }
 
-static void start_next(struct remote *world)
-{
-	bool ready = world->homes[world->home].ready;
-
-	if (world->healed && world->saved_last) {
-		start_proc(world, REMOTE_READ);
-		return;
-	}
-	world->lives -= world->lives > 0;
-	start_proc(world, ready ? REMOTE_TRAIN : REMOTE_BRING);
-}
-
 static void add_home(struct remote *world)
 {
 	struct remote_home *home = &world->homes[world->home_count];
 
-	*home = (struct remote_home){.disk = sim_disk_new(&world->sim)};
 	world->home = world->home_count++;
-	sim_disk_set_space(home->disk, UINT64_MAX);
+	*home = (struct remote_home){0};
+	remote_ranks_spread(world);
+	for (unsigned i = 0; i < home->stores; i++) {
+		home->disks[i] = sim_disk_new(&world->sim);
+		sim_disk_set_space(home->disks[i], UINT64_MAX);
+	}
+}
+
+static bool are_ready(const struct remote_home *home)
+{
+	for (unsigned i = 0; i < home->stores; i++)
+		if (!home->ready[i])
+			return false;
+	return true;
+}
+
+/*
+ * Whether all stores have what the bucket had; else those that have not are about to. Of many all look again as long as
+ * no job has gone on from there: the bucket may have something else by now.
+ */
+static bool bring(struct remote *world)
+{
+	struct remote_home *home = &world->homes[world->home];
+	bool again = world->many && world->home > 0 && !home->claimed;
+
+	if (are_ready(home) && !(again && home->tried)) {
+		home->tried = true;
+		return true;
+	}
+	/* Nodes that have brought what the bucket had at two moments are given new directories. */
+	if (again && home->tried && world->nodes && world->home_count < REMOTE_HOMES) {
+		add_home(world);
+		home = &world->homes[world->home];
+	}
+	if (again)
+		memset(home->ready, 0, sizeof(home->ready));
+	home->tried = false;
+	for (unsigned i = 0; i < home->stores; i++)
+		if (!home->ready[i])
+			start_proc(world, REMOTE_BRING, NULL, i);
+	return false;
+}
+
+static void start_next(struct remote *world)
+{
+	if (world->healed && world->saved_last) {
+		start_proc(world, REMOTE_READ, NULL, 0);
+		return;
+	}
+	world->lives -= world->lives > 0;
+	if (!bring(world))
+		return;
+	struct remote_job *job = remote_job_begin(world);
+	for (uint32_t rank = 0; rank < job->ranks; rank++)
+		start_proc(world, REMOTE_TRAIN, job, rank);
 }
 
 /* What goes wrong. */
 
-static void kill_home(struct remote *world, unsigned home)
+static void kill_store(struct remote *world, unsigned home, unsigned store)
 {
 	for (unsigned i = 0; i < REMOTE_PROCS; i++)
-		if (world->procs[i] && world->procs[i]->home == home)
+		if (world->procs[i] && world->procs[i]->home == home &&
+			world->procs[i]->store == store)
 			kill_proc(world->procs[i]);
 }
 
+/* Of one node, or of all. */
 static void cut_power(struct remote *world)
 {
-	struct sim_cut cut = sim_cut_pick(&world->sim);
+	const struct remote_home *home = &world->homes[world->home];
+	unsigned only = home->stores;
 
-	kill_home(world, world->home);
-	sim_tell(&world->sim, 0, "POWER CUT", "", cut.data, cut.names, cut.sizes);
-	sim_disk_cut(world->homes[world->home].disk, &cut);
+	if (home->stores > 1 && sim_chance(&world->sim, 6000))
+		only = (unsigned)sim_below(&world->sim, home->stores);
+	for (unsigned i = 0; i < home->stores; i++) {
+		if (only < home->stores && only != i)
+			continue;
+		struct sim_cut cut = sim_cut_pick(&world->sim);
+		kill_store(world, world->home, i);
+		sim_tell(&world->sim, 0, "POWER CUT", "", cut.data, cut.names, cut.sizes);
+		sim_disk_cut(home->disks[i], &cut);
+	}
 }
 
-static void freeze(struct remote *world, struct remote_proc *p, uint64_t most_ns)
+/* A process, or all of its job. */
+static void kill_some(struct remote *world, struct remote_proc *p)
 {
-	uint64_t ns = sim_below(&world->sim, most_ns);
+	const struct remote_job *job = p->job;
 
+	if (!remote_is_rank(p) || !sim_chance(&world->sim, 2500)) {
+		kill_proc(p);
+		return;
+	}
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		if (world->procs[i] && world->procs[i]->job == job)
+			kill_proc(world->procs[i]);
+}
+
+static void freeze(struct remote *world, struct remote_proc *p, uint64_t ns)
+{
 	if (!p || p->frozen)
 		return;
 	p->frozen = true;
@@ -324,47 +415,66 @@ static void freeze(struct remote *world, struct remote_proc *p, uint64_t most_ns
 }
 
 /* It may live on where nobody sees it, if the bucket has its claim. */
-static bool lives_on(struct remote *world, const struct remote_proc *p)
+static bool may_live_on(struct remote *world, const struct remote_proc *p)
 {
 	uint64_t generation = p->core.generation;
 
 	return p->kind == REMOTE_TRAIN && generation > 0 && world->gens[generation].there &&
-	       !p->core.claiming && sim_chance(&world->sim, 6000);
+	       !p->core.claiming;
 }
 
 /* The machine is lost, and its disk with it; the training goes on from the bucket on another one. */
 static void move(struct remote *world)
 {
-	if (world->home_count == REMOTE_HOMES || !remote_object(world, CKPT_NAME_MARKER))
+	struct sim *sim = &world->sim;
+
+	if (world->moves == REMOTE_MOVES || !remote_object(world, CKPT_NAME_MARKER))
 		return;
+	/* Of several ranks some, or all as one. */
+	bool whole = world->many && sim_chance(sim, 5000);
+	uint64_t whole_ns = whole ? sim_below(sim, 300 * SECOND) : 0;
+	/* Nobody sees to what is left of them there. */
+	world->jobs[world->home].lost = true;
 	for (unsigned i = 0; i < REMOTE_PROCS; i++) {
 		struct remote_proc *p = world->procs[i];
 		if (!p || p->home != world->home)
 			continue;
 		/* It may stand still until its successor is there. */
-		if (lives_on(world, p)) {
-			world->sim.fired[SIM_FREEZE]++;
-			freeze(world, p, 300 * SECOND);
+		if (may_live_on(world, p) && (whole || sim_chance(sim, 6000))) {
+			sim->fired[SIM_FREEZE]++;
+			freeze(world, p, whole ? whole_ns : sim_below(sim, 300 * SECOND));
 		} else {
 			kill_proc(p);
 		}
 	}
 	add_home(world);
+	world->moves++;
 	world->moved = true;
-	world->spawn_ns = world->sim.now_ns + MOVE_NS + sim_below(&world->sim, 60 * SECOND);
-	sim_tell(&world->sim, 0, "MOVE", "", world->home, 0, 0);
+	world->spawn_ns = sim->now_ns + MOVE_NS + sim_below(sim, 60 * SECOND);
+	sim_tell(sim, 0, "MOVE", "", world->home, 0, 0);
+}
+
+/* A place is left for the training, and there are not so many already. */
+static bool may_join(const struct remote *world)
+{
+	unsigned others = 0;
+
+	for (unsigned i = 0; i < REMOTE_PROCS; i++)
+		others += world->procs[i] && world->procs[i]->kind >= REMOTE_READ;
+	return others < 3 && count_procs(world) + most_ranks(world) < world->room;
 }
 
 static void trouble(struct remote *world)
 {
 	struct sim *sim = &world->sim;
-	struct remote_proc *p = world->procs[sim_below(sim, REMOTE_PROCS)];
+	/* Of more places nobody would be hit. */
+	struct remote_proc *p = world->procs[sim_below(sim, world->many ? 8 : world->room)];
 
 	/* What is half removed is what others may take for whole. */
 	if (sim_fault_times(sim, SIM_KILL, p && p->removes ? 20 : 1) && p)
-		kill_proc(p);
+		kill_some(world, p);
 	else if (sim_fault(sim, SIM_FREEZE))
-		freeze(world, p, 60 * SECOND);
+		freeze(world, p, sim_below(sim, 60 * SECOND));
 	if (sim_fault(sim, SIM_CUT))
 		cut_power(world);
 	if (sim_fault(sim, SIM_HOME_LOST))
@@ -374,17 +484,31 @@ static void trouble(struct remote *world)
 		world->down_until_ns = sim->now_ns + sim_below(sim, 300 * SECOND);
 		sim_tell(sim, 0, "DOWN", "", 0, 0, 0);
 	}
-	/* A place is left for the training. */
-	if (sim_fault(sim, SIM_PRUNE) && count_procs(world) + 1 < REMOTE_PROCS)
-		start_proc(world, REMOTE_PRUNE);
-	if (sim_fault(sim, SIM_READERS) && count_procs(world) + 1 < REMOTE_PROCS)
-		start_proc(world, REMOTE_READ);
+	if (sim_fault(sim, SIM_PRUNE) && may_join(world))
+		start_proc(world, REMOTE_PRUNE, NULL, 0);
+	if (sim_fault(sim, SIM_READERS) && may_join(world))
+		start_proc(world, REMOTE_READ, NULL, 0);
 }
 
 /* The scheduler. */
 
+/* When all disks have done what was late; the next time. */
+static uint64_t land_disks(struct remote *world)
+{
+	uint64_t ns = UINT64_MAX;
+
+	for (unsigned i = 0; i < world->home_count; i++)
+		for (unsigned k = 0; k < world->homes[i].stores; k++)
+			ns = ckpt_min_u64(ns, sim_disk_land(world->homes[i].disks[k]));
+	return ns;
+}
+
 static void look_after(struct remote *world)
 {
+	struct remote_proc *left;
+
+	while ((left = remote_left_over(world)))
+		kill_proc(left);
 	remote_net_run(world);
 	if (world->down && world->down_until_ns <= world->sim.now_ns)
 		world->down = false;
@@ -396,13 +520,14 @@ static void look_after(struct remote *world)
 			p->frozen = false;
 			sim_tell(&world->sim, p->id, "thaws", "", 0, 0, 0);
 		}
+		if (!p->frozen)
+			(void)remote_ranks_land(p);
 		if (p->left_behind)
 			kill_proc(p);
 		else if (p->closed && !p->inbox.head)
 			reap_proc(p);
 	}
-	for (unsigned i = 0; i < world->home_count; i++)
-		(void)sim_disk_land(world->homes[i].disk);
+	(void)land_disks(world);
 }
 
 static bool do_something(struct remote *world)
@@ -429,10 +554,9 @@ static bool do_something(struct remote *world)
 
 static bool advance(struct remote *world)
 {
-	uint64_t ns = remote_net_next(world);
+	uint64_t ns = ckpt_min_u64(remote_net_next(world), remote_launcher_ns(world));
 
-	for (unsigned i = 0; i < world->home_count; i++)
-		ns = ckpt_min_u64(ns, sim_disk_land(world->homes[i].disk));
+	ns = ckpt_min_u64(ns, land_disks(world));
 	for (unsigned i = 0; i < REMOTE_PROCS; i++)
 		if (world->procs[i])
 			ns = ckpt_min_u64(ns, next_ns(world->procs[i]));
@@ -471,6 +595,8 @@ static void heal(struct remote *world)
 	if (sim_chance(&world->sim, 3000))
 		cut_power(world);
 	world->down = false;
+	/* What was brought there a while ago is not what the next start brings. */
+	world->homes[world->home].tried = true;
 	world->healed = true;
 	world->spawn_ns = world->sim.now_ns + MOVE_NS;
 	sim_tell(&world->sim, 0, "healed", "", 0, 0, 0);
@@ -502,8 +628,10 @@ static void pick(struct remote *world)
 	}
 	world->latency_ns = sim_chance(sim, 2000) ? 2 * SECOND : 40 * MILLISECOND;
 	sim_shapes_pick(sim, world->shapes);
+	remote_ranks_pick(world);
 	add_home(world);
-	world->homes[0].ready = true;
+	for (unsigned i = 0; i < REMOTE_RANKS; i++)
+		world->homes[0].ready[i] = true;
 	world->spawn_ns = sim->now_ns;
 }
 
@@ -515,6 +643,8 @@ static bool remote_run(struct remote *world, uint64_t seed, const struct sim_opt
 	pick(world);
 	remote_net_begin(world);
 	uint64_t events = sim_between(&world->sim, 500, 8000);
+	/* Most of what several do is what they tell each other. */
+	events *= world->many ? 3 : 1;
 	while (world->sim.events < events && goes_on(world))
 		turn(world);
 	if (!world->sim.failed)
@@ -528,7 +658,9 @@ static bool remote_run(struct remote *world, uint64_t seed, const struct sim_opt
 			kill_proc(world->procs[i]);
 	remote_net_end(world);
 	for (unsigned i = 0; i < world->home_count; i++)
-		sim_disk_free(world->homes[i].disk);
+		for (unsigned k = 0; k < world->homes[i].stores; k++)
+			sim_disk_free(world->homes[i].disks[k]);
+	crowd_boards_free(&world->boards);
 	sim_memory_start(NULL);
 	CKPT_ASSERT(sim_memory_empty());
 	return !world->sim.failed;

@@ -3,11 +3,14 @@
  * One training and the bucket that its steps go on to: the real engine with its uploader, its S3 client and its store
  * in a bucket, over simulated machines, disks and a network, and over a bucket in memory that is exact. Processes
  * die with requests under way, machines are lost with their disks, and whoever comes next goes on from the bucket;
- * others read there and remove steps. The bucket's journal says what has happened.
+ * others read there and remove steps. The bucket's journal says what has happened. In some worlds the training is a
+ * job of several ranks, each of which sends its own shards; see remote_ranks.c.
  */
 #ifndef REMOTE_H
 #define REMOTE_H
 
+#include "crowd_board.h"
+#include "crowd_exchange.h"
 #include "engine/claim.h"
 #include "engine/lister.h"
 #include "engine/open.h"
@@ -21,8 +24,10 @@
 #include "sim_memory.h"
 #include "sim_state.h"
 
-#define REMOTE_PROCS   4
-#define REMOTE_HOMES   4 /* machines with a disk, one after the other */
+#define REMOTE_RANKS   4
+#define REMOTE_PROCS   16
+#define REMOTE_HOMES   8 /* machines with a disk, or sets of them, one after the other */
+#define REMOTE_MOVES   3
 #define REMOTE_RECORDS 512
 #define REMOTE_GENS    64
 #define REMOTE_HELD    16
@@ -41,7 +46,11 @@ enum remote_kind {
 struct remote_record {
 	uint64_t generation;
 	uint64_t step;
-	uint64_t version;
+	unsigned job;  /* whose it is */
+	unsigned home; /* where it was saved */
+	uint32_t ranks;
+	uint32_t begun; /* ranks that have begun it */
+	uint64_t versions[REMOTE_RANKS];
 	bool there;            /* its manifest is in the bucket */
 	bool appeared;         /* ... or was once */
 	bool marked;           /* it has had a tombstone there: it may go, and come back */
@@ -62,13 +71,31 @@ struct remote_gen {
 	uint64_t parent_generation; /* 0: none */
 	uint64_t parent_step;
 	bool claimed; /* somebody was told */
+	unsigned job; /* whose it was at last */
 	bool there;   /* its claim is in the bucket */
 };
 
+/* Where the training is: one store, or one for each of its nodes. */
 struct remote_home {
-	struct sim_disk *disk; /* NULL: not there yet */
-	bool ready;            /* it has what the bucket had, or it was the first */
-	uint64_t looked_at;    /* time of the world when somebody began to bring that */
+	unsigned stores; /* 0: not there yet */
+	struct sim_disk *disks[REMOTE_RANKS];
+	bool ready[REMOTE_RANKS];         /* it has what the bucket had, or it was the first */
+	uint64_t looked_at[REMOTE_RANKS]; /* time of the world when somebody began to bring that */
+	bool tried;                       /* a job has started there since all stores were ready */
+	bool claimed;                     /* a generation was, there */
+};
+
+/* One start of the training. */
+struct remote_job {
+	unsigned number;
+	uint32_t ranks;
+	unsigned saves;
+	uint64_t generation; /* what it goes on from; 0: nothing */
+	uint64_t step;
+	bool chosen; /* somebody has restored that */
+	bool broken; /* one of its ranks has ended before its time, or was given up by another */
+	bool lost;   /* its machines are: no launcher sees to it */
+	uint64_t end_ns; /* when the launcher ends what is left of it; UINT64_MAX: not yet */
 };
 
 struct remote;
@@ -78,6 +105,9 @@ struct remote_proc {
 	enum remote_kind kind;
 	unsigned id;
 	unsigned home;
+	unsigned store;         /* of that home */
+	struct remote_job *job; /* of a training */
+	uint32_t rank;
 	struct ckpt_inbox inbox;
 	struct sim_env env;
 	struct sim_io *io;
@@ -88,6 +118,7 @@ struct remote_proc {
 	struct ckpt_s3_limits limits; /* of it */
 	struct ckpt_core core;
 	uint64_t deadline_ns; /* the core's next */
+	bool kicked;          /* something has come that is no message */
 	bool frozen;
 	uint64_t thaw_ns;
 
@@ -114,8 +145,8 @@ struct remote_proc {
 	struct ckpt_closer closer;
 	struct ckpt_restore *restore;
 	uint64_t asked;
-	struct sim_state into;
-	uint64_t generation; /* what was restored, or is removed; 0: nothing */
+	struct sim_state into[REMOTE_RANKS]; /* of those ranks that it reads */
+	uint64_t generation;                 /* what was restored, or is removed; 0: nothing */
 	uint64_t step;
 	uint64_t judged;    /* newest claim when it was chosen to be removed */
 	size_t next_record; /* careful reader */
@@ -126,6 +157,8 @@ struct remote_proc {
 	struct remote_record *record; /* of that save */
 	unsigned saves;
 	unsigned saved;
+	unsigned arrived; /* saves for which it was ready */
+	bool leaves;      /* nobody waits for it any more */
 	struct {
 		struct ckpt_upload_entry *entry; /* NULL: none */
 		struct remote_record *record;
@@ -153,7 +186,19 @@ struct remote {
 	struct remote_home homes[REMOTE_HOMES];
 	unsigned home; /* the training's */
 	unsigned home_count;
+	/* Of several ranks. */
+	bool many;
+	bool nodes;     /* each of which has a store of its own */
+	bool apart;     /* every rank is on a machine of its own */
+	bool catalogs;  /* readers go by the catalog, however few ranks have written a step */
+	uint32_t ranks; /* of the next start */
+	struct crowd_weather weather;         /* of what lies between them */
+	struct crowd_board *boards;           /* of nodes: where they talk */
+	struct remote_job jobs[REMOTE_HOMES]; /* the newest of each home */
+	unsigned job_count;
+	unsigned room; /* for processes at once */
 	bool moved;
+	unsigned moves;
 	struct remote_proc *procs[REMOTE_PROCS];
 	unsigned next_id;
 	unsigned lives;
@@ -171,6 +216,7 @@ struct remote {
 	unsigned turns;
 	uint64_t time;
 	struct sim_shape shapes[SIM_SHAPES];
+	struct sim_shape rank_shapes[REMOTE_RANKS];
 	struct remote_record records[REMOTE_RECORDS];
 	size_t record_count;
 	struct remote_gen gens[REMOTE_GENS];
@@ -199,6 +245,40 @@ void remote_net_leave(struct remote_proc *proc);
 void remote_net_run(struct remote *world);
 uint64_t remote_net_next(const struct remote *world);
 const struct rope *remote_object(struct remote *world, const char *path);
+
+/* remote_ranks.c: jobs of several ranks. */
+
+/* What there is in a world of this seed. Last of all that is drawn. */
+void remote_ranks_pick(struct remote *world);
+/* Stores of the home that was just made. */
+void remote_ranks_spread(struct remote *world);
+/* Whether the core of `proc` is of a job of several. */
+bool remote_is_rank(const struct remote_proc *proc);
+/* Its part of what the core is told, and what lies between it and the others. */
+void remote_ranks_config(const struct remote_proc *proc, struct ckpt_core_config *config);
+void remote_ranks_meet(struct remote_proc *proc);
+unsigned remote_machine(const struct remote *world, unsigned home, unsigned store, uint32_t rank);
+/* The next start at the home where the training is. */
+struct remote_job *remote_job_begin(struct remote *world);
+/* It ends before its time: the launcher will see to the others. */
+void remote_job_break(struct remote_proc *proc);
+/* Whoever waits for others of its job looks again. */
+void remote_job_stir(const struct remote_proc *proc);
+/* All others are ready for the save that it is ready for, or gone. */
+bool remote_all_arrived(const struct remote_proc *proc);
+/* The same step on every rank. */
+uint64_t remote_next_step(const struct remote_proc *proc);
+/* Whether it reads what that rank has saved in `record`; NULL: there is no such step. */
+bool remote_reads(
+	const struct remote_proc *proc, const struct remote_record *record, uint32_t rank);
+/* Lost, late and twice; when the next thing comes. */
+uint64_t remote_ranks_land(struct remote_proc *proc);
+/* When a launcher has something to do; UINT64_MAX: never. */
+uint64_t remote_launcher_ns(const struct remote *world);
+/* Of the job that the launcher ends now; NULL: none. */
+struct remote_proc *remote_left_over(const struct remote *world);
+/* Whether a rank may fail so because of others. */
+bool remote_may_blame(const struct remote_proc *proc, int code);
 
 /* remote_life.c, remote_read.c: programs. */
 void remote_life_start(struct remote_proc *proc);
@@ -244,6 +324,8 @@ void remote_look(struct remote *world);
 void remote_check_drained(struct remote_proc *proc);
 /* It has had time enough: what its retention lets go is not there any more. */
 void remote_check_kept(struct remote_proc *proc);
+/* When nobody had looked into the bucket yet for what that home has. */
+uint64_t remote_looked_at(const struct remote *world, unsigned home);
 /* Once nothing happens any more. */
 void remote_check_all(struct remote *world);
 

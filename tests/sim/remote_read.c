@@ -36,17 +36,30 @@ static int end_of(struct remote_proc *p, const char **ret_why)
 
 /* Restoring into memory. */
 
+static const struct remote_record *chosen(const struct remote_proc *p)
+{
+	return remote_record(p->world, ckpt_restore_chosen_generation(p->restore),
+		ckpt_restore_chosen_step(p->restore));
+}
+
 static int bind(struct remote_proc *p)
 {
-	struct ckpt_target targets[SIM_TENSORS_MAX];
+	struct ckpt_target targets[REMOTE_RANKS * SIM_TENSORS_MAX];
 	struct ckpt_error err = {.size = sizeof(err)};
+	size_t count = 0;
 
 	ckpt_error_clear(&err);
-	sim_state_free(&p->into);
-	sim_state_init(&p->into, &p->world->shapes[0]);
-	sim_state_poison(&p->into);
-	sim_state_targets(&p->into, targets);
-	int r = ckpt_restore_add_targets(p->restore, targets, p->into.shape->count, &err);
+	for (uint32_t rank = 0; rank < REMOTE_RANKS; rank++) {
+		struct sim_state *into = &p->into[rank];
+		sim_state_free(into);
+		if (!remote_reads(p, chosen(p), rank))
+			continue;
+		sim_state_init(into, &p->world->rank_shapes[rank]);
+		sim_state_poison(into);
+		sim_state_targets(into, targets + count);
+		count += into->shape->count;
+	}
+	int r = ckpt_restore_add_targets(p->restore, targets, count, &err);
 	if (r < 0)
 		remote_judge(p, "bind", r, err.message);
 	return r;
@@ -55,13 +68,19 @@ static int bind(struct remote_proc *p)
 static void compare(struct remote_proc *p)
 {
 	const struct remote_record *record = remote_record(p->world, p->generation, p->step);
-	const char *name = record ? sim_state_check(&p->into, record->version) : "?";
 
 	sim_tell(sim_of(p), p->id, "restored", "", (int64_t)p->generation, (int64_t)p->step, 0);
-	if (name)
-		sim_violation(sim_of(p),
-			"tensor %s of step %llu of generation %llu came back different", name,
-			(unsigned long long)p->step, (unsigned long long)p->generation);
+	for (uint32_t rank = 0; rank < REMOTE_RANKS; rank++) {
+		if (!p->into[rank].shape)
+			continue;
+		const char *name =
+			record ? sim_state_check(&p->into[rank], record->versions[rank]) : "?";
+		if (name)
+			sim_violation(sim_of(p),
+				"tensor %s of step %llu of generation %llu came back different",
+				name, (unsigned long long)p->step,
+				(unsigned long long)p->generation);
+	}
 	p->world->restored++;
 	remote_restored(p);
 }
@@ -152,9 +171,10 @@ int remote_read_body(struct ckpt_task *task)
 
 /* Bringing. */
 
-static struct ckpt_core_place here(void)
+static struct ckpt_core_place here(const struct remote_proc *p)
 {
-	return (struct ckpt_core_place){.root = ROOT, .label = "/store", .claims = true};
+	return (struct ckpt_core_place){
+		.root = ROOT, .label = "/store", .claims = true, .node = p->world->nodes};
 }
 
 /* Without a step: what there is of the run. */
@@ -165,12 +185,12 @@ static int claims_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (!remote_prepare(p, sizeof(struct ckpt_bringer), NULL))
 		return ckpt_task_continue(task, remote_close_body);
-	CKPT_CONTAINER(p->command, struct ckpt_bringer, command)->place = here();
+	CKPT_CONTAINER(p->command, struct ckpt_bringer, command)->place = here(p);
 	remote_post(p, ckpt_bringer_body, "bring claims", CALL_NS);
 	CKPT_AWAIT(task, remote_answered(p));
 	p->failure = remote_take(p);
 	remote_let_go(p);
-	p->world->homes[p->home].ready = p->failure == 0;
+	p->world->homes[p->home].ready[p->store] = p->failure == 0;
 	return ckpt_task_continue(task, remote_close_body);
 	CKPT_TASK_END(task);
 }
@@ -191,20 +211,20 @@ static bool take_brought(struct remote_proc *p)
 	sim_tell(sim_of(p), p->id, "brought", "", (int64_t)p->generation, (int64_t)p->step, r);
 	remote_restored(p);
 	p->world->brought += p->generation > 0;
-	p->world->homes[p->home].ready = p->generation > 0;
+	p->world->homes[p->home].ready[p->store] = p->generation > 0;
 	return p->generation == 0;
 }
 
 int remote_bring_body(struct ckpt_task *task)
 {
 	struct remote_proc *p = remote_proc_of(task);
-	struct ckpt_core_place place = here();
+	struct ckpt_core_place place = here(p);
 	bool nothing;
 
 	CKPT_TASK_BEGIN(task);
 	p->asked = CKPT_STEP_LATEST;
 	p->began_at = ++p->world->time;
-	p->world->homes[p->home].looked_at = p->began_at;
+	p->world->homes[p->home].looked_at[p->store] = p->began_at;
 	if (ckpt_restore_new(&p->core, NULL, CKPT_STEP_LATEST, CKPT_SINK_STORE, &p->restore) < 0 ||
 		ckpt_restore_set_dest(p->restore, &place) < 0) {
 		p->failure = -ENOMEM;

@@ -51,31 +51,36 @@ bool remote_owes(const struct remote *world, const struct remote_record *r)
 void remote_began(struct remote_proc *p, uint64_t version)
 {
 	struct remote *world = p->world;
+	struct remote_record *r = remote_record(world, p->core.generation, p->step);
 
 	/* A machine may be lost before its claim was in the bucket: the next one has the same number. */
-	p->record = remote_record(world, p->core.generation, p->step);
-	if (p->record && p->record->appeared)
-		sim_violation(&world->sim, "step %llu of generation %llu is saved twice",
-			(unsigned long long)p->step, (unsigned long long)p->core.generation);
-	CKPT_ASSERT(p->record || world->record_count < REMOTE_RECORDS);
-	if (!p->record)
-		p->record = &world->records[world->record_count++];
-	*p->record = (struct remote_record){
-		.generation = p->core.generation, .step = p->step, .version = version};
+	if (!r || r->job != p->job->number) {
+		if (r && r->appeared)
+			sim_violation(&world->sim, "step %llu of generation %llu is saved twice",
+				(unsigned long long)p->step,
+				(unsigned long long)p->core.generation);
+		CKPT_ASSERT(r || world->record_count < REMOTE_RECORDS);
+		if (!r)
+			r = &world->records[world->record_count++];
+		*r = (struct remote_record){.generation = p->core.generation,
+			.step = p->step,
+			.job = p->job->number,
+			.home = p->home,
+			.ranks = p->job->ranks};
+	}
+	r->versions[p->rank] = version;
+	r->begun++;
+	p->record = r;
 }
 
-void remote_claimed(struct remote_proc *p)
+/* What was told to be in the bucket before anybody looked there is behind it. */
+static void check_lineage(const struct remote_proc *p)
 {
 	struct remote *world = p->world;
 	const struct ckpt_core *core = &p->core;
-	uint64_t since = world->moved ? world->homes[p->home].looked_at : p->began_at;
+	uint64_t since = world->moved ? remote_looked_at(world, p->home) : p->began_at;
 	uint64_t before = newest_there(world);
 
-	CKPT_ASSERT(core->generation < REMOTE_GENS);
-	struct remote_gen *gen = &world->gens[core->generation];
-	if (gen->claimed && !world->moved)
-		sim_violation(&world->sim, "generation %llu was claimed twice",
-			(unsigned long long)core->generation);
 	for (size_t i = 0; i < world->record_count; i++) {
 		const struct remote_record *r = &world->records[i];
 		if (!r->confirmed_at || r->confirmed_at > since || r->marked ||
@@ -88,9 +93,31 @@ void remote_claimed(struct remote_proc *p)
 				(unsigned long long)r->step, (unsigned long long)r->generation,
 				(unsigned long long)core->generation);
 	}
+}
+
+void remote_claimed(struct remote_proc *p)
+{
+	struct remote *world = p->world;
+	const struct ckpt_core *core = &p->core;
+
+	CKPT_ASSERT(core->generation < REMOTE_GENS);
+	struct remote_gen *gen = &world->gens[core->generation];
+	bool same = gen->claimed && gen->job == p->job->number;
+	if (gen->claimed && !same && !world->moved)
+		sim_violation(&world->sim, "generation %llu was claimed twice",
+			(unsigned long long)core->generation);
+	if (same && (gen->parent_generation != core->parent_generation ||
+			    gen->parent_step != core->parent_step))
+		sim_violation(&world->sim,
+			"rank %u claims generation %llu with another parent than others", p->rank,
+			(unsigned long long)core->generation);
+	if (!same)
+		check_lineage(p);
 	gen->claimed = true;
+	gen->job = p->job->number;
 	gen->parent_generation = core->parent_generation;
 	gen->parent_step = core->parent_step;
+	world->homes[p->home].claimed = true;
 	sim_tell(&world->sim, p->id, "claimed", "", (int64_t)core->generation,
 		(int64_t)core->parent_generation, (int64_t)core->parent_step);
 }
@@ -128,10 +155,38 @@ static void check_going(struct remote_proc *p)
 	}
 }
 
+/* All ranks of a job, or none. */
+static void check_same(struct remote_proc *p)
+{
+	struct remote_job *job = p->job;
+
+	if (job->chosen && (job->generation != p->generation || job->step != p->step))
+		sim_violation(&p->world->sim,
+			"rank %u has got back step %llu of generation %llu, and another one step "
+			"%llu of generation %llu",
+			p->rank, (unsigned long long)p->step, (unsigned long long)p->generation,
+			(unsigned long long)job->step, (unsigned long long)job->generation);
+	job->chosen = true;
+	job->generation = p->generation;
+	job->step = p->step;
+}
+
+uint64_t remote_looked_at(const struct remote *world, unsigned home)
+{
+	const struct remote_home *h = &world->homes[home];
+	uint64_t at = h->looked_at[0];
+
+	for (unsigned i = 1; i < h->stores; i++)
+		at = ckpt_min_u64(at, h->looked_at[i]);
+	return at;
+}
+
 void remote_restored(struct remote_proc *p)
 {
 	struct remote *world = p->world;
 
+	if (p->kind == REMOTE_TRAIN)
+		check_same(p);
 	if (p->asked > CKPT_STEP_MAX && p->kind != REMOTE_TRAIN)
 		check_going(p);
 
@@ -178,11 +233,14 @@ static void check_file(struct remote *world, const char *path, const struct rope
 	char *text = text_of(there);
 
 	for (unsigned i = 0; i < world->home_count; i++) {
-		const struct sim_inode *file =
-			is_lost(world, i) ? NULL : sim_disk_find(world->homes[i].disk, path);
-		if (file && (file->cached_size != there->length ||
-				    memcmp(file->cached, text, there->length) != 0))
-			sim_violation(&world->sim, "%s in the bucket is not what was saved", path);
+		for (unsigned k = 0; !is_lost(world, i) && k < world->homes[i].stores; k++) {
+			const struct sim_inode *file =
+				sim_disk_find(world->homes[i].disks[k], path);
+			if (file && (file->cached_size != there->length ||
+					    memcmp(file->cached, text, there->length) != 0))
+				sim_violation(&world->sim, "%s in the bucket is not what was saved",
+					path);
+		}
 	}
 	free(text);
 }
@@ -196,6 +254,23 @@ static const struct rope *need_file(struct remote *world, const char *path, bool
 	else if (first)
 		check_file(world, path, there);
 	return there;
+}
+
+/* The files of one rank, as the manifest names them. */
+static void check_rank(struct remote *world, const struct remote_record *r,
+	const struct ckpt_manifest_rank *rank, bool first)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_index(path, r->generation, r->step, rank->rank, rank->attempt);
+	const struct rope *index = need_file(world, path, first);
+	char *bytes = index ? text_of(index) : NULL;
+	struct ckpt_digest digest = ckpt_digest_of(bytes, index ? index->length : 0);
+	if (index && !ckpt_digest_equal(&digest, &rank->index_digest))
+		sim_violation(&world->sim, "%s in the bucket has another digest", path);
+	free(bytes);
+	ckpt_name_shard(path, r->generation, r->step, rank->rank, rank->attempt);
+	(void)need_file(world, path, first);
 }
 
 /* `first`: it has just come. */
@@ -212,27 +287,24 @@ static void check_step(struct remote *world, const struct remote_record *r, bool
 		return;
 	char *text = text_of(there);
 	int code = ckpt_manifest_decode(text, there->length, path, &err, &manifest);
-	if (code < 0 || manifest.world != 1 || manifest.kind != CKPT_MANIFEST_COMMIT) {
+	if (code < 0 || manifest.kind != CKPT_MANIFEST_COMMIT)
 		sim_violation(&world->sim, "%s in the bucket is no commit: %s", path, err.message);
-	} else {
-		const struct ckpt_manifest_rank *rank = &manifest.ranks[0];
-		ckpt_name_index(path, r->generation, r->step, 0, rank->attempt);
-		const struct rope *index = need_file(world, path, first);
-		char *bytes = index ? text_of(index) : NULL;
-		struct ckpt_digest digest = ckpt_digest_of(bytes, index ? index->length : 0);
-		if (index && !ckpt_digest_equal(&digest, &rank->index_digest))
-			sim_violation(&world->sim, "%s in the bucket has another digest", path);
-		free(bytes);
-		ckpt_name_shard(path, r->generation, r->step, 0, rank->attempt);
-		(void)need_file(world, path, first);
-	}
+	else if (manifest.world != r->ranks || r->begun < r->ranks)
+		sim_violation(&world->sim,
+			"%s in the bucket names %u ranks, and %u of %u have saved it", path,
+			manifest.world, r->begun, r->ranks);
+	for (uint32_t i = 0; code == 0 && i < manifest.world; i++)
+		check_rank(world, r, &manifest.ranks[i], first);
 	ckpt_manifest_clear(&manifest);
 	free(text);
 }
 
 static void appeared(struct remote *world, struct remote_record *r)
 {
-	for (size_t i = 0; i < world->record_count && !r->appeared && !world->moved; i++) {
+	/* A step waits until rank 0 looks for the others' parts of it again, and the next one need not. */
+	bool ordered = !world->moved && !world->many;
+
+	for (size_t i = 0; i < world->record_count && !r->appeared && ordered; i++) {
 		const struct remote_record *other = &world->records[i];
 		if (other->appeared && newer(other, r->generation, r->step))
 			sim_violation(&world->sim,
@@ -595,8 +667,9 @@ void remote_check_drained(struct remote_proc *p)
 {
 	struct remote *world = p->world;
 	const struct ckpt_scan *scan = &p->core.scan;
+	bool keeps = p->rank == p->store;
 
-	for (size_t i = 0; i < scan->step_count; i++) {
+	for (size_t i = 0; i < scan->step_count && keeps; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		const struct remote_record *r = remote_record(world, s->generation, s->step);
 		if (s->state == CKPT_STEP_COMMITTED && s->in_lineage && !(r && r->there) &&

@@ -25,6 +25,8 @@ CROWD = "tests/sim/crowd"
 NODES = 77_000_001
 # A training and its bucket.
 REMOTE = "tests/sim/remote"
+# Seeds of it in which the training is a job of several ranks, all of them; see remote_ranks.c.
+RANKS = 78_000_001
 # Not a world, but a test with random cuts and boxes: no simulated program asks for a part of a tensor.
 GATHER = "tests/unit/engine/test_gather"
 # Ranks that mean different things by one name: those of the crowd do not.
@@ -759,6 +761,67 @@ PLANTED = [
         "\tif (work->call.result < 0 || !take_uploads(op))\n",
         "\tif (true)\n",
         "an upload that was begun is gone on with", REMOTE),
+    Planted(
+        "ranks-manifest-before-others-parts", "libckpt/engine/upload.c",
+        "\tckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);\n"
+        "\tif (!is_there(u, path))\n\t\treturn false;\n",
+        "\tif (rank != u->core->config.rank && !u->all)\n\t\treturn true;\n"
+        "\tckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);\n"
+        "\tif (!is_there(u, path))\n\t\treturn false;\n",
+        "the manifest comes after the shards of every rank", REMOTE, RANKS),
+    Planted(
+        "ranks-own-part-is-all", "libckpt/engine/uploader.c",
+        "\telse\n\t\ttake_part(u, e);\n",
+        "\telse if (u->core->config.rank > 0)\n\t\ttake_success(u, e);\n"
+        "\telse\n\t\ttake_part(u, e);\n",
+        "a rank whose part is sent waits for the manifest", REMOTE, RANKS),
+    Planted(
+        "ranks-others-given-up-at-once", "libckpt/engine/uploader.c",
+        "\treturn e->overtaken && now(u) - e->since_ns >= wait_ns;\n",
+        "\treturn now(u) - e->since_ns >= wait_ns;\n",
+        "rank 0 waits for the parts of the others", REMOTE, RANKS),
+    Planted(
+        "ranks-looked-at-once-only", "libckpt/engine/uploader.c",
+        "\te->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - *since_ns) / 4),\n"
+        "\t\t\t\t       PAUSE_MAX_S * SECOND_NS);\n",
+        "\te->retry_ns = UINT64_MAX;\n",
+        "whoever has done its part looks again whether the others have", REMOTE, RANKS),
+    Planted(
+        "ranks-older-of-keeper-alone", "libckpt/engine/upload.c",
+        "\t\tbool mine = u->all ? !ckpt_elsewhere_has(&u->elsewhere, u->rank)\n"
+        "\t\t\t\t   : u->rank == u->core->config.rank;\n"
+        "\t\tif (mine && !has_part(u, u->rank))\n",
+        "\t\tbool mine = u->rank == u->core->config.rank;\n"
+        "\t\tif (mine && !has_part(u, u->rank))\n",
+        "what ranks that died have not sent whoever keeps the store sends", REMOTE, RANKS),
+    Planted(
+        "ranks-sent-though-elsewhere", "libckpt/engine/upload.c",
+        "\t\tbool mine = u->all ? !ckpt_elsewhere_has(&u->elsewhere, u->rank)\n"
+        "\t\t\t\t   : u->rank == u->core->config.rank;\n"
+        "\t\tif (mine && !has_part(u, u->rank))\n",
+        "\t\tbool mine = u->all || u->rank == u->core->config.rank;\n"
+        "\t\tif (mine && !has_part(u, u->rank))\n",
+        "files that are in the store of another node are not missing in this one", REMOTE, RANKS),
+    Planted(
+        "ranks-elsewhere-is-there", "libckpt/engine/upload.c",
+        "\t\tbool mine =\n"
+        "\t\t\tu->all ? !ckpt_elsewhere_has(&u->elsewhere, i) : i == u->core->config.rank;\n",
+        "\t\tbool mine = u->all || i == u->core->config.rank;\n",
+        "of an older step rank 0 sees whether other nodes have sent what is theirs", REMOTE, RANKS),
+    Planted(
+        "ranks-removed-here-when-own-part-is-there", "libckpt/engine/uploader_list.c",
+        "\t\tif (e->generation == generation && e->step == step)\n\t\t\treturn true;\n",
+        "\t\tif (e->generation == generation && e->step == step && e->since_ns == 0)\n"
+        "\t\t\treturn true;\n",
+        "retention here keeps a step until all ranks' parts are in the bucket", REMOTE, RANKS),
+    Planted(
+        "ranks-gone-here-is-lost", "libckpt/engine/upload.c",
+        "\tif (u->op.result == -ENOENT && !u->all)\n"
+        "\t\treturn ckpt_task_continue(task, gone_body);\n"
+        "\tif (u->op.result == -ENOENT)\n\t\treturn give_up(u, fail_gone(u, \"\"));\n",
+        "\tif (u->op.result == -ENOENT)\n\t\treturn give_up(u, fail_gone(u, \"\"));\n",
+        "a step that is in the bucket, and was removed here since, is told to be there by every rank",
+        REMOTE, RANKS),
     Planted(
         "slot-used-again-lent", "libckpt/staging/pool.c",
         "\tif (slot->taken || slot->uses != uses || pool->waiter)\n",
