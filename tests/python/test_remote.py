@@ -188,6 +188,7 @@ def _rank_saves(root: Path, node_store: bool, order: int) -> None:
     (root / f"closed-{rank}").touch()
 
 
+@pytest.mark.waits
 @pytest.mark.slices(3)
 @pytest.mark.parametrize(("world", "order"), [(2, 1), (2, -1), (4, -1)])
 def test_ranks_share_a_store(tmp_path: Path, world: int, order: int) -> None:
@@ -202,6 +203,7 @@ def _node_rank_saves(root: Path) -> None:
     _rank_saves(root, True, 1)
 
 
+@pytest.mark.waits
 def test_nodes_send_their_parts(tmp_path: Path) -> None:
     together(4, tmp_path, _node_rank_saves, tmp_path)
     assert committed(tmp_path / "remote") == [2, 1]
@@ -239,6 +241,7 @@ def _lose_nodes(root: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.mark.waits
 @pytest.mark.slices(4)
 @pytest.mark.parametrize(
     ("world", "nodes", "lost"), [(2, 2, "all"), (4, 0, "all"), (4, 2, "all"), (4, 2, "node1")]
@@ -261,6 +264,7 @@ def _brings_its_ranks(remote: Path, node: Path, ranks: list[int]) -> None:
     assert finished([TOOLS / "ckpt-restore", remote, node, *options]).returncode == 0
 
 
+@pytest.mark.waits
 def test_new_nodes_that_are_given_the_files_of_their_ranks(tmp_path: Path) -> None:
     """Nothing else is brought, by the start neither; and they go on, also in the bucket."""
     together(4, tmp_path, _trains, tmp_path, 2, 1, 2)
@@ -412,6 +416,7 @@ def _saves_and_resumes(root: Path, flipped: list[str]) -> int:
     return found
 
 
+@pytest.mark.waits
 @pytest.mark.filterwarnings("ignore::libckpt.CheckpointWarning")
 def test_damage_of_many_ranks(tmp_path: Path) -> None:
     """Whoever finds it, one mends it, and all go on from there; what nobody has is passed over."""
