@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import inspect
 import os
 import pickle
 import random
@@ -47,7 +48,7 @@ def together(world: int, place: Path, body: Callable[..., Any], *args: Any) -> l
     meeting = place / f"meeting-{random.SystemRandom().randrange(1 << 60):x}"
     meeting.mkdir(parents=True)
     (meeting / "work").write_bytes(pickle.dumps((body, args)))
-    words = str(world), str(meeting)
+    words = str(world), str(meeting), str(Path(inspect.getfile(body)).parent)
     program = "import ranks; ranks.be_one()"
     ranks = [Forked(program, f"{rank}", *words, streams=(None, 1, 2)) for rank in range(world)]
     hang = None
@@ -82,12 +83,12 @@ def _answer(meeting: Path, rank: int, hangs: bool) -> tuple[bool, Any]:
 
 
 def be_one() -> None:
-    """A rank: its number, how many there are, and where they meet are the arguments."""
+    """A rank: its number, how many there are, and where they and the module of the body are."""
     rank, world, meeting = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     where = (meeting / f"where-{rank}").open("w")
     faulthandler.register(signal.SIGUSR1, where, chain=True)
     try:
-        # By name, from where the tests are.
+        sys.path.append(sys.argv[4])
         body, args = pickle.loads((meeting / "work").read_bytes())
         if world > 1:
             method = f"file://{meeting}/store"
