@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,16 @@ from waiting import finished, remotely, until
 import libckpt
 from libckpt import _bringing, _checkpointer
 
+# For the ranks; not at the front: there is a conftest there, too.
+sys.path.append(str(Path(__file__).parents[1] / "s3"))
+from s3_programs import Bucket, has_s3
+from s3_server import S3D, Server
+
 STATE = {"x": torch.arange(1000.0)}
 TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).resolve().parents[2] / "build/tools"))
 
 
-def committed(store: Path) -> list[int]:
+def committed(store: Path | str) -> list[int]:
     return [s.step for s in libckpt.list_steps(store) if s.state == "committed"]
 
 
@@ -214,17 +221,44 @@ def _value(rank: int, world: int) -> float:
     return float(10 * world + rank)
 
 
-def _trains(root: Path, nodes: int, first: int, last: int) -> int:
+@dataclass(frozen=True)
+class Place:
+    """A remote store, and what a process must be told to find it."""
+
+    remote: Path | str
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    """A directory, or a bucket of a server of the project's own, which must end well."""
+    if request.param == "directory":
+        yield Place(tmp_path / "remote")
+        return
+    if not S3D.exists() or not has_s3():
+        pytest.skip("a library built without S3")
+    server = Server()
+    told = Bucket(server, tmp_path).environment()
+    settings = {name: value for name, value in told.items() if name.startswith("AWS_")}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    yield Place("s3://bkt/run", settings)
+    assert server.stop() == 0
+
+
+def _trains(root: Path, nodes: int, first: int, last: int, place: Place) -> int:
     """From what is there to `last`, as one of the ranks; where it went on from."""
     rank, world = dist.get_rank(), dist.get_world_size()
+    os.environ.update(place.settings)
     os.environ["LIBCKPT_NODE"] = f"n{rank % nodes}" if nodes else ""
     path = root / (f"node{rank % nodes}" if nodes else "store")
     state = {
         "mine": libckpt.PerRank(torch.full((1000,), -1.0)),
         "all": torch.full((1000,), -1.0),
     }
-    remote = root / "remote"
-    with libckpt.Checkpointer(path, state, remote=remote, node_store=nodes > 0) as ckpt:
+    with libckpt.Checkpointer(path, state, remote=place.remote, node_store=nodes > 0) as ckpt:
         found = ckpt.resume()
         if found > 0:
             assert torch.equal(state["all"], torch.full((1000,), float(found)))
@@ -242,21 +276,28 @@ def _lose_nodes(root: Path) -> None:
 
 
 @pytest.mark.waits
-@pytest.mark.slices(4)
+@pytest.mark.slices(8)
+@pytest.mark.parametrize("place", ["directory", "bucket"], indirect=True)
 @pytest.mark.parametrize(
     ("world", "nodes", "lost"), [(2, 2, "all"), (4, 0, "all"), (4, 2, "all"), (4, 2, "node1")]
 )
-def test_many_ranks_on_empty_nodes(tmp_path: Path, world: int, nodes: int, lost: str) -> None:
-    """They go on from the bucket alone, again and again; the first time one may have its store."""
-    assert together(world, tmp_path, _trains, tmp_path, nodes, 1, 2) == [0] * world
+def test_many_ranks_on_empty_nodes(
+    tmp_path: Path, world: int, nodes: int, lost: str, place: Place
+) -> None:
+    """
+    They go on from the newest step of the remote store, first when all stores are lost or one
+    node's is, then when all are; each gets back its own tensor, and the one that all have. What
+    they save goes there, too.
+    """
+    assert together(world, tmp_path, _trains, tmp_path, nodes, 1, 2, place) == [0] * world
     if lost == "all":
         _lose_nodes(tmp_path)
     else:
         shutil.rmtree(tmp_path / lost)
-    assert together(world, tmp_path, _trains, tmp_path, nodes, 3, 3) == [2] * world
+    assert together(world, tmp_path, _trains, tmp_path, nodes, 3, 3, place) == [2] * world
     _lose_nodes(tmp_path)
-    assert together(world, tmp_path, _trains, tmp_path, nodes, 4, 3) == [3] * world
-    assert committed(tmp_path / "remote") == [3, 2, 1]
+    assert together(world, tmp_path, _trains, tmp_path, nodes, 4, 3, place) == [3] * world
+    assert committed(place.remote) == [3, 2, 1]
 
 
 def _brings_its_ranks(remote: Path, node: Path, ranks: list[int]) -> None:
@@ -267,11 +308,12 @@ def _brings_its_ranks(remote: Path, node: Path, ranks: list[int]) -> None:
 @pytest.mark.waits
 def test_new_nodes_that_are_given_the_files_of_their_ranks(tmp_path: Path) -> None:
     """Nothing else is brought, by the start neither; and they go on, also in the bucket."""
-    together(4, tmp_path, _trains, tmp_path, 2, 1, 2)
+    place = Place(tmp_path / "remote")
+    together(4, tmp_path, _trains, tmp_path, 2, 1, 2, place)
     _lose_nodes(tmp_path)
     for node in range(2):
         _brings_its_ranks(tmp_path / "remote", tmp_path / f"node{node}", [node, node + 2])
-    assert together(4, tmp_path, _trains, tmp_path, 2, 3, 4) == [2] * 4
+    assert together(4, tmp_path, _trains, tmp_path, 2, 3, 4, place) == [2] * 4
     assert committed(tmp_path / "remote") == [4, 3, 2, 1]
     for node in range(2):
         store = tmp_path / f"node{node}"
