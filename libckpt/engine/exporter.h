@@ -40,8 +40,8 @@ struct ckpt_exporter {
 	uint64_t unit;            /* what it is written in; 0: as one likes */
 	bool publish_tried;       /* the manifest may be there: nothing is taken back any more */
 	bool there;               /* the destination has the step already: the same manifest */
-	bool partial; /* it is a store of some ranks: of such a step there may be more to come */
-	bool have;    /* the rank that was looked for is there, whole */
+	bool partial; /* it is a store of some ranks, or of a node: of such a step there may be more to come */
+	bool have; /* the rank that was looked for is there, whole */
 	/* What there is of it, if that is not all; its file is not open: nothing. And which chunks it has not. */
 	struct ckpt_shard left;
 	struct ckpt_chunkset left_bad;

@@ -111,7 +111,8 @@ static int check_marker(struct ckpt_exporter *e)
 	drop_data(e);
 	if (r < 0)
 		return r;
-	e->partial = marker.partial;
+	/* The store of a node may have been told of the step by others, without the files. */
+	e->partial = marker.partial || (e->place.claims && e->place.node);
 	if (strcmp(marker.run_id, e->pick->marker.run_id) != 0)
 		return ckpt_fail_at(e->err, e->place.claims ? CKPT_EMISMATCH : -EEXIST,
 			&(struct ckpt_where){

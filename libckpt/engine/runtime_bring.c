@@ -98,6 +98,34 @@ static int look(const char *path, const struct ckpt_engine_opts *opts, struct ck
 	return r;
 }
 
+/*
+ * Where every node has a store of its own, that of a node which had nothing is told of the newest step when the job is
+ * opened, so that none starts anew; the files are elsewhere. That it has the step is not true then.
+ */
+static int drop_hollow(struct holding *h, struct ckpt_error *err)
+{
+	struct ckpt_restore *restore = NULL;
+	struct ckpt_latch *latch;
+
+	if (h->generation == 0)
+		return 0;
+	int r = ckpt_restore_new(
+		ckpt_runtime_core(h->engine), h->engine, h->step, CKPT_SINK_MEMORY, &restore);
+	if (r < 0)
+		return ckpt_fail(err, r, "out of memory");
+	latch = ckpt_restore_latch(restore);
+	ckpt_restore_post_open(restore);
+	(void)ckpt_latch_wait(latch, CKPT_DONE_OPENED | CKPT_DONE_END, -1);
+	if ((ckpt_latch_get(latch) & CKPT_DONE_END) &&
+		ckpt_restore_failure(restore)->code == CKPT_EELSEWHERE)
+		h->generation = h->step = 0;
+	ckpt_restore_post_cancel(restore);
+	ckpt_restore_post_release(restore);
+	(void)ckpt_latch_wait(latch, CKPT_DONE_GONE, -1);
+	ckpt_restore_unref(restore);
+	return 0;
+}
+
 static bool is_ahead(const struct holding *there, const struct holding *here)
 {
 	if (there->generation == 0)
@@ -240,8 +268,12 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 		ckpt_error_clear(err);
 		return 0;
 	}
+	if (node)
+		r = drop_hollow(&here, err);
 	if (here.engine)
 		ckpt_runtime_close(here.engine);
+	if (r < 0)
+		return r;
 	r = look(opts->remote, opts, err, &there);
 	/* What is here is as good as what is older there. */
 	if (r == 0 && is_ahead(&there, &here) && !is_same(&there, &here))

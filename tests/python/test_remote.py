@@ -300,6 +300,28 @@ def test_many_ranks_on_empty_nodes(
     assert committed(place.remote) == [3, 2, 1]
 
 
+def _finds_nothing_here(root: Path) -> None:
+    rank = dist.get_rank()
+    os.environ["LIBCKPT_NODE"] = f"n{rank}"
+    state = {"all": torch.full((1000,), -1.0)}
+    with (
+        libckpt.Checkpointer(root / f"node{rank}", state, node_store=True) as ckpt,
+        pytest.raises(libckpt.ElsewhereError),
+    ):
+        ckpt.resume()
+
+
+def test_a_node_that_has_heard_of_a_step(tmp_path: Path) -> None:
+    """A start without the remote store brings its manifest alone; the next one brings the rest."""
+    place = Place(tmp_path / "remote")
+    together(2, tmp_path, _trains, tmp_path, 2, 1, 2, place)
+    shutil.rmtree(tmp_path / "node1")
+    together(2, tmp_path, _finds_nothing_here, tmp_path)
+    assert {path.name for path in (tmp_path / "node1").glob("g*/step-*/*")} == {"manifest.json"}
+    assert together(2, tmp_path, _trains, tmp_path, 2, 3, 3, place) == [2, 2]
+    assert committed(tmp_path / "remote") == [3, 2, 1]
+
+
 def _brings_its_ranks(remote: Path, node: Path, ranks: list[int]) -> None:
     options = [word for rank in ranks for word in ("--rank", str(rank))]
     assert finished([TOOLS / "ckpt-restore", remote, node, *options]).returncode == 0

@@ -333,11 +333,6 @@ static bool bring(struct remote *world)
 		home->tried = true;
 		return true;
 	}
-	/* Nodes that have brought what the bucket had at two moments are given new directories. */
-	if (again && home->tried && world->nodes && world->home_count < REMOTE_HOMES) {
-		add_home(world);
-		home = &world->homes[world->home];
-	}
 	if (again)
 		memset(home->ready, 0, sizeof(home->ready));
 	home->tried = false;
@@ -428,7 +423,7 @@ static void move(struct remote *world)
 {
 	struct sim *sim = &world->sim;
 
-	if (world->moves == REMOTE_MOVES || !remote_object(world, CKPT_NAME_MARKER))
+	if (world->home_count == REMOTE_HOMES || !remote_object(world, CKPT_NAME_MARKER))
 		return;
 	/* Of several ranks some, or all as one. */
 	bool whole = world->many && sim_chance(sim, 5000);
@@ -448,7 +443,6 @@ static void move(struct remote *world)
 		}
 	}
 	add_home(world);
-	world->moves++;
 	world->moved = true;
 	world->spawn_ns = sim->now_ns + MOVE_NS + sim_below(sim, 60 * SECOND);
 	sim_tell(sim, 0, "MOVE", "", world->home, 0, 0);

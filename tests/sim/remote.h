@@ -26,8 +26,7 @@
 
 #define REMOTE_RANKS   4
 #define REMOTE_PROCS   16
-#define REMOTE_HOMES   8 /* machines with a disk, or sets of them, one after the other */
-#define REMOTE_MOVES   3
+#define REMOTE_HOMES   4 /* machines with a disk, or sets of them, one after the other */
 #define REMOTE_RECORDS 512
 #define REMOTE_GENS    64
 #define REMOTE_HELD    16
@@ -198,7 +197,6 @@ struct remote {
 	unsigned job_count;
 	unsigned room; /* for processes at once */
 	bool moved;
-	unsigned moves;
 	struct remote_proc *procs[REMOTE_PROCS];
 	unsigned next_id;
 	unsigned lives;

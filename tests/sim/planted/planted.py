@@ -823,6 +823,16 @@ PLANTED = [
         "a step that is in the bucket, and was removed here since, is told to be there by every rank",
         REMOTE, RANKS),
     Planted(
+        "ranks-left-over-waited-for", "libckpt/engine/uploader.c",
+        "\tif (is_left_over(u, e)) {\n",
+        "\tif (false) {\n",
+        "a node does not wait for ever for what rank 0 has let go", REMOTE, 78_005_401, rare=True),
+    Planted(
+        "ranks-told-of-a-step-is-having-it", "libckpt/engine/exporter_place.c",
+        "\te->partial = marker.partial || (e->place.claims && e->place.node);\n",
+        "\te->partial = marker.partial;\n",
+        "a node's store that has a manifest alone is given the files", REMOTE, 78_007_001, rare=True),
+    Planted(
         "slot-used-again-lent", "libckpt/staging/pool.c",
         "\tif (slot->taken || slot->uses != uses || pool->waiter)\n",
         "\tif (slot->taken || pool->waiter)\n",
