@@ -106,6 +106,7 @@ static int drop_hollow(struct holding *h, struct ckpt_error *err)
 {
 	struct ckpt_restore *restore = NULL;
 	struct ckpt_latch *latch;
+	uint32_t bits;
 
 	if (h->generation == 0)
 		return 0;
@@ -115,15 +116,17 @@ static int drop_hollow(struct holding *h, struct ckpt_error *err)
 		return ckpt_fail(err, r, "out of memory");
 	latch = ckpt_restore_latch(restore);
 	ckpt_restore_post_open(restore);
-	(void)ckpt_latch_wait(latch, CKPT_DONE_OPENED | CKPT_DONE_END, -1);
-	if ((ckpt_latch_get(latch) & CKPT_DONE_END) &&
-		ckpt_restore_failure(restore)->code == CKPT_EELSEWHERE)
+	bits = ckpt_latch_wait(
+		latch, CKPT_DONE_OPENED | CKPT_DONE_END, ckpt_runtime_patience_ms(h->engine));
+	if (!(bits & (CKPT_DONE_OPENED | CKPT_DONE_END)))
+		r = ckpt_runtime_no_answer(h->engine, err);
+	else if ((bits & CKPT_DONE_END) && ckpt_restore_failure(restore)->code == CKPT_EELSEWHERE)
 		h->generation = h->step = 0;
 	ckpt_restore_post_cancel(restore);
 	ckpt_restore_post_release(restore);
-	(void)ckpt_latch_wait(latch, CKPT_DONE_GONE, -1);
+	(void)ckpt_latch_wait(latch, CKPT_DONE_GONE, ckpt_runtime_patience_ms(h->engine));
 	ckpt_restore_unref(restore);
-	return 0;
+	return r;
 }
 
 static bool is_ahead(const struct holding *there, const struct holding *here)
@@ -272,8 +275,10 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 		r = drop_hollow(&here, err);
 	if (here.engine)
 		ckpt_runtime_close(here.engine);
-	if (r < 0)
-		return r;
+	if (r < 0) {
+		ckpt_error_clear(err);
+		return 0;
+	}
 	r = look(opts->remote, opts, err, &there);
 	/* What is here is as good as what is older there. */
 	if (r == 0 && is_ahead(&there, &here) && !is_same(&there, &here))

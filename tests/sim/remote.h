@@ -48,7 +48,8 @@ struct remote_record {
 	unsigned job;  /* whose it is */
 	unsigned home; /* where it was saved */
 	uint32_t ranks;
-	uint32_t begun; /* ranks that have begun it */
+	uint32_t begun; /* ranks that have begun it ... */
+	uint32_t told;  /* ... and were told that it is durable */
 	uint64_t versions[REMOTE_RANKS];
 	bool there;            /* its manifest is in the bucket */
 	bool appeared;         /* ... or was once */

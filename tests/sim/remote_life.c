@@ -441,8 +441,10 @@ static bool may_not_be_sent(
 	case CKPT_EFENCED:
 		return p->world->moved;
 	case CKPT_ENOSTEP:
-	case CKPT_EINCOMPLETE: /* ... while they send it, where no locks reach */
-		return (record->marked && code == CKPT_ENOSTEP) || (p->rank > 0 && p->job->lost);
+		return record->marked || (p->rank > 0 && p->job->lost);
+	case CKPT_EINCOMPLETE:
+		/* ... while they send it, where no locks reach. Who was not told sends nothing before the next start. */
+		return record->told < record->ranks || (p->rank > 0 && p->job->lost);
 	default:
 		return false;
 	}
@@ -454,6 +456,7 @@ void remote_observe(struct remote_proc *p)
 		p->late_ns = UINT64_MAX;
 		if (bits(p) & CKPT_DONE_LOCAL) {
 			p->world->committed++;
+			p->record->told++;
 			sim_tell(sim_of(p), p->id, "committed", "", (int64_t)p->record->generation,
 				(int64_t)p->record->step, 0);
 			hold(p);
