@@ -803,12 +803,6 @@ PLANTED = [
         "\t\tif (mine && !has_part(u, u->rank))\n",
         "files that are in the store of another node are not missing in this one", REMOTE, RANKS),
     Planted(
-        "ranks-elsewhere-is-there", "libckpt/engine/upload.c",
-        "\t\tbool mine =\n"
-        "\t\t\tu->all ? !ckpt_elsewhere_has(&u->elsewhere, i) : i == u->core->config.rank;\n",
-        "\t\tbool mine = u->all || i == u->core->config.rank;\n",
-        "of an older step rank 0 sees whether other nodes have sent what is theirs", REMOTE, RANKS),
-    Planted(
         "ranks-removed-here-when-own-part-is-there", "libckpt/engine/uploader_list.c",
         "\t\tif (e->generation == generation && e->step == step)\n\t\t\treturn true;\n",
         "\t\tif (e->generation == generation && e->step == step && e->since_ns == 0)\n"
