@@ -386,7 +386,7 @@ bool cli_parse(
 {
 	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST, .grace_s = GRACE_S};
 	*ret_exit = CLI_USAGE;
-	optind = 1;
+	optind = 0; /* not 1: getopt may stand in a word of an earlier command line */
 	opterr = 0;
 	for (;;) {
 		int index = -1;

@@ -665,8 +665,8 @@ PLANTED = [
         "a step with a tombstone is not brought while there is another", REMOTE),
     Planted(
         "remote-shards-buried-first", "libckpt/engine/burial.c",
-        "\treturn r < 0 ? r : ckpt_task_continue(task, manifest_body);\n",
-        "\treturn r < 0 ? r : ckpt_task_continue(task, indexes_body);\n",
+        "\tb->then = manifest_body;\n",
+        "\tb->then = indexes_body;\n",
         "a removal takes the manifest before what it names", REMOTE),
     Planted(
         "remote-confirmed-too-soon", "libckpt/engine/upload.c",
@@ -737,8 +737,7 @@ PLANTED = [
         "who removes in the bucket looks for a later generation first", REMOTE),
     Planted(
         "remote-two-remove", "libckpt/engine/burial.c",
-        "\tif (!grave_of(b)->mine)\n\t\treturn ckpt_task_continue(task, take_over_body);\n"
-        "\treturn ckpt_task_continue(task, reader_body);\n",
+        "\treturn ckpt_task_continue(task, grave_of(b)->mine ? reader_body : last_look_body);\n",
         "\treturn ckpt_task_continue(task, reader_body);\n",
         "a step is removed under a tombstone of whoever removes it", REMOTE),
     Planted(
