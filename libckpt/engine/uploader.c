@@ -419,7 +419,7 @@ static bool is_given_up(const struct ckpt_uploader *u, const struct ckpt_upload_
  */
 static bool is_left_over(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
 {
-	uint64_t wait_ns = ckpt_max_u64(4 * PAUSE_MAX_S * SECOND_NS,
+	uint64_t wait_ns = ckpt_max_u64(UINT64_C(4) * PAUSE_MAX_S * SECOND_NS,
 		e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0);
 
 	return u->upload.complete && e->all && u->core->config.rank > 0 && e->overtaken &&
