@@ -57,6 +57,7 @@ MAP = {
     "README.md": "python tidy",
     "*.md": "tidy",
     ".ci/*": "",
+    "pending/*": "",
     ".clang-*": "lint format",
     ".*": "format",
     "LICENSE": "",
