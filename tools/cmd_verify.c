@@ -17,7 +17,8 @@ static const char help[] =
 	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"In the store of one node of several, ranks of the other nodes are elsewhere: that is "
 	"said,\n"
-	"and is no finding, as long as a rank is here.\n"
+	"and is no finding, as long as a rank is here. A step that was committed although its\n"
+	"ranks differed in what one of them saved for all is good, and that is said as well.\n"
 	"\n"
 	"  --step N|latest|latest~K  one step only\n"
 	"  --quick                   structure only: manifests, indexes and headers against their\n"
@@ -27,7 +28,7 @@ static const char help[] =
 	"are\n"
 	"                            elsewhere, steps removed meanwhile, quarantined steps that "
 	"are\n"
-	"                            good now, a summary\n"
+	"                            good now, steps whose ranks differed, a summary\n"
 	"  --progress auto|always|never\n"
 	"  -q, --quiet               say nothing but what is wrong\n"
 	"  --version, -h, --help\n"
@@ -126,6 +127,25 @@ static void say_elsewhere(struct verification *v, const struct ckpt_finding *f)
 		cli_print_text(stdout, f->node);
 		(void)putchar('\n');
 	}
+}
+
+/* Its files are good; it was committed although its ranks differed. */
+static void say_replicas(const struct verification *v, const struct ckpt_restore *restore)
+{
+	const char *differ = ckpt_restore_replicas(restore);
+	uint64_t step = ckpt_restore_step(restore);
+
+	if (!*differ)
+		return;
+	if (v->cli->json) {
+		json_t *object = step_object("replicas", step, ckpt_restore_generation(restore));
+		(void)json_object_set_new(object, "message", json_string(differ));
+		cli_print_json(object);
+		return;
+	}
+	(void)printf("step %llu: was committed though ", (unsigned long long)step);
+	cli_print_text(stdout, differ);
+	(void)putchar('\n');
 }
 
 static void fail(struct verification *v, int code)
@@ -284,6 +304,7 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 		return;
 	}
 	say_findings(v, restore);
+	say_replicas(v, restore);
 	bool unsaid =
 		ckpt_verify_count(restore) == 0 || code == -ECANCELED || code == CKPT_EELSEWHERE;
 	if (code < 0 && unsaid && !cli_interrupted())

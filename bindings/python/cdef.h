@@ -129,6 +129,7 @@ enum {
 	CKPT_ENETWORK = -10021,
 	CKPT_EQUARANTINED = -10022,
 	CKPT_EELSEWHERE = -10023,
+	CKPT_EREPLICA = -10024,
 };
 
 struct ckpt_error {
@@ -189,6 +190,10 @@ int ckpt_exchange_reply(
 	struct ckpt_exchange_server *server, const struct ckpt_exchange_answer *answer);
 
 /* engine.h */
+enum ckpt_replica_policy {
+	CKPT_REPLICAS_CHECK = 0,
+	CKPT_REPLICAS_WARN = 1,
+};
 enum ckpt_busy {
 	CKPT_BUSY_WAIT = 0,
 	CKPT_BUSY_SKIP = 1,
@@ -228,6 +233,7 @@ struct ckpt_engine_opts {
 	uint64_t remote_keep_last;
 	uint64_t remote_keep_every;
 	uint32_t remote_grace_s;
+	uint32_t replicas;
 };
 
 #define CKPT_ENGINE_NEW_START  ...
@@ -327,6 +333,9 @@ int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *n
 int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
 int ckpt_save_set_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count);
 int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
+int ckpt_save_add_replicas(
+	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count);
+int ckpt_save_replicas(struct ckpt_save *save, struct ckpt_error *ret_error);
 int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_start(struct ckpt_save *save);
 int ckpt_save_wait_eager(struct ckpt_save *save, int timeout_ms);
@@ -361,6 +370,7 @@ int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_res
 uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
 uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
+const char *ckpt_restore_replicas(const struct ckpt_restore *restore);
 size_t ckpt_restore_count(const struct ckpt_restore *restore);
 int ckpt_restore_tensor(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
@@ -461,8 +471,7 @@ struct ckpt_remote_info {
 	char remote[4608];
 };
 
-int ckpt_catalog_remote(
-	const struct ckpt_catalog *catalog, struct ckpt_remote_info *ret_info);
+int ckpt_catalog_remote(const struct ckpt_catalog *catalog, struct ckpt_remote_info *ret_info);
 void ckpt_catalog_free(struct ckpt_catalog *catalog);
 
 struct ckpt_finding {
@@ -475,7 +484,8 @@ struct ckpt_finding {
 };
 
 int ckpt_verify_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
-int ckpt_verify_quick_start(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+int ckpt_verify_quick_start(
+	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 size_t ckpt_verify_count(const struct ckpt_restore *restore);
 int ckpt_verify_finding(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding);

@@ -44,6 +44,12 @@ enum ckpt_io_kind {
 	CKPT_IO_THREADS = 2 /* pread and pwrite on a pool of threads */
 };
 
+/* What to do when ranks differ in what they hold alike, see ckpt_save_add_replicas(). */
+enum ckpt_replica_policy {
+	CKPT_REPLICAS_CHECK = 0, /* the step fails for all ranks: CKPT_EREPLICA */
+	CKPT_REPLICAS_WARN = 1   /* it is committed, and its manifest says that they differ */
+};
+
 /* Zero is the default of every field. Fields are only ever appended. */
 struct ckpt_engine_opts {
 	uint32_t size;         /* sizeof(struct ckpt_engine_opts) */
@@ -111,6 +117,7 @@ struct ckpt_engine_opts {
 	uint64_t remote_keep_every; /* 0: none */
 	uint32_t
 		remote_grace_s; /* longer than a restore from there takes; 600 at least where others remove; 0: 1800 */
+	uint32_t replicas; /* enum ckpt_replica_policy; rank 0's */
 };
 
 /* Take back what the last process left, start a lineage of its own, and ignore the steps there. */

@@ -36,7 +36,8 @@ enum {
 	CKPT_EAUTH = -10020,        /* not authorised */
 	CKPT_ENETWORK = -10021,     /* network or server failed */
 	CKPT_EQUARANTINED = -10022, /* the step failed verification before; see quarantine.json */
-	CKPT_EELSEWHERE = -10023    /* what is asked for lies in the store of another node */
+	CKPT_EELSEWHERE = -10023,   /* what is asked for lies in the store of another node */
+	CKPT_EREPLICA = -10024      /* ranks hold different bytes of what all must have alike */
 };
 
 /* What failed, where and why. Strings are empty and numbers -1 where they do not apply. */

@@ -66,6 +66,12 @@ CKPT_API uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
 CKPT_API uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 
 /*
+ * What its ranks differed in when they should have been alike, if the step was committed all the same
+ * (CKPT_REPLICAS_WARN); "" if nothing. Valid as long as the handle.
+ */
+CKPT_API const char *ckpt_restore_replicas(const struct ckpt_restore *restore);
+
+/*
  * Number of names, aliases included. They are those of the tensors as wholes, whichever ranks hold
  * them; in the order in which one shard would hold them; aliases come last.
  */

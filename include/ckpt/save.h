@@ -67,6 +67,19 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
 CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
 
 /*
+ * Tensors that this rank holds, and that the other ranks which name the same `group` hold as well: all of them, those
+ * that this rank adds to the save and those that it leaves to another one. They are not saved by this. Digests of their
+ * bytes are compared before the step is committed, and where ranks differ it fails for all of them (CKPT_EREPLICA;
+ * see ckpt_engine_opts.replicas): what was saved would be one rank's. Of names, types and shapes that no commit has
+ * proved yet a digest is of every byte, and of tensors on a GPU of lines of every 256 KiB; else it is of a few lines
+ * of every 8 MiB, at other places at every step. What the CPU can read is read by ckpt_save_start(), and until then the
+ * array and all that it points to are borrowed. `group` is any number that all of them, and no others, give. At most
+ * 16 groups; names of a group must be unique. With a world of 1 nothing is done. Errors: those of ckpt_save_add().
+ */
+CKPT_API int ckpt_save_add_replicas(
+	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count);
+
+/*
  * Which streams of GPUs the caller's work is in, from now on: those that computed the tensors, before
  * ckpt_save_start(); those that will change them, before ckpt_save_wait_eager() and ckpt_save_fence(). The
  * copies come after all that these streams had been given at the start. The two calls do not wait for a GPU
@@ -144,6 +157,12 @@ CKPT_API void ckpt_save_cancel(struct ckpt_save *save);
  * it does when there is no failure.
  */
 CKPT_API int ckpt_save_error(struct ckpt_save *save, struct ckpt_error *ret_error);
+
+/*
+ * CKPT_EREPLICA if the save was committed although ranks differ in what they hold alike (CKPT_REPLICAS_WARN); else
+ * 0. `ret_error` may be NULL; it says what differs.
+ */
+CKPT_API int ckpt_save_replicas(struct ckpt_save *save, struct ckpt_error *ret_error);
 
 struct ckpt_save_info {
 	uint32_t size;   /* sizeof(struct ckpt_save_info), set by the caller */

@@ -82,6 +82,8 @@ static int check_options(struct ckpt_engine_opts *o)
 		return bad_option("io", o->io, "an enum ckpt_io_kind");
 	if (o->io_depth > DEPTH_MAX)
 		return bad_option("io_depth", o->io_depth, "at most 1024");
+	if (o->replicas > CKPT_REPLICAS_WARN)
+		return bad_option("replicas", o->replicas, "an enum ckpt_replica_policy");
 	if (o->busy > CKPT_BUSY_SKIP)
 		return bad_option("busy", o->busy, "an enum ckpt_busy");
 	if (o->save_timeout_ms > INT32_MAX)

@@ -113,6 +113,11 @@ uint32_t ckpt_restore_world(const struct ckpt_restore *restore)
 	return ckpt_restore_ranks(restore);
 }
 
+const char *ckpt_restore_replicas(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_differ(restore);
+}
+
 /* The step is open, and that many ranks wrote it. */
 static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
 {

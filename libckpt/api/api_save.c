@@ -122,6 +122,38 @@ int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length
 	return 0;
 }
 
+int ckpt_save_add_replicas(
+	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count)
+{
+	int r = check_draft(save);
+
+	if (r < 0 || count == 0)
+		return r;
+	struct ckpt_tensor *copies = NULL;
+	r = ckpt_copy_in_all((void **)&copies, sizeof(*tensors),
+		offsetof(struct ckpt_tensor, global_shape), tensors, count, "ckpt_tensor");
+	if (r < 0)
+		return r;
+	return ckpt_save_put_replicas(
+		save, group, copies ? copies : tensors, count, copies, ckpt_error_here());
+}
+
+int ckpt_save_replicas(struct ckpt_save *save, struct ckpt_error *ret_error)
+{
+	struct ckpt_error error = {.size = sizeof(error)};
+	int r = check(save);
+
+	if (r < 0 || !*ckpt_save_differ(save))
+		return r;
+	if (!ret_error)
+		return CKPT_EREPLICA;
+	ckpt_error_clear(&error);
+	error.step = (int64_t)ckpt_save_step(save);
+	(void)ckpt_fail_at(&error, CKPT_EREPLICA, &(struct ckpt_where){.tier = "local"}, "%s",
+		ckpt_save_differ(save));
+	return ckpt_error_copy(&error, ret_error);
+}
+
 int ckpt_save_set_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count)
 {
 	struct ckpt_stream *copies = NULL;

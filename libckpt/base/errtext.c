@@ -42,6 +42,7 @@ static const struct phrase phrases[] = {
 	PHRASE(CKPT_ENETWORK, "the network or the server failed"),
 	PHRASE(CKPT_EQUARANTINED, "the step is quarantined"),
 	PHRASE(CKPT_EELSEWHERE, "in the store of another node"),
+	PHRASE(CKPT_EREPLICA, "ranks differ in what all must have alike"),
 };
 
 #define TEXT_SIZE 96

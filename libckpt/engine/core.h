@@ -68,6 +68,7 @@ struct ckpt_core_config {
 	uint64_t agree_bytes; /* of indexes that rank 0 holds at once; 0: CKPT_AGREE_BYTES_MAX */
 	struct ckpt_catalog_limits catalog_limits;
 	uint32_t keeper; /* with node_store: the lowest rank on this node, which keeps its store */
+	bool tolerant;   /* rank 0: replicas that differ fail no step */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
@@ -181,7 +182,12 @@ struct ckpt_core {
 	struct ckpt_digest *
 		agreed; /* rank 0: the plans of all ranks, of which it is not to be asked again whether they agree */
 	struct ckpt_core_catalog catalog; /* of these plans */
-	uint64_t last_step; /* newest step begun in this generation; valid if any_step */
+	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
+	atomic_uint_fast64_t alike_layout; /* its fingerprint; 0: there is none */
+	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
+	bool any_alike;
+	atomic_bool alike_blind; /* that a GPU takes no samples was said */
+	uint64_t last_step;      /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */

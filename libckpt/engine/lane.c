@@ -402,7 +402,9 @@ int ckpt_lanes_start(struct ckpt_save *save)
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
-	int r = ckpt_samples_start(save);
+	int r = ckpt_alike_start(save);
+	if (r == 0)
+		r = ckpt_samples_start(save);
 	if (r < 0)
 		return r;
 	if (save->eager_left == 0)
@@ -458,7 +460,7 @@ void ckpt_lanes_release_all(struct ckpt_save *save)
 bool ckpt_lanes_finished(const struct ckpt_save *save)
 {
 	return save->written_count == save->plan->block_count &&
-	       save->digested_count == save->plan->block_count;
+	       save->digested_count == save->plan->block_count && !save->comparing;
 }
 
 bool ckpt_lanes_quiet(const struct ckpt_save *save)

@@ -191,6 +191,12 @@ uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
 	return answered(restore, CKPT_DONE_OPENED) ? restore->pick.manifest.world : 0;
 }
 
+const char *ckpt_restore_differ(const struct ckpt_restore *restore)
+{
+	return answered(restore, CKPT_DONE_OPENED | CKPT_DONE_END) ? restore->pick.manifest.replicas
+								   : "";
+}
+
 const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)
 {
 	CKPT_ASSERT(rank < ckpt_restore_ranks(restore));

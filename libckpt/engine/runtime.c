@@ -166,7 +166,8 @@ static int open_core(
 		.world = opts->world,
 		.sharing = opts->node_ranks ? opts->node_ranks > 1 : opts->world > 1,
 		.node_store = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0,
-		.keeper = opts->keeper};
+		.keeper = opts->keeper,
+		.tolerant = opts->replicas == CKPT_REPLICAS_WARN};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);

@@ -85,6 +85,11 @@ bool ckpt_save_looks(const struct ckpt_save *save)
 	return lookers(save) != 0;
 }
 
+uint64_t ckpt_save_lookers(const struct ckpt_save *save)
+{
+	return lookers(save);
+}
+
 static void start(
 	struct ckpt_save *save, struct ckpt_batch *batch, enum ckpt_copy_direction direction)
 {

@@ -26,6 +26,12 @@ int ckpt_save_put_tensors(struct ckpt_save *save, const struct ckpt_tensor *tens
 	struct ckpt_error *err);
 int ckpt_save_put_alias(
 	struct ckpt_save *save, const char *alias, const char *name, struct ckpt_error *err);
+/*
+ * Tensors that all ranks of a group hold: they are compared. Borrowed until prepare has returned; `copies`, or NULL, is
+ * freed.
+ */
+int ckpt_save_put_replicas(struct ckpt_save *save, uint64_t group,
+	const struct ckpt_tensor *tensors, size_t count, void *copies, struct ckpt_error *err);
 void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length);
 int ckpt_save_put_meta(
 	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err);
@@ -75,6 +81,8 @@ int ckpt_save_hold(
 int ckpt_save_check(struct ckpt_save *save, int timeout_ms, struct ckpt_error *err);
 
 struct ckpt_latch *ckpt_save_latch(struct ckpt_save *save);
+/* After LOCAL: what ranks differ in, "" if nothing. */
+const char *ckpt_save_differ(struct ckpt_save *save);
 const struct ckpt_error *ckpt_save_failure(const struct ckpt_save *save); /* after END */
 void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info);
 uint64_t ckpt_save_step(const struct ckpt_save *save);

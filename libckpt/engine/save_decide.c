@@ -125,6 +125,9 @@ static int encode_outcome(struct ckpt_save *save, const struct ckpt_verdict *ver
 
 	outcome.verdict = *verdict;
 	outcome.open = false;
+	if (verdict->code == 0)
+		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%s",
+			save->ranks->differ);
 	ckpt_save_name_subject(save, &outcome.verdict);
 	save->ranks->words.len = 0;
 	int r = ckpt_outcome_encode(&outcome, &save->ranks->words);

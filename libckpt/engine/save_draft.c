@@ -202,6 +202,48 @@ int ckpt_save_put_alias(
 	return 0;
 }
 
+/* What is read behind the caller's back must stay: shapes and strides of what is on GPUs. */
+static struct ckpt_tensor *copy_for_gpus(struct ckpt_save *save, const struct ckpt_tensor *tensors,
+	size_t count, struct ckpt_error *err)
+{
+	struct ckpt_tensor *copies = ckpt_alloc_array(count, sizeof(*copies));
+
+	if (!copies) {
+		(void)ckpt_fail(err, -ENOMEM, "out of memory");
+		return NULL;
+	}
+	for (size_t i = 0; i < count; i++)
+		if (copy_tensor(save, &tensors[i], &copies[i], err) < 0) {
+			ckpt_free(copies);
+			return NULL;
+		}
+	return copies;
+}
+
+int ckpt_save_put_replicas(struct ckpt_save *save, uint64_t group,
+	const struct ckpt_tensor *tensors, size_t count, void *copies, struct ckpt_error *err)
+{
+	bool gpus = false;
+	int r = 0;
+
+	for (size_t i = 0; i < count && r == 0; i++) {
+		r = check_tensor(&tensors[i], err);
+		gpus = gpus || tensors[i].device != CKPT_DEVICE_HOST;
+	}
+	if (r == 0 && save->ranks && gpus) {
+		void *owned = copy_for_gpus(save, tensors, count, err);
+		ckpt_free(copies);
+		copies = owned;
+		tensors = owned;
+		r = owned ? 0 : err->code;
+	}
+	if (r < 0 || !save->ranks) {
+		ckpt_free(copies);
+		return r;
+	}
+	return ckpt_alike_give(&save->alike, group, tensors, count, copies, err);
+}
+
 void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length)
 {
 	save->common = ckpt_digest_of(data, length);
@@ -294,10 +336,13 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 	if (r < 0)
 		return r;
 	ckpt_plan_aim(plan, save->tensors);
-	r = ckpt_devices_need(core->parts.devices, plan->devices, err);
+	ckpt_alike_look(&save->alike);
+	save->devices = plan->devices | save->alike.devices;
+	r = ckpt_devices_need(core->parts.devices, save->devices, err);
+	if (r == 0)
+		r = ckpt_save_take_alike(save, err);
 	if (r < 0)
 		return r;
-	save->devices = plan->devices;
 	ckpt_save_take_samples(save);
 	return ckpt_save_follow(save, err);
 }
@@ -377,6 +422,8 @@ void ckpt_save_unref(struct ckpt_save *save)
 	ckpt_free(save->streams);
 	ckpt_batch_clear(&save->sampling);
 	ckpt_batch_clear(&save->look);
+	ckpt_batch_clear(&save->replicas);
+	ckpt_alike_clear(&save->alike);
 	ckpt_batch_clear(&save->halt);
 	ckpt_free(save->meta);
 	ckpt_upload_entry_unref(save->upload);

@@ -80,6 +80,7 @@ static void committed(struct ckpt_save *save)
 	ckpt_uploader_add(core, save->upload, core->generation, save->step,
 		save->plan->layout->bytes, save->leavings);
 	save->leavings = NULL;
+	ckpt_save_note_alike(save);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
 	/* Past its deadline it was answered, and what was said stays. */

@@ -46,6 +46,7 @@ static int encode_part(struct ckpt_save *save)
 	ckpt_save_own_rank(save, &record.rank);
 	record.plan = save->plan->digest;
 	record.common = save->common;
+	ckpt_save_tell_alike(save, record.alike);
 	ckpt_save_name_subject(save, &record.verdict);
 	save->ranks->words.len = 0;
 	int r = ckpt_rank_record_encode(&record, &save->ranks->words);
@@ -134,6 +135,7 @@ static int code_of(const struct ckpt_outcome *outcome)
 	switch (outcome->verdict.code) {
 	case CKPT_ESKIPPED:
 	case CKPT_EMISMATCH:
+	case CKPT_EREPLICA:
 	case CKPT_EFENCED:
 		return outcome->verdict.code;
 	default:
@@ -235,6 +237,8 @@ int ckpt_save_take_outcome(struct ckpt_task *task)
 		return give_up(task, take_failure(save, &outcome));
 	save->ranks->answered = true;
 	save->ranks->outcome = outcome;
+	(void)snprintf(
+		save->ranks->differ, sizeof(save->ranks->differ), "%.250s", outcome.verdict.reason);
 	if (apart)
 		return ckpt_task_continue(task, ckpt_save_receive_body);
 	save->committed = true;

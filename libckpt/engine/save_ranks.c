@@ -41,6 +41,7 @@ void ckpt_save_ranks_free(struct ckpt_save_ranks *ranks)
 		return;
 	ckpt_buf_free(&ranks->words);
 	ckpt_agree_free(ranks->agree);
+	ckpt_alike_forget(&ranks->alike);
 	ckpt_free(ranks->plans);
 	ckpt_free(ranks->all);
 	ckpt_free(ranks);
@@ -161,6 +162,11 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 			"(in Python: "
 			"libckpt.PerRank)",
 			record.rank.rank, record.rank.node, (unsigned long long)save->step);
+	if (missing(save, record.rank.rank))
+		r = ckpt_alike_hear(
+			&x->alike, record.rank.rank, record.alike, item->key, &save->work);
+	if (r < 0)
+		return r;
 	x->heard += missing(save, record.rank.rank);
 	x->all[record.rank.rank] = record.rank;
 	x->plans[record.rank.rank] = record.plan;
@@ -243,6 +249,11 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 			ckpt_save_stop(save, r);
 			return ckpt_task_continue(task, ckpt_save_end_body);
 		}
+	}
+	r = ckpt_save_judge_alike(save);
+	if (r < 0) {
+		ckpt_save_stop(save, r);
+		return ckpt_task_continue(task, ckpt_save_end_body);
 	}
 	memcpy(x->outcome.attempt, save->attempt, sizeof(x->outcome.attempt));
 	x->outcome.bytes = sum_bytes(save);

@@ -11,6 +11,7 @@
 #ifndef CKPT_ENGINE_SAVE_RANKS_H
 #define CKPT_ENGINE_SAVE_RANKS_H
 
+#include "engine/alike.h"
 #include "engine/parcel.h"
 #include "exchange/rank_record.h"
 
@@ -24,6 +25,8 @@ struct ckpt_save_ranks {
 	struct ckpt_manifest_rank *all; /* rank 0: by rank; `attempt` empty: not heard of */
 	struct ckpt_digest *plans;      /* rank 0: of those who were heard of */
 	struct ckpt_agree *agree;       /* NULL: nothing is compared */
+	struct ckpt_alike_told alike;   /* rank 0: digests of what several hold alike */
+	char differ[256]; /* what they differ in, though the step is to be committed; "": nothing */
 	uint32_t heard;
 	uint32_t from;     /* rank to ask for first */
 	bool told;         /* this rank's part may be known to rank 0: its files may be named */

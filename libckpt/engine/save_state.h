@@ -4,6 +4,7 @@
 #define CKPT_ENGINE_SAVE_STATE_H
 
 #include <stdatomic.h>
+#include "engine/alike.h"
 #include "engine/batch.h"
 #include "engine/save.h"
 #include "engine/save_ranks.h"
@@ -48,7 +49,9 @@ struct ckpt_save {
 	char *meta;
 	size_t meta_bytes;
 	struct ckpt_digest common; /* of what all ranks must give alike */
-	char *inlined;             /* copies of small eager tensors */
+	struct ckpt_alike alike;   /* digests of it; of GPUs the core's from post on */
+	uint64_t alike_seed;
+	char *inlined; /* copies of small eager tensors */
 	struct ckpt_plan *plan;
 	uint64_t seed;
 	uint64_t timeout_ns;
@@ -127,6 +130,8 @@ struct ckpt_save {
 	size_t digested_count;
 	uint64_t starved_since;
 	struct ckpt_batch sampling; /* of what is on GPUs */
+	struct ckpt_batch replicas; /* samples of `alike` */
+	bool comparing;             /* they are being taken */
 	struct ckpt_batch look;     /* the same at the fence */
 	bool looking;               /* that is under way */
 	atomic_bool stopped;        /* GPUs are given nothing more of this save */
@@ -165,6 +170,21 @@ int ckpt_samples_start(struct ckpt_save *save);
 void ckpt_save_post_look(struct ckpt_save *save);
 /* Whether any device of the save's can. */
 bool ckpt_save_looks(const struct ckpt_save *save);
+
+/*
+ * save_alike.c. User's thread: digests what was given of replicas, once `devices` is known. -ENOMEM, worded into `err`.
+ */
+int ckpt_save_take_alike(struct ckpt_save *save, struct ckpt_error *err);
+/* Which of its devices take samples. */
+uint64_t ckpt_save_lookers(const struct ckpt_save *save);
+/* Before the first copy: GPUs take the samples of what is on them; streams are held back for that as well. */
+int ckpt_alike_start(struct ckpt_save *save);
+/* What this rank tells of it. */
+void ckpt_save_tell_alike(const struct ckpt_save *save, char out[CKPT_ALIKE_TEXT]);
+/* Rank 0, all have told: 0, or CKPT_EREPLICA worded into `work`. */
+int ckpt_save_judge_alike(struct ckpt_save *save);
+/* It is committed. */
+void ckpt_save_note_alike(struct ckpt_save *save);
 
 /* streams.c: user's thread, once `devices` is set: the copies come after what the streams have been given. */
 int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err);

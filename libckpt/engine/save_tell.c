@@ -28,8 +28,11 @@ static int encode_outcome(struct ckpt_save *save)
 	outcome.open = !save->committed && !save->ranks->settled && !save->core->config.node_store;
 	ckpt_save_name_subject(save, &outcome.verdict);
 	if (!save->committed)
-		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.250s",
+		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.630s",
 			save->error.message);
+	else
+		(void)snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%s",
+			save->ranks->differ);
 	return ckpt_outcome_encode(&outcome, &save->ranks->words);
 }
 

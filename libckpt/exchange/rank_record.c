@@ -34,13 +34,15 @@ enum member {
 	ATTEMPT,
 	BYTES,
 	OPEN,
+	COMPARED,
 	RANK = BYTES,
 	NODE,
 	INDEX_DIGEST,
 	INDEX_BYTES,
 	SHARD_BYTES,
 	PLAN,
-	ALIKE
+	ALIKE,
+	DIGESTS
 };
 
 #define COMMON                                                                                     \
@@ -50,7 +52,8 @@ enum member {
 
 static const char *const verdict_members[] = {COMMON, NULL};
 static const char *const outcome_members[] = {
-	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", [OPEN] = "open", NULL};
+	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", [OPEN] = "open", [COMPARED] = "alike",
+	NULL};
 static const char *const rank_members[] = {
 	COMMON,
 	[ATTEMPT] = "attempt",
@@ -61,6 +64,7 @@ static const char *const rank_members[] = {
 	[SHARD_BYTES] = "shard_bytes",
 	[PLAN] = "plan",
 	[ALIKE] = "common",
+	[DIGESTS] = "alike",
 	NULL,
 };
 
@@ -90,9 +94,9 @@ int ckpt_outcome_encode(const struct ckpt_outcome *outcome, struct ckpt_buf *out
 	CKPT_ASSERT(!good || ckpt_attempt_valid(outcome->attempt));
 	ckpt_put_head(out, OUTCOME_KIND);
 	put_verdict(&outcome->verdict, out);
-	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"bytes\":%" PRIu64 ",\"open\":%d",
+	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"bytes\":%" PRIu64 ",\"open\":%d,\"alike\":%d",
 		good ? outcome->attempt : NO_ATTEMPT, good ? outcome->bytes : 0,
-		!good && outcome->open);
+		!good && outcome->open, good && outcome->alike);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -117,6 +121,8 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 		",\"index_digest\":\"%s\",\"index_bytes\":%" PRIu64 ",\"shard_bytes\":%" PRIu64
 		",\"plan\":\"%s\",\"common\":\"%s\"",
 		hex, rank->index_bytes, rank->shard_bytes, plan, common);
+	ckpt_buf_puts(out, ",\"alike\":");
+	ckpt_put_line(out, record->alike, sizeof(record->alike));
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -181,6 +187,12 @@ static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
 		outcome->open = number == 1;
 		return true;
 	}
+	if (member == COMPARED) {
+		if (!ckpt_sealed_number(r, 0, 1, &number))
+			return false;
+		outcome->alike = number == 1;
+		return true;
+	}
 	return read_verdict(r, member, &outcome->verdict);
 }
 
@@ -206,6 +218,8 @@ static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
 		return read_digest(r, &record->plan);
 	case ALIKE:
 		return read_digest(r, &record->common);
+	case DIGESTS:
+		return ckpt_reader_text(r, record->alike, sizeof(record->alike), NULL);
 	case INDEX_BYTES:
 		return ckpt_sealed_number(r, 0, CKPT_INDEX_MAX, &rank->index_bytes);
 	case SHARD_BYTES:

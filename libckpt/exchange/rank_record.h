@@ -8,10 +8,15 @@
 
 #include "format/manifest.h"
 
+/* Of what something failed with, the final NUL included. */
+#define CKPT_REASON_CHARS 640
+/* Of digests of what several ranks hold alike. */
+#define CKPT_ALIKE_CHARS  1024
+
 /* How something ended, and what. */
 struct ckpt_verdict {
 	int code; /* 0: well; else what it failed with */
-	char reason[256];
+	char reason[CKPT_REASON_CHARS];
 	uint64_t generation; /* 0: a claim */
 	uint64_t step;
 	uint64_t nonce; /* of the claim of `generation` */
@@ -20,6 +25,8 @@ struct ckpt_verdict {
 /* How a step ended, for all ranks. A commit: what its manifest says. */
 struct ckpt_outcome {
 	struct ckpt_verdict verdict;
+	/* What the ranks hold alike was compared. Of a commit `verdict.reason` says what they differ in; "": nothing. */
+	bool alike;
 	bool open; /* it has failed, and may be there all the same: nobody may say that it is durable */
 	char attempt[CKPT_ATTEMPT_CHARS];
 	uint64_t bytes; /* of all shards */
@@ -31,7 +38,8 @@ struct ckpt_rank_record {
 	struct ckpt_manifest_rank rank;
 	struct ckpt_digest
 		plan; /* of names, types and boxes: what it describes, whatever the bytes are */
-	struct ckpt_digest common; /* of what all ranks must have alike */
+	struct ckpt_digest common;    /* of what all ranks must have alike */
+	char alike[CKPT_ALIKE_CHARS]; /* digests of that, see engine/alike.h; "": none */
 };
 
 /* Into an empty `out`. -ENOMEM. */

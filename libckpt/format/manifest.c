@@ -34,6 +34,7 @@ enum member {
 	WORLD,
 	REASON,
 	CATALOG,
+	REPLICAS,
 	RANKS,
 	DIGEST
 };
@@ -50,6 +51,7 @@ static const char *const members[] = {
 	[WORLD] = "world",
 	[REASON] = "reason",
 	[CATALOG] = "catalog",
+	[REPLICAS] = "replicas",
 	[RANKS] = "ranks",
 	[DIGEST] = CKPT_SEALED_DIGEST,
 	NULL,
@@ -124,6 +126,10 @@ int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
 		ckpt_min_u64(m->wall_ms, INT64_MAX), m->world);
 	if (commit) {
 		put_catalog(out, m);
+		if (m->replicas[0]) {
+			ckpt_buf_puts(out, ",\"replicas\":");
+			ckpt_put_line(out, m->replicas, sizeof(m->replicas));
+		}
 		ckpt_buf_puts(out, ",\"ranks\":[");
 		for (uint32_t i = 0; i < m->world; i++)
 			put_rank(out, &m->ranks[i], i);
@@ -288,6 +294,9 @@ static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest 
 		break;
 	case REASON:
 		(void)ckpt_sealed_line(r, m->reason, sizeof(m->reason));
+		break;
+	case REPLICAS:
+		(void)ckpt_sealed_line(r, m->replicas, sizeof(m->replicas));
 		break;
 	default:
 		(void)ckpt_reader_skip(r);

@@ -621,7 +621,7 @@ def test_turns_of_a_node() -> None:
     peers = [1, 4, 6]
     for index, rank in enumerate(peers):
         ranks = Ranks(rank, 8, Near(rank, peers))
-        assert ranks.everywhere() == Copies("world", 3, index)
+        assert ranks.here(ranks.everywhere()) == Copies("world", 3, index)
         alone = Copies("x", 1, 0)
         assert ranks.here(alone) is alone
         assert Ranks(rank, 8).everywhere() == Copies("world", 8, rank)

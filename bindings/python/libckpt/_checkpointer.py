@@ -213,6 +213,14 @@ class Checkpointer:
     preempt_grace: seconds from the signal until the process must be gone; what is not durable by
         then is given up.
     allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
+    per_rank: patterns ("experts.*", as of fnmatch) of names of parameters and buffers, or of
+        tensors of optimizers' state: of plain tensors of these names every rank has its own, and
+        gets it back on as many ranks. What is named so of a parameter goes for its state in
+        optimizers, too. Names are those in the checkpoint: without a prefix in the module under
+        "model".
+    replicas: what to do when ranks hold different bytes of what all of them must have alike, and
+        one saves for all: "check" fails the step on all ranks, with ReplicaMismatchError; "warn"
+        commits it as it is, says so, and says so again when it is resumed. The same on all ranks.
     distributed: None: the processes of torch.distributed's default group, if there is one of more
         than one, save together. True: there must be one. False: this process is by itself.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
@@ -272,6 +280,8 @@ class Checkpointer:
         allow_pickle: bool = False,
         preempt: bool | Iterable[signal.Signals | int] = False,
         preempt_grace: float = 25.0,
+        per_rank: Iterable[str] = (),
+        replicas: Literal["check", "warn"] = "check",
         distributed: bool | None = None,
         node_store: bool = False,
     ) -> None:
@@ -281,20 +291,18 @@ class Checkpointer:
             _check_given(progress, state)
             self._every, self._on_error = _count("every", every, 1), _policy(on_error)
             options = Options(
-                pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
-                io=_one_of("io", io, ("auto", "uring", "threads")),
-                busy=_one_of("busy", busy, ("wait", "skip")),
-                save_timeout=_seconds("save_timeout", save_timeout),
+                **_ways(pool_bytes, io, busy, save_timeout),
                 **_retention("", keep_last, keep_every),
                 new_start=new_start,
                 node_store=_flag("node_store", node_store),
-                **_remote_options(remote, remote_every, remote_bytes_per_s),
+                **_remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
                 **_retention("remote_", remote_keep_last, remote_keep_every),
-                remote_grace=_grace(remote_grace),
+                replicas=_one_of("replicas", replicas, ("check", "warn")),
                 debug=logger.isEnabledFor(10),
             )
             directory = store_path(path)
             patience = _seconds("drain_timeout", drain_timeout, zero=True)
+            self._per_rank = _patterns(per_rank)
             signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
@@ -335,6 +343,7 @@ class Checkpointer:
             rank=engine.rank,
             world=engine.world,
             peers=engine.peers,
+            per_rank=self._per_rank,
         )
 
     def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
@@ -561,6 +570,7 @@ class Checkpointer:
             return
         self._streak = 0
         save._committed()
+        self._say_differ(save)
         info = save.info
         logger.info(
             "step %d: %.1f MiB, %.1f ms of the loop's time, staged in %.3f s, durable in %.3f s",
@@ -570,6 +580,15 @@ class Checkpointer:
             info.stage_time,
             info.local_time,
         )
+
+    def _say_differ(self, save: Save) -> None:
+        differ = save._differ() if self._core.engine.world > 1 else None
+        if differ is not None:
+            warnings.warn(
+                f"step {save.step} is saved, and {differ}: what one rank holds was saved for all",
+                errors.CheckpointWarning,
+                stacklevel=5,
+            )
 
     def _check_fenced(self) -> None:
         """Whoever goes on all the same is told so at every step."""
@@ -635,6 +654,13 @@ class Checkpointer:
         def read(reader: Any) -> None:
             restore(reader, state, allow_pickle=self._allow_pickle, progress=self._progress)
             reader.adopt()
+            if reader.differ:
+                warnings.warn(
+                    f"step {reader.step}: when it was saved, {reader.differ}; what one rank held "
+                    "is now on all of them",
+                    errors.CheckpointWarning,
+                    stacklevel=5,
+                )
 
         found, _ = read_newest(engine, step, read)
         if found is None:
@@ -699,10 +725,23 @@ class Checkpointer:
         check(engine.work(lib.ckpt_engine_unpin, engine.guard(), check_step(step)))
 
 
+def _ways(pool_bytes: int, io: str, busy: str, save_timeout: float) -> dict[str, Any]:
+    return {
+        "pool_bytes": _count("pool_bytes", pool_bytes, 0) or 0,
+        "io": _one_of("io", io, ("auto", "uring", "threads")),
+        "busy": _one_of("busy", busy, ("wait", "skip")),
+        "save_timeout": _seconds("save_timeout", save_timeout),
+    }
+
+
 def _remote_options(
-    remote: str | os.PathLike[str] | None, every: int | None, bytes_per_s: int | None
+    remote: str | os.PathLike[str] | None,
+    every: int | None,
+    bytes_per_s: int | None,
+    grace: int,
 ) -> dict[str, Any]:
     return {
+        "remote_grace": _grace(grace),
         "remote": remote_name(remote),
         "remote_every": _count("remote_every", every, 1) or 0,
         "remote_bytes_per_s": _count("remote_bytes_per_s", bytes_per_s, 1) or 0,
@@ -746,6 +785,13 @@ def _seconds(name: str, value: float, *, zero: bool = False) -> float:
     if not (0 < value <= 86400 * 7 or (zero and value == 0)):
         raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
     return float(value)
+
+
+def _patterns(per_rank: Iterable[str]) -> tuple[str, ...]:
+    patterns = () if isinstance(per_rank, str) else tuple(per_rank)
+    if isinstance(per_rank, str) or not all(isinstance(one, str) for one in patterns):
+        raise TypeError('per_rank must be a list of patterns, such as ["experts.*"]')
+    return patterns
 
 
 def _flag(name: str, value: bool) -> bool:

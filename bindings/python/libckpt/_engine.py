@@ -62,6 +62,7 @@ _CLASSES: dict[int, type[errors.CheckpointError]] = {
     lib.CKPT_ENETWORK: errors.NetworkError,
     lib.CKPT_EQUARANTINED: errors.QuarantinedError,
     lib.CKPT_EELSEWHERE: errors.ElsewhereError,
+    lib.CKPT_EREPLICA: errors.ReplicaMismatchError,
     -errno.ETIMEDOUT: errors.DeadlineError,
     -errno.ECANCELED: errors.CancelledError,
 }
@@ -214,6 +215,8 @@ class Options(NamedTuple):
     remote_keep_every: int = 0
     #: seconds; 0: 1800
     remote_grace: int = 0
+    #: what to do when ranks differ in what they hold alike
+    replicas: str = "check"
 
 
 class StepInfo(NamedTuple):
@@ -244,6 +247,7 @@ class StepInfo(NamedTuple):
     remote: str = "unknown"
 
 
+_REPLICAS = {"check": lib.CKPT_REPLICAS_CHECK, "warn": lib.CKPT_REPLICAS_WARN}
 _IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
 
 
@@ -269,6 +273,7 @@ def _opts(options: Options) -> Any:
     opts.remote_keep_last = options.remote_keep_last
     opts.remote_keep_every = options.remote_keep_every
     opts.remote_grace_s = options.remote_grace
+    opts.replicas = _REPLICAS[options.replicas]
     opts.cuda_major = cuda_major()
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts

@@ -27,6 +27,7 @@ __all__ = [
     "NetworkError",
     "NotResumedError",
     "QuarantinedError",
+    "ReplicaMismatchError",
     "SkippedError",
     "StepError",
     "StepNotFoundError",
@@ -228,6 +229,10 @@ class LevelError(CheckpointError):
 
 class MismatchError(CheckpointError):
     """Names, types or shapes are not what the checkpoint holds."""
+
+
+class ReplicaMismatchError(CheckpointError):
+    """Ranks hold different bytes of what one of them saves for all; the step is of no rank."""
 
 
 class UnsupportedError(CheckpointError):

@@ -44,6 +44,12 @@ class Copies(NamedTuple):
     place: int
     #: the mesh, and its dimensions along which they lie; None: they are all ranks of the job
     along: tuple[Any, Dims] | None = None
+    #: the first of them writes it, and what others have may be something else
+    first: bool = False
+
+
+#: Nobody else holds it.
+ALONE = Copies(None, 1, 0)
 
 
 class Spread(NamedTuple):

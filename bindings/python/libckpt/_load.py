@@ -390,6 +390,14 @@ def _load_from(
         tensors = {name: memory.want(name, "torch") for name in chosen}
         reader.read(progress)
         return tensors
+    owns = sorted(meta.get("per_rank") or ())
+    if owns:
+        warnings.warn(
+            f"step {reader.step}: each rank had {owns[0]!r} of its own, and {len(owns) - 1} more; "
+            f"what is loaded is that of rank {reader.first_rank()}, and names=['rank-*'] gives all",
+            CheckpointWarning,
+            stacklevel=6,
+        )
     try:
         for name, kind in references(meta["state"]):
             memory.want(name, kind)

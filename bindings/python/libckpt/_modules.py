@@ -120,6 +120,29 @@ def class_name(module: nn.Module) -> str:
     return type(inner).__mro__[number + 1 if number else 0].__qualname__
 
 
+def buffers_of_first(module: nn.Module, world: int) -> set[int]:
+    """
+    Ids of the buffers of which rank 0 has the ones of all: DDP takes them from there before each
+    forward pass. Statistics of batches differ in the same way, where DDP is not seen here.
+    """
+    import torch
+
+    statistics = torch.nn.modules.batchnorm._NormBase
+    parallel = sys.modules.get("torch.nn.parallel")
+    found: set[int] = set()
+    for inner in module.modules():
+        if isinstance(inner, statistics):
+            found.update(map(id, inner._buffers.values()))
+        elif (
+            parallel is not None
+            and isinstance(inner, parallel.DistributedDataParallel)
+            and inner.broadcast_buffers
+            and inner.process_group.size() == world
+        ):
+            found.update(map(id, inner.buffers()))
+    return found
+
+
 def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors in the order of state_dict(), parameters and buffers themselves."""
     for name, parameter in module._parameters.items():

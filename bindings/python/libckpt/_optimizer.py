@@ -24,6 +24,7 @@ from ._errors import UnsupportedStateError
 from ._glance import same_items
 from ._layout import is_spread
 from ._marks import places_of
+from ._ranks import Ranks
 from ._tensors import (
     Described,
     Part,
@@ -117,8 +118,13 @@ class OptimizerSource:
     loop, unless it has a say of its own: then they go through the encoder.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str]) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str], ranks: Ranks
+    ) -> None:
         self.optimizer = optimizer
+        self._ranks = ranks
+        #: what the user has said to be this rank's own: the names that it is stored under
+        self.owns: dict[str, str] = {}
         self.path = path
         self.own_say = has_own_say(optimizer)
         self.params = parameters(optimizer)
@@ -193,8 +199,15 @@ class OptimizerSource:
     def _add(self, parameter: str, role: str, value: torch.Tensor) -> bytes:
         name = tensor_name(self.path, parameter, role)
         check_tensor(value, name)
+        if self._is_own(parameter, name, value):
+            self.owns[name] = self._ranks.own_name(name)
+            name = self.owns[name]
         self.names.add(name)
         return encode_name(name, name)
+
+    def _is_own(self, parameter: str, name: str, value: torch.Tensor) -> bool:
+        """Every rank has its own, as it has of the parameter, or as the user says of the state."""
+        return self._ranks.is_own(parameter, value) or self._ranks.is_own(name, value)
 
     def own_part(self) -> Part:
         """What this rank writes of `part`."""
@@ -283,7 +296,7 @@ class OptimizerSource:
         )
         return moved
 
-    def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:
+    def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor, bool], None]) -> str:
         """The JSON text. `put` takes the tensors of an optimizer that has a say of its own."""
         if self.own_say:
             return self._node_of_own(encoder, put)
@@ -340,7 +353,7 @@ class OptimizerSource:
                     found.setdefault(str(index), {})[role] = encoder.encode(value, path, 6)
         return found
 
-    def _node_of_own(self, encoder: Encoder, put: Callable[[str, torch.Tensor], None]) -> str:
+    def _node_of_own(self, encoder: Encoder, put: Callable[[str, torch.Tensor, bool], None]) -> str:
         import torch
 
         state = self.optimizer.state_dict()
@@ -355,7 +368,8 @@ class OptimizerSource:
             for role, value in entry.items():
                 path = (((self.path, "state"), self.param_names[key]), role)
                 if isinstance(value, torch.Tensor) and type(role) is str:
-                    put(tensor_name(self.path, self.param_names[key], role), value)
+                    name = tensor_name(self.path, self.param_names[key], role)
+                    put(name, value, self._is_own(self.param_names[key], name, value))
                     tensors.append(role)
                 elif type(role) is str:
                     values.setdefault(str(key), {})[role] = encoder.encode(value, path, 6)

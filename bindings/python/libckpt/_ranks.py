@@ -9,12 +9,13 @@ node share out among them what they hold, so that each store has all that its ra
 
 from __future__ import annotations
 
+import fnmatch
 import heapq
 import zlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ._layout import Copies, ranks_along
+from ._layout import Copies, is_spread, ranks_along
 
 T = TypeVar("T")
 
@@ -47,6 +48,16 @@ class Ranks(NamedTuple):
     world: int = 1
     #: those of them that write into the same store; None: all
     near: Near | None = None
+    #: patterns of the names of plain tensors of which every rank has its own
+    per_rank: tuple[str, ...] = ()
+
+    def is_own(self, name: str, value: Any) -> bool:
+        """True for a plain tensor of which every rank has its own, by what the user has said."""
+        return (
+            self.world > 1
+            and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.per_rank)
+            and not is_spread(value)
+        )
 
     def own_name(self, name: str) -> str:
         """The name of a tensor that every rank has one of. The name of each is its own."""
@@ -54,7 +65,11 @@ class Ranks(NamedTuple):
 
     def everywhere(self) -> Copies:
         """Of a tensor that is the same on all ranks."""
-        return self.here(Copies("world", self.world, self.rank))
+        return Copies("world", self.world, self.rank)
+
+    def of_first(self) -> Copies:
+        """Of a tensor of which that of rank 0 is the one of all."""
+        return Copies(None, self.world, self.rank, first=True)
 
     def here(self, copies: Copies) -> Copies:
         """Of the ranks that hold the same, those that write into this rank's store."""
@@ -70,6 +85,8 @@ def is_turn(name: str, copies: Copies) -> bool:
     """True if this rank writes a tensor that is asked about alone."""
     if copies.among == 1:
         return True
+    if copies.first:
+        return copies.place == 0
     return zlib.crc32(name.encode("utf-8", "replace")) % copies.among == copies.place
 
 

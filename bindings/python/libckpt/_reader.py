@@ -68,6 +68,8 @@ class Reader:
         self.generation = int(engine.ask(lib.ckpt_restore_generation, self._ptr))
         #: how many ranks wrote it
         self.world = int(engine.ask(lib.ckpt_restore_world, self._ptr))
+        #: what its ranks differed in though it was committed; empty: nothing
+        self.differ = text(engine.ask(lib.ckpt_restore_replicas, self._ptr))
         #: all of it has been read; of many ranks, by all of them
         self.complete = False
         self._targets: list[tuple[bytes, Described]] = []
@@ -135,12 +137,15 @@ class Reader:
     def stored(self, meta: dict[str, Json] | None) -> dict[str, Stored]:
         """Everything that the step holds here, and what a rank's meta says of what it does not."""
         found = self.tensors()
-        if meta is None or "empty" not in meta:
+        if meta is None:
             return found
         try:
-            for name, (kind, shape) in meta["empty"].items():
+            for name, (kind, shape) in meta.get("empty", {}).items():
                 if name not in found:
                     found[name] = _absent(name, _dtypes.numbers()[kind], tuple(shape))
+            for name, own in meta.get("per_rank", {}).items():
+                if own in found:
+                    found[name] = found[own]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise FormatError(
                 f"step {self.step}: its state is malformed: {error!r}", step=self.step

@@ -77,6 +77,7 @@ def restore(
             "dcp.save() has saved",
             step=reader.step,
         )
+    _check_world(reader, origin)
     live = _Live(reader, allow_pickle, origin)
     try:
         live.match(meta, state)
@@ -89,6 +90,23 @@ def restore(
     reader.read(progress)
     live.apply(meta, state)
     live.warn()
+
+
+def _check_world(reader: Reader, origin: Origin) -> None:
+    """What every rank had of its own has no meaning on another number of ranks."""
+    meta = origin.meta or {}
+    if origin.whole or not meta.get("per_rank"):
+        return
+    names = sorted(meta["per_rank"])
+    some = ", ".join(map(repr, names[:_LISTED])) + (", ..." if len(names) > _LISTED else "")
+    where = "" if origin.node is None else f", and its files are on node {origin.node}"
+    raise MismatchError(
+        f"step {reader.step} was saved by {reader.world} ranks, each of which had {some} of its "
+        f"own (per_rank), and this is rank {reader.engine.rank} of {reader.engine.world}{where}: "
+        f"resume on {reader.world} ranks, or take what you need with libckpt.load()",
+        step=reader.step,
+        tensor=names[0],
+    )
 
 
 class Origin(NamedTuple):

@@ -324,6 +324,8 @@ class Save:
         for alias, name in snapshot.aliases:
             check(work(lib.ckpt_save_add_alias, ptr, alias, name))
         check(work(lib.ckpt_save_set_meta, ptr, snapshot.meta, len(snapshot.meta)))
+        for group, block in snapshot.alike:
+            check(work(lib.ckpt_save_add_replicas, ptr, group, block.array, block.count))
         if snapshot.common:
             check(work(lib.ckpt_save_set_common, ptr, snapshot.common, len(snapshot.common)))
 
@@ -351,6 +353,13 @@ class Save:
         self._engine.read = None
         if names is not None and compared is not None:
             names.committed(compared)
+
+    def _differ(self) -> str | None:
+        """Committed: what the ranks differ in all the same; None: nothing."""
+        record = new_struct("ckpt_error")
+        if self._ptr is None or self._ask(lib.ckpt_save_replicas, record) == 0:
+            return None
+        return error_of(record).message
 
     def _explained(self, error: errors.CheckpointError) -> errors.CheckpointError:
         names = self._engine.names

@@ -15,13 +15,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
+from ._alike import Alike, Group, Groups, Slow
 from ._dtypes import name_of
 from ._engine import VERSION
 from ._errors import UnsupportedStateError
-from ._layout import Copies, is_spread, memory_of, spread_of
+from ._layout import Copies, is_spread, memory_of
 from ._marks import first_difference
 from ._modules import (
     Shape,
+    buffers_of_first,
     class_name,
     has_own_say,
     own_memory,
@@ -32,7 +34,17 @@ from ._modules import (
     walk,
 )
 from ._optimizer import OptimizerSource, parameters
-from ._ranks import Near, Ranks, Shares, is_turn
+from ._ranks import Near, Ranks, Shares
+from ._sink import (
+    Key,
+    Shared,
+    Sink,
+    copies_of,
+    empty_of,
+    key_of,
+    name_clash,
+    shared_of,
+)
 from ._specials import (
     Special,
     check_state,
@@ -54,14 +66,11 @@ from ._tensors import (
     check_place,
     check_tensor,
     describe,
-    describe_array,
-    describe_bytes,
     encode_name,
-    is_whole,
     part_of,
     spread_last,
 )
-from ._typed import Encoder, Json, Path, dump, path_name, path_text
+from ._typed import Encoder, Json, Path, dump
 
 if TYPE_CHECKING:
     import torch
@@ -104,6 +113,8 @@ class Snapshot(NamedTuple):
     common: bytes
     #: what this rank means by the names that not all ranks need to have
     apart: dict[str, str]
+    #: what other ranks hold as well, by the numbers of their groups
+    alike: list[tuple[int, Block]]
     behind: Behind
     #: what must live until the eager tensors have been copied
     keep: list[Any]
@@ -115,220 +126,11 @@ class Snapshot(NamedTuple):
     @property
     def gpus(self) -> frozenset[int]:
         """Those that any of the tensors is on."""
-        return frozenset().union(*(block.gpus for block in self.blocks))
+        shared = [block for _, block in self.alike]
+        return frozenset().union(*(block.gpus for block in self.blocks + shared))
 
 
-_Key = Described
-
-
-def _key_of(what: Described) -> _Key | None:
-    """Equal for tensors that are the same memory seen in the same way; None if there is none."""
-    if 0 in what.shape or what.pointer == 0:
-        return None
-    return what
-
-
-def _copies_of(value: Any, where: str, ranks: Ranks) -> Copies | None:
-    """Who else holds what this rank holds of a tensor that was checked; None: it holds nothing."""
-    if not is_spread(value):
-        return ranks.everywhere()
-    spread = spread_of(value)
-    if spread.ranks > ranks.world:
-        raise UnsupportedStateError(
-            f"{where} is a {type(value).__qualname__} spread over {spread.ranks} ranks, and this "
-            f"checkpointer is of {ranks.world}: open it with all of them, in a process group of "
-            "torch.distributed",
-            tensor=where,
-        )
-    if spread.box is None:
-        return None
-    copies = ranks.here(spread.copies)
-    if spread.ranks < ranks.world:
-        # What others of this mesh have is not compared: what one lacks must shift no turns.
-        return copies._replace(group=None)
-    return copies
-
-
-def _empty_of(
-    names: Sequence[bytes], described: Sequence[Described], copies: Sequence[Copies | None]
-) -> dict[str, Json]:
-    """What the tensors are of which this rank holds nothing."""
-    return {
-        name.decode(): describe_empty(what)
-        for name, what, found in zip(names, described, copies, strict=True)
-        if found is None
-    }
-
-
-def describe_empty(what: Described) -> Json:
-    """Type and shape of a tensor, for a rank's meta."""
-    return [name_of(what.dtype), list(what.full_shape)]
-
-
-def _shared_of(name: str, what: Described, value: Any, ranks: Ranks) -> _Shared | None:
-    """How a tensor that all ranks must have is told from others; None: they need not."""
-    if not is_spread(value):
-        return name, what.dtype, what.shape
-    spread = spread_of(value)
-    if spread.ranks < ranks.world:
-        return None
-    return f"{name} of {spread.copies.among}", what.dtype, tuple(spread.whole)
-
-
-#: Name, type and shape of a tensor that all ranks have alike.
-_Shared = tuple[str, int, tuple[int, ...]]
-
-
-class _Sink:
-    """
-    Collects the tensors that are described anew at every save: those that this rank writes.
-    `modules` has what is stored already, `owned` which tensors only the fenced optimizers change.
-    """
-
-    def __init__(self, modules: _Modules, owned: dict[int, torch.Tensor], ranks: Ranks) -> None:
-        self._taken = modules.used.__contains__
-        self._known = modules.keys
-        self._known_mine = modules.mine_names
-        self._owned = owned
-        self._ranks = ranks
-        #: what is met now is each rank's own
-        self.own = False
-        self._owned_keys: dict[_Key | None, torch.Tensor] | None = None
-        self._keys: dict[_Key, str] = {}
-        self._own_keys: dict[_Key, str] = {}
-        self.used: set[str] = set()
-        self._mine: set[str] = set()
-        self.names: list[bytes] = []
-        self.described: list[Described] = []
-        self.eager: list[bool] = []
-        #: (number, tensor that the optimizer changes) of those that are not eager
-        self.behind: list[tuple[int, torch.Tensor]] = []
-        self.keep: list[Any] = []
-        #: names of torch tensors by their id
-        self.ids: dict[int, str] = {}
-        self.aliases: list[tuple[bytes, bytes]] = []
-        #: of all ranks, whoever's turn it is
-        self.shared: list[_Shared] = []
-        #: of the ranks of a mesh
-        self.apart: list[_Shared] = []
-        #: of which this rank holds nothing
-        self.empty: dict[str, Json] = {}
-
-    def _free_name(self, path: Path, *, own: bool) -> str:
-        """A name for what stands at `path`; a name that is taken gets a number."""
-        wanted = path_name(path)
-        name, number = wanted, 1
-        if own:
-            name = wanted = self._ranks.own_name(wanted)
-        while name in self.used or self._taken(name) or name in ("", "__metadata__"):
-            number += 1
-            name = f"{wanted}~{number}"
-        return name
-
-    def _add(self, name: str, path: Path, what: Described, owner: torch.Tensor | None) -> None:
-        self._mine.add(name)
-        if owner is not None:
-            self.behind.append((len(self.names), owner))
-        self.names.append(encode_name(name, path_text(path)))
-        self.described.append(what)
-        self.eager.append(owner is None)
-
-    def _add_shared(
-        self, name: str, where: str, value: torch.Tensor, what: Described, owner: Any
-    ) -> None:
-        """Adds a tensor that other ranks may have as well, if it is this one's turn."""
-        copies = _copies_of(value, where, self._ranks)
-        shared = _shared_of(name, what, value, self._ranks)
-        if shared is not None:
-            self.shared.append(shared)
-        else:
-            self.apart.append((name, what.dtype, what.full_shape))
-        if copies is None:
-            self.empty[name] = describe_empty(what)
-        elif is_turn(name, copies):
-            self._add(name, None, what, owner)
-
-    def _stored(self, key: _Key | None) -> str | None:
-        return None if key is None else self._known.get(key) or self._keys.get(key)
-
-    def put_tensor(self, value: torch.Tensor, path: Path, *, own: bool = False) -> str:
-        """Stores a tensor under the name of its path, unless its memory is stored already."""
-        where = path_text(path)
-        check_tensor(value, where)
-        what = describe(value)
-        key = _key_of(what)
-        self.keep.append(value)
-        own = (own or self.own) and self._ranks.world > 1 and not is_spread(value)
-        keys = self._own_keys if own else self._keys
-        name = self._stored(key)
-        if name is None and key is not None:
-            name = keys.get(key)
-        if name is None:
-            name = self._free_name(path, own=own)
-            self.used.add(name)
-            encode_name(name, where)
-            if own:
-                self._add(name, path, what, None)
-            else:
-                self._add_shared(name, where, value, what, self._owned.get(id(value)))
-            if key is not None:
-                keys[key] = name
-        if not own:
-            self.ids.setdefault(id(value), name)
-        return name
-
-    def put_array(self, value: Any, path: Path) -> str:
-        """Stores a NumPy array. It is each rank's own, as every value of Python is."""
-        name = self._free_name(path, own=True)
-        if not is_whole(value):  # one member of a structured array
-            value = value.copy()
-        self.keep.append(value)
-        self.used.add(name)
-        self._add(name, path, describe_array(value), None)
-        return name
-
-    def put_bytes(self, value: bytes, path: Path) -> str:
-        """Stores bytes, each rank its own."""
-        name = self._free_name(path, own=True)
-        self.keep.append(value)
-        self.used.add(name)
-        self._add(name, path, describe_bytes(value), None)
-        return name
-
-    def put_named(self, name: str, value: torch.Tensor, path: Path) -> None:
-        """Stores a tensor under this name; memory that is stored already gets a second name."""
-        where = f"{path_text(path)}, tensor {name}"
-        check_tensor(value, where)
-        if name in self.used or self._taken(name):
-            raise name_clash(name, path)
-        what = describe(value)
-        key = _key_of(what)
-        self.keep.append(value)
-        self.used.add(name)
-        data = encode_name(name, path_text(path))
-        stored = self._stored(key)
-        if stored is not None:
-            if stored in self._mine or stored in self._known_mine:
-                self.aliases.append((data, stored.encode()))
-            return
-        if self._owned_keys is None:
-            self._owned_keys = {_key_of(describe(owner)): owner for owner in self._owned.values()}
-        owner = None if key is None else self._owned_keys.get(key)
-        self._add_shared(name, where, value, what, owner)
-        if key is not None:
-            self._keys[key] = name
-
-
-def name_clash(name: str, path: Path) -> UnsupportedStateError:
-    """Two things in the state want one name."""
-    return UnsupportedStateError(
-        f"{path_text(path)} has a tensor {name!r}, and so has something else in the state: give it "
-        "another key",
-        tensor=name,
-    )
-
-
-class _Modules:
+class Modules:
     """The modules of a state that have no say of their own: walked once, then compared."""
 
     def __init__(
@@ -337,18 +139,24 @@ class _Modules:
         plain: Path,
         owned: dict[int, torch.Tensor],
         ranks: Ranks,
+        groups: Groups,
     ) -> None:
         self.names: list[bytes] = []
         self.described: list[Described] = []
         self.eager: list[bool] = []
         self.tensors: list[torch.Tensor] = []
         self._copies: list[Copies | None] = []
+        #: ids of buffers of which rank 0 has the ones of all, and where their elements are
+        self._first: set[int] = set()
+        self.first: set[int] = set()
         #: second names, and the first ones
         self.tied: list[tuple[bytes, str]] = []
         self._ranks = ranks
         #: name of every tensor, aliases included, and where it is from
         self.used: dict[str, Path] = {}
-        self.keys: dict[_Key, str] = {}
+        #: what the user has said to be this rank's own: the names that it is stored under
+        self.owns: dict[str, str] = {}
+        self.keys: dict[Key, str] = {}
         self.ids: dict[int, str] = {}
         self.texts: dict[int, str] = {}
         #: prefixes of the names of the modules that have a say of their own
@@ -360,7 +168,14 @@ class _Modules:
             if id(special.value) in self.texts:
                 raise there_twice(special.path)
             prefix = prefix_in(special, plain)
+            if ranks.world > 1:
+                self._first |= buffers_of_first(special.value, ranks.world)
             if has_own_say(special.value):
+                self.first |= {
+                    buffer.data_ptr()
+                    for buffer in special.value.buffers()
+                    if id(buffer) in self._first and not is_spread(buffer)
+                }
                 self.own_say[id(special.value)] = prefix
                 self._others.append(special.value)
                 self.texts[id(special.value)] = ""
@@ -373,8 +188,10 @@ class _Modules:
         doubles = spread_last(self._doubles)
         self._doubled = part_of([], [self._doubles[number] for number in doubles])
         #: of each tensor, whether this rank writes it
-        self.mine = settle(Shares(), self.names, self.tensors, self._copies)
-        self.empty = _empty_of(self.names, self.described, self._copies)
+        self.mine = settle(Shares(), self.names, self.tensors, self._copies, ranks)
+        #: of each tensor, who compares it
+        self.groups = [groups.of(found) for found in self._copies]
+        self.empty = empty_of(self.names, self.described, self._copies)
         late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
         self.behind = self._part.only(late)
         mine = {name for name, wanted in zip(self.names, self.mine, strict=True) if wanted}
@@ -409,7 +226,15 @@ class _Modules:
     def _add(self, name: str, tensor: torch.Tensor, owned: bool) -> None:
         what = describe(tensor)
         check_place(what, name)
-        key = _key_of(what)
+        key = key_of(what)
+        # Of those that are one tensor the first says it for all.
+        if key is not None and key in self.keys:
+            own = self.keys[key] in self.owns.values()
+        else:
+            own = self._ranks.is_own(name, tensor)
+        if own:
+            self.owns[name] = self._ranks.own_name(name)
+            name = self.owns[name]
         data = encode_name(name, name)
         if key is not None and key in self.keys:
             self.tied.append((data, self.keys[key]))
@@ -420,7 +245,8 @@ class _Modules:
         self.names.append(data)
         self.described.append(what)
         self.tensors.append(tensor)
-        self._copies.append(_copies_of(tensor, name, self._ranks))
+        first = id(tensor) in self._first
+        self._copies.append(copies_of(tensor, name, self._ranks, first=first, own=own))
         # The optimizer changes it, and nothing else does: the fence is in time.
         self.eager.append(not owned)
 
@@ -439,12 +265,13 @@ def settle(
     names: list[bytes],
     tensors: list[torch.Tensor],
     copies: list[Copies | None],
+    ranks: Ranks,
 ) -> list[bool]:
     """Of each tensor, whether this rank writes it."""
     held = [number for number, found in enumerate(copies) if found is not None]
     mine = [False] * len(names)
     wanted = [
-        (names[number], memory_of(tensors[number]).nbytes, found)
+        (names[number], memory_of(tensors[number]).nbytes, ranks.here(found))
         for number, found in enumerate(copies)
         if found is not None
     ]
@@ -473,7 +300,7 @@ class _Walked(NamedTuple):
     """What is kept between saves: the description of all modules and optimizers."""
 
     specials: list[Special]
-    modules: _Modules
+    modules: Modules
     sources: list[OptimizerSource]
     #: parameters that the optimizers own, by id
     owned: dict[int, torch.Tensor]
@@ -482,6 +309,10 @@ class _Walked(NamedTuple):
     block: Block
     #: of every tensor of the modules and the optimizers its place in the block; -1: another's turn
     places: list[int]
+    #: those of them that other ranks have as well
+    alike: Alike
+    #: what the user has said to be this rank's own: the names that it is stored under
+    owns: dict[str, str]
     #: what could be copied behind the loop is little, and copied before it goes on
     small: bool
     #: what the tensors of modules and optimizers are of which this rank holds nothing
@@ -500,9 +331,10 @@ class Planner:
         rank: int = 0,
         world: int = 1,
         peers: Sequence[int] = (),
+        per_rank: tuple[str, ...] = (),
     ) -> None:
-        self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None)
-        self._common: tuple[_Walked, list[_Shared], list[_Shared], bytes, dict[str, str]] | None = (
+        self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None, per_rank)
+        self._common: tuple[_Walked, list[Shared], list[Shared], bytes, dict[str, str]] | None = (
             None
         )
         self._eager = eager
@@ -510,6 +342,8 @@ class Planner:
         self._allow_pickle = allow_pickle
         self._walked: _Walked | None = None
         self._slow: Block | None = None
+        self._groups = Groups(world)
+        self._alike = Slow()
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
@@ -524,7 +358,8 @@ class Planner:
         else:
             modules, owned = walked.modules, walked.owned
         ids = {id(special.value) for special in specials}
-        writer = _Writer(modules, ids, owned, self._allow_pickle, self._ranks)
+        sink = Sink(modules, owned, self._ranks, self._groups)
+        writer = _Writer(modules, ids, sink, self._allow_pickle, self._ranks)
         state_text = writer.write(state)
         if walked is not None and not _lends_the_same(walked, writer.sink):
             walked = None
@@ -536,7 +371,7 @@ class Planner:
         return self._assemble(walked, writer, meta, common)
 
     def _common_of(
-        self, walked: _Walked, others: list[_Shared], apart: list[_Shared]
+        self, walked: _Walked, others: list[Shared], apart: list[Shared]
     ) -> tuple[bytes, dict[str, str]]:
         """
         Stands for the tensors that all ranks must have: what one of them takes to be another's turn
@@ -553,8 +388,11 @@ class Planner:
                 described += source.described
                 tensors += source.part.tensors
             shared, rest = list(others), list(apart)
+            own = {name.encode() for name in walked.owns.values()}
             for name, what, tensor in zip(names, described, tensors, strict=True):
-                found = _shared_of(name.decode(), what, tensor, self._ranks)
+                if name in own:
+                    continue
+                found = shared_of(name.decode(), what, tensor, self._ranks)
                 if found is not None:
                     shared.append(found)
                 else:
@@ -587,10 +425,11 @@ class Planner:
                 place = walked.places[first + number]
                 if place >= 0:
                     walked.block.move(place, source.part.pointers[number])
+                walked.alike.move(first + number, source.part.pointers[number])
             first += len(source.described)
         return True
 
-    def _walk_modules(self, specials: list[Special]) -> tuple[_Modules, dict[int, torch.Tensor]]:
+    def _walk_modules(self, specials: list[Special]) -> tuple[Modules, dict[int, torch.Tensor]]:
         owned = {}
         if not self._eager:
             owned = {
@@ -601,18 +440,18 @@ class Planner:
                 if not parameter.is_inference()
             }
         found = [special for special in specials if is_module(special.value)]
-        return _Modules(found, plain_path(found), owned, self._ranks), owned
+        return Modules(found, plain_path(found), owned, self._ranks, self._groups), owned
 
     def _walk_optimizers(
         self,
         specials: list[Special],
-        modules: _Modules,
+        modules: Modules,
         owned: dict[int, torch.Tensor],
-        sink: _Sink,
+        sink: Sink,
     ) -> _Walked:
         known = {**sink.ids, **modules.ids}
         sources = [
-            OptimizerSource(special.value, special.path, known)
+            OptimizerSource(special.value, special.path, known, self._ranks)
             for special in specials
             if is_optimizer(special.value)
         ]
@@ -620,7 +459,7 @@ class Planner:
             if id(parameter) in sink.ids:  # the optimizer holds it, so that it cannot be replaced
                 check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
-        eager, mine = list(modules.eager), list(modules.mine)
+        eager, mine, groups = list(modules.eager), list(modules.mine), list(modules.groups)
         used = set(modules.used) | sink.used
         empty = dict(modules.empty)
         shares = Shares()  # of its own: modules are not always walked again with the optimizers
@@ -631,7 +470,7 @@ class Planner:
             names += source.part.names
             described += source.described
             eager += [self._eager] * len(source.described)
-            mine += self._settle_source(source, shares, empty)
+            mine += self._settle_source(source, shares, empty, groups)
         small = self._is_small(modules, sources, sink)
         if small:
             eager = [True] * len(eager)
@@ -651,21 +490,34 @@ class Planner:
                 [eager[number] for number in chosen],
             ),
             places=places,
+            alike=Alike.of(names, described, groups),
+            owns=dict(
+                chain(
+                    modules.owns.items(),
+                    chain.from_iterable(source.owns.items() for source in sources),
+                )
+            ),
             small=small,
             empty=empty,
         )
 
     def _settle_source(
-        self, source: OptimizerSource, shares: Shares, empty: dict[str, Json]
+        self,
+        source: OptimizerSource,
+        shares: Shares,
+        empty: dict[str, Json],
+        groups: list[Group],
     ) -> list[bool]:
         """Of each tensor of an optimizer, whether this rank writes it."""
         part = source.part
+        own = {name.encode() for name in source.owns.values()}
         copies = [
-            _copies_of(tensor, name.decode(), self._ranks)
+            copies_of(tensor, name.decode(), self._ranks, own=name in own)
             for name, tensor in zip(part.names, part.tensors, strict=True)
         ]
-        empty.update(_empty_of(part.names, source.described, copies))
-        mine = settle(shares, part.names, part.tensors, copies)
+        empty.update(empty_of(part.names, source.described, copies))
+        mine = settle(shares, part.names, part.tensors, copies, self._ranks)
+        groups += map(self._groups.of, copies)
         source.mine = None
         if not all(mine):
             source.mine = [number for number, wanted in enumerate(mine) if wanted]
@@ -678,7 +530,7 @@ class Planner:
             return "there is no optimizer in the state"
         return "it is small"
 
-    def _is_small(self, modules: _Modules, sources: list[OptimizerSource], sink: _Sink) -> bool:
+    def _is_small(self, modules: Modules, sources: list[OptimizerSource], sink: Sink) -> bool:
         if self._eager:
             return False
         late = [*modules.behind.tensors, *(owner for _, owner in sink.behind)]
@@ -708,6 +560,7 @@ class Planner:
             meta=meta,
             common=common[0],
             apart=common[1],
+            alike=self._alike.join(walked.alike.blocks, self._alike.update(sink.alike)),
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
             optimizers=[source.optimizer for source in walked.sources],
@@ -716,7 +569,7 @@ class Planner:
         )
 
 
-def _lends_the_same(walked: _Walked, sink: _Sink) -> bool:
+def _lends_the_same(walked: _Walked, sink: Sink) -> bool:
     """True if the optimizers' parameters that are no module's have the names they had."""
     if any(sink.ids.get(key) != name for key, name in walked.borrowed.items()):
         return False
@@ -731,15 +584,15 @@ class _Writer:
 
     def __init__(
         self,
-        modules: _Modules,
+        modules: Modules,
         specials: set[int],
-        owned: dict[int, torch.Tensor],
+        sink: Sink,
         allow_pickle: bool,
         ranks: Ranks,
     ) -> None:
         self._specials = specials
         self._ranks = ranks
-        self.sink = _Sink(modules, owned, ranks)
+        self.sink = sink
         self.encoder = Encoder(self.sink, allow_pickle=allow_pickle, other=self._other)
         self._modules = modules
         # Long texts stand in the JSON as strings that no value can give, until the end.
@@ -756,8 +609,8 @@ class _Writer:
         """Puts the optimizers in, and what describes the whole."""
         for source in walked.sources:
 
-            def put(name: str, value: torch.Tensor, path: Path = source.path) -> None:
-                self.sink.put_named(name, value, path)
+            def put(name: str, value: torch.Tensor, own: bool, path: Path = source.path) -> None:
+                self.sink.put_named(name, value, path, own=own)
 
             self._texts[self._optimizers[id(source.optimizer)]] = source.node(self.encoder, put)
         head = {
@@ -770,6 +623,8 @@ class _Writer:
         # A store that all share holds every tensor somewhere, and says there what it is.
         empty = {**walked.empty, **self.sink.empty} if self._ranks.near else {}
         more = f'"empty":{dump(empty)},' if empty else ""
+        owns = {**walked.owns, **self.sink.owns}
+        more += f'"per_rank":{dump(owns)},' if owns else ""
         meta = f'{{"python":{dump(head)},{more}{"".join(parts)[1:]}'.encode()
         if len(meta) > META_MAX:
             raise UnsupportedStateError(
@@ -814,9 +669,12 @@ class _Writer:
         for key, value in inner.state_dict().items():
             name = prefix + strip_wrappers(key)
             if isinstance(value, torch.Tensor):
-                self.sink.put_named(name, value, path)
+                memory = memory_of(value).data_ptr()
+                alone = self._ranks.is_own(name, value)
+                first = memory in self._modules.first
+                self.sink.put_named(name, value, path, first=first, own=alone)
                 # What it made for the occasion, it can take back.
-                if memory_of(value).data_ptr() in own:
+                if memory in own:
                     check_place(describe(value), name)
                 names.append(name)
             else:

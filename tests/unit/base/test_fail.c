@@ -202,7 +202,7 @@ static void test_last_error(void **state)
 static void test_phrases(void **state)
 {
 	(void)state;
-	for (int code = CKPT_EINTEGRITY; code >= CKPT_EELSEWHERE; code--) {
+	for (int code = CKPT_EINTEGRITY; code >= CKPT_EREPLICA; code--) {
 		assert_string_not_equal(ckpt_strerror(code), "unknown error");
 		assert_non_null(strstr(ckpt_code_text(code), "(CKPT_E"));
 		for (int other = CKPT_EINTEGRITY; other > code; other--)
@@ -211,7 +211,7 @@ static void test_phrases(void **state)
 	assert_string_equal(ckpt_strerror(0), "success");
 	assert_string_equal(ckpt_strerror(-ENOSPC), "No space left on device");
 	assert_string_equal(ckpt_code_text(-ENOSPC), "No space left on device (ENOSPC)");
-	assert_string_equal(ckpt_strerror(CKPT_EELSEWHERE - 1), "unknown error");
+	assert_string_equal(ckpt_strerror(CKPT_EREPLICA - 1), "unknown error");
 	assert_string_equal(ckpt_strerror(5), "unknown error");
 	assert_string_equal(ckpt_strerror(INT32_MIN), "unknown error");
 	assert_string_equal(ckpt_code_text(INT32_MIN), "unknown error");

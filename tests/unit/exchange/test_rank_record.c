@@ -23,6 +23,7 @@ static struct ckpt_rank_record a_record(void)
 	memset(record.rank.index_digest.bytes, 0xa5, sizeof(record.rank.index_digest.bytes));
 	memset(record.plan.bytes, 0x5a, sizeof(record.plan.bytes));
 	memset(record.common.bytes, 0xc3, sizeof(record.common.bytes));
+	memset(record.alike, 'f', sizeof(record.alike) - 1);
 	return record;
 }
 
@@ -48,6 +49,7 @@ static void test_there_and_back(void **state)
 	assert_int_equal(out.rank.shard_bytes, in.rank.shard_bytes);
 	assert_true(ckpt_digest_equal(&out.plan, &in.plan));
 	assert_true(ckpt_digest_equal(&out.common, &in.common));
+	assert_string_equal(out.alike, in.alike);
 	ckpt_buf_free(&buf);
 }
 
@@ -125,7 +127,7 @@ static void check_sealed(const char *json, bool good)
 #define PART(attempt, rank, digest, bytes, shard)                                                  \
 	",\"attempt\":\"" attempt "\",\"rank\":" rank ",\"node\":\"\",\"index_digest\":\"" digest  \
 	"\",\"index_bytes\":" bytes ",\"shard_bytes\":" shard ",\"plan\":\"" digest                \
-	"\",\"common\":\"" digest "\""
+	"\",\"common\":\"" digest "\",\"alike\":\"\""
 #define BODY(code, rank, attempt, digest, bytes)                                                   \
 	HEAD VERDICT(code, "1", "0", ATTEMPT) PART(attempt, rank, digest, bytes, "1")
 #define DIGEST ATTEMPT ATTEMPT

@@ -191,6 +191,7 @@ def _snapshot(gathered: Gathered, node: dict[str, Json], pickled: list[str]) -> 
         meta=meta,
         common=b"",
         apart={},
+        alike=[],
         behind=Behind([], []),
         keep=gathered.keep,
         optimizers=[],

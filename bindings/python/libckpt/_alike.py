@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What several ranks hold alike, and only one of them saves: the library compares digests of it before
+a step is committed. Here is said which ranks hold the same, under numbers that all of them give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from ._engine import logger
+from ._layout import Copies, ranks_along
+from ._tensors import Block, Described
+
+#: Of one rank, that the library compares.
+_GROUPS_MAX = 16
+
+#: The number of a tensor's group; None: it is not compared.
+Group = int | None
+
+
+class Groups:
+    """Numbers for the ranks that hold the same."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, copies: Copies | None) -> Group:
+        """Of the ranks of `copies`, of which this one is one."""
+        if copies is None or copies.among == 1 or copies.first:
+            return None
+        found = self._known.get(copies.along)
+        if found is None:
+            ranks = range(self._world) if copies.along is None else ranks_along(*copies.along)
+            text = ",".join(map(str, sorted(ranks))).encode()
+            digest = hashlib.blake2b(text, digest_size=8).digest()
+            found = self._known[copies.along] = int.from_bytes(digest, "little")
+        return found
+
+
+class Alike(NamedTuple):
+    """Tensors of each group, and where each tensor is among them."""
+
+    blocks: dict[int, Block]
+    #: by its number: group and place
+    places: dict[int, tuple[int, int]]
+
+    @staticmethod
+    def of(
+        names: Sequence[bytes], described: Sequence[Described], groups: Sequence[Group]
+    ) -> Alike:
+        """Of some tensors those that are compared."""
+        numbers: dict[int, list[int]] = {}
+        places: dict[int, tuple[int, int]] = {}
+        for number, group in enumerate(groups):
+            if group is not None and 0 not in described[number].shape:
+                found = numbers.setdefault(group, [])
+                places[number] = group, len(found)
+                found.append(number)
+        blocks = {
+            group: Block(
+                [names[number] for number in found],
+                [described[number] for number in found],
+                [False] * len(found),
+            )
+            for group, found in numbers.items()
+        }
+        return Alike(blocks, places)
+
+    def move(self, number: int, pointer: int) -> None:
+        """The tensor has new memory."""
+        if number in self.places:
+            group, place = self.places[number]
+            self.blocks[group].move(place, pointer)
+
+
+class Slow:
+    """Those that are described anew at every save."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Block] = {}
+        self._said = False
+
+    def update(self, found: Iterable[tuple[int, bytes, Described]]) -> dict[int, Block]:
+        """Blocks of tensors with their groups: those of before, if only pointers differ."""
+        names: dict[int, list[bytes]] = {}
+        described: dict[int, list[Described]] = {}
+        for group, name, what in found:
+            if 0 not in what.shape:
+                names.setdefault(group, []).append(name)
+                described.setdefault(group, []).append(what)
+        blocks: dict[int, Block] = {}
+        for group, some in names.items():
+            eager = [False] * len(some)
+            old = self._blocks.get(group)
+            if old is None or not old.fits(some, described[group], eager):
+                old = Block(some, described[group], eager)
+            blocks[group] = old
+        self._blocks = blocks
+        return blocks
+
+    def join(self, walked: dict[int, Block], slow: dict[int, Block]) -> list[tuple[int, Block]]:
+        """All of them, of no more groups than are compared."""
+        groups = sorted(walked.keys() | slow.keys())
+        if len(groups) > _GROUPS_MAX and not self._said:
+            self._said = True
+            logger.warning(
+                "this rank shares tensors with %d groups of ranks; whether they are alike is "
+                "found out for %d of them",
+                len(groups),
+                _GROUPS_MAX,
+            )
+        kept = set(groups[:_GROUPS_MAX])
+        pairs = [*walked.items(), *slow.items()]
+        return [(group, block) for group, block in pairs if group in kept]

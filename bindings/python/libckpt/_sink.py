@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is described anew at every save, and what ranks that hold a tensor are to each other: who else
+holds it, and what it must be on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._alike import Groups
+from ._dtypes import name_of
+from ._errors import UnsupportedStateError
+from ._layout import ALONE, Copies, is_spread, spread_of
+from ._ranks import Ranks, is_turn
+from ._tensors import (
+    Described,
+    check_tensor,
+    describe,
+    describe_array,
+    describe_bytes,
+    encode_name,
+    is_whole,
+)
+from ._typed import Json, Path, path_name, path_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._state import Modules
+
+
+Key = Described
+
+
+def key_of(what: Described) -> Key | None:
+    """Equal for tensors that are the same memory seen in the same way; None if there is none."""
+    if 0 in what.shape or what.pointer == 0:
+        return None
+    return what
+
+
+def copies_of(
+    value: Any, where: str, ranks: Ranks, *, first: bool = False, own: bool = False
+) -> Copies | None:
+    """
+    Who else holds what this rank holds of a tensor that was checked; None: it holds nothing.
+    `first`: rank 0 has the one of all. `own`: every rank has one of its own.
+    """
+    if not is_spread(value):
+        if own:
+            return ALONE
+        return ranks.of_first() if first else ranks.everywhere()
+    spread = spread_of(value)
+    if spread.ranks > ranks.world:
+        raise UnsupportedStateError(
+            f"{where} is a {type(value).__qualname__} spread over {spread.ranks} ranks, and this "
+            f"checkpointer is of {ranks.world}: open it with all of them, in a process group of "
+            "torch.distributed",
+            tensor=where,
+        )
+    if spread.box is None:
+        return None
+    copies = spread.copies
+    if spread.ranks < ranks.world:
+        # What others of this mesh have is not compared: what one lacks must shift no turns.
+        return copies._replace(group=None)
+    return copies
+
+
+def empty_of(
+    names: Sequence[bytes], described: Sequence[Described], copies: Sequence[Copies | None]
+) -> dict[str, Json]:
+    """What the tensors are of which this rank holds nothing."""
+    return {
+        name.decode(): describe_empty(what)
+        for name, what, found in zip(names, described, copies, strict=True)
+        if found is None
+    }
+
+
+def describe_empty(what: Described) -> Json:
+    """Type and shape of a tensor, for a rank's meta."""
+    return [name_of(what.dtype), list(what.full_shape)]
+
+
+def shared_of(name: str, what: Described, value: Any, ranks: Ranks) -> Shared | None:
+    """How a tensor that all ranks must have is told from others; None: they need not."""
+    if not is_spread(value):
+        return name, what.dtype, what.shape
+    spread = spread_of(value)
+    if spread.ranks < ranks.world:
+        return None
+    return f"{name} of {spread.copies.among}", what.dtype, tuple(spread.whole)
+
+
+#: Name, type and shape of a tensor that all ranks have alike.
+Shared = tuple[str, int, tuple[int, ...]]
+
+
+class Sink:
+    """
+    Collects the tensors that are described anew at every save: those that this rank writes.
+    `modules` has what is stored already, `owned` which tensors only the fenced optimizers change.
+    """
+
+    def __init__(
+        self, modules: Modules, owned: dict[int, torch.Tensor], ranks: Ranks, groups: Groups
+    ) -> None:
+        self._groups = groups
+        #: what other ranks have as well: the group, and the tensor
+        self.alike: list[tuple[int, bytes, Described]] = []
+        self._taken = modules.used.__contains__
+        self._known = modules.keys
+        self._known_mine = modules.mine_names
+        self._owned = owned
+        self._ranks = ranks
+        #: what is met now is each rank's own
+        self.own = False
+        self._owned_keys: dict[Key | None, torch.Tensor] | None = None
+        self._keys: dict[Key, str] = {}
+        self._own_keys: dict[Key, str] = {}
+        self.used: set[str] = set()
+        self._mine: set[str] = set()
+        self.names: list[bytes] = []
+        self.described: list[Described] = []
+        self.eager: list[bool] = []
+        #: (number, tensor that the optimizer changes) of those that are not eager
+        self.behind: list[tuple[int, torch.Tensor]] = []
+        self.keep: list[Any] = []
+        #: names of torch tensors by their id
+        self.ids: dict[int, str] = {}
+        self.aliases: list[tuple[bytes, bytes]] = []
+        #: of all ranks, whoever's turn it is
+        self.shared: list[Shared] = []
+        #: of the ranks of a mesh
+        self.apart: list[Shared] = []
+        #: of which this rank holds nothing
+        self.empty: dict[str, Json] = {}
+        #: what the user has said to be this rank's own: the names that it is stored under
+        self.owns: dict[str, str] = {}
+
+    def _free_name(self, path: Path, *, own: bool) -> str:
+        """A name for what stands at `path`; a name that is taken gets a number."""
+        wanted = path_name(path)
+        name, number = wanted, 1
+        if own:
+            name = wanted = self._ranks.own_name(wanted)
+        while name in self.used or self._taken(name) or name in ("", "__metadata__"):
+            number += 1
+            name = f"{wanted}~{number}"
+        return name
+
+    def _add(self, name: str, path: Path, what: Described, owner: torch.Tensor | None) -> None:
+        self._mine.add(name)
+        if owner is not None:
+            self.behind.append((len(self.names), owner))
+        self.names.append(encode_name(name, path_text(path)))
+        self.described.append(what)
+        self.eager.append(owner is None)
+
+    def _add_shared(
+        self,
+        name: str,
+        where: str,
+        value: torch.Tensor,
+        what: Described,
+        *,
+        owner: Any,
+        first: bool = False,
+    ) -> None:
+        """Adds a tensor that other ranks may have as well, if it is this one's turn."""
+        copies = copies_of(value, where, self._ranks, first=first)
+        group = self._groups.of(copies)
+        if group is not None:
+            self.alike.append((group, encode_name(name, where), what))
+        shared = shared_of(name, what, value, self._ranks)
+        if shared is not None:
+            self.shared.append(shared)
+        else:
+            self.apart.append((name, what.dtype, what.full_shape))
+        if copies is None:
+            self.empty[name] = describe_empty(what)
+        elif is_turn(name, self._ranks.here(copies)):
+            self._add(name, None, what, owner)
+
+    def _stored(self, key: Key | None) -> str | None:
+        return None if key is None else self._known.get(key) or self._keys.get(key)
+
+    def put_tensor(self, value: torch.Tensor, path: Path, *, own: bool = False) -> str:
+        """Stores a tensor under the name of its path, unless its memory is stored already."""
+        where = path_text(path)
+        check_tensor(value, where)
+        what = describe(value)
+        key = key_of(what)
+        self.keep.append(value)
+        own = (own or self.own) and self._ranks.world > 1 and not is_spread(value)
+        keys = self._own_keys if own else self._keys
+        name = self._stored(key)
+        if name is None and key is not None:
+            name = keys.get(key)
+        if name is None:
+            name = self._free_name(path, own=own)
+            self.used.add(name)
+            encode_name(name, where)
+            if own:
+                self._add(name, path, what, None)
+            else:
+                self._add_shared(name, where, value, what, owner=self._owned.get(id(value)))
+            if key is not None:
+                keys[key] = name
+        if not own:
+            self.ids.setdefault(id(value), name)
+        return name
+
+    def put_array(self, value: Any, path: Path) -> str:
+        """Stores a NumPy array. It is each rank's own, as every value of Python is."""
+        name = self._free_name(path, own=True)
+        if not is_whole(value):  # one member of a structured array
+            value = value.copy()
+        self.keep.append(value)
+        self.used.add(name)
+        self._add(name, path, describe_array(value), None)
+        return name
+
+    def put_bytes(self, value: bytes, path: Path) -> str:
+        """Stores bytes, each rank its own."""
+        name = self._free_name(path, own=True)
+        self.keep.append(value)
+        self.used.add(name)
+        self._add(name, path, describe_bytes(value), None)
+        return name
+
+    def put_named(
+        self,
+        name: str,
+        value: torch.Tensor,
+        path: Path,
+        *,
+        first: bool = False,
+        own: bool = False,
+    ) -> None:
+        """
+        Stores a tensor under this name; memory that is stored already gets a second name. `first`:
+        rank 0 has the one of all. `own`: every rank has one of its own.
+        """
+        where = f"{path_text(path)}, tensor {name}"
+        check_tensor(value, where)
+        if name in self.used or self._taken(name):
+            raise name_clash(name, path)
+        what = describe(value)
+        key = key_of(what)
+        self.keep.append(value)
+        self.used.add(name)
+        if own:
+            self.owns[name] = self._ranks.own_name(name)
+            name = self.owns[name]
+        data = encode_name(name, path_text(path))
+        stored = self._stored(key)
+        if stored is not None:
+            if stored in self._mine or stored in self._known_mine:
+                self.aliases.append((data, stored.encode()))
+            return
+        if self._owned_keys is None:
+            self._owned_keys = {key_of(describe(owner)): owner for owner in self._owned.values()}
+        owner = None if key is None else self._owned_keys.get(key)
+        if own:
+            self._add(name, None, what, owner)
+        else:
+            self._add_shared(name, where, value, what, owner=owner, first=first)
+        if key is not None:
+            self._keys[key] = name
+
+
+def name_clash(name: str, path: Path) -> UnsupportedStateError:
+    """Two things in the state want one name."""
+    return UnsupportedStateError(
+        f"{path_text(path)} has a tensor {name!r}, and so has something else in the state: give it "
+        "another key",
+        tensor=name,
+    )

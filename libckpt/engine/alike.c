@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Digests of what several ranks hold alike. */
+#include "engine/alike.h"
+
+#include <ckpt/types.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/digest.h"
+#include "base/fail.h"
+#include "device/devices.h"
+#include "device/sample_mix.h"
+#include "format/dtype.h"
+
+/* All ranks must cut alike, whatever the size of their blocks is. */
+#define SEGMENT_BYTES (UINT64_C(8) << 20)
+#define DENSE_BYTES   (UINT64_C(256) << 10)
+/* What is gathered at once of a tensor whose bytes do not lie together. */
+#define PIECE_BYTES   (UINT64_C(64) << 10)
+/* Samples that the processor fetches while others are hashed. */
+#define AHEAD         4
+
+static struct ckpt_view view_of(const struct ckpt_tensor *t)
+{
+	return (struct ckpt_view){.data = (char *)(uintptr_t)t->data,
+		.item = ckpt_dtype_bytes(t->dtype),
+		.ndim = t->ndim,
+		.shape = t->shape,
+		.strides = t->strides,
+		.device = (uint32_t)ckpt_devices_number(t->device, t->device_index)};
+}
+
+/* What it is, whatever its bytes are. */
+static uint64_t hash_of(const struct ckpt_tensor *t)
+{
+	uint64_t hash = ckpt_hash64(t->name, strlen(t->name), t->dtype);
+
+	return ckpt_hash64(t->shape, t->ndim * sizeof(*t->shape), hash);
+}
+
+static struct ckpt_alike_sums *sums_of(struct ckpt_alike *alike, uint64_t group)
+{
+	for (size_t i = 0; i < alike->group_count; i++)
+		if (alike->sums[i].group == group)
+			return &alike->sums[i];
+	if (alike->group_count == CKPT_ALIKE_GROUPS)
+		return NULL;
+	struct ckpt_alike_sums *sums = &alike->sums[alike->group_count++];
+	*sums = (struct ckpt_alike_sums){.group = group};
+	return sums;
+}
+
+int ckpt_alike_give(struct ckpt_alike *alike, uint64_t group, const struct ckpt_tensor *tensors,
+	size_t count, void *copies, struct ckpt_error *err)
+{
+	if (!sums_of(alike, group)) {
+		ckpt_free(copies);
+		return ckpt_fail(err, -E2BIG, "a save compares the tensors of at most %d groups",
+			CKPT_ALIKE_GROUPS);
+	}
+	struct ckpt_alike_given *grown =
+		ckpt_realloc_array(alike->given, alike->given_count + 1, sizeof(*grown));
+	if (!grown) {
+		ckpt_free(copies);
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	}
+	alike->given = grown;
+	grown[alike->given_count++] = (struct ckpt_alike_given){
+		.group = group, .tensors = tensors, .copies = copies, .count = count};
+	return 0;
+}
+
+void ckpt_alike_look(struct ckpt_alike *alike)
+{
+	uint64_t all = 0;
+
+	alike->devices = 0;
+	for (size_t i = 0; i < alike->given_count; i++) {
+		const struct ckpt_alike_given *g = &alike->given[i];
+
+		for (size_t k = 0; k < g->count; k++) {
+			struct ckpt_view view = view_of(&g->tensors[k]);
+			/* In whatever order they come. */
+			all += ckpt_sample_mix(hash_of(&g->tensors[k]) + g->group);
+			alike->devices |= UINT64_C(1) << view.device;
+		}
+	}
+	alike->devices &= ~UINT64_C(1);
+	alike->fingerprint = all ? all : 1;
+}
+
+/* How many levels a tensor is in, beside the first. */
+static uint32_t level_of(uint64_t hash)
+{
+	uint64_t bits = hash >> 32 | UINT64_C(1) << (CKPT_ALIKE_LEVELS - 1);
+
+	return (uint32_t)__builtin_ctzll(bits);
+}
+
+static void add(struct ckpt_alike_sums *sums, uint64_t hash, uint64_t digest)
+{
+	digest = ckpt_sample_mix(digest + hash);
+	sums->sum += digest;
+	for (uint32_t i = 0; i <= level_of(hash); i++) {
+		sums->sums[i] += (uint32_t)digest;
+		sums->weighed[i] += (uint32_t)digest * (uint32_t)hash;
+	}
+}
+
+/* Row-major, however it lies. */
+static uint64_t digest_of(const struct ckpt_view *view, uint64_t seed)
+{
+	uint64_t bytes = ckpt_view_bytes(view);
+	char piece[PIECE_BYTES];
+	bool plain = ckpt_view_contiguous(view);
+
+	for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
+		uint64_t length = ckpt_min_u64(PIECE_BYTES, bytes - at);
+
+		if (!plain)
+			ckpt_view_gather(view, at, length, piece);
+		seed = ckpt_hash64(plain ? view->data + at : piece, length, seed);
+	}
+	return seed;
+}
+
+static struct ckpt_segment segment_of(
+	const struct ckpt_view *view, uint64_t hash, uint64_t at, uint64_t most, uint64_t bytes)
+{
+	return (struct ckpt_segment){.view = *view,
+		.offset = at,
+		.length = ckpt_min_u64(most, bytes - at),
+		.tensor = (uint32_t)hash};
+}
+
+static uint64_t sample_of(const struct ckpt_view *view, uint64_t hash, uint64_t seed)
+{
+	uint64_t bytes = ckpt_view_bytes(view);
+	uint64_t digest = 0;
+
+	for (uint64_t at = 0; at < bytes; at += SEGMENT_BYTES) {
+		struct ckpt_segment s = segment_of(view, hash, at, SEGMENT_BYTES, bytes);
+		digest += ckpt_segment_sample(&s, seed, false);
+	}
+	return digest;
+}
+
+static void expect(const struct ckpt_tensor *t, uint64_t seed)
+{
+	struct ckpt_view view = view_of(t);
+	uint64_t bytes = ckpt_view_bytes(&view);
+
+	if (view.device > 0 || bytes == 0)
+		return;
+	struct ckpt_segment s = segment_of(&view, hash_of(t), 0, SEGMENT_BYTES, bytes);
+	ckpt_segment_expect(&s, seed);
+}
+
+static uint64_t cut_of(enum ckpt_alike_mode mode)
+{
+	return mode == CKPT_ALIKE_FULL ? DENSE_BYTES : SEGMENT_BYTES;
+}
+
+/* Room for what is on GPUs. */
+static int make_room(struct ckpt_alike *alike, enum ckpt_alike_mode mode, bool names)
+{
+	size_t all = 0;
+	size_t words = 0;
+	size_t late = 0;
+	size_t segments = 0;
+
+	for (size_t i = 0; i < alike->given_count; i++) {
+		const struct ckpt_alike_given *g = &alike->given[i];
+
+		all += g->count;
+		for (size_t k = 0; k < g->count; k++) {
+			struct ckpt_view view = view_of(&g->tensors[k]);
+			words += strlen(g->tensors[k].name) + 1;
+			if (view.device == 0)
+				continue;
+			late++;
+			segments += (ckpt_view_bytes(&view) + cut_of(mode) - 1) / cut_of(mode);
+		}
+	}
+	if (names) {
+		alike->names = ckpt_alloc_array(all, sizeof(*alike->names));
+		alike->words = ckpt_alloc(words);
+	}
+	if (late > 0)
+		alike->late = ckpt_alloc_array(late, sizeof(*alike->late));
+	if (segments > 0)
+		alike->segments = ckpt_alloc_array(segments, sizeof(*alike->segments));
+	return (names && (!alike->names || !alike->words)) || (late > 0 && !alike->late) ||
+			       (segments > 0 && !alike->segments)
+		       ? -ENOMEM
+		       : 0;
+}
+
+static void take_late(struct ckpt_alike *alike, const struct ckpt_view *view, uint64_t hash,
+	const struct ckpt_alike_sums *sums)
+{
+	uint64_t bytes = ckpt_view_bytes(view);
+	struct ckpt_alike_late *late = &alike->late[alike->late_count++];
+
+	*late = (struct ckpt_alike_late){.hash = hash,
+		.place = (uint32_t)(sums - alike->sums),
+		.first = alike->segment_count};
+	for (uint64_t at = 0; at < bytes; at += cut_of(alike->mode))
+		alike->segments[alike->segment_count++] =
+			segment_of(view, hash, at, cut_of(alike->mode), bytes);
+	late->count = alike->segment_count - late->first;
+}
+
+static void take_one(
+	struct ckpt_alike *alike, const struct ckpt_tensor *t, uint64_t group, uint64_t seed)
+{
+	struct ckpt_alike_sums *sums = sums_of(alike, group);
+	struct ckpt_view view = view_of(t);
+	uint64_t hash = hash_of(t);
+
+	if (view.device > 0)
+		take_late(alike, &view, hash, sums);
+	else if (alike->mode == CKPT_ALIKE_FULL)
+		add(sums, hash, digest_of(&view, seed));
+	else
+		add(sums, hash, sample_of(&view, hash, seed));
+}
+
+static void keep_names(struct ckpt_alike *alike)
+{
+	char *at = alike->words;
+
+	for (size_t i = 0; i < alike->given_count; i++) {
+		const struct ckpt_alike_given *g = &alike->given[i];
+
+		for (size_t k = 0; k < g->count; k++) {
+			size_t size = strlen(g->tensors[k].name) + 1;
+
+			memcpy(at, g->tensors[k].name, size);
+			alike->names[alike->name_count++] = (struct ckpt_alike_name){
+				.hash = hash_of(&g->tensors[k]), .group = g->group, .name = at};
+			at += size;
+		}
+	}
+}
+
+/* It is the caller's again. */
+static void return_given(struct ckpt_alike *alike)
+{
+	for (size_t i = 0; i < alike->given_count; i++)
+		ckpt_free(alike->given[i].copies);
+	ckpt_free(alike->given);
+	alike->given = NULL;
+	alike->given_count = 0;
+}
+
+int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_t seed, bool names)
+{
+	alike->mode = mode;
+	if (mode == CKPT_ALIKE_NONE) {
+		return_given(alike);
+		return 0;
+	}
+	if (make_room(alike, mode, names) < 0)
+		return -ENOMEM;
+	if (names)
+		keep_names(alike);
+	for (size_t i = 0; i < alike->given_count; i++) {
+		const struct ckpt_alike_given *g = &alike->given[i];
+
+		for (size_t k = 0; k < g->count; k++) {
+			if (mode == CKPT_ALIKE_SAMPLES && k + AHEAD < g->count)
+				expect(&g->tensors[k + AHEAD], seed);
+			take_one(alike, &g->tensors[k], g->group, seed);
+		}
+	}
+	return_given(alike);
+	return 0;
+}
+
+void ckpt_alike_add_late(struct ckpt_alike *alike)
+{
+	for (size_t i = 0; i < alike->late_count; i++) {
+		const struct ckpt_alike_late *late = &alike->late[i];
+		uint64_t digest = 0;
+
+		for (size_t k = 0; k < late->count; k++)
+			digest += alike->segments[late->first + k].sample;
+		add(&alike->sums[late->place], late->hash, digest);
+	}
+	alike->late_count = 0;
+}
+
+void ckpt_alike_clear(struct ckpt_alike *alike)
+{
+	return_given(alike);
+	ckpt_free(alike->names);
+	ckpt_free(alike->words);
+	ckpt_free(alike->segments);
+	ckpt_free(alike->late);
+	*alike = (struct ckpt_alike){0};
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What several ranks hold alike, and one of them saves: it is proved before a step is committed. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "device/sample_mix.h"
+#include "engine/save_state.h"
+
+/* Digests would be of a part of what other ranks have digests of. */
+static bool is_blind(const struct ckpt_save *save)
+{
+	uint64_t blind = save->alike.devices & ~ckpt_save_lookers(save);
+
+	if (blind && !atomic_exchange(&save->core->alike_blind, true))
+		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+			"%s: whether ranks differ in what they hold alike is not found out, as GPU "
+			"%d "
+			"takes no samples of its memory: %s",
+			save->core->parts.label, __builtin_ctzll(blind) - 1,
+			ckpt_devices_get(
+				save->core->parts.devices, (uint32_t)__builtin_ctzll(blind))
+				->no_samples);
+	return blind != 0;
+}
+
+static enum ckpt_alike_mode mode_of(const struct ckpt_save *save)
+{
+	if (is_blind(save))
+		return CKPT_ALIKE_NONE;
+	return atomic_load(&save->core->alike_layout) == save->alike.fingerprint
+		       ? CKPT_ALIKE_SAMPLES
+		       : CKPT_ALIKE_FULL;
+}
+
+int ckpt_save_take_alike(struct ckpt_save *save, struct ckpt_error *err)
+{
+	if (save->alike.given_count == 0)
+		return 0;
+	/* What all ranks know, and nothing else, says which lines are looked at. */
+	save->alike_seed = ckpt_sample_mix(save->step);
+	int r = ckpt_alike_take(
+		&save->alike, mode_of(save), save->alike_seed, save->core->config.rank == 0);
+	return r < 0 ? ckpt_fail(err, r, "out of memory") : 0;
+}
+
+static void sampled(struct ckpt_batch *batch)
+{
+	struct ckpt_save *save = CKPT_CONTAINER(batch, struct ckpt_save, replicas);
+
+	save->working--;
+	save->comparing = false;
+	if (batch->code < 0)
+		ckpt_save_stop(
+			save, ckpt_fail(&save->work, batch->code,
+				      "cannot look whether tensors of step %llu are alike on all "
+				      "ranks: %s",
+				      (unsigned long long)save->step, batch->error->message));
+	else
+		ckpt_alike_add_late(&save->alike);
+	ckpt_task_wake(&save->task);
+}
+
+int ckpt_alike_start(struct ckpt_save *save)
+{
+	const struct ckpt_copy like = {.direction = CKPT_COPY_SAMPLE,
+		.segments = save->alike.segments,
+		.count = save->alike.segment_count,
+		.seed = save->alike_seed,
+		.eager = true,
+		.stop = &save->stopped};
+
+	if (save->alike.segment_count == 0)
+		return 0;
+	if (ckpt_batch_reserve(&save->replicas, save->alike.devices) < 0)
+		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	save->replicas.done = sampled;
+	save->working++;
+	save->comparing = true;
+	ckpt_batch_start(&save->replicas, save->core->parts.devices, save->alike.devices, &like);
+	return 0;
+}
+
+void ckpt_save_tell_alike(const struct ckpt_save *save, char out[CKPT_ALIKE_TEXT])
+{
+	_Static_assert(CKPT_ALIKE_TEXT <= CKPT_ALIKE_CHARS, "a record has room for it");
+	ckpt_alike_encode(&save->alike, out);
+}
+
+/* What tells a state that was never alike from one that has become different. */
+static void word_before(const struct ckpt_save *save, char *out, size_t size)
+{
+	*out = 0;
+	if (save->alike.mode == CKPT_ALIKE_SAMPLES && save->core->any_alike)
+		(void)snprintf(out, size,
+			" (they were alike at step %llu: one may have a memory that fails, or "
+			"computes "
+			"in another order)",
+			(unsigned long long)save->core->alike_step);
+}
+
+int ckpt_save_judge_alike(struct ckpt_save *save)
+{
+	struct ckpt_save_ranks *x = save->ranks;
+	char own[CKPT_ALIKE_TEXT];
+	char words[640];
+	char before[160];
+
+	ckpt_alike_encode(&save->alike, own);
+	int r = ckpt_alike_hear(&x->alike, 0, own, "rank 0", &save->work);
+	if (r < 0)
+		return r;
+	const struct ckpt_alike_finding found = ckpt_alike_compare(&x->alike, &save->alike);
+	x->outcome.alike = x->alike.count > 0 && !x->alike.mixed;
+	ckpt_alike_forget(&x->alike);
+	if (found.groups == 0)
+		return 0;
+	ckpt_alike_word(&found, words, sizeof(words));
+	if (save->core->config.tolerant) {
+		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
+		return 0;
+	}
+	word_before(save, before, sizeof(before));
+	return ckpt_fail_at(&save->work, CKPT_EREPLICA,
+		&(struct ckpt_where){
+			.tier = "memory", .tensor = found.name_count > 0 ? found.names[0] : NULL},
+		"step %llu is of no rank: %s, and one rank would save it for all%s; say what is "
+		"each "
+		"rank's own (in Python: per_rank=), or have the step committed with a warning "
+		"(replicas=\"warn\")",
+		(unsigned long long)save->step, words, before);
+}
+
+void ckpt_save_note_alike(struct ckpt_save *save)
+{
+	struct ckpt_core *core = save->core;
+	const struct ckpt_save_ranks *x = save->ranks;
+
+	if (!x)
+		return;
+	if (x->differ[0])
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"step %llu is committed, and %s: what one rank holds was saved for all",
+			(unsigned long long)save->step, x->differ);
+	if (save->alike.mode == CKPT_ALIKE_NONE)
+		return;
+	/* Ranks of different knowledge digest differently, and nothing is compared: then all begin anew. */
+	if (!x->outcome.alike)
+		atomic_store(&core->alike_layout, 0);
+	else if (save->alike.mode == CKPT_ALIKE_FULL)
+		atomic_store(&core->alike_layout, save->alike.fingerprint);
+	if (x->outcome.alike && !x->differ[0]) {
+		core->any_alike = true;
+		core->alike_step = save->step;
+	}
+}
+
+const char *ckpt_save_differ(struct ckpt_save *save)
+{
+	bool local = ckpt_latch_get(&save->latch) & CKPT_DONE_LOCAL;
+
+	return local && save->ranks ? save->ranks->differ : "";
+}

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks hold alike is saved once, and never when it is not alike."""
+
+from __future__ import annotations
+
+import subprocess
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from node_rig import TOOLS
+from ranks import together
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
+
+import libckpt
+
+State = dict[str, Any]
+
+
+def linear(seed: int, *, size: int = 40) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(size, size)
+
+
+def trained(model: torch.nn.Module, *inputs: torch.Tensor) -> State:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x in inputs:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"model": model, "optimizer": optimizer}
+
+
+def data(seed: int) -> torch.Tensor:
+    return torch.randn(8, 40, generator=torch.Generator().manual_seed(seed))
+
+
+class Talker(torch.nn.Linear):
+    """Only it knows its state_dict()."""
+
+    def state_dict(self, *args: Any, **more: Any) -> Any:
+        return super().state_dict(*args, **more)
+
+
+class Momentum(torch.optim.Optimizer):
+    """Its state are local tensors, of which every rank has its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["m"] = p.grad.to_local().clone()
+
+
+class Own:
+    """An object of one's own is each rank's own."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def state_dict(self) -> State:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: State) -> None:
+        self.value.copy_(state["value"])
+
+
+def equal(rank: int) -> State:
+    return {**trained(linear(1), data(1)), "scale": torch.ones(3), "none": torch.ones(0)}
+
+
+def ddp(rank: int) -> State:
+    model = DistributedDataParallel(torch.nn.Sequential(linear(1), torch.nn.BatchNorm1d(40)))
+    return trained(model, data(rank), data(10 + rank))
+
+
+def statistics(rank: int) -> State:
+    return {"model": trained(DistributedDataParallel(ddp(rank)["model"].module))["model"].module}
+
+
+def experts(rank: int) -> State:
+    return trained(linear(rank), data(1))
+
+
+def moments(rank: int) -> State:
+    state = trained(linear(1), data(1))
+    for entry in state["optimizer"].state.values():
+        entry["exp_avg_sq"] += rank
+    return state
+
+
+def one_element(rank: int) -> State:
+    model = linear(1, size=300)
+    with torch.no_grad():
+        model.weight[123, 45] += rank == 1
+    return {"model": model}
+
+
+def in_the_state(rank: int) -> State:
+    return {"model": linear(1), "mean": torch.tensor([1.0, rank])}
+
+
+def own_say(rank: int) -> State:
+    torch.manual_seed(rank)
+    return {"model": Talker(8, 8)}
+
+
+def replicas(rank: int) -> State:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    local = torch.full((6,), float(rank > 0))
+    return {"w": DTensor.from_local(local, mesh, [Replicate()], run_check=False)}
+
+
+def shards(rank: int) -> State:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    local = torch.full((6,), float(rank))
+    return {"w": DTensor.from_local(local, mesh, [Shard(0)], run_check=False)}
+
+
+def local_state(rank: int) -> State:
+    model = fully_shard(linear(1, size=42))
+    optimizer = Momentum(model.parameters())
+    model(torch.randn(8, 42, generator=torch.Generator().manual_seed(rank))).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+def per_rank(rank: int) -> State:
+    value = torch.full((4,), float(rank))
+    return {"model": linear(1), "own": libckpt.PerRank(value), "object": Own(value.clone())}
+
+
+#: what is alike, or meant to differ; what is not
+GOOD = [equal, ddp, statistics, shards, per_rank]
+BAD = [experts, moments, one_element, in_the_state, own_say, replicas, local_state]
+
+
+def save_one(store: Path, build: Callable[[int], State], **options: Any) -> str:
+    """What a save comes to, as text."""
+    state = build(dist.get_rank())
+    with libckpt.Checkpointer(store, state, **options) as ckpt:
+        try:
+            ckpt.save(1).wait()
+        except libckpt.CheckpointError as error:
+            return f"{type(error).__name__}: {error}"
+    return "saved"
+
+
+def save_all(place: Path) -> dict[str, str]:
+    return {case.__name__: save_one(place / case.__name__, case) for case in GOOD + BAD}
+
+
+def test_what_is_not_alike_is_saved_for_nobody(store: Path, tmp_path: Path) -> None:
+    store.mkdir()
+    said = together(3, tmp_path, save_all, store)
+    for case in GOOD:
+        assert [found[case.__name__] for found in said] == ["saved"] * 3
+    named = {
+        "experts": "weight",
+        "moments": "exp_avg_sq'",
+        "one_element": "rank 1 of the 3 ranks that hold it holds other bytes of 'weight' than",
+        "in_the_state": "'mean'",
+        "own_say": "hold different bytes of '",
+        "replicas": "rank 0 of the 3 ranks that hold it holds other bytes of 'w' than",
+        "local_state": "/m'",
+    }
+    for case in BAD:
+        for found in said:
+            text = found[case.__name__]
+            assert text.startswith("ReplicaMismatchError: "), (case.__name__, text)
+            assert named[case.__name__] in text
+            assert "replicas=" in text
+        with pytest.raises(libckpt.StepNotFoundError):
+            libckpt.load(store / case.__name__)
+
+
+def get_back(store: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rank = dist.get_rank()
+    state = ddp(rank + 50)
+    with libckpt.Checkpointer(store, state) as ckpt:
+        assert ckpt.resume() == 1
+    norm = state["model"].module[1]
+    return norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.clone()
+
+
+def statistics_of(rank: int) -> tuple[torch.Tensor, ...]:
+    norm = ddp(rank)["model"].module[1]
+    return norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.clone()
+
+
+def save_and_look(store: Path) -> tuple[torch.Tensor, ...]:
+    state = ddp(dist.get_rank())
+    with libckpt.Checkpointer(store, state) as ckpt:
+        ckpt.save(1).wait()
+    norm = state["model"].module[1]
+    return norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.clone()
+
+
+def test_statistics_of_batches_are_all_of_rank_0(store: Path, tmp_path: Path) -> None:
+    """Mean and variance of one rank, and not the mean of one with the variance of another."""
+    were = together(3, tmp_path, save_and_look, store)
+    assert not torch.equal(were[0][0], were[1][0])
+    for found in together(3, tmp_path, get_back, store):
+        assert all(map(torch.equal, found, were[0]))
+
+
+def warned(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = call()
+    return found, [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning]
+
+
+def save_twice(store: Path) -> tuple[Any, list[str]]:
+    return warned(lambda: save_one(store, experts, replicas="warn"))
+
+
+def resume_it(store: Path) -> tuple[Any, list[str]]:
+    with libckpt.Checkpointer(store, experts(5), replicas="warn") as ckpt:
+        return warned(ckpt.resume)
+
+
+def test_who_wants_only_a_warning_gets_it_and_again_at_the_resume(
+    store: Path, tmp_path: Path
+) -> None:
+    for found, said in together(2, tmp_path, save_twice, store):
+        assert found == "saved"
+        assert len(said) == 1
+        assert "rank 1 and rank 0 hold different bytes of" in said[0]
+    for found, said in together(2, tmp_path, resume_it, store):
+        assert found == 1
+        assert len(said) == 1
+        assert "rank 1 and rank 0 hold different bytes of" in said[0]
+    checked = subprocess.run(
+        [TOOLS / "ckpt-verify", store], capture_output=True, text=True, check=True
+    )
+    assert "committed though rank 1 and rank 0 hold different bytes of" in checked.stdout
+
+
+def drift(store: Path) -> list[str]:
+    """The optimizer's state moves to other memory meanwhile, as after load_state_dict()."""
+    rank = dist.get_rank()
+    state = trained(linear(1), data(1))
+    said = []
+    with libckpt.Checkpointer(store, state) as ckpt:
+        for step in range(1, 6):
+            for entry in state["optimizer"].state.values():
+                entry["exp_avg"] = entry["exp_avg"] + (rank if step == 4 else 0)
+            if step == 5:
+                for entry in state["optimizer"].state.values():
+                    entry["exp_avg"] = torch.ones_like(entry["exp_avg"])
+            try:
+                ckpt.save(step).wait()
+                said.append("saved")
+            except libckpt.ReplicaMismatchError as error:
+                said.append(str(error))
+    return said
+
+
+def test_what_becomes_different_later_is_noticed(store: Path, tmp_path: Path) -> None:
+    for said in together(2, tmp_path, drift, store):
+        assert said[:3] == ["saved"] * 3
+        assert "exp_avg'" in said[3]
+        assert "alike at step 3" in said[3]
+        assert said[4] == "saved"
+
+
+def test_replicas_is_one_of_two(store: Path) -> None:
+    with pytest.raises(ValueError, match="replicas"):
+        libckpt.Checkpointer(store, {}, replicas="no")  # type: ignore[arg-type]
+
+
+class Mixture(torch.nn.Module):
+    """A router that is alike, experts of each rank's own, of which one is tied, and a buffer."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.router = linear(1)
+        self.experts = torch.nn.ModuleList([linear(100 + rank), linear(200 + rank)])
+        self.same = self.experts[1]
+        self.experts[0].register_buffer("load", torch.full((3,), float(rank)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.router(x) + self.experts[0](x) + self.experts[1](x)
+
+
+class Speaking(Mixture):
+    """The same, asked for its state_dict()."""
+
+    def state_dict(self, *args: Any, **more: Any) -> Any:
+        return super().state_dict(*args, **more)
+
+
+OWN = ["experts.*", "same.*"]
+
+
+def mixture(kind: type[Mixture], seed: int) -> State:
+    state = trained(kind(dist.get_rank() + seed), data(5))
+    for p in state["model"].router.parameters():
+        for value in state["optimizer"].state[p].values():
+            dist.broadcast(value, 0)
+        dist.broadcast(p.data, 0)
+    return state
+
+
+def flat(state: State) -> dict[str, torch.Tensor]:
+    found = {n: t.detach().clone() for n, t in torch.nn.Module.state_dict(state["model"]).items()}
+    names = {p: n for n, p in state["model"].named_parameters()}
+    for p, entry in state["optimizer"].state.items():
+        found.update({f"{names[p]}/{role}": t.clone() for role, t in entry.items()})
+    return found
+
+
+def save_mixture(store: Path, kind: type[Mixture], options: State) -> dict[str, torch.Tensor]:
+    state = mixture(kind, 0)
+    with libckpt.Checkpointer(store, state, per_rank=OWN, **options) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step).wait()
+        return flat(state)
+
+
+def resume_mixture(
+    store: Path, kind: type[Mixture], options: State
+) -> tuple[dict[str, torch.Tensor], str]:
+    state = mixture(kind, 1000)
+    before = flat(state)
+    with libckpt.Checkpointer(store, state, **options) as ckpt:
+        try:
+            assert ckpt.resume() == 2
+        except libckpt.CheckpointError as error:
+            assert all(torch.equal(t, before[n]) for n, t in flat(state).items())
+            return {}, f"{type(error).__name__}: {error}"
+    return flat(state), ""
+
+
+@pytest.mark.parametrize("kind", [Mixture, Speaking])
+def test_what_is_said_to_be_each_ranks_own_comes_back_to_it(
+    store: Path, tmp_path: Path, kind: type[Mixture]
+) -> None:
+    options = {"eager": False, "pool_bytes": 1 << 20}
+    were = together(3, tmp_path, save_mixture, store, kind, options)
+    assert not torch.equal(were[0]["experts.0.weight"], were[2]["experts.0.weight"])
+    found = together(3, tmp_path, resume_mixture, store, kind, {"per_rank": OWN, **options})
+    for (now, why), then in zip(found, were, strict=True):
+        assert why == ""
+        assert now.keys() == then.keys()
+        assert all(torch.equal(now[name], then[name]) for name in then)
+    # What each of three had of its own is nothing for two, and nothing is changed.
+    refused = together(2, tmp_path, resume_mixture, store, kind, options)
+    # Whoever finds out first cancels it for the other.
+    assert any(why.startswith("MismatchError: ") for _, why in refused)
+    for now, why in refused:
+        assert not now
+        if why.startswith("MismatchError: "):
+            assert "was saved by 3 ranks" in why
+            assert "'experts.0.bias'" in why
+    tensors = libckpt.load(store, names=["router.weight", "rank-*"])
+    assert torch.equal(tensors["router.weight"], were[0]["router.weight"])
+    for rank in range(3):
+        name = f"rank-{rank:05d}/experts.0.weight"
+        assert torch.equal(tensors[name], were[rank]["experts.0.weight"])
+
+
+def test_per_rank_is_a_list_of_patterns(store: Path) -> None:
+    for wrong in ("experts.*", [1]):
+        with pytest.raises(TypeError, match="per_rank"):
+            libckpt.Checkpointer(store, {}, per_rank=wrong)  # type: ignore[arg-type]

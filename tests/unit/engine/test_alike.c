@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Digests of what ranks hold alike: what differs is found and named, and nothing else is. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ckpt/types.h>
+#include "base/fail.h"
+#include "engine/alike.h"
+
+#define RANKS   6
+#define TENSORS 200
+#define BYTES   200 /* of each; three lines and a little */
+#define GROUP   UINT64_C(0xfedcba9876543210)
+
+struct scene {
+	char names[TENSORS][24];
+	int64_t shape;
+	char data[RANKS][TENSORS][BYTES];
+	struct ckpt_tensor tensors[TENSORS];
+	struct ckpt_alike own; /* rank 0's */
+	struct ckpt_alike_told told;
+	struct ckpt_error err;
+};
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	s->shape = BYTES;
+	s->err.size = sizeof(s->err);
+	for (size_t i = 0; i < TENSORS; i++) {
+		(void)snprintf(s->names[i], sizeof(s->names[i]), "layers.%zu.weight", i);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			for (size_t k = 0; k < BYTES; k++)
+				s->data[rank][i][k] = (char)(i * 7 + k * 13);
+	}
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	ckpt_alike_clear(&s->own);
+	ckpt_alike_forget(&s->told);
+	free(s);
+	return 0;
+}
+
+/* What a rank tells, of tensors from one number on. */
+static void tell(struct scene *s, uint32_t rank, enum ckpt_alike_mode mode, uint64_t seed,
+	size_t count, size_t from)
+{
+	struct ckpt_alike alike = {0};
+	char text[CKPT_ALIKE_TEXT];
+
+	for (size_t i = 0; i < count; i++) {
+		size_t at = (from + i) % count;
+		s->tensors[i] = (struct ckpt_tensor){.name = s->names[at],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &s->shape,
+			.data = s->data[rank][at]};
+	}
+	assert_int_equal(ckpt_alike_give(&alike, GROUP, s->tensors, count, NULL, &s->err), 0);
+	ckpt_alike_look(&alike);
+	assert_int_equal(ckpt_alike_take(&alike, mode, seed, rank == 0), 0);
+	ckpt_alike_encode(&alike, text);
+	assert_true(strlen(text) < CKPT_ALIKE_TEXT);
+	assert_int_equal(ckpt_alike_hear(&s->told, rank, text, "here", &s->err), 0);
+	if (rank > 0) {
+		ckpt_alike_clear(&alike);
+		return;
+	}
+	ckpt_alike_clear(&s->own);
+	s->own = alike;
+}
+
+/* All ranks, each with the tensors in another order. */
+static struct ckpt_alike_finding compare(
+	struct scene *s, enum ckpt_alike_mode mode, uint64_t seed, size_t count)
+{
+	ckpt_alike_forget(&s->told);
+	for (uint32_t rank = RANKS; rank-- > 0;)
+		tell(s, rank, mode, seed, count, rank * 5);
+	return ckpt_alike_compare(&s->told, &s->own);
+}
+
+static void check_words(const struct ckpt_alike_finding *f, const char *text)
+{
+	char words[640];
+
+	ckpt_alike_word(f, words, sizeof(words));
+	if (!strstr(words, text))
+		fail_msg("not \"%s\": %s", text, words);
+}
+
+static void test_equal(void **state)
+{
+	struct scene *s = *state;
+
+	for (uint64_t seed = 0; seed < 50; seed++) {
+		assert_int_equal(compare(s, CKPT_ALIKE_SAMPLES, seed, TENSORS).groups, 0);
+		assert_false(s->told.mixed);
+	}
+	assert_int_equal(compare(s, CKPT_ALIKE_FULL, 1, TENSORS).groups, 0);
+}
+
+/* Any bit, anywhere, on any rank: found by the digest of all bytes, with its name. */
+static void test_every_bit(void **state)
+{
+	struct scene *s = *state;
+
+	for (size_t bit = 0; bit < 8 * BYTES; bit += 3) {
+		uint32_t rank = bit % RANKS;
+		size_t tensor = bit % TENSORS;
+
+		s->data[rank][tensor][bit / 8] ^= (char)(1 << bit % 8);
+		struct ckpt_alike_finding f = compare(s, CKPT_ALIKE_FULL, bit, TENSORS);
+		assert_int_equal(f.groups, 1);
+		assert_int_equal(f.ranks, RANKS);
+		assert_int_equal(f.count, 1);
+		assert_int_equal(f.odd[0], rank);
+		assert_true(f.minority && f.exact);
+		assert_int_equal(f.tensors, 1);
+		assert_string_equal(f.names[0], s->names[tensor]);
+		s->data[rank][tensor][bit / 8] ^= (char)(1 << bit % 8);
+	}
+}
+
+/* Samples are of other lines at other steps: what stays different is found at one of them. */
+static void test_any_line_in_the_end(void **state)
+{
+	struct scene *s = *state;
+	const size_t count = 4;
+
+	s->shape = BYTES;
+	for (size_t at = 0; at < BYTES; at += 20) {
+		uint64_t seed = 0;
+
+		s->data[3][2][at] ^= 1;
+		while (compare(s, CKPT_ALIKE_SAMPLES, seed, count).groups == 0)
+			assert_true(++seed < 1000);
+		s->data[3][2][at] ^= 1;
+	}
+}
+
+static void test_many_tensors(void **state)
+{
+	struct scene *s = *state;
+
+	/* The fewer differ, the more exactly it is known how many. */
+	for (size_t differ = 2; differ <= TENSORS; differ *= 3) {
+		for (size_t i = 0; i < differ; i++)
+			s->data[4][i * TENSORS / differ][i % BYTES]++;
+		struct ckpt_alike_finding f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
+		assert_int_equal(f.groups, 1);
+		assert_int_equal(f.odd[0], 4);
+		assert_in_range(f.tensors, differ / 4, differ * 4);
+		if (f.exact)
+			assert_int_equal(f.tensors, differ);
+		for (size_t i = 0; i < f.name_count; i++) {
+			size_t number = strtoul(f.names[i] + strlen("layers."), NULL, 10);
+			assert_memory_not_equal(s->data[4][number], s->data[0][number], BYTES);
+		}
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			memcpy(s->data[4], s->data[0], sizeof(s->data[4]));
+	}
+}
+
+static void test_who(void **state)
+{
+	struct scene *s = *state;
+
+	/* Two kinds of three: nobody knows which is right. */
+	for (uint32_t rank = 1; rank < RANKS; rank += 2)
+		s->data[rank][9][9]++;
+	struct ckpt_alike_finding f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
+	assert_false(f.minority);
+	check_words(&f, "ranks 1, 3 and 5 and rank 0 hold different bytes of 'layers.9.weight'");
+	/* All of their own, as experts are. */
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		s->data[rank][9][9] = (char)(100 + rank);
+	f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
+	assert_false(f.minority);
+	check_words(&f, "ranks 1, 2, 3, 4 and 5 and rank 0 hold");
+	/* Rank 0 may be the odd one. */
+	for (uint32_t rank = 1; rank < RANKS; rank++)
+		s->data[rank][9][9] = 1;
+	f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
+	assert_true(f.minority);
+	check_words(&f, "rank 0 of the 6 ranks that hold it holds other bytes");
+}
+
+/* Digests of different kinds say nothing about each other, and a rank that has none says nothing. */
+static void test_not_compared(void **state)
+{
+	struct scene *s = *state;
+
+	tell(s, 0, CKPT_ALIKE_FULL, 1, TENSORS, 0);
+	tell(s, 1, CKPT_ALIKE_SAMPLES, 1, TENSORS, 0);
+	assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 0);
+	assert_true(s->told.mixed);
+	ckpt_alike_forget(&s->told);
+	tell(s, 1, CKPT_ALIKE_FULL, 1, TENSORS, 0);
+	tell(s, 2, CKPT_ALIKE_NONE, 1, TENSORS, 0);
+	assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 0);
+	assert_false(s->told.mixed);
+	/* A rank with fewer tensors of the group is found out. */
+	tell(s, 3, CKPT_ALIKE_FULL, 1, TENSORS - 1, 0);
+	assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 1);
+}
+
+static void test_many_groups(void **state)
+{
+	struct scene *s = *state;
+	char text[CKPT_ALIKE_TEXT];
+
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct ckpt_alike alike = {0};
+
+		for (size_t i = 0; i < CKPT_ALIKE_GROUPS; i++) {
+			s->tensors[i] = (struct ckpt_tensor){.name = s->names[0],
+				.dtype = CKPT_U8,
+				.ndim = 1,
+				.shape = &s->shape,
+				.data = s->data[rank][rank == 1 && i == 5 ? 1 : 0]};
+			assert_int_equal(
+				ckpt_alike_give(&alike, i, &s->tensors[i], 1, NULL, &s->err), 0);
+		}
+		assert_int_equal(ckpt_alike_give(&alike, 99, s->tensors, 1, NULL, &s->err), -E2BIG);
+		ckpt_alike_look(&alike);
+		assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
+		ckpt_alike_encode(&alike, text);
+		assert_int_equal(ckpt_alike_hear(&s->told, rank, text, "here", &s->err), 0);
+		ckpt_alike_clear(&alike);
+	}
+	struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
+	assert_int_equal(f.groups, 1);
+	/* Nothing is known of their names here. */
+	assert_int_equal(f.name_count, 0);
+	check_words(&f, "rank 1 and rank 0 hold different bytes of about 1 tensor");
+}
+
+static void test_malformed(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_alike alike = {0};
+	char text[CKPT_ALIKE_TEXT];
+
+	for (const char *const *bad = (const char *const[]){"x", "f,", "ff", "f,12", "s,zz", NULL};
+		*bad; bad++) {
+		assert_int_equal(ckpt_alike_hear(&s->told, 1, *bad, "here", &s->err), CKPT_EFORMAT);
+		ckpt_error_clear(&s->err);
+	}
+	s->tensors[0] = (struct ckpt_tensor){.name = s->names[0],
+		.dtype = CKPT_U8,
+		.ndim = 1,
+		.shape = &s->shape,
+		.data = s->data[0][0]};
+	assert_int_equal(ckpt_alike_give(&alike, GROUP, s->tensors, 1, NULL, &s->err), 0);
+	ckpt_alike_look(&alike);
+	assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
+	ckpt_alike_encode(&alike, text);
+	ckpt_alike_clear(&alike);
+	/* Cut off anywhere it is no digest, unless a level ends there. */
+	for (size_t length = strlen(text) - 1; length > 1; length--) {
+		text[length] = 0;
+		int r = ckpt_alike_hear(&s->told, 1, text, "here", &s->err);
+		if (length < 50 || (length - 34) % 16)
+			assert_int_equal(r, CKPT_EFORMAT);
+		ckpt_error_clear(&s->err);
+	}
+	text[1] = ';';
+	assert_int_equal(ckpt_alike_hear(&s->told, 1, text, "here", &s->err), CKPT_EFORMAT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_equal, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_every_bit, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_any_line_in_the_end, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_many_tensors, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_not_compared, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_many_groups, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_malformed, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
