@@ -374,3 +374,43 @@ def test_per_rank_is_a_list_of_patterns(store: Path) -> None:
     for wrong in ("experts.*", [1]):
         with pytest.raises(TypeError, match="per_rank"):
             libckpt.Checkpointer(store, {}, per_rank=wrong)  # type: ignore[arg-type]
+
+
+def refused(place: Path) -> dict[str, str]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = torch.nn.Sequential(linear(1))
+    fsdp = FullyShardedDataParallel(linear(1), device_id=torch.device("cpu"))
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+    bad = {"fsdp": {"model": torch.nn.Sequential(fsdp)}, "zero": {"model": model, "o": zero}}
+    said = {}
+    for name, state in bad.items():
+        for how in ("constructor", "save"):
+            given = state if how == "constructor" else None
+            try:
+                with libckpt.Checkpointer(place / name, given) as ckpt:
+                    ckpt.save(1, state)
+            except libckpt.UnsupportedStateError as error:
+                said[f"{name} {how}"] = str(error)
+    return said
+
+
+def test_what_hides_its_shards_is_refused_by_its_class(store: Path, tmp_path: Path) -> None:
+    store.mkdir()
+    for said in together(2, tmp_path, refused, store):
+        for how in ("constructor", "save"):
+            assert "FullyShardedDataParallel (FSDP1)" in said[f"fsdp {how}"]
+            assert "fully_shard()" in said[f"fsdp {how}"]
+            assert "state['o'] is, or has in it, a ZeroRedundancyOptimizer" in said[f"zero {how}"]
+
+
+def test_per_rank_holds_tensors_and_no_modules() -> None:
+    model = linear(1)
+    for value in (model, torch.optim.SGD(model.parameters())):
+        with pytest.raises(libckpt.UnsupportedStateError, match="per_rank="):
+            libckpt.PerRank(value)
+    own = libckpt.PerRank(model.weight)
+    own.load_state_dict({"value": torch.ones(40, 40)})
+    assert own.value is model.weight
+    assert bool((model.weight == 1).all())

@@ -25,7 +25,7 @@ from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
 from ._save import Progress, Save, callback
-from ._specials import check_state
+from ._specials import check_state, find_specials, refuse_sharded
 from ._state import SMALL_BYTES, Planner, Snapshot
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
@@ -288,7 +288,7 @@ class Checkpointer:
         from ._exchange import join, open_all, refuse
 
         try:
-            _check_given(progress, state)
+            _check_given(progress, state, distributed)
             self._every, self._on_error = _count("every", every, 1), _policy(on_error)
             options = Options(
                 **_ways(pool_bytes, io, busy, save_timeout),
@@ -748,10 +748,16 @@ def _remote_options(
     }
 
 
-def _check_given(progress: Callable[[Progress], object] | None, state: Any) -> None:
+def _check_given(
+    progress: Callable[[Progress], object] | None, state: Any, distributed: bool | None
+) -> None:
+    from ._table import find_group
+
     callback("progress", progress)
     if state is not None:
         check_state(state)
+        if find_group(distributed) is not None:
+            refuse_sharded(find_specials(state))
 
 
 def _retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, ranks_along
 
 T = TypeVar("T")
@@ -130,6 +131,13 @@ class PerRank(Generic[T]):
     """
 
     def __init__(self, value: T) -> None:
+        from ._specials import is_module, is_optimizer
+
+        if is_module(value) or is_optimizer(value):
+            raise UnsupportedStateError(
+                f"PerRank({type(value).__qualname__}): put it into the state itself, and name what "
+                "every rank has of its own of it, by Checkpointer(..., per_rank=[...])"
+            )
         self.value = value
 
     def __repr__(self) -> str:

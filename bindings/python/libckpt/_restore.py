@@ -754,6 +754,11 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def _is_parameter(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.nn.Parameter
+
+
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
@@ -831,6 +836,8 @@ def into(live: Any, value: Any) -> Any:
     Puts a value into a live object that others may hold, where it has a content that can be
     replaced; otherwise returns the value.
     """
+    if _is_parameter(live) and _is_tensor(value) and _tensor_into(live, value):
+        return live
     if type(live) is not type(value) or live is None:
         return value
     if isinstance(live, list):

@@ -122,6 +122,43 @@ def misplaced_object(value: Any, path: Path) -> UnsupportedStateError:
     )
 
 
+def refuse_sharded(specials: list[Special]) -> None:
+    """
+    Raises for what cuts tensors into parts that only it knows, on many ranks: they look like plain
+    tensors, and each rank's would be taken for all of it.
+    """
+    for path, value in specials:
+        if is_optimizer(value):
+            if "ZeroRedundancyOptimizer" in _classes(value, "torch.distributed."):
+                raise _sharded(path, "ZeroRedundancyOptimizer", _INSTEAD_OF_ZERO)
+            continue
+        for inner in value.modules():
+            if "FullyShardedDataParallel" in _classes(inner, "torch.distributed."):
+                raise _sharded(path, "FullyShardedDataParallel (FSDP1)", _INSTEAD_OF_FSDP)
+
+
+_INSTEAD_OF_ZERO = (
+    "use the optimizer that it wraps, over a model with fully_shard() where memory is short, whose "
+    "state is then shared out as DTensors are"
+)
+_INSTEAD_OF_FSDP = (
+    "use torch.distributed.fsdp.fully_shard() (FSDP2), whose parameters are DTensors, or save its "
+    "state_dict() with torch.distributed.checkpoint and libckpt.dcp"
+)
+
+
+def _classes(value: Any, module: str) -> set[str]:
+    """Names of the classes of a value that are from there."""
+    return {kind.__name__ for kind in type(value).__mro__ if kind.__module__.startswith(module)}
+
+
+def _sharded(path: Path, name: str, instead: str) -> UnsupportedStateError:
+    return UnsupportedStateError(
+        f"{path_text(path)} is, or has in it, a {name}: each rank has a part of its tensors, and "
+        f"nothing says which: {instead}"
+    )
+
+
 def refuse_loader(value: Any, path: Path) -> None:
     """Raises for a loader that would start from the beginning again."""
     data = sys.modules.get("torch.utils.data")

@@ -57,6 +57,7 @@ from ._specials import (
     plain_path,
     prefix_in,
     refuse_loader,
+    refuse_sharded,
     there_twice,
 )
 from ._tensors import (
@@ -354,6 +355,8 @@ class Planner:
         if walked is not None and not self._still(walked, specials):
             walked = None
         if walked is None:
+            if self._ranks.world > 1:
+                refuse_sharded(specials)
             modules, owned = self._walk_modules(specials)
         else:
             modules, owned = walked.modules, walked.owned
