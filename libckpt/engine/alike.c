@@ -90,10 +90,9 @@ void ckpt_alike_look(struct ckpt_alike *alike)
 	alike->fingerprint = all ? all : 1;
 }
 
-/* How many levels a tensor is in, beside the first. */
-static uint32_t level_of(uint64_t hash)
+uint32_t ckpt_alike_level(uint64_t hash, uint32_t time)
 {
-	uint64_t bits = hash >> 32 | UINT64_C(1) << (CKPT_ALIKE_LEVELS - 1);
+	uint64_t bits = ckpt_sample_mix(hash + time) | UINT64_C(1) << (CKPT_ALIKE_LEVELS - 1);
 
 	return (uint32_t)__builtin_ctzll(bits);
 }
@@ -102,9 +101,13 @@ static void add(struct ckpt_alike_sums *sums, uint64_t hash, uint64_t digest)
 {
 	digest = ckpt_sample_mix(digest + hash);
 	sums->sum += digest;
-	for (uint32_t i = 0; i <= level_of(hash); i++) {
-		sums->sums[i] += (uint32_t)digest;
-		sums->weighed[i] += (uint32_t)digest * (uint32_t)hash;
+	for (uint32_t time = 0; time < CKPT_ALIKE_TIMES; time++) {
+		struct ckpt_alike_pair *pair = &sums->pairs[time * CKPT_ALIKE_LEVELS];
+
+		for (uint32_t level = ckpt_alike_level(hash, time) + 1; level-- > 0; pair++) {
+			pair->sum += (uint32_t)digest;
+			pair->weighed += (uint32_t)digest * (uint32_t)hash;
+		}
 	}
 }
 

@@ -19,16 +19,20 @@ struct ckpt_tensor;
 #define CKPT_ALIKE_GROUPS 16
 /* Levels: of the tensors of a level half are in the next one. */
 #define CKPT_ALIKE_LEVELS 12
+/* So many times, each with other halves: where one does not tell a name, another one does. */
+#define CKPT_ALIKE_TIMES  4
 /* What a rank tells, as text, with the final NUL. */
 #define CKPT_ALIKE_TEXT   1024
 
 /* Of one group. Sums of digests, and of digests each times the hash of its tensor's name; modulo 2^64 and 2^32. */
 struct ckpt_alike_sums {
 	uint64_t group;
-	uint64_t sum;    /* of all tensors */
-	uint32_t levels; /* that are told of: 1, or all */
-	uint32_t sums[CKPT_ALIKE_LEVELS];
-	uint32_t weighed[CKPT_ALIKE_LEVELS];
+	uint64_t sum; /* of all tensors */
+	struct ckpt_alike_pair {
+		uint32_t sum;
+		uint32_t weighed;
+	} pairs[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS];
+	uint32_t told; /* how many of these pairs: 1, or all of some times */
 };
 
 /* How a digest was made. */
@@ -93,6 +97,8 @@ int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_
 /* The samples of the segments are there. */
 void ckpt_alike_add_late(struct ckpt_alike *alike);
 void ckpt_alike_clear(struct ckpt_alike *alike);
+/* In how many levels a tensor is beside the first, at that time. */
+uint32_t ckpt_alike_level(uint64_t hash, uint32_t time);
 
 /* As text: "" if there is nothing to tell. */
 void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT]);

@@ -11,10 +11,8 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 
-/* With more groups than this only the first level of each has room. */
-#define WHOLE_GROUPS 4
-#define HEX_64       16
-#define HEX_32       8
+#define HEX_64 16
+#define HEX_32 8
 
 /* Text. */
 
@@ -24,16 +22,23 @@ static void put_hex(char **at, uint64_t value, int digits)
 	*at += digits;
 }
 
+/* How many pairs of each group have room. */
+static uint32_t room_for(size_t groups)
+{
+	_Static_assert(1 + 16 * (1 + 2 * HEX_64 + 2 * HEX_32) < CKPT_ALIKE_TEXT &&
+			       1 + 4 * (1 + 2 * HEX_64 + 2 * HEX_32 * CKPT_ALIKE_LEVELS) <
+				       CKPT_ALIKE_TEXT &&
+			       CKPT_ALIKE_GROUPS == 16,
+		"the most groups, and those of which all levels are told, have room");
+	size_t times = ckpt_min_u64(4 / groups, CKPT_ALIKE_TIMES);
+
+	return times > 0 ? (uint32_t)(times * CKPT_ALIKE_LEVELS) : 1;
+}
+
 void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT])
 {
-	uint32_t levels = alike->group_count > WHOLE_GROUPS ? 1 : CKPT_ALIKE_LEVELS;
 	char *at = out;
 
-	_Static_assert(
-		1 + WHOLE_GROUPS * (1 + 2 * HEX_64 + 2 * HEX_32 * CKPT_ALIKE_LEVELS) <
-				CKPT_ALIKE_TEXT &&
-			1 + CKPT_ALIKE_GROUPS * (1 + 2 * HEX_64 + 2 * HEX_32) < CKPT_ALIKE_TEXT,
-		"it has room");
 	*at = 0;
 	if (alike->mode == CKPT_ALIKE_NONE || alike->group_count == 0)
 		return;
@@ -44,9 +49,9 @@ void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT]
 		*at++ = ',';
 		put_hex(&at, s->group, HEX_64);
 		put_hex(&at, s->sum, HEX_64);
-		for (uint32_t k = 0; k < levels; k++) {
-			put_hex(&at, s->sums[k], HEX_32);
-			put_hex(&at, s->weighed[k], HEX_32);
+		for (uint32_t k = 0; k < room_for(alike->group_count); k++) {
+			put_hex(&at, s->pairs[k].sum, HEX_32);
+			put_hex(&at, s->pairs[k].weighed, HEX_32);
 		}
 	}
 }
@@ -79,13 +84,13 @@ static bool read_sums(const char **at, struct ckpt_alike_sums *s)
 	if (*(*at)++ != ',' || !take_hex(at, HEX_64, &s->group) || !take_hex(at, HEX_64, &s->sum))
 		return false;
 	while (**at && **at != ',') {
-		if (s->levels == CKPT_ALIKE_LEVELS || !take_hex(at, HEX_32, &sum) ||
+		if (s->told == CKPT_COUNT(s->pairs) || !take_hex(at, HEX_32, &sum) ||
 			!take_hex(at, HEX_32, &weighed))
 			return false;
-		s->sums[s->levels] = (uint32_t)sum;
-		s->weighed[s->levels++] = (uint32_t)weighed;
+		s->pairs[s->told++] = (struct ckpt_alike_pair){
+			.sum = (uint32_t)sum, .weighed = (uint32_t)weighed};
 	}
-	return s->levels > 0;
+	return s->told == 1 || (s->told > 0 && s->told % CKPT_ALIKE_LEVELS == 0);
 }
 
 static int put_entry(struct ckpt_alike_told *told, const struct ckpt_alike_entry *entry)
@@ -171,21 +176,22 @@ static size_t end_of(const struct ckpt_alike_entry *e, size_t from, size_t end)
 	return at;
 }
 
-/*
- * A tensor of level `level` whose digest alone explains the difference; NULL: there is none, or more than one could
- * be it.
- */
-static const struct ckpt_alike_name *explain(const struct ckpt_alike *own, uint64_t group,
-	uint32_t level, uint32_t sum, uint32_t weighed)
+static struct ckpt_alike_pair minus(struct ckpt_alike_pair a, struct ckpt_alike_pair b)
 {
-	const uint64_t mask = ((UINT64_C(1) << level) - 1) << 32;
+	return (struct ckpt_alike_pair){.sum = a.sum - b.sum, .weighed = a.weighed - b.weighed};
+}
+
+/* A tensor that alone explains what differs on a level; NULL: there is none, or more than one could be it. */
+static const struct ckpt_alike_name *explain(const struct ckpt_alike *own, uint64_t group,
+	uint32_t time, uint32_t level, struct ckpt_alike_pair left)
+{
 	const struct ckpt_alike_name *found = NULL;
 
 	for (size_t i = 0; i < own->name_count; i++) {
 		const struct ckpt_alike_name *n = &own->names[i];
 
-		if (n->group != group || (n->hash & mask) != 0 ||
-			sum * (uint32_t)n->hash != weighed)
+		if (n->group != group || left.sum * (uint32_t)n->hash != left.weighed ||
+			ckpt_alike_level(n->hash, time) < level)
 			continue;
 		if (found)
 			return NULL;
@@ -194,53 +200,72 @@ static const struct ckpt_alike_name *explain(const struct ckpt_alike *own, uint6
 	return found;
 }
 
+static void put_name(struct ckpt_alike_finding *f, const char *name)
+{
+	for (size_t i = 0; i < f->name_count; i++)
+		if (f->names[i] == name)
+			return;
+	if (f->name_count < CKPT_ALIKE_NAMED)
+		f->names[f->name_count++] = name;
+}
+
 static bool has_group(const struct ckpt_alike *own, uint64_t group)
 {
-	for (size_t i = 0; i < own->group_count; i++)
-		if (own->sums[i].group == group)
-			return own->names != NULL;
+	for (size_t i = 0; i < own->name_count; i++)
+		if (own->names[i].group == group)
+			return true;
 	return false;
 }
 
-/* Of a group that is not this rank's: the first level that differs has one of them, and it may be all there is. */
-static size_t guess(
-	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b, uint32_t level)
+/*
+ * From the last level on: one tensor that explains what differs there is known on all levels before it. Returns
+ * how many differ; about, if not *exact.
+ */
+static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *own, uint32_t time,
+	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b, bool *exact)
 {
-	if (a->sums[0] - b->sums[0] == a->sums[level] - b->sums[level] &&
-		a->weighed[0] - b->weighed[0] == a->weighed[level] - b->weighed[level])
-		return 1;
-	return (size_t)2 << level;
+	const struct ckpt_alike_pair *x = &a->pairs[time * CKPT_ALIKE_LEVELS];
+	const struct ckpt_alike_pair *y = &b->pairs[time * CKPT_ALIKE_LEVELS];
+	struct ckpt_alike_pair known = {0};
+	size_t count = 0;
+
+	for (uint32_t level = a->told == 1 || b->told == 1 ? 1 : CKPT_ALIKE_LEVELS; level-- > 0;) {
+		struct ckpt_alike_pair left = minus(minus(x[level], y[level]), known);
+
+		if (left.sum == 0 && left.weighed == 0)
+			continue;
+		const struct ckpt_alike_name *found = explain(own, a->group, time, level, left);
+		if (!found) {
+			struct ckpt_alike_pair all = minus(x[0], y[0]);
+			/* Of a group that is not this rank's nothing has a name: it may be one. */
+			if (!has_group(own, a->group) && memcmp(&all, &left, sizeof(all)) == 0)
+				return 1;
+			return (count + 2) << level;
+		}
+		count++;
+		known.sum += left.sum;
+		known.weighed += left.weighed;
+		put_name(f, found->name);
+	}
+	*exact = count > 0;
+	return count;
 }
 
-/* Which tensors differ: few ones of a level explain what differs there, and are known on the levels before it. */
 static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b)
 {
-	uint32_t known_sum = 0;
-	uint32_t known_weighed = 0;
-	uint32_t level = a->levels < b->levels ? a->levels : b->levels;
-	size_t known = 0;
+	uint32_t least = a->told < b->told ? a->told : b->told;
+	uint32_t times = least == 1 ? 1 : least / CKPT_ALIKE_LEVELS;
+	size_t sum = 0;
 
-	while (level-- > 0) {
-		uint32_t sum = a->sums[level] - b->sums[level] - known_sum;
-		uint32_t weighed = a->weighed[level] - b->weighed[level] - known_weighed;
-
-		if (sum == 0 && weighed == 0)
-			continue;
-		const struct ckpt_alike_name *found = explain(own, a->group, level, sum, weighed);
-		if (!found) {
-			f->tensors = has_group(own, a->group) ? (known + 2) << level
-							      : guess(a, b, level);
-			return;
-		}
-		known++;
-		known_sum += sum;
-		known_weighed += weighed;
-		if (f->name_count < CKPT_ALIKE_NAMED)
-			f->names[f->name_count++] = found->name;
+	for (uint32_t time = 0; time < times && !f->exact; time++) {
+		f->tensors = name_some(f, own, time, a, b, &f->exact);
+		sum += f->tensors;
 	}
-	f->tensors = known;
-	f->exact = known > 0;
+	if (!f->exact)
+		f->tensors = sum / times;
+	if (f->tensors < f->name_count)
+		f->tensors = f->name_count;
 }
 
 /* Entries of one group, which are not all alike. */

@@ -20,6 +20,7 @@ struct job {
 	struct kit_vector tensors[WORLD][TENSORS];
 	struct ckpt_save *saves[WORLD];
 	struct ckpt_error errors[WORLD];
+	bool more; /* rank 3 says more than the others */
 };
 
 static void close_job(struct job *job)
@@ -82,6 +83,8 @@ static void start(struct job *job, uint32_t rank, uint64_t step)
 	if (rank < TENSORS)
 		must_work(ckpt_save_add(job->saves[rank], &all[rank], 1));
 	must_work(ckpt_save_add_replicas(job->saves[rank], GROUP, all, TENSORS));
+	if (job->more && rank == 3)
+		must_work(ckpt_save_add_replicas(job->saves[rank], GROUP + 1, all, 1));
 	must_work(ckpt_save_start(job->saves[rank]));
 	/* Nothing of it is read any more that this rank does not write. */
 	memset(all, 0xff, sizeof(all));
@@ -169,6 +172,21 @@ static void test_later(void **state)
 		job->tensors[3][1].data[i] += 1;
 	}
 	assert_int_equal(save(job, 4), 0);
+	close_job(job);
+}
+
+/* Digests of two kinds are not compared, and then every byte is, whoever had proved it before. */
+static void test_begin_anew(void **state)
+{
+	struct job *job = *state;
+
+	open_job(job, CKPT_REPLICAS_CHECK);
+	assert_int_equal(save(job, 1), 0);
+	*byte_of(job, 1, 1, 33333) ^= 1;
+	job->more = true;
+	assert_int_equal(save(job, 2), 0);
+	assert_int_equal(save(job, 3), CKPT_EREPLICA);
+	check_says(job, "rank 1 of the 4 ranks");
 	close_job(job);
 }
 
@@ -285,6 +303,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_every_byte_at_first, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_later, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_begin_anew, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_tolerant, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_false_alarm, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),

@@ -173,6 +173,21 @@ static void test_many_tensors(void **state)
 	}
 }
 
+/* However many differ, somebody who looks for the cause is given a name. */
+static void test_a_name(void **state)
+{
+	struct scene *s = *state;
+	unsigned nameless = 0;
+
+	for (size_t differ = 0; differ < TENSORS; differ++) {
+		s->data[4][differ * 77 % TENSORS][differ % BYTES]++;
+		struct ckpt_alike_finding f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
+		nameless += f.name_count == 0;
+		assert_in_range(f.tensors, (differ + 1) / 4, (differ + 1) * 4);
+	}
+	assert_in_range(nameless, 0, TENSORS / 50);
+}
+
 static void test_who(void **state)
 {
 	struct scene *s = *state;
@@ -287,6 +302,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_every_bit, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_any_line_in_the_end, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_tensors, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_groups, set_up, tear_down),

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that hold the same on GPUs, on a CUDA runtime without a GPU (tests/cuda): what differs is found by the GPU
+ * itself, what it is given after the start is no difference, and rank 1 has nothing to write there.
+ */
+#include "api/cuda_kit.h"
+
+#define RANKS 2
+/* The first line of every 256 KiB is looked at. */
+#define PLACE ((262144 * 2) + 5)
+
+struct ranks {
+	struct cuda_world *world;
+	struct ckpt_engine *engines[RANKS];
+	struct ckpt_save *saves[RANKS];
+	void *copies[RANKS];
+	char *bytes; /* that they hold */
+};
+
+static void open_ranks(struct ranks *r, struct cuda_world *w)
+{
+	r->world = w;
+	r->bytes = malloc(CUDA_LARGE);
+	for (size_t i = 0; i < CUDA_LARGE; i++)
+		r->bytes[i] = (char)(i * 7 + (i >> 8));
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		struct ckpt_engine_opts opts = kit_opts();
+
+		opts.rank = rank;
+		opts.world = RANKS;
+		opts.session = "gpus";
+		must_work(
+			ckpt_engine_open(scratch_join(w->dir, "ranks"), &opts, &r->engines[rank]));
+		assert_int_equal(cuda.malloc(&r->copies[rank], CUDA_LARGE), 0);
+		fake->poke(r->copies[rank], r->bytes, CUDA_LARGE);
+	}
+}
+
+static void close_ranks(struct ranks *r)
+{
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		ckpt_engine_close(r->engines[rank]);
+		assert_int_equal(cuda.free(r->copies[rank]), 0);
+	}
+	free(r->bytes);
+}
+
+/* Rank 0 writes the tensor of the GPU, rank 1 one of the CPU. */
+static void start(struct ranks *r, uint32_t rank, uint64_t step)
+{
+	const int64_t size = CUDA_LARGE;
+	const int64_t few = 8;
+	struct ckpt_stream stream = cuda_kit_stream(r->world);
+	struct ckpt_tensor gpu = {.size = sizeof(gpu),
+		.name = "w",
+		.dtype = CKPT_U8,
+		.ndim = 1,
+		.shape = &size,
+		.data = r->copies[rank],
+		.device = CKPT_DEVICE_CUDA};
+	struct ckpt_tensor cpu = {.size = sizeof(cpu),
+		.name = "c",
+		.dtype = CKPT_U8,
+		.ndim = 1,
+		.shape = &few,
+		.data = r->bytes};
+
+	must_work(ckpt_save_begin(r->engines[rank], step, NULL, &r->saves[rank]));
+	must_work(ckpt_save_add(r->saves[rank], rank == 0 ? &gpu : &cpu, 1));
+	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &gpu, 1));
+	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &cpu, 1));
+	must_work(ckpt_save_set_streams(r->saves[rank], &stream, 1));
+	must_work(ckpt_save_start(r->saves[rank]));
+	must_work(ckpt_save_wait_eager(r->saves[rank], TIMEOUT_MS));
+}
+
+static int finish(struct ranks *r, const char *text)
+{
+	int result = 0;
+
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		struct ckpt_error error = {.size = sizeof(error)};
+		int code = kit_wait(r->saves[rank]);
+
+		if (code < 0 && text) {
+			(void)ckpt_save_error(r->saves[rank], &error);
+			assert_non_null(strstr(error.message, text));
+		}
+		assert_true(rank == 0 || code == result);
+		result = code;
+		ckpt_save_free(r->saves[rank]);
+	}
+	return result;
+}
+
+static void save_both(struct ranks *r, uint64_t step)
+{
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		start(r, rank, step);
+}
+
+static void what_differs_on_gpus_is_found(void **state)
+{
+	struct ranks r = {0};
+
+	open_ranks(&r, *state);
+	/* At first lines are looked at that lie close together. */
+	r.bytes[PLACE] ^= 1;
+	fake->poke(r.copies[1], r.bytes, CUDA_LARGE);
+	save_both(&r, 1);
+	assert_int_equal(
+		finish(&r, "rank 1 and rank 0 hold different bytes of 'w'"), CKPT_EREPLICA);
+	fake->poke(r.copies[0], r.bytes, CUDA_LARGE);
+	for (uint64_t step = 2; step <= 4; step++) {
+		save_both(&r, step);
+		assert_int_equal(finish(&r, NULL), 0);
+	}
+	/* And later, if most of it does. */
+	for (size_t i = 0; i < CUDA_LARGE; i++)
+		r.bytes[i]++;
+	fake->poke(r.copies[0], r.bytes, CUDA_LARGE);
+	save_both(&r, 5);
+	assert_int_equal(finish(&r, "alike at step 4"), CKPT_EREPLICA);
+	close_ranks(&r);
+}
+
+/* The stream is held back for what is looked at, also on the rank that copies nothing from its GPU. */
+static void what_comes_after_the_start_is_no_difference(void **state)
+{
+	struct cuda_world *w = *state;
+	struct ranks r = {0};
+
+	open_ranks(&r, w);
+	for (uint64_t step = 1; step <= 2; step++) {
+		fake->stop(FAKE_KERNELS);
+		save_both(&r, step);
+		assert_int_equal(fake->fill(r.copies[1], 3, CUDA_LARGE, w->compute), 0);
+		fake->stop(0);
+		assert_int_equal(cuda.stream_synchronize(w->compute), 0);
+		assert_int_equal(finish(&r, NULL), 0);
+		fake->poke(r.copies[1], r.bytes, CUDA_LARGE);
+	}
+	close_ranks(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			what_differs_on_gpus_is_found, cuda_kit_setup, cuda_kit_teardown),
+		cmocka_unit_test_setup_teardown(what_comes_after_the_start_is_no_difference,
+			cuda_kit_setup, cuda_kit_teardown),
+	};
+
+	cuda_kit_load();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
