@@ -58,7 +58,9 @@ class Momentum(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p]["m"] = p.grad.to_local().clone()
+                grad = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+                self.state[p]["m"] = grad.clone()
+                self.state[p]["norm"] = grad.new_tensor(7.0)
 
 
 class Own:
@@ -127,9 +129,12 @@ def shards(rank: int) -> State:
 
 
 def local_state(rank: int) -> State:
-    model = fully_shard(linear(1, size=42))
+    """Rows that the ranks do not divide, and one that most have nothing of."""
+    model = torch.nn.Sequential(linear(1, size=43), torch.nn.Linear(43, 1, bias=False))
+    if dist.is_initialized():
+        fully_shard(model)
     optimizer = Momentum(model.parameters())
-    model(torch.randn(8, 42, generator=torch.Generator().manual_seed(rank))).sum().backward()
+    model(torch.randn(8, 43, generator=torch.Generator().manual_seed(rank))).sum().backward()
     optimizer.step()
     return {"model": model, "optimizer": optimizer}
 
@@ -140,8 +145,8 @@ def per_rank(rank: int) -> State:
 
 
 #: what is alike, or meant to differ; what is not
-GOOD = [equal, ddp, statistics, shards, per_rank]
-BAD = [experts, moments, one_element, in_the_state, own_say, replicas, local_state]
+GOOD = [equal, ddp, statistics, shards, per_rank, local_state]
+BAD = [experts, moments, one_element, in_the_state, own_say, replicas]
 
 
 def save_one(store: Path, build: Callable[[int], State], **options: Any) -> str:
@@ -171,7 +176,6 @@ def test_what_is_not_alike_is_saved_for_nobody(store: Path, tmp_path: Path) -> N
         "in_the_state": "'mean'",
         "own_say": "hold different bytes of '",
         "replicas": "rank 0 of the 3 ranks that hold it holds other bytes of 'w' than",
-        "local_state": "/m'",
     }
     for case in BAD:
         for found in said:
@@ -414,3 +418,45 @@ def test_per_rank_holds_tensors_and_no_modules() -> None:
     own.load_state_dict({"value": torch.ones(40, 40)})
     assert own.value is model.weight
     assert bool((model.weight == 1).all())
+
+
+def parts(state: State) -> list[torch.Tensor]:
+    """All of every parameter and of its momentum."""
+    found = []
+    for p, entry in state["optimizer"].state.items():
+        found += [p, entry["m"]]
+        if isinstance(p, DTensor):
+            assert type(entry["m"]) is torch.Tensor
+            local = DTensor.from_local(
+                entry["m"], p.device_mesh, p.placements, shape=p.shape, stride=p.stride()
+            )
+            found[-2:] = [p.full_tensor(), local.full_tensor()]
+        assert float(entry["norm"]) == 7
+    return [tensor.detach().clone() for tensor in found]
+
+
+def save_local(store: Path) -> list[torch.Tensor]:
+    state = local_state(dist.get_rank())
+    with libckpt.Checkpointer(store, state, eager=False) as ckpt:
+        for step in (1, 2):
+            for entry in state["optimizer"].state.values():
+                entry["m"] = entry["m"] + step
+            ckpt.save(step).wait()
+        return parts(state)
+
+
+def resume_local(store: Path, fresh: bool) -> list[torch.Tensor]:
+    state = local_state(50)
+    if fresh:
+        state["optimizer"] = Momentum(state["model"].parameters())
+    with libckpt.Checkpointer(store, state) as ckpt:
+        assert ckpt.resume() == 2
+    return parts(state)
+
+
+def test_local_state_of_a_sharded_parameter_is_sharded_like_it(store: Path, tmp_path: Path) -> None:
+    were = together(2, tmp_path, save_local, store)[0]
+    for world, fresh in ((2, True), (3, False), (1, True)):
+        for now in together(world, tmp_path, resume_local, store, fresh):
+            assert all(map(torch.equal, now, were))
+    assert libckpt.load(store)["optimizer"]["state"]["0.weight"]["m"].shape == (43, 43)

@@ -75,6 +75,20 @@ def is_dtensor(value: Any) -> bool:
     return is_spread(value) and type(value).__name__ == "DTensor"
 
 
+def is_part_like(value: Any, whole: Any) -> bool:
+    """
+    True for a plain tensor that is to a DTensor what its local tensor is, such as momentum that an
+    optimizer keeps of what it has of a parameter. All ranks come to the same answer.
+    """
+    return (
+        is_dtensor(whole)
+        and getattr(value, "ndim", 0) > 0
+        and not is_spread(value)
+        and value.shape == dtensor_memory(whole).shape
+        and not all(placement.is_replicate() for placement in whole.placements)
+    )
+
+
 def memory_of(value: Any) -> torch.Tensor:
     """Where the elements are that this process holds."""
     if not is_spread(value):

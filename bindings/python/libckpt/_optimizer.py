@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
 from ._glance import same_items
-from ._layout import is_spread
+from ._layout import is_part_like, is_spread
 from ._marks import places_of
 from ._ranks import Ranks
 from ._tensors import (
@@ -134,6 +134,10 @@ class OptimizerSource:
         self.names: set[str] = set()
         self.described: list[Described] = []
         self.part = part_of([], [])
+        #: of each tensor, the parameter of which it is the same box; None: it is what it is
+        self._likes: list[torch.Tensor | None] = []
+        #: names of those that are the same box of a parameter
+        self.local: set[str] = set()
         #: numbers of the tensors that this rank writes; None: all
         self.mine: list[int] | None = None
         self._own_part: tuple[Part, Part] | None = None
@@ -155,6 +159,7 @@ class OptimizerSource:
         names: list[bytes] = []
         tensors: list[torch.Tensor] = []
         described: list[Described] = []
+        likes: list[torch.Tensor | None] = []
         roles: dict[tuple[str, ...], list[int]] = {}
         places: list[int] = []
         place = 0
@@ -162,9 +167,13 @@ class OptimizerSource:
             found = []
             for role, value in (self.optimizer.state.get(parameter) or {}).items():
                 if isinstance(value, torch.Tensor):
+                    like = parameter if is_part_like(value, parameter) else None
                     names.append(self._add(self.param_names[index], role, value))
                     tensors.append(value)
-                    described.append(describe(value))
+                    described.append(describe(value, like))
+                    likes.append(like)
+                    if like is not None:
+                        self.local.add(names[-1].decode())
                     places.append(place)
                     found.append(role)
                 place += 1
@@ -178,6 +187,7 @@ class OptimizerSource:
         self._state_text = dump(_state_node(roles, len(self.params)))
         order = spread_last(tensors)
         self.described = [described[number] for number in order]
+        self._likes = [likes[number] for number in order]
         #: of the tensors in self._values
         self._places = [places[number] for number in order]
         self.part = part_of(
@@ -208,6 +218,11 @@ class OptimizerSource:
     def _is_own(self, parameter: str, name: str, value: torch.Tensor) -> bool:
         """Every rank has its own, as it has of the parameter, or as the user says of the state."""
         return self._ranks.is_own(parameter, value) or self._ranks.is_own(name, value)
+
+    def shapes(self) -> list[torch.Tensor]:
+        """Of each tensor what says how it is spread over ranks."""
+        pairs = zip(self.part.tensors, self._likes, strict=True)
+        return [tensor if like is None else like for tensor, like in pairs]
 
     def own_part(self) -> Part:
         """What this rank writes of `part`."""
@@ -282,10 +297,10 @@ class OptimizerSource:
         moved, views, pointers = [], list(self.part.views), list(self.part.pointers)
         held = self.part.memories()
         for number, (tensor, memory) in enumerate(zip(self.part.tensors, held, strict=True)):
-            view, what = views[number], self.described[number]
-            if memory.dtype != view.dtype or describe(tensor)._replace(pointer=0) != what._replace(
-                pointer=0
-            ):
+            view, what, like = views[number], self.described[number], self._likes[number]
+            if memory.dtype != view.dtype or memory.shape != view.shape:
+                return None
+            if describe(tensor, like)._replace(pointer=0) != what._replace(pointer=0):
                 return None
             if memory.data_ptr() != pointers[number]:
                 views[number] = memory.detach()

@@ -13,7 +13,7 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from . import _dtypes, _rng
 from ._engine import logger
@@ -24,7 +24,7 @@ from ._errors import (
     MismatchError,
     UnsupportedStateError,
 )
-from ._layout import is_spread, memory_of
+from ._layout import is_dtensor, is_part_like, is_spread, memory_of
 from ._modules import (
     class_name,
     has_own_say,
@@ -37,6 +37,7 @@ from ._modules import (
 )
 from ._optimizer import has_own_say as optimizer_has_own_say
 from ._optimizer import name_parameters, parameters
+from ._origin import LISTED, Origin, check_world
 from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
@@ -53,9 +54,6 @@ from ._typed import SPECIAL_TAGS, Decoder, Json, Path, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch
-
-#: Problems of one kind that a message lists; the rest is counted.
-_LISTED = 10
 
 _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
@@ -77,7 +75,7 @@ def restore(
             "dcp.save() has saved",
             step=reader.step,
         )
-    _check_world(reader, origin)
+    check_world(reader, origin)
     live = _Live(reader, allow_pickle, origin)
     try:
         live.match(meta, state)
@@ -90,53 +88,6 @@ def restore(
     reader.read(progress)
     live.apply(meta, state)
     live.warn()
-
-
-def _check_world(reader: Reader, origin: Origin) -> None:
-    """What every rank had of its own has no meaning on another number of ranks."""
-    meta = origin.meta or {}
-    if origin.whole or not meta.get("per_rank"):
-        return
-    names = sorted(meta["per_rank"])
-    some = ", ".join(map(repr, names[:_LISTED])) + (", ..." if len(names) > _LISTED else "")
-    where = "" if origin.node is None else f", and its files are on node {origin.node}"
-    raise MismatchError(
-        f"step {reader.step} was saved by {reader.world} ranks, each of which had {some} of its "
-        f"own (per_rank), and this is rank {reader.engine.rank} of {reader.engine.world}{where}: "
-        f"resume on {reader.world} ranks, or take what you need with libckpt.load()",
-        step=reader.step,
-        tensor=names[0],
-    )
-
-
-class Origin(NamedTuple):
-    """
-    Whose Python state a rank gets back: its own, or, where the step was saved by another number of
-    ranks or what this one saved is on another node, that of the first rank that is here, and of its
-    own what only it had.
-    """
-
-    meta: dict[str, Json] | None
-    #: what this rank saved; None: there was no such rank, or it is not here
-    own: dict[str, Json] | None
-    #: whose state `meta` is
-    rank: int
-    #: this rank gets back all that it had
-    whole: bool
-    #: the node that has what this rank saved, if it is another one
-    node: str | None
-
-    @staticmethod
-    def of(reader: Reader) -> Origin:
-        """For this rank."""
-        rank, world = reader.engine.rank, reader.engine.world
-        was = rank < reader.world
-        node = reader.away(rank) if was else None
-        own = reader.meta(rank) if was and node is None else None
-        if node is None and reader.world == world:
-            return Origin(own, own, rank, True, None)
-        first = reader.first_rank()
-        return Origin(reader.meta(first), own, first, False, node)
 
 
 class _Live:
@@ -152,6 +103,7 @@ class _Live:
         self._stored = reader.stored(origin.meta)
         self._memory = Memory(reader, self._stored)
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
+        self._local = set((origin.meta or {}).get("local") or ())
         self._problems: dict[str, list[str]] = {}
         self._names: dict[int, str] = {}
         self._optimizers: list[_Optimizer] = []
@@ -232,9 +184,9 @@ class _Live:
         ):
             found = self._problems.get(kind, [])
             if found:
-                lines.append(f"  {kind} ({meaning}): " + "; ".join(found[:_LISTED]))
-                if len(found) > _LISTED:
-                    lines[-1] += f"; and {len(found) - _LISTED} more"
+                lines.append(f"  {kind} ({meaning}): " + "; ".join(found[:LISTED]))
+                if len(found) > LISTED:
+                    lines[-1] += f"; and {len(found) - LISTED} more"
         lines.append(
             "  Nothing was changed. Build the state as it was when the step was saved, or take "
             "what you need with libckpt.load()."
@@ -385,9 +337,13 @@ class _Live:
         for name, tensor in pairs:
             self._names.setdefault(id(tensor), name)
 
-    def bind(self, name: str, tensor: torch.Tensor) -> None:
-        """The tensor of that name goes to this memory."""
-        what = describe(tensor)
+    def is_local(self, name: str) -> bool:
+        """True for state of an optimizer that was kept as a part, as the parameter's is."""
+        return name in self._local
+
+    def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
+        """The tensor of that name, or the box of it that `like` is, goes to this memory."""
+        what = describe(tensor, like)
         check_place(what, name)
         self._reader.bind(name, what, tensor)
 
@@ -617,6 +573,10 @@ class _Optimizer:
         import torch
 
         old = (self._optimizer.state.get(parameter) or {}).get(role)
+        if is_part_like(old, parameter) or (
+            old is None and is_dtensor(parameter) and self._live.is_local(stored.name)
+        ):
+            return self._place_part(stored, parameter, old)
         if isinstance(old, torch.Tensor) and not overlaps(describe(old)):
             if self._live.fits(stored, old, stored.name):
                 self._live.bind(stored.name, old)
@@ -630,6 +590,20 @@ class _Optimizer:
             fresh = torch.empty(stored.shape, dtype=dtype, device=parameter.device)
         self._live.bind(stored.name, fresh)
         return fresh
+
+    def _place_part(self, stored: Stored, parameter: Any, old: torch.Tensor | None) -> torch.Tensor:
+        """The same box as this rank has of the parameter."""
+        import torch
+
+        dtype = _dtypes.torch_type(stored.dtype)
+        if old is None:
+            old = torch.empty_like(memory_of(parameter), dtype=dtype, requires_grad=False)
+        if stored.shape != tuple(parameter.shape) or old.dtype != dtype:
+            now = f"{_dtypes.name_of(describe(old).dtype)}, a part of {list(parameter.shape)}"
+            self._live.problem("changed", f"{stored.name} is {now}, and was {stored}")
+        else:
+            self._live.bind(stored.name, old, parameter)
+        return old
 
     def _device_of_step(self, parameter: torch.Tensor) -> Any:
         """As torch's own load_state_dict() has it: with its parameter if the GPU counts."""

@@ -389,7 +389,7 @@ class Planner:
             for source in walked.sources:
                 names += source.part.names
                 described += source.described
-                tensors += source.part.tensors
+                tensors += source.shapes()
             shared, rest = list(others), list(apart)
             own = {name.encode() for name in walked.owns.values()}
             for name, what, tensor in zip(names, described, tensors, strict=True):
@@ -516,7 +516,7 @@ class Planner:
         own = {name.encode() for name in source.owns.values()}
         copies = [
             copies_of(tensor, name.decode(), self._ranks, own=name in own)
-            for name, tensor in zip(part.names, part.tensors, strict=True)
+            for name, tensor in zip(part.names, source.shapes(), strict=True)
         ]
         empty.update(empty_of(part.names, source.described, copies))
         mine = settle(shares, part.names, part.tensors, copies, self._ranks)
@@ -628,6 +628,8 @@ class _Writer:
         more = f'"empty":{dump(empty)},' if empty else ""
         owns = {**walked.owns, **self.sink.owns}
         more += f'"per_rank":{dump(owns)},' if owns else ""
+        local = sorted(chain.from_iterable(source.local for source in walked.sources))
+        more += f'"local":{dump(local)},' if local else ""
         meta = f'{{"python":{dump(head)},{more}{"".join(parts)[1:]}'.encode()
         if len(meta) > META_MAX:
             raise UnsupportedStateError(

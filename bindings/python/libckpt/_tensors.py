@@ -78,10 +78,13 @@ def _refusal(value: torch.Tensor) -> str | None:
     return reason
 
 
-def describe(value: torch.Tensor) -> Described:
-    """Describes a tensor that was checked."""
-    if is_spread(value):
-        return _describe_spread(value)
+def describe(value: torch.Tensor, like: torch.Tensor | None = None) -> Described:
+    """
+    Describes a tensor that was checked. `like`: a DTensor, of which it is to be the same box; see
+    is_part_like().
+    """
+    if like is not None or is_spread(value):
+        return _describe_spread(value, value if like is None else like)
     return Described(
         torch_numbers()[value.dtype],
         tuple(value.shape),
@@ -91,8 +94,8 @@ def describe(value: torch.Tensor) -> Described:
     )
 
 
-def _describe_spread(value: torch.Tensor) -> Described:
-    spread = spread_of(value)
+def _describe_spread(value: torch.Tensor, like: torch.Tensor) -> Described:
+    spread = spread_of(like)
     number = torch_numbers()[value.dtype]
     if spread.box is None:
         nothing = (0,) * len(spread.whole)
