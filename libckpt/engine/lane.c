@@ -460,7 +460,8 @@ void ckpt_lanes_release_all(struct ckpt_save *save)
 bool ckpt_lanes_finished(const struct ckpt_save *save)
 {
 	return save->written_count == save->plan->block_count &&
-	       save->digested_count == save->plan->block_count && !save->comparing;
+	       save->digested_count == save->plan->block_count && save->sampling.left == 0 &&
+	       save->replicas.left == 0;
 }
 
 bool ckpt_lanes_quiet(const struct ckpt_save *save)

@@ -50,7 +50,6 @@ static void sampled(struct ckpt_batch *batch)
 	struct ckpt_save *save = CKPT_CONTAINER(batch, struct ckpt_save, replicas);
 
 	save->working--;
-	save->comparing = false;
 	if (batch->code < 0)
 		ckpt_save_stop(
 			save, ckpt_fail(&save->work, batch->code,
@@ -77,7 +76,6 @@ int ckpt_alike_start(struct ckpt_save *save)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
 	save->replicas.done = sampled;
 	save->working++;
-	save->comparing = true;
 	ckpt_batch_start(&save->replicas, save->core->parts.devices, save->alike.devices, &like);
 	return 0;
 }

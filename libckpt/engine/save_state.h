@@ -131,7 +131,6 @@ struct ckpt_save {
 	uint64_t starved_since;
 	struct ckpt_batch sampling; /* of what is on GPUs */
 	struct ckpt_batch replicas; /* samples of `alike` */
-	bool comparing;             /* they are being taken */
 	struct ckpt_batch look;     /* the same at the fence */
 	bool looking;               /* that is under way */
 	atomic_bool stopped;        /* GPUs are given nothing more of this save */
@@ -197,7 +196,7 @@ void ckpt_lanes_rewrite(struct ckpt_save *save);
 void ckpt_lanes_halt(struct ckpt_save *save);
 /* Returns the slots that are not needed any more; all: after the seal, which leaves `leavings`, or at the end. */
 void ckpt_lanes_release_all(struct ckpt_save *save);
-/* Copied, written, digested: all of it. */
+/* Copied, written, digested: all of it; and what GPUs sample before is sampled. */
 bool ckpt_lanes_finished(const struct ckpt_save *save);
 /* Nothing of the save is with a worker, the device or the disk. */
 bool ckpt_lanes_quiet(const struct ckpt_save *save);

@@ -124,6 +124,19 @@ static void what_differs_on_gpus_is_found(void **state)
 	close_ranks(&r);
 }
 
+/* All that the rank writes has been. */
+static void await_written(struct ckpt_save *save)
+{
+	struct ckpt_save_info info = {.size = sizeof(info)};
+
+	must_work(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS));
+	for (int ms = 0; info.bytes == 0 || info.bytes_written < info.bytes; ms++) {
+		assert_true(ms < TIMEOUT_MS);
+		assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 1), -ETIMEDOUT);
+		must_work(ckpt_save_info(save, &info));
+	}
+}
+
 /* The stream is held back for what is looked at, also on the rank that copies nothing from its GPU. */
 static void what_comes_after_the_start_is_no_difference(void **state)
 {
@@ -135,6 +148,8 @@ static void what_comes_after_the_start_is_no_difference(void **state)
 		fake->stop(FAKE_KERNELS);
 		save_both(&r, step);
 		assert_int_equal(fake->fill(r.copies[1], 3, CUDA_LARGE, w->compute), 0);
+		/* It waits for what its GPU has not looked at. */
+		await_written(r.saves[1]);
 		fake->stop(0);
 		assert_int_equal(cuda.stream_synchronize(w->compute), 0);
 		assert_int_equal(finish(&r, NULL), 0);
