@@ -42,6 +42,9 @@ struct crowd_record {
 	enum crowd_told told[CROWD_RANKS];
 	bool passed[CROWD_RANKS]; /* its gate, if it had one */
 	bool blurred;             /* damaged in the eyes of somebody */
+	bool odd;     /* a rank holds other bytes than the rest of what all should have alike */
+	bool full;    /* somebody has digested all bytes of that */
+	bool sampled; /* somebody has not: then nothing is compared */
 };
 
 /* One restore of all ranks of a job. */
@@ -179,6 +182,8 @@ struct crowd {
 void crowd_life_start(struct crowd_member *member);
 /* Whoever waits for others of its job looks again. */
 void crowd_stir(struct crowd_job *job, struct crowd *crowd);
+/* A rank that holds something else at its step than the others do of what all should have alike. */
+bool crowd_is_odd(const struct crowd_member *member);
 /* After every step of the core: what it was told, at the moment at which it was. */
 void crowd_observe(struct crowd_member *member);
 

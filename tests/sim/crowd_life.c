@@ -181,6 +181,34 @@ static uint64_t next_step(const struct crowd_member *m)
 	return m->step + (first ? drawn % 2 : 1 + drawn % 3);
 }
 
+bool crowd_is_odd(const struct crowd_member *m)
+{
+	uint64_t job = m->crowd->sim.seed * 64 + m->job->number;
+	uint64_t drawn = sim_mix64(sim_mix64(job) + m->step);
+
+	return !m->job->careful && drawn % 32 == 0 && drawn / 32 % m->crowd->world == m->rank;
+}
+
+/* What all ranks have alike, or should. */
+static int give_replicas(struct crowd_member *m, struct ckpt_error *err)
+{
+	static uint64_t words[64];
+	const int64_t count = CKPT_COUNT(words);
+	const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "alike",
+		.dtype = CKPT_U64,
+		.ndim = 1,
+		.shape = &count,
+		.data = words};
+
+	for (size_t i = 0; i < CKPT_COUNT(words); i++)
+		words[i] = sim_mix64(m->step * 1000 + i);
+	/* In the first line, which every sample has. */
+	words[3] ^= crowd_is_odd(m);
+	int r = ckpt_save_put_replicas(m->save, 1, &tensor, 1, NULL, err);
+	return r == 0 ? ckpt_save_prepare(m->save, &m->cache, err) : r;
+}
+
 static int put_together(struct crowd_member *m, uint64_t version, struct ckpt_error *err)
 {
 	struct ckpt_tensor tensors[SIM_TENSORS_MAX];
@@ -197,9 +225,7 @@ static int put_together(struct crowd_member *m, uint64_t version, struct ckpt_er
 		snprintf(meta, sizeof(meta), "{\"version\":%llu}", (unsigned long long)version);
 	if (r == 0)
 		r = ckpt_save_put_meta(m->save, meta, (size_t)length, err);
-	if (r == 0)
-		r = ckpt_save_prepare(m->save, &m->cache, err);
-	return r;
+	return r == 0 ? give_replicas(m, err) : r;
 }
 
 /* What ckpt_save_start() does with one that it cannot begin. */

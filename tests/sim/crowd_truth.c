@@ -40,6 +40,9 @@ void crowd_began(struct crowd_member *member, uint64_t version)
 
 	r->ranks++;
 	r->versions[member->rank] = version;
+	r->odd = r->odd || crowd_is_odd(member);
+	r->full = r->full || member->save->alike.mode == CKPT_ALIKE_FULL;
+	r->sampled = r->sampled || member->save->alike.mode == CKPT_ALIKE_SAMPLES;
 	member->record = r;
 	member->begun_ns = member->crowd->sim.now_ns;
 }
@@ -63,6 +66,17 @@ static void note_told(struct crowd_member *member, struct crowd_record *r, enum 
 	r->told[member->rank] = told;
 	if (told != CROWD_UNKNOWN && r->known_ns == 0)
 		r->known_ns = crowd->sim.now_ns;
+	if (told == CROWD_DURABLE && r->odd && !(r->full && r->sampled))
+		sim_violation(&crowd->sim,
+			"step %llu of generation %llu is committed, and one rank holds other bytes",
+			(unsigned long long)r->step, (unsigned long long)r->generation);
+	if (code == CKPT_EREPLICA && !r->odd)
+		sim_violation(&crowd->sim,
+			"step %llu of generation %llu: all ranks hold the same, and rank %u is "
+			"told "
+			"that they differ",
+			(unsigned long long)r->step, (unsigned long long)r->generation,
+			member->rank);
 	if (told == CROWD_DURABLE) {
 		crowd->durable += r->acked_at == 0;
 		r->acked_at = r->acked_at ? r->acked_at : ++crowd->time;
@@ -375,8 +389,8 @@ void crowd_judge(struct crowd_member *member, const char *what, int code, const 
 	bool changed =
 		crowd->sim.fired[SIM_CANCEL] && (code == -ECANCELED || code == CKPT_EABORTED);
 
-	/* One that came too soon. */
-	if (crowd->skips && code == CKPT_ESKIPPED)
+	/* One that came too soon; or of ranks that differ. */
+	if ((crowd->skips && code == CKPT_ESKIPPED) || code == CKPT_EREPLICA)
 		return;
 
 	sim_note(sim, member->id, what, message, 0, 0, code);

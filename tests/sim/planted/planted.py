@@ -341,6 +341,16 @@ PLANTED = [
         "\tx->heard += 2;\n",
         "a step is published when all ranks have said that they are durable", CROWD),
     Planted(
+        "replicas-not-compared", "libckpt/engine/save_alike.c",
+        "\tif (found.groups == 0)\n",
+        "\tif (true)\n",
+        "what ranks hold alike is the same on all of them, or the step is of no rank", CROWD),
+    Planted(
+        "replicas-sampled-elsewhere", "libckpt/engine/save_alike.c",
+        "\tsave->alike_seed = ckpt_sample_mix(save->step);\n",
+        "\tsave->alike_seed = ckpt_sample_mix(save->step + save->core->config.rank);\n",
+        "ranks that hold the same are not told that they differ", CROWD),
+    Planted(
         "failure-taken-for-part", "libckpt/engine/save_ranks.c",
         "\tif (record.verdict.code < 0)\n",
         "\tif (false)\n",
