@@ -102,7 +102,7 @@ static void add(struct ckpt_alike_sums *sums, uint64_t hash, uint64_t digest)
 	digest = ckpt_sample_mix(digest + hash);
 	sums->sum += digest;
 	for (uint32_t time = 0; time < CKPT_ALIKE_TIMES; time++) {
-		struct ckpt_alike_pair *pair = &sums->pairs[time * CKPT_ALIKE_LEVELS];
+		struct ckpt_alike_pair *pair = &sums->pairs[(size_t)time * CKPT_ALIKE_LEVELS];
 
 		for (uint32_t level = ckpt_alike_level(hash, time) + 1; level-- > 0; pair++) {
 			pair->sum += (uint32_t)digest;

@@ -224,8 +224,8 @@ static bool has_group(const struct ckpt_alike *own, uint64_t group)
 static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *own, uint32_t time,
 	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b, bool *exact)
 {
-	const struct ckpt_alike_pair *x = &a->pairs[time * CKPT_ALIKE_LEVELS];
-	const struct ckpt_alike_pair *y = &b->pairs[time * CKPT_ALIKE_LEVELS];
+	const struct ckpt_alike_pair *x = &a->pairs[(size_t)time * CKPT_ALIKE_LEVELS];
+	const struct ckpt_alike_pair *y = &b->pairs[(size_t)time * CKPT_ALIKE_LEVELS];
 	struct ckpt_alike_pair known = {0};
 	size_t count = 0;
 
@@ -255,7 +255,7 @@ static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *
 	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b)
 {
 	uint32_t least = a->told < b->told ? a->told : b->told;
-	uint32_t times = least == 1 ? 1 : least / CKPT_ALIKE_LEVELS;
+	uint32_t times = least < CKPT_ALIKE_LEVELS ? 1 : least / CKPT_ALIKE_LEVELS;
 	size_t sum = 0;
 
 	for (uint32_t time = 0; time < times && !f->exact; time++) {

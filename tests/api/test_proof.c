@@ -235,7 +235,7 @@ static void test_no_false_alarm(void **state)
 	float *turned = malloc(5000 * sizeof(*turned));
 	float *plain = malloc(5000 * sizeof(*plain));
 
-	for (int i = 0; i < 5000; i++)
+	for (size_t i = 0; i < 5000; i++)
 		turned[i % 50 * 100 + i / 50] = plain[i] = (float)i;
 	plain[7] = turned[7 * 100] = __builtin_nanf("5");
 	open_job(job, CKPT_REPLICAS_CHECK);

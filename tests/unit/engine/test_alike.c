@@ -19,7 +19,7 @@
 struct scene {
 	char names[TENSORS][24];
 	int64_t shape;
-	char data[RANKS][TENSORS][BYTES];
+	unsigned char data[RANKS][TENSORS][BYTES];
 	struct ckpt_tensor tensors[TENSORS];
 	struct ckpt_alike own; /* rank 0's */
 	struct ckpt_alike_told told;
@@ -36,7 +36,7 @@ static int set_up(void **state)
 		(void)snprintf(s->names[i], sizeof(s->names[i]), "layers.%zu.weight", i);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			for (size_t k = 0; k < BYTES; k++)
-				s->data[rank][i][k] = (char)(i * 7 + k * 13);
+				s->data[rank][i][k] = (unsigned char)(i * 7 + k * 13);
 	}
 	*state = s;
 	return 0;
@@ -87,7 +87,7 @@ static struct ckpt_alike_finding compare(
 {
 	ckpt_alike_forget(&s->told);
 	for (uint32_t rank = RANKS; rank-- > 0;)
-		tell(s, rank, mode, seed, count, rank * 5);
+		tell(s, rank, mode, seed, count, (size_t)rank * 5);
 	return ckpt_alike_compare(&s->told, &s->own);
 }
 
@@ -116,11 +116,11 @@ static void test_every_bit(void **state)
 {
 	struct scene *s = *state;
 
-	for (size_t bit = 0; bit < 8 * BYTES; bit += 3) {
+	for (size_t bit = 0; bit < (size_t)8 * BYTES; bit += 3) {
 		uint32_t rank = bit % RANKS;
 		size_t tensor = bit % TENSORS;
 
-		s->data[rank][tensor][bit / 8] ^= (char)(1 << bit % 8);
+		s->data[rank][tensor][bit / 8] ^= (unsigned char)(1U << bit % 8);
 		struct ckpt_alike_finding f = compare(s, CKPT_ALIKE_FULL, bit, TENSORS);
 		assert_int_equal(f.groups, 1);
 		assert_int_equal(f.ranks, RANKS);
@@ -129,7 +129,7 @@ static void test_every_bit(void **state)
 		assert_true(f.minority && f.exact);
 		assert_int_equal(f.tensors, 1);
 		assert_string_equal(f.names[0], s->names[tensor]);
-		s->data[rank][tensor][bit / 8] ^= (char)(1 << bit % 8);
+		s->data[rank][tensor][bit / 8] ^= (unsigned char)(1U << bit % 8);
 	}
 }
 
@@ -200,7 +200,7 @@ static void test_who(void **state)
 	check_words(&f, "ranks 1, 3 and 5 and rank 0 hold different bytes of 'layers.9.weight'");
 	/* All of their own, as experts are. */
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		s->data[rank][9][9] = (char)(100 + rank);
+		s->data[rank][9][9] = (unsigned char)(100 + rank);
 	f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
 	assert_false(f.minority);
 	check_words(&f, "ranks 1, 2, 3, 4 and 5 and rank 0 hold");
@@ -210,6 +210,38 @@ static void test_who(void **state)
 	f = compare(s, CKPT_ALIKE_FULL, 1, TENSORS);
 	assert_true(f.minority);
 	check_words(&f, "rank 0 of the 6 ranks that hold it holds other bytes");
+}
+
+/* A job of 16,384 ranks: each tells a KiB at most, and the one that is odd is found, whichever it is. */
+static void test_many_ranks(void **state)
+{
+	enum { WORLD = 16384 };
+	struct scene *s = *state;
+	char text[CKPT_ALIKE_TEXT];
+	char odd[CKPT_ALIKE_TEXT];
+
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		s->data[rank][17][3] = (unsigned char)rank;
+		tell(s, rank, CKPT_ALIKE_FULL, 1, TENSORS, 0);
+	}
+	ckpt_alike_encode(&s->own, text);
+	struct ckpt_alike other = s->own;
+	other.sums[0] = s->told.entries[1].sums;
+	ckpt_alike_encode(&other, odd);
+	assert_true(strlen(text) < 1024);
+	for (uint32_t at = 0; at < WORLD; at += WORLD / 3) {
+		ckpt_alike_forget(&s->told);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			assert_int_equal(ckpt_alike_hear(&s->told, rank, rank == at ? odd : text,
+						 "here", &s->err),
+				0);
+		struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
+		assert_int_equal(f.ranks, WORLD);
+		assert_true(f.minority);
+		assert_int_equal(f.count, 1);
+		assert_int_equal(f.odd[0], at);
+		assert_string_equal(f.names[0], s->names[17]);
+	}
 }
 
 /* Digests of different kinds say nothing about each other, and a rank that has none says nothing. */
@@ -304,6 +336,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_many_tensors, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_many_ranks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_groups, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_malformed, set_up, tear_down),

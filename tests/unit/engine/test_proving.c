@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks prove that they hold the same: without memory for it, by the register, and where the words are malformed. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "engine/save_state.h"
+#include "lib/crew.h"
+#include "lib/scratch.h"
+
+#define WORDS 100
+
+/* What each rank holds, and says of it. */
+static uint64_t words[CREW_RANKS][WORDS];
+
+static int put_together(struct crew *s, uint32_t rank, uint64_t step)
+{
+	const int64_t count = WORDS;
+	struct core_rig *rig = &s->rank[rank];
+	const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = "alike",
+		.dtype = CKPT_U64,
+		.ndim = 1,
+		.shape = &count,
+		.data = words[rank]};
+	struct ckpt_tensor own = tensor;
+	char name[16];
+
+	(void)snprintf(name, sizeof(name), "own.%u", rank);
+	own.name = name;
+	own.data = words[0];
+	ckpt_error_clear(&rig->err);
+	int r = ckpt_save_new(&rig->core, NULL, step, false, 0, &s->save[rank]);
+	if (r < 0) {
+		s->save[rank] = NULL;
+		return r;
+	}
+	r = ckpt_save_put_tensors(s->save[rank], &own, 1, &rig->err);
+	if (r == 0)
+		r = ckpt_save_put_meta(s->save[rank], "{}", 2, &rig->err);
+	if (r == 0)
+		r = ckpt_save_put_replicas(s->save[rank], 1, &tensor, 1, NULL, &rig->err);
+	if (r == 0)
+		r = ckpt_save_prepare(s->save[rank], &rig->plan, &rig->err);
+	return r;
+}
+
+/* Begins it, or tells the others that it cannot be begun. */
+static void begin(struct crew *s, uint32_t rank, uint64_t step)
+{
+	struct core_rig *rig = &s->rank[rank];
+	int r = put_together(s, rank, step);
+
+	if (r == 0)
+		ckpt_save_post(s->save[rank]);
+	else if (s->save[rank])
+		ckpt_save_refuse(s->save[rank], &rig->err);
+	core_rig_run(rig);
+}
+
+static int end(struct crew *s, uint32_t rank)
+{
+	if (!s->save[rank])
+		return -ENOMEM;
+	return crew_end(s, rank);
+}
+
+/* Any allocation fails on any rank: the step is of all ranks or of none, and the next one is well. */
+static void test_no_memory(void **state)
+{
+	struct crew *s = *state;
+	uint64_t step = 0;
+
+	crew_open_all(s, 2, 2, 60000);
+	for (uint32_t poor = 0; poor < 2; poor++) {
+		size_t n = 0;
+		do {
+			step++;
+			core_rig_count_allocations(&s->rank[poor], ++n);
+			begin(s, 0, step);
+			begin(s, 1, step);
+			crew_sleep(s, 300);
+			bool reached = core_rig_allocations(&s->rank[poor]) >= n;
+			crew_sleep(s, 70000);
+			int first = end(s, 0);
+			int second = end(s, 1);
+			assert_true((first == 0) == (second == 0));
+			assert_int_not_equal(first, CKPT_EREPLICA);
+			if (!reached)
+				break;
+		} while (n < 1000);
+		assert_in_range(n, 10, 999);
+	}
+}
+
+/* Rank 0's answer is lost, so that others go by the manifest: they begin anew, and all with them. */
+static void test_by_the_register(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 60000);
+	for (uint64_t step = 1; step <= 4; step++) {
+		/* At the last line but one, which few samples have. */
+		words[1][WORDS - 10] ^= step == 3;
+		if (step == 2)
+			(void)io_fault_add(
+				&s->rank[0].fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+							   .path = "exchange",
+							   .error = -EIO,
+							   .count = IO_FAULT_ALWAYS});
+		for (uint32_t rank = 0; rank < 2; rank++)
+			begin(s, rank, step);
+		enum ckpt_alike_mode mode = s->save[1]->alike.mode;
+		assert_int_equal(s->save[0]->alike.mode,
+			step == 1 || step == 4 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		assert_int_equal(mode, step == 2 ? CKPT_ALIKE_SAMPLES : CKPT_ALIKE_FULL);
+		crew_sleep(s, 20000);
+		io_fault_clear(&s->rank[0].fault);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(end(s, rank), step == 4 ? CKPT_EREPLICA : 0);
+	}
+	words[1][WORDS - 10] ^= 1;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_no_memory),
+		TEST(test_by_the_register),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
