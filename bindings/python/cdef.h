@@ -233,6 +233,7 @@ struct ckpt_engine_opts {
 	uint64_t remote_keep_last;
 	uint64_t remote_keep_every;
 	uint32_t remote_grace_s;
+	uint32_t reserved;
 	uint32_t replicas;
 };
 

@@ -117,6 +117,7 @@ struct ckpt_engine_opts {
 	uint64_t remote_keep_every; /* 0: none */
 	uint32_t
 		remote_grace_s; /* longer than a restore from there takes; 600 at least where others remove; 0: 1800 */
+	uint32_t reserved; /* 0; where structs of before had padding */
 	uint32_t replicas; /* enum ckpt_replica_policy; rank 0's */
 };
 

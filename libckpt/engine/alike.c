@@ -222,6 +222,8 @@ static void take_one(
 	struct ckpt_view view = view_of(t);
 	uint64_t hash = hash_of(t);
 
+	if (ckpt_view_bytes(&view) == 0)
+		return;
 	if (view.device > 0)
 		take_late(alike, &view, hash, sums);
 	else if (alike->mode == CKPT_ALIKE_FULL)

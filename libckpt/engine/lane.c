@@ -192,11 +192,22 @@ static void count_fed(struct ckpt_lane *lane)
 		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_FED);
 }
 
+void ckpt_lanes_say_staged(struct ckpt_save *save)
+{
+	/* Without a stream that is held back, whoever hears it changes what GPUs have yet to sample. */
+	if (save->code || save->staged_count < save->plan->block_count || save->replicas.left > 0)
+		return;
+	uint64_t since_ns = ckpt_env_now(save->core->parts.env) - save->start_ns;
+
+	atomic_store(&save->stage_ns, since_ns);
+	save->core->stats.last_stage_ns = since_ns;
+	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_STAGED);
+}
+
 /* A copy has come back. */
 static void count_staged(struct ckpt_lane *lane)
 {
 	struct ckpt_save *save = lane->save;
-	uint64_t since_ns = ckpt_env_now(save->core->parts.env) - save->start_ns;
 
 	look_at_copy(lane);
 	if (save->code)
@@ -204,11 +215,7 @@ static void count_staged(struct ckpt_lane *lane)
 	lane->staged = true;
 	save->staged_count++;
 	atomic_fetch_add(&save->bytes_staged, span_of(save, lane->block)->length);
-	if (save->staged_count == save->plan->block_count) {
-		atomic_store(&save->stage_ns, since_ns);
-		save->core->stats.last_stage_ns = since_ns;
-		ckpt_core_answer(save->core, &save->latch, CKPT_DONE_STAGED);
-	}
+	ckpt_lanes_say_staged(save);
 	try_digest(save, lane->block);
 	try_digest(save, lane->block + 1);
 }

@@ -50,6 +50,7 @@ static void sampled(struct ckpt_batch *batch)
 	struct ckpt_save *save = CKPT_CONTAINER(batch, struct ckpt_save, replicas);
 
 	save->working--;
+	ckpt_lanes_say_staged(save);
 	if (batch->code < 0)
 		ckpt_save_stop(
 			save, ckpt_fail(&save->work, batch->code,
@@ -115,6 +116,8 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 	if (found.groups == 0)
 		return 0;
 	ckpt_alike_word(&found, words, sizeof(words));
+	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
+	atomic_store(&save->core->alike_layout, 0);
 	if (save->core->config.tolerant) {
 		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
 		return 0;
@@ -144,7 +147,7 @@ void ckpt_save_note_alike(struct ckpt_save *save)
 	if (save->alike.mode == CKPT_ALIKE_NONE)
 		return;
 	/* Ranks of different knowledge digest differently, and nothing is compared: then all begin anew. */
-	if (!x->outcome.alike)
+	if (!x->outcome.alike || x->differ[0])
 		atomic_store(&core->alike_layout, 0);
 	else if (save->alike.mode == CKPT_ALIKE_FULL)
 		atomic_store(&core->alike_layout, save->alike.fingerprint);

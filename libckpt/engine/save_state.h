@@ -190,6 +190,8 @@ int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err);
 
 /* lane.c */
 int ckpt_lanes_start(struct ckpt_save *save);
+/* Answers STAGED, if all is copied and sampled. */
+void ckpt_lanes_say_staged(struct ckpt_save *save);
 /* Writes every staged block again, into a new file. */
 void ckpt_lanes_rewrite(struct ckpt_save *save);
 /* The save has failed: GPUs are told to enqueue nothing more of it, and `halting` is true until they do not. */

@@ -14,7 +14,8 @@ struct ranks {
 	struct ckpt_engine *engines[RANKS];
 	struct ckpt_save *saves[RANKS];
 	void *copies[RANKS];
-	char *bytes; /* that they hold */
+	bool streamless; /* nobody can be held back but the caller */
+	char *bytes;     /* that they hold */
 };
 
 static void open_ranks(struct ranks *r, struct cuda_world *w)
@@ -69,9 +70,11 @@ static void start(struct ranks *r, uint32_t rank, uint64_t step)
 	must_work(ckpt_save_add(r->saves[rank], rank == 0 ? &gpu : &cpu, 1));
 	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &gpu, 1));
 	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &cpu, 1));
-	must_work(ckpt_save_set_streams(r->saves[rank], &stream, 1));
+	if (!r->streamless)
+		must_work(ckpt_save_set_streams(r->saves[rank], &stream, 1));
 	must_work(ckpt_save_start(r->saves[rank]));
-	must_work(ckpt_save_wait_eager(r->saves[rank], TIMEOUT_MS));
+	if (!r->streamless)
+		must_work(ckpt_save_wait_eager(r->saves[rank], TIMEOUT_MS));
 }
 
 static int finish(struct ranks *r, const char *text)
@@ -129,7 +132,6 @@ static void await_written(struct ckpt_save *save)
 {
 	struct ckpt_save_info info = {.size = sizeof(info)};
 
-	must_work(ckpt_save_wait(save, CKPT_LEVEL_STAGED, TIMEOUT_MS));
 	for (int ms = 0; info.bytes == 0 || info.bytes_written < info.bytes; ms++) {
 		assert_true(ms < TIMEOUT_MS);
 		assert_int_equal(ckpt_save_wait(save, CKPT_LEVEL_LOCAL, 1), -ETIMEDOUT);
@@ -158,12 +160,32 @@ static void what_comes_after_the_start_is_no_difference(void **state)
 	close_ranks(&r);
 }
 
+/* Without a stream the caller waits until its GPU has looked, though it copies nothing from there. */
+static void without_a_stream_staged_waits_for_the_look(void **state)
+{
+	struct ranks r = {.streamless = true};
+
+	open_ranks(&r, *state);
+	for (uint64_t step = 1; step <= 2; step++) {
+		fake->stop(FAKE_KERNELS);
+		save_both(&r, step);
+		assert_int_equal(ckpt_save_wait(r.saves[1], CKPT_LEVEL_STAGED, 50), -ETIMEDOUT);
+		fake->stop(0);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			must_work(ckpt_save_wait(r.saves[rank], CKPT_LEVEL_STAGED, TIMEOUT_MS));
+		assert_int_equal(finish(&r, NULL), 0);
+	}
+	close_ranks(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			what_differs_on_gpus_is_found, cuda_kit_setup, cuda_kit_teardown),
 		cmocka_unit_test_setup_teardown(what_comes_after_the_start_is_no_difference,
+			cuda_kit_setup, cuda_kit_teardown),
+		cmocka_unit_test_setup_teardown(without_a_stream_staged_waits_for_the_look,
 			cuda_kit_setup, cuda_kit_teardown),
 	};
 
