@@ -304,7 +304,7 @@ class Speaking(Mixture):
         return super().state_dict(*args, **more)
 
 
-OWN = ["experts.*", "same.*"]
+OWN = ["experts.*", "same.*", "noise"]
 
 
 def mixture(kind: type[Mixture], seed: int) -> State:
@@ -313,11 +313,13 @@ def mixture(kind: type[Mixture], seed: int) -> State:
         for value in state["optimizer"].state[p].values():
             dist.broadcast(value, 0)
         dist.broadcast(p.data, 0)
+    state["noise"] = torch.full((3,), float(dist.get_rank() + seed))
     return state
 
 
 def flat(state: State) -> dict[str, torch.Tensor]:
     found = {n: t.detach().clone() for n, t in torch.nn.Module.state_dict(state["model"]).items()}
+    found["noise"] = state["noise"].clone()
     names = {p: n for n, p in state["model"].named_parameters()}
     for p, entry in state["optimizer"].state.items():
         found.update({f"{names[p]}/{role}": t.clone() for role, t in entry.items()})
@@ -452,6 +454,51 @@ def resume_local(store: Path, fresh: bool) -> list[torch.Tensor]:
     with libckpt.Checkpointer(store, state) as ckpt:
         assert ckpt.resume() == 2
     return parts(state)
+
+
+class Scaled(torch.optim.Optimizer):
+    """Its state has one element, as a parameter has that one rank holds all of."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["scale"] = torch.full((1,), 3.0)
+
+
+def save_odd_ones(place: Path) -> dict[str, str]:
+    said = {}
+    rank = dist.get_rank()
+    one = torch.nn.Linear(6, 1)
+    fully_shard(one)
+    scaled = Scaled(one.parameters())
+    scaled.step()
+    both = local_state(rank)
+    with libckpt.Checkpointer(place / "one", {"model": one, "optimizer": scaled}) as ckpt:
+        ckpt.save(1).wait()
+        said["one"] = "saved"
+    # Of each rank's own by the user's word, though it has the local shape, and replicas besides.
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("copies", "parts"))
+    hybrid = fully_shard(linear(1, size=43), mesh=mesh)
+    momentum = Momentum(hybrid.parameters())
+    hybrid(torch.ones(2, 43)).sum().backward()
+    momentum.step()
+    for entry in momentum.state.values():
+        entry["m"] += rank
+    state = {"model": hybrid, "optimizer": momentum, "both": both["model"]}
+    with libckpt.Checkpointer(place / "own", state, per_rank=["optimizer/*/m"]) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step).wait()
+        said["own"] = "saved"
+    return said
+
+
+def test_what_has_the_local_shape_by_chance_or_is_ones_own(store: Path, tmp_path: Path) -> None:
+    store.mkdir()
+    for said in together(2, tmp_path, save_odd_ones, store):
+        assert said == {"one": "saved", "own": "saved"}
 
 
 def test_local_state_of_a_sharded_parameter_is_sharded_like_it(store: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
 from ._glance import same_items
-from ._layout import is_part_like, is_spread
+from ._layout import is_dtensor, is_part_like, is_spread
 from ._marks import places_of
 from ._ranks import Ranks
 from ._tensors import (
@@ -162,13 +162,16 @@ class OptimizerSource:
         likes: list[torch.Tensor | None] = []
         roles: dict[tuple[str, ...], list[int]] = {}
         places: list[int] = []
+        local = _local_roles(self.optimizer, self.params)
         place = 0
         for index, parameter in enumerate(self.params):
             found = []
             for role, value in (self.optimizer.state.get(parameter) or {}).items():
                 if isinstance(value, torch.Tensor):
-                    like = parameter if is_part_like(value, parameter) else None
                     names.append(self._add(self.param_names[index], role, value))
+                    own = tensor_name(self.path, self.param_names[index], role) in self.owns
+                    like = parameter if role in local and not own else None
+                    like = like if is_part_like(value, parameter) else None
                     tensors.append(value)
                     described.append(describe(value, like))
                     likes.append(like)
@@ -405,6 +408,25 @@ class OptimizerSource:
             dump(encoder.encode(other, (self.path, "other"), 4)),
             dump(encoder.encode(extra, (self.path, "extra"), 4)),
         )
+
+
+def _local_roles(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> set[str]:
+    """
+    Roles of which every tensor has the shape of its parameter's local tensor, and one at least not
+    that of the whole. One parameter alone does not tell: some rank may hold all of it.
+    """
+    import torch
+
+    roles: dict[str, bool] = {}
+    for parameter in params:
+        for role, value in (optimizer.state.get(parameter) or {}).items():
+            if isinstance(value, torch.Tensor) and is_dtensor(parameter):
+                cut = value.shape != parameter.shape
+                if not is_part_like(value, parameter):
+                    roles[role] = False
+                elif cut:
+                    roles.setdefault(role, True)  # and False stays
+    return {role for role, local in roles.items() if local}
 
 
 def _state_node(roles: dict[tuple[str, ...], list[int]], count: int) -> list[Json]:

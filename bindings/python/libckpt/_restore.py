@@ -573,9 +573,13 @@ class _Optimizer:
         import torch
 
         old = (self._optimizer.state.get(parameter) or {}).get(role)
-        if is_part_like(old, parameter) or (
-            old is None and is_dtensor(parameter) and self._live.is_local(stored.name)
-        ):
+        local = is_dtensor(parameter) and self._live.is_local(stored.name)
+        if old is not None and is_part_like(old, parameter):
+            # Which it is where this rank has all of it: as it was saved.
+            local = local or tuple(old.shape) != stored.shape
+        elif old is not None:
+            local = False
+        if local:
             return self._place_part(stored, parameter, old)
         if isinstance(old, torch.Tensor) and not overlaps(describe(old)):
             if self._live.fits(stored, old, stored.name):

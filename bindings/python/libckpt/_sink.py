@@ -195,7 +195,8 @@ class Sink:
         what = describe(value)
         key = key_of(what)
         self.keep.append(value)
-        own = (own or self.own) and self._ranks.world > 1 and not is_spread(value)
+        said = self._ranks.is_own(path_name(path), value)
+        own = (own or self.own or said) and self._ranks.world > 1 and not is_spread(value)
         keys = self._own_keys if own else self._keys
         name = self._stored(key)
         if name is None and key is not None:
@@ -206,6 +207,8 @@ class Sink:
             encode_name(name, where)
             if own:
                 self._add(name, path, what, None)
+                if said:
+                    self.owns[path_name(path)] = name
             else:
                 self._add_shared(name, where, value, what, owner=self._owned.get(id(value)))
             if key is not None:
