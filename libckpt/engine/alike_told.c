@@ -263,7 +263,7 @@ static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *
 		sum += f->tensors;
 	}
 	if (!f->exact)
-		f->tensors = sum / times;
+		f->tensors = sum / ckpt_max_u64(times, 1);
 	if (f->tensors < f->name_count)
 		f->tensors = f->name_count;
 }

@@ -259,7 +259,7 @@ static void test_no_false_alarm(void **state)
 
 	for (size_t i = 0; i < 5000; i++)
 		turned[i % 50 * 100 + i / 50] = plain[i] = (float)i;
-	plain[7] = turned[7 * 100] = __builtin_nanf("5");
+	plain[7] = turned[700] = __builtin_nanf("5");
 	open_job(job, CKPT_REPLICAS_CHECK);
 	for (uint64_t step = 1; step <= 3; step++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++) {
