@@ -71,23 +71,37 @@ int ckpt_alike_give(struct ckpt_alike *alike, uint64_t group, const struct ckpt_
 	return 0;
 }
 
-void ckpt_alike_look(struct ckpt_alike *alike)
+int ckpt_alike_look(struct ckpt_alike *alike)
 {
 	uint64_t all = 0;
+	size_t count = 0;
 
+	for (size_t i = 0; i < alike->given_count; i++)
+		count += alike->given[i].count;
 	alike->devices = 0;
+	alike->what_count = 0;
+	ckpt_free(alike->what);
+	alike->what = ckpt_alloc_array(ckpt_max_u64(count, 1), sizeof(*alike->what));
+	if (!alike->what)
+		return -ENOMEM;
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 
 		for (size_t k = 0; k < g->count; k++) {
 			struct ckpt_view view = view_of(&g->tensors[k]);
+			uint64_t hash = hash_of(&g->tensors[k]);
+			uint64_t key = ckpt_sample_mix(hash + g->group);
+
+			alike->what[alike->what_count++] =
+				(struct ckpt_alike_what){.hash = hash, .key = key};
 			/* In whatever order they come. */
-			all += ckpt_sample_mix(hash_of(&g->tensors[k]) + g->group);
+			all += key;
 			alike->devices |= UINT64_C(1) << view.device;
 		}
 	}
 	alike->devices &= ~UINT64_C(1);
 	alike->fingerprint = all ? all : 1;
+	return 0;
 }
 
 uint32_t ckpt_alike_level(uint64_t hash, uint32_t time)
@@ -111,11 +125,18 @@ static void add(struct ckpt_alike_sums *sums, uint64_t hash, uint64_t digest)
 	}
 }
 
+/* By this, too, ranks are compared of which one has a proof and another one has none. */
+static void add_samples(struct ckpt_alike_sums *sums, uint64_t hash, uint64_t digest)
+{
+	digest = ckpt_sample_mix(digest + hash);
+	sums->samples.sum += (uint32_t)digest;
+	sums->samples.weighed += (uint32_t)digest * (uint32_t)hash;
+}
+
 /* Row-major, however it lies. */
-static uint64_t digest_of(const struct ckpt_view *view, uint64_t seed)
+static uint64_t digest_of(const struct ckpt_view *view, uint64_t seed, char *piece)
 {
 	uint64_t bytes = ckpt_view_bytes(view);
-	char piece[PIECE_BYTES];
 	bool plain = ckpt_view_contiguous(view);
 
 	for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
@@ -149,102 +170,124 @@ static uint64_t sample_of(const struct ckpt_view *view, uint64_t hash, uint64_t 
 	return digest;
 }
 
-static void expect(const struct ckpt_tensor *t, uint64_t seed)
+static void expect(const struct ckpt_tensor *t, uint64_t hash, uint64_t seed)
 {
 	struct ckpt_view view = view_of(t);
 	uint64_t bytes = ckpt_view_bytes(&view);
 
 	if (view.device > 0 || bytes == 0)
 		return;
-	struct ckpt_segment s = segment_of(&view, hash_of(t), 0, SEGMENT_BYTES, bytes);
+	struct ckpt_segment s = segment_of(&view, hash, 0, SEGMENT_BYTES, bytes);
 	ckpt_segment_expect(&s, seed);
 }
 
-static uint64_t cut_of(enum ckpt_alike_mode mode)
+static size_t pieces_of(uint64_t bytes, uint64_t cut)
 {
-	return mode == CKPT_ALIKE_FULL ? DENSE_BYTES : SEGMENT_BYTES;
+	return (bytes + cut - 1) / cut;
 }
 
-/* Room for what is on GPUs. */
-static int make_room(struct ckpt_alike *alike, enum ckpt_alike_mode mode, bool names)
+/* Room for names, for what is on GPUs, and for what does not lie together. */
+static int make_room(struct ckpt_alike *alike, bool names)
 {
-	size_t all = 0;
+	const struct ckpt_alike_what *what = alike->what;
 	size_t words = 0;
 	size_t late = 0;
 	size_t segments = 0;
+	bool gathers = false;
 
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 
-		all += g->count;
-		for (size_t k = 0; k < g->count; k++) {
+		for (size_t k = 0; k < g->count; k++, what++) {
 			struct ckpt_view view = view_of(&g->tensors[k]);
-			words += strlen(g->tensors[k].name) + 1;
-			if (view.device == 0)
+			uint64_t bytes = ckpt_view_bytes(&view);
+
+			words += names ? strlen(g->tensors[k].name) + 1 : 0;
+			if (view.device == 0) {
+				gathers = gathers || (!what->known && !ckpt_view_contiguous(&view));
 				continue;
+			}
 			late++;
-			segments += (ckpt_view_bytes(&view) + cut_of(mode) - 1) / cut_of(mode);
+			segments += pieces_of(bytes, SEGMENT_BYTES);
+			segments += what->known ? 0 : pieces_of(bytes, DENSE_BYTES);
 		}
 	}
 	if (names) {
-		alike->names = ckpt_alloc_array(all, sizeof(*alike->names));
+		alike->names = ckpt_alloc_array(alike->what_count, sizeof(*alike->names));
 		alike->words = ckpt_alloc(words);
 	}
+	if (gathers)
+		alike->piece = ckpt_alloc(PIECE_BYTES);
 	if (late > 0)
 		alike->late = ckpt_alloc_array(late, sizeof(*alike->late));
 	if (segments > 0)
 		alike->segments = ckpt_alloc_array(segments, sizeof(*alike->segments));
-	return (names && (!alike->names || !alike->words)) || (late > 0 && !alike->late) ||
-			       (segments > 0 && !alike->segments)
+	return (names && (!alike->names || !alike->words)) || (gathers && !alike->piece) ||
+			       (late > 0 && !alike->late) || (segments > 0 && !alike->segments)
 		       ? -ENOMEM
 		       : 0;
 }
 
-static void take_late(struct ckpt_alike *alike, const struct ckpt_view *view, uint64_t hash,
-	const struct ckpt_alike_sums *sums)
+static size_t cut(
+	struct ckpt_alike *alike, const struct ckpt_view *view, uint64_t hash, uint64_t most)
 {
 	uint64_t bytes = ckpt_view_bytes(view);
-	struct ckpt_alike_late *late = &alike->late[alike->late_count++];
 
-	*late = (struct ckpt_alike_late){.hash = hash,
-		.place = (uint32_t)(sums - alike->sums),
-		.first = alike->segment_count};
-	for (uint64_t at = 0; at < bytes; at += cut_of(alike->mode))
-		alike->segments[alike->segment_count++] =
-			segment_of(view, hash, at, cut_of(alike->mode), bytes);
-	late->count = alike->segment_count - late->first;
+	for (uint64_t at = 0; at < bytes; at += most)
+		alike->segments[alike->segment_count++] = segment_of(view, hash, at, most, bytes);
+	return pieces_of(bytes, most);
 }
 
-static void take_one(
-	struct ckpt_alike *alike, const struct ckpt_tensor *t, uint64_t group, uint64_t seed)
+static void take_late(struct ckpt_alike *alike, const struct ckpt_view *view,
+	const struct ckpt_alike_what *what, const struct ckpt_alike_sums *sums)
+{
+	struct ckpt_alike_late *late = &alike->late[alike->late_count++];
+
+	*late = (struct ckpt_alike_late){.hash = what->hash,
+		.place = (uint32_t)(sums - alike->sums),
+		.first = alike->segment_count};
+	late->count = cut(alike, view, what->hash, SEGMENT_BYTES);
+	late->deep = what->known ? 0 : cut(alike, view, what->hash, DENSE_BYTES);
+}
+
+static void take_one(struct ckpt_alike *alike, const struct ckpt_tensor *t,
+	const struct ckpt_alike_what *what, uint64_t group, uint64_t seed)
 {
 	struct ckpt_alike_sums *sums = sums_of(alike, group);
 	struct ckpt_view view = view_of(t);
-	uint64_t hash = hash_of(t);
 
+	if (!what->known) {
+		sums->deep += (uint32_t)what->key;
+		sums->kind += (uint32_t)ckpt_sample_mix(what->key + (view.device > 0));
+	}
 	if (ckpt_view_bytes(&view) == 0)
 		return;
-	if (view.device > 0)
-		take_late(alike, &view, hash, sums);
-	else if (alike->mode == CKPT_ALIKE_FULL)
-		add(sums, hash, digest_of(&view, seed));
-	else
-		add(sums, hash, sample_of(&view, hash, seed));
+	if (view.device > 0) {
+		take_late(alike, &view, what, sums);
+		return;
+	}
+	uint64_t sample = sample_of(&view, what->hash, seed);
+	add_samples(sums, what->hash, sample);
+	add(sums, what->hash, what->known ? sample : digest_of(&view, seed, alike->piece));
 }
 
 static void keep_names(struct ckpt_alike *alike)
 {
+	const struct ckpt_alike_what *what = alike->what;
 	char *at = alike->words;
 
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 
-		for (size_t k = 0; k < g->count; k++) {
+		for (size_t k = 0; k < g->count; k++, what++) {
 			size_t size = strlen(g->tensors[k].name) + 1;
 
 			memcpy(at, g->tensors[k].name, size);
-			alike->names[alike->name_count++] = (struct ckpt_alike_name){
-				.hash = hash_of(&g->tensors[k]), .group = g->group, .name = at};
+			alike->names[alike->name_count++] =
+				(struct ckpt_alike_name){.hash = what->hash,
+					.group = g->group,
+					.name = at,
+					.known = what->known};
 			at += size;
 		}
 	}
@@ -262,37 +305,50 @@ static void return_given(struct ckpt_alike *alike)
 
 int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_t seed, bool names)
 {
+	const struct ckpt_alike_what *what = alike->what;
+
 	alike->mode = mode;
 	if (mode == CKPT_ALIKE_NONE) {
 		return_given(alike);
 		return 0;
 	}
-	if (make_room(alike, mode, names) < 0)
+	if (make_room(alike, names) < 0)
 		return -ENOMEM;
 	if (names)
 		keep_names(alike);
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 
-		for (size_t k = 0; k < g->count; k++) {
-			if (mode == CKPT_ALIKE_SAMPLES && k + AHEAD < g->count)
-				expect(&g->tensors[k + AHEAD], seed);
-			take_one(alike, &g->tensors[k], g->group, seed);
+		for (size_t k = 0; k < g->count; k++, what++) {
+			if (what->known && k + AHEAD < g->count)
+				expect(&g->tensors[k + AHEAD], what[AHEAD].hash, seed);
+			take_one(alike, &g->tensors[k], what, g->group, seed);
 		}
 	}
 	return_given(alike);
 	return 0;
 }
 
+static uint64_t sum_of(const struct ckpt_segment *segments, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < count; i++)
+		sum += segments[i].sample;
+	return sum;
+}
+
 void ckpt_alike_add_late(struct ckpt_alike *alike)
 {
 	for (size_t i = 0; i < alike->late_count; i++) {
 		const struct ckpt_alike_late *late = &alike->late[i];
-		uint64_t digest = 0;
+		const struct ckpt_segment *segments = &alike->segments[late->first];
+		struct ckpt_alike_sums *sums = &alike->sums[late->place];
+		uint64_t sample = sum_of(segments, late->count);
 
-		for (size_t k = 0; k < late->count; k++)
-			digest += alike->segments[late->first + k].sample;
-		add(&alike->sums[late->place], late->hash, digest);
+		add_samples(sums, late->hash, sample);
+		add(sums, late->hash,
+			late->deep ? sum_of(segments + late->count, late->deep) : sample);
 	}
 	alike->late_count = 0;
 }
@@ -302,6 +358,8 @@ void ckpt_alike_clear(struct ckpt_alike *alike)
 	return_given(alike);
 	ckpt_free(alike->names);
 	ckpt_free(alike->words);
+	ckpt_free(alike->piece);
+	ckpt_free(alike->what);
 	ckpt_free(alike->segments);
 	ckpt_free(alike->late);
 	*alike = (struct ckpt_alike){0};

@@ -4,13 +4,15 @@
  * group is the ranks that hold the same tensors. Each rank tells rank 0 sums of digests, of each of its groups; where
  * two of them differ, the same sums say which tensors do.
  *
- * Until a commit has proved a layout, a digest is of all bytes (of a GPU: of lines of every 256 KiB). From then on it
- * is of the lines of samples, at other places at each step, and the same places on all ranks.
+ * Until a commit has proved a tensor, its digest is of all bytes (of a GPU: of lines of every 256 KiB). From then on it
+ * is of the lines of samples, at other places at each step, and the same places on all ranks. Samples are taken of every
+ * tensor, so that ranks whose digests are of different kinds have something that can be compared.
  */
 #ifndef CKPT_ENGINE_ALIKE_H
 #define CKPT_ENGINE_ALIKE_H
 
 #include <ckpt/error.h>
+#include <pthread.h>
 #include "device/device.h"
 
 struct ckpt_tensor;
@@ -22,16 +24,19 @@ struct ckpt_tensor;
 /* So many times, each with other halves: where one does not tell a name, another one does. */
 #define CKPT_ALIKE_TIMES  4
 /* What a rank tells, as text, with the final NUL. */
-#define CKPT_ALIKE_TEXT   1024
+#define CKPT_ALIKE_TEXT   1344
 
 /* Of one group. Sums of digests, and of digests each times the hash of its tensor's name; modulo 2^64 and 2^32. */
 struct ckpt_alike_sums {
 	uint64_t group;
-	uint64_t sum; /* of all tensors */
+	uint64_t sum;  /* of all tensors */
+	uint32_t deep; /* hash of which tensors this rank has no proof of; 0: of none */
+	uint32_t kind; /* and of whether these are on GPUs: sums of one kind can be compared */
 	struct ckpt_alike_pair {
 		uint32_t sum;
 		uint32_t weighed;
-	} pairs[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS];
+	} samples,
+		pairs[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS]; /* of samples alone; of the digests */
 	uint32_t told; /* how many of these pairs: 1, or all of some times */
 };
 
@@ -39,7 +44,22 @@ struct ckpt_alike_sums {
 enum ckpt_alike_mode {
 	CKPT_ALIKE_NONE = 0, /* there is none, so that nothing is compared */
 	CKPT_ALIKE_SAMPLES = 's',
-	CKPT_ALIKE_FULL = 'f',
+	CKPT_ALIKE_FULL = 'f', /* of tensors that are not known */
+};
+
+/* A tensor that was given. */
+struct ckpt_alike_what {
+	uint64_t hash; /* of its name, type and shape */
+	uint64_t key;  /* and of its group */
+	bool known;    /* proved before */
+};
+
+/* What a commit has proved. Any thread. */
+struct ckpt_alike_proved {
+	pthread_mutex_t lock;
+	uint64_t fingerprint; /* of the layout; 0: nothing is proved */
+	uint64_t *keys;       /* ascending */
+	size_t count;
 };
 
 /* A tensor by name. */
@@ -47,6 +67,7 @@ struct ckpt_alike_name {
 	uint64_t hash; /* of the name, its type and its shape */
 	uint64_t group;
 	const char *name;
+	bool known;
 };
 
 /* Tensors of a GPU, whose samples come later. */
@@ -55,6 +76,7 @@ struct ckpt_alike_late {
 	uint32_t place; /* of its group */
 	size_t first;   /* segment */
 	size_t count;
+	size_t deep; /* segments behind these, which lie closer; 0: it is known */
 };
 
 /* Tensors as they were given: borrowed until they are digested. */
@@ -70,12 +92,15 @@ struct ckpt_alike {
 	struct ckpt_alike_given *given;
 	size_t given_count;
 	enum ckpt_alike_mode mode;
+	struct ckpt_alike_what *what; /* of all that was given, in that order */
+	size_t what_count;
 	uint64_t fingerprint; /* of names, types and shapes; never 0 */
 	struct ckpt_alike_sums sums[CKPT_ALIKE_GROUPS];
 	size_t group_count;
 	struct ckpt_alike_name *names; /* NULL: they are not kept */
 	size_t name_count;
 	char *words; /* of the names */
+	char *piece; /* of a tensor whose bytes do not lie together */
 	/* Of GPUs. */
 	struct ckpt_segment *segments;
 	size_t segment_count;
@@ -87,8 +112,8 @@ struct ckpt_alike {
 /* The array is borrowed until ckpt_alike_take(); `copies`, or NULL, is freed. -E2BIG: too many groups. -ENOMEM. */
 int ckpt_alike_give(struct ckpt_alike *alike, uint64_t group, const struct ckpt_tensor *tensors,
 	size_t count, void *copies, struct ckpt_error *err);
-/* Of what was given: fingerprint and devices. */
-void ckpt_alike_look(struct ckpt_alike *alike);
+/* Of what was given: what it is, fingerprint and devices. -ENOMEM. */
+int ckpt_alike_look(struct ckpt_alike *alike);
 /*
  * Digests what the CPU can read, now, and makes the segments of the rest, whose shapes and strides must stay where
  * they are. `seed`: the same on all ranks. `names`: they are kept, as copies. -ENOMEM.
@@ -97,6 +122,13 @@ int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_
 /* The samples of the segments are there. */
 void ckpt_alike_add_late(struct ckpt_alike *alike);
 void ckpt_alike_clear(struct ckpt_alike *alike);
+
+/* Says of each tensor whether it is known. Whether all are. */
+bool ckpt_alike_know(struct ckpt_alike *alike, struct ckpt_alike_proved *proved);
+/* It was committed: this, and nothing else, is proved. Without memory for it nothing is. */
+void ckpt_alike_prove(struct ckpt_alike_proved *proved, const struct ckpt_alike *alike);
+void ckpt_alike_unprove(struct ckpt_alike_proved *proved);
+
 /* In how many levels a tensor is beside the first, at that time. */
 uint32_t ckpt_alike_level(uint64_t hash, uint32_t time);
 
@@ -111,8 +143,7 @@ struct ckpt_alike_told {
 	} * entries;
 	size_t count;
 	size_t room;
-	enum ckpt_alike_mode mode; /* of all so far */
-	bool mixed;                /* they are not of one mode: nothing is compared */
+	bool mixed; /* set by comparing: not all have a proof of the same, so that some have compared samples alone */
 };
 
 /* CKPT_EFORMAT, worded with `key`; -ENOMEM. */
@@ -135,6 +166,7 @@ struct ckpt_alike_finding {
 	bool exact;
 	const char *names[CKPT_ALIKE_NAMED]; /* some of them */
 	size_t name_count;
+	bool fresh; /* one of these was not known */
 };
 
 /* Sorts what was told. `own`: rank 0's, with names. */

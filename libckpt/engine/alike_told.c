@@ -13,6 +13,8 @@
 
 #define HEX_64 16
 #define HEX_32 8
+/* Of a group, before the pairs. */
+#define HEAD   (1 + 2 * HEX_64 + 4 * HEX_32)
 
 /* Text. */
 
@@ -22,12 +24,17 @@ static void put_hex(char **at, uint64_t value, int digits)
 	*at += digits;
 }
 
+static void put_pair(char **at, struct ckpt_alike_pair pair)
+{
+	put_hex(at, pair.sum, HEX_32);
+	put_hex(at, pair.weighed, HEX_32);
+}
+
 /* How many pairs of each group have room. */
 static uint32_t room_for(size_t groups)
 {
-	_Static_assert(1 + 16 * (1 + 2 * HEX_64 + 2 * HEX_32) < CKPT_ALIKE_TEXT &&
-			       1 + 4 * (1 + 2 * HEX_64 + 2 * HEX_32 * CKPT_ALIKE_LEVELS) <
-				       CKPT_ALIKE_TEXT &&
+	_Static_assert(1 + 16 * (HEAD + 2 * HEX_32) < CKPT_ALIKE_TEXT &&
+			       1 + 4 * (HEAD + 2 * HEX_32 * CKPT_ALIKE_LEVELS) < CKPT_ALIKE_TEXT &&
 			       CKPT_ALIKE_GROUPS == 16,
 		"the most groups, and those of which all levels are told, have room");
 	size_t times = ckpt_min_u64(4 / groups, CKPT_ALIKE_TIMES);
@@ -49,10 +56,11 @@ void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT]
 		*at++ = ',';
 		put_hex(&at, s->group, HEX_64);
 		put_hex(&at, s->sum, HEX_64);
-		for (uint32_t k = 0; k < room_for(alike->group_count); k++) {
-			put_hex(&at, s->pairs[k].sum, HEX_32);
-			put_hex(&at, s->pairs[k].weighed, HEX_32);
-		}
+		put_hex(&at, s->deep, HEX_32);
+		put_hex(&at, s->kind, HEX_32);
+		put_pair(&at, s->samples);
+		for (uint32_t k = 0; k < room_for(alike->group_count); k++)
+			put_pair(&at, s->pairs[k]);
 	}
 }
 
@@ -76,19 +84,31 @@ static bool take_hex(const char **at, int digits, uint64_t *ret_value)
 	return true;
 }
 
+static bool take_hex32(const char **at, uint32_t *ret_value)
+{
+	uint64_t value;
+
+	if (!take_hex(at, HEX_32, &value))
+		return false;
+	*ret_value = (uint32_t)value;
+	return true;
+}
+
+static bool take_pair(const char **at, struct ckpt_alike_pair *ret_pair)
+{
+	return take_hex32(at, &ret_pair->sum) && take_hex32(at, &ret_pair->weighed);
+}
+
 static bool read_sums(const char **at, struct ckpt_alike_sums *s)
 {
-	uint64_t sum;
-	uint64_t weighed;
-
-	if (*(*at)++ != ',' || !take_hex(at, HEX_64, &s->group) || !take_hex(at, HEX_64, &s->sum))
+	if (*(*at)++ != ',' || !take_hex(at, HEX_64, &s->group) || !take_hex(at, HEX_64, &s->sum) ||
+		!take_hex32(at, &s->deep) || !take_hex32(at, &s->kind) ||
+		!take_pair(at, &s->samples))
 		return false;
 	while (**at && **at != ',') {
-		if (s->told == CKPT_COUNT(s->pairs) || !take_hex(at, HEX_32, &sum) ||
-			!take_hex(at, HEX_32, &weighed))
+		if (s->told == CKPT_COUNT(s->pairs) || !take_pair(at, &s->pairs[s->told]))
 			return false;
-		s->pairs[s->told++] = (struct ckpt_alike_pair){
-			.sum = (uint32_t)sum, .weighed = (uint32_t)weighed};
+		s->told++;
 	}
 	return s->told == 1 || (s->told > 0 && s->told % CKPT_ALIKE_LEVELS == 0);
 }
@@ -121,8 +141,6 @@ int ckpt_alike_hear(struct ckpt_alike_told *told, uint32_t rank, const char *tex
 	if (mode != CKPT_ALIKE_FULL && mode != CKPT_ALIKE_SAMPLES)
 		return ckpt_fail(err, CKPT_EFORMAT,
 			"%s of the exchange: digests of a kind that is not known", key);
-	told->mixed = told->mixed || (told->mode && told->mode != (enum ckpt_alike_mode)mode);
-	told->mode = (enum ckpt_alike_mode)mode;
 	while (*at) {
 		struct ckpt_alike_entry entry = {.rank = rank};
 
@@ -148,13 +166,15 @@ static int by_number(uint64_t a, uint64_t b)
 	return a < b ? -1 : a > b;
 }
 
-/* By group, then those that are alike together, then by rank. */
+/* By group, then by kind, then those that are alike together, then by rank. */
 static int order(const void *left, const void *right)
 {
 	const struct ckpt_alike_entry *a = left;
 	const struct ckpt_alike_entry *b = right;
 	int r = by_number(a->sums.group, b->sums.group);
 
+	if (r == 0)
+		r = by_number(a->sums.kind, b->sums.kind);
 	if (r == 0)
 		r = by_number(a->sums.sum, b->sums.sum);
 	return r ? r : by_number(a->rank, b->rank);
@@ -200,13 +220,14 @@ static const struct ckpt_alike_name *explain(const struct ckpt_alike *own, uint6
 	return found;
 }
 
-static void put_name(struct ckpt_alike_finding *f, const char *name)
+static void put_name(struct ckpt_alike_finding *f, const struct ckpt_alike_name *found)
 {
+	f->fresh = f->fresh || !found->known;
 	for (size_t i = 0; i < f->name_count; i++)
-		if (f->names[i] == name)
+		if (f->names[i] == found->name)
 			return;
 	if (f->name_count < CKPT_ALIKE_NAMED)
-		f->names[f->name_count++] = name;
+		f->names[f->name_count++] = found->name;
 }
 
 static bool has_group(const struct ckpt_alike *own, uint64_t group)
@@ -245,7 +266,7 @@ static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *o
 		count++;
 		known.sum += left.sum;
 		known.weighed += left.weighed;
-		put_name(f, found->name);
+		put_name(f, found);
 	}
 	*exact = count > 0;
 	return count;
@@ -268,7 +289,7 @@ static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *
 		f->tensors = f->name_count;
 }
 
-/* Entries of one group, which are not all alike. */
+/* Entries of one group and kind, which are not all alike. */
 static void look_at(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 	struct ckpt_alike_entry *e, size_t count)
 {
@@ -303,21 +324,69 @@ static void look_at(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 	}
 }
 
+/* Whether they are: digests of one kind, but for `samples`. */
+static bool is_found(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
+	struct ckpt_alike_entry *e, size_t count)
+{
+	if (end_of(e, 0, count) == count)
+		return false;
+	if (f->groups++ == 0)
+		look_at(f, own, e, count);
+	return true;
+}
+
+/* Not all have a proof of the same tensors. */
+static bool is_mixed(const struct ckpt_alike_entry *e, size_t count)
+{
+	for (size_t i = 1; i < count; i++)
+		if (e[i].sums.deep != e[0].sums.deep)
+			return true;
+	return false;
+}
+
+/* Of one group: those of one kind by their digests, and all by their samples, which are of one kind whoever has them. */
+static void judge(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
+	struct ckpt_alike_entry *e, size_t count)
+{
+	bool found = false;
+	bool kinds = e[0].sums.kind != e[count - 1].sums.kind;
+
+	for (size_t from = 0, at = 1; at <= count && !found; at++) {
+		if (at < count && e[at].sums.kind == e[from].sums.kind)
+			continue;
+		found = is_found(f, own, e + from, at - from);
+		from = at;
+	}
+	if (found || !kinds)
+		return;
+	for (size_t i = 0; i < count; i++) {
+		struct ckpt_alike_sums *s = &e[i].sums;
+
+		s->sum = (uint64_t)s->samples.sum << 32 | s->samples.weighed;
+		s->kind = 0;
+		s->pairs[0] = s->samples;
+		s->told = 1;
+	}
+	qsort(e, count, sizeof(*e), order);
+	(void)is_found(f, own, e, count);
+}
+
 struct ckpt_alike_finding ckpt_alike_compare(
 	struct ckpt_alike_told *told, const struct ckpt_alike *own)
 {
 	struct ckpt_alike_finding found = {0};
 	size_t from = 0;
 
-	if (told->mixed || told->count == 0)
+	if (told->count == 0)
 		return found;
 	qsort(told->entries, told->count, sizeof(*told->entries), order);
 	for (size_t at = 1; at <= told->count; at++) {
 		if (at < told->count &&
 			told->entries[at].sums.group == told->entries[from].sums.group)
 			continue;
-		if (end_of(told->entries, from, at) < at && found.groups++ == 0)
-			look_at(&found, own, told->entries + from, at - from);
+		struct ckpt_alike_entry *e = told->entries + from;
+		told->mixed = told->mixed || is_mixed(e, at - from);
+		judge(&found, own, e, at - from);
 		from = at;
 	}
 	return found;

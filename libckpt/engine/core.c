@@ -75,7 +75,10 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)
 {
 	CKPT_ASSERT(config->chunk_bytes > 0 && config->chunk_bytes <= config->block_bytes);
-	*core = (struct ckpt_core){.parts = *parts, .config = *config, .eventfd = -1};
+	*core = (struct ckpt_core){.parts = *parts,
+		.config = *config,
+		.eventfd = -1,
+		.alike_proved = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 	core->holder.fd = -1;
 	core->config.world = config->world ? config->world : 1;
 	CKPT_ASSERT(config->rank < core->config.world);
@@ -108,6 +111,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	ckpt_graves_clear(&core->graves);
 	ckpt_free(core->pins);
 	ckpt_free(core->agreed);
+	ckpt_alike_unprove(&core->alike_proved);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)

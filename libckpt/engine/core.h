@@ -17,6 +17,7 @@
 #include "base/task.h"
 #include "base/timer.h"
 #include "device/devices.h"
+#include "engine/alike.h"
 #include "engine/graves.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
@@ -183,11 +184,12 @@ struct ckpt_core {
 		agreed; /* rank 0: the plans of all ranks, of which it is not to be asked again whether they agree */
 	struct ckpt_core_catalog catalog; /* of these plans */
 	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
-	atomic_uint_fast64_t alike_layout; /* its fingerprint; 0: there is none */
+	struct ckpt_alike_proved alike_proved;
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
-	atomic_bool alike_blind; /* that a GPU takes no samples was said */
-	uint64_t last_step;      /* newest step begun in this generation; valid if any_step */
+	atomic_bool alike_blind;   /* that a GPU takes no samples was said */
+	atomic_bool alike_lacking; /* that digests could not be taken was said */
+	uint64_t last_step;        /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */

@@ -409,9 +409,8 @@ int ckpt_lanes_start(struct ckpt_save *save)
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
-	int r = ckpt_alike_start(save);
-	if (r == 0)
-		r = ckpt_samples_start(save);
+	ckpt_alike_start(save);
+	int r = ckpt_samples_start(save);
 	if (r < 0)
 		return r;
 	if (save->eager_left == 0)

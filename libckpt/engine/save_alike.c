@@ -25,24 +25,40 @@ static bool is_blind(const struct ckpt_save *save)
 	return blind != 0;
 }
 
-static enum ckpt_alike_mode mode_of(const struct ckpt_save *save)
+static enum ckpt_alike_mode mode_of(struct ckpt_save *save)
 {
 	if (is_blind(save))
 		return CKPT_ALIKE_NONE;
-	return atomic_load(&save->core->alike_layout) == save->alike.fingerprint
-		       ? CKPT_ALIKE_SAMPLES
-		       : CKPT_ALIKE_FULL;
+	return ckpt_alike_know(&save->alike, &save->core->alike_proved) ? CKPT_ALIKE_SAMPLES
+									: CKPT_ALIKE_FULL;
 }
 
-int ckpt_save_take_alike(struct ckpt_save *save, struct ckpt_error *err)
+/* This rank tells nothing of it, and the others compare what they have. */
+static void go_without(struct ckpt_save *save, const char *why)
+{
+	ckpt_alike_clear(&save->alike);
+	if (!atomic_exchange(&save->core->alike_lacking, true))
+		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+			"%s: whether what this rank holds at step %llu is what others hold is not "
+			"found out, and it is saved all the same: %s",
+			save->core->parts.label, (unsigned long long)save->step, why);
+}
+
+void ckpt_save_look_alike(struct ckpt_save *save)
+{
+	if (save->alike.given_count > 0 && ckpt_alike_look(&save->alike) < 0)
+		go_without(save, "out of memory");
+}
+
+void ckpt_save_take_alike(struct ckpt_save *save)
 {
 	if (save->alike.given_count == 0)
-		return 0;
+		return;
 	/* What all ranks know, and nothing else, says which lines are looked at. */
 	save->alike_seed = ckpt_sample_mix(save->step);
-	int r = ckpt_alike_take(
-		&save->alike, mode_of(save), save->alike_seed, save->core->config.rank == 0);
-	return r < 0 ? ckpt_fail(err, r, "out of memory") : 0;
+	if (ckpt_alike_take(&save->alike, mode_of(save), save->alike_seed,
+		    save->core->config.rank == 0) < 0)
+		go_without(save, "out of memory");
 }
 
 static void sampled(struct ckpt_batch *batch)
@@ -51,18 +67,15 @@ static void sampled(struct ckpt_batch *batch)
 
 	save->working--;
 	ckpt_lanes_say_staged(save);
-	if (batch->code < 0)
-		ckpt_save_stop(
-			save, ckpt_fail(&save->work, batch->code,
-				      "cannot look whether tensors of step %llu are alike on all "
-				      "ranks: %s",
-				      (unsigned long long)save->step, batch->error->message));
-	else
+	/* A GPU that is lost fails what is copied from it. */
+	if (batch->code == 0)
 		ckpt_alike_add_late(&save->alike);
+	else if (!save->code)
+		go_without(save, batch->error->message);
 	ckpt_task_wake(&save->task);
 }
 
-int ckpt_alike_start(struct ckpt_save *save)
+void ckpt_alike_start(struct ckpt_save *save)
 {
 	const struct ckpt_copy like = {.direction = CKPT_COPY_SAMPLE,
 		.segments = save->alike.segments,
@@ -72,13 +85,14 @@ int ckpt_alike_start(struct ckpt_save *save)
 		.stop = &save->stopped};
 
 	if (save->alike.segment_count == 0)
-		return 0;
-	if (ckpt_batch_reserve(&save->replicas, save->alike.devices) < 0)
-		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+		return;
+	if (ckpt_batch_reserve(&save->replicas, save->alike.devices) < 0) {
+		go_without(save, "out of memory");
+		return;
+	}
 	save->replicas.done = sampled;
 	save->working++;
 	ckpt_batch_start(&save->replicas, save->core->parts.devices, save->alike.devices, &like);
-	return 0;
 }
 
 void ckpt_save_tell_alike(const struct ckpt_save *save, char out[CKPT_ALIKE_TEXT])
@@ -88,10 +102,12 @@ void ckpt_save_tell_alike(const struct ckpt_save *save, char out[CKPT_ALIKE_TEXT
 }
 
 /* What tells a state that was never alike from one that has become different. */
-static void word_before(const struct ckpt_save *save, char *out, size_t size)
+static void word_before(const struct ckpt_save *save, const struct ckpt_alike_finding *found,
+	char *out, size_t size)
 {
 	*out = 0;
-	if (save->alike.mode == CKPT_ALIKE_SAMPLES && save->core->any_alike)
+	if (save->core->any_alike && (save->alike.mode == CKPT_ALIKE_SAMPLES ||
+					     (found->name_count > 0 && !found->fresh)))
 		(void)snprintf(out, size,
 			" (they were alike at step %llu: one may have a memory that fails, or "
 			"computes "
@@ -117,12 +133,12 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 		return 0;
 	ckpt_alike_word(&found, words, sizeof(words));
 	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
-	atomic_store(&save->core->alike_layout, 0);
+	ckpt_alike_unprove(&save->core->alike_proved);
 	if (save->core->config.tolerant) {
 		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
 		return 0;
 	}
-	word_before(save, before, sizeof(before));
+	word_before(save, &found, before, sizeof(before));
 	return ckpt_fail_at(&save->work, CKPT_EREPLICA,
 		&(struct ckpt_where){
 			.tier = "memory", .tensor = found.name_count > 0 ? found.names[0] : NULL},
@@ -146,11 +162,11 @@ void ckpt_save_note_alike(struct ckpt_save *save)
 			(unsigned long long)save->step, x->differ);
 	if (save->alike.mode == CKPT_ALIKE_NONE)
 		return;
-	/* Ranks of different knowledge digest differently, and nothing is compared: then all begin anew. */
+	/* Where ranks do not have a proof of the same, samples alone were compared: then all begin anew. */
 	if (!x->outcome.alike || x->differ[0])
-		atomic_store(&core->alike_layout, 0);
+		ckpt_alike_unprove(&core->alike_proved);
 	else if (save->alike.mode == CKPT_ALIKE_FULL)
-		atomic_store(&core->alike_layout, save->alike.fingerprint);
+		ckpt_alike_prove(&core->alike_proved, &save->alike);
 	if (x->outcome.alike && !x->differ[0]) {
 		core->any_alike = true;
 		core->alike_step = save->step;

@@ -336,13 +336,12 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 	if (r < 0)
 		return r;
 	ckpt_plan_aim(plan, save->tensors);
-	ckpt_alike_look(&save->alike);
+	ckpt_save_look_alike(save);
 	save->devices = plan->devices | save->alike.devices;
 	r = ckpt_devices_need(core->parts.devices, save->devices, err);
-	if (r == 0)
-		r = ckpt_save_take_alike(save, err);
 	if (r < 0)
 		return r;
+	ckpt_save_take_alike(save);
 	ckpt_save_take_samples(save);
 	return ckpt_save_follow(save, err);
 }

@@ -149,7 +149,7 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 	if (outcome->verdict.code == CKPT_EFENCED)
 		save->core->fenced = true;
 	if (outcome->verdict.code == CKPT_EREPLICA)
-		atomic_store(&save->core->alike_layout, 0);
+		ckpt_alike_unprove(&save->core->alike_proved);
 	ckpt_error_clear(&save->work);
 	if (outcome->open)
 		return ckpt_fail_at(&save->work, outcome->verdict.code,

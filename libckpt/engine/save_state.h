@@ -171,13 +171,15 @@ void ckpt_save_post_look(struct ckpt_save *save);
 bool ckpt_save_looks(const struct ckpt_save *save);
 
 /*
- * save_alike.c. User's thread: digests what was given of replicas, once `devices` is known. -ENOMEM, worded into `err`.
+ * save_alike.c. User's thread: looks at what was given of replicas, and digests it, once `devices` is known. A save
+ * without digests is better than none: where they cannot be taken that is logged, once, and the save goes on.
  */
-int ckpt_save_take_alike(struct ckpt_save *save, struct ckpt_error *err);
+void ckpt_save_look_alike(struct ckpt_save *save);
+void ckpt_save_take_alike(struct ckpt_save *save);
 /* Which of its devices take samples. */
 uint64_t ckpt_save_lookers(const struct ckpt_save *save);
 /* Before the first copy: GPUs take the samples of what is on them; streams are held back for that as well. */
-int ckpt_alike_start(struct ckpt_save *save);
+void ckpt_alike_start(struct ckpt_save *save);
 /* What this rank tells of it. */
 void ckpt_save_tell_alike(const struct ckpt_save *save, char out[CKPT_ALIKE_TEXT]);
 /* Rank 0, all have told: 0, or CKPT_EREPLICA worded into `work`. */

@@ -122,7 +122,7 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 		",\"plan\":\"%s\",\"common\":\"%s\"",
 		hex, rank->index_bytes, rank->shard_bytes, plan, common);
 	ckpt_buf_puts(out, ",\"alike\":");
-	ckpt_put_line(out, record->alike, sizeof(record->alike));
+	ckpt_put_name(out, record->alike);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }

@@ -14,6 +14,7 @@ struct ranks {
 	struct ckpt_engine *engines[RANKS];
 	struct ckpt_save *saves[RANKS];
 	void *copies[RANKS];
+	bool on_cpu;     /* rank 1 holds the same in memory of the CPU */
 	bool streamless; /* nobody can be held back but the caller */
 	char *bytes;     /* that they hold */
 };
@@ -68,6 +69,10 @@ static void start(struct ranks *r, uint32_t rank, uint64_t step)
 
 	must_work(ckpt_save_begin(r->engines[rank], step, NULL, &r->saves[rank]));
 	must_work(ckpt_save_add(r->saves[rank], rank == 0 ? &gpu : &cpu, 1));
+	if (r->on_cpu && rank == 1) {
+		gpu.device = CKPT_DEVICE_HOST;
+		gpu.data = r->bytes;
+	}
 	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &gpu, 1));
 	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &cpu, 1));
 	if (!r->streamless)
@@ -178,6 +183,47 @@ static void without_a_stream_staged_waits_for_the_look(void **state)
 	close_ranks(&r);
 }
 
+/* Equal bytes are no difference wherever they are, and what differs is found by samples. */
+static void a_gpu_and_a_cpu_are_compared(void **state)
+{
+	struct ranks r = {.on_cpu = true};
+
+	open_ranks(&r, *state);
+	for (uint64_t step = 1; step <= 3; step++) {
+		save_both(&r, step);
+		assert_int_equal(finish(&r, NULL), 0);
+	}
+	r.bytes[0] ^= 1;
+	save_both(&r, 4);
+	assert_int_equal(finish(&r, "alike at step 3"), CKPT_EREPLICA);
+	/* Not at first either. */
+	save_both(&r, 5);
+	assert_int_equal(finish(&r, "'w'"), CKPT_EREPLICA);
+	close_ranks(&r);
+}
+
+/* A GPU that cannot look costs the proof, and not the step. */
+static void a_look_that_fails_is_no_failure_of_the_step(void **state)
+{
+	struct ranks r = {0};
+
+	open_ranks(&r, *state);
+	r.bytes[0] ^= 1;
+	fake->poke(r.copies[1], r.bytes, CUDA_LARGE);
+	start(&r, 0, 1);
+	must_work(ckpt_save_wait(r.saves[0], CKPT_LEVEL_STAGED, TIMEOUT_MS));
+	/* The table of the first launch cannot be pinned: that of rank 1's look. */
+	fake->fail_call("cudaHostRegister", 2, CKPT_CUDA_MEMORY_ALLOCATION);
+	start(&r, 1, 1);
+	assert_int_equal(finish(&r, NULL), 0);
+	fake->fail_call(NULL, 0, 0);
+	for (uint64_t step = 2; step <= 3; step++) {
+		save_both(&r, step);
+		assert_int_equal(finish(&r, "'w'"), CKPT_EREPLICA);
+	}
+	close_ranks(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +232,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_comes_after_the_start_is_no_difference,
 			cuda_kit_setup, cuda_kit_teardown),
 		cmocka_unit_test_setup_teardown(without_a_stream_staged_waits_for_the_look,
+			cuda_kit_setup, cuda_kit_teardown),
+		cmocka_unit_test_setup_teardown(
+			a_gpu_and_a_cpu_are_compared, cuda_kit_setup, cuda_kit_teardown),
+		cmocka_unit_test_setup_teardown(a_look_that_fails_is_no_failure_of_the_step,
 			cuda_kit_setup, cuda_kit_teardown),
 	};
 

@@ -43,8 +43,7 @@ struct crowd_record {
 	bool passed[CROWD_RANKS]; /* its gate, if it had one */
 	bool blurred;             /* damaged in the eyes of somebody */
 	bool odd;     /* a rank holds other bytes than the rest of what all should have alike */
-	bool full;    /* somebody has digested all bytes of that */
-	bool sampled; /* somebody has not: then nothing is compared */
+	bool blind;   /* somebody had no memory to digest that */
 };
 
 /* One restore of all ranks of a job. */

@@ -41,8 +41,7 @@ void crowd_began(struct crowd_member *member, uint64_t version)
 	r->ranks++;
 	r->versions[member->rank] = version;
 	r->odd = r->odd || crowd_is_odd(member);
-	r->full = r->full || member->save->alike.mode == CKPT_ALIKE_FULL;
-	r->sampled = r->sampled || member->save->alike.mode == CKPT_ALIKE_SAMPLES;
+	r->blind = r->blind || member->save->alike.mode == CKPT_ALIKE_NONE;
 	member->record = r;
 	member->begun_ns = member->crowd->sim.now_ns;
 }
@@ -66,7 +65,7 @@ static void note_told(struct crowd_member *member, struct crowd_record *r, enum 
 	r->told[member->rank] = told;
 	if (told != CROWD_UNKNOWN && r->known_ns == 0)
 		r->known_ns = crowd->sim.now_ns;
-	if (told == CROWD_DURABLE && r->odd && !(r->full && r->sampled))
+	if (told == CROWD_DURABLE && r->odd && !r->blind)
 		sim_violation(&crowd->sim,
 			"step %llu of generation %llu is committed, and one rank holds other bytes",
 			(unsigned long long)r->step, (unsigned long long)r->generation);

@@ -23,6 +23,7 @@ struct scene {
 	struct ckpt_tensor tensors[TENSORS];
 	struct ckpt_alike own; /* rank 0's */
 	struct ckpt_alike_told told;
+	struct ckpt_alike_proved proved;
 	struct ckpt_error err;
 };
 
@@ -32,6 +33,7 @@ static int set_up(void **state)
 
 	s->shape = BYTES;
 	s->err.size = sizeof(s->err);
+	(void)pthread_mutex_init(&s->proved.lock, NULL);
 	for (size_t i = 0; i < TENSORS; i++) {
 		(void)snprintf(s->names[i], sizeof(s->names[i]), "layers.%zu.weight", i);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
@@ -48,6 +50,8 @@ static int tear_down(void **state)
 
 	ckpt_alike_clear(&s->own);
 	ckpt_alike_forget(&s->told);
+	ckpt_alike_unprove(&s->proved);
+	(void)pthread_mutex_destroy(&s->proved.lock);
 	free(s);
 	return 0;
 }
@@ -68,7 +72,12 @@ static void tell(struct scene *s, uint32_t rank, enum ckpt_alike_mode mode, uint
 			.data = s->data[rank][at]};
 	}
 	assert_int_equal(ckpt_alike_give(&alike, GROUP, s->tensors, count, NULL, &s->err), 0);
-	ckpt_alike_look(&alike);
+	assert_int_equal(ckpt_alike_look(&alike), 0);
+	if (mode == CKPT_ALIKE_SAMPLES)
+		ckpt_alike_prove(&s->proved, &alike);
+	else
+		ckpt_alike_unprove(&s->proved);
+	assert_int_equal(ckpt_alike_know(&alike, &s->proved), mode == CKPT_ALIKE_SAMPLES);
 	assert_int_equal(ckpt_alike_take(&alike, mode, seed, rank == 0), 0);
 	ckpt_alike_encode(&alike, text);
 	assert_true(strlen(text) < CKPT_ALIKE_TEXT);
@@ -244,16 +253,74 @@ static void test_many_ranks(void **state)
 	}
 }
 
-/* Digests of different kinds say nothing about each other, and a rank that has none says nothing. */
+/* One rank has a proof and another one has none: what both have samples of is compared. */
+static void test_mixed(void **state)
+{
+	struct scene *s = *state;
+
+	for (int differ = 0; differ < 2; differ++) {
+		/* In the first line, which every sample has. */
+		s->data[2][17][3] ^= differ;
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			tell(s, rank, rank < 3 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES, 1, TENSORS,
+				0);
+		/* Those of one kind, by all that they have. */
+		struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
+		assert_true(s->told.mixed);
+		assert_int_equal(f.groups, differ);
+		ckpt_alike_forget(&s->told);
+		/* The two kinds, by samples. */
+		tell(s, 0, CKPT_ALIKE_FULL, 1, TENSORS, 0);
+		tell(s, 1, CKPT_ALIKE_FULL, 1, TENSORS, 0);
+		tell(s, 2, CKPT_ALIKE_SAMPLES, 1, TENSORS, 0);
+		f = ckpt_alike_compare(&s->told, &s->own);
+		assert_true(s->told.mixed);
+		assert_int_equal(f.groups, differ);
+		if (differ)
+			check_words(&f, "rank 2 of the 3 ranks that hold it holds other bytes of "
+					"'layers.17.weight'");
+		ckpt_alike_forget(&s->told);
+	}
+}
+
+/* What is in depth of the tensors that are new, whatever becomes of the rest. */
+static void test_only_what_is_new(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_alike alike = {0};
+	int64_t grown = BYTES - 1;
+
+	tell(s, 1, CKPT_ALIKE_SAMPLES, 1, TENSORS - 1, 0);
+	for (unsigned save = 0; save < 3; save++, grown--) {
+		size_t unknown = 0;
+
+		s->tensors[TENSORS - 1] = s->tensors[0];
+		s->tensors[TENSORS - 1].name = s->names[TENSORS - 1];
+		s->tensors[TENSORS - 1].shape = &grown;
+		assert_int_equal(
+			ckpt_alike_give(&alike, GROUP, s->tensors, TENSORS, NULL, &s->err), 0);
+		assert_int_equal(ckpt_alike_look(&alike), 0);
+		assert_false(ckpt_alike_know(&alike, &s->proved));
+		for (size_t i = 0; i < alike.what_count; i++)
+			unknown += !alike.what[i].known;
+		assert_int_equal(unknown, 1);
+		ckpt_alike_prove(&s->proved, &alike);
+		assert_true(ckpt_alike_know(&alike, &s->proved));
+		ckpt_alike_clear(&alike);
+		/* Of another group it is something else. */
+		assert_int_equal(
+			ckpt_alike_give(&alike, GROUP + 1, s->tensors, 1, NULL, &s->err), 0);
+		assert_int_equal(ckpt_alike_look(&alike), 0);
+		assert_false(ckpt_alike_know(&alike, &s->proved));
+		ckpt_alike_clear(&alike);
+	}
+}
+
+/* A rank that has no digests says nothing. */
 static void test_not_compared(void **state)
 {
 	struct scene *s = *state;
 
-	tell(s, 0, CKPT_ALIKE_FULL, 1, TENSORS, 0);
-	tell(s, 1, CKPT_ALIKE_SAMPLES, 1, TENSORS, 0);
-	assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 0);
-	assert_true(s->told.mixed);
-	ckpt_alike_forget(&s->told);
 	tell(s, 1, CKPT_ALIKE_FULL, 1, TENSORS, 0);
 	tell(s, 2, CKPT_ALIKE_NONE, 1, TENSORS, 0);
 	assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 0);
@@ -281,7 +348,7 @@ static void test_many_groups(void **state)
 				ckpt_alike_give(&alike, i, &s->tensors[i], 1, NULL, &s->err), 0);
 		}
 		assert_int_equal(ckpt_alike_give(&alike, 99, s->tensors, 1, NULL, &s->err), -E2BIG);
-		ckpt_alike_look(&alike);
+		assert_int_equal(ckpt_alike_look(&alike), 0);
 		assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
 		ckpt_alike_encode(&alike, text);
 		assert_int_equal(ckpt_alike_hear(&s->told, rank, text, "here", &s->err), 0);
@@ -311,7 +378,7 @@ static void test_malformed(void **state)
 		.shape = &s->shape,
 		.data = s->data[0][0]};
 	assert_int_equal(ckpt_alike_give(&alike, GROUP, s->tensors, 1, NULL, &s->err), 0);
-	ckpt_alike_look(&alike);
+	assert_int_equal(ckpt_alike_look(&alike), 0);
 	assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
 	ckpt_alike_encode(&alike, text);
 	ckpt_alike_clear(&alike);
@@ -319,7 +386,7 @@ static void test_malformed(void **state)
 	for (size_t length = strlen(text) - 1; length > 1; length--) {
 		text[length] = 0;
 		int r = ckpt_alike_hear(&s->told, 1, text, "here", &s->err);
-		if (length < 50 || (length - 34) % 16)
+		if (length < 82 || (length - 66) % 16)
 			assert_int_equal(r, CKPT_EFORMAT);
 		ckpt_error_clear(&s->err);
 	}
@@ -337,6 +404,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_ranks, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_mixed, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_groups, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_malformed, set_up, tear_down),
