@@ -42,8 +42,8 @@ struct crowd_record {
 	enum crowd_told told[CROWD_RANKS];
 	bool passed[CROWD_RANKS]; /* its gate, if it had one */
 	bool blurred;             /* damaged in the eyes of somebody */
-	bool odd;     /* a rank holds other bytes than the rest of what all should have alike */
-	bool blind;   /* somebody had no memory to digest that */
+	bool odd;   /* a rank holds other bytes than the rest of what all should have alike */
+	bool blind; /* somebody had no memory to digest that */
 };
 
 /* One restore of all ranks of a job. */
