@@ -106,8 +106,8 @@ CKPT_API int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
  * Errors: CKPT_ESKIPPED and -ETIMEDOUT (the last save still runs), CKPT_ENOTRESUMED, CKPT_EINUSE,
  * CKPT_EFENCED, CKPT_EDEVICE (a GPU that cannot be used); the save has then failed with that error. What
  * ckpt_save_fail() was given, if it was called before. With many ranks a step that one of them was refused is
- * over for all: they are told, their saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED and
- * CKPT_EMISMATCH are those of all), and none may try it again in this generation.
+ * over for all: they are told, their saves fail with CKPT_EABORTED (CKPT_ESKIPPED, CKPT_EFENCED, CKPT_EMISMATCH
+ * and CKPT_EREPLICA are those of all), and none may try it again in this generation.
  */
 CKPT_API int ckpt_save_start(struct ckpt_save *save);
 

@@ -244,6 +244,10 @@ def test_who_wants_only_a_warning_gets_it_and_again_at_the_resume(
         assert found == 1
         assert len(said) == 1
         assert "rank 1 and rank 0 hold different bytes of" in said[0]
+    for names in (None, ["*"]):
+        _, said = warned(lambda names=names: libckpt.load(store, names=names))
+        assert len(said) == 1
+        assert "rank 1 and rank 0 hold different bytes of" in said[0]
     checked = subprocess.run(
         [TOOLS / "ckpt-verify", store], capture_output=True, text=True, check=True
     )

@@ -63,9 +63,19 @@ def load(
     device = _device(map_location)
     engine = Engine(store_name(store), Options(read_only=True), log_thread=False)
     try:
-        found, value = read_newest(
-            engine, step, lambda reader: _load_from(reader, names, allow_pickle, progress, device)
-        )
+
+        def read(reader: Reader) -> dict[str, Any]:
+            value = _load_from(reader, names, allow_pickle, progress, device)
+            if reader.differ:
+                warnings.warn(
+                    f"step {reader.step}: when it was saved, {reader.differ}; what is loaded is "
+                    "what one of them held",
+                    CheckpointWarning,
+                    stacklevel=5,
+                )
+            return value
+
+        found, value = read_newest(engine, step, read)
         if found is None:
             raise StepNotFoundError(
                 f"{engine.path}: nothing has been committed yet", code=lib.CKPT_ENOSTEP
