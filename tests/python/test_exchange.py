@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
 import signal
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -520,6 +523,26 @@ def test_a_value_that_is_too_large_is_none_of_ours(
             ranks=_exchange.Ranks(0, 2, "s3", bad),
         )
     assert bad.ptr is None
+
+
+def test_a_service_without_a_thread_is_freed(
+    keys: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    freed: list[Any] = []
+    unraised: list[Any] = []
+    calls = {name: getattr(lib, name) for name in dir(lib) if name.startswith("ckpt_exchange_")}
+    calls["ckpt_exchange_server_free"] = freed.append
+    table = Meeting(keys, 2).table()
+    monkeypatch.setattr(_service.Helper, "start", refuse)
+    monkeypatch.setattr(_service, "lib", SimpleNamespace(**calls))
+    monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        _service.Service(table, "/p")
+    gc.collect()
+    assert (len(freed), unraised) == (1, [])
 
 
 class Old:

@@ -43,11 +43,13 @@ class Service:
         if ptr is None:
             return
         lib.ckpt_exchange_server_quiet(ptr)
-        if self._thread is not threading.current_thread():
+        if self._thread is threading.current_thread():
+            return
+        if self._thread.ident is not None:  # else no thread could be started
             self._thread.join(_FAREWELL)
-            # One that hangs in the store still has the server in its hands.
-            if not self._thread.is_alive():
-                lib.ckpt_exchange_server_free(ptr)
+        # One that hangs in the store still has the server in its hands.
+        if not self._thread.is_alive():
+            lib.ckpt_exchange_server_free(ptr)
 
 
 class _Link:
