@@ -20,6 +20,7 @@ from programs import (
     MESON,
     NINJA,
     Body,
+    Takes,
     built,
     built_for,
     built_product,
@@ -130,10 +131,14 @@ def other_steps() -> Iterator[Step]:
     yield Step("lint", CPU, each(lint_warnings, lint_tidy))
 
 
-def half_of_unit(name: str, suites: set[str]) -> bool:
+def half_of_unit(half: int) -> Takes:
     """Of the unit tests one half, others with each tree, and those whose source has changed."""
-    changed = any(path.endswith(f"/{name}.c") for path in changes() or ())
-    return "unit" not in suites or changed or draw.number(2, name) == 0
+
+    def takes(name: str, suites: set[str]) -> bool:
+        changed = any(path.endswith(f"/{name}.c") for path in changes() or ())
+        return "unit" not in suites or changed or draw.number(2, name) == half
+
+    return takes
 
 
 def asan_steps() -> Iterator[Step]:
@@ -144,8 +149,9 @@ def asan_steps() -> Iterator[Step]:
     options += ["-Dc_args=-fno-sanitize-recover=all -gline-tables-only"]
     tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
     programs = pytest_tests("asan", ["tests/tools"], environment=tools)
-    tests = meson_tests(build, SANITIZED, takes=half_of_unit)
-    build_it = each(built_product(build), built_for(build, SANITIZED, takes=half_of_unit))
+    half = half_of_unit(0)
+    tests = meson_tests(build, SANITIZED, takes=half)
+    build_it = each(built_product(build), built_for(build, SANITIZED, takes=half))
     yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     needs = f"{build} {PACKAGE}"
     yield Step("asan", WAIT, each(tests, programs), needs=needs)
@@ -170,7 +176,7 @@ def same_runs(other: str) -> Body:
 
 
 def tsan_steps() -> Iterator[Step]:
-    """What sees a race. What has one thread has nothing to race with."""
+    """What sees a race. What has one thread has nothing to race with. It takes the half that `asan` leaves."""
     build = "build-tsan"
     options = ["-Dwerror=true", "-Doptimization=1", "-Db_sanitize=thread", "-Db_lundef=false"]
     options += ["-Dbenchmarks=disabled", "-Dc_args=-gline-tables-only"]
@@ -178,8 +184,9 @@ def tsan_steps() -> Iterator[Step]:
     fixed = subprocess.run(["setarch", "-R", "true"], check=False, capture_output=True)
     wrapper = "setarch -R" if fixed.returncode == 0 else ""
     without = () if FULL else ("alone",)
-    tests = meson_tests(build, ("unit", "api"), without=without, wrapper=wrapper)
-    build_it = built_for(build, ("unit", "api"), without)
+    half = half_of_unit(1)
+    tests = meson_tests(build, ("unit", "api"), without=without, takes=half, wrapper=wrapper)
+    build_it = built_for(build, ("unit", "api"), without, half)
     yield Step("tsan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     yield Step("tsan", WAIT, tests, needs=build)
     yield Step("tsan", CPU, tests)

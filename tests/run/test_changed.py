@@ -71,6 +71,21 @@ def test_slices_are_of_the_tree_and_are_all_drawn(monkeypatch: pytest.MonkeyPatc
     assert drawn == {0, 1, 2, 3}
 
 
+def test_a_unit_test_runs_under_one_sanitizer_and_a_changed_one_under_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "changes", lambda: ["tests/unit/base/test_changed.c"])
+    asan, tsan = plan.half_of_unit(0), plan.half_of_unit(1)
+    of_asan = [asan(f"test_{number}", {"unit"}) for number in range(200)]
+    of_tsan = [tsan(f"test_{number}", {"unit"}) for number in range(200)]
+    assert of_tsan == [not takes for takes in of_asan]
+    assert any(of_asan)
+    assert any(of_tsan)
+    for takes in asan, tsan:
+        assert takes("test_changed", {"unit", "alone"})
+        assert takes("test_ranks", {"api"})
+
+
 def test_the_commit_that_landed_is_known() -> None:
     if checkout.git("rev-parse", "--is-shallow-repository") == ["true"]:
         pytest.skip("a shallow clone does not have it")
