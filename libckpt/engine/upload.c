@@ -157,24 +157,32 @@ static int take_there_alone(struct ckpt_upload *u)
 	return same ? *u->stop : fail_gone(u, "");
 }
 
+/* Whoever published it in a directory may have died before its name was durable. */
+static int there_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = upload_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sync(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	u->committed = u->op.result >= 0;
+	return give_up(u, u->committed ? 0 : trouble(u, "sync"));
+	CKPT_TASK_END(task);
+}
+
 /* Rank 0 knew that the step is there, and has let it go here, before this rank has looked for that. */
 static int gone_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	r = take_there_alone(u);
-	if (r < 0)
-		return give_up(u, r);
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_sync(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	u->committed = u->op.result >= 0;
-	return give_up(u, u->committed ? 0 : trouble(u, "sync"));
+	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, there_body);
 	CKPT_TASK_END(task);
 }
 
@@ -285,24 +293,13 @@ static int parent_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Whoever published it in a directory may have died before its name was durable. */
-static int there_body(struct ckpt_task *task)
+static int take_same(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = upload_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
+	int r = compare_manifest(u);
 
-	CKPT_TASK_BEGIN(task);
-	r = compare_manifest(u);
 	u->found = u->going;
-	if (r < 0 || u->going)
-		return give_up(u, r);
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_sync(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	u->committed = u->op.result >= 0;
-	return give_up(u, u->committed ? 0 : trouble(u, "sync"));
-	CKPT_TASK_END(task);
+	return r < 0 || u->going ? give_up(u, r) : ckpt_task_continue(task, there_body);
 }
 
 static int look_body(struct ckpt_task *task)
@@ -315,7 +312,7 @@ static int look_body(struct ckpt_task *task)
 	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	if (u->op.result >= 0)
-		return ckpt_task_continue(task, there_body);
+		return take_same(task);
 	r = u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
 	if (r < 0)
 		return give_up(u, r);

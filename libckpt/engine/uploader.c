@@ -380,6 +380,16 @@ static bool is_needed(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	return true;
 }
 
+/* It will not be there; `error` says why. */
+static void end_absent(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
+	e->error = u->error;
+	ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
+	end_entry(u, e);
+	ask_retention(u);
+}
+
 /* What lets it go there is not for this job to undo. */
 static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
@@ -395,11 +405,7 @@ static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
 		"step %llu is being removed from %s, and is not sent again",
 		(unsigned long long)e->step, u->dest->label);
-	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
-	e->error = u->error;
-	ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
-	end_entry(u, e);
-	ask_retention(u);
+	end_absent(u, e);
 }
 
 /* Whether others' parts will not come any more. What the job goes on from may have a tombstone for them still. */
@@ -432,11 +438,7 @@ static void take_left_over(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 		"all parts of step %llu are in %s, and rank 0 has it no longer and publishes no "
 		"manifest",
 		(unsigned long long)e->step, u->dest->label);
-	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
-	e->error = u->error;
-	ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
-	end_entry(u, e);
-	ask_retention(u);
+	end_absent(u, e);
 }
 
 /* This rank has done its part, and others have not, or rank 0 has not published. */
