@@ -88,7 +88,8 @@ int dest_file_name(const struct dest *dest, const struct dest_file *file)
 {
 	int r = renameat2(dest->dir, file->temp, dest->dir, file->name, RENAME_NOREPLACE);
 
-	if (r < 0 && (errno == EINVAL || errno == ENOSYS)) {
+	if (r < 0 &&
+		(errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP || errno == EPERM)) {
 		r = linkat(dest->dir, file->temp, dest->dir, file->name, 0);
 		if (r == 0)
 			(void)unlinkat(dest->dir, file->temp, 0);

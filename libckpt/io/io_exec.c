@@ -75,6 +75,21 @@ static int64_t do_close(const struct ckpt_io_req *req)
 	return close(req->fd) < 0 && errno != EINTR ? -errno : 0;
 }
 
+/* Lustre without -o flock, file systems in buckets and kernels before 3.15 have each their own word for it. */
+static int64_t lock_error(int error)
+{
+	switch (error) {
+	case EACCES:
+		return -EAGAIN;
+	case EINVAL:
+	case ENOSYS:
+	case EOPNOTSUPP:
+		return -ENOLCK;
+	default:
+		return -error;
+	}
+}
+
 static int64_t do_lock(const struct ckpt_io_req *req)
 {
 	struct flock lock = {
@@ -86,7 +101,7 @@ static int64_t do_lock(const struct ckpt_io_req *req)
 	struct stat st;
 
 	if (fcntl(req->fd, F_OFD_SETLK, &lock) < 0)
-		return errno == EACCES ? -EAGAIN : -errno;
+		return lock_error(errno);
 	/* Whoever held it before may have removed the file: such a lock guards nothing. */
 	if (fstat(req->fd, &st) < 0)
 		return -errno;
@@ -120,18 +135,39 @@ static int64_t do_unlink(const struct ckpt_io_req *req, int flags)
 	return r;
 }
 
-/* Where a file system cannot rename without replacing, a second name and the loss of the first. */
+/* What file systems, old kernels and filters of system calls say of a call that they do not have. */
+static bool is_lacking(int error)
+{
+	return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM;
+}
+
+/*
+ * Where a file system cannot rename without replacing, a second name and the loss of the first. -EOPNOTSUPP: it can
+ * do neither. -EPERM may be that, or a directory that is not to be changed.
+ */
 static int64_t rename_new(int from, const char *name, int to, const char *new_name)
 {
 	if (renameat2(from, name, to, new_name, RENAME_NOREPLACE) == 0)
 		return 0;
-	if (errno != EINVAL && errno != ENOSYS)
-		return -errno;
-	if (linkat(from, name, to, new_name, 0) < 0)
-		return -errno;
+	int error = errno;
+	if (!is_lacking(error))
+		return -error;
+	if (linkat(from, name, to, new_name, 0) < 0) {
+		if (!is_lacking(errno) && errno != EMLINK)
+			return -errno;
+		return error == EPERM ? -EPERM : -EOPNOTSUPP;
+	}
 	/* The new name is what was asked for; an old one that stays is only litter. */
 	(void)unlinkat(from, name, 0);
 	return 0;
+}
+
+/* A filter of system calls may know the older call alone. */
+static int64_t rename_over(int from, const char *name, int to, const char *new_name)
+{
+	if (renameat2(from, name, to, new_name, 0) == 0)
+		return 0;
+	return is_lacking(errno) ? done(renameat(from, name, to, new_name)) : -errno;
 }
 
 static int64_t do_rename(const struct ckpt_io_req *req)
@@ -145,7 +181,7 @@ static int64_t do_rename(const struct ckpt_io_req *req)
 	int to = ckpt_io_path_parent(req->root, req->new_path, &new_name);
 	int64_t r = to;
 	if (to >= 0)
-		r = req->flags & CKPT_RENAME_REPLACE ? done(renameat2(from, name, to, new_name, 0))
+		r = req->flags & CKPT_RENAME_REPLACE ? rename_over(from, name, to, new_name)
 						     : rename_new(from, name, to, new_name);
 	if (to >= 0)
 		(void)close(to);

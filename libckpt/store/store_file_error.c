@@ -31,7 +31,9 @@ static const struct advice advices[] = {
 	{-EMFILE, "raise the limit of open files (ulimit -n)"},
 	{-ENFILE, "the machine's limit of open files is reached (fs.file-max)"},
 	{-ENOMEM, "there is not enough memory"},
-	{-ENOLCK, "the file system has no locks: use another one, or mount it with locks"},
+	{-ENOLCK,
+		"the file system has no locks: mount it with locks (Lustre: -o flock; NFS: without "
+		"nolock), or use another one"},
 	{-EBUSY, "something else uses it, as a file server does with a lease: end that first"},
 	{-EAGAIN, "another process holds it: stop that one first"},
 	{-EEXIST, "no file is ever written twice: another process is at work in this store"},
@@ -52,6 +54,11 @@ static const char *find_advice(const struct ckpt_store_op *op, int code)
 			       ? "raise the limit of file sizes (ulimit -f), or use a file system "
 				 "that takes larger files"
 			       : NULL;
+	if (code == -EOPNOTSUPP)
+		return makes ? "the file system can neither rename a file without replacing "
+			       "another nor give a file a second name, and two jobs could both "
+			       "commit: use another file system, or for a bucket s3://"
+			     : NULL;
 	for (size_t i = 0; i < CKPT_COUNT(advices); i++)
 		if (advices[i].code == code)
 			return advices[i].text;

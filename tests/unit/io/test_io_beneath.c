@@ -154,6 +154,15 @@ static void test_filtered(void **state)
 	run_without(EPERM);
 }
 
+static int64_t rename_over(struct io_rig *rig, const char *path, const char *new_path)
+{
+	return io_rig_do(rig, &(struct ckpt_io_req){.op = CKPT_IO_OP_RENAME,
+				      .path = path,
+				      .new_path = new_path,
+				      .flags = CKPT_RENAME_REPLACE,
+				      .slot = -1});
+}
+
 /* File systems that cannot rename without replacing: a link and an unlink do the same. */
 static int without_noreplace(void *argument)
 {
@@ -171,21 +180,81 @@ static int without_noreplace(void *argument)
 	bad |= access(scratch_join(y.dir, STORE "/f"), F_OK) == 0;
 	bad |= access(scratch_join(y.dir, STORE "/d/h"), F_OK) != 0;
 	bad |= io_rig_rename(&y.rig, "f", "i") != -ENOENT;
+	bad |= rename_over(&y.rig, "g", "d/h") != 0;
+	bad |= access(scratch_join(y.dir, STORE "/g"), F_OK) == 0;
 	yard_close(&y);
 	return bad;
 }
 
-static void test_rename_by_link(void **state)
+/* Without links either: a name that may be taken is not given, and what is lacking is told from what is forbidden. */
+static int without_links(void *argument)
 {
-	int errors[] = {EINVAL, ENOSYS};
+	static const long renames[] = {SYS_renameat2};
+	static const long links[] = {SYS_linkat};
+	int error = *(int *)argument;
+	struct yard y;
+	int bad = 0;
 
-	(void)state;
-	for (size_t i = 0; i < COUNT(errors); i++) {
-		int r = confine_run(without_noreplace, &errors[i]);
+	if (confine_syscalls(renames, 1, error) < 0 || confine_syscalls(links, 1, EPERM) < 0)
+		return CONFINE_SKIP;
+	yard_open(&y);
+	bad |= io_rig_rename(&y.rig, "f", "d/h") != (error == EPERM ? -EPERM : -EOPNOTSUPP);
+	bad |= access(scratch_join(y.dir, STORE "/f"), F_OK) != 0;
+	bad |= access(scratch_join(y.dir, STORE "/d/h"), F_OK) == 0;
+	yard_close(&y);
+	return bad;
+}
+
+/* Each file system and filter has its own word for locks that it does not have. */
+static int without_locks(void *argument)
+{
+	static const long numbers[] = {SYS_fcntl};
+	struct yard y;
+	int bad = 0;
+
+	yard_open(&y);
+	int64_t fd = io_rig_open_file(&y.rig, "f", CKPT_OPEN_RDWR);
+	bad |= fd < 0;
+	if (confine_syscalls(numbers, 1, *(int *)argument) < 0)
+		return CONFINE_SKIP;
+	bad |= io_rig_do(&y.rig,
+		       &(struct ckpt_io_req){.op = CKPT_IO_OP_LOCK, .fd = (int)fd, .slot = -1}) !=
+	       -ENOLCK;
+	bad |= io_rig_fd(&y.rig, CKPT_IO_OP_CLOSE, fd, 0) != 0;
+	yard_close(&y);
+	return bad;
+}
+
+static void each_error(int (*body)(void *))
+{
+	int errors[] = {EINVAL, ENOSYS, EOPNOTSUPP, EPERM};
+	/* Of a lock EPERM is what it says. */
+	size_t count = body == without_locks ? COUNT(errors) - 1 : COUNT(errors);
+
+	for (size_t i = 0; i < count; i++) {
+		int r = confine_run(body, &errors[i]);
 		if (r == CONFINE_SKIP)
 			skip();
 		assert_int_equal(r, 0);
 	}
+}
+
+static void test_rename_by_link(void **state)
+{
+	(void)state;
+	each_error(without_noreplace);
+}
+
+static void test_no_links(void **state)
+{
+	(void)state;
+	each_error(without_links);
+}
+
+static void test_no_locks(void **state)
+{
+	(void)state;
+	each_error(without_locks);
 }
 
 static void test_long_paths(void **state)
@@ -215,6 +284,8 @@ int main(void)
 		cmocka_unit_test(test_old_kernel),
 		cmocka_unit_test(test_filtered),
 		cmocka_unit_test(test_rename_by_link),
+		cmocka_unit_test(test_no_links),
+		cmocka_unit_test(test_no_locks),
 		cmocka_unit_test(test_long_paths),
 	};
 

@@ -760,6 +760,7 @@ static void test_advice(void **state)
 		{-EFBIG, "ulimit -f"},
 		{-EBUSY, "end that first"},
 		{-EEXIST, "another process"},
+		{-ENOLCK, "-o flock"},
 	};
 	struct scene *s = *state;
 	struct ckpt_object object = {.fd = -1};
@@ -774,6 +775,10 @@ static void test_advice(void **state)
 		assert_int_equal(s->rig.err.sys_errno, -cases[i].code);
 		assert_int_equal(s->rig.err.offset, -1);
 	}
+	io_fault_clear(&s->fault);
+	(void)always(s, CKPT_IO_OP_RENAME, -EOPNOTSUPP);
+	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EOPNOTSUPP);
+	assert_non_null(strstr(s->rig.err.message, "without replacing"));
 	io_fault_clear(&s->fault);
 	/* Every verb that makes something says the same of a directory that has gone. */
 	assert_int_equal(store_rig_mkdir(&s->rig, "none/d"), -ENOENT);
