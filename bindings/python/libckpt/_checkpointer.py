@@ -64,7 +64,7 @@ class _Core:
         return self.engine.options.save_timeout + _GRACE
 
     def fence(self) -> None:
-        """Runs the fence of the last save; raises what it finds."""
+        """Runs the fence of the last save. What it finds costs that save, see _review()."""
         for save in list(self.saves):
             if not save._fenced:
                 start = time.perf_counter()
@@ -72,9 +72,6 @@ class _Core:
                     save._fence(self.deadline, ahead=True)
                 finally:
                     save._loop_time += time.perf_counter() - start
-                if isinstance(save._failure, errors.TornSnapshotError):
-                    save._told = True
-                    raise save._failure
 
     def finish(self) -> None:
         """Lets what is under way come to its end, and closes. Raises nothing but interrupts."""
@@ -169,9 +166,10 @@ class Checkpointer:
     every: step(n) saves when n is a multiple of it; None: only save() does.
     keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
         keep all.
-    on_error: what to do when a save fails because of the storage: "warn" warns, and raises from the
-        third in a row on; "raise" raises; a function is called with the error. That happens in the
-        loop's thread: in the save() that cannot start, or in the next call of this object. What
+    on_error: what to do when a save fails because of the storage, or because a tensor was changed
+        before it was copied: "warn" warns, and raises from the third in a row on; "raise" raises; a
+        function is called with the error. That happens in the loop's thread: in the save() that
+        cannot start, or in the next call of this object, never in an optimizer's step(). What
         Save.wait() has raised counts for the three in a row, but is not reported a second time:
         neither by a warning, nor by another exception, nor to the function. Integrity errors and
         misuse always raise.

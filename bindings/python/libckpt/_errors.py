@@ -210,6 +210,8 @@ class StepError(CheckpointError):
 class TornSnapshotError(CheckpointError):
     """Something changed a tensor before its copy was complete; the save was failed."""
 
+    transient = True
+
 
 class SkippedError(CheckpointError):
     """The last save still ran, and busy="skip" was asked for."""
