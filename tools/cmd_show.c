@@ -30,7 +30,7 @@ static const char help[] =
 
 static const char *const dtype_names[CKPT_DTYPE_END] = {"?", "BOOL", "U8", "I8", "U16", "I16",
 	"U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0",
-	"C64", "C128", "C32", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+	"C64", "C128", "C32", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4_X2"};
 
 static const char *dtype_name(uint32_t dtype)
 {

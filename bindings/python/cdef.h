@@ -57,7 +57,8 @@ enum ckpt_dtype {
 	CKPT_C32 = 19,
 	CKPT_F8_E4M3FNUZ = 20,
 	CKPT_F8_E5M2FNUZ = 21,
-	CKPT_DTYPE_END = 22,
+	CKPT_F4_X2 = 22,
+	CKPT_DTYPE_END = 23,
 };
 
 enum ckpt_device_kind {

@@ -66,7 +66,8 @@ enum ckpt_dtype {
 	CKPT_C32 = 19,         /* + two 16-bit floats */
 	CKPT_F8_E4M3FNUZ = 20, /* + */
 	CKPT_F8_E5M2FNUZ = 21, /* + */
-	CKPT_DTYPE_END = 22
+	CKPT_F4_X2 = 22,       /* torch.float4_e2m1fn_x2: a byte of two; stored as F4 */
+	CKPT_DTYPE_END = 23
 };
 
 /* Where the bytes of a tensor are. */

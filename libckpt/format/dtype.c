@@ -33,6 +33,7 @@ static const struct dtype dtypes[CKPT_DTYPE_END] = {
 	[CKPT_C32] = {"C32", "U8", 4},
 	[CKPT_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", "U8", 1},
 	[CKPT_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", "U8", 1},
+	[CKPT_F4_X2] = {"F4_X2", "F4", 1},
 };
 
 uint32_t ckpt_dtype_bytes(uint32_t dtype)
@@ -48,6 +49,11 @@ const char *ckpt_dtype_name(uint32_t dtype)
 const char *ckpt_dtype_stored(uint32_t dtype)
 {
 	return dtype < CKPT_DTYPE_END ? dtypes[dtype].stored : NULL;
+}
+
+uint32_t ckpt_dtype_packed(uint32_t dtype)
+{
+	return dtype == CKPT_F4_X2 ? 2 : 1;
 }
 
 uint32_t ckpt_dtype_parse(const char *name)

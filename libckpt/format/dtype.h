@@ -12,6 +12,8 @@ uint32_t ckpt_dtype_bytes(uint32_t dtype);
 const char *ckpt_dtype_name(uint32_t dtype);
 /* The name in the safetensors header: the same, or "U8" for a type that safetensors lacks. */
 const char *ckpt_dtype_stored(uint32_t dtype);
+/* So many values of safetensors are one element. */
+uint32_t ckpt_dtype_packed(uint32_t dtype);
 /* The type of an index's name; 0 if there is none. */
 uint32_t ckpt_dtype_parse(const char *name);
 

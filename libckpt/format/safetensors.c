@@ -12,6 +12,16 @@
 
 #define LENGTH_BYTES 8
 
+/* safetensors counts the values that a byte holds, in the last dimension. */
+static uint32_t unpacked_shape(int64_t packed, int64_t *shape, uint32_t ndim)
+{
+	if (ndim == 0)
+		shape[ndim++] = 1;
+	/* No dimension is more than a shard may hold. */
+	shape[ndim - 1] *= packed;
+	return ndim;
+}
+
 /*
  * The shape in the header. Where a type is stored as U8, the bytes of an element become one more
  * dimension, the last, so that the shape still says how the bytes lie.
@@ -26,6 +36,8 @@ static uint32_t stored_shape(const struct ckpt_entry *e, int64_t shape[CKPT_NDIM
 		shape[i] = e->shape[i];
 	if (bytes > 1 && strcmp(ckpt_dtype_stored(e->dtype), "U8") == 0)
 		shape[ndim++] = bytes;
+	if (ckpt_dtype_packed(e->dtype) > 1)
+		ndim = unpacked_shape(ckpt_dtype_packed(e->dtype), shape, ndim);
 	return ndim;
 }
 

@@ -46,8 +46,8 @@ static void test_stream(void **state)
 }
 
 static const uint32_t dtypes[] = {CKPT_BOOL, CKPT_U8, CKPT_I16, CKPT_BF16, CKPT_F32, CKPT_F64,
-	CKPT_C64, CKPT_C128, CKPT_F8_E4M3, CKPT_F8_E5M2FNUZ, CKPT_I64};
-static const unsigned sizes[] = {1, 1, 2, 2, 4, 8, 8, 16, 1, 1, 8};
+	CKPT_C64, CKPT_C128, CKPT_F8_E4M3, CKPT_F8_E5M2FNUZ, CKPT_F4_X2, CKPT_I64};
+static const unsigned sizes[] = {1, 1, 2, 2, 4, 8, 8, 16, 1, 1, 1, 8};
 #define TYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
 /* A transposed view is saved as what it shows; a transposed target gets it back in place. */

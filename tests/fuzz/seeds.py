@@ -707,6 +707,17 @@ def command_lines():
         yield name, bytes([program]) + b"".join(word.encode() + b"\0" for word in arguments)
 
 
+def wrapper(kind):
+    """A tensor that wraps another one, of that class."""
+    return {
+        "class": kind,
+        "size": [2, 3],
+        "stride": [3, 1],
+        "context": None,
+        "inner": {"a": {"$tensor": "t"}},
+    }
+
+
 def states_that_load():
     """The Python state of a step: what load() decodes."""
     optimizer = {
@@ -747,6 +758,8 @@ def states_that_load():
         "optimizer": {"opt": {"$optimizer": optimizer}},
         "module": {"$module": {"prefix": "", "tensors": ["t"], "extra": {"n": {"$int": "1"}}}},
         "object": {"$object": {"class": "x", "state": {"epoch": 3}}},
+        "wrapper": {"$wrapper": wrapper("__main__:Pair")},
+        "file": {"$bytesio": [2, {"$bytes": "AAECAw=="}]},
         "json-in-json": {"$json": '{"$json":"{\\"$tuple\\":[1]}"}'},
     }
 
@@ -781,6 +794,8 @@ def states_that_lie():
             ]
         },
         "short-key": {"$np.random": ["MT19937", {"bit_generator": "MT19937", "state": mt19937}]},
+        "wrapper-of-torch": {"$wrapper": wrapper("torch._subclasses.fake_tensor:FakeTensor")},
+        "wrapper-of-no-class": {"$wrapper": wrapper("torch:onnx.dynamo")},
         "unknown-tag": {"$future": 1},
         "tag-of-a-list": {"$type": ["int"]},
         "tensor-that-is-not-there": {"$tensor": "nothing"},

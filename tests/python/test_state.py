@@ -486,6 +486,13 @@ def test_a_plain_data_loader_is_refused_with_advice(opened: Any) -> None:
         def load_state_dict(self, state: dict[str, int]) -> None:
             self.at = state["at"]
 
+    class Adapter(Stateful):
+        """As Accelerate's: it has the methods, and nothing to ask."""
+
+        use_stateful_dataloader = False
+
+    with pytest.raises(libckpt.UnsupportedStateError, match="does not know its position"):
+        opened({"loader": Adapter(list(range(4)))}).resume()  # type: ignore[arg-type]
     mine = Stateful(list(range(4)))  # type: ignore[arg-type]
     ckpt = opened({"loader": mine})
     ckpt.save(1).wait()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same, bits
+from conftest import assert_same, bits, shards
 from libckpt._dtypes import torch_numbers
 from safetensors.torch import load_file
 from torch import nn
@@ -38,9 +38,22 @@ def test_every_dtype_to_the_bit(opened: Any, store: Path, dtype: torch.dtype) ->
     saved(opened, state)
     assert_same(libckpt.load(store), then)
     for tensor in state.values():
-        tensor.view(torch.uint8).zero_() if tensor.dim() else tensor.zero_()
+        tensor.untyped_storage().fill_(0)
     opened(state).resume()
     assert_same(state, then)
+
+
+def test_safetensors_reads_pairs_of_four_bits(opened: Any, store: Path) -> None:
+    """Its shape counts the values, of which torch has two in an element."""
+    dtype = torch.float4_e2m1fn_x2
+    state = {"a": noise((2, 3), dtype), "scalar": noise((), dtype), "none": noise((0, 3), dtype)}
+    saved(opened, state)
+    (shard,) = shards(store)
+    held = load_file(shard)
+    for name, tensor in state.items():
+        assert held[name].dtype == dtype
+        assert held[name].shape == (tensor.shape or (1,))
+        assert bits(held[name]) == bits(tensor)
 
 
 def test_all_of_torchs_dtypes_are_known_or_refused(opened: Any) -> None:
@@ -172,12 +185,12 @@ def refused() -> list[tuple[str, Any, str]]:
         ("csr", torch.eye(3).to_sparse_csr(), "to_dense"),
         ("quantized", quantized, "int_repr"),
         ("meta", torch.zeros(3, device="meta"), "materialize"),
-        ("fake", fake.from_tensor(torch.zeros(3)), "FakeTensor"),
-        ("subclass", torch.zeros(3).as_subclass(Wrapped), "Wrapped"),
+        ("fake", fake.from_tensor(torch.zeros(3)), "FakeTensor, which has no data"),
+        ("subclass", torch.zeros(3).as_subclass(Wrapped), "as_subclass"),
         (
             "nested",
             torch.nested.nested_tensor([torch.zeros(2)], layout=torch.jagged),
-            "NestedTensor",
+            "NestedTensor, a nested tensor: save value.values()",
         ),
         ("lazy", nn.LazyLinear(3).weight, "run the model once"),
         ("conjugate", torch.zeros(3, dtype=torch.complex64).conj(), "resolve_conj"),

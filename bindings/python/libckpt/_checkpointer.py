@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
+from ._differences import patterns_of
 from ._door import apart
 from ._early import check_early
 from ._engine import Engine, Options, check, logger
@@ -27,6 +28,8 @@ from ._restore import restore
 from ._save import Progress, Save, callback
 from ._specials import check_state, find_specials, refuse_sharded
 from ._state import SMALL_BYTES, Planner, Snapshot
+from ._twice import explained, note_open
+from ._typed import Path
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -48,6 +51,7 @@ class _Core:
 
     def __init__(self, engine: Engine, drain_timeout: float = 0.0) -> None:
         self.engine = engine
+        note_open(engine)
         #: seconds that the end waits for the remote store
         self.drain_timeout = drain_timeout
         self.fences: Fences | None = None
@@ -249,6 +253,12 @@ class Checkpointer:
     #: for the test that shows what the fence is for
     _fence_disabled = False
 
+    #: the state was saved or resumed here, so that resume() is going back
+    _lived = False
+
+    #: settings that a step which was resumed did not have: the program has them, not the loop
+    _kept: frozenset[Path] = frozenset()
+
     #: the save of the state that was started last
     _last: Save | None = None
 
@@ -306,7 +316,7 @@ class Checkpointer:
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
         self._progress, self._allow_pickle = progress, allow_pickle
-        self._streak, self._said_eager = 0, False
+        self._streak, self._said_eager, self._looked = 0, False, False
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         ranks = join(directory, distributed, options)
@@ -315,11 +325,11 @@ class Checkpointer:
             open_all(directory, options, ranks, opened)
             self._core = _Core(opened[0], patience)
             self._core.fences = Fences(self._pass_fence)
-            if signals:
-                self._heed(signals, grace)
+            self._heed(signals, grace)
             self._planner = self._planner_of(eager)
             self._finalizer = weakref.finalize(self, _forgotten, self._core)
-        except BaseException:
+        except BaseException as error:
+            explained(error, directory)
             self._let_go(opened)
             raise
 
@@ -345,6 +355,8 @@ class Checkpointer:
         )
 
     def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
+        if not signals:
+            return
         engine = self._core.engine
         group = make_group(engine.options.save_timeout) if engine.world > 1 else None
         self._core.preemption = Preemption(signals, grace, group)
@@ -386,9 +398,12 @@ class Checkpointer:
             self._leave(number, preemption)
         self._review()
         self._check_fenced()
-        if self._every is not None and number % self._every == 0:
-            return self.save(number)
-        return None
+        due = self._every is not None and number % self._every == 0
+        if not due and not self._looked and self.state is not None:
+            # The optimizers have made their state by now.
+            check_early(self.state, self._planner, allow_pickle=self._allow_pickle)
+        self._looked = True
+        return self.save(number) if due else None
 
     def _leave(self, step: int, preemption: Preemption) -> NoReturn:
         """Saves for the last time, if that can be done in the time that is left."""
@@ -453,6 +468,7 @@ class Checkpointer:
         except errors.CheckpointError as error:
             if error.step is None:
                 error.step = number
+            explained(error, engine.path, engine)
             # What failed after it had started is in the library's log already.
             if save._failure is None:
                 logger.error("save of step %d to %s failed: %s", number, engine.path, error)
@@ -462,6 +478,7 @@ class Checkpointer:
             return save
         self._core.saves.append(save)
         self._last = save if same else None
+        self._lived = self._lived or same
         save._loop_time = time.perf_counter() - start
         return save
 
@@ -617,7 +634,9 @@ class Checkpointer:
 
     # Getting it back.
 
-    def resume(self, step: Step = "latest") -> int:
+    def resume(
+        self, step: Step = "latest", *, strict: bool = True, tolerate: Iterable[str] = ()
+    ) -> int:
         """
         Restores the state in place, and the random number generators, and returns the step to
         continue from: 0 if nothing was ever committed, or with new_start. (A tensor or array in a
@@ -627,12 +646,20 @@ class Checkpointer:
         an error in the log and a warning. An older step may be asked for ("latest~1", or a
         number); what is saved next then continues from there.
 
-        Where there is nothing to restore, a state that could not be saved is refused here rather
-        than when the first save is due, as far as that can be known without asking its objects for
-        their state_dict().
+        What only one of step and state has (a parameter, a group of an optimizer, a key) is
+        refused, and listed. `tolerate` are patterns over names ("head.*", "ema/*") for which it is
+        not: what is new stays as it is, what is gone is left out, and a warning lists both.
+        strict=False tolerates all of it. Plain settings in a dict that the step does not have stay,
+        with a warning, unless this Checkpointer has saved or resumed the state before and they have
+        not stayed then.
+
+        A state that could not be saved is refused here rather than when the first save is due, as
+        far as that can be known without asking its objects for their state_dict(); what depends on
+        state that an optimizer has not made yet, in the first step().
         """
         engine = self._core.engine
         engine.guard()
+        tolerated = patterns_of(strict, tolerate)
         if self.state is None:
             raise errors.UnsupportedStateError(
                 "there is no state to resume: give one to Checkpointer"
@@ -644,13 +671,24 @@ class Checkpointer:
         self._review()
         self._last = None
         if engine.options.new_start and step == "latest":
-            check_early(state, allow_pickle=self._allow_pickle)
+            check_early(state, self._planner, allow_pickle=self._allow_pickle)
             logger.info("%s: started anew", engine.path)
             return 0
+        # Before anything is changed.
+        check_early(state, self._planner, allow_pickle=self._allow_pickle)
         start = time.perf_counter()
 
         def read(reader: Any) -> None:
-            restore(reader, state, allow_pickle=self._allow_pickle, progress=self._progress)
+            stayed = restore(
+                reader,
+                state,
+                allow_pickle=self._allow_pickle,
+                progress=self._progress,
+                tolerated=tolerated,
+                exact=self._lived,
+                kept=self._kept,
+            )
+            self._kept |= stayed
             reader.adopt()
             if reader.differ:
                 warnings.warn(
@@ -662,9 +700,9 @@ class Checkpointer:
 
         found, _ = read_newest(engine, step, read)
         if found is None:
-            check_early(state, allow_pickle=self._allow_pickle)
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
+        self._lived = True
         logger.info(
             "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
         )

@@ -33,6 +33,7 @@ _TYPES: dict[int, tuple[str, str, str | None]] = {
     19: ("C32", "complex32", None),
     20: ("F8_E4M3FNUZ", "float8_e4m3fnuz", None),
     21: ("F8_E5M2FNUZ", "float8_e5m2fnuz", None),
+    22: ("F4_X2", "float4_e2m1fn_x2", None),
 }
 
 U8 = 2

@@ -10,9 +10,10 @@ parallelism) it differs from where the rows are.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -67,7 +68,14 @@ class Spread(NamedTuple):
 
 def is_spread(value: Any) -> bool:
     """True for a tensor that is spread over ranks."""
-    return hasattr(type(value), "__create_chunk_list__")
+    return _is_spread_class(type(value))
+
+
+def _has_boxes(kind: Any) -> bool:
+    return hasattr(kind, "__create_chunk_list__")
+
+
+_is_spread_class: Callable[[Any], bool] = functools.lru_cache(maxsize=1024)(_has_boxes)
 
 
 def is_dtensor(value: Any) -> bool:

@@ -9,12 +9,16 @@ hooks, extra state) is asked for its state_dict() every time.
 
 from __future__ import annotations
 
+import collections
+import functools
 import operator
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ._errors import UnsupportedStateError
 from ._glance import same_items
 from ._layout import memory_of
 
@@ -40,14 +44,29 @@ _read_tables = operator.attrgetter("_parameters", "_buffers", "_modules")
 _read_hooks = operator.attrgetter(*_HOOKS)
 #: fully_shard() is not a say of its own: what its hooks do is done here, see reshard().
 _FSDP = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
+#: Nor is activation checkpointing, whose hooks take the wrapper's name out of the keys.
+_ACTIVATIONS = "torch.distributed.algorithms._checkpoint"
 _read_transient = operator.attrgetter("_non_persistent_buffers_set")
+
+
+#: Children whose names are in no tensor's name, and the wrappers that have them.
+_WRAPPERS = {"_orig_mod": "OptimizedModule", "_checkpoint_wrapped_module": "ActivationWrapper"}
+_WRAPPED = re.compile(rf"(?<![^./])(?:{'|'.join(_WRAPPERS)})\.")
+
+
+def _names_of(kind: Any) -> tuple[str, ...]:
+    return tuple(one.__name__ for one in kind.__mro__)
+
+
+_class_names: Callable[[Any], tuple[str, ...]] = functools.lru_cache(maxsize=1024)(_names_of)
 
 
 def wrapped_child(module: nn.Module) -> str | None:
     """The child that a wrapper wraps and whose name is no part of a tensor's name."""
-    kind = type(module)
-    if kind.__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
-        return "_orig_mod"
+    for name, kind in _WRAPPERS.items():
+        # The class itself may be one that fully_shard() has made of it.
+        if name in module._modules and kind in _class_names(type(module)):
+            return name
     parallel = sys.modules.get("torch.nn.parallel")
     if parallel is not None and isinstance(
         module, (parallel.DistributedDataParallel, parallel.DataParallel)
@@ -56,9 +75,11 @@ def wrapped_child(module: nn.Module) -> str | None:
     return None
 
 
-def unwrap(module: nn.Module) -> nn.Module:
-    """The module inside of wrappers."""
+def unwrap(module: nn.Module, *, hooked: bool = False) -> nn.Module:
+    """The module inside of wrappers. `hooked`: or a wrapper that changes what that one says."""
     while (name := wrapped_child(module)) is not None:
+        if hooked and not _is_only_torch(module):
+            break
         inner = module._modules[name]
         if inner is None:
             break
@@ -75,7 +96,7 @@ def _overrides(module: nn.Module) -> bool:
     import torch
 
     if wrapped_child(module) is not None:
-        return False
+        return not _is_only_torch(module)
     if type(module._parameters) is not dict:  # a script module keeps them elsewhere
         return True
     for name in _OVERRIDES:
@@ -84,7 +105,28 @@ def _overrides(module: nn.Module) -> bool:
             method, "__module__", ""
         ).startswith("torch.nn.modules."):
             return True
-    return not all(map(_is_of_fsdp, _hooks_of(module)))
+    return not _is_only_torch(module)
+
+
+def _is_only_torch(module: nn.Module) -> bool:
+    """True if it has no hooks but those that torch gives it."""
+    return all(map(_is_of_torch, _hooks_of(module)))
+
+
+def loads_itself(module: nn.Module) -> bool:
+    """True if the module itself decides what becomes of what it is given."""
+    import torch
+
+    method = type(module)._load_from_state_dict
+    return (
+        method is not torch.nn.Module._load_from_state_dict
+        and not method.__module__.startswith("torch.nn.modules.")
+    ) or not all(map(_is_of_torch, module._load_state_dict_pre_hooks.values()))
+
+
+def is_extra_state(name: str) -> bool:
+    """True for the key of what a module's get_extra_state() gives."""
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def _hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
@@ -92,8 +134,9 @@ def _hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
         yield from hooks.values()
 
 
-def _is_of_fsdp(hook: Any) -> bool:
-    return (getattr(getattr(hook, "hook", hook), "__module__", None) or "").startswith(_FSDP)
+def _is_of_torch(hook: Any) -> bool:
+    where = getattr(getattr(hook, "hook", hook), "__module__", None) or ""
+    return where.startswith((*_FSDP, _ACTIVATIONS))
 
 
 def reshard(module: nn.Module) -> bool:
@@ -109,7 +152,7 @@ def reshard(module: nn.Module) -> bool:
 
 def _fsdp_class(module: nn.Module) -> int:
     """Where FSDPModule stands among the classes of a module; 0: nowhere."""
-    names = [kind.__name__ for kind in type(module).__mro__]
+    names = _class_names(type(module))
     return names.index("FSDPModule") if "FSDPModule" in names else 0
 
 
@@ -168,14 +211,71 @@ def parameter_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
             yield from parameter_names(child, prefix if name == wrapped else f"{prefix}{name}.")
 
 
+def buffer_slots(
+    module: nn.Module, prefix: str = ""
+) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
+    """Names of all buffers that are saved, also of those that are None, and who has them."""
+    for name in module._buffers:
+        if name not in module._non_persistent_buffers_set:
+            yield prefix + name, (module, name)
+    wrapped = wrapped_child(module)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from buffer_slots(child, prefix if name == wrapped else f"{prefix}{name}.")
+
+
 def own_memory(module: nn.Module) -> set[int]:
     """Where the parameters and buffers are."""
     return {memory_of(tensor).data_ptr() for tensor in chain(module.parameters(), module.buffers())}
 
 
 def strip_wrappers(name: str) -> str:
-    """A key of a state_dict() without the name that torch.compile puts into it."""
-    return name.replace("_orig_mod.", "")
+    """A name without those that torch.compile and activation checkpointing put into it."""
+    return _WRAPPED.sub("", name)
+
+
+def plain_keys(module: nn.Module, keys: Iterable[str], where: str) -> dict[str, str]:
+    """Of the keys of a state_dict() the names without those of the wrappers that the module has."""
+    both = {key: _plain_key(module, key) for key in keys}
+    names = {key: known for key, (known, _) in both.items()}
+    guessed = {key: plain for key, (known, plain) in both.items() if plain != known}
+    if guessed:
+        uses = collections.Counter(chain(names.values(), guessed.values()))
+        names.update((key, plain) for key, plain in guessed.items() if uses[plain] == 1)
+    if len(set(names.values())) != len(names):
+        twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
+        raise UnsupportedStateError(
+            f"{where}: its state_dict() has several keys that are {twice[0]!r} without the names "
+            "of wrappers, so that only one of them could be saved: give the others another name"
+        )
+    return names
+
+
+def _plain_key(module: nn.Module, key: str) -> tuple[str, str]:
+    """
+    Its name without those of wrappers that are there, and the same without what is only called as
+    they call theirs where the key leads to no module: it may be another module's key, passed on.
+    """
+    if not _WRAPPED.search(key) and wrapped_child(module) is None:
+        return key, key
+    at: nn.Module | None = module
+    names: list[str] = []
+    rest = key.split(".")
+    while at is not None and rest:
+        wrapped = wrapped_child(at)
+        if wrapped in _WRAPPERS or (wrapped is not None and not names):
+            # Its hooks may have taken its name out already.
+            rest = rest[rest[0] == wrapped :]
+            at = at._modules[wrapped]
+        else:
+            names.append(rest[0])
+            at = at._modules.get(rest[0])
+            rest = rest[1:]
+    known = ".".join(names + rest)
+    if at is not None or not names:
+        return known, known
+    beyond = strip_wrappers(".".join([names[-1], *rest]))
+    return known, ".".join([*names[:-1], beyond])
 
 
 class Shape:
@@ -184,9 +284,8 @@ class Shape:
     def __init__(self, module: nn.Module) -> None:
         self._root = module
         self._modules = list(module.modules())
-        plain = [inner for inner in self._modules if wrapped_child(inner) is None]
-        self._plain = [inner for inner in plain if not any(_read_hooks(inner))]
-        self._hooked = [inner for inner in plain if any(_read_hooks(inner))]
+        self._plain = [inner for inner in self._modules if not any(_read_hooks(inner))]
+        self._hooked = [inner for inner in self._modules if any(_read_hooks(inner))]
         self._hooks = self._count_hooks()
         tables = self._tables()
         self._keys = list(chain.from_iterable(tables))

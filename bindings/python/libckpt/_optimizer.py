@@ -16,15 +16,19 @@ In the checkpoint's Python state an optimizer is
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
+from ._fence import fences_of
 from ._glance import same_items
 from ._layout import is_dtensor, is_part_like, is_spread
+from ._loaders import asking
 from ._marks import places_of
+from ._modules import strip_wrappers
 from ._ranks import Ranks
+from ._subclasses import wraps
 from ._tensors import (
     Described,
     Part,
@@ -79,6 +83,17 @@ def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
+def owned_by(optimizers: list[torch.optim.Optimizer]) -> dict[int, torch.Tensor]:
+    """What only these optimizers change, and not before the fence."""
+    fenced = [one for one in optimizers if fences_of(one) is not None]
+    free = {id(p) for one in optimizers if fences_of(one) is None for p in parameters(one)}
+    return {
+        id(parameter): parameter
+        for parameter in chain.from_iterable(map(parameters, fenced))
+        if not parameter.is_inference() and id(parameter) not in free
+    }
+
+
 def name_parameters(
     optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str]
 ) -> list[str]:
@@ -87,7 +102,7 @@ def name_parameters(
     for number, group in enumerate(optimizer.param_groups):
         own = group.get("param_names") or [None] * len(group["params"])
         for index, (parameter, spare) in enumerate(zip(group["params"], own, strict=True)):
-            name = known.get(id(parameter), spare)
+            name = known.get(id(parameter)) or (spare and strip_wrappers(spare))
             if name is None:
                 raise UnsupportedStateError(
                     f"parameter {index} of group {number} of {path_text(path)} (shape "
@@ -131,6 +146,8 @@ class OptimizerSource:
         #: of every parameter, as long as the optimizer's state has the same entries
         self._states: list[dict[str, Any]] = []
         self.param_names = name_parameters(optimizer, path, known)
+        #: those whose steps are fenced; None: what changes its parameters is not known
+        self.fences = fences_of(optimizer)
         self.names: set[str] = set()
         self.described: list[Described] = []
         self.part = part_of([], [])
@@ -149,8 +166,8 @@ class OptimizerSource:
 
     def _study(self) -> None:
         """Finds the tensors of the state, and remembers what it looked like."""
-        import torch
 
+        self._prefix = path_name(self.path)
         self._state_keys: list[Any] = []
         self._state_dicts: list[Any] = []
         self._keys, self._values = self._read()
@@ -164,10 +181,11 @@ class OptimizerSource:
         places: list[int] = []
         local = _local_roles(self.optimizer, self.params)
         place = 0
+        plain = list(map(_is_plain_tensor, self._values))
         for index, parameter in enumerate(self.params):
             found = []
             for role, value in (self.optimizer.state.get(parameter) or {}).items():
-                if isinstance(value, torch.Tensor):
+                if plain[place]:
                     names.append(self._add(self.param_names[index], role, value))
                     own = tensor_name(self.path, self.param_names[index], role) in self.owns
                     like = parameter if role in local and not own else None
@@ -182,11 +200,7 @@ class OptimizerSource:
                 place += 1
             if found:
                 roles.setdefault(tuple(found), []).append(index)
-        self._others = [
-            index
-            for index in range(len(self._values))
-            if not isinstance(self._values[index], torch.Tensor)
-        ]
+        self._others = [index for index, wanted in enumerate(plain) if not wanted]
         self._state_text = dump(_state_node(roles, len(self.params)))
         order = spread_last(tensors)
         self.described = [described[number] for number in order]
@@ -210,7 +224,7 @@ class OptimizerSource:
         return other
 
     def _add(self, parameter: str, role: str, value: torch.Tensor) -> bytes:
-        name = tensor_name(self.path, parameter, role)
+        name = state_tensor_name(self._prefix, parameter, role)
         check_tensor(value, name)
         if self._is_own(parameter, name, value):
             self.owns[name] = self._ranks.own_name(name)
@@ -278,7 +292,7 @@ class OptimizerSource:
         """Takes other tensors and values in; False if a tensor came or went."""
         import torch
 
-        if any(isinstance(values[place], torch.Tensor) for place in self._others):
+        if any(_is_plain_tensor(values[place]) for place in self._others):
             return False
         tensors = [values[place] for place in self._places]
         for name, old, new in zip(self.part.names, self.part.tensors, tensors, strict=True):
@@ -319,7 +333,7 @@ class OptimizerSource:
         if self.own_say:
             return self._node_of_own(encoder, put)
         groups = [
-            {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            {key: value for key, value in group.items() if key not in NO_OPTIONS}
             for group in self.optimizer.param_groups
         ]
         counts = [len(group["params"]) for group in self.optimizer.param_groups]
@@ -328,7 +342,7 @@ class OptimizerSource:
             self._encode_groups(encoder, groups, counts),
             self._state_text,
             dump(self._encode_values(encoder)),
-            dump(encoder.encode(other, (self.path, "other"), 4)),
+            dump(encoder.encode_handed(other, (self.path, "other"), 4)),
             "{}",
         )
 
@@ -361,20 +375,21 @@ class OptimizerSource:
     def _encode_values(self, encoder: Encoder) -> Json:
         if not self._others:
             return {}
-        import torch
 
         found: dict[str, Json] = {}
         for index, parameter in enumerate(self.params):
             for role, value in (self.optimizer.state.get(parameter) or {}).items():
-                if not isinstance(value, torch.Tensor):
+                if not _is_plain_tensor(value):
                     path = (((self.path, "state"), self.param_names[index]), role)
                     found.setdefault(str(index), {})[role] = encoder.encode(value, path, 6)
         return found
 
     def _node_of_own(self, encoder: Encoder, put: Callable[[str, torch.Tensor, bool], None]) -> str:
-        import torch
 
-        state = self.optimizer.state_dict()
+        with asking(self.path, "state_dict"):
+            state = self.optimizer.state_dict()
+        if not _is_usual(state):
+            return dump({"$object": encoder.encode_object(self.optimizer, state, self.path, 4)})
         roles: dict[tuple[str, ...], list[int]] = {}
         values: dict[str, Json] = {}
         other: dict[Any, Any] = {}
@@ -385,7 +400,7 @@ class OptimizerSource:
             tensors = []
             for role, value in entry.items():
                 path = (((self.path, "state"), self.param_names[key]), role)
-                if isinstance(value, torch.Tensor) and type(role) is str:
+                if _is_plain_tensor(value) and type(role) is str:
                     name = tensor_name(self.path, self.param_names[key], role)
                     put(name, value, self._is_own(self.param_names[key], name, value))
                     tensors.append(role)
@@ -396,7 +411,7 @@ class OptimizerSource:
             if tensors:
                 roles.setdefault(tuple(tensors), []).append(key)
         groups = [
-            {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            {key: value for key, value in group.items() if key not in NO_OPTIONS}
             for group in state["param_groups"]
         ]
         counts = [len(group["params"]) for group in state["param_groups"]]
@@ -405,9 +420,25 @@ class OptimizerSource:
             self._encode_groups(encoder, groups, counts),
             dump(_state_node(roles, len(self.params))),
             dump(values),
-            dump(encoder.encode(other, (self.path, "other"), 4)),
-            dump(encoder.encode(extra, (self.path, "extra"), 4)),
+            dump(encoder.encode_handed(other, (self.path, "other"), 4)),
+            dump(encoder.encode_handed(extra, (self.path, "extra"), 4)),
         )
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and not wraps(value)
+
+
+def _is_usual(state: Any) -> bool:
+    """True for a state_dict() that is made as torch makes them, and not by names for instance."""
+    return (
+        isinstance(state, Mapping)
+        and isinstance(state.get("state", {}), Mapping)
+        and isinstance(state.get("param_groups"), list)
+        and all(isinstance(group, dict) and "params" in group for group in state["param_groups"])
+    )
 
 
 def _local_roles(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> set[str]:
@@ -443,6 +474,35 @@ def expand_state(node: Iterable[Json], count: int) -> Iterable[tuple[int, str]]:
         for index in indices:
             for role in entry["roles"]:
                 yield index, role
+
+
+#: What a group has that is no option.
+NO_OPTIONS = {"params", "param_names"}
+
+
+def match_groups(saved: list[list[str]], here: list[list[str]]) -> list[int | None] | None:
+    """
+    Which saved group each live one is, by the parameters that both have; None for one that has
+    none of them. None if they are in other groups.
+    """
+    both = set(chain.from_iterable(saved)) & set(chain.from_iterable(here))
+    then = [both.intersection(names) for names in saved]
+    now = [both.intersection(names) for names in here]
+    numbers = {frozenset(names): number for number, names in enumerate(then) if names}
+    found = [numbers.get(frozenset(names)) for names in now]
+    if any(number is None and names for number, names in zip(found, now, strict=True)):
+        return None
+    # All that was saved is there again, in as many groups.
+    if len(set(found) - {None}) != len(numbers):
+        return None
+    # Groups that have no parameters at all are told apart by their order only.
+    empty = [number for number, names in enumerate(saved) if not names]
+    unfilled = [number for number, names in enumerate(here) if not names]
+    if len(empty) != len(unfilled):
+        return None
+    for number, old in zip(unfilled, empty, strict=True):
+        found[number] = old
+    return found
 
 
 def _same_objects(a: list[Any], b: list[Any]) -> bool:

@@ -10,7 +10,9 @@ node share out among them what they hold, so that each store has all that its ra
 from __future__ import annotations
 
 import fnmatch
+import functools
 import heapq
+import re
 import zlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -66,7 +68,7 @@ class Ranks(NamedTuple):
 
     def everywhere(self) -> Copies:
         """Of a tensor that is the same on all ranks."""
-        return Copies("world", self.world, self.rank)
+        return _everywhere(self)
 
     def of_first(self) -> Copies:
         """Of a tensor of which that of rank 0 is the one of all."""
@@ -77,9 +79,19 @@ class Ranks(NamedTuple):
         return copies if self.near is None else self.near.of(copies)
 
 
+@functools.lru_cache(maxsize=64)
+def _everywhere(ranks: Ranks) -> Copies:
+    return Copies("world", ranks.world, ranks.rank)
+
+
 def own_prefix(rank: int) -> str:
     """What the names of a rank's own tensors begin with."""
     return f"rank-{rank:05d}/"
+
+
+def is_own(name: object) -> bool:
+    """True for the name of a tensor that some rank has of its own."""
+    return isinstance(name, str) and re.match(r"rank-[0-9]{5}/", name) is not None
 
 
 def is_turn(name: str, copies: Copies) -> bool:
@@ -149,6 +161,6 @@ class PerRank(Generic[T]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes a value; a tensor keeps its memory if type and shape are the same."""
-        from ._restore import into
+        from ._into import into
 
         self.value = into(self.value, state["value"])

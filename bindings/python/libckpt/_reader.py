@@ -196,6 +196,10 @@ class Reader:
         self._targets.append((name.encode(), what))
         self._keep.append(keep)
 
+    def targets(self) -> list[tuple[str, Described]]:
+        """What has been bound: names, and where they go."""
+        return [(name.decode(), what) for name, what in self._targets]
+
     def read(self, progress: Callable[[Progress], object] | None = None) -> None:
         """Reads everything that was bound, and verifies it."""
         array, alive = _target_array(self._targets)
@@ -343,6 +347,10 @@ class Memory:
         self._made.setdefault((self.stored(name).home, "torch"), {})[str(memory.device)] = memory
         self._held[name, "torch"] = memory
         self._reader.bind(name, describe(memory), memory)
+
+    def hold(self, name: str, memory: torch.Tensor) -> None:
+        """What the decoder gives for the tensor."""
+        self._held[name, "torch"] = memory
 
     def get(self, name: str, kind: str) -> Any:
         """Memory that was wanted, for a decoder."""

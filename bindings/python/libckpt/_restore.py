@@ -8,14 +8,14 @@ to; nothing is changed by that. Then the library reads. Then everything else is 
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _dtypes, _rng
+from ._differences import Differences, Where, keeps_new_keys
 from ._engine import logger
 from ._errors import (
     CheckpointError,
@@ -24,24 +24,29 @@ from ._errors import (
     MismatchError,
     UnsupportedStateError,
 )
-from ._layout import is_dtensor, is_part_like, is_spread, memory_of
-from ._modules import (
-    class_name,
-    has_own_say,
-    own_memory,
-    parameter_names,
-    reshard,
-    strip_wrappers,
-    unwrap,
-    walk,
+from ._into import (
+    generators_in,
+    into,
+    is_generator,
+    is_module,
+    is_tensor,
+    keeper,
+    kind_of,
+    same_bits,
 )
+from ._layout import is_dtensor, is_part_like, is_spread, memory_of
+from ._live_parts import must_be_asked, want_part
+from ._loaders import asking, begin, generator_of, is_loader, is_of_user
+from ._module_load import ModuleLoad
+from ._modules import parameter_names, strip_wrappers, unwrap
+from ._optimizer import NO_OPTIONS, match_groups, name_parameters, parameters
 from ._optimizer import has_own_say as optimizer_has_own_say
-from ._optimizer import name_parameters, parameters
-from ._origin import LISTED, Origin, check_world
+from ._origin import Origin, check_world
 from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
-from ._specials import is_stateful
+from ._specials import Special, is_optimizer, is_stateful, specials_in
+from ._subclasses import Places, is_wrapped, wraps
 from ._tensors import (
     check_place,
     check_tensor,
@@ -50,7 +55,7 @@ from ._tensors import (
     is_whole,
     overlaps,
 )
-from ._typed import SPECIAL_TAGS, Decoder, Json, Path, path_text, tag_of
+from ._typed import SPECIAL_TAGS, Decoder, Json, Path, path_name, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch
@@ -64,8 +69,15 @@ def restore(
     *,
     allow_pickle: bool,
     progress: Callable[[Progress], object] | None,
-) -> None:
-    """Brings `state` back to what the step holds."""
+    tolerated: Sequence[str] = (),
+    exact: bool = False,
+    kept: Collection[Path] = (),
+) -> set[Path]:
+    """
+    Brings `state` back to what the step holds. `tolerated`: patterns over the names of what may be
+    new or gone. `exact`: it was saved or resumed before, so that settings which are new go, but for
+    those that are `kept`. Returns those that have stayed.
+    """
     origin = Origin.of(reader)
     meta = origin.meta
     if meta is None:
@@ -76,11 +88,11 @@ def restore(
             step=reader.step,
         )
     check_world(reader, origin)
-    live = _Live(reader, allow_pickle, origin)
+    live = _Live(reader, allow_pickle, origin, tolerated, exact=exact, kept=kept)
     try:
         live.match(meta, state)
     except (TypeError, LookupError, ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
+        if isinstance(error, CheckpointError) or is_of_user(error):
             raise
         raise FormatError(
             f"step {reader.step}: its state is malformed: {error!r}", step=reader.step
@@ -88,26 +100,61 @@ def restore(
     reader.read(progress)
     live.apply(meta, state)
     live.warn()
+    return live.stayed
 
 
 class _Live:
     """One restore. `match` finds what goes where, `apply` does what is no reading."""
 
-    def __init__(self, reader: Reader, allow_pickle: bool, origin: Origin) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        allow_pickle: bool,
+        origin: Origin,
+        tolerated: Sequence[str],
+        *,
+        exact: bool,
+        kept: Collection[Path],
+    ) -> None:
         self._reader = reader
+        self._exact = exact
+        self._kept_before = kept
+        #: settings that the step does not have, and that stay
+        self.stayed: set[Path] = set()
+        #: of dicts the keys that the step does not have, and that stay
+        self._staying: set[tuple[int, str]] = set()
+        #: modules that the step does not have, and where they are
+        self._new: list[Special] = []
         self._origin = origin
+        where = Where(reader.step, reader.engine.rank, reader.engine.world)
+        self.differences = Differences(where, tolerated)
+        #: nodes that have no place in the live state, and are left out
+        self._left: set[int] = set()
         #: objects that get another rank's state though they may have had another on each
         self._borrowed: list[str] = []
         #: values of a rank that was not there
         self._kept: list[str] = []
         self._stored = reader.stored(origin.meta)
         self._memory = Memory(reader, self._stored)
+        self.places = Places(
+            self.stored,
+            self.fits,
+            self.bind,
+            self.differences.problem,
+            whole=origin.whole,
+            allow_pickle=allow_pickle,
+        )
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
         self._local = set((origin.meta or {}).get("local") or ())
-        self._problems: dict[str, list[str]] = {}
         self._names: dict[int, str] = {}
         self._optimizers: list[_Optimizer] = []
         self._loads: dict[int, Callable[[], None]] = {}
+        #: other objects that have been
+        self._objects: list[Any] = []
+        #: loaders that have been restored, and where they are
+        self._begun: list[tuple[Any, Path]] = []
+        #: puts generators back, again, when nothing draws from them any more
+        self._late: list[Callable[[], object]] = []
         #: tensors and arrays in containers that cannot take bytes, and are replaced
         self._replaced: set[int] = set()
 
@@ -117,11 +164,14 @@ class _Live:
         if children is None:
             raise FormatError(f"step {self._reader.step}: its state is no dict")
         self._match_keys(dict(children), state, None)
+        for path, module in self._new:
+            if is_module(module):
+                self.name_tensors(parameter_names(unwrap(module), f"{path_name(path)}/"))
         for optimizer in self._optimizers:
             optimizer.match(self._names)
         for name, kind in references(self._rng()):
             self._memory.want(name, kind)
-        self._raise_problems()
+        self.differences.raise_problems()
 
     def _rng(self) -> Json:
         return {} if self._origin.own is None else self._origin.own["rng"]
@@ -129,7 +179,16 @@ class _Live:
     def apply(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
         """The tensors are in place; now everything else. The generators come last."""
         for key, node in _dict_items(meta["state"]) or ():
-            state[key] = self._apply(node, state[key])
+            if key in state:
+                state[key] = self._apply(node, state[key], (None, key))
+        # What draws when it begins may draw from what an object of the state has put back.
+        held = {id(one): keeper(one) for value in self._objects for one in generators_in(value)}
+        for loader, path in self._begun:
+            begin(loader, path)
+        for put_back in held.values():
+            put_back()
+        for put_back in self._late:
+            put_back()
         if self._origin.own is None:
             self._seed()
         else:
@@ -143,6 +202,7 @@ class _Live:
 
     def warn(self) -> None:
         """Says what another number of ranks has made of this rank's state."""
+        self.differences.warn()
         if self._origin.whole:
             return
         engine, said = self._reader.engine, []
@@ -169,48 +229,47 @@ class _Live:
 
     # Comparing.
 
-    def problem(self, kind: str, text: str) -> None:
-        """Notes a difference; `kind` is "missing", "unexpected" or "changed"."""
-        self._problems.setdefault(kind, []).append(text)
+    def problem(self, kind: str, text: str, name: str | None = None) -> bool:
+        """Notes a difference; True: it may be. See Differences."""
+        return self.differences.problem(kind, text, name)
 
-    def _raise_problems(self) -> None:
-        if not self._problems:
-            return
-        lines = [f"step {self._reader.step} does not fit the state:"]
-        for kind, meaning in (
-            ("missing", "in the state, and not in the checkpoint"),
-            ("unexpected", "in the checkpoint, and not in the state"),
-            ("changed", "different"),
-        ):
-            found = self._problems.get(kind, [])
-            if found:
-                lines.append(f"  {kind} ({meaning}): " + "; ".join(found[:LISTED]))
-                if len(found) > LISTED:
-                    lines[-1] += f"; and {len(found) - LISTED} more"
-        lines.append(
-            "  Nothing was changed. Build the state as it was when the step was saved, or take "
-            "what you need with libckpt.load()."
-        )
-        raise MismatchError("\n".join(lines), step=self._reader.step)
+    def stays(self, text: str, path: Path) -> bool:
+        """True, and a word of it, for a setting that the step does not have, and that stays."""
+        if not self._exact or path in self._kept_before:
+            self.stayed.add(path)
+        elif not self.differences.tolerates(path_name(path)):
+            return False
+        self.differences.stays(text)
+        return True
 
     def _match_keys(self, children: dict[str, Json], state: dict[str, Any], path: Path) -> None:
         for key, node in children.items():
             if key in state:
                 self._match(node, state[key], (path, key))
             else:
-                self.problem("unexpected", path_text((path, key)))
-        for key in state:
+                self._problem_at("unexpected", (path, key))
+        for key, value in state.items():
             if key not in children:
-                self.problem("missing", path_text((path, key)))
+                self._missing(value, (path, key))
+
+    def _missing(self, value: Any, path: Path) -> None:
+        """What the step does not have. Optimizers may have parameters of it."""
+        if self._problem_at("missing", path):
+            self._new += specials_in(value, path)
+
+    def _problem_at(self, kind: str, path: Path, what: str = "{}") -> bool:
+        return self.problem(kind, what.format(path_text(path)), path_name(path))
 
     def _match(self, node: Json, live: Any, path: Path) -> None:
         tag = tag_of(node) if type(node) is dict else None
         if tag in SPECIAL_TAGS:
             self._match_special(tag, node[tag], live, path)
         elif _is_special(live):
-            self.problem("changed", f"{path_text(path)} is a {_kind(live)}, and was plain data")
-        elif tag == "$tensor" and _is_tensor(live):
+            self.problem("changed", f"{path_text(path)} is a {kind_of(live)}, and was plain data")
+        elif tag == "$tensor" and is_tensor(live):
             self._match_tensor(self._memory.stored(node[tag]), live, path)
+        elif is_wrapped(node) and wraps(live):
+            self.places.place(node, live, live, path)
         elif tag == "$ndarray" and _is_array(live):
             if type(node[tag]) is dict:
                 self._match_array(self._memory.stored(node[tag].get("$tensor")), live, path)
@@ -227,8 +286,10 @@ class _Live:
     def _want(self, node: Json, path: Path) -> None:
         """What has no place in the live state gets memory of its own."""
         if _has_special(node):
-            self.problem("unexpected", f"the objects in {path_text(path)}")
+            if self._problem_at("unexpected", path, "the objects in {}"):
+                self._left.add(id(node))
             return
+        self._decoder.check(node)
         for name, kind in references(node):
             self._memory.want(name, kind)
 
@@ -237,12 +298,17 @@ class _Live:
             if key in live:
                 self._match(node, live[key], (path, key))
             elif live and any(references(node)):
-                self.problem("unexpected", path_text((path, key)))
+                if self._problem_at("unexpected", (path, key)):
+                    self._left.add(id(node))
             else:
                 self._want(node, (path, key))
         for key, value in live.items():
-            if key not in children and _holds_memory(value):
-                self.problem("missing", path_text((path, key)))
+            if key in children:
+                continue
+            if _holds_memory(value):
+                self._missing(value, (path, key))
+            elif keeps_new_keys(live) and self.stays(path_text((path, key)), (path, key)):
+                self._staying.add((id(live), key))
 
     def _match_tensor(self, stored: Stored, live: torch.Tensor, path: Path) -> None:
         if not self.fits(stored, live, path_text(path)):
@@ -256,12 +322,16 @@ class _Live:
 
     def fits(self, stored: Stored, live: torch.Tensor, where: str) -> bool:
         """True if the live tensor can take the bytes; otherwise a problem is noted."""
+        if wraps(live):
+            text = f"{where} is a {kind_of(live)}, which wraps tensors, and was {stored}"
+            self.problem("changed", text, where)
+            return False
         check_tensor(live, where)
         what = describe(live)
         if (what.dtype, what.full_shape) == (stored.dtype, stored.shape):
             return True
         now = f"{_dtypes.name_of(what.dtype)} {list(what.full_shape)}"
-        self.problem("changed", f"{where} is {now}, and was {stored}")
+        self.problem("changed", f"{where} is {now}, and was {stored}", where)
         return False
 
     def _match_array(self, stored: Stored, live: Any, path: Path) -> None:
@@ -281,7 +351,7 @@ class _Live:
         import torch
 
         if tag == "$module" and isinstance(live, torch.nn.Module):
-            self._loads[id(live)] = _Module(self, node, live, path).match()
+            self._loads[id(live)] = ModuleLoad(self, node, live, path).match()
         elif tag == "$optimizer" and isinstance(live, torch.optim.Optimizer):
             optimizer = _Optimizer(self, node, live, path)
             self._optimizers.append(optimizer)
@@ -290,12 +360,12 @@ class _Live:
             self._match_object(node, live, path)
         else:
             self.problem(
-                "changed", f"{path_text(path)} is a {_kind(live)}, and was {node['class']}"
+                "changed", f"{path_text(path)} is a {kind_of(live)}, and was {node['class']}"
             )
 
     def _match_object(self, node: Json, live: Any, path: Path) -> None:
-        if node["class"] != _kind(live):
-            text = f"{path_text(path)} is a {_kind(live)}, and was a {node['class']}"
+        if node["class"] != kind_of(live):
+            text = f"{path_text(path)} is a {kind_of(live)}, and was a {node['class']}"
             if type(live).__module__.startswith("torch."):
                 self.problem("changed", text)
                 return
@@ -305,18 +375,54 @@ class _Live:
             if found is None:
                 return
             node = found
-        self._want(node["state"], path)
+        if not is_loader(live) and must_be_asked(node):
+            with asking(path, "state_dict"):
+                state = live.state_dict()
+            self._want_like(node["state"], state, path)
+        else:
+            self._want(node["state"], path)
+        generator = generator_of(live)
+        if generator is not None and "generator" not in node:
+            self.differences.stays(f"the generator of {path_text(path)}")
+            generator = None
+        elif generator is None and "generator" in node:
+            self.differences.say(f"{path_text(path)} was given a generator, and now has none")
+        if generator is not None:
+            self._want(node["generator"], path)
 
         def load() -> None:
-            live.load_state_dict(self._decoder.decode(node["state"]))
+            state = self._decoder.decode(node["state"])
+            with asking(path, "load_state_dict"):
+                live.load_state_dict(state)
+            if is_loader(live):
+                self._begun.append((live, path))
+            else:
+                self._objects.append(live)
+            if generator is not None:
+                then = self._decoder.decode(node["generator"])
+                self._late.append(lambda: generator.set_state(then))
 
         self._loads[id(live)] = load
+
+    def _want_like(self, node: Json, live: Any, path: Path) -> None:
+        """Memory for what an object is to be given; what it has spread over ranks is read there."""
+        if want_part(self._memory, node, live):
+            return
+        children, items = _dict_items(node), _list_items(node)
+        if children is not None and isinstance(live, Mapping):
+            for key, item in children:
+                self._want_like(item, live.get(key), (path, key))
+        elif items is not None and _is_list_of(live, len(items)):
+            for index, (item, old) in enumerate(zip(items, live, strict=True)):
+                self._want_like(item, old, (path, index))
+        else:
+            self._want(node, path)
 
     def _of_this_rank(self, node: Json, live: Any, path: Path) -> Json | None:
         """The node to restore an object from; None: it stays as it is."""
         if not isinstance(live, PerRank):
-            # torch's schedulers go by the step, as all ranks do.
-            if not type(live).__module__.startswith("torch.optim."):
+            # torch's schedulers go by the step, and optimizers by parameters, as all ranks do.
+            if not (type(live).__module__.startswith("torch.optim.") or is_optimizer(live)):
                 self._borrowed.append(path_text(path))
             return node
         own = self._origin.own
@@ -326,7 +432,7 @@ class _Live:
             return None
         return found["$object"]
 
-    # What _Module and _Optimizer need.
+    # What ModuleLoad and _Optimizer need.
 
     def stored(self, name: object) -> Stored:
         """What the step says of a name."""
@@ -356,9 +462,9 @@ class _Live:
         """Memory for everything that a node without counterpart mentions."""
         self._want(node, path)
 
-    def want_tensor(self, name: str) -> torch.Tensor:
+    def want_tensor(self, name: str, device: torch.device | None = None) -> torch.Tensor:
         """Fresh memory for a tensor."""
-        fresh: torch.Tensor = self._memory.want(name, "torch")
+        fresh: torch.Tensor = self._memory.want(name, "torch", device)
         return fresh
 
     def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
@@ -371,130 +477,51 @@ class _Live:
 
     # Putting in place.
 
-    def _apply(self, node: Json, live: Any) -> Any:
+    def _apply(self, node: Json, live: Any, path: Path) -> Any:
+        if id(node) in self._left:
+            return live
         tag = tag_of(node) if type(node) is dict else None
         if tag in SPECIAL_TAGS:
             load = self._loads.pop(id(live), None)
             if load is not None:
                 load()
             return live
-        if (tag == "$tensor" and _is_tensor(live)) or (
+        if is_wrapped(node) and wraps(live):
+            return live
+        if (tag == "$tensor" and is_tensor(live)) or (
             tag == "$ndarray" and _is_array(live) and type(node[tag]) is dict
         ):
             return self._decoder.decode(node) if id(live) in self._replaced else live
         children = _dict_items(node)
         if children is not None and isinstance(live, dict):
             new = {
-                key: self._apply(item, live[key]) if key in live else self._decoder.decode(item)
+                key: self._apply(item, live[key], (path, key))
+                if key in live
+                else self._decoder.decode(item)
                 for key, item in children
+                if key in live or id(item) not in self._left
             }
+            for key, value in live.items():
+                if key not in new and ((id(live), key) in self._staying or _holds_memory(value)):
+                    new[key] = value
             live.clear()
             live.update(new)
             return live
         items = _list_items(node)
         if items is not None and _is_list_of(live, len(items)):
-            values = [self._apply(item, old) for item, old in zip(items, live, strict=True)]
+            values = [
+                self._apply(item, old, (path, index))
+                for index, (item, old) in enumerate(zip(items, live, strict=True))
+            ]
             if type(live) is tuple:
                 return tuple(values)
             live[:] = values
             return live
-        return into(live, self._decoder.decode(node))
-
-
-class _Module:
-    """A module of the live state, and what the checkpoint says of it."""
-
-    def __init__(
-        self, live: _Live, node: dict[str, Json], module: torch.nn.Module, path: Path
-    ) -> None:
-        self._live = live
-        self._node = node
-        self._module = module
-        self._path = path
-        self._prefix: str = node["prefix"]
-
-    def match(self) -> Callable[[], None]:
-        """Compares, and returns what is to be done after reading."""
-        prefix = self._prefix
-        reshard(self._module)
-        saved = {name[len(prefix) :]: self._live.stored(name) for name in self._node["tensors"]}
-        self._live.name_tensors(parameter_names(unwrap(self._module), prefix))
-        if has_own_say(self._module):
-            return self._match_own(saved)
-        here = dict(walk(self._module))
-        for name in sorted(self._common({*saved, *self._node["extra"]}, set(here))):
-            if self._live.fits(saved[name], here[name], prefix + name):
-                self._live.bind(saved[name].name, here[name])
-        self._check_ties(saved, here)
-        return _nothing
-
-    def _common(self, saved: set[str], here: set[str]) -> set[str]:
-        for name in sorted(here - saved):
-            self._live.problem("missing", self._prefix + name)
-        for name in sorted(saved - here):
-            self._live.problem("unexpected", self._prefix + name)
-        return here & saved
-
-    def _check_ties(self, saved: dict[str, Stored], here: dict[str, torch.Tensor]) -> None:
-        """One memory can take one tensor only."""
-        seen: dict[int, str] = {}
-        for name, tensor in here.items():
-            memory = memory_of(tensor)
-            if name not in saved or memory.numel() == 0:
-                continue
-            first = seen.setdefault(memory.data_ptr(), name)
-            if saved[first].home != saved[name].home and tensor.shape == here[first].shape:
-                self._live.problem(
-                    "changed",
-                    f"{self._prefix}{name} and {self._prefix}{first} are one tensor, and were two",
-                )
-
-    def _match_own(self, saved: dict[str, Stored]) -> Callable[[], None]:
-        import torch
-
-        inner = unwrap(self._module)
-        own = own_memory(inner)
-        state = inner.state_dict()
-        keys = {strip_wrappers(key): key for key in state}
-        extra = self._node["extra"]
-        for name in sorted(self._common({*saved, *extra}, set(keys))):
-            value = state[keys[name]]
-            if (name in saved) != isinstance(value, torch.Tensor):
-                self._live.problem("changed", f"{self._prefix}{name} is a {_kind(value)}")
-            elif name in extra:
-                self._live.want(extra[name], (self._path, name))
-            elif self._live.fits(saved[name], value, self._prefix + name):
-                if memory_of(value).data_ptr() in own:
-                    check_place(describe(value), self._prefix + name)
-                self._live.want_like(saved[name].name, value)
-
-        def load() -> None:
-            new = collections.OrderedDict(
-                (key, self._value(name, saved, state[key])) for name, key in keys.items()
-            )
-            new._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
-            inner.load_state_dict(new)
-            self._compare(inner.state_dict(), new)
-
-        return load
-
-    def _value(self, name: str, saved: dict[str, Stored], live: Any) -> Any:
-        if name in saved:
-            return self._live.want_like(saved[name].name, live)
-        return self._live.decode(self._node["extra"][name])
-
-    def _compare(self, after: dict[str, Any], new: dict[str, Any]) -> None:
-        """A module that loads by itself may have loaded something else."""
-        import torch
-
-        for key, value in new.items():
-            if isinstance(value, torch.Tensor) and not same_bits(after.get(key), value):
-                raise MismatchError(
-                    f"{path_text(self._path)}: after its load_state_dict(), {key} is not what the "
-                    f"checkpoint holds ({_dtypes.name_of(describe(value).dtype)} "
-                    f"{list(value.shape)}): its hooks change what they are given",
-                    tensor=self._prefix + strip_wrappers(key),
-                )
+        value = self._decoder.decode(node)
+        self.differences.compare(live, value, path)
+        if is_generator(live):
+            self._late.append(lambda: into(live, value))
+        return into(live, value)
 
 
 class _Optimizer:
@@ -511,15 +538,19 @@ class _Optimizer:
         #: new state of every parameter of the checkpoint that is a tensor
         self._tensors: dict[int, dict[str, torch.Tensor]] = {}
         self._params: dict[int, torch.Tensor] = {}
+        #: parameters that the checkpoint does not have
+        self._new: list[torch.Tensor] = []
+        #: of each live group, the number of the one in the checkpoint; None: it is new
+        self._groups: list[int | None] = []
         #: identities of parameters whose steps the GPU counts
         self._counted: set[int] | None = None
 
     def match(self, names: dict[int, str]) -> None:
         """Compares the parameters by their names, and finds memory for the state."""
-        if self._node["class"] != _kind(self._optimizer):
+        if self._node["class"] != kind_of(self._optimizer):
             self._live.problem(
                 "changed",
-                f"{self._where} is a {_kind(self._optimizer)}, and was a {self._node['class']}",
+                f"{self._where} is a {kind_of(self._optimizer)}, and was a {self._node['class']}",
             )
             return
         try:
@@ -532,35 +563,70 @@ class _Optimizer:
         by_name = dict(zip(here, parameters(self._optimizer), strict=True))
         for parameter in by_name.values():
             self._live.check_kept(parameter)
-        self._params = {index: by_name[name] for index, name in enumerate(self._node["params"])}
+        saved = self._names_now(here)
+        self._params = {index: by_name[name] for index, name in enumerate(saved) if name in by_name}
+        known = set(saved)
+        self._new = [parameter for name, parameter in by_name.items() if name not in known]
         own_say = optimizer_has_own_say(self._optimizer)
         for index, role, name in optimizer_tensors(self._node):
+            if index not in self._params:
+                continue
             stored = self._live.stored(name)
             self._tensors.setdefault(index, {})[role] = (
                 self._fresh(stored, self._params[index])
                 if own_say
                 else self._place(stored, self._params[index], role)
             )
-        for part in ("values", "other", "extra", "groups"):
+        for index_text, entry in self._node["values"].items():
+            if int(index_text) in self._params:
+                self._match_values(int(index_text), entry)
+        for part in ("other", "extra", "groups"):
             self._live.want(self._node[part], self._path)
 
+    def _match_values(self, index: int, entry: dict[str, Json]) -> None:
+        parameter = self._params[index]
+        for role, node in entry.items():
+            path = (((self._path, "state"), self._node["params"][index]), role)
+            if is_wrapped(node):
+                old = (self._optimizer.state.get(parameter) or {}).get(role)
+                placed = self._live.places.place(node, old, parameter, path, anew=True)
+                self._tensors.setdefault(index, {})[role] = placed
+            else:
+                self._live.want(node, path)
+
+    def _names_now(self, here: Iterable[str]) -> list[str]:
+        """Of the parameters of the checkpoint; older ones have names of wrappers in them."""
+        known, taken = set(here), set(self._node["params"])
+        names = []
+        for name in self._node["params"]:
+            plain = strip_wrappers(name)
+            # Some module may have had a child that is called as wrappers call theirs.
+            names.append(name if name in known or plain in taken else plain)
+            taken.add(plain)
+        return names
+
     def _match_groups(self, here: list[str]) -> bool:
-        saved, groups = self._node["params"], self._optimizer.param_groups
-        for name in sorted(set(here) - set(saved)):
-            self._live.problem("missing", f"{self._where}: parameter {name}")
-        for name in sorted(set(saved) - set(here)):
-            self._live.problem("unexpected", f"{self._where}: parameter {name}")
+        saved = self._names_now(here)
+        both = set(saved) & set(here)
+        wrong = False
+        for kind, names in (("missing", here), ("unexpected", saved)):
+            for name in sorted(set(names) - both):
+                text = f"{self._where}: parameter {name}"
+                wrong |= not self._live.problem(kind, text, name)
         counts = [group["count"] for group in self._node["groups"]]
         if sum(counts) != len(saved):
             raise FormatError(f"{self._where}: the groups do not add up")
-        if set(here) != set(saved):
+        if wrong:
             return False
-        if counts != [len(group["params"]) for group in groups] or not all(
-            set(a) == set(b)
-            for a, b in zip(_split(saved, counts), _split(here, counts), strict=True)
-        ):
-            self._live.problem("changed", f"{self._where} has its parameters in other groups")
+        found = match_groups(
+            _split(saved, counts),
+            _split(here, [len(group["params"]) for group in self._optimizer.param_groups]),
+        )
+        if found is None:
+            text = f"{self._where} has its parameters in other groups"
+            self._live.problem("changed", text, path_name(self._path))
             return False
+        self._groups = found
         return True
 
     def _fresh(self, stored: Stored, parameter: torch.Tensor) -> torch.Tensor:
@@ -573,6 +639,9 @@ class _Optimizer:
         import torch
 
         old = (self._optimizer.state.get(parameter) or {}).get(role)
+        if isinstance(old, torch.Tensor) and wraps(old):
+            self._live.fits(stored, old, stored.name)
+            return old
         local = is_dtensor(parameter) and self._live.is_local(stored.name)
         if old is not None and is_part_like(old, parameter):
             # Which it is where this rank has all of it: as it was saved.
@@ -624,8 +693,13 @@ class _Optimizer:
         """The tensors are read; puts them and everything else into the optimizer."""
         options = [self._live.decode(group["options"]) for group in self._node["groups"]]
         values = {
-            int(index): {role: self._live.decode(value) for role, value in entry.items()}
+            int(index): {
+                role: self._live.decode(value)
+                for role, value in entry.items()
+                if not is_wrapped(value)
+            }
             for index, entry in self._node["values"].items()
+            if int(index) in self._params
         }
         state = {
             index: {**self._tensors.get(index, {}), **values.get(index, {})}
@@ -642,47 +716,86 @@ class _Optimizer:
         self, state: dict[int, dict[str, Any]], options: list[dict[str, Any]], other: dict[Any, Any]
     ) -> None:
         optimizer = self._optimizer
+        kept = {new: optimizer.state[new] for new in self._new if new in optimizer.state}
         optimizer.state.clear()
         for index, entry in state.items():
             optimizer.state[self._params[index]] = entry
+        optimizer.state.update(kept)
         optimizer.state.update(other)
-        for group, new in zip(optimizer.param_groups, options, strict=True):
+        for number, group, new in self._grouped(optimizer.param_groups, options):
+            self._settle_new(number, group, new)
             for key, value in new.items():
                 group[key] = into(group.get(key), value)
         # As its own load_state_dict() does: a newer class may add options here.
         optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
+
+    def _grouped(
+        self, groups: list[dict[str, Any]], options: list[dict[str, Any]]
+    ) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """Live groups, numbered, and the options that they had; a new one stays what it is."""
+        for live, number in enumerate(self._groups):
+            if number is not None:
+                yield live, groups[live], options[number]
+
+    def _settle_new(self, number: int, group: dict[str, Any], new: dict[str, Any]) -> None:
+        """Options that the step does not have."""
+        for key in group.keys() - new.keys() - NO_OPTIONS:
+            where = f"{self._where}.param_groups[{number}][{key!r}] (now {group[key]!r:.40})"
+            if not self._live.stays(where, (((self._path, "param_groups"), number), key)):
+                del group[key]
 
     def _load_by_itself(
         self, state: dict[int, dict[str, Any]], options: list[dict[str, Any]], other: dict[Any, Any]
     ) -> None:
         here = {id(parameter): n for n, parameter in enumerate(parameters(self._optimizer))}
         numbered = {here[id(self._params[index])]: entry for index, entry in state.items()}
-        groups = self._optimizer.state_dict()["param_groups"]
-        for group, new in zip(groups, options, strict=True):
+        now = self._optimizer.state_dict()
+        for own in (here[id(parameter)] for parameter in self._new):
+            if own in now["state"]:
+                numbered[own] = now["state"][own]
+        groups = now["param_groups"]
+        for number, group, new in self._grouped(groups, options):
+            self._settle_new(number, group, new)
             group.update(new)
         extra = self._live.decode(self._node["extra"])
-        self._optimizer.load_state_dict(
-            {"state": {**numbered, **other}, "param_groups": groups, **extra}
-        )
+        with asking(self._path, "load_state_dict"):
+            self._optimizer.load_state_dict(
+                {"state": {**numbered, **other}, "param_groups": groups, **extra}
+            )
+
+    def _state_now(self) -> dict[int, Any]:
+        """By the numbers of the checkpoint. That of a wrapper is what its state_dict() says."""
+        state = self._optimizer.state
+        if not optimizer_has_own_say(self._optimizer):
+            return {index: state.get(one) for index, one in self._params.items()}
+        here = {id(parameter): n for n, parameter in enumerate(parameters(self._optimizer))}
+        with asking(self._path, "state_dict"):
+            after = self._optimizer.state_dict().get("state", {})
+        return {index: after.get(here[id(one)]) for index, one in self._params.items()}
 
     def _check(self, state: dict[int, dict[str, Any]]) -> None:
         """Frameworks are known to cast moments on the way in."""
         import torch
 
+        after = self._state_now()
         for index, entry in state.items():
-            now = self._optimizer.state.get(self._params[index]) or {}
+            now = after.get(index) or {}
             for role, value in entry.items():
                 got = now.get(role)
                 if (
                     isinstance(value, torch.Tensor)
                     and got is not value
+                    and not wraps(value)
                     and not same_bits(got, value)
                 ):
                     name = self._node["params"][index]
                     what = _describe(got)
+                    where = self._live.differences.where
                     raise MismatchError(
-                        f"{self._where}: after its load_state_dict(), {role} of {name} is {what}, "
-                        f"and the checkpoint holds {value.dtype} {list(value.shape)}",
+                        f"{where}: {self._where}: after its load_state_dict(), {role} of {name} is "
+                        f"{what}, and the checkpoint holds {value.dtype} {list(value.shape)}",
+                        step=where.step,
+                        rank=where.rank,
                         tensor=name,
                     )
 
@@ -696,45 +809,7 @@ def _split(values: list[str], counts: list[int]) -> list[list[str]]:
 
 
 def _describe(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if _is_tensor(value) else _kind(value)
-
-
-def _nothing() -> None:
-    return
-
-
-def same_bits(a: Any, b: torch.Tensor) -> bool:
-    """True for tensors of one type and shape that are equal to the bit."""
-    import torch
-
-    if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return torch.equal(_bits(a), _bits(b).to(a.device))
-
-
-def _bits(value: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return memory_of(value).detach().contiguous().flatten().view(torch.uint8)
-
-
-def _kind(value: Any) -> str:
-    return class_name(value) if _is_module(value) else type(value).__qualname__
-
-
-def _is_module(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_parameter(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and type(value) is torch.nn.Parameter
+    return f"{value.dtype} {list(value.shape)}" if is_tensor(value) else kind_of(value)
 
 
 def _is_array(value: Any) -> bool:
@@ -746,7 +821,7 @@ def _is_special(value: Any) -> bool:
     """True for what has a node of its own in the Python state."""
     if type(value) in _PLAIN or isinstance(value, (dict, list, tuple)):
         return False
-    return _is_module(value) or is_stateful(value)
+    return is_module(value) or is_stateful(value)
 
 
 def _holds_memory(value: Any) -> bool:
@@ -755,7 +830,7 @@ def _holds_memory(value: Any) -> bool:
         return any(map(_holds_memory, value.values()))
     if isinstance(value, (list, tuple)):
         return not set(map(type, value)) <= _PLAIN and any(map(_holds_memory, value))
-    return _is_tensor(value) or _is_array(value) or _is_special(value)
+    return is_tensor(value) or _is_array(value) or _is_special(value)
 
 
 def _has_special(node: Json) -> bool:
@@ -807,58 +882,3 @@ def _node_at(node: Json, path: Path) -> Json | None:
 
 def _is_list_of(live: Any, length: int) -> bool:
     return type(live) in (list, tuple) and len(live) == length
-
-
-def into(live: Any, value: Any) -> Any:
-    """
-    Puts a value into a live object that others may hold, where it has a content that can be
-    replaced; otherwise returns the value.
-    """
-    if _is_parameter(live) and _is_tensor(value) and _tensor_into(live, value):
-        return live
-    if type(live) is not type(value) or live is None:
-        return value
-    if isinstance(live, list):
-        live[:] = value
-    elif isinstance(live, (dict, set)):
-        live.clear()
-        live.update(value)
-    elif isinstance(live, collections.deque) and live.maxlen == value.maxlen:
-        live.clear()
-        live.extend(value)
-    elif not _generator_into(live, value) and not _tensor_into(live, value):
-        return value.to(live.device) if _is_tensor(live) else value
-    return live
-
-
-def _tensor_into(live: Any, value: Any) -> bool:
-    if not _is_tensor(live) or live.shape != value.shape or live.dtype != value.dtype:
-        return False
-    import torch
-
-    if overlaps(describe(live)):
-        return False
-
-    with torch.no_grad():
-        live.copy_(value)
-    return True
-
-
-def _generator_into(live: Any, value: Any) -> bool:
-    plain, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
-    torch = sys.modules.get("torch")
-    if plain is not None and isinstance(live, plain.Random):
-        live.setstate(value.getstate())
-        return True
-    if numpy is not None and isinstance(live, numpy.RandomState):
-        live.set_state(value.get_state(legacy=False))
-        return True
-    if numpy is not None and isinstance(live, numpy.Generator):
-        same = type(live.bit_generator) is type(value.bit_generator)
-        if same:
-            live.bit_generator.state = value.bit_generator.state
-        return same
-    if torch is not None and isinstance(live, torch.Generator):
-        live.set_state(value.get_state())
-        return True
-    return False

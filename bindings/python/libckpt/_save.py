@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from . import _errors as errors
 from . import _gpus
 from ._apart import Compared
+from ._behind import Behind
 from ._engine import (
     Engine,
     check,
@@ -28,7 +29,7 @@ from ._engine import (
     wait_sliced,
 )
 from ._native import ffi, lib
-from ._state import Behind, Snapshot
+from ._state import Snapshot
 
 _LEVELS = {
     "staged": lib.CKPT_LEVEL_STAGED,

@@ -69,12 +69,28 @@ def find_specials(state: dict[str, Any]) -> list[Special]:
     return found
 
 
+def specials_in(value: Any, path: Path) -> list[Special]:
+    """The modules and optimizers in what stands at `path`, itself included."""
+    if is_module(value) or is_optimizer(value):
+        return [Special(path, value)]
+    found: list[Special] = []
+    _find(value, path, found)
+    return found
+
+
 def _find(value: Any, path: Path, found: list[Special], depth: int = 0) -> None:
     for key, item in _children(value):
         if is_module(item) or is_optimizer(item):
             found.append(Special((path, key), item))
         elif depth < NESTING_MAX:  # the encoder words the error
             _find(item, (path, key), found, depth + 1)
+
+
+def same_specials(new: list[Special], old: list[Special]) -> bool:
+    """True if modules and optimizers are the same, where they were."""
+    return len(new) == len(old) and all(
+        a.value is b.value and a.path == b.path for a, b in zip(new, old, strict=True)
+    )
 
 
 def plain_path(modules: list[Special]) -> Path:
@@ -162,7 +178,10 @@ def _sharded(path: Path, name: str, instead: str) -> UnsupportedStateError:
 def refuse_loader(value: Any, path: Path) -> None:
     """Raises for a loader that would start from the beginning again."""
     data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(value, data.DataLoader) and not is_stateful(value):
+    if data is None or not isinstance(value, data.DataLoader):
+        return
+    # Accelerate's have the methods, whatever is inside.
+    if not is_stateful(value) or getattr(value, "use_stateful_dataloader", None) is False:
         raise UnsupportedStateError(
             f"{path_text(path)} is a DataLoader, which does not know its position, so that a "
             "resumed run would see other batches: use torchdata's StatefulDataLoader, or an object "

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
 from ._alike import Alike, Group, Groups, Slow
+from ._behind import Behind
 from ._dtypes import name_of
-from ._engine import VERSION
+from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, memory_of
-from ._marks import first_difference
+from ._loaders import asking, generator_of
 from ._modules import (
     Shape,
     buffers_of_first,
@@ -28,12 +29,12 @@ from ._modules import (
     has_own_say,
     own_memory,
     parameter_names,
+    plain_keys,
     reshard,
-    strip_wrappers,
     unwrap,
     walk,
 )
-from ._optimizer import OptimizerSource, parameters
+from ._optimizer import OptimizerSource, owned_by
 from ._ranks import Near, Ranks, Shares
 from ._sink import (
     Key,
@@ -58,8 +59,10 @@ from ._specials import (
     prefix_in,
     refuse_loader,
     refuse_sharded,
+    same_specials,
     there_twice,
 )
+from ._subclasses import wraps
 from ._tensors import (
     Block,
     Described,
@@ -71,7 +74,7 @@ from ._tensors import (
     part_of,
     spread_last,
 )
-from ._typed import Encoder, Json, Path, dump
+from ._typed import Encoder, Json, Path, dump, path_text
 
 if TYPE_CHECKING:
     import torch
@@ -79,25 +82,6 @@ if TYPE_CHECKING:
 #: Version of the Python state in an index.
 PYTHON_VERSION = 1
 META_MAX = 64 << 20
-
-
-class Behind(NamedTuple):
-    """Tensors that are copied behind the loop, and what they looked like at save()."""
-
-    parts: list[Part]
-    versions: list[bytes]
-
-    def changed(self) -> bytes | None:
-        """The name of a tensor that was changed in place; None if none was."""
-        for part, versions in zip(self.parts, self.versions, strict=True):
-            now = part.versions()
-            if now != versions:
-                return part.counted_name(first_difference(now, versions))
-        return None
-
-    def moved(self) -> bytes | None:
-        """The name of a tensor that has other memory; None if none has."""
-        return next(filter(None, (part.moved() for part in self.parts)), None)
 
 
 #: Up to so many bytes are sooner copied than watched while they are copied behind the loop.
@@ -160,6 +144,8 @@ class Modules:
         self.keys: dict[Key, str] = {}
         self.ids: dict[int, str] = {}
         self.texts: dict[int, str] = {}
+        #: of modules with tensors that wrap others: the names of the rest, and those
+        self.wrapping: dict[int, tuple[str, list[str], dict[str, torch.Tensor]]] = {}
         #: prefixes of the names of the modules that have a say of their own
         self.own_say: dict[int, str] = {}
         self._shapes: list[Shape] = []
@@ -172,6 +158,7 @@ class Modules:
             if ranks.world > 1:
                 self._first |= buffers_of_first(special.value, ranks.world)
             if has_own_say(special.value):
+                reshard(special.value)
                 self.first |= {
                     buffer.data_ptr()
                     for buffer in special.value.buffers()
@@ -213,16 +200,22 @@ class Modules:
         reshard(special.value)
         self._shapes.append(Shape(special.value))
         names = []
+        others: dict[str, torch.Tensor] = {}
         for name, tensor in walk(special.value, prefix):
             if name in self.used:
                 raise name_clash(name, special.path)
-            check_tensor(tensor, name)
             self.used[name] = special.path
+            if wraps(tensor):
+                others[name] = tensor
+                continue
+            check_tensor(tensor, name)
             names.append(name)
             self._add(name, tensor, id(tensor) in owned)
         for name, tensor in parameter_names(special.value, prefix):
             self.ids.setdefault(id(tensor), name)
         self.texts[id(special.value)] = module_text(special.value, prefix, names, {})
+        if others:
+            self.wrapping[id(special.value)] = prefix, names, others
 
     def _add(self, name: str, tensor: torch.Tensor, owned: bool) -> None:
         what = describe(tensor)
@@ -269,6 +262,8 @@ def settle(
     ranks: Ranks,
 ) -> list[bool]:
     """Of each tensor, whether this rank writes it."""
+    if all(found is not None and found.among == 1 for found in copies):
+        return [True] * len(names)
     held = [number for number, found in enumerate(copies) if found is not None]
     mine = [False] * len(names)
     wanted = [
@@ -343,6 +338,10 @@ class Planner:
         self._allow_pickle = allow_pickle
         self._walked: _Walked | None = None
         self._slow: Block | None = None
+        #: modules that were walked before the first save, and what the optimizers own of them
+        self._early: tuple[list[Special], Modules, dict[int, torch.Tensor]] | None = None
+        #: paths of optimizers of which it has been said that what they change is copied at once
+        self._said: set[Path] = set()
         self._groups = Groups(world)
         self._alike = Slow()
 
@@ -357,7 +356,8 @@ class Planner:
         if walked is None:
             if self._ranks.world > 1:
                 refuse_sharded(specials)
-            modules, owned = self._walk_modules(specials)
+            modules, owned = self._walk_modules(specials, self._early)
+            self._early = None
         else:
             modules, owned = walked.modules, walked.owned
         ids = {id(special.value) for special in specials}
@@ -412,12 +412,7 @@ class Planner:
 
     def _still(self, walked: _Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
-        if len(specials) != len(walked.specials) or not all(
-            new.value is old.value and new.path == old.path
-            for new, old in zip(specials, walked.specials, strict=True)
-        ):
-            return False
-        if not walked.modules.same():
+        if not same_specials(specials, walked.specials) or not walked.modules.same():
             return False
         first = len(walked.modules.names)
         for source in walked.sources:
@@ -432,16 +427,29 @@ class Planner:
             first += len(source.described)
         return True
 
-    def _walk_modules(self, specials: list[Special]) -> tuple[Modules, dict[int, torch.Tensor]]:
+    @property
+    def ranks(self) -> Ranks:
+        """This process among those that save."""
+        return self._ranks
+
+    def walk_early(self, specials: list[Special]) -> Modules:
+        """Walks the modules, for the first save. What cannot be saved of them is raised."""
+        if self._walked is not None:  # it was saved before
+            return self._walked.modules
+        modules, owned = self._walk_modules(specials, None)
+        self._early = specials, modules, owned
+        return modules
+
+    def _walk_modules(
+        self,
+        specials: list[Special],
+        early: tuple[list[Special], Modules, dict[int, torch.Tensor]] | None,
+    ) -> tuple[Modules, dict[int, torch.Tensor]]:
+        if early is not None and same_specials(early[0], specials) and early[1].same():
+            return early[1:]
         owned = {}
         if not self._eager:
-            owned = {
-                id(parameter): parameter
-                for special in specials
-                if is_optimizer(special.value)
-                for parameter in parameters(special.value)
-                if not parameter.is_inference()
-            }
+            owned = owned_by([one.value for one in specials if is_optimizer(one.value)])
         found = [special for special in specials if is_module(special.value)]
         return Modules(found, plain_path(found), owned, self._ranks, self._groups), owned
 
@@ -472,7 +480,8 @@ class Planner:
             used |= source.names
             names += source.part.names
             described += source.described
-            eager += [self._eager] * len(source.described)
+            eager += [self._eager or source.fences is None] * len(source.described)
+            self._say_eager(source)
             mine += self._settle_source(source, shares, empty, groups)
         small = self._is_small(modules, sources, sink)
         if small:
@@ -533,11 +542,22 @@ class Planner:
             return "there is no optimizer in the state"
         return "it is small"
 
+    def _say_eager(self, source: OptimizerSource) -> None:
+        if source.fences is None and not self._eager and source.path not in self._said:
+            self._said.add(source.path)
+            logger.info(
+                "%s is a %s, whose step() runs no hooks of torch: what it changes is copied before "
+                "save() returns",
+                path_text(source.path),
+                type(source.optimizer).__qualname__,
+            )
+
     def _is_small(self, modules: Modules, sources: list[OptimizerSource], sink: Sink) -> bool:
         if self._eager:
             return False
         late = [*modules.behind.tensors, *(owner for _, owner in sink.behind)]
-        late += [tensor for source in sources for tensor in source.own_part().tensors]
+        for source in sources:
+            late += [] if source.fences is None else source.own_part().tensors
         return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
     def _assemble(
@@ -548,7 +568,8 @@ class Planner:
         if walked.small:
             sink.eager = [True] * len(sink.eager)
         elif not self._eager:
-            parts = [walked.modules.behind, *(source.own_part() for source in walked.sources)]
+            fenced = [source for source in walked.sources if source.fences is not None]
+            parts = [walked.modules.behind, *(source.own_part() for source in fenced)]
             if sink.behind:
                 order = spread_last([owner for _, owner in sink.behind])
                 found = [sink.behind[number] for number in order]
@@ -566,7 +587,7 @@ class Planner:
             alike=self._alike.join(walked.alike.blocks, self._alike.update(sink.alike)),
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
-            optimizers=[source.optimizer for source in walked.sources],
+            optimizers=list(chain.from_iterable(source.fences or () for source in walked.sources)),
             why_eager=self._why_eager(walked),
             pickled=writer.encoder.pickled,
         )
@@ -664,16 +685,21 @@ class _Writer:
     def _module(self, module: torch.nn.Module, path: Path) -> str:
         prefix = self._modules.own_say.get(id(module))
         if prefix is None:
-            return self._modules.texts[id(module)]
+            return self._wrapping(module) or self._modules.texts[id(module)]
         import torch
 
         names: list[str] = []
         extra: dict[str, Json] = {}
-        inner = unwrap(module)
+        inner = unwrap(module, hooked=True)
+        reshard(module)
         own = own_memory(inner)
-        for key, value in inner.state_dict().items():
-            name = prefix + strip_wrappers(key)
-            if isinstance(value, torch.Tensor):
+        with asking(path, "state_dict"):
+            state = inner.state_dict()
+        keys = plain_keys(inner, state, path_text(path))
+        for key, value in state.items():
+            name = prefix + keys[key]
+            if isinstance(value, torch.Tensor) and not wraps(value):
+                check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
                 first = memory in self._modules.first
@@ -683,7 +709,18 @@ class _Writer:
                     check_place(describe(value), name)
                 names.append(name)
             else:
-                extra[strip_wrappers(key)] = self.encoder.encode(value, (path, key), 8)
+                where: Path = (None, name) if isinstance(value, torch.Tensor) else (path, key)
+                extra[keys[key]] = self.encoder.encode(value, where, 8)
+        return module_text(module, prefix, names, extra)
+
+    def _wrapping(self, module: torch.nn.Module) -> str | None:
+        if id(module) not in self._modules.wrapping:
+            return None
+        prefix, names, others = self._modules.wrapping[id(module)]
+        extra = {
+            name[len(prefix) :]: self.encoder.encode(tensor, (None, name), 8)
+            for name, tensor in others.items()
+        }
         return module_text(module, prefix, names, extra)
 
     def _object(self, value: Any, path: Path, depth: int) -> Json:
@@ -692,7 +729,13 @@ class _Writer:
         # What only the object knows may be another thing on every rank.
         self._inside = self.sink.own = True
         try:
-            node = self.encoder.encode(value.state_dict(), path, depth + 2)
+            with asking(path, "state_dict"):
+                state = value.state_dict()
+            node = self.encoder.encode_object(value, state, path, depth + 2)
+            generator = generator_of(value)
+            if generator is not None:  # later: it may have begun to draw just now
+                where = (path, "generator")
+                node["generator"] = self.encoder.put_tensor(generator.get_state(), where, own=True)
         finally:
             self._inside = self.sink.own = False
-        return {"$object": {"class": type(value).__qualname__, "state": node}}
+        return {"$object": node}

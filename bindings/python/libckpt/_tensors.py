@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,9 +43,28 @@ class Described(NamedTuple):
 
 def check_tensor(value: torch.Tensor, where: str) -> None:
     """Raises for a tensor that cannot be saved, naming it."""
+    if _is_common(value):
+        return
     reason = _refusal(value)
     if reason is not None:
         raise UnsupportedStateError(f"{where} is {reason}", tensor=where)
+
+
+def _is_common(value: torch.Tensor) -> bool:
+    """True for one that can be saved, as most can. There may be very many of them."""
+    import torch
+
+    kind, dtype = type(value), value.dtype
+    return (
+        (kind is torch.Tensor or kind is torch.nn.Parameter)
+        and value.is_cpu
+        and value.layout is torch.strided
+        and dtype in torch_numbers()
+        and not dtype.is_complex
+        and not value.is_neg()
+        and not value.is_nested
+        and value.dim() <= lib.CKPT_NDIM_MAX
+    )
 
 
 def _refusal(value: torch.Tensor) -> str | None:
@@ -57,12 +77,14 @@ def _refusal(value: torch.Tensor) -> str | None:
     reason = None
     if torch.nn.parameter.is_lazy(value):
         reason = f"a {name} without a shape: run the model once before it is saved"
+    elif value.is_nested:
+        reason = f"a {name}, a nested tensor: save value.values() and value.offsets()"
+    elif kind.__name__ == "FakeTensor":
+        reason = f"a {name}, which has no data: save the tensor that it stands for"
     elif kind is not torch.Tensor and kind is not torch.nn.Parameter:
         reason = f"a {name}: save a plain torch.Tensor, such as value.as_subclass(torch.Tensor)"
     elif value.is_meta:
         reason = "on the meta device and has no data: materialize the model first"
-    elif value.is_nested:
-        reason = "a nested tensor: save value.values() and value.offsets()"
     elif value.layout != torch.strided:
         reason = f"of layout {value.layout}: save value.to_dense(), or its indices and values"
     elif value.is_quantized:
@@ -90,7 +112,7 @@ def describe(value: torch.Tensor, like: torch.Tensor | None = None) -> Described
         tuple(value.shape),
         None if value.is_contiguous() else value.stride(),
         value.data_ptr(),
-        gpu=_gpus.index_of(value),
+        gpu=_gpus.CPU if value.is_cpu else _gpus.index_of(value),
     )
 
 
@@ -289,6 +311,13 @@ def memories(tensors: list[torch.Tensor], split: int) -> list[torch.Tensor]:
         return tensors[:split] + list(map(memory_of, spread))
 
 
+#: `struct ckpt_tensor`.
+_TENSOR = struct.Struct("@IIPIIPPPIiPP")
+assert _TENSOR.size == ffi.sizeof("struct ckpt_tensor")
+#: Bytes of a size or stride.
+_DIM = 8
+
+
 class Block:
     """
     Descriptions of tensors in C memory, kept from save to save. `eager` says which are copied
@@ -310,30 +339,43 @@ class Block:
         self._fill()
 
     def _fill(self) -> None:
-        text, dims = self._text, self._dims
-        size = ffi.sizeof("struct ckpt_tensor")
-        for item, name, what, eager in zip(
-            self.array, self.names, self.described, self.eager, strict=False
-        ):
-            item.size = size
-            item.flags = lib.CKPT_TENSOR_EAGER if eager else 0
-            item.name = text
-            text += len(name) + 1
-            item.dtype = what.dtype
-            item.ndim = len(what.shape)
-            item.shape = dims
-            dims += len(what.shape)
+        text, dims = (int(ffi.cast("uintptr_t", place)) for place in (self._text, self._dims))
+        size, place = ffi.sizeof("struct ckpt_tensor"), 0
+        eager_flag, cuda, memory = (
+            lib.CKPT_TENSOR_EAGER,
+            lib.CKPT_DEVICE_CUDA,
+            ffi.buffer(self.array),
+        )
+        for name, what, eager in zip(self.names, self.described, self.eager, strict=True):
+            shape = dims
+            dims += _DIM * len(what.shape)
+            strides = whole = start = 0
             if what.strides is not None:
-                item.strides = dims
-                dims += len(what.strides)
+                strides = dims
+                dims += _DIM * len(what.strides)
             if what.whole is not None:
-                item.global_shape = dims
-                item.global_start = dims + len(what.whole)
-                dims += 2 * len(what.whole)
-            item.data = ffi.cast("void *", what.pointer)
-            if what.gpu != _gpus.CPU:
-                item.device = lib.CKPT_DEVICE_CUDA
-                item.device_index = what.gpu
+                whole, start = dims, dims + _DIM * len(what.whole)
+                dims += 2 * _DIM * len(what.whole)
+            on_cpu = what.gpu == _gpus.CPU
+            # Member by member it would take ten times as long, and there may be very many.
+            _TENSOR.pack_into(
+                memory,
+                place,
+                size,
+                eager_flag if eager else 0,
+                text,
+                what.dtype,
+                len(what.shape),
+                shape,
+                strides,
+                what.pointer,
+                0 if on_cpu else cuda,
+                0 if on_cpu else what.gpu,
+                whole,
+                start,
+            )
+            text += len(name) + 1
+            place += size
 
     def fits(
         self, names: Sequence[bytes], described: Sequence[Described], eager: Sequence[bool]

@@ -15,6 +15,7 @@ integers below 2**53. Everything else is an object with one member whose name be
     {"$complex": [real, imaginary]}
     {"$str": base64}                    a string that UTF-8 or C cannot hold
     {"$bytes": base64 | tensor}  {"$bytearray": base64 | tensor}
+    {"$bytesio": [position, bytes]}     a file in memory
     {"$range": [start, stop, step]}  {"$path": text}  {"$type": "int"}
     {"$datetime": text}  {"$date": text}  {"$time": text}  {"$timedelta": [days, s, us]}
     {"$np": [dtype, base64]}            a NumPy scalar
@@ -23,6 +24,7 @@ integers below 2**53. Everything else is an object with one member whose name be
     {"$torch.dtype": name}  {"$torch.device": text}  {"$torch.Size": [...]}
     {"$torch.Generator": tensor}
     {"$tensor": name}                   bytes that are stored as a tensor
+    {"$wrapper": {...}}  {"$spread": {...}}  tensors that wrap others, see _subclasses.py
     {"$json": text}                     a value nested deeper than the index allows
     {"$pickle": base64 | tensor}        only if the user asked for it
 """
@@ -31,6 +33,7 @@ from __future__ import annotations
 
 import binascii
 import collections
+import io
 import json
 import math
 import re
@@ -40,6 +43,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ._errors import FormatError, UnsupportedError, UnsupportedStateError
+from ._layout import is_spread
 
 if TYPE_CHECKING:
     import random
@@ -113,6 +117,10 @@ class Encoder:
         self.wrapped = 0
         #: paths of what was pickled
         self.pickled: list[str] = []
+        #: what is encoded is handed to an object's load_state_dict()
+        self.handed = False
+        #: there was a tensor in it that is spread over ranks
+        self._spread = False
 
     def encode(self, value: Any, path: Path, depth: int = 0) -> Json:
         """The JSON for `value`, which stands `depth` levels deep."""
@@ -164,6 +172,9 @@ class Encoder:
             node = self._other(value, path, depth)
             if node is not None:
                 return node
+        if type(value) is io.BytesIO:
+            data = {"$bytes": self._encode_bytes(value.getvalue(), path)}
+            return {"$bytesio": [value.tell(), data]}
         if type(value) in (bytes, bytearray):
             return {f"${type(value).__name__}": self._encode_bytes(bytes(value), path)}
         for module, encode in (("torch", _encode_torch), ("numpy", _encode_numpy)):
@@ -198,8 +209,25 @@ class Encoder:
         self.pickled.append(path_text(path))
         return {"$pickle": self._encode_bytes(data, path)}
 
+    def encode_handed(self, value: Any, path: Path, depth: int) -> Json:
+        """The JSON for what is handed to a load_state_dict(), or is put back as a whole."""
+        self.handed = True
+        try:
+            return self.encode(value, path, depth)
+        finally:
+            self.handed = False
+
+    def encode_object(self, value: Any, state: Any, path: Path, depth: int) -> dict[str, Json]:
+        """What stands in a "$object" for an object whose state_dict() gave `state`."""
+        self._spread = False
+        encoded = self.encode_handed(state, path, depth)
+        node = {"class": type(value).__qualname__, "state": encoded}
+        # Where they lie only the object knows, when it is restored.
+        return {**node, "spread": True} if self._spread else node
+
     def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> Json:
         """Stores a torch tensor. `own`: each rank has another one."""
+        self._spread = self._spread or is_spread(value)
         return {"$tensor": self._sink.put_tensor(value, path, own=own)}
 
     def put_array(self, value: Any, path: Path) -> Json:
@@ -469,7 +497,9 @@ def _encode_torch(enc: Encoder, value: Any, path: Path) -> Json:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return enc.put_tensor(value, path)
+        from ._subclasses import encode, wraps
+
+        return encode(enc, value, path) if wraps(value) else enc.put_tensor(value, path)
     if isinstance(value, torch.Size):
         return {"$torch.Size": list(value)}
     if isinstance(value, torch.dtype):
@@ -543,9 +573,28 @@ class Decoder:
         self._allow_pickle = allow_pickle
 
     @staticmethod
-    def plain(node: Json) -> Any:
+    def plain(node: Json, *, allow_pickle: bool = False) -> Any:
         """Decodes a node that holds no tensors."""
-        return Decoder(_no_tensor).decode(node)
+        return Decoder(_no_tensor, allow_pickle=allow_pickle).decode(node)
+
+    def check(self, node: Json) -> None:
+        """Raises what decoding would raise of a value that cannot be made here, whatever it is."""
+        if type(node) is list:
+            for item in node:
+                self.check(item)
+        elif type(node) is dict:
+            tag = tag_of(node)
+            if tag == "$json":
+                self.check(json.loads(node[tag]))
+                return
+            if tag == "$pickle":
+                self._check_pickle()
+            elif tag in ("$wrapper", "$spread"):
+                _subclasses().check(tag, node[tag])
+            elif tag is not None and tag not in _DECODERS and tag not in SPECIAL_TAGS:
+                raise _not_known(tag)
+            for item in node.values():
+                self.check(item)
 
     def decode(self, node: Json) -> Any:
         """The value of a node. Raises FormatError for what no encoder writes."""
@@ -566,10 +615,7 @@ class Decoder:
         if decode is None and self._special is not None and tag in SPECIAL_TAGS:
             return self._special(tag, node[tag])
         if decode is None:
-            raise FormatError(
-                f'the checkpoint\'s Python state holds a "{tag}", which this version does not '
-                "know: install a newer libckpt"
-            )
+            raise _not_known(tag)
         return decode(self, node[tag])
 
     def items(self, node: Json) -> list[Any]:
@@ -618,14 +664,24 @@ class Decoder:
 
     def pickle(self, node: Json) -> Any:
         """A pickled object, if that is allowed."""
+        self._check_pickle()
+        import pickle
+
+        return pickle.loads(self.data(node))  # noqa: S301 - the caller asked for it
+
+    def _check_pickle(self) -> None:
         if not self._allow_pickle:
             raise UnsupportedError(
                 "the checkpoint holds pickled objects, and loading them can run any code that "
                 "whoever wrote it wanted: pass allow_pickle=True only if you trust its origin"
             )
-        import pickle
 
-        return pickle.loads(self.data(node))  # noqa: S301 - the caller asked for it
+
+def _not_known(tag: str) -> FormatError:
+    return FormatError(
+        f'the checkpoint\'s Python state holds a "{tag}", which this version does not know: '
+        "install a newer libckpt"
+    )
 
 
 #: What stands for an object in a state: see _state.py.
@@ -684,6 +740,15 @@ def _decode_timedelta(_: Decoder, node: list[int]) -> Any:
     import datetime
 
     return datetime.timedelta(*node)
+
+
+def _decode_bytesio(dec: Decoder, node: Json) -> io.BytesIO:
+    position, data = dec.items(node)
+    if type(position) is not int or type(data) is not bytes:
+        raise TypeError("a file in memory that is none")
+    made = io.BytesIO(data)
+    made.seek(position)
+    return made
 
 
 def _decode_path(dec: Decoder, node: Json) -> Any:
@@ -786,6 +851,12 @@ def _decode_deque(dec: Decoder, node: list[Json]) -> Any:
     return collections.deque((dec._decode(item) for item in node[1:]), maxlen=node[0])
 
 
+def _subclasses() -> Any:
+    from . import _subclasses as found
+
+    return found
+
+
 _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "$tuple": lambda dec, node: tuple(dec.items(node)),
     "$set": lambda dec, node: set(dec.items(node)),
@@ -801,6 +872,7 @@ _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "$str": lambda _, node: _unbase64(node).decode("utf-8", "surrogatepass"),
     "$bytes": lambda dec, node: dec.data(node),
     "$bytearray": lambda dec, node: bytearray(dec.data(node)),
+    "$bytesio": _decode_bytesio,
     "$range": lambda dec, node: range(*dec.items(node)),
     "$path": _decode_path,
     "$type": lambda _, node: _FACTORIES[node],
@@ -818,6 +890,8 @@ _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "$torch.Size": _decode_torch_size,
     "$torch.Generator": _decode_torch_generator,
     "$tensor": lambda dec, node: dec.tensor(node),
+    "$wrapper": lambda dec, node: _subclasses().decode(dec, node),
+    "$spread": lambda dec, node: _subclasses().decode_spread(dec, node),
     "$json": lambda dec, node: dec.decode(json.loads(node)),
     "$pickle": lambda dec, node: dec.pickle(node),
 }

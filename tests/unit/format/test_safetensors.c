@@ -17,12 +17,20 @@ static void test_bytes(void **state)
 		"[32,44]},"
 		"\"../../x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[44,45]},"
 		"\"e\":{\"dtype\":\"BOOL\",\"shape\":[5,0],\"data_offsets\":[45,45]},"
-		"\"s\":{\"dtype\":\"I8\",\"shape\":[],\"data_offsets\":[45,46]}}";
+		"\"f\":{\"dtype\":\"F4\",\"shape\":[2,6],\"data_offsets\":[45,51]},"
+		"\"g\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[51,52]},"
+		"\"h\":{\"dtype\":\"F4\",\"shape\":[0,70368744177664],"
+		"\"data_offsets\":[52,52]},"
+		"\"s\":{\"dtype\":\"I8\",\"shape\":[],\"data_offsets\":[52,53]}}";
 	int64_t shape[] = {2, 3};
 	int64_t empty[] = {5, 0};
+	int64_t wide[] = {0, INT64_C(1) << 45};
 	int64_t one = 1;
 	struct ckpt_tensor tensors[] = {
 		{.name = "s", .dtype = CKPT_I8},
+		{.name = "f", .dtype = CKPT_F4_X2, .ndim = 2, .shape = shape},
+		{.name = "g", .dtype = CKPT_F4_X2},
+		{.name = "h", .dtype = CKPT_F4_X2, .ndim = 2, .shape = wide},
 		{.name = "e", .dtype = CKPT_BOOL, .ndim = 2, .shape = empty},
 		{.name = "w\"\n\xf0\x9f\x98\x80", .dtype = CKPT_BF16, .ndim = 2, .shape = shape},
 		{.name = "../../x", .dtype = CKPT_F8_E4M3FNUZ, .ndim = 1, .shape = &one},
@@ -31,7 +39,8 @@ static void test_bytes(void **state)
 	struct ckpt_layout *layout;
 
 	(void)state;
-	assert_int_equal(ckpt_layout_build(tensors, 5, NULL, 0, 4096, NULL, &layout), 0);
+	assert_int_equal(
+		ckpt_layout_build(tensors, COUNT(tensors), NULL, 0, 4096, NULL, &layout), 0);
 	assert_int_equal(layout->header_bytes, 4096);
 	assert_memory_equal(layout->header, "\xf8\x0f\0\0\0\0\0\0", 8);
 	assert_memory_equal(layout->header + 8, json, sizeof(json) - 1);

@@ -23,10 +23,11 @@ import torch
 from torch.distributed.checkpoint import DefaultSavePlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
+from .._behind import Behind
 from .._engine import VERSION
 from .._errors import UnsupportedStateError
 from .._ranks import Ranks
-from .._state import META_MAX, Behind, Snapshot
+from .._state import META_MAX, Snapshot
 from .._tensors import check_tensor, describe, encode_name
 from .._typed import Encoder, Json, Path, dump
 from ._boxes import check_box, is_within

@@ -11,8 +11,11 @@ state_dict() returned. Of a step of another program there are the tensors.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 from .. import _dtypes
 from .._engine import VERSION
 from .._errors import FormatError, VersionError
+from .._modules import strip_wrappers
 from .._reader import Reader, Stored, optimizer_tensors, references
 from .._typed import Decoder, Json, tag_of
 from ._contents import DCP_VERSION
@@ -46,7 +50,8 @@ class Value(NamedTuple):
     here: bool = True
 
 
-class Table(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Table:
     """A step's contents by their names."""
 
     #: names of tensors, and values
@@ -65,8 +70,30 @@ class Table(NamedTuple):
 
     def find(self, name: str) -> Stored | Value:
         """What a planner has found under this name."""
-        found = self.listed.get(name)
-        return self.others[name] if found is None else found
+        known = self._names.known(name)
+        found = self.listed.get(known)
+        return self.others[known] if found is None else found
+
+    @functools.cached_property
+    def _names(self) -> Names:
+        return Names(self.listed, self.others)
+
+
+class Names:
+    """
+    The names that a step has. Those of wrappers are in some of those that torch asks for, and in
+    some of those of older steps.
+    """
+
+    def __init__(self, *names: Collection[str]) -> None:
+        self._names = names
+        self._plain = {strip_wrappers(name): name for name in chain(*names)}
+
+    def known(self, name: str) -> str:
+        """The step's name for this one; the name itself if there is none."""
+        if any(name in names for names in self._names):
+            return name
+        return self._plain.get(strip_wrappers(name), name)
 
 
 class Answers(dict[str, STORAGE_TYPES]):
@@ -75,17 +102,26 @@ class Answers(dict[str, STORAGE_TYPES]):
     def __init__(self, listed: dict[str, STORAGE_TYPES], others: dict[str, STORAGE_TYPES]) -> None:
         super().__init__(listed)
         self._others = others
+        self._names = Names(listed, others)
+
+    def _find(self, name: str) -> STORAGE_TYPES | None:
+        known = self._names.known(name)
+        found = super().get(known)
+        return self._others.get(known) if found is None else found
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._others
+        return isinstance(name, str) and self._find(name) is not None
 
     def __missing__(self, name: str) -> STORAGE_TYPES:
-        return self._others[name]
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def get(self, name: str, default: Any = None) -> Any:
         """As of a dict."""
-        found = super().get(name)
-        return self._others.get(name, default) if found is None else found
+        found = self._find(name)
+        return default if found is None else found
 
     def __reduce__(self) -> Any:
         return Answers, (dict(self), self._others)

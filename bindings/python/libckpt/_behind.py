@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is copied behind the loop, and whether it is what it was at save()."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ._marks import first_difference
+from ._tensors import Part
+
+
+class Behind(NamedTuple):
+    """Tensors that are copied behind the loop, and what they looked like at save()."""
+
+    parts: list[Part]
+    versions: list[bytes]
+
+    def changed(self) -> bytes | None:
+        """The name of a tensor that was changed in place; None if none was."""
+        for part, versions in zip(self.parts, self.versions, strict=True):
+            now = part.versions()
+            if now != versions:
+                return part.counted_name(first_difference(now, versions))
+        return None
+
+    def moved(self) -> bytes | None:
+        """The name of a tensor that has other memory; None if none has."""
+        return next(filter(None, (part.moved() for part in self.parts)), None)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Putting a value into a live object that others may hold."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ._layout import memory_of
+from ._modules import class_name
+from ._tensors import describe, overlaps
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_module(value: Any) -> bool:
+    """True for a module of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def kind_of(value: Any) -> str:
+    """The name of a value's class, and of a module that of the one inside of wrappers."""
+    return class_name(value) if is_module(value) else type(value).__qualname__
+
+
+def is_tensor(value: Any) -> bool:
+    """True for a tensor of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_parameter(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.nn.Parameter
+
+
+def into(live: Any, value: Any) -> Any:
+    """
+    Puts a value into a live object that others may hold, where it has a content that can be
+    replaced; otherwise returns the value.
+    """
+    if _is_parameter(live) and is_tensor(value) and _tensor_into(live, value):
+        return live
+    if type(live) is not type(value) or live is None:
+        return value
+    if isinstance(live, list):
+        live[:] = value
+    elif isinstance(live, (dict, set)):
+        live.clear()
+        live.update(value)
+    elif isinstance(live, collections.deque) and live.maxlen == value.maxlen:
+        live.clear()
+        live.extend(value)
+    elif not _generator_into(live, value) and not _tensor_into(live, value):
+        return value.to(live.device) if is_tensor(live) else value
+    return live
+
+
+def is_generator(value: Any) -> bool:
+    """True for a generator of random numbers that can be put back in place."""
+    plain, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    torch = sys.modules.get("torch")
+    return (
+        (plain is not None and isinstance(value, plain.Random))
+        or (numpy is not None and isinstance(value, (numpy.RandomState, numpy.Generator)))
+        or (torch is not None and isinstance(value, torch.Generator))
+    )
+
+
+def generators_in(value: Any) -> Iterator[Any]:
+    """The generators that an object holds, by itself or in a dict, list or tuple."""
+    for item in getattr(value, "__dict__", {}).values():
+        parts = item.values() if isinstance(item, dict) else item
+        inner = parts if isinstance(item, (dict, list, tuple)) else (item,)
+        yield from filter(is_generator, inner)
+
+
+def keeper(generator: Any) -> Callable[[], object]:
+    """Puts a generator back to where it is now."""
+    plain, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    if plain is not None and isinstance(generator, plain.Random):
+        then: Any = generator.getstate()
+        return lambda: generator.setstate(then)
+    if numpy is not None and isinstance(generator, numpy.RandomState):
+        then = generator.get_state(legacy=False)
+        return lambda: generator.set_state(then)
+    if numpy is not None and isinstance(generator, numpy.Generator):
+        then = generator.bit_generator.state
+        return lambda: setattr(generator.bit_generator, "state", then)
+    then = generator.get_state()
+    return lambda: generator.set_state(then)
+
+
+def _tensor_into(live: Any, value: Any) -> bool:
+    if not is_tensor(live) or live.shape != value.shape or live.dtype != value.dtype:
+        return False
+    import torch
+
+    if overlaps(describe(live)):
+        return False
+
+    with torch.no_grad():
+        live.copy_(value)
+    return True
+
+
+def _generator_into(live: Any, value: Any) -> bool:
+    plain, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    torch = sys.modules.get("torch")
+    if plain is not None and isinstance(live, plain.Random):
+        live.setstate(value.getstate())
+        return True
+    if numpy is not None and isinstance(live, numpy.RandomState):
+        live.set_state(value.get_state(legacy=False))
+        return True
+    if numpy is not None and isinstance(live, numpy.Generator):
+        same = type(live.bit_generator) is type(value.bit_generator)
+        if same:
+            live.bit_generator.state = value.bit_generator.state
+        return same
+    if torch is not None and isinstance(live, torch.Generator):
+        live.set_state(value.get_state())
+        return True
+    return False
+
+
+def same_bits(a: Any, b: torch.Tensor) -> bool:
+    """True for tensors of one type and shape that are equal to the bit."""
+    import torch
+
+    if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(_bits(a), _bits(b).to(a.device))
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return memory_of(value).detach().contiguous().flatten().view(torch.uint8)

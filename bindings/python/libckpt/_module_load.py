@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Putting a module back. One that torch loads is read in place. One that has a say of its own is given
+what was stored, by its load_state_dict(), and what it has then is compared with that.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from . import _dtypes
+from ._errors import MismatchError
+from ._into import kind_of, same_bits
+from ._layout import is_spread, memory_of
+from ._loaders import asking
+from ._modules import (
+    buffer_slots,
+    has_own_say,
+    is_extra_state,
+    loads_itself,
+    own_memory,
+    parameter_names,
+    plain_keys,
+    reshard,
+    strip_wrappers,
+    unwrap,
+    walk,
+)
+from ._reader import Stored
+from ._subclasses import is_wrapped, wrapped_class, wraps
+from ._tensors import check_place, describe
+from ._typed import Json, Path, path_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._restore import _Live
+
+
+class ModuleLoad:
+    """A module of the live state, and what the checkpoint says of it."""
+
+    def __init__(
+        self, live: _Live, node: dict[str, Json], module: torch.nn.Module, path: Path
+    ) -> None:
+        self._live = live
+        self._node = node
+        self._module = module
+        self._path = path
+        self._prefix: str = node["prefix"]
+        self._slots: dict[str, tuple[torch.nn.Module, str]] | None = None
+        #: of the keys of the module's own state_dict() the names without those of wrappers
+        self._keys: dict[str, str] = {}
+        #: what the step calls otherwise: the name that it has here
+        self._called: dict[str, str] = {}
+        #: buffers that are replaced: where, and by what
+        self._placed: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+
+    def match(self) -> Callable[[], None]:
+        """Compares, and returns what is to be done after reading."""
+        prefix = self._prefix
+        reshard(self._module)
+        self._live.name_tensors(parameter_names(unwrap(self._module), prefix))
+        if has_own_say(self._module):
+            return self._match_own()
+        here = dict(walk(self._module))
+        saved = self._saved(here)
+        for name in sorted(self._common({*saved, *self._node["extra"]}, set(here), saved)):
+            if self._is_wrapped(name, here[name]) or self._is_other_kind(name, saved, here[name]):
+                continue
+            if self._takes_other_size(name, saved[name], here[name]):
+                continue
+            if self._live.fits(saved[name], here[name], prefix + name):
+                self._live.bind(saved[name].name, here[name])
+        self._check_ties(saved, here)
+        return self._place
+
+    def _is_wrapped(self, name: str, live: Any) -> bool:
+        """True for a tensor that wraps others, and that is read in place."""
+        node = self._node["extra"].get(name)
+        if not is_wrapped(node) or not wraps(live):
+            return False
+        self._live.places.place(node, live, live, (self._path, name))
+        return True
+
+    def _is_other_kind(self, name: str, saved: dict[str, Stored], live: Any) -> bool:
+        """True, and a problem, if only one of the stored and the live tensor wraps others."""
+        where = self._prefix + name
+        if name not in saved:
+            then = wrapped_class(self._node["extra"][name])
+            self._live.problem("changed", f"{where} is a {kind_of(live)}, and was {then}", where)
+            return True
+        return wraps(live) and not self._live.fits(saved[name], live, where)
+
+    def _saved(self, here: dict[str, Any]) -> dict[str, Stored]:
+        """By the names that the live module has, without those of wrappers."""
+        prefix = self._prefix
+        stored = {name[len(prefix) :]: self._live.stored(name) for name in self._node["tensors"]}
+        saved: dict[str, Stored] = {}
+        for name, what in stored.items():
+            plain = strip_wrappers(name)
+            # Some module may have a child that is called as wrappers call theirs.
+            taken = name in here or plain in stored or plain in saved
+            saved[name if taken else plain] = what
+        return saved
+
+    def _common(self, saved: set[str], here: set[str], stored: dict[str, Stored]) -> set[str]:
+        for name in sorted(here - saved):
+            self._live.problem("missing", self._prefix + name)
+        for name in sorted(saved - here):
+            if name not in stored or not self._takes_other_size(name, stored[name], None):
+                self._live.problem("unexpected", self._prefix + name)
+        return here & saved
+
+    def _slot(self, name: str) -> tuple[torch.nn.Module, str] | None:
+        """The module that has a buffer of that name, None included, and its name there."""
+        if self._slots is None:
+            self._slots = dict(buffer_slots(self._module))
+        return self._slots.get(self._called.get(name, name))
+
+    def _takes_other_size(self, name: str, stored: Stored, live: torch.Tensor | None) -> bool:
+        """
+        True for a buffer that is empty until a program fills it, here or when the step was saved:
+        it is replaced by what was stored.
+        """
+        if live is not None and (tuple(live.shape) == stored.shape or is_spread(live)):
+            return False
+        if live is not None and live.numel() and stored.nbytes:
+            return False
+        slot = self._slot(name)
+        if slot is None or (live is not None and describe(live).dtype != stored.dtype):
+            return False
+        others = live, *slot[0].parameters(), *slot[0].buffers(), *self._module.parameters()
+        device = next((other.device for other in others if other is not None), None)
+        self._placed.append((*slot, self._live.want_tensor(stored.name, device)))
+        return True
+
+    def _place(self) -> None:
+        for module, name, tensor in self._placed:
+            module._buffers[name] = tensor
+
+    def _check_ties(self, saved: dict[str, Stored], here: dict[str, torch.Tensor]) -> None:
+        """One memory can take one tensor only."""
+        seen: dict[int, str] = {}
+        for name, tensor in here.items():
+            memory = memory_of(tensor)
+            if name not in saved or memory.numel() == 0:
+                continue
+            first = seen.setdefault(memory.data_ptr(), name)
+            if saved[first].home != saved[name].home and tensor.shape == here[first].shape:
+                self._live.problem(
+                    "changed",
+                    f"{self._prefix}{name} and {self._prefix}{first} are one tensor, and were two",
+                    self._prefix + name,
+                )
+
+    # With a say of its own.
+
+    def _match_own(self) -> Callable[[], None]:
+        inner = unwrap(self._module, hooked=True)
+        own = own_memory(inner)
+        with asking(self._path, "state_dict"):
+            state = inner.state_dict()
+        keys = self._keys = self._own_keys(inner, state)
+        here = {keys[key]: value for key, value in state.items()}
+        saved, extra = self._saved(here), self._node["extra"]
+        for name in sorted(self._common({*saved, *extra}, set(here), saved)):
+            self._match_one(name, saved.get(name), here[name], own)
+
+        def load() -> None:
+            after = state
+            if self._placed:
+                self._place()
+                with asking(self._path, "state_dict"):
+                    after = inner.state_dict()
+            keys = self._keys = self._own_keys(inner, after)
+            new = collections.OrderedDict(
+                (key, self._value(keys[key], saved, value)) for key, value in after.items()
+            )
+            new._metadata = getattr(after, "_metadata", None)  # type: ignore[attr-defined]
+            with asking(self._path, "load_state_dict"):
+                inner.load_state_dict(new)
+            self._compare(inner.state_dict(), new)
+
+        return load
+
+    def _own_keys(self, inner: torch.nn.Module, state: Iterable[str]) -> dict[str, str]:
+        """Of the keys of its state_dict() the names that they have in the step."""
+        names = plain_keys(inner, state, path_text(self._path))
+        stored = {name[len(self._prefix) :] for name in self._node["tensors"]}
+        stored.update(self._node["extra"])
+        taken = set(names.values())
+        for key, name in names.items():
+            # Older steps have no such names, not even those of children that are no wrapper's.
+            plain = strip_wrappers(name)
+            if name not in stored and plain in stored and plain not in taken:
+                names[key] = plain
+                taken.add(plain)
+                self._called[plain] = name
+        return names
+
+    def _match_one(self, name: str, stored: Stored | None, value: Any, own: set[int]) -> None:
+        import torch
+
+        live, where = self._live, self._prefix + name
+        is_tensor = isinstance(value, torch.Tensor)
+        if self._is_wrapped(name, value):
+            return
+        if is_extra_state(name):
+            # Whatever it was and is: the module alone knows what to make of it.
+            if stored is None:
+                live.want(self._node["extra"][name], (self._path, name))
+            elif is_spread(value) and tuple(value.shape) == stored.shape:
+                live.want_like(stored.name, value)
+            else:
+                live.want_tensor(stored.name)
+        elif (stored is not None) != is_tensor:
+            live.problem("changed", f"{where} is a {kind_of(value)}", where)
+        elif stored is not None and wraps(value):
+            live.fits(stored, value, where)
+        elif stored is None:
+            live.want(self._node["extra"][name], (self._path, name))
+        elif self._decides(name, stored, value):
+            live.want_tensor(stored.name)
+        elif not self._takes_other_size(name, stored, value) and live.fits(stored, value, where):
+            if memory_of(value).data_ptr() in own:
+                check_place(describe(value), where)
+            live.want_like(stored.name, value)
+
+    def _decides(self, name: str, stored: Stored, value: torch.Tensor) -> bool:
+        """True for a buffer of another size whose module loads it by itself."""
+        if is_spread(value) or tuple(value.shape) == stored.shape:
+            return False
+        slot = self._slot(name)
+        return slot is not None and loads_itself(slot[0])
+
+    def _value(self, name: str, saved: dict[str, Stored], live: Any) -> Any:
+        if name in saved:
+            return self._live.want_like(saved[name].name, live)
+        extra = self._node["extra"]
+        if name not in extra or (is_wrapped(extra[name]) and wraps(live)):
+            return live
+        return self._live.decode(extra[name])
+
+    def _compare(self, after: dict[str, Any], new: dict[str, Any]) -> None:
+        """A module that loads by itself may have loaded something else."""
+        import torch
+
+        for key, value in new.items():
+            if not isinstance(value, torch.Tensor) or is_extra_state(key) or wraps(value):
+                continue
+            if not same_bits(after.get(key), value):
+                where = self._live.differences.where
+                raise MismatchError(
+                    f"{where}: {path_text(self._path)}: after its load_state_dict(), {key} is not "
+                    f"what the checkpoint holds ({_dtypes.name_of(describe(value).dtype)} "
+                    f"{list(value.shape)}): its hooks change what they are given",
+                    step=where.step,
+                    rank=where.rank,
+                    tensor=self._prefix + self._keys[key],
+                )

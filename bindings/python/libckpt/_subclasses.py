@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tensors that wrap others (`__tensor_flatten__`): quantized moments and weights, alone and as what a
+DTensor holds on a rank. What they wrap is stored, and what they say of themselves.
+
+    {"$wrapper": {"class": "module:name", "size": [...], "stride": [...], "context": VALUE,
+                  "inner": {name: VALUE}}}
+    {"$spread": {"whole": [...], "mesh": [...], "placements": [...], "local": {"$wrapper": ...}}}
+
+In a DTensor all inner tensors are each rank's own, and come back to the same mesh only: of scales
+of blocks nobody knows which rows of the whole they are of.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import _dtypes
+from ._errors import UnsupportedError, UnsupportedStateError
+from ._layout import dtensor_memory, is_dtensor, is_spread
+from ._typed import SPECIAL_TAGS, Decoder, Encoder, Json, Path, dump, path_text, tag_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._reader import Stored
+
+#: Tags of such tensors.
+WRAPPED = ("$wrapper", "$spread")
+
+
+def wraps(value: Any) -> bool:
+    """True for a tensor that wraps others, be it as its part of a DTensor."""
+    if is_spread(value):
+        return is_dtensor(value) and wraps(dtensor_memory(value))
+    return _may_wrap(type(value))
+
+
+#: Where torch has classes that wrap tensors for a while, or say less of them than a step needs.
+_INNER = ("torch._", "torch.distributed.", "torch.nested.")
+
+
+def _has_parts(kind: Any) -> bool:
+    return (
+        hasattr(kind, "__tensor_flatten__")
+        and hasattr(kind, "__tensor_unflatten__")
+        and not kind.__module__.startswith(_INNER)
+    )
+
+
+_may_wrap: Callable[[Any], bool] = functools.lru_cache(maxsize=1024)(_has_parts)
+
+
+def is_wrapped(node: Json) -> bool:
+    """True for what encode() gives."""
+    return isinstance(node, dict) and tag_of(node) in WRAPPED
+
+
+def wrapped_class(node: Json) -> str:
+    """What a node says that the tensor is, for a message."""
+    if not is_wrapped(node):
+        return "no tensor"
+    local = node["$wrapper"] if "$wrapper" in node else node["$spread"]["local"]["$wrapper"]
+    return f"a {local['class']} {local['size']}"
+
+
+def _name_of(value: Any) -> str:
+    return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def encode(enc: Encoder, value: Any, path: Path) -> Json:
+    """The node of such a tensor."""
+    if not is_dtensor(value):
+        return _encode_local(enc, value, path, own=False)
+    local = dtensor_memory(value)
+    if enc.handed:
+        raise UnsupportedStateError(
+            f"{path_text(path)} is a DTensor of {_name_of(local)}, which wraps tensors: it can be "
+            "put back only where it is, and not be handed to load_state_dict(): put the module or "
+            "the optimizer itself into the state, or a plain tensor in its place"
+        )
+    return {
+        "$spread": {
+            "whole": list(value.shape),
+            "mesh": list(value.device_mesh.shape),
+            "placements": [str(one) for one in value.placements],
+            "local": _encode_local(enc, local, path, own=True),
+        }
+    }
+
+
+def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
+    names, context = value.__tensor_flatten__()
+    _check_class(value, path)
+    inner: dict[str, Json] = {}
+    for name in names:
+        part, where = getattr(value, name), (path, name)
+        if wraps(part) and not is_spread(part):
+            inner[name] = _encode_local(enc, part, where, own=own)
+        else:
+            inner[name] = enc.put_tensor(part, where, own=own)
+    node: dict[str, Json] = {"class": _name_of(value), "size": list(value.shape)}
+    node["stride"] = list(value.stride())
+    node["context"] = _encode_context(enc, value, context, path)
+    return {"$wrapper": {**node, "inner": inner}}
+
+
+def _check_class(value: Any, path: Path) -> None:
+    try:
+        found = class_of(_name_of(value))
+    except UnsupportedError:
+        found = None
+    if found is not type(value):
+        raise UnsupportedStateError(
+            f"{path_text(path)} is a {_name_of(value)}, which wraps tensors, and no class is found "
+            "by this name, so that it could not be made again: define it at the top of its module"
+        )
+
+
+def _encode_context(enc: Encoder, value: Any, context: Any, path: Path) -> Json:
+    """It is needed before anything is read, and nothing can be put into its place."""
+    what = f"{path_text(path)} is a {_name_of(value)}, which wraps tensors, and what its "
+    what += "__tensor_flatten__() says of it beside them"
+    try:
+        node = enc.encode(context, (path, "context"), 12)
+    except UnsupportedStateError as error:
+        raise UnsupportedStateError(f"{what} cannot be stored: {error}") from error
+    if not _is_plain(node):
+        raise UnsupportedStateError(
+            f"{what} holds tensors, objects, or bytes that are stored as a tensor: make them "
+            "tensors that it wraps"
+        )
+    return node
+
+
+def _is_plain(node: Json) -> bool:
+    if type(node) is list:
+        return all(map(_is_plain, node))
+    if type(node) is not dict:
+        return True
+    tag = tag_of(node)
+    if tag == "$json":
+        return _is_plain(json.loads(node[tag]))
+    return tag not in ("$tensor", *WRAPPED, *SPECIAL_TAGS) and all(map(_is_plain, node.values()))
+
+
+def _box(part: torch.Tensor, of: Any) -> Any:
+    """A part as that box of the whole which `of` holds."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part.detach(),
+        of.device_mesh,
+        of.placements,
+        run_check=False,
+        shape=of.shape,
+        stride=of.stride(),
+    )
+
+
+def class_of(name: str) -> Any:
+    """The class of that name, if this program has it."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for step in path.split("."):
+        # Not getattr(): some modules import what they are asked for.
+        found = getattr(found, "__dict__", {}).get(step)
+    torch = sys.modules.get("torch")
+    if (
+        torch is None
+        or not isinstance(found, type)
+        or not issubclass(found, torch.Tensor)
+        or not _may_wrap(found)
+    ):
+        raise UnsupportedError(
+            f"the checkpoint holds a tensor of class {path} of {module}, which this program has "
+            "not imported: import it first"
+        )
+    return found
+
+
+def _made(node: dict[str, Json], inner: dict[str, Any], context: Any, where: str) -> Any:
+    import torch
+
+    kind = class_of(node["class"])
+    try:
+        return kind.__tensor_unflatten__(
+            inner, context, torch.Size(node["size"]), tuple(node["stride"])
+        )
+    except Exception as error:
+        raise UnsupportedError(f"{where}: no {node['class']} can be made: {error!r}") from error
+
+
+def check(tag: str, node: Json) -> None:
+    """Raises for what decode() and decode_spread() could not make."""
+    if tag == "$spread":
+        raise _only_there(node)
+    if type(node["class"]) is not str:
+        raise TypeError(f"a class {node['class']!r:.100}")
+    class_of(node["class"])
+
+
+def decode(dec: Decoder, node: Json) -> Any:
+    """The tensor of a "$wrapper" node, out of inner ones that were read."""
+    inner = {name: dec.decode(part) for name, part in node["inner"].items()}
+    return _made(node, inner, dec.decode(node.get("context")), "a tensor of the checkpoint")
+
+
+def decode_spread(_: Decoder, node: Json) -> Any:
+    """What a DTensor wraps is no tensor without the ranks that hold it."""
+    raise _only_there(node)
+
+
+def _only_there(node: Json) -> UnsupportedError:
+    return UnsupportedError(
+        f"the checkpoint holds a {node['local']['$wrapper']['class']} of shape {node['whole']}, "
+        "spread over ranks: resume() puts it back on the same mesh, where the state has one in its "
+        "place, and it cannot be read otherwise"
+    )
+
+
+class Places:
+    """Finds memory for such tensors of a live state."""
+
+    def __init__(
+        self,
+        stored: Callable[[object], Stored],
+        fits: Callable[[Stored, torch.Tensor, str], bool],
+        bind: Callable[[str, torch.Tensor], None],
+        problem: Callable[[str, str, str], bool],
+        *,
+        whole: bool,
+        allow_pickle: bool,
+    ) -> None:
+        self._stored = stored
+        self._fits = fits
+        self._bind = bind
+        self._problem = problem
+        #: this rank gets back what it had
+        self._whole = whole
+        self._allow_pickle = allow_pickle
+        #: what goes to memory of the live state, by where that is
+        self._homes: dict[int, str] = {}
+
+    def place(self, node: Json, old: Any, like: Any, path: Path, *, anew: bool = False) -> Any:
+        """
+        The live tensor, or another one: it is read to. `like` is what it belongs to. `anew`: where
+        the live one says something else of itself, another one may stand in its place.
+        """
+        where = path_text(path)
+        if "$wrapper" in node:
+            return self._local(node["$wrapper"], old, like, where, anew=anew)
+        node = node["$spread"]
+        of = old if is_dtensor(old) else like
+        now = _layout_of(of)
+        then = f"{node['whole']} on a mesh {node['mesh']} as {node['placements']}"
+        if now != then or not self._whole:
+            self._problem(
+                "changed",
+                f"{where} is {now}, and was {then}: what it wraps belongs to that mesh and number "
+                "of ranks, and comes back there only",
+                where,
+            )
+            return old
+        inner = dtensor_memory(old) if is_dtensor(old) and wraps(old) else None
+        local = self._local(node["local"]["$wrapper"], inner, like, where, anew=anew)
+        return old if local is inner else _box(local, of)
+
+    def _local(self, node: dict[str, Json], old: Any, like: Any, where: str, *, anew: bool) -> Any:
+        parts = node["inner"]
+        if wraps(old) and not is_spread(old):
+            says = self._other_context(node, old)
+            if says is None:
+                return self._in_place(node, old, like, where)
+            if not anew:
+                self._problem(
+                    "changed",
+                    f"{where}: what __tensor_flatten__() says of this {node['class']} is {says}",
+                    where,
+                )
+                return old
+        inner = {
+            name: self._part(part, None, like, f"{where}.{name}") for name, part in parts.items()
+        }
+        context = Decoder.plain(node.get("context"), allow_pickle=self._allow_pickle)
+        return _made(node, inner, context, where)
+
+    def _in_place(self, node: dict[str, Json], old: Any, like: Any, where: str) -> Any:
+        names, _ = old.__tensor_flatten__()
+        now = (_name_of(old), list(old.shape), set(names))
+        if now != (node["class"], node["size"], set(node["inner"])):
+            self._problem(
+                "changed",
+                f"{where} is a {_name_of(old)} {list(old.shape)}, and was a {node['class']} "
+                f"{node['size']}",
+                where,
+            )
+            return old
+        for name, part in node["inner"].items():
+            self._part(part, getattr(old, name), like, f"{where}.{name}")
+        return old
+
+    def _other_context(self, node: dict[str, Json], old: Any) -> str | None:
+        """What a live tensor, or one in it, says of itself where the stored one said otherwise."""
+        if _name_of(old) != node["class"] or list(old.shape) != node["size"]:
+            return None  # which is told as that
+        names, context = old.__tensor_flatten__()
+        encoder = Encoder(_Nowhere(), allow_pickle=self._allow_pickle)
+        try:
+            now = dump(encoder.encode(context, None, 12))
+        except UnsupportedStateError:
+            now = repr(context)
+        then = dump(node.get("context"))
+        if now != then:
+            return f"{now:.100}, and was {then:.100}"
+        for name in names:
+            part, inner = node["inner"].get(name), getattr(old, name)
+            if is_wrapped(part) and wraps(inner) and not is_spread(inner):
+                found = self._other_context(part["$wrapper"], inner)
+                if found is not None:
+                    return found
+        return None
+
+    def _part(self, node: Json, old: Any, like: Any, where: str) -> Any:
+        if (old is not None) and (("$wrapper" in node) != wraps(old)):
+            self._problem(
+                "changed", f"{where} is a {_name_of(old)}, and was of another kind", where
+            )
+            return old
+        if "$wrapper" in node:
+            return self._local(node["$wrapper"], old, like, where, anew=False)
+        import torch
+
+        stored = self._stored(node["$tensor"])
+        if old is None:
+            dtype = _dtypes.torch_type(stored.dtype)
+            old = torch.empty(stored.shape, dtype=dtype, device=like.device)
+        if self._fits(stored, old, where):
+            if old.numel() and self._homes.setdefault(old.data_ptr(), stored.home) != stored.home:
+                self._problem("changed", f"{where} is one tensor with another, and was not", where)
+            else:
+                self._bind(stored.name, old)
+        return old
+
+
+class _Nowhere:
+    """A sink for values that are to hold no tensors."""
+
+    def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> str:  # noqa: ARG002
+        """Refuses it."""
+        raise UnsupportedStateError(f"{path_text(path)} is a tensor")
+
+    def put_array(self, value: Any, path: Path) -> str:  # noqa: ARG002
+        """Refuses it."""
+        raise UnsupportedStateError(f"{path_text(path)} is an array")
+
+    def put_bytes(self, value: bytes, path: Path) -> str:  # noqa: ARG002
+        """Refuses them."""
+        raise UnsupportedStateError(f"{path_text(path)} is long")
+
+
+def _layout_of(value: Any) -> str:
+    if not is_dtensor(value):
+        return "on no mesh"
+    placements = [str(one) for one in value.placements]
+    return f"{list(value.shape)} on a mesh {list(value.device_mesh.shape)} as {placements}"
