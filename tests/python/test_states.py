@@ -4,22 +4,21 @@
 import collections
 import io
 import pickle
-import random
-import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import libckpt.dcp
-import numpy
 import pytest
 import torch
 from conftest import assert_same
 from test_state import names_of, stepped
 from torch import nn
 from torch.distributed import checkpoint as dcp
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointWrapper,
+    checkpoint_wrapper,
+)
 from torch.distributed.checkpoint.api import CheckpointException
 
 import libckpt
@@ -99,6 +98,9 @@ def test_going_back_is_exact(opened: Any) -> None:
             assert state["cfg"] == {"a": 1, **({"late": 5} if how else {})}
             assert "late" not in state["optimizer"].param_groups[0]
             assert len(caught) == len(how)
+        with pytest.warns(libckpt.CheckpointWarning, match=r"\['late'\] is not in the checkpoint"):
+            ckpt.resume()
+        assert state["cfg"] == {"a": 1, "late": 5}
     again = make()
     again["cfg"]["new"] = 1
     with opened(again) as ckpt:
@@ -142,6 +144,39 @@ def test_settings_of_a_newer_program_stay_each_time(opened: Any) -> None:
         assert (state["cfg"]["clip"], group["clip"]) == (3, 3)
         back(ckpt, "latest~1", 5, names=2)
         assert (state["cfg"]["clip"], group["clip"]) == (5, 5)
+
+
+def test_another_state_has_a_past_of_its_own(opened: Any) -> None:
+    with opened({"cfg": {"a": 1}}) as ckpt:
+        ckpt.save(1).wait()
+        ckpt.state = {"cfg": {"a": 2, "new": 5}}
+        with pytest.warns(libckpt.CheckpointWarning, match=r"\['new'\] is not in the checkpoint"):
+            ckpt.resume()
+        assert ckpt.state == {"cfg": {"a": 1, "new": 5}}
+        ckpt.state = {"cfg": {"a": 3}}
+        ckpt.save(2).wait()
+        ckpt.state["cfg"]["new"] = 6
+        ckpt.resume()
+        assert ckpt.state == {"cfg": {"a": 3}}
+
+
+def test_a_save_that_did_not_start_counts_as_on_other_ranks(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise libckpt.StorageError("the disk of this rank is full")
+
+    with opened({"cfg": {"a": 1}}) as ckpt:
+        ckpt.save(1).wait()
+    state = {"cfg": {"a": 1}}
+    with opened(state) as ckpt:
+        with monkeypatch.context() as patch:
+            patch.setattr("libckpt._save.Save._start", fail)
+            with pytest.warns(libckpt.CheckpointWarning, match="was not saved"):
+                ckpt.save(2)
+        state["cfg"]["late"] = 5
+        ckpt.resume()
+    assert state == {"cfg": {"a": 1}}
 
 
 def test_a_head_that_is_a_module_of_its_own_may_be_new(opened: Any) -> None:
@@ -241,6 +276,19 @@ def test_a_new_group_gets_no_options_of_one_that_is_gone(opened: Any) -> None:
         saved_and_live(opened, make("old", 1e-6), live, strict=False)
 
 
+def test_groups_in_another_order_are_refused(opened: Any) -> None:
+    def make(*order: str) -> dict[str, Any]:
+        """With rates by group, of which a scheduler has a list."""
+        model, rates = nn.Linear(2, 2), {"weight": 1.0, "bias": 0.1}
+        groups = [{"params": [getattr(model, name)], "lr": rates[name]} for name in order]
+        optimizer = torch.optim.SGD(groups)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        return {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+
+    with pytest.raises(libckpt.MismatchError, match="or the groups in another order"):
+        saved_and_live(opened, make("weight", "bias"), make("bias", "weight"), strict=False)
+
+
 def test_what_differs_is_never_tolerated(opened: Any) -> None:
     def grouped(*cut: int) -> dict[str, Any]:
         model = Net()
@@ -260,172 +308,6 @@ def test_what_differs_is_never_tolerated(opened: Any) -> None:
     for wrong in ({"tolerate": "head.*"}, {"tolerate": [1]}, {"strict": 0}):
         with pytest.raises(TypeError, match="must be"):
             ckpt.resume(**wrong)
-
-
-# Generators come back last.
-
-
-class Begins(torch.utils.data.DataLoader):  # type: ignore[type-arg]
-    """As torchdata's: an iteration draws when it begins, which is late after a restore."""
-
-    def __init__(self, generator: torch.Generator | None, steps: list[str] | None = None) -> None:
-        super().__init__(list(range(8)), generator=generator)  # type: ignore[arg-type]
-        self.begun: tuple[torch.Tensor, int] | None = None
-        self.then: dict[str, Any] = {}
-
-    def start(self) -> tuple[torch.Tensor, int]:
-        # The order of the items, and a seed for workers.
-        state = torch.Generator()
-        state.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)))
-        found = self.then.pop("order", None)
-        order = torch.randperm(8, generator=state) if found is None else found
-        return order, self.then.pop("at", 0)
-
-    def __iter__(self) -> Iterator[int]:  # type: ignore[override]
-        order, at = self.begun if self.begun is not None else self.start()
-        for number in range(at, 8):
-            self.begun = order, number + 1
-            yield int(order[number])
-        self.begun = None
-
-    def state_dict(self) -> dict[str, Any]:
-        if self.begun is None:
-            self.begun = self.start()
-        return {"order": self.begun[0].clone(), "at": self.begun[1]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.begun, self.then = None, dict(state)
-
-
-@pytest.mark.parametrize("own", ["", "given", "in the state"])
-def test_a_loader_that_draws_when_it_begins(opened: Any, own: str) -> None:
-    """Batches, dropout and the next epoch are those of a run that was never stopped."""
-
-    def make(seed: int) -> dict[str, Any]:
-        torch.manual_seed(seed)
-        generator = torch.Generator().manual_seed(7 * seed) if own else None
-        state: dict[str, Any] = {"loader": Begins(generator)}
-        # Before the loader and behind it.
-        return {"g": generator, **state, "z": generator} if own == "in the state" else state
-
-    def epochs(state: dict[str, Any], at: int) -> Iterator[tuple[int, float]]:
-        for _ in range(3):
-            for item in state["loader"]:
-                yield item, torch.rand(1).item()
-
-    for at in (3, 8, 10):
-        whole = make(1)
-        run = epochs(whole, 0)
-        for _ in range(at):
-            next(run)
-        ckpt = opened(whole, new_start=True)
-        ckpt.save(1).wait()
-        ckpt.close()
-        rest = [next(run) for _ in range(12)]
-        again = make(2)
-        ckpt = opened(again)
-        ckpt.resume()
-        ckpt.close()
-        run = epochs(again, at)
-        assert [next(run) for _ in range(12)] == rest, at
-
-
-class Rng:
-    """An object that keeps a generator."""
-
-    def __init__(self, generator: Any, deep: bool) -> None:
-        self.held = {"inner": generator} if deep else generator
-        self.generator = [generator]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"now": self.generator[0]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        one, then = self.generator[0], state["now"]
-        if isinstance(one, torch.Generator):
-            one.set_state(then.get_state())
-        elif isinstance(one, random.Random):
-            one.setstate(then.getstate())
-        elif isinstance(one, numpy.random.Generator):
-            one.bit_generator.state = then.bit_generator.state
-        else:
-            one.set_state(then.get_state(legacy=False))
-
-
-class Draws(Begins):
-    """Draws from a generator that another object has."""
-
-    def __init__(self, other: Any) -> None:
-        super().__init__(None)
-        self.other = other
-
-    def start(self) -> tuple[torch.Tensor, int]:
-        draw(self.other)
-        return super().start()
-
-
-def draw(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return torch.rand(1, generator=generator).item()
-    return generator.random()
-
-
-def in_per_rank(generator: Any) -> Any:
-    return libckpt.PerRank(generator)
-
-
-@pytest.mark.parametrize("hold", [in_per_rank, lambda g: Rng(g, True), lambda g: Rng(g, False)])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        lambda seed: torch.Generator().manual_seed(seed),
-        random.Random,
-        numpy.random.default_rng,
-        numpy.random.RandomState,
-    ],
-)
-@pytest.mark.parametrize("first", [False, True])
-def test_generators_in_objects_come_back_last(
-    opened: Any, hold: Any, kind: Any, first: bool
-) -> None:
-    def make(seed: int) -> tuple[dict[str, Any], Any]:
-        generator = kind(seed)
-        parts = [("loader", Draws(generator)), ("object", hold(generator))]
-        return dict(reversed(parts) if first else parts), generator
-
-    then, old = make(1)
-    next(iter(then["loader"]))
-    live, new = make(2)
-    saved_and_live(opened, then, live)
-    assert [draw(new) for _ in range(3)] == [draw(old) for _ in range(3)]
-
-
-def test_a_generator_that_a_loader_has_lost_or_got_is_named(opened: Any) -> None:
-    generator = torch.Generator()
-    said = saved_and_live(opened, {"x": Begins(generator)}, {"x": Begins(None)})
-    assert "state['x'] was given a generator, and now has none" in said
-    said = saved_and_live(opened, {"x": Begins(None)}, {"x": Begins(generator)})
-    assert "the generator of state['x'] is not in the checkpoint" in said
-    assert saved_and_live(opened, {"x": Begins(generator)}, {"x": Begins(generator)}) == ""
-
-
-def test_a_loader_that_is_to_be_told_its_epoch_does_not_begin(opened: Any) -> None:
-    """What it asked for before would be the items of another one."""
-
-    class Told(torch.utils.data.SequentialSampler):
-        def set_epoch(self, epoch: int) -> None:
-            raise AssertionError(f"epoch {epoch}")
-
-    def make() -> Begins:
-        made = Begins(None)
-        made.__dict__["sampler"] = Told(list(range(8)))
-        return made
-
-    then, live = make(), make()
-    next(iter(then))
-    saved_and_live(opened, {"loader": then}, {"loader": live})
-    assert live.begun is None
-    assert live.then["at"] == 1
 
 
 # Sizes that change between runs.
@@ -512,6 +394,59 @@ def test_what_has_grown_comes_back(opened: Any) -> None:
     # A size that somebody has chosen is not another one without a word.
     with pytest.raises(libckpt.MismatchError, match=r"rows is F32 \[4, 3\], and was F32 \[5, 3\]"):
         saved_and_live(opened, {"model": old}, {"model": Bank(4)})
+
+
+class Masked(nn.Module):
+    """Its state_dict() has all of it, not the mask, or an empty one."""
+
+    def __init__(self, value: float, how: str = "") -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("mask", torch.full((3,), value))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        state = super().state_dict(*args, **kwargs)
+        if self.how == "dropped":
+            del state["mask"]
+        elif self.how == "empty":
+            state["mask"] = torch.zeros(0)
+        return state
+
+    def load_state_dict(self, state: Any, *_: Any, **__: Any) -> Any:
+        return super().load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("dropped", r"unexpected .*mask"), ("empty", r"mask is F32 \[0\], and was")]
+)
+def test_a_filled_buffer_that_is_not_shown_is_not_replaced(
+    opened: Any, how: str, said: str
+) -> None:
+    live = Masked(2.0, how)
+    with pytest.raises(libckpt.MismatchError, match=said):
+        saved_and_live(opened, {"model": Masked(1.0)}, {"model": live})
+    assert torch.equal(live.mask, torch.full((3,), 2.0))
+
+
+class Scripted(nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.rand(rows, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.rows.sum()
+
+
+def test_buffers_of_a_script_module(opened: Any) -> None:
+    def make(rows: int) -> Any:
+        return torch.jit.script(Scripted(rows))
+
+    then = make(2)
+    with pytest.raises(libckpt.MismatchError, match=r"rows is F32 \[4, 3\], and was F32 \[2, 3\]"):
+        saved_and_live(opened, {"model": then}, {"model": make(4)})
+    live = make(0)
+    saved_and_live(opened, {"model": then}, {"model": live})
+    assert torch.equal(live.rows, then.rows)
 
 
 # Names of wrappers.
@@ -685,6 +620,13 @@ def test_parameters_that_would_be_one_are_two(opened: Any) -> None:
     assert "parameter _orig_mod.weight" in said
     state = live["optimizer"].state[live["model"].weight]
     assert torch.equal(state["momentum_buffer"], torch.ones(2))
+    # The step's optimizer has the child's only, which is no older name of the parent's.
+    then, live = make(child=True), make(child=False)
+    then["optimizer"] = torch.optim.SGD([then["model"]._orig_mod.weight], lr=0.1, momentum=0.9)
+    then["optimizer"].step()
+    said = saved_and_live(opened, then, live, strict=False)
+    assert "parameter _orig_mod.weight" in said
+    assert not live["optimizer"].state
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
@@ -737,13 +679,22 @@ class OwnWrapper(nn.Module):
         self.value = state["value"]
 
 
+class Ending(OwnWrapper):
+    """The name of its child only ends as that of a wrapper's."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(value)
+        self.my_orig_mod = self._orig_mod
+        del self._orig_mod
+
+
 def test_an_older_store_lacks_what_only_looks_like_a_wrapper(
     opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As this package has written them: no key had the name of torch.compile's child."""
     from libckpt import _state
 
-    for make in (OwnWrapper, PassedOn):
+    for make in (OwnWrapper, PassedOn, Ending):
         live = make(0.0)
         with monkeypatch.context() as patch:
             patch.setattr(
@@ -753,7 +704,7 @@ def test_an_older_store_lacks_what_only_looks_like_a_wrapper(
             )
             with opened({"model": make(5.0)}, new_start=True) as ckpt:
                 ckpt.save(1).wait()
-        assert "weight" in names_of(store)
+        assert ("myweight" if make is Ending else "weight") in names_of(store)
         with opened({"model": live}) as ckpt:
             assert ckpt.resume() == 1
         assert all(p[0, 0] == 5 for p in live.parameters() if p.dim() == 2)
@@ -765,6 +716,47 @@ def test_keys_that_are_one_without_wrappers_are_refused(opened: Any) -> None:
     model.register_state_dict_post_hook(lambda _m, state, *_: state.update(weight=1))
     with pytest.raises(libckpt.UnsupportedStateError, match="several keys that are 'weight'"):
         opened({"model": model}).save(1)
+
+
+class Noted(CheckpointWrapper):
+    """A wrapper that saves something of its own."""
+
+    note = 0
+
+    def _save_to_state_dict(self, state: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(state, prefix, keep_vars)
+        state[prefix + "note"] = torch.tensor(self.note)
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        self.note = int(state.pop(prefix + "note"))
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class NotedParallel(nn.DataParallel[nn.Module]):
+    note = 0
+
+    def get_extra_state(self) -> Any:
+        return {"note": self.note}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.note = state["note"]
+
+
+@pytest.mark.parametrize("kind", [Noted, NotedParallel])
+@pytest.mark.parametrize("nested", [False, True])
+def test_methods_of_subclasses_of_wrappers_are_asked(
+    opened: Any, store: Path, kind: Any, nested: bool
+) -> None:
+    def make(note: int) -> Any:
+        wrapper = kind(nn.Linear(2, 2))
+        wrapper.note = note
+        return nn.ModuleDict({"x": wrapper}) if nested else wrapper
+
+    then, live = make(3), make(0)
+    assert saved_and_live(opened, {"model": then}, {"model": live}) == ""
+    assert (live["x"] if nested else live).note == 3
+    assert_same(live.state_dict(), then.state_dict())
+    assert nested or {"weight", "bias"} <= set(names_of(store))
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, checkpoint_wrapper])
@@ -796,138 +788,3 @@ def test_hooks_of_wrappers_are_asked(opened: Any, store: Path, wrap: Any) -> Non
     saved_and_live(opened, {"model": make(3.0)}, {"model": live})
     assert live.odd == 3
     assert {"weight", "bias", "odd"} <= set(names_of(store))
-
-
-# What is the user's own.
-
-
-def notes(error: BaseException) -> list[str]:
-    """What was added to it; before Python 3.11 there are none."""
-    return list(getattr(error, "__notes__", [""] if sys.version_info < (3, 11) else []))
-
-
-def test_exceptions_out_of_objects_say_where(opened: Any) -> None:
-    class Bad:
-        def __init__(self, when: str) -> None:
-            self.when = when
-
-        def state_dict(self) -> dict[str, Any]:
-            if self.when == "state_dict":
-                raise RuntimeError("mine")
-            return {}
-
-        def load_state_dict(self, _state: Any) -> None:
-            if self.when == "load_state_dict":
-                raise KeyError("mine")
-
-    with pytest.raises(RuntimeError, match="mine") as caught:
-        opened({"a": [Bad("state_dict")]}).save(1)
-    assert notes(caught.value) in (["libckpt: in state_dict() of state['a'][0]"], [""])
-    for kind in (ValueError, KeyError, TypeError):  # no malformed step
-
-        class Hooked(nn.Linear):
-            def state_dict(self, *_: Any, kind: Any = kind, **__: Any) -> Any:
-                self.good -= 1
-                if self.good < 0:
-                    raise kind("mine")
-                return super().state_dict()
-
-            good = 100
-
-        live = Hooked(2, 2)
-        with opened({"model": Hooked(2, 2)}, new_start=True) as ckpt:
-            ckpt.save(1).wait()
-        ckpt = opened({"model": live})
-        for good in (0, 1):  # before the step is looked at, and when it is
-            live.good = good
-            with pytest.raises(kind, match="mine"):
-                ckpt.resume()
-        ckpt.close()
-    with pytest.raises(KeyError, match="mine") as late:
-        saved_and_live(opened, {"a": Bad("")}, {"a": Bad("load_state_dict")})
-    assert notes(late.value) in (["libckpt: in load_state_dict() of state['a']"], [""])
-
-
-# Told before the loop.
-
-
-class Momentless(torch.optim.SGD):
-    """Makes a state that no checkpoint holds, and not before its first step."""
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
-            self.state[parameter]["odd"] = torch.eye(2).to_sparse()
-
-
-def long_named() -> nn.Module:
-    model = nn.Module()
-    model.register_parameter("x" * 1100, nn.Parameter(torch.ones(1)))
-    return model
-
-
-def clashing() -> dict[str, Any]:
-    model = nn.Module()
-    model.register_parameter("o/state/w/momentum_buffer", nn.Parameter(torch.zeros(1)))
-    model.register_parameter("w", nn.Parameter(torch.zeros(1)))
-    return {"model": model, "o": stepped(model, torch.optim.SGD, momentum=0.9)}
-
-
-def sparse_extra() -> nn.Module:
-    model = nn.Linear(2, 2)
-    model._register_state_dict_hook(
-        lambda _m, state, *_: state.update(odd=torch.eye(2).to_sparse())
-    )
-    return model
-
-
-@pytest.mark.parametrize(
-    "state",
-    [{"m": long_named()}, clashing(), {"m": sparse_extra()}],
-    ids=["name", "clash", "module's own"],
-)
-@pytest.mark.parametrize("restored", [False, True])
-def test_resume_refuses_what_a_save_refuses(
-    opened: Any, state: dict[str, Any], restored: bool
-) -> None:
-    if restored:
-        with opened({"n": 1}) as ckpt:
-            ckpt.save(1).wait()
-    live = {**state, "n": 2}
-    ckpt = opened(live)
-    with pytest.raises(libckpt.UnsupportedStateError) as early:
-        ckpt.resume(strict=False)
-    assert live["n"] == 2
-    with pytest.raises(libckpt.UnsupportedStateError) as late:
-        ckpt.save(2)
-    assert str(early.value) == str(late.value)
-
-
-def test_the_first_step_looks_at_what_the_optimizer_has_made(opened: Any) -> None:
-    model = nn.Linear(2, 2)
-    optimizer = Momentless(model.parameters(), lr=0.1)
-    ckpt = opened({"model": model, "optimizer": optimizer}, every=1000)
-    assert ckpt.resume() == 0
-    optimizer.step()
-    with pytest.raises(libckpt.UnsupportedStateError, match="optimizer/state/weight/odd"):
-        ckpt.step(1)
-    # An older step than any save, and one that may be saved.
-    del optimizer.state[model.weight]["odd"], optimizer.state[model.bias]["odd"]
-    assert ckpt.step(2) is None
-
-
-def test_two_of_one_store_are_told_so(opened: Any, store: Path) -> None:
-    first = opened({"x": torch.ones(3)})
-    first.resume()
-    with pytest.warns(libckpt.CheckpointWarning, match="another Checkpointer of this process"):
-        second = opened({"x": torch.ones(3)})
-    second.resume()
-    first.save(1).wait()
-    with pytest.raises(libckpt.InUseError, match="another Checkpointer of this process: close"):
-        second.save(2)
-    with pytest.raises(libckpt.InUseError, match="another Checkpointer of this process: close"):
-        opened({"x": torch.ones(3)})
-    first.close()
-    second.close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        opened({"x": torch.ones(3)}).resume()

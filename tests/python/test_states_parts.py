@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of other libraries, and tensors that wrap others: what was saved comes back."""
+"""
+Optimizers of other libraries, tensors that wrap others, loaders: what was saved comes back. And
+what is said of the rest, and when.
+"""
 
 import collections
 import copy
 import enum
+import random
+import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from conftest import assert_same
-from test_state import names_of
+from test_state import names_of, stepped
 from test_states import saved_and_live
 from torch import nn
 
@@ -321,6 +329,59 @@ def test_what_a_wrapper_says_of_itself_is_restored(opened: Any) -> None:
             saved_and_live(opened, make(saying(0.5)), make(saying(9.0)))
 
 
+def test_the_order_of_what_a_wrapper_says_is_not_compared(opened: Any) -> None:
+    live = {"x": saying({"b": 2, "a": 1})}
+    assert saved_and_live(opened, {"x": saying({"a": 1, "b": 2})}, live) == ""
+    assert live["x"].block == {"a": 1, "b": 2}
+
+
+def test_a_plain_moment_of_a_parameter_that_wraps(opened: Any) -> None:
+    def make(moment: Any) -> dict[str, Any]:
+        model = Frozen(saying(1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.state[model.weight] = {} if moment is None else {"buf": moment}
+        return {"model": model, "optimizer": optimizer}
+
+    then, live = make(torch.rand(1, 4)), make(None)
+    assert saved_and_live(opened, then, live) == ""
+    assert_same(*(next(iter(one["optimizer"].state.values()))["buf"] for one in (live, then)))
+
+
+def test_a_moment_that_wraps_from_now_on(opened: Any, store: Path) -> None:
+    state = with_moment(torch.rand(1, 4))
+    with opened(state) as ckpt:
+        ckpt.save(1).wait()
+        state["optimizer"].state[state["model"].weight]["buf"] = saying(1)
+        ckpt.save(2).wait()
+    assert "optimizer/state/weight/buf/codes" in names_of(store, 2)
+
+
+class Cloning(nn.Module):
+    """It gives copies, and takes what it is given."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(coded(2, 4), requires_grad=False)
+        self.register_buffer("rows", torch.rand(rows))
+
+    def state_dict(self, *_: Any, **__: Any) -> Any:
+        weight = self.weight
+        copied = Coded(weight.codes.clone(), weight.scale.clone(), weight.block)
+        return {"weight": copied, "rows": self.rows.clone()}
+
+    def load_state_dict(self, state: Any, *_: Any, **__: Any) -> None:  # type: ignore[override]
+        self.weight.codes.copy_(state["weight"].codes)
+        self.weight.scale.copy_(state["weight"].scale)
+        self.rows.copy_(state["rows"])
+
+
+def test_copies_of_what_wraps_are_handed_over_with_a_buffer_that_has_grown(opened: Any) -> None:
+    then, live = Cloning(3), Cloning(0)
+    assert saved_and_live(opened, {"model": then}, {"model": live}) == ""
+    assert torch.equal(live.rows, then.rows)
+    assert_same([live.weight.codes, live.weight.scale], [then.weight.codes, then.weight.scale])
+
+
 def of_a_function() -> Any:
     class Local(Saying):
         pass
@@ -390,3 +451,304 @@ def test_what_cannot_be_decoded_changes_nothing(opened: Any, store: Path) -> Non
         opened(live).resume()
     assert torch.equal(live["model"].weight, kept)
     assert live["z"] == 2
+
+
+# Generators come back last.
+
+
+class Begins(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+    """As torchdata's: an iteration draws when it begins, which is late after a restore."""
+
+    def __init__(self, generator: torch.Generator | None, steps: list[str] | None = None) -> None:
+        super().__init__(list(range(8)), generator=generator)  # type: ignore[arg-type]
+        self.begun: tuple[torch.Tensor, int] | None = None
+        self.then: dict[str, Any] = {}
+
+    def start(self) -> tuple[torch.Tensor, int]:
+        # The order of the items, and a seed for workers.
+        state = torch.Generator()
+        state.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=self.generator)))
+        found = self.then.pop("order", None)
+        order = torch.randperm(8, generator=state) if found is None else found
+        return order, self.then.pop("at", 0)
+
+    def __iter__(self) -> Iterator[int]:  # type: ignore[override]
+        order, at = self.begun if self.begun is not None else self.start()
+        for number in range(at, 8):
+            self.begun = order, number + 1
+            yield int(order[number])
+        self.begun = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.begun is None:
+            self.begun = self.start()
+        return {"order": self.begun[0].clone(), "at": self.begun[1]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.begun, self.then = None, dict(state)
+
+
+@pytest.mark.parametrize("own", ["", "given", "in the state"])
+def test_a_loader_that_draws_when_it_begins(opened: Any, own: str) -> None:
+    """Batches, dropout and the next epoch are those of a run that was never stopped."""
+
+    def make(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(7 * seed) if own else None
+        state: dict[str, Any] = {"loader": Begins(generator)}
+        # Before the loader and behind it.
+        return {"g": generator, **state, "z": generator} if own == "in the state" else state
+
+    def epochs(state: dict[str, Any], at: int) -> Iterator[tuple[int, float]]:
+        for _ in range(3):
+            for item in state["loader"]:
+                yield item, torch.rand(1).item()
+
+    for at in (3, 8, 10):
+        whole = make(1)
+        run = epochs(whole, 0)
+        for _ in range(at):
+            next(run)
+        ckpt = opened(whole, new_start=True)
+        ckpt.save(1).wait()
+        ckpt.close()
+        rest = [next(run) for _ in range(12)]
+        again = make(2)
+        ckpt = opened(again)
+        ckpt.resume()
+        ckpt.close()
+        run = epochs(again, at)
+        assert [next(run) for _ in range(12)] == rest, at
+
+
+class Rng:
+    """An object that keeps a generator."""
+
+    def __init__(self, generator: Any, deep: bool) -> None:
+        self.held = {"inner": generator} if deep else generator
+        self.generator = [generator]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"now": self.generator[0]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        one, then = self.generator[0], state["now"]
+        if isinstance(one, torch.Generator):
+            one.set_state(then.get_state())
+        elif isinstance(one, random.Random):
+            one.setstate(then.getstate())
+        elif isinstance(one, numpy.random.Generator):
+            one.bit_generator.state = then.bit_generator.state
+        else:
+            one.set_state(then.get_state(legacy=False))
+
+
+class Draws(Begins):
+    """Draws from a generator that another object has."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__(None)
+        self.other = other
+
+    def start(self) -> tuple[torch.Tensor, int]:
+        draw(self.other)
+        return super().start()
+
+
+def draw(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return torch.rand(1, generator=generator).item()
+    return generator.random()
+
+
+def in_per_rank(generator: Any) -> Any:
+    return libckpt.PerRank(generator)
+
+
+@pytest.mark.parametrize("hold", [in_per_rank, lambda g: Rng(g, True), lambda g: Rng(g, False)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda seed: torch.Generator().manual_seed(seed),
+        random.Random,
+        numpy.random.default_rng,
+        numpy.random.RandomState,
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_generators_in_objects_come_back_last(
+    opened: Any, hold: Any, kind: Any, first: bool
+) -> None:
+    def make(seed: int) -> tuple[dict[str, Any], Any]:
+        generator = kind(seed)
+        parts = [("loader", Draws(generator)), ("object", hold(generator))]
+        return dict(reversed(parts) if first else parts), generator
+
+    then, old = make(1)
+    next(iter(then["loader"]))
+    live, new = make(2)
+    saved_and_live(opened, then, live)
+    assert [draw(new) for _ in range(3)] == [draw(old) for _ in range(3)]
+
+
+def test_a_generator_that_a_loader_has_lost_or_got_is_named(opened: Any) -> None:
+    generator = torch.Generator()
+    said = saved_and_live(opened, {"x": Begins(generator)}, {"x": Begins(None)})
+    assert "state['x'] was given a generator, and now has none" in said
+    said = saved_and_live(opened, {"x": Begins(None)}, {"x": Begins(generator)})
+    assert "the generator of state['x'] is not in the checkpoint" in said
+    assert saved_and_live(opened, {"x": Begins(generator)}, {"x": Begins(generator)}) == ""
+
+
+def test_a_loader_that_is_to_be_told_its_epoch_does_not_begin(opened: Any) -> None:
+    """What it asked for before would be the items of another one."""
+
+    class Told(torch.utils.data.SequentialSampler):
+        def set_epoch(self, epoch: int) -> None:
+            raise AssertionError(f"epoch {epoch}")
+
+    def make() -> Begins:
+        made = Begins(None)
+        made.__dict__["sampler"] = Told(list(range(8)))
+        return made
+
+    then, live = make(), make()
+    next(iter(then))
+    saved_and_live(opened, {"loader": then}, {"loader": live})
+    assert live.begun is None
+    assert live.then["at"] == 1
+
+
+# What is the user's own.
+
+
+def notes(error: BaseException) -> list[str]:
+    """What was added to it; before Python 3.11 there are none."""
+    return list(getattr(error, "__notes__", [""] if sys.version_info < (3, 11) else []))
+
+
+def test_exceptions_out_of_objects_say_where(opened: Any) -> None:
+    class Bad:
+        def __init__(self, when: str) -> None:
+            self.when = when
+
+        def state_dict(self) -> dict[str, Any]:
+            if self.when == "state_dict":
+                raise RuntimeError("mine")
+            return {}
+
+        def load_state_dict(self, _state: Any) -> None:
+            if self.when == "load_state_dict":
+                raise KeyError("mine")
+
+    with pytest.raises(RuntimeError, match="mine") as caught:
+        opened({"a": [Bad("state_dict")]}).save(1)
+    assert notes(caught.value) in (["libckpt: in state_dict() of state['a'][0]"], [""])
+    for kind in (ValueError, KeyError, TypeError):  # no malformed step
+
+        class Hooked(nn.Linear):
+            def state_dict(self, *_: Any, kind: Any = kind, **__: Any) -> Any:
+                self.good -= 1
+                if self.good < 0:
+                    raise kind("mine")
+                return super().state_dict()
+
+            good = 100
+
+        live = Hooked(2, 2)
+        with opened({"model": Hooked(2, 2)}, new_start=True) as ckpt:
+            ckpt.save(1).wait()
+        ckpt = opened({"model": live})
+        for good in (0, 1):  # before the step is looked at, and when it is
+            live.good = good
+            with pytest.raises(kind, match="mine"):
+                ckpt.resume()
+        ckpt.close()
+    with pytest.raises(KeyError, match="mine") as late:
+        saved_and_live(opened, {"a": Bad("")}, {"a": Bad("load_state_dict")})
+    assert notes(late.value) in (["libckpt: in load_state_dict() of state['a']"], [""])
+
+
+# Told before the loop.
+
+
+class Momentless(torch.optim.SGD):
+    """Makes a state that no checkpoint holds, and not before its first step."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["odd"] = torch.eye(2).to_sparse()
+
+
+def long_named() -> nn.Module:
+    model = nn.Module()
+    model.register_parameter("x" * 1100, nn.Parameter(torch.ones(1)))
+    return model
+
+
+def clashing() -> dict[str, Any]:
+    model = nn.Module()
+    model.register_parameter("o/state/w/momentum_buffer", nn.Parameter(torch.zeros(1)))
+    model.register_parameter("w", nn.Parameter(torch.zeros(1)))
+    return {"model": model, "o": stepped(model, torch.optim.SGD, momentum=0.9)}
+
+
+def sparse_extra() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model._register_state_dict_hook(
+        lambda _m, state, *_: state.update(odd=torch.eye(2).to_sparse())
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"m": long_named()}, clashing(), {"m": sparse_extra()}],
+    ids=["name", "clash", "module's own"],
+)
+@pytest.mark.parametrize("restored", [False, True])
+def test_resume_refuses_what_a_save_refuses(
+    opened: Any, state: dict[str, Any], restored: bool
+) -> None:
+    if restored:
+        with opened({"n": 1}) as ckpt:
+            ckpt.save(1).wait()
+    live = {**state, "n": 2}
+    ckpt = opened(live)
+    with pytest.raises(libckpt.UnsupportedStateError) as early:
+        ckpt.resume(strict=False)
+    assert live["n"] == 2
+    with pytest.raises(libckpt.UnsupportedStateError) as late:
+        ckpt.save(2)
+    assert str(early.value) == str(late.value)
+
+
+def test_the_first_step_looks_at_what_the_optimizer_has_made(opened: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = Momentless(model.parameters(), lr=0.1)
+    ckpt = opened({"model": model, "optimizer": optimizer}, every=1000)
+    assert ckpt.resume() == 0
+    optimizer.step()
+    with pytest.raises(libckpt.UnsupportedStateError, match="optimizer/state/weight/odd"):
+        ckpt.step(1)
+    # An older step than any save, and one that may be saved.
+    del optimizer.state[model.weight]["odd"], optimizer.state[model.bias]["odd"]
+    assert ckpt.step(2) is None
+
+
+def test_two_of_one_store_are_told_so(opened: Any, store: Path) -> None:
+    first = opened({"x": torch.ones(3)})
+    first.resume()
+    with pytest.warns(libckpt.CheckpointWarning, match="another Checkpointer of this process"):
+        second = opened({"x": torch.ones(3)})
+    second.resume()
+    first.save(1).wait()
+    with pytest.raises(libckpt.InUseError, match="another Checkpointer of this process: close"):
+        second.save(2)
+    with pytest.raises(libckpt.InUseError, match="another Checkpointer of this process: close"):
+        opened({"x": torch.ones(3)})
+    first.close()
+    second.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened({"x": torch.ones(3)}).resume()

@@ -21,8 +21,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
     set_state_dict,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import libckpt
 
@@ -213,8 +214,87 @@ def resume_coded(place: Path) -> tuple[list[bytes], str]:
     return found, ""
 
 
+class Told(nn.Module):
+    """Its extra state is a DTensor whose size changes."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self.rows = distribute_tensor(torch.arange(float(rows)), mesh, [Shard(0)])
+
+    def get_extra_state(self) -> Any:
+        return self.rows
+
+    def set_extra_state(self, state: Any) -> None:
+        self.rows = state
+
+
+class Frozen(nn.Module):
+    """A weight in a DTensor that wraps tensors, with a momentum that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        weight = DTensor.from_local(coded(2, 4), mesh, [Shard(0)], run_check=False)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def moment(self) -> Any:
+        whole = torch.arange(4.0 * 2 * dist.get_world_size()).view(-1, 4)
+        return distribute_tensor(whole, self.weight.device_mesh, [Shard(0)])
+
+
+def expert(seed: int) -> tuple[dict[str, Any], tuple[Any, Coded]]:
+    """Each rank has an expert of its own: its weight, and the moment of that, are quantized."""
+    torch.manual_seed(1)
+    model = nn.ModuleDict({"out": nn.Linear(2, 2), "experts": nn.Module()})
+    torch.manual_seed(seed)
+    weight, moment = nn.Parameter(coded(2, 4), requires_grad=False), coded(2, 4)
+    model["experts"].weight = weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.state[weight] = {"exp_avg": moment}
+    return {"model": model, "o": optimizer}, (weight, moment)
+
+
+def store_of(place: Path, state: dict[str, Any]) -> libckpt.Checkpointer:
+    return libckpt.Checkpointer(place, state, pool_bytes=1 << 20, per_rank=["experts.weight"])
+
+
+def train_special(place: Path) -> list[bytes]:
+    frozen = Frozen()
+    frozen.optimizer.state[frozen.weight] = {"buf": frozen.moment()}
+    state, parts = expert(dist.get_rank())
+    told = {"model": Told(4)}
+    whole = {"model": frozen, "o": frozen.optimizer}
+    for name, one in (("expert", state), ("told", told), ("frozen", whole)):
+        with store_of(place / name, one) as ckpt:
+            ckpt.save(1).wait()
+    return [bits(one) for part in parts for one in (part.codes, part.scale)]
+
+
+def resume_special(place: Path) -> list[bytes]:
+    state, parts = expert(10 + dist.get_rank() if dist.is_initialized() else 10)
+    with store_of(place / "expert", state) as ckpt:
+        if not dist.is_initialized():
+            with pytest.raises(
+                libckpt.MismatchError, match=r"'experts\.weight/codes'.*exp_avg/scale.*per_rank"
+            ):
+                ckpt.resume()
+            return []
+        ckpt.resume()
+    told, frozen = Told(6), Frozen()
+    whole = {"model": frozen, "o": frozen.optimizer}
+    for name, one in (("told", {"model": told}), ("frozen", whole)):
+        with store_of(place / name, one) as ckpt:
+            ckpt.resume()
+    assert torch.equal(full(told.rows), torch.arange(4.0))
+    found = frozen.optimizer.state[frozen.weight]["buf"]
+    assert torch.equal(full(found), full(frozen.moment()))
+    return [bits(one) for part in parts for one in (part.codes, part.scale)]
+
+
 def train_all(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {"coded": train_coded(place)}
+    found: dict[str, Any] = {"coded": train_coded(place), "special": train_special(place)}
     for kind in KINDS:
         parts = build(kind, 1)
         # Nothing has looked at the modules before the first save.
@@ -229,7 +309,7 @@ def train_all(place: Path) -> dict[str, Any]:
 
 
 def resume_all(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {"coded": resume_coded(place)}
+    found: dict[str, Any] = {"coded": resume_coded(place), "special": resume_special(place)}
     for kind in KINDS:
         parts = build(kind, 2)
         with libckpt.Checkpointer(place / kind, parts[0], pool_bytes=1 << 20) as ckpt:
@@ -250,6 +330,7 @@ def test_what_is_spread_over_ranks_comes_back_spread(tmp_path: Path) -> None:
             moments, said = found["coded"]
             assert moments == (saved[rank]["coded"] if world == 2 else [])
             assert ("comes back there only" in said) == (world == 1)
+            assert found["special"] == (saved[rank]["special"] if world == 2 else [])
             for kind in KINDS:
                 then, after, kinds = found[kind]
                 assert then == saved[0][kind][0], (world, kind)

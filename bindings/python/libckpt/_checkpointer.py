@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import numbers
 import os
 import signal
@@ -253,10 +254,10 @@ class Checkpointer:
     #: for the test that shows what the fence is for
     _fence_disabled = False
 
-    #: the state was saved or resumed here, so that resume() is going back
-    _lived = False
+    #: the state that was saved or resumed here, so that resume() is going back
+    _lived: dict[str, Any] | None = None
 
-    #: settings that a step which was resumed did not have: the program has them, not the loop
+    #: settings of it that a step which was resumed did not have: the program has them
     _kept: frozenset[Path] = frozenset()
 
     #: the save of the state that was started last
@@ -457,6 +458,9 @@ class Checkpointer:
         except BaseException as error:
             save._refuse(error)
             raise
+        if same:  # whether it starts or not, in which ranks may differ
+            self._kept = self._kept if self._lived is state else frozenset()
+            self._lived = state
         try:
             save._start(snapshot, self._core.deadline)
         except errors.SkippedError as error:
@@ -478,7 +482,6 @@ class Checkpointer:
             return save
         self._core.saves.append(save)
         self._last = save if same else None
-        self._lived = self._lived or same
         save._loop_time = time.perf_counter() - start
         return save
 
@@ -677,36 +680,36 @@ class Checkpointer:
         # Before anything is changed.
         check_early(state, self._planner, allow_pickle=self._allow_pickle)
         start = time.perf_counter()
-
-        def read(reader: Any) -> None:
-            stayed = restore(
-                reader,
-                state,
-                allow_pickle=self._allow_pickle,
-                progress=self._progress,
-                tolerated=tolerated,
-                exact=self._lived,
-                kept=self._kept,
-            )
-            self._kept |= stayed
-            reader.adopt()
-            if reader.differ:
-                warnings.warn(
-                    f"step {reader.step}: when it was saved, {reader.differ}; what one rank held "
-                    "is now on all of them",
-                    errors.CheckpointWarning,
-                    stacklevel=5,
-                )
-
-        found, _ = read_newest(engine, step, read)
+        if self._lived is not state:
+            self._lived, self._kept = None, frozenset()
+        found, _ = read_newest(engine, step, functools.partial(self._read_into, state, tolerated))
         if found is None:
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
-        self._lived = True
+        self._lived = state
         logger.info(
             "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
         )
         return found
+
+    def _read_into(self, state: dict[str, Any], tolerated: list[str], reader: Any) -> None:
+        self._kept |= restore(
+            reader,
+            state,
+            allow_pickle=self._allow_pickle,
+            progress=self._progress,
+            tolerated=tolerated,
+            exact=self._lived is not None,
+            kept=self._kept,
+        )
+        reader.adopt()
+        if reader.differ:
+            warnings.warn(
+                f"step {reader.step}: when it was saved, {reader.differ}; what one rank held "
+                "is now on all of them",
+                errors.CheckpointWarning,
+                stacklevel=5,
+            )
 
     # The rest.
 

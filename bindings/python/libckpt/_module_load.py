@@ -132,6 +132,10 @@ class ModuleLoad:
         slot = self._slot(name)
         if slot is None or (live is not None and describe(live).dtype != stored.dtype):
             return False
+        # What its state_dict() leaves out, or gives as empty, may be filled all the same.
+        held = slot[0]._buffers[slot[1]]
+        if held is not None and held.numel() and (live is None or stored.nbytes):
+            return False
         others = live, *slot[0].parameters(), *slot[0].buffers(), *self._module.parameters()
         device = next((other.device for other in others if other is not None), None)
         self._placed.append((*slot, self._live.want_tensor(stored.name, device)))
@@ -176,8 +180,11 @@ class ModuleLoad:
                 with asking(self._path, "state_dict"):
                     after = inner.state_dict()
             keys = self._keys = self._own_keys(inner, after)
+            # What wraps tensors was read in place, and may be a copy each time it is asked for.
+            read = {key: value for key, value in state.items() if wraps(value)}
             new = collections.OrderedDict(
-                (key, self._value(keys[key], saved, value)) for key, value in after.items()
+                (key, self._value(keys[key], saved, read.get(key, value)))
+                for key, value in after.items()
             )
             new._metadata = getattr(after, "_metadata", None)  # type: ignore[attr-defined]
             with asking(self._path, "load_state_dict"):
@@ -193,12 +200,14 @@ class ModuleLoad:
         stored.update(self._node["extra"])
         taken = set(names.values())
         for key, name in names.items():
-            # Older steps have no such names, not even those of children that are no wrapper's.
-            plain = strip_wrappers(name)
-            if name not in stored and plain in stored and plain not in taken:
-                names[key] = plain
-                taken.add(plain)
-                self._called[plain] = name
+            # Older steps have no such names, not even those of children that are no wrapper's, nor
+            # what only ends like one.
+            for plain in (strip_wrappers(name), name.replace("_orig_mod.", "")):
+                if name not in stored and plain in stored and plain not in taken:
+                    names[key] = plain
+                    taken.add(plain)
+                    self._called[plain] = name
+                    break
         return names
 
     def _match_one(self, name: str, stored: Stored | None, value: Any, own: set[int]) -> None:
@@ -212,10 +221,8 @@ class ModuleLoad:
             # Whatever it was and is: the module alone knows what to make of it.
             if stored is None:
                 live.want(self._node["extra"][name], (self._path, name))
-            elif is_spread(value) and tuple(value.shape) == stored.shape:
-                live.want_like(stored.name, value)
             else:
-                live.want_tensor(stored.name)
+                self._fresh(name, stored, value)
         elif (stored is not None) != is_tensor:
             live.problem("changed", f"{where} is a {kind_of(value)}", where)
         elif stored is not None and wraps(value):
@@ -236,9 +243,15 @@ class ModuleLoad:
         slot = self._slot(name)
         return slot is not None and loads_itself(slot[0])
 
+    def _fresh(self, name: str, stored: Stored, live: Any) -> torch.Tensor:
+        """Memory to hand over. Extra state of another size is given whole."""
+        if is_extra_state(name) and not (is_spread(live) and tuple(live.shape) == stored.shape):
+            return self._live.want_tensor(stored.name)
+        return self._live.want_like(stored.name, live)
+
     def _value(self, name: str, saved: dict[str, Stored], live: Any) -> Any:
         if name in saved:
-            return self._live.want_like(saved[name].name, live)
+            return self._fresh(name, saved[name], live)
         extra = self._node["extra"]
         if name not in extra or (is_wrapped(extra[name]) and wraps(live)):
             return live

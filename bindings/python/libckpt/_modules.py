@@ -78,7 +78,7 @@ def wrapped_child(module: nn.Module) -> str | None:
 def unwrap(module: nn.Module, *, hooked: bool = False) -> nn.Module:
     """The module inside of wrappers. `hooked`: or a wrapper that changes what that one says."""
     while (name := wrapped_child(module)) is not None:
-        if hooked and not _is_only_torch(module):
+        if hooked and _overrides(module):
             break
         inner = module._modules[name]
         if inner is None:
@@ -95,15 +95,16 @@ def has_own_say(module: nn.Module) -> bool:
 def _overrides(module: nn.Module) -> bool:
     import torch
 
+    of_torch = "torch.nn.modules."
     if wrapped_child(module) is not None:
-        return not _is_only_torch(module)
-    if type(module._parameters) is not dict:  # a script module keeps them elsewhere
+        of_torch = "torch."  # what its own wrappers do is done here
+    elif type(module._parameters) is not dict:  # a script module keeps them elsewhere
         return True
     for name in _OVERRIDES:
         method = getattr(type(module), name)
         if method is not getattr(torch.nn.Module, name) and not getattr(
             method, "__module__", ""
-        ).startswith("torch.nn.modules."):
+        ).startswith(of_torch):
             return True
     return not _is_only_torch(module)
 
@@ -215,7 +216,8 @@ def buffer_slots(
     module: nn.Module, prefix: str = ""
 ) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
     """Names of all buffers that are saved, also of those that are None, and who has them."""
-    for name in module._buffers:
+    # A script module's can only be asked for its items.
+    for name, _ in module._buffers.items():
         if name not in module._non_persistent_buffers_set:
             yield prefix + name, (module, name)
     wrapped = wrapped_child(module)

@@ -28,7 +28,8 @@ from ._loaders import asking
 from ._marks import places_of
 from ._modules import strip_wrappers
 from ._ranks import Ranks
-from ._subclasses import wraps
+from ._subclasses import encode as encode_wrapped
+from ._subclasses import owns_in, wraps
 from ._tensors import (
     Described,
     Part,
@@ -290,14 +291,12 @@ class OptimizerSource:
 
     def _replace(self, values: list[Any]) -> bool:
         """Takes other tensors and values in; False if a tensor came or went."""
-        import torch
-
         if any(_is_plain_tensor(values[place]) for place in self._others):
             return False
         tensors = [values[place] for place in self._places]
         for name, old, new in zip(self.part.names, self.part.tensors, tensors, strict=True):
             if new is not old:
-                if not isinstance(new, torch.Tensor) or new.is_inference():
+                if not _is_plain_tensor(new) or new.is_inference():
                     return False
                 if is_spread(new) != is_spread(old):
                     return False
@@ -380,9 +379,19 @@ class OptimizerSource:
         for index, parameter in enumerate(self.params):
             for role, value in (self.optimizer.state.get(parameter) or {}).items():
                 if not _is_plain_tensor(value):
-                    path = (((self.path, "state"), self.param_names[index]), role)
-                    found.setdefault(str(index), {})[role] = encoder.encode(value, path, 6)
+                    node = self._encode_value(encoder, self.param_names[index], role, value)
+                    found.setdefault(str(index), {})[role] = node
         return found
+
+    def _encode_value(self, encoder: Encoder, parameter: str, role: str, value: Any) -> Json:
+        path = (((self.path, "state"), parameter), role)
+        if not wraps(value):
+            return encoder.encode(value, path, 6)
+        own = self._is_own(parameter, tensor_name(self.path, parameter, role), value)
+        node = encode_wrapped(encoder, value, path, own=own)
+        if own:
+            self.owns.update(owns_in(node))
+        return node
 
     def _node_of_own(self, encoder: Encoder, put: Callable[[str, torch.Tensor, bool], None]) -> str:
 
@@ -405,7 +414,8 @@ class OptimizerSource:
                     put(name, value, self._is_own(self.param_names[key], name, value))
                     tensors.append(role)
                 elif type(role) is str:
-                    values.setdefault(str(key), {})[role] = encoder.encode(value, path, 6)
+                    node = self._encode_value(encoder, self.param_names[key], role, value)
+                    values.setdefault(str(key), {})[role] = node
                 else:
                     raise UnsupportedStateError(f"{path_text(path)}: the role is no string")
             if tensors:
@@ -483,7 +493,7 @@ NO_OPTIONS = {"params", "param_names"}
 def match_groups(saved: list[list[str]], here: list[list[str]]) -> list[int | None] | None:
     """
     Which saved group each live one is, by the parameters that both have; None for one that has
-    none of them. None if they are in other groups.
+    none of them. None if they are in other groups, or the groups in another order.
     """
     both = set(chain.from_iterable(saved)) & set(chain.from_iterable(here))
     then = [both.intersection(names) for names in saved]
@@ -502,7 +512,9 @@ def match_groups(saved: list[list[str]], here: list[list[str]]) -> list[int | No
         return None
     for number, old in zip(unfilled, empty, strict=True):
         found[number] = old
-    return found
+    # Schedulers know groups by their order, too.
+    known = [number for number in found if number is not None]
+    return found if known == sorted(known) else None
 
 
 def _same_objects(a: list[Any], b: list[Any]) -> bool:

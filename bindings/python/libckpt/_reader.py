@@ -33,6 +33,7 @@ from ._optimizer import expand_state, state_tensor_name
 from ._ranks import own_prefix
 from ._save import Progress, report
 from ._state import PYTHON_VERSION
+from ._subclasses import empty_like
 from ._tensors import Described, describe, describe_array, describe_bytes
 from ._typed import Json, tag_of
 
@@ -334,10 +335,7 @@ class Memory:
         made = self._made.setdefault((what.home, "spread"), {})
         found: torch.Tensor | None = made.get(str(live.device))
         if found is None:
-            import torch
-
-            dtype = _dtypes.torch_type(what.dtype)
-            found = torch.empty_like(live, dtype=dtype, requires_grad=False)
+            found = empty_like(live, _dtypes.torch_type(what.dtype))
             self._reader.bind(what.name, describe(found), found)
             made[str(live.device)] = found
         return found

@@ -46,7 +46,7 @@ from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
 from ._specials import Special, is_optimizer, is_stateful, specials_in
-from ._subclasses import Places, is_wrapped, wraps
+from ._subclasses import Places, empty_like, is_wrapped, wraps
 from ._tensors import (
     check_place,
     check_tensor,
@@ -235,10 +235,10 @@ class _Live:
 
     def stays(self, text: str, path: Path) -> bool:
         """True, and a word of it, for a setting that the step does not have, and that stays."""
-        if not self._exact or path in self._kept_before:
-            self.stayed.add(path)
-        elif not self.differences.tolerates(path_name(path)):
+        may = not self._exact or path in self._kept_before
+        if not may and not self.differences.tolerates(path_name(path)):
             return False
+        self.stayed.add(path)
         self.differences.stays(text)
         return True
 
@@ -438,6 +438,10 @@ class _Live:
         """What the step says of a name."""
         return self._memory.stored(name)
 
+    def holds(self, *names: str) -> bool:
+        """True if the step has tensors of all these names."""
+        return all(name in self._stored for name in names)
+
     def name_tensors(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Names under which optimizers know parameters."""
         for name, tensor in pairs:
@@ -601,7 +605,8 @@ class _Optimizer:
         for name in self._node["params"]:
             plain = strip_wrappers(name)
             # Some module may have had a child that is called as wrappers call theirs.
-            names.append(name if name in known or plain in taken else plain)
+            real = name in known or plain in taken or self._live.holds(name, plain)
+            names.append(name if real else plain)
             taken.add(plain)
         return names
 
@@ -623,7 +628,9 @@ class _Optimizer:
             _split(here, [len(group["params"]) for group in self._optimizer.param_groups]),
         )
         if found is None:
-            text = f"{self._where} has its parameters in other groups"
+            text = (
+                f"{self._where} has its parameters in other groups, or the groups in another order"
+            )
             self._live.problem("changed", text, path_name(self._path))
             return False
         self._groups = found
@@ -658,7 +665,7 @@ class _Optimizer:
         if role == "step":
             fresh = torch.empty(stored.shape, dtype=dtype, device=self._device_of_step(parameter))
         elif stored.shape == tuple(parameter.shape):
-            fresh = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+            fresh = empty_like(parameter, dtype)
         else:
             fresh = torch.empty(stored.shape, dtype=dtype, device=parameter.device)
         self._live.bind(stored.name, fresh)
@@ -666,11 +673,9 @@ class _Optimizer:
 
     def _place_part(self, stored: Stored, parameter: Any, old: torch.Tensor | None) -> torch.Tensor:
         """The same box as this rank has of the parameter."""
-        import torch
-
         dtype = _dtypes.torch_type(stored.dtype)
         if old is None:
-            old = torch.empty_like(memory_of(parameter), dtype=dtype, requires_grad=False)
+            old = empty_like(memory_of(parameter), dtype)
         if stored.shape != tuple(parameter.shape) or old.dtype != dtype:
             now = f"{_dtypes.name_of(describe(old).dtype)}, a part of {list(parameter.shape)}"
             self._live.problem("changed", f"{stored.name} is {now}, and was {stored}")

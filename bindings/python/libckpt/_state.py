@@ -62,7 +62,8 @@ from ._specials import (
     same_specials,
     there_twice,
 )
-from ._subclasses import wraps
+from ._subclasses import encode as encode_wrapped
+from ._subclasses import owns_in, wraps
 from ._tensors import (
     Block,
     Described,
@@ -648,6 +649,8 @@ class _Writer:
         empty = {**walked.empty, **self.sink.empty} if self._ranks.near else {}
         more = f'"empty":{dump(empty)},' if empty else ""
         owns = {**walked.owns, **self.sink.owns}
+        for source in walked.sources:  # what wraps tensors is met only now
+            owns.update(source.owns)
         more += f'"per_rank":{dump(owns)},' if owns else ""
         local = sorted(chain.from_iterable(source.local for source in walked.sources))
         more += f'"local":{dump(local)},' if local else ""
@@ -708,9 +711,10 @@ class _Writer:
                 if memory in own:
                     check_place(describe(value), name)
                 names.append(name)
+            elif isinstance(value, torch.Tensor):
+                extra[keys[key]] = self._wrapped(name, value)
             else:
-                where: Path = (None, name) if isinstance(value, torch.Tensor) else (path, key)
-                extra[keys[key]] = self.encoder.encode(value, where, 8)
+                extra[keys[key]] = self.encoder.encode(value, (path, key), 8)
         return module_text(module, prefix, names, extra)
 
     def _wrapping(self, module: torch.nn.Module) -> str | None:
@@ -718,10 +722,16 @@ class _Writer:
             return None
         prefix, names, others = self._modules.wrapping[id(module)]
         extra = {
-            name[len(prefix) :]: self.encoder.encode(tensor, (None, name), 8)
-            for name, tensor in others.items()
+            name[len(prefix) :]: self._wrapped(name, tensor) for name, tensor in others.items()
         }
         return module_text(module, prefix, names, extra)
+
+    def _wrapped(self, name: str, tensor: torch.Tensor) -> Json:
+        own = self._ranks.is_own(name, tensor)
+        node = encode_wrapped(self.encoder, tensor, (None, name), own=own)
+        if own:
+            self.sink.owns.update(owns_in(node))
+        return node
 
     def _object(self, value: Any, path: Path, depth: int) -> Json:
         if self._inside or self.encoder.wrapped:

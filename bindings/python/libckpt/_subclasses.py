@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
 from ._errors import UnsupportedError, UnsupportedStateError
-from ._layout import dtensor_memory, is_dtensor, is_spread
-from ._typed import SPECIAL_TAGS, Decoder, Encoder, Json, Path, dump, path_text, tag_of
+from ._layout import dtensor_memory, is_dtensor, is_spread, memory_of
+from ._ranks import is_own
+from ._typed import SPECIAL_TAGS, Decoder, Encoder, Json, Path, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch
@@ -72,10 +73,10 @@ def _name_of(value: Any) -> str:
     return f"{type(value).__module__}:{type(value).__qualname__}"
 
 
-def encode(enc: Encoder, value: Any, path: Path) -> Json:
-    """The node of such a tensor."""
+def encode(enc: Encoder, value: Any, path: Path, *, own: bool = False) -> Json:
+    """The node of such a tensor. `own`: every rank has another one, as it has in a DTensor."""
     if not is_dtensor(value):
-        return _encode_local(enc, value, path, own=False)
+        return _encode_local(enc, value, path, own=own)
     local = dtensor_memory(value)
     if enc.handed:
         raise UnsupportedStateError(
@@ -91,6 +92,17 @@ def encode(enc: Encoder, value: Any, path: Path) -> Json:
             "local": _encode_local(enc, local, path, own=True),
         }
     }
+
+
+def owns_in(node: Json) -> dict[str, str]:
+    """Of what a rank's own tensor wraps: the names that it is stored under, by the usual ones."""
+    found: dict[str, str] = {}
+    for part in node["$wrapper"]["inner"].values():
+        if "$wrapper" in part:
+            found.update(owns_in(part))
+        elif is_own(part["$tensor"]):
+            found[part["$tensor"].partition("/")[2]] = part["$tensor"]
+    return found
 
 
 def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
@@ -160,6 +172,18 @@ def _box(part: torch.Tensor, of: Any) -> Any:
         shape=of.shape,
         stride=of.stride(),
     )
+
+
+def empty_like(value: Any, dtype: Any) -> Any:
+    """Memory for a plain tensor of that shape, which lies as this one does."""
+    import torch
+
+    if not wraps(value):
+        return torch.empty_like(value, dtype=dtype, requires_grad=False)
+    # What the class itself would make wraps memory as well.
+    here = memory_of(value)
+    fresh = torch.empty(here.shape, dtype=dtype, device=here.device)
+    return _box(fresh, value) if is_dtensor(value) else fresh
 
 
 def class_of(name: str) -> Any:
@@ -311,10 +335,10 @@ class Places:
         names, context = old.__tensor_flatten__()
         encoder = Encoder(_Nowhere(), allow_pickle=self._allow_pickle)
         try:
-            now = dump(encoder.encode(context, None, 12))
+            now = _ordered(encoder.encode(context, None, 12))
         except UnsupportedStateError:
             now = repr(context)
-        then = dump(node.get("context"))
+        then = _ordered(node.get("context"))
         if now != then:
             return f"{now:.100}, and was {then:.100}"
         for name in names:
@@ -345,6 +369,11 @@ class Places:
             else:
                 self._bind(stored.name, old)
         return old
+
+
+def _ordered(node: Json) -> str:
+    """As text that does not tell in which order a dict got its keys."""
+    return json.dumps(node, sort_keys=True)
 
 
 class _Nowhere:
