@@ -57,7 +57,6 @@ MAP = {
     "README.md": "python tidy",
     "*.md": "tidy",
     ".ci/*": "",
-    "pending/*": "",
     ".clang-*": "lint format",
     ".*": "format",
     "LICENSE": "",
