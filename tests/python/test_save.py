@@ -99,9 +99,7 @@ def test_the_last_step_again_is_the_save_that_exists(opened: Any, store: Path) -
     assert steps_of(store) == [6, 5]
 
 
-def test_home_is_written_as_a_shell_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_is_written_as_a_shell_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with libckpt.Checkpointer("~/run", {"x": torch.ones(3)}) as ckpt:
         ckpt.save(1).wait()
