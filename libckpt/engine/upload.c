@@ -254,14 +254,23 @@ static int take_there(struct ckpt_upload *u)
 	return trouble(u, "list");
 }
 
+/* Of the claims that were listed. */
+static int take_newest(struct ckpt_upload *u, uint64_t *ret_newest)
+{
+	int r = u->op.result == -ENOENT ? *u->stop : trouble(u, "list");
+
+	*ret_newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+	ckpt_free(u->op.listing.names);
+	u->op.listing = (struct ckpt_listing){0};
+	return r;
+}
+
 /* Rank 0 sends it. */
 static int check_claimed(struct ckpt_upload *u)
 {
-	int r = u->op.result == -ENOENT ? *u->stop : trouble(u, "list");
-	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+	uint64_t newest;
+	int r = take_newest(u, &newest);
 
-	ckpt_free(u->op.listing.names);
-	u->op.listing = (struct ckpt_listing){0};
 	if (r < 0 || newest >= ckpt_scan_newest_claim(&u->core->scan))
 		return r;
 	return ckpt_fail(u->err, -EAGAIN, "rank 0 has not sent its claim to %s", u->dest->label);
@@ -570,13 +579,15 @@ static int create_body(struct ckpt_task *task)
 
 static int check_fence(struct ckpt_upload *u)
 {
-	int r = u->op.result == -ENOENT ? *u->stop : trouble(u, "list");
-	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+	uint64_t newest;
+	int r = take_newest(u, &newest);
 
-	ckpt_free(u->op.listing.names);
-	u->op.listing = (struct ckpt_listing){0};
 	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))
 		return r;
+	/* Another rank than 0 may be about to hear of it. */
+	u->outdone = u->core->config.rank > 0;
+	if (u->outdone)
+		return 0;
 	return ckpt_fail_at(u->err, CKPT_EFENCED,
 		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
 		"generation %llu has taken over %s: this process uploads nothing any more",
@@ -667,8 +678,12 @@ static int catalog_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	u->complete = is_complete(u);
-	if (u->core->config.rank > 0 || !u->complete)
-		return give_up(u, *u->stop);
+	if (u->core->config.rank > 0 || !u->complete) {
+		/* Whoever has taken over lets nobody publish it. */
+		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, u->op.done);
+		return give_up(u, check_fence(u));
+	}
 	if (u->pick.manifest.catalog_bytes == 0)
 		return ckpt_task_continue(task, commit_body);
 	u->catalog = ckpt_holders_reader_new(u->core, &u->pick, u->err, task);

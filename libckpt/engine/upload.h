@@ -41,7 +41,8 @@ struct ckpt_upload {
 	bool found;       /* if it is going: its manifest is there yet */
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */
-	uint32_t rank;    /* whose files it was at last */
+	bool outdone; /* if it has not: a later claim is there than this rank, which is not 0, has heard of */
+	uint32_t rank; /* whose files it was at last */
 
 	/* Its own. */
 	struct ckpt_store_op op;

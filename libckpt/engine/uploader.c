@@ -11,9 +11,11 @@
 #include "engine/keeper.h"
 #include "engine/undertaker.h"
 
-#define SECOND_NS    UINT64_C(1000000000)
-#define PAUSE_MAX_S  60 /* between tries */
-#define LOOK_S       2  /* between looks for what others send */
+#define SECOND_NS   UINT64_C(1000000000)
+#define PAUSE_MAX_S 60 /* between tries */
+#define OTHERS_NS                                                                                  \
+	(UINT64_C(4) * PAUSE_MAX_S * SECOND_NS) /* in which others try again, whatever failed */
+#define LOOK_S       2                          /* between looks for what others send */
 #define LOOK_NS      (LOOK_S * SECOND_NS)
 #define HELD_S       30 /* without change, and who does not try for ever has looked enough */
 #define FAILURES_MAX 5  /* of one step, of what is here */
@@ -425,8 +427,8 @@ static bool is_given_up(const struct ckpt_uploader *u, const struct ckpt_upload_
  */
 static bool is_left_over(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
 {
-	uint64_t wait_ns = ckpt_max_u64(UINT64_C(4) * PAUSE_MAX_S * SECOND_NS,
-		e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0);
+	uint64_t wait_ns = ckpt_max_u64(
+		OTHERS_NS, e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0);
 
 	return u->upload.complete && e->all && u->core->config.rank > 0 && e->overtaken &&
 	       now(u) - e->since_ns >= wait_ns;
@@ -441,10 +443,29 @@ static void take_left_over(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	end_absent(u, e);
 }
 
+/* A claim of this very job is heard of long before that, and what rank 0 had begun to publish is there by then. */
+static bool is_taken_over(const struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	if (!u->upload.outdone)
+		e->outdone_ns = 0;
+	else if (e->outdone_ns == 0)
+		e->outdone_ns = now(u);
+	return e->outdone_ns > 0 && now(u) - e->outdone_ns >= OTHERS_NS;
+}
+
 /* This rank has done its part, and others have not, or rank 0 has not published. */
 static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	look_later(u, e, &e->since_ns);
+	if (is_taken_over(u, e)) {
+		(void)ckpt_fail_at(&u->error, CKPT_EFENCED,
+			&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
+			"a later generation has taken over %s, and step %llu was not published "
+			"there",
+			u->dest->label, (unsigned long long)e->step);
+		fail_entry(u, e);
+		return;
+	}
 	if (is_left_over(u, e)) {
 		take_left_over(u, e);
 		return;

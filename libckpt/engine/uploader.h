@@ -40,10 +40,11 @@ struct ckpt_upload_entry {
 	unsigned failures; /* of what is here */
 	bool held;         /* that somebody else sends it was said */
 	uint32_t held_rank;
-	uint64_t held_ns;  /* somebody else sends the files of that rank since; 0: nobody does */
-	uint64_t since_ns; /* this rank has done its part since; 0: it has not */
-	uint64_t going_ns; /* it has had a tombstone since; 0: it has none */
-	uint64_t retry_ns; /* not before */
+	uint64_t held_ns;    /* somebody else sends the files of that rank since; 0: nobody does */
+	uint64_t since_ns;   /* this rank has done its part since; 0: it has not */
+	uint64_t outdone_ns; /* somebody else has taken over there since; 0: nobody has */
+	uint64_t going_ns;   /* it has had a tombstone since; 0: it has none */
+	uint64_t retry_ns;   /* not before */
 };
 
 struct ckpt_uploader {

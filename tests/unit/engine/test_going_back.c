@@ -219,6 +219,51 @@ static void test_claim_is_not_there(void **state)
 	core_rig_close(&rig);
 }
 
+/* The step of a job whose rank 0 has not sent its part: it waits, whatever time passes. */
+static struct ckpt_upload_entry *wait_for_others(struct core_rig *rig)
+{
+	assert_int_equal(core_rig_claim(rig), 0);
+	/* Before anything is sent. */
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_LOCK, .path = "manifest.json", .nth = 1, .hold = true});
+	save(rig, 1, 1);
+	rig->core.config.rank = 1;
+	core_rig_let_go(rig);
+	pass(rig, 10);
+	struct ckpt_upload_entry *entry = ckpt_uploader_last(&rig->core);
+	assert_non_null(entry);
+	assert_int_equal(entry->error.code, 0);
+	return entry;
+}
+
+/* Whoever takes over lets nobody publish what was on its way: other ranks than 0 hear of it, and not at once. */
+static void test_taken_over_there(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig rig;
+
+	open_job(s, &rig, 0, 0);
+	struct ckpt_upload_entry *entry = wait_for_others(&rig);
+	/* One that this rank hears of later is its own job's. */
+	scratch_put(s->remote, "/gens/000002.json", "{}");
+	pass(&rig, 3);
+	assert_true(waits(&rig));
+	assert_int_equal(unlink(scratch_join(s->remote, "/gens/000002.json")), 0);
+	pass(&rig, 3);
+	scratch_put(s->remote, "/gens/000002.json", "{}");
+	pass(&rig, 3);
+	assert_true(waits(&rig));
+	pass(&rig, 3);
+	assert_false(waits(&rig));
+	assert_int_equal(entry->error.code, CKPT_EFENCED);
+	assert_non_null(strstr(entry->error.message, "has taken over"));
+	assert_int_equal(rig.core.stats.uploads_failed, 1);
+	ckpt_upload_entry_unref(entry);
+	rig.core.config.rank = 0;
+	core_rig_close(&rig);
+}
+
 /* A mark that nobody goes on with keeps the uploader waiting for four graces. */
 static void test_parent_stays_marked(void **state)
 {
@@ -362,6 +407,7 @@ int main(void)
 		SCENE(test_parent_is_being_removed),
 		SCENE(test_parent_was_there),
 		SCENE(test_claim_is_not_there),
+		SCENE(test_taken_over_there),
 		SCENE(test_parent_stays_marked),
 		SCENE(test_parent_is_marked_beside_uploads),
 		SCENE(test_newest_is_going),
