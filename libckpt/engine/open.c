@@ -210,8 +210,7 @@ int ckpt_open_hold_body(struct ckpt_task *task)
 		/* Said after the scan, which knows whose it is. */
 		o->held = op->result == -EAGAIN;
 		if (op->result < 0 && !o->held && op->result != -ENOENT)
-			return ckpt_fail(&o->command.error, op->result, "cannot lock %s of %s: %s",
-				o->path, core->parts.label, ckpt_code_text(op->result));
+			return op->result;
 	}
 	return ckpt_task_continue(task, o->nodes ? ckpt_open_nodes_held_body : scan_body);
 	CKPT_TASK_END(task);

@@ -55,10 +55,11 @@ static const char *find_advice(const struct ckpt_store_op *op, int code)
 				 "that takes larger files"
 			       : NULL;
 	if (code == -EOPNOTSUPP)
-		return makes ? "the file system can neither rename a file without replacing "
-			       "another nor give a file a second name, and two jobs could both "
-			       "commit: use another file system, or for a bucket s3://"
-			     : NULL;
+		return op->req.op == CKPT_IO_OP_RENAME
+			       ? "the file system can neither rename a file without replacing "
+				 "another nor give a file a second name, and two jobs could both "
+				 "commit: use another file system, or for a bucket s3://"
+			       : NULL;
 	for (size_t i = 0; i < CKPT_COUNT(advices); i++)
 		if (advices[i].code == code)
 			return advices[i].text;

@@ -105,6 +105,11 @@ static void test_not_known(void **state)
 	assert_int_equal(core_rig_open_store(&s->rig), -EIO);
 	assert_non_null(strstr(s->rig.err.message, "cannot lock gens/000001.json"));
 	core_rig_close(&s->rig);
+	make(s);
+	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -ENOLCK});
+	assert_int_equal(core_rig_open_store(&s->rig), -ENOLCK);
+	assert_non_null(strstr(s->rig.err.message, "mount it with locks"));
+	core_rig_close(&s->rig);
 }
 
 /* Somebody claims between the look at the claims and the scan: it lives, and it is told which it is. */
