@@ -57,6 +57,22 @@ def test_the_step_after_the_signal_is_saved(store: Path, opened: Open) -> None:
     assert [info.step for info in libckpt.list_steps(store)] == [2]
 
 
+def test_a_failure_before_it_does_not_cost_the_last_step(store: Path, opened: Open) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ckpt = opened({"model": model, "optimizer": optimizer}, preempt=True, on_error="raise")
+    torn = ckpt.save(1)
+    with torch.no_grad():
+        model.weight.add_(1)
+    optimizer.step()
+    assert isinstance(torn.error, libckpt.TornSnapshotError)
+    tell()
+    with pytest.raises(libckpt.Preempted) as left:
+        ckpt.step(2)
+    assert left.value.saved
+    assert [info.step for info in libckpt.list_steps(store)] == [2]
+
+
 def test_a_step_that_was_saved_by_name_is_enough(store: Path, opened: Open) -> None:
     ckpt = opened({"weight": torch.ones(3)}, preempt=True)
     ckpt.save(7)

@@ -289,6 +289,18 @@ def test_groups_in_another_order_are_refused(opened: Any) -> None:
         saved_and_live(opened, make("weight", "bias"), make("bias", "weight"), strict=False)
 
 
+def test_groups_of_other_numbers_are_named(opened: Any) -> None:
+    def make(*names: str) -> dict[str, Any]:
+        model = nn.ParameterDict({name: torch.ones(2) for name in names})
+        groups = [{"params": [model[name]], "lr": 0.1} for name in names]
+        return {"model": model, "optimizer": torch.optim.SGD(groups)}
+
+    said = saved_and_live(opened, make("a", "b", "c"), make("a", "c"), strict=False)
+    assert "groups have other numbers than in the step" in said
+    said = saved_and_live(opened, make("a", "b", "c"), make("a", "b"), strict=False)
+    assert "other numbers" not in said
+
+
 def test_what_differs_is_never_tolerated(opened: Any) -> None:
     def grouped(*cut: int) -> dict[str, Any]:
         model = Net()
@@ -757,6 +769,19 @@ def test_methods_of_subclasses_of_wrappers_are_asked(
     assert (live["x"] if nested else live).note == 3
     assert_same(live.state_dict(), then.state_dict())
     assert nested or {"weight", "bias"} <= set(names_of(store))
+
+
+class Bare(nn.DataParallel[nn.Module]):
+    """It leaves its name out of what it says, and loads with it."""
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return self.module.state_dict(*args, **options)
+
+
+def test_what_a_wrapper_only_says_is_not_asked_for(opened: Any) -> None:
+    then, live = Bare(nn.Linear(2, 2)), Bare(nn.Linear(2, 2))
+    assert saved_and_live(opened, {"model": then}, {"model": live}) == ""
+    assert_same(live.state_dict(), then.state_dict())
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, checkpoint_wrapper])

@@ -414,6 +414,8 @@ class Checkpointer:
             self._core.fence()
             if not self._core.engine.drain(preemption.left()):
                 raise errors.WaitTimeoutError(f"the save before step {step} of {path} still runs")
+            # What became of that one is in the log, and stops no other.
+            self._review(raising=False)
             # It may have been saved by name.
             if self._core.engine.stats()["last_step"] != step:
                 self.save(step).wait(timeout=preemption.left())

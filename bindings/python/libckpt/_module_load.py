@@ -181,7 +181,10 @@ class ModuleLoad:
                     after = inner.state_dict()
             keys = self._keys = self._own_keys(inner, after)
             # What wraps tensors was read in place, and may be a copy each time it is asked for.
-            read = {key: value for key, value in state.items() if wraps(value)}
+            # Where extra state was read to was decided by what it was then.
+            read = {
+                key: value for key, value in state.items() if wraps(value) or is_extra_state(key)
+            }
             new = collections.OrderedDict(
                 (key, self._value(keys[key], saved, read.get(key, value)))
                 for key, value in after.items()

@@ -34,6 +34,7 @@ _OVERRIDES = (
     "get_extra_state",
     "set_extra_state",
 )
+_LOADING = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
 _HOOKS = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
@@ -96,11 +97,13 @@ def _overrides(module: nn.Module) -> bool:
     import torch
 
     of_torch = "torch.nn.modules."
+    methods: tuple[str, ...] = _OVERRIDES
     if wrapped_child(module) is not None:
-        of_torch = "torch."  # what its own wrappers do is done here
+        # What torch's wrappers do is done here. What a class only says of itself nobody can load.
+        of_torch, methods = "torch.", _LOADING
     elif type(module._parameters) is not dict:  # a script module keeps them elsewhere
         return True
-    for name in _OVERRIDES:
+    for name in methods:
         method = getattr(type(module), name)
         if method is not getattr(torch.nn.Module, name) and not getattr(
             method, "__module__", ""

@@ -634,6 +634,11 @@ class _Optimizer:
             self._live.problem("changed", text, path_name(self._path))
             return False
         self._groups = found
+        if any(number not in (None, place) for place, number in enumerate(found)):
+            self._live.differences.say(
+                f"{self._where}: its groups have other numbers than in the step, and schedulers "
+                "know them by their numbers"
+            )
         return True
 
     def _fresh(self, stored: Stored, parameter: torch.Tensor) -> torch.Tensor:
