@@ -169,7 +169,8 @@ struct remote_proc {
 struct remote_part {
 	uint64_t upload; /* hash of its id */
 	unsigned number;
-	size_t at; /* in the journal */
+	size_t at;   /* in the journal */
+	unsigned by; /* of a list: the process that has asked for it last */
 };
 
 /* An upload that was begun. */

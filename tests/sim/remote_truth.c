@@ -579,6 +579,42 @@ static void asked_of_step(struct remote_proc *p, const struct s3_request *asked)
 		check_sent(p, r);
 }
 
+static struct remote_part *find_part(struct remote_part *parts, uint64_t upload, unsigned number)
+{
+	size_t i = sim_mix64(upload + number) % REMOTE_PARTS;
+
+	for (size_t n = 0; n < REMOTE_PARTS; n++, i = (i + 1) % REMOTE_PARTS)
+		if (parts[i].upload == 0 ||
+			(parts[i].upload == upload && parts[i].number == number))
+			return &parts[i];
+	CKPT_ASSERT(false);
+	return NULL;
+}
+
+/* What the server has, and has told a process, that one does not send again. Nodes may send one file side by side. */
+static void check_part(struct remote_proc *p, const struct s3_request *asked)
+{
+	struct remote *world = p->world;
+	const char *id = pairs_get(&asked->query, "uploadId");
+	const char *number = pairs_get(&asked->query, "partNumber");
+	bool list = strcmp(s3_operation(asked), "ListParts") == 0;
+
+	if (!id || (!list && strcmp(s3_operation(asked), "UploadPart") != 0))
+		return;
+	uint64_t upload = hash_of(id);
+	struct remote_part *told = find_part(world->lists, upload, 0);
+	if (list) {
+		told->upload = upload;
+		told->by = p->id;
+		return;
+	}
+	const struct remote_part *part =
+		find_part(world->parts, upload, (unsigned)strtoul(number, NULL, 10));
+	if (part->upload && told->upload && told->at > part->at && told->by == p->id)
+		sim_violation(&world->sim, "part %s of %s is sent again, which the server has told",
+			number, asked->key);
+}
+
 /* Who came when the tombstone was there lets the step alone. */
 void remote_asked(struct remote_proc *p, const struct s3_request *asked)
 {
@@ -593,6 +629,7 @@ void remote_asked(struct remote_proc *p, const struct s3_request *asked)
 	}
 	if (strcmp(s3_operation(asked), "CreateMultipartUpload") == 0)
 		check_anew(p, asked->key);
+	check_part(p, asked);
 	if (prefix && strcmp(prefix, REMOTE_PREFIX CKPT_NAME_GENS "/") == 0) {
 		p->looked = newest_there(p->world);
 		p->looked_at = ++p->world->time;
@@ -610,19 +647,6 @@ void remote_asked(struct remote_proc *p, const struct s3_request *asked)
 			asked->key);
 }
 
-static struct remote_part *find_part(struct remote_part *parts, uint64_t upload, unsigned number)
-{
-	size_t i = sim_mix64(upload + number) % REMOTE_PARTS;
-
-	for (size_t n = 0; n < REMOTE_PARTS; n++, i = (i + 1) % REMOTE_PARTS)
-		if (parts[i].upload == 0 ||
-			(parts[i].upload == upload && parts[i].number == number))
-			return &parts[i];
-	CKPT_ASSERT(false);
-	return NULL;
-}
-
-/* What the server has, and has told, is not sent again. */
 static void take_part(struct remote *world, const struct journal_entry *e, size_t at)
 {
 	bool list = strcmp(e->operation, "ListParts") == 0;
@@ -633,14 +657,11 @@ static void take_part(struct remote *world, const struct journal_entry *e, size_
 		strcmp(e->how, "landed") == 0)
 		return;
 	uint64_t upload = hash_of(e->upload);
-	struct remote_part *told = find_part(world->lists, upload, 0);
-	struct remote_part *part = list ? told : find_part(world->parts, upload, e->part);
-	if (!list && part->upload && told->upload && told->at > part->at)
-		sim_violation(&world->sim, "part %u of %s is sent again, which the server has told",
-			e->part, e->key);
+	struct remote_part *part =
+		find_part(list ? world->lists : world->parts, upload, list ? 0 : e->part);
 	world->resumed += list;
 	if (list || !part->upload)
-		*part = (struct remote_part){upload, list ? 0 : e->part, at};
+		*part = (struct remote_part){upload, list ? 0 : e->part, at, part->by};
 }
 
 void remote_look(struct remote *world)
