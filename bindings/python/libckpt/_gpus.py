@@ -22,8 +22,7 @@ CPU = -1
 
 def index_of(tensor: torch.Tensor) -> int:
     """The GPU that a tensor is on; CPU: it is on none."""
-    device = tensor.device
-    return CPU if device.type == "cpu" else int(device.index)
+    return CPU if tensor.is_cpu else int(tensor.device.index)
 
 
 def refusal(tensor: torch.Tensor) -> str | None:

@@ -112,7 +112,7 @@ def describe(value: torch.Tensor, like: torch.Tensor | None = None) -> Described
         tuple(value.shape),
         None if value.is_contiguous() else value.stride(),
         value.data_ptr(),
-        gpu=_gpus.CPU if value.is_cpu else _gpus.index_of(value),
+        gpu=_gpus.index_of(value),
     )
 
 
