@@ -11,16 +11,14 @@
 #include "engine/keeper.h"
 #include "engine/undertaker.h"
 
-#define SECOND_NS   UINT64_C(1000000000)
-#define PAUSE_MAX_S 60 /* between tries */
-#define OTHERS_NS                                                                                  \
-	(UINT64_C(4) * PAUSE_MAX_S * SECOND_NS) /* in which others try again, whatever failed */
-#define LOOK_S       2                          /* between looks for what others send */
+#define SECOND_NS    UINT64_C(1000000000)
+#define PAUSE_MAX_S  60                            /* between tries */
+#define OTHERS_NS    (4 * PAUSE_MAX_S * SECOND_NS) /* others have tried again by then */
+#define LOOK_S       2                             /* between looks for what others send */
 #define LOOK_NS      (LOOK_S * SECOND_NS)
 #define HELD_S       30 /* without change, and who does not try for ever has looked enough */
 #define FAILURES_MAX 5  /* of one step, of what is here */
-#define GOING_GRACES                                                                               \
-	4 /* in which a removal ends, or a mark is taken over and away, after a failure, too */
+#define GOING_GRACES 4  /* in which a removal ends, or a mark is taken away */
 
 static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 {
@@ -446,11 +444,10 @@ static void take_left_over(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 /* A claim of this very job is heard of long before that, and what rank 0 had begun to publish is there by then. */
 static bool is_taken_over(const struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
-	if (!u->upload.outdone)
-		e->outdone_ns = 0;
-	else if (e->outdone_ns == 0)
-		e->outdone_ns = now(u);
-	return e->outdone_ns > 0 && now(u) - e->outdone_ns >= OTHERS_NS;
+	uint64_t since_ns = e->outdone_ns ? e->outdone_ns : now(u);
+
+	e->outdone_ns = u->upload.outdone ? since_ns : 0;
+	return u->upload.outdone && now(u) - since_ns >= OTHERS_NS;
 }
 
 /* This rank has done its part, and others have not, or rank 0 has not published. */
