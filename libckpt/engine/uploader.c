@@ -12,9 +12,9 @@
 #include "engine/undertaker.h"
 
 #define SECOND_NS    UINT64_C(1000000000)
-#define PAUSE_MAX_S  60                            /* between tries */
-#define OTHERS_NS    (4 * PAUSE_MAX_S * SECOND_NS) /* others have tried again by then */
-#define LOOK_S       2                             /* between looks for what others send */
+#define PAUSE_MAX_S  60                                      /* between tries */
+#define OTHERS_NS    (UINT64_C(4) * PAUSE_MAX_S * SECOND_NS) /* others have tried again by then */
+#define LOOK_S       2 /* between looks for what others send */
 #define LOOK_NS      (LOOK_S * SECOND_NS)
 #define HELD_S       30 /* without change, and who does not try for ever has looked enough */
 #define FAILURES_MAX 5  /* of one step, of what is here */
