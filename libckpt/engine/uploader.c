@@ -1,50 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is uploaded next, and what becomes of it. */
+/* What is uploaded next. */
 #include "engine/uploader.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/keeper.h"
 #include "engine/undertaker.h"
 
-#define SECOND_NS    UINT64_C(1000000000)
-#define PAUSE_MAX_S  60                                      /* between tries */
-#define OTHERS_NS    (UINT64_C(4) * PAUSE_MAX_S * SECOND_NS) /* others have tried again by then */
-#define LOOK_S       2 /* between looks for what others send */
-#define LOOK_NS      (LOOK_S * SECOND_NS)
-#define HELD_S       30 /* without change, and who does not try for ever has looked enough */
-#define FAILURES_MAX 5  /* of one step, of what is here */
-#define GOING_GRACES 4  /* in which a removal ends, or a mark is taken away */
-
 static struct ckpt_uploader *uploader_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_uploader, task);
-}
-
-static bool before(const struct ckpt_upload_entry *e, uint64_t generation, uint64_t step)
-{
-	return e->generation < generation || (e->generation == generation && e->step < step);
-}
-
-/* The place in the list of a step, or where it would be. */
-static struct ckpt_upload_entry **find(struct ckpt_uploader *u, uint64_t generation, uint64_t step)
-{
-	struct ckpt_upload_entry **link = &u->first;
-
-	while (*link && before(*link, generation, step))
-		link = &(*link)->next;
-	return link;
 }
 
 /* Takes over a hold on `e`. */
 static void put(struct ckpt_uploader *u, struct ckpt_upload_entry *e, uint64_t generation,
 	uint64_t step, uint64_t bytes)
 {
-	struct ckpt_upload_entry **link = find(u, generation, step);
+	struct ckpt_upload_entry **link = ckpt_uploader_find(u, generation, step);
 
 	CKPT_ASSERT(!*link || (*link)->generation != generation || (*link)->step != step);
 	e->generation = generation;
@@ -84,39 +58,6 @@ static struct ckpt_upload_entry *put_found(struct ckpt_uploader *u, const struct
 	return e;
 }
 
-/* Its outcome is known; `error` has it. */
-static void end_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	struct ckpt_upload_entry **link = find(u, e->generation, e->step);
-
-	CKPT_ASSERT(*link == e);
-	*link = e->next;
-	u->count--;
-	e->error.step = (int64_t)e->step;
-	ckpt_leavings_free(e->left);
-	e->left = NULL;
-	ckpt_core_answer(u->core, &e->latch, CKPT_DONE_END);
-	ckpt_upload_entry_unref(e);
-	ckpt_undertaker_wake(u->core);
-}
-
-static void end_all(struct ckpt_uploader *u, const struct ckpt_error *why)
-{
-	while (u->first) {
-		if (!u->first->known)
-			ckpt_scribe_unsent(&u->scribe, u->first->generation, u->first->step);
-		u->first->error = *why;
-		end_entry(u, u->first);
-	}
-}
-
-/* What is kept for it no longer is. */
-static void ask_retention(struct ckpt_uploader *u)
-{
-	if (u->core->generation > 0)
-		ckpt_keeper_ask(u->core, CKPT_KEEPER_RETAIN);
-}
-
 /* Trying again. */
 
 static void timer_fired(struct ckpt_timer *timer)
@@ -133,399 +74,6 @@ static void pause_until(struct ckpt_uploader *u, uint64_t at_ns)
 static uint64_t now(const struct ckpt_uploader *u)
 {
 	return ckpt_env_now(u->core->parts.env);
-}
-
-/* 1, 2, 4 ... 60 seconds, each less up to a half, so that the ranks of a job do not come back as one. */
-static uint64_t pause_ns(struct ckpt_uploader *u, unsigned failures)
-{
-	uint64_t seconds = failures > 6 ? PAUSE_MAX_S : UINT64_C(1) << (failures - 1);
-	uint64_t whole = ckpt_min_u64(seconds, PAUSE_MAX_S) * SECOND_NS;
-
-	return whole - ckpt_env_random(u->core->parts.env) % (whole / 2);
-}
-
-/* It will never be otherwise: whoever runs the job has to see to it. */
-static bool is_final(int code)
-{
-	return code == CKPT_EFENCED || code == CKPT_EMISMATCH || code == -EEXIST ||
-	       code == CKPT_EUNSUPPORTED;
-}
-
-/* Of the way there, and not of the step. */
-static bool is_outside(const struct ckpt_error *error)
-{
-	return error->code == -ENOMEM || strcmp(error->tier, "remote") == 0;
-}
-
-/* What is damaged here, or cannot be sent as it is. */
-static bool is_of_step(const struct ckpt_error *error, int code)
-{
-	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-		      code == CKPT_EVERSION;
-
-	return (damage && !is_outside(error)) || code == -EFBIG || code == -EINVAL;
-}
-
-static void note_lost(struct ckpt_uploader *u)
-{
-	if (u->lost.code == 0)
-		u->lost = u->error;
-}
-
-/* For whoever waits, -ETIMEDOUT means that it may come yet. */
-static void word_end(struct ckpt_uploader *u)
-{
-	if (u->error.code == -ETIMEDOUT)
-		u->error.code = CKPT_ENETWORK;
-}
-
-static void halt(struct ckpt_uploader *u, int code)
-{
-	word_end(u);
-	note_lost(u);
-	u->halted = code;
-	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing of %s is uploaded any more: %.800s",
-		u->core->parts.label, u->error.message);
-	ckpt_scribe_failed(&u->scribe, &u->error, u->failures + 1, 0);
-	end_all(u, &u->error);
-	ask_retention(u);
-}
-
-/* Seconds since the newest step that is there was sent, as far as is known; -1: none is. */
-static int64_t newest_age_s(const struct ckpt_uploader *u)
-{
-	uint64_t wall_ms = ckpt_env_wall_ms(u->core->parts.env);
-
-	if (u->scribe.there_generation == 0)
-		return -1;
-	return (int64_t)((wall_ms - ckpt_min_u64(wall_ms, u->scribe.there_wall_ms)) / 1000);
-}
-
-/* Says the first of a row loudly. */
-static void back_off(struct ckpt_uploader *u)
-{
-	char newest[80] = "none has been sent yet";
-	int64_t age_s = newest_age_s(u);
-
-	if (age_s >= 0)
-		(void)snprintf(newest, sizeof(newest), "the newest sent is step %llu, %lld s ago",
-			(unsigned long long)u->scribe.there_step, (long long)age_s);
-	uint64_t wait_ns = pause_ns(u, ++u->failures);
-
-	u->pause_ns = now(u) + wait_ns;
-	u->core->stats.uploads_retried++;
-	ckpt_scribe_failed(&u->scribe, &u->error, u->failures, u->pause_ns);
-	ckpt_log(u->core->parts.log, u->failures == 1 ? CKPT_LOG_ERROR : CKPT_LOG_WARN,
-		"uploading %s: try %u failed, the next is in %.0f s, %zu steps wait, %s: %.700s",
-		u->core->parts.label, u->failures, (double)wait_ns / SECOND_NS, u->count, newest,
-		u->error.message);
-}
-
-/* Whoever waits for it wants to know, rather than to wait. */
-static bool has_tried_enough(struct ckpt_uploader *u)
-{
-	return u->core->config.remote_tries > 0 && u->failures + 1 >= u->core->config.remote_tries;
-}
-
-static void fail_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	word_end(u);
-	u->core->stats.uploads_failed++;
-	u->error.step = (int64_t)e->step;
-	note_lost(u);
-	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not uploaded: %.800s",
-		(unsigned long long)e->step, u->core->parts.label, u->error.message);
-	e->error = u->error;
-	ckpt_scribe_absent(&u->scribe, e->generation, e->step, u->error.code);
-	end_entry(u, e);
-	ask_retention(u);
-}
-
-/* The step will not be there, and the others may. */
-static bool is_lost(const struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
-{
-	if (is_of_step(&u->error, code) || code == CKPT_ENOSTEP)
-		return true;
-	return !is_outside(&u->error) && ++e->failures >= FAILURES_MAX;
-}
-
-/* Whoever has completed or swept what was on its way has the step there by now, or will have. */
-static bool is_ended(struct ckpt_upload_entry *e, int code)
-{
-	if (code != -ESTALE || !e || e->ended)
-		return false;
-	e->ended = true;
-	return true;
-}
-
-/* Who has asked for just that is told whom it waits for. */
-static void word_held(struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
-{
-	const struct ckpt_error was = u->error;
-
-	ckpt_error_clear(&u->error);
-	(void)ckpt_fail_at(&u->error, CKPT_EINUSE,
-		&(struct ckpt_where){.tier = was.tier, .file = was.file},
-		"step %llu was not sent within %u s: %.800s", (unsigned long long)e->step, HELD_S,
-		was.message);
-	u->error.rank = was.rank;
-}
-
-/* Somebody else sends what is next, and ranks go in order. False: without an end in sight. */
-static bool await_holder(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	if (e->held_ns == 0 || e->held_rank != u->upload.rank)
-		e->held_ns = now(u);
-	e->held_rank = u->upload.rank;
-	uint64_t waited_ns = now(u) - e->held_ns;
-	if (u->core->config.remote_tries > 0 && waited_ns >= HELD_S * SECOND_NS) {
-		word_held(u, e);
-		return false;
-	}
-	u->pause_ns = now(u) + LOOK_NS;
-	ckpt_scribe_failed(&u->scribe, &u->error, 1 + waited_ns / LOOK_NS, u->pause_ns);
-	if (!e->held)
-		ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
-			"step %llu waits, and is looked at again every %u s: %.800s",
-			(unsigned long long)e->step, LOOK_S, u->error.message);
-	e->held = true;
-	return true;
-}
-
-/* u->error, of which nothing can be done but what its kind allows. `e` NULL: of the place. */
-static void take_failure(struct ckpt_uploader *u, struct ckpt_upload_entry *e, int code)
-{
-	if (u->stop)
-		return;
-	if (code == -EAGAIN || is_ended(e, code)) {
-		/* Somebody else is about to do what is lacking. */
-		u->pause_ns = now(u) + LOOK_NS;
-		return;
-	}
-	if (u->error.code == 0)
-		(void)ckpt_fail(&u->error, code, "cannot upload %s: %s", u->core->parts.label,
-			ckpt_code_text(code));
-	bool held = e && code == CKPT_EINUSE;
-	if (held && await_holder(u, e))
-		return;
-	bool lost = e && !held && is_lost(u, e, code);
-	if (is_final(code) || held || (!lost && has_tried_enough(u)))
-		halt(u, code);
-	else if (lost)
-		fail_entry(u, e);
-	else
-		back_off(u);
-}
-
-/* One that has not all its parts, though a later one has: a rank has given its part up. */
-static void overtake(struct ckpt_uploader *u, const struct ckpt_upload_entry *by)
-{
-	for (struct ckpt_upload_entry *e = u->first; e; e = e->next)
-		e->overtaken = e->overtaken || before(e, by->generation, by->step);
-}
-
-static void take_success(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	struct ckpt_core *core = u->core;
-
-	overtake(u, e);
-	core->stats.uploads_done++;
-	ckpt_scribe_there(&u->scribe, e->generation, e->step);
-	ckpt_log(core->parts.log, CKPT_LOG_INFO, "step %llu of %s is in %s, %zu wait",
-		(unsigned long long)e->step, core->parts.label, u->dest->label, u->count - 1);
-	end_entry(u, e);
-	ask_retention(u);
-	ckpt_undertaker_note(core);
-}
-
-/* The later it is, the more seldom. */
-static void look_later(struct ckpt_uploader *u, struct ckpt_upload_entry *e, uint64_t *since_ns)
-{
-	if (*since_ns == 0)
-		*since_ns = now(u);
-	e->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - *since_ns) / 4),
-				       PAUSE_MAX_S * SECOND_NS);
-}
-
-/* Retention here takes the tombstone of what the job goes on from away again; somebody else's removal ends. */
-static bool is_awaited(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	if (!e->parent)
-		return false;
-	look_later(u, e, &e->going_ns);
-	e->buried = now(u) - e->going_ns < GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core);
-	if (e->buried)
-		ckpt_undertaker_hurry(u->core);
-	return e->buried;
-}
-
-/*
- * Nobody ends the removal, and as long as nothing of this generation is there the step is all that it would go on from:
- * somebody may end it yet.
- */
-static bool is_needed(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	uint64_t generation = u->core->generation;
-
-	if (!e->parent || generation == 0 || u->scribe.there_generation >= generation)
-		return false;
-	e->buried = true;
-	if (!e->stuck)
-		ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
-			"step %llu, from which the job goes on, is not in %s: its removal there "
-			"was "
-			"begun and has not ended. `ckpt prune` ends it; then the step is sent",
-			(unsigned long long)e->step, u->dest->label);
-	e->stuck = true;
-	return true;
-}
-
-/* It will not be there; `error` says why. */
-static void end_absent(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
-	e->error = u->error;
-	ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
-	end_entry(u, e);
-	ask_retention(u);
-}
-
-/* What lets it go there is not for this job to undo. */
-static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	if (is_awaited(u, e))
-		return;
-	/* Nobody goes on with the removal, and whoever comes to do so sees the claim first, if there is one. */
-	if (u->upload.found && e->parent) {
-		take_success(u, e);
-		return;
-	}
-	if (is_needed(u, e))
-		return;
-	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
-		"step %llu is being removed from %s, and is not sent again",
-		(unsigned long long)e->step, u->dest->label);
-	end_absent(u, e);
-}
-
-/* Whether others' parts will not come any more. What the job goes on from may have a tombstone for them still. */
-static bool is_given_up(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
-{
-	uint64_t wait_ns = e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0;
-
-	/* Where nobody else is at work, nobody else's part will come. */
-	if (e->all && u->core->config.world == 1)
-		return true;
-	return e->overtaken && now(u) - e->since_ns >= wait_ns;
-}
-
-/*
- * All parts of an older step are there. Rank 0 has sent later ones, and would have published this one by now if its own
- * store had it: that has let it go when it was there, and a removal that was broken off took the manifest alone.
- */
-static bool is_left_over(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
-{
-	uint64_t wait_ns = ckpt_max_u64(
-		OTHERS_NS, e->parent ? GOING_GRACES * ckpt_undertaker_others_grace_ns(u->core) : 0);
-
-	return u->upload.complete && e->all && u->core->config.rank > 0 && e->overtaken &&
-	       now(u) - e->since_ns >= wait_ns;
-}
-
-static void take_left_over(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "remote"},
-		"all parts of step %llu are in %s, and rank 0 has it no longer and publishes no "
-		"manifest",
-		(unsigned long long)e->step, u->dest->label);
-	end_absent(u, e);
-}
-
-/* A claim of this very job is heard of long before that, and what rank 0 had begun to publish is there by then. */
-static bool is_taken_over(const struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	uint64_t since_ns = e->outdone_ns ? e->outdone_ns : now(u);
-
-	e->outdone_ns = u->upload.outdone ? since_ns : 0;
-	return u->upload.outdone && now(u) - since_ns >= OTHERS_NS;
-}
-
-/* This rank has done its part, and others have not, or rank 0 has not published. */
-static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	look_later(u, e, &e->since_ns);
-	if (is_taken_over(u, e)) {
-		(void)ckpt_fail_at(&u->error, CKPT_EFENCED,
-			&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
-			"a later generation has taken over %s, and step %llu was not published "
-			"there",
-			u->dest->label, (unsigned long long)e->step);
-		fail_entry(u, e);
-		return;
-	}
-	if (is_left_over(u, e)) {
-		take_left_over(u, e);
-		return;
-	}
-	if (!u->upload.complete && is_given_up(u, e)) {
-		(void)ckpt_fail_at(&u->error, CKPT_EINCOMPLETE,
-			&(struct ckpt_where){.tier = "local"},
-			"rank %u has not uploaded its part of it, or that is in the store of "
-			"another node",
-			u->upload.missing);
-		fail_entry(u, e);
-	}
-}
-
-static void succeed(struct ckpt_uploader *u)
-{
-	u->failures = 0;
-	ckpt_scribe_succeeded(&u->scribe);
-}
-
-/* Memory that changed, or worse: it is no harm, because every byte is compared, but nothing that should be. */
-static void forget_left(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
-{
-	u->misled++;
-	ckpt_leavings_free(e->left);
-	e->left = NULL;
-	ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
-		"what staging memory has of step %llu of %s differs from what was saved: its file "
-		"is uploaded",
-		(unsigned long long)e->step, u->core->parts.label);
-}
-
-/* A claim has come since, which may go on from this very step: what was seen before says nothing then. */
-static bool is_outdated(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
-{
-	return e->parent && u->current_generation != ckpt_scan_newest_claim(&u->core->scan);
-}
-
-static void take_upload(struct ckpt_uploader *u)
-{
-	struct ckpt_upload_entry *e = u->current;
-	int r = u->upload.task.result;
-
-	u->current = NULL;
-	if (u->upload.misled)
-		forget_left(u, e);
-	if (r != CKPT_EINUSE)
-		e->held_ns = 0;
-	if (r < 0) {
-		take_failure(u, e, r);
-		return;
-	}
-	succeed(u);
-	if (!u->upload.going)
-		e->going_ns = 0;
-	if (is_outdated(u, e))
-		return;
-	if (u->upload.committed)
-		take_success(u, e);
-	else if (u->upload.going)
-		take_going(u, e);
-	else
-		take_part(u, e);
 }
 
 /* Steps. */
@@ -572,7 +120,7 @@ static void take_sieve(struct ckpt_uploader *u)
 	int r = u->sieve.task.result;
 
 	if (r < 0)
-		take_failure(u, NULL, r);
+		ckpt_uploader_take_failure(u, NULL, r);
 	while (r == 0 && e) {
 		struct ckpt_upload_entry *next = e->next;
 		if (e->all && !e->parent &&
@@ -581,13 +129,13 @@ static void take_sieve(struct ckpt_uploader *u)
 				"step %llu of %s is not sent: retention in %s has newer ones",
 				(unsigned long long)e->step, u->core->parts.label, u->dest->label);
 			ckpt_scribe_absent(&u->scribe, e->generation, e->step, 0);
-			end_entry(u, e);
+			ckpt_uploader_end_entry(u, e);
 		}
 		e = next;
 	}
 	u->sieved = r == 0;
 	ckpt_sieve_clear(&u->sieve);
-	ask_retention(u);
+	ckpt_uploader_ask_retention(u);
 }
 
 static void start_upload(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
@@ -633,8 +181,9 @@ static void look_at_fence(struct ckpt_uploader *u)
 	if (!u->core->fenced || u->halted || u->stop)
 		return;
 	ckpt_error_clear(&u->error);
-	halt(u, ckpt_fail(&u->error, CKPT_EFENCED, "a later generation has taken over the store %s",
-			u->core->parts.label));
+	ckpt_uploader_halt(
+		u, ckpt_fail(&u->error, CKPT_EFENCED,
+			   "a later generation has taken over the store %s", u->core->parts.label));
 }
 
 /* Whether there is something to do now; else the timer is set for when there may be. */
@@ -673,9 +222,9 @@ static int uploader_body(struct ckpt_task *task)
 			CKPT_AWAIT(task, u->place.task.finished);
 			u->placed = u->place.task.result == 0;
 			if (!u->placed)
-				take_failure(u, NULL, u->place.task.result);
+				ckpt_uploader_take_failure(u, NULL, u->place.task.result);
 			else
-				succeed(u);
+				ckpt_uploader_succeed(u);
 			ckpt_undertaker_wake(u->core);
 			continue;
 		}
@@ -687,7 +236,7 @@ static int uploader_body(struct ckpt_task *task)
 		}
 		start_upload(u, next_entry(u, &at));
 		CKPT_AWAIT(task, u->upload.task.finished);
-		take_upload(u);
+		ckpt_uploader_take_upload(u);
 	}
 	CKPT_TASK_END(task);
 }
@@ -708,7 +257,7 @@ static void uploader_done(struct ckpt_task *task)
 
 	ckpt_scribe_stop(&u->scribe);
 	word_closed(u, &closed);
-	end_all(u, &closed);
+	ckpt_uploader_end_all(u, &closed);
 	ckpt_task_wake(u->core->closer);
 }
 
@@ -784,7 +333,7 @@ void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *e, uint
 		else
 			e->error = u->error;
 		ckpt_scribe_unsent(&u->scribe, generation, step);
-		end_entry(u, e);
+		ckpt_uploader_end_entry(u, e);
 	}
 	ckpt_scribe_touch(&u->scribe);
 	wake(u);
@@ -801,7 +350,7 @@ void ckpt_uploader_yield(struct ckpt_core *core)
 		"%s is full: of the %zu steps that are not in %s yet, retention removes what it "
 		"would have removed without it",
 		core->parts.label, u->count, u->dest->label);
-	ask_retention(u);
+	ckpt_uploader_ask_retention(u);
 }
 
 /* The newest of the lineage that goes there. If none does, what the job goes on from: something of it is to be there. */
@@ -829,7 +378,7 @@ static void put_parent(struct ckpt_uploader *u)
 
 	if (!s || s->state != CKPT_STEP_COMMITTED || !ckpt_core_keeps(core) || u->stop || u->halted)
 		return;
-	struct ckpt_upload_entry *e = *find(u, s->generation, s->step);
+	struct ckpt_upload_entry *e = *ckpt_uploader_find(u, s->generation, s->step);
 	if (!e || e->generation != s->generation || e->step != s->step)
 		e = put_found(u, s);
 	if (!e)

@@ -117,4 +117,27 @@ struct ckpt_upload_entry *ckpt_uploader_last(struct ckpt_core *core);
 struct ckpt_upload_entry *ckpt_upload_entry_new(void);
 void ckpt_upload_entry_unref(struct ckpt_upload_entry *entry); /* any thread; NULL is ignored */
 
+/* Of the uploader's own files. */
+
+/* The list. */
+bool ckpt_upload_entry_before(
+	const struct ckpt_upload_entry *entry, uint64_t generation, uint64_t step);
+/* The place in the list of a step, or where it would be. */
+struct ckpt_upload_entry **ckpt_uploader_find(
+	struct ckpt_uploader *uploader, uint64_t generation, uint64_t step);
+/* The outcome of `entry` is known; its `error` has it. */
+void ckpt_uploader_end_entry(struct ckpt_uploader *uploader, struct ckpt_upload_entry *entry);
+void ckpt_uploader_end_all(struct ckpt_uploader *uploader, const struct ckpt_error *why);
+
+/* What becomes of a try. */
+void ckpt_uploader_take_upload(struct ckpt_uploader *uploader);
+/* uploader->error, of which nothing can be done but what its kind allows. `entry` NULL: of the place. */
+void ckpt_uploader_take_failure(
+	struct ckpt_uploader *uploader, struct ckpt_upload_entry *entry, int code);
+void ckpt_uploader_succeed(struct ckpt_uploader *uploader);
+/* Nothing is sent any more, for uploader->error. */
+void ckpt_uploader_halt(struct ckpt_uploader *uploader, int code);
+/* What was kept here because it was on its way no longer is. */
+void ckpt_uploader_ask_retention(struct ckpt_uploader *uploader);
+
 #endif

@@ -2,6 +2,7 @@
 /* The steps on their way: what one is, and what others ask of them. */
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "engine/undertaker.h"
 #include "engine/uploader.h"
 
 struct ckpt_upload_entry *ckpt_upload_entry_new(void)
@@ -23,6 +24,48 @@ void ckpt_upload_entry_unref(struct ckpt_upload_entry *entry)
 		return;
 	ckpt_latch_destroy(&entry->latch);
 	ckpt_free(entry);
+}
+
+bool ckpt_upload_entry_before(const struct ckpt_upload_entry *e, uint64_t generation, uint64_t step)
+{
+	return e->generation < generation || (e->generation == generation && e->step < step);
+}
+
+/* The place in the list of a step, or where it would be. */
+struct ckpt_upload_entry **ckpt_uploader_find(
+	struct ckpt_uploader *u, uint64_t generation, uint64_t step)
+{
+	struct ckpt_upload_entry **link = &u->first;
+
+	while (*link && ckpt_upload_entry_before(*link, generation, step))
+		link = &(*link)->next;
+	return link;
+}
+
+/* Its outcome is known; `error` has it. */
+void ckpt_uploader_end_entry(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	struct ckpt_upload_entry **link = ckpt_uploader_find(u, e->generation, e->step);
+
+	CKPT_ASSERT(*link == e);
+	*link = e->next;
+	u->count--;
+	e->error.step = (int64_t)e->step;
+	ckpt_leavings_free(e->left);
+	e->left = NULL;
+	ckpt_core_answer(u->core, &e->latch, CKPT_DONE_END);
+	ckpt_upload_entry_unref(e);
+	ckpt_undertaker_wake(u->core);
+}
+
+void ckpt_uploader_end_all(struct ckpt_uploader *u, const struct ckpt_error *why)
+{
+	while (u->first) {
+		if (!u->first->known)
+			ckpt_scribe_unsent(&u->scribe, u->first->generation, u->first->step);
+		u->first->error = *why;
+		ckpt_uploader_end_entry(u, u->first);
+	}
 }
 
 /* What it looks at does not change while the engine lives. */

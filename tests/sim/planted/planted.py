@@ -664,7 +664,7 @@ PLANTED = [
         "",
         "a part that the server has told is not sent again", REMOTE),
     Planted(
-        "remote-newest-first", "libckpt/engine/uploader.c",
+        "remote-newest-first", "libckpt/engine/uploader_list.c",
         "\treturn e->generation < generation || (e->generation == generation && e->step < step);\n",
         "\treturn e->generation > generation || (e->generation == generation && e->step > step);\n",
         "steps come into the bucket in their order", REMOTE),
@@ -689,7 +689,7 @@ PLANTED = [
         "\t\treturn ckpt_task_continue(task, compare_body);\n\treturn put_done(op);\n",
         "a request without an answer may not have been done", REMOTE),
     Planted(
-        "remote-one-failure-is-the-end", "libckpt/engine/uploader.c",
+        "remote-one-failure-is-the-end", "libckpt/engine/uploader_outcome.c",
         "\tif (is_final(code) || held || (!lost && has_tried_enough(u)))\n",
         "\tif (is_final(code) || !lost)\n",
         "an upload is tried again for as long as the way there fails", REMOTE),
@@ -779,18 +779,18 @@ PLANTED = [
         "\tif (!is_there(u, path))\n\t\treturn false;\n",
         "the manifest comes after the shards of every rank", REMOTE, RANKS),
     Planted(
-        "ranks-own-part-is-all", "libckpt/engine/uploader.c",
+        "ranks-own-part-is-all", "libckpt/engine/uploader_outcome.c",
         "\telse\n\t\ttake_part(u, e);\n",
         "\telse if (u->core->config.rank > 0)\n\t\ttake_success(u, e);\n"
         "\telse\n\t\ttake_part(u, e);\n",
         "a rank whose part is sent waits for the manifest", REMOTE, RANKS),
     Planted(
-        "ranks-others-given-up-at-once", "libckpt/engine/uploader.c",
+        "ranks-others-given-up-at-once", "libckpt/engine/uploader_outcome.c",
         "\treturn e->overtaken && now(u) - e->since_ns >= wait_ns;\n",
         "\treturn now(u) - e->since_ns >= wait_ns;\n",
         "rank 0 waits for the parts of the others", REMOTE, RANKS),
     Planted(
-        "ranks-looked-at-once-only", "libckpt/engine/uploader.c",
+        "ranks-looked-at-once-only", "libckpt/engine/uploader_outcome.c",
         "\te->retry_ns = now(u) + ckpt_min_u64(ckpt_max_u64(LOOK_NS, (now(u) - *since_ns) / 4),\n"
         "\t\t\t\t       PAUSE_MAX_S * SECOND_NS);\n",
         "\te->retry_ns = UINT64_MAX;\n",
@@ -826,7 +826,7 @@ PLANTED = [
         "a step that is in the bucket, and was removed here since, is told to be there by every rank",
         REMOTE, RANKS),
     Planted(
-        "ranks-left-over-waited-for", "libckpt/engine/uploader.c",
+        "ranks-left-over-waited-for", "libckpt/engine/uploader_outcome.c",
         "\tif (is_left_over(u, e)) {\n",
         "\tif (false) {\n",
         "a node does not wait for ever for what rank 0 has let go", REMOTE, 78_005_401, rare=True),

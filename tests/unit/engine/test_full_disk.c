@@ -101,6 +101,34 @@ static void test_retention_goes_on(void **state)
 	}
 }
 
+/* The step that is being sent when the disk is full is locked: it goes when that try has failed. */
+static void test_what_is_being_sent(void **state)
+{
+	struct scene *s = *state;
+
+	open_blocked(s, 2);
+	io_fault_clear(&rig.fault);
+	unsigned held = io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
+							 .path = "step-0000000001/",
+							 .nth = 1,
+							 .hold = true});
+	core_rig_sleep(&rig, MINUTE_MS);
+	assert_int_equal(rig.fault.hits[held], 1);
+	fill(5, -ENOSPC);
+	assert_true(is_here(s, 1));
+	assert_false(is_here(s, 2));
+	block(-EIO);
+	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
+					       .path = "step-0000000001/",
+					       .count = IO_FAULT_ALWAYS,
+					       .error = -EIO});
+	io_tap_release(&rig.fault.tap);
+	core_rig_sleep(&rig, 1000);
+	assert_false(is_here(s, 1));
+	assert_true(is_here(s, 3) && is_here(s, 4));
+	core_rig_close(&rig);
+}
+
 /* Where retention removes nothing the save fails, and so does the next; nothing that is there is touched. */
 static void test_nothing_may_go(void **state)
 {
@@ -185,6 +213,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCENE(test_is_told),
 		SCENE(test_retention_goes_on),
+		SCENE(test_what_is_being_sent),
 		SCENE(test_nothing_may_go),
 		SCENE(test_only_a_full_disk),
 	};
