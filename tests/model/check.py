@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of what the engine does with a store, explored by Spin: every order of every step.
 
-usage: check.py [--long] [--holds | --broken] [--only WORD] [--list]
+usage: check.py [--long] [--holds | --broken] [--only WORD] [--slice I/N] [--list]
 
 Each model says at its top which functions it stands for. It must hold as the code is, and each of its
 negative variants, which leaves out or swaps one step of the code, must be found violated at the assertion
@@ -10,8 +10,8 @@ that is named here: a model that cannot fail shows nothing. A limit is a violati
 code does not promise, kept so that it is seen when that changes.
 
 --long runs larger parameters as well (ten minutes, and some GiB). --holds leaves out the negative
-variants, --broken the others. --only takes the variants with WORD in their
-name. Exit 77: there is no spin.
+variants, --broken the others. --only takes the variants with WORD in their name. --slice takes each Nth of them,
+from the Ith on, counted from 0. Exit 77: there is no spin.
 """
 
 import argparse
@@ -192,11 +192,14 @@ def main() -> int:
     some.add_argument("--holds", action="store_true")
     some.add_argument("--broken", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--slice", default="0/1")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     chosen = [v for v in VARIANTS if options.only in v.name and (options.long or not v.long)]
     if options.holds or options.broken:
         chosen = [v for v in chosen if (v.broken == HOLDS) == options.holds]
+    first, _, step = options.slice.partition("/")
+    chosen = chosen[int(first) :: int(step)]
     if options.list:
         print("\n".join(v.name for v in chosen))
         return 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
+import pathlib
 import re
 import subprocess
 import time
@@ -21,12 +22,12 @@ from programs import (
     NINJA,
     Body,
     Takes,
-    built,
     built_for,
     built_product,
     commands,
     configured,
     each,
+    everything,
     meson_tests,
     pytest_tests,
 )
@@ -88,18 +89,21 @@ def default_parts() -> list[str]:
 def steps(parts: Collection[str]) -> list[Step]:
     """The steps of parts, in the order in which their lane runs them."""
     suites = [suite for part, of_part in SUITES.items() if part in parts for suite in of_part]
-    found = [Step(PACKAGE, CPU, commands(["scripts/package"]), makes=PACKAGE)]
+    package = commands(["scripts/package"], [NINJA, "-C", "build", "test-helpers"])
+    found = [Step(PACKAGE, CPU, package, makes=PACKAGE)]
     if not set(parts).intersection(PACKAGED):
         found.clear()
-    found += suite_steps(suites) if suites else []
+    takes = not_sanitized if {"asan", "tsan"} <= set(parts) else everything
+    found += suite_steps(suites, takes) if suites else []
     found += [step for step in other_steps() if step.part in parts]
     return found
 
 
-def suite_steps(suites: Collection[str]) -> Iterator[Step]:
-    also = ["models-broken"] if "model" in suites and is_model_changed() else []
-    body = meson_tests("build", suites, also=also)
-    yield Step("suites", CPU, built("build"), makes="build")
+def suite_steps(suites: Collection[str], takes: Takes) -> Iterator[Step]:
+    also = ["models-all"] if "model" in suites and is_model_changed() else []
+    body = meson_tests("build", suites, also=also, takes=takes)
+    build_it = each(built_product("build"), built_for("build", suites, takes=takes))
+    yield Step("suites", CPU, build_it, makes="build")
     yield Step("suites", WAIT, body, needs="build")
     yield Step("suites", CPU, body)
 
@@ -135,10 +139,20 @@ def half_of_unit(half: int) -> Takes:
     """Of the unit tests one half, others with each tree, and those whose source has changed."""
 
     def takes(name: str, suites: set[str]) -> bool:
-        changed = any(path.endswith(f"/{name}.c") for path in changes() or ())
-        return "unit" not in suites or changed or draw.number(2, name) == half
+        return "unit" not in suites or is_test_changed(name) or draw.number(2, name) == half
 
     return takes
+
+
+def is_test_changed(name: str) -> bool:
+    return any(path.endswith(f"/{name}.c") for path in changes() or ())
+
+
+def not_sanitized(name: str, suites: set[str]) -> bool:
+    """What no sanitizer runs in the same run, and the unit tests whose source has changed."""
+    with_tsan = "alone" not in suites and draw.number(2, name) == 1
+    sanitized = "computing" not in suites and (with_tsan or draw.number(2, name) == 0)
+    return "unit" not in suites or is_test_changed(name) or not sanitized
 
 
 def asan_steps() -> Iterator[Step]:
@@ -238,12 +252,27 @@ def lint_build(lane: Lane) -> list[dict[str, str]]:
 
 
 def lint_warnings(lane: Lane, _: list[Test]) -> None:
-    """clang's warnings about everything, which are errors."""
-    lines = "".join(f"{told['command']} -fsyntax-only\0" for told in lint_build(lane))
+    """clang's warnings, which are errors, about what has changed: `asan` and `tsan` compile most of it anyway."""
+    told_of = {of_root(told): told for told in lint_build(lane)}
+    lines = "".join(f"{told_of[name]['command']} -fsyntax-only\0" for name in to_look_at(told_of))
     path = ROOT / "build-lint/syntax"
     path.write_text(lines)
     each_of = f"xargs -0 -P {CPUS} -I{{}} sh -c '{{}}' <syntax"
     lane.must(["bash", "-c", f"cd build-lint && {each_of}"])
+
+
+def of_root(told: dict[str, str]) -> str:
+    """The source of a command."""
+    return str(pathlib.Path(told["directory"], told["file"]).resolve().relative_to(ROOT))
+
+
+def to_look_at(files: Collection[str]) -> list[str]:
+    """Of sources those that have changed since the last commit that landed, or include such a file."""
+    changed = None if FULL else changes()
+    if changed is None or {".clang-tidy", "meson.build"}.intersection(changed):
+        return list(files)
+    depend = dependents(ROOT / "build", changed) | set(changed)
+    return [name for name in files if name in depend]
 
 
 def lint_tidy(lane: Lane, _: list[Test]) -> None:
@@ -254,11 +283,7 @@ def lint_tidy(lane: Lane, _: list[Test]) -> None:
     folder = ROOT / "build-lint/lint"
     folder.mkdir(exist_ok=True)
     (folder / "compile_commands.json").write_text(json.dumps(once))
-    files = tracked("libckpt/*.c", "tools/*.c")
-    changed = None if FULL else changes()
-    if changed is not None and not {".clang-tidy"}.intersection(changed):
-        depend = dependents(ROOT / "build", changed) | set(changed)
-        files = [name for name in files if name in depend]
+    files = to_look_at(tracked("libckpt/*.c", "tools/*.c"))
     if not files:
         return
     tidy = ["run-clang-tidy", "-quiet", "-p", str(folder), "-j", str(CPUS)]

@@ -68,11 +68,6 @@ def configured(build: str, compiler: str, *options: str) -> Body:
     return run
 
 
-def built(build: str) -> Body:
-    """Builds everything, and what the tests need."""
-    return commands([NINJA, "-C", build, "all", "meson-test-prereq"])
-
-
 def built_product(build: str) -> Body:
     """Builds the library and the programs, and no test."""
 

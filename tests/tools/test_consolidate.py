@@ -329,6 +329,7 @@ def test_an_alias_that_metadata_cannot_have(tmp_path: Path, alias: str) -> None:
     assert metadata(file) == {"format": "pt", "rank": "2", "world_size": "3"}
 
 
+@pytest.mark.full
 def test_a_header_that_no_reader_takes(tmp_path: Path) -> None:
     # As JSON each byte of these names is six.
     ranks = [
