@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each unit test runs with each commit, whatever the slice is."""
+
+from __future__ import annotations
+
+import pytest
+from plan import half_of_unit, not_sanitized
+
+KINDS = [{"unit"}, {"unit", "waits"}, {"unit", "alone"}, {"unit", "computing"}]
+
+
+@pytest.mark.parametrize("suites", KINDS, ids=lambda suites: " ".join(sorted(suites)))
+def test_each_unit_test_runs_somewhere(suites: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    where = set()
+    for slice_ in map(str, range(64)):
+        monkeypatch.setenv("CKPT_TEST_SLICE", slice_)
+        # meson leaves what computes out of the builds with a sanitizer, and TSan's run what has one thread.
+        asan = half_of_unit(0)("test_no_such", suites) and "computing" not in suites
+        tsan = half_of_unit(1)("test_no_such", suites) and not suites & {"computing", "alone"}
+        plain = not_sanitized("test_no_such", suites)
+        assert asan + tsan + plain == 1
+        where.add((asan, tsan, plain))
+    assert len(where) == (1 if "computing" in suites else 2)
