@@ -18,12 +18,13 @@
 #include "base/fail.h"
 #include "base/thread.h"
 #include "device/device.h"
+#include "device/stream_copy.h"
 #include "staging/pool.h"
 
 #define BLOCK       ((size_t)8 << 20)
 #define THREADS_MAX 64
 #define PAIRS_MAX   1000
-#define TARGET      0.90
+#define TARGET      0.95
 
 struct options {
 	uint64_t bytes;
@@ -361,14 +362,36 @@ static void print_table(const struct result *results, size_t count)
 	}
 }
 
+static void print_ways(void)
+{
+	double gb_per_s = 0;
+	bool chosen = false;
+	const char *name;
+
+	for (unsigned i = 0; (name = ckpt_stream_way(i, &gb_per_s, &chosen)); i++)
+		(void)printf("copying %-40s %6.2f GB/s a thread%s\n", name, gb_per_s,
+			chosen ? ", chosen" : "");
+}
+
+static const char *way_taken(void)
+{
+	double gb_per_s = 0;
+	bool chosen = false;
+	const char *name = NULL;
+
+	for (unsigned i = 0; !chosen && (name = ckpt_stream_way(i, &gb_per_s, &chosen)); i++)
+		continue;
+	return name ? name : "not chosen";
+}
+
 static void print_json(FILE *out, const struct bench *b, const struct result *results, size_t count)
 {
 	(void)fprintf(out,
 		"{\"schema\":1,\"benchmark\":\"staging\",\"threads\":%u,\"block_bytes\":%zu,"
 		"\"pool_bytes\":%llu,\"pool_huge\":%s,\"target_ratio\":%.2f,\"peer\":\"memcpy\","
-		"\"loads\":[",
+		"\"copying\":\"%s\",\"loads\":[",
 		b->threads, BLOCK, (unsigned long long)ckpt_pool_bytes(b->pool),
-		ckpt_pool_huge(b->pool) ? "true" : "false", TARGET);
+		ckpt_pool_huge(b->pool) ? "true" : "false", TARGET, way_taken());
 	for (size_t i = 0; i < count; i++) {
 		const struct result *r = &results[i];
 		unsigned rank = interval_rank(r->pairs);
@@ -492,6 +515,7 @@ int main(int argc, char **argv)
 	free_load(&small);
 
 	print_table(results, 2);
+	print_ways();
 	print_json(stdout, &bench, results, 2);
 	if (options.json)
 		write_json(options.json, &bench, results);

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libc's memcpy goes past the caches only for sizes near that of the last one, above a block; below,
- * every line that is written is first read, a third of the traffic in vain.
+ * libc's memcpy bypasses the caches only above a size near that of the last cache, which is more than a block. Below
+ * it reads every line that it writes, a third of the traffic in vain. On some processors it is the fastest all the
+ * same: the first large copies of a process are timed, and the fastest way is taken from then on.
  */
 #include "device/stream_copy.h"
 
 #include <string.h>
+
+#include "base/thread.h"
+#include "device/copy_choice.h"
 
 #if defined(__x86_64__)
 
@@ -17,6 +21,8 @@
 
 /* Below it memcpy is as fast, and what it leaves in the cache may even be of use. */
 #define STREAM_MIN ((size_t)256 << 10)
+/* What is shorter says little about a way's speed. */
+#define SAMPLE_MIN ((size_t)1 << 20)
 
 /* One group, two lines of a page at a time. `to` begins a line. */
 __attribute__((target("avx"))) static void stream_group(
@@ -69,6 +75,51 @@ __attribute__((target("avx"))) static void stream_run(
 	memcpy(to, from, run);
 }
 
+/* Lines one behind the other: for a processor that follows few streams at a time. */
+static size_t stream_lines(char *restrict to, const char *restrict from, size_t bytes)
+{
+	size_t done = bytes - bytes % LINE;
+
+	stream_run(to, from, done);
+	_mm_sfence();
+	return done;
+}
+
+static size_t by_memcpy(char *restrict to, const char *restrict from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+	return bytes;
+}
+
+/* Each copies at most `bytes`, of which `to` begins a line, and returns how many. */
+static const struct {
+	const char *name;
+	size_t (*copy)(char *restrict to, const char *restrict from, size_t bytes);
+} ways[] = {
+	{"past the caches, four pages at a time", stream_groups},
+	{"past the caches, line by line", stream_lines},
+	{"memcpy", by_memcpy},
+};
+
+static struct ckpt_copy_choice choice = CKPT_COPY_CHOICE_INIT;
+_Static_assert(CKPT_COUNT(ways) == CKPT_COPY_WAYS, "one for each");
+
+/* As the ways do. */
+static size_t choose_and_copy(char *restrict to, const char *restrict from, size_t bytes)
+{
+	bool sample = false;
+
+	if (bytes < SAMPLE_MIN)
+		return ways[ckpt_copy_choice_now(&choice)].copy(to, from, bytes);
+	unsigned way = ckpt_copy_choice_next(&choice, &sample);
+	uint64_t begin = sample ? ckpt_clock_ns() : 0;
+	size_t done = ways[way].copy(to, from, bytes);
+
+	if (sample)
+		ckpt_copy_choice_note(&choice, way, done, ckpt_clock_ns() - begin);
+	return done;
+}
+
 void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes)
 {
 	char *out = to;
@@ -76,13 +127,12 @@ void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes
 
 	if (bytes >= STREAM_MIN && __builtin_cpu_supports("avx")) {
 		size_t head = (size_t) - (uintptr_t)out % LINE;
-		size_t done;
 
 		memcpy(out, in, head);
-		done = head + stream_groups(out + head, in + head, bytes - head);
-		out += done;
-		in += done;
-		bytes -= done;
+		head += choose_and_copy(out + head, in + head, bytes - head);
+		out += head;
+		in += head;
+		bytes -= head;
 	}
 	memcpy(out, in, bytes);
 }
@@ -102,7 +152,24 @@ void ckpt_stream_runs(char *restrict to, int64_t to_step, const char *restrict f
 		_mm_sfence();
 }
 
+const char *ckpt_stream_way(unsigned i, double *ret_gb_per_s, bool *ret_chosen)
+{
+	if (i >= CKPT_COPY_WAYS || atomic_load(&choice.chosen) < 0)
+		return NULL;
+	*ret_gb_per_s = (double)((uint64_t)1 << 30) / (double)atomic_load(&choice.fastest[i]);
+	*ret_chosen = i == ckpt_copy_choice_now(&choice);
+	return ways[i].name;
+}
+
 #else
+
+const char *ckpt_stream_way(unsigned i, double *ret_gb_per_s, bool *ret_chosen)
+{
+	(void)i;
+	(void)ret_gb_per_s;
+	(void)ret_chosen;
+	return NULL;
+}
 
 void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes)
 {

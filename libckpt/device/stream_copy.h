@@ -16,4 +16,10 @@ void ckpt_stream_copy(void *restrict to, const void *restrict from, size_t bytes
 void ckpt_stream_runs(char *restrict to, int64_t to_step, const char *restrict from,
 	int64_t from_step, uint64_t count, size_t run);
 
+/*
+ * For benchmarks: the name of way number `i` of copying, how fast it was, and whether it is the one that is taken. NULL:
+ * there is none of that number, or no choice yet.
+ */
+const char *ckpt_stream_way(unsigned i, double *ret_gb_per_s, bool *ret_chosen);
+
 #endif
