@@ -418,9 +418,6 @@ static int take_lock(struct ckpt_exporter *e)
 	case -EAGAIN:
 		return fail_held(e);
 	case -ENOLCK:
-	case -EOPNOTSUPP:
-	case -ENOSYS:
-	case -EINVAL:
 		ckpt_log(e->core->parts.log, CKPT_LOG_WARN,
 			"%s of %s cannot be locked (%s): see to it that nothing else writes there",
 			e->path, e->place.label, ckpt_code_text(e->op.result));

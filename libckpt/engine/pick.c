@@ -217,9 +217,6 @@ static int take_lock(struct ckpt_pick *p)
 	case -ENOENT:
 		return vanish(p);
 	case -ENOLCK:
-	case -EOPNOTSUPP:
-	case -ENOSYS:
-	case -EINVAL:
 	case -EROFS:
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
 			"%s of %s cannot be locked (%s): see to it that nobody removes the step "
