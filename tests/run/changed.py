@@ -63,6 +63,28 @@ MAP = {
 }
 
 
+#: Lower ones first: no unit test of a layer needs one above it.
+LAYERS = ("base", "device", "io", "net", "staging", "format", "s3", "store", "exchange", "engine")
+#: Slices are so many times smaller than in the run of a commit.
+SMALLER = 4
+
+
+def unit_folders(paths: list[str]) -> set[str] | None:
+    """The folders of tests/unit that these files can break; None: all of them."""
+    found: set[str] = set()
+    for path in paths:
+        words = path.split("/")
+        if words[0] == "libckpt" and words[1] in LAYERS:
+            found |= {*LAYERS[LAYERS.index(words[1]) :], "tools"}
+        elif path.startswith("tests/unit/") and len(words) > 3:
+            found.add(words[2])
+        elif words[0] == "tools":
+            found.add("tools")
+        elif (pattern := pattern_of(path)) is None or "unit" in MAP[pattern].split():
+            return None
+    return found
+
+
 def pattern_of(path: str) -> str | None:
     """The pattern that decides about a path; None: no pattern matches."""
     return next((pattern for pattern in MAP if fnmatch.fnmatchcase(path, pattern)), None)

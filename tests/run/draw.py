@@ -5,7 +5,8 @@
 usage: draw.py N[:FULL] PROGRAM [ARGUMENT...]
 
 PROGRAM gets `--slice I/N` as its last argument. CKPT_TEST_SLICE is a text that decides I; scripts/test
-sets it, and without it HEAD's tree is asked for. With CKPT_TEST_FULL=1 it is one of FULL slices (1: everything).
+sets it, and without it HEAD's tree is asked for. With CKPT_TEST_FULL=1 it is one of FULL slices (1: everything), with
+CKPT_TEST_SMALLER=K one of K times N.
 """
 
 import hashlib
@@ -24,6 +25,11 @@ def tree() -> str:
     return asked.stdout.strip()
 
 
+def smaller() -> int:
+    """How many times smaller than in the run of a commit a slice is."""
+    return int(os.environ.get("CKPT_TEST_SMALLER") or 1)
+
+
 def number(of: int, what: str) -> int:
     """Which of so many slices this run does of a test."""
     text = f"{os.environ.get('CKPT_TEST_SLICE') or tree()} {what}"
@@ -33,7 +39,7 @@ def number(of: int, what: str) -> int:
 def main() -> None:
     slices, program, *arguments = sys.argv[1:]
     part, _, full = slices.partition(":")
-    of = int(full or 1) if os.environ.get("CKPT_TEST_FULL") else int(part)
+    of = int(full or 1) if os.environ.get("CKPT_TEST_FULL") else int(part) * smaller()
     if of > 1:
         # Without paths, so that every checkout of a commit runs the same.
         words = [pathlib.Path(program).name, *(a for a in arguments if "/" not in a)]

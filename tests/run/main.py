@@ -139,6 +139,8 @@ def main() -> int:
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     os.environ.setdefault("CKPT_TEST_SLICE", tree())
+    if options.changed is not None:
+        os.environ["CKPT_TEST_SMALLER"] = str(changed.SMALLER)
     # Or every worker of pytest would compile every test again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     judge.flaky()

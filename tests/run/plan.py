@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Iterator
 
 import draw
+from changed import unit_folders
 from checkout import ROOT, changed_since, dependents, landed
 from lanes import CPU, WAIT, Lane, Step
 from programs import (
@@ -93,7 +94,7 @@ def steps(parts: Collection[str]) -> list[Step]:
     found = [Step(PACKAGE, CPU, package, makes=PACKAGE)]
     if not set(parts).intersection(PACKAGED):
         found.clear()
-    takes = not_sanitized if {"asan", "tsan"} <= set(parts) else everything
+    takes = not_sanitized if {"asan", "tsan"} <= set(parts) else touched if base else everything
     found += suite_steps(suites, takes) if suites else []
     found += [step for step in other_steps() if step.part in parts]
     return found
@@ -142,6 +143,13 @@ def half_of_unit(half: int) -> Takes:
         return "unit" not in suites or is_test_changed(name) or draw.number(2, name) == half
 
     return takes
+
+
+def touched(name: str, suites: set[str]) -> bool:
+    """What the files can break that have changed."""
+    folders = unit_folders(changes() or [])
+    where = {path.parent.name for path in (ROOT / "tests/unit").glob(f"*/{name}.c")}
+    return "unit" not in suites or folders is None or not where or bool(where & folders)
 
 
 def is_test_changed(name: str) -> bool:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable
 
 import pytest
+from draw import smaller
 from judge import is_left_out
 
 #: One in so many cases, where no mark says another number.
@@ -49,6 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept: set[str] = set()
     for of_one in cases.values():
-        kept |= drawn((item.nodeid for item in of_one), slices_of(of_one[0]), draw)
+        kept |= drawn((item.nodeid for item in of_one), slices_of(of_one[0]) * smaller(), draw)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]

@@ -92,3 +92,23 @@ def test_the_commit_that_landed_is_known() -> None:
     assert checkout.changed_since(checkout.landed()) is not None
     assert checkout.changed_since("0" * 40) is None
     assert (ROOT / "tests/landed.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("paths", "folders"),
+    [
+        (["libckpt/engine/save.c"], {"engine", "tools"}),
+        (["libckpt/store/store.c", "docs/s3.md"], {"store", "exchange", "engine", "tools"}),
+        (["tests/unit/io/test_io.c", "tools/cli.c"], {"io", "tools"}),
+        (["bindings/python/libckpt/_load.py"], set()),
+        (["libckpt/engine/save.c", "tests/lib/test.h"], None),
+        (["include/ckpt/ckpt.h"], None),
+    ],
+)
+def test_which_unit_tests_a_change_runs(paths: list[str], folders: set[str] | None) -> None:
+    assert changed.unit_folders(paths) == folders
+
+
+def test_every_layer_is_known() -> None:
+    layers = {path.parent.name for path in (ROOT / "libckpt").glob("*/*.c")} - {"api"}
+    assert set(changed.LAYERS) == layers
