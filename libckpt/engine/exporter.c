@@ -45,10 +45,11 @@ static int shard_body(struct ckpt_task *task)
 	/* What is fetched at once is written at once, and is a part there. */
 	if (e->place.bucket && e->shard->index->layout->chunk_bytes > e->core->config.block_bytes)
 		return ckpt_fail(e->err, -EINVAL,
-			"cannot export to %s: blocks of %llu bytes are smaller than the step's "
-			"chunks of %llu: open the engine with a larger block_bytes",
-			e->place.label, (unsigned long long)e->core->config.block_bytes,
-			(unsigned long long)e->shard->index->layout->chunk_bytes);
+			"cannot copy step %llu to %s: its chunks of %llu bytes are larger than "
+			"blocks of %llu, the block_bytes of this engine: copy it to a directory",
+			(unsigned long long)ckpt_exporter_step(e), e->place.label,
+			(unsigned long long)e->shard->index->layout->chunk_bytes,
+			(unsigned long long)e->core->config.block_bytes);
 	/* There it is whole. Or somebody else has put it there, if the step is: what is bad of it does not give way. */
 	if (e->place.bucket && !e->adds)
 		return ckpt_task_continue(task, create_body);

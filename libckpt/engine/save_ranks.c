@@ -154,13 +154,11 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 	if (!ckpt_digest_equal(&record.common, &save->common))
 		return ckpt_fail_at(&save->work, CKPT_EMISMATCH,
 			&(struct ckpt_where){.tier = "local"},
-			"rank %u on node %s and rank 0 do not have the same of what all ranks must "
-			"have (a name, "
-			"type or shape differs, or one of them has more), so nobody would save "
-			"some of it in "
-			"step %llu: give all ranks the same state, and mark what is a rank's own "
-			"(in Python: "
-			"libckpt.PerRank)",
+			"rank %u on node %s and rank 0 differ in the tensors and values that all "
+			"ranks must have (a name, type or shape, or one has more), so step %llu "
+			"would lack some: give all ranks the same state, and mark what is a rank's "
+			"own (in Python: per_rank= of the Checkpointer for tensors, "
+			"libckpt.PerRank for a value)",
 			record.rank.rank, record.rank.node, (unsigned long long)save->step);
 	if (missing(save, record.rank.rank))
 		r = ckpt_alike_hear(

@@ -419,10 +419,11 @@ static int check_blocks(struct ckpt_upload *u)
 	if (layout->chunk_bytes <= u->core->config.block_bytes)
 		return 0;
 	return ckpt_fail(u->err, -EINVAL,
-		"cannot upload step %llu to %s: blocks of %u bytes are smaller than its chunks of "
-		"%llu: open the engine with a larger block_bytes",
-		(unsigned long long)u->step, u->dest->label, u->core->config.block_bytes,
-		(unsigned long long)layout->chunk_bytes);
+		"cannot upload step %llu to %s: its chunks of %llu bytes are larger than blocks of "
+		"%u, the block_bytes of this engine: the C program that saved the step can upload "
+		"it",
+		(unsigned long long)u->step, u->dest->label,
+		(unsigned long long)layout->chunk_bytes, u->core->config.block_bytes);
 }
 
 static void end_rank(struct ckpt_upload *u)

@@ -4,7 +4,7 @@
 
 const struct ckpt_s3_limits ckpt_s3_limits = {.part_min = UINT64_C(5) << 20,
 	.part_max = UINT64_C(5) << 30,
-	.object_max = UINT64_C(5) << 40,
+	.object_max = CKPT_S3_OBJECT_MAX,
 	.parts_max = CKPT_S3_PARTS_MAX};
 
 uint64_t ckpt_s3_parts_room(const struct ckpt_s3_limits *limits, uint64_t block_bytes)

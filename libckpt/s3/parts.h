@@ -13,7 +13,7 @@ struct ckpt_s3_limits {
 	uint32_t parts_max;
 };
 
-/* What AWS takes, but for objects of more than 5 TiB: many others take none, and a part of one is memory. */
+/* What AWS takes. A server that takes less refuses the upload of a larger object. */
 extern const struct ckpt_s3_limits ckpt_s3_limits;
 
 /* The greatest object that goes up in parts of whole blocks. `block_bytes` is at most the greatest part. */

@@ -54,6 +54,10 @@ static const char *find_advice(const struct ckpt_store_op *op, int code)
 			       ? "raise the limit of file sizes (ulimit -f), or use a file system "
 				 "that takes larger files"
 			       : NULL;
+	if (code == -EPERM && op->req.op == CKPT_IO_OP_RENAME)
+		return "check owner, mode and attributes of the directory; if they are right, a "
+		       "filter of system calls (seccomp) forbids both renameat2 and link: allow "
+		       "one of them";
 	if (code == -EOPNOTSUPP)
 		return op->req.op == CKPT_IO_OP_RENAME
 			       ? "the file system can neither rename a file without replacing "

@@ -257,7 +257,7 @@ static void test_mismatch(void **state)
 	crew_sleep(s, 500);
 	for (uint32_t rank = 0; rank < CREW_RANKS; rank++) {
 		assert_int_equal(crew_end(s, rank), CKPT_EMISMATCH);
-		crew_check_says(s, rank, "rank 1 on node rig and rank 0 do not have the same");
+		crew_check_says(s, rank, "rank 1 on node rig and rank 0 differ");
 	}
 }
 

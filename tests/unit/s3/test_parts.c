@@ -33,6 +33,8 @@ static void test_sizes(void **state)
 		{8 * MIB, 160000 * MIB + 1, 24 * MIB, 6667},
 		{8 * MIB, 5 * TIB, 528 * MIB, 9930},
 		{64 * MIB, 5 * TIB, 576 * MIB, 9103},
+		{8 * MIB, 10000 * 5 * GIB, 5 * GIB, 10000},
+		{64 * MIB, 10000 * 5 * GIB, 5 * GIB, 10000},
 		{64 * MIB, 1, 64 * MIB, 1},
 		/* None is below 5 MiB. */
 		{64 << 10, 100 * MIB, 5 * MIB, 20},
@@ -54,8 +56,8 @@ static void test_room(void **state)
 		.part_max = 10 * MIB, .object_max = 1 * GIB, .parts_max = 4};
 
 	(void)state;
-	assert_int_equal(ckpt_s3_parts_room(&ckpt_s3_limits, 8 * MIB), 5 * TIB);
-	assert_int_equal(ckpt_s3_parts_room(&ckpt_s3_limits, 64 * MIB), 5 * TIB);
+	assert_int_equal(ckpt_s3_parts_room(&ckpt_s3_limits, 8 * MIB), 10000 * 5 * GIB);
+	assert_int_equal(ckpt_s3_parts_room(&ckpt_s3_limits, 64 * MIB), 10000 * 5 * GIB);
 	assert_int_equal(ckpt_s3_parts_room(&small, 1 * MIB), 40 * MIB);
 	/* No more than two blocks of four are in a part of ten. */
 	assert_int_equal(ckpt_s3_parts_room(&small, 4 * MIB), 32 * MIB);

@@ -780,6 +780,10 @@ static void test_advice(void **state)
 	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(s->rig.err.message, "without replacing"));
 	io_fault_clear(&s->fault);
+	(void)always(s, CKPT_IO_OP_RENAME, -EPERM);
+	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EPERM);
+	assert_non_null(strstr(s->rig.err.message, "seccomp"));
+	io_fault_clear(&s->fault);
 	/* Every verb that makes something says the same of a directory that has gone. */
 	assert_int_equal(store_rig_mkdir(&s->rig, "none/d"), -ENOENT);
 	assert_non_null(strstr(s->rig.err.message, "still mounted"));
