@@ -386,6 +386,25 @@ def test_per_rank_is_a_list_of_patterns(store: Path) -> None:
             libckpt.Checkpointer(store, {}, per_rank=wrong)  # type: ignore[arg-type]
 
 
+#: Where libraries have what shares out tensors by itself, and one class there.
+OTHERS = [
+    ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
+    ("megatron.core.optimizer.distrib_optimizer", "DistributedOptimizer"),
+    ("fairscale.optim.oss", "OSS"),
+    ("apex.contrib.optimizers.distributed_fused_adam", "DistributedFusedAdam"),
+]
+
+
+class Parts:
+    """An object with a state, as such libraries have for optimizers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"part": torch.zeros(3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
 def refused(place: Path) -> dict[str, str]:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -394,6 +413,11 @@ def refused(place: Path) -> dict[str, str]:
     fsdp = FullyShardedDataParallel(linear(1), device_id=torch.device("cpu"))
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
     bad = {"fsdp": {"model": torch.nn.Sequential(fsdp)}, "zero": {"model": model, "o": zero}}
+    for library, kind in OTHERS:
+        bad[library] = {"deep": [{"er": type(kind, (Parts,), {"__module__": library})()}]}
+    hollow = linear(1)
+    hollow.weight.ds_tensor = torch.zeros(1)
+    bad["zero3"] = {"o": torch.optim.SGD(hollow.parameters())}
     said = {}
     for name, state in bad.items():
         for how in ("constructor", "save"):
@@ -413,6 +437,11 @@ def test_what_hides_its_shards_is_refused_by_its_class(store: Path, tmp_path: Pa
             assert "FullyShardedDataParallel (FSDP1)" in said[f"fsdp {how}"]
             assert "fully_shard()" in said[f"fsdp {how}"]
             assert "state['o'] is, or has in it, a ZeroRedundancyOptimizer" in said[f"zero {how}"]
+            for library, kind in OTHERS:
+                assert (
+                    f"state['deep'][0]['er'] is, or has in it, a {kind}" in said[f"{library} {how}"]
+                )
+            assert "a parameter of DeepSpeed's ZeRO-3" in said[f"zero3 {how}"]
 
 
 def test_per_rank_holds_tensors_and_no_modules() -> None:

@@ -27,7 +27,8 @@ from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
 from ._save import Progress, Save, callback
-from ._specials import check_state, find_specials, refuse_sharded
+from ._sharded import refuse_sharded
+from ._specials import check_state
 from ._state import SMALL_BYTES, Planner, Snapshot
 from ._twice import explained, note_open
 from ._typed import Path
@@ -798,7 +799,7 @@ def _check_given(
     if state is not None:
         check_state(state)
         if find_group(distributed) is not None:
-            refuse_sharded(find_specials(state))
+            refuse_sharded(state)
 
 
 def _retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:

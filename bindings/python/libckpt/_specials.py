@@ -12,7 +12,7 @@ from ._typed import NESTING_MAX, Path, path_name, path_text
 
 
 class Special(NamedTuple):
-    """A module or an optimizer, and where it is."""
+    """A module, an optimizer or another object, and where it is."""
 
     path: Path
     value: Any
@@ -69,6 +69,13 @@ def find_specials(state: dict[str, Any]) -> list[Special]:
     return found
 
 
+def find_objects(state: dict[str, Any]) -> list[Special]:
+    """Finds the modules, the optimizers and the other objects with a state_dict() in a state."""
+    found: list[Special] = []
+    _find(state, None, found, objects=True)
+    return found
+
+
 def specials_in(value: Any, path: Path) -> list[Special]:
     """The modules and optimizers in what stands at `path`, itself included."""
     if is_module(value) or is_optimizer(value):
@@ -78,12 +85,14 @@ def specials_in(value: Any, path: Path) -> list[Special]:
     return found
 
 
-def _find(value: Any, path: Path, found: list[Special], depth: int = 0) -> None:
+def _find(
+    value: Any, path: Path, found: list[Special], depth: int = 0, *, objects: bool = False
+) -> None:
     for key, item in _children(value):
-        if is_module(item) or is_optimizer(item):
+        if is_module(item) or is_optimizer(item) or (objects and is_stateful(item)):
             found.append(Special((path, key), item))
         elif depth < NESTING_MAX:  # the encoder words the error
-            _find(item, (path, key), found, depth + 1)
+            _find(item, (path, key), found, depth + 1, objects=objects)
 
 
 def same_specials(new: list[Special], old: list[Special]) -> bool:
@@ -135,43 +144,6 @@ def misplaced_object(value: Any, path: Path) -> UnsupportedStateError:
     return UnsupportedStateError(
         f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
         "or nested too deep: put its state_dict() there, or the object into the state itself"
-    )
-
-
-def refuse_sharded(specials: list[Special]) -> None:
-    """
-    Raises for what cuts tensors into parts that only it knows, on many ranks: they look like plain
-    tensors, and each rank's would be taken for all of it.
-    """
-    for path, value in specials:
-        if is_optimizer(value):
-            if "ZeroRedundancyOptimizer" in _classes(value, "torch.distributed."):
-                raise _sharded(path, "ZeroRedundancyOptimizer", _INSTEAD_OF_ZERO)
-            continue
-        for inner in value.modules():
-            if "FullyShardedDataParallel" in _classes(inner, "torch.distributed."):
-                raise _sharded(path, "FullyShardedDataParallel (FSDP1)", _INSTEAD_OF_FSDP)
-
-
-_INSTEAD_OF_ZERO = (
-    "use the optimizer that it wraps, over a model with fully_shard() where memory is short, whose "
-    "state is then shared out as DTensors are"
-)
-_INSTEAD_OF_FSDP = (
-    "use torch.distributed.fsdp.fully_shard() (FSDP2), whose parameters are DTensors, or save its "
-    "state_dict() with torch.distributed.checkpoint and libckpt.dcp"
-)
-
-
-def _classes(value: Any, module: str) -> set[str]:
-    """Names of the classes of a value that are from there."""
-    return {kind.__name__ for kind in type(value).__mro__ if kind.__module__.startswith(module)}
-
-
-def _sharded(path: Path, name: str, instead: str) -> UnsupportedStateError:
-    return UnsupportedStateError(
-        f"{path_text(path)} is, or has in it, a {name}: each rank has a part of its tensors, and "
-        f"nothing says which: {instead}"
     )
 
 

@@ -36,6 +36,7 @@ from ._modules import (
 )
 from ._optimizer import OptimizerSource, owned_by
 from ._ranks import Near, Ranks, Shares
+from ._sharded import refuse_sharded
 from ._sink import (
     Key,
     Shared,
@@ -58,7 +59,6 @@ from ._specials import (
     plain_path,
     prefix_in,
     refuse_loader,
-    refuse_sharded,
     same_specials,
     there_twice,
 )
@@ -356,7 +356,7 @@ class Planner:
             walked = None
         if walked is None:
             if self._ranks.world > 1:
-                refuse_sharded(specials)
+                refuse_sharded(state)
             modules, owned = self._walk_modules(specials, self._early)
             self._early = None
         else:
