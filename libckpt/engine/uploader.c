@@ -328,10 +328,12 @@ void ckpt_uploader_add(struct ckpt_core *core, struct ckpt_upload_entry *e, uint
 	u->yielded = false;
 	e->left = left;
 	if (u->stop || u->halted) {
-		if (u->stop)
+		if (u->stop) {
 			word_closed(u, &e->error);
-		else
+		} else {
 			e->error = u->error;
+			core->stats.uploads_failed++;
+		}
 		ckpt_scribe_unsent(&u->scribe, generation, step);
 		ckpt_uploader_end_entry(u, e);
 	}

@@ -79,6 +79,7 @@ void ckpt_uploader_halt(struct ckpt_uploader *u, int code)
 	word_end(u);
 	note_lost(u);
 	u->halted = code;
+	u->core->stats.uploads_failed += u->count;
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing of %s is uploaded any more: %.800s",
 		u->core->parts.label, u->error.message);
 	ckpt_scribe_failed(&u->scribe, &u->error, u->failures + 1, 0);

@@ -133,12 +133,15 @@ def test_what_will_never_be_there(opened: Any, remote: Path) -> None:
     save = ckpt.save(5)
     with pytest.raises(libckpt.MismatchError, match="another run"):
         remotely(save)
+    with pytest.warns(libckpt.CheckpointWarning, match=f"1 committed step of .*{remote}"):
+        ckpt.step(6)
     assert save.done("remote")
     assert save.done("local")
     assert save.error is None
     save.wait("local", timeout=0)
-    ckpt.save(6).wait("local")
-    ckpt.close()
+    ckpt.save(7).wait("local")
+    with pytest.warns(libckpt.CheckpointWarning, match="1 committed step of"):
+        ckpt.close()
 
 
 def _fail_inside(store: Path, remote: Path) -> None:

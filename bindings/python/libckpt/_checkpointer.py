@@ -20,7 +20,7 @@ from . import _errors as errors
 from ._differences import patterns_of
 from ._door import apart
 from ._early import check_early
-from ._engine import Engine, Options, check, logger
+from ._engine import Engine, Options, check, logger, text
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, remote_name, store_path
 from ._native import lib
@@ -63,6 +63,8 @@ class _Core:
         self.waits = 0
         self.waited_ns = 0
         self.skips = 0
+        #: steps of which say_unsent() has warned
+        self.unsent = 0
 
     @property
     def deadline(self) -> float:
@@ -115,11 +117,24 @@ class _Core:
                 "sends what is not",
                 engine.path, timeout, _on_its_way(engine), remote,
             )  # fmt: skip
-        if stats["uploads_failed"]:
-            logger.warning(
-                "closing %s: %d steps will not be in %s, see above",
-                engine.path, stats["uploads_failed"], remote,
-            )  # fmt: skip
+        self.say_unsent()
+
+    def say_unsent(self) -> None:
+        """Warns, once for each number, of steps that the remote store will never have."""
+        if not self.engine.options.remote or self.engine.closed:
+            return
+        stats = self.engine.stats()
+        failed = stats["uploads_failed"] - self.unsent
+        self.unsent += failed
+        if failed:
+            code = stats["remote_code"]
+            why = f" ({text(lib.ckpt_strerror(code))})" if code else ""
+            warnings.warn(
+                f"{failed} committed {'step' if failed == 1 else 'steps'} of {self.engine.path} "
+                f"will never be in {self.engine.options.remote}{why}: the log of libckpt has more",
+                errors.CheckpointWarning,
+                stacklevel=5,
+            )
 
     def shut(self) -> None:
         """Closes at once. What is still under way is given up."""
@@ -591,6 +606,7 @@ class Checkpointer:
             return
         self._streak = 0
         save._committed()
+        self._core.say_unsent()
         self._say_differ(save)
         info = save.info
         logger.info(
