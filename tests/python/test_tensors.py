@@ -177,6 +177,18 @@ class Wrapped(torch.Tensor):
     pass
 
 
+class Hollow(torch.Tensor):
+    """Stands for another tensor, and does not say so by __tensor_flatten__()."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(str(func))
+
+
 def refused() -> list[tuple[str, Any, str]]:
     fake = torch._subclasses.FakeTensorMode()
     quantized = torch.quantize_per_tensor(torch.rand(3), 0.1, 0, torch.quint8)
@@ -187,6 +199,7 @@ def refused() -> list[tuple[str, Any, str]]:
         ("meta", torch.zeros(3, device="meta"), "materialize"),
         ("fake", fake.from_tensor(torch.zeros(3)), "FakeTensor, which has no data"),
         ("subclass", torch.zeros(3).as_subclass(Wrapped), "as_subclass"),
+        ("hollow", Hollow(torch.zeros(3)), "save the tensors that are inside it"),
         (
             "nested",
             torch.nested.nested_tensor([torch.zeros(2)], layout=torch.jagged),
@@ -197,7 +210,7 @@ def refused() -> list[tuple[str, Any, str]]:
     ]
 
 
-@pytest.mark.parametrize("case", range(9))
+@pytest.mark.parametrize("case", range(10))
 def test_what_is_no_plain_tensor_is_refused_by_name(opened: Any, case: int) -> None:
     kind, tensor, said = refused()[case]
     with pytest.raises(libckpt.UnsupportedStateError) as caught:

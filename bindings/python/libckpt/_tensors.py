@@ -67,6 +67,17 @@ def _is_common(value: torch.Tensor) -> bool:
     )
 
 
+def _instead_of_class(value: torch.Tensor) -> str:
+    """What to save instead of a class of the user's; one without memory only stands for other tensors."""
+    try:
+        has_memory = value.numel() == 0 or value.data_ptr() != 0
+    except RuntimeError:
+        has_memory = False
+    if has_memory:
+        return ": save a plain torch.Tensor, such as value.as_subclass(torch.Tensor)"
+    return " without memory of its own: save the tensors that are inside it"
+
+
 def _refusal(value: torch.Tensor) -> str | None:
     import torch
 
@@ -82,7 +93,7 @@ def _refusal(value: torch.Tensor) -> str | None:
     elif kind.__name__ == "FakeTensor":
         reason = f"a {name}, which has no data: save the tensor that it stands for"
     elif kind is not torch.Tensor and kind is not torch.nn.Parameter:
-        reason = f"a {name}: save a plain torch.Tensor, such as value.as_subclass(torch.Tensor)"
+        reason = f"a {name}{_instead_of_class(value)}"
     elif value.is_meta:
         reason = "on the meta device and has no data: materialize the model first"
     elif value.layout != torch.strided:
