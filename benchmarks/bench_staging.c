@@ -414,10 +414,11 @@ static void print_json(FILE *out, const struct bench *b, const struct result *re
 static void open_bench(struct bench *b, const struct options *options)
 {
 	struct ckpt_error err;
-	struct ckpt_pool_config config = {
-		.bytes = ckpt_pool_default_bytes(), .block_bytes = (uint32_t)BLOCK, .touch = true};
+	struct ckpt_pool_config config = {.block_bytes = (uint32_t)BLOCK, .touch = true};
 
 	ckpt_error_clear(&err);
+	ckpt_pool_default(0, &config);
+	config.bytes_max = 0;
 	b->threads = options->threads;
 	if (ckpt_inbox_init(&b->inbox) < 0 || ckpt_env_os_open(b->threads, &b->inbox, &b->os) < 0 ||
 		ckpt_device_host_open(ckpt_env_os_env(b->os), &b->device) < 0)

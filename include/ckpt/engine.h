@@ -52,10 +52,16 @@ enum ckpt_replica_policy {
 
 /* Zero is the default of every field. Fields are only ever appended. */
 struct ckpt_engine_opts {
-	uint32_t size;         /* sizeof(struct ckpt_engine_opts) */
-	uint32_t flags;        /* CKPT_ENGINE_* */
-	uint64_t pool_bytes;   /* staging budget; 0: an eighth of the memory this rank may use,
-	                               1 GiB at most; at least four blocks are kept */
+	uint32_t size;  /* sizeof(struct ckpt_engine_opts) */
+	uint32_t flags; /* CKPT_ENGINE_* */
+	/*
+	 * Staging budget; at least four blocks are kept. 0: the engine begins with an eighth of the memory that this rank
+	 * may use, 1 GiB at most. If that does not hold the rank's shard, it grows behind the first save until it does.
+	 * The ranks of a node have at most half of the memory that is available then, in even shares; how many they are
+	 * is `node_ranks`, or else LOCAL_WORLD_SIZE of the environment, or else `world`. The log says how much it is, and
+	 * warns where it is less than the shard: saves wait for the disk then. It does not shrink.
+	 */
+	uint64_t pool_bytes;
 	uint32_t block_bytes;  /* what moves at once; 0: 8 MiB; a power of two, 64 KiB to 64 MiB */
 	uint32_t copy_threads; /* 0: the CPUs this process may run on, 4 at most */
 	uint32_t io;           /* enum ckpt_io_kind */
@@ -223,7 +229,7 @@ struct ckpt_stats {
 	uint64_t bytes_read;
 	uint64_t fsyncs;
 	uint64_t steps_removed; /* by retention */
-	uint64_t pool_bytes;    /* staging memory */
+	uint64_t pool_bytes;    /* staging memory; it may grow */
 	uint64_t pool_touched;  /* of it, backed by pages already */
 	uint64_t pool_starved;  /* blocks that had to wait for a free slot */
 	uint64_t pool_huge;     /* 1: huge pages asked for and granted or advised */

@@ -32,8 +32,6 @@ static void fill_defaults(struct ckpt_engine_opts *o)
 {
 	if (!o->block_bytes)
 		o->block_bytes = BLOCK_DEFAULT;
-	if (!o->pool_bytes)
-		o->pool_bytes = ckpt_pool_default_bytes();
 	if (!o->copy_threads)
 		o->copy_threads = (uint32_t)ckpt_min_u64(ckpt_thread_cpus(), THREADS_DEFAULT);
 	if (!o->io_depth)

@@ -77,15 +77,17 @@ void ckpt_cuda_group_add(struct ckpt_cuda_device *d, struct ckpt_cuda_flight *fl
 	g->last = flight;
 }
 
-static bool follows(const struct ckpt_cuda_group *g, const struct ckpt_segment *segment,
+static bool follows(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
 	const struct ckpt_cuda_piece *p)
 {
+	const struct ckpt_cuda_group *g = &d->group;
 	const struct ckpt_cuda_piece *before = &g->piece;
 
 	return before->height == 1 && p->height == 1 && segment->view.data == g->tensor &&
 	       before->device + before->width == p->device &&
 	       before->staged + before->width == p->staged &&
-	       before->width + p->width <= g->piece_max;
+	       before->width + p->width <= g->piece_max &&
+	       !ckpt_cuda_pins_begin(d->pinned, p->staged);
 }
 
 int ckpt_cuda_group_put(struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
@@ -93,7 +95,7 @@ int ckpt_cuda_group_put(struct ckpt_cuda_device *d, const struct ckpt_segment *s
 {
 	struct ckpt_cuda_group *g = &d->group;
 
-	if (follows(g, segment, piece)) {
+	if (follows(d, segment, piece)) {
 		g->piece.width += piece->width;
 		g->to = g->last;
 		return 0;

@@ -61,6 +61,13 @@ int ckpt_cuda_pins_remove(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin 
 	return own ? api->host_unregister(base) : CKPT_CUDA_SUCCESS;
 }
 
+bool ckpt_cuda_pins_begin(const struct ckpt_cuda_pin *pins, const void *at)
+{
+	while (pins && pins->base != at)
+		pins = pins->next;
+	return pins != NULL;
+}
+
 uint64_t ckpt_cuda_pins_find(const struct ckpt_cuda_pin *pins, const void *bytes, size_t size)
 {
 	uintptr_t at = (uintptr_t)bytes;

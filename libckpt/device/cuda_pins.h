@@ -23,6 +23,8 @@ struct ckpt_cuda_pin {
 int ckpt_cuda_pins_add(
 	const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base, size_t size);
 int ckpt_cuda_pins_remove(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base);
+/* Whether one begins there: no copy goes from one into the next. */
+bool ckpt_cuda_pins_begin(const struct ckpt_cuda_pin *pins, const void *at);
 /* The GPU's address of these bytes; 0: it has none of all of them. */
 uint64_t ckpt_cuda_pins_find(const struct ckpt_cuda_pin *pins, const void *bytes, size_t size);
 

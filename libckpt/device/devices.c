@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/devices.h"
 
+#include <errno.h>
 #include <stdio.h>
 
+#include "base/alloc.h"
 #include "device/device_cuda.h"
 
 int ckpt_devices_number(uint32_t kind, int32_t index)
@@ -19,9 +21,22 @@ int ckpt_devices_init(struct ckpt_devices *devices, const struct ckpt_devices_co
 	CKPT_ASSERT(config->host && config->host->number == 0);
 	*devices = (struct ckpt_devices){.config = *config};
 	int r = -pthread_mutex_init(&devices->lock, NULL);
-	if (r == 0)
-		devices->at[0] = config->host;
-	return r;
+	if (r < 0)
+		return r;
+	devices->at[0] = config->host;
+	devices->open = 1;
+	devices->first.base = config->staging;
+	devices->first.bytes = config->staging_bytes;
+	devices->last = &devices->first;
+	return 0;
+}
+
+/* What is before `end`, NULL: all. */
+static void unpin_parts(
+	struct ckpt_devices *devices, struct ckpt_device *gpu, const struct ckpt_devices_part *end)
+{
+	for (struct ckpt_devices_part *p = &devices->first; p != end; p = p->next)
+		ckpt_device_unpin(gpu, p->base, p->bytes);
 }
 
 void ckpt_devices_close(struct ckpt_devices *devices)
@@ -32,13 +47,27 @@ void ckpt_devices_close(struct ckpt_devices *devices)
 		struct ckpt_device *gpu = devices->at[devices->order[--devices->gpus]];
 
 		if (devices->pinned >> gpu->number & 1)
-			ckpt_device_unpin(
-				gpu, devices->config.staging, devices->config.staging_bytes);
+			unpin_parts(devices, gpu, NULL);
 		ckpt_device_close(gpu);
+	}
+	while (devices->first.next) {
+		struct ckpt_devices_part *part = devices->first.next;
+
+		devices->first.next = part->next;
+		ckpt_free(part);
 	}
 	ckpt_device_close(devices->at[0]);
 	devices->at[0] = NULL;
 	(void)pthread_mutex_destroy(&devices->lock);
+}
+
+static int prefer_parts(struct ckpt_devices *devices, int node)
+{
+	int r = 0;
+
+	for (struct ckpt_devices_part *p = &devices->first; p && r == 0; p = p->next)
+		r = ckpt_numa_prefer(devices->config.numa, p->base, p->bytes, node);
+	return r;
 }
 
 /*
@@ -61,7 +90,7 @@ static void place_staging(struct ckpt_devices *devices, const struct ckpt_device
 				devices->node, gpu->number - 1, node);
 		return;
 	}
-	r = ckpt_numa_prefer(c->numa, c->staging, c->staging_bytes, node);
+	r = prefer_parts(devices, node);
 	if (r < 0)
 		ckpt_log(c->log, CKPT_LOG_INFO,
 			"staging cannot be put on NUMA node %d, where GPU %u is (mbind: %s): "
@@ -71,18 +100,35 @@ static void place_staging(struct ckpt_devices *devices, const struct ckpt_device
 	devices->node = r < 0 ? -1 : node;
 }
 
+static int pin_parts(struct ckpt_devices *devices, struct ckpt_device *gpu, size_t *ret_bytes,
+	struct ckpt_error *err)
+{
+	*ret_bytes = 0;
+	for (struct ckpt_devices_part *p = &devices->first; p; p = p->next) {
+		int r = ckpt_device_pin(gpu, p->base, p->bytes, err);
+
+		if (r < 0) {
+			unpin_parts(devices, gpu, p);
+			return r;
+		}
+		*ret_bytes += p->bytes;
+	}
+	return 0;
+}
+
 /* Copies go on without, at a price. */
 static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 {
 	const struct ckpt_devices_config *c = &devices->config;
 	struct ckpt_error error = {.size = sizeof(error)};
 	char node[32] = "";
+	size_t bytes;
 
 	if (!c->staging)
 		return;
 	place_staging(devices, gpu);
 	uint64_t before_ns = ckpt_env_now(c->env);
-	if (ckpt_device_pin(gpu, c->staging, c->staging_bytes, &error) < 0) {
+	if (pin_parts(devices, gpu, &bytes, &error) < 0) {
 		ckpt_log(c->log, CKPT_LOG_WARN,
 			"the staging memory cannot be pinned (%s): copies from the GPU are slower, "
 			"and the loop may wait for them",
@@ -95,9 +141,9 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 	if (devices->placed && devices->node >= 0)
 		(void)snprintf(node, sizeof(node), " on NUMA node %d", devices->node);
 	ckpt_log(c->log, CKPT_LOG_INFO,
-		"pinned %zu MiB of staging in %s%s for GPU %u, which took %.3f s",
-		c->staging_bytes >> 20, c->staging_huge ? "huge pages" : "pages of 4 KiB", node,
-		gpu->number - 1, (double)(ckpt_env_now(c->env) - before_ns) / 1e9);
+		"pinned %zu MiB of staging in %s%s for GPU %u, which took %.3f s", bytes >> 20,
+		c->staging_huge ? "huge pages" : "pages of 4 KiB", node, gpu->number - 1,
+		(double)(ckpt_env_now(c->env) - before_ns) / 1e9);
 }
 
 static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_error *err)
@@ -117,6 +163,7 @@ static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_e
 			"under a save is not looked at, and small ones are copied one by one",
 			number - 1, gpu->no_samples);
 	pin_staging(devices, gpu);
+	atomic_fetch_or(&devices->open, UINT64_C(1) << number);
 	return 0;
 }
 
@@ -124,10 +171,100 @@ int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_e
 {
 	int r = 0;
 
+	/* The lock may be held for as long as staging takes that is being pinned. */
+	if ((mask & ~atomic_load(&devices->open)) == 0)
+		return 0;
 	(void)pthread_mutex_lock(&devices->lock);
 	for (uint32_t i = 0; i < CKPT_DEVICES_MAX && r == 0; i++)
 		if ((mask >> i & 1) && !devices->at[i])
 			r = open_gpu(devices, i, err);
+	(void)pthread_mutex_unlock(&devices->lock);
+	return r;
+}
+
+void ckpt_devices_place(struct ckpt_devices *devices, void *base, size_t bytes)
+{
+	(void)pthread_mutex_lock(&devices->lock);
+	/* That it is not to be had was said when the rest was placed. */
+	if (devices->placed && devices->node >= 0)
+		(void)ckpt_numa_prefer(devices->config.numa, base, bytes, devices->node);
+	(void)pthread_mutex_unlock(&devices->lock);
+}
+
+bool ckpt_devices_pinned(struct ckpt_devices *devices)
+{
+	bool pin;
+
+	(void)pthread_mutex_lock(&devices->lock);
+	pin = devices->pinned != 0;
+	(void)pthread_mutex_unlock(&devices->lock);
+	return pin;
+}
+
+/* Of the GPUs that were opened first, `count` of them; the first of them last. */
+static void unpin_part(
+	struct ckpt_devices *devices, const struct ckpt_devices_part *part, unsigned count)
+{
+	while (count-- > 0) {
+		struct ckpt_device *gpu = devices->at[devices->order[count]];
+
+		if (devices->pinned >> gpu->number & 1)
+			ckpt_device_unpin(gpu, part->base, part->bytes);
+	}
+}
+
+/* For all GPUs that have pinned the rest, or for none. */
+static int pin_part(
+	struct ckpt_devices *devices, const struct ckpt_devices_part *part, struct ckpt_error *err)
+{
+	for (unsigned i = 0; i < devices->gpus; i++) {
+		struct ckpt_device *gpu = devices->at[devices->order[i]];
+
+		if (!(devices->pinned >> gpu->number & 1))
+			continue;
+		int r = ckpt_device_pin(gpu, part->base, part->bytes, err);
+		if (r < 0) {
+			unpin_part(devices, part, i);
+			return r;
+		}
+	}
+	return 0;
+}
+
+static int add_part(
+	struct ckpt_devices *devices, const struct ckpt_devices_part *like, struct ckpt_error *err)
+{
+	struct ckpt_devices_part *last = devices->last;
+	struct ckpt_devices_part *part;
+	int r;
+
+	if (!devices->pinned && last != &devices->first && last->base + last->bytes == like->base) {
+		last->bytes += like->bytes;
+		return 0;
+	}
+	part = ckpt_alloc(sizeof(*part));
+	if (!part)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	*part = *like;
+	r = pin_part(devices, part, err);
+	if (r < 0) {
+		ckpt_free(part);
+		return r;
+	}
+	last->next = part;
+	devices->last = part;
+	return 0;
+}
+
+int ckpt_devices_add(struct ckpt_devices *devices, void *base, size_t bytes, struct ckpt_error *err)
+{
+	const struct ckpt_devices_part part = {.base = base, .bytes = bytes};
+	int r = 0;
+
+	(void)pthread_mutex_lock(&devices->lock);
+	/* Tests may have devices that were given no staging: nothing is pinned then. */
+	if (devices->config.staging)
+		r = add_part(devices, &part, err);
 	(void)pthread_mutex_unlock(&devices->lock);
 	return r;
 }

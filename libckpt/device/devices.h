@@ -7,6 +7,7 @@
 #define CKPT_DEVICE_DEVICES_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include "base/log.h"
 #include "device/device.h"
 #include "device/numa.h"
@@ -26,10 +27,20 @@ struct ckpt_devices_config {
 	const struct ckpt_numa_ops *numa; /* NULL: the system's */
 };
 
+/* Staging that is pinned as one. */
+struct ckpt_devices_part {
+	struct ckpt_devices_part *next;
+	char *base;
+	size_t bytes;
+};
+
 /* Those that are open stay so until the end. */
 struct ckpt_devices {
 	struct ckpt_devices_config config;
 	pthread_mutex_t lock;
+	struct ckpt_devices_part first; /* of staging: the config's; behind it what was added */
+	struct ckpt_devices_part *last;
+	_Atomic uint64_t open; /* as a mask, set after `at` */
 	struct ckpt_device
 		*at[CKPT_DEVICES_MAX];    /* set under `lock`, before anybody is given the number */
 	uint32_t order[CKPT_DEVICES_MAX]; /* in which the GPUs were opened */
@@ -53,6 +64,20 @@ void ckpt_devices_close(struct ckpt_devices *devices);
  * CKPT_EDEVICE and others, worded into `err`.
  */
 int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_error *err);
+/*
+ * Staging that grows. On a worker, for it may wait for a GPU that is being opened. Place: [base, base + bytes), which
+ * lies behind all that there is, has been mapped, and no page of it is there; they come from the node where the rest is.
+ */
+void ckpt_devices_place(struct ckpt_devices *devices, void *base, size_t bytes);
+/* Whether a GPU has pinned what there is, and so pins what is added. */
+bool ckpt_devices_pinned(struct ckpt_devices *devices);
+/*
+ * Before the first copy into it: pinned for each GPU that has pinned the rest, or for none, and by those that are opened
+ * later with the rest. Each call makes a part that is pinned by itself, as long as a GPU has pinned what there is. Words
+ * into `err`.
+ */
+int ckpt_devices_add(
+	struct ckpt_devices *devices, void *base, size_t bytes, struct ckpt_error *err);
 /* Whoever has been handed a view of it: it is open. */
 struct ckpt_device *ckpt_devices_get(const struct ckpt_devices *devices, uint32_t number);
 

@@ -117,7 +117,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 bool ckpt_core_idle(const struct ckpt_core *core)
 {
 	return !core->save && !core->restores && !core->keeper && core->commands == 0 &&
-	       !core->sched.head;
+	       !ckpt_growth_active(core) && !core->sched.head;
 }
 
 /* Fires what is due and returns the next deadline. */

@@ -19,6 +19,7 @@
 #include "device/devices.h"
 #include "engine/alike.h"
 #include "engine/graves.h"
+#include "engine/growth.h"
 #include "engine/scan.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
@@ -57,6 +58,8 @@ struct ckpt_core_config {
 	uint64_t remote_keep_every;
 	uint32_t remote_grace_s;     /* 0: CKPT_UNDERTAKER_GRACE_S */
 	uint64_t remote_bytes_per_s; /* to one in a directory; 0: no bound. A bucket has its own */
+	uint32_t
+		sharers; /* ranks for whose staging the memory of this machine is; 0: the pool does not grow */
 	uint32_t save_timeout_ms;
 	bool read_only;
 	bool new_start;
@@ -193,6 +196,7 @@ struct ckpt_core {
 	bool any_step;
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
+	struct ckpt_growth growth;     /* of the pool */
 	struct ckpt_restore *restores; /* under way */
 	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
 	_Atomic uint32_t restores_begun;

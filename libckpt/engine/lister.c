@@ -149,7 +149,8 @@ int ckpt_closer_body(struct ckpt_task *task)
 	(void)ckpt_core_stop_clients(core, NULL);
 	/* The one command left is this one. */
 	CKPT_AWAIT(task, !core->save && !core->keeper && !core->restores &&
-				 ckpt_uploader_ended(core) && core->commands == 1);
+				 ckpt_uploader_ended(core) && !ckpt_growth_active(core) &&
+				 core->commands == 1);
 	core->closer = NULL;
 	CKPT_AWAIT(task, ckpt_core_stop_clients(core, task));
 	if (core->holder.fd >= 0) {

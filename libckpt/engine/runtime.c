@@ -58,7 +58,7 @@ static int open_io(
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot start I/O: %s", ckpt_code_text(r));
 	r = ckpt_io_register_slots(engine->io, ckpt_pool_base(engine->pool), opts->block_bytes,
-		ckpt_pool_slots(engine->pool));
+		ckpt_pool_most(engine->pool));
 	ckpt_log(engine->log, engine->io->probe_error ? CKPT_LOG_WARN : CKPT_LOG_INFO,
 		"%s: I/O by %s%s%s%s%s%s", engine->label, engine->io->ops->name,
 		engine->io->direct ? ", O_DIRECT" : ", through the page cache",
@@ -91,10 +91,15 @@ static int open_devices(
 static int open_parts(
 	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
 {
-	const struct ckpt_pool_config pool = {.bytes = opts->pool_bytes,
+	struct ckpt_pool_config pool = {.bytes = opts->pool_bytes,
 		.block_bytes = opts->block_bytes,
 		.touch = (opts->flags & CKPT_ENGINE_READ_ONLY) == 0};
 
+	if (!opts->pool_bytes)
+		ckpt_pool_default(opts->node_ranks, &pool);
+	/* It grows for saves alone. */
+	if (opts->flags & CKPT_ENGINE_READ_ONLY)
+		pool.bytes_max = 0;
 	int r = ckpt_log_open(opts->log_level, &engine->log);
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot start the log: %s", ckpt_code_text(r));
@@ -160,6 +165,7 @@ static int open_core(
 		.remote_grace_s = opts->remote_grace_s,
 		.remote_bytes_per_s = ckpt_pacer_share(opts->remote_bytes_per_s, opts->node_ranks),
 		.save_timeout_ms = opts->save_timeout_ms,
+		.sharers = opts->pool_bytes ? 0 : ckpt_pool_sharers(opts->node_ranks, opts->world),
 		.read_only = (opts->flags & CKPT_ENGINE_READ_ONLY) != 0,
 		.new_start = (opts->flags & CKPT_ENGINE_NEW_START) != 0,
 		.rank = opts->rank,

@@ -358,6 +358,7 @@ static int save_body(struct ckpt_task *task)
 	r = ckpt_lanes_start(save);
 	if (r < 0)
 		return fail_body(task, r);
+	ckpt_growth_want(core, save->plan->block_count);
 	if (core->claim_untold)
 		ckpt_claim_retell(core);
 	if (core->config.rank > 0)

@@ -42,51 +42,95 @@ static int open_memfd(size_t bytes, unsigned flags)
 	return r;
 }
 
-/*
- * Maps `fd`, or private memory if that is -1, at a multiple of a huge page's size, so that huge pages
- * fit. The descriptor is not needed for it any more; kept, it would go to every child and hold the
- * memory for as long as that lives.
- */
-static int map_and_close(int fd, size_t bytes, char **ret_base)
+/* Address space at a multiple of a huge page's size, so that huge pages fit. */
+static int reserve_space(size_t bytes, char **ret_base)
 {
-	int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-	size_t room = bytes + CKPT_HUGE_PAGE;
-	char *start;
-	char *base;
+	size_t room;
 	size_t head;
-	int r = 0;
+	char *start;
 
+	if (__builtin_add_overflow(bytes, (size_t)CKPT_HUGE_PAGE, &room))
+		return -ENOMEM;
 	start = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (start == MAP_FAILED) {
-		r = -errno;
-		goto close_fd;
-	}
+	if (start == MAP_FAILED)
+		return -errno;
 	head = (size_t)(-(uintptr_t)start % CKPT_HUGE_PAGE);
-	base = start + head;
-	if (mmap(base, bytes, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED)
-		r = -errno;
-	/* A child that wrote to what its parent still writes from would end up in a checkpoint. */
-	if (r == 0 && madvise(base, bytes, MADV_DONTFORK) < 0)
-		r = -errno;
-	if (r < 0) {
-		(void)munmap(start, room);
-		goto close_fd;
-	}
-	/* Model weights do not belong into a core dump; if it cannot be said, so be it. */
-	(void)madvise(base, bytes, MADV_DONTDUMP);
 	if (head > 0)
 		(void)munmap(start, head);
 	if (head < CKPT_HUGE_PAGE)
-		(void)munmap(base + bytes, CKPT_HUGE_PAGE - head);
-	*ret_base = base;
+		(void)munmap(start + head + bytes, CKPT_HUGE_PAGE - head);
+	*ret_base = start + head;
+	return 0;
+}
 
-close_fd:
+/* Address space without memory; `how` says whether it may replace what is there. */
+static int empty(char *at, size_t bytes, int how)
+{
+	int flags = how | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+	return mmap(at, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED ? -errno : 0;
+}
+
+/* Makes reserved address space memory: of `fd` from `offset` on, or private memory if it is -1. */
+static int map_at(int fd, size_t offset, char *at, size_t bytes)
+{
+	int r;
+
+	if (fd < 0)
+		return mprotect(at, bytes, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
+	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED, fd, (off_t)offset) !=
+		MAP_FAILED)
+		return 0;
+	r = -errno;
+	/* The kernel may have taken the reservation away before it failed. */
+	(void)empty(at, bytes, MAP_FIXED_NOREPLACE);
+	return r;
+}
+
+/*
+ * The same, and closes the descriptor. It is not needed any more; kept, it would go to every child and hold the memory
+ * for as long as that lives.
+ */
+static int map_and_close(int fd, size_t offset, char *at, size_t bytes)
+{
+	int r = map_at(fd, offset, at, bytes);
+
+	/* A child that wrote to what its parent still writes from would end up in a checkpoint. */
+	if (r == 0 && madvise(at, bytes, MADV_DONTFORK) < 0) {
+		r = -errno;
+		(void)empty(at, bytes, MAP_FIXED);
+	}
+	/* Model weights do not belong into a core dump; if it cannot be said, so be it. */
+	if (r == 0)
+		(void)madvise(at, bytes, MADV_DONTDUMP);
 	if (fd >= 0)
 		(void)close(fd);
 	return r;
 }
 
-bool ckpt_mapping_open_huge(size_t bytes, struct ckpt_mapping *ret_mapping)
+/* The same at the beginning of address space of its own. */
+static int open_and_close(int fd, size_t reserve, struct ckpt_mapping *mapping)
+{
+	int r;
+
+	mapping->reserved = ckpt_max_u64(reserve, mapping->bytes);
+	r = reserve_space(mapping->reserved, &mapping->base);
+	if (r < 0 && mapping->reserved > mapping->bytes) {
+		mapping->reserved = mapping->bytes;
+		r = reserve_space(mapping->reserved, &mapping->base);
+	}
+	if (r < 0) {
+		if (fd >= 0)
+			(void)close(fd);
+		return r;
+	}
+	r = map_and_close(fd, 0, mapping->base, mapping->bytes);
+	if (r < 0)
+		(void)munmap(mapping->base, mapping->reserved);
+	return r;
+}
+
+bool ckpt_mapping_open_huge(size_t bytes, size_t reserve, struct ckpt_mapping *ret_mapping)
 {
 	struct ckpt_mapping mapping = {.bytes = bytes, .huge = true, .resident = true};
 	int fd;
@@ -96,7 +140,7 @@ bool ckpt_mapping_open_huge(size_t bytes, struct ckpt_mapping *ret_mapping)
 	if (fd < 0)
 		return false;
 	/* Fails when there are too few of them. */
-	if (map_and_close(fd, bytes, &mapping.base) < 0)
+	if (open_and_close(fd, reserve, &mapping) < 0)
 		return false;
 	/* A control group may still refuse them, which would be SIGBUS later. */
 	if (madvise(mapping.base, bytes, MADV_POPULATE_WRITE) < 0) {
@@ -143,40 +187,113 @@ static bool advice_heeded(const char *file)
 	return heeded;
 }
 
-int ckpt_mapping_open(size_t bytes, struct ckpt_error *err, struct ckpt_mapping *ret_mapping)
+/* What ordinary pages are made of, so that they are huge where there is a choice. */
+struct kind {
+	int fd;    /* -1: private memory */
+	bool huge; /* advice to use huge pages is heeded */
+};
+
+static int open_kind(size_t bytes, struct ckpt_error *err, struct kind *ret_kind)
 {
-	struct ckpt_mapping mapping = {.bytes = bytes};
 	bool file_huge = advice_heeded("shmem_enabled");
 	bool private_huge = !file_huge && advice_heeded("enabled");
-	int fd = -1;
+
+	*ret_kind = (struct kind){.fd = -1, .huge = file_huge || private_huge};
+	if (private_huge)
+		return 0;
+	ret_kind->fd = open_memfd(bytes, 0);
+	if (ret_kind->fd < 0)
+		return ckpt_fail(err, ret_kind->fd,
+			"cannot make a memfd of %zu KiB for staging: %s", bytes >> 10,
+			ckpt_code_text(ret_kind->fd));
+	return 0;
+}
+
+static int cannot_map(struct ckpt_error *err, int code, size_t bytes)
+{
+	return ckpt_fail(err, code,
+		"cannot map %zu KiB of staging memory: %s; lower pool_bytes, or raise the "
+		"limit of address space (ulimit -v)",
+		bytes >> 10, ckpt_code_text(code));
+}
+
+int ckpt_mapping_open(
+	size_t bytes, size_t reserve, struct ckpt_error *err, struct ckpt_mapping *ret_mapping)
+{
+	struct ckpt_mapping mapping = {.bytes = bytes};
+	struct kind kind;
 	int r;
 
-	CKPT_ASSERT(bytes > 0 && bytes % PAGE_BYTES == 0);
-	if (!private_huge) {
-		fd = open_memfd(bytes, 0);
-		if (fd < 0)
-			return ckpt_fail(err, fd, "cannot make a memfd of %zu KiB for staging: %s",
-				bytes >> 10, ckpt_code_text(fd));
-	}
-	r = map_and_close(fd, bytes, &mapping.base);
+	CKPT_ASSERT(bytes > 0 && (bytes | reserve) % PAGE_BYTES == 0);
+	r = open_kind(bytes, err, &kind);
 	if (r < 0)
-		return ckpt_fail(err, r,
-			"cannot map %zu KiB of staging memory: %s; lower pool_bytes, or raise the "
-			"limit of address space (ulimit -v)",
-			bytes >> 10, ckpt_code_text(r));
+		return r;
+	r = open_and_close(kind.fd, reserve, &mapping);
+	if (r < 0)
+		return cannot_map(err, r, bytes);
 	if (bytes >= CKPT_HUGE_PAGE && madvise(mapping.base, bytes, MADV_HUGEPAGE) == 0)
-		mapping.huge = file_huge || private_huge;
+		mapping.huge = kind.huge;
 	*ret_mapping = mapping;
 	return 0;
 }
 
 void ckpt_mapping_close(struct ckpt_mapping *mapping)
 {
-	int r = munmap(mapping->base, mapping->bytes);
+	int r = munmap(mapping->base, mapping->reserved);
 
 	/* Cut out of a mapping that has grown together with its neighbour it takes one more: it stays then. */
 	CKPT_ASSERT(r == 0 || errno == ENOMEM);
 	mapping->base = NULL;
+}
+
+/* Reserved huge pages, if there are enough. Asked elsewhere first: a refusal in place may leave a hole there. */
+static bool add_huge(char *at, size_t bytes)
+{
+	int fd = open_memfd(bytes, MFD_HUGETLB | MFD_HUGE_2MB);
+	char *probe;
+
+	if (fd < 0)
+		return false;
+	probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (probe == MAP_FAILED) {
+		(void)close(fd);
+		return false;
+	}
+	/* They belong to the file now, mapped or not. */
+	(void)munmap(probe, bytes);
+	return map_and_close(fd, 0, at, bytes) == 0;
+}
+
+int ckpt_mapping_add(
+	const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err)
+{
+	/* A page lies in its huge page of the file as it does in that of the address space. */
+	size_t offset = at % CKPT_HUGE_PAGE;
+	struct kind kind;
+	int r;
+
+	CKPT_ASSERT(at >= mapping->bytes && at <= mapping->reserved);
+	CKPT_ASSERT(bytes > 0 && bytes <= mapping->reserved - at && (at | bytes) % PAGE_BYTES == 0);
+	if (mapping->resident && (at | bytes) % CKPT_HUGE_PAGE == 0 &&
+		add_huge(mapping->base + at, bytes))
+		return 0;
+	r = open_kind(offset + bytes, err, &kind);
+	if (r < 0)
+		return r;
+	r = map_and_close(kind.fd, offset, mapping->base + at, bytes);
+	if (r < 0)
+		return cannot_map(err, r, bytes);
+	if (bytes >= CKPT_HUGE_PAGE)
+		(void)madvise(mapping->base + at, bytes, MADV_HUGEPAGE);
+	return 0;
+}
+
+void ckpt_mapping_remove(const struct ckpt_mapping *mapping, size_t at, size_t bytes)
+{
+	CKPT_ASSERT(at >= mapping->bytes && at <= mapping->reserved);
+	CKPT_ASSERT(bytes <= mapping->reserved - at);
+	if (bytes > 0)
+		(void)empty(mapping->base + at, bytes, MAP_FIXED);
 }
 
 /*

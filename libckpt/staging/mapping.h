@@ -15,15 +15,29 @@
 struct ckpt_mapping {
 	char *base; /* aligned to CKPT_HUGE_PAGE */
 	size_t bytes;
-	bool huge;     /* of huge pages, or advised and the kernel heeds it */
-	bool resident; /* every page is there */
+	size_t reserved; /* address space from `base` on: behind `bytes` it is empty, or added */
+	bool huge;       /* of huge pages, or advised and the kernel heeds it */
+	bool resident;   /* every page of `bytes` is there */
 };
 
-/* Of reserved huge pages, all there: `bytes` is a multiple of their size. False if it cannot be had. */
-bool ckpt_mapping_open_huge(size_t bytes, struct ckpt_mapping *ret_mapping);
-/* Of ordinary pages, not there yet. `bytes` is a multiple of 4096. Words into `err`. */
-int ckpt_mapping_open(size_t bytes, struct ckpt_error *err, struct ckpt_mapping *ret_mapping);
+/*
+ * Of reserved huge pages, all there: `bytes` is a multiple of their size. False if it cannot be had. `reserve`: the
+ * address space that it may grow into; where that cannot be had, it is as much as `bytes`.
+ */
+bool ckpt_mapping_open_huge(size_t bytes, size_t reserve, struct ckpt_mapping *ret_mapping);
+/* Of ordinary pages, not there yet. `bytes` and `reserve` are multiples of 4096. Words into `err`. */
+int ckpt_mapping_open(
+	size_t bytes, size_t reserve, struct ckpt_error *err, struct ckpt_mapping *ret_mapping);
 void ckpt_mapping_close(struct ckpt_mapping *mapping);
+
+/*
+ * Adds memory at [base + at, base + at + bytes), which is empty: of reserved huge pages if the mapping is of them and
+ * there are enough. None of its pages is there yet. The struct is not changed: any thread may do it. Words into `err`.
+ */
+int ckpt_mapping_add(
+	const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err);
+/* Empties such a part again. */
+void ckpt_mapping_remove(const struct ckpt_mapping *mapping, size_t at, size_t bytes);
 
 /* Makes the pages be there and leaves what they hold, whoever writes meanwhile. 0 or -errno. */
 int ckpt_mapping_touch(char *at, size_t bytes);

@@ -199,23 +199,36 @@ static uint64_t read_value(const char *root, const char *dir, const char *name)
 	return value;
 }
 
-/* Bytes of the group's page cache, which the kernel drops before it kills. */
+/* The sum of two fields, as far as the text has them. */
+static uint64_t sum_fields(const char *text, const char *const keys[2])
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < 2; i++) {
+		uint64_t bytes;
+
+		if (ckpt_memlimit_field(text, keys[i], &bytes) &&
+			__builtin_add_overflow(sum, bytes, &sum))
+			sum = UINT64_MAX;
+	}
+	return sum;
+}
+
+/* Bytes of the group's clean page cache, which the kernel drops before it kills. Dirty pages have to be written first. */
 static uint64_t read_cache(const char *root, const char *dir, bool v2)
 {
-	static const char *const keys[2][2] = {
+	static const char *const cached[2][2] = {
 		{"total_inactive_file", "total_active_file"}, {"inactive_file", "active_file"}};
+	static const char *const dirty[2][2] = {
+		{"total_dirty", "total_writeback"}, {"file_dirty", "file_writeback"}};
 	struct ckpt_buf text = {0};
 	char path[PATH_MAX];
 	uint64_t cache = 0;
 	int n = snprintf(path, sizeof(path), "%s/memory.stat", dir);
 
 	if (n > 0 && (size_t)n < sizeof(path) && ckpt_kernel_file_read(root, path, &text)) {
-		for (int i = 0; i < 2; i++) {
-			uint64_t bytes;
-
-			if (ckpt_memlimit_field(text.data, keys[v2][i], &bytes))
-				cache += bytes;
-		}
+		cache = sum_fields(text.data, cached[v2]);
+		cache -= ckpt_min_u64(cache, sum_fields(text.data, dirty[v2]));
 	}
 	ckpt_buf_free(&text);
 	return cache;
@@ -304,16 +317,41 @@ void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit)
 	ckpt_buf_free(&mounts);
 }
 
-uint64_t ckpt_memlimit_budget(uint64_t limit, const char *local_world_size)
+uint32_t ckpt_memlimit_ranks(uint32_t node_ranks, const char *local_world_size)
 {
-	uint64_t ranks = 1;
+	uint64_t ranks;
 	const char *end;
 
-	if (local_world_size && (!parse_number(local_world_size, &ranks, &end) || *end != 0 ||
-					ranks == 0 || ranks > RANKS_MAX))
-		ranks = 1;
+	if (node_ranks > 0)
+		return node_ranks;
+	if (!local_world_size || !parse_number(local_world_size, &ranks, &end) || *end != 0 ||
+		ranks > RANKS_MAX)
+		return 0;
+	return (uint32_t)ranks;
+}
+
+uint64_t ckpt_memlimit_budget(const struct ckpt_memlimit *memory, uint32_t ranks)
+{
+	uint64_t bytes;
+
+	CKPT_ASSERT(ranks > 0);
 	/* A machine that tells nothing is no reason to take much. */
-	if (limit == UINT64_MAX)
+	if (memory->limit == UINT64_MAX)
 		return BUDGET_MIN;
-	return ckpt_max_u64(BUDGET_MIN, ckpt_min_u64(BUDGET_MAX, limit / ranks / 8));
+	bytes = ckpt_min_u64(BUDGET_MAX, memory->limit / ranks / 8);
+	if (memory->available != UINT64_MAX)
+		bytes = ckpt_min_u64(bytes, ckpt_memlimit_share(memory->available, 0, ranks));
+	return ckpt_max_u64(BUDGET_MIN, bytes);
+}
+
+uint64_t ckpt_memlimit_share(uint64_t available, uint64_t held, uint32_t ranks)
+{
+	uint64_t all;
+
+	CKPT_ASSERT(ranks > 0);
+	if (available == UINT64_MAX)
+		return 0;
+	if (__builtin_add_overflow(available, held, &all))
+		all = UINT64_MAX;
+	return all / 2 / ranks;
 }

@@ -14,8 +14,22 @@ struct ckpt_memlimit {
 /* Reads /proc and the control groups below `root`; "" is the system's. What is not there is no limit. */
 void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit);
 
-/* A process's share of `limit`: an eighth, by the number of ranks on the node if that is known. */
-uint64_t ckpt_memlimit_budget(uint64_t limit, const char *local_world_size);
+/*
+ * How many ranks of the job share this machine: as the program says (`node_ranks`), or else the launcher (the text of
+ * LOCAL_WORLD_SIZE; may be NULL). 0: neither does.
+ */
+uint32_t ckpt_memlimit_ranks(uint32_t node_ranks, const char *local_world_size);
+/*
+ * What a rank takes before it knows its shard: an eighth of the memory by the number of ranks, and no more than its
+ * share. 32 MiB at least, 1 GiB at most.
+ */
+uint64_t ckpt_memlimit_budget(const struct ckpt_memlimit *memory, uint32_t ranks);
+/*
+ * The most that one of `ranks` ranks may have in all; `held` of it is in use already. They need not decide at the same
+ * time: what one has taken is not available to the next, so together they have at most half of what was available
+ * before the first. 0: what is available is not known.
+ */
+uint64_t ckpt_memlimit_share(uint64_t available, uint64_t held, uint32_t ranks);
 
 /* Of texts, for whoever tests: */
 

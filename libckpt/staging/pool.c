@@ -12,8 +12,6 @@
 #include "base/fail.h"
 #include "base/latch.h"
 #include "base/thread.h"
-#include "staging/mapping.h"
-#include "staging/memlimit.h"
 #include "staging/share.h"
 
 /* A slot that was put back is nobody's to read or write. */
@@ -32,6 +30,8 @@
 #endif
 
 #define SLOTS_MAX     (UINT64_C(1) << 26)
+/* Of a pool that grows: the struct of a slot is allocated before its memory is. */
+#define SLOTS_GROWN   (UINT64_C(1) << 16)
 /*
  * Each piece holds the lock of the address space, for which whoever maps memory waits; and the kernel lets one
  * that takes it again at once do so for 4 ms (RWSEM_WAIT_TIMEOUT) before it gives it to one that waits.
@@ -40,8 +40,10 @@
 #define TOUCH_REST_NS 20000
 
 struct ckpt_pool {
+	const struct ckpt_pool_ops *ops;
 	struct ckpt_mapping mapping;
 	uint32_t block_bytes;
+	unsigned most; /* slots; of them there are */
 	unsigned count;
 	unsigned free_count;
 	unsigned lent_count;
@@ -55,10 +57,18 @@ struct ckpt_pool {
 
 	bool touching; /* the thread was started, and is to be joined */
 	pthread_t toucher;
-	struct ckpt_latch stop; /* of the toucher */
+	struct ckpt_latch stop; /* of the toucher; nobody else touches when it is set */
 	atomic_uint threads;
 	_Atomic uint64_t touched;
 };
+
+static void look(struct ckpt_memlimit *ret_memory)
+{
+	ckpt_memlimit_read("", ret_memory);
+}
+
+static const struct ckpt_pool_ops system_ops = {
+	.look = look, .add = ckpt_mapping_add, .touch = ckpt_mapping_touch};
 
 /* "8 MiB", "64 KiB" */
 struct size_text {
@@ -107,8 +117,9 @@ static uint64_t file_limit(void)
 	return limit.rlim_cur;
 }
 
-static int map(struct ckpt_pool *pool, uint64_t slots, struct ckpt_error *err)
+static int map(struct ckpt_pool *pool, uint64_t slots, uint64_t most, struct ckpt_error *err)
 {
+	uint64_t reserve = most * pool->block_bytes;
 	struct ckpt_memlimit memory;
 	int r;
 
@@ -116,17 +127,17 @@ static int map(struct ckpt_pool *pool, uint64_t slots, struct ckpt_error *err)
 	if (r < 0)
 		return r;
 	if (pool->block_bytes >= CKPT_HUGE_PAGE &&
-		ckpt_mapping_open_huge(slots * pool->block_bytes, &pool->mapping))
+		ckpt_mapping_open_huge(slots * pool->block_bytes, reserve, &pool->mapping))
 		return 0;
 	/* Memory that is not there is noticed only when it is touched, and then it is too late. */
-	ckpt_memlimit_read("", &memory);
+	pool->ops->look(&memory);
 	if (memory.available != UINT64_MAX) {
 		r = fit(pool, memory.available - memory.available / 8, -ENOMEM, memory.bound,
 			&slots, err);
 		if (r < 0)
 			return r;
 	}
-	return ckpt_mapping_open(slots * pool->block_bytes, err, &pool->mapping);
+	return ckpt_mapping_open(slots * pool->block_bytes, reserve, err, &pool->mapping);
 }
 
 /* True: the toucher is to stop. */
@@ -146,7 +157,7 @@ static void *touch_body(void *argument)
 		uint64_t n = ckpt_min_u64(step, bytes - at);
 
 		/* Without memory the copies that need it will say so. */
-		if (ckpt_mapping_touch(pool->mapping.base + at, n) < 0)
+		if (pool->ops->touch(pool->mapping.base + at, n) < 0)
 			break;
 		atomic_fetch_add(&pool->touched, n);
 	}
@@ -163,12 +174,7 @@ static int start_toucher(struct ckpt_pool *pool, struct ckpt_error *err)
 		return 0;
 	}
 	atomic_store(&pool->threads, 1);
-	r = ckpt_latch_init(&pool->stop);
-	if (r == 0) {
-		r = ckpt_thread_start(&pool->toucher, "ckpt-touch", touch_body, pool);
-		if (r < 0)
-			ckpt_latch_destroy(&pool->stop);
-	}
+	r = ckpt_thread_start(&pool->toucher, "ckpt-touch", touch_body, pool);
 	if (r < 0)
 		return ckpt_fail(err, r, "cannot start the thread that touches staging memory: %s",
 			ckpt_code_text(r));
@@ -185,20 +191,29 @@ static void link_free(struct ckpt_pool *pool, struct ckpt_slot *slot)
 	pool->free = slot;
 }
 
-static int make_slots(struct ckpt_pool *pool, struct ckpt_error *err)
+/* The next slots are free, and the first of them is the next that is got. */
+static void add_slots(struct ckpt_pool *pool, unsigned count)
 {
-	pool->count = (unsigned)(pool->mapping.bytes / pool->block_bytes);
-	pool->slots = ckpt_alloc_array(pool->count, sizeof(*pool->slots));
-	if (!pool->slots)
-		return ckpt_fail(err, -ENOMEM, "out of memory for %u staging slots", pool->count);
-	for (unsigned i = pool->count; i-- > 0;) {
+	CKPT_ASSERT(count <= pool->most - pool->count);
+	for (unsigned i = pool->count + count; i-- > pool->count;) {
 		struct ckpt_slot *slot = &pool->slots[i];
 
 		slot->data = pool->mapping.base + (size_t)i * pool->block_bytes;
 		slot->number = i;
 		link_free(pool, slot);
 	}
-	pool->free_count = pool->count;
+	pool->count += count;
+	pool->free_count += count;
+}
+
+static int make_slots(struct ckpt_pool *pool, struct ckpt_error *err)
+{
+	pool->most = (unsigned)(pool->mapping.reserved / pool->block_bytes);
+	/* Zeroed, and so not touched as long as the pool does not grow. */
+	pool->slots = ckpt_alloc_array(pool->most, sizeof(*pool->slots));
+	if (!pool->slots)
+		return ckpt_fail(err, -ENOMEM, "out of memory for %u staging slots", pool->most);
+	add_slots(pool, (unsigned)(pool->mapping.bytes / pool->block_bytes));
 	return 0;
 }
 
@@ -206,6 +221,7 @@ int ckpt_pool_open(
 	const struct ckpt_pool_config *config, struct ckpt_error *err, struct ckpt_pool **ret_pool)
 {
 	uint64_t slots = config->bytes / config->block_bytes;
+	uint64_t most = ckpt_min_u64(config->bytes_max / config->block_bytes, SLOTS_GROWN);
 	struct ckpt_pool *pool;
 	int r;
 
@@ -214,10 +230,16 @@ int ckpt_pool_open(
 	pool = ckpt_alloc(sizeof(*pool));
 	if (!pool)
 		return ckpt_fail(err, -ENOMEM, "out of memory for the staging pool");
+	pool->ops = config->ops ? config->ops : &system_ops;
 	pool->block_bytes = config->block_bytes;
-	r = map(pool, slots, err);
-	if (r < 0)
+	r = ckpt_latch_init(&pool->stop);
+	if (r < 0) {
+		(void)ckpt_fail(err, r, "cannot make a lock: %s", ckpt_code_text(r));
 		goto free_pool;
+	}
+	r = map(pool, slots, most, err);
+	if (r < 0)
+		goto destroy_latch;
 	r = make_slots(pool, err);
 	if (r < 0)
 		goto unmap;
@@ -230,6 +252,8 @@ int ckpt_pool_open(
 unmap:
 	ckpt_mapping_close(&pool->mapping);
 	ckpt_free(pool->slots);
+destroy_latch:
+	ckpt_latch_destroy(&pool->stop);
 free_pool:
 	ckpt_free(pool);
 	return r;
@@ -243,9 +267,9 @@ void ckpt_pool_close(struct ckpt_pool *pool)
 	if (pool->touching) {
 		ckpt_latch_set(&pool->stop, 1);
 		(void)pthread_join(pool->toucher, NULL);
-		ckpt_latch_destroy(&pool->stop);
 	}
-	ASAN_UNPOISON_MEMORY_REGION(pool->mapping.base, pool->mapping.bytes);
+	ckpt_latch_destroy(&pool->stop);
+	ASAN_UNPOISON_MEMORY_REGION(pool->mapping.base, (size_t)pool->count * pool->block_bytes);
 	ckpt_mapping_close(&pool->mapping);
 	ckpt_free(pool->slots);
 	ckpt_free(pool);
@@ -339,7 +363,8 @@ unsigned ckpt_pool_owed(const struct ckpt_pool *pool)
 
 struct ckpt_slot *ckpt_pool_slot(const struct ckpt_pool *pool, unsigned number)
 {
-	CKPT_ASSERT(number < pool->count);
+	/* How many there are is the core's to know. */
+	CKPT_ASSERT(number < pool->most && pool->slots[number].data);
 	return &pool->slots[number];
 }
 
@@ -353,6 +378,62 @@ struct ckpt_shares *ckpt_pool_shares(struct ckpt_pool *pool)
 	return &pool->shares;
 }
 
+unsigned ckpt_pool_most(const struct ckpt_pool *pool)
+{
+	return pool->most;
+}
+
+void ckpt_pool_look(const struct ckpt_pool *pool, struct ckpt_memlimit *ret_memory)
+{
+	pool->ops->look(ret_memory);
+}
+
+int ckpt_pool_add(
+	const struct ckpt_pool *pool, unsigned first, unsigned count, struct ckpt_error *err)
+{
+	size_t bytes = (size_t)count * pool->block_bytes;
+	/* Where its first page lies in a huge one, see ckpt_mapping_add(). */
+	uint64_t limit = file_limit();
+
+	CKPT_ASSERT(count > 0 && first < pool->most && count <= pool->most - first);
+	if (bytes + CKPT_HUGE_PAGE > limit)
+		return ckpt_fail(err, -EFBIG,
+			"the limit of file sizes (ulimit -f) is %llu MiB, and memory of %llu MiB "
+			"counts as a file",
+			(unsigned long long)(limit >> 20), (unsigned long long)bytes >> 20);
+	return pool->ops->add(&pool->mapping, (size_t)first * pool->block_bytes, bytes, err);
+}
+
+int ckpt_pool_touch(struct ckpt_pool *pool, unsigned first, unsigned count)
+{
+	size_t end = (size_t)(first + count) * pool->block_bytes;
+	uint64_t step = pool->mapping.huge ? CKPT_HUGE_PAGE : TOUCH_BYTES;
+	int r = 0;
+
+	for (size_t at = (size_t)first * pool->block_bytes; at < end && r == 0; at += step) {
+		r = pool->ops->touch(pool->mapping.base + at, ckpt_min_u64(step, end - at));
+		(void)rested(pool);
+	}
+	CKPT_ASSERT(r <= 0);
+	return r;
+}
+
+void ckpt_pool_remove(const struct ckpt_pool *pool, unsigned first, unsigned count)
+{
+	ckpt_mapping_remove(&pool->mapping, (size_t)first * pool->block_bytes,
+		(size_t)count * pool->block_bytes);
+}
+
+void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count)
+{
+	add_slots(pool, count);
+	atomic_fetch_add(&pool->touched, (uint64_t)count * pool->block_bytes);
+	/* There is room for more of those who read. */
+	ckpt_shares_admit(pool);
+	ckpt_shares_wake(&pool->shares);
+	ckpt_task_wake(pool->waiter);
+}
+
 void *ckpt_pool_base(const struct ckpt_pool *pool)
 {
 	return pool->mapping.base;
@@ -360,7 +441,7 @@ void *ckpt_pool_base(const struct ckpt_pool *pool)
 
 uint64_t ckpt_pool_bytes(const struct ckpt_pool *pool)
 {
-	return pool->mapping.bytes;
+	return (uint64_t)pool->count * pool->block_bytes;
 }
 
 unsigned ckpt_pool_slots(const struct ckpt_pool *pool)
@@ -393,16 +474,31 @@ const char *ckpt_pool_note(const struct ckpt_pool *pool)
 	return pool->note;
 }
 
-uint64_t ckpt_pool_default_bytes(void)
+/*
+ * Launchers (torchrun) say in it how many ranks share this machine. It is nothing that a user
+ * sets for us, so it is no option; and whoever changes the environment beside other threads
+ * has that trouble without us.
+ */
+static uint32_t known_ranks(uint32_t node_ranks)
 {
+	/* NOLINTNEXTLINE(concurrency-mt-unsafe) */
+	return ckpt_memlimit_ranks(node_ranks, getenv("LOCAL_WORLD_SIZE"));
+}
+
+void ckpt_pool_default(uint32_t node_ranks, struct ckpt_pool_config *config)
+{
+	uint32_t ranks = (uint32_t)ckpt_max_u64(known_ranks(node_ranks), 1);
 	struct ckpt_memlimit memory;
 
 	ckpt_memlimit_read("", &memory);
-	/*
-	 * Launchers (torchrun) say in it how many ranks share this machine. It is nothing that a user
-	 * sets for us, so it is no option; and whoever changes the environment beside other threads
-	 * has that trouble without us.
-	 */
-	/* NOLINTNEXTLINE(concurrency-mt-unsafe) */
-	return ckpt_memlimit_budget(memory.limit, getenv("LOCAL_WORLD_SIZE"));
+	config->bytes = ckpt_memlimit_budget(&memory, ranks);
+	/* What is available is less, whenever it is asked. */
+	config->bytes_max = ckpt_memlimit_share(memory.limit, 0, ranks);
+}
+
+uint32_t ckpt_pool_sharers(uint32_t node_ranks, uint32_t world)
+{
+	uint32_t ranks = known_ranks(node_ranks);
+
+	return (uint32_t)ckpt_max_u64(ranks ? ranks : world, 1);
 }

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The staging pool: slots of one block each, in memory mapped from one memfd, touched once and used
+ * The staging pool: slots of one block each, in memory that is mapped (mapping.h), touched once and used
  * again for every save and restore. Belongs to the core's thread, but for the toucher. What was written to a slot stays
  * in it until somebody gets it again.
+ *
+ * It may grow: more slots behind those that it has, which become its own when their memory is there (engine/growth.h
+ * sees to that). It never shrinks.
  */
 #ifndef CKPT_STAGING_POOL_H
 #define CKPT_STAGING_POOL_H
 
 #include "base/attr.h"
 #include "base/task.h"
+#include "staging/mapping.h"
+#include "staging/memlimit.h"
 #include <ckpt/error.h>
 
 #define CKPT_POOL_SLOTS_MIN 4
@@ -25,14 +30,24 @@ struct ckpt_slot {
 struct ckpt_pool;
 struct ckpt_shares;
 
+/* The memory of the machine. Any thread. */
+struct ckpt_pool_ops {
+	void (*look)(struct ckpt_memlimit *ret_memory); /* how much there is */
+	/* As ckpt_mapping_add() and ckpt_mapping_touch(). */
+	int (*add)(const struct ckpt_mapping *mapping, size_t at, size_t bytes,
+		struct ckpt_error *err);
+	int (*touch)(char *at, size_t bytes);
+};
 struct ckpt_pool_config {
 	/*
 	 * Budget; rounded down to blocks, at least CKPT_POOL_SLOTS_MIN of them. Lowered to what memory
 	 * and limits allow, see ckpt_pool_note().
 	 */
 	uint64_t bytes;
+	uint64_t bytes_max;   /* it may grow to so many; 0: it does not grow */
 	uint32_t block_bytes; /* a multiple of 4096 */
 	bool touch;           /* start a thread that writes to every page once, in the background */
+	const struct ckpt_pool_ops *ops; /* NULL: the system's */
 };
 
 /* Words into `err`: -ENOMEM, -EFBIG (limit of file sizes), -EMFILE, -EAGAIN (no thread). */
@@ -63,6 +78,25 @@ void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter);
 /* What share.h keeps with the pool. */
 struct ckpt_shares *ckpt_pool_shares(struct ckpt_pool *pool);
 
+/*
+ * Growing, by one thread at a time: memory for the slots [first, first + count) is added and then made to be there; the
+ * core's thread takes them into the pool. `first` of the first is ckpt_pool_slots().
+ */
+
+/* Slots that it may have in all: its address space has room for them. */
+unsigned ckpt_pool_most(const struct ckpt_pool *pool);
+/* How much memory the machine has. */
+void ckpt_pool_look(const struct ckpt_pool *pool, struct ckpt_memlimit *ret_memory);
+/* Words into `err`. */
+int ckpt_pool_add(
+	const struct ckpt_pool *pool, unsigned first, unsigned count, struct ckpt_error *err);
+/* In small pieces, for others want the lock of the address space meanwhile. 0, or -errno: some of it may be there. */
+int ckpt_pool_touch(struct ckpt_pool *pool, unsigned first, unsigned count);
+/* Gives back what was added and is not in the pool. */
+void ckpt_pool_remove(const struct ckpt_pool *pool, unsigned first, unsigned count);
+/* The core's thread: the next `count` slots are free. Wakes whoever waits for one. */
+void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count);
+
 void *ckpt_pool_base(const struct ckpt_pool *pool);
 uint64_t ckpt_pool_bytes(const struct ckpt_pool *pool);
 unsigned ckpt_pool_slots(const struct ckpt_pool *pool);
@@ -75,9 +109,11 @@ unsigned ckpt_pool_threads(const struct ckpt_pool *pool); /* 1 while the toucher
 const char *ckpt_pool_note(const struct ckpt_pool *pool);
 
 /*
- * Budget when the user names none: an eighth of what this process may use (cgroup v1 and v2, RAM, the
- * ranks on the node by LOCAL_WORLD_SIZE), 32 MiB at least, 1 GiB at most.
+ * Budget when the user names none: what a pool begins with, and how far it may grow (`bytes` and `bytes_max`), by what
+ * this process may use (cgroup v1 and v2, RAM) and the ranks on the node, see memlimit.h.
  */
-uint64_t ckpt_pool_default_bytes(void);
+void ckpt_pool_default(uint32_t node_ranks, struct ckpt_pool_config *config);
+/* The ranks that share this machine's memory: of the job's, all those that may be here, 1 at least. */
+uint32_t ckpt_pool_sharers(uint32_t node_ranks, uint32_t world);
 
 #endif

@@ -15,8 +15,9 @@ static struct ckpt_share **last_link(struct ckpt_shares *shares)
 }
 
 /* Lets in, in the order of their coming, as many as can go on. */
-static void admit(struct ckpt_shares *shares, const struct ckpt_pool *pool)
+void ckpt_shares_admit(struct ckpt_pool *pool)
 {
+	struct ckpt_shares *shares = ckpt_pool_shares(pool);
 	unsigned most = (ckpt_pool_slots(pool) - SLOTS_ENOUGH) / SLOTS_ENOUGH;
 
 	for (struct ckpt_share *s = shares->first; s && shares->admitted < most; s = s->next) {
@@ -35,7 +36,7 @@ void ckpt_share_join(struct ckpt_share *share, struct ckpt_pool *pool, struct ck
 	CKPT_ASSERT(!share->pool && ckpt_pool_slots(pool) >= CKPT_POOL_SLOTS_MIN);
 	*share = (struct ckpt_share){.pool = pool, .task = task};
 	*last_link(shares) = share;
-	admit(shares, pool);
+	ckpt_shares_admit(pool);
 }
 
 void ckpt_share_leave(struct ckpt_share *share)
@@ -48,7 +49,7 @@ void ckpt_share_leave(struct ckpt_share *share)
 		link = &(*link)->next;
 	*link = share->next;
 	shares->admitted -= share->admitted;
-	admit(shares, share->pool);
+	ckpt_shares_admit(share->pool);
 	/* The limit of those who stay has risen. */
 	ckpt_shares_wake(shares);
 	*share = (struct ckpt_share){0};

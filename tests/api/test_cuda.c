@@ -252,6 +252,102 @@ static int end_with_it_open(void)
 	return 0;
 }
 
+static struct ckpt_stats stats_of(struct ckpt_engine *engine)
+{
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	must_work(ckpt_engine_stats(engine, &stats));
+	return stats;
+}
+
+/* One of so many ranks of a node that its staging begins with 64 MiB at most. */
+static struct ckpt_engine *open_small(const char *dir)
+{
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = NULL;
+
+	opts.pool_bytes = 0;
+	for (opts.node_ranks = 1;; opts.node_ranks *= 2) {
+		must_work(ckpt_engine_open(dir, &opts, &engine));
+		if (stats_of(engine).pool_bytes <= 64 << 20)
+			return engine;
+		ckpt_engine_close(engine);
+	}
+}
+
+static struct ckpt_save *start_one(struct cuda_world *w, struct ckpt_engine *engine, uint64_t step,
+	const struct cuda_part *part)
+{
+	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = CKPT_SAVE_FENCED};
+	struct ckpt_stream stream = cuda_kit_stream(w);
+	struct ckpt_save *save = NULL;
+	struct ckpt_tensor tensor = {.size = sizeof(tensor),
+		.name = part->name,
+		.dtype = CKPT_U8,
+		.ndim = 1,
+		.shape = &part->bytes,
+		.data = part->data,
+		.device = CKPT_DEVICE_CUDA};
+
+	must_work(ckpt_save_begin(engine, step, &opts, &save));
+	must_work(ckpt_save_add(save, &tensor, 1));
+	must_work(ckpt_save_set_streams(save, &stream, 1));
+	must_work(ckpt_save_start(save));
+	return save;
+}
+
+/*
+ * Staging begins with less than the tensor, and grows behind the first save. What was added is pinned as well, and the
+ * fence of the next save returns before the GPU has copied anything.
+ */
+static void staging_that_has_grown_holds_the_next_save(void **state)
+{
+	struct cuda_world *w = *state;
+	char *dir = scratch_make_in_memory();
+	struct ckpt_engine *engine = open_small(dir);
+	struct cuda_part part = {.name = "large",
+		.bytes = (int64_t)stats_of(engine).pool_bytes + (8 << 20),
+		.gpu = true};
+	struct ckpt_target target = {
+		.size = sizeof(target), .name = part.name, .device = CKPT_DEVICE_CUDA};
+	struct ckpt_restore *restore = NULL;
+	struct ckpt_save *save;
+
+	part.seen = malloc((size_t)part.bytes);
+	assert_int_equal(cuda.malloc((void **)&part.data, (size_t)part.bytes), 0);
+	cuda_kit_fill(&part, 1);
+	save = start_one(w, engine, 1, &part);
+	must_work(ckpt_save_fence(save, TIMEOUT_MS));
+	must_work(cuda_kit_finish(save));
+	await(stats_of(engine).pool_bytes > (uint64_t)part.bytes);
+	assert_true(fake->live(FAKE_PINNED) >= 2);
+	uint64_t starved = stats_of(engine).pool_starved;
+	cuda_kit_fill(&part, 2);
+	fake->stop(FAKE_COPIES);
+	save = start_one(w, engine, 2, &part);
+	must_work(ckpt_save_fence(save, TIMEOUT_MS));
+	fake->stop(0);
+	must_work(cuda_kit_finish(save));
+	assert_int_equal(stats_of(engine).pool_starved, starved);
+	memset(part.seen, 0, (size_t)part.bytes);
+	fake->poke(part.data, part.seen, (size_t)part.bytes);
+	target.data = part.data;
+	must_work(ckpt_restore_open(engine, 2, &restore));
+	must_work(ckpt_restore_bind(restore, &target, 1));
+	must_work(ckpt_restore_start(restore));
+	must_work(ckpt_restore_wait(restore, TIMEOUT_MS));
+	ckpt_restore_free(restore);
+	char *back = malloc((size_t)part.bytes);
+	fake->peek(part.data, back, (size_t)part.bytes);
+	cuda_kit_fill(&part, 2);
+	assert_memory_equal(back, part.seen, (size_t)part.bytes);
+	free(back);
+	ckpt_engine_close(engine);
+	assert_int_equal(cuda.free(part.data), 0);
+	free(part.seen);
+	scratch_remove(dir);
+}
+
 static void a_process_that_ends_calls_nothing(void **state)
 {
 	(void)state;
@@ -270,6 +366,7 @@ int main(void)
 		PROMISE(memory_that_cannot_be_pinned_fails_no_save),
 		PROMISE(a_gpu_that_is_not_there_is_said),
 		PROMISE(tensors_on_two_gpus_go_into_one_save),
+		PROMISE(staging_that_has_grown_holds_the_next_save),
 		cmocka_unit_test(a_process_that_ends_calls_nothing),
 	};
 	pid_t child = fork();

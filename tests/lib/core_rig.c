@@ -177,10 +177,14 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 {
 	uint32_t block = config->block_bytes ? config->block_bytes : BLOCK;
 	unsigned slots = config->slots ? config->slots : CKPT_POOL_SLOTS_MIN;
-	struct ckpt_pool_config pool = {.bytes = (uint64_t)slots * block, .block_bytes = block};
+	struct ckpt_pool_config pool = {.bytes = (uint64_t)slots * block,
+		.bytes_max = (uint64_t)config->slots_max * block,
+		.block_bytes = block,
+		.ops = config->memory};
 	struct ckpt_core_config core = {.block_bytes = block,
 		.chunk_bytes =
 			config->chunk_bytes ? config->chunk_bytes : ckpt_min_u64(CHUNK, block),
+		.sharers = config->sharers,
 		.save_timeout_ms = config->timeout_ms ? config->timeout_ms : SAVE_MS,
 		.rank = config->rank,
 		.world = config->world,

@@ -21,7 +21,10 @@ struct core_rig_config {
 	const char *url;      /* by which it is remembered; NULL: it is not */
 	uint32_t block_bytes; /* 0: 64 KiB */
 	unsigned slots;       /* 0: as few as there may be */
-	uint64_t chunk_bytes; /* 0: 16 KiB */
+	uint32_t sharers;     /* the pool grows, for so many ranks of this node; 0: it does not */
+	unsigned slots_max;   /* to so many at most */
+	const struct ckpt_pool_ops *memory; /* NULL: the machine's */
+	uint64_t chunk_bytes;               /* 0: 16 KiB */
 	uint64_t keep_last;
 	uint64_t remote_every;
 	uint64_t remote_keep_last; /* with a grace of a minute */

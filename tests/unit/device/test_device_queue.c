@@ -153,6 +153,27 @@ static void slots_that_lie_apart_are_not_joined(void **state)
 	assert_all();
 }
 
+/* Staging that has grown is pinned in parts. What lies in one is joined, and CUDA is given no copy that lies in two. */
+static void pieces_end_where_a_part_that_is_pinned_ends(void **state)
+{
+	const size_t part = 4 * (size_t)BLOCK;
+
+	(void)state;
+	ckpt_device_unpin(rig->device, staged, SIZE);
+	for (size_t at = 0; at < SIZE; at += part)
+		assert_int_equal(ckpt_device_pin(rig->device, staged + at,
+					 ckpt_min_u64(part, SIZE - at), &rig->err),
+			0);
+	copy_all_at_once();
+	hold(CKPT_HOLD_ALL);
+	assert_true(fake->calls("cudaMemcpyAsync") < BLOCKS / 2);
+	fake->stop(0);
+	assert_all();
+	assert_int_equal(fake->notes(FAKE_UNPINNED), 0);
+	for (size_t at = part; at < SIZE; at += part)
+		ckpt_device_unpin(rig->device, staged + at, part);
+}
+
 /* Two allocations may lie side by side, and no copy goes over the end of one. */
 static void tensors_that_lie_side_by_side_are_not_joined(void **state)
 {
@@ -491,6 +512,7 @@ int main(void)
 		PROMISE(a_large_save_fits_the_queue_while_the_gpu_stands_still),
 		PROMISE(early_blocks_come_back_one_by_one),
 		PROMISE(slots_that_lie_apart_are_not_joined),
+		PROMISE(pieces_end_where_a_part_that_is_pinned_ends),
 		PROMISE(tensors_that_lie_side_by_side_are_not_joined),
 		PROMISE(what_is_joined_goes_back_as_well),
 		PROMISE(directions_are_not_mixed),

@@ -7,7 +7,8 @@
 #include "device/devices.h"
 #include "lib/scratch.h"
 
-#define SIZE ((size_t)1 << 21)
+#define SIZE  ((size_t)1 << 21)
+#define PARTS 3 /* that staging grows to */
 
 /* The two GPUs of the fake runtime. */
 #define FIRST  "/sys/bus/pci/devices/0000:3b:00.0/numa_node"
@@ -28,6 +29,8 @@ static struct scene scene;
 
 static struct {
 	unsigned calls;
+	ptrdiff_t last; /* part that it was called for */
+	size_t bytes;
 	unsigned long nodes; /* the first word */
 	bool pinned;         /* when it was called */
 	int error;
@@ -39,8 +42,8 @@ static long watch_mbind(void *base, size_t size, int mode, const unsigned long *
 	(void)mode;
 	(void)bits;
 	(void)flags;
-	assert_ptr_equal(base, scene.staging);
-	assert_int_equal(size, SIZE);
+	bound.last = ((char *)base - scene.staging) / (ptrdiff_t)SIZE;
+	bound.bytes += size;
 	bound.calls++;
 	bound.nodes = nodes[0];
 	bound.pinned = rig->fake->live(FAKE_PINNED) > 0;
@@ -57,7 +60,7 @@ static int setup(void **state)
 	rig = cuda_rig_fake();
 	rig->fake->reset(4);
 	scene.tree = scratch_make();
-	scene.staging = cuda_rig_pages(SIZE);
+	scene.staging = cuda_rig_pages(PARTS * SIZE);
 	scene.numa = (struct ckpt_numa_ops){.root = scene.tree, .mbind = watch_mbind};
 	assert_int_equal(ckpt_log_open(CKPT_LOG_INFO, &scene.log), 0);
 	scratch_put(scene.tree, NODES, "0-1\n");
@@ -80,7 +83,7 @@ static int teardown(void **state)
 	ckpt_devices_close(&scene.devices);
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
 	ckpt_log_close(scene.log);
-	cuda_rig_pages_free(scene.staging, SIZE);
+	cuda_rig_pages_free(scene.staging, PARTS * SIZE);
 	scratch_remove(scene.tree);
 	return 0;
 }
@@ -106,6 +109,7 @@ static void staging_is_put_near_the_first_gpu_before_it_is_pinned(void **state)
 	(void)state;
 	need(2);
 	assert_int_equal(bound.calls, 1);
+	assert_int_equal(bound.bytes, SIZE);
 	assert_int_equal(bound.nodes, 2);
 	assert_false(bound.pinned);
 	assert_int_equal(logged("pinned 2 MiB of staging in pages of 4 KiB on NUMA node 1 for GPU "
@@ -194,6 +198,77 @@ static void staging_that_cannot_be_pinned_is_put_there_once(void **state)
 		logged("pinned 2 MiB of staging in pages of 4 KiB on NUMA node 1 for GPU 1"), 1);
 }
 
+static int add(unsigned part)
+{
+	return ckpt_devices_add(&scene.devices, scene.staging + part * SIZE, SIZE, &scene.err);
+}
+
+/* Each for itself, so that what GPUs copy to meanwhile stays as it is; and all of it for a GPU that comes later. */
+static void staging_that_grows_is_pinned_in_parts(void **state)
+{
+	(void)state;
+	assert_false(ckpt_devices_pinned(&scene.devices));
+	need(2);
+	assert_true(ckpt_devices_pinned(&scene.devices));
+	for (unsigned part = 1; part < PARTS; part++) {
+		ckpt_devices_place(&scene.devices, scene.staging + part * SIZE, SIZE);
+		assert_int_equal(bound.last, part);
+		assert_int_equal(bound.nodes, 2);
+		assert_int_equal(add(part), 0);
+		assert_int_equal(rig->fake->live(FAKE_PINNED), part + 1);
+	}
+	need(4);
+	assert_int_equal(logged("pinned 6 MiB of staging in pages of 4 KiB"), 1);
+	assert_int_equal(bound.calls, PARTS);
+}
+
+/* The GPUs that come then have it with the rest. */
+static void staging_that_grows_before_the_first_gpu_is_pinned_with_it(void **state)
+{
+	(void)state;
+	for (unsigned part = 1; part < PARTS; part++) {
+		ckpt_devices_place(&scene.devices, scene.staging + part * SIZE, SIZE);
+		assert_int_equal(add(part), 0);
+	}
+	assert_int_equal(bound.calls, 0);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
+	need(2);
+	assert_int_equal(bound.bytes, PARTS * SIZE);
+	assert_int_equal(logged("pinned 6 MiB of staging in pages of 4 KiB"), 1);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+}
+
+/* It is not used then, by no GPU; nor is it pinned for one that comes later. */
+static void a_part_that_cannot_be_pinned_is_refused(void **state)
+{
+	(void)state;
+	need(6);
+	rig->fake->limit_pinned(SIZE + SIZE / 2);
+	assert_int_equal(add(1), CKPT_EDEVICE);
+	assert_non_null(strstr(scene.err.message, "cannot be pinned"));
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 1);
+	rig->fake->limit_pinned(SIZE_MAX);
+	ckpt_error_clear(&scene.err);
+	assert_int_equal(add(1), 0);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+}
+
+/* A late GPU that cannot have all has none: what it copies goes by way of the driver's own memory. */
+static void a_gpu_that_cannot_pin_all_parts_pins_none(void **state)
+{
+	(void)state;
+	assert_int_equal(add(1), 0);
+	rig->fake->limit_pinned(SIZE + SIZE / 2);
+	need(2);
+	assert_int_equal(logged("the staging memory cannot be pinned"), 1);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
+	/* What is added after it is not pinned either. */
+	rig->fake->limit_pinned(SIZE_MAX);
+	assert_false(ckpt_devices_pinned(&scene.devices));
+	assert_int_equal(add(2), 0);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
+}
+
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -206,6 +281,10 @@ int main(void)
 		PROMISE(where_nobody_says_where_a_gpu_is_nothing_moves),
 		PROMISE(with_one_node_nothing_moves),
 		PROMISE(staging_that_cannot_be_pinned_is_put_there_once),
+		PROMISE(staging_that_grows_is_pinned_in_parts),
+		PROMISE(staging_that_grows_before_the_first_gpu_is_pinned_with_it),
+		PROMISE(a_part_that_cannot_be_pinned_is_refused),
+		PROMISE(a_gpu_that_cannot_pin_all_parts_pins_none),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,7 +28,7 @@ static int setup(void **state)
 
 	ckpt_error_clear(&err);
 	assert_non_null(mapping);
-	assert_int_equal(ckpt_mapping_open(BYTES, &err, mapping), 0);
+	assert_int_equal(ckpt_mapping_open(BYTES, 3 * BYTES, &err, mapping), 0);
 	*state = mapping;
 	return 0;
 }
@@ -198,13 +198,55 @@ static void what_cannot_be_mapped_is_said(void **state)
 
 	(void)state;
 	ckpt_error_clear(&err);
-	assert_int_equal(ckpt_mapping_open((size_t)1 << 50, &err, &mapping), -ENOMEM);
+	assert_int_equal(ckpt_mapping_open((size_t)1 << 50, 0, &err, &mapping), -ENOMEM);
 	assert_int_equal(err.code, -ENOMEM);
 	assert_non_null(strstr(err.message, "pool_bytes"));
 	assert_null(mapping.base);
 	/* As many huge pages as that nobody has reserved. */
-	assert_false(ckpt_mapping_open_huge((size_t)1 << 46, &mapping));
+	assert_false(ckpt_mapping_open_huge((size_t)1 << 46, 0, &mapping));
 	assert_null(mapping.base);
+}
+
+/* Where there is no address space to grow into, there is memory all the same. */
+static void a_reservation_is_no_condition(void **state)
+{
+	struct ckpt_mapping mapping = {0};
+	struct ckpt_error err;
+
+	(void)state;
+	ckpt_error_clear(&err);
+	assert_int_equal(ckpt_mapping_open(BYTES, (size_t)1 << 50, &err, &mapping), 0);
+	assert_int_equal(mapping.reserved, BYTES);
+	mapping.base[BYTES - 1] = 'x';
+	ckpt_mapping_close(&mapping);
+}
+
+/* Behind what there is, at a place that begins no huge page, and as private as the rest. */
+static void memory_is_added_and_removed(void **state)
+{
+	struct ckpt_mapping *m = *state;
+	const size_t at = BYTES + 4096;
+	struct ckpt_error err;
+
+	ckpt_error_clear(&err);
+	assert_int_equal(m->reserved, 3 * BYTES);
+	for (int round = 0; round < 2; round++) {
+		assert_int_equal(child_signal(read_byte, m->base + at), SIGSEGV);
+		assert_int_equal(ckpt_mapping_add(m, at, BYTES, &err), 0);
+		assert_int_equal(resident_pages(m->base + at, BYTES), 0);
+		assert_int_equal(ckpt_mapping_touch(m->base + at, BYTES), 0);
+		assert_int_equal(resident_pages(m->base + at, BYTES), BYTES);
+		for (size_t i = 0; i < BYTES; i += 4096)
+			assert_int_equal(m->base[at + i], 0);
+		memset(m->base + at, 'x', BYTES);
+		assert_true(has_flag(m->base + at + BYTES - 1, " dc"));
+		assert_true(has_flag(m->base + at, " dd"));
+		assert_int_equal(child_signal(read_byte, m->base + at), SIGSEGV);
+		ckpt_mapping_remove(m, at, BYTES);
+	}
+	assert_int_equal(child_signal(read_byte, m->base + at), SIGSEGV);
+	assert_int_equal(ckpt_mapping_add(m, 2 * BYTES, BYTES, &err), 0);
+	m->base[3 * BYTES - 1] = 'x';
 }
 
 static void reserved_huge_pages(void **state)
@@ -212,7 +254,7 @@ static void reserved_huge_pages(void **state)
 	struct ckpt_mapping mapping;
 
 	(void)state;
-	if (!ckpt_mapping_open_huge(2 * CKPT_HUGE_PAGE, &mapping)) {
+	if (!ckpt_mapping_open_huge(2 * CKPT_HUGE_PAGE, 2 * CKPT_HUGE_PAGE, &mapping)) {
 		print_message("no free huge pages here (vm.nr_hugepages)\n");
 		skip();
 	}
@@ -264,6 +306,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			huge_pages_are_asked_for_where_they_are_to_be_had, setup, teardown),
 		cmocka_unit_test(what_cannot_be_mapped_is_said),
+		cmocka_unit_test(a_reservation_is_no_condition),
+		cmocka_unit_test_setup_teardown(memory_is_added_and_removed, setup, teardown),
 		cmocka_unit_test(reserved_huge_pages),
 		cmocka_unit_test(advice),
 	};

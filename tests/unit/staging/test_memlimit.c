@@ -145,24 +145,78 @@ static void a_path_too_long_is_no_group(void **state)
 		true, dir, sizeof(dir), &top));
 }
 
+static uint64_t budget(uint64_t limit, uint32_t ranks)
+{
+	const struct ckpt_memlimit memory = {.limit = limit, .available = UINT64_MAX};
+
+	return ckpt_memlimit_budget(&memory, ranks);
+}
+
 static void budgets(void **state)
 {
 	(void)state;
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, NULL), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(512 * GIB, NULL), GIB);
-	assert_int_equal(ckpt_memlimit_budget(100 * MIB, NULL), 32 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(0, NULL), 32 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(UINT64_MAX, "1"), 32 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(32 * GIB, "8"), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(32 * GIB, "4096"), 32 * MIB);
+	assert_int_equal(budget(4 * GIB, 1), 512 * MIB);
+	assert_int_equal(budget(512 * GIB, 1), GIB);
+	assert_int_equal(budget(100 * MIB, 1), 32 * MIB);
+	assert_int_equal(budget(0, 1), 32 * MIB);
+	assert_int_equal(budget(UINT64_MAX, 1), 32 * MIB);
+	assert_int_equal(budget(32 * GIB, 8), 512 * MIB);
+	assert_int_equal(budget(32 * GIB, 4096), 32 * MIB);
+	/* Of a machine that others use. */
+	struct ckpt_memlimit memory = {.limit = 4 * GIB, .available = 600 * MIB};
+	assert_int_equal(ckpt_memlimit_budget(&memory, 1), 300 * MIB);
+	assert_int_equal(ckpt_memlimit_budget(&memory, 2), 150 * MIB);
+}
+
+static void ranks(void **state)
+{
+	(void)state;
+	assert_int_equal(ckpt_memlimit_ranks(0, "8"), 8);
+	assert_int_equal(ckpt_memlimit_ranks(0, "4096"), 4096);
+	/* The program knows it better than the launcher. */
+	assert_int_equal(ckpt_memlimit_ranks(2, "8"), 2);
+	assert_int_equal(ckpt_memlimit_ranks(2, NULL), 2);
 	/* What is no number of ranks is not heeded. */
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, ""), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "0"), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "-2"), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "2x"), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, " 2"), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "4097"), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_budget(4 * GIB, "99999999999999999999"), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_ranks(0, NULL), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, ""), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, "0"), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, "-2"), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, "2x"), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, " 2"), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, "4097"), 0);
+	assert_int_equal(ckpt_memlimit_ranks(0, "99999999999999999999"), 0);
+}
+
+/* Whenever the ranks of a node decide, and whatever each of them wants. */
+static void ranks_together_have_half(void **state)
+{
+	(void)state;
+	assert_int_equal(ckpt_memlimit_share(8 * GIB, 0, 1), 4 * GIB);
+	assert_int_equal(ckpt_memlimit_share(7 * GIB, GIB, 1), 4 * GIB);
+	assert_int_equal(ckpt_memlimit_share(8 * GIB, 0, 8), 512 * MIB);
+	assert_int_equal(ckpt_memlimit_share(0, 0, 1), 0);
+	assert_int_equal(ckpt_memlimit_share(UINT64_MAX, GIB, 1), 0);
+	assert_int_equal(ckpt_memlimit_share(UINT64_MAX - 1, 2, 1), UINT64_MAX / 2);
+	for (uint32_t n = 1; n <= 8; n++) {
+		uint64_t held[8] = {0};
+		uint64_t available = 64 * GIB;
+		uint64_t all = 0;
+
+		/* One after the other; then all again, for a shard that has grown. */
+		for (uint32_t turn = 0; turn < 3 * n; turn++) {
+			uint32_t rank = turn % n;
+			uint64_t share = ckpt_memlimit_share(available, held[rank], n);
+
+			if (share < held[rank])
+				continue;
+			available -= share - held[rank];
+			held[rank] = share;
+		}
+		for (uint32_t rank = 0; rank < n; rank++)
+			all += held[rank];
+		assert_true(all <= 32 * GIB);
+		assert_true(all >= 24 * GIB);
+	}
 }
 
 /* A machine made of files. */
@@ -274,6 +328,13 @@ static void the_tightest_of_all_groups_around_counts(void **state)
 	/* Page cache is given back before anything is killed. */
 	put("/cg/job/memory.stat", "anon 7\ninactive_file 1073741824\nactive_file 536870912\n");
 	assert_int_equal(read_tree().available, 2 * GIB + 512 * MIB);
+	/* What of it has to be written first is not. */
+	put("/cg/job/memory.stat", "anon 7\ninactive_file 1073741824\nactive_file 536870912\n"
+				   "file_dirty 402653184\nfile_writeback 134217728\n");
+	assert_int_equal(read_tree().available, 2 * GIB);
+	put("/cg/job/memory.stat", "inactive_file 1\nactive_file 2\nfile_dirty 4\n");
+	assert_int_equal(read_tree().available, GIB);
+	put("/cg/job/memory.stat", "anon 7\ninactive_file 1073741824\nactive_file 536870912\n");
 	/* Above memory.high nothing is killed, but nothing moves either. */
 	put("/cg/job/step/memory.high", "2147483648\n");
 	limit = read_tree();
@@ -305,6 +366,10 @@ static void groups_of_version_1(void **state)
 	limit = read_tree();
 	assert_int_equal(limit.limit, GIB);
 	assert_int_equal(limit.available, 512 * MIB);
+	put("/cg/memory/memory.stat",
+		"dirty 1\ntotal_inactive_file 268435456\ntotal_active_file 0\n"
+		"total_dirty 67108864\ntotal_writeback 67108864\n");
+	assert_int_equal(read_tree().available, 384 * MIB);
 }
 
 /* Whatever the machine is that this runs on, some memory is found, and not more than there is. */
@@ -327,6 +392,8 @@ int main(void)
 		cmocka_unit_test(groups),
 		cmocka_unit_test(a_path_too_long_is_no_group),
 		cmocka_unit_test(budgets),
+		cmocka_unit_test(ranks),
+		cmocka_unit_test(ranks_together_have_half),
 		cmocka_unit_test_setup_teardown(
 			a_machine_that_tells_nothing_has_no_limit, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(a_machine_without_groups, make_tree, remove_tree),

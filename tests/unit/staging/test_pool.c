@@ -285,16 +285,141 @@ static void budgets_are_rounded_down_to_blocks(void **state)
 
 static void the_default_budget_is_within_its_bounds(void **state)
 {
-	uint64_t alone;
+	struct ckpt_pool_config alone = {0};
+	struct ckpt_pool_config crowd = {0};
+	struct ckpt_memlimit memory;
 
 	(void)state;
+	ckpt_memlimit_read("", &memory);
 	assert_int_equal(unsetenv("LOCAL_WORLD_SIZE"), 0);
-	alone = ckpt_pool_default_bytes();
-	assert_true(alone >= 32 * MIB && alone <= 1024 * MIB);
+	ckpt_pool_default(0, &alone);
+	assert_true(alone.bytes >= 32 * MIB && alone.bytes <= 1024 * MIB);
+	assert_int_equal(alone.bytes_max, memory.limit / 2);
+	assert_int_equal(ckpt_pool_sharers(0, 0), 1);
+	/* Nobody has said how many of them are here: it may be all. */
+	assert_int_equal(ckpt_pool_sharers(0, 300), 300);
 	assert_int_equal(setenv("LOCAL_WORLD_SIZE", "4096", 1), 0);
-	assert_true(ckpt_pool_default_bytes() <= alone);
-	assert_true(ckpt_pool_default_bytes() >= 32 * MIB);
+	ckpt_pool_default(0, &crowd);
+	assert_true(crowd.bytes <= alone.bytes && crowd.bytes >= 32 * MIB);
+	assert_int_equal(crowd.bytes_max, memory.limit / 8192);
+	assert_int_equal(ckpt_pool_sharers(0, 300), 4096);
+	assert_int_equal(ckpt_pool_sharers(2, 300), 2);
 	assert_int_equal(unsetenv("LOCAL_WORLD_SIZE"), 0);
+}
+
+#define GROWS_TO 64
+
+static struct ckpt_pool *open_growing(unsigned slots, const struct ckpt_pool_ops *ops)
+{
+	const struct ckpt_pool_config config = {.bytes = (uint64_t)slots * BLOCK,
+		.bytes_max = (uint64_t)GROWS_TO * BLOCK,
+		.block_bytes = BLOCK,
+		.ops = ops};
+	struct ckpt_pool *pool = NULL;
+	struct ckpt_error err;
+
+	ckpt_error_clear(&err);
+	assert_int_equal(ckpt_pool_open(&config, &err, &pool), 0);
+	assert_int_equal(ckpt_pool_slots(pool), slots);
+	assert_int_equal(ckpt_pool_most(pool), GROWS_TO);
+	return pool;
+}
+
+static void a_pool_grows_for_whoever_waits(void **state)
+{
+	struct ckpt_pool *pool = open_growing(4, NULL);
+	struct ckpt_sched sched = {0};
+	struct taker taker = {.pool = pool};
+	struct ckpt_slot *slots[16];
+	struct ckpt_error err;
+
+	(void)state;
+	ckpt_error_clear(&err);
+	for (int i = 0; i < 4; i++)
+		slots[i] = ckpt_pool_get(pool);
+	ckpt_pool_set_waiter(pool, &taker.task);
+	ckpt_task_start(&taker.task, &sched, take_one, NULL);
+	ckpt_sched_run(&sched);
+	assert_null(taker.slot);
+	assert_int_equal(ckpt_pool_add(pool, 4, 12, &err), 0);
+	assert_int_equal(ckpt_pool_touch(pool, 4, 8), 0);
+	assert_int_equal(ckpt_pool_bytes(pool), 4 * BLOCK);
+	ckpt_pool_grow(pool, 8);
+	ckpt_sched_run(&sched);
+	assert_true(taker.task.finished);
+	assert_int_equal(taker.slot->number, 4);
+	slots[4] = taker.slot;
+	assert_int_equal(ckpt_pool_bytes(pool), 12 * BLOCK);
+	assert_int_equal(ckpt_pool_touched(pool), 8 * BLOCK);
+	for (unsigned i = 5; i < 12; i++) {
+		slots[i] = ckpt_pool_get(pool);
+		assert_ptr_equal(slots[i]->data, (char *)ckpt_pool_base(pool) + (size_t)i * BLOCK);
+		memset(slots[i]->data, (int)i, BLOCK);
+	}
+	assert_null(ckpt_pool_get(pool));
+	/* What was added and never became its own is given back. */
+	ckpt_pool_remove(pool, 12, 4);
+	ckpt_pool_set_waiter(pool, NULL);
+	for (unsigned i = 0; i < 12; i++)
+		ckpt_pool_put(pool, slots[i]);
+	ckpt_pool_sort(pool);
+	assert_int_equal(ckpt_pool_free(pool), 12);
+	ckpt_pool_close(pool);
+}
+
+struct grower {
+	struct ckpt_pool *pool;
+	atomic_uint ready;
+};
+
+static void *grow_behind(void *argument)
+{
+	struct grower *g = argument;
+	struct ckpt_error err;
+
+	ckpt_error_clear(&err);
+	if (ckpt_pool_add(g->pool, 4, GROWS_TO - 4, &err) < 0)
+		abort();
+	for (unsigned slots = 4; slots < GROWS_TO; slots += 4) {
+		if (ckpt_pool_touch(g->pool, slots, 4) < 0)
+			abort();
+		atomic_store(&g->ready, slots + 4);
+	}
+	return NULL;
+}
+
+/* The core goes on with what it has, whatever is done for the slots to come. */
+static void slots_come_and_go_while_a_pool_grows(void **state)
+{
+	struct grower grower = {.pool = open_growing(4, NULL), .ready = 4};
+	struct ckpt_pool *pool = grower.pool;
+	struct ckpt_slot *slots[GROWS_TO];
+	unsigned held = 0;
+	struct dice dice = {7};
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(ckpt_thread_start(&thread, "grower", grow_behind, &grower), 0);
+	while (ckpt_pool_slots(pool) < GROWS_TO || held < GROWS_TO) {
+		struct ckpt_slot *slot = dice_below(&dice, 8) ? ckpt_pool_get(pool) : NULL;
+
+		ckpt_pool_grow(pool, atomic_load(&grower.ready) - ckpt_pool_slots(pool));
+		if (slot) {
+			memset(slot->data, (int)slot->number, BLOCK);
+			slots[held++] = slot;
+		} else if (held > 0 && ckpt_pool_slots(pool) < GROWS_TO) {
+			slot = slots[--held];
+			assert_int_equal((unsigned char)slot->data[BLOCK - 1], slot->number);
+			ckpt_pool_put(pool, slot);
+		}
+	}
+	(void)pthread_join(thread, NULL);
+	assert_int_equal(ckpt_pool_free(pool), 0);
+	while (held > 0) {
+		assert_int_equal((unsigned char)slots[held - 1]->data[0], slots[held - 1]->number);
+		ckpt_pool_put(pool, slots[--held]);
+	}
+	ckpt_pool_close(pool);
 }
 
 /* Waits, by looking, until all is touched; the toucher ends by itself then. */
@@ -577,6 +702,8 @@ int main(void)
 		cmocka_unit_test(a_waiter_is_woken_when_a_slot_comes_back),
 		cmocka_unit_test(budgets_are_rounded_down_to_blocks),
 		cmocka_unit_test(the_default_budget_is_within_its_bounds),
+		cmocka_unit_test(a_pool_grows_for_whoever_waits),
+		cmocka_unit_test(slots_come_and_go_while_a_pool_grows),
 		cmocka_unit_test(all_is_touched_and_what_is_written_meanwhile_stays),
 		cmocka_unit_test(without_touching_there_is_no_thread),
 		cmocka_unit_test(the_toucher_lets_others_have_the_address_space),

@@ -51,7 +51,7 @@ struct world {
 static void open_world(struct world *w, unsigned slots)
 {
 	const struct ckpt_pool_config config = {
-		.bytes = (uint64_t)slots * BLOCK, .block_bytes = BLOCK};
+		.bytes = (uint64_t)slots * BLOCK, .bytes_max = 64 * BLOCK, .block_bytes = BLOCK};
 	struct ckpt_error err;
 
 	memset(w, 0, sizeof(*w));
@@ -169,6 +169,30 @@ static void everyone_let_in_gets_two_and_the_others_wait_without(void **state)
 	ckpt_pool_close(w.pool);
 }
 
+/* Those who were let in have more, and more are let in. */
+static void a_pool_that_grows_serves_more_readers(void **state)
+{
+	struct ckpt_error err;
+	struct world w;
+
+	(void)state;
+	ckpt_error_clear(&err);
+	open_world(&w, 6);
+	for (unsigned i = 0; i < READERS; i++)
+		join(&w, i, 3);
+	for (unsigned i = 0; i < READERS; i++)
+		assert_int_equal(w.readers[i].share.held > 0, i < 2);
+	assert_int_equal(ckpt_pool_add(w.pool, 6, 14, &err), 0);
+	ckpt_pool_grow(w.pool, 14);
+	ckpt_sched_run(&w.sched);
+	for (unsigned i = 0; i < READERS; i++)
+		assert_int_equal(w.readers[i].share.held, 3);
+	for (unsigned i = 0; i < READERS; i++)
+		leave(&w, i);
+	assert_int_equal(ckpt_pool_free(w.pool), 20);
+	ckpt_pool_close(w.pool);
+}
+
 /* One that came alone has more than its part; it goes back to it as its slots come back. */
 static void parts_become_even(void **state)
 {
@@ -246,6 +270,7 @@ int main(void)
 		cmocka_unit_test(readers_leave_two_slots_to_the_writer),
 		cmocka_unit_test(what_is_owed_is_the_writers),
 		cmocka_unit_test(everyone_let_in_gets_two_and_the_others_wait_without),
+		cmocka_unit_test(a_pool_that_grows_serves_more_readers),
 		cmocka_unit_test(parts_become_even),
 		cmocka_unit_test(the_smallest_pool_serves_one_reader_and_the_writer),
 		cmocka_unit_test(readers_take_turns),

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How large staging memory is to be, and how it becomes so: mapped, touched, pinned, given to the pool. */
+#include "engine/growth.h"
+
+#include <stdio.h>
+
+#include "base/fail.h"
+#include "engine/core.h"
+
+/* A job's: the copies of the save wait behind it. */
+#define TOUCH_BYTES (UINT64_C(8) << 20)
+/* A GPU copies nothing while it pins a part, and finds a part among all others for each small tensor. */
+#define PART_BYTES  (UINT64_C(64) << 20)
+#define PARTS_MAX   64
+
+static struct ckpt_growth *growth_of(struct ckpt_job *job)
+{
+	return CKPT_CONTAINER(job, struct ckpt_growth, job.job);
+}
+
+static unsigned slots_in(const struct ckpt_growth *g, uint64_t bytes)
+{
+	return (unsigned)ckpt_min_u64(bytes / g->core->config.block_bytes, UINT32_MAX);
+}
+
+static uint64_t bytes_of(const struct ckpt_growth *g, uint64_t slots)
+{
+	return slots * g->core->config.block_bytes;
+}
+
+static char *at_slot(const struct ckpt_growth *g, unsigned slot)
+{
+	return (char *)ckpt_pool_base(g->core->parts.pool) + bytes_of(g, slot);
+}
+
+static void decide_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+	struct ckpt_pool *pool = g->core->parts.pool;
+	unsigned count;
+
+	ckpt_pool_look(pool, &g->memory);
+	g->allowed = slots_in(g, ckpt_memlimit_share(g->memory.available, ckpt_pool_touched(pool),
+					 g->core->config.sharers));
+	/* With all slots taken by the save, those who read have the least that there may be. */
+	g->target = (unsigned)ckpt_min_u64(
+		g->shard + CKPT_POOL_SLOTS_MIN, ckpt_min_u64(g->allowed, ckpt_pool_most(pool)));
+	if (g->target <= g->ready) {
+		g->target = g->ready;
+		return;
+	}
+	count = g->target - g->ready;
+	g->part =
+		(unsigned)ckpt_max_u64(1, ckpt_max_u64(slots_in(g, PART_BYTES), count / PARTS_MAX));
+	g->job.result = ckpt_pool_add(pool, g->ready, count, &g->job.error);
+	if (g->job.result < 0) {
+		g->target = g->ready;
+		return;
+	}
+	ckpt_devices_place(g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, count));
+}
+
+/* A few more slots. Where GPUs have pinned staging, none is ready before its part is pinned as well. */
+static void touch_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+	struct ckpt_devices *devices = g->core->parts.devices;
+	unsigned count = (unsigned)ckpt_max_u64(1, slots_in(g, TOUCH_BYTES));
+	int r;
+
+	count = (unsigned)ckpt_min_u64(count, g->target - g->touched);
+	r = ckpt_pool_touch(g->core->parts.pool, g->touched, count);
+	if (r < 0) {
+		g->job.result = ckpt_fail(&g->job.error, r, "%llu MiB more cannot be had: %s",
+			(unsigned long long)bytes_of(g, g->target - g->touched) >> 20,
+			ckpt_code_text(r));
+		return;
+	}
+	g->touched += count;
+	if (g->touched < g->target && g->touched - g->ready < g->part &&
+		ckpt_devices_pinned(devices))
+		return;
+	g->job.result = ckpt_devices_add(
+		devices, at_slot(g, g->ready), bytes_of(g, g->touched - g->ready), &g->job.error);
+	if (g->job.result == 0)
+		g->ready = g->touched;
+}
+
+static void remove_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+
+	ckpt_pool_remove(g->core->parts.pool, g->ready, g->target - g->ready);
+	g->touched = g->ready;
+	g->target = g->ready;
+}
+
+/* Why there is no more. */
+static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
+{
+	if (g->error.code < 0)
+		(void)snprintf(text, size, "%s", g->error.message);
+	else if (g->memory.available == UINT64_MAX)
+		(void)snprintf(text, size, "how much memory is available is not known");
+	else if (ckpt_pool_most(g->core->parts.pool) < g->allowed)
+		(void)snprintf(text, size, "address space is reserved for no more (ulimit -v)");
+	else
+		(void)snprintf(text, size,
+			"the ranks of a node (%u) have at most half of the memory that is "
+			"available, which is %llu MiB because of %s",
+			g->core->config.sharers, (unsigned long long)g->memory.available >> 20,
+			g->memory.bound);
+}
+
+static void say(const struct ckpt_growth *g)
+{
+	const struct ckpt_core *core = g->core;
+	unsigned slots = ckpt_pool_slots(core->parts.pool);
+	unsigned long long have = bytes_of(g, slots) >> 20;
+	unsigned long long need = (bytes_of(g, g->shard) + (1 << 20) - 1) >> 20;
+	char bound[sizeof(g->error.message)];
+
+	if (slots >= g->shard) {
+		ckpt_log(core->parts.log, CKPT_LOG_INFO,
+			"%s: staging memory is %llu MiB, and holds this rank's shard of %llu MiB",
+			core->parts.label, have, need);
+		return;
+	}
+	word_bound(g, bound, sizeof(bound));
+	ckpt_log(core->parts.log, CKPT_LOG_WARN,
+		"%s: staging memory is %llu MiB, and this rank's shard takes %llu MiB: %s. A save "
+		"waits for the disk with the rest; pool_bytes sets another size",
+		core->parts.label, have, need, bound);
+}
+
+static int grow_body(struct ckpt_task *task)
+{
+	struct ckpt_growth *g = CKPT_CONTAINER(task, struct ckpt_growth, task);
+	struct ckpt_pool *pool = g->core->parts.pool;
+	struct ckpt_env *env = g->core->parts.env;
+
+	CKPT_TASK_BEGIN(task);
+	g->ready = ckpt_pool_slots(pool);
+	g->touched = g->ready;
+	ckpt_task_job_start_behind(&g->job, env, task, decide_work);
+	CKPT_AWAIT(task, g->job.done);
+	while (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
+		ckpt_task_job_start_behind(&g->job, env, task, touch_work);
+		CKPT_AWAIT(task, g->job.done);
+		ckpt_pool_grow(pool, g->ready - ckpt_pool_slots(pool));
+	}
+	(void)ckpt_task_job_take(&g->job, &g->error);
+	if (g->ready < g->target) {
+		ckpt_task_job_start_behind(&g->job, env, task, remove_work);
+		CKPT_AWAIT(task, g->job.done);
+	}
+	if (!g->core->closing)
+		say(g);
+	CKPT_TASK_END(task);
+}
+
+static void grow_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_growth, task)->core->closer);
+}
+
+void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
+{
+	struct ckpt_growth *g = &core->growth;
+
+	/* The user has set the size; or it was decided for this one; or it is being decided, and the next save asks again. */
+	if (core->config.sharers == 0 || blocks <= g->shard || ckpt_growth_active(core))
+		return;
+	g->core = core;
+	g->shard = blocks;
+	ckpt_error_clear(&g->error);
+	if (blocks <= ckpt_pool_slots(core->parts.pool))
+		say(g);
+	else
+		ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);
+}
+
+bool ckpt_growth_active(const struct ckpt_core *core)
+{
+	return ckpt_task_active(&core->growth.task);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Staging memory that finds its size: when a save has a larger shard than the pool has slots, the pool grows to hold it,
+ * as far as the memory of the machine allows. That goes on behind the save, on workers, and the save takes the new slots
+ * as they come. It is decided once for each size of the shard, by each rank for itself: memlimit.h says how much one of
+ * the ranks of a node may have.
+ */
+#ifndef CKPT_ENGINE_GROWTH_H
+#define CKPT_ENGINE_GROWTH_H
+
+#include "base/task_job.h"
+#include "staging/pool.h"
+
+struct ckpt_core;
+
+/* Zero is none. */
+struct ckpt_growth {
+	struct ckpt_core *core;
+	struct ckpt_task task;
+	struct ckpt_task_job job;
+	size_t shard; /* blocks of the largest that was asked for */
+	struct ckpt_error error;
+
+	/* The worker's while the job is under way. Slots: */
+	unsigned target;  /* that there will be */
+	unsigned touched; /* of them, whose pages are there, */
+	unsigned ready;   /* and of these, that may be taken into the pool */
+	unsigned part;    /* that are pinned as one */
+	unsigned allowed; /* this rank's share of the memory */
+	struct ckpt_memlimit memory;
+};
+
+/* The core's thread: a save has begun whose shard has so many blocks. */
+void ckpt_growth_want(struct ckpt_core *core, size_t blocks);
+/* Something of it is under way. It stops when the core is closing, and wakes the closer. */
+bool ckpt_growth_active(const struct ckpt_core *core);
+
+#endif

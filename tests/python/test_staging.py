@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staging memory that finds its size."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from waiting import until
+
+import libckpt
+
+MIB = 1 << 20
+
+
+def small_pool(opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Makes this one of so many ranks that a pool begins with 64 MiB at most; what that is here."""
+    for power in range(13):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(1 << power))
+        with opened({"x": 1}, path=tmp_path / str(power), pool_bytes=0) as ckpt:
+            found: int = ckpt.stats()["pool_bytes"]
+        if found <= 64 * MIB:
+            break
+    return found
+
+
+def test_it_grows_behind_the_first_save(
+    opened: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The second save waits for no slot; and a size that was given stays."""
+    small = small_pool(opened, tmp_path, monkeypatch)
+    state = {"x": torch.arange((small + 16 * MIB) // 8)}
+    caplog.set_level(logging.INFO, "libckpt")
+    ckpt = opened(state, pool_bytes=0)
+    assert ckpt.stats()["pool_bytes"] == small
+    save = ckpt.save(1)
+    save.wait()
+    size = save.info.bytes
+    assert size > small
+    until(lambda: ckpt.stats()["pool_bytes"] >= size)
+    until(lambda: ckpt.stats()["pool_touched"] == ckpt.stats()["pool_bytes"])
+    starved = ckpt.stats()["pool_starved"]
+    state["x"] += 1
+    ckpt.save(2).wait()
+    assert ckpt.stats()["pool_starved"] == starved
+    until(lambda: "and holds this rank's shard" in caplog.text)
+    ckpt.close()
+    assert caplog.text.count("staging memory is") == 1
+    assert torch.equal(libckpt.load(tmp_path / "store")["x"], state["x"])
+
+    fixed = opened(state, path=tmp_path / "fixed", pool_bytes=small)
+    fixed.save(1).wait()
+    assert fixed.stats()["pool_bytes"] == small
+    fixed.close()
+    assert caplog.text.count("staging memory is") == 1
+
+
+def test_too_little_is_told_once(
+    opened: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One of very many ranks, whose part of the memory is less than what it begins with."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4096")
+    ckpt = opened({"x": torch.ones(10 * MIB)}, pool_bytes=0)
+    for step in range(1, 3):
+        ckpt.save(step).wait()
+    ckpt.close()
+    said = [r for r in caplog.records if "A save waits for the disk" in r.getMessage()]
+    assert [r.levelno for r in said] == [logging.WARNING]
+    assert "the ranks of a node (4096)" in said[0].getMessage()

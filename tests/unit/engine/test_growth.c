@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staging that grows to hold what is saved: for whom, how far, how often, and what comes of it when it cannot. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/lister.h"
+#include "engine/plan.h"
+#include "engine/save_state.h"
+#include "lib/core_rig.h"
+#include "lib/scratch.h"
+
+#define MIB            (UINT64_C(1) << 20)
+#define BLOCK          65536
+#define FEW            4
+#define MOST           1024
+/* Of blocks of 64 KiB with a header of 4 KiB. */
+#define FLOATS(blocks) ((size_t)(blocks)*BLOCK / sizeof(float) - 2048)
+
+/* What all rigs are on. Memory that is touched is not available any more. */
+static struct {
+	uint64_t available;
+	unsigned looks;
+	uint64_t touched;
+	uint64_t touched_max; /* more cannot be */
+	int add_error;
+} machine;
+
+static void look(struct ckpt_memlimit *ret_memory)
+{
+	machine.looks++;
+	*ret_memory = (struct ckpt_memlimit){
+		.limit = UINT64_C(1) << 40, .available = machine.available, .bound = "the test"};
+}
+
+static int add(const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err)
+{
+	if (machine.add_error)
+		return ckpt_fail(err, machine.add_error, "the test gives nothing");
+	return ckpt_mapping_add(mapping, at, bytes, err);
+}
+
+static int touch(char *at, size_t bytes)
+{
+	if (bytes > machine.touched_max - machine.touched)
+		return -ENOMEM;
+	machine.touched += bytes;
+	machine.available -= bytes;
+	return ckpt_mapping_touch(at, bytes);
+}
+
+static const struct ckpt_pool_ops ops = {.look = look, .add = add, .touch = touch};
+
+struct scene {
+	char *dir[2];
+	struct core_rig rig[2];
+	unsigned rigs;
+};
+
+static int set_up(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	memset(&machine, 0, sizeof(machine));
+	machine.available = UINT64_C(1) << 36;
+	machine.touched_max = UINT64_MAX;
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	while (s->rigs > 0) {
+		core_rig_close(&s->rig[--s->rigs]);
+		scratch_remove(s->dir[s->rigs]);
+	}
+	free(s);
+	return 0;
+}
+
+static struct core_rig *open_rig(struct scene *s, uint32_t sharers, unsigned slots_max)
+{
+	struct core_rig *rig = &s->rig[s->rigs];
+	char *dir = scratch_make_in_memory();
+
+	s->dir[s->rigs++] = dir;
+	core_rig_open(rig, &(struct core_rig_config){.dir = dir,
+				   .slots = FEW,
+				   .slots_max = slots_max,
+				   .sharers = sharers,
+				   .memory = &ops});
+	assert_int_equal(core_rig_claim(rig), 0);
+	return rig;
+}
+
+static struct ckpt_save *prepare(struct core_rig *rig, uint64_t step, size_t blocks)
+{
+	struct ckpt_save *save = core_rig_prepare(rig, step, 1, FLOATS(blocks), 0);
+
+	assert_int_equal(save->plan->block_count, blocks);
+	return save;
+}
+
+static int save_blocks(struct core_rig *rig, uint64_t step, size_t blocks)
+{
+	struct ckpt_save *save = prepare(rig, step, blocks);
+
+	(void)core_rig_post(rig, save);
+	return core_rig_end_save(rig, save);
+}
+
+static bool is_memory(const char *at)
+{
+	int ends[2];
+
+	assert_int_equal(pipe(ends), 0);
+	/* Not libc's: slots that are free are poisoned. */
+	bool is = syscall(SYS_write, ends[1], at, 1) == 1;
+	assert_true(is || errno == EFAULT);
+	(void)close(ends[0]);
+	(void)close(ends[1]);
+	return is;
+}
+
+static char *slot_at(const struct core_rig *rig, unsigned slot)
+{
+	return (char *)ckpt_pool_base(rig->pool) + (size_t)slot * BLOCK;
+}
+
+/* The disk takes nothing, and the save is staged all the same: the first one, in memory that was not there when it began. */
+static void a_save_is_staged_without_the_disk(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+
+	(void)io_fault_add(&rig->fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
+						.path = ".safetensors",
+						.count = IO_FAULT_ALWAYS,
+						.hold = true});
+	for (uint64_t step = 1; step <= 2; step++) {
+		struct ckpt_save *save = prepare(rig, step, 12);
+
+		assert_int_equal(core_rig_post(rig, save), 1);
+		assert_true(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_STAGED);
+		assert_int_equal(atomic_load(&save->bytes_written), 0);
+		/* The first has waited for memory, and the second for nothing. */
+		assert_int_equal(save->hold, step == 2);
+		assert_int_equal(rig->core.stats.pool_starved, 1);
+		while (!(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE)) {
+			(void)io_tap_release(&rig->fault.tap);
+			core_rig_run(rig);
+		}
+		assert_int_equal(core_rig_end_save(rig, save), 0);
+	}
+	/* Those who read beside a save have slots as well. */
+	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + CKPT_POOL_SLOTS_MIN);
+	assert_int_equal(ckpt_pool_touched(rig->pool), 12 * BLOCK);
+	assert_int_equal(machine.looks, 2);
+	assert_true(core_rig_logged(rig, CKPT_LOG_INFO,
+		"staging memory is 1 MiB, and holds this rank's shard of 1 MiB"));
+	assert_false(core_rig_logged(rig, CKPT_LOG_INFO, "staging memory is"));
+}
+
+static void a_shard_that_fits_grows_nothing(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+
+	assert_int_equal(save_blocks(rig, 1, FEW), 0);
+	assert_true(core_rig_logged(rig, CKPT_LOG_INFO, "and holds this rank's shard of 1 MiB"));
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+	/* Later it is larger, and then again. */
+	assert_int_equal(save_blocks(rig, 2, FEW + 1), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 2 * FEW + 1);
+	assert_int_equal(save_blocks(rig, 3, 300), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 300 + FEW);
+	unsigned looks = machine.looks;
+	assert_int_equal(save_blocks(rig, 4, 200), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 300 + FEW);
+	assert_int_equal(machine.looks, looks);
+}
+
+/* The user has said how much there is to be. */
+static void a_pool_of_a_size_that_was_given_stays(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 0, 0);
+
+	assert_int_equal(save_blocks(rig, 1, 12), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+	assert_int_equal(machine.looks, 1);
+	assert_false(core_rig_logged(rig, CKPT_LOG_INFO, "staging memory is"));
+}
+
+/* Half of what is available, for all of them; each is told once what it lacks. */
+static void ranks_of_a_node_share_half_of_its_memory(void **state)
+{
+	struct scene *s = *state;
+	uint64_t bytes = 0;
+
+	machine.available = 32 * MIB;
+	for (unsigned i = 0; i < 2; i++)
+		(void)open_rig(s, 2, MOST);
+	for (uint64_t step = 1; step <= 3; step++) {
+		for (unsigned i = 0; i < 2; i++) {
+			assert_int_equal(save_blocks(&s->rig[i], step, 200), 0);
+			assert_int_equal(
+				core_rig_logged(&s->rig[i], CKPT_LOG_WARN, "staging memory is"),
+				step == 1);
+		}
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(ckpt_pool_bytes(s->rig[i].pool) >= 6 * MIB);
+		bytes += ckpt_pool_bytes(s->rig[i].pool);
+	}
+	assert_true(bytes <= 16 * MIB);
+	assert_int_equal(machine.looks, 4);
+}
+
+static void too_little_memory_is_told_with_what_it_costs(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 3, MOST);
+
+	machine.available = 60 * MIB;
+	assert_int_equal(save_blocks(rig, 1, 200), 0);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"staging memory is 10 MiB, and this rank's shard takes 13 MiB: the ranks of a "
+		"node (3) have at most half of the memory that is available, which is 60 MiB "
+		"because of the test. A save waits for the disk with the rest; pool_bytes sets "
+		"another size"));
+}
+
+static void address_space_is_a_limit(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, 8);
+
+	assert_int_equal(save_blocks(rig, 1, 12), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 8);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "ulimit -v"));
+}
+
+static void a_machine_that_tells_nothing_gives_nothing(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+
+	machine.available = UINT64_MAX;
+	assert_int_equal(save_blocks(rig, 1, 12), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+	assert_true(
+		core_rig_logged(rig, CKPT_LOG_WARN, "how much memory is available is not known"));
+}
+
+/* What there is by then is used, the rest is given back, and no save fails of it. */
+static void memory_that_cannot_be_had_is_done_without(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+
+	/* A job touches 8 MiB, which is 128 slots. */
+	machine.touched_max = 11 * MIB;
+	assert_int_equal(save_blocks(rig, 1, 300), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW + 128);
+	assert_int_equal(ckpt_pool_free(rig->pool), FEW + 128);
+	assert_true(is_memory(slot_at(rig, FEW + 127)));
+	assert_false(is_memory(slot_at(rig, FEW + 128)));
+	assert_false(is_memory(slot_at(rig, 303)));
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"staging memory is 8 MiB, and this rank's shard takes 19 MiB: 10 MiB more cannot "
+		"be "
+		"had: Cannot allocate memory (ENOMEM). A save waits for the disk with the rest"));
+	/* Nothing at all. */
+	machine.touched_max = UINT64_MAX;
+	machine.add_error = -ENOMEM;
+	assert_int_equal(save_blocks(rig, 2, 301), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW + 128);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "the test gives nothing"));
+	/* A larger shard tries again, where the last one has ended. */
+	machine.add_error = 0;
+	assert_int_equal(save_blocks(rig, 3, 302), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 302 + FEW);
+	assert_int_equal(save_blocks(rig, 4, 302), 0);
+}
+
+/* Closing waits for the worker, and not for all that was to come. */
+static void closing_ends_it(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+	struct ckpt_save *save = prepare(rig, 1, 600);
+	struct ckpt_command *closer =
+		ckpt_command_new(&rig->core, sizeof(struct ckpt_closer), NULL);
+
+	rig->hold_jobs = true;
+	(void)core_rig_post(rig, save);
+	/* The save is over, and what it has asked for goes on. */
+	ckpt_save_post_cancel(save);
+	while (!(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE)) {
+		core_rig_do_jobs(rig);
+		core_rig_run(rig);
+	}
+	assert_true(ckpt_growth_active(&rig->core));
+	unsigned ready = ckpt_pool_slots(rig->pool);
+	ckpt_command_post(closer, ckpt_closer_body);
+	core_rig_run(rig);
+	assert_false(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
+	core_rig_let_go(rig);
+	assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
+	assert_int_equal(core_rig_end_save(rig, save), -ECANCELED);
+	/* One more job, of 8 MiB. */
+	assert_true(ckpt_pool_slots(rig->pool) <= ready + 128);
+	assert_true(ckpt_pool_slots(rig->pool) < 600);
+	assert_false(is_memory(slot_at(rig, ckpt_pool_slots(rig->pool))));
+	assert_false(core_rig_logged(rig, CKPT_LOG_INFO, "staging memory is"));
+	ckpt_command_unref(closer);
+}
+
+#define PROMISE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		PROMISE(a_save_is_staged_without_the_disk),
+		PROMISE(a_shard_that_fits_grows_nothing),
+		PROMISE(a_pool_of_a_size_that_was_given_stays),
+		PROMISE(ranks_of_a_node_share_half_of_its_memory),
+		PROMISE(too_little_memory_is_told_with_what_it_costs),
+		PROMISE(address_space_is_a_limit),
+		PROMISE(a_machine_that_tells_nothing_gives_nothing),
+		PROMISE(memory_that_cannot_be_had_is_done_without),
+		PROMISE(closing_ends_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
