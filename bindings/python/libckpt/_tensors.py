@@ -68,7 +68,7 @@ def _is_common(value: torch.Tensor) -> bool:
 
 
 def _instead_of_class(value: torch.Tensor) -> str:
-    """What to save instead of a class of the user's; one without memory only stands for other tensors."""
+    """What to save instead. One without memory only stands for other tensors."""
     try:
         has_memory = value.numel() == 0 or value.data_ptr() != 0
     except RuntimeError:
