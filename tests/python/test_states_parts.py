@@ -701,10 +701,21 @@ def sparse_extra() -> nn.Module:
     return model
 
 
+def with_option(value: Any) -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    return {"m": model, "o": torch.optim.SGD([{"params": model.parameters(), "odd": value}])}
+
+
 @pytest.mark.parametrize(
     "state",
-    [{"m": long_named()}, clashing(), {"m": sparse_extra()}],
-    ids=["name", "clash", "module's own"],
+    [
+        {"m": long_named()},
+        clashing(),
+        {"m": sparse_extra()},
+        with_option(lambda: 0),
+        with_option(torch.eye(2).to_sparse()),
+    ],
+    ids=["name", "clash", "module's own", "option", "tensor in an option"],
 )
 @pytest.mark.parametrize("restored", [False, True])
 def test_resume_refuses_what_a_save_refuses(

@@ -75,6 +75,12 @@ def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) 
         if clash := source.names & used:
             raise name_clash(min(clash), source.path)
         used |= source.names
+        # Its options, and what of its state is no tensor.
+        source.node(check.encoder, _check_put)
+
+
+def _check_put(name: str, tensor: torch.Tensor, _own: bool) -> None:
+    check_tensor(tensor, name)
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
