@@ -24,6 +24,7 @@ struct scene {
 	struct ckpt_alike own; /* rank 0's */
 	struct ckpt_alike_told told;
 	struct ckpt_alike_proved proved;
+	uint32_t turn;
 	struct ckpt_error err;
 };
 
@@ -78,6 +79,7 @@ static void tell(struct scene *s, uint32_t rank, enum ckpt_alike_mode mode, uint
 	else
 		ckpt_alike_unprove(&s->proved);
 	assert_int_equal(ckpt_alike_know(&alike, &s->proved), mode == CKPT_ALIKE_SAMPLES);
+	alike.turn = s->turn;
 	assert_int_equal(ckpt_alike_take(&alike, mode, seed, rank == 0), 0);
 	ckpt_alike_encode(&alike, text);
 	assert_true(strlen(text) < CKPT_ALIKE_TEXT);
@@ -156,6 +158,78 @@ static void test_any_line_in_the_end(void **state)
 		while (compare(s, CKPT_ALIKE_SAMPLES, seed, count).groups == 0)
 			assert_true(++seed < 1000);
 		s->data[3][2][at] ^= 1;
+	}
+}
+
+/* Two ranks, with one tensor whose rows alternate in the memory of rank 1. How many turns find that it differs. */
+static unsigned count_turns(struct scene *s, char *const data[2], size_t row)
+{
+	const int64_t shape[] = {2, (int64_t)row};
+	const int64_t across[] = {1, 2};
+	unsigned found = 0;
+
+	for (s->turn = 0; s->turn < CKPT_ALIKE_TURNS; s->turn++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			struct ckpt_alike alike = {0};
+			char text[CKPT_ALIKE_TEXT];
+
+			s->tensors[0] = (struct ckpt_tensor){.name = "large",
+				.dtype = CKPT_U8,
+				.ndim = 2,
+				.shape = shape,
+				.strides = rank == 1 ? across : NULL,
+				.data = data[rank]};
+			assert_int_equal(
+				ckpt_alike_give(&alike, GROUP, s->tensors, 1, NULL, &s->err), 0);
+			assert_int_equal(ckpt_alike_look(&alike), 0);
+			ckpt_alike_prove(&s->proved, &alike);
+			assert_true(ckpt_alike_know(&alike, &s->proved));
+			alike.turn = s->turn;
+			assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_SAMPLES, 1, false), 0);
+			ckpt_alike_encode(&alike, text);
+			assert_int_equal(ckpt_alike_hear(&s->told, rank, text, "here", &s->err), 0);
+			ckpt_alike_clear(&alike);
+		}
+		found += ckpt_alike_compare(&s->told, &s->own).groups > 0;
+		ckpt_alike_forget(&s->told);
+	}
+	return found;
+}
+
+/* Any byte of what is known is read at one turn of 64, and at no other, however the tensor lies. */
+static void test_every_byte_in_turn(void **state)
+{
+	struct scene *s = *state;
+	const size_t piece = 65536;
+	const size_t row = 35 * piece + 100;
+	const size_t at[] = {12345, 63 * piece + 1, row, 69 * piece + 65535, 2 * row - 90};
+	char *const data[] = {malloc(2 * row), malloc(2 * row)};
+
+	for (size_t i = 0; i < 2 * row; i++)
+		data[0][i] = data[1][i % row * 2 + i / row] = (char)(i * 7 + (i >> 8));
+	assert_int_equal(count_turns(s, data, row), 0);
+	for (size_t i = 0; i < CKPT_COUNT(at); i++) {
+		data[0][at[i]] ^= 1;
+		assert_int_equal(count_turns(s, data, row), 1);
+		data[0][at[i]] ^= 1;
+	}
+	free(data[0]);
+	free(data[1]);
+}
+
+/* Ranks that have counted other commits have read other bytes: they compare samples, and all count anew. */
+static void test_another_turn(void **state)
+{
+	struct scene *s = *state;
+
+	for (uint32_t turn = 0; turn < CKPT_ALIKE_TURNS; turn++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			s->turn = (turn + rank) % CKPT_ALIKE_TURNS;
+			tell(s, rank, CKPT_ALIKE_SAMPLES, 1, TENSORS, 0);
+		}
+		assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 0);
+		assert_true(s->told.mixed);
+		ckpt_alike_forget(&s->told);
 	}
 }
 
@@ -400,6 +474,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_equal, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_every_bit, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_any_line_in_the_end, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_every_byte_in_turn, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_another_turn, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_tensors, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
