@@ -26,11 +26,11 @@ struct ckpt_tensor;
 /* Levels: of the tensors of a level half are in the next one. */
 #define CKPT_ALIKE_LEVELS 12
 /* So many times, each with other halves: where one does not tell a name, another one does. */
-#define CKPT_ALIKE_TIMES  4
+#define CKPT_ALIKE_TIMES  3
 /* So many saves compare all bytes. A power of 2. */
 #define CKPT_ALIKE_TURNS  64
 /* What a rank tells, as text, with the final NUL. */
-#define CKPT_ALIKE_TEXT   1344
+#define CKPT_ALIKE_TEXT   772
 
 /* Of one group. Sums of digests, and of digests each times the hash of its tensor's name; modulo 2^64 and 2^32. */
 struct ckpt_alike_sums {
@@ -43,7 +43,8 @@ struct ckpt_alike_sums {
 		uint32_t weighed;
 	} samples,
 		pairs[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS]; /* of samples alone; of the digests */
-	uint32_t told; /* how many of these pairs: 1, or all of some times */
+	uint32_t
+		told; /* how many of these pairs: the first levels of one time, or all of some times */
 };
 
 /* How a digest was made. */

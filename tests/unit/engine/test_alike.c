@@ -10,6 +10,9 @@
 #include <ckpt/types.h>
 #include "base/fail.h"
 #include "engine/alike.h"
+#include "exchange/rank_record.h"
+#include "format/index.h"
+#include "format/layout.h"
 
 #define RANKS   6
 #define TENSORS 200
@@ -295,10 +298,80 @@ static void test_who(void **state)
 	check_words(&f, "rank 0 of the 6 ranks that hold it holds other bytes");
 }
 
-/* A job of 16,384 ranks: each tells a KiB at most, and the one that is odd is found, whichever it is. */
+/* What a rank tells of a step, with the longest name of a node and the largest numbers: heard. How long it is. */
+static size_t hear_record(struct scene *s, uint32_t rank, const char *text)
+{
+	struct ckpt_rank_record record = {.verdict = {.generation = CKPT_GENERATION_MAX,
+						  .step = CKPT_STEP_MAX,
+						  .nonce = UINT64_MAX},
+		.rank = {.rank = CKPT_WORLD_MAX - 1,
+			.attempt = "0123456789abcdef",
+			.index_bytes = CKPT_INDEX_MAX,
+			.shard_bytes = CKPT_SHARD_BYTES_MAX}};
+	struct ckpt_buf buf = {0};
+
+	memset(record.rank.node, 'n', sizeof(record.rank.node) - 1);
+	(void)snprintf(record.alike, sizeof(record.alike), "%s", text);
+	assert_int_equal(ckpt_rank_record_encode(&record, &buf), 0);
+	memset(&record, 0, sizeof(record));
+	assert_int_equal(ckpt_rank_record_decode(buf.data, buf.len, "here", NULL, &record), 0);
+	assert_int_equal(ckpt_alike_hear(&s->told, rank, record.alike, "here", &s->err), 0);
+	size_t length = buf.len;
+	ckpt_buf_free(&buf);
+	return length;
+}
+
+/* Of a rank that is in so many groups. */
+static size_t record_of_groups(struct scene *s, size_t groups)
+{
+	struct ckpt_alike alike = {0};
+	char text[CKPT_ALIKE_TEXT];
+
+	for (size_t i = 0; i < groups; i++) {
+		s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &s->shape,
+			.data = s->data[0][i]};
+		assert_int_equal(
+			ckpt_alike_give(&alike, GROUP + i, &s->tensors[i], 1, NULL, &s->err), 0);
+	}
+	assert_int_equal(ckpt_alike_look(&alike), 0);
+	assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
+	ckpt_alike_encode(&alike, text);
+	size_t length = hear_record(s, 0, text);
+	/* All that is told of the groups is heard. */
+	assert_int_equal(s->told.count, groups);
+	for (size_t i = 0; i < groups; i++) {
+		const struct ckpt_alike_sums *heard = &s->told.entries[i].sums;
+
+		assert_true(heard->group == alike.sums[i].group);
+		assert_true(heard->sum == alike.sums[i].sum);
+		assert_int_equal(heard->deep, alike.sums[i].deep);
+		assert_int_equal(heard->kind, alike.sums[i].kind);
+		assert_memory_equal(
+			&heard->samples, &alike.sums[i].samples, sizeof(heard->samples));
+		assert_memory_equal(
+			heard->pairs, alike.sums[i].pairs, heard->told * sizeof(*heard->pairs));
+	}
+	ckpt_alike_forget(&s->told);
+	ckpt_alike_clear(&alike);
+	return length;
+}
+
+/* The whole record of a rank, and not only its digests. */
+static void test_a_kib_each(void **state)
+{
+	struct scene *s = *state;
+
+	for (size_t groups = 1; groups <= CKPT_ALIKE_GROUPS; groups++)
+		assert_in_range(record_of_groups(s, groups), 1, groups <= 11 ? 1024 : 1280);
+}
+
+/* Each rank of many tells a KiB at most, and the one that is odd is found, whichever it is. */
 static void test_many_ranks(void **state)
 {
-	enum { WORLD = 16384 };
+	static const uint32_t worlds[] = {1024, 16384};
 	struct scene *s = *state;
 	char text[CKPT_ALIKE_TEXT];
 	char odd[CKPT_ALIKE_TEXT];
@@ -311,20 +384,19 @@ static void test_many_ranks(void **state)
 	struct ckpt_alike other = s->own;
 	other.sums[0] = s->told.entries[1].sums;
 	ckpt_alike_encode(&other, odd);
-	assert_true(strlen(text) < 1024);
-	for (uint32_t at = 0; at < WORLD; at += WORLD / 3) {
-		ckpt_alike_forget(&s->told);
-		for (uint32_t rank = 0; rank < WORLD; rank++)
-			assert_int_equal(ckpt_alike_hear(&s->told, rank, rank == at ? odd : text,
-						 "here", &s->err),
-				0);
-		struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
-		assert_int_equal(f.ranks, WORLD);
-		assert_true(f.minority);
-		assert_int_equal(f.count, 1);
-		assert_int_equal(f.odd[0], at);
-		assert_string_equal(f.names[0], s->names[17]);
-	}
+	for (size_t i = 0; i < CKPT_COUNT(worlds); i++)
+		for (uint32_t at = 0; at < worlds[i]; at += worlds[i] - 1) {
+			ckpt_alike_forget(&s->told);
+			for (uint32_t rank = 0; rank < worlds[i]; rank++)
+				assert_in_range(
+					hear_record(s, rank, rank == at ? odd : text), 1, 1024);
+			struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
+			assert_int_equal(f.ranks, worlds[i]);
+			assert_true(f.minority);
+			assert_int_equal(f.count, 1);
+			assert_int_equal(f.odd[0], at);
+			assert_string_equal(f.names[0], s->names[17]);
+		}
 }
 
 /* One rank has a proof and another one has none: what both have samples of is compared. */
@@ -441,7 +513,8 @@ static void test_malformed(void **state)
 	struct ckpt_alike alike = {0};
 	char text[CKPT_ALIKE_TEXT];
 
-	for (const char *const *bad = (const char *const[]){"x", "f,", "ff", "f,12", "s,zz", NULL};
+	for (const char *const *bad = (const char *const[]){"x", "f", "f,", "fA", "fB", "fBzz",
+		     "fNzz", "f9", NULL};
 		*bad; bad++) {
 		assert_int_equal(ckpt_alike_hear(&s->told, 1, *bad, "here", &s->err), CKPT_EFORMAT);
 		ckpt_error_clear(&s->err);
@@ -456,15 +529,21 @@ static void test_malformed(void **state)
 	assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
 	ckpt_alike_encode(&alike, text);
 	ckpt_alike_clear(&alike);
-	/* Cut off anywhere it is no digest, unless a level ends there. */
-	for (size_t length = strlen(text) - 1; length > 1; length--) {
-		text[length] = 0;
-		int r = ckpt_alike_hear(&s->told, 1, text, "here", &s->err);
-		if (length < 82 || (length - 66) % 16)
-			assert_int_equal(r, CKPT_EFORMAT);
+	/* Cut off anywhere, with anything behind its end, or with a bit there that means nothing, it is no digest. */
+	size_t whole = strlen(text);
+	char bad[CKPT_ALIKE_TEXT + 1];
+	for (size_t length = 1; length < whole; length++) {
+		memcpy(bad, text, length);
+		bad[length] = 0;
+		assert_int_equal(ckpt_alike_hear(&s->told, 1, bad, "here", &s->err), CKPT_EFORMAT);
 		ckpt_error_clear(&s->err);
 	}
-	text[1] = ';';
+	for (const char *c = "A.,"; *c; c++) {
+		(void)snprintf(bad, sizeof(bad), "%s%c", text, *c);
+		assert_int_equal(ckpt_alike_hear(&s->told, 1, bad, "here", &s->err), CKPT_EFORMAT);
+		ckpt_error_clear(&s->err);
+	}
+	text[whole - 1]++;
 	assert_int_equal(ckpt_alike_hear(&s->told, 1, text, "here", &s->err), CKPT_EFORMAT);
 }
 
@@ -479,6 +558,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_many_tensors, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_a_kib_each, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_ranks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_mixed, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),
