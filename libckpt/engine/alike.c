@@ -16,7 +16,7 @@
 /* All ranks must cut alike, whatever the size of their blocks is. */
 #define SEGMENT_BYTES (UINT64_C(8) << 20)
 #define DENSE_BYTES   (UINT64_C(256) << 10)
-/* What is gathered at once of a tensor whose bytes do not lie together. */
+/* What is digested at once. A tensor that is known is digested by every 64th of these pieces. */
 #define PIECE_BYTES   (UINT64_C(64) << 10)
 /* Samples that the processor fetches while others are hashed. */
 #define AHEAD         4
@@ -133,13 +133,14 @@ static void add_samples(struct ckpt_alike_sums *sums, uint64_t hash, uint64_t di
 	sums->samples.weighed += (uint32_t)digest * (uint32_t)hash;
 }
 
-/* Row-major, however it lies. */
-static uint64_t digest_of(const struct ckpt_view *view, uint64_t seed, char *piece)
+/* Of every `step`-th piece from the one of number `first` on. Row-major, however it lies. */
+static uint64_t digest_of(
+	const struct ckpt_view *view, uint64_t seed, uint64_t first, uint64_t step, char *piece)
 {
 	uint64_t bytes = ckpt_view_bytes(view);
 	bool plain = ckpt_view_contiguous(view);
 
-	for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
+	for (uint64_t at = first * PIECE_BYTES; at < bytes; at += step * PIECE_BYTES) {
 		uint64_t length = ckpt_min_u64(PIECE_BYTES, bytes - at);
 
 		if (!plain)
@@ -204,7 +205,7 @@ static int make_room(struct ckpt_alike *alike, bool names)
 
 			words += names ? strlen(g->tensors[k].name) + 1 : 0;
 			if (view.device == 0) {
-				gathers = gathers || (!what->known && !ckpt_view_contiguous(&view));
+				gathers = gathers || !ckpt_view_contiguous(&view);
 				continue;
 			}
 			late++;
@@ -250,16 +251,28 @@ static void take_late(struct ckpt_alike *alike, const struct ckpt_view *view,
 	late->deep = what->known ? 0 : cut(alike, view, what->hash, DENSE_BYTES);
 }
 
+/* The digest of what is read of a tensor now: all of it, or the pieces whose turn it is and samples. */
+static uint64_t read_one(const struct ckpt_alike *alike, const struct ckpt_view *view,
+	const struct ckpt_alike_what *what, uint64_t sample, uint64_t seed)
+{
+	if (!what->known)
+		return digest_of(view, seed, 0, 1, alike->piece);
+	/* By the hash, so that small tensors do not all have the same turn. */
+	uint64_t first = (alike->turn - what->hash) % CKPT_ALIKE_TURNS;
+	return digest_of(view, seed + sample, first, CKPT_ALIKE_TURNS, alike->piece);
+}
+
 static void take_one(struct ckpt_alike *alike, const struct ckpt_tensor *t,
 	const struct ckpt_alike_what *what, uint64_t group, uint64_t seed)
 {
 	struct ckpt_alike_sums *sums = sums_of(alike, group);
 	struct ckpt_view view = view_of(t);
 
-	if (!what->known) {
+	if (!what->known)
 		sums->deep += (uint32_t)what->key;
-		sums->kind += (uint32_t)ckpt_sample_mix(what->key + (view.device > 0));
-	}
+	/* Of a GPU there are samples alone, so that a known tensor is digested otherwise there, too. */
+	sums->kind +=
+		(uint32_t)ckpt_sample_mix(what->key + (what->known ? 2 : 0) + (view.device > 0));
 	if (ckpt_view_bytes(&view) == 0)
 		return;
 	if (view.device > 0) {
@@ -268,7 +281,7 @@ static void take_one(struct ckpt_alike *alike, const struct ckpt_tensor *t,
 	}
 	uint64_t sample = sample_of(&view, what->hash, seed);
 	add_samples(sums, what->hash, sample);
-	add(sums, what->hash, what->known ? sample : digest_of(&view, seed, alike->piece));
+	add(sums, what->hash, read_one(alike, &view, what, sample, seed));
 }
 
 static void keep_names(struct ckpt_alike *alike)
@@ -316,6 +329,8 @@ int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_
 		return -ENOMEM;
 	if (names)
 		keep_names(alike);
+	for (size_t i = 0; i < alike->group_count; i++)
+		alike->sums[i].deep = alike->sums[i].kind = (uint32_t)ckpt_sample_mix(alike->turn);
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 

@@ -5,8 +5,12 @@
  * two of them differ, the same sums say which tensors do.
  *
  * Until a commit has proved a tensor, its digest is of all bytes (of a GPU: of lines of every 256 KiB). From then on it
- * is of the lines of samples, at other places at each step, and the same places on all ranks. Samples are taken of every
+ * is of the lines of samples, at other places at each step, and the same places on all ranks; and of every 64th piece of
+ * 64 KiB, others at each save, so that 64 saves in a row compare all bytes (not of a GPU). Samples are taken of every
  * tensor, so that ranks whose digests are of different kinds have something that can be compared.
+ *
+ * Which pieces have their turn says the number of commits since nothing was proved. Digests of a rank that has counted
+ * others are of another kind: samples alone are compared then, nothing is proved any more, and all count anew.
  */
 #ifndef CKPT_ENGINE_ALIKE_H
 #define CKPT_ENGINE_ALIKE_H
@@ -22,22 +26,25 @@ struct ckpt_tensor;
 /* Levels: of the tensors of a level half are in the next one. */
 #define CKPT_ALIKE_LEVELS 12
 /* So many times, each with other halves: where one does not tell a name, another one does. */
-#define CKPT_ALIKE_TIMES  4
+#define CKPT_ALIKE_TIMES  3
+/* So many saves compare all bytes. A power of 2. */
+#define CKPT_ALIKE_TURNS  64
 /* What a rank tells, as text, with the final NUL. */
-#define CKPT_ALIKE_TEXT   1344
+#define CKPT_ALIKE_TEXT   772
 
 /* Of one group. Sums of digests, and of digests each times the hash of its tensor's name; modulo 2^64 and 2^32. */
 struct ckpt_alike_sums {
 	uint64_t group;
 	uint64_t sum;  /* of all tensors */
-	uint32_t deep; /* hash of which tensors this rank has no proof of; 0: of none */
-	uint32_t kind; /* and of whether these are on GPUs: sums of one kind can be compared */
+	uint32_t deep; /* hash of which tensors this rank has no proof of, and of the turn */
+	uint32_t kind; /* and of whether each is on a GPU: sums of one kind can be compared */
 	struct ckpt_alike_pair {
 		uint32_t sum;
 		uint32_t weighed;
 	} samples,
 		pairs[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS]; /* of samples alone; of the digests */
-	uint32_t told; /* how many of these pairs: 1, or all of some times */
+	uint32_t
+		told; /* how many of these pairs: the first levels of one time, or all of some times */
 };
 
 /* How a digest was made. */
@@ -60,6 +67,7 @@ struct ckpt_alike_proved {
 	uint64_t fingerprint; /* of the layout; 0: nothing is proved */
 	uint64_t *keys;       /* ascending */
 	size_t count;
+	uint32_t turn; /* of the next save */
 };
 
 /* A tensor by name. */
@@ -95,6 +103,7 @@ struct ckpt_alike {
 	struct ckpt_alike_what *what; /* of all that was given, in that order */
 	size_t what_count;
 	uint64_t fingerprint; /* of names, types and shapes; never 0 */
+	uint32_t turn;        /* says which pieces of known tensors are digested */
 	struct ckpt_alike_sums sums[CKPT_ALIKE_GROUPS];
 	size_t group_count;
 	struct ckpt_alike_name *names; /* NULL: they are not kept */
@@ -123,11 +132,13 @@ int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_
 void ckpt_alike_add_late(struct ckpt_alike *alike);
 void ckpt_alike_clear(struct ckpt_alike *alike);
 
-/* Says of each tensor whether it is known. Whether all are. */
+/* Says of each tensor whether it is known, and whose turn it is. Whether all are known. */
 bool ckpt_alike_know(struct ckpt_alike *alike, struct ckpt_alike_proved *proved);
 /* It was committed: this, and nothing else, is proved. Without memory for it nothing is. */
 void ckpt_alike_prove(struct ckpt_alike_proved *proved, const struct ckpt_alike *alike);
 void ckpt_alike_unprove(struct ckpt_alike_proved *proved);
+/* A commit has compared the pieces whose turn it was. */
+void ckpt_alike_next_turn(struct ckpt_alike_proved *proved);
 
 /* In how many levels a tensor is beside the first, at that time. */
 uint32_t ckpt_alike_level(uint64_t hash, uint32_t time);

@@ -25,6 +25,7 @@ bool ckpt_alike_know(struct ckpt_alike *alike, struct ckpt_alike_proved *proved)
 	size_t known = 0;
 
 	(void)pthread_mutex_lock(&proved->lock);
+	alike->turn = proved->turn;
 	/* The same layout as before needs no search. */
 	bool same = proved->fingerprint == alike->fingerprint;
 	for (size_t i = 0; i < alike->what_count; i++) {
@@ -44,6 +45,8 @@ static void put(
 	proved->fingerprint = fingerprint;
 	proved->keys = keys;
 	proved->count = count;
+	if (fingerprint == 0)
+		proved->turn = 0;
 	(void)pthread_mutex_unlock(&proved->lock);
 	ckpt_free(old);
 }
@@ -65,4 +68,11 @@ void ckpt_alike_prove(struct ckpt_alike_proved *proved, const struct ckpt_alike 
 void ckpt_alike_unprove(struct ckpt_alike_proved *proved)
 {
 	put(proved, 0, NULL, 0);
+}
+
+void ckpt_alike_next_turn(struct ckpt_alike_proved *proved)
+{
+	(void)pthread_mutex_lock(&proved->lock);
+	proved->turn = (proved->turn + 1) % CKPT_ALIKE_TURNS;
+	(void)pthread_mutex_unlock(&proved->lock);
 }

@@ -2,164 +2,8 @@
 /* What the ranks have told of what they hold alike: compared. */
 #include "engine/alike.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "base/alloc.h"
-#include "base/fail.h"
-
-#define HEX_64 16
-#define HEX_32 8
-/* Of a group, before the pairs. */
-#define HEAD   (1 + 2 * HEX_64 + 4 * HEX_32)
-
-/* Text. */
-
-static void put_hex(char **at, uint64_t value, int digits)
-{
-	(void)snprintf(*at, (size_t)digits + 1, "%0*" PRIx64, digits, value);
-	*at += digits;
-}
-
-static void put_pair(char **at, struct ckpt_alike_pair pair)
-{
-	put_hex(at, pair.sum, HEX_32);
-	put_hex(at, pair.weighed, HEX_32);
-}
-
-/* How many pairs of each group have room. */
-static uint32_t room_for(size_t groups)
-{
-	_Static_assert(1 + 16 * (HEAD + 2 * HEX_32) < CKPT_ALIKE_TEXT &&
-			       1 + 4 * (HEAD + 2 * HEX_32 * CKPT_ALIKE_LEVELS) < CKPT_ALIKE_TEXT &&
-			       CKPT_ALIKE_GROUPS == 16,
-		"the most groups, and those of which all levels are told, have room");
-	size_t times = ckpt_min_u64(4 / groups, CKPT_ALIKE_TIMES);
-
-	return times > 0 ? (uint32_t)(times * CKPT_ALIKE_LEVELS) : 1;
-}
-
-void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT])
-{
-	char *at = out;
-
-	*at = 0;
-	if (alike->mode == CKPT_ALIKE_NONE || alike->group_count == 0)
-		return;
-	*at++ = (char)alike->mode;
-	for (size_t i = 0; i < alike->group_count; i++) {
-		const struct ckpt_alike_sums *s = &alike->sums[i];
-
-		*at++ = ',';
-		put_hex(&at, s->group, HEX_64);
-		put_hex(&at, s->sum, HEX_64);
-		put_hex(&at, s->deep, HEX_32);
-		put_hex(&at, s->kind, HEX_32);
-		put_pair(&at, s->samples);
-		for (uint32_t k = 0; k < room_for(alike->group_count); k++)
-			put_pair(&at, s->pairs[k]);
-	}
-}
-
-/* False: not so many lower-case hexadecimal digits. */
-static bool take_hex(const char **at, int digits, uint64_t *ret_value)
-{
-	uint64_t value = 0;
-
-	for (int i = 0; i < digits; i++) {
-		char c = (*at)[i];
-
-		if (c >= '0' && c <= '9')
-			value = value << 4 | (uint64_t)(c - '0');
-		else if (c >= 'a' && c <= 'f')
-			value = value << 4 | (uint64_t)(c - 'a' + 10);
-		else
-			return false;
-	}
-	*at += digits;
-	*ret_value = value;
-	return true;
-}
-
-static bool take_hex32(const char **at, uint32_t *ret_value)
-{
-	uint64_t value;
-
-	if (!take_hex(at, HEX_32, &value))
-		return false;
-	*ret_value = (uint32_t)value;
-	return true;
-}
-
-static bool take_pair(const char **at, struct ckpt_alike_pair *ret_pair)
-{
-	return take_hex32(at, &ret_pair->sum) && take_hex32(at, &ret_pair->weighed);
-}
-
-static bool read_sums(const char **at, struct ckpt_alike_sums *s)
-{
-	if (*(*at)++ != ',' || !take_hex(at, HEX_64, &s->group) || !take_hex(at, HEX_64, &s->sum) ||
-		!take_hex32(at, &s->deep) || !take_hex32(at, &s->kind) ||
-		!take_pair(at, &s->samples))
-		return false;
-	while (**at && **at != ',') {
-		if (s->told == CKPT_COUNT(s->pairs) || !take_pair(at, &s->pairs[s->told]))
-			return false;
-		s->told++;
-	}
-	return s->told == 1 || (s->told > 0 && s->told % CKPT_ALIKE_LEVELS == 0);
-}
-
-static int put_entry(struct ckpt_alike_told *told, const struct ckpt_alike_entry *entry)
-{
-	if (told->count == told->room) {
-		size_t room = ckpt_max_u64(16, told->room * 2);
-		struct ckpt_alike_entry *grown =
-			ckpt_realloc_array(told->entries, room, sizeof(*grown));
-
-		if (!grown)
-			return -ENOMEM;
-		told->entries = grown;
-		told->room = room;
-	}
-	told->entries[told->count++] = *entry;
-	return 0;
-}
-
-int ckpt_alike_hear(struct ckpt_alike_told *told, uint32_t rank, const char *text, const char *key,
-	struct ckpt_error *err)
-{
-	const char *at = text;
-
-	/* A rank that has nothing to compare leaves the others to compare what they have. */
-	if (!*at)
-		return 0;
-	char mode = *at++;
-	if (mode != CKPT_ALIKE_FULL && mode != CKPT_ALIKE_SAMPLES)
-		return ckpt_fail(err, CKPT_EFORMAT,
-			"%s of the exchange: digests of a kind that is not known", key);
-	while (*at) {
-		struct ckpt_alike_entry entry = {.rank = rank};
-
-		if (!read_sums(&at, &entry.sums))
-			return ckpt_fail(err, CKPT_EFORMAT,
-				"%s of the exchange: its digests of replicas are malformed", key);
-		if (put_entry(told, &entry) < 0)
-			return ckpt_fail(err, -ENOMEM, "out of memory");
-	}
-	return 0;
-}
-
-void ckpt_alike_forget(struct ckpt_alike_told *told)
-{
-	ckpt_free(told->entries);
-	*told = (struct ckpt_alike_told){0};
-}
-
-/* Comparing. */
 
 static int by_number(uint64_t a, uint64_t b)
 {
@@ -238,6 +82,15 @@ static bool has_group(const struct ckpt_alike *own, uint64_t group)
 	return false;
 }
 
+/* Of how many pairs both have told, and at most `most`. */
+static uint32_t least_told(
+	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b, uint32_t most)
+{
+	uint32_t least = a->told < b->told ? a->told : b->told;
+
+	return least < most ? least : most;
+}
+
 /*
  * From the last level on: one tensor that explains what differs there is known on all levels before it. Returns
  * how many differ; about, if not *exact.
@@ -250,7 +103,7 @@ static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *o
 	struct ckpt_alike_pair known = {0};
 	size_t count = 0;
 
-	for (uint32_t level = a->told == 1 || b->told == 1 ? 1 : CKPT_ALIKE_LEVELS; level-- > 0;) {
+	for (uint32_t level = least_told(a, b, CKPT_ALIKE_LEVELS); level-- > 0;) {
 		struct ckpt_alike_pair left = minus(minus(x[level], y[level]), known);
 
 		if (left.sum == 0 && left.weighed == 0)
@@ -275,7 +128,7 @@ static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *o
 static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b)
 {
-	uint32_t least = a->told < b->told ? a->told : b->told;
+	uint32_t least = least_told(a, b, CKPT_COUNT(a->pairs));
 	uint32_t times = least < CKPT_ALIKE_LEVELS ? 1 : least / CKPT_ALIKE_LEVELS;
 	size_t sum = 0;
 

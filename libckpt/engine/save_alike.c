@@ -160,6 +160,9 @@ void ckpt_save_note_alike(struct ckpt_save *save)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"step %llu is committed, and %s: what one rank holds was saved for all",
 			(unsigned long long)save->step, x->differ);
+	/* Also where this rank has compared nothing: all ranks count the same commits. */
+	if (x->outcome.alike && !x->differ[0])
+		ckpt_alike_next_turn(&core->alike_proved);
 	if (save->alike.mode == CKPT_ALIKE_NONE)
 		return;
 	/* Where ranks do not have a proof of the same, samples alone were compared: then all begin anew. */

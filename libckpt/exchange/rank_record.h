@@ -11,7 +11,7 @@
 /* Of what something failed with, the final NUL included. */
 #define CKPT_REASON_CHARS 640
 /* Of digests of what several ranks hold alike. */
-#define CKPT_ALIKE_CHARS  1344
+#define CKPT_ALIKE_CHARS  772
 
 /* How something ended, and what. */
 struct ckpt_verdict {

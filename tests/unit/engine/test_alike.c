@@ -10,6 +10,9 @@
 #include <ckpt/types.h>
 #include "base/fail.h"
 #include "engine/alike.h"
+#include "exchange/rank_record.h"
+#include "format/index.h"
+#include "format/layout.h"
 
 #define RANKS   6
 #define TENSORS 200
@@ -24,6 +27,7 @@ struct scene {
 	struct ckpt_alike own; /* rank 0's */
 	struct ckpt_alike_told told;
 	struct ckpt_alike_proved proved;
+	uint32_t turn;
 	struct ckpt_error err;
 };
 
@@ -78,6 +82,7 @@ static void tell(struct scene *s, uint32_t rank, enum ckpt_alike_mode mode, uint
 	else
 		ckpt_alike_unprove(&s->proved);
 	assert_int_equal(ckpt_alike_know(&alike, &s->proved), mode == CKPT_ALIKE_SAMPLES);
+	alike.turn = s->turn;
 	assert_int_equal(ckpt_alike_take(&alike, mode, seed, rank == 0), 0);
 	ckpt_alike_encode(&alike, text);
 	assert_true(strlen(text) < CKPT_ALIKE_TEXT);
@@ -159,6 +164,78 @@ static void test_any_line_in_the_end(void **state)
 	}
 }
 
+/* Two ranks, with one tensor whose rows alternate in the memory of rank 1. How many turns find that it differs. */
+static unsigned count_turns(struct scene *s, char *const data[2], size_t row)
+{
+	const int64_t shape[] = {2, (int64_t)row};
+	const int64_t across[] = {1, 2};
+	unsigned found = 0;
+
+	for (s->turn = 0; s->turn < CKPT_ALIKE_TURNS; s->turn++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			struct ckpt_alike alike = {0};
+			char text[CKPT_ALIKE_TEXT];
+
+			s->tensors[0] = (struct ckpt_tensor){.name = "large",
+				.dtype = CKPT_U8,
+				.ndim = 2,
+				.shape = shape,
+				.strides = rank == 1 ? across : NULL,
+				.data = data[rank]};
+			assert_int_equal(
+				ckpt_alike_give(&alike, GROUP, s->tensors, 1, NULL, &s->err), 0);
+			assert_int_equal(ckpt_alike_look(&alike), 0);
+			ckpt_alike_prove(&s->proved, &alike);
+			assert_true(ckpt_alike_know(&alike, &s->proved));
+			alike.turn = s->turn;
+			assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_SAMPLES, 1, false), 0);
+			ckpt_alike_encode(&alike, text);
+			assert_int_equal(ckpt_alike_hear(&s->told, rank, text, "here", &s->err), 0);
+			ckpt_alike_clear(&alike);
+		}
+		found += ckpt_alike_compare(&s->told, &s->own).groups > 0;
+		ckpt_alike_forget(&s->told);
+	}
+	return found;
+}
+
+/* Any byte of what is known is read at one turn of 64, and at no other, however the tensor lies. */
+static void test_every_byte_in_turn(void **state)
+{
+	struct scene *s = *state;
+	const size_t piece = 65536;
+	const size_t row = 35 * piece + 100;
+	const size_t at[] = {12345, 63 * piece + 1, row, 69 * piece + 65535, 2 * row - 90};
+	char *const data[] = {malloc(2 * row), malloc(2 * row)};
+
+	for (size_t i = 0; i < 2 * row; i++)
+		data[0][i] = data[1][i % row * 2 + i / row] = (char)(i * 7 + (i >> 8));
+	assert_int_equal(count_turns(s, data, row), 0);
+	for (size_t i = 0; i < CKPT_COUNT(at); i++) {
+		data[0][at[i]] ^= 1;
+		assert_int_equal(count_turns(s, data, row), 1);
+		data[0][at[i]] ^= 1;
+	}
+	free(data[0]);
+	free(data[1]);
+}
+
+/* Ranks that have counted other commits have read other bytes: they compare samples, and all count anew. */
+static void test_another_turn(void **state)
+{
+	struct scene *s = *state;
+
+	for (uint32_t turn = 0; turn < CKPT_ALIKE_TURNS; turn++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			s->turn = (turn + rank) % CKPT_ALIKE_TURNS;
+			tell(s, rank, CKPT_ALIKE_SAMPLES, 1, TENSORS, 0);
+		}
+		assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 0);
+		assert_true(s->told.mixed);
+		ckpt_alike_forget(&s->told);
+	}
+}
+
 static void test_many_tensors(void **state)
 {
 	struct scene *s = *state;
@@ -221,10 +298,80 @@ static void test_who(void **state)
 	check_words(&f, "rank 0 of the 6 ranks that hold it holds other bytes");
 }
 
-/* A job of 16,384 ranks: each tells a KiB at most, and the one that is odd is found, whichever it is. */
+/* What a rank tells of a step, with the longest name of a node and the largest numbers: heard. How long it is. */
+static size_t hear_record(struct scene *s, uint32_t rank, const char *text)
+{
+	struct ckpt_rank_record record = {.verdict = {.generation = CKPT_GENERATION_MAX,
+						  .step = CKPT_STEP_MAX,
+						  .nonce = UINT64_MAX},
+		.rank = {.rank = CKPT_WORLD_MAX - 1,
+			.attempt = "0123456789abcdef",
+			.index_bytes = CKPT_INDEX_MAX,
+			.shard_bytes = CKPT_SHARD_BYTES_MAX}};
+	struct ckpt_buf buf = {0};
+
+	memset(record.rank.node, 'n', sizeof(record.rank.node) - 1);
+	(void)snprintf(record.alike, sizeof(record.alike), "%s", text);
+	assert_int_equal(ckpt_rank_record_encode(&record, &buf), 0);
+	memset(&record, 0, sizeof(record));
+	assert_int_equal(ckpt_rank_record_decode(buf.data, buf.len, "here", NULL, &record), 0);
+	assert_int_equal(ckpt_alike_hear(&s->told, rank, record.alike, "here", &s->err), 0);
+	size_t length = buf.len;
+	ckpt_buf_free(&buf);
+	return length;
+}
+
+/* Of a rank that is in so many groups. */
+static size_t record_of_groups(struct scene *s, size_t groups)
+{
+	struct ckpt_alike alike = {0};
+	char text[CKPT_ALIKE_TEXT];
+
+	for (size_t i = 0; i < groups; i++) {
+		s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &s->shape,
+			.data = s->data[0][i]};
+		assert_int_equal(
+			ckpt_alike_give(&alike, GROUP + i, &s->tensors[i], 1, NULL, &s->err), 0);
+	}
+	assert_int_equal(ckpt_alike_look(&alike), 0);
+	assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
+	ckpt_alike_encode(&alike, text);
+	size_t length = hear_record(s, 0, text);
+	/* All that is told of the groups is heard. */
+	assert_int_equal(s->told.count, groups);
+	for (size_t i = 0; i < groups; i++) {
+		const struct ckpt_alike_sums *heard = &s->told.entries[i].sums;
+
+		assert_true(heard->group == alike.sums[i].group);
+		assert_true(heard->sum == alike.sums[i].sum);
+		assert_int_equal(heard->deep, alike.sums[i].deep);
+		assert_int_equal(heard->kind, alike.sums[i].kind);
+		assert_memory_equal(
+			&heard->samples, &alike.sums[i].samples, sizeof(heard->samples));
+		assert_memory_equal(
+			heard->pairs, alike.sums[i].pairs, heard->told * sizeof(*heard->pairs));
+	}
+	ckpt_alike_forget(&s->told);
+	ckpt_alike_clear(&alike);
+	return length;
+}
+
+/* The whole record of a rank, and not only its digests. */
+static void test_a_kib_each(void **state)
+{
+	struct scene *s = *state;
+
+	for (size_t groups = 1; groups <= CKPT_ALIKE_GROUPS; groups++)
+		assert_in_range(record_of_groups(s, groups), 1, groups <= 11 ? 1024 : 1280);
+}
+
+/* Each rank of many tells a KiB at most, and the one that is odd is found, whichever it is. */
 static void test_many_ranks(void **state)
 {
-	enum { WORLD = 16384 };
+	static const uint32_t worlds[] = {1024, 16384};
 	struct scene *s = *state;
 	char text[CKPT_ALIKE_TEXT];
 	char odd[CKPT_ALIKE_TEXT];
@@ -237,20 +384,19 @@ static void test_many_ranks(void **state)
 	struct ckpt_alike other = s->own;
 	other.sums[0] = s->told.entries[1].sums;
 	ckpt_alike_encode(&other, odd);
-	assert_true(strlen(text) < 1024);
-	for (uint32_t at = 0; at < WORLD; at += WORLD / 3) {
-		ckpt_alike_forget(&s->told);
-		for (uint32_t rank = 0; rank < WORLD; rank++)
-			assert_int_equal(ckpt_alike_hear(&s->told, rank, rank == at ? odd : text,
-						 "here", &s->err),
-				0);
-		struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
-		assert_int_equal(f.ranks, WORLD);
-		assert_true(f.minority);
-		assert_int_equal(f.count, 1);
-		assert_int_equal(f.odd[0], at);
-		assert_string_equal(f.names[0], s->names[17]);
-	}
+	for (size_t i = 0; i < CKPT_COUNT(worlds); i++)
+		for (uint32_t at = 0; at < worlds[i]; at += worlds[i] - 1) {
+			ckpt_alike_forget(&s->told);
+			for (uint32_t rank = 0; rank < worlds[i]; rank++)
+				assert_in_range(
+					hear_record(s, rank, rank == at ? odd : text), 1, 1024);
+			struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &s->own);
+			assert_int_equal(f.ranks, worlds[i]);
+			assert_true(f.minority);
+			assert_int_equal(f.count, 1);
+			assert_int_equal(f.odd[0], at);
+			assert_string_equal(f.names[0], s->names[17]);
+		}
 }
 
 /* One rank has a proof and another one has none: what both have samples of is compared. */
@@ -367,7 +513,8 @@ static void test_malformed(void **state)
 	struct ckpt_alike alike = {0};
 	char text[CKPT_ALIKE_TEXT];
 
-	for (const char *const *bad = (const char *const[]){"x", "f,", "ff", "f,12", "s,zz", NULL};
+	for (const char *const *bad = (const char *const[]){"x", "f", "f,", "fA", "fB", "fBzz",
+		     "fNzz", "f9", NULL};
 		*bad; bad++) {
 		assert_int_equal(ckpt_alike_hear(&s->told, 1, *bad, "here", &s->err), CKPT_EFORMAT);
 		ckpt_error_clear(&s->err);
@@ -382,15 +529,21 @@ static void test_malformed(void **state)
 	assert_int_equal(ckpt_alike_take(&alike, CKPT_ALIKE_FULL, 1, false), 0);
 	ckpt_alike_encode(&alike, text);
 	ckpt_alike_clear(&alike);
-	/* Cut off anywhere it is no digest, unless a level ends there. */
-	for (size_t length = strlen(text) - 1; length > 1; length--) {
-		text[length] = 0;
-		int r = ckpt_alike_hear(&s->told, 1, text, "here", &s->err);
-		if (length < 82 || (length - 66) % 16)
-			assert_int_equal(r, CKPT_EFORMAT);
+	/* Cut off anywhere, with anything behind its end, or with a bit there that means nothing, it is no digest. */
+	size_t whole = strlen(text);
+	char bad[CKPT_ALIKE_TEXT + 1];
+	for (size_t length = 1; length < whole; length++) {
+		memcpy(bad, text, length);
+		bad[length] = 0;
+		assert_int_equal(ckpt_alike_hear(&s->told, 1, bad, "here", &s->err), CKPT_EFORMAT);
 		ckpt_error_clear(&s->err);
 	}
-	text[1] = ';';
+	for (const char *c = "A.,"; *c; c++) {
+		(void)snprintf(bad, sizeof(bad), "%s%c", text, *c);
+		assert_int_equal(ckpt_alike_hear(&s->told, 1, bad, "here", &s->err), CKPT_EFORMAT);
+		ckpt_error_clear(&s->err);
+	}
+	text[whole - 1]++;
 	assert_int_equal(ckpt_alike_hear(&s->told, 1, text, "here", &s->err), CKPT_EFORMAT);
 }
 
@@ -400,9 +553,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_equal, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_every_bit, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_any_line_in_the_end, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_every_byte_in_turn, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_another_turn, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_tensors, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_a_kib_each, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_ranks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_mixed, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),

@@ -147,6 +147,74 @@ static void test_by_the_register_and_samples(void **state)
 	by_the_register(*state, 3, 3);
 }
 
+/* A save of rank 1 that has looked at what it holds, and fails then. */
+static void refuse(struct crew *s, uint64_t step)
+{
+	struct core_rig *rig = &s->rank[1];
+
+	assert_int_equal(put_together(s, 1, step), 0);
+	(void)ckpt_fail(&rig->err, -ENOMEM, "out of memory");
+	ckpt_save_refuse(s->save[1], &rig->err);
+	core_rig_run(rig);
+}
+
+/*
+ * What samples do not look at becomes different: one of 64 commits in a row reads it, whatever the numbers of the
+ * steps are. A step that is of no rank counts for none of them, so that nobody reads everything again after it.
+ */
+static void test_every_byte_in_64_saves(void **state)
+{
+	const uint64_t failing = 5;
+	struct crew *s = *state;
+	uint64_t n = 1;
+	int r = 0;
+
+	crew_open_all(s, 2, 2, 60000);
+	for (; n <= 66 && r == 0; n++) {
+		words[1][WORDS - 10] ^= n == 2;
+		if (n == failing)
+			refuse(s, 64 * n);
+		else
+			begin(s, 1, 64 * n);
+		begin(s, 0, 64 * n);
+		assert_int_equal(
+			s->save[0]->alike.mode, n == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		crew_sleep(s, 20000);
+		r = end(s, 0);
+		assert_int_equal(end(s, 1) == 0, r == 0);
+		if (n == failing) {
+			assert_int_equal(r, CKPT_EABORTED);
+			r = 0;
+		}
+	}
+	assert_int_equal(r, CKPT_EREPLICA);
+	assert_true(n > failing + 1);
+	words[1][WORDS - 10] ^= 1;
+}
+
+/* A rank that could not look at what it holds counts the commit as the others do: nobody begins anew. */
+static void test_a_rank_that_has_looked_at_nothing(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 60000);
+	for (uint64_t step = 1; step <= 4; step++) {
+		assert_int_equal(put_together(s, 1, step), 0);
+		assert_int_equal(
+			s->save[1]->alike.mode, step == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		/* As where there is no memory for it. */
+		if (step == 2)
+			ckpt_alike_clear(&s->save[1]->alike);
+		ckpt_save_post(s->save[1]);
+		begin(s, 0, step);
+		assert_int_equal(
+			s->save[0]->alike.mode, step == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		crew_sleep(s, 20000);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(end(s, rank), 0);
+	}
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
 
 int main(void)
@@ -155,6 +223,8 @@ int main(void)
 		TEST(test_no_memory),
 		TEST(test_by_the_register),
 		TEST(test_by_the_register_and_samples),
+		TEST(test_every_byte_in_64_saves),
+		TEST(test_a_rank_that_has_looked_at_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

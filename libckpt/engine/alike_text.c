@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank tells of what it holds alike, as text: so short that its whole record takes a KiB. */
+#include "engine/alike.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+
+/* A letter says how the digests were made, a digit how many pairs are told of each group. The groups follow. */
+#define HEAD_CHARS   2
+/* Of a group: its number, the upper half of the sum, `deep`, `kind`, the samples. */
+#define GROUP_BYTES  (8 + 4 + 4 + 4 + 8)
+#define PAIR_BYTES   8
+/* Of all groups, where these are few enough: the fewer they are, the more pairs of each are told. */
+#define DETAIL_BYTES 396
+
+/* The alphabet of base64 for names of files (RFC 4648, section 5). */
+static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+struct bits {
+	uint32_t value;
+	unsigned count;
+};
+
+static void put(char **at, struct bits *held, uint64_t value, unsigned bytes)
+{
+	while (bytes-- > 0) {
+		held->value = held->value << 8 | (uint8_t)(value >> 8 * bytes);
+		for (held->count += 8; held->count >= 6; held->count -= 6)
+			*(*at)++ = digits[held->value >> (held->count - 6) & 63];
+	}
+}
+
+static void put_pair(char **at, struct bits *held, struct ckpt_alike_pair pair)
+{
+	put(at, held, pair.sum, 4);
+	put(at, held, pair.weighed, 4);
+}
+
+static uint32_t pairs_told(size_t groups)
+{
+	size_t pairs = ckpt_max_u64(DETAIL_BYTES / groups, GROUP_BYTES) - GROUP_BYTES;
+
+	pairs /= PAIR_BYTES;
+	if (pairs < CKPT_ALIKE_LEVELS)
+		return (uint32_t)ckpt_max_u64(pairs, 1);
+	pairs = ckpt_min_u64(pairs / CKPT_ALIKE_LEVELS, CKPT_ALIKE_TIMES);
+	return (uint32_t)(pairs * CKPT_ALIKE_LEVELS);
+}
+
+void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT])
+{
+	_Static_assert(HEAD_CHARS + (CKPT_ALIKE_GROUPS * (GROUP_BYTES + PAIR_BYTES) * 4 + 2) / 3 <
+				       CKPT_ALIKE_TEXT &&
+			       HEAD_CHARS + (DETAIL_BYTES * 4 + 2) / 3 < CKPT_ALIKE_TEXT &&
+			       CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS < 64,
+		"there is room for the most groups and pairs");
+	struct bits held = {0};
+	char *at = out;
+
+	*at = 0;
+	if (alike->mode == CKPT_ALIKE_NONE || alike->group_count == 0)
+		return;
+	uint32_t told = pairs_told(alike->group_count);
+	*at++ = (char)alike->mode;
+	*at++ = digits[told];
+	for (size_t i = 0; i < alike->group_count; i++) {
+		const struct ckpt_alike_sums *s = &alike->sums[i];
+
+		CKPT_ASSERT((uint32_t)s->sum == s->pairs[0].sum);
+		put(&at, &held, s->group, 8);
+		put(&at, &held, s->sum >> 32, 4);
+		put(&at, &held, s->deep, 4);
+		put(&at, &held, s->kind, 4);
+		put_pair(&at, &held, s->samples);
+		for (uint32_t k = 0; k < told; k++)
+			put_pair(&at, &held, s->pairs[k]);
+	}
+	if (held.count > 0)
+		*at++ = digits[held.value << (6 - held.count) & 63];
+	*at = 0;
+}
+
+static bool take_digit(const char **at, uint32_t *ret_value)
+{
+	const char *found = **at ? strchr(digits, **at) : NULL;
+
+	if (!found)
+		return false;
+	(*at)++;
+	*ret_value = (uint32_t)(found - digits);
+	return true;
+}
+
+/* At most 8 bytes. False: there are not as many. */
+static bool take(const char **at, struct bits *held, unsigned bytes, uint64_t *ret_value)
+{
+	uint64_t value = 0;
+
+	while (bytes-- > 0) {
+		while (held->count < 8) {
+			uint32_t digit;
+
+			if (!take_digit(at, &digit))
+				return false;
+			held->value = held->value << 6 | digit;
+			held->count += 6;
+		}
+		held->count -= 8;
+		value = value << 8 | (held->value >> held->count & 255);
+	}
+	*ret_value = value;
+	return true;
+}
+
+static bool take_32(const char **at, struct bits *held, uint32_t *ret_value)
+{
+	uint64_t value;
+
+	if (!take(at, held, 4, &value))
+		return false;
+	*ret_value = (uint32_t)value;
+	return true;
+}
+
+static bool take_pair(const char **at, struct bits *held, struct ckpt_alike_pair *ret_pair)
+{
+	return take_32(at, held, &ret_pair->sum) && take_32(at, held, &ret_pair->weighed);
+}
+
+static bool take_sums(const char **at, struct bits *held, struct ckpt_alike_sums *s)
+{
+	uint32_t upper;
+
+	if (!take(at, held, 8, &s->group) || !take_32(at, held, &upper) ||
+		!take_32(at, held, &s->deep) || !take_32(at, held, &s->kind) ||
+		!take_pair(at, held, &s->samples))
+		return false;
+	for (uint32_t k = 0; k < s->told; k++)
+		if (!take_pair(at, held, &s->pairs[k]))
+			return false;
+	s->sum = (uint64_t)upper << 32 | s->pairs[0].sum;
+	return true;
+}
+
+/* The end of the text, without bits that mean nothing. */
+static bool is_end(const char *at, struct bits held)
+{
+	return !*at && (held.value & ((1U << held.count) - 1)) == 0;
+}
+
+static bool is_told(uint32_t told)
+{
+	return told > 0 &&
+	       (told < CKPT_ALIKE_LEVELS || (told % CKPT_ALIKE_LEVELS == 0 &&
+						    told <= CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS));
+}
+
+static int put_entry(struct ckpt_alike_told *told, const struct ckpt_alike_entry *entry)
+{
+	if (told->count == told->room) {
+		size_t room = ckpt_max_u64(16, told->room * 2);
+		struct ckpt_alike_entry *grown =
+			ckpt_realloc_array(told->entries, room, sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		told->entries = grown;
+		told->room = room;
+	}
+	told->entries[told->count++] = *entry;
+	return 0;
+}
+
+static int malformed(const char *key, struct ckpt_error *err)
+{
+	return ckpt_fail(err, CKPT_EFORMAT,
+		"%s of the exchange: its digests of replicas are malformed", key);
+}
+
+int ckpt_alike_hear(struct ckpt_alike_told *told, uint32_t rank, const char *text, const char *key,
+	struct ckpt_error *err)
+{
+	struct bits held = {0};
+	const char *at = text;
+	uint32_t pairs;
+
+	/* A rank that has nothing to compare leaves the others to compare what they have. */
+	if (!*at)
+		return 0;
+	char mode = *at++;
+	if (mode != CKPT_ALIKE_FULL && mode != CKPT_ALIKE_SAMPLES)
+		return ckpt_fail(err, CKPT_EFORMAT,
+			"%s of the exchange: digests of a kind that is not known", key);
+	if (!take_digit(&at, &pairs) || !is_told(pairs))
+		return malformed(key, err);
+	do {
+		struct ckpt_alike_entry entry = {.rank = rank, .sums.told = pairs};
+
+		if (!take_sums(&at, &held, &entry.sums))
+			return malformed(key, err);
+		if (put_entry(told, &entry) < 0)
+			return ckpt_fail(err, -ENOMEM, "out of memory");
+	} while (!is_end(at, held));
+	return 0;
+}
+
+void ckpt_alike_forget(struct ckpt_alike_told *told)
+{
+	ckpt_free(told->entries);
+	*told = (struct ckpt_alike_told){0};
+}
