@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
-from ._buffers import decide
 from ._differences import patterns_of
 from ._door import apart
 from ._early import check_early
@@ -240,7 +239,7 @@ class Checkpointer:
         tensors of optimizers' state: of plain tensors of these names every rank has its own, and
         gets it back on as many ranks. What is named so of a parameter goes for its state in
         optimizers, too. Names are those in the checkpoint: without a prefix in the module under
-        "model". Buffers of modules that differ by rank when a run saves first need no names.
+        "model".
     replicas: what to do when ranks hold different bytes of what all of them must have alike, and
         one saves for all: "check" fails the step on all ranks, with ReplicaMismatchError; "warn"
         commits it as it is, says so, and says so again when it is resumed. The same on all ranks.
@@ -475,14 +474,8 @@ class Checkpointer:
         if not self._wait_for_last(save):
             return save
         try:
-            decide(self._planner, engine, state, number, self._core.deadline)
             snapshot = self._planner.snapshot(state)
             self._prepare(snapshot)
-        except (errors.AbortedError, errors.DeadlineError, errors.NetworkError) as error:
-            # The ranks have not met.
-            save._refuse(error)
-            self._not_started(save, error)
-            return save
         except BaseException as error:
             save._refuse(error)
             raise
@@ -498,24 +491,20 @@ class Checkpointer:
             self._skip(save, error)
             return save
         except errors.CheckpointError as error:
-            self._not_started(save, error)
+            if error.step is None:
+                error.step = number
+            explained(error, engine.path, engine)
+            # What failed after it had started is in the library's log already.
+            if save._failure is None:
+                logger.error("save of step %d to %s failed: %s", number, engine.path, error)
+            save._fail(error)
+            save._settled = save._told = True
+            self._judge(error)
             return save
         self._core.saves.append(save)
         self._last = save if same else None
         save._loop_time = time.perf_counter() - start
         return save
-
-    def _not_started(self, save: Save, error: errors.CheckpointError) -> None:
-        engine, step = self._core.engine, save.step
-        if error.step is None:
-            error.step = step
-        explained(error, engine.path, engine)
-        # What failed after it had started is in the library's log already.
-        if save._failure is None:
-            logger.error("save of step %d to %s failed: %s", step, engine.path, error)
-        save._fail(error)
-        save._settled = save._told = True
-        self._judge(error)
 
     def wait_staged(self) -> None:
         """
@@ -726,7 +715,7 @@ class Checkpointer:
         return found
 
     def _read_into(self, state: dict[str, Any], tolerated: list[str], reader: Any) -> None:
-        stayed, own_buffers = restore(
+        self._kept |= restore(
             reader,
             state,
             allow_pickle=self._allow_pickle,
@@ -735,8 +724,6 @@ class Checkpointer:
             exact=self._lived is not None,
             kept=self._kept,
         )
-        self._kept |= stayed
-        self._planner.own_buffers(own_buffers)
         reader.adopt()
         if reader.differ:
             warnings.warn(

@@ -396,8 +396,6 @@ class Engine:
         self.peers = ranks.peers if ranks else ()
         #: what the ranks of several nodes mean by their names
         self.names = ranks.names() if ranks else None
-        #: how the ranks have met; None: not through the job's key-value store
-        self.opening = ranks.opening if ranks else None
         self._service = ranks.service if ranks else None
         self.pid = os.getpid()
         self.ptr: Any = None

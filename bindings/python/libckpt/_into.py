@@ -134,11 +134,10 @@ def same_bits(a: Any, b: torch.Tensor) -> bool:
 
     if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(bits_of(a), bits_of(b).to(a.device))
+    return torch.equal(_bits(a), _bits(b).to(a.device))
 
 
-def bits_of(value: torch.Tensor) -> torch.Tensor:
-    """Its elements, row-major, as bytes."""
+def _bits(value: torch.Tensor) -> torch.Tensor:
     import torch
 
     return memory_of(value).detach().contiguous().flatten().view(torch.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._errors import FormatError, MismatchError
+from ._errors import MismatchError
 from ._reader import Reader
 from ._typed import Json
 
@@ -43,38 +43,12 @@ class Origin(NamedTuple):
         return Origin(reader.meta(first), own, first, False, node)
 
 
-def own_buffers(reader: Reader, meta: dict[str, Json]) -> list[str] | None:
-    """
-    Of which buffers the ranks found out, before the first save, that each has its own. None: they
-    were not compared.
-    """
-    names = meta.get("own_buffers")
-    if names is None:
-        return None
-    if type(names) is not list or not all(type(name) is str for name in names):
-        raise FormatError(
-            f"step {reader.step}: its state is malformed: own_buffers is no list of names",
-            step=reader.step,
-        )
-    return names
-
-
-def borrowed_buffers(reader: Reader, origin: Origin) -> list[str]:
-    """A word on those of them that are another rank's now, where the ranks are others."""
-    meta = origin.meta or {}
-    names = sorted(set(own_buffers(reader, meta) or ()) & set(meta.get("per_rank") or ()))
-    if origin.whole or not names:
-        return []
-    some = ", ".join(map(repr, names[:LISTED])) + (", ..." if len(names) > LISTED else "")
-    return [f"the buffers {some} are those of rank {origin.rank}: each rank had its own"]
-
-
 def check_world(reader: Reader, origin: Origin) -> None:
-    """What the user has named as every rank's own has no meaning on another number of ranks."""
+    """What every rank had of its own has no meaning on another number of ranks."""
     meta = origin.meta or {}
-    names = sorted(set(meta.get("per_rank") or ()) - set(own_buffers(reader, meta) or ()))
-    if origin.whole or not names:
+    if origin.whole or not meta.get("per_rank"):
         return
+    names = sorted(meta["per_rank"])
     some = ", ".join(map(repr, names[:LISTED])) + (", ..." if len(names) > LISTED else "")
     where = "" if origin.node is None else f", and its files are on node {origin.node}"
     raise MismatchError(

@@ -53,17 +53,12 @@ class Ranks(NamedTuple):
     near: Near | None = None
     #: patterns of the names of plain tensors of which every rank has its own
     per_rank: tuple[str, ...] = ()
-    #: names of buffers of which the ranks have found it out; None: that is not decided
-    own_buffers: frozenset[str] | None = None
 
     def is_own(self, name: str, value: Any) -> bool:
-        """True for a plain tensor of which every rank has its own."""
+        """True for a plain tensor of which every rank has its own, by what the user has said."""
         return (
             self.world > 1
-            and (
-                name in (self.own_buffers or ())
-                or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.per_rank)
-            )
+            and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.per_rank)
             and not is_spread(value)
         )
 

@@ -41,7 +41,7 @@ from ._module_load import ModuleLoad
 from ._modules import parameter_names, strip_wrappers, unwrap
 from ._optimizer import NO_OPTIONS, match_groups, name_parameters, parameters
 from ._optimizer import has_own_say as optimizer_has_own_say
-from ._origin import Origin, borrowed_buffers, check_world, own_buffers
+from ._origin import Origin, check_world
 from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress
@@ -72,11 +72,11 @@ def restore(
     tolerated: Sequence[str] = (),
     exact: bool = False,
     kept: Collection[Path] = (),
-) -> tuple[set[Path], list[str] | None]:
+) -> set[Path]:
     """
     Brings `state` back to what the step holds. `tolerated`: patterns over the names of what may be
     new or gone. `exact`: it was saved or resumed before, so that settings which are new go, but for
-    those that are `kept`. Returns those that have stayed, and own_buffers().
+    those that are `kept`. Returns those that have stayed.
     """
     origin = Origin.of(reader)
     meta = origin.meta
@@ -100,7 +100,7 @@ def restore(
     reader.read(progress)
     live.apply(meta, state)
     live.warn()
-    return live.stayed, own_buffers(reader, meta)
+    return live.stayed
 
 
 class _Live:
@@ -205,7 +205,7 @@ class _Live:
         self.differences.warn()
         if self._origin.whole:
             return
-        engine, said = self._reader.engine, borrowed_buffers(self._reader, self._origin)
+        engine, said = self._reader.engine, []
         if self._origin.own is None:
             said.append("its random number generators are seeded anew")
         if self._kept:

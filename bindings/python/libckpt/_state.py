@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
 from ._alike import Alike, Group, Groups, Slow
 from ._behind import Behind
-from ._buffers import Digests, buffers_by_module, digests_of
 from ._dtypes import name_of
 from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
@@ -347,25 +346,6 @@ class Planner:
         self._groups = Groups(world)
         self._alike = Slow()
 
-    def decide(self, state: dict[str, Any], meet: Callable[[Digests], list[str]]) -> list[str]:
-        """
-        Before the first save: finds out which buffers are each rank's own, and returns their names.
-        `meet` gives the modules whose buffers differ between ranks.
-        """
-        check_state(state)
-        found = buffers_by_module(find_specials(state), self._ranks)
-        names = [name for module in meet(digests_of(found)) for name, _ in found.get(module, ())]
-        self.own_buffers(names)
-        return names
-
-    def own_buffers(self, names: Collection[str] | None) -> None:
-        """Each rank's own are these. None: that is not known, and what was decided stays."""
-        if names is None:
-            return
-        if names or self._ranks.own_buffers:
-            self._walked = self._early = None
-        self._ranks = self._ranks._replace(own_buffers=frozenset(names))
-
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
         check_state(state)
@@ -672,8 +652,6 @@ class _Writer:
         for source in walked.sources:  # what wraps tensors is met only now
             owns.update(source.owns)
         more += f'"per_rank":{dump(owns)},' if owns else ""
-        if self._ranks.own_buffers is not None:
-            more += f'"own_buffers":{dump(sorted(self._ranks.own_buffers))},'
         local = sorted(chain.from_iterable(source.local for source in walked.sources))
         more += f'"local":{dump(local)},' if local else ""
         meta = f'{{"python":{dump(head)},{more}{"".join(parts)[1:]}'.encode()
