@@ -132,7 +132,7 @@ def test_two_at_once(bucket: Bucket, tmp_path: Path) -> None:
     store = save(tmp_path / "store", PARTS, 1)
     shutil.copytree(store, tmp_path / "copy")
     bucket.server.rules(
-        {"do": "delay", "operation": "UploadPart", "part": 2, "times": 1, "delay_ms": 4000}
+        {"do": "delay", "operation": "UploadPart", "part": 2, "times": 1, "delay_ms": 60_000}
     )
     late = bucket.start("ckpt", "upload", store, URL)
     until(lambda: bucket.applied("UploadPart", ".*") >= 2)
