@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import errno
 import functools
-import numbers
 import os
 import signal
 import time
@@ -17,22 +16,33 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
+from ._arguments import (
+    OnError,
+    check_given,
+    count,
+    flag,
+    one_of,
+    patterns,
+    policy,
+    remote_options,
+    retention,
+    seconds,
+    ways,
+)
 from ._differences import patterns_of
 from ._door import apart
 from ._early import check_early
 from ._engine import Engine, Options, check, logger
 from ._fence import Fences
-from ._load import Step, check_step, read_newest, remote_name, store_path
+from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._restore import restore
-from ._save import Progress, Save, callback
-from ._specials import check_state, find_specials, refuse_sharded
+from ._save import Progress, Save
+from ._specials import check_state
 from ._state import SMALL_BYTES, Planner, Snapshot
 from ._twice import explained, note_open
 from ._typed import Path
-
-OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
 #: With on_error="warn", so many saves that fail one after the other raise.
 _PATIENCE = 3
@@ -297,22 +307,22 @@ class Checkpointer:
         from ._exchange import join, open_all, refuse
 
         try:
-            _check_given(progress, state, distributed)
-            self._every, self._on_error = _count("every", every, 1), _policy(on_error)
+            check_given(progress, state, distributed)
+            self._every, self._on_error = count("every", every, 1), policy(on_error)
             options = Options(
-                **_ways(pool_bytes, io, busy, save_timeout),
-                **_retention("", keep_last, keep_every),
+                **ways(pool_bytes, io, busy, save_timeout),
+                **retention("", keep_last, keep_every),
                 new_start=new_start,
-                node_store=_flag("node_store", node_store),
-                **_remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
-                **_retention("remote_", remote_keep_last, remote_keep_every),
-                replicas=_one_of("replicas", replicas, ("check", "warn")),
+                node_store=flag("node_store", node_store),
+                **remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
+                **retention("remote_", remote_keep_last, remote_keep_every),
+                replicas=one_of("replicas", replicas, ("check", "warn")),
                 debug=logger.isEnabledFor(10),
             )
             directory = store_path(path)
-            patience = _seconds("drain_timeout", drain_timeout, zero=True)
-            self._per_rank = _patterns(per_rank)
-            signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
+            patience = seconds("drain_timeout", drain_timeout, zero=True)
+            self._per_rank = patterns(per_rank)
+            signals, grace = signals_of(preempt), seconds("preempt_grace", preempt_grace)
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
@@ -764,100 +774,3 @@ class Checkpointer:
         """Takes the pin off."""
         engine = self._core.engine
         check(engine.work(lib.ckpt_engine_unpin, engine.guard(), check_step(step)))
-
-
-def _ways(pool_bytes: int, io: str, busy: str, save_timeout: float) -> dict[str, Any]:
-    return {
-        "pool_bytes": _count("pool_bytes", pool_bytes, 0) or 0,
-        "io": _one_of("io", io, ("auto", "uring", "threads")),
-        "busy": _one_of("busy", busy, ("wait", "skip")),
-        "save_timeout": _seconds("save_timeout", save_timeout),
-    }
-
-
-def _remote_options(
-    remote: str | os.PathLike[str] | None,
-    every: int | None,
-    bytes_per_s: int | None,
-    grace: int,
-) -> dict[str, Any]:
-    return {
-        "remote_grace": _grace(grace),
-        "remote": remote_name(remote),
-        "remote_every": _count("remote_every", every, 1) or 0,
-        "remote_bytes_per_s": _count("remote_bytes_per_s", bytes_per_s, 1) or 0,
-    }
-
-
-def _check_given(
-    progress: Callable[[Progress], object] | None, state: Any, distributed: bool | None
-) -> None:
-    from ._table import find_group
-
-    callback("progress", progress)
-    if state is not None:
-        check_state(state)
-        if find_group(distributed) is not None:
-            refuse_sharded(find_specials(state))
-
-
-def _retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:
-    return {
-        f"{where}keep_last": _count(f"{where}keep_last", keep_last, 1) or 0,
-        f"{where}keep_every": _count(f"{where}keep_every", keep_every, 1) or 0,
-    }
-
-
-def _grace(seconds: int) -> int:
-    number = _count("remote_grace", seconds, 1)
-    if number is None or number >= 1 << 32:
-        raise ValueError(f"remote_grace={number}: it must be from 1 to 2**32 - 1 seconds")
-    return number
-
-
-def _count(name: str, value: int | None, least: int) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{name} must be an int or None, not {type(value).__qualname__}")
-    number = value.__index__()
-    if not least <= number < 1 << 63:
-        raise ValueError(f"{name}={number}: it must be from {least} to 2**63 - 1, or None")
-    return number
-
-
-def _seconds(name: str, value: float, *, zero: bool = False) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
-    if not (0 < value <= 86400 * 7 or (zero and value == 0)):
-        raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
-    return float(value)
-
-
-def _patterns(per_rank: Iterable[str]) -> tuple[str, ...]:
-    patterns = () if isinstance(per_rank, str) else tuple(per_rank)
-    if isinstance(per_rank, str) or not all(isinstance(one, str) for one in patterns):
-        raise TypeError('per_rank must be a list of patterns, such as ["experts.*"]')
-    return patterns
-
-
-def _flag(name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {type(value).__qualname__}")
-    return value
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: it must be one of {', '.join(map(repr, allowed))}")
-    return value
-
-
-def _policy(on_error: OnError) -> OnError:
-    if not callable(on_error) and not isinstance(on_error, str):
-        raise TypeError(
-            f'on_error must be "warn", "raise" or a function, not {type(on_error).__qualname__}'
-        )
-    if isinstance(on_error, str) and on_error not in ("warn", "raise"):
-        raise ValueError(f'on_error={on_error!r}: it must be "warn", "raise" or a function')
-    return on_error
