@@ -248,10 +248,11 @@ class Checkpointer:
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
         the job has a store of its own.
     rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
-        step is compared with the state, read and verified, in 1 GiB of memory at most on a node,
-        and load_state_dict() of the state's objects is called on throw-away copies, as far as such
-        can be had. The state is not touched. What resume() would raise is in a CheckpointWarning;
-        what was not tried is in the log. docs/states.md says more. False: nothing is tried.
+        step is compared with the state, read and verified, 256 MiB at a time and one rank of a node
+        after the other, and load_state_dict() of the state's objects is called on throw-away
+        copies, as far as such can be had. The state is not touched. What resume() would raise is in
+        a CheckpointWarning; what was not tried is in the log. docs/states.md says more. Nothing is
+        tried by who has resumed a step. False: nothing at all.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all

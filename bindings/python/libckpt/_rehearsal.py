@@ -249,5 +249,6 @@ def _is_finding(error: Exception) -> bool:
 
 
 def _words(error: BaseException) -> str:
-    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {error}{notes}"
+    # Python 3.10 has no notes, which say where the object is.
+    notes: Any = getattr(error, "__notes__", None) or getattr(error, "_libckpt_where", ())
+    return f"{type(error).__name__}: {error}" + "".join(f" ({note})" for note in notes)
