@@ -353,6 +353,8 @@ def all_rehearse(place: Path, layout: str) -> tuple[str, str, list[str]]:
     report = libckpt.rehearse(job.state, place / f"node-{rank}", node_store=True)
     assert report.untried == (), report
     del os.environ["LIBCKPT_NODE"]
+    talking = libckpt.rehearse({"odd": Talks()}, place)
+    assert talking.untried == ("state['odd']: it talks to other ranks",), talking
     odd = {**job.state, "odd": Talks() if rank == 0 else Refuses()}
     try:
         libckpt.rehearse(odd, place)
