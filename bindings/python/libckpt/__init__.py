@@ -46,6 +46,7 @@ from ._errors import (
 from ._load import list_steps, load
 from ._preempt import Preempted
 from ._ranks import PerRank
+from ._rehearse import Rehearsed, rehearse
 from ._save import Progress, Save, SaveInfo
 
 __version__ = VERSION
@@ -75,6 +76,7 @@ __all__ = [
     "Preempted",
     "Progress",
     "QuarantinedError",
+    "Rehearsed",
     "ReplicaMismatchError",
     "Save",
     "SaveInfo",
@@ -92,6 +94,7 @@ __all__ = [
     "__version__",
     "list_steps",
     "load",
+    "rehearse",
 ]
 
 # Shown as libckpt.X wherever they are printed.

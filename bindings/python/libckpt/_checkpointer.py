@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import errno
 import functools
-import numbers
 import os
 import signal
 import time
@@ -17,23 +16,34 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from . import _errors as errors
+from ._arguments import (
+    OnError,
+    check_given,
+    count,
+    flag,
+    one_of,
+    patterns,
+    policy,
+    remote_options,
+    retention,
+    seconds,
+    ways,
+)
 from ._differences import patterns_of
 from ._door import apart
 from ._early import check_early
 from ._engine import Engine, Options, check, logger, text
 from ._fence import Fences
-from ._load import Step, check_step, read_newest, remote_name, store_path
+from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
+from ._rehearsal import Rehearsal
 from ._restore import restore
-from ._save import Progress, Save, callback
-from ._sharded import refuse_sharded
+from ._save import Progress, Save
 from ._specials import check_state
 from ._state import SMALL_BYTES, Planner, Snapshot
 from ._twice import explained, note_open
 from ._typed import Path
-
-OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
 #: With on_error="warn", so many saves that fail one after the other raise.
 _PATIENCE = 3
@@ -58,6 +68,7 @@ class _Core:
         self.drain_timeout = drain_timeout
         self.fences: Fences | None = None
         self.preemption: Preemption | None = None
+        self.rehearsal: Rehearsal | None = None
         #: not yet known to have ended; oldest first
         self.saves: list[Save] = []
         self.waits = 0
@@ -85,6 +96,7 @@ class _Core:
         """Lets what is under way come to its end, and closes. Raises nothing but interrupts."""
         if self.engine.closed or self.engine.foreign:
             return
+        self.end_rehearsal()
         try:
             for save in list(self.saves):
                 save._fence(self.deadline)
@@ -136,8 +148,14 @@ class _Core:
                 stacklevel=5,
             )
 
+    def end_rehearsal(self) -> None:
+        """Gives it up, if there is one."""
+        if self.rehearsal is not None:
+            self.rehearsal.end()
+
     def shut(self) -> None:
         """Closes at once. What is still under way is given up."""
+        self.end_rehearsal()
         if self.fences is not None:
             self.fences.remove()
         if self.preemption is not None:
@@ -247,6 +265,12 @@ class Checkpointer:
         than one, save together. True: there must be one. False: this process is by itself.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
         the job has a store of its own.
+    rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
+        step is compared with the state, read and verified, 256 MiB at a time and one rank of a node
+        after the other, and load_state_dict() of the state's objects is called on throw-away
+        copies, as far as such can be had. The state is not touched. What resume() would raise is in
+        a CheckpointWarning; what was not tried is in the log. docs/states.md says more. Nothing is
+        tried by who has resumed a step. False: nothing at all.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all
@@ -312,26 +336,27 @@ class Checkpointer:
         replicas: Literal["check", "warn"] = "check",
         distributed: bool | None = None,
         node_store: bool = False,
+        rehearse: bool = True,
     ) -> None:
         from ._exchange import join, open_all, refuse
 
         try:
-            _check_given(progress, state, distributed)
-            self._every, self._on_error = _count("every", every, 1), _policy(on_error)
+            check_given(progress, state, distributed)
+            self._every, self._on_error = count("every", every, 1), policy(on_error)
             options = Options(
-                **_ways(pool_bytes, io, busy, save_timeout),
-                **_retention("", keep_last, keep_every),
+                **ways(pool_bytes, io, busy, save_timeout),
+                **retention("", keep_last, keep_every),
                 new_start=new_start,
-                node_store=_flag("node_store", node_store),
-                **_remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
-                **_retention("remote_", remote_keep_last, remote_keep_every),
-                replicas=_one_of("replicas", replicas, ("check", "warn")),
+                node_store=flag("node_store", node_store),
+                **remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
+                **retention("remote_", remote_keep_last, remote_keep_every),
+                replicas=one_of("replicas", replicas, ("check", "warn")),
                 debug=logger.isEnabledFor(10),
             )
             directory = store_path(path)
-            patience = _seconds("drain_timeout", drain_timeout, zero=True)
-            self._per_rank = _patterns(per_rank)
-            signals, grace = signals_of(preempt), _seconds("preempt_grace", preempt_grace)
+            patience = seconds("drain_timeout", drain_timeout, zero=True)
+            self._per_rank, rehearses = patterns(per_rank), flag("rehearse", rehearse)
+            signals, grace = signals_of(preempt), seconds("preempt_grace", preempt_grace)
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
@@ -344,14 +369,19 @@ class Checkpointer:
         try:
             open_all(directory, options, ranks, opened)
             self._core = _Core(opened[0], patience)
-            self._core.fences = Fences(self._pass_fence)
+            self._equip(opened[0], eager, rehearses)
             self._heed(signals, grace)
-            self._planner = self._planner_of(eager)
             self._finalizer = weakref.finalize(self, _forgotten, self._core)
         except BaseException as error:
             explained(error, directory)
             self._let_go(opened)
             raise
+
+    def _equip(self, engine: Engine, eager: bool | None, rehearses: bool) -> None:
+        self._core.fences = Fences(self._pass_fence)
+        self._planner = self._planner_of(eager)
+        if rehearses:
+            self._core.rehearsal = Rehearsal(engine, allow_pickle=self._allow_pickle)
 
     def _let_go(self, opened: list[Engine]) -> None:
         """What a constructor that has failed leaves."""
@@ -502,6 +532,8 @@ class Checkpointer:
             self._judge(error)
             return save
         self._core.saves.append(save)
+        if same and self._core.rehearsal is not None:
+            self._core.rehearsal.note(save, state)
         self._last = save if same else None
         save._loop_time = time.perf_counter() - start
         return save
@@ -602,6 +634,8 @@ class Checkpointer:
                 continue
             if raising:
                 self._judge(save._failure, told=told)
+        if raising and self._core.rehearsal is not None:
+            self._core.rehearsal.look(self._planner)
 
     def _settle(self, save: Save) -> None:
         save._settled = True
@@ -709,6 +743,8 @@ class Checkpointer:
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
         self._lived = state
+        # What it would try has just been done.
+        self._core.end_rehearsal()
         logger.info(
             "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
         )
@@ -745,6 +781,9 @@ class Checkpointer:
         if engine.closed:
             return
         engine.guard()
+        if self._core.rehearsal is not None:
+            self._core.rehearsal.look_last(self._planner)
+        self._core.end_rehearsal()
         try:
             self._core.fence()
             if not engine.drain(self._core.deadline, self._tick):
@@ -784,100 +823,3 @@ class Checkpointer:
         """Takes the pin off."""
         engine = self._core.engine
         check(engine.work(lib.ckpt_engine_unpin, engine.guard(), check_step(step)))
-
-
-def _ways(pool_bytes: int, io: str, busy: str, save_timeout: float) -> dict[str, Any]:
-    return {
-        "pool_bytes": _count("pool_bytes", pool_bytes, 0) or 0,
-        "io": _one_of("io", io, ("auto", "uring", "threads")),
-        "busy": _one_of("busy", busy, ("wait", "skip")),
-        "save_timeout": _seconds("save_timeout", save_timeout),
-    }
-
-
-def _remote_options(
-    remote: str | os.PathLike[str] | None,
-    every: int | None,
-    bytes_per_s: int | None,
-    grace: int,
-) -> dict[str, Any]:
-    return {
-        "remote_grace": _grace(grace),
-        "remote": remote_name(remote),
-        "remote_every": _count("remote_every", every, 1) or 0,
-        "remote_bytes_per_s": _count("remote_bytes_per_s", bytes_per_s, 1) or 0,
-    }
-
-
-def _check_given(
-    progress: Callable[[Progress], object] | None, state: Any, distributed: bool | None
-) -> None:
-    from ._table import find_group
-
-    callback("progress", progress)
-    if state is not None:
-        check_state(state)
-        if find_group(distributed) is not None:
-            refuse_sharded(state)
-
-
-def _retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:
-    return {
-        f"{where}keep_last": _count(f"{where}keep_last", keep_last, 1) or 0,
-        f"{where}keep_every": _count(f"{where}keep_every", keep_every, 1) or 0,
-    }
-
-
-def _grace(seconds: int) -> int:
-    number = _count("remote_grace", seconds, 1)
-    if number is None or number >= 1 << 32:
-        raise ValueError(f"remote_grace={number}: it must be from 1 to 2**32 - 1 seconds")
-    return number
-
-
-def _count(name: str, value: int | None, least: int) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{name} must be an int or None, not {type(value).__qualname__}")
-    number = value.__index__()
-    if not least <= number < 1 << 63:
-        raise ValueError(f"{name}={number}: it must be from {least} to 2**63 - 1, or None")
-    return number
-
-
-def _seconds(name: str, value: float, *, zero: bool = False) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
-    if not (0 < value <= 86400 * 7 or (zero and value == 0)):
-        raise ValueError(f"{name}={value}: it must be a number of seconds, a week at most")
-    return float(value)
-
-
-def _patterns(per_rank: Iterable[str]) -> tuple[str, ...]:
-    patterns = () if isinstance(per_rank, str) else tuple(per_rank)
-    if isinstance(per_rank, str) or not all(isinstance(one, str) for one in patterns):
-        raise TypeError('per_rank must be a list of patterns, such as ["experts.*"]')
-    return patterns
-
-
-def _flag(name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {type(value).__qualname__}")
-    return value
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: it must be one of {', '.join(map(repr, allowed))}")
-    return value
-
-
-def _policy(on_error: OnError) -> OnError:
-    if not callable(on_error) and not isinstance(on_error, str):
-        raise TypeError(
-            f'on_error must be "warn", "raise" or a function, not {type(on_error).__qualname__}'
-        )
-    if isinstance(on_error, str) and on_error not in ("warn", "raise"):
-        raise ValueError(f'on_error={on_error!r}: it must be "warn", "raise" or a function')
-    return on_error

@@ -111,6 +111,17 @@ def join_nodes(path: str, group: Group, timeout: float, *, remote: str = "") -> 
     raise opening.refused(wrong)  # on all ranks
 
 
+def meet(path: str, group: Group, timeout: float) -> tuple[Table, str]:
+    """
+    The ranks of a group, which must call this alike, for something else than a store: a table, and
+    what the keys of this meeting begin with.
+    """
+    with _coming(group, _next_prefix(f"meeting{group.name}"), path, timeout) as way:
+        table = way.connect() or Table(group.store)
+        session, _ = way.agree()
+        return table, way.opening(session).prefix
+
+
 _NO_CONNECTION = (
     "the ranks talk through the job's key-value store, and this version of torch gives no second "
     "connection to it: install a newer one"

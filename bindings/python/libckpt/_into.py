@@ -134,10 +134,11 @@ def same_bits(a: Any, b: torch.Tensor) -> bool:
 
     if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(_bits(a), _bits(b).to(a.device))
+    return torch.equal(bits_of(a), bits_of(b).to(a.device))
 
 
-def _bits(value: torch.Tensor) -> torch.Tensor:
+def bits_of(value: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, one after the other."""
     import torch
 
     return memory_of(value).detach().contiguous().flatten().view(torch.uint8)

@@ -23,7 +23,6 @@ from ._modules import (
     own_memory,
     parameter_names,
     plain_keys,
-    reshard,
     strip_wrappers,
     unwrap,
     walk,
@@ -61,7 +60,7 @@ class ModuleLoad:
     def match(self) -> Callable[[], None]:
         """Compares, and returns what is to be done after reading."""
         prefix = self._prefix
-        reshard(self._module)
+        self._live.reshard(self._module)
         self._live.name_tensors(parameter_names(unwrap(self._module), prefix))
         if has_own_say(self._module):
             return self._match_own()

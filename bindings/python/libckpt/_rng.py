@@ -10,6 +10,7 @@ Each is there if the program has imported its module when it saves.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ._engine import logger
@@ -63,6 +64,26 @@ def restore(node: Json, decoder: Decoder) -> None:
 
         torch.set_rng_state(decoder.decode(node["torch"]))
         _restore_cuda([decoder.decode(state) for state in node.get("cuda", ())])
+
+
+def keep() -> Callable[[], None]:
+    """Puts the generators of the CPU back to where they are now."""
+    import random
+
+    python = random.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    torch: Any = sys.modules.get("torch")
+    legacy = numpy.random.get_state(legacy=False) if numpy is not None else None
+    state = torch.get_rng_state() if torch is not None else None
+
+    def put_back() -> None:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(legacy)
+        if torch is not None:
+            torch.set_rng_state(state)
+
+    return put_back
 
 
 def seed_all(number: int) -> None:

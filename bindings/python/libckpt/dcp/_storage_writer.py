@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _errors as errors
-from .._checkpointer import _count, _one_of, _seconds
+from .._arguments import count, one_of, seconds
 from .._engine import Options, logger
 from .._load import check_step, store_path
 from .._native import lib
@@ -75,11 +75,11 @@ class StorageWriter(Base):
     ) -> None:
         super().__init__()
         options = Options(
-            pool_bytes=_count("pool_bytes", pool_bytes, 0) or 0,
-            io=_one_of("io", io, ("auto", "uring", "threads")),
-            save_timeout=_seconds("save_timeout", save_timeout),
-            keep_last=_count("keep_last", keep_last, 1) or 0,
-            keep_every=_count("keep_every", keep_every, 1) or 0,
+            pool_bytes=count("pool_bytes", pool_bytes, 0) or 0,
+            io=one_of("io", io, ("auto", "uring", "threads")),
+            save_timeout=seconds("save_timeout", save_timeout),
+            keep_last=count("keep_last", keep_last, 1) or 0,
+            keep_every=count("keep_every", keep_every, 1) or 0,
             new_start=flag("new_start", new_start),
             node_store=flag("node_store", node_store),
             debug=logger.isEnabledFor(10),

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether values are equal to the bit, and where they are not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ._into import bits_of, is_tensor, kind_of, same_bits
+from ._layout import is_spread, memory_of
+from ._slices import Piece
+
+
+def same_piece(piece: Piece, data: memoryview) -> bool:
+    """True if what has been read of a tensor is what the live one holds there."""
+    if piece.nbytes == 0:
+        return True
+    home = piece.bound.home
+    if is_tensor(home):
+        import torch
+
+        local = memory_of(home).detach()
+        if tuple(local.shape) != piece.bound.what.shape:
+            return False
+        there = torch.frombuffer(data, dtype=torch.uint8)
+        return torch.equal(bits_of(local[piece.inside()]).cpu(), there)
+    import numpy as np
+
+    return bool(np.ascontiguousarray(home[piece.inside()]).tobytes() == data)
+
+
+def differences(a: Any, b: Any, where: str) -> Iterator[str]:
+    """Where two values differ. What has no equality is not compared."""
+    if is_tensor(a) or is_tensor(b):
+        if not is_spread(a) and not _is_hollow(b) and not same_bits(b, a):
+            yield where
+    elif _is_array(a) or _is_array(b):
+        if not _same_arrays(a, b):
+            yield where
+    elif isinstance(a, dict) and isinstance(b, dict):
+        for key in a.keys() | b.keys():
+            place = f"{where}[{key!r}]"
+            if key in a and key in b:
+                yield from differences(a[key], b[key], place)
+            else:
+                yield place
+    elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        if len(a) != len(b):
+            yield f"{where} ({len(b)} items, and there were {len(a)})"
+            return
+        for index, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from differences(x, y, f"{where}[{index}]")
+    elif not _equal(a, b):
+        yield f"{where} ({_short(b)}, and was {_short(a)})"
+
+
+def _short(value: Any) -> str:
+    return f"{value!r:.60}"
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if getattr(type(a), "__eq__", None) is object.__eq__:
+        return True
+    # nan is nan, and 0.0 is not -0.0
+    if isinstance(a, (float, complex)):
+        return repr(a) == repr(b)
+    try:
+        return bool(a == b)
+    except Exception:  # whatever it has for equality, it is not for this
+        return True
+
+
+def _is_hollow(value: Any) -> bool:
+    return is_tensor(value) and bool(value.is_meta)
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _same_arrays(a: Any, b: Any) -> bool:
+    if kind_of(a) != kind_of(b) or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(a.tobytes() == b.tobytes())

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Something that all ranks do, each by itself: a name for it, and whether it went well on all."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from . import _errors as errors
+from ._exchange import meet
+from ._native import lib
+from ._opening import Pause, late_error, words
+from ._table import Group, Table, find_group, first_line
+
+
+class Meeting:
+    """All ranks of the job make one and end it, in the same order."""
+
+    def __init__(self, path: str, distributed: bool | None, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._group: Group | None = find_group(distributed)
+        self._table: Table | None = None
+        self._prefix = ""
+        #: the same on all ranks, and another one each time
+        self.token = os.urandom(8).hex()
+        if self._group is not None:
+            self._table, self._prefix = meet(path, self._group, timeout)
+            self.token = self._prefix.rpartition("/")[2]
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return 1 if self._group is None else self._group.world
+
+    def end(self, error: BaseException | None) -> errors.CheckpointError | None:
+        """
+        Waits until all ranks have come to the end. What to raise if another rank has failed; of
+        several the first. Who is interrupted says so and waits for nobody.
+        """
+        group, table = self._group, self._table
+        if group is None or table is None:
+            return None
+        mine = words(group.rank, error)
+        try:
+            if group.rank > 0 or (error is not None and not isinstance(error, Exception)):
+                table.write(self._key(f"said/{group.rank}"), mine)
+            if error is not None and not isinstance(error, Exception):
+                return None
+            said = self._lead(table, group, mine) if group.rank == 0 else self._follow(table)
+        except RuntimeError as lost:
+            return errors.NetworkError(
+                f"the ranks that rehearse do not reach each other: {first_line(lost)}",
+                code=lib.CKPT_ENETWORK,
+            )
+        if said is None:
+            return late_error(f"{self._path}: a rank has not come to the end of the rehearsal")
+        told = json.loads(said)
+        if not told["code"]:
+            return None
+        return errors.CheckpointError(
+            f"the rehearsal has failed on rank {told['rank']}: {told['why']}", rank=told["rank"]
+        )
+
+    def _key(self, what: str) -> str:
+        return f"{self._prefix}/{what}"
+
+    def _lead(self, table: Table, group: Group, mine: bytes) -> bytes | None:
+        said = {0: mine}
+        pause = Pause(self._timeout)
+        while len(said) < group.world:
+            for rank in range(1, group.world):
+                found = None if rank in said else table.read(self._key(f"said/{rank}"))
+                if found is not None:
+                    said[rank] = found
+                    table.drop(self._key(f"said/{rank}"))
+            if len(said) < group.world and not pause():
+                return None
+        first = next((said[rank] for rank in sorted(said) if json.loads(said[rank])["code"]), mine)
+        table.write(self._key("end"), first)
+        return first
+
+    def _follow(self, table: Table) -> bytes | None:
+        pause = Pause(self._timeout)
+        while True:
+            found = table.read(self._key("end"))
+            if found is not None or not pause():
+                return found

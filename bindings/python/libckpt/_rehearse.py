@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+rehearse(): saves a state into a store of its own, restores it beside the live one, and compares
+both bit by bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from . import _errors as errors
+from ._checkpointer import Checkpointer
+from ._engine import logger
+from ._equality import differences, same_piece
+from ._exchange import node_ranks
+from ._gathering import Meeting
+from ._load import store_path
+from ._loaders import asking
+from ._modules import buffers_of_first
+from ._rng import keep
+from ._slices import Piece, Slices, reading
+from ._specials import check_state, find_specials, is_module
+from ._throwaway import Copier
+from ._trial import Load, Trial, TrialReader
+from ._typed import path_text
+
+#: Bytes that are read at a time, and that are given to objects.
+_SLICE = 256 << 20
+_OBJECTS = 512 << 20
+#: Differences that a message lists.
+_LISTED = 10
+
+
+class Rehearsed(NamedTuple):
+    """What a rehearsal has tried on this rank, and found as it was."""
+
+    #: tensors that were read, and their bytes; all are compared but those of what was not tried
+    tensors: int
+    nbytes: int
+    #: objects whose load_state_dict() was called on a copy
+    loaded: tuple[str, ...]
+    #: what was not tried, and why; of these, too, everything was read from the disk
+    untried: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = f"{self.tensors} tensors ({self.nbytes / 2**20:.1f} MiB) were read and compared"
+        if self.loaded:
+            said += f"; load_state_dict() was tried of {', '.join(self.loaded)}"
+        if self.untried:
+            said += f"; only read, and not tried: {'; '.join(self.untried)}"
+        return said
+
+
+def rehearse(
+    state: dict[str, Any],
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    allow_pickle: bool = False,
+    per_rank: Iterable[str] = (),
+    distributed: bool | None = None,
+    node_store: bool | None = None,
+    timeout: float = 600.0,
+) -> Rehearsed:
+    """
+    Saves `state` and restores it, before a long job depends on that: raises what save() or resume()
+    would raise, and MismatchError, with names, if anything does not come back bit for bit. Returns
+    what was tried, and what could not be tried and why.
+
+    It needs room on the disk for the state once, and 1 GiB of memory beside the staging memory. The
+    live state is not changed: tensors are read in parts to other memory and compared there, and
+    load_state_dict() of modules and objects that have one of their own is called on copies. There
+    is none of an optimizer with a load_state_dict() of its own, of a DataLoader, of what is large
+    or spread over ranks, nor of what cannot be copied for certain.
+
+    directory: where the store is made, and removed again; None: where temporary files are. With
+        many ranks all of them call it, and it is a directory that they share.
+    allow_pickle, per_rank, distributed: as for the Checkpointer.
+    node_store: True: `directory` is one of each node. None: only if no directory is given and the
+        ranks are on several nodes.
+    timeout: seconds that ranks wait for each other, and that the save may take.
+    """
+    import tempfile
+
+    parent = tempfile.gettempdir() if directory is None else store_path(directory)
+    meeting = Meeting(parent, distributed, timeout)
+    if node_store is None:
+        node_store = directory is None and meeting.world > 1 and node_ranks() != meeting.world
+    options: dict[str, Any] = {
+        "allow_pickle": allow_pickle,
+        "per_rank": per_rank,
+        "distributed": distributed,
+        "node_store": node_store,
+        "save_timeout": timeout,
+    }
+    found = _meet_and_try(meeting, parent, state, options)
+    logger.info("rehearsal: %s", found)
+    return found
+
+
+def _meet_and_try(
+    meeting: Meeting, parent: str, state: dict[str, Any], options: dict[str, Any]
+) -> Rehearsed:
+    """With the other ranks, whatever becomes of it here."""
+    import shutil
+
+    path = os.path.join(parent, f"libckpt-rehearsal-{meeting.token}")
+    put_back = keep()
+    found: Rehearsed | None = None
+    failed: BaseException | None = None
+    try:
+        check_state(state)
+        with Checkpointer(path, state, on_error="raise", **options) as ckpt:
+            ckpt.save(0).wait()
+            engine = ckpt._core.engine
+            place = engine.rank, engine.world
+        found = _try(path, place, state, allow_pickle=options["allow_pickle"])
+    except BaseException as error:
+        failed = error
+    finally:
+        put_back()
+        # Nobody reads there any more when all have met.
+        try:
+            others = meeting.end(failed)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+    if failed is not None:
+        raise failed
+    if others is not None:
+        raise others
+    assert found is not None
+    return found
+
+
+def _try(
+    path: str, place: tuple[int, int], state: dict[str, Any], *, allow_pickle: bool
+) -> Rehearsed:
+    with reading(path, *place) as engine, TrialReader(engine, 0) as reader:
+        trial = Trial(
+            reader, allow_pickle=allow_pickle, most=_OBJECTS // 2, copier=Copier(_OBJECTS // 2)
+        )
+        trial.compare(state)
+        check = _Check(trial, _of_first(state, *place))
+        slices = Slices(engine, 0, _SLICE)
+        slices.read(reader.bounds, check.look)
+        slices.fill(reader.fresh)
+        check.values()
+        for load in trial.loads:
+            check.load(load)
+        check.raise_differences()
+        return Rehearsed(
+            tensors=len({bound.name for bound in (*reader.bounds, *reader.fresh)}),
+            nbytes=slices.nbytes,
+            loaded=tuple(check.loaded),
+            untried=tuple(trial.untried),
+        )
+
+
+def _of_first(state: dict[str, Any], rank: int, world: int) -> set[int]:
+    """Ids of buffers that may be others than those of rank 0, which are the ones that are saved."""
+    found: set[int] = set()
+    for special in find_specials(state) if rank else ():
+        if is_module(special.value):
+            found |= buffers_of_first(special.value, world)
+    return found
+
+
+class _Check:
+    """Compares what was restored with the live state."""
+
+    def __init__(self, trial: Trial, skipped: set[int]) -> None:
+        self._trial = trial
+        self._skipped = skipped
+        self._found: dict[str, None] = {}
+        #: objects that have been
+        self.loaded: list[str] = []
+
+    def look(self, piece: Piece, data: memoryview) -> None:
+        """A piece of a tensor that has been read."""
+        home = piece.bound.home
+        if home is not None and id(home) not in self._skipped and not same_piece(piece, data):
+            self._found[piece.bound.name] = None
+
+    def values(self) -> None:
+        """Everything that is no tensor, and the generators."""
+        for leaf in self._trial.leaves:
+            for value in self._trial.value(leaf):
+                if leaf.known:
+                    self._add(differences(leaf.live, value, path_text(leaf.path)))
+        self._trial.decode(self._trial.rng)
+
+    def load(self, load: Load) -> None:
+        """An object that loads by itself: what it says of itself afterwards is what it said."""
+        if not self._trial.load(load):
+            return
+        self.loaded.append(path_text(load.path))
+        where = path_text(load.path)
+        with asking(load.path, "state_dict"):
+            before, after = load.live.state_dict(), load.made.state_dict()
+        self._add(differences(before, after, f"{where}.state_dict()"))
+
+    def _add(self, names: Iterable[str]) -> None:
+        self._found.update(dict.fromkeys(names))
+
+    def raise_differences(self) -> None:
+        """Raises MismatchError if there is any."""
+        if not self._found:
+            return
+        names = list(self._found)
+        where = self._trial.differences.where
+        more = f"; and {len(names) - _LISTED} more" * (len(names) > _LISTED)
+        raise errors.MismatchError(
+            f"rehearsal{', rank ' + str(where.rank) if where.world > 1 else ''}: after a restore "
+            f"these are not what they were: {'; '.join(names[:_LISTED])}{more}",
+            step=where.step,
+            rank=where.rank,
+            tensor=names[0],
+        )

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Reading much of a step into little memory: what goes to tensors is read into one buffer instead,
+which holds as much as fits, and is used again for what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from . import _dtypes
+from ._engine import Engine, Options
+from ._native import ffi
+from ._reader import Reader
+from ._tensors import Described
+
+Dims = tuple[int, ...]
+#: Where each piece begins in the buffer.
+_ALIGN = 64
+#: Staging memory of an engine that only reads.
+_READING = 64 << 20
+
+
+@contextlib.contextmanager
+def reading(path: str, rank: int, world: int) -> Iterator[Engine]:
+    """The store at `path`, as one rank sees it, for reading only and without the other ranks."""
+    options = Options(read_only=True, pool_bytes=_READING)
+    engine = Engine(path, options, log_thread=False)
+    engine.rank, engine.world = rank, world
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+class Bound(NamedTuple):
+    """A tensor of the step, and where resume() would put it."""
+
+    name: str
+    what: Described
+    #: the tensor, array or bytes that it would go to; None: nothing is there
+    home: Any
+
+
+class Piece(NamedTuple):
+    """A box of what is bound, and where it is in the buffer."""
+
+    bound: Bound
+    #: in what is here of the tensor
+    start: Dims
+    shape: Dims
+    offset: int
+    nbytes: int
+
+    def described(self, base: int) -> Described:
+        """As a target that the library reads to."""
+        what = self.bound.what
+        first = what.start or (0,) * len(what.shape)
+        whole = self.shape == what.full_shape
+        start = tuple(a + b for a, b in zip(first, self.start, strict=True))
+        place = base + self.offset
+        if whole:
+            return Described(what.dtype, self.shape, None, place)
+        return Described(what.dtype, self.shape, None, place, what.full_shape, start)
+
+    def inside(self) -> tuple[slice, ...]:
+        """Of what is here of the tensor, this box."""
+        return tuple(
+            slice(first, first + count) for first, count in zip(self.start, self.shape, strict=True)
+        )
+
+
+def item_bytes(dtype: int) -> int:
+    """Bytes of one element."""
+    found = _dtypes.numpy_type(dtype)
+    if found is not None:
+        return found.itemsize
+    torch_type = _dtypes.torch_type(dtype)
+    return torch_type.itemsize if torch_type is not None else 1
+
+
+def boxes(shape: Dims, item: int, most: int) -> Iterator[tuple[Dims, Dims]]:
+    """Cuts a tensor into boxes (start, shape) of no more than `most` bytes."""
+    if math.prod(shape) * item <= most:
+        yield (0,) * len(shape), shape
+        return
+    dim = next(n for n in range(len(shape)) if math.prod(shape[n + 1 :]) * item <= most)
+    rest = shape[dim + 1 :]
+    rows = max(1, most // (math.prod(rest) * item))
+    for index in itertools.product(*map(range, shape[:dim])):
+        for first in range(0, shape[dim], rows):
+            count = min(rows, shape[dim] - first)
+            yield (*index, first, *(0,) * len(rest)), (*(1,) * dim, count, *rest)
+
+
+def rounds(bounds: Iterable[Bound], most: int) -> Iterator[list[Piece]]:
+    """What is read at a time."""
+    pieces: list[Piece] = []
+    offset = 0
+    for bound in bounds:
+        item = item_bytes(bound.what.dtype)
+        for start, shape in boxes(bound.what.shape, item, most):
+            nbytes = math.prod(shape) * item
+            if pieces and offset + nbytes > most:
+                yield pieces
+                pieces, offset = [], 0
+            pieces.append(Piece(bound, start, shape, offset, nbytes))
+            offset += -(-nbytes // _ALIGN) * _ALIGN
+    if pieces:
+        yield pieces
+
+
+class Slices:
+    """Reads what is bound, `most` bytes at a time. `stop` is called now and then, and may raise."""
+
+    def __init__(
+        self, engine: Engine, step: int, most: int, stop: Callable[[], object] | None = None
+    ) -> None:
+        self._engine = engine
+        self._step = step
+        self._most = most
+        self._stop = stop
+        #: bytes that have been read
+        self.nbytes = 0
+
+    def read(
+        self,
+        bounds: Sequence[Bound],
+        look: Callable[[Piece, memoryview], object] | None = None,
+    ) -> None:
+        """Reads and verifies it, and shows each piece to `look`."""
+        size = max((_end_of(pieces) for pieces in rounds(bounds, self._most)), default=0)
+        if size == 0:
+            return
+        # It goes with the last view of it.
+        memory = mmap.mmap(-1, size)
+        base = int(ffi.cast("uintptr_t", ffi.from_buffer("char[]", memory)))
+        view = memoryview(memory)
+        for pieces in rounds(bounds, self._most):
+            self._read_round(pieces, base)
+            if look is not None:
+                for piece in pieces:
+                    look(piece, view[piece.offset : piece.offset + piece.nbytes])
+
+    def _read_round(self, pieces: list[Piece], base: int) -> None:
+        with Reader(self._engine, self._step) as reader:
+            for piece in pieces:
+                reader.bind(piece.bound.name, piece.described(base), None)
+                self.nbytes += piece.nbytes
+            reader.read(stop=self._stop)
+
+    def fill(self, bounds: Iterable[Bound]) -> None:
+        """Reads what is bound to where it is bound."""
+        found = list(bounds)
+        if not found:
+            return
+        with Reader(self._engine, self._step) as reader:
+            for bound in found:
+                reader.bind(bound.name, bound.what, bound.home)
+                self.nbytes += math.prod(bound.what.shape) * item_bytes(bound.what.dtype)
+            reader.read(stop=self._stop)
+
+
+def _end_of(pieces: list[Piece]) -> int:
+    return max(1, *(piece.offset + piece.nbytes for piece in pieces))

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A restore that is only tried: the comparison of resume(), memory that is nobody's, and throw-away
+copies of the objects that load by themselves. Nothing of the live state is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._engine import Engine
+from ._errors import CheckpointError, FormatError
+from ._into import is_module
+from ._layout import is_spread
+from ._loaders import asking, is_loader, is_of_user
+from ._modules import has_own_say, parameter_names, unwrap
+from ._optimizer import has_own_say as optimizer_has_own_say
+from ._origin import Origin, check_world
+from ._quiet import Quiet
+from ._reader import Memory, Reader, Stored, references
+from ._restore import _is_special, _Live
+from ._rng import keep
+from ._slices import Bound
+from ._specials import is_optimizer, is_stateful
+from ._tensors import Described, describe
+from ._throwaway import Copier, UntriedError
+from ._typed import Decoder, Json, Path, path_text, tag_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TrialReader(Reader):
+    """Notes what would be read, and where to. It is read by Slices."""
+
+    def __init__(self, engine: Engine, step: int) -> None:
+        super().__init__(engine, step)
+        #: what would be read to the live state, and what nobody needs but to see that it is there
+        self.bounds: list[Bound] = []
+        #: what is read to memory of its own
+        self.fresh: list[Bound] = []
+        self._lends = False
+        #: of each rank, the node in whose store its files are
+        self._nodes = [super(TrialReader, self).away(rank) for rank in range(self.world)]
+
+    def away(self, rank: int) -> str | None:
+        """As Reader has it; also when it has been closed."""
+        return self._nodes[rank]
+
+    def __enter__(self) -> TrialReader:
+        return self
+
+    @contextlib.contextmanager
+    def lending(self) -> Iterator[None]:
+        """What is bound meanwhile is memory of its own."""
+        before, self._lends = self._lends, True
+        try:
+            yield
+        finally:
+            self._lends = before
+
+    def bind(self, name: str, what: Described, keep: object) -> None:
+        """Notes it."""
+        if what.whole is None or 0 not in what.shape:
+            (self.fresh if self._lends else self.bounds).append(Bound(name, what, keep))
+
+
+class _Memory(Memory):
+    """On the CPU only."""
+
+    _reader: TrialReader
+
+    def want(self, name: str, kind: str, device: torch.device | None = None) -> Any:  # noqa: ARG002
+        """Memory that the tensor will be read to."""
+        with self._reader.lending():
+            return super().want(name, kind)
+
+    def use(self, name: str, memory: torch.Tensor) -> None:
+        """Would go to a live tensor. An object that has the same gets another one."""
+        self._reader.bind(name, describe(memory), memory)
+
+
+class Load(NamedTuple):
+    """A load_state_dict() that is to be tried."""
+
+    path: Path
+    #: the throw-away copy, and what it is a copy of
+    made: Any
+    live: Any
+    call: Callable[[], None]
+    #: tensors in it have no elements
+    hollow: bool
+
+
+class Leaf(NamedTuple):
+    """A value that is decoded. `known`: `live` is what stands in its place."""
+
+    node: Json
+    live: Any
+    known: bool
+    path: Path
+
+
+class Trial(_Live):
+    """
+    One rehearsal of a restore. `most`: bytes of memory for what is given to objects; `copier` makes
+    those that they are given to.
+    """
+
+    _reader: TrialReader
+
+    def __init__(
+        self, reader: TrialReader, *, allow_pickle: bool, most: int, copier: Copier
+    ) -> None:
+        origin = Origin.of(reader)
+        if origin.meta is None:
+            raise FormatError(f"step {reader.step} was not written by a Checkpointer")
+        check_world(reader, origin)
+        super().__init__(reader, allow_pickle, origin, (), exact=False, kept=())
+        self._memory: Memory = _Memory(reader, self._stored)
+        self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
+        self._budget = most
+        self._copier = copier
+        #: memory is being found for a copy
+        self._copying = False
+        #: the live value that is being compared, and where it is
+        self._at: tuple[Path, Any] = (None, None)
+        self.leaves: list[Leaf] = []
+        self.loads: list[Load] = []
+        #: what is not tried, and why
+        self.untried: list[str] = []
+        #: tensors that are read to see that they are there
+        self._looked: set[str] = set()
+
+    def compare(self, state: dict[str, Any]) -> None:
+        """Raises what resume() would raise before it reads."""
+        assert self._origin.meta is not None
+        try:
+            self.match(self._origin.meta, state)
+        except (TypeError, LookupError, ValueError, RecursionError) as error:
+            if isinstance(error, CheckpointError) or is_of_user(error):
+                raise
+            raise FormatError(f"its state is malformed: {error!r}") from error
+        for optimizer in self._optimizers:
+            self.leaves += (Leaf(node, now, True, path) for node, now, path in optimizer.options())
+
+    @property
+    def rng(self) -> Json:
+        """What the step has of the random number generators."""
+        return self._rng()
+
+    def reshard(self, module: torch.nn.Module) -> None:
+        """Leaves it as it is."""
+
+    # What is compared.
+
+    def _match(self, node: Json, live: Any, path: Path) -> None:
+        self._at = path, live
+        super()._match(node, live, path)
+        self._at = (None, "elsewhere"), None
+
+    def _want(self, node: Json, path: Path) -> None:
+        if not self._copying and not self._afford(node):
+            self._decoder.check(node)
+            self._look_at(node)
+            self.untried.append(f"{path_text(path)}: it is large")
+            return
+        super()._want(node, path)
+        if not self._copying and id(node) not in self._left:
+            known = self._at[0] is path
+            self.leaves.append(Leaf(node, self._at[1] if known else None, known, path))
+
+    def _match_special(self, tag: str, node: Json, live: Any, path: Path) -> None:
+        if tag == "$module" and is_module(live) and has_own_say(live):
+            self.name_tensors(parameter_names(unwrap(live), node["prefix"]))
+            self._match_copy(tag, node, live, unwrap(live, hooked=True), path)
+        elif tag == "$object" and _is_special(live) and is_stateful(live):
+            self._match_copy(tag, node, live, live, path)
+        else:
+            super()._match_special(tag, node, live, path)
+            if tag == "$optimizer" and is_optimizer(live) and optimizer_has_own_say(live):
+                self.untried.append(f"{path_text(path)}: no copy is made of such an optimizer")
+
+    def _match_copy(self, tag: str, node: Json, live: Any, value: Any, path: Path) -> None:
+        try:
+            self._check_copy(tag, node, live)
+            made, hollow = self._copier.copy(value)
+        except UntriedError as error:
+            self.untried.append(f"{path_text(path)}: {error}")
+            self._decoder.check(node)
+            self._look_at({tag: node})
+            return
+        self._copying = True
+        try:
+            super()._match_special(tag, node, made, path)
+        finally:
+            self._copying = False
+        load = self._loads.pop(id(made), None)
+        if load is not None:
+            call = functools.partial(self._load, load)
+            self.loads.append(Load(path, made, value, call, hollow))
+
+    # After reading.
+
+    def load(self, load: Load) -> bool:
+        """Calls load_state_dict() of a copy. False: it was stopped, and is not tried."""
+        return self._attempt(load.path, load.call, hollow=load.hollow)
+
+    def value(self, leaf: Leaf) -> list[Any]:
+        """Decodes a value, and returns it in a list. Nothing is in it if that was stopped."""
+        if not _is_pickled(leaf.node):
+            return [self.decode(leaf.node)]
+        found: list[Any] = []
+
+        def decode() -> None:  # which calls code of the user
+            with asking(leaf.path, "pickle.loads"):
+                found.append(self.decode(leaf.node))
+
+        return found if self._attempt(leaf.path, decode) else []
+
+    def _attempt(self, path: Path, call: Callable[[], None], *, hollow: bool = False) -> bool:
+        """What code of the user does beside what it is asked for is undone or not let be done."""
+        put_back = keep()
+        quiet = Quiet()
+        why: str | None = None
+        try:
+            with quiet:
+                call()
+        except Exception as error:
+            if quiet.why is None and not (hollow and "meta" in str(error)):
+                with contextlib.suppress(AttributeError):
+                    error._libckpt_where = (path_text(path),)  # type: ignore[attr-defined]
+                raise
+            why = "it needs tensors that its copy does not have"
+        finally:
+            put_back()
+        why = quiet.why or why
+        if why is not None:
+            self.untried.append(f"{path_text(path)}: {why}")
+        return why is None
+
+    def _load(self, load: Callable[[], None]) -> None:
+        """It asks for its memory again."""
+        self._copying = True
+        try:
+            load()
+        finally:
+            self._copying = False
+
+    def _check_copy(self, tag: str, node: dict[str, Json], live: Any) -> None:
+        if is_loader(live):
+            raise UntriedError("it is a DataLoader, which has data and workers")
+        if node.get("spread") and _is_distributed():
+            raise UntriedError("it has tensors that are spread over ranks")
+        if not self._afford({tag: node}):
+            raise UntriedError("it is large")
+
+    def _afford(self, node: Json) -> bool:
+        """Whether there is memory for what a node mentions; takes it, if there is."""
+        names = {self.stored(name).home for name, _ in references(node)}
+        need = sum(self.stored(name).nbytes for name in names)
+        if need > self._budget:
+            return False
+        self._budget -= need
+        return True
+
+    # Memory.
+
+    def want_tensor(self, name: str, device: torch.device | None = None) -> torch.Tensor:
+        """Fresh memory for a copy. Of what the live state would take, it is read only."""
+        import torch
+
+        if self._copying:
+            return super().want_tensor(name, device)
+        self._look_at_tensor(self.stored(name))
+        return torch.empty(0, device="cpu")
+
+    def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
+        """The same, where it is spread over ranks."""
+        import torch
+
+        if self._copying or not is_spread(live):
+            return self.want_tensor(name)
+        what = describe(live)._replace(dtype=self.stored(name).dtype, strides=None)
+        self._reader.bind(name, what, None)
+        return torch.empty(0, device="cpu")
+
+    def _look_at(self, node: Json) -> None:
+        for name, _ in references(node):
+            self._look_at_tensor(self.stored(name))
+
+    def _look_at_tensor(self, what: Stored) -> None:
+        if what.home in self._looked or not what.here:
+            return
+        self._looked.add(what.home)
+        self._reader.bind(what.name, Described(what.dtype, what.shape, None, 0), None)
+
+
+def _is_pickled(node: Json) -> bool:
+    """True if there is something in it that was pickled."""
+    if type(node) is list:
+        return any(map(_is_pickled, node))
+    if type(node) is dict:
+        return tag_of(node) == "$pickle" or any(map(_is_pickled, node.values()))
+    return False
+
+
+def _is_distributed() -> bool:
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist is not None and bool(dist.is_available()) and bool(dist.is_initialized())
