@@ -277,7 +277,7 @@ def of_root(told: dict[str, str]) -> str:
 def to_look_at(files: Collection[str]) -> list[str]:
     """Of sources those that have changed since the last commit that landed, or include such a file."""
     changed = None if FULL else changes()
-    if changed is None or {".clang-tidy", "meson.build"}.intersection(changed):
+    if changed is None or {".clang-tidy"}.intersection(changed):
         return list(files)
     depend = dependents(ROOT / "build", changed) | set(changed)
     return [name for name in files if name in depend]
