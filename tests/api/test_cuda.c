@@ -275,6 +275,21 @@ static struct ckpt_engine *open_small(const char *dir)
 	}
 }
 
+/* Until the engine has said how large its staging is. False: other programs have too much of the machine's memory. */
+static bool has_grown(struct ckpt_engine *engine)
+{
+	struct ckpt_log_record record = {.size = sizeof(record)};
+
+	while (ckpt_engine_log(engine, TIMEOUT_MS, &record) == 0) {
+		if (strstr(record.message, "and holds this rank's shard"))
+			return true;
+		if (strstr(record.message, "A save waits for the disk"))
+			return false;
+	}
+	fail_msg("nothing was said of staging");
+	return false;
+}
+
 static struct ckpt_save *start_one(struct cuda_world *w, struct ckpt_engine *engine, uint64_t step,
 	const struct cuda_part *part)
 {
@@ -319,7 +334,15 @@ static void staging_that_has_grown_holds_the_next_save(void **state)
 	save = start_one(w, engine, 1, &part);
 	must_work(ckpt_save_fence(save, TIMEOUT_MS));
 	must_work(cuda_kit_finish(save));
-	await(stats_of(engine).pool_bytes > (uint64_t)part.bytes);
+	if (!has_grown(engine)) {
+		print_message("other programs have most of this machine's memory\n");
+		ckpt_engine_close(engine);
+		assert_int_equal(cuda.free(part.data), 0);
+		free(part.seen);
+		scratch_remove(dir);
+		skip();
+	}
+	assert_true(stats_of(engine).pool_bytes > (uint64_t)part.bytes);
 	assert_true(fake->live(FAKE_PINNED) >= 2);
 	uint64_t starved = stats_of(engine).pool_starved;
 	cuda_kit_fill(&part, 2);
