@@ -2,6 +2,7 @@
 /* How large staging memory is to be, and how it becomes so: mapped, touched, pinned, given to the pool. */
 #include "engine/growth.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/fail.h"
@@ -12,6 +13,10 @@
 /* A GPU copies nothing while it pins a part, and finds a part among all others for each small tensor. */
 #define PART_BYTES  (UINT64_C(64) << 20)
 #define PARTS_MAX   64
+/* Saves from one attempt to the next, when the memory is too little for the shard. */
+#define PAUSE_MAX   64
+/* Of what was available at first, so much is left to others while the pool grows: half if nobody else takes any. */
+#define REST        4
 
 static struct ckpt_growth *growth_of(struct ckpt_job *job)
 {
@@ -52,12 +57,38 @@ static void decide_work(struct ckpt_job *job)
 	count = g->target - g->ready;
 	g->part =
 		(unsigned)ckpt_max_u64(1, ckpt_max_u64(slots_in(g, PART_BYTES), count / PARTS_MAX));
+	/* Each attempt makes parts, and small ones would become many. */
+	if (g->again && g->target < g->shard && count < g->part) {
+		g->target = g->ready;
+		return;
+	}
 	g->job.result = ckpt_pool_add(pool, g->ready, count, &g->job.error);
 	if (g->job.result < 0) {
 		g->target = g->ready;
 		return;
 	}
 	ckpt_devices_place(g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, count));
+}
+
+/*
+ * Other programs may have taken memory since it was decided how much there is. 0: it is still there. Asked before each
+ * part: pages that are touched are never given back.
+ */
+static int look_again(struct ckpt_growth *g)
+{
+	uint64_t left = bytes_of(g, g->target - g->touched);
+	struct ckpt_memlimit now;
+
+	if (g->touched - g->looked < g->part)
+		return 0;
+	g->looked = g->touched;
+	ckpt_pool_look(g->core->parts.pool, &now);
+	if (now.available >= left && now.available - left >= g->memory.available / REST)
+		return 0;
+	return ckpt_fail(&g->job.error, -ENOMEM,
+		"other programs have taken memory meanwhile, and %llu MiB are available because of "
+		"%s",
+		(unsigned long long)now.available >> 20, now.bound);
 }
 
 /* A few more slots. Where GPUs have pinned staging, none is ready before its part is pinned as well. */
@@ -68,6 +99,9 @@ static void touch_work(struct ckpt_job *job)
 	unsigned count = (unsigned)ckpt_max_u64(1, slots_in(g, TOUCH_BYTES));
 	int r;
 
+	g->job.result = look_again(g);
+	if (g->job.result < 0)
+		return;
 	count = (unsigned)ckpt_min_u64(count, g->target - g->touched);
 	r = ckpt_pool_touch(g->core->parts.pool, g->touched, count);
 	if (r < 0) {
@@ -112,7 +146,7 @@ static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 			g->memory.bound);
 }
 
-static void say(const struct ckpt_growth *g)
+static void say(struct ckpt_growth *g)
 {
 	const struct ckpt_core *core = g->core;
 	unsigned slots = ckpt_pool_slots(core->parts.pool);
@@ -126,6 +160,9 @@ static void say(const struct ckpt_growth *g)
 			core->parts.label, have, need);
 		return;
 	}
+	if (g->told)
+		return;
+	g->told = true;
 	word_bound(g, bound, sizeof(bound));
 	ckpt_log(core->parts.log, CKPT_LOG_WARN,
 		"%s: staging memory is %llu MiB, and this rank's shard takes %llu MiB: %s. A save "
@@ -142,6 +179,7 @@ static int grow_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	g->ready = ckpt_pool_slots(pool);
 	g->touched = g->ready;
+	g->looked = g->ready;
 	ckpt_task_job_start_behind(&g->job, env, task, decide_work);
 	CKPT_AWAIT(task, g->job.done);
 	while (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
@@ -164,15 +202,34 @@ static void grow_done(struct ckpt_task *task)
 	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_growth, task)->core->closer);
 }
 
+/* Whether this save asks for more. Where memory is too little, later ones do so as well: another program may end. */
+static bool is_due(struct ckpt_growth *g, const struct ckpt_pool *pool, size_t blocks)
+{
+	g->again = blocks <= g->shard;
+	if (!g->again) {
+		g->shard = blocks;
+		g->pause = 1;
+		g->passed = 0;
+		g->told = false;
+		return true;
+	}
+	if (blocks <= ckpt_pool_slots(pool) || ckpt_pool_slots(pool) == ckpt_pool_most(pool) ||
+		++g->passed < g->pause)
+		return false;
+	g->pause = (unsigned)ckpt_min_u64(2 * g->pause, PAUSE_MAX);
+	g->passed = 0;
+	return true;
+}
+
 void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 {
 	struct ckpt_growth *g = &core->growth;
 
-	/* The user has set the size; or it was decided for this one; or it is being decided, and the next save asks again. */
-	if (core->config.sharers == 0 || blocks <= g->shard || ckpt_growth_active(core))
+	/* The user has set the size; or it is being decided, and the next save asks again. */
+	if (core->config.sharers == 0 || ckpt_growth_active(core) ||
+		!is_due(g, core->parts.pool, blocks))
 		return;
 	g->core = core;
-	g->shard = blocks;
 	ckpt_error_clear(&g->error);
 	if (blocks <= ckpt_pool_slots(core->parts.pool))
 		say(g);

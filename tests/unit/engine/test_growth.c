@@ -27,6 +27,8 @@ static struct {
 	unsigned looks;
 	uint64_t touched;
 	uint64_t touched_max; /* more cannot be */
+	uint64_t taken_at;    /* when so much is touched, another program takes */
+	uint64_t taken;       /* so much of it */
 	int add_error;
 } machine;
 
@@ -50,6 +52,10 @@ static int touch(char *at, size_t bytes)
 		return -ENOMEM;
 	machine.touched += bytes;
 	machine.available -= bytes;
+	if (machine.touched >= machine.taken_at) {
+		machine.available -= machine.taken;
+		machine.taken = 0;
+	}
 	return ckpt_mapping_touch(at, bytes);
 }
 
@@ -217,7 +223,8 @@ static void ranks_of_a_node_share_half_of_its_memory(void **state)
 		bytes += ckpt_pool_bytes(s->rig[i].pool);
 	}
 	assert_true(bytes <= 16 * MIB);
-	assert_int_equal(machine.looks, 4);
+	/* When it is opened, and with the first save and the second: less than a part is not worth it then. */
+	assert_int_equal(machine.looks, 6);
 }
 
 static void too_little_memory_is_told_with_what_it_costs(void **state)
@@ -283,6 +290,50 @@ static void memory_that_cannot_be_had_is_done_without(void **state)
 	assert_int_equal(save_blocks(rig, 4, 302), 0);
 }
 
+/* It grows no further then, and what has been touched of it stays in use. */
+static void memory_that_another_program_takes_meanwhile_is_left_to_it(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, 2048);
+
+	machine.available = 200 * MIB;
+	machine.taken_at = 32 * MIB;
+	machine.taken = 130 * MIB;
+	assert_int_equal(save_blocks(rig, 1, 1200), 0);
+	/* The first part is of 64 MiB. */
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW + 1024);
+	assert_false(is_memory(slot_at(rig, FEW + 1024)));
+	assert_int_equal(machine.available, 6 * MIB);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"other programs have taken memory meanwhile, and 6 MiB are available because of "
+		"the test"));
+}
+
+/* What one bad moment has refused comes with a later save: the warning is one, and the attempts become rare. */
+static void later_saves_ask_again(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+	unsigned looks = machine.looks;
+
+	machine.available = MIB / 2;
+	for (uint64_t step = 1; step <= 30; step++) {
+		assert_int_equal(save_blocks(rig, step, 12), 0);
+		assert_int_equal(
+			core_rig_logged(rig, CKPT_LOG_WARN, "staging memory is"), step == 1);
+	}
+	/* With the saves 1, 2, 4, 8 and 16. */
+	assert_int_equal(machine.looks - looks, 5);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+	machine.available = 64 * MIB;
+	for (uint64_t step = 31; step <= 32; step++) {
+		assert_int_equal(save_blocks(rig, step, 12), 0);
+		assert_int_equal(core_rig_logged(rig, CKPT_LOG_INFO, "and holds this rank's shard"),
+			step == 32);
+	}
+	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
+	assert_int_equal(save_blocks(rig, 33, 12), 0);
+	assert_int_equal(machine.looks - looks, 6);
+}
+
 /* Closing waits for the worker, and not for all that was to come. */
 static void closing_ends_it(void **state)
 {
@@ -328,6 +379,8 @@ int main(void)
 		PROMISE(address_space_is_a_limit),
 		PROMISE(a_machine_that_tells_nothing_gives_nothing),
 		PROMISE(memory_that_cannot_be_had_is_done_without),
+		PROMISE(memory_that_another_program_takes_meanwhile_is_left_to_it),
+		PROMISE(later_saves_ask_again),
 		PROMISE(closing_ends_it),
 	};
 
