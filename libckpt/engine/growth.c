@@ -136,8 +136,13 @@ static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 		(void)snprintf(text, size, "%s", g->error.message);
 	else if (g->memory.available == UINT64_MAX)
 		(void)snprintf(text, size, "how much memory is available is not known");
+	else if (ckpt_pool_most(g->core->parts.pool) == CKPT_POOL_SLOTS_GROWN)
+		(void)snprintf(text, size,
+			"it grows to %llu blocks at most, and larger ones hold more (block_bytes)",
+			(unsigned long long)CKPT_POOL_SLOTS_GROWN);
 	else if (ckpt_pool_most(g->core->parts.pool) < g->allowed)
-		(void)snprintf(text, size, "address space is reserved for no more (ulimit -v)");
+		(void)snprintf(text, size,
+			"it does not grow further where address space is limited (ulimit -v)");
 	else
 		(void)snprintf(text, size,
 			"the ranks of a node (%u) have at most half of the memory that is "

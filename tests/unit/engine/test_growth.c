@@ -246,7 +246,8 @@ static void address_space_is_a_limit(void **state)
 
 	assert_int_equal(save_blocks(rig, 1, 12), 0);
 	assert_int_equal(ckpt_pool_slots(rig->pool), 8);
-	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "ulimit -v"));
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"it does not grow further where address space is limited (ulimit -v)"));
 }
 
 static void a_machine_that_tells_nothing_gives_nothing(void **state)
