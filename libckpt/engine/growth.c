@@ -63,11 +63,16 @@ static void decide_work(struct ckpt_job *job)
 		return;
 	}
 	g->job.result = ckpt_pool_add(pool, g->ready, count, &g->job.error);
-	if (g->job.result < 0) {
+	if (g->job.result < 0)
 		g->target = g->ready;
-		return;
-	}
-	ckpt_devices_place(g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, count));
+}
+
+static void place_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+
+	ckpt_devices_place(
+		g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, g->target - g->ready));
 }
 
 /*
@@ -91,11 +96,10 @@ static int look_again(struct ckpt_growth *g)
 		(unsigned long long)now.available >> 20, now.bound);
 }
 
-/* A few more slots. Where GPUs have pinned staging, none is ready before its part is pinned as well. */
+/* A few more slots. */
 static void touch_work(struct ckpt_job *job)
 {
 	struct ckpt_growth *g = growth_of(job);
-	struct ckpt_devices *devices = g->core->parts.devices;
 	unsigned count = (unsigned)ckpt_max_u64(1, slots_in(g, TOUCH_BYTES));
 	int r;
 
@@ -111,11 +115,21 @@ static void touch_work(struct ckpt_job *job)
 		return;
 	}
 	g->touched += count;
-	if (g->touched < g->target && g->touched - g->ready < g->part &&
-		ckpt_devices_pinned(devices))
-		return;
-	g->job.result = ckpt_devices_add(
-		devices, at_slot(g, g->ready), bytes_of(g, g->touched - g->ready), &g->job.error);
+}
+
+/* Where GPUs have pinned staging, a slot is ready when its part is pinned as well. */
+static bool is_part(const struct ckpt_growth *g)
+{
+	return g->touched == g->target || g->touched - g->ready >= g->part ||
+	       !ckpt_devices_pinned(g->core->parts.devices);
+}
+
+static void pin_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+
+	g->job.result = ckpt_devices_add(g->core->parts.devices, at_slot(g, g->ready),
+		bytes_of(g, g->touched - g->ready), &g->job.error);
 	if (g->job.result == 0)
 		g->ready = g->touched;
 }
@@ -132,15 +146,17 @@ static void remove_work(struct ckpt_job *job)
 /* Why there is no more. */
 static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 {
+	unsigned most = ckpt_pool_most(g->core->parts.pool);
+
 	if (g->error.code < 0)
 		(void)snprintf(text, size, "%s", g->error.message);
 	else if (g->memory.available == UINT64_MAX)
 		(void)snprintf(text, size, "how much memory is available is not known");
-	else if (ckpt_pool_most(g->core->parts.pool) == CKPT_POOL_SLOTS_GROWN)
+	else if (most < g->allowed && most == CKPT_POOL_SLOTS_GROWN)
 		(void)snprintf(text, size,
-			"it grows to %llu blocks at most, and larger ones hold more (block_bytes)",
-			(unsigned long long)CKPT_POOL_SLOTS_GROWN);
-	else if (ckpt_pool_most(g->core->parts.pool) < g->allowed)
+			"it grows to %u blocks at most, and larger ones hold more (block_bytes)",
+			most);
+	else if (most < g->allowed)
 		(void)snprintf(text, size,
 			"it does not grow further where address space is limited (ulimit -v)");
 	else
@@ -187,8 +203,17 @@ static int grow_body(struct ckpt_task *task)
 	g->looked = g->ready;
 	ckpt_task_job_start_behind(&g->job, env, task, decide_work);
 	CKPT_AWAIT(task, g->job.done);
+	if (g->job.result == 0 && g->ready < g->target) {
+		/* No worker waits for a driver: nobody knows how long, and the copies of every save need them. */
+		ckpt_task_job_start_behind(&g->job, g->patient, task, place_work);
+		CKPT_AWAIT(task, g->job.done);
+	}
 	while (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
 		ckpt_task_job_start_behind(&g->job, env, task, touch_work);
+		CKPT_AWAIT(task, g->job.done);
+		if (g->job.result < 0 || !is_part(g))
+			continue;
+		ckpt_task_job_start_behind(&g->job, g->patient, task, pin_work);
 		CKPT_AWAIT(task, g->job.done);
 		ckpt_pool_grow(pool, g->ready - ckpt_pool_slots(pool));
 	}
@@ -236,7 +261,8 @@ void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 		return;
 	g->core = core;
 	ckpt_error_clear(&g->error);
-	if (blocks <= ckpt_pool_slots(core->parts.pool))
+	if (blocks <= ckpt_pool_slots(core->parts.pool) ||
+		ckpt_devices_env(core->parts.devices, &g->error, &g->patient) < 0)
 		say(g);
 	else
 		ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);

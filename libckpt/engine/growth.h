@@ -18,11 +18,12 @@ struct ckpt_growth {
 	struct ckpt_core *core;
 	struct ckpt_task task;
 	struct ckpt_task_job job;
-	size_t shard;    /* blocks of the largest that was asked for */
-	unsigned pause;  /* saves from one attempt to the next, */
-	unsigned passed; /* and those since the last */
-	bool again;      /* this is not the first attempt */
-	bool told;       /* that there is too little */
+	struct ckpt_env *patient; /* of jobs that wait for GPUs */
+	size_t shard;             /* blocks of the largest that was asked for */
+	unsigned pause;           /* saves from one attempt to the next, */
+	unsigned passed;          /* and those since the last */
+	bool again;               /* this is not the first attempt */
+	bool told;                /* that there is too little */
 	struct ckpt_error error;
 
 	/* The worker's while the job is under way. Slots: */
