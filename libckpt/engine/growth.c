@@ -45,8 +45,8 @@ static void decide_work(struct ckpt_job *job)
 	unsigned count;
 
 	ckpt_pool_look(pool, &g->memory);
-	g->allowed = slots_in(g, ckpt_memlimit_share(g->memory.available, ckpt_pool_touched(pool),
-					 g->core->config.sharers));
+	g->held = ckpt_pool_held(pool);
+	g->allowed = slots_in(g, ckpt_memlimit_share(&g->memory, g->held, g->core->config.sharers));
 	/* With all slots taken by the save, those who read have the least that there may be. */
 	g->target = (unsigned)ckpt_min_u64(
 		g->shard + CKPT_POOL_SLOTS_MIN, ckpt_min_u64(g->allowed, ckpt_pool_most(pool)));
@@ -150,7 +150,7 @@ static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 
 	if (g->error.code < 0)
 		(void)snprintf(text, size, "%s", g->error.message);
-	else if (g->memory.available == UINT64_MAX)
+	else if (g->memory.available == UINT64_MAX || g->memory.unsure)
 		(void)snprintf(text, size, "how much memory is available is not known");
 	else if (most < g->allowed && most == CKPT_POOL_SLOTS_GROWN)
 		(void)snprintf(text, size,
@@ -161,10 +161,11 @@ static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 			"it does not grow further where address space is limited (ulimit -v)");
 	else
 		(void)snprintf(text, size,
-			"the ranks of a node (%u) have at most half of the memory that is "
-			"available, which is %llu MiB because of %s",
+			"the ranks of a node (%u) share half of the memory that is available, "
+			"which "
+			"is %llu MiB because of %s, and of what they hold, which is %llu MiB each",
 			g->core->config.sharers, (unsigned long long)g->memory.available >> 20,
-			g->memory.bound);
+			g->memory.bound, (unsigned long long)g->held >> 20);
 }
 
 static void say(struct ckpt_growth *g)

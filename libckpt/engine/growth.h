@@ -34,6 +34,7 @@ struct ckpt_growth {
 	unsigned looked;  /* that were touched when the memory was looked at last */
 	unsigned allowed; /* this rank's share of the memory */
 	struct ckpt_memlimit memory;
+	uint64_t held; /* of it, before it grows */
 };
 
 /* The core's thread: a save has begun whose shard has so many blocks. */

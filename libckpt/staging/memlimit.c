@@ -254,8 +254,10 @@ static void add_group(const char *root, const char *dir, bool v2, struct ckpt_me
 		return;
 	limit->limit = ckpt_min_u64(limit->limit, most);
 	used = read_value(root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
-	if (used == UINT64_MAX)
+	if (used == UINT64_MAX) {
+		limit->unsure = true;
 		used = 0;
+	}
 	used -= ckpt_min_u64(used, read_cache(root, dir, v2));
 	lower(limit, most - ckpt_min_u64(most, used), "the limit of the control group");
 }
@@ -306,7 +308,8 @@ void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit)
 	struct ckpt_buf groups = {0};
 	struct ckpt_buf mounts = {0};
 
-	*ret_limit = (struct ckpt_memlimit){UINT64_MAX, UINT64_MAX, "nothing"};
+	*ret_limit = (struct ckpt_memlimit){
+		.limit = UINT64_MAX, .available = UINT64_MAX, .bound = "nothing"};
 	add_machine(root, ret_limit);
 	if (ckpt_kernel_file_read(root, "/proc/self/cgroup", &groups) &&
 		ckpt_kernel_file_read(root, "/proc/self/mountinfo", &mounts)) {
@@ -336,22 +339,23 @@ uint64_t ckpt_memlimit_budget(const struct ckpt_memlimit *memory, uint32_t ranks
 
 	CKPT_ASSERT(ranks > 0);
 	/* A machine that tells nothing is no reason to take much. */
-	if (memory->limit == UINT64_MAX)
+	if (memory->limit == UINT64_MAX || memory->unsure)
 		return BUDGET_MIN;
 	bytes = ckpt_min_u64(BUDGET_MAX, memory->limit / ranks / 8);
 	if (memory->available != UINT64_MAX)
-		bytes = ckpt_min_u64(bytes, ckpt_memlimit_share(memory->available, 0, ranks));
+		bytes = ckpt_min_u64(bytes, ckpt_memlimit_share(memory, 0, ranks));
 	return ckpt_max_u64(BUDGET_MIN, bytes);
 }
 
-uint64_t ckpt_memlimit_share(uint64_t available, uint64_t held, uint32_t ranks)
+uint64_t ckpt_memlimit_share(const struct ckpt_memlimit *memory, uint64_t held, uint32_t ranks)
 {
 	uint64_t all;
 
 	CKPT_ASSERT(ranks > 0);
-	if (available == UINT64_MAX)
+	if (memory->available == UINT64_MAX || memory->unsure)
 		return 0;
-	if (__builtin_add_overflow(available, held, &all))
+	if (__builtin_mul_overflow(held, ranks, &all) ||
+		__builtin_add_overflow(all, memory->available, &all))
 		all = UINT64_MAX;
-	return all / 2 / ranks;
+	return ckpt_min_u64(all, memory->limit) / 2 / ranks;
 }

@@ -469,6 +469,11 @@ uint64_t ckpt_pool_touched(const struct ckpt_pool *pool)
 	return atomic_load(&pool->touched);
 }
 
+uint64_t ckpt_pool_held(const struct ckpt_pool *pool)
+{
+	return pool->mapping.resident ? 0 : ckpt_pool_touched(pool);
+}
+
 bool ckpt_pool_huge(const struct ckpt_pool *pool)
 {
 	return pool->mapping.huge;
@@ -503,7 +508,7 @@ void ckpt_pool_default(uint32_t node_ranks, struct ckpt_pool_config *config)
 	ckpt_memlimit_read("", &memory);
 	config->bytes = ckpt_memlimit_budget(&memory, ranks);
 	/* What is available is less, whenever it is asked. */
-	config->bytes_max = ckpt_memlimit_share(memory.limit, 0, ranks);
+	config->bytes_max = memory.limit == UINT64_MAX ? 0 : memory.limit / 2 / ranks;
 }
 
 uint32_t ckpt_pool_sharers(uint32_t node_ranks, uint32_t world)

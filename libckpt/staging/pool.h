@@ -105,6 +105,8 @@ uint64_t ckpt_pool_bytes(const struct ckpt_pool *pool);
 unsigned ckpt_pool_slots(const struct ckpt_pool *pool);
 unsigned ckpt_pool_free(const struct ckpt_pool *pool);
 uint64_t ckpt_pool_touched(const struct ckpt_pool *pool); /* any thread */
+/* Any thread. Of the memory of the machine that others could have: reserved huge pages are nobody else's. */
+uint64_t ckpt_pool_held(const struct ckpt_pool *pool);
 bool ckpt_pool_huge(const struct ckpt_pool *pool); /* huge pages, granted or advised and heeded */
 unsigned ckpt_pool_threads(const struct ckpt_pool *pool); /* 1 while the toucher runs */
 

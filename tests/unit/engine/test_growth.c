@@ -24,6 +24,7 @@
 /* What all rigs are on. Memory that is touched is not available any more. */
 static struct {
 	uint64_t available;
+	bool unsure;
 	unsigned looks;
 	uint64_t touched;
 	uint64_t touched_max; /* more cannot be */
@@ -35,8 +36,10 @@ static struct {
 static void look(struct ckpt_memlimit *ret_memory)
 {
 	machine.looks++;
-	*ret_memory = (struct ckpt_memlimit){
-		.limit = UINT64_C(1) << 40, .available = machine.available, .bound = "the test"};
+	*ret_memory = (struct ckpt_memlimit){.limit = UINT64_C(1) << 40,
+		.available = machine.available,
+		.unsure = machine.unsure,
+		.bound = "the test"};
 }
 
 static int add(const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err)
@@ -235,8 +238,9 @@ static void too_little_memory_is_told_with_what_it_costs(void **state)
 	assert_int_equal(save_blocks(rig, 1, 200), 0);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
 		"staging memory is 10 MiB, and this rank's shard takes 13 MiB: the ranks of a "
-		"node (3) have at most half of the memory that is available, which is 60 MiB "
-		"because of the test. A save waits for the disk with the rest; pool_bytes sets "
+		"node (3) share half of the memory that is available, which is 60 MiB because of "
+		"the test, and of what they hold, which is 0 MiB each. A save waits for the disk "
+		"with the rest; pool_bytes sets "
 		"another size"));
 }
 
@@ -254,11 +258,14 @@ static void a_machine_that_tells_nothing_gives_nothing(void **state)
 {
 	struct core_rig *rig = open_rig(*state, 1, MOST);
 
-	machine.available = UINT64_MAX;
-	assert_int_equal(save_blocks(rig, 1, 12), 0);
-	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
-	assert_true(
-		core_rig_logged(rig, CKPT_LOG_WARN, "how much memory is available is not known"));
+	for (unsigned i = 0; i < 2; i++) {
+		machine.available = i == 0 ? UINT64_MAX : 64 * MIB;
+		machine.unsure = i == 1;
+		assert_int_equal(save_blocks(rig, i + 1, 12 + i), 0);
+		assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+		assert_true(core_rig_logged(
+			rig, CKPT_LOG_WARN, "how much memory is available is not known"));
+	}
 }
 
 /* What there is by then is used, the rest is given back, and no save fails of it. */
