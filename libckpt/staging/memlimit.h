@@ -37,6 +37,10 @@ uint64_t ckpt_memlimit_share(const struct ckpt_memlimit *memory, uint64_t held, 
 
 /* The number behind `key` in lines like "MemTotal:  24 kB" or "inactive_file 123", in bytes. */
 bool ckpt_memlimit_field(const char *text, const char *key, uint64_t *ret_bytes);
+/* NUMA nodes at most; a kernel may have been made for more, and has no more in any machine. */
+#define CKPT_MEMLIMIT_NODES 1024
+/* A list of numbers like "0-1,4", as a set of bits. False: it is none, or has larger numbers. */
+bool ckpt_memlimit_list(const char *text, uint64_t ret_set[CKPT_MEMLIMIT_NODES / 64]);
 /* "max" or a number; UINT64_MAX when it says that there is no limit, or nothing sensible. */
 uint64_t ckpt_memlimit_value(const char *text);
 /*

@@ -327,6 +327,52 @@ static void a_machine_without_groups(void **state)
 	assert_non_null(strstr(limit.bound, "overcommit_memory"));
 }
 
+static void lists(void **state)
+{
+	uint64_t set[CKPT_MEMLIMIT_NODES / 64];
+
+	(void)state;
+	assert_true(ckpt_memlimit_list("0-1,4\nMems: 9", set));
+	assert_int_equal(set[0], 0x13);
+	assert_true(ckpt_memlimit_list("63-64,1023", set));
+	assert_true(set[0] == UINT64_C(1) << 63 && set[1] == 1 && set[15] == UINT64_C(1) << 63);
+	assert_true(ckpt_memlimit_list("\n", set));
+	assert_int_equal(set[0], 0);
+	assert_false(ckpt_memlimit_list("1024", set));
+	assert_false(ckpt_memlimit_list("3-1", set));
+	assert_false(ckpt_memlimit_list("0-", set));
+	assert_false(ckpt_memlimit_list("x", set));
+	assert_false(ckpt_memlimit_list("0-99999999999999999999", set));
+}
+
+/* Of two nodes with memory and one without. */
+static void nodes_that_others_have_do_not_count(void **state)
+{
+	struct ckpt_memlimit limit;
+
+	(void)state;
+	put_machine();
+	put("/sys/devices/system/node/has_memory", "0-1\n");
+	put("/sys/devices/system/node/node0/meminfo",
+		"\nNode 0 MemTotal:  8388608 kB\nNode 0 MemFree:  6291456 kB\n");
+	put("/sys/devices/system/node/node1/meminfo",
+		"\nNode 1 MemTotal:  8388608 kB\nNode 1 MemFree:  1048576 kB\n"
+		"Node 1 Active(file):  524288 kB\nNode 1 Inactive(file): 1048576 kB\n"
+		"Node 1 Dirty:  393216 kB\nNode 1 Writeback:  131072 kB\n");
+	put("/proc/self/status", "Name: x\nMems_allowed:\t3\nMems_allowed_list:\t0-2\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, 16 * GIB);
+	assert_int_equal(limit.available, 8 * GIB);
+	put("/proc/self/status", "Name: x\nMems_allowed:\t2\nMems_allowed_list:\t1\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, 8 * GIB);
+	assert_int_equal(limit.available, 2 * GIB);
+	assert_non_null(strstr(limit.bound, "NUMA"));
+	/* What is no list says nothing. */
+	put("/proc/self/status", "Name: x\nMems_allowed_list:\t?\n");
+	assert_int_equal(read_tree().available, 8 * GIB);
+}
+
 static void the_tightest_of_all_groups_around_counts(void **state)
 {
 	struct ckpt_memlimit limit;
@@ -418,10 +464,13 @@ int main(void)
 		cmocka_unit_test(a_path_too_long_is_no_group),
 		cmocka_unit_test(budgets),
 		cmocka_unit_test(ranks),
+		cmocka_unit_test(lists),
 		cmocka_unit_test(ranks_together_have_half),
 		cmocka_unit_test_setup_teardown(
 			a_machine_that_tells_nothing_has_no_limit, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(a_machine_without_groups, make_tree, remove_tree),
+		cmocka_unit_test_setup_teardown(
+			nodes_that_others_have_do_not_count, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(
 			the_tightest_of_all_groups_around_counts, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(groups_of_version_1, make_tree, remove_tree),
