@@ -59,7 +59,8 @@ struct ckpt_engine_opts {
 	 * may use, 1 GiB at most. If that does not hold the rank's shard, it grows behind the first save until it does.
 	 * The ranks of a node have at most half of the memory that is available then, in even shares; how many they are
 	 * is `node_ranks`, or else LOCAL_WORLD_SIZE of the environment, or else `world`. The log says how much it is, and
-	 * warns where it is less than the shard: saves wait for the disk then. It does not shrink.
+	 * warns where it is less than the shard: saves wait for the disk then, and later ones ask again for memory. It does
+	 * not shrink; nor does it grow where address space is limited (ulimit -v).
 	 */
 	uint64_t pool_bytes;
 	uint32_t block_bytes;  /* what moves at once; 0: 8 MiB; a power of two, 64 KiB to 64 MiB */

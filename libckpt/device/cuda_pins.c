@@ -19,29 +19,48 @@ static bool is_shown(const struct ckpt_cuda_api *api, char *base, size_t size, u
 	return false;
 }
 
+static const struct ckpt_cuda_pin *find(
+	const struct ckpt_cuda_pin *pins, const void *bytes, size_t size)
+{
+	uintptr_t at = (uintptr_t)bytes;
+
+	for (; pins; pins = pins->next) {
+		uintptr_t base = (uintptr_t)pins->base;
+
+		if (at >= base && at - base <= pins->size && size <= pins->size - (at - base))
+			break;
+	}
+	return pins;
+}
+
 int ckpt_cuda_pins_add(
 	const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base, size_t size)
 {
-	uint64_t seen = 0;
+	/* Before it is pinned: where a registration begins has to be known of each. */
+	struct ckpt_cuda_pin *pin = ckpt_alloc(sizeof(*pin));
+
+	if (!pin)
+		return CKPT_CUDA_MEMORY_ALLOCATION;
 	/* Portable: pinned for every GPU of the process. Mapped: kernels reach it. */
 	int e = api->host_register(
 		base, size, CKPT_CUDA_HOST_REGISTER_PORTABLE | CKPT_CUDA_HOST_REGISTER_MAPPED);
 	bool own = e == CKPT_CUDA_SUCCESS;
 
 	/* Twice for one GPU is a mistake. */
-	if (!own &&
-		(e != CKPT_CUDA_HOST_ALREADY_REGISTERED || ckpt_cuda_pins_find(*pins, base, size)))
-		return e;
+	if (!own && (e != CKPT_CUDA_HOST_ALREADY_REGISTERED || find(*pins, base, size)))
+		goto free_pin;
 	if (!own)
 		(void)api->get_last_error();
-	if (!is_shown(api, base, size, &seen))
-		return e;
-	struct ckpt_cuda_pin *pin = ckpt_alloc(sizeof(*pin));
-	if (!pin)
-		return e;
-	*pin = (struct ckpt_cuda_pin){*pins, base, size, seen, own};
+	*pin = (struct ckpt_cuda_pin){*pins, base, size, 0, own};
+	/* What another one has pinned is this GPU's only if it can be shown to it. */
+	if (!is_shown(api, base, size, &pin->seen) && !own)
+		goto free_pin;
 	*pins = pin;
 	return CKPT_CUDA_SUCCESS;
+
+free_pin:
+	ckpt_free(pin);
+	return e;
 }
 
 int ckpt_cuda_pins_remove(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base)
@@ -70,13 +89,7 @@ bool ckpt_cuda_pins_begin(const struct ckpt_cuda_pin *pins, const void *at)
 
 uint64_t ckpt_cuda_pins_find(const struct ckpt_cuda_pin *pins, const void *bytes, size_t size)
 {
-	uintptr_t at = (uintptr_t)bytes;
+	const struct ckpt_cuda_pin *pin = find(pins, bytes, size);
 
-	for (; pins; pins = pins->next) {
-		uintptr_t base = (uintptr_t)pins->base;
-
-		if (at >= base && at - base <= pins->size && size <= pins->size - (at - base))
-			return pins->seen + (at - base);
-	}
-	return 0;
+	return pin && pin->seen ? pin->seen + ((uintptr_t)bytes - (uintptr_t)pin->base) : 0;
 }

@@ -12,13 +12,13 @@ struct ckpt_cuda_pin {
 	struct ckpt_cuda_pin *next;
 	char *base;
 	size_t size;
-	uint64_t seen; /* the GPU's address of `base` */
+	uint64_t seen; /* the GPU's address of `base`; 0: it has none */
 	bool own;      /* else another GPU of the process has pinned it, and will unpin it */
 };
 
 /*
- * They return a cudaError_t. What another GPU of the process has pinned is only noted, all of it or none. Memory that cannot be shown to the GPU, or noted, is pinned all the same: kernels do not
- * find it.
+ * They return a cudaError_t. What another GPU of the process has pinned is only noted, all of it or none. Memory that
+ * cannot be shown to the GPU is pinned all the same: kernels do not find it.
  */
 int ckpt_cuda_pins_add(
 	const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base, size_t size);

@@ -48,8 +48,7 @@ int ckpt_cuda_table_reserve(const struct ckpt_cuda_api *api, struct ckpt_cuda_ta
 	base = (char *)t->memory + (PAGE - (uintptr_t)t->memory % PAGE) % PAGE;
 	*ret_what = "the table of a launch cannot be pinned: cudaHostRegister";
 	e = ckpt_cuda_pins_add(api, &t->pin, base, size);
-	if (e == CKPT_CUDA_SUCCESS && !t->pin) {
-		(void)api->host_unregister(base);
+	if (e == CKPT_CUDA_SUCCESS && !t->pin->seen) {
 		e = CKPT_CUDA_INVALID_VALUE;
 		*ret_what = "the table of a launch is not to be reached: cudaHostGetDevicePointer";
 	}

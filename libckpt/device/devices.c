@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/fail.h"
 #include "device/device_cuda.h"
 
 int ckpt_devices_number(uint32_t kind, int32_t index)
@@ -43,6 +44,8 @@ void ckpt_devices_close(struct ckpt_devices *devices)
 {
 	if (!devices->at[0])
 		return;
+	ckpt_env_os_close(devices->worker);
+	devices->worker = NULL;
 	while (devices->gpus > 0) {
 		struct ckpt_device *gpu = devices->at[devices->order[--devices->gpus]];
 
@@ -137,7 +140,7 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 		gpu->samples = false;
 		return;
 	}
-	devices->pinned |= UINT64_C(1) << gpu->number;
+	atomic_fetch_or(&devices->pinned, UINT64_C(1) << gpu->number);
 	if (devices->placed && devices->node >= 0)
 		(void)snprintf(node, sizeof(node), " on NUMA node %d", devices->node);
 	ckpt_log(c->log, CKPT_LOG_INFO,
@@ -171,7 +174,7 @@ int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_e
 {
 	int r = 0;
 
-	/* The lock may be held for as long as staging takes that is being pinned. */
+	/* The lock may be held for as long as a GPU takes that is being opened. */
 	if ((mask & ~atomic_load(&devices->open)) == 0)
 		return 0;
 	(void)pthread_mutex_lock(&devices->lock);
@@ -180,6 +183,21 @@ int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_e
 			r = open_gpu(devices, i, err);
 	(void)pthread_mutex_unlock(&devices->lock);
 	return r;
+}
+
+int ckpt_devices_env(
+	struct ckpt_devices *devices, struct ckpt_error *err, struct ckpt_env **ret_env)
+{
+	struct ckpt_env *env = devices->config.env;
+	int r = 0;
+
+	if (devices->config.staging && !devices->worker)
+		r = ckpt_env_os_open(1, env->inbox, &devices->worker);
+	if (r < 0)
+		return ckpt_fail(
+			err, r, "the thread that pins it cannot be started: %s", ckpt_code_text(r));
+	*ret_env = devices->worker ? ckpt_env_os_env(devices->worker) : env;
+	return 0;
 }
 
 void ckpt_devices_place(struct ckpt_devices *devices, void *base, size_t bytes)
@@ -191,14 +209,9 @@ void ckpt_devices_place(struct ckpt_devices *devices, void *base, size_t bytes)
 	(void)pthread_mutex_unlock(&devices->lock);
 }
 
-bool ckpt_devices_pinned(struct ckpt_devices *devices)
+bool ckpt_devices_pinned(const struct ckpt_devices *devices)
 {
-	bool pin;
-
-	(void)pthread_mutex_lock(&devices->lock);
-	pin = devices->pinned != 0;
-	(void)pthread_mutex_unlock(&devices->lock);
-	return pin;
+	return atomic_load(&devices->pinned) != 0;
 }
 
 /* Of the GPUs that were opened first, `count` of them; the first of them last. */
@@ -213,16 +226,37 @@ static void unpin_part(
 	}
 }
 
-/* For all GPUs that have pinned the rest, or for none. */
-static int pin_part(
-	struct ckpt_devices *devices, const struct ckpt_devices_part *part, struct ckpt_error *err)
+/*
+ * The next GPU that has pinned the rest, from *index on. NULL: there is none, and the part is in the list: whoever is
+ * opened from now on pins it with the rest. A GPU has pinned the rest when it is opened, or never.
+ */
+static struct ckpt_device *next_to_pin(
+	struct ckpt_devices *devices, struct ckpt_devices_part *part, unsigned *index)
 {
-	for (unsigned i = 0; i < devices->gpus; i++) {
-		struct ckpt_device *gpu = devices->at[devices->order[i]];
+	struct ckpt_device *gpu = NULL;
 
-		if (!(devices->pinned >> gpu->number & 1))
-			continue;
+	(void)pthread_mutex_lock(&devices->lock);
+	while (*index < devices->gpus && !(devices->pinned >> devices->order[*index] & 1))
+		++*index;
+	if (*index < devices->gpus) {
+		gpu = devices->at[devices->order[*index]];
+	} else {
+		devices->last->next = part;
+		devices->last = part;
+	}
+	(void)pthread_mutex_unlock(&devices->lock);
+	return gpu;
+}
+
+/* For all GPUs that have pinned the rest, or for none. Without the lock: a driver may take any time. */
+static int pin_part(
+	struct ckpt_devices *devices, struct ckpt_devices_part *part, struct ckpt_error *err)
+{
+	struct ckpt_device *gpu;
+
+	for (unsigned i = 0; (gpu = next_to_pin(devices, part, &i)); i++) {
 		int r = ckpt_device_pin(gpu, part->base, part->bytes, err);
+
 		if (r < 0) {
 			unpin_part(devices, part, i);
 			return r;
@@ -231,41 +265,35 @@ static int pin_part(
 	return 0;
 }
 
-static int add_part(
-	struct ckpt_devices *devices, const struct ckpt_devices_part *like, struct ckpt_error *err)
+/* Where no GPU has pinned anything, parts that follow one another are one. */
+static bool joins_last(struct ckpt_devices *devices, const char *base, size_t bytes)
 {
 	struct ckpt_devices_part *last = devices->last;
-	struct ckpt_devices_part *part;
-	int r;
+	bool joins;
 
-	if (!devices->pinned && last != &devices->first && last->base + last->bytes == like->base) {
-		last->bytes += like->bytes;
-		return 0;
-	}
-	part = ckpt_alloc(sizeof(*part));
-	if (!part)
-		return ckpt_fail(err, -ENOMEM, "out of memory");
-	*part = *like;
-	r = pin_part(devices, part, err);
-	if (r < 0) {
-		ckpt_free(part);
-		return r;
-	}
-	last->next = part;
-	devices->last = part;
-	return 0;
+	(void)pthread_mutex_lock(&devices->lock);
+	joins = !devices->pinned && last != &devices->first && last->base + last->bytes == base;
+	if (joins)
+		last->bytes += bytes;
+	(void)pthread_mutex_unlock(&devices->lock);
+	return joins;
 }
 
 int ckpt_devices_add(struct ckpt_devices *devices, void *base, size_t bytes, struct ckpt_error *err)
 {
-	const struct ckpt_devices_part part = {.base = base, .bytes = bytes};
-	int r = 0;
+	struct ckpt_devices_part *part;
+	int r;
 
-	(void)pthread_mutex_lock(&devices->lock);
 	/* Tests may have devices that were given no staging: nothing is pinned then. */
-	if (devices->config.staging)
-		r = add_part(devices, &part, err);
-	(void)pthread_mutex_unlock(&devices->lock);
+	if (!devices->config.staging || joins_last(devices, base, bytes))
+		return 0;
+	part = ckpt_alloc(sizeof(*part));
+	if (!part)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
+	*part = (struct ckpt_devices_part){.base = base, .bytes = bytes};
+	r = pin_part(devices, part, err);
+	if (r < 0)
+		ckpt_free(part);
 	return r;
 }
 

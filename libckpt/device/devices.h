@@ -45,9 +45,10 @@ struct ckpt_devices {
 		*at[CKPT_DEVICES_MAX];    /* set under `lock`, before anybody is given the number */
 	uint32_t order[CKPT_DEVICES_MAX]; /* in which the GPUs were opened */
 	unsigned gpus;
-	uint64_t pinned; /* GPUs for which the staging is, as a mask */
-	bool placed;     /* it has been tried to put the staging near a GPU, */
-	int node;        /* and it is on this NUMA node */
+	_Atomic uint64_t pinned;    /* GPUs for which the staging is, as a mask; set under `lock` */
+	bool placed;                /* it has been tried to put the staging near a GPU, */
+	int node;                   /* and it is on this NUMA node */
+	struct ckpt_env_os *worker; /* of ckpt_devices_env(); NULL: nobody has asked for it */
 };
 
 /* The number of what ckpt/types.h calls so; -1: there is no such device. */
@@ -65,16 +66,24 @@ void ckpt_devices_close(struct ckpt_devices *devices);
  */
 int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_error *err);
 /*
- * Staging that grows. On a worker, for it may wait for a GPU that is being opened. Place: [base, base + bytes), which
- * lies behind all that there is, has been mapped, and no page of it is there; they come from the node where the rest is.
+ * The core's thread: where jobs run that wait for a GPU's driver, which may take any time. They have a thread of their
+ * own, which is started with the first and ends with the devices: the copies of all devices wait for the other workers.
+ * Without staging they wait for nothing, and it is the config's. Words into `err`.
+ */
+int ckpt_devices_env(
+	struct ckpt_devices *devices, struct ckpt_error *err, struct ckpt_env **ret_env);
+/*
+ * Staging that grows, by jobs there, one at a time. Place: [base, base + bytes), which lies behind all that there is, has
+ * been mapped, and no page of it is there; they come from the node where the rest is. It may wait for a GPU that is being
+ * opened.
  */
 void ckpt_devices_place(struct ckpt_devices *devices, void *base, size_t bytes);
-/* Whether a GPU has pinned what there is, and so pins what is added. */
-bool ckpt_devices_pinned(struct ckpt_devices *devices);
+/* Any thread: whether a GPU has pinned what there is, and so pins what is added. */
+bool ckpt_devices_pinned(const struct ckpt_devices *devices);
 /*
  * Before the first copy into it: pinned for each GPU that has pinned the rest, or for none, and by those that are opened
- * later with the rest. Each call makes a part that is pinned by itself, as long as a GPU has pinned what there is. Words
- * into `err`.
+ * later with the rest. Each call makes a part that is pinned by itself, as long as a GPU has pinned what there is. It
+ * waits for the drivers, and GPUs may be opened meanwhile. Words into `err`.
  */
 int ckpt_devices_add(
 	struct ckpt_devices *devices, void *base, size_t bytes, struct ckpt_error *err);

@@ -2,6 +2,7 @@
 /* How large staging memory is to be, and how it becomes so: mapped, touched, pinned, given to the pool. */
 #include "engine/growth.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/fail.h"
@@ -12,6 +13,10 @@
 /* A GPU copies nothing while it pins a part, and finds a part among all others for each small tensor. */
 #define PART_BYTES  (UINT64_C(64) << 20)
 #define PARTS_MAX   64
+/* Saves from one attempt to the next, when the memory is too little for the shard. */
+#define PAUSE_MAX   64
+/* Of what was available at first, so much is left to others while the pool grows: half if nobody else takes any. */
+#define REST        4
 
 static struct ckpt_growth *growth_of(struct ckpt_job *job)
 {
@@ -40,8 +45,8 @@ static void decide_work(struct ckpt_job *job)
 	unsigned count;
 
 	ckpt_pool_look(pool, &g->memory);
-	g->allowed = slots_in(g, ckpt_memlimit_share(g->memory.available, ckpt_pool_touched(pool),
-					 g->core->config.sharers));
+	g->held = ckpt_pool_held(pool);
+	g->allowed = slots_in(g, ckpt_memlimit_share(&g->memory, g->held, g->core->config.sharers));
 	/* With all slots taken by the save, those who read have the least that there may be. */
 	g->target = (unsigned)ckpt_min_u64(
 		g->shard + CKPT_POOL_SLOTS_MIN, ckpt_min_u64(g->allowed, ckpt_pool_most(pool)));
@@ -52,22 +57,55 @@ static void decide_work(struct ckpt_job *job)
 	count = g->target - g->ready;
 	g->part =
 		(unsigned)ckpt_max_u64(1, ckpt_max_u64(slots_in(g, PART_BYTES), count / PARTS_MAX));
-	g->job.result = ckpt_pool_add(pool, g->ready, count, &g->job.error);
-	if (g->job.result < 0) {
+	/* Each attempt makes parts, and small ones would become many. */
+	if (g->again && g->target < g->shard && count < g->part) {
 		g->target = g->ready;
 		return;
 	}
-	ckpt_devices_place(g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, count));
+	g->job.result = ckpt_pool_add(pool, g->ready, count, &g->job.error);
+	if (g->job.result < 0)
+		g->target = g->ready;
 }
 
-/* A few more slots. Where GPUs have pinned staging, none is ready before its part is pinned as well. */
+static void place_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+
+	ckpt_devices_place(
+		g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, g->target - g->ready));
+}
+
+/*
+ * Other programs may have taken memory since it was decided how much there is. 0: it is still there. Asked before each
+ * part: pages that are touched are never given back.
+ */
+static int look_again(struct ckpt_growth *g)
+{
+	uint64_t left = bytes_of(g, g->target - g->touched);
+	struct ckpt_memlimit now;
+
+	if (g->touched - g->looked < g->part)
+		return 0;
+	g->looked = g->touched;
+	ckpt_pool_look(g->core->parts.pool, &now);
+	if (now.available >= left && now.available - left >= g->memory.available / REST)
+		return 0;
+	return ckpt_fail(&g->job.error, -ENOMEM,
+		"other programs have taken memory meanwhile, and %llu MiB are available because of "
+		"%s",
+		(unsigned long long)now.available >> 20, now.bound);
+}
+
+/* A few more slots. */
 static void touch_work(struct ckpt_job *job)
 {
 	struct ckpt_growth *g = growth_of(job);
-	struct ckpt_devices *devices = g->core->parts.devices;
 	unsigned count = (unsigned)ckpt_max_u64(1, slots_in(g, TOUCH_BYTES));
 	int r;
 
+	g->job.result = look_again(g);
+	if (g->job.result < 0)
+		return;
 	count = (unsigned)ckpt_min_u64(count, g->target - g->touched);
 	r = ckpt_pool_touch(g->core->parts.pool, g->touched, count);
 	if (r < 0) {
@@ -77,11 +115,21 @@ static void touch_work(struct ckpt_job *job)
 		return;
 	}
 	g->touched += count;
-	if (g->touched < g->target && g->touched - g->ready < g->part &&
-		ckpt_devices_pinned(devices))
-		return;
-	g->job.result = ckpt_devices_add(
-		devices, at_slot(g, g->ready), bytes_of(g, g->touched - g->ready), &g->job.error);
+}
+
+/* Where GPUs have pinned staging, a slot is ready when its part is pinned as well. */
+static bool is_part(const struct ckpt_growth *g)
+{
+	return g->touched == g->target || g->touched - g->ready >= g->part ||
+	       !ckpt_devices_pinned(g->core->parts.devices);
+}
+
+static void pin_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+
+	g->job.result = ckpt_devices_add(g->core->parts.devices, at_slot(g, g->ready),
+		bytes_of(g, g->touched - g->ready), &g->job.error);
 	if (g->job.result == 0)
 		g->ready = g->touched;
 }
@@ -98,21 +146,29 @@ static void remove_work(struct ckpt_job *job)
 /* Why there is no more. */
 static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 {
+	unsigned most = ckpt_pool_most(g->core->parts.pool);
+
 	if (g->error.code < 0)
 		(void)snprintf(text, size, "%s", g->error.message);
-	else if (g->memory.available == UINT64_MAX)
+	else if (g->memory.available == UINT64_MAX || g->memory.unsure)
 		(void)snprintf(text, size, "how much memory is available is not known");
-	else if (ckpt_pool_most(g->core->parts.pool) < g->allowed)
-		(void)snprintf(text, size, "address space is reserved for no more (ulimit -v)");
+	else if (most < g->allowed && most == CKPT_POOL_SLOTS_GROWN)
+		(void)snprintf(text, size,
+			"it grows to %u blocks at most, and larger ones hold more (block_bytes)",
+			most);
+	else if (most < g->allowed)
+		(void)snprintf(text, size,
+			"it does not grow further where address space is limited (ulimit -v)");
 	else
 		(void)snprintf(text, size,
-			"the ranks of a node (%u) have at most half of the memory that is "
-			"available, which is %llu MiB because of %s",
+			"the ranks of a node (%u) share half of the memory that is available, "
+			"which "
+			"is %llu MiB because of %s, and of what they hold, which is %llu MiB each",
 			g->core->config.sharers, (unsigned long long)g->memory.available >> 20,
-			g->memory.bound);
+			g->memory.bound, (unsigned long long)g->held >> 20);
 }
 
-static void say(const struct ckpt_growth *g)
+static void say(struct ckpt_growth *g)
 {
 	const struct ckpt_core *core = g->core;
 	unsigned slots = ckpt_pool_slots(core->parts.pool);
@@ -126,6 +182,9 @@ static void say(const struct ckpt_growth *g)
 			core->parts.label, have, need);
 		return;
 	}
+	if (g->told)
+		return;
+	g->told = true;
 	word_bound(g, bound, sizeof(bound));
 	ckpt_log(core->parts.log, CKPT_LOG_WARN,
 		"%s: staging memory is %llu MiB, and this rank's shard takes %llu MiB: %s. A save "
@@ -142,10 +201,20 @@ static int grow_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	g->ready = ckpt_pool_slots(pool);
 	g->touched = g->ready;
+	g->looked = g->ready;
 	ckpt_task_job_start_behind(&g->job, env, task, decide_work);
 	CKPT_AWAIT(task, g->job.done);
+	if (g->job.result == 0 && g->ready < g->target) {
+		/* No worker waits for a driver: nobody knows how long, and the copies of every save need them. */
+		ckpt_task_job_start_behind(&g->job, g->patient, task, place_work);
+		CKPT_AWAIT(task, g->job.done);
+	}
 	while (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
 		ckpt_task_job_start_behind(&g->job, env, task, touch_work);
+		CKPT_AWAIT(task, g->job.done);
+		if (g->job.result < 0 || !is_part(g))
+			continue;
+		ckpt_task_job_start_behind(&g->job, g->patient, task, pin_work);
 		CKPT_AWAIT(task, g->job.done);
 		ckpt_pool_grow(pool, g->ready - ckpt_pool_slots(pool));
 	}
@@ -164,17 +233,37 @@ static void grow_done(struct ckpt_task *task)
 	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_growth, task)->core->closer);
 }
 
+/* Whether this save asks for more. Where memory is too little, later ones do so as well: another program may end. */
+static bool is_due(struct ckpt_growth *g, const struct ckpt_pool *pool, size_t blocks)
+{
+	g->again = blocks <= g->shard;
+	if (!g->again) {
+		g->shard = blocks;
+		g->pause = 1;
+		g->passed = 0;
+		g->told = false;
+		return true;
+	}
+	if (blocks <= ckpt_pool_slots(pool) || ckpt_pool_slots(pool) == ckpt_pool_most(pool) ||
+		++g->passed < g->pause)
+		return false;
+	g->pause = (unsigned)ckpt_min_u64(2 * g->pause, PAUSE_MAX);
+	g->passed = 0;
+	return true;
+}
+
 void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 {
 	struct ckpt_growth *g = &core->growth;
 
-	/* The user has set the size; or it was decided for this one; or it is being decided, and the next save asks again. */
-	if (core->config.sharers == 0 || blocks <= g->shard || ckpt_growth_active(core))
+	/* The user has set the size; or it is being decided, and the next save asks again. */
+	if (core->config.sharers == 0 || ckpt_growth_active(core) ||
+		!is_due(g, core->parts.pool, blocks))
 		return;
 	g->core = core;
-	g->shard = blocks;
 	ckpt_error_clear(&g->error);
-	if (blocks <= ckpt_pool_slots(core->parts.pool))
+	if (blocks <= ckpt_pool_slots(core->parts.pool) ||
+		ckpt_devices_env(core->parts.devices, &g->error, &g->patient) < 0)
 		say(g);
 	else
 		ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);

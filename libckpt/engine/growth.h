@@ -2,8 +2,8 @@
 /*
  * Staging memory that finds its size: when a save has a larger shard than the pool has slots, the pool grows to hold it,
  * as far as the memory of the machine allows. That goes on behind the save, on workers, and the save takes the new slots
- * as they come. It is decided once for each size of the shard, by each rank for itself: memlimit.h says how much one of
- * the ranks of a node may have.
+ * as they come. Each rank decides it for itself: memlimit.h says how much one of the ranks of a node may have. Where that
+ * is too little for the shard, later saves ask again, less and less often; it is said once for each size of the shard.
  */
 #ifndef CKPT_ENGINE_GROWTH_H
 #define CKPT_ENGINE_GROWTH_H
@@ -18,7 +18,12 @@ struct ckpt_growth {
 	struct ckpt_core *core;
 	struct ckpt_task task;
 	struct ckpt_task_job job;
-	size_t shard; /* blocks of the largest that was asked for */
+	struct ckpt_env *patient; /* of jobs that wait for GPUs */
+	size_t shard;             /* blocks of the largest that was asked for */
+	unsigned pause;           /* saves from one attempt to the next, */
+	unsigned passed;          /* and those since the last */
+	bool again;               /* this is not the first attempt */
+	bool told;                /* that there is too little */
 	struct ckpt_error error;
 
 	/* The worker's while the job is under way. Slots: */
@@ -26,8 +31,10 @@ struct ckpt_growth {
 	unsigned touched; /* of them, whose pages are there, */
 	unsigned ready;   /* and of these, that may be taken into the pool */
 	unsigned part;    /* that are pinned as one */
+	unsigned looked;  /* that were touched when the memory was looked at last */
 	unsigned allowed; /* this rank's share of the memory */
 	struct ckpt_memlimit memory;
+	uint64_t held; /* of it, before it grows */
 };
 
 /* The core's thread: a save has begun whose shard has so many blocks. */

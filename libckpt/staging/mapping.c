@@ -130,16 +130,35 @@ static int open_and_close(int fd, size_t reserve, struct ckpt_mapping *mapping)
 	return r;
 }
 
+/*
+ * A file of reserved huge pages; -1: there are too few of them. They are asked for elsewhere first, and belong to the
+ * file then, mapped or not: a refusal in place may leave a hole there, which is anybody's.
+ */
+static int open_huge_file(size_t bytes)
+{
+	int fd = open_memfd(bytes, MFD_HUGETLB | MFD_HUGE_2MB);
+	char *probe;
+
+	if (fd < 0)
+		return -1;
+	probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (probe == MAP_FAILED) {
+		(void)close(fd);
+		return -1;
+	}
+	(void)munmap(probe, bytes);
+	return fd;
+}
+
 bool ckpt_mapping_open_huge(size_t bytes, size_t reserve, struct ckpt_mapping *ret_mapping)
 {
 	struct ckpt_mapping mapping = {.bytes = bytes, .huge = true, .resident = true};
 	int fd;
 
 	CKPT_ASSERT(bytes > 0 && bytes % CKPT_HUGE_PAGE == 0);
-	fd = open_memfd(bytes, MFD_HUGETLB | MFD_HUGE_2MB);
+	fd = open_huge_file(bytes);
 	if (fd < 0)
 		return false;
-	/* Fails when there are too few of them. */
 	if (open_and_close(fd, reserve, &mapping) < 0)
 		return false;
 	/* A control group may still refuse them, which would be SIGBUS later. */
@@ -246,22 +265,12 @@ void ckpt_mapping_close(struct ckpt_mapping *mapping)
 	mapping->base = NULL;
 }
 
-/* Reserved huge pages, if there are enough. Asked elsewhere first: a refusal in place may leave a hole there. */
+/* Reserved huge pages, if there are enough. */
 static bool add_huge(char *at, size_t bytes)
 {
-	int fd = open_memfd(bytes, MFD_HUGETLB | MFD_HUGE_2MB);
-	char *probe;
+	int fd = open_huge_file(bytes);
 
-	if (fd < 0)
-		return false;
-	probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (probe == MAP_FAILED) {
-		(void)close(fd);
-		return false;
-	}
-	/* They belong to the file now, mapped or not. */
-	(void)munmap(probe, bytes);
-	return map_and_close(fd, 0, at, bytes) == 0;
+	return fd >= 0 && map_and_close(fd, 0, at, bytes) == 0;
 }
 
 int ckpt_mapping_add(
@@ -282,7 +291,8 @@ int ckpt_mapping_add(
 		return r;
 	r = map_and_close(kind.fd, offset, mapping->base + at, bytes);
 	if (r < 0)
-		return cannot_map(err, r, bytes);
+		return ckpt_fail(err, r, "%zu MiB more cannot be mapped: %s", bytes >> 20,
+			ckpt_code_text(r));
 	if (bytes >= CKPT_HUGE_PAGE)
 		(void)madvise(mapping->base + at, bytes, MADV_HUGEPAGE);
 	return 0;

@@ -254,8 +254,10 @@ static void add_group(const char *root, const char *dir, bool v2, struct ckpt_me
 		return;
 	limit->limit = ckpt_min_u64(limit->limit, most);
 	used = read_value(root, dir, v2 ? "memory.current" : "memory.usage_in_bytes");
-	if (used == UINT64_MAX)
+	if (used == UINT64_MAX) {
+		limit->unsure = true;
 		used = 0;
+	}
 	used -= ckpt_min_u64(used, read_cache(root, dir, v2));
 	lower(limit, most - ckpt_min_u64(most, used), "the limit of the control group");
 }
@@ -301,13 +303,115 @@ static void add_machine(const char *root, struct ckpt_memlimit *limit)
 	ckpt_buf_free(&text);
 }
 
+bool ckpt_memlimit_list(const char *text, uint64_t ret_set[CKPT_MEMLIMIT_NODES / 64])
+{
+	memset(ret_set, 0, CKPT_MEMLIMIT_NODES / 8);
+	while (*text && *text != '\n') {
+		uint64_t first;
+		uint64_t last;
+
+		if (!parse_number(text, &first, &text))
+			return false;
+		last = first;
+		if (*text == '-' && !parse_number(text + 1, &last, &text))
+			return false;
+		if (last < first || last >= CKPT_MEMLIMIT_NODES)
+			return false;
+		for (uint64_t i = first; i <= last; i++)
+			ret_set[i / 64] |= UINT64_C(1) << i % 64;
+		text += *text == ',';
+	}
+	return true;
+}
+
+/* The nodes that have memory, and those of them that this process may use. False: not known. */
+static bool read_nodes(const char *root, uint64_t nodes[CKPT_MEMLIMIT_NODES / 64],
+	uint64_t allowed[CKPT_MEMLIMIT_NODES / 64])
+{
+	static const char key[] = "\nMems_allowed_list:";
+	struct ckpt_buf status = {0};
+	struct ckpt_buf list = {0};
+	bool known = false;
+
+	if (ckpt_kernel_file_read(root, "/proc/self/status", &status) &&
+		ckpt_kernel_file_read(root, "/sys/devices/system/node/has_memory", &list)) {
+		const char *line = strstr(status.data, key);
+
+		if (line) {
+			line += sizeof(key) - 1;
+			known = ckpt_memlimit_list(line + strspn(line, " \t"), allowed) &&
+				ckpt_memlimit_list(list.data, nodes);
+		}
+	}
+	ckpt_buf_free(&status);
+	ckpt_buf_free(&list);
+	return known;
+}
+
+/* What one node's text has of a field, 0 if it does not have it. */
+static uint64_t node_field(const char *text, unsigned node, const char *name)
+{
+	char key[64];
+	uint64_t bytes = 0;
+
+	(void)snprintf(key, sizeof(key), "Node %u %s", node, name);
+	return ckpt_memlimit_field(text, key, &bytes) ? bytes : 0;
+}
+
+/* Adds what a node has and what is available of it: free memory and clean page cache. */
+static void add_node(const char *root, unsigned node, uint64_t *all, uint64_t *available)
+{
+	struct ckpt_buf text = {0};
+	char path[64];
+
+	(void)snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/meminfo", node);
+	if (ckpt_kernel_file_read(root, path, &text)) {
+		uint64_t cache = node_field(text.data, node, "Active(file)") +
+				 node_field(text.data, node, "Inactive(file)");
+		uint64_t dirty = node_field(text.data, node, "Dirty") +
+				 node_field(text.data, node, "Writeback");
+
+		*all += node_field(text.data, node, "MemTotal");
+		*available += node_field(text.data, node, "MemFree");
+		*available += cache - ckpt_min_u64(cache, dirty);
+	}
+	ckpt_buf_free(&text);
+}
+
+/* What the machine has free counts only on the NUMA nodes that this process may use (a cpuset's). */
+static void add_nodes(const char *root, struct ckpt_memlimit *limit)
+{
+	uint64_t nodes[CKPT_MEMLIMIT_NODES / 64];
+	uint64_t allowed[CKPT_MEMLIMIT_NODES / 64];
+	uint64_t all = 0;
+	uint64_t available = 0;
+	bool some = false;
+
+	if (!read_nodes(root, nodes, allowed))
+		return;
+	for (unsigned i = 0; i < CKPT_MEMLIMIT_NODES; i++) {
+		if (!(nodes[i / 64] >> i % 64 & 1))
+			continue;
+		if (allowed[i / 64] >> i % 64 & 1)
+			add_node(root, i, &all, &available);
+		else
+			some = true;
+	}
+	if (!some || all == 0)
+		return;
+	limit->limit = ckpt_min_u64(limit->limit, all);
+	lower(limit, available, "the NUMA nodes that this process may use");
+}
+
 void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit)
 {
 	struct ckpt_buf groups = {0};
 	struct ckpt_buf mounts = {0};
 
-	*ret_limit = (struct ckpt_memlimit){UINT64_MAX, UINT64_MAX, "nothing"};
+	*ret_limit = (struct ckpt_memlimit){
+		.limit = UINT64_MAX, .available = UINT64_MAX, .bound = "nothing"};
 	add_machine(root, ret_limit);
+	add_nodes(root, ret_limit);
 	if (ckpt_kernel_file_read(root, "/proc/self/cgroup", &groups) &&
 		ckpt_kernel_file_read(root, "/proc/self/mountinfo", &mounts)) {
 		add_groups(root, groups.data, mounts.data, true, ret_limit);
@@ -336,22 +440,23 @@ uint64_t ckpt_memlimit_budget(const struct ckpt_memlimit *memory, uint32_t ranks
 
 	CKPT_ASSERT(ranks > 0);
 	/* A machine that tells nothing is no reason to take much. */
-	if (memory->limit == UINT64_MAX)
+	if (memory->limit == UINT64_MAX || memory->unsure)
 		return BUDGET_MIN;
 	bytes = ckpt_min_u64(BUDGET_MAX, memory->limit / ranks / 8);
 	if (memory->available != UINT64_MAX)
-		bytes = ckpt_min_u64(bytes, ckpt_memlimit_share(memory->available, 0, ranks));
+		bytes = ckpt_min_u64(bytes, ckpt_memlimit_share(memory, 0, ranks));
 	return ckpt_max_u64(BUDGET_MIN, bytes);
 }
 
-uint64_t ckpt_memlimit_share(uint64_t available, uint64_t held, uint32_t ranks)
+uint64_t ckpt_memlimit_share(const struct ckpt_memlimit *memory, uint64_t held, uint32_t ranks)
 {
 	uint64_t all;
 
 	CKPT_ASSERT(ranks > 0);
-	if (available == UINT64_MAX)
+	if (memory->available == UINT64_MAX || memory->unsure)
 		return 0;
-	if (__builtin_add_overflow(available, held, &all))
+	if (__builtin_mul_overflow(held, ranks, &all) ||
+		__builtin_add_overflow(all, memory->available, &all))
 		all = UINT64_MAX;
-	return all / 2 / ranks;
+	return ckpt_min_u64(all, memory->limit) / 2 / ranks;
 }

@@ -9,6 +9,7 @@ struct ckpt_memlimit {
 	uint64_t limit;     /* of all its memory; UINT64_MAX: not known */
 	uint64_t available; /* still to be had, without swapping or being killed */
 	const char *bound;  /* what `available` is bounded by, for messages; static */
+	bool unsure; /* how much of a limit is in use cannot be read: less than that may be available */
 };
 
 /* Reads /proc and the control groups below `root`; "" is the system's. What is not there is no limit. */
@@ -25,16 +26,21 @@ uint32_t ckpt_memlimit_ranks(uint32_t node_ranks, const char *local_world_size);
  */
 uint64_t ckpt_memlimit_budget(const struct ckpt_memlimit *memory, uint32_t ranks);
 /*
- * The most that one of `ranks` ranks may have in all; `held` of it is in use already. They need not decide at the same
- * time: what one has taken is not available to the next, so together they have at most half of what was available
- * before the first. 0: what is available is not known.
+ * The most that one of `ranks` ranks may have in all; each is taken to hold `held` bytes already, which are not available
+ * any more. They need not decide at the same time: what one has taken is not available to the next. So together they
+ * have about half of what was available before the first; none takes more than its part of half of what is available
+ * then, nor has more than its part of half of the limit. 0: what is available is not known.
  */
-uint64_t ckpt_memlimit_share(uint64_t available, uint64_t held, uint32_t ranks);
+uint64_t ckpt_memlimit_share(const struct ckpt_memlimit *memory, uint64_t held, uint32_t ranks);
 
 /* Of texts, for whoever tests: */
 
 /* The number behind `key` in lines like "MemTotal:  24 kB" or "inactive_file 123", in bytes. */
 bool ckpt_memlimit_field(const char *text, const char *key, uint64_t *ret_bytes);
+/* NUMA nodes at most; a kernel may have been made for more, and has no more in any machine. */
+#define CKPT_MEMLIMIT_NODES 1024
+/* A list of numbers like "0-1,4", as a set of bits. False: it is none, or has larger numbers. */
+bool ckpt_memlimit_list(const char *text, uint64_t ret_set[CKPT_MEMLIMIT_NODES / 64]);
 /* "max" or a number; UINT64_MAX when it says that there is no limit, or nothing sensible. */
 uint64_t ckpt_memlimit_value(const char *text);
 /*

@@ -30,8 +30,6 @@
 #endif
 
 #define SLOTS_MAX     (UINT64_C(1) << 26)
-/* Of a pool that grows: the struct of a slot is allocated before its memory is. */
-#define SLOTS_GROWN   (UINT64_C(1) << 16)
 /*
  * Each piece holds the lock of the address space, for which whoever maps memory waits; and the kernel lets one
  * that takes it again at once do so for 4 ms (RWSEM_WAIT_TIMEOUT) before it gives it to one that waits.
@@ -117,9 +115,20 @@ static uint64_t file_limit(void)
 	return limit.rlim_cur;
 }
 
+/*
+ * Address space that is only reserved counts as well, and the program may need all of it: nothing is reserved then, and
+ * the pool does not grow.
+ */
+static bool space_is_limited(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 static int map(struct ckpt_pool *pool, uint64_t slots, uint64_t most, struct ckpt_error *err)
 {
-	uint64_t reserve = most * pool->block_bytes;
+	uint64_t reserve = space_is_limited() ? 0 : most * pool->block_bytes;
 	struct ckpt_memlimit memory;
 	int r;
 
@@ -221,7 +230,8 @@ int ckpt_pool_open(
 	const struct ckpt_pool_config *config, struct ckpt_error *err, struct ckpt_pool **ret_pool)
 {
 	uint64_t slots = config->bytes / config->block_bytes;
-	uint64_t most = ckpt_min_u64(config->bytes_max / config->block_bytes, SLOTS_GROWN);
+	uint64_t most =
+		ckpt_min_u64(config->bytes_max / config->block_bytes, CKPT_POOL_SLOTS_GROWN);
 	struct ckpt_pool *pool;
 	int r;
 
@@ -459,6 +469,11 @@ uint64_t ckpt_pool_touched(const struct ckpt_pool *pool)
 	return atomic_load(&pool->touched);
 }
 
+uint64_t ckpt_pool_held(const struct ckpt_pool *pool)
+{
+	return pool->mapping.resident ? 0 : ckpt_pool_touched(pool);
+}
+
 bool ckpt_pool_huge(const struct ckpt_pool *pool)
 {
 	return pool->mapping.huge;
@@ -493,7 +508,7 @@ void ckpt_pool_default(uint32_t node_ranks, struct ckpt_pool_config *config)
 	ckpt_memlimit_read("", &memory);
 	config->bytes = ckpt_memlimit_budget(&memory, ranks);
 	/* What is available is less, whenever it is asked. */
-	config->bytes_max = ckpt_memlimit_share(memory.limit, 0, ranks);
+	config->bytes_max = memory.limit == UINT64_MAX ? 0 : memory.limit / 2 / ranks;
 }
 
 uint32_t ckpt_pool_sharers(uint32_t node_ranks, uint32_t world)

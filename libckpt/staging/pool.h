@@ -16,7 +16,9 @@
 #include "staging/memlimit.h"
 #include <ckpt/error.h>
 
-#define CKPT_POOL_SLOTS_MIN 4
+#define CKPT_POOL_SLOTS_MIN   4
+/* Of a pool that grows: the struct of a slot is allocated before its memory is. */
+#define CKPT_POOL_SLOTS_GROWN (UINT64_C(1) << 16)
 
 struct ckpt_slot {
 	char *data; /* block_bytes, aligned to 4 KiB at least */
@@ -44,7 +46,8 @@ struct ckpt_pool_config {
 	 * and limits allow, see ckpt_pool_note().
 	 */
 	uint64_t bytes;
-	uint64_t bytes_max;   /* it may grow to so many; 0: it does not grow */
+	/* It may grow to so many; 0: it does not, nor where address space is limited (RLIMIT_AS). */
+	uint64_t bytes_max;
 	uint32_t block_bytes; /* a multiple of 4096 */
 	bool touch;           /* start a thread that writes to every page once, in the background */
 	const struct ckpt_pool_ops *ops; /* NULL: the system's */
@@ -102,6 +105,8 @@ uint64_t ckpt_pool_bytes(const struct ckpt_pool *pool);
 unsigned ckpt_pool_slots(const struct ckpt_pool *pool);
 unsigned ckpt_pool_free(const struct ckpt_pool *pool);
 uint64_t ckpt_pool_touched(const struct ckpt_pool *pool); /* any thread */
+/* Any thread. Of the memory of the machine that others could have: reserved huge pages are nobody else's. */
+uint64_t ckpt_pool_held(const struct ckpt_pool *pool);
 bool ckpt_pool_huge(const struct ckpt_pool *pool); /* huge pages, granted or advised and heeded */
 unsigned ckpt_pool_threads(const struct ckpt_pool *pool); /* 1 while the toucher runs */
 

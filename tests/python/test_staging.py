@@ -2,6 +2,7 @@
 """Staging memory that finds its size."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ def test_it_grows_behind_the_first_save(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The second save waits for no slot; and a size that was given stays."""
+    """The second save waits for no slot; and a size that was given stays.
+
+    How far it may grow depends on what other programs leave of the machine's memory. Where that is
+    too little, the test is skipped when the engine has said so.
+    """
     small = small_pool(opened, tmp_path, monkeypatch)
     state = {"x": torch.arange((small + 16 * MIB) // 8)}
     caplog.set_level(logging.INFO, "libckpt")
@@ -41,13 +46,17 @@ def test_it_grows_behind_the_first_save(
     save.wait()
     size = save.info.bytes
     assert size > small
-    until(lambda: ckpt.stats()["pool_bytes"] >= size)
+    until(lambda: "staging memory is" in caplog.text)
+    if "A save waits for the disk" in caplog.text:
+        ckpt.close()
+        pytest.skip("other programs have most of this machine's memory")
+    assert "and holds this rank's shard" in caplog.text
+    assert ckpt.stats()["pool_bytes"] >= size
     until(lambda: ckpt.stats()["pool_touched"] == ckpt.stats()["pool_bytes"])
     starved = ckpt.stats()["pool_starved"]
     state["x"] += 1
     ckpt.save(2).wait()
     assert ckpt.stats()["pool_starved"] == starved
-    until(lambda: "and holds this rank's shard" in caplog.text)
     ckpt.close()
     assert caplog.text.count("staging memory is") == 1
     assert torch.equal(libckpt.load(tmp_path / "store")["x"], state["x"])
@@ -64,9 +73,13 @@ def test_too_little_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One of very many ranks, whose part of the memory is less than what it begins with."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4096")
-    ckpt = opened({"x": torch.ones(10 * MIB)}, pool_bytes=0)
+    """One of very many ranks, whose shard is larger than its part of all memory of the machine."""
+    ranks = 4096
+    ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    # It begins with 32 MiB. Page counts may leave out memory that the kernel keeps for itself.
+    size = max(40 * MIB, ram // ranks)
+    ckpt = opened({"x": torch.ones(size, dtype=torch.uint8)}, pool_bytes=0)
     for step in range(1, 3):
         ckpt.save(step).wait()
     ckpt.close()

@@ -153,17 +153,20 @@ static void slots_that_lie_apart_are_not_joined(void **state)
 	assert_all();
 }
 
-/* Staging that has grown is pinned in parts. What lies in one is joined, and CUDA is given no copy that lies in two. */
-static void pieces_end_where_a_part_that_is_pinned_ends(void **state)
+static void copy_to_parts(bool shown)
 {
 	const size_t part = 4 * (size_t)BLOCK;
 
-	(void)state;
 	ckpt_device_unpin(rig->device, staged, SIZE);
-	for (size_t at = 0; at < SIZE; at += part)
+	for (size_t at = 0; at < SIZE; at += part) {
+		if (!shown)
+			fake->fail_call("cudaHostGetDevicePointer", 1, CKPT_CUDA_INVALID_VALUE);
 		assert_int_equal(ckpt_device_pin(rig->device, staged + at,
 					 ckpt_min_u64(part, SIZE - at), &rig->err),
 			0);
+		assert_int_equal(fake->failed(), !shown);
+	}
+	fake->fail_call(NULL, 0, 0);
 	copy_all_at_once();
 	hold(CKPT_HOLD_ALL);
 	assert_true(fake->calls("cudaMemcpyAsync") < BLOCKS / 2);
@@ -172,6 +175,20 @@ static void pieces_end_where_a_part_that_is_pinned_ends(void **state)
 	assert_int_equal(fake->notes(FAKE_UNPINNED), 0);
 	for (size_t at = part; at < SIZE; at += part)
 		ckpt_device_unpin(rig->device, staged + at, part);
+}
+
+/* Staging that has grown is pinned in parts. What lies in one is joined, and CUDA is given no copy that lies in two. */
+static void pieces_end_where_a_part_that_is_pinned_ends(void **state)
+{
+	(void)state;
+	copy_to_parts(true);
+}
+
+/* The copies do not need the GPU's address of it, and CUDA refuses those that lie in two parts all the same. */
+static void so_they_do_where_no_part_can_be_shown_to_the_gpu(void **state)
+{
+	(void)state;
+	copy_to_parts(false);
 }
 
 /* Two allocations may lie side by side, and no copy goes over the end of one. */
@@ -513,6 +530,7 @@ int main(void)
 		PROMISE(early_blocks_come_back_one_by_one),
 		PROMISE(slots_that_lie_apart_are_not_joined),
 		PROMISE(pieces_end_where_a_part_that_is_pinned_ends),
+		PROMISE(so_they_do_where_no_part_can_be_shown_to_the_gpu),
 		PROMISE(tensors_that_lie_side_by_side_are_not_joined),
 		PROMISE(what_is_joined_goes_back_as_well),
 		PROMISE(directions_are_not_mixed),

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "cuda/cuda_rig.h"
 #include "device/devices.h"
 #include "lib/scratch.h"
@@ -269,6 +270,44 @@ static void a_gpu_that_cannot_pin_all_parts_pins_none(void **state)
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
 }
 
+static void *add_second(void *result)
+{
+	*(int *)result = add(1);
+	return NULL;
+}
+
+static void *need_second(void *result)
+{
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	*(int *)result = ckpt_devices_need(&scene.devices, 4, &err);
+	return NULL;
+}
+
+/* A driver may take any time to pin it. Whoever comes with another GPU does not wait, and that one pins it as well. */
+static void gpus_may_come_while_a_part_is_being_pinned(void **state)
+{
+	pthread_t threads[2];
+	int results[2] = {1, 1};
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	(void)state;
+	need(2);
+	rig->fake->block("cudaHostRegister");
+	assert_int_equal(ckpt_thread_start(&threads[0], "adder", add_second, &results[0]), 0);
+	rig->fake->await_blocked();
+	/* Not there, which is found out when it is opened. */
+	assert_int_equal(ckpt_devices_need(&scene.devices, UINT64_C(1) << 40, &err), CKPT_EDEVICE);
+	assert_int_equal(ckpt_thread_start(&threads[1], "needer", need_second, &results[1]), 0);
+	rig->fake->block(NULL);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(results[i], 0);
+	}
+	assert_int_equal(rig->fake->calls("cudaHostRegister"), 4);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+}
+
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -285,6 +324,7 @@ int main(void)
 		PROMISE(staging_that_grows_before_the_first_gpu_is_pinned_with_it),
 		PROMISE(a_part_that_cannot_be_pinned_is_refused),
 		PROMISE(a_gpu_that_cannot_pin_all_parts_pins_none),
+		PROMISE(gpus_may_come_while_a_part_is_being_pinned),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

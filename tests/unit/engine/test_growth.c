@@ -24,17 +24,22 @@
 /* What all rigs are on. Memory that is touched is not available any more. */
 static struct {
 	uint64_t available;
+	bool unsure;
 	unsigned looks;
 	uint64_t touched;
 	uint64_t touched_max; /* more cannot be */
+	uint64_t taken_at;    /* when so much is touched, another program takes */
+	uint64_t taken;       /* so much of it */
 	int add_error;
 } machine;
 
 static void look(struct ckpt_memlimit *ret_memory)
 {
 	machine.looks++;
-	*ret_memory = (struct ckpt_memlimit){
-		.limit = UINT64_C(1) << 40, .available = machine.available, .bound = "the test"};
+	*ret_memory = (struct ckpt_memlimit){.limit = UINT64_C(1) << 40,
+		.available = machine.available,
+		.unsure = machine.unsure,
+		.bound = "the test"};
 }
 
 static int add(const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err)
@@ -50,6 +55,10 @@ static int touch(char *at, size_t bytes)
 		return -ENOMEM;
 	machine.touched += bytes;
 	machine.available -= bytes;
+	if (machine.touched >= machine.taken_at) {
+		machine.available -= machine.taken;
+		machine.taken = 0;
+	}
 	return ckpt_mapping_touch(at, bytes);
 }
 
@@ -217,7 +226,8 @@ static void ranks_of_a_node_share_half_of_its_memory(void **state)
 		bytes += ckpt_pool_bytes(s->rig[i].pool);
 	}
 	assert_true(bytes <= 16 * MIB);
-	assert_int_equal(machine.looks, 4);
+	/* When it is opened, and with the first save and the second: less than a part is not worth it then. */
+	assert_int_equal(machine.looks, 6);
 }
 
 static void too_little_memory_is_told_with_what_it_costs(void **state)
@@ -228,8 +238,9 @@ static void too_little_memory_is_told_with_what_it_costs(void **state)
 	assert_int_equal(save_blocks(rig, 1, 200), 0);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
 		"staging memory is 10 MiB, and this rank's shard takes 13 MiB: the ranks of a "
-		"node (3) have at most half of the memory that is available, which is 60 MiB "
-		"because of the test. A save waits for the disk with the rest; pool_bytes sets "
+		"node (3) share half of the memory that is available, which is 60 MiB because of "
+		"the test, and of what they hold, which is 0 MiB each. A save waits for the disk "
+		"with the rest; pool_bytes sets "
 		"another size"));
 }
 
@@ -239,18 +250,22 @@ static void address_space_is_a_limit(void **state)
 
 	assert_int_equal(save_blocks(rig, 1, 12), 0);
 	assert_int_equal(ckpt_pool_slots(rig->pool), 8);
-	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "ulimit -v"));
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"it does not grow further where address space is limited (ulimit -v)"));
 }
 
 static void a_machine_that_tells_nothing_gives_nothing(void **state)
 {
 	struct core_rig *rig = open_rig(*state, 1, MOST);
 
-	machine.available = UINT64_MAX;
-	assert_int_equal(save_blocks(rig, 1, 12), 0);
-	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
-	assert_true(
-		core_rig_logged(rig, CKPT_LOG_WARN, "how much memory is available is not known"));
+	for (unsigned i = 0; i < 2; i++) {
+		machine.available = i == 0 ? UINT64_MAX : 64 * MIB;
+		machine.unsure = i == 1;
+		assert_int_equal(save_blocks(rig, i + 1, 12 + i), 0);
+		assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+		assert_true(core_rig_logged(
+			rig, CKPT_LOG_WARN, "how much memory is available is not known"));
+	}
 }
 
 /* What there is by then is used, the rest is given back, and no save fails of it. */
@@ -281,6 +296,50 @@ static void memory_that_cannot_be_had_is_done_without(void **state)
 	assert_int_equal(save_blocks(rig, 3, 302), 0);
 	assert_int_equal(ckpt_pool_slots(rig->pool), 302 + FEW);
 	assert_int_equal(save_blocks(rig, 4, 302), 0);
+}
+
+/* It grows no further then, and what has been touched of it stays in use. */
+static void memory_that_another_program_takes_meanwhile_is_left_to_it(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, 2048);
+
+	machine.available = 200 * MIB;
+	machine.taken_at = 32 * MIB;
+	machine.taken = 130 * MIB;
+	assert_int_equal(save_blocks(rig, 1, 1200), 0);
+	/* The first part is of 64 MiB. */
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW + 1024);
+	assert_false(is_memory(slot_at(rig, FEW + 1024)));
+	assert_int_equal(machine.available, 6 * MIB);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"other programs have taken memory meanwhile, and 6 MiB are available because of "
+		"the test"));
+}
+
+/* What one bad moment has refused comes with a later save: the warning is one, and the attempts become rare. */
+static void later_saves_ask_again(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+	unsigned looks = machine.looks;
+
+	machine.available = MIB / 2;
+	for (uint64_t step = 1; step <= 30; step++) {
+		assert_int_equal(save_blocks(rig, step, 12), 0);
+		assert_int_equal(
+			core_rig_logged(rig, CKPT_LOG_WARN, "staging memory is"), step == 1);
+	}
+	/* With the saves 1, 2, 4, 8 and 16. */
+	assert_int_equal(machine.looks - looks, 5);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+	machine.available = 64 * MIB;
+	for (uint64_t step = 31; step <= 32; step++) {
+		assert_int_equal(save_blocks(rig, step, 12), 0);
+		assert_int_equal(core_rig_logged(rig, CKPT_LOG_INFO, "and holds this rank's shard"),
+			step == 32);
+	}
+	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
+	assert_int_equal(save_blocks(rig, 33, 12), 0);
+	assert_int_equal(machine.looks - looks, 6);
 }
 
 /* Closing waits for the worker, and not for all that was to come. */
@@ -328,6 +387,8 @@ int main(void)
 		PROMISE(address_space_is_a_limit),
 		PROMISE(a_machine_that_tells_nothing_gives_nothing),
 		PROMISE(memory_that_cannot_be_had_is_done_without),
+		PROMISE(memory_that_another_program_takes_meanwhile_is_left_to_it),
+		PROMISE(later_saves_ask_again),
 		PROMISE(closing_ends_it),
 	};
 

@@ -166,6 +166,9 @@ static void budgets(void **state)
 	struct ckpt_memlimit memory = {.limit = 4 * GIB, .available = 600 * MIB};
 	assert_int_equal(ckpt_memlimit_budget(&memory, 1), 300 * MIB);
 	assert_int_equal(ckpt_memlimit_budget(&memory, 2), 150 * MIB);
+	/* One that does not say how much of it others use. */
+	memory.unsure = true;
+	assert_int_equal(ckpt_memlimit_budget(&memory, 1), 32 * MIB);
 }
 
 static void ranks(void **state)
@@ -187,16 +190,31 @@ static void ranks(void **state)
 	assert_int_equal(ckpt_memlimit_ranks(0, "99999999999999999999"), 0);
 }
 
+static uint64_t share_of(uint64_t available, uint64_t held, uint32_t ranks)
+{
+	const struct ckpt_memlimit memory = {.limit = UINT64_MAX, .available = available};
+
+	return ckpt_memlimit_share(&memory, held, ranks);
+}
+
 /* Whenever the ranks of a node decide, and whatever each of them wants. */
 static void ranks_together_have_half(void **state)
 {
+	struct ckpt_memlimit memory = {.limit = 6 * GIB, .available = 6 * GIB};
+
 	(void)state;
-	assert_int_equal(ckpt_memlimit_share(8 * GIB, 0, 1), 4 * GIB);
-	assert_int_equal(ckpt_memlimit_share(7 * GIB, GIB, 1), 4 * GIB);
-	assert_int_equal(ckpt_memlimit_share(8 * GIB, 0, 8), 512 * MIB);
-	assert_int_equal(ckpt_memlimit_share(0, 0, 1), 0);
-	assert_int_equal(ckpt_memlimit_share(UINT64_MAX, GIB, 1), 0);
-	assert_int_equal(ckpt_memlimit_share(UINT64_MAX - 1, 2, 1), UINT64_MAX / 2);
+	assert_int_equal(share_of(8 * GIB, 0, 1), 4 * GIB);
+	assert_int_equal(share_of(7 * GIB, GIB, 1), 4 * GIB);
+	assert_int_equal(share_of(8 * GIB, 0, 8), 512 * MIB);
+	/* Of those who have grown alike each may have as much as if it were the first time. */
+	assert_int_equal(share_of(6 * GIB, 256 * MIB, 8), 512 * MIB);
+	assert_int_equal(share_of(0, 0, 1), 0);
+	assert_int_equal(share_of(UINT64_MAX, GIB, 1), 0);
+	assert_int_equal(share_of(UINT64_MAX - 1, 2, 1), UINT64_MAX / 2);
+	assert_int_equal(share_of(GIB, UINT64_MAX / 2, 4), UINT64_MAX / 8);
+	assert_int_equal(ckpt_memlimit_share(&memory, 3 * GIB, 2), 3 * GIB / 2);
+	memory.unsure = true;
+	assert_int_equal(ckpt_memlimit_share(&memory, 0, 1), 0);
 	for (uint32_t n = 1; n <= 8; n++) {
 		uint64_t held[8] = {0};
 		uint64_t available = 64 * GIB;
@@ -205,7 +223,7 @@ static void ranks_together_have_half(void **state)
 		/* One after the other; then all again, for a shard that has grown. */
 		for (uint32_t turn = 0; turn < 3 * n; turn++) {
 			uint32_t rank = turn % n;
-			uint64_t share = ckpt_memlimit_share(available, held[rank], n);
+			uint64_t share = share_of(available, held[rank], n);
 
 			if (share < held[rank])
 				continue;
@@ -214,7 +232,8 @@ static void ranks_together_have_half(void **state)
 		}
 		for (uint32_t rank = 0; rank < n; rank++)
 			all += held[rank];
-		assert_true(all <= 32 * GIB);
+		/* A rank that is ahead takes the others to be as well. */
+		assert_true(all <= 34 * GIB);
 		assert_true(all >= 24 * GIB);
 	}
 }
@@ -308,6 +327,52 @@ static void a_machine_without_groups(void **state)
 	assert_non_null(strstr(limit.bound, "overcommit_memory"));
 }
 
+static void lists(void **state)
+{
+	uint64_t set[CKPT_MEMLIMIT_NODES / 64];
+
+	(void)state;
+	assert_true(ckpt_memlimit_list("0-1,4\nMems: 9", set));
+	assert_int_equal(set[0], 0x13);
+	assert_true(ckpt_memlimit_list("63-64,1023", set));
+	assert_true(set[0] == UINT64_C(1) << 63 && set[1] == 1 && set[15] == UINT64_C(1) << 63);
+	assert_true(ckpt_memlimit_list("\n", set));
+	assert_int_equal(set[0], 0);
+	assert_false(ckpt_memlimit_list("1024", set));
+	assert_false(ckpt_memlimit_list("3-1", set));
+	assert_false(ckpt_memlimit_list("0-", set));
+	assert_false(ckpt_memlimit_list("x", set));
+	assert_false(ckpt_memlimit_list("0-99999999999999999999", set));
+}
+
+/* Of two nodes with memory and one without. */
+static void nodes_that_others_have_do_not_count(void **state)
+{
+	struct ckpt_memlimit limit;
+
+	(void)state;
+	put_machine();
+	put("/sys/devices/system/node/has_memory", "0-1\n");
+	put("/sys/devices/system/node/node0/meminfo",
+		"\nNode 0 MemTotal:  8388608 kB\nNode 0 MemFree:  6291456 kB\n");
+	put("/sys/devices/system/node/node1/meminfo",
+		"\nNode 1 MemTotal:  8388608 kB\nNode 1 MemFree:  1048576 kB\n"
+		"Node 1 Active(file):  524288 kB\nNode 1 Inactive(file): 1048576 kB\n"
+		"Node 1 Dirty:  393216 kB\nNode 1 Writeback:  131072 kB\n");
+	put("/proc/self/status", "Name: x\nMems_allowed:\t3\nMems_allowed_list:\t0-2\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, 16 * GIB);
+	assert_int_equal(limit.available, 8 * GIB);
+	put("/proc/self/status", "Name: x\nMems_allowed:\t2\nMems_allowed_list:\t1\n");
+	limit = read_tree();
+	assert_int_equal(limit.limit, 8 * GIB);
+	assert_int_equal(limit.available, 2 * GIB);
+	assert_non_null(strstr(limit.bound, "NUMA"));
+	/* What is no list says nothing. */
+	put("/proc/self/status", "Name: x\nMems_allowed_list:\t?\n");
+	assert_int_equal(read_tree().available, 8 * GIB);
+}
+
 static void the_tightest_of_all_groups_around_counts(void **state)
 {
 	struct ckpt_memlimit limit;
@@ -343,6 +408,12 @@ static void the_tightest_of_all_groups_around_counts(void **state)
 	/* More in use than allowed: nothing is left, and nothing wraps. */
 	put("/cg/job/step/memory.current", "9999999999\n");
 	assert_int_equal(read_tree().available, 0);
+	/* How much is in use cannot be read. */
+	assert_false(read_tree().unsure);
+	put("/cg/job/step/memory.current", "?\n");
+	limit = read_tree();
+	assert_true(limit.unsure);
+	assert_int_equal(limit.limit, 2 * GIB);
 	/* The top has files too where it is the root of a namespace. */
 	put("/cg/memory.max", "1048576\n");
 	assert_int_equal(read_tree().limit, MIB);
@@ -393,10 +464,13 @@ int main(void)
 		cmocka_unit_test(a_path_too_long_is_no_group),
 		cmocka_unit_test(budgets),
 		cmocka_unit_test(ranks),
+		cmocka_unit_test(lists),
 		cmocka_unit_test(ranks_together_have_half),
 		cmocka_unit_test_setup_teardown(
 			a_machine_that_tells_nothing_has_no_limit, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(a_machine_without_groups, make_tree, remove_tree),
+		cmocka_unit_test_setup_teardown(
+			nodes_that_others_have_do_not_count, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(
 			the_tightest_of_all_groups_around_counts, make_tree, remove_tree),
 		cmocka_unit_test_setup_teardown(groups_of_version_1, make_tree, remove_tree),

@@ -599,7 +599,8 @@ static void more_than_there_is_is_lowered_with_a_note(void **state)
 static int open_limited(int resource, rlim_t most, uint64_t bytes, struct ckpt_error *err,
 	struct ckpt_pool **ret_pool)
 {
-	const struct ckpt_pool_config config = {.bytes = bytes, .block_bytes = (uint32_t)MIB};
+	const struct ckpt_pool_config config = {
+		.bytes_max = UINT64_C(128) * MIB, .bytes = bytes, .block_bytes = (uint32_t)MIB};
 	struct rlimit before;
 	struct rlimit limit;
 	int r;
@@ -632,6 +633,22 @@ static void the_limit_of_file_sizes_is_kept(void **state)
 	assert_int_equal(err.code, -EFBIG);
 	assert_non_null(strstr(err.message, "4 blocks of 1 MiB"));
 	assert_non_null(strstr(err.message, "ulimit -f"));
+}
+
+/* It is not spent on what the pool may need later, however large it is. */
+static void no_address_space_is_reserved_where_that_is_limited(void **state)
+{
+	struct ckpt_pool *pool = NULL;
+	struct ckpt_error err;
+
+	(void)state;
+	assert_int_equal(open_limited(RLIMIT_AS, UINT64_C(1) << 50, 8 * MIB, &err, &pool), 0);
+	assert_int_equal(ckpt_pool_slots(pool), 8);
+	assert_int_equal(ckpt_pool_most(pool), 8);
+	ckpt_pool_close(pool);
+	assert_int_equal(open_limited(RLIMIT_AS, RLIM_INFINITY, 8 * MIB, &err, &pool), 0);
+	assert_int_equal(ckpt_pool_most(pool), 128);
+	ckpt_pool_close(pool);
 }
 
 static void no_descriptor_is_an_error_with_a_reason(void **state)
@@ -711,6 +728,7 @@ int main(void)
 		cmocka_unit_test(descriptors_and_memory_are_given_back),
 		cmocka_unit_test(more_than_there_is_is_lowered_with_a_note),
 		cmocka_unit_test(the_limit_of_file_sizes_is_kept),
+		cmocka_unit_test(no_address_space_is_reserved_where_that_is_limited),
 		cmocka_unit_test(no_descriptor_is_an_error_with_a_reason),
 		cmocka_unit_test(no_memory_at_any_moment_leaves_nothing_behind),
 		cmocka_unit_test(nothing_is_closed_without_harm),
