@@ -73,7 +73,8 @@ CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size
  * see ckpt_engine_opts.replicas): what was saved would be one rank's. Of a tensor whose name, type and shape the newest
  * commit has not proved a digest is of every byte, and on a GPU of lines of every 256 KiB; else it is of a few lines
  * of every 8 MiB, at other places at every step, and, but on a GPU, of a 64th of the bytes, so that 64 commits in a row
- * compare all of them. A rank that cannot digest, as it lacks the memory or its GPU fails,
+ * compare all of them. If one rank has a tensor of a group on a GPU and another rank has it on the CPU, these two compare
+ * only samples, of all tensors of that group. A rank that cannot digest, as it lacks the memory or its GPU fails,
  * logs that once, and the save goes on without. What the CPU can read is read by ckpt_save_start(), and until then the
  * array and all that it points to are borrowed. `group` is any number that all of them, and no others, give. At most
  * 16 groups; names of a group must be unique. With a world of 1 nothing is done. Errors: those of ckpt_save_add().

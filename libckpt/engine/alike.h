@@ -7,7 +7,8 @@
  * Until a commit has proved a tensor, its digest is of all bytes (of a GPU: of lines of every 256 KiB). From then on it
  * is of the lines of samples, at other places at each step, and the same places on all ranks; and of every 64th piece of
  * 64 KiB, others at each save, so that 64 saves in a row compare all bytes (not of a GPU). Samples are taken of every
- * tensor, so that ranks whose digests are of different kinds have something that can be compared.
+ * tensor, so that ranks whose digests are of different kinds have something that can be compared. The kind is one of
+ * a whole group: where one tensor is on a GPU of one rank and on the CPU of another, these two compare samples alone, of all.
  *
  * Which pieces have their turn says the number of commits since nothing was proved. Digests of a rank that has counted
  * others are of another kind: samples alone are compared then, nothing is proved any more, and all count anew.
