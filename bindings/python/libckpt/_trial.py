@@ -232,8 +232,6 @@ class Trial(_Live):
                 call()
         except Exception as error:
             if quiet.why is None and not (hollow and "meta" in str(error)):
-                with contextlib.suppress(AttributeError):
-                    error._libckpt_where = (path_text(path),)  # type: ignore[attr-defined]
                 raise
             why = "it needs tensors that its copy does not have"
         finally:
