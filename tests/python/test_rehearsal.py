@@ -213,6 +213,13 @@ class Scales(Holds):
         self.weights = state["weights"] * self.weights[0].item()
 
 
+class Equals(Holds):
+    """Compares its tensor, which has to have elements for that."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert torch.equal(self.weights, self.weights)
+
+
 def names(untried: tuple[str, ...]) -> list[str]:
     return [said.partition(":")[0] for said in untried]
 
@@ -256,10 +263,11 @@ def test_copies_without_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         _throwaway._Graph, "_add_tensor", lambda graph, value, _: graph.hollow.append(value)
     )
-    state = {"own": Own(2, 3), "sums": Sums(2, 3), "holds": Holds(), "scales": Scales()}
+    objects = (Own(2, 3), Holds(), Sums(2, 3), Scales(), Equals())
+    state = {type(one).__name__.lower(): one for one in objects}
     report = libckpt.rehearse(state, tmp_path, try_load=["*"])
     assert report.loaded == ("state['own']", "state['holds']")
-    assert names(report.untried) == ["state['sums']", "state['scales']"]
+    assert names(report.untried) == ["state['sums']", "state['scales']", "state['equals']"]
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,22 +279,25 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return allocate(what, *rest)
 
     monkeypatch.setattr(_reader, "_allocate", note)
-    monkeypatch.setattr(_rehearse, "_OBJECTS", 20_000)  # half of it is for what is given
+    monkeypatch.setattr(_rehearse, "_OBJECTS", 200_000)  # half of it is for what is given
+    monkeypatch.setattr(_throwaway, "_OBJECTS", 2000)
     array = np.arange(3000.0)
     array.flags.writeable = False
     state = {
         "expanded": torch.ones(1).expand(9000),
         "fixed": array,
         "broad": np.broadcast_to(np.ones(1), 3000),
-        "left": Holds(2000),
-        "holds": Holds(2000),
-        "many": Holds(more=[0] * 60_000),
-        "deep": Holds(more=[[0] * 100 for _ in range(30)]),
+        "left": Holds(15_000),
+        "holds": Holds(15_000),
+        "many": Holds(more=[0] * 3000),
+        "large": Holds(more=[set() for _ in range(600)]),
     }
-    report = libckpt.rehearse(state, tmp_path, try_load=["holds", "many", "deep"])
+    report = libckpt.rehearse(state, tmp_path, try_load=["holds", "many", "large"])
     # What was refused has given its memory back.
     assert report.loaded == ("state['holds']",)
-    assert names(report.untried) == ["state['left']", "state['many']", "state['deep']"]
+    assert names(report.untried) == ["state['left']", "state['many']", "state['large']"]
+    assert "more than 2000 objects" in report.untried[1]
+    assert "a copy of it takes" in report.untried[2]
     assert not {"expanded", "fixed", "broad"} & set(made)
 
 
@@ -317,7 +328,8 @@ def test_what_is_replaced_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = SimpleNamespace(f_bavail=1, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
-    assert libckpt.rehearse({"some": torch.ones(1024)}, tmp_path).untried == ()
+    state = {"some": torch.ones(1024), "left": Own(99, 99)}  # which may save less than it has
+    assert len(libckpt.rehearse(state, tmp_path).untried) == 1
     with pytest.raises(libckpt.StorageError, match="give a directory with more room"):
         libckpt.rehearse({"model": torch.nn.Linear(32, 32)}, tmp_path)
     assert not list(tmp_path.rglob("libckpt-rehearsal-*"))
@@ -333,10 +345,9 @@ def test_generators_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     random.random(), np.random.rand(), torch.rand(1), gpu.manual_seed(5)
     put_back()
     assert_same((*generators(), gpu.get_state()), before)
-    put_back = _rng.keep()
     for module, name in ((random, "setstate"), (np.random, "set_state"), (torch, "set_rng_state")):
         monkeypatch.setattr(module, name, lambda _: pytest.fail("it has not moved"))
-    put_back()
+    _rng.keep()()
 
 
 class Talks:

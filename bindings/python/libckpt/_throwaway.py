@@ -34,17 +34,8 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 #: What these do to a copy of one of their objects is known.
 _KNOWN = (
     *("abc", "builtins", "collections", "datetime", "decimal", "enum", "fractions", "functools"),
-    *(
-        "io",
-        "itertools",
-        "numpy",
-        "operator",
-        "random",
-        "torch",
-        "types",
-        "typing",
-        "typing_extensions",
-    ),
+    *("io", "itertools", "numpy", "operator", "random", "torch", "types", "typing"),
+    "typing_extensions",
 )
 
 #: What a copy shares with the original, as copy.deepcopy() does.
