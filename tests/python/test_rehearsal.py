@@ -3,28 +3,22 @@
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
 import random
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import Training, assert_same
+from libckpt._gathering import Meeting
 from libckpt._slices import boxes
-from libckpt._turn import turn_file
 from ranks import Job, together
-from waiting import until
 
 import libckpt
-from libckpt import _rehearsal, _rehearse
+from libckpt import _reader, _rehearse, _rng, _throwaway
 
 
 class Refuses:
@@ -105,7 +99,7 @@ def test_a_healthy_state_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(_rehearse, "_SLICE", 1 << 10)  # less than its tensors
     training, state = everything()
     before, drawn = training.snapshot(), generators()
-    report = libckpt.rehearse(state, tmp_path)
+    report = libckpt.rehearse(state, tmp_path, try_load=["loader", "*/drawing"])
     assert report.untried == ()
     objects = {"state['scheduler']", "state['loader']", "state['more']['drawing']"}
     assert set(report.loaded) == objects
@@ -134,7 +128,7 @@ def test_every_kind_of_difference_is_named(tmp_path: Path, monkeypatch: pytest.M
     state["more"]["array"][7, 8] = 0.0
     monkeypatch.setattr(_rehearse, "_try", differ)
     with pytest.raises(libckpt.MismatchError) as caught:
-        libckpt.rehearse(state, tmp_path)
+        libckpt.rehearse(state, tmp_path, try_load=["loader"])
     said = str(caught.value)
     for name in (
         "more/array",
@@ -150,13 +144,13 @@ def test_every_kind_of_difference_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_does_not_come_back_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="version 2 is not known"):
-        libckpt.rehearse({"odd": Refuses()}, tmp_path)
+        libckpt.rehearse({"odd": Refuses()}, tmp_path, try_load=["odd"])
     with pytest.raises(libckpt.MismatchError, match=r"\['odd'\].state_dict\(\)\['seen'\]"):
-        libckpt.rehearse({"odd": Forgets()}, tmp_path)
+        libckpt.rehearse({"odd": Forgets()}, tmp_path, try_load=["odd"])
     module = Halved(2, 2)
     weight = module.weight.detach().clone()
     with pytest.raises(libckpt.MismatchError, match="weight is not what the checkpoint holds"):
-        libckpt.rehearse({"model": module}, tmp_path)
+        libckpt.rehearse({"model": module}, tmp_path, try_load=["model"])
     assert torch.equal(module.weight, weight)
     assert list(tmp_path.iterdir()) == []
 
@@ -179,154 +173,181 @@ class OneOnly:
         self.held = state["held"]
 
 
-LIVE = torch.ones(3)
+class Own(torch.nn.Linear):
+    """A module with a load_state_dict() of its own."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.asked = 0
+
+    def load_state_dict(self, state: Any, **options: Any) -> Any:
+        return super().load_state_dict(state, **options)
 
 
-class Reaches:
-    """Writes to a tensor of its module."""
+class Sums(Own):
+    """A module that looks at its elements to say what it is."""
+
+    def state_dict(self, **options: Any) -> Any:
+        assert self.weight.sum().item() == self.weight.sum().item()
+        return super().state_dict(**options)
+
+
+class Holds:
+    """Has a tensor, and whatever it is given."""
+
+    def __init__(self, size: int = 4, more: Any = None) -> None:
+        self.weights = torch.ones(size)
+        self.more = more
 
     def state_dict(self) -> dict[str, Any]:
-        return {"live": LIVE + 1}
+        return {"weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        _write(state["live"])
+        self.weights = state["weights"]
 
 
-def _write(value: torch.Tensor) -> None:
-    LIVE.copy_(value)
+class Scales(Holds):
+    """Needs a number out of its tensor."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = state["weights"] * self.weights[0].item()
 
 
-def test_what_cannot_be_copied_is_said_and_left_alone(tmp_path: Path) -> None:
-    class Lends:
-        """Writes to a tensor that only a function of it knows."""
+class Equals(Holds):
+    """Compares its tensor, which has to have elements for that."""
 
-        def __init__(self) -> None:
-            weights = torch.ones(3)
-            self.weights = lambda: weights
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert torch.equal(self.weights, self.weights)
 
-        def state_dict(self) -> dict[str, Any]:
-            return {"weights": self.weights() + 1}
 
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.weights().copy_(state["weights"])
+def names(untried: tuple[str, ...]) -> list[str]:
+    return [said.partition(":")[0] for said in untried]
 
-    lends, one = Lends(), OneOnly()
+
+def test_code_of_the_user_is_called_only_if_listed(tmp_path: Path) -> None:
+    one, weights = OneOnly(), torch.ones(3)
     held = one.held
-    state = {"lends": lends, "one": one, "reaches": Reaches()}
-    report = libckpt.rehearse(state, tmp_path)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    state = {
+        "refuses": Refuses(),
+        "module": Halved(2, 2),
+        "hooked": torch.nn.Linear(2, 2),
+        "curve": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1)),
+        "pickled": Odd(),
+        "one": one,
+        "lends": Holds(more=lambda: weights),
+    }
+    state["hooked"].register_load_state_dict_post_hook(lambda *_: pytest.fail("it is called"))
+    report = libckpt.rehearse(state, tmp_path, allow_pickle=True, try_load=["one", "lends"])
     assert report.loaded == ()
-    assert [said.partition(":")[0] for said in report.untried] == [
-        f"state[{key!r}]" for key in state
-    ]
-    assert torch.equal(LIVE, torch.ones(3))
-    assert torch.equal(lends.weights(), torch.ones(3))
+    assert set(names(report.untried)) == {f"state[{key!r}]" for key in state}
     assert one.held is held
+    report = libckpt.rehearse(state, tmp_path, allow_pickle=True, try_load=["curve", "pickled"])
+    assert report.loaded == ("state['curve']",)
+    assert "state['pickled']" not in names(report.untried)
+    with pytest.raises(TypeError, match="try_load must be a list"):
+        libckpt.rehearse(state, tmp_path, try_load="one")
 
 
-# By itself, behind the loop.
+class Odd:
+    """A value that can only be pickled."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Odd
+
+    __hash__ = None  # type: ignore[assignment]
 
 
-@contextmanager
-def turn_taken(store: Path) -> Iterator[None]:
-    """Somebody else on this node has the turn."""
-    with open(turn_file(str(store)), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    os.unlink(file.name)
+def test_copies_without_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, here with what is on the CPU."""
+    monkeypatch.setattr(
+        _throwaway._Graph, "_add_tensor", lambda graph, value, _: graph.hollow.append(value)
+    )
+    objects = (Own(2, 3), Holds(), Sums(2, 3), Scales(), Equals())
+    state = {type(one).__name__.lower(): one for one in objects}
+    report = libckpt.rehearse(state, tmp_path, try_load=["*"])
+    assert report.loaded == ("state['own']", "state['holds']")
+    assert names(report.untried) == ["state['sums']", "state['scales']", "state['equals']"]
 
 
-def rehearsing() -> bool:
-    return any(thread.name == "libckpt-rehearsal" for thread in threading.enumerate())
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    allocate = _reader._allocate
+
+    def note(what: Any, *rest: Any) -> Any:
+        made.append(what.name)
+        return allocate(what, *rest)
+
+    monkeypatch.setattr(_reader, "_allocate", note)
+    monkeypatch.setattr(_rehearse, "_OBJECTS", 200_000)  # half of it is for what is given
+    monkeypatch.setattr(_throwaway, "_OBJECTS", 2000)
+    array = np.arange(3000.0)
+    array.flags.writeable = False
+    state = {
+        "expanded": torch.ones(1).expand(9000),
+        "fixed": array,
+        "broad": np.broadcast_to(np.ones(1), 3000),
+        "left": Holds(15_000),
+        "holds": Holds(15_000),
+        "many": Holds(more=[0] * 3000),
+        "large": Holds(more=[set() for _ in range(600)]),
+    }
+    report = libckpt.rehearse(state, tmp_path, try_load=["holds", "many", "large"])
+    # What was refused has given its memory back.
+    assert report.loaded == ("state['holds']",)
+    assert names(report.untried) == ["state['left']", "state['many']", "state['large']"]
+    assert "more than 2000 objects" in report.untried[1]
+    assert "a copy of it takes" in report.untried[2]
+    assert not {"expanded", "fixed", "broad"} & set(made)
 
 
-def go_on(ckpt: libckpt.Checkpointer, steps: int = 5) -> list[str]:
-    """Calls step() until the rehearsal is over; the warnings."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        numbers = iter(range(steps, 1 << 40))
+def test_what_is_replaced_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors and arrays that cannot take bytes."""
+    one, numbers = torch.ones(1), np.ones(1)
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    optimizer.state[parameter]["seen"] = torch.full((1,), 7.0).expand(4)
+    state = {
+        "model": torch.nn.ParameterList([parameter]),
+        "optimizer": optimizer,
+        "expanded": one.expand(5),
+        "broad": np.broadcast_to(numbers, 5),
+    }
+    assert libckpt.rehearse(state, tmp_path).untried == ()
+    compared = _rehearse._try
 
-        def over() -> bool:
-            ckpt.step(next(numbers))
-            return ckpt._core.rehearsal is not None and ckpt._core.rehearsal._over
+    def differ(*args: Any, **options: Any) -> Any:
+        one[0] = numbers[0] = 2
+        return compared(*args, **options)
 
-        until(over, "the rehearsal to be over")
-    assert all(issubclass(one.category, libckpt.CheckpointWarning) for one in seen)
-    assert all(one.filename == __file__ for one in seen), [one.filename for one in seen]
-    return [str(one.message) for one in seen]
-
-
-def test_it_is_tried_after_the_first_step(
-    store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_rehearsal, "_SLICE", 1 << 10)
-    training, state = everything()
-    with (
-        caplog.at_level(logging.INFO, "libckpt"),
-        libckpt.Checkpointer(store, state, every=4) as ckpt,
-    ):
-        assert ckpt.resume() == 0
-        assert not rehearsing()
-        ckpt.step(4).wait()
-        before, drawn = training.snapshot(), generators()
-        assert go_on(ckpt, 5) == []
-        assert_same(before, training.snapshot())
-        assert_same(generators(), drawn)
-        said = [one.message for one in caplog.records if one.message.startswith("rehearsal:")]
-        assert len(said) == 1, said
-        assert "load_state_dict() was called of 3 objects" in said[0]
-        assert "not tried" not in said[0]
-        until(lambda: not rehearsing(), "its thread to end")
-        assert not os.path.exists(turn_file(ckpt._core.engine.path))
+    monkeypatch.setattr(_rehearse, "_try", differ)
+    with pytest.raises(libckpt.MismatchError, match=r"not what they were: expanded; broad$"):
+        libckpt.rehearse(state, tmp_path)
 
 
-def test_an_object_that_refuses_is_found(opened: Any) -> None:
-    ckpt = opened({"odd": Refuses(), "kept": torch.ones(3)}, rehearse=True)
-    ckpt.save(1).wait()
-    (said,) = go_on(ckpt)
-    assert "resume() would fail: ValueError: version 2 is not known" in said
-    assert "state['odd']" in said
-    ckpt.save(9_999_999_999).wait()  # no harm is done
+def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    state = {"some": torch.ones(1024), "left": Own(99, 99)}  # which may save less than it has
+    assert len(libckpt.rehearse(state, tmp_path).untried) == 1
+    with pytest.raises(libckpt.StorageError, match="give a directory with more room"):
+        libckpt.rehearse({"model": torch.nn.Linear(32, 32)}, tmp_path)
+    assert not list(tmp_path.rglob("libckpt-rehearsal-*"))
 
 
-def test_damage_is_found(opened: Any, store: Path) -> None:
-    ckpt = opened({"weights": torch.arange(50_000)}, rehearse=True)
-    with turn_taken(store):
-        ckpt.save(1).wait()
-        until(lambda: ckpt.step(2) is None and ckpt._core.rehearsal._go.is_set(), "the comparison")
-        (shard,) = store.rglob("*.safetensors")
-        data = bytearray(shard.read_bytes())
-        data[-1000] ^= 1
-        shard.chmod(0o600)
-        shard.write_bytes(data)
-    (said,) = go_on(ckpt)
-    assert "IntegrityError" in said
-    assert shard.name in said
-
-
-def test_it_ends_with_the_checkpointer(opened: Any, store: Path) -> None:
-    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
-    with turn_taken(store):
-        ckpt.save(1).wait()
-        until(lambda: ckpt.step(2) is None and ckpt._core.rehearsal._go.is_set(), "the comparison")
-        assert rehearsing()
-        ckpt.close()
-        assert not rehearsing()
-
-
-def test_it_can_be_turned_off_and_follows_no_resume(opened: Any, store: Path) -> None:
-    with opened({"odd": Refuses()}, rehearse=False) as ckpt:
-        ckpt.save(1).wait()
-        ckpt.step(2)
-        assert not rehearsing()
-    with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=False) as ckpt:
-        ckpt.save(1).wait()
-    with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=True) as ckpt:
-        assert ckpt.resume() == 1  # which has tried it
-        ckpt.save(2).wait()
-        ckpt.step(3)
-        assert not rehearsing()
-    with pytest.raises(TypeError, match="rehearse must be True or False"):
-        opened({}, path=f"{store}-3", rehearse=1)
+def test_generators_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of GPUs as well; those that have not moved are left alone."""
+    gpu = torch.Generator()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", (gpu,))
+    before = (*generators(), gpu.get_state())
+    put_back = _rng.keep()
+    random.random(), np.random.rand(), torch.rand(1), gpu.manual_seed(5)
+    put_back()
+    assert_same((*generators(), gpu.get_state()), before)
+    for module, name in ((random, "setstate"), (np.random, "set_state"), (torch, "set_rng_state")):
+        monkeypatch.setattr(module, name, lambda _: pytest.fail("it has not moved"))
+    _rng.keep()()
 
 
 class Talks:
@@ -339,8 +360,8 @@ class Talks:
         torch.distributed.all_reduce(torch.tensor(state["version"]))
 
 
-def all_rehearse(place: Path, layout: str) -> tuple[str, str, list[str]]:
-    """On each rank: how a healthy job goes, one in which rank 1 refuses, and that by itself."""
+def all_rehearse(place: Path, layout: str) -> tuple[str, str]:
+    """On each rank: how a healthy job goes, and one in which rank 1 refuses."""
     job = Job(layout, 3)
     for _ in range(2):
         job.step()
@@ -353,25 +374,33 @@ def all_rehearse(place: Path, layout: str) -> tuple[str, str, list[str]]:
     report = libckpt.rehearse(job.state, place / f"node-{rank}", node_store=True)
     assert report.untried == (), report
     del os.environ["LIBCKPT_NODE"]
-    talking = libckpt.rehearse({"odd": Talks()}, place)
+    talking = libckpt.rehearse({"odd": Talks()}, place, try_load=["odd"])
     assert talking.untried == ("state['odd']: it talks to other ranks",), talking
     odd = {**job.state, "odd": Talks() if rank == 0 else Refuses()}
     try:
-        libckpt.rehearse(odd, place)
+        libckpt.rehearse(odd, place, try_load=["odd"])
         told = ""
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-    with libckpt.Checkpointer(place / "store", odd, pool_bytes=1 << 20) as ckpt:
-        ckpt.save(1).wait()
-        return str(report), told, go_on(ckpt)
+    return str(report), told
 
 
 @pytest.mark.parametrize("layout", ["fsdp"])
 def test_ranks_rehearse(tmp_path: Path, layout: str) -> None:
     answers = together(2, tmp_path, all_rehearse, tmp_path, layout)
-    assert [told.partition(":")[0] for _, told, _ in answers] == ["CheckpointError", "ValueError"]
+    assert [told.partition(":")[0] for _, told in answers] == ["CheckpointError", "ValueError"]
     assert "rank 1" in answers[0][1]
-    assert answers[0][2] == []
-    (said,) = answers[1][2]
-    assert "version 2 is not known" in said
     assert not list(tmp_path.glob("libckpt-rehearsal-*"))
+
+
+def end_interrupted(place: Path) -> tuple[str, int | None]:
+    """Rank 0 is interrupted: what the other one hears."""
+    meeting = Meeting(str(place), None, 20.0)
+    first = torch.distributed.get_rank() == 0
+    error = meeting.end(KeyboardInterrupt() if first else None)
+    return type(error).__name__, getattr(error, "rank", None)
+
+
+def test_others_hear_that_rank_0_is_interrupted(tmp_path: Path) -> None:
+    answers = together(2, tmp_path, end_interrupted, tmp_path)
+    assert answers == [("NoneType", None), ("CheckpointError", 0)]

@@ -91,11 +91,11 @@ def seconds(name: str, value: float, *, zero: bool = False) -> float:
     return float(value)
 
 
-def patterns(per_rank: Iterable[str]) -> tuple[str, ...]:
+def patterns(given: Iterable[str], name: str = "per_rank") -> tuple[str, ...]:
     """Patterns of names."""
-    patterns = () if isinstance(per_rank, str) else tuple(per_rank)
-    if isinstance(per_rank, str) or not all(isinstance(one, str) for one in patterns):
-        raise TypeError('per_rank must be a list of patterns, such as ["experts.*"]')
+    patterns = () if isinstance(given, str) else tuple(given)
+    if isinstance(given, str) or not all(isinstance(one, str) for one in patterns):
+        raise TypeError(f'{name} must be a list of patterns, such as ["experts.*"]')
     return patterns
 
 

@@ -37,7 +37,6 @@ from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
-from ._rehearsal import Rehearsal
 from ._restore import restore
 from ._save import Progress, Save
 from ._specials import check_state
@@ -68,7 +67,6 @@ class _Core:
         self.drain_timeout = drain_timeout
         self.fences: Fences | None = None
         self.preemption: Preemption | None = None
-        self.rehearsal: Rehearsal | None = None
         #: not yet known to have ended; oldest first
         self.saves: list[Save] = []
         self.waits = 0
@@ -96,7 +94,6 @@ class _Core:
         """Lets what is under way come to its end, and closes. Raises nothing but interrupts."""
         if self.engine.closed or self.engine.foreign:
             return
-        self.end_rehearsal()
         try:
             for save in list(self.saves):
                 save._fence(self.deadline)
@@ -148,14 +145,8 @@ class _Core:
                 stacklevel=5,
             )
 
-    def end_rehearsal(self) -> None:
-        """Gives it up, if there is one."""
-        if self.rehearsal is not None:
-            self.rehearsal.end()
-
     def shut(self) -> None:
         """Closes at once. What is still under way is given up."""
-        self.end_rehearsal()
         if self.fences is not None:
             self.fences.remove()
         if self.preemption is not None:
@@ -265,12 +256,6 @@ class Checkpointer:
         than one, save together. True: there must be one. False: this process is by itself.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
         the job has a store of its own.
-    rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
-        step is compared with the state, read and verified, 256 MiB at a time and one rank of a node
-        after the other, and load_state_dict() of the state's objects is called on throw-away
-        copies, as far as such can be had. The state is not touched. What resume() would raise is in
-        a CheckpointWarning; what was not tried is in the log. docs/states.md says more. Nothing is
-        tried by who has resumed a step. False: nothing at all.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all
@@ -336,7 +321,6 @@ class Checkpointer:
         replicas: Literal["check", "warn"] = "check",
         distributed: bool | None = None,
         node_store: bool = False,
-        rehearse: bool = True,
     ) -> None:
         from ._exchange import join, open_all, refuse
 
@@ -355,7 +339,7 @@ class Checkpointer:
             )
             directory = store_path(path)
             patience = seconds("drain_timeout", drain_timeout, zero=True)
-            self._per_rank, rehearses = patterns(per_rank), flag("rehearse", rehearse)
+            self._per_rank = patterns(per_rank)
             signals, grace = signals_of(preempt), seconds("preempt_grace", preempt_grace)
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
@@ -369,19 +353,14 @@ class Checkpointer:
         try:
             open_all(directory, options, ranks, opened)
             self._core = _Core(opened[0], patience)
-            self._equip(opened[0], eager, rehearses)
+            self._core.fences = Fences(self._pass_fence)
             self._heed(signals, grace)
+            self._planner = self._planner_of(eager)
             self._finalizer = weakref.finalize(self, _forgotten, self._core)
         except BaseException as error:
             explained(error, directory)
             self._let_go(opened)
             raise
-
-    def _equip(self, engine: Engine, eager: bool | None, rehearses: bool) -> None:
-        self._core.fences = Fences(self._pass_fence)
-        self._planner = self._planner_of(eager)
-        if rehearses:
-            self._core.rehearsal = Rehearsal(engine, allow_pickle=self._allow_pickle)
 
     def _let_go(self, opened: list[Engine]) -> None:
         """What a constructor that has failed leaves."""
@@ -532,8 +511,6 @@ class Checkpointer:
             self._judge(error)
             return save
         self._core.saves.append(save)
-        if same and self._core.rehearsal is not None:
-            self._core.rehearsal.note(save, state)
         self._last = save if same else None
         save._loop_time = time.perf_counter() - start
         return save
@@ -634,8 +611,6 @@ class Checkpointer:
                 continue
             if raising:
                 self._judge(save._failure, told=told)
-        if raising and self._core.rehearsal is not None:
-            self._core.rehearsal.look(self._planner)
 
     def _settle(self, save: Save) -> None:
         save._settled = True
@@ -743,8 +718,6 @@ class Checkpointer:
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
         self._lived = state
-        # What it would try has just been done.
-        self._core.end_rehearsal()
         logger.info(
             "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
         )
@@ -781,9 +754,6 @@ class Checkpointer:
         if engine.closed:
             return
         engine.guard()
-        if self._core.rehearsal is not None:
-            self._core.rehearsal.look_last(self._planner)
-        self._core.end_rehearsal()
         try:
             self._core.fence()
             if not engine.drain(self._core.deadline, self._tick):

@@ -43,9 +43,13 @@ class Meeting:
             return None
         mine = words(group.rank, error)
         try:
-            if group.rank > 0 or (error is not None and not isinstance(error, Exception)):
+            interrupted = error is not None and not isinstance(error, Exception)
+            if group.rank > 0:
                 table.write(self._key(f"said/{group.rank}"), mine)
-            if error is not None and not isinstance(error, Exception):
+            elif interrupted:
+                # The others look nowhere else.
+                table.write(self._key("end"), mine)
+            if interrupted:
                 return None
             said = self._lead(table, group, mine) if group.rank == 0 else self._follow(table)
         except RuntimeError as lost:

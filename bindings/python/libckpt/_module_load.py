@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
 from ._errors import MismatchError
-from ._into import kind_of, same_bits
+from ._into import kind_of
 from ._layout import is_spread, memory_of
 from ._loaders import asking
 from ._modules import (
@@ -268,7 +268,7 @@ class ModuleLoad:
         for key, value in new.items():
             if not isinstance(value, torch.Tensor) or is_extra_state(key) or wraps(value):
                 continue
-            if not same_bits(after.get(key), value):
+            if self._live.differs(after.get(key), value):
                 where = self._live.differences.where
                 raise MismatchError(
                     f"{where}: {path_text(self._path)}: after its load_state_dict(), {key} is not "

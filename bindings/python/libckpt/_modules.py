@@ -230,8 +230,9 @@ def buffer_slots(
 
 
 def own_memory(module: nn.Module) -> set[int]:
-    """Where the parameters and buffers are."""
-    return {memory_of(tensor).data_ptr() for tensor in chain(module.parameters(), module.buffers())}
+    """Where the parameters and buffers are that have memory."""
+    tensors = chain(module.parameters(), module.buffers())
+    return {memory_of(tensor).data_ptr() for tensor in tensors} - {0}
 
 
 def strip_wrappers(name: str) -> str:

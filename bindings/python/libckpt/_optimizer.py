@@ -276,16 +276,12 @@ class OptimizerSource:
             return False
         return _same_objects(values, self._values) or self._replace(values)
 
-    def same_parameters(self) -> bool:
-        """True if its groups have the parameters that they had."""
-        return _same_objects(parameters(self.optimizer), self.params)
-
     def refresh(self) -> list[int] | None:
         """
         Looks at the optimizer again. None: it looks different, and a new source must be made.
         Otherwise the numbers of the tensors that have other memory than before.
         """
-        if not self.same_parameters():
+        if not _same_objects(parameters(self.optimizer), self.params):
             return None
         if self.own_say:
             return []

@@ -11,15 +11,16 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from . import _errors as errors
+from ._arguments import patterns
 from ._checkpointer import Checkpointer
 from ._engine import logger
 from ._equality import differences, same_piece
 from ._exchange import node_ranks
 from ._gathering import Meeting
 from ._load import store_path
-from ._loaders import asking
 from ._modules import buffers_of_first
 from ._rng import keep
+from ._room import check_room
 from ._slices import Piece, Slices, reading
 from ._specials import check_state, find_specials, is_module
 from ._throwaway import Copier
@@ -59,6 +60,7 @@ def rehearse(
     *,
     allow_pickle: bool = False,
     per_rank: Iterable[str] = (),
+    try_load: Iterable[str] = (),
     distributed: bool | None = None,
     node_store: bool | None = None,
     timeout: float = 600.0,
@@ -70,19 +72,24 @@ def rehearse(
 
     It needs room on the disk for the state once, and 1 GiB of memory beside the staging memory. The
     live state is not changed: tensors are read in parts to other memory and compared there, and
-    load_state_dict() of modules and objects that have one of their own is called on copies. There
-    is none of an optimizer with a load_state_dict() of its own, of a DataLoader, of what is large
-    or spread over ranks, nor of what cannot be copied for certain.
+    load_state_dict() of objects is called on copies: of objects of torch and NumPy, and of those
+    that try_load lists. There is no copy of an optimizer with a load_state_dict() of its own, of a
+    DataLoader, of what is large or spread over ranks, nor of what cannot be copied for certain.
 
-    directory: where the store is made, and removed again; None: where temporary files are. With
-        many ranks all of them call it, and it is a directory that they share.
+    directory: where the store is made, and removed again; None: where temporary files are, which
+        may be in memory. With many ranks all of them call it, and it is a directory that they
+        share. A process that is killed leaves a directory libckpt-rehearsal-* there.
     allow_pickle, per_rank, distributed: as for the Checkpointer.
+    try_load: patterns over the names of objects, and modules with a load_state_dict() of their own,
+        that may be tried on a copy (["ema", "metrics/*"]), and of values that are pickled. Their
+        code must change nothing but the object: no global one, no file, no server.
     node_store: True: `directory` is one of each node. None: only if no directory is given and the
         ranks are on several nodes.
     timeout: seconds that ranks wait for each other, and that the save may take.
     """
     import tempfile
 
+    listed = patterns(try_load, "try_load")
     parent = tempfile.gettempdir() if directory is None else store_path(directory)
     meeting = Meeting(parent, distributed, timeout)
     if node_store is None:
@@ -94,13 +101,17 @@ def rehearse(
         "node_store": node_store,
         "save_timeout": timeout,
     }
-    found = _meet_and_try(meeting, parent, state, options)
+    found = _meet_and_try(meeting, parent, state, options, listed)
     logger.info("rehearsal: %s", found)
     return found
 
 
 def _meet_and_try(
-    meeting: Meeting, parent: str, state: dict[str, Any], options: dict[str, Any]
+    meeting: Meeting,
+    parent: str,
+    state: dict[str, Any],
+    options: dict[str, Any],
+    listed: tuple[str, ...],
 ) -> Rehearsed:
     """With the other ranks, whatever becomes of it here."""
     import shutil
@@ -111,11 +122,13 @@ def _meet_and_try(
     failed: BaseException | None = None
     try:
         check_state(state)
+        if not options["node_store"]:
+            check_room(parent, state)
         with Checkpointer(path, state, on_error="raise", **options) as ckpt:
             ckpt.save(0).wait()
             engine = ckpt._core.engine
             place = engine.rank, engine.world
-        found = _try(path, place, state, allow_pickle=options["allow_pickle"])
+        found = _try(path, place, state, allow_pickle=options["allow_pickle"], listed=listed)
     except BaseException as error:
         failed = error
     finally:
@@ -134,11 +147,20 @@ def _meet_and_try(
 
 
 def _try(
-    path: str, place: tuple[int, int], state: dict[str, Any], *, allow_pickle: bool
+    path: str,
+    place: tuple[int, int],
+    state: dict[str, Any],
+    *,
+    allow_pickle: bool,
+    listed: tuple[str, ...],
 ) -> Rehearsed:
     with reading(path, *place) as engine, TrialReader(engine, 0) as reader:
         trial = Trial(
-            reader, allow_pickle=allow_pickle, most=_OBJECTS // 2, copier=Copier(_OBJECTS // 2)
+            reader,
+            allow_pickle=allow_pickle,
+            most=_OBJECTS // 2,
+            copier=Copier(_OBJECTS // 2),
+            listed=listed,
         )
         trial.compare(state)
         check = _Check(trial, _of_first(state, *place))
@@ -192,13 +214,12 @@ class _Check:
 
     def load(self, load: Load) -> None:
         """An object that loads by itself: what it says of itself afterwards is what it said."""
-        if not self._trial.load(load):
+        said = self._trial.load(load)
+        if said is None:
             return
-        self.loaded.append(path_text(load.path))
         where = path_text(load.path)
-        with asking(load.path, "state_dict"):
-            before, after = load.live.state_dict(), load.made.state_dict()
-        self._add(differences(before, after, f"{where}.state_dict()"))
+        self.loaded.append(where)
+        self._add(differences(*said, f"{where}.state_dict()"))
 
     def _add(self, names: Iterable[str]) -> None:
         self._found.update(dict.fromkeys(names))

@@ -30,6 +30,7 @@ from ._into import (
     is_tensor,
     keeper,
     kind_of,
+    same_bits,
 )
 from ._live_parts import must_be_asked, want_part
 from ._loaders import asking, begin, generator_of, is_loader, is_of_user
@@ -330,8 +331,7 @@ class _Live:
         return False
 
     def _match_array(self, stored: Stored, live: Any, path: Path) -> None:
-        number = _dtypes.numpy_numbers().get(live.dtype)
-        if (number, live.shape) != (stored.dtype, stored.shape):
+        if not fits_array(stored, live):
             self.problem(
                 "changed",
                 f"{path_text(path)} is {live.dtype} {list(live.shape)}, and was {stored}",
@@ -456,6 +456,10 @@ class _Live:
         check_place(what, name)
         self._reader.bind(name, what, tensor)
 
+    def differs(self, loaded: Any, given: torch.Tensor) -> bool:
+        """True if an object has another tensor than its load_state_dict() was given."""
+        return not same_bits(loaded, given)
+
     def check_kept(self, tensor: torch.Tensor) -> None:
         """Raises for a tensor that is to be replaced, and that an optimizer holds."""
         if id(tensor) in self._replaced:
@@ -558,6 +562,12 @@ def _holds_memory(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return not set(map(type, value)) <= _PLAIN and any(map(_holds_memory, value))
     return is_tensor(value) or _is_array(value) or _is_special(value)
+
+
+def fits_array(stored: Stored, live: Any) -> bool:
+    """True if it has the type and the shape of what is stored."""
+    number = _dtypes.numpy_numbers().get(live.dtype)
+    return bool((number, live.shape) == (stored.dtype, stored.shape))
 
 
 def _has_special(node: Json) -> bool:

@@ -9,11 +9,13 @@ Each is there if the program has imported its module when it saves.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._engine import logger
+from ._into import is_tensor
 from ._typed import (
     Decoder,
     Encoder,
@@ -67,23 +69,41 @@ def restore(node: Json, decoder: Decoder) -> None:
 
 
 def keep() -> Callable[[], None]:
-    """Puts the generators of the CPU back to where they are now."""
-    import random
-
-    python = random.getstate()
-    numpy: Any = sys.modules.get("numpy")
-    torch: Any = sys.modules.get("torch")
-    legacy = numpy.random.get_state(legacy=False) if numpy is not None else None
-    state = torch.get_rng_state() if torch is not None else None
+    """Puts each generator that has moved by then back to where it is now."""
+    kept = [(get, put, get()) for get, put in _accesses()]
 
     def put_back() -> None:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(legacy)
-        if torch is not None:
-            torch.set_rng_state(state)
+        for get, put, then in kept:
+            if not _is_same(get(), then):
+                put(then)
 
     return put_back
+
+
+def _accesses() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """How the state of each generator is asked for, and how it is set."""
+    import random
+
+    numpy: Any = sys.modules.get("numpy")
+    torch: Any = sys.modules.get("torch")
+    yield random.getstate, random.setstate
+    if numpy is not None:
+        yield functools.partial(numpy.random.get_state, legacy=False), numpy.random.set_state
+    if torch is not None:
+        yield torch.get_rng_state, torch.set_rng_state
+        if torch.cuda.is_initialized():
+            for generator in torch.cuda.default_generators:
+                yield generator.get_state, generator.set_state
+
+
+def _is_same(now: Any, then: Any) -> bool:
+    if is_tensor(now):
+        import torch
+
+        return torch.equal(now, then)
+    if isinstance(now, dict):  # NumPy's, with an array in it
+        return bool(encode_legacy(now) == encode_legacy(then))
+    return bool(now == then)
 
 
 def seed_all(number: int) -> None:

@@ -116,15 +116,12 @@ def rounds(bounds: Iterable[Bound], most: int) -> Iterator[list[Piece]]:
 
 
 class Slices:
-    """Reads what is bound, `most` bytes at a time. `stop` is called now and then, and may raise."""
+    """Reads what is bound, `most` bytes at a time."""
 
-    def __init__(
-        self, engine: Engine, step: int, most: int, stop: Callable[[], object] | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, step: int, most: int) -> None:
         self._engine = engine
         self._step = step
         self._most = most
-        self._stop = stop
         #: bytes that have been read
         self.nbytes = 0
 
@@ -152,7 +149,7 @@ class Slices:
             for piece in pieces:
                 reader.bind(piece.bound.name, piece.described(base), None)
                 self.nbytes += piece.nbytes
-            reader.read(stop=self._stop)
+            reader.read()
 
     def fill(self, bounds: Iterable[Bound]) -> None:
         """Reads what is bound to where it is bound."""
@@ -163,7 +160,7 @@ class Slices:
             for bound in found:
                 reader.bind(bound.name, bound.what, bound.home)
                 self.nbytes += math.prod(bound.what.shape) * item_bytes(bound.what.dtype)
-            reader.read(stop=self._stop)
+            reader.read()
 
 
 def _end_of(pieces: list[Piece]) -> int:

@@ -245,10 +245,6 @@ class Modules:
         # The optimizer changes it, and nothing else does: the fence is in time.
         self.eager.append(not owned)
 
-    def untouched(self) -> bool:
-        """True if every module still has the same tensors. Puts nothing back, as same() may do."""
-        return all(shape.same() for shape in self._shapes)
-
     def same(self) -> bool:
         """True if every module still has the same tensors, in the same memory, lying the same."""
         return (
@@ -431,19 +427,6 @@ class Planner:
                 walked.alike.move(first + number, source.part.pointers[number])
             first += len(source.described)
         return True
-
-    def unchanged(self, state: dict[str, Any]) -> bool:
-        """
-        True if modules and optimizers of the state are those of the last snapshot, and the modules
-        have the same tensors. Changes nothing, in the state or here.
-        """
-        walked = self._walked
-        return (
-            walked is not None
-            and same_specials(find_specials(state), walked.specials)
-            and walked.modules.untouched()
-            and all(source.same_parameters() for source in walked.sources)
-        )
 
     @property
     def ranks(self) -> Ranks:

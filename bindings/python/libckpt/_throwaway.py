@@ -4,32 +4,39 @@ Throw-away copies of the objects of a state, on which a rehearsal calls load_sta
 
 A copy must share nothing with the live object that load_state_dict() could change, and making it
 must not change the live object either. So everything that the object refers to is looked at first,
-and an object is refused where that is not certain, or where the copy would be large.
+and an object is refused where that is not certain, or where the copy would be large. What code does
+beside that nobody can see: so only torch's and NumPy's is called, and that of objects that the user
+lists.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections import deque
 from typing import Any
 
 from ._into import is_tensor
 from ._layout import is_spread
 from ._loaders import is_loader
 from ._quiet import Quiet
-from ._reach import Reach, is_harmless_module
 from ._specials import is_module, is_optimizer
 from ._subclasses import wraps
 
 #: More objects than that take too long to copy.
 _OBJECTS = 50_000
-#: Bytes of an object that is no tensor, array or text, at most.
-_SMALL = 1 << 10
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+#: What these do to a copy of one of their objects is known.
+_KNOWN = (
+    *("abc", "builtins", "collections", "datetime", "decimal", "enum", "fractions", "functools"),
+    *("io", "itertools", "numpy", "operator", "random", "torch", "types", "typing"),
+    "typing_extensions",
+)
 
 #: What a copy shares with the original, as copy.deepcopy() does.
 _ATOMS = (
@@ -44,6 +51,10 @@ _COPYING = (
 )
 
 
+#: Why code of others is not called.
+_UNLISTED = "which is not of torch or NumPy, and try_load does not list the object"
+
+
 class UntriedError(Exception):
     """Why a part of the state is not rehearsed."""
 
@@ -54,14 +65,13 @@ class Copier:
     def __init__(self, most: int) -> None:
         self._left = most
 
-    def copy(self, value: Any) -> tuple[Any, bool]:
+    def copy(self, value: Any, *, listed: bool) -> tuple[Any, bool]:
         """
         A copy, and whether tensors in it have no elements: those that are on a GPU, and those that
-        are in an optimizer that the object refers to. Raises UntriedError.
+        are in an optimizer that the object refers to. `listed`: the user says that the object may
+        be tried, whatever its code. Raises UntriedError.
         """
-        graph = _Graph(value)
-        if graph.nbytes > self._left:
-            raise UntriedError(f"a copy of it takes {graph.nbytes / 2**20:.0f} MiB or more")
+        graph = _Graph(value, self._left, listed=listed)
         memo: dict[int, Any] = {}
         try:
             for tensor in graph.tensors:
@@ -83,14 +93,16 @@ class Copier:
 class _Graph:
     """Everything that an object refers to, as far as a copy would copy it."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, most: int, *, listed: bool) -> None:
+        self._most = most
+        self._listed = listed
+        self._count = 0
         self.nbytes = 0
         #: copied with their elements
         self.tensors: list[Any] = []
         #: copied without
         self.hollow: list[Any] = []
         self.generators: list[Any] = []
-        self._reach = Reach()
         #: of each that was met its id; `_held` keeps those alive that were made on the way
         self._seen: set[int] = set()
         self._held: list[Any] = []
@@ -100,30 +112,47 @@ class _Graph:
         rest: list[tuple[Any, bool]] = [(root, False)]
         while rest:
             value, hollow = rest.pop()
-            if isinstance(value, _ATOMS) or id(value) in self._seen:
-                if isinstance(value, (str, bytes)):
-                    self.nbytes += sys.getsizeof(value) * (len(value) > _SMALL)
+            if _is_atom(value) or id(value) in self._seen:
                 continue
             self._seen.add(id(value))
             self._held.append(value)
-            if len(self._seen) > _OBJECTS:
-                raise UntriedError(f"it refers to more than {_OBJECTS} objects")
+            self._check_class(type(value))
             if is_tensor(value):
                 self._add_tensor(value, hollow)
             elif is_optimizer(value):
                 _check_optimizer(value)
                 rest += ((part, True) for part in (value.defaults, value.state, value.param_groups))
             elif isinstance(value, types.FunctionType):
-                # A copy has the same function.
-                self._check_reach(self._reach.of_function(value), value)
+                rest += ((part, hollow) for part in self._functions(value))
             elif not self._add_leaf(value):
                 _check(value)
-                self._check_reach(self._reach.of(type(value)), type(value))
-                rest += ((part, hollow) for part in _parts(value))
+                rest += ((part, hollow) for part in self._parts(value))
 
-    def _check_reach(self, reached: str | None, code: Any) -> None:
-        if reached is not None:
-            raise UntriedError(f"the code of {code.__qualname__} uses {reached}")
+    def _take(self, nbytes: int, count: int = 1) -> None:
+        """Raises where it becomes too much."""
+        self.nbytes += nbytes
+        self._count += count
+        if self.nbytes > self._most:
+            raise UntriedError(f"a copy of it takes {self.nbytes / 2**20:.0f} MiB or more")
+        if self._count > _OBJECTS:
+            raise UntriedError(f"it refers to more than {_OBJECTS} objects")
+
+    def _parts(self, value: Any) -> list[Any]:
+        """What it refers to. What is large is refused before it is listed."""
+        if isinstance(value, types.BuiltinFunctionType):
+            if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
+                raise UntriedError(f"it refers to the method {value.__qualname__} of a live object")
+            return []
+        if isinstance(value, weakref.ReferenceType):
+            if value() is not None:
+                raise UntriedError(f"it has a weak reference to a {type(value()).__qualname__}")
+            return []
+        for kind in _CONTAINERS:
+            if issubclass(type(value), kind):
+                self._take(kind.__sizeof__(value), kind.__len__(value))
+        parts = gc.get_referents(value)
+        self._take(0, 1 + len(parts))
+        return parts
 
     def _add_tensor(self, value: Any, hollow: bool) -> None:
         plain = not (is_spread(value) or wraps(value)) and value.layout is _strided()
@@ -132,7 +161,7 @@ class _Graph:
         if hollow or not value.is_cpu:
             self.hollow.append(value)
         else:
-            self.nbytes += value.numel() * value.element_size()
+            self._take(value.numel() * value.element_size())
             self.tensors.append(value)
 
     def _add_leaf(self, value: Any) -> bool:
@@ -141,10 +170,10 @@ class _Graph:
         if numpy is not None and isinstance(value, numpy.ndarray):
             if value.dtype.hasobject:
                 raise UntriedError("it refers to an array of objects")
-            self.nbytes += value.nbytes
+            self._take(value.nbytes)
             return True
         if isinstance(value, (bytearray, io.BytesIO)):
-            self.nbytes += sys.getsizeof(value)
+            self._take(sys.getsizeof(value))
             return True
         if torch is not None and isinstance(value, torch.Generator):
             if value.device.type != "cpu" or not hasattr(value, "clone_state"):
@@ -153,23 +182,30 @@ class _Graph:
             return True
         return False
 
+    def _check_class(self, kind: type) -> None:
+        """Raises for an object whose code may do anything."""
+        if not self._listed and not all(_is_known(base.__module__) for base in kind.__mro__):
+            raise UntriedError(f"it is or refers to a {_name_of(kind)}, {_UNLISTED}")
 
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, types.BuiltinFunctionType):
-        if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
-            raise UntriedError(f"it refers to the method {value.__qualname__} of a live object")
-        return
-    if isinstance(value, weakref.ReferenceType):
-        if value() is not None:
-            raise UntriedError(f"it has a weak reference to a {type(value()).__qualname__}")
-        return
-    yield from gc.get_referents(value)
+    def _functions(self, value: types.FunctionType) -> list[types.FunctionType]:
+        """The functions that one holds. A copy has the same one, and what that holds."""
+        name = f"the function {value.__module__}.{value.__qualname__}"
+        if not self._listed and not _is_known(value.__module__):
+            raise UntriedError(f"it refers to {name}, {_UNLISTED}")
+        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # it is empty
+                held.append(cell.cell_contents)
+        held = [one for one in held if not _is_atom(one)]
+        if not all(isinstance(one, types.FunctionType) for one in held):
+            raise UntriedError(f"it refers to {name}, which holds objects that a copy would share")
+        return held
 
 
 def _check(value: Any) -> None:
     """Raises for an object that must not be copied, or where that might change the live one."""
     kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = _name_of(kind)
     if is_loader(value):
         raise UntriedError(f"it refers to a {kind.__qualname__}, which has data and workers")
     apart = ("torch.distributed.", "torch.nn.parallel.", "libckpt.")
@@ -180,16 +216,29 @@ def _check(value: Any) -> None:
         raise UntriedError(f"it refers to a {name}, whose end may close what the live one needs")
     for method in _COPYING:
         found = getattr(kind, method, None)
-        if isinstance(found, types.FunctionType) and not is_harmless_module(found.__module__):
+        if isinstance(found, types.FunctionType) and not _is_known(found.__module__):
             # Were __new__() to give the one object that there is, a copy would overwrite that.
             raise UntriedError(f"it refers to a {name}, which has a {method}() of its own")
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_atom(value: Any) -> bool:
+    """True for what a copy shares. What is derived of it may say itself how it is copied."""
+    return type(value) in _ATOMS or isinstance(value, (type, types.ModuleType))
+
+
+def _is_known(module: str | None) -> bool:
+    return (module or "").partition(".")[0].lstrip("_") in _KNOWN
 
 
 def _check_optimizer(value: Any) -> None:
     """A copy of one of torch's has its groups and state, and of another class nobody knows what."""
     kind = type(value)
     if not kind.__module__.startswith("torch.optim."):
-        raise UntriedError(f"it refers to a {kind.__module__}.{kind.__qualname__}")
+        raise UntriedError(f"it refers to a {_name_of(kind)}")
 
 
 def _strided() -> Any:

@@ -7,14 +7,18 @@ copies of the objects that load by themselves. Nothing of the live state is chan
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
+import json
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _dtypes
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
-from ._into import is_module
+from ._into import is_module, is_tensor
 from ._layout import is_spread
 from ._loaders import asking, is_loader, is_of_user
 from ._modules import has_own_say, parameter_names, unwrap
@@ -22,13 +26,13 @@ from ._optimizer import has_own_say as optimizer_has_own_say
 from ._origin import Origin, check_world
 from ._quiet import Quiet
 from ._reader import Memory, Reader, Stored, references
-from ._restore import _is_special, _Live
+from ._restore import _is_special, _Live, fits_array
 from ._rng import keep
 from ._slices import Bound
 from ._specials import is_optimizer, is_stateful
-from ._tensors import Described, describe
+from ._tensors import Described, describe, overlaps
 from ._throwaway import Copier, UntriedError
-from ._typed import Decoder, Json, Path, path_text, tag_of
+from ._typed import Decoder, Json, Path, path_name, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,12 +48,6 @@ class TrialReader(Reader):
         #: what is read to memory of its own
         self.fresh: list[Bound] = []
         self._lends = False
-        #: of each rank, the node in whose store its files are
-        self._nodes = [super(TrialReader, self).away(rank) for rank in range(self.world)]
-
-    def away(self, rank: int) -> str | None:
-        """As Reader has it; also when it has been closed."""
-        return self._nodes[rank]
 
     def __enter__(self) -> TrialReader:
         return self
@@ -79,10 +77,6 @@ class _Memory(Memory):
         with self._reader.lending():
             return super().want(name, kind)
 
-    def use(self, name: str, memory: torch.Tensor) -> None:
-        """Would go to a live tensor. An object that has the same gets another one."""
-        self._reader.bind(name, describe(memory), memory)
-
 
 class Load(NamedTuple):
     """A load_state_dict() that is to be tried."""
@@ -108,13 +102,20 @@ class Leaf(NamedTuple):
 class Trial(_Live):
     """
     One rehearsal of a restore. `most`: bytes of memory for what is given to objects; `copier` makes
-    those that they are given to.
+    those that they are given to. `listed`: patterns over the names of objects whose code may be
+    called.
     """
 
     _reader: TrialReader
 
     def __init__(
-        self, reader: TrialReader, *, allow_pickle: bool, most: int, copier: Copier
+        self,
+        reader: TrialReader,
+        *,
+        allow_pickle: bool,
+        most: int,
+        copier: Copier,
+        listed: Sequence[str] = (),
     ) -> None:
         origin = Origin.of(reader)
         if origin.meta is None:
@@ -125,6 +126,9 @@ class Trial(_Live):
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
         self._budget = most
         self._copier = copier
+        self._listed = listed
+        #: what optimizers do not have, and the parameters that it lies as
+        self._lacking: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         #: memory is being found for a copy
         self._copying = False
         #: the live value that is being compared, and where it is
@@ -174,6 +178,22 @@ class Trial(_Live):
             known = self._at[0] is path
             self.leaves.append(Leaf(node, self._at[1] if known else None, known, path))
 
+    def _match_tensor(self, stored: Stored, live: torch.Tensor, path: Path) -> None:
+        """Also one that resume() replaces is compared, part by part."""
+        if self.fits(stored, live, path_text(path)):
+            self._names.setdefault(id(live), stored.name)
+            if overlaps(describe(live)):
+                self._replaced.add(id(live))
+            self._reader.bind(stored.name, describe(live), live)
+
+    def _match_array(self, stored: Stored, live: Any, path: Path) -> None:
+        """The same of an array."""
+        if fits_array(stored, live):
+            what = Described(stored.dtype, stored.shape, None, 0)
+            self._reader.bind(stored.name, what, live)
+        else:
+            super()._match_array(stored, live, path)
+
     def _match_special(self, tag: str, node: Json, live: Any, path: Path) -> None:
         if tag == "$module" and is_module(live) and has_own_say(live):
             self.name_tensors(parameter_names(unwrap(live), node["prefix"]))
@@ -186,17 +206,20 @@ class Trial(_Live):
                 self.untried.append(f"{path_text(path)}: no copy is made of such an optimizer")
 
     def _match_copy(self, tag: str, node: Json, live: Any, value: Any, path: Path) -> None:
+        budget = self._budget
         try:
-            self._check_copy(tag, node, live)
-            made, hollow = self._copier.copy(value)
+            self._check_copy(tag, node, live, path)
+            made, hollow = self._copier.copy(value, listed=self._is_listed(path))
         except UntriedError as error:
-            self.untried.append(f"{path_text(path)}: {error}")
-            self._decoder.check(node)
-            self._look_at({tag: node})
+            self._budget = budget
+            self._leave_out({tag: node}, path, error)
             return
         self._copying = True
         try:
-            super()._match_special(tag, node, made, path)
+            with self._trying(hollow=hollow):
+                super()._match_special(tag, node, made, path)
+        except UntriedError as error:
+            self._leave_out({tag: node}, path, error)
         finally:
             self._copying = False
         load = self._loads.pop(id(made), None)
@@ -204,44 +227,74 @@ class Trial(_Live):
             call = functools.partial(self._load, load)
             self.loads.append(Load(path, made, value, call, hollow))
 
+    def _leave_out(self, node: Json, path: Path, why: object) -> None:
+        self.untried.append(f"{path_text(path)}: {why}")
+        self._decoder.check(node)
+        self._look_at(node)
+
+    def _is_listed(self, path: Path) -> bool:
+        return any(fnmatch.fnmatchcase(path_name(path), pattern) for pattern in self._listed)
+
     # After reading.
 
-    def load(self, load: Load) -> bool:
-        """Calls load_state_dict() of a copy. False: it was stopped, and is not tried."""
-        return self._attempt(load.path, load.call, hollow=load.hollow)
-
-    def value(self, leaf: Leaf) -> list[Any]:
-        """Decodes a value, and returns it in a list. Nothing is in it if that was stopped."""
-        if not _is_pickled(leaf.node):
-            return [self.decode(leaf.node)]
-        found: list[Any] = []
-
-        def decode() -> None:  # which calls code of the user
-            with asking(leaf.path, "pickle.loads"):
-                found.append(self.decode(leaf.node))
-
-        return found if self._attempt(leaf.path, decode) else []
-
-    def _attempt(self, path: Path, call: Callable[[], None], *, hollow: bool = False) -> bool:
-        """What code of the user does beside what it is asked for is undone or not let be done."""
-        put_back = keep()
-        quiet = Quiet()
-        why: str | None = None
+    def load(self, load: Load) -> tuple[Any, Any] | None:
+        """
+        Calls load_state_dict() of a copy. What state_dict() of the live object and of the copy say
+        then; None: the copy was stopped, and is not tried.
+        """
         try:
-            with quiet:
-                call()
-        except Exception as error:
-            if quiet.why is None and not (hollow and "meta" in str(error)):
-                with contextlib.suppress(AttributeError):
-                    error._libckpt_where = (path_text(path),)  # type: ignore[attr-defined]
-                raise
-            why = "it needs tensors that its copy does not have"
+            with self._trying(hollow=load.hollow):
+                load.call()
+                with asking(load.path, "state_dict"):
+                    after = load.made.state_dict()
+        except UntriedError as error:
+            self.untried.append(f"{path_text(load.path)}: {error}")
+            return None
+        # The same code has just talked to no other rank. The live object must not be stopped.
+        put_back = keep()
+        try:
+            with asking(load.path, "state_dict"):
+                return load.live.state_dict(), after
         finally:
             put_back()
-        why = quiet.why or why
-        if why is not None:
-            self.untried.append(f"{path_text(path)}: {why}")
-        return why is None
+
+    def value(self, leaf: Leaf) -> list[Any]:
+        """Decodes a value, and returns it in a list. Nothing is in it if that is not tried."""
+        if not _is_pickled(leaf.node):
+            return [self.decode(leaf.node)]
+        why: object = "it is pickled, and try_load does not list it"
+        if self._is_listed(leaf.path):
+            try:
+                with self._trying(), asking(leaf.path, "pickle.loads"):
+                    return [self.decode(leaf.node)]
+            except UntriedError as error:
+                why = error
+        self.untried.append(f"{path_text(leaf.path)}: {why}")
+        return []
+
+    @contextlib.contextmanager
+    def _trying(self, *, hollow: bool = False) -> Iterator[None]:
+        """
+        Around code of the user. What it does beside what it is asked for is undone, or not let be
+        done: then UntriedError is raised.
+        """
+        put_back = keep()
+        quiet = Quiet()
+        try:
+            with quiet, warnings.catch_warnings():
+                if hollow:  # torch warns of what it copies to tensors without elements
+                    warnings.simplefilter("ignore")
+                yield
+        except Exception as error:
+            if quiet.why is not None:
+                raise UntriedError(quiet.why) from error
+            if hollow and not isinstance(error, CheckpointError):
+                raise UntriedError(f"its copy lacks tensors that it needs: {error!r}") from error
+            raise
+        finally:
+            put_back()
+        if quiet.why is not None:
+            raise UntriedError(quiet.why)
 
     def _load(self, load: Callable[[], None]) -> None:
         """It asks for its memory again."""
@@ -251,11 +304,13 @@ class Trial(_Live):
         finally:
             self._copying = False
 
-    def _check_copy(self, tag: str, node: dict[str, Json], live: Any) -> None:
+    def _check_copy(self, tag: str, node: dict[str, Json], live: Any, path: Path) -> None:
         if is_loader(live):
             raise UntriedError("it is a DataLoader, which has data and workers")
         if node.get("spread") and _is_distributed():
             raise UntriedError("it has tensors that are spread over ranks")
+        if _is_pickled(node) and not self._is_listed(path):
+            raise UntriedError("something in it is pickled, and try_load does not list it")
         if not self._afford({tag: node}):
             raise UntriedError("it is large")
 
@@ -269,6 +324,48 @@ class Trial(_Live):
         return True
 
     # Memory.
+
+    def empty(self, stored: Stored, device: torch.device | str) -> torch.Tensor:  # noqa: ARG002
+        """A placeholder for what an optimizer would make. It is read only."""
+        return self._lack(stored, None)
+
+    def empty_like(self, stored: Stored, parameter: torch.Tensor) -> torch.Tensor:
+        """The same, which lies as the parameter does."""
+        return self._lack(stored, parameter)
+
+    def _lack(self, stored: Stored, like: torch.Tensor | None) -> torch.Tensor:
+        import torch
+
+        dtype = _dtypes.torch_type(stored.dtype)
+        made = torch.empty(stored.shape, dtype=dtype, device="meta")
+        self._lacking[id(made)] = made, like
+        return made
+
+    def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
+        """What would go to a placeholder is read and compared with nothing."""
+        made, lies_as = self._lacking.get(id(tensor), (None, None))
+        if made is None:
+            super().bind(name, tensor, like)
+            return
+        stored, of = self.stored(name), lies_as if like is None else like
+        what = Described(stored.dtype, stored.shape, None, 0)
+        if of is not None and is_spread(of):
+            what = describe(of)._replace(dtype=stored.dtype, strides=None)
+        self._reader.bind(name, what, None)
+
+    def fits(self, stored: Stored, live: torch.Tensor, where: str) -> bool:
+        """Also a tensor without elements, in a copy, can be of the right type and shape."""
+        if not (self._copying and live.is_meta):
+            return super().fits(stored, live, where)
+        if (live.dtype, tuple(live.shape)) == (_dtypes.torch_type(stored.dtype), stored.shape):
+            return True
+        now = f"{live.dtype} {list(live.shape)}"
+        self.problem("changed", f"{where} is {now}, and was {stored}", where)
+        return False
+
+    def differs(self, loaded: Any, given: torch.Tensor) -> bool:
+        """Also what has no elements in a copy is not compared."""
+        return not (is_tensor(loaded) and loaded.is_meta) and super().differs(loaded, given)
 
     def want_tensor(self, name: str, device: torch.device | None = None) -> torch.Tensor:
         """Fresh memory for a copy. Of what the live state would take, it is read only."""
@@ -305,7 +402,10 @@ def _is_pickled(node: Json) -> bool:
     if type(node) is list:
         return any(map(_is_pickled, node))
     if type(node) is dict:
-        return tag_of(node) == "$pickle" or any(map(_is_pickled, node.values()))
+        tag = tag_of(node)
+        if tag == "$json":
+            return _is_pickled(json.loads(node[tag]))
+        return tag == "$pickle" or any(map(_is_pickled, node.values()))
     return False
 
 
