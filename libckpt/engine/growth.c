@@ -91,8 +91,7 @@ static int look_again(struct ckpt_growth *g)
 	if (now.available >= left && now.available - left >= g->memory.available / REST)
 		return 0;
 	return ckpt_fail(&g->job.error, -ENOMEM,
-		"other programs have taken memory meanwhile, and %llu MiB are available because of "
-		"%s",
+		"memory has been taken meanwhile, and %llu MiB are available because of %s",
 		(unsigned long long)now.available >> 20, now.bound);
 }
 
@@ -204,7 +203,7 @@ static int grow_body(struct ckpt_task *task)
 	g->looked = g->ready;
 	ckpt_task_job_start_behind(&g->job, env, task, decide_work);
 	CKPT_AWAIT(task, g->job.done);
-	if (g->job.result == 0 && g->ready < g->target) {
+	if (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
 		/* No worker waits for a driver: nobody knows how long, and the copies of every save need them. */
 		ckpt_task_job_start_behind(&g->job, g->patient, task, place_work);
 		CKPT_AWAIT(task, g->job.done);
@@ -212,7 +211,7 @@ static int grow_body(struct ckpt_task *task)
 	while (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
 		ckpt_task_job_start_behind(&g->job, env, task, touch_work);
 		CKPT_AWAIT(task, g->job.done);
-		if (g->job.result < 0 || !is_part(g))
+		if (g->job.result < 0 || g->core->closing || !is_part(g))
 			continue;
 		ckpt_task_job_start_behind(&g->job, g->patient, task, pin_work);
 		CKPT_AWAIT(task, g->job.done);

@@ -312,7 +312,7 @@ static void memory_that_another_program_takes_meanwhile_is_left_to_it(void **sta
 	assert_false(is_memory(slot_at(rig, FEW + 1024)));
 	assert_int_equal(machine.available, 6 * MIB);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
-		"other programs have taken memory meanwhile, and 6 MiB are available because of "
+		"memory has been taken meanwhile, and 6 MiB are available because of "
 		"the test"));
 }
 
