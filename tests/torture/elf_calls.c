@@ -35,7 +35,7 @@ static const char *const counted[] = {"ckpt_alloc", "ckpt_alloc_array", "ckpt_re
 	/* system calls */
 	"close", "fsync", "fdatasync", "fallocate64", "ftruncate64", "fstat64", "statx", "mkdir",
 	"mkdirat", "unlinkat", "linkat", "renameat2", "eventfd", "memfd_create", "mmap64", "munmap",
-	"madvise", "posix_fadvise64", "getrandom", "getrlimit64", "gethostname",
+	"madvise", "mprotect", "posix_fadvise64", "getrandom", "getrlimit64", "gethostname",
 	"sched_getaffinity", "sysconf", "fdopendir", "readdir64", "closedir", "read", "write",
 	"open64", "openat64", "fcntl64", "syscall", "pread64", "pwrite64",
 	"io_uring_queue_init_params", "io_uring_ring_dontfork", "io_uring_register_buffers_sparse",

@@ -51,6 +51,7 @@ TAP(int, eventfd, (unsigned count, int flags), (count, flags), "", -1, false, -E
 TAP(void *, mmap64, (void *at, size_t size, int prot, int flags, int fd, off64_t from),
 	(at, size, prot, flags, fd, from), "", MAP_FAILED, false, -ENOMEM)
 TAP(int, munmap, (void *at, size_t size), (at, size), "", -1, false, -ENOMEM)
+TAP(int, mprotect, (void *at, size_t size, int prot), (at, size, prot), "", -1, false, -ENOMEM)
 TAP(int, madvise, (void *at, size_t size, int advice), (at, size, advice), "", -1, false, -ENOMEM,
 	-EINVAL)
 TAP(int, posix_fadvise64, (int fd, off64_t at, off64_t size, int advice), (fd, at, size, advice), of_fd(fd),
