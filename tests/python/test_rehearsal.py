@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import collections
+import math
 import os
 import random
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Training, assert_same
+from libckpt._equality import differences
 from libckpt._gathering import Meeting
 from libckpt._slices import boxes
 from ranks import Job, together
@@ -325,6 +329,22 @@ def test_what_is_replaced_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
         libckpt.rehearse(state, tmp_path)
 
 
+def test_values_are_compared_to_the_bit() -> None:
+    nan = float("nan")
+
+    def values(number: float) -> list[Any]:
+        return [
+            np.float32(number),
+            np.datetime64("NaT" if math.isnan(number) else "2020-01-01"),
+            Decimal(number),
+            collections.deque([torch.tensor([number, 1.0]), number]),
+            {number, 1.0},
+        ]
+
+    assert list(differences(values(nan), values(nan), "x")) == []
+    assert len(list(differences(values(nan), values(2.0), "x"))) == 6
+
+
 def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = SimpleNamespace(f_bavail=1, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
@@ -376,6 +396,19 @@ def all_rehearse(place: Path, layout: str) -> tuple[str, str]:
     del os.environ["LIBCKPT_NODE"]
     talking = libckpt.rehearse({"odd": Talks()}, place, try_load=["odd"])
     assert talking.untried == ("state['odd']: it talks to other ranks",), talking
+    # Rank 0's statistics are saved for all, and those of others are not compared.
+    torch.manual_seed(7)
+    normed = torch.nn.utils.spectral_norm(torch.nn.Linear(4, 4))
+    model = torch.nn.Sequential(normed, torch.nn.BatchNorm1d(4))
+    model(torch.ones(5, 4) + rank)
+    report = libckpt.rehearse({"model": model}, place)
+    assert report.loaded == ("state['model']",), report
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            room = SimpleNamespace(f_bavail=0, f_frsize=4096)
+            patch.setattr(os, "statvfs", lambda _: room)
+        with pytest.raises(libckpt.CheckpointError, match="more room"):
+            libckpt.rehearse(job.state, place)
     odd = {**job.state, "odd": Talks() if rank == 0 else Refuses()}
     try:
         libckpt.rehearse(odd, place, try_load=["odd"])

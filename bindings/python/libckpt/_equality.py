@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from ._into import bits_of, is_tensor, kind_of, same_bits
@@ -45,7 +47,7 @@ def differences(a: Any, b: Any, where: str) -> Iterator[str]:
                 yield from differences(a[key], b[key], place)
             else:
                 yield place
-    elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+    elif isinstance(a, (list, tuple, deque)) and isinstance(b, (list, tuple, deque)):
         if len(a) != len(b):
             yield f"{where} ({len(b)} items, and there were {len(a)})"
             return
@@ -65,8 +67,12 @@ def _equal(a: Any, b: Any) -> bool:
     if getattr(type(a), "__eq__", None) is object.__eq__:
         return True
     # nan is nan, and 0.0 is not -0.0
-    if isinstance(a, (float, complex)):
+    if isinstance(a, (float, complex, Decimal)):
         return repr(a) == repr(b)
+    if _is_number_of_numpy(a):
+        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    if isinstance(a, (set, frozenset)):
+        return sorted(map(repr, a)) == sorted(map(repr, b))
     try:
         return bool(a == b)
     except Exception:  # whatever it has for equality, it is not for this
@@ -75,6 +81,11 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _is_hollow(value: Any) -> bool:
     return is_tensor(value) and bool(value.is_meta)
+
+
+def _is_number_of_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)
 
 
 def _is_array(value: Any) -> bool:

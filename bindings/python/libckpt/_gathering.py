@@ -71,6 +71,18 @@ class Meeting:
 
     def _lead(self, table: Table, group: Group, mine: bytes) -> bytes | None:
         said = {0: mine}
+        try:
+            first = self._hear(table, group, said)
+        except BaseException as stop:
+            # The others look nowhere else.
+            table.write(self._key("end"), words(0, stop))
+            raise
+        if first is not None:
+            table.write(self._key("end"), first)
+        return first
+
+    def _hear(self, table: Table, group: Group, said: dict[int, bytes]) -> bytes | None:
+        """What the first rank that has failed says, or rank 0; None: not all have come."""
         pause = Pause(self._timeout)
         while len(said) < group.world:
             for rank in range(1, group.world):
@@ -80,9 +92,9 @@ class Meeting:
                     table.drop(self._key(f"said/{rank}"))
             if len(said) < group.world and not pause():
                 return None
-        first = next((said[rank] for rank in sorted(said) if json.loads(said[rank])["code"]), mine)
-        table.write(self._key("end"), first)
-        return first
+        return next(
+            (said[rank] for rank in sorted(said) if json.loads(said[rank])["code"]), said[0]
+        )
 
     def _follow(self, table: Table) -> bytes | None:
         pause = Pause(self._timeout)

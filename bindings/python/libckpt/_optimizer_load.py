@@ -253,7 +253,12 @@ class OptimizerLoad:
                 yield live, groups[live], options[number]
 
     def options(self) -> Iterable[tuple[Json, dict[str, Any], Path]]:
-        """Of each group what the checkpoint has for options, what they are now, and where."""
+        """
+        Of each group what the checkpoint has for options, what they are now, and where. Not of an
+        optimizer that says itself what its options are.
+        """
+        if has_own_say(self._optimizer):
+            return
         nodes = [group["options"] for group in self._node["groups"]]
         for number, group, node in self._grouped(self._optimizer.param_groups, nodes):
             now = {key: value for key, value in group.items() if key not in NO_OPTIONS}

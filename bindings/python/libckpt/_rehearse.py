@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _errors as errors
 from ._arguments import patterns
 from ._checkpointer import Checkpointer
 from ._engine import logger
 from ._equality import differences, same_piece
-from ._exchange import node_ranks
+from ._exchange import node_ranks, refuse
 from ._gathering import Meeting
+from ._into import is_tensor
 from ._load import store_path
 from ._modules import buffers_of_first
 from ._rng import keep
@@ -26,6 +27,9 @@ from ._specials import check_state, find_specials, is_module
 from ._throwaway import Copier
 from ._trial import Load, Trial, TrialReader
 from ._typed import path_text
+
+if TYPE_CHECKING:
+    import torch
 
 #: Bytes that are read at a time, and that are given to objects.
 _SLICE = 256 << 20
@@ -121,9 +125,13 @@ def _meet_and_try(
     found: Rehearsed | None = None
     failed: BaseException | None = None
     try:
-        check_state(state)
-        if not options["node_store"]:
-            check_room(parent, state)
+        try:
+            check_state(state)
+            if not options["node_store"]:
+                check_room(parent, state)
+        except BaseException as error:  # the other ranks wait for this one's Checkpointer
+            refuse(path, options["distributed"], error, node_store=options["node_store"])
+            raise
         with Checkpointer(path, state, on_error="raise", **options) as ckpt:
             ckpt.save(0).wait()
             engine = ckpt._core.engine
@@ -132,10 +140,12 @@ def _meet_and_try(
     except BaseException as error:
         failed = error
     finally:
-        put_back()
         # Nobody reads there any more when all have met.
         try:
-            others = meeting.end(failed)
+            try:
+                put_back()
+            finally:
+                others = meeting.end(failed)
         finally:
             shutil.rmtree(path, ignore_errors=True)
     if failed is not None:
@@ -179,21 +189,23 @@ def _try(
         )
 
 
-def _of_first(state: dict[str, Any], rank: int, world: int) -> set[int]:
-    """Ids of buffers that may be others than those of rank 0, which are the ones that are saved."""
-    found: set[int] = set()
+def _of_first(state: dict[str, Any], rank: int, world: int) -> list[torch.Tensor]:
+    """Buffers that may be others than those of rank 0, which are the ones that are saved."""
+    found: list[torch.Tensor] = []
     for special in find_specials(state) if rank else ():
         if is_module(special.value):
-            found |= buffers_of_first(special.value, world)
+            ids = buffers_of_first(special.value, world)
+            found += (buffer for buffer in special.value.buffers() if id(buffer) in ids)
     return found
 
 
 class _Check:
     """Compares what was restored with the live state."""
 
-    def __init__(self, trial: Trial, skipped: set[int]) -> None:
+    def __init__(self, trial: Trial, skipped: list[torch.Tensor]) -> None:
         self._trial = trial
-        self._skipped = skipped
+        self._skipped = {id(buffer) for buffer in skipped}
+        self._memory = {buffer.data_ptr() for buffer in skipped}
         self._found: dict[str, None] = {}
         #: objects that have been
         self.loaded: list[str] = []
@@ -219,7 +231,18 @@ class _Check:
             return
         where = path_text(load.path)
         self.loaded.append(where)
-        self._add(differences(*said, f"{where}.state_dict()"))
+        was, now = said
+        if isinstance(was, dict) and isinstance(now, dict):
+            left_out = {key for key, value in was.items() if self._is_of_first(value)}
+            was, now = (
+                {key: value for key, value in one.items() if key not in left_out}
+                for one in (was, now)
+            )
+        self._add(differences(was, now, f"{where}.state_dict()"))
+
+    def _is_of_first(self, value: Any) -> bool:
+        """True for a buffer of which rank 0's was saved."""
+        return is_tensor(value) and value.data_ptr() in self._memory
 
     def _add(self, names: Iterable[str]) -> None:
         self._found.update(dict.fromkeys(names))
