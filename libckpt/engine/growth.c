@@ -246,7 +246,7 @@ static bool is_due(struct ckpt_growth *g, const struct ckpt_pool *pool, size_t b
 	if (blocks <= ckpt_pool_slots(pool) || ckpt_pool_slots(pool) == ckpt_pool_most(pool) ||
 		++g->passed < g->pause)
 		return false;
-	g->pause = (unsigned)ckpt_min_u64(2 * g->pause, PAUSE_MAX);
+	g->pause = (unsigned)ckpt_min_u64(UINT64_C(2) * g->pause, PAUSE_MAX);
 	g->passed = 0;
 	return true;
 }

@@ -179,7 +179,9 @@ static void test_in_common(void **state)
 						 job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS)),
 				expected);
 			if (expected < 0)
-				check_says(job, rank, "differ in the tensors and values that all ranks must have");
+				check_says(job, rank,
+					"differ in the tensors and values that all ranks must "
+					"have");
 		}
 	}
 	check_latest(job, 1);
