@@ -337,14 +337,16 @@ static void staging_that_a_gpu_does_not_see_is_copied_from_the_host(void **state
 	assert_true(fake->failed());
 	unpinned = fake->notes(FAKE_UNPINNED);
 	assert_no_launch(w, 50);
-	ckpt_device_unpin(rig->device, w->staged, SIZE);
-	/* Pinned, and there is no memory to note where. */
-	ckpt_alloc_set_hook(no_pin, NULL);
-	assert_int_equal(ckpt_device_pin(rig->device, w->staged, SIZE, &rig->err), 0);
-	ckpt_alloc_set_hook(NULL, NULL);
-	assert_no_launch(w, 50);
 	assert_int_equal(fake->notes(FAKE_UNPINNED), unpinned);
 	ckpt_device_unpin(rig->device, w->staged, SIZE);
+	/* Without memory to note where, nothing is pinned: copies would not know where its parts begin. */
+	uint64_t pinned = fake->live(FAKE_PINNED);
+	ckpt_alloc_set_hook(no_pin, NULL);
+	int r = ckpt_device_pin(rig->device, w->staged, SIZE, &rig->err);
+	ckpt_alloc_set_hook(NULL, NULL);
+	assert_int_equal(r, CKPT_EDEVICE);
+	assert_int_equal(fake->live(FAKE_PINNED), pinned);
+	assert_no_launch(w, 50);
 }
 
 static void a_table_is_kept_and_grows(void **state)
