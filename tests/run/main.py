@@ -66,6 +66,7 @@ def chosen(options: argparse.Namespace) -> list[str]:
     files = changed_since(commit)
     if files is None:
         sys.exit(f"git does not know {commit}")
+    os.environ["CKPT_TEST_CHANGED"] = "\n".join(files)
     found = changed.parts_of(files)
     print(
         f"{len(files)} files have changed since {commit[:12]}: {' '.join(found) or 'nothing to run'}"

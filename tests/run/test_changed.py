@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+from types import SimpleNamespace
+from typing import cast
 
 import changed
 import checkout
@@ -11,6 +13,7 @@ import draw
 import main
 import plan
 import pytest
+import selection
 from checkout import ROOT
 
 
@@ -45,6 +48,7 @@ def test_the_parts_look_at_what_has_changed_since_the_commit_that_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plan, "base", "")
+    monkeypatch.setenv("CKPT_TEST_CHANGED", "")
     options = argparse.Namespace(changed="HEAD", parts=[])
     plan.changes.cache_clear()
     try:
@@ -69,6 +73,28 @@ def test_slices_are_of_the_tree_and_are_all_drawn(monkeypatch: pytest.MonkeyPatc
         drawn.add(draw.number(4, "sim --seeds 1..10"))
         assert draw.number(4, "x") == draw.number(4, "x")
     assert drawn == {0, 1, 2, 3}
+
+
+def test_the_inner_loop_leaves_most_tests_that_wait_to_the_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kept(smaller: str) -> set[str]:
+        monkeypatch.setenv("CKPT_TEST_SMALLER", smaller)
+        return {name for name, item in items.items() if not selection.is_for_later(item)}
+
+    def item(name: str, mark: str) -> pytest.Item:
+        marks = SimpleNamespace(nodeid=name, get_closest_marker=lambda asked: asked == mark or None)
+        return cast(pytest.Item, marks)
+
+    names = [f"tests/python/test_{file}.py::test_{n}[x]" for file in "ab" for n in range(100)]
+    items = {name: item(name, "waits") for name in names}
+    items["tests/python/test_b.py::test_quick"] = item("tests/python/test_b.py::test_quick", "")
+    monkeypatch.setenv("CKPT_TEST_CHANGED", "README.md\ntests/python/test_a.py")
+    assert kept("1") == set(items)
+    some = kept("4")
+    assert set(names[:100]) <= some
+    assert "tests/python/test_b.py::test_quick" in some
+    assert 110 < len(some) < 150
 
 
 def test_a_unit_test_runs_under_one_sanitizer_and_a_changed_one_under_both(
