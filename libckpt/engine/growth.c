@@ -73,6 +73,8 @@ static void place_work(struct ckpt_job *job)
 
 	ckpt_devices_place(
 		g->core->parts.devices, at_slot(g, g->ready), bytes_of(g, g->target - g->ready));
+	/* That may have taken long. The difference is a part, also where this number wraps. */
+	g->looked = g->ready - g->part;
 }
 
 /*

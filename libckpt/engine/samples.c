@@ -68,7 +68,7 @@ int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 }
 
 /* The devices that take samples themselves. */
-static uint64_t lookers(const struct ckpt_save *save)
+uint64_t ckpt_save_lookers(const struct ckpt_save *save)
 {
 	uint64_t mask = 0;
 
@@ -82,12 +82,7 @@ static uint64_t lookers(const struct ckpt_save *save)
 
 bool ckpt_save_looks(const struct ckpt_save *save)
 {
-	return lookers(save) != 0;
-}
-
-uint64_t ckpt_save_lookers(const struct ckpt_save *save)
-{
-	return lookers(save);
+	return ckpt_save_lookers(save) != 0;
 }
 
 static void start(
@@ -100,7 +95,7 @@ static void start(
 		.eager = true,
 		.stop = &save->stopped};
 
-	ckpt_batch_start(batch, save->core->parts.devices, lookers(save), &like);
+	ckpt_batch_start(batch, save->core->parts.devices, ckpt_save_lookers(save), &like);
 }
 
 static void take(struct ckpt_save *save, const struct ckpt_batch *batch)
@@ -135,7 +130,7 @@ static void looked(struct ckpt_batch *batch)
 
 int ckpt_samples_start(struct ckpt_save *save)
 {
-	uint64_t devices = lookers(save);
+	uint64_t devices = ckpt_save_lookers(save);
 
 	if (!devices)
 		return 0;

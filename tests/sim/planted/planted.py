@@ -251,7 +251,7 @@ PLANTED = [
         "a change before the fence is noticed, whoever can see it"),
     Planted(
         "sampled-behind-the-copies", "libckpt/engine/samples.c",
-        "int ckpt_samples_start(struct ckpt_save *save)\n{\n\tuint64_t devices = lookers(save);\n\n"
+        "int ckpt_samples_start(struct ckpt_save *save)\n{\n\tuint64_t devices = ckpt_save_lookers(save);\n\n"
         "\tif (!devices)\n\t\treturn 0;\n"
         "\tif (ckpt_batch_reserve(&save->sampling, devices) < 0 ||\n"
         "\t\tckpt_batch_reserve(&save->look, devices) < 0)\n"
@@ -261,7 +261,7 @@ PLANTED = [
         "static void late(struct ckpt_node *node)\n{\n"
         "\tstruct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, look_node);\n\n"
         "\tstart(save, &save->sampling, CKPT_COPY_SAMPLE);\n}\n\n"
-        "int ckpt_samples_start(struct ckpt_save *save)\n{\n\tuint64_t devices = lookers(save);\n\n"
+        "int ckpt_samples_start(struct ckpt_save *save)\n{\n\tuint64_t devices = ckpt_save_lookers(save);\n\n"
         "\tif (!devices)\n\t\treturn 0;\n"
         "\tif (ckpt_batch_reserve(&save->sampling, devices) < 0 ||\n"
         "\t\tckpt_batch_reserve(&save->look, devices) < 0)\n"
