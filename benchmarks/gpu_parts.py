@@ -61,7 +61,13 @@ def opened(folder: Path, state: dict[str, Any], size: int, **options: Any) -> It
     """With staging for all of a save, as who has the memory would give it."""
     pool = size + max(256 << 20, size // 8)
     with Checkpointer(
-        folder / "store", state, on_error="raise", keep_last=1, pool_bytes=pool, **options
+        folder / "store",
+        state,
+        on_error="raise",
+        keep_last=1,
+        pool_bytes=pool,
+        rehearse=False,
+        **options,
     ) as ckpt:
         ckpt.resume()
         yield ckpt
@@ -160,7 +166,9 @@ def restore(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for tensor in tensors:
             tensor.zero_()
         synchronize(args.device)
-        with Checkpointer(folder / "store", state, on_error="raise") as ckpt:
+        with Checkpointer(
+            folder / "store", state, on_error="raise", rehearse=False
+        ) as ckpt:
             dropped = measure.drop_cache([shard])
             began = time.perf_counter()
             if ckpt.resume() != 1:

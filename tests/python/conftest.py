@@ -45,6 +45,7 @@ def opened(store: Path) -> Iterator[Callable[..., libckpt.Checkpointer]]:
     def open_one(state: Any = None, **options: Any) -> libckpt.Checkpointer:
         options.setdefault("pool_bytes", 1 << 20)
         options.setdefault("eager", False)  # what is small is copied behind the loop, too
+        options.setdefault("rehearse", False)  # it would hold steps that a test removes
         made.append(libckpt.Checkpointer(options.pop("path", store), state, **options))
         return made[-1]
 

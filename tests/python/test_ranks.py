@@ -408,7 +408,7 @@ def count_operations(store: Path) -> list[str]:
 
     seen: list[str] = []
     job = Job("hsdp", seed=1)
-    with job.open(store) as ckpt:
+    with job.open(store, rehearse=False) as ckpt:
         ckpt.resume()
         for step in (1, 2):
             job.step()

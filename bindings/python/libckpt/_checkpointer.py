@@ -37,6 +37,7 @@ from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
+from ._rehearsal import Rehearsal
 from ._restore import restore
 from ._save import Progress, Save
 from ._specials import check_state
@@ -67,6 +68,7 @@ class _Core:
         self.drain_timeout = drain_timeout
         self.fences: Fences | None = None
         self.preemption: Preemption | None = None
+        self.rehearsal: Rehearsal | None = None
         #: not yet known to have ended; oldest first
         self.saves: list[Save] = []
         self.waits = 0
@@ -94,6 +96,7 @@ class _Core:
         """Lets what is under way come to its end, and closes. Raises nothing but interrupts."""
         if self.engine.closed or self.engine.foreign:
             return
+        self.stop_rehearsal()
         try:
             for save in list(self.saves):
                 save._fence(self.deadline)
@@ -145,8 +148,14 @@ class _Core:
                 stacklevel=5,
             )
 
+    def stop_rehearsal(self) -> None:
+        """Gives it up, if there is one, and does not wait for its end."""
+        if self.rehearsal is not None:
+            self.rehearsal.stop()
+
     def shut(self) -> None:
         """Closes at once. What is still under way is given up."""
+        self.stop_rehearsal()
         if self.fences is not None:
             self.fences.remove()
         if self.preemption is not None:
@@ -161,6 +170,8 @@ class _Core:
                 self.engine.drain(_FAREWELL)
         finally:
             self.engine.close()
+            if self.rehearsal is not None:
+                self.rehearsal.end()
 
 
 def _on_its_way(engine: Engine) -> str:
@@ -256,6 +267,12 @@ class Checkpointer:
         than one, save together. True: there must be one. False: this process is by itself.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
         the job has a store of its own.
+    rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
+        step is compared with the state, and each rank reads and verifies what it has written, 256
+        MiB at a time and one rank of a node after the other. The state is not touched, and no
+        object's load_state_dict() is called: libckpt.rehearse() does that. A CheckpointWarning says
+        if resume() would fail; what was not tried is in the log. docs/states.md says more. Nothing
+        is tried after a resume() that has found a step. False: nothing is tried.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all
@@ -321,6 +338,7 @@ class Checkpointer:
         replicas: Literal["check", "warn"] = "check",
         distributed: bool | None = None,
         node_store: bool = False,
+        rehearse: bool = True,
     ) -> None:
         from ._exchange import join, open_all, refuse
 
@@ -339,7 +357,7 @@ class Checkpointer:
             )
             directory = store_path(path)
             patience = seconds("drain_timeout", drain_timeout, zero=True)
-            self._per_rank = patterns(per_rank)
+            self._per_rank, rehearses = patterns(per_rank), flag("rehearse", rehearse)
             signals, grace = signals_of(preempt), seconds("preempt_grace", preempt_grace)
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
@@ -353,14 +371,19 @@ class Checkpointer:
         try:
             open_all(directory, options, ranks, opened)
             self._core = _Core(opened[0], patience)
-            self._core.fences = Fences(self._pass_fence)
+            self._equip(opened[0], eager, rehearses)
             self._heed(signals, grace)
-            self._planner = self._planner_of(eager)
             self._finalizer = weakref.finalize(self, _forgotten, self._core)
         except BaseException as error:
             explained(error, directory)
             self._let_go(opened)
             raise
+
+    def _equip(self, engine: Engine, eager: bool | None, rehearses: bool) -> None:
+        self._core.fences = Fences(self._pass_fence)
+        self._planner = self._planner_of(eager)
+        if rehearses:
+            self._core.rehearsal = Rehearsal(engine, allow_pickle=self._allow_pickle)
 
     def _let_go(self, opened: list[Engine]) -> None:
         """What a constructor that has failed leaves."""
@@ -438,6 +461,7 @@ class Checkpointer:
         """Saves for the last time, if that can be done in the time that is left."""
         path = self._core.engine.path
         cause: errors.CheckpointError | None = None
+        self._core.stop_rehearsal()
         try:
             self._core.fence()
             if not self._core.engine.drain(preemption.left()):
@@ -511,6 +535,8 @@ class Checkpointer:
             self._judge(error)
             return save
         self._core.saves.append(save)
+        if same and self._core.rehearsal is not None:
+            self._core.rehearsal.note(save, state, snapshot.blocks)
         self._last = save if same else None
         save._loop_time = time.perf_counter() - start
         return save
@@ -611,6 +637,8 @@ class Checkpointer:
                 continue
             if raising:
                 self._judge(save._failure, told=told)
+        if raising and self._core.rehearsal is not None:
+            self._core.rehearsal.look(self.state)
 
     def _settle(self, save: Save) -> None:
         save._settled = True
@@ -718,6 +746,7 @@ class Checkpointer:
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
         self._lived = state
+        self._core.stop_rehearsal()  # what it would try has just been done
         logger.info(
             "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
         )
@@ -754,6 +783,7 @@ class Checkpointer:
         if engine.closed:
             return
         engine.guard()
+        self._core.stop_rehearsal()  # what it has found is told when all is closed
         try:
             self._core.fence()
             if not engine.drain(self._core.deadline, self._tick):

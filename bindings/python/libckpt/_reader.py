@@ -201,8 +201,15 @@ class Reader:
         """What has been bound: names, and where they go."""
         return [(name.decode(), what) for name, what in self._targets]
 
-    def read(self, progress: Callable[[Progress], object] | None = None) -> None:
-        """Reads everything that was bound, and verifies it."""
+    def read(
+        self,
+        progress: Callable[[Progress], object] | None = None,
+        stop: Callable[[], object] | None = None,
+    ) -> None:
+        """
+        Reads everything that was bound, and verifies it. `stop` is called now and then, and gives
+        up by raising.
+        """
         array, alive = _target_array(self._targets)
         own = own_prefix(self.engine.rank).encode()
         for item, (name, what) in zip(array, self._targets, strict=False):
@@ -223,6 +230,8 @@ class Reader:
         done, total = ffi.new("uint64_t *"), ffi.new("uint64_t *")
 
         def tick() -> None:
+            if stop is not None:
+                stop()
             if progress is not None:
                 check(ask(lib.ckpt_restore_progress, ptr, done, total))
                 report(progress, Progress("restore", self.step, int(done[0]), int(total[0])))

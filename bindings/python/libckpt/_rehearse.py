@@ -132,7 +132,7 @@ def _meet_and_try(
         except BaseException as error:  # the other ranks wait for this one's Checkpointer
             refuse(path, options["distributed"], error, node_store=options["node_store"])
             raise
-        with Checkpointer(path, state, on_error="raise", **options) as ckpt:
+        with Checkpointer(path, state, on_error="raise", rehearse=False, **options) as ckpt:
             ckpt.save(0).wait()
             engine = ckpt._core.engine
             place = engine.rank, engine.world

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 import mmap
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -116,12 +117,24 @@ def rounds(bounds: Iterable[Bound], most: int) -> Iterator[list[Piece]]:
 
 
 class Slices:
-    """Reads what is bound, `most` bytes at a time."""
+    """
+    Reads what is bound, `most` bytes at a time. `stop` is called now and then while it is read, and
+    `rest` before each time, with the seconds that the last one took. Both may raise.
+    """
 
-    def __init__(self, engine: Engine, step: int, most: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        step: int,
+        most: int,
+        stop: Callable[[], object] | None = None,
+        rest: Callable[[float], object] | None = None,
+    ) -> None:
         self._engine = engine
         self._step = step
         self._most = most
+        self._stop = stop
+        self._rest = rest
         #: bytes that have been read
         self.nbytes = 0
 
@@ -138,8 +151,13 @@ class Slices:
         memory = mmap.mmap(-1, size)
         base = int(ffi.cast("uintptr_t", ffi.from_buffer("char[]", memory)))
         view = memoryview(memory)
+        took = 0.0
         for pieces in rounds(bounds, self._most):
+            if self._rest is not None:
+                self._rest(took)
+            began = time.perf_counter()
             self._read_round(pieces, base)
+            took = time.perf_counter() - began
             if look is not None:
                 for piece in pieces:
                     look(piece, view[piece.offset : piece.offset + piece.nbytes])
@@ -149,7 +167,7 @@ class Slices:
             for piece in pieces:
                 reader.bind(piece.bound.name, piece.described(base), None)
                 self.nbytes += piece.nbytes
-            reader.read()
+            reader.read(stop=self._stop)
 
     def fill(self, bounds: Iterable[Bound]) -> None:
         """Reads what is bound to where it is bound."""
@@ -160,7 +178,7 @@ class Slices:
             for bound in found:
                 reader.bind(bound.name, bound.what, bound.home)
                 self.nbytes += math.prod(bound.what.shape) * item_bytes(bound.what.dtype)
-            reader.read()
+            reader.read(stop=self._stop)
 
 
 def _end_of(pieces: list[Piece]) -> int:

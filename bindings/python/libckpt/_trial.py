@@ -48,6 +48,12 @@ class TrialReader(Reader):
         #: what is read to memory of its own
         self.fresh: list[Bound] = []
         self._lends = False
+        #: of each rank, the node in whose store its files are
+        self._nodes = [super(TrialReader, self).away(rank) for rank in range(self.world)]
+
+    def away(self, rank: int) -> str | None:
+        """As Reader has it; also when it has been closed."""
+        return self._nodes[rank]
 
     def __enter__(self) -> TrialReader:
         return self

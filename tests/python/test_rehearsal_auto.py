@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rehearsal behind the loop, of one process."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import logging
+import mmap
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same, flip, shards
+from libckpt._turn import turn_file
+from test_rehearsal import Forgets, Refuses, everything, generators
+from waiting import until
+
+import libckpt
+from libckpt import _rehearsal, _slices
+
+
+@contextmanager
+def turn_taken(store: Path) -> Iterator[None]:
+    """Somebody else on this node has the turn: nothing is read."""
+    with open(turn_file(str(store)), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        os.unlink(file.name)
+
+
+def rehearsing() -> bool:
+    return any(thread.name == "libckpt-rehearsal" for thread in threading.enumerate())
+
+
+def opens(ckpt: libckpt.Checkpointer) -> None:
+    """Returns when the step is open to the rehearsal, which has not been compared."""
+    rehearsal = ckpt._core.rehearsal
+    assert rehearsal is not None
+    ckpt.step(5)
+    attempt = rehearsal._attempt
+    assert attempt is not None
+    until(lambda: attempt.plan is not None, "the step to be opened")
+
+
+def go_on(ckpt: libckpt.Checkpointer) -> list[str]:
+    """Calls step() until the rehearsal is over; the warnings."""
+    rehearsal = ckpt._core.rehearsal
+    assert rehearsal is not None
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+
+        def over() -> bool:
+            ckpt.step(5)
+            return rehearsal.over
+
+        until(over, "the rehearsal to be over")
+    assert all(issubclass(one.category, libckpt.CheckpointWarning) for one in seen)
+    assert all(one.filename == __file__ for one in seen), [one.filename for one in seen]
+    return [str(one.message) for one in seen]
+
+
+def said_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level and text of what the log has of it."""
+    return [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.getMessage().startswith("rehearsal:")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _all_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "libckpt")
+
+
+def test_the_first_step_is_tried_once(
+    store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_rehearsal, "_SLICE", 1 << 10)  # less than its tensors
+    training, state = everything()
+    with libckpt.Checkpointer(store, state, every=4, keep_last=1) as ckpt:
+        assert ckpt.resume() == 0
+        assert not rehearsing()
+        save = ckpt.step(4)
+        assert save is not None
+        save.wait()
+        before, drawn = training.snapshot(), generators()
+        assert go_on(ckpt) == []
+        assert_same(before, training.snapshot())
+        assert_same(generators(), drawn)
+        ((level, said),) = said_of(caplog)
+        assert level == "INFO"
+        assert "the step fits the state; not tried: state['scheduler']: an object" in said
+        until(lambda: not rehearsing(), "its thread to end")
+        assert not os.path.exists(turn_file(ckpt._core.engine.path))
+        # And never again.
+        ckpt.save(8).wait()
+        ckpt.step(9)
+        assert not rehearsing()
+
+
+def test_damage_is_told_and_nothing_is_kept(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffers: list[weakref.ref[mmap.mmap]] = []
+
+    real = mmap.mmap
+
+    def make(*args: Any) -> mmap.mmap:
+        made = real(*args)
+        buffers.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(_slices.mmap, "mmap", make)
+    ckpt = opened({"weights": torch.arange(50_000)}, rehearse=True)
+    gc.collect()
+    gc.disable()
+    try:
+        with turn_taken(store):
+            ckpt.save(1).wait()
+            opens(ckpt)
+            flip(shards(store)[0], shards(store)[0].stat().st_size - 1000)
+        (said,) = go_on(ckpt)
+        until(lambda: not rehearsing(), "its thread to end")
+        assert [ref() for ref in buffers] == [None]
+    finally:
+        gc.enable()
+    assert "resume() would fail: IntegrityError: " in said
+    assert shards(store)[0].name in said
+    assert ("ERROR", said) in said_of(caplog)
+    assert ckpt._core.rehearsal._attempt is None or ckpt._core.rehearsal._attempt.plan is None
+
+
+def test_what_is_not_as_it_was_is_not_compared(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = torch.nn.Parameter(torch.ones(3))
+    for name in ("list", "dict", "group", "state", "shape"):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        more: dict[str, Any] = {"list": [torch.ones(2)], "dict": {"a": torch.ones(2)}, "seen": []}
+        state = {"model": model, "optimizer": optimizer, "more": more, "extra": [extra]}
+        with opened(state, path=f"{store}-{name}", rehearse=True) as ckpt:
+            ckpt.save(1).wait()
+            opens(ckpt)
+            if name == "list":
+                more["list"].append(torch.zeros(3))
+            elif name == "dict":
+                more["dict"]["b"] = torch.zeros(3)
+            elif name == "group":
+                optimizer.add_param_group({"params": [extra]})
+            elif name == "state":
+                model(torch.ones(3)).sum().backward()
+                optimizer.step()
+            else:
+                more["list"][0] = torch.ones(5)
+            assert go_on(ckpt) == [], name
+        assert (
+            "not tried: the state was not compared: the state is not built"
+            in said_of(caplog)[-1][1]
+        )
+
+
+def test_values_may_change(opened: Any, caplog: pytest.LogCaptureFixture) -> None:
+    state: dict[str, Any] = {
+        "weights": torch.ones(3),
+        "more": {"step": 1, "best": None, "log": [], "by": {"a": 1}},
+    }
+    ckpt = opened(state, rehearse=True)
+    ckpt.save(1).wait()
+    opens(ckpt)
+    state["weights"].add_(1)
+    state["more"].update(step=2, best=0.5, log=[1, 2, [3]], by={"b": "c"}, new=3)
+    assert go_on(ckpt) == []
+    assert "the step fits the state" in said_of(caplog)[-1][1]
+
+
+def test_a_step_that_does_not_fit_is_told(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"model": torch.nn.Linear(3, 2), "rest": torch.ones(3)}
+    ckpt = opened(state, rehearse=True)
+    ckpt.save(1).wait()
+    opens(ckpt)
+    state["rest"] = torch.ones(4)
+    monkeypatch.setattr(_rehearsal, "_is_built_so", lambda *_: True)  # as if that were a defect
+    (said,) = go_on(ckpt)
+    assert "MismatchError: step 1 does not fit the state" in said
+    assert "state['rest'] is F32 [4], and was F32 [3]" in said
+
+
+def test_objects_are_not_called(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    called: list[Any] = []
+    monkeypatch.setattr(torch.optim.lr_scheduler.StepLR, "load_state_dict", called.append)
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "odd": Refuses()}
+    ckpt = opened(state, rehearse=True)
+    ckpt.save(1).wait()
+    assert go_on(ckpt) == []
+    assert called == []
+
+
+def fail_to_open(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(_rehearsal, "reading", refuse)
+
+
+def fail_to_allocate(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(_slices.mmap, "mmap", refuse)
+
+
+def fail_to_start(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def fail_to_find(_: pytest.MonkeyPatch, store: Path) -> None:
+    store.rename(f"{store}-away")
+
+
+@pytest.mark.parametrize("fail", [fail_to_open, fail_to_allocate, fail_to_start, fail_to_find])
+def test_its_own_failures_are_in_the_log_only(
+    opened: Any,
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    fail: Any,
+) -> None:
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    rehearsal = ckpt._core.rehearsal
+    ckpt.save(1).wait()
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fail(patch, store)
+        ckpt.step(2)
+        attempt = rehearsal._attempt
+        if attempt is not None:
+            until(lambda: rehearsal.over or attempt.read.is_set(), "it to fail")
+        ckpt.step(3)
+    levels = {level for level, _ in said_of(caplog)}
+    assert levels <= {"INFO", "WARNING"}, said_of(caplog)
+    assert levels, "nothing is said"
+
+
+def test_a_close_that_raises_its_warning_has_closed(opened: Any, store: Path) -> None:
+    ckpt = opened({"weights": torch.arange(50_000)}, rehearse=True)
+    with turn_taken(store):
+        ckpt.save(1).wait()
+        opens(ckpt)
+        flip(shards(store)[0], shards(store)[0].stat().st_size - 1000)
+    attempt = ckpt._core.rehearsal._attempt
+    until(attempt.read.is_set, "it to be read")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(libckpt.CheckpointWarning, match="IntegrityError"):
+            ckpt.close()
+    assert ckpt._core.engine.closed
+    assert not ckpt._finalizer.alive
+    ckpt.close()
+
+
+def test_steps_that_are_removed_are_no_finding(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ckpt = opened({"weights": torch.ones(3)}, keep_last=1, rehearse=True)
+    rehearsal = ckpt._core.rehearsal
+    ended = rehearsal._ended
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for first in (10, 20, 30):
+            with turn_taken(store):
+                ckpt.save(first).wait()
+                ckpt.step(first + 1)
+                attempt = rehearsal._attempt
+                until(lambda: attempt.plan is not None, "the step to be opened")  # noqa: B023
+                for step in (first + 2, first + 3):
+                    ckpt.save(step).wait()
+                until(lambda: not list(store.glob(f"g*/step-{first:010d}")), "it to go")  # noqa: B023
+            until(attempt.read.is_set, "it to be missed")
+            # What close() would set is what the thread heeds.
+            assert rehearsal._ended is ended
+            ckpt.step(first + 4)
+    assert rehearsal.over
+    assert "3 steps of" in said_of(caplog)[-1][1]
+    assert {level for level, _ in said_of(caplog)} == {"INFO"}
+
+
+def test_the_next_step_is_tried_when_one_was_removed_and_close_ends_it(
+    opened: Any, store: Path
+) -> None:
+    ckpt = opened({"weights": torch.ones(3)}, keep_last=1, rehearse=True)
+    rehearsal = ckpt._core.rehearsal
+    with turn_taken(store):
+        for step in (1, 2, 3):
+            ckpt.save(step).wait()
+            ckpt.step(step)
+    until(lambda: ckpt.step(4) is None and rehearsal._attempt is None, "it to be missed")
+    with turn_taken(store):
+        ckpt.save(5).wait()
+        opens(ckpt)
+        assert rehearsing()
+        closing = threading.Thread(target=ckpt.close)
+        closing.start()
+        closing.join()
+        until(lambda: not rehearsing(), "its thread to end")
+
+
+def test_a_worker_that_is_forked_meanwhile_lets_the_turn_be(
+    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def rest(_self: Any, _took: float) -> None:
+        reads.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(_rehearsal.Rehearsal, "_rest", rest)
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    ckpt.save(1).wait()
+    ckpt.step(2)
+    until(reads.is_set, "it to have the turn")
+    child = os.fork()
+    if child == 0:
+        try:
+            gc.collect()
+            ckpt._core.shut()
+            ckpt._core.rehearsal.look({})
+        finally:
+            os._exit(0 if not ckpt._core.rehearsal.over else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    with open(turn_file(str(store))) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    goes_on.set()
+    assert go_on(ckpt) == []
+
+
+def test_it_can_be_turned_off_and_follows_no_resume(opened: Any, store: Path) -> None:
+    with opened({"odd": Refuses()}, rehearse=False) as ckpt:
+        ckpt.save(1).wait()
+        ckpt.step(2)
+        assert not rehearsing()
+    with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=False) as ckpt:
+        ckpt.save(1).wait()
+    with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=True) as ckpt:
+        assert ckpt.resume() == 1  # which has tried it
+        ckpt.save(2).wait()
+        ckpt.step(3)
+        assert not rehearsing()
+    with pytest.raises(TypeError, match="rehearse must be True or False"):
+        opened({}, path=f"{store}-3", rehearse=1)

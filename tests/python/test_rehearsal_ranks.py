@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rehearsal behind the loop, of many ranks: each reads what it has written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import flip, step_directory
+from libckpt._turn import turn_file
+from node_rig import on_node
+from ranks import Job, together
+from test_ranks import header
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from waiting import until
+
+import libckpt
+from libckpt import _slices
+
+#: name, and bytes of the boxes of it
+Bytes = dict[str, int]
+
+
+def stages() -> dict[str, Any]:
+    """A stage of a pipeline, of two ranks, whose names the other two do not have."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "data"))
+    stage = dist.get_rank() // 2
+    model = torch.nn.ModuleDict({f"stage{stage}": torch.nn.Linear(6, 5, bias=False)})
+    fully_shard(model[f"stage{stage}"], mesh=mesh["data"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model[f"stage{stage}"](torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer, "seen": torch.arange(40.0)}
+
+
+def trained(layout: str) -> dict[str, Any]:
+    if layout == "stages":
+        return stages()
+    job = Job(layout, seed=1)
+    job.step()
+    return {**job.state, "own": libckpt.PerRank(torch.ones(3))}
+
+
+@contextmanager
+def turn_taken(store: Path) -> Iterator[None]:
+    """By rank 0: nobody reads until all have come here again."""
+    taken = open(turn_file(str(store)), "w") if dist.get_rank() == 0 else None  # noqa: SIM115
+    if taken is not None:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+    dist.barrier()
+    yield
+    dist.barrier()
+    if taken is not None:
+        os.unlink(taken.name)
+        taken.close()
+
+
+def be_tried(ckpt: libckpt.Checkpointer) -> list[str]:
+    """The warnings of it."""
+    rehearsal = ckpt._core.rehearsal
+    assert rehearsal is not None
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        until(lambda: ckpt.step(2) is None and rehearsal.over, "the rehearsal to be over")
+    return [str(one.message) for one in seen]
+
+
+def shard_of(store: Path, rank: int) -> Path:
+    (found,) = step_directory(store, 1).glob(f"rank-{rank:05d}.*.safetensors")
+    return found
+
+
+def wrote(store: Path) -> Bytes:
+    """What is in the shard of this rank."""
+    shard = shard_of(store, dist.get_rank())
+    found = {name: entry["data_offsets"] for name, entry in header(shard).items()}
+    return {name: end - begin for name, (begin, end) in found.items() if end > begin}
+
+
+def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[str]]:
+    """What this rank has read, what it had written, and what was said."""
+    store = on_node(place, nodes) if nodes else place / "store"
+    read = Bytes()
+    read_round = _slices.Slices._read_round
+
+    def note(slices: Any, pieces: list[_slices.Piece], base: int) -> None:
+        for piece in pieces:
+            read[piece.bound.name] = read.get(piece.bound.name, 0) + piece.nbytes
+        read_round(slices, pieces, base)
+
+    options: dict[str, Any] = {"pool_bytes": 1 << 20, "node_store": bool(nodes)}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        libckpt.Checkpointer(store, trained(layout), **options) as ckpt,
+    ):
+        patch.setattr(_slices.Slices, "_read_round", note)
+        ckpt.save(1).wait()
+        said = be_tried(ckpt)
+    return read, wrote(store), said
+
+
+@pytest.mark.parametrize(
+    ("layout", "nodes"),
+    [("ddp", ""), ("hsdp", ""), ("stages", ""), ("hsdp", "aabb"), ("ddp", "aabb")],
+)
+def test_every_byte_is_read_by_who_wrote_it(tmp_path: Path, layout: str, nodes: str) -> None:
+    for read, written, said in together(4, tmp_path, try_all, tmp_path, layout, nodes):
+        assert written
+        assert read == written
+        assert said == []
+
+
+def damaged(place: Path) -> list[str]:
+    store = place / "store"
+    with libckpt.Checkpointer(store, trained("hsdp"), pool_bytes=1 << 20) as ckpt:
+        with turn_taken(store):
+            ckpt.save(1).wait()
+            ckpt.step(2)
+            dist.barrier()
+            if dist.get_rank() == 0:
+                shard = shard_of(store, 2)
+                flip(shard, shard.stat().st_size - 5)
+        return be_tried(ckpt)
+
+
+def test_who_wrote_what_is_damaged_says_so(tmp_path: Path) -> None:
+    found = together(4, tmp_path, damaged, tmp_path)
+    assert [len(said) for said in found] == [0, 0, 1, 0], found
+    assert "rank 2 of 4 is saved, and resume() would fail: IntegrityError" in found[2][0]
