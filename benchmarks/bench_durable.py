@@ -38,7 +38,9 @@ def main() -> None:
     state = {"tensors": measure.state_of(args)}
     with measure.scratch(args.dir) as folder:
         store = folder / "store"
-        with Checkpointer(store, state=state, keep_last=1, on_error="raise", rehearse=False) as ckpt:
+        with Checkpointer(
+            store, state=state, keep_last=1, on_error="raise", rehearse=False
+        ) as ckpt:
             ckpt.resume()
             number = 0
 

@@ -103,7 +103,8 @@ def _libckpt(model: Any, optimizer: Any, folder: Path) -> Saver:
     from libckpt import Checkpointer
 
     state = {"model": model, "optimizer": optimizer}
-    ckpt = Checkpointer(folder / "store", state=state, keep_last=2, on_error="raise", rehearse=False)
+    store = folder / "store"
+    ckpt = Checkpointer(store, state=state, keep_last=2, on_error="raise", rehearse=False)
     ckpt.resume()
 
     def save(_path: Path, step: int) -> Ending:

@@ -234,7 +234,18 @@ def fail_to_find(_: pytest.MonkeyPatch, store: Path) -> None:
     store.rename(f"{store}-away")
 
 
-@pytest.mark.parametrize("fail", [fail_to_open, fail_to_allocate, fail_to_start, fail_to_find])
+def is_of_another(patch: pytest.MonkeyPatch, _: Path) -> None:
+    class Later(_rehearsal.TrialReader):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.generation += 1
+
+    patch.setattr(_rehearsal, "TrialReader", Later)
+
+
+@pytest.mark.parametrize(
+    "fail", [fail_to_open, fail_to_allocate, fail_to_start, fail_to_find, is_of_another]
+)
 def test_its_own_failures_are_in_the_log_only(
     opened: Any,
     store: Path,
@@ -255,6 +266,42 @@ def test_its_own_failures_are_in_the_log_only(
     levels = {level for level, _ in said_of(caplog)}
     assert levels <= {"INFO", "WARNING"}, said_of(caplog)
     assert levels, "nothing is said"
+    assert not any("resume() was tried" in said for _, said in said_of(caplog))
+
+
+def test_saves_that_are_under_way_come_first(
+    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_rehearsal, "_PAUSE", 0.001)
+    asked: list[int] = []
+    ended = threading.Event()
+
+    def has_ended(save: libckpt.Save) -> bool:
+        asked.append(save.step)
+        return ended.is_set()
+
+    monkeypatch.setattr(_rehearsal, "_has_ended", has_ended)
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    ckpt.save(1).wait()
+    opens(ckpt)
+    ckpt.save(2).wait()
+    attempt = ckpt._core.rehearsal._attempt
+    until(lambda: len(asked) > 3 or attempt.read.is_set(), "it to look")
+    assert not attempt.read.is_set()
+    ended.set()
+    assert go_on(ckpt) == []
+    assert "the step fits the state" in said_of(caplog)[-1][1]
+
+
+def test_many_tensors_are_read_only(
+    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_rehearsal, "_TENSORS", 3)
+    state = {"many": [torch.ones(3) for _ in range(4)]}
+    ckpt = opened(state, rehearse=True)
+    ckpt.save(1).wait()
+    assert go_on(ckpt) == []
+    assert "the state was not compared: it has more than 3 tensors" in said_of(caplog)[-1][1]
 
 
 def test_a_close_that_raises_its_warning_has_closed(opened: Any, store: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -86,8 +87,23 @@ def wrote(store: Path) -> Bytes:
     return {name: end - begin for name, (begin, end) in found.items() if end > begin}
 
 
-def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[str]]:
-    """What this rank has read, what it had written, and what was said."""
+class Heard(logging.Handler):
+    """What the log has of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("rehearsal:"):
+            self.lines.append(record.getMessage())
+
+
+def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[str], list[str]]:
+    """What this rank has read, what it had written, the warnings, and what was logged."""
+    heard = Heard()
+    logging.getLogger("libckpt").addHandler(heard)
+    logging.getLogger("libckpt").setLevel(logging.INFO)
     store = on_node(place, nodes) if nodes else place / "store"
     read = Bytes()
     read_round = _slices.Slices._read_round
@@ -105,7 +121,7 @@ def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[st
         patch.setattr(_slices.Slices, "_read_round", note)
         ckpt.save(1).wait()
         said = be_tried(ckpt)
-    return read, wrote(store), said
+    return read, wrote(store), said, heard.lines
 
 
 @pytest.mark.parametrize(
@@ -113,10 +129,12 @@ def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[st
     [("ddp", ""), ("hsdp", ""), ("stages", ""), ("hsdp", "aabb"), ("ddp", "aabb")],
 )
 def test_every_byte_is_read_by_who_wrote_it(tmp_path: Path, layout: str, nodes: str) -> None:
-    for read, written, said in together(4, tmp_path, try_all, tmp_path, layout, nodes):
+    for read, written, said, logged in together(4, tmp_path, try_all, tmp_path, layout, nodes):
         assert written
         assert read == written
         assert said == []
+        (line,) = logged
+        assert "the step fits the state" in line
 
 
 def damaged(place: Path) -> list[str]:
