@@ -9,6 +9,7 @@ import gc
 import logging
 import mmap
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -20,9 +21,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same, flip, shards
+from libckpt._dtypes import item_bytes, torch_numbers
 from libckpt._turn import turn_file
 from test_rehearsal import Forgets, Refuses, everything, generators
-from waiting import until
+from waiting import finished, until
 
 import libckpt
 from libckpt import _rehearsal, _slices
@@ -302,6 +304,33 @@ def test_many_tensors_are_read_only(
     ckpt.save(1).wait()
     assert go_on(ckpt) == []
     assert "the state was not compared: it has more than 3 tensors" in said_of(caplog)[-1][1]
+
+
+def test_the_bytes_of_an_element_are_those_of_torch() -> None:
+    for dtype, number in torch_numbers().items():
+        assert item_bytes(number) == dtype.itemsize, dtype
+
+
+def test_it_needs_neither_torch_nor_numpy(store: Path) -> None:
+    program = f"""
+import logging, sys, time
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "numpy"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import libckpt
+logging.basicConfig(level=logging.INFO)
+with libckpt.Checkpointer({str(store)!r}, {{"n": 1, "data": b"x" * 9000}}) as ckpt:
+    ckpt.save(1).wait()
+    while not ckpt._core.rehearsal.over:
+        ckpt.step(2)
+        time.sleep(0.001)
+"""
+    done = finished([sys.executable, "-W", "error", "-c", program])
+    assert done.returncode == 0, done.stderr
+    assert "resume() was tried" in done.stderr
+    assert "the step fits the state" in done.stderr
 
 
 def test_a_close_that_raises_its_warning_has_closed(opened: Any, store: Path) -> None:

@@ -44,6 +44,12 @@ def name_of(number: int) -> str:
     return _TYPES[number][0] if number in _TYPES else f"type {number}"
 
 
+def item_bytes(number: int) -> int:
+    """Bytes of one element, for which neither torch nor NumPy is needed."""
+    name, _, text = _TYPES.get(number, ("", "", None))
+    return int(text[1:]) if text else {"BF16": 2, "C32": 4}.get(name, 1)
+
+
 @cache
 def numbers() -> dict[str, int]:
     """The number of each of the index's names."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from . import _dtypes
+from ._dtypes import item_bytes
 from ._engine import Engine, Options
 from ._native import ffi
 from ._reader import Reader
@@ -74,15 +74,6 @@ class Piece(NamedTuple):
         return tuple(
             slice(first, first + count) for first, count in zip(self.start, self.shape, strict=True)
         )
-
-
-def item_bytes(dtype: int) -> int:
-    """Bytes of one element."""
-    found = _dtypes.numpy_type(dtype)
-    if found is not None:
-        return found.itemsize
-    torch_type = _dtypes.torch_type(dtype)
-    return torch_type.itemsize if torch_type is not None else 1
 
 
 def boxes(shape: Dims, item: int, most: int) -> Iterator[tuple[Dims, Dims]]:
