@@ -140,6 +140,9 @@ class Slices:
             return
         # It goes with the last view of it.
         memory = mmap.mmap(-1, size)
+        # A worker that is forked meanwhile would keep it for as long as it lives.
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_DONTFORK)
         base = int(ffi.cast("uintptr_t", ffi.from_buffer("char[]", memory)))
         view = memoryview(memory)
         took = 0.0
