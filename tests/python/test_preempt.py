@@ -83,6 +83,18 @@ def test_a_step_that_was_saved_by_name_is_enough(store: Path, opened: Open) -> N
     assert [info.step for info in libckpt.list_steps(store)] == [7]
 
 
+def test_a_step_that_was_resumed_is_enough(store: Path, opened: Open) -> None:
+    with opened({"weight": torch.ones(3)}) as ckpt:
+        ckpt.save(7).wait()
+    ckpt = opened({"weight": torch.zeros(3)}, preempt=True)
+    assert ckpt.resume() == 7
+    tell()
+    with pytest.raises(libckpt.Preempted) as left:
+        ckpt.step(7)
+    assert left.value.saved
+    assert [info.step for info in libckpt.list_steps(store)] == [7]
+
+
 def test_the_program_ends_with_its_code(store: Path) -> None:
     program = f"""
         import os, signal, torch

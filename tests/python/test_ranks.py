@@ -16,6 +16,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,7 +30,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from waiting import finished, until
 
 import libckpt
-from libckpt import _exchange
+from libckpt import _exchange, _others
 
 
 def look_at_parent() -> tuple[int, bool]:
@@ -240,12 +241,33 @@ class Walk:
         self.position, self.noise = state["position"], state["noise"]
 
 
+class Extra(torch.nn.Linear):
+    """Has extra state: a part of it is another one on each rank."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(2, 2)
+        for parameter in self.parameters():
+            torch.nn.init.ones_(parameter)
+        self.mine = {"rank": rank, "world": 2}
+
+    def get_extra_state(self) -> dict[str, int]:
+        return self.mine
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.mine = state
+
+
 def own_state(rank: int) -> dict[str, Any]:
     return {
         "shared": torch.arange(5.0),
         "own": libckpt.PerRank(torch.full((2, rank + 1), float(rank))),
         "deep": [{"own": libckpt.PerRank({"name": f"rank {rank}"})}],
         "number": 100 + rank,
+        "alike": {"same": 7, "array": numpy.arange(3.0)},
+        "nested": [{"list": [1, 2 + rank], "same": [3]}, (rank,)],
+        "arrays": {"one": numpy.full(3, float(rank)), "other": numpy.zeros(3)},
+        "bytes": bytes([rank]) * 9000,
+        "module": Extra(rank),
         "loader": Walk(rank),
         "generator": torch.Generator().manual_seed(rank),
     }
@@ -316,11 +338,58 @@ def test_another_number_of_ranks_is_told_what_it_gets(store: Path, tmp_path: Pat
         assert "seeded anew" not in found[rank]["said"][0]
     assert found[2]["name"] == "rank 52"
     assert "state['own'], state['deep'][0]['own'] stay as they are" in found[2]["said"][0]
+    # What rank 1 had is lost, and rank 1 says so: of what differed, and of nothing else.
+    differing = [
+        *("state['number']", "state['nested'][0]['list']", "state['nested'][1]"),
+        "state['module']['_extra_state']['rank']",
+        *("state['arrays']['one']", "state['bytes']", "state['generator']"),
+    ]
+    words = "ranks had different values of "
+    for rank in (0, 2):
+        assert words not in found[rank]["said"][0]
+    one = together(1, tmp_path, resume_own, store)[0]
+    assert "not compared" not in one["said"][0]
+    for said in (found[1]["said"][0], one["said"][0]):
+        names = said.partition(words)[2].partition(": what is there now is what rank 0 had")[0]
+        assert sorted(names.split(", ")) == sorted(differing)
     assert "seeded anew" in found[2]["said"][0]
     assert found[2]["drawn"] not in drawn
-    one = together(1, tmp_path, resume_own, store)[0]
     assert one["drawn"] == drawn[0]
     assert one["name"] == "rank 0"
+
+
+def save_differing(store: Path) -> None:
+    rank = dist.get_rank()
+    state = {"number": rank, f"only {rank}": 1, "bytes": bytes([rank]) * 9000}
+    with libckpt.Checkpointer(store, state, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+
+
+def test_not_all_ranks_and_not_all_values_are_compared(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may be of thousands of ranks; what is left out is said."""
+    together(4, tmp_path, save_differing, store)
+
+    def said(**limits: int) -> str:
+        with monkeypatch.context() as patch:
+            for name, limit in limits.items():
+                patch.setattr(_others, name, limit)
+            state = {"number": 9, "only 0": 2, "bytes": b"?" * 9000}
+            with libckpt.Checkpointer(store, state) as ckpt, pytest.warns() as caught:
+                assert ckpt.resume() == 1
+        assert (state["number"], state["only 0"]) == (0, 1)
+        return str(caught[0].message)
+
+    every = [f"only {rank}" for rank in range(4)]
+    assert [name in said(_AT_A_TIME=2) for name in every] == [True] * 4
+    assert "not compared" not in said()
+    few = said(_RANKS=2, _AT_A_TIME=1)
+    assert [name in few for name in every] == [True, True, True, False]
+    assert "the values of 1 other ranks were not compared" in few
+    assert "the values of 3 other ranks were not compared" in said(_META_MOST=0)
+    large = said(_MOST=1000)
+    assert "state['bytes'] are large, and were not compared" in large
 
 
 # The fence.

@@ -20,6 +20,7 @@ from libckpt._equality import differences
 from libckpt._gathering import Meeting
 from libckpt._slices import boxes
 from ranks import Job, together
+from waiting import until
 
 import libckpt
 from libckpt import _reader, _rehearse, _rng, _throwaway
@@ -272,6 +273,10 @@ def test_copies_without_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     report = libckpt.rehearse(state, tmp_path, try_load=["*"])
     assert report.loaded == ("state['own']", "state['holds']")
     assert names(report.untried) == ["state['sums']", "state['scales']", "state['equals']"]
+    (uncompared,) = report.uncompared
+    assert uncompared.startswith("state['own'].state_dict()['weight'], ")
+    assert f"(but not {uncompared})" in str(report)
+    assert "no elements" in uncompared
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,12 +351,15 @@ def test_values_are_compared_to_the_bit() -> None:
 
 
 def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    room = SimpleNamespace(f_bavail=1, f_frsize=4096, f_blocks=2)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
     state = {"some": torch.ones(1024), "left": Own(99, 99)}  # which may save less than it has
     assert len(libckpt.rehearse(state, tmp_path).untried) == 1
     with pytest.raises(libckpt.StorageError, match="give a directory with more room"):
         libckpt.rehearse({"model": torch.nn.Linear(32, 32)}, tmp_path)
+    # Some file systems do not say.
+    room.f_bavail = room.f_blocks = 0
+    assert libckpt.rehearse({"model": torch.nn.Linear(32, 32)}, tmp_path).untried == ()
     assert not list(tmp_path.rglob("libckpt-rehearsal-*"))
 
 
@@ -403,9 +411,14 @@ def all_rehearse(place: Path, layout: str) -> tuple[str, str]:
     model(torch.ones(5, 4) + rank)
     report = libckpt.rehearse({"model": model}, place)
     assert report.loaded == ("state['model']",), report
+    passed = ["of these buffers those of rank 0 are saved"] * (rank > 0)
+    assert [why.rpartition(": ")[2] for why in report.uncompared] == passed, report
+    assert all("state['model'].state_dict()['1.running_mean']" in why for why in report.uncompared)
+    plain = libckpt.rehearse({"model": model[1]}, place)
+    assert ["running_mean" in why for why in plain.uncompared] == [True] * rank, plain
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            room = SimpleNamespace(f_bavail=0, f_frsize=4096)
+            room = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1)
             patch.setattr(os, "statvfs", lambda _: room)
         with pytest.raises(libckpt.CheckpointError, match="more room"):
             libckpt.rehearse(job.state, place)
@@ -426,14 +439,67 @@ def test_ranks_rehearse(tmp_path: Path, layout: str) -> None:
     assert not list(tmp_path.glob("libckpt-rehearsal-*"))
 
 
-def end_interrupted(place: Path) -> tuple[str, int | None]:
-    """Rank 0 is interrupted: what the other one hears."""
+def end_interrupted(place: Path) -> tuple[str, int | None, bool]:
+    """Rank 0 is interrupted: what the others hear, and who may remove what they share."""
     meeting = Meeting(str(place), None, 20.0)
-    first = torch.distributed.get_rank() == 0
-    error = meeting.end(KeyboardInterrupt() if first else None)
-    return type(error).__name__, getattr(error, "rank", None)
+    rank, error, last = torch.distributed.get_rank(), None, False
+    for turn in range(3):
+        if turn == rank:
+            error = meeting.end(KeyboardInterrupt() if rank == 0 else None)
+            last = meeting.is_over or meeting.is_last()
+        torch.distributed.barrier()
+    return type(error).__name__, getattr(error, "rank", None), last
 
 
 def test_others_hear_that_rank_0_is_interrupted(tmp_path: Path) -> None:
-    answers = together(2, tmp_path, end_interrupted, tmp_path)
-    assert answers == [("NoneType", None), ("CheckpointError", 0)]
+    assert together(3, tmp_path, end_interrupted, tmp_path) == [
+        ("NoneType", None, False),
+        ("CheckpointError", 0, False),
+        ("CheckpointError", 0, True),
+    ]
+
+
+class Interrupted:
+    """Ctrl-C on one rank. The other one goes on when that rank has left."""
+
+    def __init__(self, place: Path, store: Path, whom: int) -> None:
+        self.place, self.store, self.whom = str(place), str(store), whom
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": 1}
+
+    def load_state_dict(self, _: Any) -> None:
+        if torch.distributed.get_rank() == self.whom:
+            raise KeyboardInterrupt
+        until((Path(self.place) / f"left-{self.whom}").exists)
+        (store,) = Path(self.store).glob("libckpt-rehearsal-*")
+        assert (store / "ckpt.json").exists()
+
+
+def rehearse_interrupted(place: Path) -> list[str]:
+    rank = torch.distributed.get_rank()
+    told = []
+    os.environ["LIBCKPT_NODE"] = f"n{rank}"
+    nodes = place / f"node{rank}"
+    nodes.mkdir()
+    for whom, store in ((0, place), (1, place), (0, nodes)):
+        try:
+            state = {"odd": Interrupted(place, store, whom), "plain": torch.ones(3)}
+            by_node = store is nodes
+            told.append(str(libckpt.rehearse(state, store, try_load=["odd"], node_store=by_node)))
+        except BaseException as error:
+            told.append(type(error).__name__)
+        (place / f"left-{rank}").touch()
+        torch.distributed.barrier()
+        assert not list(place.rglob("libckpt-rehearsal-*"))
+        (place / f"left-{rank}").unlink()
+        torch.distributed.barrier()
+    return told
+
+
+def test_who_is_interrupted_leaves_the_store_to_the_others(tmp_path: Path) -> None:
+    """And the last of them removes it."""
+    assert together(2, tmp_path, rehearse_interrupted, tmp_path) == [
+        ["KeyboardInterrupt", "CheckpointError", "KeyboardInterrupt"],
+        ["CheckpointError", "KeyboardInterrupt", "CheckpointError"],
+    ]

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import together
-from waiting import finished, remotely, until
+from waiting import LIMIT, finished, remotely, until
 
 import libckpt
-from libckpt import _bringing, _checkpointer
+from libckpt import _bringing, _checkpointer, _existing
 
 # For the ranks; not at the front: there is a conftest there, too.
 sys.path.append(str(Path(__file__).parents[1] / "s3"))
@@ -124,6 +125,49 @@ def test_what_waits_fails_no_save(
     assert committed(remote) == [4, 3, 2, 1]
 
 
+def test_a_step_that_was_resumed(opened: Any, remote: Path, store: Path) -> None:
+    """Its save is remote when it is there, as any other."""
+    for step, where in ((1, remote), (4, None)):
+        ckpt = opened(STATE, remote=where)
+        ckpt.resume()
+        ckpt.save(step)
+        ckpt.close()
+    unblock = block(remote)
+    ckpt = opened(STATE, remote=remote, remote_every=2)
+    assert ckpt.resume() == 4
+    save = ckpt.save(4)
+    assert save.done()
+    assert not save.done("remote")
+    with pytest.raises(libckpt.WaitTimeoutError, match="step 4: not there after"):
+        save.wait("remote", timeout=0.2)
+    unblock()
+    save.wait("remote", timeout=LIMIT)
+    assert save.done("remote")
+    ckpt.close()
+    assert committed(remote) == [4, 1]
+    ckpt = opened(STATE, remote=remote, remote_every=3)
+    assert ckpt.resume() == 4
+    with pytest.raises(libckpt.LevelError, match="step 4 goes to no remote store"):
+        ckpt.save(4).wait("remote")
+
+
+def test_a_step_that_was_resumed_and_will_never_be_there(opened: Any, remote: Path) -> None:
+    with opened(STATE) as ckpt:
+        ckpt.save(4)
+    with libckpt.Checkpointer(remote, STATE) as other:
+        other.save(1)
+    shutil.rmtree(remote / "g000001")
+    ckpt = opened(STATE, remote=remote)
+    assert ckpt.resume() == 4
+    save = ckpt.save(4)
+    with pytest.raises(libckpt.MismatchError, match=r"step 4 is not in .*, and is not on its way"):
+        save.wait("remote", timeout=LIMIT)
+    assert save.done("remote")
+    assert save.error is None
+    with pytest.warns(libckpt.CheckpointWarning, match="1 committed step of"):
+        ckpt.close()
+
+
 def test_what_will_never_be_there(opened: Any, remote: Path) -> None:
     """The store of another run: the save is good, and the level says why it has none."""
     with libckpt.Checkpointer(remote, STATE) as other:
@@ -206,6 +250,44 @@ def test_ranks_share_a_store(tmp_path: Path, world: int, order: int) -> None:
     assert committed(tmp_path / "remote") == [2, 1]
     assert len(list((tmp_path / "remote").glob("g*/step-*2/*.safetensors"))) == world
     assert libckpt.load(tmp_path / "remote")
+
+
+def _rank_resumes(root: Path) -> None:
+    """With a record that another place has it, to that of another run, and to a new one."""
+    state = dict(STATE)
+    with libckpt.Checkpointer(root / "store", state) as ckpt:
+        ckpt.save(1).wait()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        old = root / "old"
+        with libckpt.Checkpointer(root / "store", state, remote=old, distributed=False):
+            until(lambda: old.exists() and committed(old) == [1])
+    dist.barrier()
+    with libckpt.Checkpointer(root / "store", state, remote=root / "foreign") as ckpt:
+        assert ckpt.resume() == 1
+        save = ckpt.save(1)
+        with pytest.MonkeyPatch.context() as patch:
+            if dist.get_rank() > 0:
+                patch.setattr(_existing, "_MOST", 0.3)
+            kind = libckpt.WaitTimeoutError if dist.get_rank() else libckpt.MismatchError
+            with pytest.raises(kind, match=r"step 1 .*its log says|step 1 is not in"):
+                save.wait("remote")
+            assert save.done("remote")
+        with pytest.warns(libckpt.CheckpointWarning) if dist.get_rank() == 0 else nullcontext():
+            ckpt.close()
+    dist.barrier()
+    with libckpt.Checkpointer(root / "store", state, remote=root / "new") as ckpt:
+        assert ckpt.resume() == 1
+        remotely(ckpt.save(1))
+        assert committed(root / "new") == [1]
+
+
+@pytest.mark.waits
+def test_each_rank_hears_whether_a_step_is_there_that_it_has_resumed(tmp_path: Path) -> None:
+    with libckpt.Checkpointer(tmp_path / "foreign", STATE) as other:
+        other.save(9)
+    shutil.rmtree(tmp_path / "foreign" / "g000001")  # what has steps is refused at once
+    together(2, tmp_path, _rank_resumes, tmp_path)
 
 
 def _node_rank_saves(root: Path) -> None:

@@ -4,6 +4,7 @@
 import copy
 import logging
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -383,6 +384,75 @@ def save_one(opened: Any, state: dict[str, Any]) -> None:
     ckpt = opened(state)
     ckpt.save(1).wait()
     ckpt.close()
+
+
+def test_the_step_that_was_resumed_is_the_save_that_exists(opened: Any, store: Path) -> None:
+    """A loop that has nothing left to do may end with save(n), too."""
+    with opened({"x": torch.ones(3)}) as ckpt:
+        ckpt.save(5).wait()
+    ckpt = opened({"x": torch.zeros(3)}, every=5)
+    assert ckpt.resume() == 5
+    save = ckpt.step(5)
+    assert save is ckpt.save(5)
+    for level in ("staged", "local"):
+        save.wait(level, timeout=0)
+        assert save.done(level)
+    assert (save.step, save.error) == (5, None)
+    there = {"step": 5, "generation": 1, "staged": True, "local": True}
+    assert save.info._asdict() == {**dict.fromkeys(save.info._fields, 0), **there}
+    for level in ("remote", "replicated"):
+        for ask in (save.wait, save.done):
+            with pytest.raises(libckpt.LevelError):
+                ask(level)
+    with pytest.raises(libckpt.StepError, match="step 5"):
+        ckpt.save(5, {"x": torch.ones(3)})
+    save = ckpt.save(6)
+    assert ckpt.save(6) is save
+    with pytest.raises(libckpt.StepError, match="step 5"):
+        ckpt.save(5)
+    ckpt.state = {"x": torch.ones(3)}
+    with pytest.raises(libckpt.StepError, match="step 6"):
+        ckpt.save(6)
+    ckpt.close()
+    assert [info.step for info in libckpt.list_steps(store)] == [6, 5]
+
+
+class Drawing(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+    """A loader that may have a generator."""
+
+    def __init__(self, generator: Any) -> None:
+        super().__init__([0], generator=generator)  # type: ignore[arg-type]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "said"),
+    [
+        ({"x": {"new": 1}}, {}, "new"),
+        ({"new": torch.ones(1)}, {"strict": False}, "new"),
+        ({}, {"tolerate": ["other.*"]}, ""),
+        ({"loader": Drawing(torch.Generator())}, {}, "the generator of"),
+    ],
+    ids=["setting", "tensor", "tolerated", "generator"],
+)
+def test_a_step_that_is_not_all_of_the_state_is_not_the_save_of_it(
+    opened: Any, more: Any, options: Any, said: str
+) -> None:
+    before = {"loader": Drawing(None)} if "loader" in more else {}
+    with opened({"x": {}, **before}) as ckpt:
+        ckpt.save(5).wait()
+    with opened({"x": {}, **more}) as ckpt:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert ckpt.resume(**options) == 5
+        assert said in " ".join(str(one.message) for one in caught)
+        with pytest.raises(libckpt.StepError, match="step 5"):
+            ckpt.save(5)
 
 
 MODEL = lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))  # noqa: E731

@@ -83,14 +83,19 @@ def hopeless() -> dict[str, Any]:
 def test_what_cannot_be_saved_is_refused_before_the_loop(
     opened: Any, store: Path, kind: str, anew: bool
 ) -> None:
-    """With the words that save() would have."""
+    """With the words that save() would have. The constructor refuses what no module has said."""
     bad = hopeless()[kind]
-    ckpt = opened({kind: bad}, new_start=anew)
+    ckpt = opened({}, new_start=anew)
+    ckpt.state = {kind: bad}
     with pytest.raises(libckpt.UnsupportedStateError) as early:
         ckpt.resume()
     with pytest.raises(libckpt.UnsupportedStateError) as late:
         ckpt.save(1)
     assert str(early.value) == str(late.value)
+    if kind not in ("module", "place", "optimizer", "loader"):
+        with pytest.raises(libckpt.UnsupportedStateError) as first:
+            libckpt.Checkpointer(store.parent / "other", {kind: bad})
+        assert str(first.value) == str(late.value)
 
 
 def test_what_may_still_become_good_is_not_refused(opened: Any) -> None:

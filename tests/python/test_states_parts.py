@@ -18,9 +18,10 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same
-from test_state import names_of, stepped
+from test_state import names_of
 from test_states import saved_and_live
 from torch import nn
+from torch.utils.data.distributed import DistributedSampler
 
 import libckpt
 
@@ -402,8 +403,8 @@ def of_a_function() -> Any:
 def test_wrappers_that_could_not_come_back_are_refused(opened: Any, value: Any, why: str) -> None:
     for state in ({"x": [value]}, with_moment(value), {"model": Frozen(value)}):
         with (
-            opened(state) as ckpt,
             pytest.raises(libckpt.UnsupportedStateError, match=why),
+            opened(state) as ckpt,
         ):
             ckpt.save(1)
 
@@ -600,23 +601,174 @@ def test_a_generator_that_a_loader_has_lost_or_got_is_named(opened: Any) -> None
     assert saved_and_live(opened, {"x": Begins(generator)}, {"x": Begins(generator)}) == ""
 
 
-def test_a_loader_that_is_to_be_told_its_epoch_does_not_begin(opened: Any) -> None:
+class Resumes(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+    """
+    As torchdata's: it goes on behind what it has given, in an iteration of torch's own that begins
+    when it is asked for its state, or in the loop.
+    """
+
+    def __init__(self, workers: int = 0, **options: Any) -> None:
+        super().__init__(list(range(40)), num_workers=workers, **options)  # type: ignore[arg-type]
+        self.running: Iterator[Any] | None = None
+        self.begun = False
+        self.given = 0
+
+    def begin(self) -> None:
+        self.running = super().__iter__()  # draws a seed; the sampler is asked from now on
+        for _ in range(self.given):
+            next(self.running)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if not self.begun:
+            self.begin()
+        self.begun = False
+        assert self.running is not None
+        for batch in self.running:
+            self.given += 1
+            yield batch
+        self.running, self.given = None, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.running is None:
+            self.begin()
+            self.begun = True
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.running, self.begun, self.given = None, False, state["given"]
+
+
+def sampled(kind: str) -> tuple[Any, Resumes]:
+    """A loader of one of two ranks, and what is told the epoch."""
+    data = list(range(40))
+    if kind == "dataset":
+
+        class Told(list[int]):
+            epoch = 0
+
+            def set_epoch(self, epoch: int) -> None:
+                self.epoch = epoch
+
+            def __getitem__(self, index: Any) -> Any:
+                return index + 100 * self.epoch
+
+        made = Resumes(batch_size=3)
+        told = made.__dict__["dataset"] = Told(data)
+        return told, made
+    sampler = DistributedSampler(data, num_replicas=2, rank=1, seed=5)
+    if kind == "batches":
+        batches = torch.utils.data.BatchSampler(sampler, 3, False)
+        return sampler, Resumes(batch_sampler=batches)
+    return sampler, Resumes(batch_size=3, sampler=sampler, workers=int(kind == "worker"))
+
+
+@pytest.mark.parametrize("kind", ["sampler", "worker", "batches", "dataset"])
+def test_a_loader_that_is_told_its_epoch(opened: Any, kind: str) -> None:
+    """Its batches, dropout and the next epochs are those of a run that was never stopped."""
+
+    def epochs(told: Any, loader: Any, first: int) -> Iterator[tuple[list[int], float]]:
+        for epoch in range(first, 4):
+            told.set_epoch(epoch)
+            for batch in loader:
+                yield batch.tolist(), torch.rand(1).item()
+
+    for at in (9, 14):  # in an epoch, and where one ends: there are seven batches, or fourteen
+        torch.manual_seed(1)
+        told, loader = sampled(kind)
+        run = epochs(told, loader, 0)
+        for _ in range(at):
+            next(run)
+        with opened({"loader": loader}, new_start=True) as ckpt:
+            ckpt.save(1).wait()
+        epoch = told.epoch
+        rest = list(run)
+        torch.manual_seed(2)
+        told, loader = sampled(kind)
+        with opened({"loader": loader}) as ckpt:
+            assert ckpt.resume() == 1
+        assert list(epochs(told, loader, epoch)) == rest, at
+
+
+class Told(torch.utils.data.SequentialSampler):
+    """A sampler that is told its epoch, and says what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(list(range(8)))
+        self.told: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.told.append(epoch)
+
+
+class Positioned(Told):
+    """It is in the state, and begins anew when it is told its epoch."""
+
+    epoch, at = 3, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.epoch, self.at = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class Further(Told):
+    """It needs more than the epoch."""
+
+    epoch = 3
+
+    def set_epoch(self, epoch: int, seed: int) -> None:  # type: ignore[override]
+        raise AssertionError(f"{epoch}, {seed}")
+
+
+def told_loader(sampler: Told) -> Begins:
+    made = Begins(None)
+    made.__dict__["sampler"] = sampler
+    return made
+
+
+@pytest.mark.parametrize("kind", [Told, Further])
+def test_a_loader_that_is_to_be_told_its_epoch_does_not_begin(
+    opened: Any, kind: type[Told]
+) -> None:
     """What it asked for before would be the items of another one."""
-
-    class Told(torch.utils.data.SequentialSampler):
-        def set_epoch(self, epoch: int) -> None:
-            raise AssertionError(f"epoch {epoch}")
-
-    def make() -> Begins:
-        made = Begins(None)
-        made.__dict__["sampler"] = Told(list(range(8)))
-        return made
-
-    then, live = make(), make()
+    then, live = told_loader(kind()), told_loader(kind())
     next(iter(then))
     saved_and_live(opened, {"loader": then}, {"loader": live})
     assert live.begun is None
     assert live.then["at"] == 1
+    assert live.sampler.told == []  # type: ignore[attr-defined]
+
+
+def test_a_sampler_that_has_its_epoch_is_not_told_again(opened: Any) -> None:
+    """Its position is what was restored."""
+    then, live = Positioned(), Positioned()
+    then.epoch, then.at, live.epoch = 5, 7, 4
+    saved, state = ({"sampler": one, "loader": told_loader(one)} for one in (then, live))
+    saved_and_live(opened, saved, state)
+    assert (live.epoch, live.at, live.told) == (5, 7, [])
+    # One that is not in the state is told.
+    alone = Positioned()
+    saved_and_live(opened, {"loader": told_loader(then)}, {"loader": told_loader(alone)})
+    assert (alone.epoch, alone.told) == (5, [5])
+
+
+def test_an_epoch_that_raises_says_where(opened: Any) -> None:
+    class Bad(Told):
+        @property
+        def epoch(self) -> int:
+            raise ValueError("mine")
+
+    with (
+        opened({"loader": [told_loader(Bad())]}) as ckpt,
+        pytest.raises(ValueError, match="mine") as caught,
+    ):
+        ckpt.save(1)
+    assert notes(caught.value) in (["libckpt: in epoch() of state['loader'][0]"], [""])
 
 
 # What is the user's own.
@@ -667,84 +819,6 @@ def test_exceptions_out_of_objects_say_where(opened: Any) -> None:
     with pytest.raises(KeyError, match="mine") as late:
         saved_and_live(opened, {"a": Bad("")}, {"a": Bad("load_state_dict")})
     assert notes(late.value) in (["libckpt: in load_state_dict() of state['a']"], [""])
-
-
-# Told before the loop.
-
-
-class Momentless(torch.optim.SGD):
-    """Makes a state that no checkpoint holds, and not before its first step."""
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
-            self.state[parameter]["odd"] = torch.eye(2).to_sparse()
-
-
-def long_named() -> nn.Module:
-    model = nn.Module()
-    model.register_parameter("x" * 1100, nn.Parameter(torch.ones(1)))
-    return model
-
-
-def clashing() -> dict[str, Any]:
-    model = nn.Module()
-    model.register_parameter("o/state/w/momentum_buffer", nn.Parameter(torch.zeros(1)))
-    model.register_parameter("w", nn.Parameter(torch.zeros(1)))
-    return {"model": model, "o": stepped(model, torch.optim.SGD, momentum=0.9)}
-
-
-def sparse_extra() -> nn.Module:
-    model = nn.Linear(2, 2)
-    model._register_state_dict_hook(
-        lambda _m, state, *_: state.update(odd=torch.eye(2).to_sparse())
-    )
-    return model
-
-
-def with_option(value: Any) -> dict[str, Any]:
-    model = nn.Linear(2, 2)
-    return {"m": model, "o": torch.optim.SGD([{"params": model.parameters(), "odd": value}])}
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {"m": long_named()},
-        clashing(),
-        {"m": sparse_extra()},
-        with_option(lambda: 0),
-        with_option(torch.eye(2).to_sparse()),
-    ],
-    ids=["name", "clash", "module's own", "option", "tensor in an option"],
-)
-@pytest.mark.parametrize("restored", [False, True])
-def test_resume_refuses_what_a_save_refuses(
-    opened: Any, state: dict[str, Any], restored: bool
-) -> None:
-    if restored:
-        with opened({"n": 1}) as ckpt:
-            ckpt.save(1).wait()
-    live = {**state, "n": 2}
-    ckpt = opened(live)
-    with pytest.raises(libckpt.UnsupportedStateError) as early:
-        ckpt.resume(strict=False)
-    assert live["n"] == 2
-    with pytest.raises(libckpt.UnsupportedStateError) as late:
-        ckpt.save(2)
-    assert str(early.value) == str(late.value)
-
-
-def test_the_first_step_looks_at_what_the_optimizer_has_made(opened: Any) -> None:
-    model = nn.Linear(2, 2)
-    optimizer = Momentless(model.parameters(), lr=0.1)
-    ckpt = opened({"model": model, "optimizer": optimizer}, every=1000)
-    assert ckpt.resume() == 0
-    optimizer.step()
-    with pytest.raises(libckpt.UnsupportedStateError, match="optimizer/state/weight/odd"):
-        ckpt.step(1)
-    # An older step than any save, and one that may be saved.
-    del optimizer.state[model.weight]["odd"], optimizer.state[model.bias]["odd"]
-    assert ckpt.step(2) is None
 
 
 def test_two_of_one_store_are_told_so(opened: Any, store: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from . import _errors as errors
+from ._early import check_values
 from ._load import remote_name
 from ._save import Progress, callback
 from ._sharded import refuse_sharded
@@ -43,9 +44,13 @@ def remote_options(
 
 
 def check_given(
-    progress: Callable[[Progress], object] | None, state: Any, distributed: bool | None
+    progress: Callable[[Progress], object] | None,
+    state: Any,
+    distributed: bool | None,
+    *,
+    allow_pickle: bool,
 ) -> None:
-    """Raises for a state that many ranks cannot save, or a callback that is none."""
+    """Raises for a callback that is none, and for a state with values that cannot be saved."""
     from ._table import find_group
 
     callback("progress", progress)
@@ -53,6 +58,7 @@ def check_given(
         check_state(state)
         if find_group(distributed) is not None:
             refuse_sharded(state)
+        check_values(state, allow_pickle=allow_pickle)
 
 
 def retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:

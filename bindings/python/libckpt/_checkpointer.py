@@ -33,6 +33,7 @@ from ._differences import patterns_of
 from ._door import apart
 from ._early import check_early
 from ._engine import Engine, Options, check, logger, text
+from ._existing import ExistingSave
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
@@ -305,7 +306,7 @@ class Checkpointer:
     #: settings of it that a step which was resumed did not have: the program has them
     _kept: frozenset[Path] = frozenset()
 
-    #: the save of the state that was started last
+    #: the save of the state that was started last, or the step that was resumed since
     _last: Save | None = None
 
     def __init__(
@@ -343,7 +344,7 @@ class Checkpointer:
         from ._exchange import join, open_all, refuse
 
         try:
-            check_given(progress, state, distributed)
+            check_given(progress, state, distributed, allow_pickle=allow_pickle)
             self._every, self._on_error = count("every", every, 1), policy(on_error)
             options = Options(
                 **ways(pool_bytes, io, busy, save_timeout),
@@ -453,7 +454,7 @@ class Checkpointer:
         due = self._every is not None and number % self._every == 0
         if not due and not self._looked and self.state is not None:
             # The optimizers have made their state by now.
-            check_early(self.state, self._planner, allow_pickle=self._allow_pickle)
+            self._check_early(self.state)
         self._looked = True
         return self.save(number) if due else None
 
@@ -486,9 +487,10 @@ class Checkpointer:
         """
         Starts to save `state` (or the Checkpointer's) as `step` and returns at once. The steps of
         a run must ascend; for the last step again, without a `state`, the Save that exists is
-        returned unless it has failed, so that a loop may end with save(n) after step(n). If the
-        save cannot be started, what `on_error` says happens, and the error is in the Save that is
-        returned.
+        returned unless it has failed, so that a loop may end with save(n) after step(n). So is that
+        of the step which resume() has returned, if it was saved by as many ranks and has all that
+        is in the state, and nothing was tolerated. If the save cannot be started, what `on_error`
+        says happens, and the error is in the Save that is returned.
         """
         start = time.perf_counter()
         number = check_step(step)
@@ -499,9 +501,9 @@ class Checkpointer:
         self._core.fence()
         self._review()
         self._check_fenced()
-        last = self._last
-        if same and last is not None and last.step == number and last.error is None:
-            return last
+        existing = self._existing(number, state) if same else None
+        if existing is not None:
+            return existing
         save = Save(engine, number)
         save._progress = self._progress
         if not self._wait_for_last(save):
@@ -556,6 +558,13 @@ class Checkpointer:
         calls no hook. It is what the hook does: the GPU waits for the copies, the host does not.
         """
         self.wait_staged()
+
+    def _existing(self, step: int, state: dict[str, Any]) -> Save | None:
+        """The save of that state as that step, if it was the last one."""
+        last = self._last
+        if last is None or last.step != step or self._lived is not state:
+            return None
+        return None if last.error is not None else last
 
     def _state_or(self, state: dict[str, Any] | None) -> dict[str, Any]:
         chosen = self.state if state is None else state
@@ -716,8 +725,11 @@ class Checkpointer:
         not stayed then.
 
         A state that could not be saved is refused here rather than when the first save is due, as
-        far as that can be known without asking its objects for their state_dict(); what depends on
-        state that an optimizer has not made yet, in the first step().
+        far as that can be known without asking its objects for their state_dict(); values that no
+        save takes by the constructor already; what depends on state that an optimizer has not made
+        yet, in the first step(). Only torch's schedulers are asked before a save: others may begin
+        an iteration, make an optimizer's state, or talk to other ranks to answer. rehearse() tries
+        all.
         """
         engine = self._core.engine
         engine.guard()
@@ -733,11 +745,11 @@ class Checkpointer:
         self._review()
         self._last = None
         if engine.options.new_start and step == "latest":
-            check_early(state, self._planner, allow_pickle=self._allow_pickle)
+            self._check_early(state)
             logger.info("%s: started anew", engine.path)
             return 0
         # Before anything is changed.
-        check_early(state, self._planner, allow_pickle=self._allow_pickle)
+        self._check_early(state)
         start = time.perf_counter()
         if self._lived is not state:
             self._lived, self._kept = None, frozenset()
@@ -752,8 +764,11 @@ class Checkpointer:
         )
         return found
 
+    def _check_early(self, state: dict[str, Any]) -> None:
+        check_early(state, self._planner, allow_pickle=self._allow_pickle)
+
     def _read_into(self, state: dict[str, Any], tolerated: list[str], reader: Any) -> None:
-        self._kept |= restore(
+        restored = restore(
             reader,
             state,
             allow_pickle=self._allow_pickle,
@@ -762,7 +777,11 @@ class Checkpointer:
             exact=self._lived is not None,
             kept=self._kept,
         )
+        self._kept |= restored.stayed
         reader.adopt()
+        # What differs from the step is another step's.
+        if restored.complete:
+            self._last = ExistingSave(self._core.engine, reader.step, reader.generation)
         if reader.differ:
             warnings.warn(
                 f"step {reader.step}: when it was saved, {reader.differ}; what one rank held "

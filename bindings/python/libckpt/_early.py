@@ -2,10 +2,12 @@
 """
 What can be said against a state before anything is saved.
 
-A run that saves every thousand steps should not learn at its thousandth that it cannot. No object
-but modules is asked for its state_dict() here (a loader may start its workers to answer), and
-tensors that have no data yet may get it before the first save. What an optimizer has not made yet
-is looked at in the first step().
+A run that saves every thousand steps should not learn at its thousandth that it cannot. So the
+state is described as a save would describe it, and what that gives is thrown away: in resume(), and
+once more in the first step(), when the optimizers have made their state.
+
+Tensors that have no data yet may get it before the first save. Objects are asked for their
+state_dict() only where that changes nothing else: see _is_ready().
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ._loaders import asking
+from ._loaders import is_loader
 from ._modules import (
     has_own_say,
     parameter_names,
-    plain_keys,
     reshard,
     unwrap,
     walk,
 )
-from ._optimizer import OptimizerSource, name_parameters
-from ._sink import name_clash
+from ._optimizer import name_parameters
+from ._ranks import PerRank
+from ._rng import keep
 from ._specials import (
     Special,
     check_state,
@@ -40,76 +42,57 @@ from ._specials import (
 )
 from ._state import Planner
 from ._subclasses import wraps
-from ._tensors import check_place, check_tensor, describe, encode_name
+from ._tensors import check_place, check_tensor, describe
 from ._typed import Encoder, Json, Path, path_name, path_text
 
 if TYPE_CHECKING:
     import torch
 
 
+def check_values(state: dict[str, Any], *, allow_pickle: bool) -> None:
+    """
+    Raises for values that no save takes, whatever else the state is given later. Loaders may be
+    replaced until resume(), as Accelerate's prepare() does it.
+    """
+    check_state(state)
+    check = _Check(find_specials(state), _Nowhere(), allow_pickle, loaders=False)
+    check.encoder.encode(state, None, 1)
+
+
 def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) -> None:
-    """Raises what save() would raise, as far as it can be known."""
+    """Raises what save() would raise, as far as it can be known without asking objects."""
     check_state(state)
     specials = find_specials(state)
-    names = _Nowhere()
     modules = [special for special in specials if is_module(special.value)]
-    unborn = any(
-        map(_is_unborn, chain.from_iterable(_tensors_of(special.value) for special in modules))
-    )
-    ids = _check_modules(modules, unborn=unborn)
-    check = _Check(specials, names, allow_pickle)
-    check.encoder.encode(state, None, 1)
-    known = {**names.ids, **ids}
-    optimizers = [special for special in specials if is_optimizer(special.value)]
-    for special in optimizers:
-        name_parameters(special.value, special.path, known)
-    if unborn:
+    if any(map(_is_unborn, chain.from_iterable(_tensors_of(special.value) for special in modules))):
+        _check_unborn(state, specials, modules, allow_pickle=allow_pickle)
         return
-    # The walk of the first save, which need not be made again.
-    used = set(planner.walk_early(specials).used)
-    for special in modules:
-        if has_own_say(special.value):
-            _check_own(special, prefix_of(special, modules), check.encoder)
-    for special in optimizers:
-        source = OptimizerSource(special.value, special.path, known, planner.ranks)
-        if clash := source.names & used:
-            raise name_clash(min(clash), source.path)
-        used |= source.names
-        # Its options, and what of its state is no tensor.
-        source.node(check.encoder, _check_put)
+    put_back = keep()
+    try:
+        planner.check(state, _is_ready)
+    finally:
+        put_back()
 
 
-def _check_put(name: str, tensor: torch.Tensor, _own: bool) -> None:
-    check_tensor(tensor, name)
+def _check_unborn(
+    state: dict[str, Any], specials: list[Special], modules: list[Special], *, allow_pickle: bool
+) -> None:
+    """Where some parameters have no data yet, checks those that have, and all values."""
+    ids = _check_modules(modules)
+    names = _Nowhere()
+    _Check(specials, names, allow_pickle).encoder.encode(state, None, 1)
+    known = {**names.ids, **ids}
+    for special in specials:
+        if is_optimizer(special.value):
+            name_parameters(special.value, special.path, known)
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     return chain(module.parameters(), module.buffers())
 
 
-def _check_own(special: Special, prefix: str, encoder: Encoder) -> None:
-    """What only the module knows. It is asked at a restore, too."""
-    import torch
-
-    with asking(special.path, "state_dict"):
-        inner = unwrap(special.value, hooked=True)
-        state = inner.state_dict()
-    keys = plain_keys(inner, state, path_text(special.path))
-    for key, value in state.items():
-        name = prefix + keys[key]
-        if isinstance(value, torch.Tensor) and not wraps(value):
-            where = f"{path_text(special.path)}, tensor {name}"
-            check_tensor(value, where)
-            encode_name(name, where)
-        else:
-            encoder.encode(value, (special.path, key), 8)
-
-
-def _check_modules(modules: list[Special], *, unborn: bool) -> dict[int, str]:
-    """
-    The names of their parameters by their ids. Where some have no data yet, checks those that have;
-    otherwise the walk of all of them will.
-    """
+def _check_modules(modules: list[Special]) -> dict[int, str]:
+    """The names of their parameters by their ids."""
     names: dict[int, str] = {}
     seen: set[int] = set()
     for special in modules:
@@ -118,7 +101,7 @@ def _check_modules(modules: list[Special], *, unborn: bool) -> dict[int, str]:
         seen.add(id(special.value))
         prefix = prefix_of(special, modules)
         reshard(special.value)
-        if unborn and not has_own_say(special.value):
+        if not has_own_say(special.value):
             for name, tensor in walk(special.value, prefix):
                 if not _is_unborn(tensor) and not wraps(tensor):
                     check_tensor(tensor, name)
@@ -132,6 +115,21 @@ def _is_unborn(tensor: torch.Tensor) -> bool:
     import torch
 
     return bool(torch.nn.parameter.is_lazy(tensor) or tensor.is_meta)
+
+
+def _is_ready(value: Any) -> bool:
+    """
+    True if an object may be asked for its state_dict() though nothing is saved: nothing but the
+    answer comes of it for torch's schedulers and what each rank has of its own. Others may start
+    workers, make an optimizer's state by a step, talk to other ranks, or not be ready.
+    """
+    if type(value) is PerRank:
+        return True
+    says = getattr(type(value), "state_dict", None)
+    return (getattr(says, "__module__", None) or "").startswith("torch.optim.")
+
+
+# Values.
 
 
 class _Nowhere:
@@ -158,16 +156,28 @@ class _Nowhere:
 class _Check:
     """Encodes what is plain, and looks at the place of what is not."""
 
-    def __init__(self, specials: list[Special], sink: _Nowhere, allow_pickle: bool) -> None:
+    def __init__(
+        self,
+        specials: list[Special],
+        sink: _Nowhere,
+        allow_pickle: bool,
+        *,
+        loaders: bool = True,
+    ) -> None:
         self.encoder = Encoder(sink, allow_pickle=allow_pickle, other=self._other)
         self._specials = {id(special.value) for special in specials}
         self._seen: set[int] = set()
+        self._loaders = loaders
 
     def _other(self, value: Any, path: Path, _depth: int) -> Json:
         if is_module(value) or is_optimizer(value):
+            if is_module(value) and id(value) in self._seen:
+                raise there_twice(path)
             if self.encoder.wrapped or id(value) in self._seen or id(value) not in self._specials:
                 raise misplaced(value, path)
             self._seen.add(id(value))
+            return ""
+        if is_loader(value) and not self._loaders:
             return ""
         refuse_loader(value, path)
         if not is_stateful(value):

@@ -57,6 +57,18 @@ def differences(a: Any, b: Any, where: str) -> Iterator[str]:
         yield f"{where} ({_short(b)}, and was {_short(a)})"
 
 
+def hollow_in(value: Any, where: str) -> Iterator[str]:
+    """Where there are tensors without elements, which differences() does not compare."""
+    if _is_hollow(value):
+        yield where
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from hollow_in(item, f"{where}[{key!r}]")
+    elif isinstance(value, (list, tuple, deque)):
+        for index, item in enumerate(value):
+            yield from hollow_in(item, f"{where}[{index}]")
+
+
 def _short(value: Any) -> str:
     return f"{value!r:.60}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 
 from . import _errors as errors
 from ._exchange import meet
@@ -22,6 +23,8 @@ class Meeting:
         self._group: Group | None = find_group(distributed)
         self._table: Table | None = None
         self._prefix = ""
+        #: no other rank uses what they share any more, or it has not come in time
+        self.is_over = self._group is None
         #: the same on all ranks, and another one each time
         self.token = os.urandom(8).hex()
         if self._group is not None:
@@ -35,36 +38,60 @@ class Meeting:
 
     def end(self, error: BaseException | None) -> errors.CheckpointError | None:
         """
-        Waits until all ranks have come to the end. What to raise if another rank has failed; of
-        several the first. Who is interrupted says so and waits for nobody.
+        Waits until all ranks have come to the end: then it `is_over`. What to raise if another
+        rank has failed; of several the first. Who is interrupted says so and waits for
+        nobody; if rank 0 is, the others do not wait for each other either.
         """
         group, table = self._group, self._table
         if group is None or table is None:
             return None
         mine = words(group.rank, error)
+        interrupted = error is not None and not isinstance(error, Exception)
         try:
-            interrupted = error is not None and not isinstance(error, Exception)
             if group.rank > 0:
                 table.write(self._key(f"said/{group.rank}"), mine)
             elif interrupted:
-                # The others look nowhere else.
-                table.write(self._key("end"), mine)
+                self._end_early(table, mine)
             if interrupted:
                 return None
             said = self._lead(table, group, mine) if group.rank == 0 else self._follow(table)
         except RuntimeError as lost:
+            self.is_over = not interrupted
             return errors.NetworkError(
                 f"the ranks that rehearse do not reach each other: {first_line(lost)}",
                 code=lib.CKPT_ENETWORK,
             )
         if said is None:
+            self.is_over = True
             return late_error(f"{self._path}: a rank has not come to the end of the rehearsal")
         told = json.loads(said)
+        self.is_over = not told.get("early")
         if not told["code"]:
             return None
         return errors.CheckpointError(
             f"the rehearsal has failed on rank {told['rank']}: {told['why']}", rank=told["rank"]
         )
+
+    def is_last(self, peers: Sequence[int] = ()) -> bool:
+        """
+        Where it is not over: says that this rank uses nothing any more that `peers` share, all
+        ranks if there are none. True if no rank of them does. Raises nothing: there is an error
+        already.
+        """
+        group, table = self._group, self._table
+        if group is None or table is None:
+            return True
+        try:
+            table.write(self._key(f"gone/{group.rank}"), b"1")
+            # Who is last sees all of them.
+            sharing = peers or range(group.world)
+            return all(table.read(self._key(f"gone/{rank}")) for rank in sharing)
+        except RuntimeError:
+            return False
+
+    def _end_early(self, table: Table, why: bytes) -> None:
+        """The others look nowhere else for what rank 0 says."""
+        table.write(self._key("end"), json.dumps({**json.loads(why), "early": True}).encode())
 
     def _key(self, what: str) -> str:
         return f"{self._prefix}/{what}"
@@ -74,8 +101,7 @@ class Meeting:
         try:
             first = self._hear(table, group, said)
         except BaseException as stop:
-            # The others look nowhere else.
-            table.write(self._key("end"), words(0, stop))
+            self._end_early(table, words(0, stop))
             raise
         if first is not None:
             table.write(self._key("end"), first)

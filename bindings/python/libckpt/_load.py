@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ._asking import placed
 from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
     CheckpointError,
@@ -27,7 +28,7 @@ from ._errors import (
 from ._native import lib
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress, callback
-from ._typed import Decoder, Json
+from ._typed import Decoder, Json, tag_of
 
 if TYPE_CHECKING:
     import torch
@@ -423,7 +424,18 @@ def _load_from(
         return decoder.decode(node["state"])
 
     decoder = Decoder(memory.get, allow_pickle=allow_pickle, special=special)
-    state: dict[str, Any] = decoder.decode(meta["state"])
+    return _decode_state(decoder, meta["state"])
+
+
+def _decode_state(decoder: Decoder, node: Json) -> dict[str, Any]:
+    """Key by key, so that an exception out of code of the user can say where it was."""
+    if type(node) is not dict or tag_of(node) is not None:
+        state: dict[str, Any] = decoder.decode(node)
+        return state
+    state = {}
+    for key, item in node.items():
+        with placed((None, key)):
+            state[key] = decoder.decode(item)
     return state
 
 

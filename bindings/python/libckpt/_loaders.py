@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Loaders of data in a state, and exceptions out of what the user's objects do.
+Loaders of data in a state.
 
 A loader that goes on from a position draws from the generators when it begins its iteration, after
 it was restored, where one that was never stopped had drawn before the step was saved. So it begins
@@ -10,11 +10,12 @@ the one that it was given.
 
 from __future__ import annotations
 
-import contextlib
+import inspect
+import numbers
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ._asking import asking
 from ._engine import logger
 from ._typed import Path, path_text
 
@@ -38,38 +39,65 @@ def generator_of(value: Any) -> torch.Generator | None:
     return found if isinstance(found, torch.Generator) and found.device.type == "cpu" else None
 
 
-def begin(loader: Any, path: Path) -> None:
+def begin(loader: Any, path: Path, epochs: dict[str, int]) -> None:
     """
     Has a loader that was restored begin its iteration: torchdata's does when it is asked for its
-    state, and goes on with that iteration in the loop. Not one that is still to be told its epoch:
-    its workers would ask for the items of another one.
+    state, and goes on with that iteration in the loop. What is told its epoch by set_epoch() is
+    told that of the step before, as its workers ask for items at once; not what has it already,
+    since that may begin anew by it. Where the epoch is not known, the loader begins in the loop.
     """
-    batches = getattr(loader, "batch_sampler", None)
-    parts = (loader, loader.sampler, batches, getattr(batches, "sampler", None), loader.dataset)
-    if any(hasattr(part, "set_epoch") for part in parts):
+    parts = _told_epochs(loader)
+    now = epochs_of(loader, path)
+    if not all(name in epochs and name in now for name in parts):
         logger.info(
-            "%s is told its epoch by set_epoch(), so that it begins in the loop: what it draws "
-            "from torch's generator there is drawn after the restore",
+            "%s is told its epoch by set_epoch(), and the step does not say which it was, so that "
+            "it begins in the loop: what it draws from torch's generator there is drawn after the "
+            "restore",
             path_text(path),
         )
         return
+    for name, part in parts.items():
+        if now[name] != epochs[name]:
+            with asking(path, f"{name}.set_epoch" if name else "set_epoch"):
+                part.set_epoch(epochs[name])
     with asking(path, "state_dict"):
         loader.state_dict()
 
 
-def is_of_user(error: BaseException) -> bool:
-    """True for an exception that asking() has seen."""
-    return getattr(error, "_libckpt_asked", False)
+def epochs_of(loader: Any, path: Path) -> dict[str, int]:
+    """The epoch of each part of a loader that is told it, by the part's name, where it says so."""
+    found = {}
+    for name, part in _told_epochs(loader).items() if is_loader(loader) else ():
+        if not _takes_an_epoch(part):
+            continue
+        with asking(path, "epoch"):
+            epoch = getattr(part, "epoch", None)
+        if isinstance(epoch, numbers.Integral):
+            found[name] = int(epoch)
+    return found
 
 
-@contextlib.contextmanager
-def asking(path: Path, method: str) -> Iterator[None]:
-    """An exception out of a method of what stands at `path` says so."""
+def _takes_an_epoch(part: Any) -> bool:
+    """True if set_epoch() needs the epoch and nothing else."""
     try:
-        yield
-    except Exception as error:
-        with contextlib.suppress(AttributeError):
-            error._libckpt_asked = True  # type: ignore[attr-defined]
-        if hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"libckpt: in {method}() of {path_text(path)}")
-        raise
+        inspect.signature(part.set_epoch).bind(0)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _told_epochs(loader: Any) -> dict[str, Any]:
+    """The parts of a loader that have a set_epoch(), each once, by their names; "": itself."""
+    batches = getattr(loader, "batch_sampler", None)
+    parts = {
+        "": loader,
+        "sampler": getattr(loader, "sampler", None),
+        "batch_sampler": batches,
+        "batch_sampler.sampler": getattr(batches, "sampler", None),
+        "dataset": getattr(loader, "dataset", None),
+    }
+    found: dict[str, Any] = {}
+    for name, part in parts.items():
+        if hasattr(part, "set_epoch") and not any(part is other for other in found.values()):
+            found[name] = part
+    return found

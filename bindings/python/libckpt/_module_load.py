@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
+from ._asking import asking
 from ._errors import MismatchError
 from ._into import kind_of
 from ._layout import is_spread, memory_of
-from ._loaders import asking
 from ._modules import (
     buffer_slots,
     has_own_say,
@@ -259,7 +259,7 @@ class ModuleLoad:
         extra = self._node["extra"]
         if name not in extra or (is_wrapped(extra[name]) and wraps(live)):
             return live
-        return self._live.decode(extra[name])
+        return self._live.decode(extra[name], (self._path, name))
 
     def _compare(self, after: dict[str, Any], new: dict[str, Any]) -> None:
         """A module that loads by itself may have loaded something else."""

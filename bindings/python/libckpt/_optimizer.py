@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ._asking import asking
 from ._errors import UnsupportedStateError
 from ._fence import fences_of
 from ._glance import same_items
 from ._layout import is_dtensor, is_part_like, is_spread
-from ._loaders import asking
 from ._marks import places_of
 from ._modules import strip_wrappers
 from ._ranks import Ranks

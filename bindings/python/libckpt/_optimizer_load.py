@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
+from ._asking import asking
 from ._errors import FormatError, MismatchError, UnsupportedStateError
 from ._into import into, is_tensor, kind_of, same_bits
 from ._layout import is_dtensor, is_part_like, is_spread, memory_of
-from ._loaders import asking
 from ._modules import strip_wrappers
 from ._optimizer import (
     NO_OPTIONS,
@@ -204,14 +204,15 @@ class OptimizerLoad:
             }
         return parameter.device if id(parameter) in self._counted else "cpu"
 
+    def _decode(self, node: Json) -> Any:
+        return self._live.decode(node, self._path)
+
     def apply(self) -> None:
         """The tensors are read; puts them and everything else into the optimizer."""
-        options = [self._live.decode(group["options"]) for group in self._node["groups"]]
+        options = [self._decode(group["options"]) for group in self._node["groups"]]
         values = {
             int(index): {
-                role: self._live.decode(value)
-                for role, value in entry.items()
-                if not is_wrapped(value)
+                role: self._decode(value) for role, value in entry.items() if not is_wrapped(value)
             }
             for index, entry in self._node["values"].items()
             if int(index) in self._params
@@ -220,7 +221,7 @@ class OptimizerLoad:
             index: {**self._tensors.get(index, {}), **values.get(index, {})}
             for index in sorted({*self._tensors, *values})
         }
-        other = self._live.decode(self._node["other"])
+        other = self._decode(self._node["other"])
         if has_own_say(self._optimizer):
             self._load_by_itself(state, options, other)
         else:
@@ -242,7 +243,10 @@ class OptimizerLoad:
             for key, value in new.items():
                 group[key] = into(group.get(key), value)
         # As its own load_state_dict() does: a newer class may add options here.
-        optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
+        with asking(self._path, "__setstate__"):
+            optimizer.__setstate__(
+                {"state": optimizer.state, "param_groups": optimizer.param_groups}
+            )
 
     def _grouped(
         self, groups: list[dict[str, Any]], options: list[dict[str, Any]]
@@ -276,7 +280,8 @@ class OptimizerLoad:
     ) -> None:
         here = {id(parameter): n for n, parameter in enumerate(parameters(self._optimizer))}
         numbered = {here[id(self._params[index])]: entry for index, entry in state.items()}
-        now = self._optimizer.state_dict()
+        with asking(self._path, "state_dict"):
+            now = self._optimizer.state_dict()
         for own in (here[id(parameter)] for parameter in self._new):
             if own in now["state"]:
                 numbered[own] = now["state"][own]
@@ -284,7 +289,7 @@ class OptimizerLoad:
         for number, group, new in self._grouped(groups, options):
             self._settle_new(number, group, new)
             group.update(new)
-        extra = self._live.decode(self._node["extra"])
+        extra = self._decode(self._node["extra"])
         with asking(self._path, "load_state_dict"):
             self._optimizer.load_state_dict(
                 {"state": {**numbered, **other}, "param_groups": groups, **extra}

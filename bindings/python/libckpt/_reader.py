@@ -71,6 +71,8 @@ class Reader:
         self.world = int(engine.ask(lib.ckpt_restore_world, self._ptr))
         #: what its ranks differed in though it was committed; empty: nothing
         self.differ = text(engine.ask(lib.ckpt_restore_replicas, self._ptr))
+        #: bytes of the Python states that were read
+        self.meta_bytes = 0
         #: all of it has been read; of many ranks, by all of them
         self.complete = False
         self._targets: list[tuple[bytes, Described]] = []
@@ -163,6 +165,7 @@ class Reader:
         """What stands beside the tensors of a rank; None if there is nothing."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
         check(self.engine.work(lib.ckpt_restore_rank_meta, self._ptr, rank, ret_json, ret_length))
+        self.meta_bytes += int(ret_length[0])
         if not ret_length[0]:
             return None
         try:

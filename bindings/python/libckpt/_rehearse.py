@@ -7,14 +7,14 @@ both bit by bit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _errors as errors
 from ._arguments import patterns
 from ._checkpointer import Checkpointer
 from ._engine import logger
-from ._equality import differences, same_piece
+from ._equality import differences, hollow_in, same_piece
 from ._exchange import node_ranks, refuse
 from ._gathering import Meeting
 from ._into import is_tensor
@@ -41,16 +41,20 @@ _LISTED = 10
 class Rehearsed(NamedTuple):
     """What a rehearsal has tried on this rank, and found as it was."""
 
-    #: tensors that were read, and their bytes; all are compared but those of what was not tried
+    #: tensors that were read, and their bytes
     tensors: int
     nbytes: int
     #: objects whose load_state_dict() was called on a copy
     loaded: tuple[str, ...]
     #: what was not tried, and why; of these, too, everything was read from the disk
     untried: tuple[str, ...]
+    #: what was restored, and not compared, and why
+    uncompared: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = f"{self.tensors} tensors ({self.nbytes / 2**20:.1f} MiB) were read and compared"
+        if self.uncompared:
+            said += f" (but not {'; '.join(self.uncompared)})"
         if self.loaded:
             said += f"; load_state_dict() was tried of {', '.join(self.loaded)}"
         if self.untried:
@@ -124,6 +128,7 @@ def _meet_and_try(
     put_back = keep()
     found: Rehearsed | None = None
     failed: BaseException | None = None
+    peers: Sequence[int] = ()
     try:
         try:
             check_state(state)
@@ -133,21 +138,23 @@ def _meet_and_try(
             refuse(path, options["distributed"], error, node_store=options["node_store"])
             raise
         with Checkpointer(path, state, on_error="raise", rehearse=False, **options) as ckpt:
-            ckpt.save(0).wait()
             engine = ckpt._core.engine
+            peers = engine.peers
+            ckpt.save(0).wait()
             place = engine.rank, engine.world
         found = _try(path, place, state, allow_pickle=options["allow_pickle"], listed=listed)
     except BaseException as error:
         failed = error
     finally:
-        # Nobody reads there any more when all have met.
+        # Others may read there until all have met.
         try:
             try:
                 put_back()
             finally:
                 others = meeting.end(failed)
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            if meeting.is_over or meeting.is_last(peers):
+                shutil.rmtree(path, ignore_errors=True)
     if failed is not None:
         raise failed
     if others is not None:
@@ -186,6 +193,7 @@ def _try(
             nbytes=slices.nbytes,
             loaded=tuple(check.loaded),
             untried=tuple(trial.untried),
+            uncompared=check.uncompared(),
         )
 
 
@@ -206,6 +214,10 @@ class _Check:
         self._trial = trial
         self._skipped = {id(buffer) for buffer in skipped}
         self._memory = {buffer.data_ptr() for buffer in skipped}
+        #: names of those that were met
+        self._passed: dict[str, None] = {}
+        #: tensors of copies that have no elements
+        self._hollow: dict[str, None] = {}
         self._found: dict[str, None] = {}
         #: objects that have been
         self.loaded: list[str] = []
@@ -213,7 +225,9 @@ class _Check:
     def look(self, piece: Piece, data: memoryview) -> None:
         """A piece of a tensor that has been read."""
         home = piece.bound.home
-        if home is not None and id(home) not in self._skipped and not same_piece(piece, data):
+        if home is not None and id(home) in self._skipped:
+            self._passed[piece.bound.name] = None
+        elif home is not None and not same_piece(piece, data):
             self._found[piece.bound.name] = None
 
     def values(self) -> None:
@@ -222,7 +236,7 @@ class _Check:
             for value in self._trial.value(leaf):
                 if leaf.known:
                     self._add(differences(leaf.live, value, path_text(leaf.path)))
-        self._trial.decode(self._trial.rng)
+        self._trial.decode(self._trial.rng, None)
 
     def load(self, load: Load) -> None:
         """An object that loads by itself: what it says of itself afterwards is what it said."""
@@ -233,11 +247,13 @@ class _Check:
         self.loaded.append(where)
         was, now = said
         if isinstance(was, dict) and isinstance(now, dict):
-            left_out = {key for key, value in was.items() if self._is_of_first(value)}
+            left_out = [key for key, value in was.items() if self._is_of_first(value)]
+            self._passed.update(dict.fromkeys(f"{where}.state_dict()[{key!r}]" for key in left_out))
             was, now = (
                 {key: value for key, value in one.items() if key not in left_out}
                 for one in (was, now)
             )
+        self._hollow.update(dict.fromkeys(hollow_in(now, f"{where}.state_dict()")))
         self._add(differences(was, now, f"{where}.state_dict()"))
 
     def _is_of_first(self, value: Any) -> bool:
@@ -247,17 +263,29 @@ class _Check:
     def _add(self, names: Iterable[str]) -> None:
         self._found.update(dict.fromkeys(names))
 
+    def uncompared(self) -> tuple[str, ...]:
+        """What was restored, and not compared, and why."""
+        both = (
+            (self._hollow, "the copy that was loaded has no elements of them"),
+            (self._passed, "of these buffers those of rank 0 are saved"),
+        )
+        return tuple(f"{_some(list(names), ', ')}: {why}" for names, why in both if names)
+
     def raise_differences(self) -> None:
         """Raises MismatchError if there is any."""
         if not self._found:
             return
         names = list(self._found)
         where = self._trial.differences.where
-        more = f"; and {len(names) - _LISTED} more" * (len(names) > _LISTED)
         raise errors.MismatchError(
             f"rehearsal{', rank ' + str(where.rank) if where.world > 1 else ''}: after a restore "
-            f"these are not what they were: {'; '.join(names[:_LISTED])}{more}",
+            f"these are not what they were: {_some(names)}",
             step=where.step,
             rank=where.rank,
             tensor=names[0],
         )
+
+
+def _some(names: list[str], between: str = "; ") -> str:
+    more = f"{between}and {len(names) - _LISTED} more" * (len(names) > _LISTED)
+    return f"{between.join(names[:_LISTED])}{more}"

@@ -12,9 +12,10 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
+from ._asking import asking, is_of_user, placed
 from ._differences import Differences, Where, keeps_new_keys
 from ._engine import logger
 from ._errors import (
@@ -33,11 +34,12 @@ from ._into import (
     same_bits,
 )
 from ._live_parts import must_be_asked, want_part
-from ._loaders import asking, begin, generator_of, is_loader, is_of_user
+from ._loaders import begin, generator_of, is_loader
 from ._module_load import ModuleLoad
 from ._modules import parameter_names, reshard, unwrap
 from ._optimizer_load import OptimizerLoad
-from ._origin import Origin, check_world
+from ._origin import LISTED, Origin, check_world
+from ._others import differing
 from ._ranks import PerRank
 from ._reader import Memory, Reader, Stored, references
 from ._save import Progress
@@ -59,6 +61,15 @@ if TYPE_CHECKING:
 _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
+class Restored(NamedTuple):
+    """What has come of a restore."""
+
+    #: paths of settings that the step does not have, and that have stayed
+    stayed: set[Path]
+    #: the step has everything that is in the state of this rank, and the state has nothing else
+    complete: bool
+
+
 def restore(
     reader: Reader,
     state: dict[str, Any],
@@ -68,11 +79,11 @@ def restore(
     tolerated: Sequence[str] = (),
     exact: bool = False,
     kept: Collection[Path] = (),
-) -> set[Path]:
+) -> Restored:
     """
     Brings `state` back to what the step holds. `tolerated`: patterns over the names of what may be
     new or gone. `exact`: it was saved or resumed before, so that settings which are new go, but for
-    those that are `kept`. Returns those that have stayed.
+    those that are `kept`.
     """
     origin = Origin.of(reader)
     meta = origin.meta
@@ -96,7 +107,7 @@ def restore(
     reader.read(progress)
     live.apply(meta, state)
     live.warn()
-    return live.stayed
+    return Restored(live.stayed, origin.whole and not (tolerated or live.has_more))
 
 
 class _Live:
@@ -117,6 +128,8 @@ class _Live:
         self._kept_before = kept
         #: settings that the step does not have, and that stay
         self.stayed: set[Path] = set()
+        #: the generator of a loader has
+        self._generator_stayed = False
         #: of dicts the keys that the step does not have, and that stay
         self._staying: set[tuple[int, str]] = set()
         #: modules that the step does not have, and where they are
@@ -147,12 +160,17 @@ class _Live:
         self._loads: dict[int, Callable[[], None]] = {}
         #: other objects that have been
         self._objects: list[Any] = []
-        #: loaders that have been restored, and where they are
-        self._begun: list[tuple[Any, Path]] = []
+        #: loaders that have been restored, where they are, and which epochs they were told
+        self._begun: list[tuple[Any, Path, dict[str, int]]] = []
         #: puts generators back, again, when nothing draws from them any more
         self._late: list[Callable[[], object]] = []
         #: tensors and arrays in containers that cannot take bytes, and are replaced
         self._replaced: set[int] = set()
+
+    @property
+    def has_more(self) -> bool:
+        """True if something stays that the step does not have."""
+        return bool(self.stayed or self._kept or self._generator_stayed)
 
     def match(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
         """Compares; raises MismatchError that lists everything that is different."""
@@ -179,8 +197,8 @@ class _Live:
                 state[key] = self._apply(node, state[key], (None, key))
         # What draws when it begins may draw from what an object of the state has put back.
         held = {id(one): keeper(one) for value in self._objects for one in generators_in(value)}
-        for loader, path in self._begun:
-            begin(loader, path)
+        for loader, path, epochs in self._begun:
+            begin(loader, path, epochs)
         for put_back in held.values():
             put_back()
         for put_back in self._late:
@@ -207,6 +225,20 @@ class _Live:
         if self._kept:
             why = "" if self._origin.node is not None else f" (no rank {engine.rank} saved)"
             said.append(f"{', '.join(self._kept)} stay as they are{why}")
+        found = differing(self._reader, self._origin, self._stored)
+        names = [name for name in found.names if not name.startswith(tuple(self._borrowed))]
+        if names:
+            more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
+            said.append(
+                f"ranks had different values of {', '.join(names[:LISTED])}{more}: what is there "
+                f"now is what rank {self._origin.rank} had"
+            )
+        if found.large:
+            more = f" and {len(found.large) - LISTED} more" * (len(found.large) > LISTED)
+            some = ", ".join(found.large[:LISTED])
+            said.append(f"{some}{more} are large, and were not compared with other ranks'")
+        if found.ranks_left:
+            said.append(f"the values of {found.ranks_left} other ranks were not compared")
         if self._borrowed:
             said.append(
                 f"{', '.join(self._borrowed)} got the state of rank {self._origin.rank}: where it "
@@ -379,6 +411,7 @@ class _Live:
         generator = generator_of(live)
         if generator is not None and "generator" not in node:
             self.differences.stays(f"the generator of {path_text(path)}")
+            self._generator_stayed = True
             generator = None
         elif generator is None and "generator" in node:
             self.differences.say(f"{path_text(path)} was given a generator, and now has none")
@@ -386,11 +419,11 @@ class _Live:
             self._want(node["generator"], path)
 
         def load() -> None:
-            state = self._decoder.decode(node["state"])
+            state = self.decode(node["state"], path)
             with asking(path, "load_state_dict"):
                 live.load_state_dict(state)
             if is_loader(live):
-                self._begun.append((live, path))
+                self._begun.append((live, path, _epochs_in(node)))
             else:
                 self._objects.append(live)
             if generator is not None:
@@ -490,9 +523,10 @@ class _Live:
         """Fresh memory for a tensor, spread over the ranks as the live one is."""
         return self._memory.want_like(name, live)
 
-    def decode(self, node: Json) -> Any:
-        """The value of a node; only after reading."""
-        return self._decoder.decode(node)
+    def decode(self, node: Json, path: Path) -> Any:
+        """The value of a node for what stands at `path`; only after reading."""
+        with placed(path):
+            return self._decoder.decode(node)
 
     # Putting in place.
 
@@ -510,13 +544,13 @@ class _Live:
         if (tag == "$tensor" and is_tensor(live)) or (
             tag == "$ndarray" and _is_array(live) and type(node[tag]) is dict
         ):
-            return self._decoder.decode(node) if id(live) in self._replaced else live
+            return self.decode(node, path) if id(live) in self._replaced else live
         children = _dict_items(node)
         if children is not None and isinstance(live, dict):
             new = {
                 key: self._apply(item, live[key], (path, key))
                 if key in live
-                else self._decoder.decode(item)
+                else self.decode(item, (path, key))
                 for key, item in children
                 if key in live or id(item) not in self._left
             }
@@ -536,7 +570,7 @@ class _Live:
                 return tuple(values)
             live[:] = values
             return live
-        value = self._decoder.decode(node)
+        value = self.decode(node, path)
         self.differences.compare(live, value, path)
         if is_generator(live):
             self._late.append(lambda: into(live, value))
@@ -568,6 +602,14 @@ def fits_array(stored: Stored, live: Any) -> bool:
     """True if it has the type and the shape of what is stored."""
     number = _dtypes.numpy_numbers().get(live.dtype)
     return bool((number, live.shape) == (stored.dtype, stored.shape))
+
+
+def _epochs_in(node: dict[str, Json]) -> dict[str, int]:
+    """The epochs that parts of a loader were told, by their names."""
+    said = node.get("epoch")
+    if type(said) is not dict:
+        return {}
+    return {name: epoch for name, epoch in said.items() if type(epoch) is int}
 
 
 def _has_special(node: Json) -> bool:

@@ -30,6 +30,8 @@ def check_room(directory: str, state: dict[str, Any]) -> None:
     while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
         directory = os.path.dirname(directory)
     free = os.statvfs(directory or ".")
+    if free.f_blocks == 0:  # it does not say: tmpfs without a limit, some FUSE
+        return
     left, need = free.f_bavail * free.f_frsize, _bytes_of(state, set(), 0)
     if need > left:
         raise errors.StorageError(

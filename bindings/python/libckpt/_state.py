@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
 from ._alike import Alike, Group, Groups, Slow
+from ._asking import asking
 from ._behind import Behind
 from ._dtypes import name_of
 from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
 from ._layout import Copies, is_spread, memory_of
-from ._loaders import asking, generator_of
+from ._loaders import epochs_of, generator_of
 from ._modules import (
     Shape,
     buffers_of_first,
@@ -348,6 +349,25 @@ class Planner:
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
+        walked, writer, meta, common = self._describe(state, None)
+        self._walked = walked
+        return self._assemble(walked, writer, meta, common)
+
+    def check(self, state: dict[str, Any], is_ready: Callable[[Any], bool] | None = None) -> None:
+        """
+        Raises what snapshot() would raise. `is_ready` says of an object whether it may be asked for
+        its state_dict() before a save; one that raises an exception then is passed over, too.
+        """
+        is_first = self._walked is None
+        walked, writer, _, _ = self._describe(state, is_ready)
+        if not writer.passed_over:
+            self._walked = walked
+        if is_first:  # the modules need not be walked again when the optimizers have state
+            self._early = walked.specials, walked.modules, walked.owned
+
+    def _describe(
+        self, state: dict[str, Any], is_ready: Callable[[Any], bool] | None
+    ) -> tuple[_Walked, _Writer, bytes, tuple[bytes, dict[str, str]]]:
         check_state(state)
         specials = find_specials(state)
         walked = self._walked
@@ -363,7 +383,7 @@ class Planner:
             modules, owned = walked.modules, walked.owned
         ids = {id(special.value) for special in specials}
         sink = Sink(modules, owned, self._ranks, self._groups)
-        writer = _Writer(modules, ids, sink, self._allow_pickle, self._ranks)
+        writer = _Writer(modules, ids, sink, self._allow_pickle, self._ranks, is_ready=is_ready)
         state_text = writer.write(state)
         if walked is not None and not _lends_the_same(walked, writer.sink):
             walked = None
@@ -371,8 +391,7 @@ class Planner:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
         meta = writer.finish(state_text, walked, state)
         common = self._common_of(walked, writer.sink.shared, writer.sink.apart)
-        self._walked = walked
-        return self._assemble(walked, writer, meta, common)
+        return walked, writer, meta, common
 
     def _common_of(
         self, walked: _Walked, others: list[Shared], apart: list[Shared]
@@ -427,19 +446,6 @@ class Planner:
                 walked.alike.move(first + number, source.part.pointers[number])
             first += len(source.described)
         return True
-
-    @property
-    def ranks(self) -> Ranks:
-        """This process among those that save."""
-        return self._ranks
-
-    def walk_early(self, specials: list[Special]) -> Modules:
-        """Walks the modules, for the first save. What cannot be saved of them is raised."""
-        if self._walked is not None:  # it was saved before
-            return self._walked.modules
-        modules, owned = self._walk_modules(specials, None)
-        self._early = specials, modules, owned
-        return modules
 
     def _walk_modules(
         self,
@@ -614,7 +620,12 @@ class _Writer:
         sink: Sink,
         allow_pickle: bool,
         ranks: Ranks,
+        *,
+        is_ready: Callable[[Any], bool] | None,
     ) -> None:
+        self._is_ready = is_ready
+        #: an object was not asked
+        self.passed_over = False
         self._specials = specials
         self._ranks = ranks
         self.sink = sink
@@ -739,13 +750,29 @@ class _Writer:
         # What only the object knows may be another thing on every rank.
         self._inside = self.sink.own = True
         try:
-            with asking(path, "state_dict"):
-                state = value.state_dict()
-            node = self.encoder.encode_object(value, state, path, depth + 2)
+            said = self._ask(value, path)
+            if said is None:
+                self.passed_over = True
+                return {"$object": {}}
+            node = self.encoder.encode_object(value, said[0], path, depth + 2)
             generator = generator_of(value)
             if generator is not None:  # later: it may have begun to draw just now
                 where = (path, "generator")
                 node["generator"] = self.encoder.put_tensor(generator.get_state(), where, own=True)
+            if epochs := epochs_of(value, path):
+                node["epoch"] = epochs
         finally:
             self._inside = self.sink.own = False
         return {"$object": node}
+
+    def _ask(self, value: Any, path: Path) -> tuple[Any] | None:
+        """What its state_dict() says; None: it is too early to ask."""
+        if self._is_ready is not None and not self._is_ready(value):
+            return None
+        try:
+            with asking(path, "state_dict"):
+                return (value.state_dict(),)
+        except Exception:
+            if self._is_ready is not None:
+                return None
+            raise

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
+from ._asking import asking, calling
 from ._errors import UnsupportedError, UnsupportedStateError
 from ._layout import dtensor_memory, is_dtensor, is_spread, memory_of
 from ._ranks import is_own
@@ -106,11 +107,11 @@ def owns_in(node: Json) -> dict[str, str]:
 
 
 def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
-    names, context = value.__tensor_flatten__()
+    names, context, parts = _flatten(value, path)
     _check_class(value, path)
     inner: dict[str, Json] = {}
-    for name in names:
-        part, where = getattr(value, name), (path, name)
+    for name, part in zip(names, parts, strict=True):
+        where = (path, name)
         if wraps(part) and not is_spread(part):
             inner[name] = _encode_local(enc, part, where, own=own)
         else:
@@ -119,6 +120,13 @@ def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
     node["stride"] = list(value.stride())
     node["context"] = _encode_context(enc, value, context, path)
     return {"$wrapper": {**node, "inner": inner}}
+
+
+def _flatten(value: Any, where: Path | str) -> tuple[list[str], Any, list[Any]]:
+    """What it says of itself: the names of what it wraps, something beside, and what it wraps."""
+    with asking(where, "__tensor_flatten__"):
+        names, context = value.__tensor_flatten__()
+        return list(names), context, [getattr(value, name) for name in names]
 
 
 def _check_class(value: Any, path: Path) -> None:
@@ -211,12 +219,12 @@ def _made(node: dict[str, Json], inner: dict[str, Any], context: Any, where: str
     import torch
 
     kind = class_of(node["class"])
-    try:
-        return kind.__tensor_unflatten__(
-            inner, context, torch.Size(node["size"]), tuple(node["stride"])
-        )
-    except Exception as error:
-        raise UnsupportedError(f"{where}: no {node['class']} can be made: {error!r}") from error
+    size, stride = torch.Size(node["size"]), tuple(node["stride"])
+    with calling():  # so that placed() says where
+        try:
+            return kind.__tensor_unflatten__(inner, context, size, stride)
+        except Exception as error:
+            raise UnsupportedError(f"{where}: no {node['class']} can be made: {error!r}") from error
 
 
 def check(tag: str, node: Json) -> None:
@@ -297,7 +305,7 @@ class Places:
     def _local(self, node: dict[str, Json], old: Any, like: Any, where: str, *, anew: bool) -> Any:
         parts = node["inner"]
         if wraps(old) and not is_spread(old):
-            says = self._other_context(node, old)
+            says = self._other_context(node, old, where)
             if says is None:
                 return self._in_place(node, old, like, where)
             if not anew:
@@ -314,7 +322,7 @@ class Places:
         return _made(node, inner, context, where)
 
     def _in_place(self, node: dict[str, Json], old: Any, like: Any, where: str) -> Any:
-        names, _ = old.__tensor_flatten__()
+        names, _, held = _flatten(old, where)
         now = (_name_of(old), list(old.shape), set(names))
         if now != (node["class"], node["size"], set(node["inner"])):
             self._problem(
@@ -324,15 +332,16 @@ class Places:
                 where,
             )
             return old
+        inner = dict(zip(names, held, strict=True))
         for name, part in node["inner"].items():
-            self._part(part, getattr(old, name), like, f"{where}.{name}")
+            self._part(part, inner[name], like, f"{where}.{name}")
         return old
 
-    def _other_context(self, node: dict[str, Json], old: Any) -> str | None:
+    def _other_context(self, node: dict[str, Json], old: Any, where: str) -> str | None:
         """What a live tensor, or one in it, says of itself where the stored one said otherwise."""
         if _name_of(old) != node["class"] or list(old.shape) != node["size"]:
             return None  # which is told as that
-        names, context = old.__tensor_flatten__()
+        names, context, held = _flatten(old, where)
         encoder = Encoder(_Nowhere(), allow_pickle=self._allow_pickle)
         try:
             now = _ordered(encoder.encode(context, None, 12))
@@ -341,10 +350,10 @@ class Places:
         then = _ordered(node.get("context"))
         if now != then:
             return f"{now:.100}, and was {then:.100}"
-        for name in names:
-            part, inner = node["inner"].get(name), getattr(old, name)
+        for name, inner in zip(names, held, strict=True):
+            part = node["inner"].get(name)
             if is_wrapped(part) and wraps(inner) and not is_spread(inner):
-                found = self._other_context(part["$wrapper"], inner)
+                found = self._other_context(part["$wrapper"], inner, f"{where}.{name}")
                 if found is not None:
                     return found
         return None

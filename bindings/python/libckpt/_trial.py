@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes
+from ._asking import asking, is_of_user
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
 from ._into import is_module, is_tensor
 from ._layout import is_spread
-from ._loaders import asking, is_loader, is_of_user
+from ._loaders import is_loader
 from ._modules import has_own_say, parameter_names, unwrap
 from ._optimizer import has_own_say as optimizer_has_own_say
 from ._origin import Origin, check_world
@@ -267,12 +268,12 @@ class Trial(_Live):
     def value(self, leaf: Leaf) -> list[Any]:
         """Decodes a value, and returns it in a list. Nothing is in it if that is not tried."""
         if not _is_pickled(leaf.node):
-            return [self.decode(leaf.node)]
+            return [self.decode(leaf.node, leaf.path)]
         why: object = "it is pickled, and try_load does not list it"
         if self._is_listed(leaf.path):
             try:
-                with self._trying(), asking(leaf.path, "pickle.loads"):
-                    return [self.decode(leaf.node)]
+                with self._trying():
+                    return [self.decode(leaf.node, leaf.path)]
             except UntriedError as error:
                 why = error
         self.untried.append(f"{path_text(leaf.path)}: {why}")

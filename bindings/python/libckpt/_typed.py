@@ -42,16 +42,17 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ._asking import calling, is_of_user
 from ._errors import FormatError, UnsupportedError, UnsupportedStateError
 from ._layout import is_spread
+from ._paths import Path, path_name, path_text
 
 if TYPE_CHECKING:
     import random
 
-Json = Any
-#: Where a value is in the state: (path of its parent, key), or None for the state itself.
-Path = tuple["Path", Any] | None
+__all__ = ["Path", "path_name", "path_text"]  # and what is defined here
 
+Json = Any
 #: Levels of JSON below which a value is wrapped up as a string; the index allows 32.
 _DEPTH_MAX = 24
 #: Levels of Python containers.
@@ -66,24 +67,6 @@ _FACTORIES: dict[str, Any] = {
     for kind in (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple)
 }
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-
-
-def path_text(path: Path) -> str:
-    """A path as Python would write it: state['opt']['lr']."""
-    keys: list[str] = []
-    while path is not None:
-        path, key = path
-        keys.append(f"[{key!r}]")
-    return "state" + "".join(reversed(keys))
-
-
-def path_name(path: Path) -> str:
-    """A path as a tensor's name: opt/lr."""
-    keys: list[str] = []
-    while path is not None:
-        path, key = path
-        keys.append(str(key))
-    return "/".join(reversed(keys))
 
 
 class Sink(Protocol):
@@ -601,6 +584,8 @@ class Decoder:
         try:
             return self._decode(node)
         except _MALFORMED as error:
+            if is_of_user(error):
+                raise
             raise FormatError(f"the checkpoint's Python state is malformed: {error!r}") from error
 
     def _decode(self, node: Json) -> Any:
@@ -667,7 +652,9 @@ class Decoder:
         self._check_pickle()
         import pickle
 
-        return pickle.loads(self.data(node))  # noqa: S301 - the caller asked for it
+        data = self.data(node)
+        with calling():
+            return pickle.loads(data)  # noqa: S301 - the caller asked for it
 
     def _check_pickle(self) -> None:
         if not self._allow_pickle:

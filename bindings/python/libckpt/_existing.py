@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Save of a step that resume() has found: nothing is under way."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+from . import _errors as errors
+from ._engine import Engine, Options, error_class
+from ._native import lib
+from ._save import Save, SaveInfo, _seconds_or_none, level_number
+
+#: Seconds between two looks into the remote store: the first pause, and the longest.
+_PAUSE, _PAUSE_MAX = 0.2, 5.0
+#: Seconds after which a wait without a timeout ends on a rank that does not know more.
+_MOST = 3600.0
+#: Seconds between two looks at what is known here.
+_SLICE = 0.05
+
+
+class ExistingSave(Save):
+    """
+    A step that is committed in the store. Nothing is under way, so that it is staged and local, and
+    all sizes and times in `info` are 0. It is remote when the remote store holds it, as for any
+    other step: a start sends what is not there. Only the remote store itself knows that for
+    certain, so that it is listed, from a thread of its own.
+    """
+
+    def __init__(self, engine: Engine, step: int, generation: int) -> None:
+        super().__init__(engine, step)
+        self._generation = generation
+        self._fenced = self._settled = True
+        self._is_there = False
+        #: why the wait has ended without that
+        self._lost: errors.CheckpointError | None = None
+        #: wait() has raised it
+        self._lost_told = False
+        #: what the last look has failed with
+        self._look_error: Exception | None = None
+        self._listing: _Listing | None = None
+        self._pause = _PAUSE
+        self._next_look = 0.0
+        #: since when it is looked for
+        self._since: float | None = None
+        # Who keeps the store sends what is there.
+        self._sends = engine.rank == (engine.peers[0] if engine.peers else 0)
+
+    @property
+    def info(self) -> SaveInfo:
+        """What is known of it."""
+        known = super().info
+        return known._replace(generation=self._generation, staged=True, local=True)
+
+    def wait(self, level: str = "local", timeout: float | None = None) -> None:
+        """
+        Returns at once, but for "remote": see Save.wait(). Where it is not known whether the step
+        may still come (the remote store cannot be listed, or another rank sends), a wait without
+        a `timeout` ends with WaitTimeoutError after an hour.
+        """
+        number, timeout = level_number(level), _seconds_or_none(timeout)
+        self._guard()
+        if self._is_beneath(number):
+            return
+        end = None if timeout is None else time.monotonic() + timeout
+        if self._lost_told:  # it may have come since
+            self._lost = self._since = None
+            self._lost_told = False
+        while not self._look(limited=end is None):
+            if self._lost is not None:
+                self._lost_told = True
+                raise self._lost
+            left = _SLICE if end is None else end - time.monotonic()
+            if left <= 0:
+                raise errors.WaitTimeoutError(
+                    f"step {self._step}: not there after {timeout:g} s; if that fails, the log "
+                    "says why",
+                    code=-errno.ETIMEDOUT,
+                    errno=errno.ETIMEDOUT,
+                    step=self._step,
+                )
+            # Slices, so that Ctrl-C gets through.
+            time.sleep(min(_SLICE, left))
+
+    def done(self, level: str = "local") -> bool:
+        """
+        True once the step has reached `level`, or will never be in the remote store, or when that
+        cannot be found out (see wait()). Does not wait.
+        """
+        number = level_number(level)
+        self._guard()
+        return self._is_beneath(number) or self._look(limited=True) or self._lost is not None
+
+    def _is_beneath(self, number: int) -> bool:
+        """Whether it has that level for certain. Raises LevelError for one that is not there."""
+        if number in (lib.CKPT_LEVEL_STAGED, lib.CKPT_LEVEL_LOCAL):
+            return True
+        options = self._engine.options
+        there = number == lib.CKPT_LEVEL_REMOTE and options.remote
+        if not there or (options.remote_every and self._step % options.remote_every):
+            what = "remote store" if number == lib.CKPT_LEVEL_REMOTE else "peer"
+            raise errors.LevelError(
+                f"step {self._step} goes to no {what}: wait for 'local'",
+                code=lib.CKPT_ELEVEL,
+                step=self._step,
+            )
+        return False
+
+    def _look(self, *, limited: bool) -> bool:
+        """Whether it is known to be in the remote store. Does not wait; a listing may begin."""
+        if self._is_there or self._lost is not None:
+            return self._is_there
+        stats = self._engine.stats()
+        now = time.monotonic()
+        listing = self._listing
+        if listing is not None and listing.over.is_set():
+            self._listing = None
+            self._hear(listing, stats["remote_code"])
+            self._next_look, self._pause = now + self._pause, min(2 * self._pause, _PAUSE_MAX)
+        if self._is_there or self._lost is not None:
+            return self._is_there
+        if not self._may_be_there(stats):
+            return False
+        self._since = now if self._since is None else self._since
+        if limited and now >= self._since + _MOST:
+            self._end_wait()
+        elif self._listing is None and now >= self._next_look:
+            self._listing = _Listing(self._engine, self._step, self._generation)
+            self._listing.is_last = self._sends and not stats["uploads_waiting"]
+            self._listing.start()
+        return False
+
+    def _may_be_there(self, stats: dict[str, int]) -> bool:
+        """The rank that sends knows when it is worth a look."""
+        newest = stats["remote_generation"], stats["remote_step"]
+        mine = self._generation, self._step
+        return not self._sends or not stats["uploads_waiting"] or newest >= mine
+
+    def _hear(self, listing: _Listing, code: int) -> None:
+        self._is_there, self._look_error = listing.found, listing.error
+        if listing.found or listing.error is not None or not listing.is_last:
+            return
+        # Nothing is on its way any more, and it is not there.
+        kind = error_class(code) if code else errors.StepNotFoundError
+        self._lost = kind(
+            f"step {self._step} is not in {self._engine.options.remote}, and is not on its way "
+            "there: it could not be sent, or was removed there; the log of libckpt says why",
+            code=code or lib.CKPT_ENOSTEP,
+            step=self._step,
+            tier="remote",
+        )
+
+    def _end_wait(self) -> None:
+        why = "" if self._look_error is None else f" ({self._look_error})"
+        who = "this rank" if self._sends else "another rank"
+        self._lost = errors.WaitTimeoutError(
+            f"step {self._step} was not seen in {self._engine.options.remote} within {_MOST:g} s"
+            f"{why}; {who} sends it, and its log says what fails: see to that, and wait again",
+            code=-errno.ETIMEDOUT,
+            errno=errno.ETIMEDOUT,
+            step=self._step,
+        )
+
+
+class _Listing(threading.Thread):
+    """One look at whether the remote store has a step. Nobody waits for it."""
+
+    def __init__(self, engine: Engine, step: int, generation: int) -> None:
+        super().__init__(name="libckpt-listing", daemon=True)
+        self._engine = engine
+        self._wanted = generation, step
+        #: what is not there then will not be
+        self.is_last = False
+        self.found = False
+        self.error: Exception | None = None
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Lists it."""
+        try:
+            self.found = self._look()
+        except errors.StoreNotFoundError:
+            pass  # nothing has been sent yet
+        except Exception as error:
+            self.error = error
+        finally:
+            self.over.set()
+
+    def _look(self) -> bool:
+        run_id = self._engine.run_id()
+        other = Engine(self._engine.options.remote, Options(read_only=True), log_thread=False)
+        try:
+            return other.run_id() == run_id and any(
+                (info.generation, info.step) == self._wanted
+                and info.state == "committed"
+                and not info.going
+                for info in other.steps()
+            )
+        finally:
+            other.close()

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the ranks of a step had that was not what its first rank had.
+
+On another number of ranks each rank gets the values of the first one. The rank that has the number
+of a rank of the step says what of that is lost with it; ranks beyond the number that there are now
+are shared out among them. So each value is looked at once, and most restores look at none: on the
+same number of ranks every rank gets back its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, NamedTuple
+
+from ._engine import Engine, logger
+from ._into import is_tensor, same_bits
+from ._origin import Origin
+from ._ranks import PerRank, is_own
+from ._reader import Memory, Reader, Stored
+from ._slices import reading
+from ._typed import Json, Path, path_text, tag_of
+
+#: Bytes of tensors that are read to be compared. What is beyond that is not.
+_MOST = 64 << 20
+#: Ranks that one rank compares, and bytes of their Python state: a step may be of thousands.
+_RANKS, _META_MOST = 16, 256 << 20
+#: A reader keeps what it has read of each rank.
+_AT_A_TIME = 4
+_PLAIN = {bool, float, int, str, type(None)}
+
+
+class Found(NamedTuple):
+    """What the comparison has come to."""
+
+    #: where ranks had another value than the first one
+    names: list[str]
+    #: what is too large to be compared
+    large: list[str]
+    #: how many ranks were not compared
+    ranks_left: int
+
+
+def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Found:
+    """
+    Where ranks that this one answers for had another value than the first one, whose values this
+    rank has got. Raises nothing: the restore is done.
+    """
+    values = _Values()
+    left: list[int] = []
+    try:
+        if origin.meta is not None and origin.node is None:
+            engine = reader.engine
+            left += (
+                rank
+                for rank in range(engine.rank, reader.world, engine.world)
+                if rank != origin.rank and reader.away(rank) is None
+            )
+            _compare(values, left, reader, origin, stored)
+    except Exception as error:
+        logger.info("step %d: not all that ranks had is compared: %s", reader.step, error)
+    return Found(list(values.names), list(values.large), len(left))
+
+
+def _compare(
+    values: _Values, left: list[int], reader: Reader, origin: Origin, stored: dict[str, Stored]
+) -> None:
+    """Takes the ranks that it has compared off the list `left`."""
+    if origin.own is not None and left[:1] == [reader.engine.rank]:
+        values.compare(_state_of(origin), origin.own["state"], None)
+        del left[0]
+    if not left and not values.pairs:
+        return
+    # With an engine and readers of its own: no restore is to fail of it, and what they keep goes.
+    place = reader.engine.path, reader.engine.rank, reader.engine.world
+    with reading(*place) as engine:
+        used, chosen = 0, left[:_RANKS]
+        for first in range(0, len(chosen), _AT_A_TIME):
+            with Reader(engine, reader.step) as again:
+                if again.generation != reader.generation:
+                    return
+                for rank in chosen[first : first + _AT_A_TIME]:
+                    if used + again.meta_bytes >= _META_MOST:
+                        break
+                    meta = again.meta(rank)
+                    if meta is not None:
+                        values.compare(_state_of(origin), meta["state"], None)
+                    left.remove(rank)
+                used += again.meta_bytes
+        values.compare_tensors(engine, reader, stored)
+
+
+def _state_of(origin: Origin) -> Json:
+    assert origin.meta is not None
+    return origin.meta["state"]
+
+
+class _Values:
+    """Two Python states, side by side."""
+
+    def __init__(self) -> None:
+        #: what differs, each once
+        self.names: dict[str, None] = {}
+        #: what is too large to be compared, each once
+        self.large: dict[str, None] = {}
+        #: tensors that each rank had of its own: where, the first rank's, the other's
+        self.pairs: list[tuple[str, str, str]] = []
+
+    def compare(self, a: Json, b: Json, path: Path) -> None:
+        """Notes what differs in what stands at `path`."""
+        if a is b or a == b:
+            return
+        if type(a) is dict and type(b) is dict:
+            self._compare_dicts(a, b, path)
+        elif type(a) is list and type(b) is list and len(a) == len(b) and not _is_plain(a):
+            for number, (one, other) in enumerate(zip(a, b, strict=True)):
+                self.compare(one, other, (path, number))
+        else:
+            self._add(path)
+
+    def _add(self, path: Path) -> None:
+        self.names[path_text(path)] = None
+
+    def _compare_dicts(self, a: dict[str, Json], b: dict[str, Json], path: Path) -> None:
+        tag = tag_of(a)
+        if tag != tag_of(b):
+            self._add(path)
+        elif tag is None:
+            self._compare_keys(a, b, path)
+        elif tag == "$tensor":
+            self._compare_names(a[tag], b[tag], path)
+        elif tag == "$json":
+            self.compare(json.loads(a[tag]), json.loads(b[tag]), path)
+        elif tag == "$module":
+            # Of tensors the engine has compared what all ranks must have alike.
+            self._compare_keys(a[tag]["extra"], b[tag]["extra"], path)
+        elif tag == "$optimizer":
+            self._compare_optimizers(a[tag], b[tag], path)
+        elif tag == "$object":
+            if a[tag]["class"] != PerRank.__qualname__:
+                for part in ("state", "generator"):
+                    self.compare(a[tag].get(part), b[tag].get(part), path)
+        else:
+            self._compare_tagged(a[tag], b[tag], path)
+
+    def _compare_tagged(self, a: Json, b: Json, path: Path) -> None:
+        """What is not in the state under a name of its own has the name of what it is in."""
+        inside = _Values()
+        inside.compare(a, b, path)
+        self.pairs += ((path_text(path), one, other) for _, one, other in inside.pairs)
+        if inside.names:
+            self._add(path)
+
+    def _compare_keys(self, a: dict[str, Json], b: dict[str, Json], path: Path) -> None:
+        for key in {**a, **b}:
+            if key in a and key in b:
+                self.compare(a[key], b[key], (path, key))
+            else:
+                self._add((path, key))
+
+    def _compare_names(self, a: Json, b: Json, path: Path) -> None:
+        if is_own(a) and is_own(b):
+            self.pairs.append((path_text(path), a, b))
+        elif a != b:
+            self._add(path)
+
+    def _compare_optimizers(self, a: dict[str, Json], b: dict[str, Json], path: Path) -> None:
+        groups = zip(a["groups"], b["groups"], strict=False)
+        for number, (one, other) in enumerate(groups):
+            where = ((path, "param_groups"), number)
+            self.compare(one["options"], other["options"], where)
+        if a["params"] == b["params"]:
+            self.compare(a["values"], b["values"], (path, "state"))
+        for part in ("other", "extra"):
+            self.compare(a[part], b[part], path)
+
+    def compare_tensors(self, engine: Engine, reader: Reader, stored: dict[str, Stored]) -> None:
+        """Reads what ranks had of their own, with another engine."""
+        pairs, left = [], _MOST
+        for name, a, b in self.pairs:
+            one, other = stored.get(a), stored.get(b)
+            if name in self.names or one is None or other is None:
+                continue
+            if (one.dtype, one.shape) != (other.dtype, other.shape):
+                self.names[name] = None
+                continue
+            left -= one.nbytes + other.nbytes
+            if left < 0:
+                self.large[name] = None
+            else:
+                pairs.append((name, a, b))
+        if not pairs:
+            return
+        kind = "torch" if "torch" in sys.modules else "numpy"
+        with Reader(engine, reader.step) as again:
+            if again.generation != reader.generation:
+                return
+            memory = Memory(again, again.tensors())
+            read = [(name, memory.want(a, kind), memory.want(b, kind)) for name, a, b in pairs]
+            again.read()
+        self.names.update({name: None for name, a, b in read if not _same(a, b)})
+
+
+def _is_plain(values: list[Json]) -> bool:
+    return set(map(type, values)) <= _PLAIN
+
+
+def _same(a: Any, b: Any) -> bool:
+    if is_tensor(a):
+        return same_bits(a, b)
+    return bool(a.tobytes() == b.tobytes())
