@@ -27,14 +27,16 @@ def turn(path: str, wait: Callable[[], object]) -> Iterator[None]:
     Waits for the turn, and has it. `wait` is called while another process has it: it waits a
     little, and may raise. Where the file cannot be made, nobody is waited for.
     """
-    name, pid = turn_file(path), os.getpid()
+    pid = os.getpid()
+    name = ""
     held: int | None = None
     try:
         while True:
             try:
+                name = name or turn_file(path)
                 held = _try(name)
             except OSError as error:
-                logger.debug("%s: nobody is waited for: %s", name, error)
+                logger.debug("%s: nobody is waited for: %s", name or path, error)
                 break
             if held is not None:
                 break
