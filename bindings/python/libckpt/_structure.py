@@ -7,10 +7,10 @@ in one process, are equal if it was built in the same way both times.
 from __future__ import annotations
 
 import sys
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._into import is_tensor
+from ._modules import walk
 from ._specials import is_module, is_optimizer, is_stateful
 from ._typed import NESTING_MAX
 
@@ -85,13 +85,9 @@ class _Marks:
     def _module(self, module: torch.nn.Module) -> int:
         # Which of the names are one tensor is part of it.
         seen: dict[int, int] = {}
-        named = chain(
-            module.named_parameters(remove_duplicate=False),
-            module.named_buffers(remove_duplicate=False),
-        )
         marks = [
             (name, self._tensor(tensor), seen.setdefault(id(tensor), len(seen)))
-            for name, tensor in named
+            for name, tensor in walk(module)
         ]
         return hash((type(module), tuple(marks)))
 
