@@ -338,7 +338,7 @@ def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:
         error = _load._reason_to_pass(info)
         assert error is not None
         assert error.step == 7
-        assert _load._is_unreadable(error) is passed
+        assert _load.is_unreadable(error) is passed
         assert _load._reason_to_pass(info._replace(passed_over=False)) is None
 
 

@@ -397,6 +397,8 @@ class Engine:
         #: what the ranks of several nodes mean by their names
         self.names = ranks.names() if ranks else None
         self._service = ranks.service if ranks else None
+        #: what its end says in the log is for debugging only
+        self.hushed = False
         self.pid = os.getpid()
         self.ptr: Any = None
         #: What a GPU may still read: until the save is durable, and if it fails until the next one
@@ -572,7 +574,7 @@ class Engine:
             return
         lib.ckpt_engine_quiet(ptr)
         if self._thread is None or not self._thread_runs():
-            forward(ptr)
+            forward(ptr, hushed=self.hushed)
         elif self._thread is threading.current_thread():
             # A finalizer may run on the log thread itself: it is not inside the engine now, and
             # must not enter it again.
@@ -705,8 +707,11 @@ def _forward_forever(ptr: Any, stop: threading.Event) -> None:
             return
 
 
-def forward(ptr: Any) -> None:
-    """Hands on the log lines that wait."""
+def forward(ptr: Any, *, hushed: bool = False) -> None:
+    """Hands on the log lines that wait; `hushed`: at level DEBUG."""
     record = new_struct("ckpt_log_record")
     while lib.ckpt_engine_log(ptr, 0, record) == 0:
-        _emit(record)
+        if hushed:
+            logger.debug("%s", text(record.message))
+        else:
+            _emit(record)

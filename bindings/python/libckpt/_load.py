@@ -181,7 +181,7 @@ _DAMAGE = {
 }
 
 
-def _is_unreadable(error: CheckpointError) -> bool:
+def is_unreadable(error: CheckpointError) -> bool:
     """True if an older step may still be good."""
     return isinstance(error, (IntegrityError, IncompleteError, FormatError)) or (
         isinstance(error, StorageError) and error.errno in _DAMAGE
@@ -249,7 +249,7 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
                 continue
             # What Python itself found, this rank alone has found.
             found = caught.step if caught.code else None
-            if not _is_unreadable(caught) or found is None or met[found] == most:
+            if not is_unreadable(caught) or found is None or met[found] == most:
                 raise
             met[found] += 1
             if caught.mended or (engine.options.remote and engine.rank > 0):
@@ -321,7 +321,7 @@ def _read_latest(
         except StepNotFoundError as caught:
             raise _RemovedError(caught) from caught
         except CheckpointError as caught:
-            if not _is_unreadable(caught):
+            if not is_unreadable(caught):
                 raise
             passed[key] = caught
             _pass_over(engine, info.step, caught)

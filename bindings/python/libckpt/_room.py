@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether there is room for a state."""
+"""Whether there is room for a state, and memory."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _errors as errors
@@ -40,6 +40,51 @@ def check_room(directory: str, state: dict[str, Any]) -> None:
             code=-errno.ENOSPC,
             errno=errno.ENOSPC,
         )
+
+
+def memory_left() -> int:
+    """
+    Bytes of memory that this process can still take: what the machine has available, and what the
+    limits of its control groups leave. What the kernel does not say sets no bound.
+    """
+    left = [_field("/proc/meminfo", "MemAvailable:") * 1024]
+    for line in _text("/proc/self/cgroup").splitlines():
+        _, kinds, group = line.split(":", 2)
+        if kinds == "":
+            names = ("memory.max", "memory.current", "inactive_file")
+            left += _left_of_groups("/sys/fs/cgroup", group, *names)
+        elif "memory" in kinds.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            left += _left_of_groups("/sys/fs/cgroup/memory", group, *names)
+    return min((bytes_ for bytes_ in left if bytes_ >= 0), default=sys.maxsize)
+
+
+def _left_of_groups(root: str, group: str, most: str, used: str, cached: str) -> Iterator[int]:
+    """Of the group and all around it. In a container the path may be one of the host."""
+    parts = [part for part in group.split("/") if part]
+    for count in range(len(parts) + 1):
+        where = os.path.join(root, *parts[:count])
+        limit, now = _text(f"{where}/{most}").strip(), _text(f"{where}/{used}").strip()
+        if limit.isdecimal() and now.isdecimal():
+            cache = max(0, _field(f"{where}/memory.stat", cached))
+            yield max(0, int(limit) - max(0, int(now) - cache))
+
+
+def _field(path: str, key: str) -> int:
+    """The number behind a key that begins a line; negative: there is none."""
+    for line in _text(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == key and words[1].isdecimal():
+            return int(words[1])
+    return -1
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _bytes_of(value: Any, seen: set[int], depth: int) -> int:

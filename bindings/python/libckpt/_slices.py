@@ -25,13 +25,25 @@ Dims = tuple[int, ...]
 _ALIGN = 64
 #: Staging memory of an engine that only reads.
 _READING = 64 << 20
+#: So often in a row a part is given up and read again.
+_TRIES = 10
+
+
+class AgainError(Exception):
+    """`stop` raises it: what is being read is given up, and read again after a rest."""
 
 
 @contextlib.contextmanager
-def reading(path: str, rank: int, world: int) -> Iterator[Engine]:
-    """The store at `path`, as one rank sees it, for reading only and without the other ranks."""
-    options = Options(read_only=True, pool_bytes=_READING)
+def reading(
+    path: str, rank: int, world: int, *, io: str = "auto", hushed: bool = False
+) -> Iterator[Engine]:
+    """
+    The store at `path`, as one rank sees it, for reading only and without the other ranks. What
+    `hushed` logs is at level DEBUG: its errors are exceptions.
+    """
+    options = Options(read_only=True, pool_bytes=_READING, io=io)
     engine = Engine(path, options, log_thread=False)
+    engine.hushed = hushed
     engine.rank, engine.world = rank, world
     try:
         yield engine
@@ -110,7 +122,8 @@ def rounds(bounds: Iterable[Bound], most: int) -> Iterator[list[Piece]]:
 class Slices:
     """
     Reads what is bound, `most` bytes at a time. `stop` is called now and then while it is read, and
-    `rest` before each time, with the seconds that the last one took. Both may raise.
+    `rest` before each time, with the seconds that the last one took. Both may raise; AgainError
+    comes out only if the same part was given up too often.
     """
 
     def __init__(
@@ -147,21 +160,35 @@ class Slices:
         view = memoryview(memory)
         took = 0.0
         for pieces in rounds(bounds, self._most):
-            if self._rest is not None:
-                self._rest(took)
-            began = time.perf_counter()
-            self._read_round(pieces, base)
-            took = time.perf_counter() - began
+            took = self._read_patiently(pieces, base, took)
             if look is not None:
                 for piece in pieces:
                     look(piece, view[piece.offset : piece.offset + piece.nbytes])
 
+    def _read_patiently(self, pieces: list[Piece], base: int, took: float) -> float:
+        """The seconds that it took."""
+        tries = 0
+        while True:
+            if self._rest is not None:
+                self._rest(took)
+            began = time.perf_counter()
+            try:
+                self._read_round(pieces, base)
+            except AgainError:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                continue
+            return time.perf_counter() - began
+
     def _read_round(self, pieces: list[Piece], base: int) -> None:
         with Reader(self._engine, self._step) as reader:
             for piece in pieces:
+                if self._stop is not None:
+                    self._stop()
                 reader.bind(piece.bound.name, piece.described(base), None)
-                self.nbytes += piece.nbytes
             reader.read(stop=self._stop)
+        self.nbytes += sum(piece.nbytes for piece in pieces)
 
     def fill(self, bounds: Iterable[Bound]) -> None:
         """Reads what is bound to where it is bound."""
