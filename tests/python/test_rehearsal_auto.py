@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gc
 import logging
 import mmap
 import os
+import struct
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -20,8 +23,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, flip, shards
+from conftest import assert_same, flip, shards, step_directory
 from libckpt._dtypes import item_bytes, torch_numbers
+from libckpt._room import memory_left
+from libckpt._structure import mark
 from libckpt._turn import turn_file
 from test_rehearsal import Forgets, Refuses, everything, generators
 from waiting import finished, until
@@ -37,6 +42,24 @@ def turn_taken(store: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
         os.unlink(file.name)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """The step is opened, and nothing is read of it."""
+    goes_on = threading.Event()
+    read = _slices.Slices.read
+
+    def late(*args: Any) -> None:
+        goes_on.wait()
+        read(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_slices.Slices, "read", late)
+        try:
+            yield
+        finally:
+            goes_on.set()
 
 
 def rehearsing() -> bool:
@@ -80,8 +103,10 @@ def said_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(autouse=True)
-def _all_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def _all_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "libckpt")
+    monkeypatch.setattr(_rehearsal, "_RETENTION", 0.0)
+    monkeypatch.setattr(_rehearsal, "memory_left", lambda: 1 << 40)
 
 
 def test_the_first_step_is_tried_once(
@@ -127,7 +152,7 @@ def test_damage_is_told_and_nothing_is_kept(
     gc.collect()
     gc.disable()
     try:
-        with turn_taken(store):
+        with held():
             ckpt.save(1).wait()
             opens(ckpt)
             flip(shards(store)[0], shards(store)[0].stat().st_size - 1000)
@@ -136,10 +161,62 @@ def test_damage_is_told_and_nothing_is_kept(
         assert [ref() for ref in buffers] == [None]
     finally:
         gc.enable()
-    assert "resume() would fail: IntegrityError: " in said
+    assert "step 1 of" in said
+    assert "cannot be restored from here: IntegrityError: " in said
+    assert "mends" not in said
     assert shards(store)[0].name in said
     assert ("ERROR", said) in said_of(caplog)
     assert ckpt._core.rehearsal._attempt is None or ckpt._core.rehearsal._attempt.plan is None
+
+
+@pytest.mark.parametrize("harm", ["cut", "lost", "unreadable"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_files_that_cannot_be_read_are_told(
+    opened: Any,
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    harm: str,
+    remote: bool,
+) -> None:
+    more = {"remote": store.parent / "remote"} if remote else {}
+    ckpt = opened({"weights": torch.arange(50_000)}, rehearse=True, **more)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise libckpt.StorageError("bad disk", code=-errno.EIO, errno=errno.EIO)
+
+    with held():
+        ckpt.save(1).wait()
+        opens(ckpt)
+        if harm == "cut":
+            os.truncate(shards(store)[0], 4096)
+        elif harm == "lost":
+            shards(store)[0].unlink()
+        else:
+            monkeypatch.setattr(_slices.Reader, "read", fail)
+    (said,) = go_on(ckpt)
+    assert "cannot be restored from here: " in said
+    assert ("resume() mends it from there" in said) == remote
+    assert ("ERROR", said) in said_of(caplog)
+
+
+def test_what_is_missing_of_a_step_that_is_removed_is_no_finding(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        (step_directory(store, 1) / "manifest.json").unlink()
+        raise libckpt.IncompleteError("a shard is missing")
+
+    monkeypatch.setattr(_slices.Reader, "read", fail)
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    ckpt.save(1).wait()
+    opens(ckpt)
+    until(ckpt._core.rehearsal._attempt.read.is_set, "it to be missed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ckpt.step(2)
+    assert {level for level, _ in said_of(caplog)} == {"INFO"}
 
 
 def test_what_is_not_as_it_was_is_not_compared(
@@ -212,7 +289,7 @@ def test_objects_are_not_called(opened: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def fail_to_open(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(_rehearsal, "reading", refuse)
@@ -284,9 +361,10 @@ def test_saves_that_are_under_way_come_first(
 
     monkeypatch.setattr(_rehearsal, "_has_ended", has_ended)
     ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
-    ckpt.save(1).wait()
-    opens(ckpt)
-    ckpt.save(2).wait()
+    with held():
+        ckpt.save(1).wait()
+        opens(ckpt)
+        ckpt.save(2, {"other": 1}).wait()
     attempt = ckpt._core.rehearsal._attempt
     until(lambda: len(asked) > 3 or attempt.read.is_set(), "it to look")
     assert not attempt.read.is_set()
@@ -295,12 +373,202 @@ def test_saves_that_are_under_way_come_first(
     assert "the step fits the state" in said_of(caplog)[-1][1]
 
 
+def test_what_is_read_while_a_save_begins_is_given_up_and_read_again(
+    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, saved = threading.Event(), threading.Event()
+    read = _slices.Reader.read
+    given_up: list[int] = []
+
+    def late(reader: Any, stop: Any) -> None:
+        reads.set()
+        saved.wait()
+        try:
+            stop()
+        except _slices.AgainError:
+            given_up.append(reader.step)
+            raise
+        read(reader, stop=stop)
+
+    monkeypatch.setattr(_slices.Reader, "read", late)
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    ckpt.save(1).wait()
+    opens(ckpt)
+    until(reads.is_set, "it to be read")
+    ckpt.save(2)
+    saved.set()
+    assert go_on(ckpt) == []
+    assert given_up == [1]
+    assert "the step fits the state" in said_of(caplog)[-1][1]
+
+
+def test_nothing_is_held_while_a_save_may_remove_steps(
+    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_rehearsal, "_RETENTION", 3600.0)
+    ckpt = opened({"weights": torch.ones(3)}, keep_last=1, rehearse=True)
+    ended = ckpt._core.rehearsal._ended
+    waits: list[float] = []
+    real = ended.wait
+
+    def wait(timeout: float) -> bool:
+        waits.append(timeout)
+        return bool(real(timeout))
+
+    ended.wait = wait
+    with turn_taken(store):
+        ckpt.save(1).wait()
+        ckpt.step(1)
+        attempt = ckpt._core.rehearsal._attempt
+        ckpt.save(2).wait()
+    until(lambda: 3600.0 in waits or attempt.read.is_set(), "it to wait for the removal")
+    assert attempt.plan is None
+    assert not attempt.read.is_set()
+    ckpt.close()
+    until(lambda: not rehearsing(), "its thread to end")
+
+
+def test_a_removal_that_it_meets_is_no_warning(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, *[0] * 4)
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    with contextlib.ExitStack() as stack:
+        with held():
+            ckpt.save(1).wait()
+            opens(ckpt)
+            attempt = ckpt._core.rehearsal._attempt
+            path = step_directory(store, 1) / "manifest.json"
+            file = stack.enter_context(open(path, "r+b"))
+
+            def locked() -> bool:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+                    return True
+                return False
+
+            until(locked, "the step to be closed")
+        until(attempt.read.is_set, "it to be missed")
+    assert attempt.removed
+    assert {record.levelname for record in caplog.records} == {"INFO"}, caplog.text
+
+
+@pytest.mark.parametrize(
+    "why", ["too many tensors", "of memory are left", "more than 0 steps", "of another run"]
+)
+def test_what_costs_too_much_is_left_out(
+    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if "tensors" in why:
+        monkeypatch.setattr(_rehearsal, "_TENSORS", 3)
+    elif "memory" in why:
+        monkeypatch.setattr(_rehearsal, "memory_left", lambda: 1 << 20)
+    elif "run" in why:
+        monkeypatch.setattr(_rehearsal.Engine, "run_id", lambda engine: str(id(engine)))
+    else:
+        monkeypatch.setattr(_rehearsal, "_STEPS_OF_STORE", 0)
+    ckpt = opened({"many": [torch.ones(3) for _ in range(4)]}, rehearse=True)
+    ckpt.save(1).wait()
+    assert go_on(ckpt) == []
+    ((level, said),) = said_of(caplog)
+    assert level == "INFO"
+    assert "was not read: " in said
+    assert why in said
+
+
+def test_memory_that_is_left_is_known() -> None:
+    assert 0 < memory_left() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_program_may_go_to_another_directory(
+    opened: Any, store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(store.parent)
+    ckpt = opened({"weights": torch.ones(3)}, path=store.name, io="threads", rehearse=True)
+    elsewhere = store.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    used: list[str] = []
+    steps = _rehearsal.Engine.steps
+
+    def note(engine: Any) -> Any:
+        used.append(engine.options.io)
+        return steps(engine)
+
+    monkeypatch.setattr(_rehearsal.Engine, "steps", note)
+    ckpt.save(1).wait()
+    assert go_on(ckpt) == []
+    assert "the step fits the state" in said_of(caplog)[-1][1]
+    assert used == ["threads"]
+
+
+def test_a_checkpointer_that_is_collected_on_its_thread_ends(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    kept: list[Any] = []
+
+    def rest(rehearsal: Any, _took: float) -> None:
+        with rehearsal._ended._cond:  # as in its wait()
+            kept.pop()()
+        over.set()
+
+    monkeypatch.setattr(_rehearsal.Rehearsal, "_rest", rest)
+    ckpt = libckpt.Checkpointer(store, {"weights": torch.ones(3)}, pool_bytes=1 << 20)
+    core = ckpt._core
+    kept.append(ckpt._finalizer)
+    ckpt.save(1).wait()
+    ckpt.step(2)
+    until(over.is_set, "the finalizer to return")
+    until(lambda: core.engine.closed, "the engine to be closed")
+
+
+def test_it_needs_no_place_for_temporary_files(
+    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> str:
+        raise FileNotFoundError(errno.ENOENT, "no usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    ckpt.save(1).wait()
+    assert go_on(ckpt) == []
+    assert "the step fits the state" in said_of(caplog)[-1][1]
+
+
+def test_nothing_is_kept_of_one_that_was_ended_meanwhile(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
+    rehearsal = ckpt._core.rehearsal
+    plan = _rehearsal._Plan
+
+    def late(*args: Any, **options: Any) -> Any:
+        made = plan(*args, **options)
+        rehearsal.stop()
+        return made
+
+    monkeypatch.setattr(_rehearsal, "_Plan", late)
+    ckpt.save(1).wait()
+    ckpt.step(2)
+    attempt = rehearsal._attempt
+    until(attempt.read.is_set, "its thread to end")
+    assert attempt.plan is None
+
+
+def test_modules_are_not_called() -> None:
+    class Own(torch.nn.Linear):
+        def named_parameters(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("it is not to be called")
+
+    mark({"model": Own(3, 2)}, 10)
+
+
 def test_many_tensors_are_read_only(
     opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_rehearsal, "_TENSORS", 3)
-    state = {"many": [torch.ones(3) for _ in range(4)]}
-    ckpt = opened(state, rehearse=True)
+    ckpt = opened({"many": [torch.ones(3)] * 4}, rehearse=True)  # one that is written
     ckpt.save(1).wait()
     assert go_on(ckpt) == []
     assert "the state was not compared: it has more than 3 tensors" in said_of(caplog)[-1][1]
@@ -320,6 +588,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import libckpt
+libckpt._rehearsal._MEMORY = 0
 logging.basicConfig(level=logging.INFO)
 with libckpt.Checkpointer({str(store)!r}, {{"n": 1, "data": b"x" * 9000}}) as ckpt:
     ckpt.save(1).wait()
@@ -335,7 +604,7 @@ with libckpt.Checkpointer({str(store)!r}, {{"n": 1, "data": b"x" * 9000}}) as ck
 
 def test_a_close_that_raises_its_warning_has_closed(opened: Any, store: Path) -> None:
     ckpt = opened({"weights": torch.arange(50_000)}, rehearse=True)
-    with turn_taken(store):
+    with held():
         ckpt.save(1).wait()
         opens(ckpt)
         flip(shards(store)[0], shards(store)[0].stat().st_size - 1000)
@@ -363,7 +632,7 @@ def test_steps_that_are_removed_are_no_finding(
                 ckpt.save(first).wait()
                 ckpt.step(first + 1)
                 attempt = rehearsal._attempt
-                until(lambda: attempt.plan is not None, "the step to be opened")  # noqa: B023
+                assert rehearsing()
                 for step in (first + 2, first + 3):
                     ckpt.save(step).wait()
                 until(lambda: not list(store.glob(f"g*/step-{first:010d}")), "it to go")  # noqa: B023
@@ -388,7 +657,7 @@ def test_the_next_step_is_tried_when_one_was_removed_and_close_ends_it(
     until(lambda: ckpt.step(4) is None and rehearsal._attempt is None, "it to be missed")
     with turn_taken(store):
         ckpt.save(5).wait()
-        opens(ckpt)
+        ckpt.step(6)
         assert rehearsing()
         closing = threading.Thread(target=ckpt.close)
         closing.start()

@@ -25,7 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from waiting import until
 
 import libckpt
-from libckpt import _slices
+from libckpt import _rehearsal, _slices
 
 #: name, and bytes of the boxes of it
 Bytes = dict[str, int]
@@ -119,6 +119,7 @@ def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[st
         libckpt.Checkpointer(store, trained(layout), **options) as ckpt,
     ):
         patch.setattr(_slices.Slices, "_read_round", note)
+        patch.setattr(_rehearsal, "_MEMORY", 0)
         ckpt.save(1).wait()
         said = be_tried(ckpt)
     return read, wrote(store), said, heard.lines
@@ -139,7 +140,11 @@ def test_every_byte_is_read_by_who_wrote_it(tmp_path: Path, layout: str, nodes: 
 
 def damaged(place: Path) -> list[str]:
     store = place / "store"
-    with libckpt.Checkpointer(store, trained("hsdp"), pool_bytes=1 << 20) as ckpt:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        libckpt.Checkpointer(store, trained("hsdp"), pool_bytes=1 << 20) as ckpt,
+    ):
+        patch.setattr(_rehearsal, "_MEMORY", 0)
         with turn_taken(store):
             ckpt.save(1).wait()
             ckpt.step(2)
@@ -153,4 +158,4 @@ def damaged(place: Path) -> list[str]:
 def test_who_wrote_what_is_damaged_says_so(tmp_path: Path) -> None:
     found = together(4, tmp_path, damaged, tmp_path)
     assert [len(said) for said in found] == [0, 0, 1, 0], found
-    assert "rank 2 of 4 is saved, and resume() would fail: IntegrityError" in found[2][0]
+    assert "rank 2 of 4 cannot be restored from here: IntegrityError" in found[2][0]

@@ -272,8 +272,9 @@ class Checkpointer:
         step is compared with the state, and each rank reads and verifies what it has written, 256
         MiB at a time and one rank of a node after the other. The state is not touched, and no
         object's load_state_dict() is called: libckpt.rehearse() does that. A CheckpointWarning says
-        if resume() would fail; what was not tried is in the log. docs/states.md says more. Nothing
-        is tried after a resume() that has found a step. False: nothing is tried.
+        if the step is damaged or resume() would fail; what was not tried is in the log. A state of
+        very many tensors is left out. docs/states.md says more. Nothing is tried after a resume()
+        that has found a step. False: nothing is tried.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all
@@ -537,8 +538,8 @@ class Checkpointer:
             self._judge(error)
             return save
         self._core.saves.append(save)
-        if same and self._core.rehearsal is not None:
-            self._core.rehearsal.note(save, state, snapshot.blocks)
+        if self._core.rehearsal is not None:
+            self._core.rehearsal.note(save, state if same else None, snapshot.blocks)
         self._last = save if same else None
         save._loop_time = time.perf_counter() - start
         return save

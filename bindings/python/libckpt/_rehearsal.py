@@ -21,11 +21,14 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _errors as errors
+from ._door import Helper
 from ._engine import Engine, logger
 from ._gpus import CPU
+from ._load import is_unreadable
 from ._native import lib
 from ._restore import _has_special, _Live
-from ._slices import Bound, Slices, reading
+from ._room import memory_left
+from ._slices import AgainError, Bound, Slices, reading
 from ._structure import TooManyError, mark
 from ._throwaway import Copier, UntriedError
 from ._trial import Trial, TrialReader
@@ -41,26 +44,34 @@ if TYPE_CHECKING:
 
 #: Bytes that are read at a time.
 _SLICE = 256 << 20
-#: The comparison takes the loop's time: so many tensors of the state are compared, and steps with
-#: so many tensors of all ranks.
-_TENSORS = 10_000
-_TENSORS_OF_ALL = 200_000
+#: Each tensor takes 0.1 ms of the loop's time when it is compared, and 30 KiB when it is read. So
+#: many of the state are compared, and so many of this rank are read; a step is compared that has so
+#: many of all ranks.
+_TENSORS = 5_000
+_TENSORS_OF_ALL = 20_000
+#: Each part that is read looks through the store. One with more steps is left alone.
+_STEPS_OF_STORE = 20
+#: Bytes of memory that must be left. It takes half of that at most.
+_MEMORY = 1 << 30
 #: Seconds between looks whether it is this process's turn, or the save has ended.
 _PAUSE = 0.2
+#: Seconds after the end of a save in which older steps may be removed.
+_RETENTION = 2.0
 #: Seconds that the end waits for the thread, which looks ten times a second whether it is to end.
 _END = 2.0
 #: So many steps are tried, where they are removed before they are read.
 _STEPS = 3
 #: Parts of the state that the log lists.
 _LISTED = 10
-#: What resume() would raise of the step itself.
-_FINDINGS = (errors.FormatError, errors.IntegrityError, errors.MismatchError)
-_REMOVED = (errors.StepNotFoundError, errors.StoreNotFoundError)
 _CHANGED = "the state is not built as it was when it was saved"
 
 
 class _StoppedError(Exception):
     """Nobody needs it any more."""
+
+
+class _LeftOutError(Exception):
+    """It is not read. The text says why, and is no warning."""
 
 
 class _NoCopies(Copier):
@@ -133,6 +144,8 @@ class Rehearsal:
 
     def __init__(self, engine: Engine, *, allow_pickle: bool) -> None:
         self._engine = engine
+        #: the program may go to another directory
+        self._path = os.path.abspath(engine.path)
         self._allow_pickle = allow_pickle
         self._pid = os.getpid()
         self._ended = threading.Event()
@@ -140,6 +153,8 @@ class Rehearsal:
         self._attempts = 0
         #: the save that was started last; None: nobody needs to know
         self._newest: Save | None = None
+        #: a save that has ended, and has removed what it removes
+        self._calm: Save | None = None
         #: warnings that are still to be given
         self._found: collections.deque[str] = collections.deque()
 
@@ -148,12 +163,12 @@ class Rehearsal:
         """Nothing is tried any more."""
         return self._ended.is_set()
 
-    def note(self, save: Save, state: dict[str, Any], blocks: list[Block]) -> None:
-        """A save of the state has started."""
+    def note(self, save: Save, state: dict[str, Any] | None, blocks: list[Block]) -> None:
+        """A save has started. `state`: that of the Checkpointer; None: the save is of another."""
         if self.over or os.getpid() != self._pid:
             return
         self._newest = save
-        if self._attempt is not None:
+        if self._attempt is not None or state is None:
             return
         built: int | None = None
         try:
@@ -175,7 +190,7 @@ class Rehearsal:
             try:
                 self._advance(attempt, state)
             except Exception as error:
-                self._judge(attempt, error)
+                self._judge(attempt, error, compared=True)
                 self.stop()
         self._tell()
 
@@ -197,11 +212,16 @@ class Rehearsal:
             return
         attempt.generation = attempt.save.info.generation
         attempt.began = time.perf_counter()
-        thread = threading.Thread(
+        self._calm = attempt.save
+        # A finalizer that finds itself on it waits for no lock that it holds.
+        attempt.thread = Helper(
             target=self._run, args=(attempt,), name="libckpt-rehearsal", daemon=True
         )
-        thread.start()
-        attempt.thread = thread  # one that has not started cannot be waited for
+        try:
+            attempt.thread.start()
+        except Exception:
+            attempt.thread = None
+            raise
 
     def _compare(self, attempt: _Attempt, plan: _Plan, state: dict[str, Any]) -> None:
         if not _is_built_so(state, attempt.built):
@@ -255,16 +275,29 @@ class Rehearsal:
             f"; not tried: {'; '.join(untried)}" if untried else "",
         )
 
-    def _judge(self, attempt: _Attempt, error: Exception) -> None:
-        """Any thread. Keeps nothing of the error but its text."""
+    def _judge(self, attempt: _Attempt, error: Exception, *, compared: bool) -> None:
+        """
+        Any thread. Keeps nothing of the error but its text. `compared`: the comparison found it,
+        and not the reading.
+        """
         attempt.failed = True
         where = self._where(attempt)
-        if isinstance(error, _FINDINGS):
-            message = f"{where} is saved, and resume() would fail: {type(error).__name__}: {error}"
-            logger.error("%s", message)
-            self._found.append(message)
-        else:
+        if not _is_finding(error):
             self._say_failed(where, error)
+            return
+        said = f"{type(error).__name__}: {error}"
+        options = self._engine.options
+        if compared:
+            message = f"{where} is saved, and resume() would fail: {said}"
+        elif options.remote and not options.node_store:
+            message = (
+                f"{where} cannot be restored from here: {said}. If {options.remote} has it whole, "
+                "resume() mends it from there"
+            )
+        else:
+            message = f"{where} cannot be restored from here: {said}"
+        logger.error("%s", message)
+        self._found.append(message)
 
     def _say_failed(self, where: str, error: Exception) -> None:
         logger.warning(
@@ -285,7 +318,7 @@ class Rehearsal:
         if os.getpid() != self._pid:  # its thread may have had the event's lock at the fork
             return
         self._ended.set()
-        self._newest = None
+        self._newest = self._calm = None
         attempt = self._attempt
         if attempt is not None:
             attempt.plan = None
@@ -297,7 +330,7 @@ class Rehearsal:
         attempt = self._attempt
         thread = None if attempt is None else attempt.thread
         own = thread is threading.current_thread() or os.getpid() != self._pid
-        if thread is not None and not own:
+        if thread is not None and thread.ident is not None and not own:
             thread.join(_END)
 
     # The thread.
@@ -311,60 +344,127 @@ class Rehearsal:
         self._heed()
 
     def _run(self, attempt: _Attempt) -> None:
+        where = self._where(attempt)
         try:
             self._try(attempt, list(attempt.blocks))
-        except _StoppedError:
+        except (_StoppedError, errors.ClosedError):
             attempt.failed = True
-            logger.info(
-                "%s was not read to its end: it is not needed any more", self._where(attempt)
-            )
-        except (*_REMOVED, errors.ClosedError) as error:
-            attempt.removed = True
-            logger.info("%s was removed before it had been read: %s", self._where(attempt), error)
+            logger.info("%s was not read to its end: it is not needed any more", where)
+        except _LeftOutError as error:
+            attempt.failed = True
+            logger.info("%s was not read: %s", where, error)
+        except AgainError:
+            attempt.failed = True
+            logger.info("%s was not read to its end: saves came between too often", where)
         except Exception as error:
-            self._judge(attempt, error)
+            if self._is_removed(attempt, error):
+                attempt.removed = True
+                logger.info("%s was removed before it had been read: %s", where, error)
+            else:
+                self._judge(attempt, error, compared=False)
         finally:
+            if self.over:  # nobody takes it any more
+                attempt.plan = None
             attempt.read.set()
 
+    def _is_removed(self, attempt: _Attempt, error: Exception) -> bool:
+        """What is missing or cannot be read is no finding where the whole step is gone."""
+        if isinstance(error, errors.StepNotFoundError):
+            return True
+        if not _is_finding(error):
+            return False
+        name = f"g{attempt.generation:06d}/step-{attempt.step:010d}/manifest.json"
+        try:
+            os.stat(os.path.join(self._path, name))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass
+        return False
+
     def _try(self, attempt: _Attempt, blocks: list[Block]) -> None:
-        path, rank, world = self._engine.path, self._engine.rank, self._engine.world
         self._heed()
-        with reading(path, rank, world) as engine:
-            with TrialReader(engine, attempt.step) as reader:
-                if reader.generation != attempt.generation:
-                    raise errors.StepNotFoundError(
-                        f"step {attempt.step} is now of generation {reader.generation}"
-                    )
-                if attempt.built is not None and _count(reader) > _TENSORS_OF_ALL:
-                    attempt.uncompared = f"the step has more than {_TENSORS_OF_ALL} tensors"
-                elif attempt.built is not None:
-                    attempt.plan = _Plan(reader, allow_pickle=self._allow_pickle)
-            slices = Slices(engine, attempt.step, _SLICE, self._heed, self._rest)
-            # Nothing is kept from removal while others have the turn.
-            with turn(path, self._wait):
-                slices.read(_written(blocks))
-            attempt.nbytes = slices.nbytes
+        if sum(len(block.names) for block in blocks) > _TENSORS:
+            raise _LeftOutError(f"too many tensors: this rank has saved more than {_TENSORS}")
+        # Neither memory is taken nor a step kept from removal while others have the turn.
+        with turn(self._path, self._wait):
+            self._give_way()
+            if memory_left() < _MEMORY:
+                raise _LeftOutError(f"less than {_MEMORY >> 20} MiB of memory are left")
+            rank, world, io = self._engine.rank, self._engine.world, self._engine.options.io
+            with reading(self._path, rank, world, io=io, hushed=True) as engine:
+                self._check_store(engine)
+                self._open(attempt, engine)
+                slices = Slices(engine, attempt.step, _SLICE, self._tick, self._rest)
+                slices.read(self._written(blocks))
+                attempt.nbytes = slices.nbytes
+
+    def _check_store(self, engine: Engine) -> None:
+        if engine.run_id() != self._engine.run_id():
+            raise _LeftOutError(f"{self._path} holds the store of another run now")
+        self._heed()
+        if len(engine.steps()) > _STEPS_OF_STORE:
+            raise _LeftOutError(f"the store has more than {_STEPS_OF_STORE} steps")
+        self._heed()
+
+    def _open(self, attempt: _Attempt, engine: Engine) -> None:
+        """Finds what is to be compared."""
+        with TrialReader(engine, attempt.step) as reader:
+            if reader.generation != attempt.generation:
+                raise errors.StepNotFoundError(
+                    f"step {attempt.step} is now of generation {reader.generation}"
+                )
+            if attempt.built is not None and _count(reader) > _TENSORS_OF_ALL:
+                attempt.uncompared = f"the step has more than {_TENSORS_OF_ALL} tensors"
+            elif attempt.built is not None:
+                attempt.plan = _Plan(reader, allow_pickle=self._allow_pickle)
+
+    def _written(self, blocks: list[Block]) -> list[Bound]:
+        """The boxes that this rank has written, as what is to be read."""
+        bounds: list[Bound] = []
+        for block in blocks:
+            for name, what in zip(block.names, block.described, strict=True):
+                self._heed()
+                if 0 not in what.shape:
+                    plain = what._replace(pointer=0, strides=None, gpu=CPU)
+                    bounds.append(Bound(name.decode(), plain, None))
+        return bounds
 
     def _rest(self, took: float) -> None:
         """
-        Before each slice; the last one took so long. The loop and its saves have the disk first: no
-        step is held while a save that has begun by now removes older ones.
+        Before each slice; the last one took so long. The loop and its saves have the disk first.
         """
         self._ended.wait(took)
         self._heed()
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """
+        Waits while a save runs and may then remove steps. One that is open here stays until the
+        next save, and the disk may have no room for it.
+        """
+        while (save := self._newest) is not None and save is not self._calm:
+            if _has_ended(save):
+                self._ended.wait(_RETENTION)
+                self._calm = save
+                self._heed()
+            else:
+                self._wait()
+        self._heed()
+
+    def _tick(self) -> None:
+        """While a slice is read."""
+        self._heed()
         save = self._newest
-        while save is not None and not _has_ended(save):
-            self._wait()
+        if save is not None and save is not self._calm:
+            raise AgainError
 
 
-def _written(blocks: list[Block]) -> list[Bound]:
-    """The boxes that this rank has written, as what is to be read."""
-    return [
-        Bound(name.decode(), what._replace(pointer=0, strides=None, gpu=CPU), None)
-        for block in blocks
-        for name, what in zip(block.names, block.described, strict=True)
-        if 0 not in what.shape
-    ]
+def _is_finding(error: Exception) -> bool:
+    """True if the step, or its files, are to blame."""
+    return isinstance(error, errors.MismatchError) or (
+        isinstance(error, errors.CheckpointError) and is_unreadable(error)
+    )
 
 
 def _has_ended(save: Save) -> bool:
