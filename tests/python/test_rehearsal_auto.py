@@ -114,7 +114,7 @@ def test_the_first_step_is_tried_once(
 ) -> None:
     monkeypatch.setattr(_rehearsal, "_SLICE", 1 << 10)  # less than its tensors
     training, state = everything()
-    with libckpt.Checkpointer(store, state, every=4, keep_last=1) as ckpt:
+    with libckpt.Checkpointer(store, state, every=4, keep_last=1, rehearse=True) as ckpt:
         assert ckpt.resume() == 0
         assert not rehearsing()
         save = ckpt.step(4)
@@ -514,7 +514,9 @@ def test_a_checkpointer_that_is_collected_on_its_thread_ends(
         over.set()
 
     monkeypatch.setattr(_rehearsal.Rehearsal, "_rest", rest)
-    ckpt = libckpt.Checkpointer(store, {"weights": torch.ones(3)}, pool_bytes=1 << 20)
+    ckpt = libckpt.Checkpointer(
+        store, {"weights": torch.ones(3)}, pool_bytes=1 << 20, rehearse=True
+    )
     core = ckpt._core
     kept.append(ckpt._finalizer)
     ckpt.save(1).wait()
@@ -590,7 +592,7 @@ sys.meta_path.insert(0, Absent())
 import libckpt
 libckpt._rehearsal._MEMORY = 0
 logging.basicConfig(level=logging.INFO)
-with libckpt.Checkpointer({str(store)!r}, {{"n": 1, "data": b"x" * 9000}}) as ckpt:
+with libckpt.Checkpointer({str(store)!r}, {{"n": 1, "data": b"x" * 9000}}, rehearse=True) as ckpt:
     ckpt.save(1).wait()
     while not ckpt._core.rehearsal.over:
         ckpt.step(2)
@@ -707,8 +709,9 @@ def test_a_worker_that_is_forked_meanwhile_lets_the_turn_be(
     assert go_on(ckpt) == []
 
 
-def test_it_can_be_turned_off_and_follows_no_resume(opened: Any, store: Path) -> None:
-    with opened({"odd": Refuses()}, rehearse=False) as ckpt:
+def test_it_is_off_by_default_and_follows_no_resume(opened: Any, store: Path) -> None:
+    with libckpt.Checkpointer(store, {"odd": Refuses()}, pool_bytes=1 << 20) as ckpt:
+        assert ckpt._core.rehearsal is None
         ckpt.save(1).wait()
         ckpt.step(2)
         assert not rehearsing()

@@ -113,7 +113,7 @@ def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[st
             read[piece.bound.name] = read.get(piece.bound.name, 0) + piece.nbytes
         read_round(slices, pieces, base)
 
-    options: dict[str, Any] = {"pool_bytes": 1 << 20, "node_store": bool(nodes)}
+    options: dict[str, Any] = {"pool_bytes": 1 << 20, "node_store": bool(nodes), "rehearse": True}
     with (
         pytest.MonkeyPatch.context() as patch,
         libckpt.Checkpointer(store, trained(layout), **options) as ckpt,
@@ -142,7 +142,7 @@ def damaged(place: Path) -> list[str]:
     store = place / "store"
     with (
         pytest.MonkeyPatch.context() as patch,
-        libckpt.Checkpointer(store, trained("hsdp"), pool_bytes=1 << 20) as ckpt,
+        libckpt.Checkpointer(store, trained("hsdp"), pool_bytes=1 << 20, rehearse=True) as ckpt,
     ):
         patch.setattr(_rehearsal, "_MEMORY", 0)
         with turn_taken(store):
