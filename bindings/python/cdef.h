@@ -256,6 +256,15 @@ int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
 int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 int ckpt_engine_eventfd(const struct ckpt_engine *engine);
 
+enum ckpt_unproved {
+	CKPT_UNPROVED_GPU = 1,
+	CKPT_UNPROVED_MEMORY = 2,
+	CKPT_UNPROVED_BOXES = 4,
+	CKPT_UNPROVED_MANY = 8,
+};
+
+uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
+
 struct ckpt_stats {
 	uint32_t size;
 	uint32_t io;
@@ -296,6 +305,7 @@ struct ckpt_stats {
 	uint64_t remote_failing_ms;
 	int64_t remote_code;
 	uint64_t bytes_uploaded_staged;
+	uint64_t unproved;
 };
 
 int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);

@@ -44,7 +44,10 @@ enum ckpt_io_kind {
 	CKPT_IO_THREADS = 2 /* pread and pwrite on a pool of threads */
 };
 
-/* What to do when ranks differ in what they hold alike, see ckpt_save_add_replicas(). */
+/*
+ * What to do when ranks differ in what they hold alike, see ckpt_save_add_replicas(); or when two ranks have written
+ * different bytes of the same box of a tensor.
+ */
 enum ckpt_replica_policy {
 	CKPT_REPLICAS_CHECK = 0, /* the step fails for all ranks: CKPT_EREPLICA */
 	CKPT_REPLICAS_WARN = 1   /* it is committed, and its manifest says that they differ */
@@ -212,6 +215,21 @@ CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
  */
 CKPT_API int ckpt_engine_eventfd(const struct ckpt_engine *engine);
 
+/* Why it was not found out whether ranks hold the same: bits of ckpt_stats.unproved. The log has more. */
+enum ckpt_unproved {
+	CKPT_UNPROVED_GPU = 1,    /* a GPU of this rank takes no samples of its memory */
+	CKPT_UNPROVED_MEMORY = 2, /* at a save there was no memory for digests, or a GPU failed */
+	CKPT_UNPROVED_BOXES = 4,  /* rank 0: boxes of several ranks that cannot be compared */
+	/* Rank 0: there are more boxes than are compared, or there was no memory. That any is of several ranks is not said. */
+	CKPT_UNPROVED_MANY = 8
+};
+
+/*
+ * The same bits, without asking the engine's thread. *ret_boxes, unless `ret_boxes` is NULL: with CKPT_UNPROVED_BOXES
+ * the first tensor of which it is so, its ranks, and how many more there are; else "". Valid as long as the engine.
+ */
+CKPT_API uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
+
 /* Counters since the engine was opened. Times in nanoseconds, sizes in bytes. */
 struct ckpt_stats {
 	uint32_t size;          /* sizeof(struct ckpt_stats), set by the caller */
@@ -255,6 +273,7 @@ struct ckpt_stats {
 		remote_failing_ms; /* since when tries to send fail, since the epoch; 0: they do not */
 	int64_t remote_code;       /* why (CKPT_EINUSE: another one sends it); 0: they do not */
 	uint64_t bytes_uploaded_staged; /* of bytes_uploaded: out of staging, and not read again */
+	uint64_t unproved;              /* enum ckpt_unproved */
 };
 
 CKPT_API int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);

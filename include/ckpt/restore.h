@@ -66,8 +66,10 @@ CKPT_API uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
 CKPT_API uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 
 /*
- * What its ranks differed in when they should have been alike, if the step was committed all the same
- * (CKPT_REPLICAS_WARN); "" if nothing. Valid as long as the handle.
+ * What its ranks differed in when they should have been alike, if the step was committed all the same: its manifest
+ * says so (CKPT_REPLICAS_WARN), or the digests of boxes that several ranks have written (of ranks of one node, or of all
+ * ranks if the store is a directory that the nodes share; of a verification, of all ranks). Of a step that is read by its
+ * catalog (32 ranks and more) only the manifest is asked. "" if nothing is known. Valid as long as the handle.
  */
 CKPT_API const char *ckpt_restore_replicas(const struct ckpt_restore *restore);
 

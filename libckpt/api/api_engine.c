@@ -248,6 +248,16 @@ int ckpt_engine_eventfd(const struct ckpt_engine *engine)
 	return ckpt_runtime_eventfd(engine);
 }
 
+uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes)
+{
+	const char *boxes;
+	uint64_t why = ckpt_runtime_unproved(engine, &boxes);
+
+	if (ret_boxes)
+		*ret_boxes = boxes;
+	return why;
+}
+
 int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats)
 {
 	struct ckpt_stats stats = {0};

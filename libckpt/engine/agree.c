@@ -3,10 +3,12 @@
 #include "engine/agree.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/utf8.h"
 #include "engine/cataloger.h"
 #include "engine/gather.h"
 #include "engine/save_ranks.h"
@@ -16,6 +18,7 @@
 
 struct ckpt_agree {
 	struct ckpt_pick pick; /* what the manifest is going to say */
+	bool again;            /* they agree: only what several ranks write is compared */
 	/* One of these two looks; what follows them is that one's. */
 	struct ckpt_gather gather;
 	struct ckpt_survey survey;
@@ -76,12 +79,27 @@ static bool is_large(const struct ckpt_save *save)
 	return bytes > bytes_at_once(save);
 }
 
+static bool must_look(const struct ckpt_save *save)
+{
+	return !ckpt_save_agreed(save) || lacks_catalog(save);
+}
+
 static void say_unknown(const struct ckpt_save *save, const char *more, const char *why)
 {
+	char words[128];
+
+	/* Of what is looked at for the first time it is not known that several ranks have any of it. */
+	if (!must_look(save)) {
+		(void)snprintf(words, sizeof(words),
+			"what several ranks have written at step %llu could not be read",
+			(unsigned long long)save->step);
+		(void)ckpt_core_note_boxes(save->core, words);
+	}
 	ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
-		"step %llu: whether all ranks mean the same tensors by the same names was not "
-		"looked at%s: %.800s",
-		(unsigned long long)save->step, more, why);
+		"step %llu: whether %s was not looked at%s: %.800s", (unsigned long long)save->step,
+		must_look(save) ? "all ranks mean the same tensors by the same names"
+				: "ranks hold the same bytes of what several of them write",
+		more, why);
 }
 
 static void halt_gather(struct ckpt_agree *a, int code)
@@ -98,6 +116,7 @@ static void start_gather(struct ckpt_save *save)
 	a->halt = halt_gather;
 	a->gather.core = save->core;
 	a->gather.pick = &a->pick;
+	a->gather.commits = true;
 	a->gather.err = &a->err;
 	a->gather.waiter = &save->task;
 	ckpt_gather_start_open(&a->gather);
@@ -128,6 +147,7 @@ static void start_survey(struct ckpt_save *save)
 		.pick = &a->pick,
 		.window = bytes_at_once(save) / 4,
 		.until_ns = survey_until(save),
+		.only = a->again ? save->core->shared : NULL,
 		.err = &a->err,
 		.waiter = &save->task};
 	ckpt_survey_start(&a->survey);
@@ -150,7 +170,8 @@ static bool start(struct ckpt_save *save)
 	a->pick.chosen.step = save->step;
 	a->pick.manifest.world = save->core->config.world;
 	a->pick.manifest.ranks = x->all;
-	if (is_large(save))
+	a->again = !must_look(save);
+	if (a->again || is_large(save))
 		start_survey(save);
 	else
 		start_gather(save);
@@ -166,11 +187,24 @@ static bool is_over(const struct ckpt_save *save)
 	return a->task->finished;
 }
 
-/* They need not be looked at again, until one of them changes. */
+/* What several ranks have, and where it is to be found out. */
+static struct ckpt_replicas *replicas_of(struct ckpt_agree *a)
+{
+	return a->task == &a->survey.task ? &a->survey.replicas : &a->gather.replicas;
+}
+
+/*
+ * They need not be looked at again, until one of them changes; but for those that write the same boxes, which become
+ * different without that.
+ */
 static void remember(const struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
+	struct ckpt_replicas *found = replicas_of(save->ranks->agree);
 
+	ckpt_free(core->shared);
+	core->shared = found->held;
+	found->held = NULL;
 	if (!core->agreed)
 		core->agreed = ckpt_alloc_array(core->config.world, sizeof(*core->agreed));
 	/* Without memory it is looked at again. */
@@ -189,13 +223,107 @@ static bool is_hopeless(int code)
 /* Nobody knows whether they agree, and it is not asked again before they describe something else. */
 static void forgo(const struct ckpt_save *save)
 {
+	struct ckpt_core *core = save->core;
+
 	remember(save);
-	save->core->catalog.generation = save->core->generation;
+	core->catalog.generation = core->generation;
+	ckpt_free(core->shared);
+	core->shared = NULL;
 }
 
 static bool is_unreadable(int code)
 {
 	return code == CKPT_EFORMAT || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE;
+}
+
+static void say_not_compared(const struct ckpt_save *save, const struct ckpt_replicas *found)
+{
+	char words[160];
+
+	ckpt_replicas_word_unknown(found, words, sizeof(words));
+	if (!ckpt_core_note_boxes(save->core, words))
+		return;
+	ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+		"step %llu: several ranks write the same part of a tensor, and whether it is the "
+		"same on them is not found out: %s. Readers are given what one of them wrote. If "
+		"it is each rank's "
+		"own, or of its stage of a pipeline, give it a name of its own; if it is the same, "
+		"put it on one mesh of all these ranks, so that one of them writes it",
+		(unsigned long long)save->step, words);
+}
+
+static void say_many(const struct ckpt_save *save)
+{
+	if (ckpt_core_note_unproved(save->core, CKPT_UNPROVED_MANY))
+		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+			"step %llu: whether several ranks write the same part of a tensor, and not "
+			"the same bytes of it, was not found out for all that they write, as it is "
+			"too much, or there was no memory for it",
+			(unsigned long long)save->step);
+}
+
+/* It is committed all the same, and what was found of replicas stands beside it. */
+static void tolerate(const struct ckpt_save *save, const char *words)
+{
+	struct ckpt_save_ranks *x = save->ranks;
+	char before[sizeof(x->differ)];
+
+	memcpy(before, x->differ, sizeof(before));
+	if (!*before) {
+		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
+		return;
+	}
+	/* There is no room for all of both. */
+	ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+		"step %llu: %s, and one rank saves it for all; %s, and each of them saves its own",
+		(unsigned long long)save->step, before, words);
+	(void)snprintf(x->differ, sizeof(x->differ), "%.120s; and %.120s", before, words);
+	ckpt_utf8_line(x->differ);
+}
+
+/* What tells a state that was never alike from one that has become different. */
+static void word_before(const struct ckpt_save *save, char *out, size_t size)
+{
+	*out = 0;
+	if (save->ranks->agree->again)
+		(void)snprintf(out, size,
+			" (they were alike at step %llu: one may have a memory that fails, or "
+			"computes "
+			"in another order)",
+			(unsigned long long)save->core->shared_step);
+}
+
+/* Equal boxes of several ranks must hold the same: a reader is given what one of them wrote. */
+static int judge(struct ckpt_save *save)
+{
+	const struct ckpt_replicas *found = replicas_of(save->ranks->agree);
+	struct ckpt_core *core = save->core;
+	char words[CKPT_REPLICAS_WORDS];
+	char before[160];
+
+	if (found->unknown > 0)
+		say_not_compared(save, found);
+	if (found->full)
+		say_many(save);
+	if (found->differing == 0) {
+		core->shared_step = save->step;
+		return 0;
+	}
+	ckpt_replicas_word(found, words, sizeof(words));
+	if (core->config.tolerant) {
+		tolerate(save, words);
+		return 0;
+	}
+	/* So do the others, who hear of it. */
+	ckpt_alike_unprove(&core->alike_proved);
+	word_before(save, before, sizeof(before));
+	return ckpt_fail_at(&save->work, CKPT_EREPLICA,
+		&(struct ckpt_where){.tier = "memory", .tensor = ckpt_replicas_name(found)},
+		"step %llu is of no rank: %s, and each of them saves its own under that name%s; "
+		"give what is different other names (stages of a pipeline those of the whole "
+		"model), say what is each rank's own (in Python: per_rank=), or have the step "
+		"committed with a warning (replicas=\"warn\")",
+		(unsigned long long)save->step, words, before);
 }
 
 /* What they have come to. A step that cannot be read is none; one that was not looked at may be good. */
@@ -214,13 +342,18 @@ static int take(struct ckpt_save *save)
 			"step %llu is of no rank, as nobody could read it: %.800s",
 			(unsigned long long)save->step, a->err.message);
 	if (r < 0) {
+		/* What is compared at every save is so at the next one, too. */
+		bool hopeless = is_hopeless(r) && !a->again;
 		say_unknown(save,
-			is_hopeless(r) ? ", nor is it at later ones that are described alike" : "",
+			hopeless ? ", nor is it at later ones that are described alike" : "",
 			a->err.code ? a->err.message : ckpt_code_text(r));
-		if (is_hopeless(r))
+		if (hopeless)
 			forgo(save);
 		return 0;
 	}
+	r = judge(save);
+	if (r < 0 || a->again)
+		return r;
 	remember(save);
 	ckpt_log(save->core->parts.log, CKPT_LOG_DEBUG,
 		"step %llu: all ranks %smean the same tensors by the same names",
@@ -287,7 +420,7 @@ int ckpt_save_agree_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if ((ckpt_save_agreed(save) && !lacks_catalog(save)) || !start(save))
+	if ((!must_look(save) && !save->core->shared) || !start(save))
 		return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_AWAIT(task, is_over(save));
 	r = take(save);

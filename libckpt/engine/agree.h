@@ -2,7 +2,11 @@
 /*
  * What all ranks have written may still be a step that nobody can open: when two of them mean different
  * tensors by one name. Rank 0 reads the indexes of all ranks before it publishes, when any of them describes
- * its part in another way than when they were last read. Engine-internal.
+ * its part in another way than when they were last read.
+ *
+ * Or it is a step that comes back wrong: when two of them have written different bytes of one box. Ranks that write
+ * a box which another one writes are compared by the digests in their indexes, which are read at every save.
+ * Engine-internal.
  */
 #ifndef CKPT_ENGINE_AGREE_H
 #define CKPT_ENGINE_AGREE_H

@@ -186,5 +186,8 @@ struct ckpt_alike_finding ckpt_alike_compare(
 	struct ckpt_alike_told *told, const struct ckpt_alike *own);
 /* "ranks 1 and 3 (of 8) and rank 0 hold different bytes of ...": without what to do. */
 void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size);
+/* The same with other words for the tensors: `ranks`, `count`, `odd`, `other` and `minority` are read. */
+void ckpt_alike_word_ranks(
+	const struct ckpt_alike_finding *finding, const char *tensors, char *out, size_t size);
 
 #endif

@@ -43,13 +43,12 @@ static void put_tensors(const struct ckpt_alike_finding *f, char *out, size_t si
 		(void)snprintf(out + at, size - at, " and %s%zu more", about, more);
 }
 
-void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size)
+void ckpt_alike_word_ranks(
+	const struct ckpt_alike_finding *finding, const char *tensors, char *out, size_t size)
 {
 	char ranks[160];
-	char tensors[320];
 
 	(void)put_ranks(finding, ranks, sizeof(ranks));
-	put_tensors(finding, tensors, sizeof(tensors));
 	if (finding->minority)
 		(void)snprintf(out, size,
 			"%s of the %u ranks that hold it hold%s other bytes of %s than the rest",
@@ -57,4 +56,12 @@ void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t
 	else
 		(void)snprintf(out, size, "%s and rank %u hold different bytes of %s", ranks,
 			finding->other, tensors);
+}
+
+void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size)
+{
+	char tensors[320];
+
+	put_tensors(finding, tensors, sizeof(tensors));
+	ckpt_alike_word_ranks(finding, tensors, out, size);
 }

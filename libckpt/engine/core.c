@@ -2,6 +2,7 @@
 /* The core's loop, its timers and its commands. */
 #include "engine/core.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -100,6 +101,19 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	return 0;
 }
 
+bool ckpt_core_note_unproved(struct ckpt_core *core, unsigned why)
+{
+	return !(atomic_fetch_or(&core->unproved, why) & why);
+}
+
+bool ckpt_core_note_boxes(struct ckpt_core *core, const char *which)
+{
+	if (atomic_load(&core->unproved) & CKPT_UNPROVED_BOXES)
+		return false;
+	(void)snprintf(core->unproved_boxes, sizeof(core->unproved_boxes), "%s", which);
+	return ckpt_core_note_unproved(core, CKPT_UNPROVED_BOXES);
+}
+
 void ckpt_core_destroy(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
@@ -111,6 +125,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	ckpt_graves_clear(&core->graves);
 	ckpt_free(core->pins);
 	ckpt_free(core->agreed);
+	ckpt_free(core->shared);
 	ckpt_alike_unprove(&core->alike_proved);
 }
 

@@ -70,6 +70,7 @@ struct ckpt_core_config {
 	uint32_t
 		many; /* ranks of a step that are too many to read all indexes; 0: CKPT_GATHER_MANY */
 	uint64_t agree_bytes; /* of indexes that rank 0 holds at once; 0: CKPT_AGREE_BYTES_MAX */
+	uint64_t agree_boxes; /* of tensors that are compared at once; 0: CKPT_REPLICAS_BOXES */
 	struct ckpt_catalog_limits catalog_limits;
 	uint32_t keeper; /* with node_store: the lowest rank on this node, which keeps its store */
 	bool tolerant;   /* rank 0: replicas that differ fail no step */
@@ -186,13 +187,16 @@ struct ckpt_core {
 	struct ckpt_digest *
 		agreed; /* rank 0: the plans of all ranks, of which it is not to be asked again whether they agree */
 	struct ckpt_core_catalog catalog; /* of these plans */
+	/* Rank 0: bits of the ranks that write a box which another one writes as well, by these plans; NULL: none. */
+	uint64_t *shared;
+	uint64_t shared_step; /* the newest in which they had the same bytes; valid if shared */
 	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
 	struct ckpt_alike_proved alike_proved;
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
-	atomic_bool alike_blind;   /* that a GPU takes no samples was said */
-	atomic_bool alike_lacking; /* that digests could not be taken was said */
-	uint64_t last_step;        /* newest step begun in this generation; valid if any_step */
+	atomic_uint unproved;     /* enum ckpt_unproved: that it is so was said */
+	char unproved_boxes[160]; /* written once, before CKPT_UNPROVED_BOXES is set */
+	uint64_t last_step;       /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
 	struct ckpt_save *save;        /* the one under way; NULL: none */
@@ -248,6 +252,11 @@ void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
 
 /* Whether this rank keeps the store: holds its lock, and removes what goes. One rank of a store does. */
 bool ckpt_core_keeps(const struct ckpt_core *core);
+
+/* Why it is not found out whether ranks hold the same, an enum ckpt_unproved. True: it was not said so far. Any thread. */
+bool ckpt_core_note_unproved(struct ckpt_core *core, unsigned why);
+/* CKPT_UNPROVED_BOXES, and which. On the core's thread. */
+bool ckpt_core_note_boxes(struct ckpt_core *core, const char *which);
 
 /* This rank tells the others something about a step. */
 void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step);

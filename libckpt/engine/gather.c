@@ -3,7 +3,6 @@
 #include "engine/gather.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/fail.h"
@@ -263,6 +262,31 @@ int ckpt_gather_end_ways(struct ckpt_gather *g)
 
 /* Opening. */
 
+const struct ckpt_manifest_rank *ckpt_gather_nodes(
+	const struct ckpt_core *core, const struct ckpt_pick *pick)
+{
+	/* A bucket is shared in any case, also by nodes that have stores of their own. */
+	return core->parts.root >= 0 && core->marker.shared ? NULL : pick->manifest.ranks;
+}
+
+static void compare_replicas(struct ckpt_gather *g)
+{
+	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
+	struct ckpt_replicas *r = &g->replicas;
+
+	r->world = world_of(g);
+	r->most = g->core->config.agree_boxes;
+	r->ranks = ckpt_gather_nodes(g->core, g->pick);
+	if (!g->commits) {
+		ckpt_replicas_compare(r, g->wholes, indexes);
+		return;
+	}
+	for (uint32_t i = 0; i < world_of(g); i++)
+		if (g->indexes[i])
+			ckpt_replicas_add(r, i, g->indexes[i]->layout);
+	ckpt_replicas_end(r);
+}
+
 static void unite_work(struct ckpt_job *job)
 {
 	struct ckpt_gather *g = CKPT_CONTAINER(job, struct ckpt_gather, job.job);
@@ -270,25 +294,8 @@ static void unite_work(struct ckpt_job *job)
 	const struct ckpt_index *const *indexes = (const struct ckpt_index *const *)g->indexes;
 
 	g->job.result = ckpt_wholes_build(indexes, world_of(g), &g->job.error, &g->wholes);
-	if (g->job.result == 0 && world_of(g) > 1)
-		g->replicas = ckpt_replicas_compare(g->wholes, indexes);
-}
-
-/* Nobody can say which of them is right, so the step is good; but somebody meant something else. */
-static void say_replicas(const struct ckpt_gather *g)
-{
-	const struct ckpt_replicas *r = &g->replicas;
-	char more[48] = "";
-
-	if (r->tensors == 0)
-		return;
-	if (r->tensors > 1)
-		(void)snprintf(more, sizeof(more), ", and of %zu more tensors", r->tensors - 1);
-	ckpt_log(g->core->parts.log, CKPT_LOG_WARN,
-		"step %llu: ranks %u and %u hold different bytes of what both call '%.200s'%s: "
-		"readers are given those of either; what is each rank's own needs a name of its "
-		"own",
-		(unsigned long long)g->pick->chosen.step, r->rank, r->other, r->name, more);
+	if (g->job.result == 0 && world_of(g) > 1 && ckpt_wholes_overlap(g->wholes))
+		compare_replicas(g);
 }
 
 /* What is to be put together of many ranks is for a worker. */
@@ -341,7 +348,6 @@ int ckpt_gather_open_all_body(struct ckpt_task *task)
 	r = ckpt_task_job_take(&g->job, g->err);
 	if (r < 0)
 		return r;
-	say_replicas(g);
 	g->names = g->wholes->names;
 	if (ckpt_binder_init(&g->binder, g->wholes, world_of(g)) < 0)
 		return ckpt_fail(g->err, -ENOMEM, "out of memory");
@@ -534,4 +540,5 @@ void ckpt_gather_clear(struct ckpt_gather *gather)
 	ckpt_holders_free(gather->holders);
 	gather->holders = NULL;
 	ckpt_elsewhere_clear(&gather->elsewhere);
+	ckpt_replicas_clear(&gather->replicas);
 }

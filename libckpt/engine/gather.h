@@ -56,6 +56,7 @@ struct ckpt_gather {
 	atomic_uint_fast64_t *total;   /* set to the bytes that will be */
 	struct ckpt_task *waiter;
 	struct ckpt_task *idle; /* woken when no copy into targets is under way any more */
+	bool commits; /* of a save: who holds what others hold, and what cannot be compared, is asked, too */
 
 	/* When it has opened. */
 	struct ckpt_elsewhere elsewhere;
@@ -63,8 +64,8 @@ struct ckpt_gather {
 	struct ckpt_holders *holders;    /* NULL: all indexes were read */
 	struct ckpt_index *
 		*indexes; /* of each rank; NULL: it is elsewhere, or was not needed so far */
-	struct ckpt_wholes *wholes; /* of these; with holders NULL until it fills */
-	struct ckpt_replicas replicas;
+	struct ckpt_wholes *wholes;    /* of these; with holders NULL until it fills */
+	struct ckpt_replicas replicas; /* without holders: of all that were read */
 	struct ckpt_binder binder;
 
 	/* Its own. */
@@ -92,6 +93,10 @@ struct ckpt_gather {
  * Reads all indexes, and puts the tensors together: of the ranks that are here, if there are any
  * (CKPT_EELSEWHERE).
  */
+/* Who is on which node; NULL: the nodes share one store, and so what they save under one name is one thing. */
+const struct ckpt_manifest_rank *ckpt_gather_nodes(
+	const struct ckpt_core *core, const struct ckpt_pick *pick);
+
 void ckpt_gather_start_open(struct ckpt_gather *gather);
 /* A user's thread, when it has opened, and before it fills: see ckpt_binder_add(). */
 int ckpt_gather_bind(struct ckpt_gather *gather, const struct ckpt_target *targets, size_t count,

@@ -2,77 +2,399 @@
 /* Comparing digests of equal boxes. */
 #include "engine/replicas.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static const struct ckpt_chunk *chunk_of(
-	const struct ckpt_layout *layout, const struct ckpt_entry *entry)
+#include "base/alloc.h"
+
+#define ROOM_MIN 64
+
+/* So that keys of tensors, of what a chunk holds and of digests are different ones. */
+enum seed { TENSOR = 1, CONTENT, BYTES, NAMES, VOLUME, UNKNOWN };
+
+/* What has digests of its own: a tensor, or a chunk of small ones. */
+struct unit {
+	const struct ckpt_entry *first;
+	const struct ckpt_entry *end;
+	size_t tensors; /* that are not empty */
+	bool small;
+	uint64_t key;
+	uint64_t value;
+};
+
+/* Of what it is, whatever its bytes are. */
+static uint64_t key_of(const struct ckpt_entry *e, uint64_t seed)
 {
-	return &layout->chunks[ckpt_layout_chunk_at(layout, entry->offset)];
+	static const int64_t zero[CKPT_NDIM_MAX];
+	size_t dims = e->ndim * sizeof(*zero);
+	uint64_t hash = ckpt_hash64(e->name, strlen(e->name), seed << 32 | e->dtype);
+
+	if (dims == 0)
+		return hash;
+	hash = ckpt_hash64(e->global_start ? e->global_start : zero, dims, hash);
+	return ckpt_hash64(e->shape, dims, hash);
 }
 
-/* A chunk that begins with these entries holds the same ones of both ranks, and nothing else. */
-static bool same_content(const struct ckpt_layout *a, const struct ckpt_entry *x,
-	const struct ckpt_layout *b, const struct ckpt_entry *y, uint64_t length)
+static uint64_t join(uint64_t hash, uint64_t more)
 {
-	uint64_t end = x->offset + length;
+	return ckpt_hash64(&more, sizeof(more), hash);
+}
 
-	for (; x < a->entries + a->entry_count && x->offset < end; x++, y++) {
-		struct ckpt_part one = {.entry = x};
-		struct ckpt_part two = {.entry = y};
+static uint64_t join_digest(uint64_t hash, const struct ckpt_chunk *chunk)
+{
+	return ckpt_hash64(chunk->digest.bytes, sizeof(chunk->digest.bytes), hash);
+}
 
-		if (y == b->entries + b->entry_count || x->dtype != y->dtype ||
-			!ckpt_part_same(&one, &two) || strcmp(x->name, y->name) != 0)
-			return false;
+/* From an entry that is not empty. */
+static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_entry *first)
+{
+	const struct ckpt_chunk *chunk =
+		&layout->chunks[ckpt_layout_chunk_at(layout, first->offset)];
+	const struct ckpt_entry *last = layout->entries + layout->entry_count;
+	struct unit u = {.first = first, .end = first + 1, .tensors = 1, .value = BYTES};
+
+	u.small = first->nbytes < layout->chunk_bytes;
+	u.key = join(key_of(first, CONTENT), layout->chunk_bytes);
+	if (!u.small) {
+		/* It has chunks of its own, cut from its beginning. */
+		for (uint64_t done = 0; done < first->nbytes; done += chunk++->length)
+			u.value = join_digest(u.value, chunk);
+		return u;
 	}
+	for (; u.end < last && u.end->offset < chunk->offset + chunk->length; u.end++) {
+		if (u.end->nbytes == 0)
+			continue;
+		u.key = join(u.key, key_of(u.end, CONTENT));
+		u.tensors++;
+	}
+	u.value = join_digest(u.value, chunk);
+	return u;
+}
+
+/* The place of a key: free, or its own. */
+static struct ckpt_replicas_box *find(const struct ckpt_replicas *r, uint64_t key)
+{
+	size_t mask = r->room - 1;
+	size_t at = key & mask;
+
+	while (r->boxes[at].count > 0 && r->boxes[at].key != key)
+		at = (at + 1) & mask;
+	return &r->boxes[at];
+}
+
+/*
+ * At most three quarters of the places are taken. False: there are too many boxes, or there is no memory for them, and
+ * from now on none is kept. Those that were kept are still compared with what comes.
+ */
+static bool make_room(struct ckpt_replicas *r, size_t more)
+{
+	uint64_t most = r->most ? r->most : CKPT_REPLICAS_BOXES;
+	struct ckpt_replicas_box *boxes = r->boxes;
+	size_t before = r->room;
+	size_t room = before ? before : ROOM_MIN;
+
+	r->full = r->full || r->count + more > most;
+	if (r->full)
+		return false;
+	while (r->count + more > room / 4 * 3)
+		room *= 2;
+	if (room == before)
+		return true;
+	r->boxes = ckpt_alloc_array(room, sizeof(*r->boxes));
+	if (!r->boxes) {
+		r->boxes = boxes;
+		r->full = true;
+		return false;
+	}
+	r->room = room;
+	for (size_t i = 0; i < before; i++)
+		if (boxes[i].count > 0)
+			*find(r, boxes[i].key) = boxes[i];
+	ckpt_free(boxes);
 	return true;
 }
 
-/* Both hold the same box: whether their bytes are known to differ. */
-static bool differ(const struct ckpt_layout *a, const struct ckpt_entry *x,
-	const struct ckpt_layout *b, const struct ckpt_entry *y)
+static void put(struct ckpt_replicas *r, struct ckpt_replicas_box *box, uint64_t key,
+	uint64_t value, uint32_t rank)
 {
-	if (x->nbytes == 0 || a->chunk_bytes != b->chunk_bytes)
+	*box = (struct ckpt_replicas_box){
+		.key = key, .value = value, .rank = rank, .last = rank, .count = 1};
+	r->count++;
+}
+
+/* Whether a key is there for the first time. */
+static bool is_news(struct ckpt_replicas *r, uint64_t key)
+{
+	struct ckpt_replicas_box *box = find(r, key);
+
+	if (box->count > 0 || r->full)
 		return false;
-	const struct ckpt_chunk *one = chunk_of(a, x);
-	const struct ckpt_chunk *two = chunk_of(b, y);
-	if (x->nbytes < a->chunk_bytes) {
-		/* Of those in a shared chunk the first one sees to all. */
-		return one->offset == x->offset && two->offset == y->offset &&
-		       one->length == two->length && same_content(a, x, b, y, one->length) &&
-		       !ckpt_digest_equal(&one->digest, &two->digest);
+	put(r, box, key, 0, 0);
+	return true;
+}
+
+bool ckpt_replicas_has(const uint64_t *held, uint32_t rank)
+{
+	return held && held[rank / 64] & UINT64_C(1) << rank % 64;
+}
+
+static void hold(struct ckpt_replicas *r, uint32_t one, uint32_t two)
+{
+	CKPT_ASSERT(one < r->world && two < r->world);
+	if (!r->held)
+		r->held = ckpt_alloc_array(r->world / 64 + 1, sizeof(*r->held));
+	if (!r->held) {
+		r->full = true;
+		return;
 	}
-	/* It has chunks of its own, cut from its beginning. */
-	for (uint64_t done = 0; done < x->nbytes; done += one++->length, two++)
-		if (!ckpt_digest_equal(&one->digest, &two->digest))
+	r->held[one / 64] |= UINT64_C(1) << one % 64;
+	r->held[two / 64] |= UINT64_C(1) << two % 64;
+}
+
+static void copy_name(char *out, const char *name)
+{
+	(void)snprintf(out, CKPT_REPLICAS_NAME, "%s", name);
+}
+
+/* Which tensor of a chunk differs is not known: some of them are named, unless there is one of which it is known. */
+static void name_first(struct ckpt_replicas *r, const struct unit *u)
+{
+	r->first_tensors = u->tensors;
+	r->first_count = 0;
+	r->odd_count = 0;
+	for (const struct ckpt_entry *e = u->first; e < u->end; e++)
+		if (e->nbytes > 0 && r->first_count < CKPT_REPLICAS_NAMED)
+			copy_name(r->first[r->first_count++], e->name);
+}
+
+static uint64_t names_of(const struct unit *u)
+{
+	uint64_t key = NAMES;
+
+	for (const struct ckpt_entry *e = u->first; e < u->end; e++)
+		if (e->nbytes > 0)
+			key = ckpt_hash64(e->name, strlen(e->name), key);
+	return key;
+}
+
+static bool same_node(const struct ckpt_replicas *r, uint32_t one, uint32_t two)
+{
+	return !r->ranks || strcmp(r->ranks[one].node, r->ranks[two].node) == 0;
+}
+
+/* Of those who differ from the first one: whether they differ from each other, too, on one node. */
+static bool differs_near(const struct ckpt_replicas *r, uint32_t rank, uint64_t value)
+{
+	for (uint32_t i = 0; i < r->odd_count && i < CKPT_REPLICAS_ODD; i++)
+		if (r->odd[i].value != value && same_node(r, r->odd[i].rank, rank))
 			return true;
 	return false;
 }
 
-struct ckpt_replicas ckpt_replicas_compare(
-	const struct ckpt_wholes *wholes, const struct ckpt_index *const *indexes)
+/* One more rank that has other bytes than the first one, of the first unit that differs. */
+static void add_odd(struct ckpt_replicas *r, uint32_t rank, uint64_t value)
 {
-	struct ckpt_replicas found = {0};
+	r->near = r->near || differs_near(r, rank, value);
+	if (r->odd_count < CKPT_REPLICAS_ODD)
+		r->odd[r->odd_count] = (struct ckpt_replicas_odd){.value = value, .rank = rank};
+	r->odd_count++;
+}
 
+/* `news`: of these names nothing was found so far, whichever boxes of them differ. */
+static void take_difference(struct ckpt_replicas *r, const struct ckpt_replicas_box *box,
+	uint32_t rank, const struct unit *u, bool news)
+{
+	bool first = r->differing == 0 || (r->first_tensors > 1 && u->tensors == 1);
+
+	r->near = r->near || same_node(r, box->rank, rank) || same_node(r, box->last, rank);
+	if (first) {
+		name_first(r, u);
+		r->odd_box = *box;
+	} else if (news && u->tensors == 1 && r->later_count < CKPT_REPLICAS_NAMED - 1) {
+		copy_name(r->later[r->later_count++], u->first->name);
+	}
+	r->differing += first || news;
+	if (box->key == r->odd_box.key)
+		add_odd(r, rank, u->value);
+}
+
+static void take_same(struct ckpt_replicas *r, struct ckpt_replicas_box *box, uint32_t rank)
+{
+	box->count++;
+	box->last = rank;
+	if (r->differing == 0 || box->key != r->odd_box.key)
+		return;
+	r->odd_box = *box;
+	r->near = r->near || differs_near(r, rank, box->value);
+}
+
+static void take_unknown(struct ckpt_replicas *r, uint32_t one, uint32_t two, const char *name)
+{
+	if (!is_news(r, ckpt_hash64(name, strlen(name), UNKNOWN)) || r->unknown++ > 0)
+		return;
+	copy_name(r->unknown_name, name);
+	r->unknown_ranks[0] = one;
+	r->unknown_ranks[1] = two;
+}
+
+static uint64_t elements_of(const int64_t *shape, uint32_t ndim)
+{
+	uint64_t count = 1;
+
+	for (uint32_t i = 0; i < ndim; i++)
+		count *= (uint64_t)shape[i];
+	return count;
+}
+
+/*
+ * A box that nobody had. If all boxes of a tensor are more than the whole some of them overlap, and are not the same.
+ * The decoder has seen to it that the elements of a whole can be counted.
+ */
+static void add_volume(struct ckpt_replicas *r, uint32_t rank, const struct ckpt_entry *e)
+{
+	uint64_t key = ckpt_hash64(e->name, strlen(e->name), VOLUME);
+	uint64_t whole = elements_of(e->global_shape ? e->global_shape : e->shape, e->ndim);
+	struct ckpt_replicas_box *box = find(r, key);
+
+	if (box->count == 0)
+		put(r, box, key, 0, rank);
+	if (box->value > whole)
+		return;
+	box->value += elements_of(e->shape, e->ndim);
+	if (box->value > whole)
+		take_unknown(r, box->rank, rank, e->name);
+}
+
+/* Of a chunk that nobody had: which of its tensors other ranks have beside other ones. */
+static void add_small(struct ckpt_replicas *r, uint32_t rank, const struct unit *u)
+{
+	for (const struct ckpt_entry *e = u->first; e < u->end; e++) {
+		if (e->nbytes == 0)
+			continue;
+		uint64_t key = key_of(e, TENSOR);
+		struct ckpt_replicas_box *box = find(r, key);
+
+		if (box->count > 0) {
+			take_unknown(r, box->rank, rank, e->name);
+			continue;
+		}
+		put(r, box, key, u->key, rank);
+		add_volume(r, rank, e);
+	}
+}
+
+/* What a unit needs: its own place, one for its names, and three for each tensor. */
+static void add_unit(struct ckpt_replicas *r, uint32_t rank, const struct unit *u)
+{
+	bool fits = make_room(r, 2 + 3 * u->tensors);
+
+	if (r->room == 0)
+		return;
+	struct ckpt_replicas_box *box = find(r, u->key);
+	if (box->count > 0) {
+		hold(r, box->rank, rank);
+		if (box->value == u->value)
+			take_same(r, box, rank);
+		else
+			take_difference(r, box, rank, u, is_news(r, names_of(u)));
+		return;
+	}
+	if (!fits)
+		return;
+	put(r, box, u->key, u->value, rank);
+	if (u->small)
+		add_small(r, rank, u);
+	else
+		add_volume(r, rank, u->first);
+}
+
+void ckpt_replicas_add(
+	struct ckpt_replicas *replicas, uint32_t rank, const struct ckpt_layout *layout)
+{
+	const struct ckpt_entry *e = layout->entries;
+
+	while (e < layout->entries + layout->entry_count) {
+		if (e->nbytes == 0) {
+			e++;
+			continue;
+		}
+		const struct unit u = unit_of(layout, e);
+		add_unit(replicas, rank, &u);
+		e = u.end;
+	}
+}
+
+/* Whether a unit begins with it. */
+static bool leads(const struct ckpt_layout *layout, const struct ckpt_entry *e)
+{
+	return e->nbytes >= layout->chunk_bytes ||
+	       layout->chunks[ckpt_layout_chunk_at(layout, e->offset)].offset == e->offset;
+}
+
+/* Parts that are the same box, in the order of ranks. `named`: a box of this tensor was found to differ. */
+static bool compare_run(struct ckpt_replicas *r, const struct ckpt_part *parts, size_t count,
+	const struct ckpt_index *const *indexes, bool named)
+{
+	const struct ckpt_part *first = &parts[0];
+	const struct ckpt_layout *layout = indexes[first->rank]->layout;
+
+	if (first->entry->nbytes == 0 || !leads(layout, first->entry))
+		return named;
+	const struct unit one = unit_of(layout, first->entry);
+	struct ckpt_replicas_box box = {.key = one.key,
+		.value = one.value,
+		.rank = first->rank,
+		.last = first->rank,
+		.count = 1};
+	for (const struct ckpt_part *p = first + 1; p < parts + count; p++) {
+		layout = indexes[p->rank]->layout;
+		if (!leads(layout, p->entry))
+			continue;
+		const struct unit u = unit_of(layout, p->entry);
+		if (u.key != one.key)
+			continue;
+		if (u.value == one.value) {
+			take_same(r, &box, p->rank);
+			continue;
+		}
+		take_difference(r, &box, p->rank, &u, !named);
+		named = true;
+	}
+	return named;
+}
+
+void ckpt_replicas_compare(struct ckpt_replicas *replicas, const struct ckpt_wholes *wholes,
+	const struct ckpt_index *const *indexes)
+{
 	for (size_t i = 0; i < wholes->names->entry_count; i++) {
-		const struct ckpt_entry *whole = &wholes->names->entries[i];
 		size_t count = 0;
-		const struct ckpt_part *parts = ckpt_wholes_parts(wholes, whole, &count);
-		const struct ckpt_part *first = parts;
-		bool bad = false;
+		const struct ckpt_part *part =
+			ckpt_wholes_parts(wholes, &wholes->names->entries[i], &count);
+		const struct ckpt_part *end = part + count;
+		bool named = false;
 
-		for (const struct ckpt_part *p = parts + 1; p < parts + count && !bad; p++) {
-			if (!ckpt_part_same(first, p)) {
-				first = p;
-				continue;
-			}
-			bad = differ(indexes[first->rank]->layout, first->entry,
-				indexes[p->rank]->layout, p->entry);
-			if (bad && found.tensors++ == 0) {
-				found.name = whole->name;
-				found.rank = first->rank;
-				found.other = p->rank;
-			}
+		while (part < end) {
+			size_t run = 1;
+			while (part + run < end && ckpt_part_same(part, part + run))
+				run++;
+			if (run > 1)
+				named = compare_run(replicas, part, run, indexes, named);
+			part += run;
 		}
 	}
-	return found;
+}
+
+void ckpt_replicas_end(struct ckpt_replicas *replicas)
+{
+	ckpt_free(replicas->boxes);
+	replicas->boxes = NULL;
+	replicas->room = 0;
+	replicas->count = 0;
+}
+
+void ckpt_replicas_clear(struct ckpt_replicas *replicas)
+{
+	ckpt_free(replicas->held);
+	ckpt_free(replicas->boxes);
+	*replicas = (struct ckpt_replicas){0};
 }

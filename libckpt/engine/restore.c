@@ -101,6 +101,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_free(restore->looked);
 	ckpt_free(restore->mender);
 	ckpt_gather_clear(&restore->gather);
+	ckpt_replicas_clear(&restore->replicas);
 	ckpt_findings_clear(&restore->findings);
 	ckpt_fetch_clear(&restore->fetch);
 	ckpt_exporter_clear(&restore->exporter);
@@ -193,8 +194,11 @@ uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore)
 
 const char *ckpt_restore_differ(const struct ckpt_restore *restore)
 {
-	return answered(restore, CKPT_DONE_OPENED | CKPT_DONE_END) ? restore->pick.manifest.replicas
-								   : "";
+	const char *marked = restore->pick.manifest.replicas;
+
+	if (!answered(restore, CKPT_DONE_OPENED | CKPT_DONE_END))
+		return "";
+	return *restore->differ ? restore->differ : marked;
 }
 
 const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)

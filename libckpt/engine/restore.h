@@ -69,7 +69,10 @@ struct ckpt_latch *ckpt_restore_latch(struct ckpt_restore *restore);
 const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore); /* after END */
 /* How many ranks wrote the step. After OPENED; 0 without, and of a verification or an export. */
 uint32_t ckpt_restore_ranks(const struct ckpt_restore *restore);
-/* What the step's ranks differed in though it was committed; "": nothing, or it is not open yet. */
+/*
+ * What the step's ranks differed in though it was committed, by its manifest or by the digests in its indexes; "":
+ * nothing that is known, or it is not open yet.
+ */
 const char *ckpt_restore_differ(const struct ckpt_restore *restore);
 /* The lowest of them that is not elsewhere. */
 uint32_t ckpt_restore_first_rank(const struct ckpt_restore *restore);

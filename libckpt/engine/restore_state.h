@@ -86,6 +86,8 @@ struct ckpt_restore {
 	struct ckpt_holders_reader *catalog; /* the same; NULL: the manifest names none */
 	struct ckpt_job compare_job;         /* of a verification: an index with the catalog */
 	bool compared;
+	struct ckpt_replicas replicas; /* of a verification: of the ranks so far */
+	char differ[256];              /* written before OPENED or END is answered */
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
 	struct ckpt_mender *mender; /* NULL: nothing was to be mended */

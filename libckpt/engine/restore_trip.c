@@ -149,6 +149,8 @@ void ckpt_restore_trip_reset(struct ckpt_restore *restore)
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label);
 	ckpt_gather_clear(&r->gather);
 	r->gather = (struct ckpt_gather){0};
+	ckpt_replicas_clear(&r->replicas);
+	r->differ[0] = 0;
 	ckpt_elsewhere_clear(&r->elsewhere);
 	ckpt_holders_reader_free(r->catalog);
 	r->catalog = NULL;

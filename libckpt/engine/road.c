@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/fail.h"
+#include "base/utf8.h"
 
 void ckpt_road_begin_rank(struct ckpt_restore *r, uint32_t rank)
 {
@@ -98,6 +100,52 @@ bool ckpt_road_passed(struct ckpt_restore *r, const struct ckpt_task *part)
 	return r->code == 0;
 }
 
+/* What the manifest says, and what was found, unless the manifest names the same tensor. */
+static void put_differ(struct ckpt_restore *r, const struct ckpt_replicas *found, const char *words,
+	const char *apart)
+{
+	const char *marked = r->pick.manifest.replicas;
+	char name[90];
+
+	(void)snprintf(name, sizeof(name), "'%.60s", found->first[0]);
+	if (!*marked)
+		(void)snprintf(
+			r->differ, sizeof(r->differ), "%.*s%s", *apart ? 190 : 250, words, apart);
+	else if (!strstr(marked, name))
+		(void)snprintf(r->differ, sizeof(r->differ), "%.120s; and %.120s", marked, words);
+	ckpt_utf8_line(r->differ);
+}
+
+/*
+ * Equal boxes that differ. Nobody can say which of them is right, so the step is good; but somebody meant something
+ * else. Of different nodes they may be what each node had of its own, if every node had a store: then only a
+ * verification tells it.
+ */
+static void note_replicas(struct ckpt_restore *r, const struct ckpt_replicas *found)
+{
+	const char *apart =
+		found->near ? "" : ", on different nodes, each of which may have its own";
+	char words[CKPT_REPLICAS_WORDS];
+
+	if (found->full)
+		ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
+			"step %llu: not all of what several ranks have written was compared, as it "
+			"is too much, or there was no memory for it",
+			(unsigned long long)r->pick.chosen.step);
+	/* After a cancel the caller may read the words at any time. */
+	if (found->differing == 0 || r->stop)
+		return;
+	ckpt_replicas_word(found, words, sizeof(words));
+	if (found->near || r->sink == CKPT_SINK_NONE)
+		put_differ(r, found, words, apart);
+	if (r->sink == CKPT_SINK_NONE)
+		return;
+	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
+		"step %llu: %s%s: readers are given what one of them wrote; what is each rank's "
+		"own needs a name of its own",
+		(unsigned long long)r->pick.chosen.step, words, apart);
+}
+
 /* Into memory. */
 
 static void start_gather(struct ckpt_restore *r)
@@ -121,6 +169,7 @@ static int memory_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, r->gather.task.finished);
 	if (r->gather.task.result < 0)
 		return r->gather.task.result;
+	note_replicas(r, &r->gather.replicas);
 	if (r->ranks) {
 		ckpt_restore_ranks_vote(r);
 		/* A failure stops it. */
@@ -214,13 +263,21 @@ static int note_catalog(struct ckpt_restore *r)
 	return 0;
 }
 
+static bool has_catalog(const struct ckpt_restore *r)
+{
+	return r->catalog && r->catalog->holders;
+}
+
 static void compare_work(struct ckpt_job *job)
 {
 	struct ckpt_restore *r = CKPT_CONTAINER(job, struct ckpt_restore, compare_job);
 	struct ckpt_holders_reader *catalog = r->catalog;
 
-	(void)ckpt_holders_compare(
-		catalog->holders, r->shard.index, catalog->path, &catalog->job_error);
+	if (has_catalog(r))
+		(void)ckpt_holders_compare(
+			catalog->holders, r->shard.index, catalog->path, &catalog->job_error);
+	if (r->pick.manifest.world > 1)
+		ckpt_replicas_add(&r->replicas, r->rank, r->shard.index->layout);
 }
 
 static void compare_back(struct ckpt_node *node)
@@ -232,16 +289,11 @@ static void compare_back(struct ckpt_node *node)
 	ckpt_task_wake(&r->road);
 }
 
-static bool has_catalog(const struct ckpt_restore *r)
-{
-	return r->catalog && r->catalog->holders;
-}
-
-/* What the catalog says of this rank: for a worker, as it goes over all tensors. */
+/* What the catalog and other ranks say of what this rank holds: for a worker, as it goes over all tensors. */
 static void start_compare(struct ckpt_restore *r)
 {
 	/* An index that is another rank's is no word about this one. */
-	r->compared = r->code < 0 || !has_catalog(r);
+	r->compared = r->code < 0 || (!has_catalog(r) && r->pick.manifest.world == 1);
 	if (r->compared)
 		return;
 	r->compare_job = (struct ckpt_job){.work = compare_work, .urgent = true};
@@ -265,6 +317,7 @@ static int verdict(struct ckpt_restore *r)
 {
 	int code = note_elsewhere(r);
 
+	note_replicas(r, &r->replicas);
 	if (code < 0)
 		return code;
 	if (ckpt_elsewhere_has_all(&r->elsewhere))
@@ -289,6 +342,8 @@ static int verify_body(struct ckpt_task *task)
 	if (!ckpt_road_passed(r, &r->elsewhere.task) || r->stop)
 		return r->stop ? r->stop : r->code;
 	ckpt_road_count_all(r);
+	r->replicas.world = r->pick.manifest.world;
+	r->replicas.ranks = ckpt_gather_nodes(r->core, &r->pick);
 	if (r->pick.manifest.catalog_bytes > 0) {
 		if (ckpt_road_start_catalog(r) < 0)
 			return -ENOMEM;

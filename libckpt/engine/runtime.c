@@ -345,6 +345,14 @@ int ckpt_runtime_eventfd(const struct ckpt_engine *engine)
 	return engine->eventfd;
 }
 
+uint64_t ckpt_runtime_unproved(const struct ckpt_engine *engine, const char **ret_boxes)
+{
+	unsigned why = atomic_load(&engine->core.unproved);
+
+	*ret_boxes = why & CKPT_UNPROVED_BOXES ? engine->core.unproved_boxes : "";
+	return why;
+}
+
 bool ckpt_runtime_forked(const struct ckpt_engine *engine)
 {
 	return ckpt_fork_count() != engine->forks;

@@ -13,7 +13,7 @@ static bool is_blind(const struct ckpt_save *save)
 {
 	uint64_t blind = save->alike.devices & ~ckpt_save_lookers(save);
 
-	if (blind && !atomic_exchange(&save->core->alike_blind, true))
+	if (blind && ckpt_core_note_unproved(save->core, CKPT_UNPROVED_GPU))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"%s: whether ranks differ in what they hold alike is not found out, as GPU "
 			"%d "
@@ -37,7 +37,7 @@ static enum ckpt_alike_mode mode_of(struct ckpt_save *save)
 static void go_without(struct ckpt_save *save, const char *why)
 {
 	ckpt_alike_clear(&save->alike);
-	if (!atomic_exchange(&save->core->alike_lacking, true))
+	if (ckpt_core_note_unproved(save->core, CKPT_UNPROVED_MEMORY))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"%s: whether what this rank holds at step %llu is what others hold is not "
 			"found out, and it is saved all the same: %s",
@@ -135,6 +135,8 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
 	ckpt_alike_unprove(&save->core->alike_proved);
 	if (save->core->config.tolerant) {
+		/* So that all ranks look at every byte again. What differs in boxes does not ask for that. */
+		x->outcome.alike = false;
 		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
 		return 0;
 	}
@@ -158,19 +160,19 @@ void ckpt_save_note_alike(struct ckpt_save *save)
 		return;
 	if (x->differ[0])
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
-			"step %llu is committed, and %s: what one rank holds was saved for all",
+			"step %llu is committed, and %s: readers are given what one of them wrote",
 			(unsigned long long)save->step, x->differ);
 	/* Also where this rank has compared nothing: all ranks count the same commits. */
-	if (x->outcome.alike && !x->differ[0])
+	if (x->outcome.alike)
 		ckpt_alike_next_turn(&core->alike_proved);
 	if (save->alike.mode == CKPT_ALIKE_NONE)
 		return;
 	/* Where ranks do not have a proof of the same, samples alone were compared: then all begin anew. */
-	if (!x->outcome.alike || x->differ[0])
+	if (!x->outcome.alike)
 		ckpt_alike_unprove(&core->alike_proved);
 	else if (save->alike.mode == CKPT_ALIKE_FULL)
 		ckpt_alike_prove(&core->alike_proved, &save->alike);
-	if (x->outcome.alike && !x->differ[0]) {
+	if (x->outcome.alike) {
 		core->any_alike = true;
 		core->alike_step = save->step;
 	}

@@ -41,6 +41,12 @@ static void start_way(struct ckpt_survey *s, struct ckpt_survey_way *w, uint32_t
 	ckpt_shard_start_index(&w->shard);
 }
 
+static bool is_wanted(const struct ckpt_survey *s, uint32_t rank)
+{
+	return !ckpt_elsewhere_has(&s->elsewhere, rank) &&
+	       (!s->only || ckpt_replicas_has(s->only, rank));
+}
+
 /* False: there is no further rank. */
 static bool start_window(struct ckpt_survey *s)
 {
@@ -49,7 +55,7 @@ static bool start_window(struct ckpt_survey *s)
 
 	CKPT_ASSERT(s->way_count == 0);
 	for (; s->next < world && s->way_count < CKPT_GATHER_INDEXES; s->next++) {
-		if (ckpt_elsewhere_has(&s->elsewhere, s->next))
+		if (!is_wanted(s, s->next))
 			continue;
 		bytes += rank_of(s, s->next)->index_bytes;
 		if (s->way_count > 0 && bytes > s->window)
@@ -88,13 +94,23 @@ static void drop_window(struct ckpt_survey *s)
 	s->way_count = 0;
 }
 
+static int add_rank(struct ckpt_survey *s, uint32_t rank, const struct ckpt_layout *layout,
+	struct ckpt_error *err)
+{
+	int r = s->builder ? ckpt_catalog_builder_add(s->builder, rank, layout, err) : 0;
+
+	if (r == 0)
+		ckpt_replicas_add(&s->replicas, rank, layout);
+	return r;
+}
+
 static void add_work(struct ckpt_job *job)
 {
 	struct ckpt_survey *s = CKPT_CONTAINER(job, struct ckpt_survey, job.job);
 
 	for (unsigned i = 0; i < s->way_count && s->job.result == 0; i++)
-		s->job.result = ckpt_catalog_builder_add(
-			s->builder, s->ways[i].rank, s->ways[i].shard.index->layout, &s->job.error);
+		s->job.result =
+			add_rank(s, s->ways[i].rank, s->ways[i].shard.index->layout, &s->job.error);
 }
 
 static void start_elsewhere(struct ckpt_survey *s)
@@ -107,7 +123,9 @@ static void start_elsewhere(struct ckpt_survey *s)
 static int take_memory(struct ckpt_survey *s)
 {
 	s->ways = ckpt_alloc_array(CKPT_GATHER_INDEXES, sizeof(*s->ways));
-	if (!s->ways || ckpt_cataloger_builder(s->core, &s->builder) < 0)
+	s->replicas.world = s->pick->manifest.world;
+	s->replicas.most = s->core->config.agree_boxes;
+	if (!s->ways || (!s->only && ckpt_cataloger_builder(s->core, &s->builder) < 0))
 		return ckpt_fail(s->err, -ENOMEM, "out of memory");
 	return 0;
 }
@@ -188,4 +206,5 @@ void ckpt_survey_clear(struct ckpt_survey *survey)
 	ckpt_catalog_builder_free(survey->builder);
 	survey->builder = NULL;
 	ckpt_elsewhere_clear(&survey->elsewhere);
+	ckpt_replicas_clear(&survey->replicas);
 }

@@ -2,7 +2,8 @@
 /*
  * What very many ranks describe, for whom it is too much to hold at once: their indexes are read a few at a time,
  * in the order of the ranks, put into a catalog under way, and let go. Reads of one window and the work on it
- * take turns, so that of indexes never more than a window is held. Engine-internal.
+ * take turns, so that of indexes never more than a window is held. Equal boxes of several ranks are compared by their
+ * digests. Of some ranks only (`only`) nothing else is done. Engine-internal.
  */
 #ifndef CKPT_ENGINE_SURVEY_H
 #define CKPT_ENGINE_SURVEY_H
@@ -10,6 +11,7 @@
 #include "base/task_job.h"
 #include "engine/elsewhere.h"
 #include "engine/pick.h"
+#include "engine/replicas.h"
 #include "format/catalog.h"
 
 struct ckpt_survey_way;
@@ -20,12 +22,15 @@ struct ckpt_survey {
 	const struct ckpt_pick *pick;
 	uint64_t window;   /* bytes of indexes at once; one index may be longer */
 	uint64_t until_ns; /* by ckpt_env_now(): no window begins after that */
+	const uint64_t
+		*only; /* bits of the ranks that are read, without a catalog; NULL: all are */
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
 
 	/* When it has ended well: who was not asked, and what the others say. */
 	struct ckpt_elsewhere elsewhere;
-	struct ckpt_catalog_builder *builder;
+	struct ckpt_catalog_builder *builder; /* NULL with `only` */
+	struct ckpt_replicas replicas;
 
 	/* Its own. */
 	int stop;

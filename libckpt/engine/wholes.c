@@ -279,6 +279,37 @@ const struct ckpt_part *ckpt_wholes_parts(
 	return &wholes->parts[wholes->firsts[whole->source]];
 }
 
+static bool overlap(const struct ckpt_part *parts, size_t count, const struct ckpt_entry *whole)
+{
+	struct ckpt_box all = ckpt_box_of(NULL, whole->shape, whole->ndim);
+	uint64_t left = ckpt_box_volume(&all);
+
+	for (size_t i = 0; i < count; i++) {
+		struct ckpt_box box = ckpt_part_box(&parts[i]);
+		uint64_t volume = ckpt_box_volume(&box);
+
+		if (volume > left)
+			return true;
+		left -= volume;
+		if (volume > 0 && i > 0 && ckpt_part_same(&parts[i - 1], &parts[i]))
+			return true;
+	}
+	return false;
+}
+
+bool ckpt_wholes_overlap(const struct ckpt_wholes *wholes)
+{
+	for (size_t i = 0; i < wholes->names->entry_count; i++) {
+		const struct ckpt_entry *whole = &wholes->names->entries[i];
+		size_t count = 0;
+		const struct ckpt_part *parts = ckpt_wholes_parts(wholes, whole, &count);
+
+		if (count > 1 && overlap(parts, count, whole))
+			return true;
+	}
+	return false;
+}
+
 struct ckpt_box ckpt_part_box(const struct ckpt_part *part)
 {
 	return ckpt_box_of(part->entry->global_start, part->entry->shape, part->entry->ndim);

@@ -41,6 +41,9 @@ void ckpt_wholes_free(struct ckpt_wholes *wholes);
 const struct ckpt_part *ckpt_wholes_parts(
 	const struct ckpt_wholes *wholes, const struct ckpt_entry *whole, size_t *ret_count);
 
+/* Whether some ranks hold the same elements of a tensor: the same box, or boxes that are more than the whole. */
+bool ckpt_wholes_overlap(const struct ckpt_wholes *wholes);
+
 struct ckpt_box ckpt_part_box(const struct ckpt_part *part);
 /* Of one tensor: by box, then by rank. */
 int ckpt_part_order(const struct ckpt_part *a, const struct ckpt_part *b);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A step that nobody could open is not committed, however well each rank has written its part; and whether
- * it could be is looked at when a rank has changed what it describes, and at no other time.
+ * it could be is looked at when a rank has changed what it describes, and at no other time. Nor is one in which two
+ * ranks have written different bytes of the same box: that is looked at with every step.
  */
 #include "api/kit.h"
 
@@ -15,7 +16,7 @@ struct job {
 	struct ckpt_save *saves[WORLD];
 };
 
-static int set_up(void **state)
+static int set_up_with(void **state, uint32_t replicas)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
@@ -27,11 +28,22 @@ static int set_up(void **state)
 		opts.world = WORLD;
 		opts.session = "agree";
 		opts.log_level = CKPT_LOG_DEBUG;
+		opts.replicas = replicas;
 		must_work(ckpt_engine_open(job->store, &opts, &job->ranks[rank]));
 		kit_fill(&job->vectors[rank], "w", 1000, 1);
 	}
 	*state = job;
 	return 0;
+}
+
+static int set_up(void **state)
+{
+	return set_up_with(state, CKPT_REPLICAS_CHECK);
+}
+
+static int set_up_tolerant(void **state)
+{
+	return set_up_with(state, CKPT_REPLICAS_WARN);
 }
 
 static int tear_down(void **state)
@@ -136,7 +148,8 @@ static void test_looked_at_once(void **state)
 		save_well(job, step);
 	assert_int_equal(looked(job), 1);
 	/* Other bytes are no other plan; another size, name or tensor is, of whichever rank. */
-	job->vectors[1].data[7] += 1;
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		job->vectors[rank].data[7] += 1;
 	save_well(job, 4);
 	assert_int_equal(looked(job), 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -148,6 +161,136 @@ static void test_looked_at_once(void **state)
 	save_well(job, 10);
 	assert_int_equal(looked(job), 0);
 	check_latest(job, 10);
+}
+
+static void expect_all(struct job *job, uint64_t step, int code, const char *text)
+{
+	int codes[WORLD];
+
+	save_all(job, step, codes);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		assert_int_equal(codes[rank], code);
+		check_says(job, rank, text);
+	}
+}
+
+/* Whoever reads the step is given what one of them wrote. */
+static void test_other_bytes(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	job->vectors[1].data[7] += 1;
+	expect_all(job, 1, CKPT_EREPLICA,
+		"rank 1 of the 3 ranks that hold it holds other bytes of 'w' than the rest");
+	expect_all(job, 2, CKPT_EREPLICA, "of the 3 ranks");
+	check_says(job, 2, "per_rank=");
+	job->vectors[1].data[7] -= 1;
+	save_well(job, 3);
+	(void)looked(job);
+	save_well(job, 4);
+	assert_int_equal(looked(job), 0);
+	/* Nobody describes anything else now. */
+	job->vectors[0].data[999] += 1;
+	expect_all(job, 5, CKPT_EREPLICA,
+		"rank 0 of the 3 ranks that hold it holds other bytes of 'w' than the rest, and "
+		"each "
+		"of them saves its own under that name (they were alike at step 4");
+	job->vectors[2].data[999] += 2;
+	expect_all(job, 6, CKPT_EREPLICA, "ranks 1 and 2 and rank 0 hold different bytes of 'w'");
+	check_latest(job, 4);
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		refill(job, rank, "own", 10);
+		job->vectors[rank].name[0] = (char)('a' + rank);
+		job->vectors[rank].data[0] = (float)rank;
+	}
+	save_well(job, 7);
+	must_work(ckpt_engine_stats(job->ranks[0], &stats));
+	assert_int_equal(stats.unproved, 0);
+}
+
+/* However long the names are, all ranks are told what to do. */
+static void test_long_names(void **state)
+{
+	struct job *job = *state;
+	struct kit_vector vectors[WORLD][3];
+
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		for (size_t i = 0; i < 3; i++) {
+			char name[] =
+				"0123456789/0123456789/0123456789/0123456789/0123456789/weight";
+			name[0] = (char)('a' + i);
+			kit_fill(&vectors[rank][i], name, 300000, rank);
+		}
+		job->saves[rank] = kit_start(job->ranks[rank], 1, 0, vectors[rank], 3);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		assert_int_equal(kit_wait(job->saves[rank]), CKPT_EREPLICA);
+		check_says(job, rank, "ranks 1 and 2 and rank 0 hold different bytes of 'a1234");
+		check_says(job, rank, "weight', and ranks differ in ");
+		check_says(job, rank, "committed with a warning (replicas=\"warn\")");
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		for (size_t i = 0; i < 3; i++)
+			kit_clear(&vectors[rank][i]);
+}
+
+static void check_marked(struct job *job, uint64_t step, const char *text)
+{
+	struct ckpt_engine *reader = kit_open(job->store, CKPT_ENGINE_READ_ONLY);
+	struct ckpt_restore *restore = NULL;
+
+	must_work(ckpt_restore_open(reader, step, &restore));
+	assert_non_null(strstr(ckpt_restore_replicas(restore), text));
+	assert_int_equal(*ckpt_restore_replicas(restore) == 0, *text == 0);
+	ckpt_restore_free(restore);
+	must_work(ckpt_verify_start(reader, step, &restore));
+	assert_int_equal(kit_wait_restore(restore), 0);
+	assert_non_null(strstr(ckpt_restore_replicas(restore), text));
+	assert_int_equal(*ckpt_restore_replicas(restore) == 0, *text == 0);
+	ckpt_restore_free(restore);
+	ckpt_engine_close(reader);
+}
+
+static void test_other_bytes_tolerated(void **state)
+{
+	static const char text[] = "rank 1 of the 3 ranks that hold it holds other bytes of 'w'";
+	struct job *job = *state;
+
+	for (uint64_t step = 1; step <= 3; step++) {
+		job->vectors[1].data[7] += step == 3 ? -2 : 1;
+		save_well(job, step);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			assert_int_equal(ckpt_save_replicas(job->saves[rank], NULL),
+				step == 3 ? 0 : CKPT_EREPLICA);
+		check_marked(job, step, step == 3 ? "" : text);
+	}
+}
+
+/* Each has them beside a tensor that the others do not have, so that no digest is of them alone. */
+static void test_not_to_be_compared(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+	struct kit_vector vectors[WORLD][2];
+
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		char name[] = "a0";
+		name[1] = (char)('0' + rank);
+		kit_fill(&vectors[rank][0], name, 5, rank);
+		vectors[rank][1] = job->vectors[rank];
+		job->saves[rank] = kit_start(job->ranks[rank], 1, 0, vectors[rank], 2);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		assert_int_equal(kit_wait(job->saves[rank]), 0);
+		const uint64_t why = rank == 0 ? CKPT_UNPROVED_BOXES : 0;
+		const char *boxes = NULL;
+		must_work(ckpt_engine_stats(job->ranks[rank], &stats));
+		assert_int_equal(stats.unproved, why);
+		assert_int_equal(ckpt_engine_unproved(job->ranks[rank], &boxes), why);
+		assert_string_equal(boxes, why ? "'w' of ranks 0 and 1" : "");
+		kit_clear(&vectors[rank][0]);
+	}
 }
 
 /* What rank `rank` says to have in common with the others. */
@@ -197,6 +340,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_disagreement, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_looked_at_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_long_names, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_other_bytes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_other_bytes_tolerated, set_up_tolerant, tear_down),
+		cmocka_unit_test_setup_teardown(test_not_to_be_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_in_common, set_up, tear_down),
 	};
 

@@ -202,6 +202,32 @@ static void a_gpu_and_a_cpu_are_compared(void **state)
 	close_ranks(&r);
 }
 
+/* What a program that reads no log is told. */
+static void check_unproved(struct ranks *r, uint64_t first, uint64_t second)
+{
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	must_work(ckpt_engine_stats(r->engines[0], &stats));
+	assert_int_equal(stats.unproved, first);
+	must_work(ckpt_engine_stats(r->engines[1], &stats));
+	assert_int_equal(stats.unproved, second);
+}
+
+/* One without kernels, such as one whose driver is too old, never can. */
+static void a_gpu_without_kernels_is_told(void **state)
+{
+	struct ranks r = {0};
+
+	fake->fail_call("cuModuleLoadData", 1, 218);
+	open_ranks(&r, *state);
+	for (uint64_t step = 1; step <= 2; step++) {
+		save_both(&r, step);
+		assert_int_equal(finish(&r, NULL), 0);
+		check_unproved(&r, CKPT_UNPROVED_GPU, 0);
+	}
+	close_ranks(&r);
+}
+
 /* A GPU that cannot look costs the proof, and not the step. */
 static void a_look_that_fails_is_no_failure_of_the_step(void **state)
 {
@@ -217,6 +243,7 @@ static void a_look_that_fails_is_no_failure_of_the_step(void **state)
 	start(&r, 1, 1);
 	assert_int_equal(finish(&r, NULL), 0);
 	fake->fail_call(NULL, 0, 0);
+	check_unproved(&r, 0, CKPT_UNPROVED_MEMORY);
 	for (uint64_t step = 2; step <= 3; step++) {
 		save_both(&r, step);
 		assert_int_equal(finish(&r, "'w'"), CKPT_EREPLICA);
@@ -235,6 +262,8 @@ int main(void)
 			cuda_kit_setup, cuda_kit_teardown),
 		cmocka_unit_test_setup_teardown(
 			a_gpu_and_a_cpu_are_compared, cuda_kit_setup, cuda_kit_teardown),
+		cmocka_unit_test_setup_teardown(
+			a_gpu_without_kernels_is_told, cuda_kit_setup, cuda_kit_teardown),
 		cmocka_unit_test_setup_teardown(a_look_that_fails_is_no_failure_of_the_step,
 			cuda_kit_setup, cuda_kit_teardown),
 	};

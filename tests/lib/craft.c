@@ -273,7 +273,10 @@ static void write_rank(const struct craft_step *step, struct ckpt_manifest_rank 
 	record->index_digest = ckpt_digest_of(buf.data, buf.len);
 	record->index_bytes = buf.len;
 	record->shard_bytes = layout->bytes;
-	(void)snprintf(record->node, sizeof(record->node), "node-%u", record->rank);
+	if (step->node)
+		(void)snprintf(record->node, sizeof(record->node), "%s", step->node);
+	else
+		(void)snprintf(record->node, sizeof(record->node), "node-%u", record->rank);
 	attempt_of(step, record->attempt);
 	free(shard);
 	ckpt_buf_free(&buf);

@@ -41,6 +41,7 @@ struct craft_step {
 	/* And what a rank holds is said to be with the one that comes so many later; `world`: only the last
 	 * one is lied about, and holds what the first does. */
 	uint32_t lie;
+	const char *node; /* of all ranks; NULL: each is on one of its own */
 };
 
 /* ckpt.json and gens/, of run CRAFT_RUN or another. The directory is there. */

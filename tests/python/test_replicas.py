@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -252,6 +253,143 @@ def test_who_wants_only_a_warning_gets_it_and_again_at_the_resume(
         [TOOLS / "ckpt-verify", store], capture_output=True, text=True, check=True
     )
     assert "committed though rank 1 and rank 0 hold different bytes of" in checked.stdout
+
+
+def stages(mesh: Any, step: int) -> State:
+    """Two stages of a pipeline with equal names, each sharded over two ranks; alike at first."""
+    rank = dist.get_rank()
+    local = torch.arange(6.0) + 10 * (rank % 2) + (rank // 2) * (step - 1)
+    return {
+        "large": DTensor.from_local(local.repeat(1 << 16), mesh, [Shard(0)], run_check=False),
+        "b": DTensor.from_local(local, mesh, [Shard(0)], run_check=False),
+        "a": DTensor.from_local(torch.ones(6), mesh, [Shard(0)], run_check=False),
+    }
+
+
+def save_three(store: Path, mesh: Any, how: str) -> dict[int, str]:
+    """What each save comes to."""
+    said = {}
+    options: State = {"replicas": how, "keep_last": 9}
+    with libckpt.Checkpointer(store, **options) as ckpt:
+        for step in (1, 2, 3):
+            state = stages(mesh, step)
+            try:
+                ckpt.save(step, state).wait()
+                said[step] = "saved"
+            except libckpt.ReplicaMismatchError as error:
+                said[step] = str(error)
+    return said
+
+
+def save_beside(store: Path, mesh: Any) -> None:
+    """Small tensors, each beside one of its rank's own: no digest is of them alone."""
+    state = {"b": stages(mesh, 1)["b"], "own": libckpt.PerRank(torch.ones(3))}
+    with libckpt.Checkpointer(store, state) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step).wait()
+
+
+def save_adamw(store: Path, mesh: Any) -> None:
+    """Its `step` tensors are plain: they are dealt out, and lie beside small DTensors."""
+    local = torch.ones(6)
+    module = torch.nn.ParameterList(
+        DTensor.from_local(local.clone(), mesh, [Shard(0)], run_check=False) for _ in range(8)
+    )
+    optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    with libckpt.Checkpointer(store, {"model": module, "optimizer": optimizer}) as ckpt:
+        ckpt.save(1)
+
+
+def save_stages(place: Path) -> list[Any]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "shard"))["shard"]
+    checked = warned(functools.partial(save_three, place / "check", mesh, "check"))
+    tolerated = warned(functools.partial(save_three, place / "warn", mesh, "warn"))
+    beside = warned(functools.partial(save_beside, place / "beside", mesh))
+    adamw = warned(functools.partial(save_adamw, place / "adamw", mesh))
+    with libckpt.Checkpointer(place / "warn", stages(mesh, 7), replicas="warn") as ckpt:
+        return [checked, tolerated, beside, adamw, warned(ckpt.resume)]
+
+
+def test_equal_names_on_disjoint_meshes_are_one_tensor_or_refused(
+    store: Path, tmp_path: Path
+) -> None:
+    """Whoever resumes would get one stage's on both."""
+    store.mkdir()
+    text = "rank 2 and rank 0 hold different bytes of 'large'"
+    found_by_all = together(4, tmp_path, save_stages, store)
+    for rank, (checked, tolerated, beside, adamw, again) in enumerate(found_by_all):
+        said, warnings_of_check = checked
+        assert said[1] == "saved"
+        for step in (2, 3):
+            assert text in said[step]
+            assert "alike at step 1" in said[step]
+        assert warnings_of_check == []
+        said, found = tolerated
+        assert said == dict.fromkeys((1, 2, 3), "saved")
+        assert [words.partition(",")[0] for words in found] == [
+            "step 2 is saved",
+            "step 3 is saved",
+        ]
+        assert all(text in words for words in found)
+        # What cannot be compared is said once, to a program that reads no log.
+        for (_, found), names in ((beside, "'b' of ranks 0 and 2"), (adamw, " more tensors")):
+            assert len(found) == (rank == 0)
+            assert all("several ranks save the same part" in words for words in found)
+            assert all(names in words for words in found)
+        resumed, found = again
+        assert resumed == 3
+        assert len(found) == 1
+        assert text in found[0]
+    assert [info.step for info in libckpt.list_steps(store / "check")] == [1]
+    verified = subprocess.run(
+        [TOOLS / "ckpt-verify", store / "warn"], capture_output=True, text=True, check=True
+    )
+    assert "step 1: was committed though" not in verified.stdout
+    for step in (2, 3):
+        assert f"step {step}: was committed though {text}" in verified.stdout
+
+
+def save_on_nodes(place: Path) -> list[Any]:
+    """Each rank is a node, and has statistics of its own data."""
+    rank = dist.get_rank()
+    store = place / f"node-{rank}"
+    store.mkdir()
+    module = torch.nn.BatchNorm1d(1 << 18)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIBCKPT_NODE", store.name)
+        module(torch.randn(2, 1 << 18, generator=torch.Generator().manual_seed(rank)))
+        kept = module.running_mean.clone()
+        with libckpt.Checkpointer(store, {"model": module}, node_store=True) as ckpt:
+            for step in (1, 2):
+                ckpt.save(step).wait()
+            module.running_mean.zero_()
+            return [ckpt.resume(), torch.equal(module.running_mean, kept)]
+
+
+def save_nodes(place: Path) -> Any:
+    return warned(functools.partial(save_on_nodes, place))
+
+
+def test_statistics_of_each_node_are_its_own(store: Path, tmp_path: Path) -> None:
+    """Two nodes write the same box, and may write different bytes of it."""
+    store.mkdir()
+    assert together(2, tmp_path, save_nodes, store) == [([2, True], [])] * 2
+
+
+def test_more_groups_than_are_compared_are_told_once() -> None:
+    from libckpt._alike import Slow
+    from libckpt._tensors import Block
+
+    slow = Slow()
+    blocks = {group: Block([], [], []) for group in range(17)}
+    for times in (1, 0):
+        found, said = warned(lambda: slow.join(blocks, {}))
+        assert len(found) == 16
+        assert len(said) == times
+        assert all("17 groups of ranks" in words for words in said)
 
 
 def drift(store: Path) -> list[str]:

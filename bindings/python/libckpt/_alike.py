@@ -7,10 +7,11 @@ a step is committed. Here is said which ranks hold the same, under numbers that 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from ._engine import logger
+from ._errors import CheckpointWarning
 from ._layout import Copies, ranks_along
 from ._tensors import Block, Described
 
@@ -107,11 +108,11 @@ class Slow:
         groups = sorted(walked.keys() | slow.keys())
         if len(groups) > _GROUPS_MAX and not self._said:
             self._said = True
-            logger.warning(
-                "this rank shares tensors with %d groups of ranks; whether they are alike is "
-                "found out for %d of them",
-                len(groups),
-                _GROUPS_MAX,
+            warnings.warn(
+                f"this rank shares tensors with {len(groups)} groups of ranks, and whether they "
+                f"hold the same is found out for {_GROUPS_MAX} of them only",
+                CheckpointWarning,
+                stacklevel=6,
             )
         kept = set(groups[:_GROUPS_MAX])
         pairs = [*walked.items(), *slow.items()]

@@ -56,6 +56,17 @@ _FAREWELL = 2.0
 _HASTE = 10.0
 
 
+#: CKPT_UNPROVED_MANY is for the log: it does not say that ranks have any part in common.
+_UNPROVED = {
+    lib.CKPT_UNPROVED_GPU: "whether this rank holds what others hold is not found out, as its GPU "
+    "takes no samples of its memory",
+    lib.CKPT_UNPROVED_MEMORY: "whether this rank held what others hold was not found out at a "
+    "save, for want of memory or as its GPU failed",
+    lib.CKPT_UNPROVED_BOXES: "several ranks save the same part of a tensor, and whether it is the "
+    "same on them was not found out: {boxes}",
+}
+
+
 class _Core:
     """
     What lives as long as the engine does, apart from the Checkpointer, so that a forgotten one can
@@ -77,6 +88,8 @@ class _Core:
         self.skips = 0
         #: steps of which say_unsent() has warned
         self.unsent = 0
+        #: reasons of which say_unproved() has warned
+        self.unproved = 0
 
     @property
     def deadline(self) -> float:
@@ -103,6 +116,7 @@ class _Core:
                 save._fence(self.deadline)
             self.engine.drain(self.deadline)
             self.upload(_HASTE)
+            self.say_unproved()
         except errors.CheckpointError as error:
             logger.error("closing %s: %s", self.engine.path, error)
         finally:
@@ -153,6 +167,23 @@ class _Core:
         """Gives it up, if there is one, and does not wait for its end."""
         if self.rehearsal is not None:
             self.rehearsal.stop()
+
+    def say_unproved(self) -> None:
+        """Warns, once for each reason, that it is not found out whether ranks hold the same."""
+        if self.engine.world == 1 or self.engine.closed:
+            return
+        try:
+            found, boxes = self.engine.unproved()
+        except errors.ClosedError:  # on another thread, meanwhile
+            return
+        fresh, self.unproved = found & ~self.unproved, found
+        for reason, why in _UNPROVED.items():
+            if fresh & reason:
+                warnings.warn(
+                    f"{self.engine.path}: {why.format(boxes=boxes)}; the log of libckpt has more",
+                    errors.CheckpointWarning,
+                    stacklevel=5,
+                )
 
     def shut(self) -> None:
         """Closes at once. What is still under way is given up."""
@@ -262,8 +293,9 @@ class Checkpointer:
         optimizers, too. Names are those in the checkpoint: without a prefix in the module under
         "model".
     replicas: what to do when ranks hold different bytes of what all of them must have alike, and
-        one saves for all: "check" fails the step on all ranks, with ReplicaMismatchError; "warn"
-        commits it as it is, says so, and says so again when it is resumed. The same on all ranks.
+        one saves for all, or of a part of a tensor that each of them saves: "check" fails the step
+        on all ranks, with ReplicaMismatchError; "warn" commits it as it is, says so, and says so
+        again when it is resumed. The same on all ranks.
     distributed: None: the processes of torch.distributed's default group, if there is one of more
         than one, save together. True: there must be one. False: this process is by itself.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
@@ -657,6 +689,7 @@ class Checkpointer:
         self._streak = 0
         save._committed()
         self._core.say_unsent()
+        self._core.say_unproved()
         self._say_differ(save)
         info = save.info
         logger.info(
@@ -672,7 +705,8 @@ class Checkpointer:
         differ = save._differ() if self._core.engine.world > 1 else None
         if differ is not None:
             warnings.warn(
-                f"step {save.step} is saved, and {differ}: what one rank holds was saved for all",
+                f"step {save.step} is saved, and {differ}: readers are given what one of them "
+                "wrote",
                 errors.CheckpointWarning,
                 stacklevel=5,
             )
@@ -785,8 +819,8 @@ class Checkpointer:
             self._last = ExistingSave(self._core.engine, reader.step, reader.generation)
         if reader.differ:
             warnings.warn(
-                f"step {reader.step}: when it was saved, {reader.differ}; what one rank held "
-                "is now on all of them",
+                f"step {reader.step}: when it was saved, {reader.differ}; all of them are now "
+                "given what one of them wrote",
                 errors.CheckpointWarning,
                 stacklevel=5,
             )
@@ -809,6 +843,7 @@ class Checkpointer:
             if not engine.drain(self._core.deadline, self._tick):
                 logger.error("closing %s: what is under way does not end", engine.path)
             self._core.upload(self._core.drain_timeout)
+            self._core.say_unproved()
         finally:
             self._finalizer.detach()
             self._core.shut()

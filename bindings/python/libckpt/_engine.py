@@ -603,6 +603,14 @@ class Engine:
         check(self.work(lib.ckpt_engine_stats, self.guard(), stats))
         return {name: int(getattr(stats, name)) for name in _STATS}
 
+    def unproved(self) -> tuple[int, str]:
+        """
+        Why it was not found out whether ranks hold the same (CKPT_UNPROVED_*), and of which boxes.
+        """
+        boxes = ffi.new("const char **")
+        why = int(self.work(lib.ckpt_engine_unproved, self.guard(), boxes))
+        return why, text(boxes[0])
+
     def run_id(self) -> str:
         """The run's name in the store."""
         found: str = self.work(self._with_catalog, lambda ptr: text(lib.ckpt_catalog_run_id(ptr)))
@@ -670,6 +678,7 @@ _STATS = (
     "remote_failing_ms",
     "remote_code",
     "bytes_uploaded_staged",
+    "unproved",
 )
 
 

@@ -234,7 +234,7 @@ class MismatchError(CheckpointError):
 
 
 class ReplicaMismatchError(CheckpointError):
-    """Ranks hold different bytes of what one of them saves for all; the step is of no rank."""
+    """Ranks hold different bytes of what is one tensor to all of them; the step is of no rank."""
 
 
 class UnsupportedError(CheckpointError):

@@ -473,6 +473,16 @@ PLANTED = [
         "\tif (false)\n",
         "a step in which ranks mean different tensors by one name is not committed", AGREE),
     Planted(
+        "equal-boxes-not-compared", "libckpt/engine/agree.c",
+        "\tif (found->differing == 0) {\n",
+        "\tif (true) {\n",
+        "a step in which two ranks have written different bytes of one box is not committed", AGREE),
+    Planted(
+        "equal-boxes-compared-once", "libckpt/engine/agree.c",
+        "\tcore->shared = found->held;\n",
+        "\tckpt_free(found->held);\n\tcore->shared = NULL;\n",
+        "boxes that were the same at the first save are compared at every later one", AGREE),
+    Planted(
         "bad-copy-is-the-end", "libckpt/engine/gather.c",
         "\tint r = find_spares(g, w->rank);\n",
         "\tint r = -ENODATA;\n",

@@ -250,8 +250,11 @@ static void test_roads_without_memory(void **state)
 		}
 	}
 	assert_true(failed[0] > 5 && failed[1] > 5);
-	/* What goes on without is the lock of the step: nothing was left out that was to be verified. */
-	assert_true(passed[0] <= 2);
+	/*
+	 * What goes on without is the lock of the step, and the comparison of what several ranks have written (its table,
+	 * and who was compared): nothing was left out that was to be verified.
+	 */
+	assert_in_range(passed[0], 3, 4);
 	assert_false(core_rig_logged(rig, CKPT_LOG_WARN, "without its catalog"));
 }
 

@@ -16,6 +16,10 @@
 /* What each rank holds, and says of it. */
 static uint64_t words[CREW_RANKS][WORDS];
 
+/* All ranks write these, each its own, as one box. */
+static bool one_box;
+static uint64_t boxes[CREW_RANKS][WORDS];
+
 static int put_together(struct crew *s, uint32_t rank, uint64_t step)
 {
 	const int64_t count = WORDS;
@@ -30,8 +34,8 @@ static int put_together(struct crew *s, uint32_t rank, uint64_t step)
 	char name[16];
 
 	(void)snprintf(name, sizeof(name), "own.%u", rank);
-	own.name = name;
-	own.data = words[0];
+	own.name = one_box ? "box" : name;
+	own.data = one_box ? boxes[rank] : words[0];
 	ckpt_error_clear(&rig->err);
 	int r = ckpt_save_new(&rig->core, NULL, step, false, 0, &s->save[rank]);
 	if (r < 0) {
@@ -217,6 +221,40 @@ static void test_a_rank_that_has_looked_at_nothing(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
 
+/*
+ * Boxes that stay different do not make ranks read all that they have alike again. A difference of both kinds is told
+ * of both; that of replicas does make them.
+ */
+static void test_boxes_that_differ(void **state)
+{
+	struct crew *s = *state;
+
+	crew_open_all(s, 2, 2, 60000);
+	s->rank[0].core.config.tolerant = true;
+	one_box = true;
+	boxes[1][0] = 1;
+	for (uint64_t step = 1; step <= 4; step++) {
+		words[1][0] ^= step == 3;
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			begin(s, rank, step);
+			assert_int_equal(s->save[rank]->alike.mode,
+				step == 1 || step == 4 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		}
+		crew_sleep(s, 20000);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			const char *differ = ckpt_save_differ(s->save[rank]);
+
+			assert_non_null(strstr(differ, "different bytes of 'box'"));
+			assert_int_equal(strstr(differ, "'alike'; and rank 1") != NULL, step >= 3);
+			assert_int_equal(end(s, rank), 0);
+		}
+		assert_true(
+			core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "different bytes of 'box'"));
+	}
+	words[1][0] ^= 1;
+	one_box = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -225,6 +263,7 @@ int main(void)
 		TEST(test_by_the_register_and_samples),
 		TEST(test_every_byte_in_64_saves),
 		TEST(test_a_rank_that_has_looked_at_nothing),
+		TEST(test_boxes_that_differ),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

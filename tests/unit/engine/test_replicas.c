@@ -6,18 +6,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/utf8.h"
 #include "engine/replicas.h"
+#include "format/index.h"
 #include "lib/dice.h"
 
 #define RANKS   5
 #define TENSORS 9
 #define CHUNK   64
 
+static size_t left;
+
+/* Every allocation after the first `left` ones. */
+static bool fail_late(void *user, size_t size)
+{
+	(void)user;
+	(void)size;
+	if (left == 0)
+		return true;
+	left--;
+	return false;
+}
+
 struct scene {
 	char names[TENSORS][8];
 	int64_t shapes[TENSORS];
 	struct ckpt_index indexes[RANKS];
-	const struct ckpt_index *list[RANKS];
 	char *shards[RANKS];
 	char data[TENSORS][4 * CHUNK];
 };
@@ -53,7 +68,6 @@ static void add_rank(
 	assert_int_equal(
 		ckpt_layout_build(tensors, n, NULL, 0, chunk_bytes, NULL, &index->layout), 0);
 	struct ckpt_layout *l = index->layout;
-	s->list[rank] = index;
 	s->shards[rank] = calloc(1, l->bytes);
 	memcpy(s->shards[rank], l->header, l->header_bytes);
 	for (size_t i = 0; i < l->entry_count; i++)
@@ -69,7 +83,7 @@ static void make(struct scene *s, struct dice *d)
 	*s = (struct scene){0};
 	for (size_t i = 0; i < TENSORS; i++) {
 		(void)snprintf(s->names[i], sizeof(s->names[i]), "t.%zu", i);
-		s->shapes[i] = (int64_t)dice_below(d, dice_below(d, 2) ? 4 * CHUNK : 20);
+		s->shapes[i] = (int64_t)dice_below(d, dice_below(d, 2) ? UINT64_C(4) * CHUNK : 20);
 		for (size_t k = 0; k < sizeof(s->data[i]); k++)
 			s->data[i][k] = (char)dice_next(d);
 	}
@@ -83,14 +97,56 @@ static void clear(struct scene *s)
 	}
 }
 
-static struct ckpt_replicas compare(struct scene *s)
+static void put_words(struct ckpt_replicas *found, char out[CKPT_REPLICAS_WORDS])
 {
-	struct ckpt_wholes *w = NULL;
+	*out = 0;
+	if (found->differing > 0)
+		ckpt_replicas_word(found, out, CKPT_REPLICAS_WORDS);
+	ckpt_replicas_clear(found);
+}
 
-	assert_int_equal(ckpt_wholes_build(s->list, RANKS, NULL, &w), 0);
-	struct ckpt_replicas found = ckpt_replicas_compare(w, s->list);
-	ckpt_wholes_free(w);
-	return found;
+/* In words; "": nothing differs. Whoever reads the step comes to the same. */
+static const char *compare(struct scene *s)
+{
+	static char words[CKPT_REPLICAS_WORDS];
+	char again[CKPT_REPLICAS_WORDS];
+	const struct ckpt_index *list[RANKS];
+	struct ckpt_replicas found = {.world = RANKS};
+	struct ckpt_replicas read = {.world = RANKS};
+	struct ckpt_wholes *wholes = NULL;
+
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		ckpt_replicas_add(&found, rank, s->indexes[rank].layout);
+		list[rank] = &s->indexes[rank];
+	}
+	ckpt_replicas_end(&found);
+	put_words(&found, words);
+	assert_int_equal(ckpt_wholes_build(list, RANKS, NULL, &wholes), 0);
+	left = 0;
+	ckpt_alloc_set_hook(fail_late, NULL);
+	ckpt_replicas_compare(&read, wholes, list);
+	ckpt_alloc_set_hook(NULL, NULL);
+	put_words(&read, again);
+	ckpt_wholes_free(wholes);
+	assert_string_equal(words, again);
+	return words;
+}
+
+static void check_words(struct scene *s, const char *text)
+{
+	const char *words = compare(s);
+
+	if (*text ? !strstr(words, text) : *words != 0)
+		fail_msg("\"%s\", and not \"%s\"", words, text);
+}
+
+/* Of the first tensor in a chunk that is not empty. */
+static uint64_t first_of(const struct ckpt_layout *l, const struct ckpt_chunk *chunk)
+{
+	for (size_t i = 0; i < l->entry_count; i++)
+		if (l->entries[i].nbytes > 0 && l->entries[i].offset >= chunk->offset)
+			return l->entries[i].offset;
+	return chunk->offset;
 }
 
 /* All hold the same: any byte of any rank but the headers' is noticed. */
@@ -108,30 +164,31 @@ static void test_any_byte(void **state)
 		s.shapes[0] += 1;
 		for (uint32_t r = 0; r < RANKS; r++)
 			add_rank(&s, r, has, NULL, CHUNK);
-		assert_int_equal(compare(&s).tensors, 0);
+		check_words(&s, "");
 		const struct ckpt_layout *l = s.indexes[0].layout;
 		uint32_t rank = 1 + (uint32_t)dice_below(&d, RANKS - 1);
 		uint64_t at = l->header_bytes + dice_below(&d, l->bytes - l->header_bytes);
 		s.shards[rank][at] ^= 1;
 		digest(&s, rank);
-		struct ckpt_replicas found = compare(&s);
-		assert_int_equal(found.tensors, 1);
-		assert_int_equal(found.rank, 0);
-		assert_int_equal(found.other, rank);
-		/* Of those that share its chunk the first is named. */
+		/* Of those that share its chunk some are named, the first one of them. */
 		const struct ckpt_entry *e = ckpt_layout_at(l, at);
 		const struct ckpt_chunk *c = &l->chunks[ckpt_layout_chunk_at(l, at)];
-		if (e->nbytes < CHUNK)
-			e = ckpt_layout_at(l, c->offset);
-		assert_string_equal(found.name, e->name);
-		/* Rank 0 differs from every other one, and is counted once. */
+		bool alone =
+			e->nbytes >= CHUNK || (e->offset == c->offset && e->nbytes == c->length);
+		if (!alone)
+			e = ckpt_layout_at(l, first_of(l, c));
+		char text[128];
+		(void)snprintf(text, sizeof(text),
+			"rank %u of the 5 ranks that hold it holds other bytes of %s'%s'", rank,
+			alone ? "" : "one or more of ", e->name);
+		check_words(&s, text);
+		/* Rank 0 differs from every other one: it is the one that is named. */
 		s.shards[rank][at] ^= 1;
 		digest(&s, rank);
 		s.shards[0][at] ^= 1;
 		digest(&s, 0);
-		found = compare(&s);
-		assert_int_equal(found.tensors, 1);
-		assert_int_equal(found.other, 1);
+		text[5] = '0';
+		check_words(&s, text);
 		clear(&s);
 	}
 }
@@ -152,7 +209,7 @@ static void test_no_false_alarm(void **state)
 				has[i] = dice_below(&d, 4) > 0;
 			add_rank(&s, r, has, own[r], dice_below(&d, 3) ? CHUNK : CHUNK / 2);
 		}
-		assert_int_equal(compare(&s).tensors, 0);
+		check_words(&s, "");
 		clear(&s);
 	}
 }
@@ -168,11 +225,11 @@ static void test_elsewhere(void **state)
 	(void)state;
 	make(&s, &d);
 	has[4] = has[6] = true;
-	s.shapes[4] = 3 * CHUNK + 5;
+	s.shapes[4] = INT64_C(3) * CHUNK + 5;
 	s.shapes[6] = CHUNK;
 	for (uint32_t r = 0; r < RANKS; r++)
 		add_rank(&s, r, has, own[r], CHUNK);
-	assert_int_equal(compare(&s).tensors, 0);
+	check_words(&s, "");
 	for (uint32_t r = 3; r < RANKS; r++) {
 		for (size_t t = 4; t <= 6; t += 2) {
 			const struct ckpt_entry *e =
@@ -181,12 +238,232 @@ static void test_elsewhere(void **state)
 		}
 		digest(&s, r);
 	}
-	struct ckpt_replicas found = compare(&s);
-	assert_int_equal(found.tensors, 2);
-	assert_string_equal(found.name, s.names[4]);
-	assert_int_equal(found.rank, 0);
-	assert_int_equal(found.other, 3);
+	check_words(&s, "ranks 3 and 4 of the 5 ranks that hold it hold other bytes of 't.4' than "
+			"the rest, and "
+			"ranks differ in 't.6'");
+	/* Two hold one thing, two another: there are no fewer. */
+	const struct ckpt_entry *e = ckpt_layout_find(s.indexes[2].layout, s.names[4]);
+	s.shards[2][e->offset] ^= 1;
+	digest(&s, 2);
+	check_words(&s, "ranks 2, 3 and 4 and rank 0 hold different bytes of 't.4', and ranks "
+			"differ in 't.6'");
 	clear(&s);
+}
+
+/* Each of two ranks has it beside a tensor of its own: nothing has a digest of it alone. */
+static void test_beside_others(void **state)
+{
+	static const char *const own[RANKS] = {"a", NULL, "a", NULL, NULL};
+	struct dice d = {8};
+	struct ckpt_replicas found = {.world = RANKS};
+	struct scene s;
+	bool has[TENSORS] = {0};
+	char words[256];
+
+	(void)state;
+	make(&s, &d);
+	has[3] = has[4] = true;
+	s.shapes[3] = 7;
+	s.shapes[4] = INT64_C(2) * CHUNK;
+	for (uint32_t r = 0; r < RANKS; r++)
+		add_rank(&s, r, has, own[r], CHUNK);
+	for (uint32_t r = 0; r < 2; r++)
+		ckpt_replicas_add(&found, r, s.indexes[r].layout);
+	assert_int_equal(found.unknown, 1);
+	ckpt_replicas_word_unknown(&found, words, sizeof(words));
+	assert_string_equal(words, "'t.3' of ranks 0 and 1");
+	assert_int_equal(found.differing, 0);
+	/* Of both kinds there is one by now. */
+	for (uint32_t r = 2; r < RANKS; r++)
+		ckpt_replicas_add(&found, r, s.indexes[r].layout);
+	assert_int_equal(found.unknown, 1);
+	for (uint32_t r = 0; r < RANKS; r++)
+		assert_true(ckpt_replicas_has(found.held, r));
+	ckpt_replicas_clear(&found);
+	clear(&s);
+}
+
+/* Cut into 2 and into 3: they overlap, and no digest is of what both hold. Cut by one of the two they do not. */
+static void test_cut_otherwise(void **state)
+{
+	static const int64_t starts[RANKS] = {0, 300, 0, 200, 400};
+	static const int64_t shapes[RANKS] = {300, 300, 200, 200, 200};
+	struct ckpt_replicas found = {.world = RANKS};
+	const int64_t whole = 600;
+	char words[256];
+
+	(void)state;
+	for (uint32_t r = 0; r < RANKS; r++) {
+		struct ckpt_layout *layout = NULL;
+		const struct ckpt_tensor tensor = {.name = "w",
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &shapes[r],
+			.global_shape = &whole,
+			.global_start = &starts[r]};
+
+		assert_int_equal(ckpt_layout_build(&tensor, 1, NULL, 0, CHUNK, NULL, &layout), 0);
+		ckpt_replicas_add(&found, r, layout);
+		assert_int_equal(found.unknown, r >= 2);
+		ckpt_layout_free(layout);
+	}
+	assert_int_equal(found.differing, 0);
+	ckpt_replicas_word_unknown(&found, words, sizeof(words));
+	assert_string_equal(words, "'w' of ranks 0 and 2");
+	ckpt_replicas_clear(&found);
+}
+
+/* Which ranks hold what others hold; and where there are more boxes than are kept, that is said. */
+static void test_who_and_how_many(void **state)
+{
+	struct dice d = {9};
+	struct ckpt_replicas found = {.world = RANKS};
+	struct ckpt_replicas few = {.world = RANKS, .most = 8};
+	struct scene s;
+
+	(void)state;
+	make(&s, &d);
+	for (uint32_t r = 0; r < RANKS; r++) {
+		bool has[TENSORS] = {0};
+
+		has[r == 3 ? 1 : r] = true;
+		s.shapes[r] = INT64_C(2) * CHUNK;
+		add_rank(&s, r, has, NULL, CHUNK);
+		ckpt_replicas_add(&found, r, s.indexes[r].layout);
+		ckpt_replicas_add(&few, r, s.indexes[r].layout);
+	}
+	for (uint32_t r = 0; r < RANKS; r++)
+		assert_int_equal(ckpt_replicas_has(found.held, r), r == 1 || r == 3);
+	assert_false(found.full);
+	/* Those that are kept are still compared. */
+	assert_true(few.full);
+	assert_int_equal(few.count, 4);
+	assert_true(ckpt_replicas_has(few.held, 1) && ckpt_replicas_has(few.held, 3));
+	assert_int_equal(few.unknown, 0);
+	ckpt_replicas_clear(&few);
+	ckpt_replicas_clear(&found);
+	clear(&s);
+}
+
+/* Without memory, from the first allocation on or from a later one: fewer are compared, and that is known. */
+static void test_no_memory(void **state)
+{
+	struct dice d = {10};
+	struct scene s;
+	bool has[TENSORS] = {[1] = true, [4] = true, [6] = true};
+	bool full = true;
+
+	(void)state;
+	make(&s, &d);
+	s.shapes[1] = s.shapes[4] = s.shapes[6] = CHUNK;
+	for (uint32_t r = 0; r < RANKS; r++) {
+		s.data[4][0] = (char)r;
+		add_rank(&s, r, has, NULL, CHUNK);
+	}
+	for (size_t n = 0; full; n++) {
+		struct ckpt_replicas found = {.world = RANKS};
+
+		left = n;
+		ckpt_alloc_set_hook(fail_late, NULL);
+		for (uint32_t r = 0; r < RANKS; r++)
+			ckpt_replicas_add(&found, r, s.indexes[r].layout);
+		ckpt_alloc_set_hook(NULL, NULL);
+		full = found.full;
+		assert_int_equal(full, n < 2);
+		/* Without its memory for who was compared with whom it is still found that they differ. */
+		assert_int_equal(found.differing > 0, n > 0);
+		ckpt_replicas_clear(&found);
+	}
+	clear(&s);
+}
+
+static struct ckpt_chunk *chunk_of(const struct ckpt_layout *l, const char *name)
+{
+	return &l->chunks[ckpt_layout_chunk_at(l, ckpt_layout_find(l, name)->offset)];
+}
+
+/* The ranks that are named are those of the tensor that is named first; and words are not too long. */
+static void test_words(void **state)
+{
+	static const uint32_t odd[3] = {3, 1, 2};
+	struct ckpt_replicas found = {.world = RANKS};
+	char names[3][200];
+	char words[CKPT_REPLICAS_WORDS];
+	const int64_t shape = CHUNK;
+
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		memset(names[i], 'x', sizeof(names[i]) - 1);
+		names[i][0] = (char)('a' + i);
+		names[i][199] = 0;
+		/* Cut in the middle of a character it is not valid. */
+		memcpy(names[i] + 79, "\xc3\xa4", 2);
+	}
+	for (uint32_t r = 0; r < RANKS; r++) {
+		struct ckpt_layout *l = NULL;
+		struct ckpt_tensor tensors[3];
+
+		for (uint32_t i = 0; i < 3; i++)
+			tensors[i] = (struct ckpt_tensor){
+				.name = names[i], .dtype = CKPT_U8, .ndim = 1, .shape = &shape};
+		assert_int_equal(ckpt_layout_build(tensors, 3, NULL, 0, CHUNK, NULL, &l), 0);
+		for (uint32_t i = 0; i < 3; i++)
+			if (odd[i] == r)
+				chunk_of(l, names[i])->digest.bytes[0] = 1;
+		ckpt_replicas_add(&found, r, l);
+		ckpt_layout_free(l);
+	}
+	assert_int_equal(found.differing, 3);
+	ckpt_replicas_word(&found, words, sizeof(words));
+	assert_true(strlen(words) < CKPT_REPLICAS_WORDS);
+	assert_true(ckpt_utf8_is_line(words));
+	assert_string_equal(ckpt_replicas_name(&found), names[1]);
+	assert_non_null(
+		strstr(words, "rank 1 of the 5 ranks that hold it holds other bytes of 'bxxx"));
+	assert_non_null(strstr(words, "than the rest, and ranks differ in 2 more"));
+	ckpt_replicas_clear(&found);
+}
+
+/* Two that differ are on one node or not, whoever has it first. */
+static void test_near(void **state)
+{
+	static const char *const nodes[][RANKS] = {
+		{"a", "b", "b", "c", "d"}, {"a", "b", "c", "b", "d"}, {"a", "b", "c", "d", "e"}};
+	const int64_t shape = CHUNK;
+	const struct ckpt_tensor tensor = {
+		.name = "w", .dtype = CKPT_U8, .ndim = 1, .shape = &shape};
+
+	(void)state;
+	/* Ranks 0 and 1 have the same, or 1 and 3 other ones of their own. */
+	for (size_t i = 0; i < 2 * COUNT(nodes); i++) {
+		struct ckpt_manifest_rank ranks[RANKS] = {0};
+		struct ckpt_index indexes[RANKS] = {0};
+		const struct ckpt_index *list[RANKS];
+		struct ckpt_replicas found = {.world = RANKS, .ranks = ranks};
+		struct ckpt_replicas read = {.world = RANKS, .ranks = ranks};
+		struct ckpt_wholes *w = NULL;
+
+		for (uint32_t r = 0; r < RANKS; r++) {
+			struct ckpt_layout *l = NULL;
+			(void)snprintf(ranks[r].node, sizeof(ranks[r].node), "%s", nodes[i / 2][r]);
+			assert_int_equal(
+				ckpt_layout_build(&tensor, 1, NULL, 0, CHUNK, NULL, &l), 0);
+			uint32_t differs_from = i % 2 ? 0 : 1;
+			if (r > differs_from)
+				l->chunks[l->chunk_count - 1].digest.bytes[0] = (uint8_t)r;
+			ckpt_replicas_add(&found, r, l);
+			indexes[r].layout = l;
+			list[r] = &indexes[r];
+		}
+		assert_int_equal(found.near, i / 2 < 2);
+		assert_int_equal(ckpt_wholes_build(list, RANKS, NULL, &w), 0);
+		ckpt_replicas_compare(&read, w, list);
+		assert_int_equal(read.near, i / 2 < 2);
+		ckpt_wholes_free(w);
+		ckpt_replicas_clear(&found);
+		for (uint32_t r = 0; r < RANKS; r++)
+			ckpt_layout_free(indexes[r].layout);
+	}
 }
 
 int main(void)
@@ -195,6 +472,12 @@ int main(void)
 		cmocka_unit_test(test_any_byte),
 		cmocka_unit_test(test_no_false_alarm),
 		cmocka_unit_test(test_elsewhere),
+		cmocka_unit_test(test_beside_others),
+		cmocka_unit_test(test_cut_otherwise),
+		cmocka_unit_test(test_who_and_how_many),
+		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_words),
+		cmocka_unit_test(test_near),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

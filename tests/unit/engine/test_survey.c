@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/save_state.h"
 #include "engine/survey.h"
 #include "lib/named.h"
 #include "lib/scratch.h"
@@ -68,17 +69,132 @@ static void test_same_catalog(void **state)
 	assert_int_equal(core_rig_read(rig, 9, CKPT_SINK_NONE), 0);
 }
 
+/* Each rank one number under this name. */
+static void begin_numbers(
+	struct crew *s, uint64_t step, const char *const names[], const uint64_t numbers[])
+{
+	const int64_t count = 1;
+
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct core_rig *rig = &s->rank[rank];
+		const struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.name = names[rank],
+			.dtype = CKPT_U64,
+			.ndim = 1,
+			.shape = &count,
+			.data = &numbers[rank]};
+
+		ckpt_error_clear(&rig->err);
+		assert_int_equal(
+			ckpt_save_new(&rig->core, NULL, step, false, 0, &s->save[rank]), 0);
+		assert_int_equal(ckpt_save_put_tensors(s->save[rank], &tensor, 1, &rig->err), 0);
+		assert_int_equal(ckpt_save_put_meta(s->save[rank], "{}", 2, &rig->err), 0);
+		assert_int_equal(ckpt_save_prepare(s->save[rank], &rig->plan, &rig->err), 0);
+		(void)core_rig_post(rig, s->save[rank]);
+	}
+}
+
+/* What rank 0 comes to. */
+static int try_numbers(
+	struct crew *s, uint64_t step, const char *const names[], const uint64_t numbers[])
+{
+	int code = 0;
+
+	begin_numbers(s, step, names, numbers);
+	named_wait(s, WORLD);
+	for (uint32_t rank = WORLD; rank-- > 0;)
+		code = crew_end(s, rank);
+	return code;
+}
+
 /* It is looked at once, until a rank describes its part in another way. */
 static void test_once(void **state)
 {
+	static const char *const names[WORLD] = {"a", "b", "c"};
+	static const uint64_t numbers[WORLD] = {1, 2, 3};
 	struct crew *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
-	named_save(s, WORLD, 1, 1000);
+	assert_int_equal(try_numbers(s, 1, names, numbers), 0);
 	unsigned rule = watch_reads(rig);
-	named_save(s, WORLD, 2, 1000);
+	assert_int_equal(try_numbers(s, 2, names, numbers), 0);
 	assert_true(named_same(named_by(s, 1, 1), named_by(s, 1, 2)));
 	assert_int_equal(rig->fault.hits[rule], 0);
+}
+
+/* The first and the last rank write one tensor: these two are compared at every save, in whichever windows they are. */
+static void test_other_bytes(void **state)
+{
+	static const char *const names[WORLD] = {"a", "b", "a"};
+	static const uint64_t same[WORLD] = {1, 2, 1};
+	static const uint64_t other[WORLD] = {1, 2, 3};
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	assert_int_equal(try_numbers(s, 1, names, other), CKPT_EREPLICA);
+	crew_check_says(s, 0, "rank 2 and rank 0 hold different bytes of 'a'");
+	assert_string_equal(rig->err.tensor, "a");
+	assert_int_equal(try_numbers(s, 2, names, same), 0);
+	unsigned rule = io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00001", .error = -EIO});
+	assert_int_equal(try_numbers(s, 3, names, same), 0);
+	assert_true(named_same(named_by(s, 1, 2), named_by(s, 1, 3)));
+	assert_int_equal(try_numbers(s, 4, names, other), CKPT_EREPLICA);
+	crew_check_says(s, 0, "they were alike at step 3");
+	assert_int_equal(rig->fault.hits[rule], 0);
+	assert_int_equal(atomic_load(&rig->core.unproved), 0);
+	/* One that cannot be read makes no step fail. */
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00002", .error = -EIO});
+	assert_int_equal(try_numbers(s, 5, names, other), 0);
+	assert_true(core_rig_logged(
+		rig, CKPT_LOG_WARN, "bytes of what several of them write was not looked at"));
+	assert_int_equal(atomic_load(&rig->core.unproved), CKPT_UNPROVED_BOXES);
+}
+
+/* One save was too slow to compare them: the next one compares them again. */
+static void test_other_bytes_late(void **state)
+{
+	static const char *const names[WORLD] = {"a", "b", "a"};
+	static const uint64_t same[WORLD] = {1, 2, 1};
+	static const uint64_t other[WORLD] = {1, 2, 3};
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	assert_int_equal(try_numbers(s, 1, names, same), 0);
+	(void)io_fault_add(&rig->fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00000", .hold = true});
+	begin_numbers(s, 2, names, same);
+	crew_sleep(s, 35000);
+	assert_false(crew_ended(s, 0));
+	core_rig_let_go(rig);
+	named_wait(s, WORLD);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(crew_end(s, rank), 0);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"bytes of what several of them write was not looked at: there was time to read"));
+	assert_int_equal(atomic_load(&rig->core.unproved), CKPT_UNPROVED_BOXES);
+	assert_string_equal(rig->core.unproved_boxes,
+		"what several ranks have written at step 2 could not be read");
+	io_fault_clear(&rig->fault);
+	assert_int_equal(try_numbers(s, 3, names, other), CKPT_EREPLICA);
+}
+
+/* More than is kept: of what is kept differences are found, and nothing is claimed of the rest. */
+static void test_too_many_boxes(void **state)
+{
+	static const char *const names[WORLD] = {"a", "b", "a"};
+	static const uint64_t same[WORLD] = {1, 2, 1};
+	static const uint64_t other[WORLD] = {1, 2, 3};
+	struct crew *s = *state;
+	struct core_rig *rig = open_all(s, 1);
+
+	rig->core.config.agree_boxes = 5;
+	assert_int_equal(try_numbers(s, 1, names, same), 0);
+	assert_int_equal(atomic_load(&rig->core.unproved), CKPT_UNPROVED_MANY);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "was not found out for all"));
+	assert_true(named_by(s, 1, 1).bytes > 0);
+	assert_int_equal(try_numbers(s, 2, names, other), CKPT_EREPLICA);
 }
 
 /* The first and the last rank mean different tensors, which are not in one window. */
@@ -106,6 +222,8 @@ static void test_unreadable(void **state)
 		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00002", .error = -EIO});
 	named_save(s, WORLD, 1, 1000);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "was not looked at"));
+	/* Nobody says that several ranks write the same. */
+	assert_int_equal(atomic_load(&rig->core.unproved), 0);
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
 	io_fault_clear(&rig->fault);
 	named_save(s, WORLD, 2, 1000);
@@ -306,6 +424,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_same_catalog, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_once, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_other_bytes, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_other_bytes_late, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(test_too_many_boxes, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_apart, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_unreadable, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),

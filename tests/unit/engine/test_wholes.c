@@ -319,10 +319,46 @@ static void test_without_memory(void **state)
 	clear(&ranks);
 }
 
+/* Two halves do not overlap; the same half once more does, and so does a part of a half. */
+static void test_overlap(void **state)
+{
+	static const int64_t one_three[] = {1, 3};
+	const struct ckpt_tensor halves[] = {{.name = "a",
+						     .dtype = CKPT_F32,
+						     .ndim = 2,
+						     .shape = two_three,
+						     .global_shape = four_three,
+						     .global_start = zero},
+		{.name = "a",
+			.dtype = CKPT_F32,
+			.ndim = 2,
+			.shape = two_three,
+			.global_shape = four_three,
+			.global_start = at_two}};
+	struct ckpt_tensor more[] = {halves[1], halves[1]};
+
+	(void)state;
+	more[1].shape = one_three;
+	for (size_t i = 0; i < 3; i++) {
+		struct ranks ranks = {0};
+		struct ckpt_wholes *w = NULL;
+
+		add_rank(&ranks, &halves[0], 1, NULL, 0);
+		add_rank(&ranks, &halves[1], 1, NULL, 0);
+		if (i > 0)
+			add_rank(&ranks, &more[i - 1], 1, NULL, 0);
+		assert_int_equal(ckpt_wholes_build(ranks.list, ranks.world, NULL, &w), 0);
+		assert_int_equal(ckpt_wholes_overlap(w), i > 0);
+		ckpt_wholes_free(w);
+		clear(&ranks);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_plain),
+		cmocka_unit_test(test_overlap),
 		cmocka_unit_test(test_one_boxed),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_disagreements),
