@@ -152,6 +152,19 @@ struct ckpt_engine_opts {
 #define CKPT_ENGINE_NODE_STORE 4u
 
 /*
+ * With CKPT_ENGINE_NODE_STORE, on all ranks: nodes were lost with their disks, and nobody will bring these back. A restore
+ * of the latest step still fails with CKPT_EELSEWHERE if the store of some node has no file of that step, and whoever asks
+ * for the latest again is given the next older one: so the job comes to the newest step that all its nodes have. The log
+ * says which steps were passed over. A step is not passed over, and the same one is given again, if `remote` has it or
+ * cannot be asked for it, or if rank 0's store has the files of all its ranks; the error of rank 0 says so. Nor is it if
+ * ranks are only on other nodes than before. ckpt_engine_bring() brings the newest step of `remote` also into a store that
+ * has newer ones and lacks it, and fails if that is not possible: without it that step would be given up, too. Nothing is
+ * noted in a store: without this flag the newer steps are asked for again, until this job has claimed a generation of its
+ * own; then they are in no lineage any more, and are not uploaded.
+ */
+#define CKPT_ENGINE_LOST_NODES 16u
+
+/*
  * Opens the store at directory `path`, which is created if need be (its parent must exist).
  * `opts` may be NULL. Reads what is there; claims no generation yet.
  * Errors: CKPT_EINUSE when a live process on this machine holds it, CKPT_EVERSION, CKPT_EFORMAT,

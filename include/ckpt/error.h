@@ -50,7 +50,7 @@ struct ckpt_error {
 	int64_t offset; /* byte offset in `file` */
 	int32_t rank;
 	int32_t mended; /* 1: of a restore: what was damaged is whole again, with the remote store; ask again.
-	                   Of many ranks it says so on rank 0 alone */
+	                   Of many ranks it says so on rank 0, and not on all others */
 	char tier[16];      /* "memory", "local", "peer", "remote" */
 	char tensor[256];   /* cut if longer */
 	char file[512];     /* path below the store; cut if longer */

@@ -160,8 +160,9 @@ CKPT_API int ckpt_restore_start(struct ckpt_restore *restore);
  * be mended now, and might be another time (the remote store cannot be asked, the disk is full), this engine alone
  * passes over it, and nothing is written. Of several ranks that share a store rank 0 mends it, for half of
  * save_timeout_ms at most, and `mended` is set there alone: what they do next depends on the code, which all have, and
- * whoever asks for the latest again waits for rank 0. What the disk cannot read is no reason for it then. Where nodes
- * have stores of their own nothing is mended, and the step is quarantined. Where locks do not
+ * whoever asks for the latest again waits for rank 0. What the disk cannot read is no reason for it then. Where every
+ * node has a store of its own, each keeper mends that of its node in that time, and `mended` is set on keepers if
+ * the step is whole on all nodes then: others may have been told of the damage before that. Where locks do not
  * reach, another machine may remove the step while it is read. That is no damage: it is CKPT_ENOSTEP, or -EBUSY
  * if LATEST was asked for, which is now another step.
  */

@@ -20,7 +20,8 @@
 #define THREADS_MAX     64
 #define TIMEOUT_DEFAULT 600000
 #define EITHER_FLAGS    (CKPT_ENGINE_NEW_START | CKPT_ENGINE_READ_ONLY)
-#define KNOWN_FLAGS     (EITHER_FLAGS | CKPT_ENGINE_NODE_STORE | CKPT_ENGINE_NO_BRING)
+#define KNOWN_FLAGS                                                                                \
+	(EITHER_FLAGS | CKPT_ENGINE_NODE_STORE | CKPT_ENGINE_NO_BRING | CKPT_ENGINE_LOST_NODES)
 
 static int bad_option(const char *field, unsigned long long value, const char *allowed)
 {
@@ -70,6 +71,9 @@ static int check_options(struct ckpt_engine_opts *o)
 		return bad_option("flags", o->flags, "CKPT_ENGINE_* flags");
 	if ((o->flags & EITHER_FLAGS) == EITHER_FLAGS)
 		return bad_option("flags", o->flags, "a new start or read only, not both");
+	if (o->flags & CKPT_ENGINE_LOST_NODES && !(o->flags & CKPT_ENGINE_NODE_STORE))
+		return bad_option("flags", o->flags,
+			"with CKPT_ENGINE_LOST_NODES also CKPT_ENGINE_NODE_STORE");
 	if (o->block_bytes && (o->block_bytes < BLOCK_MIN || o->block_bytes > BLOCK_MAX ||
 				      (o->block_bytes & (o->block_bytes - 1))))
 		return bad_option(

@@ -47,7 +47,11 @@ static uint64_t patience_ns(const struct ckpt_ballot *b)
 
 static const char *part_text(const struct ckpt_ballot *b)
 {
-	return b->part == CKPT_RESTORE_OPENING ? "opened" : "read";
+	static const char *const words[] = {[CKPT_RESTORE_OPENING] = "opened",
+		[CKPT_RESTORE_READING] = "read",
+		[CKPT_RESTORE_MENDING] = "mended"};
+
+	return words[b->part];
 }
 
 static void decide(struct ckpt_ballot *b, const struct ckpt_restore_record *outcome)

@@ -67,6 +67,7 @@ struct ckpt_core_config {
 	uint32_t world;  /* 0 and 1: nobody else */
 	bool sharing;    /* other ranks on this node restore what this one does, or parts of it */
 	bool node_store; /* every node of the job has a store of its own */
+	bool lost_nodes; /* with node_store: a step of which some files are elsewhere is passed over */
 	uint32_t
 		many; /* ranks of a step that are too many to read all indexes; 0: CKPT_GATHER_MANY */
 	uint64_t agree_bytes; /* of indexes that rank 0 holds at once; 0: CKPT_AGREE_BYTES_MAX */

@@ -205,6 +205,21 @@ static int fail_partial(const struct ckpt_elsewhere *e, uint32_t rank, const cha
 	return note(e, rank, err, r);
 }
 
+/* Whether the node that wrote it still has it is not known here. */
+static int fail_all(const struct ckpt_elsewhere *e, uint32_t rank, const char *tensor,
+	const char *what, struct ckpt_error *err)
+{
+	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
+		"%.400s: %s has no file of step %llu, which rank %u wrote on node %s; start the "
+		"job on the node that has it, or copy that node's files of the step into this "
+		"store",
+		what, e->core->parts.label, (unsigned long long)e->pick->chosen.step, rank,
+		e->pick->manifest.ranks[rank].node);
+
+	return note(e, rank, err, r);
+}
+
 int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, const char *tensor,
 	const char *what, struct ckpt_error *err)
 {
@@ -216,6 +231,8 @@ int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, c
 	CKPT_ASSERT(ckpt_elsewhere_has(elsewhere, rank));
 	if (elsewhere->core->marker.partial)
 		return fail_partial(elsewhere, rank, tensor, what, err);
+	if (ckpt_elsewhere_has_all(elsewhere))
+		return fail_all(elsewhere, rank, tensor, what, err);
 	if (elsewhere->count > 1)
 		(void)snprintf(more, sizeof(more), " (%u of %u ranks are elsewhere)",
 			elsewhere->count, elsewhere->pick->manifest.world);

@@ -114,10 +114,13 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 	/* What the lineage holds and does not count is quarantined. */
 	if (ckpt_pick_is_relative(p->wanted) && held > 0 && ckpt_lineage_count(scan) == 0)
 		return ckpt_fail(p->err, CKPT_EQUARANTINED,
-			"%s holds committed steps, but all of them (%u) failed verification and "
-			"are quarantined: `ckpt ls` says why; bring a copy back, name a step, or "
-			"start anew",
-			p->core->parts.label, held);
+			"%s holds committed steps, but all of them (%u) %s: `ckpt ls` says why; "
+			"bring "
+			"a copy back, name a step, or start anew",
+			p->core->parts.label, held,
+			p->core->config.lost_nodes
+				? "are quarantined, or were passed over because nodes were lost"
+				: "failed verification and are quarantined");
 	if (p->wanted == CKPT_STEP_LATEST && going > 0)
 		return ckpt_fail(p->err, -EBUSY,
 			"%s holds steps, but all that could be opened are locked by another "
@@ -182,10 +185,11 @@ static int choose(struct ckpt_pick *p)
 	p->chosen = *step;
 	if (step != bad && passed + broken > 0)
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
-			"%s of %s is step %llu: %u quarantined and %u broken newer steps were "
+			"%s of %s is step %llu: %u quarantined%s and %u broken newer steps were "
 			"passed over; `ckpt ls` says why",
 			wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label,
-			(unsigned long long)step->step, passed, broken);
+			(unsigned long long)step->step, passed,
+			p->core->config.lost_nodes ? " or lost" : "", broken);
 	return 0;
 }
 

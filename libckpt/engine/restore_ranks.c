@@ -45,13 +45,15 @@ static void start_ballot(struct ckpt_restore *r, enum ckpt_restore_part part)
 {
 	struct ckpt_ballot *b = &r->ranks->ballots[part];
 
-	r->ranks->part = part;
 	b->core = r->core;
 	b->waiter = &r->task;
 	b->number = r->ranks->number;
 	b->part = part;
 	/* How long somebody takes until he begins to read, and reads, is his. */
-	b->deadline_ns = part == CKPT_RESTORE_OPENING ? ckpt_ballot_deadline(b) : UINT64_MAX;
+	if (part == CKPT_RESTORE_OPENING)
+		b->deadline_ns = ckpt_ballot_deadline(b);
+	else if (part == CKPT_RESTORE_READING)
+		b->deadline_ns = UINT64_MAX;
 	ckpt_ballot_start(b);
 }
 
@@ -70,6 +72,7 @@ static void prepare_talk(struct ckpt_restore *r)
 
 void ckpt_restore_ranks_begin(struct ckpt_restore *restore)
 {
+	restore->ranks->part = CKPT_RESTORE_OPENING;
 	start_ballot(restore, CKPT_RESTORE_OPENING);
 	if (restore->core->config.rank == 0)
 		return;
@@ -188,6 +191,7 @@ int ckpt_restore_ranks_told(struct ckpt_restore *restore)
 
 void ckpt_restore_ranks_read(struct ckpt_restore *restore)
 {
+	restore->ranks->part = CKPT_RESTORE_READING;
 	start_ballot(restore, CKPT_RESTORE_READING);
 }
 
@@ -264,10 +268,40 @@ void ckpt_restore_ranks_take(struct ckpt_restore *restore)
 	restore->why.rank = (int32_t)outcome->rank;
 }
 
+void ckpt_restore_ranks_mend(struct ckpt_restore *restore)
+{
+	struct ckpt_ballot *b = &restore->ranks->ballots[CKPT_RESTORE_MENDING];
+
+	b->core = restore->core;
+	b->deadline_ns = ckpt_ballot_deadline(b);
+}
+
+void ckpt_restore_ranks_vote_mended(
+	struct ckpt_restore *restore, const struct ckpt_verdict *verdict)
+{
+	struct ckpt_restore_record record = *ckpt_restore_ranks_outcome(restore);
+
+	CKPT_ASSERT(record.generation > 0);
+	record.rank = restore->core->config.rank;
+	record.verdict = *verdict;
+	start_ballot(restore, CKPT_RESTORE_MENDING);
+	ckpt_ballot_vote(&restore->ranks->ballots[CKPT_RESTORE_MENDING], &record);
+}
+
+const struct ckpt_restore_record *ckpt_restore_ranks_mended(const struct ckpt_restore *restore)
+{
+	const struct ckpt_ballot *ballot = &restore->ranks->ballots[CKPT_RESTORE_MENDING];
+
+	return ballot->decided ? &ballot->outcome : NULL;
+}
+
 bool ckpt_restore_ranks_over(const struct ckpt_restore *restore)
 {
 	const struct ckpt_restore_ranks *x = restore->ranks;
 
-	return !ckpt_task_active(&x->ballots[CKPT_RESTORE_OPENING].task) &&
-	       !ckpt_task_active(&x->ballots[CKPT_RESTORE_READING].task);
+	bool over = true;
+
+	for (unsigned i = 0; i < CKPT_COUNT(x->ballots); i++)
+		over = over && !ckpt_task_active(&x->ballots[i].task);
+	return over;
 }

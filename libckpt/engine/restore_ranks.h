@@ -15,7 +15,7 @@ struct ckpt_restore_ranks {
 	struct ckpt_talk talk; /* about what was chosen */
 	struct ckpt_buf words;
 	struct ckpt_restore_record chosen; /* generation 0: nothing yet */
-	struct ckpt_ballot ballots[2];     /* by part */
+	struct ckpt_ballot ballots[3];     /* by part */
 	enum ckpt_restore_part part;       /* the one that is under way */
 	bool taken;                        /* the restore's result is the outcome for all */
 	struct ckpt_error refused; /* guarded by the restore's lock: the last bind, if it failed */
@@ -45,6 +45,16 @@ const struct ckpt_restore_record *ckpt_restore_ranks_outcome(const struct ckpt_r
 bool ckpt_restore_ranks_passed(const struct ckpt_restore *restore);
 /* Makes it the restore's. */
 void ckpt_restore_ranks_take(struct ckpt_restore *restore);
+/*
+ * All have restored from nodes with a store each, and one was damaged: mending begins, which all know at about the same
+ * time. That is when the deadline of the vote is counted from, however long it takes until this rank votes.
+ */
+void ckpt_restore_ranks_mend(struct ckpt_restore *restore);
+/* How mending it has ended here. Once. */
+void ckpt_restore_ranks_vote_mended(
+	struct ckpt_restore *restore, const struct ckpt_verdict *verdict);
+/* After that: how it has ended for all; NULL: not known yet. */
+const struct ckpt_restore_record *ckpt_restore_ranks_mended(const struct ckpt_restore *restore);
 /* Nothing of it is under way any more. */
 bool ckpt_restore_ranks_over(const struct ckpt_restore *restore);
 

@@ -7,10 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/fail.h"
 #include "engine/restore_state.h"
-#include "engine/uploader.h"
 
 static struct ckpt_restore *restore_of(struct ckpt_task *task)
 {
@@ -121,8 +119,9 @@ static bool is_damage(int code)
 }
 
 /* What is damaged for one rank is damaged for all, and rank 0 picks. */
-static bool is_damaged_here(const struct ckpt_restore *r)
+bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore)
 {
+	const struct ckpt_restore *r = restore;
 	const struct ckpt_restore_record *outcome;
 
 	if (!r->ranks)
@@ -134,8 +133,10 @@ static bool is_damaged_here(const struct ckpt_restore *r)
 }
 
 /* What is found of this step is this engine's to act on. */
-static bool is_mine(const struct ckpt_restore *r)
+bool ckpt_restore_is_mine(const struct ckpt_restore *restore)
 {
+	const struct ckpt_restore *r = restore;
+
 	return r->sink == CKPT_SINK_MEMORY && !r->core->config.read_only && !r->core->fenced &&
 	       r->pick.manifest.ranks && r->pick.chosen.state == CKPT_STEP_COMMITTED &&
 	       !r->presence.gone;
@@ -143,7 +144,15 @@ static bool is_mine(const struct ckpt_restore *r)
 
 static bool must_quarantine(const struct ckpt_restore *r)
 {
-	return is_mine(r) && is_damaged_here(r);
+	return ckpt_restore_is_mine(r) && ckpt_restore_is_damaged_here(r);
+}
+
+static bool may_find_again(const struct ckpt_restore *r, int code)
+{
+	const struct ckpt_core *core = r->core;
+
+	return (ckpt_core_keeps(core) && is_damage(code)) ||
+	       (core->config.rank == 0 && core->config.lost_nodes && code == CKPT_EELSEWHERE);
 }
 
 static void start_quarantine(struct ckpt_restore *r)
@@ -151,113 +160,9 @@ static void start_quarantine(struct ckpt_restore *r)
 	r->quarantiner = (struct ckpt_quarantiner){.core = r->core,
 		.step = r->pick.chosen,
 		.why = &r->why,
-		.here = r->unsure,
+		.here = r->unsure || r->result == CKPT_EELSEWHERE,
 		.waiter = &r->task};
 	ckpt_quarantine_start(&r->quarantiner);
-}
-
-/*
- * What the disk cannot read is as good as damaged for this, though not for a note. Of several ranks the one that keeps
- * the store mends it. Where nodes have stores of their own none does: each could say of its own alone that it is whole.
- */
-static bool is_mendable(const struct ckpt_restore *r)
-{
-	if (r->ranks)
-		return is_damaged_here(r) && !r->core->config.node_store;
-	return !r->stop && (is_damage(r->result) || ckpt_store_is_unreadable(r->result));
-}
-
-/* Once for each step: what is damaged again right away is not to be trusted. */
-static bool can_mend(const struct ckpt_restore *r)
-{
-	const struct ckpt_core *core = r->core;
-
-	return is_mine(r) && is_mendable(r) && core->uploader && !core->mending &&
-	       (core->mended_generation != r->pick.chosen.generation ||
-		       core->mended_step != r->pick.chosen.step);
-}
-
-static bool gave_up(const struct ckpt_restore *r)
-{
-	return r->mend_stop && r->mend_stop != -ETIMEDOUT;
-}
-
-static void limit_fired(struct ckpt_timer *timer)
-{
-	struct ckpt_restore *r = CKPT_CONTAINER(timer, struct ckpt_restore, mend_limit);
-
-	if (!r->mend_stop)
-		r->mend_stop = -ETIMEDOUT;
-	ckpt_task_wake(&r->mender->fetch.task);
-	ckpt_core_give_up(r->core);
-}
-
-/* The others have heard by now that this restore has failed, and begin the next one: they do not wait for ever. */
-static void set_limit(struct ckpt_restore *r)
-{
-	struct ckpt_core *core = r->core;
-
-	r->mend_limit.fire = limit_fired;
-	ckpt_core_timer_set(core, &r->mend_limit,
-		ckpt_env_now(core->parts.env) +
-			(uint64_t)core->config.save_timeout_ms * 1000000 / 2);
-}
-
-/* Without memory it does not come to be. */
-static void start_mender(struct ckpt_restore *r)
-{
-	struct ckpt_core *core = r->core;
-
-	r->mender = ckpt_alloc(sizeof(*r->mender));
-	if (!r->mender)
-		return;
-	r->mender->core = core;
-	r->mender->source = core->uploader->dest;
-	r->mender->pick = &r->pick;
-	r->mender->stop = &r->mend_stop;
-	r->mender->waiter = &r->task;
-	core->mending = true;
-	if (r->ranks)
-		set_limit(r);
-	ckpt_mender_start(r->mender);
-}
-
-static void say_not_mended(const struct ckpt_restore *r, int code)
-{
-	const struct ckpt_core *core = r->core;
-	const char *why = ckpt_code_text(code);
-
-	if (r->mend_stop)
-		why = "it takes longer than the other ranks wait";
-	else if (r->mender && r->mender->err.code)
-		why = r->mender->err.message;
-	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
-		"step %llu of %s is damaged, and %s be mended from %s%s: %.700s",
-		(unsigned long long)r->pick.chosen.step, core->parts.label,
-		r->unsure ? "could not" : "cannot", core->uploader->dest->label,
-		r->unsure ? " this time" : "", why);
-}
-
-/* If it is good again: what was found is told all the same, and who asks again is given it. */
-static void take_mender(struct ckpt_restore *r)
-{
-	struct ckpt_core *core = r->core;
-	int code = r->mender ? r->mender->task.result : -ENOMEM;
-
-	core->mending = false;
-	ckpt_core_timer_clear(core, &r->mend_limit);
-	r->mended = code == 0;
-	/* It was given up: whether the step can be mended is for the next one to find out. */
-	if (gave_up(r) && !r->mended)
-		return;
-	if (!r->mended) {
-		r->unsure = !r->mender || !r->mender->lost;
-		say_not_mended(r, code);
-		return;
-	}
-	core->mended_generation = r->pick.chosen.generation;
-	core->mended_step = r->pick.chosen.step;
-	ckpt_mender_tell(r->mender, &r->why);
 }
 
 /* All ranks have opened it, and this one has turned back meanwhile. */
@@ -301,13 +206,19 @@ static int go_on(struct ckpt_task *task)
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
 	}
-	if (can_mend(r) && !r->mend_stop) {
-		start_mender(r);
-		CKPT_AWAIT(task, !r->mender || r->mender->task.finished);
-		take_mender(r);
+	ckpt_restore_mend_start(r);
+	CKPT_AWAIT(task, !ckpt_task_active(&r->mend));
+	if (r->for_all) {
+		ckpt_restore_mend_vote(r);
+		CKPT_AWAIT(task, ckpt_restore_ranks_mended(r));
+	}
+	ckpt_restore_mend_take(r);
+	if (ckpt_restore_is_lost(r)) {
+		ckpt_restore_lost_start(r);
+		CKPT_AWAIT(task, !ckpt_task_active(&r->mend));
 	}
 	/* While it is being put back, or if that was given up, nothing is settled about it. */
-	if (must_quarantine(r) && !r->mended && !r->core->mending && !(can_mend(r) && gave_up(r))) {
+	if ((must_quarantine(r) && !r->mended && !ckpt_restore_mend_is_open(r)) || r->passes_over) {
 		start_quarantine(r);
 		CKPT_AWAIT(task, r->quarantiner.task.finished);
 	}
@@ -351,8 +262,7 @@ static bool may_settle(const struct ckpt_restore *r)
 	if (!outcome)
 		return !r->ranks->ballots[CKPT_RESTORE_READING].passed;
 	/* Whoever asks for the latest now shall not be given the same. */
-	return outcome->verdict.code < 0 &&
-	       !(ckpt_core_keeps(r->core) && is_damage(outcome->verdict.code));
+	return outcome->verdict.code < 0 && !may_find_again(r, outcome->verdict.code);
 }
 
 static int restore_body(struct ckpt_task *task)

@@ -90,9 +90,16 @@ struct ckpt_restore {
 	char differ[256];              /* written before OPENED or END is answered */
 	struct ckpt_presence presence;
 	struct ckpt_quarantiner quarantiner;
+	struct ckpt_task mend;      /* what is damaged here is put back */
+	bool mends;                 /* it was begun */
+	bool for_all;               /* by the keepers of all stores; then all ranks vote */
+	int mend_code;              /* how it has ended here */
+	struct ckpt_error mend_why; /* if the manifest was not to be had */
 	struct ckpt_mender *mender; /* NULL: nothing was to be mended */
 	int mend_stop; /* not 0: it gives up. -ETIMEDOUT: other ranks wait; else whoever has the restore does */
 	struct ckpt_timer mend_limit;
+	bool passes_over;                /* nodes were lost, and nobody has the step */
+	struct ckpt_error elsewhere_why; /* if what is here could not be listed for that */
 	struct ckpt_findings findings;
 	struct ckpt_restore_ranks *ranks; /* NULL: no other rank has to do with it */
 };
@@ -104,6 +111,28 @@ void ckpt_restore_run_cancel(struct ckpt_node *node);
 void ckpt_restore_run_release(struct ckpt_node *node);
 /* Why it was stopped, into a clear `err`. */
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err);
+
+/* What is damaged for one rank is damaged for all, and the one that keeps the store acts on it. */
+bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore);
+/* What is found of this step is this engine's to act on. */
+bool ckpt_restore_is_mine(const struct ckpt_restore *restore);
+
+/* restore_mend.c. Mends the step, if it is damaged and can be mended. Wakes the whole at the end: await `mend`. */
+void ckpt_restore_mend_start(struct ckpt_restore *restore);
+/* for_all: says how it has ended here. Await ckpt_restore_ranks_mended(). */
+void ckpt_restore_mend_vote(struct ckpt_restore *restore);
+/* After the end, and the vote. */
+void ckpt_restore_mend_take(struct ckpt_restore *restore);
+/* It is still being mended, or that was given up: nothing is settled about the step. */
+bool ckpt_restore_mend_is_open(const struct ckpt_restore *restore);
+
+/* The other ranks begin the next restore meanwhile, and do not wait for ever: sets a limit to what `mend` does. */
+void ckpt_restore_mend_limit(struct ckpt_restore *restore);
+
+/* restore_lost.c. Some node has no file of the step, and the user has said that nodes were lost. */
+bool ckpt_restore_is_lost(const struct ckpt_restore *restore);
+/* Then: whether the step is to be had. Await `mend`; then `passes_over` says. */
+void ckpt_restore_lost_start(struct ckpt_restore *restore);
 
 /* restore_trip.c. Ends with `result`; wakes the whole. */
 void ckpt_restore_trip_start(struct ckpt_restore *restore);

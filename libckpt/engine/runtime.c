@@ -172,6 +172,7 @@ static int open_core(
 		.world = opts->world,
 		.sharing = opts->node_ranks ? opts->node_ranks > 1 : opts->world > 1,
 		.node_store = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0,
+		.lost_nodes = (opts->flags & CKPT_ENGINE_LOST_NODES) != 0,
 		.keeper = opts->keeper,
 		.tolerant = opts->replicas == CKPT_REPLICAS_WARN};
 

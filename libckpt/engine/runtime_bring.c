@@ -99,34 +99,65 @@ static int look(const char *path, const struct ckpt_engine_opts *opts, struct ck
 }
 
 /*
- * Where every node has a store of its own, that of a node which had nothing is told of the newest step when the job is
- * opened, so that none starts anew; the files are elsewhere. That it has the step is not true then.
+ * Opens a step and lets it go. The code is that of the opening, CKPT_EELSEWHERE if no file of the step is here.
+ * Result: whether there was an answer.
  */
-static int drop_hollow(struct holding *h, struct ckpt_error *err)
+static int try_step(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err,
+	int *ret_code, uint64_t *ret_generation)
 {
 	struct ckpt_restore *restore = NULL;
 	struct ckpt_latch *latch;
 	uint32_t bits;
 
-	if (h->generation == 0)
-		return 0;
 	int r = ckpt_restore_new(
-		ckpt_runtime_core(h->engine), h->engine, h->step, CKPT_SINK_MEMORY, &restore);
+		ckpt_runtime_core(engine), engine, step, CKPT_SINK_MEMORY, &restore);
 	if (r < 0)
 		return ckpt_fail(err, r, "out of memory");
 	latch = ckpt_restore_latch(restore);
 	ckpt_restore_post_open(restore);
 	bits = ckpt_latch_wait(
-		latch, CKPT_DONE_OPENED | CKPT_DONE_END, ckpt_runtime_patience_ms(h->engine));
+		latch, CKPT_DONE_OPENED | CKPT_DONE_END, ckpt_runtime_patience_ms(engine));
 	if (!(bits & (CKPT_DONE_OPENED | CKPT_DONE_END)))
-		r = ckpt_runtime_no_answer(h->engine, err);
-	else if ((bits & CKPT_DONE_END) && ckpt_restore_failure(restore)->code == CKPT_EELSEWHERE)
-		h->generation = h->step = 0;
+		r = ckpt_runtime_no_answer(engine, err);
+	*ret_code = (bits & CKPT_DONE_END) ? ckpt_restore_failure(restore)->code : 0;
+	*ret_generation = ckpt_restore_chosen_generation(restore);
 	ckpt_restore_post_cancel(restore);
 	ckpt_restore_post_release(restore);
-	(void)ckpt_latch_wait(latch, CKPT_DONE_GONE, ckpt_runtime_patience_ms(h->engine));
+	(void)ckpt_latch_wait(latch, CKPT_DONE_GONE, ckpt_runtime_patience_ms(engine));
 	ckpt_restore_unref(restore);
 	return r;
+}
+
+/*
+ * Where every node has a store of its own, that of a node which had nothing is told of the newest step when the job is
+ * opened, so that none starts anew; the files are elsewhere. That it has the step is not true then.
+ */
+static int drop_hollow(struct holding *h, struct ckpt_error *err)
+{
+	uint64_t generation;
+	int code = 0;
+
+	if (h->generation == 0)
+		return 0;
+	int r = try_step(h->engine, h->step, err, &code, &generation);
+	if (r == 0 && code == CKPT_EELSEWHERE)
+		h->generation = h->step = 0;
+	return r;
+}
+
+/*
+ * Nodes were lost, and the newest step there is what the others can have. Of what is newer here they may have nothing.
+ * False also if nobody knows: then it is asked for.
+ */
+static bool has_step(const struct holding *here, const struct holding *there)
+{
+	struct ckpt_error aside = {.size = sizeof(aside)};
+	uint64_t generation = 0;
+	int code = 0;
+
+	ckpt_error_clear(&aside);
+	return try_step(here->engine, there->step, &aside, &code, &generation) == 0 && code == 0 &&
+	       generation == there->generation;
 }
 
 static bool is_ahead(const struct holding *there, const struct holding *here)
@@ -144,6 +175,14 @@ static bool is_same(const struct holding *there, const struct holding *here)
 {
 	return here->generation > 0 && there->generation == here->generation &&
 	       there->step == here->step;
+}
+
+/* What is here is as good as what is older there, unless other nodes have lost theirs. */
+static bool must_bring(const struct holding *there, const struct holding *here, bool lost_nodes)
+{
+	if (is_ahead(there, here))
+		return !is_same(there, here);
+	return lost_nodes && there->generation > 0 && !has_step(here, there);
 }
 
 static int set_dest(struct ckpt_restore *restore, const char *path, bool node,
@@ -249,16 +288,22 @@ static int export_latest(struct ckpt_engine *engine, const char *path, bool node
 	return r;
 }
 
-/* With what is here; not where somebody has to decide. */
-static bool may_go_on(int code)
+/*
+ * With what is here; not where somebody has to decide. Where nodes were lost, a node that goes on without the step there
+ * has it given up for all: only if it is known not to be good.
+ */
+static bool may_go_on(const struct holding *here, int code, bool lost_nodes)
 {
-	return code != CKPT_EMISMATCH && code != CKPT_EINUSE;
+	if (here->generation == 0 || code == CKPT_EMISMATCH || code == CKPT_EINUSE)
+		return false;
+	return !lost_nodes || is_damage(code);
 }
 
 int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 	struct ckpt_error *err, struct ckpt_bring *ret_bring)
 {
 	bool node = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0;
+	bool lost_nodes = (opts->flags & CKPT_ENGINE_LOST_NODES) != 0;
 	uint64_t start_ns = ckpt_clock_ns();
 	struct holding here = {0};
 	struct holding there = {0};
@@ -273,20 +318,25 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 	}
 	if (node)
 		r = drop_hollow(&here, err);
-	if (here.engine)
-		ckpt_runtime_close(here.engine);
 	if (r < 0) {
+		if (here.engine)
+			ckpt_runtime_close(here.engine);
+		/* Nobody knows whether it has the newest step. */
+		if (lost_nodes)
+			return r;
 		ckpt_error_clear(err);
 		return 0;
 	}
 	r = look(opts->remote, opts, err, &there);
-	/* What is here is as good as what is older there. */
-	if (r == 0 && is_ahead(&there, &here) && !is_same(&there, &here))
-		r = export_latest(
-			there.engine, path, node, here.generation ? 1 : TRIES_MAX, err, ret_bring);
+	bool brings = r == 0 && must_bring(&there, &here, lost_nodes);
+	if (here.engine)
+		ckpt_runtime_close(here.engine);
+	if (brings)
+		r = export_latest(there.engine, path, node,
+			here.generation && !lost_nodes ? 1 : TRIES_MAX, err, ret_bring);
 	else if (r == 0 && there.claim > here.claim)
 		r = bring_claims(there.engine, path, node, err);
-	if (r < 0 && here.generation > 0 && may_go_on(r)) {
+	if (r < 0 && may_go_on(&here, r, lost_nodes)) {
 		(void)ckpt_error_copy(err, &ret_bring->trouble);
 		ckpt_error_clear(err);
 		r = 0;

@@ -389,11 +389,25 @@ static void put_parent(struct ckpt_uploader *u)
 	e->since_ns = 0;
 }
 
+/* What a lost node's store had of them does not come any more: whoever waits for them would wait for ever. */
+static void drop_lost(struct ckpt_uploader *u)
+{
+	struct ckpt_upload_entry *e = u->first;
+
+	while (e) {
+		struct ckpt_upload_entry *next = e->next;
+		if (e != u->current && ckpt_uploader_is_lost(u, e))
+			ckpt_uploader_end_lost(u, e);
+		e = next;
+	}
+}
+
 void ckpt_uploader_note_claim(struct ckpt_core *core)
 {
 	if (!core->uploader)
 		return;
 	put_parent(core->uploader);
+	drop_lost(core->uploader);
 	ckpt_undertaker_note_claim(core);
 	ckpt_scribe_claimed(&core->uploader->scribe);
 	wake(core->uploader);

@@ -129,6 +129,11 @@ struct ckpt_upload_entry **ckpt_uploader_find(
 void ckpt_uploader_end_entry(struct ckpt_uploader *uploader, struct ckpt_upload_entry *entry);
 void ckpt_uploader_end_all(struct ckpt_uploader *uploader, const struct ckpt_error *why);
 
+/* With lost_nodes: the job has gone on from an older step, and nobody has all parts of this one. */
+bool ckpt_uploader_is_lost(
+	const struct ckpt_uploader *uploader, const struct ckpt_upload_entry *entry);
+void ckpt_uploader_end_lost(struct ckpt_uploader *uploader, struct ckpt_upload_entry *entry);
+
 /* What becomes of a try. */
 void ckpt_uploader_take_upload(struct ckpt_uploader *uploader);
 /* uploader->error, of which nothing can be done but what its kind allows. `entry` NULL: of the place. */

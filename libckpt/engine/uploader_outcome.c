@@ -287,6 +287,27 @@ static void end_absent(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 	ckpt_uploader_ask_retention(u);
 }
 
+bool ckpt_uploader_is_lost(const struct ckpt_uploader *u, const struct ckpt_upload_entry *e)
+{
+	struct ckpt_core *core = u->core;
+
+	if (!core->config.lost_nodes || core->generation == 0 ||
+		e->generation == core->generation || e->parent)
+		return false;
+	const struct ckpt_scan_step *s = ckpt_scan_find(&core->scan, e->generation, e->step);
+	return s && !s->in_lineage;
+}
+
+void ckpt_uploader_end_lost(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
+{
+	ckpt_error_clear(&u->error);
+	(void)ckpt_fail_at(&u->error, CKPT_ENOSTEP, &(struct ckpt_where){.tier = "local"},
+		"step %llu of generation %llu is not uploaded: the job goes on without it, because "
+		"a node was lost",
+		(unsigned long long)e->step, (unsigned long long)e->generation);
+	end_absent(u, e);
+}
+
 /* What lets it go there is not for this job to undo. */
 static void take_going(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
@@ -351,6 +372,10 @@ static bool is_taken_over(const struct ckpt_uploader *u, struct ckpt_upload_entr
 static void take_part(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	look_later(u, e, &e->since_ns);
+	if (ckpt_uploader_is_lost(u, e)) {
+		ckpt_uploader_end_lost(u, e);
+		return;
+	}
 	if (is_taken_over(u, e)) {
 		(void)ckpt_fail_at(&u->error, CKPT_EFENCED,
 			&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},

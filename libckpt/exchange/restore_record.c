@@ -167,7 +167,11 @@ void ckpt_key_restore(char *out, uint32_t number)
 
 static const char *part_word(enum ckpt_restore_part part)
 {
-	return part == CKPT_RESTORE_OPENING ? "opened" : "read";
+	static const char *const words[] = {[CKPT_RESTORE_OPENING] = "opened",
+		[CKPT_RESTORE_READING] = "read",
+		[CKPT_RESTORE_MENDING] = "mended"};
+
+	return words[part];
 }
 
 void ckpt_key_restore_part(char *out, uint32_t number, enum ckpt_restore_part part)

@@ -8,8 +8,8 @@
 
 #include "exchange/rank_record.h"
 
-/* Parts of a restore that the ranks end together. */
-enum ckpt_restore_part { CKPT_RESTORE_OPENING, CKPT_RESTORE_READING };
+/* Parts of a restore that the ranks end together. The last is there only if every node has a store, and one is damaged. */
+enum ckpt_restore_part { CKPT_RESTORE_OPENING, CKPT_RESTORE_READING, CKPT_RESTORE_MENDING };
 
 struct ckpt_restore_record {
 	struct ckpt_verdict verdict;

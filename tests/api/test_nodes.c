@@ -6,7 +6,7 @@
 #include "api/table.h"
 
 #include <glob.h>
-#include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define WORLD 4
@@ -39,6 +39,8 @@ struct job {
 	uint32_t save_ms; /* until a save is given up; 0: long */
 	uint64_t keep_last;
 	bool one_name;
+	char remote[300]; /* empty: none */
+	uint32_t flags;   /* beside that of stores on nodes */
 	struct rank ranks[WORLD];
 };
 
@@ -75,7 +77,7 @@ static void *open_one(void *argument)
 	char session[32];
 
 	(void)snprintf(session, sizeof(session), "job-%u", job->starts);
-	opts.flags = CKPT_ENGINE_NODE_STORE;
+	opts.flags = CKPT_ENGINE_NODE_STORE | job->flags;
 	opts.rank = rank->number;
 	opts.world = WORLD;
 	opts.session = session;
@@ -83,6 +85,7 @@ static void *open_one(void *argument)
 	opts.exchange = rank->service.server;
 	opts.node = node_names[job->one_name ? 0 : rank->node];
 	opts.keeper = rank->node * (WORLD / NODES);
+	opts.remote = job->remote[0] ? job->remote : NULL;
 	note(rank, ckpt_engine_open(job->stores[rank->node], &opts, &rank->engine));
 	return NULL;
 }
@@ -279,6 +282,35 @@ static void must_be_alike(const struct job *job, const char *name)
 
 #define STEP(number) "g000001/step-000000000" #number "/manifest.json"
 
+static void all_must_fail(const struct job *job, int code, const char *why)
+{
+	for (uint32_t i = 0; i < WORLD; i++) {
+		assert_int_equal(job->ranks[i].result, code);
+		assert_non_null(strstr(job->ranks[i].why, why));
+	}
+}
+
+static void resume_in_vain(struct job *job, int code)
+{
+	each(job, resume_one);
+	all_must_fail(job, code, "");
+}
+
+/* A start of the job, which goes on from that step. */
+static void must_resume(struct job *job, uint64_t step)
+{
+	open_job(job);
+	assert_int_equal(resume(job), step);
+}
+
+static void save_two(struct job *job)
+{
+	open_job(job);
+	save(job, 1);
+	save(job, 2);
+	close_job(job);
+}
+
 static void test_one_outcome(void **state)
 {
 	struct job *job = *state;
@@ -304,13 +336,11 @@ static void test_resume(void **state)
 	open_job(job);
 	save(job, 1);
 	close_job(job);
-	open_job(job);
-	assert_int_equal(resume(job), 1);
+	must_resume(job, 1);
 	save(job, 2);
 	close_job(job);
 	must_be_alike(job, "gens/000002.json");
-	open_job(job);
-	assert_int_equal(resume(job), 2);
+	must_resume(job, 2);
 }
 
 /* As if the node had died between the outcome and its own manifest. */
@@ -425,8 +455,7 @@ static void test_absent(void **state)
 		save_in_vain(job, i + 2);
 		job->ranks[absent[i]].absent = false;
 		close_job(job);
-		open_job(job);
-		assert_int_equal(resume(job), i + 1);
+		must_resume(job, i + 1);
 		close_job(job);
 		for (uint32_t node = 0; node < NODES; node++)
 			assert_false(exists(
@@ -446,8 +475,7 @@ static void test_dead_exchange(void **state)
 	table_revive(&job->table);
 	save(job, 3);
 	close_job(job);
-	open_job(job);
-	assert_int_equal(resume(job), 3);
+	must_resume(job, 3);
 }
 
 /*
@@ -498,8 +526,7 @@ static void test_outcome_unheard(void **state)
 	save_in_vain(job, 2);
 	close_job(job);
 	table_revive(&job->table);
-	open_job(job);
-	assert_int_equal(resume(job), 1);
+	must_resume(job, 1);
 	save(job, 2);
 	close_job(job);
 	must_be_alike(job, "g000002/step-0000000002/manifest.json");
@@ -523,20 +550,22 @@ static void test_strangers(void **state)
 	scratch_remove(strdup(job->stores[1]));
 	assert_int_equal(rename(kept, job->stores[1]), 0);
 	try_open(job);
-	for (uint32_t i = 0; i < WORLD; i++) {
-		assert_int_equal(job->ranks[i].result, CKPT_EMISMATCH);
-		assert_non_null(strstr(job->ranks[i].why, "another run"));
-	}
+	all_must_fail(job, CKPT_EMISMATCH, "another run");
 }
 
 /* The shard of one rank of a step, with a byte turned over. */
-static void damage(const struct job *job, uint32_t node, const char *pattern)
+static void flip(const char *pattern)
 {
 	glob_t found;
 
-	assert_int_equal(glob(path_in(job, node, pattern), 0, NULL, &found), 0);
+	assert_int_equal(glob(pattern, 0, NULL, &found), 0);
 	scratch_flip(found.gl_pathv[0], 60000);
 	globfree(&found);
+}
+
+static void damage(const struct job *job, uint32_t node, const char *pattern)
+{
+	flip(path_in(job, node, pattern));
 }
 
 /* What is left is gone from one of the stores: that is said, and not waited for. */
@@ -544,19 +573,197 @@ static void test_let_go(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job);
-	save(job, 1);
-	save(job, 2);
-	close_job(job);
+	save_two(job);
 	scratch_remove(strdup(path_in(job, 1, "g000001/step-0000000001")));
 	damage(job, 0, "g000001/step-0000000002/rank-00000.*.safetensors");
 	open_job(job);
 	static const int expected[] = {CKPT_EINTEGRITY, CKPT_EINCOMPLETE, CKPT_EQUARANTINED};
-	for (size_t round = 0; round < sizeof(expected) / sizeof(expected[0]); round++) {
-		each(job, resume_one);
-		for (uint32_t i = 0; i < WORLD; i++)
-			assert_int_equal(job->ranks[i].result, expected[round]);
+	for (size_t round = 0; round < sizeof(expected) / sizeof(expected[0]); round++)
+		resume_in_vain(job, expected[round]);
+}
+
+static void *drain_one(void *argument)
+{
+	struct rank *rank = argument;
+
+	note(rank, ckpt_engine_drain_remote(rank->engine, TIMEOUT_MS));
+	return NULL;
+}
+
+/* Both nodes have it by then. */
+static void save_remotely(struct job *job)
+{
+	(void)snprintf(job->remote, sizeof(job->remote), "file://%s/remote", job->dir);
+	open_job(job);
+	save(job, 1);
+	save(job, 2);
+	each(job, drain_one);
+	all_must_work(job);
+	close_job(job);
+}
+
+/* The step that all go on from, after all were told of the damage. */
+static uint64_t resume_damaged(struct job *job)
+{
+	open_job(job);
+	resume_in_vain(job, CKPT_EINTEGRITY);
+	uint64_t step = resume(job);
+	close_job(job);
+	return step;
+}
+
+/* What is damaged on one node is put back there; what nobody has is passed over by all nodes. */
+static void test_mended(void **state)
+{
+	static const char bad[] = "g000001/step-0000000002/rank-00003.*.safetensors";
+	static const char note[] = "g000001/step-0000000002/quarantine.json";
+	struct job *job = *state;
+	char there[300];
+
+	save_remotely(job);
+	for (int round = 0; round < 2; round++) {
+		damage(job, 1, bad);
+		assert_int_equal(resume_damaged(job), 2);
+		for (uint32_t node = 0; node < NODES; node++)
+			assert_false(exists(job, node, note));
 	}
+	/* Undamaged: nobody is told anything. */
+	must_resume(job, 2);
+	close_job(job);
+
+	damage(job, 1, bad);
+	(void)snprintf(there, sizeof(there), "%s/remote/%s", job->dir, bad);
+	flip(there);
+	assert_int_equal(resume_damaged(job), 1);
+	for (uint32_t node = 0; node < NODES; node++)
+		assert_true(exists(job, node, note));
+}
+
+/* What a lost node had: the user says so, and then an older step is chosen, on all ranks. */
+static void test_lost_node(void **state)
+{
+	struct job *job = *state;
+	char lost[220];
+	char away[220];
+
+	save_two(job);
+	/* Its manifest is brought from the other node, its files are not. */
+	(void)snprintf(lost, sizeof(lost), "%s/g000001/step-0000000002", job->stores[1]);
+	(void)snprintf(away, sizeof(away), "%s-away", job->stores[1]);
+	assert_int_equal(rename(lost, away), 0);
+	open_job(job);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	close_job(job);
+	job->flags = CKPT_ENGINE_LOST_NODES;
+	open_job(job);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	assert_int_equal(resume(job), 1);
+	close_job(job);
+	/* Nothing was saved since, so nothing was given up: it is back. */
+	scratch_remove(strdup(lost));
+	assert_int_equal(rename(away, lost), 0);
+	must_resume(job, 2);
+	close_job(job);
+	/* It is not, and a step of the same number is another one. */
+	scratch_remove(strdup(lost));
+	open_job(job);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	assert_int_equal(resume(job), 1);
+	save(job, 2);
+	close_job(job);
+	job->flags = 0;
+	must_resume(job, 2);
+	close_job(job);
+	assert_true(exists(job, 1, "g000002/step-0000000002/manifest.json"));
+	assert_false(exists(job, 0, "g000001/step-0000000002/quarantine.json"));
+	/* There is nothing that all have. */
+	job->flags = CKPT_ENGINE_LOST_NODES;
+	scratch_remove(strdup(job->stores[1]));
+	open_job(job);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	resume_in_vain(job, CKPT_EQUARANTINED);
+	assert_non_null(strstr(job->ranks[0].why, "because nodes were lost"));
+}
+
+/* With lost_nodes. Rank 0 says why it does not pass over the step. */
+static void must_stay(struct job *job, const char *why)
+{
+	open_job(job);
+	for (unsigned round = 0; round < 2; round++) {
+		resume_in_vain(job, CKPT_EELSEWHERE);
+		assert_non_null(strstr(job->ranks[0].why, why));
+	}
+	close_job(job);
+}
+
+/* What the bucket has, or may have, is not given up: a node that has not brought it is started again. */
+static void test_lost_node_and_bucket(void **state)
+{
+	struct job *job = *state;
+	char there[300];
+	char gens[300];
+	uint64_t generation;
+	uint64_t step;
+
+	save_remotely(job);
+	job->flags = CKPT_ENGINE_LOST_NODES;
+	scratch_remove(strdup(path_in(job, 1, "g000001/step-0000000002")));
+	must_stay(job, "it is in file://");
+	(void)snprintf(there, sizeof(there), "%s/remote/" STEP(2), job->dir);
+	assert_int_equal(rename(there, scratch_join(job->dir, "aside")), 0);
+	assert_int_equal(mkdir(there, 0777), 0);
+	must_stay(job, "is not known");
+	assert_int_equal(rmdir(there), 0);
+	/* Nor is anything given up by a node that cannot bring. */
+	(void)snprintf(there, sizeof(there), "%s/remote/gens", job->dir);
+	(void)snprintf(gens, sizeof(gens), "%s/gens", job->dir);
+	assert_int_equal(rename(there, gens), 0);
+	assert_int_equal(symlink("/dev/null", there), 0);
+	struct ckpt_engine_opts opts = kit_opts();
+	opts.remote = job->remote;
+	opts.node = node_names[0];
+	for (unsigned lost = 0; lost < 2; lost++) {
+		opts.flags = CKPT_ENGINE_NODE_STORE | (lost ? CKPT_ENGINE_LOST_NODES : 0);
+		int r = ckpt_engine_bring(job->stores[0], &opts, &generation, &step);
+		assert_int_equal(r, lost ? -ENOTDIR : 0);
+	}
+	opts.flags = CKPT_ENGINE_LOST_NODES;
+	assert_int_equal(ckpt_engine_bring(job->stores[0], &opts, &generation, &step), -EINVAL);
+	assert_int_equal(unlink(there), 0);
+	assert_int_equal(rename(gens, there), 0);
+	(void)snprintf(there, sizeof(there), "%s/remote/g000001/step-0000000002", job->dir);
+	scratch_remove(strdup(there));
+	open_job(job);
+	resume_in_vain(job, CKPT_EELSEWHERE);
+	assert_int_equal(resume(job), 1);
+	/* Node a still has what it had to upload of step 2, which nobody waits for. */
+	save(job, 3);
+	each(job, drain_one);
+	all_must_work(job);
+}
+
+/* Node a has the files of node b, too: nothing is lost. */
+static void test_lost_node_and_copy(void **state)
+{
+	struct job *job = *state;
+	char pattern[300];
+	glob_t found;
+
+	save_two(job);
+	(void)snprintf(
+		pattern, sizeof(pattern), "%s/g000001/step-0000000002/rank-*", job->stores[1]);
+	assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		const char *name = strstr(found.gl_pathv[i], "g000001/");
+		if (!exists(job, 0, name))
+			assert_int_equal(rename(found.gl_pathv[i], path_in(job, 0, name)), 0);
+	}
+	globfree(&found);
+	scratch_remove(strdup(path_in(job, 1, "g000001/step-0000000002")));
+	job->flags = CKPT_ENGINE_LOST_NODES;
+	must_stay(job, "copy them");
 }
 
 static void copy_stores(const struct job *job, const char *to)
@@ -565,14 +772,7 @@ static void copy_stores(const struct job *job, const char *to)
 
 	for (uint32_t node = 0; node < NODES; node++) {
 		(void)snprintf(path, sizeof(path), "%s-%s", job->stores[node], to);
-		pid_t child = fork();
-		if (child == 0) {
-			(void)execlp("cp", "cp", "-r", job->stores[node], path, (char *)NULL);
-			_exit(127);
-		}
-		int status = -1;
-		assert_int_equal(waitpid(child, &status, 0), child);
-		assert_int_equal(status, 0);
+		assert_true(scratch_copy(job->stores[node], path));
 	}
 }
 
@@ -594,23 +794,18 @@ static void test_two_histories(void **state)
 	save(job, 1);
 	close_job(job);
 	copy_stores(job, "before");
-	open_job(job);
-	assert_int_equal(resume(job), 1);
+	must_resume(job, 1);
 	save(job, 2);
 	close_job(job);
 	copy_stores(job, "one");
 	for (uint32_t node = 0; node < NODES; node++)
 		put_back(job, node, "before");
-	open_job(job);
-	assert_int_equal(resume(job), 1);
+	must_resume(job, 1);
 	save(job, 2);
 	close_job(job);
 	put_back(job, 0, "one");
 	try_open(job);
-	for (uint32_t i = 0; i < WORLD; i++) {
-		assert_int_equal(job->ranks[i].result, CKPT_EMISMATCH);
-		assert_non_null(strstr(job->ranks[i].why, "did not know of each other"));
-	}
+	all_must_fail(job, CKPT_EMISMATCH, "did not know of each other");
 }
 
 /*
@@ -621,16 +816,12 @@ static void test_lineage_elsewhere(void **state)
 {
 	struct job *job = *state;
 
-	open_job(job);
-	save(job, 1);
-	save(job, 2);
-	close_job(job);
+	save_two(job);
 	copy_stores(job, "left");
 	/* A start that goes on from the first step, and dies before node b has a commit of it. */
 	for (uint32_t node = 0; node < NODES; node++)
 		scratch_remove(strdup(path_in(job, node, "g000001/step-0000000002")));
-	open_job(job);
-	assert_int_equal(resume(job), 1);
+	must_resume(job, 1);
 	save(job, 2);
 	close_job(job);
 	scratch_remove(strdup(path_in(job, 1, "g000002")));
@@ -638,9 +829,7 @@ static void test_lineage_elsewhere(void **state)
 	put_back(job, 0, "left");
 	scratch_remove(strdup(path_in(job, 0, "g000001/step-0000000001")));
 	open_job(job);
-	each(job, resume_one);
-	for (uint32_t i = 0; i < WORLD; i++)
-		assert_int_equal(job->ranks[i].result, CKPT_EELSEWHERE);
+	resume_in_vain(job, CKPT_EELSEWHERE);
 	try_save(job, 3);
 	must_fail(job);
 	assert_int_equal(job->ranks[0].result, CKPT_ENOTRESUMED);
@@ -656,8 +845,7 @@ static void test_in_use(void **state)
 	close_job(job);
 	struct ckpt_engine *other = kit_open(job->stores[1], CKPT_ENGINE_NODE_STORE);
 	try_open(job);
-	for (uint32_t i = 0; i < WORLD; i++)
-		assert_int_equal(job->ranks[i].result, CKPT_EINUSE);
+	all_must_fail(job, CKPT_EINUSE, "");
 	ckpt_engine_close(other);
 }
 
@@ -668,10 +856,7 @@ static void test_one_name(void **state)
 
 	job->one_name = true;
 	try_open(job);
-	for (uint32_t i = 0; i < WORLD; i++) {
-		assert_int_equal(job->ranks[i].result, CKPT_EMISMATCH);
-		assert_non_null(strstr(job->ranks[i].why, "a name of its own"));
-	}
+	all_must_fail(job, CKPT_EMISMATCH, "a name of its own");
 }
 
 /* A store is what it was made as. */
@@ -681,10 +866,7 @@ static void test_scope(void **state)
 
 	ckpt_engine_close(kit_open(job->stores[1], 0));
 	try_open(job);
-	for (uint32_t i = 0; i < WORLD; i++) {
-		assert_int_equal(job->ranks[i].result, -EINVAL);
-		assert_non_null(strstr(job->ranks[i].why, "one for all nodes"));
-	}
+	all_must_fail(job, -EINVAL, "one for all nodes");
 }
 
 int main(void)
@@ -702,6 +884,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_outcome_unheard, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_strangers, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_let_go, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_mended, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_lost_node, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_lost_node_and_bucket, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_lost_node_and_copy, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_two_histories, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_lineage_elsewhere, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_in_use, set_up, tear_down),

@@ -60,12 +60,14 @@ def train(place: Path, nodes: str, layout: str, steps: int, how: str) -> Any:
     return truth, [job.step() for _ in range(2)]
 
 
-def resume(place: Path, nodes: str, layout: str) -> Any:
+def resume(place: Path, nodes: str, layout: str, lost_nodes: bool = False) -> Any:
     """Resumes, trains a step and saves it: which, what was there, the losses, and what was said."""
     job = Job(layout, seed=2)
     with (
         warnings.catch_warnings(record=True) as caught,
-        job.open(on_node(place, nodes), keep_last=2, node_store=True) as ckpt,
+        job.open(
+            on_node(place, nodes), keep_last=2, node_store=True, lost_nodes=lost_nodes
+        ) as ckpt,
     ):
         warnings.simplefilter("always")
         try:
@@ -250,9 +252,13 @@ def test_ranks_of_ddp_may_change_nodes(tmp_path: Path) -> None:
 def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> None:
     truth, losses = train_and_die(train, tmp_path, TWO, "fsdp", 3)
     before = [steps_of(store) for store in stores(tmp_path)]
-    for kind, text in together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp"):
-        assert kind == "ElsewhereError", text
-        assert "node-" in text
+    # Nothing was lost, so nothing is passed over, whatever the user says.
+    for lost_nodes in (False, True):
+        said = together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp", lost_nodes)
+        for kind, text in said:
+            assert kind == "ElsewhereError", text
+            assert "node-" in text
+        assert any("as many nodes as have saved it" in text for _, text in said) == lost_nodes
     assert [steps_of(store) for store in stores(tmp_path)] == before
     assert not list(tmp_path.glob("*/store/g*/step-*/quarantine.json"))
     check_resumed(together(4, tmp_path, resume, tmp_path, TWO, "fsdp"), 3, truth, losses)
@@ -535,6 +541,8 @@ def test_alone_a_node_is_all_there_is(opened: Any, store: Path) -> None:
     opened(state, path=store.parent / "again", node_store=True)
     with pytest.raises(TypeError, match="node_store must be True or False"):
         opened(state, node_store=1)
+    with pytest.raises(ValueError, match="give node_store=True, too"):
+        opened(state, lost_nodes=True)
     assert [info.step for info in libckpt.list_steps(store)] == [3]
     assert_same(libckpt.load(store)["w"], torch.arange(4.0))
 
@@ -610,6 +618,8 @@ def test_places() -> None:
     assert "both on node 'a'" in why(place("a", "k/1/1"), place("a", "l/1/1"))
     assert "one directory" in why(place("a", "k/1/1"), place("b", "k/1/1"))
     assert why(place("a", ""), place("a", "k/1/1"), place("b", "")) == ""
+    lost = here[2]._replace(lost_nodes=True)
+    assert "rank 0 has lost_nodes=False, and rank 2 lost_nodes=True" in why(*here[:2], lost)
     bad = here[0]._replace(trouble="no room", errno=28)
     assert refusal([here[0], bad]) == (1, "rank 1: no room", 28)
     assert Place.decode(bad.encode()) == bad

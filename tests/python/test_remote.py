@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -572,6 +573,81 @@ def test_damage_of_many_ranks(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     assert together(2, here, _saves_and_resumes, here, ["store"]) == [2, 2]
     assert together(2, there, _saves_and_resumes, there, ["store", "remote"]) == [1, 1]
+
+
+#: Two chunks of 1 MiB and more for each rank.
+WIDE = 700_000
+
+
+def _flip(path: Path, *offsets: int) -> None:
+    with path.open("r+b") as file:
+        for offset in offsets:
+            file.seek(offset)
+            (byte,) = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte ^ 1]))
+
+
+def _nodes_resume(root: Path, kind: str, here: list[int], there: list[int]) -> tuple[int, str]:
+    """Of ranks 1 and 3 on node 1 the file of rank 3 gets damaged; what each rank goes on from."""
+    rank = dist.get_rank()
+    os.environ["LIBCKPT_NODE"] = f"n{rank % 2}"
+    mine = torch.arange(float(WIDE)) + rank
+    store, options = root / f"node{rank % 2}", {"remote": root / "remote", "node_store": True}
+    state = {"mine": libckpt.PerRank(mine)}
+    with libckpt.Checkpointer(store, state, **options) as ckpt:
+        ckpt.save(1).wait("remote")
+        mine += 1
+        ckpt.save(2).wait("remote")
+    dist.barrier()
+    if rank == 0:
+        for where, offsets in (("node1", here), ("remote", there)):
+            (path,) = (root / where).glob(f"g*/step-0000000002/rank-00003*.{kind}")
+            _flip(path, *offsets)
+    dist.barrier()
+    expected = mine.clone()
+    mine.zero_()
+    with (
+        warnings.catch_warnings(record=True) as said,
+        libckpt.Checkpointer(store, state, **options) as ckpt,
+    ):
+        warnings.simplefilter("always")
+        found = ckpt.resume()
+        assert torch.equal(mine, expected - int(found == 1))
+        # What was mended is a step as any other.
+        ckpt.save(3).wait()
+    return found, "; ".join(str(warning.message) for warning in said)
+
+
+@pytest.mark.waits
+@pytest.mark.slices(3)
+@pytest.mark.parametrize(
+    ("kind", "here", "there", "step"),
+    [
+        # Each copy lacks another chunk, so only chunks can be what was brought.
+        ("safetensors", [100_000], [2_000_000], 2),
+        # Found while the step is opened, and before the node's other ranks have read the manifest.
+        ("index", [100], [], 2),
+        ("safetensors", [2_000_000], [2_000_001], 1),
+    ],
+)
+def test_damage_on_one_node(
+    tmp_path: Path, kind: str, here: list[int], there: list[int], step: int
+) -> None:
+    """With a store on every node that node mends it, and all go on; or all take an older step."""
+    found = together(4, tmp_path, _nodes_resume, tmp_path, kind, here, there)
+    assert [f[0] for f in found] == [step] * 4
+    node0, node1 = tmp_path / "node0", tmp_path / "node1"
+    notes = [len(list(node.glob("g*/step-*2/quarantine.json"))) for node in (node0, node1)]
+    if step == 1:
+        assert notes == [1, 1]
+        assert "step 2 of" in found[0][1]
+        return
+    assert notes == [0, 0]
+    assert [f[1] for f in found] == [""] * 4
+    for node in (node0, node1):
+        assert finished([TOOLS / "ckpt-verify", node]).returncode == 0
+        assert not list(node.rglob("*.tmp-*"))
 
 
 def test_damage_on_both_sides(opened: Any, store: Path, remote: Path) -> None:

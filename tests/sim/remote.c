@@ -327,7 +327,8 @@ static bool are_ready(const struct remote_home *home)
 static bool bring(struct remote *world)
 {
 	struct remote_home *home = &world->homes[world->home];
-	bool again = world->many && world->home > 0 && !home->claimed;
+	bool moved = world->home > 0 || world->lost_count > 0;
+	bool again = world->many && moved && !home->claimed;
 
 	if (are_ready(home) && !(again && home->tried)) {
 		home->tried = true;
@@ -448,6 +449,24 @@ static void move(struct remote *world)
 	sim_tell(sim, 0, "MOVE", "", world->home, 0, 0);
 }
 
+/*
+ * A node of several is lost with its disk, an empty one takes its place, and the user says so. What the others have saved
+ * since may be nowhere else: the training goes on from what the bucket has.
+ */
+static void lose_node(struct remote *world)
+{
+	struct remote_home *home = &world->homes[world->home];
+	unsigned store = (unsigned)sim_below(&world->sim, home->stores);
+
+	sim_tell(&world->sim, 0, "NODE LOST", "", world->home, store, 0);
+	kill_store(world, world->home, store);
+	world->lost_disks[world->lost_count++] = home->disks[store];
+	home->disks[store] = sim_disk_new(&world->sim);
+	sim_disk_set_space(home->disks[store], UINT64_MAX);
+	memset(home->ready, 0, sizeof(home->ready));
+	home->tried = home->claimed = false;
+}
+
 /* A place is left for the training, and there are not so many already. */
 static bool may_join(const struct remote *world)
 {
@@ -471,8 +490,12 @@ static void trouble(struct remote *world)
 		freeze(world, p, sim_below(sim, 60 * SECOND));
 	if (sim_fault(sim, SIM_CUT))
 		cut_power(world);
-	if (sim_fault(sim, SIM_HOME_LOST))
-		move(world);
+	if (sim_fault(sim, SIM_HOME_LOST)) {
+		if (remote_may_lose_node(world) && sim_chance(sim, 6000))
+			lose_node(world);
+		else
+			move(world);
+	}
 	if (sim_fault(sim, SIM_NET_DOWN)) {
 		world->down = true;
 		world->down_until_ns = sim->now_ns + sim_below(sim, 300 * SECOND);
@@ -654,6 +677,8 @@ static bool remote_run(struct remote *world, uint64_t seed, const struct sim_opt
 	for (unsigned i = 0; i < world->home_count; i++)
 		for (unsigned k = 0; k < world->homes[i].stores; k++)
 			sim_disk_free(world->homes[i].disks[k]);
+	for (unsigned i = 0; i < world->lost_count; i++)
+		sim_disk_free(world->lost_disks[i]);
 	crowd_boards_free(&world->boards);
 	sim_memory_start(NULL);
 	CKPT_ASSERT(sim_memory_empty());
@@ -662,7 +687,7 @@ static bool remote_run(struct remote *world, uint64_t seed, const struct sim_opt
 
 static struct remote *the_world;
 static struct {
-	uint64_t committed, confirmed, restored, brought, pruned, resumed, moved;
+	uint64_t committed, confirmed, restored, brought, pruned, resumed, moved, lost, passed_over;
 } sums;
 
 static bool run(uint64_t seed, const struct sim_options *options)
@@ -684,6 +709,8 @@ static void count(void)
 	sums.pruned += the_world->pruned;
 	sums.resumed += the_world->resumed;
 	sums.moved += the_world->moved;
+	sums.lost += the_world->lost_count;
+	sums.passed_over += the_world->passed_over;
 }
 
 static void print(void)
@@ -692,9 +719,10 @@ static void print(void)
 
 	(void)printf(" committed=%llu confirmed=%llu restored=%llu brought=%llu removed=%llu "
 		     "resumed=%llu "
-		     "moved=%llu",
+		     "moved=%llu nodes_lost=%llu passed_over=%llu",
 		(ull)sums.committed, (ull)sums.confirmed, (ull)sums.restored, (ull)sums.brought,
-		(ull)sums.pruned, (ull)sums.resumed, (ull)sums.moved);
+		(ull)sums.pruned, (ull)sums.resumed, (ull)sums.moved, (ull)sums.lost,
+		(ull)sums.passed_over);
 }
 
 int main(int argc, char **argv)

@@ -27,6 +27,7 @@
 #define REMOTE_RANKS   4
 #define REMOTE_PROCS   16
 #define REMOTE_HOMES   4 /* machines with a disk, or sets of them, one after the other */
+#define REMOTE_LOST    2 /* nodes, each alone */
 #define REMOTE_RECORDS 512
 #define REMOTE_GENS    64
 #define REMOTE_HELD    16
@@ -148,7 +149,10 @@ struct remote_proc {
 	struct sim_state into[REMOTE_RANKS]; /* of those ranks that it reads */
 	uint64_t generation;                 /* what was restored, or is removed; 0: nothing */
 	uint64_t step;
-	uint64_t judged;    /* newest claim when it was chosen to be removed */
+	uint64_t judged;            /* newest claim when it was chosen to be removed */
+	uint64_t passed_generation; /* of the step that was passed over last */
+	uint64_t passed_step;
+	bool again;         /* the latest is asked for again, without that */
 	size_t next_record; /* careful reader */
 
 	struct sim_state live;
@@ -193,8 +197,11 @@ struct remote {
 	bool apart;     /* every rank is on a machine of its own */
 	bool catalogs;  /* readers go by the catalog, however few ranks have written a step */
 	uint32_t ranks; /* of the next start */
-	struct crowd_weather weather;         /* of what lies between them */
-	struct crowd_board *boards;           /* of nodes: where they talk */
+	struct crowd_weather weather;             /* of what lies between them */
+	struct crowd_board *boards;               /* of nodes: where they talk */
+	struct sim_disk *lost_disks[REMOTE_LOST]; /* of nodes that were lost */
+	unsigned lost_count;
+	uint64_t passed_over;                 /* steps, because of that */
 	struct remote_job jobs[REMOTE_HOMES]; /* the newest of each home */
 	unsigned job_count;
 	unsigned room; /* for processes at once */
@@ -254,6 +261,10 @@ void remote_ranks_pick(struct remote *world);
 void remote_ranks_spread(struct remote *world);
 /* Whether the core of `proc` is of a job of several. */
 bool remote_is_rank(const struct remote_proc *proc);
+/* One node may be lost alone: there are others, and the bucket has a step to go on from. */
+bool remote_may_lose_node(const struct remote *world);
+/* Such a loss is why this step cannot be opened: the latest is asked for again. */
+bool remote_passes_over(const struct remote_proc *proc);
 /* Its part of what the core is told, and what lies between it and the others. */
 void remote_ranks_config(const struct remote_proc *proc, struct ckpt_core_config *config);
 void remote_ranks_meet(struct remote_proc *proc);

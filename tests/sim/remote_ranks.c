@@ -70,6 +70,21 @@ bool remote_is_rank(const struct remote_proc *p)
 	return p->job && p->job->ranks > 1;
 }
 
+bool remote_may_lose_node(const struct remote *world)
+{
+	bool owed = false;
+
+	for (size_t i = 0; i < world->record_count; i++)
+		owed = owed || (world->records[i].there && remote_owes(world, &world->records[i]));
+	return owed && world->nodes && world->lost_count < REMOTE_LOST &&
+	       world->homes[world->home].claimed;
+}
+
+bool remote_passes_over(const struct remote_proc *p)
+{
+	return remote_is_rank(p) && p->core.config.lost_nodes && p->failure == CKPT_EELSEWHERE;
+}
+
 unsigned remote_machine(const struct remote *world, unsigned home, unsigned store, uint32_t rank)
 {
 	return 1 + home + 10 * (world->nodes ? store : world->apart ? rank : 0);
@@ -86,6 +101,7 @@ void remote_ranks_config(const struct remote_proc *p, struct ckpt_core_config *c
 	(void)snprintf(config->node, sizeof(config->node), "node-%u",
 		remote_machine(p->world, p->home, p->store, p->rank));
 	config->node_store = p->world->nodes;
+	config->lost_nodes = p->world->lost_count > 0;
 	/* The lowest rank of that store. */
 	config->keeper = p->store;
 }

@@ -85,6 +85,37 @@ static void compare(struct remote_proc *p)
 	remote_restored(p);
 }
 
+/* What the bucket has, and answers for, is not passed over; all else is. */
+static void judge_same(struct remote_proc *p, uint64_t generation, uint64_t step)
+{
+	const struct remote_record *record = remote_record(p->world, generation, step);
+	bool trouble = p->world->sim.trouble_at > 0;
+
+	for (unsigned fault = SIM_NET_DROP; fault <= SIM_NET_DOWN; fault++)
+		trouble = trouble || p->world->sim.fired[fault] > 0;
+	if (!trouble && !(record && record->there))
+		sim_violation(sim_of(p),
+			"step %llu of generation %llu was passed over, and is the latest again",
+			(unsigned long long)step, (unsigned long long)generation);
+}
+
+/* Whoever asks for the latest again is given an older one, or the same: then all ranks give up. */
+static bool pass_over(struct remote_proc *p, const char *why)
+{
+	uint64_t generation = ckpt_restore_chosen_generation(p->restore);
+	uint64_t step = ckpt_restore_chosen_step(p->restore);
+
+	if (generation > 0 && generation == p->passed_generation && step == p->passed_step) {
+		judge_same(p, generation, step);
+		return false;
+	}
+	sim_tell(sim_of(p), p->id, "passes over", why, (int64_t)generation, (int64_t)step, 0);
+	p->world->passed_over++;
+	p->passed_generation = generation;
+	p->passed_step = step;
+	return true;
+}
+
 static void take_restore(struct remote_proc *p)
 {
 	const char *why;
@@ -93,11 +124,14 @@ static void take_restore(struct remote_proc *p)
 	remote_came(p);
 	p->failure = r;
 	p->generation = p->step = 0;
+	p->again = false;
 	if (r == CKPT_ENOSTEP) {
 		p->failure = 0;
 		remote_restored(p);
 	} else if (r < 0) {
-		remote_judge(p, "restore", r, why);
+		p->again = remote_passes_over(p) && pass_over(p, why);
+		if (!p->again)
+			remote_judge(p, "restore", r, why);
 	} else {
 		p->generation = ckpt_restore_chosen_generation(p->restore);
 		p->step = ckpt_restore_chosen_step(p->restore);
@@ -163,6 +197,8 @@ int remote_read_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, bits(p) & CKPT_DONE_END);
 	}
 	take_restore(p);
+	if (p->again && !sim_of(p)->failed)
+		return ckpt_task_continue(task, again_body);
 	if (p->kind == REMOTE_READ && p->careful && !sim_of(p)->failed)
 		return ckpt_task_continue(task, again_body);
 	return ckpt_task_continue(task, remote_after(p));

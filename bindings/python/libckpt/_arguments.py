@@ -112,6 +112,19 @@ def flag(name: str, value: bool) -> bool:
     return value
 
 
+def origin(new_start: bool, node_store: bool, lost_nodes: bool) -> dict[str, Any]:
+    """Whose the store is, and what of it is gone on from."""
+    if flag("lost_nodes", lost_nodes) and not flag("node_store", node_store):
+        raise ValueError(
+            "lost_nodes=True is for nodes with a store each: give node_store=True, too"
+        )
+    return {
+        "new_start": new_start,
+        "node_store": flag("node_store", node_store),
+        "lost_nodes": lost_nodes,
+    }
+
+
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     """One of some words."""
     if value not in allowed:

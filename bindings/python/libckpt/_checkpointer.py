@@ -20,8 +20,8 @@ from ._arguments import (
     OnError,
     check_given,
     count,
-    flag,
     one_of,
+    origin,
     patterns,
     policy,
     remote_options,
@@ -300,6 +300,11 @@ class Checkpointer:
         than one, save together. True: there must be one. False: this process is by itself.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
         the job has a store of its own.
+    lost_nodes: True, with node_store: nodes were lost with their disks. resume() passes over steps
+        of which some node's store has no file, with one warning, and takes the newest step that
+        every node has here or gets from the remote store. A step that the remote store has is not
+        passed over, and opening fails if a node cannot bring it. All ranks give the same. False:
+        such a step raises ElsewhereError, for its files may be on a node that only was not started.
     rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
         step is compared with the state, and each rank reads and verifies what it has written, 256
         MiB at a time and one rank of a node after the other. The state is not touched, and no
@@ -372,6 +377,7 @@ class Checkpointer:
         replicas: Literal["check", "warn"] = "check",
         distributed: bool | None = None,
         node_store: bool = False,
+        lost_nodes: bool = False,
         rehearse: bool = False,
     ) -> None:
         from ._exchange import join, open_all, refuse
@@ -382,8 +388,7 @@ class Checkpointer:
             options = Options(
                 **ways(pool_bytes, io, busy, save_timeout),
                 **retention("", keep_last, keep_every),
-                new_start=new_start,
-                node_store=flag("node_store", node_store),
+                **origin(new_start, node_store, lost_nodes),
                 **remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
                 **retention("remote_", remote_keep_last, remote_keep_every),
                 replicas=one_of("replicas", replicas, ("check", "warn")),
@@ -749,8 +754,9 @@ class Checkpointer:
         dict or list that cannot be written to, or whose elements share memory, is replaced.)
 
         A newest step that cannot be read or verified is passed over for the next older one, with
-        an error in the log and a warning. An older step may be asked for ("latest~1", or a
-        number); what is saved next then continues from there.
+        an error in the log and a warning. So is one that only a lost node had all of, with
+        lost_nodes=True. An older step may be asked for ("latest~1", or a number); what is saved
+        next then continues from there.
 
         What only one of step and state has (a parameter, a group of an optimizer, a key) is
         refused, and listed. `tolerate` are patterns over names ("head.*", "ema/*") for which it is

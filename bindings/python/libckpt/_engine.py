@@ -206,6 +206,8 @@ class Options(NamedTuple):
     node_ranks: int = 0
     #: every node has a store of its own
     node_store: bool = False
+    #: with that: nodes were lost with their stores, and what only they had is given up
+    lost_nodes: bool = False
     #: where committed steps go on to; empty: nowhere
     remote: str = ""
     remote_every: int = 0
@@ -259,6 +261,8 @@ def _opts(options: Options) -> Any:
         opts.flags |= lib.CKPT_ENGINE_READ_ONLY
     if options.node_store:
         opts.flags |= lib.CKPT_ENGINE_NODE_STORE
+    if options.lost_nodes:
+        opts.flags |= lib.CKPT_ENGINE_LOST_NODES
     opts.pool_bytes = options.pool_bytes
     opts.io = _IO[options.io]
     # Whether one runs is seen in Python first. What has ended is on its way out of the library,

@@ -70,7 +70,7 @@ def join(path: str, distributed: bool | None, options: Options) -> Ranks | None:
         return None
     timeout, remote = options.save_timeout, options.remote
     if options.node_store:
-        return join_nodes(path, group, timeout, remote=remote)
+        return join_nodes(path, group, timeout, remote=remote, lost_nodes=options.lost_nodes)
     return join_group(path, group, timeout, also=_any_prefix(), remote=remote)
 
 
@@ -94,12 +94,14 @@ def join_group(
         return Ranks(group.rank, group.world, session, service, opening, node_ranks())
 
 
-def join_nodes(path: str, group: Group, timeout: float, *, remote: str = "") -> Ranks:
+def join_nodes(
+    path: str, group: Group, timeout: float, *, remote: str = "", lost_nodes: bool = False
+) -> Ranks:
     """The ranks of a group, each with the store of its node, wherever that is there."""
     with _coming(group, _nodes_prefix(group), path, timeout) as way:
         table = way.connect()
         place = place_of(path, "" if table else "with node_store " + _NO_CONNECTION)
-        place = place._replace(remote=remote)
+        place = place._replace(remote=remote, lost_nodes=lost_nodes)
         session, said = way.agree(mine=place.encode())
         opening = way.opening(session)
         wrong, peers, made = opening.share(place, said)

@@ -17,10 +17,12 @@ from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
     CheckpointError,
     CheckpointWarning,
+    ElsewhereError,
     FormatError,
     IncompleteError,
     IntegrityError,
     MismatchError,
+    QuarantinedError,
     StepNotFoundError,
     StorageError,
     UnsupportedError,
@@ -217,6 +219,48 @@ def read_newest(
 
 def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | None, Any]:
     """
+    Of many ranks. With lost_nodes a step of which some node has no file is passed over. Rank 0
+    decides that, and a rank may not even know how far the others have come: so whenever the files
+    of a step are elsewhere all ask again, and all raise if they are given the same step.
+    """
+    lost: list[ElsewhereError] = []
+    own: list[CheckpointError] = []
+    begun: list[CheckpointError] = []
+
+    def note(reader: Reader) -> Any:
+        try:
+            return read(reader)
+        except CheckpointError as error:
+            begun.append(error)
+            if reader.complete or not reader.asked:
+                own.append(error)  # the other ranks have not heard of it
+            raise
+
+    while True:
+        try:
+            taken = _read_common(engine, note)
+        except ElsewhereError as error:
+            again = error.step in [known.step for known in lost]
+            if not engine.options.lost_nodes or error.step is None or again or _is_in(error, own):
+                opening = error.step is not None and not _is_in(error, begun)
+                raise _with_way_out(engine, error, opening) from None
+            lost.append(error)
+            logger.warning("%s", error)
+        except (StepNotFoundError, QuarantinedError) as error:
+            if lost and not _is_in(error, begun):
+                raise _none_left(engine, lost) from error
+            raise
+        else:
+            _say_lost(engine, lost, taken[0])
+            return taken
+
+
+def _is_in(error: CheckpointError, errors: list[CheckpointError]) -> bool:
+    return any(error is known for known in errors)
+
+
+def _read_common(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | None, Any]:
+    """
     Of many ranks each may see another newest step that is good: the library has them agree on one,
     and calls a step that one of them cannot read unreadable for all. Where rank 0 mends it with the
     remote store, which the others are not told, it is met a second time.
@@ -256,6 +300,74 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
                 logger.warning("%s", caught)
             else:
                 _pass_over(engine, found, caught)
+
+
+def _say_lost(engine: Engine, lost: list[ElsewhereError], step: int | None) -> None:
+    """Once, for all steps that were passed over because nodes were lost."""
+    lost = [error for error in lost if error.step != step]
+    if not lost:
+        return
+    assert step is not None
+    steps = ", ".join(str(error.step) for error in reversed(lost))
+    remote = engine.options.remote
+    there = f", and {remote} does not have them whole" if remote else ""
+    upload = (
+        f", or run `ckpt upload` on each of them to complete them in {remote}" if remote else ""
+    )
+    message = (
+        f"{engine.path} goes on from step {step}, the newest that every node has. Newer steps were "
+        f"passed over (lost_nodes=True): {steps}. A node has no file of them{there}. They are "
+        "given up when the next save begins. If another node has them whole (DDP, HSDP), end the "
+        f"job before that, and copy them from there (cp -a){upload}. Of step {lost[0].step}: "
+        f"{lost[0]}"
+    )
+    logger.error("%s", message)
+    warnings.warn(message, CheckpointWarning, stacklevel=5)
+
+
+def _with_way_out(engine: Engine, error: ElsewhereError, opening: bool) -> ElsewhereError:
+    """`opening`: some node has no file of the step. Else ranks lack what others have."""
+    options = engine.options
+    if not options.node_store:
+        return error
+    if not opening:
+        if options.lost_nodes:
+            error.message += (
+                "; lost_nodes=True passes over a step only if the store of a node has no file of "
+                "it: start as many nodes as have saved it, an empty one for each that was lost"
+            )
+    elif options.lost_nodes:
+        if engine.rank > 0:
+            error.message += "; the step was not passed over: the error of rank 0 says why"
+    else:
+        upload = (
+            f", or run `ckpt upload` on each of them: {options.remote} is complete if the lost "
+            "node had sent its part"
+            if options.remote
+            else ""
+        )
+        error.message += (
+            "; if a node was lost with its disk, first copy the step from a node that has all of "
+            f"it (cp -a; DDP, HSDP){upload}; if that cannot be done, lost_nodes=True goes on from "
+            "the newest step that all nodes have, and gives newer ones up"
+        )
+    return error
+
+
+def _none_left(engine: Engine, lost: list[ElsewhereError]) -> ElsewhereError:
+    """Nobody starts from nothing unless he says so."""
+    remote = engine.options.remote
+    way = (
+        f", and none could be brought from {remote}; new_start=True starts from nothing"
+        if remote
+        else "; if the job has uploaded its steps, give remote="
+    )
+    lost[
+        0
+    ].message = (
+        f"{engine.path}: there is no step that all nodes have{way}. The newest: {lost[0].message}"
+    )
+    return lost[0]
 
 
 class _RemovedError(Exception):

@@ -43,6 +43,8 @@ class Place(NamedTuple):
     made: bool = False
     #: where what this rank commits goes on to; empty: nowhere
     remote: str = ""
+    #: what only lost nodes had is given up
+    lost_nodes: bool = False
 
     def encode(self) -> bytes:
         """For the job's key-value store."""
@@ -135,6 +137,12 @@ def refusal(places: list[Place]) -> Refusal | None:
             return Refusal(rank, f"rank {rank}: {place.trouble}", place.errno)
         if place.remote != places[0].remote:
             return Refusal(rank, different_remotes(places[0].remote, rank, place.remote))
+        if place.lost_nodes != places[0].lost_nodes:
+            return Refusal(
+                rank,
+                f"rank 0 has lost_nodes={places[0].lost_nodes}, and rank {rank} "
+                f"lost_nodes={place.lost_nodes}: give all ranks the same",
+            )
         if not place.directory:
             continue
         directory, first = nodes.setdefault(place.node, (place.directory, rank))

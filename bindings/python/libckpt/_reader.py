@@ -75,6 +75,8 @@ class Reader:
         self.meta_bytes = 0
         #: all of it has been read; of many ranks, by all of them
         self.complete = False
+        #: what was bound has been given to the library: of many ranks all hear if that fails
+        self.asked = False
         self._targets: list[tuple[bytes, Described]] = []
         self._keep: list[Any] = []
 
@@ -220,6 +222,7 @@ class Reader:
             if what.start is None and not name.startswith(own):
                 item.flags = lib.CKPT_TARGET_SHARED
         work, ask, ptr = self.engine.work, self.engine.ask, self._ptr
+        self.asked = True
         code = work(lib.ckpt_restore_bind, ptr, array, len(self._targets))
         if code == -errno.EINVAL:  # nothing is wrong with the store
             found = last_error(code, self.step)

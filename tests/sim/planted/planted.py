@@ -39,6 +39,7 @@ TOGETHER = "tests/api/test_together"
 PRESENCE = "tests/unit/engine/test_presence"
 # Two tiers that are both damaged, chunk by chunk: the bucket of the simulated training is exact.
 MENDING = "tests/unit/engine/test_mending"
+MENDING_RANKS = "tests/unit/engine/test_mending_ranks"
 
 PLANTED = [
     Planted(
@@ -881,4 +882,14 @@ PLANTED = [
         "\tckpt_store_remove(m->core->store, &m->op, m->path);\n\tCKPT_AWAIT(task, m->op.done);\n"
         "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
         "a damaged file is there until the new one has its name", MENDING),
+    Planted(
+        "mended-is-good-everywhere", "libckpt/engine/restore_mend.c",
+        "\tr->mended = outcome->verdict.code == 0;\n",
+        "\tr->mended = r->mend_code == 0;\n",
+        "with a store on every node a step is whole when it is whole on all", MENDING_RANKS),
+    Planted(
+        "lost-nodes-same-step-again", "libckpt/engine/restore_lost.c",
+        "\treturn outcome->verdict.code == CKPT_EELSEWHERE && r->ranks->part == CKPT_RESTORE_OPENING &&\n",
+        "\treturn outcome->verdict.code == CKPT_EELSEWHERE && outcome->rank == 0 &&\n",
+        "a step that only a lost node had all of is not given again", REMOTE, first=78000001),
 ]

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A step that two ranks restore together, from a store that they share and that is damaged. Rank 0 mends it, after all have
- * heard that it is damaged and before it can be asked for again; and does not keep the others waiting for it.
+ * heard that it is damaged and before it can be asked for again; and does not keep the others waiting for it. Where each
+ * rank has a store, each mends its own, and both come to one outcome.
  */
 #include "lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,10 @@ struct scene {
 	char remote[512];
 	struct craft_step here; /* 20; there is also 10 */
 	struct craft_step there;
+	char other[512]; /* of rank 1, where each has a store; empty: they share one */
+	struct craft_step beside;
+	struct ckpt_store *shared;
+	int root;
 	struct core_rig rank[RANKS];
 	struct ckpt_restore *restore[RANKS];
 	float memory[RANKS][FLOATS];
@@ -47,7 +53,7 @@ static void craft(struct craft_step *step, const char *dir)
 	craft_commit(step);
 }
 
-static int set_up(void **state)
+static struct scene *make(void)
 {
 	struct scene *s = calloc(1, sizeof(*s));
 
@@ -56,14 +62,53 @@ static int set_up(void **state)
 	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
 	craft(&s->here, s->local);
 	craft(&s->there, s->remote);
-	core_rig_open_ranks(s->rank, RANKS,
-		&(struct core_rig_config){.dir = s->local,
-			.remote = s->remote,
-			.slots = COUNT(s->slots),
-			.timeout_ms = TIMEOUT_MS});
+	return s;
+}
+
+static struct core_rig_config config_of(const struct scene *s)
+{
+	return (struct core_rig_config){.dir = s->local,
+		.remote = s->remote,
+		.slots = COUNT(s->slots),
+		.timeout_ms = TIMEOUT_MS};
+}
+
+static int set_up(void **state)
+{
+	struct scene *s = make();
+	struct core_rig_config config = config_of(s);
+
+	core_rig_open_ranks(s->rank, RANKS, &config);
 	*state = s;
 	return 0;
 }
+
+/* Each rank has a store, with all files, and is the keeper of it. They talk in that of rank 0. */
+static int set_up_nodes(void **state)
+{
+	struct scene *s;
+	struct core_rig *rig;
+
+	(void)set_up(state);
+	s = *state;
+	(void)snprintf(s->other, sizeof(s->other), "%s/other", s->dir);
+	craft(&s->beside, s->other);
+	s->root = open(s->other, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(s->root >= 0);
+	rig = &s->rank[1];
+	s->shared = rig->core.store;
+	assert_int_equal(ckpt_core_open_store(&rig->core,
+				 &(struct ckpt_core_place){.root = s->root, .label = s->other},
+				 &rig->core.store),
+		0);
+	for (unsigned i = 0; i < RANKS; i++) {
+		s->rank[i].core.config.node_store = true;
+		s->rank[i].core.config.keeper = i;
+	}
+	return 0;
+}
+
+static int end(struct scene *s, unsigned rank);
 
 static void give_slots(struct scene *s)
 {
@@ -88,6 +133,21 @@ static int tear_down(void **state)
 	scratch_remove(s->dir);
 	free(s);
 	return 0;
+}
+
+static int tear_down_nodes(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig *rig = &s->rank[1];
+
+	give_slots(s);
+	for (unsigned i = 0; i < RANKS; i++)
+		if (s->restore[i])
+			(void)end(s, i);
+	ckpt_store_close(rig->core.store);
+	rig->core.store = s->shared;
+	(void)close(s->root);
+	return tear_down(state);
 }
 
 static void take_slots(struct scene *s)
@@ -212,16 +272,219 @@ static void test_damaged_again(void **state)
 	check_read(s, 10);
 }
 
-/* No node can say that the step is whole in the stores of the others. */
-static void test_stores_of_nodes(void **state)
+/* In the stores of both nodes, or of none. */
+static bool have_notes(const struct scene *s)
+{
+	bool notes = has_note(s);
+
+	assert_int_equal(access(craft_quarantine(&s->beside), F_OK) == 0, notes);
+	return notes;
+}
+
+/* A node mends its own store, and the step is whole when all are. */
+static void test_nodes_mended(void **state)
 {
 	struct scene *s = *state;
 
-	s->rank[0].core.config.node_store = true;
-	scratch_flip(craft_shard(&s->here, 0), 20000);
+	for (unsigned round = 0; round < 4; round++) {
+		const struct craft_step *bad = round % 2 == 0 ? &s->here : &s->beside;
+		/* Of the index it is found before the other one has read the manifest, or after. */
+		if (round < 2)
+			scratch_flip(craft_shard(bad, 0), 20000);
+		else
+			scratch_flip(craft_index(bad, 0), 100);
+		for (unsigned i = 0; i < RANKS; i++)
+			s->rank[i].core.mended_generation = 0;
+		for (unsigned i = 0; i < RANKS; i++)
+			begin(s, i);
+		sleep_both(s, 500);
+		if (round < 2)
+			start_both(s, 3);
+		for (unsigned i = 0; i < RANKS; i++) {
+			assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+			assert_int_equal(s->rank[i].err.mended, 1);
+			assert_non_null(strstr(s->rank[i].err.message, "whole again"));
+		}
+		assert_false(have_notes(s));
+		check_read(s, 20);
+	}
+}
+
+/* The keeper of one hears of the damage before it has read the manifest: it has to look at its store all the same. */
+static void test_nodes_heard_early(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_index(&s->here, 0), 100);
+	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	(void)io_fault_add(&s->rank[1].fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "manifest.json", .hold = true});
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	assert_int_equal(s->rank[1].fault.hits[0], 1);
+	assert_false(has(s, 0, CKPT_DONE_END));
+	io_fault_clear(&s->rank[1].fault);
+	core_rig_let_go(&s->rank[1]);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+		assert_int_equal(s->rank[i].err.mended, 1);
+	}
+	assert_non_null(strstr(s->rank[0].err.message, "and 1 index from"));
+	assert_non_null(strstr(s->rank[1].err.message, "whole again, with 1 chunk"));
+	check_read(s, 20);
+}
+
+/* What one node lacks, and nobody has, is lost for both. */
+static void test_nodes_quarantined(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	scratch_flip(craft_shard(&s->there, 0), 20001);
 	find_damage(s, 3);
-	assert_int_equal(s->rank[0].err.mended, 0);
-	assert_true(has_note(s));
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(s->rank[i].err.mended, 0);
+	assert_true(have_notes(s));
+	check_read(s, 10);
+}
+
+static void test_nodes_damaged_again(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned round = 0; round < 2; round++) {
+		scratch_flip(craft_shard(&s->beside, 0), 20000);
+		find_damage(s, 3);
+		assert_int_equal(s->rank[0].err.mended, round == 0);
+	}
+	assert_true(have_notes(s));
+	check_read(s, 10);
+}
+
+/* One of them cannot do it this time: both take an older step, and note nothing. */
+static void test_nodes_hindered(void **state)
+{
+	struct scene *s = *state;
+
+	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	(void)io_fault_add(&s->rank[1].fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
+	find_damage(s, 3);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_int_equal(s->rank[i].err.mended, 0);
+	assert_int_equal(s->rank[1].fault.hits[0], 1);
+	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_ERROR, "this time: rank 1: "));
+	assert_false(have_notes(s));
+	check_read(s, 10);
+	/* By its number, too. */
+	for (unsigned i = 0; i < RANKS; i++)
+		s->restore[i] = core_rig_begin(&s->rank[i], 20, CKPT_SINK_MEMORY, NULL);
+	sleep_both(s, 500);
+	start_both(s, 3);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_true(end(s, i) < 0);
+	assert_false(have_notes(s));
+}
+
+/* All ranks give it up while one mends, and ask again before that one has come to an end. */
+static void test_nodes_asked_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_restore *first[RANKS];
+
+	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	(void)io_fault_add(
+		&s->rank[1].fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .hold = true});
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	start_both(s, 3);
+	assert_int_equal(s->rank[1].fault.hits[0], 1);
+	for (unsigned i = 0; i < RANKS; i++) {
+		ckpt_restore_post_release(s->restore[i]);
+		first[i] = s->restore[i];
+	}
+	sleep_both(s, 100);
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	start_both(s, 3);
+	assert_false(have_notes(s));
+	io_fault_clear(&s->rank[1].fault);
+	core_rig_let_go(&s->rank[1]);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+		assert_true(ckpt_latch_get(ckpt_restore_latch(first[i])) & CKPT_DONE_GONE);
+		ckpt_restore_unref(first[i]);
+	}
+	assert_false(have_notes(s));
+}
+
+/* A node mends slowly, and the disk of another one hangs: the first does not wait for longer than the others do. */
+static void test_nodes_one_hangs(void **state)
+{
+	struct scene *s = *state;
+
+	take_slots(s);
+	scratch_flip(craft_index(&s->here, 0), 100);
+	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	(void)io_fault_add(
+		&s->rank[1].fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .hold = true});
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, TIMEOUT_MS / 2 - 2000);
+	assert_true(s->rank[0].core.mending);
+	assert_int_equal(s->rank[1].fault.hits[0], 1);
+	give_slots(s);
+	sleep_both(s, 500);
+	assert_false(s->rank[0].core.mending);
+	assert_false(has(s, 0, CKPT_DONE_END));
+	sleep_both(s, TIMEOUT_MS / 4);
+	assert_true(has(s, 0, CKPT_DONE_END));
+	io_fault_clear(&s->rank[1].fault);
+	core_rig_let_go(&s->rank[1]);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+		assert_int_equal(s->rank[i].err.mended, 0);
+	}
+	assert_false(have_notes(s));
+}
+
+/* The restore of a rank is given up while it mends. */
+static void test_nodes_given_up(void **state)
+{
+	struct scene *s = *state;
+
+	take_slots(s);
+	scratch_flip(craft_index(&s->here, 0), 100);
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	assert_true(s->rank[0].core.mending);
+	for (unsigned i = 0; i < RANKS; i++)
+		assert_false(has(s, i, CKPT_DONE_END));
+	ckpt_restore_post_cancel(s->restore[0]);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+		assert_int_equal(s->rank[i].err.mended, 0);
+	}
+	give_slots(s);
+	assert_false(have_notes(s));
+	/* The next one may mend it. */
+	for (unsigned i = 0; i < RANKS; i++)
+		begin(s, i);
+	sleep_both(s, 500);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
+		assert_int_equal(s->rank[i].err.mended, 1);
+	}
+	check_read(s, 20);
 }
 
 static void test_hindered(void **state)
@@ -317,6 +580,7 @@ static void test_given_up(void **state)
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define NODES(test) cmocka_unit_test_setup_teardown(test, set_up_nodes, tear_down_nodes)
 
 int main(void)
 {
@@ -324,7 +588,14 @@ int main(void)
 		SCENE(test_mended),
 		SCENE(test_quarantined),
 		SCENE(test_damaged_again),
-		SCENE(test_stores_of_nodes),
+		NODES(test_nodes_mended),
+		NODES(test_nodes_heard_early),
+		NODES(test_nodes_quarantined),
+		NODES(test_nodes_damaged_again),
+		NODES(test_nodes_hindered),
+		NODES(test_nodes_given_up),
+		NODES(test_nodes_asked_meanwhile),
+		NODES(test_nodes_one_hangs),
 		SCENE(test_hindered),
 		SCENE(test_takes_too_long),
 		SCENE(test_waited_for),

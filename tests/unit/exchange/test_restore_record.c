@@ -153,6 +153,8 @@ static void test_keys(void **state)
 	assert_string_equal(key, "restore-4294967295-opened");
 	ckpt_key_restore_part(key, 2, CKPT_RESTORE_READING);
 	assert_string_equal(key, "restore-2-read");
+	ckpt_key_restore_part(key, 2, CKPT_RESTORE_MENDING);
+	assert_string_equal(key, "restore-2-mended");
 	ckpt_key_restore_rank(key, 2, CKPT_RESTORE_READING, 999999);
 	assert_string_equal(key, "restore-2-read-r999999");
 	ckpt_key_hello(key, 999999);
