@@ -20,6 +20,7 @@ from ._arguments import (
     OnError,
     check_given,
     count,
+    flag,
     one_of,
     origin,
     patterns,

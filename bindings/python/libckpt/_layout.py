@@ -170,6 +170,14 @@ def _number(coordinate: Sequence[int], sizes: Dims, dims: Dims) -> int:
     return number
 
 
+def position_in(mesh: Any) -> int | None:
+    """The number of this rank in a mesh; None: it is not in it."""
+    at = mesh.get_coordinate()
+    if at is None:
+        return None
+    return _number(at, tuple(mesh.shape), tuple(range(len(at))))
+
+
 def ranks_along(mesh: Any, dims: Dims) -> list[int]:
     """The ranks of a mesh that are where this one is in all dimensions but these."""
     at = tuple(slice(None) if n in dims else place for n, place in enumerate(mesh.get_coordinate()))

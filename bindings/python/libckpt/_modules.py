@@ -148,10 +148,15 @@ def reshard(module: nn.Module) -> bool:
     Puts the sharded parameters of fully_shard() back, where the whole ones of the last forward pass
     stand in their place. True if there is such a module.
     """
-    found = [inner for inner in module.modules() if _fsdp_class(inner) > 0]
+    found = [inner for inner in module.modules() if is_fsdp(inner)]
     for inner in found:
         inner.reshard()  # type: ignore[operator]
     return bool(found)
+
+
+def is_fsdp(module: nn.Module) -> bool:
+    """True for a module of fully_shard()."""
+    return _fsdp_class(module) > 0
 
 
 def _fsdp_class(module: nn.Module) -> int:

@@ -24,6 +24,7 @@ from ._asking import asking
 from ._errors import UnsupportedStateError
 from ._fence import fences_of
 from ._glance import same_items
+from ._holders import Holders, Meshes
 from ._layout import is_dtensor, is_part_like, is_spread
 from ._marks import places_of
 from ._modules import strip_wrappers
@@ -128,6 +129,10 @@ def state_tensor_name(prefix: str, parameter: str, role: str) -> str:
     return f"{prefix}/state/{parameter}/{role}"
 
 
+#: Takes a tensor: its name, whether every rank has its own, and who holds it.
+Put = Callable[[str, "torch.Tensor", bool, Holders | None], None]
+
+
 class OptimizerSource:
     """
     An optimizer in the state. Its tensors are `part` and `described`, and are copied behind the
@@ -135,7 +140,12 @@ class OptimizerSource:
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str], ranks: Ranks
+        self,
+        optimizer: torch.optim.Optimizer,
+        path: Path,
+        known: dict[int, str],
+        ranks: Ranks,
+        plain: dict[int, Holders],
     ) -> None:
         self.optimizer = optimizer
         self._ranks = ranks
@@ -154,6 +164,11 @@ class OptimizerSource:
         self.part = part_of([], [])
         #: of each tensor, the parameter of which it is the same box; None: it is what it is
         self._likes: list[torch.Tensor | None] = []
+        #: of each plain tensor who holds it; None: all ranks, or it says so itself
+        self.holders: list[Holders | None] = []
+        self._meshes = Meshes(self.params, ranks.world)
+        #: who holds plain parameters, by their ids, where they are not all ranks
+        self._plain = plain
         #: names of those that are the same box of a parameter
         self.local: set[str] = set()
         #: numbers of the tensors that this rank writes; None: all
@@ -178,6 +193,7 @@ class OptimizerSource:
         tensors: list[torch.Tensor] = []
         described: list[Described] = []
         likes: list[torch.Tensor | None] = []
+        holders: list[Holders | None] = []
         roles: dict[tuple[str, ...], list[int]] = {}
         places: list[int] = []
         local = _local_roles(self.optimizer, self.params)
@@ -194,6 +210,7 @@ class OptimizerSource:
                     tensors.append(value)
                     described.append(describe(value, like))
                     likes.append(like)
+                    holders.append(self._holders_of(parameter))
                     if like is not None:
                         self.local.add(names[-1].decode())
                     places.append(place)
@@ -206,6 +223,7 @@ class OptimizerSource:
         order = spread_last(tensors)
         self.described = [described[number] for number in order]
         self._likes = [likes[number] for number in order]
+        self.holders = [holders[number] for number in order]
         #: of the tensors in self._values
         self._places = [places[number] for number in order]
         self.part = part_of(
@@ -236,6 +254,10 @@ class OptimizerSource:
     def _is_own(self, parameter: str, name: str, value: torch.Tensor) -> bool:
         """Every rank has its own, as it has of the parameter, or as the user says of the state."""
         return self._ranks.is_own(parameter, value) or self._ranks.is_own(name, value)
+
+    def _holders_of(self, parameter: torch.Tensor) -> Holders | None:
+        """Of the plain tensors of its state."""
+        return self._plain.get(id(parameter)) or self._meshes.of(parameter)
 
     def shapes(self) -> list[torch.Tensor]:
         """Of each tensor what says how it is spread over ranks."""
@@ -327,7 +349,7 @@ class OptimizerSource:
         )
         return moved
 
-    def node(self, encoder: Encoder, put: Callable[[str, torch.Tensor, bool], None]) -> str:
+    def node(self, encoder: Encoder, put: Put) -> str:
         """The JSON text. `put` takes the tensors of an optimizer that has a say of its own."""
         if self.own_say:
             return self._node_of_own(encoder, put)
@@ -393,7 +415,7 @@ class OptimizerSource:
             self.owns.update(owns_in(node))
         return node
 
-    def _node_of_own(self, encoder: Encoder, put: Callable[[str, torch.Tensor, bool], None]) -> str:
+    def _node_of_own(self, encoder: Encoder, put: Put) -> str:
 
         with asking(self.path, "state_dict"):
             state = self.optimizer.state_dict()
@@ -411,7 +433,8 @@ class OptimizerSource:
                 path = (((self.path, "state"), self.param_names[key]), role)
                 if _is_plain_tensor(value) and type(role) is str:
                     name = tensor_name(self.path, self.param_names[key], role)
-                    put(name, value, self._is_own(self.param_names[key], name, value))
+                    own = self._is_own(self.param_names[key], name, value)
+                    put(name, value, own, self._holders_of(self.params[key]))
                     tensors.append(role)
                 elif type(role) is str:
                     node = self._encode_value(encoder, self.param_names[key], role, value)

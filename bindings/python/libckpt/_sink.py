@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._alike import Groups
 from ._dtypes import name_of
 from ._errors import UnsupportedStateError
+from ._holders import Holders
 from ._layout import ALONE, Copies, is_spread, spread_of
 from ._ranks import Ranks, is_turn
 from ._tensors import (
@@ -42,15 +43,24 @@ def key_of(what: Described) -> Key | None:
 
 
 def copies_of(
-    value: Any, where: str, ranks: Ranks, *, first: bool = False, own: bool = False
+    value: Any,
+    where: str,
+    ranks: Ranks,
+    *,
+    first: bool = False,
+    own: bool = False,
+    holders: Holders | None = None,
 ) -> Copies | None:
     """
     Who else holds what this rank holds of a tensor that was checked; None: it holds nothing.
-    `first`: rank 0 has the one of all. `own`: every rank has one of its own.
+    `first`: rank 0 has the one of all, or the first of the `holders`. `own`: every rank has one of
+    its own. `holders`: of a plain tensor, if not all ranks.
     """
     if not is_spread(value):
         if own:
             return ALONE
+        if holders is not None:
+            return holders.copies(first=first)
         return ranks.of_first() if first else ranks.everywhere()
     spread = spread_of(value)
     if spread.ranks > ranks.world:
@@ -85,10 +95,12 @@ def describe_empty(what: Described) -> Json:
     return [name_of(what.dtype), list(what.full_shape)]
 
 
-def shared_of(name: str, what: Described, value: Any, ranks: Ranks) -> Shared | None:
+def shared_of(
+    name: str, what: Described, value: Any, ranks: Ranks, holders: Holders | None
+) -> Shared | None:
     """How a tensor that all ranks must have is told from others; None: they need not."""
     if not is_spread(value):
-        return name, what.dtype, what.shape
+        return None if holders is not None else (name, what.dtype, what.shape)
     spread = spread_of(value)
     if spread.ranks < ranks.world:
         return None
@@ -169,13 +181,14 @@ class Sink:
         *,
         owner: Any,
         first: bool = False,
+        holders: Holders | None = None,
     ) -> None:
         """Adds a tensor that other ranks may have as well, if it is this one's turn."""
-        copies = copies_of(value, where, self._ranks, first=first)
+        copies = copies_of(value, where, self._ranks, first=first, holders=holders)
         group = self._groups.of(copies)
         if group is not None:
             self.alike.append((group, encode_name(name, where), what))
-        shared = shared_of(name, what, value, self._ranks)
+        shared = shared_of(name, what, value, self._ranks, holders)
         if shared is not None:
             self.shared.append(shared)
         else:
@@ -243,10 +256,11 @@ class Sink:
         *,
         first: bool = False,
         own: bool = False,
+        holders: Holders | None = None,
     ) -> None:
         """
-        Stores a tensor under this name; memory that is stored already gets a second name. `first`:
-        rank 0 has the one of all. `own`: every rank has one of its own.
+        Stores a tensor under this name; memory that is stored already gets a second name. `first`,
+        `own`, `holders`: see copies_of().
         """
         where = f"{path_text(path)}, tensor {name}"
         check_tensor(value, where)
@@ -271,7 +285,7 @@ class Sink:
         if own:
             self._add(name, None, what, owner)
         else:
-            self._add_shared(name, where, value, what, owner=owner, first=first)
+            self._add_shared(name, where, value, what, owner=owner, first=first, holders=holders)
         if key is not None:
             self._keys[key] = name
 

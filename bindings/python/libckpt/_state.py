@@ -21,6 +21,7 @@ from ._behind import Behind
 from ._dtypes import name_of
 from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
+from ._holders import Holders, ModuleHolders
 from ._layout import Copies, is_spread, memory_of
 from ._loaders import epochs_of, generator_of
 from ._modules import (
@@ -133,6 +134,10 @@ class Modules:
         self.eager: list[bool] = []
         self.tensors: list[torch.Tensor] = []
         self._copies: list[Copies | None] = []
+        #: who holds plain parameters, by their ids, where they are not all ranks
+        self.plain: dict[int, Holders] = {}
+        #: the same of each tensor
+        self.holders: list[Holders | None] = []
         #: ids of buffers of which rank 0 has the ones of all, and where their elements are
         self._first: set[int] = set()
         self.first: set[int] = set()
@@ -159,20 +164,12 @@ class Modules:
             prefix = prefix_in(special, plain)
             if ranks.world > 1:
                 self._first |= buffers_of_first(special.value, ranks.world)
+            reshard(special.value)
+            holders = self._holders_in(special.value)
             if has_own_say(special.value):
-                reshard(special.value)
-                self.first |= {
-                    buffer.data_ptr()
-                    for buffer in special.value.buffers()
-                    if id(buffer) in self._first and not is_spread(buffer)
-                }
-                self.own_say[id(special.value)] = prefix
-                self._others.append(special.value)
-                self.texts[id(special.value)] = ""
-                for name, tensor in parameter_names(unwrap(special.value), prefix):
-                    self.ids.setdefault(id(tensor), name)
+                self._add_other(special.value, prefix)
             else:
-                self._add_module(special, prefix, owned)
+                self._add_module(special, prefix, owned, holders)
         self._in_order()
         self._part = part_of(self.names, self.tensors)
         doubles = spread_last(self._doubles)
@@ -190,6 +187,27 @@ class Modules:
             (alias, name.encode()) for alias, name in self.tied if name in self.mine_names
         ]
 
+    def _holders_in(self, module: torch.nn.Module) -> ModuleHolders:
+        """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
+        holders = ModuleHolders(module, self._ranks.world)
+        for name, tensor in parameter_names(module):
+            if (found := holders.of(name)) is not None and not is_spread(tensor):
+                self.plain[id(tensor)] = found
+        return holders
+
+    def _add_other(self, module: torch.nn.Module, prefix: str) -> None:
+        """One with a say of its own, which is asked at every save."""
+        self.first |= {
+            buffer.data_ptr()
+            for buffer in module.buffers()
+            if id(buffer) in self._first and not is_spread(buffer)
+        }
+        self.own_say[id(module)] = prefix
+        self._others.append(module)
+        self.texts[id(module)] = ""
+        for name, tensor in parameter_names(unwrap(module), prefix):
+            self.ids.setdefault(id(tensor), name)
+
     def _in_order(self) -> None:
         order = spread_last(self.tensors)
         self.names = [self.names[number] for number in order]
@@ -197,9 +215,15 @@ class Modules:
         self.eager = [self.eager[number] for number in order]
         self.tensors = [self.tensors[number] for number in order]
         self._copies = [self._copies[number] for number in order]
+        self.holders = [self.holders[number] for number in order]
 
-    def _add_module(self, special: Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
-        reshard(special.value)
+    def _add_module(
+        self,
+        special: Special,
+        prefix: str,
+        owned: dict[int, torch.Tensor],
+        holders: ModuleHolders,
+    ) -> None:
         self._shapes.append(Shape(special.value))
         names = []
         others: dict[str, torch.Tensor] = {}
@@ -212,14 +236,15 @@ class Modules:
                 continue
             check_tensor(tensor, name)
             names.append(name)
-            self._add(name, tensor, id(tensor) in owned)
+            held = holders.of(name[len(prefix) :])
+            self._add(name, tensor, id(tensor) in owned, held)
         for name, tensor in parameter_names(special.value, prefix):
             self.ids.setdefault(id(tensor), name)
         self.texts[id(special.value)] = module_text(special.value, prefix, names, {})
         if others:
             self.wrapping[id(special.value)] = prefix, names, others
 
-    def _add(self, name: str, tensor: torch.Tensor, owned: bool) -> None:
+    def _add(self, name: str, tensor: torch.Tensor, owned: bool, holders: Holders | None) -> None:
         what = describe(tensor)
         check_place(what, name)
         key = key_of(what)
@@ -242,7 +267,10 @@ class Modules:
         self.described.append(what)
         self.tensors.append(tensor)
         first = id(tensor) in self._first
-        self._copies.append(copies_of(tensor, name, self._ranks, first=first, own=own))
+        self.holders.append(holders)
+        self._copies.append(
+            copies_of(tensor, name, self._ranks, first=first, own=own, holders=holders)
+        )
         # The optimizer changes it, and nothing else does: the fence is in time.
         self.eager.append(not owned)
 
@@ -405,17 +433,19 @@ class Planner:
         last = self._common
         if last is None or last[0] is not walked or last[1:3] != (others, apart):
             described, names = list(walked.modules.described), list(walked.modules.names)
+            holders = list(walked.modules.holders)
             tensors: list[torch.Tensor] = list(walked.modules.tensors)
             for source in walked.sources:
                 names += source.part.names
                 described += source.described
                 tensors += source.shapes()
+                holders += source.holders
             shared, rest = list(others), list(apart)
             own = {name.encode() for name in walked.owns.values()}
-            for name, what, tensor in zip(names, described, tensors, strict=True):
+            for name, what, tensor, held in zip(names, described, tensors, holders, strict=True):
                 if name in own:
                     continue
-                found = shared_of(name.decode(), what, tensor, self._ranks)
+                found = shared_of(name.decode(), what, tensor, self._ranks, held)
                 if found is not None:
                     shared.append(found)
                 else:
@@ -469,7 +499,7 @@ class Planner:
     ) -> _Walked:
         known = {**sink.ids, **modules.ids}
         sources = [
-            OptimizerSource(special.value, special.path, known, self._ranks)
+            OptimizerSource(special.value, special.path, known, self._ranks, modules.plain)
             for special in specials
             if is_optimizer(special.value)
         ]
@@ -531,8 +561,10 @@ class Planner:
         part = source.part
         own = {name.encode() for name in source.owns.values()}
         copies = [
-            copies_of(tensor, name.decode(), self._ranks, own=name in own)
-            for name, tensor in zip(part.names, source.shapes(), strict=True)
+            copies_of(tensor, name.decode(), self._ranks, own=name in own, holders=holders)
+            for name, tensor, holders in zip(
+                part.names, source.shapes(), source.holders, strict=True
+            )
         ]
         empty.update(empty_of(part.names, source.described, copies))
         mine = settle(shares, part.names, part.tensors, copies, self._ranks)
@@ -645,8 +677,14 @@ class _Writer:
         """Puts the optimizers in, and what describes the whole."""
         for source in walked.sources:
 
-            def put(name: str, value: torch.Tensor, own: bool, path: Path = source.path) -> None:
-                self.sink.put_named(name, value, path, own=own)
+            def put(
+                name: str,
+                value: torch.Tensor,
+                own: bool,
+                holders: Holders | None,
+                path: Path = source.path,
+            ) -> None:
+                self.sink.put_named(name, value, path, own=own, holders=holders)
 
             self._texts[self._optimizers[id(source.optimizer)]] = source.node(self.encoder, put)
         head = {
@@ -707,6 +745,7 @@ class _Writer:
         inner = unwrap(module, hooked=True)
         reshard(module)
         own = own_memory(inner)
+        holders = ModuleHolders(module, self._ranks.world)
         with asking(path, "state_dict"):
             state = inner.state_dict()
         keys = plain_keys(inner, state, path_text(path))
@@ -717,7 +756,8 @@ class _Writer:
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
                 first = memory in self._modules.first
-                self.sink.put_named(name, value, path, first=first, own=alone)
+                held = holders.of(keys[key])
+                self.sink.put_named(name, value, path, first=first, own=alone, holders=held)
                 # What it made for the occasion, it can take back.
                 if memory in own:
                     check_place(describe(value), name)
