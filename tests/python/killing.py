@@ -13,6 +13,7 @@ step. Ends with a line of counts, for the soak; the exit code is 1 when somethin
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import random
@@ -295,13 +296,19 @@ class Job(Listener):
 def kill(pid: int, place: Path) -> bool:
     """A rank of this job; not whoever has its number now."""
     try:
-        held = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        if not any(name.startswith(f"{place}/log-") for name in held):
+        if not any(name.startswith(f"{place}/log-") for name in open_files(pid)):
             return False
         os.kill(pid, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):
         return False
     return True
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Raises if there is no such process. It opens and closes files meanwhile."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(link)
 
 
 def run(place: Path, world: int, kills: int, seed: int) -> tuple[int, list[str]]:

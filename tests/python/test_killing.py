@@ -3,15 +3,36 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from killing import Line, Logs, Truth, run
+from killing import Line, Logs, Truth, kill, run
 
 
 @pytest.mark.waits
 def test_a_rank_is_killed_again_and_again(tmp_path: Path) -> None:
     assert run(tmp_path, world=2, kills=3, seed=7) == (3, [])
+
+
+def test_a_rank_that_closes_files_meanwhile_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = iter([True])
+    readlink = os.readlink
+
+    def read(link: Path) -> str:
+        if next(closed, False):
+            raise FileNotFoundError(link)
+        return readlink(link)
+
+    with (tmp_path / "log-0").open("wb") as log:
+        rank = subprocess.Popen(["sleep", "600"], stdout=log)
+    monkeypatch.setattr(os, "readlink", read)
+    assert kill(rank.pid, tmp_path)
+    assert rank.wait() == -signal.SIGKILL
 
 
 GOOD = [
