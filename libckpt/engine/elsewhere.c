@@ -212,8 +212,7 @@ static int fail_all(const struct ckpt_elsewhere *e, uint32_t rank, const char *t
 	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
 		"%.400s: %s has no file of step %llu, which rank %u wrote on node %s; start the "
-		"job on the node that has it, or copy that node's files of the step into this "
-		"store",
+		"job there, or copy that node's files of the step here",
 		what, e->core->parts.label, (unsigned long long)e->pick->chosen.step, rank,
 		e->pick->manifest.ranks[rank].node);
 

@@ -270,7 +270,7 @@ def test_a_node_that_has_lost_its_disk_takes_a_copy_of_anothers(tmp_path: Path) 
     shutil.rmtree(b)
     for kind, text in together(4, tmp_path, resume, tmp_path, TWO, "ddp"):
         assert kind == "ElsewhereError", text
-        assert "in the store of node node-a; " in text or "node-a (" in text, text
+        assert "on node node-a; " in text or "node-a (" in text, text
     assert not list(tmp_path.glob("*/store/g*/step-*/quarantine.json"))
     shutil.copytree(a, b, dirs_exist_ok=True)
     for rank, now in enumerate(together(4, tmp_path, resume, tmp_path, TWO, "ddp")):

@@ -10,7 +10,6 @@ the one that it was given.
 
 from __future__ import annotations
 
-import inspect
 import numbers
 import sys
 from typing import TYPE_CHECKING, Any
@@ -79,6 +78,8 @@ def epochs_of(loader: Any, path: Path) -> dict[str, int]:
 
 def _takes_an_epoch(part: Any) -> bool:
     """True if set_epoch() needs the epoch and nothing else."""
+    import inspect
+
     try:
         inspect.signature(part.set_epoch).bind(0)
     except (TypeError, ValueError):
