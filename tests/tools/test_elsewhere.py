@@ -92,7 +92,7 @@ def test_nothing_is_here(store: Path, tmp_path: Path) -> None:
     for command in (["ckpt", "show", store], ["ckpt-restore", store, tmp_path / "out"]):
         result = run(*command)
         assert result.returncode == INCOMPLETE
-        assert "is in the store of node node-0" in result.stderr
+        assert "which rank 0 wrote on node node-0; start the job there" in result.stderr
 
 
 def test_a_store_of_all_misses_them(store: Path) -> None:
