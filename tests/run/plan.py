@@ -94,7 +94,9 @@ def steps(parts: Collection[str]) -> list[Step]:
     found = [Step(PACKAGE, CPU, package, makes=PACKAGE)]
     if not set(parts).intersection(PACKAGED):
         found.clear()
-    takes = not_sanitized if {"asan", "tsan"} <= set(parts) else touched if base else everything
+    twice = {"asan", "tsan", "minimal"} <= set(parts)
+    takes = not_sanitized if twice else touched if base else everything
+    found += [step for step in checks() if step.part in parts]
     found += suite_steps(suites, takes) if suites else []
     found += [step for step in other_steps() if step.part in parts]
     return found
@@ -119,6 +121,12 @@ def is_model_changed() -> bool:
     )
 
 
+def checks() -> Iterator[Step]:
+    """What needs no build, and has one thread: it runs while the first tests that wait are compiled."""
+    yield Step("typing", WAIT, commands([".venv/bin/mypy"]))
+    yield Step("format", WAIT, check_format)
+
+
 def other_steps() -> Iterator[Step]:
     yield Step("runner", CPU, pytest_tests("runner", ["tests/run"], jobs=1, marks=False))
     for part in ("python", "s3", "tools"):
@@ -131,8 +139,6 @@ def other_steps() -> Iterator[Step]:
     yield from asan_steps()
     yield from tsan_steps()
     yield from release_steps()
-    yield Step("typing", CPU, commands([".venv/bin/mypy"]))
-    yield Step("format", CPU, check_format)
     yield Step("lint", CPU, each(lint_warnings, lint_tidy))
 
 
@@ -157,7 +163,12 @@ def is_test_changed(name: str) -> bool:
 
 
 def not_sanitized(name: str, suites: set[str]) -> bool:
-    """What no sanitizer runs in the same run, and the unit tests whose source has changed."""
+    """
+    What no sanitizer runs in the same run, and the tests whose source has changed. The tests of the public
+    interface run in a release, too (minimal).
+    """
+    if "api" in suites:
+        return is_test_changed(re.sub(r"_(uring|threads|1[23])$", "", name))
     with_tsan = "alone" not in suites and draw.number(2, name) == 1
     sanitized = "computing" not in suites and (with_tsan or draw.number(2, name) == 0)
     return "unit" not in suites or is_test_changed(name) or not sanitized

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import plan
 import pytest
 from plan import half_of_unit, not_sanitized
 
@@ -21,3 +22,16 @@ def test_each_unit_test_runs_somewhere(suites: set[str], monkeypatch: pytest.Mon
         assert asan + tsan + plain == 1
         where.add((asan, tsan, plain))
     assert len(where) == (1 if "computing" in suites else 2)
+
+
+def test_the_public_interface_runs_under_sanitizers_and_in_a_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suites = {"api", "waits"}
+    for name in "test_job_threads", "test_job_uring", "test_cuda_13":
+        assert half_of_unit(0)(name, suites)
+        assert half_of_unit(1)(name, suites)
+        assert not not_sanitized(name, suites)
+    monkeypatch.setattr(plan, "changes", lambda: ["tests/api/test_job.c", "tests/api/kit.c"])
+    assert not_sanitized("test_job_uring", suites)
+    assert not not_sanitized("test_cuda_13", suites)
