@@ -21,7 +21,7 @@ from ranks import together
 from waiting import LIMIT, finished, remotely, until
 
 import libckpt
-from libckpt import _bringing, _checkpointer, _existing
+from libckpt import _bringing, _core, _existing
 
 # For the ranks; not at the front: there is a conftest there, too.
 sys.path.append(str(Path(__file__).parents[1] / "s3"))
@@ -199,7 +199,7 @@ def _fail_inside(store: Path, remote: Path) -> None:
 def test_the_end_waits_no_longer_than_said(
     store: Path, remote: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_checkpointer, "_HASTE", 0.3)
+    monkeypatch.setattr(_core, "_HASTE", 0.3)
     with libckpt.Checkpointer(store, STATE, remote=remote) as ckpt:
         ckpt.save(1)
     unblock = block(remote)
