@@ -22,7 +22,7 @@ from sample import some
 from waiting import finished, until
 
 import libckpt
-from libckpt import _checkpointer, _engine, _exchange, _opening, _service, _table
+from libckpt import _checkpointer, _core, _engine, _exchange, _opening, _service, _table
 
 #: seconds: nobody waits for so long
 PATIENT = 3600.0
@@ -490,7 +490,8 @@ class Interrupter:
 
 
 FILES = {
-    module.__file__ for module in (_checkpointer, _engine, _exchange, _opening, _service, _table)
+    module.__file__
+    for module in (_checkpointer, _core, _engine, _exchange, _opening, _service, _table)
 }
 
 
