@@ -346,6 +346,7 @@ int ckpt_save_add_alias(struct ckpt_save *save, const char *alias, const char *n
 int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t length);
 int ckpt_save_set_streams(struct ckpt_save *save, const struct ckpt_stream *streams, size_t count);
 int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
+int ckpt_save_set_balance(struct ckpt_save *save, uint64_t balance);
 int ckpt_save_add_replicas(
 	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count);
 int ckpt_save_replicas(struct ckpt_save *save, struct ckpt_error *ret_error);

@@ -67,6 +67,15 @@ CKPT_API int ckpt_save_set_meta(struct ckpt_save *save, const char *json, size_t
 CKPT_API int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length);
 
 /*
+ * A number of this rank. The numbers of all ranks must add up to 0, modulo 2^64, or the step fails for all
+ * (CKPT_EMISMATCH); that of a rank which does not call this is 0. It proves of tensors that several ranks hold, and one of
+ * them saves, that each of them is saved by one of its holders, and that all of these have it: each holder subtracts a hash of
+ * the tensor's name, type and shape and of which ranks hold it, and the rank that saves it adds this hash as often as there
+ * are holders. What a rank takes for another's to save would be in no shard if that one lacked it.
+ */
+CKPT_API int ckpt_save_set_balance(struct ckpt_save *save, uint64_t balance);
+
+/*
  * Tensors that this rank holds, and that the other ranks which name the same `group` hold as well: all of them, those
  * that this rank adds to the save and those that it leaves to another one. They are not saved by this. Digests of their
  * bytes are compared before the step is committed, and where ranks differ it fails for all of them (CKPT_EREPLICA;

@@ -122,6 +122,15 @@ int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length
 	return 0;
 }
 
+int ckpt_save_set_balance(struct ckpt_save *save, uint64_t balance)
+{
+	int r = check_draft(save);
+
+	if (r == 0)
+		ckpt_save_put_balance(save, balance);
+	return r;
+}
+
 int ckpt_save_add_replicas(
 	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count)
 {

@@ -54,6 +54,8 @@ void ckpt_env_run(struct ckpt_env *env, struct ckpt_job *job);
 struct ckpt_env_os;
 int ckpt_env_os_open(unsigned threads, struct ckpt_inbox *inbox, struct ckpt_env_os **ret_env);
 struct ckpt_env *ckpt_env_os_env(struct ckpt_env_os *os);
+/* The workers are called ckpt-work-0 and so on; from now on `name`, of 8 characters at most, instead of ckpt-work. */
+void ckpt_env_os_name(struct ckpt_env_os *os, const char *name);
 unsigned ckpt_env_os_threads(const struct ckpt_env_os *os);
 /* Finishes the jobs that were handed over, then ends the workers. NULL is ignored. */
 void ckpt_env_os_close(struct ckpt_env_os *os);

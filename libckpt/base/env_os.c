@@ -4,13 +4,15 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/thread.h"
 
-#define WORKERS_MAX 1024
+#define WORKERS_MAX    1024
+#define NAME_MAX_CHARS 8 /* of what workers are called, before their number */
 
 struct job_list {
 	struct ckpt_job *head;
@@ -143,13 +145,18 @@ static void end_workers(struct ckpt_env_os *os)
 		(void)pthread_join(os->workers[i], NULL);
 }
 
+static void put_name(char out[16], const char *name, unsigned number)
+{
+	(void)snprintf(out, 16, "%s-%u", name, number);
+}
+
 static int start_workers(struct ckpt_env_os *os, unsigned threads)
 {
 	for (unsigned i = 0; i < threads; i++) {
 		char name[16];
 		int r;
 
-		(void)snprintf(name, sizeof(name), "ckpt-work-%u", i);
+		put_name(name, "ckpt-work", i);
 		r = ckpt_thread_start(&os->workers[i], name, worker, os);
 		if (r < 0)
 			return r;
@@ -192,6 +199,17 @@ destroy_lock:
 free_os:
 	ckpt_free(os);
 	return r;
+}
+
+void ckpt_env_os_name(struct ckpt_env_os *os, const char *name)
+{
+	char text[16];
+
+	CKPT_ASSERT(strlen(name) <= NAME_MAX_CHARS);
+	for (unsigned i = 0; i < os->threads; i++) {
+		put_name(text, name, i);
+		(void)pthread_setname_np(os->workers[i], text);
+	}
 }
 
 struct ckpt_env *ckpt_env_os_env(struct ckpt_env_os *os)

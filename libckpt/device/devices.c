@@ -196,6 +196,8 @@ int ckpt_devices_env(
 	if (r < 0)
 		return ckpt_fail(
 			err, r, "the thread that pins it cannot be started: %s", ckpt_code_text(r));
+	if (devices->worker)
+		ckpt_env_os_name(devices->worker, "ckpt-pin");
 	*ret_env = devices->worker ? ckpt_env_os_env(devices->worker) : env;
 	return 0;
 }

@@ -165,6 +165,15 @@ void ckpt_alike_forget(struct ckpt_alike_told *told);
 
 #define CKPT_ALIKE_NAMED 3
 #define CKPT_ALIKE_RANKS 8
+/* A clue as text, with the final NUL. */
+#define CKPT_ALIKE_CLUE  400
+
+/* How two ranks of a group differ: the sums of one less those of the other. Ranks of the group know names that explain it. */
+struct ckpt_alike_clue {
+	uint64_t group;
+	uint32_t told; /* as in ckpt_alike_sums; 0: nothing differs */
+	struct ckpt_alike_pair left[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS];
+};
 
 /* How ranks of one group differ. */
 struct ckpt_alike_finding {
@@ -178,12 +187,21 @@ struct ckpt_alike_finding {
 	bool exact;
 	const char *names[CKPT_ALIKE_NAMED]; /* some of them */
 	size_t name_count;
-	bool fresh; /* one of these was not known */
+	bool fresh;                  /* one of these was not known */
+	struct ckpt_alike_clue clue; /* of `other` and the first of them */
 };
 
 /* Sorts what was told. `own`: rank 0's, with names. */
 struct ckpt_alike_finding ckpt_alike_compare(
 	struct ckpt_alike_told *told, const struct ckpt_alike *own);
+/* Another rank: what explains the clue among what it holds. Only of tensors, and no names if nothing does. */
+struct ckpt_alike_finding ckpt_alike_explain(
+	const struct ckpt_alike_clue *clue, const struct ckpt_alike *own);
+/* "" if there is none. False: there is none, or it is malformed. */
+void ckpt_alike_clue_encode(const struct ckpt_alike_clue *clue, char out[CKPT_ALIKE_CLUE]);
+bool ckpt_alike_clue_decode(const char *text, struct ckpt_alike_clue *ret_clue);
+/* "'a', 'b' and about 3 more" */
+void ckpt_alike_word_tensors(const struct ckpt_alike_finding *finding, char *out, size_t size);
 /* "ranks 1 and 3 (of 8) and rank 0 hold different bytes of ...": without what to do. */
 void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size);
 /* The same with other words for the tensors: `ranks`, `count`, `odd`, `other` and `minority` are read. */

@@ -14,7 +14,7 @@
 #define GROUP_BYTES  (8 + 4 + 4 + 4 + 8)
 #define PAIR_BYTES   8
 /* Of all groups, where these are few enough: the fewer they are, the more pairs of each are told. */
-#define DETAIL_BYTES 396
+#define DETAIL_BYTES 384
 
 /* The alphabet of base64 for names of files (RFC 4648, section 5). */
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -178,6 +178,43 @@ static int malformed(const char *key, struct ckpt_error *err)
 {
 	return ckpt_fail(err, CKPT_EFORMAT,
 		"%s of the exchange: its digests of replicas are malformed", key);
+}
+
+void ckpt_alike_clue_encode(const struct ckpt_alike_clue *clue, char out[CKPT_ALIKE_CLUE])
+{
+	_Static_assert(1 + ((8 + sizeof(clue->left)) * 4 + 2) / 3 < CKPT_ALIKE_CLUE,
+		"there is room for all pairs");
+	struct bits held = {0};
+	char *at = out;
+
+	*at = 0;
+	if (clue->told == 0)
+		return;
+	*at++ = digits[clue->told];
+	put(&at, &held, clue->group, 8);
+	for (uint32_t i = 0; i < clue->told; i++)
+		put_pair(&at, &held, clue->left[i]);
+	if (held.count > 0)
+		*at++ = digits[held.value << (6 - held.count) & 63];
+	*at = 0;
+}
+
+bool ckpt_alike_clue_decode(const char *text, struct ckpt_alike_clue *ret_clue)
+{
+	struct ckpt_alike_clue clue = {0};
+	struct bits held = {0};
+	const char *at = text;
+
+	if (!take_digit(&at, &clue.told) || !is_told(clue.told) ||
+		!take(&at, &held, 8, &clue.group))
+		return false;
+	for (uint32_t i = 0; i < clue.told; i++)
+		if (!take_pair(&at, &held, &clue.left[i]))
+			return false;
+	if (!is_end(at, held))
+		return false;
+	*ret_clue = clue;
+	return true;
 }
 
 int ckpt_alike_hear(struct ckpt_alike_told *told, uint32_t rank, const char *text, const char *key,

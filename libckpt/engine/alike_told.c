@@ -82,13 +82,15 @@ static bool has_group(const struct ckpt_alike *own, uint64_t group)
 	return false;
 }
 
-/* Of how many pairs both have told, and at most `most`. */
-static uint32_t least_told(
-	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b, uint32_t most)
+static struct ckpt_alike_clue clue_of(
+	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b)
 {
-	uint32_t least = a->told < b->told ? a->told : b->told;
+	struct ckpt_alike_clue clue = {
+		.group = a->group, .told = a->told < b->told ? a->told : b->told};
 
-	return least < most ? least : most;
+	for (uint32_t i = 0; i < clue.told; i++)
+		clue.left[i] = minus(a->pairs[i], b->pairs[i]);
+	return clue;
 }
 
 /*
@@ -96,23 +98,22 @@ static uint32_t least_told(
  * how many differ; about, if not *exact.
  */
 static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *own, uint32_t time,
-	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b, bool *exact)
+	const struct ckpt_alike_clue *clue, bool *exact)
 {
-	const struct ckpt_alike_pair *x = &a->pairs[(size_t)time * CKPT_ALIKE_LEVELS];
-	const struct ckpt_alike_pair *y = &b->pairs[(size_t)time * CKPT_ALIKE_LEVELS];
+	const struct ckpt_alike_pair *all = &clue->left[(size_t)time * CKPT_ALIKE_LEVELS];
+	uint32_t levels = clue->told < CKPT_ALIKE_LEVELS ? clue->told : CKPT_ALIKE_LEVELS;
 	struct ckpt_alike_pair known = {0};
 	size_t count = 0;
 
-	for (uint32_t level = least_told(a, b, CKPT_ALIKE_LEVELS); level-- > 0;) {
-		struct ckpt_alike_pair left = minus(minus(x[level], y[level]), known);
+	for (uint32_t level = levels; level-- > 0;) {
+		struct ckpt_alike_pair left = minus(all[level], known);
 
 		if (left.sum == 0 && left.weighed == 0)
 			continue;
-		const struct ckpt_alike_name *found = explain(own, a->group, time, level, left);
+		const struct ckpt_alike_name *found = explain(own, clue->group, time, level, left);
 		if (!found) {
-			struct ckpt_alike_pair all = minus(x[0], y[0]);
 			/* Of a group that is not this rank's nothing has a name: it may be one. */
-			if (!has_group(own, a->group) && memcmp(&all, &left, sizeof(all)) == 0)
+			if (!has_group(own, clue->group) && memcmp(all, &left, sizeof(left)) == 0)
 				return 1;
 			return (count + 2) << level;
 		}
@@ -125,21 +126,29 @@ static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *o
 	return count;
 }
 
-static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
-	const struct ckpt_alike_sums *a, const struct ckpt_alike_sums *b)
+static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *own)
 {
-	uint32_t least = least_told(a, b, CKPT_COUNT(a->pairs));
-	uint32_t times = least < CKPT_ALIKE_LEVELS ? 1 : least / CKPT_ALIKE_LEVELS;
+	uint32_t told = f->clue.told;
+	uint32_t times = told < CKPT_ALIKE_LEVELS ? 1 : told / CKPT_ALIKE_LEVELS;
 	size_t sum = 0;
 
 	for (uint32_t time = 0; time < times && !f->exact; time++) {
-		f->tensors = name_some(f, own, time, a, b, &f->exact);
+		f->tensors = name_some(f, own, time, &f->clue, &f->exact);
 		sum += f->tensors;
 	}
 	if (!f->exact)
 		f->tensors = sum / ckpt_max_u64(times, 1);
 	if (f->tensors < f->name_count)
 		f->tensors = f->name_count;
+}
+
+struct ckpt_alike_finding ckpt_alike_explain(
+	const struct ckpt_alike_clue *clue, const struct ckpt_alike *own)
+{
+	struct ckpt_alike_finding found = {.clue = *clue};
+
+	name_tensors(&found, own);
+	return found;
 }
 
 /* Entries of one group and kind, which are not all alike. */
@@ -169,8 +178,10 @@ static void look_at(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 	for (size_t i = 0; i < count; i++) {
 		if (e[i].sums.sum == sum)
 			continue;
-		if (f->count == 0)
-			name_tensors(f, own, &usual, &e[i].sums);
+		if (f->count == 0) {
+			f->clue = clue_of(&usual, &e[i].sums);
+			name_tensors(f, own);
+		}
 		if (f->count < CKPT_ALIKE_RANKS)
 			f->odd[f->count] = e[i].rank;
 		f->count++;

@@ -21,8 +21,9 @@ static size_t put_ranks(const struct ckpt_alike_finding *f, char *out, size_t si
 	return at;
 }
 
-static void put_tensors(const struct ckpt_alike_finding *f, char *out, size_t size)
+void ckpt_alike_word_tensors(const struct ckpt_alike_finding *finding, char *out, size_t size)
 {
+	const struct ckpt_alike_finding *f = finding;
 	const char *about = f->exact ? "" : "about ";
 	size_t more = f->tensors - ckpt_min_u64(f->tensors, f->name_count);
 	size_t at = 0;
@@ -62,6 +63,6 @@ void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t
 {
 	char tensors[320];
 
-	put_tensors(finding, tensors, sizeof(tensors));
+	ckpt_alike_word_tensors(finding, tensors, sizeof(tensors));
 	ckpt_alike_word_ranks(finding, tensors, out, size);
 }

@@ -56,8 +56,8 @@ void ckpt_save_take_alike(struct ckpt_save *save)
 		return;
 	/* What all ranks know, and nothing else, says which lines are looked at. */
 	save->alike_seed = ckpt_sample_mix(save->step);
-	if (ckpt_alike_take(&save->alike, mode_of(save), save->alike_seed,
-		    save->core->config.rank == 0) < 0)
+	/* Rank 0 has no names of groups that it is not in: any rank may have to know them. */
+	if (ckpt_alike_take(&save->alike, mode_of(save), save->alike_seed, true) < 0)
 		go_without(save, "out of memory");
 }
 
@@ -132,6 +132,8 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 	if (found.groups == 0)
 		return 0;
 	ckpt_alike_word(&found, words, sizeof(words));
+	if (found.name_count == 0)
+		ckpt_alike_clue_encode(&found.clue, x->outcome.clue);
 	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
 	ckpt_alike_unprove(&save->core->alike_proved);
 	if (save->core->config.tolerant) {
@@ -149,6 +151,18 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 		"rank's own (in Python: per_rank=), or have the step committed with a warning "
 		"(replicas=\"warn\")",
 		(unsigned long long)save->step, words, before);
+}
+
+bool ckpt_save_explain_alike(
+	const struct ckpt_save *save, const char *text, struct ckpt_alike_finding *ret_finding)
+{
+	_Static_assert(CKPT_ALIKE_CLUE <= CKPT_CLUE_CHARS, "an outcome has room for it");
+	struct ckpt_alike_clue clue;
+
+	if (!ckpt_alike_clue_decode(text, &clue))
+		return false;
+	*ret_finding = ckpt_alike_explain(&clue, &save->alike);
+	return ret_finding->name_count > 0;
 }
 
 void ckpt_save_note_alike(struct ckpt_save *save)

@@ -249,6 +249,11 @@ void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t lengt
 	save->common = ckpt_digest_of(data, length);
 }
 
+void ckpt_save_put_balance(struct ckpt_save *save, uint64_t balance)
+{
+	save->balance = balance;
+}
+
 int ckpt_save_put_meta(
 	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err)
 {

@@ -46,6 +46,7 @@ static int encode_part(struct ckpt_save *save)
 	ckpt_save_own_rank(save, &record.rank);
 	record.plan = save->plan->digest;
 	record.common = save->common;
+	record.balance = save->balance;
 	ckpt_save_tell_alike(save, record.alike);
 	ckpt_save_name_subject(save, &record.verdict);
 	save->ranks->words.len = 0;
@@ -143,6 +144,23 @@ static int code_of(const struct ckpt_outcome *outcome)
 	}
 }
 
+/* What differs has names on the ranks that hold it. */
+static int take_difference(struct ckpt_save *save, const struct ckpt_outcome *outcome)
+{
+	struct ckpt_alike_finding found;
+	char tensors[320];
+	char reason[1024];
+
+	if (!ckpt_save_explain_alike(save, outcome->clue, &found))
+		return ckpt_save_aborted(save, CKPT_EREPLICA, outcome->verdict.reason);
+	ckpt_alike_word_tensors(&found, tensors, sizeof(tensors));
+	(void)snprintf(reason, sizeof(reason), "%s; by the names of rank %u: %s",
+		outcome->verdict.reason, save->core->config.rank, tensors);
+	(void)ckpt_save_aborted(save, CKPT_EREPLICA, reason);
+	(void)snprintf(save->work.tensor, sizeof(save->work.tensor), "%s", found.names[0]);
+	return CKPT_EREPLICA;
+}
+
 static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outcome)
 {
 	save->ranks->answered = true;
@@ -159,6 +177,8 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 			"is well",
 			(unsigned long long)save->step, save->core->parts.label,
 			outcome->verdict.reason);
+	if (outcome->verdict.code == CKPT_EREPLICA)
+		return take_difference(save, outcome);
 	return ckpt_save_aborted(save, code_of(outcome), outcome->verdict.reason);
 }
 

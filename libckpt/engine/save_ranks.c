@@ -165,6 +165,7 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 			&x->alike, record.rank.rank, record.alike, item->key, &save->work);
 	if (r < 0)
 		return r;
+	x->balance += missing(save, record.rank.rank) ? record.balance : 0;
 	x->heard += missing(save, record.rank.rank);
 	x->all[record.rank.rank] = record.rank;
 	x->plans[record.rank.rank] = record.plan;
@@ -228,6 +229,23 @@ static uint64_t sum_bytes(const struct ckpt_save *save)
 	return ckpt_min_u64(sum, INT64_MAX);
 }
 
+/* What a holder leaves to another one that lacks it would be in no shard. */
+static int judge_balance(struct ckpt_save *save)
+{
+	const char *differ = save->ranks->differ;
+
+	if (save->ranks->balance == 0)
+		return 0;
+	return ckpt_fail_at(&save->work, CKPT_EMISMATCH, &(struct ckpt_where){.tier = "local"},
+		"step %llu is of no rank, as it would lack a tensor: of what several ranks hold "
+		"and one "
+		"of them saves for all, some of these ranks lack a tensor, or have it with another "
+		"type "
+		"or shape%s%.200s%s; give the ranks of a mesh the same tensors, and mark what is a "
+		"rank's own (in Python: per_rank= of the Checkpointer)",
+		(unsigned long long)save->step, *differ ? " (" : "", differ, *differ ? ")" : "");
+}
+
 int ckpt_save_gather_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -237,6 +255,7 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_save_own_rank(save, &x->all[0]);
 	x->plans[0] = save->plan->digest;
+	x->balance = save->balance;
 	x->heard = 1;
 	x->from = 1;
 	while (x->heard < save->core->config.world) {
@@ -249,6 +268,8 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 		}
 	}
 	r = ckpt_save_judge_alike(save);
+	if (r == 0)
+		r = judge_balance(save);
 	if (r < 0) {
 		ckpt_save_stop(save, r);
 		return ckpt_task_continue(task, ckpt_save_end_body);

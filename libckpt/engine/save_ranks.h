@@ -26,6 +26,7 @@ struct ckpt_save_ranks {
 	struct ckpt_digest *plans;      /* rank 0: of those who were heard of */
 	struct ckpt_agree *agree;       /* NULL: nothing is compared */
 	struct ckpt_alike_told alike;   /* rank 0: digests of what several hold alike */
+	uint64_t balance;               /* rank 0: of those who were heard of, added up */
 	char differ[256]; /* what they differ in, though the step is to be committed; "": nothing */
 	uint32_t heard;
 	uint32_t from;     /* rank to ask for first */

@@ -49,6 +49,7 @@ struct ckpt_save {
 	char *meta;
 	size_t meta_bytes;
 	struct ckpt_digest common; /* of what all ranks must give alike */
+	uint64_t balance;          /* adds up to 0 with those of the other ranks */
 	struct ckpt_alike alike;   /* digests of it; of GPUs the core's from post on */
 	uint64_t alike_seed;
 	char *inlined; /* copies of small eager tensors */
@@ -184,6 +185,9 @@ void ckpt_alike_start(struct ckpt_save *save);
 void ckpt_save_tell_alike(const struct ckpt_save *save, char out[CKPT_ALIKE_TEXT]);
 /* Rank 0, all have told: 0, or CKPT_EREPLICA worded into `work`. */
 int ckpt_save_judge_alike(struct ckpt_save *save);
+/* Another rank, of the clue of an outcome: what this rank holds that explains it. False: nothing does, or there is no clue. */
+bool ckpt_save_explain_alike(
+	const struct ckpt_save *save, const char *text, struct ckpt_alike_finding *ret_finding);
 /* It is committed. */
 void ckpt_save_note_alike(struct ckpt_save *save);
 

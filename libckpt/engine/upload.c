@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending one step. */
-#include "engine/upload.h"
+#include "engine/upload_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,18 +18,12 @@
 #define LISTED_NS  UINT64_C(300000000000)
 #define ROUNDS_MAX 2
 
-static struct ckpt_upload *upload_of(struct ckpt_task *task)
-{
-	return CKPT_CONTAINER(task, struct ckpt_upload, task);
-}
-
 static uint64_t now(const struct ckpt_upload *u)
 {
 	return ckpt_env_age(u->core->parts.env);
 }
 
-/* What to give up with after an operation in the remote store; 0: go on. */
-static int trouble(struct ckpt_upload *u, const char *doing)
+int ckpt_upload_trouble(struct ckpt_upload *u, const char *doing)
 {
 	const struct ckpt_where where = {.tier = "remote", .file = u->op.path};
 
@@ -39,12 +33,6 @@ static int trouble(struct ckpt_upload *u, const char *doing)
 		return u->op.result;
 	return ckpt_fail_at(u->err, u->op.result, &where, "cannot %s %s in %s: %s", doing,
 		u->op.path, u->dest->label, ckpt_code_text(u->op.result));
-}
-
-static void drop_data(struct ckpt_upload *u)
-{
-	ckpt_free(u->op.data);
-	u->op.data = NULL;
 }
 
 /* Whether the remote store has a file of that path in the step's directory. */
@@ -85,279 +73,13 @@ static ckpt_task_fn publish_body;
 static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn create_body;
-static ckpt_task_fn rank_body;
 static ckpt_task_fn claim_body;
 static ckpt_task_fn shard_body;
-static ckpt_task_fn parent_body;
-static ckpt_task_fn look_body;
 
-static int give_up(struct ckpt_upload *u, int code)
+int ckpt_upload_give_up(struct ckpt_upload *u, int code)
 {
 	u->code = code;
 	return ckpt_task_continue(&u->task, end_body);
-}
-
-/* The manifest, here. */
-
-static int fail_gone(struct ckpt_upload *u, const char *why)
-{
-	return ckpt_fail_at(u->err, CKPT_ENOSTEP,
-		&(struct ckpt_where){.tier = ckpt_store_tier(u->core->store), .file = u->pick.path},
-		"step %llu of %s is not there any more%s%s", (unsigned long long)u->step,
-		u->core->parts.label, *why ? ": " : "", why);
-}
-
-static int take_manifest(struct ckpt_upload *u)
-{
-	struct ckpt_pick *p = &u->pick;
-
-	if (u->op.result == -ENOENT)
-		return fail_gone(u, "");
-	if (u->op.result < 0)
-		return ckpt_fail_at(u->err, u->op.result,
-			&(struct ckpt_where){
-				.tier = ckpt_store_tier(u->core->store), .file = p->path},
-			"cannot read %s of %s: %s", p->path, u->core->parts.label,
-			ckpt_code_text(u->op.result));
-	p->manifest_bytes = u->op.data;
-	p->manifest_length = u->op.length;
-	u->op.data = NULL;
-	int r = ckpt_manifest_decode(
-		p->manifest_bytes, p->manifest_length, p->path, u->err, &p->manifest);
-	if (r < 0)
-		return r;
-	if (p->manifest.kind != CKPT_MANIFEST_COMMIT)
-		return fail_gone(u, "it was aborted");
-	if (p->manifest.generation != u->generation || p->manifest.step != u->step)
-		return ckpt_fail_at(u->err, CKPT_EINTEGRITY,
-			&(struct ckpt_where){
-				.tier = ckpt_store_tier(u->core->store), .file = p->path},
-			"%s is the manifest of another step: it was copied here from elsewhere",
-			p->path);
-	p->chosen.generation = u->generation;
-	p->chosen.step = u->step;
-	return *u->stop;
-}
-
-static int take_there_alone(struct ckpt_upload *u)
-{
-	struct ckpt_manifest manifest = {0};
-
-	if (u->op.result == -ENOENT)
-		return fail_gone(u, "");
-	if (u->op.result < 0)
-		return trouble(u, "read");
-	int r = ckpt_manifest_decode(u->op.data, u->op.length, u->pick.path, u->err, &manifest);
-	bool same = r == 0 && manifest.kind == CKPT_MANIFEST_COMMIT &&
-		    manifest.generation == u->generation && manifest.step == u->step;
-	ckpt_manifest_clear(&manifest);
-	drop_data(u);
-	if (r < 0)
-		return r;
-	return same ? *u->stop : fail_gone(u, "");
-}
-
-/* Whoever published it in a directory may have died before its name was durable. */
-static int there_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = upload_of(task);
-	char path[CKPT_PATH_MAX];
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_sync(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	u->committed = u->op.result >= 0;
-	return give_up(u, u->committed ? 0 : trouble(u, "sync"));
-	CKPT_TASK_END(task);
-}
-
-/* Rank 0 knew that the step is there, and has let it go here, before this rank has looked for that. */
-static int gone_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = upload_of(task);
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	r = take_there_alone(u);
-	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, there_body);
-	CKPT_TASK_END(task);
-}
-
-/* The lock keeps retention away; where there are no locks, the uploader does alone. */
-static int take_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = upload_of(task);
-	struct ckpt_store *store = u->core->store;
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	u->op.quiet = true;
-	ckpt_name_manifest(u->pick.path, u->generation, u->step);
-	ckpt_store_lock(store, &u->op, u->pick.path, true, &u->pick.lock);
-	CKPT_AWAIT(task, u->op.done);
-	if (u->op.result == -ENOENT && !u->all)
-		return ckpt_task_continue(task, gone_body);
-	if (u->op.result == -ENOENT)
-		return give_up(u, fail_gone(u, ""));
-	/* A removal that may be refused yet. */
-	if (u->op.result == -EAGAIN)
-		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is locked", u->pick.path));
-	ckpt_store_get(store, &u->op, u->pick.path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	if (u->op.result == -ENOENT && !u->all)
-		return ckpt_task_continue(task, gone_body);
-	r = take_manifest(u);
-	if (r < 0)
-		return give_up(u, r);
-	return ckpt_task_continue(task, u->parent ? parent_body : look_body);
-	CKPT_TASK_END(task);
-}
-
-/* What is there. */
-
-static int compare_manifest(struct ckpt_upload *u)
-{
-	bool same = u->op.length == u->pick.manifest_length &&
-		    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;
-
-	drop_data(u);
-	if (same)
-		return 0;
-	return ckpt_fail_at(u->err, -EEXIST,
-		&(struct ckpt_where){.tier = "remote", .file = u->pick.path},
-		"%s has another step %llu of generation %llu: two jobs go on from the same claim, "
-		"or the store %s is not the one that it was made from",
-		u->dest->label, (unsigned long long)u->step, (unsigned long long)u->generation,
-		u->core->parts.label);
-}
-
-/* Whatever is in it, the name counts. */
-static int take_tombstone(struct ckpt_upload *u)
-{
-	drop_data(u);
-	u->going = u->op.result >= 0;
-	return u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
-}
-
-static int take_there(struct ckpt_upload *u)
-{
-	ckpt_free(u->there.names);
-	u->there = (struct ckpt_listing){0};
-	u->there_at = 0;
-	if (u->op.result == -ENOENT)
-		return *u->stop;
-	u->there = u->op.listing;
-	u->op.listing = (struct ckpt_listing){0};
-	return trouble(u, "list");
-}
-
-/* Of the claims that were listed. */
-static int take_newest(struct ckpt_upload *u, uint64_t *ret_newest)
-{
-	int r = u->op.result == -ENOENT ? *u->stop : trouble(u, "list");
-
-	*ret_newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
-	ckpt_free(u->op.listing.names);
-	u->op.listing = (struct ckpt_listing){0};
-	return r;
-}
-
-/* Rank 0 sends it. */
-static int check_claimed(struct ckpt_upload *u)
-{
-	uint64_t newest;
-	int r = take_newest(u, &newest);
-
-	if (r < 0 || newest >= ckpt_scan_newest_claim(&u->core->scan))
-		return r;
-	return ckpt_fail(u->err, -EAGAIN, "rank 0 has not sent its claim to %s", u->dest->label);
-}
-
-/*
- * Who has listed the claims before this one's was there may be about to remove the step, and has marked it before that.
- * So its tombstone is looked for before its manifest is: without one, a manifest that is there stays.
- */
-static int parent_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = upload_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	if (u->core->config.rank > 0) {
-		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, u->op.done);
-		r = check_claimed(u);
-		if (r < 0)
-			return give_up(u, r);
-	}
-	ckpt_name_tombstone(path, u->generation, u->step);
-	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	r = take_tombstone(u);
-	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, look_body);
-	CKPT_TASK_END(task);
-}
-
-static int take_same(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = upload_of(task);
-	int r = compare_manifest(u);
-
-	u->found = u->going;
-	return r < 0 || u->going ? give_up(u, r) : ckpt_task_continue(task, there_body);
-}
-
-static int look_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = upload_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	if (u->op.result >= 0)
-		return take_same(task);
-	r = u->op.result == -ENOENT ? *u->stop : trouble(u, "read");
-	if (r < 0)
-		return give_up(u, r);
-	/* Between the manifest and the list: while what is listed goes, there is a tombstone. */
-	ckpt_name_tombstone(path, u->generation, u->step);
-	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	r = take_tombstone(u);
-	if (r < 0 || u->going)
-		return give_up(u, r);
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_list(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	r = take_there(u);
-	if (r < 0)
-		return give_up(u, r);
-	if (u->all) {
-		u->elsewhere = (struct ckpt_elsewhere){
-			.core = u->core, .pick = &u->pick, .err = u->err, .waiter = task};
-		ckpt_elsewhere_start(&u->elsewhere);
-		CKPT_AWAIT(task, u->elsewhere.task.finished);
-		if (u->elsewhere.task.result < 0)
-			return give_up(u, u->elsewhere.task.result);
-	}
-	ckpt_name_generation(path, u->generation);
-	ckpt_store_mkdir(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	r = trouble(u, "make");
-	if (r < 0)
-		return give_up(u, r);
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_mkdir(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	r = trouble(u, "make");
-	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, rank_body);
-	CKPT_TASK_END(task);
 }
 
 /* One rank's files. */
@@ -433,9 +155,9 @@ static void end_rank(struct ckpt_upload *u)
 }
 
 /* One rank after the other. */
-static int rank_body(struct ckpt_task *task)
+int ckpt_upload_rank_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 
 	CKPT_TASK_BEGIN(task);
 	if (!next_rank(u))
@@ -450,7 +172,7 @@ static int take_sent(struct ckpt_upload *u)
 {
 	if (u->op.result == -ENOENT)
 		return *u->stop;
-	int r = trouble(u, "look for");
+	int r = ckpt_upload_trouble(u, "look for");
 	return r < 0 ? r : 1;
 }
 
@@ -460,7 +182,7 @@ static int take_sent(struct ckpt_upload *u)
  */
 static int sent_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	const struct ckpt_manifest_rank *rank;
 	char path[CKPT_PATH_MAX];
 	int r;
@@ -476,7 +198,7 @@ static int sent_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, u->op.done);
 		r = take_sent(u);
 		if (r < 0)
-			return give_up(u, r);
+			return ckpt_upload_give_up(u, r);
 		if (r == 0)
 			return ckpt_task_continue(task, shard_body);
 		ckpt_store_shut(u->dest, &u->op, &u->file);
@@ -486,44 +208,44 @@ static int sent_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, u->shard.task.finished);
 	end_rank(u);
 	u->rank++;
-	return ckpt_task_continue(task, rank_body);
+	return ckpt_task_continue(task, ckpt_upload_rank_body);
 	CKPT_TASK_END(task);
 }
 
 static int claim_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_shard_start_claim(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
-		return give_up(u, u->shard.task.result);
+		return ckpt_upload_give_up(u, u->shard.task.result);
 	return ckpt_task_continue(task, sent_body);
 	CKPT_TASK_END(task);
 }
 
 static int shard_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_shard_start_index(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
-		return give_up(u, u->shard.task.result);
+		return ckpt_upload_give_up(u, u->shard.task.result);
 	r = check_blocks(u);
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	ckpt_shard_start_open(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
-		return give_up(u, u->shard.task.result);
+		return ckpt_upload_give_up(u, u->shard.task.result);
 	ckpt_shard_start_header(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
-		return give_up(u, u->shard.task.result);
+		return ckpt_upload_give_up(u, u->shard.task.result);
 	return ckpt_task_continue(task, create_body);
 	CKPT_TASK_END(task);
 }
@@ -545,7 +267,7 @@ static ckpt_task_fn seal_body;
 /* What a process that ended has left of a shard in a directory is of no use. In a bucket it is whole, or not there. */
 static int create_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	const struct ckpt_manifest_rank *rank = u->shard.rank;
 	char path[CKPT_PATH_MAX];
 	int r;
@@ -555,9 +277,9 @@ static int create_body(struct ckpt_task *task)
 	if (is_there(u, path) && !u->core->parts.remote.bucket) {
 		ckpt_store_remove(u->dest, &u->op, path);
 		CKPT_AWAIT(task, u->op.done);
-		r = trouble(u, "remove");
+		r = ckpt_upload_trouble(u, "remove");
 		if (r < 0)
-			return give_up(u, r);
+			return ckpt_upload_give_up(u, r);
 	}
 	ckpt_name_shard(path, u->generation, u->step, u->shard.rank->rank, u->shard.rank->attempt);
 	ckpt_store_resume(u->dest, &u->op, path,
@@ -565,15 +287,16 @@ static int create_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, u->op.done);
 	/* Somebody else has begun it: what becomes of that is seen when this is tried again. */
 	if (u->op.result == -EEXIST)
-		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->op.path));
-	r = trouble(u, "create");
+		return ckpt_upload_give_up(
+			u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->op.path));
+	r = ckpt_upload_trouble(u, "create");
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	start_fetch(u);
 	CKPT_AWAIT(task, u->fetch.task.finished);
 	r = take_fetch(u);
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	return ckpt_task_continue(task, seal_body);
 	CKPT_TASK_END(task);
 }
@@ -581,7 +304,7 @@ static int create_body(struct ckpt_task *task)
 static int check_fence(struct ckpt_upload *u)
 {
 	uint64_t newest;
-	int r = take_newest(u, &newest);
+	int r = ckpt_upload_take_newest(u, &newest);
 
 	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))
 		return r;
@@ -597,7 +320,7 @@ static int check_fence(struct ckpt_upload *u)
 
 static int seal_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	const struct ckpt_manifest_rank *rank = u->shard.rank;
 	char path[CKPT_PATH_MAX];
 	int r;
@@ -605,16 +328,16 @@ static int seal_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_store_seal(u->dest, &u->op, &u->file, u->shard.index->layout->bytes);
 	CKPT_AWAIT(task, u->op.done);
-	r = trouble(u, "seal");
+	r = ckpt_upload_trouble(u, "seal");
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	/* That the index is there says that the shard is. */
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_sync(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
-	r = trouble(u, "sync");
+	r = ckpt_upload_trouble(u, "sync");
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	/*
 	 * Who has taken over may have begun this very shard anew, in a directory. Rank 0 alone knows its claims before
 	 * they are there.
@@ -624,21 +347,21 @@ static int seal_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, u->op.done);
 		r = check_fence(u);
 		if (r < 0)
-			return give_up(u, r);
+			return ckpt_upload_give_up(u, r);
 	}
 	ckpt_name_index(path, u->generation, u->step, rank->rank, u->shard.rank->attempt);
 	ckpt_store_publish(
 		u->dest, &u->op, path, u->shard.index_bytes, u->shard.index_length, NULL);
 	CKPT_AWAIT(task, u->op.done);
 	/* Somebody else has sent the same. */
-	r = u->op.result == -EEXIST ? *u->stop : trouble(u, "publish");
+	r = u->op.result == -EEXIST ? *u->stop : ckpt_upload_trouble(u, "publish");
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	ckpt_shard_start_shut(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	end_rank(u);
 	u->rank++;
-	return ckpt_task_continue(task, rank_body);
+	return ckpt_task_continue(task, ckpt_upload_rank_body);
 	CKPT_TASK_END(task);
 }
 
@@ -673,7 +396,7 @@ static int leave_catalog(struct ckpt_upload *u)
 
 static int catalog_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	char path[CKPT_PATH_MAX];
 	int r;
 
@@ -683,17 +406,17 @@ static int catalog_body(struct ckpt_task *task)
 		/* Whoever has taken over lets nobody publish it. */
 		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
 		CKPT_AWAIT(task, u->op.done);
-		return give_up(u, check_fence(u));
+		return ckpt_upload_give_up(u, check_fence(u));
 	}
 	if (u->pick.manifest.catalog_bytes == 0)
 		return ckpt_task_continue(task, commit_body);
 	u->catalog = ckpt_holders_reader_new(u->core, &u->pick, u->err, task);
 	if (!u->catalog)
-		return give_up(u, ckpt_fail(u->err, -ENOMEM, "out of memory"));
+		return ckpt_upload_give_up(u, ckpt_fail(u->err, -ENOMEM, "out of memory"));
 	CKPT_AWAIT(task, u->catalog->task.finished);
 	r = leave_catalog(u);
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	if (!u->catalog->holders)
 		return ckpt_task_continue(task, commit_body);
 	ckpt_name_catalog(path, u->generation, &u->pick.manifest.catalog);
@@ -701,8 +424,8 @@ static int catalog_body(struct ckpt_task *task)
 		u->catalog->holders->catalog->bytes, NULL);
 	CKPT_AWAIT(task, u->op.done);
 	/* Whatever is there by that name is the same: another step has brought it. */
-	r = u->op.result == -EEXIST ? *u->stop : trouble(u, "publish");
-	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, commit_body);
+	r = u->op.result == -EEXIST ? *u->stop : ckpt_upload_trouble(u, "publish");
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);
 }
 
@@ -728,7 +451,7 @@ static int check_whole(struct ckpt_upload *u)
  */
 static int commit_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	char path[CKPT_PATH_MAX];
 	int r;
 
@@ -736,25 +459,25 @@ static int commit_body(struct ckpt_task *task)
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_sync(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
-	r = trouble(u, "sync");
+	r = ckpt_upload_trouble(u, "sync");
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	u->looked_ns = now(u);
 	u->listed_ns = u->looked_ns;
 	u->rounds++;
 	ckpt_name_tombstone(path, u->generation, u->step);
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
-	r = take_tombstone(u);
+	r = ckpt_upload_take_tombstone(u);
 	if (r < 0 || u->going)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_list(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
-	r = take_there(u);
+	r = ckpt_upload_take_there(u);
 	if (r == 0)
 		r = check_whole(u);
-	return r < 0 ? give_up(u, r) : ckpt_task_continue(task, publish_body);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
 }
 
@@ -765,18 +488,19 @@ static int look_again(struct ckpt_upload *u)
 		return ckpt_task_continue(&u->task, stone_body);
 	if (u->rounds < ROUNDS_MAX)
 		return ckpt_task_continue(&u->task, commit_body);
-	return give_up(u, ckpt_fail_at(u->err, -ETIMEDOUT,
-				  &(struct ckpt_where){.tier = "remote", .file = u->pick.path},
-				  "%s takes too long to say what it has: nobody knows whether step "
-				  "%llu is there "
-				  "still",
-				  u->dest->label, (unsigned long long)u->step));
+	return ckpt_upload_give_up(
+		u, ckpt_fail_at(u->err, -ETIMEDOUT,
+			   &(struct ckpt_where){.tier = "remote", .file = u->pick.path},
+			   "%s takes too long to say what it has: nobody knows whether step "
+			   "%llu is there "
+			   "still",
+			   u->dest->label, (unsigned long long)u->step));
 }
 
 /* The list of its directory is not new, and good if there was no tombstone all the while. */
 static int stone_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	char path[CKPT_PATH_MAX];
 	int r;
 
@@ -785,15 +509,16 @@ static int stone_body(struct ckpt_task *task)
 	ckpt_name_tombstone(path, u->generation, u->step);
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
-	r = take_tombstone(u);
-	return r < 0 || u->going ? give_up(u, r) : ckpt_task_continue(task, publish_body);
+	r = ckpt_upload_take_tombstone(u);
+	return r < 0 || u->going ? ckpt_upload_give_up(u, r)
+				 : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
 }
 
 /* All that it names is there: nobody may have taken over when it is told. */
 static int publish_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
@@ -801,7 +526,7 @@ static int publish_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, u->op.done);
 	r = check_fence(u);
 	if (r < 0)
-		return give_up(u, r);
+		return ckpt_upload_give_up(u, r);
 	if (now(u) - u->looked_ns > STALE_NS)
 		return look_again(u);
 	u->op.not_after_ns = u->looked_ns + CKPT_BURIAL_ASK_NS;
@@ -811,9 +536,10 @@ static int publish_body(struct ckpt_task *task)
 	u->committed = u->op.result == 0;
 	/* One that is there all the same is read, and compared, when this is tried again. */
 	if (u->op.result == -EEXIST)
-		return give_up(u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->pick.path));
+		return ckpt_upload_give_up(
+			u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->pick.path));
 	if (!u->committed)
-		return give_up(u, trouble(u, "publish"));
+		return ckpt_upload_give_up(u, ckpt_upload_trouble(u, "publish"));
 	return ckpt_task_continue(task, sweep_body);
 	CKPT_TASK_END(task);
 }
@@ -821,14 +547,14 @@ static int publish_body(struct ckpt_task *task)
 /* Everything of the step is there: what else is on its way is of no use to anybody. */
 static int sweep_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 	char path[CKPT_PATH_MAX];
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_sweep(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
-	return give_up(u, 0);
+	return ckpt_upload_give_up(u, 0);
 	CKPT_TASK_END(task);
 }
 
@@ -849,7 +575,7 @@ static void clear(struct ckpt_upload *u)
 /* However it went. What was sent of a shard stays where the next try can go on from it. */
 static int end_body(struct ckpt_task *task)
 {
-	struct ckpt_upload *u = upload_of(task);
+	struct ckpt_upload *u = ckpt_upload_of(task);
 
 	CKPT_TASK_BEGIN(task);
 	u->op.err = NULL;
@@ -873,7 +599,7 @@ static int end_body(struct ckpt_task *task)
 
 static void upload_done(struct ckpt_task *task)
 {
-	ckpt_task_wake(upload_of(task)->waiter);
+	ckpt_task_wake(ckpt_upload_of(task)->waiter);
 }
 
 void ckpt_upload_start(struct ckpt_upload *upload)
@@ -883,5 +609,5 @@ void ckpt_upload_start(struct ckpt_upload *upload)
 	ckpt_shard_init(&upload->shard);
 	ckpt_error_clear(&upload->said);
 	ckpt_store_op_init(&upload->op, &upload->task, &upload->said);
-	ckpt_task_start(&upload->task, &upload->core->sched, take_body, upload_done);
+	ckpt_task_start(&upload->task, &upload->core->sched, ckpt_upload_look_body, upload_done);
 }

@@ -35,6 +35,7 @@ enum member {
 	BYTES,
 	OPEN,
 	COMPARED,
+	CLUE,
 	RANK = BYTES,
 	NODE,
 	INDEX_DIGEST,
@@ -42,7 +43,8 @@ enum member {
 	SHARD_BYTES,
 	PLAN,
 	ALIKE,
-	DIGESTS
+	DIGESTS,
+	BALANCE
 };
 
 #define COMMON                                                                                     \
@@ -51,9 +53,8 @@ enum member {
 	[NONCE] = "nonce"
 
 static const char *const verdict_members[] = {COMMON, NULL};
-static const char *const outcome_members[] = {
-	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", [OPEN] = "open", [COMPARED] = "alike",
-	NULL};
+static const char *const outcome_members[] = {COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes",
+	[OPEN] = "open", [COMPARED] = "alike", [CLUE] = "clue", NULL};
 static const char *const rank_members[] = {
 	COMMON,
 	[ATTEMPT] = "attempt",
@@ -65,6 +66,7 @@ static const char *const rank_members[] = {
 	[PLAN] = "plan",
 	[ALIKE] = "common",
 	[DIGESTS] = "alike",
+	[BALANCE] = "balance",
 	NULL,
 };
 
@@ -97,6 +99,8 @@ int ckpt_outcome_encode(const struct ckpt_outcome *outcome, struct ckpt_buf *out
 	ckpt_buf_printf(out, ",\"attempt\":\"%s\",\"bytes\":%" PRIu64 ",\"open\":%d,\"alike\":%d",
 		good ? outcome->attempt : NO_ATTEMPT, good ? outcome->bytes : 0,
 		!good && outcome->open, good && outcome->alike);
+	ckpt_buf_puts(out, ",\"clue\":");
+	ckpt_put_name(out, outcome->clue);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -123,6 +127,7 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 		hex, rank->index_bytes, rank->shard_bytes, plan, common);
 	ckpt_buf_puts(out, ",\"alike\":");
 	ckpt_put_name(out, record->alike);
+	ckpt_buf_printf(out, ",\"balance\":\"%016" PRIx64 "\"", record->balance);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -134,13 +139,14 @@ static bool read_digest(struct ckpt_reader *r, struct ckpt_digest *digest)
 	return ckpt_reader_text(r, hex, sizeof(hex), NULL) && ckpt_digest_parse(hex, digest);
 }
 
-static bool read_nonce(struct ckpt_reader *r, uint64_t *ret_nonce)
+/* 16 hexadecimal digits, as an attempt has. */
+static bool read_hex(struct ckpt_reader *r, uint64_t *ret_number)
 {
-	char nonce[CKPT_ATTEMPT_CHARS];
+	char digits[CKPT_ATTEMPT_CHARS];
 
-	if (!ckpt_sealed_attempt(r, nonce))
+	if (!ckpt_sealed_attempt(r, digits))
 		return false;
-	*ret_nonce = strtoull(nonce, NULL, 16);
+	*ret_number = strtoull(digits, NULL, 16);
 	return true;
 }
 
@@ -161,7 +167,7 @@ static bool read_verdict(struct ckpt_reader *r, int member, struct ckpt_verdict 
 	case STEP:
 		return ckpt_sealed_number(r, 0, CKPT_STEP_MAX, &verdict->step);
 	case NONCE:
-		return read_nonce(r, &verdict->nonce);
+		return read_hex(r, &verdict->nonce);
 	default:
 		return ckpt_reader_skip(r);
 	}
@@ -187,6 +193,8 @@ static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
 		outcome->open = number == 1;
 		return true;
 	}
+	if (member == CLUE)
+		return ckpt_reader_text(r, outcome->clue, sizeof(outcome->clue), NULL);
 	if (member == COMPARED) {
 		if (!ckpt_sealed_number(r, 0, 1, &number))
 			return false;
@@ -220,6 +228,8 @@ static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
 		return read_digest(r, &record->common);
 	case DIGESTS:
 		return ckpt_reader_text(r, record->alike, sizeof(record->alike), NULL);
+	case BALANCE:
+		return read_hex(r, &record->balance);
 	case INDEX_BYTES:
 		return ckpt_sealed_number(r, 0, CKPT_INDEX_MAX, &rank->index_bytes);
 	case SHARD_BYTES:

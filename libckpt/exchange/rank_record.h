@@ -12,6 +12,8 @@
 #define CKPT_REASON_CHARS 640
 /* Of digests of what several ranks hold alike. */
 #define CKPT_ALIKE_CHARS  772
+/* Of how two ranks differ. */
+#define CKPT_CLUE_CHARS   400
 
 /* How something ended, and what. */
 struct ckpt_verdict {
@@ -30,6 +32,8 @@ struct ckpt_outcome {
 	bool open; /* it has failed, and may be there all the same: nobody may say that it is durable */
 	char attempt[CKPT_ATTEMPT_CHARS];
 	uint64_t bytes; /* of all shards */
+	char clue
+		[CKPT_CLUE_CHARS]; /* how ranks differ, where rank 0 has no names of it, see engine/alike.h; "": no clue */
 };
 
 /* One rank's part of a step: durable, and then `rank` is what the manifest says; or failed. */
@@ -39,6 +43,7 @@ struct ckpt_rank_record {
 	struct ckpt_digest
 		plan; /* of names, types and boxes: what it describes, whatever the bytes are */
 	struct ckpt_digest common;    /* of what all ranks must have alike */
+	uint64_t balance;             /* adds up to 0 with those of the other ranks */
 	char alike[CKPT_ALIKE_CHARS]; /* digests of that, see engine/alike.h; "": none */
 };
 

@@ -82,6 +82,10 @@ int cuda_kit_teardown(void **state)
 {
 	struct cuda_world *w = *state;
 
+	/* A test that has failed may have left it blocked, or stopped. */
+	fake->block(NULL);
+	fake->stop(0);
+	ckpt_engine_close(w->second);
 	ckpt_engine_close(w->engine);
 	assert_int_equal(cuda.stream_destroy(w->compute), 0);
 	assert_int_equal(fake->live(FAKE_STREAMS), 0);

@@ -39,6 +39,7 @@ struct cuda_part {
 struct cuda_world {
 	char *dir;
 	struct ckpt_engine *engine;
+	struct ckpt_engine *second; /* of a test; the teardown closes it if the test has not */
 	struct CUstream_st *compute;
 	bool unpinned; /* no memory can be */
 	struct cuda_part parts[6];

@@ -335,6 +335,36 @@ static void test_in_common(void **state)
 	assert_int_equal(ckpt_save_set_common(job->saves[0], "w", 0), -EINVAL);
 }
 
+/* The same of what only some ranks hold: what they add and take away cancels out. */
+static void test_balance(void **state)
+{
+	static const int64_t numbers[4][WORLD] = {{7, -4, -3}, {0, 0, 1}, {2, -1, 0}, {0, 0, 0}};
+	struct job *job = *state;
+
+	for (uint64_t step = 1; step <= 4; step++) {
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			struct ckpt_tensor tensor = kit_tensor(&job->vectors[rank]);
+			struct ckpt_save **save = &job->saves[rank];
+
+			ckpt_save_free(*save);
+			must_work(ckpt_save_begin(job->ranks[rank], step, NULL, save));
+			must_work(ckpt_save_add(*save, &tensor, 1));
+			must_work(ckpt_save_set_balance(*save, (uint64_t)numbers[step - 1][rank]));
+			must_work(ckpt_save_start(*save));
+		}
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			bool good = step == 1 || step == 4;
+			assert_int_equal(in_time(ckpt_save_wait(
+						 job->saves[rank], CKPT_LEVEL_LOCAL, TIMEOUT_MS)),
+				good ? 0 : CKPT_EMISMATCH);
+			if (!good)
+				check_says(job, rank, "would lack a tensor");
+		}
+	}
+	check_latest(job, 4);
+	assert_int_equal(ckpt_save_set_balance(job->saves[0], 0), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -346,6 +376,7 @@ int main(void)
 			test_other_bytes_tolerated, set_up_tolerant, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_to_be_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_in_common, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_balance, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -396,6 +396,7 @@ static void a_gpu_that_does_not_pin_holds_no_worker(void **state)
 		.name = "large", .bytes = (int64_t)stats_of(engine).pool_bytes + (8 << 20)};
 	bool little = false;
 
+	w->second = engine;
 	assert_int_equal(cuda.malloc((void **)&small.data, (size_t)small.bytes), 0);
 	large.data = calloc(1, (size_t)large.bytes);
 	struct ckpt_save *save = start_one(w, engine, 1, &small);
@@ -411,6 +412,7 @@ static void a_gpu_that_does_not_pin_holds_no_worker(void **state)
 	assert_true(stats_of(engine).pool_bytes < (uint64_t)large.bytes);
 	fake->block(NULL);
 	ckpt_engine_close(engine);
+	w->second = NULL;
 	assert_int_equal(cuda.free(small.data), 0);
 	free(large.data);
 	scratch_remove(dir);

@@ -123,15 +123,19 @@ static bool same(const void *value, const void *again)
 		return false;
 	/* Of what has failed there are no files. */
 	if (a->of_step)
-		return a->record.verdict.code < 0 ||
-		       (strcmp(a->outcome.attempt, b->outcome.attempt) == 0 &&
-			       a->outcome.bytes == b->outcome.bytes);
+		return strcmp(a->outcome.clue, b->outcome.clue) == 0 &&
+		       (a->record.verdict.code < 0 ||
+			       (strcmp(a->outcome.attempt, b->outcome.attempt) == 0 &&
+				       a->outcome.bytes == b->outcome.bytes &&
+				       a->outcome.alike == b->outcome.alike));
 	/* One that failed has no files, and its attempt is not told. */
 	return !a->of_rank ||
 	       (x->rank == y->rank && strcmp(x->node, y->node) == 0 &&
 		       (a->record.verdict.code < 0 || strcmp(x->attempt, y->attempt) == 0) &&
 		       ckpt_digest_equal(&x->index_digest, &y->index_digest) &&
-		       x->index_bytes == y->index_bytes && x->shard_bytes == y->shard_bytes);
+		       x->index_bytes == y->index_bytes && x->shard_bytes == y->shard_bytes &&
+		       a->record.balance == b->record.balance &&
+		       strcmp(a->record.alike, b->record.alike) == 0);
 }
 
 const struct fuzz_sealed fuzz_kind = {.size = sizeof(struct told),

@@ -23,7 +23,7 @@ import torch
 with atheris.instrument_imports(include=["libckpt"]):
     from libckpt._errors import FormatError, UnsupportedError
 
-    from libckpt import _load, _reader, _typed
+    from libckpt import _decoder, _load, _reader, _typed
 
 #: What load() makes of other exceptions that it meets while it looks for names of tensors.
 MALFORMED = (TypeError, LookupError, ValueError, RecursionError)
@@ -105,7 +105,7 @@ def load(node: object) -> object:
             return _load._optimizer(inner, decoder, memory)
         return decoder.decode(inner["state"])
 
-    decoder = _typed.Decoder(memory.get, special=special)
+    decoder = _decoder.Decoder(memory.get, special=special)
     return decoder.decode(node)
 
 
@@ -166,7 +166,7 @@ def try_one(data: bytes) -> None:
 
 # Mutations that keep it JSON.
 
-TAGS = [*_typed._DECODERS, *_typed.SPECIAL_TAGS, "$unknown"]
+TAGS = [*_decoder._DECODERS, *_typed.SPECIAL_TAGS, "$unknown"]
 EDGES = [None, True, 0, -1, 1, 4, 624, 2**31, 2**53, 2**63, 2**64, 10**30, 0.5, 1e308, 1e400]
 WORDS = [
     "",

@@ -159,9 +159,12 @@ def records():
         shard_bytes=2**40,
         plan=ATTEMPT * 2,
         common=ATTEMPT * 2,
+        alike="",
+        balance=ATTEMPT,
     )
     verdict = head("verdict", code=28, reason="No space left on device", **about)
-    outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50, open=0)
+    outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)
+    outcome |= {"open": 0, "alike": 0, "clue": ""}
     node = head(
         "node",
         key="g000001/f.json",

@@ -4,8 +4,8 @@
  * somebody else who removes there; and a reader.
  *
  * What stands for what:
- *   Job      list_body, send_body (upload_place.c): the claim, by If-None-Match, before anything else; look_body, rank_body,
- *            commit_body, publish_body (upload.c)
+ *   Job      list_body, send_body (upload_place.c): the claim, by If-None-Match, before anything else; look_body
+ *            (upload_look.c); ckpt_upload_rank_body, commit_body, publish_body (upload.c)
  *   Remover  undertaker_body, next_act (undertaker.c), cmd_prune.c; mark_body, remove_body, take_over_body, manifest_body,
  *            indexes_body, shards_body, stone_body (burial.c)
  *   Reader   ckpt_lineage_choose (lineage.c)

@@ -55,6 +55,19 @@ def opened(store: Path) -> Iterator[Callable[..., libckpt.Checkpointer]]:
         ckpt._finalizer.detach()
 
 
+class Says:
+    """An object whose state_dict() gives a value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
 class Net(torch.nn.Module):
     """Small, but with what makes checkpoints hard: buffers, dropout, tied weights."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Says
 from test_states_parts import Coded, notes
 from torch import nn
 
@@ -51,19 +52,6 @@ class Uneasy(Coded):
         return super().__tensor_unflatten__(inner, context, size, stride)
 
 
-class Holder:
-    """Hands on what it has."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
-
-
 class Pickled:
     """Raises when it is unpickled."""
 
@@ -90,12 +78,12 @@ def of_optimizer(kind: Any) -> dict[str, Any]:
             "in __tensor_flatten__() of state['x'][0]",
         ),
         (
-            lambda: {"x": Holder(Uneasy(torch.ones(4, dtype=torch.uint8), torch.ones(1), 4))},
+            lambda: {"x": Says(Uneasy(torch.ones(4, dtype=torch.uint8), torch.ones(1), 4))},
             "__tensor_unflatten__",
             "in what is restored to state['x']",
         ),
         (lambda: {"x": Pickled()}, "", "in what is restored to state['x']"),
-        (lambda: {"x": Holder([Pickled()])}, "", "in what is restored to state['x']"),
+        (lambda: {"x": Says([Pickled()])}, "", "in what is restored to state['x']"),
     ],
     ids=["setstate", "state_dict", "flatten", "unflatten", "pickled", "pickled in an object"],
 )

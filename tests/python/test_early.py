@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import Says
 from ranks import together
 from test_state import stepped
 from test_states_parts import Begins, of_a_function
@@ -73,19 +74,6 @@ def overlapping() -> dict[str, Any]:
     """A parameter beside the modules, whose elements share memory: it could not be replaced."""
     parameter = nn.Parameter(torch.ones(1).expand(3))
     return {"p": parameter, "o": torch.optim.SGD([parameter], lr=0.1)}
-
-
-class Says:
-    """An object whose state_dict() gives a value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 def scheduler_with(value: Any) -> Any:

@@ -220,14 +220,62 @@ def save_others(place: Path) -> list[str]:
 
 
 def test_ranks_of_a_stage_must_have_the_same(tmp_path: Path) -> None:
-    for one, three, more in together(4, tmp_path, save_others, tmp_path):
+    found = together(4, tmp_path, save_others, tmp_path)
+    for rank, (one, three, more) in enumerate(found):
         assert one.startswith("ReplicaMismatchError: ")
         assert "bytes of 'optimizer/state/layer0.down.bias/step'" in one
-        # Rank 0, which finds it, has no names of another stage.
+        # Rank 0, which finds it, has no names of another stage; the ranks of that stage have.
         assert three.startswith("ReplicaMismatchError: ")
         assert "rank 3 and rank 2 hold different bytes of about 1 tensor" in three
+        names = f"by the names of rank {rank}: 'optimizer/state/layer1.down.bias/step'"
+        assert (names in three) == (rank > 1)
         assert more.startswith("ReplicaMismatchError: ")
     for case in ("1", "3", "more"):
+        with pytest.raises(libckpt.StepNotFoundError):
+            libckpt.load(tmp_path / case)
+
+
+def lacking(case: str) -> State:
+    """The stages, with more on some ranks: on all but rank 0, or only on rank 1."""
+    state, rank = build("walked", 1), dist.get_rank()
+    (layer,) = state["model"].values()
+    if rank in ((1,) if case == "statistics" else (1, 2, 3)):
+        if case == "statistics":
+            layer.more = nn.BatchNorm1d(2, affine=False)
+        else:
+            for number in range(4):
+                layer.register_buffer(f"more{number}", torch.ones(2))
+    return state
+
+
+#: What some ranks lack, and what compares nothing of it, or only warns.
+LACKING: dict[str, State] = {"statistics": {}, "warn": {"replicas": "warn"}, "groups": {}}
+
+
+def save_lacking(place: Path) -> dict[str, str]:
+    """One rank of the first stage lacks tensors that it would save for the other one."""
+    said = {}
+    for case, options in LACKING.items():
+        with pytest.MonkeyPatch.context() as patch:
+            if case == "groups":  # as if there were more of them
+                patch.setattr("libckpt._alike._GROUPS_MAX", 0)
+            with libckpt.Checkpointer(
+                place / case, lacking(case), pool_bytes=1 << 20, **options
+            ) as ckpt:
+                try:
+                    ckpt.save(1).wait()
+                    said[case] = "saved"
+                except libckpt.CheckpointError as error:
+                    said[case] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def test_no_step_lacks_a_tensor_that_a_rank_has(tmp_path: Path) -> None:
+    for said in together(4, tmp_path, save_lacking, tmp_path):
+        for case in LACKING:
+            assert said[case].startswith("MismatchError: "), (case, said[case])
+            assert "would lack" in said[case]
+    for case in LACKING:
         with pytest.raises(libckpt.StepNotFoundError):
             libckpt.load(tmp_path / case)
 

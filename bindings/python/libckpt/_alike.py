@@ -30,9 +30,13 @@ class Groups:
         self._known: dict[Hashable, int] = {}
 
     def of(self, copies: Copies | None) -> Group:
-        """Of the ranks of `copies`, of which this one is one."""
+        """Of the ranks of `copies`, of which this one is one, if they are compared."""
         if copies is None or copies.among == 1 or copies.first:
             return None
+        return self.number(copies)
+
+    def number(self, copies: Copies) -> int:
+        """Of the ranks of `copies`, of which this one is one."""
         found = self._known.get(copies.along)
         if found is None:
             ranks = range(self._world) if copies.along is None else ranks_along(*copies.along)

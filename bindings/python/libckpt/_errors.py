@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -121,6 +122,12 @@ class WaitTimeoutError(CheckpointError, TimeoutError):
         super().__init__(message, **fields)
         self.strerror = os.strerror(self.errno) if self.errno else None
         self.filename = self.file
+
+
+def timed_out(message: str, **fields: Any) -> WaitTimeoutError:
+    """One of a wait whose time is up."""
+    number = errno.ETIMEDOUT
+    return WaitTimeoutError(message, code=-number, errno=number, **fields)
 
 
 class DeadlineError(CheckpointError):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 
@@ -11,6 +10,7 @@ from . import _errors as errors
 from ._engine import Engine, Options, error_class
 from ._native import lib
 from ._save import Save, SaveInfo, _seconds_or_none, level_number
+from ._waiting import wait_until
 
 #: Seconds between two looks into the remote store: the first pause, and the longest.
 _PAUSE, _PAUSE_MAX = 0.2, 5.0
@@ -67,21 +67,16 @@ class ExistingSave(Save):
         if self._lost_told:  # it may have come since
             self._lost = self._since = None
             self._lost_told = False
-        while not self._look(limited=end is None):
-            if self._lost is not None:
-                self._lost_told = True
-                raise self._lost
-            left = _SLICE if end is None else end - time.monotonic()
-            if left <= 0:
-                raise errors.WaitTimeoutError(
-                    f"step {self._step}: not there after {timeout:g} s; if that fails, the log "
-                    "says why",
-                    code=-errno.ETIMEDOUT,
-                    errno=errno.ETIMEDOUT,
-                    step=self._step,
-                )
-            # Slices, so that Ctrl-C gets through.
-            time.sleep(min(_SLICE, left))
+        wait_until(
+            lambda: self._look_or_raise(limited=end is None),
+            end,
+            lambda: errors.timed_out(
+                f"step {self._step}: not there after {timeout:g} s; if that fails, the log says "
+                "why",
+                step=self._step,
+            ),
+            most=_SLICE,
+        )
 
     def done(self, level: str = "local") -> bool:
         """
@@ -131,6 +126,14 @@ class ExistingSave(Save):
             self._listing.start()
         return False
 
+    def _look_or_raise(self, *, limited: bool) -> bool:
+        """The same for a wait, which raises why it has ended without that."""
+        is_there = self._look(limited=limited)
+        if not is_there and self._lost is not None:
+            self._lost_told = True
+            raise self._lost
+        return is_there
+
     def _may_be_there(self, stats: dict[str, int]) -> bool:
         """The rank that sends knows when it is worth a look."""
         newest = stats["remote_generation"], stats["remote_step"]
@@ -154,11 +157,9 @@ class ExistingSave(Save):
     def _end_wait(self) -> None:
         why = "" if self._look_error is None else f" ({self._look_error})"
         who = "this rank" if self._sends else "another rank"
-        self._lost = errors.WaitTimeoutError(
+        self._lost = errors.timed_out(
             f"step {self._step} was not seen in {self._engine.options.remote} within {_MOST:g} s"
             f"{why}; {who} sends it, and its log says what fails: see to that, and wait again",
-            code=-errno.ETIMEDOUT,
-            errno=errno.ETIMEDOUT,
             step=self._step,
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._asking import placed
+from ._decoder import Decoder
 from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
     CheckpointError,
@@ -30,7 +31,7 @@ from ._errors import (
 from ._native import lib
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress, callback
-from ._typed import Decoder, Json, tag_of
+from ._typed import Json, tag_of
 
 if TYPE_CHECKING:
     import torch

@@ -48,12 +48,10 @@ class Pause:
 
 def late_error(message: str) -> errors.WaitTimeoutError:
     """What a rank raises that has waited for others."""
-    return errors.WaitTimeoutError(
+    return errors.timed_out(
         f"{message}: all ranks of the job must make a Checkpointer of the same path, all with "
         "node_store or none, and in the same order if they make several (distributed=False: for "
-        "this process alone); and all of them call libckpt.dcp.close(), or none",
-        code=-errno.ETIMEDOUT,
-        errno=errno.ETIMEDOUT,
+        "this process alone); and all of them call libckpt.dcp.close(), or none"
     )
 
 

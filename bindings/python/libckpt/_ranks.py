@@ -29,6 +29,8 @@ class Near:
     def __init__(self, rank: int, peers: Sequence[int]) -> None:
         self._rank = rank
         self._peers = peers
+        #: the lowest of them
+        self.first = min(peers)
         #: of the ranks along some dimensions of a mesh: how many are near, this one's place
         self._known: dict[Hashable, tuple[int, int]] = {}
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
 from ._asking import asking, is_of_user, placed
+from ._decoder import Decoder
 from ._differences import Differences, Where, keeps_new_keys
 from ._engine import logger
 from ._errors import (
@@ -53,7 +54,7 @@ from ._tensors import (
     is_whole,
     overlaps,
 )
-from ._typed import SPECIAL_TAGS, Decoder, Json, Path, path_name, path_text, tag_of
+from ._typed import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch

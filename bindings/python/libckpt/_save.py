@@ -329,6 +329,7 @@ class Save:
             check(work(lib.ckpt_save_add_replicas, ptr, group, block.array, block.count))
         if snapshot.common:
             check(work(lib.ckpt_save_set_common, ptr, snapshot.common, len(snapshot.common)))
+        check(work(lib.ckpt_save_set_balance, ptr, snapshot.balance))
 
     def _compare(self, snapshot: Snapshot, where: str | None) -> None:
         """

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._alike import Groups
+from ._balance import Held, Holdings
 from ._dtypes import name_of
 from ._errors import UnsupportedStateError
 from ._holders import Holders
@@ -121,6 +122,7 @@ class Sink:
         self, modules: Modules, owned: dict[int, torch.Tensor], ranks: Ranks, groups: Groups
     ) -> None:
         self._groups = groups
+        self._holdings = Holdings(ranks, groups)
         #: what other ranks have as well: the group, and the tensor
         self.alike: list[tuple[int, bytes, Described]] = []
         self._taken = modules.used.__contains__
@@ -148,6 +150,8 @@ class Sink:
         self.shared: list[Shared] = []
         #: of the ranks of a mesh
         self.apart: list[Shared] = []
+        #: what other ranks have as well, whoever saves it
+        self.held: list[Held] = []
         #: of which this rank holds nothing
         self.empty: dict[str, Json] = {}
         #: what the user has said to be this rank's own: the names that it is stored under
@@ -195,7 +199,13 @@ class Sink:
             self.apart.append((name, what.dtype, what.full_shape))
         if copies is None:
             self.empty[name] = describe_empty(what)
-        elif is_turn(name, self._ranks.here(copies)):
+            return
+        mine = is_turn(name, self._ranks.here(copies))
+        data = encode_name(name, where)
+        held = self._holdings.of(data, what, copies, mine)
+        if held is not None:
+            self.held.append(held)
+        if mine:
             self._add(name, None, what, owner)
 
     def _stored(self, key: Key | None) -> str | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _rng
 from ._alike import Alike, Group, Groups, Slow
 from ._asking import asking
+from ._balance import Held, Holdings, balance_of
 from ._behind import Behind
 from ._dtypes import name_of
 from ._engine import VERSION, logger
@@ -99,6 +100,8 @@ class Snapshot(NamedTuple):
     meta: bytes
     #: what all ranks must give alike; empty: there is one
     common: bytes
+    #: adds up to zero with those of the other ranks, if each tensor is saved by one of its holders
+    balance: int
     #: what this rank means by the names that not all ranks need to have
     apart: dict[str, str]
     #: what other ranks hold as well, by the numbers of their groups
@@ -178,6 +181,10 @@ class Modules:
         self.mine = settle(Shares(), self.names, self.tensors, self._copies, ranks)
         #: of each tensor, who compares it
         self.groups = [groups.of(found) for found in self._copies]
+        #: what other ranks have as well, whoever saves it
+        self.held = Holdings(ranks, groups).all_of(
+            self.names, self.described, self._copies, self.mine
+        )
         self.empty = empty_of(self.names, self.described, self._copies)
         late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
         self.behind = self._part.only(late)
@@ -343,6 +350,8 @@ class _Walked(NamedTuple):
     small: bool
     #: what the tensors of modules and optimizers are of which this rank holds nothing
     empty: dict[str, Json]
+    #: of all of them, see Snapshot
+    balance: int
 
 
 class Planner:
@@ -374,6 +383,8 @@ class Planner:
         self._said: set[Path] = set()
         self._groups = Groups(world)
         self._alike = Slow()
+        #: what was described anew at the last save, and what it adds to the balance
+        self._held: tuple[list[Held], int] = [], 0
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
         """Describes the state as it is now."""
@@ -510,6 +521,7 @@ class Planner:
         eager, mine, groups = list(modules.eager), list(modules.mine), list(modules.groups)
         used = set(modules.used) | sink.used
         empty = dict(modules.empty)
+        held = list(modules.held)
         shares = Shares()  # of its own: modules are not always walked again with the optimizers
         for source in sources:
             if clash := source.names & used:
@@ -519,7 +531,7 @@ class Planner:
             described += source.described
             eager += [self._eager or source.fences is None] * len(source.described)
             self._say_eager(source)
-            mine += self._settle_source(source, shares, empty, groups)
+            mine += self._settle_source(source, shares, empty, groups, held)
         small = self._is_small(modules, sources, sink)
         if small:
             eager = [True] * len(eager)
@@ -548,6 +560,7 @@ class Planner:
             ),
             small=small,
             empty=empty,
+            balance=balance_of(held),
         )
 
     def _settle_source(
@@ -556,6 +569,7 @@ class Planner:
         shares: Shares,
         empty: dict[str, Json],
         groups: list[Group],
+        held: list[Held],
     ) -> list[bool]:
         """Of each tensor of an optimizer, whether this rank writes it."""
         part = source.part
@@ -569,6 +583,9 @@ class Planner:
         empty.update(empty_of(part.names, source.described, copies))
         mine = settle(shares, part.names, part.tensors, copies, self._ranks)
         groups += map(self._groups.of, copies)
+        held += Holdings(self._ranks, self._groups).all_of(
+            part.names, source.described, copies, mine
+        )
         source.mine = None
         if not all(mine):
             source.mine = [number for number, wanted in enumerate(mine) if wanted]
@@ -617,11 +634,14 @@ class Planner:
         parts = [part for part in parts if part.names]
         if self._slow is None or not self._slow.fits(sink.names, sink.described, sink.eager):
             self._slow = Block(sink.names, sink.described, sink.eager)
+        if self._held[0] != sink.held:
+            self._held = sink.held, balance_of(sink.held)
         return Snapshot(
             blocks=[block for block in (walked.block, self._slow) if block.count],
             aliases=walked.modules.aliases + sink.aliases,
             meta=meta,
             common=common[0],
+            balance=(walked.balance + self._held[1]) % (1 << 64),
             apart=common[1],
             alike=self._alike.join(walked.alike.blocks, self._alike.update(sink.alike)),
             behind=Behind(parts, [part.versions() for part in parts]),

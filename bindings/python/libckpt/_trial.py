@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes
 from ._asking import asking, is_of_user
+from ._decoder import Decoder
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
 from ._into import is_module, is_tensor
@@ -33,7 +34,7 @@ from ._slices import Bound
 from ._specials import is_optimizer, is_stateful
 from ._tensors import Described, describe, overlaps
 from ._throwaway import Copier, UntriedError
-from ._typed import Decoder, Json, Path, path_name, path_text, tag_of
+from ._typed import Json, Path, path_name, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch

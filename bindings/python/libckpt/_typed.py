@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Python values as JSON that keeps their types. No pickle, unless the user asks for it.
+Python values as JSON that keeps their types; _decoder.py turns it back. No pickle, unless the user
+asks for it.
 
 What JSON has stays as it is: null, booleans, strings, lists, dicts with string keys, finite floats,
 integers below 2**53. Everything else is an object with one member whose name begins with "$":
@@ -36,19 +37,14 @@ import collections
 import io
 import json
 import math
-import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from ._asking import calling, is_of_user
-from ._errors import FormatError, UnsupportedError, UnsupportedStateError
+from ._errors import UnsupportedStateError
 from ._layout import is_spread
 from ._paths import Path, path_name, path_text
-
-if TYPE_CHECKING:
-    import random
 
 __all__ = ["Path", "path_name", "path_text"]  # and what is defined here
 
@@ -57,16 +53,16 @@ Json = Any
 _DEPTH_MAX = 24
 #: Levels of Python containers.
 NESTING_MAX = 100
-#: Dimensions of an array: NumPy has no more.
-_NDIM_MAX = 64
 #: Bytes from which on a bytes object is stored as a tensor.
 _INLINE_MAX = 4096
 
-_FACTORIES: dict[str, Any] = {
+#: What a defaultdict may make, and which types may be stored.
+FACTORIES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple)
 }
-_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+#: Of NumPy.
+BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 class Sink(Protocol):
@@ -166,7 +162,7 @@ class Encoder:
                 if node is not None:
                     return node
         name = getattr(value, "__name__", None)
-        if isinstance(value, type) and _FACTORIES.get(str(name)) is value:
+        if isinstance(value, type) and FACTORIES.get(str(name)) is value:
             return {"$type": name}
         node = _encode_library(value)
         if node is not None:
@@ -178,7 +174,7 @@ class Encoder:
     def _encode_bytes(self, value: bytes, path: Path) -> Json:
         if len(value) > _INLINE_MAX:
             return {"$tensor": self._sink.put_bytes(value, path)}
-        return _base64(value)
+        return base64_of(value)
 
     def _encode_pickle(self, value: Any, path: Path) -> Json:
         import pickle
@@ -253,15 +249,9 @@ def unsupported(value: Any, path: Path) -> UnsupportedStateError:
     )
 
 
-def _base64(data: bytes) -> str:
+def base64_of(data: bytes) -> str:
+    """As text."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
-
-
-def _unbase64(data: str) -> bytes:
-    decoded = binascii.a2b_base64(data)
-    if _base64(decoded) != data:  # the decoder passes over what it does not know
-        raise ValueError("malformed base64")
-    return decoded
 
 
 def _plain_text(value: str) -> bool:
@@ -277,7 +267,7 @@ def _plain_text(value: str) -> bool:
 def _encode_str(value: str) -> Json:
     if _plain_text(value):
         return value
-    return {"$str": _base64(value.encode("utf-8", "surrogatepass"))}
+    return {"$str": base64_of(value.encode("utf-8", "surrogatepass"))}
 
 
 _NAN = struct.pack(">d", math.nan)
@@ -352,7 +342,7 @@ def _encode_set(enc: Encoder, value: Iterable[Any], path: Path, depth: int) -> J
 def _encode_defaultdict(enc: Encoder, value: Any, path: Path, depth: int) -> Json:
     factory = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
-    if name is not None and _FACTORIES.get(name) is not factory:
+    if name is not None and FACTORIES.get(name) is not factory:
         raise UnsupportedStateError(
             f"{path_text(path)} is a defaultdict whose factory {factory!r} cannot be stored: use a "
             f"built-in type, or turn it into a dict"
@@ -433,47 +423,17 @@ def encode_random(state: tuple[Any, ...]) -> Json:
     """The state of a random.Random."""
     version, words, gauss = state
     gauss = None if gauss is None else _encode_float(gauss)
-    return [version, _base64(struct.pack(f"<{len(words)}I", *words)), gauss]
-
-
-def decode_random(node: Json) -> tuple[Any, ...]:
-    """The reverse, for random.Random.setstate()."""
-    version, words, gauss = node
-    data = _unbase64(words)
-    gauss = None if gauss is None else float(Decoder.plain(gauss))
-    return version, struct.unpack(f"<{len(data) // 4}I", data), gauss
-
-
-#: Words of state that a generator goes through. NumPy reads where it is told that it stopped.
-_MT19937_WORDS = 624
-_PHILOX_WORDS = 4
-
-
-def _position(value: Json, words: int) -> int:
-    """A place in the state of a generator."""
-    if type(value) is not int or not 0 <= value <= words:
-        raise ValueError(f"a generator at word {value!r} of {words}")
-    return value
+    return [version, base64_of(struct.pack(f"<{len(words)}I", *words)), gauss]
 
 
 def encode_legacy(state: Any) -> Json:
     """The state of a numpy.random.RandomState."""
     return {
-        "key": _base64(state["state"]["key"].tobytes()),
+        "key": base64_of(state["state"]["key"].tobytes()),
         "pos": state["state"]["pos"],
         "has_gauss": state["has_gauss"],
         "gauss": _encode_float(state["gauss"]),
     }
-
-
-def decode_legacy(node: Json) -> Any:
-    """The reverse, for RandomState.set_state()."""
-    import numpy as np
-
-    key = np.frombuffer(_unbase64(node["key"]), dtype=np.uint32)
-    gauss = float(Decoder.plain(node["gauss"]))
-    pos = _position(node["pos"], _MT19937_WORDS)
-    return ("MT19937", key, pos, node["has_gauss"], gauss)
 
 
 def _encode_torch(enc: Encoder, value: Any, path: Path) -> Json:
@@ -502,9 +462,9 @@ def _encode_numpy(enc: Encoder, value: Any, path: Path) -> Json:
     if type(value) is np.ndarray and not value.dtype.hasobject and value.dtype.names is None:
         if value.dtype in numpy_numbers() and value.dtype.isnative:
             return {"$ndarray": enc.put_array(value, path)}
-        return {"$ndarray": [value.dtype.str, list(value.shape), _base64(value.tobytes())]}
+        return {"$ndarray": [value.dtype.str, list(value.shape), base64_of(value.tobytes())]}
     if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.names is None:
-        return {"$np": [value.dtype.str, _base64(value.tobytes())]}
+        return {"$np": [value.dtype.str, base64_of(value.tobytes())]}
     if isinstance(value, np.dtype) and not value.hasobject and value.names is None:
         return {"$np.dtype": value.str}
     if "numpy.random" not in sys.modules:
@@ -520,7 +480,7 @@ def _encode_numpy(enc: Encoder, value: Any, path: Path) -> Json:
 
 def _encode_bits(enc: Encoder, bits: Any, path: Path) -> Json:
     name = type(bits).__name__
-    if name not in _BIT_GENERATORS:
+    if name not in BIT_GENERATORS:
         raise unsupported(bits, path)
     return {"$np.random": [name, enc.encode(bits.state, path, 3)]}
 
@@ -528,147 +488,6 @@ def _encode_bits(enc: Encoder, bits: Any, path: Path) -> Json:
 def dump(node: Json) -> str:
     """JSON text, always the same for the same node."""
     return json.dumps(node, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-_MALFORMED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    struct.error,
-    ValueError,
-)
-
-
-class Decoder:
-    """Turns JSON back into values. `get` gives the memory of a tensor by its name, already read."""
-
-    def __init__(
-        self,
-        get: Callable[[str, str], Any],
-        *,
-        allow_pickle: bool = False,
-        special: Callable[[str, Json], Any] | None = None,
-    ) -> None:
-        self._get = get
-        self._special = special
-        self._allow_pickle = allow_pickle
-
-    @staticmethod
-    def plain(node: Json, *, allow_pickle: bool = False) -> Any:
-        """Decodes a node that holds no tensors."""
-        return Decoder(_no_tensor, allow_pickle=allow_pickle).decode(node)
-
-    def check(self, node: Json) -> None:
-        """Raises what decoding would raise of a value that cannot be made here, whatever it is."""
-        if type(node) is list:
-            for item in node:
-                self.check(item)
-        elif type(node) is dict:
-            tag = tag_of(node)
-            if tag == "$json":
-                self.check(json.loads(node[tag]))
-                return
-            if tag == "$pickle":
-                self._check_pickle()
-            elif tag in ("$wrapper", "$spread"):
-                _subclasses().check(tag, node[tag])
-            elif tag is not None and tag not in _DECODERS and tag not in SPECIAL_TAGS:
-                raise _not_known(tag)
-            for item in node.values():
-                self.check(item)
-
-    def decode(self, node: Json) -> Any:
-        """The value of a node. Raises FormatError for what no encoder writes."""
-        try:
-            return self._decode(node)
-        except _MALFORMED as error:
-            if is_of_user(error):
-                raise
-            raise FormatError(f"the checkpoint's Python state is malformed: {error!r}") from error
-
-    def _decode(self, node: Json) -> Any:
-        if type(node) is list:
-            return [self._decode(item) for item in node]
-        if type(node) is not dict:
-            return node
-        tag = tag_of(node)
-        if tag is None:
-            return {key: self._decode(item) for key, item in node.items()}
-        decode = _DECODERS.get(tag)
-        if decode is None and self._special is not None and tag in SPECIAL_TAGS:
-            return self._special(tag, node[tag])
-        if decode is None:
-            raise _not_known(tag)
-        return decode(self, node[tag])
-
-    def items(self, node: Json) -> list[Any]:
-        """What a list holds. A range in its place would be as long as it says."""
-        if type(node) is not list:
-            raise TypeError(f"a {type(node).__name__} where a list belongs")
-        items: list[Any] = self.decode(node)
-        return items
-
-    def pairs(self, flat: list[Json]) -> Iterable[tuple[Any, Any]]:
-        """Keys and values of a flat list."""
-        if len(flat) % 2:
-            raise ValueError("a key without a value")
-        items = [self._decode(item) for item in flat]
-        return zip(items[::2], items[1::2], strict=True)
-
-    def data(self, node: Json) -> bytes:
-        """Bytes stored inline or as a tensor."""
-        if type(node) is dict:
-            return bytes(self._get(node["$tensor"], "bytes"))
-        return _unbase64(node)
-
-    def tensor(self, name: str) -> Any:
-        """A torch tensor."""
-        return self._get(name, "torch")
-
-    def array(self, node: Json) -> Any:
-        """A NumPy array."""
-        import numpy as np
-
-        if type(node) is dict:
-            return self._get(node["$tensor"], "numpy")
-        kind, shape, text = node
-        dtype, data = _np_dtype(kind), _unbase64(text)
-        if type(shape) is not list or len(shape) > _NDIM_MAX:
-            raise ValueError("a shape that is none")
-        # Anything else could be multiplied as well, and a text be as long as memory is.
-        if not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError(f"an array of shape {shape!r:.100}")
-        if data:
-            return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
-        if math.prod(shape) and dtype.itemsize:
-            raise ValueError(f"an array of shape {shape!r} without bytes")
-        # Not zeros(), which makes text of no character one character long, and as much memory.
-        return np.ndarray(shape, dtype=dtype)
-
-    def pickle(self, node: Json) -> Any:
-        """A pickled object, if that is allowed."""
-        self._check_pickle()
-        import pickle
-
-        data = self.data(node)
-        with calling():
-            return pickle.loads(data)  # noqa: S301 - the caller asked for it
-
-    def _check_pickle(self) -> None:
-        if not self._allow_pickle:
-            raise UnsupportedError(
-                "the checkpoint holds pickled objects, and loading them can run any code that "
-                "whoever wrote it wanted: pass allow_pickle=True only if you trust its origin"
-            )
-
-
-def _not_known(tag: str) -> FormatError:
-    return FormatError(
-        f'the checkpoint\'s Python state holds a "{tag}", which this version does not know: '
-        "install a newer libckpt"
-    )
 
 
 #: What stands for an object in a state: see _state.py.
@@ -682,203 +501,3 @@ def tag_of(node: dict[str, Json]) -> str | None:
         if tag[:1] == "$":
             return tag
     return None
-
-
-def _no_tensor(name: str, kind: str) -> Any:
-    raise FormatError(f"a tensor ({kind} {name!r}) where a plain value belongs")
-
-
-def _np_dtype(kind: str) -> Any:
-    import numpy as np
-
-    # NumPy also takes what dtype.str never says, and has some of that parsed as Python.
-    if type(kind) is not str or not re.fullmatch(r"[<>|]?[A-Za-z][0-9]*(\[\w+\])?", kind):
-        raise ValueError(f"a NumPy type {kind!r}")
-    dtype = np.dtype(kind)
-    if dtype.hasobject or dtype.names is not None:
-        raise ValueError(f"a NumPy type {kind!r}")
-    return dtype
-
-
-def _decode_float(_: Decoder, node: str) -> float:
-    if node in ("inf", "-inf", "nan"):
-        return float(node)
-    return float(struct.unpack(">d", bytes.fromhex(node))[0])
-
-
-def _decode_moment(name: str) -> Callable[[Decoder, Json], Any]:
-    def decode(_: Decoder, node: Json) -> Any:
-        import datetime
-
-        text, fold = (node, 0) if type(node) is str else node
-        kind = getattr(datetime, name)
-        return kind.fromisoformat(text).replace(fold=fold)
-
-    return decode
-
-
-def _decode_date(_: Decoder, node: str) -> Any:
-    import datetime
-
-    return datetime.date.fromisoformat(node)
-
-
-def _decode_timedelta(_: Decoder, node: list[int]) -> Any:
-    import datetime
-
-    return datetime.timedelta(*node)
-
-
-def _decode_bytesio(dec: Decoder, node: Json) -> io.BytesIO:
-    position, data = dec.items(node)
-    if type(position) is not int or type(data) is not bytes:
-        raise TypeError("a file in memory that is none")
-    made = io.BytesIO(data)
-    made.seek(position)
-    return made
-
-
-def _decode_path(dec: Decoder, node: Json) -> Any:
-    import pathlib
-
-    return pathlib.Path(dec.decode(node))
-
-
-def _decode_np_scalar(_: Decoder, node: Json) -> Any:
-    import numpy as np
-
-    dtype = _np_dtype(node[0])
-    if dtype.itemsize == 0:
-        return np.zeros((), dtype=dtype)[()]
-    return np.frombuffer(_unbase64(node[1]), dtype=dtype)[0]
-
-
-def _no_range(value: Any) -> None:
-    """NumPy would write one out, however long it is."""
-    if isinstance(value, range):
-        raise TypeError("a range in the state of a generator")
-    if isinstance(value, (dict, list, tuple)):
-        for item in value.values() if isinstance(value, dict) else value:
-            _no_range(item)
-
-
-def _decode_np_random(dec: Decoder, node: Json) -> Any:
-    import numpy as np
-
-    name, state = node
-    if name == "RandomState":
-        legacy = np.random.RandomState()
-        legacy.set_state(decode_legacy(state))
-        return legacy
-    if name not in _BIT_GENERATORS:
-        raise ValueError(f"a bit generator {name!r}")
-    bits = getattr(np.random, name)()
-    found = dec.decode(state)
-    _no_range(found)
-    if name == "MT19937":
-        _position(found["state"]["pos"], _MT19937_WORDS)
-    elif name == "Philox":
-        _position(found["buffer_pos"], _PHILOX_WORDS)
-    bits.state = found
-    return np.random.Generator(bits)
-
-
-def _decode_random_object(_: Decoder, node: Json) -> random.Random:
-    import random
-
-    made = random.Random()  # noqa: S311 - the user's own generator
-    made.setstate(decode_random(node))
-    return made
-
-
-def _decode_torch_dtype(_: Decoder, node: str) -> Any:
-    import torch
-
-    # Not getattr(): torch imports what it is asked for.
-    dtype = vars(torch).get(node)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"a torch type {node!r}")
-    return dtype
-
-
-def _decode_torch_device(_: Decoder, node: str) -> Any:
-    import torch
-
-    if type(node) is not str:
-        raise TypeError(f"a torch device {node!r}")
-    try:
-        return torch.device(node)
-    except RuntimeError as error:
-        raise ValueError(f"a torch device {node!r}: {error}") from error
-
-
-def _decode_torch_size(_: Decoder, node: list[int]) -> Any:
-    import torch
-
-    return torch.Size(node)
-
-
-def _decode_torch_generator(dec: Decoder, node: Json) -> Any:
-    import torch
-
-    made = torch.Generator()
-    try:
-        made.set_state(dec.tensor(node["$tensor"]))
-    except RuntimeError as error:
-        raise ValueError(f"the state of a torch generator: {error}") from error
-    return made
-
-
-def _decode_defaultdict(dec: Decoder, node: list[Json]) -> Any:
-    factory = None if node[0] is None else _FACTORIES[node[0]]
-    return collections.defaultdict(factory, dec.pairs(node[1:]))
-
-
-def _decode_deque(dec: Decoder, node: list[Json]) -> Any:
-    return collections.deque((dec._decode(item) for item in node[1:]), maxlen=node[0])
-
-
-def _subclasses() -> Any:
-    from . import _subclasses as found
-
-    return found
-
-
-_DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
-    "$tuple": lambda dec, node: tuple(dec.items(node)),
-    "$set": lambda dec, node: set(dec.items(node)),
-    "$frozenset": lambda dec, node: frozenset(dec.items(node)),
-    "$deque": _decode_deque,
-    "$dict": lambda dec, node: dict(dec.pairs(node)),
-    "$odict": lambda dec, node: collections.OrderedDict(dec.pairs(node)),
-    "$counter": lambda dec, node: collections.Counter(dict(dec.pairs(node))),
-    "$defaultdict": _decode_defaultdict,
-    "$int": lambda _, node: int(node, 16),
-    "$float": _decode_float,
-    "$complex": lambda dec, node: complex(*dec.items(node)),
-    "$str": lambda _, node: _unbase64(node).decode("utf-8", "surrogatepass"),
-    "$bytes": lambda dec, node: dec.data(node),
-    "$bytearray": lambda dec, node: bytearray(dec.data(node)),
-    "$bytesio": _decode_bytesio,
-    "$range": lambda dec, node: range(*dec.items(node)),
-    "$path": _decode_path,
-    "$type": lambda _, node: _FACTORIES[node],
-    "$datetime": _decode_moment("datetime"),
-    "$time": _decode_moment("time"),
-    "$date": _decode_date,
-    "$timedelta": _decode_timedelta,
-    "$np": _decode_np_scalar,
-    "$ndarray": lambda dec, node: dec.array(node),
-    "$np.dtype": lambda _, node: _np_dtype(node),
-    "$np.random": _decode_np_random,
-    "$random": _decode_random_object,
-    "$torch.dtype": _decode_torch_dtype,
-    "$torch.device": _decode_torch_device,
-    "$torch.Size": _decode_torch_size,
-    "$torch.Generator": _decode_torch_generator,
-    "$tensor": lambda dec, node: dec.tensor(node),
-    "$wrapper": lambda dec, node: _subclasses().decode(dec, node),
-    "$spread": lambda dec, node: _subclasses().decode_spread(dec, node),
-    "$json": lambda dec, node: dec.decode(json.loads(node)),
-    "$pickle": lambda dec, node: dec.pickle(node),
-}

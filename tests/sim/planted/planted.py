@@ -648,25 +648,26 @@ PLANTED = [
         "\treturn ckpt_task_continue(task, publish_body);\n",
         "a manifest in the bucket names what is there", REMOTE),
     Planted(
-        "remote-own-manifest-is-anothers", "libckpt/engine/upload.c",
+        "remote-own-manifest-is-anothers", "libckpt/engine/upload_look.c",
         "\t\t    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;\n",
         "\t\t    false;\n",
         "a manifest whose answer was lost is this job's own, and no reason to give up", REMOTE),
     Planted(
-        "remote-tombstone-not-heeded", "libckpt/engine/upload.c",
+        "remote-tombstone-not-heeded", "libckpt/engine/upload_look.c",
         "\tu->going = u->op.result >= 0;\n",
         "\tu->going = false;\n",
         "a step that is being removed from the bucket is not sent again", REMOTE),
     Planted(
-        "remote-tombstone-not-looked-for", "libckpt/engine/upload.c",
-        "\tr = take_tombstone(u);\n\tif (r < 0 || u->going)\n\t\treturn give_up(u, r);\n"
+        "remote-tombstone-not-looked-for", "libckpt/engine/upload_look.c",
+        "\tr = ckpt_upload_take_tombstone(u);\n\tif (r < 0 || u->going)\n"
+        "\t\treturn ckpt_upload_give_up(u, r);\n"
         "\tckpt_name_step(path, u->generation, u->step);\n"
         "\tckpt_store_list(u->dest, &u->op, path);\n"
-        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n\tif (r < 0)\n",
+        "\tCKPT_AWAIT(task, u->op.done);\n\tr = ckpt_upload_take_there(u);\n\tif (r < 0)\n",
         "\tdrop_data(u);\n"
         "\tckpt_name_step(path, u->generation, u->step);\n"
         "\tckpt_store_list(u->dest, &u->op, path);\n"
-        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n\tif (r < 0)\n",
+        "\tCKPT_AWAIT(task, u->op.done);\n\tr = ckpt_upload_take_there(u);\n\tif (r < 0)\n",
         "what is listed under a tombstone is not taken for what stays", REMOTE),
     Planted(
         "remote-parts-sent-again", "libckpt/store/store_s3_file.c",
@@ -829,11 +830,11 @@ PLANTED = [
         "\t\t\treturn true;\n",
         "retention here keeps a step until all ranks' parts are in the bucket", REMOTE, RANKS),
     Planted(
-        "ranks-gone-here-is-lost", "libckpt/engine/upload.c",
+        "ranks-gone-here-is-lost", "libckpt/engine/upload_look.c",
         "\tif (u->op.result == -ENOENT && !u->all)\n"
         "\t\treturn ckpt_task_continue(task, gone_body);\n"
-        "\tif (u->op.result == -ENOENT)\n\t\treturn give_up(u, fail_gone(u, \"\"));\n",
-        "\tif (u->op.result == -ENOENT)\n\t\treturn give_up(u, fail_gone(u, \"\"));\n",
+        "\tif (u->op.result == -ENOENT)\n\t\treturn ckpt_upload_give_up(u, fail_gone(u, \"\"));\n",
+        "\tif (u->op.result == -ENOENT)\n\t\treturn ckpt_upload_give_up(u, fail_gone(u, \"\"));\n",
         "a step that is in the bucket, and was removed here since, is told to be there by every rank",
         REMOTE, RANKS),
     Planted(

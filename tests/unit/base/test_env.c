@@ -170,6 +170,13 @@ static void test_workers_block_signals(void **state)
 	assert_int_equal(run_all(&inbox), 1);
 	assert_false(job.open_to_signals);
 	assert_string_equal(job.name, "ckpt-work-0");
+	/* A pool that has a name of its own. */
+	assert_int_equal(ckpt_env_os_open(1, &inbox, &os), 0);
+	ckpt_env_os_name(os, "ckpt-pin");
+	ckpt_env_run(ckpt_env_os_env(os), &job.job);
+	ckpt_env_os_close(os);
+	assert_int_equal(run_all(&inbox), 1);
+	assert_string_equal(job.name, "ckpt-pin-0");
 	ckpt_inbox_destroy(&inbox);
 }
 

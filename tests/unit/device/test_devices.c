@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPUs that are opened, and the staging memory that they share: put near the first of them, and pinned. */
+#include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/thread.h"
@@ -16,6 +18,13 @@
 #define SECOND "/sys/bus/pci/devices/0000:af:00.0/numa_node"
 #define NODES  "/sys/devices/system/node/has_memory"
 
+/* A thread of a test, which the teardown joins if the test has not. */
+struct helper {
+	pthread_t thread;
+	int result;
+	bool runs;
+};
+
 struct scene {
 	char *tree;
 	char *staging;
@@ -23,6 +32,7 @@ struct scene {
 	struct ckpt_numa_ops numa;
 	struct ckpt_devices devices;
 	struct ckpt_error err;
+	struct helper helpers[2];
 };
 
 static struct cuda_rig *rig;
@@ -78,9 +88,27 @@ static int setup(void **state)
 	return 0;
 }
 
+static void help(struct helper *helper, const char *name, void *(*body)(void *helper))
+{
+	helper->result = 1;
+	assert_int_equal(ckpt_thread_start(&helper->thread, name, body, helper), 0);
+	helper->runs = true;
+}
+
+static void join(struct helper *helper)
+{
+	if (helper->runs)
+		(void)pthread_join(helper->thread, NULL);
+	helper->runs = false;
+}
+
 static int teardown(void **state)
 {
 	(void)state;
+	/* A test that has failed may have left it blocked. */
+	rig->fake->block(NULL);
+	for (size_t i = 0; i < CKPT_COUNT(scene.helpers); i++)
+		join(&scene.helpers[i]);
 	ckpt_devices_close(&scene.devices);
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
 	ckpt_log_close(scene.log);
@@ -270,42 +298,73 @@ static void a_gpu_that_cannot_pin_all_parts_pins_none(void **state)
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 0);
 }
 
-static void *add_second(void *result)
+static void *add_second(void *helper)
 {
-	*(int *)result = add(1);
+	((struct helper *)helper)->result = add(1);
 	return NULL;
 }
 
-static void *need_second(void *result)
+static void *need_second(void *helper)
 {
 	struct ckpt_error err = {.size = sizeof(err)};
 
-	*(int *)result = ckpt_devices_need(&scene.devices, 4, &err);
+	((struct helper *)helper)->result = ckpt_devices_need(&scene.devices, 4, &err);
 	return NULL;
 }
 
 /* A driver may take any time to pin it. Whoever comes with another GPU does not wait, and that one pins it as well. */
 static void gpus_may_come_while_a_part_is_being_pinned(void **state)
 {
-	pthread_t threads[2];
-	int results[2] = {1, 1};
 	struct ckpt_error err = {.size = sizeof(err)};
 
 	(void)state;
 	need(2);
 	rig->fake->block("cudaHostRegister");
-	assert_int_equal(ckpt_thread_start(&threads[0], "adder", add_second, &results[0]), 0);
+	help(&scene.helpers[0], "adder", add_second);
 	rig->fake->await_blocked();
 	/* Not there, which is found out when it is opened. */
 	assert_int_equal(ckpt_devices_need(&scene.devices, UINT64_C(1) << 40, &err), CKPT_EDEVICE);
-	assert_int_equal(ckpt_thread_start(&threads[1], "needer", need_second, &results[1]), 0);
+	help(&scene.helpers[1], "needer", need_second);
 	rig->fake->block(NULL);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(pthread_join(threads[i], NULL), 0);
-		assert_int_equal(results[i], 0);
+		join(&scene.helpers[i]);
+		assert_int_equal(scene.helpers[i].result, 0);
 	}
 	assert_int_equal(rig->fake->calls("cudaHostRegister"), 4);
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+}
+
+static bool has_thread(const char *name)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	bool found = false;
+
+	assert_non_null(tasks);
+	for (struct dirent *task = readdir(tasks); task && !found; task = readdir(tasks)) {
+		char path[300];
+		char text[32] = "";
+
+		(void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
+		FILE *file = fopen(path, "r");
+		if (!file)
+			continue;
+		found = fgets(text, sizeof(text), file) && strcmp(text, name) == 0;
+		(void)fclose(file);
+	}
+	(void)closedir(tasks);
+	return found;
+}
+
+/* It waits for a driver, for as long as that takes: a list of threads tells it from the workers. */
+static void the_thread_that_pins_has_a_name_of_its_own(void **state)
+{
+	struct ckpt_env *env = NULL;
+
+	(void)state;
+	assert_int_equal(ckpt_devices_env(&scene.devices, &scene.err, &env), 0);
+	assert_ptr_not_equal(env, &rig->env);
+	assert_true(has_thread("ckpt-pin-0\n"));
+	assert_false(has_thread("ckpt-work-0\n"));
 }
 
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -325,6 +384,7 @@ int main(void)
 		PROMISE(a_part_that_cannot_be_pinned_is_refused),
 		PROMISE(a_gpu_that_cannot_pin_all_parts_pins_none),
 		PROMISE(gpus_may_come_while_a_part_is_being_pinned),
+		PROMISE(the_thread_that_pins_has_a_name_of_its_own),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

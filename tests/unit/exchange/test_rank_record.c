@@ -23,6 +23,7 @@ static struct ckpt_rank_record a_record(void)
 	memset(record.rank.index_digest.bytes, 0xa5, sizeof(record.rank.index_digest.bytes));
 	memset(record.plan.bytes, 0x5a, sizeof(record.plan.bytes));
 	memset(record.common.bytes, 0xc3, sizeof(record.common.bytes));
+	record.balance = UINT64_C(0xfedcba9876543210);
 	memset(record.alike, 'f', sizeof(record.alike) - 1);
 	return record;
 }
@@ -49,6 +50,7 @@ static void test_there_and_back(void **state)
 	assert_int_equal(out.rank.shard_bytes, in.rank.shard_bytes);
 	assert_true(ckpt_digest_equal(&out.plan, &in.plan));
 	assert_true(ckpt_digest_equal(&out.common, &in.common));
+	assert_int_equal(out.balance, in.balance);
 	assert_string_equal(out.alike, in.alike);
 	ckpt_buf_free(&buf);
 }
@@ -127,7 +129,7 @@ static void check_sealed(const char *json, bool good)
 #define PART(attempt, rank, digest, bytes, shard)                                                  \
 	",\"attempt\":\"" attempt "\",\"rank\":" rank ",\"node\":\"\",\"index_digest\":\"" digest  \
 	"\",\"index_bytes\":" bytes ",\"shard_bytes\":" shard ",\"plan\":\"" digest                \
-	"\",\"common\":\"" digest "\",\"alike\":\"\""
+	"\",\"common\":\"" digest "\",\"alike\":\"\",\"balance\":\"0000000000000000\""
 #define BODY(code, rank, attempt, digest, bytes)                                                   \
 	HEAD VERDICT(code, "1", "0", ATTEMPT) PART(attempt, rank, digest, bytes, "1")
 #define DIGEST ATTEMPT ATTEMPT
@@ -164,7 +166,8 @@ static void test_outcome(void **state)
 {
 	struct ckpt_outcome in = {.verdict = {.generation = 9, .step = 8, .nonce = 7},
 		.attempt = "0123456789abcdef",
-		.bytes = UINT64_C(1) << 50};
+		.bytes = UINT64_C(1) << 50,
+		.clue = "Babc-_"};
 	struct ckpt_outcome out;
 	struct ckpt_buf buf = {0};
 
@@ -174,6 +177,7 @@ static void test_outcome(void **state)
 	assert_int_equal(out.verdict.code, 0);
 	assert_string_equal(out.attempt, in.attempt);
 	assert_true(out.bytes == in.bytes);
+	assert_string_equal(out.clue, in.clue);
 	buf.len = 0;
 	in.verdict.code = CKPT_ESKIPPED;
 	in.attempt[0] = '\0';

@@ -1,325 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every request of every verb fails, moves too little or is refused: nothing leaks, nothing lies. */
+/* Requests that fail, move too little or are refused: what each verb makes of it. */
+#include "fault_scene.h"
+
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "lib/io_fault.h"
-#include "lib/store_rig.h"
-#include "lib/test.h"
-
-#define PAGE 4096
-
-struct scene {
-	struct store_rig rig;
-	struct io_fault fault;
-	bool direct;
-};
-
-static struct ckpt_io *wrap(void *user, struct ckpt_io *inner)
-{
-	struct scene *s = user;
-
-	io_fault_init(&s->fault, inner);
-	s->fault.tap.io.direct = s->direct && inner->direct;
-	return &s->fault.tap.io;
-}
-
-static struct scene *scene_open(enum rig_place place, bool direct)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	s->direct = direct;
-	assert_int_equal(store_rig_open(&s->rig, CKPT_IO_AUTO, place, wrap, s), 0);
-	return s;
-}
-
-static void scene_close(struct scene *s)
-{
-	assert_int_equal(s->fault.tap.open_files, 0);
-	store_rig_close(&s->rig);
-	free(s);
-}
-
-static int set_up(void **state)
-{
-	*state = scene_open(RIG_DISK, true);
-	return 0;
-}
-
-/* For thousands of syncs. */
-static int set_up_quick(void **state)
-{
-	*state = scene_open(RIG_SHM, true);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	scene_close(*state);
-	return 0;
-}
-
-static unsigned always(struct scene *s, enum ckpt_io_op op, int error)
-{
-	return io_fault_add(&s->fault,
-		(struct io_fault_rule){.op = op, .error = error, .count = IO_FAULT_ALWAYS});
-}
-
-/* One verb in a state in which it works, and what puts that state there again afterwards. */
-struct act {
-	const char *name;
-	int (*run)(struct scene *s, struct ckpt_object *object);
-	bool needs_object; /* open, before it runs */
-	bool gives_object; /* that it opens */
-	bool may_ignore;   /* some of its requests may fail without consequence */
-};
-
-static char page[PAGE] __attribute__((aligned(PAGE)));
-
-static int act_mkdir(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	return store_rig_mkdir(&s->rig, "d/new");
-}
-
-static int act_create(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_create(&s->rig, "d/new", PAGE, object);
-}
-
-static int act_write(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_write(&s->rig, object, page, PAGE, 0);
-}
-
-static int act_seal(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_seal(&s->rig, object, 10);
-}
-
-static int act_abandon(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_abandon(&s->rig, object);
-}
-
-static int act_put(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	return store_rig_put(&s->rig, "d/new", "text");
-}
-
-static int act_sync(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	return store_rig_sync(&s->rig, "d");
-}
-
-static int act_publish(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	return store_rig_publish(&s->rig, "d/new", "text", NULL);
-}
-
-static int act_publish_locked(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_publish(&s->rig, "d/new", "text", object);
-}
-
-static int act_get(struct scene *s, struct ckpt_object *object)
-{
-	char *text;
-
-	(void)object;
-	int r = store_rig_get(&s->rig, "d/old", 100, &text);
-	if (r == 0)
-		assert_string_equal(text, "old");
-	else
-		assert_int_equal(s->rig.op.length, 0);
-	ckpt_free(text);
-	return r;
-}
-
-static int act_open(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_open_file(&s->rig, "d/old", object, NULL);
-}
-
-static int act_read(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_read(&s->rig, object, page, PAGE, 0);
-}
-
-static int act_shut(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_shut(&s->rig, object);
-}
-
-static int act_list(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	ckpt_store_list(s->rig.store, store_rig_op(&s->rig), "d");
-	int r = store_rig_wait(&s->rig, &s->rig.op);
-	ckpt_free(s->rig.op.listing.names);
-	return r;
-}
-
-static int act_remove(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	return store_rig_remove(&s->rig, "d/other");
-}
-
-static int act_rmdir(struct scene *s, struct ckpt_object *object)
-{
-	(void)object;
-	return store_rig_rmdir(&s->rig, "d/empty");
-}
-
-static int act_lock(struct scene *s, struct ckpt_object *object)
-{
-	return store_rig_lock(&s->rig, "d/old", true, object);
-}
-
-static const struct act acts[] = {
-	{"mkdir", act_mkdir, false, false, false},
-	{"create", act_create, false, true, false},
-	{"write", act_write, true, false, false},
-	{"seal", act_seal, true, false, false},
-	{"abandon", act_abandon, true, false, true},
-	{"put", act_put, false, false, false},
-	{"sync", act_sync, false, false, false},
-	{"publish", act_publish, false, false, false},
-	{"publish, locked", act_publish_locked, false, true, false},
-	{"get", act_get, false, false, true},
-	{"open", act_open, false, true, false},
-	{"read", act_read, true, false, false},
-	{"shut", act_shut, true, false, false},
-	{"list", act_list, false, false, false},
-	{"remove", act_remove, false, false, false},
-	{"rmdir", act_rmdir, false, false, false},
-	{"lock", act_lock, false, true, false},
-};
-
-static void prepare(struct scene *s, const struct act *act, struct ckpt_object *object)
-{
-	io_fault_clear(&s->fault);
-	object->fd = -1;
-	assert_int_equal(store_rig_mkdir(&s->rig, "d"), 0);
-	assert_int_equal(store_rig_mkdir(&s->rig, "d/empty"), 0);
-	assert_int_equal(store_rig_put(&s->rig, "d/old", "old"), 0);
-	assert_int_equal(store_rig_put(&s->rig, "d/other", "other"), 0);
-	if (act->needs_object) {
-		assert_int_equal(store_rig_create(&s->rig, "d/shard", PAGE, object), 0);
-		assert_int_equal(store_rig_write(&s->rig, object, page, PAGE, 0), 0);
-	}
-	io_fault_clear(&s->fault);
-}
-
-static void clean(struct scene *s, struct ckpt_object *object)
-{
-	static const char *const names[] = {"d/new", "d/old", "d/other", "d/shard"};
-
-	io_fault_clear(&s->fault);
-	if (object->fd >= 0)
-		assert_int_equal(store_rig_shut(&s->rig, object), 0);
-	assert_int_equal(s->fault.tap.open_files, 0);
-	for (size_t i = 0; i < COUNT(names); i++)
-		if (store_rig_remove(&s->rig, names[i]) < 0)
-			assert_int_equal(store_rig_rmdir(&s->rig, names[i]), 0);
-	assert_int_equal(store_rig_rmdir(&s->rig, "d/empty"), 0);
-	/* Whatever failed, no temporary file is left: the only error hit one request, not its clean-up. */
-	assert_string_equal(store_rig_names(&s->rig, "d"), "");
-	assert_int_equal(store_rig_rmdir(&s->rig, "d"), 0);
-}
-
-/* What holds after any failure. */
-static void check_failure(struct scene *s, const struct act *act, const struct ckpt_object *object,
-	int result, int error)
-{
-	const struct ckpt_error *err = &s->rig.err;
-
-	assert_int_equal(result, error);
-	assert_int_equal(err->code, error);
-	assert_string_equal(err->tier, "local");
-	assert_true(err->file[0] == 'd');
-	assert_non_null(strstr(err->message, "cannot "));
-	assert_non_null(strstr(err->message, s->rig.io_rig.dir));
-	if (act->gives_object)
-		assert_int_equal(object->fd, -1);
-}
-
-static void fail_each(struct scene *s, const struct act *act, int error)
-{
-	struct ckpt_object object = {.fd = -1};
-
-	for (unsigned n = 1;; n++) {
-		prepare(s, act, &object);
-		/* Not a rule that changes anything: it counts. */
-		unsigned syncs = io_fault_add(
-			&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC, .nth = 99});
-		s->fault.fail_at = n;
-		s->fault.fail_error = error;
-		int r = act->run(s, &object);
-		bool tried = s->fault.requests >= n;
-		assert_true(s->fault.seen[syncs] <= 1);
-		if (tried && !(act->may_ignore && r == 0))
-			check_failure(s, act, &object, r, error);
-		else
-			assert_int_equal(r, 0);
-		clean(s, &object);
-		if (!tried)
-			break;
-	}
-}
-
-static void test_each_request(void **state)
-{
-	static const int errors[] = {-EIO, -ENOSPC, -ESTALE};
-
-	for (size_t e = 0; e < COUNT(errors); e++)
-		for (size_t i = 0; i < COUNT(acts); i++)
-			fail_each(*state, &acts[i], errors[e]);
-}
-
-/* From some request on, nothing works any more: every verb still ends, and says so. */
-static void test_from_then_on(void **state)
-{
-	struct scene *s = *state;
-	struct ckpt_object object = {.fd = -1};
-
-	for (size_t i = 0; i < COUNT(acts); i++) {
-		for (unsigned n = 1; n <= 8; n++) {
-			prepare(s, &acts[i], &object);
-			unsigned rule = io_fault_add(&s->fault,
-				(struct io_fault_rule){
-					.nth = n, .count = IO_FAULT_ALWAYS, .error = -EIO});
-			int r = acts[i].run(s, &object);
-			if (s->fault.hits[rule] > 0 && !acts[i].may_ignore)
-				assert_int_equal(r, -EIO);
-			io_fault_clear(&s->fault);
-			if (object.fd >= 0)
-				assert_int_equal(store_rig_shut(&s->rig, &object), 0);
-			assert_int_equal(s->fault.tap.open_files, 0);
-			/* The temporary of a publish, too, if it could not be removed. */
-			const char *names = store_rig_names(&s->rig, "d");
-			char copy[512];
-			(void)snprintf(copy, sizeof(copy), "%s", names);
-			char *rest = NULL;
-			for (char *name = strtok_r(copy, " ", &rest); name;
-				name = strtok_r(NULL, " ", &rest)) {
-				char path[128];
-				(void)snprintf(path, sizeof(path), "d/%s", name);
-				(void)store_rig_remove(&s->rig, path);
-				(void)store_rig_rmdir(&s->rig, path);
-			}
-			assert_int_equal(store_rig_rmdir(&s->rig, "d"), 0);
-		}
-	}
-}
 
 static void test_short_writes(void **state)
 {
@@ -382,15 +69,15 @@ static void test_no_progress(void **state)
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
 	(void)io_fault_add(
 		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .nothing = true});
-	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), -EIO);
+	assert_int_equal(store_rig_write(&s->rig, &object, scene_page, PAGE, 0), -EIO);
 	io_fault_clear(&s->fault);
-	unsigned rule = always(s, CKPT_IO_OP_WRITE, 512);
-	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), -EIO);
+	unsigned rule = scene_always(s, CKPT_IO_OP_WRITE, 512);
+	assert_int_equal(store_rig_write(&s->rig, &object, scene_page, PAGE, 0), -EIO);
 	assert_true(s->fault.hits[rule] > 1 && s->fault.hits[rule] < 10);
 	/* Once is no reason to give up; nor is now and then. */
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .error = 512});
-	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), 0);
+	assert_int_equal(store_rig_write(&s->rig, &object, scene_page, PAGE, 0), 0);
 	char *pages = rig_pages(8 * PAGE);
 	io_fault_clear(&s->fault);
 	for (unsigned n = 1; n < 16; n += 2)
@@ -434,7 +121,7 @@ static void test_vanishing_end(void **state)
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(
 		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ, .nothing = true});
-	assert_int_equal(store_rig_read(&s->rig, &object, page, PAGE, 0), CKPT_EINCOMPLETE);
+	assert_int_equal(store_rig_read(&s->rig, &object, scene_page, PAGE, 0), CKPT_EINCOMPLETE);
 	assert_int_equal(s->rig.err.code, CKPT_EINCOMPLETE);
 	assert_int_equal(store_rig_shut(&s->rig, &object), 0);
 }
@@ -447,12 +134,12 @@ static void test_reserving(void **state)
 
 	for (size_t i = 0; i < COUNT(none); i++) {
 		io_fault_clear(&s->fault);
-		(void)always(s, CKPT_IO_OP_ALLOCATE, none[i]);
+		(void)scene_always(s, CKPT_IO_OP_ALLOCATE, none[i]);
 		assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
 		assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
 	}
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_ALLOCATE, -ENOSPC);
+	(void)scene_always(s, CKPT_IO_OP_ALLOCATE, -ENOSPC);
 	assert_int_equal(store_rig_create(&s->rig, "f", 3 << 20, &object), -ENOSPC);
 	assert_int_equal(object.fd, -1);
 	assert_string_equal(store_rig_names(&s->rig, "."), "");
@@ -476,7 +163,7 @@ static void test_direct_refused(void **state)
 		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .error = -EINVAL, .late = true});
 	assert_int_equal(store_rig_create(&s->rig, "g", PAGE, &object), 0);
 	assert_int_equal(s->fault.seen[rule], 2);
-	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), 0);
+	assert_int_equal(store_rig_write(&s->rig, &object, scene_page, PAGE, 0), 0);
 	assert_int_equal(store_rig_seal(&s->rig, &object, 1), 0);
 	/* It has learned. */
 	assert_int_equal(store_rig_create(&s->rig, "h", PAGE, &object), 0);
@@ -517,7 +204,7 @@ static void test_direct_refused_to_a_reader(void **state)
 	assert_int_equal(store_rig_shut(&s->rig, &object), 0);
 	/* Without O_DIRECT in it the refusal means what it says. */
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_OPEN, -EINVAL);
+	(void)scene_always(s, CKPT_IO_OP_OPEN, -EINVAL);
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), -EINVAL);
 	assert_int_equal(store_rig_create(&s->rig, "g", PAGE, &object), -EINVAL);
 	assert_int_equal(s->fault.requests, 2);
@@ -541,8 +228,8 @@ static void test_direct_refused_midway(void **state)
 		io_fault_clear(&s->fault);
 		unsigned rule =
 			io_fault_add(&s->fault, (struct io_fault_rule){.op = ops[i], .error = 100});
-		assert_int_equal(i == 0 ? store_rig_write(&s->rig, &old, page, PAGE, 0)
-					: store_rig_read(&s->rig, &old, page, PAGE, 0),
+		assert_int_equal(i == 0 ? store_rig_write(&s->rig, &old, scene_page, PAGE, 0)
+					: store_rig_read(&s->rig, &old, scene_page, PAGE, 0),
 			0);
 		assert_int_equal(s->fault.seen[rule], 2);
 	}
@@ -550,7 +237,7 @@ static void test_direct_refused_midway(void **state)
 	io_fault_clear(&s->fault);
 	(void)io_fault_add(&s->fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .shorten = 100, .count = 40});
-	assert_int_equal(store_rig_write(&s->rig, &new, page, PAGE, 0), 0);
+	assert_int_equal(store_rig_write(&s->rig, &new, scene_page, PAGE, 0), 0);
 	assert_int_equal(store_rig_shut(&s->rig, &old), 0);
 	assert_int_equal(store_rig_shut(&s->rig, &new), 0);
 }
@@ -562,7 +249,7 @@ static void test_sync_is_final(void **state)
 	struct ckpt_object object = {.fd = -1};
 
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
-	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), 0);
+	assert_int_equal(store_rig_write(&s->rig, &object, scene_page, PAGE, 0), 0);
 	unsigned rule = io_fault_add(
 		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC, .error = -EIO});
 	assert_int_equal(store_rig_seal(&s->rig, &object, 10), -EIO);
@@ -581,8 +268,8 @@ static void test_sync_is_final(void **state)
 	/* What could not be cut is not synced, and what is told is what came first. */
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_TRUNCATE, -EIO);
-	(void)always(s, CKPT_IO_OP_CLOSE, -ENOSPC);
+	(void)scene_always(s, CKPT_IO_OP_TRUNCATE, -EIO);
+	(void)scene_always(s, CKPT_IO_OP_CLOSE, -ENOSPC);
 	rule = io_fault_add(
 		&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC, .nth = 99});
 	assert_int_equal(store_rig_seal(&s->rig, &object, 10), -EIO);
@@ -597,7 +284,7 @@ static void test_publish_unsynced(void **state)
 	struct scene *s = *state;
 	struct ckpt_object lock = {.fd = -1};
 
-	(void)always(s, CKPT_IO_OP_SYNC_DIR, -EIO);
+	(void)scene_always(s, CKPT_IO_OP_SYNC_DIR, -EIO);
 	assert_int_equal(store_rig_publish(&s->rig, "a", "text", NULL), -EIO);
 	assert_non_null(strstr(s->rig.err.message, "may or may not"));
 	assert_int_equal(store_rig_publish(&s->rig, "b", "text", &lock), -EIO);
@@ -617,7 +304,7 @@ static void test_publish_unsynced(void **state)
 	/* Whoever cleared our temporary away has won. */
 	io_fault_clear(&s->fault);
 	s->rig.op.quiet = true;
-	(void)always(s, CKPT_IO_OP_RENAME, -ENOENT);
+	(void)scene_always(s, CKPT_IO_OP_RENAME, -ENOENT);
 	assert_int_equal(store_rig_publish(&s->rig, "d", "text", NULL), -ENOENT);
 	assert_int_equal(s->rig.err.code, 0);
 	/* A temporary name that is taken is not the name. */
@@ -627,7 +314,7 @@ static void test_publish_unsynced(void **state)
 	assert_int_equal(store_rig_publish(&s->rig, "d", "text", NULL), 0);
 	assert_string_equal(store_rig_names(&s->rig, "."), "a b c d");
 	io_fault_clear(&s->fault);
-	unsigned rule = always(s, CKPT_IO_OP_OPEN, -EEXIST);
+	unsigned rule = scene_always(s, CKPT_IO_OP_OPEN, -EEXIST);
 	assert_int_equal(store_rig_publish(&s->rig, "e", "text", NULL), -EIO);
 	assert_int_equal(s->fault.seen[rule], 8);
 }
@@ -641,13 +328,13 @@ static void test_not_replaced(void **state)
 
 	assert_int_equal(store_rig_put(&s->rig, "old", "old"), 0);
 	assert_int_equal(store_rig_put(&s->rig, "new", "new"), 0);
-	(void)always(s, CKPT_IO_OP_RENAME, -ENOSPC);
+	(void)scene_always(s, CKPT_IO_OP_RENAME, -ENOSPC);
 	ckpt_store_replace(s->rig.store, store_rig_op(&s->rig), &object, "old");
 	assert_int_equal(store_rig_wait(&s->rig, &s->rig.op), -ENOSPC);
 	assert_non_null(strstr(s->rig.err.message, "put new in place of old"));
 	assert_string_equal(store_rig_names(&s->rig, "."), "new old");
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_SYNC_DIR, -EIO);
+	(void)scene_always(s, CKPT_IO_OP_SYNC_DIR, -EIO);
 	ckpt_store_replace(s->rig.store, store_rig_op(&s->rig), &object, "old");
 	assert_int_equal(store_rig_wait(&s->rig, &s->rig.op), -EIO);
 	io_fault_clear(&s->fault);
@@ -664,7 +351,7 @@ static void test_not_removed(void **state)
 	struct ckpt_object object = {.fd = -1};
 
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
-	(void)always(s, CKPT_IO_OP_UNLINK, -EROFS);
+	(void)scene_always(s, CKPT_IO_OP_UNLINK, -EROFS);
 	assert_int_equal(store_rig_abandon(&s->rig, &object), -EROFS);
 	assert_non_null(strstr(s->rig.err.message, "cannot remove f in "));
 	assert_int_equal(object.fd, -1);
@@ -672,25 +359,11 @@ static void test_not_removed(void **state)
 	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
 	/* File systems have two words for a directory that is not empty. */
 	assert_int_equal(store_rig_mkdir(&s->rig, "d"), 0);
-	(void)always(s, CKPT_IO_OP_RMDIR, -EEXIST);
+	(void)scene_always(s, CKPT_IO_OP_RMDIR, -EEXIST);
 	assert_int_equal(store_rig_rmdir(&s->rig, "d"), 0);
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_RMDIR, -ENOTEMPTY);
+	(void)scene_always(s, CKPT_IO_OP_RMDIR, -ENOTEMPTY);
 	assert_int_equal(store_rig_rmdir(&s->rig, "d"), 0);
-}
-
-/* A program without standard input opens its files from 0 on. */
-static void test_descriptor_zero(void **state)
-{
-	int input = dup(STDIN_FILENO);
-
-	(void)close(STDIN_FILENO);
-	for (size_t i = 0; i < COUNT(acts); i++)
-		fail_each(*state, &acts[i], -EIO);
-	if (input >= 0) {
-		assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
-		assert_int_equal(close(input), 0);
-	}
 }
 
 /* The same operation, used for one verb after the other, is each time as new. */
@@ -723,16 +396,16 @@ static void test_a_lease_is_no_lock(void **state)
 	char *text = NULL;
 
 	assert_int_equal(store_rig_put(&s->rig, "f", "x"), 0);
-	(void)always(s, CKPT_IO_OP_OPEN, -EAGAIN);
+	(void)scene_always(s, CKPT_IO_OP_OPEN, -EAGAIN);
 	assert_int_equal(store_rig_get(&s->rig, "f", 10, &text), -EBUSY);
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &lock, NULL), -EBUSY);
 	for (int shared = 0; shared < 2; shared++) {
 		io_fault_clear(&s->fault);
-		(void)always(s, CKPT_IO_OP_OPEN, -EAGAIN);
+		(void)scene_always(s, CKPT_IO_OP_OPEN, -EAGAIN);
 		assert_int_equal(store_rig_lock(&s->rig, "f", shared, &lock), -EBUSY);
 		assert_non_null(strstr(s->rig.err.message, "to lock it"));
 		io_fault_clear(&s->fault);
-		(void)always(s, CKPT_IO_OP_LOCK, -EAGAIN);
+		(void)scene_always(s, CKPT_IO_OP_LOCK, -EAGAIN);
 		assert_int_equal(store_rig_lock(&s->rig, "f", shared, &lock), -EAGAIN);
 	}
 }
@@ -768,7 +441,7 @@ static void test_advice(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		io_fault_clear(&s->fault);
-		(void)always(s, CKPT_IO_OP_OPEN, cases[i].code);
+		(void)scene_always(s, CKPT_IO_OP_OPEN, cases[i].code);
 		assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), cases[i].code);
 		assert_non_null(strstr(s->rig.err.message, cases[i].text));
 		assert_non_null(strstr(s->rig.err.message, "cannot create f in "));
@@ -776,11 +449,11 @@ static void test_advice(void **state)
 		assert_int_equal(s->rig.err.offset, -1);
 	}
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_RENAME, -EOPNOTSUPP);
+	(void)scene_always(s, CKPT_IO_OP_RENAME, -EOPNOTSUPP);
 	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(s->rig.err.message, "without replacing"));
 	io_fault_clear(&s->fault);
-	(void)always(s, CKPT_IO_OP_RENAME, -EPERM);
+	(void)scene_always(s, CKPT_IO_OP_RENAME, -EPERM);
 	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EPERM);
 	assert_non_null(strstr(s->rig.err.message, "seccomp"));
 	io_fault_clear(&s->fault);
@@ -799,8 +472,8 @@ static void test_advice(void **state)
 	assert_int_equal(store_rig_open_file(&s->rig, "f", &object, NULL), -ENOENT);
 	assert_null(strstr(s->rig.err.message, "mounted"));
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
-	(void)always(s, CKPT_IO_OP_WRITE, -EIO);
-	assert_int_equal(store_rig_write(&s->rig, &object, page, PAGE, 0), -EIO);
+	(void)scene_always(s, CKPT_IO_OP_WRITE, -EIO);
+	assert_int_equal(store_rig_write(&s->rig, &object, scene_page, PAGE, 0), -EIO);
 	assert_int_equal(s->rig.err.offset, 0);
 	assert_non_null(strstr(s->rig.err.message, "at offset 0 of f"));
 	assert_int_equal(store_rig_abandon(&s->rig, &object), 0);
@@ -816,7 +489,7 @@ static void test_slow_one(void **state)
 	assert_int_equal(store_rig_create(&s->rig, "f", PAGE, &object), 0);
 	(void)io_fault_add(&s->fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .hold = true});
 	ckpt_store_op_init(&slow, NULL, NULL);
-	ckpt_store_write(s->rig.store, &slow, &object, page, PAGE, 0, -1);
+	ckpt_store_write(s->rig.store, &slow, &object, scene_page, PAGE, 0, -1);
 	assert_int_equal(store_rig_put(&s->rig, "g", "text"), 0);
 	assert_false(slow.done);
 	assert_int_equal(io_tap_release(&s->fault.tap), 1);
@@ -860,14 +533,9 @@ static void test_no_memory(void **state)
 	assert_null(store);
 }
 
-#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-#define QUICK(test) cmocka_unit_test_setup_teardown(test, set_up_quick, tear_down)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		QUICK(test_each_request),
-		QUICK(test_from_then_on),
 		cmocka_unit_test(test_short_writes),
 		SCENE(test_short_small),
 		SCENE(test_no_progress),
@@ -881,7 +549,6 @@ int main(void)
 		SCENE(test_publish_unsynced),
 		SCENE(test_not_replaced),
 		SCENE(test_not_removed),
-		QUICK(test_descriptor_zero),
 		SCENE(test_used_again),
 		SCENE(test_a_lease_is_no_lock),
 		SCENE(test_advice),

@@ -191,6 +191,7 @@ def _snapshot(gathered: Gathered, node: dict[str, Json], pickled: list[str]) -> 
         aliases=gathered.aliases,
         meta=meta,
         common=b"",
+        balance=0,
         apart={},
         alike=[],
         behind=Behind([], []),

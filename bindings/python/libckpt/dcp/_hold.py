@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -24,6 +23,7 @@ from .._load import store_path
 from .._native import lib
 from .._reader import Reader
 from .._table import Group, find_group
+from .._waiting import wait_until
 from ._meeting import Meeting
 
 if TYPE_CHECKING:
@@ -366,16 +366,17 @@ class Hold:
         """Before a save hands its tensors over. Those of one process come one after the other."""
         self._due = time.monotonic() + self.deadline
         with self._turn:
-            while self._is_anothers():
-                if time.monotonic() >= self._due:
-                    raise errors.WaitTimeoutError(
-                        f"step {attempt.step} of {self.config.path} has waited {self.deadline:g} s "
-                        "for another thread to end its save",
-                        code=-errno.ETIMEDOUT,
-                        errno=errno.ETIMEDOUT,
-                        step=attempt.step,
-                    )
-                self._turn.wait(_LOOK_AGAIN)  # a thread may end without a word
+            wait_until(
+                lambda: not self._is_anothers(),
+                self._due,
+                lambda: errors.timed_out(
+                    f"step {attempt.step} of {self.config.path} has waited {self.deadline:g} s for "
+                    "another thread to end its save",
+                    step=attempt.step,
+                ),
+                most=_LOOK_AGAIN,  # a thread may end without a word
+                pause=self._turn.wait,
+            )
             left, self._attempt = self._attempt, attempt
             self._thread = threading.current_thread()
         if left is not None:
