@@ -38,6 +38,7 @@ def main() -> None:
     state = {"tensors": measure.state_of(args)}
     with measure.scratch(args.dir) as folder:
         store = folder / "store"
+        # Saves alone are measured: the rehearsal would read beside fio, and hold a step.
         with Checkpointer(
             store, state=state, keep_last=1, on_error="raise", rehearse=False
         ) as ckpt:

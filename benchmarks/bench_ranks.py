@@ -59,9 +59,7 @@ def save_libckpt(place: Path, count: int, saves: int) -> dict[str, list[float]]:
     model, optimizer = train(count)
     found: dict[str, list[float]] = {"call_s": [], "cpu_s": [], "fence_s": [], "first_s": []}
     state = {"model": model, "optimizer": optimizer}
-    with libckpt.Checkpointer(
-        place / "store", state, keep_last=1, eager=False, rehearse=False
-    ) as ckpt:
+    with libckpt.Checkpointer(place / "store", state, keep_last=1, eager=False) as ckpt:
         ckpt.resume()
         for number in range(saves + 1):
             dist.barrier()

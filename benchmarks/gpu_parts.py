@@ -58,7 +58,10 @@ def copy_time(tensors: list[torch.Tensor], memory: torch.Tensor, device: str) ->
 
 @contextlib.contextmanager
 def opened(folder: Path, state: dict[str, Any], size: int, **options: Any) -> Iterator[Any]:
-    """With staging for all of a save, as who has the memory would give it."""
+    """
+    With staging for all of a save, as who has the memory would give it. Saves alone are measured:
+    the rehearsal of the first would read beside the next.
+    """
     pool = size + max(256 << 20, size // 8)
     with Checkpointer(
         folder / "store",
@@ -166,9 +169,7 @@ def restore(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for tensor in tensors:
             tensor.zero_()
         synchronize(args.device)
-        with Checkpointer(
-            folder / "store", state, on_error="raise", rehearse=False
-        ) as ckpt:
+        with Checkpointer(folder / "store", state, on_error="raise") as ckpt:
             dropped = measure.drop_cache([shard])
             began = time.perf_counter()
             if ckpt.resume() != 1:

@@ -104,7 +104,7 @@ def _libckpt(model: Any, optimizer: Any, folder: Path) -> Saver:
 
     state = {"model": model, "optimizer": optimizer}
     store = folder / "store"
-    ckpt = Checkpointer(store, state=state, keep_last=2, on_error="raise", rehearse=False)
+    ckpt = Checkpointer(store, state=state, keep_last=2, on_error="raise")
     ckpt.resume()
 
     def save(_path: Path, step: int) -> Ending:

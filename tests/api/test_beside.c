@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Saves, restores and verifications at once, in a pool of four slots: nobody waits for a slot that only
- * itself could give back.
+ * itself could give back. And an engine that only reads beside one that saves, in one process.
  */
 #include "api/kit.h"
 
@@ -74,9 +74,40 @@ static void test_beside(void **state)
 	scratch_remove(dir);
 }
 
+/* As the rehearsal of a Checkpointer opens it: before a save begins, or while it runs. */
+static void test_reader(void **state)
+{
+	char *dir = scratch_make();
+	const char *path = scratch_join(dir, "store");
+	struct ckpt_engine *engine = kit_open(path, 0);
+	struct kit_vector vectors[2];
+
+	(void)state;
+	kit_fill(&vectors[0], "w", COUNT, 0);
+	kit_fill(&vectors[1], "w", COUNT, 1);
+	must_work(kit_save(engine, 1, &vectors[1], 1));
+	for (uint64_t step = 2; step < ROUNDS; step++) {
+		bool early = step % 4 < 2;
+		struct ckpt_engine *reader = early ? kit_open(path, CKPT_ENGINE_READ_ONLY) : NULL;
+		struct ckpt_save *save = kit_start(engine, step, 0, &vectors[step % 2], 1);
+
+		if (!early)
+			reader = kit_open(path, CKPT_ENGINE_READ_ONLY);
+		must_work(kit_compare(reader, step - 1, &vectors[(step - 1) % 2], 1));
+		ckpt_engine_close(reader);
+		must_work(kit_wait(save));
+		ckpt_save_free(save);
+	}
+	ckpt_engine_close(engine);
+	kit_clear(&vectors[0]);
+	kit_clear(&vectors[1]);
+	scratch_remove(dir);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_beside), cmocka_unit_test(test_reader)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

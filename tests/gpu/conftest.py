@@ -70,7 +70,7 @@ def opened(store: Path) -> Iterator[Callable[..., libckpt.Checkpointer]]:
     def open_one(state: Any = None, **options: Any) -> libckpt.Checkpointer:
         options.setdefault("pool_bytes", 64 << 20)
         options.setdefault("eager", False)
-        options.setdefault("rehearse", False)
+        options.setdefault("rehearse", False)  # it would hold steps that a test removes
         made.append(libckpt.Checkpointer(options.pop("path", store), state, **options))
         return made[-1]
 

@@ -7,17 +7,14 @@ import contextlib
 import errno
 import fcntl
 import gc
-import logging
 import mmap
 import os
+import shutil
 import struct
 import sys
-import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,85 +25,22 @@ from libckpt._dtypes import item_bytes, torch_numbers
 from libckpt._room import memory_left
 from libckpt._structure import mark
 from libckpt._turn import turn_file
+from rehearsal_rig import (
+    all_is_logged,
+    go_on,
+    held,
+    opens,
+    rehearsing,
+    said_of,
+    turn_taken,
+)
 from test_rehearsal import Forgets, Refuses, everything, generators
 from waiting import finished, until
 
 import libckpt
 from libckpt import _rehearsal, _slices
 
-
-@contextmanager
-def turn_taken(store: Path) -> Iterator[None]:
-    """Somebody else on this node has the turn: nothing is read."""
-    with open(turn_file(str(store)), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-        os.unlink(file.name)
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """The step is opened, and nothing is read of it."""
-    goes_on = threading.Event()
-    read = _slices.Slices.read
-
-    def late(*args: Any) -> None:
-        goes_on.wait()
-        read(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_slices.Slices, "read", late)
-        try:
-            yield
-        finally:
-            goes_on.set()
-
-
-def rehearsing() -> bool:
-    return any(thread.name == "libckpt-rehearsal" for thread in threading.enumerate())
-
-
-def opens(ckpt: libckpt.Checkpointer) -> None:
-    """Returns when the step is open to the rehearsal, which has not been compared."""
-    rehearsal = ckpt._core.rehearsal
-    assert rehearsal is not None
-    ckpt.step(5)
-    attempt = rehearsal._attempt
-    assert attempt is not None
-    until(lambda: attempt.plan is not None, "the step to be opened")
-
-
-def go_on(ckpt: libckpt.Checkpointer) -> list[str]:
-    """Calls step() until the rehearsal is over; the warnings."""
-    rehearsal = ckpt._core.rehearsal
-    assert rehearsal is not None
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-
-        def over() -> bool:
-            ckpt.step(5)
-            return rehearsal.over
-
-        until(over, "the rehearsal to be over")
-    assert all(issubclass(one.category, libckpt.CheckpointWarning) for one in seen)
-    assert all(one.filename == __file__ for one in seen), [one.filename for one in seen]
-    return [str(one.message) for one in seen]
-
-
-def said_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Level and text of what the log has of it."""
-    return [
-        (record.levelname, record.getMessage())
-        for record in caplog.records
-        if record.getMessage().startswith("rehearsal:")
-    ]
-
-
-@pytest.fixture(autouse=True)
-def _all_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    caplog.set_level(logging.INFO, "libckpt")
-    monkeypatch.setattr(_rehearsal, "_RETENTION", 0.0)
-    monkeypatch.setattr(_rehearsal, "memory_left", lambda: 1 << 40)
+pytestmark = pytest.mark.usefixtures(all_is_logged.__name__)
 
 
 def test_the_first_step_is_tried_once(
@@ -204,9 +138,13 @@ def test_files_that_cannot_be_read_are_told(
 def test_what_is_missing_of_a_step_that_is_removed_is_no_finding(
     opened: Any, store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failed: list[str] = []
+
     def fail(*_: Any, **__: Any) -> None:
-        (step_directory(store, 1) / "manifest.json").unlink()
-        raise libckpt.IncompleteError("a shard is missing")
+        if failed:
+            (step_directory(store, 1) / "manifest.json").unlink()
+        failed.append("a shard is missing")
+        raise libckpt.IncompleteError(failed[0])
 
     monkeypatch.setattr(_slices.Reader, "read", fail)
     ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
@@ -403,24 +341,32 @@ def test_what_is_read_while_a_save_begins_is_given_up_and_read_again(
 
 
 def test_nothing_is_held_while_a_save_may_remove_steps(
-    opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_rehearsal, "_RETENTION", 3600.0)
+    goes_on = threading.Event()
+    run = _rehearsal.Rehearsal._run
+
+    def late(*args: Any) -> None:
+        goes_on.wait()
+        run(*args)
+
+    monkeypatch.setattr(_rehearsal.Rehearsal, "_run", late)
     ckpt = opened({"weights": torch.ones(3)}, keep_last=1, rehearse=True)
     ended = ckpt._core.rehearsal._ended
     waits: list[float] = []
     real = ended.wait
 
-    def wait(timeout: float) -> bool:
+    def wait(timeout: float) -> None:
         waits.append(timeout)
-        return bool(real(timeout))
+        real(timeout)
 
     ended.wait = wait
-    with turn_taken(store):
-        ckpt.save(1).wait()
-        ckpt.step(1)
-        attempt = ckpt._core.rehearsal._attempt
-        ckpt.save(2).wait()
+    ckpt.save(1).wait()
+    ckpt.step(1)
+    attempt = ckpt._core.rehearsal._attempt
+    ckpt.save(2).wait()
+    goes_on.set()
     until(lambda: 3600.0 in waits or attempt.read.is_set(), "it to wait for the removal")
     assert attempt.plan is None
     assert not attempt.read.is_set()
@@ -454,21 +400,28 @@ def test_a_removal_that_it_meets_is_no_warning(
 
 
 @pytest.mark.parametrize(
-    "why", ["too many tensors", "of memory are left", "more than 0 steps", "of another run"]
+    "why", ["too many tensors", "of memory are left", "more than 0 steps", "another directory"]
 )
 def test_what_costs_too_much_is_left_out(
-    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
+    opened: Any,
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
 ) -> None:
+    monkeypatch.setattr(_rehearsal, "reading", None)  # it is not even opened
     if "tensors" in why:
         monkeypatch.setattr(_rehearsal, "_TENSORS", 3)
     elif "memory" in why:
         monkeypatch.setattr(_rehearsal, "memory_left", lambda: 1 << 20)
-    elif "run" in why:
-        monkeypatch.setattr(_rehearsal.Engine, "run_id", lambda engine: str(id(engine)))
-    else:
+    elif "steps" in why:
         monkeypatch.setattr(_rehearsal, "_STEPS_OF_STORE", 0)
     ckpt = opened({"many": [torch.ones(3) for _ in range(4)]}, rehearse=True)
     ckpt.save(1).wait()
+    if "directory" in why:  # the same store, to look at
+        shutil.copytree(store, f"{store}-copy")
+        store.rename(f"{store}-away")
+        Path(f"{store}-copy").rename(store)
     assert go_on(ckpt) == []
     ((level, said),) = said_of(caplog)
     assert level == "INFO"
@@ -489,13 +442,13 @@ def test_a_program_may_go_to_another_directory(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     used: list[str] = []
-    steps = _rehearsal.Engine.steps
+    read = _slices.Slices.read
 
-    def note(engine: Any) -> Any:
-        used.append(engine.options.io)
-        return steps(engine)
+    def note(slices: _slices.Slices, *args: Any) -> None:
+        used.append(slices._engine.options.io)
+        read(slices, *args)
 
-    monkeypatch.setattr(_rehearsal.Engine, "steps", note)
+    monkeypatch.setattr(_slices.Slices, "read", note)
     ckpt.save(1).wait()
     assert go_on(ckpt) == []
     assert "the step fits the state" in said_of(caplog)[-1][1]
@@ -508,9 +461,8 @@ def test_a_checkpointer_that_is_collected_on_its_thread_ends(
     over = threading.Event()
     kept: list[Any] = []
 
-    def rest(rehearsal: Any, _took: float) -> None:
-        with rehearsal._ended._cond:  # as in its wait()
-            kept.pop()()
+    def rest(_rehearsal: Any, _took: float) -> None:
+        kept.pop()()
         over.set()
 
     monkeypatch.setattr(_rehearsal.Rehearsal, "_rest", rest)
@@ -528,10 +480,7 @@ def test_a_checkpointer_that_is_collected_on_its_thread_ends(
 def test_it_needs_no_place_for_temporary_files(
     opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> str:
-        raise FileNotFoundError(errno.ENOENT, "no usable temporary directory")
-
-    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
     ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
     ckpt.save(1).wait()
     assert go_on(ckpt) == []
@@ -543,14 +492,14 @@ def test_nothing_is_kept_of_one_that_was_ended_meanwhile(
 ) -> None:
     ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
     rehearsal = ckpt._core.rehearsal
-    plan = _rehearsal._Plan
+    plan = _rehearsal.Plan
 
     def late(*args: Any, **options: Any) -> Any:
         made = plan(*args, **options)
         rehearsal.stop()
         return made
 
-    monkeypatch.setattr(_rehearsal, "_Plan", late)
+    monkeypatch.setattr(_rehearsal, "Plan", late)
     ckpt.save(1).wait()
     ckpt.step(2)
     attempt = rehearsal._attempt
@@ -563,17 +512,36 @@ def test_modules_are_not_called() -> None:
         def named_parameters(self, *_: Any, **__: Any) -> Any:
             raise AssertionError("it is not to be called")
 
-    mark({"model": Own(3, 2)}, 10)
+    mark({"model": Own(3, 2)}, 10, 10)
 
 
-def test_many_tensors_are_read_only(
-    opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("bound", "most", "why"),
+    [
+        ("_TENSORS", 3, "it has more than 3 tensors"),
+        ("_VALUES", 20, "it has more than 20 values"),
+        ("_TENSORS_OF_ALL", 0, "the step has more than 0 tensors"),
+        ("_JSON", 100, "its values are more than"),
+    ],
+)
+def test_many_tensors_and_values_are_read_only(
+    opened: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    bound: str,
+    most: int,
+    why: str,
 ) -> None:
-    monkeypatch.setattr(_rehearsal, "_TENSORS", 3)
-    ckpt = opened({"many": [torch.ones(3)] * 4}, rehearse=True)  # one that is written
+    monkeypatch.setattr(_rehearsal, bound, most)
+    state = {
+        "many": [torch.ones(3)] * 4,  # one that is written
+        "values": {str(n): n for n in range(30)},
+    }
+    ckpt = opened(state, rehearse=True)
     ckpt.save(1).wait()
     assert go_on(ckpt) == []
-    assert "the state was not compared: it has more than 3 tensors" in said_of(caplog)[-1][1]
+    assert f"the state was not compared: {why}" in said_of(caplog)[-1][1]
 
 
 def test_the_bytes_of_an_element_are_those_of_torch() -> None:
@@ -583,7 +551,7 @@ def test_the_bytes_of_an_element_are_those_of_torch() -> None:
 
 def test_it_needs_neither_torch_nor_numpy(store: Path) -> None:
     program = f"""
-import logging, sys, time
+import logging, sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "numpy"):
@@ -594,9 +562,11 @@ libckpt._rehearsal._MEMORY = 0
 logging.basicConfig(level=logging.INFO)
 with libckpt.Checkpointer({str(store)!r}, {{"n": 1, "data": b"x" * 9000}}, rehearse=True) as ckpt:
     ckpt.save(1).wait()
-    while not ckpt._core.rehearsal.over:
-        ckpt.step(2)
-        time.sleep(0.001)
+    ckpt.step(2)
+    attempt = ckpt._core.rehearsal._attempt
+    attempt.read.wait()
+    ckpt.step(3)
+    assert ckpt._core.rehearsal.over
 """
     done = finished([sys.executable, "-W", "error", "-c", program])
     assert done.returncode == 0, done.stderr
@@ -709,14 +679,15 @@ def test_a_worker_that_is_forked_meanwhile_lets_the_turn_be(
     assert go_on(ckpt) == []
 
 
-def test_it_is_off_by_default_and_follows_no_resume(opened: Any, store: Path) -> None:
+def test_it_is_the_default_and_follows_no_resume(opened: Any, store: Path) -> None:
     with libckpt.Checkpointer(store, {"odd": Refuses()}, pool_bytes=1 << 20) as ckpt:
+        ckpt.save(1).wait()
+        assert go_on(ckpt) == []
+    with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=False) as ckpt:
         assert ckpt._core.rehearsal is None
         ckpt.save(1).wait()
         ckpt.step(2)
         assert not rehearsing()
-    with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=False) as ckpt:
-        ckpt.save(1).wait()
     with opened({"odd": Forgets()}, path=f"{store}-2", rehearse=True) as ckpt:
         assert ckpt.resume() == 1  # which has tried it
         ckpt.save(2).wait()

@@ -141,7 +141,7 @@ class Checkpointer:
         object's load_state_dict() is called: libckpt.rehearse() does that. A CheckpointWarning says
         if the step is damaged or resume() would fail; what was not tried is in the log. A state of
         very many tensors is left out. docs/states.md says more. Nothing is tried after a resume()
-        that has found a step.
+        that has found a step. False: nothing is tried.
 
     With many ranks all of them make the Checkpointer, of one store that they share, and each waits
     there for the others; if they make several, then in the same order. A step is committed for all
@@ -208,7 +208,7 @@ class Checkpointer:
         distributed: bool | None = None,
         node_store: bool = False,
         lost_nodes: bool = False,
-        rehearse: bool = False,
+        rehearse: bool = True,
     ) -> None:
         from ._exchange import join, open_all, refuse
 

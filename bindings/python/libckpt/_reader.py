@@ -163,15 +163,20 @@ class Reader:
         self._ptr = None
         return taken
 
-    def json(self, rank: int) -> Json:
-        """What stands beside the tensors of a rank; None if there is nothing."""
+    def raw(self, rank: int) -> Any:
+        """The JSON that stands beside the tensors of a rank, in memory of the library."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
         check(self.engine.work(lib.ckpt_restore_rank_meta, self._ptr, rank, ret_json, ret_length))
-        self.meta_bytes += int(ret_length[0])
-        if not ret_length[0]:
+        return ffi.buffer(ret_json[0], ret_length[0])
+
+    def json(self, rank: int) -> Json:
+        """What that is; None if there is nothing."""
+        found = self.raw(rank)
+        self.meta_bytes += len(found)
+        if not len(found):
             return None
         try:
-            return json.loads(bytes(ffi.buffer(ret_json[0], ret_length[0])))
+            return json.loads(bytes(found))
         except (ValueError, RecursionError) as error:
             raise FormatError(
                 f"step {self.step}: its state is no JSON: {error}", step=self.step

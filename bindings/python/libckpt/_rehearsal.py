@@ -3,22 +3,28 @@
 The rehearsal that a Checkpointer makes by itself: behind the loop, once, of the first step that is
 committed.
 
-A thread opens the step and reads what this rank has written to it, which is verified by its
+A thread opens the step, and reads what this rank has written to it, which is verified by its
 digests. So every byte is read by one rank, and no rank has to ask another one. The comparison with
 the live state is made by the loop's own thread, in a call of the Checkpointer, and only if the
-state is built as it was when it was saved. No object of the user is called.
+state is built as it was when it was saved. No object of the user is called. Ranks take turns to
+read. To compare they take none: they wait for each other in the loop, and so all are held up once,
+and not one after the other.
 
-A failure of the rehearsal itself says nothing of the step: it is in the log, and no warning.
+What is found is looked at a second time before it is told. A failure of the rehearsal itself says
+nothing of the step: it is in the log, and no warning.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import logging
 import os
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _errors as errors
 from ._door import Helper
@@ -26,29 +32,31 @@ from ._engine import Engine, logger
 from ._gpus import CPU
 from ._load import is_unreadable
 from ._native import lib
-from ._restore import _has_special, _Live
+from ._plan import Plan
+from ._reader import Reader
 from ._room import memory_left
-from ._slices import AgainError, Bound, Slices, reading
+from ._slices import AgainError, Bound, Slices, check_generation, reading
 from ._structure import TooManyError, mark
-from ._throwaway import Copier, UntriedError
-from ._trial import Trial, TrialReader
+from ._trial import TrialReader
 from ._turn import turn
-from ._typed import Json, Path
 
 if TYPE_CHECKING:
-    import torch
-
-    from ._reader import Reader
     from ._save import Save
     from ._tensors import Block
 
 #: Bytes that are read at a time.
 _SLICE = 256 << 20
-#: Each tensor takes 0.1 ms of the loop's time when it is compared, and 30 KiB when it is read. So
-#: many of the state are compared, and so many of this rank are read; a step is compared that has so
-#: many of all ranks.
+#: Of so many seconds it reads during one. The loop and its saves have the disk first, and others
+#: may share it.
+_SHARE = 4
+#: Each tensor takes up to 0.1 ms of the loop's time when it is compared, and 30 KiB when it is
+#: read. So many of the state are compared, and so many of this rank are read; a step is compared
+#: that has so many of all ranks.
 _TENSORS = 5_000
 _TENSORS_OF_ALL = 20_000
+#: The same of other values. Those of the step are bytes of JSON.
+_VALUES = 20_000
+_JSON = 1 << 20
 #: Each part that is read looks through the store. One with more steps is left alone.
 _STEPS_OF_STORE = 20
 #: Bytes of memory that must be left. It takes half of that at most.
@@ -59,8 +67,12 @@ _PAUSE = 0.2
 _RETENTION = 2.0
 #: Seconds that the end waits for the thread, which looks ten times a second whether it is to end.
 _END = 2.0
+#: Seconds until what could not be read is read once more.
+_ONCE_MORE = 2.0
 #: So many steps are tried, where they are removed before they are read.
 _STEPS = 3
+#: So many saves in a row it lets pass.
+_SAVES = 20
 #: Parts of the state that the log lists.
 _LISTED = 10
 _CHANGED = "the state is not built as it was when it was saved"
@@ -74,57 +86,70 @@ class _LeftOutError(Exception):
     """It is not read. The text says why, and is no warning."""
 
 
-class _NoCopies(Copier):
-    """Objects in the middle of their run may refuse what new ones take: none is tried."""
+class _Built(NamedTuple):
+    """How the state was built when it was saved."""
+
+    #: None: it is not compared
+    mark: int | None
+    why: str = _CHANGED
+
+    @staticmethod
+    def of(state: dict[str, Any]) -> _Built:
+        """As it is now."""
+        try:
+            return _Built(mark(state, _TENSORS, _VALUES))
+        except TooManyError as error:
+            return _Built(None, str(error))
+
+
+class _End:
+    """
+    Set once, and waited for by one thread. threading.Event has a lock that a signal handler could
+    meet on its own thread, and wait for.
+    """
 
     def __init__(self) -> None:
-        super().__init__(0)
+        self._set = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
-    def copy(self, value: Any, *, listed: bool) -> NoReturn:  # noqa: ARG002
-        raise UntriedError("an object, which only libckpt.rehearse() tries")
+    def is_set(self) -> bool:
+        """Whether it has been."""
+        return self._set
 
+    def set(self) -> None:
+        """Any thread. Waits for nothing."""
+        if not self._set:
+            self._set = True
+            self._open()
 
-class _Plan(Trial):
-    """The comparison alone: nothing is read, and no memory is taken."""
+    def wait(self, timeout: float) -> None:
+        """Waits for it, for so many seconds at most."""
+        if self._gate.acquire(timeout=timeout):
+            self._open()
 
-    def __init__(self, reader: TrialReader, *, allow_pickle: bool) -> None:
-        super().__init__(reader, allow_pickle=allow_pickle, most=0, copier=_NoCopies())
-
-    def _check_copy(self, tag: str, node: dict[str, Json], live: Any, path: Path) -> None:
-        """The copier says why there is none."""
-
-    def _want(self, node: Json, path: Path) -> None:
-        if _has_special(node):
-            _Live._want(self, node, path)
-            return
-        self._decoder.check(node)
-        self._look_at(node)
-
-    def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
-        """It fits, and was looked at when it was saved."""
-
-    def _rng(self) -> Json:
-        """They are looked at as values, and get no memory."""
-        node = super()._rng()
-        self._want(node, (None, "rng"))
-        return {}
+    def _open(self) -> None:
+        # Two may have set it at once.
+        with contextlib.suppress(RuntimeError):
+            self._gate.release()
 
 
 class _Attempt:
     """One step. What the thread has found is there when `read` is set."""
 
-    def __init__(self, save: Save, blocks: list[Block], built: int | None) -> None:
+    def __init__(self, save: Save, blocks: list[Block], built: _Built) -> None:
         self.save = save
         self.step = save.step
         #: what this rank has written
         self.blocks = blocks
-        #: the mark of the state; None: it is not compared
         self.built = built
         self.generation = 0
         self.began = 0.0
         self.thread: threading.Thread | None = None
         #: set by the thread, and taken by the loop
-        self.plan: _Plan | None = None
+        self.plan: Plan | None = None
+        #: the comparison has found something, and is made once more
+        self.doubted = False
         self.read = threading.Event()
         self.nbytes = 0
         #: the step was removed before it was read
@@ -132,25 +157,28 @@ class _Attempt:
         #: something has been said of it that ends it
         self.failed = False
         #: why it was not compared; empty: it was
-        self.uncompared = f"it has more than {_TENSORS} tensors" if built is None else _CHANGED
+        self.uncompared = built.why
         self.untried: list[str] = []
 
 
 class Rehearsal:
     """
     `note` and `look` are called by the thread of the loop, `stop` and `end` by any. `_ended` is
-    made once: who waits on it hears whoever sets it.
+    made once: the thread that waits for it hears whoever sets it.
     """
 
     def __init__(self, engine: Engine, *, allow_pickle: bool) -> None:
         self._engine = engine
         #: the program may go to another directory
         self._path = os.path.abspath(engine.path)
+        self._place = _place_of(self._path)
         self._allow_pickle = allow_pickle
         self._pid = os.getpid()
-        self._ended = threading.Event()
+        self._ended = _End()
         self._attempt: _Attempt | None = None
         self._attempts = 0
+        #: a signal handler may come while a call is in here, and make another one
+        self._busy = False
         #: the save that was started last; None: nobody needs to know
         self._newest: Save | None = None
         #: a save that has ended, and has removed what it removes
@@ -170,11 +198,8 @@ class Rehearsal:
         self._newest = save
         if self._attempt is not None or state is None:
             return
-        built: int | None = None
         try:
-            built = mark(state, _TENSORS)
-        except TooManyError:
-            pass
+            built = _Built.of(state)
         except Exception as error:
             self._say_failed(f"rehearsal: step {save.step} of {self._engine.path}", error)
             self.stop()
@@ -186,12 +211,15 @@ class Rehearsal:
         if os.getpid() != self._pid:
             return
         attempt = self._attempt
-        if attempt is not None and not self.over:
+        if attempt is not None and not self.over and not self._busy:
+            self._busy = True
             try:
                 self._advance(attempt, state)
             except Exception as error:
                 self._judge(attempt, error, compared=True)
                 self.stop()
+            finally:
+                self._busy = False
         self._tell()
 
     def _advance(self, attempt: _Attempt, state: dict[str, Any] | None) -> None:
@@ -203,7 +231,7 @@ class Rehearsal:
         plan, attempt.plan = attempt.plan, None
         if plan is not None and state is not None:
             self._compare(attempt, plan, state)
-        if ended:
+        if ended and attempt.plan is None:
             self._conclude(attempt)
 
     def _begin(self, attempt: _Attempt) -> None:
@@ -223,15 +251,19 @@ class Rehearsal:
             attempt.thread = None
             raise
 
-    def _compare(self, attempt: _Attempt, plan: _Plan, state: dict[str, Any]) -> None:
+    def _compare(self, attempt: _Attempt, plan: Plan, state: dict[str, Any]) -> None:
         if not _is_built_so(state, attempt.built):
             return
         try:
             plan.compare(state)
         except Exception:
-            # Another thread of the program may have changed it meanwhile.
-            if _is_built_so(state, attempt.built):
+            # Another thread of the program may have changed it meanwhile, and back.
+            if not _is_built_so(state, attempt.built):
+                return
+            if attempt.doubted:
                 raise
+            attempt.doubted = True
+            attempt.plan = plan.again()
             return
         attempt.uncompared, attempt.untried = "", plan.untried
 
@@ -300,11 +332,12 @@ class Rehearsal:
         self._found.append(message)
 
     def _say_failed(self, where: str, error: Exception) -> None:
-        logger.warning(
+        logger.log(
+            logging.DEBUG if self.over else logging.WARNING,  # nobody needs it any more
             "%s was not tried. The rehearsal itself failed, which says nothing of the step: %s: %s",
             where,
             type(error).__name__,
-            error,
+            str(error),  # a handler may keep what it is given, and an exception keeps the buffer
         )
 
     def _tell(self) -> None:
@@ -352,72 +385,89 @@ class Rehearsal:
             logger.info("%s was not read to its end: it is not needed any more", where)
         except _LeftOutError as error:
             attempt.failed = True
-            logger.info("%s was not read: %s", where, error)
+            logger.info("%s was not read: %s", where, str(error))
         except AgainError:
             attempt.failed = True
             logger.info("%s was not read to its end: saves came between too often", where)
+        except errors.StepNotFoundError as error:
+            attempt.removed = True
+            logger.info("%s was removed before it had been read: %s", where, str(error))
         except Exception as error:
-            if self._is_removed(attempt, error):
-                attempt.removed = True
-                logger.info("%s was removed before it had been read: %s", where, error)
-            else:
-                self._judge(attempt, error, compared=False)
+            self._judge(attempt, error, compared=False)
         finally:
             if self.over:  # nobody takes it any more
                 attempt.plan = None
             attempt.read.set()
 
-    def _is_removed(self, attempt: _Attempt, error: Exception) -> bool:
-        """What is missing or cannot be read is no finding where the whole step is gone."""
-        if isinstance(error, errors.StepNotFoundError):
-            return True
-        if not _is_finding(error):
-            return False
-        name = f"g{attempt.generation:06d}/step-{attempt.step:010d}/manifest.json"
-        try:
-            os.stat(os.path.join(self._path, name))
-        except FileNotFoundError:
-            return True
-        except OSError:
-            pass
-        return False
-
     def _try(self, attempt: _Attempt, blocks: list[Block]) -> None:
         self._heed()
         if sum(len(block.names) for block in blocks) > _TENSORS:
             raise _LeftOutError(f"too many tensors: this rank has saved more than {_TENSORS}")
+        if attempt.built.mark is not None:
+            self._give_way()
+            # All ranks of a node do so at once. Staging memory that is not registered is not taken.
+            with self._reading("threads") as engine:
+                self._surely(attempt, engine, lambda: self._open(attempt, engine))
         # Neither memory is taken nor a step kept from removal while others have the turn.
         with turn(self._path, self._wait):
             self._give_way()
-            if memory_left() < _MEMORY:
-                raise _LeftOutError(f"less than {_MEMORY >> 20} MiB of memory are left")
-            rank, world, io = self._engine.rank, self._engine.world, self._engine.options.io
-            with reading(self._path, rank, world, io=io, hushed=True) as engine:
-                self._check_store(engine)
-                self._open(attempt, engine)
-                slices = Slices(engine, attempt.step, _SLICE, self._tick, self._rest)
+            with self._reading(self._engine.options.io) as engine:
+                slices = Slices(
+                    engine, attempt.step, _SLICE,
+                    stop=self._tick,
+                    rest=self._rest,
+                    surely=lambda call: self._surely(attempt, engine, call),
+                    generation=attempt.generation,
+                )  # fmt: skip
                 slices.read(self._written(blocks))
                 attempt.nbytes = slices.nbytes
 
-    def _check_store(self, engine: Engine) -> None:
-        if engine.run_id() != self._engine.run_id():
-            raise _LeftOutError(f"{self._path} holds the store of another run now")
-        self._heed()
-        if len(engine.steps()) > _STEPS_OF_STORE:
+    @contextlib.contextmanager
+    def _reading(self, io: str) -> Iterator[Engine]:
+        """An engine of its own. Nothing is asked of that of the loop, which may be closed."""
+        if memory_left() < _MEMORY:
+            raise _LeftOutError(f"less than {_MEMORY >> 20} MiB of memory are left")
+        if _place_of(self._path) != self._place:
+            raise _LeftOutError(f"{self._path} is another directory now, or none")
+        if _has_more_steps(self._path, _STEPS_OF_STORE):
             raise _LeftOutError(f"the store has more than {_STEPS_OF_STORE} steps")
         self._heed()
+        rank, world = self._engine.rank, self._engine.world
+        with reading(self._path, rank, world, io=io, hushed=True) as engine:
+            self._heed()
+            yield engine
+
+    def _surely(self, attempt: _Attempt, engine: Engine, call: Callable[[], object]) -> None:
+        """
+        Calls what reads, and once more if it cannot: file systems over a network fail now and then.
+        """
+        try:
+            call()
+        except errors.CheckpointError as error:
+            if not _is_finding(error):
+                raise
+            logger.info("%s is read once more: %s", self._where(attempt), str(error))
+        else:
+            return
+        self._ended.wait(_ONCE_MORE)
+        self._heed()
+        try:
+            call()
+        except errors.CheckpointError as error:
+            if _is_finding(error):
+                _check_there(attempt, engine)
+            raise
 
     def _open(self, attempt: _Attempt, engine: Engine) -> None:
         """Finds what is to be compared."""
         with TrialReader(engine, attempt.step) as reader:
-            if reader.generation != attempt.generation:
-                raise errors.StepNotFoundError(
-                    f"step {attempt.step} is now of generation {reader.generation}"
-                )
-            if attempt.built is not None and _count(reader) > _TENSORS_OF_ALL:
+            check_generation(reader, attempt.generation)
+            if _count(reader) > _TENSORS_OF_ALL:
                 attempt.uncompared = f"the step has more than {_TENSORS_OF_ALL} tensors"
-            elif attempt.built is not None:
-                attempt.plan = _Plan(reader, allow_pickle=self._allow_pickle)
+            elif len(reader.raw(engine.rank)) > _JSON:
+                attempt.uncompared = f"its values are more than {_JSON >> 20} MiB of JSON"
+            else:
+                attempt.plan = Plan(reader, allow_pickle=self._allow_pickle)
 
     def _written(self, blocks: list[Block]) -> list[Bound]:
         """The boxes that this rank has written, as what is to be read."""
@@ -431,10 +481,8 @@ class Rehearsal:
         return bounds
 
     def _rest(self, took: float) -> None:
-        """
-        Before each slice; the last one took so long. The loop and its saves have the disk first.
-        """
-        self._ended.wait(took)
+        """Before each slice; the last one took so long."""
+        self._ended.wait((_SHARE - 1) * took)
         self._heed()
         self._give_way()
 
@@ -443,13 +491,17 @@ class Rehearsal:
         Waits while a save runs and may then remove steps. One that is open here stays until the
         next save, and the disk may have no room for it.
         """
+        passed = 0
         while (save := self._newest) is not None and save is not self._calm:
-            if _has_ended(save):
-                self._ended.wait(_RETENTION)
-                self._calm = save
-                self._heed()
-            else:
+            if not _has_ended(save):
                 self._wait()
+                continue
+            passed += 1
+            if passed > _SAVES:
+                raise AgainError
+            self._ended.wait(_RETENTION)
+            self._calm = save
+            self._heed()
         self._heed()
 
     def _tick(self) -> None:
@@ -458,6 +510,17 @@ class Rehearsal:
         save = self._newest
         if save is not None and save is not self._calm:
             raise AgainError
+
+
+def _check_there(attempt: _Attempt, engine: Engine) -> None:
+    """What is missing or cannot be read is no finding where the whole step is gone: raises that."""
+    try:
+        with Reader(engine, attempt.step) as reader:
+            check_generation(reader, attempt.generation)
+    except errors.StepNotFoundError:
+        raise
+    except errors.CheckpointError:
+        pass  # it has been told
 
 
 def _is_finding(error: Exception) -> bool:
@@ -476,8 +539,33 @@ def _count(reader: Reader) -> int:
     return int(reader.engine.ask(lib.ckpt_restore_count, reader._ptr))
 
 
-def _is_built_so(state: dict[str, Any], built: int | None) -> bool:
+def _is_built_so(state: dict[str, Any], built: _Built) -> bool:
+    return built.mark is not None and _Built.of(state).mark == built.mark
+
+
+def _place_of(path: str) -> tuple[int, int] | None:
+    """Which directory it is; None: that is not known."""
     try:
-        return mark(state, _TENSORS) == built
-    except TooManyError:
-        return False
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _has_more_steps(path: str, most: int) -> bool:
+    """
+    True if there are more directories in those of a store: its steps, and what is left of some. To
+    know more of them, much of each would have to be read.
+    """
+    found = 0
+    with os.scandir(path) as outer:
+        for folder in outer:
+            if not folder.is_dir(follow_symlinks=False):
+                continue
+            # One that is removed meanwhile has none.
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as inner:
+                for entry in inner:
+                    found += entry.is_dir(follow_symlinks=False)
+                    if found > most:
+                        return True
+    return False

@@ -7,6 +7,7 @@ which holds as much as fits, and is used again for what follows.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import mmap
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ._dtypes import item_bytes
 from ._engine import Engine, Options
+from ._errors import StepNotFoundError
 from ._native import ffi
 from ._reader import Reader
 from ._tensors import Described
@@ -49,6 +51,12 @@ def reading(
         yield engine
     finally:
         engine.close()
+
+
+def check_generation(reader: Reader, generation: int) -> None:
+    """Raises if the step of that number is another one by now."""
+    if reader.generation != generation:
+        raise StepNotFoundError(f"step {reader.step} is now of generation {reader.generation}")
 
 
 class Bound(NamedTuple):
@@ -123,7 +131,8 @@ class Slices:
     """
     Reads what is bound, `most` bytes at a time. `stop` is called now and then while it is read, and
     `rest` before each time, with the seconds that the last one took. Both may raise; AgainError
-    comes out only if the same part was given up too often.
+    comes out only if the same part was given up too often. `surely` is given what
+    reads a part, and may call it more than once.
     """
 
     def __init__(
@@ -131,14 +140,20 @@ class Slices:
         engine: Engine,
         step: int,
         most: int,
+        *,
         stop: Callable[[], object] | None = None,
         rest: Callable[[float], object] | None = None,
+        surely: Callable[[Callable[[], object]], object] | None = None,
+        generation: int | None = None,
     ) -> None:
         self._engine = engine
         self._step = step
         self._most = most
         self._stop = stop
         self._rest = rest
+        self._surely = surely
+        #: the step is one of it; None: of any
+        self._generation = generation
         #: bytes that have been read
         self.nbytes = 0
 
@@ -173,7 +188,10 @@ class Slices:
                 self._rest(took)
             began = time.perf_counter()
             try:
-                self._read_round(pieces, base)
+                if self._surely is None:
+                    self._read_round(pieces, base)
+                else:
+                    self._surely(functools.partial(self._read_round, pieces, base))
             except AgainError:
                 tries += 1
                 if tries == _TRIES:
@@ -183,6 +201,8 @@ class Slices:
 
     def _read_round(self, pieces: list[Piece], base: int) -> None:
         with Reader(self._engine, self._step) as reader:
+            if self._generation is not None:
+                check_generation(reader, self._generation)
             for piece in pieces:
                 if self._stop is not None:
                     self._stop()

@@ -6,12 +6,13 @@ in one process, are equal if it was built in the same way both times.
 
 from __future__ import annotations
 
+import collections
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ._into import is_tensor
 from ._modules import walk
-from ._specials import is_module, is_optimizer, is_stateful
+from ._specials import is_module, is_optimizer
 from ._typed import NESTING_MAX
 
 if TYPE_CHECKING:
@@ -19,56 +20,103 @@ if TYPE_CHECKING:
 
 #: A value of these may become any other one of them. None of them is a tensor in a step.
 _PLAIN = {bool, complex, float, int, str, type(None)}
+#: What is derived of these may do anything when it is asked for what it holds.
+_DICTS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter}
+_LISTS = {list, tuple}
+#: So many plain values of a list, which are not looked at one by one, count as one value.
+_AT_ONCE = 32
 
 
 class TooManyError(Exception):
-    """There are more tensors than are looked at."""
+    """There is more than is looked at. The text says of what."""
 
 
-def mark(state: dict[str, Any], most: int) -> int:
+def mark(state: dict[str, Any], tensors: int, values: int) -> int:
     """
-    How the state is built. Raises TooManyError if it has more than `most` tensors. Calls nothing of
-    the user's objects.
+    How the state is built. Raises TooManyError if it has more than so many tensors, or other
+    values. Calls no method of the user's objects, and reads no tensor.
     """
-    found = _Marks(most)
+    found = _Marks(tensors, values)
     return hash(tuple((key, found.of(value)) for key, value in state.items()))
 
 
+def is_torchs(value: Any) -> bool:
+    """True for a tensor of torch's own class, which calls nobody's code when it is looked at."""
+    return is_tensor(value) and type(value).__module__.partition(".")[0] == "torch"
+
+
+def is_open(value: Any) -> bool:
+    """False for what only its own code knows, which is not called."""
+    kind = type(value)
+    return (
+        kind in _DICTS
+        or kind in _LISTS
+        or kind in _PLAIN
+        or kind is bytes
+        or is_torchs(value)
+        or is_module(value)
+        or is_optimizer(value)
+        or is_array(value)
+    )
+
+
+def is_array(value: Any) -> bool:
+    """True for an array of NumPy, and of no class that is derived of it."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
 class _Marks:
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, tensors: int, values: int) -> None:
+        self._most = {"tensors": tensors, "values": values}
+        self._left = dict(self._most)
+        #: where the elements of tensors begin, numbered
+        self._homes: dict[int, int] = {}
 
     def of(self, value: Any, depth: int = 0) -> int:
         """0 for what is plain, also in containers."""
+        self._count("values")
         kind = type(value)
         if kind in _PLAIN or depth > NESTING_MAX:
             return 0
         if is_tensor(value):
             return self._tensor(value)
-        if isinstance(value, dict):
+        if kind in _DICTS:
             return self._items(kind, value.items(), depth)
-        if isinstance(value, (list, tuple)):
+        if kind in _LISTS:
             return self._list(value, depth)
         if is_module(value):
             return self._module(value)
         if is_optimizer(value):
             return self._optimizer(value)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(value, numpy.ndarray):
-            self._take()
+        if is_array(value):
+            self._count("tensors")
             return hash((kind, str(value.dtype), value.shape))
-        return hash((kind, is_stateful(value)))
+        return hash(kind)
 
-    def _take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise TooManyError
+    def _count(self, what: str, many: int = 1) -> None:
+        self._left[what] -= many
+        if self._left[what] < 0:
+            raise TooManyError(f"it has more than {self._most[what]} {what}")
 
     def _tensor(self, value: Any) -> int:
-        self._take()
-        local = getattr(value, "_local_tensor", None)
-        here = None if local is None else (tuple(local.shape), str(value.placements))
-        return hash((type(value), value.dtype, tuple(value.shape), value.device, here))
+        self._count("tensors")
+        if not is_torchs(value):
+            return hash(type(value))
+        try:
+            local = getattr(value, "_local_tensor", None)
+            placed = None if local is None else (self._lies(local), str(value.placements))
+            lies = self._lies(value) if local is None else tuple(value.shape)
+            return hash((type(value), value.dtype, value.device, lies, placed))
+        except RuntimeError:  # it has no memory, or no shape yet
+            return hash(type(value))
+
+    def _lies(self, value: Any) -> Any:
+        """Its shape, how its elements lie, and which other tensors begin where it does."""
+        if not is_torchs(value):
+            return type(value)
+        home = self._homes.setdefault(value.data_ptr(), len(self._homes))
+        return tuple(value.shape), value.stride(), home
 
     def _items(self, kind: type, items: Any, depth: int) -> int:
         # Plain values may come and go.
@@ -77,6 +125,7 @@ class _Marks:
         return hash((kind, found)) if found else 0
 
     def _list(self, value: Any, depth: int) -> int:
+        self._count("values", len(value) // _AT_ONCE)
         if set(map(type, value)) <= _PLAIN:
             return 0
         marks = tuple(self.of(item, depth + 1) for item in value)

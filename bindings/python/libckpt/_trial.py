@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 
 class TrialReader(Reader):
-    """Notes what would be read, and where to. It is read by Slices."""
+    """
+    Notes what would be read, and where to. It is read by Slices. What it was asked for once it says
+    again when it has been closed.
+    """
 
     def __init__(self, engine: Engine, step: int) -> None:
         super().__init__(engine, step)
@@ -50,12 +53,26 @@ class TrialReader(Reader):
         #: what is read to memory of its own
         self.fresh: list[Bound] = []
         self._lends = False
+        self._said: dict[int, Json] = {}
+        self._tensors: dict[str, Stored] | None = None
         #: of each rank, the node in whose store its files are
         self._nodes = [super(TrialReader, self).away(rank) for rank in range(self.world)]
 
     def away(self, rank: int) -> str | None:
-        """As Reader has it; also when it has been closed."""
+        """As Reader has it."""
         return self._nodes[rank]
+
+    def json(self, rank: int) -> Json:
+        """As Reader has it."""
+        if rank not in self._said:
+            self._said[rank] = super().json(rank)
+        return self._said[rank]
+
+    def tensors(self) -> dict[str, Stored]:
+        """As Reader has it."""
+        if self._tensors is None:
+            self._tensors = super().tensors()
+        return dict(self._tensors)
 
     def __enter__(self) -> TrialReader:
         return self

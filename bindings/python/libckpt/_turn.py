@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a node that do something one after the other."""
+"""Processes of a node, and threads of a process, that do something one after the other."""
 
 from __future__ import annotations
 
@@ -7,26 +7,52 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 
 from ._engine import logger
 
+#: Held by the thread of this process that has the turn, of whatever store.
+_of_process = [threading.Lock()]
+
+
+def _renew() -> None:
+    _of_process[0] = threading.Lock()
+
+
+# The thread that has it is not in the child.
+os.register_at_fork(after_in_child=_renew)
+
 
 def turn_file(path: str) -> str:
     """The file that is locked by whoever has the turn, of those that use a store at `path`."""
-    import tempfile
-
     real = os.path.realpath(path).encode("utf-8", "surrogateescape")
     name = hashlib.sha256(real).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), f"libckpt-{os.getuid()}-{name}.turn")
+    # Not tempfile.gettempdir(): a child that is forked while a thread is in there could never call
+    # it.
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    return os.path.join(folder, f"libckpt-{os.getuid()}-{name}.turn")
 
 
 @contextlib.contextmanager
 def turn(path: str, wait: Callable[[], object]) -> Iterator[None]:
     """
-    Waits for the turn, and has it. `wait` is called while another process has it: it waits a
-    little, and may raise. Where the file cannot be made, nobody is waited for.
+    Waits for the turn, and has it: one thread of a process, whatever the store, and one process of
+    those that use the store at `path`. `wait` is called while another one has it: it waits a
+    little, and may raise. Where the file cannot be made, no process is waited for.
     """
+    lock = _of_process[0]
+    while not lock.acquire(blocking=False):
+        wait()
+    try:
+        with _turn_of_store(path, wait):
+            yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _turn_of_store(path: str, wait: Callable[[], object]) -> Iterator[None]:
     pid = os.getpid()
     name = ""
     held: int | None = None
