@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
+#include "base/utf8.h"
 #include "engine/save_state.h"
 #include "format/sealed.h"
 
@@ -144,20 +145,31 @@ static int code_of(const struct ckpt_outcome *outcome)
 	}
 }
 
-/* What differs has names on the ranks that hold it. */
-static int take_difference(struct ckpt_save *save, const struct ckpt_outcome *outcome)
+/* The reason of an outcome. What differs has names on the ranks that hold it: the first of them, or NULL. */
+static const char *word_difference(
+	const struct ckpt_save *save, const struct ckpt_outcome *outcome, char *out, size_t size)
 {
 	struct ckpt_alike_finding found;
 	char tensors[320];
-	char reason[1024];
 
+	(void)snprintf(out, size, "%s", outcome->verdict.reason);
 	if (!ckpt_save_explain_alike(save, outcome->clue, &found))
-		return ckpt_save_aborted(save, CKPT_EREPLICA, outcome->verdict.reason);
+		return NULL;
 	ckpt_alike_word_tensors(&found, tensors, sizeof(tensors));
-	(void)snprintf(reason, sizeof(reason), "%s; by the names of rank %u: %s",
-		outcome->verdict.reason, save->core->config.rank, tensors);
+	(void)snprintf(out, size, "%s; by the names of rank %u: %s", outcome->verdict.reason,
+		save->core->config.rank, tensors);
+	ckpt_utf8_line(out);
+	return found.names[0];
+}
+
+static int take_difference(struct ckpt_save *save, const struct ckpt_outcome *outcome)
+{
+	char reason[1024];
+	const char *name = word_difference(save, outcome, reason, sizeof(reason));
+
 	(void)ckpt_save_aborted(save, CKPT_EREPLICA, reason);
-	(void)snprintf(save->work.tensor, sizeof(save->work.tensor), "%s", found.names[0]);
+	if (name)
+		(void)snprintf(save->work.tensor, sizeof(save->work.tensor), "%s", name);
 	return CKPT_EREPLICA;
 }
 
@@ -259,8 +271,7 @@ int ckpt_save_take_outcome(struct ckpt_task *task)
 		return give_up(task, take_failure(save, &outcome));
 	save->ranks->answered = true;
 	save->ranks->outcome = outcome;
-	(void)snprintf(
-		save->ranks->differ, sizeof(save->ranks->differ), "%.250s", outcome.verdict.reason);
+	(void)word_difference(save, &outcome, save->ranks->differ, sizeof(save->ranks->differ));
 	if (apart)
 		return ckpt_task_continue(task, ckpt_save_receive_body);
 	save->committed = true;

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,19 @@ def save_others(place: Path) -> list[str]:
     return said
 
 
+def warn_others(place: Path) -> list[str]:
+    """One rank of the second stage counts otherwise, which only warns: the warnings."""
+    state = build("walked", 1)
+    train(state)
+    if dist.get_rank() == 3:
+        step_of(state).add_(1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with libckpt.Checkpointer(place, state, pool_bytes=1 << 20, replicas="warn") as ckpt:
+            ckpt.save(1).wait()
+    return [str(w.message) for w in caught if w.category is libckpt.CheckpointWarning]
+
+
 def test_ranks_of_a_stage_must_have_the_same(tmp_path: Path) -> None:
     found = together(4, tmp_path, save_others, tmp_path)
     for rank, (one, three, more) in enumerate(found):
@@ -230,6 +244,11 @@ def test_ranks_of_a_stage_must_have_the_same(tmp_path: Path) -> None:
         names = f"by the names of rank {rank}: 'optimizer/state/layer1.down.bias/step'"
         assert (names in three) == (rank > 1)
         assert more.startswith("ReplicaMismatchError: ")
+    for rank, said in enumerate(together(4, tmp_path, warn_others, tmp_path / "warn")):
+        (text,) = said
+        assert "rank 3 and rank 2 hold different bytes of about 1 tensor" in text
+        names = f"by the names of rank {rank}: 'optimizer/state/layer1.down.bias/step'"
+        assert (names in text) == (rank > 1)
     for case in ("1", "3", "more"):
         with pytest.raises(libckpt.StepNotFoundError):
             libckpt.load(tmp_path / case)
