@@ -67,6 +67,7 @@ enum ckpt_device_kind {
 };
 
 #define CKPT_TENSOR_EAGER ...
+#define CKPT_TENSOR_SHARED ...
 
 struct ckpt_stream {
 	uint32_t size;

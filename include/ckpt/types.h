@@ -95,6 +95,14 @@ struct ckpt_stream {
 #define CKPT_TENSOR_EAGER 1u
 
 /*
+ * Other ranks may write the same box of this tensor, and are to write the same bytes: ranks that hold copies of each
+ * other and do not share out who writes what. Rank 0 compares such boxes before a step is committed. A tensor that is
+ * smaller than a chunk (1 MiB) shares a digest with the tensors beside it. With this flag it also gets one of its own, so
+ * that it can be compared whatever lies beside it. That makes the index 44 bytes longer.
+ */
+#define CKPT_TENSOR_SHARED 2u
+
+/*
  * A tensor that a save is to hold. Everything it points to but `data` is copied by the call that it
  * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED. On a
  * GPU that is a matter of the order of its work, see ckpt_save_set_streams(). When a save fails before it was STAGED, and

@@ -248,7 +248,9 @@ static void say_not_compared(const struct ckpt_save *save, const struct ckpt_rep
 		"same on them is not found out: %s. Readers are given what one of them wrote. If "
 		"it is each rank's "
 		"own, or of its stage of a pipeline, give it a name of its own; if it is the same, "
-		"put it on one mesh of all these ranks, so that one of them writes it",
+		"put it on one mesh of all these ranks, so that one of them writes it, or (in C) "
+		"mark "
+		"it CKPT_TENSOR_SHARED",
 		(unsigned long long)save->step, words);
 }
 

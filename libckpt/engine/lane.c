@@ -48,6 +48,25 @@ static void try_release(struct ckpt_save *save, size_t block)
 	free_lane(lane);
 }
 
+/* Of the tensors in a chunk that have digests of their own, and that small ones share. */
+static void digest_tensors(const struct ckpt_lane *lane, const struct ckpt_chunk *chunk)
+{
+	const struct ckpt_plan *plan = lane->save->plan;
+	const struct ckpt_layout *layout = plan->layout;
+	const struct ckpt_entry *last = layout->entries + layout->entry_count;
+	const struct ckpt_entry *e = ckpt_layout_at(layout, chunk->offset);
+
+	for (; e && e < last && e->offset < chunk->offset + chunk->length; e++) {
+		if (!e->own)
+			continue;
+		struct ckpt_pieces p = ckpt_blocks_pieces(e->offset, e->nbytes,
+			plan->blocks[lane->block].span.offset, plan->block_bytes,
+			lane->before ? lane->before->slot->data : NULL, lane->slot->data);
+		layout->digests[e->own - 1] =
+			ckpt_digest_of_two(p.head, p.head_length, p.tail, p.tail_length);
+	}
+}
+
 static void digest_work(struct ckpt_job *job)
 {
 	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, digest);
@@ -60,6 +79,8 @@ static void digest_work(struct ckpt_job *job)
 			span->offset, plan->block_bytes,
 			lane->before ? lane->before->slot->data : NULL, lane->slot->data);
 		chunk->digest = ckpt_digest_of_two(p.head, p.head_length, p.tail, p.tail_length);
+		if (plan->layout->digest_count > 0)
+			digest_tensors(lane, chunk);
 	}
 }
 

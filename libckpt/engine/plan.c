@@ -24,7 +24,7 @@ static uint64_t fingerprint(const struct ckpt_tensor *tensors, size_t count,
 
 	for (size_t i = 0; i < count; i++) {
 		const struct ckpt_tensor *t = &tensors[i];
-		uint32_t kind[2] = {t->dtype, t->ndim};
+		uint32_t kind[3] = {t->dtype, t->ndim, t->flags & CKPT_TENSOR_SHARED};
 		hash = mix(hash, kind, sizeof(kind));
 		hash = mix(hash, t->shape, t->ndim * sizeof(*t->shape));
 		if (t->global_shape)
@@ -50,7 +50,7 @@ static uint64_t mix_layout(uint64_t hash, const struct ckpt_layout *l)
 	hash = mix(hash, &l->entry_count, sizeof(l->entry_count));
 	for (size_t i = 0; i < l->entry_count; i++) {
 		const struct ckpt_entry *e = &l->entries[i];
-		uint32_t kind[2] = {e->dtype, e->ndim};
+		uint32_t kind[3] = {e->dtype, e->ndim, e->own > 0};
 
 		hash = mix(hash, kind, sizeof(kind));
 		hash = mix_dims(hash, e->shape, e->ndim);
@@ -101,7 +101,8 @@ bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tens
 		const struct ckpt_entry *e = &layout->entries[i];
 		const struct ckpt_tensor *t = &tensors[e->source];
 		if (e->dtype != t->dtype || e->ndim != t->ndim || strcmp(e->name, t->name) != 0 ||
-			!same_box(e, t))
+			!same_box(e, t) ||
+			(e->own > 0) != ckpt_layout_has_own(layout, t, e->nbytes))
 			return false;
 	}
 	for (size_t i = 0; i < alias_count; i++) {

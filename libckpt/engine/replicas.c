@@ -12,27 +12,25 @@
 /* So that keys of tensors, of what a chunk holds and of digests are different ones. */
 enum seed { TENSOR = 1, CONTENT, BYTES, NAMES, VOLUME, UNKNOWN };
 
-/* What has digests of its own: a tensor, or a chunk of small ones. */
+/*
+ * What has a digest: a tensor, or a chunk of small ones. Where tensors of a chunk have digests of their own, the program
+ * has marked what others write, and its other tensors are not compared.
+ */
 struct unit {
 	const struct ckpt_entry *first;
 	const struct ckpt_entry *end;
-	size_t tensors; /* that are not empty */
+	size_t tensors; /* that are not empty, and have no digest of their own, or are it */
 	bool small;
+	bool own;   /* one tensor of a chunk, by its own digest */
+	bool mixed; /* a chunk that is not compared */
+	uint64_t chunk_bytes;
 	uint64_t key;
 	uint64_t value;
 };
 
-/* Of what it is, whatever its bytes are. */
-static uint64_t key_of(const struct ckpt_entry *e, uint64_t seed)
+static bool is_about(const struct unit *u, const struct ckpt_entry *e)
 {
-	static const int64_t zero[CKPT_NDIM_MAX];
-	size_t dims = e->ndim * sizeof(*zero);
-	uint64_t hash = ckpt_hash64(e->name, strlen(e->name), seed << 32 | e->dtype);
-
-	if (dims == 0)
-		return hash;
-	hash = ckpt_hash64(e->global_start ? e->global_start : zero, dims, hash);
-	return ckpt_hash64(e->shape, dims, hash);
+	return e->nbytes > 0 && (u->own || !e->own);
 }
 
 static uint64_t join(uint64_t hash, uint64_t more)
@@ -40,35 +38,104 @@ static uint64_t join(uint64_t hash, uint64_t more)
 	return ckpt_hash64(&more, sizeof(more), hash);
 }
 
-static uint64_t join_digest(uint64_t hash, const struct ckpt_chunk *chunk)
+/*
+ * Of a name, for one of the uses of enum seed. Joined to the hash, and not the seed of it: of short names that differ in
+ * a few bits the hashes by seeds that differ in these are the same.
+ */
+static uint64_t key_of_name(const char *name, uint64_t use)
 {
-	return ckpt_hash64(chunk->digest.bytes, sizeof(chunk->digest.bytes), hash);
+	return join(ckpt_hash64(name, strlen(name), 0), use);
 }
 
-/* From an entry that is not empty. */
-static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_entry *first)
+/* Of what it is, whatever its bytes are. */
+static uint64_t key_of(const struct ckpt_entry *e, uint64_t seed)
 {
-	const struct ckpt_chunk *chunk =
-		&layout->chunks[ckpt_layout_chunk_at(layout, first->offset)];
-	const struct ckpt_entry *last = layout->entries + layout->entry_count;
-	struct unit u = {.first = first, .end = first + 1, .tensors = 1, .value = BYTES};
+	static const int64_t zero[CKPT_NDIM_MAX];
+	size_t dims = e->ndim * sizeof(*zero);
+	uint64_t hash = key_of_name(e->name, seed << 32 | e->dtype);
 
-	u.small = first->nbytes < layout->chunk_bytes;
-	u.key = join(key_of(first, CONTENT), layout->chunk_bytes);
-	if (!u.small) {
-		/* It has chunks of its own, cut from its beginning. */
-		for (uint64_t done = 0; done < first->nbytes; done += chunk++->length)
-			u.value = join_digest(u.value, chunk);
-		return u;
-	}
-	for (; u.end < last && u.end->offset < chunk->offset + chunk->length; u.end++) {
-		if (u.end->nbytes == 0)
+	if (dims == 0)
+		return hash;
+	hash = ckpt_hash64(e->global_start ? e->global_start : zero, dims, hash);
+	return ckpt_hash64(e->shape, dims, hash);
+}
+
+static uint64_t join_digest(uint64_t hash, const struct ckpt_digest *digest)
+{
+	return ckpt_hash64(digest->bytes, sizeof(digest->bytes), hash);
+}
+
+static const struct ckpt_chunk *chunk_of(
+	const struct ckpt_layout *layout, const struct ckpt_entry *e)
+{
+	return &layout->chunks[ckpt_layout_chunk_at(layout, e->offset)];
+}
+
+/* Of a tensor by itself. */
+static uint64_t key_alone(const struct ckpt_entry *e, uint64_t chunk_bytes)
+{
+	return join(key_of(e, CONTENT), chunk_bytes);
+}
+
+/* All of the chunk that a tensor is in. */
+static void take_chunk(const struct ckpt_layout *layout, struct unit *u)
+{
+	const struct ckpt_chunk *chunk = chunk_of(layout, u->first);
+	const struct ckpt_entry *last = layout->entries + layout->entry_count;
+
+	u->first = ckpt_layout_at(layout, chunk->offset);
+	u->key = key_alone(u->first, layout->chunk_bytes);
+	u->tensors = 0;
+	for (u->end = u->first; u->end < last; u->end++) {
+		const struct ckpt_entry *e = u->end;
+
+		if (e->offset >= chunk->offset + chunk->length)
+			break;
+		if (e->nbytes == 0)
 			continue;
-		u.key = join(u.key, key_of(u.end, CONTENT));
-		u.tensors++;
+		if (e != u->first)
+			u->key = join(u->key, key_of(e, CONTENT));
+		u->mixed = u->mixed || e->own;
+		u->tensors += !e->own;
 	}
-	u.value = join_digest(u.value, chunk);
+	u->value = join_digest(u->value, &chunk->digest);
+}
+
+/* Of an entry that is not empty. A tensor that is alone in a chunk is as one that has a digest of its own. */
+static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_entry *e)
+{
+	struct unit u = {.first = e,
+		.end = e + 1,
+		.tensors = 1,
+		.chunk_bytes = layout->chunk_bytes,
+		.value = BYTES};
+
+	u.own = e->own > 0;
+	u.small = e->nbytes < layout->chunk_bytes;
+	u.key = key_alone(e, layout->chunk_bytes);
+	if (u.own) {
+		u.value = join_digest(u.value, &layout->digests[e->own - 1]);
+	} else if (u.small) {
+		take_chunk(layout, &u);
+	} else {
+		/* It has chunks of its own, cut from its beginning. */
+		const struct ckpt_chunk *chunk = chunk_of(layout, e);
+
+		for (uint64_t done = 0; done < e->nbytes; done += chunk++->length)
+			u.value = join_digest(u.value, &chunk->digest);
+	}
 	return u;
+}
+
+/* Of what is compared at this entry. A chunk is at its first one. False: nothing is. */
+static bool take_unit(
+	const struct ckpt_layout *layout, const struct ckpt_entry *e, struct unit *ret_unit)
+{
+	if (e->nbytes == 0 || (!e->own && e->nbytes < layout->chunk_bytes &&
+				      chunk_of(layout, e)->offset != e->offset))
+		return false;
+	*ret_unit = unit_of(layout, e);
+	return !ret_unit->mixed;
 }
 
 /* The place of a key: free, or its own. */
@@ -169,12 +236,12 @@ static void name_first(struct ckpt_replicas *r, const struct unit *u)
 
 static uint64_t names_of(const struct unit *u)
 {
-	uint64_t key = NAMES;
+	uint64_t key = 0;
 
 	for (const struct ckpt_entry *e = u->first; e < u->end; e++)
 		if (e->nbytes > 0)
 			key = ckpt_hash64(e->name, strlen(e->name), key);
-	return key;
+	return join(key, NAMES);
 }
 
 static bool same_node(const struct ckpt_replicas *r, uint32_t one, uint32_t two)
@@ -230,7 +297,7 @@ static void take_same(struct ckpt_replicas *r, struct ckpt_replicas_box *box, ui
 
 static void take_unknown(struct ckpt_replicas *r, uint32_t one, uint32_t two, const char *name)
 {
-	if (!is_news(r, ckpt_hash64(name, strlen(name), UNKNOWN)) || r->unknown++ > 0)
+	if (!is_news(r, key_of_name(name, UNKNOWN)) || r->unknown++ > 0)
 		return;
 	copy_name(r->unknown_name, name);
 	r->unknown_ranks[0] = one;
@@ -252,7 +319,7 @@ static uint64_t elements_of(const int64_t *shape, uint32_t ndim)
  */
 static void add_volume(struct ckpt_replicas *r, uint32_t rank, const struct ckpt_entry *e)
 {
-	uint64_t key = ckpt_hash64(e->name, strlen(e->name), VOLUME);
+	uint64_t key = key_of_name(e->name, VOLUME);
 	uint64_t whole = elements_of(e->global_shape ? e->global_shape : e->shape, e->ndim);
 	struct ckpt_replicas_box *box = find(r, key);
 
@@ -265,20 +332,25 @@ static void add_volume(struct ckpt_replicas *r, uint32_t rank, const struct ckpt
 		take_unknown(r, box->rank, rank, e->name);
 }
 
-/* Of a chunk that nobody had: which of its tensors other ranks have beside other ones. */
+/*
+ * Of a unit that nobody had: which of its tensors other ranks have, beside other ones and without digests of their own, or
+ * with one where this has none. A tensor by itself is known by its unit.
+ */
 static void add_small(struct ckpt_replicas *r, uint32_t rank, const struct unit *u)
 {
 	for (const struct ckpt_entry *e = u->first; e < u->end; e++) {
-		if (e->nbytes == 0)
+		if (!is_about(u, e))
 			continue;
-		uint64_t key = key_of(e, TENSOR);
-		struct ckpt_replicas_box *box = find(r, key);
+		const uint64_t alone = key_alone(e, u->chunk_bytes);
+		const struct ckpt_replicas_box *other = find(r, alone);
+		struct ckpt_replicas_box *box = find(r, key_of(e, TENSOR));
 
-		if (box->count > 0) {
-			take_unknown(r, box->rank, rank, e->name);
+		if (box->count > 0 || (alone != u->key && other->count > 0)) {
+			take_unknown(r, box->count > 0 ? box->rank : other->rank, rank, e->name);
 			continue;
 		}
-		put(r, box, key, u->key, rank);
+		if (alone != u->key)
+			put(r, box, key_of(e, TENSOR), 0, rank);
 		add_volume(r, rank, e);
 	}
 }
@@ -290,6 +362,11 @@ static void add_unit(struct ckpt_replicas *r, uint32_t rank, const struct unit *
 
 	if (r->room == 0)
 		return;
+	if (u->mixed) {
+		if (fits)
+			add_small(r, rank, u);
+		return;
+	}
 	struct ckpt_replicas_box *box = find(r, u->key);
 	if (box->count > 0) {
 		hold(r, box->rank, rank);
@@ -311,46 +388,41 @@ static void add_unit(struct ckpt_replicas *r, uint32_t rank, const struct unit *
 void ckpt_replicas_add(
 	struct ckpt_replicas *replicas, uint32_t rank, const struct ckpt_layout *layout)
 {
-	const struct ckpt_entry *e = layout->entries;
+	const struct ckpt_entry *last = layout->entries + layout->entry_count;
+	uint64_t done = 0; /* where the chunk ends that was added last */
 
-	while (e < layout->entries + layout->entry_count) {
-		if (e->nbytes == 0) {
-			e++;
+	for (const struct ckpt_entry *e = layout->entries; e < last; e++) {
+		if (e->nbytes == 0 || (!e->own && e->offset < done))
 			continue;
-		}
 		const struct unit u = unit_of(layout, e);
 		add_unit(replicas, rank, &u);
-		e = u.end;
+		if (!u.own)
+			done = u.end[-1].offset + u.end[-1].nbytes;
 	}
-}
-
-/* Whether a unit begins with it. */
-static bool leads(const struct ckpt_layout *layout, const struct ckpt_entry *e)
-{
-	return e->nbytes >= layout->chunk_bytes ||
-	       layout->chunks[ckpt_layout_chunk_at(layout, e->offset)].offset == e->offset;
 }
 
 /* Parts that are the same box, in the order of ranks. `named`: a box of this tensor was found to differ. */
 static bool compare_run(struct ckpt_replicas *r, const struct ckpt_part *parts, size_t count,
 	const struct ckpt_index *const *indexes, bool named)
 {
-	const struct ckpt_part *first = &parts[0];
-	const struct ckpt_layout *layout = indexes[first->rank]->layout;
+	const struct ckpt_part *first = parts;
+	const struct ckpt_part *end = parts + count;
+	struct unit one;
 
-	if (first->entry->nbytes == 0 || !leads(layout, first->entry))
+	while (first < end && !take_unit(indexes[first->rank]->layout, first->entry, &one))
+		first++;
+	if (first == end)
 		return named;
-	const struct unit one = unit_of(layout, first->entry);
 	struct ckpt_replicas_box box = {.key = one.key,
 		.value = one.value,
 		.rank = first->rank,
 		.last = first->rank,
 		.count = 1};
-	for (const struct ckpt_part *p = first + 1; p < parts + count; p++) {
-		layout = indexes[p->rank]->layout;
-		if (!leads(layout, p->entry))
+	for (const struct ckpt_part *p = first + 1; p < end; p++) {
+		struct unit u;
+
+		if (!take_unit(indexes[p->rank]->layout, p->entry, &u))
 			continue;
-		const struct unit u = unit_of(layout, p->entry);
 		if (u.key != one.key)
 			continue;
 		if (u.value == one.value) {

@@ -3,9 +3,10 @@
  * Ranks that write the same box of a tensor should write the same bytes of it. The digests in their indexes show
  * whether they do. Indexes are added one after the other, and none is kept. No shard is read. Pure.
  *
- * A tensor smaller than a chunk has no digest of its own: its chunk has one, and is compared with that of another rank
- * which has the same tensors in it. Two ranks that have such a tensor, each beside other tensors, cannot be compared. Nor
- * can boxes that overlap and are not the same.
+ * A tensor smaller than a chunk has a digest of its own where its rank was told that others may write it
+ * (CKPT_TENSOR_SHARED). Else its chunk has one, and is compared with that of another rank which has the same tensors in
+ * it, unless any of these has a digest of its own. Two ranks that have such a tensor, each beside other tensors, cannot be
+ * compared. Nor can boxes that overlap and are not the same.
  */
 #ifndef CKPT_ENGINE_REPLICAS_H
 #define CKPT_ENGINE_REPLICAS_H
@@ -24,7 +25,7 @@
 /* What is known of a box or of a chunk. */
 struct ckpt_replicas_box {
 	uint64_t key;   /* hash of what it is */
-	uint64_t value; /* hash of its bytes; of a small tensor: the key of its chunk */
+	uint64_t value; /* hash of its bytes; elements of all parts of a tensor */
 	uint32_t rank;  /* the first that has it */
 	uint32_t last;  /* the last so far that has it with these bytes */
 	uint32_t count; /* ranks that have it with these bytes; 0: this one is free */

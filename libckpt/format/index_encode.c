@@ -13,7 +13,18 @@
 #include "format/json_put.h"
 #include "format/manifest.h"
 
-static void put_tensor(struct ckpt_buf *out, const struct ckpt_entry *e)
+static void put_digest(struct ckpt_buf *out, const struct ckpt_digest *digest)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	ckpt_digest_hex(digest, hex);
+	ckpt_buf_puts(out, ",\"digest\":\"");
+	ckpt_buf_puts(out, hex);
+	ckpt_buf_put(out, "\"", 1);
+}
+
+static void put_tensor(
+	struct ckpt_buf *out, const struct ckpt_layout *layout, const struct ckpt_entry *e)
 {
 	CKPT_ASSERT(e->global_shape || !e->global_start);
 	ckpt_buf_puts(out, "{\"name\":");
@@ -32,6 +43,8 @@ static void put_tensor(struct ckpt_buf *out, const struct ckpt_entry *e)
 		ckpt_buf_puts(out, ",\"global_start\":");
 		ckpt_put_dims(out, e->global_start, e->ndim);
 	}
+	if (e->own)
+		put_digest(out, &layout->digests[e->own - 1]);
 	ckpt_buf_put(out, "}", 1);
 }
 
@@ -41,7 +54,7 @@ void ckpt_index_put_tensors(struct ckpt_buf *out, const struct ckpt_layout *layo
 	for (size_t i = 0; i < layout->entry_count; i++) {
 		if (i > 0)
 			ckpt_buf_put(out, ",", 1);
-		put_tensor(out, &layout->entries[i]);
+		put_tensor(out, layout, &layout->entries[i]);
 	}
 	ckpt_buf_puts(out, "],\"aliases\":[");
 	for (size_t i = 0; i < layout->alias_count; i++) {

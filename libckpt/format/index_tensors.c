@@ -14,7 +14,7 @@
 #include "base/json_reader.h"
 #include "format/dtype.h"
 
-enum member { NAME, DTYPE, SHAPE, OFFSET, GLOBAL_SHAPE, GLOBAL_START };
+enum member { NAME, DTYPE, SHAPE, OFFSET, GLOBAL_SHAPE, GLOBAL_START, DIGEST };
 
 static const char *const members[] = {
 	[NAME] = "name",
@@ -23,6 +23,7 @@ static const char *const members[] = {
 	[OFFSET] = "offset",
 	[GLOBAL_SHAPE] = "global_shape",
 	[GLOBAL_START] = "global_start",
+	[DIGEST] = "digest",
 	NULL,
 };
 
@@ -41,6 +42,9 @@ struct draft {
 	struct dims shape;
 	struct dims global_shape;
 	struct dims global_start;
+	char hex[CKPT_DIGEST_HEX];
+	struct ckpt_digest digest;
+	bool own; /* the digest is kept */
 	uint64_t offset;
 	uint64_t nbytes;
 	uint32_t type;
@@ -55,6 +59,7 @@ struct loader {
 	size_t aliases;
 	size_t texts; /* bytes */
 	size_t dims;
+	size_t digests;
 	uint64_t offset; /* where the next tensor must begin */
 	struct draft draft;
 };
@@ -91,6 +96,8 @@ static void read_draft(struct ckpt_reader *r, struct draft *d)
 			read_dims(r, &d->global_shape);
 		else if (member == GLOBAL_START)
 			read_dims(r, &d->global_start);
+		else if (member == DIGEST)
+			(void)ckpt_reader_text(r, d->hex, sizeof(d->hex), NULL);
 		else
 			(void)ckpt_reader_skip(r);
 	}
@@ -121,6 +128,19 @@ static bool check_global(struct ckpt_reader *r, const struct draft *d)
 	return true;
 }
 
+/* One of a tensor that shares no chunk is of no use. */
+static bool check_digest(struct loader *l, struct draft *d)
+{
+	if (!HAS(d->seen, DIGEST))
+		return true;
+	if (!ckpt_digest_parse(d->hex, &d->digest))
+		return ckpt_reader_fail(l->r,
+			"the digest of tensor '%.100s' is not 32 lower-case hexadecimal digits",
+			d->name);
+	d->own = d->nbytes > 0 && d->nbytes < l->layout->chunk_bytes;
+	return true;
+}
+
 static bool check_draft(struct loader *l, struct draft *d)
 {
 	const uint32_t needed = 1U << NAME | 1U << DTYPE | 1U << SHAPE | 1U << OFFSET;
@@ -148,7 +168,7 @@ static bool check_draft(struct loader *l, struct draft *d)
 			d->name, d->offset, l->offset);
 	if (d->nbytes > l->layout->bytes - l->offset)
 		return ckpt_reader_fail(r, "tensor '%.100s' reaches out of the shard", d->name);
-	return check_global(r, d);
+	return check_digest(l, d) && check_global(r, d);
 }
 
 static char *keep_text(struct loader *l, const char *text, size_t length)
@@ -183,6 +203,10 @@ static void keep_tensor(struct loader *l, const struct draft *d)
 		e->global_shape = keep_dims(l, &d->global_shape);
 	if (HAS(d->seen, GLOBAL_START))
 		e->global_start = keep_dims(l, &d->global_start);
+	if (d->own) {
+		l->layout->digests[l->digests++] = d->digest;
+		e->own = (uint32_t)l->digests;
+	}
 	if (l->entries > 0 && ckpt_layout_order(e - 1, e) >= 0)
 		(void)ckpt_reader_fail(l->r,
 			"tensor '%.100s' is out of order: by element size, descending, then by "
@@ -208,10 +232,12 @@ static void read_tensor(struct loader *l)
 		return;
 	if (full(l))
 		return;
-	if (l->keep)
+	if (l->keep) {
 		keep_tensor(l, d);
-	else
+	} else {
 		l->dims += (size_t)d->shape.count + d->global_shape.count + d->global_start.count;
+		l->digests += d->own;
+	}
 	l->entries++;
 	l->texts += d->name_length + 1;
 	l->offset += d->nbytes;
@@ -322,7 +348,9 @@ int ckpt_index_read_tensors(struct ckpt_layout *layout, const char *text, size_t
 	layout->aliases = ckpt_alloc_array(first.aliases, sizeof(*layout->aliases));
 	layout->texts = ckpt_alloc_array(first.texts, 1);
 	layout->dims = ckpt_alloc_array(first.dims, sizeof(*layout->dims));
-	if (!layout->entries || !layout->aliases || !layout->texts || !layout->dims)
+	layout->digests = ckpt_alloc_array(first.digests, sizeof(*layout->digests));
+	if (!layout->entries || !layout->aliases || !layout->texts || !layout->dims ||
+		!layout->digests)
 		return ckpt_fail(err, -ENOMEM, "out of memory for the %zu tensors of %s",
 			first.entries, file);
 	ckpt_reader_init(&r, text, length, base, file, err);
@@ -331,8 +359,10 @@ int ckpt_index_read_tensors(struct ckpt_layout *layout, const char *text, size_t
 	if (rc < 0)
 		return rc;
 	CKPT_ASSERT(second.entries == first.entries && second.aliases == first.aliases);
-	CKPT_ASSERT(second.texts == first.texts && second.dims == first.dims);
+	CKPT_ASSERT(second.texts == first.texts && second.dims == first.dims &&
+		    second.digests == first.digests);
 	layout->entry_count = second.entries;
 	layout->alias_count = second.aliases;
+	layout->digest_count = second.digests;
 	return check_names(layout, file, err);
 }

@@ -23,6 +23,7 @@ void ckpt_layout_free(struct ckpt_layout *layout)
 	ckpt_free(layout->entries);
 	ckpt_free(layout->aliases);
 	ckpt_free(layout->chunks);
+	ckpt_free(layout->digests);
 	ckpt_free(layout->texts);
 	ckpt_free(layout->dims);
 	ckpt_free(layout);

@@ -35,6 +35,7 @@ struct ckpt_entry {
 	uint64_t offset;       /* of the first byte, in the shard */
 	uint64_t nbytes;
 	uint32_t source; /* number under which the caller gave it to ckpt_layout_build() */
+	uint32_t own;    /* 1 + the place of its own digest in `digests`; 0: it has none */
 };
 
 struct ckpt_alias {
@@ -59,13 +60,15 @@ struct ckpt_layout {
 	size_t alias_count;
 	struct ckpt_chunk *chunks; /* without holes from 0 to `bytes` */
 	size_t chunk_count;
+	struct ckpt_digest *digests; /* of single tensors that share a chunk, see `own` */
+	size_t digest_count;
 	char *texts;   /* memory that all names and targets point into */
 	int64_t *dims; /* the same for shapes and starts */
 };
 
 /*
- * Lays out `count` tensors (name, dtype, ndim, shape and global shape and start of each are read) and
- * `alias_count` aliases. chunk_bytes is at most CKPT_CHUNK_BYTES_MAX. Digests are zero. A box that is
+ * Lays out `count` tensors (name, dtype, ndim, shape, global shape and start of each are read, and CKPT_TENSOR_SHARED of
+ * its flags) and `alias_count` aliases. chunk_bytes is at most CKPT_CHUNK_BYTES_MAX. Digests are zero. A box that is
  * the whole is none, and a start at zero is none. Errors: -EINVAL (names the tensor: unknown dtype,
  * negative or overflowing shape, box that is not within its whole, name empty, too long, not UTF-8, or
  * "__metadata__"; an alias of what is no tensor), -EEXIST (two with one name), -E2BIG, -ENOMEM.
@@ -79,6 +82,13 @@ void ckpt_layout_free(struct ckpt_layout *layout);
 
 /* The entry of that name or alias; NULL if there is none. O(log n). */
 const struct ckpt_entry *ckpt_layout_find(const struct ckpt_layout *layout, const char *name);
+
+/* Whether a tensor of so many bytes has a digest of its own. A larger one has chunks of its own. */
+static inline bool ckpt_layout_has_own(
+	const struct ckpt_layout *layout, const struct ckpt_tensor *tensor, uint64_t nbytes)
+{
+	return (tensor->flags & CKPT_TENSOR_SHARED) && nbytes > 0 && nbytes < layout->chunk_bytes;
+}
 
 /* The last entry that begins at or before byte `offset` and is not empty; NULL in the header. */
 const struct ckpt_entry *ckpt_layout_at(const struct ckpt_layout *layout, uint64_t offset);

@@ -203,6 +203,19 @@ static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
 	qsort(layout->aliases, layout->alias_count, sizeof(*layout->aliases), by_name);
 }
 
+/* Room for the digests of single tensors, numbered in the order of the shard. */
+static int make_digests(struct ckpt_layout *layout, const struct ckpt_tensor *tensors)
+{
+	for (size_t i = 0; i < layout->entry_count; i++) {
+		struct ckpt_entry *e = &layout->entries[i];
+
+		if (ckpt_layout_has_own(layout, &tensors[e->source], e->nbytes))
+			e->own = (uint32_t)++layout->digest_count;
+	}
+	layout->digests = ckpt_alloc_array(layout->digest_count, sizeof(*layout->digests));
+	return layout->digests ? 0 : -ENOMEM;
+}
+
 static int check_names(const struct ckpt_layout *layout, struct ckpt_error *err)
 {
 	const char *twice = ckpt_layout_twice(layout);
@@ -271,6 +284,10 @@ int ckpt_layout_build(const struct ckpt_tensor *tensors, size_t count,
 		goto fail;
 	}
 	fill(layout, tensors, aliases);
+	if (make_digests(layout, tensors) < 0) {
+		r = ckpt_fail(err, -ENOMEM, "out of memory for the layout of %zu tensors", count);
+		goto fail;
+	}
 	r = check_names(layout, err);
 	if (r == 0)
 		r = place(layout, err);

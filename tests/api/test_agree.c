@@ -293,6 +293,51 @@ static void test_not_to_be_compared(void **state)
 	}
 }
 
+/* The same, and each has said that the others may write it. */
+static void save_shared(struct job *job, uint64_t step, int codes[WORLD])
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		struct kit_vector own;
+		char name[] = "a0";
+		name[1] = (char)('0' + rank);
+		kit_fill(&own, name, 5, rank);
+		struct ckpt_tensor tensors[2] = {kit_tensor(&own), kit_tensor(&job->vectors[rank])};
+
+		tensors[1].flags = CKPT_TENSOR_SHARED;
+		ckpt_save_free(job->saves[rank]);
+		must_work(ckpt_save_begin(job->ranks[rank], step, NULL, &job->saves[rank]));
+		must_work(ckpt_save_add(job->saves[rank], tensors, 2));
+		must_work(ckpt_save_start(job->saves[rank]));
+		must_work(ckpt_save_wait(job->saves[rank], CKPT_LEVEL_STAGED, TIMEOUT_MS));
+		kit_clear(&own);
+	}
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		codes[rank] = kit_wait(job->saves[rank]);
+}
+
+static void test_compared_by_their_own_digests(void **state)
+{
+	struct job *job = *state;
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+	int codes[WORLD];
+
+	for (uint64_t step = 1; step <= 4; step++) {
+		job->vectors[1].data[7] += step == 3 ? 1 : step == 4 ? -1 : 0;
+		save_shared(job, step, codes);
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			assert_int_equal(codes[rank], step == 3 ? CKPT_EREPLICA : 0);
+			if (step == 3)
+				check_says(job, rank,
+					"rank 1 of the 3 ranks that hold it holds other bytes of "
+					"'w' than the rest, and each of them saves its own under "
+					"that name (they were alike at step 2");
+		}
+	}
+	check_latest(job, 4);
+	must_work(ckpt_engine_stats(job->ranks[0], &stats));
+	assert_int_equal(stats.unproved, 0);
+}
+
 /* What rank `rank` says to have in common with the others. */
 static void begin_with(struct job *job, uint32_t rank, uint64_t step, const char *common)
 {
@@ -375,6 +420,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_other_bytes_tolerated, set_up_tolerant, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_to_be_compared, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_compared_by_their_own_digests, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_in_common, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_balance, set_up, tear_down),
 	};

@@ -27,6 +27,21 @@ static void check_text(const json_t *object, const char *key, const char *text)
 	FUZZ_CHECK(found && strcmp(found, text) == 0);
 }
 
+/* A tensor has a digest of its own where the file has one. */
+static void check_digest(
+	const json_t *text, const struct ckpt_layout *l, const struct ckpt_entry *e)
+{
+	char hex[CKPT_DIGEST_HEX];
+
+	bool shares = e->nbytes > 0 && e->nbytes < l->chunk_bytes;
+
+	FUZZ_CHECK((text && shares) == (e->own > 0) && e->own <= l->digest_count);
+	if (e->own == 0)
+		return;
+	ckpt_digest_hex(&l->digests[e->own - 1], hex);
+	FUZZ_CHECK(strcmp(json_string_value(text), hex) == 0);
+}
+
 /* What was read of the JSON is what jansson reads in it, if it does: it refuses more numbers. */
 static void check_json(const struct ckpt_layout *l, const char *text, size_t size)
 {
@@ -49,6 +64,7 @@ static void check_json(const struct ckpt_layout *l, const char *text, size_t siz
 		check_dims(json_object_get(tensor, "global_start"), e->global_start, e->ndim);
 		FUZZ_CHECK(json_integer_value(json_object_get(tensor, "offset")) ==
 			   (json_int_t)e->offset);
+		check_digest(json_object_get(tensor, "digest"), l, e);
 	}
 	for (size_t i = 0; i < l->alias_count; i++) {
 		check_text(json_array_get(aliases, i), "name", l->aliases[i].name);

@@ -160,7 +160,7 @@ static const char *const known_texts[] = {"format", "kind", "run_id", "scope", "
 	"code", "store", "claim", "manifest", "quarantine", "verdict", "shared", "tensors",
 	"aliases", "name", "target", "dtype", "shape", "offset", "global_shape", "global_start",
 	"data_offsets", "__metadata__", "U8", "BF16", "F32", "F64", "C128", "C32", "BOOL", "I8",
-	"F8_E4M3FNUZ"};
+	"F8_E4M3FNUZ", "digest"};
 
 #define PICK(list, dice) (list)[dice_below((dice), sizeof(list) / sizeof((list)[0]))]
 

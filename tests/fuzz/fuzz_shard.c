@@ -205,7 +205,7 @@ static bool same_entry(const struct ckpt_entry *a, const struct ckpt_entry *b)
 	       same_dims(a->shape, b->shape, a->ndim) &&
 	       same_dims(a->global_shape, b->global_shape, a->ndim) &&
 	       same_dims(a->global_start, b->global_start, a->ndim) && a->offset == b->offset &&
-	       a->nbytes == b->nbytes;
+	       a->nbytes == b->nbytes && a->own == b->own;
 }
 
 bool fuzz_same_index(const struct ckpt_index *one, const struct ckpt_index *other)
@@ -217,7 +217,8 @@ bool fuzz_same_index(const struct ckpt_index *one, const struct ckpt_index *othe
 		(one->meta && memcmp(one->meta, other->meta, one->meta_bytes) != 0) ||
 		a->bytes != b->bytes || a->header_bytes != b->header_bytes ||
 		a->chunk_bytes != b->chunk_bytes || a->entry_count != b->entry_count ||
-		a->alias_count != b->alias_count || a->chunk_count != b->chunk_count)
+		a->alias_count != b->alias_count || a->chunk_count != b->chunk_count ||
+		a->digest_count != b->digest_count)
 		return false;
 	for (size_t i = 0; i < a->entry_count; i++) {
 		if (!same_entry(&a->entries[i], &b->entries[i]))
@@ -232,6 +233,10 @@ bool fuzz_same_index(const struct ckpt_index *one, const struct ckpt_index *othe
 		if (a->chunks[i].offset != b->chunks[i].offset ||
 			a->chunks[i].length != b->chunks[i].length ||
 			!ckpt_digest_equal(&a->chunks[i].digest, &b->chunks[i].digest))
+			return false;
+	}
+	for (size_t i = 0; i < a->digest_count; i++) {
+		if (!ckpt_digest_equal(&a->digests[i], &b->digests[i]))
 			return false;
 	}
 	return true;

@@ -506,6 +506,16 @@ def bad_parts(ten):
         "empty-box-of-much",
         index(tensors_json([tensor("a", "U8", [0, 5], 4096, global_shape=[2**40, 5])]), [0]),
     )
+    for name, size, text in (
+        ("digest", 10, DIGEST),
+        ("digest-of-nothing", 0, DIGEST),
+        ("digest-of-31", 10, DIGEST[1:]),
+        ("digest-upper-case", 10, DIGEST.upper()),
+    ):
+        yield (
+            f"tensor-{name}",
+            index(tensors_json([{**tensor("a", "U8", [size], 4096), "digest": text}]), [size]),
+        )
     for name, meta in (
         ("meta-nested-32", nested(32)),
         ("meta-nested-33", nested(33)),

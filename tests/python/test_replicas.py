@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import struct
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -13,11 +15,18 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import step_directory
 from node_rig import TOOLS
 from ranks import together
+from stock_digest import digest
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import libckpt
@@ -282,25 +291,35 @@ def save_three(store: Path, mesh: Any, how: str) -> dict[int, str]:
 
 
 def save_beside(store: Path, mesh: Any) -> None:
-    """Small tensors, each beside one of its rank's own: no digest is of them alone."""
+    """Small tensors, each beside one of its rank's own. They have digests of their own."""
     state = {"b": stages(mesh, 1)["b"], "own": libckpt.PerRank(torch.ones(3))}
     with libckpt.Checkpointer(store, state) as ckpt:
         for step in (1, 2):
             ckpt.save(step).wait()
 
 
-def save_adamw(store: Path, mesh: Any) -> None:
-    """Its `step` tensors are plain: they are dealt out, and lie beside small DTensors."""
-    local = torch.ones(6)
-    module = torch.nn.ParameterList(
-        DTensor.from_local(local.clone(), mesh, [Shard(0)], run_check=False) for _ in range(8)
-    )
-    optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
-    for parameter in module.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    with libckpt.Checkpointer(store, {"model": module, "optimizer": optimizer}) as ckpt:
-        ckpt.save(1)
+def save_overlapping(store: Path, mesh: Any) -> None:
+    """One stage has halves of it, the other one all: no digest is of what both hold."""
+    mine = torch.arange(6.0) + 10 * (dist.get_rank() % 2)
+    whole = torch.cat([torch.arange(6.0), torch.arange(6.0) + 10])
+    halves = dist.get_rank() < 2
+    local, placement = (mine, Shard(0)) if halves else (whole, Replicate())
+    state = {"b": DTensor.from_local(local, mesh, [placement], run_check=False)}
+    with libckpt.Checkpointer(store, state) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step).wait()
+
+
+def save_statistics(store: Path, mesh: Any) -> None:
+    """Those of batches are of each group's own, in a chunk without a name of its rank."""
+    torch.manual_seed(1)
+    layers: list[torch.nn.Module] = [torch.nn.Linear(256, 256) for _ in range(10)]
+    model = torch.nn.Sequential(*layers[:5], torch.nn.BatchNorm1d(256), *layers[5:])
+    fully_shard(model, mesh=mesh)
+    model[5].running_mean += dist.get_rank()
+    with libckpt.Checkpointer(store, {"model": model}) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step).wait()
 
 
 def save_stages(place: Path) -> list[Any]:
@@ -308,9 +327,10 @@ def save_stages(place: Path) -> list[Any]:
     checked = warned(functools.partial(save_three, place / "check", mesh, "check"))
     tolerated = warned(functools.partial(save_three, place / "warn", mesh, "warn"))
     beside = warned(functools.partial(save_beside, place / "beside", mesh))
-    adamw = warned(functools.partial(save_adamw, place / "adamw", mesh))
+    overlapping = warned(functools.partial(save_overlapping, place / "overlapping", mesh))
+    batches = warned(functools.partial(save_statistics, place / "batches", mesh))
     with libckpt.Checkpointer(place / "warn", stages(mesh, 7), replicas="warn") as ckpt:
-        return [checked, tolerated, beside, adamw, warned(ckpt.resume)]
+        return [checked, tolerated, beside, overlapping, batches, warned(ckpt.resume)]
 
 
 def test_equal_names_on_disjoint_meshes_are_one_tensor_or_refused(
@@ -318,9 +338,9 @@ def test_equal_names_on_disjoint_meshes_are_one_tensor_or_refused(
 ) -> None:
     """Whoever resumes would get one stage's on both."""
     store.mkdir()
-    text = "rank 2 and rank 0 hold different bytes of 'large'"
+    text = "rank 2 and rank 0 hold different bytes of 'b', and ranks differ in 'large'"
     found_by_all = together(4, tmp_path, save_stages, store)
-    for rank, (checked, tolerated, beside, adamw, again) in enumerate(found_by_all):
+    for rank, (checked, tolerated, beside, *others, again) in enumerate(found_by_all):
         said, warnings_of_check = checked
         assert said[1] == "saved"
         for step in (2, 3):
@@ -334,11 +354,12 @@ def test_equal_names_on_disjoint_meshes_are_one_tensor_or_refused(
             "step 3 is saved",
         ]
         assert all(text in words for words in found)
+        assert beside[1] == []
         # What cannot be compared is said once, to a program that reads no log.
-        for (_, found), names in ((beside, "'b' of ranks 0 and 2"), (adamw, " more tensors")):
+        for (_, found), name in zip(others, ("b", "5.num_batches_tracked"), strict=True):
             assert len(found) == (rank == 0)
             assert all("several ranks save the same part" in words for words in found)
-            assert all(names in words for words in found)
+            assert all(f"'{name}' of ranks 0 and " in words for words in found)
         resumed, found = again
         assert resumed == 3
         assert len(found) == 1
@@ -350,6 +371,115 @@ def test_equal_names_on_disjoint_meshes_are_one_tensor_or_refused(
     assert "step 1: was committed though" not in verified.stdout
     for step in (2, 3):
         assert f"step {step}: was committed though {text}" in verified.stdout
+
+
+class Parallel(torch.nn.Module):
+    """Two layers that tensor parallelism cuts, and a norm that it leaves plain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(6, 8)
+        self.down = torch.nn.Linear(8, 4)
+        self.norm = torch.nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.down(self.up(x).relu()))
+
+
+def tensor_parallel(mesh: Any, seed: int) -> State:
+    """Nothing says that the ranks along "dp" hold the same."""
+    torch.manual_seed(seed)
+    model = Parallel()
+    parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), foreach=False)}
+
+
+def train_parallel(state: State, mesh: Any, step: int) -> None:
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank() // 2))
+    state["model"](x).square().mul(torch.arange(4.0)).mean().backward()
+    for p in state["model"].parameters():
+        grad = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+        dist.all_reduce(grad, group=mesh["dp"].get_group())
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+
+
+def local_bits(state: State) -> dict[str, bytes]:
+    """What this rank has of everything."""
+    found: dict[str, Any] = dict(state["model"].named_parameters())
+    names = {p: name for name, p in state["model"].named_parameters()}
+    for p, entry in state["optimizer"].state.items():
+        found.update({f"{names[p]}/{role}": value for role, value in entry.items()})
+    return {
+        name: (t.to_local() if isinstance(t, DTensor) else t).detach().numpy().tobytes()
+        for name, t in found.items()
+    }
+
+
+def save_parallel(store: Path) -> tuple[dict[int, str], bool]:
+    """What each save comes to, and whether the last one comes back."""
+    rank = dist.get_rank()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    state = tensor_parallel(mesh, 1)
+    said = {}
+    with libckpt.Checkpointer(store, state, keep_last=9) as ckpt:
+        for step in range(1, 6):
+            train_parallel(state, mesh, step)
+            entries = state["optimizer"].state
+            moment = entries[state["model"].down.weight]["exp_avg"].to_local()
+            count = entries[state["model"].up.weight]["step"]
+            kept = moment.clone(), count.clone()
+            moment[1, 2] += step == 3 and rank == 3
+            count += step == 4 and rank >= 2
+            try:
+                ckpt.save(step).wait()
+                said[step] = "saved"
+            except libckpt.CheckpointError as error:
+                said[step] = f"{type(error).__name__}: {error}"
+            moment.copy_(kept[0])
+            count.copy_(kept[1])
+    saved = local_bits(state)
+    state = tensor_parallel(mesh, 2)
+    with libckpt.Checkpointer(store, state) as ckpt:
+        assert ckpt.resume() == 5
+    return said, local_bits(state) == saved
+
+
+def save_parallel_warned(store: Path) -> Any:
+    return warned(functools.partial(save_parallel, store))
+
+
+def own_digests(index: Path) -> dict[str, bool]:
+    """Of each tensor whether it has a digest of its own, which is that of its bytes."""
+    data = index.read_bytes()
+    (size,) = struct.unpack_from("<Q", data, 48)
+    shard = index.with_suffix(".safetensors").read_bytes()
+    tensors = json.loads(data[72 : 72 + size])["tensors"]
+    ends = [tensor["offset"] for tensor in tensors[1:]] + [len(shard)]
+    for tensor, end in zip(tensors, ends, strict=True):
+        if "digest" in tensor:
+            assert tensor["digest"] == digest(shard[tensor["offset"] : end]).hex()
+    return {tensor["name"]: "digest" in tensor for tensor in tensors}
+
+
+def test_small_tensors_of_several_ranks_are_compared(store: Path, tmp_path: Path) -> None:
+    """Tensor parallelism under data parallelism, with AdamW, and nothing as long as a chunk."""
+    for (said, back), warnings_of_rank in together(4, tmp_path, save_parallel_warned, store):
+        assert warnings_of_rank == []
+        assert back
+        assert [said[step] for step in (1, 2, 5)] == ["saved"] * 3
+        for step, name in ((3, "down.weight/exp_avg"), (4, "up.weight/step")):
+            assert said[step].startswith("ReplicaMismatchError: ")
+            assert f"hold different bytes of 'optimizer/state/{name}'" in said[step]
+        assert "rank 3 and rank 1 hold" in said[3]
+    assert [info.step for info in libckpt.list_steps(store)] == [5, 2, 1]
+    own: dict[str, bool] = {}
+    for index in step_directory(store, 5).glob("*.index"):
+        own.update(own_digests(index))
+    # Whatever is on the mesh of some ranks has one. Of the rest one rank of all is the writer.
+    for name, has in own.items():
+        assert has == ("up." in name or "down." in name), name
+    assert {"norm.bias", "up.weight", "optimizer/state/down.bias/step"} <= own.keys()
 
 
 def save_on_nodes(place: Path) -> list[Any]:

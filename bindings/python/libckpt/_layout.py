@@ -47,6 +47,8 @@ class Copies(NamedTuple):
     along: tuple[Any, Dims] | None = None
     #: the first of them writes it, and what others have may be something else
     first: bool = False
+    #: other ranks than these may write the same, as those of another mesh do
+    more: bool = False
 
 
 #: Nobody else holds it.

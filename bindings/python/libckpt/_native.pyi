@@ -33,6 +33,7 @@ class _Lib:
     CKPT_DEVICE_HOST: int
     CKPT_DEVICE_CUDA: int
     CKPT_TENSOR_EAGER: int
+    CKPT_TENSOR_SHARED: int
     CKPT_SAVE_FENCED: int
     CKPT_ENGINE_NEW_START: int
     CKPT_ENGINE_READ_ONLY: int

@@ -61,7 +61,8 @@ def copies_of(
         if own:
             return ALONE
         if holders is not None:
-            return holders.copies(first=first)
+            copies = holders.copies(first=first)
+            return copies and copies._replace(more=not first)
         return ranks.of_first() if first else ranks.everywhere()
     spread = spread_of(value)
     if spread.ranks > ranks.world:
@@ -76,8 +77,13 @@ def copies_of(
     copies = spread.copies
     if spread.ranks < ranks.world:
         # What others of this mesh have is not compared: what one lacks must shift no turns.
-        return copies._replace(group=None)
+        return copies._replace(group=None, more=True)
     return copies
+
+
+def more_of(copies: Sequence[Copies | None]) -> list[bool]:
+    """Of each tensor, whether other ranks than those that share it out may write it."""
+    return [found is not None and found.more for found in copies]
 
 
 def empty_of(
@@ -140,6 +146,8 @@ class Sink:
         self.names: list[bytes] = []
         self.described: list[Described] = []
         self.eager: list[bool] = []
+        #: other ranks may write the same
+        self.more: list[bool] = []
         #: (number, tensor that the optimizer changes) of those that are not eager
         self.behind: list[tuple[int, torch.Tensor]] = []
         self.keep: list[Any] = []
@@ -168,13 +176,22 @@ class Sink:
             name = f"{wanted}~{number}"
         return name
 
-    def _add(self, name: str, path: Path, what: Described, owner: torch.Tensor | None) -> None:
+    def _add(
+        self,
+        name: str,
+        path: Path,
+        what: Described,
+        owner: torch.Tensor | None,
+        *,
+        more: bool = False,
+    ) -> None:
         self._mine.add(name)
         if owner is not None:
             self.behind.append((len(self.names), owner))
         self.names.append(encode_name(name, path_text(path)))
         self.described.append(what)
         self.eager.append(owner is None)
+        self.more.append(more)
 
     def _add_shared(
         self,
@@ -206,7 +223,7 @@ class Sink:
         if held is not None:
             self.held.append(held)
         if mine:
-            self._add(name, None, what, owner)
+            self._add(name, None, what, owner, more=copies.more)
 
     def _stored(self, key: Key | None) -> str | None:
         return None if key is None else self._known.get(key) or self._keys.get(key)

@@ -47,6 +47,7 @@ from ._sink import (
     copies_of,
     empty_of,
     key_of,
+    more_of,
     name_clash,
     shared_of,
 )
@@ -185,6 +186,8 @@ class Modules:
         self.held = Holdings(ranks, groups).all_of(
             self.names, self.described, self._copies, self.mine
         )
+        #: of each tensor, whether other ranks may write it as well
+        self.more = more_of(self._copies)
         self.empty = empty_of(self.names, self.described, self._copies)
         late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
         self.behind = self._part.only(late)
@@ -354,6 +357,31 @@ class _Walked(NamedTuple):
     balance: int
 
 
+class _Settled(NamedTuple):
+    """Of the tensors of modules and optimizers, who writes and who compares each of them."""
+
+    #: whether this rank writes it
+    mine: list[bool]
+    #: the group of ranks that compares it
+    groups: list[Group]
+    #: whether other ranks may write it as well
+    more: list[bool]
+    #: what other ranks have as well, whoever writes it
+    held: list[Held]
+    #: of which this rank holds nothing
+    empty: dict[str, Json]
+
+    @staticmethod
+    def of(modules: Modules) -> _Settled:
+        return _Settled(
+            list(modules.mine),
+            list(modules.groups),
+            list(modules.more),
+            list(modules.held),
+            dict(modules.empty),
+        )
+
+
 class Planner:
     """Turns a state into snapshots; remembers the last one. One thread at a time."""
 
@@ -518,10 +546,9 @@ class Planner:
             if id(parameter) in sink.ids:  # the optimizer holds it, so that it cannot be replaced
                 check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
-        eager, mine, groups = list(modules.eager), list(modules.mine), list(modules.groups)
+        eager = list(modules.eager)
+        settled = _Settled.of(modules)
         used = set(modules.used) | sink.used
-        empty = dict(modules.empty)
-        held = list(modules.held)
         shares = Shares()  # of its own: modules are not always walked again with the optimizers
         for source in sources:
             if clash := source.names & used:
@@ -531,12 +558,12 @@ class Planner:
             described += source.described
             eager += [self._eager or source.fences is None] * len(source.described)
             self._say_eager(source)
-            mine += self._settle_source(source, shares, empty, groups, held)
+            self._settle_source(source, shares, settled)
         small = self._is_small(modules, sources, sink)
         if small:
             eager = [True] * len(eager)
-        chosen = [number for number, wanted in enumerate(mine) if wanted]
-        places = [-1] * len(mine)
+        chosen = [number for number, wanted in enumerate(settled.mine) if wanted]
+        places = [-1] * len(settled.mine)
         for place, number in enumerate(chosen):
             places[number] = place
         return _Walked(
@@ -549,9 +576,10 @@ class Planner:
                 [names[number] for number in chosen],
                 [described[number] for number in chosen],
                 [eager[number] for number in chosen],
+                [settled.more[number] for number in chosen],
             ),
             places=places,
-            alike=Alike.of(names, described, groups),
+            alike=Alike.of(names, described, settled.groups),
             owns=dict(
                 chain(
                     modules.owns.items(),
@@ -559,19 +587,12 @@ class Planner:
                 )
             ),
             small=small,
-            empty=empty,
-            balance=balance_of(held),
+            empty=settled.empty,
+            balance=balance_of(settled.held),
         )
 
-    def _settle_source(
-        self,
-        source: OptimizerSource,
-        shares: Shares,
-        empty: dict[str, Json],
-        groups: list[Group],
-        held: list[Held],
-    ) -> list[bool]:
-        """Of each tensor of an optimizer, whether this rank writes it."""
+    def _settle_source(self, source: OptimizerSource, shares: Shares, settled: _Settled) -> None:
+        """Decides who writes each tensor of an optimizer."""
         part = source.part
         own = {name.encode() for name in source.owns.values()}
         copies = [
@@ -580,16 +601,17 @@ class Planner:
                 part.names, source.shapes(), source.holders, strict=True
             )
         ]
-        empty.update(empty_of(part.names, source.described, copies))
         mine = settle(shares, part.names, part.tensors, copies, self._ranks)
-        groups += map(self._groups.of, copies)
-        held += Holdings(self._ranks, self._groups).all_of(
-            part.names, source.described, copies, mine
+        settled.mine.extend(mine)
+        settled.empty.update(empty_of(part.names, source.described, copies))
+        settled.groups.extend(map(self._groups.of, copies))
+        settled.more.extend(more_of(copies))
+        settled.held.extend(
+            Holdings(self._ranks, self._groups).all_of(part.names, source.described, copies, mine)
         )
         source.mine = None
         if not all(mine):
             source.mine = [number for number, wanted in enumerate(mine) if wanted]
-        return mine
 
     def _why_eager(self, walked: _Walked) -> str:
         if self._eager:
@@ -632,8 +654,9 @@ class Planner:
                 names = [sink.names[number] for number, _ in found]
                 parts.append(part_of(names, [owner for _, owner in found]))
         parts = [part for part in parts if part.names]
-        if self._slow is None or not self._slow.fits(sink.names, sink.described, sink.eager):
-            self._slow = Block(sink.names, sink.described, sink.eager)
+        slow = sink.names, sink.described, sink.eager, sink.more
+        if self._slow is None or not self._slow.fits(*slow):
+            self._slow = Block(*slow)
         if self._held[0] != sink.held:
             self._held = sink.held, balance_of(sink.held)
         return Snapshot(

@@ -332,15 +332,20 @@ _DIM = 8
 class Block:
     """
     Descriptions of tensors in C memory, kept from save to save. `eager` says which are copied
-    before save() returns.
+    before save() returns, `more` which other ranks may write as well.
     """
 
     def __init__(
-        self, names: Sequence[bytes], described: Sequence[Described], eager: Sequence[bool]
+        self,
+        names: Sequence[bytes],
+        described: Sequence[Described],
+        eager: Sequence[bool],
+        more: Sequence[bool] | None = None,
     ) -> None:
         self.names = list(names)
         self.described = list(described)
         self.eager = list(eager)
+        self.more = [False] * len(self.names) if more is None else list(more)
         self.count = len(self.names)
         #: those that any of them is on
         self.gpus = frozenset(what.gpu for what in self.described) - {_gpus.CPU}
@@ -352,12 +357,11 @@ class Block:
     def _fill(self) -> None:
         text, dims = (int(ffi.cast("uintptr_t", place)) for place in (self._text, self._dims))
         size, place = ffi.sizeof("struct ckpt_tensor"), 0
-        eager_flag, cuda, memory = (
-            lib.CKPT_TENSOR_EAGER,
-            lib.CKPT_DEVICE_CUDA,
-            ffi.buffer(self.array),
-        )
-        for name, what, eager in zip(self.names, self.described, self.eager, strict=True):
+        eager_flag, more_flag = lib.CKPT_TENSOR_EAGER, lib.CKPT_TENSOR_SHARED
+        cuda, memory = lib.CKPT_DEVICE_CUDA, ffi.buffer(self.array)
+        for name, what, eager, more in zip(
+            self.names, self.described, self.eager, self.more, strict=True
+        ):
             shape = dims
             dims += _DIM * len(what.shape)
             strides = whole = start = 0
@@ -373,7 +377,7 @@ class Block:
                 memory,
                 place,
                 size,
-                eager_flag if eager else 0,
+                (eager_flag if eager else 0) | (more_flag if more else 0),
                 text,
                 what.dtype,
                 len(what.shape),
@@ -389,10 +393,16 @@ class Block:
             place += size
 
     def fits(
-        self, names: Sequence[bytes], described: Sequence[Described], eager: Sequence[bool]
+        self,
+        names: Sequence[bytes],
+        described: Sequence[Described],
+        eager: Sequence[bool],
+        more: Sequence[bool] | None = None,
     ) -> bool:
         """True if only pointers differ; they are then brought up to date."""
         if names != self.names or eager != self.eager:
+            return False
+        if more is not None and more != self.more:
             return False
         for index, (new, old) in enumerate(zip(described, self.described, strict=True)):
             if new != old:

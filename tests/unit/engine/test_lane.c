@@ -448,6 +448,58 @@ static void test_sectors(void **state)
 	assert_int_equal(core_rig_read(&s->rig, 2, CKPT_SINK_NONE), 0);
 }
 
+/* Tensors that share chunks, which go on from block to block: each has the digest of its own bytes. */
+static void test_own_digests(void **state)
+{
+	enum { TENSORS = 60, BYTES = 6000 };
+	struct scene *s = *state;
+	struct ckpt_save *save = NULL;
+	unsigned char *data = malloc((size_t)TENSORS * BYTES);
+	size_t across = 0;
+	size_t before = 0;
+
+	open_rig(s, 4);
+	for (size_t i = 0; i < (size_t)TENSORS * BYTES; i++)
+		data[i] = (unsigned char)(i * i >> 7);
+	assert_int_equal(ckpt_save_new(&s->rig.core, NULL, 1, false, 0, &save), 0);
+	for (size_t i = 0; i < TENSORS; i++) {
+		const int64_t shape = BYTES - (int64_t)(29 * i);
+		char name[] = "a0";
+		name[0] = (char)('a' + i / 10);
+		name[1] = (char)('0' + i % 10);
+		struct ckpt_tensor tensor = {.size = sizeof(tensor),
+			.name = name,
+			.dtype = CKPT_U8,
+			.flags = i % 4 ? CKPT_TENSOR_SHARED : 0,
+			.ndim = 1,
+			.shape = &shape,
+			.data = data + i * BYTES};
+		assert_int_equal(ckpt_save_put_tensors(save, &tensor, 1, &s->rig.err), 0);
+	}
+	assert_int_equal(ckpt_save_prepare(save, &s->rig.plan, &s->rig.err), 0);
+	s->bytes = save->plan->layout->bytes;
+	assert_int_equal(core_rig_post(&s->rig, save), 0);
+	const struct ckpt_layout *l = save->plan->layout;
+	assert_int_equal(l->digest_count, TENSORS * 3 / 4);
+	for (const struct ckpt_entry *e = l->entries; e < l->entries + l->entry_count; e++) {
+		const struct ckpt_chunk *c = &l->chunks[ckpt_layout_chunk_at(l, e->offset)];
+		assert_int_equal(e->own > 0, e->source % 4 > 0);
+		if (!e->own)
+			continue;
+		struct ckpt_digest own =
+			ckpt_digest_of(data + (size_t)e->source * BYTES, e->nbytes);
+		assert_true(ckpt_digest_equal(&own, &l->digests[e->own - 1]));
+		uint64_t block = e->offset / BLOCK;
+		across += (e->offset + e->nbytes - 1) / BLOCK > block;
+		before += (e->offset + e->nbytes - 1) / BLOCK == block &&
+			  (c->offset + c->length - 1) / BLOCK > block;
+	}
+	/* Both kinds are there: in two blocks, and in the block before that in which its chunk ends. */
+	assert_true(across > 0 && before > 0);
+	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	free(data);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -465,6 +517,7 @@ int main(void)
 		SCENE(test_slots_come_back),
 		SCENE(test_room_for_all),
 		SCENE(test_sectors),
+		SCENE(test_own_digests),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,10 +94,39 @@ static void test_boxes(void **state)
 	}
 }
 
+/* Whether a tensor has a digest of its own is a part of the plan, and of what rank 0 looks at again. */
+static void test_own_digests(void **state)
+{
+	struct ckpt_tensor one = tensors[0];
+	struct ckpt_plan *plain = NULL;
+	struct ckpt_plan *plan = NULL;
+
+	(void)state;
+	assert_int_equal(ckpt_plan_build(&one, 1, NULL, 0, 1 << 20, 1 << 20, NULL, &plain), 0);
+	one.flags = CKPT_TENSOR_SHARED;
+	assert_int_equal(ckpt_plan_build(&one, 1, NULL, 0, 1 << 20, 1 << 20, NULL, &plan), 0);
+	assert_int_equal(plain->layout->digest_count, 0);
+	assert_int_equal(plan->layout->digest_count, 1);
+	assert_false(ckpt_digest_equal(&plain->digest, &plan->digest));
+	assert_true(ckpt_plan_fits(plan, &one, 1, NULL, 0));
+	assert_false(ckpt_plan_fits(plain, &one, 1, NULL, 0));
+	assert_false(ckpt_plan_fits(plan, &tensors[0], 1, NULL, 0));
+	plain->fingerprint = plan->fingerprint;
+	assert_false(ckpt_plan_fits(plain, &one, 1, NULL, 0));
+	ckpt_plan_free(plain);
+	ckpt_plan_free(plan);
+	/* A tensor as long as a chunk has that one's. */
+	assert_int_equal(ckpt_plan_build(&one, 1, NULL, 0, 16, 1 << 20, NULL, &plan), 0);
+	assert_int_equal(plan->layout->digest_count, 0);
+	assert_true(ckpt_plan_fits(plan, &one, 1, NULL, 0));
+	ckpt_plan_free(plan);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_aliases),
+		cmocka_unit_test(test_own_digests),
 		cmocka_unit_test(test_boxes),
 	};
 

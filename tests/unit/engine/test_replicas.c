@@ -34,6 +34,7 @@ struct scene {
 	int64_t shapes[TENSORS];
 	struct ckpt_index indexes[RANKS];
 	char *shards[RANKS];
+	bool shared[RANKS][TENSORS]; /* has a digest of its own */
 	char data[TENSORS][4 * CHUNK];
 };
 
@@ -45,6 +46,10 @@ static void digest(struct scene *s, uint32_t rank)
 	for (size_t i = 0; i < l->chunk_count; i++)
 		l->chunks[i].digest =
 			ckpt_digest_of(s->shards[rank] + l->chunks[i].offset, l->chunks[i].length);
+	for (const struct ckpt_entry *e = l->entries; e < l->entries + l->entry_count; e++)
+		if (e->own)
+			l->digests[e->own - 1] =
+				ckpt_digest_of(s->shards[rank] + e->offset, e->nbytes);
 }
 
 /* What `has` says of the tensors, and one of its own if `own` is a name. */
@@ -59,6 +64,7 @@ static void add_rank(
 		if (has[i])
 			tensors[n++] = (struct ckpt_tensor){.name = s->names[i],
 				.dtype = CKPT_U8,
+				.flags = s->shared[rank][i] ? CKPT_TENSOR_SHARED : 0,
 				.ndim = 1,
 				.shape = &s->shapes[i]};
 	if (own)
@@ -193,6 +199,112 @@ static void test_any_byte(void **state)
 	}
 }
 
+/* What ranks 0 and 1 find that cannot be compared; "": nothing. */
+static void check_unknown(struct scene *s, const char *text)
+{
+	struct ckpt_replicas found = {.world = RANKS};
+	char words[256] = "";
+
+	for (uint32_t r = 0; r < 2; r++)
+		ckpt_replicas_add(&found, r, s->indexes[r].layout);
+	if (found.unknown > 0)
+		ckpt_replicas_word_unknown(&found, words, sizeof(words));
+	assert_string_equal(words, text);
+	ckpt_replicas_clear(&found);
+}
+
+/*
+ * Tensors with digests of their own, each rank's beside other tensors: a difference is found in each of them and named,
+ * and what is beside them may differ.
+ */
+static void test_own_digests(void **state)
+{
+	static const char *const own[RANKS] = {"own.0", "a.1", "z.2", NULL, "t.55"};
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 300; seed++) {
+		struct dice d = {seed};
+		struct scene s;
+
+		make(&s, &d);
+		memset(s.shared, 1, sizeof(s.shared));
+		/* In two ranks at least. */
+		size_t k = dice_below(&d, TENSORS);
+		uint32_t first = (uint32_t)dice_below(&d, RANKS - 1);
+		uint32_t rank = first + 1 + (uint32_t)dice_below(&d, RANKS - 1 - first);
+		s.shapes[k] += 1;
+		for (uint32_t r = 0; r < RANKS; r++) {
+			bool has[TENSORS];
+			for (size_t i = 0; i < TENSORS; i++)
+				has[i] = i == k ? r == first || r == rank : dice_below(&d, 4) > 0;
+			add_rank(&s, r, has, own[r], CHUNK);
+		}
+		check_words(&s, "");
+		check_unknown(&s, "");
+		const struct ckpt_entry *e = ckpt_layout_find(s.indexes[rank].layout, s.names[k]);
+		s.shards[rank][e->offset + dice_below(&d, e->nbytes)] ^= 1;
+		e = own[rank] ? ckpt_layout_find(s.indexes[rank].layout, own[rank]) : NULL;
+		if (e)
+			s.shards[rank][e->offset] ^= 1;
+		digest(&s, rank);
+		char text[128];
+		(void)snprintf(text, sizeof(text),
+			"rank %u and rank %u hold different bytes of '%s'", rank, first,
+			s.names[k]);
+		assert_string_equal(compare(&s), text);
+		clear(&s);
+	}
+}
+
+/* Of the tensors in a chunk some have digests of their own: the others are not compared, and may be each rank's own. */
+static void test_some_own_digests(void **state)
+{
+	struct ckpt_replicas kept = {.world = RANKS};
+	struct dice d = {11};
+	bool has[TENSORS] = {[1] = true, [2] = true, [3] = true};
+	struct scene s;
+
+	(void)state;
+	make(&s, &d);
+	s.shapes[1] = s.shapes[2] = s.shapes[3] = 9;
+	for (uint32_t r = 0; r < RANKS; r++) {
+		s.shared[r][2] = true;
+		add_rank(&s, r, has, NULL, CHUNK);
+	}
+	/* A part with a digest of its own takes no more places than one without. */
+	ckpt_replicas_add(&kept, 0, s.indexes[0].layout);
+	assert_int_equal(kept.count, 2 * 3);
+	ckpt_replicas_clear(&kept);
+	const struct ckpt_layout *l = s.indexes[1].layout;
+	s.shards[1][ckpt_layout_find(l, "t.3")->offset] ^= 1;
+	digest(&s, 1);
+	check_words(&s, "");
+	check_unknown(&s, "'t.1' of ranks 0 and 1, and 1 more tensor");
+	s.shards[1][ckpt_layout_find(l, "t.2")->offset] ^= 1;
+	digest(&s, 1);
+	assert_string_equal(compare(&s),
+		"rank 1 of the 5 ranks that hold it holds other bytes of 't.2' than the rest");
+	clear(&s);
+	/* One rank was told that others write it, and one was not. Alone in its chunk it can be compared all the same. */
+	for (size_t alone = 0; alone < 2; alone++) {
+		make(&s, &d);
+		s.shapes[1] = s.shapes[2] = alone ? CHUNK - 1 : 9;
+		s.shared[0][1] = s.shared[0][2] = true;
+		has[3] = false;
+		for (uint32_t r = 0; r < RANKS; r++)
+			add_rank(&s, r, has, NULL, CHUNK);
+		check_words(&s, "");
+		check_unknown(&s, alone ? "" : "'t.1' of ranks 0 and 1, and 1 more tensor");
+		l = s.indexes[0].layout;
+		s.shards[0][ckpt_layout_find(l, "t.1")->offset] ^= 1;
+		digest(&s, 0);
+		check_words(
+			&s, alone ? "rank 0 of the 5 ranks that hold it holds other bytes of 't.1'"
+				  : "");
+		clear(&s);
+	}
+}
+
 /* Whatever else a rank has, and however it cuts: equal bytes are never taken for others. */
 static void test_no_false_alarm(void **state)
 {
@@ -205,8 +317,10 @@ static void test_no_false_alarm(void **state)
 		make(&s, &d);
 		for (uint32_t r = 0; r < RANKS; r++) {
 			bool has[TENSORS];
-			for (size_t i = 0; i < TENSORS; i++)
+			for (size_t i = 0; i < TENSORS; i++) {
 				has[i] = dice_below(&d, 4) > 0;
+				s.shared[r][i] = seed % 2 && dice_below(&d, 2);
+			}
 			add_rank(&s, r, has, own[r], dice_below(&d, 3) ? CHUNK : CHUNK / 2);
 		}
 		check_words(&s, "");
@@ -345,6 +459,34 @@ static void test_who_and_how_many(void **state)
 	clear(&s);
 }
 
+/* Two ranks with tensors that have nothing in common but a bit of their names and types. */
+static void test_short_names(void **state)
+{
+	struct ckpt_replicas found = {.world = RANKS};
+
+	(void)state;
+	for (uint32_t r = 0; r < 2; r++) {
+		struct ckpt_layout *l = NULL;
+		struct ckpt_tensor tensors[13];
+		char names[13][4] = {0};
+
+		for (uint32_t i = 0; i < 13; i++) {
+			memcpy(names[i], "x.a", 4);
+			names[i][2] = (char)('a' + 2 * i + r);
+			tensors[i] = (struct ckpt_tensor){
+				.name = names[i], .dtype = r ? CKPT_I8 : CKPT_U8, .ndim = 0};
+		}
+		assert_int_equal(ckpt_layout_build(tensors, 13, NULL, 0, 1, NULL, &l), 0);
+		for (size_t i = 0; i < l->chunk_count; i++)
+			l->chunks[i].digest.bytes[0] = (uint8_t)r;
+		ckpt_replicas_add(&found, r, l);
+		ckpt_layout_free(l);
+	}
+	assert_int_equal(found.differing, 0);
+	assert_null(found.held);
+	ckpt_replicas_clear(&found);
+}
+
 /* Without memory, from the first allocation on or from a later one: fewer are compared, and that is known. */
 static void test_no_memory(void **state)
 {
@@ -470,10 +612,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_any_byte),
+		cmocka_unit_test(test_own_digests),
+		cmocka_unit_test(test_some_own_digests),
 		cmocka_unit_test(test_no_false_alarm),
 		cmocka_unit_test(test_elsewhere),
 		cmocka_unit_test(test_beside_others),
 		cmocka_unit_test(test_cut_otherwise),
+		cmocka_unit_test(test_short_names),
 		cmocka_unit_test(test_who_and_how_many),
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_words),

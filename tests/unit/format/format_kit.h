@@ -91,6 +91,7 @@ KIT void kit_draw(struct kit *kit, size_t max)
 		kit->tensors[i] = (struct ckpt_tensor){.size = sizeof(kit->tensors[i]),
 			.name = kit->names[i],
 			.dtype = 1 + (uint32_t)(kit_next(kit) % (CKPT_DTYPE_END - 1)),
+			.flags = i % 3 ? 0 : CKPT_TENSOR_SHARED,
 			.ndim = ndim,
 			.shape = kit->shapes[i]};
 	}
@@ -115,6 +116,8 @@ KIT struct ckpt_layout *kit_build(const struct kit *kit)
 	/* Digests that differ, so that a mix-up shows. */
 	for (size_t i = 0; i < layout->chunk_count; i++)
 		layout->chunks[i].digest = ckpt_digest_of(&i, sizeof(i));
+	for (size_t i = 0; i < layout->digest_count; i++)
+		layout->digests[i] = ckpt_digest_of(&i, sizeof(i) - 1);
 	return layout;
 }
 

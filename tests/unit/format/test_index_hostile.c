@@ -7,6 +7,10 @@
 
 #define TENSOR(name, dtype, shape, offset)                                                         \
 	"{\"name\":" name ",\"dtype\":" dtype ",\"shape\":" shape ",\"offset\":" offset "}"
+#define DIGESTED(shape, digest)                                                                    \
+	"{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":" shape ",\"offset\":4096,\"digest\":" digest  \
+	"}"
+#define DIGEST        "\"0123456789abcdef0123456789abcdef\""
 #define TENSORS(list) "{\"tensors\":[" list "],\"aliases\":[]}"
 #define ALIASES(list)                                                                              \
 	"{\"tensors\":[" TENSOR("\"a\"", "\"U8\"", "[10]", "4096") "],\"aliases\":[" list "]}"
@@ -173,6 +177,30 @@ static void test_chunks(void **state)
 	ckpt_buf_free(&bytes);
 }
 
+/* A digest of a tensor that shares no chunk is passed over. */
+static void test_digest(void **state)
+{
+	static const uint64_t chunk_bytes[] = {11, 10};
+	struct forgery f = FORGERY;
+
+	(void)state;
+	f.tensors = TENSORS(DIGESTED("[10]", DIGEST));
+	for (size_t i = 0; i < COUNT(chunk_bytes); i++) {
+		struct ckpt_index *index = NULL;
+		struct ckpt_error err = {0};
+
+		f.chunk_bytes = chunk_bytes[i];
+		f.records = (4096 + f.chunk_bytes - 1) / f.chunk_bytes + 1;
+		struct ckpt_buf bytes = kit_forge(&f);
+		if (kit_decode(bytes.data, bytes.len, &err, &index) != 0)
+			fail_msg("%s", err.message);
+		assert_int_equal(index->layout->digest_count, i == 0);
+		assert_int_equal(index->layout->entries[0].own, i == 0);
+		ckpt_index_free(index);
+		ckpt_buf_free(&bytes);
+	}
+}
+
 /* The tensors of a shard of ten bytes, told wrong. */
 static const struct {
 	const char *tensors;
@@ -254,6 +282,14 @@ static const struct {
 	{TENSORS(TENSOR("\"a\"", "\"U16\"", "[2]", "4096") "," TENSOR(
 		 "\"a\"", "\"U8\"", "[6]", "4100")),
 		"gives the name 'a' twice"},
+	/* Digests of single tensors. */
+	{TENSORS(DIGESTED("[10]", "\"0123456789abcdef0123456789abcde\"")), "is not 32 lower-case"},
+	{TENSORS(DIGESTED("[10]", "\"0123456789abcdef0123456789abcdef0\"")), "more than 32"},
+	{TENSORS(DIGESTED("[10]", "\"0123456789abcdef0123456789abcdeF\"")), "is not 32 lower-case"},
+	{TENSORS(DIGESTED("[10]", "\"0123456789abcdef0123456789abcdeg\"")), "is not 32 lower-case"},
+	{TENSORS(DIGESTED("[10]", "\"\"")), "is not 32 lower-case"},
+	{TENSORS(DIGESTED("[10]", "7")), "'\"' is missing"},
+	{TENSORS(DIGESTED("[10]", DIGEST ",\"digest\":" DIGEST)), "there twice"},
 };
 
 static void test_tensors(void **state)
@@ -531,6 +567,7 @@ int main(void)
 		cmocka_unit_test(test_head),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_chunks),
+		cmocka_unit_test(test_digest),
 		cmocka_unit_test(test_tensors),
 		cmocka_unit_test(test_aliases),
 		cmocka_unit_test(test_boxes),
