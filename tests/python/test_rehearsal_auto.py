@@ -38,7 +38,7 @@ from test_rehearsal import Forgets, Refuses, everything, generators
 from waiting import finished, until
 
 import libckpt
-from libckpt import _rehearsal, _slices
+from libckpt import _rehearsal, _slices, _turn
 
 pytestmark = pytest.mark.usefixtures(all_is_logged.__name__)
 
@@ -477,10 +477,10 @@ def test_a_checkpointer_that_is_collected_on_its_thread_ends(
     until(lambda: core.engine.closed, "the engine to be closed")
 
 
-def test_it_needs_no_place_for_temporary_files(
+def test_it_needs_no_place_for_its_turn(
     opened: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    monkeypatch.setattr(_turn, "_FOLDER", "/nonexistent")
     ckpt = opened({"weights": torch.ones(3)}, rehearse=True)
     ckpt.save(1).wait()
     assert go_on(ckpt) == []

@@ -294,14 +294,15 @@ def test_a_child_that_is_forked_has_a_turn_of_its_own(store: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_no_lock_of_tempfile_is_taken(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that is forked meanwhile could make no temporary file."""
+def test_turns_are_of_the_node(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no lock of tempfile is taken: a child that is forked then could make no such file."""
 
     def refuse() -> str:
         raise AssertionError("it is not to be called")
 
     monkeypatch.setattr(tempfile, "gettempdir", refuse)
-    assert turn_file(str(store)).endswith(".turn")
+    monkeypatch.setenv("TMPDIR", str(store.parent))  # of all nodes, maybe
+    assert os.path.dirname(turn_file(str(store))) == "/dev/shm"
 
 
 def test_it_reads_a_quarter_of_the_time(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

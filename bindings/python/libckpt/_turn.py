@@ -12,6 +12,11 @@ from collections.abc import Callable, Iterator
 
 from ._engine import logger
 
+#: Of this node alone. That of temporary files may be one of all nodes, and all would look there
+#: again and again; and a child that is forked while a thread is in tempfile.gettempdir() could
+#: never call it.
+_FOLDER = "/dev/shm"  # noqa: S108
+
 #: Held by the thread of this process that has the turn, of whatever store.
 _of_process = [threading.Lock()]
 
@@ -28,10 +33,7 @@ def turn_file(path: str) -> str:
     """The file that is locked by whoever has the turn, of those that use a store at `path`."""
     real = os.path.realpath(path).encode("utf-8", "surrogateescape")
     name = hashlib.sha256(real).hexdigest()[:16]
-    # Not tempfile.gettempdir(): a child that is forked while a thread is in there could never call
-    # it.
-    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-    return os.path.join(folder, f"libckpt-{os.getuid()}-{name}.turn")
+    return os.path.join(_FOLDER, f"libckpt-{os.getuid()}-{name}.turn")
 
 
 @contextlib.contextmanager
