@@ -161,15 +161,25 @@ def resume_stages(place: Path) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def refuse_other_stages(store: Path) -> None:
-    """All stages on one rank: it finds the names of rank 0 only. The tensors are there."""
+def resume_on_one(store: Path) -> None:
+    """All stages on one rank: their names are in the views of several ranks."""
     model = nn.ModuleDict({f"layer{stage}": Layer(6 + stage) for stage in range(2)})
-    ckpt = libckpt.Checkpointer(store, {"model": model}, pool_bytes=1 << 20)
-    with ckpt, pytest.raises(libckpt.MismatchError, match=r"layer1\.count"):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    with libckpt.Checkpointer(
+        store, {"model": model, "optimizer": optimizer}, pool_bytes=1 << 20
+    ) as ckpt:
         ckpt.resume()
-    steps = [f"optimizer/state/layer{stage}.up.weight/step" for stage in range(2)]
-    found = libckpt.load(store, names=steps)
-    assert [found[name].item() for name in steps] == [2, 3]
+    names = {one: name for name, one in model.named_parameters()}
+    found = {**model.state_dict()}
+    for one, entry in optimizer.state.items():
+        found.update((f"optimizer/state/{names[one]}/{role}", v) for role, v in entry.items())
+    assert found.keys() == writers(store).keys() - {
+        f"rank-{rank:05d}/rng/torch" for rank in range(4)
+    }
+    stored = libckpt.load(store, names=list(found))
+    assert {name: bits(v) for name, v in found.items()} == {n: bits(v) for n, v in stored.items()}
+    steps = [found[f"optimizer/state/layer{stage}.up.weight/step"].item() for stage in range(2)]
+    assert (steps, optimizer.param_groups[0]["lr"]) == ([2, 3], 0.1)
 
 
 def test_stages_come_back_with_their_plain_tensors(tmp_path: Path) -> None:
@@ -191,7 +201,7 @@ def test_stages_come_back_with_their_plain_tensors(tmp_path: Path) -> None:
                 assert len(ranks) == 1
                 busy.update(ranks)
     assert busy == {0, 1, 2, 3}
-    refuse_other_stages(tmp_path / "walked")
+    resume_on_one(tmp_path / "walked")
 
 
 def step_of(state: State) -> torch.Tensor:

@@ -82,6 +82,22 @@ class Differences:
         """True for what may be new or gone by the user's word."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._tolerated)
 
+    def lets_go(self, name: str) -> bool:
+        """
+        The same of what no rank takes: also by the key of the state that it was under, and state of
+        an optimizer by its parameter.
+        """
+        names = [name]
+        while "/" in names[-1]:
+            names.append(names[-1].rpartition("/")[0])
+        parameter = name.partition("/state/")[2]
+        names += [parameter, parameter.rpartition("/")[0]] * bool(parameter)
+        return any(map(self.tolerates, names))
+
+    def pass_over(self, kind: str, text: str) -> None:
+        """Notes a difference that may be."""
+        self._passed.setdefault(kind, []).append(text)
+
     def stays(self, text: str) -> None:
         """Notes what the step does not have and what keeps the value that it has."""
         self._said.append(f"{text} is not in the checkpoint, and stays as it is")

@@ -400,6 +400,8 @@ class Engine:
         self.peers = ranks.peers if ranks else ()
         #: what the ranks of several nodes mean by their names
         self.names = ranks.names() if ranks else None
+        #: those that resume a step, where one may take what another one had
+        self.takers = ranks.takers() if ranks else None
         self._service = ranks.service if ranks else None
         #: what its end says in the log is for debugging only
         self.hushed = False

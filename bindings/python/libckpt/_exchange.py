@@ -26,6 +26,7 @@ from ._nodes import place_of
 from ._opening import Opening, Pause, failure, late_error, tell, words
 from ._service import Service
 from ._table import Group, Table, connect, find_group, first_line
+from ._takers import Takers
 
 #: So often each path was opened by all ranks, by what its keys begin with; the same in every rank.
 _opened: collections.Counter[str] = collections.Counter()
@@ -51,6 +52,12 @@ class Ranks(NamedTuple):
         if self.opening is None or len(self.peers) in (0, self.world):
             return None
         return Names(self.opening.table, self.opening.prefix, self.rank)
+
+    def takers(self) -> Takers | None:
+        """Those that resume; None: what one of them has, none of another node can."""
+        if self.opening is None or self.peers:
+            return None
+        return Takers(self.opening.table, self.opening.prefix, self.rank, self.world)
 
 
 #: more than a job can have

@@ -83,6 +83,12 @@ class Meshes:
         return None if mesh.size() >= self._world else Holders(mesh, position_in(mesh))
 
 
+def are_in_stages(tensors: Iterable[Any], world: int) -> bool:
+    """True if some of them are DTensors on a mesh of fewer ranks than there are."""
+    meshes = {tensor.device_mesh for tensor in tensors if is_dtensor(tensor)}
+    return any(mesh.size() < world for mesh in meshes)
+
+
 class ModuleHolders:
     """Who holds the plain tensors of a module, by their names in it, those of wrappers left out."""
 

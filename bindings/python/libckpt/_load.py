@@ -29,6 +29,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._native import lib
+from ._ranks import is_own
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress, callback
 from ._typed import Json, tag_of
@@ -522,11 +523,16 @@ def _load_from(
             CheckpointWarning,
             stacklevel=6,
         )
+    wanted: set[str] = set()
     try:
         for name, kind in references(meta["state"]):
             memory.want(name, kind)
+            wanted.add(stored[name].home)
+        for name, _ in references(meta.get("rng")):
+            wanted.add(stored[name].home)
     except (TypeError, LookupError, ValueError, RecursionError) as error:
         raise FormatError(f"step {reader.step}: its state is malformed: {error!r}") from error
+    _say_left(reader, stored, wanted)
     reader.read(progress)
 
     def special(tag: str, node: Json) -> Any:
@@ -538,6 +544,21 @@ def _load_from(
 
     decoder = Decoder(memory.get, allow_pickle=allow_pickle, special=special)
     return _decode_state(decoder, meta["state"])
+
+
+def _say_left(reader: Reader, stored: dict[str, Stored], wanted: set[str]) -> None:
+    """Warns of what other ranks had and the one whose state is loaded had not."""
+    homes = {what.home for what in stored.values() if what.here} - wanted
+    left = sorted(home for home in homes if not is_own(home))
+    if left:
+        more = f" and {len(left) - 1} more" * (len(left) > 1)
+        warnings.warn(
+            f"step {reader.step}: its ranks had different tensors, as stages of a pipeline have; "
+            f"what is loaded is what rank {reader.first_rank()} had, without {left[0]!r}{more}: "
+            "names=[...] gives those of all ranks",
+            CheckpointWarning,
+            stacklevel=7,
+        )
 
 
 def _decode_state(decoder: Decoder, node: Json) -> dict[str, Any]:

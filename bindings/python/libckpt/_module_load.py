@@ -7,7 +7,7 @@ what was stored, by its load_state_dict(), and what it has then is compared with
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _dtypes
@@ -31,6 +31,7 @@ from ._reader import Stored
 from ._subclasses import is_wrapped, wrapped_class, wraps
 from ._tensors import check_place, describe
 from ._typed import Json, Path, path_text
+from ._views import unite_module
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ class ModuleLoad:
         if has_own_say(self._module):
             return self._match_own()
         here = dict(walk(self._module))
-        saved = self._saved(here)
+        saved = self._united(here)
         for name in sorted(self._common({*saved, *self._node["extra"]}, set(here), saved)):
             if self._is_wrapped(name, here[name]) or self._is_other_kind(name, saved, here[name]):
                 continue
@@ -93,7 +94,7 @@ class ModuleLoad:
             return True
         return wraps(live) and not self._live.fits(saved[name], live, where)
 
-    def _saved(self, here: dict[str, Any]) -> dict[str, Stored]:
+    def _saved(self, here: Collection[str]) -> dict[str, Stored]:
         """By the names that the live module has, without those of wrappers."""
         prefix = self._prefix
         stored = {name[len(prefix) :]: self._live.stored(name) for name in self._node["tensors"]}
@@ -105,13 +106,37 @@ class ModuleLoad:
             saved[name if taken else plain] = what
         return saved
 
+    def _united(self, here: Collection[str]) -> dict[str, Stored]:
+        """The same, with what other ranks had of this module, if this rank has it now."""
+        saved = self._saved(here)
+        lacking = [name for name in here if name not in saved and name not in self._node["extra"]]
+        found = self._live.views.module(self._path, self._node, lacking)
+        for name, rank, other in found.differing:
+            where = self._prefix + name
+            text = f"{where} was another value on rank {rank} than on rank {other} of the step"
+            self._live.problem("changed", text, where)
+        self._live.refuse_parts(self._prefix, found)
+        if not found.sources:
+            return saved
+        self._live.restaged = True
+        self._node = unite_module(self._node, found.sources)
+        return self._saved(here)
+
     def _common(self, saved: set[str], here: set[str], stored: dict[str, Stored]) -> set[str]:
         for name in sorted(here - saved):
             self._live.problem("missing", self._prefix + name)
         for name in sorted(saved - here):
-            if name not in stored or not self._takes_other_size(name, stored[name], None):
+            if name in stored and self._takes_other_size(name, stored[name], None):
+                continue
+            if not self._live.may_leave():
                 self._live.problem("unexpected", self._prefix + name)
-        return here & saved
+                continue
+            self._live.leave(self._prefix + name)
+            if name not in stored:
+                self._live.left.add(self._prefix + name)
+        both = here & saved
+        self._live.taken.update(self._prefix + name for name in both if name not in stored)
+        return both
 
     def _slot(self, name: str) -> tuple[torch.nn.Module, str] | None:
         """The module that has a buffer of that name, None included, and its name there."""
@@ -168,7 +193,8 @@ class ModuleLoad:
             state = inner.state_dict()
         keys = self._keys = self._own_keys(inner, state)
         here = {keys[key]: value for key, value in state.items()}
-        saved, extra = self._saved(here), self._node["extra"]
+        saved = self._united(here)
+        extra = self._node["extra"]
         for name in sorted(self._common({*saved, *extra}, set(here), saved)):
             self._match_one(name, saved.get(name), here[name], own)
 

@@ -27,6 +27,7 @@ from ._reader import Stored, optimizer_tensors
 from ._subclasses import is_wrapped, wraps
 from ._tensors import describe, overlaps
 from ._typed import Json, Path, path_name, path_text
+from ._views import Found, Source, own_tensors, unite_optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,8 @@ class OptimizerLoad:
         except UnsupportedStateError as error:
             self._live.problem("changed", str(error))
             return
-        if not self._match_groups(here):
+        united = self._unite(here)
+        if united is False or (united is None and not self._match_groups(here)):
             return
         by_name = dict(zip(here, parameters(self._optimizer), strict=True))
         for parameter in by_name.values():
@@ -89,6 +91,7 @@ class OptimizerLoad:
             )
         for index_text, entry in self._node["values"].items():
             if int(index_text) in self._params:
+                self._live.taken.add(self._values_name(self._node["params"][int(index_text)]))
                 self._match_values(int(index_text), entry)
         for part in ("other", "extra", "groups"):
             self._live.want(self._node[part], self._path)
@@ -115,6 +118,64 @@ class OptimizerLoad:
             names.append(name if real else plain)
             taken.add(plain)
         return names
+
+    def _values_name(self, parameter: str) -> str:
+        """Of what is no tensor in the state of a parameter."""
+        return f"{self._node['prefix']}/state/{parameter}"
+
+    def _unite(self, here: list[str]) -> bool | None:
+        """
+        Takes what this rank had and other ranks had of the parameters that are here. None: it had
+        all, and the others have nothing to do with it; False: that does not go.
+        """
+        live, node = self._live, self._node
+        saved = {name: number for number, name in enumerate(self._names_now(here))}
+        lacking = sorted(set(here) - saved.keys())
+        found = live.views.optimizer(self._path, node, lacking)
+        gone = sorted(saved.keys() - set(here))
+        to_others = any(not live.differences.tolerates(name) for name in gone)
+        if not found.sources and not (to_others and live.may_leave()):
+            return None
+        live.restaged |= bool(found.sources)
+        wrong = False
+        for name in sorted(set(lacking) - found.names()):
+            wrong |= not live.problem("missing", f"{self._where}: parameter {name}", name)
+        for name in gone:
+            if not live.may_leave():
+                text = f"{self._where}: parameter {name}"
+                wrong |= not live.problem("unexpected", text, name)
+                continue
+            live.leave(name)
+            if str(saved[name]) in node["values"]:
+                live.left.add(self._values_name(node["params"][saved[name]]))
+        wrong |= self._refuse(found)
+        if wrong:
+            return False
+        mine = {name: number for name, number in saved.items() if name not in gone}
+        counts = [len(group["params"]) for group in self._optimizer.param_groups]
+        base = Source(live.origin_rank, node, mine)
+        united = unite_optimizer([base, *found.sources], _split(here, counts))
+        if isinstance(united, str):
+            live.problem("changed", f"{self._where} {united}", path_name(self._path))
+            return False
+        self._node, self._groups = united.node, united.groups
+        live.note_united(self._where, united)
+        return True
+
+    def _refuse(self, found: Found) -> bool:
+        """Notes what cannot be had of other ranks. True: there is something."""
+        live, node = self._live, self._node
+        for name, rank, other in found.differing:
+            text = (
+                f"{self._where}: rank {rank} and rank {other} of the step had other options or "
+                f"state of parameter {name}"
+            )
+            live.problem("changed", text, name)
+        live.refuse_parts(f"{node['prefix']}/state/", found)
+        own = [name for source in found.sources for name in own_tensors(source, live.holds)]
+        for name in own:
+            live.problem("missing", name)
+        return bool(found.differing or found.parts or own)
 
     def _match_groups(self, here: list[str]) -> bool:
         saved = self._names_now(here)

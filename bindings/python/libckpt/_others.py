@@ -133,8 +133,10 @@ class _Values:
         elif tag == "$json":
             self.compare(json.loads(a[tag]), json.loads(b[tag]), path)
         elif tag == "$module":
-            # Of tensors the engine has compared what all ranks must have alike.
-            self._compare_keys(a[tag]["extra"], b[tag]["extra"], path)
+            # Of tensors the engine has compared what all ranks must have alike. Stages have others.
+            one, other = a[tag]["extra"], b[tag]["extra"]
+            for key in sorted(one.keys() & other.keys()):
+                self.compare(one[key], other[key], (path, key))
         elif tag == "$optimizer":
             self._compare_optimizers(a[tag], b[tag], path)
         elif tag == "$object":
@@ -166,10 +168,13 @@ class _Values:
             self._add(path)
 
     def _compare_optimizers(self, a: dict[str, Json], b: dict[str, Json], path: Path) -> None:
-        groups = zip(a["groups"], b["groups"], strict=False)
-        for number, (one, other) in enumerate(groups):
-            where = ((path, "param_groups"), number)
-            self.compare(one["options"], other["options"], where)
+        # A group of another stage gets its own.
+        theirs = dict(zip(b["params"], _groups_of(b), strict=True))
+        both = zip(a["params"], _groups_of(a), strict=True)
+        pairs = dict.fromkeys((mine, theirs[name]) for name, mine in both if name in theirs)
+        for mine, other in pairs:
+            one, two = a["groups"][mine]["options"], b["groups"][other]["options"]
+            self.compare(one, two, ((path, "param_groups"), mine))
         if a["params"] == b["params"]:
             self.compare(a["values"], b["values"], (path, "state"))
         for part in ("other", "extra"):
@@ -200,6 +205,12 @@ class _Values:
             read = [(name, memory.want(a, kind), memory.want(b, kind)) for name, a, b in pairs]
             again.read()
         self.names.update({name: None for name, a, b in read if not _same(a, b)})
+
+
+def _groups_of(node: dict[str, Json]) -> list[int]:
+    """Of each parameter of an optimizer the number of its group."""
+    groups = enumerate(node["groups"])
+    return [number for number, group in groups for _ in range(group["count"])]
 
 
 def _is_plain(values: list[Json]) -> bool:

@@ -52,6 +52,8 @@ class Stored(NamedTuple):
     home: str
     #: False: all of it is in the stores of other nodes
     here: bool = True
+    #: who wrote it, or the first part of it
+    rank: int = 0
 
     def __str__(self) -> str:
         return f"{_dtypes.name_of(self.dtype)} {list(self.shape)}"
@@ -77,6 +79,8 @@ class Reader:
         self.complete = False
         #: what was bound has been given to the library: of many ranks all hear if that fails
         self.asked = False
+        #: names that this rank takes, also where nothing of them is here
+        self.taken: set[str] = set()
         self._targets: list[tuple[bytes, Described]] = []
         self._keep: list[Any] = []
 
@@ -109,6 +113,7 @@ class Reader:
                 tuple(ffi.unpack(info.shape, info.ndim)) if info.ndim else (),
                 int(info.nbytes),
                 text(info.alias_of) if info.alias_of != ffi.NULL else name,
+                rank=int(info.rank),
             )
         return found
 
@@ -202,6 +207,7 @@ class Reader:
 
     def bind(self, name: str, what: Described, keep: object) -> None:
         """The tensor `name`, or a box of it, goes to this memory, which `keep` keeps alive."""
+        self.taken.add(name)
         if what.whole is not None and 0 in what.shape:
             return  # nothing of it is here
         self._targets.append((name.encode(), what))
@@ -410,26 +416,29 @@ def _allocate(what: Stored, kind: str, device: torch.device | None) -> Any:
     return np.empty(what.shape, dtype=numpy_type)
 
 
-def references(node: Json) -> Iterator[tuple[Any, str]]:
-    """(name, kind of memory) of every tensor that a node mentions."""
+def references(node: Json, *, parts: bool = True) -> Iterator[tuple[Any, str]]:
+    """
+    (name, kind of memory) of every tensor that a node mentions; `parts`: also of those of modules
+    and optimizers.
+    """
     if type(node) is list:
         for item in node:
-            yield from references(item)
+            yield from references(item, parts=parts)
     elif type(node) is dict:
         tag = tag_of(node)
         if tag == "$json":
-            yield from references(json.loads(node["$json"]))
+            yield from references(json.loads(node["$json"]), parts=parts)
         elif tag == "$tensor":
             yield node["$tensor"], "torch"
         elif tag in _KINDS and type(node[tag]) is dict:
             yield node[tag].get("$tensor"), _KINDS[tag]
-        else:
+        elif parts or tag not in ("$module", "$optimizer"):
             if tag == "$module":
                 yield from ((name, "torch") for name in node[tag]["tensors"])
             elif tag == "$optimizer":
                 yield from ((name, "torch") for _, _, name in optimizer_tensors(node[tag]))
             for item in node.values():
-                yield from references(item)
+                yield from references(item, parts=parts)
 
 
 def optimizer_tensors(node: dict[str, Json]) -> Iterator[tuple[int, str, str]]:

@@ -12,6 +12,7 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
@@ -23,7 +24,10 @@ from ._errors import (
     CheckpointError,
     CheckpointWarning,
     FormatError,
+    MismatchError,
+    NetworkError,
 )
+from ._holders import are_in_stages
 from ._into import (
     generators_in,
     into,
@@ -41,11 +45,12 @@ from ._modules import parameter_names, reshard, unwrap
 from ._optimizer_load import OptimizerLoad
 from ._origin import LISTED, Origin, check_world
 from ._others import differing
-from ._ranks import PerRank
+from ._ranks import PerRank, is_own
 from ._reader import Memory, Reader, Stored, references
 from ._save import Progress
-from ._specials import Special, is_optimizer, is_stateful, specials_in
+from ._specials import Special, find_specials, is_optimizer, is_stateful, specials_in
 from ._subclasses import Places, empty_like, is_wrapped, wraps
+from ._takers import Taken, Takers
 from ._tensors import (
     check_place,
     check_tensor,
@@ -55,6 +60,7 @@ from ._tensors import (
     overlaps,
 )
 from ._typed import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
+from ._views import Found, United, Views, dict_items, list_items, node_at, same
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +92,10 @@ def restore(
     new or gone. `exact`: it was saved or resumed before, so that settings which are new go, but for
     those that are `kept`.
     """
+    # The ranks, which together must take all of the step; None: this one does, or each what it had.
+    takers = reader.engine.takers
+    if takers is not None:
+        takers.begin(reader.generation, reader.step)
     origin = Origin.of(reader)
     meta = origin.meta
     if meta is None:
@@ -98,7 +108,8 @@ def restore(
     check_world(reader, origin)
     live = _Live(reader, allow_pickle, origin, tolerated, exact=exact, kept=kept)
     try:
-        live.match(meta, state)
+        live.match(meta, state, shared=takers is not None)
+        live.tell(takers)
     except (TypeError, LookupError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError) or is_of_user(error):
             raise
@@ -106,6 +117,8 @@ def restore(
             f"step {reader.step}: its state is malformed: {error!r}", step=reader.step
         ) from error
     reader.read(progress)
+    if takers is not None:
+        live.check_lost(takers)
     live.apply(meta, state)
     live.warn()
     return Restored(live.stayed, origin.whole and not (tolerated or live.has_more))
@@ -145,6 +158,7 @@ class _Live:
         #: values of a rank that was not there
         self._kept: list[str] = []
         self._stored = reader.stored(origin.meta)
+        self._begin_stages(reader, origin)
         self._memory = Memory(reader, self._stored)
         self.places = Places(
             self.stored,
@@ -168,14 +182,43 @@ class _Live:
         #: tensors and arrays in containers that cannot take bytes, and are replaced
         self._replaced: set[int] = set()
 
+    def _begin_stages(self, reader: Reader, origin: Origin) -> None:
+        """What other ranks may have had, or take."""
+        away = any(reader.away(rank) is not None for rank in range(reader.world))
+        #: each rank has to do with what it has saved, and no other's
+        self._apart = away or reader.engine.options.node_store
+        state = (origin.meta or {}).get("state")
+        self.views = Views(reader, self._stored, origin.rank, state, closed=self._apart)
+        self._shared = False
+        #: an answer of may_leave()
+        self._may_leave: bool | None = None
+        #: this rank takes what others had, or leaves what it had
+        self.restaged = False
+        #: objects of which only they know what is in them: the nodes, and where
+        self._unknown: list[tuple[Json, Any, Path]] = []
+        #: the ranks that had the parameters of optimizers, where another rank's are taken
+        self._owners: list[int] = []
+        #: optimizers whose groups have other numbers now
+        self._renumbered: list[str] = []
+        #: tensors under keys of the state that the user lets go
+        self._let_go: set[str] = set()
+        #: names of what is left to others, and of what is taken, beside tensors
+        self.left: set[str] = set()
+        self.taken: set[str] = set()
+        self._state: dict[str, Any] = {}
+
     @property
     def has_more(self) -> bool:
         """True if something stays that the step does not have."""
         return bool(self.stayed or self._kept or self._generator_stayed)
 
-    def match(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
-        """Compares; raises MismatchError that lists everything that is different."""
-        children = _dict_items(meta["state"])
+    def match(self, meta: dict[str, Json], state: dict[str, Any], *, shared: bool = False) -> None:
+        """
+        Compares; raises MismatchError that lists everything that is different. `shared`: with other
+        ranks, which may take what this one leaves.
+        """
+        self._shared, self._state = shared and not self._apart, state
+        children = dict_items(meta["state"])
         if children is None:
             raise FormatError(f"step {self._reader.step}: its state is no dict")
         self._match_keys(dict(children), state, None)
@@ -186,14 +229,157 @@ class _Live:
             optimizer.match(self._names)
         for name, kind in references(self._rng()):
             self._memory.want(name, kind)
+        # Schedulers may be matched once more.
+        unknown, self._unknown = self._unknown, []
+        self._look_at_objects(unknown)
         self.differences.raise_problems()
+
+    # What is left to other ranks.
+
+    def leave(self, name: str) -> None:
+        """Another rank may take it. What the user lets go makes no other stage of this rank."""
+        self.restaged |= not self.differences.tolerates(name)
+
+    def note_united(self, where: str, united: United) -> None:
+        """Of an optimizer that has what several ranks had, or another than this one."""
+        self._owners += (rank for rank in united.ranks if rank not in self._owners)
+        self._renumbered += [where] * united.renumbered
+
+    def _look_at_objects(self, unknown: list[tuple[Json, Any, Path]]) -> None:
+        """What only an object knows is of the stage that it was saved by."""
+        for node, live, path in unknown:
+            where, rank = path_text(path), self.origin_rank
+            if self.restaged and node.get("spread"):
+                text = f"{where} has DTensors of rank {rank}'s stage, and comes back there only"
+                self.problem("changed", text, path_name(path))
+            elif self.restaged and any(references(node["state"])):
+                text = f"{where} has tensors, and gets what rank {rank} had as another stage"
+                self.differences.say(text)
+            elif self._owners:
+                self._look_at_values(node, live, path)
+        if not any(_is_scheduler(live) for _, live, _ in unknown):
+            for where in self._renumbered:
+                self.differences.say(f"{where}: its groups have other numbers than in the step")
+
+    def _look_at_values(self, node: Json, live: Any, path: Path) -> None:
+        """A scheduler goes by the groups of its optimizer, which another rank had."""
+        where = path_text(path)
+        nodes = [self.views.at(rank, path) for rank in self._owners]
+        first, mine = self._owners[0], {"$object": node}
+        other = next((n for n, one in enumerate(nodes) if not same(one, nodes[0])), None)
+        if _is_scheduler(live) and self._renumbered:
+            text = (
+                f"{where} knows the groups of its optimizer by their numbers, and in "
+                f"{self._renumbered[0]} they have others than in the step"
+            )
+            self.problem("changed", text, path_name(path))
+        elif _is_scheduler(live) and other is not None:
+            text = f"{where} was another one on rank {self._owners[other]} than on rank {first}"
+            self.problem("changed", f"{text} of the step", path_name(path))
+        elif _is_scheduler(live) and not same(nodes[0], mine):
+            found = nodes[0]
+            if type(found) is dict and tag_of(found) == "$object":
+                self._match_object(found["$object"], live, path)
+            else:
+                text = f"{where} is not in what rank {first} saved"
+                self.problem("missing", text, path_name(path))
+        elif any(not same(one, mine) for one in nodes):
+            text = f"{where} gets what rank {self.origin_rank} had, and its stage had another"
+            self.differences.say(text)
+
+    def may_leave(self) -> bool:
+        """True if another rank may take of modules and optimizers what this one leaves."""
+        if self._may_leave is None:
+            self._may_leave = self._shared and self._is_in_stages()
+        return self._may_leave
+
+    def _is_in_stages(self) -> bool:
+        """True if ranks have other names than this one, here or in the step, as far as it sees."""
+        modules = (one.value for one in find_specials(self._state) if is_module(one.value))
+        tensors = chain.from_iterable(module.parameters() for module in modules)
+        if are_in_stages(tensors, self._reader.engine.world):
+            return True
+        return not self._seen().issuperset(self._all())
+
+    def _all(self) -> set[str]:
+        """The tensors of the step, but those of which each rank has its own."""
+        homes = {what.home for what in self._stored.values() if what.here}
+        return {home for home in homes if not is_own(home)}
+
+    def _seen(self, *, parts: bool = True) -> set[str]:
+        """Those that this rank's view has; `parts`: with those of modules and optimizers."""
+        meta = self._origin.meta
+        assert meta is not None
+        names = chain(references(meta["state"], parts=parts), references(meta["rng"]))
+        return {self.stored(name).home for name, _ in names if name in self._stored}
+
+    def _rest(self) -> set[str]:
+        """What of the step this rank neither takes nor refuses to leave."""
+        taken = {self._stored[name].home for name in self._reader.taken}
+        rest = {what.home for what in self._stored.values() if what.here} - taken
+        rest = {home for home in rest if not is_own(home)} - self._let_go
+        return rest - self._seen(parts=not self.may_leave()) if rest else rest
+
+    def tell(self, takers: Takers | None) -> None:
+        """
+        Tells the others what this rank takes. If there are none, what it does not take is lost;
+        raises MismatchError.
+        """
+        if self._apart:
+            return
+        rest = self._rest()
+        if takers is None:
+            for name in sorted(rest):
+                self._note_lost(name, name)
+            self.differences.raise_problems()
+        elif rest or self.left or (self.taken and self.may_leave()):
+            names = self._all()
+            takers.tell(Taken(names - rest, self.taken, self.left), sorted(names))
+        else:
+            takers.tell_all()
+
+    def _note_lost(self, name: str, text: str) -> bool:
+        """Notes what no rank takes. True: it may be."""
+        if self.differences.lets_go(name):
+            self.differences.pass_over("unexpected", text)
+            return True
+        return self.differences.problem("unexpected", text, name)
+
+    def check_lost(self, takers: Takers) -> None:
+        """Raises MismatchError for what no rank has taken. All ranks have read."""
+        if self._apart:
+            return
+        try:
+            tensors, others = takers.lost(lambda: sorted(self._all()))
+        except NetworkError as error:  # the other ranks go on
+            self.differences.say(
+                f"whether a rank takes all that the others leave is not known: {error}"
+            )
+            return
+        texts = {name: f"{name} (written by rank {self._stored[name].rank})" for name in tensors}
+        texts.update((name, name) for name in others)
+        lost = [name for name, text in texts.items() if not self._note_lost(name, text)]
+        if not lost:
+            return
+        more = f"; and {len(lost) - LISTED} more" * (len(lost) > LISTED)
+        some = "; ".join(texts[name] for name in lost[:LISTED])
+        where = self.differences.where
+        raise MismatchError(
+            f"{where}: no rank takes what {self._reader.world} ranks have saved: {some}{more}. The "
+            "ranks have read their tensors, and nothing else was changed. See that the stages "
+            "together have all that the step has, or let what is gone be so: "
+            'resume(tolerate=["head.*"]), resume(strict=False).',
+            step=where.step,
+            rank=where.rank,
+            tensor=lost[0],
+        )
 
     def _rng(self) -> Json:
         return {} if self._origin.own is None else self._origin.own["rng"]
 
     def apply(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
         """The tensors are in place; now everything else. The generators come last."""
-        for key, node in _dict_items(meta["state"]) or ():
+        for key, node in dict_items(meta["state"]) or ():
             if key in state:
                 state[key] = self._apply(node, state[key], (None, key))
         # What draws when it begins may draw from what an object of the state has put back.
@@ -275,11 +461,16 @@ class _Live:
         for key, node in children.items():
             if key in state:
                 self._match(node, state[key], (path, key))
-            else:
-                self._problem_at("unexpected", (path, key))
+            elif self._problem_at("unexpected", (path, key)):
+                self._pass_over(node)
         for key, value in state.items():
             if key not in children:
                 self._missing(value, (path, key))
+
+    def _pass_over(self, node: Json) -> None:
+        """The user lets it go."""
+        names = (name for name, _ in references(node))
+        self._let_go.update(self._stored[name].home for name in names if name in self._stored)
 
     def _missing(self, value: Any, path: Path) -> None:
         """What the step does not have. Optimizers may have parameters of it."""
@@ -302,9 +493,9 @@ class _Live:
         elif tag == "$ndarray" and _is_array(live):
             if type(node[tag]) is dict:
                 self._match_array(self._memory.stored(node[tag].get("$tensor")), live, path)
-        elif (children := _dict_items(node)) is not None and isinstance(live, dict):
+        elif (children := dict_items(node)) is not None and isinstance(live, dict):
             self._match_dict(dict(children), live, path)
-        elif (items := _list_items(node)) is not None and _is_list_of(live, len(items)):
+        elif (items := list_items(node)) is not None and _is_list_of(live, len(items)):
             for index, (item, value) in enumerate(zip(items, live, strict=True)):
                 self._match(item, value, (path, index))
         else:
@@ -317,6 +508,7 @@ class _Live:
         if _has_special(node):
             if self._problem_at("unexpected", path, "the objects in {}"):
                 self._left.add(id(node))
+                self._pass_over(node)
             return
         self._decoder.check(node)
         for name, kind in references(node):
@@ -329,6 +521,7 @@ class _Live:
             elif live and any(references(node)):
                 if self._problem_at("unexpected", (path, key)):
                     self._left.add(id(node))
+                    self._pass_over(node)
             else:
                 self._want(node, (path, key))
         for key, value in live.items():
@@ -403,6 +596,8 @@ class _Live:
             if found is None:
                 return
             node = found
+        if not is_loader(live) and not isinstance(live, PerRank):
+            self._unknown.append((node, live, path))
         if not is_loader(live) and must_be_asked(node):
             with asking(path, "state_dict"):
                 state = live.state_dict()
@@ -437,7 +632,7 @@ class _Live:
         """Memory for what an object is to be given; what it has spread over ranks is read there."""
         if want_part(self._memory, node, live):
             return
-        children, items = _dict_items(node), _list_items(node)
+        children, items = dict_items(node), list_items(node)
         if children is not None and isinstance(live, Mapping):
             for key, item in children:
                 self._want_like(item, live.get(key), (path, key))
@@ -455,13 +650,18 @@ class _Live:
                 self._borrowed.append(path_text(path))
             return node
         own = self._origin.own
-        found = None if own is None else _node_at(own["state"], path)
+        found = None if own is None else node_at(own["state"], path)
         if found is None or tag_of(found) != "$object":
             self._kept.append(path_text(path))
             return None
         return found["$object"]
 
     # What ModuleLoad and OptimizerLoad need.
+
+    @property
+    def origin_rank(self) -> int:
+        """The rank whose view of the step this is."""
+        return self._origin.rank
 
     def stored(self, name: object) -> Stored:
         """What the step says of a name."""
@@ -482,7 +682,17 @@ class _Live:
 
     def is_local(self, name: str) -> bool:
         """True for state of an optimizer that was kept as a part, as the parameter's is."""
-        return name in self._local
+        return name in self._local or name in self.views.local
+
+    def refuse_parts(self, prefix: str, found: Found) -> None:
+        """Notes what other ranks had a part of that suits no other one."""
+        for name, rank in found.parts:
+            self.problem(
+                "changed",
+                f"{prefix}{name} was rank {rank}'s part of tensors in a wrapper, which comes back "
+                "to that rank of as many ranks only",
+                prefix + name,
+            )
 
     def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
         """The tensor of that name, or the box of it that `like` is, goes to this memory."""
@@ -546,7 +756,7 @@ class _Live:
             tag == "$ndarray" and _is_array(live) and type(node[tag]) is dict
         ):
             return self.decode(node, path) if id(live) in self._replaced else live
-        children = _dict_items(node)
+        children = dict_items(node)
         if children is not None and isinstance(live, dict):
             new = {
                 key: self._apply(item, live[key], (path, key))
@@ -561,7 +771,7 @@ class _Live:
             live.clear()
             live.update(new)
             return live
-        items = _list_items(node)
+        items = list_items(node)
         if items is not None and _is_list_of(live, len(items)):
             values = [
                 self._apply(item, old, (path, index))
@@ -599,6 +809,13 @@ def _holds_memory(value: Any) -> bool:
     return is_tensor(value) or _is_array(value) or _is_special(value)
 
 
+def _is_scheduler(value: Any) -> bool:
+    """True for torch's schedulers of learning rates, and those that are made from them."""
+    import torch
+
+    return isinstance(value, torch.optim.lr_scheduler.LRScheduler)
+
+
 def fits_array(stored: Stored, live: Any) -> bool:
     """True if it has the type and the shape of what is stored."""
     number = _dtypes.numpy_numbers().get(live.dtype)
@@ -619,45 +836,6 @@ def _has_special(node: Json) -> bool:
     if type(node) is dict:
         return tag_of(node) in SPECIAL_TAGS or any(map(_has_special, node.values()))
     return False
-
-
-_DICT_TAGS = {"$dict": 0, "$odict": 0, "$counter": 0, "$defaultdict": 1}
-
-
-def _dict_items(node: Json) -> list[tuple[Any, Json]] | None:
-    """Keys and nodes of anything that is a dict; None if it is none."""
-    if type(node) is not dict:
-        return None
-    tag = tag_of(node)
-    if tag is None:
-        return list(node.items())
-    if tag not in _DICT_TAGS:
-        return None
-    flat = node[tag][_DICT_TAGS[tag] :]
-    return [(Decoder.plain(key), item) for key, item in zip(flat[::2], flat[1::2], strict=True)]
-
-
-def _list_items(node: Json) -> list[Json] | None:
-    """Nodes of a list or tuple that holds more than plain values; None for anything else."""
-    if type(node) is dict and tag_of(node) == "$tuple":
-        node = node["$tuple"]
-    if type(node) is not list or set(map(type, node)) <= _PLAIN:
-        return None
-    return node
-
-
-def _node_at(node: Json, path: Path) -> Json | None:
-    """What stands at a path of another rank's state; None: nothing."""
-    if path is None:
-        return node
-    parent, key = path
-    outer = _node_at(node, parent)
-    children = _dict_items(outer) if outer is not None else None
-    if children is not None:
-        return dict(children).get(key)
-    items = _list_items(outer)
-    inside = items is not None and type(key) is int and key < len(items)
-    return items[key] if items is not None and inside else None
 
 
 def _is_list_of(live: Any, length: int) -> bool:

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What other ranks have said of a step, where this rank's view of it lacks a name.
+
+Each rank of a job saves the names that it has: a stage of a pipeline those of its layers. Whoever
+resumes another stage needs names of several. The step says of each tensor which rank wrote it, and
+the view of that rank has its name. So no view is read unless a name is lacking, and then one for
+each stage, of however many ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._decoder import Decoder
+from ._optimizer import expand_state, state_tensor_name
+from ._ranks import is_own
+from ._typed import Json, Path, tag_of
+
+if TYPE_CHECKING:
+    from ._reader import Reader, Stored
+
+Node = dict[str, Json]
+
+_PLAIN = {bool, bytes, complex, float, int, str, type(None)}
+_DICT_TAGS = {"$dict": 0, "$odict": 0, "$counter": 0, "$defaultdict": 1}
+
+
+def dict_items(node: Json) -> list[tuple[Any, Json]] | None:
+    """Keys and nodes of anything that is a dict; None if it is none."""
+    if type(node) is not dict:
+        return None
+    tag = tag_of(node)
+    if tag is None:
+        return list(node.items())
+    if tag not in _DICT_TAGS:
+        return None
+    flat = node[tag][_DICT_TAGS[tag] :]
+    return [(Decoder.plain(key), item) for key, item in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def list_items(node: Json) -> list[Json] | None:
+    """Nodes of a list or tuple that holds more than plain values; None for anything else."""
+    if type(node) is dict and tag_of(node) == "$tuple":
+        node = node["$tuple"]
+    if type(node) is not list or set(map(type, node)) <= _PLAIN:
+        return None
+    return node
+
+
+def node_at(node: Json, path: Path) -> Json | None:
+    """What stands at a path of another rank's state; None: nothing."""
+    if path is None:
+        return node
+    parent, key = path
+    outer = node_at(node, parent)
+    children = dict_items(outer) if outer is not None else None
+    if children is not None:
+        return dict(children).get(key)
+    items = list_items(outer)
+    inside = items is not None and type(key) is int and key < len(items)
+    return items[key] if items is not None and inside else None
+
+
+class Source(NamedTuple):
+    """What one rank had of a module or an optimizer, and what is taken of it."""
+
+    rank: int
+    node: Node
+    #: names of tensors or parameters; of an optimizer's, their numbers in the node
+    names: dict[str, int]
+
+
+class Found(NamedTuple):
+    """What other ranks had of what this one lacks."""
+
+    sources: list[Source]
+    #: of which ranks have told different things: the name, and two of the ranks
+    differing: list[tuple[str, int, int]]
+    #: of which a rank had a part of its own, which suits no other rank: the name, and the rank
+    parts: list[tuple[str, int]]
+
+    def names(self) -> set[str]:
+        """All that was found."""
+        return {name for source in self.sources for name in source.names}
+
+
+#: Of a node by name its number, and what it says of it beside tensors.
+_Said = dict[str, tuple[int, Json]]
+
+
+class Views:
+    """
+    The views of other ranks, each read when it is needed. `base` is the rank whose view this rank
+    has, and `state` what it says. `closed`: this rank has to do with no other's.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        stored: dict[str, Stored],
+        base: int,
+        state: Json,
+        *,
+        closed: bool,
+    ) -> None:
+        self._state = state
+        self._reader = reader
+        self._stored = stored
+        self._base = base
+        self._closed = closed
+        #: by ranks, in the order in which they were read
+        self._metas: dict[int, Node] = {}
+        #: names of tensors of optimizers' state that are parts, as their parameters are
+        self.local: set[str] = set()
+        #: what the modules of the views have that were looked at; None: none was yet
+        self._known: set[str] | None = None
+
+    def module(self, path: Path, node: Node, lacking: Iterable[str]) -> Found:
+        """Of a module. Its tensors have the same prefix in each view."""
+        prefix: str = node["prefix"]
+
+        def said(other: Node) -> _Said:
+            if other["prefix"] != prefix:
+                return {}
+            # What each rank has of its own has another name in the step.
+            names = (name for name in other["tensors"] if name in self._stored)
+            found: _Said = {name[len(prefix) :]: (0, None) for name in names}
+            found.update((key, (0, value)) for key, value in other["extra"].items())
+            return found
+
+        return self._find("$module", path, lacking, said, prefix)
+
+    def optimizer(self, path: Path, node: Node, lacking: Iterable[str]) -> Found:
+        """Of an optimizer of the same class: parameters of it."""
+
+        def said(other: Node) -> _Said:
+            return {} if other["class"] != node["class"] else _said_of_parameters(other)
+
+        return self._find("$optimizer", path, lacking, said, "")
+
+    def _find(
+        self,
+        tag: str,
+        path: Path,
+        lacking: Iterable[str],
+        said: Callable[[Node], _Said],
+        prefix: str,
+    ) -> Found:
+        writers = {name: self._writer(prefix + name) for name in lacking}
+        views = {rank: self._look(rank, tag, path, said) for rank in self._metas}
+        found: dict[int, dict[str, int]] = {}
+        # What no tensor leads to can only be in a view that was read for something else.
+        for name in sorted(writers, key=lambda name: (writers[name] is None, name)):
+            rank = next((one for one, (_, names) in views.items() if name in names), None)
+            writer = writers[name]
+            if rank is None and self._is_news(prefix + name, writer, views):
+                assert writer is not None
+                views[writer] = self._look(writer, tag, path, said)
+                rank = writer if name in views[writer][1] else None
+            if rank is not None:
+                found.setdefault(rank, {})[name] = views[rank][1][name][0]
+        sources = [Source(rank, views[rank][0], names) for rank, names in found.items()]
+        differing, parts = [], []
+        for source in sources:
+            for name in source.names:
+                mine = views[source.rank][1][name][1]
+                others = (
+                    other
+                    for other, (_, names) in views.items()
+                    if name in names and not same(names[name][1], mine)
+                )
+                differing += [(name, source.rank, other) for other in others][:1]
+                parts += [(name, source.rank)] * _has_part(mine)
+        return Found(sources, differing, parts)
+
+    def at(self, rank: int, path: Path) -> Json:
+        """What stands at a place in the view of a rank."""
+        return node_at(self._state if rank == self._base else self._read(rank)["state"], path)
+
+    def _is_news(self, name: str, writer: int | None, views: Collection[int]) -> bool:
+        """
+        Whether the view of the rank that wrote a tensor may say more than those that were looked
+        at. A parameter that is in one of their modules is in its optimizer, or in none.
+        """
+        if writer is None or writer in views:
+            return False
+        if self._known is None:
+            self._known = set(_tensors_of_modules(self._state))
+        return name not in self._known
+
+    def _writer(self, name: str) -> int | None:
+        """Whose view must have a name; None: nobody's that was not looked at."""
+        what = None if self._closed else self._stored.get(name)
+        if what is None or not what.here or is_own(what.home) or what.rank == self._base:
+            return None
+        return what.rank if self._reader.away(what.rank) is None else None
+
+    def _read(self, rank: int) -> Node:
+        meta = self._metas.get(rank)
+        if meta is None:
+            meta = self._metas[rank] = self._reader.meta(rank) or {"state": {}}
+            self.local.update(meta.get("local") or ())
+            if self._known is not None:
+                self._known.update(_tensors_of_modules(meta["state"]))
+        return meta
+
+    def _look(
+        self, rank: int, tag: str, path: Path, said: Callable[[Node], _Said]
+    ) -> tuple[Node, _Said]:
+        node = self.at(rank, path)
+        if type(node) is not dict or tag_of(node) != tag:
+            return {}, {}
+        return node[tag], said(node[tag])
+
+
+def _tensors_of_modules(node: Json) -> Iterator[str]:
+    if type(node) is list:
+        for item in node:
+            yield from _tensors_of_modules(item)
+    elif type(node) is dict and tag_of(node) == "$module":
+        yield from node["$module"]["tensors"]
+    elif type(node) is dict:
+        for item in node.values():
+            yield from _tensors_of_modules(item)
+
+
+def _said_of_parameters(node: Node) -> _Said:
+    """Of each parameter of an optimizer its number; roles, values and options of its group."""
+    names: list[str] = node["params"]
+    roles: dict[int, list[str]] = {}
+    for number, role in expand_state(node["state"], len(names)):
+        roles.setdefault(number, []).append(role)
+    values, first = node["values"], 0
+    said: _Said = {}
+    for group in node["groups"]:
+        for number in range(first, first + group["count"]):
+            more = [roles.get(number), values.get(str(number)), group["options"]]
+            said[names[number]] = number, more
+        first += group["count"]
+    return said
+
+
+def same(a: Json, b: Json) -> bool:
+    """
+    Whether two ranks say the same. What is stored as a tensor of each rank's own has another name
+    on each, and counts as different.
+    """
+    # As text, because True, 1 and 1.0 are equal in Python.
+    return a is b or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+
+
+def _has_part(node: Json) -> bool:
+    """True if it is a tensor that wraps others, spread over ranks."""
+    if type(node) is list:
+        return any(map(_has_part, node))
+    if type(node) is dict:
+        return tag_of(node) == "$spread" or any(map(_has_part, node.values()))
+    return False
+
+
+# One out of several.
+
+
+def unite_module(node: Node, sources: list[Source]) -> Node:
+    """A module, and what other ranks had of it beside that."""
+    tensors, extra = list(node["tensors"]), dict(node["extra"])
+    for source in sources:
+        for name in source.names:
+            if name in source.node["extra"]:
+                extra[name] = source.node["extra"][name]
+            else:
+                tensors.append(node["prefix"] + name)
+    return {**node, "tensors": tensors, "extra": extra}
+
+
+class United(NamedTuple):
+    """An optimizer out of several."""
+
+    node: Node
+    #: of each live group, its number in the node; None: it is new
+    groups: list[int | None]
+    #: the ranks that had the parameters
+    ranks: list[int]
+    #: the groups have other numbers than one of these ranks had for them
+    renumbered: bool
+
+
+def unite_optimizer(sources: list[Source], groups: list[list[str]]) -> United | str:
+    """
+    One optimizer with the live groups' parameters, of the sources that have them. Or what is wrong:
+    two groups that were one, parameters that were in two, or groups or optimizers that had other
+    options or values.
+    """
+    sources = [source for source in sources if source.names] or sources[:1]
+    if text := _other_values(sources):
+        return text
+    owners = {name: source for source in sources for name in source.names}
+    bounds = {source.rank: _bounds(source.node) for source in sources}
+    renumbered = False
+    united: list[Node] = []
+    params: list[tuple[str, Source]] = []
+    numbers: list[int | None] = []
+    seen: dict[int, int] = {}  # by ranks: the last of its groups that was met
+    for number, names in enumerate(groups):
+        known = [name for name in names if name in owners]
+        whence: dict[tuple[int, int], str] = {}
+        for name in known:
+            source = owners[name]
+            whence.setdefault((source.rank, bounds[source.rank][source.names[name]]), name)
+        ranks = [rank for rank, _ in whence]
+        for rank, group in whence:
+            if ranks.count(rank) > 1 or group <= seen.get(rank, -1):
+                return (
+                    "has its parameters in other groups, or the groups in another order, than on "
+                    f"rank {rank} of the step"
+                )
+            seen[rank] = group
+            renumbered |= group != number
+        # One without parameters says nothing of which it was, but for its number.
+        kept = not names and all(len(one.node["groups"]) == len(groups) for one in sources)
+        if kept:
+            whence = {(source.rank, number): "it has no parameters now" for source in sources}
+        if not whence:
+            numbers.append(None)
+            continue
+        options = [_options(sources, *one) for one in whence]
+        for (rank, _), name, one in zip(whence, whence.values(), options, strict=True):
+            if not same(one, options[0]):
+                first, of = next(iter(whence.items()))
+                return (
+                    f"group {number} had other options on rank {rank} of the step ({name}) than on "
+                    f"rank {first[0]} ({of}): {_differing(one, options[0])}"
+                )
+        numbers.append(len(united))
+        united.append({"count": len(known), "options": options[0]})
+        params += ((name, owners[name]) for name in known)
+    renumbered |= any(len(source.node["groups"]) != len(groups) for source in sources)
+    ranks = [source.rank for source in sources]
+    return United(_with_state(sources[0].node, united, params), numbers, ranks, renumbered)
+
+
+def _other_values(sources: list[Source]) -> str | None:
+    """What the optimizers of ranks differ in, beside their parameters; None: nothing."""
+    first = sources[0]
+    for source in sources:
+        for part in ("other", "extra"):
+            if not same(source.node[part], first.node[part]):
+                return (
+                    f"had other values beside the state of parameters on rank {source.rank} of the "
+                    f"step than on rank {first.rank}"
+                )
+    return None
+
+
+def _bounds(node: Node) -> list[int]:
+    """Of each parameter the number of its group."""
+    return [number for number, group in enumerate(node["groups"]) for _ in range(group["count"])]
+
+
+def _options(sources: list[Source], rank: int, group: int) -> Json:
+    node = next(source.node for source in sources if source.rank == rank)
+    return node["groups"][group]["options"]
+
+
+def _differing(a: Json, b: Json) -> str:
+    """Keys of options that are not the same."""
+    one, other = dict(dict_items(a) or ()), dict(dict_items(b) or ())
+    names = [str(key) for key in {**one, **other} if not same(one.get(key), other.get(key))]
+    return ", ".join(sorted(names))
+
+
+def _with_state(node: Node, groups: list[Node], params: list[tuple[str, Source]]) -> Node:
+    """The node with these parameters, and what their sources have for their state."""
+    roles: dict[tuple[int, int], list[str]] = {}
+    for source in {id(one): one for _, one in params}.values():
+        for number, role in expand_state(source.node["state"], len(source.node["params"])):
+            roles.setdefault((source.rank, number), []).append(role)
+    state: dict[tuple[str, ...], list[int]] = {}
+    values: dict[str, Json] = {}
+    for number, (name, source) in enumerate(params):
+        then = source.names[name]
+        if found := roles.get((source.rank, then)):
+            state.setdefault(tuple(found), []).append(number)
+        if (entry := source.node["values"].get(str(then))) is not None:
+            values[str(number)] = entry
+    return {
+        **node,
+        # Older steps have names of wrappers in them.
+        "params": [source.node["params"][source.names[name]] for name, source in params],
+        "groups": groups,
+        "state": [{"roles": list(some), "params": which} for some, which in state.items()],
+        "values": values,
+    }
+
+
+def own_tensors(source: Source, holds: Callable[[str], bool]) -> list[str]:
+    """Tensors of a source's parameters that are no tensors of the step: each rank had its own."""
+    wanted = set(source.names.values())
+    node = source.node
+    names = (
+        state_tensor_name(node["prefix"], node["params"][number], role)
+        for number, role in expand_state(node["state"], len(node["params"]))
+        if number in wanted
+    )
+    return [name for name in names if not holds(name)]
