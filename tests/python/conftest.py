@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import textwrap
@@ -240,6 +242,17 @@ def shards(store: Path) -> list[Path]:
 def step_directory(store: Path, step: int) -> Path:
     """The directory of a step in the newest generation that has it."""
     return max(store.glob(f"g*/step-{step:010d}"))
+
+
+def writers(store: Path, step: int) -> dict[str, list[int]]:
+    """By the names of a step's tensors: the ranks that have written them."""
+    found: dict[str, list[int]] = {}
+    for shard in sorted(step_directory(store, step).glob("rank-*.safetensors")):
+        with shard.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            for name in json.loads(file.read(size)).keys() - {"__metadata__"}:
+                found.setdefault(name, []).append(int(shard.name[5:10]))
+    return found
 
 
 def flip(path: Path, offset: int) -> None:

@@ -101,12 +101,8 @@ def check_resumed(
 
 
 def spread_by_both(truth: dict[str, torch.Tensor]) -> set[str]:
-    """What the layout "tp" has told all ranks of, and what no rank has shards of."""
-    return {
-        name
-        for name in truth
-        if "up." in name or "down." in name or name.endswith("step") or name == "count"
-    }
+    """What is on the mesh of all ranks in the layout "tp", or belongs to what is."""
+    return {name for name in truth if "up." in name or "down." in name}
 
 
 LAYOUTS = ("ddp", "fsdp", "hsdp", "tp")

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import bits, step_directory
+from conftest import bits, writers
 from node_rig import on_node
 from ranks import Job, together
 from torch import nn
@@ -118,18 +116,6 @@ def held(state: State) -> dict[str, bytes]:
     }
 
 
-def writers(store: Path) -> dict[str, list[int]]:
-    """By the names of the tensors: the ranks that have written them."""
-    found: dict[str, list[int]] = {}
-    for shard in sorted(step_directory(store, 7).glob("rank-*.safetensors")):
-        rank = int(shard.name[5:10])
-        with shard.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            for name in json.loads(file.read(size)).keys() - {"__metadata__"}:
-                found.setdefault(name, []).append(rank)
-    return found
-
-
 def open_for(kind: str, place: Path, state: State) -> libckpt.Checkpointer:
     store, nodes = place / kind, kind == "nodes"
     if nodes:
@@ -193,7 +179,8 @@ def test_stages_come_back_with_their_plain_tensors(tmp_path: Path) -> None:
         assert saved[first][kind][name] != saved[first + 1][kind][name]
         assert now == {**then, name: saved[rank if kind == "nodes" else first][kind][name]}
     busy = set()
-    for wrote in map(writers, [tmp_path / "walked", tmp_path / "asked", tmp_path / "a/store"]):
+    for store in ("walked", "asked", "a/store"):
+        wrote = writers(tmp_path / store, 7)
         for name in wrote.keys() - {f"rank-{rank:05d}/rng/torch" for rank in range(4)}:
             ranks, stage = wrote[name], int(name.split("layer")[1][0])
             assert {stage_of(rank) for rank in ranks} == {stage}
@@ -309,16 +296,16 @@ def test_no_step_lacks_a_tensor_that_a_rank_has(tmp_path: Path) -> None:
             libckpt.load(tmp_path / case)
 
 
+#: Who wrote the plain tensors, in the order of their names, before there were stages.
+BEFORE = {"fsdp": "0012301230", "hsdp": "0012301230"}
+
+
 def save_all(place: Path) -> None:
-    for layout in ("fsdp", "hsdp", "tp"):
+    for layout in BEFORE:
         job = Job(layout, 1)
         job.step()
         with job.open(place / layout) as ckpt:
             ckpt.save(7).wait()
-
-
-#: Who wrote the plain tensors, in the order of their names, before there were stages.
-BEFORE = {"fsdp": "0012301230", "hsdp": "0012301230", "tp": "00123012"}
 
 
 def test_what_all_ranks_hold_is_written_as_it_always_was(tmp_path: Path) -> None:
@@ -326,7 +313,7 @@ def test_what_all_ranks_hold_is_written_as_it_always_was(tmp_path: Path) -> None
     for layout, before in BEFORE.items():
         plain = {
             name: ranks
-            for name, ranks in sorted(writers(tmp_path / layout).items())
+            for name, ranks in sorted(writers(tmp_path / layout, 7).items())
             if name.endswith(("step", "count"))
         }
         assert all(len(ranks) == 1 for ranks in plain.values())

@@ -39,7 +39,7 @@ class Groups:
         """Of the ranks of `copies`, of which this one is one."""
         found = self._known.get(copies.along)
         if found is None:
-            ranks = range(self._world) if copies.along is None else ranks_along(*copies.along)
+            ranks = range(self._world) if copies.along is None else ranks_along(copies.along)
             text = ",".join(map(str, sorted(ranks))).encode()
             digest = hashlib.blake2b(text, digest_size=8).digest()
             found = self._known[copies.along] = int.from_bytes(digest, "little")

@@ -5,16 +5,20 @@ the other stages do not have.
 
 A plain tensor says nothing of that, but what it belongs to does. The state of an optimizer is held
 where its parameter is: by the ranks of the parameter's mesh. A plain tensor in a module of
-fully_shard() is held where the sharded parameters of that module are.
+fully_shard() is held by the ranks that have a part of all the sharded parameters of that module.
+
+This may be fewer ranks than hold it, never more: with tensor parallelism each slice of the mesh
+writes a tensor that all slices have, as it writes the parameters that are not cut that way. Such
+copies are compared. More ranks than hold it would be wrong: one of them would leave it to another
+one that has none.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._layout import Copies, is_dtensor, position_in
+from ._layout import Copies, Members, is_dtensor
 from ._modules import is_fsdp, wrapped_child
 
 if TYPE_CHECKING:
@@ -22,65 +26,81 @@ if TYPE_CHECKING:
 
 
 class Holders(NamedTuple):
-    """The ranks of a mesh, which are not all ranks."""
+    """Some ranks of the job, which are not all."""
 
-    mesh: Any
+    members: Members
     #: the number of this rank among them; None: it is none of them
     place: int | None
 
     def copies(self, *, first: bool = False) -> Copies | None:
         """
-        As of a DTensor that is replicated on the mesh; None: this rank holds nothing. `first`: the
-        first rank has the one of all.
+        What they are to each other; None: this rank holds nothing. `first`: the first rank has the
+        one of all.
         """
         if self.place is None:
             return None
-        sizes = tuple(self.mesh.shape)
-        # No balance: what one rank of the mesh lacks must shift no turns.
-        return Copies(
-            None, math.prod(sizes), self.place, (self.mesh, tuple(range(len(sizes)))), first
-        )
+        # No balance: what one of them lacks must shift no turns.
+        return Copies(None, len(self.members.ranks), self.place, self.members, first)
+
+
+#: Of a mesh that this rank is not in. Such a mesh does not always tell its ranks.
+_OTHERS = Holders(Members(()), None)
 
 
 class Meshes:
-    """
-    The meshes of some DTensors. One that is a part of a wider one counts as that: with tensor
-    parallelism some parameters are on a mesh of one dimension, and the others on the whole mesh.
-    """
+    """Who holds what belongs to DTensors, by their meshes. Of some ranks there is one object."""
 
-    def __init__(self, tensors: Iterable[Any], world: int) -> None:
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank = rank
         self._world = world
-        #: by mesh the numbers of its ranks
-        self._ranks: dict[Any, frozenset[int]] = {}
-        for tensor in tensors if world > 1 else ():
-            if is_dtensor(tensor) and tensor.device_mesh not in self._ranks:
-                mesh = tensor.device_mesh
-                self._ranks[mesh] = frozenset(mesh.mesh.flatten().tolist())
-        self._of = {mesh: self._holders(self._widest(mesh)) for mesh in self._ranks}
+        #: by the id of a mesh, which is kept: to compare meshes takes long, and each parameter may
+        #: have one of its own
+        self._of: dict[int, tuple[Any, Holders | None]] = {}
+        self._made: dict[tuple[int, ...], Holders] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._ranks)
+        """False: there are no other ranks."""
+        return self._world > 1
+
+    def forget(self) -> None:
+        """Keeps no mesh any more."""
+        self._of.clear()
 
     def of(self, tensor: Any) -> Holders | None:
-        """Of what belongs to one of the tensors; None: all ranks hold it."""
-        return self._of.get(tensor.device_mesh) if is_dtensor(tensor) else None
+        """Of what belongs to a tensor; None: all ranks hold it."""
+        return self.on(tensor.device_mesh) if self and is_dtensor(tensor) else None
 
-    def common(self) -> Holders | None:
-        """Of what belongs to all of them; None: all ranks hold it, or no mesh has all others."""
-        if not self._ranks:
+    def on(self, mesh: Any) -> Holders | None:
+        """Of what belongs to a DTensor on this mesh."""
+        found = self._of.get(id(mesh))
+        if found is None:
+            found = self._of[id(mesh)] = mesh, self._find(mesh)
+        return found[1]
+
+    def common(self, found: Iterable[Holders | None]) -> Holders | None:
+        """Of what belongs to all of these; None: all ranks."""
+        some = [holders for holders in found if holders is not None]
+        here = [holders for holders in some if holders.place is not None]
+        if len(here) > 1:
+            ranks = set.intersection(*(set(holders.members.ranks) for holders in here))
+            return self._among(tuple(sorted(ranks)))
+        return here[0] if here else _OTHERS if some else None
+
+    def _find(self, mesh: Any) -> Holders | None:
+        if mesh.size() >= self._world:
             return None
-        widest = max(self._ranks, key=lambda mesh: len(self._ranks[mesh]))
-        if all(ranks <= self._ranks[widest] for ranks in self._ranks.values()):
-            return self._of[widest]
-        return None
+        if mesh.get_coordinate() is None:
+            return _OTHERS
+        return self._among(tuple(sorted(mesh.mesh.flatten().tolist())))
 
-    def _widest(self, mesh: Any) -> Any:
-        ranks = self._ranks
-        wider = [other for other in ranks if ranks[mesh] <= ranks[other]]
-        return max(wider, key=lambda other: len(ranks[other]))
+    def _among(self, ranks: tuple[int, ...]) -> Holders:
+        found = self._made.get(ranks)
+        if found is None:
+            found = self._made[ranks] = Holders(Members(ranks), ranks.index(self._rank))
+        return found
 
-    def _holders(self, mesh: Any) -> Holders | None:
-        return None if mesh.size() >= self._world else Holders(mesh, position_in(mesh))
+
+_Found = set[Holders | None]
 
 
 def are_in_stages(tensors: Iterable[Any], world: int) -> bool:
@@ -92,20 +112,31 @@ def are_in_stages(tensors: Iterable[Any], world: int) -> bool:
 class ModuleHolders:
     """Who holds the plain tensors of a module, by their names in it, those of wrappers left out."""
 
-    def __init__(self, module: nn.Module, world: int) -> None:
+    def __init__(self, module: nn.Module, meshes: Meshes) -> None:
+        self._meshes = meshes
         #: by the path of each module of fully_shard()
         self._paths: dict[str, Holders | None] = {}
-        if world > 1:
-            self._visit(module, "", world)
+        if meshes:
+            self._visit(module, "", set(), set())
 
-    def _visit(self, module: nn.Module, path: str, world: int) -> None:
-        if is_fsdp(module) and (meshes := Meshes(module.parameters(), world)):
-            self._paths[path] = meshes.common()
+    def _visit(self, module: nn.Module, path: str, own: _Found, inner: _Found) -> None:
+        """Adds who holds what belongs to its parameters; to `inner` of fully_shard() modules."""
+        outer = None
+        if is_fsdp(module):
+            outer, own, inner = inner, set(), set()
+        parameters: Any = module._parameters
+        for _, parameter in parameters.items():
+            if is_dtensor(parameter):
+                own.add(self._meshes.on(parameter.device_mesh))
         wrapped = wrapped_child(module)
         for name, child in module._modules.items():
             if child is not None:
                 below = path if name == wrapped else f"{path}.{name}" if path else name
-                self._visit(child, below, world)
+                self._visit(child, below, own, inner)
+        if outer is not None and (own or inner):
+            # Of a wrapper and what it wraps, the latter.
+            self._paths.setdefault(path, self._meshes.common(own or inner))
+            outer |= own | inner
 
     def of(self, name: str) -> Holders | None:
         """Of a tensor; None: all ranks."""

@@ -36,6 +36,13 @@ class Cut(NamedTuple):
     factor: int = 1
 
 
+class Members:
+    """Some ranks of the job, in their order. It equals only itself, and so is found fast."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+
+
 class Copies(NamedTuple):
     """Ranks that hold the same: so many `among` them, this one is number `place`."""
 
@@ -43,8 +50,8 @@ class Copies(NamedTuple):
     group: Hashable
     among: int
     place: int
-    #: the mesh, and its dimensions along which they lie; None: they are all ranks of the job
-    along: tuple[Any, Dims] | None = None
+    #: the mesh, and its dimensions along which they lie; or who they are; None: all of the job
+    along: tuple[Any, Dims] | Members | None = None
     #: the first of them writes it, and what others have may be something else
     first: bool = False
     #: other ranks than these may write the same, as those of another mesh do
@@ -172,16 +179,11 @@ def _number(coordinate: Sequence[int], sizes: Dims, dims: Dims) -> int:
     return number
 
 
-def position_in(mesh: Any) -> int | None:
-    """The number of this rank in a mesh; None: it is not in it."""
-    at = mesh.get_coordinate()
-    if at is None:
-        return None
-    return _number(at, tuple(mesh.shape), tuple(range(len(at))))
-
-
-def ranks_along(mesh: Any, dims: Dims) -> list[int]:
+def ranks_along(along: tuple[Any, Dims] | Members) -> Sequence[int]:
     """The ranks of a mesh that are where this one is in all dimensions but these."""
+    if isinstance(along, Members):
+        return along.ranks
+    mesh, dims = along
     at = tuple(slice(None) if n in dims else place for n, place in enumerate(mesh.get_coordinate()))
     return [int(rank) for rank in mesh.mesh[at].flatten().tolist()]
 

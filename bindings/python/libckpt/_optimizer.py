@@ -24,7 +24,7 @@ from ._asking import asking
 from ._errors import UnsupportedStateError
 from ._fence import fences_of
 from ._glance import same_items
-from ._holders import Holders, Meshes
+from ._holders import Holders
 from ._layout import is_dtensor, is_part_like, is_spread
 from ._marks import places_of
 from ._modules import strip_wrappers
@@ -45,6 +45,8 @@ from ._typed import Encoder, Json, Path, dump, path_name, path_text
 
 if TYPE_CHECKING:
     import torch
+
+    from ._sink import Sink
 
 #: From so many groups on it is cheaper to compare their options than to write them again.
 _MANY_GROUPS = 8
@@ -129,10 +131,6 @@ def state_tensor_name(prefix: str, parameter: str, role: str) -> str:
     return f"{prefix}/state/{parameter}/{role}"
 
 
-#: Takes a tensor: its name, whether every rank has its own, and who holds it.
-Put = Callable[[str, "torch.Tensor", bool, Holders | None], None]
-
-
 class OptimizerSource:
     """
     An optimizer in the state. Its tensors are `part` and `described`, and are copied behind the
@@ -145,7 +143,7 @@ class OptimizerSource:
         path: Path,
         known: dict[int, str],
         ranks: Ranks,
-        plain: dict[int, Holders],
+        holders_of: Callable[[torch.Tensor], Holders | None],
     ) -> None:
         self.optimizer = optimizer
         self._ranks = ranks
@@ -166,9 +164,8 @@ class OptimizerSource:
         self._likes: list[torch.Tensor | None] = []
         #: of each plain tensor who holds it; None: all ranks, or it says so itself
         self.holders: list[Holders | None] = []
-        self._meshes = Meshes(self.params, ranks.world)
-        #: who holds plain parameters, by their ids, where they are not all ranks
-        self._plain = plain
+        #: of the plain tensors in the state of a parameter
+        self._holders_of = holders_of
         #: names of those that are the same box of a parameter
         self.local: set[str] = set()
         #: numbers of the tensors that this rank writes; None: all
@@ -254,10 +251,6 @@ class OptimizerSource:
     def _is_own(self, parameter: str, name: str, value: torch.Tensor) -> bool:
         """Every rank has its own, as it has of the parameter, or as the user says of the state."""
         return self._ranks.is_own(parameter, value) or self._ranks.is_own(name, value)
-
-    def _holders_of(self, parameter: torch.Tensor) -> Holders | None:
-        """Of the plain tensors of its state."""
-        return self._plain.get(id(parameter)) or self._meshes.of(parameter)
 
     def shapes(self) -> list[torch.Tensor]:
         """Of each tensor what says how it is spread over ranks."""
@@ -349,10 +342,10 @@ class OptimizerSource:
         )
         return moved
 
-    def node(self, encoder: Encoder, put: Put) -> str:
-        """The JSON text. `put` takes the tensors of an optimizer that has a say of its own."""
+    def node(self, encoder: Encoder, sink: Sink) -> str:
+        """The JSON text. `sink` takes the tensors that are not in `part`; so does the encoder."""
         if self.own_say:
-            return self._node_of_own(encoder, put)
+            return self._node_of_own(encoder, sink)
         groups = [
             {key: value for key, value in group.items() if key not in NO_OPTIONS}
             for group in self.optimizer.param_groups
@@ -362,7 +355,7 @@ class OptimizerSource:
         return self._text(
             self._encode_groups(encoder, groups, counts),
             self._state_text,
-            dump(self._encode_values(encoder)),
+            dump(self._encode_values(encoder, sink)),
             dump(encoder.encode_handed(other, (self.path, "other"), 4)),
             "{}",
         )
@@ -393,7 +386,7 @@ class OptimizerSource:
         self._options, self._options_text = (groups, text) if plain else ([], "")
         return text
 
-    def _encode_values(self, encoder: Encoder) -> Json:
+    def _encode_values(self, encoder: Encoder, sink: Sink) -> Json:
         if not self._others:
             return {}
 
@@ -401,21 +394,25 @@ class OptimizerSource:
         for index, parameter in enumerate(self.params):
             for role, value in (self.optimizer.state.get(parameter) or {}).items():
                 if not _is_plain_tensor(value):
-                    node = self._encode_value(encoder, self.param_names[index], role, value)
+                    node = self._encode_value(encoder, sink, index, role, value)
                     found.setdefault(str(index), {})[role] = node
         return found
 
-    def _encode_value(self, encoder: Encoder, parameter: str, role: str, value: Any) -> Json:
+    def _encode_value(
+        self, encoder: Encoder, sink: Sink, index: int, role: str, value: Any
+    ) -> Json:
+        parameter = self.param_names[index]
         path = (((self.path, "state"), parameter), role)
-        if not wraps(value):
-            return encoder.encode(value, path, 6)
-        own = self._is_own(parameter, tensor_name(self.path, parameter, role), value)
-        node = encode_wrapped(encoder, value, path, own=own)
+        with sink.held_by(self._holders_of(self.params[index])):
+            if not wraps(value):
+                return encoder.encode(value, path, 6)
+            own = self._is_own(parameter, tensor_name(self.path, parameter, role), value)
+            node = encode_wrapped(encoder, value, path, own=own)
         if own:
             self.owns.update(owns_in(node))
         return node
 
-    def _node_of_own(self, encoder: Encoder, put: Put) -> str:
+    def _node_of_own(self, encoder: Encoder, sink: Sink) -> str:
 
         with asking(self.path, "state_dict"):
             state = self.optimizer.state_dict()
@@ -434,10 +431,11 @@ class OptimizerSource:
                 if _is_plain_tensor(value) and type(role) is str:
                     name = tensor_name(self.path, self.param_names[key], role)
                     own = self._is_own(self.param_names[key], name, value)
-                    put(name, value, own, self._holders_of(self.params[key]))
+                    holders = self._holders_of(self.params[key])
+                    sink.put_named(name, value, self.path, own=own, holders=holders)
                     tensors.append(role)
                 elif type(role) is str:
-                    node = self._encode_value(encoder, self.param_names[key], role, value)
+                    node = self._encode_value(encoder, sink, key, role, value)
                     values.setdefault(str(key), {})[role] = node
                 else:
                     raise UnsupportedStateError(f"{path_text(path)}: the role is no string")

@@ -40,7 +40,7 @@ class Near:
             return copies
         found = self._known.get(copies.along)
         if found is None:
-            held = None if copies.along is None else set(ranks_along(*copies.along))
+            held = None if copies.along is None else set(ranks_along(copies.along))
             near = [rank for rank in self._peers if held is None or rank in held]
             found = self._known[copies.along] = len(near), near.index(self._rank)
         return copies._replace(among=found[0], place=found[1])

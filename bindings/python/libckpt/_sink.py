@@ -6,7 +6,8 @@ holds it, and what it must be on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._alike import Groups
@@ -138,6 +139,8 @@ class Sink:
         self._ranks = ranks
         #: what is met now is each rank's own
         self.own = False
+        #: who holds the plain tensors that are met now; None: all ranks
+        self._holders: Holders | None = None
         self._owned_keys: dict[Key | None, torch.Tensor] | None = None
         self._keys: dict[Key, str] = {}
         self._own_keys: dict[Key, str] = {}
@@ -228,6 +231,15 @@ class Sink:
     def _stored(self, key: Key | None) -> str | None:
         return None if key is None else self._known.get(key) or self._keys.get(key)
 
+    @contextlib.contextmanager
+    def held_by(self, holders: Holders | None) -> Iterator[None]:
+        """What is put meanwhile without a name belongs to what these ranks hold; None: all."""
+        before, self._holders = self._holders, holders
+        try:
+            yield
+        finally:
+            self._holders = before
+
     def put_tensor(self, value: torch.Tensor, path: Path, *, own: bool = False) -> str:
         """Stores a tensor under the name of its path, unless its memory is stored already."""
         where = path_text(path)
@@ -250,7 +262,8 @@ class Sink:
                 if said:
                     self.owns[path_name(path)] = name
             else:
-                self._add_shared(name, where, value, what, owner=self._owned.get(id(value)))
+                owner = self._owned.get(id(value))
+                self._add_shared(name, where, value, what, owner=owner, holders=self._holders)
             if key is not None:
                 keys[key] = name
         if not own:

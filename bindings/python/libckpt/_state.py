@@ -22,7 +22,7 @@ from ._behind import Behind
 from ._dtypes import name_of
 from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
-from ._holders import Holders, ModuleHolders
+from ._holders import Holders, Meshes, ModuleHolders
 from ._layout import Copies, is_spread, memory_of
 from ._loaders import epochs_of, generator_of
 from ._modules import (
@@ -122,6 +122,16 @@ class Snapshot(NamedTuple):
         return frozenset().union(*(block.gpus for block in self.blocks + shared))
 
 
+class _Wrapping(NamedTuple):
+    """What is kept of a module with tensors that wrap others."""
+
+    prefix: str
+    #: of the rest
+    names: list[str]
+    others: dict[str, torch.Tensor]
+    holders: ModuleHolders
+
+
 class Modules:
     """The modules of a state that have no say of their own: walked once, then compared."""
 
@@ -132,6 +142,8 @@ class Modules:
         owned: dict[int, torch.Tensor],
         ranks: Ranks,
         groups: Groups,
+        *,
+        meshes: Meshes,
     ) -> None:
         self.names: list[bytes] = []
         self.described: list[Described] = []
@@ -139,7 +151,7 @@ class Modules:
         self.tensors: list[torch.Tensor] = []
         self._copies: list[Copies | None] = []
         #: who holds plain parameters, by their ids, where they are not all ranks
-        self.plain: dict[int, Holders] = {}
+        self._plain: dict[int, Holders] = {}
         #: the same of each tensor
         self.holders: list[Holders | None] = []
         #: ids of buffers of which rank 0 has the ones of all, and where their elements are
@@ -148,6 +160,8 @@ class Modules:
         #: second names, and the first ones
         self.tied: list[tuple[bytes, str]] = []
         self._ranks = ranks
+        self.meshes = meshes
+        self.meshes.forget()
         #: name of every tensor, aliases included, and where it is from
         self.used: dict[str, Path] = {}
         #: what the user has said to be this rank's own: the names that it is stored under
@@ -155,25 +169,15 @@ class Modules:
         self.keys: dict[Key, str] = {}
         self.ids: dict[int, str] = {}
         self.texts: dict[int, str] = {}
-        #: of modules with tensors that wrap others: the names of the rest, and those
-        self.wrapping: dict[int, tuple[str, list[str], dict[str, torch.Tensor]]] = {}
+        #: of modules with tensors that wrap others
+        self.wrapping: dict[int, _Wrapping] = {}
         #: prefixes of the names of the modules that have a say of their own
         self.own_say: dict[int, str] = {}
         self._shapes: list[Shape] = []
         self._doubles: list[torch.Tensor] = []
         self._others: list[torch.nn.Module] = []
         for special in specials:
-            if id(special.value) in self.texts:
-                raise there_twice(special.path)
-            prefix = prefix_in(special, plain)
-            if ranks.world > 1:
-                self._first |= buffers_of_first(special.value, ranks.world)
-            reshard(special.value)
-            holders = self._holders_in(special.value)
-            if has_own_say(special.value):
-                self._add_other(special.value, prefix)
-            else:
-                self._add_module(special, prefix, owned, holders)
+            self._take(special, prefix_in(special, plain), owned)
         self._in_order()
         self._part = part_of(self.names, self.tensors)
         doubles = spread_last(self._doubles)
@@ -197,13 +201,30 @@ class Modules:
             (alias, name.encode()) for alias, name in self.tied if name in self.mine_names
         ]
 
+    def _take(self, special: Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
+        module = special.value
+        if id(module) in self.texts:
+            raise there_twice(special.path)
+        if self._ranks.world > 1:
+            self._first |= buffers_of_first(module, self._ranks.world)
+        reshard(module)
+        holders = self._holders_in(module)
+        if has_own_say(module):
+            self._add_other(module, prefix)
+        else:
+            self._add_module(special, prefix, owned, holders)
+
     def _holders_in(self, module: torch.nn.Module) -> ModuleHolders:
         """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
-        holders = ModuleHolders(module, self._ranks.world)
+        holders = ModuleHolders(module, self.meshes)
         for name, tensor in parameter_names(module):
             if (found := holders.of(name)) is not None and not is_spread(tensor):
-                self.plain[id(tensor)] = found
+                self._plain[id(tensor)] = found
         return holders
+
+    def holders_of(self, parameter: torch.Tensor) -> Holders | None:
+        """Of what belongs to a parameter; None: all ranks."""
+        return self._plain.get(id(parameter)) or self.meshes.of(parameter)
 
     def _add_other(self, module: torch.nn.Module, prefix: str) -> None:
         """One with a say of its own, which is asked at every save."""
@@ -252,7 +273,7 @@ class Modules:
             self.ids.setdefault(id(tensor), name)
         self.texts[id(special.value)] = module_text(special.value, prefix, names, {})
         if others:
-            self.wrapping[id(special.value)] = prefix, names, others
+            self.wrapping[id(special.value)] = _Wrapping(prefix, names, others, holders)
 
     def _add(self, name: str, tensor: torch.Tensor, owned: bool, holders: Holders | None) -> None:
         what = describe(tensor)
@@ -410,6 +431,7 @@ class Planner:
         #: paths of optimizers of which it has been said that what they change is copied at once
         self._said: set[Path] = set()
         self._groups = Groups(world)
+        self._meshes = Meshes(rank, world)
         self._alike = Slow()
         #: what was described anew at the last save, and what it adds to the balance
         self._held: tuple[list[Held], int] = [], 0
@@ -527,7 +549,8 @@ class Planner:
         if not self._eager:
             owned = owned_by([one.value for one in specials if is_optimizer(one.value)])
         found = [special for special in specials if is_module(special.value)]
-        return Modules(found, plain_path(found), owned, self._ranks, self._groups), owned
+        plain = plain_path(found)
+        return Modules(found, plain, owned, self._ranks, self._groups, meshes=self._meshes), owned
 
     def _walk_optimizers(
         self,
@@ -538,7 +561,7 @@ class Planner:
     ) -> _Walked:
         known = {**sink.ids, **modules.ids}
         sources = [
-            OptimizerSource(special.value, special.path, known, self._ranks, modules.plain)
+            OptimizerSource(special.value, special.path, known, self._ranks, modules.holders_of)
             for special in specials
             if is_optimizer(special.value)
         ]
@@ -719,17 +742,8 @@ class _Writer:
     def finish(self, text: str, walked: _Walked, state: dict[str, Any]) -> bytes:
         """Puts the optimizers in, and what describes the whole."""
         for source in walked.sources:
-
-            def put(
-                name: str,
-                value: torch.Tensor,
-                own: bool,
-                holders: Holders | None,
-                path: Path = source.path,
-            ) -> None:
-                self.sink.put_named(name, value, path, own=own, holders=holders)
-
-            self._texts[self._optimizers[id(source.optimizer)]] = source.node(self.encoder, put)
+            node = source.node(self.encoder, self.sink)
+            self._texts[self._optimizers[id(source.optimizer)]] = node
         head = {
             "version": PYTHON_VERSION,
             "library": VERSION,
@@ -788,41 +802,44 @@ class _Writer:
         inner = unwrap(module, hooked=True)
         reshard(module)
         own = own_memory(inner)
-        holders = ModuleHolders(module, self._ranks.world)
+        holders = ModuleHolders(module, self._modules.meshes)
         with asking(path, "state_dict"):
             state = inner.state_dict()
         keys = plain_keys(inner, state, path_text(path))
         for key, value in state.items():
             name = prefix + keys[key]
+            held = holders.of(keys[key])
             if isinstance(value, torch.Tensor) and not wraps(value):
                 check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
                 first = memory in self._modules.first
-                held = holders.of(keys[key])
                 self.sink.put_named(name, value, path, first=first, own=alone, holders=held)
                 # What it made for the occasion, it can take back.
                 if memory in own:
                     check_place(describe(value), name)
                 names.append(name)
             elif isinstance(value, torch.Tensor):
-                extra[keys[key]] = self._wrapped(name, value)
+                extra[keys[key]] = self._wrapped(name, value, held)
             else:
-                extra[keys[key]] = self.encoder.encode(value, (path, key), 8)
+                with self.sink.held_by(held):
+                    extra[keys[key]] = self.encoder.encode(value, (path, key), 8)
         return module_text(module, prefix, names, extra)
 
     def _wrapping(self, module: torch.nn.Module) -> str | None:
         if id(module) not in self._modules.wrapping:
             return None
-        prefix, names, others = self._modules.wrapping[id(module)]
-        extra = {
-            name[len(prefix) :]: self._wrapped(name, tensor) for name, tensor in others.items()
-        }
+        prefix, names, others, holders = self._modules.wrapping[id(module)]
+        extra: dict[str, Json] = {}
+        for name, tensor in others.items():
+            key = name[len(prefix) :]
+            extra[key] = self._wrapped(name, tensor, holders.of(key))
         return module_text(module, prefix, names, extra)
 
-    def _wrapped(self, name: str, tensor: torch.Tensor) -> Json:
+    def _wrapped(self, name: str, tensor: torch.Tensor, holders: Holders | None) -> Json:
         own = self._ranks.is_own(name, tensor)
-        node = encode_wrapped(self.encoder, tensor, (None, name), own=own)
+        with self.sink.held_by(holders):
+            node = encode_wrapped(self.encoder, tensor, (None, name), own=own)
         if own:
             self.sink.owns.update(owns_in(node))
         return node
