@@ -147,10 +147,12 @@ def backwards() -> State:
 
 def groups() -> State:
     """Replicas of a model that no mesh describes. Each group of ranks has its own statistics."""
-    model = Unit()
-    model.norm = nn.BatchNorm1d(3)
-    model.norm.running_mean += dist.get_rank()
-    fully_shard(model, mesh=mine([0, 1], [2, 3]))
+    unit, mesh = Unit(), mine([0, 1], [2, 3])
+    unit.norm = nn.BatchNorm1d(3)
+    unit.norm.running_mean += dist.get_rank()
+    model = nn.Sequential(fully_shard(unit, mesh=mesh))
+    model.register_buffer("around", torch.randn(2))  # beside no parameters
+    fully_shard(model, mesh=mesh)
     return {"model": model, "one": torch.optim.AdamW(model.parameters())}
 
 
@@ -265,18 +267,18 @@ def test_plain_tensors_are_held_where_what_they_belong_to_is(tmp_path: Path) -> 
                 expected[name] = found[rank % 2][case][0][name]
                 assert (expected[name] != then[name]) == (rank > 1)
             if case == "groups":  # or of that of one of the groups
-                mean = now["/norm.running_mean"]
-                assert mean in (found[n][case][0]["/norm.running_mean"] for n in (0, 2))
-                expected["/norm.running_mean"] = mean
+                mean = now["/0.norm.running_mean"]
+                assert mean in (found[n][case][0]["/0.norm.running_mean"] for n in (0, 2))
+                expected["/0.norm.running_mean"] = mean
             assert now == expected, (case, rank)
     where = tmp_path / "tensor_parallel"
     # As what they belong to: by each slice of the mesh. And what is on all of it once.
     for ranks in split(where, "one/state/norm.weight/step", "norm.count"):
         assert sorted(rank % 2 for rank in ranks) == [0, 1]
     assert [len(ranks) for ranks in split(where, "two/state/up.weight/step")] == [1]
-    for ranks in split(tmp_path / "groups", "one/state/weight/step", "count"):
+    for ranks in split(tmp_path / "groups", "one/state/0.weight/step", "0.count", "around"):
         assert [rank // 2 for rank in ranks] == [0, 1]
-    assert split(tmp_path / "groups", "norm.running_mean") == [[0, 2]]
+    assert split(tmp_path / "groups", "0.norm.running_mean") == [[0, 2]]
     where = tmp_path / "experts"
     for number in range(2):
         names = f"one/state/expert.{number}.weight/step", f"expert.{number}.count"
