@@ -240,7 +240,6 @@ class Rehearsal:
             return
         attempt.generation = attempt.save.info.generation
         attempt.began = time.perf_counter()
-        self._calm = attempt.save
         # A finalizer that finds itself on it waits for no lock that it holds.
         attempt.thread = Helper(
             target=self._run, args=(attempt,), name="libckpt-rehearsal", daemon=True
@@ -404,23 +403,20 @@ class Rehearsal:
         if sum(len(block.names) for block in blocks) > _TENSORS:
             raise _LeftOutError(f"too many tensors: this rank has saved more than {_TENSORS}")
         if attempt.built.mark is not None:
-            self._give_way()
             # All ranks of a node do so at once. Staging memory that is not registered is not taken.
             with self._reading("threads") as engine:
                 self._surely(attempt, engine, lambda: self._open(attempt, engine))
         # Neither memory is taken nor a step kept from removal while others have the turn.
-        with turn(self._path, self._wait):
-            self._give_way()
-            with self._reading(self._engine.options.io) as engine:
-                slices = Slices(
-                    engine, attempt.step, _SLICE,
-                    stop=self._tick,
-                    rest=self._rest,
-                    surely=lambda call: self._surely(attempt, engine, call),
-                    generation=attempt.generation,
-                )  # fmt: skip
-                slices.read(self._written(blocks))
-                attempt.nbytes = slices.nbytes
+        with turn(self._path, self._wait), self._reading(self._engine.options.io) as engine:
+            slices = Slices(
+                engine, attempt.step, _SLICE,
+                stop=self._tick,
+                rest=self._rest,
+                surely=lambda call: self._surely(attempt, engine, call),
+                generation=attempt.generation,
+            )  # fmt: skip
+            slices.read(self._written(blocks))
+            attempt.nbytes = slices.nbytes
 
     @contextlib.contextmanager
     def _reading(self, io: str) -> Iterator[Engine]:
@@ -460,6 +456,7 @@ class Rehearsal:
 
     def _open(self, attempt: _Attempt, engine: Engine) -> None:
         """Finds what is to be compared."""
+        self._give_way()  # an engine takes its time to open
         with TrialReader(engine, attempt.step) as reader:
             check_generation(reader, attempt.generation)
             if _count(reader) > _TENSORS_OF_ALL:
