@@ -336,7 +336,12 @@ class _Live:
             names = self._all()
             takers.tell(Taken(names - rest, self.taken, self.left), sorted(names))
         else:
-            takers.tell_all()
+            try:
+                takers.tell_all()
+            except NetworkError as error:  # only a rank that leaves something needs to know of it
+                logger.warning(
+                    "%s: the others do not hear of it: %s", self.differences.where, error
+                )
 
     def _note_lost(self, name: str, text: str) -> bool:
         """Notes what no rank takes. True: it may be."""

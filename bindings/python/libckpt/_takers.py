@@ -13,11 +13,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from ._door import Helper
 from ._errors import FormatError, NetworkError
 from ._native import lib
 from ._table import first_line
@@ -62,6 +62,12 @@ def _zeros(bits: int, count: int) -> Iterator[int]:
             yield from (8 * place + bit for bit in range(8) if byte >> bit & 1)
 
 
+def _await(table: Table, key: str) -> None:
+    """Until the server has what was written before. It answers no set()."""
+    if table.read(key) is None:
+        raise RuntimeError("the server has not got what was written")
+
+
 class Takers:
     """The ranks of a job that resume, as one of them sees it."""
 
@@ -81,7 +87,12 @@ class Takers:
     def tell_all(self) -> None:
         """Before this rank reads: it takes all tensors, and leaves nothing else."""
         key = f"{self._place}/{self._rank}"
-        self._limited(lambda table: table.write(key, _ALL))
+
+        def put(table: Table) -> None:
+            table.write(key, _ALL)
+            _await(table, key)
+
+        self._limited(put)
 
     def tell(self, taken: Taken, names: Sequence[str]) -> None:
         """Before this rank reads: it takes that. `names` are all tensors, in one order."""
@@ -90,11 +101,12 @@ class Takers:
         place = self._place  # a thread that is left behind writes nowhere else
 
         def put(table: Table) -> None:
-            if table.put(f"{place}/{digest}/by", b"1"):
+            if table.put(f"{place}/{digest}/by", str(self._rank).encode()):
                 table.write(f"{place}/{digest}/all", said)
-            table.write(f"{place}/{self._rank}", digest.encode())
             if taken.left or len(taken.tensors) < len(names):
                 table.write(f"{place}/some", b"1")
+            table.write(f"{place}/{self._rank}", digest.encode())
+            _await(table, f"{place}/{self._rank}")
 
         self._limited(put)
 
@@ -127,30 +139,30 @@ class Takers:
         if table.read(f"{self._place}/some") is None:
             return None
         digests = table.get([f"{self._place}/{rank}" for rank in range(self._world)])
-        found: dict[bytes, bytes] = {}
-        for rank, digest in enumerate(digests):
-            if digest == _ALL:
-                found[_ALL] = _ALL
-            elif digest is None or digest not in found:
-                name = "" if digest is None else digest.decode()
-                text = table.read(f"{self._place}/{name}/all")
-                if digest is None or text is None:
-                    raise RuntimeError(f"rank {rank} has not told what it takes")
-                found[digest] = text
-        return list(found.values())
+        if None in digests:
+            raise RuntimeError(f"rank {digests.index(None)} has not told what it takes")
+        told = sorted({digest.decode() for digest in digests if digest and digest != _ALL})
+        texts = table.get([f"{self._place}/{digest}/all" for digest in told])
+        found = [text for text in texts if text is not None]
+        if len(found) < len(told):
+            raise RuntimeError("a rank has not told all of what it takes")
+        return found + [_ALL] * (_ALL in digests)
 
     def _limited(self, call: Callable[[Table], T]) -> T:
-        """On a thread that may be left behind: a store that hangs has no deadlines."""
+        """
+        On a thread that may be left behind: a store that hangs has no deadlines. A connection that
+        broke is made anew.
+        """
         found: list[T] = []
         failed: list[BaseException] = []
 
         def run() -> None:
             try:
-                found.append(call(self._table))
+                found.append(self._call(call))
             except Exception as error:
                 failed.append(error)
 
-        thread = threading.Thread(target=run, name="libckpt-takers", daemon=True)
+        thread = Helper(target=run, name="libckpt-takers", daemon=True)
         try:
             thread.start()
             thread.join(_PATIENCE)
@@ -164,3 +176,13 @@ class Takers:
             f"of the step: {why}",
             code=lib.CKPT_ENETWORK,
         )
+
+    def _call(self, call: Callable[[Table], T]) -> T:
+        try:
+            return call(self._table)
+        except Exception:
+            fresh = self._table.again()
+            if fresh is None:
+                raise
+            self._table = fresh
+        return call(self._table)
