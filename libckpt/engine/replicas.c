@@ -13,8 +13,8 @@
 enum seed { TENSOR = 1, CONTENT, BYTES, NAMES, VOLUME, UNKNOWN };
 
 /*
- * What has a digest: a tensor, or a chunk of small ones. Where tensors of a chunk have digests of their own, the program
- * has marked what others write, and its other tensors are not compared.
+ * What has a digest: a tensor, or a chunk of small ones. Where small tensors have digests of their own, the program has
+ * marked what others write, and the other small ones are not compared.
  */
 struct unit {
 	const struct ckpt_entry *first;
@@ -95,9 +95,9 @@ static void take_chunk(const struct ckpt_layout *layout, struct unit *u)
 			continue;
 		if (e != u->first)
 			u->key = join(u->key, key_of(e, CONTENT));
-		u->mixed = u->mixed || e->own;
 		u->tensors += !e->own;
 	}
+	u->mixed = layout->digest_count > 0;
 	u->value = join_digest(u->value, &chunk->digest);
 }
 
@@ -342,14 +342,15 @@ static void add_small(struct ckpt_replicas *r, uint32_t rank, const struct unit 
 		if (!is_about(u, e))
 			continue;
 		const uint64_t alone = key_alone(e, u->chunk_bytes);
+		const bool by_unit = alone == u->key && !u->mixed;
 		const struct ckpt_replicas_box *other = find(r, alone);
 		struct ckpt_replicas_box *box = find(r, key_of(e, TENSOR));
 
-		if (box->count > 0 || (alone != u->key && other->count > 0)) {
+		if (box->count > 0 || (!by_unit && other->count > 0)) {
 			take_unknown(r, box->count > 0 ? box->rank : other->rank, rank, e->name);
 			continue;
 		}
-		if (alone != u->key)
+		if (!by_unit)
 			put(r, box, key_of(e, TENSOR), 0, rank);
 		add_volume(r, rank, e);
 	}

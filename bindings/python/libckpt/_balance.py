@@ -50,9 +50,10 @@ class Holdings:
     def of(self, name: bytes, what: Described, copies: Copies | None, mine: bool) -> Held | None:
         """
         Of a tensor that the ranks of `copies` hold; None: no other rank holds it, or this one does
-        not. `mine`: this rank saves it.
+        not. What all ranks hold is compared in full, see Snapshot.common. `mine`: this rank saves
+        it.
         """
-        if copies is None or copies.among == 1:
+        if copies is None or copies.among == 1 or copies.along is None:
             return None
         return Held(
             self._ranks.here(copies).among * mine - 1,

@@ -285,6 +285,21 @@ static void test_some_own_digests(void **state)
 	assert_string_equal(compare(&s),
 		"rank 1 of the 5 ranks that hold it holds other bytes of 't.2' than the rest");
 	clear(&s);
+	/* The same is true of a tensor that has no digest of its own and is alone in its chunk. */
+	make(&s, &d);
+	s.shapes[1] = 9;
+	s.shapes[2] = CHUNK - 1;
+	for (uint32_t r = 0; r < RANKS; r++) {
+		s.shared[r][1] = true;
+		has[3] = false;
+		add_rank(&s, r, has, NULL, CHUNK);
+	}
+	l = s.indexes[1].layout;
+	s.shards[1][ckpt_layout_find(l, "t.2")->offset] ^= 1;
+	digest(&s, 1);
+	check_words(&s, "");
+	check_unknown(&s, "'t.2' of ranks 0 and 1");
+	clear(&s);
 	/* One rank was told that others write it, and one was not. Alone in its chunk it can be compared all the same. */
 	for (size_t alone = 0; alone < 2; alone++) {
 		make(&s, &d);
