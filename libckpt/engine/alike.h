@@ -204,6 +204,8 @@ bool ckpt_alike_clue_decode(const char *text, struct ckpt_alike_clue *ret_clue);
 void ckpt_alike_word_tensors(const struct ckpt_alike_finding *finding, char *out, size_t size);
 /* "ranks 1 and 3 (of 8) and rank 0 hold different bytes of ...": without what to do. */
 void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size);
+/* "rank 3 and rank 2 differ in 'a'": one of them may have none of it. */
+void ckpt_alike_word_lack(const struct ckpt_alike_finding *finding, char *out, size_t size);
 /* The same with other words for the tensors: `ranks`, `count`, `odd`, `other` and `minority` are read. */
 void ckpt_alike_word_ranks(
 	const struct ckpt_alike_finding *finding, const char *tensors, char *out, size_t size);

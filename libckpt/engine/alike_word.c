@@ -59,6 +59,16 @@ void ckpt_alike_word_ranks(
 			finding->other, tensors);
 }
 
+void ckpt_alike_word_lack(const struct ckpt_alike_finding *finding, char *out, size_t size)
+{
+	char ranks[160];
+	char tensors[320];
+
+	(void)put_ranks(finding, ranks, sizeof(ranks));
+	ckpt_alike_word_tensors(finding, tensors, sizeof(tensors));
+	(void)snprintf(out, size, "%s and rank %u differ in %s", ranks, finding->other, tensors);
+}
+
 void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size)
 {
 	char tensors[320];

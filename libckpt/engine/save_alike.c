@@ -136,6 +136,10 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 		ckpt_alike_clue_encode(&found.clue, x->outcome.clue);
 	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
 	ckpt_alike_unprove(&save->core->alike_proved);
+	if (x->balance != 0) {
+		ckpt_alike_word_lack(&found, x->differ, sizeof(x->differ));
+		return 0;
+	}
 	if (save->core->config.tolerant) {
 		/* So that all ranks look at every byte again. What differs in boxes does not ask for that. */
 		x->outcome.alike = false;

@@ -166,11 +166,11 @@ static int take_difference(struct ckpt_save *save, const struct ckpt_outcome *ou
 {
 	char reason[1024];
 	const char *name = word_difference(save, outcome, reason, sizeof(reason));
+	int r = ckpt_save_aborted(save, code_of(outcome), reason);
 
-	(void)ckpt_save_aborted(save, CKPT_EREPLICA, reason);
 	if (name)
 		(void)snprintf(save->work.tensor, sizeof(save->work.tensor), "%s", name);
-	return CKPT_EREPLICA;
+	return r;
 }
 
 static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outcome)
@@ -189,9 +189,7 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 			"is well",
 			(unsigned long long)save->step, save->core->parts.label,
 			outcome->verdict.reason);
-	if (outcome->verdict.code == CKPT_EREPLICA)
-		return take_difference(save, outcome);
-	return ckpt_save_aborted(save, code_of(outcome), outcome->verdict.reason);
+	return take_difference(save, outcome);
 }
 
 /*

@@ -330,7 +330,7 @@ def unlike(what: str) -> State:
 
 #: What is refused, and by what.
 REFUSED = {
-    "buffers": (alone, "check", "ReplicaMismatchError"),
+    "buffers": (alone, "check", "MismatchError"),
     "buffers/warn": (alone, "warn", "MismatchError"),
     "empty": (alone, "check", "MismatchError"),
     "empty/warn": (alone, "warn", "MismatchError"),
