@@ -43,6 +43,19 @@ def world_rows(result: dict[str, Any]) -> list[Row]:
     ]
 
 
+def codec_rows(result: dict[str, Any]) -> list[Row]:
+    return [
+        (
+            f"encoded, {case['name']}",
+            f"{case['libckpt']['ratio']:.2f}",
+            f"at least {case['mark']:.2f}",
+            case["libckpt"]["ratio"] >= case["mark"],
+        )
+        for case in result["cases"]
+        if case["mark"]
+    ]
+
+
 def http_rows(result: dict[str, Any]) -> list[Row]:
     return [
         (
@@ -98,8 +111,9 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["call_ms"]
         name = f"save() of {result['tensors']:,} FSDP tensors, {result['ranks']} ranks"
         return [(name, f"{milliseconds:.1f} ms", "below 5 ms", milliseconds < 5)]
-    if kind in ("http", "remote", "world"):
-        return {"http": http_rows, "remote": remote_rows, "world": world_rows}[kind](result)
+    several = {"codec": codec_rows, "http": http_rows, "remote": remote_rows, "world": world_rows}
+    if kind in several:
+        return several[kind](result)
     if kind == "commit":
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"

@@ -13,6 +13,7 @@ import struct
 import sys
 
 from seeds_catalog import catalogs
+from seeds_codec import encoded_chunks
 from seeds_digest import digest
 from seeds_ini import configurations
 from seeds_net import heads, keys, sources
@@ -832,6 +833,7 @@ TARGETS = {
     "record": records,
     "manifest": manifest,
     "catalog": catalogs,
+    "chunk": encoded_chunks,
     "index": indexes,
     "header": headers,
     "names": names,

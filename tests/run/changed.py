@@ -65,7 +65,7 @@ MAP = {
 
 
 #: Lower ones first: no unit test of a layer needs one above it.
-LAYERS = ("base", "device", "io", "net", "staging", "format", "s3", "store", "exchange", "engine")
+LAYERS = ("base", "device", "io", "net", "staging", "codec", "format", "s3", "store", "exchange", "engine")
 #: Slices are so many times smaller than in the run of a commit.
 SMALLER = 4
 

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "codec/codec.h"
+
+#include <fenv.h>
+#include <string.h>
+
+#include <ckpt/error.h>
+#include "codec/plane.h"
+#include "codec/predict.h"
+
+static int read_planes(struct ckpt_codec *codec, unsigned width, size_t count, const uint8_t **in,
+	const uint8_t *end, const uint8_t *ret_planes[CKPT_PLANES])
+{
+	uint8_t *rooms[CKPT_PLANES];
+	int r = 0;
+
+	ckpt_codec_planes(codec, width, count, rooms);
+	for (unsigned k = 0; k < width && r == 0; k++)
+		r = ckpt_plane_read(codec, in, end, count, rooms[k], &ret_planes[k]);
+	return r;
+}
+
+static int decode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t **in,
+	const uint8_t *end, uint8_t *out)
+{
+	const uint8_t *planes[CKPT_PLANES], *at[CKPT_PLANES];
+	int r = read_planes(codec, chunk->width, chunk->count, in, end, planes);
+
+	if (r < 0)
+		return r;
+	for (size_t from = 0; from < chunk->count; from += CKPT_BLOCK) {
+		size_t count = ckpt_min_u64(CKPT_BLOCK, chunk->count - from);
+		const void *base =
+			ckpt_predict(codec, mode, model, chunk, codec->gradient, from, count);
+
+		for (unsigned k = 0; k < chunk->width; k++)
+			at[k] = planes[k] + from;
+		codec->kernels->merge(chunk->width, ckpt_mode_transform(mode, chunk->kind),
+			out + from * chunk->width, base, count, at);
+	}
+	return 0;
+}
+
+static int decode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_chunk *chunk, const uint8_t **in, const uint8_t *end, uint8_t *out)
+{
+	const uint8_t *planes[CKPT_PLANES];
+	struct ckpt_adam_model model;
+	int r;
+
+	if (end - *in < CKPT_ADAM_HEAD)
+		return CKPT_EINTEGRITY;
+	r = ckpt_adam_read(*in, &model);
+	if (r < 0)
+		return r;
+	if (model.order == CKPT_ADAM_LERP && mode != CKPT_MODE_ADAM_M)
+		return CKPT_EINTEGRITY;
+	*in += CKPT_ADAM_HEAD;
+	if (mode == CKPT_MODE_ADAM_M) {
+		r = read_planes(codec, 2, chunk->count, in, end, planes);
+		if (r < 0)
+			return r;
+		codec->kernels->merge(
+			2, CKPT_TRANSFORM_ROTATE, codec->gradient, NULL, chunk->count, planes);
+	}
+	return decode_difference(codec, mode, &model, chunk, in, end, out);
+}
+
+static int decode_mode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, bool whole,
+	const uint8_t **in, const uint8_t *end, uint8_t *out);
+
+static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t **in,
+	const uint8_t *end, uint8_t *out)
+{
+	const uint8_t *base = chunk->base, *bitmap = *in;
+	size_t bytes = chunk->count * chunk->width, line = (size_t)CKPT_LINE * chunk->width;
+	size_t lines = (bytes + line - 1) / line, kept = 0;
+	struct ckpt_chunk rest = {.width = chunk->width, .kind = chunk->kind};
+	int r;
+
+	if ((size_t)(end - *in) < (lines + 7) / 8)
+		return CKPT_EINTEGRITY;
+	*in += (lines + 7) / 8;
+	if (lines % 8 && bitmap[lines / 8] >> (lines % 8))
+		return CKPT_EINTEGRITY;
+	for (size_t i = 0; i < lines; i++) {
+		size_t at = i * line, size = ckpt_min_u64(line, bytes - at);
+
+		if (!(bitmap[i / 8] >> (i % 8) & 1))
+			continue;
+		memcpy(codec->base_lines + kept, base + at, size);
+		kept += size;
+	}
+	rest.count = kept / chunk->width;
+	rest.base = codec->base_lines;
+	r = decode_mode(codec, &rest, false, in, end, codec->lines);
+	if (r < 0)
+		return r;
+	kept = 0;
+	for (size_t i = 0; i < lines; i++) {
+		size_t at = i * line, size = ckpt_min_u64(line, bytes - at);
+		bool differs = bitmap[i / 8] >> (i % 8) & 1;
+
+		memcpy(out + at, differs ? codec->lines + kept : base + at, size);
+		kept += differs ? size : 0;
+	}
+	return 0;
+}
+
+static int decode_mode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, bool whole,
+	const uint8_t **in, const uint8_t *end, uint8_t *out)
+{
+	size_t bytes = chunk->count * chunk->width;
+	enum ckpt_chunk_mode mode;
+
+	if (*in == end)
+		return CKPT_EINTEGRITY;
+	mode = *(*in)++;
+	/* What a mask has left is not masked again. */
+	if (!ckpt_mode_possible(mode, chunk) ||
+		(!whole && (mode == CKPT_MODE_MASK || mode == CKPT_MODE_SAME)))
+		return CKPT_EINTEGRITY;
+	switch (mode) {
+	case CKPT_MODE_RAW:
+		if ((size_t)(end - *in) < bytes)
+			return CKPT_EINTEGRITY;
+		memcpy(out, *in, bytes);
+		*in += bytes;
+		return 0;
+	case CKPT_MODE_SAME:
+		memcpy(out, chunk->base, bytes);
+		return 0;
+	case CKPT_MODE_MASK:
+		return decode_mask(codec, chunk, in, end, out);
+	case CKPT_MODE_ADAM_M:
+	case CKPT_MODE_ADAM_V:
+	case CKPT_MODE_ADAM_W:
+		return decode_adam(codec, mode, chunk, in, end, out);
+	default:
+		return decode_difference(codec, mode, NULL, chunk, in, end, out);
+	}
+}
+
+/* All elements are roundings: nothing follows. */
+static void decode_rounding(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, uint8_t *out)
+{
+	if (chunk->kind == CKPT_KIND_BF16)
+		codec->kernels->round_bf16(chunk->master, chunk->count, out);
+	else
+		codec->kernels->round_f16(chunk->master, chunk->count, out);
+}
+
+int ckpt_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *in,
+	size_t length, void *out)
+{
+	const uint8_t *end = in + length;
+	fenv_t callers;
+	int r;
+
+	CKPT_ASSERT(
+		chunk->width == 1 || chunk->width == 2 || chunk->width == 4 || chunk->width == 8);
+	CKPT_ASSERT(chunk->count <= CKPT_CHUNK_BYTES / chunk->width);
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	if (length == 1 && in[0] == CKPT_MODE_CAST && chunk->count > 0 &&
+		ckpt_mode_possible(CKPT_MODE_CAST, chunk)) {
+		decode_rounding(codec, chunk, out);
+		r = 0;
+		in = end;
+	} else {
+		r = decode_mode(codec, chunk, true, &in, end, out);
+	}
+	fesetenv(&callers);
+	return r < 0 ? r : in == end ? 0 : CKPT_EINTEGRITY;
+}

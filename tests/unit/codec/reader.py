@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""usage: reader.py PROGRAM
+
+Decodes what the program has encoded, by the text of FORMAT.md (section 22) alone, in plain Python; the stock libzstd reads
+the frames. PROGRAM DIR writes NAME.txt (what a reader has to know), NAME.chunk, NAME.raw and what it is predicted from.
+"""
+
+import ctypes
+import fractions
+import math
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+ZSTD = ctypes.CDLL("libzstd.so.1")
+ZSTD.ZSTD_decompress.restype = ctypes.c_size_t
+LINE = 64
+
+
+class Input:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, length):
+        assert self.at + length <= len(self.data), "the chunk ends too early"
+        self.at += length
+        return self.data[self.at - length : self.at]
+
+    def number(self):
+        return int.from_bytes(self.take(4), "little")
+
+
+def frame(data, length):
+    room = ctypes.create_string_buffer(length)
+    read = ZSTD.ZSTD_decompress(room, ctypes.c_size_t(length), data, ctypes.c_size_t(len(data)))
+    assert read == length, "not a zstd frame of that length"
+    return room.raw
+
+
+def plane(source, length, nested=False):
+    kind = source.take(1)[0]
+    if kind == 0:
+        return source.take(length)
+    if kind == 1:
+        return source.take(1) * length
+    if kind == 2:
+        return frame(source.take(source.number()), length)
+    assert kind == 3 and not nested
+    count = source.number()
+    bits = plane(source, (length + 7) // 8, True)
+    bytes_there = iter(plane(source, count, True))
+    return bytes(next(bytes_there) if bits[i // 8] >> i % 8 & 1 else 0 for i in range(length))
+
+
+def planes(source, count, width):
+    return [
+        int.from_bytes(code, "little")
+        for code in zip(*(plane(source, count) for _ in range(width)), strict=True)
+    ]
+
+
+def ordered(x, bits):
+    return x ^ ((1 << bits) - 1 if x >> (bits - 1) else 1 << (bits - 1))
+
+
+def unordered(x, bits):
+    return x ^ (1 << (bits - 1) if x >> (bits - 1) else (1 << bits) - 1)
+
+
+def element(code, predicted, bits, is_float):
+    ones = (1 << bits) - 1
+    if predicted is None:
+        return (code >> 1 | code << (bits - 1)) & ones if is_float else code
+    difference = (code >> 1) ^ (ones if code & 1 else 0)
+    if is_float:
+        return unordered((difference + ordered(predicted, bits)) & ones, bits)
+    return (difference + predicted) & ones
+
+
+def number(bits):
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
+def bits_of(value):
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def f32(value):
+    """What a double rounds to; twice rounded is once rounded for +, -, *, / and sqrt of fp32."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def divide(a, b):
+    if b == 0 or not math.isfinite(a) or not math.isfinite(b):
+        return (
+            math.nan if a == 0 or math.isnan(a) or math.isnan(b) else f32(a / b) if b else math.inf
+        )
+    return f32(a / b)
+
+
+def fma(a, b, c):
+    if not all(map(math.isfinite, (a, b, c))):
+        return f32(a * b + c)
+    exact = fractions.Fraction(a) * fractions.Fraction(b) + fractions.Fraction(c)
+    return nearest(exact) if exact else f32(a * b + c)
+
+
+def nearest(exact):
+    """The fp32 number nearest to a fraction that is not 0, ties to even."""
+    size = abs(exact)
+    exponent = max(math.floor(math.log2(size)), -126)
+    while size >= fractions.Fraction(2) ** (exponent + 1):
+        exponent += 1
+    while exponent > -126 and size < fractions.Fraction(2) ** exponent:
+        exponent -= 1
+    unit = fractions.Fraction(2) ** (exponent - 23)
+    return math.copysign(f32(float(round(size / unit) * unit)), exact)
+
+
+def bf16(bits):
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        return 0x7FC0
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF
+
+
+def f16(bits):
+    value = number(bits)
+    sign = bits >> 16 & 0x8000
+    if math.isnan(value):
+        return sign | 0x7E00
+    try:
+        return struct.unpack("<H", struct.pack("<e", value))[0]
+    except OverflowError:
+        return sign | 0x7C00
+
+
+class Terms:
+    def __init__(self, source):
+        flags = source.take(1)[0]
+        assert flags <= 7 and flags & 5 != 5
+        self.fused, self.bf16, self.lerp = flags & 1, flags & 2, flags & 4
+        (
+            self.beta1,
+            self.beta2,
+            self.rest1,
+            self.rest2,
+            self.decay,
+            self.step,
+            self.root,
+            self.eps,
+        ) = struct.unpack("<8f", source.take(32))
+
+    def first(self, before, gradient):
+        if self.lerp:
+            return fma(self.rest1, f32(gradient - before), before)
+        kept = f32(before * self.beta1)
+        if self.fused:
+            return fma(self.rest1, gradient, kept)
+        return f32(kept + f32(self.rest1 * gradient))
+
+    def second(self, before, m, m_before):
+        g = divide(fma(-self.beta1, m_before, m), self.rest1)
+        if self.bf16:
+            g = number(bf16(bits_of(g)) << 16)
+        kept, scaled = f32(before * self.beta2), f32(self.rest2 * g)
+        return fma(scaled, g, kept) if self.fused else f32(f32(scaled * g) + kept)
+
+    def weight(self, before, m, v):
+        kept = f32(before * self.decay)
+        under = f32(divide(f32(math.sqrt(v)) if v >= 0 else math.nan, self.root) + self.eps)
+        if self.fused:
+            return fma(self.step, divide(m, under), kept)
+        return f32(divide(f32(self.step * m), under) + kept)
+
+
+def adam(mode, source, count, known):
+    """The predicted bits."""
+    terms = Terms(source)
+    base = known["base"]
+    if mode == 6:
+        codes = planes(source, count, 2)
+        gradients = [number(element(code, None, 16, True) << 16) for code in codes]
+        found = [terms.first(number(x), g) for x, g in zip(base, gradients, strict=True)]
+    elif mode == 7:
+        arrays = zip(base, known["m"], known["m_base"], strict=True)
+        found = [terms.second(*map(number, x)) for x in arrays]
+    else:
+        found = [terms.weight(*map(number, x)) for x in zip(base, known["m"], known["v"], strict=True)]
+    return [0 if math.isnan(x) else bits_of(x) for x in found]
+
+
+def decode(source, count, known):
+    mode = source.take(1)[0]
+    width, kind, base = known["width"], known["kind"], known["base"]
+    if mode == 0:
+        data = source.take(count * width)
+        return [int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width)]
+    if mode == 1:
+        return base
+    if mode == 5:
+        return masked(source, count, known)
+    predicted = [None] * count
+    if mode == 2:
+        predicted = [(bf16 if kind == "bf16" else f16)(x) for x in known["master"]]
+        if source.at == len(source.data):
+            return predicted
+    elif mode == 4:
+        predicted = base
+    elif mode != 3:
+        predicted = adam(mode, source, count, known)
+    codes = planes(source, count, width)
+    return [element(c, p, 8 * width, kind != "int") for c, p in zip(codes, predicted, strict=True)]
+
+
+def masked(source, count, known):
+    lines = (count + LINE - 1) // LINE
+    bits = source.take((lines + 7) // 8)
+    differs = [bool(bits[i // LINE // 8] >> i // LINE % 8 & 1) for i in range(count)]
+    rest = known | {"base": [x for x, other in zip(known["base"], differs, strict=True) if other]}
+    others = iter(decode(source, sum(differs), rest))
+    return [next(others) if other else x for x, other in zip(known["base"], differs, strict=True)]
+
+
+def array(path, width):
+    data = path.read_bytes() if path.exists() else b""
+    return [int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width)]
+
+
+def main():
+    modes = set()
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.argv[1], folder], check=True)
+        for path in sorted(pathlib.Path(folder).glob("*.txt")):
+            count, width, kind = path.read_text().split()
+            known = {
+                "width": int(width),
+                "kind": kind,
+                "base": array(path.with_suffix(".base"), int(width)),
+            }
+            known |= {
+                x: array(path.with_suffix(f".{x}"), 4) for x in ("master", "m", "m_base", "v")
+            }
+            source = Input(path.with_suffix(".chunk").read_bytes())
+            modes.add(source.data[0])
+            found = decode(source, int(count), known)
+            assert source.at == len(source.data), f"{path.stem}: bytes are left over"
+            raw = array(path.with_suffix(".raw"), int(width))
+            wrong = [i for i, (a, b) in enumerate(zip(found, raw, strict=True)) if a != b]
+            assert len(found) == len(raw) and not wrong, f"{path.stem}: differs at {wrong[:5]}"
+    assert modes == set(range(9)), f"modes that were not written: {set(range(9)) - modes}"
+
+
+if __name__ == "__main__":
+    main()

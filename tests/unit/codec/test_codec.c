@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks come back bit for bit, whatever they hold and whatever they are predicted from; every instruction set gives
+ * the same bytes; none is larger than raw by more than a byte; and no input makes the decoder go astray.
+ */
+#include "lib/test.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ckpt/error.h>
+#include "lib/dice.h"
+#include "adam_states.h"
+
+#define LEVELS 3
+
+static struct ckpt_codec *codecs[LEVELS];
+static unsigned seen[CKPT_MODE_END];
+
+static int set_up(void **state)
+{
+	static const enum ckpt_simd levels[LEVELS] = {
+		CKPT_SIMD_PLAIN, CKPT_SIMD_AVX2, CKPT_SIMD_AVX512};
+
+	(void)state;
+	for (size_t i = 0; i < LEVELS; i++)
+		codecs[i] = ckpt_codec_open(levels[i]);
+	return codecs[0] ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < LEVELS; i++)
+		ckpt_codec_close(codecs[i]);
+	return 0;
+}
+
+/* What is beside the elements is as it was. */
+static void check_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data,
+	const uint8_t *encoded, size_t size)
+{
+	size_t bytes = chunk->count * chunk->width;
+	uint8_t *room = malloc(bytes + 3), *exact = malloc(size);
+
+	assert_true(room && exact);
+	memset(room, 0x5a, bytes + 3);
+	memcpy(exact, encoded, size); /* a sanitizer sees what is read behind it */
+	assert_int_equal(ckpt_decode(codec, chunk, exact, size, room + 1), 0);
+	assert_memory_equal(room + 1, data, bytes);
+	assert_true(room[0] == 0x5a && room[bytes + 1] == 0x5a && room[bytes + 2] == 0x5a);
+	if (size > 1)
+		assert_int_equal(
+			ckpt_decode(codec, chunk, exact, size - 1, room + 1), CKPT_EINTEGRITY);
+	free(room);
+	free(exact);
+}
+
+/* Returns the encoded chunk, of `*ret_size` bytes. */
+static uint8_t *check(const struct ckpt_chunk *chunk, const void *data, size_t *ret_size)
+{
+	size_t bytes = chunk->count * chunk->width, size = 0;
+	uint8_t *first = malloc(ckpt_encode_room(bytes)), *other = malloc(ckpt_encode_room(bytes));
+	struct ckpt_chunk refs = *chunk;
+
+	assert_true(first && other);
+	refs.adam = NULL; /* a decoder does not know it */
+	for (size_t i = 0; i < LEVELS; i++) {
+		if (!codecs[i])
+			continue;
+		if (i == 0) {
+			size = ckpt_encode(codecs[i], chunk, data, first);
+		} else {
+			assert_int_equal(ckpt_encode(codecs[i], chunk, data, other), size);
+			assert_memory_equal(first, other, size);
+		}
+		check_decode(codecs[i], &refs, data, first, size);
+	}
+	assert_true(size <= bytes + 1);
+	assert_true(first[0] < CKPT_MODE_END);
+	seen[first[0]]++;
+	/* What follows a chunk is not passed over. */
+	first[size] = 0;
+	assert_int_equal(ckpt_decode(codecs[0], &refs, first, size + 1, other), CKPT_EINTEGRITY);
+	free(other);
+	*ret_size = size;
+	return first;
+}
+
+static void check_only(const struct ckpt_chunk *chunk, const void *data)
+{
+	size_t size;
+
+	free(check(chunk, data, &size));
+}
+
+enum pattern { RANDOM, CONSTANT, ZERO, BELL, SPECIAL, COUNTING, FEW, PATTERNS };
+
+static uint64_t normal_bits(struct dice *dice, unsigned width)
+{
+	double sum = -6;
+	float value;
+	uint32_t bits;
+	uint64_t wide;
+
+	for (int i = 0; i < 12; i++)
+		sum += (double)dice_below(dice, 1 << 20) / (1 << 20);
+	sum *= 0.02;
+	value = (float)sum;
+	memcpy(&bits, &value, sizeof(bits));
+	memcpy(&wide, &sum, sizeof(wide));
+	return width == 8 ? wide : width == 4 ? bits : width == 2 ? bits >> 16 : bits >> 24;
+}
+
+/* Zeros, infinities, numbers that are none, the smallest and the largest ones. */
+static uint64_t special_bits(struct dice *dice, unsigned width)
+{
+	static const uint64_t wide[] = {0, UINT64_C(1) << 63, UINT64_C(0x7ff) << 52,
+		UINT64_C(0xfff) << 52, UINT64_C(0x7ff8) << 48, UINT64_C(0x7ff4dead) << 32, 1,
+		UINT64_C(0x000fffffffffffff), UINT64_C(0x7fefffffffffffff)};
+	static const uint32_t half[] = {0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
+		0x7fa0dead, 1, 0x7fffff, 0x7f7fffff};
+	size_t i = dice_below(dice, COUNT(half));
+
+	return width == 8 ? wide[i] : width == 4 ? half[i] : half[i] >> (32 - 8 * width);
+}
+
+static void draw(
+	struct dice *dice, enum pattern pattern, unsigned width, size_t count, uint8_t *out)
+{
+	for (size_t i = 0; i < count; i++) {
+		uint64_t x = pattern == RANDOM      ? dice_next(dice)
+			     : pattern == CONSTANT  ? UINT64_C(0x3f8012345678abcd)
+			     : pattern == ZERO      ? 0
+			     : pattern == BELL      ? normal_bits(dice, width)
+			     : pattern == SPECIAL   ? special_bits(dice, width)
+			     : pattern == COUNTING  ? i / 3
+			     : dice_below(dice, 50) ? 0
+						    : dice_next(dice);
+
+		memcpy(out + i * width, &x, width);
+	}
+}
+
+/* None; the same; a few lines changed; every element by little; another one. */
+enum { NO_BASE, SAME_BASE, NEAR_BASE, CLOSE_BASE, OTHER_BASE, BASES };
+
+static const void *draw_base(struct dice *dice, unsigned which, unsigned width, size_t count,
+	const uint8_t *data, uint8_t *out)
+{
+	size_t bytes = count * width;
+
+	if (which == NO_BASE)
+		return NULL;
+	memcpy(out, data, bytes);
+	for (size_t i = 0; bytes > 0 && which == NEAR_BASE && i < 1 + bytes / 20000; i++)
+		out[dice_below(dice, bytes)] ^= (uint8_t)dice_next(dice);
+	for (size_t i = 0; which == CLOSE_BASE && i < count; i++)
+		out[i * width] ^= (uint8_t)(dice_next(dice) & 7);
+	if (which == OTHER_BASE)
+		draw(dice, (enum pattern)dice_below(dice, PATTERNS), width, count, out);
+	return out;
+}
+
+static void test_chunks_come_back(void **state)
+{
+	static const size_t sizes[] = {0, 1, 2, 63, 64, 65, 1000, 4096, 4097, 20000};
+	static const struct {
+		unsigned width;
+		enum ckpt_chunk_kind kind;
+	} types[] = {
+		{1, CKPT_KIND_INT},   /* bool, 8-bit integers, two fp4 */
+		{1, CKPT_KIND_FLOAT}, /* fp8 */
+		{2, CKPT_KIND_INT},
+		{2, CKPT_KIND_BF16},
+		{2, CKPT_KIND_F16},
+		{4, CKPT_KIND_INT},
+		{4, CKPT_KIND_FLOAT}, /* also complex64, in two */
+		{8, CKPT_KIND_INT},
+		{8, CKPT_KIND_FLOAT},
+	};
+	uint8_t *room = malloc(20000 * 8 + 8), *base = malloc(20000 * 8 + 8);
+	struct dice dice = {3};
+
+	(void)state;
+	assert_true(room && base);
+	for (size_t t = 0; t < COUNT(types); t++) {
+		for (size_t i = 0; i < COUNT(sizes) * PATTERNS; i++) {
+			unsigned shift = (unsigned)dice_below(&dice, 8), which = i % BASES;
+			enum pattern pattern = (enum pattern)(i / COUNT(sizes));
+			struct ckpt_chunk chunk = {.count = sizes[i % COUNT(sizes)],
+				.width = types[t].width,
+				.kind = types[t].kind};
+
+			draw(&dice, pattern, chunk.width, chunk.count, room + shift);
+			chunk.base = draw_base(&dice, which, chunk.width, chunk.count, room + shift,
+				base + 7 - shift);
+			check_only(&chunk, room + shift);
+		}
+	}
+	free(room);
+	free(base);
+}
+
+/* The largest chunk, with all that is sampled and cut into blocks. */
+static void test_largest_chunk(void **state)
+{
+	size_t count = CKPT_CHUNK_BYTES / 4, size;
+	uint8_t *data = malloc(CKPT_CHUNK_BYTES), *base = malloc(CKPT_CHUNK_BYTES);
+	struct ckpt_chunk chunk = {
+		.count = count, .width = 4, .kind = CKPT_KIND_FLOAT, .base = base};
+	struct dice dice = {4};
+
+	(void)state;
+	assert_true(data && base);
+	draw(&dice, BELL, 4, count, data);
+	memcpy(base, data, CKPT_CHUNK_BYTES);
+	/* A row of an embedding in a hundred was touched. */
+	for (size_t i = 0; i < count / CKPT_CHUNK_BYTES * 100 + 40; i++)
+		draw(&dice, BELL, 4, 64, base + dice_below(&dice, count / 64) * 256);
+	free(check(&chunk, data, &size));
+	assert_true(size < CKPT_CHUNK_BYTES / 50);
+	chunk.base = NULL;
+	check_only(&chunk, data);
+	/* Noise is as large as it is, and a byte. */
+	draw(&dice, RANDOM, 4, count, data);
+	free(check(&chunk, data, &size));
+	assert_int_equal(size, CKPT_CHUNK_BYTES + 1);
+	free(data);
+	free(base);
+}
+
+static double half_value(unsigned half)
+{
+	unsigned exponent = half >> 10 & 31, part = half & 1023;
+	double size = exponent ? ldexp(1024 + part, (int)exponent - 25) : ldexp(part, -24);
+
+	return half & 0x8000 ? -size : size;
+}
+
+/* Each half from its own value, and from those about the middle between it and the next: ties go to even. */
+static void test_rounding_to_half(void **state)
+{
+	enum { HALVES = 0x7bff };
+	float *values = calloc((size_t)HALVES * 4, sizeof(float));
+	uint16_t *halves = calloc((size_t)HALVES * 4, sizeof(uint16_t));
+	struct ckpt_chunk chunk = {.width = 2, .kind = CKPT_KIND_F16};
+	size_t n = 0;
+
+	(void)state;
+	assert_true(values && halves);
+	for (unsigned h = 0; h < HALVES; h++) {
+		float middle = (float)((half_value(h) + half_value(h + 1)) / 2);
+		const float about[] = {(float)half_value(h), nextafterf(middle, 0), middle,
+			nextafterf(middle, 1e9f)};
+		const unsigned expected[] = {h, h, h + (h & 1), h + 1};
+
+		for (size_t i = 0; i < 4; i++, n++) {
+			values[n] = h & 4 ? -about[i] : about[i];
+			halves[n] = (uint16_t)(expected[i] | (h & 4 ? 0x8000 : 0));
+		}
+	}
+	chunk.count = n;
+	chunk.master = values;
+	for (size_t i = 0; i < LEVELS; i++) {
+		uint8_t *out = malloc(ckpt_encode_room(2 * n));
+
+		assert_non_null(out);
+		if (codecs[i])
+			assert_int_equal(ckpt_encode(codecs[i], &chunk, halves, out), 1);
+		free(out);
+	}
+	check_only(&chunk, halves);
+	free(values);
+	free(halves);
+}
+
+static void test_weights_that_are_rounded(void **state)
+{
+	static uint32_t master[5000];
+	static uint16_t weights[5000];
+	struct ckpt_chunk chunk = {
+		.count = COUNT(weights), .width = 2, .kind = CKPT_KIND_BF16, .master = master};
+	struct dice dice = {5};
+	size_t size;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(master); i++) {
+		uint32_t x = (uint32_t)(i % 100 ? normal_bits(&dice, 4) : special_bits(&dice, 4));
+
+		master[i] = x;
+		weights[i] = (uint16_t)((x & 0x7fffffff) > 0x7f800000
+						? 0x7fc0
+						: (x + 0x7fff + (x >> 16 & 1)) >> 16);
+	}
+	free(check(&chunk, weights, &size));
+	assert_int_equal(size, 1);
+	/* A few that are not the rounding cost little, and are kept. */
+	weights[7] ^= 1;
+	weights[4000] = 0x1234;
+	free(check(&chunk, weights, &size));
+	assert_true(size > 1 && size < 300);
+	/* Without the values there is nothing to round. */
+	chunk.master = NULL;
+	assert_int_equal(
+		ckpt_decode(codecs[0], &chunk, (const uint8_t *)"\2", 1, weights), CKPT_EINTEGRITY);
+}
+
+static void check_adam(
+	const struct states *now, const struct states *base, const struct ckpt_adam_step *hyper)
+{
+	struct ckpt_chunk m = {.count = now->count,
+		.width = 4,
+		.kind = CKPT_KIND_FLOAT,
+		.base = base->m,
+		.role = CKPT_ADAM_M,
+		.adam = hyper};
+	struct ckpt_chunk v = m, w = m;
+
+	v.role = CKPT_ADAM_V;
+	v.base = base->v;
+	v.m_base = base->m;
+	w.role = CKPT_ADAM_W;
+	w.base = base->master;
+	w.v = now->v;
+	v.m = w.m = now->m;
+	check_only(&m, now->m);
+	check_only(&v, now->v);
+	check_only(&w, now->master);
+}
+
+/* Right and wrong hyper-parameters, gradients of either type, moments that are not finite. */
+static void test_adam_is_predicted(void **state)
+{
+	for (unsigned way = 0; way < 4; way++) {
+		struct states s, base, now;
+		struct ckpt_adam_step wrong;
+
+		(void)state;
+		assert_int_equal(states_open(&s, 40, 130), 0);
+		s.bf16_gradients = way & 1;
+		s.lerp = way & 2;
+		for (unsigned i = 0; i < 5; i++)
+			states_step(&s);
+		assert_int_equal(states_copy(&s, &base), 0);
+		states_step(&s);
+		assert_int_equal(states_copy(&s, &now), 0);
+		check_adam(&now, &base, &s.hyper);
+		wrong = (struct ckpt_adam_step){.beta1 = 1, .beta2 = NAN, .lr = INFINITY};
+		check_adam(&now, &base, &wrong);
+		now.m[17] = NAN;
+		now.v[18] = INFINITY;
+		now.v[19] = -1;
+		base.m[20] = 1e-45f;
+		check_adam(&now, &base, &s.hyper);
+		states_close(&s);
+		states_close(&base);
+		states_close(&now);
+	}
+}
+
+/* Whatever the caller's thread rounds like, the bytes are the same, and its modes are what they were. */
+static void test_modes_of_the_caller(void **state)
+{
+	struct states s, base;
+	struct ckpt_chunk v;
+	uint8_t *out[2];
+	size_t size[2];
+
+	(void)state;
+	assert_int_equal(states_open(&s, 20, 130), 0);
+	states_step(&s);
+	assert_int_equal(states_copy(&s, &base), 0);
+	states_step(&s);
+	v = (struct ckpt_chunk){.count = s.count,
+		.width = 4,
+		.kind = CKPT_KIND_FLOAT,
+		.base = base.v,
+		.role = CKPT_ADAM_V,
+		.adam = &s.hyper,
+		.m = s.m,
+		.m_base = base.m};
+	for (size_t i = 0; i < 2; i++) {
+		out[i] = malloc(ckpt_encode_room(4 * s.count));
+		assert_non_null(out[i]);
+		fesetround(i == 0 ? FE_TONEAREST : FE_UPWARD);
+		size[i] = ckpt_encode(codecs[0], &v, s.v, out[i]);
+		assert_int_equal(fegetround(), i == 0 ? FE_TONEAREST : FE_UPWARD);
+	}
+	fesetround(FE_TONEAREST);
+	assert_int_equal(out[0][0], CKPT_MODE_ADAM_V);
+	assert_int_equal(size[0], size[1]);
+	assert_memory_equal(out[0], out[1], size[0]);
+	free(out[0]);
+	free(out[1]);
+	states_close(&s);
+	states_close(&base);
+}
+
+/* Bytes changed, cut off, put in, exchanged: an answer, and nothing read or written that is not there. */
+static void mutate(struct dice *dice, const struct ckpt_chunk *chunk, const uint8_t *encoded,
+	size_t size, uint8_t *room)
+{
+	size_t length = dice_below(dice, 4) ? size : dice_below(dice, size + 1);
+	uint8_t *in = malloc(length + 1);
+	int r;
+
+	assert_non_null(in);
+	memcpy(in, encoded, length);
+	for (size_t i = 0; i < 1 + dice_below(dice, 3) && length > 0; i++) {
+		/* Heads are near the beginning. */
+		size_t at = dice_below(dice, dice_below(dice, 2) && length > 48 ? 48 : length);
+
+		in[at] = dice_below(dice, 2) ? (uint8_t)dice_below(dice, 10)
+					     : (uint8_t)dice_next(dice);
+	}
+	r = ckpt_decode(codecs[dice_below(dice, 2) && codecs[2] ? 2 : 0], chunk, in, length, room);
+	assert_true(r == 0 || r == CKPT_EINTEGRITY);
+	free(in);
+}
+
+static void test_hostile_chunks(void **state)
+{
+	enum { COUNT_OF = 3000 };
+	uint8_t *data = malloc(COUNT_OF * 8), *base = malloc(COUNT_OF * 8);
+	uint8_t *room = malloc(COUNT_OF * 8);
+	struct dice dice = {6};
+
+	(void)state;
+	assert_true(data && base && room);
+	for (unsigned i = 0; i < 60; i++) {
+		struct ckpt_chunk chunk = {.count = COUNT_OF,
+			.width = 1u << i % 4,
+			.kind = i % 3 ? CKPT_KIND_FLOAT : CKPT_KIND_INT};
+		uint8_t *encoded;
+		size_t size;
+
+		draw(&dice, (enum pattern)(i % PATTERNS), chunk.width, COUNT_OF, data);
+		chunk.base = draw_base(&dice, i / 4 % BASES, chunk.width, COUNT_OF, data, base);
+		encoded = check(&chunk, data, &size);
+		/* Every mode finds something to predict from, whatever the chunk was encoded with. */
+		chunk.base = base;
+		chunk.master = NULL;
+		chunk.kind = chunk.width == 2 ? CKPT_KIND_F16 : chunk.kind;
+		chunk.role = chunk.width == 4 ? (enum ckpt_adam_role)(i / 4 % 4) : CKPT_ADAM_NONE;
+		chunk.m = chunk.m_base = chunk.v = chunk.width == 4 ? base : NULL;
+		for (unsigned k = 0; k < 100; k++)
+			mutate(&dice, &chunk, encoded, size, room);
+		free(encoded);
+	}
+	free(data);
+	free(base);
+	free(room);
+}
+
+static void test_every_mode_was_there(void **state)
+{
+	(void)state;
+	for (unsigned mode = 0; mode < CKPT_MODE_END; mode++)
+		assert_true(seen[mode] > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_chunks_come_back),
+		cmocka_unit_test(test_largest_chunk),
+		cmocka_unit_test(test_rounding_to_half),
+		cmocka_unit_test(test_weights_that_are_rounded),
+		cmocka_unit_test(test_adam_is_predicted),
+		cmocka_unit_test(test_modes_of_the_caller),
+		cmocka_unit_test(test_hostile_chunks),
+		cmocka_unit_test(test_every_mode_was_there),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
