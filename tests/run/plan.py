@@ -8,6 +8,7 @@ import functools
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Collection, Iterator
@@ -103,7 +104,10 @@ def steps(parts: Collection[str]) -> list[Step]:
 
 
 def suite_steps(suites: Collection[str], takes: Takes) -> Iterator[Step]:
-    also = ["models-all"] if "model" in suites and is_model_changed() else []
+    also = []
+    if "model" in suites and is_model_changed():
+        suites = [suite for suite in suites if suite != "model"]
+        also = ["models-all"]
     body = meson_tests("build", suites, also=also, takes=takes)
     build_it = each(built_product("build"), built_for("build", suites, takes=takes))
     yield Step("suites", CPU, build_it, makes="build")
@@ -142,13 +146,19 @@ def other_steps() -> Iterator[Step]:
     yield Step("lint", CPU, each(lint_warnings, lint_tidy))
 
 
-def half_of_unit(half: int) -> Takes:
-    """Of the unit tests one half, others with each tree, and those whose source has changed."""
+def half_of(half: int, *halved: str) -> Takes:
+    """Of the tests of some suites one half, others with each tree, and those whose source has changed."""
 
     def takes(name: str, suites: set[str]) -> bool:
-        return "unit" not in suites or is_test_changed(name) or draw.number(2, name) == half
+        source = source_of(name) if "api" in suites else name
+        return not suites & set(halved) or is_test_changed(source) or draw.number(2, source) == half
 
     return takes
+
+
+def source_of(name: str) -> str:
+    """The source of a test of the public interface, which runs on more than one backend or runtime."""
+    return re.sub(r"_(uring|threads|1[23])$", "", name)
 
 
 def touched(name: str, suites: set[str]) -> bool:
@@ -164,12 +174,13 @@ def is_test_changed(name: str) -> bool:
 
 def not_sanitized(name: str, suites: set[str]) -> bool:
     """
-    What no sanitizer runs in the same run, and the tests whose source has changed. The tests of the public
-    interface run in a release, too (minimal), but for those with io_uring, of which half run here.
+    What no sanitizer runs in the same run, and the tests whose source has changed. Half of the tests of the
+    public interface run without a sanitizer in `minimal`, which has no io_uring: half of those with io_uring
+    run here.
     """
     if "api" in suites:
-        source = re.sub(r"_(uring|threads|1[23])$", "", name)
-        return is_test_changed(source) or (name.endswith("_uring") and draw.number(2, name) == 0)
+        changed = is_test_changed(source_of(name))
+        return changed or (name.endswith("_uring") and draw.number(2, name) == 0)
     with_tsan = "alone" not in suites and draw.number(2, name) == 1
     sanitized = "computing" not in suites and (with_tsan or draw.number(2, name) == 0)
     return "unit" not in suites or is_test_changed(name) or not sanitized
@@ -180,19 +191,27 @@ def asan_steps() -> Iterator[Step]:
     build = "build-asan"
     options = ["-Dwerror=true", "-Dfuzz=enabled", "-Doptimization=1", "-Dbenchmarks=disabled"]
     options += ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
-    # AddressSanitizer sees what an access through a null pointer or past an object reaches, too. Without these
-    # checks clang takes less time.
-    cheap = "" if FULL else " -fno-sanitize=null,object-size"
-    options += [f"-Dc_args=-fno-sanitize-recover=all -gline-tables-only{cheap}"]
+    options += [f"-Dc_args=-fno-sanitize-recover=all -gline-tables-only {'' if FULL else cheap()}"]
     tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
     programs = pytest_tests("asan", ["tests/tools"], environment=tools)
-    half = half_of_unit(0)
+    half = half_of(0, "unit")
     tests = meson_tests(build, SANITIZED, takes=half)
     build_it = each(built_product(build), built_for(build, SANITIZED, takes=half))
     yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
     needs = f"{build} {PACKAGE}"
     yield Step("asan", WAIT, each(tests, programs), needs=needs)
     yield Step("asan", CPU, each(tests, same_runs(build), programs), needs=needs)
+
+
+def cheap() -> str:
+    """
+    Words for clang without which it takes longer to compile, and the tests to run. AddressSanitizer sees what an
+    access through a null pointer or past an object reaches, too. Each list says why something is not in it.
+    """
+    lists = shlex.quote(str(ROOT / "tests/fuzz"))
+    words = f"-fno-sanitize=null,object-size -fsanitize-ignorelist={lists}/aligned.txt"
+    # The sources of tests, which are not counted, have no use for the list.
+    return f"{words} -fsanitize-coverage-allowlist={lists}/counted.txt -Qunused-arguments"
 
 
 def same_runs(other: str) -> Body:
@@ -221,7 +240,7 @@ def tsan_steps() -> Iterator[Step]:
     fixed = subprocess.run(["setarch", "-R", "true"], check=False, capture_output=True)
     wrapper = "setarch -R" if fixed.returncode == 0 else ""
     without = () if FULL else ("alone",)
-    half = half_of_unit(1)
+    half = half_of(1, "unit", "api")
     tests = meson_tests(build, ("unit", "api"), without=without, takes=half, wrapper=wrapper)
     build_it = built_for(build, ("unit", "api"), without, half)
     yield Step("tsan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
@@ -235,12 +254,16 @@ def release_steps() -> Iterator[Step]:
     prefix = f"{ROOT}/{build}/installed"
     options = [f"--prefix={prefix}", "-Dwerror=true", "-Dbuildtype=release"]
     options += ["-Dauto_features=disabled", "-Dtests=enabled"]
+    # The Python package is compiled with -O3, and the same sources are not compiled with that twice.
+    options += [] if FULL else ["-Doptimization=2"]
     suites = ("unit", "sim", "api") if FULL else ("api",)
+    half = half_of(0, "api")
     configure = configured(build, "gcc", *options)
-    build_it = each(built_product(build), built_for(build, suites))
+    tests = meson_tests(build, suites, takes=half)
+    build_it = each(built_product(build), built_for(build, suites, takes=half))
     yield Step("minimal", CPU, each(configure, build_it), makes=build)
-    yield Step("minimal", WAIT, meson_tests(build, suites), needs=build)
-    yield Step("minimal", CPU, meson_tests(build, suites))
+    yield Step("minimal", WAIT, tests, needs=build)
+    yield Step("minimal", CPU, tests)
     if FULL:
         yield Step("minimal", CPU, same_runs(build))
     install = [MESON, "install", "-C", build, "--no-rebuild"]

@@ -101,7 +101,7 @@ def test_a_unit_test_runs_under_one_sanitizer_and_a_changed_one_under_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plan, "changes", lambda: ["tests/unit/base/test_changed.c"])
-    asan, tsan = plan.half_of_unit(0), plan.half_of_unit(1)
+    asan, tsan = plan.half_of(0, "unit"), plan.half_of(1, "unit", "api")
     of_asan = [asan(f"test_{number}", {"unit"}) for number in range(200)]
     of_tsan = [tsan(f"test_{number}", {"unit"}) for number in range(200)]
     assert of_tsan == [not takes for takes in of_asan]
@@ -109,7 +109,7 @@ def test_a_unit_test_runs_under_one_sanitizer_and_a_changed_one_under_both(
     assert any(of_tsan)
     for takes in asan, tsan:
         assert takes("test_changed", {"unit", "alone"})
-        assert takes("test_ranks", {"api"})
+    assert asan("test_ranks_threads", {"api"})
 
 
 def test_the_commit_that_landed_is_known() -> None:

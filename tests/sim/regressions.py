@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every seed of seeds.txt, twice, by its program: it must hold, and be the same run."""
+"""usage: regressions.py [--once] SEEDS PROGRAM...
+
+Runs every seed of seeds.txt, twice, by its program: it must hold, and be the same run. --once: it must hold.
+"""
 import pathlib
 import subprocess
 import sys
 
 
 def main():
-    path, *programs = sys.argv[1:]
+    once = sys.argv[1] == "--once"
+    path, *programs = sys.argv[2 if once else 1:]
+    how = ["--quiet"] if once else ["--twice", "--quiet"]
     programs = {pathlib.Path(program).name: program for program in programs}
     seeds = []
     with open(path, encoding="utf-8") as lines:
@@ -20,7 +25,7 @@ def main():
                 if world in programs:
                     seeds.append((world, seed))
     failed = [s for world, s in seeds
-              if subprocess.run([programs[world], "--seeds", s, "--twice", "--quiet"],
+              if subprocess.run([programs[world], "--seeds", s, *how],
                                 check=False).returncode]
     print(f"{len(seeds)} regression seeds, {len(failed)} failed {' '.join(failed)}")
     return 1 if failed else 0
