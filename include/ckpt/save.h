@@ -85,7 +85,8 @@ CKPT_API int ckpt_save_set_balance(struct ckpt_save *save, uint64_t balance);
  * compare all of them. If one rank has a tensor of a group on a GPU and another rank has it on the CPU, these two compare
  * only samples, of all tensors of that group. A rank that cannot digest, as it lacks the memory or its GPU fails,
  * logs that once, and the save goes on without. What the CPU can read is read by ckpt_save_start(), and until then the
- * array and all that it points to are borrowed. `group` is any number that all of them, and no others, give. At most
+ * array and all that it points to are borrowed. Of an empty tensor, and of one with CKPT_TENSOR_VARIES, only name, type and
+ * shape are compared, so that a rank which lacks it is found. `group` is any number that all of them, and no others, give. At most
  * 16 groups; names of a group must be unique. With a world of 1 nothing is done. Errors: those of ckpt_save_add().
  */
 CKPT_API int ckpt_save_add_replicas(

@@ -103,6 +103,13 @@ struct ckpt_stream {
 #define CKPT_TENSOR_SHARED 2u
 
 /*
+ * Other ranks may have other bytes of this tensor, and that is as it is meant to be: statistics of the batches that each
+ * rank has seen. Its bytes are never compared with those of another rank. In ckpt_save_add_replicas() only its name, type
+ * and shape count.
+ */
+#define CKPT_TENSOR_VARIES 4u
+
+/*
  * A tensor that a save is to hold. Everything it points to but `data` is copied by the call that it
  * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED. On a
  * GPU that is a matter of the order of its work, see ckpt_save_set_streams(). When a save fails before it was STAGED, and

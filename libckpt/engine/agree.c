@@ -16,6 +16,9 @@
 #include "engine/survey.h"
 #include "format/sealed.h"
 
+/* One of two texts that a manifest says, with the end. */
+#define HALF_MAX 125
+
 struct ckpt_agree {
 	struct ckpt_pick pick; /* what the manifest is going to say */
 	bool again;            /* they agree: only what several ranks write is compared */
@@ -264,23 +267,39 @@ static void say_many(const struct ckpt_save *save)
 			(unsigned long long)save->step);
 }
 
+/* A text that is too long ends behind a word, so that no name is cut. */
+static void put_short(char out[HALF_MAX], const char *text)
+{
+	if (snprintf(out, HALF_MAX, "%s", text) < (int)HALF_MAX)
+		return;
+	out[HALF_MAX - sizeof("...")] = 0;
+	char *space = strrchr(out, ' ');
+	memcpy(space ? space : out, "...", sizeof("..."));
+}
+
 /* It is committed all the same, and what was found of replicas stands beside it. */
 static void tolerate(const struct ckpt_save *save, const char *words)
 {
 	struct ckpt_save_ranks *x = save->ranks;
-	char before[sizeof(x->differ)];
+	char before[CKPT_DIFFER_MAX];
+	char one[HALF_MAX];
+	char other[HALF_MAX];
 
-	memcpy(before, x->differ, sizeof(before));
+	(void)snprintf(before, sizeof(before), "%s", x->differ);
 	if (!*before) {
-		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
+		(void)snprintf(x->differ, CKPT_DIFFER_MAX, "%s", words);
 		return;
 	}
-	/* There is no room for all of both. */
+	/* There may be no room for all of both. */
 	ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 		"step %llu: %s, and one rank saves it for all; %s, and each of them saves its own",
 		(unsigned long long)save->step, before, words);
-	(void)snprintf(x->differ, sizeof(x->differ), "%.120s; and %.120s", before, words);
-	ckpt_utf8_line(x->differ);
+	if (snprintf(x->differ, CKPT_DIFFER_MAX, "%s; and %s", before, words) >=
+		(int)CKPT_DIFFER_MAX) {
+		put_short(one, before);
+		put_short(other, words);
+		(void)snprintf(x->differ, CKPT_DIFFER_MAX, "%s; and %s", one, other);
+	}
 }
 
 /* What tells a state that was never alike from one that has become different. */
@@ -316,8 +335,6 @@ static int judge(struct ckpt_save *save)
 		tolerate(save, words);
 		return 0;
 	}
-	/* So do the others, who hear of it. */
-	ckpt_alike_unprove(&core->alike_proved);
 	word_before(save, before, sizeof(before));
 	return ckpt_fail_at(&save->work, CKPT_EREPLICA,
 		&(struct ckpt_where){.tier = "memory", .tensor = ckpt_replicas_name(found)},
@@ -433,6 +450,7 @@ int ckpt_save_agree_body(struct ckpt_task *task)
 	if (r == CKPT_EINCOMPLETE)
 		return ckpt_task_continue(task, missing_body);
 	if (r < 0) {
+		ckpt_save_doubt_alike(save, r);
 		ckpt_save_stop(save, r);
 		return ckpt_task_continue(task, ckpt_save_end_body);
 	}

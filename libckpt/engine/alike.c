@@ -31,6 +31,12 @@ static struct ckpt_view view_of(const struct ckpt_tensor *t)
 		.device = (uint32_t)ckpt_devices_number(t->device, t->device_index)};
 }
 
+/* Of it there are no bytes to compare: that a rank lacks it is found all the same. */
+static bool is_only_named(const struct ckpt_tensor *t, const struct ckpt_view *view)
+{
+	return t->flags & CKPT_TENSOR_VARIES || ckpt_view_bytes(view) == 0;
+}
+
 /* What it is, whatever its bytes are. */
 static uint64_t hash_of(const struct ckpt_tensor *t)
 {
@@ -96,7 +102,8 @@ int ckpt_alike_look(struct ckpt_alike *alike)
 				(struct ckpt_alike_what){.hash = hash, .key = key};
 			/* In whatever order they come. */
 			all += key;
-			alike->devices |= UINT64_C(1) << view.device;
+			if (!is_only_named(&g->tensors[k], &view))
+				alike->devices |= UINT64_C(1) << view.device;
 		}
 	}
 	alike->devices &= ~UINT64_C(1);
@@ -176,7 +183,7 @@ static void expect(const struct ckpt_tensor *t, uint64_t hash, uint64_t seed)
 	struct ckpt_view view = view_of(t);
 	uint64_t bytes = ckpt_view_bytes(&view);
 
-	if (view.device > 0 || bytes == 0)
+	if (view.device > 0 || is_only_named(t, &view))
 		return;
 	struct ckpt_segment s = segment_of(&view, hash, 0, SEGMENT_BYTES, bytes);
 	ckpt_segment_expect(&s, seed);
@@ -204,6 +211,8 @@ static int make_room(struct ckpt_alike *alike, bool names)
 			uint64_t bytes = ckpt_view_bytes(&view);
 
 			words += names ? strlen(g->tensors[k].name) + 1 : 0;
+			if (is_only_named(&g->tensors[k], &view))
+				continue;
 			if (view.device == 0) {
 				gathers = gathers || !ckpt_view_contiguous(&view);
 				continue;
@@ -268,13 +277,16 @@ static void take_one(struct ckpt_alike *alike, const struct ckpt_tensor *t,
 	struct ckpt_alike_sums *sums = sums_of(alike, group);
 	struct ckpt_view view = view_of(t);
 
+	if (is_only_named(t, &view)) {
+		add_samples(sums, what->hash, 0);
+		add(sums, what->hash, 0);
+		return;
+	}
 	if (!what->known)
 		sums->deep += (uint32_t)what->key;
 	/* Of a GPU there are samples alone, so that a known tensor is digested otherwise there, too. */
 	sums->kind +=
 		(uint32_t)ckpt_sample_mix(what->key + (what->known ? 2 : 0) + (view.device > 0));
-	if (ckpt_view_bytes(&view) == 0)
-		return;
 	if (view.device > 0) {
 		take_late(alike, &view, what, sums);
 		return;

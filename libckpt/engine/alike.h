@@ -166,12 +166,14 @@ void ckpt_alike_forget(struct ckpt_alike_told *told);
 #define CKPT_ALIKE_NAMED 3
 #define CKPT_ALIKE_RANKS 8
 /* A clue as text, with the final NUL. */
-#define CKPT_ALIKE_CLUE  400
+#define CKPT_ALIKE_CLUE  412
 
 /* How two ranks of a group differ: the sums of one less those of the other. Ranks of the group know names that explain it. */
 struct ckpt_alike_clue {
 	uint64_t group;
 	uint32_t told; /* as in ckpt_alike_sums; 0: nothing differs */
+	struct ckpt_alike_pair
+		samples; /* these were compared, as the digests are of two kinds; else 0 */
 	struct ckpt_alike_pair left[CKPT_ALIKE_TIMES * CKPT_ALIKE_LEVELS];
 };
 
@@ -183,7 +185,7 @@ struct ckpt_alike_finding {
 	uint32_t odd[CKPT_ALIKE_RANKS]; /* the first of these */
 	uint32_t other;                 /* a rank that they differ from */
 	bool minority;                  /* more ranks are alike than there are of any other kind */
-	size_t tensors; /* that differ between `other` and the first of them; about, if not `exact` */
+	size_t tensors; /* that differ between `other` and the first of them; about, if not `exact`; 0: not known */
 	bool exact;
 	const char *names[CKPT_ALIKE_NAMED]; /* some of them */
 	size_t name_count;
@@ -200,7 +202,12 @@ struct ckpt_alike_finding ckpt_alike_explain(
 /* "" if there is none. False: there is none, or it is malformed. */
 void ckpt_alike_clue_encode(const struct ckpt_alike_clue *clue, char out[CKPT_ALIKE_CLUE]);
 bool ckpt_alike_clue_decode(const char *text, struct ckpt_alike_clue *ret_clue);
-/* "'a', 'b' and about 3 more" */
+/* Words about a name, with the end. The fewest bytes that names of tensors are worded in. */
+#define CKPT_ALIKE_NAME      81
+#define CKPT_ALIKE_WORDS_MIN 64
+/* A name of at most so many bytes. Of a longer one its beginning and its end: "layers.0...weight". */
+void ckpt_alike_word_name(const char *name, size_t most, char out[CKPT_ALIKE_NAME]);
+/* "'a', 'b' and about 3 more": as many names as there is room for, and all others as more. */
 void ckpt_alike_word_tensors(const struct ckpt_alike_finding *finding, char *out, size_t size);
 /* "ranks 1 and 3 (of 8) and rank 0 hold different bytes of ...": without what to do. */
 void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size);

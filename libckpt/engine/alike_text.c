@@ -182,7 +182,8 @@ static int malformed(const char *key, struct ckpt_error *err)
 
 void ckpt_alike_clue_encode(const struct ckpt_alike_clue *clue, char out[CKPT_ALIKE_CLUE])
 {
-	_Static_assert(1 + ((8 + sizeof(clue->left)) * 4 + 2) / 3 < CKPT_ALIKE_CLUE,
+	_Static_assert(1 + ((8 + sizeof(clue->samples) + sizeof(clue->left)) * 4 + 2) / 3 <
+			       CKPT_ALIKE_CLUE,
 		"there is room for all pairs");
 	struct bits held = {0};
 	char *at = out;
@@ -192,6 +193,7 @@ void ckpt_alike_clue_encode(const struct ckpt_alike_clue *clue, char out[CKPT_AL
 		return;
 	*at++ = digits[clue->told];
 	put(&at, &held, clue->group, 8);
+	put_pair(&at, &held, clue->samples);
 	for (uint32_t i = 0; i < clue->told; i++)
 		put_pair(&at, &held, clue->left[i]);
 	if (held.count > 0)
@@ -206,7 +208,7 @@ bool ckpt_alike_clue_decode(const char *text, struct ckpt_alike_clue *ret_clue)
 	const char *at = text;
 
 	if (!take_digit(&at, &clue.told) || !is_told(clue.told) ||
-		!take(&at, &held, 8, &clue.group))
+		!take(&at, &held, 8, &clue.group) || !take_pair(&at, &held, &clue.samples))
 		return false;
 	for (uint32_t i = 0; i < clue.told; i++)
 		if (!take_pair(&at, &held, &clue.left[i]))

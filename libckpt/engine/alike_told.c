@@ -24,6 +24,16 @@ static int order(const void *left, const void *right)
 	return r ? r : by_number(a->rank, b->rank);
 }
 
+/* Those of one group that are alike together, whatever their kind. */
+static int by_sum(const void *left, const void *right)
+{
+	const struct ckpt_alike_entry *a = left;
+	const struct ckpt_alike_entry *b = right;
+	int r = by_number(a->sums.sum, b->sums.sum);
+
+	return r ? r : by_number(a->rank, b->rank);
+}
+
 static int by_rank(const void *left, const void *right)
 {
 	return by_number(((const struct ckpt_alike_entry *)left)->rank,
@@ -43,6 +53,11 @@ static size_t end_of(const struct ckpt_alike_entry *e, size_t from, size_t end)
 static struct ckpt_alike_pair minus(struct ckpt_alike_pair a, struct ckpt_alike_pair b)
 {
 	return (struct ckpt_alike_pair){.sum = a.sum - b.sum, .weighed = a.weighed - b.weighed};
+}
+
+static bool is_zero(struct ckpt_alike_pair pair)
+{
+	return pair.sum == 0 && pair.weighed == 0;
 }
 
 /* A tensor that alone explains what differs on a level; NULL: there is none, or more than one could be it. */
@@ -88,6 +103,8 @@ static struct ckpt_alike_clue clue_of(
 	struct ckpt_alike_clue clue = {
 		.group = a->group, .told = a->told < b->told ? a->told : b->told};
 
+	if (a->kind != b->kind)
+		clue.samples = minus(a->samples, b->samples);
 	for (uint32_t i = 0; i < clue.told; i++)
 		clue.left[i] = minus(a->pairs[i], b->pairs[i]);
 	return clue;
@@ -108,7 +125,7 @@ static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *o
 	for (uint32_t level = levels; level-- > 0;) {
 		struct ckpt_alike_pair left = minus(all[level], known);
 
-		if (left.sum == 0 && left.weighed == 0)
+		if (is_zero(left))
 			continue;
 		const struct ckpt_alike_name *found = explain(own, clue->group, time, level, left);
 		if (!found) {
@@ -126,7 +143,8 @@ static size_t name_some(struct ckpt_alike_finding *f, const struct ckpt_alike *o
 	return count;
 }
 
-static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *own)
+/* Of digests of one kind, or of two kinds if that is because one rank lacks tensors. */
+static void name_by_pairs(struct ckpt_alike_finding *f, const struct ckpt_alike *own)
 {
 	uint32_t told = f->clue.told;
 	uint32_t times = told < CKPT_ALIKE_LEVELS ? 1 : told / CKPT_ALIKE_LEVELS;
@@ -140,6 +158,21 @@ static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *
 		f->tensors = sum / ckpt_max_u64(times, 1);
 	if (f->tensors < f->name_count)
 		f->tensors = f->name_count;
+}
+
+static void name_tensors(struct ckpt_alike_finding *f, const struct ckpt_alike *own)
+{
+	const struct ckpt_alike_clue samples = {
+		.group = f->clue.group, .told = 1, .left = {f->clue.samples}};
+
+	if (!is_zero(f->clue.samples))
+		f->tensors = name_some(f, own, 0, &samples, &f->exact);
+	if (f->exact)
+		return;
+	name_by_pairs(f, own);
+	/* Where the digests of all tensors are of other kinds, the pairs say nothing. */
+	if (f->name_count == 0 && !is_zero(f->clue.samples))
+		f->tensors = 0;
 }
 
 struct ckpt_alike_finding ckpt_alike_explain(
@@ -227,11 +260,8 @@ static void judge(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 		struct ckpt_alike_sums *s = &e[i].sums;
 
 		s->sum = (uint64_t)s->samples.sum << 32 | s->samples.weighed;
-		s->kind = 0;
-		s->pairs[0] = s->samples;
-		s->told = 1;
 	}
-	qsort(e, count, sizeof(*e), order);
+	qsort(e, count, sizeof(*e), by_sum);
 	(void)is_found(f, own, e, count);
 }
 

@@ -3,6 +3,28 @@
 #include "engine/alike.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+/* " and about N more" */
+#define MORE_CHARS 40
+
+void ckpt_alike_word_name(const char *name, size_t most, char out[CKPT_ALIKE_NAME])
+{
+	size_t length = strlen(name);
+
+	CKPT_ASSERT(most >= 16 && most < CKPT_ALIKE_NAME);
+	if (length <= most) {
+		memcpy(out, name, length + 1);
+		return;
+	}
+	size_t head = ckpt_utf8_cut(name, length, most / 2);
+	size_t tail = length - (most - most / 2 - strlen("..."));
+	while ((name[tail] & 0xc0) == 0x80)
+		tail++;
+	(void)snprintf(out, CKPT_ALIKE_NAME, "%.*s...%s", (int)head, name, name + tail);
+}
 
 static size_t put_ranks(const struct ckpt_alike_finding *f, char *out, size_t size)
 {
@@ -25,11 +47,13 @@ void ckpt_alike_word_tensors(const struct ckpt_alike_finding *finding, char *out
 {
 	const struct ckpt_alike_finding *f = finding;
 	const char *about = f->exact ? "" : "about ";
-	size_t more = f->tensors - ckpt_min_u64(f->tensors, f->name_count);
+	char name[CKPT_ALIKE_NAME];
+	size_t shown = 0;
 	size_t at = 0;
 
+	CKPT_ASSERT(size >= CKPT_ALIKE_WORDS_MIN);
 	if (f->tensors == 0) {
-		(void)snprintf(out, size, "tensors");
+		(void)snprintf(out, size, "one or more tensors");
 		return;
 	}
 	if (f->name_count == 0) {
@@ -37,9 +61,15 @@ void ckpt_alike_word_tensors(const struct ckpt_alike_finding *finding, char *out
 			out, size, "%s%zu tensor%s", about, f->tensors, f->tensors > 1 ? "s" : "");
 		return;
 	}
-	for (size_t i = 0; i < f->name_count; i++)
-		at += (size_t)snprintf(
-			out + at, size - at, "%s'%.80s'", i > 0 ? ", " : "", f->names[i]);
+	for (; shown < f->name_count; shown++) {
+		const size_t most =
+			ckpt_min_u64(CKPT_ALIKE_NAME - 1, size - MORE_CHARS - strlen("''"));
+		ckpt_alike_word_name(f->names[shown], most, name);
+		if (shown > 0 && at + strlen(", ''") + strlen(name) + MORE_CHARS > size)
+			break;
+		at += (size_t)snprintf(out + at, size - at, "%s'%s'", shown > 0 ? ", " : "", name);
+	}
+	size_t more = f->tensors - ckpt_min_u64(f->tensors, shown);
 	if (more > 0)
 		(void)snprintf(out + at, size - at, " and %s%zu more", about, more);
 }
@@ -59,20 +89,34 @@ void ckpt_alike_word_ranks(
 			finding->other, tensors);
 }
 
-void ckpt_alike_word_lack(const struct ckpt_alike_finding *finding, char *out, size_t size)
+static void word_lack(
+	const struct ckpt_alike_finding *f, const char *tensors, char *out, size_t size)
 {
 	char ranks[160];
+
+	(void)put_ranks(f, ranks, sizeof(ranks));
+	(void)snprintf(out, size, "%s and rank %u differ in %s", ranks, f->other, tensors);
+}
+
+/* As many names as there is room for. */
+static void word(const struct ckpt_alike_finding *f, char *out, size_t size,
+	void (*put)(const struct ckpt_alike_finding *, const char *, char *, size_t))
+{
 	char tensors[320];
 
-	(void)put_ranks(finding, ranks, sizeof(ranks));
-	ckpt_alike_word_tensors(finding, tensors, sizeof(tensors));
-	(void)snprintf(out, size, "%s and rank %u differ in %s", ranks, finding->other, tensors);
+	put(f, "", out, size);
+	size_t room = size - strlen(out);
+	room = ckpt_min_u64(ckpt_max_u64(room, CKPT_ALIKE_WORDS_MIN), sizeof(tensors));
+	ckpt_alike_word_tensors(f, tensors, room);
+	put(f, tensors, out, size);
+}
+
+void ckpt_alike_word_lack(const struct ckpt_alike_finding *finding, char *out, size_t size)
+{
+	word(finding, out, size, word_lack);
 }
 
 void ckpt_alike_word(const struct ckpt_alike_finding *finding, char *out, size_t size)
 {
-	char tensors[320];
-
-	ckpt_alike_word_tensors(finding, tensors, sizeof(tensors));
-	ckpt_alike_word_ranks(finding, tensors, out, size);
+	word(finding, out, size, ckpt_alike_word_ranks);
 }

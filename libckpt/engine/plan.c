@@ -24,7 +24,8 @@ static uint64_t fingerprint(const struct ckpt_tensor *tensors, size_t count,
 
 	for (size_t i = 0; i < count; i++) {
 		const struct ckpt_tensor *t = &tensors[i];
-		uint32_t kind[3] = {t->dtype, t->ndim, t->flags & CKPT_TENSOR_SHARED};
+		uint32_t kind[3] = {
+			t->dtype, t->ndim, t->flags & (CKPT_TENSOR_SHARED | CKPT_TENSOR_VARIES)};
 		hash = mix(hash, kind, sizeof(kind));
 		hash = mix(hash, t->shape, t->ndim * sizeof(*t->shape));
 		if (t->global_shape)
@@ -50,7 +51,7 @@ static uint64_t mix_layout(uint64_t hash, const struct ckpt_layout *l)
 	hash = mix(hash, &l->entry_count, sizeof(l->entry_count));
 	for (size_t i = 0; i < l->entry_count; i++) {
 		const struct ckpt_entry *e = &l->entries[i];
-		uint32_t kind[3] = {e->dtype, e->ndim, e->own > 0};
+		uint32_t kind[3] = {e->dtype, e->ndim, (e->own > 0) + 2 * e->varies};
 
 		hash = mix(hash, kind, sizeof(kind));
 		hash = mix_dims(hash, e->shape, e->ndim);
@@ -102,7 +103,8 @@ bool ckpt_plan_fits(const struct ckpt_plan *plan, const struct ckpt_tensor *tens
 		const struct ckpt_tensor *t = &tensors[e->source];
 		if (e->dtype != t->dtype || e->ndim != t->ndim || strcmp(e->name, t->name) != 0 ||
 			!same_box(e, t) ||
-			(e->own > 0) != ckpt_layout_has_own(layout, t, e->nbytes))
+			(e->own > 0) != ckpt_layout_has_own(layout, t, e->nbytes) ||
+			e->varies != ((t->flags & CKPT_TENSOR_VARIES) != 0))
 			return false;
 	}
 	for (size_t i = 0; i < alias_count; i++) {

@@ -21,8 +21,8 @@ struct unit {
 	const struct ckpt_entry *end;
 	size_t tensors; /* that are not empty, and have no digest of their own, or are it */
 	bool small;
-	bool own;   /* one tensor of a chunk, by its own digest */
-	bool mixed; /* a chunk that is not compared */
+	bool own; /* one tensor of a chunk, by its own digest */
+	bool mixed; /* a chunk that is not compared, as it has tensors that are by themselves, or that vary */
 	uint64_t chunk_bytes;
 	uint64_t key;
 	uint64_t value;
@@ -30,7 +30,7 @@ struct unit {
 
 static bool is_about(const struct unit *u, const struct ckpt_entry *e)
 {
-	return e->nbytes > 0 && (u->own || !e->own);
+	return e->nbytes > 0 && !e->varies && (u->own || !e->own);
 }
 
 static uint64_t join(uint64_t hash, uint64_t more)
@@ -95,9 +95,10 @@ static void take_chunk(const struct ckpt_layout *layout, struct unit *u)
 			continue;
 		if (e != u->first)
 			u->key = join(u->key, key_of(e, CONTENT));
-		u->tensors += !e->own;
+		u->tensors += is_about(u, e);
+		u->mixed = u->mixed || e->varies;
 	}
-	u->mixed = layout->digest_count > 0;
+	u->mixed = u->mixed || layout->digest_count > 0;
 	u->value = join_digest(u->value, &chunk->digest);
 }
 
@@ -131,8 +132,9 @@ static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_e
 static bool take_unit(
 	const struct ckpt_layout *layout, const struct ckpt_entry *e, struct unit *ret_unit)
 {
-	if (e->nbytes == 0 || (!e->own && e->nbytes < layout->chunk_bytes &&
-				      chunk_of(layout, e)->offset != e->offset))
+	if (e->nbytes == 0 || e->varies ||
+		(!e->own && e->nbytes < layout->chunk_bytes &&
+			chunk_of(layout, e)->offset != e->offset))
 		return false;
 	*ret_unit = unit_of(layout, e);
 	return !ret_unit->mixed;
@@ -393,7 +395,7 @@ void ckpt_replicas_add(
 	uint64_t done = 0; /* where the chunk ends that was added last */
 
 	for (const struct ckpt_entry *e = layout->entries; e < last; e++) {
-		if (e->nbytes == 0 || (!e->own && e->offset < done))
+		if (e->nbytes == 0 || e->varies || (!e->own && e->offset < done))
 			continue;
 		const struct unit u = unit_of(layout, e);
 		add_unit(replicas, rank, &u);

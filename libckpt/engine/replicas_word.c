@@ -9,8 +9,7 @@
 #include "engine/alike.h"
 
 /* A list of names is not longer than this, but for its first name. */
-#define NAMES_MAX      90
-#define NAME_MAX_CHARS 80
+#define NAMES_MAX 90
 
 const char *ckpt_replicas_name(const struct ckpt_replicas *replicas)
 {
@@ -21,15 +20,20 @@ const char *ckpt_replicas_name(const struct ckpt_replicas *replicas)
 static void put_some(
 	const char names[][CKPT_REPLICAS_NAME], size_t named, size_t all, char *out, size_t size)
 {
+	char shown[CKPT_ALIKE_NAME];
 	size_t at = 0;
 	size_t i = 0;
 
-	for (; i < named && (i == 0 || at + strlen(names[i]) + 6 < NAMES_MAX); i++)
-		at += (size_t)snprintf(out + at, size - at, "%s'%.*s'",
+	for (; i < named; i++) {
+		ckpt_alike_word_name(names[i], CKPT_ALIKE_NAME - 1, shown);
+		if (i > 0 && at + strlen(shown) + 6 >= NAMES_MAX)
+			break;
+		at += (size_t)snprintf(out + at, size - at, "%s'%s'",
 			i == 0         ? ""
 			: i + 1 == all ? " and "
 				       : ", ",
-			NAME_MAX_CHARS, names[i]);
+			shown);
+	}
 	if (all > i)
 		(void)snprintf(out + at, size - at, " and %zu more", all - i);
 }
@@ -38,7 +42,7 @@ static void put_some(
 static void put_later(const struct ckpt_replicas *r, char *out, size_t size)
 {
 	size_t all = r->differing - 1;
-	char list[NAMES_MAX + NAME_MAX_CHARS];
+	char list[NAMES_MAX + CKPT_ALIKE_NAME];
 
 	put_some(r->later, r->later_count, all, list, sizeof(list));
 	int length = snprintf(out, size, ", and ranks differ in %s", list);
@@ -118,9 +122,12 @@ void ckpt_replicas_word(const struct ckpt_replicas *replicas, char *out, size_t 
 
 void ckpt_replicas_word_unknown(const struct ckpt_replicas *replicas, char *out, size_t size)
 {
+	char shown[CKPT_ALIKE_NAME];
+
 	CKPT_ASSERT(replicas->unknown > 0);
-	int at = snprintf(out, size, "'%.80s' of ranks %u and %u", replicas->unknown_name,
-		replicas->unknown_ranks[0], replicas->unknown_ranks[1]);
+	ckpt_alike_word_name(replicas->unknown_name, CKPT_ALIKE_NAME - 1, shown);
+	int at = snprintf(out, size, "'%s' of ranks %u and %u", shown, replicas->unknown_ranks[0],
+		replicas->unknown_ranks[1]);
 	if (replicas->unknown > 1 && at > 0 && (size_t)at < size)
 		(void)snprintf(out + at, size - (size_t)at, ", and %zu more tensor%s",
 			replicas->unknown - 1, replicas->unknown > 2 ? "s" : "");

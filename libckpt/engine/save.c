@@ -140,8 +140,10 @@ static int encode_manifest(struct ckpt_save *save)
 		manifest.catalog = core->catalog.digest;
 		manifest.catalog_bytes = core->catalog.bytes;
 	}
-	if (save->ranks)
+	if (save->ranks) {
+		CKPT_ASSERT(strlen(save->ranks->differ) < sizeof(manifest.replicas));
 		memcpy(manifest.replicas, save->ranks->differ, sizeof(manifest.replicas));
+	}
 	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	/* It fits: see CKPT_WORLD_SAVING. */

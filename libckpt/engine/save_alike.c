@@ -8,6 +8,9 @@
 #include "device/sample_mix.h"
 #include "engine/save_state.h"
 
+/* What all ranks are told of a failure has room for so many words. */
+#define WORDS_MAX 320
+
 /* Digests would be of a part of what other ranks have digests of. */
 static bool is_blind(const struct ckpt_save *save)
 {
@@ -119,7 +122,7 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 {
 	struct ckpt_save_ranks *x = save->ranks;
 	char own[CKPT_ALIKE_TEXT];
-	char words[640];
+	char words[WORDS_MAX];
 	char before[160];
 
 	ckpt_alike_encode(&save->alike, own);
@@ -131,21 +134,21 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 	ckpt_alike_forget(&x->alike);
 	if (found.groups == 0)
 		return 0;
-	ckpt_alike_word(&found, words, sizeof(words));
 	if (found.name_count == 0)
 		ckpt_alike_clue_encode(&found.clue, x->outcome.clue);
 	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
 	ckpt_alike_unprove(&save->core->alike_proved);
 	if (x->balance != 0) {
-		ckpt_alike_word_lack(&found, x->differ, sizeof(x->differ));
+		ckpt_alike_word_lack(&found, x->differ, CKPT_DIFFER_MAX);
 		return 0;
 	}
 	if (save->core->config.tolerant) {
 		/* So that all ranks look at every byte again. What differs in boxes does not ask for that. */
 		x->outcome.alike = false;
-		(void)snprintf(x->differ, sizeof(x->differ), "%.250s", words);
+		ckpt_alike_word(&found, x->differ, CKPT_DIFFER_MAX);
 		return 0;
 	}
+	ckpt_alike_word(&found, words, sizeof(words));
 	word_before(save, &found, before, sizeof(before));
 	return ckpt_fail_at(&save->work, CKPT_EREPLICA,
 		&(struct ckpt_where){
@@ -155,6 +158,12 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 		"rank's own (in Python: per_rank=), or have the step committed with a warning "
 		"(replicas=\"warn\")",
 		(unsigned long long)save->step, words, before);
+}
+
+void ckpt_save_doubt_alike(struct ckpt_save *save, int code)
+{
+	if (code == CKPT_EREPLICA || code == CKPT_EMISMATCH)
+		ckpt_alike_unprove(&save->core->alike_proved);
 }
 
 bool ckpt_save_explain_alike(

@@ -128,7 +128,7 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 	if (ckpt_devices_number(t->device, t->device_index) < 0)
 		return ckpt_fail(err, -EINVAL, "tensor %s: device kind %u, index %d is not known",
 			name, t->device, t->device_index);
-	if (t->flags & ~(CKPT_TENSOR_EAGER | CKPT_TENSOR_SHARED))
+	if (t->flags & ~(CKPT_TENSOR_EAGER | CKPT_TENSOR_SHARED | CKPT_TENSOR_VARIES))
 		return ckpt_fail(
 			err, -EINVAL, "tensor %s: flags 0x%x are not known", name, t->flags);
 	struct ckpt_view view = view_of(t);

@@ -150,7 +150,7 @@ static const char *word_difference(
 	const struct ckpt_save *save, const struct ckpt_outcome *outcome, char *out, size_t size)
 {
 	struct ckpt_alike_finding found;
-	char tensors[320];
+	char tensors[256];
 
 	(void)snprintf(out, size, "%s", outcome->verdict.reason);
 	if (!ckpt_save_explain_alike(save, outcome->clue, &found))
@@ -178,8 +178,7 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 	save->ranks->answered = true;
 	if (outcome->verdict.code == CKPT_EFENCED)
 		save->core->fenced = true;
-	if (outcome->verdict.code == CKPT_EREPLICA)
-		ckpt_alike_unprove(&save->core->alike_proved);
+	ckpt_save_doubt_alike(save, outcome->verdict.code);
 	ckpt_error_clear(&save->work);
 	if (outcome->open)
 		return ckpt_fail_at(&save->work, outcome->verdict.code,

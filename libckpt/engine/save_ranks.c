@@ -237,12 +237,10 @@ static int judge_balance(struct ckpt_save *save)
 	if (save->ranks->balance == 0)
 		return 0;
 	return ckpt_fail_at(&save->work, CKPT_EMISMATCH, &(struct ckpt_where){.tier = "local"},
-		"step %llu is of no rank, as it would lack a tensor: of what several ranks hold "
-		"and one "
-		"of them saves for all, some of these ranks lack a tensor, or have it with another "
-		"type "
-		"or shape%s%.200s%s; give the ranks of a mesh the same tensors, and mark what is a "
-		"rank's own (in Python: per_rank= of the Checkpointer)",
+		"step %llu is of no rank, as it would lack a tensor: of those that several ranks "
+		"hold and one of them saves, some of these ranks lack one, or have it with another "
+		"type or shape%s%s%s; give the ranks of a mesh the same tensors, and mark what is "
+		"a rank's own (in Python: per_rank= of the Checkpointer)",
 		(unsigned long long)save->step, *differ ? " (" : "", differ, *differ ? ")" : "");
 }
 
@@ -263,6 +261,7 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, x->talk.task.finished);
 		r = take_records(save);
 		if (r < 0) {
+			ckpt_save_doubt_alike(save, r);
 			ckpt_save_stop(save, r);
 			return ckpt_task_continue(task, ckpt_save_end_body);
 		}
@@ -271,6 +270,7 @@ int ckpt_save_gather_body(struct ckpt_task *task)
 	if (r == 0)
 		r = judge_balance(save);
 	if (r < 0) {
+		ckpt_save_doubt_alike(save, r);
 		ckpt_save_stop(save, r);
 		return ckpt_task_continue(task, ckpt_save_end_body);
 	}

@@ -17,6 +17,9 @@
 
 struct ckpt_save;
 
+/* Of what the manifest says that the ranks of a step differ in, with the end. */
+#define CKPT_DIFFER_MAX sizeof(((struct ckpt_manifest *)NULL)->replicas)
+
 struct ckpt_save_ranks {
 	struct ckpt_save *save; /* around it */
 	struct ckpt_talk talk;
@@ -27,7 +30,8 @@ struct ckpt_save_ranks {
 	struct ckpt_agree *agree;       /* NULL: nothing is compared */
 	struct ckpt_alike_told alike;   /* rank 0: digests of what several hold alike */
 	uint64_t balance;               /* rank 0: of those who were heard of, added up */
-	char differ[256]; /* what they differ in, though the step is to be committed; "": nothing */
+	/* What they differ in, though the step is to be committed; "": nothing. Of rank 0 as short as a manifest holds it. */
+	char differ[768];
 	uint32_t heard;
 	uint32_t from;     /* rank to ask for first */
 	bool told;         /* this rank's part may be known to rank 0: its files may be named */

@@ -49,7 +49,7 @@ static int take_commit(struct ckpt_save *save, const struct ckpt_manifest *m)
 			(unsigned long long)save->step, save->core->parts.label,
 			save->core->config.rank, (unsigned long long)save->core->generation);
 	memcpy(outcome->attempt, m->attempt, sizeof(outcome->attempt));
-	memcpy(save->ranks->differ, m->replicas, sizeof(save->ranks->differ));
+	memcpy(save->ranks->differ, m->replicas, sizeof(m->replicas));
 	outcome->bytes = 0;
 	for (uint32_t i = 0; i < m->world; i++)
 		if (__builtin_add_overflow(

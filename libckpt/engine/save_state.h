@@ -188,6 +188,11 @@ int ckpt_save_judge_alike(struct ckpt_save *save);
 /* Another rank, of the clue of an outcome: what this rank holds that explains it. False: nothing does, or there is no clue. */
 bool ckpt_save_explain_alike(
 	const struct ckpt_save *save, const char *text, struct ckpt_alike_finding *ret_finding);
+/*
+ * The step is of no rank. If the ranks differed (CKPT_EREPLICA, CKPT_EMISMATCH), this one proves everything anew. All
+ * ranks do: digests of a rank that has a proof and of one that has none are compared by samples only.
+ */
+void ckpt_save_doubt_alike(struct ckpt_save *save, int code);
 /* It is committed. */
 void ckpt_save_note_alike(struct ckpt_save *save);
 

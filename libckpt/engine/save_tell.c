@@ -43,7 +43,7 @@ static int encode_failure(struct ckpt_save *save)
 	ckpt_save_name_subject(save, &record.verdict);
 	record.rank.rank = save->core->config.rank;
 	memcpy(record.rank.node, save->core->config.node, sizeof(record.rank.node));
-	(void)snprintf(record.verdict.reason, sizeof(record.verdict.reason), "%.250s",
+	(void)snprintf(record.verdict.reason, sizeof(record.verdict.reason), "%.630s",
 		save->error.message);
 	return ckpt_rank_record_encode(&record, &save->ranks->words);
 }

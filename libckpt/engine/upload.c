@@ -69,6 +69,7 @@ static bool next_rank(struct ckpt_upload *u)
 static ckpt_task_fn end_body;
 static ckpt_task_fn commit_body;
 static ckpt_task_fn stone_body;
+static ckpt_task_fn whole_body;
 static ckpt_task_fn publish_body;
 static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
@@ -465,20 +466,17 @@ static int commit_body(struct ckpt_task *task)
 	u->looked_ns = now(u);
 	u->listed_ns = u->looked_ns;
 	u->rounds++;
-	ckpt_name_tombstone(path, u->generation, u->step);
-	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_take_tombstone(u);
-	if (r < 0 || u->going)
-		return ckpt_upload_give_up(u, r);
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_list(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_take_there(u);
-	if (r == 0)
-		r = check_whole(u);
-	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, publish_body);
+	u->then = whole_body;
+	return ckpt_task_continue(task, ckpt_upload_there_body);
 	CKPT_TASK_END(task);
+}
+
+static int whole_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r = check_whole(u);
+
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, publish_body);
 }
 
 /* As what fails: whoever waits hears of it, and the next try comes after a pause. */

@@ -49,6 +49,7 @@ struct ckpt_upload {
 	struct ckpt_error said; /* by the remote store, of its failures */
 	struct ckpt_pick pick;  /* manifest and lock of the step, here */
 	struct ckpt_elsewhere elsewhere;
+	ckpt_task_fn *then;        /* what comes after ckpt_upload_there_body */
 	struct ckpt_listing there; /* what the remote store has of the step */
 	size_t there_at;           /* the name in it that was looked at last */
 	uint64_t looked_ns;        /* when the tombstone was last looked at ... */

@@ -12,6 +12,7 @@
 
 static ckpt_task_fn parent_body;
 static ckpt_task_fn look_body;
+static ckpt_task_fn room_body;
 
 static void drop_data(struct ckpt_upload *u)
 {
@@ -165,7 +166,7 @@ int ckpt_upload_take_tombstone(struct ckpt_upload *u)
 	return u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
 }
 
-int ckpt_upload_take_there(struct ckpt_upload *u)
+static int take_there(struct ckpt_upload *u)
 {
 	ckpt_free(u->there.names);
 	u->there = (struct ckpt_listing){0};
@@ -236,7 +237,6 @@ static int take_same(struct ckpt_task *task)
 static int look_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
@@ -247,7 +247,19 @@ static int look_body(struct ckpt_task *task)
 	r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
-	/* Between the manifest and the list: while what is listed goes, there is a tombstone. */
+	u->then = room_body;
+	return ckpt_task_continue(task, ckpt_upload_there_body);
+	CKPT_TASK_END(task);
+}
+
+/* The tombstone comes before the list: while what is listed goes, there is one. */
+int ckpt_upload_there_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_name_tombstone(path, u->generation, u->step);
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
@@ -257,9 +269,19 @@ static int look_body(struct ckpt_task *task)
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_list(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_take_there(u);
-	if (r < 0)
-		return ckpt_upload_give_up(u, r);
+	r = take_there(u);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, u->then);
+	CKPT_TASK_END(task);
+}
+
+/* The directories that it is sent to. */
+static int room_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
 	if (u->all) {
 		u->elsewhere = (struct ckpt_elsewhere){
 			.core = u->core, .pick = &u->pick, .err = u->err, .waiter = task};

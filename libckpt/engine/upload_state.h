@@ -17,12 +17,13 @@ int ckpt_upload_give_up(struct ckpt_upload *u, int code);
 
 /* upload_look.c. Of an answer: 0, or what to give up with. */
 int ckpt_upload_take_tombstone(struct ckpt_upload *u);
-int ckpt_upload_take_there(struct ckpt_upload *u);
 /* Of the claims that were listed. */
 int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest);
 
 /* Bodies: the first one, and then that of each rank's files. */
 int ckpt_upload_look_body(struct ckpt_task *task);
+/* Lists the step there, and goes on with u->then. A tombstone ends the upload. */
+int ckpt_upload_there_body(struct ckpt_task *task);
 int ckpt_upload_rank_body(struct ckpt_task *task);
 
 #endif

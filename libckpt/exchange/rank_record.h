@@ -13,7 +13,7 @@
 /* Of digests of what several ranks hold alike. */
 #define CKPT_ALIKE_CHARS  772
 /* Of how two ranks differ. */
-#define CKPT_CLUE_CHARS   400
+#define CKPT_CLUE_CHARS   412
 
 /* How something ended, and what. */
 struct ckpt_verdict {

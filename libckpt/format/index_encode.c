@@ -45,6 +45,8 @@ static void put_tensor(
 	}
 	if (e->own)
 		put_digest(out, &layout->digests[e->own - 1]);
+	if (e->varies)
+		ckpt_buf_puts(out, ",\"varies\":1");
 	ckpt_buf_put(out, "}", 1);
 }
 

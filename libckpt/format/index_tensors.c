@@ -14,7 +14,7 @@
 #include "base/json_reader.h"
 #include "format/dtype.h"
 
-enum member { NAME, DTYPE, SHAPE, OFFSET, GLOBAL_SHAPE, GLOBAL_START, DIGEST };
+enum member { NAME, DTYPE, SHAPE, OFFSET, GLOBAL_SHAPE, GLOBAL_START, DIGEST, VARIES };
 
 static const char *const members[] = {
 	[NAME] = "name",
@@ -24,6 +24,7 @@ static const char *const members[] = {
 	[GLOBAL_SHAPE] = "global_shape",
 	[GLOBAL_START] = "global_start",
 	[DIGEST] = "digest",
+	[VARIES] = "varies",
 	NULL,
 };
 
@@ -45,6 +46,7 @@ struct draft {
 	char hex[CKPT_DIGEST_HEX];
 	struct ckpt_digest digest;
 	bool own; /* the digest is kept */
+	uint64_t varies;
 	uint64_t offset;
 	uint64_t nbytes;
 	uint32_t type;
@@ -98,6 +100,8 @@ static void read_draft(struct ckpt_reader *r, struct draft *d)
 			read_dims(r, &d->global_start);
 		else if (member == DIGEST)
 			(void)ckpt_reader_text(r, d->hex, sizeof(d->hex), NULL);
+		else if (member == VARIES)
+			(void)ckpt_reader_u64(r, &d->varies);
 		else
 			(void)ckpt_reader_skip(r);
 	}
@@ -168,6 +172,8 @@ static bool check_draft(struct loader *l, struct draft *d)
 			d->name, d->offset, l->offset);
 	if (d->nbytes > l->layout->bytes - l->offset)
 		return ckpt_reader_fail(r, "tensor '%.100s' reaches out of the shard", d->name);
+	if (HAS(d->seen, VARIES) && d->varies != 1)
+		return ckpt_reader_fail(r, "\"varies\" of tensor '%.100s' is not 1", d->name);
 	return check_digest(l, d) && check_global(r, d);
 }
 
@@ -198,6 +204,7 @@ static void keep_tensor(struct loader *l, const struct draft *d)
 		.shape = keep_dims(l, &d->shape),
 		.offset = d->offset,
 		.nbytes = d->nbytes,
+		.varies = d->varies == 1,
 		.source = (uint32_t)l->entries};
 	if (HAS(d->seen, GLOBAL_SHAPE))
 		e->global_shape = keep_dims(l, &d->global_shape);

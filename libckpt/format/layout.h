@@ -36,6 +36,7 @@ struct ckpt_entry {
 	uint64_t nbytes;
 	uint32_t source; /* number under which the caller gave it to ckpt_layout_build() */
 	uint32_t own;    /* 1 + the place of its own digest in `digests`; 0: it has none */
+	bool varies;     /* other ranks may have other bytes of it */
 };
 
 struct ckpt_alias {
@@ -67,8 +68,8 @@ struct ckpt_layout {
 };
 
 /*
- * Lays out `count` tensors (name, dtype, ndim, shape, global shape and start of each are read, and CKPT_TENSOR_SHARED of
- * its flags) and `alias_count` aliases. chunk_bytes is at most CKPT_CHUNK_BYTES_MAX. Digests are zero. A box that is
+ * Lays out `count` tensors (name, dtype, ndim, shape, global shape and start of each are read, and CKPT_TENSOR_SHARED and
+ * CKPT_TENSOR_VARIES of its flags) and `alias_count` aliases. chunk_bytes is at most CKPT_CHUNK_BYTES_MAX. Digests are zero. A box that is
  * the whole is none, and a start at zero is none. Errors: -EINVAL (names the tensor: unknown dtype,
  * negative or overflowing shape, box that is not within its whole, name empty, too long, not UTF-8, or
  * "__metadata__"; an alias of what is no tensor), -EEXIST (two with one name), -E2BIG, -ENOMEM.
@@ -87,7 +88,8 @@ const struct ckpt_entry *ckpt_layout_find(const struct ckpt_layout *layout, cons
 static inline bool ckpt_layout_has_own(
 	const struct ckpt_layout *layout, const struct ckpt_tensor *tensor, uint64_t nbytes)
 {
-	return (tensor->flags & CKPT_TENSOR_SHARED) && nbytes > 0 && nbytes < layout->chunk_bytes;
+	return (tensor->flags & CKPT_TENSOR_SHARED) && !(tensor->flags & CKPT_TENSOR_VARIES) &&
+	       nbytes > 0 && nbytes < layout->chunk_bytes;
 }
 
 /* The last entry that begins at or before byte `offset` and is not empty; NULL in the header. */

@@ -190,6 +190,7 @@ static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
 			.dtype = t->dtype,
 			.ndim = t->ndim,
 			.shape = take_dims(&dim, t->shape, t->ndim),
+			.varies = t->flags & CKPT_TENSOR_VARIES,
 			.source = (uint32_t)i};
 		take_box(&dim, t, e);
 		fits = ckpt_layout_box_bytes(e->dtype, e->shape, e->ndim, &e->nbytes);

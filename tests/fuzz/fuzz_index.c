@@ -65,6 +65,7 @@ static void check_json(const struct ckpt_layout *l, const char *text, size_t siz
 		FUZZ_CHECK(json_integer_value(json_object_get(tensor, "offset")) ==
 			   (json_int_t)e->offset);
 		check_digest(json_object_get(tensor, "digest"), l, e);
+		FUZZ_CHECK((json_object_get(tensor, "varies") != NULL) == e->varies);
 	}
 	for (size_t i = 0; i < l->alias_count; i++) {
 		check_text(json_array_get(aliases, i), "name", l->aliases[i].name);

@@ -205,7 +205,7 @@ static bool same_entry(const struct ckpt_entry *a, const struct ckpt_entry *b)
 	       same_dims(a->shape, b->shape, a->ndim) &&
 	       same_dims(a->global_shape, b->global_shape, a->ndim) &&
 	       same_dims(a->global_start, b->global_start, a->ndim) && a->offset == b->offset &&
-	       a->nbytes == b->nbytes && a->own == b->own;
+	       a->nbytes == b->nbytes && a->own == b->own && a->varies == b->varies;
 }
 
 bool fuzz_same_index(const struct ckpt_index *one, const struct ckpt_index *other)

@@ -517,6 +517,9 @@ def bad_parts(ten):
             f"tensor-{name}",
             index(tensors_json([{**tensor("a", "U8", [size], 4096), "digest": text}]), [size]),
         )
+    for number in (1, 0):
+        varying = {**tensor("a", "U8", [10], 4096), "varies": number}
+        yield f"tensor-varies-{number}", index(tensors_json([varying]), [10])
     for name, meta in (
         ("meta-nested-32", nested(32)),
         ("meta-nested-33", nested(33)),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,8 +151,9 @@ def groups() -> State:
     """Replicas of a model that no mesh describes. Each group of ranks has its own statistics."""
     unit, mesh = Unit(), mine([0, 1], [2, 3])
     unit.norm = nn.BatchNorm1d(3)
-    # Some chunks of the shard have nothing but statistics.
-    unit.wide = nn.ModuleList(nn.BatchNorm1d(1 << 16, affine=False) for _ in range(6))
+    # Some chunks of the shard have nothing but statistics, and some of these have own chunks.
+    sizes = *[1 << 16] * 6, 1 << 18
+    unit.wide = nn.ModuleList(nn.BatchNorm1d(size, affine=False) for size in sizes)
     for norm in (unit.norm, *unit.wide):
         norm.running_mean += dist.get_rank()
     model = nn.Sequential(fully_shard(unit, mesh=mesh))
@@ -183,6 +186,25 @@ def strangers() -> State:
     return {"model": model, "one": torch.optim.AdamW(model.parameters())}
 
 
+def tied() -> State:
+    """
+    The first stage has layers and a part of an embedding, and the second one only that. The third
+    one has layers alone. The module around them has a buffer, and no parameters of its own.
+    """
+    rank, model = dist.get_rank(), nn.Module()
+    model.register_buffer("around", torch.randn(2))
+    if rank != 3:
+        model.shared = fully_shard(Unit(), mesh=mine([0, 1, 2], [3]))
+    else:
+        mine([0, 1, 2], [3])
+    stages = mine([0, 1], [2], [3])
+    if rank != 2:
+        torch.manual_seed(torch.initial_seed() + stages.mesh[0].item())
+        model.add_module(f"layer{rank // 2}", fully_shard(Unit(), mesh=stages))
+    fully_shard(model, mesh=stages)
+    return {"model": model, "one": torch.optim.AdamW(model.parameters())}
+
+
 CASES = {
     build.__name__: build
     for build in (
@@ -195,6 +217,7 @@ CASES = {
         groups,
         deep,
         strangers,
+        tied,
     )
 }
 
@@ -245,7 +268,12 @@ def save_and_resume(place: Path) -> dict[str, tuple[dict[str, bytes], dict[str, 
     for case in CASES:
         state = build(case, 1)
         train(state)
-        with libckpt.Checkpointer(place / case, state, pool_bytes=1 << 20) as ckpt:
+        # No difference is told, nor that there is something that cannot be compared.
+        with (
+            warnings.catch_warnings(),
+            libckpt.Checkpointer(place / case, state, pool_bytes=1 << 20) as ckpt,
+        ):
+            warnings.simplefilter("error", libckpt.CheckpointWarning)
             ckpt.save(7).wait()
         other = build(case, 5)
         with libckpt.Checkpointer(place / case, other, pool_bytes=1 << 20) as ckpt:
@@ -298,6 +326,9 @@ def test_plain_tensors_are_held_where_what_they_belong_to_is(tmp_path: Path) -> 
     (step,) = split(tmp_path / "stage_of_slices", "one/state/up1.weight/step")
     assert few == [2, 3]
     assert step in ([2], [3])
+    # By all that have the embedding, and by the stage that has none.
+    (around,) = split(tmp_path / "tied", "around")
+    assert around in ([0, 3], [1, 3], [2, 3])
     assert split(tmp_path / "across", "count") == [[0, 1, 2, 3]]
     assert split(tmp_path / "strangers", "one/state/far/step") in ([[0]], [[1]])
 
@@ -359,11 +390,16 @@ def save_refused(place: Path) -> dict[str, str]:
 
 
 def test_what_only_some_of_them_have_or_have_otherwise_is_refused(tmp_path: Path) -> None:
-    for said in together(4, tmp_path, save_refused, tmp_path):
+    for rank, said in enumerate(together(4, tmp_path, save_refused, tmp_path)):
         for case, (make, _, error) in REFUSED.items():
             assert said[case].startswith(f"{error}: "), (case, said[case])
             if make is unlike:
                 assert {"expert": "'weight'", "count": "'count'"}[case] in said[case]
+            else:  # the rank that has more names it, and the one that lacks it cannot
+                names = re.findall(r"by the names of rank (\d): (.*)", said[case])
+                assert [number for number, _ in names] == (["3"] if rank == 3 else [])
+                assert all("'part1.more" in text for _, text in names)
+                assert "rank 3 and rank 2 differ in" in said[case] or rank == 3
     for case in REFUSED:
         with pytest.raises(libckpt.StepNotFoundError):
             libckpt.load(tmp_path / case)

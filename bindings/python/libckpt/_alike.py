@@ -30,8 +30,11 @@ class Groups:
         self._known: dict[Hashable, int] = {}
 
     def of(self, copies: Copies | None) -> Group:
-        """Of the ranks of `copies`, of which this one is one, if they are compared."""
-        if copies is None or copies.among == 1 or copies.first:
+        """
+        Of the ranks of `copies`, of which this one is one, if they are compared. Of what the first
+        of them saves the names are; those of all ranks are compared anyway, see Snapshot.common.
+        """
+        if copies is None or copies.among == 1 or (copies.first and copies.along is None):
             return None
         return self.number(copies)
 
@@ -55,13 +58,16 @@ class Alike(NamedTuple):
 
     @staticmethod
     def of(
-        names: Sequence[bytes], described: Sequence[Described], groups: Sequence[Group]
+        names: Sequence[bytes],
+        described: Sequence[Described],
+        groups: Sequence[Group],
+        flags: Sequence[int],
     ) -> Alike:
         """Of some tensors those that are compared."""
         numbers: dict[int, list[int]] = {}
         places: dict[int, tuple[int, int]] = {}
         for number, group in enumerate(groups):
-            if group is not None and 0 not in described[number].shape:
+            if group is not None:
                 found = numbers.setdefault(group, [])
                 places[number] = group, len(found)
                 found.append(number)
@@ -70,6 +76,7 @@ class Alike(NamedTuple):
                 [names[number] for number in found],
                 [described[number] for number in found],
                 [False] * len(found),
+                [flags[number] for number in found],
             )
             for group, found in numbers.items()
         }
@@ -89,20 +96,21 @@ class Slow:
         self._blocks: dict[int, Block] = {}
         self._said = False
 
-    def update(self, found: Iterable[tuple[int, bytes, Described]]) -> dict[int, Block]:
+    def update(self, found: Iterable[tuple[int, bytes, Described, int]]) -> dict[int, Block]:
         """Blocks of tensors with their groups: those of before, if only pointers differ."""
         names: dict[int, list[bytes]] = {}
         described: dict[int, list[Described]] = {}
-        for group, name, what in found:
-            if 0 not in what.shape:
-                names.setdefault(group, []).append(name)
-                described.setdefault(group, []).append(what)
+        flags: dict[int, list[int]] = {}
+        for group, name, what, marks in found:
+            names.setdefault(group, []).append(name)
+            described.setdefault(group, []).append(what)
+            flags.setdefault(group, []).append(marks)
         blocks: dict[int, Block] = {}
         for group, some in names.items():
             eager = [False] * len(some)
             old = self._blocks.get(group)
-            if old is None or not old.fits(some, described[group], eager):
-                old = Block(some, described[group], eager)
+            if old is None or not old.fits(some, described[group], eager, flags[group]):
+                old = Block(some, described[group], eager, flags[group])
             blocks[group] = old
         self._blocks = blocks
         return blocks

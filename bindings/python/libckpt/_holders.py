@@ -11,6 +11,10 @@ This may be fewer ranks than hold it, never more: with tensor parallelism each s
 writes a tensor that all slices have, as it writes the parameters that are not cut that way. Such
 copies are compared. More ranks than hold it would be wrong: one of them would leave it to another
 one that has none.
+
+A module without parameters of its own is on all ranks of the modules of fully_shard() within it.
+Ranks may see different ones of these: an embedding that is tied between the first stage and the
+last may be all that the last one has. The widest mesh of those within is seen by all of its ranks.
 """
 
 from __future__ import annotations
@@ -47,6 +51,9 @@ class Holders(NamedTuple):
 _OTHERS = Holders(Members(()), None)
 
 
+_Found = set[Holders | None]
+
+
 class Meshes:
     """Who holds what belongs to DTensors, by their meshes. Of some ranks there is one object."""
 
@@ -77,7 +84,21 @@ class Meshes:
             found = self._of[id(mesh)] = mesh, self._find(mesh)
         return found[1]
 
-    def common(self, found: Iterable[Holders | None]) -> Holders | None:
+    def widest(self, found: _Found) -> Holders | None:
+        """
+        The one that has the ranks of all others, so that the ranks of it come to the same answer
+        even if not all of them are in the others. Without such a one, as common().
+        """
+        if None in found:
+            return None
+        here = [holders for holders in found if holders is not None and holders.place is not None]
+        if here:
+            most = max(here, key=lambda holders: len(holders.members.ranks))
+            if all(set(most.members.ranks).issuperset(one.members.ranks) for one in here):
+                return most
+        return self.common(found)
+
+    def common(self, found: _Found) -> Holders | None:
         """Of what belongs to all of these; None: all ranks."""
         some = [holders for holders in found if holders is not None]
         here = [holders for holders in some if holders.place is not None]
@@ -98,9 +119,6 @@ class Meshes:
         if found is None:
             found = self._made[ranks] = Holders(Members(ranks), ranks.index(self._rank))
         return found
-
-
-_Found = set[Holders | None]
 
 
 def are_in_stages(tensors: Iterable[Any], world: int) -> bool:
@@ -135,7 +153,9 @@ class ModuleHolders:
                 self._visit(child, below, own, inner)
         if outer is not None and (own or inner):
             # Of a wrapper and what it wraps, the latter.
-            self._paths.setdefault(path, self._meshes.common(own or inner))
+            meshes = self._meshes
+            holders = meshes.common(own) if own else meshes.widest(inner)
+            self._paths.setdefault(path, holders)
             outer |= own | inner
 
     def of(self, name: str) -> Holders | None:

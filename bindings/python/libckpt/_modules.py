@@ -162,7 +162,8 @@ def is_fsdp(module: nn.Module) -> bool:
 def _fsdp_class(module: nn.Module) -> int:
     """Where FSDPModule stands among the classes of a module; 0: nowhere."""
     names = _class_names(type(module))
-    return names.index("FSDPModule") if "FSDPModule" in names else 0
+    # What fully_shard() makes of an nn.Module has that name as well, and is the first one.
+    return names.index("FSDPModule", 1) if "FSDPModule" in names[1:] else 0
 
 
 def class_name(module: nn.Module) -> str:

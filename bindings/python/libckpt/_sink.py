@@ -16,6 +16,7 @@ from ._dtypes import name_of
 from ._errors import UnsupportedStateError
 from ._holders import Holders
 from ._layout import ALONE, Copies, is_spread, spread_of
+from ._native import lib
 from ._ranks import Ranks, is_turn
 from ._tensors import (
     Described,
@@ -82,9 +83,13 @@ def copies_of(
     return copies
 
 
-def more_of(copies: Sequence[Copies | None]) -> list[bool]:
-    """Of each tensor, whether other ranks than those that share it out may write it."""
-    return [found is not None and found.more for found in copies]
+def flags_of(copies: Copies | None) -> int:
+    """What the library is to know of a tensor, by who else holds it."""
+    if copies is None:
+        return 0
+    # Of a rank's own statistics the first rank's are saved: those of others are as they should be.
+    flags: int = lib.CKPT_TENSOR_VARIES if copies.first else 0
+    return flags | lib.CKPT_TENSOR_SHARED if copies.more else flags
 
 
 def empty_of(
@@ -130,8 +135,8 @@ class Sink:
     ) -> None:
         self._groups = groups
         self._holdings = Holdings(ranks, groups)
-        #: what other ranks have as well: the group, and the tensor
-        self.alike: list[tuple[int, bytes, Described]] = []
+        #: what other ranks have as well: the group, the tensor and its flags
+        self.alike: list[tuple[int, bytes, Described, int]] = []
         self._taken = modules.used.__contains__
         self._known = modules.keys
         self._known_mine = modules.mine_names
@@ -149,8 +154,8 @@ class Sink:
         self.names: list[bytes] = []
         self.described: list[Described] = []
         self.eager: list[bool] = []
-        #: other ranks may write the same
-        self.more: list[bool] = []
+        #: what else the library is to know of them
+        self.flags: list[int] = []
         #: (number, tensor that the optimizer changes) of those that are not eager
         self.behind: list[tuple[int, torch.Tensor]] = []
         self.keep: list[Any] = []
@@ -182,23 +187,25 @@ class Sink:
     def _add(
         self,
         name: str,
-        path: Path,
+        data: bytes,
         what: Described,
         owner: torch.Tensor | None,
         *,
-        more: bool = False,
+        flags: int = 0,
     ) -> None:
+        """Adds a tensor that this rank writes. `data`: its name for C."""
         self._mine.add(name)
         if owner is not None:
             self.behind.append((len(self.names), owner))
-        self.names.append(encode_name(name, path_text(path)))
+        self.names.append(data)
         self.described.append(what)
         self.eager.append(owner is None)
-        self.more.append(more)
+        self.flags.append(flags)
 
     def _add_shared(
         self,
         name: str,
+        data: bytes,
         where: str,
         value: torch.Tensor,
         what: Described,
@@ -211,7 +218,7 @@ class Sink:
         copies = copies_of(value, where, self._ranks, first=first, holders=holders)
         group = self._groups.of(copies)
         if group is not None:
-            self.alike.append((group, encode_name(name, where), what))
+            self.alike.append((group, data, what, flags_of(copies)))
         shared = shared_of(name, what, value, self._ranks, holders)
         if shared is not None:
             self.shared.append(shared)
@@ -221,12 +228,11 @@ class Sink:
             self.empty[name] = describe_empty(what)
             return
         mine = is_turn(name, self._ranks.here(copies))
-        data = encode_name(name, where)
         held = self._holdings.of(data, what, copies, mine)
         if held is not None:
             self.held.append(held)
         if mine:
-            self._add(name, None, what, owner, more=copies.more)
+            self._add(name, data, what, owner, flags=flags_of(copies))
 
     def _stored(self, key: Key | None) -> str | None:
         return None if key is None else self._known.get(key) or self._keys.get(key)
@@ -256,14 +262,14 @@ class Sink:
         if name is None:
             name = self._free_name(path, own=own)
             self.used.add(name)
-            encode_name(name, where)
+            data = encode_name(name, where)
             if own:
-                self._add(name, path, what, None)
+                self._add(name, data, what, None)
                 if said:
                     self.owns[path_name(path)] = name
             else:
                 owner = self._owned.get(id(value))
-                self._add_shared(name, where, value, what, owner=owner, holders=self._holders)
+                self._add_shared(name, data, where, value, what, owner=owner, holders=self._holders)
             if key is not None:
                 keys[key] = name
         if not own:
@@ -277,7 +283,7 @@ class Sink:
             value = value.copy()
         self.keep.append(value)
         self.used.add(name)
-        self._add(name, path, describe_array(value), None)
+        self._add(name, encode_name(name, path_text(path)), describe_array(value), None)
         return name
 
     def put_bytes(self, value: bytes, path: Path) -> str:
@@ -285,7 +291,7 @@ class Sink:
         name = self._free_name(path, own=True)
         self.keep.append(value)
         self.used.add(name)
-        self._add(name, path, describe_bytes(value), None)
+        self._add(name, encode_name(name, path_text(path)), describe_bytes(value), None)
         return name
 
     def put_named(
@@ -323,9 +329,11 @@ class Sink:
             self._owned_keys = {key_of(describe(owner)): owner for owner in self._owned.values()}
         owner = None if key is None else self._owned_keys.get(key)
         if own:
-            self._add(name, None, what, owner)
+            self._add(name, data, what, owner)
         else:
-            self._add_shared(name, where, value, what, owner=owner, first=first, holders=holders)
+            self._add_shared(
+                name, data, where, value, what, owner=owner, first=first, holders=holders
+            )
         if key is not None:
             self._keys[key] = name
 

@@ -46,8 +46,8 @@ from ._sink import (
     Sink,
     copies_of,
     empty_of,
+    flags_of,
     key_of,
-    more_of,
     name_clash,
     shared_of,
 )
@@ -190,8 +190,8 @@ class Modules:
         self.held = Holdings(ranks, groups).all_of(
             self.names, self.described, self._copies, self.mine
         )
-        #: of each tensor, whether other ranks may write it as well
-        self.more = more_of(self._copies)
+        #: of each tensor, what the library is to know of it
+        self.flags = list(map(flags_of, self._copies))
         self.empty = empty_of(self.names, self.described, self._copies)
         late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
         self.behind = self._part.only(late)
@@ -385,8 +385,8 @@ class _Settled(NamedTuple):
     mine: list[bool]
     #: the group of ranks that compares it
     groups: list[Group]
-    #: whether other ranks may write it as well
-    more: list[bool]
+    #: what the library is to know of it
+    flags: list[int]
     #: what other ranks have as well, whoever writes it
     held: list[Held]
     #: of which this rank holds nothing
@@ -397,7 +397,7 @@ class _Settled(NamedTuple):
         return _Settled(
             list(modules.mine),
             list(modules.groups),
-            list(modules.more),
+            list(modules.flags),
             list(modules.held),
             dict(modules.empty),
         )
@@ -599,10 +599,10 @@ class Planner:
                 [names[number] for number in chosen],
                 [described[number] for number in chosen],
                 [eager[number] for number in chosen],
-                [settled.more[number] for number in chosen],
+                [settled.flags[number] for number in chosen],
             ),
             places=places,
-            alike=Alike.of(names, described, settled.groups),
+            alike=Alike.of(names, described, settled.groups, settled.flags),
             owns=dict(
                 chain(
                     modules.owns.items(),
@@ -628,7 +628,7 @@ class Planner:
         settled.mine.extend(mine)
         settled.empty.update(empty_of(part.names, source.described, copies))
         settled.groups.extend(map(self._groups.of, copies))
-        settled.more.extend(more_of(copies))
+        settled.flags.extend(map(flags_of, copies))
         settled.held.extend(
             Holdings(self._ranks, self._groups).all_of(part.names, source.described, copies, mine)
         )
@@ -677,7 +677,7 @@ class Planner:
                 names = [sink.names[number] for number, _ in found]
                 parts.append(part_of(names, [owner for _, owner in found]))
         parts = [part for part in parts if part.names]
-        slow = sink.names, sink.described, sink.eager, sink.more
+        slow = sink.names, sink.described, sink.eager, sink.flags
         if self._slow is None or not self._slow.fits(*slow):
             self._slow = Block(*slow)
         if self._held[0] != sink.held:

@@ -332,7 +332,7 @@ _DIM = 8
 class Block:
     """
     Descriptions of tensors in C memory, kept from save to save. `eager` says which are copied
-    before save() returns, `more` which other ranks may write as well.
+    before save() returns, `flags` what else the library is to know of each.
     """
 
     def __init__(
@@ -340,12 +340,12 @@ class Block:
         names: Sequence[bytes],
         described: Sequence[Described],
         eager: Sequence[bool],
-        more: Sequence[bool] | None = None,
+        flags: Sequence[int] | None = None,
     ) -> None:
         self.names = list(names)
         self.described = list(described)
         self.eager = list(eager)
-        self.more = [False] * len(self.names) if more is None else list(more)
+        self.flags = [0] * len(self.names) if flags is None else list(flags)
         self.count = len(self.names)
         #: those that any of them is on
         self.gpus = frozenset(what.gpu for what in self.described) - {_gpus.CPU}
@@ -357,10 +357,10 @@ class Block:
     def _fill(self) -> None:
         text, dims = (int(ffi.cast("uintptr_t", place)) for place in (self._text, self._dims))
         size, place = ffi.sizeof("struct ckpt_tensor"), 0
-        eager_flag, more_flag = lib.CKPT_TENSOR_EAGER, lib.CKPT_TENSOR_SHARED
+        eager_flag = lib.CKPT_TENSOR_EAGER
         cuda, memory = lib.CKPT_DEVICE_CUDA, ffi.buffer(self.array)
-        for name, what, eager, more in zip(
-            self.names, self.described, self.eager, self.more, strict=True
+        for name, what, eager, flags in zip(
+            self.names, self.described, self.eager, self.flags, strict=True
         ):
             shape = dims
             dims += _DIM * len(what.shape)
@@ -377,7 +377,7 @@ class Block:
                 memory,
                 place,
                 size,
-                (eager_flag if eager else 0) | (more_flag if more else 0),
+                (eager_flag if eager else 0) | flags,
                 text,
                 what.dtype,
                 len(what.shape),
@@ -397,12 +397,12 @@ class Block:
         names: Sequence[bytes],
         described: Sequence[Described],
         eager: Sequence[bool],
-        more: Sequence[bool] | None = None,
+        flags: Sequence[int] | None = None,
     ) -> bool:
         """True if only pointers differ; they are then brought up to date."""
         if names != self.names or eager != self.eager:
             return False
-        if more is not None and more != self.more:
+        if flags is not None and flags != self.flags:
             return False
         for index, (new, old) in enumerate(zip(described, self.described, strict=True)):
             if new != old:

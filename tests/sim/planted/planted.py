@@ -663,11 +663,11 @@ PLANTED = [
         "\t\treturn ckpt_upload_give_up(u, r);\n"
         "\tckpt_name_step(path, u->generation, u->step);\n"
         "\tckpt_store_list(u->dest, &u->op, path);\n"
-        "\tCKPT_AWAIT(task, u->op.done);\n\tr = ckpt_upload_take_there(u);\n\tif (r < 0)\n",
+        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n",
         "\tdrop_data(u);\n"
         "\tckpt_name_step(path, u->generation, u->step);\n"
         "\tckpt_store_list(u->dest, &u->op, path);\n"
-        "\tCKPT_AWAIT(task, u->op.done);\n\tr = ckpt_upload_take_there(u);\n\tif (r < 0)\n",
+        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n",
         "what is listed under a tombstone is not taken for what stays", REMOTE),
     Planted(
         "remote-parts-sent-again", "libckpt/store/store_s3_file.c",

@@ -9,6 +9,7 @@
 
 #include <ckpt/types.h>
 #include "base/fail.h"
+#include "base/utf8.h"
 #include "engine/alike.h"
 #include "exchange/rank_record.h"
 #include "format/index.h"
@@ -22,6 +23,7 @@
 struct scene {
 	char names[TENSORS][24];
 	int64_t shape;
+	uint32_t flags;
 	unsigned char data[RANKS][TENSORS][BYTES];
 	struct ckpt_tensor tensors[TENSORS];
 	struct ckpt_alike own; /* rank 0's */
@@ -71,6 +73,7 @@ static void tell(struct scene *s, uint32_t rank, enum ckpt_alike_mode mode, uint
 		size_t at = (from + i) % count;
 		s->tensors[i] = (struct ckpt_tensor){.name = s->names[at],
 			.dtype = CKPT_U8,
+			.flags = s->flags,
 			.ndim = 1,
 			.shape = &s->shape,
 			.data = s->data[rank][at]};
@@ -324,6 +327,90 @@ static void test_clue(void **state)
 	for (size_t length = strlen(text); length-- > 0;) {
 		text[length] = 0;
 		assert_false(ckpt_alike_clue_decode(text, &clue));
+	}
+}
+
+/*
+ * A rank lacks two tensors: the ranks that have them name them, by the clue, too. So it is of tensors that have no bytes to
+ * compare: empty ones, and those that are meant to differ.
+ */
+static void test_lacking(void **state)
+{
+	struct scene *s = *state;
+	const struct ckpt_alike nameless = {0};
+
+	for (int kind = 0; kind < 3; kind++) {
+		s->shape = kind == 1 ? 0 : BYTES;
+		s->flags = kind == 2 ? CKPT_TENSOR_VARIES : 0;
+		s->data[1][3][0] += kind == 2;
+		for (size_t lacks = 0; lacks <= 2; lacks++) {
+			char text[CKPT_ALIKE_CLUE];
+			struct ckpt_alike_clue clue;
+
+			ckpt_alike_forget(&s->told);
+			tell(s, 0, CKPT_ALIKE_FULL, 1, TENSORS, 0);
+			tell(s, 1, CKPT_ALIKE_FULL, 1, TENSORS - lacks, 0);
+			struct ckpt_alike_finding f = ckpt_alike_compare(&s->told, &nameless);
+			assert_int_equal(f.groups, lacks > 0);
+			assert_int_equal(f.name_count, 0);
+			ckpt_alike_clue_encode(&f.clue, text);
+			assert_int_equal(ckpt_alike_clue_decode(text, &clue), lacks > 0);
+			if (lacks == 0)
+				continue;
+			f = ckpt_alike_explain(&clue, &s->own);
+			assert_true(f.exact);
+			assert_int_equal(f.tensors, lacks);
+			assert_int_equal(f.name_count, lacks);
+			for (size_t i = 0; i < lacks; i++)
+				assert_in_set((uintptr_t)strtoul(
+						      f.names[i] + strlen("layers."), NULL, 10),
+					((const uintmax_t[]){TENSORS - 1, TENSORS - 2}), 2);
+		}
+	}
+}
+
+/* However long names are, and however many ranks there are: a sentence is whole, and says how many are not named. */
+static void test_long_names(void **state)
+{
+	char names[CKPT_ALIKE_NAMED][200];
+	struct ckpt_alike_finding f = {.groups = 1,
+		.ranks = 1000000,
+		.count = 20,
+		.odd = {999990, 999991, 999992, 999993, 999994, 999995, 999996, 999997},
+		.minority = true,
+		.tensors = 9,
+		.name_count = CKPT_ALIKE_NAMED};
+	char words[640];
+
+	(void)state;
+	for (int i = 0; i < CKPT_ALIKE_NAMED; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "layers.%d.%0120d.w\xc3\xa4ight", i, 0);
+		f.names[i] = names[i];
+	}
+	for (size_t size = 256; size <= sizeof(words); size++) {
+		ckpt_alike_word(&f, words, size);
+		assert_non_null(strstr(words, " of 'layers.0.0"));
+		assert_non_null(strstr(words, "00...000"));
+		assert_non_null(strstr(words, "w\xc3\xa4ight'"));
+		const char *end = strstr(words, " and about ");
+		assert_non_null(end);
+		assert_string_equal(end + strlen(" and about 8"), " more than the rest");
+		assert_int_equal(end[strlen(" and about ")] - '0',
+			9 - (strstr(words, "'layers.1") != NULL) -
+				(strstr(words, "'layers.2") != NULL) - 1);
+		ckpt_alike_word_lack(&f, words, size);
+		assert_string_equal(words + strlen(words) - strlen(" more"), " more");
+	}
+	/* Characters stay whole. */
+	for (size_t most = 16; most < CKPT_ALIKE_NAME; most++) {
+		char out[CKPT_ALIKE_NAME];
+
+		(void)memset(names[0], 0, sizeof(names[0]));
+		for (size_t i = 0; i + 3 < sizeof(names[0]); i += 3)
+			memcpy(names[0] + i, "\xe2\x82\xac", 3);
+		ckpt_alike_word_name(names[0], most, out);
+		assert_in_range(strlen(out), most - 4, most);
+		assert_true(ckpt_utf8_is_line(out));
 	}
 }
 
@@ -588,6 +675,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_name, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_who, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_clue, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_lacking, set_up, tear_down),
+		cmocka_unit_test(test_long_names),
 		cmocka_unit_test_setup_teardown(test_a_kib_each, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_ranks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_mixed, set_up, tear_down),

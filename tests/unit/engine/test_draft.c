@@ -130,7 +130,7 @@ static void test_memory(void **state)
 	t.device_index = CKPT_GPUS_MAX;
 	refused(s, &t, -EINVAL, "index 63 is not known");
 	t = plain;
-	t.flags = CKPT_TENSOR_SHARED << 1;
+	t.flags = CKPT_TENSOR_VARIES << 1;
 	refused(s, &t, -EINVAL, "flags");
 	t = plain;
 	t.dtype = 0;

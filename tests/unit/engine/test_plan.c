@@ -122,11 +122,34 @@ static void test_own_digests(void **state)
 	ckpt_plan_free(plan);
 }
 
+/* So is whether other ranks may have other bytes of it. Then it has no digest of its own. */
+static void test_varies(void **state)
+{
+	struct ckpt_tensor one = tensors[0];
+	struct ckpt_plan *plain = NULL;
+	struct ckpt_plan *plan = NULL;
+
+	(void)state;
+	assert_int_equal(ckpt_plan_build(&one, 1, NULL, 0, 1 << 20, 1 << 20, NULL, &plain), 0);
+	one.flags = CKPT_TENSOR_VARIES | CKPT_TENSOR_SHARED;
+	assert_int_equal(ckpt_plan_build(&one, 1, NULL, 0, 1 << 20, 1 << 20, NULL, &plan), 0);
+	assert_true(plan->layout->entries[0].varies);
+	assert_int_equal(plan->layout->digest_count, 0);
+	assert_false(ckpt_digest_equal(&plain->digest, &plan->digest));
+	assert_true(ckpt_plan_fits(plan, &one, 1, NULL, 0));
+	assert_false(ckpt_plan_fits(plan, &tensors[0], 1, NULL, 0));
+	plain->fingerprint = plan->fingerprint;
+	assert_false(ckpt_plan_fits(plain, &one, 1, NULL, 0));
+	ckpt_plan_free(plain);
+	ckpt_plan_free(plan);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_aliases),
 		cmocka_unit_test(test_own_digests),
+		cmocka_unit_test(test_varies),
 		cmocka_unit_test(test_boxes),
 	};
 

@@ -20,12 +20,16 @@ static uint64_t words[CREW_RANKS][WORDS];
 static bool one_box;
 static uint64_t boxes[CREW_RANKS][WORDS];
 
+static uint64_t balances[CREW_RANKS];
+static const char *alike_name = "alike";
+static const char *box_name = "box";
+
 static int put_together(struct crew *s, uint32_t rank, uint64_t step)
 {
 	const int64_t count = WORDS;
 	struct core_rig *rig = &s->rank[rank];
 	const struct ckpt_tensor tensor = {.size = sizeof(tensor),
-		.name = "alike",
+		.name = alike_name,
 		.dtype = CKPT_U64,
 		.ndim = 1,
 		.shape = &count,
@@ -34,7 +38,7 @@ static int put_together(struct crew *s, uint32_t rank, uint64_t step)
 	char name[16];
 
 	(void)snprintf(name, sizeof(name), "own.%u", rank);
-	own.name = one_box ? "box" : name;
+	own.name = one_box ? box_name : name;
 	own.data = one_box ? boxes[rank] : words[0];
 	ckpt_error_clear(&rig->err);
 	int r = ckpt_save_new(&rig->core, NULL, step, false, 0, &s->save[rank]);
@@ -47,8 +51,10 @@ static int put_together(struct crew *s, uint32_t rank, uint64_t step)
 		r = ckpt_save_put_meta(s->save[rank], "{}", 2, &rig->err);
 	if (r == 0)
 		r = ckpt_save_put_replicas(s->save[rank], 1, &tensor, 1, NULL, &rig->err);
-	if (r == 0)
+	if (r == 0) {
+		ckpt_save_put_balance(s->save[rank], balances[rank]);
 		r = ckpt_save_prepare(s->save[rank], &rig->plan, &rig->err);
+	}
 	return r;
 }
 
@@ -203,7 +209,10 @@ static void test_a_rank_that_has_looked_at_nothing(void **state)
 
 	crew_open_all(s, 2, 2, 60000);
 	for (uint64_t step = 1; step <= 4; step++) {
-		assert_int_equal(put_together(s, 1, step), 0);
+		if (put_together(s, 1, step) < 0) {
+			fail();
+			return;
+		}
 		assert_int_equal(
 			s->save[1]->alike.mode, step == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
 		/* As where there is no memory for it. */
@@ -255,6 +264,73 @@ static void test_boxes_that_differ(void **state)
 	one_box = false;
 }
 
+/* A manifest has no room for all that both differences are called: no name is cut. */
+static void test_boxes_with_long_names_that_differ(void **state)
+{
+	struct crew *s = *state;
+	char names[2][301];
+
+	for (size_t i = 0; i < CKPT_COUNT(names); i++)
+		(void)snprintf(names[i], sizeof(names[i]), "%c%0*d", (int)('a' + i), 299, 0);
+	alike_name = names[0];
+	box_name = names[1];
+	crew_open_all(s, 3, 3, 60000);
+	s->rank[0].core.config.tolerant = true;
+	one_box = true;
+	boxes[1][0] = 0;
+	boxes[2][0] = 1;
+	words[2][0] ^= 1;
+	for (uint32_t rank = 0; rank < 3; rank++)
+		begin(s, rank, 1);
+	crew_sleep(s, 20000);
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		assert_string_equal(ckpt_save_differ(s->save[rank]),
+			"rank 2 of the 3 ranks that hold it holds other bytes of...; and rank 2 of "
+			"the 3 "
+			"ranks that hold it holds other bytes of...");
+		assert_int_equal(end(s, rank), 0);
+	}
+	words[2][0] ^= 1;
+	one_box = false;
+	alike_name = "alike";
+	box_name = "box";
+}
+
+/*
+ * A step that would lack a tensor makes all ranks read every byte at the next save, whether they were found to differ or
+ * not. So that save finds what samples do not look at.
+ */
+static void lacking(struct crew *s, bool differing)
+{
+	crew_open_all(s, 2, 2, 60000);
+	for (uint64_t step = 1; step <= 3; step++) {
+		balances[1] = step == 2;
+		words[1][3] ^= differing && step > 1;
+		words[1][WORDS - 10] ^= step == 3;
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			begin(s, rank, step);
+			assert_int_equal(s->save[rank]->alike.mode,
+				step == 2 ? CKPT_ALIKE_SAMPLES : CKPT_ALIKE_FULL);
+		}
+		crew_sleep(s, 20000);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(end(s, rank), step == 1   ? 0
+						       : step == 2 ? CKPT_EMISMATCH
+								   : CKPT_EREPLICA);
+	}
+	words[1][WORDS - 10] ^= 1;
+}
+
+static void test_a_step_that_lacks_a_tensor(void **state)
+{
+	lacking(*state, false);
+}
+
+static void test_a_step_that_lacks_a_tensor_that_differs(void **state)
+{
+	lacking(*state, true);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -264,6 +340,9 @@ int main(void)
 		TEST(test_every_byte_in_64_saves),
 		TEST(test_a_rank_that_has_looked_at_nothing),
 		TEST(test_boxes_that_differ),
+		TEST(test_boxes_with_long_names_that_differ),
+		TEST(test_a_step_that_lacks_a_tensor),
+		TEST(test_a_step_that_lacks_a_tensor_that_differs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

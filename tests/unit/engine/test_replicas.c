@@ -35,6 +35,7 @@ struct scene {
 	struct ckpt_index indexes[RANKS];
 	char *shards[RANKS];
 	bool shared[RANKS][TENSORS]; /* has a digest of its own */
+	bool varies[TENSORS];        /* other ranks may have other bytes of it */
 	char data[TENSORS][4 * CHUNK];
 };
 
@@ -64,7 +65,8 @@ static void add_rank(
 		if (has[i])
 			tensors[n++] = (struct ckpt_tensor){.name = s->names[i],
 				.dtype = CKPT_U8,
-				.flags = s->shared[rank][i] ? CKPT_TENSOR_SHARED : 0,
+				.flags = (s->shared[rank][i] ? CKPT_TENSOR_SHARED : 0) |
+					 (s->varies[i] ? CKPT_TENSOR_VARIES : 0),
 				.ndim = 1,
 				.shape = &s->shapes[i]};
 	if (own)
@@ -317,6 +319,48 @@ static void test_some_own_digests(void **state)
 			&s, alone ? "rank 0 of the 5 ranks that hold it holds other bytes of 't.1'"
 				  : "");
 		clear(&s);
+	}
+}
+
+/*
+ * What is meant to differ is never compared, of any size: with chunks of its own, in a chunk with nothing else, and beside
+ * other tensors, which are compared by digests of their own. Nor is it told as what cannot be compared.
+ */
+static void test_varies(void **state)
+{
+	static const int64_t sizes[] = {9, CHUNK, INT64_C(3) * CHUNK};
+	const bool has[TENSORS] = {[1] = true, [2] = true, [3] = true};
+
+	(void)state;
+	for (size_t i = 0; i < CKPT_COUNT(sizes); i++) {
+		for (int beside = 0; beside < 2; beside++) {
+			struct dice d = {i};
+			struct scene s;
+
+			make(&s, &d);
+			s.shapes[1] = s.shapes[2] = sizes[i];
+			s.shapes[3] = beside ? 9 : 0;
+			s.varies[1] = s.varies[2] = true;
+			for (uint32_t r = 0; r < RANKS; r++) {
+				s.shared[r][1] = s.shared[r][3] = true;
+				add_rank(&s, r, has, NULL, CHUNK);
+				const struct ckpt_layout *l = s.indexes[r].layout;
+				memset(s.shards[r] + ckpt_layout_find(l, "t.1")->offset, (int)r, 1);
+				memset(s.shards[r] + ckpt_layout_find(l, "t.2")->offset, (int)r, 1);
+				digest(&s, r);
+			}
+			check_words(&s, "");
+			check_unknown(&s, "");
+			if (beside)
+				s.shards[1][ckpt_layout_find(s.indexes[1].layout, "t.3")->offset] ^=
+					1;
+			digest(&s, 1);
+			assert_string_equal(compare(&s),
+				beside ? "rank 1 of the 5 ranks that hold it holds other bytes of "
+					 "'t.3' than the rest"
+				       : "");
+			clear(&s);
+		}
 	}
 }
 
@@ -629,6 +673,7 @@ int main(void)
 		cmocka_unit_test(test_any_byte),
 		cmocka_unit_test(test_own_digests),
 		cmocka_unit_test(test_some_own_digests),
+		cmocka_unit_test(test_varies),
 		cmocka_unit_test(test_no_false_alarm),
 		cmocka_unit_test(test_elsewhere),
 		cmocka_unit_test(test_beside_others),

@@ -91,7 +91,7 @@ KIT void kit_draw(struct kit *kit, size_t max)
 		kit->tensors[i] = (struct ckpt_tensor){.size = sizeof(kit->tensors[i]),
 			.name = kit->names[i],
 			.dtype = 1 + (uint32_t)(kit_next(kit) % (CKPT_DTYPE_END - 1)),
-			.flags = i % 3 ? 0 : CKPT_TENSOR_SHARED,
+			.flags = i % 3 ? i % 7 ? 0 : CKPT_TENSOR_VARIES : CKPT_TENSOR_SHARED,
 			.ndim = ndim,
 			.shape = kit->shapes[i]};
 	}

@@ -44,8 +44,10 @@ static void check_layout(const struct ckpt_layout *a, const struct ckpt_layout *
 		assert_true(ckpt_digest_equal(&a->chunks[i].digest, &b->chunks[i].digest));
 	}
 	assert_int_equal(a->digest_count, b->digest_count);
-	for (size_t i = 0; i < a->entry_count; i++)
+	for (size_t i = 0; i < a->entry_count; i++) {
 		assert_int_equal(a->entries[i].own, b->entries[i].own);
+		assert_int_equal(a->entries[i].varies, b->entries[i].varies);
+	}
 	for (size_t i = 0; i < a->digest_count; i++)
 		assert_true(ckpt_digest_equal(&a->digests[i], &b->digests[i]));
 }

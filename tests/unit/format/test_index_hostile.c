@@ -10,6 +10,9 @@
 #define DIGESTED(shape, digest)                                                                    \
 	"{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":" shape ",\"offset\":4096,\"digest\":" digest  \
 	"}"
+#define VARYING(shape, varies)                                                                     \
+	"{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":" shape ",\"offset\":4096,\"varies\":" varies  \
+	"}"
 #define DIGEST        "\"0123456789abcdef0123456789abcdef\""
 #define TENSORS(list) "{\"tensors\":[" list "],\"aliases\":[]}"
 #define ALIASES(list)                                                                              \
@@ -288,8 +291,13 @@ static const struct {
 	{TENSORS(DIGESTED("[10]", "\"0123456789abcdef0123456789abcdeF\"")), "is not 32 lower-case"},
 	{TENSORS(DIGESTED("[10]", "\"0123456789abcdef0123456789abcdeg\"")), "is not 32 lower-case"},
 	{TENSORS(DIGESTED("[10]", "\"\"")), "is not 32 lower-case"},
+	/* Also where no use is made of it. */
+	{TENSORS(DIGESTED("[0]", "\"\"")), "is not 32 lower-case"},
 	{TENSORS(DIGESTED("[10]", "7")), "'\"' is missing"},
 	{TENSORS(DIGESTED("[10]", DIGEST ",\"digest\":" DIGEST)), "there twice"},
+	{TENSORS(VARYING("[10]", "0")), "\"varies\" of tensor 'a' is not 1"},
+	{TENSORS(VARYING("[10]", "2")), "\"varies\" of tensor 'a' is not 1"},
+	{TENSORS(VARYING("[10]", "true")), "number"},
 };
 
 static void test_tensors(void **state)
