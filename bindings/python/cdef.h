@@ -266,6 +266,7 @@ enum ckpt_unproved {
 	CKPT_UNPROVED_MANY = 8,
 };
 
+int ckpt_engine_own(struct ckpt_engine *engine, uint64_t group);
 uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
 
 struct ckpt_stats {
@@ -351,6 +352,13 @@ int ckpt_save_set_common(struct ckpt_save *save, const void *data, size_t length
 int ckpt_save_set_balance(struct ckpt_save *save, uint64_t balance);
 int ckpt_save_add_replicas(
 	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count);
+enum ckpt_own {
+	CKPT_OWN_NONE = 0,
+	CKPT_OWN_UNKNOWN = 1,
+	CKPT_OWN_DIFFERS = 2,
+};
+
+int ckpt_save_set_own(struct ckpt_save *save, uint64_t group, enum ckpt_own own);
 int ckpt_save_replicas(struct ckpt_save *save, struct ckpt_error *ret_error);
 int ckpt_save_ready(struct ckpt_save *save, int timeout_ms);
 int ckpt_save_start(struct ckpt_save *save);

@@ -243,6 +243,12 @@ enum ckpt_unproved {
  */
 CKPT_API uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
 
+/*
+ * What the commits of this engine have found of a group of ckpt_save_set_own(): CKPT_OWN_NONE if all ranks hold the same,
+ * so that one of them may write it for all; CKPT_OWN_DIFFERS; or CKPT_OWN_UNKNOWN. What was found once stays. CKPT_EFORKED.
+ */
+CKPT_API int ckpt_engine_own(struct ckpt_engine *engine, uint64_t group);
+
 /* Counters since the engine was opened. Times in nanoseconds, sizes in bytes. */
 struct ckpt_stats {
 	uint32_t size;          /* sizeof(struct ckpt_stats), set by the caller */

@@ -92,6 +92,20 @@ CKPT_API int ckpt_save_set_balance(struct ckpt_save *save, uint64_t balance);
 CKPT_API int ckpt_save_add_replicas(
 	struct ckpt_save *save, uint64_t group, const struct ckpt_tensor *tensors, size_t count);
 
+/* Whether a rank writes copies of its own of what a group of ckpt_save_add_replicas() holds, and why. */
+enum ckpt_own {
+	CKPT_OWN_NONE = 0,    /* it writes none, and relies on what another rank writes */
+	CKPT_OWN_UNKNOWN = 1, /* it does, because it does not know whether the ranks differ */
+	CKPT_OWN_DIFFERS = 2  /* it does, because the ranks differ */
+};
+
+/*
+ * What this rank does about a group that it has given to ckpt_save_add_replicas(): CKPT_OWN_NONE if this is not
+ * called. A group of which every rank writes copies of its own (under names that no other rank has) may differ. One of
+ * which any rank writes none must be alike. The ranks need not say the same. Errors: -EINVAL.
+ */
+CKPT_API int ckpt_save_set_own(struct ckpt_save *save, uint64_t group, enum ckpt_own own);
+
 /*
  * Which streams of GPUs the caller's work is in, from now on: those that computed the tensors, before
  * ckpt_save_start(); those that will change them, before ckpt_save_wait_eager() and ckpt_save_fence(). The

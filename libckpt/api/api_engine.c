@@ -262,6 +262,13 @@ uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret
 	return why;
 }
 
+int ckpt_engine_own(struct ckpt_engine *engine, uint64_t group)
+{
+	int r = ckpt_check_fork(engine);
+
+	return r < 0 ? r : (int)ckpt_runtime_own(engine, group);
+}
+
 int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats)
 {
 	struct ckpt_stats stats = {0};

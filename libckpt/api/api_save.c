@@ -147,6 +147,18 @@ int ckpt_save_add_replicas(
 		save, group, copies ? copies : tensors, count, copies, ckpt_error_here());
 }
 
+int ckpt_save_set_own(struct ckpt_save *save, uint64_t group, enum ckpt_own own)
+{
+	int r = check_draft(save);
+
+	if (r < 0)
+		return r;
+	if (own > CKPT_OWN_DIFFERS)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "own is %d, which is no enum ckpt_own",
+			(int)own);
+	return ckpt_save_put_own(save, group, own, ckpt_error_here());
+}
+
 int ckpt_save_replicas(struct ckpt_save *save, struct ckpt_error *ret_error)
 {
 	struct ckpt_error error = {.size = sizeof(error)};

@@ -77,6 +77,16 @@ int ckpt_alike_give(struct ckpt_alike *alike, uint64_t group, const struct ckpt_
 	return 0;
 }
 
+bool ckpt_alike_set_own(struct ckpt_alike *alike, uint64_t group, enum ckpt_own own)
+{
+	for (size_t i = 0; i < alike->group_count; i++)
+		if (alike->sums[i].group == group) {
+			alike->sums[i].own = own;
+			return true;
+		}
+	return false;
+}
+
 int ckpt_alike_look(struct ckpt_alike *alike)
 {
 	uint64_t all = 0;
@@ -283,7 +293,7 @@ static void take_one(struct ckpt_alike *alike, const struct ckpt_tensor *t,
 		return;
 	}
 	if (!what->known)
-		sums->deep += (uint32_t)what->key;
+		sums->deep += (uint32_t)what->key & ~CKPT_ALIKE_OWN;
 	/* Of a GPU there are samples alone, so that a known tensor is digested otherwise there, too. */
 	sums->kind +=
 		(uint32_t)ckpt_sample_mix(what->key + (what->known ? 2 : 0) + (view.device > 0));
@@ -341,8 +351,10 @@ int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_
 		return -ENOMEM;
 	if (names)
 		keep_names(alike);
-	for (size_t i = 0; i < alike->group_count; i++)
-		alike->sums[i].deep = alike->sums[i].kind = (uint32_t)ckpt_sample_mix(alike->turn);
+	for (size_t i = 0; i < alike->group_count; i++) {
+		alike->sums[i].kind = (uint32_t)ckpt_sample_mix(alike->turn);
+		alike->sums[i].deep = alike->sums[i].kind & ~CKPT_ALIKE_OWN;
+	}
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 

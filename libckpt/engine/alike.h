@@ -17,6 +17,7 @@
 #define CKPT_ENGINE_ALIKE_H
 
 #include <ckpt/error.h>
+#include <ckpt/save.h>
 #include <pthread.h>
 #include "device/device.h"
 
@@ -30,15 +31,18 @@ struct ckpt_tensor;
 #define CKPT_ALIKE_TIMES  3
 /* So many saves compare all bytes. A power of 2. */
 #define CKPT_ALIKE_TURNS  64
+/* Bits of ckpt_alike_sums.deep that are 0: `own` is told in them. */
+#define CKPT_ALIKE_OWN    UINT32_C(3)
 /* What a rank tells, as text, with the final NUL. */
 #define CKPT_ALIKE_TEXT   772
 
 /* Of one group. Sums of digests, and of digests each times the hash of its tensor's name; modulo 2^64 and 2^32. */
 struct ckpt_alike_sums {
 	uint64_t group;
-	uint64_t sum;  /* of all tensors */
-	uint32_t deep; /* hash of which tensors this rank has no proof of, and of the turn */
-	uint32_t kind; /* and of whether each is on a GPU: sums of one kind can be compared */
+	uint64_t sum;      /* of all tensors */
+	uint32_t deep;     /* hash of which tensors this rank has no proof of, and of the turn */
+	uint32_t kind;     /* and of whether each is on a GPU: sums of one kind can be compared */
+	enum ckpt_own own; /* whether this rank writes copies of its own of them */
 	struct ckpt_alike_pair {
 		uint32_t sum;
 		uint32_t weighed;
@@ -60,6 +64,22 @@ struct ckpt_alike_what {
 	uint64_t hash; /* of its name, type and shape */
 	uint64_t key;  /* and of its group */
 	bool known;    /* proved before */
+};
+
+/* What commits have found of groups of which ranks write copies of their own. Any thread. */
+struct ckpt_alike_owned {
+	pthread_mutex_t lock;
+	struct ckpt_alike_group {
+		uint64_t group;
+		enum ckpt_own own;
+	} * groups;
+	size_t count;
+};
+
+/* Which groups differ, of those of which ranks write copies of their own: a bit for each hash of a group. */
+struct ckpt_alike_split {
+	bool compared; /* else nothing is known of any group */
+	uint64_t differ;
 };
 
 /* What a commit has proved. Any thread. */
@@ -129,6 +149,8 @@ int ckpt_alike_look(struct ckpt_alike *alike);
  * they are. `seed`: the same on all ranks. `names`: they are kept, as copies. -ENOMEM.
  */
 int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_t seed, bool names);
+/* What this rank does about a group, which ckpt_alike_give() was called for. False: it was not. */
+bool ckpt_alike_set_own(struct ckpt_alike *alike, uint64_t group, enum ckpt_own own);
 /* The samples of the segments are there. */
 void ckpt_alike_add_late(struct ckpt_alike *alike);
 void ckpt_alike_clear(struct ckpt_alike *alike);
@@ -140,6 +162,15 @@ void ckpt_alike_prove(struct ckpt_alike_proved *proved, const struct ckpt_alike 
 void ckpt_alike_unprove(struct ckpt_alike_proved *proved);
 /* A commit has compared the pieces whose turn it was. */
 void ckpt_alike_next_turn(struct ckpt_alike_proved *proved);
+
+/* What is known of a group. */
+enum ckpt_own ckpt_alike_find_own(struct ckpt_alike_owned *owned, uint64_t group);
+/* It was committed, and rank 0 has said this of what the ranks hold. What is known already stays. */
+void ckpt_alike_learn_own(struct ckpt_alike_owned *owned, const struct ckpt_alike *alike,
+	const struct ckpt_alike_split *split);
+void ckpt_alike_forget_own(struct ckpt_alike_owned *owned);
+/* The bit of a group in a split. Two groups may share one: then one that is equal counts as one that differs. */
+uint64_t ckpt_alike_bit(uint64_t group);
 
 /* In how many levels a tensor is beside the first, at that time. */
 uint32_t ckpt_alike_level(uint64_t hash, uint32_t time);
@@ -156,6 +187,7 @@ struct ckpt_alike_told {
 	size_t count;
 	size_t room;
 	bool mixed; /* set by comparing: not all have a proof of the same, so that some have compared samples alone */
+	struct ckpt_alike_split split; /* set by comparing */
 };
 
 /* CKPT_EFORMAT, worded with `key`; -ENOMEM. */
@@ -193,7 +225,10 @@ struct ckpt_alike_finding {
 	struct ckpt_alike_clue clue; /* of `other` and the first of them */
 };
 
-/* Sorts what was told. `own`: rank 0's, with names. */
+/*
+ * Sorts what was told. `own`: rank 0's, with names. A group of which every rank writes copies of its own is no
+ * finding if it differs, and goes into told->split.
+ */
 struct ckpt_alike_finding ckpt_alike_compare(
 	struct ckpt_alike_told *told, const struct ckpt_alike *own);
 /* Another rank: what explains the clue among what it holds. Only of tensors, and no names if nothing does. */

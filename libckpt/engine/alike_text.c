@@ -10,7 +10,7 @@
 
 /* A letter says how the digests were made, a digit how many pairs are told of each group. The groups follow. */
 #define HEAD_CHARS   2
-/* Of a group: its number, the upper half of the sum, `deep`, `kind`, the samples. */
+/* Of a group: its number, the upper half of the sum, `deep` with `own` in its low bits, `kind`, the samples. */
 #define GROUP_BYTES  (8 + 4 + 4 + 4 + 8)
 #define PAIR_BYTES   8
 /* Of all groups, where these are few enough: the fewer they are, the more pairs of each are told. */
@@ -70,9 +70,10 @@ void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT]
 		const struct ckpt_alike_sums *s = &alike->sums[i];
 
 		CKPT_ASSERT((uint32_t)s->sum == s->pairs[0].sum);
+		CKPT_ASSERT((s->deep & CKPT_ALIKE_OWN) == 0 && s->own <= CKPT_OWN_DIFFERS);
 		put(&at, &held, s->group, 8);
 		put(&at, &held, s->sum >> 32, 4);
-		put(&at, &held, s->deep, 4);
+		put(&at, &held, s->deep | s->own, 4);
 		put(&at, &held, s->kind, 4);
 		put_pair(&at, &held, s->samples);
 		for (uint32_t k = 0; k < told; k++)
@@ -133,6 +134,7 @@ static bool take_pair(const char **at, struct bits *held, struct ckpt_alike_pair
 static bool take_sums(const char **at, struct bits *held, struct ckpt_alike_sums *s)
 {
 	uint32_t upper;
+	uint32_t own;
 
 	if (!take(at, held, 8, &s->group) || !take_32(at, held, &upper) ||
 		!take_32(at, held, &s->deep) || !take_32(at, held, &s->kind) ||
@@ -141,6 +143,11 @@ static bool take_sums(const char **at, struct bits *held, struct ckpt_alike_sums
 	for (uint32_t k = 0; k < s->told; k++)
 		if (!take_pair(at, held, &s->pairs[k]))
 			return false;
+	own = s->deep & CKPT_ALIKE_OWN;
+	if (own > CKPT_OWN_DIFFERS)
+		return false;
+	s->own = own;
+	s->deep &= ~CKPT_ALIKE_OWN;
 	s->sum = (uint64_t)upper << 32 | s->pairs[0].sum;
 	return true;
 }

@@ -265,12 +265,35 @@ static void judge(struct ckpt_alike_finding *f, const struct ckpt_alike *own,
 	(void)is_found(f, own, e, count);
 }
 
+/*
+ * A group is judged as one that must be alike if any of its ranks writes no copy of its own: that rank relies on what
+ * another one writes. Ranks need not know the same. One that has not heard of a commit writes its own copies, which is
+ * more than it need do, and tells so. One that knows that they differ tells that, so that nobody takes them for alike
+ * when they happen to be equal.
+ */
+static void judge_group(struct ckpt_alike_finding *f, struct ckpt_alike_told *told,
+	const struct ckpt_alike *own, struct ckpt_alike_entry *e, size_t count)
+{
+	struct ckpt_alike_finding split = {0};
+	bool relies = false;
+	bool differs = false;
+
+	for (size_t i = 0; i < count; i++) {
+		relies = relies || e[i].sums.own == CKPT_OWN_NONE;
+		differs = differs || e[i].sums.own == CKPT_OWN_DIFFERS;
+	}
+	judge(relies ? f : &split, own, e, count);
+	if (split.groups > 0 || differs)
+		told->split.differ |= ckpt_alike_bit(e->sums.group);
+}
+
 struct ckpt_alike_finding ckpt_alike_compare(
 	struct ckpt_alike_told *told, const struct ckpt_alike *own)
 {
 	struct ckpt_alike_finding found = {0};
 	size_t from = 0;
 
+	told->split = (struct ckpt_alike_split){.compared = told->count > 0};
 	if (told->count == 0)
 		return found;
 	qsort(told->entries, told->count, sizeof(*told->entries), order);
@@ -280,7 +303,7 @@ struct ckpt_alike_finding ckpt_alike_compare(
 			continue;
 		struct ckpt_alike_entry *e = told->entries + from;
 		told->mixed = told->mixed || is_mixed(e, at - from);
-		judge(&found, own, e, at - from);
+		judge_group(&found, told, own, e, at - from);
 		from = at;
 	}
 	return found;

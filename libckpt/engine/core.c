@@ -79,7 +79,8 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	*core = (struct ckpt_core){.parts = *parts,
 		.config = *config,
 		.eventfd = -1,
-		.alike_proved = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+		.alike_proved = {.lock = PTHREAD_MUTEX_INITIALIZER},
+		.alike_owned = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 	core->holder.fd = -1;
 	core->config.world = config->world ? config->world : 1;
 	CKPT_ASSERT(config->rank < core->config.world);
@@ -127,6 +128,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	ckpt_free(core->agreed);
 	ckpt_free(core->shared);
 	ckpt_alike_unprove(&core->alike_proved);
+	ckpt_alike_forget_own(&core->alike_owned);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)

@@ -193,6 +193,7 @@ struct ckpt_core {
 	uint64_t shared_step; /* the newest in which they had the same bytes; valid if shared */
 	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
 	struct ckpt_alike_proved alike_proved;
+	struct ckpt_alike_owned alike_owned;
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
 	atomic_uint unproved;     /* enum ckpt_unproved: that it is so was said */

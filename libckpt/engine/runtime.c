@@ -354,6 +354,11 @@ uint64_t ckpt_runtime_unproved(const struct ckpt_engine *engine, const char **re
 	return why;
 }
 
+enum ckpt_own ckpt_runtime_own(struct ckpt_engine *engine, uint64_t group)
+{
+	return ckpt_alike_find_own(&engine->core.alike_owned, group);
+}
+
 bool ckpt_runtime_forked(const struct ckpt_engine *engine)
 {
 	return ckpt_fork_count() != engine->forks;

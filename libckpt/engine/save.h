@@ -32,6 +32,9 @@ int ckpt_save_put_alias(
  */
 int ckpt_save_put_replicas(struct ckpt_save *save, uint64_t group,
 	const struct ckpt_tensor *tensors, size_t count, void *copies, struct ckpt_error *err);
+/* -EINVAL: the group has no replicas. */
+int ckpt_save_put_own(
+	struct ckpt_save *save, uint64_t group, enum ckpt_own own, struct ckpt_error *err);
 void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length);
 void ckpt_save_put_balance(struct ckpt_save *save, uint64_t balance);
 int ckpt_save_put_meta(

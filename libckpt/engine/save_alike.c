@@ -131,6 +131,8 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 		return r;
 	const struct ckpt_alike_finding found = ckpt_alike_compare(&x->alike, &save->alike);
 	x->outcome.alike = x->alike.count > 0 && !x->alike.mixed;
+	x->outcome.compared = x->alike.split.compared;
+	x->outcome.differ = x->alike.split.differ;
 	ckpt_alike_forget(&x->alike);
 	if (found.groups == 0)
 		return 0;
@@ -194,6 +196,9 @@ void ckpt_save_note_alike(struct ckpt_save *save)
 		ckpt_alike_next_turn(&core->alike_proved);
 	if (save->alike.mode == CKPT_ALIKE_NONE)
 		return;
+	ckpt_alike_learn_own(&core->alike_owned, &save->alike,
+		&(struct ckpt_alike_split){
+			.compared = x->outcome.compared, .differ = x->outcome.differ});
 	/* Where ranks do not have a proof of the same, samples alone were compared: then all begin anew. */
 	if (!x->outcome.alike)
 		ckpt_alike_unprove(&core->alike_proved);

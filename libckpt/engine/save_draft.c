@@ -244,6 +244,15 @@ int ckpt_save_put_replicas(struct ckpt_save *save, uint64_t group,
 	return ckpt_alike_give(&save->alike, group, tensors, count, copies, err);
 }
 
+int ckpt_save_put_own(
+	struct ckpt_save *save, uint64_t group, enum ckpt_own own, struct ckpt_error *err)
+{
+	if (!save->ranks || ckpt_alike_set_own(&save->alike, group, own))
+		return 0;
+	return ckpt_fail(
+		err, -EINVAL, "no replicas of group %llu were added", (unsigned long long)group);
+}
+
 void ckpt_save_put_common(struct ckpt_save *save, const void *data, size_t length)
 {
 	save->common = ckpt_digest_of(data, length);

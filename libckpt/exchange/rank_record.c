@@ -36,6 +36,7 @@ enum member {
 	OPEN,
 	COMPARED,
 	CLUE,
+	DIFFER,
 	RANK = BYTES,
 	NODE,
 	INDEX_DIGEST,
@@ -54,7 +55,7 @@ enum member {
 
 static const char *const verdict_members[] = {COMMON, NULL};
 static const char *const outcome_members[] = {COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes",
-	[OPEN] = "open", [COMPARED] = "alike", [CLUE] = "clue", NULL};
+	[OPEN] = "open", [COMPARED] = "alike", [CLUE] = "clue", [DIFFER] = "differ", NULL};
 static const char *const rank_members[] = {
 	COMMON,
 	[ATTEMPT] = "attempt",
@@ -101,6 +102,10 @@ int ckpt_outcome_encode(const struct ckpt_outcome *outcome, struct ckpt_buf *out
 		!good && outcome->open, good && outcome->alike);
 	ckpt_buf_puts(out, ",\"clue\":");
 	ckpt_put_name(out, outcome->clue);
+	if (good && outcome->compared)
+		ckpt_buf_printf(out, ",\"differ\":\"%016" PRIx64 "\"", outcome->differ);
+	else
+		ckpt_buf_puts(out, ",\"differ\":\"\"");
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -178,6 +183,20 @@ static bool read_verdict_member(struct ckpt_reader *r, int member, void *user)
 	return read_verdict(r, member, user);
 }
 
+/* 16 hexadecimal digits, or none: nothing was compared. */
+static bool read_differ(struct ckpt_reader *r, struct ckpt_outcome *outcome)
+{
+	char digits[CKPT_ATTEMPT_CHARS];
+
+	if (!ckpt_reader_text(r, digits, sizeof(digits), NULL))
+		return false;
+	outcome->compared = digits[0] != 0;
+	if (outcome->compared && !ckpt_attempt_valid(digits))
+		return ckpt_reader_fail(r, "%s is not 16 hexadecimal digits", digits);
+	outcome->differ = strtoull(digits, NULL, 16);
+	return true;
+}
+
 static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
 {
 	struct ckpt_outcome *outcome = user;
@@ -193,6 +212,8 @@ static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
 		outcome->open = number == 1;
 		return true;
 	}
+	if (member == DIFFER)
+		return read_differ(r, outcome);
 	if (member == CLUE)
 		return ckpt_reader_text(r, outcome->clue, sizeof(outcome->clue), NULL);
 	if (member == COMPARED) {

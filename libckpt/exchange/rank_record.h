@@ -29,6 +29,9 @@ struct ckpt_outcome {
 	struct ckpt_verdict verdict;
 	/* What the ranks hold alike was compared. Of a commit `verdict.reason` says what they differ in; "": nothing. */
 	bool alike;
+	/* Of groups of which ranks write copies of their own: they were compared, and which differ, see engine/alike.h. */
+	bool compared;
+	uint64_t differ;
 	bool open; /* it has failed, and may be there all the same: nobody may say that it is durable */
 	char attempt[CKPT_ATTEMPT_CHARS];
 	uint64_t bytes; /* of all shards */

@@ -21,6 +21,7 @@ struct job {
 	struct ckpt_save *saves[WORLD];
 	struct ckpt_error errors[WORLD];
 	struct ckpt_tensor extra; /* that is on all ranks as well; no name: there is none */
+	enum ckpt_own own[WORLD]; /* of what each writes a copy of its own */
 };
 
 static void close_job(struct job *job)
@@ -88,6 +89,8 @@ static void start(struct job *job, uint32_t rank, uint64_t step)
 		extra.data = job->tensors[rank][2].data;
 	if (extra.name)
 		must_work(ckpt_save_add_replicas(job->saves[rank], GROUP, &extra, 1));
+	if (job->own[rank] != CKPT_OWN_NONE)
+		must_work(ckpt_save_set_own(job->saves[rank], GROUP, job->own[rank]));
 	must_work(ckpt_save_start(job->saves[rank]));
 	/* Nothing of it is read any more that this rank does not write. */
 	memset(all, 0xff, sizeof(all));
@@ -314,6 +317,58 @@ static void test_no_false_alarm(void **state)
 	free(plain);
 }
 
+/* What all ranks know of the group. */
+static void check_own(struct job *job, enum ckpt_own own)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		assert_int_equal(ckpt_engine_own(job->ranks[rank], GROUP), own);
+}
+
+static void say_own(struct job *job, enum ckpt_own own)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		job->own[rank] = own;
+}
+
+/* What ranks write copies of their own of may differ, until a commit has found that it does not. */
+static void test_own(void **state)
+{
+	struct job *job = *state;
+	uint64_t latest;
+
+	open_job(job, CKPT_REPLICAS_CHECK);
+	say_own(job, CKPT_OWN_UNKNOWN);
+	check_own(job, CKPT_OWN_UNKNOWN);
+	assert_int_equal(save(job, 1), 0);
+	check_own(job, CKPT_OWN_NONE);
+	/* One has not heard of it. */
+	say_own(job, CKPT_OWN_NONE);
+	job->own[3] = CKPT_OWN_UNKNOWN;
+	assert_int_equal(save(job, 2), 0);
+	*byte_of(job, 2, 1, 3) ^= 1;
+	assert_int_equal(save(job, 3), CKPT_EREPLICA);
+	check_says(job, "'w1'");
+	must_work(ckpt_engine_latest(job->ranks[0], &latest));
+	assert_int_equal(latest, 2);
+	check_own(job, CKPT_OWN_NONE);
+	close_job(job);
+	/* Another run finds out for itself. One bit is enough. */
+	*byte_of(job, 2, 1, 3) ^= 1;
+	*byte_of(job, 2, 1, 33333) ^= 1;
+	open_job(job, CKPT_REPLICAS_CHECK);
+	say_own(job, CKPT_OWN_UNKNOWN);
+	assert_int_equal(save(job, 4), 0);
+	assert_string_equal(job->errors[0].message, "");
+	check_own(job, CKPT_OWN_DIFFERS);
+	say_own(job, CKPT_OWN_DIFFERS);
+	*byte_of(job, 2, 1, 33333) ^= 1;
+	assert_int_equal(save(job, 5), 0);
+	check_own(job, CKPT_OWN_DIFFERS);
+	*byte_of(job, 1, 0, 3) ^= 1;
+	assert_int_equal(save(job, 6), 0);
+	close_job(job);
+}
+
 static void test_refused(void **state)
 {
 	struct job *job = *state;
@@ -329,6 +384,9 @@ static void test_refused(void **state)
 		must_work(ckpt_save_add_replicas(job->saves[0], group, &t, 1));
 	assert_int_equal(ckpt_save_add_replicas(job->saves[0], 16, &t, 1), -E2BIG);
 	assert_int_equal(ckpt_save_add_replicas(job->saves[0], 0, NULL, 1), -EINVAL);
+	assert_int_equal(ckpt_save_set_own(job->saves[0], 16, CKPT_OWN_UNKNOWN), -EINVAL);
+	assert_int_equal(ckpt_save_set_own(job->saves[0], 0, (enum ckpt_own)3), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(), "3"));
 	t.dtype = 99;
 	assert_int_equal(ckpt_save_add_replicas(job->saves[0], 0, &t, 1), -EINVAL);
 	assert_non_null(strstr(ckpt_last_error(), "w0"));
@@ -342,6 +400,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_every_byte_at_first, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_forgotten, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_later, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_own, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_tolerant, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_false_alarm, set_up, tear_down),

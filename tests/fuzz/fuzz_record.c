@@ -127,7 +127,9 @@ static bool same(const void *value, const void *again)
 		       (a->record.verdict.code < 0 ||
 			       (strcmp(a->outcome.attempt, b->outcome.attempt) == 0 &&
 				       a->outcome.bytes == b->outcome.bytes &&
-				       a->outcome.alike == b->outcome.alike));
+				       a->outcome.alike == b->outcome.alike &&
+				       a->outcome.compared == b->outcome.compared &&
+				       a->outcome.differ == b->outcome.differ));
 	/* One that failed has no files, and its attempt is not told. */
 	return !a->of_rank ||
 	       (x->rank == y->rank && strcmp(x->node, y->node) == 0 &&

@@ -165,7 +165,7 @@ def records():
     )
     verdict = head("verdict", code=28, reason="No space left on device", **about)
     outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)
-    outcome |= {"open": 0, "alike": 0, "clue": ""}
+    outcome |= {"open": 0, "alike": 0, "clue": "", "differ": ""}
     node = head(
         "node",
         key="g000001/f.json",
@@ -190,6 +190,9 @@ def records():
     yield "node-items-nested", seal({**node, "steps": [[[9]]]})
     yield "rank", seal(good)
     yield "outcome", seal(outcome)
+    yield "outcome-differ", seal({**outcome, "differ": "fedcba9876543210"})
+    yield "outcome-differ-short", seal({**outcome, "differ": "fedcba"})
+    yield "outcome-differ-of-letters", seal({**outcome, "differ": "-edcba987654321x"})
     yield "outcome-bytes-too-many", seal({**outcome, "bytes": 2**63})
     yield "step-skipped", seal({**outcome, "code": 10013, "reason": "busy", "bytes": 0})
     yield "step-too-great", seal({**outcome, "step": 10**10})

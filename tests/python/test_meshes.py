@@ -292,16 +292,11 @@ def test_plain_tensors_are_held_where_what_they_belong_to_is(tmp_path: Path) -> 
     found = together(4, tmp_path, save_and_resume, tmp_path)
     for rank, cases in enumerate(found):
         for case, (then, now) in cases.items():
-            expected = dict(then)
-            if case == "backwards":  # statistics are those of the lowest rank
+            # Statistics are each rank's own.
+            if case == "backwards" and rank > 1:
                 name = f"/norm{rank % 2}.running_mean"
-                expected[name] = found[rank % 2][case][0][name]
-                assert (expected[name] != then[name]) == (rank > 1)
-            if case == "groups":  # or of that of one of the groups
-                for name in (name for name in now if name.endswith(".running_mean")):
-                    assert now[name] in (found[n][case][0][name] for n in (0, 2))
-                    expected[name] = now[name]
-            assert now == expected, (case, rank)
+                assert then[name] != found[rank % 2][case][0][name]
+            assert now == then, (case, rank)
     where = tmp_path / "tensor_parallel"
     # As what they belong to: by each slice of the mesh. And what is on all of it once.
     for ranks in split(where, "one/state/norm.weight/step", "norm.count"):

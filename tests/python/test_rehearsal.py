@@ -404,18 +404,22 @@ def all_rehearse(place: Path, layout: str) -> tuple[str, str]:
     del os.environ["LIBCKPT_NODE"]
     talking = libckpt.rehearse({"odd": Talks()}, place, try_load=["odd"])
     assert talking.untried == ("state['odd']: it talks to other ranks",), talking
-    # Rank 0's statistics are saved for all, and those of others are not compared.
+    # Of buffers that DDP broadcasts rank 0's are saved for all, and those of others not compared.
     torch.manual_seed(7)
     normed = torch.nn.utils.spectral_norm(torch.nn.Linear(4, 4))
-    model = torch.nn.Sequential(normed, torch.nn.BatchNorm1d(4))
+    inner = torch.nn.Sequential(normed, torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(inner)
     model(torch.ones(5, 4) + rank)
     report = libckpt.rehearse({"model": model}, place)
     assert report.loaded == ("state['model']",), report
     passed = ["of these buffers those of rank 0 are saved"] * (rank > 0)
     assert [why.rpartition(": ")[2] for why in report.uncompared] == passed, report
     assert all("state['model'].state_dict()['1.running_mean']" in why for why in report.uncompared)
-    plain = libckpt.rehearse({"model": model[1]}, place)
-    assert ["running_mean" in why for why in plain.uncompared] == [True] * rank, plain
+    # Others are each rank's own.
+    inner[0].weight_u.copy_(torch.ones(4))
+    for one in (inner, inner[1]):
+        report = libckpt.rehearse({"model": one}, place)
+        assert report.uncompared == (), report
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
             room = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1)

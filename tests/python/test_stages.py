@@ -159,9 +159,7 @@ def resume_on_one(store: Path) -> None:
     found = {**model.state_dict()}
     for one, entry in optimizer.state.items():
         found.update((f"optimizer/state/{names[one]}/{role}", v) for role, v in entry.items())
-    assert found.keys() == writers(store, 7).keys() - {
-        f"rank-{rank:05d}/rng/torch" for rank in range(4)
-    }
+    assert found.keys() == {name for name in writers(store, 7) if not name.startswith("rank-")}
     stored = libckpt.load(store, names=list(found))
     assert {name: bits(v) for name, v in found.items()} == {n: bits(v) for n, v in stored.items()}
     steps = [found[f"optimizer/state/layer{stage}.up.weight/step"].item() for stage in range(2)]
@@ -174,10 +172,10 @@ def test_stages_come_back_with_their_plain_tensors(tmp_path: Path) -> None:
     for kind, rank in itertools.product(KINDS, range(4)):
         first = 2 * stage_of(rank)
         then, now = saved[rank][kind], found[rank][kind]
-        # Statistics are those of the first rank of the stage, on each node of its first one there.
+        # Statistics are each rank's own.
         name = f"layer{stage_of(rank)}.norm.running_mean"
         assert saved[first][kind][name] != saved[first + 1][kind][name]
-        assert now == {**then, name: saved[rank if kind == "nodes" else first][kind][name]}
+        assert now == then
     busy = set()
     for store in ("walked", "asked", "a/store"):
         wrote = writers(tmp_path / store, 7)
@@ -319,7 +317,7 @@ def test_what_all_ranks_hold_is_written_as_it_always_was(tmp_path: Path) -> None
         plain = {
             name: ranks
             for name, ranks in sorted(writers(tmp_path / layout, 7).items())
-            if name.endswith(("step", "count"))
+            if name.endswith(("step", "count")) and not name.startswith("rank-")
         }
         assert all(len(ranks) == 1 for ranks in plain.values())
         assert "".join(str(rank) for (rank,) in plain.values()) == before

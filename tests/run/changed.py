@@ -60,7 +60,6 @@ MAP = {
     ".clang-*": "lint format",
     ".*": "format",
     "LICENSE": "",
-    "pending/*": "",
 }
 
 

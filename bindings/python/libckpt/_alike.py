@@ -32,9 +32,12 @@ class Groups:
     def of(self, copies: Copies | None) -> Group:
         """
         Of the ranks of `copies`, of which this one is one, if they are compared. Of what the first
-        of them saves the names are; those of all ranks are compared anyway, see Snapshot.common.
+        of them saves the names are; those of all ranks are compared anyway, see Snapshot.common,
+        and buffers of which each may have its own are in groups of these, see OwnBuffers.
         """
-        if copies is None or copies.among == 1 or (copies.first and copies.along is None):
+        if copies is None or copies.among == 1:
+            return None
+        if copies.first and (copies.along is None or copies.more):
             return None
         return self.number(copies)
 
@@ -115,9 +118,14 @@ class Slow:
         self._blocks = blocks
         return blocks
 
-    def join(self, walked: dict[int, Block], slow: dict[int, Block]) -> list[tuple[int, Block]]:
-        """All of them, of no more groups than are compared."""
-        groups = sorted(walked.keys() | slow.keys())
+    def join(
+        self,
+        walked: dict[int, Block],
+        slow: dict[int, Block],
+        own: Sequence[tuple[int, Block]] = (),
+    ) -> list[tuple[int, Block]]:
+        """All of them and those of `own` groups, of no more groups than are compared."""
+        groups = sorted({*walked, *slow, *(group for group, _ in own)})
         if len(groups) > _GROUPS_MAX and not self._said:
             self._said = True
             warnings.warn(
@@ -127,5 +135,5 @@ class Slow:
                 stacklevel=6,
             )
         kept = set(groups[:_GROUPS_MAX])
-        pairs = [*walked.items(), *slow.items()]
+        pairs = [*walked.items(), *slow.items(), *own]
         return [(group, block) for group, block in pairs if group in kept]

@@ -42,8 +42,9 @@ from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._rehearsal import Rehearsal
 from ._restore import restore
 from ._save import Progress, Save
+from ._snapshot import Snapshot
 from ._specials import check_state
-from ._state import SMALL_BYTES, Planner, Snapshot
+from ._state import SMALL_BYTES, Planner
 from ._twice import explained
 from ._typed import Path
 
@@ -121,7 +122,7 @@ class Checkpointer:
         tensors of optimizers' state: of plain tensors of these names every rank has its own, and
         gets it back on as many ranks. What is named so of a parameter goes for its state in
         optimizers, too. Names are those in the checkpoint: without a prefix in the module under
-        "model".
+        "model". Buffers of modules that differ by rank when a run saves first need no names.
     replicas: what to do when ranks hold different bytes of what all of them must have alike, and
         one saves for all, or of a part of a tensor that each of them saves: "check" fails the step
         on all ranks, with ReplicaMismatchError; "warn" commits it as it is, says so, and says so
@@ -273,6 +274,7 @@ class Checkpointer:
             world=engine.world,
             peers=engine.peers,
             per_rank=self._per_rank,
+            known=engine.own,
         )
 
     def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:

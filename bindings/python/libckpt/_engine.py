@@ -617,6 +617,10 @@ class Engine:
         why = int(self.work(lib.ckpt_engine_unproved, self.guard(), boxes))
         return why, text(boxes[0])
 
+    def own(self, group: int) -> int:
+        """What the commits have found of a group of which ranks save their own copies."""
+        return check(self.work(lib.ckpt_engine_own, self.guard(), group))
+
     def run_id(self) -> str:
         """The run's name in the store."""
         found: str = self.work(self._with_catalog, lambda ptr: text(lib.ckpt_catalog_run_id(ptr)))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._asking import placed
+from ._buffers import said_of
 from ._decoder import Decoder
 from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
@@ -515,7 +516,7 @@ def _load_from(
         tensors = {name: memory.want(name, "torch") for name in chosen}
         reader.read(progress)
         return tensors
-    owns = sorted(meta.get("per_rank") or ())
+    owns = sorted(set(meta.get("per_rank") or ()) - said_of(meta).names)
     if owns:
         warnings.warn(
             f"step {reader.step}: each rank had {owns[0]!r} of its own, and {len(owns) - 1} more; "

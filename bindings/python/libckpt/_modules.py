@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import UnsupportedStateError
 from ._glance import same_items
 from ._layout import memory_of
+from ._typed import Json, dump
 
 if TYPE_CHECKING:
     import torch
@@ -176,17 +177,12 @@ def class_name(module: nn.Module) -> str:
 def buffers_of_first(module: nn.Module, world: int) -> set[int]:
     """
     Ids of the buffers of which rank 0 has the ones of all: DDP takes them from there before each
-    forward pass. Statistics of batches differ in the same way, where DDP is not seen here.
+    forward pass.
     """
-    import torch
-
-    statistics = torch.nn.modules.batchnorm._NormBase
     parallel = sys.modules.get("torch.nn.parallel")
     found: set[int] = set()
     for inner in module.modules():
-        if isinstance(inner, statistics):
-            found.update(map(id, inner._buffers.values()))
-        elif (
+        if (
             parallel is not None
             and isinstance(inner, parallel.DistributedDataParallel)
             and inner.broadcast_buffers
@@ -288,6 +284,20 @@ def _plain_key(module: nn.Module, key: str) -> tuple[str, str]:
         return known, known
     beyond = strip_wrappers(".".join([names[-1], *rest]))
     return known, ".".join([*names[:-1], beyond])
+
+
+def module_text(module: nn.Module, prefix: str, names: list[str], extra: dict[str, Json]) -> str:
+    """A module in the Python state: which tensors are its own, what it adds that is no tensor."""
+    return dump(
+        {
+            "$module": {
+                "class": class_name(module),
+                "prefix": prefix,
+                "tensors": names,
+                "extra": extra,
+            }
+        }
+    )
 
 
 class Shape:

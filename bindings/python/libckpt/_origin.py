@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ._buffers import said_of
 from ._errors import MismatchError
 from ._reader import Reader
 from ._typed import Json
@@ -29,6 +30,8 @@ class Origin(NamedTuple):
     whole: bool
     #: the node that has what this rank saved, if it is another one
     node: str | None
+    #: it gets its own copies of buffers; else those of all
+    own_buffers: bool = False
 
     @staticmethod
     def of(reader: Reader) -> Origin:
@@ -38,7 +41,7 @@ class Origin(NamedTuple):
         node = reader.away(rank) if was else None
         own = reader.meta(rank) if was and node is None else None
         if node is None and reader.world == world:
-            return Origin(own, own, rank, True, None)
+            return Origin(own, own, rank, True, None, own_buffers=True)
         first = reader.first_rank()
         return Origin(reader.meta(first), own, first, False, node)
 
@@ -46,9 +49,9 @@ class Origin(NamedTuple):
 def check_world(reader: Reader, origin: Origin) -> None:
     """What every rank had of its own has no meaning on another number of ranks."""
     meta = origin.meta or {}
-    if origin.whole or not meta.get("per_rank"):
+    names = sorted(set(meta.get("per_rank") or ()) - said_of(meta).names)
+    if origin.whole or not names:
         return
-    names = sorted(meta["per_rank"])
     some = ", ".join(map(repr, names[:LISTED])) + (", ..." if len(names) > LISTED else "")
     where = "" if origin.node is None else f", and its files are on node {origin.node}"
     raise MismatchError(

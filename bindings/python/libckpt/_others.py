@@ -14,6 +14,7 @@ import json
 import sys
 from typing import Any, NamedTuple
 
+from ._buffers import said_of
 from ._engine import Engine, logger
 from ._into import is_tensor, same_bits
 from ._origin import Origin
@@ -50,6 +51,8 @@ def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Foun
     values = _Values()
     left: list[int] = []
     try:
+        if origin.whole:
+            values.add_buffers(origin.own)
         if origin.meta is not None and origin.node is None:
             engine = reader.engine
             left += (
@@ -69,6 +72,7 @@ def _compare(
     """Takes the ranks that it has compared off the list `left`."""
     if origin.own is not None and left[:1] == [reader.engine.rank]:
         values.compare(_state_of(origin), origin.own["state"], None)
+        values.add_buffers(origin.own)
         del left[0]
     if not left and not values.pairs:
         return
@@ -86,6 +90,7 @@ def _compare(
                     meta = again.meta(rank)
                     if meta is not None:
                         values.compare(_state_of(origin), meta["state"], None)
+                        values.add_buffers(meta)
                     left.remove(rank)
                 used += again.meta_bytes
         values.compare_tensors(engine, reader, stored)
@@ -118,6 +123,11 @@ class _Values:
                 self.compare(one, other, (path, number))
         else:
             self._add(path)
+
+    def add_buffers(self, meta: dict[str, Json] | None) -> None:
+        """The buffers that a rank had its own copies of, beside those of all."""
+        for name in sorted(said_of(meta).names):
+            self.pairs.append((name, name, (meta or {})["per_rank"][name]))
 
     def _add(self, path: Path) -> None:
         self.names[path_text(path)] = None

@@ -15,10 +15,13 @@ import heapq
 import re
 import zlib
 from collections.abc import Hashable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ._errors import UnsupportedStateError
-from ._layout import Copies, is_spread, ranks_along
+from ._layout import Copies, is_spread, memory_of, ranks_along
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -131,6 +134,28 @@ class Shares:
                 heapq.heapreplace(loads, (load + max(nbytes, 1), chosen))
                 mine[number] = chosen == copies.place
         return mine
+
+
+def settle(
+    shares: Shares,
+    names: list[bytes],
+    tensors: list[torch.Tensor],
+    copies: list[Copies | None],
+    ranks: Ranks,
+) -> list[bool]:
+    """Of each tensor, whether this rank writes it."""
+    if all(found is not None and found.among == 1 for found in copies):
+        return [True] * len(names)
+    held = [number for number, found in enumerate(copies) if found is not None]
+    mine = [False] * len(names)
+    wanted = [
+        (names[number], memory_of(tensors[number]).nbytes, ranks.here(found))
+        for number, found in enumerate(copies)
+        if found is not None
+    ]
+    for number, wants in zip(held, shares.settle(wanted), strict=True):
+        mine[number] = wants
+    return mine
 
 
 class PerRank(Generic[T]):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _gpus
+from ._buffers import said_of
 from ._engine import (
     Engine,
     check,
@@ -144,8 +145,13 @@ class Reader:
                 )
         return None
 
-    def stored(self, meta: dict[str, Json] | None) -> dict[str, Stored]:
-        """Everything that the step holds here, and what a rank's meta says of what it does not."""
+    def stored(
+        self, meta: dict[str, Json] | None, *, own_buffers: bool = False
+    ) -> dict[str, Stored]:
+        """
+        Everything that the step holds here, and what a rank's meta says of what it does not.
+        `own_buffers`: a buffer that ranks have their own copies of is that rank's copy.
+        """
         found = self.tensors()
         if meta is None:
             return found
@@ -153,9 +159,14 @@ class Reader:
             for name, (kind, shape) in meta.get("empty", {}).items():
                 if name not in found:
                     found[name] = _absent(name, _dtypes.numbers()[kind], tuple(shape))
+            buffers = said_of(meta).names
             for name, own in meta.get("per_rank", {}).items():
-                if own in found:
-                    found[name] = found[own]
+                if own not in found or (name in buffers and name in found and not own_buffers):
+                    continue
+                if name in buffers and name in found:
+                    # Who takes it has taken what all ranks know by that name.
+                    found[own] = found[own]._replace(home=found[name].home)
+                found[name] = found[own]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise FormatError(
                 f"step {self.step}: its state is malformed: {error!r}", step=self.step

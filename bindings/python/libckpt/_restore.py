@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
 from ._asking import asking, is_of_user, placed
+from ._buffers import layout_of, said_of
 from ._decoder import Decoder
 from ._differences import Differences, Where, keeps_new_keys
 from ._engine import logger
@@ -106,6 +107,9 @@ def restore(
             step=reader.step,
         )
     check_world(reader, origin)
+    if origin.whole and (said := said_of(meta)).names:
+        modules = (one.value for one in find_specials(state) if is_module(one.value))
+        origin = origin._replace(own_buffers=said.layout == layout_of(modules))
     live = _Live(reader, allow_pickle, origin, tolerated, exact=exact, kept=kept)
     try:
         live.match(meta, state, shared=takers is not None)
@@ -157,7 +161,7 @@ class _Live:
         self._borrowed: list[str] = []
         #: values of a rank that was not there
         self._kept: list[str] = []
-        self._stored = reader.stored(origin.meta)
+        self._stored = reader.stored(origin.meta, own_buffers=origin.own_buffers)
         self._begin_stages(reader, origin)
         self._memory = Memory(reader, self._stored)
         self.places = Places(
@@ -409,7 +413,7 @@ class _Live:
     def warn(self) -> None:
         """Says what another number of ranks has made of this rank's state."""
         self.differences.warn()
-        if self._origin.whole:
+        if self._origin.whole and self._origin.own_buffers:
             return
         engine, said = self._reader.engine, []
         if self._origin.own is None:
@@ -437,7 +441,7 @@ class _Live:
                 "is a position in the data of one rank, samples may be seen twice or not at all"
             )
         if said:
-            where = ""
+            where = " on other meshes" if self._origin.whole else ""
             if self._origin.node is not None:
                 where = f", and what rank {engine.rank} saved is on node {self._origin.node}"
             message = (

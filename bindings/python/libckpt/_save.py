@@ -29,7 +29,7 @@ from ._engine import (
     wait_sliced,
 )
 from ._native import ffi, lib
-from ._state import Snapshot
+from ._snapshot import Snapshot
 
 _LEVELS = {
     "staged": lib.CKPT_LEVEL_STAGED,
@@ -327,6 +327,9 @@ class Save:
         check(work(lib.ckpt_save_set_meta, ptr, snapshot.meta, len(snapshot.meta)))
         for group, block in snapshot.alike:
             check(work(lib.ckpt_save_add_replicas, ptr, group, block.array, block.count))
+        for group in dict.fromkeys(group for group, _ in snapshot.alike):
+            if snapshot.own.get(group, lib.CKPT_OWN_NONE) != lib.CKPT_OWN_NONE:
+                check(work(lib.ckpt_save_set_own, ptr, group, snapshot.own[group]))
         if snapshot.common:
             check(work(lib.ckpt_save_set_common, ptr, snapshot.common, len(snapshot.common)))
         check(work(lib.ckpt_save_set_balance, ptr, snapshot.balance))

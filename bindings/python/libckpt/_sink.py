@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._alike import Groups
 from ._balance import Held, Holdings
+from ._buffers import NONE, Buffer, Own
 from ._dtypes import name_of
 from ._errors import UnsupportedStateError
 from ._holders import Holders
@@ -53,18 +54,20 @@ def copies_of(
     first: bool = False,
     own: bool = False,
     holders: Holders | None = None,
+    alike: bool = True,
 ) -> Copies | None:
     """
     Who else holds what this rank holds of a tensor that was checked; None: it holds nothing.
     `first`: rank 0 has the one of all, or the first of the `holders`. `own`: every rank has one of
-    its own. `holders`: of a plain tensor, if not all ranks.
+    its own. `holders`: of a plain tensor, if not all ranks. `alike`: what other ranks than these
+    write by its name must be the same.
     """
     if not is_spread(value):
         if own:
             return ALONE
         if holders is not None:
             copies = holders.copies(first=first)
-            return copies and copies._replace(more=not first)
+            return copies and copies._replace(more=alike)
         return ranks.of_first() if first else ranks.everywhere()
     spread = spread_of(value)
     if spread.ranks > ranks.world:
@@ -88,7 +91,7 @@ def flags_of(copies: Copies | None) -> int:
     if copies is None:
         return 0
     # Of a rank's own statistics the first rank's are saved: those of others are as they should be.
-    flags: int = lib.CKPT_TENSOR_VARIES if copies.first else 0
+    flags: int = lib.CKPT_TENSOR_VARIES if copies.first and not copies.more else 0
     return flags | lib.CKPT_TENSOR_SHARED if copies.more else flags
 
 
@@ -172,6 +175,12 @@ class Sink:
         self.empty: dict[str, Json] = {}
         #: what the user has said to be this rank's own: the names that it is stored under
         self.owns: dict[str, str] = {}
+        #: buffers that may differ by rank
+        self.buffers: list[Buffer] = []
+        #: what is saved of buffers that do
+        self.own_buffers: Own = NONE
+        #: second names, and the first ones, of all that has them
+        self.tied: list[tuple[str, str]] = []
 
     def _free_name(self, path: Path, *, own: bool) -> str:
         """A name for what stands at `path`; a name that is taken gets a number."""
@@ -213,9 +222,10 @@ class Sink:
         owner: Any,
         first: bool = False,
         holders: Holders | None = None,
+        alike: bool = True,
     ) -> None:
         """Adds a tensor that other ranks may have as well, if it is this one's turn."""
-        copies = copies_of(value, where, self._ranks, first=first, holders=holders)
+        copies = copies_of(value, where, self._ranks, first=first, holders=holders, alike=alike)
         group = self._groups.of(copies)
         if group is not None:
             self.alike.append((group, data, what, flags_of(copies)))
@@ -303,10 +313,11 @@ class Sink:
         first: bool = False,
         own: bool = False,
         holders: Holders | None = None,
+        is_statistic: bool | None = None,
     ) -> None:
         """
         Stores a tensor under this name; memory that is stored already gets a second name. `first`,
-        `own`, `holders`: see copies_of().
+        `own`, `holders`: see copies_of(). `is_statistic`: of a buffer that may differ by rank.
         """
         where = f"{path_text(path)}, tensor {name}"
         check_tensor(value, where)
@@ -322,6 +333,7 @@ class Sink:
         data = encode_name(name, path_text(path))
         stored = self._stored(key)
         if stored is not None:
+            self.tied.append((name, stored))
             if stored in self._mine or stored in self._known_mine:
                 self.aliases.append((data, stored.encode()))
             return
@@ -332,8 +344,18 @@ class Sink:
             self._add(name, data, what, owner)
         else:
             self._add_shared(
-                name, data, where, value, what, owner=owner, first=first, holders=holders
+                name,
+                data,
+                where,
+                value,
+                what,
+                owner=owner,
+                first=first,
+                holders=holders,
+                alike=is_statistic is False or not first,
             )
+            if is_statistic is not None and first and key is not None:
+                self.buffers.append(Buffer(name, value, what, holders, is_statistic))
         if key is not None:
             self._keys[key] = name
 

@@ -19,6 +19,7 @@ from ._alike import Alike, Group, Groups, Slow
 from ._asking import asking
 from ._balance import Held, Holdings, balance_of
 from ._behind import Behind
+from ._buffers import Buffer, Own, OwnBuffers, buffers_that_may_differ
 from ._dtypes import name_of
 from ._engine import VERSION, logger
 from ._errors import UnsupportedStateError
@@ -28,8 +29,8 @@ from ._loaders import epochs_of, generator_of
 from ._modules import (
     Shape,
     buffers_of_first,
-    class_name,
     has_own_say,
+    module_text,
     own_memory,
     parameter_names,
     plain_keys,
@@ -38,7 +39,7 @@ from ._modules import (
     walk,
 )
 from ._optimizer import OptimizerSource, owned_by
-from ._ranks import Near, Ranks, Shares
+from ._ranks import Near, Ranks, Shares, settle
 from ._sharded import refuse_sharded
 from ._sink import (
     Key,
@@ -51,6 +52,7 @@ from ._sink import (
     name_clash,
     shared_of,
 )
+from ._snapshot import Snapshot
 from ._specials import (
     Special,
     check_state,
@@ -93,35 +95,6 @@ META_MAX = 64 << 20
 SMALL_BYTES = 32 << 20
 
 
-class Snapshot(NamedTuple):
-    """What one save hands to the C library."""
-
-    blocks: list[Block]
-    aliases: list[tuple[bytes, bytes]]
-    meta: bytes
-    #: what all ranks must give alike; empty: there is one
-    common: bytes
-    #: adds up to zero with those of the other ranks, if each tensor is saved by one of its holders
-    balance: int
-    #: what this rank means by the names that not all ranks need to have
-    apart: dict[str, str]
-    #: what other ranks hold as well, by the numbers of their groups
-    alike: list[tuple[int, Block]]
-    behind: Behind
-    #: what must live until the eager tensors have been copied
-    keep: list[Any]
-    optimizers: list[torch.optim.Optimizer]
-    #: why nothing is copied behind the loop
-    why_eager: str
-    pickled: list[str]
-
-    @property
-    def gpus(self) -> frozenset[int]:
-        """Those that any of the tensors is on."""
-        shared = [block for _, block in self.alike]
-        return frozenset().union(*(block.gpus for block in self.blocks + shared))
-
-
 class _Wrapping(NamedTuple):
     """What is kept of a module with tensors that wrap others."""
 
@@ -157,6 +130,11 @@ class Modules:
         #: ids of buffers of which rank 0 has the ones of all, and where their elements are
         self._first: set[int] = set()
         self.first: set[int] = set()
+        #: ids of buffers that may differ by rank, where their elements are, and if of statistics
+        self._may_differ: dict[int, bool] = {}
+        self.may_differ_at: dict[int, bool] = {}
+        #: those of them that are walked
+        self.buffers: list[Buffer] = []
         #: second names, and the first ones
         self.tied: list[tuple[bytes, str]] = []
         self._ranks = ranks
@@ -209,6 +187,9 @@ class Modules:
             self._first |= buffers_of_first(module, self._ranks.world)
         reshard(module)
         holders = self._holders_in(module)
+        self._may_differ = buffers_that_may_differ(
+            module, prefix, self._ranks, holders, {*self._first, *owned}
+        )
         if has_own_say(module):
             self._add_other(module, prefix)
         else:
@@ -232,6 +213,11 @@ class Modules:
             buffer.data_ptr()
             for buffer in module.buffers()
             if id(buffer) in self._first and not is_spread(buffer)
+        }
+        self.may_differ_at |= {
+            buffer.data_ptr(): self._may_differ[id(buffer)]
+            for buffer in module.buffers()
+            if id(buffer) in self._may_differ
         }
         self.own_say[id(module)] = prefix
         self._others.append(module)
@@ -297,10 +283,14 @@ class Modules:
         self.names.append(data)
         self.described.append(what)
         self.tensors.append(tensor)
-        first = id(tensor) in self._first
+        is_statistic = None if own else self._may_differ.get(id(tensor))
+        if is_statistic is not None:
+            self.buffers.append(Buffer(name, tensor, what, holders, is_statistic))
+        first = is_statistic is not None or id(tensor) in self._first
+        alike = is_statistic is False or not first
         self.holders.append(holders)
         self._copies.append(
-            copies_of(tensor, name, self._ranks, first=first, own=own, holders=holders)
+            copies_of(tensor, name, self._ranks, first=first, own=own, holders=holders, alike=alike)
         )
         # The optimizer changes it, and nothing else does: the fence is in time.
         self.eager.append(not owned)
@@ -313,44 +303,6 @@ class Modules:
             and self._doubled.same()
             and all(map(has_own_say, self._others))
         )
-
-
-def settle(
-    shares: Shares,
-    names: list[bytes],
-    tensors: list[torch.Tensor],
-    copies: list[Copies | None],
-    ranks: Ranks,
-) -> list[bool]:
-    """Of each tensor, whether this rank writes it."""
-    if all(found is not None and found.among == 1 for found in copies):
-        return [True] * len(names)
-    held = [number for number, found in enumerate(copies) if found is not None]
-    mine = [False] * len(names)
-    wanted = [
-        (names[number], memory_of(tensors[number]).nbytes, ranks.here(found))
-        for number, found in enumerate(copies)
-        if found is not None
-    ]
-    for number, wants in zip(held, shares.settle(wanted), strict=True):
-        mine[number] = wants
-    return mine
-
-
-def module_text(
-    module: torch.nn.Module, prefix: str, names: list[str], extra: dict[str, Json]
-) -> str:
-    """A module in the Python state: which tensors are its own, what it adds that is no tensor."""
-    return dump(
-        {
-            "$module": {
-                "class": class_name(module),
-                "prefix": prefix,
-                "tensors": names,
-                "extra": extra,
-            }
-        }
-    )
 
 
 class _Walked(NamedTuple):
@@ -416,6 +368,7 @@ class Planner:
         world: int = 1,
         peers: Sequence[int] = (),
         per_rank: tuple[str, ...] = (),
+        known: Callable[[int], int] | None = None,
     ) -> None:
         self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None, per_rank)
         self._common: tuple[_Walked, list[Shared], list[Shared], bytes, dict[str, str]] | None = (
@@ -431,6 +384,7 @@ class Planner:
         #: paths of optimizers of which it has been said that what they change is copied at once
         self._said: set[Path] = set()
         self._groups = Groups(world)
+        self._own_buffers = OwnBuffers(self._ranks, self._groups, known)
         self._meshes = Meshes(rank, world)
         self._alike = Slow()
         #: what was described anew at the last save, and what it adds to the balance
@@ -478,9 +432,23 @@ class Planner:
             walked = None
         if walked is None:
             walked = self._walk_optimizers(specials, modules, owned, writer.sink)
-        meta = writer.finish(state_text, walked, state)
+        own = self._own_of(specials, modules, writer.sink)
+        meta = writer.finish(state_text, walked, state, own)
         common = self._common_of(walked, writer.sink.shared, writer.sink.apart)
         return walked, writer, meta, common
+
+    def _own_of(self, specials: list[Special], modules: Modules, sink: Sink) -> Own:
+        """The buffers of this rank's own."""
+        used = {*sink.owns.values(), *modules.owns.values()}
+        own = self._own_buffers.plan(
+            modules.buffers + sink.buffers,
+            chain(((alias.decode(), target) for alias, target in modules.tied), sink.tied),
+            lambda name: name in used or name in sink.used or name in modules.used,
+            (one.value for one in specials if is_module(one.value)),
+        )
+        sink.own_buffers = own
+        sink.keep += own.keep
+        return own
 
     def _common_of(
         self, walked: _Walked, others: list[Shared], apart: list[Shared]
@@ -683,18 +651,25 @@ class Planner:
         if self._held[0] != sink.held:
             self._held = sink.held, balance_of(sink.held)
         return Snapshot(
-            blocks=[block for block in (walked.block, self._slow) if block.count],
+            blocks=[
+                block
+                for block in (walked.block, self._slow, *sink.own_buffers.blocks)
+                if block.count
+            ],
             aliases=walked.modules.aliases + sink.aliases,
             meta=meta,
             common=common[0],
             balance=(walked.balance + self._held[1]) % (1 << 64),
             apart=common[1],
-            alike=self._alike.join(walked.alike.blocks, self._alike.update(sink.alike)),
+            alike=self._alike.join(
+                walked.alike.blocks, self._alike.update(sink.alike), sink.own_buffers.alike
+            ),
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,
             optimizers=list(chain.from_iterable(source.fences or () for source in walked.sources)),
             why_eager=self._why_eager(walked),
             pickled=writer.encoder.pickled,
+            own=sink.own_buffers.groups,
         )
 
 
@@ -739,7 +714,13 @@ class _Writer:
         node = {"state": self.encoder.encode(state, None, 1), "rng": _rng.capture(self.encoder)}
         return dump(node)
 
-    def finish(self, text: str, walked: _Walked, state: dict[str, Any]) -> bytes:
+    def finish(
+        self,
+        text: str,
+        walked: _Walked,
+        state: dict[str, Any],
+        own: Own,
+    ) -> bytes:
         """Puts the optimizers in, and what describes the whole."""
         for source in walked.sources:
             node = source.node(self.encoder, self.sink)
@@ -757,7 +738,11 @@ class _Writer:
         owns = {**walked.owns, **self.sink.owns}
         for source in walked.sources:  # what wraps tensors is met only now
             owns.update(source.owns)
+        owns.update(own.names)
         more += f'"per_rank":{dump(owns)},' if owns else ""
+        if own.names:
+            said: Json = {"layout": own.layout, "names": sorted(own.names)}
+            more += f'"own_buffers":{dump(said)},'
         local = sorted(chain.from_iterable(source.local for source in walked.sources))
         more += f'"local":{dump(local)},' if local else ""
         meta = f'{{"python":{dump(head)},{more}{"".join(parts)[1:]}'.encode()
@@ -813,8 +798,16 @@ class _Writer:
                 check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
-                first = memory in self._modules.first
-                self.sink.put_named(name, value, path, first=first, own=alone, holders=held)
+                is_statistic = self._modules.may_differ_at.get(memory)
+                self.sink.put_named(
+                    name,
+                    value,
+                    path,
+                    first=memory in self._modules.first or is_statistic is not None,
+                    own=alone,
+                    holders=held,
+                    is_statistic=is_statistic,
+                )
                 # What it made for the occasion, it can take back.
                 if memory in own:
                     check_place(describe(value), name)

@@ -592,6 +592,126 @@ static void test_not_compared(void **state)
 	assert_int_equal(ckpt_alike_compare(&s->told, &s->own).groups, 1);
 }
 
+static void tell_own(struct scene *s, struct ckpt_alike *alike, uint32_t rank, enum ckpt_own own)
+{
+	char text[CKPT_ALIKE_TEXT];
+
+	ckpt_alike_clear(alike);
+	for (size_t i = 0; i < 3; i++)
+		s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &s->shape,
+			.data = s->data[rank][i]};
+	assert_int_equal(ckpt_alike_give(alike, GROUP, s->tensors, 3, NULL, &s->err), 0);
+	assert_true(ckpt_alike_set_own(alike, GROUP, own));
+	assert_false(ckpt_alike_set_own(alike, GROUP + 1, own));
+	assert_int_equal(ckpt_alike_look(alike), 0);
+	assert_int_equal(ckpt_alike_take(alike, CKPT_ALIKE_FULL, 1, rank == 0), 0);
+	ckpt_alike_encode(alike, text);
+	assert_int_equal(ckpt_alike_hear(&s->told, rank, text, "here", &s->err), 0);
+}
+
+/* How many groups are a finding, where ranks say this of their own copies. `alike`: of rank 0, and of the last one. */
+static size_t compare_own(
+	struct scene *s, struct ckpt_alike alike[2], const enum ckpt_own *own, size_t ranks)
+{
+	ckpt_alike_forget(&s->told);
+	for (uint32_t rank = 0; rank < ranks; rank++)
+		tell_own(s, &alike[rank > 0], rank, own[rank]);
+	return ckpt_alike_compare(&s->told, &alike[0]).groups;
+}
+
+#define U CKPT_OWN_UNKNOWN
+#define D CKPT_OWN_DIFFERS
+#define N CKPT_OWN_NONE
+
+/* A rank that writes its own copies may hold other bytes, and one that relies on another's copy may not. */
+static void test_own(void **state)
+{
+	static const struct {
+		enum ckpt_own own[3];
+		bool odd;            /* rank 2 holds other bytes */
+		size_t groups;       /* that are an error */
+		enum ckpt_own found; /* what the ranks learn that do not know it */
+	} cases[] = {
+		{{U, U, U}, false, 0, N},
+		{{U, U, U}, true, 0, D},
+		/* Some have not heard of what was found. */
+		{{N, U, N}, false, 0, N},
+		{{N, U, N}, true, 1, N},
+		{{U, U, N}, true, 1, N},
+		{{N, N, U}, true, 1, N},
+		{{N, N, N}, true, 1, U},
+		{{D, U, D}, true, 0, D},
+		/* They are equal by chance: that is no proof. */
+		{{D, U, D}, false, 0, D},
+		{{U, U, D}, false, 0, D},
+		{{D, D, D}, true, 0, D},
+	};
+	struct scene *s = *state;
+
+	for (size_t i = 0; i < CKPT_COUNT(cases); i++) {
+		struct ckpt_alike_owned owned = {.lock = PTHREAD_MUTEX_INITIALIZER};
+		struct ckpt_alike alike[2] = {0};
+
+		s->data[2][1][BYTES - 1] ^= cases[i].odd;
+		assert_int_equal(compare_own(s, alike, cases[i].own, 3), cases[i].groups);
+		assert_true(s->told.split.compared);
+		for (size_t rank = 0; rank < 3; rank++) {
+			ckpt_alike_forget_own(&owned);
+			tell_own(s, &alike[1], 1, cases[i].own[rank]);
+			ckpt_alike_learn_own(&owned, &alike[1], &s->told.split);
+			assert_int_equal(ckpt_alike_find_own(&owned, GROUP),
+				cases[i].own[rank] == N ? U : cases[i].found);
+		}
+		s->data[2][1][BYTES - 1] ^= cases[i].odd;
+		ckpt_alike_forget_own(&owned);
+		ckpt_alike_clear(&alike[0]);
+		ckpt_alike_clear(&alike[1]);
+	}
+}
+
+/* What was found once stays. Where nothing was compared nothing is known. */
+static void test_own_stays(void **state)
+{
+	const enum ckpt_own all[2] = {U, U};
+	struct scene *s = *state;
+	struct ckpt_alike_owned owned = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	struct ckpt_alike alike[2] = {0};
+	char text[CKPT_ALIKE_TEXT];
+
+	(void)ckpt_alike_compare(&s->told, &alike[0]);
+	assert_false(s->told.split.compared);
+	s->data[1][0][0] ^= 1;
+	assert_int_equal(compare_own(s, alike, all, 2), 0);
+	ckpt_alike_learn_own(&owned, &alike[1], &(struct ckpt_alike_split){.compared = false});
+	assert_int_equal(ckpt_alike_find_own(&owned, GROUP), U);
+	alike[1].mode = CKPT_ALIKE_NONE;
+	ckpt_alike_learn_own(&owned, &alike[1], &s->told.split);
+	assert_int_equal(ckpt_alike_find_own(&owned, GROUP), U);
+	alike[1].mode = CKPT_ALIKE_FULL;
+	ckpt_alike_learn_own(&owned, &alike[1], &s->told.split);
+	assert_int_equal(ckpt_alike_find_own(&owned, GROUP), D);
+	s->data[1][0][0] ^= 1;
+	assert_int_equal(compare_own(s, alike, all, 2), 0);
+	ckpt_alike_learn_own(&owned, &alike[1], &s->told.split);
+	assert_int_equal(ckpt_alike_find_own(&owned, GROUP), D);
+	assert_int_equal(ckpt_alike_find_own(&owned, GROUP + 1), U);
+	ckpt_alike_forget_own(&owned);
+	/* A third kind is malformed. Behind two letters, the low bits of byte 16 of a group say `own`. */
+	ckpt_alike_encode(&alike[0], text);
+	ckpt_alike_forget(&s->told);
+	assert_int_equal(ckpt_alike_hear(&s->told, 0, text, "here", &s->err), 0);
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+	char *at = &text[2 + 126 / 6];
+	*at = digits[(size_t)(strchr(digits, *at) - digits) | UINT32_C(3) << 4];
+	assert_int_equal(ckpt_alike_hear(&s->told, 0, text, "here", &s->err), CKPT_EFORMAT);
+	ckpt_alike_clear(&alike[0]);
+	ckpt_alike_clear(&alike[1]);
+}
+
 static void test_many_groups(void **state)
 {
 	struct scene *s = *state;
@@ -682,6 +802,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_mixed, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_not_compared, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_own, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_own_stays, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_groups, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_malformed, set_up, tear_down),
 	};

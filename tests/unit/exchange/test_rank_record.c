@@ -178,6 +178,14 @@ static void test_outcome(void **state)
 	assert_string_equal(out.attempt, in.attempt);
 	assert_true(out.bytes == in.bytes);
 	assert_string_equal(out.clue, in.clue);
+	assert_false(out.compared);
+	buf.len = 0;
+	in.compared = true;
+	in.differ = UINT64_C(0xfedcba9876543210);
+	assert_int_equal(ckpt_outcome_encode(&in, &buf), 0);
+	assert_int_equal(ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), 0);
+	assert_true(out.compared);
+	assert_true(out.differ == in.differ);
 	buf.len = 0;
 	in.verdict.code = CKPT_ESKIPPED;
 	in.attempt[0] = '\0';
@@ -188,12 +196,40 @@ static void test_outcome(void **state)
 	assert_string_equal(out.verdict.reason, "busy");
 	assert_int_equal(out.bytes, 0);
 	assert_false(out.open);
+	assert_false(out.compared);
 	buf.len = 0;
 	in.open = true;
 	assert_int_equal(ckpt_outcome_encode(&in, &buf), 0);
 	assert_int_equal(ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), 0);
 	assert_true(out.open);
 	ckpt_buf_free(&buf);
+}
+
+static void check_differ(const char *differ, bool good)
+{
+	struct ckpt_outcome out;
+	struct ckpt_buf buf = {0};
+
+	ckpt_buf_printf(&buf,
+		"{\"format\":[1,0],\"kind\":\"outcome\"" VERDICT("0", "1", "0",
+			ATTEMPT) ",\"attempt\":\"" ATTEMPT "\",\"bytes\":1,\"open\":0,\"alike\":0,"
+							   "\"clue\":\"\",\"differ\":\"%s\"",
+		differ);
+	ckpt_sealed_finish(&buf);
+	assert_int_equal(
+		ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), good ? 0 : CKPT_EFORMAT);
+	ckpt_buf_free(&buf);
+}
+
+static void test_differ(void **state)
+{
+	(void)state;
+	check_differ("", true);
+	check_differ(ATTEMPT, true);
+	check_differ("0123456789abcde", false);
+	check_differ(ATTEMPT "0", false);
+	check_differ("-123456789abcdef", false);
+	check_differ("0123456789ABCDEF", false);
 }
 
 /* What is about another step, or was left by another start of the job, is not taken. */
@@ -252,6 +288,7 @@ int main(void)
 		cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_outcome),
+		cmocka_unit_test(test_differ),
 		cmocka_unit_test(test_subject),
 		cmocka_unit_test(test_keys),
 	};

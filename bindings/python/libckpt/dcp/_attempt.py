@@ -7,7 +7,7 @@ from .. import _errors as errors
 from .._engine import Engine, check, last_error, logger, new_struct
 from .._native import ffi, lib
 from .._save import Save
-from .._state import Snapshot
+from .._snapshot import Snapshot
 
 
 class Attempt(Save):

@@ -27,7 +27,8 @@ from .._behind import Behind
 from .._engine import VERSION
 from .._errors import UnsupportedStateError
 from .._ranks import Ranks
-from .._state import META_MAX, Snapshot
+from .._snapshot import Snapshot
+from .._state import META_MAX
 from .._tensors import check_tensor, describe, encode_name
 from .._typed import Encoder, Json, Path, dump
 from ._boxes import check_box, is_within
@@ -199,4 +200,5 @@ def _snapshot(gathered: Gathered, node: dict[str, Json], pickled: list[str]) -> 
         optimizers=[],
         why_eager="",
         pickled=pickled,
+        own={},
     )
