@@ -88,6 +88,27 @@ def remote_rows(result: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def many_rows(result: dict[str, Any]) -> list[Row]:
+    """Of the largest state; a run may have measured the rehearsal alone."""
+    if "linear" not in result:
+        return []
+    count, linear, first = result["parameters"], result["linear"], result["first_s"]
+    name = f"{count:,} parameters with AdamW"
+    return [
+        (f"resume() of {name}, for each", f"{linear:.2f} x", "at most 1.50 x", linear <= 1.5),
+        (f"first save() of {name}", f"{first:.2f} s", "below 5 s", first < 5),
+    ]
+
+
+ROWS = {
+    "codec": codec_rows,
+    "http": http_rows,
+    "many": many_rows,
+    "remote": remote_rows,
+    "world": world_rows,
+}
+
+
 def rows_of(result: dict[str, Any]) -> list[Row]:
     kind = result["benchmark"]
     if kind == "durable":
@@ -111,9 +132,8 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
         milliseconds = result["call_ms"]
         name = f"save() of {result['tensors']:,} FSDP tensors, {result['ranks']} ranks"
         return [(name, f"{milliseconds:.1f} ms", "below 5 ms", milliseconds < 5)]
-    several = {"codec": codec_rows, "http": http_rows, "remote": remote_rows, "world": world_rows}
-    if kind in several:
-        return several[kind](result)
+    if kind in ROWS:
+        return ROWS[kind](result)
     if kind == "commit":
         milliseconds = result["commit_ms"]
         name = f"commit of {result['ranks']} ranks, after the last part"

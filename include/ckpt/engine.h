@@ -60,10 +60,12 @@ struct ckpt_engine_opts {
 	/*
 	 * Staging budget; at least four blocks are kept. 0: the engine begins with an eighth of the memory that this rank
 	 * may use, 1 GiB at most. If that does not hold the rank's shard, it grows behind the first save until it does.
-	 * The ranks of a node have at most half of the memory that is available then, in even shares; how many they are
-	 * is `node_ranks`, or else LOCAL_WORLD_SIZE of the environment, or else `world`. The log says how much it is, and
-	 * warns where it is less than the shard: saves wait for the disk then, and later ones ask again for memory. It does
-	 * not shrink; nor does it grow where address space is limited (ulimit -v).
+	 * The ranks of a node have at most half of the memory that is available then; how many they are is `node_ranks`, or
+	 * else LOCAL_WORLD_SIZE of the environment, or else `world`. Ranks of one session agree on it by a file in /dev/shm:
+	 * who needs less than an even share leaves the rest to the others. Where they cannot, the shares are even. The log
+	 * says how much it is, and warns where it is less than the shard: saves wait for the disk then, and later ones ask
+	 * again for memory. Between saves it gives back what the last eight have not needed, and when the machine has little
+	 * memory left. It does not grow where address space is limited (ulimit -v).
 	 */
 	uint64_t pool_bytes;
 	uint32_t block_bytes;  /* what moves at once; 0: 8 MiB; a power of two, 64 KiB to 64 MiB */
@@ -267,7 +269,7 @@ struct ckpt_stats {
 	uint64_t bytes_read;
 	uint64_t fsyncs;
 	uint64_t steps_removed; /* by retention */
-	uint64_t pool_bytes;    /* staging memory; it may grow */
+	uint64_t pool_bytes;    /* staging memory; it may grow, and shrink */
 	uint64_t pool_touched;  /* of it, backed by pages already */
 	uint64_t pool_starved;  /* blocks that had to wait for a free slot */
 	uint64_t pool_huge;     /* 1: huge pages asked for and granted or advised */

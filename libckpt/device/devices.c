@@ -299,6 +299,58 @@ int ckpt_devices_add(struct ckpt_devices *devices, void *base, size_t bytes, str
 	return r;
 }
 
+size_t ckpt_devices_tail(struct ckpt_devices *devices)
+{
+	size_t bytes;
+
+	(void)pthread_mutex_lock(&devices->lock);
+	bytes = devices->pinned ? devices->last->bytes : 0;
+	(void)pthread_mutex_unlock(&devices->lock);
+	return bytes;
+}
+
+/* Takes the last part out of the list. */
+static struct ckpt_devices_part *take_last(struct ckpt_devices *devices)
+{
+	struct ckpt_devices_part *last = devices->last;
+	struct ckpt_devices_part *before = &devices->first;
+
+	while (before->next != last)
+		before = before->next;
+	before->next = NULL;
+	devices->last = before;
+	return last;
+}
+
+bool ckpt_devices_trim(struct ckpt_devices *devices, size_t bytes)
+{
+	struct ckpt_devices_part *part = NULL;
+	unsigned gpus;
+	bool whole;
+	bool pinned;
+	bool can;
+
+	/* Tests may have devices that were given no staging. */
+	if (!devices->config.staging)
+		return true;
+	(void)pthread_mutex_lock(&devices->lock);
+	gpus = devices->gpus;
+	pinned = devices->pinned != 0;
+	whole = bytes == devices->last->bytes;
+	can = devices->last != &devices->first &&
+	      (whole || (!pinned && bytes < devices->last->bytes));
+	if (can && whole)
+		part = take_last(devices);
+	else if (can)
+		devices->last->bytes -= bytes;
+	(void)pthread_mutex_unlock(&devices->lock);
+	/* Without the lock: a driver may take any time. A GPU that is opened from now on does not know of the part. */
+	if (part && pinned)
+		unpin_part(devices, part, gpus);
+	ckpt_free(part);
+	return can;
+}
+
 struct ckpt_device *ckpt_devices_get(const struct ckpt_devices *devices, uint32_t number)
 {
 	CKPT_ASSERT(number < CKPT_DEVICES_MAX && devices->at[number]);

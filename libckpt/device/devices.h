@@ -87,6 +87,13 @@ bool ckpt_devices_pinned(const struct ckpt_devices *devices);
  */
 int ckpt_devices_add(
 	struct ckpt_devices *devices, void *base, size_t bytes, struct ckpt_error *err);
+/*
+ * Staging that shrinks, likewise, from its end on; nothing copies to or from what goes. Bytes at its end that are pinned
+ * as one, and go together: 0, nothing is pinned. It may wait for a GPU that is being opened.
+ */
+size_t ckpt_devices_tail(struct ckpt_devices *devices);
+/* The last `bytes` are not pinned any more. False: they do not go together (any more), and nothing has changed. */
+bool ckpt_devices_trim(struct ckpt_devices *devices, size_t bytes);
 /* Whoever has been handed a view of it: it is open. */
 struct ckpt_device *ckpt_devices_get(const struct ckpt_devices *devices, uint32_t number);
 

@@ -18,9 +18,11 @@
 #include "base/timer.h"
 #include "device/devices.h"
 #include "engine/alike.h"
+#include "engine/allowance.h"
 #include "engine/graves.h"
 #include "engine/growth.h"
 #include "engine/scan.h"
+#include "engine/shrink.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
 #include "format/manifest.h"
@@ -106,7 +108,9 @@ struct ckpt_core_parts {
 	const char *label; /* its path, for messages */
 	struct ckpt_devices *devices;
 	struct ckpt_pool *pool;
-	struct ckpt_log *log;                /* may be NULL */
+	struct ckpt_ledger
+		*ledger;      /* of the ranks of this node; NULL: they do not agree on staging */
+	struct ckpt_log *log; /* may be NULL */
 	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
 	struct ckpt_core_place remote; /* where committed steps go on to; label NULL: nowhere */
 	/* What was copied into that bucket is over. On the core's thread; NULL: it is there as long as the core. */
@@ -201,9 +205,11 @@ struct ckpt_core {
 	uint64_t last_step;       /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
-	struct ckpt_save *save;        /* the one under way; NULL: none */
-	struct ckpt_growth growth;     /* of the pool */
-	struct ckpt_restore *restores; /* under way */
+	struct ckpt_save *save;          /* the one under way; NULL: none */
+	struct ckpt_growth growth;       /* of the pool */
+	struct ckpt_shrink shrink;       /* of it, likewise */
+	struct ckpt_allowance allowance; /* of the jobs of both */
+	struct ckpt_restore *restores;   /* under way */
 	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
 	_Atomic uint32_t restores_begun;
 	struct ckpt_removal *removals; /* under way */

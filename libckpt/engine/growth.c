@@ -38,19 +38,16 @@ static char *at_slot(const struct ckpt_growth *g, unsigned slot)
 	return (char *)ckpt_pool_base(g->core->parts.pool) + bytes_of(g, slot);
 }
 
-static void decide_work(struct ckpt_job *job)
+/* How many slots there will be. */
+static void set_target(struct ckpt_growth *g)
 {
-	struct ckpt_growth *g = growth_of(job);
-	struct ckpt_pool *pool = g->core->parts.pool;
+	const struct ckpt_pool *pool = g->core->parts.pool;
 	unsigned count;
 
-	ckpt_pool_look(pool, &g->memory);
-	g->held = ckpt_pool_held(pool);
-	g->allowed = slots_in(g, ckpt_memlimit_share(&g->memory, g->held, g->core->config.sharers));
 	/* With all slots taken by the save, those who read have the least that there may be. */
 	g->target = (unsigned)ckpt_min_u64(
 		g->shard + CKPT_POOL_SLOTS_MIN, ckpt_min_u64(g->allowed, ckpt_pool_most(pool)));
-	if (g->target <= g->ready) {
+	if (g->target <= g->ready || g->shard <= g->ready) {
 		g->target = g->ready;
 		return;
 	}
@@ -58,11 +55,26 @@ static void decide_work(struct ckpt_job *job)
 	g->part =
 		(unsigned)ckpt_max_u64(1, ckpt_max_u64(slots_in(g, PART_BYTES), count / PARTS_MAX));
 	/* Each attempt makes parts, and small ones would become many. */
-	if (g->again && g->target < g->shard && count < g->part) {
+	if (g->again && g->target < g->shard && count < g->part)
 		g->target = g->ready;
+}
+
+static void decide_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+	struct ckpt_core *core = g->core;
+	uint64_t need = bytes_of(g, (uint64_t)g->shard + CKPT_POOL_SLOTS_MIN);
+
+	g->job.result = ckpt_allowance_begin(core, need);
+	if (g->job.result < 0)
 		return;
-	}
-	g->job.result = ckpt_pool_add(pool, g->ready, count, &g->job.error);
+	g->allowed = slots_in(g, core->allowance.bytes);
+	set_target(g);
+	ckpt_allowance_end(core, bytes_of(g, g->target));
+	if (g->target == g->ready)
+		return;
+	g->job.result =
+		ckpt_pool_add(core->parts.pool, g->ready, g->target - g->ready, &g->job.error);
 	if (g->job.result < 0)
 		g->target = g->ready;
 }
@@ -90,7 +102,8 @@ static int look_again(struct ckpt_growth *g)
 		return 0;
 	g->looked = g->touched;
 	ckpt_pool_look(g->core->parts.pool, &now);
-	if (now.available >= left && now.available - left >= g->memory.available / REST)
+	if (now.available >= left &&
+		now.available - left >= g->core->allowance.memory.available / REST)
 		return 0;
 	return ckpt_fail(&g->job.error, -ENOMEM,
 		"memory has been taken meanwhile, and %llu MiB are available because of %s",
@@ -139,19 +152,32 @@ static void remove_work(struct ckpt_job *job)
 {
 	struct ckpt_growth *g = growth_of(job);
 
+	/* Mapped with what stays in use, its pages would stay as well. */
+	ckpt_pool_drop(g->core->parts.pool, g->ready, g->touched - g->ready);
 	ckpt_pool_remove(g->core->parts.pool, g->ready, g->target - g->ready);
 	g->touched = g->ready;
 	g->target = g->ready;
+}
+
+/* What it has come to. */
+static void tell_work(struct ckpt_job *job)
+{
+	struct ckpt_growth *g = growth_of(job);
+
+	g->job.result = ckpt_allowance_begin(g->core, 0);
+	if (g->job.result == 0)
+		ckpt_allowance_end(g->core, bytes_of(g, g->ready));
 }
 
 /* Why there is no more. */
 static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 {
 	unsigned most = ckpt_pool_most(g->core->parts.pool);
+	const struct ckpt_allowance *a = &g->core->allowance;
 
 	if (g->error.code < 0)
 		(void)snprintf(text, size, "%s", g->error.message);
-	else if (g->memory.available == UINT64_MAX || g->memory.unsure)
+	else if (a->memory.available == UINT64_MAX || a->memory.unsure)
 		(void)snprintf(text, size, "how much memory is available is not known");
 	else if (most < g->allowed && most == CKPT_POOL_SLOTS_GROWN)
 		(void)snprintf(text, size,
@@ -164,19 +190,22 @@ static void word_bound(const struct ckpt_growth *g, char *text, size_t size)
 		(void)snprintf(text, size,
 			"the ranks of a node (%u) share half of the memory that is available, "
 			"which "
-			"is %llu MiB because of %s, and of what they hold, which is %llu MiB each",
-			g->core->config.sharers, (unsigned long long)g->memory.available >> 20,
-			g->memory.bound, (unsigned long long)g->held >> 20);
+			"is %llu MiB because of %s, and of what they hold, which is %llu MiB %s",
+			g->core->config.sharers, (unsigned long long)a->memory.available >> 20,
+			a->memory.bound,
+			(unsigned long long)(g->agreed ? a->all_held : a->held) >> 20,
+			g->agreed ? "in all" : "each");
 }
 
 static void say(struct ckpt_growth *g)
 {
-	const struct ckpt_core *core = g->core;
+	struct ckpt_core *core = g->core;
 	unsigned slots = ckpt_pool_slots(core->parts.pool);
 	unsigned long long have = bytes_of(g, slots) >> 20;
 	unsigned long long need = (bytes_of(g, g->shard) + (1 << 20) - 1) >> 20;
 	char bound[sizeof(g->error.message)];
 
+	g->agreed = ckpt_allowance_agreed(core);
 	if (slots >= g->shard) {
 		ckpt_log(core->parts.log, CKPT_LOG_INFO,
 			"%s: staging memory is %llu MiB, and holds this rank's shard of %llu MiB",
@@ -193,18 +222,62 @@ static void say(struct ckpt_growth *g)
 		core->parts.label, have, need, bound);
 }
 
-static int grow_body(struct ckpt_task *task)
+static void rested(struct ckpt_timer *timer)
+{
+	struct ckpt_growth *g = CKPT_CONTAINER(timer, struct ckpt_growth, timer);
+
+	g->rested = true;
+	ckpt_task_wake(&g->task);
+}
+
+/* Another rank has the ledger: the job is to be done again after a rest. */
+static bool is_to_rest(struct ckpt_growth *g)
+{
+	struct ckpt_core *core = g->core;
+
+	if (g->job.result != -EAGAIN)
+		return false;
+	/* The next save asks again. */
+	g->job.result = 0;
+	if (core->closing || g->tries++ >= CKPT_ALLOWANCE_TRIES)
+		return false;
+	g->rested = false;
+	g->timer.fire = rested;
+	ckpt_core_timer_set(
+		core, &g->timer, ckpt_env_now(core->parts.env) + CKPT_ALLOWANCE_REST_NS);
+	return true;
+}
+
+static int tell_body(struct ckpt_task *task)
+{
+	struct ckpt_growth *g = CKPT_CONTAINER(task, struct ckpt_growth, task);
+
+	CKPT_TASK_BEGIN(task);
+	if (g->core->closing)
+		return 0;
+	say(g);
+	g->tries = 0;
+	do {
+		/* One that shares no ledger has nobody to tell. */
+		if (!ckpt_allowance_agreed(g->core))
+			return 0;
+		ckpt_task_job_start_behind(&g->job, g->core->parts.env, task, tell_work);
+		CKPT_AWAIT(task, g->job.done);
+		g->rested = !is_to_rest(g);
+		if (g->rested)
+			return 0;
+		CKPT_AWAIT(task, g->rested);
+	} while (!g->core->closing);
+	CKPT_TASK_END(task);
+}
+
+static int make_body(struct ckpt_task *task)
 {
 	struct ckpt_growth *g = CKPT_CONTAINER(task, struct ckpt_growth, task);
 	struct ckpt_pool *pool = g->core->parts.pool;
 	struct ckpt_env *env = g->core->parts.env;
 
 	CKPT_TASK_BEGIN(task);
-	g->ready = ckpt_pool_slots(pool);
-	g->touched = g->ready;
-	g->looked = g->ready;
-	ckpt_task_job_start_behind(&g->job, env, task, decide_work);
-	CKPT_AWAIT(task, g->job.done);
 	if (g->job.result == 0 && g->ready < g->target && !g->core->closing) {
 		/* No worker waits for a driver: nobody knows how long, and the copies of every save need them. */
 		ckpt_task_job_start_behind(&g->job, g->patient, task, place_work);
@@ -224,8 +297,28 @@ static int grow_body(struct ckpt_task *task)
 		ckpt_task_job_start_behind(&g->job, env, task, remove_work);
 		CKPT_AWAIT(task, g->job.done);
 	}
-	if (!g->core->closing)
-		say(g);
+	return ckpt_task_continue(task, tell_body);
+	CKPT_TASK_END(task);
+}
+
+static int grow_body(struct ckpt_task *task)
+{
+	struct ckpt_growth *g = CKPT_CONTAINER(task, struct ckpt_growth, task);
+
+	CKPT_TASK_BEGIN(task);
+	g->ready = ckpt_pool_slots(g->core->parts.pool);
+	g->touched = g->ready;
+	g->looked = g->ready;
+	g->target = g->ready;
+	g->tries = 0;
+	for (;;) {
+		ckpt_task_job_start_behind(&g->job, g->core->parts.env, task, decide_work);
+		CKPT_AWAIT(task, g->job.done);
+		if (!is_to_rest(g))
+			break;
+		CKPT_AWAIT(task, g->rested);
+	}
+	return ckpt_task_continue(task, make_body);
 	CKPT_TASK_END(task);
 }
 
@@ -253,6 +346,16 @@ static bool is_due(struct ckpt_growth *g, const struct ckpt_pool *pool, size_t b
 	return true;
 }
 
+/* Nothing is added, and nobody is to be told. */
+static bool is_still(struct ckpt_growth *g, size_t blocks)
+{
+	bool fits = blocks <= ckpt_pool_slots(g->core->parts.pool);
+
+	if (fits)
+		return !ckpt_allowance_agreed(g->core);
+	return ckpt_devices_env(g->core->parts.devices, &g->error, &g->patient) < 0;
+}
+
 void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 {
 	struct ckpt_growth *g = &core->growth;
@@ -263,8 +366,7 @@ void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 		return;
 	g->core = core;
 	ckpt_error_clear(&g->error);
-	if (blocks <= ckpt_pool_slots(core->parts.pool) ||
-		ckpt_devices_env(core->parts.devices, &g->error, &g->patient) < 0)
+	if (is_still(g, blocks))
 		say(g);
 	else
 		ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);
@@ -272,5 +374,5 @@ void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 
 bool ckpt_growth_active(const struct ckpt_core *core)
 {
-	return ckpt_task_active(&core->growth.task);
+	return ckpt_task_active(&core->growth.task) || ckpt_shrink_active(core);
 }

@@ -2,13 +2,15 @@
 /*
  * Staging memory that finds its size: when a save has a larger shard than the pool has slots, the pool grows to hold it,
  * as far as the memory of the machine allows. That goes on behind the save, on workers, and the save takes the new slots
- * as they come. Each rank decides it for itself: memlimit.h says how much one of the ranks of a node may have. Where that
- * is too little for the shard, later saves ask again, less and less often; it is said once for each size of the shard.
+ * as they come. allowance.h says how much a rank may have. Where that is too little for the shard, later saves ask
+ * again, less and less often; it is said once for each size of the shard. The other ranks of the node are told what this
+ * one needs also where it has it already: they may have what it leaves.
  */
 #ifndef CKPT_ENGINE_GROWTH_H
 #define CKPT_ENGINE_GROWTH_H
 
 #include "base/task_job.h"
+#include "base/timer.h"
 #include "staging/pool.h"
 
 struct ckpt_core;
@@ -19,11 +21,16 @@ struct ckpt_growth {
 	struct ckpt_task task;
 	struct ckpt_task_job job;
 	struct ckpt_env *patient; /* of jobs that wait for GPUs */
-	size_t shard;             /* blocks of the largest that was asked for */
-	unsigned pause;           /* saves from one attempt to the next, */
-	unsigned passed;          /* and those since the last */
-	bool again;               /* this is not the first attempt */
-	bool told;                /* that there is too little */
+	struct ckpt_timer
+		timer; /* another rank has the ledger: how often, and whether to look again */
+	unsigned tries;
+	bool rested;
+	size_t shard;    /* blocks of the largest that was asked for */
+	unsigned pause;  /* saves from one attempt to the next, */
+	unsigned passed; /* and those since the last */
+	bool again;      /* this is not the first attempt */
+	bool told;       /* that there is too little */
+	bool agreed;     /* with the other ranks of the node */
 	struct ckpt_error error;
 
 	/* The worker's while the job is under way. Slots: */
@@ -33,13 +40,11 @@ struct ckpt_growth {
 	unsigned part;    /* that are pinned as one */
 	unsigned looked;  /* that were touched when the memory was looked at last */
 	unsigned allowed; /* this rank's share of the memory */
-	struct ckpt_memlimit memory;
-	uint64_t held; /* of it, before it grows */
 };
 
 /* The core's thread: a save has begun whose shard has so many blocks. */
 void ckpt_growth_want(struct ckpt_core *core, size_t blocks);
-/* Something of it is under way. It stops when the core is closing, and wakes the closer. */
+/* Something of it is under way, or memory is given back (shrink.h). It stops when the core is closing, and wakes the closer. */
 bool ckpt_growth_active(const struct ckpt_core *core);
 
 #endif

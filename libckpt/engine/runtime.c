@@ -88,6 +88,24 @@ static int open_devices(
 	return r < 0 ? ckpt_fail(err, r, "cannot open the host device: %s", ckpt_code_text(r)) : 0;
 }
 
+/* Of ranks whose staging finds its size. Without it each has an even share. */
+static void open_ledger(struct ckpt_engine *engine, const struct ckpt_engine_opts *opts)
+{
+	struct ckpt_ledger_config config = {.job = opts->session,
+		.ranks = ckpt_pool_sharers(opts->node_ranks, opts->world),
+		.have = ckpt_pool_bytes(engine->pool)};
+	struct ckpt_error error = {.size = sizeof(error)};
+
+	if (opts->pool_bytes || (opts->flags & CKPT_ENGINE_READ_ONLY) || !opts->session ||
+		opts->world <= 1 || config.ranks <= 1)
+		return;
+	if (ckpt_ledger_open(&config, &error, &engine->ledger) < 0)
+		ckpt_log(engine->log, CKPT_LOG_INFO,
+			"%s: the ranks of this node cannot agree on staging memory (%s): each "
+			"takes an even share",
+			engine->label, error.message);
+}
+
 static int open_parts(
 	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
 {
@@ -135,6 +153,7 @@ static int open_parts(
 	if (*ckpt_pool_note(engine->pool))
 		ckpt_log(engine->log, CKPT_LOG_WARN, "%s: %s", engine->label,
 			ckpt_pool_note(engine->pool));
+	open_ledger(engine, opts);
 	r = open_devices(engine, opts, err);
 	return r < 0 ? r : open_io(engine, opts, err);
 }
@@ -149,6 +168,7 @@ static int open_core(
 		.label = engine->label,
 		.devices = &engine->devices,
 		.pool = engine->pool,
+		.ledger = engine->ledger,
 		.log = engine->log,
 		.server = engine->server,
 		.remote = engine->remote,
@@ -317,6 +337,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	ckpt_runtime_close_place(engine);
 	ckpt_env_os_close(engine->env);
 	ckpt_pool_close(engine->pool);
+	ckpt_ledger_close(engine->ledger);
 	ckpt_server_unref(engine->server);
 	if (engine->inbox_open)
 		ckpt_inbox_destroy(&engine->inbox);

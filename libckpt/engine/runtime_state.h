@@ -24,6 +24,7 @@ struct ckpt_engine {
 	struct ckpt_inbox inbox;
 	struct ckpt_env_os *env;
 	struct ckpt_pool *pool;
+	struct ckpt_ledger *ledger; /* NULL: there is none */
 	struct ckpt_devices devices;
 	struct ckpt_io *io;
 	struct ckpt_exchange_server *server; /* a hold on it; NULL: none */

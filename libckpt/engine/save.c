@@ -360,6 +360,7 @@ static int save_body(struct ckpt_task *task)
 	r = ckpt_lanes_start(save);
 	if (r < 0)
 		return fail_body(task, r);
+	ckpt_shrink_note(core, save->plan->block_count);
 	ckpt_growth_want(core, save->plan->block_count);
 	if (core->claim_untold)
 		ckpt_claim_retell(core);
@@ -407,6 +408,7 @@ static void save_done(struct ckpt_task *task)
 	ckpt_task_wake(save->core->closer);
 	ckpt_core_answer(save->core, &save->latch, CKPT_DONE_GONE);
 	ckpt_skipper_wake(save->core);
+	ckpt_shrink_want(save->core);
 	ckpt_save_unref(save);
 }
 

@@ -17,11 +17,13 @@ static bool uses_path(enum ckpt_io_op op)
 
 static void check(const struct ckpt_io_req *req)
 {
-	CKPT_ASSERT(req->op >= CKPT_IO_OP_WRITE && req->op <= CKPT_IO_OP_LIST);
+	CKPT_ASSERT(req->op >= CKPT_IO_OP_WRITE && req->op <= CKPT_IO_OP_FORGET);
 	CKPT_ASSERT(req->node.run != NULL);
 	if (uses_path(req->op)) {
 		CKPT_ASSERT(req->root >= 0 && req->path);
 		CKPT_ASSERT(req->op != CKPT_IO_OP_RENAME || req->new_path);
+	} else if (req->op == CKPT_IO_OP_FORGET) {
+		CKPT_ASSERT(req->slot >= 0 && req->len > 0);
 	} else {
 		CKPT_ASSERT(req->fd >= 0);
 		CKPT_ASSERT(req->len <= INT64_MAX && req->off <= INT64_MAX - req->len);

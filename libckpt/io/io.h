@@ -29,6 +29,8 @@ enum ckpt_io_op {
 	CKPT_IO_OP_RMDIR,    /* path */
 	CKPT_IO_OP_SYNC_DIR, /* path ("." is the root): opens, fsyncs and closes a directory */
 	CKPT_IO_OP_LIST,     /* path -> names in `listing` */
+	CKPT_IO_OP_FORGET, /* slot, len: so many slots from this one on hold no memory of the kernel's any more, until
+	                      they are used again. Nothing in them is under way */
 };
 
 /* OPEN: what for. */

@@ -252,6 +252,8 @@ static int64_t execute(struct ckpt_io_req *req)
 		return do_sync_dir(req);
 	case CKPT_IO_OP_LIST:
 		return do_list(req);
+	case CKPT_IO_OP_FORGET:
+		return 0; /* nothing is registered with this thread */
 	}
 	return -EINVAL;
 }

@@ -194,6 +194,29 @@ static bool is_fixed(struct uring_io *u, const struct ckpt_io_req *req)
 	return u->slot_states[req->slot] == SLOT_FIXED;
 }
 
+/* The pages of a slot that is registered are there for as long as it is. What could not be registered may be, later. */
+static int forget_slot(struct uring_io *u, unsigned slot)
+{
+	struct iovec none = {0};
+	int r = 1;
+
+	if (u->slot_states[slot] == SLOT_FIXED)
+		r = io_uring_register_buffers_update_tag(&u->ring, slot, &none, NULL, 1);
+	if (r == 1)
+		u->slot_states[slot] = SLOT_NEW;
+	return r == 1 ? 0 : r < 0 ? r : -EINVAL;
+}
+
+static void forget(struct uring_io *u, struct ckpt_io_req *req)
+{
+	uint64_t first = (unsigned)req->slot;
+	uint64_t end = ckpt_min_u64(first + req->len, u->slot_count);
+
+	for (uint64_t slot = first; u->slot_states && slot < end && req->result == 0; slot++)
+		req->result = forget_slot(u, (unsigned)slot);
+	ckpt_inbox_push(u->io.inbox, &req->node);
+}
+
 static void prepare(struct uring_io *u, struct ckpt_io_req *req)
 {
 	bool fixed = req->op != CKPT_IO_OP_FDATASYNC && is_fixed(u, req);
@@ -224,8 +247,14 @@ static void fill_ring(struct uring_io *u)
 		io_uring_sqe_set_data(sqe, NULL);
 		u->wake_armed = true;
 	}
-	while (u->in_flight < u->depth && u->waiting.head)
-		prepare(u, ckpt_io_queue_take(&u->waiting));
+	while (u->in_flight < u->depth && u->waiting.head) {
+		struct ckpt_io_req *req = ckpt_io_queue_take(&u->waiting);
+
+		if (req->op == CKPT_IO_OP_FORGET)
+			forget(u, req);
+		else
+			prepare(u, req);
+	}
 }
 
 /* Submits, and waits for a completion. Negative: the ring cannot be used any more. */
@@ -356,7 +385,7 @@ static void uring_submit(struct ckpt_io *io, struct ckpt_io_req *req)
 {
 	struct uring_io *u = CKPT_CONTAINER(io, struct uring_io, io);
 	bool in_ring = req->op == CKPT_IO_OP_WRITE || req->op == CKPT_IO_OP_READ ||
-		       req->op == CKPT_IO_OP_FDATASYNC;
+		       req->op == CKPT_IO_OP_FDATASYNC || req->op == CKPT_IO_OP_FORGET;
 	bool was_empty = false;
 
 	if (in_ring) {

@@ -298,6 +298,13 @@ int ckpt_mapping_add(
 	return 0;
 }
 
+void ckpt_mapping_drop(char *at, size_t bytes)
+{
+	/* The pages of a file are the file's, also where it is mapped no more; private ones are not a file's. */
+	if (madvise(at, bytes, MADV_REMOVE) < 0)
+		(void)madvise(at, bytes, MADV_DONTNEED);
+}
+
 void ckpt_mapping_remove(const struct ckpt_mapping *mapping, size_t at, size_t bytes)
 {
 	CKPT_ASSERT(at >= mapping->bytes && at <= mapping->reserved);

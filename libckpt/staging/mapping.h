@@ -36,7 +36,9 @@ void ckpt_mapping_close(struct ckpt_mapping *mapping);
  */
 int ckpt_mapping_add(
 	const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err);
-/* Empties such a part again. */
+/* Gives back the pages of such a part, or of a piece of it, which is whole pages. Any that cannot be stays. */
+void ckpt_mapping_drop(char *at, size_t bytes);
+/* Empties such a part again. What was added together gives back its pages when all of it is removed, or dropped. */
 void ckpt_mapping_remove(const struct ckpt_mapping *mapping, size_t at, size_t bytes);
 
 /* Makes the pages be there and leaves what they hold, whoever writes meanwhile. 0 or -errno. */

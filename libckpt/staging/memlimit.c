@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/kernel_file.h"
 
@@ -14,6 +15,11 @@
 
 #define NO_LIMIT  (UINT64_C(1) << 62) /* v1 says "none" with a number just below 2^63 */
 #define RANKS_MAX 4096
+
+/* Bounds that all processes of a machine are under. */
+#define ID_MACHINE 1
+#define ID_COMMIT  2
+#define ID_FIRST   3 /* of the others, at least */
 
 /* Decimal digits at `text`; where they end in *ret_end. Saturates. False if there are none. */
 static bool parse_number(const char *text, uint64_t *ret_value, const char **ret_end)
@@ -242,10 +248,35 @@ static void lower(struct ckpt_memlimit *limit, uint64_t available, const char *b
 	limit->bound = bound;
 }
 
+static void add_bound(
+	struct ckpt_memlimit *limit, const struct ckpt_memlimit_bound *bound, const char *words)
+{
+	lower(limit, bound->available, words);
+	if (limit->bound_count < CKPT_MEMLIMIT_BOUNDS)
+		limit->bounds[limit->bound_count++] = *bound;
+	else
+		limit->bounds_lost = true;
+}
+
+/* Of a directory of control groups. A container may show it under another name: it is the same file. */
+static bool group_id(const char *root, const char *dir, uint64_t *ret_id)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int n = snprintf(path, sizeof(path), "%s%s", root, dir);
+
+	if (n < 0 || (size_t)n >= sizeof(path) || stat(path, &st) < 0)
+		return false;
+	*ret_id = (uint64_t)st.st_ino * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)st.st_dev;
+	*ret_id = ckpt_max_u64(*ret_id, ID_FIRST);
+	return true;
+}
+
 /* One group: what it may use, and what it and those below it use already. */
 static void add_group(const char *root, const char *dir, bool v2, struct ckpt_memlimit *limit)
 {
 	uint64_t most = read_value(root, dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+	struct ckpt_memlimit_bound bound = {0};
 	uint64_t used;
 
 	if (v2) /* above it the group is slowed down to a crawl */
@@ -259,7 +290,11 @@ static void add_group(const char *root, const char *dir, bool v2, struct ckpt_me
 		used = 0;
 	}
 	used -= ckpt_min_u64(used, read_cache(root, dir, v2));
-	lower(limit, most - ckpt_min_u64(most, used), "the limit of the control group");
+	bound.limit = most;
+	bound.available = most - ckpt_min_u64(most, used);
+	if (!group_id(root, dir, &bound.id))
+		limit->bounds_lost = true;
+	add_bound(limit, &bound, "the limit of the control group");
 }
 
 /* The group of this process and all those around it: each has a limit of its own. */
@@ -293,12 +328,18 @@ static void add_machine(const char *root, struct ckpt_memlimit *limit)
 	if (ckpt_memlimit_field(text.data, "MemTotal", &bytes))
 		limit->limit = ckpt_min_u64(limit->limit, bytes);
 	if (ckpt_memlimit_field(text.data, "MemAvailable", &bytes))
-		lower(limit, bytes, "the memory of this machine that is free");
+		add_bound(limit,
+			&(struct ckpt_memlimit_bound){
+				.id = ID_MACHINE, .limit = limit->limit, .available = bytes},
+			"the memory of this machine that is free");
 	/* With strict accounting memory ends where the promises do; past it a touch is SIGBUS. */
 	if (read_value(root, "/proc/sys/vm", "overcommit_memory") == 2 &&
 		ckpt_memlimit_field(text.data, "CommitLimit", &bytes) &&
 		ckpt_memlimit_field(text.data, "Committed_AS", &used))
-		lower(limit, bytes - ckpt_min_u64(bytes, used),
+		add_bound(limit,
+			&(struct ckpt_memlimit_bound){.id = ID_COMMIT,
+				.limit = limit->limit,
+				.available = bytes - ckpt_min_u64(bytes, used)},
 			"the commit limit of this machine (vm.overcommit_memory is 2)");
 	ckpt_buf_free(&text);
 }
@@ -383,8 +424,7 @@ static void add_nodes(const char *root, struct ckpt_memlimit *limit)
 {
 	uint64_t nodes[CKPT_MEMLIMIT_NODES / 64];
 	uint64_t allowed[CKPT_MEMLIMIT_NODES / 64];
-	uint64_t all = 0;
-	uint64_t available = 0;
+	struct ckpt_memlimit_bound bound = {0};
 	bool some = false;
 
 	if (!read_nodes(root, nodes, allowed))
@@ -392,15 +432,19 @@ static void add_nodes(const char *root, struct ckpt_memlimit *limit)
 	for (unsigned i = 0; i < CKPT_MEMLIMIT_NODES; i++) {
 		if (!(nodes[i / 64] >> i % 64 & 1))
 			continue;
-		if (allowed[i / 64] >> i % 64 & 1)
-			add_node(root, i, &all, &available);
-		else
+		if (allowed[i / 64] >> i % 64 & 1) {
+			add_node(root, i, &bound.limit, &bound.available);
+			limit->nodes |= UINT64_C(1) << i % 64;
+		} else {
 			some = true;
+		}
 	}
-	if (!some || all == 0)
+	if (!some || bound.limit == 0)
 		return;
-	limit->limit = ckpt_min_u64(limit->limit, all);
-	lower(limit, available, "the NUMA nodes that this process may use");
+	limit->limit = ckpt_min_u64(limit->limit, bound.limit);
+	bound.nodes = limit->nodes;
+	bound.id = ckpt_max_u64(bound.nodes * UINT64_C(0x9e3779b97f4a7c15), ID_FIRST);
+	add_bound(limit, &bound, "the NUMA nodes that this process may use");
 }
 
 void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit)

@@ -5,11 +5,28 @@
 
 #include "base/attr.h"
 
+/* One of the bounds of a process's memory. Processes that have one of the same `id` are under the same bound. */
+struct ckpt_memlimit_bound {
+	uint64_t id;
+	uint64_t limit;
+	uint64_t available;
+	uint64_t nodes; /* of the memory of NUMA nodes: which; 0: it is another bound */
+};
+
+/* A process with more has `bounds_lost`. */
+#define CKPT_MEMLIMIT_BOUNDS 12
+
 struct ckpt_memlimit {
 	uint64_t limit;     /* of all its memory; UINT64_MAX: not known */
 	uint64_t available; /* still to be had, without swapping or being killed */
 	const char *bound;  /* what `available` is bounded by, for messages; static */
 	bool unsure; /* how much of a limit is in use cannot be read: less than that may be available */
+	bool bounds_lost;
+	uint64_t
+		nodes; /* that it may use, as a mask: node 64 counts as node 0, and so on; 0: not known */
+	unsigned bound_count;
+	struct ckpt_memlimit_bound
+		bounds[CKPT_MEMLIMIT_BOUNDS]; /* what `limit` and `available` are of */
 };
 
 /* Reads /proc and the control groups below `root`; "" is the system's. What is not there is no limit. */

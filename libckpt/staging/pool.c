@@ -65,8 +65,10 @@ static void look(struct ckpt_memlimit *ret_memory)
 	ckpt_memlimit_read("", ret_memory);
 }
 
-static const struct ckpt_pool_ops system_ops = {
-	.look = look, .add = ckpt_mapping_add, .touch = ckpt_mapping_touch};
+static const struct ckpt_pool_ops system_ops = {.look = look,
+	.add = ckpt_mapping_add,
+	.touch = ckpt_mapping_touch,
+	.drop = ckpt_mapping_drop};
 
 /* "8 MiB", "64 KiB" */
 struct size_text {
@@ -339,9 +341,12 @@ void ckpt_pool_sort(struct ckpt_pool *pool)
 
 bool ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses)
 {
-	CKPT_ASSERT(number < pool->count);
+	CKPT_ASSERT(number < pool->most);
 	struct ckpt_slot *slot = &pool->slots[number];
 
+	/* Its memory was given back. */
+	if (number >= pool->count)
+		return false;
 	if (slot->taken || slot->uses != uses || pool->waiter)
 		return false;
 	take(pool, slot);
@@ -428,6 +433,18 @@ int ckpt_pool_touch(struct ckpt_pool *pool, unsigned first, unsigned count)
 	return r;
 }
 
+void ckpt_pool_drop(struct ckpt_pool *pool, unsigned first, unsigned count)
+{
+	size_t end = (size_t)(first + count) * pool->block_bytes;
+	uint64_t step = pool->mapping.huge ? CKPT_HUGE_PAGE : TOUCH_BYTES;
+
+	CKPT_ASSERT(first >= pool->count && count <= pool->most - first);
+	for (size_t at = (size_t)first * pool->block_bytes; at < end; at += step) {
+		pool->ops->drop(pool->mapping.base + at, ckpt_min_u64(step, end - at));
+		(void)rested(pool);
+	}
+}
+
 void ckpt_pool_remove(const struct ckpt_pool *pool, unsigned first, unsigned count)
 {
 	ckpt_mapping_remove(&pool->mapping, (size_t)first * pool->block_bytes,
@@ -442,6 +459,34 @@ void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count)
 	ckpt_shares_admit(pool);
 	ckpt_shares_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
+}
+
+unsigned ckpt_pool_least(const struct ckpt_pool *pool)
+{
+	return (unsigned)(pool->mapping.bytes / pool->block_bytes);
+}
+
+bool ckpt_pool_shrink(struct ckpt_pool *pool, unsigned count)
+{
+	unsigned first = pool->count - count;
+
+	CKPT_ASSERT(count > 0 && count <= pool->count);
+	if (first < ckpt_pool_least(pool) || !ckpt_shares_fit(&pool->shares, first))
+		return false;
+	for (unsigned i = first; i < pool->count; i++)
+		if (pool->slots[i].taken)
+			return false;
+	for (unsigned i = first; i < pool->count; i++) {
+		struct ckpt_slot *slot = &pool->slots[i];
+
+		take(pool, slot);
+		slot->taken = false;
+		/* Its bytes are gone. */
+		slot->uses++;
+	}
+	pool->count = first;
+	atomic_fetch_sub(&pool->touched, (uint64_t)count * pool->block_bytes);
+	return true;
 }
 
 void *ckpt_pool_base(const struct ckpt_pool *pool)

@@ -5,7 +5,7 @@
  * in it until somebody gets it again.
  *
  * It may grow: more slots behind those that it has, which become its own when their memory is there (engine/growth.h
- * sees to that). It never shrinks.
+ * sees to that). It may shrink again, from its end on, to what it was opened with (engine/shrink.h).
  */
 #ifndef CKPT_STAGING_POOL_H
 #define CKPT_STAGING_POOL_H
@@ -35,11 +35,13 @@ struct ckpt_shares;
 /* The memory of the machine. Any thread. */
 struct ckpt_pool_ops {
 	void (*look)(struct ckpt_memlimit *ret_memory); /* how much there is */
-	/* As ckpt_mapping_add() and ckpt_mapping_touch(). */
+	/* As ckpt_mapping_add(), ckpt_mapping_touch() and ckpt_mapping_drop(). */
 	int (*add)(const struct ckpt_mapping *mapping, size_t at, size_t bytes,
 		struct ckpt_error *err);
 	int (*touch)(char *at, size_t bytes);
+	void (*drop)(char *at, size_t bytes);
 };
+
 struct ckpt_pool_config {
 	/*
 	 * Budget; rounded down to blocks, at least CKPT_POOL_SLOTS_MIN of them. Lowered to what memory
@@ -95,10 +97,21 @@ int ckpt_pool_add(
 	const struct ckpt_pool *pool, unsigned first, unsigned count, struct ckpt_error *err);
 /* In small pieces, for others want the lock of the address space meanwhile. 0, or -errno: some of it may be there. */
 int ckpt_pool_touch(struct ckpt_pool *pool, unsigned first, unsigned count);
-/* Gives back what was added and is not in the pool. */
+/* Gives back the pages of what was added and is not in the pool, or not any more. In small pieces, too. */
+void ckpt_pool_drop(struct ckpt_pool *pool, unsigned first, unsigned count);
+/* What was added is to be added again. Its pages were dropped, or never there. */
 void ckpt_pool_remove(const struct ckpt_pool *pool, unsigned first, unsigned count);
 /* The core's thread: the next `count` slots are free. Wakes whoever waits for one. */
 void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count);
+
+/*
+ * The core's thread: the last `count` slots are not the pool's any more, and their memory is to be removed, or they are
+ * to be taken in again. False: somebody has one of them, or those who read need them, or it was opened with them. What
+ * was left in them is lent to nobody any more.
+ */
+bool ckpt_pool_shrink(struct ckpt_pool *pool, unsigned count);
+/* Slots that it was opened with. */
+unsigned ckpt_pool_least(const struct ckpt_pool *pool);
 
 void *ckpt_pool_base(const struct ckpt_pool *pool);
 uint64_t ckpt_pool_bytes(const struct ckpt_pool *pool);

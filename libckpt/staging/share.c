@@ -29,6 +29,13 @@ void ckpt_shares_admit(struct ckpt_pool *pool)
 	}
 }
 
+bool ckpt_shares_fit(const struct ckpt_shares *shares, unsigned slots)
+{
+	return slots >= CKPT_POOL_SLOTS_MIN &&
+	       (slots - SLOTS_ENOUGH) / SLOTS_ENOUGH >= shares->admitted &&
+	       slots - SLOTS_ENOUGH >= shares->held;
+}
+
 void ckpt_share_join(struct ckpt_share *share, struct ckpt_pool *pool, struct ckpt_task *task)
 {
 	struct ckpt_shares *shares = ckpt_pool_shares(pool);

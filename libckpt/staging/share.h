@@ -37,6 +37,8 @@ void ckpt_share_put(struct ckpt_share *share, struct ckpt_slot *slot);
 
 /* For the pool: a slot has come back. Those who were woken last come first the next time. */
 void ckpt_shares_wake(struct ckpt_shares *shares);
+/* The same: so many slots are enough for those who read. */
+bool ckpt_shares_fit(const struct ckpt_shares *shares, unsigned slots);
 /* The same: it has more slots. */
 void ckpt_shares_admit(struct ckpt_pool *pool);
 

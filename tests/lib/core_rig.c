@@ -217,6 +217,13 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	must(ckpt_log_open(CKPT_LOG_DEBUG, &rig->log) == 0, "log");
 	must(ckpt_inbox_init(&rig->inbox) == 0, "inbox");
 	must(ckpt_pool_open(&pool, &rig->err, &rig->pool) == 0, "pool");
+	if (config->ledger)
+		must(ckpt_ledger_open(&(struct ckpt_ledger_config){.dir = config->ledger,
+					      .job = "rig",
+					      .ranks = config->sharers,
+					      .have = ckpt_pool_bytes(rig->pool)},
+			     &rig->err, &rig->ledger) == 0,
+			"ledger");
 	must(ckpt_device_host_open(&rig->env, &rig->host) == 0, "device");
 	must(ckpt_devices_init(&rig->devices,
 		     &(struct ckpt_devices_config){.env = &rig->env, .host = rig->host}) == 0,
@@ -229,6 +236,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.label = rig->dir,
 		.devices = &rig->devices,
 		.pool = rig->pool,
+		.ledger = rig->ledger,
 		.log = rig->log,
 		.remote = {.root = rig->remote, .label = config->remote, .url = config->url}};
 	must(ckpt_core_init(&rig->core, &parts, &core, &rig->err) == 0, "core");
@@ -379,6 +387,7 @@ void core_rig_close(struct core_rig *rig)
 	ckpt_plan_free(rig->plan);
 	ckpt_devices_close(&rig->devices);
 	ckpt_pool_close(rig->pool);
+	ckpt_ledger_close(rig->ledger);
 	ckpt_inbox_destroy(&rig->inbox);
 	ckpt_log_close(rig->log);
 	(void)close(rig->root);

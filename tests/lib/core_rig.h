@@ -23,6 +23,7 @@ struct core_rig_config {
 	unsigned slots;       /* 0: as few as there may be */
 	uint32_t sharers;     /* the pool grows, for so many ranks of this node; 0: it does not */
 	unsigned slots_max;   /* to so many at most */
+	const char *ledger;   /* a directory in which they agree; NULL: they do not */
 	const struct ckpt_pool_ops *memory; /* NULL: the machine's */
 	uint64_t chunk_bytes;               /* 0: 16 KiB */
 	uint64_t keep_last;
@@ -47,7 +48,8 @@ struct core_rig {
 	struct ckpt_io io; /* below the faults */
 	struct io_fault fault;
 	struct ckpt_pool *pool;
-	struct ckpt_device *host; /* the devices' */
+	struct ckpt_ledger *ledger; /* NULL: none */
+	struct ckpt_device *host;   /* the devices' */
 	struct ckpt_devices devices;
 	struct ckpt_log *log;
 	struct ckpt_core core;

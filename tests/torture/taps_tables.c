@@ -40,6 +40,7 @@ static const struct torture_call io_calls[] = {
 	[CKPT_IO_OP_RMDIR] = {"io.rmdir", TORTURE_TABLE, {-EIO}},
 	[CKPT_IO_OP_SYNC_DIR] = {"io.sync_dir", TORTURE_TABLE, {-EIO}},
 	[CKPT_IO_OP_LIST] = {"io.list", TORTURE_TABLE, {-EIO, -EMFILE, -ENOMEM}},
+	[CKPT_IO_OP_FORGET] = {"io.forget", TORTURE_TABLE, {-EIO}},
 };
 static const struct torture_call io_register = {
 	"io.register_slots", TORTURE_TABLE, {-ENOMEM, -EINVAL}};

@@ -79,8 +79,9 @@ class Checkpointer:
         misuse always raise.
     pool_bytes: staging memory. 0: it finds its size. It begins with an eighth of the memory there
         is, 1 GiB at most, and grows behind the first save until it holds what this rank saves; the
-        ranks of a node have at most half of the memory that is available then. The log says how
-        much it is, and warns if it is too little: the loop then waits for the disk.
+        ranks of a node have at most half of the memory that is available then, and agree on their
+        shares. The log says how much it is, and warns if it is too little: the loop then waits for
+        the disk. Between saves it gives back what the last eight have not needed.
     io: "auto", "uring" or "threads".
     busy: what a save does while the last one still runs: "wait" for it, or "skip" itself.
     save_timeout: seconds after which a save that is not durable is given up.

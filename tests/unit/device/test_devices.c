@@ -267,6 +267,36 @@ static void staging_that_grows_before_the_first_gpu_is_pinned_with_it(void **sta
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
 }
 
+/* What goes is pinned by no GPU any more, nor by those that come later; and only parts go that were pinned as one. */
+static void staging_that_shrinks_is_pinned_no_more(void **state)
+{
+	(void)state;
+	for (unsigned part = 1; part < PARTS; part++)
+		assert_int_equal(add(part), 0);
+	assert_int_equal(ckpt_devices_tail(&scene.devices), 0);
+	assert_true(ckpt_devices_trim(&scene.devices, SIZE / 2));
+	assert_true(ckpt_devices_trim(&scene.devices, SIZE / 2));
+	need(2);
+	assert_int_equal(logged("pinned 4 MiB of staging"), 1);
+	assert_int_equal(add(2), 0);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 3);
+	assert_int_equal(ckpt_devices_tail(&scene.devices), SIZE);
+	assert_false(ckpt_devices_trim(&scene.devices, SIZE / 2));
+	assert_false(ckpt_devices_trim(&scene.devices, 2 * SIZE));
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 3);
+	assert_true(ckpt_devices_trim(&scene.devices, SIZE));
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+	need(4);
+	assert_int_equal(logged("pinned 4 MiB of staging"), 1);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+	assert_true(ckpt_devices_trim(&scene.devices, SIZE));
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 1);
+	/* What there was from the beginning. */
+	assert_false(ckpt_devices_trim(&scene.devices, SIZE));
+	assert_int_equal(add(1), 0);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+}
+
 /* It is not used then, by no GPU; nor is it pinned for one that comes later. */
 static void a_part_that_cannot_be_pinned_is_refused(void **state)
 {
@@ -381,6 +411,7 @@ int main(void)
 		PROMISE(staging_that_cannot_be_pinned_is_put_there_once),
 		PROMISE(staging_that_grows_is_pinned_in_parts),
 		PROMISE(staging_that_grows_before_the_first_gpu_is_pinned_with_it),
+		PROMISE(staging_that_shrinks_is_pinned_no_more),
 		PROMISE(a_part_that_cannot_be_pinned_is_refused),
 		PROMISE(a_gpu_that_cannot_pin_all_parts_pins_none),
 		PROMISE(gpus_may_come_while_a_part_is_being_pinned),

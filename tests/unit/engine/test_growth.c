@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staging that grows to hold what is saved: for whom, how far, how often, and what comes of it when it cannot. */
+/*
+ * Staging that grows to hold what is saved: for whom, how far, how often, and what comes of it when it cannot; and that
+ * is given back when it is not needed, or memory is.
+ */
 #include "lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -39,7 +44,9 @@ static void look(struct ckpt_memlimit *ret_memory)
 	*ret_memory = (struct ckpt_memlimit){.limit = UINT64_C(1) << 40,
 		.available = machine.available,
 		.unsure = machine.unsure,
-		.bound = "the test"};
+		.bound = "the test",
+		.bound_count = 1,
+		.bounds = {{.id = 1, .limit = UINT64_C(1) << 40, .available = machine.available}}};
 }
 
 static int add(const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err)
@@ -62,12 +69,20 @@ static int touch(char *at, size_t bytes)
 	return ckpt_mapping_touch(at, bytes);
 }
 
-static const struct ckpt_pool_ops ops = {.look = look, .add = add, .touch = touch};
+static void drop(char *at, size_t bytes)
+{
+	machine.touched -= bytes;
+	machine.available += bytes;
+	ckpt_mapping_drop(at, bytes);
+}
+
+static const struct ckpt_pool_ops ops = {.look = look, .add = add, .touch = touch, .drop = drop};
 
 struct scene {
 	char *dir[2];
 	struct core_rig rig[2];
 	unsigned rigs;
+	char *ledger; /* where they agree; NULL: they do not */
 };
 
 static int set_up(void **state)
@@ -89,6 +104,8 @@ static int tear_down(void **state)
 		core_rig_close(&s->rig[--s->rigs]);
 		scratch_remove(s->dir[s->rigs]);
 	}
+	if (s->ledger)
+		scratch_remove(s->ledger);
 	free(s);
 	return 0;
 }
@@ -103,6 +120,7 @@ static struct core_rig *open_rig(struct scene *s, uint32_t sharers, unsigned slo
 				   .slots = FEW,
 				   .slots_max = slots_max,
 				   .sharers = sharers,
+				   .ledger = s->ledger,
 				   .memory = &ops});
 	assert_int_equal(core_rig_claim(rig), 0);
 	return rig;
@@ -169,8 +187,8 @@ static void a_save_is_staged_without_the_disk(void **state)
 	/* Those who read beside a save have slots as well. */
 	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + CKPT_POOL_SLOTS_MIN);
 	assert_int_equal(ckpt_pool_touched(rig->pool), 12 * BLOCK);
-	/* When it is opened, decided, and before the first part is touched. */
-	assert_int_equal(machine.looks, 3);
+	/* When it is opened, decided, before the first part is touched, and after each save. */
+	assert_int_equal(machine.looks, 5);
 	assert_true(core_rig_logged(rig, CKPT_LOG_INFO,
 		"staging memory is 1 MiB, and holds this rank's shard of 1 MiB"));
 	assert_false(core_rig_logged(rig, CKPT_LOG_INFO, "staging memory is"));
@@ -191,7 +209,8 @@ static void a_shard_that_fits_grows_nothing(void **state)
 	unsigned looks = machine.looks;
 	assert_int_equal(save_blocks(rig, 4, 200), 0);
 	assert_int_equal(ckpt_pool_slots(rig->pool), 300 + FEW);
-	assert_int_equal(machine.looks, looks);
+	/* After the save. */
+	assert_int_equal(machine.looks, looks + 1);
 }
 
 /* The user has said how much there is to be. */
@@ -227,8 +246,11 @@ static void ranks_of_a_node_share_half_of_its_memory(void **state)
 		bytes += ckpt_pool_bytes(s->rig[i].pool);
 	}
 	assert_true(bytes <= 16 * MIB);
-	/* When it is opened, twice with the first save, and with the second: less than a part is not worth it then. */
-	assert_int_equal(machine.looks, 8);
+	/*
+	 * When it is opened, twice with the first save, with the second, and after each: less than a part is not worth it
+	 * then.
+	 */
+	assert_int_equal(machine.looks, 14);
 }
 
 static void too_little_memory_is_told_with_what_it_costs(void **state)
@@ -306,14 +328,14 @@ static void memory_that_another_program_takes_meanwhile_is_left_to_it(void **sta
 
 	machine.available = 200 * MIB;
 	machine.taken_at = 32 * MIB;
-	machine.taken = 130 * MIB;
+	machine.taken = 119 * MIB;
 	assert_int_equal(save_blocks(rig, 1, 1200), 0);
 	/* The first part is of 64 MiB. */
 	assert_int_equal(ckpt_pool_slots(rig->pool), FEW + 1024);
 	assert_false(is_memory(slot_at(rig, FEW + 1024)));
-	assert_int_equal(machine.available, 6 * MIB);
+	assert_int_equal(machine.available, 17 * MIB);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
-		"memory has been taken meanwhile, and 6 MiB are available because of "
+		"memory has been taken meanwhile, and 17 MiB are available because of "
 		"the test"));
 }
 
@@ -340,7 +362,8 @@ static void later_saves_ask_again(void **state)
 	}
 	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
 	assert_int_equal(save_blocks(rig, 33, 12), 0);
-	assert_int_equal(machine.looks - looks, 7);
+	/* With 32, and after each that had more. */
+	assert_int_equal(machine.looks - looks, 9);
 }
 
 /* Closing waits for the worker, and not for all that was to come. */
@@ -375,6 +398,201 @@ static void closing_ends_it(void **state)
 	ckpt_command_unref(closer);
 }
 
+/* What one leaves of its share the other has from its second save on, and never is it more than half. */
+static void a_larger_shard_has_what_a_smaller_one_leaves(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig *large;
+	struct core_rig *small;
+
+	s->ledger = scratch_make_in_memory();
+	machine.available = 32 * MIB;
+	large = open_rig(s, 2, MOST);
+	small = open_rig(s, 2, MOST);
+	for (uint64_t step = 1; step <= 3; step++) {
+		assert_int_equal(save_blocks(large, step, 200), 0);
+		/* It fits, and the other one hears of that. */
+		assert_int_equal(save_blocks(small, step, FEW), 0);
+		assert_true(
+			ckpt_pool_bytes(large->pool) + ckpt_pool_bytes(small->pool) <= 16 * MIB);
+		assert_int_equal(ckpt_pool_slots(large->pool), step == 1 ? 128 : 204);
+	}
+	assert_int_equal(ckpt_pool_slots(small->pool), FEW);
+	/* Now the other one needs as much: it has the rest. */
+	assert_int_equal(save_blocks(small, 4, 200), 0);
+	assert_int_equal(ckpt_pool_slots(small->pool), 256 - 204);
+	assert_true(core_rig_logged(small, CKPT_LOG_WARN,
+		"the ranks of a node (2) share half of the memory that is available, which is 19 "
+		"MiB because of the test, and of what they hold, which is 12 MiB in all"));
+}
+
+/* Another rank that does not come back with the ledger is not waited for, and nothing is taken without it. */
+static void a_rank_that_keeps_the_ledger_holds_up_no_save(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig *rig;
+	struct core_rig *other;
+
+	s->ledger = scratch_make_in_memory();
+	rig = open_rig(s, 2, MOST);
+	other = open_rig(s, 2, MOST);
+	assert_int_equal(ckpt_ledger_begin(other->ledger, 0), 0);
+	assert_int_equal(save_blocks(rig, 1, 12), 0);
+	assert_true(ckpt_growth_active(&rig->core));
+	/* It is let go of while this one looks again and again. */
+	core_rig_sleep(rig, 10);
+	assert_int_equal(ckpt_pool_slots(rig->pool), FEW);
+	assert_int_equal(ckpt_ledger_end(other->ledger, 0), 0);
+	core_rig_sleep(rig, 10);
+	assert_false(ckpt_growth_active(&rig->core));
+	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
+	/* And now it is not. */
+	assert_int_equal(ckpt_ledger_begin(other->ledger, 0), 0);
+	assert_int_equal(save_blocks(rig, 2, 20), 0);
+	for (unsigned i = 0; i < 150; i++)
+		core_rig_sleep(rig, 10);
+	assert_false(ckpt_growth_active(&rig->core));
+	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
+	assert_int_equal(ckpt_ledger_end(other->ledger, 0), 0);
+	assert_int_equal(save_blocks(rig, 3, 20), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 20 + FEW);
+}
+
+/* Each has an even share then. */
+static void ranks_that_cannot_agree_say_so_once(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig *rig;
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	s->ledger = scratch_make_in_memory();
+	machine.available = 32 * MIB;
+	rig = open_rig(s, 2, MOST);
+	/* What its descriptor is of now has no lines. */
+	for (int fd = 3; fd < 256; fd++) {
+		char path[64];
+		char target[4096] = "";
+
+		(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		(void)readlink(path, target, sizeof(target) - 1);
+		if (strstr(target, ".staging"))
+			assert_int_equal(dup3(null, fd, O_CLOEXEC), fd);
+	}
+	assert_int_equal(close(null), 0);
+	assert_int_equal(save_blocks(rig, 1, 200), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 128);
+	assert_true(core_rig_logged(rig, CKPT_LOG_INFO,
+		"the ranks of this node cannot agree on staging memory any more (Input/output "
+		"error (EIO)): each takes an even share"));
+	assert_int_equal(save_blocks(rig, 2, 201), 0);
+	assert_false(core_rig_logged(rig, CKPT_LOG_INFO, "cannot agree"));
+}
+
+static void save_times(struct core_rig *rig, uint64_t *step, unsigned times, size_t blocks)
+{
+	for (unsigned i = 0; i < times; i++)
+		assert_int_equal(save_blocks(rig, ++*step, blocks), 0);
+}
+
+/* A state that became smaller for good: its memory goes, and comes again with a larger one. */
+static void what_the_last_saves_have_not_needed_is_given_back(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, 4096);
+	uint64_t step = 0;
+
+	/* A large one among small ones is reason enough to keep it. */
+	for (unsigned i = 0; i < 3; i++) {
+		save_times(rig, &step, 1, 1500);
+		save_times(rig, &step, 6, 100);
+	}
+	assert_int_equal(ckpt_pool_slots(rig->pool), 1500 + FEW);
+	assert_int_equal(machine.touched, 1500 * BLOCK);
+	save_times(rig, &step, 16, 100);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 100 + FEW);
+	assert_int_equal(ckpt_pool_free(rig->pool), 100 + FEW);
+	assert_int_equal(ckpt_pool_touched(rig->pool), 100 * BLOCK);
+	assert_int_equal(machine.touched, 100 * BLOCK);
+	assert_true(is_memory(slot_at(rig, 100 + FEW - 1)));
+	assert_false(is_memory(slot_at(rig, 100 + FEW)));
+	assert_true(core_rig_logged(rig, CKPT_LOG_INFO,
+		"staging memory was lowered by 87 MiB to 6 MiB: the last 8 saves needed no more"));
+	/* Now a little less: it is not worth it. */
+	save_times(rig, &step, 20, 95);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 100 + FEW);
+	save_times(rig, &step, 2, 300);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 300 + FEW);
+	assert_int_equal(core_rig_read(rig, step, CKPT_SINK_NONE), 0);
+}
+
+/* What it was opened with stays, and so does what the user has set. */
+static void memory_that_is_short_is_given_back(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, MOST);
+	uint64_t step = 0;
+
+	machine.available = 100 * MIB;
+	save_times(rig, &step, 1, 400);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 400 + FEW);
+	/* 25 MiB are held: another program leaves 7 of the others, and then 5. */
+	machine.available = 7 * MIB;
+	save_times(rig, &step, 2, 400);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 400 + FEW);
+	machine.available = 5 * MIB;
+	save_times(rig, &step, 1, 400);
+	assert_int_equal(ckpt_pool_bytes(rig->pool), 15 * MIB);
+	assert_int_equal(machine.available, 15 * MIB + 4 * BLOCK);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"staging memory was lowered by 10 MiB to 15 MiB: only 5 MiB of memory are "
+		"available "
+		"because of the test"));
+	/* It stays so, and what that costs is said. */
+	save_times(rig, &step, 3, 400);
+	assert_int_equal(ckpt_pool_bytes(rig->pool), 15 * MIB);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "A save waits for the disk with the rest"));
+	/* Nothing at all: no less than there was. */
+	machine.available = 0;
+	save_times(rig, &step, 1, 400);
+	assert_int_equal(ckpt_pool_slots(rig->pool), (240 - FEW) / 2);
+	machine.available = 100 * MIB;
+	save_times(rig, &step, 4, 400);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 400 + FEW);
+}
+
+/* A save that comes while memory goes has all that is left at once, and no more goes. */
+static void a_save_ends_it(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 1, 4096);
+	struct ckpt_save *save;
+	uint64_t step = 0;
+
+	/* The eighth that needs no more. */
+	save_times(rig, &step, 1, 2000);
+	save_times(rig, &step, 14, 100);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 2000 + FEW);
+	save = prepare(rig, ++step, 100);
+	rig->hold_jobs = true;
+	(void)core_rig_post(rig, save);
+	while (!(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE)) {
+		core_rig_do_jobs(rig);
+		core_rig_run(rig);
+	}
+	assert_int_equal(core_rig_end_save(rig, save), 0);
+	/* Decided, its end looked at, and one part of 64 MiB gone from the pool. */
+	for (unsigned i = 0; i < 2; i++) {
+		core_rig_do_jobs(rig);
+		core_rig_run(rig);
+	}
+	assert_int_equal(ckpt_pool_slots(rig->pool), 2000 + FEW - 1024);
+	assert_true(is_memory(slot_at(rig, 2000)));
+	save = prepare(rig, ++step, 100);
+	(void)core_rig_post(rig, save);
+	core_rig_let_go(rig);
+	assert_int_equal(core_rig_end_save(rig, save), 0);
+	assert_false(is_memory(slot_at(rig, 2000)));
+	assert_int_equal(ckpt_pool_slots(rig->pool), 2000 + FEW - 1024);
+	assert_false(ckpt_growth_active(&rig->core));
+}
+
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -391,6 +609,12 @@ int main(void)
 		PROMISE(memory_that_another_program_takes_meanwhile_is_left_to_it),
 		PROMISE(later_saves_ask_again),
 		PROMISE(closing_ends_it),
+		PROMISE(a_larger_shard_has_what_a_smaller_one_leaves),
+		PROMISE(a_rank_that_keeps_the_ledger_holds_up_no_save),
+		PROMISE(ranks_that_cannot_agree_say_so_once),
+		PROMISE(what_the_last_saves_have_not_needed_is_given_back),
+		PROMISE(memory_that_is_short_is_given_back),
+		PROMISE(a_save_ends_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

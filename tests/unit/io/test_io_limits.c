@@ -179,11 +179,62 @@ static int some_memory_to_lock(void *argument)
 	return 0;
 }
 
+/* Of this process, which the kernel holds for somebody. */
+static long pinned_kib(void)
+{
+	FILE *file = fopen("/proc/self/status", "re");
+	char line[128];
+	long kib = -1;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (strncmp(line, "VmPin:", 6) == 0)
+			kib = strtol(line + 6, NULL, 10);
+	if (file)
+		(void)fclose(file);
+	return kib;
+}
+
+/* Its pages are held no more, and what lies there then is what is written and read. */
+static int forgotten_slots(void *argument)
+{
+	enum { SLOTS = 8 };
+	size_t size = 64 << 10;
+	struct io_rig rig;
+	struct ckpt_io_req forget = {
+		.op = CKPT_IO_OP_FORGET, .root = -1, .fd = -1, .slot = 5, .len = 2};
+	char *base =
+		mmap(NULL, SLOTS * size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	(void)argument;
+	CHECK(base != MAP_FAILED);
+	CHECK(io_rig_open(&rig, CKPT_IO_URING, RIG_SHM) == 0);
+	if (ckpt_io_register_slots(rig.io, base, size, SLOTS) < 0)
+		return CONFINE_SKIP;
+	/* The last was never used. */
+	for (int slot = 0; slot < 6; slot++)
+		CHECK(round_trip(&rig, slot, base + (size_t)slot * size) == 0);
+	long before = pinned_kib();
+	CHECK(io_rig_do(&rig, &forget) == 0);
+	CHECK(before - pinned_kib() == (long)size >> 10);
+	CHECK(mmap(base + 5 * size, 2 * size, PROT_READ | PROT_WRITE,
+		      MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS, -1, 0) == base + 5 * size);
+	for (int slot = 0; slot < SLOTS; slot++)
+		CHECK(round_trip(&rig, slot, base + (size_t)slot * size) == 0);
+	/* More than are registered. */
+	forget.len = 1000;
+	CHECK(io_rig_do(&rig, &forget) == 0);
+	CHECK(round_trip(&rig, 5, base + 5 * size) == 0);
+	io_rig_close(&rig);
+	CHECK(munmap(base, SLOTS * size) == 0);
+	return 0;
+}
+
 static void test_memlock(void **state)
 {
 	(void)state;
 	if (!rig_has_uring())
 		skip();
+	run(forgotten_slots, NULL);
 	run(little_memory_to_lock, NULL);
 	run(some_memory_to_lock, NULL);
 }

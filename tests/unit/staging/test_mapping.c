@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/fail.h"
 #include "base/thread.h"
@@ -242,11 +244,41 @@ static void memory_is_added_and_removed(void **state)
 		assert_true(has_flag(m->base + at + BYTES - 1, " dc"));
 		assert_true(has_flag(m->base + at, " dd"));
 		assert_int_equal(child_signal(read_byte, m->base + at), SIGSEGV);
+		ckpt_mapping_drop(m->base + at, BYTES / 2);
+		assert_int_equal(resident_pages(m->base + at, BYTES / 2), 0);
+		assert_int_equal(m->base[at + BYTES / 2 - 1], 0);
+		assert_int_equal(m->base[at + BYTES / 2], 'x');
 		ckpt_mapping_remove(m, at, BYTES);
 	}
 	assert_int_equal(child_signal(read_byte, m->base + at), SIGSEGV);
 	assert_int_equal(ckpt_mapping_add(m, 2 * BYTES, BYTES, &err), 0);
 	m->base[3 * BYTES - 1] = 'x';
+}
+
+/* Whichever of the two a machine has: its pages go, whatever else is mapped of the file. */
+static void pages_of_files_and_private_ones_are_dropped(void **state)
+{
+	const size_t half = 65536;
+	int fd = memfd_create("mapping", MFD_CLOEXEC);
+	struct stat st;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)(2 * half)), 0);
+	for (int kind = 0; kind < 2; kind++) {
+		char *at = mmap(NULL, 2 * half, PROT_READ | PROT_WRITE,
+			kind ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, kind ? fd : -1, 0);
+
+		assert_ptr_not_equal(at, MAP_FAILED);
+		memset(at, 'x', 2 * half);
+		ckpt_mapping_drop(at, half);
+		assert_int_equal(resident_pages(at, half), 0);
+		assert_int_equal(at[half], 'x');
+		assert_int_equal(munmap(at, 2 * half), 0);
+	}
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_blocks * 512, half);
+	assert_int_equal(close(fd), 0);
 }
 
 static void reserved_huge_pages(void **state)
@@ -308,6 +340,7 @@ int main(void)
 		cmocka_unit_test(what_cannot_be_mapped_is_said),
 		cmocka_unit_test(a_reservation_is_no_condition),
 		cmocka_unit_test_setup_teardown(memory_is_added_and_removed, setup, teardown),
+		cmocka_unit_test(pages_of_files_and_private_ones_are_dropped),
 		cmocka_unit_test(reserved_huge_pages),
 		cmocka_unit_test(advice),
 	};

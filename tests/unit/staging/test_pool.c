@@ -22,6 +22,7 @@
 #include "lib/dice.h"
 #include "lib/hang.h"
 #include "staging/pool.h"
+#include "staging/share.h"
 
 #define KIB   UINT64_C(1024)
 #define MIB   (UINT64_C(1) << 20)
@@ -364,6 +365,86 @@ static void a_pool_grows_for_whoever_waits(void **state)
 		ckpt_pool_put(pool, slots[i]);
 	ckpt_pool_sort(pool);
 	assert_int_equal(ckpt_pool_free(pool), 12);
+	ckpt_pool_close(pool);
+}
+
+static void add_four(struct ckpt_pool *pool)
+{
+	unsigned first = ckpt_pool_slots(pool);
+	struct ckpt_error err;
+
+	ckpt_error_clear(&err);
+	assert_int_equal(ckpt_pool_add(pool, first, 4, &err), 0);
+	assert_int_equal(ckpt_pool_touch(pool, first, 4), 0);
+	ckpt_pool_grow(pool, 4);
+}
+
+static void wake_nobody(struct ckpt_task *task)
+{
+	(void)task;
+}
+
+static int never(struct ckpt_task *task)
+{
+	(void)task;
+	return CKPT_TASK_PENDING;
+}
+
+/* Only what nobody has goes, and never is it lent for bytes that it does not hold any more. */
+static void a_pool_shrinks_to_what_it_was_opened_with(void **state)
+{
+	struct ckpt_pool *pool = open_growing(4, NULL);
+	struct ckpt_slot *slots[12];
+	struct ckpt_sched sched = {0};
+	struct ckpt_task reader = {0};
+	struct ckpt_share shares[3] = {{0}};
+
+	(void)state;
+	add_four(pool);
+	add_four(pool);
+	assert_int_equal(ckpt_pool_least(pool), 4);
+	take_all(pool, slots, 12);
+	for (unsigned i = 0; i < 12; i++)
+		ckpt_pool_put(pool, ckpt_pool_slot(pool, i));
+	/* One at its end is in use, and then lent. */
+	for (unsigned i = 0; i < 11; i++)
+		slots[i] = ckpt_pool_get(pool);
+	assert_int_equal(slots[0]->number, 11);
+	assert_false(ckpt_pool_shrink(pool, 4));
+	assert_int_equal(ckpt_pool_slots(pool), 12);
+	for (unsigned i = 0; i < 11; i++)
+		ckpt_pool_put(pool, slots[i]);
+	assert_true(ckpt_pool_lend(pool, 8, 2));
+	assert_false(ckpt_pool_shrink(pool, 4));
+	ckpt_pool_take_back(pool, 8);
+	/* Three who read need two each, beside the two of whoever writes. */
+	ckpt_task_start(&reader, &sched, never, wake_nobody);
+	for (unsigned i = 0; i < 3; i++)
+		ckpt_share_join(&shares[i], pool, &reader);
+	assert_false(ckpt_pool_shrink(pool, 8));
+	assert_true(ckpt_pool_shrink(pool, 4));
+	assert_false(ckpt_pool_shrink(pool, 4));
+	for (unsigned i = 0; i < 3; i++)
+		ckpt_share_leave(&shares[i]);
+	assert_int_equal(ckpt_pool_free(pool), 8);
+	assert_int_equal(ckpt_pool_touched(pool), 4 * BLOCK);
+	assert_false(ckpt_pool_lend(pool, 8, 2));
+	ckpt_pool_drop(pool, 8, 4);
+	ckpt_pool_remove(pool, 8, 4);
+	/* There again, and with other bytes. */
+	add_four(pool);
+	assert_false(ckpt_pool_lend(pool, 8, 2));
+	assert_int_equal(ckpt_pool_free(pool), 12);
+	/* Taken out, and in again as it was. */
+	assert_true(ckpt_pool_shrink(pool, 8));
+	ckpt_pool_grow(pool, 8);
+	assert_false(ckpt_pool_shrink(pool, 9));
+	take_all(pool, slots, 12);
+	for (unsigned i = 0; i < 12; i++)
+		memset(slots[i]->data, 1, BLOCK);
+	assert_null(ckpt_pool_get(pool));
+	for (unsigned i = 0; i < 12; i++)
+		ckpt_pool_put(pool, slots[i]);
 	ckpt_pool_close(pool);
 }
 
@@ -725,6 +806,7 @@ int main(void)
 		cmocka_unit_test(budgets_are_rounded_down_to_blocks),
 		cmocka_unit_test(the_default_budget_is_within_its_bounds),
 		cmocka_unit_test(a_pool_grows_for_whoever_waits),
+		cmocka_unit_test(a_pool_shrinks_to_what_it_was_opened_with),
 		cmocka_unit_test(slots_come_and_go_while_a_pool_grows),
 		cmocka_unit_test(all_is_touched_and_what_is_written_meanwhile_stays),
 		cmocka_unit_test(without_touching_there_is_no_thread),
