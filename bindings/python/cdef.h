@@ -393,6 +393,7 @@ void ckpt_save_free(struct ckpt_save *save);
 int ckpt_restore_open(struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
 uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
+uint32_t ckpt_restore_number(const struct ckpt_restore *restore);
 uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 const char *ckpt_restore_replicas(const struct ckpt_restore *restore);
 size_t ckpt_restore_count(const struct ckpt_restore *restore);

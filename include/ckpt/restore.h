@@ -62,6 +62,12 @@ CKPT_API int ckpt_restore_open(
 CKPT_API uint64_t ckpt_restore_step(const struct ckpt_restore *restore);
 CKPT_API uint64_t ckpt_restore_generation(const struct ckpt_restore *restore);
 
+/*
+ * With other ranks: the number of this restore in the session, from 1 on, which is the same on all of them. No
+ * restore of the session has it again, also if one was interrupted. 0: this process restores alone.
+ */
+CKPT_API uint32_t ckpt_restore_number(const struct ckpt_restore *restore);
+
 /* How many ranks wrote the step. */
 CKPT_API uint32_t ckpt_restore_world(const struct ckpt_restore *restore);
 

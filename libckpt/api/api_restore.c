@@ -84,6 +84,11 @@ uint64_t ckpt_restore_generation(const struct ckpt_restore *restore)
 	return ckpt_restore_chosen_generation(restore);
 }
 
+uint32_t ckpt_restore_number(const struct ckpt_restore *restore)
+{
+	return ckpt_restore_shared_number(restore);
+}
+
 size_t ckpt_restore_count(const struct ckpt_restore *restore)
 {
 	return ckpt_restore_name_count(restore);

@@ -284,6 +284,11 @@ uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore)
 	return atomic_load(&restore->chosen_generation);
 }
 
+uint32_t ckpt_restore_shared_number(const struct ckpt_restore *restore)
+{
+	return restore->ranks ? restore->ranks->number : 0;
+}
+
 void ckpt_restore_counters(
 	const struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total)
 {

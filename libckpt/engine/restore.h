@@ -92,6 +92,8 @@ const char *ckpt_restore_rank_node_name(const struct ckpt_restore *restore, uint
 /* What was chosen; 0 as long as nothing is. Any thread. */
 uint64_t ckpt_restore_chosen_step(const struct ckpt_restore *restore);
 uint64_t ckpt_restore_chosen_generation(const struct ckpt_restore *restore);
+/* The number that it has on all ranks; 0: of this one alone. */
+uint32_t ckpt_restore_shared_number(const struct ckpt_restore *restore);
 /* Bytes verified and let out so far, and in all. Any thread; either pointer may be NULL. */
 void ckpt_restore_counters(
 	const struct ckpt_restore *restore, uint64_t *ret_done, uint64_t *ret_total);

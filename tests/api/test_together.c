@@ -37,6 +37,7 @@ struct rank {
 	int result;
 	uint64_t step;
 	uint64_t generation;
+	uint32_t restored;
 	int early;
 	bool same; /* the bytes that were saved */
 	struct ckpt_error error;
@@ -190,6 +191,7 @@ static void *run_rank(void *argument)
 	if (r->result == 0) {
 		r->step = ckpt_restore_step(restore);
 		r->generation = ckpt_restore_generation(restore);
+		r->restored = ckpt_restore_number(restore);
 		bool reads = r->deed == RESTORE || r->deed == ADOPT_EARLY;
 		r->result = reads ? read_all(r, restore) : turn_back(r, restore);
 	}
@@ -220,6 +222,7 @@ static void check_all(const struct job *job, uint64_t step)
 			fail_msg("rank %u: %d: %s", rank, r->result, r->error.message);
 		assert_int_equal(r->step, step);
 		assert_int_equal(r->generation, job->ranks[0].generation);
+		assert_int_equal(r->restored, job->ranks[0].restored);
 		assert_true(r->same);
 	}
 }
@@ -244,12 +247,14 @@ static void test_all(void **state)
 	saved(job, 1, 3, LONG_MS);
 	restore(job, 0, RESTORE);
 	check_all(job, 3);
+	assert_int_equal(job->ranks[0].restored, 1);
 	save(job, 4);
 	/* Again in the same session: it leaves that generation behind. */
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		job->ranks[rank].wanted = 2;
 	restore(job, 0, RESTORE);
 	check_all(job, 2);
+	assert_int_equal(job->ranks[0].restored, 2);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		job->ranks[rank].wanted = CKPT_STEP_BACK(1);
 	restore(job, 0, RESTORE);

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import Says
+from libckpt._state import Planner
 from ranks import together
 from test_state import stepped
 from test_states_parts import Begins, of_a_function
@@ -130,6 +131,52 @@ def test_the_first_step_looks_at_what_the_optimizer_has_made(opened: Any) -> Non
     # An older step than any save, and one that may be saved.
     del optimizer.state[model.weight]["odd"], optimizer.state[model.bias]["odd"]
     assert ckpt.step(2) is None
+
+
+def test_an_optimizer_that_makes_its_state_later_is_looked_at_then(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Any] = []
+    check = Planner.check
+    monkeypatch.setattr(Planner, "check", lambda *args: (looks.append(args), check(*args)))
+    model, other = nn.Linear(2, 2), nn.Linear(1, 1)
+    late = Momentless(model.parameters(), lr=0.1)
+    state = {"models": [model, other], "late": late, "o": torch.optim.SGD(other.parameters())}
+    ckpt = opened(state, every=1000)
+    assert ckpt.resume() == 0
+    for n in (1, 2, 3):  # gradients are summed up
+        assert ckpt.step(n) is None
+    assert len(looks) == 2
+    late.step()
+    for n in (4, 5):
+        with pytest.raises(libckpt.UnsupportedStateError, match="state/weight/odd"):
+            ckpt.step(n)
+    late.state.clear()
+    late.state[model.weight]["even"] = torch.ones(1)
+    for n in (6, 7):
+        ckpt.step(n)
+    assert len(looks) == 5
+    # Another dict may be another state.
+    ckpt.state = {**state, "odd": torch.eye(2).to_sparse()}
+    with pytest.raises(libckpt.UnsupportedStateError, match=r"state\['odd'\]"):
+        ckpt.step(8)
+    # A save has looked at all.
+    del ckpt.state["odd"]
+    ckpt.save(9).wait()
+    ckpt.step(10)
+    assert len(looks) == 6
+
+
+def test_parameters_that_get_their_data_later_are_looked_at_then(opened: Any) -> None:
+    model = nn.Module()
+    lazy = nn.UninitializedParameter()
+    model.register_parameter("x" * 1100, lazy)
+    ckpt = opened({"model": model}, every=1000)
+    assert ckpt.resume() == 0
+    ckpt.step(1)
+    lazy.materialize((1,))
+    with pytest.raises(libckpt.UnsupportedStateError, match="xxx"):
+        ckpt.step(2)
 
 
 def test_values_that_are_too_long(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,7 @@ def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[st
     ):
         patch.setattr(_slices.Slices, "_read_round", note)
         patch.setattr(_rehearsal, "_MEMORY", 0)
+        patch.setattr(_rehearsal, "_TOGETHER", 0.0)
         ckpt.save(1).wait()
         said = be_tried(ckpt)
     return read, wrote(store), said, heard.lines
@@ -138,6 +139,50 @@ def test_every_byte_is_read_by_who_wrote_it(tmp_path: Path, layout: str, nodes: 
         assert "the step fits the state" in line
 
 
+def take_turns(place: Path) -> dict[str, Any]:
+    """The step is opened by one rank of the node after the other, and compared by all at once."""
+    store, calls = place / "store", {"wait": 0, "open": 0}
+    wait, find = _rehearsal.Rehearsal._wait, _rehearsal.Rehearsal._open
+
+    def waiting(rehearsal: Any) -> None:
+        calls["wait"] += 1
+        wait(rehearsal)
+
+    def opening(rehearsal: Any, *args: Any) -> None:
+        calls["open"] += 1
+        find(rehearsal, *args)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        libckpt.Checkpointer(store, trained("ddp"), pool_bytes=1 << 20, rehearse=True) as ckpt,
+    ):
+        patch.setattr(_rehearsal.Rehearsal, "_wait", waiting)
+        patch.setattr(_rehearsal.Rehearsal, "_open", opening)
+        patch.setattr(_rehearsal, "_MEMORY", 0)
+        patch.setattr(_rehearsal, "_TOGETHER", 1e6)
+        rehearsal = ckpt._core.rehearsal
+        assert rehearsal is not None
+        with turn_taken(Path(_rehearsal.opening_of(str(store)))):
+            ckpt.save(1).wait()
+            ckpt.step(2)
+            until(lambda: calls["wait"] > 0, "it to wait for its turn")
+            found: dict[str, Any] = {"opened early": calls["open"]}
+            attempt = rehearsal._attempt
+            assert attempt is not None
+        until(attempt.read.is_set, "the step to be read")
+        ckpt.step(3)
+        found["kept"] = attempt.plan is not None
+        attempt.due = 0.0
+        found["warned"] = be_tried(ckpt)
+        found["uncompared"] = attempt.uncompared
+    return found
+
+
+def test_ranks_of_a_node_take_turns_to_open_the_step_and_compare_together(tmp_path: Path) -> None:
+    for found in together(2, tmp_path, take_turns, tmp_path):
+        assert found == {"opened early": 0, "kept": True, "warned": [], "uncompared": ""}
+
+
 def damaged(place: Path) -> list[str]:
     store = place / "store"
     with (
@@ -145,6 +190,7 @@ def damaged(place: Path) -> list[str]:
         libckpt.Checkpointer(store, trained("hsdp"), pool_bytes=1 << 20, rehearse=True) as ckpt,
     ):
         patch.setattr(_rehearsal, "_MEMORY", 0)
+        patch.setattr(_rehearsal, "_TOGETHER", 0.0)
         with turn_taken(store):
             ckpt.save(1).wait()
             ckpt.step(2)

@@ -227,6 +227,45 @@ def test_statistics_of_batches_are_all_of_rank_0(store: Path, tmp_path: Path) ->
         assert all(map(torch.equal, found, were[0]))
 
 
+class Moving(torch.nn.Module):
+    """Has buffers that are other tensors after each step, and a say of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = linear(1)
+        self.linear.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("copied", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear.seen = self.linear.seen + x.mean()
+        self.copied = self.copied + x.mean()
+        return self.linear(x)  # type: ignore[no-any-return]
+
+    def state_dict(self, *args: Any, **more: Any) -> Any:
+        state = super().state_dict(*args, **more)
+        state["copied"] = state["copied"].clone()
+        state["renamed"] = state.pop("linear.seen")
+        return state
+
+
+def save_moving(store: Path) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    model = DistributedDataParallel(Moving())
+    with libckpt.Checkpointer(store, {"model": model}, pool_bytes=1 << 20) as ckpt:
+        for step in (1, 2, 3):
+            model(data(dist.get_rank() + step))
+            ckpt.save(step).wait()
+    return [model.module.linear.seen.clone(), model.module.copied.clone()]
+
+
+def test_a_buffer_that_is_replaced_is_still_that_of_rank_0(store: Path, tmp_path: Path) -> None:
+    were = together(2, tmp_path, save_moving, store)
+    assert not torch.equal(were[0][0], were[1][0])
+    found = libckpt.load(store)["model"]
+    assert torch.equal(found["renamed"], were[0][0])
+    assert torch.equal(found["copied"], were[0][1])
+
+
 def warned(call: Callable[[], Any]) -> tuple[Any, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -32,18 +32,20 @@ from ._arguments import (
 )
 from ._core import Core, forgotten
 from ._differences import patterns_of
-from ._early import check_early
+from ._early import Looks, check_early
 from ._engine import Engine, Options, check, logger
 from ._existing import ExistingSave
 from ._fence import Fences
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
+from ._ranks import Ranks
 from ._rehearsal import Rehearsal
 from ._restore import restore
 from ._save import Progress, Save
 from ._snapshot import Snapshot
 from ._specials import check_state
+from ._stages import Told, told_by
 from ._state import SMALL_BYTES, Planner
 from ._twice import explained
 from ._typed import Path
@@ -150,7 +152,8 @@ class Checkpointer:
     ranks or for none, and all call save() with the same steps. What they tell each other goes
     through the job's key-value store, on a connection of its own and never by a collective, or
     through files where this torch has no such connections to give. keep_last, keep_every and pin()
-    are those of rank 0.
+    are those of rank 0. Ranks may be stages of a pipeline, whose modules have names that the others
+    do not have: which ranks have a name they find out here, by the `state`.
 
     With node_store the ranks write into the store of their node, and restore from there. What
     ranks have alike is written once per node, so that each store has all that its own ranks need:
@@ -234,13 +237,13 @@ class Checkpointer:
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
         self._progress, self._allow_pickle = progress, allow_pickle
-        self._streak, self._said_eager, self._looked = 0, False, False
+        self._streak, self._said_eager, self._looks = 0, False, Looks()
         #: the state to save and resume; may be replaced by another dict
         self.state = state
         ranks = join(directory, distributed, options)
         opened: list[Engine] = []
         try:
-            open_all(directory, options, ranks, opened)
+            open_all(directory, options, ranks, opened, self._told(state, ranks))
             self._core = Core(opened[0], patience)
             self._equip(opened[0], eager, rehearses)
             self._heed(signals, grace)
@@ -249,6 +252,11 @@ class Checkpointer:
             explained(error, directory)
             self._let_go(opened)
             raise
+
+    def _told(self, state: dict[str, Any] | None, ranks: Any) -> Told | None:
+        if ranks is None:
+            return None
+        return told_by(state, Ranks(ranks.rank, ranks.world, None, self._per_rank))
 
     def _equip(self, engine: Engine, eager: bool | None, rehearses: bool) -> None:
         self._core.fences = Fences(self._pass_fence)
@@ -276,6 +284,7 @@ class Checkpointer:
             peers=engine.peers,
             per_rank=self._per_rank,
             known=engine.own,
+            stages=engine.stages,
         )
 
     def _heed(self, signals: tuple[signal.Signals, ...], grace: float) -> None:
@@ -323,10 +332,8 @@ class Checkpointer:
         self._review()
         self._check_fenced()
         due = self._every is not None and number % self._every == 0
-        if not due and not self._looked and self.state is not None:
-            # The optimizers have made their state by now.
-            self._check_early(self.state)
-        self._looked = True
+        if not due and self.state is not None and self._looks.are_due(self.state):
+            self._looks.note(self.state, whole=self._check_early(self.state))
         return self.save(number) if due else None
 
     def _leave(self, step: int, preemption: Preemption) -> NoReturn:
@@ -386,6 +393,7 @@ class Checkpointer:
             save._refuse(error)
             raise
         if same:  # whether it starts or not, in which ranks may differ
+            self._looks.end()
             self._kept = self._kept if self._lived is state else frozenset()
             self._lived = state
         try:
@@ -601,9 +609,9 @@ class Checkpointer:
         A state that could not be saved is refused here rather than when the first save is due, as
         far as that can be known without asking its objects for their state_dict(); values that no
         save takes by the constructor already; what depends on state that an optimizer has not made
-        yet, in the first step(). Only torch's schedulers are asked before a save: others may begin
-        an iteration, make an optimizer's state, or talk to other ranks to answer. rehearse() tries
-        all.
+        yet, in the first step() behind that. Only torch's schedulers are asked before a save:
+        others may begin an iteration, make an optimizer's state, or talk to other ranks to answer.
+        rehearse() tries all.
         """
         engine = self._core.engine
         engine.guard()
@@ -638,8 +646,8 @@ class Checkpointer:
         )
         return found
 
-    def _check_early(self, state: dict[str, Any]) -> None:
-        check_early(state, self._planner, allow_pickle=self._allow_pickle)
+    def _check_early(self, state: dict[str, Any]) -> bool:
+        return check_early(state, self._planner, allow_pickle=self._allow_pickle)
 
     def _read_into(self, state: dict[str, Any], tolerated: list[str], reader: Any) -> None:
         restored = restore(

@@ -3,8 +3,8 @@
 What can be said against a state before anything is saved.
 
 A run that saves every thousand steps should not learn at its thousandth that it cannot. So the
-state is described as a save would describe it, and what that gives is thrown away: in resume(), and
-once more in the first step(), when the optimizers have made their state.
+state is described as a save would describe it, and what that gives is thrown away: in resume(), in
+the first step(), and in the first one behind that by which an optimizer has made its state.
 
 Tensors that have no data yet may get it before the first save. Objects are asked for their
 state_dict() only where that changes nothing else: see _is_ready().
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     import torch
 
 
+#: Steps after the first one in which a state is looked at again that has parameters without data.
+_UNBORN = 3
+
+
 def check_values(state: dict[str, Any], *, allow_pickle: bool) -> None:
     """
     Raises for values that no save takes, whatever else the state is given later. Loaders may be
@@ -59,19 +63,61 @@ def check_values(state: dict[str, Any], *, allow_pickle: bool) -> None:
     check.encoder.encode(state, None, 1)
 
 
-def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) -> None:
-    """Raises what save() would raise, as far as it can be known without asking objects."""
+class Looks:
+    """When a state is to be looked at again, until it has been saved."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Any] | None = None
+        #: optimizers that had no state when it was looked at
+        self._empty: list[torch.optim.Optimizer] = []
+        #: so often more, as some parameters had no data
+        self._unborn = 0
+        self._over = False
+
+    def are_due(self, state: dict[str, Any]) -> bool:
+        """
+        In a step(): True for a state that was not looked at in one, or of which there is more now.
+        Gradients may be summed up over several steps before an optimizer makes its state.
+        """
+        if self._over:
+            return False
+        if self._state is not state:
+            self._state, self._unborn = state, _UNBORN
+            return True
+        return self._unborn > 0 or any(map(_has_state, self._empty))
+
+    def note(self, state: dict[str, Any], *, whole: bool) -> None:
+        """It was looked at. `whole`: all of its parameters have data."""
+        self._unborn = 0 if whole else max(self._unborn - 1, 0)
+        found = (one.value for one in find_specials(state) if is_optimizer(one.value))
+        self._empty = [one for one in found if not _has_state(one)]
+
+    def end(self) -> None:
+        """It is saved, which looks at all of it."""
+        self._over, self._state, self._empty = True, None, []
+
+
+def _has_state(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(getattr(optimizer, "state", None))
+
+
+def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) -> bool:
+    """
+    Raises what save() would raise, as far as it can be known without asking objects. False: some
+    parameters have no data yet, and were not looked at.
+    """
     check_state(state)
     specials = find_specials(state)
     modules = [special for special in specials if is_module(special.value)]
     if any(map(_is_unborn, chain.from_iterable(_tensors_of(special.value) for special in modules))):
         _check_unborn(state, specials, modules, allow_pickle=allow_pickle)
-        return
+        return False
     put_back = keep()
     try:
         planner.check(state, _is_ready)
     finally:
         put_back()
+    return True
 
 
 def _check_unborn(

@@ -20,6 +20,7 @@ from ._nodes import given_name, node_name
 
 if TYPE_CHECKING:
     from ._exchange import Ranks
+    from ._stages import Stages
 
 _T = TypeVar("_T")
 
@@ -402,6 +403,8 @@ class Engine:
         self.names = ranks.names() if ranks else None
         #: those that resume a step, where one may take what another one had
         self.takers = ranks.takers() if ranks else None
+        #: which of them hold which names in their modules; None: all hold all, or it is not known
+        self.stages: Stages | None = None
         self._service = ranks.service if ranks else None
         #: what its end says in the log is for debugging only
         self.hushed = False

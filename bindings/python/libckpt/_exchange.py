@@ -25,6 +25,7 @@ from ._native import lib
 from ._nodes import place_of
 from ._opening import Opening, Pause, failure, late_error, tell, words
 from ._service import Service
+from ._stages import Told, tell_apart
 from ._table import Group, Table, connect, find_group, first_line
 from ._takers import Takers
 
@@ -174,11 +175,15 @@ def _past_over(table: Table, prefix: str) -> str:
 
 
 def open_all(
-    path: str, options: Options, ranks: Ranks | None, opened: list[Engine] | None = None
+    path: str,
+    options: Options,
+    ranks: Ranks | None,
+    opened: list[Engine] | None = None,
+    told: Told | None = None,
 ) -> Engine:
     """
     An engine on all ranks or on none: who is missing would be waited for, and for long. It is in
-    `opened` then, whatever comes before it is returned.
+    `opened` then, whatever comes before it is returned. `told`: what this rank's modules have.
     """
     opening = ranks.opening if ranks is not None else None
     opened = [] if opened is None else opened
@@ -187,7 +192,9 @@ def open_all(
             bring_all(path, options, ranks)
         Engine(path, options, log_thread=True, ranks=ranks, opened=opened)
         if opening is not None:
-            opening.agree()
+            opening.agree(told.digest if told else "")
+            if told and opening.differ:
+                opened[0].stages = tell_apart(opening, told)
     except BaseException as error:
         if opening is not None and not (opened and not _is_news(error)):
             opening.fail(error)

@@ -7,6 +7,8 @@ A plain tensor says nothing of that, but what it belongs to does. The state of a
 where its parameter is: by the ranks of the parameter's mesh. A plain tensor in a module of
 fully_shard() is held by the ranks that have a part of all the sharded parameters of that module.
 
+Of other plain tensors the ranks may have told each other who has them: see _stages.py.
+
 This may be fewer ranks than hold it, never more: with tensor parallelism each slice of the mesh
 writes a tensor that all slices have, as it writes the parameters that are not cut that way. Such
 copies are compared. More ranks than hold it would be wrong: one of them would leave it to another
@@ -19,7 +21,7 @@ last may be all that the last one has. The widest mesh of those within is seen b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._layout import Copies, Members, is_dtensor
@@ -60,6 +62,8 @@ class Meshes:
     def __init__(self, rank: int, world: int) -> None:
         self._rank = rank
         self._world = world
+        #: which ranks hold a plain tensor of a name, where no module says it; None: all
+        self.named: Callable[[str], tuple[int, ...] | None] | None = None
         #: by the id of a mesh, which is kept: to compare meshes takes long, and each parameter may
         #: have one of its own
         self._of: dict[int, tuple[Any, Holders | None]] = {}
@@ -83,6 +87,11 @@ class Meshes:
         if found is None:
             found = self._of[id(mesh)] = mesh, self._find(mesh)
         return found[1]
+
+    def by_name(self, name: str) -> Holders | None:
+        """Of a plain tensor of which no module says it."""
+        ranks = self.named(name) if self.named else None
+        return None if ranks is None else self._among(ranks)
 
     def widest(self, found: _Found) -> Holders | None:
         """
@@ -130,8 +139,9 @@ def are_in_stages(tensors: Iterable[Any], world: int) -> bool:
 class ModuleHolders:
     """Who holds the plain tensors of a module, by their names in it, those of wrappers left out."""
 
-    def __init__(self, module: nn.Module, meshes: Meshes) -> None:
+    def __init__(self, module: nn.Module, meshes: Meshes, prefix: str = "") -> None:
         self._meshes = meshes
+        self._prefix = prefix
         #: by the path of each module of fully_shard()
         self._paths: dict[str, Holders | None] = {}
         if meshes:
@@ -165,4 +175,4 @@ class ModuleHolders:
             path = path.rpartition(".")[0]
             if path in self._paths:
                 return self._paths[path]
-        return None
+        return self._meshes.by_name(self._prefix + name)

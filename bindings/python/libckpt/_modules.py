@@ -179,6 +179,8 @@ def buffers_of_first(module: nn.Module, world: int) -> set[int]:
     Ids of the buffers of which rank 0 has the ones of all: DDP takes them from there before each
     forward pass.
     """
+    if world == 1:
+        return set()
     parallel = sys.modules.get("torch.nn.parallel")
     found: set[int] = set()
     for inner in module.modules():
@@ -190,6 +192,23 @@ def buffers_of_first(module: nn.Module, world: int) -> set[int]:
         ):
             found.update(map(id, inner.buffers()))
     return found
+
+
+def places_of_first(module: nn.Module, inner: nn.Module, world: int) -> tuple[set[str], set[int]]:
+    """
+    Of the same buffers their keys in the state_dict() of `inner`, which is in the wrappers of
+    `module`, without names of wrappers; and where their elements are. A buffer may be another
+    tensor at each save, and a state_dict() may give a copy, or rename it.
+    """
+    ids = buffers_of_first(module, world)
+    names: set[str] = set()
+    memory: set[int] = set()
+    for path, owner in inner.named_modules(remove_duplicate=False) if ids else ():
+        for name, buffer in owner._buffers.items():
+            if buffer is not None and id(buffer) in ids:
+                names.update(_plain_key(inner, f"{path}.{name}" if path else name))
+                memory.add(memory_of(buffer).data_ptr())
+    return names, memory - {0}
 
 
 def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -55,13 +55,13 @@ def late_error(message: str) -> errors.WaitTimeoutError:
     )
 
 
-def words(rank: int, error: BaseException | None) -> bytes:
-    """How it went on one rank."""
+def words(rank: int, error: BaseException | None, **more: object) -> bytes:
+    """How it went on one rank, and what else it says."""
     code = 0 if error is None else getattr(error, "code", 0) or -errno.ECANCELED
     why = "" if error is None else str(error)
     if error is not None and not (why and isinstance(error, errors.CheckpointError)):
         why = f"{type(error).__name__}: {why}" if why else type(error).__name__
-    return json.dumps({"rank": rank, "code": code, "why": why[:2000]}).encode()
+    return json.dumps({"rank": rank, "code": code, "why": why[:2000], **more}).encode()
 
 
 class Shared(NamedTuple):
@@ -87,6 +87,9 @@ class Opening:
         self.prefix = prefix
         #: of rank 0, where every node has a store: on which node each rank is
         self.nodes: tuple[str, ...] = ()
+        #: once they agree: the digest that each rank has told, of rank 0; and whether they differ
+        self.digests: list[str] = []
+        self.differ = False
         self._path = path
         self._timeout = timeout
 
@@ -112,7 +115,7 @@ class Opening:
                 answer = answers[places[rank].node].encode()
                 self.table.write(f"{self.prefix}/peers/{rank}", answer)
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self.lost(error) from error
         return Shared(wrong, tuple(near[place.node]), made)
 
     def _hear_peers(self) -> Shared:
@@ -138,7 +141,8 @@ class Opening:
             return ValueError(text)
         return errors.StorageError(text, code=-wrong.errno, errno=wrong.errno, rank=wrong.rank)
 
-    def _lost(self, error: RuntimeError) -> errors.NetworkError:
+    def lost(self, error: RuntimeError) -> errors.NetworkError:
+        """What this rank raises that does not reach the job's key-value store."""
         return errors.NetworkError(
             f"the ranks that open {self._path} do not reach each other: {first_line(error)}",
             code=lib.CKPT_ENETWORK,
@@ -166,16 +170,20 @@ class Opening:
             return None
         return None if said is None else self._failure(said)
 
-    def agree(self) -> None:
-        """This rank could. Raises what another one has failed with."""
+    def agree(self, digest: str = "") -> None:
+        """
+        This rank could. Raises what another one has failed with. `digest`: of what may differ by
+        rank; empty: not known.
+        """
         try:
             if self.group.rank == 0:
+                self.digests = [digest] * self.group.world
                 self._lead()
             else:
-                self.table.write(self._own(), words(self.group.rank, None))
+                self.table.write(self._own(), words(self.group.rank, None, digest=digest))
                 self._follow()
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self.lost(error) from error
 
     def _own(self) -> str:
         rank = self.group.rank
@@ -192,7 +200,9 @@ class Opening:
                     continue
                 self.table.drop(key)
                 missing.discard(rank)
-                if json.loads(said)["code"]:
+                told = json.loads(said)
+                self.digests[rank] = told.get("digest", "")
+                if told["code"]:
                     self.table.write(self._own(), said)
                     raise self._failure(said)
             # One may have said that it could, and have lost its connection before it was told more.
@@ -201,7 +211,8 @@ class Opening:
                 self.table.write(self._own(), failed)
                 raise self._failure(failed)
             if not missing:
-                self.table.write(self._own(), words(0, None))
+                self.differ = len(set(self.digests)) > 1 and "" not in self.digests
+                self.table.write(self._own(), words(0, None, differ=self.differ))
                 return
             if not pause():
                 some = ", ".join(map(str, sorted(missing)[:8]))
@@ -215,11 +226,17 @@ class Opening:
         while True:
             said = self.table.read(f"{self.prefix}/opened")
             if said is not None:
-                if json.loads(said)["code"]:
+                told = json.loads(said)
+                if told["code"]:
                     raise self._failure(said)
+                self.differ = bool(told.get("differ"))
                 return
             if not pause():
                 raise self._kept_waiting()
+
+    def late(self, what: str) -> errors.WaitTimeoutError:
+        """What this rank raises that has waited in vain."""
+        return late_error(f"{self._path}: {what} in {self._timeout:g} s")
 
     def _kept_waiting(self) -> errors.WaitTimeoutError:
         who, long = f"rank {self.group.rank}", f"{self._timeout:g} s"

@@ -70,6 +70,8 @@ class Reader:
         self._ptr: Any = ret[0]
         self.step = int(engine.ask(lib.ckpt_restore_step, self._ptr))
         self.generation = int(engine.ask(lib.ckpt_restore_generation, self._ptr))
+        #: of this restore, the same on all ranks; 0: this process is alone
+        self.number = int(engine.ask(lib.ckpt_restore_number, self._ptr))
         #: how many ranks wrote it
         self.world = int(engine.ask(lib.ckpt_restore_world, self._ptr))
         #: what its ranks differed in though it was committed; empty: nothing

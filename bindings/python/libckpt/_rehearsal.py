@@ -6,9 +6,9 @@ committed.
 A thread opens the step, and reads what this rank has written to it, which is verified by its
 digests. So every byte is read by one rank, and no rank has to ask another one. The comparison with
 the live state is made by the loop's own thread, in a call of the Checkpointer, and only if the
-state is built as it was when it was saved. No object of the user is called. Ranks take turns to
-read. To compare they take none: they wait for each other in the loop, and so all are held up once,
-and not one after the other.
+state is built as it was when it was saved. No object of the user is called. Ranks of a node take
+turns to open the step, and to read. They compare at the same time, some seconds after the save: in
+the loop they wait for each other, and so all are held up once, and not one after the other.
 
 What is found is looked at a second time before it is told. A failure of the rehearsal itself says
 nothing of the step: it is in the log, and no warning.
@@ -67,6 +67,8 @@ _PAUSE = 0.2
 _RETENTION = 2.0
 #: Seconds that the end waits for the thread, which looks ten times a second whether it is to end.
 _END = 2.0
+#: Seconds after the save until many ranks compare: by then all of them have opened the step.
+_TOGETHER = 5.0
 #: Seconds until what could not be read is read once more.
 _ONCE_MORE = 2.0
 #: So many steps are tried, where they are removed before they are read.
@@ -145,6 +147,8 @@ class _Attempt:
         self.built = built
         self.generation = 0
         self.began = 0.0
+        #: when it may be compared
+        self.due = 0.0
         self.thread: threading.Thread | None = None
         #: set by the thread, and taken by the loop
         self.plan: Plan | None = None
@@ -228,6 +232,8 @@ class Rehearsal:
                 self._begin(attempt)
             return
         ended = attempt.read.is_set()  # before the plan is taken, which is there by then
+        if attempt.plan is not None and time.perf_counter() < attempt.due:
+            return
         plan, attempt.plan = attempt.plan, None
         if plan is not None and state is not None:
             self._compare(attempt, plan, state)
@@ -240,6 +246,7 @@ class Rehearsal:
             return
         attempt.generation = attempt.save.info.generation
         attempt.began = time.perf_counter()
+        attempt.due = attempt.began + _TOGETHER * (self._engine.world > 1)
         # A finalizer that finds itself on it waits for no lock that it holds.
         attempt.thread = Helper(
             target=self._run, args=(attempt,), name="libckpt-rehearsal", daemon=True
@@ -403,8 +410,9 @@ class Rehearsal:
         if sum(len(block.names) for block in blocks) > _TENSORS:
             raise _LeftOutError(f"too many tensors: this rank has saved more than {_TENSORS}")
         if attempt.built.mark is not None:
-            # All ranks of a node do so at once. Staging memory that is not registered is not taken.
-            with self._reading("threads") as engine:
+            # Another turn than that of reading, which takes long. Staging memory that is not
+            # registered is not taken.
+            with turn(opening_of(self._path), self._wait), self._reading("threads") as engine:
                 self._surely(attempt, engine, lambda: self._open(attempt, engine))
         # Neither memory is taken nor a step kept from removal while others have the turn.
         with turn(self._path, self._wait), self._reading(self._engine.options.io) as engine:
@@ -507,6 +515,11 @@ class Rehearsal:
         save = self._newest
         if save is not None and save is not self._calm:
             raise AgainError
+
+
+def opening_of(path: str) -> str:
+    """Names the turn of those that open the store to compare, beside that of those that read."""
+    return os.path.join(path, "opening")
 
 
 def _check_there(attempt: _Attempt, engine: Engine) -> None:

@@ -96,7 +96,7 @@ def restore(
     # The ranks, which together must take all of the step; None: this one does, or each what it had.
     takers = reader.engine.takers
     if takers is not None:
-        takers.begin(reader.generation, reader.step)
+        takers.begin(reader.number)
     origin = Origin.of(reader)
     meta = origin.meta
     if meta is None:
@@ -130,6 +130,9 @@ def restore(
 
 class _Live:
     """One restore. `match` finds what goes where, `apply` does what is no reading."""
+
+    #: it needs nothing of what other ranks have saved
+    _ALONE = False
 
     def __init__(
         self,
@@ -192,7 +195,9 @@ class _Live:
         #: each rank has to do with what it has saved, and no other's
         self._apart = away or reader.engine.options.node_store
         state = (origin.meta or {}).get("state")
-        self.views = Views(reader, self._stored, origin.rank, state, closed=self._apart)
+        self.views = Views(
+            reader, self._stored, origin.rank, state, closed=self._apart or self._ALONE
+        )
         self._shared = False
         #: an answer of may_leave()
         self._may_leave: bool | None = None
@@ -299,6 +304,8 @@ class _Live:
 
     def _is_in_stages(self) -> bool:
         """True if ranks have other names than this one, here or in the step, as far as it sees."""
+        if self._reader.engine.stages:
+            return True
         modules = (one.value for one in find_specials(self._state) if is_module(one.value))
         tensors = chain.from_iterable(module.parameters() for module in modules)
         if are_in_stages(tensors, self._reader.engine.world):

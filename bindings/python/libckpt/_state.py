@@ -33,6 +33,7 @@ from ._modules import (
     module_text,
     own_memory,
     parameter_names,
+    places_of_first,
     plain_keys,
     reshard,
     unwrap,
@@ -68,6 +69,7 @@ from ._specials import (
     same_specials,
     there_twice,
 )
+from ._stages import Stages, Told
 from ._subclasses import encode as encode_wrapped
 from ._subclasses import owns_in, wraps
 from ._tensors import (
@@ -127,12 +129,12 @@ class Modules:
         self._plain: dict[int, Holders] = {}
         #: the same of each tensor
         self.holders: list[Holders | None] = []
-        #: ids of buffers of which rank 0 has the ones of all, and where their elements are
+        #: ids of buffers of which rank 0 has the ones of all
         self._first: set[int] = set()
-        self.first: set[int] = set()
-        #: ids of buffers that may differ by rank, where their elements are, and if of statistics
+        #: ids of what optimizers have
+        self._owned: set[int] = set()
+        #: ids of buffers that may differ by rank, and if they are of statistics
         self._may_differ: dict[int, bool] = {}
-        self.may_differ_at: dict[int, bool] = {}
         #: those of them that are walked
         self.buffers: list[Buffer] = []
         #: second names, and the first ones
@@ -183,21 +185,19 @@ class Modules:
         module = special.value
         if id(module) in self.texts:
             raise there_twice(special.path)
-        if self._ranks.world > 1:
-            self._first |= buffers_of_first(module, self._ranks.world)
+        self._first |= buffers_of_first(module, self._ranks.world)
         reshard(module)
-        holders = self._holders_in(module)
-        self._may_differ = buffers_that_may_differ(
-            module, prefix, self._ranks, holders, {*self._first, *owned}
-        )
+        holders = self._holders_in(module, prefix)
+        self._owned |= owned.keys()
+        self._may_differ = self._buffers_of(module, prefix, holders)
         if has_own_say(module):
             self._add_other(module, prefix)
         else:
             self._add_module(special, prefix, owned, holders)
 
-    def _holders_in(self, module: torch.nn.Module) -> ModuleHolders:
+    def _holders_in(self, module: torch.nn.Module, prefix: str) -> ModuleHolders:
         """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
-        holders = ModuleHolders(module, self.meshes)
+        holders = ModuleHolders(module, self.meshes, prefix)
         for name, tensor in parameter_names(module):
             if (found := holders.of(name)) is not None and not is_spread(tensor):
                 self._plain[id(tensor)] = found
@@ -207,18 +207,26 @@ class Modules:
         """Of what belongs to a parameter; None: all ranks."""
         return self._plain.get(id(parameter)) or self.meshes.of(parameter)
 
+    def _buffers_of(
+        self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
+    ) -> dict[int, bool]:
+        """Ids of buffers that may differ by rank, and if they are of statistics."""
+        excluded = self._owned | buffers_of_first(module, self._ranks.world)
+        return buffers_that_may_differ(module, prefix, self._ranks, holders, excluded)
+
+    def may_differ_in(
+        self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
+    ) -> dict[int, bool]:
+        """The same of a module with a say of its own, by where the elements are at this save."""
+        ids = self._buffers_of(module, prefix, holders)
+        return {
+            memory_of(buffer).data_ptr(): ids[id(buffer)]
+            for buffer in (module.buffers() if ids else ())
+            if id(buffer) in ids
+        }
+
     def _add_other(self, module: torch.nn.Module, prefix: str) -> None:
         """One with a say of its own, which is asked at every save."""
-        self.first |= {
-            buffer.data_ptr()
-            for buffer in module.buffers()
-            if id(buffer) in self._first and not is_spread(buffer)
-        }
-        self.may_differ_at |= {
-            buffer.data_ptr(): self._may_differ[id(buffer)]
-            for buffer in module.buffers()
-            if id(buffer) in self._may_differ
-        }
         self.own_say[id(module)] = prefix
         self._others.append(module)
         self.texts[id(module)] = ""
@@ -369,7 +377,9 @@ class Planner:
         peers: Sequence[int] = (),
         per_rank: tuple[str, ...] = (),
         known: Callable[[int], int] | None = None,
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages
         self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None, per_rank)
         self._common: tuple[_Walked, list[Shared], list[Shared], bytes, dict[str, str]] | None = (
             None
@@ -401,6 +411,8 @@ class Planner:
         Raises what snapshot() would raise. `is_ready` says of an object whether it may be asked for
         its state_dict() before a save; one that raises an exception then is passed over, too.
         """
+        if self._stages is not None:
+            self._stages.check(Told.of(state, self._ranks))
         is_first = self._walked is None
         walked, writer, _, _ = self._describe(state, is_ready)
         if not writer.passed_over:
@@ -516,6 +528,10 @@ class Planner:
         owned = {}
         if not self._eager:
             owned = owned_by([one.value for one in specials if is_optimizer(one.value)])
+        stages = self._stages
+        if stages is not None:
+            fits = stages.fits(Told.of_specials(specials, self._ranks))
+            self._meshes.named = stages.holders if fits else None
         found = [special for special in specials if is_module(special.value)]
         plain = plain_path(found)
         return Modules(found, plain, owned, self._ranks, self._groups, meshes=self._meshes), owned
@@ -787,7 +803,9 @@ class _Writer:
         inner = unwrap(module, hooked=True)
         reshard(module)
         own = own_memory(inner)
-        holders = ModuleHolders(module, self._modules.meshes)
+        first_names, first_memory = places_of_first(module, inner, self._ranks.world)
+        holders = ModuleHolders(module, self._modules.meshes, prefix)
+        may_differ = self._modules.may_differ_in(module, prefix, holders)
         with asking(path, "state_dict"):
             state = inner.state_dict()
         keys = plain_keys(inner, state, path_text(path))
@@ -798,12 +816,13 @@ class _Writer:
                 check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
-                is_statistic = self._modules.may_differ_at.get(memory)
+                first = keys[key] in first_names or memory in first_memory
+                is_statistic = None if first else may_differ.get(memory)
                 self.sink.put_named(
                     name,
                     value,
                     path,
-                    first=memory in self._modules.first or is_statistic is not None,
+                    first=first or is_statistic is not None,
                     own=alone,
                     holders=held,
                     is_statistic=is_statistic,

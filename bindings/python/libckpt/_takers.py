@@ -3,9 +3,10 @@
 Whether the ranks that resume a step take all of it, where none of them has to: stages of a
 pipeline.
 
-One rank alone cannot know that. So each rank says in the job's key-value store what it takes,
-before it reads. All ranks have read when the first of them goes on, and so all have said it by
-then: nobody waits for an answer, and all find the same. Ranks that take the same share one text.
+One rank alone cannot know that. So each rank writes into the job's key-value store what it takes,
+before it reads. Ranks that take the same share one text. All ranks have written when the first of
+them has read. If all of them take everything, nothing more is done. Otherwise rank 0 reads what
+they have written, and publishes one answer, which the other ranks wait for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from ._door import Helper
 from ._errors import FormatError, NetworkError
 from ._native import lib
+from ._opening import Pause
 from ._table import first_line
 
 if TYPE_CHECKING:
@@ -29,8 +31,20 @@ T = TypeVar("T")
 
 #: Seconds that the store of keys may take, which may hang.
 _PATIENCE = 30.0
+#: Longest pause before a rank asks again for the answer, in seconds. There may be many ranks.
+_PAUSE = 0.5
 #: What a rank tells that takes every tensor.
 _ALL = b"all"
+
+
+_LEAD = (
+    "the ranks cannot tell each other, through the job's key-value store, what they take of the "
+    "step: "
+)
+
+
+class _UntoldError(Exception):
+    """Another rank has not written what it should have. The connection is not at fault."""
 
 
 class Taken(NamedTuple):
@@ -76,13 +90,14 @@ class Takers:
         self._begin = f"{prefix}/resume"
         self._rank = rank
         self._world = world
-        self._count = 0
         self._place = ""
 
-    def begin(self, generation: int, step: int) -> None:
-        """All ranks have opened a step. They do so equally often."""
-        self._count += 1
-        self._place = f"{self._begin}/{self._count}/{generation}-{step}"
+    def begin(self, number: int) -> None:
+        """
+        All ranks have opened a step. `number` is that of this restore, the same on all of them: a
+        restore that was interrupted leaves words that no other one reads.
+        """
+        self._place = f"{self._begin}/{number}"
 
     def tell_all(self) -> None:
         """Before this rank reads: it takes all tensors, and leaves nothing else."""
@@ -115,40 +130,55 @@ class Takers:
         After all have read: tensors that no rank takes, and other things that some leave and none
         takes. `list_names` gives all tensors, if somebody leaves something.
         """
-        texts = self._limited(self._told)
-        if texts is None:
+        place = self._place
+        if self._limited(lambda table: table.read(f"{place}/some")) is None:
             return [], []
         names = list_names()
-        taken = 0
-        left: set[str] = set()
-        others: set[str] = set()
-        for text in texts:
-            if text == _ALL:
-                taken |= (1 << len(names)) - 1
-                continue
-            count, bits, some, rest = json.loads(zlib.decompress(text))
-            if count != len(names):
-                raise FormatError(f"a rank knows of {count} tensors, and this one of {len(names)}")
-            taken |= int.from_bytes(base64.b64decode(bits), "little")
-            others.update(some)
-            left.update(rest)
-        return [names[place] for place in _zeros(taken, len(names))], sorted(left - others)
+        answer = self._decide(place, names) if self._rank == 0 else self._hear(place)
+        if answer.why:
+            raise _failure(answer.why)
+        return [names[number] for number in answer.tensors], answer.others
 
-    def _told(self, table: Table) -> list[bytes] | None:
-        """What the ranks have told, each once; None: all of them take all."""
-        if table.read(f"{self._place}/some") is None:
-            return None
-        digests = table.get([f"{self._place}/{rank}" for rank in range(self._world)])
+    def _decide(self, place: str, names: Sequence[str]) -> _Answer:
+        """Rank 0: reads what all have told, and publishes what that comes to."""
+        try:
+            answer = _sum_up(self._limited(lambda table: self._told(table, place)), names)
+        except (NetworkError, FormatError) as error:
+            answer = _Answer([], [], error.message)
+        said = zlib.compress(json.dumps(answer).encode())
+
+        def put(table: Table) -> None:
+            table.write(f"{place}/answer", said)
+            _await(table, f"{place}/answer")
+
+        self._limited(put)
+        return answer
+
+    def _hear(self, place: str) -> _Answer:
+        """Another rank: waits for what rank 0 publishes."""
+
+        def hear(table: Table) -> bytes:
+            pause = Pause(_PATIENCE, _PAUSE)
+            while (said := table.read(f"{place}/answer")) is None:
+                if not pause():
+                    raise _UntoldError(f"rank 0 has not answered in {_PATIENCE:g} s")
+            return said
+
+        return _Answer(*json.loads(zlib.decompress(self._limited(hear, 2 * _PATIENCE))))
+
+    def _told(self, table: Table, place: str) -> list[bytes]:
+        """What the ranks have told, each text once."""
+        digests = table.get([f"{place}/{rank}" for rank in range(self._world)])
         if None in digests:
-            raise RuntimeError(f"rank {digests.index(None)} has not told what it takes")
+            raise _UntoldError(f"rank {digests.index(None)} has not told what it takes")
         told = sorted({digest.decode() for digest in digests if digest and digest != _ALL})
-        texts = table.get([f"{self._place}/{digest}/all" for digest in told])
+        texts = table.get([f"{place}/{digest}/all" for digest in told])
         found = [text for text in texts if text is not None]
         if len(found) < len(told):
-            raise RuntimeError("a rank has not told all of what it takes")
+            raise _UntoldError("a rank has not told all of what it takes")
         return found + [_ALL] * (_ALL in digests)
 
-    def _limited(self, call: Callable[[Table], T]) -> T:
+    def _limited(self, call: Callable[[Table], T], patience: float | None = None) -> T:
         """
         On a thread that may be left behind: a store that hangs has no deadlines. A connection that
         broke is made anew.
@@ -165,24 +195,51 @@ class Takers:
         thread = Helper(target=run, name="libckpt-takers", daemon=True)
         try:
             thread.start()
-            thread.join(_PATIENCE)
+            thread.join(_PATIENCE if patience is None else patience)
         except RuntimeError as error:  # there can be no thread
             failed.append(error)
         if found:
             return found[0]
-        why = first_line(failed[0]) if failed else "it does not answer"
-        raise NetworkError(
-            "the ranks cannot tell each other, through the job's key-value store, what they take "
-            f"of the step: {why}",
-            code=lib.CKPT_ENETWORK,
-        )
+        raise _failure(first_line(failed[0]) if failed else "it does not answer")
 
     def _call(self, call: Callable[[Table], T]) -> T:
         try:
             return call(self._table)
-        except Exception:
+        except RuntimeError:  # what c10d raises of a connection
             fresh = self._table.again()
             if fresh is None:
                 raise
             self._table = fresh
         return call(self._table)
+
+
+class _Answer(NamedTuple):
+    """What the words of all ranks come to."""
+
+    #: places of the tensors that no rank takes
+    tensors: list[int]
+    #: other things that some rank leaves and none takes
+    others: list[str]
+    #: not empty: it is not known, and why
+    why: str
+
+
+def _sum_up(texts: Sequence[bytes], names: Sequence[str]) -> _Answer:
+    taken = 0
+    left: set[str] = set()
+    others: set[str] = set()
+    for text in texts:
+        if text == _ALL:
+            taken |= (1 << len(names)) - 1
+            continue
+        count, bits, some, rest = json.loads(zlib.decompress(text))
+        if count != len(names):
+            raise FormatError(f"a rank knows of {count} tensors, and rank 0 of {len(names)}")
+        taken |= int.from_bytes(base64.b64decode(bits), "little")
+        others.update(some)
+        left.update(rest)
+    return _Answer(list(_zeros(taken, len(names))), sorted(left - others), "")
+
+
+def _failure(why: str) -> NetworkError:
+    return NetworkError(f"{_LEAD}{why.removeprefix(_LEAD)}", code=lib.CKPT_ENETWORK)

@@ -132,6 +132,8 @@ class Trial(_Live):
     """
 
     _reader: TrialReader
+    # The state is the one that was saved. When it is compared the reader may have been closed.
+    _ALONE = True
 
     def __init__(
         self,

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Stages of a pipeline whose tensors are plain: which ranks hold which name.
+
+A plain tensor does not say which ranks have it. So the ranks compare the names in their modules
+when they make a Checkpointer. If all have the same, nothing more is done. Otherwise each of them
+gets, of its own names, the ranks that have them, and so what only some ranks have is saved by
+these.
+
+That is done only for stages: who lacks a tensor must have one that its holders lack. A rank that
+has nothing but a part of what another one has may have lost a tensor, and is refused.
+
+Nothing is lost if the modules are changed later. Then all names are taken to be on all ranks, and a
+save in which they are not is committed for none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._engine import logger
+from ._errors import MismatchError
+from ._holders import Meshes, ModuleHolders
+from ._into import is_tensor
+from ._layout import is_spread, memory_of
+from ._modules import has_own_say, walk
+from ._specials import Special, find_specials, is_module, plain_path, prefix_in
+from ._subclasses import wraps
+from ._typed import NESTING_MAX, Path, path_name
+
+if TYPE_CHECKING:
+    from ._opening import Opening
+    from ._ranks import Ranks
+
+#: Longest pause before a rank asks again, in seconds. There may be many ranks.
+_PAUSE = 0.5
+_MIXED = "mixed"
+
+
+class Told(NamedTuple):
+    """
+    What a rank has, without what is each rank's own: by name type and shape. Those of a plain
+    tensor that all ranks must have, unless they are stages; empty: it is another one.
+    """
+
+    #: of the tensors of its modules
+    kinds: dict[str, str]
+    #: of plain tensors in the state itself, which all ranks must have
+    others: dict[str, str]
+
+    @staticmethod
+    def of(state: dict[str, Any], ranks: Ranks) -> Told:
+        """As a state is now."""
+        kinds = Told.of_specials(find_specials(state), ranks).kinds
+        return Told(kinds, _others_of(state, ranks))
+
+    @staticmethod
+    def of_specials(specials: list[Special], ranks: Ranks) -> Told:
+        """As the modules of a state are now, which have been found."""
+        modules = [special for special in specials if is_module(special.value)]
+        plain, meshes = plain_path(modules), Meshes(ranks.rank, ranks.world)
+        kinds: dict[str, str] = {}
+        for special in modules:
+            prefix = prefix_in(special, plain)
+            holders = ModuleHolders(special.value, meshes)
+            # What it saves is not known before it is asked.
+            asked = has_own_say(special.value)
+            for name, tensor in walk(special.value, prefix):
+                if ranks.is_own(name, tensor):
+                    continue
+                known = holders.of(name[len(prefix) :]) is not None
+                kinds[name] = "" if asked or known else _kind_of(tensor)
+        return Told(kinds, {})
+
+    def encode(self) -> bytes:
+        """For a key of the store."""
+        return zlib.compress(json.dumps(self, sort_keys=True).encode())
+
+    @staticmethod
+    def decode(said: bytes) -> Told:
+        """What a rank has told."""
+        return Told(*json.loads(zlib.decompress(said)))
+
+    @property
+    def digest(self) -> str:
+        """Equal for ranks that have the same."""
+        text = json.dumps(self, sort_keys=True).encode()
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+def told_by(state: dict[str, Any] | None, ranks: Ranks) -> Told | None:
+    """What this rank tells of its state; None: it is not known yet."""
+    if state is None or ranks.world == 1:
+        return None
+    try:
+        return Told.of(state, ranks)
+    except Exception as error:  # what is wrong with the state is told by who needs it
+        logger.debug("the names in the state's modules are not known: %r", error)
+        return None
+
+
+def _others_of(state: dict[str, Any], ranks: Ranks) -> dict[str, str]:
+    """
+    What plain tensors stand in a state beside its modules, by the names that they are stored under.
+    One whose memory is there twice is stored once, and is left out.
+    """
+    found: dict[str, Any] = {}
+    _find_tensors(state, None, 0, found)
+    plain = {name: one for name, one in found.items() if not (is_spread(one) or wraps(one))}
+    if not plain:
+        return {}
+    modules = (special.value for special in find_specials(state) if is_module(special.value))
+    known = {one.data_ptr() for module in modules for one in _tensors_of(module)}
+    uses = Counter(one.data_ptr() for one in plain.values())
+    return {
+        name: _kind_of(one)
+        for name, one in plain.items()
+        if uses[one.data_ptr()] == 1 and one.data_ptr() not in known and not ranks.is_own(name, one)
+    }
+
+
+def _find_tensors(value: Any, path: Path, depth: int, found: dict[str, Any]) -> None:
+    if is_tensor(value):
+        found[path_name(path)] = value
+    elif depth <= NESTING_MAX and isinstance(value, (dict, list, tuple)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            _find_tensors(item, (path, key), depth + 1, found)
+
+
+def _tensors_of(module: Any) -> list[Any]:
+    tensors = chain(module.parameters(), module.buffers())
+    return [memory_of(one) for one in tensors if not is_lazy(one)]
+
+
+def is_lazy(tensor: Any) -> bool:
+    """True for a parameter that has no shape yet."""
+    import torch
+
+    return bool(torch.nn.parameter.is_lazy(tensor))
+
+
+def _kind_of(tensor: Any) -> str:
+    if is_spread(tensor) or wraps(tensor) or is_lazy(tensor):
+        return ""
+    return f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")
+
+
+class Stages:
+    """What the names of all ranks come to, for one rank."""
+
+    def __init__(
+        self, told: Told, sets: list[tuple[int, ...]], numbers: dict[str, int], wrong: str
+    ) -> None:
+        self._told = told
+        self._sets = sets
+        #: of each name that not all ranks have the number of the set that has it
+        self._numbers = numbers
+        #: not empty: why the ranks are no stages
+        self._wrong = wrong
+        #: the same of all that is in a module, by its path; None: all ranks have it
+        self._paths: dict[str, int | str | None] = {}
+        for name in told.kinds:
+            number, path = numbers.get(name), name.rpartition(".")[0]
+            while path:
+                if self._paths.setdefault(path, number) != number:
+                    self._paths[path] = _MIXED
+                path = path.rpartition(".")[0]
+
+    @staticmethod
+    def decode(told: Told, answer: bytes) -> Stages:
+        """What rank 0 has answered to who has told that."""
+        sets, numbers, wrong = json.loads(zlib.decompress(answer))
+        return Stages(told, list(map(tuple, sets)), numbers, wrong)
+
+    def __bool__(self) -> bool:
+        """True if some names are of some ranks."""
+        return bool(self._numbers)
+
+    def holders(self, name: str) -> tuple[int, ...] | None:
+        """
+        Which ranks hold a tensor; None: all. One that is not known is held as all others are that
+        the nearest module around it has.
+        """
+        if name in self._told.kinds:
+            return self._ranks(self._numbers.get(name))
+        path = name.rpartition(".")[0]
+        while path and path not in self._paths:
+            path = path.rpartition(".")[0]
+        return self._ranks(self._paths.get(path))
+
+    def _ranks(self, number: int | str | None) -> tuple[int, ...] | None:
+        return self._sets[number] if isinstance(number, int) else None
+
+    def fits(self, now: Told) -> bool:
+        """True if the modules have the names that they had."""
+        return now.kinds.keys() == self._told.kinds.keys()
+
+    def check(self, now: Told) -> None:
+        """Raises MismatchError if the ranks are no stages, and the modules are as they were."""
+        if self._wrong and now == self._told:
+            raise MismatchError(
+                f"the ranks do not have the same tensors: {self._wrong}. No step of theirs would "
+                "be committed. Give all ranks the same, or each stage names of the whole model; "
+                "name what each rank has of its own in per_rank=; or let each rank save into a "
+                "store of its own, with distributed=False"
+            )
+
+
+def sum_up(classes: dict[str, Told], ranks: dict[str, list[int]]) -> dict[str, bytes]:
+    """
+    Rank 0: the answer to the ranks of each digest. `ranks` has those of each, and `classes` what
+    they have told.
+    """
+    having: dict[str, list[str]] = {}
+    for digest, told in classes.items():
+        for name in told.kinds:
+            having.setdefault(name, []).append(digest)
+    wrong = _find_odd(classes, ranks) or _find_wrong(classes, ranks, having)
+    answers = {}
+    for digest, told in classes.items():
+        sets: dict[tuple[int, ...], int] = {}
+        numbers: dict[str, int] = {}
+        for name in () if wrong else told.kinds:
+            if len(having[name]) < len(classes):
+                of = tuple(sorted(rank for one in having[name] for rank in ranks[one]))
+                numbers[name] = sets.setdefault(of, len(sets))
+        answers[digest] = zlib.compress(json.dumps([list(sets), numbers, wrong]).encode())
+    return answers
+
+
+def _find_odd(classes: dict[str, Told], ranks: dict[str, list[int]]) -> str:
+    """What not all ranks have of the state itself; empty: they have all of it."""
+    for name in sorted({name for told in classes.values() for name in told.others}):
+        said = {one: told.others.get(name) for one, told in classes.items()}
+        first = next(one for one, kind in said.items() if kind is not None)
+        for one, kind in said.items():
+            if kind != said[first]:
+                then = f"{said[first]} on rank {ranks[first][0]}"
+                now = f"{kind or 'is not there'} on rank {ranks[one][0]}"
+                return f"{name!r} in the state is {then}, and {now}"
+    return ""
+
+
+def _find_wrong(
+    classes: dict[str, Told], ranks: dict[str, list[int]], having: dict[str, list[str]]
+) -> str:
+    """Why the ranks cannot be stages; empty: they can."""
+    # Who has a name that nobody else has is a part of nobody.
+    news = {digests[0] for digests in having.values() if len(digests) == 1}
+    rest = [one for one in classes if one not in news]
+    parts: dict[tuple[str, str], bool] = {}
+    for name in sorted(having):
+        kinds: dict[str, int] = {}
+        for one in having[name]:
+            kinds.setdefault(classes[one].kinds[name], ranks[one][0])
+        kinds.pop("", None)
+        if len(kinds) > 1:
+            said = [f"{kind} on rank {rank}" for kind, rank in kinds.items()]
+            return f"{name!r} is {said[0]}, and {said[1]}"
+        if not kinds or len(having[name]) == len(classes):
+            continue
+        for lacking in (one for one in rest if one not in having[name]):
+            for holder in having[name]:
+                pair = lacking, holder
+                if pair not in parts:
+                    parts[pair] = classes[lacking].kinds.keys() <= classes[holder].kinds.keys()
+                if parts[pair]:
+                    first, second = ranks[holder][0], ranks[lacking][0]
+                    return (
+                        f"rank {first} has {name!r}, and rank {second} lacks it without having "
+                        f"anything that rank {first} lacks, as a stage of a pipeline would"
+                    )
+    return ""
+
+
+def tell_apart(opening: Opening, told: Told) -> Stages:
+    """The ranks have told different digests: what their names come to. All of them call it."""
+    try:
+        return _tell_apart(opening, told)
+    except RuntimeError as error:
+        raise opening.lost(error) from error
+
+
+def _tell_apart(opening: Opening, told: Told) -> Stages:
+    table, mine = opening.table, f"{opening.prefix}/stages/{told.digest}"
+    if table.put(f"{mine}/by", str(opening.group.rank).encode()):
+        table.write(f"{mine}/told", told.encode())
+        table.read(f"{mine}/told")
+    if opening.group.rank == 0:
+        ranks: dict[str, list[int]] = {}
+        for rank, digest in enumerate(opening.digests):
+            ranks.setdefault(digest, []).append(rank)
+        classes = {
+            digest: Told.decode(_await(opening, f"{opening.prefix}/stages/{digest}/told"))
+            for digest in ranks
+        }
+        for digest, answer in sum_up(classes, ranks).items():
+            table.write(f"{opening.prefix}/stages/{digest}/answer", answer)
+    return Stages.decode(told, _await(opening, f"{mine}/answer"))
+
+
+def _await(opening: Opening, key: str) -> bytes:
+    pause = opening.pause(_PAUSE)
+    while (said := opening.table.read(key)) is None:
+        if (failed := opening.heed()) is not None:
+            raise failed
+        if not pause():
+            raise opening.late("the ranks have not told all of the names in their modules")
+    return said
