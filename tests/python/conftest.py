@@ -9,7 +9,6 @@ import os
 import random
 import struct
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +18,14 @@ import numpy as np
 import pytest
 import torch
 from forked import Forked
+from pools import small_by_default
 from waiting import ended
 
 import libckpt
+from libckpt import dcp
 
 torch.set_num_threads(1)
+small_by_default(libckpt.Checkpointer, dcp.StorageWriter)
 
 
 @pytest.fixture
@@ -35,8 +37,7 @@ def store(tmp_path: Path) -> Path:
 def _closed() -> Iterator[None]:
     """What torch.distributed.checkpoint has saved to is open until it is closed."""
     yield
-    if "libckpt.dcp" in sys.modules:
-        sys.modules["libckpt.dcp"].close()
+    dcp.close()
 
 
 @pytest.fixture
@@ -222,14 +223,14 @@ def program(store: Path, body: str) -> str:
     return header + textwrap.dedent(body)
 
 
-def start(store: Path, body: str) -> Forked:
+def start(store: Path, body: str, **options: Any) -> Forked:
     """Starts such a program."""
-    return Forked(program(store, body))
+    return Forked(program(store, body), **options)
 
 
-def run(store: Path, body: str) -> subprocess.CompletedProcess[str]:
+def run(store: Path, body: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs such a program to its end."""
-    process = start(store, body)
+    process = start(store, body, **options)
     out, err = ended(process)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -30,11 +30,13 @@ from waiting import until
 
 _PLACE = str(Path(__file__).parent)
 _STARTED = "import sys; sys.path.insert(0, {place!r}); import forked; forked.serve({fd})"
-#: Modules that are slow to import, and start no thread.
+#: Modules that are slow to import, and start no thread. LIBCKPT_TESTS_IMPORT may name others.
 _SLOW = (
     "torch._dynamo",
+    "torch.utils._sympy.reference",
     "torch.distributed.checkpoint.state_dict",
     "safetensors.torch",
+    "botocore.auth",
     "ranks",
     "conftest",
 )
@@ -105,7 +107,7 @@ class Forked(subprocess.Popen[str]):
     """
     What Popen is to `python -c PROGRAM ARGUMENTS...`. `streams`: descriptors for the standard ones;
     None is a pipe, and of stdin nothing. `session`: it has one of its own; `network`: the namespace
-    that it is in.
+    that it is in. `destructors`: those of torch's libraries run at its end.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Forked(subprocess.Popen[str]):
         streams: tuple[int | None, int | None, int | None] = (None, None, None),
         session: bool = False,
         network: str | None = None,
+        destructors: bool = False,
     ) -> None:
         self.args = ["forked", program, *arguments]
         self.stdin, self.stdout, self.stderr = None, None, None
@@ -149,6 +152,7 @@ class Forked(subprocess.Popen[str]):
                 "place": os.getcwd(),
                 "session": session,
                 "network": network,
+                "destructors": destructors,
             }
             self.pid = _server(os.getpid()).start([*files, told], how)
 
@@ -225,7 +229,7 @@ def serve(fd: int, first: dict[str, Any] | None = None) -> None:
     program's process, too, when it has run.
     """
     os.set_inheritable(fd, False)
-    for name in _SLOW:
+    for name in os.environ.get("LIBCKPT_TESTS_IMPORT", "").split() or _SLOW:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # or each program would copy all of it when it collects its garbage
@@ -299,6 +303,17 @@ def _reap(told: dict[int, int]) -> None:
             os.close(end)
 
 
+def _end_early() -> None:
+    """
+    Leaves out the last part of this process's end: the handlers of exit(3) that the server has
+    registered, which are the destructors of torch's libraries. They write to half of the pages that
+    are shared with the server, each of which the kernel then copies. Python ends as it always does.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.__cxa_atexit(libc.fflush, None, None)  # before it
+
+
 def _become(files: list[int]) -> None:
     how, *streams, told = files
     os.close(told)
@@ -317,8 +332,11 @@ def _run(  # noqa: PLR0917
     place: str,
     session: bool,
     network: str | None,
+    destructors: bool,
 ) -> None:
     """As `python -c` would."""
+    if not destructors:
+        _end_early()
     if session:
         os.setsid()
     if network is not None:
@@ -364,6 +382,7 @@ def main() -> None:
         "place": os.getcwd(),
         "session": False,
         "network": None,
+        "destructors": False,
     }
     serve(listening.detach(), first)
 

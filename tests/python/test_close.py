@@ -265,7 +265,7 @@ def test_a_program_that_ends_without_close(store: Path, how: str) -> None:
         threading.Thread(target=ask, daemon=True).start()
     print("well")
     """
-    done = run(store, ASYNC + body.replace("HOW", repr(how)))
+    done = run(store, ASYNC + body.replace("HOW", repr(how)), destructors=True)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == "well\n"
     assert [info.step for info in libckpt.list_steps(store)] == [1]
@@ -323,7 +323,7 @@ def test_a_forked_child_that_ends_waits_for_no_thread_of_its_parent(store: Path)
         over.set()
     print(*codes)
     """
-    done = run(store, ASYNC + body)
+    done = run(store, ASYNC + body, destructors=True)
     assert done.stdout == "7\n", done.stderr[-4000:]
 
 

@@ -184,7 +184,7 @@ def test_the_end_of_a_program_drains(store: Path) -> None:
         ckpt.save(ckpt.resume() + 1)
     """
     for step, (ending, code) in enumerate([("pass", 0), ("sys.exit(3)", 3), ("1 / 0", 1)], 1):
-        done = run(store, body + f"    {ending}\n")
+        done = run(store, body + f"    {ending}\n", destructors=True)
         assert done.returncode == code, done.stderr
         assert libckpt.list_steps(store)[0].step == step
 

@@ -262,7 +262,7 @@ def _rank_resumes(root: Path) -> None:
     if dist.get_rank() == 0:
         old = root / "old"
         with libckpt.Checkpointer(root / "store", state, remote=old, distributed=False):
-            until(lambda: old.exists() and committed(old) == [1])
+            until(lambda: (old / "ckpt.json").exists() and committed(old) == [1])
     dist.barrier()
     with libckpt.Checkpointer(root / "store", state, remote=root / "foreign") as ckpt:
         assert ckpt.resume() == 1

@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from pools import SMALL
 from waiting import until
 
 import libckpt
 
 MIB = 1 << 20
+
+
+def test_tests_take_little_unless_they_ask_for_more(store: Path) -> None:
+    with libckpt.Checkpointer(store, {"x": 1}) as ckpt:
+        assert ckpt.stats()["pool_bytes"] == SMALL
+    with libckpt.Checkpointer(store, {"x": 1}, pool_bytes=0) as ckpt:
+        assert ckpt.stats()["pool_bytes"] > SMALL
 
 
 def small_pool(opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:

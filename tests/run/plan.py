@@ -64,6 +64,9 @@ ALL = (
 # For scripts and tests; pyproject.toml asks more of the package.
 PYTHON_RULES = "B,C4,E4,E7,E9,F,I,PIE,SIM,UP"
 SANITIZED = ("unit", "sim", "api", "fuzz")
+# What is slow to import and tests of the programs need, but for those of Ceph (--full), which start ranks. It halves
+# what the server of forked programs takes to start.
+ONLY_TORCH = {} if FULL else {"LIBCKPT_TESTS_IMPORT": "torch botocore.auth"}
 PACKAGE = "package"  # of Python, in .venv
 PACKAGED = ("python", "s3", "gpu", "tools", "asan")  # parts that import it
 
@@ -134,7 +137,8 @@ def checks() -> Iterator[Step]:
 def other_steps() -> Iterator[Step]:
     yield Step("runner", CPU, pytest_tests("runner", ["tests/run"], jobs=1, marks=False))
     for part in ("python", "s3", "tools"):
-        body = pytest_tests(part, [f"tests/{part}"])
+        environment = None if part == "python" else ONLY_TORCH
+        body = pytest_tests(part, [f"tests/{part}"], environment=environment)
         yield Step(part, WAIT, body, needs=PACKAGE)
         yield Step(part, CPU, body, needs=PACKAGE)
     # On a GPU, where there is one; else they show that they run.
@@ -192,7 +196,7 @@ def asan_steps() -> Iterator[Step]:
     options = ["-Dwerror=true", "-Dfuzz=enabled", "-Doptimization=1", "-Dbenchmarks=disabled"]
     options += ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
     options += [f"-Dc_args=-fno-sanitize-recover=all -gline-tables-only {'' if FULL else cheap()}"]
-    tools = {"CKPT_TOOLS": str(ROOT / build / "tools")}
+    tools = {"CKPT_TOOLS": str(ROOT / build / "tools"), **ONLY_TORCH}
     programs = pytest_tests("asan", ["tests/tools"], environment=tools)
     half = half_of(0, "unit")
     tests = meson_tests(build, SANITIZED, takes=half)

@@ -10,9 +10,11 @@ that CKPT_TEST_CHANGED names. With CKPT_TEST_FULL, or without the plugin, everyt
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from draw import number, smaller
@@ -48,8 +50,23 @@ def is_for_later(item: pytest.Item) -> bool:
     return file not in changed and number(smaller(), f"{file} {name}") != 0
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of a file in which no test waits none is wanted: its import by each worker is saved."""
+    if config.option.markexpr == "waits" and collection_path.is_file():
+        return not names_waits(collection_path) or None
+    return None
+
+
+@functools.cache
+def names_waits(file: Path) -> bool:
+    return "mark.waits" in file.read_text(encoding="utf-8")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what another run takes."""
+    for item in items:
+        if item.get_closest_marker("waits") is not None and not names_waits(item.path):
+            raise pytest.UsageError(f"{item.nodeid} has the mark `waits`, and its file does not name it")
     if os.environ.get("CKPT_TEST_FULL"):
         return
     draw = os.environ.get("CKPT_TEST_SLICE", "")

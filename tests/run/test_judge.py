@@ -7,6 +7,7 @@ import datetime
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import judge
 import main
@@ -123,6 +124,23 @@ def test_a_flaky_test_is_left_out_by_its_printed_name(
     selection.pytest_collection_modifyitems(SimpleNamespace(hook=hook), kept)  # type: ignore[arg-type]
     assert kept == items[1:]
     assert told == items[:1]
+
+
+def test_only_files_in_which_a_test_waits_are_imported_for_those_that_wait(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    waits, computes = tmp_path / "test_waits.py", tmp_path / "test_computes.py"
+    waits.write_text("@pytest.mark.waits\ndef test_it(): pass\n")
+    computes.write_text("def test_it(): pass\n")
+    for expression, ignored in (("waits", True), ("not waits", None)):
+        config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=expression))
+        assert selection.pytest_ignore_collect(computes, config) is ignored
+        for path in (waits, tmp_path):
+            assert selection.pytest_ignore_collect(path, config) is None
+    # Where a mark comes from elsewhere, no run would take the test.
+    item: Any = SimpleNamespace(nodeid="test_it", path=computes, get_closest_marker=str)
+    with pytest.raises(pytest.UsageError, match="test_it has the mark"):
+        selection.pytest_collection_modifyitems(request.config, [item])
 
 
 def test_what_meson_tells(tmp_path: Path) -> None:

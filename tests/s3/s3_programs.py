@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from pools import small_by_default
 from waiting import ended
 
 from libckpt import Checkpointer
@@ -18,6 +19,8 @@ TOOLS = Path(os.environ.get("CKPT_TOOLS", Path(__file__).parents[2] / "build" / 
 
 OK, FAILED, USAGE, INCOMPLETE, INTEGRITY = 0, 1, 2, 3, 4
 NOT_FOUND, IN_USE, AUTH, NETWORK = 10, 11, 12, 13
+
+small_by_default(Checkpointer)
 
 
 class Nowhere:
