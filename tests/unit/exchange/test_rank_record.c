@@ -213,7 +213,7 @@ static void check_differ(const char *differ, bool good)
 	ckpt_buf_printf(&buf,
 		"{\"format\":[1,0],\"kind\":\"outcome\"" VERDICT("0", "1", "0",
 			ATTEMPT) ",\"attempt\":\"" ATTEMPT "\",\"bytes\":1,\"open\":0,\"alike\":0,"
-							   "\"clue\":\"\",\"differ\":\"%s\"",
+				 "\"clue\":\"\",\"differ\":\"%s\"",
 		differ);
 	ckpt_sealed_finish(&buf);
 	assert_int_equal(
