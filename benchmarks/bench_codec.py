@@ -93,21 +93,26 @@ def zstd(state: Path, base: str, repeat: int) -> dict[str, dict[str, float]]:
 
 def install() -> None:
     """The peers, apart from what the tests have, without what they would bring."""
-    if not PEERS.is_dir():
+    done = PEERS / "done"
+    if not done.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(PEERS)]
         subprocess.run([*pip, "--no-deps", "zipnn==0.5.4"], check=True)
         subprocess.run([*pip, "pcodec", "blosc2"], check=True)
         few = ["numba", "constriction", "zstandard", "tqdm"]
         subprocess.run([*pip, *few], check=True)
         subprocess.run([*pip, "--no-deps", "bigsmall==4.0.0", "huggingface-hub"], check=True)
+        done.touch()
     sys.path.append(str(PEERS))
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and the CPU seconds of this process."""
-    began = time.process_time()
-    result = work()
-    return result, time.process_time() - began
+    """The result, and the least CPU seconds of this process in three times."""
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        result = work()
+        seconds.append(time.process_time() - began)
+    return result, min(seconds)
 
 
 def measured(

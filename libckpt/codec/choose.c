@@ -8,7 +8,7 @@
 #define WORTH 0.98 /* of the raw size: what is not smaller is stored as it is */
 #define GOOD_MODEL                                                                                 \
 	4.0 /* bits an element; what AdamW predicts so well is not compared with anything else */
-#define UNTOUCHED 8 /* one in so many lines is that of the base: worth a bitmap */
+#define UNTOUCHED 0.125 /* share of lines that are those of the base: worth a bitmap */
 
 /* Up to CKPT_SAMPLE_LINES lines, evenly spread. A chunk shorter than a line is its own sample. */
 static size_t sample_array(
@@ -92,21 +92,22 @@ static double mode_cost(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 			      sample->data, base, chunk->count);
 }
 
-static bool mostly_untouched(const struct ckpt_chunk *chunk, const void *data)
+/* The share of lines that are those of the base, as far as they were looked at. */
+static double untouched_share(const struct ckpt_chunk *chunk, const void *data)
 {
 	size_t lines = chunk->count / CKPT_LINE, line = (size_t)CKPT_LINE * chunk->width;
 	size_t looked = lines < 64 ? lines : 64, untouched = 0;
 	const uint8_t *x = data, *base = chunk->base;
 
 	/* In less than that a bitmap and what goes with it gain nothing. */
-	if (lines < 64)
-		return false;
+	if (lines < 64 || !base)
+		return 0;
 	for (size_t i = 0; i < looked; i++) {
 		size_t at = i * lines / looked * line;
 
 		untouched += memcmp(x + at, base + at, line) == 0;
 	}
-	return untouched * UNTOUCHED >= looked;
+	return (double)untouched / (double)looked;
 }
 
 static enum ckpt_chunk_mode mode_of_role(enum ckpt_adam_role role)
@@ -122,7 +123,7 @@ enum ckpt_chunk_mode ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chu
 	static const enum ckpt_chunk_mode others[] = {CKPT_MODE_DELTA, CKPT_MODE_CAST};
 	struct ckpt_sample sample;
 	enum ckpt_chunk_mode best = CKPT_MODE_INTRA, adam = CKPT_MODE_END;
-	double cost, least, adam_cost = 0;
+	double cost, least, adam_cost = 0, untouched;
 
 	take_sample(codec, chunk, data, &sample);
 	if (ckpt_adam_fit(codec, &sample, ret_model)) {
@@ -131,7 +132,9 @@ enum ckpt_chunk_mode ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chu
 		if (adam_cost < GOOD_MODEL)
 			return adam;
 	}
-	if (whole && chunk->base && mostly_untouched(chunk, data))
+	untouched = whole ? untouched_share(chunk, data) : 0;
+	/* Masked, at least the lines that are left have to be stored; AdamW may know them better. */
+	if (untouched >= UNTOUCHED && adam == CKPT_MODE_END)
 		return CKPT_MODE_MASK;
 	least = mode_cost(codec, CKPT_MODE_INTRA, NULL, &sample);
 	for (size_t i = 0; i < CKPT_COUNT(others); i++) {
@@ -144,9 +147,11 @@ enum ckpt_chunk_mode ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chu
 			best = others[i];
 		}
 	}
-	if (adam != CKPT_MODE_END && adam_cost < least * (1 - codec->margin)) {
+	if (adam != CKPT_MODE_END && adam_cost < least * (1 - codec->margin) * (1 - untouched)) {
 		least = adam_cost;
 		best = adam;
+	} else if (untouched >= UNTOUCHED) {
+		return CKPT_MODE_MASK;
 	}
 	return least > 8.0 * chunk->width * WORTH ? CKPT_MODE_RAW : best;
 }

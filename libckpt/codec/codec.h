@@ -51,7 +51,7 @@ struct ckpt_adam_step {
 
 /*
  * A chunk and what it may be predicted from. All arrays have `count` elements, need no alignment, and are borrowed
- * for the call. What is NULL is not there.
+ * for the call. What is NULL is not there. None of them overlaps what is encoded or decoded, nor what that is written to.
  */
 struct ckpt_chunk {
 	size_t count;
@@ -72,7 +72,10 @@ struct ckpt_codec;
 /* Instructions that a codec may use. */
 enum ckpt_simd { CKPT_SIMD_PLAIN, CKPT_SIMD_AVX2, CKPT_SIMD_AVX512, CKPT_SIMD_BEST };
 
-/* About 4 MiB of scratch. NULL: no memory, or the processor lacks `simd`. All encode to the same bytes. */
+/*
+ * About 5 MiB of scratch. NULL: no memory, or the processor lacks `simd`. On one machine all encode to the same bytes.
+ * Another one may choose otherwise where two modes are equally good, for its logarithm may differ in the last bit.
+ */
 struct ckpt_codec *ckpt_codec_open(enum ckpt_simd simd);
 void ckpt_codec_close(struct ckpt_codec *codec);
 

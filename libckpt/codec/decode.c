@@ -163,8 +163,7 @@ int ckpt_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const 
 	CKPT_ASSERT(chunk->count <= CKPT_CHUNK_BYTES / chunk->width);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	if (length == 1 && in[0] == CKPT_MODE_CAST && chunk->count > 0 &&
-		ckpt_mode_possible(CKPT_MODE_CAST, chunk)) {
+	if (length == 1 && in[0] == CKPT_MODE_CAST && ckpt_mode_possible(CKPT_MODE_CAST, chunk)) {
 		decode_rounding(codec, chunk, out);
 		r = 0;
 		in = end;

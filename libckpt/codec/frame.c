@@ -62,7 +62,7 @@ size_t ckpt_frame_write(const struct ckpt_kernels *kernels, const uint32_t count
 	if (header_length == 0)
 		return 0;
 	/* The magic number; one segment, whose size has four bytes. */
-	put_le(at, 0xfd2fb528, 4);
+	put_le(at, CKPT_FRAME_MAGIC, 4);
 	at[4] = 0xa0;
 	put_le(at + 5, length, 4);
 	at += 9;

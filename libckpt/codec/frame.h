@@ -5,6 +5,9 @@
 
 #include "codec/kernels.h"
 
+/* The first four bytes, little-endian. */
+#define CKPT_FRAME_MAGIC UINT32_C(0xfd2fb528)
+
 /* Room for a frame of `length` symbols. */
 size_t ckpt_frame_room(size_t length);
 

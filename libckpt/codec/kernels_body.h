@@ -13,6 +13,8 @@
 #define APART _Pragma("GCC ivdep")
 #endif
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements and bits are little-endian");
+
 /* Elements where they lie, aligned or not. */
 typedef uint8_t any_u8;
 typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
@@ -257,7 +259,10 @@ static inline __attribute__((always_inline)) float moment_of(
 	return m_base * t->beta1 + t->rest1 * g;
 }
 
-/* A gradient of 0 looks like the rounding of the moment: where 0 explains the moment, it is taken. */
+/*
+ * In double, for a gradient may be small beside the moments that it is found from. A gradient of 0 looks like their
+ * rounding: where 0 explains the moment, it is taken.
+ */
 static inline __attribute__((always_inline)) void adam_gradient_by(
 	const struct ckpt_adam_terms *terms, enum ckpt_adam_order order, const any_float *m,
 	const any_float *m_base, size_t count, any_u16 *restrict gradient)
@@ -265,9 +270,13 @@ static inline __attribute__((always_inline)) void adam_gradient_by(
 	const struct ckpt_adam_terms t = *terms;
 
 	for (size_t i = 0; i < count; i++) {
-		uint32_t rounded = bf16_of(bits_of(gradient_of(&t, m[i], m_base[i])));
+		double now = m[i], before = m_base[i];
+		double averaged = (now - t.beta1 * before) / t.rest1;
+		double moved = before + (now - before) / t.rest1;
+		float g = (float)(order == CKPT_ADAM_LERP ? moved : averaged);
+		bool none = moment_of(&t, order, m_base[i], 0) == m[i];
 
-		gradient[i] = moment_of(&t, order, m_base[i], 0) == m[i] ? 0 : (uint16_t)rounded;
+		gradient[i] = none ? 0 : (uint16_t)bf16_of(bits_of(g));
 	}
 }
 

@@ -132,7 +132,9 @@ static int read_frame(struct ckpt_codec *codec, const uint8_t **in, const uint8_
 		return CKPT_EINTEGRITY;
 	size = get_u32(*in);
 	*in += 4;
-	if (size > (size_t)(end - *in) ||
+	/* One frame of RFC 8878, and not what else libzstd reads: older formats, frames to skip, several of them. */
+	if (size > (size_t)(end - *in) || size < 4 || get_u32(*in) != CKPT_FRAME_MAGIC ||
+		ZSTD_findFrameCompressedSize(*in, size) != size ||
 		ZSTD_decompressDCtx(codec->decompressor, room, length, *in, size) != length)
 		return CKPT_EINTEGRITY;
 	*in += size;

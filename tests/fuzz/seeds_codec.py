@@ -66,6 +66,11 @@ def encoded_chunks():
     yield "frame-large", chunk(U8, 64, 3, sized(2, frame(text, 1 << 31)))
     yield "frame-short", chunk(U8, 64, 3, sized(2, frame(text)[:-1]))
     yield "frame-no-room", chunk(U8, 64, 3, sized(2, frame(text), 1 << 31))
+    yield "frame-to-skip", chunk(U8, 0, 3, sized(2, struct.pack("<II", 0x184D2A50, 0)))
+    halves = frame(text[:32]) + frame(text[32:])
+    yield "two-frames", chunk(U8, 64, 3, sized(2, halves))
+    old = struct.pack("<I", 0xFD2FB527) + frame(text)[4:]
+    yield "frame-of-old", chunk(U8, 64, 3, sized(2, old))
     bits = raw(b"\1\0\0\0\0\0\0\x80")
     yield "sparse", chunk(U8, 64, 3, sparse(2, bits, raw(b"ab")))
     yield "sparse-fewer", chunk(U8, 64, 3, sparse(1, bits, raw(b"a")))

@@ -28,6 +28,8 @@ from typing import Any, NoReturn
 
 from waiting import until
 
+FULL = bool(os.environ.get("CKPT_TEST_FULL"))
+
 _PLACE = str(Path(__file__).parent)
 _STARTED = "import sys; sys.path.insert(0, {place!r}); import forked; forked.serve({fd})"
 #: Modules that are slow to import, and start no thread. LIBCKPT_TESTS_IMPORT may name others.
@@ -107,7 +109,7 @@ class Forked(subprocess.Popen[str]):
     """
     What Popen is to `python -c PROGRAM ARGUMENTS...`. `streams`: descriptors for the standard ones;
     None is a pipe, and of stdin nothing. `session`: it has one of its own; `network`: the namespace
-    that it is in. `destructors`: those of torch's libraries run at its end.
+    that it is in. `destructors`: those of torch's libraries run at its end; None: with --full.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Forked(subprocess.Popen[str]):
         streams: tuple[int | None, int | None, int | None] = (None, None, None),
         session: bool = False,
         network: str | None = None,
-        destructors: bool = False,
+        destructors: bool | None = None,
     ) -> None:
         self.args = ["forked", program, *arguments]
         self.stdin, self.stdout, self.stderr = None, None, None
@@ -152,7 +154,7 @@ class Forked(subprocess.Popen[str]):
                 "place": os.getcwd(),
                 "session": session,
                 "network": network,
-                "destructors": destructors,
+                "destructors": FULL if destructors is None else destructors,
             }
             self.pid = _server(os.getpid()).start([*files, told], how)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staging memory that finds its size."""
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from pools import SMALL
+from ranks import together
 from waiting import until
 
 import libckpt
@@ -21,6 +23,32 @@ def test_tests_take_little_unless_they_ask_for_more(store: Path) -> None:
         assert ckpt.stats()["pool_bytes"] == SMALL
     with libckpt.Checkpointer(store, {"x": 1}, pool_bytes=0) as ckpt:
         assert ckpt.stats()["pool_bytes"] > SMALL
+
+
+def ledger_after_a_save(place: Path) -> list[int]:
+    """What one of two ranks of a node has of a ledger, with the size of its memory left to it."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    state = {"x": libckpt.PerRank(torch.arange(1 << 20))}
+    with libckpt.Checkpointer(place, state, pool_bytes=0) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step).wait("local")
+        found = []
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if ".staging" in str(descriptor.readlink()):
+                    found.append(descriptor.stat().st_ino)
+    return found
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
+def test_ranks_of_a_node_have_one_ledger(store: Path, tmp_path: Path) -> None:
+    """With default options, through the key-value store and all; nothing of it stays."""
+    before = set(Path("/dev/shm").glob("libckpt-*"))
+    first, second = together(2, tmp_path, ledger_after_a_save, store)
+    assert len(first) == 1
+    assert first == second
+    left = {path.stat().st_ino for path in set(Path("/dev/shm").glob("libckpt-*")) - before}
+    assert first[0] not in left
 
 
 def small_pool(opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -97,9 +97,12 @@ def f32(value):
 
 def divide(a, b):
     if b == 0 or not math.isfinite(a) or not math.isfinite(b):
-        return (
-            math.nan if a == 0 or math.isnan(a) or math.isnan(b) else f32(a / b) if b else math.inf
-        )
+        if math.isnan(a) or math.isnan(b) or (a == 0 and b == 0):
+            return math.nan
+        if math.isinf(a) and math.isinf(b):
+            return math.nan
+        size = math.inf if b == 0 or math.isinf(a) else 0.0
+        return math.copysign(size, a) * math.copysign(1.0, b)
     return f32(a / b)
 
 

@@ -25,8 +25,11 @@ static int set_up(void **state)
 		CKPT_SIMD_PLAIN, CKPT_SIMD_AVX2, CKPT_SIMD_AVX512};
 
 	(void)state;
-	for (size_t i = 0; i < LEVELS; i++)
+	for (size_t i = 0; i < LEVELS; i++) {
 		codecs[i] = ckpt_codec_open(levels[i]);
+		if (!codecs[i])
+			print_message("this processor lacks level %zu: not tested\n", i);
+	}
 	return codecs[0] ? 0 : -1;
 }
 
@@ -361,6 +364,18 @@ static void test_adam_is_predicted(void **state)
 	}
 }
 
+/* Subnormal numbers are taken for 0, and become 0, as PyTorch may have it set. */
+static void flush_subnormals(bool on)
+{
+#if defined(__x86_64__)
+	unsigned flags = __builtin_ia32_stmxcsr() & ~0x8040u;
+
+	__builtin_ia32_ldmxcsr(flags | (on ? 0x8040u : 0));
+#else
+	(void)on;
+#endif
+}
+
 /* Whatever the caller's thread rounds like, the bytes are the same, and its modes are what they were. */
 static void test_modes_of_the_caller(void **state)
 {
@@ -372,6 +387,8 @@ static void test_modes_of_the_caller(void **state)
 	(void)state;
 	assert_int_equal(states_open(&s, 20, 130), 0);
 	states_step(&s);
+	for (size_t i = 0; i < s.count; i += 3)
+		s.v[i] *= 1e-36f; /* so that its square root is small, and it is subnormal itself */
 	assert_int_equal(states_copy(&s, &base), 0);
 	states_step(&s);
 	v = (struct ckpt_chunk){.count = s.count,
@@ -386,10 +403,12 @@ static void test_modes_of_the_caller(void **state)
 		out[i] = malloc(ckpt_encode_room(4 * s.count));
 		assert_non_null(out[i]);
 		fesetround(i == 0 ? FE_TONEAREST : FE_UPWARD);
+		flush_subnormals(i != 0);
 		size[i] = ckpt_encode(codecs[0], &v, s.v, out[i]);
 		assert_int_equal(fegetround(), i == 0 ? FE_TONEAREST : FE_UPWARD);
 	}
 	fesetround(FE_TONEAREST);
+	flush_subnormals(false);
 	assert_int_equal(out[0][0], CKPT_MODE_ADAM_V);
 	assert_int_equal(size[0], size[1]);
 	assert_memory_equal(out[0], out[1], size[0]);
@@ -404,7 +423,8 @@ static void mutate(struct dice *dice, const struct ckpt_chunk *chunk, const uint
 	size_t size, uint8_t *room)
 {
 	size_t length = dice_below(dice, 4) ? size : dice_below(dice, size + 1);
-	uint8_t *in = malloc(length + 1);
+	uint8_t *in = malloc(length ? length : 1); /* a sanitizer sees what is read behind it */
+	size_t level = dice_below(dice, LEVELS);
 	int r;
 
 	assert_non_null(in);
@@ -416,7 +436,7 @@ static void mutate(struct dice *dice, const struct ckpt_chunk *chunk, const uint
 		in[at] = dice_below(dice, 2) ? (uint8_t)dice_below(dice, 10)
 					     : (uint8_t)dice_next(dice);
 	}
-	r = ckpt_decode(codecs[dice_below(dice, 2) && codecs[2] ? 2 : 0], chunk, in, length, room);
+	r = ckpt_decode(codecs[level] ? codecs[level] : codecs[0], chunk, in, length, room);
 	assert_true(r == 0 || r == CKPT_EINTEGRITY);
 	free(in);
 }
