@@ -250,6 +250,9 @@ int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
 int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step);
+int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
+	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
+	uint64_t *ret_step);
 int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms);
 int ckpt_engine_drain_remote(struct ckpt_engine *engine, int timeout_ms);
 void ckpt_engine_close(struct ckpt_engine *engine);

@@ -157,8 +157,9 @@ struct ckpt_engine_opts {
  * With CKPT_ENGINE_NODE_STORE, on all ranks: nodes were lost with their disks, and nobody will bring these back. A restore
  * of the latest step still fails with CKPT_EELSEWHERE if the store of some node has no file of that step, and whoever asks
  * for the latest again is given the next older one: so the job comes to the newest step that all its nodes have. The log
- * says which steps were passed over. A step is not passed over, and the same one is given again, if `remote` has it or
- * cannot be asked for it, or if rank 0's store has the files of all its ranks; the error of rank 0 says so. Nor is it if
+ * says which steps were passed over. A step is not passed over, and the same one is given again, if `remote` has it, or
+ * what rank 0's store lacks of it, or cannot be asked for it, or if rank 0's store has the files of all its ranks; the
+ * error of rank 0 says so. Nor is it if
  * ranks are only on other nodes than before. ckpt_engine_bring() brings the newest step of `remote` also into a store that
  * has newer ones and lacks it, and fails if that is not possible: without it that step would be given up, too. Nothing is
  * noted in a store: without this flag the newer steps are asked for again, until this job has claimed a generation of its
@@ -186,6 +187,17 @@ CKPT_API int ckpt_engine_open(
  */
 CKPT_API int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step);
+
+/*
+ * The same for the store of one node, with CKPT_ENGINE_NODE_STORE: `ranks` are the `count` ranks of the job that are on
+ * this node, of `world` in all. If the step was saved by as many ranks with CKPT_ENGINE_NODE_STORE, and these shared
+ * their stores with no other ranks, only their files are brought, as every node had them when it was saved. Else all of
+ * the step is. Call it only if each rank wants what it saved: of a rank that wants what ranks of another node saved the
+ * restore fails with CKPT_EELSEWHERE. Errors: also -EINVAL.
+ */
+CKPT_API int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
+	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
+	uint64_t *ret_step);
 
 /*
  * Waits until every save under way is durable or has failed, at most timeout_ms.

@@ -135,8 +135,8 @@ int ckpt_engine_open(
 	return r < 0 ? r : ckpt_runtime_open(path, &copy, err, ret_engine);
 }
 
-int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
-	uint64_t *ret_generation, uint64_t *ret_step)
+static int bring(const char *path, const struct ckpt_engine_opts *opts,
+	const struct ckpt_restore_near *near, uint64_t *ret_generation, uint64_t *ret_step)
 {
 	struct ckpt_engine_opts copy = {0};
 	struct ckpt_error *err = ckpt_error_here();
@@ -150,12 +150,38 @@ int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
 		return r;
 	if (!copy.remote)
 		return ckpt_fail(err, CKPT_ELEVEL, "ckpt_engine_bring: opts names no remote store");
-	r = ckpt_runtime_bring(path, &copy, err, &bring);
+	if (near && !(copy.flags & CKPT_ENGINE_NODE_STORE))
+		return ckpt_fail(err, -EINVAL,
+			"ckpt_engine_bring_ranks: the ranks of a node have a store only with "
+			"CKPT_ENGINE_NODE_STORE");
+	r = ckpt_runtime_bring(path, &copy, near, err, &bring);
 	if (r < 0)
 		return r;
 	*ret_generation = bring.brought ? bring.generation : 0;
 	*ret_step = bring.brought ? bring.step : 0;
 	return 0;
+}
+
+int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
+	uint64_t *ret_generation, uint64_t *ret_step)
+{
+	return bring(path, opts, NULL, ret_generation, ret_step);
+}
+
+int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
+	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
+	uint64_t *ret_step)
+{
+	const struct ckpt_restore_near near = {.ranks = ranks, .count = count, .world = world};
+	bool good = ranks && count > 0 && count <= world && world <= CKPT_WORLD_SAVING;
+
+	for (size_t i = 0; good && i < count; i++)
+		good = ranks[i] < world;
+	if (!good)
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"ckpt_engine_bring_ranks: ranks must be %s",
+			"1 to `world` numbers below `world`, which is at most 50000");
+	return bring(path, opts, &near, ret_generation, ret_step);
 }
 
 int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms)

@@ -152,7 +152,7 @@ static void drop_names(struct ckpt_exporter *e)
 	e->at = 0;
 }
 
-/* Goes to the next rank that is not wanted and has an index there. */
+/* Goes to the next rank that is not wanted and has an index there, or a shard. */
 static bool next_stray(struct ckpt_exporter *e, char *path)
 {
 	for (; e->rank < e->pick->manifest.world; e->rank++) {
@@ -160,8 +160,12 @@ static bool next_stray(struct ckpt_exporter *e, char *path)
 
 		if (ckpt_rankset_has(&e->ranks, e->rank))
 			continue;
-		ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
-			rank->rank, rank->attempt);
+		if (e->stray_shards)
+			ckpt_name_shard(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+				rank->rank, rank->attempt);
+		else
+			ckpt_name_index(path, ckpt_exporter_generation(e), ckpt_exporter_step(e),
+				rank->rank, rank->attempt);
 		if (ckpt_listing_has(&e->names, strrchr(path, '/') + 1, &e->at))
 			return true;
 	}
@@ -170,7 +174,8 @@ static bool next_stray(struct ckpt_exporter *e, char *path)
 
 /*
  * An export that was cut short may have left an index that is cut, too, or has no shard: where the manifest is there
- * that would be damage. Shards stay, to be gone on with.
+ * that would be damage. Shards stay, to be gone on with; in the store of a node they go, because there a shard without an
+ * index is damage, too (elsewhere.c).
  */
 static int strays_body(struct ckpt_task *task)
 {
@@ -194,6 +199,10 @@ static int strays_body(struct ckpt_task *task)
 		r = ckpt_exporter_trouble(e, "remove");
 		if (r < 0)
 			return r;
+	}
+	if (e->place.node && !e->stray_shards) {
+		e->stray_shards = true;
+		return ckpt_task_continue(task, strays_body);
 	}
 	return ckpt_task_continue(task, e->catalog ? catalog_body : commit_body);
 	CKPT_TASK_END(task);

@@ -10,7 +10,8 @@
  *
  * If the files of some ranks only are wanted the destination becomes a store that says so (its marker's scope), and
  * more of them may be added to a step that is there: each rank's index says that its shard is whole. So before its
- * manifest is published there, what is left of indexes of other ranks goes.
+ * manifest is published there, what is left of indexes of other ranks goes; in the store of a node what is left of their
+ * shards goes, too.
  */
 #ifndef CKPT_ENGINE_EXPORTER_H
 #define CKPT_ENGINE_EXPORTER_H
@@ -69,7 +70,8 @@ struct ckpt_exporter {
 	bool locked;
 	bool dirs_made;
 	bool catalog_made;
-	bool came;          /* a marker, since it was looked for */
+	bool stray_shards; /* indexes of ranks that are not wanted have gone, and now their shards go */
+	bool came;         /* a marker, since it was looked for */
 	uint64_t looked_ns; /* at the tombstone, and then at what is there, last */
 	unsigned looks;
 	char path[CKPT_PATH_MAX];

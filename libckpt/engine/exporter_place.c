@@ -55,11 +55,13 @@ static int share_marker(struct ckpt_exporter *e)
 	struct ckpt_marker marker = e->pick->marker;
 	struct ckpt_buf words = {0};
 	bool all = ckpt_rankset_is_all(&e->ranks);
+	bool some = !all && !e->place.node;
 
-	if (marker.shared == (all && !e->place.node) && marker.partial == !all)
+	/* A node has all ranks of some nodes, or none of them: which is told by the files. */
+	if (marker.shared == (all && !e->place.node) && marker.partial == some)
 		return 0;
 	marker.shared = all && !e->place.node;
-	marker.partial = !all;
+	marker.partial = some;
 	int r = ckpt_marker_encode(&marker, &words);
 	if (r < 0) {
 		ckpt_buf_free(&words);
@@ -120,6 +122,14 @@ static int check_marker(struct ckpt_exporter *e)
 			"%s is the store of another run (%s, and this is %s): export to an empty "
 			"directory, or a prefix of its own in a bucket",
 			e->place.label, marker.run_id, e->pick->marker.run_id);
+	/* There the ranks that are not brought would be damage. */
+	if (marker.shared && e->place.node && !ckpt_rankset_is_all(&e->ranks))
+		return ckpt_fail_at(e->err, -EINVAL,
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(e->store), .file = CKPT_NAME_MARKER},
+			"the store %s is one for all nodes, and the files of some ranks were to be "
+			"brought into it as into that of one node: give each node a new directory",
+			e->place.label);
 	return *e->stop;
 }
 

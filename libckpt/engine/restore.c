@@ -85,6 +85,13 @@ int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ra
 	return ckpt_rankset_set(&restore->dest_ranks, ranks, count);
 }
 
+int ckpt_restore_set_near(struct ckpt_restore *restore, const struct ckpt_restore_near *near)
+{
+	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE && restore->dest.node);
+	restore->near_world = near->world;
+	return near->count > 0 ? ckpt_rankset_set(&restore->near, near->ranks, near->count) : 0;
+}
+
 void ckpt_restore_set_quick(struct ckpt_restore *restore)
 {
 	CKPT_ASSERT(restore->sink == CKPT_SINK_NONE);
@@ -114,6 +121,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 		(void)close(restore->dest.root);
 	ckpt_free(restore->dest_label);
 	ckpt_rankset_clear(&restore->dest_ranks);
+	ckpt_rankset_clear(&restore->near);
 	(void)pthread_mutex_destroy(&restore->lock);
 	ckpt_latch_destroy(&restore->latch);
 	ckpt_free(restore);

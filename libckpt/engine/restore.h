@@ -36,6 +36,19 @@ int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_p
 /* Sink STORE, before post_open: the files of these ranks only, of which there is one at least. -ENOMEM. */
 int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ranks, size_t count);
 
+/* Of a job of `world` ranks those on one node, which have a store of their own. */
+struct ckpt_restore_near {
+	const uint32_t *ranks; /* each less than world */
+	size_t count;          /* 0: not known */
+	uint32_t world;
+};
+
+/*
+ * Sink STORE, before post_open: it goes into the store of that node. Only the files of these ranks do, if the step was
+ * saved by as many ranks into stores of nodes, and these had stores that no other ranks had. Else all files do. -ENOMEM.
+ */
+int ckpt_restore_set_near(struct ckpt_restore *restore, const struct ckpt_restore_near *near);
+
 /* Sink NONE, before post_open: without what is in the tensors. */
 void ckpt_restore_set_quick(struct ckpt_restore *restore);
 

@@ -3,8 +3,8 @@
  * A restore of all ranks that cannot be opened because some node has no file of the step, and the user has said that
  * nodes were lost with their disks (lost_nodes). Rank 0, which picks, then passes over the step as long as it lives, so
  * that the next restore is given the one before. It does not if the step is to be had: if its own store has the files of
- * every rank, or the remote store has the step, or cannot be asked for it. No note is written: the node may be back at
- * the next start.
+ * every rank, or the remote store has the step, or what that store lacks of it, or cannot be asked for it. No note is
+ * written: the node may be back at the next start.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -53,14 +53,12 @@ static void take_here(struct ckpt_restore *r)
 			  "stores that have none (cp -a), and start the job again");
 }
 
-static void take_there(struct ckpt_restore *r)
+/* The remote store has the step, or does not say whether it has. */
+static void keep_there(struct ckpt_restore *r)
 {
 	const char *label = r->core->uploader->dest->label;
 	char reason[700];
 
-	r->passes_over = r->op.result == -ENOENT;
-	ckpt_free(r->op.data);
-	r->op.data = NULL;
 	if (r->op.result == 0)
 		(void)snprintf(reason, sizeof(reason),
 			"it is in %.300s: start the job again, and every node brings it", label);
@@ -70,8 +68,43 @@ static void take_there(struct ckpt_restore *r)
 			"can be asked",
 			label,
 			r->mend_why.code ? r->mend_why.message : ckpt_code_text(r->op.result));
-	if (!r->passes_over)
+	keep(r, reason);
+}
+
+/* The index of a rank is there when its shard is. */
+static bool has_rest(const struct ckpt_restore *r)
+{
+	const struct ckpt_manifest *m = &r->pick.manifest;
+	char path[CKPT_PATH_MAX];
+	size_t at = 0;
+	bool all = true;
+
+	for (uint32_t i = 0; i < m->world && all; i++) {
+		if (!ckpt_elsewhere_has(&r->elsewhere, i))
+			continue;
+		ckpt_name_index(path, m->generation, m->step, i, m->ranks[i].attempt);
+		all = ckpt_listing_has(&r->op.listing, strrchr(path, '/') + 1, &at);
+	}
+	return all;
+}
+
+/* Without its manifest: some ranks have sent theirs, and the others were lost first, or have not ended. */
+static void take_parts(struct ckpt_restore *r)
+{
+	if (r->op.result == 0 && has_rest(r)) {
+		char reason[700];
+		(void)snprintf(reason, sizeof(reason),
+			"what the store of rank 0 lacks of it is in %.300s: run `ckpt upload` on "
+			"that store, and start the job again",
+			r->core->uploader->dest->label);
 		keep(r, reason);
+	} else if (r->op.result == 0 || r->op.result == -ENOENT) {
+		r->passes_over = true;
+	} else {
+		keep_there(r);
+	}
+	ckpt_free(r->op.listing.names);
+	r->op.listing = (struct ckpt_listing){0};
 }
 
 static int lost_body(struct ckpt_task *task)
@@ -93,7 +126,17 @@ static int lost_body(struct ckpt_task *task)
 	r->op.stop = &r->mend_stop;
 	ckpt_store_get(r->core->uploader->dest, &r->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, r->op.done);
-	take_there(r);
+	ckpt_free(r->op.data);
+	r->op.data = NULL;
+	if (r->op.result != -ENOENT) {
+		keep_there(r);
+		return 0;
+	}
+	ckpt_error_clear(&r->mend_why);
+	ckpt_name_step(path, r->pick.chosen.generation, r->pick.chosen.step);
+	ckpt_store_list(r->core->uploader->dest, &r->op, path);
+	CKPT_AWAIT(task, r->op.done);
+	take_parts(r);
 	CKPT_TASK_END(task);
 }
 

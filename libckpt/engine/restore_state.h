@@ -36,6 +36,8 @@ struct ckpt_restore {
 	struct ckpt_core_place dest;
 	char *dest_label;
 	struct ckpt_rankset dest_ranks; /* the files of which go there */
+	struct ckpt_rankset near;       /* ranks of the node whose store that is; all: not known */
+	uint32_t near_world;            /* of how many */
 
 	/* Shared. */
 	atomic_uint owners; /* the user, and the core from the opening until GONE */

@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/fail.h"
+#include "engine/near.h"
 
 static void start_exporter(struct ckpt_restore *r)
 {
@@ -156,6 +157,23 @@ static int export_there_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Which ranks' files the store of a node is brought: that depends on the step. */
+static int choose_ranks(struct ckpt_restore *r)
+{
+	bool enough = false;
+
+	if (ckpt_rankset_is_all(&r->near))
+		return 0;
+	int code = ckpt_near_suffices(&r->near, r->near_world, &r->pick.manifest, &enough);
+	if (code < 0)
+		return ckpt_fail(&r->why, code, "out of memory");
+	if (!enough)
+		ckpt_rankset_clear(&r->dest_ranks);
+	else if (ckpt_rankset_set(&r->dest_ranks, r->near.items, r->near.count) < 0)
+		return ckpt_fail(&r->why, -ENOMEM, "out of memory");
+	return 0;
+}
+
 /* What is wanted is of the step, and here: else nothing is written. */
 static int check_ranks(struct ckpt_restore *r)
 {
@@ -190,7 +208,9 @@ int ckpt_road_export_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, r->elsewhere.task.finished);
 	if (!ckpt_road_passed(r, &r->elsewhere.task) || r->stop)
 		return r->stop ? r->stop : r->code;
-	r->code = check_ranks(r);
+	r->code = choose_ranks(r);
+	if (r->code == 0)
+		r->code = check_ranks(r);
 	if (r->code < 0)
 		return r->code;
 	ckpt_road_count_all(r);

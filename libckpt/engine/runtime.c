@@ -245,7 +245,7 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 	struct ckpt_engine **ret_engine)
 {
 	struct ckpt_bring bring = {0};
-	int r = brings(opts) ? ckpt_runtime_bring(path, opts, err, &bring) : 0;
+	int r = brings(opts) ? ckpt_runtime_bring(path, opts, NULL, err, &bring) : 0;
 
 	if (r < 0)
 		return r;

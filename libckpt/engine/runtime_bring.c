@@ -17,6 +17,13 @@
 /* How many steps, newest first, may turn out to be damaged there. */
 #define TRIES_MAX 16
 
+/* Where what is brought goes. */
+struct target {
+	const char *path;
+	bool node; /* it is the store of a node */
+	const struct ckpt_restore_near *near;
+};
+
 /* What a store holds. */
 struct holding {
 	struct ckpt_engine *engine; /* open, to be read; NULL: there is no store */
@@ -185,26 +192,28 @@ static bool must_bring(const struct holding *there, const struct holding *here, 
 	return lost_nodes && there->generation > 0 && !has_step(here, there);
 }
 
-static int set_dest(struct ckpt_restore *restore, const char *path, bool node,
+static int set_dest(struct ckpt_restore *restore, const struct target *target,
 	struct ckpt_engine *engine, struct ckpt_error *err)
 {
 	struct ckpt_core_place place;
 
-	int r = ckpt_runtime_dest(engine, path, err, &place);
+	int r = ckpt_runtime_dest(engine, target->path, err, &place);
 	if (r < 0)
 		return r;
 	place.claims = true;
-	place.node = node;
+	place.node = target->node;
 	r = ckpt_restore_set_dest(restore, &place);
 	if (r < 0) {
 		(void)close(place.root);
 		return ckpt_fail(err, r, "out of memory");
 	}
+	if (target->node && target->near && ckpt_restore_set_near(restore, target->near) < 0)
+		return ckpt_fail(err, -ENOMEM, "out of memory");
 	return 0;
 }
 
 /* One of the steps there, unless it is here already. */
-static int export_step(struct ckpt_engine *engine, uint64_t step, const char *path, bool node,
+static int export_step(struct ckpt_engine *engine, uint64_t step, const struct target *target,
 	struct ckpt_error *err, struct ckpt_bring *bring)
 {
 	struct ckpt_restore *restore = NULL;
@@ -213,7 +222,7 @@ static int export_step(struct ckpt_engine *engine, uint64_t step, const char *pa
 		ckpt_runtime_core(engine), engine, step, CKPT_SINK_STORE, &restore);
 	if (r < 0)
 		return ckpt_fail(err, r, "out of memory");
-	r = set_dest(restore, path, node, engine, err);
+	r = set_dest(restore, target, engine, err);
 	if (r < 0) {
 		ckpt_restore_unref(restore);
 		return r;
@@ -241,7 +250,7 @@ static bool is_damage(int code)
 
 /* Without a step: the claims that are there. */
 static int bring_claims(
-	struct ckpt_engine *engine, const char *path, bool node, struct ckpt_error *err)
+	struct ckpt_engine *engine, const struct target *target, struct ckpt_error *err)
 {
 	struct ckpt_command *command =
 		ckpt_runtime_command(engine, sizeof(struct ckpt_bringer), NULL, err);
@@ -249,11 +258,11 @@ static int bring_claims(
 	if (!command)
 		return -ENOMEM;
 	struct ckpt_bringer *bringer = CKPT_CONTAINER(command, struct ckpt_bringer, command);
-	int r = ckpt_runtime_dest(engine, path, err, &bringer->place);
+	int r = ckpt_runtime_dest(engine, target->path, err, &bringer->place);
 	int root = bringer->place.root;
 	if (r == 0) {
 		bringer->place.claims = true;
-		bringer->place.node = node;
+		bringer->place.node = target->node;
 		r = ckpt_runtime_run(engine, command, ckpt_bringer_body, err);
 		(void)close(root);
 	}
@@ -262,7 +271,7 @@ static int bring_claims(
 }
 
 /* The newest that verifies. When none does, why the newest does not is told. */
-static int export_latest(struct ckpt_engine *engine, const char *path, bool node, unsigned tries,
+static int export_latest(struct ckpt_engine *engine, const struct target *target, unsigned tries,
 	struct ckpt_error *err, struct ckpt_bring *bring)
 {
 	struct ckpt_error why = {.size = sizeof(why)};
@@ -272,7 +281,7 @@ static int export_latest(struct ckpt_engine *engine, const char *path, bool node
 		struct ckpt_error *words = back == 0 ? err : &why;
 
 		ckpt_error_clear(words);
-		r = export_step(engine, CKPT_STEP_BACK(back), path, node, words, bring);
+		r = export_step(engine, CKPT_STEP_BACK(back), target, words, bring);
 		/* A step of that name is here, and is not good: its opening says what is wrong with it. */
 		if (r == -EEXIST) {
 			ckpt_error_clear(err);
@@ -300,9 +309,10 @@ static bool may_go_on(const struct holding *here, int code, bool lost_nodes)
 }
 
 int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
-	struct ckpt_error *err, struct ckpt_bring *ret_bring)
+	const struct ckpt_restore_near *near, struct ckpt_error *err, struct ckpt_bring *ret_bring)
 {
-	bool node = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0;
+	const struct target target = {
+		.path = path, .node = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0, .near = near};
 	bool lost_nodes = (opts->flags & CKPT_ENGINE_LOST_NODES) != 0;
 	uint64_t start_ns = ckpt_clock_ns();
 	struct holding here = {0};
@@ -316,7 +326,7 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 		ckpt_error_clear(err);
 		return 0;
 	}
-	if (node)
+	if (target.node)
 		r = drop_hollow(&here, err);
 	if (r < 0) {
 		if (here.engine)
@@ -332,10 +342,10 @@ int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
 	if (here.engine)
 		ckpt_runtime_close(here.engine);
 	if (brings)
-		r = export_latest(there.engine, path, node,
+		r = export_latest(there.engine, &target,
 			here.generation && !lost_nodes ? 1 : TRIES_MAX, err, ret_bring);
 	else if (r == 0 && there.claim > here.claim)
-		r = bring_claims(there.engine, path, node, err);
+		r = bring_claims(there.engine, &target, err);
 	if (r < 0 && may_go_on(&here, r, lost_nodes)) {
 		(void)ckpt_error_copy(err, &ret_bring->trouble);
 		ckpt_error_clear(err);

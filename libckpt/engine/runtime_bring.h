@@ -9,6 +9,7 @@
 
 #include <ckpt/engine.h>
 #include "base/log.h"
+#include "engine/restore.h"
 
 struct ckpt_bring {
 	bool brought; /* this step, from there */
@@ -21,11 +22,12 @@ struct ckpt_bring {
 };
 
 /*
- * Into the directory `path`; `opts` is complete, and names a remote place. 0 also when there is nothing to bring.
+ * Into the directory `path`; `opts` is complete, and names a remote place. `near`: which ranks of the job are on this node,
+ * if each has a store; NULL: not known. 0 also when there is nothing to bring.
  * CKPT_EMISMATCH: the two have gone apart. What the remote store says, if there is nothing to go on from here.
  */
 int ckpt_runtime_bring(const char *path, const struct ckpt_engine_opts *opts,
-	struct ckpt_error *err, struct ckpt_bring *ret_bring);
+	const struct ckpt_restore_near *near, struct ckpt_error *err, struct ckpt_bring *ret_bring);
 /* Says what came of it. */
 void ckpt_bring_log(
 	const struct ckpt_bring *bring, struct ckpt_log *log, const char *path, const char *remote);

@@ -132,6 +132,7 @@ static int encode_manifest(struct ckpt_save *save)
 		.step = save->step,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
 		.world = core->config.world,
+		.node_stores = core->config.node_store,
 		.ranks = save->ranks ? save->ranks->all : &own};
 
 	if (!save->ranks)

@@ -35,6 +35,7 @@ enum member {
 	REASON,
 	CATALOG,
 	REPLICAS,
+	SCOPE,
 	RANKS,
 	DIGEST
 };
@@ -52,6 +53,7 @@ static const char *const members[] = {
 	[REASON] = "reason",
 	[CATALOG] = "catalog",
 	[REPLICAS] = "replicas",
+	[SCOPE] = "scope",
 	[RANKS] = "ranks",
 	[DIGEST] = CKPT_SEALED_DIGEST,
 	NULL,
@@ -130,6 +132,8 @@ int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
 			ckpt_buf_puts(out, ",\"replicas\":");
 			ckpt_put_line(out, m->replicas, sizeof(m->replicas));
 		}
+		if (m->node_stores)
+			ckpt_buf_puts(out, ",\"scope\":\"node\"");
 		ckpt_buf_puts(out, ",\"ranks\":[");
 		for (uint32_t i = 0; i < m->world; i++)
 			put_rank(out, &m->ranks[i], i);
@@ -262,6 +266,15 @@ static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
 		(void)ckpt_reader_fail(r, "its outcome is neither \"commit\" nor \"abort\"");
 }
 
+/* A scope that is not known is none: then a reader takes nothing for granted. */
+static void read_scope(struct ckpt_reader *r, struct ckpt_manifest *m)
+{
+	char scope[256];
+
+	if (ckpt_reader_text(r, scope, sizeof(scope), NULL))
+		m->node_stores = strcmp(scope, "node") == 0;
+}
+
 static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest *m)
 {
 	uint64_t number = 0;
@@ -297,6 +310,9 @@ static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest 
 		break;
 	case REPLICAS:
 		(void)ckpt_sealed_line(r, m->replicas, sizeof(m->replicas));
+		break;
+	case SCOPE:
+		read_scope(r, m);
 		break;
 	default:
 		(void)ckpt_reader_skip(r);

@@ -57,8 +57,9 @@ struct ckpt_manifest {
 	char attempt[CKPT_ATTEMPT_CHARS]; /* of the publisher */
 	uint64_t wall_ms;
 	uint32_t world;
-	char reason[256];                 /* of an abort */
-	char replicas[256];               /* of a commit: what its ranks differ in; "": nothing */
+	char reason[256];   /* of an abort */
+	char replicas[256]; /* of a commit: what its ranks differ in; "": nothing */
+	bool node_stores;   /* of a commit: every node had a store, with all that its ranks need */
 	struct ckpt_digest catalog;       /* of a commit: its name */
 	uint64_t catalog_bytes;           /* of the whole file; 0: there is none */
 	struct ckpt_manifest_rank *ranks; /* of a commit: `world` of them, in order */

@@ -92,6 +92,112 @@ static void test_mended(void **state)
 		assert_true(job_exists(job, node, note));
 }
 
+static void forget_stores(const struct job *job)
+{
+	for (uint32_t node = 0; node < NODES; node++)
+		scratch_remove(strdup(job->stores[node]));
+}
+
+static int bring_near(
+	const struct job *job, uint32_t node, const uint32_t *ranks, size_t count, uint32_t world)
+{
+	struct ckpt_engine_opts opts = kit_opts();
+	uint64_t generation = 0;
+	uint64_t step = 0;
+
+	opts.remote = job->remote;
+	opts.node = job_node_names[node];
+	opts.flags = CKPT_ENGINE_NODE_STORE | job->flags;
+	return ckpt_engine_bring_ranks(
+		job->stores[node], &opts, ranks, count, world, &generation, &step);
+}
+
+/* In the store of a node there are the files of step 2 of these ranks, and of no others. */
+static void must_have(const struct job *job, uint32_t node, uint32_t from, uint32_t to)
+{
+	for (uint32_t rank = 0; rank < WORLD; rank++) {
+		char pattern[80];
+		glob_t found;
+		(void)snprintf(
+			pattern, sizeof(pattern), "g000001/step-0000000002/rank-%05u.*", rank);
+		int r = glob(job_path(job, node, pattern), 0, NULL, &found);
+		assert_int_equal(r, rank >= from && rank <= to ? 0 : GLOB_NOMATCH);
+		globfree(&found);
+	}
+}
+
+/* A node fetches what its own ranks need, and nothing else, where it can be told what that is. */
+static void test_near(void **state)
+{
+	static const uint32_t all[] = {0, 1, 2, 3};
+	static const uint32_t odd[] = {1, 3};
+	struct job *job = *state;
+
+	save_remotely(job);
+	forget_stores(job);
+	for (uint32_t node = 0; node < NODES; node++) {
+		must_work(bring_near(job, node, all + (size_t)node * 2, 2, WORLD));
+		must_have(job, node, node * 2, node * 2 + 1);
+	}
+	job_must_resume(job, 2);
+	job_close(job);
+	/* Others are elsewhere, and not damage. */
+	job->flags = CKPT_ENGINE_LOST_NODES;
+	scratch_remove(strdup(job_path(job, 1, "g000001")));
+	must_work(bring_near(job, 1, all + 2, 2, WORLD));
+	must_have(job, 1, 2, 3);
+	job_must_resume(job, 2);
+	job_close(job);
+	job->flags = 0;
+	/* Another number of ranks, or ranks that were on several nodes, may need anything. */
+	forget_stores(job);
+	must_work(bring_near(job, 0, all, 2, WORLD + 1));
+	must_have(job, 0, 0, WORLD - 1);
+	must_work(bring_near(job, 1, odd, 2, WORLD));
+	must_have(job, 1, 0, WORLD - 1);
+	job_must_resume(job, 2);
+	/* No rank, one that there is none of, and no store of a node. */
+	assert_int_equal(bring_near(job, 0, all, 0, WORLD), -EINVAL);
+	assert_int_equal(bring_near(job, 0, all + 2, 2, 3), -EINVAL);
+}
+
+static void remove_all(const char *pattern)
+{
+	glob_t found;
+
+	assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+	for (size_t i = 0; i < found.gl_pathc; i++)
+		assert_int_equal(unlink(found.gl_pathv[i]), 0);
+	globfree(&found);
+}
+
+/* Of a whole bring that was cut off no file of another node stays, and a store for all nodes is left alone. */
+static void test_near_leftovers(void **state)
+{
+	static const uint32_t own[] = {0, 1};
+	static const char manifest[] = "g000001/step-0000000002/manifest.json";
+	struct job *job = *state;
+	struct ckpt_engine_opts opts = kit_opts();
+	uint64_t generation = 0;
+	uint64_t step = 0;
+
+	save_remotely(job);
+	forget_stores(job);
+	must_work(bring_near(job, 0, own, 2, WORLD + 1));
+	must_have(job, 0, 0, WORLD - 1);
+	remove_all(job_path(job, 0, manifest));
+	remove_all(job_path(job, 0, "g000001/step-0000000002/rank-00003.*.index"));
+	must_work(bring_near(job, 0, own, 2, WORLD));
+	must_have(job, 0, 0, 1);
+
+	opts.remote = job->remote;
+	must_work(ckpt_engine_bring(job->stores[1], &opts, &generation, &step));
+	assert_int_equal(step, 2);
+	scratch_remove(strdup(job_path(job, 1, "g000001/step-0000000002")));
+	assert_int_equal(bring_near(job, 1, own, 2, WORLD), -EINVAL);
+	assert_false(job_exists(job, 1, manifest));
+}
+
 /* What a lost node had: the user says so, and then an older step is chosen, on all ranks. */
 static void test_lost_node(void **state)
 {
@@ -197,6 +303,53 @@ static void test_lost_node_and_bucket(void **state)
 	job_all_must_work(job);
 }
 
+/* As `ckpt upload` does. */
+static void upload(const struct job *job)
+{
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = NULL;
+
+	opts.flags = CKPT_ENGINE_NO_BRING;
+	opts.remote = job->remote;
+	must_work(ckpt_engine_open(job->stores[0], &opts, &engine));
+	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
+	ckpt_engine_close(engine);
+}
+
+/* The lost node had sent its part of the step, and node a has not sent its own: nothing is lost. */
+static void test_lost_node_and_parts(void **state)
+{
+	struct job *job = *state;
+	char there[300];
+	char pattern[400];
+
+	save_remotely(job);
+	job->flags = CKPT_ENGINE_LOST_NODES;
+	(void)snprintf(there, sizeof(there), "%s/remote/g000001/step-0000000002", job->dir);
+	(void)snprintf(pattern, sizeof(pattern), "%s/manifest.json", there);
+	remove_all(pattern);
+	for (uint32_t rank = 0; rank < WORLD / NODES; rank++) {
+		(void)snprintf(pattern, sizeof(pattern), "%s/rank-%05u.*", there, rank);
+		remove_all(pattern);
+	}
+	scratch_remove(strdup(job_path(job, 1, "g000001/step-0000000002")));
+	must_stay(job, "run `ckpt upload` on that store");
+	upload(job);
+	for (uint32_t node = 0; node < NODES; node++)
+		(void)bring_near(job, node, (uint32_t[]){node * 2, node * 2 + 1}, 2, WORLD);
+	job_must_resume(job, 2);
+	job_close(job);
+	/* One of its ranks had not. */
+	scratch_remove(strdup(job_path(job, 1, "g000001/step-0000000002")));
+	(void)snprintf(pattern, sizeof(pattern), "%s/manifest.json", there);
+	remove_all(pattern);
+	(void)snprintf(pattern, sizeof(pattern), "%s/rank-00003.*.index", there);
+	remove_all(pattern);
+	job_open(job);
+	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	assert_int_equal(job_resume(job), 1);
+}
+
 /* Node a has the files of node b, too: nothing is lost. */
 static void test_lost_node_and_copy(void **state)
 {
@@ -224,9 +377,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_let_go, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_mended, job_set_up, job_tear_down),
+		cmocka_unit_test_setup_teardown(test_near, job_set_up, job_tear_down),
+		cmocka_unit_test_setup_teardown(test_near_leftovers, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_lost_node, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(
 			test_lost_node_and_bucket, job_set_up, job_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_lost_node_and_parts, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_lost_node_and_copy, job_set_up, job_tear_down),
 	};
 

@@ -18,6 +18,8 @@ from libckpt._engine import Options
 from libckpt._native import lib
 from ranks import together
 from test_remote import committed
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import libckpt
 from libckpt import _load
@@ -85,11 +87,57 @@ def test_a_lost_node_and_newer_steps_of_others(tmp_path: Path, node: str) -> Non
     assert step == 4
     (warning,) = said
     assert "goes on from step 4" in warning
+    for number in range(2):
+        files = (tmp_path / f"node{number}").glob("g000001/step-0000000004/rank-*")
+        # The start without lost_nodes has brought all of it into the empty store, this one only
+        # what the node's own rank wrote into the other.
+        ranks = range(2) if node == f"node{number}" else [number]
+        assert {file.name[:10] for file in files} == {f"rank-{rank:05d}" for rank in ranks}
     assert "passed over (lost_nodes=True): 5, 6." in warning
     assert str(tmp_path / "remote") in warning
     assert _job(tmp_path, []) == (8, [])
     assert committed(tmp_path / "remote") == [8, 4]
     assert not list(tmp_path.rglob("quarantine.json"))
+
+
+def _on_mesh(root: Path, order: list[int], step: int, options: dict[str, Any]) -> str:
+    """Of a tensor every rank has a half, which `order` says: saved, or resumed if step is 0."""
+    rank = dist.get_rank()
+    os.environ["LIBCKPT_NODE"] = f"n{rank}"
+    whole, mesh = torch.arange(1000.0), DeviceMesh("cpu", order)
+    own = distribute_tensor(whole if step else torch.zeros(1000), mesh, [Shard(0)])
+    with libckpt.Checkpointer(
+        root / f"node{rank}", {"x": own}, node_store=True, remote=root / "remote", **options
+    ) as ckpt:
+        if step:
+            ckpt.save(step).wait("remote")
+            return ""
+        try:
+            assert ckpt.resume() == 1
+        except libckpt.ElsewhereError as error:
+            return str(error)
+    half = 500 * order.index(rank)
+    assert torch.equal(own.to_local(), whole[half : half + 500])
+    return ""
+
+
+@pytest.mark.waits
+def test_another_mesh_on_empty_nodes(tmp_path: Path) -> None:
+    """
+    The same ranks on the same nodes want what others wrote: the start brings all of the step. With
+    lost_nodes each node is brought what its own rank wrote, and the error says what to do.
+    """
+
+    def resumed(order: list[int], **options: Any) -> list[str]:
+        for path in tmp_path.glob("node*"):
+            shutil.rmtree(path)
+        return together(2, tmp_path, _on_mesh, tmp_path, order, 0, options)
+
+    together(2, tmp_path, _on_mesh, tmp_path, [0, 1], 1, {})
+    assert resumed([1, 0]) == ["", ""]
+    assert resumed([0, 1], lost_nodes=True) == ["", ""]
+    said = resumed([1, 0], lost_nodes=True)
+    assert any("start with empty stores and without lost_nodes" in text for text in said), said
 
 
 # How a rank goes on depends on what all ranks know, and not on how far it has come itself.

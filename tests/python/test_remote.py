@@ -467,7 +467,7 @@ def _fails(root: Path, whom: int, dead: bool) -> str:
     rank = dist.get_rank()
     os.environ["LIBCKPT_NODE"] = f"n{rank}"
 
-    def bring(path: str, options: Any) -> None:
+    def bring(*_: Any) -> None:
         if dead:
             os._exit(7)
         raise libckpt.IntegrityError("this one cannot", code=-10001)

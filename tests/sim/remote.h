@@ -96,6 +96,7 @@ struct remote_job {
 	bool chosen; /* somebody has restored that */
 	bool broken; /* one of its ranks has ended before its time, or was given up by another */
 	bool lost;   /* its machines are: no launcher sees to it */
+	bool sends;  /* what it has of a step, and ends: then the bucket has all of it */
 	uint64_t end_ns; /* when the launcher ends what is left of it; UINT64_MAX: not yet */
 };
 

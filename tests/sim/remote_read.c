@@ -14,6 +14,7 @@
 /* Four tries of what takes three minutes at most, and some. */
 #define CALL_NS     (3600 * SECOND)
 #define GRACE_NS    (REMOTE_GRACE_S * SECOND)
+#define SEND_NS     (300 * SECOND)
 #define ROOT        (1 << 20) /* stands for the descriptor of the store's directory */
 
 static struct sim *sim_of(const struct remote_proc *p)
@@ -106,14 +107,26 @@ static bool pass_over(struct remote_proc *p, const char *why)
 	uint64_t step = ckpt_restore_chosen_step(p->restore);
 
 	if (generation > 0 && generation == p->passed_generation && step == p->passed_step) {
-		judge_same(p, generation, step);
+		if (!p->job->sends)
+			judge_same(p, generation, step);
 		return false;
 	}
 	sim_tell(sim_of(p), p->id, "passes over", why, (int64_t)generation, (int64_t)step, 0);
+	/* Not this one: what of it is here is to be sent first, and the next start brings it. */
+	if (strstr(why, "run `ckpt upload`"))
+		p->job->sends = true;
 	p->world->passed_over++;
 	p->passed_generation = generation;
 	p->passed_step = step;
 	return true;
+}
+
+/* The bucket has the rest of the step that was to be restored. */
+static bool sends_first(const struct remote_proc *p)
+{
+	/* One that asks once more, because it was not told which step it was, waits for the others in vain. */
+	return remote_is_rank(p) && p->job->sends &&
+	       (p->failure == CKPT_EELSEWHERE || p->failure == -ETIMEDOUT);
 }
 
 static void take_restore(struct remote_proc *p)
@@ -130,7 +143,7 @@ static void take_restore(struct remote_proc *p)
 		remote_restored(p);
 	} else if (r < 0) {
 		p->again = remote_passes_over(p) && pass_over(p, why);
-		if (!p->again)
+		if (!p->again && !sends_first(p))
 			remote_judge(p, "restore", r, why);
 	} else {
 		p->generation = ckpt_restore_chosen_generation(p->restore);
@@ -169,6 +182,19 @@ static int again_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* As `ckpt upload` would. */
+static int send_body(struct ckpt_task *task)
+{
+	struct remote_proc *p = remote_proc_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	remote_sleep(p, SEND_NS);
+	CKPT_AWAIT(task, remote_slept(p));
+	remote_came(p);
+	return ckpt_task_continue(task, remote_close_body);
+	CKPT_TASK_END(task);
+}
+
 int remote_read_body(struct ckpt_task *task)
 {
 	struct remote_proc *p = remote_proc_of(task);
@@ -201,7 +227,7 @@ int remote_read_body(struct ckpt_task *task)
 		return ckpt_task_continue(task, again_body);
 	if (p->kind == REMOTE_READ && p->careful && !sim_of(p)->failed)
 		return ckpt_task_continue(task, again_body);
-	return ckpt_task_continue(task, remote_after(p));
+	return ckpt_task_continue(task, sends_first(p) ? send_body : remote_after(p));
 	CKPT_TASK_END(task);
 }
 
@@ -251,6 +277,21 @@ static bool take_brought(struct remote_proc *p)
 	return p->generation == 0;
 }
 
+/* Which ranks have this store, where each node has one. */
+static int set_near(struct remote_proc *p)
+{
+	const struct remote *world = p->world;
+	uint32_t ranks[REMOTE_RANKS];
+	struct ckpt_restore_near near = {.ranks = ranks, .world = world->ranks};
+
+	for (uint32_t rank = 0; rank < world->ranks; rank++)
+		if (rank % world->homes[p->home].stores == p->store)
+			ranks[near.count++] = rank;
+	/* As the Python bindings do: a start before that may have begun to bring all. */
+	bool only = world->nodes && world->lost_count > 0;
+	return only ? ckpt_restore_set_near(p->restore, &near) : 0;
+}
+
 int remote_bring_body(struct ckpt_task *task)
 {
 	struct remote_proc *p = remote_proc_of(task);
@@ -262,7 +303,7 @@ int remote_bring_body(struct ckpt_task *task)
 	p->began_at = ++p->world->time;
 	p->world->homes[p->home].looked_at[p->store] = p->began_at;
 	if (ckpt_restore_new(&p->core, NULL, CKPT_STEP_LATEST, CKPT_SINK_STORE, &p->restore) < 0 ||
-		ckpt_restore_set_dest(p->restore, &place) < 0) {
+		ckpt_restore_set_dest(p->restore, &place) < 0 || set_near(p) < 0) {
 		p->failure = -ENOMEM;
 		return ckpt_task_continue(task, remote_close_body);
 	}

@@ -66,6 +66,7 @@ class _Bringing:
         self._path = path
         self._options = options
         self._opening = opening
+        self._peers = peers
         self._rank = opening.group.rank
         self._keeps = self._rank == (peers[0] if peers else 0)
         self._beats = itertools.count()
@@ -105,7 +106,15 @@ class _Bringing:
 
     def _bring(self) -> None:
         self._beat()
-        brought = aside(lambda: bring(self._path, self._options), _nothing, None, self._beat)
+        world = self._opening.group.world
+        # Only with lost_nodes: with another mesh the same ranks may want what other ranks wrote.
+        peers = self._peers if self._options.lost_nodes else ()
+        brought = aside(
+            lambda: bring(self._path, self._options, peers, world),
+            _nothing,
+            None,
+            self._beat,
+        )
         if brought is not None:
             generation, step = brought
             logger.warning(

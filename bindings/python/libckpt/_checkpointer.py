@@ -137,7 +137,8 @@ class Checkpointer:
     lost_nodes: True, with node_store: nodes were lost with their disks. resume() passes over steps
         of which some node's store has no file, with one warning, and takes the newest step that
         every node has here or gets from the remote store. A step that the remote store has is not
-        passed over, and opening fails if a node cannot bring it. All ranks give the same. False:
+        passed over, and opening fails if a node cannot bring it. A node may be brought only the
+        files of its own ranks: with another mesh start without it. All ranks give the same. False:
         such a step raises ElsewhereError, for its files may be on a node that only was not started.
     rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
         step is compared with the state, and each rank reads and verifies what it has written, 256

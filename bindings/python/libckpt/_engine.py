@@ -284,16 +284,25 @@ def _opts(options: Options) -> Any:
     return opts
 
 
-def bring(path: str, options: Options) -> tuple[int, int] | None:
+def bring(
+    path: str, options: Options, peers: tuple[int, ...] = (), world: int = 1
+) -> tuple[int, int] | None:
     """
     Brings the run back from its remote store, where no engine has it open: generation and step, or
-    None if what is here is as good.
+    None if what is here is as good. `peers`: only the files of these ranks of `world`, which are
+    all that have this store, are brought, if the step was saved so (ckpt_engine_bring_ranks()).
+    Empty: all of the step is.
     """
     opts = _opts(options)
     remote = ffi.new("char[]", os.fsencode(options.remote))
     opts.remote = remote
     generation, step = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-    code = lib.ckpt_engine_bring(os.fsencode(path), opts, generation, step)
+    name = os.fsencode(path)
+    if peers:
+        ranks = ffi.new("uint32_t[]", peers)
+        code = lib.ckpt_engine_bring_ranks(name, opts, ranks, len(peers), world, generation, step)
+    else:
+        code = lib.ckpt_engine_bring(name, opts, generation, step)
     if code < 0:
         raise last_error(code)
     return (int(generation[0]), int(step[0])) if generation[0] else None

@@ -339,6 +339,12 @@ def _with_way_out(engine: Engine, error: ElsewhereError, opening: bool) -> Elsew
                 "; lost_nodes=True passes over a step only if the store of a node has no file of "
                 "it: start as many nodes as have saved it, an empty one for each that was lost"
             )
+            if options.remote:
+                error.message += (
+                    f"; if {options.remote} has the step, and the layout is another one (another "
+                    "mesh), start with empty stores and without lost_nodes: each node is then "
+                    "brought all of it"
+                )
     elif options.lost_nodes:
         if engine.rank > 0:
             error.message += "; the step was not passed over: the error of rank 0 says why"

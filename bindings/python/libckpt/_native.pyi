@@ -108,6 +108,16 @@ class _Lib:
     def ckpt_engine_bring(
         self, path: bytes, opts: _CData, ret_generation: _CData, ret_step: _CData
     ) -> int: ...
+    def ckpt_engine_bring_ranks(
+        self,
+        path: bytes,
+        opts: _CData,
+        ranks: _CData,
+        count: int,
+        world: int,
+        ret_generation: _CData,
+        ret_step: _CData,
+    ) -> int: ...
     def ckpt_engine_drain_remote(self, engine: _CData, timeout_ms: int) -> int: ...
     def ckpt_engine_close(self, engine: _CData) -> None: ...
     def ckpt_engine_latest(self, engine: _CData, ret_step: _CData) -> int: ...

@@ -115,7 +115,18 @@ static void test_catalog(void **state)
 	assert_int_equal(ckpt_manifest_decode(out.data, out.len, "f", NULL, &back), 0);
 	assert_int_equal(back.catalog_bytes, m.catalog_bytes);
 	assert_true(ckpt_digest_equal(&back.catalog, &m.catalog));
+	assert_false(back.node_stores);
 	ckpt_manifest_clear(&back);
+	/* Of stores on nodes. */
+	m.node_stores = true;
+	out.len = 0;
+	assert_int_equal(ckpt_manifest_encode(&m, &out), 0);
+	assert_non_null(
+		memmem(out.data, out.len, "\"scope\":\"node\"", strlen("\"scope\":\"node\"")));
+	assert_int_equal(ckpt_manifest_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_true(back.node_stores);
+	ckpt_manifest_clear(&back);
+	m.node_stores = false;
 	/* One that names none has none. */
 	m.catalog_bytes = 0;
 	out.len = 0;
