@@ -60,6 +60,7 @@ MAP = {
     ".clang-*": "lint format",
     ".*": "format",
     "LICENSE": "",
+    "pending/*": "",
 }
 
 
