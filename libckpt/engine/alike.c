@@ -344,7 +344,7 @@ int ckpt_alike_take(struct ckpt_alike *alike, enum ckpt_alike_mode mode, uint64_
 
 	alike->mode = mode;
 	if (mode == CKPT_ALIKE_NONE) {
-		return_given(alike);
+		ckpt_alike_go_without(alike);
 		return 0;
 	}
 	if (make_room(alike, names) < 0)
@@ -402,4 +402,10 @@ void ckpt_alike_clear(struct ckpt_alike *alike)
 	ckpt_free(alike->segments);
 	ckpt_free(alike->late);
 	*alike = (struct ckpt_alike){0};
+}
+
+void ckpt_alike_go_without(struct ckpt_alike *alike)
+{
+	ckpt_alike_clear(alike);
+	alike->without = true;
 }

@@ -121,6 +121,7 @@ struct ckpt_alike {
 	struct ckpt_alike_given *given;
 	size_t given_count;
 	enum ckpt_alike_mode mode;
+	bool without; /* there was something to compare, and this rank has no digests of it */
 	struct ckpt_alike_what *what; /* of all that was given, in that order */
 	size_t what_count;
 	uint64_t fingerprint; /* of names, types and shapes; never 0 */
@@ -154,6 +155,8 @@ bool ckpt_alike_set_own(struct ckpt_alike *alike, uint64_t group, enum ckpt_own 
 /* The samples of the segments are there. */
 void ckpt_alike_add_late(struct ckpt_alike *alike);
 void ckpt_alike_clear(struct ckpt_alike *alike);
+/* The same, and what this rank tells is that it has no digests of what it holds. */
+void ckpt_alike_go_without(struct ckpt_alike *alike);
 
 /* Says of each tensor whether it is known, and whose turn it is. Whether all are known. */
 bool ckpt_alike_know(struct ckpt_alike *alike, struct ckpt_alike_proved *proved);
@@ -175,7 +178,7 @@ uint64_t ckpt_alike_bit(uint64_t group);
 /* In how many levels a tensor is beside the first, at that time. */
 uint32_t ckpt_alike_level(uint64_t hash, uint32_t time);
 
-/* As text: "" if there is nothing to tell. */
+/* As text: "" if there is nothing to compare, "-" if this rank has no digests of it. */
 void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT]);
 
 /* Rank 0: what all ranks have told. Zero is empty. */
@@ -186,6 +189,7 @@ struct ckpt_alike_told {
 	} * entries;
 	size_t count;
 	size_t room;
+	bool without; /* a rank has no digests of what it holds: others must not learn that all are alike */
 	bool mixed; /* set by comparing: not all have a proof of the same, so that some have compared samples alone */
 	struct ckpt_alike_split split; /* set by comparing */
 };

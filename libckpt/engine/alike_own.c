@@ -46,7 +46,7 @@ static void learn(struct ckpt_alike_owned *owned, uint64_t group, enum ckpt_own 
 void ckpt_alike_learn_own(struct ckpt_alike_owned *owned, const struct ckpt_alike *alike,
 	const struct ckpt_alike_split *split)
 {
-	/* What was not told was not compared. */
+	/* What a rank has not told was not compared. */
 	if (!split->compared || alike->mode == CKPT_ALIKE_NONE)
 		return;
 	(void)pthread_mutex_lock(&owned->lock);

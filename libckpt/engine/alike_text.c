@@ -8,6 +8,8 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 
+/* There was something to compare, and the rank has no digests of it. */
+#define WITHOUT      "-"
 /* A letter says how the digests were made, a digit how many pairs are told of each group. The groups follow. */
 #define HEAD_CHARS   2
 /* Of a group: its number, the upper half of the sum, `deep` with `own` in its low bits, `kind`, the samples. */
@@ -61,8 +63,11 @@ void ckpt_alike_encode(const struct ckpt_alike *alike, char out[CKPT_ALIKE_TEXT]
 	char *at = out;
 
 	*at = 0;
+	if (alike->without)
+		(void)memcpy(out, WITHOUT, sizeof(WITHOUT));
 	if (alike->mode == CKPT_ALIKE_NONE || alike->group_count == 0)
 		return;
+	CKPT_ASSERT(!alike->without);
 	uint32_t told = pairs_told(alike->group_count);
 	*at++ = (char)alike->mode;
 	*at++ = digits[told];
@@ -233,9 +238,13 @@ int ckpt_alike_hear(struct ckpt_alike_told *told, uint32_t rank, const char *tex
 	const char *at = text;
 	uint32_t pairs;
 
-	/* A rank that has nothing to compare leaves the others to compare what they have. */
+	/* The others compare what they have. */
 	if (!*at)
 		return 0;
+	if (strcmp(text, WITHOUT) == 0) {
+		told->without = true;
+		return 0;
+	}
 	char mode = *at++;
 	if (mode != CKPT_ALIKE_FULL && mode != CKPT_ALIKE_SAMPLES)
 		return ckpt_fail(err, CKPT_EFORMAT,

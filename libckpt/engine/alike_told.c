@@ -283,7 +283,8 @@ static void judge_group(struct ckpt_alike_finding *f, struct ckpt_alike_told *to
 		differs = differs || e[i].sums.own == CKPT_OWN_DIFFERS;
 	}
 	judge(relies ? f : &split, own, e, count);
-	if (split.groups > 0 || differs)
+	/* A group has two ranks at least: one that was heard alone was compared with nobody. */
+	if (split.groups > 0 || differs || (count == 1 && !relies))
 		told->split.differ |= ckpt_alike_bit(e->sums.group);
 }
 
@@ -293,7 +294,7 @@ struct ckpt_alike_finding ckpt_alike_compare(
 	struct ckpt_alike_finding found = {0};
 	size_t from = 0;
 
-	told->split = (struct ckpt_alike_split){.compared = told->count > 0};
+	told->split = (struct ckpt_alike_split){.compared = told->count > 0 && !told->without};
 	if (told->count == 0)
 		return found;
 	qsort(told->entries, told->count, sizeof(*told->entries), order);

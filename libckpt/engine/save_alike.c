@@ -36,10 +36,10 @@ static enum ckpt_alike_mode mode_of(struct ckpt_save *save)
 									: CKPT_ALIKE_FULL;
 }
 
-/* This rank tells nothing of it, and the others compare what they have. */
+/* The others compare what they have, and hear that this rank has compared nothing. */
 static void go_without(struct ckpt_save *save, const char *why)
 {
-	ckpt_alike_clear(&save->alike);
+	ckpt_alike_go_without(&save->alike);
 	if (ckpt_core_note_unproved(save->core, CKPT_UNPROVED_MEMORY))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"%s: whether what this rank holds at step %llu is what others hold is not "
@@ -131,7 +131,8 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 		return r;
 	const struct ckpt_alike_finding found = ckpt_alike_compare(&x->alike, &save->alike);
 	x->outcome.alike = x->alike.count > 0 && !x->alike.mixed;
-	x->outcome.compared = x->alike.split.compared;
+	/* Samples alone are no reason to write no more copies. */
+	x->outcome.compared = x->alike.split.compared && !x->alike.mixed;
 	x->outcome.differ = x->alike.split.differ;
 	ckpt_alike_forget(&x->alike);
 	if (found.groups == 0)
@@ -147,6 +148,7 @@ int ckpt_save_judge_alike(struct ckpt_save *save)
 	if (save->core->config.tolerant) {
 		/* So that all ranks look at every byte again. What differs in boxes does not ask for that. */
 		x->outcome.alike = false;
+		x->outcome.compared = false;
 		ckpt_alike_word(&found, x->differ, CKPT_DIFFER_MAX);
 		return 0;
 	}

@@ -5,9 +5,10 @@
  */
 #include "api/cuda_kit.h"
 
-#define RANKS 2
+#define RANKS     2
+#define OWN_GROUP 2
 /* The first line of every 256 KiB is looked at. */
-#define PLACE ((262144 * 2) + 5)
+#define PLACE     ((262144 * 2) + 5)
 
 struct ranks {
 	struct cuda_world *world;
@@ -75,6 +76,8 @@ static void start(struct ranks *r, uint32_t rank, uint64_t step)
 	}
 	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &gpu, 1));
 	must_work(ckpt_save_add_replicas(r->saves[rank], 1, &cpu, 1));
+	must_work(ckpt_save_add_replicas(r->saves[rank], OWN_GROUP, &cpu, 1));
+	must_work(ckpt_save_set_own(r->saves[rank], OWN_GROUP, CKPT_OWN_UNKNOWN));
 	if (!r->streamless)
 		must_work(ckpt_save_set_streams(r->saves[rank], &stream, 1));
 	must_work(ckpt_save_start(r->saves[rank]));
@@ -213,6 +216,13 @@ static void check_unproved(struct ranks *r, uint64_t first, uint64_t second)
 	assert_int_equal(stats.unproved, second);
 }
 
+/* What both know of their own copies. */
+static void check_own(const struct ranks *r, enum ckpt_own own)
+{
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		assert_int_equal(ckpt_engine_own(r->engines[rank], OWN_GROUP), own);
+}
+
 /* One without kernels, such as one whose driver is too old, never can. */
 static void a_gpu_without_kernels_is_told(void **state)
 {
@@ -224,6 +234,8 @@ static void a_gpu_without_kernels_is_told(void **state)
 		save_both(&r, step);
 		assert_int_equal(finish(&r, NULL), 0);
 		check_unproved(&r, CKPT_UNPROVED_GPU, 0);
+		/* Each goes on to write its own copy: nobody knows whether they are alike. */
+		check_own(&r, CKPT_OWN_UNKNOWN);
 	}
 	close_ranks(&r);
 }
@@ -244,6 +256,8 @@ static void a_look_that_fails_is_no_failure_of_the_step(void **state)
 	assert_int_equal(finish(&r, NULL), 0);
 	fake->fail_call(NULL, 0, 0);
 	check_unproved(&r, 0, CKPT_UNPROVED_MEMORY);
+	/* Rank 0 has told of its own, and was compared with nobody. */
+	check_own(&r, CKPT_OWN_UNKNOWN);
 	for (uint64_t step = 2; step <= 3; step++) {
 		save_both(&r, step);
 		assert_int_equal(finish(&r, "'w'"), CKPT_EREPLICA);

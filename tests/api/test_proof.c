@@ -22,6 +22,7 @@ struct job {
 	struct ckpt_error errors[WORLD];
 	struct ckpt_tensor extra; /* that is on all ranks as well; no name: there is none */
 	enum ckpt_own own[WORLD]; /* of what each writes a copy of its own */
+	bool late;                /* rank 3 does not have the tensors yet */
 };
 
 static void close_job(struct job *job)
@@ -83,7 +84,8 @@ static void start(struct job *job, uint32_t rank, uint64_t step)
 	must_work(ckpt_save_begin(job->ranks[rank], step, NULL, &job->saves[rank]));
 	if (rank < TENSORS)
 		must_work(ckpt_save_add(job->saves[rank], &all[rank], 1));
-	must_work(ckpt_save_add_replicas(job->saves[rank], GROUP, all, TENSORS));
+	if (rank != 3 || !job->late)
+		must_work(ckpt_save_add_replicas(job->saves[rank], GROUP, all, TENSORS));
 	struct ckpt_tensor extra = job->extra;
 	if (rank == 3)
 		extra.data = job->tensors[rank][2].data;
@@ -369,6 +371,31 @@ static void test_own(void **state)
 	close_job(job);
 }
 
+/* Nobody takes for alike what was compared by samples alone, or what a step was committed with in spite of it. */
+static void test_own_unproved(void **state)
+{
+	struct job *job = *state;
+
+	*byte_of(job, 3, 1, 33333) ^= 1;
+	open_job(job, CKPT_REPLICAS_CHECK);
+	job->late = true;
+	assert_int_equal(save(job, 1), 0);
+	job->late = false;
+	say_own(job, CKPT_OWN_UNKNOWN);
+	/* Three ranks have a proof of the tensors: all have samples, and no more in common. */
+	assert_int_equal(save(job, 2), 0);
+	check_own(job, CKPT_OWN_UNKNOWN);
+	assert_int_equal(save(job, 3), 0);
+	check_own(job, CKPT_OWN_DIFFERS);
+	close_job(job);
+	open_job(job, CKPT_REPLICAS_WARN);
+	job->own[0] = CKPT_OWN_NONE;
+	assert_int_equal(save(job, 4), 0);
+	check_says(job, "rank 3 of the 4 ranks");
+	check_own(job, CKPT_OWN_UNKNOWN);
+	close_job(job);
+}
+
 static void test_refused(void **state)
 {
 	struct job *job = *state;
@@ -401,6 +428,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_not_forgotten, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_later, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_own, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_own_unproved, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_tolerant, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_false_alarm, set_up, tear_down),

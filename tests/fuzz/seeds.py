@@ -189,6 +189,7 @@ def records():
     yield "node-item-of-two", seal({**node, "claims": [[9, 0]]})
     yield "node-items-nested", seal({**node, "steps": [[[9]]]})
     yield "rank", seal(good)
+    yield "rank-without-digests", seal({**good, "alike": "-"})
     yield "outcome", seal(outcome)
     yield "outcome-differ", seal({**outcome, "differ": "fedcba9876543210"})
     yield "outcome-differ-short", seal({**outcome, "differ": "fedcba"})

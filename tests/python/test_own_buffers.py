@@ -10,7 +10,7 @@ import json
 import struct
 import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import step_directory
-from libckpt._alike import Groups
+from libckpt._alike import Groups, Slow
 from libckpt._native import lib
 from libckpt._ranks import Ranks
-from libckpt._tensors import describe
-from node_rig import TOOLS
+from libckpt._tensors import Block, describe
+from node_rig import TOOLS, on_node
 from ranks import together
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -71,6 +71,28 @@ class Counting(nn.Module):
         return self.up(x)
 
 
+class Synced(nn.Module):
+    """Its statistics are those of a group of this rank alone, as those of a node's ranks are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.up = nn.Linear(6, 8)
+        self.norm = nn.SyncBatchNorm(8)
+        if dist.is_initialized():
+            groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+            self.norm.process_group = groups[dist.get_rank()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # Without a GPU it refuses to run: what it does is to take them of the batches of the group.
+        up = self.up(x)
+        with torch.no_grad():
+            self.norm.running_mean.lerp_(up.mean(0), 0.1)
+            self.norm.running_var.lerp_(up.var(0), 0.1)
+            self.norm.num_batches_tracked += 1
+        return up
+
+
 class Tied(nn.Module):
     """Two modules are one, and two others share a buffer."""
 
@@ -94,17 +116,23 @@ def sharded(*shape: int) -> nn.Module:
     return model
 
 
-def ddp(*, broadcast: bool) -> nn.Module:
+def ddp(*, broadcast: bool, ignored: Sequence[str] = ()) -> nn.Module:
     if not dist.is_initialized():
         return Net()
-    return DistributedDataParallel(Net(), broadcast_buffers=broadcast)
+    model = Net()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    return DistributedDataParallel(model, broadcast_buffers=broadcast)
 
+
+IGNORED = ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
 
 #: how the model is made, and whether a save of a later step has copies of each rank's own of what
 CASES: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
     "sharded": (sharded, {"norm"}),
     "ddp_without_broadcast": (lambda: ddp(broadcast=False), {"norm"}),
+    "ddp_that_ignores": (lambda: ddp(broadcast=True, ignored=IGNORED), {"norm"}),
     "no_wrapper": (Net, {"norm"}),
+    "synced_by_group": (Synced, {"norm"}),
     "counting": (Counting, {"seen", "table"}),
     "tied": (Tied, {"first"}),
     "talks": (lambda: Net(talks=True), {"norm"}),
@@ -115,8 +143,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
 
 
 def train(name: str, model: nn.Module, step: int, *, salt: int = 0) -> None:
-    """What a rank sees is its own; what becomes of parameters is not."""
-    seed = 1000 * salt + 100 * step + (0 if name.startswith("equal") else rank_of())
+    """
+    What a rank sees is its own; what becomes of parameters is not. Ranks of SyncBatchNorm see the
+    same before the first save: they differ later all the same.
+    """
+    alike = name.startswith("equal") or (name == "synced_by_group" and step == STEPS[0])
+    seed = 1000 * salt + 100 * step + (0 if alike else rank_of())
     with torch.no_grad():
         model(torch.randn(16, 6, generator=torch.Generator().manual_seed(seed)))
 
@@ -172,6 +204,36 @@ def on_two_ranks(place: Path) -> dict[str, Any]:
     return {"saved": saved, "back": back, "other": other}
 
 
+def on_nodes(place: Path) -> list[Any]:
+    """Each node has a store. The ranks change nodes."""
+    model, said = Net(), []
+    train("no_wrapper", model, 1)
+    with libckpt.Checkpointer(
+        on_node(place, "ab"), {"model": model}, rehearse=False, node_store=True
+    ) as ckpt:
+        ckpt.save(1).wait()
+    kept = buffers_of(model)
+    for nodes in ("ab", "ba"):
+        model = Net()
+        with libckpt.Checkpointer(
+            on_node(place, nodes), {"model": model}, rehearse=False, node_store=True
+        ) as ckpt:
+            said.append((warned(ckpt.resume)[1], buffers_of(model)))
+    return [kept, *said]
+
+
+def test_a_rank_is_told_that_its_buffers_are_on_another_node(tmp_path: Path) -> None:
+    ranks = together(2, tmp_path, on_nodes, tmp_path)
+    for rank, (kept, (none, same_node), (said, other_node)) in enumerate(ranks):
+        assert none == []
+        assert same(same_node, kept)
+        assert same(other_node, ranks[1 - rank][0])
+        (text,) = said
+        assert f"what rank {rank} saved is on node node-{'ab'[rank]}" in text
+        assert "norm.running_mean" in text
+        assert "may differ by rank" in text
+
+
 def names_in(place: Path, step: int) -> set[str]:
     """All tensors of a step."""
     names: set[str] = set()
@@ -214,8 +276,10 @@ def test_each_rank_gets_its_own_back(store: Path, tmp_path: Path) -> None:
     # Rank 0 has lost nothing.
     assert ranks[0]["other"][1] == []
     (text,) = ranks[1]["other"][1]
-    assert "on other meshes" in text
+    assert "on other meshes, or with other modules on meshes" in text
     assert "norm.running_mean" in text
+    # Rank 0 wrote it, and this is not it.
+    assert "what the lowest rank that held it had" in text
     check_elsewhere(store, ranks[0]["saved"], tmp_path)
 
 
@@ -327,6 +391,15 @@ def test_a_gpus_buffers_are_compared_as_copies_that_the_library_reads() -> None:
         assert bool(plan.names) == bool(plan.blocks) == (known[0] == lib.CKPT_OWN_DIFFERS)
         assert plan.alike[0][1].gpus == {0}
         assert plan.groups == {group: known[0]}
+
+
+def test_groups_of_own_buffers_are_compared_before_others() -> None:
+    """With more groups than are compared no rank may drop one that others learn from."""
+    block = Block([b"b"], [describe(torch.zeros(1))], [False])
+    walked = dict.fromkeys(range(16), block)
+    with pytest.warns(libckpt.CheckpointWarning, match="17 groups"):
+        joined = Slow().join(walked, {}, [(99, block)], {99: lib.CKPT_OWN_UNKNOWN})
+    assert {group for group, _ in joined} == {*range(15), 99}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from ._errors import CheckpointWarning
@@ -123,9 +123,15 @@ class Slow:
         walked: dict[int, Block],
         slow: dict[int, Block],
         own: Sequence[tuple[int, Block]] = (),
+        first: Collection[int] = (),
     ) -> list[tuple[int, Block]]:
-        """All of them and those of `own` groups, of no more groups than are compared."""
+        """
+        All of them and of `own`, of no more groups than are compared. `first`: groups that are
+        kept before others. A rank that drops one of them would leave others to take what they
+        hold for all ranks'.
+        """
         groups = sorted({*walked, *slow, *(group for group, _ in own)})
+        groups.sort(key=lambda group: group not in first)
         if len(groups) > _GROUPS_MAX and not self._said:
             self._said = True
             warnings.warn(

@@ -16,8 +16,8 @@ error if any rank of the group saves no copy of its own, since that rank relies 
 saves. It lets nobody take them for alike as long as a rank knows that they differ.
 
 Statistics of batches are each rank's own at every save, and nothing is found out of them: they
-differ as soon as a rank has seen its data, which is often after the first save. Those of
-SyncBatchNorm are the same on all ranks, and treated like other buffers.
+differ as soon as a rank has seen its data, which is often after the first save. Those of a
+SyncBatchNorm over all ranks that hold it are the same on these, and treated like other buffers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def buffers_that_may_differ(
     """
     import torch
 
-    statistics, synced = torch.nn.modules.batchnorm._NormBase, torch.nn.SyncBatchNorm
+    statistics = torch.nn.modules.batchnorm._NormBase
     if ranks.world == 1:
         return {}
     slots = list(buffer_slots(module))
@@ -117,10 +117,27 @@ def buffers_that_may_differ(
         held = holders.of(name)
         if held is not None and (held.place is None or len(held.members.ranks) == 1):
             continue
-        kind = held, isinstance(owner, statistics) and not isinstance(owner, synced)
+        who = range(ranks.world) if held is None else held.members.ranks
+        kind = held, isinstance(owner, statistics) and not _is_synced(owner, who)
         found[id(buffer)] = kind
         sizes[kind] = sizes.get(kind, 0) + buffer.numel() * buffer.element_size()
     return {key: kind[1] for key, kind in found.items() if sizes[kind] <= MOST}
+
+
+def _is_synced(module: torch.nn.Module, who: Iterable[int]) -> bool:
+    """True for a SyncBatchNorm whose statistics are those of the batches of all these ranks."""
+    import torch
+    import torch.distributed as dist
+
+    if not isinstance(module, torch.nn.SyncBatchNorm):
+        return False
+    group = module.process_group
+    if group is None:
+        return True
+    # A rank that is not in the group has no ProcessGroup.
+    return isinstance(group, dist.ProcessGroup) and set(dist.get_process_group_ranks(group)) >= set(
+        who
+    )
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -241,11 +258,12 @@ class OwnBuffers:
     def _show(self, buffers: Sequence[Buffer], own: Own) -> None:
         """
         Beside what ranks of a mesh hold alike there is a byte for each buffer, so that the library
-        can name one that a rank lacks. What all ranks hold is compared by name anyway.
+        can name one that a rank lacks. What all ranks hold is compared by name anyway, and
+        statistics are in the group of their mesh already, without their bytes.
         """
         shown: dict[Holders, list[bytes]] = {}
         for one in buffers:
-            if one.holders is not None:
+            if one.holders is not None and not one.is_statistic:
                 shown.setdefault(one.holders, []).append(one.name.encode())
         for held, names in shown.items():
             copies = held.copies()

@@ -190,7 +190,10 @@ def buffers_of_first(module: nn.Module, world: int) -> set[int]:
             and inner.broadcast_buffers
             and inner.process_group.size() == world
         ):
-            found.update(map(id, inner.buffers()))
+            # As DDP does it: of a buffer with several names the first one counts.
+            named = inner.module.named_buffers()
+            ignored = inner.parameters_to_ignore
+            found.update(id(buffer) for name, buffer in named if name not in ignored)
     return found
 
 

@@ -37,6 +37,8 @@ class Found(NamedTuple):
 
     #: where ranks had another value than the first one
     names: list[str]
+    #: buffers that ranks had other values of than the lowest one that held them
+    buffers: list[str]
     #: what is too large to be compared
     large: list[str]
     #: how many ranks were not compared
@@ -63,7 +65,9 @@ def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Foun
             _compare(values, left, reader, origin, stored)
     except Exception as error:
         logger.info("step %d: not all that ranks had is compared: %s", reader.step, error)
-    return Found(list(values.names), list(values.large), len(left))
+    names = [name for name in values.names if name not in values.buffers]
+    buffers = [name for name in values.names if name in values.buffers]
+    return Found(names, buffers, list(values.large), len(left))
 
 
 def _compare(
@@ -111,6 +115,8 @@ class _Values:
         self.large: dict[str, None] = {}
         #: tensors that each rank had of its own: where, the first rank's, the other's
         self.pairs: list[tuple[str, str, str]] = []
+        #: those of the tensors that are buffers
+        self.buffers: set[str] = set()
 
     def compare(self, a: Json, b: Json, path: Path) -> None:
         """Notes what differs in what stands at `path`."""
@@ -128,6 +134,7 @@ class _Values:
         """The buffers that a rank had its own copies of, beside those of all."""
         for name in sorted(said_of(meta).names):
             self.pairs.append((name, name, (meta or {})["per_rank"][name]))
+            self.buffers.add(name)
 
     def _add(self, path: Path) -> None:
         self.names[path_text(path)] = None

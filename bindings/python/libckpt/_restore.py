@@ -178,6 +178,8 @@ class _Live:
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
         self._local = set((origin.meta or {}).get("local") or ())
         self._names: dict[int, str] = {}
+        #: names of tensors that go to memory of the state
+        self._bound: set[str] = set()
         self._optimizers: list[OptimizerLoad] = []
         self._loads: dict[int, Callable[[], None]] = {}
         #: other objects that have been
@@ -431,15 +433,22 @@ class _Live:
         found = differing(self._reader, self._origin, self._stored)
         names = [name for name in found.names if not name.startswith(tuple(self._borrowed))]
         if names:
-            more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
             said.append(
-                f"ranks had different values of {', '.join(names[:LISTED])}{more}: what is there "
-                f"now is what rank {self._origin.rank} had"
+                f"ranks had different values of {_some(names)}: what is there now is what rank "
+                f"{self._origin.rank} had"
+            )
+        if found.buffers:
+            said.append(
+                f"ranks had different values of {_some(found.buffers)}: what is there now is what "
+                "the lowest rank that held it had"
+            )
+        if replaced := self._replaced_buffers():
+            said.append(
+                f"{_some(replaced)} may differ by rank: what is there now is what the lowest rank "
+                "that held it had"
             )
         if found.large:
-            more = f" and {len(found.large) - LISTED} more" * (len(found.large) > LISTED)
-            some = ", ".join(found.large[:LISTED])
-            said.append(f"{some}{more} are large, and were not compared with other ranks'")
+            said.append(f"{_some(found.large)} are large, and were not compared with other ranks'")
         if found.ranks_left:
             said.append(f"the values of {found.ranks_left} other ranks were not compared")
         if self._borrowed:
@@ -448,7 +457,9 @@ class _Live:
                 "is a position in the data of one rank, samples may be seen twice or not at all"
             )
         if said:
-            where = " on other meshes" if self._origin.whole else ""
+            where = ""
+            if self._origin.whole:
+                where = " on other meshes, or with other modules on meshes"
             if self._origin.node is not None:
                 where = f", and what rank {engine.rank} saved is on node {self._origin.node}"
             message = (
@@ -457,6 +468,12 @@ class _Live:
             )
             logger.warning("%s", message)
             warnings.warn(message, CheckpointWarning, stacklevel=5)
+
+    def _replaced_buffers(self) -> list[str]:
+        """Buffers whose copy of this rank is on another node, so that it cannot be compared."""
+        if self._origin.node is None:
+            return []
+        return sorted(said_of(self._origin.meta).names & self._bound)
 
     # Comparing.
 
@@ -714,6 +731,7 @@ class _Live:
         """The tensor of that name, or the box of it that `like` is, goes to this memory."""
         what = describe(tensor, like)
         check_place(what, name)
+        self._bound.add(name)
         self._reader.bind(name, what, tensor)
 
     def differs(self, loaded: Any, given: torch.Tensor) -> bool:
@@ -802,6 +820,12 @@ class _Live:
         if is_generator(live):
             self._late.append(lambda: into(live, value))
         return into(live, value)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
+    return ", ".join(names[:LISTED]) + more
 
 
 def _is_array(value: Any) -> bool:

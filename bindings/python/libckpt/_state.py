@@ -678,7 +678,10 @@ class Planner:
             balance=(walked.balance + self._held[1]) % (1 << 64),
             apart=common[1],
             alike=self._alike.join(
-                walked.alike.blocks, self._alike.update(sink.alike), sink.own_buffers.alike
+                walked.alike.blocks,
+                self._alike.update(sink.alike),
+                sink.own_buffers.alike,
+                sink.own_buffers.groups,
             ),
             behind=Behind(parts, [part.versions() for part in parts]),
             keep=sink.keep,

@@ -712,6 +712,48 @@ static void test_own_stays(void **state)
 	ckpt_alike_clear(&alike[1]);
 }
 
+/* A rank that hears no other one of a group takes nothing for alike: not from itself alone, and not where a rank is blind. */
+static void test_own_alone(void **state)
+{
+	const enum ckpt_own all[2] = {U, U};
+	struct scene *s = *state;
+	struct ckpt_alike_owned owned = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	struct ckpt_alike alike[2] = {0};
+	char text[CKPT_ALIKE_TEXT];
+
+	for (int blind = 0; blind < 2; blind++) {
+		/* Two ranks are alike, and the third one has no digests. */
+		assert_int_equal(compare_own(s, alike, all, 2), 0);
+		struct ckpt_alike third = {0};
+		assert_int_equal(ckpt_alike_give(&third, GROUP, s->tensors, 3, NULL, &s->err), 0);
+		assert_int_equal(ckpt_alike_look(&third), 0);
+		if (blind)
+			assert_int_equal(ckpt_alike_take(&third, CKPT_ALIKE_NONE, 1, true), 0);
+		else
+			ckpt_alike_go_without(&third);
+		ckpt_alike_encode(&third, text);
+		assert_int_equal(ckpt_alike_hear(&s->told, 2, text, "here", &s->err), 0);
+		assert_int_equal(ckpt_alike_compare(&s->told, &alike[0]).groups, 0);
+		assert_false(s->told.mixed);
+		assert_false(s->told.split.compared);
+		ckpt_alike_clear(&third);
+		ckpt_alike_encode(&third, text);
+		assert_string_equal(text, "");
+	}
+	/* One that has nothing to compare is no obstacle. */
+	assert_int_equal(compare_own(s, alike, all, 2), 0);
+	assert_int_equal(ckpt_alike_hear(&s->told, 2, "", "here", &s->err), 0);
+	(void)ckpt_alike_compare(&s->told, &alike[0]);
+	assert_true(s->told.split.compared);
+	/* The others have not told of this group. */
+	assert_int_equal(compare_own(s, alike, all, 1), 0);
+	ckpt_alike_learn_own(&owned, &alike[0], &s->told.split);
+	assert_int_equal(ckpt_alike_find_own(&owned, GROUP), D);
+	ckpt_alike_forget_own(&owned);
+	ckpt_alike_clear(&alike[0]);
+	ckpt_alike_clear(&alike[1]);
+}
+
 static void test_many_groups(void **state)
 {
 	struct scene *s = *state;
@@ -749,8 +791,8 @@ static void test_malformed(void **state)
 	struct ckpt_alike alike = {0};
 	char text[CKPT_ALIKE_TEXT];
 
-	for (const char *const *bad = (const char *const[]){"x", "f", "f,", "fA", "fB", "fBzz",
-		     "fNzz", "f9", NULL};
+	for (const char *const *bad = (const char *const[]){"x", "-A", "--", "f", "f,", "fA", "fB",
+		     "fBzz", "fNzz", "f9", NULL};
 		*bad; bad++) {
 		assert_int_equal(ckpt_alike_hear(&s->told, 1, *bad, "here", &s->err), CKPT_EFORMAT);
 		ckpt_error_clear(&s->err);
@@ -804,6 +846,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_not_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_own, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_own_stays, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_own_alone, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_groups, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_malformed, set_up, tear_down),
 	};
