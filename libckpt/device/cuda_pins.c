@@ -33,12 +33,29 @@ static const struct ckpt_cuda_pin *find(
 	return pins;
 }
 
+static bool overlaps(const struct ckpt_cuda_pin *pins, const void *base, size_t size)
+{
+	uintptr_t at = (uintptr_t)base;
+
+	while (pins &&
+		(at >= (uintptr_t)pins->base + pins->size || (uintptr_t)pins->base >= at + size))
+		pins = pins->next;
+	return pins != NULL;
+}
+
 int ckpt_cuda_pins_add(
 	const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base, size_t size)
 {
-	/* Before it is pinned: where a registration begins has to be known of each. */
-	struct ckpt_cuda_pin *pin = ckpt_alloc(sizeof(*pin));
+	struct ckpt_cuda_pin *pin;
 
+	/*
+	 * Twice for one GPU is a mistake. Or it could not be unpinned: then the GPU still has the pages that were there
+	 * before, and would copy to and from these.
+	 */
+	if (overlaps(*pins, base, size))
+		return CKPT_CUDA_HOST_ALREADY_REGISTERED;
+	/* Before it is pinned: where a registration begins has to be known of each. */
+	pin = ckpt_alloc(sizeof(*pin));
 	if (!pin)
 		return CKPT_CUDA_MEMORY_ALLOCATION;
 	/* Portable: pinned for every GPU of the process. Mapped: kernels reach it. */
@@ -46,8 +63,7 @@ int ckpt_cuda_pins_add(
 		base, size, CKPT_CUDA_HOST_REGISTER_PORTABLE | CKPT_CUDA_HOST_REGISTER_MAPPED);
 	bool own = e == CKPT_CUDA_SUCCESS;
 
-	/* Twice for one GPU is a mistake. */
-	if (!own && (e != CKPT_CUDA_HOST_ALREADY_REGISTERED || find(*pins, base, size)))
+	if (!own && e != CKPT_CUDA_HOST_ALREADY_REGISTERED)
 		goto free_pin;
 	if (!own)
 		(void)api->get_last_error();
@@ -65,19 +81,32 @@ free_pin:
 
 int ckpt_cuda_pins_remove(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base)
 {
-	bool own = true;
+	struct ckpt_cuda_pin **at = pins;
+	struct ckpt_cuda_pin *pin;
+	int e = CKPT_CUDA_SUCCESS;
 
-	for (struct ckpt_cuda_pin **at = pins; *at; at = &(*at)->next) {
-		struct ckpt_cuda_pin *pin = *at;
+	while (*at && (*at)->base != base)
+		at = &(*at)->next;
+	pin = *at;
+	if (!pin || pin->own)
+		e = api->host_unregister(base);
+	if (!pin || (e != CKPT_CUDA_SUCCESS && e != CKPT_CUDA_HOST_NOT_REGISTERED))
+		return e;
+	*at = pin->next;
+	ckpt_free(pin);
+	return e;
+}
 
-		if (pin->base != base)
-			continue;
-		own = pin->own;
-		*at = pin->next;
+void ckpt_cuda_pins_free(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins)
+{
+	while (*pins) {
+		struct ckpt_cuda_pin *pin = *pins;
+
+		if (pin->own && api->host_unregister(pin->base) != CKPT_CUDA_SUCCESS)
+			(void)api->get_last_error();
+		*pins = pin->next;
 		ckpt_free(pin);
-		break;
 	}
-	return own ? api->host_unregister(base) : CKPT_CUDA_SUCCESS;
 }
 
 bool ckpt_cuda_pins_begin(const struct ckpt_cuda_pin *pins, const void *at)

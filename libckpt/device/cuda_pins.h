@@ -22,7 +22,10 @@ struct ckpt_cuda_pin {
  */
 int ckpt_cuda_pins_add(
 	const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base, size_t size);
+/* What cannot be unpinned stays in the list, and nothing else is pinned there. */
 int ckpt_cuda_pins_remove(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins, void *base);
+/* All of them, and the list: a failure concerns nobody, the device is lost, or closes. */
+void ckpt_cuda_pins_free(const struct ckpt_cuda_api *api, struct ckpt_cuda_pin **pins);
 /* Whether one begins there: no copy goes from one into the next. */
 bool ckpt_cuda_pins_begin(const struct ckpt_cuda_pin *pins, const void *at);
 /* The GPU's address of these bytes; 0: it has none of all of them. */

@@ -12,9 +12,7 @@
 
 void ckpt_cuda_table_free(const struct ckpt_cuda_api *api, struct ckpt_cuda_table *t)
 {
-	/* A failure concerns nobody: the device is lost, or closes. */
-	if (t->pin && ckpt_cuda_pins_remove(api, &t->pin, t->pin->base) != CKPT_CUDA_SUCCESS)
-		(void)api->get_last_error();
+	ckpt_cuda_pins_free(api, &t->pin);
 	ckpt_free(t->memory);
 	*t = (struct ckpt_cuda_table){.memory = NULL};
 }

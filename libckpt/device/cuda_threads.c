@@ -149,6 +149,8 @@ static void destroy_handles(struct ckpt_cuda_device *d)
 		(void)d->api.event_destroy(flight->event);
 		ckpt_free(flight);
 	}
+	/* What could not be unpinned. */
+	ckpt_cuda_pins_free(&d->api, &d->pinned);
 	ckpt_cuda_relay_free(&d->api, &d->relay);
 	ckpt_cuda_kernels_unload(&d->kernels);
 	if (d->eager)
@@ -267,7 +269,8 @@ static const char *why_not_pinned(int error)
 {
 	switch (error) {
 	case CKPT_CUDA_HOST_ALREADY_REGISTERED:
-		return "; something else in this process has pinned a part of it";
+		return "; something else in this process has pinned a part of it, or it could not "
+		       "be unpinned before";
 	case CKPT_CUDA_MEMORY_ALLOCATION:
 		return "; there is less memory that may be pinned (ulimit -l, the container's "
 		       "limit)";

@@ -32,11 +32,16 @@ int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct 
 	return r;
 }
 
-void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size)
+int ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size)
 {
+	int r;
+
 	CKPT_ASSERT(base && size > 0);
-	if (device->ops->unpin)
-		device->ops->unpin(device, base, size);
+	if (!device->ops->unpin)
+		return 0;
+	r = device->ops->unpin(device, base, size);
+	CKPT_ASSERT(r <= 0);
+	return r;
 }
 
 int ckpt_device_takes(

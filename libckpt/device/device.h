@@ -90,7 +90,7 @@ struct ckpt_device_ops {
 	void (*copy)(struct ckpt_device *device, struct ckpt_copy *copy);
 	/* Makes staging memory fit for fast copies (cudaHostRegister); NULL: nothing to do. */
 	int (*pin)(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
-	void (*unpin)(struct ckpt_device *device, void *base, size_t size);
+	int (*unpin)(struct ckpt_device *device, void *base, size_t size);
 	/* NULL: it takes every segment. */
 	int (*takes)(struct ckpt_device *device, const struct ckpt_segment *segment,
 		struct ckpt_error *err);
@@ -112,16 +112,17 @@ struct ckpt_device {
 
 /*
  * Never in a child of fork(): it has neither who would make the copy nor who would take it back. Submitting one there
- * is a bug of the caller's; on a GPU it ends the process. There pin, follow and hold return CKPT_EFORKED for a GPU,
- * and unpin and close do nothing.
+ * is a bug of the caller's; on a GPU it ends the process. There pin, unpin, follow and hold return CKPT_EFORKED for a
+ * GPU, and close does nothing.
  */
 void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy);
 /*
  * Before the first copy into [base, base+size), and after the last. Staging that is not pinned may make the
- * device's queue, and so a hold, wait for its copies, and costs a GPU some memory (cuda_relay.h). Of several GPUs that pin the same the first unpins it last.
+ * device's queue, and so a hold, wait for its copies, and costs a GPU some memory (cuda_relay.h). Of several GPUs that
+ * pin the same the first unpins it last. To pin again what could not be unpinned fails.
  */
 int ckpt_device_pin(struct ckpt_device *device, void *base, size_t size, struct ckpt_error *err);
-void ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
+int ckpt_device_unpin(struct ckpt_device *device, void *base, size_t size);
 /*
  * Whether the device can copy such a segment from staging, wherever that is: 0, or CKPT_EUNSUPPORTED. On any thread,
  * once it is open. `staged` is not looked at.

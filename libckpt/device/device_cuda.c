@@ -78,14 +78,13 @@ static int cuda_pin(struct ckpt_device *device, void *base, size_t size, struct 
 	return r < 0 ? r : run_errand(d, &errand);
 }
 
-/* A failure leaves the memory as it is: the caller can do nothing about it, and CUDA ends with the process. */
-static void cuda_unpin(struct ckpt_device *device, void *base, size_t size)
+static int cuda_unpin(struct ckpt_device *device, void *base, size_t size)
 {
 	struct ckpt_cuda_device *d = cuda_of(device);
 	struct ckpt_cuda_errand errand = {.base = base, .size = size};
+	int r = check_fork(d, NULL);
 
-	if (check_fork(d, NULL) == 0)
-		(void)run_errand(d, &errand);
+	return r < 0 ? r : run_errand(d, &errand);
 }
 
 /*

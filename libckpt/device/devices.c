@@ -37,7 +37,7 @@ static void unpin_parts(
 	struct ckpt_devices *devices, struct ckpt_device *gpu, const struct ckpt_devices_part *end)
 {
 	for (struct ckpt_devices_part *p = &devices->first; p != end; p = p->next)
-		ckpt_device_unpin(gpu, p->base, p->bytes);
+		(void)ckpt_device_unpin(gpu, p->base, p->bytes);
 }
 
 void ckpt_devices_close(struct ckpt_devices *devices)
@@ -222,9 +222,16 @@ static void unpin_part(
 {
 	while (count-- > 0) {
 		struct ckpt_device *gpu = devices->at[devices->order[count]];
+		int r = 0;
 
 		if (devices->pinned >> gpu->number & 1)
-			ckpt_device_unpin(gpu, part->base, part->bytes);
+			r = ckpt_device_unpin(gpu, part->base, part->bytes);
+		if (r < 0)
+			ckpt_log(devices->config.log, CKPT_LOG_WARN,
+				"%zu MiB of staging memory cannot be unpinned for GPU %u (%s): "
+				"they stay in use until the engine is closed, and staging does "
+				"not grow into their place again",
+				part->bytes >> 20, gpu->number - 1, ckpt_code_text(r));
 	}
 }
 

@@ -92,7 +92,10 @@ int ckpt_devices_add(
  * as one, and go together: 0, nothing is pinned. It may wait for a GPU that is being opened.
  */
 size_t ckpt_devices_tail(struct ckpt_devices *devices);
-/* The last `bytes` are not pinned any more. False: they do not go together (any more), and nothing has changed. */
+/*
+ * The last `bytes` are not pinned any more. False: they do not go together (any more), and nothing has changed. If a GPU
+ * fails to unpin them, that is logged, and to add anything in their place fails.
+ */
 bool ckpt_devices_trim(struct ckpt_devices *devices, size_t bytes);
 /* Whoever has been handed a view of it: it is open. */
 struct ckpt_device *ckpt_devices_get(const struct ckpt_devices *devices, uint32_t number);

@@ -66,6 +66,10 @@ static void decide_work(struct ckpt_job *job)
 	uint64_t need = bytes_of(g, (uint64_t)g->shard + CKPT_POOL_SLOTS_MIN);
 
 	g->job.result = ckpt_allowance_begin(core, need);
+	if (g->job.result == -EAGAIN && g->tries >= CKPT_ALLOWANCE_TRIES) {
+		ckpt_allowance_alone(core);
+		g->job.result = 0;
+	}
 	if (g->job.result < 0)
 		return;
 	g->allowed = slots_in(g, core->allowance.bytes);
@@ -205,16 +209,25 @@ static void say(struct ckpt_growth *g)
 	unsigned long long need = (bytes_of(g, g->shard) + (1 << 20) - 1) >> 20;
 	char bound[sizeof(g->error.message)];
 
-	g->agreed = ckpt_allowance_agreed(core);
+	g->agreed = ckpt_allowance_agreed(core) && !core->allowance.alone;
+	if (core->allowance.alone)
+		ckpt_log(core->parts.log, CKPT_LOG_INFO,
+			"%s: another rank of this node does not let go of the file by which they "
+			"agree on staging memory: this one takes an even share",
+			core->parts.label);
 	if (slots >= g->shard) {
 		ckpt_log(core->parts.log, CKPT_LOG_INFO,
 			"%s: staging memory is %llu MiB, and holds this rank's shard of %llu MiB",
 			core->parts.label, have, need);
 		return;
 	}
+	/* Before the first save other ranks may not have come yet. */
+	if (g->agreed && !g->first)
+		ckpt_allowance_say_missing(core);
 	if (g->told)
 		return;
-	g->told = true;
+	/* What they agree on later is another reason. */
+	g->told = !core->allowance.alone;
 	word_bound(g, bound, sizeof(bound));
 	ckpt_log(core->parts.log, CKPT_LOG_WARN,
 		"%s: staging memory is %llu MiB, and this rank's shard takes %llu MiB: %s. A save "
@@ -237,7 +250,7 @@ static bool is_to_rest(struct ckpt_growth *g)
 
 	if (g->job.result != -EAGAIN)
 		return false;
-	/* The next save asks again. */
+	/* To decide, it goes on alone; what is to be told is told with the next save. */
 	g->job.result = 0;
 	if (core->closing || g->tries++ >= CKPT_ALLOWANCE_TRIES)
 		return false;
@@ -331,6 +344,7 @@ static void grow_done(struct ckpt_task *task)
 static bool is_due(struct ckpt_growth *g, const struct ckpt_pool *pool, size_t blocks)
 {
 	g->again = blocks <= g->shard;
+	g->first = g->shard == 0;
 	if (!g->again) {
 		g->shard = blocks;
 		g->pause = 1;
@@ -360,6 +374,7 @@ void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 {
 	struct ckpt_growth *g = &core->growth;
 
+	g->wanted = ckpt_shrink_active(core) ? blocks : 0;
 	/* The user has set the size; or it is being decided, and the next save asks again. */
 	if (core->config.sharers == 0 || ckpt_growth_active(core) ||
 		!is_due(g, core->parts.pool, blocks))
@@ -370,6 +385,15 @@ void ckpt_growth_want(struct ckpt_core *core, size_t blocks)
 		say(g);
 	else
 		ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);
+}
+
+void ckpt_growth_retry(struct ckpt_core *core)
+{
+	size_t blocks = core->growth.wanted;
+
+	core->growth.wanted = 0;
+	if (blocks > 0 && core->save && !core->closing)
+		ckpt_growth_want(core, blocks);
 }
 
 bool ckpt_growth_active(const struct ckpt_core *core)

@@ -25,10 +25,12 @@ struct ckpt_growth {
 		timer; /* another rank has the ledger: how often, and whether to look again */
 	unsigned tries;
 	bool rested;
+	size_t wanted; /* blocks, by the save under way, while memory was being given back; 0: none */
 	size_t shard;    /* blocks of the largest that was asked for */
 	unsigned pause;  /* saves from one attempt to the next, */
 	unsigned passed; /* and those since the last */
 	bool again;      /* this is not the first attempt */
+	bool first;      /* this is the first save */
 	bool told;       /* that there is too little */
 	bool agreed;     /* with the other ranks of the node */
 	struct ckpt_error error;
@@ -44,6 +46,8 @@ struct ckpt_growth {
 
 /* The core's thread: a save has begun whose shard has so many blocks. */
 void ckpt_growth_want(struct ckpt_core *core, size_t blocks);
+/* Likewise: no memory is being given back any more. */
+void ckpt_growth_retry(struct ckpt_core *core);
 /* Something of it is under way, or memory is given back (shrink.h). It stops when the core is closing, and wakes the closer. */
 bool ckpt_growth_active(const struct ckpt_core *core);
 

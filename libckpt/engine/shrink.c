@@ -57,8 +57,10 @@ static void decide_work(struct ckpt_job *job)
 	ckpt_allowance_end(core, ckpt_pool_bytes(pool));
 	if (s->needed)
 		keep = (uint64_t)s->needed + CKPT_POOL_SLOTS_MIN;
+	/* The others give back as well: what they have beyond their shares does not count. */
 	if (s->pressed)
-		keep = ckpt_min_u64(keep, slots_in(s, core->allowance.bytes));
+		keep = ckpt_min_u64(keep,
+			slots_in(s, ckpt_max_u64(core->allowance.bytes, core->allowance.share)));
 	keep = ckpt_max_u64(keep, ckpt_pool_least(pool));
 	s->keep = (unsigned)ckpt_min_u64(keep, ckpt_pool_slots(pool));
 }
@@ -175,11 +177,21 @@ static void note_given(struct ckpt_shrink *s)
 	g->told = false;
 }
 
+/* What the saves have said has been done, and others are to be seen. If one has begun, it goes on after that. */
+static void settle(struct ckpt_shrink *s)
+{
+	if (s->needed == 0 || s->saves != s->seen)
+		return;
+	s->largest = 0;
+	s->saves = 0;
+}
+
 static int end_body(struct ckpt_task *task)
 {
 	struct ckpt_shrink *s = CKPT_CONTAINER(task, struct ckpt_shrink, task);
 
 	CKPT_TASK_BEGIN(task);
+	settle(s);
 	if (s->given == 0 || s->core->closing)
 		return 0;
 	note_given(s);
@@ -229,8 +241,12 @@ static int shrink_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_task_job_start_behind(&s->job, s->core->parts.env, task, decide_work);
 	CKPT_AWAIT(task, s->job.done);
-	if (s->job.result < 0 || is_in_the_way(s) || !is_worth_it(s))
+	if (s->job.result < 0 || is_in_the_way(s))
 		return 0;
+	if (!is_worth_it(s)) {
+		settle(s);
+		return 0;
+	}
 	/* What comes next needs no words: without that thread nothing is given back. */
 	if (ckpt_devices_env(s->core->parts.devices, NULL, &s->patient) < 0)
 		return 0;
@@ -240,7 +256,10 @@ static int shrink_body(struct ckpt_task *task)
 
 static void shrink_done(struct ckpt_task *task)
 {
-	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_shrink, task)->core->closer);
+	struct ckpt_core *core = CKPT_CONTAINER(task, struct ckpt_shrink, task)->core;
+
+	ckpt_growth_retry(core);
+	ckpt_task_wake(core->closer);
 }
 
 void ckpt_shrink_note(struct ckpt_core *core, size_t blocks)
@@ -262,12 +281,8 @@ void ckpt_shrink_want(struct ckpt_core *core)
 		return;
 	s->core = core;
 	s->given = 0;
-	s->needed = 0;
-	if (s->saves >= SAVES) {
-		s->needed = s->largest;
-		s->largest = 0;
-		s->saves = 0;
-	}
+	s->seen = s->saves;
+	s->needed = s->saves >= SAVES ? s->largest : 0;
 	ckpt_task_start(&s->task, &core->sched, shrink_body, shrink_done);
 }
 

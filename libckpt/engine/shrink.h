@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Staging memory that has grown (growth.h) is given back, in parts, between saves: when the last saves have all needed
- * less, and when the machine has little memory left. A save that begins meanwhile waits for nothing: it ends that, and
- * has what is left. The memory that the pool was opened with stays.
+ * less, and when the machine has little memory left. A save that begins meanwhile ends that, and has what is left. It
+ * waits for nothing; with GPUs it may wait for one part to be unpinned (cudaHostUnregister). The memory that the pool
+ * was opened with stays.
  */
 #ifndef CKPT_ENGINE_SHRINK_H
 #define CKPT_ENGINE_SHRINK_H
@@ -22,6 +23,7 @@ struct ckpt_shrink {
 	size_t largest; /* blocks, of the saves since it was last decided; */
 	unsigned saves; /* and how many these were */
 	size_t needed; /* blocks of the largest of them when enough have been seen; 0: they have not */
+	unsigned seen;  /* saves, by which it is decided */
 	bool pressed;   /* the machine has little memory left */
 	unsigned keep;  /* slots that there will be */
 	unsigned count; /* of the part under way, */

@@ -125,7 +125,7 @@ static int take_line(struct ckpt_ledger *l, uint64_t have)
 	return write_own(l);
 }
 
-/* Only if it is a file of this user, for whom alone it is. */
+/* Only if it is a file of this user, for whom alone it is, and that has no other name. -ESTALE: it has none any more. */
 static int open_file(int dir, const char *name, int how)
 {
 	int fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0600);
@@ -136,8 +136,11 @@ static int open_file(int dir, const char *name, int how)
 		return -errno;
 	if (fstat(fd, &st) < 0)
 		r = -errno;
-	else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 0077))
+	else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 0077) ||
+		 st.st_nlink > 1)
 		r = -EPERM;
+	else if (st.st_nlink == 0)
+		r = -ESTALE;
 	if (r == 0)
 		return fd;
 	(void)close(fd);
@@ -220,6 +223,9 @@ static int try_open(struct ckpt_ledger *l, int dir, uint64_t have)
 	if (r == 0) {
 		r = join(l, dir, have);
 		(void)lock_byte(l->fd, LOCK_ALL, F_UNLCK);
+	} else if (r != -EAGAIN && is_named(dir, l->name, l->fd)) {
+		/* Where nobody can lock it, nobody uses it, nor would a sweep remove it. */
+		(void)unlinkat(dir, l->name, 0);
 	}
 	if (r < 0)
 		(void)close(l->fd);
@@ -332,6 +338,11 @@ int ckpt_ledger_end(struct ckpt_ledger *ledger, uint64_t have)
 	return r;
 }
 
+unsigned ckpt_ledger_ranks(const struct ckpt_ledger *ledger)
+{
+	return live_count(ledger);
+}
+
 uint64_t ckpt_ledger_held(const struct ckpt_ledger *ledger)
 {
 	uint64_t held = 0;
@@ -354,8 +365,10 @@ static bool is_under(
 		*ret_all = line->all[i];
 		return true;
 	}
-	/* What it is under it says with what it needs. */
-	return line->need == 0 || (line->nodes & bound->nodes) != 0;
+	/* What it is under it says with what it needs; of one that does not know its nodes it may be any. */
+	if (line->need == 0)
+		return true;
+	return bound->nodes != 0 && (line->nodes == 0 || (line->nodes & bound->nodes) != 0);
 }
 
 /*
@@ -414,10 +427,16 @@ static uint64_t share_of(
 	}
 }
 
+/* What all ranks under the bound may have. */
+static uint64_t total_of(const struct ckpt_memlimit_bound *bound, uint64_t all_of_it)
+{
+	return ckpt_min_u64(all_of_it, bound->limit) / 2;
+}
+
 static uint64_t allow_under(
 	const struct ckpt_ledger *l, const struct ckpt_memlimit_bound *bound, uint64_t all_of_it)
 {
-	uint64_t total = ckpt_min_u64(all_of_it, bound->limit) / 2;
+	uint64_t total = total_of(bound, all_of_it);
 	uint64_t share = share_of(l, bound, total);
 	unsigned live = live_count(l);
 	uint64_t used = 0;
@@ -438,6 +457,11 @@ static uint64_t allow_under(
 	return total - ckpt_min_u64(total, used);
 }
 
+static bool is_known(const struct ckpt_memlimit *memory)
+{
+	return memory->available != UINT64_MAX && !memory->unsure && memory->bound_count > 0;
+}
+
 uint64_t ckpt_ledger_allow(
 	struct ckpt_ledger *ledger, const struct ckpt_memlimit *memory, uint64_t need)
 {
@@ -451,7 +475,7 @@ uint64_t ckpt_ledger_allow(
 	uint64_t allowed = UINT64_MAX;
 
 	CKPT_ASSERT(need > 0 && memory->bound_count <= CKPT_MEMLIMIT_BOUNDS);
-	if (memory->available == UINT64_MAX || memory->unsure || memory->bound_count == 0)
+	if (!is_known(memory))
 		return 0;
 	for (unsigned i = 0; i < memory->bound_count; i++) {
 		now.ids[i] = memory->bounds[i].id;
@@ -462,4 +486,20 @@ uint64_t ckpt_ledger_allow(
 		allowed =
 			ckpt_min_u64(allowed, allow_under(ledger, &memory->bounds[i], now.all[i]));
 	return allowed;
+}
+
+uint64_t ckpt_ledger_share(const struct ckpt_ledger *ledger, const struct ckpt_memlimit *memory)
+{
+	const struct line *own = &ledger->lines[ledger->own];
+	uint64_t share = own->need;
+
+	if (!is_known(memory))
+		return 0;
+	CKPT_ASSERT(own->need > 0);
+	for (unsigned i = 0; i < own->bound_count; i++) {
+		const struct ckpt_memlimit_bound *bound = &memory->bounds[i];
+
+		share = ckpt_min_u64(share, share_of(ledger, bound, total_of(bound, own->all[i])));
+	}
+	return share;
 }

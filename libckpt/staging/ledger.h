@@ -40,6 +40,14 @@ int ckpt_ledger_begin(struct ckpt_ledger *ledger, uint64_t held);
  */
 uint64_t ckpt_ledger_allow(
 	struct ckpt_ledger *ledger, const struct ckpt_memlimit *memory, uint64_t need);
+/*
+ * After that, with the same `memory`: this rank's share of what it needs. 0: what is available is not known. Others may
+ * have more than their shares, and this one is then allowed less than its own. Each gives back no more than what it has
+ * beyond its share: if all of them counted what the others have not given back yet, each would give back everything.
+ */
+uint64_t ckpt_ledger_share(const struct ckpt_ledger *ledger, const struct ckpt_memlimit *memory);
+/* Between these: the ranks that have come and are alive. */
+unsigned ckpt_ledger_ranks(const struct ckpt_ledger *ledger);
 /* Between these: what all ranks hold. */
 uint64_t ckpt_ledger_held(const struct ckpt_ledger *ledger);
 /* This rank has `have` bytes, or is about to. */

@@ -301,6 +301,10 @@ int ckpt_mapping_add(
 void ckpt_mapping_drop(char *at, size_t bytes)
 {
 	/* The pages of a file are the file's, also where it is mapped no more; private ones are not a file's. */
+	if (madvise(at, bytes, MADV_REMOVE) == 0 || madvise(at, bytes, MADV_DONTNEED) == 0)
+		return;
+	/* Neither takes pages that the program has locked (mlockall). */
+	(void)munlock(at, bytes);
 	if (madvise(at, bytes, MADV_REMOVE) < 0)
 		(void)madvise(at, bytes, MADV_DONTNEED);
 }

@@ -45,7 +45,10 @@ struct fake_cuda {
 	void (*block)(const char *function);
 	/* Returns when one stands there. */
 	void (*await_blocked)(void);
-	/* The nth call of the function from now fails too. NULL: none. What destroys does so all the same. */
+	/*
+	 * The nth call of the function from now fails too. NULL: none. What destroys does so all the same, but for
+	 * cudaHostUnregister().
+	 */
 	void (*fail_call)(const char *function, unsigned nth, int error);
 	bool (*failed)(void); /* it has come to all of that */
 	/* The device is gone after so many more copies and kernels: every call fails. */

@@ -221,8 +221,11 @@ int cudaHostRegister(void *base, size_t size, unsigned flags)
 
 int cudaHostUnregister(void *base)
 {
-	int e = fake_enter(__func__);
+	int e = fake_enter_waiting(__func__);
 
+	if (e)
+		return fake_leave(e);
+	e = fake_gone();
 	for (struct registration **at = &registrations; *at; at = &(*at)->next) {
 		struct registration *r = *at;
 		if (r->base != base)

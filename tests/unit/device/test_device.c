@@ -255,12 +255,13 @@ static int fake_pin(struct ckpt_device *device, void *base, size_t size, struct 
 	return size == 64 ? ckpt_fail(err, -ENOMEM, "too small") : 0;
 }
 
-static void fake_unpin(struct ckpt_device *device, void *base, size_t size)
+static int fake_unpin(struct ckpt_device *device, void *base, size_t size)
 {
 	(void)device;
 	(void)size;
 	assert_ptr_equal(base, pinned);
 	pinned = NULL;
+	return -EIO;
 }
 
 static void pinning_is_passed_on(void **state)
@@ -273,13 +274,13 @@ static void pinning_is_passed_on(void **state)
 
 	assert_int_equal(ckpt_device_pin(&fake, w->staged, w->bytes, &err), 0);
 	assert_ptr_equal(pinned, w->staged);
-	ckpt_device_unpin(&fake, w->staged, w->bytes);
+	assert_int_equal(ckpt_device_unpin(&fake, w->staged, w->bytes), -EIO);
 	assert_null(pinned);
 	assert_int_equal(ckpt_device_pin(&fake, w->staged, 64, &err), -ENOMEM);
 	assert_string_equal(err.message, "too small");
 	/* The host has nothing to do for it. */
 	assert_int_equal(ckpt_device_pin(w->device, w->staged, w->bytes, NULL), 0);
-	ckpt_device_unpin(w->device, w->staged, w->bytes);
+	assert_int_equal(ckpt_device_unpin(w->device, w->staged, w->bytes), 0);
 	assert_int_equal(ckpt_device_follow(w->device, 0, NULL), 0);
 	assert_int_equal(ckpt_device_hold(w->device, 0, CKPT_HOLD_ALL, 0, NULL), 0);
 }

@@ -297,6 +297,30 @@ static void staging_that_shrinks_is_pinned_no_more(void **state)
 	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
 }
 
+/* The GPU has the old pages there: were the new ones taken for pinned, it would copy to and from the old ones. */
+static void where_a_gpu_has_not_let_go_staging_does_not_grow_again(void **state)
+{
+	(void)state;
+	need(6);
+	assert_int_equal(add(1), 0);
+	rig->fake->fail_call("cudaHostUnregister", 1, CKPT_CUDA_INVALID_VALUE);
+	assert_true(ckpt_devices_trim(&scene.devices, SIZE));
+	assert_true(rig->fake->failed());
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+	assert_int_equal(logged("2 MiB of staging memory cannot be unpinned for GPU 0 ("), 1);
+	for (unsigned i = 0; i < 2; i++) {
+		ckpt_error_clear(&scene.err);
+		assert_int_equal(add(1), CKPT_EDEVICE);
+		assert_non_null(strstr(scene.err.message, "or it could not be unpinned before"));
+	}
+	/* Nor a part of it. */
+	assert_int_equal(
+		ckpt_devices_add(&scene.devices, scene.staging + SIZE + SIZE / 2, SIZE, &scene.err),
+		CKPT_EDEVICE);
+	assert_int_equal(rig->fake->live(FAKE_PINNED), 2);
+	assert_int_equal(add(2), 0);
+}
+
 /* It is not used then, by no GPU; nor is it pinned for one that comes later. */
 static void a_part_that_cannot_be_pinned_is_refused(void **state)
 {
@@ -412,6 +436,7 @@ int main(void)
 		PROMISE(staging_that_grows_is_pinned_in_parts),
 		PROMISE(staging_that_grows_before_the_first_gpu_is_pinned_with_it),
 		PROMISE(staging_that_shrinks_is_pinned_no_more),
+		PROMISE(where_a_gpu_has_not_let_go_staging_does_not_grow_again),
 		PROMISE(a_part_that_cannot_be_pinned_is_refused),
 		PROMISE(a_gpu_that_cannot_pin_all_parts_pins_none),
 		PROMISE(gpus_may_come_while_a_part_is_being_pinned),

@@ -426,7 +426,7 @@ static void a_larger_shard_has_what_a_smaller_one_leaves(void **state)
 		"MiB because of the test, and of what they hold, which is 12 MiB in all"));
 }
 
-/* Another rank that does not come back with the ledger is not waited for, and nothing is taken without it. */
+/* Another rank that does not come back with the ledger is not waited for: without it this one has an even share. */
 static void a_rank_that_keeps_the_ledger_holds_up_no_save(void **state)
 {
 	struct scene *s = *state;
@@ -447,15 +447,47 @@ static void a_rank_that_keeps_the_ledger_holds_up_no_save(void **state)
 	assert_false(ckpt_growth_active(&rig->core));
 	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
 	/* And now it is not. */
+	machine.available = 16 * MIB;
 	assert_int_equal(ckpt_ledger_begin(other->ledger, 0), 0);
-	assert_int_equal(save_blocks(rig, 2, 20), 0);
+	assert_int_equal(save_blocks(rig, 2, 200), 0);
 	for (unsigned i = 0; i < 150; i++)
 		core_rig_sleep(rig, 10);
 	assert_false(ckpt_growth_active(&rig->core));
-	assert_int_equal(ckpt_pool_slots(rig->pool), 12 + FEW);
+	/* A quarter of what is available and what both are taken to hold. */
+	assert_int_equal(ckpt_pool_slots(rig->pool), (256 + 2 * 12) / 4);
+	assert_true(core_rig_logged(rig, CKPT_LOG_INFO,
+		"another rank of this node does not let go of the file by which they agree on "
+		"staging memory: this one takes an even share"));
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
+		"this rank's shard takes 13 MiB: the ranks of a node (2) share half of the memory "
+		"that is available, which is 16 MiB because of the test, and of what they hold, "
+		"which is 0 MiB each"));
 	assert_int_equal(ckpt_ledger_end(other->ledger, 0), 0);
-	assert_int_equal(save_blocks(rig, 3, 20), 0);
-	assert_int_equal(ckpt_pool_slots(rig->pool), 20 + FEW);
+	/* That was no decision of all of them: what they agree on is told as well. */
+	assert_int_equal(save_blocks(rig, 3, 200), 0);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "MiB in all. A save waits"));
+	assert_false(core_rig_logged(rig, CKPT_LOG_INFO, "does not let go"));
+}
+
+/* As in containers with a /dev/shm each. */
+static void ranks_that_are_missing_are_told_of_once(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig *rig;
+
+	s->ledger = scratch_make_in_memory();
+	machine.available = 16 * MIB;
+	rig = open_rig(s, 3, MOST);
+	(void)open_rig(s, 3, MOST);
+	for (uint64_t step = 1; step <= 4; step++) {
+		assert_int_equal(save_blocks(rig, step, 200), 0);
+		assert_int_equal(
+			core_rig_logged(rig, CKPT_LOG_INFO,
+				"of 3 ranks that are taken to be on this node 2 agree on "
+				"staging memory in /dev/shm: an even share is kept for each "
+				"of the others"),
+			step == 2);
+	}
 }
 
 /* Each has an even share then. */
@@ -558,10 +590,57 @@ static void memory_that_is_short_is_given_back(void **state)
 	assert_int_equal(ckpt_pool_slots(rig->pool), 400 + FEW);
 }
 
-/* A save that comes while memory goes has all that is left at once, and no more goes. */
-static void a_save_ends_it(void **state)
+/* Each gives back what it has beyond its share, and counts on the others to do so as well. */
+static void ranks_that_are_short_keep_their_shares(void **state)
 {
-	struct core_rig *rig = open_rig(*state, 1, 4096);
+	struct scene *s = *state;
+	uint64_t step[2] = {0};
+
+	s->ledger = scratch_make_in_memory();
+	for (unsigned i = 0; i < 2; i++)
+		(void)open_rig(s, 2, MOST);
+	for (unsigned i = 0; i < 2; i++)
+		save_times(&s->rig[i], &step[i], 1, 396);
+	assert_int_equal(ckpt_pool_bytes(s->rig[0].pool), 25 * MIB);
+	assert_int_equal(ckpt_pool_bytes(s->rig[1].pool), 25 * MIB);
+	/* Half of the 808 blocks that they have and that are available is for both. */
+	machine.available = UINT64_C(8) * BLOCK;
+	save_times(&s->rig[0], &step[0], 1, 396);
+	assert_int_equal(ckpt_pool_slots(s->rig[0].pool), 202);
+	machine.available = 0;
+	save_times(&s->rig[1], &step[1], 1, 396);
+	assert_int_equal(ckpt_pool_slots(s->rig[1].pool), (202 + 400) / 4);
+	/* That is no reason for the other one to have less. */
+	machine.available = 20 * MIB;
+	save_times(&s->rig[0], &step[0], 3, 396);
+	assert_int_equal(ckpt_pool_slots(s->rig[0].pool), 202);
+}
+
+/* What the saves have said is not forgotten then. */
+static void a_rank_that_keeps_the_ledger_only_puts_it_off(void **state)
+{
+	struct scene *s = *state;
+	struct core_rig *rig;
+	struct core_rig *other;
+	uint64_t step = 0;
+
+	s->ledger = scratch_make_in_memory();
+	rig = open_rig(s, 2, MOST);
+	other = open_rig(s, 2, MOST);
+	save_times(rig, &step, 1, 300);
+	save_times(rig, &step, 14, 10);
+	assert_int_equal(ckpt_ledger_begin(other->ledger, 0), 0);
+	save_times(rig, &step, 1, 10);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 300 + FEW);
+	assert_int_equal(ckpt_ledger_end(other->ledger, 0), 0);
+	save_times(rig, &step, 1, 10);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 10 + FEW);
+}
+
+/* A save of so many blocks comes while memory goes: it has all that is left at once, and no more goes. */
+static struct core_rig *save_meanwhile(struct scene *s, size_t blocks)
+{
+	struct core_rig *rig = open_rig(s, 1, 4096);
 	struct ckpt_save *save;
 	uint64_t step = 0;
 
@@ -584,13 +663,42 @@ static void a_save_ends_it(void **state)
 	}
 	assert_int_equal(ckpt_pool_slots(rig->pool), 2000 + FEW - 1024);
 	assert_true(is_memory(slot_at(rig, 2000)));
-	save = prepare(rig, ++step, 100);
+	(void)io_fault_add(&rig->fault, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE,
+						.path = ".safetensors",
+						.count = IO_FAULT_ALWAYS,
+						.hold = true});
+	save = prepare(rig, ++step, blocks);
 	(void)core_rig_post(rig, save);
-	core_rig_let_go(rig);
-	assert_int_equal(core_rig_end_save(rig, save), 0);
+	/* The part is gone, and the next one is not taken. */
+	for (unsigned i = 0; i < 2; i++) {
+		core_rig_do_jobs(rig);
+		core_rig_run(rig);
+	}
+	assert_ptr_equal(rig->core.save, save);
+	assert_false(ckpt_shrink_active(&rig->core));
 	assert_false(is_memory(slot_at(rig, 2000)));
 	assert_int_equal(ckpt_pool_slots(rig->pool), 2000 + FEW - 1024);
+	while (!(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE))
+		core_rig_let_go(rig);
+	assert_int_equal(core_rig_end_save(rig, save), 0);
 	assert_false(ckpt_growth_active(&rig->core));
+	return rig;
+}
+
+/* When the save is over it goes on. */
+static void a_save_ends_it(void **state)
+{
+	const struct core_rig *rig = save_meanwhile(*state, 100);
+
+	assert_int_equal(ckpt_pool_slots(rig->pool), 100 + FEW);
+}
+
+/* It does not wait for the next save. */
+static void a_larger_save_makes_it_grow_again(void **state)
+{
+	const struct core_rig *rig = save_meanwhile(*state, 2100);
+
+	assert_int_equal(ckpt_pool_slots(rig->pool), 2100 + FEW);
 }
 
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -611,10 +719,14 @@ int main(void)
 		PROMISE(closing_ends_it),
 		PROMISE(a_larger_shard_has_what_a_smaller_one_leaves),
 		PROMISE(a_rank_that_keeps_the_ledger_holds_up_no_save),
+		PROMISE(ranks_that_are_missing_are_told_of_once),
 		PROMISE(ranks_that_cannot_agree_say_so_once),
 		PROMISE(what_the_last_saves_have_not_needed_is_given_back),
 		PROMISE(memory_that_is_short_is_given_back),
+		PROMISE(ranks_that_are_short_keep_their_shares),
+		PROMISE(a_rank_that_keeps_the_ledger_only_puts_it_off),
 		PROMISE(a_save_ends_it),
+		PROMISE(a_larger_save_makes_it_grow_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

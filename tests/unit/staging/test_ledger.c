@@ -12,10 +12,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "lib/confine.h"
 #include "lib/dice.h"
 #include "lib/scratch.h"
 #include "staging/ledger.h"
@@ -229,6 +231,10 @@ static void numa_nodes_are_shared_by_those_that_may_use_them(void **state)
 		assert_int_equal(node->rank[i].have, 300);
 	assert_int_equal(allowed(node, 0, 1000), 300);
 	assert_int_equal(allowed(node, 2, 1000), 50000 - 1000 - 300);
+	/* Nor is it if that one does not know its nodes. */
+	node->rank[2].memory.nodes = 0;
+	(void)allowed(node, 2, 300);
+	assert_int_equal(allowed(node, 1, 1000), 0);
 }
 
 static void a_machine_that_tells_nothing_allows_nothing(void **state)
@@ -280,6 +286,7 @@ static void what_is_not_this_users_is_not_used(void **state)
 {
 	struct node *node = *state;
 	char path[4096];
+	char other[4096];
 
 	assert_non_null(strstr(refusal("/nowhere"), "cannot use a file in /nowhere: "));
 	come(node, 1, 2);
@@ -287,12 +294,37 @@ static void what_is_not_this_users_is_not_used(void **state)
 	(void)snprintf(path, sizeof(path), "%s", scratch_find(node->dir, ".staging"));
 	assert_int_equal(chmod(path, 0666), 0);
 	assert_non_null(strstr(refusal(node->dir), "(EPERM)"));
+	assert_int_equal(chmod(path, 0600), 0);
+	(void)snprintf(other, sizeof(other), "%s/other", node->dir);
+	assert_int_equal(link(path, other), 0);
+	assert_non_null(strstr(refusal(node->dir), "(EPERM)"));
+	assert_int_equal(unlink(other), 0);
 	ckpt_ledger_close(node->rank[0].ledger);
 	node->rank[0].ledger = NULL;
-	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("/dev/zero", path), 0);
 	assert_non_null(strstr(refusal(node->dir), "(ELOOP)"));
 	assert_int_equal(unlink(path), 0);
+}
+
+static int open_without_locks(void *dir)
+{
+	const long locks[] = {SYS_fcntl};
+
+	if (confine_syscalls(locks, 1, EINVAL) < 0)
+		return CONFINE_SKIP;
+	return strstr(refusal(dir), "(EINVAL)") ? 0 : 1;
+}
+
+/* Nobody could remove it later. */
+static void where_nothing_can_be_locked_no_file_stays(void **state)
+{
+	const struct node *node = *state;
+	int r = confine_run(open_without_locks, node->dir);
+
+	if (r == CONFINE_SKIP)
+		skip();
+	assert_int_equal(r, 0);
+	assert_int_equal(scratch_count(node->dir), 0);
 }
 
 /* Many processes. */
@@ -451,6 +483,7 @@ int main(void)
 		PROMISE(a_machine_that_tells_nothing_allows_nothing),
 		PROMISE(the_file_goes_with_the_last_one_that_comes),
 		PROMISE(what_is_not_this_users_is_not_used),
+		PROMISE(where_nothing_can_be_locked_no_file_stays),
 		PROMISE(processes_never_have_more_than_half),
 		PROMISE(what_a_killed_job_leaves_goes),
 	};
