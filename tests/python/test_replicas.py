@@ -248,6 +248,39 @@ class Moving(torch.nn.Module):
         return state
 
 
+class Local(Moving):
+    """Gives something of this rank under the name of a buffer. Rank 0's may be as the buffer is."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def state_dict(self, *args: Any, **more: Any) -> Any:
+        state = super().state_dict(*args, **more)
+        state["copied"] = torch.full((3,), 1.0 * self.last)
+        return state
+
+
+def said_of_local(store: Path) -> dict[int, str]:
+    said = {}
+    for more in (0, 1):
+        model = DistributedDataParallel(Local(dist.get_rank() + more))
+        with libckpt.Checkpointer(store / f"{more}", {"model": model}, pool_bytes=1 << 20) as ckpt:
+            try:
+                ckpt.save(1).wait()
+            except libckpt.CheckpointError as error:
+                said[more] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def test_what_is_called_like_a_buffer_of_rank_0_is_not_lost(store: Path, tmp_path: Path) -> None:
+    store.mkdir()
+    for said in together(2, tmp_path, said_of_local, store):
+        for more in (0, 1):
+            assert "MismatchError: " in said[more]
+        assert "'copied'" in said[1]
+
+
 def save_moving(store: Path) -> list[torch.Tensor]:
     torch.manual_seed(1)
     model = DistributedDataParallel(Moving())

@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import bits, writers
+from libckpt._ranks import Ranks
+from libckpt._stages import Told
 from node_rig import on_node
 from ranks import Job, together
 from torch import nn
@@ -132,6 +134,9 @@ def save_stages(place: Path) -> dict[str, dict[str, bytes]]:
             train(state)
             ckpt.save(7).wait()
         saved[kind] = held(state)
+        # What is told is of the sharded parameters, also where whole ones stand in their place.
+        train(state)
+        assert set(Told.of(state, Ranks(dist.get_rank(), 4)).kinds.values()) == {""}
     libckpt.rehearse(state, directory=place)
     return saved
 

@@ -244,7 +244,7 @@ class Checkpointer:
         ranks = join(directory, distributed, options)
         opened: list[Engine] = []
         try:
-            open_all(directory, options, ranks, opened, self._told(state, ranks))
+            open_all(directory, options, ranks, opened, lambda: self._told(state, ranks))
             self._core = Core(opened[0], patience)
             self._equip(opened[0], eager, rehearses)
             self._heed(signals, grace)

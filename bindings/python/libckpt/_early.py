@@ -107,6 +107,7 @@ def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) 
     parameters have no data yet, and were not looked at.
     """
     check_state(state)
+    planner.check_stages(state)
     specials = find_specials(state)
     modules = [special for special in specials if is_module(special.value)]
     if any(map(_is_unborn, chain.from_iterable(_tensors_of(special.value) for special in modules))):

@@ -13,7 +13,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _errors as errors
@@ -179,15 +179,16 @@ def open_all(
     options: Options,
     ranks: Ranks | None,
     opened: list[Engine] | None = None,
-    told: Told | None = None,
+    names: Callable[[], Told | None] | None = None,
 ) -> Engine:
     """
     An engine on all ranks or on none: who is missing would be waited for, and for long. It is in
-    `opened` then, whatever comes before it is returned. `told`: what this rank's modules have.
+    `opened` then, whatever comes before it is returned. `names`: what this rank's modules have.
     """
     opening = ranks.opening if ranks is not None else None
     opened = [] if opened is None else opened
     try:
+        told = names() if names is not None else None
         if ranks is not None:
             bring_all(path, options, ranks)
         Engine(path, options, log_thread=True, ranks=ranks, opened=opened)

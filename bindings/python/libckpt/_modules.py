@@ -197,19 +197,22 @@ def buffers_of_first(module: nn.Module, world: int) -> set[int]:
     return found
 
 
-def places_of_first(module: nn.Module, inner: nn.Module, world: int) -> tuple[set[str], set[int]]:
+def places_of_first(
+    module: nn.Module, inner: nn.Module, world: int
+) -> tuple[dict[str, torch.Tensor], set[int]]:
     """
-    Of the same buffers their keys in the state_dict() of `inner`, which is in the wrappers of
+    The same buffers by their keys in the state_dict() of `inner`, which is in the wrappers of
     `module`, without names of wrappers; and where their elements are. A buffer may be another
     tensor at each save, and a state_dict() may give a copy, or rename it.
     """
     ids = buffers_of_first(module, world)
-    names: set[str] = set()
+    names: dict[str, torch.Tensor] = {}
     memory: set[int] = set()
     for path, owner in inner.named_modules(remove_duplicate=False) if ids else ():
         for name, buffer in owner._buffers.items():
             if buffer is not None and id(buffer) in ids:
-                names.update(_plain_key(inner, f"{path}.{name}" if path else name))
+                keys = _plain_key(inner, f"{path}.{name}" if path else name)
+                names.update(dict.fromkeys(keys, buffer))
                 memory.add(memory_of(buffer).data_ptr())
     return names, memory - {0}
 

@@ -67,7 +67,7 @@ _PAUSE = 0.2
 _RETENTION = 2.0
 #: Seconds that the end waits for the thread, which looks ten times a second whether it is to end.
 _END = 2.0
-#: Seconds after the save until many ranks compare: by then all of them have opened the step.
+#: Seconds after the save until many ranks compare: by then they have usually opened the step.
 _TOGETHER = 5.0
 #: Seconds until what could not be read is read once more.
 _ONCE_MORE = 2.0

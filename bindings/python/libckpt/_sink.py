@@ -244,6 +244,10 @@ class Sink:
         if mine:
             self._add(name, data, what, owner, flags=flags_of(copies))
 
+    def is_mine(self, name: str) -> bool:
+        """True if this rank writes a tensor that has been met."""
+        return name in self._mine
+
     def _stored(self, key: Key | None) -> str | None:
         return None if key is None else self._known.get(key) or self._keys.get(key)
 

@@ -55,7 +55,8 @@ def check_state(state: Any) -> None:
 _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
-def _children(value: Any) -> Iterator[tuple[Any, Any]]:
+def children(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a dict, a list or a tuple holds, with keys. Nothing of a list of plain values."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, (list, tuple)) and not set(map(type, value)) <= _PLAIN:
@@ -88,7 +89,7 @@ def specials_in(value: Any, path: Path) -> list[Special]:
 def _find(
     value: Any, path: Path, found: list[Special], depth: int = 0, *, objects: bool = False
 ) -> None:
-    for key, item in _children(value):
+    for key, item in children(value):
         if is_module(item) or is_optimizer(item) or (objects and is_stateful(item)):
             found.append(Special((path, key), item))
         elif depth < NESTING_MAX:  # the encoder words the error

@@ -28,8 +28,16 @@ from ._errors import MismatchError
 from ._holders import Meshes, ModuleHolders
 from ._into import is_tensor
 from ._layout import is_spread, memory_of
-from ._modules import has_own_say, walk
-from ._specials import Special, find_specials, is_module, plain_path, prefix_in
+from ._modules import has_own_say, is_extra_state, reshard, walk
+from ._specials import (
+    Special,
+    children,
+    find_specials,
+    is_module,
+    plain_path,
+    prefix_in,
+)
+from ._structure import is_open
 from ._subclasses import wraps
 from ._typed import NESTING_MAX, Path, path_name
 
@@ -40,12 +48,15 @@ if TYPE_CHECKING:
 #: Longest pause before a rank asks again, in seconds. There may be many ranks.
 _PAUSE = 0.5
 _MIXED = "mixed"
+#: Begins what is told of a second name of a tensor. The first name follows.
+_TIED = "another name of "
 
 
 class Told(NamedTuple):
     """
     What a rank has, without what is each rank's own: by name type and shape. Those of a plain
-    tensor that all ranks must have, unless they are stages; empty: it is another one.
+    tensor that all ranks must have, unless they are stages; empty: it is another one. Of a second
+    name of a plain tensor its first one: see _TIED.
     """
 
     #: of the tensors of its modules
@@ -65,16 +76,27 @@ class Told(NamedTuple):
         modules = [special for special in specials if is_module(special.value)]
         plain, meshes = plain_path(modules), Meshes(ranks.rank, ranks.world)
         kinds: dict[str, str] = {}
-        for special in modules:
+        #: by the place of a tensor its first name; empty: it is this rank's own
+        firsts: dict[Any, str] = {}
+        # A save walks modules before it asks others, so the former have the first names. What the
+        # latter save is not known before they are asked.
+        for asked, special in sorted(
+            ((has_own_say(one.value), one) for one in modules), key=lambda pair: pair[0]
+        ):
+            reshard(special.value)
             prefix = prefix_in(special, plain)
             holders = ModuleHolders(special.value, meshes)
-            # What it saves is not known before it is asked.
-            asked = has_own_say(special.value)
             for name, tensor in walk(special.value, prefix):
-                if ranks.is_own(name, tensor):
-                    continue
                 known = holders.of(name[len(prefix) :]) is not None
-                kinds[name] = "" if asked or known else _kind_of(tensor)
+                place = None if known else _place_of(tensor)
+                own = ranks.is_own(name, tensor)
+                first = name if place is None else firsts.setdefault(place, "" if own else name)
+                if not first or (own and (asked or first == name)):
+                    continue
+                if first != name:
+                    kinds[name] = _TIED + first
+                else:
+                    kinds[name] = "" if asked or known else _kind_of(tensor)
         return Told(kinds, {})
 
     def encode(self) -> bytes:
@@ -127,9 +149,8 @@ def _others_of(state: dict[str, Any], ranks: Ranks) -> dict[str, str]:
 def _find_tensors(value: Any, path: Path, depth: int, found: dict[str, Any]) -> None:
     if is_tensor(value):
         found[path_name(path)] = value
-    elif depth <= NESTING_MAX and isinstance(value, (dict, list, tuple)):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
+    elif depth <= NESTING_MAX and is_open(value):  # others are objects to the encoder
+        for key, item in children(value):
             _find_tensors(item, (path, key), depth + 1, found)
 
 
@@ -151,11 +172,27 @@ def _kind_of(tensor: Any) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")
 
 
+def _place_of(tensor: Any) -> Any:
+    """Equal for plain tensors that are the same memory seen in the same way; None: unknown."""
+    import torch
+
+    if is_spread(tensor) or wraps(tensor) or is_lazy(tensor) or tensor.is_meta:
+        return None
+    if tensor.layout != torch.strided or not tensor.numel():
+        return None
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
 class Stages:
     """What the names of all ranks come to, for one rank."""
 
     def __init__(
-        self, told: Told, sets: list[tuple[int, ...]], numbers: dict[str, int], wrong: str
+        self,
+        told: Told,
+        sets: list[tuple[int, ...]],
+        numbers: dict[str, int],
+        wrong: str,
+        ties: list[tuple[str, str]],
     ) -> None:
         self._told = told
         self._sets = sets
@@ -163,6 +200,8 @@ class Stages:
         self._numbers = numbers
         #: not empty: why the ranks are no stages
         self._wrong = wrong
+        #: second names, and the first ones, of what this rank holds and only others have tied
+        self.ties = ties
         #: the same of all that is in a module, by its path; None: all ranks have it
         self._paths: dict[str, int | str | None] = {}
         for name in told.kinds:
@@ -175,8 +214,8 @@ class Stages:
     @staticmethod
     def decode(told: Told, answer: bytes) -> Stages:
         """What rank 0 has answered to who has told that."""
-        sets, numbers, wrong = json.loads(zlib.decompress(answer))
-        return Stages(told, list(map(tuple, sets)), numbers, wrong)
+        sets, numbers, wrong, ties = json.loads(zlib.decompress(answer))
+        return Stages(told, list(map(tuple, sets)), numbers, wrong, list(map(tuple, ties)))
 
     def __bool__(self) -> bool:
         """True if some names are of some ranks."""
@@ -184,10 +223,10 @@ class Stages:
 
     def holders(self, name: str) -> tuple[int, ...] | None:
         """
-        Which ranks hold a tensor; None: all. One that is not known is held as all others are that
-        the nearest module around it has.
+        Which ranks hold a tensor; None: all. Extra state is held as all tensors are that the
+        nearest module around it has.
         """
-        if name in self._told.kinds:
+        if name in self._told.kinds or not is_extra_state(name):
             return self._ranks(self._numbers.get(name))
         path = name.rpartition(".")[0]
         while path and path not in self._paths:
@@ -201,9 +240,19 @@ class Stages:
         """True if the modules have the names that they had."""
         return now.kinds.keys() == self._told.kinds.keys()
 
+    @property
+    def is_wrong(self) -> bool:
+        """True: the ranks are no stages."""
+        return bool(self._wrong)
+
     def check(self, now: Told) -> None:
-        """Raises MismatchError if the ranks are no stages, and the modules are as they were."""
-        if self._wrong and now == self._told:
+        """
+        Raises MismatchError if the ranks are no stages, and the names are as they were. More than
+        names is not compared, so that all ranks come to the same answer: one of them may have given
+        a tensor its shape meanwhile.
+        """
+        same = self.fits(now) and now.others.keys() == self._told.others.keys()
+        if self._wrong and same:
             raise MismatchError(
                 f"the ranks do not have the same tensors: {self._wrong}. No step of theirs would "
                 "be committed. Give all ranks the same, or each stage names of the whole model; "
@@ -218,19 +267,35 @@ def sum_up(classes: dict[str, Told], ranks: dict[str, list[int]]) -> dict[str, b
     they have told.
     """
     having: dict[str, list[str]] = {}
+    ties: dict[str, set[str]] = {}
     for digest, told in classes.items():
-        for name in told.kinds:
+        for name, kind in told.kinds.items():
             having.setdefault(name, []).append(digest)
+            if kind.startswith(_TIED):
+                ties.setdefault(kind.removeprefix(_TIED), set()).add(name)
     wrong = _find_odd(classes, ranks) or _find_wrong(classes, ranks, having)
+    # Many names are held by the same ranks. Those are put together and compared once.
+    by_digests: dict[tuple[str, ...], int] = {}
+    held: list[tuple[int, ...]] = []
+    places: dict[str, int] = {}
+    for name, digests in () if wrong else having.items():
+        if len(digests) < len(classes):
+            places[name] = by_digests.setdefault(tuple(digests), len(held))
+            if places[name] == len(held):
+                held.append(tuple(sorted(rank for one in digests for rank in ranks[one])))
     answers = {}
     for digest, told in classes.items():
-        sets: dict[tuple[int, ...], int] = {}
-        numbers: dict[str, int] = {}
-        for name in () if wrong else told.kinds:
-            if len(having[name]) < len(classes):
-                of = tuple(sorted(rank for one in having[name] for rank in ranks[one]))
-                numbers[name] = sets.setdefault(of, len(sets))
-        answers[digest] = zlib.compress(json.dumps([list(sets), numbers, wrong]).encode())
+        sets: dict[int, int] = {}
+        numbers = {
+            name: sets.setdefault(places[name], len(sets)) for name in told.kinds if name in places
+        }
+        lacking = [
+            (second, name)
+            for name in sorted(ties.keys() & told.kinds.keys())
+            for second in sorted(ties[name] - told.kinds.keys())
+        ]
+        answer = [[held[place] for place in sets], numbers, wrong, lacking]
+        answers[digest] = zlib.compress(json.dumps(answer).encode())
     return answers
 
 
@@ -251,10 +316,9 @@ def _find_wrong(
     classes: dict[str, Told], ranks: dict[str, list[int]], having: dict[str, list[str]]
 ) -> str:
     """Why the ranks cannot be stages; empty: they can."""
-    # Who has a name that nobody else has is a part of nobody.
-    news = {digests[0] for digests in having.values() if len(digests) == 1}
-    rest = [one for one in classes if one not in news]
-    parts: dict[tuple[str, str], bool] = {}
+    made: dict[tuple[str, ...], set[str]] = {}
+    holders = {name: made.setdefault(tuple(by), set(by)) for name, by in having.items()}
+    within = _find_parts(classes, holders)
     for name in sorted(having):
         kinds: dict[str, int] = {}
         for one in having[name]:
@@ -263,20 +327,35 @@ def _find_wrong(
         if len(kinds) > 1:
             said = [f"{kind} on rank {rank}" for kind, rank in kinds.items()]
             return f"{name!r} is {said[0]}, and {said[1]}"
-        if not kinds or len(having[name]) == len(classes):
+        if not kinds or next(iter(kinds)).startswith(_TIED) or len(having[name]) == len(classes):
             continue
-        for lacking in (one for one in rest if one not in having[name]):
+        for lacking in (one for one in within if one not in holders[name]):
             for holder in having[name]:
-                pair = lacking, holder
-                if pair not in parts:
-                    parts[pair] = classes[lacking].kinds.keys() <= classes[holder].kinds.keys()
-                if parts[pair]:
+                if holder in within[lacking]:
                     first, second = ranks[holder][0], ranks[lacking][0]
                     return (
                         f"rank {first} has {name!r}, and rank {second} lacks it without having "
                         f"anything that rank {first} lacks, as a stage of a pipeline would"
                     )
     return ""
+
+
+def _find_parts(classes: dict[str, Told], holders: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Of ranks that have nothing but a part of what others have: those others. By digests."""
+    within = {}
+    for digest, told in classes.items():
+        # A second name is nothing that others lack.
+        names = (name for name, kind in told.kinds.items() if not kind.startswith(_TIED))
+        sets = {id(holders[name]): holders[name] for name in names}
+        others = classes.keys() - {digest}
+        # The rarest names first: a stage has some that nobody else has.
+        for one in sorted(sets.values(), key=len):
+            if not others:
+                break
+            others &= one
+        if others:
+            within[digest] = others
+    return within
 
 
 def tell_apart(opening: Opening, told: Told) -> Stages:
@@ -300,6 +379,8 @@ def _tell_apart(opening: Opening, told: Told) -> Stages:
             digest: Told.decode(_await(opening, f"{opening.prefix}/stages/{digest}/told"))
             for digest in ranks
         }
+        for digest in ranks:
+            table.drop(f"{opening.prefix}/stages/{digest}/told")
         for digest, answer in sum_up(classes, ranks).items():
             table.write(f"{opening.prefix}/stages/{digest}/answer", answer)
     return Stages.decode(told, _await(opening, f"{mine}/answer"))

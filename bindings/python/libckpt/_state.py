@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _rng
-from ._alike import Alike, Group, Groups, Slow
+from ._alike import Alike, Groups, Slow
 from ._asking import asking
 from ._balance import Held, Holdings, balance_of
 from ._behind import Behind
 from ._buffers import Buffer, Own, OwnBuffers, buffers_that_may_differ
 from ._dtypes import name_of
 from ._engine import VERSION, logger
-from ._errors import UnsupportedStateError
+from ._errors import CheckpointWarning, UnsupportedStateError
 from ._holders import Holders, Meshes, ModuleHolders
+from ._into import same_bits
 from ._layout import Copies, is_spread, memory_of
 from ._loaders import epochs_of, generator_of
 from ._modules import (
@@ -69,7 +71,7 @@ from ._specials import (
     same_specials,
     there_twice,
 )
-from ._stages import Stages, Told
+from ._stages import Stages, Told, told_by
 from ._subclasses import encode as encode_wrapped
 from ._subclasses import owns_in, wraps
 from ._tensors import (
@@ -84,6 +86,7 @@ from ._tensors import (
     spread_last,
 )
 from ._typed import Encoder, Json, Path, dump, path_text
+from ._walked import Settled, Walked
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +129,7 @@ class Modules:
         self.tensors: list[torch.Tensor] = []
         self._copies: list[Copies | None] = []
         #: who holds plain parameters, by their ids, where they are not all ranks
-        self._plain: dict[int, Holders] = {}
+        self._plain: dict[int, Holders | None] = {}
         #: the same of each tensor
         self.holders: list[Holders | None] = []
         #: ids of buffers of which rank 0 has the ones of all
@@ -199,8 +202,9 @@ class Modules:
         """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
         holders = ModuleHolders(module, self.meshes, prefix)
         for name, tensor in parameter_names(module):
-            if (found := holders.of(name)) is not None and not is_spread(tensor):
-                self._plain[id(tensor)] = found
+            # The first name counts: other ranks may have no second ones.
+            found = None if is_spread(tensor) else holders.of(name)
+            self._plain.setdefault(id(tensor), found)
         return holders
 
     def holders_of(self, parameter: torch.Tensor) -> Holders | None:
@@ -211,7 +215,11 @@ class Modules:
         self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
     ) -> dict[int, bool]:
         """Ids of buffers that may differ by rank, and if they are of statistics."""
-        excluded = self._owned | buffers_of_first(module, self._ranks.world)
+        if self._ranks.world == 1:
+            return {}
+        first = buffers_of_first(module, self._ranks.world)
+        # This is done at each save, and optimizers have many.
+        excluded = self._owned | first if first else self._owned
         return buffers_that_may_differ(module, prefix, self._ranks, holders, excluded)
 
     def may_differ_in(
@@ -313,56 +321,6 @@ class Modules:
         )
 
 
-class _Walked(NamedTuple):
-    """What is kept between saves: the description of all modules and optimizers."""
-
-    specials: list[Special]
-    modules: Modules
-    sources: list[OptimizerSource]
-    #: parameters that the optimizers own, by id
-    owned: dict[int, torch.Tensor]
-    #: those whose names are from tensors beside the modules
-    borrowed: dict[int, str]
-    block: Block
-    #: of every tensor of the modules and the optimizers its place in the block; -1: another's turn
-    places: list[int]
-    #: those of them that other ranks have as well
-    alike: Alike
-    #: what the user has said to be this rank's own: the names that it is stored under
-    owns: dict[str, str]
-    #: what could be copied behind the loop is little, and copied before it goes on
-    small: bool
-    #: what the tensors of modules and optimizers are of which this rank holds nothing
-    empty: dict[str, Json]
-    #: of all of them, see Snapshot
-    balance: int
-
-
-class _Settled(NamedTuple):
-    """Of the tensors of modules and optimizers, who writes and who compares each of them."""
-
-    #: whether this rank writes it
-    mine: list[bool]
-    #: the group of ranks that compares it
-    groups: list[Group]
-    #: what the library is to know of it
-    flags: list[int]
-    #: what other ranks have as well, whoever writes it
-    held: list[Held]
-    #: of which this rank holds nothing
-    empty: dict[str, Json]
-
-    @staticmethod
-    def of(modules: Modules) -> _Settled:
-        return _Settled(
-            list(modules.mine),
-            list(modules.groups),
-            list(modules.flags),
-            list(modules.held),
-            dict(modules.empty),
-        )
-
-
 class Planner:
     """Turns a state into snapshots; remembers the last one. One thread at a time."""
 
@@ -380,14 +338,14 @@ class Planner:
         stages: Stages | None = None,
     ) -> None:
         self._stages = stages
+        #: it has been said that the names are not those that the ranks have told
+        self._said_changed = False
         self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None, per_rank)
-        self._common: tuple[_Walked, list[Shared], list[Shared], bytes, dict[str, str]] | None = (
-            None
-        )
+        self._common: tuple[Walked, list[Shared], list[Shared], bytes, dict[str, str]] | None = None
         self._eager = eager
         self._small_bytes = small_bytes
         self._allow_pickle = allow_pickle
-        self._walked: _Walked | None = None
+        self._walked: Walked | None = None
         self._slow: Block | None = None
         #: modules that were walked before the first save, and what the optimizers own of them
         self._early: tuple[list[Special], Modules, dict[int, torch.Tensor]] | None = None
@@ -406,13 +364,18 @@ class Planner:
         self._walked = walked
         return self._assemble(walked, writer, meta, common)
 
+    def check_stages(self, state: dict[str, Any]) -> None:
+        """Raises MismatchError on all ranks if they do not have the same and are no stages."""
+        if self._stages is not None and self._stages.is_wrong:
+            now = told_by(state, self._ranks)
+            if now is not None:
+                self._stages.check(now)
+
     def check(self, state: dict[str, Any], is_ready: Callable[[Any], bool] | None = None) -> None:
         """
         Raises what snapshot() would raise. `is_ready` says of an object whether it may be asked for
         its state_dict() before a save; one that raises an exception then is passed over, too.
         """
-        if self._stages is not None:
-            self._stages.check(Told.of(state, self._ranks))
         is_first = self._walked is None
         walked, writer, _, _ = self._describe(state, is_ready)
         if not writer.passed_over:
@@ -422,7 +385,7 @@ class Planner:
 
     def _describe(
         self, state: dict[str, Any], is_ready: Callable[[Any], bool] | None
-    ) -> tuple[_Walked, _Writer, bytes, tuple[bytes, dict[str, str]]]:
+    ) -> tuple[Walked, _Writer, bytes, tuple[bytes, dict[str, str]]]:
         check_state(state)
         specials = find_specials(state)
         walked = self._walked
@@ -463,7 +426,7 @@ class Planner:
         return own
 
     def _common_of(
-        self, walked: _Walked, others: list[Shared], apart: list[Shared]
+        self, walked: Walked, others: list[Shared], apart: list[Shared]
     ) -> tuple[bytes, dict[str, str]]:
         """
         Stands for the tensors that all ranks must have: what one of them takes to be another's turn
@@ -501,7 +464,7 @@ class Planner:
             last = self._common = walked, others, apart, digest, meant
         return last[3], last[4]
 
-    def _still(self, walked: _Walked, specials: list[Special]) -> bool:
+    def _still(self, walked: Walked, specials: list[Special]) -> bool:
         """True if what was walked is as it was; replaced tensors are brought up to date."""
         if not same_specials(specials, walked.specials) or not walked.modules.same():
             return False
@@ -532,6 +495,15 @@ class Planner:
         if stages is not None:
             fits = stages.fits(Told.of_specials(specials, self._ranks))
             self._meshes.named = stages.holders if fits else None
+            if stages and not fits and not self._said_changed:
+                self._said_changed = True
+                warnings.warn(
+                    "the modules in the state have other names than they had when the Checkpointer "
+                    "was made, so that all ranks must have the same, and no stages of a pipeline "
+                    "are saved any more: make another Checkpointer of the new modules",
+                    CheckpointWarning,
+                    stacklevel=7,
+                )
         found = [special for special in specials if is_module(special.value)]
         plain = plain_path(found)
         return Modules(found, plain, owned, self._ranks, self._groups, meshes=self._meshes), owned
@@ -542,7 +514,7 @@ class Planner:
         modules: Modules,
         owned: dict[int, torch.Tensor],
         sink: Sink,
-    ) -> _Walked:
+    ) -> Walked:
         known = {**sink.ids, **modules.ids}
         sources = [
             OptimizerSource(special.value, special.path, known, self._ranks, modules.holders_of)
@@ -554,7 +526,7 @@ class Planner:
                 check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
         eager = list(modules.eager)
-        settled = _Settled.of(modules)
+        settled = Settled.of(modules)
         used = set(modules.used) | sink.used
         shares = Shares()  # of its own: modules are not always walked again with the optimizers
         for source in sources:
@@ -573,7 +545,7 @@ class Planner:
         places = [-1] * len(settled.mine)
         for place, number in enumerate(chosen):
             places[number] = place
-        return _Walked(
+        return Walked(
             specials=specials,
             modules=modules,
             sources=sources,
@@ -598,7 +570,7 @@ class Planner:
             balance=balance_of(settled.held),
         )
 
-    def _settle_source(self, source: OptimizerSource, shares: Shares, settled: _Settled) -> None:
+    def _settle_source(self, source: OptimizerSource, shares: Shares, settled: Settled) -> None:
         """Decides who writes each tensor of an optimizer."""
         part = source.part
         own = {name.encode() for name in source.owns.values()}
@@ -620,7 +592,17 @@ class Planner:
         if not all(mine):
             source.mine = [number for number, wanted in enumerate(mine) if wanted]
 
-    def _why_eager(self, walked: _Walked) -> str:
+    def _ties_of(self, modules: Modules, sink: Sink) -> list[tuple[bytes, bytes]]:
+        """Second names that only other ranks have, of tensors that this rank writes for them."""
+        if self._stages is None or self._meshes.named is None:
+            return []
+        return [
+            (encode_name(second, second), name.encode())
+            for second, name in self._stages.ties
+            if name in modules.mine_names or sink.is_mine(name)
+        ]
+
+    def _why_eager(self, walked: Walked) -> str:
         if self._eager:
             return "eager=True"
         if not walked.sources:
@@ -646,7 +628,7 @@ class Planner:
         return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
     def _assemble(
-        self, walked: _Walked, writer: _Writer, meta: bytes, common: tuple[bytes, dict[str, str]]
+        self, walked: Walked, writer: _Writer, meta: bytes, common: tuple[bytes, dict[str, str]]
     ) -> Snapshot:
         sink = writer.sink
         parts: list[Part] = []
@@ -672,7 +654,7 @@ class Planner:
                 for block in (walked.block, self._slow, *sink.own_buffers.blocks)
                 if block.count
             ],
-            aliases=walked.modules.aliases + sink.aliases,
+            aliases=[*walked.modules.aliases, *sink.aliases, *self._ties_of(walked.modules, sink)],
             meta=meta,
             common=common[0],
             balance=(walked.balance + self._held[1]) % (1 << 64),
@@ -692,7 +674,7 @@ class Planner:
         )
 
 
-def _lends_the_same(walked: _Walked, sink: Sink) -> bool:
+def _lends_the_same(walked: Walked, sink: Sink) -> bool:
     """True if the optimizers' parameters that are no module's have the names they had."""
     if any(sink.ids.get(key) != name for key, name in walked.borrowed.items()):
         return False
@@ -736,7 +718,7 @@ class _Writer:
     def finish(
         self,
         text: str,
-        walked: _Walked,
+        walked: Walked,
         state: dict[str, Any],
         own: Own,
     ) -> bytes:
@@ -819,7 +801,9 @@ class _Writer:
                 check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
-                first = keys[key] in first_names or memory in first_memory
+                # A copy of the buffer. What is called as it may be another value, of this rank.
+                copied = first_names.get(keys[key])
+                first = memory in first_memory or (copied is not None and same_bits(value, copied))
                 is_statistic = None if first else may_differ.get(memory)
                 self.sink.put_named(
                     name,
