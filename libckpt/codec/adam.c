@@ -84,7 +84,8 @@ void ckpt_adam_predict(const struct ckpt_codec *codec, const struct ckpt_adam_mo
 	const struct ckpt_chunk *chunk, const void *gradient, size_t from, size_t count, void *out)
 {
 	const struct ckpt_kernels *kernels = codec->kernels;
-	const void *base = at(chunk->base, from), *m = at(chunk->m, from);
+	const void *base = at(chunk->base, from);
+	const void *m = at(chunk->m, from);
 
 	switch (chunk->role) {
 	case CKPT_ADAM_M:
@@ -102,7 +103,8 @@ void ckpt_adam_predict(const struct ckpt_codec *codec, const struct ckpt_adam_mo
 
 static size_t count_equal(const void *a, const void *b, size_t count)
 {
-	const uint8_t *x = a, *y = b;
+	const uint8_t *x = a;
+	const uint8_t *y = b;
 	size_t equal = 0;
 
 	for (size_t i = 0; i < count; i++)
@@ -125,13 +127,20 @@ static float f32(const void *array, size_t i)
 static bool fit_weights(const struct ckpt_sample *sample, struct ckpt_adam_terms *terms)
 {
 	const struct ckpt_chunk *chunk = &sample->chunk;
-	double ww = 0, wu = 0, uu = 0, wd = 0, ud = 0, det;
-	float decay, step;
+	double ww = 0;
+	double wu = 0;
+	double uu = 0;
+	double wd = 0;
+	double ud = 0;
+	double det;
+	float decay;
+	float step;
 
 	for (size_t i = 0; i < chunk->count; i++) {
-		double w = f32(chunk->base, i), d = f32(sample->data, i) - w;
+		double w = f32(chunk->base, i);
+		double d = f32(sample->data, i) - w;
 		double u = f32(chunk->m, i) /
-			   (sqrt(f32(chunk->v, i)) / terms->root + (double)terms->eps);
+			   (sqrt((double)f32(chunk->v, i)) / terms->root + (double)terms->eps);
 
 		ww += w * w;
 		wu += w * u;
@@ -186,7 +195,8 @@ bool ckpt_adam_fit(struct ckpt_codec *codec, const struct ckpt_sample *sample,
 {
 	const struct ckpt_chunk *chunk = &sample->chunk;
 	/* A few lines tell the models apart. */
-	size_t count = ckpt_min_u64(chunk->count, (uint64_t)4 * CKPT_LINE), best = 0;
+	size_t count = ckpt_min_u64(chunk->count, (uint64_t)4 * CKPT_LINE);
+	size_t best = 0;
 	struct ckpt_adam_terms terms;
 
 	if (!chunk->adam || !ckpt_adam_has(chunk))

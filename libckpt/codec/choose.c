@@ -14,7 +14,8 @@
 static size_t sample_array(
 	const struct ckpt_chunk *chunk, unsigned width, const void *array, uint8_t *out)
 {
-	size_t lines = chunk->count / CKPT_LINE, line = (size_t)CKPT_LINE * width;
+	size_t lines = chunk->count / CKPT_LINE;
+	size_t line = CKPT_LINE * width;
 	size_t taken = lines < CKPT_SAMPLE_LINES ? lines : CKPT_SAMPLE_LINES;
 
 	if (lines == 0) {
@@ -61,7 +62,8 @@ static double planes_cost(struct ckpt_codec *codec, unsigned width, enum ckpt_tr
 	const void *data, const void *base, size_t count)
 {
 	uint32_t counts[256];
-	double bits = 0, zeros;
+	double bits = 0;
+	double zeros;
 
 	codec->kernels->split(width, transform, data, base, count, codec->sample_planes);
 	for (unsigned k = 0; k < width; k++) {
@@ -95,9 +97,12 @@ static double mode_cost(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 /* The share of lines that are those of the base, as far as they were looked at. */
 static double untouched_share(const struct ckpt_chunk *chunk, const void *data)
 {
-	size_t lines = chunk->count / CKPT_LINE, line = (size_t)CKPT_LINE * chunk->width;
-	size_t looked = lines < 64 ? lines : 64, untouched = 0;
-	const uint8_t *x = data, *base = chunk->base;
+	size_t lines = chunk->count / CKPT_LINE;
+	size_t line = CKPT_LINE * chunk->width;
+	size_t looked = lines < 64 ? lines : 64;
+	size_t untouched = 0;
+	const uint8_t *x = data;
+	const uint8_t *base = chunk->base;
 
 	/* In less than that a bitmap and what goes with it gain nothing. */
 	if (lines < 64 || !base)
@@ -122,8 +127,12 @@ enum ckpt_chunk_mode ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chu
 {
 	static const enum ckpt_chunk_mode others[] = {CKPT_MODE_DELTA, CKPT_MODE_CAST};
 	struct ckpt_sample sample;
-	enum ckpt_chunk_mode best = CKPT_MODE_INTRA, adam = CKPT_MODE_END;
-	double cost, least, adam_cost = 0, untouched;
+	enum ckpt_chunk_mode best = CKPT_MODE_INTRA;
+	enum ckpt_chunk_mode adam = CKPT_MODE_END;
+	double cost;
+	double least;
+	double adam_cost = 0;
+	double untouched;
 
 	take_sample(codec, chunk, data, &sample);
 	if (ckpt_adam_fit(codec, &sample, ret_model)) {

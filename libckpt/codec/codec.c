@@ -16,7 +16,8 @@ struct room {
 
 static const struct ckpt_kernels *kernels_of(enum ckpt_simd simd)
 {
-	const struct ckpt_kernels *avx2 = ckpt_kernels_avx2(), *avx512 = ckpt_kernels_avx512();
+	const struct ckpt_kernels *avx2 = ckpt_kernels_avx2();
+	const struct ckpt_kernels *avx512 = ckpt_kernels_avx512();
 
 	switch (simd) {
 	case CKPT_SIMD_PLAIN:

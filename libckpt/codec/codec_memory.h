@@ -9,7 +9,7 @@
 #include "codec/kernels.h"
 
 /* Lines of a chunk that are looked at before it is encoded. */
-#define CKPT_SAMPLE_LINES 32
+#define CKPT_SAMPLE_LINES ((size_t)32)
 #define CKPT_SAMPLE       (CKPT_SAMPLE_LINES * CKPT_LINE)
 #define CKPT_LOGS         8192
 

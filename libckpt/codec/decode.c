@@ -24,7 +24,8 @@ static int decode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode mode
 	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t **in,
 	const uint8_t *end, uint8_t *out)
 {
-	const uint8_t *planes[CKPT_PLANES], *at[CKPT_PLANES];
+	const uint8_t *planes[CKPT_PLANES];
+	const uint8_t *at[CKPT_PLANES];
 	int r = read_planes(codec, chunk->width, chunk->count, in, end, planes);
 
 	if (r < 0)
@@ -67,16 +68,53 @@ static int decode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	return decode_difference(codec, mode, &model, chunk, in, end, out);
 }
 
-static int decode_mode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, bool whole,
-	const uint8_t **in, const uint8_t *end, uint8_t *out);
+/* The mode, which has to be one that can be decoded with what the chunk has. */
+static int read_mode(const struct ckpt_chunk *chunk, const uint8_t **in, const uint8_t *end,
+	enum ckpt_chunk_mode *ret_mode)
+{
+	if (*in == end)
+		return CKPT_EINTEGRITY;
+	*ret_mode = *(*in)++;
+	return ckpt_mode_possible(*ret_mode, chunk) ? 0 : CKPT_EINTEGRITY;
+}
+
+/* What can also be left of a mask. */
+static int decode_as(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_chunk *chunk, const uint8_t **in, const uint8_t *end, uint8_t *out)
+{
+	size_t bytes = chunk->count * chunk->width;
+
+	switch (mode) {
+	case CKPT_MODE_RAW:
+		if ((size_t)(end - *in) < bytes)
+			return CKPT_EINTEGRITY;
+		memcpy(out, *in, bytes);
+		*in += bytes;
+		return 0;
+	case CKPT_MODE_ADAM_M:
+	case CKPT_MODE_ADAM_V:
+	case CKPT_MODE_ADAM_W:
+		return decode_adam(codec, mode, chunk, in, end, out);
+	case CKPT_MODE_CAST:
+	case CKPT_MODE_INTRA:
+	case CKPT_MODE_DELTA:
+		return decode_difference(codec, mode, NULL, chunk, in, end, out);
+	default:
+		return CKPT_EINTEGRITY;
+	}
+}
 
 static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t **in,
 	const uint8_t *end, uint8_t *out)
 {
-	const uint8_t *base = chunk->base, *bitmap = *in;
-	size_t bytes = chunk->count * chunk->width, line = (size_t)CKPT_LINE * chunk->width;
-	size_t lines = (bytes + line - 1) / line, kept = 0;
+	const uint8_t *base = chunk->base;
+	const uint8_t *bitmap = *in;
+	size_t bytes = chunk->count * chunk->width;
+	size_t line = CKPT_LINE * chunk->width;
+	size_t lines = (bytes + line - 1) / line;
+	size_t kept = 0;
 	struct ckpt_chunk rest = {.width = chunk->width, .kind = chunk->kind};
+	enum ckpt_chunk_mode mode;
 	int r;
 
 	if ((size_t)(end - *in) < (lines + 7) / 8)
@@ -85,7 +123,8 @@ static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
 	if (lines % 8 && bitmap[lines / 8] >> (lines % 8))
 		return CKPT_EINTEGRITY;
 	for (size_t i = 0; i < lines; i++) {
-		size_t at = i * line, size = ckpt_min_u64(line, bytes - at);
+		size_t at = i * line;
+		size_t size = ckpt_min_u64(line, bytes - at);
 
 		if (!(bitmap[i / 8] >> (i % 8) & 1))
 			continue;
@@ -94,12 +133,15 @@ static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
 	}
 	rest.count = kept / chunk->width;
 	rest.base = codec->base_lines;
-	r = decode_mode(codec, &rest, false, in, end, codec->lines);
+	r = read_mode(&rest, in, end, &mode);
+	if (r == 0)
+		r = decode_as(codec, mode, &rest, in, end, codec->lines);
 	if (r < 0)
 		return r;
 	kept = 0;
 	for (size_t i = 0; i < lines; i++) {
-		size_t at = i * line, size = ckpt_min_u64(line, bytes - at);
+		size_t at = i * line;
+		size_t size = ckpt_min_u64(line, bytes - at);
 		bool differs = bitmap[i / 8] >> (i % 8) & 1;
 
 		memcpy(out + at, differs ? codec->lines + kept : base + at, size);
@@ -108,38 +150,20 @@ static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
 	return 0;
 }
 
-static int decode_mode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, bool whole,
+static int decode_whole(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
 	const uint8_t **in, const uint8_t *end, uint8_t *out)
 {
-	size_t bytes = chunk->count * chunk->width;
 	enum ckpt_chunk_mode mode;
+	int r = read_mode(chunk, in, end, &mode);
 
-	if (*in == end)
-		return CKPT_EINTEGRITY;
-	mode = *(*in)++;
-	/* What a mask has left is not masked again. */
-	if (!ckpt_mode_possible(mode, chunk) ||
-		(!whole && (mode == CKPT_MODE_MASK || mode == CKPT_MODE_SAME)))
-		return CKPT_EINTEGRITY;
-	switch (mode) {
-	case CKPT_MODE_RAW:
-		if ((size_t)(end - *in) < bytes)
-			return CKPT_EINTEGRITY;
-		memcpy(out, *in, bytes);
-		*in += bytes;
-		return 0;
-	case CKPT_MODE_SAME:
-		memcpy(out, chunk->base, bytes);
-		return 0;
-	case CKPT_MODE_MASK:
+	if (r < 0)
+		return r;
+	if (mode == CKPT_MODE_MASK)
 		return decode_mask(codec, chunk, in, end, out);
-	case CKPT_MODE_ADAM_M:
-	case CKPT_MODE_ADAM_V:
-	case CKPT_MODE_ADAM_W:
-		return decode_adam(codec, mode, chunk, in, end, out);
-	default:
-		return decode_difference(codec, mode, NULL, chunk, in, end, out);
-	}
+	if (mode != CKPT_MODE_SAME)
+		return decode_as(codec, mode, chunk, in, end, out);
+	memcpy(out, chunk->base, chunk->count * chunk->width);
+	return 0;
 }
 
 /* All elements are roundings: nothing follows. */
@@ -168,7 +192,7 @@ int ckpt_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const 
 		r = 0;
 		in = end;
 	} else {
-		r = decode_mode(codec, chunk, true, &in, end, out);
+		r = decode_whole(codec, chunk, &in, end, out);
 	}
 	fesetenv(&callers);
 	return r < 0 ? r : in == end ? 0 : CKPT_EINTEGRITY;

@@ -35,7 +35,8 @@ static size_t encode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode m
 	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t *data,
 	uint8_t *out)
 {
-	uint8_t *planes[CKPT_PLANES], *at[CKPT_PLANES];
+	uint8_t *planes[CKPT_PLANES];
+	uint8_t *at[CKPT_PLANES];
 
 	ckpt_codec_planes(codec, chunk->width, chunk->count, planes);
 	for (size_t from = 0; from < chunk->count; from += CKPT_BLOCK) {
@@ -70,21 +71,47 @@ static size_t encode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	return size + encode_difference(codec, mode, model, chunk, data, out + size);
 }
 
-static size_t encode_mode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
-	const uint8_t *data, bool whole, uint8_t *out);
+/* In a mode that is no mask. */
+static size_t encode_as(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t *data,
+	uint8_t *out)
+{
+	size_t size = 1;
+
+	out[0] = (uint8_t)mode;
+	switch (mode) {
+	case CKPT_MODE_RAW:
+		return encode_raw(chunk, data, out);
+	case CKPT_MODE_ADAM_M:
+	case CKPT_MODE_ADAM_V:
+	case CKPT_MODE_ADAM_W:
+		size += encode_adam(codec, mode, model, chunk, data, out + 1);
+		break;
+	default:
+		size += encode_difference(codec, mode, NULL, chunk, data, out + 1);
+	}
+	return size > chunk->count * chunk->width ? encode_raw(chunk, data, out) : size;
+}
 
 /* The lines that differ from the base, as a chunk of their own. The last line may be short. */
 static size_t encode_mask(
 	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
 	const uint8_t *base = chunk->base;
-	size_t bytes = chunk->count * chunk->width, line = (size_t)CKPT_LINE * chunk->width;
-	size_t lines = (bytes + line - 1) / line, bitmap = (lines + 7) / 8, kept = 0;
+	size_t bytes = chunk->count * chunk->width;
+	size_t line = CKPT_LINE * chunk->width;
+	size_t lines = (bytes + line - 1) / line;
+	size_t bitmap = (lines + 7) / 8;
+	size_t kept = 0;
 	struct ckpt_chunk rest = {.width = chunk->width, .kind = chunk->kind};
+	struct ckpt_adam_model model = {0};
+	enum ckpt_chunk_mode mode;
 
+	CKPT_ASSERT(base);
 	memset(out, 0, bitmap);
 	for (size_t i = 0; i < lines; i++) {
-		size_t at = i * line, size = ckpt_min_u64(line, bytes - at);
+		size_t at = i * line;
+		size_t size = ckpt_min_u64(line, bytes - at);
 
 		if (memcmp(data + at, base + at, size) == 0)
 			continue;
@@ -95,34 +122,8 @@ static size_t encode_mask(
 	}
 	rest.count = kept / chunk->width;
 	rest.base = codec->base_lines;
-	return bitmap + encode_mode(codec, &rest, codec->lines, false, out + bitmap);
-}
-
-static size_t encode_mode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
-	const uint8_t *data, bool whole, uint8_t *out)
-{
-	struct ckpt_adam_model model = {0};
-	enum ckpt_chunk_mode mode = ckpt_choose(codec, chunk, data, whole, &model);
-	size_t size = 1;
-
-	out[0] = (uint8_t)mode;
-	switch (mode) {
-	case CKPT_MODE_RAW:
-		break;
-	case CKPT_MODE_MASK:
-		size += encode_mask(codec, chunk, data, out + 1);
-		break;
-	case CKPT_MODE_ADAM_M:
-	case CKPT_MODE_ADAM_V:
-	case CKPT_MODE_ADAM_W:
-		size += encode_adam(codec, mode, &model, chunk, data, out + 1);
-		break;
-	default:
-		size += encode_difference(codec, mode, NULL, chunk, data, out + 1);
-	}
-	if (mode == CKPT_MODE_RAW || size > chunk->count * chunk->width)
-		return encode_raw(chunk, data, out);
-	return size;
+	mode = ckpt_choose(codec, &rest, codec->lines, false, &model);
+	return bitmap + encode_as(codec, mode, &model, &rest, codec->lines, out + bitmap);
 }
 
 /* All elements are the rounding of the fp32 values. */
@@ -145,6 +146,10 @@ static bool is_rounding(
 static size_t encode_whole(
 	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
+	struct ckpt_adam_model model = {0};
+	enum ckpt_chunk_mode mode;
+	size_t size;
+
 	if (chunk->count == 0)
 		return encode_raw(chunk, data, out);
 	if (chunk->base && memcmp(data, chunk->base, chunk->count * chunk->width) == 0) {
@@ -155,7 +160,12 @@ static size_t encode_whole(
 		out[0] = CKPT_MODE_CAST;
 		return 1;
 	}
-	return encode_mode(codec, chunk, data, true, out);
+	mode = ckpt_choose(codec, chunk, data, true, &model);
+	if (mode != CKPT_MODE_MASK)
+		return encode_as(codec, mode, &model, chunk, data, out);
+	out[0] = CKPT_MODE_MASK;
+	size = 1 + encode_mask(codec, chunk, data, out + 1);
+	return size > chunk->count * chunk->width ? encode_raw(chunk, data, out) : size;
 }
 
 size_t ckpt_encode(

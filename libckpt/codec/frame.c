@@ -7,9 +7,9 @@
 
 #define BLOCK      ((size_t)1 << 17) /* the most that a block holds */
 #define BLOCK_HEAD 3
-#define LITERALS   5  /* the head of literals in four streams, sizes of 18 bits */
-#define JUMPS      6  /* the lengths of the first three streams */
-#define SLACK      64 /* what a writer of bits may write beyond its end */
+#define LITERALS   5            /* the head of literals in four streams, sizes of 18 bits */
+#define JUMPS      6            /* the lengths of the first three streams */
+#define SLACK      ((size_t)64) /* what a writer of bits may write beyond its end */
 
 enum block_type { BLOCK_RAW = 0, BLOCK_COMPRESSED = 2 };
 enum literals_type { LITERALS_COMPRESSED = 2, LITERALS_TREELESS = 3 };

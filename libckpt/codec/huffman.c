@@ -17,7 +17,8 @@ struct node {
 static size_t sort_symbols(const uint32_t counts[256], struct node *ret_nodes)
 {
 	struct node other[256];
-	struct node *from = ret_nodes, *to = other;
+	struct node *from = ret_nodes;
+	struct node *to = other;
 	size_t used = 0;
 
 	for (unsigned s = 0; s < 256; s++) {
@@ -44,7 +45,9 @@ static size_t sort_symbols(const uint32_t counts[256], struct node *ret_nodes)
 /* The depth of each symbol in the tree, without a limit. Two queues: the symbols, and what they were joined to. */
 static void find_depths(struct node *nodes, size_t used)
 {
-	size_t symbol = 0, joined = used, end = used;
+	size_t symbol = 0;
+	size_t joined = used;
+	size_t end = used;
 
 	for (; end < 2 * used - 1; end++) {
 		nodes[end].count = 0;
@@ -121,7 +124,8 @@ size_t ckpt_huffman_build(
 {
 	struct node nodes[511];
 	uint8_t weights[256] = {0};
-	unsigned longest = 0, last = 0;
+	unsigned longest = 0;
+	unsigned last = 0;
 	size_t used = sort_symbols(counts, nodes);
 
 	if (used < 2)

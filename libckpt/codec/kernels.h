@@ -10,7 +10,7 @@
 
 #define CKPT_PLANES 8
 /* Elements of a line: what samples and bitmaps are counted in. */
-#define CKPT_LINE   64
+#define CKPT_LINE   ((size_t)64)
 
 /* How an element becomes the integer whose bytes are stored. */
 enum ckpt_transform {

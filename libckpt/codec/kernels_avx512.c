@@ -95,11 +95,14 @@ static inline __m512i look_up(const struct lookup *l, __m512i index)
 static inline __attribute__((always_inline)) void put_line(const struct lookup *low_table,
 	const struct lookup *high_table, const uint8_t *symbols, struct bit_writer *w)
 {
-	const __m512i byte = _mm512_set1_epi16(0xff), nibble = _mm512_set1_epi16(0x0f);
+	const __m512i byte = _mm512_set1_epi16(0xff);
+	const __m512i nibble = _mm512_set1_epi16(0x0f);
 	const __m512i top = _mm512_set1_epi16(0x70);
-	const __m512i word = _mm512_set1_epi32(0xffff), half = _mm512_set1_epi64(0xffffffff);
+	const __m512i word = _mm512_set1_epi32(0xffff);
+	const __m512i half = _mm512_set1_epi64(0xffffffff);
 	__m512i index = _mm512_loadu_si512(symbols);
-	__m512i low = look_up(low_table, index), high = look_up(high_table, index);
+	__m512i low = look_up(low_table, index);
+	__m512i high = look_up(high_table, index);
 	__m512i high_odd = _mm512_srli_epi16(high, 8);
 	__m512i bits_even = _mm512_and_si512(high, nibble);
 	__m512i bits_odd = _mm512_and_si512(high_odd, nibble);
@@ -127,7 +130,8 @@ static inline __attribute__((always_inline)) void put_line(const struct lookup *
 	__m512i bits_four_even = _mm512_and_si512(bits4, half);
 	__m512i bits_four_odd = _mm512_srli_epi64(bits4, 32);
 	__m512i bits8 = _mm512_add_epi64(bits_four_even, bits_four_odd);
-	uint64_t code[2][8], bits[2][8];
+	uint64_t code[2][8];
+	uint64_t bits[2][8];
 
 	if (_mm512_cmpgt_epu64_mask(bits8, _mm512_set1_epi64(56)) == 0) {
 		_mm512_storeu_si512(code[0],
@@ -150,7 +154,8 @@ static inline __attribute__((always_inline)) void put_line(const struct lookup *
 static size_t huffman(
 	const struct ckpt_huffman *table, const uint8_t *symbols, size_t count, uint8_t *out)
 {
-	const struct lookup low = load_lookup(table->low), high = load_lookup(table->high);
+	const struct lookup low = load_lookup(table->low);
+	const struct lookup high = load_lookup(table->high);
 	struct bit_writer w = {.out = out};
 
 	for (; count % 64; count--)

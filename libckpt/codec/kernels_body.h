@@ -22,6 +22,7 @@ typedef uint32_t any_u32 __attribute__((aligned(1), may_alias));
 typedef uint64_t any_u64 __attribute__((aligned(1), may_alias));
 typedef float any_float __attribute__((aligned(1), may_alias));
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): the number is part of names. */
 /*
  * For one width: the transforms, and the loops that split and merge. The order of floats as unsigned integers is
  * that of their values once a negative one has all its bits flipped and another one its sign bit set.
@@ -147,6 +148,7 @@ WIDTH(16, 2)
 WIDTH(32, 4)
 WIDTH(64, 8)
 #undef WIDTH
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static void split(unsigned width, enum ckpt_transform transform, const void *data, const void *base,
 	size_t count, uint8_t *const planes[])
@@ -270,7 +272,8 @@ static inline __attribute__((always_inline)) void adam_gradient_by(
 	const struct ckpt_adam_terms t = *terms;
 
 	for (size_t i = 0; i < count; i++) {
-		double now = m[i], before = m_base[i];
+		double now = m[i];
+		double before = m_base[i];
 		double averaged = (now - t.beta1 * before) / t.rest1;
 		double moved = before + (now - before) / t.rest1;
 		float g = (float)(order == CKPT_ADAM_LERP ? moved : averaged);
@@ -323,7 +326,8 @@ static inline __attribute__((always_inline)) void adam_v_by(const struct ckpt_ad
 
 	for (size_t i = 0; i < count; i++) {
 		float g = gradient_of(&t, m[i], m_base[i]);
-		float scaled, kept = v_base[i] * t.beta2;
+		float scaled;
+		float kept = v_base[i] * t.beta2;
 
 		g = bf16_gradient ? float_of(bf16_of(bits_of(g)) << 16) : g;
 		scaled = t.rest2 * g;
@@ -374,7 +378,8 @@ static void adam_w(const struct ckpt_adam_terms *terms, enum ckpt_adam_order ord
 static void histogram(const uint8_t *plane, size_t length, size_t stride, uint32_t counts[256])
 {
 	uint32_t by_lane[4][256] = {{0}};
-	uint8_t lowest = 255, highest = 0;
+	uint8_t lowest = 255;
+	uint8_t highest = 0;
 
 	for (size_t i = 0; i < length; i++) {
 		lowest = plane[i] < lowest ? plane[i] : lowest;

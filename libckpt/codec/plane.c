@@ -21,7 +21,8 @@ enum plane_kind {
 
 size_t ckpt_plane_room(size_t length)
 {
-	size_t frame = ckpt_frame_room(length), bound = ZSTD_compressBound(length);
+	size_t frame = ckpt_frame_room(length);
+	size_t bound = ZSTD_compressBound(length);
 
 	return 16 + (frame > bound ? frame : bound);
 }
@@ -29,7 +30,8 @@ size_t ckpt_plane_room(size_t length)
 double ckpt_plane_entropy(
 	const struct ckpt_codec *codec, const uint32_t counts[256], double *ret_zeros)
 {
-	double sum = 0, total = 0;
+	double sum = 0;
+	double total = 0;
 	unsigned used = 0;
 
 	for (unsigned s = 0; s < 256; s++) {
@@ -80,8 +82,47 @@ static size_t write_frame(struct ckpt_codec *codec, const uint32_t *counts, cons
 	return 5 + size;
 }
 
-static size_t write_plane(struct ckpt_codec *codec, const uint8_t *plane, size_t length,
-	bool may_be_sparse, uint8_t *out);
+/* What the bytes of a plane are like. */
+struct look {
+	uint32_t counts[256];
+	double entropy;
+	double zeros;
+	bool constant;
+};
+
+static void look_at(
+	struct ckpt_codec *codec, const uint8_t *plane, size_t length, struct look *ret_look)
+{
+	ret_look->constant = length > 1 && codec->kernels->is_constant(plane, length);
+	if (ret_look->constant || length < SHORT)
+		return;
+	codec->kernels->histogram(plane, length, length > 65536 ? 8 : 1, ret_look->counts);
+	ret_look->entropy = ckpt_plane_entropy(codec, ret_look->counts, &ret_look->zeros);
+}
+
+/* All kinds but the sparse one. */
+static size_t write_simple(struct ckpt_codec *codec, const struct look *look, const uint8_t *plane,
+	size_t length, uint8_t *out)
+{
+	if (look->constant) {
+		out[0] = PLANE_CONSTANT;
+		out[1] = plane[0];
+		return 2;
+	}
+	if (length < SHORT || look->entropy > CKPT_PLANE_NOISE)
+		return write_raw(plane, length, out);
+	return write_frame(
+		codec, look->entropy < REPETITIVE ? NULL : look->counts, plane, length, out);
+}
+
+static size_t write_part(
+	struct ckpt_codec *codec, const uint8_t *plane, size_t length, uint8_t *out)
+{
+	struct look look = {.constant = false};
+
+	look_at(codec, plane, length, &look);
+	return write_simple(codec, &look, plane, length, out);
+}
 
 static size_t write_sparse(
 	struct ckpt_codec *codec, const uint8_t *plane, size_t length, uint8_t *out)
@@ -91,36 +132,20 @@ static size_t write_sparse(
 
 	out[0] = PLANE_SPARSE;
 	put_u32(out + 1, count);
-	size += write_plane(codec, codec->bitmap, (length + 7) / 8, false, out + size);
-	size += write_plane(codec, codec->packed, count, false, out + size);
+	size += write_part(codec, codec->bitmap, (length + 7) / 8, out + size);
+	size += write_part(codec, codec->packed, count, out + size);
 	return size;
-}
-
-static size_t write_plane(struct ckpt_codec *codec, const uint8_t *plane, size_t length,
-	bool may_be_sparse, uint8_t *out)
-{
-	uint32_t counts[256];
-	double entropy, zeros;
-
-	if (length > 1 && codec->kernels->is_constant(plane, length)) {
-		out[0] = PLANE_CONSTANT;
-		out[1] = plane[0];
-		return 2;
-	}
-	if (length < SHORT)
-		return write_raw(plane, length, out);
-	codec->kernels->histogram(plane, length, length > 65536 ? 8 : 1, counts);
-	entropy = ckpt_plane_entropy(codec, counts, &zeros);
-	if (entropy > CKPT_PLANE_NOISE)
-		return write_raw(plane, length, out);
-	if (may_be_sparse && zeros > SPARSE)
-		return write_sparse(codec, plane, length, out);
-	return write_frame(codec, entropy < REPETITIVE ? NULL : counts, plane, length, out);
 }
 
 size_t ckpt_plane_write(struct ckpt_codec *codec, const uint8_t *plane, size_t length, uint8_t *out)
 {
-	return write_plane(codec, plane, length, true, out);
+	struct look look = {.constant = false};
+
+	look_at(codec, plane, length, &look);
+	if (!look.constant && length >= SHORT && look.entropy <= CKPT_PLANE_NOISE &&
+		look.zeros > SPARSE)
+		return write_sparse(codec, plane, length, out);
+	return write_simple(codec, &look, plane, length, out);
 }
 
 static int read_frame(struct ckpt_codec *codec, const uint8_t **in, const uint8_t *end,
@@ -173,7 +198,8 @@ static int read_simple(struct ckpt_codec *codec, const uint8_t **in, const uint8
 static int read_sparse(struct ckpt_codec *codec, const uint8_t **in, const uint8_t *end,
 	size_t length, uint8_t *room)
 {
-	const uint8_t *bitmap, *packed;
+	const uint8_t *bitmap;
+	const uint8_t *packed;
 	size_t count;
 	int r;
 

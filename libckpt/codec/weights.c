@@ -46,7 +46,7 @@ static bool share_out(struct coder *c, const uint8_t *weights, size_t count)
 	for (size_t i = 0; i < count; i++)
 		counts[weights[i]]++;
 	for (unsigned w = 0; w < WEIGHTS; w++) {
-		c->shares[w] = (int)(counts[w] * TABLE_SIZE / count);
+		c->shares[w] = (int)((size_t)counts[w] * TABLE_SIZE / count);
 		if (counts[w] > 0 && c->shares[w] == 0)
 			c->shares[w] = 1;
 		left -= c->shares[w];
@@ -68,7 +68,9 @@ static void build_states(struct coder *c)
 {
 	const unsigned step = (TABLE_SIZE >> 1) + (TABLE_SIZE >> 3) + 3;
 	uint8_t weight_of[TABLE_SIZE];
-	unsigned at = 0, next[WEIGHTS], total = 0;
+	unsigned at = 0;
+	unsigned next[WEIGHTS];
+	unsigned total = 0;
 
 	for (unsigned w = 0; w < WEIGHTS; w++) {
 		unsigned share = (unsigned)c->shares[w];
@@ -96,12 +98,15 @@ static void build_states(struct coder *c)
 /* RFC 8878, 4.1.1: each share plus one, in as many bits as what is left needs; runs of 0 are counted. */
 static void put_shares(struct bits *b, const struct coder *c)
 {
-	int left = TABLE_SIZE + 1, threshold = TABLE_SIZE;
+	int left = TABLE_SIZE + 1;
+	int threshold = TABLE_SIZE;
 	unsigned length = TABLE_LOG + 1;
 
 	put(b, TABLE_LOG - 5, 4);
 	for (unsigned w = 0; w < WEIGHTS && left > 1;) {
-		int share = c->shares[w++], most = 2 * threshold - 1 - left, value = share + 1;
+		int share = c->shares[w++];
+		int most = 2 * threshold - 1 - left;
+		int value = share + 1;
 
 		left -= share;
 		if (value >= threshold)

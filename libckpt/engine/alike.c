@@ -204,46 +204,56 @@ static size_t pieces_of(uint64_t bytes, uint64_t cut)
 	return (bytes + cut - 1) / cut;
 }
 
+/* What a record needs room for. */
+struct room {
+	size_t words;
+	size_t late;
+	size_t segments;
+	bool gathers;
+};
+
+static void count_room(const struct ckpt_tensor *t, bool known, bool names, struct room *room)
+{
+	struct ckpt_view view = view_of(t);
+	uint64_t bytes = ckpt_view_bytes(&view);
+
+	room->words += names ? strlen(t->name) + 1 : 0;
+	if (is_only_named(t, &view))
+		return;
+	if (view.device == 0) {
+		room->gathers = room->gathers || !ckpt_view_contiguous(&view);
+		return;
+	}
+	room->late++;
+	room->segments += pieces_of(bytes, SEGMENT_BYTES);
+	room->segments += known ? 0 : pieces_of(bytes, DENSE_BYTES);
+}
+
 /* Room for names, for what is on GPUs, and for what does not lie together. */
 static int make_room(struct ckpt_alike *alike, bool names)
 {
 	const struct ckpt_alike_what *what = alike->what;
-	size_t words = 0;
-	size_t late = 0;
-	size_t segments = 0;
-	bool gathers = false;
+	struct room room = {0};
 
 	for (size_t i = 0; i < alike->given_count; i++) {
 		const struct ckpt_alike_given *g = &alike->given[i];
 
-		for (size_t k = 0; k < g->count; k++, what++) {
-			struct ckpt_view view = view_of(&g->tensors[k]);
-			uint64_t bytes = ckpt_view_bytes(&view);
-
-			words += names ? strlen(g->tensors[k].name) + 1 : 0;
-			if (is_only_named(&g->tensors[k], &view))
-				continue;
-			if (view.device == 0) {
-				gathers = gathers || !ckpt_view_contiguous(&view);
-				continue;
-			}
-			late++;
-			segments += pieces_of(bytes, SEGMENT_BYTES);
-			segments += what->known ? 0 : pieces_of(bytes, DENSE_BYTES);
-		}
+		for (size_t k = 0; k < g->count; k++, what++)
+			count_room(&g->tensors[k], what->known, names, &room);
 	}
 	if (names) {
 		alike->names = ckpt_alloc_array(alike->what_count, sizeof(*alike->names));
-		alike->words = ckpt_alloc(words);
+		alike->words = ckpt_alloc(room.words);
 	}
-	if (gathers)
+	if (room.gathers)
 		alike->piece = ckpt_alloc(PIECE_BYTES);
-	if (late > 0)
-		alike->late = ckpt_alloc_array(late, sizeof(*alike->late));
-	if (segments > 0)
-		alike->segments = ckpt_alloc_array(segments, sizeof(*alike->segments));
-	return (names && (!alike->names || !alike->words)) || (gathers && !alike->piece) ||
-			       (late > 0 && !alike->late) || (segments > 0 && !alike->segments)
+	if (room.late > 0)
+		alike->late = ckpt_alloc_array(room.late, sizeof(*alike->late));
+	if (room.segments > 0)
+		alike->segments = ckpt_alloc_array(room.segments, sizeof(*alike->segments));
+	return (names && (!alike->names || !alike->words)) || (room.gathers && !alike->piece) ||
+			       (room.late > 0 && !alike->late) ||
+			       (room.segments > 0 && !alike->segments)
 		       ? -ENOMEM
 		       : 0;
 }
